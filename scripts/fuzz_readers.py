@@ -49,20 +49,21 @@ from ncclprobe.engine import suppressions
 from ncclprobe.engine.collect import _made as made
 from ncclprobe.engine.collect import arguments, collect, of_node
 from ncclprobe.engine.diagnose import LEFT, MEASURED, Judging, Question, diagnose, every_check
-from ncclprobe.engine.job_files import JobFiles, looked_at
 from ncclprobe.engine.judge import judge_node
 from ncclprobe.engine.measured import run_facts
 from ncclprobe.expect import bands, baselines, composed
 from ncclprobe.expect.tables.machines import from_toml
 from ncclprobe.expect.topology_text import graph_dump, pattern_lines, system_in
 from ncclprobe.facts import nccl_conf, nvlink, topo_matrix
-from ncclprobe.facts.files import flight_child, log_reader
+from ncclprobe.facts.files import flight_child
 from ncclprobe.facts.files.ras import read_answer
 from ncclprobe.facts.launcher import Flags, detect, half_given
 from ncclprobe.facts.nccl_conf import topology_file
 from ncclprobe.host import elf, job_files, live, nvml_child
 from ncclprobe.host.capture import Replay, load, parse
 from ncclprobe.host.run_log import RunLog
+from ncclprobe.logs import reader as log_reader
+from ncclprobe.logs.read import JobFiles, looked_at
 from ncclprobe.model import training
 from ncclprobe.model.errors import NcclprobeError
 from ncclprobe.model.hostlist import expand

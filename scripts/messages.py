@@ -7,7 +7,7 @@
 DIR is a source tree, or for torch the folder site-packages/torch of an installed wheel. All releases of a project are
 given together. A row is one text: words with holes (``{rank}``), the releases that have it, its level, what follows
 (a return code of NCCL, ``goes on``; of Python the exception's type), its file, and by hand its meaning (see
-ncclprobe/facts/files/messages.py). A new text has the meaning ``?``: the difference of a release is to be judged.
+ncclprobe/logs/messages.py). A new text has the meaning ``?``: the difference of a release is to be judged.
 Where a project has a row of level FAMILY, what all its texts have in common, its texts mean that until one is judged to
 mean something else, and only these have rows.
 Texts of messages are facts; each project's licence stands in the first lines of the table, by hand.
@@ -27,7 +27,7 @@ ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT))
 
 from ncclprobe.engine.diagnose import LEFT, every_check
-from ncclprobe.facts.files.messages import FAMILY, HEAD, TABLE, MessageRow, parts, rows, words
+from ncclprobe.logs.messages import FAMILY, HEAD, TABLE, MessageRow, parts, rows, words
 
 SOURCES = {
     "nccl": ("src",), "torch": ("distributed",), "c10d": ("csrc/distributed/c10d",), "gloo": ("gloo",), "ofi": ("src",),

@@ -15,7 +15,6 @@ from ncclprobe.commands import main
 from ncclprobe.commands.bandwidth import parse
 from ncclprobe.engine import collect
 from ncclprobe.engine.diagnose import HISTORY, LEFT, MACHINE, MEASURED, Judging, ask, diagnose, every_check
-from ncclprobe.engine.job_files import JobFiles
 from ncclprobe.engine.judge import judge
 from ncclprobe.engine.measured import about_only, counted, job_of, node_rows, run_facts, unused_devices, weighed
 from ncclprobe.facts.nvml import Gpus
@@ -23,6 +22,7 @@ from ncclprobe.facts.pci import normal
 from ncclprobe.facts.run.samples import Asked, Participants
 from ncclprobe.host.capture import load
 from ncclprobe.host.run_log import RunLog
+from ncclprobe.logs.read import JobFiles
 from ncclprobe.model.errors import UsageError
 from ncclprobe.model.findings import Finding, Severity, Status, Verdict, fail, warn
 from ncclprobe.model.measurement import SkippedRow

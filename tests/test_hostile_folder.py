@@ -54,7 +54,7 @@ COMMAND_LINES = {
 """A call of each command that starts the kinds of children it has."""
 CHILDREN = {
     "nvml": "NvmlChild().call('nvmlDeviceGetCount', patience_s=30)",
-    "limited": "LimitedChild('ncclprobe.facts.files.log_reader').ask(b'', 30)",
+    "limited": "LimitedChild('ncclprobe.logs.reader').ask(b'', 30)",
     "path": "PathChild(str(pathlib.Path(__file__).parent)).ask('content', 30)",
     "verbs": "asyncio.run(VerbsChild().start(30))",
     "program": "run(['nvidia-smi'], 30)",

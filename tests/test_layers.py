@@ -15,7 +15,7 @@ ROWS = {
     **dict.fromkeys(("lifetime", "model"), 0),
     **dict.fromkeys(("fleet", "host", "redact", "wire"), 1),
     "facts": 2,
-    **dict.fromkeys(("nccl", "nccl_tests", "expect", "localise"), 3),
+    **dict.fromkeys(("nccl", "nccl_tests", "expect", "localise", "logs"), 3),
     **dict.fromkeys(("checks", "probes"), 4),
     "engine": 5,
     **dict.fromkeys(("report", "cluster"), 6),
@@ -41,7 +41,7 @@ ROWS = {
 }
 OF_THE_PACKAGE = {"__version__", "DOCS", "page"}
 """What ncclprobe/__init__.py defines, without an import of its own."""
-IN_ORDER = ("nccl", "nccl_tests", "expect", "localise")
+IN_ORDER = ("nccl", "nccl_tests", "expect", "localise", "logs")
 """Rooms of row 3, each of which may import those before it."""
 APART = {4, 6, 9}
 """Rows whose rooms do not import each other."""
@@ -106,8 +106,8 @@ def test_imports_point_down_the_house() -> None:
 
 def test_the_rooms_and_the_arrows_between_them_are_few_enough_to_be_known() -> None:
     arrows = {(room(path), other) for path in FILES for other in rooms_imported(path) - {room(path)}}
-    assert len({room(path) for path in FILES}) <= 30
-    assert len(arrows) <= 130
+    assert len({room(path) for path in FILES}) <= 31
+    assert len(arrows) <= 103
 
 
 def name(path: Path) -> str:

@@ -93,7 +93,6 @@ def _looked(options: argparse.Namespace, question: "diagnose.Question", end: flo
     from ncclprobe.engine import running
     from ncclprobe.engine.collect import observed
     from ncclprobe.engine.diagnose import diagnose as report_on
-    from ncclprobe.engine.job_files import JobFiles
     from ncclprobe.host import SAMPLE, files
     from ncclprobe.host.capture import dump
     from ncclprobe.report.progress import Waiting
@@ -106,7 +105,7 @@ def _looked(options: argparse.Namespace, question: "diagnose.Question", end: flo
     if options.keep:
         files.write(options.keep / files.named_after(snapshot.node), dump(answers | asked, snapshot.node), private=True)
         notes = [f"kept: {options.keep} (ncclprobe explain {options.keep})"]
-    return report_on(question, facts={JobFiles: found}, notes=notes)
+    return report_on(question, facts={type(found): found}, notes=notes)
 
 
 def _parser() -> argparse.ArgumentParser:

@@ -5,10 +5,11 @@ from pathlib import Path
 
 from ncclprobe.engine.collect import replayed
 from ncclprobe.engine.diagnose import MACHINE, Question, diagnose, every_check
-from ncclprobe.engine.job_files import JobFiles, excerpts, looked_at, refuse_nothing_read
+from ncclprobe.engine.job_files import excerpts
 from ncclprobe.engine.judge import judge
-from ncclprobe.facts.files import messages
 from ncclprobe.host import job_files
+from ncclprobe.logs import messages
+from ncclprobe.logs.read import JobFiles, looked_at, refuse_nothing_read
 from ncclprobe.model.causes import Cause
 from ncclprobe.model.findings import Status, Verdict
 from ncclprobe.model.hostlist import fold

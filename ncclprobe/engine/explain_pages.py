@@ -18,10 +18,10 @@ from msgspec.structs import fields
 from ncclprobe.engine.diagnose import every_check
 from ncclprobe.engine.judge import judge_node
 from ncclprobe.facts.environment import Environment
-from ncclprobe.facts.files.job_log import JobLog, LogEvent
 from ncclprobe.facts.nccl_conf import Settings
 from ncclprobe.facts.software import NcclLibrary, Software, Version
 from ncclprobe.host.patience import outcome
+from ncclprobe.logs.job_log import JobLog, LogEvent
 from ncclprobe.model import bounds
 from ncclprobe.model.errors import unknown
 from ncclprobe.model.findings import Finding, Severity

@@ -4,13 +4,13 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from ncclprobe.engine.collect import of_capture
-from ncclprobe.engine.job_files import JobFiles
 from ncclprobe.facts.files.ras import RasStatus
 from ncclprobe.facts.job.ranks import JobLooks, LocalRanks, Stand
 from ncclprobe.facts.machine import system
 from ncclprobe.host.capture import Replay, load
-from ncclprobe.localise.job import stand
-from ncclprobe.localise.job.calls import confirmed
+from ncclprobe.logs.job import stand
+from ncclprobe.logs.job.calls import confirmed
+from ncclprobe.logs.read import JobFiles
 from ncclprobe.model.errors import UsageError
 from ncclprobe.model.registry import Collector, discover
 from ncclprobe.model.snapshot import Absent, Snapshot

@@ -3,10 +3,10 @@
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from ncclprobe.facts.files import nccl_lines, torch_lines
-from ncclprobe.facts.files.nccl_lines import Completion, FailedConnection, QpRefusal, Used
-from ncclprobe.facts.files.texts import address_of, between, number
-from ncclprobe.facts.files.torch_lines import Progress, TimedOutWork, Waited, hangs
+from ncclprobe.logs import nccl_lines, torch_lines
+from ncclprobe.logs.nccl_lines import Completion, FailedConnection, QpRefusal, Used
+from ncclprobe.logs.texts import address_of, between, number
+from ncclprobe.logs.torch_lines import Progress, TimedOutWork, Waited, hangs
 from tests.each_row import each_row
 
 

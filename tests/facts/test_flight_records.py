@@ -6,7 +6,6 @@ import pickle
 from pathlib import Path
 from typing import Any
 
-from ncclprobe.engine.job_files import kind_of
 from ncclprobe.facts.files.flight_child import MAX_FRAMES, dump
 from ncclprobe.facts.files.flight_records import (
     COMPLETED,
@@ -18,6 +17,7 @@ from ncclprobe.facts.files.flight_records import (
     rank_of,
     read_dumps,
 )
+from ncclprobe.logs.read import kind_of
 from tests.each_row import each_row
 
 RECORDED = sorted((Path(__file__).resolve().parents[1] / "data" / "failures").glob("*/fr_trace_rank_*.gz"))

@@ -6,8 +6,8 @@ from typing import Any
 import pytest
 
 from ncclprobe.checks.log import silence as checks
-from ncclprobe.engine.job_files import kind_of
 from ncclprobe.facts.files.ras import RasProcess, RasStatus, read_answer
+from ncclprobe.logs.read import kind_of
 from ncclprobe.model.errors import ParseError
 from tests.each_row import each_row
 

@@ -23,7 +23,7 @@ from ncclprobe.facts.job.ranks import (
 )
 from ncclprobe.facts.kernel_log import Event
 from ncclprobe.facts.launcher import Launch
-from ncclprobe.localise.job import stand
+from ncclprobe.logs.job import stand
 from ncclprobe.model.snapshot import Absent
 from ncclprobe.model.values import replace
 from tests.each_row import each_row

@@ -3,7 +3,7 @@
 from ncclprobe.checks.log.flight import recorded
 from ncclprobe.facts.files.flight_records import FlightFrame
 from ncclprobe.facts.job.ranks import Child, LiveRank, Stand
-from ncclprobe.localise.job import _merged
+from ncclprobe.logs.job import _merged
 from ncclprobe.model.causes import RankClass
 from ncclprobe.model.snapshot import Absent
 from ncclprobe.model.values import replace

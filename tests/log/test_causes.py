@@ -2,11 +2,11 @@
 
 from ncclprobe.engine.diagnose import LEFT, every_check
 from ncclprobe.engine.judge import judge
-from ncclprobe.facts.files.job_log import JobLog
-from ncclprobe.facts.files.log_reader import read
-from ncclprobe.localise.causes import causes
-from ncclprobe.localise.rank_ends import clocks
-from ncclprobe.localise.timeline import missing_ranks
+from ncclprobe.logs.causes import causes
+from ncclprobe.logs.job_log import JobLog
+from ncclprobe.logs.rank_ends import clocks
+from ncclprobe.logs.reader import read
+from ncclprobe.logs.timeline import missing_ranks
 from ncclprobe.model.causes import Cause
 from ncclprobe.model.snapshot import Job
 from tests.each_row import each_row

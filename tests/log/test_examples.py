@@ -10,10 +10,10 @@ from ncclprobe.checks import log as rules
 from ncclprobe.checks.log import Examples
 from ncclprobe.engine.diagnose import LEFT, MACHINE, MEASURED, every_check
 from ncclprobe.engine.judge import judge
-from ncclprobe.facts.files import log_ranks
-from ncclprobe.facts.files.job_log import JobLog
-from ncclprobe.facts.files.log_reader import Reader
-from ncclprobe.localise.causes import ANY, SAME_LINE, causes
+from ncclprobe.logs import ranks as log_ranks
+from ncclprobe.logs.causes import ANY, SAME_LINE, causes
+from ncclprobe.logs.job_log import JobLog
+from ncclprobe.logs.reader import Reader
 from ncclprobe.model.causes import Cause
 from ncclprobe.model.findings import Finding
 from ncclprobe.model.registry import Check

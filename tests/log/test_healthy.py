@@ -3,7 +3,7 @@
 from pathlib import Path
 
 from ncclprobe.checks.log.known import understood
-from ncclprobe.localise.timeline import not_understood
+from ncclprobe.logs.timeline import not_understood
 from tests.each_row import each_row
 from tests.log import healthy, test_outcome
 from tests.log.test_examples import explained, whole

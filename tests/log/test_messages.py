@@ -8,12 +8,12 @@ from ncclprobe.checks import log as rules
 from ncclprobe.checks.log.known import harmless
 from ncclprobe.engine.diagnose import LEFT, every_check
 from ncclprobe.engine.job_files import judged
-from ncclprobe.facts.files import messages
-from ncclprobe.facts.files.job_log import JobLog
-from ncclprobe.facts.files.log_ranks import joined
-from ncclprobe.facts.files.log_reader import Reader
-from ncclprobe.facts.files.messages import MessageRow
-from ncclprobe.localise.causes import causes
+from ncclprobe.logs import messages
+from ncclprobe.logs.causes import causes
+from ncclprobe.logs.job_log import JobLog
+from ncclprobe.logs.messages import MessageRow
+from ncclprobe.logs.ranks import joined
+from ncclprobe.logs.reader import Reader
 from ncclprobe.model.causes import Cause
 from ncclprobe.model.snapshot import Job
 from tests.each_row import each_row

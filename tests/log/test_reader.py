@@ -7,11 +7,11 @@ from pathlib import Path
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from ncclprobe.facts.files.job_log import JobLog, LogEvent, SignIndex
-from ncclprobe.facts.files.log_prefix import cleaned, habit_of
-from ncclprobe.facts.files.log_reader import LEAST, MOST_ALIKE, Chunks, Reader, read
-from ncclprobe.facts.files.log_sieve import Sieve, Whole
 from ncclprobe.host.job_files import Blocks, JobFile, named
+from ncclprobe.logs.job_log import JobLog, LogEvent, SignIndex
+from ncclprobe.logs.prefix import cleaned, habit_of
+from ncclprobe.logs.reader import LEAST, MOST_ALIKE, Chunks, Reader, read
+from ncclprobe.logs.sieve import Sieve, Whole
 from tests.each_row import each_row
 
 WARN = "node1:12:13 [0] bootstrap.cc:45 NCCL WARN Bootstrap : no socket interface found"

@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import Any
 
 from ncclprobe.commands import explain
-from ncclprobe.facts.files.log_reader import read
+from ncclprobe.logs.reader import read
 from tests.each_row import each_row
 
 CLOSED = "RuntimeError: [third_party/gloo/gloo/transport/tcp/pair.cc:553] Connection closed by peer [127.0.0.1]:34217."

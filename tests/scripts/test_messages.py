@@ -8,7 +8,7 @@ sys.path.insert(0, str(ROOT / "scripts"))
 
 from messages import differences, extracted, table
 
-from ncclprobe.facts.files.messages import MessageRow
+from ncclprobe.logs.messages import MessageRow
 
 C = r"""
 #define CHECK(x) do { if (x) { WARN("Frobnication of %s failed", #x); return ncclSystemError; } } while (0)

@@ -43,7 +43,7 @@ Codes, by group.
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
-from ncclprobe.facts.files.job_log import SUMMARY, JobLog, LogEvent
+from ncclprobe.logs.job_log import SUMMARY, JobLog, LogEvent
 from ncclprobe.model.findings import Finding, Occurrence, Severity, fail, warn
 from ncclprobe.model.registry import CauseRule, Check, check
 from ncclprobe.model.values import Struct
@@ -88,7 +88,7 @@ def _facts(example: Example, signs: Sequence[str]) -> tuple[Any, ...]:
 
     The reader is imported here: discovery imports this folder to see whose facts it judges, in the doctor too.
     """
-    from ncclprobe.facts.files.log_reader import read
+    from ncclprobe.logs.reader import read
 
     if isinstance(example, tuple):
         return example

@@ -6,9 +6,10 @@ from itertools import pairwise
 
 from ncclprobe.checks.log import cause, consequence, said
 from ncclprobe.checks.log.lines import JOB, RESTART, demoted, each, has_called, of_no_rank
-from ncclprobe.facts.files.job_log import JobLog, LogEvent
-from ncclprobe.facts.files.texts import Bar, bar_of, begins_anew, between, number
-from ncclprobe.facts.files.torch_lines import (
+from ncclprobe.logs.job_log import JobLog, LogEvent
+from ncclprobe.logs.rank_ends import rank_ends
+from ncclprobe.logs.texts import Bar, bar_of, begins_anew, between, number
+from ncclprobe.logs.torch_lines import (
     TIMED_OUT,
     Hang,
     Progress,
@@ -19,7 +20,6 @@ from ncclprobe.facts.files.torch_lines import (
     timed_out_work,
     watchdog_rank,
 )
-from ncclprobe.localise.rank_ends import rank_ends
 from ncclprobe.model.findings import Finding
 from ncclprobe.model.values import grouped, replace
 

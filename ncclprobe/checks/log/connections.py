@@ -7,8 +7,8 @@ from collections.abc import Iterator, Sequence
 
 from ncclprobe.checks.log import cause, consequence, said
 from ncclprobe.checks.log.lines import FABRIC, IMAGE, JOB, demoted, each, failed, hosts, of_peer, of_the_job, warned
-from ncclprobe.facts.files.job_log import JobLog, LogEvent
-from ncclprobe.facts.files.nccl_lines import (
+from ncclprobe.logs.job_log import JobLog, LogEvent
+from ncclprobe.logs.nccl_lines import (
     CONTAINER_PORTS,
     LINK_LOCAL,
     LINK_LOCAL_V6,
@@ -18,8 +18,8 @@ from ncclprobe.facts.files.nccl_lines import (
     failed_connection,
     used,
 )
-from ncclprobe.facts.files.texts import address_of, between
-from ncclprobe.localise.outcome import worked_before
+from ncclprobe.logs.outcome import worked_before
+from ncclprobe.logs.texts import address_of, between
 from ncclprobe.model.findings import Finding
 
 _USING = ("Bootstrap : Using", "Bootstrap: Using", "NET/Socket : Using")

@@ -18,11 +18,11 @@ from ncclprobe.checks.log.lines import (
     preceding,
     warned,
 )
-from ncclprobe.facts.files import messages
-from ncclprobe.facts.files.job_log import ENDINGS, SUMMARY, JobLog, LogEvent
-from ncclprobe.facts.files.texts import ERROR, between, form_of_failure, number
-from ncclprobe.localise.outcome import lived_on
-from ncclprobe.localise.rank_ends import rank_ends
+from ncclprobe.logs import messages
+from ncclprobe.logs.job_log import ENDINGS, SUMMARY, JobLog, LogEvent
+from ncclprobe.logs.outcome import lived_on
+from ncclprobe.logs.rank_ends import rank_ends
+from ncclprobe.logs.texts import ERROR, between, form_of_failure, number
 from ncclprobe.model.findings import Finding, Severity
 from ncclprobe.model.units import whole_words
 from ncclprobe.model.values import replace

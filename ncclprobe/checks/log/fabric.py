@@ -4,7 +4,7 @@ from collections.abc import Iterator
 
 from ncclprobe.checks.log import cause, said
 from ncclprobe.checks.log.lines import CUDA_SIGNS, JOB, NODE, cuda_errors, demoted, each, following, informed
-from ncclprobe.facts.files.job_log import JobLog
+from ncclprobe.logs.job_log import JobLog
 from ncclprobe.model.findings import Finding
 
 _NOT_READY = ("system not yet initialized", "GPU fabric is not ready within")

@@ -9,9 +9,9 @@ from ncclprobe.checks.log import cause
 from ncclprobe.checks.log.lines import JOB, failed
 from ncclprobe.facts.files.flight_child import dump
 from ncclprobe.facts.files.flight_records import FlightRecords
-from ncclprobe.facts.files.job_log import JobLog
-from ncclprobe.facts.files.stacks import ProcessStack, Stacks, read_stacks
-from ncclprobe.localise.collectives import AllEntered, CameLate, Crossed, Entered, NotEntered, Parted, judge
+from ncclprobe.logs.collectives import AllEntered, CameLate, Crossed, Entered, NotEntered, Parted, judge
+from ncclprobe.logs.job_log import JobLog
+from ncclprobe.logs.stacks import ProcessStack, Stacks, read_stacks
 from ncclprobe.model.findings import Certainty, Evidence, Finding, Occurrence, fail, note, seen, warn
 from ncclprobe.model.hostlist import fold_ranks
 from ncclprobe.model.snapshot import Absent

@@ -22,11 +22,11 @@ from ncclprobe.checks.log.lines import (
     of_process,
     preceding,
 )
-from ncclprobe.facts.files.job_log import JobLog, LogEvent
-from ncclprobe.facts.files.nccl_lines import used
-from ncclprobe.facts.files.texts import between, number
-from ncclprobe.facts.files.torch_lines import ranks_in
 from ncclprobe.facts.kernel_log import HARMLESS_XIDS, LINK_XIDS
+from ncclprobe.logs.job_log import JobLog, LogEvent
+from ncclprobe.logs.nccl_lines import used
+from ncclprobe.logs.texts import between, number
+from ncclprobe.logs.torch_lines import ranks_in
 from ncclprobe.model.findings import Finding, Severity
 from ncclprobe.model.values import replace
 

@@ -8,8 +8,8 @@ from collections.abc import Iterator, Sequence
 
 from ncclprobe.checks.log import cause, consequence, said
 from ncclprobe.checks.log.lines import IMAGE, JOB, LINK, NODE, RETEST, demoted, each, failed, of_hosts, of_peer
-from ncclprobe.facts.files.job_log import JobLog, LogEvent
-from ncclprobe.facts.files.nccl_lines import (
+from ncclprobe.logs.job_log import JobLog, LogEvent
+from ncclprobe.logs.nccl_lines import (
     STATUS_NAMES,
     Completion,
     QpRefusal,
@@ -20,8 +20,8 @@ from ncclprobe.facts.files.nccl_lines import (
     used,
     without_address,
 )
-from ncclprobe.facts.files.texts import between
-from ncclprobe.localise.outcome import EPOCHS, worked_before
+from ncclprobe.logs.outcome import EPOCHS, worked_before
+from ncclprobe.logs.texts import between
 from ncclprobe.model.findings import Finding
 
 _COMPLETION = ("Got completion",)

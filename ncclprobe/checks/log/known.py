@@ -20,10 +20,10 @@ from ncclprobe.checks.log.lines import (
     preceding,
     warned,
 )
-from ncclprobe.facts.files import messages
-from ncclprobe.facts.files.job_log import ENDINGS, TALK, Explained, JobLog, LogEvent, LogStream
-from ncclprobe.facts.files.texts import address_of, between, number
-from ncclprobe.localise.outcome import lived_on
+from ncclprobe.logs import messages
+from ncclprobe.logs.job_log import ENDINGS, TALK, Explained, JobLog, LogEvent, LogStream
+from ncclprobe.logs.outcome import lived_on
+from ncclprobe.logs.texts import address_of, between, number
 from ncclprobe.model.errors import Unlearned
 from ncclprobe.model.findings import Finding, warn
 from ncclprobe.model.units import whole_words

@@ -20,10 +20,10 @@ from ncclprobe.checks.log.lines import (
     of_process,
     warned,
 )
-from ncclprobe.facts.files.job_log import JobLog, LogEvent
-from ncclprobe.facts.files.texts import between, number
-from ncclprobe.facts.files.torch_lines import TIMED_OUT
-from ncclprobe.localise.outcome import EPOCHS, lived_on, worked_before
+from ncclprobe.logs.job_log import JobLog, LogEvent
+from ncclprobe.logs.outcome import EPOCHS, lived_on, worked_before
+from ncclprobe.logs.texts import between, number
+from ncclprobe.logs.torch_lines import TIMED_OUT
 from ncclprobe.model.errors import NCCL_NO_MEMORY
 from ncclprobe.model.findings import Finding
 

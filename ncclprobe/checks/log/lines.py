@@ -5,9 +5,9 @@ from collections.abc import Iterator
 from typing import Any
 
 from ncclprobe.checks.log import said
-from ncclprobe.facts.files.job_log import SUMMARY, JobLog, LogEvent
-from ncclprobe.facts.files.nccl_lines import used
-from ncclprobe.facts.files.texts import between, number
+from ncclprobe.logs.job_log import SUMMARY, JobLog, LogEvent
+from ncclprobe.logs.nccl_lines import used
+from ncclprobe.logs.texts import between, number
 from ncclprobe.model.findings import Finding
 from ncclprobe.model.values import grouped, replace
 

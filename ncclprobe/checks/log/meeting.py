@@ -5,12 +5,12 @@ from collections.abc import Iterator
 
 from ncclprobe.checks.log import cause, consequence, said
 from ncclprobe.checks.log.lines import JOB, RESTART, UNPROVEN, demoted, each, failed, of_no_rank, of_the_job, warned
-from ncclprobe.facts.files.job_log import JobLog, LogEvent
-from ncclprobe.facts.files.log_paragraphs import OF_EACH_OTHER
-from ncclprobe.facts.files.nccl_lines import INFO_DIFFERS, MET_WITH, of_another_build, other_length, stranger_length
-from ncclprobe.facts.files.texts import between, number
-from ncclprobe.facts.files.torch_lines import ranks_in, waited
-from ncclprobe.localise.rank_ends import rank_ends
+from ncclprobe.logs.job_log import JobLog, LogEvent
+from ncclprobe.logs.nccl_lines import INFO_DIFFERS, MET_WITH, of_another_build, other_length, stranger_length
+from ncclprobe.logs.paragraphs import OF_EACH_OTHER
+from ncclprobe.logs.rank_ends import rank_ends
+from ncclprobe.logs.texts import between, number
+from ncclprobe.logs.torch_lines import ranks_in, waited
 from ncclprobe.model.findings import Finding
 from ncclprobe.model.values import grouped
 

@@ -15,9 +15,9 @@ from ncclprobe.checks.log.lines import (
     informed,
     rdma_found,
 )
-from ncclprobe.facts.files.job_log import JobLog, LogEvent
-from ncclprobe.facts.files.texts import between
-from ncclprobe.localise.outcome import EPOCHS, worked_before
+from ncclprobe.logs.job_log import JobLog, LogEvent
+from ncclprobe.logs.outcome import EPOCHS, worked_before
+from ncclprobe.logs.texts import between
 from ncclprobe.model.findings import Finding
 from ncclprobe.model.values import grouped
 

@@ -13,8 +13,8 @@ from ncclprobe.checks.log.lines import (
     each,
     following,
 )
-from ncclprobe.facts.files.job_log import JobLog, LogEvent
-from ncclprobe.facts.files.texts import between
+from ncclprobe.logs.job_log import JobLog, LogEvent
+from ncclprobe.logs.texts import between
 from ncclprobe.model.findings import Finding
 
 _REGISTER = ("Call to ibv_reg_mr", "Call to ibv_reg_dmabuf_mr")

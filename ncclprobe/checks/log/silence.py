@@ -5,14 +5,14 @@ from collections.abc import Iterator
 from ncclprobe.checks.log import cause, said
 from ncclprobe.checks.log.known import harmless
 from ncclprobe.checks.log.lines import JOB, UNPROVEN, has_called, of_hosts
-from ncclprobe.facts.files.job_log import Explained, JobLog, LogEvent
-from ncclprobe.facts.files.log_ranks import of_launcher
-from ncclprobe.facts.files.log_reader import read
 from ncclprobe.facts.files.ras import RasAnswer, RasProcess, RasStatement, RasStatus, by_operation, read_answer
-from ncclprobe.facts.files.texts import ERROR, address_of, between, form_of_failure
-from ncclprobe.facts.files.torch_lines import timed_out_work
-from ncclprobe.localise.outcome import ABORTED, aborted, lived_on
-from ncclprobe.localise.rank_ends import Ends, RankEnd, rank_ends
+from ncclprobe.logs.job_log import Explained, JobLog, LogEvent
+from ncclprobe.logs.outcome import ABORTED, aborted, lived_on
+from ncclprobe.logs.rank_ends import Ends, RankEnd, rank_ends
+from ncclprobe.logs.ranks import of_launcher
+from ncclprobe.logs.reader import read
+from ncclprobe.logs.texts import ERROR, address_of, between, form_of_failure
+from ncclprobe.logs.torch_lines import timed_out_work
 from ncclprobe.model.findings import Certainty, Evidence, Finding, Occurrence, fail, seen, warn
 from ncclprobe.model.hostlist import fold_ranks
 from ncclprobe.model.values import replace

@@ -4,10 +4,10 @@ from collections.abc import Iterator
 
 from ncclprobe.checks.log import cause, said
 from ncclprobe.checks.log.lines import IMAGE, JOB, NODE, RESTART, failed, informed, rdma_found
-from ncclprobe.facts.files.job_log import JobLog, LogEvent
-from ncclprobe.facts.files.nccl_lines import used
-from ncclprobe.facts.files.texts import between, number
-from ncclprobe.localise.outcome import ABORTED
+from ncclprobe.logs.job_log import JobLog, LogEvent
+from ncclprobe.logs.nccl_lines import used
+from ncclprobe.logs.outcome import ABORTED
+from ncclprobe.logs.texts import between, number
 from ncclprobe.model.findings import Finding, Severity
 from ncclprobe.model.units import plural
 from ncclprobe.model.values import grouped

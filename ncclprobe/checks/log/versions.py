@@ -4,10 +4,10 @@ from collections.abc import Iterator
 
 from ncclprobe.checks.log import cause, said
 from ncclprobe.checks.log.lines import CUDA_SIGNS, IMAGE, JOB, cuda_errors, demoted, each, failed
-from ncclprobe.facts.files.job_log import JobLog, LogEvent
-from ncclprobe.facts.files.nccl_lines import MET_WITH, MIXED_UP, of_another_build, other_length
-from ncclprobe.facts.files.texts import between
-from ncclprobe.localise.outcome import ABORTED, aborted
+from ncclprobe.logs.job_log import JobLog, LogEvent
+from ncclprobe.logs.nccl_lines import MET_WITH, MIXED_UP, of_another_build, other_length
+from ncclprobe.logs.outcome import ABORTED, aborted
+from ncclprobe.logs.texts import between
 from ncclprobe.model.findings import Finding
 from ncclprobe.model.values import grouped
 

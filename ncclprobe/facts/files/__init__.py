@@ -1,7 +1,7 @@
-"""What a job left behind: its logs, flight-recorder dumps, answers of NCCL's RAS, the kernel's log. One module each.
+"""What torch and NCCL write of themselves: flight-recorder dumps, and answers of NCCL's RAS. One module each.
 
 These facts belong to no node. They are read from files that were given on the command line
-(:mod:`ncclprobe.host.job_files`), are no answers of a machine, and hold no verdict.
+(:mod:`ncclprobe.host.job_files`) or asked of a running job, and hold no verdict.
 """
 
 SOURCE = "files"

@@ -17,9 +17,9 @@ from ncclprobe.checks.log.silence import (
     _said,
 )
 from ncclprobe.checks.log.slow import _BIND, _DESTROYED, _ended
-from ncclprobe.facts.files.job_log import Explained, JobLog
-from ncclprobe.facts.files.log_reader import read
-from ncclprobe.localise.outcome import ABORTED
+from ncclprobe.logs.job_log import Explained, JobLog
+from ncclprobe.logs.outcome import ABORTED
+from ncclprobe.logs.reader import read
 from tests.checks.cases import Cases
 
 _CLOSED = "[rank{r}]: RuntimeError: [gloo/transport/tcp/pair.cc:553] Connection closed by peer [127.0.0.1]:34217"

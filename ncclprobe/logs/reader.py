@@ -1,11 +1,11 @@
-"""From the bytes of logs to a :class:`~ncclprobe.facts.files.job_log.JobLog`.
+"""From the bytes of logs to a :class:`~ncclprobe.logs.job_log.JobLog`.
 
 Logs are large and nearly all of what they hold says nothing: a line is looked at only if it holds one of the texts that
 checks search for (:attr:`ncclprobe.model.registry.CauseRule.signs`) or that this module needs itself. Each log is read
-by itself, so that processes can share the work (:func:`serve`); :mod:`ncclprobe.facts.files.log_ranks` then puts all
+by itself, so that processes can share the work (:func:`serve`); :mod:`ncclprobe.logs.ranks` then puts all
 together.
 
-Texts of several lines that say one thing are put together by :mod:`ncclprobe.facts.files.log_paragraphs`.
+Texts of several lines that say one thing are put together by :mod:`ncclprobe.logs.paragraphs`.
 """
 
 import os
@@ -17,12 +17,14 @@ from itertools import pairwise
 
 import msgspec
 
-from ncclprobe.facts.files import log_ranks
-from ncclprobe.facts.files.job_log import ENDINGS, OF_LOCAL, TALK, JobLog, LogEvent, LogStream, Pace, ReadLog
-from ncclprobe.facts.files.log_paragraphs import HELP_RULE, LAST_ERROR, TRACEBACK, follows, paragraph
-from ncclprobe.facts.files.log_prefix import Habit, cleaned, habit_of
-from ncclprobe.facts.files.log_sieve import Whole, sieve
-from ncclprobe.facts.files.texts import (
+from ncclprobe.host.job_files import Blocks, JobFile
+from ncclprobe.host.limited_child import LENGTH, framed
+from ncclprobe.logs import ranks as log_ranks
+from ncclprobe.logs.job_log import ENDINGS, OF_LOCAL, TALK, JobLog, LogEvent, LogStream, Pace, ReadLog
+from ncclprobe.logs.paragraphs import HELP_RULE, LAST_ERROR, TRACEBACK, follows, paragraph
+from ncclprobe.logs.prefix import Habit, cleaned, habit_of
+from ncclprobe.logs.sieve import Whole, sieve
+from ncclprobe.logs.texts import (
     ERROR,
     advises,
     begins_anew,
@@ -34,8 +36,6 @@ from ncclprobe.facts.files.texts import (
     says_finished,
     was_expected,
 )
-from ncclprobe.host.job_files import Blocks, JobFile
-from ncclprobe.host.limited_child import LENGTH, framed
 from ncclprobe.model.errors import UsageError
 from ncclprobe.model.units import whole_words
 from ncclprobe.model.values import Struct, replace

@@ -3,7 +3,7 @@
 Lines that differ in digits alone hold the same texts, but for texts that have digits themselves: each text is searched
 for once in every form of line, all digits being one there, and not in every line.
 
-Made by :mod:`ncclprobe.facts.files.log_reader`.
+Made by :mod:`ncclprobe.logs.reader`.
 """
 
 from collections.abc import Iterator, Mapping
@@ -78,7 +78,7 @@ class LogEvent(Struct, frozen=True):
 
     `step` is the last step that stands shortly before it in its log; None: none does, or the line is of INFO.
 
-    Texts of several lines are also said in one (:mod:`ncclprobe.facts.files.log_paragraphs`): a traceback's exception
+    Texts of several lines are also said in one (:mod:`ncclprobe.logs.paragraphs`): a traceback's exception
     has the level EXCEPTION, OUTER if it only passes on another, CAUGHT if the program says that it goes on; a
     traceback that ends before its exception has CUT OFF; what torchrun says of a rank that failed has ROOT CAUSE or
     FAILURE.

@@ -13,10 +13,10 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from statistics import median
 from typing import Literal
 
-from ncclprobe.facts.files.job_log import JobLog, LogEvent, RankLog
-from ncclprobe.facts.files.log_ranks import of_launcher
-from ncclprobe.facts.files.texts import AT_EXIT
-from ncclprobe.localise.outcome import lived_on
+from ncclprobe.logs.job_log import JobLog, LogEvent, RankLog
+from ncclprobe.logs.outcome import lived_on
+from ncclprobe.logs.ranks import of_launcher
+from ncclprobe.logs.texts import AT_EXIT
 from ncclprobe.model.causes import Cause, Suspect
 from ncclprobe.model.units import plural
 from ncclprobe.model.values import Struct, field, grouped, replace

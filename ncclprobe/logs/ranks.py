@@ -4,8 +4,8 @@ import re
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 
-from ncclprobe.facts.files.job_log import OF_LOCAL, SUMMARY, JobLog, LogEvent, LogStream, RankLog, ReadLog
-from ncclprobe.facts.files.log_prefix import in_year, names_year
+from ncclprobe.logs.job_log import OF_LOCAL, SUMMARY, JobLog, LogEvent, LogStream, RankLog, ReadLog
+from ncclprobe.logs.prefix import in_year, names_year
 from ncclprobe.model.values import Struct, field, replace
 
 MOST_EVENTS = 200_000

@@ -11,10 +11,10 @@ from itertools import islice, pairwise
 from statistics import median
 
 from ncclprobe.facts.files.flight_records import FlightRecords
-from ncclprobe.facts.files.job_log import ENDINGS, JobLog, LogEvent, LogStream, Pace, RankLog
-from ncclprobe.facts.files.log_prefix import names_year
-from ncclprobe.facts.files.torch_lines import timed_out_work
-from ncclprobe.localise.collectives import Entered, entered
+from ncclprobe.logs.collectives import Entered, entered
+from ncclprobe.logs.job_log import ENDINGS, JobLog, LogEvent, LogStream, Pace, RankLog
+from ncclprobe.logs.prefix import names_year
+from ncclprobe.logs.torch_lines import timed_out_work
 from ncclprobe.model.causes import Cause, LastSeen, Moment, NotUnderstood, RankState, Suspect
 from ncclprobe.model.findings import Evidence, Occurrence, Verdict
 from ncclprobe.model.hostlist import fold, fold_ranks

@@ -5,7 +5,7 @@ src/misc/ibvwrap.cc, src/transport/net_ib*). Every function takes a message with
 and reads on from there; none uses a regular expression.
 """
 
-from ncclprobe.facts.files.texts import address_of, between, number
+from ncclprobe.logs.texts import address_of, between, number
 from ncclprobe.model.values import Struct
 
 ERRNOS = {

@@ -24,8 +24,8 @@ from functools import lru_cache
 from pathlib import Path
 from typing import NamedTuple
 
-from ncclprobe.facts.files.job_log import ENDINGS, TALK
 from ncclprobe.host import files
+from ncclprobe.logs.job_log import ENDINGS, TALK
 from ncclprobe.model import bounds
 from ncclprobe.model.errors import UsageError
 from ncclprobe.model.values import Struct

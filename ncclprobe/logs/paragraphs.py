@@ -11,9 +11,9 @@ import re
 from collections.abc import Iterable, Iterator, Sequence
 from itertools import islice
 
-from ncclprobe.facts.files.job_log import LogEvent
-from ncclprobe.facts.files.log_prefix import time_at_start
-from ncclprobe.facts.files.texts import form_of_failure, was_caught
+from ncclprobe.logs.job_log import LogEvent
+from ncclprobe.logs.prefix import time_at_start
+from ncclprobe.logs.texts import form_of_failure, was_caught
 from ncclprobe.model.values import replace
 
 _FRAME = re.compile(r' {1,8}File "([^"]{1,512})", line (\d{1,7})(?:, in (\S{1,128}))?')

@@ -6,7 +6,7 @@ from itertools import pairwise
 from ncclprobe.facts.files.flight_records import FlightDump, FlightRecords
 from ncclprobe.facts.files.ras import RasAnswer, RasProcess, by_operation
 from ncclprobe.facts.job.ranks import JobLooks
-from ncclprobe.localise.collectives import (
+from ncclprobe.logs.collectives import (
     AllEntered,
     CameLate,
     Crossed,
@@ -20,7 +20,7 @@ from ncclprobe.localise.collectives import (
     roots,
     waits,
 )
-from ncclprobe.localise.job.activity import Activity, Seen, Wire, activity
+from ncclprobe.logs.job.activity import Activity, Seen, Wire, activity
 from ncclprobe.model.findings import Evidence, seen
 from ncclprobe.model.hostlist import fold_ranks
 from ncclprobe.model.snapshot import Absent

@@ -16,10 +16,10 @@ from collections.abc import Callable, Collection, Iterator, Sequence
 from functools import lru_cache
 from typing import NamedTuple
 
-from ncclprobe.facts.files import messages
-from ncclprobe.facts.files.job_log import ENDINGS, SUMMARY, TALK, JobLog, LogEvent, LogStream
-from ncclprobe.facts.files.log_ranks import of_launcher
-from ncclprobe.facts.files.texts import ENDS, ERROR, WORDS, bar_of, begins_anew, counted, form_of_failure
+from ncclprobe.logs import messages
+from ncclprobe.logs.job_log import ENDINGS, SUMMARY, TALK, JobLog, LogEvent, LogStream
+from ncclprobe.logs.ranks import of_launcher
+from ncclprobe.logs.texts import ENDS, ERROR, WORDS, bar_of, begins_anew, counted, form_of_failure
 from ncclprobe.model.causes import AnswerForm, Cause, Consequence
 from ncclprobe.model.findings import Action, Blame, Evidence, Severity
 from ncclprobe.model.units import whole_words

@@ -2,7 +2,7 @@
 
 from ncclprobe.checks.log.flight import recorded
 from ncclprobe.facts.files.flight_records import FlightFrame
-from ncclprobe.localise.collectives import AllEntered, CameLate, Crossed, NotEntered, Parted, caller, judge
+from ncclprobe.logs.collectives import AllEntered, CameLate, Crossed, NotEntered, Parted, caller, judge
 
 
 def test_the_first_difference_is_named_with_the_few_that_differ() -> None:

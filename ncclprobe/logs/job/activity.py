@@ -25,7 +25,7 @@ from ncclprobe.facts.kernel_log import HARMLESS_XIDS, Event
 from ncclprobe.facts.nvml import SLOWED
 from ncclprobe.facts.pci import normal
 from ncclprobe.facts.traffic import Count, moved
-from ncclprobe.localise.collectives import caller
+from ncclprobe.logs.collectives import caller
 from ncclprobe.model.errors import ParseError
 from ncclprobe.model.findings import Evidence, seen
 from ncclprobe.model.snapshot import Absent

@@ -17,7 +17,7 @@ from typing import Any
 
 import msgspec
 
-from ncclprobe.facts.files.job_log import LogEvent
+from ncclprobe.logs.job_log import LogEvent
 from ncclprobe.model.units import whole_words
 from ncclprobe.model.values import Struct, replace
 

@@ -9,7 +9,7 @@ Which collective each rank was in when watchdogs gave up, and who was in none: f
 
 from collections.abc import Iterable, Mapping
 
-from ncclprobe.facts.files.texts import between, number
+from ncclprobe.logs.texts import between, number
 from ncclprobe.model.values import Struct, grouped
 
 TIMED_OUT = "Watchdog caught collective operation timeout"

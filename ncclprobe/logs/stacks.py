@@ -20,7 +20,7 @@ from typing import Any
 import msgspec
 
 from ncclprobe.facts.files.flight_records import FlightFrame
-from ncclprobe.facts.files.log_ranks import rank_of_name
+from ncclprobe.logs.ranks import rank_of_name
 from ncclprobe.model.errors import ParseError
 from ncclprobe.model.values import Struct
 

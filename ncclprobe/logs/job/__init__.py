@@ -10,7 +10,7 @@ from datetime import datetime, timezone
 
 from ncclprobe.facts.files.flight_records import FlightRecords
 from ncclprobe.facts.job.ranks import JobLook, JobLooks, LiveRank, LocalRanks, Stand
-from ncclprobe.localise.job.activity import (
+from ncclprobe.logs.job.activity import (
     Activity,
     Seen,
     asleep_s,
@@ -22,7 +22,7 @@ from ncclprobe.localise.job.activity import (
     wires,
     with_peers,
 )
-from ncclprobe.localise.job.calls import (
+from ncclprobe.logs.job.calls import (
     LookedAt,
     Stalled,
     call_of,
