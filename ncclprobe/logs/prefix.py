@@ -262,12 +262,16 @@ _BARRIER_RANK = re.compile(
 )
 """Whose process writes of the barrier at the start (torch/distributed/distributed_c10d.py until 2.2), or of how it
 joins the others (Lightning, TensorRT-LLM)."""
+_LETTER = re.compile(r"(?P<level>[DIWEFC]) (?P<pid>\d{1,10}) \d{1,10}\] ")
+"""Of Ray's processes in C++, after the time: ``[2026-01-02 03:04:05,678 C 39 39] ``."""
+_LETTERS = {"D": "DEBUG", "I": "INFO", "W": "WARN", "E": "ERROR", "F": "FATAL", "C": "FATAL"}
 _LEVEL = re.compile(r"(?:- )?\[?(DEBUG|INFO|WARNING|WARN|ERROR|CRITICAL|FATAL)\b")
 _LEVELS = ("DEBUG", "INFO", "WARN", "WARNING", "ERROR", "CRITICAL", "FATAL", "NOTE")
 _COUNTED = ("PROCESS", "RANK", "WORKER", "TASK", "NODE", "GPU", "DEVICE", "STEP", "EPOCH", "ITERATION", "TRAIN", "TEST")
 _NO_HOSTS = {*_LEVELS, *_COUNTED, "SRUN", "SLURMSTEPD", "MPIRUN", "MPIEXEC"}
 """What stands before a colon and is no host: a level, a launcher, what is counted."""
 _AS_LEVEL = {"WARNING": "WARN", "CRITICAL": "ERROR"}
+_AS_LEVELS = {**_AS_LEVEL, **_LETTERS}
 _HEADS = ("NCCL INFO ", "NCCL WARN ", "NCCL TRACE ", "NCCL CALL ", "NCCL ERROR ")
 
 
@@ -376,7 +380,7 @@ def _shorter(line: LogEvent, habit: Habit) -> LogEvent | None:
         syslog = _SYSLOG.match(rest)
         if syslog and not (syslog["pid"] or text[0].isalpha() or text[10:11] == "T"):
             syslog = None  # two words and a colon of anybody's
-        if found_after := syslog or _PROCESS.match(rest):
+        if found_after := syslog or _PROCESS.match(rest) or _LETTER.match(rest):
             line = _taken(line, found_after)
         return line
     for form in (_RANK, _LOGGER, _LAUNCH, _TORCHRUN, _MPIRUN, _PLACE, _CRI, _POD, _WORKER, _RAY, _KERNEL, _SRUN, _LOST,
@@ -404,7 +408,7 @@ def _taken(line: LogEvent, found: "re.Match[str]") -> LogEvent:
         local_rank=int(said["local"]) if said.get("local") else line.local_rank,
         host=said.get("host") or line.host,
         pid=int(said["pid"]) if said.get("pid") else line.pid,
-        level=_AS_LEVEL.get(level := (said.get("level") or "").upper(), level) or line.level,
+        level=_AS_LEVELS.get(level := (said.get("level") or "").upper(), level) or line.level,
         place=said.get("place") or line.place,
     )
 

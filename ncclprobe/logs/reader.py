@@ -195,6 +195,10 @@ FAILURES = (HELP_RULE,
     "RUNNING AT ", "not accessible", "non-zero status", "low on resource", "heartbeats)", "are waiting for remainder",
     "not enough slots", "unable to reliably start", "lost communication", "Peer host id:",
     "can't open file", "panic", "--- Logging error ---", "ommand not found",
+    "annot ", "an't ", "nable to ", "ould not ", "o such ", "ot found", "ot detected", "ot supported", "efused",
+    "enied", "xceeds", "nvalid ", "nsufficient", "ot enough", "reempt", "nterruption", "nreachable", "NULL value",
+    "us error", "egmentation", "arked as dead", "SIGHUP", "SIGINT", "angup", "nauthorized", "ismatch", "orrupt",
+    " WARN ", "Powering off",
 )  # fmt: skip
 """Texts of lines that may speak of a failure, whatever program wrote them."""
 _AGAIN = ("estart", "ttempt", "equeu", "esum", "estoring trial", "xpected ", "be retried")

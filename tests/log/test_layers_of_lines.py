@@ -1,0 +1,56 @@
+"""Which layer wrote a line, what it wraps, and what it offers to find out more."""
+
+from ncclprobe.logs.job_log import LogEvent
+from ncclprobe.logs.layers import LAYERS, PROGRAM, by_name, inside, layer_of
+
+LINES = {
+    "[1.2] [n1:7:0] ib_md.c:3 UCX  ERROR ibv_reg_mr failed": "ucx",
+    "nixl._bindings.nixlBackendError: NIXL_ERR_BACKEND": "nixl",
+    "slurmstepd: error: pyxis: couldn't start container": "scheduler",
+    "slurmstepd: error: pyxis:     nvidia-container-cli: initialization error": "container",
+    "srun: error: n1: task 0: Exited with exit code 1": "scheduler",
+    "ssh: connect to host n1 port 22: Connection refused": "ssh",
+    "ssh: Could not resolve hostname n1: Name or service not known": "dns",
+    "NVRM: Xid (PCI:0000:a1:00): 79, GPU has fallen off the bus": "kernel",
+    "instance/preempted TRUE: this VM is being preempted": "cloud",
+    "src/modules/transport/ibgda/ibgda.cpp:2234: NULL value Unable to create ah.": "nvshmem",
+    "libfabric:7:1::core:core:fi_getinfo_():1392<warn> fi_getinfo: provider efa output empty list": "libfabric",
+    "NET/OFI Could not find any optimal provider": "network-plugin",
+    "RdmaTransport: cannot open; rdma_context.cpp": "mooncake",
+    "(raylet) store_runner.cc:83: System memory request exceeds memory available in /dev/shm": "ray",
+    "KeyboardInterrupt": "terminal",
+    "torch.distributed.elastic.multiprocessing.errors.ChildFailedError: ": "launcher",
+    "RuntimeError: CUDA error: device-side assert triggered": "cuda",
+    "ValueError: loss is not a number": "program",
+}
+
+
+def test_each_line_is_of_the_layer_that_wrote_it() -> None:
+    wrong = {text: found for text, name in LINES.items() if (found := layer_of(LogEvent(0, 1, text)).name) != name}
+    assert not wrong
+    assert len(LINES) >= 18
+
+
+def test_what_nccl_warns_of_is_its_own_whatever_it_says() -> None:
+    assert layer_of(LogEvent(0, 1, "something new", host="n1", pid=7, level="WARN")).name == "nccl"
+
+
+def test_torchruns_summary_is_the_launchers() -> None:
+    assert layer_of(LogEvent(0, 1, "exitcode: 1, ValueError: x", level="ROOT CAUSE")).name == "launcher"
+
+
+def test_every_layer_that_is_wrapped_is_one_and_none_wraps_itself() -> None:
+    names = {*by_name()}
+    assert len(names) == len(LAYERS) + 1
+    assert {name for layer in by_name().values() for name in layer.wraps} <= names
+    assert not [name for name in names if any(name in inside(inner) for inner in inside(name))]
+
+
+def test_wrappers_wrap_what_is_inside_at_any_depth() -> None:
+    assert "container" in inside("scheduler")
+    assert {"ucx", "kernel"} <= inside("nixl")
+    assert "launcher" not in inside(PROGRAM.name)
+
+
+def test_every_layer_says_what_to_do_next() -> None:
+    assert [layer.name for layer in by_name().values() if not (layer.switch or layer.look)] == []

@@ -1,0 +1,244 @@
+"""The lines that most likely say why, by their form, their writer and what is unusual, none of them being known."""
+
+import gzip
+import json
+import time
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from ncclprobe.checks.log.known import harmless
+from ncclprobe.logs import lines
+from ncclprobe.logs import reader as log_reader
+from ncclprobe.logs.job_log import LogEvent
+from ncclprobe.logs.lines import WEIGHTS, telling_lines
+from tests.log import healthy
+
+FAILURES = Path(__file__).resolve().parents[1] / "data" / "failures"
+
+
+def said(*texts: str | tuple[str, Mapping[str, Any]]) -> tuple[LogEvent, ...]:
+    """The events of one log, which goes on after them; a text may come with fields of its event."""
+    pairs = [(each, {}) if isinstance(each, str) else each for each in (*texts, *["frob is at work"] * 30)]
+    return tuple(LogEvent(0, at, text, **fields) for at, (text, fields) in enumerate(pairs, 1))
+
+
+BY_EVIDENCE: Mapping[str, tuple[tuple[LogEvent, ...], str]] = {
+    "fatal": (
+        said("zeta: error: the widget of slot 3 was not written", "zeta: FATAL slot 3 was not written"),
+        "zeta: FATAL slot 3 was not written",
+    ),
+    "error": (
+        said("frob: the widget has failed", "frob: error: the widget has failed"),
+        "frob: error: the widget has failed",
+    ),
+    "warning": (
+        said("frob: a widget timed out", "frob: WARN a widget timed out in slot 3"),
+        "frob: WARN a widget timed out in slot 3",
+    ),
+    "exception": (
+        said("frob: the widget has failed in slot 4", "zeta.WidgetError: slot 4"),
+        "zeta.WidgetError: slot 4",
+    ),
+    "wrapping exception": (
+        said(("zeta.OuterError: slot 4", {"level": "OUTER"}), ("zeta.WidgetError: slot 4", {"level": "EXCEPTION"})),
+        "zeta.WidgetError: slot 4",
+    ),
+    "reason": (
+        said("frob: error: failed to start", "frob: error: failed to start, widget not found"),
+        "frob: error: failed to start, widget not found",
+    ),
+    "failure": (
+        said("frob: error: slot 3", "frob: error: slot 3 has failed"),
+        "frob: error: slot 3 has failed",
+    ),
+    "errno": (
+        said("frob: error: widget has failed", "frob: error: widget has failed: Stale file handle"),
+        "frob: error: widget has failed: Stale file handle",
+    ),
+    "exit": (
+        said("frob: error: widget failed", "frob: error: widget failed, SIGBUS"),
+        "frob: error: widget failed, SIGBUS",
+    ),
+    "return chain": (
+        said("the widget is here", ("widget.cc:12 -> 3", {"level": "INFO", "host": "n1", "pid": 7})),
+        "widget.cc:12 -> 3",
+    ),
+    "named": (
+        said("frob: error: a widget has failed", "frob: error: a widget has failed at 10.0.0.7<43>"),
+        "frob: error: a widget has failed at 10.0.0.7<43>",
+    ),
+    "outside": (
+        said("frob: a widget failed", ("Power key pressed short.", {"level": "INFO"})),
+        "Power key pressed short.",
+    ),
+    "heading": (
+        said("frob: error: widget has failed:", "frob: error: slot 3 has failed"),
+        "frob: error: slot 3 has failed",
+    ),
+    "advice": (
+        said("frob: error: make sure the widget has not failed", "frob: error: the widget has failed"),
+        "frob: error: the widget has failed",
+    ),
+    "goes on": (
+        said("frob: error: widget has failed, retrying", "frob: error: widget has failed"),
+        "frob: error: widget has failed",
+    ),
+    "source or stack": (
+        said('    raise WidgetError("widget not found, failed")', "frob: the widget has failed"),
+        "frob: the widget has failed",
+    ),
+    "long": (
+        said("frob: error: widget has failed " + "and so on " * 50, "frob: error: widget has failed"),
+        "frob: error: widget has failed",
+    ),
+    "wraps": (
+        said("srun: error: widget failed in slot 3", "nvidia-container-cli: error: no widget"),
+        "nvidia-container-cli: error: no widget",
+    ),
+    "launcher": (
+        said("mpirun: widget failed in slot 3, exitcode", "frob: widget failed"),
+        "frob: widget failed",
+    ),
+    "hearsay": (
+        said("frob: error: by peer, widget failed", "frob: error: widget failed"),
+        "frob: error: widget failed",
+    ),
+    "guess": (
+        said("frob: error: widget may have failed", "frob: error: widget has failed"),
+        "frob: error: widget has failed",
+    ),
+    "follows": (
+        said("ucx_a.c:9 error: widget failed", "frob: ready", "ucx_b.c:9 error: widget failed at 10.0.0.7<3"),
+        "ucx_a.c:9 error: widget failed",
+    ),
+    "common": (
+        said(*["frob: WARN widget 1 failed"] * 4, "frob: WARN a widget failed"),
+        "frob: WARN a widget failed",
+    ),
+    "one rank": (
+        said(*[("frob: widget failed", {"rank": rank, "level": "ERROR"}) for rank in range(3)],
+             ("frob: slot failed", {"rank": 2, "level": "ERROR"})),
+        "frob: slot failed",
+    ),
+    "worked after": (
+        said(("frob: error: widget failed", {"step": 3}), ("frob: error: slot failed", {"step": 9})),
+        "frob: error: slot failed",
+    ),
+    "early": (
+        said("frob: error: widget failed", "frob: error: slot failed"),
+        "frob: error: widget failed",
+    ),
+}  # fmt: skip
+"""For each piece of evidence: lines that it decides between, and the one that says why."""
+DECIDES_NO_FIRST = ("said before",)
+
+
+def test_every_piece_of_evidence_has_lines_that_it_decides() -> None:
+    assert {*BY_EVIDENCE, *DECIDES_NO_FIRST} == {*WEIGHTS}
+
+
+def test_each_piece_of_evidence_puts_the_line_that_says_why_first() -> None:
+    wrong = {
+        name: [event.text for event in found]
+        for name, (events, why) in BY_EVIDENCE.items()
+        if (found := telling_lines(events))[:1] != tuple(each for each in found if each.text == why)[:1]
+    }
+    assert not wrong
+
+
+def test_without_a_piece_of_evidence_its_line_is_not_first(monkeypatch: pytest.MonkeyPatch) -> None:
+    needless = []
+    for name, (events, why) in BY_EVIDENCE.items():
+        monkeypatch.setattr(lines, "WEIGHTS", {**WEIGHTS, name: 0.0})
+        found = telling_lines(events)
+        if found and found[0].text == why and name != "early":
+            needless.append(name)
+    assert not needless
+
+
+UNHEARD_OF = """\
+zorp 3.1 ready
+zorp: loading flux table
+E zorp: flux table '/data/t7.flx': checksum mismatch
+zorp: pump 3 has failed
+zorpd: worker 4 exited with exit code 1
+zorp: see the manual
+"""
+
+
+def kept(text: str) -> tuple[LogEvent, ...]:
+    return log_reader.read([("a.log", [text.encode()])]).events
+
+
+def test_a_program_that_nobody_has_heard_of_is_understood_by_its_forms() -> None:
+    found = telling_lines(kept(UNHEARD_OF))
+    assert "checksum mismatch" in found[0].text
+    assert 1 <= len(found) <= lines.MOST_LINES
+
+
+def test_lines_that_differ_in_digits_alone_are_one() -> None:
+    found = telling_lines(said(*[f"frob: error: widget {number} failed" for number in range(9)]))
+    assert [event.line for event in found] == [1]
+
+
+@pytest.mark.parametrize("text", ["step 7 loss 2.1", "saved the checkpoint", "INFO all is well", ""])
+def test_a_line_that_speaks_of_no_trouble_is_never_shown(text: str) -> None:
+    assert telling_lines(said(text)) == ()
+
+
+def test_no_lines_tell_nothing() -> None:
+    assert telling_lines(()) == ()
+
+
+def test_a_harmless_line_comes_last_and_never_by_itself() -> None:
+    events = said("frob: error: known to mean nothing, not found", "frob: a widget failed")
+    assert [e.line for e in telling_lines(events, lambda event: "known" in event.text)] == [2, 1]
+    assert telling_lines(events[:1], lambda _: True) == ()
+
+
+def test_of_two_logs_the_line_that_was_said_first_comes_first() -> None:
+    late = LogEvent(0, 1, "frob: error: a failed", time_s=9.0)
+    soon = LogEvent(1, 1, "frob: error: b failed", time_s=5.0)
+    assert [each.stream for each in telling_lines((late, soon))] == [1, 0]
+
+
+HEALTHY = (
+    "{'loss': 1.912, 'grad_norm': 0.91}\n{'train_runtime': 812.2, 'train_loss': 1.9}\n",
+    "step 99 loss 1.20\nW0508 19:42:29.877000 4400 run.py:792] Setting OMP_NUM_THREADS environment variable to be 1\n",
+)
+
+
+def test_healthy_logs_have_no_telling_line() -> None:
+    logs = [*HEALTHY, *(text for version in healthy.VERSIONS for text in healthy.job(version).values())]
+    assert len(logs) > 20
+    assert [found for text in logs if (found := telling_lines(kept(text), harmless))] == []
+
+
+def test_of_recorded_failures_the_line_of_the_cause_is_among_those_shown() -> None:
+    """Of those whose log has an exception that is of no other rank, the one that the rank raised."""
+    missed, seen = [], 0
+    for case in sorted(FAILURES.glob("crash-*/case.json")):
+        logs = [(path.name, [gzip.decompress(path.read_bytes())]) for path in sorted(case.parent.glob("*.log.gz"))]
+        events = log_reader.read(logs).events
+        if not any("loss is not a number" in event.text for event in events):
+            continue
+        seen += 1
+        ranks = json.loads(case.read_text())["ranks"]
+        found = telling_lines(events, harmless)
+        if not any("loss is not a number" in each.text and each.rank in (None, *ranks) for each in found):
+            missed.append((case.parent.name, [each.text for each in found]))
+    assert not missed
+    assert seen >= 3
+
+
+def test_as_many_lines_as_a_large_job_keeps_take_seconds() -> None:
+    events = tuple(
+        LogEvent(n % 800, n // 800, f"n{n % 99}: error: widget {n} failed: Connection refused", rank=n % 800)
+        for n in range(200_000)
+    )
+    began = time.process_time()
+    assert telling_lines(events)
+    assert time.process_time() - began < 20
