@@ -4,7 +4,6 @@ import csv
 import gc
 import json
 import os
-import re
 import signal
 from collections.abc import Iterator
 from functools import cache
@@ -21,14 +20,6 @@ from ncclprobe.report import json as as_json
 
 ROOT = Path(__file__).resolve().parent.parent
 FACTS = ROOT / "tests" / "data" / "facts"
-SLOW_FOLDERS = {"guest", "lab", "measuring"}
-"""Hosts of network namespaces under real launchers, measuring runs, virtual machines."""
-_STARTS_SEVERAL = re.compile(
-    r"^(?:from|import) (?:lab|launching|on_cpu|rank_lab)\b|\bPopen\(|\bcreate_subprocess_exec\(|\bwebdriver\b",
-    re.MULTILINE,
-)
-"""A test file that starts ranks, nodes or a browser, or plays on while a process of its own runs."""
-
 gc.set_threshold(200_000)  # as the program does: searching for cycles was a sixth of what tests take
 for number, usual in ((signal.SIGINT, signal.default_int_handler), (signal.SIGHUP, signal.SIG_DFL)):
     if signal.getsignal(number) is signal.SIG_IGN:  # as under nohup, and then in every process that a test starts
@@ -39,23 +30,10 @@ if "CI" not in os.environ:  # there hypothesis does so by itself
     settings.load_profile("untimed")
 
 
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Mark as `slow` what `scripts/test fast` leaves out, by the folder of a test and by what its file starts."""
-    for item in items:
-        if _is_slow(item.path):
-            item.add_marker(pytest.mark.slow)
-
-
 def pytest_collection_finish() -> None:
     """Take the 18,000 collected tests out of what every later collection of garbage looks through."""
     gc.collect()
     gc.freeze()
-
-
-@cache
-def _is_slow(path: Path) -> bool:
-    folders = path.relative_to(ROOT / "tests").parent.parts if path.is_relative_to(ROOT / "tests") else ()
-    return not SLOW_FOLDERS.isdisjoint(folders) or bool(_STARTS_SEVERAL.search(path.read_text(encoding="utf-8")))
 
 
 @pytest.fixture(autouse=True)

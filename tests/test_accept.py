@@ -185,6 +185,7 @@ def test_without_torch_the_doctors_half_is_done_and_the_rest_named(
     assert len(list((tmp_path / "kept").glob("*.jsonl"))) == 2
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(importlib.util.find_spec("torch") is None, reason="needs torch")
 def test_ranks_that_cannot_import_torch_leave_the_doctors_half(lab: Launcher) -> None:
     broken = lab.folder / "broken" / "torch"
@@ -201,6 +202,7 @@ def test_ranks_that_cannot_import_torch_leave_the_doctors_half(lab: Launcher) ->
     assert "nothing measured: torch cannot be imported here; " in lines[0]
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(importlib.util.find_spec("torch") is None, reason="needs torch")
 def test_two_ranks_are_accepted_in_one_launch_and_one_report(lab: Launcher) -> None:
     run = lab.start(["-m", "ncclprobe", "accept", "--backend", "gloo", "--ladder", "--json", str(lab.report_path)])

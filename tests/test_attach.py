@@ -45,6 +45,7 @@ def test_a_healthy_job_is_not_called_stuck(way: str, tmp_path: Path) -> None:
     assert hangs.judged(way, found)[0] == "right", found["standing"]
 
 
+@pytest.mark.slow
 def test_a_process_that_is_no_rank_is_refused_in_one_line() -> None:
     with subprocess.Popen(["sleep", "60"]) as process:
         done = ncclprobe("attach", "--pid", str(process.pid), "--timeout", "20")

@@ -11,7 +11,7 @@ import psutil
 import pytest
 from rank_lab import Lab, by_hand, findings, free_port
 
-pytestmark = pytest.mark.skipif(importlib.util.find_spec("torch") is None, reason="needs torch")
+pytestmark = [pytest.mark.slow, pytest.mark.skipif(importlib.util.find_spec("torch") is None, reason="needs torch")]
 
 STOPPED_S, RUNNING_S = 0.1, 0.005  # more than a busy machine keeps the others; less to run in than a round takes
 SWEEP = ["-b", "1K", "-e", "16K", "-f", "4", "-n", "3", "-w", "1", "--op", "all_reduce,broadcast"]

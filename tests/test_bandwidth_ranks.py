@@ -23,7 +23,7 @@ from ncclprobe.model.report import Report
 from ncclprobe.model.values import Struct
 from ncclprobe.report import json as as_json
 
-pytestmark = pytest.mark.skipif(importlib.util.find_spec("torch") is None, reason="needs torch")
+pytestmark = [pytest.mark.slow, pytest.mark.skipif(importlib.util.find_spec("torch") is None, reason="needs torch")]
 
 
 @pytest.fixture
@@ -58,6 +58,7 @@ def healthy(shared_lab: Lab) -> Healthy:
     return Healthy(codes, processes[0].out, others, shared_lab.report(), shared_lab.report_path)
 
 
+@pytest.mark.every_time
 def test_a_healthy_sweep_passes_though_nothing_judges_its_numbers(healthy: Healthy) -> None:
     assert healthy.codes == [0, 0]
     assert [(m.op, m.place, m.nbytes) for m in healthy.report.measurements] == [

@@ -81,6 +81,7 @@ def test_bash_completes_words_options_values_files_and_ids(script: Path) -> None
     }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("shell", ["zsh"], indirect=True)
 def test_zsh_completes_words_options_values_files_and_ids(script: Path) -> None:
     zsh = shutil.which("zsh") or pytest.skip("zsh is not installed (scripts/lab_packages)")

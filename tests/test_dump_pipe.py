@@ -62,17 +62,20 @@ def torch(tmp_path: Path) -> Iterator[Any]:
         process.communicate()
 
 
+@pytest.mark.slow
 def test_records_are_read_when_torch_has_written_all_of_them(torch: Any, tmp_path: Path) -> None:
     (tmp_path / "dump_3").write_bytes(b"an old one.")
     assert base64.b64decode(ask_dump(torch(), "3")) == DUMP
 
 
+@pytest.mark.slow
 def test_a_rank_that_writes_nothing_is_not_waited_for(torch: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(rank_servers, "_ANSWER_S", 0.2)
     with pytest.raises(TimedOut, match=r"wrote no flight records within 0\.2 s"):
         ask_dump(torch(waits="50"), "3")
 
 
+@pytest.mark.slow
 def test_what_another_process_writes_to_the_same_file_is_not_this_ranks(
     torch: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -86,11 +89,13 @@ def test_what_another_process_writes_to_the_same_file_is_not_this_ranks(
     assert path.read_bytes() == DUMP
 
 
+@pytest.mark.slow
 def test_without_the_variable_nothing_is_touched(torch: Any) -> None:
     with pytest.raises(Missing, match="is not set"):
         ask_dump(torch(**{rank_servers.PIPE: ""}), "3")
 
 
+@pytest.mark.slow
 def test_what_is_no_pipe_of_the_rank_is_not_written_to(torch: Any, tmp_path: Path) -> None:
     pid, pipe = torch(), tmp_path / "pipe_3.pipe"
     pipe.rename(tmp_path / "aside")
@@ -123,6 +128,7 @@ def test_a_full_pipe_is_not_read_by_torch(tmp_path: Path) -> None:
     os.close(writes)
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root gives files away")
 def test_a_pipe_of_another_user_is_not_written_to(torch: Any, tmp_path: Path) -> None:
     pid = torch()
@@ -131,6 +137,7 @@ def test_a_pipe_of_another_user_is_not_written_to(torch: Any, tmp_path: Path) ->
         ask_dump(pid, "3")
 
 
+@pytest.mark.slow
 def test_a_dump_that_leads_elsewhere_is_not_read(torch: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "dump_3").symlink_to(tmp_path / "elsewhere")
     monkeypatch.setattr(rank_servers, "_ANSWER_S", 0.6)
@@ -139,6 +146,7 @@ def test_a_dump_that_leads_elsewhere_is_not_read(torch: Any, tmp_path: Path, mon
     assert (tmp_path / "elsewhere").exists()
 
 
+@pytest.mark.slow
 def test_what_a_rank_has_written_by_itself_is_named_and_not_what_lay_there_before(torch: Any, tmp_path: Path) -> None:
     (tmp_path / "dump_3").write_bytes(DUMP)
     os.utime(tmp_path / "dump_3", (1e9, 1e9))

@@ -17,6 +17,8 @@ from launching import DEADLINE_S, ENDLESS, SHORT, Launcher, Process
 
 from ncclprobe.commands import COMMANDS
 
+pytestmark = pytest.mark.slow
+
 ROOT = Path(__file__).resolve().parents[1]
 NOBODY = "65534"
 MODULES = {*sys.stdlib_module_names, "ncclprobe", "torch", "numpy", "msgspec", "psutil", "pynvml", "jinja2",

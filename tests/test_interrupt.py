@@ -40,6 +40,7 @@ def until_there(folder: Path) -> None:
         time.sleep(0.01)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("number", ENDING)
 @pytest.mark.parametrize("module", ["ncclprobe", "ncclprobe.doctor"])
 @pytest.mark.parametrize("slow", ["argparse", "msgspec", "ncclprobe_slow"])
@@ -56,6 +57,7 @@ def test_a_signal_during_an_import_prints_no_traceback(
     assert (started.returncode, out, err) == (128 + number, "", SAID)
 
 
+@pytest.mark.slow
 def test_a_signal_that_is_ignored_stays_so_as_under_nohup(tmp_path: Path) -> None:
     (tmp_path / "argparse.py").write_text(SLOW.replace("1000", "10") + "raise SystemExit(7)\n")
     started = program(tmp_path, "-m", "ncclprobe", "checks", ignore=True)

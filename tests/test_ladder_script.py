@@ -57,6 +57,7 @@ def command(lab: Launcher, *options: str, script: tuple[str, ...] = ()) -> list[
     return [*own, *options, "--", sys.executable, str(lab.folder / "train.py"), *script]
 
 
+@pytest.mark.slow
 @need_torch
 def test_a_script_is_run_on_one_rank_and_on_two_with_torchruns_variables(lab: Launcher) -> None:
     keep = lab.folder / "keep"
@@ -82,6 +83,7 @@ def test_a_script_is_run_on_one_rank_and_on_two_with_torchruns_variables(lab: La
     assert lab.left() == []
 
 
+@pytest.mark.slow
 @need_torch
 def test_a_script_that_fails_on_two_ranks_is_named_and_ends_the_others(lab: Launcher) -> None:
     run = lab.start(command(lab, "--timeout", "100", script=("fail",)))
@@ -94,6 +96,7 @@ def test_a_script_that_fails_on_two_ranks_is_named_and_ends_the_others(lab: Laun
     assert lab.left() == []
 
 
+@pytest.mark.slow
 @need_torch
 def test_a_script_that_does_not_end_is_not_known_to_fail(lab: Launcher) -> None:
     run = lab.start(command(lab, "--timeout", "40", script=("hang",)))
@@ -104,6 +107,7 @@ def test_a_script_that_does_not_end_is_not_known_to_fail(lab: Launcher) -> None:
     assert lab.left() == []
 
 
+@pytest.mark.slow
 @need_torch
 def test_a_signal_ends_the_script_too(lab: Launcher) -> None:
     run = lab.start(command(lab, "--keep", str(lab.folder / "keep"), script=("hang",)))

@@ -50,6 +50,7 @@ def test_each_way_of_timing_was_traced_on_every_rank() -> None:
     ]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("path", TRACES, ids=lambda path: f"{mode(path)}{path.suffixes[0]}")
 def test_batches_begin_on_an_idle_device_after_connections_exist_and_graphs_go_before_nccl(path: Path) -> None:
     lines, rows = lines_of(path), rows_of(path)
@@ -59,6 +60,7 @@ def test_batches_begin_on_an_idle_device_after_connections_exist_and_graphs_go_b
     assert sum(line.startswith("captured") for line in lines) == (len(rows) if mode(path) == "graph" else 0)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("path", TRACES, ids=lambda path: f"{mode(path)}{path.suffixes[0]}")
 def test_a_batch_holds_the_calls_that_its_row_says_and_nothing_else(path: Path) -> None:
     lines, rows = lines_of(path), rows_of(path)
@@ -70,6 +72,7 @@ def test_a_batch_holds_the_calls_that_its_row_says_and_nothing_else(path: Path) 
     assert whole.count(wanted) == (0 if mode(path) == "blocking" else len(rows))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("path", TRACES, ids=lambda path: f"{mode(path)}{path.suffixes[0]}")
 def test_rows_in_place_have_nccls_layout_and_the_others_two_buffers(path: Path) -> None:
     known = calls.layouts(lines_of(path))
@@ -79,6 +82,7 @@ def test_rows_in_place_have_nccls_layout_and_the_others_two_buffers(path: Path) 
             assert (name, int(str(row["nbytes"])) // shares, row["place"] == "in") in known
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("lines", "said"),
     [
@@ -93,10 +97,12 @@ def test_a_wrong_order_is_seen(lines: list[str], said: str) -> None:
     assert any(said in each for each in calls.wrong_order(lines))
 
 
+@pytest.mark.slow
 def test_the_right_order_of_a_graph_is_right() -> None:
     assert calls.wrong_order([*GRAPH, "destroy graph 1", "destroy"]) == []
 
 
+@pytest.mark.slow
 def test_buffers_that_overlap_otherwise_than_nccl_says_are_seen() -> None:
     assert calls.layouts(["call AllGather 1256 1000 256 1 2"]) == {("AllGather", 256, True)}
     assert calls.layouts(["call ReduceScatter 1000 1256 256 1 2"]) == {("ReduceScatter", 256, True)}

@@ -46,6 +46,7 @@ def modules() -> list[Path]:
     return sorted((ROOT / "ncclprobe").rglob("*.py"))
 
 
+@pytest.mark.slow
 def test_processes_are_started_in_one_place() -> None:
     found = {str(path.relative_to(ROOT)): ways_to_start(ast.parse(path.read_text())) for path in modules()}
     assert {path: ways for path, ways in found.items() if ways} == {path: {"subprocess.Popen()"} for path in STARTS}
@@ -59,6 +60,7 @@ def test_a_python_is_named_to_be_started_in_one_place() -> None:
     }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("way", ["subprocess.run(['x'])", "os.execvp('x', [])", "from subprocess import run",
                                  "asyncio.create_subprocess_exec('x')", "import multiprocessing.pool"])  # fmt: skip
 def test_another_way_would_be_noticed(way: str) -> None:
@@ -170,6 +172,7 @@ sys.stdin.read()
 """
 
 
+@pytest.mark.slow
 def test_what_was_started_is_killed_by_the_kernel_where_who_started_it_is() -> None:
     """With all of its group, though not when the thread ends that started it."""
     with subprocess.Popen(

@@ -35,6 +35,7 @@ def lab(tmp_path: Path) -> Iterator[Lab]:
     found.clear()
 
 
+@pytest.mark.slow
 def test_every_pair_of_an_odd_number_of_ranks_is_measured_both_ways(lab: Lab) -> None:
     own = ["-m", "ncclprobe", "pairs", *SMALL, "--nproc", "3", "--json", str(lab.report_path)]
     process = lab.start(own)
@@ -71,6 +72,7 @@ def until_a_pair(lab: Lab) -> None:
     raise AssertionError("no pair was measured")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("hit", [signal.SIGKILL, signal.SIGSTOP])
 def test_a_rank_that_is_lost_in_the_middle_is_named_and_the_others_play_on(lab: Lab, hit: signal.Signals) -> None:
     own = ["-e", "16M", "--phase-timeout", "15"]

@@ -46,6 +46,7 @@ def test_a_folder_is_its_owners_alone_and_gone_with_all_that_is_in_it_when_its_b
     assert list(root.iterdir()) == []
 
 
+@pytest.mark.slow
 def test_the_next_run_removes_the_folder_of_a_killed_one_and_not_that_of_one_that_runs(root: Path) -> None:
     (dead, left), (living, kept) = held(root), held(root)
     killed(dead)
@@ -57,6 +58,7 @@ def test_the_next_run_removes_the_folder_of_a_killed_one_and_not_that_of_one_tha
     killed(living)
 
 
+@pytest.mark.slow
 def test_a_folder_that_was_just_made_is_left_alone_for_it_may_not_be_locked_yet(root: Path) -> None:
     process, young = held(root)
     killed(process)
@@ -74,6 +76,7 @@ def test_folders_of_other_names_and_links_are_not_touched(root: Path, name: str)
         assert elsewhere.exists()
 
 
+@pytest.mark.slow
 def test_a_child_that_inherits_the_lock_keeps_the_folder_after_its_parent(root: Path) -> None:
     made = scratch.make()
     assert made.lock is not None

@@ -158,6 +158,7 @@ def test_an_own_address_that_is_not_ours_is_said() -> None:
     asyncio.run(run())
 
 
+@pytest.mark.slow
 def test_a_peer_that_stops_within_a_conversation_is_silent_at_the_deadline() -> None:
     script = (
         "import asyncio, sys, time\n"

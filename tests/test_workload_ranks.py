@@ -27,6 +27,7 @@ def lab(tmp_path: Path) -> Iterator[Lab]:
     found.clear()
 
 
+@pytest.mark.slow
 def test_groups_are_measured_alone_and_together_and_every_strategy_is_replayed(lab: Lab) -> None:
     asked = ["--nproc", "4", "--groups", "tp=2,dp=2", "-e", "64K", "all", *SMALL]
     process = lab.start([*OWN, *asked, "--json", str(lab.report_path)])
@@ -73,6 +74,7 @@ def test_a_step_that_needs_more_memory_than_a_rank_has_is_refused() -> None:
         next(steps.run(plan(), asked, 1 << 30, NoExchange(), lambda phase: None))
 
 
+@pytest.mark.slow
 def test_a_call_that_is_too_small_to_share_is_found_by_the_ranks_and_refused_in_one_line(lab: Lab) -> None:
     process = lab.start([*OWN, "--nproc", "2", "fsdp", "--params", "2", "--layers", "1"])
     assert process.wait() == 2

@@ -65,6 +65,7 @@ def test_json_is_asked_for_and_text_is_taken_of_a_server_that_has_none() -> None
         assert ask_ras(address, OWN) == "NCCL version 2.24.3\n"
 
 
+@pytest.mark.slow
 def test_a_server_of_no_rank_of_the_job_is_not_even_called() -> None:
     code = (
         "import socket; s = socket.create_server(('127.0.0.1', 0)); print(s.getsockname()[1], flush=True); "

@@ -202,6 +202,7 @@ def test_provenance_is_kept(tmp_path: Path) -> None:
         assert fleet.history("n2", 1) is None
 
 
+@pytest.mark.slow
 def test_two_writers_at_once_lose_nothing(tmp_path: Path) -> None:
     path = tmp_path / "fleet.db"
     writers = [writer(path, node, 20) for node in ("n1", "n2", "n3")]
@@ -212,6 +213,7 @@ def test_two_writers_at_once_lose_nothing(tmp_path: Path) -> None:
     assert {name: each.tests for name, each in stands(path).items()} == {"n1": 20, "n2": 20, "n3": 20}
 
 
+@pytest.mark.slow
 def test_a_killed_writer_leaves_whole_reports_and_stands_in_nobodys_way(tmp_path: Path) -> None:
     path = tmp_path / "fleet.db"
     for more in range(1, 4):

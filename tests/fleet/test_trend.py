@@ -166,6 +166,7 @@ def test_captures_have_no_place_in_a_store(tmp_path: Path, capsys: pytest.Captur
     assert not (tmp_path / "fleet.db").exists()
 
 
+@pytest.mark.slow
 def test_commands_at_once_lose_no_report_and_one_that_is_killed_leaves_whole_ones(tmp_path: Path) -> None:
     command = [sys.executable, "-m", "ncclprobe", *DOCTOR, "--fleet", str(tmp_path / "fleet.db")]
     killed = subprocess.Popen(command, stdout=subprocess.DEVNULL)

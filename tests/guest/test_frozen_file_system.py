@@ -8,6 +8,8 @@ from pathlib import Path
 
 import pytest
 
+pytestmark = pytest.mark.slow
+
 
 @pytest.mark.timeout(700)
 def test_a_process_in_uninterruptible_sleep_holds_nobody_up() -> None:

@@ -8,6 +8,8 @@ from pathlib import Path
 
 import pytest
 
+pytestmark = pytest.mark.slow
+
 
 @pytest.mark.timeout(3700)
 def test_every_fault_of_a_path_on_nfs_is_named_on_its_node() -> None:

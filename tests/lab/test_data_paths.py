@@ -29,7 +29,7 @@ def _why_not() -> str:
     return why_not("sshfs") or missing
 
 
-pytestmark = pytest.mark.skipif(bool(_why_not()), reason=_why_not() or "-")
+pytestmark = [pytest.mark.slow, pytest.mark.skipif(bool(_why_not()), reason=_why_not() or "-")]
 
 
 class Share:

@@ -10,7 +10,7 @@ from documentation import ROOT, Example, blocks, prints
 from . import Lab, launchers, why_not
 from .processes import Completed, Running
 
-pytestmark = pytest.mark.skipif(bool(why_not()), reason=why_not() or "a lab can be made here")
+pytestmark = [pytest.mark.slow, pytest.mark.skipif(bool(why_not()), reason=why_not() or "a lab can be made here")]
 need_slurm = pytest.mark.skipif(bool(why_not(*launchers.SLURM)), reason=why_not(*launchers.SLURM) or "here")
 OURS = [sys.executable, "-m", "ncclprobe"]
 

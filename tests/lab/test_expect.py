@@ -10,7 +10,7 @@ from ncclprobe.model.report import Report
 from . import Lab, faults, why_not
 from .ranks import measured
 
-pytestmark = pytest.mark.skipif(bool(why_not()), reason=why_not() or "a lab can be made here")
+pytestmark = [pytest.mark.slow, pytest.mark.skipif(bool(why_not()), reason=why_not() or "a lab can be made here")]
 
 HOSTS, LINK_MBITS = 3, 500.0
 SHORT = ("-b", "4K", "-e", "1M", "-f", "256", "-n", "2", "-w", "1")

@@ -13,7 +13,7 @@ import pytest
 
 from . import Completed, Host, Lab, LabError, faults, hosts, outside, why_not
 
-pytestmark = pytest.mark.skipif(bool(why_not()), reason=why_not() or "a lab can be made here")
+pytestmark = [pytest.mark.slow, pytest.mark.skipif(bool(why_not()), reason=why_not() or "a lab can be made here")]
 
 PORT = 29500
 CONNECT = """

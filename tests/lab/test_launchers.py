@@ -9,6 +9,8 @@ from ncclprobe.report import json as as_json
 
 from . import Lab, LabError, faults, launchers, why_not
 
+pytestmark = pytest.mark.slow
+
 SAY = ["sh", "-c", 'echo "$(hostname) $(ulimit -l) $NCCL_SOCKET_IFNAME ${SLURM_PROCID:-$OMPI_COMM_WORLD_RANK}"']
 SCRIPT = """
 import datetime, socket, sys
@@ -25,6 +27,7 @@ need_lab = pytest.mark.skipif(bool(why_not()), reason=why_not() or "here")
 
 
 @need_slurm
+@pytest.mark.every_time
 @pytest.mark.parametrize("ipv6", [False, True])
 def test_slurm_runs_a_task_on_every_host_with_its_variables_and_limits(ipv6: bool) -> None:
     with Lab(hosts=3, ipv4=not ipv6, ipv6=ipv6) as lab, launchers.slurm(lab) as slurm:
@@ -123,6 +126,7 @@ def test_mpirun_starts_a_rank_on_every_host_with_its_variables() -> None:
 
 
 @need_lab
+@pytest.mark.every_time
 def test_torchrun_meets_on_all_hosts(tmp_path: Path) -> None:
     """The static rendezvous; that of c10d is in the matrix."""
     pytest.importorskip("torch")

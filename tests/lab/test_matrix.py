@@ -16,6 +16,8 @@ from .matrix_nodes import NODES
 from .processes import LabError
 from .run import play
 
+pytestmark = pytest.mark.slow
+
 need_lab = pytest.mark.skipif(bool(why_not()), reason=why_not() or "a lab can be made here")
 
 PATIENCE_S = 5.0

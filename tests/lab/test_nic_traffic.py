@@ -13,7 +13,7 @@ from . import Lab, why_not
 from .hosts import Host
 from .ranks import Ended, measured
 
-pytestmark = pytest.mark.skipif(bool(why_not()), reason=why_not() or "a lab can be made here")
+pytestmark = [pytest.mark.slow, pytest.mark.skipif(bool(why_not()), reason=why_not() or "a lab can be made here")]
 
 SIZE = ["-b", "2M", "-e", "2M", "-n", "4", "--batches", "2", "-w", "1"]
 

@@ -14,7 +14,7 @@ from .situations import SITUATIONS, TOOLS, Situation, doctor
 
 _MISSING = [tool for tool in TOOLS if shutil.which(tool) is None]
 _WHY_NOT = f"{', '.join(_MISSING)} are missing" if _MISSING else "" if os.geteuid() == 0 else "needs root, to be less"
-pytestmark = pytest.mark.skipif(bool(_WHY_NOT), reason=_WHY_NOT or "each situation can be had here")
+pytestmark = [pytest.mark.slow, pytest.mark.skipif(bool(_WHY_NOT), reason=_WHY_NOT or "each situation can be had here")]
 
 
 def report(situation: Situation, backend: str) -> dict[str, Any]:

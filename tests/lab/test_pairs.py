@@ -12,7 +12,7 @@ from ncclprobe.report import json as as_json
 from . import Lab, faults, why_not
 from .run import ended
 
-pytestmark = pytest.mark.skipif(bool(why_not()), reason=why_not() or "a lab can be made here")
+pytestmark = [pytest.mark.slow, pytest.mark.skipif(bool(why_not()), reason=why_not() or "a lab can be made here")]
 
 HOSTS, DEADLINE_S = 4, 60.0
 

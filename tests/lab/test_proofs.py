@@ -11,7 +11,7 @@ import pytest
 from . import Host, Lab, launchers, why_not
 from .processes import Completed, Running
 
-pytestmark = pytest.mark.skipif(bool(why_not()), reason=why_not() or "a lab can be made here")
+pytestmark = [pytest.mark.slow, pytest.mark.skipif(bool(why_not()), reason=why_not() or "a lab can be made here")]
 need_slurm = pytest.mark.skipif(bool(why_not(*launchers.SLURM)), reason=why_not(*launchers.SLURM) or "here")
 need_mpirun = pytest.mark.skipif(bool(why_not(*launchers.MPIRUN)), reason=why_not(*launchers.MPIRUN) or "here")
 

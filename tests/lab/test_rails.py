@@ -13,7 +13,7 @@ import pytest
 from .hosts import Lab, why_not
 from .rails import FAULTS, PING_PONG, build, give_efa, give_rails, try_rails
 
-pytestmark = pytest.mark.skipif(bool(why_not("gcc")), reason=why_not("gcc") or "-")
+pytestmark = [pytest.mark.slow, pytest.mark.skipif(bool(why_not("gcc")), reason=why_not("gcc") or "-")]
 
 
 def named(report: Path) -> set[tuple[str, str, tuple[str, ...]]]:

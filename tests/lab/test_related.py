@@ -12,7 +12,7 @@ from ncclprobe.report import text
 from . import Lab, faults, why_not
 from .ranks import Ended, measured
 
-pytestmark = pytest.mark.skipif(bool(why_not()), reason=why_not() or "a lab can be made here")
+pytestmark = [pytest.mark.slow, pytest.mark.skipif(bool(why_not()), reason=why_not() or "a lab can be made here")]
 
 LINK_MBITS = 500.0
 BANDS = """\

@@ -21,7 +21,7 @@ from .run import give_gpus
 ROOT = Path(__file__).parents[2]
 DEPLOY = ROOT / "ncclprobe" / "deploy"
 SLURM = why_not(*launchers.SLURM, "sbatch", "scontrol", "gcc")
-pytestmark = pytest.mark.skipif(bool(SLURM), reason=SLURM or "Slurm is here")
+pytestmark = [pytest.mark.slow, pytest.mark.skipif(bool(SLURM), reason=SLURM or "Slurm is here")]
 
 
 def executable(path: Path, *lines: str) -> Path:

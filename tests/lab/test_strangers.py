@@ -13,7 +13,7 @@ from . import Completed, Host, Lab, why_not
 from .processes import Running
 from .run import ended
 
-pytestmark = pytest.mark.skipif(bool(why_not()), reason=why_not() or "a lab can be made here")
+pytestmark = [pytest.mark.slow, pytest.mark.skipif(bool(why_not()), reason=why_not() or "a lab can be made here")]
 
 STRANGER = str(Path(__file__).with_name("stranger.py"))
 PORT = 29500

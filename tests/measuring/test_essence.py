@@ -6,6 +6,8 @@ import pytest
 
 from measuring import essence
 
+pytestmark = pytest.mark.slow
+
 OWN = {"/tmp/run-1": "FOLDER", "n1": "HOST"}
 
 

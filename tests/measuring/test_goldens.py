@@ -22,7 +22,7 @@ from ncclprobe.model.registry import Check, discover
 
 GOLDENS = Path(__file__).parent / "goldens"
 
-pytestmark = pytest.mark.skipif(importlib.util.find_spec("torch") is None, reason="needs torch")
+pytestmark = [pytest.mark.slow, pytest.mark.skipif(importlib.util.find_spec("torch") is None, reason="needs torch")]
 
 
 @pytest.fixture

@@ -15,6 +15,7 @@ from ncclprobe.probes.verbs.__main__ import main
 TOKEN = {"NCCLPROBE_TOKEN": "of this test alone"}
 
 
+@pytest.mark.slow
 def test_two_hosts_test_one_rail_and_each_prints_what_it_saw(tmp_path: Path) -> None:
     """The one that listens takes any free port, and says which."""
     library = fake_verbs.build(tmp_path)

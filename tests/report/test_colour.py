@@ -48,6 +48,7 @@ def on_terminal(*, controlling: bool, argv: tuple[str, ...] = (), **own: str) ->
     return found.decode()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("own", "controlling", "coloured"),
     [
@@ -67,6 +68,7 @@ def test_a_terminal_is_coloured_where_a_person_looks_at_it(
     assert ("\x1b[" in on_terminal(controlling=controlling, **own)) is coloured
 
 
+@pytest.mark.slow
 def test_no_color_leaves_a_terminal_plain() -> None:
     assert "\x1b[" not in on_terminal(controlling=True, argv=("--no-color",))
 

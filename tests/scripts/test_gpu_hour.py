@@ -133,6 +133,7 @@ def test_nothing_that_a_stage_started_outlives_it(played: tuple[Path, Any]) -> N
     assert not psutil.pid_exists(pid) or psutil.Process(pid).status() == psutil.STATUS_ZOMBIE
 
 
+@pytest.mark.slow
 def test_a_stage_ends_with_the_command_that_started_it(played: tuple[Path, Any], tmp_path: Path) -> None:
     command = [sys.executable, played[0].parent / "driver.py", tmp_path / "out", "--rehearse", "--stage", "2"]
     program = subprocess.Popen(list(map(str, command)), stdout=subprocess.DEVNULL, start_new_session=True)

@@ -55,6 +55,7 @@ def ranks(command: list[str], count: int, env: dict[str, str], folder: Path, dea
     return processes.wait(started, deadline_s)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("transport", ["P2P", "SHM"])
 @pytest.mark.parametrize("tag", build.RELEASES)
 def test_nccl_moves_the_right_data(tag: str, tmp_path: Path, transport: str) -> None:
@@ -78,6 +79,7 @@ def measured(python: Path, lib: Path, folder: Path, **extra: str) -> tuple[list[
     return ranks(command, 2, env, folder, 260.0), json.loads(report.read_text())
 
 
+@pytest.mark.slow
 def test_bandwidth_runs_to_its_end_with_torch_and_nccl(python: Path, lib: Path, tmp_path: Path) -> None:
     calls_of, events = tmp_path / "calls", tmp_path / "events"
     ends, report = measured(python, lib, tmp_path, FAKE_CUDA_TRACE=str(calls_of), FAKE_NVML_EVENTS=str(events))
@@ -92,6 +94,7 @@ def test_bandwidth_runs_to_its_end_with_torch_and_nccl(python: Path, lib: Path, 
     assert all(("AllReduce", 8, True) in calls.layouts(lines) for lines in traces)
 
 
+@pytest.mark.slow
 def test_a_rank_whose_gpu_fails_is_named_and_the_report_is_written(python: Path, lib: Path, tmp_path: Path) -> None:
     fault = {"FAKE_CUDA_FAULT": "700@12", "FAKE_CUDA_FAULT_RANK": "1", "FAKE_NVML_EVENTS": str(tmp_path / "events")}
     ends, report = measured(python, lib, tmp_path, **fault)
@@ -102,6 +105,7 @@ def test_a_rank_whose_gpu_fails_is_named_and_the_report_is_written(python: Path,
     assert "NVML told Xid 31 of GPU1" in said
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("asm", "plain"),
     [
@@ -118,6 +122,7 @@ def test_ptx_becomes_a_call(asm: str, plain: str) -> None:
     assert device_sources.translate(asm) == plain
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "begin",
     [
@@ -131,6 +136,7 @@ def test_a_thread_that_polls_lets_others_go_on_in_every_release(begin: str) -> N
     assert device_sources.adapt("prims_ll.h", begin) == f"{begin}  simt_yield();\n"
 
 
+@pytest.mark.slow
 def test_types_of_the_driver_get_the_release_that_nccl_2_23_means() -> None:
     """cuCtxCreate had 3 arguments, since CUDA 11.4 has 5, and since 12.5 4 again."""
     text = "typedef CUresult (CUDAAPI *PFN_cuCtxCreate_v{})(CUcontext *pctx);\n"
@@ -138,11 +144,13 @@ def test_types_of_the_driver_get_the_release_that_nccl_2_23_means() -> None:
     assert names == "#define PFN_cuCtxCreate PFN_cuCtxCreate_v11040\n"
 
 
+@pytest.mark.slow
 def test_unknown_ptx_is_an_error_and_never_nothing() -> None:
     with pytest.raises(ValueError, match="unknown PTX: shfl"):
         device_sources.rewrite('int x; asm volatile("shfl.sync.idx.b32 %0, %1;" : "=r"(x) : "r"(y)); x++;')
 
 
+@pytest.mark.slow
 def test_what_is_not_here_refuses_by_its_name(tmp_path: Path) -> None:
     (tmp_path / "refusals.S").write_text(build.refusals(["cudaNoSuchThing"]))
     (tmp_path / "main.c").write_text(
@@ -156,6 +164,7 @@ def test_what_is_not_here_refuses_by_its_name(tmp_path: Path) -> None:
     assert done.stdout == "cudaNoSuchThing\n"
 
 
+@pytest.mark.slow
 def test_a_call_of_cuda_12_goes_on_to_cuda_13_with_its_arguments_or_is_refused_by_its_name(tmp_path: Path) -> None:
     (tmp_path / "forwards.S").write_text(cuda_12.forwards(["cudaAdd", "cudaNoSuchThing"]))
     (tmp_path / "main.c").write_text(
@@ -173,6 +182,7 @@ def test_a_call_of_cuda_12_goes_on_to_cuda_13_with_its_arguments_or_is_refused_b
     assert done.stdout == "cudaAdd\n7\ncudaNoSuchThing\n"
 
 
+@pytest.mark.slow
 def test_names_of_cuda_12_are_read_with_and_without_a_version_of_their_own() -> None:
     table = (
         "  9: 0000000000045aa0   100 FUNC    GLOBAL DEFAULT   12 cudaFree@@libcudart.so.12\n 10: 0 0 x malloc@GLIBC_2\n"
@@ -180,6 +190,7 @@ def test_names_of_cuda_12_are_read_with_and_without_a_version_of_their_own() -> 
     assert cuda_12.exported(table) == {"cudaFree"}
 
 
+@pytest.mark.slow
 def test_the_topology_that_nccl_gets_has_the_gpus_that_nvml_shows(tmp_path: Path) -> None:
     shown = machine.variables(tmp_path, tmp_path, 4)
     text = Path(shown["NCCL_TOPO_FILE"]).read_text()

@@ -43,6 +43,7 @@ def of(rank: int) -> RankIdentity:
     return found
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(not Path("/proc/self/stat").exists(), reason="needs /proc")
 def test_the_ranks_that_run_are_told_from_those_that_ended_or_stand_still_and_from_other_jobs(
     stack: ExitStack, monkeypatch: pytest.MonkeyPatch

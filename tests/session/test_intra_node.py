@@ -204,6 +204,7 @@ def test_an_option_that_does_not_apply_is_refused(parse: Callable[[list[str]], o
         parse([option])
 
 
+@pytest.mark.slow
 def test_one_rank_copies_within_its_memory_and_needs_no_launcher(lab: rank_lab.Lab) -> None:
     own = ["-m", "ncclprobe", "copies", "--backend", "gloo"]
     run = lab.start([*own, "--json", str(lab.report_path)])
@@ -214,6 +215,7 @@ def test_one_rank_copies_within_its_memory_and_needs_no_launcher(lab: rank_lab.L
     assert "within host" in run.out
 
 
+@pytest.mark.slow
 def test_copies_that_nothing_judged_are_no_pass_where_they_must_be_judged(lab: rank_lab.Lab) -> None:
     run = lab.start(["-m", "ncclprobe", "copies", "--backend", "gloo", "--require-judged"])
     assert run.wait() == 3, run.err
@@ -242,6 +244,7 @@ runpy.run_module("ncclprobe", run_name="__main__")
 """
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(len(CPUS) < 2, reason="needs two processors, to be pinned to one of them")
 def test_ranks_pinned_to_a_busy_processor_are_compared_with_free_ones(lab: rank_lab.Lab) -> None:
     lab.start(["-c", f"import os\nos.sched_setaffinity(0, [{CPUS[0]}])\nwhile True: pass"])

@@ -150,6 +150,7 @@ def test_ranks_that_a_signal_to_all_ended_are_not_named(run: Run) -> None:
     assert (report.exit_code, findings(report)) == (3, [])
 
 
+@pytest.mark.slow
 def test_processes_that_work_in_the_folder_are_killed_and_no_others(tmp_path: Path) -> None:
     ours, others = (
         subprocess.Popen(

@@ -108,6 +108,7 @@ def test_rank_zero_hears_all_ranks_and_says_which_left_nothing() -> None:
     assert "rank 0: CUDA error: out of memory" in nothing[1]
 
 
+@pytest.mark.slow
 def test_the_process_makes_every_call_of_the_sweep(tmp_path: Path) -> None:
     """Over gloo, which has nothing to say but takes the same calls."""
     calls = [("all_reduce", (8, 4096)), ("all_gather", (4096,)), ("sendrecv", (4096,))]

@@ -22,6 +22,8 @@ from ncclprobe.model.values import replace
 from ncclprobe.session.measure import survivor as module
 from ncclprobe.session.watchdog.ending import gone_with_rank_0
 
+pytestmark = pytest.mark.slow
+
 DEADLINE_S = 60
 WHO = Participants("environment", 2, ("h", "h"), "gloo")
 

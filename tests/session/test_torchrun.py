@@ -53,6 +53,7 @@ def lab(tmp_path: Path) -> Iterator[Lab]:
     found.clear()
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(importlib.util.find_spec("torch") is None, reason="needs torch")
 @pytest.mark.parametrize(
     ("argv", "code"),

@@ -21,6 +21,8 @@ from ncclprobe.facts.reach import Path as Walked
 from ncclprobe.localise.reach import LOSSY_SEGMENTS, Suspect, blame, lossy
 from ncclprobe.model.snapshot import Absent, Every
 
+pytestmark = pytest.mark.slow
+
 NODE = Path(__file__).with_name("one_node.py")
 in_lab = pytest.mark.skipif(bool(why_not()), reason=why_not() or "a lab can be made here")
 

@@ -14,6 +14,8 @@ from ncclprobe.cluster.rendezvous.coordinator import Coordinator
 from ncclprobe.cluster.rendezvous.messages import Leave
 from ncclprobe.facts.reach import Gathering
 
+pytestmark = pytest.mark.slow
+
 NODES = 1024
 GATHERING_S = 240.0  # nothing is timed: on a machine that is shared by twenty others all of it takes so long
 HELPERS = 2

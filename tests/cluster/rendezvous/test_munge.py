@@ -71,6 +71,7 @@ async def talk(caller: Key, answerer: Key) -> tuple[object, object]:
     return said, heard[0]
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("munged")
 def test_one_user_and_one_run_agree() -> None:
     assert token.is_here()
@@ -78,12 +79,14 @@ def test_one_user_and_one_run_agree() -> None:
     assert (said, isinstance(heard, dict)) == ("ok", True)
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("munged")
 def test_another_run_of_the_user_is_a_stranger() -> None:
     said, heard = asyncio.run(talk(Munge(b"run 1"), Munge(b"run 2")))
     assert (said, "another token" in str(heard)) == ("stranger", True)
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("munged")
 def test_another_user_is_a_stranger_by_number(monkeypatch: pytest.MonkeyPatch) -> None:
     async def run() -> None:
@@ -96,6 +99,7 @@ def test_another_user_is_a_stranger_by_number(monkeypatch: pytest.MonkeyPatch) -
     asyncio.run(run())
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("munged")
 def test_a_credential_is_good_once_and_for_its_user_alone() -> None:
     async def run() -> None:
@@ -110,6 +114,7 @@ def test_a_credential_is_good_once_and_for_its_user_alone() -> None:
     asyncio.run(run())
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("munged")
 def test_a_node_that_has_a_token_instead_is_told_so() -> None:
     said, heard = asyncio.run(talk(b"a token", Munge(b"run 1")))

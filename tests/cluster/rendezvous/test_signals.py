@@ -24,6 +24,7 @@ def listens(port: int) -> bool:
         return caller.connect_ex(("127.0.0.1", port)) == 0
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT, signal.SIGHUP])
 def test_a_signal_ends_node_0_while_it_waits(number: signal.Signals, tmp_path: Path) -> None:
     with socket.socket() as held:

@@ -38,6 +38,7 @@ def _what_a_client_tells_torch_is_told_already(monkeypatch: pytest.MonkeyPatch) 
     monkeypatch.setenv("TORCH_CPP_LOG_LEVEL", "FATAL")
 
 
+@pytest.mark.slow
 def test_what_rank_0_leaves_is_found_also_by_who_asked_before() -> None:
     async def run(port: int) -> object:
         early = asyncio.ensure_future(look_up("127.0.0.1", port, "0", soon(30)))
@@ -49,6 +50,7 @@ def test_what_rank_0_leaves_is_found_also_by_who_asked_before() -> None:
         assert asyncio.run(run(port)) == (NOTE, NOTE)
 
 
+@pytest.mark.slow
 def test_what_another_attempt_left_is_not_taken() -> None:
     async def run(port: int) -> str:
         await announce("127.0.0.1", port, "0", NOTE, soon(30))
@@ -60,12 +62,14 @@ def test_what_another_attempt_left_is_not_taken() -> None:
         assert asyncio.run(run(port)) in ("empty", "silent")
 
 
+@pytest.mark.slow
 def test_a_note_that_is_none_is_garbled() -> None:
     with store("ncclprobe/doctor/0/coordinator", "[1") as (port, _), pytest.raises(StoreError) as caught:
         asyncio.run(look_up("127.0.0.1", port, "0", soon(30)))
     assert caught.value.kind == "garbled"
 
 
+@pytest.mark.slow
 def test_a_store_that_is_stopped_holds_up_neither_the_run_nor_its_exit() -> None:
     script = (
         "import asyncio, sys, time\n"

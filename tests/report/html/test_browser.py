@@ -15,6 +15,8 @@ from ncclprobe.report.trends import Past
 
 from . import made
 
+pytestmark = pytest.mark.slow
+
 webdriver = pytest.importorskip("selenium.webdriver", reason="selenium is not installed (extra `test`)")
 
 FLAGS = (
