@@ -8,7 +8,14 @@ from ncclprobe.facts.topo_matrix import Matrix
 from ncclprobe.model.values import Struct
 
 TITLES = ("CPU Affinity", "NUMA Affinity", "GPU NUMA ID")
-LEGEND = {"X": "Self", "SYS": "across sockets", "PHB": "host bridge", "PIX": "one bridge", "NV#": "# NVLinks"}
+LEGEND = {
+    "X": "Self",
+    "SYS": "across sockets",
+    "PHB": "host bridge",
+    "PXB": "bridges",
+    "PIX": "one bridge",
+    "NV#": "# NVLinks",
+}
 TOPO_LINKS = ("SYS", "NODE", "PHB", "PXB", "PIX", "NV1", "NV18", "SOC")
 
 

@@ -57,6 +57,8 @@ _GENERATIONS = {
 _INTEL: tuple[tuple[int, Processor], ...] = ((0xCF, "emr"), (0x8F, "spr"), (0x55, "skl"), (0, "bdw"))
 _INTERFACE = re.compile(r"eth|en|bond|ib\d|lo")
 """How the kernel's interfaces begin, which are the devices of NCCL's sockets."""
+_VIRTUAL = re.compile(r"veth|docker|br-|virbr|cali|tunl|flannel|cni|lxc|vxlan|dummy|tap\d|tun\d|lo$")
+"""How interfaces begin that no wire leaves by."""
 _DEEPEST = 32
 _LIMITS = {"sm": (30, 199), "link_width": (0, 32), "count": (1, 64), "bw": (1, 10**7), "speed": (-1, 10**7)}
 """Of numbers: compute capability, lanes, links, MB/s of one C2C link, Mb/s of a NIC (-1: the driver does not know)."""
@@ -78,6 +80,8 @@ def system_in(text: str, path: str, gpu: str | None, nic_gbps: float | None, *, 
     system = system_of(facts, path)
     if isinstance(system, Absent):
         raise UsageError(f"{path}: {system.why}")
+    if product and product.wiring == "board" and not system.nvlinks and system.gpus > 1 and xml is None:
+        raise UsageError(f"{path}: {product.name} has {product.nvlinks} NVLinks; this matrix shows none")
     if product and system.nvlinks > product.nvlinks:
         raise UsageError(f"{path}: shows {system.nvlinks} NVLinks of each GPU; {product.name} has {product.nvlinks}")
     homes = {device.numa_node for device in known[Pci].of("gpu")}
@@ -131,7 +135,9 @@ def _supposed(system: NodeSystem, fabric: Fabric, path: str, *, network: bool) -
     words = [*(["processors of AMD"] if amd else []), *(["GPUDirect RDMA"] if network else [])]
     words += ["InfiniBand"] if network and not told else []
     processor: Processor = "amd" if amd else system.processor
-    return replace(system, nic_gbps=0.0, processor=processor, source=f"{path}; {', '.join([ASSUMED, *words])}")
+    gdr = system.gdr and system.nic_path in ("PIX", "PXB")  # NCCL's NCCL_NET_GDR_LEVEL, unless it is set
+    words = [word for word in words if gdr or word != "GPUDirect RDMA"]
+    return replace(system, nic_gbps=0.0, processor=processor, gdr=gdr, source=f"{path}; {', '.join([ASSUMED, *words])}")
 
 
 def _product(known: Mapping[type, Any], pci_ids: set[str], path: str) -> GpuProduct | None:
@@ -165,6 +171,7 @@ class _Xml:
             )
         self.cpus = [cpu for cpu in cpus if cpu.get("host_hash") == cpus[0].get("host_hash")]
         self.hosts = len({cpu.get("host_hash") for cpu in cpus})
+        self.nets = [*self._real_nets()]
         self.slots: list[tuple[Element, Device]] = []
         for node, cpu in enumerate(self.cpus):
             for number, child in enumerate(cpu):
@@ -245,12 +252,22 @@ class _Xml:
     def _nets(self, slot: Element) -> list[Element]:
         """The NICs of a slot: those that NCCL found there, else one that no <net> speaks of."""
         nic = slot if slot.tag == "nic" else slot.find("nic")
-        nets = [] if nic is None else nic.findall("net")
+        nets = [] if nic is None else [net for net in nic.findall("net") if net in self.nets]
         bare = slot.tag == "pci" and self._identity(slot).kind == "nic" and not any(True for _ in self._all_nets())
         return nets or ([slot] if bare else [])
 
     def _all_nets(self) -> Iterator[Element]:
-        return (net for cpu in self.cpus for net in cpu.iter("net"))
+        return iter(self.nets)
+
+    def _real_nets(self) -> Iterator[Element]:
+        """Yield each NIC once: not the interfaces that no wire leaves by, nor one that another element repeats."""
+        for nic in (nic for cpu in self.cpus for nic in cpu.iter("nic")):
+            seen: set[tuple[str, ...]] = set()
+            for net in nic.iter("net"):
+                own = tuple(net.get(name, "") for name in ("name", "dev", "port"))
+                if not _VIRTUAL.match(own[0]) and (own not in seen or not all(own)):
+                    yield net
+                seen.add(own)
 
     def _nic(self, number: int, net: Element, device: Device) -> RdmaDevice:
         speed = self._number(net, "speed", 0)

@@ -254,7 +254,7 @@ def _matrix(table: Table, present: Sequence[MatrixRow]) -> Matrix:
     for row in present:
         affinities[row.device], unknown = _affinity(row, header, table.end)
         incomplete += unknown
-    incomplete += [*_without_nics(header, present), *cut_legend(table), *called.incomplete]
+    incomplete += [*_without_nics(header, present), *cut_legend(table), *called.incomplete, *_not_displayed(table)]
     name = called.names.__getitem__
     gpu_numa_id, cpu, numa = (tuple(affinities.get(gpu, {}).get(key) for gpu in gpus) for key in TITLES.values())
     kind = _kind(table, {cell for row in present for cell in row.cells})
@@ -291,6 +291,15 @@ def _missing(table: Table, present: Sequence[MatrixRow]) -> list[str]:
     return _rows_missing(missing)
 
 
+_DISPLAYED = re.compile(r"(\d{1,4}) NICs found in the topology, only displaying (\d{1,4})")
+
+
+def _not_displayed(table: Table) -> list[str]:
+    """Return how many NICs nvidia-smi says that it leaves out: it has columns for so many and no more."""
+    found = next((match for line in table.above if (match := _DISPLAYED.search(line.text))), None)
+    return [f"{int(found[1]) - int(found[2])} of {found[1]} NICs are not shown"] if found else []
+
+
 def _without_nics(header: Header, present: Sequence[MatrixRow]) -> list[str]:
     """Return that the rows of all NICs are missing: the text stops before them, or they were filtered out."""
     nics = [device for device in header.devices if not device.startswith("GPU")]
@@ -321,11 +330,41 @@ def _affinity(row: MatrixRow, header: Header, end: int) -> tuple[dict[str, str |
     always = "gpu_numa_id" in columns
     if lacking and ((always and not values) or row.line == end):
         return {}, [f"row {row.device}: its affinities are missing"]
+    if always and lacking:
+        values = _unglued(values, lacking)
+        lacking = len(columns) - len(values)
     blank = ("",) * lacking
     texts = blank + values if always or row.wide or "N/A" in values else values + blank
     odd = [text for text in texts if not _is_list(text)]
     known = {column: None if text in odd else text for column, text in zip(columns, texts, strict=True)}
     return known, [f"row {row.device}: {text!r} is no list of CPUs or nodes" for text in odd]
+
+
+def _unglued(values: Sequence[str], lacking: int) -> tuple[str, ...]:
+    """Return `values`, of which `lacking` are not there, with those apart that lost the white space between them.
+
+    A column that is full runs into the next: ``0-55,112-1670`` are the CPUs 0-55,112-167 of NUMA node 0.
+    """
+    found: list[str] = []
+    for value in values:
+        parts = _apart(value) if lacking > 0 else (value,)
+        lacking -= len(parts) - 1
+        found += parts
+    return tuple(found)
+
+
+def _apart(value: str) -> tuple[str, ...]:
+    """Return the two lists in `value`; itself if it may be one. Ranges of CPUs are equally long on every node."""
+    if match := re.fullmatch(r"([0-9][0-9,-]{0,200})(N/A)", value):
+        return match[1], match[2]
+    ranges = [re.fullmatch(r"([0-9]{1,6})-([0-9]{1,8})", part) for part in value.split(",")]
+    if len(ranges) < 2 or not all(ranges):
+        return (value,)
+    *first, (begin, last) = [(int(each[1]), each[2]) for each in ranges if each]
+    ends = {str(begin + int(end) - start) for start, end in first}
+    if len(ends) == 1 and last.startswith(end := ends.pop()) and last != end:
+        return value.removesuffix(last) + end, last.removeprefix(end)
+    return (value,)
 
 
 def _is_list(text: str) -> bool:
@@ -353,7 +392,7 @@ def _kind(table: Table, cells: set[str]) -> MatrixKind:
     if "-m" in command or any(link.startswith("NV") for link in links):
         return "topo-m"
     whole = max(legend.values(), default=0) < table.size  # NV# stands last, so a text that ends here may lack it
-    return "topo-mp" if whole and legend.keys() >= {"SYS", "PIX"} and "NV#" not in legend else "topo-m"
+    return "topo-mp" if whole and legend.keys() >= {"SYS", "PHB", "PXB", "PIX"} and "NV#" not in legend else "topo-m"
 
 
 def _capability(table: Table) -> str:

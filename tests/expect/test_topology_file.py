@@ -256,3 +256,29 @@ def test_a_link_that_leads_back_to_its_own_gpu_joins_nothing() -> None:
     slots = [[slot(number, gpu(80, link))] for number, link in enumerate(own)]
     box = system_in(machine(*slots, cpu=AMD), "ncv4.xml", "A100 80GB PCIe", None, network=False)
     assert (box.fabric, box.nvlinks, box.sockets) == ("none", 0, 4)
+
+
+def test_interfaces_without_a_wire_and_repeated_ones_are_no_nics() -> None:
+    names = ("eno1", 1000), ("docker0", 10000), ("veth01", 10000), ("cali01", 10000), ("tunl0", 10000), ("br-1", 10000)
+    nets = "".join(
+        f'<net name="{name}" dev="{at}" port="0" speed="{speed}"/>' for at, (name, speed) in enumerate(names)
+    )
+    twice = '<net name="eno1" dev="0" port="0" speed="1000"/>'
+    text = (
+        '<system version="1"><cpu numaid="0" arch="x86_64" vendor="GenuineIntel" familyid="6" modelid="106">'
+        '<pci busid="0000:17:00.0" class="0x030200" vendor="0x10de" device="0x2684"><gpu dev="0" sm="89"/></pci>'
+        f"<nic>{nets}{twice}</nic></cpu></system>"
+    )
+    system = system_in(text, "topo.xml", "RTX 4090", None, network=True)
+    assert (system.nics, system.nic_gbps, system.network) == (1, 1.0, "sockets")
+
+
+def test_a_matrix_of_a_board_without_nvlinks_is_refused_and_a_far_nic_has_no_gpudirect() -> None:
+    def matrix(link: str, nic: str) -> str:
+        rows = [f"GPU0\tX\t{link}\t{nic}\t0-7", f"GPU1\t{link}\tX\t{nic}\t0-7", f"mlx5_0\t{nic}\t{nic}\tX", ""]
+        return "\n".join(["\tGPU0\tGPU1\tmlx5_0\tCPU Affinity", *rows])
+
+    with pytest.raises(UsageError, match="NVIDIA H200 has 18 NVLinks; this matrix shows none"):
+        system_in(matrix("PIX", "PIX"), "topo.txt", "H200", 400.0, network=True)
+    for nic, gdr in (("PIX", True), ("PXB", True), ("PHB", False), ("NODE", False), ("SYS", False)):
+        assert system_in(matrix("NV18", nic), "topo.txt", "H200", 400.0, network=True).gdr is gdr, nic
