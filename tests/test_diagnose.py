@@ -195,7 +195,7 @@ def test_a_condition_that_takes_an_absent_fact_is_asked_with_it() -> None:
     assert seen.status is Status.SKIP
 
 
-@each_row("what", ["collectives", "pairs", "copies", "affinity", "training"])
+@each_row("what", ["collectives", "pairs", "copies", "training"])
 def test_a_run_that_was_killed_before_it_measured_is_inconclusive_beside_a_machine_that_passes(what: Any) -> None:
     report = report_on(log(("asked", replace(ONE_SIZE, what=what, groups=what == "training"))), machine())
     passes = [v for v in report.checks if v.status is Status.PASS]
@@ -205,7 +205,7 @@ def test_a_run_that_was_killed_before_it_measured_is_inconclusive_beside_a_machi
     assert all(v.required for v in report.checks if v.id.startswith("run.") and v.status is Status.UNKNOWN)
 
 
-@each_row("what", ["pairs", "copies", "affinity", "training"])
+@each_row("what", ["pairs", "copies", "training"])
 def test_a_run_without_collectives_lacks_no_row(what: Any) -> None:
     asked = report_on(log(("asked", replace(ONE_SIZE, what=(what,))), ("participants", WHO)))
     assert {"run.data", "run.bandwidth", "run.straggler"}.isdisjoint(of_run(asked))

@@ -33,7 +33,6 @@ __attribute__((constructor)) static void planted(void) { FILE *f = fopen("%s", "
 RANKS = ("--backend", "gloo", "--nproc", "2", "--timeout", "50", "--json", "OUT")
 COMMAND_LINES = {
     "accept": [*RANKS],
-    "affinity": [*RANKS],
     "attach": ["--stacks", "--timeout", "20"],
     "bandwidth": [*RANKS, *SHORT],
     "baseline": ["REPORT", "-o", "OUT"],

@@ -26,7 +26,6 @@ ROWS = {
             "__init__",
             "__main__",
             "accept",
-            "affinity",
             "api",
             "bandwidth",
             "copies",

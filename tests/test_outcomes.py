@@ -36,9 +36,9 @@ from ncclprobe.report import digest
 from ncclprobe.session.measure.recorder import asked
 from tests.each_row import each_row
 
-MEASURING = ("bandwidth", "pairs", "copies", "affinity", "workload", "accept")
+MEASURING = ("bandwidth", "pairs", "copies", "workload", "accept")
 IDLE = "GPU7"  # of eight, of which two ranks use the first two
-ACCEPTED = {"affinity": ["-e", "4K"], "workload": ["-e", "4K"]}  # so that any machine has room
+ACCEPTED = {"workload": ["-e", "4K"]}  # so that any machine has room
 
 
 class Told(Struct, frozen=True):
@@ -77,7 +77,6 @@ OF_THE_RUN = {
     "bandwidth": (ranks.init, ranks.rank_lost, rows.data, rows.bandwidth),
     "pairs": (ranks.init, ranks.rank_lost, pairs.pairs),
     "copies": (ranks.init, ranks.rank_lost, traffic.copies),
-    "affinity": (ranks.init, ranks.rank_lost),
     "workload": (ranks.init, ranks.rank_lost),
     "accept": (ranks.init, ranks.rank_lost, rows.data, rows.bandwidth),
 }

@@ -67,7 +67,6 @@ def test_a_format_takes_no_other_file_for_its_own(name: str) -> None:
 
 COMMAND_LINES: dict[str, list[str]] = {
     "accept": [],
-    "affinity": [],
     "bandwidth": ["--nproc", "2"],
     "copies": [],
     "doctor": ["--local"],

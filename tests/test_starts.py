@@ -261,7 +261,6 @@ def as_played(row: dict[str, Any], release: str) -> Snapshot:
     answers |= {("read", f"/opt/job/{name}"): said for name, said in _WRITTEN.items()}
     answers[("resolve", "here")] = Failed("resolve here: Temporary failure in name resolution")
     answers[("resolve", "n0")] = '{"addresses": ["10.0.0.11"], "seconds": 0.002}'
-    answers[("launched_with", "--nnodes")] = _ENDED
     answers |= _OTHERWISE.get(row["name"], {})
     if row["name"] == "no-nvml":
         answers |= dict.fromkeys([a for a in answers if a[0] == "nvml" or a[1:2] == ("nvidia-smi",)], _ENDED)

@@ -29,7 +29,6 @@ GROUPS = {
         "pairs": "Measure pairs of ranks; name the slow node, NIC or direction.",
         "rails": "Try the RDMA ports of all nodes with each other, as NCCL would.",
         "copies": "Measure copies between host and GPU, and between GPUs of a node.",
-        "affinity": "Measure what the ranks' processors cost; say how to bind them.",
         "workload": "Replay a training step's collectives, and those of its groups.",
     },
     "after or during a job": {

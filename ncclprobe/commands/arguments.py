@@ -103,10 +103,6 @@ BRIEF: Mapping[str, _Brief] = MappingProxyType(
             },
             ("ncclprobe copies", "ncclprobe copies --nproc 8 --json copies.json"),
         ),
-        "affinity": _Brief(
-            {"what to measure": "-e --backend --nproc", "the run": "--timeout --keep", "the report": _REPORT},
-            ("torchrun --nproc-per-node=gpu -m ncclprobe.affinity",),
-        ),
         "workload": _Brief(
             {
                 "what to measure": "--params --layers --tokens --groups --backend",

@@ -24,7 +24,6 @@ from ncclprobe.facts.infiniband import Fabric
 from ncclprobe.facts.interfaces import Interfaces
 from ncclprobe.facts.nvml import Gpus
 from ncclprobe.facts.run.samples import (
-    Affinities,
     Asked,
     Copies,
     Expected,
@@ -260,7 +259,6 @@ def sections(run: Facts) -> dict[str, Any]:
         "localisation": found.found if found else None,
         "nic_traffic": _rows(run, NicTraffic),
         "copies": copies_of(run),
-        "affinity": _rows(run, Affinities),
         "groups": _rows(run, Groups),
         "steps": _rows(run, Steps),
         "ladder": _ladder(run),
@@ -282,8 +280,8 @@ def judged(run: Facts) -> Judged | None:
     rated = [*(row.status for row in rows_of(run)), *(row.status for row in copies_of(run))]
     rated += [row.status for row in _ladder(run) if row.busbw_GBps is not None]
     shown = len(_rows(run, Groups)) + len(_rows(run, Steps))
-    sure = len(pairs) * compared + len(_rows(run, Affinities))
-    of = len(rated) + len(pairs) + shown + len(_rows(run, Affinities))
+    sure = len(pairs) * compared
+    of = len(rated) + len(pairs) + shown
     return Judged(sum(state != "unjudged" for state in rated) + sure, of) if of else None
 
 

@@ -28,7 +28,6 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from ncclprobe.facts.environment import Environment
-from ncclprobe.facts.field import learn
 from ncclprobe.host import SAMPLE, Host
 from ncclprobe.model import bounds
 from ncclprobe.model.errors import HostError
@@ -186,7 +185,7 @@ class Launch(Struct, frozen=True):
     """Who this process is. None: the launcher did not say. `variables` names what was read.
 
     `kind` is torchrun, slurm, openmpi, pmi, pytorchjob (one process per pod), environment (RANK … by hand), options
-    (--nnodes …) or single. `elastic`: both of torchrun's --nnodes=MIN:MAX; `nnodes` is then how many came. `names` are
+    (--nnodes …) or single. `names` are
     the nodes by node rank, as the scheduler calls them; empty where it did not. `run_id` is this run's, the same for
     all ranks. `origins` says for each member that is known the variable or the rule that it comes from. `visible_gpus`
     is CUDA_VISIBLE_DEVICES: ranks that are started from here find no other GPUs.
@@ -207,7 +206,6 @@ class Launch(Struct, frozen=True):
     agent_store: bool = False
     run_id: str = ""
     origins: tuple[tuple[str, str], ...] = ()
-    elastic: tuple[int, int] | None = None
     visible_gpus: str | None = None
 
     @property
@@ -235,19 +233,7 @@ def launcher(host: Host, environment: Environment) -> Launch:
         flags = Flags(**json.loads(host.ask(SAMPLE, "flags")))
     except HostError:
         flags = None
-    launch = detect(environment.variables, flags)
-    return replace(launch, elastic=_range_of_nodes(host, environment)) if launch.kind == "torchrun" else launch
-
-
-def _range_of_nodes(host: Host, environment: Environment) -> tuple[int, int] | None:
-    """Return the least and the most nodes of an elastic launch, which torchrun tells its ranks by no variable.
-
-    Its command line says it, and where that does not, PET_NNODES (torch distributed/argparse_util.py).
-    """
-    text = learn(host, str, "launched_with", "--nnodes")
-    match = re.fullmatch(_RANGE, text if isinstance(text, str) else environment.get("PET_NNODES") or "")
-    least, most = (int(match[1]), int(match[2])) if match else (1, 1)
-    return (least, most) if least < most else None
+    return detect(environment.variables, flags)
 
 
 def detect(variables: Variables, flags: Flags | None = None) -> Launch:

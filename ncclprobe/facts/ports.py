@@ -209,18 +209,16 @@ class Sysctls(Struct, frozen=True):
 
     ephemeral_ports: tuple[int, int] | Absent
     reserved_ports: tuple[tuple[int, int], ...] | Absent
-    somaxconn: int | Absent
     interfaces: Mapping[str, Ipv4Settings] = field(default_factory=dict)
 
 
 @collector
 def sysctls(host: Host, interfaces: Interfaces | Absent) -> Sysctls:
-    """Read three files, and where interfaces share a subnet two more and two per interface; open to every user."""
+    """Read two files, and where interfaces share a subnet two more and two per interface; open to every user."""
     shared = [] if isinstance(interfaces, Absent) else sharing_a_subnet(interfaces)
     return Sysctls(
         ephemeral_ports=_ask(host, "ipv4/ip_local_port_range", port_range),
         reserved_ports=_ask(host, "ipv4/ip_local_reserved_ports", port_list),
-        somaxconn=_ask(host, "core/somaxconn", number),
         interfaces={interface.name: _ipv4(host, interface.name) for interface in shared},
     )
 

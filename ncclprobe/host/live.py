@@ -18,7 +18,6 @@ import sys
 import time
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from io import FileIO
-from itertools import pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -120,7 +119,6 @@ def _journal_lines(lines: Iterable[str]) -> list[Line]:
     return [(float(match[1]), match[2]) for match in matches if match]
 
 
-_MOST_PARENTS = 4
 _EVERYTHING = ["nvidia-smi", "-q", "-x"]
 _UNREAD = re.compile(r"<(serial|board_id|process_name|pid|value|supported_graphics_clock)>[^<]*</\1>")
 """What of it never enters a capture: other users' processes, numbers that name a board, and thousands of clocks."""
@@ -446,22 +444,6 @@ def _psutil(function: str) -> str:
     return json.dumps({name: _plain(value) for name, value in answer.items()}, default=str)
 
 
-def _launched_with(option: str) -> str:
-    """Return the number, or range of them, that a parent of this process was given for `option`; nothing else of it."""
-    pid = os.getppid()
-    for _ in range(_MOST_PARENTS):
-        arguments = _read(f"/proc/{pid}/cmdline").split("\0")
-        given = [after for before, after in pairwise(arguments) if before == option]
-        given += [each.removeprefix(f"{option}=") for each in arguments if each.startswith(f"{option}=")]
-        if given and re.fullmatch(r"[0-9]{1,9}(:[0-9]{1,9})?", given[0]):
-            return given[0]
-        parent = re.search(r"^PPid:\t([0-9]{1,9})$", _read(f"/proc/{pid}/status"), re.MULTILINE)
-        pid = int(parent[1]) if parent else 0
-        if pid <= 1:
-            break
-    raise Missing(f"no parent of this process was given {option}")
-
-
 def _wait(seconds: str) -> str:
     """Return when so much time is over: what is asked after it may have another answer."""
     time.sleep(float(seconds))
@@ -555,7 +537,6 @@ _SOURCES: dict[str, Callable[..., str]] = {
     "elf_objects": lambda path, beginning: json.dumps(elf.objects(path, beginning)),
     "among": _among,
     "ld_cache": lambda *prefixes: json.dumps(elf.cached(*prefixes)),
-    "launched_with": _launched_with,
     "kernel_log": lambda pattern: json.dumps(matching(pattern)),
     "access": _access,
     "statvfs": _statvfs,

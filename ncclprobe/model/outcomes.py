@@ -83,7 +83,6 @@ OUTCOMES: Mapping[str, Mapping[str, Outcome]] = {
     "bandwidth": {**_MEASURES, **_SIZED, **_JUDGED, **_NOISE},
     "pairs": {**_MEASURES, **_SIZED, **_JUDGED},
     "copies": {**_MEASURES, **_JUDGED},
-    "affinity": {**_MEASURES, **_SIZED},
     "workload": {**_MEASURES, **_SIZED},
     "rails": _LOOKS,
     "explain": _EXPLAINS,

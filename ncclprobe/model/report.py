@@ -16,7 +16,7 @@ from ncclprobe.model.findings import Evidence, Finding, Severity, Status, Suppre
 from ncclprobe.model.measurement import Fingerprint, FirstCall, Judged, Measurement, PathRate, SkippedRow
 from ncclprobe.model.nccl_selection import Choices, NodeTopology
 from ncclprobe.model.pair_results import Localisation, PairRow, RailWay
-from ncclprobe.model.traffic import AffinityRow, CopyRow, GroupRow, LadderRow, OperationTraffic, ScriptRung, StepRow
+from ncclprobe.model.traffic import CopyRow, GroupRow, LadderRow, OperationTraffic, ScriptRung, StepRow
 from ncclprobe.model.units import printable
 from ncclprobe.model.values import Struct, field
 
@@ -182,7 +182,6 @@ class Report(Struct, frozen=True, kw_only=True):
     path_rates: tuple[PathRate, ...] = ()
     rails: tuple[RailWay, ...] = ()
     copies: tuple[CopyRow, ...] = ()
-    affinity: tuple[AffinityRow, ...] = ()
     groups: tuple[GroupRow, ...] = ()
     steps: tuple[StepRow, ...] = ()
     ladder: tuple[LadderRow, ...] = ()

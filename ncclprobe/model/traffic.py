@@ -71,24 +71,6 @@ class CopyRow(Struct, frozen=True, kw_only=True):
     status: Literal["pass", "fail", "inconclusive", "unjudged"] = "unjudged"
 
 
-class AffinityRow(Struct, frozen=True):
-    """The same operation with a rank's processors as they are and as the topology says they should be, in turn.
-
-    `cpus`, `better_cpus`: lists as taskset writes them. `ratio`: time as it is over time as it should be, with its
-    95 % interval. `words`: what to type to have it so.
-    """
-
-    rank: int
-    node: str
-    cpus: str
-    better_cpus: str
-    as_is_us: float
-    better_us: float
-    ratio: float
-    interval: tuple[float, float] | None
-    words: str
-
-
 class GroupRow(Struct, frozen=True, kw_only=True):
     """All groups of one kind of a hybrid-parallel job, measured alone and while all kinds are at work.
 

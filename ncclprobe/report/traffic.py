@@ -57,10 +57,6 @@ def blocks(report: Report, width: int) -> Iterator[list[str]]:
         several = len({row.node for row in report.copies}) > 1
         left_out = {*(() if several else ("host",)), *(() if width >= ROOM_FOR_ALL else ("min", "max", "threshold"))}
         yield _table([column for column in _COPIES if column[0] not in left_out], report.copies)
-    if report.affinity:
-        yield _table(_AFFINITY, report.affinity)
-        ways = dict.fromkeys(row.words for row in report.affinity if row.words)
-        yield from (wrap("affinity: ", way, width, 2) for way in ways)
 
 
 def _transports(rows: Sequence[Measurement], width: int) -> Iterator[str]:
@@ -124,16 +120,6 @@ _COPIES: Sequence[Column] = (
     ("max", lambda row: three_digits(row.max_GBps)),
     ("threshold", lambda row: _digits(row.threshold_GBps)),
     ("verdict", lambda row: row.status),
-)
-_AFFINITY: Sequence[Column] = (
-    ("rank", lambda row: row.rank),
-    ("node", lambda row: row.node),
-    ("cpus", lambda row: row.cpus),
-    ("better", lambda row: row.better_cpus),
-    ("as is us", lambda row: f"{row.as_is_us:.1f}"),
-    ("better us", lambda row: f"{row.better_us:.1f}"),
-    ("ratio", lambda row: f"{row.ratio:.2f}"),
-    ("interval", lambda row: f"{row.interval[0]:.2f} to {row.interval[1]:.2f}" if row.interval else None),
 )
 
 

@@ -128,10 +128,9 @@ def test_a_torchrun_that_listens_itself_is_not_asked_for_a_free_port() -> None:
 
 
 def test_a_port_range_that_is_not_known_is_unknown() -> None:
-    blind = replace(ports.USUAL, ephemeral_ports=Absent("denied"), somaxconn=Absent("denied"))
+    blind = replace(ports.USUAL, ephemeral_ports=Absent("denied"))
     assert judge(ports.port_ephemeral, BY_HAND, FAR, blind).status is Status.UNKNOWN
     assert judge(ports.ports_enough, TWO_NODES, blind, Ports((), 0)).status is Status.UNKNOWN
-    assert judge(ports.somaxconn, TWO_NODES, blind).status is Status.UNKNOWN
 
 
 def test_reserved_ports_are_not_counted_and_waiting_ones_are_a_note() -> None:

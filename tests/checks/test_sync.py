@@ -26,7 +26,7 @@ from ncclprobe.checks.sync import describe, settings
 from ncclprobe.engine.judge import compare
 from ncclprobe.facts.infiniband import Fabric, Gid, Rate
 from ncclprobe.facts.interfaces import Interfaces
-from ncclprobe.facts.machine import Dmi, KernelOptions, Machine, System
+from ncclprobe.facts.machine import Dmi, Machine, System
 from ncclprobe.facts.nccl_conf import Settings
 from ncclprobe.facts.nvml import Gpus
 from ncclprobe.facts.pci import Pci
@@ -113,7 +113,6 @@ PLANTS: dict[str, tuple[str, Plant, Severity]] = {
     "sync.mtu": ("MTU 576", with_mtu, Severity.WARN),
     "sync.pkey": ("0x0003", ports(pkeys={0: 0x8003}), Severity.FAIL),
     "sync.subnet-prefix": ("fec0:0:0:7::", ports(gids=(Gid(0, IPv6Address("fec0:0:0:7::1")),)), Severity.WARN),
-    "sync.kernel-cmdline": ("intel_iommu=on", put(KernelOptions(("intel_iommu=on",))), Severity.WARN),
     "sync.topology": ("below NUMA node 1", moved, Severity.WARN),
     "sync.limits": ("8 MiB", put(Memlock(8 << 20)), Severity.WARN),
     "sync.clock": ("3 s", put(ClockOffset(3.0, 0.001)), Severity.WARN),

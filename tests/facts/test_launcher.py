@@ -1,17 +1,9 @@
 """Who am I: what each launcher's variables say, and what is half set."""
 
-import json
-from typing import Any
-
-import pytest
-from conftest import answers
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ncclprobe.engine.collect import collect
-from ncclprobe.facts.environment import environment
-from ncclprobe.facts.launcher import READS, Flags, Launch, detect, half_given, launcher, no_master
-from ncclprobe.model.errors import Missing
+from ncclprobe.facts.launcher import READS, Flags, Launch, detect, half_given, no_master
 from ncclprobe.model.values import replace
 from tests.each_row import each_row
 
@@ -319,25 +311,3 @@ def test_any_variables_and_flags_make_a_launch(variables: dict[str, str], flags:
 
 
 STARTED = {"TORCHELASTIC_RUN_ID": "4711", "RANK": "0", "WORLD_SIZE": "8", "LOCAL_RANK": "0", "LOCAL_WORLD_SIZE": "8"}
-
-
-@pytest.mark.parametrize(
-    ("told", "variable", "expected"),
-    [
-        ("1:2", "", (1, 2)),
-        ("2:2", "", None),
-        ("2", "", None),
-        (Missing("no parent was given it"), "1:4", (1, 4)),
-        (Missing("no parent was given it"), "", None),
-        ("4:1", "1:4", None),
-    ],
-)
-def test_an_elastic_launch_has_a_range_of_nodes(told: Any, variable: str, expected: tuple[int, int] | None) -> None:
-    said = {("launched_with", "--nnodes"): told, ("env",): json.dumps(STARTED | {"PET_NNODES": variable})}
-    launch = collect(answers(said), [launcher, environment])[Launch]
-    assert launch.elastic == expected
-
-
-def test_no_launch_but_torchruns_asks_for_a_range() -> None:
-    said = {("env",): json.dumps({"SLURM_PROCID": "0"})}
-    assert collect(answers(said), [launcher, environment])[Launch].elastic is None

@@ -150,7 +150,6 @@ def test_texts_that_are_no_tables_are_refused(text: str) -> None:
 SETTINGS: dict[Question, Any] = {
     ("read", "/proc/sys/net/ipv4/ip_local_port_range"): "32768\t60999\n",
     ("read", "/proc/sys/net/ipv4/ip_local_reserved_ports"): "29500,40000-40010\n",
-    ("read", "/proc/sys/net/core/somaxconn"): "4096\n",
 }
 
 
@@ -160,10 +159,10 @@ def rail(name: str, address: str, index: int) -> Interface:
 
 
 def test_settings_are_read_and_what_is_refused_is_not_known() -> None:
-    said = SETTINGS | {("read", "/proc/sys/net/core/somaxconn"): NOTHING}
-    assert isinstance(learn(ports.sysctls, said, fact(Interfaces())).somaxconn, Absent)
+    said = SETTINGS | {("read", "/proc/sys/net/ipv4/ip_local_reserved_ports"): NOTHING}
+    assert isinstance(learn(ports.sysctls, said, fact(Interfaces())).reserved_ports, Absent)
     seen = learn(ports.sysctls, SETTINGS, fact(Interfaces()))
-    assert (seen.ephemeral_ports, seen.somaxconn) == ((32768, 60999), 4096)
+    assert seen.ephemeral_ports == (32768, 60999)
     assert seen.reserved_ports == ((29500, 29500), (40000, 40010))
 
 

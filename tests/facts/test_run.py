@@ -7,10 +7,9 @@ import msgspec
 
 from ncclprobe.checks.run.ranks import _NODE, _ONE, _WITHIN
 from ncclprobe.checks.run.rows import BAND, ROW
-from ncclprobe.checks.run.traffic import _BY_SLOT, _PINNED, _SLOW_COPY
+from ncclprobe.checks.run.traffic import _BY_SLOT, _SLOW_COPY
 from ncclprobe.engine.measured import run_facts
 from ncclprobe.facts.run.samples import (
-    Affinities,
     Arrivals,
     Asked,
     Attendance,
@@ -94,8 +93,6 @@ CASES: list[tuple[list[tuple[str, Any]], Any]] = [
     ([("expected_copies", _BY_SLOT)], _BY_SLOT),
     ([("rung", _ONE), ("rung", _NODE)], Ladder((_ONE, _NODE))),
     ([("script_rung", SCRIPT)], ScriptRungs((SCRIPT,))),
-    ([("affinity", [_PINNED])], Affinities((_PINNED,))),
-    ([("affinity", [])], Affinities(())),
     ([("group", _WITHIN), ("group", _WITHIN)], Groups((_WITHIN, _WITHIN))),
     ([("step", STEP)], Steps((STEP,))),
 ]  # fmt: skip
@@ -134,7 +131,6 @@ def test_every_fact_of_a_run_has_a_case_here() -> None:
         (HeardXids, "NVML listened on no node"),
         (NicTraffic, "no NIC was counted"),
         (Copies, "no copy was measured"),
-        (Affinities, "no affinity was compared"),
         (Groups, "no group was measured"),
     ],
 )
@@ -150,7 +146,7 @@ def test_what_only_some_runs_have_is_known_to_be_none(fact: Any) -> None:
 
 
 FITS = {
-    "[": {Ending, NicTraffic, Affinities, Copies, RankSettings},
+    "[": {Ending, NicTraffic, Copies, RankSettings},
     "{": {Ending, Asked, MeasuredOn, ExpectedCopies},
     '"': {Ending, Notes},
 }

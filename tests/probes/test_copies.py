@@ -10,7 +10,7 @@ torch = pytest.importorskip("torch")
 
 from ncclprobe.model.errors import ProbeError
 from ncclprobe.session.measure import copies
-from ncclprobe.session.measure.affinity import bound
+from ncclprobe.session.measure.copies import bound
 from tests.each_row import each_row
 
 CPUS = sorted(os.sched_getaffinity(0))

@@ -101,7 +101,7 @@ def test_a_machine_without_a_driver_is_told_what_to_ask_for() -> None:
     assert digest.conclusion(rails).startswith("Not known to be ready for NCCL over rails")
 
 
-@each_row("rows", ["measurements", "pairs", "copies", "affinity", "groups", "steps", "ladder"])
+@each_row("rows", ["measurements", "pairs", "copies", "groups", "steps", "ladder"])
 def test_what_was_measured_on_gpus_is_of_no_machine_without_one_whatever_nvml_says(rows: str) -> None:
     report = samples.report(samples.verdict(Status.UNKNOWN, required=True), status=Status.UNKNOWN)
     blind, row = replace(report, scope=Scope(driver=False)), {rows: (ROW,)}

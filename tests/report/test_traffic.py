@@ -1,7 +1,7 @@
-"""Transports, copies and affinity in words: equal rows on one line, unknown ones left out, hostile names printable."""
+"""Transports and copies in words: equal rows on one line, unknown ones left out, hostile names printable."""
 
 from ncclprobe.checks.run.rows import ROW
-from ncclprobe.checks.run.traffic import _PINNED, _SLOW_COPY
+from ncclprobe.checks.run.traffic import _SLOW_COPY
 from ncclprobe.model.measurement import Transport
 from ncclprobe.model.values import replace
 from ncclprobe.report import rows as as_rows
@@ -42,16 +42,14 @@ def test_no_gpudirect_is_said_and_unknown_is_not() -> None:
     assert traffic.words(Transport("Socket eth0")) == "Socket eth0"
 
 
-def test_tables_name_the_nic_the_copy_and_the_processors() -> None:
+def test_tables_name_the_nic_and_the_copy() -> None:
     hostile = replace(_WRONG, nics=(replace(_WRONG.nics[0], nic="eth\x1b[2J"), *_WRONG.nics[1:]))
-    report = replace(HEALTHY, nic_traffic=(hostile,), copies=(_SLOW_COPY,), affinity=(_PINNED,))
+    report = replace(HEALTHY, nic_traffic=(hostile,), copies=(_SLOW_COPY,))
     shown = as_text.render(report)
     assert "\x1b" not in shown
     assert "629.1 MB" in shown
     assert "host to GPU" in shown
     assert "NUMA 0, near" in shown
-    assert "2.05 to 2.31" in shown
-    assert "affinity: numactl --physcpubind=0-47 PROGRAM" in shown
 
 
 def test_copies_of_several_hosts_say_of_which_and_those_of_one_do_not() -> None:

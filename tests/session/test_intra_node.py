@@ -1,4 +1,4 @@
-"""Copies are judged by their link, an affinity by rounds in turn; what nobody expected anything of stays unjudged."""
+"""Copies are judged by their link, what nobody expected anything of stays unjudged."""
 
 import os
 from collections.abc import Callable, Iterator
@@ -10,7 +10,6 @@ import pytest
 import rank_lab
 from conftest import answers
 
-from ncclprobe.commands import affinity as affinity_command
 from ncclprobe.commands import bandwidth, pairs, workload
 from ncclprobe.commands import copies as copies_command
 from ncclprobe.expect.copies import host_copy, judged
@@ -21,7 +20,7 @@ from ncclprobe.model.measurement import Expectation
 from ncclprobe.model.snapshot import Snapshot
 from ncclprobe.model.traffic import CopyRow
 from ncclprobe.model.values import replace
-from ncclprobe.session.measure import affinity, copies, single_rank
+from ncclprobe.session.measure import copies, single_rank
 from ncclprobe.session.measure.node_snapshot import NodeSnapshot
 from ncclprobe.session.ranks.identity import RankIdentity
 
@@ -97,7 +96,7 @@ def test_a_gpu_copies_from_near_and_far_memory_to_its_peer_and_beside_the_others
     )
     monkeypatch.setattr(copies, "peer_copy", lambda device, peer, nbytes: samples)
     monkeypatch.setattr(copies, "by_kind", lambda facts: GEN5)
-    monkeypatch.setattr(affinity, "numa_nodes", lambda host: {0: (0,), 1: (1,)})
+    monkeypatch.setattr(copies, "numa_nodes", lambda host: {0: (0,), 1: (1,)})
     host = answers({("read", "/sys/bus/pci/devices/0000:af:00.0/numa_node"): "1\n"})
     phases: dict[int, list[str]] = {0: [], 1: []}
     played = {}
@@ -155,32 +154,8 @@ def test_a_gpu_that_another_process_has_to_itself_ends_no_run(monkeypatch: pytes
         list(measuring._to_peers(0))
 
 
-def test_a_ratio_is_of_rounds_and_not_of_medians() -> None:
-    """The machine slows down while it is measured: both sides do, and the ratio does not."""
-    as_is = [0.002 * (1 + turn) for turn in range(12)]
-    row = affinity.row(3, "n0", "0", "0-7", as_is, [value / 2 for value in as_is], "words")
-    assert (row.ratio, row.interval) == (2.0, (2.0, 2.0))
-
-
-def test_where_every_rank_has_its_processors_nothing_is_compared(monkeypatch: pytest.MonkeyPatch) -> None:
-    pytest.importorskip("torch")
-    monkeypatch.setattr(affinity, "numa_nodes", lambda host: {0: tuple(CPUS)})
-    identity = RankIdentity("environment", 0, 2, 0, 2, 1, "n0", 0)
-    plan = SimpleNamespace(device="cpu")
-    found = affinity.measured(plan, identity, "n0", answers({}), Together(), lambda phase: None)
-    assert found == ((), affinity.ALREADY)
-
-
-def test_the_words_name_the_node_of_every_local_rank() -> None:
-    infos = [{"node": "n0", "local": local, "numa": local // 2, "wrong": True} for local in range(4)]
-    said = affinity.how(infos[3], infos, "8-15", 2)
-    assert "--cpunodebind=1 --membind=1" in said
-    assert "map_ldom:0,0,1,1" in said
-    assert "numactl --physcpubind=0-7" in affinity.how(infos[0], infos, "0-7", 1)
-
-
 def test_what_taskset_took_away_a_process_may_have_back() -> None:
-    assert affinity._allowed() >= set(CPUS)
+    assert copies._allowed() >= set(CPUS)
     assert os.sched_getaffinity(0) == set(CPUS)
 
 
@@ -195,7 +170,6 @@ def test_what_taskset_took_away_a_process_may_have_back() -> None:
         (pairs.parse, "--precision=2"),
         (copies_command.parse, "-e=1M"),
         (copies_command.parse, "--expect=bands.toml"),
-        (affinity_command.parse, "--require-judged"),
         (workload.parse, "--redop=max"),
     ],
 )
@@ -235,24 +209,3 @@ def test_the_gpu_of_one_rank_is_known_by_its_address(monkeypatch: pytest.MonkeyP
     progress: Any = SimpleNamespace(show=lambda phase: None)
     single_rank._measure(recorder, alone, NodeSnapshot("n0"), answers({}), progress, "nccl")
     assert found == [replace(who, gpus=("0000:af:00.0",))]
-
-
-PINNED = f"""
-import os, runpy
-os.sched_setaffinity(0, [{CPUS[0]}])
-runpy.run_module("ncclprobe", run_name="__main__")
-"""
-
-
-@pytest.mark.slow
-@pytest.mark.skipif(len(CPUS) < 2, reason="needs two processors, to be pinned to one of them")
-def test_ranks_pinned_to_a_busy_processor_are_compared_with_free_ones(lab: rank_lab.Lab) -> None:
-    lab.start(["-c", f"import os\nos.sched_setaffinity(0, [{CPUS[0]}])\nwhile True: pass"])
-    own = ["affinity", "--backend", "gloo", "--nproc", "2", "-e", "64K", "--json", str(lab.report_path)]
-    run = lab.start(["-c", PINNED, *own])
-    assert run.wait() == 4, run.err  # the machine's own check says why, and it is the job's doing
-    report = lab.report()
-    assert [v.id for v in report.checks if v.status.value == "fail"] == ["host.affinity"]
-    rows = report.affinity
-    assert [(row.rank, row.cpus) for row in rows] == [(0, str(CPUS[0])), (1, str(CPUS[0]))]
-    assert all(row.ratio > 0 and row.interval and "numactl" in row.words for row in rows)

@@ -105,8 +105,6 @@ class Answers:
             return self._program(str(kind), rest)
         if kind == "run" and rest[0] in NOT_INSTALLED:
             raise Missing(f"{rest[0]}: not there")
-        if kind == "launched_with":
-            raise Missing(f"no parent of this process was given {rest[0]}")
         if kind not in _ASKING:
             raise UndescribedError(f"the zoo was never told: {' '.join(map(str, question))}")
         return self._file(str(kind), [str(part) for part in rest])

@@ -21,7 +21,6 @@ _LISTENING = "  sl  local_address rem_address   st tx_queue rx_queue tr tm->when
 _SYSCTLS = {
     "ipv4/ip_local_port_range": "32768\t60999",
     "ipv4/ip_local_reserved_ports": "",
-    "core/somaxconn": "4096",
     "core/rmem_max": "16777216",
     "core/wmem_max": "16777216",
     "ipv4/tcp_rmem": "4096\t131072\t16777216",

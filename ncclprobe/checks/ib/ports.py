@@ -408,7 +408,7 @@ def _packet(mtu: int) -> int:
 
 
 def _sysctls(**found: Ipv4Settings) -> Sysctls:
-    return Sysctls(_NO_SYSCTL, _NO_SYSCTL, _NO_SYSCTL, found)
+    return Sysctls(_NO_SYSCTL, _NO_SYSCTL, found)
 
 
 _SAME = interfaces(9000, 9000, prefix="10.0.0.{}")

@@ -15,7 +15,7 @@ from typing import Any
 
 from ncclprobe.checks import IMAGE, JOB, several
 from ncclprobe.checks.env.fixtures import LO, interface
-from ncclprobe.checks.launch import BY_HAND, TWO_NODES, is_master, of_several_nodes, part_of_a_job
+from ncclprobe.checks.launch import BY_HAND, TWO_NODES, is_master, of_several_nodes
 from ncclprobe.checks.sync.addresses import Stack, stack_of
 from ncclprobe.facts.environment import Environment
 from ncclprobe.facts.interfaces import Address, Interface, Interfaces
@@ -35,7 +35,6 @@ from ncclprobe.model.snapshot import Absent, Every, Job
 from ncclprobe.model.values import Struct, field, replace
 from ncclprobe.nccl.gloo import Chosen, Device, Node, devices, named, partings
 
-_LARGEST_BACKLOG = 4096  # the kernel's own default of somaxconn since Linux 5.4
 _PORTS_PER_PEER = 4
 _NARROW = 1024
 
@@ -43,7 +42,7 @@ _ETH0 = Address("eth0", "inet", "10.0.0.5", "255.255.255.0", running=True)
 HERE = Interfaces((Interface("eth0", 2, frozenset({"up", "running"}), 1500, addresses=(_ETH0,)),))
 MASTER = Master("node0", ("10.0.0.5",), 0.002)
 TAKEN = Ports((Listener("0.0.0.0", 29500),), 0)
-USUAL = Sysctls((32768, 60999), (), 4096)
+USUAL = Sysctls((32768, 60999), ())
 
 
 @applies
@@ -136,28 +135,6 @@ def ports_enough(launch: Launch, sysctls: Sysctls, ports: Ports | Absent) -> Ite
     elif count - waiting < needed:
         message += f", and {waiting} closed connections still hold one (TIME_WAIT)"
         yield note("ephemeral ports", message, evidence=(evidence, "/proc/net/sockstat"))
-
-
-@check(
-    bad=lambda: [(replace(TWO_NODES, world_size=1024), replace(USUAL, somaxconn=128))],
-    good=lambda: [(TWO_NODES, replace(USUAL, somaxconn=128))],
-    applies=part_of_a_job,
-)
-def somaxconn(launch: Launch, sysctls: Sysctls) -> Iterator[Finding]:
-    """The kernel's queue of waiting connections is too short for a job of this size.
-
-    Right: The kernel's queue of waiting connections is long enough for a job of this size.
-    Why: all ranks connect to rank 0 within a moment. NCCL asks for a queue of 16384 (src/misc/socket.cc:148) and gets
-    somaxconn of it; a connection that finds it full gets no answer, and is tried again after a second and more.
-    Fix: `sysctl -w net.core.somaxconn=4096`, the default since Linux 5.4, or more, in the job's network namespace.
-    """
-    if isinstance(sysctls.somaxconn, Absent):
-        raise Unlearned(sysctls.somaxconn.why)
-    needed = min(launch.world_size or 1, _LARGEST_BACKLOG)
-    if sysctls.somaxconn < needed:
-        message = f"is {sysctls.somaxconn}, and {launch.world_size} ranks connect at once"
-        evidence = f"{ROOT}/core/somaxconn"
-        yield warn("net.core.somaxconn", message, **IMAGE, evidence=evidence)
 
 
 DROPS = Firewall((Chain("ip/filter/INPUT", "drop", 3),), ())

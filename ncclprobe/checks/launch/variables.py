@@ -10,16 +10,12 @@ from ncclprobe.facts.launcher import TORCH, Launch, Problem, detect
 from ncclprobe.facts.nvml import Gpu, Gpus
 from ncclprobe.model.findings import Finding, fail, note, warn
 from ncclprobe.model.registry import applies, check
-from ncclprobe.model.snapshot import Every, Job
-from ncclprobe.model.units import plural
-from ncclprobe.model.values import replace
+from ncclprobe.model.snapshot import Job
 
 _OF_TORCH = (*TORCH, "TORCHELASTIC_RUN_ID")
 
 STEP = {"SLURM_STEP_ID": "0", "SLURM_JOB_NUM_NODES": "2", "SLURM_STEP_NUM_NODES": "2", "SLURM_STEP_NUM_TASKS": "16"}
 TASK_3 = Environment({**STEP, "SLURM_PROCID": "3", "SLURM_STEP_TASKS_PER_NODE": "8(x2)", "SLURM_NODEID": "0"})
-
-_ELASTIC = Launch("torchrun", 0, 8, 0, 8, 1, 0, elastic=(1, 2))
 
 EIGHT = Gpus(tuple(Gpu(index) for index in range(8)), "570.1", (12, 8))
 
@@ -124,32 +120,3 @@ def _differences(launch: Launch, outer: Launch, nodes: int | None) -> Iterator[t
 
 def _number(text: str | None) -> int | None:
     return int(text) if text and text.isdecimal() and len(text) < 10 else None
-
-
-@applies
-def elastic_launch(launches: Every[Launch]) -> bool:
-    """if torchrun was given a range of nodes (--nnodes=MIN:MAX)."""
-    return any(launch.elastic for _, launch in launches.items())
-
-
-@check(
-    slows=True,
-    bad=lambda: [(Every({"n0": _ELASTIC}),)],
-    good=lambda: [(Every({"n0": replace(_ELASTIC, world_size=16, nnodes=2)}),)],
-    applies=elastic_launch,
-)
-def elastic(launches: Every[Launch]) -> Iterator[Finding]:
-    """Fewer nodes came to an elastic launch than it has room for.
-
-    Right: As many nodes came to an elastic launch as it has room for.
-    Why: torchrun starts with as few as MIN of --nnodes=MIN:MAX once its last call (30 s) is over, and says nowhere who
-    did not come: the job runs on, with less than it was given, and starts anew when the others arrive.
-    Fix: look at the nodes that did not come; start with --nnodes=MAX where none may be missing.
-    """
-    launch = next(each for _, each in launches.items() if each.elastic)
-    if launch.elastic and launch.nnodes is not None and launch.nnodes < launch.elastic[1]:
-        least, most = launch.elastic
-        runs = f"the job runs on {plural(launch.nnodes, 'node')}"
-        message = f"{runs}, with room for {most}: torchrun starts with {least} or more, and does not name the missing"
-        seen = f"torchrun --nnodes={least}:{most}, GROUP_WORLD_SIZE"
-        yield warn("--nnodes", message, blame="unknown", action="retest", evidence=seen)

@@ -23,12 +23,6 @@ def copies_within_nodes(asked: Asked) -> bool:
 
 
 @applies
-def affinity_of_ranks(asked: Asked) -> bool:
-    """if the ranks' processors were to be compared with others."""
-    return "affinity" in asked.what
-
-
-@applies
 def groups_of_ranks(asked: Asked) -> bool:
     """if groups of ranks were to be measured."""
     return asked.groups

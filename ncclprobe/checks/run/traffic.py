@@ -3,14 +3,14 @@
 from collections.abc import Collection, Iterator, Mapping, Sequence
 
 from ncclprobe.checks import JOB
-from ncclprobe.checks.run.conditions import affinity_of_ranks, copies_within_nodes, counters_of_nics
+from ncclprobe.checks.run.conditions import copies_within_nodes, counters_of_nics
 from ncclprobe.expect.copies import judged
-from ncclprobe.facts.run.samples import Affinities, Asked, Copies, ExpectedCopies, NicTraffic
+from ncclprobe.facts.run.samples import Asked, Copies, ExpectedCopies, NicTraffic
 from ncclprobe.model.errors import Unlearned
 from ncclprobe.model.findings import Certainty, Evidence, Finding, fail, seen, warn
 from ncclprobe.model.measurement import Expectation
 from ncclprobe.model.registry import check
-from ncclprobe.model.traffic import AffinityRow, CopyRow, NicBytes, OperationTraffic
+from ncclprobe.model.traffic import CopyRow, NicBytes, OperationTraffic
 from ncclprobe.model.units import size
 from ncclprobe.nccl.nic_traffic import FLOOR_BYTES
 
@@ -199,7 +199,7 @@ def copies(measured: Copies, expected: ExpectedCopies, asked: Asked) -> Iterator
     under load: at rest a link saves power by slowing down. Data loading, checkpoints and NCCL's own buffers take this
     way.
     Fix: compare `nvidia-smi -q -d PCIE` under load with a healthy neighbour and look at the kernel log for AER; reseat
-    the GPU or its riser. Where only the far NUMA node is slow, bind the rank with `numactl` (see `ncclprobe affinity`).
+    the GPU or its riser. Where only the far NUMA node is slow, bind the rank with `numactl`.
     """
     rows = [judged(row, expected.nodes.get(row.node, {})) for row in measured.rows]
     for row in rows:
@@ -225,37 +225,3 @@ def copies(measured: Copies, expected: ExpectedCopies, asked: Asked) -> Iterator
     noise = [row for row in rows if row.status == "inconclusive"]
     if noise and not any(row.status == "fail" for row in rows):
         raise Unlearned(f"too noisy to say: {noise[0].device} {noise[0].min_GBps:.4g} to {noise[0].max_GBps:.4g} GB/s")
-
-
-_PINNED = AffinityRow(1, "n0", "0", "0-47", 412.0, 190.0, 2.17, (2.05, 2.31), "numactl --physcpubind=0-47 PROGRAM")
-_SAME = AffinityRow(1, "n0", "0", "0-47", 191.0, 190.0, 1.01, (0.97, 1.04), "numactl --physcpubind=0-47 PROGRAM")
-_COSTS = 1.05
-"""A ratio of times: two equal runs differ by less."""
-
-
-@check(bad=lambda: [(Affinities((_PINNED,)),)], good=lambda: [(Affinities((_SAME,)),)], applies=affinity_of_ranks)
-def affinity(measured: Affinities) -> Iterator[Finding]:
-    """A rank runs on the wrong processors, and its calls take longer for it.
-
-    Right: No rank's calls take longer because of the processors that it is bound to.
-    Why: NCCL's and gloo's own threads inherit what the launcher binds a rank to: a processor that others use too, or
-    one at the far end of the node, delays every call, and looks like a slow network. Both ways were measured in turn,
-    within one run; a rank is named where even the low end of the ratio's interval is above 1.05.
-    Fix: start the ranks with the words given, or leave binding out: `--cpu-bind=none`, `--bind-to none`.
-    """
-    for row in measured.rows:
-        if row.interval and row.interval[0] > _COSTS:
-            yield warn(
-                f"rank {row.rank}",
-                f"takes {row.ratio:.2f} times as long on processors {row.cpus} as on {row.better_cpus}",
-                **JOB,
-                confidence=Certainty("high", "both ways in turn, in one run"),
-                evidence=seen(
-                    "calls on both sets of processors",
-                    f"{row.as_is_us:.1f} us as it is, {row.better_us:.1f} us on the others; ratio between "
-                    f"{row.interval[0]:.2f} and {row.interval[1]:.2f}",
-                ),
-                remedy=row.words,
-                nodes=(row.node,),
-                loss=round(1 - 1 / row.ratio, 4),
-            )

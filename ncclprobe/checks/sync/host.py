@@ -1,7 +1,7 @@
 """How many GPUs and NICs each node has, how it is built inside, kernel options and limits."""
 
 from collections import Counter
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from functools import partial, reduce
 from operator import and_
 from typing import Any
@@ -17,7 +17,7 @@ from ncclprobe.checks.sync.addresses import sockets
 from ncclprobe.facts.cpu import Cpus, NumaNode
 from ncclprobe.facts.infiniband import Fabric
 from ncclprobe.facts.interfaces import Interfaces
-from ncclprobe.facts.machine import CMDLINE, Dmi, KernelOptions, Machine, is_virtual
+from ncclprobe.facts.machine import Dmi, Machine, is_virtual
 from ncclprobe.facts.nccl_conf import Settings
 from ncclprobe.facts.nvml import Gpus
 from ncclprobe.facts.pci import Pci
@@ -244,34 +244,6 @@ def _slots(fabric: Fabric) -> Slots:
 
 MIB, GIB = 1 << 20, 1 << 30
 _ENOUGH_TO_LOCK, _ENOUGH_TO_SHARE = 16 * GIB, GIB  # as host.memlock and host.shm see it
-
-_PASSTHROUGH, _PLAIN = KernelOptions(("intel_iommu=on", "iommu=pt")), KernelOptions(("intel_iommu=on",))
-
-
-@check(
-    slows=True,
-    bad=lambda: [(Every({"n0": _PASSTHROUGH, "n1": _PASSTHROUGH, "n2": _PLAIN}), DGXS, H100S)],
-    good=lambda: [(Every({"n0": _PASSTHROUGH, "n1": _PASSTHROUGH}), DGXS, H100S)],
-    applies=several_with_gpus,
-)
-def kernel_cmdline(
-    options: Every[KernelOptions], machines: Every[Machine | Absent], gpus: Every[Gpus | Absent]
-) -> Iterator[Finding]:
-    """Nodes of one kind were booted with different options about IOMMU or PCI.
-
-    Right: Nodes of one kind were booted with the same options about IOMMU and PCI.
-    Why: an IOMMU that translates sends GPUDirect through the processor, and PCI options move or shrink the windows onto
-    GPU memory; the one node that was installed otherwise is then slow, or hangs in P2P (nccl#257).
-    Fix: use the same kernel command line on all nodes (grubby --info=ALL, /etc/default/grub), and reboot.
-    """
-    values = {node: each.devices for node, each in options.items()}
-    for part in of_one_kind(values, kinds(machines, gpus)):
-        say, line = partial(_besides, set.intersection(*map(set, part.values()))), "kernel command line"
-        yield from unlike(vote(part), say, f"{line}:", subject=line, evidence=CMDLINE, **IMAGE)
-
-
-def _besides(common: Collection[str], words: Sequence[str]) -> str:
-    return " ".join(word for word in words if word not in common) or "without"
 
 
 class _Shape(Struct, frozen=True):

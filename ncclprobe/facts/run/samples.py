@@ -28,7 +28,7 @@ from ncclprobe.model.ops import OPS
 from ncclprobe.model.pair_results import PAIRS, Aside, Localisation, LostTransfer, OwnCollective, PairRow, RankNics
 from ncclprobe.model.registry import Collector, collector
 from ncclprobe.model.snapshot import Absent
-from ncclprobe.model.traffic import AffinityRow, CopyRow, GroupRow, LadderRow, OperationTraffic, ScriptRung, StepRow
+from ncclprobe.model.traffic import CopyRow, GroupRow, LadderRow, OperationTraffic, ScriptRung, StepRow
 from ncclprobe.model.values import Struct, field
 
 T = TypeVar("T")
@@ -75,7 +75,7 @@ def _sample(fact: type, read: Callable[..., Any], name: str, kind: Any = None, n
     return Collector(run, fact)
 
 
-What = Literal["collectives", "pairs", "copies", "affinity", "training", "ladder", "script"]
+What = Literal["collectives", "pairs", "copies", "training", "ladder", "script"]
 
 
 class Asked(Struct, frozen=True, kw_only=True):
@@ -387,15 +387,6 @@ def expected_copies(host: Host) -> ExpectedCopies:
     """Read what the run expected of copies."""
     found = any_of(host, "expected_copies", ExpectedCopies)
     return found[-1] if found else ExpectedCopies()
-
-
-class Affinities(Struct, frozen=True):
-    """The ranks whose processors were compared with others; empty: every rank already has the right ones."""
-
-    rows: tuple[AffinityRow, ...]
-
-
-affinities = _sample(Affinities, last, "affinity", tuple[AffinityRow, ...], "no affinity was compared")
 
 
 class Groups(Struct, frozen=True):

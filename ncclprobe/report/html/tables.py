@@ -11,7 +11,6 @@ from ncclprobe.model.layout import first_of
 from ncclprobe.model.nccl_selection import Choices, HcaChoice, Part, PeerChoice
 from ncclprobe.model.report import NodeEnvironment, Report
 from ncclprobe.model.traffic import (
-    AffinityRow,
     CopyRow,
     GroupRow,
     LadderRow,
@@ -62,7 +61,6 @@ def tables(report: Report) -> list[_Table]:
             _of_script,
             (BY[report.script[0].by],) if report.script else (),
         ),
-        _table("Ranks on other processors", _AFFINITY, report.affinity, _affinity),
         _table("NICs that the bytes took", _NIC_TRAFFIC, list(_nics(report.nic_traffic)), _nic),
     ]
     return [each for each in found if each.rows]
@@ -211,15 +209,6 @@ def _of_script(row: ScriptRung) -> Iterator[str]:
     yield "–" if row.speedup is None else f"{row.speedup:.2f} ×"
     yield "–" if row.efficiency is None else f"{row.efficiency:.0%}"
     yield row.ended
-
-
-_AFFINITY = ">Rank|Node|Processors|Better|>As it is|>Better|>Ratio|What to do"
-
-
-def _affinity(row: AffinityRow) -> Iterator[str]:
-    within = f" ({row.interval[0]:.2f} – {row.interval[1]:.2f})" if row.interval else ""
-    yield from (str(row.rank), row.node, row.cpus, row.better_cpus, micros(row.as_is_us), micros(row.better_us))
-    yield from (f"{row.ratio:.2f}{within}", row.words)
 
 
 _NIC_TRAFFIC = "Operation|Node|NIC|Expected|>Sent|>Received|>Share|Remark"

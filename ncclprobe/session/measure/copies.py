@@ -4,23 +4,26 @@ The ranks of a node take turns, on all nodes at the same time; then all copy at 
 slots and NVLinks should reach (:mod:`ncclprobe.expect.copies`) is recorded with the copies; nothing is judged here.
 """
 
+import contextlib
 import ctypes
 import math
 import os
 import threading
 import time
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Container, Iterator, Mapping, Sequence
 from functools import partial
+from pathlib import Path
 from statistics import median
 from typing import Any
 
 import torch
 
 from ncclprobe.expect.copies import by_kind
+from ncclprobe.facts.cpu import cpu
 from ncclprobe.facts.nvml import Gpus
 from ncclprobe.facts.run.samples import ExpectedCopies
 from ncclprobe.host import Host
-from ncclprobe.model.errors import TAKEN
+from ncclprobe.model.errors import TAKEN, HostError, ParseError, ProbeError
 from ncclprobe.model.measurement import Expectation
 from ncclprobe.model.snapshot import learned
 from ncclprobe.model.traffic import CopyRow
@@ -28,11 +31,9 @@ from ncclprobe.model.values import Struct, asdict, replace
 from ncclprobe.probes.buffers import free_bytes
 from ncclprobe.probes.collectives import Call
 from ncclprobe.probes.plan import Exchange, SetPhase, phase
-from ncclprobe.session.measure import affinity
-from ncclprobe.session.measure.affinity import bound
 from ncclprobe.session.measure.context import RankContext
 from ncclprobe.session.measure.node_snapshot import NodeSnapshot
-from ncclprobe.session.ranks.identity import RankIdentity, gpu_identity
+from ncclprobe.session.ranks.identity import RankIdentity, gpu_identity, pci_address
 
 NBYTES = 256 << 20
 """Larger than any cache, and long enough that handing a copy over does not count."""
@@ -43,6 +44,9 @@ _SAMPLE_S = 0.03
 _LEAST_SAMPLES, _ENOUGH_S = 3, 2.0
 """Samples, and seconds of all, where a copy is slow: a rank with a sick slot does not stand still."""
 _MOST_THREADS = 64
+_PCI = "/sys/bus/pci/devices"
+_MOST_CPUS = 8192
+"""NR_CPUS of the largest kernels; bits of absent processors do no harm."""
 Rates = Sequence[float]
 
 
@@ -70,7 +74,7 @@ class Copies:
     ) -> None:
         self._identity, self._host, self._exchange, self._set_phase = identity, host, exchange, set_phase
         self._node, self._device, self._look = look.node, device, look
-        self._nodes, self._nbytes = affinity.numa_nodes(host), NBYTES
+        self._nodes, self._nbytes = numa_nodes(host), NBYTES
         self.note = ""
         self.expected = ExpectedCopies()
 
@@ -233,11 +237,82 @@ class Copies:
         return gpu_identity(int(self._device.partition(":")[2])) if self._device != "cpu" else "cpu"
 
     def _numa(self) -> int | None:
-        return affinity.node_of_gpu(self._device, self._host, self._nodes)
+        return node_of_gpu(self._device, self._host, self._nodes)
 
     def _cpus(self, node: int | None) -> Sequence[int]:
         """Return the processors of a NUMA node that this process may use; all its processors for None."""
         return self._nodes[node] if node is not None else sorted(os.sched_getaffinity(0))
+
+
+def numa_nodes(host: Host) -> dict[int, tuple[int, ...]]:
+    """Return, by NUMA node, the processors that this process may have; all in node 0 where the kernel has no nodes.
+
+    A control group's limit holds; a process may undo the affinity that taskset, srun or mpirun set.
+    """
+    allowed = _allowed()
+    try:
+        found = {node.id: tuple(c for c in node.cpus if c in allowed) for node in cpu.run(host).numa}
+    except (HostError, ParseError):
+        found = {}
+    return {node: cpus for node, cpus in found.items() if cpus} or {0: tuple(sorted(allowed))}
+
+
+def _allowed() -> set[int]:
+    """Ask for all processors in a thread, and return those that the kernel gives: the control group's."""
+    got: list[set[int]] = []
+
+    def ask() -> None:
+        with contextlib.suppress(OSError):
+            os.sched_setaffinity(0, range(_MOST_CPUS))
+        got.append(os.sched_getaffinity(0))
+
+    thread = threading.Thread(target=ask)
+    thread.start()
+    thread.join()
+    return got[0]
+
+
+def node_of_gpu(device: str, host: Host, nodes: Container[int]) -> int | None:
+    """Return which of `nodes` the GPU `device` (such as ``cuda:1``) is attached to; None where it is not known."""
+    try:
+        address = pci_address(torch.cuda.get_device_properties(torch.device(device)))
+        number = int(host.ask("read", f"{_PCI}/{address}/numa_node"))
+    except (HostError, ValueError):
+        return None
+    return number if number in nodes else None
+
+
+@contextlib.contextmanager
+def bound(cpus: Collection[int]) -> Iterator[None]:
+    """Run all threads of this process on `cpus` meanwhile, those of torch's pool too; then each as before."""
+    before = {thread: _affinity(thread) for thread in _threads()}
+    try:
+        os.sched_setaffinity(0, cpus)
+    except OSError as error:
+        raise ProbeError(f"processors {sorted(cpus)[:8]} may not be used: {error.strerror}") from error
+    try:
+        for thread in before:
+            _bind(thread, cpus)
+        yield
+    finally:
+        for thread in _threads():
+            _bind(thread, before.get(thread) or before[threading.get_native_id()])
+
+
+def _threads() -> list[int]:
+    return [int(entry.name) for entry in Path("/proc/self/task").iterdir()]
+
+
+def _affinity(thread: int) -> set[int]:
+    try:
+        return os.sched_getaffinity(thread)
+    except ProcessLookupError:
+        return set()
+
+
+def _bind(thread: int, cpus: Collection[int]) -> None:
+    with contextlib.suppress(ProcessLookupError):
+        os.sched_setaffinity(thread, cpus)
 
 
 def _named(row: CopyRow, names: Mapping[str, str]) -> CopyRow:

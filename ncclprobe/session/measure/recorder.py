@@ -29,7 +29,7 @@ from ncclprobe.model.measurement import Band, Disturbance, Fingerprint, FirstCal
 from ncclprobe.model.pair_results import Aside, LostTransfer, OwnCollective, PairRow, RankNics
 from ncclprobe.model.report import Report
 from ncclprobe.model.snapshot import Snapshot
-from ncclprobe.model.traffic import AffinityRow, CopyRow, GroupRow, LadderRow, OperationTraffic, ScriptRung, StepRow
+from ncclprobe.model.traffic import CopyRow, GroupRow, LadderRow, OperationTraffic, ScriptRung, StepRow
 from ncclprobe.model.values import Struct, replace
 from ncclprobe.report import delivery, rows
 from ncclprobe.report import json as as_json
@@ -208,10 +208,6 @@ class Recorder:
         if rows:
             self._log.add("expected_copies", _plain(expected))
             self._log.add("copies", [_unjudged(row) for row in rows])
-
-    def add_affinity(self, rows: Sequence[AffinityRow]) -> None:
-        """Record the comparison of processors; without a row there was nothing to compare."""
-        self._log.add("affinity", _plain(tuple(rows)))
 
     def expected_GBps(self, nbytes: int) -> float | None:
         """Return the threshold of a pair of so many bytes; None without an expectation."""

@@ -198,7 +198,6 @@ CASES = {
             (replace(TWO_NODES, world_size=1024), USUAL, Absent("not readable")),
         ],
     ),
-    "launch.somaxconn": Cases(good=[(LARGE, USUAL)]),
     "launch.port-flooded": Cases(
         bad=[("WARN unknown: MASTER_PORT", Every({"n0": Gathering(2, 1.0, floods=_CROWD)}), HEALTHY)],
         good=[(_CALM, HEALTHY)],

@@ -13,8 +13,6 @@ from ncclprobe.checks.sync.host import (
     _FREE,
     _HOSTS,
     _MOVED,
-    _PASSTHROUGH,
-    _PLAIN,
     _ROOMY,
     _SETTINGS,
     _TREES,
@@ -131,10 +129,6 @@ CASES = {
             (Every({"n0": _efa(), "n1": _efa()}), _SETTINGS, _HOSTS, _ANY, DGXS, H100S),
             (Every({**_FABRICS, "n3": hcas(4)}), _SETTINGS, _HOSTS, _ANY, Every({**DGXS.by_node, "n3": OTHER}), H100S),
         ],
-    ),
-    "sync.kernel-cmdline": Cases(
-        bad=[("WARN image: kernel command line", Every({"n0": _PASSTHROUGH, "n1": _PLAIN}), DGXS, H100S)],
-        good=[(Every({"n0": _PLAIN}), DGXS, H100S)],
     ),
     "sync.topology": Cases(
         bad=[

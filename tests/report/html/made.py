@@ -8,7 +8,7 @@ from ncclprobe.model.measurement import Expectation, Fingerprint, Library, Measu
 from ncclprobe.model.nccl_selection import DeviceRow, NodeTopology, NumaRow
 from ncclprobe.model.pair_results import Blamed, Localisation, PairRow
 from ncclprobe.model.report import Area, CheckNote, Excerpt, LaunchRow, NodeEnvironment, NodeRow, Report, Setting, Tool
-from ncclprobe.model.traffic import AffinityRow, CopyRow, GroupRow, NicBytes, OperationTraffic, StepRow
+from ncclprobe.model.traffic import CopyRow, GroupRow, NicBytes, OperationTraffic, StepRow
 from ncclprobe.model.values import replace
 from ncclprobe.report import trends
 
@@ -214,7 +214,6 @@ def moved() -> Report:
         copies=(replace(copy, device="GPU2", GBps=55.1, status="pass"), copy),
         groups=(group,),
         steps=(step,),
-        affinity=(AffinityRow(5, "n0", "0-3", "56-111", 90.0, 60.0, 1.5, (1.4, 1.6), "taskset -c 56-111"),),
         nic_traffic=(OperationTraffic("all_reduce", 1 << 30, 1 << 29, nics, ("n0 eth0",)),),
         fingerprint=Fingerprint({"gpu": "8 x NVIDIA H100 80GB HBM3"}, "0c1d2e", {"driver": "570.86.15"}),
     )

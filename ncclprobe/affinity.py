@@ -1,6 +1,0 @@
-"""``torchrun -m ncclprobe.affinity``: the command, where a launcher starts modules."""
-
-from ncclprobe.start import program
-
-if __name__ == "__main__":
-    program("affinity")
