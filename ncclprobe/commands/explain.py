@@ -54,7 +54,7 @@ def _explain(options: argparse.Namespace, argv: Sequence[str]) -> int:
     files = job_files.named(options.what)
     question = diagnose.ask(arguments.judging(options), ("explain", *argv), Job(), diagnose.LEFT)
     with Waiting(f"reading {plural(len(files), 'file')}", wanted=not options.quiet, lines=True) as waiting:
-        report = explain(question, files, as_json.read, waiting.say, failed=options.failed)
+        report = explain(question, files, as_json.read, waiting.say, asked=options.asked)
     report = redactor.report(report) if redactor else report
     if options.bundle:
         from ncclprobe.redact.redactor import Redactor, random_key  # and its hundred patterns
@@ -86,9 +86,16 @@ def _parser() -> argparse.ArgumentParser:
         "file is a check, such as env.bool-word (see `ncclprobe checks`), a cause, such as iface-missing, or a "
         "variable, such as NCCL_IB_TIMEOUT."
     )  # fmt: skip
-    parser.add_argument("--failed", action="store_true",
+    known = parser.add_mutually_exclusive_group()
+    known.add_argument("--failed", action="store_const", dest="asked", const="failed",
         help="Take it as known that the job failed, though its logs seem to say that it ended well, or nothing at all: "
         "the most likely line is then shown.",
+    )  # fmt: skip
+    known.add_argument("--hung", action="store_const", dest="asked", const="hung",
+        help="Take it as known that the job hung: what explains that comes first.",
+    )  # fmt: skip
+    known.add_argument("--slow", action="store_const", dest="asked", const="slow",
+        help="Take it as known that the job was slow: what explains that comes first, and a named cause counts.",
     )  # fmt: skip
     parser.add_argument("--exit-code", action="store_true",
         help="Exit with 4 if a cause is named, and with 3 if something failed whose cause cannot be told, or is "

@@ -10,7 +10,7 @@ from ncclprobe.engine.judge import judge
 from ncclprobe.host import job_files
 from ncclprobe.logs import messages
 from ncclprobe.logs.read import JobFiles, looked_at, refuse_nothing_read
-from ncclprobe.model.causes import Cause
+from ncclprobe.model.causes import Cause, When
 from ncclprobe.model.findings import Status, Verdict
 from ncclprobe.model.hostlist import fold
 from ncclprobe.model.registry import Collector, discover
@@ -33,15 +33,15 @@ def explain(
     read: Callable[[str], Report],
     show: Callable[[str], None] = lambda _: None,
     *,
-    failed: bool = False,
+    asked: When | None = None,
 ) -> Report:
-    """Return the report on the files of a job; `read` reads a report among them. `failed`: it is known to have failed.
+    """Return the report on the files of a job; `read` reads a report among them. `asked`: what is known of it.
 
     Raises UsageError where nothing can be read.
     """
     signs = [sign for check in question.checks if check.cause for sign in check.cause.signs]
     signs += messages.use(Path(question.accepted.messages) if question.accepted.messages else None)
-    found = replace(with_running_job(looked_at(files, signs, show)), failed=failed)
+    found = replace(with_running_job(looked_at(files, signs, show)), asked=asked)
     refuse_nothing_read(found, files)
     report = diagnose(question, facts={JobFiles: found})
     if question.pictures:

@@ -18,6 +18,7 @@ from ncclprobe.host.job_files import Blocks, JobFile
 from ncclprobe.logs.causes import causes
 from ncclprobe.logs.job_log import Explained, JobLog
 from ncclprobe.logs.outcome import (
+    answers,
     earlier_attempts,
     ended_well,
     events_at,
@@ -25,6 +26,7 @@ from ncclprobe.logs.outcome import (
     lived_on,
     of_the_last_attempt,
     outcome,
+    when,
     with_the_unknown_line,
 )
 from ncclprobe.logs.rank_ends import Clocks, clocks, with_suspects
@@ -39,9 +41,9 @@ from ncclprobe.logs.timeline import (
     timeline,
     with_next_steps,
 )
-from ncclprobe.model.causes import Cause
+from ncclprobe.model.causes import Answer, Cause, JobOutcome
 from ncclprobe.model.errors import UsageError
-from ncclprobe.model.findings import Evidence, ExitCode, Severity, Status, Verdict
+from ncclprobe.model.findings import ExitCode, Severity, Status, Verdict
 from ncclprobe.model.layout import first_of
 from ncclprobe.model.registry import Check
 from ncclprobe.model.report import Excerpt
@@ -184,20 +186,12 @@ def _learn(known: Known) -> Known:
     """Add the facts that files hold, with the files themselves as one of them; of logs what their last attempt says."""
     left = known.facts[JobFiles]
     log = left.facts.get(JobLog)
-    last = {JobLog: of_the_last_attempt(log, failed=left.failed)} if isinstance(log, JobLog) else {}
+    last = {JobLog: of_the_last_attempt(log, failed=left.asked == "failed")} if isinstance(log, JobLog) else {}
     return replace(known, facts={**known.facts, **left.facts, **last})
 
 
 def _judge(known: Known) -> Known:
     return replace(known, verdicts=judged(known.question.checks, known.facts, known.job))
-
-
-_BESIDE = {
-    Severity.NOTE: "it may have been slow",
-    Severity.WARN: "it may have been slow",
-    Severity.FAIL: "this ended nothing, and is worth a look",
-}
-"""What is said of causes where the job ended well."""
 
 
 def _conclude(known: Known) -> dict[str, Any]:
@@ -208,27 +202,26 @@ def _conclude(known: Known) -> dict[str, Any]:
     times = clocks(log) if log else Clocks()
     found = _causes(verdicts, checks, times.ahead_s)
     failing = _failing(_without_the_silent(verdicts), checks)
-    well: tuple[Evidence, ...] = ()
-    slow: tuple[str, ...] = ()
-    if log and not stand:
-        well = () if left.failed or records else ended_well(log, failing)
-        slow = tuple(f"{_BESIDE[each.severity]}: {each.message} ({each.code})" for each in found if well)
-        if well:
-            found = ()
-        else:
-            likely = likeliest(log, cited_lines(verdicts), failing, harmless, any_level=left.failed, launcher=not found)
-            found = with_the_unknown_line(log, found, likely, failing)
+    well = ended_well(log, failing) if log and not (stand or records or left.asked == "failed") else ()
+    beside = _beside(found) if well else ()
+    if well:
+        found = tuple(each for each in found if when(each) == left.asked == "slow")
+    elif log and not stand:
+        found = _with_likeliest(known, log, found, failing)
     found = with_suspects(found, log, failing) if log else found
     found = found if stand else with_next_steps(found, log, records=records)
-    ended = "" if stand else outcome(found, well)
-    seen = last_seen(log) if log and not (stand or ended or records) else ()
+    found = tuple(sorted(found, key=lambda each: when(each) != left.asked))
+    happened: JobOutcome = "" if stand else outcome(found, well)
+    seen = last_seen(log) if log and happened == "unknown" and not records else ()
     stands = standing_still(log, seen) if log and seen else ()
-    status, code = _status(found, ended, verdicts, stands=bool(stands))
+    told = answers(found, happened, left.asked, stands)
+    status, code = _status(found, told, verdicts, well=happened == "ended-well")
     return {
         "status": status,
         "exit_code": code if known.question.judging.gates else ExitCode.OK,
         "files": left.kinds,
-        "outcome": ended,
+        "outcome": happened,
+        "answers": told,
         "ended_well": well,
         "last_seen": seen,
         "stands": (*stands, *(stage(log, seen) if log else ())),
@@ -238,22 +231,40 @@ def _conclude(known: Known) -> dict[str, Any]:
         "standing": stand and stand.answer,
         "classes": stand.classes if stand else (),
         "not_understood": (*left.not_understood, *(not_understood(log, verdicts, understood) if log else ())),
-        "notes": [*(_of_whole_logs(log, times) if log else ()), *_attempts(left), *slow],
+        "notes": [*(_of_whole_logs(log, times) if log else ()), *_attempts(left), *beside],
     }
 
 
+def _beside(found: Sequence[Cause]) -> tuple[str, ...]:
+    """Return what is said of causes where the job ended well."""
+    failing = (each for each in found if each.severity is Severity.FAIL)
+    return tuple(f"this ended nothing, and is worth a look: {each.message} ({each.code})" for each in failing)
+
+
+def _with_likeliest(
+    known: Known, log: JobLog, found: tuple[Cause, ...], failing: Collection[tuple[int, int]]
+) -> tuple[Cause, ...]:
+    """Return the causes with the line that most likely says why, where no known line does."""
+    any_level = known.facts[JobFiles].asked == "failed"
+    cited = cited_lines(known.verdicts)
+    likely = likeliest(log, cited, failing, harmless, any_level=any_level, launcher=not found)
+    return with_the_unknown_line(log, found, likely, failing)
+
+
 def _status(
-    found: Sequence[Cause], ended: str, verdicts: Sequence[Verdict], *, stands: bool
+    found: Sequence[Cause], told: Sequence[Answer], verdicts: Sequence[Verdict], *, well: bool
 ) -> tuple[Status, ExitCode]:
-    """Return the status, and the code for ``--exit-code``: of a cause that is named, and of a failure without one."""
-    named = {each.severity for each in found if each.confidence == "named"}
-    if ended == "ended-well":
+    """Return the status, and the code for ``--exit-code``: only what is known to be trouble counts."""
+    known = [each for each in told if each.known]
+    if well and not known:
         return Status.PASS, ExitCode.OK
-    if named:
-        return Status.FAIL if Severity.FAIL in named else Status.WARN, ExitCode.FAIL
-    if found or stands or any(v.status is Status.UNKNOWN and v.required for v in verdicts):
+    if any(each.kind == "named" for each in known):
+        failed = any(each.kind == "named" and each.when != "slow" for each in known)
+        return Status.FAIL if failed else Status.WARN, ExitCode.FAIL
+    waits = any(each.when == "hung" and each.kind != "none" for each in told)
+    if known or waits or any(v.status is Status.UNKNOWN and v.required for v in verdicts):
         return Status.UNKNOWN, ExitCode.INCONCLUSIVE
-    return Status.PASS, ExitCode.OK
+    return Status.WARN if found else Status.PASS, ExitCode.OK
 
 
 def _of_whole_logs(log: JobLog, times: Clocks) -> Iterator[str]:
@@ -263,7 +274,7 @@ def _of_whole_logs(log: JobLog, times: Clocks) -> Iterator[str]:
 
 def _attempts(left: JobFiles) -> Iterator[str]:
     log = left.facts.get(JobLog)
-    return earlier_attempts(log) if isinstance(log, JobLog) and not left.failed else iter(())
+    return earlier_attempts(log) if isinstance(log, JobLog) and left.asked != "failed" else iter(())
 
 
 TOPIC = Topic(_judge, _conclude, learn=_learn)

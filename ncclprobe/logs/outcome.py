@@ -20,7 +20,7 @@ from ncclprobe.logs import messages
 from ncclprobe.logs.job_log import ENDINGS, SUMMARY, TALK, JobLog, LogEvent, LogStream
 from ncclprobe.logs.ranks import of_launcher
 from ncclprobe.logs.texts import ENDS, ERROR, WORDS, bar_of, begins_anew, counted, form_of_failure
-from ncclprobe.model.causes import AnswerForm, Cause, Consequence
+from ncclprobe.model.causes import Answer, Cause, Consequence, JobOutcome, When
 from ncclprobe.model.findings import Action, Blame, Evidence, Severity
 from ncclprobe.model.units import whole_words
 from ncclprobe.model.values import Same, replace
@@ -499,8 +499,44 @@ def _origin(line: LogEvent) -> str:
     return f": NCCL says it, in {line.place}" if line.level == "WARN" and line.host and line.pid and line.place else ""
 
 
-def outcome(found: Sequence[Cause], well: Sequence[Evidence]) -> AnswerForm:
-    """Return which of four forms the answer has; empty: no line speaks of a failure, and none of an end."""
-    if not found:
-        return "ended-well" if well else ""
-    return "unknown-line" if found[0].confidence == "unknown" else found[0].confidence
+def outcome(found: Sequence[Cause], well: Sequence[Evidence]) -> JobOutcome:
+    """Return what happened to a job that is over."""
+    if well:
+        return "ended-well"
+    failing = [each for each in found if when(each) != "slow"]
+    if not failing:
+        return "unknown"
+    return "stopped" if failing[0].code == "ended-from-outside" else "failed"
+
+
+def when(cause: Cause) -> When:
+    """Return which trouble a cause explains: what only costs time ended nothing."""
+    if cause.severity is not Severity.FAIL and cause.confidence != "unknown":
+        return "slow"
+    return "hung" if cause.id == "log.rank-fell-silent" else "failed"
+
+
+def answers(
+    found: Sequence[Cause], happened: JobOutcome, asked: When | None, stands: Sequence[str]
+) -> tuple[Answer, ...]:
+    """Return what explains each trouble, or would; of a job that ended well only what was `asked` for."""
+    given = tuple(
+        Answer(
+            when(each),
+            "line" if each.confidence == "unknown" else each.confidence,
+            when(each) in ("failed", "hung", asked),
+            each.code,
+            each.message,
+            each.evidence[:1],
+        )
+        for each in found
+    )
+    if stands:
+        given += (Answer("hung", "line", asked == "hung", "", stands[0]),)
+    answered = {each.when for each in given}
+    wanted: tuple[When, ...] = ("failed", "hung", "slow")
+    if happened in ("", "ended-well"):
+        wanted = (asked,) if asked else ()
+    missing = tuple(Answer(each, "none", each == asked) for each in wanted if each not in answered)
+    kept = tuple(each for each in given if happened != "ended-well" or each.when == asked)
+    return (*kept, *(each for each in missing if each.known or each.when != "failed"))

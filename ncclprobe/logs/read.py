@@ -23,7 +23,7 @@ from ncclprobe.logs.job_log import JobLog, LogStream, ReadLog
 from ncclprobe.logs.ranks import MOST_EVENTS, joined
 from ncclprobe.logs.reader import LogRequest, Reader, answered
 from ncclprobe.logs.stacks import Stacks, read_stacks
-from ncclprobe.model.causes import NotUnderstood
+from ncclprobe.model.causes import NotUnderstood, When
 from ncclprobe.model.errors import HostError, ParseError, UsageError
 from ncclprobe.model.units import plural, size
 from ncclprobe.model.values import Struct
@@ -98,7 +98,7 @@ T = TypeVar("T")
 class JobFiles(Struct, frozen=True):
     """What files say: facts of the kinds that were given and no others; `kinds` in words; the `reports` among them.
 
-    `failed`: the user knows that the job failed, whatever its logs say.
+    `asked`: what the user knows of the job, whatever its logs say.
     """
 
     facts: dict[type, Any]
@@ -106,7 +106,7 @@ class JobFiles(Struct, frozen=True):
     not_understood: tuple[NotUnderstood, ...] = ()
     reports: tuple[str, ...] = ()
     captures: tuple[str, ...] = ()
-    failed: bool = False
+    asked: When | None = None
 
 
 def looked_at(files: Sequence[JobFile], signs: Sequence[str], show: Show = lambda _: None) -> JobFiles:

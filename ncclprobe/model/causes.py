@@ -53,10 +53,25 @@ class Standing(Struct, frozen=True):
 
 CauseConfidence = Literal["named", "narrowed", "unknown"]
 """A line says it; it is one of two or three; something failed and no line says why."""
-AnswerForm = Literal["", "named", "narrowed", "unknown-line", "ended-well"]
-"""The cause is named; it is one of a few; the line that most likely says it is of no known meaning; the job seems to
-have ended well. Empty: no line speaks of a failure, and none of an end.
+JobOutcome = Literal["", "ended-well", "failed", "stopped", "unknown"]
+"""What happened to a job that is over: somebody ended it who is outside (stopped); no line says (unknown). Empty: the
+report is not about one.
 """
+When = Literal["failed", "hung", "slow"]
+
+
+class Answer(Struct, frozen=True):
+    """What would explain that a job failed, hung or was slow. `known`: it did, by its logs or as the user says.
+
+    `kind`: a line names the cause; it is one of a few; a line is shown that most likely says it; nothing does.
+    """
+
+    when: When
+    kind: Literal["named", "narrowed", "line", "none"]
+    known: bool = False
+    code: str = ""
+    message: str = ""
+    evidence: tuple[Evidence, ...] = ()
 
 
 class Consequence(Struct, frozen=True):

@@ -10,7 +10,17 @@ from datetime import datetime, timezone
 
 import msgspec
 
-from ncclprobe.model.causes import AnswerForm, Cause, LastSeen, Moment, NotUnderstood, RankClass, RankState, Standing
+from ncclprobe.model.causes import (
+    Answer,
+    Cause,
+    JobOutcome,
+    LastSeen,
+    Moment,
+    NotUnderstood,
+    RankClass,
+    RankState,
+    Standing,
+)
 from ncclprobe.model.errors import UsageError
 from ncclprobe.model.findings import Evidence, Finding, Severity, Status, Suppression, Verdict, own_node
 from ncclprobe.model.measurement import Fingerprint, FirstCall, Judged, Measurement, PathRate, SkippedRow
@@ -149,9 +159,10 @@ class Report(Struct, frozen=True, kw_only=True):
     must know about the run as a whole (a fallback taken, nothing to judge a number by). ``files`` says what was read
     of a job that failed; empty: the report is not about one. ``pages`` holds, by id, where the documentation of each
     check stands that found something. ``standing`` and ``classes`` are of a job that was looked at while it ran.
-    ``judged`` is null where nothing was measured. ``outcome`` is the form of the answer on a job that is over, and
-    ``ended_well`` the lines that say that it ended; where no line speaks of a failure and none of an end, ``last_seen``
-    says where its ranks or logs end, and ``stands`` what that tells of a job that stands still.
+    ``judged`` is null where nothing was measured. ``outcome`` says what happened to a job that is over, ``answers``
+    what explains it or would, and ``ended_well`` the lines that say that it ended; where no line speaks of a failure
+    and none of an end, ``last_seen`` says where its ranks or logs end, and ``stands`` what that tells of a job that
+    stands still.
     """
 
     tool: Tool
@@ -193,7 +204,8 @@ class Report(Struct, frozen=True, kw_only=True):
     explained: dict[str, CheckNote] = field(default_factory=dict)
     excerpts: tuple[Excerpt, ...] = ()
     files: tuple[str, ...] = ()
-    outcome: AnswerForm = ""
+    outcome: JobOutcome = ""
+    answers: tuple[Answer, ...] = ()
     ended_well: tuple[Evidence, ...] = ()
     last_seen: tuple[LastSeen, ...] = ()
     stands: tuple[str, ...] = ()

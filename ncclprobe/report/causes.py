@@ -27,7 +27,9 @@ def render(report: Report, *, width: int = 100, verbose: bool = False, style: St
     shown = report.causes if verbose else report.causes[:_MOST_CAUSES]
     nothing = [] if shown else [[*_nothing_to_name(report, width)]]
     blocks = [[*_standing(report, width, style)]] if report.standing else nothing
-    blocks += [[*_cause(cause, width, style, verbose)] for cause in shown]
+    if shown and report.outcome == "unknown":
+        blocks += [["No failure in what was read."]]
+    blocks += [[*_cause(cause, width, style, verbose, label(report, cause))] for cause in shown]
     blocks += [[f"{plural(len(report.causes) - len(shown), 'further cause')}; -v shows all"]] * (shown != report.causes)
     blocks += [[*_rest(report, width)], [*_before_next_launch(report, width)]]
     return "\n\n".join(printable_block for block in blocks if (printable_block := "\n".join(block))) + "\n"
@@ -87,7 +89,7 @@ def _nothing_to_name(report: Report, width: int) -> Iterator[str]:
     yield from wrap("", _nothing(report), width)
     yield from _quoted(report.ended_well[:_MOST_EVIDENCE], width)
     yield from _stands(report, width)
-    if report.outcome != "named":
+    if report.outcome != "failed":
         looked = f"looked at: {', '.join(report.files)}; no line that ends a process, nor a rank that others wait for"
         yield from wrap(_LEAD, looked, width)
         yield from wrap(_LEAD, "If it did fail, `--failed` shows the most likely line.", width)
@@ -140,8 +142,15 @@ LABELS = {"named": "CAUSE", "narrowed": "CAUSE  one of", "unknown": "UNKNOWN"}
 """What a cause begins with, by how sure it is."""
 
 
-def _cause(cause: Cause, width: int, style: Style, verbose: bool) -> Iterator[str]:
-    word = LABELS[cause.confidence]
+def label(report: Report, cause: Cause) -> str:
+    """Return what a cause begins with: of trouble that no line speaks of, the condition."""
+    own = [each for each in report.answers if (each.code, each.message) == (cause.code, cause.message)]
+    if own and not own[0].known:
+        return f"If it was {own[0].when}:"
+    return LABELS[cause.confidence]
+
+
+def _cause(cause: Cause, width: int, style: Style, verbose: bool, word: str) -> Iterator[str]:
     codes = ", ".join(cause.could_be) or cause.code
     head = word if cause.confidence == "unknown" else f"{word}  {codes}"
     where = f"  on {place}" if (place := who(cause.ranks, cause.nodes)) else ""
