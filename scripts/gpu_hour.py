@@ -1,15 +1,13 @@
 #!/usr/bin/env python3
 """The first hour on a machine with one GPU: everything that no other machine can tell, in stages of under ten minutes.
 
-    scripts/gpu_hour.py OUT [--stage N[,N]] [--pack FOLDER] [--wheels DIR] [--nccl-tests-src DIR]
+    scripts/gpu_hour.py OUT [--stage N[,N]] [--pack FOLDER] [--wheels DIR]
     scripts/gpu_hour.py OUT --rehearse
-    scripts/torch_on_cpu.py --gpus 1 -- python scripts/gpu_hour.py OUT --on-cpu --stage 1,2
 
 Needs torch with its NCCL, msgspec and what else ncclprobe imports; no network. Before you go there, put beside the
 checkout what that machine lacks (each file below its limits; nothing of it belongs into the repository):
 
     pip download --no-deps -d carry/wheels --only-binary :all: --python-version 3.12 msgspec
-    git clone --depth 1 https://github.com/NVIDIA/nccl-tests carry/nccl-tests    (built there; here: into its build/)
 
 On a lent machine that ends a command after ten minutes and gives back at most eight files of 16 MiB each, run one stage
 per command (BACK is the folder whose files come back; OUT stays on the machine between commands):
@@ -17,7 +15,7 @@ per command (BACK is the folder whose files come back; OUT stays on the machine 
     HOUR="python3 scripts/gpu_hour.py /tmp/hour --wheels carry/wheels --pack BACK"
     $HOUR --stage 1,3                                            does it run at all; the machine       at most 390 s
     $HOUR --stage 2                                              real failures, recorded               540 s
-    $HOUR --stage 4 --nccl-tests-src carry/nccl-tests            parity with nccl-tests                540 s
+    $HOUR --stage 4            parity with nccl-tests, if all_reduce_perf is on PATH                   540 s
     $HOUR --stage 5                                              NCCL's own estimate                   330 s
     $HOUR --stage 6,7                                            deadlines; NCCL's choices             570 s
 
@@ -31,9 +29,8 @@ Back here, unpack the archives into one folder and redact what is to stay: the c
     python3 scripts/gpu_hour.py UNPACKED --keep FOLDER
 
 --rehearse plays every stage without a GPU: gloo in place of NCCL, a libnvidia-ml, a libnccl and a nvidia-smi of our own
-in place of the driver's. --on-cpu is a second rehearsal, of the stages that need NCCL and torch's CUDA build alone:
-both are real there, and only the GPU is replaced. Every summary says what was replaced, and what was not run. Exit
-status: 0 every asked stage finished, whatever it found; 1 one did not; 2 wrong usage.
+in place of the driver's. Every summary says what was replaced, and what was not run. Exit status: 0 every asked stage
+finished, whatever it found; 1 one did not; 2 wrong usage.
 """
 
 import argparse
@@ -63,12 +60,7 @@ DONE, MODE = "done", "mode"
 MODES = {
     "real": "on a machine with a GPU",
     "rehearsed": "rehearsed without a GPU",
-    "on-cpu": "rehearsed with NCCL and torch's CUDA build on a processor",
 }
-OF_THE_PROCESSOR = ("NCCL_TOPO_FILE", "NCCL_NTHREADS", "NCCL_MAX_NCHANNELS")
-"""Variables of NCCL that scripts/torch_on_cpu.py sets, and those that make it bearable there."""
-ON_CPU = ("the GPU, its driver and CUDA, by tests/cuda_stand_in: no time or rate means anything",)
-NOT_ON_CPU = ("nvidia-smi, which nothing stands in for there",)
 _PR_SET_PDEATHSIG = 1
 _MARGIN_S = 10.0
 """The stage's own steps end so long before it is killed."""
@@ -151,15 +143,10 @@ def _arguments() -> argparse.Namespace:
     parser.add_argument(
         "--stage", type=_stages, default=list(STAGES), metavar="N[,N]", help="only these (default: all)"
     )
-    without = parser.add_mutually_exclusive_group()
-    without.add_argument("--rehearse", action="store_true", help="without a GPU: replace what only one has, and say so")
-    without.add_argument(
-        "--on-cpu", action="store_true", help="under scripts/torch_on_cpu.py: only the GPU is replaced"
-    )
+    parser.add_argument("--rehearse", action="store_true", help="without a GPU: replace what only one has, and say so")
     parser.add_argument("--pack", type=Path, metavar="FOLDER", help="leave the results there as at most eight files")
     parser.add_argument("--keep", type=Path, metavar="FOLDER", help="only redact OUT's capture and jobs into FOLDER")
     parser.add_argument("--wheels", type=Path, metavar="DIR", help="unpack these wheels for the stages to import")
-    parser.add_argument("--nccl-tests-src", type=Path, metavar="DIR", help="the sources of nccl-tests, for stage 4")
     parser.add_argument("--deadline", type=float, metavar="SECONDS", help="of each stage, in place of its own")
     parser.add_argument("--inside", type=int, choices=STAGES, help=argparse.SUPPRESS)
     args = parser.parse_args()
@@ -171,7 +158,7 @@ def _arguments() -> argparse.Namespace:
 
 
 def _mode(args: argparse.Namespace) -> str:
-    return "rehearsed" if args.rehearse else "on-cpu" if args.on_cpu else "real"
+    return "rehearsed" if args.rehearse else "real"
 
 
 def _other_mode(out: Path, mode: str) -> str:
@@ -202,12 +189,9 @@ def run_stage(number: int, out: Path, args: argparse.Namespace) -> bool:
     mark, deadline_s = uuid.uuid4().hex, args.deadline or stage.deadline_s
     print(f"stage {number}: {stage.title}, at most {deadline_s:.0f} s", flush=True)
     command = [sys.executable, sys.argv[0], out, "--inside", number, "--deadline", deadline_s]
-    command += ["--rehearse"] if args.rehearse else ["--on-cpu"] if args.on_cpu else []
-    command += ["--nccl-tests-src", args.nccl_tests_src.resolve()] if args.nccl_tests_src else []
+    command += ["--rehearse"] if args.rehearse else []
     output = folder / "stage.log"
     env = machine.variables(out, ROOT, mark)
-    if args.on_cpu:
-        env |= {name: os.environ[name] for name in OF_THE_PROCESSOR if name in os.environ}
     try:
         ended = processes.run(command, output, env, deadline_s)
     finally:
@@ -235,8 +219,6 @@ def conclude(number: int, folder: Path, args: argparse.Namespace, why: str, seco
     if args.rehearse:
         module = _module(number)
         more |= {"replaced": module.REPLACED, "not_run": module.NOT_RUN}
-    elif args.on_cpu:
-        more |= {"replaced": ON_CPU, "not_run": NOT_ON_CPU}
     content = summary.of_stage(number, stage.title, read(folder), **more)
     summary.write(folder, content, summary.stage_text(content))
 
@@ -259,7 +241,7 @@ def inside(number: int, out: Path, args: argparse.Namespace) -> int:
     signal.signal(signal.SIGTERM, signal.default_int_handler)
     variables = dict(os.environ)
     mark = variables.get(processes.MARK, "")
-    context = Context(out, args.rehearse, ROOT, variables, mark, args.nccl_tests_src, args.on_cpu)
+    context = Context(out, args.rehearse, ROOT, variables, mark)
     log = StepLog(context, _folder(out, number), args.deadline - _MARGIN_S)
     try:
         _module(number).run_steps(context, log)

@@ -2,7 +2,6 @@
 
     python scripts/hangs.py [--only sleep,fifo] [--mode server,both,stacks,bare] [--at-once N] [--out DIR]
     python scripts/hangs.py --rows rows.jsonl --report reports/hangs.md
-    scripts/torch_on_cpu.py -- python scripts/hangs.py --only sleep --mode ras,dumps       with NCCL
 
 Each job has three ranks (scripts/hang_rank.py); rank 1 of them does what is named, after some steps. Modes: torch's
 worker server alone, with the stacks too, stacks alone, neither; with NCCL its RAS alone, and torch's pipe too. Ways of
@@ -304,13 +303,7 @@ def main() -> int:
     parser.add_argument("--hosts", action="store_true", help="play each way on three hosts")
     parser.add_argument("--out", type=Path)
     parser.add_argument("--rows", type=Path)
-    parser.add_argument("--report", type=Path)
     options = parser.parse_args()
-    if options.report:
-        import hangs_page
-
-        options.report.write_text(hangs_page.page([json.loads(line) for line in options.rows.open()]))
-        return 0
     wrong, lock = [], threading.Lock()
 
     def play(way: str) -> None:

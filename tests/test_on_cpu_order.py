@@ -1,20 +1,17 @@
 """In which order a rank calls CUDA and NCCL when it measures: traced with torch and NCCL on a processor, judged here.
 
-``scripts/record_on_cpu.py --select 'order-*'`` recorded them (FAKE_CUDA_TRACE); no duration in them means anything.
+They were recorded on a stand-in of CUDA; no duration in them means anything.
 """
 
 import gzip
 import json
-import sys
 from pathlib import Path
 
 import pytest
 
+from tests import cuda_calls as calls
+
 ROOT = Path(__file__).resolve().parents[1]
-sys.path[:0] = [str(ROOT / "scripts")]
-
-from on_cpu import calls
-
 RECORDED = ROOT / "tests" / "data" / "on_cpu"
 TRACES = sorted(RECORDED.glob("order-*/calls.*.gz"))
 NAMES = {

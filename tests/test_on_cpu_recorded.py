@@ -1,6 +1,6 @@
 """What our commands said with torch's CUDA build and NVIDIA's NCCL on a processor: recorded, and judged here again.
 
-``scripts/record_on_cpu.py`` recorded them, some with other releases of torch too. No number of a row means anything.
+They were recorded on a stand-in of CUDA, some with other releases of torch. No number of a row means anything.
 """
 
 import gzip

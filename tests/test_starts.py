@@ -215,7 +215,7 @@ _WRITTEN: dict[str, str | HostError] = {
     "other.xml": '<system version="9"></system>\n',
     "graph.xml": '<graphs version="1"><graph id="0"',
 }
-"""The files of scripts/failures/nccl_cases.py."""
+"""The files of the recorded cases."""
 _OTHERWISE: dict[str, dict[Question, str | HostError]] = {
     "small-shm": {("statvfs", "/dev/shm"): '{"total": 1048576, "available": 1048576}'},
     "no-memory": {("nvml", "nvmlDeviceGetMemoryInfo", 0): f'{{"total": {513 << 20}, "free": {513 << 20}, "used": 0}}'},

@@ -12,7 +12,7 @@ report of a day came first. A node may always be somewhat slower than its siblin
 of a few numbers each. And what all siblings have lost is no node's own loss: the own past moves as they do.
 
 Numbers measured otherwise, or with other software or settings, are another series and begin anew. A new driver or
-firmware does not: it may be the cause. scripts/fleet_years.py says how often all this is right.
+firmware does not: it may be the cause.
 """
 
 import math

@@ -1,6 +1,6 @@
 """What single lines mean, by a table of messages that was taken from sources: ``messages.tsv``.
 
-scripts/messages.py writes the table; the column ``meaning`` is kept by hand. A meaning is one of
+The table is kept by hand. The column ``meaning`` is the judgement on a line. A meaning is one of
 
 - ``cause CODE [CODE …]``: the line says why; of several codes one of them. Codes are those of the checks;
 - ``consequence``: another rank, or an earlier line, says why;

@@ -71,7 +71,7 @@ def _hit(context: Context, folder: Path, number: signal.Signals) -> Outcome:
 
 def _spinning(context: Context, folder: Path) -> Outcome:
     """A foreign kernel holds the GPU: our own ranks take turns with it, or do not get one."""
-    if context.rehearse or context.on_cpu:
+    if context.rehearse:
         raise Refused("there is no GPU to spin on")
     spinner = processes.start([sys.executable, "-c", _SPIN], folder / "spinner.log", context.variables)
     try:

@@ -71,7 +71,7 @@ def _lacking(fault: Fault, context: Context, codes: list[int | None], counts: di
     wanted |= {} if context.rehearse else dict.fromkeys(_OF_NCCL, 1)
     if fault.network == "master":
         wanted.pop("NCCL logs", None)  # torch opens NCCL once the ranks have met
-    wanted |= {} if context.rehearse or context.on_cpu else {"nvidia-smi": 1}
+    wanted |= {} if context.rehearse else {"nvidia-smi": 1}
     yield from (f"{counts[kind]} {kind}, {least} wanted" for kind, least in wanted.items() if counts[kind] < least)
     harmless = not fault.cause or (context.rehearse and fault.name == "other-algorithm")
     if harmless != (set(codes) == {0}) and not fault.unnoticed:

@@ -2,6 +2,7 @@
 
 import json
 import os
+import shutil
 import statistics
 import sys
 from collections import defaultdict
@@ -10,7 +11,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from gpu_stages import machine, nccl_tests_build, processes
+from gpu_stages import machine, processes
 from gpu_stages.steps import Context, Outcome, Refused, StepLog
 
 REPLACED = (
@@ -19,7 +20,7 @@ REPLACED = (
     "copies of a GPU by copies of the host's memory, cudaMemcpyAsync by memmove",
 )
 NOT_RUN = (
-    "the build of nccl-tests and its programs",
+    "the programs of nccl-tests",
     "CUDA events: device_us is not known without a GPU",
     "nvbandwidth: it is not carried",
 )
@@ -36,8 +37,8 @@ _FLAGS = ["-f", "2", "-g", "1", "-w", "5", "-c", "0"]
 
 
 def run_steps(context: Context, log: StepLog) -> None:
-    """Build, alternate, compare."""
-    log.run(BUILD, _build, least_s=60.0)
+    """Find the programs, alternate, compare."""
+    log.run(BUILD, _programs, least_s=60.0)
     for number in range(ROUNDS):
         name = f"round {number + 1}"
         log.run(name, _round, number, least_s=15.0)
@@ -50,7 +51,7 @@ def _sizes(context: Context) -> list[int]:
     return [8 << shift for shift in range(18 if context.rehearse else 30)]
 
 
-def _build(context: Context, folder: Path) -> Outcome:
+def _programs(context: Context, folder: Path) -> Outcome:
     """The programs of nccl-tests, or in a rehearsal what replaces them. Raises Refused."""
     if context.rehearse:
         for op in OPS:
@@ -58,13 +59,14 @@ def _build(context: Context, folder: Path) -> Outcome:
             (folder / f"{op}_perf").write_text(script)
             (folder / f"{op}_perf").chmod(0o755)
         return Outcome({"programs": "stand-ins"})
-    if context.sources is None:
-        raise Refused("no sources: give --nccl-tests-src DIR")
+    installed = {op: shutil.which(f"{op}_perf") for op in OPS}
+    if missing := [op for op, path in installed.items() if path is None]:
+        raise Refused(f"not on PATH: {', '.join(f'{op}_perf' for op in missing)}")
+    for op, path in installed.items():
+        (folder / f"{op}_perf").symlink_to(str(path))
     loaded = machine.libraries(context, folder / "libraries.log")
-    names = [f"{op}_perf" for op in OPS]
-    how = nccl_tests_build.build(context.sources, loaded["libnccl"], names, folder, context.variables)
     (folder / LIBRARIES).write_text(os.pathsep.join(str(path.parent) for path in loaded.values()))
-    return Outcome({"programs": how})
+    return Outcome({"programs": "installed"})
 
 
 def _perf_variables(context: Context, programs: Path) -> dict[str, str]:
@@ -78,7 +80,7 @@ def _round(context: Context, folder: Path, number: int) -> Outcome:
     """Both once; which one goes first changes from round to round."""
     programs, sizes = folder.parent / BUILD, _sizes(context)
     if not all((programs / f"{op}_perf").exists() for op in OPS):
-        raise Refused("nccl-tests was not built")
+        raise Refused("nccl-tests is not installed")
     kinds = (_theirs, _ours) if number % 2 else (_ours, _theirs)
     rows = [row for play in kinds for row in play(context, folder, programs, sizes)]
     (folder / "rows.json").write_text(json.dumps(rows))

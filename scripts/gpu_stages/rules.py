@@ -40,8 +40,6 @@ EXTRAS: dict[str, tuple[str, ...]] = {
 """Values as people write them, wrong ones among them; each case gets up to three."""
 _WORDS = ("NCCL_ALGO", "NCCL_PROTO", "NCCL_NET")
 _ALWAYS = {"NCCL_DEBUG_SUBSYS": "INIT,ENV,NET,BOOTSTRAP,GRAPH,TUNING", "NCCL_HOSTID": "hour-0"}
-_OF_THE_PROCESSOR = ("NCCL_TOPO_FILE", "FAKE_NVML_")
-"""Where a processor stands in for a GPU it is nowhere in /sys: these tell NCCL of it."""
 _ONE_GPU = {"NCCL_MULTI_RANK_GPU_ENABLE": "1"}
 
 
@@ -80,9 +78,7 @@ def _cases(context: Context, folder: Path) -> Outcome:
     path = folder.parent / "library" / "path"
     if not path.exists():
         raise Refused("there is no libnccl to ask")
-    given = context.variables.items() if context.on_cpu else ()
-    always = {name: value for name, value in given if name.startswith(_OF_THE_PROCESSOR)}
-    asked = planned(not context.rehearse, WORLDS // 8 if context.on_cpu else WORLDS, always)
+    asked = planned(not context.rehearse, WORLDS)
     workers = min(8, os.cpu_count() or 1)
     counts: Counter[str] = Counter()
     differences: list[str] = []
@@ -108,7 +104,7 @@ def _cases(context: Context, folder: Path) -> Outcome:
     return Outcome({"networks": len(asked), **counts, "isolated": asked[0].isolated}, (*problems, *differences[:20]))
 
 
-def planned(extras: bool, worlds: int, always: Mapping[str, str]) -> list[Asked]:
+def planned(extras: bool, worlds: int) -> list[Asked]:
     """The same cases at every run: in networks made for them where that is allowed, else in the machine's own.
 
     There files are not laid, and a name in NCCL_COMM_ID is not ours to resolve.
@@ -122,7 +118,7 @@ def planned(extras: bool, worlds: int, always: Mapping[str, str]) -> list[Asked]
     for world, cases in plan(worlds, CASES_EACH if isolated else 4 * CASES_EACH):
         kept = [case for case in cases if isolated or not (case.files or "NCCL_COMM_ID" in case.variables)]
         full = [
-            Case({**_ALWAYS, **always, **case.variables, **(more(draw) if extras else {})}, case.files)
+            Case({**_ALWAYS, **case.variables, **(more(draw) if extras else {})}, case.files)
             for case in kept[:CASES_EACH]
         ]
         found.append(Asked(world if isolated else World(()), full, isolated))

@@ -58,8 +58,7 @@ class Step:
 class Context:
     """What all stages share. `variables` is the whole environment of what they start, `out` where results go.
 
-    `standins` is the folder of what replaces a driver in a rehearsal. `sources` holds nccl-tests, where it was carried.
-    `on_cpu`: the GPU is a processor, which takes minutes for what a GPU does in a second.
+    `standins` is the folder of what replaces a driver in a rehearsal.
     """
 
     out: Path
@@ -67,8 +66,6 @@ class Context:
     root: Path
     variables: Mapping[str, str]
     mark: str
-    sources: Path | None = None
-    on_cpu: bool = False
 
     @property
     def standins(self) -> Path:

@@ -1,19 +1,13 @@
-"""What ranks of NCCL chose on made-up machines (scripts/choices_on_cpu.py), and what our own rules say of each line."""
+"""What ranks of NCCL chose on made-up machines (recorded), and what our own rules say of each line."""
 
 import gzip
 import json
-import sys
 from collections.abc import Iterator
 from functools import cache
 from pathlib import Path
 from typing import Any
 
 ROOT = Path(__file__).resolve().parents[2]
-sys.path[:0] = [str(ROOT / "scripts")]
-
-from choices_on_cpu import settings_of
-from on_cpu.topologies import TOPOLOGIES, Topology
-
 from ncclprobe.checks.env.fixtures import having
 from ncclprobe.expect.system import NcclVersion, NodeSystem, Shape
 from ncclprobe.expect.topology_text import _Xml, system_in
@@ -30,6 +24,7 @@ from ncclprobe.nccl.gpudirect import Direct, Maker, decide, p2p_level, peer_tran
 from ncclprobe.nccl.paths import Topology as TopologyPaths
 from ncclprobe.nccl.paths import of_machine
 from ncclprobe.nccl.values import Settings
+from tests.expect.nccl_machines import TOPOLOGIES, Topology, settings_of
 
 RECORDED = ROOT / "tests" / "data" / "on_cpu" / "choices.jsonl.gz"
 VERSION: NcclVersion = (2, 30, 7)

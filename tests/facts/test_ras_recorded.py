@@ -1,6 +1,6 @@
 """What NCCL 2.30.7's RAS said of jobs of 2 to 64 ranks on a processor, whose state is known because it was made.
 
-``scripts/record_failures.py --ras`` recorded them: a healthy job, one whose rank 1 was stopped or killed, one whose
+Recorded from ranks on a processor: a healthy job, one whose rank 1 was stopped or killed, one whose
 rank 1 is behind; each asked three times, as text and as JSON.
 """
 

@@ -1,7 +1,6 @@
 """Plant faults of rails between two guests with soft-RoCE, and write what `ncclprobe rails` said of each.
 
     python tests/guest/rail_faults.py OUT [CASE …]      boots both; a table on standard output, reports under OUT
-    python tests/guest/rail_faults.py OUT ratio         scripts/bench_rails.py on their rail 0; OUT/ratio.txt
 
 Two kernels, joined by three socket networks of QEMU: one to agree over, and a rail on each of two others. What a rail
 carries really crosses between the guests (`wire` proves it: with all of RoCE dropped nothing arrives). The emulator
@@ -80,11 +79,7 @@ def main(words: Sequence[str]) -> int:
     """Boot both guests and wait for them; or be what runs inside one."""
     if words[0] == "inside":
         number = int(words[1])
-        guest = Guest(number, Path(words[2]))
-        if words[3:] == ["ratio"]:
-            guest.compare()
-        else:
-            guest.play(words[3:])
+        Guest(number, Path(words[2])).play(words[3:])
         return 0
     out = Path(words[0]).resolve()
     out.mkdir(exist_ok=True)
@@ -159,15 +154,6 @@ class Guest:
             row = {"case": case.name, "node": self.number, "code": code, "seconds": round(took, 1), "said": said}
             with (self.out / f"rows{self.number}.jsonl").open("a") as rows:
                 rows.write(json.dumps(row) + "\n")
-
-    def compare(self) -> None:
-        """Measure beside ib_write_bw."""
-        words = ["rxe0", "--gid-index", "1", "--sizes", "1M,4M", "--volume", "16M", "--rounds", "9"]
-        words += ["--call", "10.0.0.1"] if self.number else []
-        with (self.out / ("ratio.txt" if self.number else "ratio.other.txt")).open("wb") as log:
-            variables = {**os.environ, "NCCLPROBE_TOKEN": TOKEN, "PYTHONDONTWRITEBYTECODE": "1"}
-            run = [sys.executable, str(ROOT / "scripts" / "bench_rails.py"), *words]
-            subprocess.run(run, stdout=log, stderr=log, env=variables, timeout=ALL_S)
 
     def with_names(self, line: str) -> str:
         """Return a shell line in which the names of this guest's cards stand."""

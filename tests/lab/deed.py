@@ -1,7 +1,7 @@
 """The doctor's word against the deed: right after it, on the same hosts, the job initialises and reduces 4 MiB.
 
-The job is torch's gloo, and where a row has GPUs NVIDIA's NCCL, if scripts/nccl_on_cpu.py built it. What dies, or has
-not ended within a minute, may not be called Ready; a healthy lab is Ready and ends well.
+The job is torch's gloo; rows with GPUs are not played. What dies, or has not ended within a minute, may not be called
+Ready; a healthy lab is Ready and ends well.
 """
 
 import datetime
@@ -12,7 +12,6 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
-from pathlib import Path
 
 from ncclprobe.model.values import Struct
 
@@ -23,10 +22,6 @@ from .matrix_deed import NEW
 from .matrix_healthy import HEALTHY
 from .matrix_table import ROWS
 from .processes import Completed, LabError, Running
-
-sys.path.append(str(Path(__file__).resolve().parents[2] / "scripts"))
-
-from on_cpu import build, machine
 
 BOUND_S, IMPORT_S = 60, 120.0
 COUNT = 1 << 20
@@ -72,7 +67,7 @@ def play(row: Row, count: int, healthy: bool = False) -> Deed:
         outcome = run.examine(setup, row)
         jobs = _start(setup)
         if jobs is None:
-            well, words = None, "NCCL is not built here: scripts/nccl_on_cpu.py"
+            well, words = None, "there is no GPU"
         else:
             with suppress(LabError):  # whom a fault strikes while it connects may be through before
                 for hook in setup.after:
@@ -95,11 +90,10 @@ def ready(outcome: Outcome) -> bool:
 
 def _start(setup: Setup) -> dict[str, Running] | None:
     """One rank on every host that takes part; None where this job cannot be played here."""
-    lib = build.cached(build.RELEASES[0]) if setup.gpus else None
-    if setup.gpus and lib is None:
+    if setup.gpus:
         return None
     present = [host for host in setup.lab.hosts if host.name not in setup.absent]
-    commands = {host.name: _nccl(setup, host, lib / "lib") if lib else _gloo(setup, host) for host in present}
+    commands = {host.name: _gloo(setup, host) for host in present}
     return {name: setup.lab[name].start(*command) for name, command in commands.items()}
 
 
@@ -111,13 +105,6 @@ def _rank(setup: Setup, host: Host) -> dict[str, str]:
 
 def _gloo(setup: Setup, host: Host) -> tuple[list[str], dict[str, str]]:
     return [sys.executable, "-c", GLOO], _rank(setup, host)
-
-
-def _nccl(setup: Setup, host: Host, lib: Path) -> tuple[list[str], dict[str, str]]:
-    own = {name: value for name, value in host.env.items() if name != "LD_LIBRARY_PATH"}
-    env = {**machine.FAST, **machine.variables(lib, host.folder, 2, host.number), **own, **_rank(setup, host)}
-    script, meet = build.SOURCES / "rank.py", setup.lab.folder / "id"
-    return ["timeout", str(BOUND_S), sys.executable, str(script), str(meet), f"all_reduce:{COUNT}"], env
 
 
 def _end(jobs: Mapping[str, Running]) -> tuple[bool, str]:
@@ -172,7 +159,7 @@ def page(deeds: Sequence[Deed], version: str) -> str:
         "# The doctor's word and the deed\n",
         f"ncclprobe {version}, {datetime.datetime.now(datetime.timezone.utc):%Y-%m-%d}, {run.machine()}. Written by "
         "`scripts/lab deed --write PATH`. On the hosts of each row, right after the doctor, a job initialises and "
-        "reduces 4 MiB: torch's gloo, and NCCL where the row has GPUs. Dead: a rank failed, or had not ended in "
+        "reduces 4 MiB: torch's gloo, unless the row has GPUs. Dead: a rank failed, or had not ended in "
         f"{BOUND_S} s.\n",
         f"{len(known)} of {len(deeds)} rows were played to the deed. "
         f"{sum(not each.well for each in known)} jobs died. **{len(odd)} rows disagree**: called Ready and dead, or "

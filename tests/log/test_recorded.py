@@ -1,6 +1,6 @@
 """Real jobs that failed in the lab, with the cause that they have by construction: what is named of each.
 
-``scripts/record_failures.py`` recorded them; reports/explain.md has the tables.
+They were recorded in the lab (tests/data/failures).
 """
 
 import json

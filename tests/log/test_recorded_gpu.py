@@ -4,20 +4,16 @@
 """
 
 import json
-import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from ncclprobe.commands import explain
+from tests.recorded_jobs import read
 
 ROOT = Path(__file__).resolve().parents[2]
-sys.path[:0] = [str(ROOT / "scripts")]
-
-from failures import nccl
-
-JOBS = nccl.read(ROOT / "tests/data/gpu/h100-2.28.9.jsonl.gz")
+JOBS = read(ROOT / "tests/data/gpu/h100-2.28.9.jsonl.gz")
 UNNOTICED = {"healthy", "other-size", "other-dtype"}
 """Well, or well as far as anything tells: NCCL compares neither sizes nor types, and all ranks exited with 0."""
 SILENT = {"other-algorithm"}

@@ -1,24 +1,20 @@
 """What is named of failures of NCCL alone: its own library on a processor, of several releases, recorded.
 
-``scripts/record_failures.py --releases`` recorded them; reports/explain-nccl.md has what was named at first sight.
+They were recorded from ranks of NCCL's published releases before 2026-11; nothing here can make them again.
 """
 
 import json
-import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from ncclprobe.commands import explain
+from tests.log.nccl_values import VALUES, Value
+from tests.recorded_jobs import read
 
-ROOT = Path(__file__).resolve().parents[2]
-sys.path[:0] = [str(ROOT / "scripts")]
-
-from failures import nccl
-from failures.nccl_cases import VALUES, Value
-
-RECORDED = {path.name.removesuffix(".jsonl.gz"): nccl.read(path) for path in sorted(nccl.RECORDED.glob("*.jsonl.gz"))}
+FOLDER = Path(__file__).resolve().parents[1] / "data" / "nccl_failures"
+RECORDED = {path.name.removesuffix(".jsonl.gz"): read(path) for path in sorted(FOLDER.glob("*.jsonl.gz"))}
 CASES = [(release, name) for release, rows in RECORDED.items() for name in rows if not name.startswith("value ")]
 OPEN = {"differs-cumem-enable", "differs-shm-disable", "differs-net-2-hosts", "mtu-black-hole", "20-other-type"}
 """Another cause is named, whose words NCCL writes: a setting that one rank alone has leaves no line on the others that

@@ -177,17 +177,6 @@ def test_a_rehearsal_is_never_taken_for_the_real_hour(played: tuple[Path, Any]) 
     assert "holds a rehearsal" in done.stderr
 
 
-def test_a_rehearsal_on_a_processor_plays_as_a_real_hour_does_and_says_what_was_replaced(
-    played: tuple[Path, Any], tmp_path: Path
-) -> None:
-    done = hour(tmp_path / "out", "--on-cpu", "--stage", "3", program=played[0].parent / "driver.py")
-    assert done.returncode == 0, done.stderr
-    text = (tmp_path / "out" / "summary.md").read_text()
-    assert "rehearsed with NCCL and torch's CUDA build on a processor" in text
-    assert "by tests/cuda_stand_in: no time or rate means anything" in text
-    assert "holds a rehearsal" in hour(tmp_path / "out", program=played[0].parent / "driver.py").stderr
-
-
 @pytest.mark.parametrize("numbers", ["9", "x", "1,9", ""])
 def test_a_stage_that_does_not_exist_is_refused(tmp_path: Path, numbers: str) -> None:
     done = hour(tmp_path / "out", "--stage", numbers)

@@ -154,3 +154,17 @@ TOPOLOGIES = (
     Topology("l40s-2-3-nodes", 89, 2, "spr", below=0, pcie=4, product=_L40S, nodes=3, nics=2, nic_gbps=100),
     Topology("t4-2-2-nodes", 75, 2, "skl", below=0, pcie=3, product=_T4, nodes=2, nics=1, nic_gbps=100, gdr=False),
 )
+
+_P2P = ({"NCCL_P2P_LEVEL": "PXB"}, {"NCCL_P2P_LEVEL": "SYS"}, {"NCCL_P2P_DISABLE": "1"})
+_TREE = {"NCCL_ALGO": "allreduce:Tree", "NCCL_PROTO": "^LL128"}
+_NVLS = {"NCCL_NVLS_ENABLE": "2"}
+_HOPPER = 90
+
+
+def settings_of(each: Topology) -> list[dict[str, str]]:
+    """With which settings a machine is played: those of P2P where NVLink does not join all GPUs of the only node."""
+    switched = -1 in each.links(0, each.gpus)
+    joined = switched or len(each.links(0, each.gpus)) >= each.gpus - 1
+    alone = each.nodes == 1
+    nvls = [_NVLS] if switched and each.sm >= _HOPPER and each.gpus > 1 else []
+    return [{}, *(_P2P if alone and not joined else ()), *([_TREE] if alone and each.gpus <= 4 else []), *nvls]

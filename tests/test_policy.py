@@ -1,0 +1,86 @@
+"""The repository holds our own code: nothing in it clones, builds or reads the sources of another project."""
+
+import re
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parent.parent
+FOLDERS = ("scripts", "tests", "docs", ".ci")
+_TEXT = {"", ".py", ".sh", ".md", ".toml", ".cfg", ".txt", ".yml", ".yaml", ".c", ".cc", ".h", ".def", ".mk", ".html"}
+_CLONE = re.compile(r"\bgit[ \",']{1,6}(?:clone|submodule)\b")
+_COMMAND = re.compile(
+    r"(?:^|[\s\"'`$(\[])(?:make|cmake|ninja|nvcc|g\+\+|gcc|cc|clang)"
+    r"(?: -[a-zA-Z]|[\"'], ?(?:[\"']-|str\(|\*|source\b|path\b|name\b))"
+)
+_SOURCES = re.compile(
+    r"(?<![\w/])(?:nccl|nccl-tests|pytorch|gloo|aws-ofi-nccl|cuda-samples|nvbandwidth)/(?:src|csrc|build|torch/csrc)/[\w/]"
+    r"|--nccl-tests-src"
+)
+OWN = {
+    "tests/test_policy.py": "the expressions of this test",
+    "scripts/gpu_stages/standins.py": "tests/fake_nvml.c and tests/fake_nccl.c",
+    "tests/fake_nvml.py": "tests/fake_nvml.c",
+    "tests/fake_verbs.py": "tests/fake_verbs.c and tests/fake_cuda.c",
+    "tests/guest/run": "tests/fake_nvml.c",
+    "tests/lab/run.py": "tests/fake_nvml.c",
+    "tests/probes/test_nccl_library.py": "a library of one function, written by the test",
+    "tests/probes/test_verbs_abi.py": "a program that prints offsets, written by the test",
+    "tests/test_elf.py": "libraries of one function, written by the test",
+}
+"""Files that compile our own stand-ins, or speak of what is forbidden, and why."""
+
+
+def lines() -> Iterator[tuple[str, int, str]]:
+    """Yield each line of text of the folders with its place; recordings under tests/data are not recipes."""
+    for path in sorted(path for top in FOLDERS for path in (ROOT / top).rglob("*")):
+        name = path.relative_to(ROOT).as_posix()
+        if not path.is_file() or path.suffix not in _TEXT or name.startswith("tests/data/") or "__pycache__" in name:
+            continue
+        text = path.read_text(encoding="utf-8", errors="replace")
+        yield from ((name, number, line) for number, line in enumerate(text.splitlines(), 1))
+
+
+@pytest.fixture(scope="module")
+def read() -> list[tuple[str, int, str]]:
+    found = [*lines()]
+    assert len(found) > 50_000, "the folders were not read"
+    return found
+
+
+def found(read: list[tuple[str, int, str]], what: re.Pattern[str]) -> list[str]:
+    return [f"{name}:{number}: {line.strip()}" for name, number, line in read if name not in OWN and what.search(line)]
+
+
+def test_nothing_clones_the_sources_of_another_project(read: list[tuple[str, int, str]]) -> None:
+    assert not found(read, _CLONE)
+
+
+def test_no_compiler_runs_but_over_our_own_stand_ins(read: list[tuple[str, int, str]]) -> None:
+    assert not found(read, _COMMAND)
+
+
+def test_no_path_of_a_foreign_source_tree_is_written(read: list[tuple[str, int, str]]) -> None:
+    assert not found(read, _SOURCES)
+
+
+def test_who_may_compile_exists_and_names_a_source_of_ours() -> None:
+    missing = [name for name in OWN if not (ROOT / name).exists()]
+    assert not missing
+    sources = re.findall(r"tests/\w+\.c\b", " ".join(OWN.values()))
+    assert [each for each in sources if not (ROOT / each).exists()] == []
+
+
+def test_what_is_forbidden_is_seen() -> None:
+    clones = ("git clone https://example.org/x", '["git", "clone", url]')
+    builds = ("make -j8", "cmake -B build", '["g++", "-O2", name]', "nvcc -o x x.cu", "gcc -shared x.c")
+    missed = [text for text in clones if not _CLONE.search(text)]
+    missed += [text for text in builds if not _COMMAND.search(text)]
+    missed += [text for text in ("cp nccl/src/init.cc .", "--nccl-tests-src DIR") if not _SOURCES.search(text)]
+    assert not missed
+
+
+def test_ordinary_sentences_are_not_taken_for_commands() -> None:
+    said = ("to make it fast", "it can make, say, two", "cc: the team")
+    assert not [text for text in said if _CLONE.search(text) or _COMMAND.search(text)]
