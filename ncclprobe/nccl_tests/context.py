@@ -11,10 +11,15 @@ _ASSIGNED = re.compile(
 )
 _GIVEN = re.compile(r"(?:^|\s)(?:-x|-e|--env|-env|-genv|env|export|declare -x)[\s=]*[\"']?$|--export[= ]\S*,?$")
 _PROMPT = re.compile(r"^(?:[+$>]+\s*|#\s*\$\s*)?")
+_ASSIGNMENTS = re.compile(r"(?:[A-Z_][A-Z0-9_]{0,64}=\S{0,256}\s+)*\s*")
+"""Of other programs' variables, before a command that they are set for."""
+_OFI = re.compile(r"NET/OFI .{0,80}\bis efa.{0,40}\(found (\d{1,3}) nics\)")
 _STARTED = re.compile(r"\b(?:mpirun|mpiexec|orterun|srun)\b.{0,2000}?\s(?:-np|-n|--np|--ntasks)[ =](\d{1,6})(?=\s|$)")
 _VERBS = re.compile(r"NET/IB : Using((?: \[\d{1,3}\][\w.-]{1,40}:\d{1,2}/[A-Za-z]{2,6}){1,64})")
 _PORT = re.compile(r"\[\d{1,3}\]([\w.-]{1,40}):\d{1,2}/([A-Za-z]{2,6})")
 _NETWORK = re.compile(r"NCCL INFO (?:Using network|Assigned NET plugin) (.{1,40})")
+_EFA_OF_100 = 4
+"""So many EFA devices have 100 Gb/s each; a node with more of them has devices of several rates."""
 _ERRORS = (
     re.compile(r"\bTest (?:NCCL|CUDA) failure \S"),
     re.compile(r"\bNCCL WARN (?:Cuda failure|Call to|NET/|.{0,40}(?:failed|error|invalid|mismatch))", re.IGNORECASE),
@@ -50,6 +55,8 @@ class Context(Struct):
             each = _PORT.findall(ports[1])
             self.nics = tuple(dict.fromkeys(name for name, _ in each))
             self.network = "roce" if all(layer.lower() == "roce" for _, layer in each) else "ib"
+        if (found := _OFI.search(line)) and int(found[1]) <= _EFA_OF_100:
+            self.network, self.nics = "efa", tuple(map(str, range(int(found[1]))))
         if named := _NETWORK.search(line):
             self.network = _network(named[1]) or self.network
         self._failed(line)
@@ -87,7 +94,7 @@ def assigned(line: str) -> Mapping[str, str]:
     for each in _ASSIGNED.finditer(text):
         before = text[: each.start()]
         chained = end >= 0 and not text[end : each.start()].strip(" ,\t")
-        first = not _PROMPT.sub("", before, count=1).strip()
+        first = bool(_ASSIGNMENTS.fullmatch(_PROMPT.sub("", before, count=1)))
         if chained or first or _GIVEN.search(before):
             found[each[1]] = each[2].strip("\"'")
             end = each.end()

@@ -171,6 +171,7 @@ SETTINGS = {
     "mpirun -np 2 -x NCCL_IB_DISABLE=1 -x NCCL_SOCKET_IFNAME=eth0 ./all_reduce_perf": True,
     "export NCCL_IB_DISABLE=1": True,
     "$ NCCL_DEBUG=INFO NCCL_IB_DISABLE=1 ./all_reduce_perf -g 1": True,
+    "CUDA_VISIBLE_DEVICES=0,1 NCCL_IB_DISABLE=1 ./all_reduce_perf -g 1": True,
     "srun --export=ALL,NCCL_DEBUG=INFO,NCCL_IB_DISABLE=1 ./all_reduce_perf": True,
     "docker run -e NCCL_IB_DISABLE='1' image": True,
     "a:12:12 [0] NCCL INFO NCCL_IB_DISABLE set by environment to 1.": True,
