@@ -18,6 +18,7 @@ from typing import NamedTuple
 
 from ncclprobe.logs import messages
 from ncclprobe.logs.job_log import ENDINGS, SUMMARY, TALK, JobLog, LogEvent, LogStream
+from ncclprobe.logs.layers import PROGRAM, layer_of
 from ncclprobe.logs.ranks import of_launcher
 from ncclprobe.logs.texts import ENDS, ERROR, WORDS, bar_of, begins_anew, counted, form_of_failure
 from ncclprobe.model.causes import Answer, Cause, Consequence, JobOutcome, When
@@ -452,14 +453,18 @@ def with_the_unknown_line(
     consequences = [
         Consequence(cause.id, cause.message, cause.ranks, cause.nodes, cause.evidence[:1]) for cause in followed
     ]
+    layer = layer_of(line)
+    who, remedy = ("this line", "") if layer is PROGRAM else (f"this line of {layer.title}", layer.look)
     likely = Cause(
         code="unknown",
         id="log.unexplained",
         confidence="unknown",
-        message=f"this line most likely says why; ncclprobe does not know its meaning{_origin(line)}",
+        message=f"{who} most likely says why; ncclprobe does not know its meaning{_origin(line)}",
         ranks=() if line.rank is None else (line.rank,),
         nodes=(line.host,) if line.host else (),
         evidence=(log.evidence(line),),
+        remedy=f"look at {remedy}" if remedy else "",
+        collect=(f"start again with {layer.switch}",) if layer.switch and "NCCL_DEBUG" not in layer.switch else (),
         consequences=(*consequences, *(each for cause in followed for each in cause.consequences)),
     )
     likely = _by_its_words(likely, last_words(line, ended=bool(failing) or _ended_badly(log, line)))

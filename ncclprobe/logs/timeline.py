@@ -43,8 +43,9 @@ def with_next_steps(found: Sequence[Cause], log: JobLog | None, *, records: bool
     """
     steps = tuple(_steps(found, log, records))
     return tuple(
-        replace(each, collect=(*_of_suspects(each.suspects, log), *(() if each.confidence == "named" else steps)))
+        replace(each, collect=(*_of_suspects(each.suspects, log), *(() if named else each.collect + steps)))
         for each in found
+        for named in [each.confidence == "named"]
     )
 
 
@@ -80,8 +81,9 @@ def _steps(found: Sequence[Cause], log: JobLog | None, records: bool) -> Iterato
         yield f"explain the logs of {fold_ranks(missing)} too: what they said last is not known"
     if not records and any(_waited(each) for each in found):
         yield RECORDS
-    if not any(event.level == "INFO" and event.pid is not None for event in log.events):
-        yield INFO
+    informed = any(event.level == "INFO" and event.pid is not None for event in log.events)
+    if not informed and any("NCCL" in event.text or (event.host and event.pid) for event in log.events):
+        yield INFO  # in the log of a program that never came to NCCL this would show nothing
     hosts = [host for host in dict.fromkeys(event.host for event in log.events) if host]
     on = f" on {fold(hosts)}" if 0 < len(hosts) <= _MOST_NAMED else " on every host"
     yield f"explain the kernel's log too: `journalctl -k --since -1d > kernel.$(hostname).log`{on}, as root"

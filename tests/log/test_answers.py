@@ -37,3 +37,20 @@ def test_a_log_that_proves_success_has_no_conditional_answer(tmp_path: Path) -> 
     report = explained(tmp_path, ended)
     assert (report["outcome"], report["answers"], report["causes"]) == ("ended-well", [], [])
     assert explained(tmp_path, ended, "--slow", "--exit-code")["exit_code"] == 4
+
+
+def test_a_line_of_another_layer_brings_the_next_step_of_that_layer_and_not_of_nccl(tmp_path: Path) -> None:
+    """Who looks after a step of Slurm, or after UCX, is not helped by NCCL's lines."""
+    rows = {
+        "slurmstepd: error: frob of the step went odd\n": "the scheduler",
+        "[1700000000.1] [n0:7 :0] ib_frob.c:12 UCX  ERROR uct_frob() failed: odd\n": "UCX",
+    }
+    wrong = []
+    for line, layer in rows.items():
+        cause = explained(tmp_path, f"starting\n{line}", "--failed")["causes"][0]
+        steps_of_nccl = [each for each in cause["collect"] if "NCCL_DEBUG=" in each]
+        if layer not in cause["message"] or not cause["remedy"].startswith("look at") or steps_of_nccl:
+            wrong.append((line, cause))
+    assert wrong == []
+    cause = explained(tmp_path, "n0:7:9 [0] frob.cc:9 NCCL WARN Frob of 7 went odd\n", "--failed")["causes"][0]
+    assert [each for each in cause["collect"] if "NCCL_DEBUG=INFO" in each]
