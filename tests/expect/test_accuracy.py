@@ -172,15 +172,6 @@ def test_the_factors_that_ship_are_nearly_those_that_fit_the_published_runs_best
     assert losses[1] <= 1.03 * losses[0], "run scripts/accuracy.py --fit"
 
 
-def test_the_correction_helps_sources_that_it_was_not_fitted_to(accuracy: ModuleType, points: list[Any]) -> None:
-    fitting = accuracy.fitting
-    fits = fitting.Fits(points)
-    without = {source: fits.without(source) for source in {point.source for point in points}}
-    for places in (("nvlink",), ("nvls",), ("network",), ("network trees",)):
-        own = [point for point in points if point.place in places]
-        assert fitting.loss(own, lambda p: without[p.source].time_us(p)) < 0.8 * fitting.loss(own, fitting.plain_us)
-
-
 def test_no_row_reads_its_own_source_as_another(accuracy: ModuleType) -> None:
     from published import family  # found by scripts/accuracy.py
 
@@ -207,22 +198,6 @@ def test_documents_of_one_vendor_are_one_source_and_submitters_are_several(accur
     assert sources["mlcommons/training_results_v4.0: Oracle"] == sources["oracle-quickstart/oci-hpc"]
     assert sources["mlcommons/training_results_v5.0: Supermicro"] != sources["mlcommons/training_results_v4.0: Oracle"]
     assert sources["Oracle GB300 onboarding doc (BM.GPU.GB300.4)"] == sources["oracle-quickstart/oci-hpc"]
-
-
-def test_two_more_rows_of_one_machine_move_no_factor(accuracy: ModuleType) -> None:
-    """They moved the start of every call over NVLink from 10 to 16 us where the fit began at one place alone."""
-    found = accuracy.kept(PUBLISHED)
-    box = next(
-        r for r in found if r.system.gpu == "NVIDIA H100 80GB HBM3" and (r.shape.gpus, r.op) == ((8,), "all_reduce")
-    )
-    more = [
-        replace(
-            box, family="a/b#1", nbytes=nbytes, busbw_GBps=rate, time_us=None, healthy="yes", forced=None, nccl=None
-        )
-        for nbytes, rate in ((1 << 30, 470.0), (4 << 30, 480.0))
-    ]
-    before, after = (accuracy.fitting.fit(accuracy.held_out.points(rows)) for rows in (found, [*found, *more]))
-    assert before == after
 
 
 def test_the_page_of_sources_is_what_its_script_makes(accuracy: ModuleType) -> None:
