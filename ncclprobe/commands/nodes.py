@@ -6,10 +6,10 @@ import re
 import shlex
 import sys
 import time
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from ncclprobe.commands import arguments
 from ncclprobe.engine import diagnose
@@ -28,7 +28,6 @@ if TYPE_CHECKING:
     from ncclprobe.cluster.rails.lead import RailsWanted
     from ncclprobe.cluster.rails.plan import Budget
     from ncclprobe.cluster.rendezvous.token import Token
-    from ncclprobe.model.rails import RailOutcome, RailPort, RailTest
     from ncclprobe.report.progress import Waiting
 
 WAIT_S = 30.0
@@ -210,16 +209,10 @@ def rail_budget(options: argparse.Namespace) -> "Budget":
 
 
 def rails_wanted(options: argparse.Namespace) -> "RailsWanted":
-    """Return what is to be tried of rails, and with what: the verbs library, or fi_pingpong, in children; and this
-    machine's counters.
-    """
+    """Return what is to be tried of rails, with the verbs library in children, and this machine's counters."""
     from ncclprobe.cluster.rails.lead import RailsWanted
     from ncclprobe.host.live import LiveHost
-    from ncclprobe.probes.ping_pong import run_ping_pong
     from ncclprobe.probes.verbs.pair import run_rail
 
-    def run(port: "RailPort", test: "RailTest", **how: Any) -> "Awaitable[RailOutcome]":
-        return (run_ping_pong if port.transport == "efa" else run_rail)(port, test, **how)
-
     host = LiveHost((), lambda _name: False)
-    return RailsWanted(run, host, rail_budget(options), options.force, options.cross_rails)
+    return RailsWanted(run_rail, host, rail_budget(options), options.force, options.cross_rails)

@@ -16,7 +16,6 @@ from pathlib import PurePosixPath
 
 from ncclprobe.facts.environment import Environment
 from ncclprobe.facts.field import attempt, learn
-from ncclprobe.facts.infiniband import Fabric
 from ncclprobe.facts.loader import DEFAULT_FOLDERS, Elf, Loader, elf, libraries, steps, usr
 from ncclprobe.facts.software import NCCL, Mapped, Software, Torch
 from ncclprobe.host import Host
@@ -334,29 +333,3 @@ def _missing_symbols(host: Host, needer: str, path: str) -> list[str]:
     if isinstance(asked, Absent) or isinstance(offered, Absent):
         return []
     return sorted(set(map(str, asked)) - set(map(str, offered)))
-
-
-FOLDERS = ("/opt/amazon/efa/bin", "/usr/local/bin", "/usr/bin")
-"""Of Amazon's EFA installer, which comes with the provider; of one's own libfabric; of a distribution's."""
-
-
-class Libfabric(Struct, frozen=True):
-    """`ping_pong`: the path of fi_pingpong; empty: it is in none of the usual folders, or there is no device for it."""
-
-    ping_pong: str = ""
-
-
-@collector
-def libfabric(host: Host, fabric: Fabric) -> Libfabric:
-    """Look for the program, open to every user."""
-    if not any(port.link_layer == "Unknown" for port in fabric.ports):  # so the kernel shows EFA's
-        return Libfabric()
-    found = (path for folder in FOLDERS if _is_there(host, path := f"{folder}/fi_pingpong"))
-    return Libfabric(next(found, ""))
-
-
-def _is_there(host: Host, path: str) -> bool:
-    try:
-        return bool(json.loads(host.ask("access", path))["read"])
-    except Missing:
-        return False

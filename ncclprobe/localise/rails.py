@@ -150,7 +150,7 @@ class Tried(Struct, frozen=True):
         """Return the ways through which nothing came."""
         if not self.usable:
             return []
-        if any(failure.step == "connect" or self._failed_to_and_fro(failure) for _, failure in self.failures()):
+        if any(failure.step == "connect" for _, failure in self.failures()):
             return [*self.both]
         found: dict[Way, None] = {}
         for writer, reader, direction in self._writes():
@@ -161,16 +161,7 @@ class Tried(Struct, frozen=True):
 
     def _is_late(self, writer: Seen, reader: Seen, direction: RailDirection) -> bool:
         failed = _failure(writer, reader, direction) if self.usable else None
-        outcome = self.leads.outcome
-        small = outcome is not None and bool(outcome.half_round_trip_us)  # of late ones fi_pingpong tells no byte
-        return failed is not None and failed.kind == "late" and (_came(reader, direction) or (self._efa and small))
-
-    def _failed_to_and_fro(self, failure: RailFailure) -> bool:
-        return self._efa and failure.step == "write" and failure.kind != "late"
-
-    @property
-    def _efa(self) -> bool:
-        return any(each.outcome is not None and each.outcome.asked.transport == "efa" for each in self.seen)
+        return failed is not None and failed.kind == "late" and _came(reader, direction)
 
     def failures(self) -> list[tuple[End, RailFailure]]:
         """Return what failed at each end, without what it only heard of the other."""

@@ -28,9 +28,6 @@ RailDirection = Literal["out", "in", "both"]
 """Who writes, seen from the end that leads: it, the other end, both at once."""
 RailStepName = Literal["start", "open", "connect", "latency", "prepare", "write", "verify"]
 
-RailTransport = Literal["verbs", "efa"]
-"""With what an end is tried: reliable connections of the verbs library; libfabric's fi_pingpong over AWS's EFA, which
-has none."""
 RailFailureKind = Literal["completion", "refused", "hangs", "died", "late", "event", "missing", "peer", "channel"]
 
 
@@ -41,7 +38,6 @@ class RailPort(Struct, frozen=True, kw_only=True):
     as NCCL's do. `timeout` is the exponent of 4.096 µs × 2^timeout, after which a packet is sent again, `retry_count`
     how often: NCCL's own 20 and 7 tell a dead path only after half a minute and more. `service_level` and
     `traffic_class`: null: not set, which is 0. `gpu` is NVML's index of the GPU where `memory` is not the host's.
-    `program` is the path of fi_pingpong where `transport` is ``efa``; then only `device` counts, libfabric's domain.
     """
 
     device: str
@@ -59,8 +55,6 @@ class RailPort(Struct, frozen=True, kw_only=True):
     ece: bool = True
     memory: RailMemory = "host"
     gpu: int | None = None
-    transport: RailTransport = "verbs"
-    program: str = ""
 
 
 class RailTest(Struct, frozen=True, kw_only=True):
@@ -151,7 +145,6 @@ class RailFailure(Struct, frozen=True, kw_only=True):
 class RailStream(Struct, frozen=True, kw_only=True):
     """RDMA writes in one direction, as the end that writes saw them: from the first post to the last completion.
 
-    A ping-pong goes both ways in turn: each direction has half of its time then, and no chains.
     `chain_us` are the times between completions of whole chains, each `chain_bytes`: how steady it was. Polling is
     busy, so `work_s` tells how much of the time posting and handling completions took, without the polls that found
     nothing: where it nears `seconds`, the interpreter is what was measured, and not the rail.

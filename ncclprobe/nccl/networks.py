@@ -28,11 +28,10 @@ from ncclprobe.facts.interfaces import Interface, Interfaces
 from ncclprobe.facts.machine import Machine, System
 from ncclprobe.facts.nccl_conf import Settings
 from ncclprobe.facts.nvml import Gpus
-from ncclprobe.facts.plugins import FOLDERS, Libfabric, Linking, Plugin, Plugins
+from ncclprobe.facts.plugins import Linking, Plugin, Plugins
 from ncclprobe.facts.software import Software, Version, reaches
 from ncclprobe.model.errors import ParseError, Unlearned
 from ncclprobe.model.nccl_selection import Choices, HcaChoice, InterfaceChoice, NetworkChoice, Part
-from ncclprobe.model.rails import RailPort
 from ncclprobe.model.report import Setting
 from ncclprobe.model.snapshot import Absent
 from ncclprobe.model.values import Struct, grouped, replace
@@ -160,35 +159,6 @@ def over_kernel(settings: Settings) -> bool:
     """Return whether libfabric is told to use none but providers over the kernel's sockets: ``tcp;ofi_rxm``."""
     listed = {name for each in (settings.get("FI_PROVIDER") or "").split(",") for name in each.split(";") if name}
     return bool(listed) and listed <= _OF_THE_KERNEL
-
-
-def efa_rails(fabric: Fabric, settings: Settings, plugins: Plugins, libfabric: Libfabric) -> Part[RailPort]:
-    """Return EFA's active ports, where NCCL would use them through the plugin and fi_pingpong is there to try them."""
-    active = [port for port in efa_ports(fabric) if port.state == "ACTIVE"]
-    if why := _unused(settings, plugins) or ("" if active else "none is active"):
-        return Part((), f"no active port of InfiniBand or Ethernet, and its EFA devices NCCL does not use: {why}")
-    if not libfabric.ping_pong:
-        names, folders = ", ".join(port.device for port in active), ", ".join(FOLDERS)
-        return Part((), f"EFA ({names}) is not tested: libfabric's fi_pingpong, which it takes, is not in {folders}")
-    rails = (
-        RailPort(device=port.device, port=port.number, transport="efa", program=libfabric.ping_pong) for port in active
-    )
-    return Part(tuple(rails), f"EFA, through NCCL's OFI plugin, tried by {libfabric.ping_pong}")
-
-
-def _unused(settings: Settings, plugins: Plugins) -> str:
-    """Return why NCCL does not use EFA; empty: it does."""
-    network = settings.get("NCCL_NET")
-    against = {
-        "NCCL_NET_PLUGIN": settings.get("NCCL_NET_PLUGIN") == "none",
-        "NCCL_NET": bool(network) and _NETWORK not in (network or "").lower(),
-        "FI_PROVIDER": other_provider(settings),
-    }
-    for name, is_against in against.items():
-        if is_against:
-            return f"{name}={settings.get(name)}"
-    found = any(plugin.kind == "net" and plugin.flavour == "ofi" and plugin.reachable for plugin in plugins.all)
-    return "" if found or ofi_plugin_named(settings) else "the loader finds no OFI plugin"
 
 
 NAMES: Mapping[str, tuple[str, ...]] = {

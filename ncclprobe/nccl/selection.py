@@ -29,7 +29,6 @@ from ncclprobe.facts.nccl_conf import Settings
 from ncclprobe.facts.nvlink import NvLinks
 from ncclprobe.facts.nvml import Gpu, Gpus, PeerAccess
 from ncclprobe.facts.pci import Pci
-from ncclprobe.facts.plugins import Libfabric, Plugins
 from ncclprobe.facts.software import Version, reaches
 from ncclprobe.model.errors import ParseError, Unlearned
 from ncclprobe.model.nccl_selection import (
@@ -60,7 +59,7 @@ from ncclprobe.nccl.gpudirect import (
 )
 from ncclprobe.nccl.hcas import LAYERS, MAX_INTERFACES, Pick, Selection, fast, gbps, pick, select_by, wish
 from ncclprobe.nccl.interfaces import Choice, find_by, same_subnet
-from ncclprobe.nccl.networks import Choosing, Known, efa_ports, efa_rails, fast_nics, hca_choice, network, part, refused
+from ncclprobe.nccl.networks import Choosing, Known, efa_ports, fast_nics, hca_choice, network, part, refused
 from ncclprobe.nccl.paths import PathType, Topology, of_machine
 from ncclprobe.nccl.values import read_setting
 
@@ -281,8 +280,10 @@ def choose_rails(snapshot: Snapshot) -> Part[RailPort]:
 
 def _rails(known: Known) -> Part[RailPort]:
     taken = _taken(known)
-    if not taken and efa_ports(known.need(Fabric)):
-        return efa_rails(known.need(Fabric), known.settings, known.need(Plugins), known.need(Libfabric))
+    efa = "" if taken else ", ".join(port.device for port in efa_ports(known.need(Fabric)))
+    if efa:
+        why = f"no active port of InfiniBand or Ethernet; EFA ({efa}) has no reliable connections, so it is not tested"
+        return Part((), why)
     return Part(rail_ports(taken, known.settings, known.version), _hcas(known).why)
 
 

@@ -1,2 +1,1 @@
-"""What is measured: with torch (the modules here), with the verbs library (``verbs/``) or with libfabric's own program
-(``ping_pong``); these two never load torch."""
+"""What is measured: with torch (the modules here), or with the verbs library (``verbs/``), which never loads torch."""

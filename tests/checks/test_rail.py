@@ -13,7 +13,6 @@ from ncclprobe.engine.judge import judge
 from ncclprobe.facts.nccl_conf import Settings
 from ncclprobe.facts.reach import RailRow, Rails
 from ncclprobe.localise.pairs.samples import End
-from ncclprobe.localise.rails import Seen, Tried
 from ncclprobe.model.findings import Status
 from ncclprobe.model.rails import RailFailure
 from ncclprobe.model.report import Setting
@@ -256,70 +255,8 @@ def test_ways_that_came_to_no_end_in_time_are_not_known_to_be_well() -> None:
     assert "carried data, but not all of it in time: n0 to n1 on rail 0" in verdict.why
 
 
-EFA = World(names(4), rails=4, efa=True)
-VERBS_ONLY = {"rail.gid", "rail.pkey", "rail.mtu", "rail.one-way", "rail.data", "rail.gpu"}
-
-
-def test_equal_rails_of_efa_are_well_and_what_a_ping_pong_does_not_tell_is_skipped() -> None:
-    rails = played(EFA)
-    found = verdicts(rails)
-    assert " 200 MiB each way" in rails.by_node["n0"].plan
-    assert "fi_pingpong" in rails.by_node["n0"].plan
-    assert not list(wrong(found))
-    assert {each.id for each in found.values() if each.status is Status.SKIP} == {*VERBS_ONLY, "rail.cross"}
-    assert {each.id for each in found.values() if each.status is Status.PASS} == found.keys() - VERBS_ONLY - {
-        "rail.cross"
-    }
-
-
-def test_of_efa_rails_that_are_equally_slow_nothing_is_said_for_only_peers_can_be_compared() -> None:
-    assert not list(wrong(verdicts(played(replace(EFA, rate_gbps=1.0)))))
-
-
-@each_row(
-    ("change", "check"),
-    [
-        ({"carries": only(BAD)}, "rail.dead"),
-        ({"carries": only(BAD, share=0.3)}, "rail.slow"),
-        ({"latency_us": {BAD: 90.0}}, "rail.latency"),
-    ],
-)
-def test_a_bad_rail_of_efa_is_named_alone(change: dict[str, Any], check: str) -> None:
-    found = verdicts(played(replace(EFA, **change)))
-    assert list(wrong(found)) == [(check, "n1 rail 2 (rdmap81s0:1)", ("n1",))]
-
-
-def test_large_messages_of_efa_that_come_to_no_end_are_late_where_small_ones_pass_and_dead_where_none_does() -> None:
-    tests = [row for _, each in rails_of(replace(EFA, nodes=names(2), rails=1)).items() for row in each.rows[:1]]
-    late = RailFailure(step="write", kind="late", text="fi_pingpong did not end within 5 s, and was killed")
-    ways = {False: [], True: []}
-    for small in ways:
-        lead, other = (row.outcome for row in sorted(tests, key=lambda row: not row.leads))
-        trips = lead.half_round_trip_us if small else ()
-        failures = tuple(replace(late, direction=way) for way in ("out", "in"))
-        lead = replace(lead, streams=(), half_round_trip_us=trips, failures=failures)
-        one = Tried(1, Seen(End("n0"), lead), Seen(End("n1"), replace(other, streams=())), 1, 0, 0.1)
-        ways[small] = [one.late(), one.dead()]
-    both = [(End("n0"), End("n1")), (End("n1"), End("n0"))]
-    assert ways == {True: [both, []], False: [[], both]}
-
-
-def test_an_error_on_a_path_of_efa_is_not_the_fault_of_the_end_that_saw_it() -> None:
-    lost = RailFailure(step="connect", kind="completion", text="cq_readerr: Unresponsive receiver")
-    fleet = replace(EFA, local={BAD: lost})
-    assert {each for each, _, _ in wrong(verdicts(rails_of(fleet)))} == {"rail.dead"}
-
-
-def test_a_dead_rail_of_efa_has_the_remedy_of_efa() -> None:
-    (finding,) = verdicts(played(replace(EFA, carries=only(BAD))))["rail.dead"].findings
-    assert "security group" in finding.remedy
-    assert "fi_pingpong did not end within 5 s" in finding.message
-    assert "GID" not in finding.evidence[0].source
-    assert finding.evidence[0].source.endswith("by /opt/amazon/efa/bin/fi_pingpong")
-
-
 def test_efa_devices_that_nothing_can_try_are_unknown_and_the_reason_says_what_is_missing() -> None:
-    why, without = "EFA (rdmap0s6) is not tested: libfabric's fi_pingpong is not in /usr/bin", replace(EFA, rails=0)
+    why, without = "EFA (rdmap0s6) has no reliable connections, so it is not tested", World(names(4), rails=0)
     found = verdicts(played(without, FakeNodes(without, why=why)))
     assert found["rail.untried"].status is Status.UNKNOWN
     assert why in found["rail.untried"].why
@@ -328,7 +265,7 @@ def test_efa_devices_that_nothing_can_try_are_unknown_and_the_reason_says_what_i
 
 def test_ends_that_never_met_are_unknown_and_not_well() -> None:
     refused = RailFailure(step="open", kind="channel", text="failed to connect: No route to host")
-    found = verdicts(rails_of(replace(EFA, local={BAD: refused})))
+    found = verdicts(rails_of(World(names(4), rails=4, local={BAD: refused})))
     assert not list(wrong(found))
     assert found["rail.untried"].status is Status.UNKNOWN
     assert "No route to host" in found["rail.untried"].why

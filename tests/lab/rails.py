@@ -3,7 +3,6 @@
 /sys/class and /dev of a host are replaced, in its own mount namespace, by folders in which its devices are added.
 """
 
-import shutil
 import sys
 import time
 from collections.abc import Mapping, Sequence
@@ -72,31 +71,6 @@ def give_rails(lab: Lab, library: Path, rails: Mapping[str, Sequence[Rail]]) -> 
         host.must("sh", "-c", MOUNT, "sh", str(root))
         words = [each.words(host) for each in rails[host.name]]
         host.env |= fake_verbs.environment(library, lab.folder, *words)
-
-
-PING_PONG = "/usr/bin/fi_pingpong"
-BY_TCP = """#!/bin/sh
-# EFA has no provider here: the same program over TCP, whose provider takes no domain. -p efa -e rdm -d DOMAIN …
-shift 6
-exec {real} -p tcp -e rdm "$@"
-"""
-
-
-def give_efa(lab: Lab) -> None:
-    """Give each host one device of EFA, fi_pingpong for it, and a plugin by which NCCL would use it."""
-    real, wrapper = lab.folder / "fi_pingpong", lab.folder / "by_tcp"
-    shutil.copy(PING_PONG, real)
-    wrapper.write_text(BY_TCP.format(real=real))
-    wrapper.chmod(0o755)
-    port = {"state": "4: ACTIVE", "phys_state": "5: LinkUp", "rate": "2.5 Gb/sec (1X)", "link_layer": "Unknown"}
-    for host in lab.hosts:
-        folder = host.folder / "rdma" / "class/infiniband/rdmap79s0/ports/1"
-        folder.mkdir(parents=True)
-        for name, text in port.items():
-            (folder / name).write_text(f"{text}\n")
-        host.must("sh", "-c", MOUNT, "sh", str(host.folder / "rdma"))
-        host.must("mount", "--bind", str(wrapper), PING_PONG)
-        host.env |= {"NCCL_NET_PLUGIN": "/opt/amazon/ofi-nccl/lib/libnccl-net.so"}
 
 
 def try_rails(lab: Lab, *options: str, timeout_s: float = 60.0) -> dict[str, Completed]:

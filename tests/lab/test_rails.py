@@ -1,6 +1,6 @@
 """`ncclprobe rails` between hosts, as a user starts it, above a verbs library of our own that really moves the bytes.
 
-One run with two faults and one over EFA: what crosses processes (children, the mesh's connections, captures) is shown
+One run with two faults: what crosses processes (children, the mesh's connections, captures) is shown
 here, and every fault by itself in tests/checks/test_rail.py and, between hosts, in reports/rails.md.
 """
 
@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from .hosts import Lab, why_not
-from .rails import FAULTS, PING_PONG, build, give_efa, give_rails, try_rails
+from .rails import FAULTS, build, give_rails, try_rails
 
 pytestmark = [pytest.mark.slow, pytest.mark.skipif(bool(why_not("gcc")), reason=why_not("gcc") or "-")]
 
@@ -46,16 +46,3 @@ def test_two_faults_of_two_nodes_are_named_and_told_again_from_the_captures(tmp_
         words = ["doctor", *sorted(map(str, kept.glob("*.jsonl"))), "--select", "rail.*", "--json", str(again)]
         assert lab["n0"].run([sys.executable, "-m", "ncclprobe", *words]).code == 4
         assert named(again) == expected
-
-
-@pytest.mark.skipif(not Path(PING_PONG).exists(), reason=f"{PING_PONG} is not there (scripts/lab_packages)")
-def test_efa_is_tried_by_the_program_that_the_facts_found() -> None:
-    with Lab(hosts=2) as lab:
-        give_efa(lab)
-        done = try_rails(lab, timeout_s=600.0)  # a step may take long on a busy machine, and is not waited for
-        report = json.loads((lab.folder / "report.json").read_text())
-        assert {name: each.code for name, each in done.items()} == {"n0": 0, "n1": 0}
-    assert {(way["src_end"], way["state"], way["src_choices"]) for way in report["rails"]} == {
-        (f"n{me} rail 0 (rdmap79s0:1)", "ok", f"n{me} rdmap79s0:1 by {PING_PONG}") for me in (0, 1)
-    }
-    assert all(way["GBps"] and way["latency_us"] for way in report["rails"])

@@ -9,13 +9,9 @@ from ncclprobe.facts.infiniband import Fabric, Gid, Port, RdmaDevice
 from ncclprobe.facts.nccl_conf import Settings
 from ncclprobe.facts.nvml import Gpus
 from ncclprobe.facts.pci import Pci
-from ncclprobe.facts.plugins import Libfabric, Plugin, Plugins
 from ncclprobe.facts.software import Software
-from ncclprobe.model.nccl_selection import Part
-from ncclprobe.model.rails import RailPort
 from ncclprobe.model.report import Setting
 from ncclprobe.model.snapshot import Snapshot
-from ncclprobe.model.values import replace
 from ncclprobe.nccl.selection import choose_rails, crossing, default_timeout, rail_ports
 from tests.checks.cases.ib import nccl
 from tests.each_row import each_row
@@ -86,57 +82,17 @@ def test_rails_are_the_ports_that_nccl_takes_in_its_order() -> None:
 
 
 EFA = RdmaDevice("rdmap0s6", (Port("rdmap0s6", 1, "ACTIVE", "LinkUp", IB.rate, link_layer="Unknown"),))
-EFA_DOWN = replace(EFA, ports=(replace(EFA.ports[0], state="DOWN"),))
-OFI = Plugins((Plugin("/opt/amazon/ofi-nccl/lib/libnccl-net.so", "net", "ofi", reachable=True),))
-PING_PONG = Libfabric("/opt/amazon/efa/bin/fi_pingpong")
 
 
-def on_aws(
-    *given: Settings, plugins: Plugins = OFI, program: Libfabric = PING_PONG, devices: tuple[RdmaDevice, ...] = (EFA,)
-) -> Part[RailPort]:
-    facts = node((*given, Settings())[0], *devices).facts
-    return choose_rails(Snapshot("n0", {**facts, Plugins: plugins, Libfabric: program}))
-
-
-@pytest.mark.parametrize(
-    ("given", "plugins"),
-    [
-        (Settings(), OFI),
-        (having("NCCL_NET", "AWS Libfabric"), OFI),
-        (having("FI_PROVIDER", "efa"), OFI),
-        (having("NCCL_NET_PLUGIN", "/opt/ofi/libnccl-net.so"), Plugins()),
-    ],
-)
-def test_efa_that_nccl_reaches_through_its_plugin_is_tried_by_libfabrics_program(
-    given: Settings, plugins: Plugins
-) -> None:
-    (port,) = on_aws(given, plugins=plugins).chosen or ()
-    assert (port.device, port.transport, port.program) == ("rdmap0s6", "efa", PING_PONG.ping_pong)
-
-
-@each_row(
-    ("found", "why"),
-    [
-        (on_aws(program=Libfabric()), "EFA (rdmap0s6) is not tested: libfabric's fi_pingpong"),
-        (on_aws(plugins=Plugins()), "the loader finds no OFI plugin"),
-        (on_aws(having("NCCL_NET", "Socket")), "NCCL_NET=Socket"),
-        (on_aws(having("NCCL_NET_PLUGIN", "none")), "NCCL_NET_PLUGIN=none"),
-        (on_aws(having("FI_PROVIDER", "tcp")), "FI_PROVIDER=tcp"),
-        (on_aws(devices=(EFA_DOWN,)), "none is active"),
-    ],
-)
-def test_an_efa_device_that_cannot_be_tried_is_no_rail_and_the_reason_says_so(found: Part[RailPort], why: str) -> None:
+def test_an_efa_device_is_not_tried_and_the_reason_says_so() -> None:
+    found = choose_rails(node(Settings(), EFA))
     assert found.chosen == ()
-    assert why in found.why
-
-
-def test_without_the_facts_of_plugins_nothing_is_said_of_efa() -> None:
-    assert choose_rails(node(Settings(), EFA)).chosen is None
+    assert "EFA (rdmap0s6) has no reliable connections" in found.why
 
 
 def test_ports_that_nccl_takes_itself_come_before_efa() -> None:
-    (port,) = on_aws(devices=(EFA, RdmaDevice("mlx5_1", (IB,), pci="0000:10:00.0"))).chosen or ()
-    assert (port.device, port.transport) == ("mlx5_1", "verbs")
+    (port,) = choose_rails(node(Settings(), EFA, RdmaDevice("mlx5_1", (IB,), pci="0000:10:00.0"))).chosen or ()
+    assert port.device == "mlx5_1"
 
 
 @pytest.mark.parametrize(

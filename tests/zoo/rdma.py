@@ -96,7 +96,6 @@ def _port(here: Answers, nic: Nic, number: int) -> None:
         for name in ("rx_bytes", "rx_drops", "rx_pkts", "tx_bytes", "tx_pkts"):
             here.write(f"{folder}/hw_counters/{name}", "0")
         here.write(f"{folder}/hw_counters/lifespan", "12")
-        here.write("/opt/amazon/efa/bin/fi_pingpong", "")  # of Amazon's EFA installer (ofiwg/libfabric#5689)
         return
     for name in _COUNTERS.split():
         here.write(f"{folder}/counters/{name}", "81234567890" if name in _TRAFFIC else "0")

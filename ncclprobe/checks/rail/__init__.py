@@ -18,13 +18,6 @@ def asked(rails: Every[Rails | Absent]) -> bool:
     return any(isinstance(each, Rails) for _, each in rails.items())
 
 
-@applies
-def connected(rails: Every[Rails | Absent]) -> bool:
-    """if rails were tried by connections of the verbs library."""
-    known = [each for _, each in rails.items() if isinstance(each, Rails)]
-    return any(not each.ports or each.ports[0].transport == "verbs" for each in known)
-
-
 def subject(each: Broken, rails: Every[Rails]) -> str:
     """Name what is bad: ``n3 rail 1 (mlx5_1:1)``, ``n3``, ``n0 rail 1 -> n3 rail 1``."""
     suspect, numbers = each.suspect, each.rails
@@ -74,8 +67,6 @@ def choices(seen: Seen) -> str:
         return f"{seen.end.node}: not told"
     asked, own = outcome.asked, outcome.own
     where = f"{seen.end.node} {asked.device}:{asked.port}"
-    if asked.transport == "efa":
-        return f"{where} by {asked.program}"
     told = f"SL {asked.service_level or 0}, TC {asked.traffic_class or 0}, {asked.queue_pairs} QP"
     if own is None:
         return f"{where} GID {asked.gid_index}, P_Key index {asked.pkey_index}, {told}"

@@ -27,10 +27,7 @@ from ncclprobe.model.values import Struct, field, replace
 Carries = Callable[[End, End, bool], float]
 """From one end to another, with a GPU's memory or not: the share of the usual rate; 0: the way is dead."""
 RETRY = "transport retry counter exceeded: nothing acknowledged what was sent"
-NO_END = "fi_pingpong did not end within 5 s, and was killed"
-_PING_PONG = "/opt/amazon/efa/bin/fi_pingpong"
 _TEST = RailTest(message_bytes=1 << 20, messages=64, directions=("out", "in", "both"))
-_LARGE = 200 << 20
 
 
 def _all_well(src: End, dst: End, gpu: bool) -> float:
@@ -42,7 +39,6 @@ class World(Struct, frozen=True):
 
     `small_only`: ends to and from which small messages pass and large ones do not. `wrong`: bytes of what is written to
     an end that are wrong. `latency_us`: of the ends that are slower than USUAL_US. `gpus`: every rail has one near it.
-    `efa`: the ports are EFA's, tried by ping-pongs, which go both ways and tell no address.
     """
 
     nodes: tuple[str, ...] = ("n0", "n1", "n2")
@@ -56,13 +52,10 @@ class World(Struct, frozen=True):
     wrong: Mapping[End, int] = field(default_factory=dict)
     latency_us: Mapping[End, float] = field(default_factory=dict)
     gpus: bool = False
-    efa: bool = False
 
     def port(self, end: End, gpu: bool = False) -> RailPort:
         """Return what NCCL chooses at `end`."""
         port = RailPort(device=f"mlx5_{end.rail}", gid_index=3, queue_pairs=1, timeout=14)
-        if self.efa:
-            port = RailPort(device=f"rdmap{79 + end.rail}s0", transport="efa", program=_PING_PONG)
         port = replace(port, **self.ports.get(end, {}))
         return replace(port, memory="cuda-dmabuf", gpu=end.rail) if gpu else port
 
@@ -88,8 +81,6 @@ class World(Struct, frozen=True):
         if any(own):
             peer = RailFailure(step="open", kind="peer", text="the other end failed first")
             return tuple(replace(each, failures=(mine or peer,)) for each, mine in zip(asked, own, strict=True))  # type: ignore[return-value]
-        if self.efa:
-            return self._ping_pong(asked, ends)
         addresses = [self.address(end) for end in ends]
         told = zip(asked, addresses, addresses[::-1], strict=True)
         seen = [replace(each, own=own, peer=peer) for each, own, peer in told]
@@ -103,22 +94,6 @@ class World(Struct, frozen=True):
             for writer in {"out": (0,), "in": (1,), "both": (0, 1)}[direction]:
                 self._write(seen, ends, ways, test, writer, direction)
         return seen[0], seen[1]
-
-    def _ping_pong(self, asked: list[RailOutcome], ends: tuple[End, End]) -> tuple[RailOutcome, RailOutcome]:
-        """Return what both ends see of large messages that go to and fro: the leading one that they do not end."""
-        ways = [self.carries(one, other, False) for one, other in (ends, ends[::-1])]
-        if not all(ways):
-            late = RailFailure(step="connect", kind="late", text=NO_END)
-            told = RailFailure(step="connect", kind="peer", text=f"the other end: {NO_END}")
-            return replace(asked[0], failures=(late,)), replace(asked[1], failures=(told,))
-        us = max(self.latency_us.get(end, _USUAL_US) for end in ends)
-        rate = 2 / sum(1 / each for each in ways) * self.rate_gbps / 8 * _EFFICIENCY
-        seconds = _LARGE / rate / 1e9
-        sent = [
-            RailStream(direction=way, nbytes=_LARGE, seconds=seconds, chain_bytes=0, chain_us=(), work_s=0.0)
-            for way in ("out", "in")
-        ]
-        return replace(asked[0], half_round_trip_us=(us,), streams=(sent[0],)), replace(asked[1], streams=(sent[1],))
 
     def _write(
         self, seen: list[RailOutcome], ends: tuple[End, End], ways: list[float], test: RailTest, writer: int,

@@ -4,7 +4,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from ncclprobe.checks import NODE
-from ncclprobe.checks.rail import asked, both_ends, connected, name, named
+from ncclprobe.checks.rail import asked, both_ends, name, named
 from ncclprobe.checks.rail.fixtures import World, only, rails_of
 from ncclprobe.facts.infiniband import Fabric
 from ncclprobe.facts.pci import Pci
@@ -255,7 +255,7 @@ def _round_trips(found: list[Tried]) -> tuple[dict[Way, float], float]:
     bad=lambda: [(rails_of(World(wrong={_BAD: 64})),)],
     good=lambda: [(rails_of(World()),)],
     required=True,
-    applies=connected,
+    applies=asked,
 )
 def data(rails: Every[Rails]) -> Iterator[Finding]:
     """Wrong bytes arrive over a rail.

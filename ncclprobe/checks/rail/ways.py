@@ -9,7 +9,6 @@ from ncclprobe.checks.rail import (
     both_ends,
     certainty,
     choices,
-    connected,
     counted,
     name,
     named,
@@ -62,10 +61,9 @@ def untried(rails: Every[Rails]) -> Iterator[Finding]:
 
     Right: All rails that NCCL would take were tried.
     Why: a node without a port that NCCL's own transport takes drops the whole job to TCP sockets, or to a plugin that
-    is not tested here. AWS's EFA has no reliable connections: it is tried by libfabric's own fi_pingpong, where NCCL
-    would use it and the program is there.
-    Fix: see the checks ib.* of that node for the port; on EFA see env.efa, and install libfabric by Amazon's installer,
-    which brings /opt/amazon/efa/bin/fi_pingpong.
+    is not tested here. AWS's EFA has no reliable connections, so it is not tested either.
+    Fix: see the checks ib.* of that node for the port; on EFA see env.efa, and run `fi_pingpong -p efa -e rdm` between
+    two nodes.
     """
     for node, each in rails.items():
         if not each.ports and any(other.ports for _, other in rails.items()):
@@ -184,12 +182,6 @@ _NO_GID = RailFailure(step="open", kind="missing", text="the GID at index 5 is e
 _EMPTY = World(local={_BAD: _NO_GID})
 
 
-_EFA_FIX = (
-    "let the security group of both nodes allow all traffic from and to itself, in and out, for EFA's packets have no "
-    "ports; both nodes must be in one subnet of one availability zone; then `fi_pingpong -p efa -e rdm` between the two"
-)
-
-
 @check(
     bad=lambda: [(rails_of(_HANGS),)],
     good=lambda: [(rails_of(_EMPTY),)],
@@ -241,7 +233,7 @@ def _unusable(
     bad=lambda: [(rails_of(_GID), _SET)],
     good=lambda: [(rails_of(_DEAD), _SET)],
     required=True,
-    applies=connected,
+    applies=asked,
 )
 def gid(rails: Every[Rails], settings: Every[Settings | Absent]) -> Iterator[Finding]:
     """The GIDs that NCCL chooses on two ends cannot reach each other.
@@ -300,7 +292,7 @@ def _other_gid(node: str, devices: Sequence[str], setting: str) -> str:
     bad=lambda: [(rails_of(_PKEY),)],
     good=lambda: [(rails_of(_DEAD),)],
     required=True,
-    applies=connected,
+    applies=asked,
 )
 def pkey(rails: Every[Rails]) -> Iterator[Finding]:
     """The P_Keys of two ends do not let them talk.
@@ -320,7 +312,7 @@ def pkey(rails: Every[Rails]) -> Iterator[Finding]:
     bad=lambda: [(rails_of(_LARGE),)],
     good=lambda: [(rails_of(_DEAD),)],
     required=True,
-    applies=connected,
+    applies=asked,
 )
 def mtu(rails: Every[Rails]) -> Iterator[Finding]:
     """Small messages pass over a rail and large ones are lost.
@@ -359,7 +351,7 @@ def dead(rails: Every[Rails]) -> Iterator[Finding]:
             message = f"{passed}: {counted(each)} ways are dead; {each.tests[0].why}"
             own = each.suspect.at_one_node
             blame: Blame = "link" if own else "fabric"
-            yield _broken(each, rails, message, blame=blame, action="repair", remedy=_EFA_FIX if _by_efa(each) else "")
+            yield _broken(each, rails, message, blame=blame, action="repair")
     yield from _passing(tests(rails), rails)
 
 
@@ -383,7 +375,7 @@ def _passing(found: Sequence[Tried], rails: Every[Rails]) -> Iterator[Finding]:
     bad=lambda: [(rails_of(_ONE_WAY),)],
     good=lambda: [(rails_of(_DEAD),)],
     required=True,
-    applies=connected,
+    applies=asked,
 )
 def one_way(rails: Every[Rails]) -> Iterator[Finding]:
     """A rail passes data in one direction and not in the other.
@@ -411,10 +403,6 @@ def _told(each: Tried) -> list[RailAddress]:
 
 def _because(rails: Every[Rails], reason: Reason) -> Iterator[Broken]:
     yield from (each for each in broken(tests(rails)) if each.reason == reason)
-
-
-def _by_efa(each: Broken) -> bool:
-    return any(end.outcome is not None and end.outcome.asked.transport == "efa" for end in each.tests[0].seen)
 
 
 def _broken(each: Broken, rails: Every[Rails], message: str, **details: Any) -> Finding:

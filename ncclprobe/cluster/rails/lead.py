@@ -15,7 +15,6 @@ import msgspec
 from ncclprobe.cluster.mesh.plan import NCCL
 from ncclprobe.cluster.rails.node import RailEnds, RailJob, RailNode, RailsOrder, Runner
 from ncclprobe.cluster.rails.plan import (
-    PING_PONGS,
     Budget,
     Job,
     RailPlan,
@@ -46,10 +45,6 @@ GPU_ROUNDS = 3
 nodes each sits out one round."""
 _STEP_SHARE, _LEAST_S, _MOST_S = 1 / 24, 1.0, 30.0
 """Of the run's time, what one step of one test may take, within these bounds: 7.5 s of the usual 180 s."""
-_OF_EFA = (
-    "; EFA is tried by fi_pingpong, one message at a time: its rates compare rails, and are not what a port carries; "
-    "data is not compared"
-)
 BUSY = 0.02
 """Of its rate, what a port may carry before anything was tried: the other traffic would suffer, and so would we."""
 
@@ -146,10 +141,7 @@ class RailRun:
         crossing = self._wanted.cross or any(ends.cross for ends in self._ends.values())
         crossing = crossing or len({len(each) for each in rails.values()}) > 1
         plan = plan_rails(len(rails), max(map(len, rails.values())), fastest(rates), self._budget, cross=crossing)
-        by_efa = any(port.transport == "efa" for ends in self._ends.values() for port in ends.ports)
-        if by_efa:
-            plan = replace(plan, messages=min(plan.messages, PING_PONGS))
-        self._words = in_words(plan) + (_OF_EFA if by_efa else "")
+        self._words = in_words(plan)
         localise_slowness(rails, _Measure(self, plan, rails), count=plan.rounds, excluded=self._excluded)
 
     def _excluded(self, seen: Sequence[Result]) -> frozenset[End]:

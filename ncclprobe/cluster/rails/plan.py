@@ -28,8 +28,6 @@ _MOST_GBPS = 10_000.0
 """No port is faster, whatever a node says of its own."""
 MESSAGE_BYTES = 1 << 20
 _FEWEST_MESSAGES = 8
-PING_PONGS = 200
-"""Of fi_pingpong, so many messages each way: one is under way at a time, so that more of them say no more."""
 ROUND_TRIPS = 200
 _BOTH: tuple[RailDirection, ...] = ("out", "in", "both")
 _ONE_WAY: tuple[RailDirection, ...] = ("out", "in")
