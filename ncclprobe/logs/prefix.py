@@ -208,6 +208,8 @@ _WORKER = re.compile(
 _SRUN = re.compile(r"srun: error: (?P<host>[A-Za-z0-9][\w.-]{0,252}): (?=tasks? \d)")
 _LOST = re.compile(r"srun: error: (?=Node failure on (?P<host>[A-Za-z0-9][\w-]{0,252}))")
 _TESTED = re.compile(r"(?P<host>[A-Za-z0-9][\w.-]{0,252}): (?=Test (?:CUDA|NCCL|HIP) failure )")
+_PYXIS = re.compile(r"slurmstepd(?:-[\w.-]{1,253})?: error: pyxis: {2,8}(?:\[(?P<level>INFO|WARN|ERROR)\] )?(?=\S)")
+"""What enroot said, as pyxis repeats it."""
 _INDENTED = ("File ", "time ", "host ", "rank ", "exitcode ", "error_file", "traceback ")
 _RAY = re.compile(
     r"\((?:[^\s()]{1,128} )?(?:pid=(?P<pid>\d{1,10})|raylet|gcs_server|autoscaler[^()]{0,24})"
@@ -384,7 +386,7 @@ def _shorter(line: LogEvent, habit: Habit) -> LogEvent | None:
             line = _taken(line, found_after)
         return line
     for form in (_RANK, _LOGGER, _LAUNCH, _TORCHRUN, _MPIRUN, _PLACE, _CRI, _POD, _WORKER, _RAY, _KERNEL, _SRUN, _LOST,
-                 _TESTED, _OPENMPI, _BEFORE_2_3, _LIBFABRIC):  # fmt: skip
+                 _PYXIS, _TESTED, _OPENMPI, _BEFORE_2_3, _LIBFABRIC):  # fmt: skip
         if found_at := form.match(text):
             return _taken(line, found_at)
     if habit.ranks and (found_at := _BARE_RANK.match(text)):

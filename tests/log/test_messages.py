@@ -295,7 +295,7 @@ RAISED = 'Traceback (most recent call last):\n  File "/usr/lib/a.py", line 3, in
         (
             "[rank: 1] Child process with PID 4711 terminated with code 1. Forcefully terminating "
             "all other processes to avoid zombies\n",
-            ("rank-crashed",),
+            ("rank-crashed", "oom"),
         ),
         (
             f"{RAISED}ValueError: You set `devices=8` in Lightning, but the number of tasks per node "
@@ -340,7 +340,7 @@ RAISED = 'Traceback (most recent call last):\n  File "/usr/lib/a.py", line 3, in
             "The actor is dead because its worker process has died. Worker exit type: SYSTEM_ERROR "
             "Worker exit detail: Worker unexpectedly exits with a connection error code 2. End of "
             "file.\n",
-            ("rank-crashed",),
+            ("rank-crashed", "oom"),
         ),
         (
             f"{RAISED}RuntimeError: Version mismatch: The cluster was started with:\n    Ray: 2.40.0\n",

@@ -3,6 +3,7 @@
 import re
 from collections.abc import Iterator
 from itertools import islice
+from typing import Any
 
 from ncclprobe.checks.log import cause, consequence, said
 from ncclprobe.checks.log.lines import (
@@ -217,23 +218,42 @@ def _says_why(event: LogEvent) -> bool:
 def _how_ended(text: str) -> str:
     if "terminate called" in text:
         return "a process aborted on an exception of C++"
+    if (signal := _of_a_person(text)) is not None:
+        return f"a launcher ended its ranks after {_BY_A_PERSON[signal][0]}"
     return "a rank was ended by SIGTERM" if any(sign in text for sign in _OUTSIDE) else "a launcher saw a rank fail"
 
 
 _OUTSIDE = ("SIGTERM", "signal: 15", "Received 15 death", "SignalException")
-_SCHEDULER = ("DUE TO TIME LIMIT", "DUE TO PREEMPTION", "*** JOB ")
+_SCHEDULER = ("DUE TO TIME LIMIT", "DUE TO PREEMPTION", "*** JOB ", "*** STEP ")
+_BY_A_PERSON = {
+    1: ("SIGHUP", "the launcher got SIGHUP: the terminal or ssh session that had started it was closed"),
+    2: ("SIGINT", "the launcher got SIGINT: someone pressed Ctrl-C"),
+}
+_KEEP = (
+    "start it in tmux or screen, with `setsid`, or as a batch job; `nohup` alone does not keep torchrun, which handles "
+    "SIGHUP itself"
+)
+_SIGNALS = ("got signal: ", "death signal", "KeyboardInterrupt")
+_NOTICES = (
+    "being preempted", "Spot interruption notice", "spot interruption notice", "instance/preempted TRUE",
+    "The cluster is preempted", "instance-action: terminate", "PreemptScheduled", "TERMINATE_ON_HOST_MAINTENANCE",
+)  # fmt: skip
+"""How clouds, and those who start jobs there, say that they take a machine back."""
+_OF_NOBODY: dict[str, Any] = {"blame": "unknown", "action": "restart"}
 
 
 @cause(
     code="ended-from-outside",
-    signs=(*_SCHEDULER, "signal: 15", "Received 15 death"),
+    signs=(*_SCHEDULER, *_SIGNALS, *_NOTICES),
     echoes=("*",),
     bad=lambda: [
         "step 7 loss 2\nslurmstepd: error: *** JOB 7 ON n1 CANCELLED AT 2026-01-02T03:04:05 DUE TO TIME LIMIT ***"
     ],
     good=lambda: [
+        "srun: error: n1: task 0: Exited with exit code 1\n"
+        "slurmstepd: error: *** STEP 7.0 ON n1 CANCELLED AT 2026-01-02T03:04:05 ***",
         "[rank3]: Traceback (most recent call last):\n[rank3]: ValueError: no data\n"
-        "torch.distributed.elastic.multiprocessing.api.SignalException: Process 77 got signal: 15"
+        "torch.distributed.elastic.multiprocessing.api.SignalException: Process 77 got signal: 15",
     ],
 )
 def ended_from_outside(log: JobLog) -> Iterator[Finding]:
@@ -247,14 +267,39 @@ def ended_from_outside(log: JobLog) -> Iterator[Finding]:
     """
     if any(rank.init_started > rank.init_complete for rank in log.ranks.values()) or _failed_by_itself(log):
         return
-    for event in log.having(*_SCHEDULER, *_OUTSIDE):
-        if any(sign in event.text for sign in _SCHEDULER[:2]):
+    for event in log.having(*_NOTICES):
+        yield said(log, event, "the cloud takes this machine back", **_OF_NOBODY)
+    for event in log.having(*_SCHEDULER, *_OUTSIDE, *_SIGNALS):
+        signal = _of_a_person(event.text)
+        if signal is not None:
+            remedy = _KEEP if signal == 1 else ""
+            yield said(log, event, _BY_A_PERSON[signal][1], remedy=remedy, **_OF_NOBODY)
+        elif any(sign in event.text for sign in _SCHEDULER[:2]):
             why = "time limit" if _SCHEDULER[0] in event.text else "preemption"
             yield said(log, event, f"Slurm ended the job: {why}", **RESTART)
-        elif "*** JOB " in event.text and "CANCELLED AT" in event.text and "DUE TO" not in event.text:
-            yield said(log, event, "the job was cancelled", **UNPROVEN | {"action": "restart"})
+        elif any(sign in event.text for sign in _SCHEDULER[2:]):
+            if "CANCELLED AT" in event.text and "DUE TO" not in event.text and not _a_task_ended(log, event):
+                yield said(log, event, "the job was cancelled", **_OF_NOBODY)
         elif any(sign in event.text for sign in _OUTSIDE[1:3]):
             yield said(log, event, "the launcher was ended from outside by SIGTERM", **RESTART)
+
+
+def _of_a_person(text: str) -> int | None:
+    """Return the terminal's signal of ``got signal: 1``, ``Received 2 death signal`` or Python's own exception."""
+    if text.startswith("KeyboardInterrupt"):
+        return 2
+    signal = number(between(text, "got signal: ") or between(text, "Received "))
+    signal = signal if "got signal: " in text or " death signal" in text else None
+    named = next((n for n, (name, _) in _BY_A_PERSON.items() if text.endswith(f"closing signal {name}")), None)
+    return signal if signal in _BY_A_PERSON else named
+
+
+def _a_task_ended(log: JobLog, event: LogEvent) -> bool:
+    """Return whether srun says before a line that a task ended: Slurm ends the step then."""
+    return any(
+        other.stream == event.stream and other.line < event.line and "task" in other.text
+        for other in log.having(*_TASK_ENDED)
+    )
 
 
 def _failed_by_itself(log: JobLog) -> bool:
@@ -262,7 +307,8 @@ def _failed_by_itself(log: JobLog) -> bool:
     ended = (e for e in log.events if e.level in ENDINGS)
     said_so = (e for e in log.having(*FAILED) if e.level != "INFO" and not warned(e))
     return any(
-        not any(sign in event.text for sign in (*_OUTSIDE, "ChildFailedError")) and not lived_on(log, event)
+        not any(sign in event.text for sign in (*_OUTSIDE, "ChildFailedError", "KeyboardInterrupt"))
+        and not lived_on(log, event)
         for events in (ended, said_so)
         for event in events
     )
@@ -288,7 +334,7 @@ _NOT_OWN = (
     "ncclSystemError", "libnccl", "rror: NVML", "RayTaskError",
     "ActorUnavailable", "EOFError", "Broken", "all workers",
     "NVIDIA driver", "exited with non-zero status", "DEADLINE_EXCEEDED", "UNAVAILABLE: ", "HorovodInternalError",
-    "orovod has been shut down",
+    "orovod has been shut down", "NIXL_ERR_",
     "root cause", "tack trace", "background process", "reader raises an exception", "queue.Empty", "unexpected pos",
 )  # fmt: skip
 """Texts of exceptions that other checks name, or that only say that another process has ended."""

@@ -17,6 +17,7 @@ from ncclprobe.checks.log.lines import (
     cuda_errors,
     demoted,
     each,
+    failed,
     informed,
     of_hosts,
     of_process,
@@ -120,6 +121,18 @@ _SAME_GPU = (
 _BUSY = "all CUDA-capable devices are busy or unavailable"
 
 
+def _one_bus_id(log: JobLog) -> Iterator[tuple[LogEvent, tuple[int, ...]]]:
+    """Yield the first line and the ranks of each communicator all of whose ranks on a host open the same GPU."""
+    of_host: dict[tuple[str, str], list[LogEvent]] = {}
+    for event in log.having("Init START"):
+        if event.host and event.rank is not None and " busId " in event.text:
+            of_host.setdefault((event.host, between(event.text, "commId ", " ")), []).append(event)
+    for events in of_host.values():
+        ranks = tuple(sorted({event.rank for event in events if event.rank is not None}))
+        if len(ranks) > 1 and len({between(event.text, "busId ", " ") for event in events}) == 1:
+            yield events[0], ranks
+
+
 def _two_ranks(event: LogEvent) -> tuple[int, ...]:
     """Return the ranks of ``Duplicate GPU detected : rank 1 and rank 0 both on CUDA device 7000``."""
     first, second = number(between(event.text, ": rank ")), number(between(event.text, "and rank "))
@@ -141,7 +154,7 @@ def _addresses_of(log: JobLog, rank: int) -> set[str]:
 
 @cause(
     code="duplicate-gpu",
-    signs=(*_SAME_GPU, "MIG-", _BUSY),
+    signs=(*_SAME_GPU, "MIG-", _BUSY, "Init START"),
     doctor="launch.dup-gpu",
     bad=lambda: [
         "n1:7:7 [0] init.cc:900 NCCL WARN Duplicate GPU detected : rank 1 and rank 0 both on CUDA device 7000"
@@ -163,6 +176,9 @@ def two_ranks_on_one_gpu(log: JobLog) -> Iterator[Finding]:
         if not demoted(event) and not mig and len(_machines_of(log, ranks)) < 2:
             words = " and ".join(f"rank {rank}" for rank in ranks) or "two ranks"
             yield said(log, event, f"{words} use one GPU", peers=ranks, **JOB)
+    for event, ranks in _one_bus_id(log) if failed(log) and not mig and not any(log.having(*_SAME_GPU)) else ():
+        words = f"ranks {', '.join(map(str, ranks))} opened one GPU, {between(event.text, 'busId ', ' ')}"
+        yield said(log, event, words, ranks=ranks, peers=ranks, **JOB)
     held = "a GPU is held by another process, in exclusive mode, or does not come up"
     yield from each(log, (_BUSY,), held, codes=("duplicate-gpu", "gpu-hw-error"), **UNPROVEN)
 

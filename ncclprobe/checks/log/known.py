@@ -272,6 +272,10 @@ def _finding(log: JobLog, event: LogEvent, found: messages.Message) -> Finding:
     details: dict[str, Any] = {} if peer is None else {"peers": (peer,)}
     details |= of_peer(log, address_of(found.held("address")))
     codes, why = (found.codes, text) if found.codes else _by_error(event, found)
+    if _NO_REASON in text and codes == ("rank-crashed",):
+        codes = ("rank-crashed", "oom")
+    if host and event.text.endswith(_GONE_ALREADY):
+        codes = ()
     if not codes:
         return consequence(log, event, text, action="none", **details)
     whose = NODE if host else JOB if {*codes} <= _OF_THE_JOB else IMAGE if {*codes} <= _OF_THE_IMAGE else {}
@@ -288,7 +292,10 @@ _LOG_IN = (
     "let `ssh HOST hostname` work from the launcher's host without a password, as the user of the job: a key there and "
     "in `authorized_keys` here (in pods: a secret that all mount), an `sshd` that runs, a name that resolves"
 )
-_DO_NOT_KNOW = ("does not say why", "has ended, or its host", *_OF_SSH)
+_GONE_ALREADY = ": No such process"
+"""Of a host that had to end what another host's failure had made futile."""
+_NO_REASON = "does not say why"
+_DO_NOT_KNOW = (_NO_REASON, "has ended, or its host", *_OF_SSH)
 """Meanings of lines that tell that a process is gone, and not how."""
 _OF_THE_JOB = {"rank-crashed", "memlock", "nccl-setting", "gloo-iface", "collective-desync", "graph-file"}
 _OF_THE_IMAGE = {"plugin-mismatch", "plugin-missing", "efa-no-provider", "cuda-driver-mismatch", "nccl-lib-mismatch"}
@@ -314,6 +321,8 @@ HARMLESS = (
     "network addresses of (",
     "failed to listen on any local network address. Continuing",
     "destroy_process_group() was not called",
+    "process group has NOT been destroyed before we destruct",
+    "errno: 97 - Address family not supported",
     "is deprecated",
     "Unable to register cuDNN factory",
     "Unable to register cuFFT factory",

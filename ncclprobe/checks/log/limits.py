@@ -38,6 +38,8 @@ _SHM = (
     "unable to write to file </torch_",
     "Call to posix_fallocate failed",
     "Call to ftruncate failed",
+    "exceeds memory available in /dev/shm",
+    "mm_iface failed to allocate receive FIFO",
 )
 
 

@@ -20,6 +20,7 @@ _UNRESOLVED = (
     "No address associated with hostname",
     "nodename nor servname provided",
     "Could not resolve hostname",
+    "Name does not resolve",
 )
 _ELSEWHERE = ("HTTP", "urllib", "huggingface", "wandb", "requests.", "s3.", "git ")
 _GAVE_UP = ("The client socket has failed to connect to", "The client socket has timed out", "socket.gaierror")
@@ -47,12 +48,22 @@ def unresolved_name(log: JobLog) -> Iterator[Finding]:
     for event in log.having(*_UNRESOLVED):
         name = between(event.text, "network addresses of (", ",")
         final = "failed to connect to any" in event.text or not name
-        if any(text in event.text for text in _ELSEWHERE):
+        if any(text in event.text for text in _ELSEWHERE) or _is_asked_again(log, event):
             continue
+        name = name or between(event.text, "can't resolve '", "'")
         if demoted(event) or not (final or _given_up(log, event, name)):
             continue
         what = f"{name} does not resolve" if name else "a name does not resolve"
         yield said(log, event, what, **JOB)
+
+
+_AT_THE_END = 6
+
+
+def _is_asked_again(log: JobLog, event: LogEvent) -> bool:
+    """Return whether busybox' nslookup says it, as scripts do that wait for a name, and the log goes on without it."""
+    asks = "nslookup: can't resolve" in event.text
+    return asks and ("'(null)'" in event.text or event.line <= log.streams[event.stream].nlines - _AT_THE_END)
 
 
 def _given_up(log: JobLog, event: LogEvent, name: str) -> bool:
@@ -150,13 +161,13 @@ _MASTER = (
 )
 
 
-_HAD_MET = "has failed to send a keep-alive heartbeat to the rendezvous"
+_HAD_MET = "has failed to send a keep-alive heartbeat to the rendezvous", "has failed to shutdown the rendezvous"
 """Of torchrun's agent, which has met the others before; later the one that keeps the store has ended."""
 
 
 @cause(
     code="master-unreachable",
-    signs=(*_MASTER, *_UNRESOLVED, _TRIES, _HAD_MET, "clients joined"),
+    signs=(*_MASTER, *_UNRESOLVED, _TRIES, *_HAD_MET, "clients joined"),
     doctor="launch.master-reach",
     echoes=("dns-unresolved", "addr-in-use", "port-privileged", "rank-crashed", "oom", "timeout-straggler"),
     bad=lambda: [
@@ -180,16 +191,32 @@ def master_unreachable(log: JobLog) -> Iterator[Finding]:
     for event in log.having(*_MASTER):
         if warned(event) or any(text in event.text for text in _UNRESOLVED) or _never_resolved(log, event):
             continue
-        if any(other.stream == event.stream and other.line <= event.line for other in log.having(_HAD_MET)):
+        if any(other.stream == event.stream and other.line <= event.line for other in log.having(*_HAD_MET)):
             continue
         place = between(event.text, "network address of (", ")") or between(event.text, "connect to (", ")")
         message = f"{place.replace(', ', ':')} cannot be reached" if place else "the job's store cannot be reached"
+        if (name := place.partition(", ")[0]).isdecimal() and len(name) <= _DIGITS_OF_AN_ADDRESS:
+            message = f"the host name {name} is read as the address {_as_address(int(name))}"
+            yield said(log, event, message, peers=(0,), remedy=_RENAME, **JOB)
+            continue
         listens = any(found.rank == 0 for found in log.having("clients joined"))
         codes = ("port-blocked", "master-unreachable") if listens and event.rank != 0 else ()
         yield said(log, event, message, peers=(0,), codes=codes, **JOB)
     for event in _tries_to_the_end(log):
         message = "the job's store is not reached up to the end of the log"
         yield said(log, event, message, peers=(0,), codes=("master-unreachable", "port-blocked"), **JOB)
+
+
+_DIGITS_OF_AN_ADDRESS = 10
+_RENAME = (
+    "give the host a name with a letter (docker run --hostname, Slurm's NodeName), or an address in MASTER_ADDR or "
+    "--rdzv-endpoint"
+)
+
+
+def _as_address(number: int) -> str:
+    """Return the IPv4 address that the resolver reads a number as (inet_aton)."""
+    return ".".join(str(number >> shift & 255) for shift in (24, 16, 8, 0))
 
 
 def _tries_to_the_end(log: JobLog) -> Iterator[LogEvent]:

@@ -20,6 +20,7 @@ from ncclprobe.model.findings import Finding
 _REGISTER = ("Call to ibv_reg_mr", "Call to ibv_reg_dmabuf_mr")
 _CREATE = ("Call to ibv_create_cq failed", "Call to ibv_create_qp failed", "Call to ibv_alloc_pd failed")
 _ENOMEM = "Cannot allocate memory"
+_OF_UCX = ("ibv_reg_mr(address", "ibv_reg_mr_iova2(address")
 _ULIMIT = "ulimit -l"
 _LOCKED = ("RLIMIT_MEMLOCK", "memlock limit", _ULIMIT)
 _LIMIT = ("locked memory", "locked-in-memory", "unlimited")
@@ -47,10 +48,12 @@ def _registrations(log: JobLog, signs: tuple[str, ...]) -> Iterator[tuple[LogEve
 
 @cause(
     code="memlock",
-    signs=(*_REGISTER, *_CREATE, *_LOCKED, *_LIMIT),
+    signs=(*_REGISTER, *_CREATE, *_LOCKED, *_LIMIT, *_OF_UCX),
     doctor="host.memlock",
     bad=lambda: [
-        "n1:7:9 [0] misc/ibvwrap.cc:180 NCCL WARN Call to ibv_reg_mr failed with error Cannot allocate memory"
+        "n1:7:9 [0] misc/ibvwrap.cc:180 NCCL WARN Call to ibv_reg_mr failed with error Cannot allocate memory",
+        "[1777722001.2] [n1:7  :0]  ib_md.c:9 UCX  ERROR ibv_reg_mr(address=0x7, length=9) failed: "
+        "Cannot allocate memory",
     ],
     good=lambda: ["n1:7:9 [0] misc/ibvwrap.cc:180 NCCL WARN Call to ibv_reg_mr failed with error Bad address"],
 )
@@ -63,6 +66,9 @@ def locked_memory(log: JobLog) -> Iterator[Finding]:
     Fix: `ulimit -l unlimited` in the job, `docker run --ulimit memlock=-1`, `LimitMEMLOCK=infinity` for containerd,
     slurmd or sshd, and `ulimit -l` from inside a job to confirm.
     """
+    for event in log.having(*_OF_UCX):
+        if event.text.endswith(_ENOMEM) and not _unlimited(log, event.host):
+            yield said(log, event, f"UCX's ibv_reg_mr is refused: {_ENOMEM}", **JOB)
     for event, error in _registrations(log, (*_REGISTER, *_CREATE)):
         if (error.startswith(_ENOMEM) or not error) and _unlimited(log, event.host):
             continue
