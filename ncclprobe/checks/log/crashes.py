@@ -250,8 +250,6 @@ _OF_NOBODY: dict[str, Any] = {"blame": "unknown", "action": "restart"}
         "step 7 loss 2\nslurmstepd: error: *** JOB 7 ON n1 CANCELLED AT 2026-01-02T03:04:05 DUE TO TIME LIMIT ***"
     ],
     good=lambda: [
-        "srun: error: n1: task 0: Exited with exit code 1\n"
-        "slurmstepd: error: *** STEP 7.0 ON n1 CANCELLED AT 2026-01-02T03:04:05 ***",
         "[rank3]: Traceback (most recent call last):\n[rank3]: ValueError: no data\n"
         "torch.distributed.elastic.multiprocessing.api.SignalException: Process 77 got signal: 15",
     ],

@@ -52,8 +52,6 @@ def _registrations(log: JobLog, signs: tuple[str, ...]) -> Iterator[tuple[LogEve
     doctor="host.memlock",
     bad=lambda: [
         "n1:7:9 [0] misc/ibvwrap.cc:180 NCCL WARN Call to ibv_reg_mr failed with error Cannot allocate memory",
-        "[1777722001.2] [n1:7  :0]  ib_md.c:9 UCX  ERROR ibv_reg_mr(address=0x7, length=9) failed: "
-        "Cannot allocate memory",
     ],
     good=lambda: ["n1:7:9 [0] misc/ibvwrap.cc:180 NCCL WARN Call to ibv_reg_mr failed with error Bad address"],
 )
