@@ -17,7 +17,6 @@ from ncclprobe.checks.log.lines import (
     cuda_errors,
     demoted,
     each,
-    failed,
     informed,
     of_hosts,
     of_process,
@@ -118,6 +117,8 @@ _SAME_GPU = (
 )
 
 
+_REFUSED = "invalid usage (run with"
+"""What NCCL returns for it; releases that allow it say Init COMPLETE."""
 _BUSY = "all CUDA-capable devices are busy or unavailable"
 
 
@@ -154,7 +155,7 @@ def _addresses_of(log: JobLog, rank: int) -> set[str]:
 
 @cause(
     code="duplicate-gpu",
-    signs=(*_SAME_GPU, "MIG-", _BUSY, "Init START"),
+    signs=(*_SAME_GPU, "MIG-", _BUSY, "Init START", _REFUSED),
     doctor="launch.dup-gpu",
     bad=lambda: [
         "n1:7:7 [0] init.cc:900 NCCL WARN Duplicate GPU detected : rank 1 and rank 0 both on CUDA device 7000"
@@ -176,7 +177,8 @@ def two_ranks_on_one_gpu(log: JobLog) -> Iterator[Finding]:
         if not demoted(event) and not mig and len(_machines_of(log, ranks)) < 2:
             words = " and ".join(f"rank {rank}" for rank in ranks) or "two ranks"
             yield said(log, event, f"{words} use one GPU", peers=ranks, **JOB)
-    for event, ranks in _one_bus_id(log) if failed(log) and not mig and not any(log.having(*_SAME_GPU)) else ():
+    refused = any(log.having(_REFUSED)) and not any(rank.init_complete for rank in log.ranks.values())
+    for event, ranks in _one_bus_id(log) if refused and not mig and not any(log.having(*_SAME_GPU)) else ():
         words = f"ranks {', '.join(map(str, ranks))} opened one GPU, {between(event.text, 'busId ', ' ')}"
         yield said(log, event, words, ranks=ranks, peers=ranks, **JOB)
     held = "a GPU is held by another process, in exclusive mode, or does not come up"
