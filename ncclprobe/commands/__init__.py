@@ -46,7 +46,7 @@ GROUPS = {
         "expect": "Show what a machine should reach, why, and what a fault costs.",
         "topo": "Show how GPUs and NICs reach each other, and what looks wrong.",
         "checks": "List the checks, all or those of a group such as ib.",
-        "completion": "Print what lets bash or zsh complete commands and options.",
+        "completion": "Print what lets bash, zsh or fish complete commands and options.",
     },
 }
 """What one wants to do, and the commands for it, each with its purpose."""

@@ -1,6 +1,5 @@
 """Lay out text for a terminal: lines that fit, columns, the first of many, the words of a status."""
 
-import itertools
 import os
 import textwrap
 from collections.abc import Callable, Iterable, Sequence
@@ -53,13 +52,12 @@ def shorten(text: str, width: int) -> str:
 
 def table(rows: Iterable[Sequence[str]], *, right: bool = False) -> list[str]:
     """Return rows of cells in columns, two spaces apart, flush left or `right`; a cell may have several lines."""
-    split = [[cell.split("\n") for cell in row] for row in rows]
-    widths = [max(len(line) for cell in column for line in cell) for column in zip(*split, strict=True)]
-    lines = (line for row in split for line in itertools.zip_longest(*row, fillvalue=""))
-    shown = (
-        [f"{each:{'>' if right else '<'}{wide}}" for each, wide in zip(line, widths, strict=True)] for line in lines
-    )
-    return ["  ".join(line).rstrip() for line in shown]
+    from tabulate import tabulate
+
+    held = [list(row) for row in rows]
+    ways = ["right" if right else "left"] * (len(held[0]) if held else 0)
+    made = tabulate(held, tablefmt="plain", disable_numparse=True, colalign=ways, preserve_whitespace=True)
+    return [line.rstrip() for line in made.split("\n")] if held else []
 
 
 def first_of(items: Iterable[object], most: int, joint: str = ", ") -> str:
