@@ -19,7 +19,7 @@ for what cannot be asked, ProbeError where a measurement did not end, OutOfTime 
 verdict.
 A file ``ncclprobe.toml`` in the working directory is not read; give it as `config`.
 
-Signatures change as docs/stability.md says. Importing this module loads no more than errors and the report's types.
+Importing this module loads no more than errors and the report's types.
 """
 
 from __future__ import annotations

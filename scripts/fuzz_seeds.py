@@ -15,7 +15,7 @@ from ncclprobe.checks.run.rows import ROW
 from ncclprobe.expect import baselines
 from ncclprobe.model.measurement import Measurement, TimeStats
 from ncclprobe.model.values import replace
-from ncclprobe.nccl_tests import Run, render_json, render_text
+from ncclprobe.nccl_tests import Run
 from ncclprobe.report import json as as_json
 
 CAPTURES = ROOT / "tests" / "captures"
@@ -113,9 +113,9 @@ def rows() -> list[Measurement]:
 @cache
 def tables() -> tuple[str, str]:
     """Return rows as nccl-tests writes them, as text and as JSON."""
-    from report.samples import HEALTHY
-
-    return render_text(HEALTHY, rows()), render_json(HEALTHY, rows())
+    folder = ROOT / "tests" / "data" / "nccl_tests"
+    text, json_ = ((folder / f"all_reduce.{end}").read_text(encoding="utf-8") for end in ("txt", "json"))
+    return text, json_
 
 
 def libraries() -> list[bytes]:

@@ -19,11 +19,11 @@ from ncclprobe.model.measurement import Band, Expectation, Fingerprint
 from ncclprobe.model.report import Report, Tool
 from ncclprobe.model.snapshot import Job
 from ncclprobe.model.values import replace
-from ncclprobe.nccl_tests import render_json, render_text
 from ncclprobe.report import json as as_json
 from ncclprobe.session.measure.expectations import compare_with, fingerprint_of
 from ncclprobe.session.measure.recorder import Recorder
 from tests.each_row import each_row
+from tests.nccl_tests_texts import render_json, render_text
 
 MACHINE = Fingerprint({"gpu": "8 x NVIDIA H100"}, "abc", {"nccl": "2.28.9"})
 

@@ -4,8 +4,8 @@ import re
 from collections.abc import Iterator
 
 from ncclprobe.engine.judge import conclude, judge
+from ncclprobe.engine.promises import broken
 from ncclprobe.engine.site import PREFIX
-from ncclprobe.engine.stability import broken
 from ncclprobe.model.findings import Finding, Status
 from ncclprobe.model.registry import Check, Collector, check, discover
 from ncclprobe.model.snapshot import Job, Snapshot
@@ -17,7 +17,7 @@ IDS = [c.id for c in CHECKS]
 
 
 def test_every_check_keeps_what_checks_promise() -> None:
-    """Its examples and cases hold, it explains itself, it passes nothing unlooked: `engine.stability`."""
+    """Its examples and cases hold, it explains itself, it passes nothing unlooked: `engine.promises`."""
     assert {rule.id: why for rule in CHECKS if (why := list(broken(rule)))} == {}
 
 

@@ -12,9 +12,9 @@ from ncclprobe.model.findings import Status, Verdict, fail, warn
 from ncclprobe.model.measurement import Fingerprint, Measurement, TimeStats
 from ncclprobe.model.report import NodeEnvironment, Report, Tool
 from ncclprobe.model.values import replace
-from ncclprobe.nccl_tests import render_json, render_text
 from ncclprobe.report import json as as_json
 from tests.each_row import each_row
+from tests.nccl_tests_texts import render_json, render_text
 
 
 def row(busbw: float, half: float = 0.01, **changes: Any) -> Measurement:

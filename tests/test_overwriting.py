@@ -2,14 +2,13 @@
 
 import importlib
 import itertools
-import json
 import os
 import socket
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from report.samples import HEALTHY, INCONCLUSIVE, ROW, ROWS, SICK, fleet, hostile, report
+from report.samples import HEALTHY, INCONCLUSIVE, ROWS, SICK, fleet, hostile, report
 
 from ncclprobe.commands import main, overwriting
 from ncclprobe.expect import baselines
@@ -17,7 +16,6 @@ from ncclprobe.host import files
 from ncclprobe.host.capture import dump
 from ncclprobe.host.run_log import FILE, RunLog, remove
 from ncclprobe.model.errors import UsageError
-from ncclprobe.nccl_tests import writer
 from ncclprobe.report import delivery, nodes
 from tests.each_row import each_row
 
@@ -251,16 +249,3 @@ def test_a_baseline_replaces_a_baseline_and_nothing_else(tmp_path: Path, capsys:
         assert main(argv) == 2
         assert "not written over" in capsys.readouterr().err
         assert path.read_text() == text
-
-
-@each_row("name", ["rows.json", "rows.log"])
-def test_rows_for_nccl_tests_replace_such_rows_and_none_that_nccl_tests_wrote(name: str, tmp_path: Path) -> None:
-    (path,) = writer.save(report(measurements=[ROW]), str(tmp_path / name))
-    writer.save(report(measurements=[ROW]), path)
-    text = Path(path).read_text()
-    theirs = text.replace("Pid      0 on", "Pid   4711 on") if name == "rows.log" else json.dumps({"results": []})
-    for other in (theirs, LOG, text + LOG):
-        Path(path).write_text(other)
-        with pytest.raises(UsageError, match="not written over"):
-            writer.save(report(measurements=[ROW]), path)
-        assert Path(path).read_text() == other

@@ -11,7 +11,7 @@ import pytest
 
 from ncclprobe.commands import checks as command
 from ncclprobe.commands import explain
-from ncclprobe.engine import site, stability, suppressions
+from ncclprobe.engine import promises, site, suppressions
 from ncclprobe.engine.diagnose import MACHINE, Judging, ask, diagnose, every_check
 from ncclprobe.engine.judge import judge
 from ncclprobe.facts.memory import Memory
@@ -125,7 +125,7 @@ def said(path: Path) -> Verdict:
 def test_a_files_checks_have_its_name_before_their_own(tmp_path: Path) -> None:
     (found,) = site.of_file(written(tmp_path, name="rack_power"))
     assert (found.id, found.origin) == ("site-rack-power.little-memory", str(tmp_path / "rack_power.py"))
-    assert list(stability.broken(found)) == []
+    assert list(promises.broken(found)) == []
     assert said(written(tmp_path)).status is Status.FAIL
 
 

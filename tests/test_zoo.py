@@ -18,7 +18,7 @@ from ncclprobe.facts.cpu import Cpus, cpu_list
 from ncclprobe.facts.driver import Driver
 from ncclprobe.facts.infiniband import Fabric
 from ncclprobe.facts.interfaces import Interfaces
-from ncclprobe.facts.machine import CMDLINE, Machine
+from ncclprobe.facts.machine import Machine
 from ncclprobe.facts.nvidia_smi import ASK, Smi
 from ncclprobe.facts.nvlink import NvLinks, NvlinkStatus
 from ncclprobe.facts.nvml import Gpus, PeerAccess
@@ -46,7 +46,6 @@ REAL = (_BUILD, *_GUESTS, _H100)
 ASKED_SINCE: dict[Question, tuple[str, ...]] = {
     ("home",): (_BUILD, *_GUESTS),
     ASK: (_BUILD, *_GUESTS),
-    ("read", CMDLINE): _GUESTS,
     ("read", "/sys/fs/cgroup/pids.max"): _GUESTS,
     ("read", "/sys/fs/cgroup/pids/pids.max"): (_BUILD,),
     ("bytes", "/sys/bus/pci/devices/0000:00:03.0/config"): (_BUILD,),

@@ -16,7 +16,7 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, NoReturn
 
 from ncclprobe.commands import overwriting
-from ncclprobe.engine.suppressions import NEW_CHECKS, NO_FILE
+from ncclprobe.engine.suppressions import NO_FILE
 from ncclprobe.model import outcomes
 from ncclprobe.model.errors import UsageError, unknown
 from ncclprobe.model.layout import columns, wrap
@@ -410,9 +410,6 @@ def selection(parser: argparse.ArgumentParser) -> None:
     add = partial(group.add_argument, action="append", default=[], metavar="GLOB")
     add("--select", help="Run only these checks, such as 'env.*' (default: all).")
     add("--ignore", help="Leave out these checks, such as 'env.*', or one subject of a check: 'ID=SUBJECT'.")
-    group.add_argument("--new-checks", choices=NEW_CHECKS,
-        help="Let checks that this release brings warn, or fail as they will from the next one on (default: "
-        "warn).")  # fmt: skip
     accepted = group.add_mutually_exclusive_group()
     accepted.add_argument("--config", type=Path, metavar="PATH",
         help="Read the findings that this site accepts from PATH (default: ./ncclprobe.toml).")  # fmt: skip
@@ -444,7 +441,6 @@ def judging(given: argparse.Namespace) -> "Judging":
         ignore=tuple(given.ignore),
         config=given.config,
         fail_on=given.fail_on,
-        new_checks=given.new_checks,
         pictures=bool(given.verbose or given.json or given.html),
         gates=getattr(given, "exit_code", True),
         fleet=getattr(given, "fleet", None),

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from ncclprobe.commands import arguments
-from ncclprobe.engine import site, stability, suppressions
+from ncclprobe.engine import promises, site, suppressions
 from ncclprobe.engine.diagnose import accepted_by, every_check
 from ncclprobe.engine.judge import selected
 from ncclprobe.model.additions import CHECKS, installed
@@ -33,7 +33,7 @@ def main(argv: Sequence[str]) -> int:
 
 def _test(name: str) -> int:
     """Print each check of a site with the promises that it breaks; returns the exit code. Raises UsageError."""
-    found = [(check, list(stability.broken(check))) for check in _named(name)]
+    found = [(check, list(promises.broken(check))) for check in _named(name)]
     for check, wrong in found:
         print(f"{'fails' if wrong else 'ok':<6} {check.id}  {check.title}")
         for each in wrong:
@@ -124,6 +124,5 @@ def _row(check: Check) -> dict[str, Any]:
         "requires": check.requires,
         "applies": check.applies.words if check.applies else "",
         "facts": [need.fact.__name__ for need in check.needs],
-        "since": check.since,
         "origin": check.origin,
     }

@@ -18,7 +18,7 @@ from ncclprobe.report import delivery
 
 FILES: Mapping[str, Sequence[str]] = MappingProxyType(
     {
-        "slurm": ("slurm_batch", "slurm_prolog", "slurm_health", "slurm_idle"),
+        "slurm": ("slurm_batch", "slurm_prolog", "slurm_health"),
         "kubernetes": ("kubernetes_init.yaml", "kubernetes_job.yaml", "kubernetes_jobset.yaml"),
         "github": ("github_actions.yaml",),
         "prometheus": ("prometheus/rules.yaml", "prometheus/rules_test.yaml", "prometheus/dashboard.json"),

@@ -18,7 +18,6 @@ from ncclprobe.model import bounds
 from ncclprobe.model.errors import UsageError, unknown
 from ncclprobe.model.findings import ExitCode
 from ncclprobe.model.fleet import Added, NodeStanding, Told
-from ncclprobe.model.hostlist import expand
 from ncclprobe.model.units import plural, printable
 from ncclprobe.model.values import replace
 from ncclprobe.report import delivery
@@ -30,12 +29,10 @@ Keep reports of many nodes and days in one file, and say which nodes are not as 
 or watched, since when, and what changed on them then. Reports are of any command that writes --json."""
 
 _MORE = """\
-  ncclprobe fleet add FILE …     add reports, or all of a folder; each counts once
+  ncclprobe fleet add FILE …     add reports, or a folder's; each counts once
   ncclprobe fleet                show how the nodes stand, the worst first
   ncclprobe fleet node NAME      show what changed on one node, and when
-  ncclprobe fleet job PATH …     say for whom a job waited (NCCL Inspector)
   ncclprobe fleet page --html F  write a page of all nodes by day
-  ncclprobe fleet plan --idle N  say which pairs of idle nodes to measure next
   ncclprobe fleet accept NAME    let its rates be usual as they are now
   ncclprobe fleet forget NAME    drop a node that is there no more
 
@@ -48,8 +45,6 @@ examples:
 _TIMEOUT_S = 60.0
 _MOST_ADDED = 20
 PAGE_DAYS, _DAY_S = 90, 86400.0
-_ROUND_S = 60.0
-"""For ranks to start, to measure one pair, and to leave."""
 _OF_A_NODE = ("node", "accept", "forget")
 
 
@@ -57,28 +52,21 @@ def main(argv: Sequence[str]) -> int:
     """Add reports, or show all nodes or one. Raises UsageError."""
     options = _parser().parse_intermixed_args(argv)
     do, *names = options.words or [""]
-    if do == "plan" and not options.html:
-        return _plan(options, names)
     if do == "page" and not names:
         return _page(options)
     if options.html:
         raise UsageError("--html is for `ncclprobe fleet page`, which shows all nodes")
-    if options.idle or options.minutes:
-        raise UsageError("--idle and --minutes are for `ncclprobe fleet plan`")
-    if do == "job" and names and not options.exit_code:
-        return _job(options, names)
     if do == "add" and names and not options.exit_code:
         return _add(options, names)
     if do in _OF_A_NODE and len(names) == 1:
         return _node(options, do, names[0])
     if not do:
         return _all(options)
-    if do in ("add", "job") and names:
-        raise UsageError(f"fleet {do}: judges nothing, so that --exit-code does not apply")
-    if do in ("add", "job", *_OF_A_NODE):
-        files = {"add": "the reports to add", "job": "the files, or folders, that NCCL's Inspector wrote"}
-        raise UsageError(f"fleet {do}: name {files.get(do, 'one node')}")
-    words = ("add", "job", "plan", "page", *_OF_A_NODE)
+    if do == "add" and names:
+        raise UsageError("fleet add: judges nothing, so that --exit-code does not apply")
+    if do in ("add", *_OF_A_NODE):
+        raise UsageError(f"fleet {do}: name {'the reports to add' if do == 'add' else 'one node'}")
+    words = ("add", "page", *_OF_A_NODE)
     raise unknown(do, "word after `ncclprobe fleet`", words, "`ncclprobe fleet --help` explains them")
 
 
@@ -182,64 +170,9 @@ def _node(options: argparse.Namespace, do: str, name: str) -> int:
     return code
 
 
-def _plan(options: argparse.Namespace, words: Sequence[str]) -> int:
-    """Print which pairs of idle nodes to measure: those that were measured together least. Raises UsageError."""
-    from ncclprobe.localise.pairs.rounds import least_seen  # what no other part of this command needs
-
-    if words or options.exit_code or not options.idle:
-        raise UsageError("fleet plan: takes --idle NODES, such as 'n[1-16]', and --minutes; it judges nothing")
-    try:
-        nodes = expand(options.idle)
-    except ValueError as error:
-        raise UsageError(f"--idle: {error}") from None
-    if not 2 <= len(set(nodes)) <= bounds.FLEET_IDLE:
-        raise UsageError(f"--idle: {plural(len(set(nodes)), 'node')}; give 2 to {bounds.FLEET_IDLE:,}")
-    seen = {}
-    if options.fleet.exists():
-        with store.opened(options.fleet, options.timeout) as fleet:
-            seen = fleet.together(set(nodes))
-    else:
-        print(f"ncclprobe: {printable(str(options.fleet))} is not there yet: no pair was measured", file=sys.stderr)
-    rounds = least_seen(nodes, seen, max(int((options.minutes or 1.0) * 60 / _ROUND_S), 1))
-    if options.json:
-        print(json.dumps(shown.plan_json(rounds, seen), indent=2))
-    else:
-        print(printable_lines([*shown.plan_lines(rounds, seen)]))
-    return ExitCode.OK
-
-
-def _job(options: argparse.Namespace, names: Sequence[str]) -> int:
-    """Say for which ranks of a real job the others waited, and add its nodes' own numbers. Raises UsageError."""
-    from ncclprobe.fleet import inspector  # what no other part of this command needs
-
-    paths = [path for name in names for path in (_files(Path(name)) if Path(name).is_dir() else [Path(name)])]
-    if not paths or len(paths) > bounds.FLEET_REPORTS:
-        raise UsageError(f"{names[0]}: {len(paths)} files; give 1 to {bounds.FLEET_REPORTS:,}")
-    job = inspector.read(paths, options.timeout)
-    added = False
-    if job.told:
-        refuse(job.told, names[0], time.time())
-        with store.opened(options.fleet, options.timeout, create=True) as fleet:
-            source = str(Path(names[0]).absolute())
-            added = fleet.add(job.told, job.digest, Added(time.time(), by(), source, "NCCL Inspector"))
-    if options.json:
-        print(json.dumps(shown.job_json(job.communicators, added, job.odd, job.beyond), indent=2))
-    elif not options.quiet:
-        lines = [*shown.job_lines(job.communicators, job.odd, job.beyond)]
-        if job.told:
-            there = "added:" if added else "not added: this job is there already, and counts once, in"
-            lines.append(f"{plural(len(job.told), 'node')} {there} {options.fleet}")
-        print(printable_lines(lines))
-    return ExitCode.OK
-
-
-def _files(folder: Path) -> list[Path]:
-    return sorted(path for path in folder.iterdir() if path.is_file())
-
-
 def _page(options: argparse.Namespace) -> int:
     """Write the page of all nodes by day. Raises UsageError."""
-    if not options.html or options.json or options.idle or options.minutes:
+    if not options.html or options.json:
         raise UsageError("fleet page: takes --html FILE, --exit-code and -q")
     from ncclprobe.report.html import days as page  # imports that text does without
 
@@ -276,10 +209,6 @@ def _parser() -> arguments.Parser:
         help="Wait no longer for others who write to the file (default: %(default)g).")  # fmt: skip
     add("--html", type=arguments.destination, metavar="PATH", help="Write the page of `fleet page` here.")
     add("--trust", action="store_true", help="Add reports that another user wrote, too.")
-    add("--idle", metavar="NODES",
-        help="Plan for these nodes, such as n[1-16]: pairs that were measured together least.")  # fmt: skip
-    add("--minutes", type=arguments.positive, metavar="M",
-        help="Plan so many rounds of a minute, in each of which a node is in one pair (default: 1).")  # fmt: skip
     add("--exit-code", action="store_true",
         help="Exit with 4 if a node is failing, degraded or flapping, and with 3 if one is watched or unknown.",
     )  # fmt: skip

@@ -17,7 +17,7 @@ from ncclprobe.model.errors import UsageError
 from ncclprobe.report import delivery
 from ncclprobe.report.delivery import FORMATS, GITHUB
 
-_WRITTEN = (*FORMATS, "bundle", "nodes_out", "nccl_tests", "output", "keep")
+_WRITTEN = (*FORMATS, "bundle", "nodes_out", "output", "keep")
 _Identity = tuple[int, int]
 
 

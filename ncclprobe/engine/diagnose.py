@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from ncclprobe import __version__, lifetime, page
-from ncclprobe.engine import evidence_excerpts, site, stability, suppressions
+from ncclprobe.engine import evidence_excerpts, site, suppressions
 from ncclprobe.engine.collect import Facts
 from ncclprobe.engine.judge import Share, coverage, selected, shares, suppress
 from ncclprobe.model.errors import UsageError, unknown
@@ -43,7 +43,6 @@ class Judging(Struct, frozen=True):
     ignore: tuple[str, ...] = ()
     config: Path | None = suppressions.NO_FILE
     fail_on: str = "fail"
-    new_checks: str | None = None
     pictures: bool = True
     gates: bool = True
     fleet: Path | None = None
@@ -77,7 +76,7 @@ def ask(judging: Judging, command: Sequence[str], job: Job, sources: frozenset[S
     for pattern in (*judging.select, *judging.ignore) if judging.fleet is None else ():
         if pattern.startswith(TREND):
             raise UsageError(f"{pattern[:80]}: judges by a store of reports: name it with --fleet PATH")
-    found = stability.judged_as(judging.new_checks or accepted.new_checks, every_check(sources, accepted.checks))
+    found = every_check(sources, accepted.checks)
     for option, patterns in (("--select", judging.select), ("--ignore", judging.ignore)):
         _refuse_unknown(option, patterns, found)
     checks, wanted = selected(found, judging.select, judging.ignore), selected(found, judging.select)

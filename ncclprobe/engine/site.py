@@ -91,7 +91,7 @@ def loaded(name: str, origin: str, load: Callable[[], ModuleType]) -> tuple[Chec
 def _adopted(check: Check, name: str, origin: str) -> Check:
     """Return a site's check under its own prefix, and so that it can break no other."""
     applies = check.applies and replace(check.applies, run=partial(_in_time, check.applies.run))
-    own = {"id": f"{PREFIX}{name}.{check.id.partition('.')[2]}", "origin": origin, "since": ""}
+    own = {"id": f"{PREFIX}{name}.{check.id.partition('.')[2]}", "origin": origin}
     return replace(check, run=partial(_findings, check.run), applies=applies, **own)
 
 

@@ -4,7 +4,6 @@
 
     checks = "/etc/ncclprobe/checks"    # a folder of the site's own checks; only in a file that --config names
     messages = "/etc/ncclprobe/messages.tsv"    # what lines of the site's own programs mean, for `explain`; likewise
-    new_checks = "fail"                 # what a check may do that this release brings; "warn" if left out
 
     [[ignore]]
     check = "ib.state"            # an id, or a pattern such as "ib.*"
@@ -40,7 +39,6 @@ NO_FILE = Path(os.devnull)
 _MOST_NAMED = 3
 _KEYS = ("check", "subject", "reason")
 _NEEDED = ("check", "reason")
-NEW_CHECKS = ("warn", "fail")
 """What a check may do that this release brings."""
 
 
@@ -57,14 +55,12 @@ class Accepted(Struct, frozen=True):
     """The entries of a project file. `found`: its path where it was read because it lies there, not on request.
 
     `checks`: the folder of the site's own checks, `messages` the file of what its programs say; empty: there is none.
-    `new_checks`: what checks may do that this release brings; empty: the file does not say.
     """
 
     entries: tuple[Ignore, ...] = ()
     found: str = ""
     checks: str = ""
     messages: str = ""
-    new_checks: str = ""
 
     def announce(self, left_out: Sequence[Suppression]) -> tuple[str, ...]:
         """Return what the report says of a file that was read unasked: its name, its entries, what they suppressed."""
@@ -127,7 +123,7 @@ def parse(text: str, path: str) -> Accepted:
     from ncclprobe.expect import strict  # here, because most runs have no such file
 
     text_ = strict.KeySchema("text")
-    settings = {"checks": text_, "messages": text_, "new_checks": strict.KeySchema("text", among=NEW_CHECKS)}
+    settings = {"checks": text_, "messages": text_}
     document = strict.document(text, path)
     entries = document.pop("ignore", [])
     for key in document:

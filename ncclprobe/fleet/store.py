@@ -18,8 +18,7 @@ import sqlite3
 import sys
 import time
 from bisect import bisect_right
-from collections.abc import Collection, Iterator, Mapping, Sequence
-from itertools import combinations
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from statistics import fmean
 from typing import Any, NamedTuple
@@ -33,7 +32,6 @@ from ncclprobe.fleet.schema import read, recognise, text_of, transaction, value
 from ncclprobe.model import bounds
 from ncclprobe.model.errors import UsageError
 from ncclprobe.model.fleet import (
-    BETWEEN,
     Added,
     Drift,
     Fault,
@@ -265,34 +263,6 @@ class Store:
     def names(self) -> list[str]:
         """Return the names of all nodes."""
         return [str(name) for (name,) in self._sql.execute("SELECT name FROM nodes")]
-
-    def together(self, names: Collection[str]) -> dict[tuple[str, str], tuple[int, float]]:
-        """Return how often each two of these nodes, which are sorted, were measured in one report, and when last.
-
-        Runs of many nodes count for none: they measure some pairs of all.
-        """
-        self._begin()
-        reports: dict[int, tuple[float, list[str]]] = {}
-        for name in sorted(names):
-            rows = "SELECT report, time_s FROM tests JOIN nodes ON nodes.id = node WHERE name = ?"
-            for report, time_s in msgspec.convert(self._sql.execute(rows, (name,)).fetchall(), list[tuple[int, float]]):
-                reports.setdefault(report, (time_s, []))[1].append(name)
-        often: dict[tuple[str, str], tuple[int, float]] = {}
-        for report, (time_s, nodes) in reports.items():
-            if 2 <= len(nodes) <= bounds.FLEET_TOGETHER and self._measured_between(nodes[0], report, time_s):
-                for pair in combinations(nodes, 2):
-                    times, last_s = often.get(pair, (0, 0.0))
-                    often[pair] = times + 1, max(last_s, time_s)
-        return often
-
-    def _measured_between(self, name: str, report: int, time_s: float) -> bool:
-        """Return whether a report has a number of this node and others."""
-        rows = (
-            "SELECT text FROM series JOIN readings ON series = series.id JOIN texts ON texts.id = number"
-            " WHERE node = ? AND readings.time_s = ? AND report = ?"
-        )
-        numbers = self._sql.execute(rows, (self._node(name)[0], time_s, report)).fetchall()
-        return any(read(text, Number).name.startswith(BETWEEN) for (text,) in numbers)
 
     def _few(self) -> None:
         """Raise UsageError where there are more nodes than can be shown."""

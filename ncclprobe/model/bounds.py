@@ -28,14 +28,6 @@ FLEET_FAULTS, FLEET_NUMBERS = 200, 512
 """Findings and numbers of one node that are kept of one report."""
 FLEET_NODES = 200_000
 """Nodes of a store, which are all shown."""
-FLEET_IDLE = 2_000
-"""Nodes for which pairs are planned at once."""
-FLEET_TOGETHER = 64
-"""Nodes of a run up to which it counts as one that measured each pair of them."""
-INSPECTOR_LINE = 64 << 10
-"""Bytes of a line of NCCL's Inspector: 500, and more where it tells of each event."""
-INSPECTOR_COMMUNICATORS, INSPECTOR_COLLECTIVES = 4096, 50_000
-"""Communicators of a job, and collectives of each, that are compared: the first ones."""
 FLEET_EVIDENCE = 400
 """Characters of why a node stands as it does."""
 FLEET_TEXT = 16 << 20

@@ -14,7 +14,7 @@ STATES: tuple[NodeState, ...] = ("failing", "degraded", "flapping", "watch", "un
 """Worst first. ``unknown``: the newest report could not tell, or it is old."""
 
 
-PAIRS, RAILS = BETWEEN = ("pairs of", "rails")
+PAIRS, RAILS = ("pairs of", "rails")
 """How the names of numbers between nodes begin."""
 
 
@@ -218,23 +218,3 @@ class NodeDays(Struct, frozen=True):
 
     standing: NodeStanding
     days: dict[int, Day]
-
-
-class LateRank(Struct, frozen=True):
-    """A rank for which the others waited: in which `share` of the collectives, and how long in all."""
-
-    rank: int
-    host: str
-    share: float
-    waited_s: float
-
-
-class JobCommunicator(Struct, frozen=True):
-    """One communicator of a real job. `compared`: its collectives, of `collectives`, of which every rank told."""
-
-    id: str
-    ranks: int
-    nodes: int
-    compared: int
-    collectives: int
-    late: tuple[LateRank, ...] = ()

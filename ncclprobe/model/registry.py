@@ -75,8 +75,8 @@ class Check(Struct, frozen=True):
 
     ``title`` says what is wrong when it fails, ``right`` what holds when it passes. ``bad`` and ``good`` are argument
     tuples that the check must object to, or accept: they run as tests. ``last``: it speaks only of subjects of which
-    no other check of the node fails. ``since``: the minor release that brought it,
-    empty: the first one. ``origin``: the distribution or file of a site's own check, empty: it is ncclprobe's.
+    no other check of the node fails. ``origin``: the distribution or file of a
+    site's own check; empty: it is ncclprobe's.
     """
 
     id: str
@@ -95,7 +95,6 @@ class Check(Struct, frozen=True):
     applies: Condition | None = None
     slows: bool = False
     cause: CauseRule | None = None
-    since: str = ""
     origin: str = ""
 
     def titled(self, verdict: Verdict) -> Verdict:
@@ -215,7 +214,6 @@ def check(
     applies: Condition | None = None,
     slows: bool = False,
     cause: CauseRule | None = None,
-    since: str = "",
 ) -> Callable[[Callable[..., Iterator[Finding]]], Check]:
     """Declare that the function is a check. Its docstring: what is wrong when it fails, then ``Right:`` what holds when
     it passes, ``Why:`` it matters, and ``Fix:``.
@@ -224,8 +222,7 @@ def check(
     `required`: an NCCL job on this node cannot be called healthy unless this was looked at. `privilege`: what looking
     needs beyond an ordinary user. `requires`: the id of the check whose failure explains this one's. `last`: what
     another check of the node fails it does not say again. `slows`: what it finds makes transfers slower, and so may be
-    why a measured number is low. `cause`: what a check of a job's logs means. `since`: the minor release that brings
-    it, such as ``0.2``, until whose successor it only warns.
+    why a measured number is low. `cause`: what a check of a job's logs means.
     """
 
     def declare(run: Callable[..., Iterator[Finding]]) -> Check:
@@ -248,7 +245,6 @@ def check(
             applies=applies,
             slows=slows,
             cause=cause,
-            since=since,
         )
 
     return declare

@@ -1,4 +1,4 @@
-"""What nccl-tests writes, read as our own rows, and our rows written as it would: JSON (``-J``) and text tables.
+"""What nccl-tests writes, read as our own rows: JSON (``-J``) and text tables.
 
 The formats were read from nccl-tests a0b82b2 (2.19.6), src/util.cu, and from the headers of its older versions. A
 reader takes what those wrote: booleans as text, columns that come and go, several runs in one log, other programs'
@@ -9,6 +9,5 @@ its ``slowest_rank`` is -1.
 from ncclprobe.nccl_tests.operation import NOT_GIVEN, Given
 from ncclprobe.nccl_tests.reader import parse_json, parse_text
 from ncclprobe.nccl_tests.rows import Run
-from ncclprobe.nccl_tests.writer import render_json, render_text
 
-__all__ = ["NOT_GIVEN", "Given", "Run", "parse_json", "parse_text", "render_json", "render_text"]
+__all__ = ["NOT_GIVEN", "Given", "Run", "parse_json", "parse_text"]

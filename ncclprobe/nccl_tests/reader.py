@@ -51,7 +51,6 @@ _ITERS = re.compile(r"(?<!warmup )(?<!agg )iters: (\d+)")
 _AVERAGE = re.compile(r"#\s*Avg bus bandwidth\s*:\s*(\d{1,6}(?:\.\d{1,9})?)\b")
 _OUT_OF_BOUNDS = re.compile(r"#\s*Out of bounds values\s*:\s*(\d+)")
 _TIMES = ("time", "cputime")
-OURS = "measured by ncclprobe with"
 """Stands before the library and its version where that is not NCCL."""
 
 
@@ -60,7 +59,6 @@ class _Section(Struct):
 
     op: str = ""
     nccl: str = "unknown"
-    ours: str = ""  # the version of gloo, which ncclprobe alone measures
     mode: Mode = "queued"
     iters: int = 1
     ranks: list[tuple[str, str, str]] = field(default_factory=list)  # group, host, GPU
@@ -157,8 +155,6 @@ def _about(line: str, section: _Section) -> None:
         section.wrong, section.ended = int(wrong[1]), True
     if library:
         section.nccl = library[2] or version(int(library[1]))
-    if line.startswith(f"# {OURS} gloo"):
-        section.ours = line.removeprefix(f"# {OURS} gloo").strip() or "unknown"
     if average := _AVERAGE.match(line.lstrip()):
         section.average = float(average[1])
     section.context.take(line)
@@ -263,8 +259,7 @@ def _run(section: _Section, path: str, given: Given) -> Iterator[Run]:
     try:
         op, ranks = recognised(_printed(section, given))
         nodes = _nodes(section, ranks)
-        by = (section.ours, "gloo") if section.ours else (section.nccl, "nccl")
-        setup = Setup(op, ranks, nodes, section.mode, section.iters, *by)
+        setup = Setup(op, ranks, nodes, section.mode, section.iters, section.nccl)
         rows = [row for line in section.lines if (row := measurement(line, setup))]
     except ValueError as error:
         raise refused(path, section.op or "its table", error) from None

@@ -6,8 +6,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from datetime import datetime, timezone
 from typing import Any
 
-from ncclprobe.model import bounds
-from ncclprobe.model.fleet import STATES, JobCommunicator, NodeHistory, NodeStanding, Series
+from ncclprobe.model.fleet import STATES, NodeHistory, NodeStanding, Series
 from ncclprobe.model.hostlist import fold
 from ncclprobe.model.layout import table, wrap
 from ncclprobe.model.report import when
@@ -129,49 +128,3 @@ def node_json(history: NodeHistory, exit_code: int) -> dict[str, Any]:
 
 Rounds = Sequence[Sequence[tuple[str, str]]]
 Seen = Mapping[tuple[str, str], tuple[int, float]]
-
-
-def plan_lines(rounds: Rounds, seen: Seen) -> Iterator[str]:
-    """Yield the pairs to measure: both nodes as sbatch takes them, and how often they were measured together."""
-    for pair in (pair for each in rounds for pair in each):
-        often, last_s = seen.get(pair, (0, 0.0))
-        told = f"{plural(often, 'time')}, last {when(last_s)} UTC" if often else "never"
-        yield f"{','.join(pair)}  {told}"
-
-
-def plan_json(rounds: Rounds, seen: Seen) -> dict[str, Any]:
-    """Return the rounds of a plan, each of pairs; `seen`: how often they were measured together, and when last."""
-
-    def row(pair: tuple[str, str]) -> dict[str, Any]:
-        often, last_s = seen.get(pair, (0, 0.0))
-        return {"nodes": list(pair), "seen": often, "last": iso(last_s) if often else None}
-
-    return {"schema": SCHEMA, "rounds": [[row(pair) for pair in each] for each in rounds]}
-
-
-def job_lines(communicators: Sequence[JobCommunicator], odd: int, beyond: int) -> Iterator[str]:
-    """Yield for whom the others of each communicator waited, the longest first; those without such a rank in a line."""
-    for each in communicators[:_MOST_LINES]:
-        if each.late:
-            of = f"{plural(each.ranks, 'rank')} on {plural(each.nodes, 'node')}"
-            yield f"{each.id}: {of}, {each.compared:,} of {plural(each.collectives, 'collective')} compared"
-        for late in each.late:
-            waited = f"in {100 * late.share:.0f} % of them, {three_digits(late.waited_s)} s in all"
-            yield f"  rank {late.rank} ({late.host}): the others waited for it {waited}"
-    even = [each for each in communicators if not each.late and each.compared]
-    blind = len(communicators) - len(even) - sum(bool(each.late) for each in communicators)
-    if even:
-        yield f"{plural(len(even), 'communicator')}: no rank is waited for"
-    if blind:
-        yield f"{plural(blind, 'communicator')}: not compared, for no collective of theirs is told by every rank"
-    if odd:
-        yield f"{plural(odd, 'line')} not understood"
-    if beyond:
-        most = f"{bounds.INSPECTOR_COLLECTIVES:,} collectives of {bounds.INSPECTOR_COMMUNICATORS:,} communicators"
-        yield f"{plural(beyond, 'line')} left out: the first {most} are compared"
-
-
-def job_json(communicators: Sequence[JobCommunicator], added: bool, odd: int, beyond: int) -> dict[str, Any]:
-    """Return the communicators of a job, and whether its nodes' own numbers were added."""
-    lines = {"odd": odd, "beyond": beyond}
-    return {"schema": SCHEMA, "communicators": [asdict(each) for each in communicators], "added": added, **lines}

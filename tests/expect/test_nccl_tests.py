@@ -3,7 +3,6 @@
 
 import contextlib
 import json
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -11,15 +10,12 @@ from conftest import fact_rows
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from ncclprobe.checks.run.rows import ROW
 from ncclprobe.model.errors import UsageError
 from ncclprobe.model.findings import Status
-from ncclprobe.model.measurement import Library, Measurement, TimeStats
+from ncclprobe.model.measurement import Measurement
 from ncclprobe.model.report import NodeRow, Report, Tool
-from ncclprobe.model.values import replace
-from ncclprobe.nccl_tests import parse_json, parse_text, render_json, render_text
+from ncclprobe.nccl_tests import parse_json, parse_text
 from ncclprobe.nccl_tests.rows import Line, Setup, measurement, op_name, version
-from ncclprobe.nccl_tests.writer import groups, save
 from tests.each_row import each_row
 
 RANKS = "".join(f"#  Rank {n:2d} Group  0 Pid   1000 on  node{n // 4} device {n % 4:2d} [0000:07:00] NVIDIA H100\n"
@@ -230,46 +226,6 @@ def timed(op: str, place: str, nbytes: int = 1 << 26, us: float = 1083.5) -> Mea
     return row
 
 
-@each_row(
-    "rows",
-    [
-        (timed("all_reduce", "in"), timed("all_reduce", "in", 1 << 20, 33.25)),
-        (timed("all_gather", "out"), timed("all_gather", "in")),
-        (timed("all_to_all", "out"),),
-    ],
-)
-def test_what_is_written_is_read_back(rows: tuple[Measurement, ...]) -> None:
-    back = parse_json(render_json(report(*rows), rows), "j").rows
-    assert [(r.op, r.nbytes, r.count, r.place, r.ranks, r.nodes, r.wrong) for r in back] == [
-        (r.op, r.nbytes, r.count, r.place, r.ranks, r.nodes, r.wrong) for r in rows
-    ]
-    assert [r.busbw_GBps for r in back] == pytest.approx([r.busbw_GBps for r in rows], rel=1e-5)
-    table = one(render_text(report(*rows), rows))
-    assert [(r.op, r.nbytes, r.place, r.ranks) for r in table] == [(r.op, r.nbytes, r.place, r.ranks) for r in rows]
-    assert [r.busbw_GBps for r in table] == pytest.approx([r.busbw_GBps for r in rows], rel=5e-3)
-
-
-def test_what_is_written_holds_nothing_of_the_environment() -> None:
-    assert json.loads(render_json(report(ROW), (ROW,)))["env"] == []
-
-
-def test_one_file_per_operation(tmp_path: Path) -> None:
-    both = report(timed("all_reduce", "in"), timed("all_gather", "out"))
-    assert len(groups(both.measurements)) == 2
-    names = [Path(each).name for each in save(both, str(tmp_path / "run.json"))]
-    assert names == ["run.all_reduce.json", "run.all_gather.json"]
-    strange = report(timed("all_reduce", "in"), replace(timed("all_reduce", "in"), op="../../x"))
-    assert [Path(each).name for each in save(strange, str(tmp_path / "s.json"))][1] == "s.______x.json"
-    assert save(report(timed("all_reduce", "in")), str(tmp_path / "one.txt")) == [str(tmp_path / "one.txt")]
-    with pytest.raises(UsageError, match="no measured row"):
-        save(report(), str(tmp_path / "none.json"))
-
-
-def test_a_gloo_run_of_unknown_version_is_written_too() -> None:
-    row = replace(ROW, backend="gloo", mode="blocking", time_us=TimeStats(20.0))
-    assert parse_json(render_json(report(row), (row,)), "j").rows[0].mode == "blocking"
-
-
 def test_every_vector_of_nccl_tests_gives_its_bandwidths() -> None:
     types = {1: "int8", 2: "half", 4: "float", 8: "double"}
     checked = 0
@@ -318,17 +274,3 @@ def test_a_number_that_no_machine_can_reach_is_refused(size: int, time: float) -
         ValueError, match=r"out of range|nothing that a machine can do|is printed|no time that was measured"
     ):
         measurement(line, Setup("all_reduce", 8, 1, "queued", 20, "unknown"))
-
-
-def test_what_was_measured_with_gloo_comes_back_as_gloos() -> None:
-    row = replace(ROW, backend="gloo", mode="blocking", library=Library("gloo", "torch 2.13.0"))
-    (back,) = parse_json(render_json(report(row), (row,)), "j").rows
-    assert (back.backend, back.library) == ("gloo", row.library)
-    ((again,),) = (run.rows for run in parse_text(render_text(report(row), (row,)), "t"))
-    assert (again.backend, again.library) == ("gloo", row.library)
-
-
-def test_sizes_keep_the_factor_by_which_they_grow() -> None:
-    rows = [replace(ROW, nbytes=nbytes) for nbytes in (1 << 10, 1 << 14, 1 << 18)]
-    assert json.loads(render_json(report(*rows), rows))["config"]["step_factor"] == 16
-    assert "step: 16(factor)" in render_text(report(*rows), rows)

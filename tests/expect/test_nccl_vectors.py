@@ -1,15 +1,8 @@
 """Our tables, choices and channels beside those of NCCL's own code, release by release."""
 
-import importlib
-import sys
-from pathlib import Path
-
 from expect.nccl_vectors import communicators, differences, of_release, same_channels, searched
 from ncclprobe.expect.system import NcclVersion
 from tests.each_row import each_row
-
-sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "scripts"))
-topologies = importlib.import_module("topologies")
 
 RELEASES = sorted({release for each in communicators() for release in each.releases})
 MADE_AFTER = "constructed, after the rules were made"

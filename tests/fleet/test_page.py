@@ -105,7 +105,6 @@ def test_names_and_findings_with_markup_stay_data() -> None:
         (["page"], "takes --html FILE"),
         (["page", "--html", "f.html", "--json"], "takes --html FILE"),
         (["--html", "f.html"], "--html is for `ncclprobe fleet page`"),
-        (["plan", "--html", "f.html", "--idle", "n[1-4]"], "--html is for `ncclprobe fleet page`"),
     ],
 )
 def test_options_that_do_not_apply_are_refused(

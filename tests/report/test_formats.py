@@ -137,27 +137,6 @@ def test_a_list_of_nodes_that_would_keep_the_run_waiting_is_refused(
         bandwidth.parse(["--nodes-out", str(tmp_path)])
 
 
-@pytest.mark.parametrize(
-    ("argv", "words"),
-    [
-        (["--json", "a", "--nccl-tests", "./a"], "--json and --nccl-tests: a takes one of them"),
-        (["--nccl-tests", "a", "--junit", "a"], "--junit and --nccl-tests: a takes one of them"),
-        (["--nccl-tests", "-"], "--nccl-tests: name a file"),
-    ],
-)
-def test_what_nccl_tests_writes_has_a_file_of_its_own(saved: str, argv: list[str], words: str) -> None:
-    with pytest.raises(UsageError, match=words):
-        report.main([saved, *argv])
-
-
-@each_row(("ranks", "nodes"), [(0, 0), (2, 0), (10**18, 1), (4, 10**18), (-2, -1)])
-def test_a_row_of_ranks_that_nobody_ran_is_not_written_for_nccl_tests(tmp_path: Path, ranks: int, nodes: int) -> None:
-    row = replace(ROW, ranks=ranks, nodes=nodes)
-    as_json.write(replace(HEALTHY, measurements=(row,)), str(tmp_path / "saved.json"))
-    with pytest.raises(UsageError, match="holds a number that cannot be"):
-        report.main([str(tmp_path / "saved.json"), "-q", "--nccl-tests", str(tmp_path / "n.json")])
-
-
 def test_a_saved_verdict_cannot_be_asked_to_be_another(saved: str) -> None:
     with pytest.raises(UsageError, match="--fail-on is no option"):
         report.main([saved, "--fail-on", "warn"])

@@ -133,23 +133,6 @@ def _circle(count: int, turn: int) -> Round:
     return tuple(sorted(Match(min(pair), max(pair)) for pair in pairs if max(pair) < count))
 
 
-Seen = Mapping[tuple[str, str], tuple[int, float]]
-"""How often the nodes of a pair, which are sorted, were measured together, and when last."""
-
-
-def least_seen(nodes: Sequence[str], seen: Seen, rounds: int) -> list[list[tuple[str, str]]]:
-    """Return so many rounds of pairs of `nodes`, those first whose pairs were measured together least, and longest ago.
-
-    Each node is in one pair of a round at most, and no pair comes twice.
-    """
-    names = sorted(set(nodes))
-    there = round_robin(len(names), MOST_ROUNDS) if len(names) > 1 else ()
-    paired = [[(names[match.first], names[match.second]) for match in each] for each in there]
-    often = [(sum(seen.get(pair, (0, 0.0))[0] for pair in each), max(seen.get(pair, (0, 0.0))[1] for pair in each))
-             for each in paired]  # fmt: skip
-    return [paired[place] for place in sorted(range(len(paired)), key=often.__getitem__)[:rounds]]
-
-
 class Participants(Struct, frozen=True):
     """The rails of each node that still answers, and the known layout."""
 

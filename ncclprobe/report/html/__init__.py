@@ -4,10 +4,7 @@ All text is there with JavaScript off. What a machine said is escaped wherever i
 the browser run this page's own scripts alone and fetch nothing.
 """
 
-from collections.abc import Sequence
-
 from ncclprobe.model.report import Report
-from ncclprobe.report.trends import Past
 
 
 def recognises(text: str) -> bool:
@@ -17,12 +14,12 @@ def recognises(text: str) -> bool:
     return begins and rest.endswith("</html>") and text.count("</html>") == 1
 
 
-def render(report: Report, history: Sequence[Past] = ()) -> str:
-    """Return the whole page, also with the trends of `history`, whose newest is `report`."""
+def render(report: Report) -> str:
+    """Return the whole page."""
     if report.files:
         from ncclprobe.report.html import causes
 
         return causes.page(report)
     from ncclprobe.report.html.page import page  # here, so that asking for no page costs nothing
 
-    return page(report, history)
+    return page(report)

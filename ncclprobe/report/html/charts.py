@@ -10,14 +10,13 @@ from itertools import islice
 
 from markupsafe import Markup
 
-from ncclprobe.model.measurement import Measurement, conditions, operation
+from ncclprobe.model.measurement import Measurement, operation
 from ncclprobe.model.report import Report
 from ncclprobe.model.units import plural, size
 from ncclprobe.model.values import Struct, grouped
 from ncclprobe.report.html import svg
 from ncclprobe.report.html.legible import micros, micros_tick, printable, rate
 from ncclprobe.report.html.svg import Axis
-from ncclprobe.report.trends import Past
 
 MOST = 400
 """Points behind the curves of one operation."""
@@ -35,22 +34,8 @@ class _Ghost(Struct, frozen=True):
     hover: str = ""
 
 
-def of(report: Report, history: Sequence[Past]) -> tuple[_Ghost, ...]:
-    """Return the points of the earlier reports, and what was published of this machine type with as many ranks."""
-    return (*_earlier(report, history), *_published(report))
-
-
-def _earlier(report: Report, history: Sequence[Past]) -> Iterator[_Ghost]:
-    ways = {(row.op, conditions(row)) for row in report.measurements}
-    for each in history[:-1]:
-        for row in each.rows:
-            if (row.op, conditions(row)) in ways and row.nbytes > 0:
-                time = row.time_us.typical
-                yield _Ghost(row.op, row.redop, row.nbytes, row.busbw_GBps, time, "earlier")
-
-
-def _published(report: Report) -> Iterator[_Ghost]:
-    """Yield what sources say of the type of this machine, at the sizes that were measured."""
+def published(report: Report) -> Iterator[_Ghost]:
+    """Yield what sources published of the type of this machine, at the sizes that were measured."""
     rows = {(row.op, row.nbytes): row for row in report.measurements}
     for each in report.published[:MOST]:
         row = rows.get((each.op, each.nbytes))

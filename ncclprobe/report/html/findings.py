@@ -1,7 +1,7 @@
 """What is wrong, as cards: one per check and remedy, what costs most first, with why it matters and what to type."""
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 
 from ncclprobe import page
 from ncclprobe.model.findings import OF_THE_RUN, Finding, Severity
@@ -11,7 +11,6 @@ from ncclprobe.model.values import Struct, grouped, replace
 from ncclprobe.report import digest
 from ncclprobe.report.digest import Problem
 from ncclprobe.report.html.legible import folded, rate
-from ncclprobe.report.trends import Since
 
 MOST_CARDS = 40
 MOST_PLACES = 60
@@ -21,11 +20,10 @@ _SHORT = 60
 _MOST_EXCERPTS = 6
 _GPU, _ASKED_OF = re.compile(r"GPU(\d{1,3})"), re.compile(r"nvml\w{1,60} (\d{1,3})")
 _ID = re.compile(r"[a-z0-9-]{1,40}\.[a-z0-9-]{1,60}")
-Given = Mapping[tuple[str, str], Since]
 
 
 class _Place(Struct, frozen=True):
-    """One finding of a card: on what and where, what it costs, what was seen, and since when it is known."""
+    """One finding of a card: on what and where, what it costs, and what was seen."""
 
     subject: str
     message: str
@@ -33,7 +31,6 @@ class _Place(Struct, frozen=True):
     cost: str
     seen: tuple[str, ...]
     see_also: str
-    since: str
     raw: tuple[Excerpt, ...] = ()
 
 
@@ -75,7 +72,7 @@ class Cards(Struct, frozen=True):
     anchors: dict[tuple[str, str, str, str], str]
 
 
-def cards(report: Report, since: Given) -> Cards:
+def cards(report: Report) -> Cards:
     """Return the failures and warnings of `report`, what costs most first."""
     loud = [each for each in digest.problems(report) if each.finding.severity is not Severity.NOTE]
     groups = grouped(((each.finding.severity, each.id, each.finding.remedy), each) for each in loud)
@@ -85,7 +82,7 @@ def cards(report: Report, since: Given) -> Cards:
     for group in list(groups.values())[:MOST_CARDS]:
         number[group[0].id] = number.get(group[0].id, 0) + 1
         suffix = f"-{number[group[0].id]}" if number[group[0].id] > 1 else ""
-        made.append(_card(group, report, f"finding-{group[0].id}{suffix}", since))
+        made.append(_card(group, report, f"finding-{group[0].id}{suffix}"))
         for each in group[:MOST_PLACES]:
             kind, message = each.finding.severity.value, each.finding.message
             anchors |= {(kind, each.id, subject, message): made[-1].anchor for subject in each.subjects}
@@ -93,11 +90,11 @@ def cards(report: Report, since: Given) -> Cards:
     return Cards(tuple(made), hidden, anchors)
 
 
-def _card(group: Sequence[Problem], report: Report, anchor: str, since: Given) -> Card:
+def _card(group: Sequence[Problem], report: Report, anchor: str) -> Card:
     first = group[0]
     finding = first.finding
     names = tuple(dict.fromkeys(name for each in group for name in _names(each)))
-    places = tuple(_place(each, report, since) for each in group[:MOST_PLACES])
+    places = tuple(_place(each, report) for each in group[:MOST_PLACES])
     worst = max((each.finding for each in group), key=lambda each: each.loss or 0.0)
     told = finding if len(group) == len(first.subjects) == 1 else replace(finding, subject="")
     about = report.explained.get(first.id)
@@ -136,13 +133,11 @@ def _head(group: Sequence[Problem], names: Sequence[str], title: str, everywhere
     return subject if not names or everywhere < 2 or known else f"{subject} on {where}"
 
 
-def _place(problem: Problem, report: Report, since: Given) -> _Place:
+def _place(problem: Problem, report: Report) -> _Place:
     finding, names = problem.finding, _names(problem)
-    known = sorted({str(since[key]) for name in names or ("",) if (key := (problem.id, name)) in since})
-    more = f"; on some nodes {known[-1]}" if len(known) > 1 else ""
     return _Place(
         problem.subject, finding.message, folded(names) if len(report.nodes) > 1 else "", _cost(finding),
-        tuple(map(str, finding.evidence)), finding.see_also, f"{known[0]}{more}" if known else "",
+        tuple(map(str, finding.evidence)), finding.see_also,
         tuple(_excerpts(finding, problem.nodes, report)),
     )  # fmt: skip
 

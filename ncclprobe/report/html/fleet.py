@@ -17,7 +17,7 @@ from ncclprobe.model.nccl_selection import DeviceRow, NodeTopology
 from ncclprobe.model.report import Report
 from ncclprobe.model.values import Struct, grouped
 from ncclprobe.report.digest import node_states
-from ncclprobe.report.html.findings import Card, Given
+from ncclprobe.report.html.findings import Card
 from ncclprobe.report.html.legible import folded, printable
 from ncclprobe.report.html.tables import Row, device
 
@@ -344,17 +344,16 @@ def tiles(report: Report) -> tuple[list[_Tile], int]:
 
 
 class _Group(Struct, frozen=True):
-    """Nodes in one state for the same reasons: `why` has an anchor and words for each, `since` is when it began."""
+    """Nodes in one state for the same reasons: `why` has an anchor and words for each."""
 
     state: str
     nodes: str
     number: int
     why: tuple[tuple[str, str], ...]
-    since: str
 
 
-def groups(report: Report, cards: Sequence[Card], since: Given) -> tuple[list[_Group], int]:
-    """Return which nodes are in which state, why, and since when, the loudest first, and of these in the order of their
+def groups(report: Report, cards: Sequence[Card]) -> tuple[list[_Group], int]:
+    """Return which nodes are in which state and why, the loudest first, and of these in the order of their
     findings; and how many nodes are left out.
 
     Nodes of a state without a finding of their own come together.
@@ -371,7 +370,7 @@ def groups(report: Report, cards: Sequence[Card], since: Given) -> tuple[list[_G
         ),
     )
     blind = _blind(report)
-    shown = [_group(state, why, names, blind, since) for (state, why), names in ranked[:MOST_GROUPS]]
+    shown = [_group(state, why, names, blind) for (state, why), names in ranked[:MOST_GROUPS]]
     return shown, sum(len(names) for _, names in ranked[MOST_GROUPS:])
 
 
@@ -388,23 +387,14 @@ def _sentence(card: Card) -> str:
     return shorten(f"{card.alone.subject}: {card.alone.message}", _LONGEST)
 
 
-def _group(
-    state: str, cards: Sequence[Card], names: Sequence[str], blind: Mapping[str, tuple[str, ...]], since: Given
-) -> _Group:
+def _group(state: str, cards: Sequence[Card], names: Sequence[str], blind: Mapping[str, tuple[str, ...]]) -> _Group:
     why = [(card.anchor, _sentence(card)) for card in cards]
     unseen = dict.fromkeys(each for name in names for each in blind.get(name, ()))
     why += (
         [("blind", f"not looked at: {', '.join(list(unseen)[:4])}{' …' if len(unseen) > 4 else ''}")] if unseen else []
     )
     why += [("blind", "did not report to the run")] if state == "missing" else []
-    ids = {card.id for card in cards}
-    began = sorted(
-        {when for (check, name), when in since.items() if check in ids and name in set(names)},
-        key=lambda when: (when.when, not when.open),
-    )
-    words = str(began[0]) if began else ""
-    later = f"; the latest {began[-1]}" if len(began) > 1 else ""
-    return _Group(state, folded(names, 160 if state == "pass" else 400), len(names), tuple(why), f"{words}{later}")
+    return _Group(state, folded(names, 160 if state == "pass" else 400), len(names), tuple(why))
 
 
 def kinds(report: Report, found: Sequence[Row], anchors: Anchors) -> tuple[list[_Kind], int, int]:

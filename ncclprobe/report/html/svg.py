@@ -47,23 +47,6 @@ class Linear(Struct, frozen=True):
         return self.first + min(1.0, max(0.0, share)) * (self.last - self.first)
 
 
-def small_grid(
-    x: Linear, y: Linear, x_ticks: Sequence[tuple[float, str]], words: Callable[[float], str]
-) -> list[Markup]:
-    """Return lines across a small picture with their words: none, half and all of a round number."""
-    power = 10.0 ** math.floor(math.log10(y.high))
-    step = next(each for each in (5 * power, 2 * power, power, power / 2, power / 5) if 2 * each <= y.high)
-    parts = []
-    for value in (n * step for n in range(int(y.high / step) + 1)):
-        parts += [
-            line(x.first, y.at(value), x.last, y.at(value), "grid"),
-            text(x.first - 6, y.at(value) + 4, words(value) if value else "0", "y"),
-        ]
-    for word, value in {word: value for value, word in x_ticks}.items():
-        parts.append(text(x.at(value), y.first + 16, word, "x"))
-    return parts
-
-
 def axes(
     xs: Sequence[float],
     ys: Sequence[float],

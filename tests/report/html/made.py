@@ -10,7 +10,6 @@ from ncclprobe.model.pair_results import Blamed, Localisation, PairRow
 from ncclprobe.model.report import Area, CheckNote, Excerpt, LaunchRow, NodeEnvironment, NodeRow, Report, Setting, Tool
 from ncclprobe.model.traffic import CopyRow, GroupRow, NicBytes, OperationTraffic, StepRow
 from ncclprobe.model.values import replace
-from ncclprobe.report import trends
 
 MARKUP = "</script><img src=x onerror=alert(1)>\u2028<b>n7</b>"
 """A host name that would be a page's ruin if anything took it for more than text."""
@@ -100,34 +99,6 @@ def whole() -> Report:
         explained={"ib.rate": note}, measurements=sweep().measurements[:6],
         areas=(Area("GPUs", "8 × H100", Status.PASS), Area("NICs", "8 × 400 Gb/s", Status.FAIL, ("ib.rate",), 1)),
     )  # fmt: skip
-
-
-def weeks(number: int = 6) -> list[Report]:
-    """A sweep a week, oldest first; from the fourth on everything is a tenth slower, and the driver is a newer one."""
-    return [_week(week) for week in range(number)]
-
-
-def _week(week: int) -> Report:
-    slow = week > 2
-    report = sweep()
-    rows = tuple(_slower(row, 1 / 0.9) if slow else row for row in report.measurements[:24])
-    driver = Fingerprint({"gpu": "8 x NVIDIA H100 80GB HBM3"}, "0c1d2e", {"driver": "570.1" if slow else "550.1"})
-    report = replace(report, started=f"2026-{9 + week // 4:02}-{1 + 7 * (week % 4):02}T07:00:00Z", measurements=rows,
-                     fingerprint=driver)  # fmt: skip
-    fine = tuple(replace(node, status=Status.PASS) for node in report.nodes)
-    found = (replace(report.checks[0], status=Status.PASS, findings=()),)
-    return report if slow else replace(report, status=Status.PASS, exit_code=0, nodes=fine, checks=found)
-
-
-def _slower(row: Measurement, times: float) -> Measurement:
-    low, high = row.interval_us or (0.0, 0.0)
-    took = TimeStats(times * row.time_us.mean, times * row.time_us.typical)
-    return replace(row, busbw_GBps=row.busbw_GBps / times, time_us=took, interval_us=(times * low, times * high))
-
-
-def history(number: int = 6) -> list[trends.Past]:
-    """What a series keeps of :func:`weeks`."""
-    return [trends.past(report, f"{report.started[:10]}.json") for report in weeks(number)]
 
 
 def causes() -> Report:

@@ -31,7 +31,7 @@ WIDE, HIGH = 1200, 1700
 
 
 def pages(folder: Path) -> dict[str, str]:
-    """The HTML of each picture. `fleet` and `trends` are made up; the others are of reports/ and of captures."""
+    """The HTML of each picture. `fleet` is made up; the others are of reports/ and of captures."""
     doctor = [sys.executable, "-m", "ncclprobe", "doctor", *CAPTURES, "--json", "-"]
     (folder / "faults.json").write_bytes(subprocess.run(doctor, cwd=ROOT, stdout=subprocess.PIPE).stdout)
     return {
@@ -39,7 +39,6 @@ def pages(folder: Path) -> dict[str, str]:
         "html-sweep": render(as_json.read(str(ROOT / "reports" / "sweep-2-ranks.json"))),
         "html-pairs": render(as_json.read(str(ROOT / "reports" / "four-hosts-one-bad-nic.json"))),
         "html-fleet": render(made.fleet(2048)),
-        "html-trends": render(made.weeks()[-1], made.history()),
     }
 
 

@@ -2,7 +2,7 @@
 
 import base64
 import shutil
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +11,6 @@ from fleet.test_page import NOW_S, large
 
 from ncclprobe.model.report import Report
 from ncclprobe.report.html import days, render
-from ncclprobe.report.trends import Past
 
 from . import made
 
@@ -49,9 +48,9 @@ def chromium(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
 def show(chromium: Any, tmp_path: Path) -> Iterator[Show]:
     """Opens the page of a report from a file. Whatever else a test asks, the console must stay silent."""
 
-    def shown(report: Report, history: Sequence[Past] = ()) -> None:
+    def shown(report: Report) -> None:
         path = tmp_path / "report.html"
-        path.write_text(render(report, history), encoding="utf-8")
+        path.write_text(render(report), encoding="utf-8")
         chromium.get(path.as_uri())
         chromium.execute_async_script(
             "const done = arguments[0]; const wait = () => document.documentElement.dataset.drawn"
@@ -225,11 +224,7 @@ LOOKS: dict[str, tuple[str, str, Any, Any]] = {
     "phone": ("", "light", PHONE, {"rules": {"color-contrast": {"enabled": False}}}),
     "paper": ("print", "light", None, CONTRAST),
 }
-KINDS: dict[str, Callable[[], tuple[Report, Sequence[Past]]]] = {
-    "report": lambda: (made.whole(), ()),
-    "trends": lambda: (made.weeks()[-1], made.history()),
-    "causes": lambda: (made.causes(), ()),
-}
+KINDS: dict[str, Callable[[], Report]] = {"report": made.whole, "causes": made.causes}
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -243,7 +238,7 @@ def test_axe_objects_to_nothing_light_dark_on_a_telephone_and_on_paper(kind: str
             chromium.execute_cdp_cmd("Emulation.setEmulatedMedia", {"media": media, "features": features})
             if device:
                 chromium.execute_cdp_cmd("Emulation.setDeviceMetricsOverride", device)
-            show(*KINDS[kind]())
+            show(KINDS[kind]())
             chromium.execute_cdp_cmd("Runtime.evaluate", {"expression": axe})  # the page's policy lets no script in
             told = chromium.execute_async_script(AXE, rules)
             found[look] = [(each["id"], each["nodes"][0]["html"][:200]) for each in told["violations"]]

@@ -188,7 +188,7 @@ def test_a_suppressed_finding_is_told() -> None:
 
 def test_findings_of_one_check_are_one_card_that_names_each_node_once() -> None:
     report = made.fleet(400)
-    cards = findings.cards(report, {}).cards
+    cards = findings.cards(report).cards
     assert [(card.kind, card.id, card.number) for card in cards] == [("fail", "ib.rate", 5), ("fail", "nvl.links", 2)]
     assert cards[0].head == "An InfiniBand port is slower than its siblings on node[0005,0102,0199,0296,0393]"
     assert [place.nodes for place in cards[0].places] == ["node0005", "node0102", "node0199", "node0296", "node0393"]
@@ -207,7 +207,7 @@ def test_which_nodes_and_why_says_the_findings_sentences_in_their_order() -> Non
     verdicts = [Verdict(f"x.{each.subject}", None, Status.FAIL, "t", findings=(each,)) for each in (first, second)]
     nodes = tuple(NodeRow(f"n{n}", n, f"n{n}", Status.FAIL) for n in range(3))
     report = samples.report(*verdicts, status=Status.FAIL, nodes=nodes)
-    groups, _ = fleet.groups(report, findings.cards(report, {}).cards, {})
+    groups, _ = fleet.groups(report, findings.cards(report).cards)
     assert [(each.nodes, each.why[0][1]) for each in groups] == [("n1", "a: is low"), ("n[0,2]", "b: is low")]
 
 
@@ -219,7 +219,7 @@ def test_what_costs_most_comes_first_with_its_loss() -> None:
     note = CheckNote("Slower than expected", "Every row is fast", "One bad cable shows in this number")
     verdict = Verdict("run.bandwidth", "n0", Status.FAIL, "t", findings=(small, large))
     report = samples.report(verdict, explained={"run.bandwidth": note})
-    card = findings.cards(report, {}).cards[0]
+    card = findings.cards(report).cards[0]
     assert [place.cost for place in card.places] == ["loses 43.10 GB/s, 90 %", "loses 2.500 GB/s, 10 %"]
     words = Page(render(report)).words
     for said in ("loses 43.10 GB/s", note.why, note.right, "ncclprobe explain run.bandwidth"):
@@ -239,8 +239,8 @@ def test_what_a_source_holds_is_one_click_away_and_its_cited_line_is_marked() ->
 def test_what_a_measurement_says_of_the_run_is_not_said_of_the_first_node() -> None:
     lost = fail("rank 2", "its heartbeat stopped", action="retest")
     report = samples.report(Verdict("run.hang", "n0", Status.FAIL, "A rank was lost", findings=(lost,)))
-    assert [card.head for card in findings.cards(report, {}).cards] == ["rank 2"]
-    assert [(each.state, each.nodes, each.why) for each in fleet.groups(report, (), {})[0]] == [("fail", "n0", ())]
+    assert [card.head for card in findings.cards(report).cards] == ["rank 2"]
+    assert [(each.state, each.nodes, each.why) for each in fleet.groups(report, ())[0]] == [("fail", "n0", ())]
 
 
 def test_nodes_that_fail_only_because_the_job_does_are_not_red() -> None:
@@ -249,7 +249,7 @@ def test_nodes_that_fail_only_because_the_job_does_are_not_red() -> None:
     blind = Verdict("ib.perm", "n1", Status.UNKNOWN, "t", "no access", required=True)
     nodes = tuple(NodeRow(f"n{n}", n, f"n{n}", Status.FAIL) for n in range(4))
     report = samples.report(compared, blind, nodes=nodes)
-    told = [(each.state, each.number, each.nodes) for each in fleet.groups(report, (), {})[0]]
+    told = [(each.state, each.number, each.nodes) for each in fleet.groups(report, ())[0]]
     assert told == [("fail", 1, "n2"), ("unknown", 1, "n1"), ("pass", 2, "n[0,3]")]
     assert "1 check fails, on 1 of 4 nodes" in Page(render(report)).words
 

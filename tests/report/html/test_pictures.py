@@ -161,7 +161,7 @@ def test_the_chosen_dark_is_the_systems_dark() -> None:
 def test_on_a_telephone_the_tables_take_the_whole_width_and_paper_is_light_without_scripts() -> None:
     style = (HERE / "style.css").read_text()
     small = style.partition("@media screen and (max-width: 720px) {")[2].partition("\n}\n")[0]
-    tables = "table:is(.checks, .blind, .names, .chosen, .which, .areas, .facts, .past, .ranks)"
+    tables = "table:is(.checks, .blind, .names, .chosen, .which, .areas, .facts, .ranks)"
     assert f"{tables} {{ display: block; width: 100%; }}" in small
     assert "200px" not in small
     assert style.count("prefers-color-scheme: dark") == style.count("@media screen and (prefers-color-scheme: dark)")

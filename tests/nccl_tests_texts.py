@@ -1,24 +1,15 @@
-"""Rows of ours as nccl-tests would have written them: for tools that expect its JSON, or its table.
-
-One file of nccl-tests holds one operation over one communicator, measured in one way: rows are grouped so first. What
-it has no place for (intervals, verdicts, expectations) is left out; what is not known (GPU, process id) is 0 or empty,
-and nothing of the environment is written: nccl-tests writes all of it, secrets included. Times are the median that our
-rows are judged by, where nccl-tests prints the mean.
-"""
+"""Rows of ours as nccl-tests would print them: input for the tests of what reads such logs."""
 
 import json
-import re
 from collections.abc import Sequence
 from itertools import groupby
-from pathlib import Path
 from typing import Any
 
-from ncclprobe.host import files
-from ncclprobe.model.errors import UsageError
 from ncclprobe.model.measurement import Measurement
 from ncclprobe.model.ops import OPS
 from ncclprobe.model.report import Report
-from ncclprobe.nccl_tests.reader import OURS, VERSION
+
+OURS, VERSION = "measured by ncclprobe with", 3
 from ncclprobe.nccl_tests.rows import DTYPES, program
 
 _NAMES = {ours: theirs for theirs, (ours, _) in reversed(DTYPES.items())}
@@ -207,39 +198,3 @@ def _code(version: str) -> int:
         return 0
     major, minor, patch = map(int, parts)
     return major * (10_000 if (major, minor) > (2, 8) else 1_000) + minor * 100 + patch
-
-
-def save(report: Report, path: str) -> list[str]:
-    """Write `report` to `path` (a table where that ends in ``.txt`` or ``.log``, else JSON); returns what was written.
-
-    Several operations become several files, ``run.all_reduce.json``. Raises UsageError where there are no rows.
-    """
-    found = groups(report.measurements)
-    if not found:
-        raise UsageError(f"--nccl-tests {path}: the report holds no measured row")
-    render = render_text if path.endswith((".txt", ".log")) else render_json
-    target, written = Path(path), list[str]()
-    for rows in found:
-        own = target if len(found) == 1 else target.with_suffix(f".{_label(rows, found)}{target.suffix}")
-        files.write(own, render(report, rows), ours=recognises)
-        written.append(str(own))
-    return written
-
-
-def recognises(text: str) -> bool:
-    """Whether `text` is what :func:`save` writes: nccl-tests itself knows no ncclprobe, and every process by its id."""
-    if not text.startswith("{"):
-        devices = [line for line in text.splitlines() if line.startswith("#  Rank ")]
-        whole = all(line.startswith("#") or line[:12].strip().isdecimal() for line in text.splitlines())
-        return whole and bool(devices) and all(" Pid      0 on " in line for line in devices)
-    try:
-        found = json.loads(text)
-    except (ValueError, RecursionError):
-        return False
-    return isinstance(found, dict) and {"results", "ncclprobe"} <= found.keys()
-
-
-def _label(rows: Sequence[Measurement], others: Sequence[Sequence[Measurement]]) -> str:
-    """What tells the file of `rows` from those of `others`: the operation, and its place in line if there are two."""
-    same = [each for each in others if each[0].op == rows[0].op]
-    return re.sub(r"\W", "_", rows[0].op)[:60] + ("" if len(same) == 1 else f"-{same.index(rows) + 1}")
