@@ -125,12 +125,6 @@ def test_a_run_of_nccl_tests_is_compared_with_ours(tmp_path: Path) -> None:
         assert main(["compare", str(tmp_path / "old.log"), str(tmp_path / "b.json"), "-q"]) == code
 
 
-def test_the_report_command_writes_for_tools_that_expect_nccl_tests(tmp_path: Path) -> None:
-    as_json.write(report(row(91.75)), str(tmp_path / "a.json"))
-    assert main(["report", str(tmp_path / "a.json"), "-q", "--nccl-tests", str(tmp_path / "n.json")]) == 0
-    assert json.loads((tmp_path / "n.json").read_text())["version"] == 3
-
-
 def nccl_tests_log(tmp_path: Path, name: str, *rows: Measurement, more: str = "", lines: int = 0) -> str:
     text = render_text(report(), rows).splitlines(keepends=True)
     (tmp_path / name).write_text("".join(text[: len(text) - lines]) + more)
