@@ -22,7 +22,7 @@ from ncclprobe.commands import COMMANDS, main
 from ncclprobe.engine.diagnose import every_check
 from ncclprobe.engine.explain_pages import about_check, about_variable, check_examples, purpose, shown_examples
 from ncclprobe.model.outcomes import OUTCOMES, Outcome
-from ncclprobe.model.registry import Check
+from ncclprobe.model.registry import Check, by_id, title_of
 from ncclprobe.nccl.parameters import NEWEST, Parameter, table
 from ncclprobe.report.json import SCHEMA_FILE
 
@@ -47,10 +47,10 @@ _SECTIONS = {"why": "Why it matters", "fix": "What to do", "passes": "What passe
 
 def pages() -> dict[str, str]:
     """Return the Markdown of every generated page by its path below docs/."""
-    checks = sorted(every_check(), key=lambda check: check.id)
+    checks = by_id(sorted(every_check(), key=lambda check: check.key))
     return {
         "checks/index.md": _check_index(checks),
-        **{f"checks/{check.id}.md": check_page(check) for check in checks},
+        **{f"checks/{name}.md": check_page(parts) for name, parts in checks.items()},
         "commands/index.md": _command_index(),
         **{f"commands/{name}.md": _command_page(name, about) for name, about in COMMANDS.items()},
         **_variable_pages(),
@@ -124,27 +124,39 @@ def _codes(outcome: Outcome) -> str:
     return ", ".join((str(int(outcome.code)), *options))
 
 
-def _check_index(checks: Sequence[Check]) -> str:
+def _check_index(checks: Mapping[str, Sequence[Check]]) -> str:
     lines = [
         "# Checks",
         "",
         f"{len(checks)} checks. `ncclprobe explain ID` prints the same as a page here, `ncclprobe checks` this list.",
         "The address of a page, `checks/ID/`, stays as it is. *Required*: a run that could not look is inconclusive.",
     ]
-    for prefix, group in groupby(checks, key=lambda check: check.id.partition(".")[0]):
-        rows = (_row(f"[{c.id}]({c.id}.md)", text(c.title), "required" if c.required else "") for c in group)
+    for prefix, names in groupby(checks, key=lambda name: name.partition(".")[0]):
+        rows = (_row(f"[{n}]({n}.md)", text(title_of(checks[n])), _standing(checks[n])) for n in names)
         lines += ["", f"## {prefix}", "", *_head("id", "what is wrong when it fails", ""), *rows]
     return _page(*lines)
 
 
-def check_page(check: Check) -> str:
+def _standing(parts: Sequence[Check]) -> str:
+    return "required" if any(each.required for each in parts) else ""
+
+
+def check_page(parts: Sequence[Check]) -> str:
+    """Return the page of an id: of a check, or of the parts of one, each below a heading of its own."""
+    if len(parts) == 1:
+        return _page(f"# {parts[0].id}", *_about_check(parts[0], "##"))
+    lines = [f"# {parts[0].id}", "", f"**{text(title_of(parts))}.** It has {len(parts)} parts."]
+    return _page(*lines, *(line for each in parts for line in ("", f"## {each.part}", *_about_check(each, "###"))))
+
+
+def _about_check(check: Check, level: str) -> list[str]:
     known = dict(about_check(check))
-    lines = [f"# {check.id}", "", f"**{text(check.title)}.**"]
+    lines = ["", f"**{text(check.title)}.**"]
     for key, title in _SECTIONS.items():
-        lines += ["", f"## {title}", "", text(known.pop(key))]
+        lines += ["", f"{level} {title}", "", text(known.pop(key))]
     lines += [
         "",
-        "## About this check",
+        f"{level} About this check",
         "",
         *(f"- **{head}**: {text(words)}" for head, words in known.items() if words),
     ]
@@ -152,8 +164,8 @@ def check_page(check: Check) -> str:
         lines.append(f"- **cause**: `{check.cause.code}`, as `ncclprobe explain FILE…` names it")
     if check.cause and check.cause.doctor:
         lines.append(f"- **before the next launch**: [{check.cause.doctor}]({check.cause.doctor}.md) finds it")
-    lines += ["", "## Examples", "", "The check judged these when this page was made.", ""]
-    return _page(*lines, *_fenced(shown_examples(check_examples(check))))
+    lines += ["", f"{level} Examples", "", "The check judged these when this page was made.", ""]
+    return [*lines, *_fenced(shown_examples(check_examples(check)))]
 
 
 def _command_index() -> str:

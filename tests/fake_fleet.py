@@ -20,7 +20,7 @@ from ncclprobe.model.report import Setting
 from ncclprobe.model.snapshot import Absent, Job, Snapshot
 from ncclprobe.model.values import replace
 
-CHECKS = {c.id: c for c in discover("ncclprobe.checks", Check) if c.compares}
+CHECKS = {c.key: c for c in discover("ncclprobe.checks", Check) if c.compares}
 ROOMS = ("ncclprobe.checks.sync.", "ncclprobe.checks.env.", "ncclprobe.checks.launch.names")
 OURS = {name: c for name, c in CHECKS.items() if c.run.__module__.startswith(ROOMS)}
 Facts = Mapping[type, Any]
@@ -62,7 +62,7 @@ def fleet(name: str, size: int, plant: Plant | None = None, sick: int = 0) -> li
 
 
 def judged(snapshots: list[Snapshot], job: Job | None = None) -> dict[str, Verdict]:
-    return {v.id: v for v in compare(snapshots, list(OURS.values()), job or Job())}
+    return {v.key: v for v in compare(snapshots, list(OURS.values()), job or Job())}
 
 
 def backend(name: str) -> Job:

@@ -160,7 +160,7 @@ def test_a_quick_look_starts_no_rank_and_says_what_the_doctor_says(alone: pytest
     assert code == looked.exit_code
     assert not looked.measurements
     assert not any(verdict.id.startswith("run.") for verdict in looked.checks)
-    assert {verdict.id for verdict in looked.checks} >= {"host.memlock", "env.bool-word"}
+    assert {verdict.id for verdict in looked.checks} >= {"host.limits", "env.value"}
 
 
 @pytest.mark.parametrize("backend", ["nccl", "gloo"])
@@ -213,7 +213,7 @@ def test_two_ranks_are_accepted_in_one_launch_and_one_report(lab: Launcher) -> N
     assert {(row.src, row.dst) for row in report.pairs} == {(0, 1), (1, 0)}
     assert {row.kind for row in report.copies} == {"host"}
     ids = {verdict.id for verdict in report.checks}
-    assert {"run.data", "run.pairs", "run.copies", "run.ladder", "host.affinity"} <= ids
+    assert {"run.data", "run.pairs", "run.copies", "run.ladder", "host.cpu"} <= ids
     assert [(row.rung, row.ranks) for row in report.ladder] == [("rank", 1), ("pair", 2)]
     said = run.out.splitlines()[-1]
     assert said == run.out.splitlines()[0]

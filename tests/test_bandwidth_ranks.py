@@ -193,7 +193,7 @@ def test_what_is_wrong_with_the_machine_is_told_though_no_rank_of_our_own_came_t
     own = ["--backend", "gloo", "--json", str(lab.report_path), "--nproc", "2"]
     process = lab.start(["-m", "ncclprobe", "bandwidth", *own, *SHORT], {"GLOO_SOCKET_IFNAME": "ib9"})
     assert process.wait() == 4
-    ((subject, message),) = findings(lab.report(), "env.gloo-mismatch")
+    ((subject, message),) = findings(lab.report(), "env.ifname")
     assert (subject, message.partition(" is ")[0]) == ("GLOO_SOCKET_IFNAME", "'ib9'")
 
 

@@ -10,9 +10,10 @@ from ncclprobe.commands import checks, explain
 from ncclprobe.engine import diagnose
 from ncclprobe.engine.explain_pages import entry
 from ncclprobe.model.errors import UsageError
+from ncclprobe.model.registry import by_id, title_of
 from tests.each_row import each_row
 
-CHECKS = sorted(diagnose.every_check(), key=lambda check: check.id)
+CHECKS = by_id(sorted(diagnose.every_check(), key=lambda check: check.key))
 
 
 def test_the_catalogue_has_a_line_for_every_check_below_its_group(
@@ -22,11 +23,11 @@ def test_the_catalogue_has_a_line_for_every_check_below_its_group(
     assert checks.main([]) == 0
     *rows, _blank, last = capsys.readouterr().out.splitlines()
     listed = [row.split() for row in rows if row.startswith(" ")]
-    assert [row[0] for row in listed] == [check.id for check in CHECKS]
-    assert [" ".join(row[1:]).removeprefix("* ") for row in listed] == [check.title for check in CHECKS]
-    assert [row[1] == "*" for row in listed] == [check.required for check in CHECKS]
+    assert [row[0] for row in listed] == [*CHECKS]
+    assert [" ".join(row[1:]).removeprefix("* ") for row in listed] == [title_of(parts) for parts in CHECKS.values()]
+    assert [row[1] == "*" for row in listed] == [any(check.required for check in parts) for parts in CHECKS.values()]
     groups = [row for row in rows if row and not row.startswith(" ")]
-    assert [row.partition(":")[0] for row in groups] == sorted({check.id.partition(".")[0] for check in CHECKS})
+    assert [row.partition(":")[0] for row in groups] == sorted({name.partition(".")[0] for name in CHECKS})
     assert "ib: InfiniBand and RoCE" in "".join(groups)
     assert last.startswith(f"{len(CHECKS)} checks, * required")
 
@@ -42,7 +43,7 @@ def test_a_group_is_listed_alone(groups: list[str], prefixes: set[str], capsys: 
     assert checks.main([*groups, "--json"]) == 0
     listed = {row["id"] for row in json.loads(capsys.readouterr().out)["checks"]}
     assert {each.partition(".")[0] for each in listed} == prefixes
-    assert listed == {"host.shm"} or listed >= {c.id for c in CHECKS if c.id.partition(".")[0] in prefixes}
+    assert listed == {"host.shm"} or listed >= {name for name in CHECKS if name.partition(".")[0] in prefixes}
 
 
 def test_a_group_without_a_check_is_refused_with_the_nearest() -> None:
@@ -52,8 +53,8 @@ def test_a_group_without_a_check_is_refused_with_the_nearest() -> None:
 
 def test_the_catalogue_as_json_says_what_a_check_needs(capsys: pytest.CaptureFixture[str]) -> None:
     checks.main(["--json"])
-    rows = {row["id"]: row for row in json.loads(capsys.readouterr().out)["checks"]}
-    memlock = rows["host.memlock"]
+    rows = {row["part"] or row["id"]: row for row in json.loads(capsys.readouterr().out)["checks"]}
+    memlock = rows["memlock"]
     assert (memlock["required"], memlock["facts"]) == (True, ["Memlock", "Fabric", "Process"])
     assert memlock["applies"].startswith("to jobs on GPUs")
 
@@ -66,6 +67,18 @@ def test_the_commands_exist(argv: tuple[str, ...], code: int) -> None:
 
 
 def test_a_check_and_a_variable_are_printed(capsys: pytest.CaptureFixture[str]) -> None:
-    for wanted in ("host.memlock", "NCCL_IB_TIMEOUT"):
+    for wanted in ("host.limits", "NCCL_IB_TIMEOUT"):
         assert explain.main([wanted]) == 0
         assert capsys.readouterr().out.splitlines() == entry(wanted)
+
+
+def test_an_id_of_several_parts_is_explained_with_each_and_a_part_with_its_examples() -> None:
+    parts = CHECKS["env.hca"]
+    lines = "\n".join(entry("env.hca"))
+    assert len(parts) >= 5
+    assert all(f"{part.part}:" in lines for part in parts)
+    assert "example that triggers it" in "\n".join(entry("env.hca/hca-down"))
+
+
+def test_the_ids_that_are_not_of_logs_are_few() -> None:
+    assert len([name for name in CHECKS if not name.startswith("log.")]) <= 130

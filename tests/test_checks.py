@@ -13,7 +13,7 @@ from tests.checks.cases import checks, expected, said, written
 
 CHECKS = checks()
 COLLECTORS = discover("ncclprobe.facts", Collector)
-IDS = [c.id for c in CHECKS]
+IDS = [c.key for c in CHECKS]
 
 
 def test_every_check_keeps_what_checks_promise() -> None:

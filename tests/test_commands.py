@@ -82,16 +82,16 @@ def test_a_setting_planted_in_a_conf_file_is_found_with_file_and_line(tmp_path: 
 
 
 def test_a_suppressed_finding_does_not_fail_and_is_said() -> None:
-    ignore = ("--ignore", "env.bool-word=NCCL_IB_DISABLE")
+    ignore = ("--ignore", "env.value=NCCL_IB_DISABLE")
     done = ncclprobe("doctor", "--backend", "gloo", *ignore, NCCL_IB_DISABLE="true")
     assert done.returncode == 0
-    assert "suppressed: env.bool-word on NCCL_IB_DISABLE" in done.stdout
+    assert "suppressed: env.value on NCCL_IB_DISABLE" in done.stdout
 
 
 def test_other_nodes_of_the_job_that_nobody_looked_at_make_it_inconclusive() -> None:
     job = {"RANK": "0", "WORLD_SIZE": "2", "LOCAL_RANK": "0", "LOCAL_WORLD_SIZE": "1", "MASTER_PORT": "29500"}
     secret = {"NCCLPROBE_TOKEN": "a secret of this test"}
-    for variables, unknown in ((secret, "sync.node-missing"), ({}, "launch.unproven")):
+    for variables, unknown in ((secret, "sync.nodes"), ({}, "launch.unproven")):
         given = ("--backend", "gloo", "--timeout", "30", "--wait", "1")
         done = ncclprobe("doctor", *given, **job, **variables, MASTER_ADDR="192.0.2.1")
         assert done.returncode == 3
@@ -193,7 +193,7 @@ def test_json_on_standard_output_is_all_there_is(tmp_path: Path) -> None:
 def test_the_quiet_report_is_one_line() -> None:
     done = ncclprobe("doctor", "--backend", "gloo", "-q", NCCL_IB_DISABLE="true")
     (line,) = done.stdout.splitlines()
-    assert line.startswith("FAIL env.bool-word NCCL_IB_DISABLE")
+    assert line.startswith("FAIL env.value NCCL_IB_DISABLE")
     assert line.endswith(f" (on {socket.gethostname()}, exit 4)")
 
 

@@ -19,12 +19,12 @@ def checks(_folder: str = "") -> tuple[Check, ...]:
     return discover("ncclprobe.checks", Check)
 
 
-ENTRY = '[[ignore]]\ncheck = "env.bool-word"\nsubject = "NCCL_IB_DISABLE"\nreason = "meant for the next release"\n'
+ENTRY = '[[ignore]]\ncheck = "env.value"\nsubject = "NCCL_IB_DISABLE"\nreason = "meant for the next release"\n'
 
 
 def test_an_entry_is_a_check_a_subject_and_a_reason() -> None:
     (entry,) = suppressions.parse(ENTRY, "p.toml").entries
-    assert (entry.check, entry.subject, entry.where) == ("env.bool-word", "NCCL_IB_DISABLE", "p.toml: ignore 1")
+    assert (entry.check, entry.subject, entry.where) == ("env.value", "NCCL_IB_DISABLE", "p.toml: ignore 1")
     (every,) = suppressions.parse('[[ignore]]\ncheck = "env.*"\nreason = "because"\n', "p.toml").entries
     assert every.subject == "*"
     assert suppressions.parse("", "p.toml") == suppressions.Accepted()
@@ -156,7 +156,7 @@ def doctor(folder: Path, *argv: str) -> "subprocess.CompletedProcess[str]":
     kept = {name: value for name, value in os.environ.items() if not name.startswith(("NCCL", "SLURM", "RANK"))}
     root = str(Path(__file__).resolve().parent.parent)
     return subprocess.run(
-        [sys.executable, "-m", "ncclprobe", "doctor", "--backend", "gloo", "--select", "env.bool-word", *argv],
+        [sys.executable, "-m", "ncclprobe", "doctor", "--backend", "gloo", "--select", "env.value", *argv],
         capture_output=True,
         text=True,
         timeout=60,
@@ -175,7 +175,7 @@ def test_the_doctor_reads_the_file_of_the_working_directory(tmp_path: Path) -> N
     assert [row["subject"] for row in report["suppressed"]] == ["NCCL_IB_DISABLE"]
     (told,) = (text for text in report["notes"] if suppressions.NAME in text)
     assert told == (
-        f"read {tmp_path / suppressions.NAME} of the working directory: 1 entry, suppressed env.bool-word on "
+        f"read {tmp_path / suppressions.NAME} of the working directory: 1 entry, suppressed env.value on "
         "NCCL_IB_DISABLE; --no-config leaves it unread"
     )
 

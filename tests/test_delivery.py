@@ -107,7 +107,7 @@ PRINTS = [
     ["capture", "-o", "-"],
     ["checks"],
     ["checks", "--json"],
-    ["explain", "env.bool-word"],
+    ["explain", "env.value"],
     ["completion", "bash"],
     ["report", "--schema"],
     ["expect", "--machine", "dgx-h100"],

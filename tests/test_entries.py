@@ -20,8 +20,8 @@ from ncclprobe.model.values import Struct, replace
 from ncclprobe.nccl.parameters import Parameter, meanings, table
 from tests.each_row import each_row
 
-CHECKS = sorted(diagnose.every_check(), key=lambda check: check.id)
-every_check = pytest.mark.parametrize("check", CHECKS, ids=[check.id for check in CHECKS])
+CHECKS = sorted(diagnose.every_check(), key=lambda check: check.key)
+every_check = pytest.mark.parametrize("check", CHECKS, ids=[check.key for check in CHECKS])
 every_variable = pytest.mark.parametrize("variable", list(table().values()), ids=list(table()))
 SENTENCE = re.compile(r"[A-Z].*[.]")
 
@@ -33,7 +33,7 @@ def fits(lines: list[str]) -> bool:
 
 @every_check
 def test_a_check_is_explained_on_one_screen_by_two_examples_that_differ(check: Check) -> None:
-    lines = entry(check.id)
+    lines = entry(check.key)
     assert fits(lines), "\n".join(lines)
     above, _, examples = "\n".join(lines).partition("example that triggers it:")
     triggers, _, does_not = examples.partition("example that does not:")
@@ -96,21 +96,21 @@ def test_values_releases_and_successors_of_a_variable_are_said(name: str, lines:
 def test_a_wrong_value_is_shown_with_what_its_check_says() -> None:
     text = "\n".join(entry("NCCL_IB_TIMEOUT"))
     assert "example:  NCCL_IB_TIMEOUT=22\n    -> nothing is said of it" in text
-    assert "example:  NCCL_IB_TIMEOUT=32\n    -> FAIL env.range: is 32, outside 0..31" in text
+    assert "example:  NCCL_IB_TIMEOUT=32\n    -> FAIL env.value: is 32, outside 0..31" in text
 
 
 def test_a_name_that_nothing_reads_shows_what_to_use_now() -> None:
     text = "\n".join(entry("NCCL_MNNVL"))
     assert "example:  NCCL_MNNVL_ENABLE=2" in text
-    assert "env.retired-var" in text
+    assert "env.name" in text
 
 
 @each_row(
     ("wanted", "first", "last"),
     [
-        ("ib", "ib.flap-history", "checks; `ncclprobe explain NAME` explains one"),
-        ("ib.", "ib.flap-history", "checks; "),
-        ("ib.*", "ib.flap-history", "checks; "),
+        ("ib", "ib.losses", "checks; `ncclprobe explain NAME` explains one"),
+        ("ib.", "ib.losses", "checks; "),
+        ("ib.*", "ib.losses", "checks; "),
         ("NCCL_IB_", "NCCL_IB_ADAPTIVE_ROUTING", "variables; `ncclprobe explain NAME` explains one"),
         ("NCCL_IB", "NCCL_IB_ADAPTIVE_ROUTING", "variables; "),
         ("nccl_ib_*", "NCCL_IB_ADAPTIVE_ROUTING", "variables; "),
@@ -138,8 +138,8 @@ def test_the_case_of_a_variable_does_not_matter() -> None:
 @each_row(
     ("wanted", "near"),
     [
-        ("env.bool-words", "env.bool-word"),
-        ("bool-word", "env.bool-word"),
+        ("env.bool-words", "env.value"),
+        ("bool-word", "env.value"),
         ("state", "ib.state"),
         ("NCCL_IB_TIMEUOT", "NCCL_IB_TIMEOUT"),
         ("IB_TIMEOUT", "NCCL_IB_TIMEOUT"),

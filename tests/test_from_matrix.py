@@ -102,13 +102,13 @@ def test_of_part_of_a_hybrid_mesh_it_is_not_known_which_links_are_missing() -> N
 def test_a_nic_that_is_behind_the_other_processor_is_found_at_its_gpu() -> None:
     far = {(8 + 3, other): "SYS" for other in range(16) if other != 8 + 3}
     assert said(changed(server(), far)) == [
-        "warn ib.gpu-near GPU3: the nearest NIC is mlx5_2 at PHB, where most GPUs have one below their own switch"
+        "warn ib.gdr GPU3: the nearest NIC is mlx5_2 at PHB, where most GPUs have one below their own switch"
     ]
 
 
 def test_a_nic_that_only_its_gpu_calls_far_is_found_though_no_tree_is_so() -> None:
     found = said(changed(server(), {(3, 8 + 3): "SYS"}))
-    assert [line.partition(":")[0] for line in found] == ["warn ib.gpu-near GPU3"]
+    assert [line.partition(":")[0] for line in found] == ["warn ib.gdr GPU3"]
 
 
 def test_findings_rest_on_the_text_and_on_no_file_of_a_machine() -> None:
@@ -146,7 +146,7 @@ P2P = "$ nvidia-smi topo -p2p {}\n \tGPU0\tGPU1\t\n GPU0\tX\t{}\t\n GPU1\t{}\tX\
 def test_a_table_of_peer_to_peer_status_is_judged_with_the_matrix_above_it() -> None:
     bridged = Printed(2, 0, (("X", "NV4"), ("NV4", "X")), ((),) * 2).text()
     verdicts = judged(parse(f"{bridged}\n{P2P.format('r', 'CNS', 'CNS')}"), "FILE")
-    assert [v.id for v in verdicts] == ["nvl.links", "ib.gpu-near", "ib.gdr", "gpu.p2p"]
+    assert [v.id for v in verdicts] == ["nvl.links", "ib.gdr", "ib.gdr", "gpu.p2p"]
     (finding,) = verdicts[-1].findings
     assert (finding.severity, finding.subject) == (Severity.FAIL, "GPU0 and GPU1")
     assert judged(parse(f"{bridged}\n{P2P.format('r', 'OK', 'OK')}"), "FILE")[-1].status is Status.PASS

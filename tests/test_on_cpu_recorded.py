@@ -25,8 +25,8 @@ UNDECIDED = {"bandwidth-kernel-hangs", "bandwidth-other-algorithm"}
 _ODD = re.compile("-no-|bogus|doctor-")
 HEALTHY = [name for name in REPORTS if not CASES[name]["at_fault"] and not _ODD.search(name)]
 DOCTORS = {
-    "doctor-held": ("gpu.compute-mode", "GPU1: its compute mode is exclusive-process, and another process has it"),
-    "doctor-mig": ("gpu.mig", "GPU0, GPU1, GPU2, GPU3: split by MIG"),
+    "doctor-held": ("gpu.mode", "GPU1: its compute mode is exclusive-process, and another process has it"),
+    "doctor-mig": ("gpu.mode", "GPU0, GPU1, GPU2, GPU3: split by MIG"),
     "doctor-ambiguous": ("env.visible", "CUDA_VISIBLE_DEVICES: names GPU-0000, which begins several UUIDs"),
     "doctor-none": ("env.visible", "CUDA_VISIBLE_DEVICES: is '-1': CUDA sees no GPU at all"),
 }
@@ -73,10 +73,10 @@ def test_the_rank_at_fault_is_named_and_no_other(name: str) -> None:
 @each_row("name", ["devices-held", "devices-prohibited"])
 def test_a_rank_that_gets_no_gpu_is_told_with_the_compute_mode_that_keeps_it_out(name: str) -> None:
     checks = {check["id"]: check for check in report_of(name)["checks"]}
-    lost, related = checks["run.rank-lost"]["findings"], ("gpu.compute-mode", f"GPU{CASES[name]['at_fault'][0]}")
+    lost, related = checks["run.rank-lost"]["findings"], ("gpu.mode", f"GPU{CASES[name]['at_fault'][0]}")
     assert all("busy or unavailable" in each["message"] for each in lost)
     assert all(related in [(each["id"], each["subject"]) for each in finding["related"]] for finding in lost)
-    assert checks["gpu.compute-mode"]["status"] == "fail"
+    assert checks["gpu.mode"]["status"] == "fail"
 
 
 @each_row("name", ["devices-exclusive", "copies-exclusive", "accept-exclusive"])

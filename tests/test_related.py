@@ -21,7 +21,8 @@ SLOW = fail("all_reduce 1 GiB", "bus bandwidth 20 GB/s, at least 400 expected")
 
 
 def verdict(check: str, node: str | None, *findings: Finding) -> Verdict:
-    return Verdict(check, node, Status.FAIL, "", findings=findings)
+    name, _, part = check.partition("/")
+    return Verdict(name, node, Status.FAIL, "", findings=findings, part=part)
 
 
 def causes(*others: Verdict, symptom: Finding = SLOW, unused: dict[str, frozenset[str]] | None = None) -> list[str]:
@@ -32,10 +33,10 @@ def causes(*others: Verdict, symptom: Finding = SLOW, unused: dict[str, frozense
 def test_a_setting_and_a_link_that_slow_transfers_are_named_beside_a_slow_row() -> None:
     others = (
         verdict("env.forced-algo", "n0", warn("NCCL_ALGO", "is Tree")),
-        verdict("sync.mtu", None, replace(warn("eth0", "differs"), nodes=("n1",))),
-        verdict("pci.gpu-width", "n1", fail("GPU3", "x8 of x16")),
+        verdict("sync.network/mtu", None, replace(warn("eth0", "differs"), nodes=("n1",))),
+        verdict("pci.link/gpu-width", "n1", fail("GPU3", "x8 of x16")),
     )
-    assert causes(*others) == ["pci.gpu-width GPU3", "env.forced-algo NCCL_ALGO", "sync.mtu eth0"]
+    assert causes(*others) == ["pci.link GPU3", "env.forced-algo NCCL_ALGO", "sync.network eth0"]
 
 
 def test_what_slows_nothing_and_what_the_run_did_not_use_is_no_reason() -> None:
@@ -49,8 +50,8 @@ def test_what_slows_nothing_and_what_the_run_did_not_use_is_no_reason() -> None:
 
 def test_a_symptom_on_one_node_is_not_explained_by_another_node() -> None:
     late = replace(warn("rank 5", "comes late"), nodes=("n1",))
-    others = [verdict("host.cpu-quota", node, warn(f"cpu.max of {node}", "too little")) for node in ("n0", "n1")]
-    assert causes(*others, symptom=late) == ["host.cpu-quota cpu.max of n1"]
+    others = [verdict("host.cpu/cpu-quota", node, warn(f"cpu.max of {node}", "too little")) for node in ("n0", "n1")]
+    assert causes(*others, symptom=late) == ["host.cpu cpu.max of n1"]
 
 
 def test_what_is_a_reason_of_the_run_is_named_beside_a_symptom_and_has_none_itself() -> None:

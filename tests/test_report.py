@@ -29,7 +29,7 @@ HEALTHY = Report(
     status=Status.PASS,
     exit_code=0,
     nodes=(NodeRow("n0", 0, "n0", Status.PASS),),
-    checks=(Verdict("env.bool-word", "n0", Status.PASS, "A word"),),
+    checks=(Verdict("env.value", "n0", Status.PASS, "A word"),),
     coverage={"pass": 1, "warn": 0, "fail": 0, "skip": 0, "unknown": 0},
 )
 ROW = Measurement(

@@ -112,9 +112,9 @@ def started(name: str, **settings: str) -> Verdict:
 @each_row(
     ("settings", "check"),
     [
-        ({"NCCL_COMM_ID": ""}, "env.comm-id"),
-        ({"NCCL_SOCKET_IFNAME": "nowhere0"}, "env.ifname-match"),
-        ({"NCCL_NET": "FasTrak"}, "env.net-name"),
+        ({"NCCL_COMM_ID": ""}, "env.identity"),
+        ({"NCCL_SOCKET_IFNAME": "nowhere0"}, "env.ifname"),
+        ({"NCCL_NET": "FasTrak"}, "env.transport"),
         ({"CUDA_VISIBLE_DEVICES": "-1"}, "env.visible"),
     ],
 )
@@ -191,7 +191,7 @@ def test_a_provider_over_the_kernels_sockets_is_sockets(provider: str) -> None:
 def test_a_provider_list_that_leaves_efa_is_no_mistake(provider: str) -> None:
     seen = under("aws-p4d", "whole", {"FI_PROVIDER": provider})
     found = told(replace(seen, facts={**seen.facts, Launch: TWO_NODES}))
-    assert (found["env.transport"].status, found["env.efa"].status) == (Status.PASS, Status.PASS)
+    assert (found["env.transport"].status, found["env.libraries"].status) == (Status.PASS, Status.PASS)
 
 
 def test_fewer_nics_than_expected_fail() -> None:
@@ -203,7 +203,7 @@ def test_fewer_nics_than_expected_fail() -> None:
 def test_nodes_of_which_one_goes_over_sockets_are_told_apart() -> None:
     well, off = (under("hgx-h100", "whole", s) for s in ({}, {"NCCL_NET": "Socket"}))
     several = [replace(each, node=f"n{i}") for i, each in enumerate((well, well, off))]
-    (verdict,) = [each for each in judge(several, CHECKS, Job()) if each.id == "sync.transport"]
+    (verdict,) = [each for each in judge(several, CHECKS, Job()) if each.id == "sync.network"]
     assert [finding.nodes for finding in verdict.findings] == [("n2",)]
 
 
@@ -228,7 +228,7 @@ NOT_THE_SETTINGS = {
     "aborts-in-a-call-shm": "the program aborts",
     "aborts-in-a-call-2-hosts": "the program aborts",
     "plugin-of-another-abi": "what a plugin is called, and which interface it has, is not read from its file",
-    "20-gpu-held": "another process has the GPU, which the stand-in plays; gpu.compute-mode has tests of its own",
+    "20-gpu-held": "another process has the GPU, which the stand-in plays; gpu.mode has tests of its own",
     "20-other-type": "the program calls with another type on one rank",
     "20-p2p-denied": "the driver's word, which the stand-in plays; a test below denies it to a captured machine",
     "stranger-on-the-port": "which ports of NCCL_COMM_ID are taken is not asked",

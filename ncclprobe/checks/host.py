@@ -22,12 +22,16 @@ from ncclprobe.facts.software import NcclLibrary, Software
 from ncclprobe.model.errors import Unlearned
 from ncclprobe.model.findings import NOTHING_TO_SET, Evidence, Finding, fail, note, seen, warn
 from ncclprobe.model.hostlist import fold_numbers
-from ncclprobe.model.registry import applies, check
+from ncclprobe.model.registry import CheckGroup, applies, check
 from ncclprobe.model.report import Setting
 from ncclprobe.model.snapshot import Absent, Job
 from ncclprobe.model.units import plural, size
 from ncclprobe.model.values import replace
 from ncclprobe.nccl.selection import visible
+
+LIMITS_GROUP = CheckGroup("limits", "A limit of the user or container is too low for a job")
+SHM_GROUP = CheckGroup("shm", "/dev/shm does not have the room that NCCL needs")
+CPU_GROUP = CheckGroup("cpu", "Ranks do not get the processors, or the memory near them, that they need")
 
 
 def ranks_here(launch: Launch, gpus: Gpus | Absent, job: Job) -> int:
@@ -71,6 +75,7 @@ def several_nodes(launch: Launch, job: Job) -> bool:
 
 
 @check(
+    group=LIMITS_GROUP,
     bad=lambda: [(files(1024, 4096), LARGE, Job())],
     good=lambda: [(files(None, None), LARGE, Job())],
 )
@@ -107,6 +112,7 @@ _FREE = Cgroup(None, None)
 
 
 @check(
+    group=LIMITS_GROUP,
     bad=lambda: [(replace(files(65536, 65536), nproc=ResourceLimit(1024, 1024)), LARGE, _FREE, EIGHT, Job())],
     good=lambda: [(files(65536, 65536), LARGE, _FREE, EIGHT, Job())],
 )
@@ -225,6 +231,7 @@ def _room(memory: SharedMemory) -> str:
 
 
 @check(
+    group=SHM_GROUP,
     bad=lambda: [(SMALL, EIGHT, Launch(), NCCL_2_21, PLAIN, Job())],
     good=lambda: [(SMALL, EIGHT, Launch(), NCCL_2_21, OFF, Job())],
     required=True,
@@ -260,6 +267,7 @@ def shm(
 
 
 @check(
+    group=SHM_GROUP,
     bad=lambda: [(SharedMemory(8 * GIB, 100 * MIB, segments=(STALE,)),)],
     good=lambda: [(SharedMemory(8 * GIB, 7 * GIB, segments=(STALE,)),)],
     applies=gpu_job,
@@ -290,6 +298,7 @@ def shm_stale(memory: SharedMemory) -> Iterator[Finding]:
 
 
 @check(
+    group=LIMITS_GROUP,
     slows=True,
     bad=lambda: [(Memlock(65536), NIC, user())],
     good=lambda: [(Memlock(None), NIC, user())],
@@ -317,11 +326,12 @@ def memlock(memlock: Memlock, fabric: Fabric, process: Process | Absent) -> Iter
 
 
 @check(
+    group=SHM_GROUP,
     bad=lambda: [(DOCKER, user(), SMALL, NEW_DRIVER, Launch(), NCCL_2_27, PLAIN, Job())],
     good=lambda: [
         (DOCKER, user(), SMALL, NEW_DRIVER, Launch(), NCCL_2_27, NO_CUMEM, Job()),  # host.shm's business
     ],
-    requires="host.shm",
+    requires="host.shm/shm",
     applies=in_a_container,
 )
 def caps(
@@ -416,6 +426,7 @@ def sets_its_clock(scaling: Scaling) -> bool:
 
 
 @check(
+    group=CPU_GROUP,
     slows=True,
     bad=lambda: [(allowed(0), TWO_SOCKETS, FOUR, SRUN, Job())],
     good=lambda: [(allowed(*range(16)), TWO_SOCKETS, FOUR, SRUN, Job())],
@@ -474,6 +485,7 @@ def _far(process: Process, gpus: Gpus, shared: bool, evidence: Evidence) -> Iter
 
 
 @check(
+    group=CPU_GROUP,
     slows=True,
     bad=lambda: [(Cgroup(Quota(2.0, "/sys/fs/cgroup", QUIET), None), TORCHRUN, FOUR, Job())],
     good=lambda: [(Cgroup(None, None), TORCHRUN, FOUR, Job())],
@@ -502,6 +514,7 @@ def cpu_quota(cgroup: Cgroup, launch: Launch, gpus: Gpus | Absent, job: Job) -> 
 
 
 @check(
+    group=CPU_GROUP,
     slows=True,
     bad=lambda: [(MemoryPolicy("bind", (1,)), allowed(*LOW), TWO_SOCKETS)],
     good=lambda: [(MemoryPolicy("bind", (0,)), allowed(*LOW), TWO_SOCKETS)],
@@ -534,6 +547,7 @@ def _nearest(cpus: Cpus, wanted: int) -> set[int]:
 
 
 @check(
+    group=CPU_GROUP,
     slows=True,
     bad=lambda: [(Scaling("acpi-cpufreq", "powersave"),)],
     good=lambda: [(Scaling("acpi-cpufreq", "schedutil"),)],

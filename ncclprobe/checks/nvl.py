@@ -24,11 +24,13 @@ from ncclprobe.facts.software import Software
 from ncclprobe.model.errors import Unlearned
 from ncclprobe.model.findings import Evidence, Finding, Severity, fail, note, seen, warn
 from ncclprobe.model.layout import first_of
-from ncclprobe.model.registry import applies, check
+from ncclprobe.model.registry import CheckGroup, applies, check
 from ncclprobe.model.report import Setting
 from ncclprobe.model.snapshot import Absent, Job
 from ncclprobe.model.values import Struct, replace
 from ncclprobe.nccl.values import read_setting
+
+FABRIC_GROUP = CheckGroup("fabric", "A GPU has not joined the NVLink fabric, or what manages it does not work")
 
 
 class _Linked(Struct, frozen=True):
@@ -285,6 +287,7 @@ def _cluster(gpu: Gpu) -> str:
 
 
 @check(
+    group=FABRIC_GROUP,
     slows=True,
     bad=lambda: [(box(JOINED, REFUSED), LINKS, _NO_LOG)],
     good=lambda: [(box(JOINED, JOINED), LINKS, _NO_LOG)],
@@ -366,6 +369,7 @@ _IN_DOCKER = Container("docker", "/.dockerenv")
 
 
 @check(
+    group=FABRIC_GROUP,
     bad=lambda: [(SWITCHES, FabricManager("570.86.15", running=False), box(JOINED, WAITING), _IN_DOCKER)],
     good=lambda: [(SWITCHES, FabricManager("570.86.15", running=False), box(JOINED), _IN_DOCKER)],
     privilege="a look at the host's own services, from outside a container",
@@ -410,6 +414,7 @@ OFF = Settings({"NCCL_MNNVL_ENABLE": Setting("NCCL_MNNVL_ENABLE", "0", "environm
 
 
 @check(
+    group=FABRIC_GROUP,
     bad=lambda: [(TRAY, NO_CHANNEL, Settings(), TWO_TRAYS, NO_NCCL)],
     good=lambda: [(TRAY, NO_CHANNEL, OFF, TWO_TRAYS, NO_NCCL)],
     applies=in_a_rack,

@@ -65,7 +65,7 @@ def _with(change: Callable[[int, int], dict[str, object] | None]) -> Every[Paths
     bad=lambda: [(_with(lambda one, to: {"outcome": "stalled-back"} if (one, to) == (0, 1) else None), _NICS)],
     good=lambda: [(HEALTHY, _NICS)],
     required=True,
-    requires="sync.address-twice",
+    requires="sync.identity/address-twice",
     applies=several,
 )
 def mtu(paths: Every[Paths], nics: Every[Interfaces | Absent]) -> Iterator[Finding]:
@@ -133,7 +133,7 @@ def _large(each: Try) -> Iterator[tuple[Pair, bool]]:
     slows=True,
     bad=lambda: [(_with(lambda one, _: {"rate_gbps": 0.2} if one == 1 else None), _NICS, _UNCROWDED)],
     good=lambda: [(_with(lambda one, _: {"rate_gbps": 4.0} if one == 1 else None), _NICS, _UNCROWDED)],
-    requires="sync.address-twice",
+    requires="sync.identity/address-twice",
     applies=several,
 )
 def rate(
@@ -169,7 +169,7 @@ def rate(
         useless = useless or any(path.streams > 1 and (path.rate_gbps or 0) < _GROSS * others for path in slow_paths)
         crowded = not _flooded(paths, gatherings).isdisjoint(suspect.nodes)
         if useless and crowded:
-            message += "; it was busy with callers that proved nothing (launch.port-flooded)"
+            message += "; it was busy with callers that proved nothing (launch.port)"
         tell = fail if useless and not crowded else warn if useless or sure else note
         yield _tell(tell, suspect, message, evidence, "retest" if crowded else "repair", looks)
 
@@ -184,7 +184,7 @@ def _flooded(paths: Every[Paths], gatherings: Every[Gathering | Absent]) -> set[
     slows=True,
     bad=lambda: [(_with(lambda one, _: {"resent": 600} if one == 1 else None), _NICS)],
     good=lambda: [(HEALTHY, _NICS)],
-    requires="sync.address-twice",
+    requires="sync.identity/address-twice",
     applies=several,
 )
 def loss(paths: Every[Paths], nics: Every[Interfaces | Absent]) -> Iterator[Finding]:
@@ -223,7 +223,7 @@ def loss(paths: Every[Paths], nics: Every[Interfaces | Absent]) -> Iterator[Find
     slows=True,
     bad=lambda: [(_with(lambda one, to: {"rtt_s": 0.02}),)],
     good=lambda: [(_with(lambda one, to: {"rtt_s": 4e-3}),)],
-    requires="sync.address-twice",
+    requires="sync.identity/address-twice",
     applies=several,
 )
 def delay(paths: Every[Paths]) -> Iterator[Finding]:
@@ -339,7 +339,7 @@ _BY_ETH1 = Routes((Route("0.0.0.0/0", "eth0", "10.0.0.254"), Route("10.1.0.0/24"
 @check(
     bad=lambda: [(HEALTHY, Every({"n0": _BY_ETH1, "n1": _ETH0_ALONE, "n2": _BY_ETH1}), Every({}))],
     good=lambda: [(HEALTHY, Every(dict.fromkeys(("n0", "n1", "n2"), _BY_ETH1)), Every({}))],
-    requires="sync.address-twice",
+    requires="sync.identity/address-twice",
     applies=several,
 )
 def route(paths: Every[Paths], routes: Every[Routes | Absent], nics: Every[Interfaces | Absent]) -> Iterator[Finding]:

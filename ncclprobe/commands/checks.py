@@ -15,7 +15,7 @@ from ncclprobe.engine.judge import selected
 from ncclprobe.model.additions import CHECKS, installed
 from ncclprobe.model.errors import UsageError, unknown
 from ncclprobe.model.findings import ExitCode
-from ncclprobe.model.registry import Check
+from ncclprobe.model.registry import Check, by_id, title_of
 from ncclprobe.model.units import plural
 from ncclprobe.report import delivery
 
@@ -25,7 +25,7 @@ def main(argv: Sequence[str]) -> int:
     options = _parser().parse_args(argv)
     if options.test:
         return _test(options.test)
-    known = sorted(every_check(None, accepted_by(options.config).checks), key=lambda check: check.id)
+    known = sorted(every_check(None, accepted_by(options.config).checks), key=lambda check: check.key)
     checks = _wanted(known, options.groups)
     print(_json(checks) if options.json else _table(checks))
     return ExitCode.OK
@@ -82,19 +82,20 @@ def _wanted(checks: Sequence[Check], groups: Sequence[str]) -> Sequence[Check]:
         mine = selected(checks, [group if "." in group or "*" in group else f"{group}.*"])
         if not mine:
             raise unknown(group, "group of checks", dict.fromkeys(check.id.partition(".")[0] for check in checks))
-        found |= {check.id: check for check in mine}
-    return sorted(found.values(), key=lambda check: check.id) if groups else checks
+        found |= {check.key: check for check in mine}
+    return sorted(found.values(), key=lambda check: check.key) if groups else checks
 
 
 def _table(checks: Sequence[Check]) -> str:
     """Return a line for each check, as wide as the terminal at most, under its group."""
     wide, lines = delivery.width(), list[str]()
-    for group, mine in itertools.groupby(checks, key=lambda check: check.id.partition(".")[0]):
-        rows = [(f"  {check.id}{' *' * check.required}", check.title) for check in mine]
+    parts = by_id(checks)
+    for group, names in itertools.groupby(parts, key=lambda name: name.partition(".")[0]):
+        rows = [(f"  {n}{' *' * any(each.required for each in parts[n])}", title_of(parts[n])) for n in names]
         room = max(len(name) for name, _ in rows) + 2
         lines += ["", _fitting(f"{group}: {_about(group)}".removesuffix(": "), wide)]
         lines += [_fitting(f"{name:<{room}}{title}", wide) for name, title in rows]
-    last = f"{plural(len(checks), 'check')}, * required; `ncclprobe explain ID` explains one"
+    last = f"{plural(len(parts), 'check')}, * required; `ncclprobe explain ID` explains one"
     return "\n".join((*lines[1:], "", last))
 
 
@@ -115,6 +116,7 @@ def _json(checks: Sequence[Check]) -> str:
 def _row(check: Check) -> dict[str, Any]:
     return {
         "id": check.id,
+        "part": check.part,
         "title": check.title,
         "right": check.right,
         "why": check.why,

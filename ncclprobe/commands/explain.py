@@ -83,7 +83,7 @@ def _parser() -> argparse.ArgumentParser:
     )
     parser.add_argument("what", nargs="+", metavar="FILE|ID",
         help="Read these files, folders or patterns, and - for standard input; also compressed ones. A word that is no "
-        "file is a check, such as env.bool-word (see `ncclprobe checks`), a cause, such as iface-missing, or a "
+        "file is a check, such as env.value (see `ncclprobe checks`), a cause, such as iface-missing, or a "
         "variable, such as NCCL_IB_TIMEOUT."
     )  # fmt: skip
     known = parser.add_mutually_exclusive_group()

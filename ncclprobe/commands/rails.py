@@ -22,9 +22,9 @@ _TIMEOUT_S = 180.0
 PLAN_RAILS, PLAN_GBPS = 8, 400.0
 _LAST_RESORT_S = 5.0  # after --timeout, for a process that cannot end by itself
 _SELECT = (
-    *("rail.*", "launch.*", "path.*", "pci.nic-*", "sync.address-twice", "sync.env", "sync.limits", "sync.mtu"),
-    *("ib.flap-history", "ib.losses", "ib.perm", "ib.rate", "ib.roce-*", "ib.same-subnet", "ib.state"),
-    *("sync.nic-*", "sync.node-*", "sync.pkey", "sync.port-state", "sync.rate", "sync.roce-qos", "sync.subnet-prefix"),
+    *("rail.*", "launch.*", "path.*", "pci.nic-*", "sync.identity", "sync.env", "sync.limits", "sync.network"),
+    *("ib.losses", "ib.losses", "ib.perm", "ib.rate", "ib.roce-*", "ib.roce", "ib.state"),
+    *("sync.nic-*", "sync.node-*", "sync.network", "sync.network", "sync.network", "sync.network", "sync.network"),
 )
 """What is judged where --select does not say: the rails, who came, and what may be why one fails. No GPU is asked."""
 

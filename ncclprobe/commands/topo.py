@@ -154,7 +154,7 @@ def _aligned(rows: Sequence[Sequence[str]]) -> str:
     return "\n".join(table([["\n".join(map(printable, cell.split("\n"))) for cell in row] for row in rows]))
 
 
-_OF_PATHS = ("nvl.links", "ib.gpu-near", "ib.gdr")
+_OF_PATHS = ("nvl.links", "ib.gdr", "ib.gdr")
 _OF_PEERS = ("gpu.p2p",)
 
 

@@ -84,7 +84,7 @@ def ask(judging: Judging, command: Sequence[str], job: Job, sources: frozenset[S
         command=("ncclprobe", *without_secrets(command)),
         sources=sources,
         checks=checks,
-        left_out=tuple(c.id for c in wanted if c not in checks),
+        left_out=tuple(dict.fromkeys(c.id for c in wanted if c not in checks)),
         accepted=accepted,
         judging=judging,
         job=job,
@@ -124,14 +124,14 @@ def every_check(sources: frozenset[Source] | None = None, folder: str = "") -> t
     Those are of installed distributions and in `folder`. Raises UsageError for a folder that is not to be trusted.
     """
     found = discover("ncclprobe.checks", Check) if sources is None else discover("ncclprobe.checks", Check, sources)
-    return (*sorted(found, key=attrgetter("id")), *site.checks(sources, folder))
+    return (*sorted(found, key=attrgetter("key")), *site.checks(sources, folder))
 
 
 def _refuse_unknown(option: str, patterns: Sequence[str], checks: Sequence[Check]) -> None:
     """Refuse a pattern without a check. Raises UsageError: a misspelt one would otherwise judge, or spare, nothing."""
     for pattern in patterns:
         if not selected(checks, [pattern.partition("=")[0]]):
-            wanted, ids = pattern.partition("=")[0], [check.id for check in checks]
+            wanted, ids = pattern.partition("=")[0], [*dict.fromkeys(check.id for check in checks)]
             near = [f"'{wanted}.*'"] if any(each.startswith(f"{wanted}.") for each in ids) else []
             raise UsageError(f"{option}: {unknown(wanted, 'check', ids, '`ncclprobe checks` lists them', near)}")
 

@@ -148,5 +148,5 @@ def _cut(
 
 def explained(verdicts: Sequence[Verdict], checks: Sequence[Check]) -> dict[str, CheckNote]:
     """Return of each check that fails or warns what holds where it passes, and why it matters."""
-    loud = {v.id for v in verdicts for f in v.findings if f.severity is not Severity.NOTE}
-    return {check.id: CheckNote(check.title, check.right, check.why) for check in checks if check.id in loud}
+    loud = {v.key for v in verdicts for f in v.findings if f.severity is not Severity.NOTE}
+    return {check.key: CheckNote(check.title, check.right, check.why) for check in checks if check.key in loud}

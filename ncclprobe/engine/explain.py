@@ -5,6 +5,7 @@ from pathlib import Path
 
 from ncclprobe.engine.collect import replayed
 from ncclprobe.engine.diagnose import MACHINE, Question, diagnose, every_check
+from ncclprobe.engine.inventory import LOUDEST_FIRST
 from ncclprobe.engine.job_files import excerpts
 from ncclprobe.engine.judge import judge
 from ncclprobe.host import job_files
@@ -84,9 +85,8 @@ def with_verdicts(found: Sequence[Cause], by_source: Mapping[str, Sequence[Verdi
 def _in_words(wanted: str, by_source: Mapping[str, Sequence[Verdict]]) -> str:
     parts = []
     for source, verdicts in by_source.items() if wanted else ():
-        own = grouped(
-            (verdict.status, verdict.node or "the nodes together") for verdict in verdicts if verdict.id == wanted
-        )
+        said_of = grouped((v.node or "the nodes together", v.status) for v in verdicts if v.id == wanted)
+        own = grouped((min(said, key=LOUDEST_FIRST.index), node) for node, said in said_of.items())
         said = "; ".join(f"{_SAID[status]} on {fold(dict.fromkeys(nodes))}" for status, nodes in own.items())
         parts.append(f"{source}: it {said}" if said else f"{source}: it was not asked")
     return f" ({', '.join(parts)})" if parts else ""

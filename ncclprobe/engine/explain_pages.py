@@ -28,7 +28,7 @@ from ncclprobe.model.findings import Finding, Severity
 from ncclprobe.model.fleet import History
 from ncclprobe.model.layout import wrap
 from ncclprobe.model.nccl_selection import Choices
-from ncclprobe.model.registry import Check, Collector, Need, discover
+from ncclprobe.model.registry import Check, Collector, Need, by_id, discover, title_of
 from ncclprobe.model.report import Setting
 from ncclprobe.model.snapshot import Absent, Job, Snapshot
 from ncclprobe.model.units import plural
@@ -219,10 +219,23 @@ class Pair(Struct, frozen=True):
     different: tuple[Difference, ...]
 
 
+def of_parts(parts: Sequence[Check]) -> list[str]:
+    """Return the lines on what shares an id: on several parts a title for all, and of each its words."""
+    if len(parts) == 1:
+        return of_check(parts[0])
+    lines = [*wrapped(f"{parts[0].id}  ", title_of(parts)), ""]
+    for part in parts:
+        known = dict(about_check(part))
+        lines += wrapped(f"{part.part}:  ", f"{part.title}.")
+        lines += [line for head in ("why", "fix", "standing") for line in wrapped(f"  {head}: ", known[head])]
+    about = f"--ignore '{parts[0].id}=SUBJECT', or ncclprobe.toml"
+    return [*lines, "", f"silenced with {about}; `ncclprobe explain {parts[-1].key}` shows one with examples"]
+
+
 def of_check(check: Check) -> list[str]:
     """Return the lines, no more than a screen has: of long lists of differences the first."""
     about = (line for head, text in about_check(check) for line in headed(head, text))
-    above = [*wrapped(f"{check.id}  ", check.title), "", *about]
+    above = [*wrapped(f"{check.key}  ", check.title), "", *about]
     try:
         pair, error = outcome(time.monotonic() + bounds.SITE_EXAMPLES_S, partial(check_examples, check))
     except TimeoutError as late:
@@ -245,7 +258,7 @@ def about_check(check: Check) -> list[tuple[str, str]]:
     """Return what is known of a check but its title and examples, each under its head; a text may be empty."""
     collectors = {each.produces: each for each in discover("ncclprobe.facts", Collector)}
     inconclusive = ": a run that could not look is inconclusive" if check.required else ""
-    silenced = f"when {check.requires} fails, which explains it; " if check.requires else ""
+    silenced = f"when {check.cause_id} fails, which explains it; " if check.requires else ""
     return [
         ("passes", f"{check.right}."),
         ("why", check.why),
@@ -513,10 +526,13 @@ def entry(wanted: str, kind: str = "check or variable", folder: str = "") -> lis
     """
     if variable := table().get(wanted) or table().get(wanted.upper()):
         return of_variable(variable)
-    checks = {check.id: check for check in every_check(None, folder)}
+    every = every_check(None, folder)
+    checks, keys = by_id(every), {check.key: check for check in every}
     if wanted in checks:
-        return of_check(checks[wanted])
-    if rules := [check for check in checks.values() if wanted and check.cause and check.cause.code == wanted]:
+        return of_parts(checks[wanted])
+    if wanted in keys:
+        return of_check(keys[wanted])
+    if rules := [check for check in every if wanted and check.cause and check.cause.code == wanted]:
         return of_check(*rules) if len(rules) == 1 else [*_rows({each.id: each.title for each in rules})]
     if group := list(_group(wanted.rstrip("*"), checks)):
         return group
@@ -524,12 +540,12 @@ def entry(wanted: str, kind: str = "check or variable", folder: str = "") -> lis
     raise unknown(wanted, kind, (), lists, _near(wanted, checks))
 
 
-def _group(prefix: str, checks: dict[str, Check]) -> Iterator[str]:
+def _group(prefix: str, checks: Mapping[str, Sequence[Check]]) -> Iterator[str]:
     """Yield a line for each check, or each variable, of a prefix that ends where a part of a name does."""
     ids = [each for each in sorted(checks) if prefix and each.startswith(f"{prefix.rstrip('.')}.")]
     names = [each for each in table() if prefix and each.startswith(f"{prefix.upper().rstrip('_')}_")]
     if ids or names:
-        yield from _rows({i: checks[i].title for i in ids} or {name: purpose(table()[name]) for name in names})
+        yield from _rows({i: title_of(checks[i]) for i in ids} or {name: purpose(table()[name]) for name in names})
 
 
 def _rows(known: Mapping[str, str]) -> Iterator[str]:
@@ -543,15 +559,18 @@ def _rows(known: Mapping[str, str]) -> Iterator[str]:
     yield f"{plural(len(known), kind)}; `ncclprobe explain NAME` explains one"
 
 
-def _near(wanted: str, checks: dict[str, Check]) -> list[str]:
+def _near(wanted: str, checks: Mapping[str, Sequence[Check]]) -> list[str]:
     """Return checks, causes and variables whose names are like `wanted`, the likest first."""
     upper = wanted.upper()
     corrected = [name] if (name := nearest(upper)) else []
     within = [name for name in table() if len(wanted) > 3 and name.endswith(f"_{upper}")]
     similar = difflib.get_close_matches(wanted, checks, n=_MOST_SUGGESTED, cutoff=0.6)
     similar += [each for each in checks if len(wanted) > 2 and each.endswith(f".{wanted}")]
+    parts = {f"{name.partition('.')[0]}.{each.part}": each.key for name, own in checks.items() for each in own}
+    similar += [parts[each] for each in difflib.get_close_matches(wanted, parts, n=_MOST_SUGGESTED, cutoff=0.8)]
+    similar += [key for each, key in parts.items() if len(wanted) > 2 and each.endswith(f".{wanted}")]
     similar += difflib.get_close_matches(upper, table(), n=_MOST_SUGGESTED, cutoff=0.8)
-    codes = dict.fromkeys(check.cause.code for check in checks.values() if check.cause)
+    codes = dict.fromkeys(check.cause.code for parts in checks.values() for check in parts if check.cause)
     similar += difflib.get_close_matches(wanted, codes, n=_MOST_SUGGESTED, cutoff=0.8)
     found = dict.fromkeys((*corrected, *within, *similar))
     likeness = {each: difflib.SequenceMatcher(None, each.upper(), upper).ratio() for each in found}

@@ -29,7 +29,7 @@ from ncclprobe.model.snapshot import Absent, Job, Snapshot, learned
 from ncclprobe.model.units import plural, size
 from ncclprobe.model.values import grouped
 
-_LOUDEST_FIRST = (Status.FAIL, Status.WARN, Status.UNKNOWN, Status.PASS, Status.SKIP)
+LOUDEST_FIRST = (Status.FAIL, Status.WARN, Status.UNKNOWN, Status.PASS, Status.SKIP)
 _MOST_KINDS = 3
 """Different values of one area that are spelled out; more are counted."""
 _MOST_SETTINGS = 3
@@ -42,7 +42,7 @@ _PREFIXES: Mapping[str, tuple[str, ...]] = {
     "GPUs": ("gpu", "nvl"),
     "PCIe": ("pci",),
     "NICs": ("ib",),
-    "transport": ("env.transport", "sync.transport"),
+    "transport": ("env.transport", "sync.network"),
     "rails": ("rail",),
     "host": ("host",),
     "NCCL": ("env",),
@@ -82,10 +82,10 @@ def _area(name: str, values: str, said: Mapping[str, Sequence[Verdict]]) -> Area
     own = [verdict for prefix in _PREFIXES[name] for verdict in said.get(prefix, ())]
     blind = {v.id for v in own if v.status is Status.UNKNOWN and not v.required}
     heard = [v for v in own if v.status is not Status.UNKNOWN or v.required]
-    worst = min((v.status for v in heard), key=_LOUDEST_FIRST.index, default=Status.SKIP)
+    worst = min((v.status for v in heard), key=LOUDEST_FIRST.index, default=Status.SKIP)
     if worst is Status.SKIP and blind:
         worst = Status.UNKNOWN
-    loud = {v.id: None for v in heard if v.status is worst} if worst in _LOUDEST_FIRST[:3] else {}
+    loud = {v.id: None for v in heard if v.status is worst} if worst in LOUDEST_FIRST[:3] else {}
     return Area(name, values, worst, tuple(loud), len(blind))
 
 

@@ -125,7 +125,7 @@ def _without(verdict: Verdict, survived: Collection[tuple[int, int]], checks: Se
     if kept == verdict.findings:
         return verdict
     passed = replace(verdict, findings=kept, status=verdict.status if kept else Status.PASS)
-    return next(check for check in checks if check.id == verdict.id).titled(passed)
+    return next(check for check in checks if check.key == verdict.key).titled(passed)
 
 
 def _explained(verdicts: Sequence[Verdict], checks: Sequence[Check]) -> Explained:

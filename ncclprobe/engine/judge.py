@@ -50,8 +50,9 @@ def judge(
     snapshots = with_choices(snapshots, checks)
     known = Judged()
     own = [verdict for snapshot in of_one_job(snapshots, job) for verdict in judge_node(snapshot, checks, job, known)]
-    by_id = {check.id: check for check in checks}
-    return _followed((*own, *(_explained(by_id[each.id], each, own) for each in compare(snapshots, checks, job, run))))
+    by_key = {check.key: check for check in checks}
+    joint = compare(snapshots, checks, job, run)
+    return _followed((*own, *(_explained(by_key[each.key], each, own) for each in joint)))
 
 
 def of_one_job(snapshots: Sequence[Snapshot], job: Job) -> list[Snapshot]:
@@ -129,14 +130,14 @@ def _explained(check: Check, verdict: Verdict, own: Sequence[Verdict]) -> Verdic
     failed = {
         (each.node, finding.subject)
         for each in own
-        if each.id == check.requires and each.status is Status.FAIL
+        if each.key == check.requires and each.status is Status.FAIL
         for finding in each.findings
     }
     left = tuple(each for each in verdict.findings if not _said_before(each, failed))
     if left == verdict.findings:
         return verdict
     if not left:
-        why = f"explained by {check.requires}"
+        why = f"explained by {check.cause_id}"
         return check.titled(replace(verdict, status=Status.SKIP, why=why, findings=()))
     return check.titled(replace(verdict, status=worst(left), findings=left))
 
@@ -161,7 +162,7 @@ class Judged:
         needs = (*check.applies.needs, *check.needs) if check.applies else check.needs
         facts = [look(need) for need in needs]
         key = tuple([fact if isinstance(fact, Absent) else id(fact) for fact in facts])
-        said = self._said.setdefault(check.id, {})
+        said = self._said.setdefault(check.key, {})
         if key not in said:
             if len(said) >= _MOST_DIFFERENT:
                 return _judge_one(check, node, look)
@@ -172,7 +173,7 @@ class Judged:
 def _said_of(node: str, verdict: Verdict) -> Verdict:
     """Return `verdict` on `node`; spelled out, because `replace` takes four times as long."""
     v = verdict
-    return v if v.node == node else Verdict(v.id, node, v.status, v.title, v.why, v.required, v.findings)
+    return v if v.node == node else Verdict(v.id, node, v.status, v.title, v.why, v.required, v.findings, v.part)
 
 
 def judge_node(
@@ -182,12 +183,12 @@ def judge_node(
     own, known = [c for c in checks if not c.compares], known or Judged()
     (snapshot,) = with_choices([snapshot], own)
     look = partial(of_node, {**snapshot.facts, Job: job})
-    first = {c.id: known.judge(c, snapshot.node, look) for c in own}
-    told = {c.id: _silenced(c, first) for c in own}
-    loud = [told[c.id] for c in own if not c.last]
-    said = {c.id: _unsaid(c, told[c.id], loud) for c in own}
+    first = {c.key: known.judge(c, snapshot.node, look) for c in own}
+    told = {c.key: _silenced(c, first) for c in own}
+    loud = [told[c.key] for c in own if not c.last]
+    said = {c.key: _unsaid(c, told[c.key], loud) for c in own}
     prescribed = prescriptions(snapshot.facts) if any(map(_warns_of_a_setting, said.values())) else {}
-    return tuple(c.titled(_spared(c, said[c.id], prescribed)) for c in own)
+    return tuple(c.titled(_spared(c, said[c.key], prescribed)) for c in own)
 
 
 def _warns_of_a_setting(verdict: Verdict) -> bool:
@@ -230,7 +231,7 @@ def compare(
     """
     joint = [c for c in checks if c.compares]
     snapshots = with_choices(snapshots, joint)
-    first = {c.id: _compare_one(c, snapshots, job, run or {}) for c in joint}
+    first = {c.key: _compare_one(c, snapshots, job, run or {}) for c in joint}
     return tuple(c.titled(_silenced(c, first)) for c in joint)
 
 
@@ -249,7 +250,7 @@ def _compare_one(check: Check, snapshots: Sequence[Snapshot], job: Job, run: Fac
 
 
 def _judge_one(check: Check, node: str | None, look: Callable[[Need], Any]) -> Verdict:
-    blank = Verdict(check.id, node, Status.UNKNOWN, check.title, required=check.required)
+    blank = Verdict(check.id, node, Status.UNKNOWN, check.title, required=check.required, part=check.part)
     try:
         return _judged(check, blank, look)
     except (Unlearned, ParseError) as gap:  # a fact does not say, or says what cannot be read
@@ -305,9 +306,9 @@ def worst(findings: Iterable[Finding]) -> Status:
 
 def _silenced(check: Check, verdicts: Mapping[str, Verdict]) -> Verdict:
     """Return `check`'s verdict, or SKIP where the check that it requires has failed and so explains it."""
-    verdict, cause = verdicts[check.id], verdicts.get(check.requires)
+    verdict, cause = verdicts[check.key], verdicts.get(check.requires)
     if cause and cause.status is Status.FAIL and verdict.status in (Status.WARN, Status.FAIL, Status.UNKNOWN):
-        return replace(verdict, status=Status.SKIP, why=f"explained by {check.requires}", findings=())
+        return replace(verdict, status=Status.SKIP, why=f"explained by {check.cause_id}", findings=())
     return verdict
 
 

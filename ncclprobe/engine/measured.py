@@ -382,11 +382,13 @@ def relate(
     A cause is a finding of a check that `slows`, on a node that the symptom names or on any where it names none, and
     not only about devices that the run did not use (`unused`, by node).
     """
-    slowing = {check.id for check in checks if check.slows}
-    symptoms = {check.id for check in checks if check.of_run} - slowing
-    causes = [(v, f) for v in verdicts if v.id in slowing for f in v.findings if _counts(v, f, unused)]
+    slowing = {check.key for check in checks if check.slows}
+    symptoms = {check.key for check in checks if check.of_run} - slowing
+    causes = [(v, f) for v in verdicts if v.key in slowing for f in v.findings if _counts(v, f, unused)]
     return tuple(
-        replace(v, findings=tuple(_with_cause(f, causes) for f in v.findings)) if v.id in symptoms and v.findings else v
+        replace(v, findings=tuple(_with_cause(f, causes) for f in v.findings))
+        if v.key in symptoms and v.findings
+        else v
         for v in verdicts
     )
 

@@ -38,8 +38,8 @@ def checks(sources: Collection[Source] | None = None, folder: str = "") -> tuple
     """
     own = (check for each in installed(CHECKS) for check in installed_as(each))
     found = (*own, *(_of_folder(folder) if folder else ()))
-    names = [check.id for check in found]
-    named = {check.id: check for check in (_doubled(c) if names.count(c.id) > 1 else c for c in found)}
+    names = [check.key for check in found]
+    named = {check.key: check for check in (_doubled(c) if names.count(c.key) > 1 else c for c in found)}
     return tuple(check for check in named.values() if sources is None or _asked(check, sources))
 
 
@@ -126,7 +126,7 @@ def _finding(value: object) -> Finding:
 
 
 def _doubled(check: Check) -> Check:
-    return _broken(check.id.partition(".")[0].removeprefix(PREFIX), check.origin, f"two checks are called {check.id}")
+    return _broken(check.id.partition(".")[0].removeprefix(PREFIX), check.origin, f"two checks are called {check.key}")
 
 
 def _broken(name: str, origin: str, why: str) -> Check:

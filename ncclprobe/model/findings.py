@@ -148,8 +148,16 @@ class Finding(Struct, frozen=True):
         return "; ".join(f"{each.id} {each.subject}" for each in self.related)
 
 
+def key_of(check: str, part: str) -> str:
+    """Return how a part of a check is named: ``env.hca/hca-down``; a check that has no parts by its id."""
+    return f"{check}/{part}" if part else check
+
+
 class Verdict(Struct, frozen=True):
-    """What one check says of one node (``node`` is None for a comparison between nodes)."""
+    """What one check says of one node (``node`` is None for a comparison between nodes).
+
+    ``part``: a check that asks several things has a verdict for each; empty: it asks one.
+    """
 
     id: str
     node: str | None
@@ -158,6 +166,12 @@ class Verdict(Struct, frozen=True):
     why: str = ""
     required: bool = False
     findings: tuple[Finding, ...] = ()
+    part: str = ""
+
+    @property
+    def key(self) -> str:
+        """Return the key of the check, or of its part, that says this."""
+        return key_of(self.id, self.part)
 
 
 OF_THE_RUN = "run."

@@ -1,22 +1,23 @@
 """Declaring and finding checks, collectors and probes: whatever a module defines, counts. No lists to keep.
 
 A decorator reads everything from the function: the facts it needs from its annotations, its two titles, reason and
-remedy from its docstring, its id from its folder or module and its name: ``bool_word`` in ``checks/env/`` is
-``env.bool-word``.
+remedy from its docstring, its id from its folder or module and its name: ``state`` in ``checks/ib/`` is ``ib.state``.
+Functions that answer one question share a :class:`CheckGroup`, and so an id: ``hca_dup`` and ``hca_down`` are parts of
+``env.hca``.
 """
 
 import importlib
 import re
 import sys
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from functools import cache
 from pathlib import Path
 from types import ModuleType, UnionType
 from typing import Any, Literal, TypeVar, Union, cast, get_args, get_origin
 
-from ncclprobe.model.findings import Finding, Status, Verdict
+from ncclprobe.model.findings import Finding, Status, Verdict, key_of
 from ncclprobe.model.snapshot import Absent, Every, Ranks
-from ncclprobe.model.values import Struct, replace
+from ncclprobe.model.values import Struct, grouped, replace
 
 Source = Literal["machine", "run", "job", "files", "history"]
 """Where facts come from: a machine, a measuring run, a running job, the files that a job left, a store of reports."""
@@ -70,13 +71,21 @@ class CauseRule(Struct, frozen=True):
     echoes: tuple[str, ...] = ()
 
 
+class CheckGroup(Struct, frozen=True):
+    """What one id is about that several functions judge: the id behind its prefix, and a title for all of them."""
+
+    name: str
+    title: str
+
+
 class Check(Struct, frozen=True):
     """A rule: facts in, findings out. Everything about it is read from its one function.
 
-    ``title`` says what is wrong when it fails, ``right`` what holds when it passes. ``bad`` and ``good`` are argument
-    tuples that the check must object to, or accept: they run as tests. ``last``: it speaks only of subjects of which
-    no other check of the node fails. ``origin``: the distribution or file of a
-    site's own check; empty: it is ncclprobe's.
+    ``part``: its name among those that share its id in a ``group``; empty: the id is its own. ``requires``: the
+    :attr:`key` of another check. ``title`` says what is wrong when it fails, ``right`` what holds when it passes.
+    ``bad`` and ``good`` are argument tuples that the check must object to, or accept: they run as tests. ``last``: it
+    speaks only of subjects of which no other check of the node fails. ``origin``: the distribution or file of a site's
+    own check; empty: it is ncclprobe's.
     """
 
     id: str
@@ -96,6 +105,18 @@ class Check(Struct, frozen=True):
     slows: bool = False
     cause: CauseRule | None = None
     origin: str = ""
+    part: str = ""
+    group: CheckGroup | None = None
+
+    @property
+    def key(self) -> str:
+        """Return what no other check has: the id, and the part behind it."""
+        return key_of(self.id, self.part)
+
+    @property
+    def cause_id(self) -> str:
+        """Return the id of the check that it requires; empty: it requires none."""
+        return self.requires.partition("/")[0]
 
     def titled(self, verdict: Verdict) -> Verdict:
         """Return `verdict` with the title of its status: a pass says nothing wrong, and nothing else claims a pass."""
@@ -188,6 +209,16 @@ def discover(package: str, kind: type[T], sources: Collection[Source] = EVERY_SO
     )
 
 
+def by_id(checks: Iterable[Check]) -> dict[str, list[Check]]:
+    """Return the checks, or the parts of checks, of each id."""
+    return grouped((check.id, check) for check in checks)
+
+
+def title_of(parts: Sequence[Check]) -> str:
+    """Return the title of all parts of one id."""
+    return parts[0].group.title if parts[0].group else parts[0].title
+
+
 def collector(run: Callable[..., Any]) -> Collector:
     """Declare that `run` learns one fact: its return annotation. Its first parameter is the host."""
     return Collector(run=run, produces=_annotations(run)["return"], needs=_needs(run)[1:])
@@ -214,22 +245,26 @@ def check(
     applies: Condition | None = None,
     slows: bool = False,
     cause: CauseRule | None = None,
+    group: CheckGroup | None = None,
 ) -> Callable[[Callable[..., Iterator[Finding]]], Check]:
     """Declare that the function is a check. Its docstring: what is wrong when it fails, then ``Right:`` what holds when
-    it passes, ``Why:`` it matters, and ``Fix:``.
+    it passes, ``Why:`` it matters, and ``Fix:``. `group`: those with which it shares an id.
     Its examples are made only where they are asked for, not at every start.
 
     `required`: an NCCL job on this node cannot be called healthy unless this was looked at. `privilege`: what looking
-    needs beyond an ordinary user. `requires`: the id of the check whose failure explains this one's. `last`: what
-    another check of the node fails it does not say again. `slows`: what it finds makes transfers slower, and so may be
-    why a measured number is low. `cause`: what a check of a job's logs means.
+    needs beyond an ordinary user. `requires`: the check whose failure explains this one's: its id, or
+    ``id/part``. `last`: what another check of the node fails it does not say again. `slows`: what it finds makes
+    transfers slower, and so may be why a measured number is low. `cause`: what a check of a job's logs means.
     """
 
     def declare(run: Callable[..., Iterator[Finding]]) -> Check:
         _, *parts = _SECTION.split(run.__doc__ or "")  # what stands before, then a heading and its text, …
         sections = dict(zip(parts[::2], parts[1::2], strict=True))
+        name = run.__name__.rstrip("_").replace("_", "-")
         return Check(
-            id=f"{_prefix(run.__module__)}.{run.__name__.rstrip('_').replace('_', '-')}",
+            id=f"{_prefix(run.__module__)}.{group.name if group else name}",
+            part=name if group else "",
+            group=group,
             run=run,
             needs=_needs(run),
             title=_title(run),

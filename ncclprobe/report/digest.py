@@ -16,7 +16,7 @@ _LOUDEST_FIRST = (Severity.FAIL, Severity.WARN, Severity.NOTE)
 _MOST_CHARACTERS = 200
 
 MOST_NAMED = 3
-OF_SOCKETS = ("env.transport", "env.ib-disable", "ib.perm")
+OF_SOCKETS = ("env.transport", "env.transport", "ib.perm")
 """Checks that warn where one node runs well and several would go over sockets."""
 _WHOSE: Mapping[Blame, str] = {
     "node": "{node} {is_} at fault",
@@ -353,7 +353,8 @@ def passed(report: Report) -> dict[str, str]:
     """Return the checks that passed on every node where they were done, with what holds there."""
     spoiled = {verdict.id for verdict in report.checks if verdict.status not in (Status.PASS, Status.SKIP)}
     fine = (verdict for verdict in report.checks if verdict.status is Status.PASS)
-    return {verdict.id: verdict.title for verdict in fine if verdict.id not in spoiled}
+    found = grouped((verdict.id, verdict.title) for verdict in fine if verdict.id not in spoiled)
+    return {name: "; ".join(dict.fromkeys(titles)) for name, titles in found.items()}
 
 
 def yes(answer: bool | None) -> str:

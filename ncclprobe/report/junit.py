@@ -131,7 +131,7 @@ def _case(name: str, group: str, time_s: float = 0.0) -> "TestCase":
 def _check(verdict: Verdict, warns: bool) -> "TestCase":
     from junitparser import Error, Failure, Skipped
 
-    case = _case(verdict.id, verdict.id.partition(".")[0])
+    case = _case(verdict.key, verdict.id.partition(".")[0])
     failed = verdict.status is Status.FAIL or (warns and verdict.status is Status.WARN)
     if failed:
         case.result = [_result(Failure, _line(verdict), verdict.status.value, _story(verdict))]

@@ -53,7 +53,7 @@ def test_gpus_that_cannot_remap_rows_are_no_unknown() -> None:
     assert verdict.status is Status.UNKNOWN
 
 
-@each_row("rule", [throttle, remap, busy, mig, p2p, xid], ids=lambda rule: rule.id)
+@each_row("rule", [throttle, remap, busy, mig, p2p, xid], ids=lambda rule: rule.key)
 def test_jobs_on_processors_do_not_ask_for_gpus(rule: object) -> None:
     (verdict,) = judge([Snapshot("n", {})], [rule], Job("gloo"))  # type: ignore[list-item]
     assert verdict.status is Status.SKIP

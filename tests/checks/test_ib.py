@@ -50,7 +50,7 @@ def facts_of(path: Path) -> dict[type, Any]:
 
 
 def verdicts(facts: dict[type, Any], job: Job = Job()) -> dict[str, Any]:  # noqa: B008 - frozen
-    return {verdict.id: verdict for verdict in judge([Snapshot("n", facts)], CHECKS, job)}
+    return {verdict.key: verdict for verdict in judge([Snapshot("n", facts)], CHECKS, job)}
 
 
 @each_row("path", CAPTURES, ids=lambda path: path.stem)
@@ -99,7 +99,7 @@ def test_a_rail_that_is_down_or_slow_is_a_failure(machine: str, rail: str) -> No
 
 def test_a_rail_that_is_down_explains_the_gpus_that_are_without() -> None:
     found = verdicts(with_ports(capture("hgx-h100"), "mlx5_3", **DOWN))
-    assert (found["ib.gpu-near"].status, found["ib.gpu-near"].why) == (Status.SKIP, "explained by ib.state")
+    assert (found["ib.gdr/gpu-near"].status, found["ib.gdr/gpu-near"].why) == (Status.SKIP, "explained by ib.state")
 
 
 def test_a_storage_card_without_a_cable_is_no_fault() -> None:
@@ -241,7 +241,7 @@ EFA = Fabric(
 @each_row("devices", [SOFT, EFA, Fabric()], ids=["soft-RoCE", "EFA", "none"])
 def test_devices_that_are_not_for_nccls_own_transport_are_not_judged(devices: Fabric) -> None:
     facts: dict[type, Any] = {Fabric: devices, Gpus: gpus(), Pci: pci()}
-    judged = {v.status for v in verdicts(facts).values() if v.id != "ib.perm" or devices is not SOFT}
+    judged = {v.status for v in verdicts(facts).values() if v.key != "ib.perm" or devices is not SOFT}
     assert judged == {Status.SKIP}
 
 
@@ -303,7 +303,7 @@ def test_a_nic_that_is_near_and_not_taken_is_named_before_the_next_one() -> None
     assert found.message == f"{start}, where most GPUs have one below their own switch"
 
 
-@each_row("check", [gdr.gpu_near, gdr.numa], ids=lambda check: check.id)
+@each_row("check", [gdr.gpu_near, gdr.numa], ids=lambda check: check.key)
 def test_a_tree_that_tells_nothing_is_unknown(check: Check) -> None:
     blind = Pci({a: replace(d, place=UNREAD, numa_node=UNREAD) for a, d in pci().devices.items()})
     with pytest.raises(Unlearned):

@@ -91,7 +91,7 @@ def test_two_groups_that_are_cut_off_from_each_other_are_one_finding() -> None:
 def test_another_node_that_answers_is_an_address_that_two_have() -> None:
     (finding,) = found(fleet(8, fails(lambda _, other: other == 3, "wrong-peer")))
     assert "two nodes have this address" in finding.message
-    assert mesh.tcp_mesh.requires == "sync.address-twice"
+    assert mesh.tcp_mesh.requires == "sync.identity/address-twice"
 
 
 def test_a_node_that_came_and_then_said_nothing_more_can_be_named() -> None:

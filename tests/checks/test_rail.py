@@ -64,7 +64,7 @@ def test_a_planted_fault_is_named_alone(fault: str, nodes: int) -> None:
     told = list(wrong(found))
     assert [(each, where) for each, where, _ in told] == [(check, subject)]
     assert told[0][2] in ((), ("n1",))
-    assert not [each.id for each in found.values() if each.status is Status.UNKNOWN]
+    assert not [each.key for each in found.values() if each.status is Status.UNKNOWN]
 
 
 @each_row("nodes", [2, 3, 4, 20])
@@ -107,7 +107,7 @@ def test_a_wrong_gid_that_a_setting_chose_is_the_jobs_fault() -> None:
     settings = Settings({"NCCL_IB_GID_INDEX": Setting("NCCL_IB_GID_INDEX", "0", "environment")})
     rails = played(World(names(4), 4, **FAULTS["link-local GID"][0]))
     snapshots = [Snapshot(node, {Rails: each, Settings: settings}) for node, each in rails.items()]
-    wanted = [check for check in every_check() if check.id == "rail.gid"]
+    wanted = [check for check in every_check() if check.key == "rail.gid"]
     (finding,) = judge(snapshots, wanted, Job())[0].findings
     assert finding.blame == "job"
     assert "NCCL_IB_GID_INDEX=0 (environment)" in finding.message
@@ -179,7 +179,7 @@ def test_a_rail_of_all_nodes_that_is_dead_blames_no_node() -> None:
 
 
 def test_rails_that_were_not_asked_for_are_skipped() -> None:
-    wanted = [check for check in every_check() if check.id.startswith("rail.")]
+    wanted = [check for check in every_check() if check.key.startswith("rail.")]
     assert {verdict.status for verdict in judge([Snapshot("n0", {})], wanted, Job())} == {Status.SKIP}
 
 

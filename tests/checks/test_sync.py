@@ -47,8 +47,8 @@ CAPTURES = sorted(zoo.CAPTURES.glob("*.jsonl"))
 @each_row("size", [2, 8])
 def test_a_fleet_of_healthy_machines_of_one_kind_has_no_finding(path: Path, size: int) -> None:
     verdicts = judged(fleet(path.stem, size), backend(path.stem))
-    assert [(v.id, f.message) for v in verdicts.values() for f in v.findings] == []
-    assert {v.id for v in verdicts.values()} == set(OURS)
+    assert [(v.key, f.message) for v in verdicts.values() for f in v.findings] == []
+    assert {v.key for v in verdicts.values()} == set(OURS)
     assert {v.status for v in verdicts.values()} <= {Status.PASS, Status.SKIP}
 
 
@@ -66,8 +66,8 @@ def two_kinds() -> list[Snapshot]:
 
 def test_a_fleet_of_two_kinds_is_told_once_and_not_by_its_consequences() -> None:
     verdicts = judged(two_kinds())
-    above = {v.id for v in verdicts.values() for f in v.findings if f.severity is not Severity.NOTE}
-    assert above == {"sync.machine-type", "sync.nccl-version", "sync.torch-cuda"}
+    above = {v.key for v in verdicts.values() for f in v.findings if f.severity is not Severity.NOTE}
+    assert above == {"sync.machine/machine-type", "sync.versions/nccl-version", "sync.versions/torch-cuda"}
 
 
 def ports(**fields: Any) -> Plant:
@@ -102,19 +102,19 @@ def moved(facts: Facts) -> Facts:
 
 NCCL = NcclLibrary((2, 20, 3), "nvidia-nccl-cu12")
 PLANTS: dict[str, tuple[str, Plant, Severity]] = {
-    "sync.gpu-count": ("GPU", without_gpu, Severity.FAIL),
-    "sync.nic-count": ("NIC", without_nic, Severity.FAIL),
-    "sync.machine-type": ("SYS-1", changed(Machine, dmi=Dmi("Supermicro", "SYS-1")), Severity.WARN),
-    "sync.nccl-version": ("2.20.3", changed(Software, nccl=(NCCL,)), Severity.FAIL),
-    "sync.torch-cuda": ("1.13", changed(Software, packages={"torch": "1.13"}), Severity.WARN),
-    "sync.nic-fw": ("0.0.1", with_firmware, Severity.WARN),
+    "sync.machine/gpu-count": ("GPU", without_gpu, Severity.FAIL),
+    "sync.machine/nic-count": ("NIC", without_nic, Severity.FAIL),
+    "sync.machine/machine-type": ("SYS-1", changed(Machine, dmi=Dmi("Supermicro", "SYS-1")), Severity.WARN),
+    "sync.versions/nccl-version": ("2.20.3", changed(Software, nccl=(NCCL,)), Severity.FAIL),
+    "sync.versions/torch-cuda": ("1.13", changed(Software, packages={"torch": "1.13"}), Severity.WARN),
+    "sync.versions/nic-fw": ("0.0.1", with_firmware, Severity.WARN),
     "sync.env": ("Ring", with_setting("NCCL_ALGO", "Ring"), Severity.FAIL),
-    "sync.rate": ("100 Gb/s", ports(rate=Rate(100, 4, "EDR")), Severity.FAIL),
-    "sync.mtu": ("MTU 576", with_mtu, Severity.WARN),
-    "sync.pkey": ("0x0003", ports(pkeys={0: 0x8003}), Severity.FAIL),
-    "sync.subnet-prefix": ("fec0:0:0:7::", ports(gids=(Gid(0, IPv6Address("fec0:0:0:7::1")),)), Severity.WARN),
-    "sync.topology": ("below NUMA node 1", moved, Severity.WARN),
-    "sync.limits": ("8 MiB", put(Memlock(8 << 20)), Severity.WARN),
+    "sync.network/rate": ("100 Gb/s", ports(rate=Rate(100, 4, "EDR")), Severity.FAIL),
+    "sync.network/mtu": ("MTU 576", with_mtu, Severity.WARN),
+    "sync.network/pkey": ("0x0003", ports(pkeys={0: 0x8003}), Severity.FAIL),
+    "sync.network/subnet-prefix": ("fec0:0:0:7::", ports(gids=(Gid(0, IPv6Address("fec0:0:0:7::1")),)), Severity.WARN),
+    "sync.machine/topology": ("below NUMA node 1", moved, Severity.WARN),
+    "sync.limits/limits": ("8 MiB", put(Memlock(8 << 20)), Severity.WARN),
     "sync.clock": ("3 s", put(ClockOffset(3.0, 0.001)), Severity.WARN),
 }
 
@@ -146,15 +146,15 @@ def test_a_tie_is_told_and_nobody_is_named(
 @each_row(("name", "plant"), [(k, v[1]) for k, v in PLANTS.items()], ids=PLANTS)
 def test_a_planted_difference_has_few_consequences(name: str, plant: Plant) -> None:
     found = judged(fleet("hgx-h100", 8, plant, 1))
-    above = {v.id for v in found.values() for f in v.findings if f.severity is not Severity.NOTE}
+    above = {v.key for v in found.values() for f in v.findings if f.severity is not Severity.NOTE}
     assert above == {name}
 
 
 @each_row(("name", "plant"), [(k, v[1]) for k, v in PLANTS.items()], ids=PLANTS)
 def test_gpus_nccl_and_hcas_are_nothing_to_a_job_over_gloo(name: str, plant: Plant) -> None:
     found = judged(fleet("hgx-h100", 8, plant, 1), Job("gloo"))
-    above = {v.id for v in found.values() for f in v.findings if f.severity is not Severity.NOTE}
-    assert above == {name} & {"sync.torch-cuda", "sync.mtu", "sync.limits", "sync.clock"}
+    above = {v.key for v in found.values() for f in v.findings if f.severity is not Severity.NOTE}
+    assert above == {name} & {"sync.versions/torch-cuda", "sync.network/mtu", "sync.limits/limits", "sync.clock"}
 
 
 def without(fact: type) -> Plant:
@@ -196,7 +196,7 @@ def test_the_work_of_comparing_grows_as_the_nodes_do(name: str) -> None:
 
 
 def test_more_nodes_with_less_are_not_blamed_for_the_one_with_more() -> None:
-    (finding,) = judged(fleet("hgx-h100", 8, without_gpu, 7))["sync.gpu-count"].findings
+    (finding,) = judged(fleet("hgx-h100", 8, without_gpu, 7))["sync.machine/gpu-count"].findings
     assert (finding.nodes, finding.blame) == (("n0",), "unknown")
 
 

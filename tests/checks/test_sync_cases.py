@@ -70,13 +70,13 @@ def port_down(device: str) -> Any:
 
 def test_a_port_that_others_have_up_is_named_with_its_node() -> None:
     down = fleet("hgx-h100", 4, port_down("mlx5_3"), 1)
-    assert findings(down, "sync.port-state") == [("fail", "n3 mlx5_3:1", ("n3",))]
-    assert findings(fleet("hgx-h100", 2, port_down("mlx5_3"), 1), "sync.port-state") == [
+    assert findings(down, "sync.network/port-state") == [("fail", "n3 mlx5_3:1", ("n3",))]
+    assert findings(fleet("hgx-h100", 2, port_down("mlx5_3"), 1), "sync.network/port-state") == [
         ("fail", "n1 mlx5_3:1", ("n1",))
     ]
     halves = [*fleet("hgx-h100", 4)[:2], *fleet("hgx-h100", 4, port_down("mlx5_3"), 2)[2:]]
-    assert [severity for severity, _, _ in findings(halves, "sync.port-state")] == ["warn"]
-    assert findings(fleet("hgx-h100", 4, port_down("mlx5_3"), 4), "sync.port-state") == []
+    assert [severity for severity, _, _ in findings(halves, "sync.network/port-state")] == ["warn"]
+    assert findings(fleet("hgx-h100", 4, port_down("mlx5_3"), 4), "sync.network/port-state") == []
 
 
 @each_row(("beside", "named"), [(False, ["n3 mlx5_3:1"]), (True, [])])
@@ -90,13 +90,13 @@ def test_ports_of_software_alone_are_compared_where_there_are_no_others(beside: 
         return {**facts, Fabric: Fabric(tuple(devices))}
 
     snapshots = [replace(s, facts=soft(s.facts)) for s in fleet("hgx-h100", 4, port_down("mlx5_3"), 1)]
-    assert [subject for _, subject, _ in findings(snapshots, "sync.port-state")] == named
-    assert [nodes for _, _, nodes in findings(snapshots, "sync.nic-count")] == [("n3",)] * (not beside)
+    assert [subject for _, subject, _ in findings(snapshots, "sync.network/port-state")] == named
+    assert [nodes for _, _, nodes in findings(snapshots, "sync.machine/nic-count")] == [("n3",)] * (not beside)
 
 
 def test_a_port_of_another_kind_of_machine_is_not_compared() -> None:
     mixed = [*fleet("dgx-a100", 3)[:2], *fleet("hgx-h100", 3, port_down("mlx5_3"), 1)[2:]]
-    assert findings(mixed, "sync.port-state") == []
+    assert findings(mixed, "sync.network/port-state") == []
 
 
 def test_a_port_that_is_down_is_no_missing_nic() -> None:
@@ -105,19 +105,19 @@ def test_a_port_that_is_down_is_no_missing_nic() -> None:
         silent = replace(last, ports=tuple(replace(p, state="DOWN") for p in last.ports))
         return {**facts, Fabric: Fabric((*others, silent))}
 
-    (finding,) = judged(fleet("hgx-h100", 4, down, 1))["sync.nic-count"].findings
+    (finding,) = judged(fleet("hgx-h100", 4, down, 1))["sync.machine/nic-count"].findings
     assert (finding.severity, finding.nodes) == (Severity.WARN, ("n3",))
     assert "mlx5_7:1" in finding.message
 
 
 def test_of_two_nodes_the_one_whose_port_is_down_has_fewer_nics() -> None:
     two = fleet("hgx-h100", 2, port_down("mlx5_3"), 1)
-    assert findings(two, "sync.nic-count") == [("warn", "n1", ("n1",))]
+    assert findings(two, "sync.machine/nic-count") == [("warn", "n1", ("n1",))]
 
     def gone(facts: Facts) -> Facts:
         return {**facts, Fabric: Fabric(facts[Fabric].devices[:-1])}
 
-    assert [nodes for _, _, nodes in findings(fleet("hgx-h100", 2, gone, 1), "sync.nic-count")] == [()]
+    assert [nodes for _, _, nodes in findings(fleet("hgx-h100", 2, gone, 1), "sync.machine/nic-count")] == [()]
 
 
 def plain(number: int, mtu: int = 1500, nics: int = 2) -> Facts:
@@ -146,27 +146,27 @@ def test_hosts_that_share_a_kernel_are_healthy(kind: Any) -> None:
 
 def test_an_interface_that_one_node_lacks_is_a_missing_nic() -> None:
     snapshots = lab(plain(0), plain(1), plain(2, nics=1))
-    assert findings(snapshots, "sync.nic-count") == [("fail", "n2", ("n2",))]
-    (finding,) = judged(snapshots)["sync.nic-count"].findings
+    assert findings(snapshots, "sync.machine/nic-count") == [("fail", "n2", ("n2",))]
+    (finding,) = judged(snapshots)["sync.machine/nic-count"].findings
     assert "n2 has no eth1" in finding.message
-    assert judged(snapshots, Job("gloo"))["sync.nic-count"].status is Status.SKIP
+    assert judged(snapshots, Job("gloo"))["sync.machine/nic-count"].status is Status.SKIP
 
 
 @each_row("kind", ["gloo", "nccl"])
 def test_one_mtu_that_differs_is_named_with_its_interface(kind: Any) -> None:
-    (finding,) = judged(lab(plain(0), plain(1), plain(2, mtu=1400)), Job(kind))["sync.mtu"].findings[:1]
+    (finding,) = judged(lab(plain(0), plain(1), plain(2, mtu=1400)), Job(kind))["sync.network/mtu"].findings[:1]
     assert (finding.subject, finding.nodes) == ("eth0", ("n2",))
 
 
 def test_an_address_on_two_hosts_is_told_with_both() -> None:
     twin = {**plain(2), Interfaces: plain(0)[Interfaces]}
-    found = findings(lab(plain(0), plain(1), twin), "sync.address-twice", Job("gloo"))
+    found = findings(lab(plain(0), plain(1), twin), "sync.identity/address-twice", Job("gloo"))
     assert found == [("fail", "10.0.0.1", ("n0", "n2")), ("fail", "10.1.0.1", ("n0", "n2"))]
 
 
 def test_two_containers_on_one_hosts_network_have_its_address_by_right() -> None:
     twin = {**plain(0), System: replace(plain(0)[System], hostname="n1")}
-    assert findings(lab(plain(0), twin), "sync.address-twice") == []
+    assert findings(lab(plain(0), twin), "sync.identity/address-twice") == []
 
 
 @each_row("name", ["docker0", "virbr0", "cni0", "br-0123456789ab", "tmfifo_net0", "kube-ipvs0"])
@@ -174,12 +174,12 @@ def test_what_every_machine_has_is_no_address_of_its_own(name: str) -> None:
     address = Address(name, "inet", "172.17.0.1", "255.255.0.0", running=True)
     bridge = Interface(name, 9, frozenset({"up", "running"}), 1500, addresses=(address,), virtual=True, kind="bridge")
     snapshots = [replace(s, facts={**s.facts, Interfaces: Interfaces((bridge,))}) for s in fleet("hgx-h100", 3)]
-    assert findings(snapshots, "sync.address-twice") == []
+    assert findings(snapshots, "sync.identity/address-twice") == []
 
 
 def test_a_clone_is_one_machine_to_nccl() -> None:
     clone = {**node("hgx-h100", 1), System: node("hgx-h100", 0)[System]}
-    found = findings(lab(node("hgx-h100", 0), clone), "launch.hostname-unique")
+    found = findings(lab(node("hgx-h100", 0), clone), "launch.ranks/hostname-unique")
     assert found == [("warn", "n[0-1]", ("n0", "n1"))]
 
 
@@ -203,17 +203,17 @@ def test_ranks_with_a_gpu_each_and_one_ipc_namespace_are_healthy() -> None:
 
 def test_the_same_gpu_twice_is_told_for_each_node() -> None:
     snapshots = seated(process(0, visible=("3",)), process(1, visible=("3",)))
-    found = findings(snapshots, "launch.dup-gpu")
+    found = findings(snapshots, "launch.ranks/dup-gpu")
     assert [(severity, nodes) for severity, _, nodes in found] == [("fail", ("n0",)), ("fail", ("n1",))]
 
 
 def test_ranks_that_do_not_share_dev_shm_are_named() -> None:
-    found = findings(seated(process(0), process(1, shm_device=77)), "launch.container-split")
+    found = findings(seated(process(0), process(1, shm_device=77)), "launch.ranks/container-split")
     assert found == [("warn", "ranks 0-1", ("n0",)), ("warn", "ranks 2-3", ("n1",))]
 
 
 def test_one_host_id_on_two_machines_stops_the_job() -> None:
-    assert findings(own("NCCL_HOSTID", "node", "node", "other"), "sync.hostid") == [
+    assert findings(own("NCCL_HOSTID", "node", "node", "other"), "sync.identity/hostid") == [
         ("fail", "NCCL_HOSTID", ("n0", "n1"))
     ]
 
@@ -221,7 +221,7 @@ def test_one_host_id_on_two_machines_stops_the_job() -> None:
 def test_a_dev_shm_smaller_than_elsewhere_is_a_note_until_it_is_small() -> None:
     for nbytes, severity in {64 << 20: "warn", 8 << 30: "note"}.items():
         snapshots = fleet("hgx-h100", 4, put(SharedMemory(nbytes, nbytes)), 1)
-        assert findings(snapshots, "sync.limits", Job("gloo")) == [(severity, "/dev/shm", ("n3",))]
+        assert findings(snapshots, "sync.limits/limits", Job("gloo")) == [(severity, "/dev/shm", ("n3",))]
 
 
 def test_the_network_of_a_management_controller_is_the_same_on_every_machine_and_harmless() -> None:
@@ -230,7 +230,7 @@ def test_the_network_of_a_management_controller_is_the_same_on_every_machine_and
     bmc = Interface("enp0s20u1", 2, flags, 1500, driver="cdc_ether", addresses=(address,), virtual=False)
     snapshots = lab(plain(0), plain(1))
     both = [replace(s, facts={**s.facts, Interfaces: Interfaces((bmc, *s.facts[Interfaces].all))}) for s in snapshots]
-    assert findings(both, "sync.address-twice") == []
+    assert findings(both, "sync.identity/address-twice") == []
 
 
 def test_ranks_that_are_confined_to_a_gpu_each_may_all_call_it_0() -> None:
@@ -238,7 +238,7 @@ def test_ranks_that_are_confined_to_a_gpu_each_may_all_call_it_0() -> None:
         return {**facts, Gpus: replace(facts[Gpus], all=facts[Gpus].all[:1])}
 
     snapshots = seated(process(0, visible=("0",)), process(1, visible=("0",)))
-    assert findings([replace(s, facts=one(s.facts)) for s in snapshots], "launch.dup-gpu") == []
+    assert findings([replace(s, facts=one(s.facts)) for s in snapshots], "launch.ranks/dup-gpu") == []
 
 
 @each_row(("virtual", "severity"), [(True, "note"), (False, "warn")])
@@ -250,7 +250,7 @@ def test_the_tree_of_a_virtual_machine_is_its_hypervisors_business(virtual: bool
         replace(s, facts={**s.facts, Machine: replace(s.facts[Machine], virtual=virtual)})
         for s in fleet("hgx-h100", 4, split, 1)
     ]
-    assert findings(snapshots, "sync.topology") == [(severity, "n3", ("n3",))]
+    assert findings(snapshots, "sync.machine/topology") == [(severity, "n3", ("n3",))]
 
 
 def test_rails_that_tell_the_same_story_are_one_finding() -> None:
@@ -259,7 +259,7 @@ def test_rails_that_tell_the_same_story_are_one_finding() -> None:
         devices = (replace(d, ports=tuple(replace(p, gids=gids) for p in d.ports)) for d in facts[Fabric].devices)
         return {**facts, Fabric: Fabric(tuple(devices))}
 
-    (finding,) = judged(fleet("hgx-h100", 8, elsewhere, 1))["sync.subnet-prefix"].findings
+    (finding,) = judged(fleet("hgx-h100", 8, elsewhere, 1))["sync.network/subnet-prefix"].findings
     assert finding.subject.startswith("mlx5_0:1, mlx5_1:1")
 
 
@@ -273,7 +273,7 @@ def test_one_gid_index_that_means_two_things_is_the_jobs_fault() -> None:
 
     index = with_setting("NCCL_IB_GID_INDEX", "3")
     snapshots = [replace(s, facts=index(s.facts)) for s in fleet("a100-bridged", 4, turned, 1)]
-    (finding,) = judged(snapshots)["env.gid-uniform"].findings
+    (finding,) = judged(snapshots)["env.gid/gid-uniform"].findings
     assert (finding.severity, finding.nodes, finding.blame) == (Severity.FAIL, ("n3",), "job")
 
 
@@ -287,7 +287,7 @@ def test_an_nccl_that_hides_missing_nics_is_told_to_speak() -> None:
             replace(s, facts={**s.facts, Software: replace(s.facts[Software], nccl=(library,))})
             for s in fleet("hgx-h100", 4, fewer, 1)
         ]
-        assert findings(snapshots, "env.ignore-net-mismatch") == expected
+        assert findings(snapshots, "env.danger/ignore-net-mismatch") == expected
 
 
 def test_a_node_whose_gpus_are_not_known_is_of_its_neighbours_kind() -> None:
@@ -295,6 +295,6 @@ def test_a_node_whose_gpus_are_not_known_is_of_its_neighbours_kind() -> None:
         return {**facts, Gpus: Absent("no driver"), Machine: replace(facts[Machine], dmi=Dmi())}
 
     verdicts = judged(fleet("hgx-h100", 4, blind, 1))
-    assert verdicts["sync.machine-type"].findings == ()
-    assert verdicts["sync.gpu-count"].status is Status.UNKNOWN
-    assert verdicts["sync.gpu-count"].required
+    assert verdicts["sync.machine/machine-type"].findings == ()
+    assert verdicts["sync.machine/gpu-count"].status is Status.UNKNOWN
+    assert verdicts["sync.machine/gpu-count"].required

@@ -20,7 +20,7 @@ Launcher = Literal["hand", "srun", "mpirun", "torchrun", "c10d"]
 PORT = 29500
 MATTERS = ("warn", "fail")
 UNKNOWN = "unknown"
-_INCOMPLETE = ("sync.node-missing", "sync.node-lost", "launch.master-reach", "launch.port-free")
+_INCOMPLETE = ("sync.nodes", "sync.nodes", "launch.master", "launch.port")
 LATE_S = 2.0
 """By how much a run may outlive its --timeout."""
 

@@ -5,7 +5,7 @@ from collections.abc import Callable, Sequence
 from . import faults
 from .matrix import Codes, Named, Row, Setup
 
-GROUP, FQDN = "launch.gloo-group", "launch.fqdn"
+GROUP, FQDN = "launch.gloo-group", "launch.names"
 THEIRS = "gloo groups of this job"
 EVERYWHERE = ("@all",)
 
@@ -62,7 +62,7 @@ GLOO = (
     Row(
         "GLOO_SOCKET_IFNAME names no interface on one node",
         listens("eth9", on=("@victim",)),
-        (Named("env.gloo-mismatch", "GLOO_SOCKET_IFNAME", ("@victim",), "eth9", blame="job"),),
+        (Named("env.ifname", "GLOO_SOCKET_IFNAME", ("@victim",), "eth9", blame="job"),),
     ),
     Row(
         "GLOO_SOCKET_IFNAME is another network on one node",
@@ -81,9 +81,9 @@ GLOO = (
     Row(
         "gloo's card is closed on one node, under NCCL",
         third_card_closed,
-        (Named("launch.tcp-mesh", "", ("@victim",), THEIRS, severity="warn", of_two=EVERYWHERE),),
+        (Named("launch.mesh", "", ("@victim",), THEIRS, severity="warn", of_two=EVERYWHERE),),
         Codes(0, 0, 0),
-        also=("env.gloo-mismatch",),
+        also=("env.ifname",),
         gpus=True,
         nics=3,
     ),

@@ -17,14 +17,14 @@ from .run import doctor, until_connected
 CALLER = Path(__file__).with_name("caller.py")
 NOWHERE = "192.0.2.1"  # TEST-NET-1, RFC 5737
 
-MISSING = Named("sync.node-missing", "node", ("@seat",))
-ALL_MISSING = Named("sync.node-missing", "node", ("@seats",))
+MISSING = Named("sync.nodes", "node", ("@seat",))
+ALL_MISSING = Named("sync.nodes", "node", ("@seats",))
 PATHS = ("path.mtu", "path.rate", "path.loss", "path.delay")
 
 
 def cut_off(outcome: str, by: str = "@victim", subject: str = "n0:29500") -> Named:
     """What a node says that does not get through to rank 0."""
-    return Named("launch.master-reach", subject, (by,), outcome, by=by)
+    return Named("launch.master", subject, (by,), outcome, by=by)
 
 
 NO_ANSWER = Codes(4, 3, 3)
@@ -32,7 +32,7 @@ NO_ANSWER = Codes(4, 3, 3)
 
 def unanswered() -> Named:
     """What a node says whose call is taken and not answered: as a busy rank 0 would take it, so nothing is known."""
-    return Named("launch.master-reach", says="does not answer", by="@victim", severity="unknown")
+    return Named("launch.master", says="does not answer", by="@victim", severity="unknown")
 
 
 def own_names(*changes: str) -> Callable[[Setup], object]:
@@ -128,10 +128,10 @@ def alone_under_torchrun(setup: Setup) -> dict[str, Running]:
 ONE_RANK = Row(
     "torchrun without --nproc-per-node starts one rank on a node of several GPUs",
     lambda setup: None,
-    (Named("launch.one-rank", "LOCAL_WORLD_SIZE", ("@all",), "1 on a node of 2 GPUs", blame="job", severity="warn"),),
+    (Named("launch.ranks", "LOCAL_WORLD_SIZE", ("@all",), "1 on a node of 2 GPUs", blame="job", severity="warn"),),
     Codes(0, 0, 0),
     hosts=(1,),
-    also=("host.affinity",),  # the processors of the GPUs that are none are not on this machine
+    also=("host.cpu",),  # the processors of the GPUs that are none are not on this machine
     gpus=True,
     deadline_s=20.0,
     start=alone_under_torchrun,
@@ -154,38 +154,38 @@ def _meeting() -> tuple[Row, ...]:
             "MASTER_ADDR is nobody's address, behind the default route",
             lambda s: s.set(master_addr=NOWHERE),
             (ALL_MISSING, cut_off("filtered", subject=NOWHERE)),
-            also=("launch.master-reach", "launch.master-here"),
+            also=("launch.master", "launch.master"),
         ),
         Row(
             "no route leads to MASTER_ADDR",
             unrouted,
-            (Named("launch.route", NOWHERE, ("@victim",), "no route", by="@victim", blame="node"), ALL_MISSING),
-            also=("launch.route", "launch.master-reach", "launch.master-here"),
+            (Named("launch.master", NOWHERE, ("@victim",), "no route", by="@victim", blame="node"), ALL_MISSING),
+            also=("launch.master", "launch.master", "launch.master"),
         ),
         Row(
             "MASTER_ADDR resolves nowhere",
             lambda s: s.set(master_addr="nosuch"),
-            (Named("launch.master-resolve", "nosuch", by="@victim", blame="job"), ALL_MISSING),
-            also=("launch.master-resolve", "launch.master-reach"),
+            (Named("launch.master", "nosuch", by="@victim", blame="job"), ALL_MISSING),
+            also=("launch.master", "launch.master"),
         ),
         Row(
             "MASTER_ADDR does not resolve on one node",
             own_names(),
-            (Named("launch.master-resolve", "n0", by="@victim"), MISSING),
+            (Named("launch.master", "n0", by="@victim"), MISSING),
             ALL_STOP,
         ),
         Row(
             "MASTER_ADDR is a loopback address on one node",
             own_names("127.0.1.1 n0"),
-            (Named("launch.master-loopback", "n0", says="127.0.1.1", by="@victim", blame="node"), MISSING),
+            (Named("launch.master", "n0", says="127.0.1.1", by="@victim", blame="node"), MISSING),
             ALL_STOP,
         ),
         Row(
             "MASTER_ADDR is a loopback address on rank 0's own node",
             loopback_of_rank_0,
-            (Named("launch.master-loopback", "n0", ("n0",), "127.0.1.1", blame="node"),),
+            (Named("launch.master", "n0", ("n0",), "127.0.1.1", blame="node"),),
             Codes(4, 0, 0),
-            also=("launch.fqdn",),
+            also=("launch.names",),
         ),
         Row(
             "MASTER_ADDR leads one node to an address that nobody has",
@@ -196,7 +196,7 @@ def _meeting() -> tuple[Row, ...]:
         Row(
             "MASTER_ADDR leads one node to another address, which works",
             second_address,
-            (Named("launch.master-agree", "n0", ("@victim",), "10.77.1.1", severity="warn", of_two=()),),
+            (Named("launch.master", "n0", ("@victim",), "10.77.1.1", severity="warn", of_two=()),),
             Codes(0, 0, 0),
             nics=2,
         ),
@@ -204,7 +204,7 @@ def _meeting() -> tuple[Row, ...]:
             "MASTER_PORT is filtered on rank 0's node",
             lambda s: s.use(faults.filtered(s.hub, port=PORT)),
             (cut_off(f"filtered from {{address}} (eth0): {filtered}"), ALL_MISSING),
-            also=("launch.master-reach",),
+            also=("launch.master",),
         ),
         Row(
             "MASTER_PORT is filtered for one node alone",
@@ -215,7 +215,7 @@ def _meeting() -> tuple[Row, ...]:
         Row(
             "MASTER_PORT is filtered for one node alone, under Slurm",
             lambda s: s.use(faults.filtered(s.hub, port=PORT, peer=s.victim)),
-            (cut_off("filtered"), Named("sync.node-missing", "{victim}")),
+            (cut_off("filtered"), Named("sync.nodes", "{victim}")),
             Codes(4, 4, None),
             launcher="srun",
             deadline_s=20.0,
@@ -224,13 +224,13 @@ def _meeting() -> tuple[Row, ...]:
             "MASTER_PORT is refused by a firewall on rank 0's node",
             lambda s: s.use(faults.refused(s.hub, port=PORT)),
             (cut_off("refused", subject="n0:29500"), ALL_MISSING),
-            also=("launch.master-reach",),
+            also=("launch.master",),
         ),
         Row(
             "MASTER_PORT is refused, under mpirun",
             lambda s: s.use(faults.refused(s.hub, port=PORT)),
             (cut_off("refused"), ALL_MISSING),
-            also=("launch.master-reach",),
+            also=("launch.master",),
             launcher="mpirun",
             deadline_s=25.0,
         ),
@@ -238,19 +238,19 @@ def _meeting() -> tuple[Row, ...]:
             "rank 0's doctor was never started",
             without(lambda s: s.hub),
             (cut_off("refused"),),
-            also=("launch.master-reach",),
+            also=("launch.master",),
         ),
         Row(
             "rank 0's host is down",
             host_down,
             (cut_off("unreachable"),),
-            also=("launch.master-reach",),
+            also=("launch.master",),
         ),
         Row(
             "MASTER_PORT is filtered, IPv6 only",
             lambda s: s.use(faults.filtered(s.hub, port=PORT)),
             (cut_off("filtered from fd77:"), ALL_MISSING),
-            also=("launch.master-reach",),
+            also=("launch.master",),
             family=6,
         ),
         *(
@@ -258,11 +258,11 @@ def _meeting() -> tuple[Row, ...]:
                 f"MASTER_PORT is taken by another service, which says {what}",
                 taken(what),
                 (
-                    Named("launch.port-free", "MASTER_PORT", ("n0",), "29500", blame="job"),
+                    Named("launch.port", "MASTER_PORT", ("n0",), "29500", blame="job"),
                     unanswered() if kind == "silent" else cut_off(kind),
                 ),
                 NO_ANSWER if kind == "silent" else ALL_STOP,
-                also=("launch.master-reach",),
+                also=("launch.master",),
                 deadline_s=deadline_s,
             )
             for what, kind, deadline_s in TAKEN
@@ -277,7 +277,7 @@ def _seats() -> tuple[Row, ...]:
         Row(
             "two nodes claim one rank",
             same_rank(lambda s: s.other),
-            (Named("launch.rank-twice", "rank", ("@victim", "@other"), "2 nodes", blame="job"),),
+            (Named("launch.ranks", "rank", ("@victim", "@other"), "2 nodes", blame="job"),),
             hosts=(3, 8),
         ),
         Row(
@@ -285,17 +285,17 @@ def _seats() -> tuple[Row, ...]:
             same_rank(lambda s: s.hub),
             (MISSING,),
             Codes(4, None, 4),
-            also=("sync.node-missing", "launch.master-here"),
+            also=("sync.nodes", "launch.master"),
         ),
         Row(
             "a node expects one node more than the others",
             more_at_victim,
-            (Named("launch.world-agree", "nnodes", of_two=(), blame="job"),),
+            (Named("launch.vars", "nnodes", of_two=(), blame="job"),),
         ),
         Row(
             "rank 0 expects one node less than there are",
             fewer_at_rank_0,
-            (Named("launch.world-agree", "nnodes", ("n0",), blame="job"),),
+            (Named("launch.vars", "nnodes", ("n0",), blame="job"),),
             Codes(4, 4, None),
             hosts=(8,),
         ),
@@ -311,7 +311,7 @@ def _seats() -> tuple[Row, ...]:
 
 def _peers() -> tuple[Row, ...]:
     """Processes that stop, die, or talk otherwise."""
-    lost = Named("sync.node-lost", "{victim}")
+    lost = Named("sync.nodes", "{victim}")
     return (
         Row(
             "a node's doctor is stopped while it talks to rank 0",
@@ -319,7 +319,7 @@ def _peers() -> tuple[Row, ...]:
             (lost,),
             Codes(4, None, 0),
             instead=(MISSING,),
-            also=("sync.node-missing", "launch.tcp-mesh", "path.mtu"),
+            also=("sync.nodes", "launch.mesh", "path.mtu"),
             deadline_s=22.0,
             timeout_s=20.0,
             frozen=True,
@@ -330,7 +330,7 @@ def _peers() -> tuple[Row, ...]:
             (lost,),
             Codes(4, -9, 0),
             instead=(MISSING,),
-            also=("launch.tcp-mesh",),
+            also=("launch.mesh",),
             timeout_s=20.0,
         ),
         Row(
@@ -338,7 +338,7 @@ def _peers() -> tuple[Row, ...]:
             when_connected(Running.stop, to_others=True),
             (lost,),
             Codes(4, None, 0),
-            also=(*PATHS, "launch.tcp-mesh"),
+            also=(*PATHS, "launch.mesh"),
             deadline_s=22.0,
             timeout_s=20.0,
             frozen=True,
@@ -348,20 +348,20 @@ def _peers() -> tuple[Row, ...]:
             when_connected(Running.kill, to_others=True),
             (lost,),
             Codes(4, -9, 0),
-            also=(*PATHS, "launch.tcp-mesh"),
+            also=(*PATHS, "launch.mesh"),
             timeout_s=20.0,
         ),
         Row(
             "a node has another token",
             lambda s: s.use(faults.environment(s.victim, NCCLPROBE_TOKEN="of another run of the lab")),
-            (cut_off("stranger"), Named("sync.node-missing", "node", ("@seat",), "stranger")),
+            (cut_off("stranger"), Named("sync.nodes", "node", ("@seat",), "stranger")),
             ALL_STOP,
         ),
         *(
             Row(
                 f"in a node's place something calls rank 0 and says {what}",
                 caller(what),
-                (Named("sync.node-missing", "node", ("@seat",), kind),),
+                (Named("sync.nodes", "node", ("@seat",), kind),),
                 ALL_STOP,
             )
             for what, kind in (("nothing", "silent"), ("garbage", "foreign"), ("flood", "foreign"))

@@ -10,7 +10,7 @@ from .run import give_nccl
 
 WELL = Codes(0, 0, 0)
 ONE_IS_BAD = Codes(4, 4, 0)
-MESH = "launch.tcp-mesh"
+MESH = "launch.mesh"
 BOTH = ("n0", "@victim")
 """Of two nodes it cannot be told which one it is."""
 
@@ -101,14 +101,14 @@ def without_right_to_lock(setup: Setup) -> None:
 
 
 def _interfaces() -> tuple[Row, ...]:
-    match = Named("env.ifname-match", "NCCL_SOCKET_IFNAME", ("@victim",))
-    astray = Named("launch.tcp-mesh-iface", "{victim}", says="eth1", of_two=BOTH)
+    match = Named("env.ifname", "NCCL_SOCKET_IFNAME", ("@victim",))
+    astray = Named("launch.mesh", "{victim}", says="eth1", of_two=BOTH)
     return (
         Row(
             "NCCL_SOCKET_IFNAME names an interface that one node calls otherwise",
             both(named("=eth1"), lambda s: s.use(faults.renamed(s.victim, "ens5", 1))),
             (match,),
-            also=("sync.nic-count", "sync.mtu"),
+            also=("sync.machine", "sync.network"),
             gpus=True,
             nics=2,
         ),
@@ -117,7 +117,7 @@ def _interfaces() -> tuple[Row, ...]:
             both(named("=eth1"), lambda s: s.use(faults.link_down(s.victim, 1))),
             (astray,),
             ONE_IS_BAD,
-            also=("sync.nic-count",),
+            also=("sync.machine",),
             gpus=True,
             nics=2,
         ),
@@ -125,7 +125,7 @@ def _interfaces() -> tuple[Row, ...]:
             "the interface in NCCL_SOCKET_IFNAME has no address on one node",
             both(named("=eth1"), lambda s: s.use(faults.addressed(s.victim, nic=1))),
             (match,),
-            also=("sync.nic-count",),
+            also=("sync.machine",),
             gpus=True,
             nics=2,
         ),
@@ -134,7 +134,7 @@ def _interfaces() -> tuple[Row, ...]:
             both(named("=eth1"), lambda s: s.use(faults.cable_pulled(s.victim, 1))),
             (astray,),
             ONE_IS_BAD,
-            also=("sync.nic-count",),
+            also=("sync.machine",),
             gpus=True,
             nics=2,
         ),
@@ -150,8 +150,8 @@ def _interfaces() -> tuple[Row, ...]:
         Row(
             "NCCL_SOCKET_IFNAME is docker's bridge on one node",
             docker_bridge,
-            (Named("env.ifname-virtual", "docker0"),),
-            also=("launch.route", MESH, "launch.tcp-mesh-iface", "sync.nic-count"),
+            (Named("env.ifname", "docker0"),),
+            also=("launch.master", MESH, "launch.mesh", "sync.machine"),
             gpus=True,
         ),
     )
@@ -270,7 +270,7 @@ def _paths() -> tuple[Row, ...]:
             both(named("=eth1"), lambda s: s.use(faults.routed_by(s.victim, 1, 0))),
             (Named("path.route", "{victim}", says="leave by eth0", severity="warn"),),
             WELL,
-            also=("launch.route",),
+            also=("launch.master",),
             hosts=(3,),
             nics=2,
             gpus=True,
@@ -278,7 +278,7 @@ def _paths() -> tuple[Row, ...]:
         Row(
             "one node's interface has an MTU of 9000 among 1500",
             lambda s: s.use(faults.mtu(s.victim, 9000)),
-            (Named("sync.mtu", "eth0", says="MTU 9000", severity="warn", of_two=(), blame="image"),),
+            (Named("sync.network", "eth0", says="MTU 9000", severity="warn", of_two=(), blame="image"),),
             WELL,
         ),
         Row(
@@ -322,7 +322,7 @@ def _paths() -> tuple[Row, ...]:
         Row(
             "two nodes have one address on their second card",
             lambda s: s.use(faults.same_address(s.victim, s.other, 1)),
-            (Named("sync.address-twice", "10.77.1.", ("@victim", "@other")),),
+            (Named("sync.identity", "10.77.1.", ("@victim", "@other")),),
             Codes(4, 4, None),
             nics=2,
             gpus=True,
@@ -336,9 +336,9 @@ def _differences() -> tuple[Row, ...]:
         Row(
             "two nodes have one host name and one boot id",
             lambda s: s.use(faults.same_identity(s.victim, s.other)),
-            (Named("launch.hostname-unique", nodes=("@twin", "@other"), severity="warn"),),
+            (Named("launch.ranks", nodes=("@twin", "@other"), severity="warn"),),
             WELL,
-            also=("launch.fqdn",),
+            also=("launch.names",),
         ),
         Row(
             "one node has NCCL_ALGO",
@@ -350,21 +350,21 @@ def _differences() -> tuple[Row, ...]:
         Row(
             "one node has another NCCL",
             other_version,
-            (Named("sync.nccl-version", says="2.26.2", of_two=(), blame="image"),),
+            (Named("sync.versions", says="2.26.2", of_two=(), blame="image"),),
             differs,
             gpus=True,
         ),
         Row(
             "one node has a GPU less",
             lambda s: s.use(faults.environment(s.victim, FAKE_NVML_GPUS="1")),
-            (Named("sync.gpu-count", says="1 GPUs", of_two=()),),
+            (Named("sync.machine", says="1 GPUs", of_two=()),),
             differs,
             gpus=True,
         ),
         Row(
             "one node has a network card less",
             lambda s: s.use(faults.card_missing(s.victim, 1)),
-            (Named("sync.nic-count", says="1 NICs", of_two=()),),
+            (Named("sync.machine", says="1 NICs", of_two=()),),
             differs,
             nics=2,
             gpus=True,
@@ -375,7 +375,7 @@ def _differences() -> tuple[Row, ...]:
             (Named("sync.limits", "RLIMIT_MEMLOCK", says="64 KiB", of_two=(), severity="warn"),),
             WELL,
             gpus=True,
-            also=("host.memlock", "host.caps"),
+            also=("host.limits", "host.shm"),
         ),
         Row(
             "one node has a /dev/shm of 4 MiB among 64",

@@ -95,7 +95,7 @@ def doctor(setup: Setup, row: Row) -> list[str]:
     """The command line that all hosts have in common."""
     backend = "nccl" if setup.gpus else "gloo"
     times = ["--timeout", f"{row.timeout_s:g}", "--wait", f"{row.wait_s:g}"]
-    own = ["--ignore", "env.nccl"] if setup.gpus else []  # torch here may be built without CUDA, which is no fault
+    own = ["--ignore", "env.start"] if setup.gpus else []  # torch here may be built without CUDA, which is no fault
     return [sys.executable, "-m", "ncclprobe.doctor", "--backend", backend, *times, "--no-color", *own, *setup.options]
 
 

@@ -43,15 +43,15 @@ class Situation(Struct, frozen=True):
         return self.prepare.startswith("ulimit -v")
 
 
-KMSG = {"gpu.xid": "needs root, kernel.dmesg_restrict=0, or the group adm"}
+KMSG = {"gpu.errors": "needs root, kernel.dmesg_restrict=0, or the group adm"}
 NO_SYS = {
     "ib.state": "start the container with the machine's /sys",
-    "env.gid-index": "start the container with the machine's /sys",
-    "host.memlock": "start the container with the machine's /sys",
+    "env.gid": "start the container with the machine's /sys",
+    "host.limits": "start the container with the machine's /sys",
 }
 NO_PROC = {
     "host.oom": "start the container with the machine's /proc",
-    "host.numa-bind": "start the container with the machine's /proc",
+    "host.cpu": "start the container with the machine's /proc",
 }
 READ_ONLY = """\
 mount --bind / / && mount -o remount,ro,bind /

@@ -44,10 +44,10 @@ def test_slurm_runs_a_task_on_every_host_with_its_variables_and_limits(ipv6: boo
 @need_slurm
 def test_a_node_alone_below_its_switch_is_told_by_what_slurm_says_of_switches() -> None:
     switches = "SwitchName=leaf7 Nodes=n[0-1]\nSwitchName=leaf8 Nodes=n2\nSwitchName=spine Switches=leaf[7-8]\n"
-    doctor = [sys.executable, "-m", "ncclprobe", "doctor", "--backend", "gloo", "--select", "sync.placement"]
+    doctor = [sys.executable, "-m", "ncclprobe", "doctor", "--backend", "gloo", "--select", "sync.location"]
     with Lab(hosts=3) as lab, launchers.slurm(lab, switches=switches) as slurm:
         done = slurm.run(["srun", "-N3", "--ntasks-per-node=1", *doctor], timeout_s=60.0)
-    assert "WARN  sync.placement  n2" in done.out, done.err
+    assert "WARN  sync.location  n2" in done.out, done.err
     assert "alone below leaf switch leaf8; the other 2 nodes are below leaf7" in done.out
 
 

@@ -115,7 +115,7 @@ def scored(*said: Said, codes: tuple[int, int, int] = (4, 4, 0)) -> Outcome:
     return score(Setup(lab, lab.hosts[1]), row, said, done)
 
 
-RIGHT = Said("n0", "launch.tcp-mesh", "fail", "n1", "2 of 2 paths out of n1 (eth0)", ("n1",), "node")
+RIGHT = Said("n0", "launch.mesh", "fail", "n1", "2 of 2 paths out of n1 (eth0)", ("n1",), "node")
 
 
 def test_a_finding_is_right_only_with_its_node_and_direction() -> None:

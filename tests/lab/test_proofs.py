@@ -89,7 +89,7 @@ def test_under_slurm_munge_proves_them() -> None:
         done = slurm(lab)
         assert done.code == 0, done
         assert verdict(lab, "launch.unproven")["status"] == "pass"
-        assert verdict(lab, "launch.tcp-mesh")["status"] == "pass"
+        assert verdict(lab, "launch.mesh")["status"] == "pass"
         assert "token: munge" in (lab.folder / "n0.json").read_text()
 
 

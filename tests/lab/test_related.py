@@ -51,14 +51,14 @@ def test_a_slow_row_names_the_mtu_that_differs_and_no_card_that_no_rank_used(tmp
     done = play(tmp_path)
     report = done.told
     assert (report.status, done.codes) == (Status.FAIL, (4,))
-    mtus = {finding.subject: finding for finding in findings(report, "sync.mtu")}
+    mtus = {finding.subject: finding for finding in findings(report, "sync.network")}
     assert mtus["eth0"].nodes == ("n1",)
     assert mtus["eth1"].nodes == ("n2",)  # found and shown, but no reason
     (slow,) = findings(report, "run.bandwidth")
     assert (slow.subject, report.measurements[-1].status) == ("all_reduce 1 MiB", "fail")
-    assert Related("sync.mtu", "eth0") in slow.related
+    assert Related("sync.network", "eth0") in slow.related
     assert "eth1" not in " ".join(each.subject for each in slow.related)
     shown = text.render(report)
     block = shown[shown.index("FAIL  run.bandwidth") :].partition("\n\n")[0]
-    assert "sync.mtu eth0" in " ".join(block.split())
+    assert "sync.network eth0" in " ".join(block.split())
     assert "eth1" not in block

@@ -96,7 +96,7 @@ def test_a_crowd_at_the_meeting_port_does_not_hold_up_node_0_and_is_named(lab: L
     done = over(doctors_in_a_crowd(lab, crowd))
     assert all(each.seconds < 20.0 + 2.0 for each in done.values()), done
     assert findings(lab) == {}, done
-    (flood,) = findings(lab, "warn")["launch.port-flooded"]
+    (flood,) = findings(lab, "warn")["launch.port"]
     assert lab.hosts[3].address() in flood["message"]
 
 
@@ -124,7 +124,7 @@ def test_a_crowd_from_hundreds_of_addresses_keeps_no_node_out() -> None:
         assert set(codes(done).values()) <= {0, 3}, done
         assert all(each.seconds < 20.0 + 2.0 for each in done.values()), done
         assert findings(lab) == {}
-        (flood,) = findings(lab, "warn")["launch.port-flooded"]
+        (flood,) = findings(lab, "warn")["launch.port"]
         assert not any(host.address() in flood["message"] for host in lab.hosts[:3])
 
 

@@ -30,7 +30,7 @@ def test_a_cause_stands_first_and_its_consequence_beneath_it() -> None:
     assert (found.code, found.id, found.confidence) == ("iface-missing", "log.no-interface", "named")
     assert [each.id for each in found.consequences] == ["log.nccl-returned-an-error"]
     assert (found.evidence[0].source, found.evidence[0].line) == ("rank3", 1)
-    assert found.doctor == "env.ifname-match"
+    assert found.doctor == "env.ifname"
 
 
 def test_a_consequence_alone_is_an_unknown_cause() -> None:

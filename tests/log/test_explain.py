@@ -41,7 +41,7 @@ def test_one_screen_says_cause_line_fault_remedy_and_what_would_have_found_it(
     assert any(line.startswith("   The job is at fault, its settings or its program; ") for line in lines)
     assert any(line.startswith("   what to do: ") for line in lines)
     assert "   what followed:" in lines
-    last = "The check that finds this before the next launch: `ncclprobe doctor` env.ifname-match"
+    last = "The check that finds this before the next launch: `ncclprobe doctor` env.ifname"
     assert " ".join(lines[-2:]) == last
 
 
@@ -248,7 +248,7 @@ def test_a_cause_that_only_the_table_knows_has_the_remedy_of_its_check(
     said = capsys.readouterr().out
     assert said.startswith("CAUSE  memlock  on n1\n   memory cannot be registered: Cannot allocate memory\n")
     assert "what to do: `ulimit -l unlimited` in the job" in said
-    assert " ".join(said.split()).endswith("`ncclprobe doctor` host.memlock")
+    assert " ".join(said.split()).endswith("`ncclprobe doctor` host.limits")
 
 
 def test_a_plugin_that_is_not_needed_is_no_cause_where_nothing_failed(tmp_path: Path) -> None:

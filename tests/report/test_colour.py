@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-DOCTOR = [sys.executable, "-m", "ncclprobe", "doctor", "--backend", "gloo", "--select", "env.bool-word", "--local"]
+DOCTOR = [sys.executable, "-m", "ncclprobe", "doctor", "--backend", "gloo", "--select", "env.value", "--local"]
 SLURM_PTY = {"SLURM_PROCID": "0", "PMI_RANK": "0"}
 MPIRUN = {"OMPI_COMM_WORLD_RANK": "0", "OMPI_COMM_WORLD_SIZE": "1"}
 

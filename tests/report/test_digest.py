@@ -113,7 +113,7 @@ def test_what_was_measured_on_gpus_is_of_no_machine_without_one_whatever_nvml_sa
 def test_a_headline_names_a_device_once_though_two_checks_find_it() -> None:
     own = samples.verdict(Status.FAIL, fail("mlx5_0:1", "is DOWN"), node="n2", id="ib.state")
     compared = fail("n2 mlx5_0:1", "is DOWN, and ACTIVE on 7 other nodes", nodes=("n2",))
-    report = samples.report(own, samples.verdict(Status.FAIL, compared, node=None, id="sync.port-state"),
+    report = samples.report(own, samples.verdict(Status.FAIL, compared, node=None, id="sync.network"),
                             samples.verdict(Status.PASS, node="n1"))  # fmt: skip
     assert digest.headline(report) == "n2 mlx5_0:1 is DOWN"
 

@@ -123,12 +123,12 @@ def test_a_headline_is_the_first_sentence_that_says_something(message: str, told
 )
 def test_a_comparison_says_in_its_headline_what_differs_and_how(versions: dict[str, Software], told: str) -> None:
     (finding,) = nccl_version.run(Every(versions))
-    verdict = Verdict("sync.nccl-version", None, Status.FAIL, "t", findings=(finding,))
+    verdict = Verdict("sync.versions", None, Status.FAIL, "t", findings=(finding,))
     nodes = tuple(NodeRow(name, n, name, Status.FAIL) for n, name in enumerate(versions))
     assert headline(replace(samples.HEALTHY, status=Status.FAIL, checks=(verdict,), nodes=nodes)) == told
 
 
-@each_row("check", cases.checks(), ids=lambda check: check.id)
+@each_row("check", cases.checks(), ids=lambda check: check.key)
 def test_no_headline_is_a_number_of_nodes_alone(check: Check) -> None:
     """Of every bad example: a comparison's headline has its values, and every headline more than its subject."""
     for example in check.bad:

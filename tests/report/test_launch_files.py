@@ -129,6 +129,6 @@ def test_the_step_for_github_runs_and_leaves_its_summary(tmp_path: Path) -> None
     step = ["bash", "-e", "-c", github_step("Look")]
     done = subprocess.run(step, env=env, cwd=tmp_path, capture_output=True, text=True, timeout=60)
     assert done.returncode == 4, done.stderr
-    assert "env.bool-word" in (tmp_path / "summary").read_text()
-    assert "::error title=ncclprobe env.bool-word::" in done.stdout
+    assert "env.value" in (tmp_path / "summary").read_text()
+    assert "::error title=ncclprobe env.value::" in done.stdout
     assert (tmp_path / "doctor.xml").exists()

@@ -193,7 +193,7 @@ def test_what_no_capture_tells_of_a_whole_runs_node_is_unknown_and_not_left_out(
     waiting = Waiting("", wanted=False)
     _publish(options, run.question(), 2, RanksEnd(), run.folder, run.folder / FILE, waiting)
     report = json.loads(path.read_text())
-    (memory,) = (check for check in report["checks"] if check["id"] == "host.memlock")
+    (memory,) = (check for check in report["checks"] if check["id"] == "host.limits")
     assert (memory["status"], memory["why"]) == ("unknown", "no capture of this node came")
 
 

@@ -59,7 +59,7 @@ def lab(tmp_path: Path) -> Iterator[Lab]:
     ("argv", "code"),
     [
         (["ncclprobe.bandwidth", "--backend", "gloo", "--op", "all_reduse"], 2),
-        (["ncclprobe.doctor", "--backend", "gloo", "--select", "env.bool-word"], 4),
+        (["ncclprobe.doctor", "--backend", "gloo", "--select", "env.value"], 4),
     ],
     ids=["wrong usage", "a failing setting"],
 )

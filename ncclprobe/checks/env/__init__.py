@@ -10,9 +10,22 @@ from ncclprobe.checks import JOB
 from ncclprobe.facts.nccl_conf import Settings
 from ncclprobe.facts.software import Software, Version
 from ncclprobe.model.findings import Evidence, Finding, Sources, fail, note, seen, warn
-from ncclprobe.model.registry import applies
+from ncclprobe.model.registry import CheckGroup, applies
 from ncclprobe.model.report import Setting
 from ncclprobe.model.snapshot import Absent, Job
+
+HCA_GROUP = CheckGroup("hca", "NCCL_IB_HCA does not name the ports that the job needs")
+IFNAME_GROUP = CheckGroup("ifname", "A variable that names interfaces does not name those that lead to the other nodes")
+VALUE_GROUP = CheckGroup("value", "A variable is read as another value than was written, or not at all")
+NAME_GROUP = CheckGroup("name", "A variable is not read, does nothing, or another one overrides it")
+DEBUG_GROUP = CheckGroup("debug", "A setting for debugging slows the job, or its output does not arrive")
+TRANSPORT_GROUP = CheckGroup("transport", "A fast transport is switched off, missing or not chosen")
+GID_GROUP = CheckGroup("gid", "The GIDs that NCCL uses do not lead to the other nodes")
+FILES_GROUP = CheckGroup("files", "A file that NCCL reads does not say what it should")
+LIBRARIES_GROUP = CheckGroup("libraries", "A library that NCCL loads is missing or incomplete")
+START_GROUP = CheckGroup("start", "NCCL or torch cannot start on this node")
+DANGER_GROUP = CheckGroup("danger", "A setting can make results wrong, or hides a fault")
+IDENTITY_GROUP = CheckGroup("identity", "NCCL_COMM_ID or NCCL_HOSTID does not identify what it should")
 
 
 @applies

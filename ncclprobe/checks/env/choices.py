@@ -4,7 +4,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from ncclprobe.checks import IMAGE, JOB, Blamed
-from ncclprobe.checks.env import as_evidence, evidence, jobs_warn, nccl_job
+from ncclprobe.checks.env import START_GROUP, TRANSPORT_GROUP, as_evidence, evidence, jobs_warn, nccl_job
 from ncclprobe.checks.env.fixtures import PLAIN, PLAIN_HOST, TWO_NODES, having, setting
 from ncclprobe.facts.interfaces import Interfaces
 from ncclprobe.facts.launcher import Launch
@@ -37,6 +37,7 @@ STARTS = Choices(
 
 
 @check(
+    group=START_GROUP,
     bad=lambda: [(replace(STARTS, network=_UNCALLED), PLAIN_HOST, setting("NCCL_NET", "ofi"))],
     good=lambda: [(STARTS, PLAIN_HOST, PLAIN)],
     required=True,
@@ -75,6 +76,7 @@ _NO_NIC: Part[HcaChoice] = Part((), "no RDMA device is ACTIVE")
 
 
 @check(
+    group=TRANSPORT_GROUP,
     slows=True,
     bad=lambda: [(_OVER_SOCKETS, PLAIN, TWO_NODES, Job())],
     good=lambda: [(replace(_OVER_SOCKETS, fast_nics=_NO_NIC), PLAIN, TWO_NODES, Job())],

@@ -3,7 +3,19 @@
 from collections.abc import Iterator
 
 from ncclprobe.checks import IMAGE
-from ncclprobe.checks.env import as_evidence, evidence, jobs_fail, jobs_note, jobs_warn, nccl_job, written
+from ncclprobe.checks.env import (
+    FILES_GROUP,
+    LIBRARIES_GROUP,
+    START_GROUP,
+    TRANSPORT_GROUP,
+    as_evidence,
+    evidence,
+    jobs_fail,
+    jobs_note,
+    jobs_warn,
+    nccl_job,
+    written,
+)
 from ncclprobe.checks.env.fixtures import ONE_NODE, gpus, having, setting
 from ncclprobe.facts.launcher import Launch
 from ncclprobe.facts.loader import Loader
@@ -36,6 +48,7 @@ def topology_named(settings: Settings) -> bool:
 
 
 @check(
+    group=FILES_GROUP,
     bad=lambda: [(Settings({}, (Setting("NCCL_DEBUG", "INFO", _ETC),)),)],
     good=lambda: [
         (
@@ -113,6 +126,7 @@ def _refused(settings: Settings) -> Iterator[Finding]:
 
 
 @check(
+    group=FILES_GROUP,
     slows=True,
     bad=lambda: [
         (setting("NCCL_TOPO_FILE", "/t.xml"), NamedFiles(TopologyFile("/t.xml", addresses=("0000:99:00.0",))), _TREE)
@@ -169,6 +183,7 @@ def _unread(name: str, found: Absent, shown: Sources) -> Finding:
 
 
 @check(
+    group=LIBRARIES_GROUP,
     slows=True,
     bad=lambda: [(setting("NCCL_NET_PLUGIN", "aws-ofi"), NamedFiles(), Plugins((_PLUGIN,)), Loader())],
     good=lambda: [(setting("NCCL_NET_PLUGIN", "libnccl-net.so"), NamedFiles(), Plugins((_PLUGIN,)), Loader())],
@@ -216,6 +231,7 @@ def of_a_plugin(settings: Settings, job: Job) -> bool:
 
 
 @check(
+    group=TRANSPORT_GROUP,
     bad=lambda: [(setting("NCCL_NET", "ofi"), Plugins(), Loader(), _IN_WHEEL)],
     good=lambda: [(having(NCCL_NET="ofi", NCCL_NET_PLUGIN="/opt/ofi/libnccl-net.so"), Plugins(), Loader(), _IN_WHEEL)],
     applies=of_a_plugin,
@@ -269,6 +285,7 @@ def gpu_seen(job: Job, gpus: Gpus | Absent) -> bool:
 
 
 @check(
+    group=START_GROUP,
     slows=True,
     bad=lambda: [(_FOUND, ONE_NODE, Job())],
     good=lambda: [(replace(_FOUND, mapped=Mapped("/venv/torch/lib/libtorch_cuda.so", "static")), ONE_NODE, Job())],
@@ -312,6 +329,7 @@ _CUDA_12 = gpus(2)
 
 
 @check(
+    group=START_GROUP,
     bad=lambda: [(_NEW, _CUDA_12)],
     good=lambda: [(_NEW, replace(_CUDA_12, cuda=(13, 0)))],
     required=True,
@@ -354,6 +372,7 @@ _OLD_NCCL = replace(_OURS, path=_SYSTEM[0].path, why="LD_LIBRARY_PATH", others=(
 
 
 @check(
+    group=LIBRARIES_GROUP,
     slows=True,
     bad=lambda: [(Linking((_CUDART, replace(_OLD_NCCL, lacks=("ncclCommWindowRegister",)))),)],
     good=lambda: [(Linking((_CUDART, _OLD_NCCL)),)],

@@ -3,7 +3,7 @@
 from collections import Counter
 from collections.abc import Iterator, Sequence
 
-from ncclprobe.checks.env import evidence, jobs_fail, jobs_note, jobs_warn, loaded, written
+from ncclprobe.checks.env import GID_GROUP, HCA_GROUP, evidence, jobs_fail, jobs_note, jobs_warn, loaded, written
 from ncclprobe.checks.env.fixtures import (
     ETH0,
     NO_NCCL,
@@ -72,6 +72,7 @@ def _gbps(port: Port) -> float:
 
 
 @check(
+    group=HCA_GROUP,
     slows=True,
     bad=lambda: [(setting("NCCL_IB_HCA", "mlx4"), hcas(8), TWO_NODES, NO_NCCL)],
     good=lambda: [(setting("NCCL_IB_HCA", "mlx5"), hcas(8), TWO_NODES, NO_NCCL)],
@@ -104,6 +105,7 @@ def hca_match(
 
 
 @check(
+    group=HCA_GROUP,
     slows=True,
     bad=lambda: [(setting("NCCL_IB_HCA", "mlx5_1"), fabric(*map(port, _TEN)))],
     good=lambda: [(setting("NCCL_IB_HCA", "mlx5"), fabric(*map(port, _TEN)))],
@@ -126,10 +128,11 @@ def hca_prefix(settings: Settings, fabric: Fabric) -> Iterator[Finding]:
 
 
 @check(
+    group=HCA_GROUP,
     slows=True,
     bad=lambda: [(setting("NCCL_IB_HCA", "=mlx5_0,mlx5_1,mlx5_3"), hcas(4), gpus(4), NO_NCCL, ONE_NODE)],
     good=lambda: [(setting("NCCL_IB_HCA", "=mlx5_0,mlx5_1"), hcas(4), gpus(4), NO_NCCL, ONE_NODE)],
-    requires="env.hca-match",
+    requires="env.hca/hca-match",
     applies=hca_list,
 )
 def hca_dup(
@@ -173,6 +176,7 @@ def _left_out(picked: Selection, fabric: Fabric, software: Software | Absent) ->
 
 
 @check(
+    group=HCA_GROUP,
     slows=True,
     bad=lambda: [(setting("NCCL_IB_HCA", "=mlx5_0,mlx5_1"), fabric(port("mlx5_0"), _down("mlx5_1")), NO_NCCL)],
     good=lambda: [(setting("NCCL_IB_HCA", "mlx5"), fabric(port("mlx5_0"), _down("mlx5_1")), NO_NCCL)],
@@ -207,6 +211,7 @@ def hca_down(settings: Settings, fabric: Fabric, software: Software | Absent) ->
 
 
 @check(
+    group=HCA_GROUP,
     slows=True,
     bad=lambda: [(setting("NCCL_IB_HCA", "=mlx5_0,mlx5_1"), _MANAGED, _BY_ETH0, Interfaces((ETH0,)), NO_NCCL)],
     good=lambda: [(PLAIN, _MANAGED, _BY_ETH0, Interfaces((ETH0,)), NO_NCCL)],
@@ -251,6 +256,7 @@ def roce_job(job: Job, settings: Settings, fabric: Fabric) -> bool:
 
 
 @check(
+    group=GID_GROUP,
     slows=True,
     bad=lambda: [(setting("NCCL_IB_GID_INDEX", "0"), fabric(roce("mlx5_3", *USUAL)), TWO_NODES, NO_NCCL)],
     good=lambda: [(PLAIN, fabric(roce("mlx5_3", *USUAL)), TWO_NODES, NO_NCCL)],
@@ -296,7 +302,7 @@ def _judged(port: Port, found: Pick, settings: Settings, launch: Launch | Absent
     settled = evidence(settings, *_VARIABLES)
     several = isinstance(launch, Launch) and launch.several_nodes
     alone = isinstance(launch, Launch) and launch.nnodes == 1
-    # What a port without any good GID means is ib.roce-v2's to say, unless the job is known to need it.
+    # What a port without any good GID means is ib.roce's to say, unless the job is known to need it.
     harmless = alone or (not several and better is None and found.by == "search")
     leads_nowhere = found.gid is None or (several and found.gid.link_local)  # v1 over IPv4 works within one segment
     tell = jobs_fail if leads_nowhere else jobs_warn

@@ -5,7 +5,16 @@ from collections.abc import Iterator, Sequence
 from ipaddress import ip_address, ip_interface
 from typing import Any
 
-from ncclprobe.checks.env import as_evidence, evidence, jobs_fail, jobs_note, jobs_warn, loaded
+from ncclprobe.checks.env import (
+    IDENTITY_GROUP,
+    IFNAME_GROUP,
+    as_evidence,
+    evidence,
+    jobs_fail,
+    jobs_note,
+    jobs_warn,
+    loaded,
+)
 from ncclprobe.checks.env.fixtures import (
     DOCKER_HOST,
     NO_NCCL,
@@ -61,6 +70,7 @@ def chosen(settings: Settings, interfaces: Interfaces, software: Software | Abse
 
 
 @check(
+    group=IFNAME_GROUP,
     slows=True,
     bad=lambda: [(setting("NCCL_SOCKET_IFNAME", "lo"), PLAIN_HOST, TWO_NODES, NO_NCCL)],
     good=lambda: [(setting("NCCL_SOCKET_IFNAME", "eth"), PLAIN_HOST, TWO_NODES, NO_NCCL)],
@@ -99,6 +109,7 @@ def comm_id_set(settings: Settings) -> bool:
 
 
 @check(
+    group=IDENTITY_GROUP,
     bad=lambda: [(setting("NCCL_COMM_ID", ""), PLAIN_HOST, NO_NCCL, CommIdHost())],
     good=lambda: [(setting("NCCL_COMM_ID", "node1:9999"), PLAIN_HOST, NO_NCCL, CommIdHost("node1", ("10.0.0.5",)))],
     required=True,
@@ -142,11 +153,12 @@ def comm_id(
 
 
 @check(
+    group=IFNAME_GROUP,
     slows=True,
     bad=lambda: [(setting("NCCL_SOCKET_IFNAME", "cni"), DOCKER_HOST, over("IB"), NO_NCCL)],
     good=lambda: [(PLAIN, DOCKER_HOST, over("IB"), NO_NCCL)],
     required=True,
-    requires="env.ifname-match",
+    requires="env.ifname/ifname-match",
     applies=in_several_nodes,
 )
 def ifname_virtual(
@@ -180,10 +192,11 @@ def ifname_virtual(
 
 
 @check(
+    group=IFNAME_GROUP,
     slows=True,
     bad=lambda: [(setting("NCCL_SOCKET_IFNAME", "eth"), TWO_NETS, TWO_NODES, NO_NCCL)],
     good=lambda: [(setting("NCCL_SOCKET_IFNAME", "=eth1"), TWO_NETS, TWO_NODES, NO_NCCL)],
-    requires="env.ifname-match",
+    requires="env.ifname/ifname-match",
     applies=ifname_set,
 )
 def ifname_ambiguous(
@@ -228,6 +241,7 @@ def _networks(interfaces: Sequence[Interface]) -> set[str]:
 
 
 @check(
+    group=IFNAME_GROUP,
     bad=lambda: [
         (
             Environment({"GLOO_SOCKET_IFNAME": "eth1"}),

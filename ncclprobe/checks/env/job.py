@@ -4,7 +4,7 @@ import re
 from collections import Counter
 from collections.abc import Iterator
 
-from ncclprobe.checks.env import evidence, jobs_fail, jobs_note, jobs_warn, nccl_job
+from ncclprobe.checks.env import DEBUG_GROUP, IDENTITY_GROUP, evidence, jobs_fail, jobs_note, jobs_warn, nccl_job
 from ncclprobe.checks.env.fixtures import ONE_NODE, PLAIN, TWO_NODES, gpus, having, setting
 from ncclprobe.facts.environment import Environment
 from ncclprobe.facts.launcher import Launch
@@ -86,6 +86,7 @@ def _may_name(word: str) -> bool:
 
 
 @check(
+    group=IDENTITY_GROUP,
     bad=lambda: [(setting("NCCL_HOSTID", "node", "/etc/nccl.conf:3"), TWO_NODES)],
     good=lambda: [(PLAIN, TWO_NODES)],
     applies=nccl_job,
@@ -153,6 +154,7 @@ def _level(settings: Settings) -> str:
 
 
 @check(
+    group=DEBUG_GROUP,
     bad=lambda: [
         (having(NCCL_DEBUG="INFO", NCCL_DEBUG_FILE="/tmp/nccl.log"), NamedFiles(log_writable=True), TWO_NODES)
     ],
@@ -199,6 +201,7 @@ def debug_file(settings: Settings, named_files: NamedFiles, launch: Launch | Abs
 
 
 @check(
+    group=DEBUG_GROUP,
     slows=True,
     bad=lambda: [(setting("NCCL_DEBUG", "TRACE"),)],
     good=lambda: [(setting("NCCL_DEBUG", "INFO"),)],

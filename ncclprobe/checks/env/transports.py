@@ -2,7 +2,17 @@
 
 from collections.abc import Iterator, Sequence
 
-from ncclprobe.checks.env import evidence, jobs_fail, jobs_note, jobs_warn, loaded, nccl_job
+from ncclprobe.checks.env import (
+    DANGER_GROUP,
+    LIBRARIES_GROUP,
+    TRANSPORT_GROUP,
+    evidence,
+    jobs_fail,
+    jobs_note,
+    jobs_warn,
+    loaded,
+    nccl_job,
+)
 from ncclprobe.checks.env.fixtures import (
     ALONE,
     NO_NCCL,
@@ -43,6 +53,7 @@ def efa_job(job: Job, fabric: Fabric) -> bool:
 
 
 @check(
+    group=TRANSPORT_GROUP,
     slows=True,
     bad=lambda: [(setting("NCCL_IB_DISABLE", "1"), hcas(8), TWO_NODES)],
     good=lambda: [(setting("NCCL_IB_DISABLE", "0"), hcas(8), TWO_NODES)],
@@ -71,6 +82,7 @@ def ib_disable(settings: Settings, fabric: Fabric, launch: Launch | Absent) -> I
 
 
 @check(
+    group=TRANSPORT_GROUP,
     slows=True,
     bad=lambda: [(having(NCCL_NET="IB", NCCL_IB_DISABLE="1"), hcas(8), ALONE)],
     good=lambda: [(setting("NCCL_NET", "IB"), hcas(8), TWO_NODES)],
@@ -102,6 +114,7 @@ def net_unpinned(settings: Settings, fabric: Fabric, launch: Launch | Absent) ->
 
 
 @check(
+    group=TRANSPORT_GROUP,
     slows=True,
     bad=lambda: [(setting("NCCL_P2P_DISABLE", "1"), gpus(8), linked(8), NO_NCCL)],
     good=lambda: [(PLAIN, gpus(8), linked(8), NO_NCCL)],
@@ -144,10 +157,11 @@ def _nvlinked(nvlinks: NvLinks | Absent) -> bool:
 
 
 @check(
+    group=LIBRARIES_GROUP,
     slows=True,
     bad=lambda: [(PLAIN, _EFA, Plugins((Plugin(_OFI.path, "net", "ofi", reachable=False),)), TWO_NODES)],
     good=lambda: [(PLAIN, _EFA, Plugins((_OFI,)), TWO_NODES)],
-    requires="env.transport",
+    requires="env.transport/transport",
     applies=efa_job,
 )
 def efa(settings: Settings, fabric: Fabric, plugins: Plugins, launch: Launch | Absent) -> Iterator[Finding]:
@@ -273,6 +287,7 @@ def _lacking(
 
 
 @check(
+    group=DANGER_GROUP,
     slows=True,
     bad=lambda: [(setting("NCCL_IGNORE_DISABLED_P2P", "1"),)],
     good=lambda: [(setting("NCCL_IGNORE_DISABLED_P2P", "0"),)],

@@ -8,7 +8,20 @@ import re
 from collections.abc import Iterator
 
 from ncclprobe.checks import IMAGE, JOB
-from ncclprobe.checks.env import as_evidence, evidence, jobs_fail, jobs_note, jobs_warn, loaded, written
+from ncclprobe.checks.env import (
+    DANGER_GROUP,
+    DEBUG_GROUP,
+    GID_GROUP,
+    NAME_GROUP,
+    VALUE_GROUP,
+    as_evidence,
+    evidence,
+    jobs_fail,
+    jobs_note,
+    jobs_warn,
+    loaded,
+    written,
+)
 from ncclprobe.checks.env.fixtures import (
     LINK_LOCAL,
     NO_NCCL,
@@ -45,6 +58,7 @@ _MOST_NAMES = 100  # comparing spellings takes milliseconds each, and a file may
 
 
 @check(
+    group=NAME_GROUP,
     bad=lambda: [(setting("NCCL_SOCKET_IFNAMES", "eth0"), NO_NCCL)],
     good=lambda: [(setting("NCCL_SOCKET_IFNAME", "eth0"), NO_NCCL)],
     required=True,
@@ -82,13 +96,14 @@ def unknown_var(settings: Settings, software: Software | Absent) -> Iterator[Fin
 
 
 def _unread(entry: Setting) -> bool:
-    """Return whether no program reads this name. Blanks around one in a file are what env.conf-files reports."""
+    """Return whether no program reads this name. Blanks around one in a file are what env.files reports."""
     known = table().get(entry.name)
     in_a_file = entry.origin != "environment"
     return not (known and known.owner != "none") and not (in_a_file and entry.name != entry.name.strip())
 
 
 @check(
+    group=NAME_GROUP,
     bad=lambda: [(setting("NCCL_SHM_USE_CUDA_MEMCPY", "1"), nccl(2, 30, 7))],
     good=lambda: [(setting("NCCL_SHM_USE_CUDA_MEMCPY", "1"), nccl(2, 29, 7))],
 )
@@ -141,6 +156,7 @@ def _integers(settings: Settings) -> Iterator[tuple[Setting, Parameter, Reading]
 
 
 @check(
+    group=VALUE_GROUP,
     slows=True,
     bad=lambda: [(setting("NCCL_IB_DISABLE", "true"), NO_NCCL)],
     good=lambda: [(setting("NCCL_IB_DISABLE", "1"), NO_NCCL)],
@@ -174,6 +190,7 @@ def bool_word(settings: Settings, software: Software | Absent) -> Iterator[Findi
 
 
 @check(
+    group=VALUE_GROUP,
     slows=True,
     bad=lambda: [(setting("NCCL_IB_TIMEOUT", "022"),)],
     good=lambda: [(setting("NCCL_IB_TIMEOUT", "0x16"),)],
@@ -194,6 +211,7 @@ def number_text(settings: Settings) -> Iterator[Finding]:
 
 
 @check(
+    group=VALUE_GROUP,
     slows=True,
     bad=lambda: [(setting("NCCL_IB_TIMEOUT", "32"),)],
     good=lambda: [(setting("NCCL_IB_TIMEOUT", "22"),)],
@@ -249,6 +267,7 @@ def default_of(parameter: Parameter, version: Version | None) -> int | None:
 
 
 @check(
+    group=NAME_GROUP,
     slows=True,
     bad=lambda: [(setting("NCCL_IB_TIMEOUT", "18"), nccl(2, 29, 7))],
     good=lambda: [(setting("NCCL_IB_TIMEOUT", "20"), nccl(2, 29, 7))],
@@ -299,6 +318,7 @@ _FAR_BELOW = {  # defaults: as many channels as the links need, 4 MiB, 512 KiB, 
 
 
 @check(
+    group=NAME_GROUP,
     slows=True,
     bad=lambda: [(having(NCCL_MIN_CTAS="16", NCCL_MAX_CTAS="8"), nccl(2, 30, 7))],
     good=lambda: [(having(NCCL_MIN_CTAS="8", NCCL_MAX_CTAS="8"), nccl(2, 30, 7))],
@@ -365,6 +385,7 @@ _SIZE_ENDS = frozenset({"", "b", "k", "kb", "ki", "kib", "m", "mb", "mi", "mib",
 
 
 @check(
+    group=VALUE_GROUP,
     bad=lambda: [(setting("TORCH_DISTRIBUTED_DEBUG", ""),)],
     good=lambda: [(PLAIN,)],
     required=True,
@@ -443,6 +464,7 @@ _DEBUGGING = {
 
 
 @check(
+    group=DEBUG_GROUP,
     slows=True,
     bad=lambda: [(setting("CUDA_LAUNCH_BLOCKING", "1"),)],
     good=lambda: [(having(CUDA_LAUNCH_BLOCKING="0"),)],
@@ -477,6 +499,7 @@ def roce_fleet(job: Job, fabrics: Every[Fabric]) -> bool:
 
 
 @check(
+    group=GID_GROUP,
     bad=lambda: [
         (Every({"n0": _ROCE, "n1": _ROCE, "n2": _TURNED}), Every(dict.fromkeys(("n0", "n1", "n2"), _THREE)), _ANY)
     ],
@@ -523,6 +546,7 @@ _HOSTS, _UNLIKE = Every(dict.fromkeys(("n0", "n1"), PLAIN_HOST)), Every({"n0": h
 
 
 @check(
+    group=DANGER_GROUP,
     bad=lambda: [(_UNLIKE, _PLAINS, _HOSTS, _NEWEST, DGXS, H100S)],
     good=lambda: [(_UNLIKE, _LOUD, _HOSTS, _NEWEST, DGXS, H100S)],
     applies=several_with_gpus,

@@ -8,8 +8,12 @@ from ncclprobe.facts.nvml import Gpu, Gpus, unsupported
 from ncclprobe.facts.pci import normal
 from ncclprobe.model.errors import Unlearned
 from ncclprobe.model.findings import UNSEEN, Finding, Sources, note
-from ncclprobe.model.registry import applies
+from ncclprobe.model.registry import CheckGroup, applies
 from ncclprobe.model.snapshot import Absent, Job
+
+ERRORS_GROUP = CheckGroup("errors", "The driver or a GPU has counted errors")
+MODE_GROUP = CheckGroup("mode", "A GPU is in another mode than a job needs")
+CLOCKS_GROUP = CheckGroup("clocks", "A GPU's clocks are held below what it can do")
 
 
 @applies

@@ -4,7 +4,7 @@ import re
 from collections.abc import Iterator, Sequence
 
 from ncclprobe.checks import IMAGE, NODE
-from ncclprobe.checks.gpu import at, gpu_job
+from ncclprobe.checks.gpu import ERRORS_GROUP, at, gpu_job
 from ncclprobe.checks.gpu.state import HEALTHY, box
 from ncclprobe.facts.driver import Driver
 from ncclprobe.facts.environment import Environment
@@ -236,6 +236,7 @@ _KEEP = "nothing, unless earlier jobs matter: `journalctl -k` has more where the
 
 
 @check(
+    group=ERRORS_GROUP,
     bad=lambda: [(log(FELL), BOX)],
     good=lambda: [(log(), BOX)],
     privilege="root, kernel.dmesg_restrict=0, or the group adm or systemd-journal",

@@ -5,7 +5,7 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 from ncclprobe.checks import JOB, NODE
-from ncclprobe.checks.gpu import blanks, named, shown, unread
+from ncclprobe.checks.gpu import ERRORS_GROUP, MODE_GROUP, blanks, named, shown, unread
 from ncclprobe.checks.gpu.state import HEALTHY, box
 from ncclprobe.facts.environment import Environment
 from ncclprobe.facts.infiniband import Fabric
@@ -135,6 +135,7 @@ def has_ecc(job: Job, gpus: Gpus | Absent) -> bool:
 
 
 @check(
+    group=ERRORS_GROUP,
     bad=lambda: [(box(PROTECTED, STRUCK),)],
     good=lambda: [(box(PROTECTED, PROTECTED),)],
     requires="gpu.smi-canary",
@@ -169,6 +170,7 @@ def _errors(count: int) -> str:
 
 
 @check(
+    group=MODE_GROUP,
     slows=True,
     bad=lambda: [(box(PROTECTED, replace(PROTECTED, ecc_pending=False)), ALL)],
     good=lambda: [(box(PROTECTED, PROTECTED), ALL)],

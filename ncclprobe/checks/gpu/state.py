@@ -3,7 +3,16 @@
 from collections.abc import Iterator
 
 from ncclprobe.checks import IMAGE, NODE
-from ncclprobe.checks.gpu import blanks, gpu_job, named, unread, unstarted_gpu_job
+from ncclprobe.checks.gpu import (
+    CLOCKS_GROUP,
+    ERRORS_GROUP,
+    MODE_GROUP,
+    blanks,
+    gpu_job,
+    named,
+    unread,
+    unstarted_gpu_job,
+)
 from ncclprobe.facts.launcher import Launch
 from ncclprobe.facts.nvml import Gpu, Gpus, unsupported
 from ncclprobe.model.findings import ONCE, Finding, fail, note, seen, warn
@@ -57,6 +66,7 @@ def remaps_rows(job: Job, gpus: Gpus | Absent) -> bool:
 
 
 @check(
+    group=CLOCKS_GROUP,
     slows=True,
     bad=lambda: [(box(HEALTHY, replace(HEALTHY, throttle=("hw-slowdown", "hw-power-brake-slowdown"))),)],
     good=lambda: [(WELL,)],
@@ -82,6 +92,7 @@ def throttle(gpus: Gpus) -> Iterator[Finding]:
 
 
 @check(
+    group=ERRORS_GROUP,
     bad=lambda: [(box(HEALTHY, replace(HEALTHY, remap_pending=True)),)],
     good=lambda: [(WELL,)],
     requires="gpu.smi-canary",
@@ -146,6 +157,7 @@ def busy(gpus: Gpus) -> Iterator[Finding]:
 
 
 @check(
+    group=MODE_GROUP,
     slows=True,
     bad=lambda: [(box(replace(HEALTHY, mig=True), HEALTHY), Launch())],
     good=lambda: [(WELL, Launch())],
@@ -178,6 +190,7 @@ def mig(gpus: Gpus, launch: Launch) -> Iterator[Finding]:
 
 
 @check(
+    group=MODE_GROUP,
     bad=lambda: [(box(HEALTHY, HEALTHY, replace(HEALTHY, persistence=False)),)],
     good=lambda: [(WELL,)],
     requires="gpu.smi-canary",
@@ -202,6 +215,7 @@ def persistence(gpus: Gpus) -> Iterator[Finding]:
 
 
 @check(
+    group=MODE_GROUP,
     slows=True,
     bad=lambda: [(box(HEALTHY, replace(HEALTHY, compute_mode="prohibited")), Job())],
     good=lambda: [(WELL, Job())],
@@ -252,6 +266,7 @@ POWER, CLOCK = "nvmlDeviceGetEnforcedPowerLimit", "nvmlDeviceGetApplicationsCloc
 
 
 @check(
+    group=CLOCKS_GROUP,
     slows=True,
     bad=lambda: [(box(FULL, CAPPED, FULL),)],
     good=lambda: [(PACED,)],
@@ -328,6 +343,7 @@ def _below_default(gpus: dict[str, Gpu]) -> Iterator[Finding]:
 
 
 @check(
+    group=ERRORS_GROUP,
     slows=True,
     bad=lambda: [(box(FULL, FULL, replace(FULL, pcie_replays=250_000)),)],
     good=lambda: [(box(FULL, FULL, replace(FULL, pcie_replays=40)),)],

@@ -10,12 +10,16 @@ from ncclprobe.facts.launcher import Launch
 from ncclprobe.facts.nccl_conf import Settings
 from ncclprobe.facts.nvml import Gpus
 from ncclprobe.facts.pci import Pci
-from ncclprobe.model.registry import applies
+from ncclprobe.model.registry import CheckGroup, applies
 from ncclprobe.model.snapshot import Absent, Job
 from ncclprobe.model.stats import median_low
 from ncclprobe.model.values import Struct
 from ncclprobe.nccl.hcas import layer_fits, select
 from ncclprobe.nccl.paths import PathType, Topology, of_machine
+
+GDR_GROUP = CheckGroup("gdr", "GPUDirect RDMA is not available between a GPU and a NIC near it")
+LOSSES_GROUP = CheckGroup("losses", "A port loses packets, or goes down again and again")
+ROCE_GROUP = CheckGroup("roce", "An Ethernet port is not configured as RoCE needs")
 
 SYSFS = "/sys/class/infiniband"
 

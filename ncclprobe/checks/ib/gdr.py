@@ -5,7 +5,7 @@ from collections.abc import Callable, Iterator, Sequence
 
 from ncclprobe.checks import IMAGE, JOB, NODE
 from ncclprobe.checks.env import as_evidence
-from ncclprobe.checks.ib import active, distances, groups, listed, rdma_job, single_node, taken, typical
+from ncclprobe.checks.ib import GDR_GROUP, active, distances, groups, listed, rdma_job, single_node, taken, typical
 from ncclprobe.checks.ib.fixtures import NO_NCCL, ONE_NODE, PLAIN, TWO_NODES, fabric, gpus, pci, port
 from ncclprobe.facts.driver import GpuDirect
 from ncclprobe.facts.infiniband import Fabric, Port
@@ -29,6 +29,7 @@ METAL, GUEST = Machine(virtual=False), Machine(virtual=True)
 
 
 @check(
+    group=GDR_GROUP,
     slows=True,
     bad=lambda: [(fabric(port(1, state="DOWN")), PLAIN, pci(), gpus(), METAL)],
     good=lambda: [(fabric(), PLAIN, pci(), gpus(), METAL)],
@@ -89,6 +90,7 @@ def _nearest(topology: Topology, gpu: str, nics: list[str]) -> str:
 
 
 @check(
+    group=GDR_GROUP,
     slows=True,
     bad=lambda: [(fabric(), PLAIN, pci(moved=(3,)), gpus(), METAL)],
     good=lambda: [(fabric(), PLAIN, pci(moved=(3,)), gpus(), GUEST)],
@@ -140,6 +142,7 @@ _ORIGIN = ("/sys/module", "/sys/kernel/mm/memory_peers", "/proc/driver/nvidia/ve
 
 
 @check(
+    group=GDR_GROUP,
     slows=True,
     bad=lambda: [(fabric(), PLAIN, _NOTHING, gpus(), pci(), _BARE, NO_NCCL, TWO_NODES, METAL)],
     good=lambda: [(fabric(), PLAIN, _NOTHING, gpus(), pci(), _BARE, NO_NCCL, ONE_NODE, METAL)],

@@ -6,6 +6,8 @@ from typing import Any
 
 from ncclprobe.checks import IMAGE, NODE
 from ncclprobe.checks.ib import (
+    LOSSES_GROUP,
+    ROCE_GROUP,
     SYSFS,
     Group,
     active,
@@ -230,6 +232,7 @@ def _downs(*hours_ago: float) -> KernelLog:
 
 
 @check(
+    group=LOSSES_GROUP,
     slows=True,
     bad=lambda: [(fabric(), PLAIN, _downs(0.5, 3, 11))],
     good=lambda: [(fabric(), PLAIN, _downs())],
@@ -266,6 +269,7 @@ def _troubled(number: int, **counted: int) -> Port:
 
 
 @check(
+    group=LOSSES_GROUP,
     slows=True,
     bad=lambda: [(fabric(_troubled(0), _troubled(1, local_ack_timeout_err=20_000), _troubled(2), _troubled(3)), PLAIN)],
     good=lambda: [(fabric(*map(_troubled, range(4))), PLAIN)],
@@ -323,6 +327,7 @@ def _interface(port: Port, found: Interfaces) -> Interface | None:
 
 
 @check(
+    group=ROCE_GROUP,
     bad=lambda: [(fabric(roce(0, "10.0.0.5"), roce(1, ""), count=0), PLAIN, TWO_NODES)],
     good=lambda: [(fabric(roce(0, "10.0.0.5"), count=0), PLAIN, TWO_NODES)],
     required=True,
@@ -368,6 +373,7 @@ def _routes(*found: Route) -> Routes:
 
 
 @check(
+    group=ROCE_GROUP,
     slows=True,
     bad=lambda: [(fabric(roce(0, "10.0.0.5"), count=0), PLAIN, interfaces(1500), _routes())],
     good=lambda: [(fabric(roce(0, "10.0.0.5"), count=0), PLAIN, interfaces(1500), _routes(Route("0.0.0.0/0", "eth0")))],
@@ -416,6 +422,7 @@ _BOTH = fabric(roce(0, "10.0.0.0"), roce(1, "10.0.0.1"), count=0)
 
 
 @check(
+    group=ROCE_GROUP,
     slows=True,
     bad=lambda: [(_BOTH, PLAIN, _SAME, _routes(), _sysctls(eth0=_FLUX, eth1=_FLUX))],
     good=lambda: [(fabric(*_BOTH.ports, count=4), PLAIN, _SAME, _routes(), _sysctls(eth0=_FLUX, eth1=_FLUX))],

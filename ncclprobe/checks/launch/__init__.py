@@ -3,8 +3,16 @@
 from ncclprobe.facts.interfaces import Interfaces
 from ncclprobe.facts.launcher import Launch
 from ncclprobe.facts.names import Master
-from ncclprobe.model.registry import applies
+from ncclprobe.model.registry import CheckGroup, applies
 from ncclprobe.model.snapshot import Job
+
+MASTER_GROUP = CheckGroup("master", "MASTER_ADDR does not lead every node to rank 0")
+PORT_GROUP = CheckGroup("port", "MASTER_PORT is taken, or another program may take it")
+LIMITS_GROUP = CheckGroup("limits", "A limit of the network stack is too low for a job of this size")
+RANKS_GROUP = CheckGroup("ranks", "The ranks of the job are not one for each GPU on separate nodes")
+MESH_GROUP = CheckGroup("mesh", "Nodes cannot connect to each other")
+VARS_GROUP = CheckGroup("vars", "The launcher's variables do not describe one job")
+NAMES_GROUP = CheckGroup("names", "This node's own name or loopback device does not work")
 
 TWO_NODES = Launch("torchrun", 0, 16, 0, 8, 2, 0, "node0", 29500)
 BY_HAND = Launch("environment", 0, 16, 0, 8, 2, 0, "node0", 29500)

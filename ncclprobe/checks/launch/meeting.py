@@ -5,7 +5,7 @@ from collections.abc import Iterator, Mapping
 from ipaddress import ip_address
 
 from ncclprobe.checks import IMAGE, JOB, several
-from ncclprobe.checks.launch import TWO_NODES
+from ncclprobe.checks.launch import MASTER_GROUP, RANKS_GROUP, TWO_NODES, VARS_GROUP
 from ncclprobe.checks.sync import unlike
 from ncclprobe.facts.launcher import Launch
 from ncclprobe.facts.names import Master
@@ -102,10 +102,11 @@ def sent_to_another(launch: Launch, master: Master, job: Job) -> bool:
 
 
 @check(
+    group=MASTER_GROUP,
     bad=lambda: [(_FOREIGN,)],
     good=lambda: [(_AT,)],
     required=True,
-    requires="launch.route",
+    requires="launch.master/route",
     applies=sent_to_another,
 )
 def master_reach(reach: Reach) -> Iterator[Finding]:
@@ -154,6 +155,7 @@ _PROCESS = RankProcess(0, 2, None, None, (), {}, 0)
 
 
 @check(
+    group=RANKS_GROUP,
     bad=lambda: [(Every({"n0": TWO_NODES, "n1": replace(_NODE1, rank=0)}), _NO_PROCESSES)],
     good=lambda: [(Every({"n0": TWO_NODES, "n1": _NODE1}), _NO_PROCESSES)],
     required=True,
@@ -191,6 +193,7 @@ def _ranks(launches: Every[Launch], processes: Ranks[RankProcess | Absent]) -> I
 
 
 @check(
+    group=VARS_GROUP,
     bad=lambda: [(Every({"n0": TWO_NODES, "n1": replace(_NODE1, world_size=8)}),)],
     good=lambda: [(Every({"n0": TWO_NODES, "n1": _NODE1}),)],
     required=True,
@@ -224,6 +227,7 @@ _NOBODY: Every[Reach | Absent] = Every({})
 
 
 @check(
+    group=MASTER_GROUP,
     bad=lambda: [(Every({"n0": _THERE, "n1": _THERE, "n2": _ELSEWHERE}), _NOBODY)],
     good=lambda: [(Every({"n0": _THERE, "n1": _THERE}), _NOBODY)],
     required=True,
@@ -252,7 +256,7 @@ def master_agree(masters: Every[Master], reaches: Every[Reach | Absent]) -> Iter
 
 
 def _others(master: Master) -> frozenset[str]:
-    """What `master` resolved to, without what only its own node can reach: that is launch.master-loopback's."""
+    """What `master` resolved to, without what only its own node can reach: that is launch.master's."""
     addresses = {address.partition("%")[0] for address in master.addresses}
     return frozenset(address for address in addresses if not ip_address(address).is_loopback)
 
@@ -279,6 +283,7 @@ def several_ranks(launches: Every[Launch], job: Job) -> bool:
 
 
 @check(
+    group=RANKS_GROUP,
     bad=lambda: [(_OF_TWO, _LACKING, Every({}))],
     good=lambda: [(_OF_TWO, Ranks({"n0": {0: _FIRST, 1: _SECOND}, "n1": {2: _FIRST, 3: _SECOND}}), Every({}))],
     applies=several_ranks,

@@ -5,6 +5,7 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from typing import Any, NamedTuple
 
 from ncclprobe.checks import JOB, several
+from ncclprobe.checks.launch import MESH_GROUP, PORT_GROUP
 from ncclprobe.facts.reach import Flood, Gathering, MeshListener, Path, Paths, Proof
 from ncclprobe.localise.reach import Suspect, blame
 from ncclprobe.model.errors import Unlearned
@@ -182,10 +183,11 @@ _ONLY_NCCL = _example((0, 2, "default", "filtered"), (0, 2, "nccl0", "ok"))
 
 
 @check(
+    group=MESH_GROUP,
     bad=lambda: [(_ONE_PAIR, _ALL_STAYED)],
     good=lambda: [(HEALTHY, _ALL_STAYED)],
     required=True,
-    requires="sync.address-twice",
+    requires="sync.identity/address-twice",
     applies=several,
 )
 def tcp_mesh(paths: Every[Paths], gatherings: Every[Gathering | Absent]) -> Iterator[Finding]:
@@ -220,10 +222,11 @@ def tcp_mesh(paths: Every[Paths], gatherings: Every[Gathering | Absent]) -> Iter
 
 
 @check(
+    group=MESH_GROUP,
     bad=lambda: [(_ONLY_DEFAULT, _ALL_STAYED)],
     good=lambda: [(_ONLY_NCCL, _ALL_STAYED)],
     required=True,
-    requires="sync.address-twice",
+    requires="sync.identity/address-twice",
     applies=several,
 )
 def tcp_mesh_iface(paths: Every[Paths], gatherings: Every[Gathering | Absent]) -> Iterator[Finding]:
@@ -245,7 +248,7 @@ def tcp_mesh_iface(paths: Every[Paths], gatherings: Every[Gathering | Absent]) -
 def _known(paths: Every[Paths], gatherings: Every[Gathering | Absent]) -> list[Try]:
     """Return all paths that were tried. Raises Unlearned where none was, though there were nodes to call.
 
-    Nodes that rank 0 lost are left out: sync.node-lost reports them.
+    Nodes that rank 0 lost are left out: sync.nodes reports them.
     """
     lost = [each for _, seen_by in gatherings.items() if isinstance(seen_by, Gathering) for each in seen_by.lost]
     found = tries(paths, {each.node_rank for each in lost if each.node_rank is not None})
@@ -264,7 +267,7 @@ def _refuse_gaps(paths: Every[Paths]) -> None:
         raise Unlearned(f"{once} of {len(rows)} paths gave no answer and were tried once: the run had no more time")
     flooded = {each.me for _, each in paths.items() if each.floods}
     if unheard := sum(_says_nothing(row, flooded) for row in rows):
-        why = "the listeners there had too many callers (see launch.port-flooded)"
+        why = "the listeners there had too many callers (see launch.port)"
         raise Unlearned(f"{unheard} of {len(rows)} paths ended before the other node could answer: {why}")
     idle = [node for node, each in paths.items() if not each.rows and len(paths) > 1]
     if idle and not any(each.unopened for _, each in paths.items()):
@@ -392,6 +395,7 @@ _CROWD = (Flood("10.0.0.99", 7900),)
 
 
 @check(
+    group=PORT_GROUP,
     bad=lambda: [(_CALM, Every({"n0": replace(HEALTHY.by_node["n0"], floods=_CROWD)}))],
     good=lambda: [(_CALM, Every({"n0": _ALONE}))],
     applies=met,

@@ -6,6 +6,9 @@ from ipaddress import ip_address, ip_network
 from ncclprobe.checks import IMAGE, JOB, several
 from ncclprobe.checks.env.fixtures import PLAIN, gpus
 from ncclprobe.checks.launch import (
+    MASTER_GROUP,
+    NAMES_GROUP,
+    RANKS_GROUP,
     TWO_NODES,
     given_a_master,
     is_master,
@@ -60,6 +63,7 @@ ROUTED = Routes((Route("10.0.0.0/24", "eth0"), Route("0.0.0.0/0", "eth0", "10.0.
 
 
 @check(
+    group=MASTER_GROUP,
     bad=lambda: [(Master("node0", ("10.0.0.1",), 3.2),)],
     good=lambda: [(Master("node0", ("10.0.0.1",), 0.002),)],
     required=True,
@@ -82,10 +86,11 @@ def master_resolve(master: Master) -> Iterator[Finding]:
 
 
 @check(
+    group=MASTER_GROUP,
     bad=lambda: [(Master("node0", ("127.0.1.1",)), TWO_NODES)],
     good=lambda: [(Master("node0", ("10.0.0.1",)), TWO_NODES)],
     required=True,
-    requires="launch.master-resolve",
+    requires="launch.master/master-resolve",
     applies=given_a_master,
 )
 def master_loopback(master: Master, launch: Launch) -> Iterator[Finding]:
@@ -107,9 +112,10 @@ def master_loopback(master: Master, launch: Launch) -> Iterator[Finding]:
 
 
 @check(
+    group=NAMES_GROUP,
     bad=lambda: [(NODE0, DEBIANS, UNASKED, HERE, Environment({}), Job("gloo"))],
     good=lambda: [(NODE0, DEBIANS, UNASKED, HERE, Environment({"GLOO_SOCKET_IFNAME": "eth0"}), Job("gloo"))],
-    requires="launch.master-loopback",
+    requires="launch.master/master-loopback",
     applies=of_several_nodes,
 )
 def fqdn(
@@ -161,10 +167,11 @@ def _loopback(hostname: str, message: str, evidence: Sources, job: Job) -> Findi
 
 
 @check(
+    group=MASTER_GROUP,
     bad=lambda: [(FAR, Interfaces((CNI0, ETH0)), ROUTED, Settings(), NO_SOFTWARE, Job())],
     good=lambda: [(FAR, Interfaces((CNI0, ETH0)), ROUTED, Settings(), NO_SOFTWARE, Job("gloo"))],
     required=True,
-    requires="launch.master-resolve",
+    requires="launch.master/master-resolve",
     applies=sent_to_a_master,
 )
 def route(
@@ -251,9 +258,10 @@ def called_node_0(launch: Launch, master: Master, job: Job) -> bool:
 
 
 @check(
+    group=MASTER_GROUP,
     bad=lambda: [(Master("node0", ("10.9.0.1",)), Interfaces((ETH0,)))],
     good=lambda: [(Master("node0", ("10.0.0.5",)), Interfaces((ETH0,)))],
-    requires="launch.master-resolve",
+    requires="launch.master/master-resolve",
     applies=called_node_0,
 )
 def master_here(master: Master, interfaces: Interfaces) -> Iterator[Finding]:
@@ -273,7 +281,7 @@ def master_here(master: Master, interfaces: Interfaces) -> Iterator[Finding]:
 _LO_DOWN = replace(LO, flags=LO.flags - {"up", "running"})
 
 
-@check(bad=lambda: [(Interfaces((_LO_DOWN, ETH0)),)], good=lambda: [(HERE,)])
+@check(group=NAMES_GROUP, bad=lambda: [(Interfaces((_LO_DOWN, ETH0)),)], good=lambda: [(HERE,)])
 def loopback(interfaces: Interfaces) -> Iterator[Finding]:
     """The loopback device is down.
 
@@ -294,6 +302,7 @@ _ONE = Launch("environment", 0, 8, 0, 8, 1, 0, "localhost", 29500)
 
 
 @check(
+    group=MASTER_GROUP,
     bad=lambda: [(_BOTH, _ONE, Interfaces((ETH0,)), _SPLIT)],
     good=lambda: [(Master("localhost", ("127.0.0.1",)), _ONE, Interfaces((ETH0,)), _SPLIT)],
     applies=given_a_master,
@@ -332,6 +341,7 @@ def several_ranks(processes: Ranks[RankProcess], job: Job) -> bool:
 
 
 @check(
+    group=RANKS_GROUP,
     bad=lambda: [(Every({"n0": _node("gpu", "a"), "n1": _node("gpu", "a")}),)],
     good=lambda: [(Every({"n0": _node("gpu", "a"), "n1": _node("gpu", "b")}),)],
     applies=several,
@@ -367,10 +377,11 @@ def _process(local_rank: int, shm: int = 26, ipc: int = 39, visible: tuple[str, 
 
 
 @check(
+    group=RANKS_GROUP,
     slows=True,
     bad=lambda: [(Ranks({"n0": {0: _process(0), 1: _process(1, shm=44, ipc=77)}}), _APART)],
     good=lambda: [(Ranks({"n0": {0: _process(0)}, "n1": {1: _process(0, shm=44)}}), _APART)],
-    requires="sync.hostid",
+    requires="sync.identity/hostid",
     applies=several_ranks,
 )
 def container_split(processes: Ranks[RankProcess], systems: Every[System | Absent]) -> Iterator[Finding]:
@@ -426,6 +437,7 @@ def _two(one: RankProcess, other: RankProcess) -> Ranks[RankProcess]:
 
 
 @check(
+    group=RANKS_GROUP,
     bad=lambda: [(_two(_process(0), _process(0)), _EIGHT, _PLAIN, _UNASKED)],
     good=lambda: [(_two(_process(0), _process(1)), _EIGHT, _PLAIN, _UNASKED)],
     applies=several_ranks,

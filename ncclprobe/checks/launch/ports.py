@@ -15,7 +15,7 @@ from typing import Any
 
 from ncclprobe.checks import IMAGE, JOB, several
 from ncclprobe.checks.env.fixtures import LO, interface
-from ncclprobe.checks.launch import BY_HAND, TWO_NODES, is_master, of_several_nodes
+from ncclprobe.checks.launch import BY_HAND, LIMITS_GROUP, MESH_GROUP, PORT_GROUP, TWO_NODES, is_master, of_several_nodes
 from ncclprobe.checks.sync.addresses import Stack, stack_of
 from ncclprobe.facts.environment import Environment
 from ncclprobe.facts.interfaces import Address, Interface, Interfaces
@@ -54,10 +54,11 @@ def before_the_launch(launch: Launch, master: Master, job: Job) -> bool:
 
 
 @check(
+    group=PORT_GROUP,
     bad=lambda: [(BY_HAND, MASTER, HERE, TAKEN)],
     good=lambda: [(BY_HAND, MASTER, HERE, Ports((Listener("0.0.0.0", 22),), 0))],
     required=True,
-    requires="launch.master-resolve",
+    requires="launch.master/master-resolve",
     applies=before_the_launch,
 )
 def port_free(launch: Launch, master: Master, interfaces: Interfaces, ports: Ports) -> Iterator[Finding]:
@@ -79,9 +80,10 @@ def port_free(launch: Launch, master: Master, interfaces: Interfaces, ports: Por
 
 
 @check(
+    group=PORT_GROUP,
     bad=lambda: [(replace(BY_HAND, master_port=40123), USUAL)],
     good=lambda: [(BY_HAND, USUAL)],
-    requires="launch.port-free",
+    requires="launch.port/port-free",
     applies=before_the_launch,
 )
 def port_ephemeral(launch: Launch, sysctls: Sysctls) -> Iterator[Finding]:
@@ -106,6 +108,7 @@ def port_ephemeral(launch: Launch, sysctls: Sysctls) -> Iterator[Finding]:
 
 
 @check(
+    group=LIMITS_GROUP,
     bad=lambda: [(TWO_NODES, replace(USUAL, ephemeral_ports=(60000, 60999)), Ports((), 0))],
     good=lambda: [(TWO_NODES, USUAL, Ports((), 0))],
     applies=of_several_nodes,
@@ -146,6 +149,7 @@ UNCHOSEN: Every[Choices] = Every({})
 
 
 @check(
+    group=MESH_GROUP,
     bad=lambda: [(Every({"n0": OPEN, "n1": DROPS}), _UNTRIED, UNCHOSEN)],
     good=lambda: [(Every({"n0": OPEN, "n1": OPEN}), _UNTRIED, UNCHOSEN)],
     applies=several,
@@ -158,12 +162,12 @@ def firewall(
     Right: No node's firewall filters what comes in, or nodes were seen to connect to each other.
     Why: NCCL, gloo and torch listen on ports that the kernel chooses (src/bootstrap.cc:413); a rule for ssh, or for
     MASTER_PORT, leaves those closed, and the other ranks wait until they time out. Rules are not read here: whether
-    they let the job's nodes in, launch.tcp-mesh finds out, where the doctor runs on all nodes at once.
+    they let the job's nodes in, launch.mesh finds out, where the doctor runs on all nodes at once.
     Fix: let TCP from the job's nodes in on all ports (`ufw allow from 10.0.0.0/24`, or `firewall-cmd --zone=trusted
     --add-source=10.0.0.0/24`, with their network).
     """
     if any(isinstance(each, Paths) for _, each in paths.items()):
-        return  # the nodes have tried, and launch.tcp-mesh says how it went
+        return  # the nodes have tried, and launch.mesh says how it went
     unread, refuses = [], False
     for node, each in firewalls.items():
         ours = _families(choices.by_node.get(node))
@@ -228,7 +232,7 @@ _ANY: Every[Process | Absent] = Every({})
 @check(
     bad=lambda: [(_HOSTS, _named("127.0.1.1", "127.0.1.1"), _with("", ""), _SYSTEMS, _ANY, Job("gloo"))],
     good=lambda: [(_HOSTS, _named("127.0.1.1", "127.0.1.1"), _with("eth0", "eth0"), _SYSTEMS, _ANY, Job("gloo"))],
-    requires="env.gloo-mismatch",
+    requires="env.ifname/gloo-mismatch",
     applies=between_nodes,
 )
 def gloo_group(

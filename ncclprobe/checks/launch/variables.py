@@ -4,7 +4,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from ncclprobe.checks import JOB
-from ncclprobe.checks.launch import TWO_NODES, part_of_a_job
+from ncclprobe.checks.launch import RANKS_GROUP, TWO_NODES, VARS_GROUP, part_of_a_job
 from ncclprobe.facts.environment import Environment
 from ncclprobe.facts.launcher import TORCH, Launch, Problem, detect
 from ncclprobe.facts.nvml import Gpu, Gpus
@@ -21,6 +21,7 @@ EIGHT = Gpus(tuple(Gpu(index) for index in range(8)), "570.1", (12, 8))
 
 
 @check(
+    group=VARS_GROUP,
     bad=lambda: [(Launch("environment", 0, problems=(Problem("WORLD_SIZE", "is not set, though RANK is"),)),)],
     good=lambda: [(TWO_NODES,)],
     required=True,
@@ -39,6 +40,7 @@ def vars(launch: Launch) -> Iterator[Finding]:
 
 
 @check(
+    group=VARS_GROUP,
     bad=lambda: [
         (
             Launch("environment", 0, 16, 0, 8, 2),
@@ -46,7 +48,7 @@ def vars(launch: Launch) -> Iterator[Finding]:
         ),  # RANK=$SLURM_PROCID, written into the body of the batch script
     ],
     good=lambda: [(Launch("environment", 3, 16, 3, 8, 2), TASK_3)],
-    requires="launch.vars",
+    requires="launch.vars/vars",
     applies=part_of_a_job,
 )
 def slurm_agree(launch: Launch, environment: Environment) -> Iterator[Finding]:
@@ -73,11 +75,12 @@ def of_torchrun_on_gpus(launch: Launch, job: Job) -> bool:
 
 
 @check(
+    group=RANKS_GROUP,
     bad=lambda: [(Launch("torchrun", 0, 1, 0, 1, 1), EIGHT, Environment({}))],
     good=lambda: [
         (Launch("torchrun", 0, 2, 0, 1, 2), EIGHT, Environment({})),  # all that the doctor needs: a note
     ],
-    requires="launch.vars",
+    requires="launch.vars/vars",
     applies=of_torchrun_on_gpus,
 )
 def one_rank(launch: Launch, gpus: Gpus, environment: Environment) -> Iterator[Finding]:

@@ -5,7 +5,7 @@
     @cause(
         code="iface-missing",
         signs=("no socket interface found",),       # a line is searched for these; it must hold one
-        doctor="env.ifname-match",                  # the check that finds it before the next launch
+        doctor="env.ifname",                  # the check that finds it before the next launch
         bad=lambda: ["node1:7:7 [0] bootstrap.cc:45 NCCL WARN Bootstrap : no socket interface found"],
         good=lambda: ["node1:7:7 [0] NCCL INFO Bootstrap : Using eth0:10.0.0.1<0>"],
     )

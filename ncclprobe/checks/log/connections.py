@@ -61,7 +61,7 @@ _NOT_HERE = tuple(f"Call to bind failed{colon} Cannot assign requested address" 
 @cause(
     code="iface-missing",
     signs=(*_NO_INTERFACE, *_NO_FAMILY, *_NO_SUCH_FAMILY, *_SELECTION, *_NOT_HERE, _ROOT),
-    doctor="env.ifname-match",
+    doctor="env.ifname",
     bad=lambda: [
         "node1:77:77 [0] NCCL INFO NCCL_SOCKET_IFNAME set by environment to ens9\n"
         "[rank0]: ncclSocketInit: connecting to address  with family 5931 is neither AF_INET(2) nor AF_INET6(10)"
@@ -91,7 +91,7 @@ def no_interface(log: JobLog) -> Iterator[Finding]:
 @cause(
     code="iface-loopback",
     signs=(*_USING, *_CUT_OFF),
-    doctor="env.ifname-virtual",
+    doctor="env.ifname",
     bad=lambda: [
         "n1:7:7 [0] NCCL INFO Bootstrap : Using lo:127.0.0.1<0>\n"
         "n1:7:9 [0] include/socket.h:403 NCCL WARN Net : Connect to 127.0.0.1<40211> failed : Connection refused"
@@ -125,7 +125,7 @@ def _refused_by_itself(log: JobLog) -> bool:
 @cause(
     code="iface-wrong-veth",
     signs=(*_USING, *_CUT_OFF),
-    doctor="env.ifname-virtual",
+    doctor="env.ifname",
     bad=lambda: [
         "n1:7:7 [0] NCCL INFO Bootstrap : Using docker0:172.18.0.1<0>\n"
         "n1:7:9 [0] misc/socket.cc:550 NCCL WARN socketStartConnect: Connect to 172.18.0.1<4021> failed : "
@@ -150,7 +150,7 @@ def container_interface(log: JobLog) -> Iterator[Finding]:
 @cause(
     code="iface-wrong-tunnel",
     signs=(*_USING, *_CUT_OFF),
-    doctor="env.ifname-virtual",
+    doctor="env.ifname",
     bad=lambda: [
         "n1:7:7 [0] NCCL INFO NET/Socket : Using [0]tun0:10.8.0.6<0> [1]eth0:10.0.0.1<0>\n"
         "n1:7:9 [0] misc/socket.cc:550 NCCL WARN socketPollConnect: connect to 10.8.0.7<4021> returned "
@@ -203,7 +203,7 @@ def _leads_nowhere(peer: str, text: str) -> bool:
 @cause(
     code="container-bridge-net",
     signs=_USING,
-    doctor="env.ifname-virtual",
+    doctor="env.ifname",
     bad=lambda: [
         {
             "a": "f00d5a7c0ffe:7:7 [0] NCCL INFO Bootstrap : Using eth0:172.17.0.2<0>",
@@ -248,7 +248,7 @@ _GLOO_IFACE = ("Unable to find address for: ", "Unable to find interface for: ",
 @cause(
     code="gloo-iface",
     signs=_GLOO_IFACE,
-    doctor="env.gloo-mismatch",
+    doctor="env.ifname",
     bad=lambda: [
         "RuntimeError: [enforce fail at /gloo/transport/tcp/device.cc:83] ifa != nullptr. "
         "Unable to find address for: ^docker0,lo"
@@ -273,7 +273,7 @@ _FALLBACK = ("Unable to resolve hostname to a (local) address",)
 @cause(
     code="dns-loopback",
     signs=(*_FALLBACK, "127.0.1.1", "connectFullMesh failed"),
-    doctor="launch.fqdn",
+    doctor="launch.names",
     bad=lambda: [
         "[W ProcessGroupGloo.cpp:715] Warning: Unable to resolve hostname to a (local) address. Using the loopback "
         "address as fallback. (function operator())\n"
@@ -333,7 +333,7 @@ def _explained(peer: str, error: str) -> bool:
 @cause(
     code="port-blocked",
     signs=_CONNECT,
-    doctor="launch.tcp-mesh",
+    doctor="launch.mesh",
     echoes=("iface-wrong-veth", "iface-wrong-tunnel", "container-bridge-net", "iface-loopback"),
     bad=lambda: [
         "n1:7:9 [0] misc/socket.cc:550 NCCL WARN socketStartConnect: Connect to 10.0.0.2<40211> failed : "
@@ -369,7 +369,7 @@ def _in_one_network(own: Sequence[str], peer: str) -> bool:
 
 @cause(
     signs=_CONNECT,
-    doctor="launch.tcp-mesh",
+    doctor="launch.mesh",
     echoes=("iface-wrong-veth", "iface-wrong-tunnel", "container-bridge-net", "iface-loopback"),
     bad=lambda: [
         "n1:7:9 [0] misc/socket.cc:58 NCCL WARN socketPollConnect: connect to 10.0.0.2<40211> returned "
@@ -398,7 +398,7 @@ _GLOO_CONNECT = ("Connect timeout [", "timed out connecting: ", "onnectFullMesh 
 @cause(
     code="peer-unreachable",
     signs=(*_CONNECT, *_GLOO_CONNECT),
-    doctor="launch.tcp-mesh-iface",
+    doctor="launch.mesh",
     echoes=(
         "iface-wrong-veth",
         "iface-wrong-tunnel",

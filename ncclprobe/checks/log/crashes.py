@@ -570,7 +570,7 @@ _LIBRARIES = (
 @cause(
     signs=(*CUDA_SIGNS, *_LIBRARIES),
     echoes=("gpu-hw-error", "oom"),
-    doctor="gpu.xid",
+    doctor="gpu.errors",
     bad=lambda: ["[rank1]: RuntimeError: CUDA error: unspecified launch failure"],
     good=lambda: ["[rank1]: RuntimeError: CUDA error: device-side assert triggered"],
 )

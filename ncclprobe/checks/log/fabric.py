@@ -16,7 +16,7 @@ _UNKNOWN_STATE = ("invalid argument", "present state", "operation not supported"
 @cause(
     code="fabric-manager",
     signs=(*CUDA_SIGNS, *_NOT_READY, _BIND),
-    doctor="nvl.fm-service",
+    doctor="nvl.fabric",
     bad=lambda: ["[rank0]: RuntimeError: CUDA error: system not yet initialized"],
     good=lambda: [
         f"n1:7:7 [0] transport/nvls.cc:376 NCCL WARN {_BIND} of size 2097152 : CUDA error 2 'out of memory'."
@@ -70,7 +70,7 @@ _IMEX_HINT = ("IMEX (NVLink fabric) service is not running",)
 @cause(
     code="imex-missing",
     signs=(*_IMEX, *_IMEX_HINT, "MNNVL", *CUDA_SIGNS),
-    doctor="nvl.imex",
+    doctor="nvl.fabric",
     bad=lambda: [
         "n1:7:7 [0] NCCL INFO MNNVL 1 cliqueId 7ffe cliqueSize 8 cliqueRank 0\n"
         "n1:7:9 [0] transport/p2p.cc:240 NCCL WARN Cuda failure 800 'operation not permitted'"
@@ -146,7 +146,7 @@ def nvls_refused(log: JobLog) -> Iterator[Finding]:
 @cause(
     code="nvls-slots",
     signs=("NCCL_NVLS_ENABLE has been set to", "multiple ranks per gpu is incompatible with NVLS"),
-    doctor="launch.dup-gpu",
+    doctor="launch.ranks",
     bad=lambda: [
         'n1:7:7 [0] transport/nvls.cc:254 NCCL WARN NCCL_NVLS_ENABLE has been set to "1" and communicator has multiple '
         "ranks using the same NVML device. This is not compatible with NCCL_NVLS_ENABLE=1."

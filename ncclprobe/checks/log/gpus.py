@@ -55,7 +55,7 @@ _LINK = {
 @cause(
     code="gpu-hw-error",
     signs=(*_FAULTS, *_KERNEL, *_DIAGNOSED, *_BUS_FATAL, _NAMED_BEFORE),
-    doctor="gpu.xid",
+    doctor="gpu.errors",
     bad=lambda: ["[rank3]: RuntimeError: CUDA error: uncorrectable ECC error encountered"],
     good=lambda: ["[ 812.1] NVRM: Xid (PCI:0000:5e:00): 43, pid=9, Ch 00000010"],
 )
@@ -156,7 +156,7 @@ def _addresses_of(log: JobLog, rank: int) -> set[str]:
 @cause(
     code="duplicate-gpu",
     signs=(*_SAME_GPU, "MIG-", _BUSY, "Init START", _REFUSED),
-    doctor="launch.dup-gpu",
+    doctor="launch.ranks",
     bad=lambda: [
         "n1:7:7 [0] init.cc:900 NCCL WARN Duplicate GPU detected : rank 1 and rank 0 both on CUDA device 7000"
     ],
@@ -188,7 +188,7 @@ def two_ranks_on_one_gpu(log: JobLog) -> Iterator[Finding]:
 @cause(
     code="host-identity",
     signs=(*_SAME_GPU, *_USING, "Init START"),
-    doctor="sync.hostid",
+    doctor="sync.identity",
     bad=lambda: [
         "n1:7:7 [0] NCCL INFO comm 0x5 rank 0 nranks 2 cudaDev 0 nvmlDev 0 busId 7000 commId 0x9 - Init START\n"
         "n2:8:8 [0] NCCL INFO comm 0x6 rank 1 nranks 2 cudaDev 0 nvmlDev 0 busId 7000 commId 0x9 - Init START\n"
@@ -217,7 +217,7 @@ def hosts_look_like_one(log: JobLog) -> Iterator[Finding]:
 @cause(
     code="mig",
     signs=(*_SAME_GPU, "MIG-", "MIG "),
-    doctor="gpu.mig",
+    doctor="gpu.mode",
     bad=lambda: [
         "CUDA_VISIBLE_DEVICES=MIG-0a1b\n"
         "n1:7:7 [0] init.cc:900 NCCL WARN Duplicate GPU detected : rank 1 and rank 0 both on CUDA device 7000"
@@ -247,7 +247,7 @@ _NO_CODE = (
 @cause(
     code="gpu-arch-unsupported",
     signs=_NO_CODE,
-    doctor="sync.torch-cuda",
+    doctor="sync.versions",
     bad=lambda: ["[rank0]: RuntimeError: CUDA error: no kernel image is available for execution on the device"],
     good=lambda: ["n1:7:7 [0] NCCL INFO Cuda failure 'invalid device function'"],
 )
@@ -286,7 +286,7 @@ _DRIVER = (
 @cause(
     code="cuda-driver-mismatch",
     signs=_DRIVER,
-    doctor="sync.torch-cuda",
+    doctor="sync.versions",
     bad=lambda: [
         "n1:7:7 [0] include/checks.h:18 NCCL WARN Cuda failure 'CUDA driver version is insufficient for CUDA runtime "
         "version'"
@@ -344,7 +344,7 @@ _HANDLE = ("invalid argument", "invalid device context", "invalid resource handl
 
 @cause(
     signs=(*_PEERING, *_UNSEEN, *CUDA_SIGNS),
-    doctor="launch.container-split",
+    doctor="launch.ranks",
     echoes=("host-identity", "mig", "peer-limit", "rank-crashed", "oom", "gpu-hw-error", "cuda-driver-mismatch"),
     bad=lambda: ["[rank1]: RuntimeError: CUDA error: invalid device ordinal"],
     good=lambda: [
@@ -480,7 +480,7 @@ _NVLINK, _XID = "NvLink errors on GPU", "Detected XID "
 @cause(
     code="gpu-hw-error",
     signs=(*_DCGM, _NVLINK, _XID),
-    doctor="gpu.xid",
+    doctor="gpu.errors",
     bad=lambda: ["Detected XID 79 for GPU 3"],
     good=lambda: ["GPU 3 is running at PCI link width 8X, which is below the minimum allowed link generation of 16"],
 )
@@ -509,7 +509,7 @@ _YES = ("Remapping Failure Occurred", "Drain and Reset Recommended", "Reset Requ
 @cause(
     code="gpu-hw-error",
     signs=(_RECOVERY, *_YES),
-    doctor="gpu.remap",
+    doctor="gpu.errors",
     bad=lambda: ["    GPU Recovery Action                   : Reset"],
     good=lambda: ["        Remapping Failure Occurred        : No"],
 )
@@ -536,7 +536,7 @@ _DIAG_P2P, _DIAG_NET = "peer accesses passed verification", "% off median"
 @cause(
     code="gpu-hw-error",
     signs=("NCCL DIAG",),
-    doctor="gpu.xid",
+    doctor="gpu.errors",
     bad=lambda: [
         "node0:24563 NCCL DIAG [INFO] Xid 79 detected 1 time on host node3. The NVIDIA Xid catalog recommends",
     ],

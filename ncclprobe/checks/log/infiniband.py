@@ -267,7 +267,7 @@ _NIC = ("NET/IB", "mlx5", "mlx4", "bnxt_re", "bnxt_en", "irdma", "ionic", "rdmav
 @cause(
     code="ib-link-error",
     signs=(*_EVENTS, *_COMPLETION, "Port module event", "Cable unplugged"),
-    doctor="ib.flap-history",
+    doctor="ib.losses",
     bad=lambda: ["n1:7:9 [0] transport/net_ib.cc:100 NCCL WARN NET/IB : mlx5_3:1 Got async event : port error"],
     good=lambda: ["n1:7:9 [0] transport/net_ib.cc:100 NCCL WARN NET/IB : mlx5_3:1 Got async event : port active"],
 )
@@ -306,7 +306,7 @@ def _refusals(log: JobLog) -> Iterator[tuple[LogEvent, QpRefusal]]:
 @cause(
     code="ib-gid",
     signs=(*_MODIFY, _GID_INDEX, "Call to ibv_query_gid failed", _NO_TYPE, "NET/IB : Using", " LID "),
-    doctor="env.gid-index",
+    doctor="env.gid",
     echoes=("nccl-bug-roce-lid",),
     bad=lambda: [
         f"n1:7:9 [0] NCCL INFO {_GID_INDEX} to 3.\n"
@@ -345,7 +345,7 @@ def _refusal_words(found: QpRefusal) -> str:
 
 @cause(
     signs=(*_MODIFY, "not cross-rail connected"),
-    doctor="sync.subnet-prefix",
+    doctor="sync.network",
     echoes=("ib-link-error",),
     bad=lambda: [
         f"{_REFUSAL}110 Connection timed out, on dev mlx5_0:1, curr state INIT, next state RTR, local GID index 3, "
@@ -419,7 +419,7 @@ _INCOMPATIBLE = (
 @cause(
     code="ib-hca-wrong",
     signs=_INCOMPATIBLE,
-    doctor="env.hca-mgmt",
+    doctor="env.hca",
     bad=lambda: [
         "n1:7:9 [0] transport/net_ib.cc:1522 NCCL WARN NET/IB : Attempted to connect incompatible devices: "
         "[0]mlx5_0:1/IB and [0]mlx5_4:1/RoCE. Try selecting NICs of only one link type using NCCL_IB_HCA"
@@ -445,7 +445,7 @@ _COUNTS = ("Detected mixed local Net device counts", "has a different number of 
 @cause(
     code="ib-hca-mismatch",
     signs=(*_COUNTS, "local Net devices (max"),
-    doctor="sync.nic-count",
+    doctor="sync.machine",
     bad=lambda: [
         "n1:7:9 [0] init.cc:1339 NCCL WARN Detected mixed local Net device counts across ranks (min 7, max 8). Set "
         "NCCL_IGNORE_NET_MISMATCH=1 to continue."

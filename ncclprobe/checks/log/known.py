@@ -134,7 +134,7 @@ _UNIQUE_ID = ("is setting up NCCL communicator and retrieving ncclUniqueId from"
 
 @cause(
     signs=_UNIQUE_ID,
-    doctor="launch.world-agree",
+    doctor="launch.vars",
     echoes=(
         "rank-crashed",
         "oom",

@@ -80,7 +80,7 @@ _ATTACH = ("Error while attaching to shared memory segment", "failed to open sha
 
 @cause(
     signs=_ATTACH,
-    doctor="launch.container-split",
+    doctor="launch.ranks",
     echoes=("host-identity", "shm-too-small"),
     bad=lambda: [
         "n1:7:7 [0] misc/shmutils.cc:128 NCCL WARN Error while attaching to shared memory segment /dev/shm/nccl-Ab12cd "
@@ -241,7 +241,7 @@ _FILES = ("Too many open files", "too many open files")
 @cause(
     code="fd-limit",
     signs=_FILES,
-    doctor="host.nofile",
+    doctor="host.limits",
     bad=lambda: ["OSError: [Errno 24] Too many open files: '/data/x'"],
     good=lambda: ["open files (-n) 1048576"],
 )

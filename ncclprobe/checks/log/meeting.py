@@ -29,7 +29,7 @@ _GAVE_UP = ("The client socket has failed to connect to", "The client socket has
 @cause(
     code="dns-unresolved",
     signs=(*_UNRESOLVED, "network addresses of (", *_GAVE_UP),
-    doctor="launch.master-resolve",
+    doctor="launch.master",
     bad=lambda: ["socket.gaierror: [Errno -2] Name or service not known"],
     good=lambda: [
         "[W socket.cpp:697] [c10d] The IPv6 network addresses of (head-0, 29500) cannot be retrieved (gai error: -2 - "
@@ -92,7 +92,7 @@ _LIVED_WITH = ("TORCHELASTIC_USE_AGENT_STORE is enabled so ignoring", "rying ano
 @cause(
     code="addr-in-use",
     signs=(*_IN_USE, _RAS, _NO_ADDRESS, "Started server process"),
-    doctor="launch.port-free",
+    doctor="launch.port",
     bad=lambda: [
         "[W socket.cpp:464] [c10d] The server socket has failed to bind to [::]:29500 (errno: 98 - Address already in "
         "use).\n"
@@ -130,7 +130,7 @@ _DENIED = ("errno: 13 - Permission denied", "Call to bind failed : Permission de
 @cause(
     code="port-privileged",
     signs=(*_DENIED, "Call to bind failed: Permission denied"),
-    doctor="launch.port-free",
+    doctor="launch.port",
     bad=lambda: [
         "torch.distributed.DistNetworkError: The server socket has failed to listen on any local network address. "
         "port: 80, useIpv6: false, code: -13, name: EACCES, message: permission denied"
@@ -168,7 +168,7 @@ _HAD_MET = "has failed to send a keep-alive heartbeat to the rendezvous", "has f
 @cause(
     code="master-unreachable",
     signs=(*_MASTER, *_UNRESOLVED, _TRIES, *_HAD_MET, "clients joined"),
-    doctor="launch.master-reach",
+    doctor="launch.master",
     echoes=("dns-unresolved", "addr-in-use", "port-privileged", "rank-crashed", "oom", "timeout-straggler"),
     bad=lambda: [
         "[E socket.cpp:1013] [c10d] The client socket has timed out after 60000ms while trying to connect to "
@@ -249,7 +249,7 @@ _MAGIC = ("wrong magic", "wrong type", "wrong socket type")
 @cause(
     code="foreign-connection",
     signs=(*_MAGIC, MET_WITH),
-    doctor="launch.port-flooded",
+    doctor="launch.port",
     bad=lambda: ["n1:7:9 [0] misc/socket.cc:484 NCCL WARN socketFinalizeAccept: wrong type 3 != 4"],
     good=lambda: ["n1:7:9 [0] NCCL INFO socketFinalizeAccept: didn't receive a valid magic from 10.0.0.9<5511>"],
 )
@@ -290,7 +290,7 @@ _MISMATCH = (
 @cause(
     code="world-size-mismatch",
     signs=(*_JOINED, _KEY, *_MISMATCH, "RendezvousTimeoutError", _TRIED_IN_VAIN, _STORE_TIMED_OUT),
-    doctor="launch.world-agree",
+    doctor="launch.vars",
     echoes=("rank-crashed", "master-unreachable", "port-blocked", "dns-unresolved", "addr-in-use", "oom"),
     bad=lambda: ["n1:7:7 [0] init.cc:1720 NCCL WARN Invalid rank requested : 8/8"],
     good=lambda: [
@@ -381,7 +381,7 @@ _LISTED = {
 
 @cause(
     signs=tuple(_LISTED),
-    doctor="launch.world-agree",
+    doctor="launch.vars",
     echoes=("*",),
     bad=lambda: [
         "Missing ranks:\n0: [grads/HorovodAllreduce_0, grads/HorovodAllreduce_1]\n3: [grads/HorovodAllreduce_0]"
@@ -454,7 +454,7 @@ _LINE = "torch.distributed.DistStoreError: wait timeout after 6000ms, keys: /def
 @cause(
     code="world-size-mismatch",
     signs=(_WAITED, "clients joined"),
-    doctor="launch.world-agree",
+    doctor="launch.vars",
     echoes=("rank-crashed", "gloo-iface", "oom", "fd-limit", "master-unreachable", "dns-unresolved", "port-blocked"),
     bad=lambda: [_LINE],
     good=lambda: ["torch.distributed.DistStoreError: wait timeout after 6000ms, keys: /default_pg/0//cpu//0/info"],

@@ -40,7 +40,7 @@ _EFA_WANTED = (
 @cause(
     code="efa-no-provider",
     signs=(*_NO_PROVIDER, *_EFA_WANTED, "Using network AWS Libfabric", "Using network Libfabric"),
-    doctor="env.efa",
+    doctor="env.libraries",
     bad=lambda: ["n1:7:7 [0] nccl_net_ofi_init:1304 NCCL WARN NET/OFI Only EFA provider is supported"],
     good=lambda: [
         "n1:7:7 [0] NCCL INFO NET/OFI No eligible providers were found\nn1:7:7 [0] NCCL INFO Using network Socket"
@@ -73,7 +73,7 @@ _GROUP = (
 @cause(
     code="efa-security-group",
     signs=_GROUP,
-    doctor="launch.tcp-mesh",
+    doctor="launch.mesh",
     bad=lambda: [
         "n1:7:9 [0] ofi_process_cq:1047 NCCL WARN NET/OFI Request 0x7f11 (send) completed with error: err: 113, flags: "
         "1024, prov_errno: 4119, strerror: Unreachable remote, len: 0"
@@ -160,7 +160,7 @@ _UNLOADED = (
 @cause(
     code="plugin-missing",
     signs=(*_NOT_FOUND, *_NAMED, *_UNLOADED, _NO_DEVICE, "libnccl-net"),
-    doctor="env.plugin-path",
+    doctor="env.libraries",
     echoes=("efa-no-provider", "plugin-mismatch", "ib-hca-wrong", "libibverbs-missing"),
     bad=lambda: [
         "n1:7:7 [0] NCCL INFO NET/IB : No device found.\n"
@@ -216,7 +216,7 @@ _MISFIT = (
 @cause(
     code="plugin-mismatch",
     signs=(*_MISFIT, _OLDEST, "undefined symbol: ", "cannot open shared object file", "version `GLIBC"),
-    doctor="env.plugin-path",
+    doctor="env.libraries",
     bad=lambda: [
         "n1:7:7 [0] NCCL INFO NET/Plugin: Failed to find ncclNetPlugin symbol (>= v5). ncclNetPlugin symbols v4 and "
         "lower are not supported."
@@ -279,7 +279,7 @@ _PARSED, _GRAPH_SET = "XML ", "NCCL_GRAPH_FILE set by environment"
 @cause(
     code="topo-file",
     signs=(*_TOPO, *_TOPO_SET, _GRAPH_SET, "Attribute "),
-    doctor="env.topo-file",
+    doctor="env.files",
     bad=lambda: [
         "n1:7:7 [0] graph/xml.cc:300 NCCL WARN Could not open XML topology file /opt/topo.xml : No such file or "
         "directory"
@@ -326,7 +326,7 @@ _GRAPH = (
 @cause(
     code="graph-file",
     signs=(*_GRAPH, _GRAPH_SET, *_TOPO_SET, *_TOPO),
-    doctor="env.topo-file",
+    doctor="env.files",
     bad=lambda: [
         "n1:7:7 [0] graph/xml.cc:1100 NCCL WARN Could not open XML graph file /opt/graph.xml : No such file or "
         "directory"
@@ -428,7 +428,7 @@ and does not say what it was looking for.
         "Error: network IB not",
         _NO_NET,
     ),
-    doctor="env.hca-match",
+    doctor="env.hca",
     echoes=("libibverbs-missing",),
     bad=lambda: [
         "n1:7:7 [0] NCCL INFO NET/IB : No device found.\nn1:7:7 [0] net.cc:349 NCCL WARN Error: network IB not found."
@@ -462,7 +462,7 @@ def no_device_of_that_name(log: JobLog) -> Iterator[Finding]:
 @cause(
     code="net-asymmetric",
     signs=("Using network ",),
-    doctor="sync.nic-count",
+    doctor="sync.machine",
     echoes=("libibverbs-missing", "ib-device-not-in-container", "ib-hca-wrong", "plugin-missing", "efa-no-provider"),
     bad=lambda: ["n1:7:7 [0] NCCL INFO Using network IB\nn2:7:7 [0] NCCL INFO Using network Socket"],
     good=lambda: ["n1:7:7 [0] NCCL INFO Using network IB\nn2:7:7 [0] NCCL INFO Using network IB"],

@@ -49,7 +49,7 @@ def _registrations(log: JobLog, signs: tuple[str, ...]) -> Iterator[tuple[LogEve
 @cause(
     code="memlock",
     signs=(*_REGISTER, *_CREATE, *_LOCKED, *_LIMIT, *_OF_UCX),
-    doctor="host.memlock",
+    doctor="host.limits",
     bad=lambda: [
         "n1:7:9 [0] misc/ibvwrap.cc:180 NCCL WARN Call to ibv_reg_mr failed with error Cannot allocate memory",
     ],
@@ -80,7 +80,7 @@ def locked_memory(log: JobLog) -> Iterator[Finding]:
 
 @cause(
     signs=(*_REGISTER, *_CREATE, *_LOCKED, *_LIMIT),
-    doctor="host.memlock",
+    doctor="host.limits",
     bad=lambda: [
         "n1:7:9 [0] misc/ibvwrap.cc:180 NCCL WARN Call to ibv_reg_mr failed with error Cannot allocate memory\n"
         "$ ulimit -l\nunlimited"

@@ -86,7 +86,7 @@ def _begun(*ranks: int, end: str = "START") -> tuple[JobLog, Explained]:
 
 @cause(
     signs=(_BEGINS,),
-    doctor="launch.world-agree",
+    doctor="launch.vars",
     bad=lambda: [_begun(0, 1, 3)],
     good=lambda: [_begun(0, 1, 2, 3)],
 )

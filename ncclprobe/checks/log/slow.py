@@ -19,7 +19,7 @@ _RDMA = ("NET/IB : Using", "NCCL_IB_HCA set", "GPU Direct RDMA Enabled")
 @cause(
     code="slow-socket-fallback",
     signs=("Using network Socket", *_OFF, *_RDMA),
-    doctor="env.ib-disable",
+    doctor="env.transport",
     echoes=("libibverbs-missing", "ib-device-not-in-container", "ib-hca-wrong", "net-asymmetric", "efa-no-provider"),
     bad=lambda: [
         "n1:7:7 [0] NCCL INFO NET/IB : Using [0]mlx5_0:1/IB [RO]; OOB eth0:10.0.0.1<0>\n"
@@ -129,7 +129,7 @@ def no_path_for_a_pattern(log: JobLog) -> Iterator[Finding]:
 @cause(
     code="ib-mixed-link-layer",
     signs=("NET/IB : Using",),
-    doctor="env.hca-mgmt",
+    doctor="env.hca",
     echoes=("ib-hca-wrong",),
     bad=lambda: [
         "n1:7:7 [0] NCCL INFO NET/IB : Using [0]mlx5_0:1/IB [1]mlx5_1:1/RoCE [RO]; OOB eth0:10.0.0.1<0>\n"

@@ -97,7 +97,7 @@ _VERSIONS = (
 @cause(
     code="version-mismatch",
     signs=(*_VERSIONS, "NCCL version ", *MIXED_UP, "Init START"),
-    doctor="sync.nccl-version",
+    doctor="sync.versions",
     bad=lambda: [
         "n1:7:7 [0] NCCL INFO NCCL version 2.18.3+cuda12.2\nn2:8:8 [0] NCCL INFO NCCL version 2.21.5+cuda12.4\n"
         "n2:8:8 [0] bootstrap.cc:77 NCCL WARN Message truncated : received 264 bytes instead of 256"
@@ -140,7 +140,7 @@ def _in_one_communicator(log: JobLog) -> bool:
 
 @cause(
     signs=(*MIXED_UP, "NCCL version "),
-    doctor="sync.nccl-version",
+    doctor="sync.versions",
     echoes=("version-mismatch", "nccl-bug-2.19-bootstrap", "foreign-connection"),
     bad=lambda: ["n2:8:8 [0] bootstrap.cc:77 NCCL WARN Message truncated : received 264 bytes instead of 256"],
     good=lambda: ["n1:7:9 [0] bootstrap.cc:77 NCCL WARN Message truncated : received 1347703880 bytes instead of 256"],
@@ -170,7 +170,7 @@ _LOADER = ("undefined symbol: nccl", "libnccl.so.2: cannot open", "libnccl.so: c
 @cause(
     code="nccl-lib-mismatch",
     signs=(*_TOO_OLD, *_LOADER),
-    doctor="sync.nccl-version",
+    doctor="sync.versions",
     bad=lambda: [
         "ImportError: /opt/venv/lib/python3.11/site-packages/torch/lib/libtorch_cuda.so: undefined symbol: "
         "ncclCommRegister"
@@ -326,7 +326,7 @@ _FALLS_BACK = ("cuMem host allocations do not appear to be working",)
 @cause(
     code="nccl-bug-2.26-cumem-asymmetric",
     signs=(*_FALLS_BACK, _VERSION, "Init START"),
-    doctor="host.caps",
+    doctor="host.shm",
     bad=lambda: [
         "n1:7:7 [0] NCCL INFO NCCL version 2.26.5+cuda12.9\n"
         "n1:7:7 [0] NCCL INFO cuMem host allocations do not appear to be working; falling back to a /dev/shm/ based "
@@ -364,7 +364,7 @@ def host_memory_differs_between_ranks(log: JobLog) -> Iterator[Finding]:
 @cause(
     code="nccl-bug-2.27-cumem-host",
     signs=(*CUDA_SIGNS, _VERSION),
-    doctor="host.caps",
+    doctor="host.shm",
     echoes=("env-mismatch",),
     bad=lambda: [
         "n1:7:7 [0] NCCL INFO NCCL version 2.27.3+cuda12.8\n"

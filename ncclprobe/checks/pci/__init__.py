@@ -6,8 +6,10 @@ from ncclprobe.facts.infiniband import Fabric, Port
 from ncclprobe.facts.machine import Machine, is_virtual
 from ncclprobe.facts.nvml import Gpus
 from ncclprobe.facts.pci import Device, Pci, normal
-from ncclprobe.model.registry import applies
+from ncclprobe.model.registry import CheckGroup, applies
 from ncclprobe.model.snapshot import Absent, Job
+
+LINK_GROUP = CheckGroup("link", "A PCIe link carries less than it could")
 
 
 @applies

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping
 from ncclprobe.checks import NODE
 from ncclprobe.checks.gpu import blanks, most_frequent, named
 from ncclprobe.checks.gpu.state import HEALTHY, box
-from ncclprobe.checks.pci import bare_metal, gpu_devices, rdma_cards, same_slot
+from ncclprobe.checks.pci import LINK_GROUP, bare_metal, gpu_devices, rdma_cards, same_slot
 from ncclprobe.facts.infiniband import Fabric, Port, Rate, RdmaDevice
 from ncclprobe.facts.machine import Machine, is_virtual
 from ncclprobe.facts.nvml import Gpu, Gpus, unsupported
@@ -50,6 +50,7 @@ def on_pcie(job: Job, gpus: Gpus | Absent) -> bool:
 
 
 @check(
+    group=LINK_GROUP,
     slows=True,
     bad=lambda: [(*UNEQUAL, METAL)],
     good=lambda: [(*EQUAL, METAL)],
@@ -129,6 +130,7 @@ AT_WORK = box(*(replace(gpu, throttle=(), pcie_generation=1 if gpu.index else 5)
 
 
 @check(
+    group=LINK_GROUP,
     slows=True,
     bad=lambda: [(AT_WORK,)],
     good=lambda: [(EQUAL[0],)],
@@ -200,6 +202,7 @@ def nics_with_links(job: Job, fabric: Fabric | Absent, pci: Pci | Absent, gpus: 
 
 
 @check(
+    group=LINK_GROUP,
     slows=True,
     bad=lambda: [cards(nic(0, FULL), nic(1, HALF))],
     good=lambda: [cards(nic(0, FULL), nic(1, FULL))],
@@ -248,10 +251,11 @@ def _written(link: PcieLink) -> str:
 
 
 @check(
+    group=LINK_GROUP,
     slows=True,
     bad=lambda: [cards(nic(0, OLD_SLOT))],
     good=lambda: [cards(nic(0, FULL))],
-    requires="pci.nic-link",
+    requires="pci.link/nic-link",
     applies=nics_with_links,
 )
 def nic_fits(fabric: Fabric, pci: Pci) -> Iterator[Finding]:

@@ -53,7 +53,7 @@ def _no_port() -> Every[Rails]:
     bad=lambda: [(_no_port(),)],
     good=lambda: [(rails_of(World()),)],
     required=True,
-    requires="sync.node-lost",
+    requires="sync.nodes/node-lost",
     applies=asked,
 )
 def untried(rails: Every[Rails]) -> Iterator[Finding]:
@@ -62,8 +62,8 @@ def untried(rails: Every[Rails]) -> Iterator[Finding]:
     Right: All rails that NCCL would take were tried.
     Why: a node without a port that NCCL's own transport takes drops the whole job to TCP sockets, or to a plugin that
     is not tested here. AWS's EFA has no reliable connections, so it is not tested either.
-    Fix: see the checks ib.* of that node for the port; on EFA see env.efa, and run `fi_pingpong -p efa -e rdm` between
-    two nodes.
+    Fix: see the checks ib.* of that node for the port; on EFA see env.libraries, and run `fi_pingpong -p efa -e rdm`
+    between two nodes.
     """
     for node, each in rails.items():
         if not each.ports and any(other.ports for _, other in rails.items()):

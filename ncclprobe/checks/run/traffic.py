@@ -105,7 +105,7 @@ def _idle(each: OperationTraffic) -> Iterator[tuple[NicBytes, float]]:
     """Yield RDMA NICs that were left out on their node alone, with what most of its NICs moved, sent and received.
 
     NICs that no node used do not count. Where nodes were to use different NICs, NCCL leaves out some of those that
-    have more: sync.nic-count tells that.
+    have more: sync.machine tells that.
     """
     nodes: dict[str, dict[str, NicBytes]] = {}
     used = {nic.nic for nic in each.nics if (_moved(nic) or 0) >= FLOOR_BYTES}  # the others are of storage, say

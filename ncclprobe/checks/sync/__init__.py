@@ -4,7 +4,7 @@
 (variables, from any source), ``links`` (ports, marks of RoCE, NVLink between machines), ``placement`` (zones,
 switches), ``addresses`` (also of the interfaces that carry data) and ``roster`` (nodes that are missing or were lost).
 A majority may be wrong: nodes that differ are named, and blamed only where they have less than the others. Of two nodes
-neither is blamed. A fabric manager whose version differs from the driver's concerns one node: ``nvl.fm-service``.
+neither is blamed. A fabric manager whose version differs from the driver's concerns one node: ``nvl.fabric``.
 """
 
 from collections import Counter
@@ -15,8 +15,16 @@ from ncclprobe.facts.machine import Machine, System
 from ncclprobe.facts.nvml import Gpus
 from ncclprobe.model.findings import Finding, warn
 from ncclprobe.model.hostlist import fold
-from ncclprobe.model.registry import applies
+from ncclprobe.model.registry import CheckGroup, applies
 from ncclprobe.model.snapshot import Absent, Every, Job, Vote
+
+VERSIONS_GROUP = CheckGroup("versions", "Nodes have different software or firmware")
+MACHINE_GROUP = CheckGroup("machine", "The nodes are not machines of one kind")
+LIMITS_GROUP = CheckGroup("limits", "Limits differ between nodes")
+NETWORK_GROUP = CheckGroup("network", "The network is configured differently on different nodes")
+NODES_GROUP = CheckGroup("nodes", "Nodes of the job did not join, or were lost")
+IDENTITY_GROUP = CheckGroup("identity", "Different nodes have the same address or identity")
+LOCATION_GROUP = CheckGroup("location", "Nodes of the job are far from each other")
 
 T = TypeVar("T")
 K = TypeVar("K")

@@ -7,6 +7,7 @@ from ncclprobe.checks import FABRIC, several
 from ncclprobe.checks.env import loaded
 from ncclprobe.checks.env.fixtures import DOCKER0, ETH0, LO, PLAIN, over
 from ncclprobe.checks.ib import taken
+from ncclprobe.checks.sync import IDENTITY_GROUP
 from ncclprobe.facts.infiniband import Fabric
 from ncclprobe.facts.interfaces import Interface, Interfaces
 from ncclprobe.facts.machine import System
@@ -73,6 +74,7 @@ OVER_SOCKETS = Every({f"n{i}": over("Socket") for i in range(4)})
 
 
 @check(
+    group=IDENTITY_GROUP,
     bad=lambda: [(Every({"n0": _HOST, "n1": _HOST}), _TWO, _TOGETHER, _PLAIN, _ANY, _NO_FABRICS, OVER_SOCKETS)],
     good=lambda: [(Every({"n0": _HOST, "n1": _HOST}), _ONE, _TOGETHER, _PLAIN, _ANY, _NO_FABRICS, OVER_SOCKETS)],
     applies=several,

@@ -12,7 +12,16 @@ from ncclprobe.checks.env.fixtures import PLAIN, PLAIN_HOST, fabric, gpus, hcas,
 from ncclprobe.checks.gpu.state import CLOCK, FULL, PACED, POWER, box
 from ncclprobe.checks.ib import meant
 from ncclprobe.checks.ib.fixtures import pci
-from ncclprobe.checks.sync import differing, kinds, named, of_one_kind, several_with_gpus, unlike
+from ncclprobe.checks.sync import (
+    LIMITS_GROUP,
+    MACHINE_GROUP,
+    differing,
+    kinds,
+    named,
+    of_one_kind,
+    several_with_gpus,
+    unlike,
+)
 from ncclprobe.checks.sync.addresses import sockets
 from ncclprobe.facts.cpu import Cpus, NumaNode
 from ncclprobe.facts.infiniband import Fabric
@@ -43,6 +52,7 @@ A100S = gpus(8, "NVIDIA A100-SXM4-80GB")
 
 
 @check(
+    group=MACHINE_GROUP,
     slows=True,
     bad=lambda: [(Every({"n0": EIGHT, "n1": EIGHT, "n2": EIGHT, "n3": SEVEN}), DGXS, Job())],
     good=lambda: [(Every({"n0": EIGHT, "n1": EIGHT, "n2": EIGHT, "n3": EIGHT}), DGXS, Job())],
@@ -69,6 +79,7 @@ def gpu_count(gpus: Every[Gpus], machines: Every[Machine | Absent], job: Job) ->
 
 
 @check(
+    group=MACHINE_GROUP,
     slows=True,
     bad=lambda: [(Every({"n0": EIGHT, "n1": A100S}), Every({"n0": DGX, "n1": DGX}))],
     good=lambda: [(Every({"n0": EIGHT, "n1": Absent("no driver")}), Every({"n0": DGX, "n1": DGX}))],
@@ -143,6 +154,7 @@ _ANY: Every[Software | Absent] = Every({})
 
 
 @check(
+    group=MACHINE_GROUP,
     slows=True,
     bad=lambda: [(Every({**_FABRICS, "n3": _DOWN}), _SETTINGS, _HOSTS, _ANY, DGXS, H100S)],
     good=lambda: [(Every(_FABRICS), _SETTINGS, _HOSTS, _ANY, DGXS, H100S)],
@@ -243,7 +255,7 @@ def _slots(fabric: Fabric) -> Slots:
 
 
 MIB, GIB = 1 << 20, 1 << 30
-_ENOUGH_TO_LOCK, _ENOUGH_TO_SHARE = 16 * GIB, GIB  # as host.memlock and host.shm see it
+_ENOUGH_TO_LOCK, _ENOUGH_TO_SHARE = 16 * GIB, GIB  # as host.limits and host.shm see it
 
 
 class _Shape(Struct, frozen=True):
@@ -263,10 +275,11 @@ _TWO_SOCKETS = Every({f"n{i}": _cpus(56, 56) for i in range(4)})
 
 
 @check(
+    group=MACHINE_GROUP,
     slows=True,
     bad=lambda: [(Every({**_TREES, "n3": _MOVED}), _TWO_SOCKETS, DGXS, H100S)],
     good=lambda: [(Every({**_TREES, "n3": pci()}), _TWO_SOCKETS, DGXS, H100S)],
-    requires="sync.gpu-count",
+    requires="sync.machine/gpu-count",
     applies=several_with_gpus,
 )
 def topology(
@@ -327,6 +340,7 @@ _ALL_FREE: Every[Memlock | Absent] = Every({f"n{i}": _FREE for i in range(4)})
 
 
 @check(
+    group=LIMITS_GROUP,
     bad=lambda: [(Every({**_ALL_FREE.by_node, "n3": _FEW}), _ALL_ROOMY)],
     good=lambda: [(Every({**_ALL_FREE.by_node, "n3": Memlock(8 * MIB, exempt=True)}), _ALL_ROOMY)],
     applies=several,
@@ -383,10 +397,11 @@ _SLOW = box(*(replace(FULL, power_limit_W=500) for _ in range(3)))
 
 
 @check(
+    group=LIMITS_GROUP,
     slows=True,
     bad=lambda: [(Every({"n0": PACED, "n1": PACED, "n2": _SLOW}),)],
     good=lambda: [(Every({"n0": PACED, "n1": PACED}),)],
-    requires="sync.gpu-count",
+    requires="sync.machine/gpu-count",
     applies=several_with_gpus,
 )
 def gpu_limits(gpus: Every[Gpus]) -> Iterator[Finding]:

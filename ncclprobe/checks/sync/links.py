@@ -10,7 +10,16 @@ from ncclprobe.checks.env import loaded
 from ncclprobe.checks.env.fixtures import ETH0, LO, PLAIN, having, hcas, interface
 from ncclprobe.checks.ib import active, listed, taken
 from ncclprobe.checks.nvl import CLUSTER, TRAY
-from ncclprobe.checks.sync import differing, kinds, named, of_one_kind, several_with_gpus, unlike
+from ncclprobe.checks.sync import (
+    LOCATION_GROUP,
+    NETWORK_GROUP,
+    differing,
+    kinds,
+    named,
+    of_one_kind,
+    several_with_gpus,
+    unlike,
+)
 from ncclprobe.checks.sync.addresses import OVER_SOCKETS, data_interfaces
 from ncclprobe.checks.sync.host import DGXS, H100S
 from ncclprobe.facts.driver import NODES, Imex
@@ -54,6 +63,7 @@ def _ports(fabrics: Every[Fabric], settings: Every[Settings]) -> dict[str, tuple
 
 
 @check(
+    group=NETWORK_GROUP,
     slows=True,
     bad=lambda: [(Every({**_THREE_FAST, "n3": _SLOW}), _PLAIN, DGXS, H100S)],
     good=lambda: [(Every({"n0": _FAST}), _PLAIN, DGXS, H100S)],
@@ -90,6 +100,7 @@ _ONE_DARK = Fabric((_FAST.devices[0], *_changed(Fabric(_FAST.devices[1:]), **_DA
 
 
 @check(
+    group=NETWORK_GROUP,
     slows=True,
     requires="ib.state",
     bad=lambda: [(Every({**_THREE_FAST, "n3": _ONE_DARK}), _PLAIN, DGXS, H100S)],
@@ -151,6 +162,7 @@ _NO_FABRICS: Every[Fabric | Absent] = Every({})
 
 
 @check(
+    group=NETWORK_GROUP,
     slows=True,
     bad=lambda: [(Every({**_THREE_JUMBO, "n3": _with_mtu(1500)}), _PLAIN, _ANY, _NO_FABRICS, OVER_SOCKETS)],
     good=lambda: [(Every({**_THREE_JUMBO, "n3": _JUMBO}), _PLAIN, _ANY, _NO_FABRICS, OVER_SOCKETS)],
@@ -193,6 +205,7 @@ _LIMITED = _changed(_FAST, pkeys={0: 0x7FFF})
 
 
 @check(
+    group=NETWORK_GROUP,
     bad=lambda: [(Every({"n0": _LIMITED, "n1": _LIMITED}), _PLAIN)],
     good=lambda: [(Every({"n0": _FAST, "n1": _FAST}), _PLAIN)],
     applies=several_with_gpus,
@@ -245,6 +258,7 @@ _RAILS, _SWAPPED = _prefixed("fec0:0:0:1", "fec0:0:0:2"), _prefixed("fec0:0:0:2"
 
 
 @check(
+    group=NETWORK_GROUP,
     bad=lambda: [(Every({"n0": _RAILS, "n1": _RAILS, "n2": _SWAPPED}), _PLAIN, DGXS, H100S)],
     good=lambda: [(Every({"n0": _RAILS, "n1": _RAILS}), _PLAIN, DGXS, H100S)],
     applies=several_with_gpus,
@@ -297,6 +311,7 @@ def marks_shown(marks: Every[RoceQos | Absent], job: Job) -> bool:
 
 
 @check(
+    group=NETWORK_GROUP,
     slows=True,
     bad=lambda: [
         (Every({"n0": _NODE, "n1": RoceQos({**_NODE.ports, "mlx5_1:1": replace(_SET, notifies=(0, 3))})}), DGXS, H100S)
@@ -361,6 +376,7 @@ def _domains(gpus: Gpus) -> frozenset[tuple[str, int]]:
 
 
 @check(
+    group=LOCATION_GROUP,
     slows=True,
     bad=lambda: [(Every({"n0": TRAY, "n1": _OTHER_CLIQUE}), _UNSEEN, _HOSTS, _PLAINS, _ANY)],
     good=lambda: [

@@ -6,7 +6,7 @@ from typing import Any, TypeVar
 
 from ncclprobe.checks import JOB
 from ncclprobe.checks.launch import TWO_NODES
-from ncclprobe.checks.sync import describe, named
+from ncclprobe.checks.sync import LOCATION_GROUP, NODES_GROUP, describe, named
 from ncclprobe.facts.launcher import Launch
 from ncclprobe.facts.placement import GROUP, HOST, OWN, REGION, SLURM, ZONE, Placement
 from ncclprobe.facts.reach import Gathering, Trouble
@@ -72,10 +72,11 @@ def gathered(gatherings: Every[Gathering | Absent]) -> bool:
 
 
 @check(
+    group=NODES_GROUP,
     bad=lambda: [(_TWO_OF_THREE, _WAITED)],
     good=lambda: [(Every({**_TWO_OF_THREE.by_node, "n1": replace(_THREE, rank=8, node_rank=1)}), _WAITED)],
     required=True,
-    requires="launch.rank-twice",
+    requires="launch.ranks/rank-twice",
     applies=gathered,
 )
 def node_missing(launches: Every[Launch], gatherings: Every[Gathering | Absent]) -> Iterator[Finding]:
@@ -96,7 +97,7 @@ def node_missing(launches: Every[Launch], gatherings: Every[Gathering | Absent])
         allowed = f" of {gathering.allowed_s:.0f}: the rest of its time was over before" if gathering.allowed_s else ""
         raise Unlearned(f"{fold(absent)} did not come, but {words}{allowed}")
     if absent and gathering.floods:
-        raise Unlearned(f"{fold(absent)} did not come while strangers flooded rank 0's port: see launch.port-flooded")
+        raise Unlearned(f"{fold(absent)} did not come while strangers flooded rank 0's port: see launch.port")
     by_kind = grouped((troubled[name].kind if name in troubled else "", name) for name in absent)
     strangers = _calls([each for each in gathering.troubles if each.node_rank is None])
     for kind, nodes in by_kind.items():
@@ -125,6 +126,7 @@ _CUT = Gathering(1, 2.0, lost=(Trouble("10.77.0.2", "reset", "closed the connect
 
 
 @check(
+    group=NODES_GROUP,
     bad=lambda: [(Every({"n0": TWO_NODES, "n1": replace(TWO_NODES, rank=8, node_rank=1)}), Every({"n0": _CUT}))],
     good=lambda: [(_TWO_OF_THREE, _WAITED)],
     required=True,
@@ -173,6 +175,7 @@ def told(placements: Every[Placement | Absent]) -> bool:
 
 
 @check(
+    group=LOCATION_GROUP,
     slows=True,
     bad=lambda: [(below("s1", "s1", "s2"),)],
     good=lambda: [(below("s1", "s1", "s1"),)],

@@ -8,7 +8,15 @@ from ncclprobe.checks import IMAGE, JOB, several
 from ncclprobe.checks.env import as_evidence, loaded
 from ncclprobe.checks.env.fixtures import gpus, having, hcas, nccl, over, setting
 from ncclprobe.checks.env.values import default_of
-from ncclprobe.checks.sync import differing, named, several_with_gpus, unlike
+from ncclprobe.checks.sync import (
+    IDENTITY_GROUP,
+    NETWORK_GROUP,
+    VERSIONS_GROUP,
+    differing,
+    named,
+    several_with_gpus,
+    unlike,
+)
 from ncclprobe.facts.infiniband import Fabric
 from ncclprobe.facts.machine import System
 from ncclprobe.facts.nccl_conf import Settings
@@ -92,7 +100,7 @@ def env(settings: Every[Settings], software: Every[Software | Absent], job: Job)
 
 
 def _version(software: Every[Software | Absent]) -> Version | None:
-    """Return the NCCL of the first node that has one; others are sync.nccl-version's business."""
+    """Return the NCCL of the first node that has one; others are sync.versions's business."""
     return next((version for _, each in software.items() if (version := loaded(each))), None)
 
 
@@ -169,6 +177,7 @@ _NODE = having(NCCL_HOSTID="node")
 
 
 @check(
+    group=IDENTITY_GROUP,
     bad=lambda: [(Every({"n0": _NODE, "n1": setting("NCCL_HOSTID", "node", "/etc/nccl.conf:1")}), _SYSTEMS)],
     good=lambda: [(Every({"n0": _NODE, "n1": having(NCCL_HOSTID="node1")}), _SYSTEMS)],
     applies=several_with_gpus,
@@ -200,6 +209,7 @@ _NEW, _OLD = nccl(2, 29, 7), nccl(2, 27, 3)
 
 
 @check(
+    group=VERSIONS_GROUP,
     slows=True,
     bad=lambda: [(Every({"n0": _NEW, "n1": _NEW, "n2": _OLD}),)],
     good=lambda: [(Every({"n0": _NEW, "n1": _NEW}),)],
@@ -242,6 +252,7 @@ _GPUS: Every[Gpus | Absent] = Every({"n0": gpus(8), "n1": gpus(8), "n2": gpus(8)
 
 
 @check(
+    group=VERSIONS_GROUP,
     bad=lambda: [(Every({"n0": _TORCH, "n1": _TORCH, "n2": _built("2.6.0+cu128", "12.8")}), _GPUS)],
     good=lambda: [(Every({"n0": _TORCH, "n1": _TORCH}), _GPUS)],
     applies=several,
@@ -285,6 +296,7 @@ _FW = _flashed("28.39.1002")
 
 
 @check(
+    group=VERSIONS_GROUP,
     slows=True,
     bad=lambda: [(Every({"n0": _FW, "n1": _FW, "n2": _flashed("28.36.1010")}),)],
     good=lambda: [(Every({"n0": _FW, "n1": _FW}),)],
@@ -310,6 +322,7 @@ def nic_fw(fabrics: Every[Fabric]) -> Iterator[Finding]:
 
 
 @check(
+    group=NETWORK_GROUP,
     slows=True,
     bad=lambda: [(Every({"n0": over("IB"), "n1": over("IB"), "n2": over("Socket")}),)],
     good=lambda: [(Every({"n0": over("IB"), "n1": over("IB")}),)],
@@ -338,7 +351,7 @@ def transport(choices: Every[Choices]) -> Iterator[Finding]:
 
 _MOST_NAMED = 12
 _OTHERS_BUSINESS = ("torch", "nvidia-nccl")
-"""What sync.torch-cuda and sync.nccl-version compare."""
+"""What sync.versions and sync.versions compare."""
 
 _ONE = Code("a" * 64, 12, "1" * 40, packages={"python": "3.11.7", "transformers": "4.57.1"})
 _EDITED = replace(_ONE, digest="b" * 64)
@@ -352,6 +365,7 @@ def code_given(codes: Every[Code | Absent]) -> bool:
 
 
 @check(
+    group=VERSIONS_GROUP,
     bad=lambda: [(Every({"n0": _ONE, "n1": _ONE, "n2": _NEWER}),)],
     good=lambda: [(Every({"n0": _ONE, "n1": _ONE}),)],
     required=True,

@@ -97,8 +97,9 @@ def _card(group: Sequence[Problem], report: Report, anchor: str) -> Card:
     places = tuple(_place(each, report) for each in group[:MOST_PLACES])
     worst = max((each.finding for each in group), key=lambda each: each.loss or 0.0)
     told = finding if len(group) == len(first.subjects) == 1 else replace(finding, subject="")
-    about = report.explained.get(first.id)
-    title = about.title if about else next(v.title for v in report.checks if v.id == first.id)
+    by = next(v for v in report.checks if v.id == first.id and finding in v.findings)
+    about = report.explained.get(by.key)
+    title = about.title if about else by.title
     return Card(
         finding.severity.value, first.id, anchor, _head(group, names, title, len(report.nodes)), names,
         _cost(worst, "up to " if group[1:] else ""), places, len(group),

@@ -37,7 +37,7 @@ def said(findings: Iterable[Finding]) -> str:
 
 def expected(check: Check) -> list[str]:
     """Return what the check must say of its own bad example and of each bad case, in the order of `with_cases`."""
-    return [EXAMPLES[check.id], *(row[0] for row in written().get(check.id, Cases()).bad)]
+    return [EXAMPLES[check.key], *(row[0] for row in written().get(check.key, Cases()).bad)]
 
 
 @cache
@@ -57,7 +57,7 @@ def checks() -> list[Check]:
 
 def with_cases(check: Check) -> Check:
     """Return the check with its cases behind its own two examples."""
-    more = written().get(check.id, Cases())
+    more = written().get(check.key, Cases())
     bad = [_example(facts) for _, *facts in more.bad]
     return replace(
         check, bad_examples=_more(check.bad_examples, bad), good_examples=_more(check.good_examples, more.good)

@@ -55,7 +55,7 @@ def _board(name: str, address: str) -> Interface:
 
 
 CASES = {
-    "env.gid-index": Cases(
+    "env.gid/gid-index": Cases(
         bad=[
             (
                 "WARN job: mlx5_3:1",
@@ -89,7 +89,7 @@ CASES = {
             (PLAIN, fabric(_BARE), ALONE, NO_NCCL),
         ],
     ),
-    "env.hca-match": Cases(
+    "env.hca/hca-match": Cases(
         bad=[
             ("WARN job: NCCL_IB_HCA", setting("NCCL_IB_HCA", "=mlx5_0, mlx5_1"), hcas(8), TWO_NODES, NO_NCCL),
             ("FAIL job: NCCL_IB_HCA", setting("NCCL_IB_HCA", "=mlx5"), hcas(8), TWO_NODES, NO_NCCL),
@@ -105,7 +105,7 @@ CASES = {
             (setting("NCCL_IB_HCA", "mlx5_0"), Fabric(), ALONE, NO_NCCL),
         ],
     ),
-    "env.hca-prefix": Cases(
+    "env.hca/hca-prefix": Cases(
         bad=[("WARN job: NCCL_IB_HCA", setting("NCCL_IB_HCA", "^mlx5_1"), fabric(*map(port, _TEN)))],
         good=[
             (setting("NCCL_IB_HCA", "=mlx5_1"), fabric(*map(port, _TEN))),
@@ -113,7 +113,7 @@ CASES = {
             (setting("NCCL_IB_HCA", "mlx5_0,mlx5_1,mlx5_10,mlx5_11"), fabric(*map(port, _TEN))),
         ],
     ),
-    "env.hca-dup": Cases(
+    "env.hca/hca-dup": Cases(
         bad=[
             (
                 "WARN job: NCCL_IB_HCA",
@@ -148,7 +148,7 @@ CASES = {
             (setting("NCCL_IB_HCA", "^mlx5_3"), hcas(4), gpus(3), NO_NCCL, ONE_NODE),
         ],
     ),
-    "env.hca-down": Cases(
+    "env.hca/hca-down": Cases(
         bad=[
             (
                 "FAIL link: mlx5_1:1",
@@ -163,14 +163,14 @@ CASES = {
             (setting("NCCL_IB_HCA", "mlx5_0"), fabric(port("mlx5_0"), _down("mlx5_0", 2)), NO_NCCL),
         ],
     ),
-    "env.hca-mgmt": Cases(
+    "env.hca/hca-mgmt": Cases(
         bad=[("WARN job: mlx5_1:1", setting("NCCL_IB_HCA", "mlx5"), _MANAGED, Routes((), ()), Interfaces(), NO_NCCL)],
         good=[
             (setting("NCCL_IB_HCA", "=mlx5_0"), _MANAGED, _BY_ETH0, Interfaces((ETH0,)), NO_NCCL),
             (having(NCCL_IB_HCA="mlx5"), hcas(8), _BY_ETH0, Interfaces((ETH0,)), NO_NCCL),
         ],
     ),
-    "env.ifname-match": Cases(
+    "env.ifname/ifname-match": Cases(
         bad=[
             ("FAIL job: NCCL_SOCKET_IFNAME", setting("NCCL_SOCKET_IFNAME", "ens3"), PLAIN_HOST, ALONE, NO_NCCL),
             ("FAIL job: NCCL_SOCKET_IFNAME", setting("NCCL_SOCKET_IFNAME", "^lo,eth"), PLAIN_HOST, TWO_NODES, NO_NCCL),
@@ -180,7 +180,7 @@ CASES = {
             (setting("NCCL_SOCKET_IFNAME", "lo"), PLAIN_HOST, ONE_NODE, NO_NCCL),
         ],
     ),
-    "env.comm-id": Cases(
+    "env.identity/comm-id": Cases(
         bad=[
             ("FAIL job: NCCL_COMM_ID", setting("NCCL_COMM_ID", "[fd00::1"), PLAIN_HOST, NO_NCCL, CommIdHost()),
             ("FAIL job: NCCL_COMM_ID", setting("NCCL_COMM_ID", ":9999"), PLAIN_HOST, NO_NCCL, CommIdHost()),
@@ -208,7 +208,7 @@ CASES = {
         ],
         good=[(setting("NCCL_COMM_ID", "10.0.0.1:9999"), PLAIN_HOST, NO_NCCL, _ANY)],
     ),
-    "env.ifname-virtual": Cases(
+    "env.ifname/ifname-virtual": Cases(
         bad=[
             ("FAIL job: docker0", setting("NCCL_SOCKET_IFNAME", "docker0"), DOCKER_HOST, over("Socket"), NO_NCCL),
             ("FAIL job: docker0, cni0", setting("NCCL_SOCKET_IFNAME", "^lo"), DOCKER_HOST, over("Socket"), NO_NCCL),
@@ -248,7 +248,7 @@ CASES = {
             (PLAIN, Interfaces((LO, _board("usb0", "192.168.1.7"), ETH0)), over("Socket"), NO_NCCL),
         ],
     ),
-    "env.ifname-ambiguous": Cases(
+    "env.ifname/ifname-ambiguous": Cases(
         bad=[
             (
                 "WARN job: NCCL_SOCKET_IFNAME",
@@ -267,7 +267,7 @@ CASES = {
             (setting("NCCL_SOCKET_IFNAME", "^docker,lo"), TWO_NETS, TWO_NODES, NO_NCCL),
         ],
     ),
-    "env.gloo-mismatch": Cases(
+    "env.ifname/gloo-mismatch": Cases(
         bad=[
             (
                 "FAIL job: GLOO_SOCKET_IFNAME",
@@ -302,7 +302,7 @@ CASES = {
             (Environment({"GLOO_SOCKET_IFNAME": "lo"}), PLAIN, PLAIN_HOST, ONE_NODE, Job("gloo"), NO_NCCL),
         ],
     ),
-    "env.ib-disable": Cases(
+    "env.transport/ib-disable": Cases(
         bad=[
             ("WARN job: NCCL_IB_DISABLE", setting("NCCL_IB_DISABLE", "1"), hcas(8), ALONE),
             ("FAIL job: NCCL_NET", setting("NCCL_NET", "Socket"), hcas(8), TWO_NODES),
@@ -315,14 +315,14 @@ CASES = {
             (having(NCCL_IB_DISABLE="1", NCCL_NET="AWS Libfabric"), hcas(8), TWO_NODES),
         ],
     ),
-    "env.net-unpinned": Cases(
+    "env.transport/net-unpinned": Cases(
         bad=[("FAIL job: NCCL_NET", setting("NCCL_NET", "IB"), Fabric(), Launch())],
         good=[
             (PLAIN, hcas(8), TWO_NODES),
             (PLAIN, Fabric(), TWO_NODES),
         ],
     ),
-    "env.p2p-off": Cases(
+    "env.transport/p2p-off": Cases(
         bad=[
             ("WARN job: NCCL_P2P_LEVEL", setting("NCCL_P2P_LEVEL", "LOC"), gpus(8), linked(8), NO_NCCL),
             ("WARN job: NCCL_NVLS_ENABLE", setting("NCCL_NVLS_ENABLE", "0"), gpus(8), linked(8), NO_NCCL),
@@ -343,7 +343,7 @@ CASES = {
             (setting("NCCL_SHM_DISABLE", "1"), gpus(8), linked(8), NO_NCCL),
         ],
     ),
-    "env.efa": Cases(
+    "env.libraries/efa": Cases(
         bad=[
             ("WARN job: libnccl-net.so", PLAIN, _EFA, Plugins(), TWO_NODES),
             ("WARN job: FI_PROVIDER", setting("FI_PROVIDER", "tcp"), _EFA, Plugins((_OFI,)), TWO_NODES),

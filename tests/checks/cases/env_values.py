@@ -67,13 +67,13 @@ def bare(count: int) -> NvLinks:
 
 
 CASES = {
-    "env.start": Cases(
+    "env.start/start": Cases(
         bad=[
             ("FAIL image: interfaces", replace(STARTS, bootstrap=_NOTHING, sockets=_NOTHING), Interfaces((LO,)), PLAIN)
         ],
         good=[(STARTS, DOCKER_HOST, having(NCCL_NET="IB", NCCL_DEBUG="INFO"))],
     ),
-    "env.transport": Cases(
+    "env.transport/transport": Cases(
         bad=[
             ("FAIL job: NCCL_NET", _OVER_SOCKETS, setting("NCCL_NET", "Socket"), TWO_NODES, Job(local=True)),
             ("WARN job: NCCL_IB_DISABLE", _OVER_SOCKETS, setting("NCCL_IB_DISABLE", "1"), ALONE, Job()),
@@ -91,7 +91,7 @@ CASES = {
             (ON_IB, PLAIN, TWO_NODES, Job(expect_nics=1)),
         ],
     ),
-    "env.conf-files": Cases(
+    "env.files/conf-files": Cases(
         bad=[
             ("FAIL job: NCCL_DEBUG", setting("NCCL_DEBUG ", " INFO", _ETC)),
             ("WARN job: NCCL_DEBUG", setting("  #NCCL_DEBUG", "INFO", _ETC)),
@@ -118,7 +118,7 @@ CASES = {
             ),
         ],
     ),
-    "env.topo-file": Cases(
+    "env.files/topo-file": Cases(
         bad=[
             (
                 "FAIL job: NCCL_TOPO_FILE",
@@ -161,7 +161,7 @@ CASES = {
             ),
         ],
     ),
-    "env.plugin-path": Cases(
+    "env.libraries/plugin-path": Cases(
         bad=[
             (
                 "FAIL job: /none/libnccl-net.so",
@@ -193,7 +193,7 @@ CASES = {
             (PLAIN, NamedFiles(), Plugins(), Loader()),
         ],
     ),
-    "env.net-name": Cases(
+    "env.transport/net-name": Cases(
         bad=[
             (
                 "FAIL job: NCCL_NET",
@@ -239,7 +239,7 @@ CASES = {
             (Environment({_LIST: ""}), ONE_NODE, gpus(8), Job("gloo")),
         ],
     ),
-    "env.hostid": Cases(
+    "env.identity/hostid": Cases(
         good=[
             (setting("NCCL_HOSTID", "node0"), TWO_NODES),
             (setting("NCCL_HOSTID", "node", "/etc/nccl.conf:3"), ONE_NODE),
@@ -253,7 +253,7 @@ CASES = {
             (PLAIN,),
         ],
     ),
-    "env.nccl": Cases(
+    "env.start/nccl": Cases(
         bad=[
             ("FAIL image: torch", _CPU, ALONE, Job()),
             ("FAIL image: libnccl.so.2", Software({}), TWO_NODES, Job()),
@@ -270,8 +270,8 @@ CASES = {
             (Software({}), ALONE, Job(local=True)),
         ],
     ),
-    "env.torch-driver": Cases(good=[(_FOUND, _CUDA_12), (Software({}), _CUDA_12)]),
-    "env.libraries": Cases(
+    "env.start/torch-driver": Cases(good=[(_FOUND, _CUDA_12), (Software({}), _CUDA_12)]),
+    "env.libraries/libraries": Cases(
         bad=[
             ("FAIL image: libcudart.so.12", Linking((replace(_CUDART, path="", why=""), _OURS))),
             ("WARN image: libfabric.so.1", Linking((_CUDART, _OURS, replace(_OFI, path="", why="")), _NET)),
@@ -285,7 +285,7 @@ CASES = {
             (Linking(),),
         ],
     ),
-    "env.debug-file": Cases(
+    "env.debug/debug-file": Cases(
         bad=[
             (
                 "WARN job: NCCL_DEBUG_FILE",
@@ -307,7 +307,7 @@ CASES = {
             (PLAIN, NamedFiles(), TWO_NODES),
         ],
     ),
-    "env.debug-storm": Cases(
+    "env.debug/debug-storm": Cases(
         bad=[
             ("WARN job: NCCL_DEBUG_SUBSYS", having(NCCL_DEBUG="info", NCCL_DEBUG_SUBSYS="all")),
             ("WARN job: NCCL_DEBUG_SUBSYS", having(NCCL_DEBUG="INFO", NCCL_DEBUG_SUBSYS="^INIT")),
@@ -318,7 +318,7 @@ CASES = {
             (having(NCCL_DEBUG="INFO", NCCL_DEBUG_SUBSYS="^COLL,CALL,P2P"),),
         ],
     ),
-    "env.unknown-var": Cases(
+    "env.name/unknown-var": Cases(
         bad=[
             ("WARN job: NCCL_DEBUG ", setting("NCCL_DEBUG ", "INFO"), nccl(2, 27, 5)),
             ("WARN job: NCCL_TIMEOUT", setting("NCCL_TIMEOUT", "1800"), NO_NCCL),
@@ -328,7 +328,7 @@ CASES = {
             (setting("HOME", "/home/me"), NO_NCCL),
         ],
     ),
-    "env.retired-var": Cases(
+    "env.name/retired-var": Cases(
         bad=[
             ("WARN job: NCCL_LL_THRESHOLD", setting("NCCL_LL_THRESHOLD", "0"), NO_NCCL),
             ("WARN job: NCCL_IB_CUDA_SUPPORT", setting("NCCL_IB_CUDA_SUPPORT", "1"), nccl(2, 21, 5)),
@@ -339,7 +339,7 @@ CASES = {
             (setting("NCCL_MAX_NCHANNELS", "16"), NO_NCCL),
         ],
     ),
-    "env.bool-word": Cases(
+    "env.value/bool-word": Cases(
         bad=[
             ("FAIL job: NCCL_NVLS_ENABLE", setting("NCCL_NVLS_ENABLE", "yes"), nccl(2, 27, 7)),
             ("WARN job: NCCL_P2P_DISABLE", setting("NCCL_P2P_DISABLE", "yes"), nccl(2, 32, 3)),
@@ -350,10 +350,10 @@ CASES = {
             (setting("NCCL_IB_DISABLE", "false"), nccl(2, 32, 3)),
         ],
     ),
-    "env.number-text": Cases(
+    "env.value/number-text": Cases(
         bad=[("WARN job: NCCL_BUFFSIZE", setting("NCCL_BUFFSIZE", "4M"))], good=[(setting("NCCL_BUFFSIZE", "4194304"),)]
     ),
-    "env.range": Cases(
+    "env.value/range": Cases(
         bad=[
             ("WARN job: NCCL_IB_RETRY_CNT", setting("NCCL_IB_RETRY_CNT", "10")),
             ("FAIL job: NCCL_BUFFSIZE", setting("NCCL_BUFFSIZE", "-1")),
@@ -367,7 +367,7 @@ CASES = {
             (setting("NCCL_SOCKET_RCVBUF", "-1"),),
         ],
     ),
-    "env.noop": Cases(
+    "env.name/noop": Cases(
         bad=[
             ("WARN job: NCCL_MAX_NCHANNELS", setting("NCCL_MAX_NCHANNELS", "1"), NO_NCCL),
             ("WARN job: NCCL_MAX_CTAS", setting("NCCL_MAX_CTAS", "1"), NO_NCCL),
@@ -385,7 +385,7 @@ CASES = {
             (setting("NCCL_BUFFSIZE", "4194304"), NO_NCCL),
         ],
     ),
-    "env.overruled": Cases(
+    "env.name/overruled": Cases(
         bad=[
             ("WARN job: NCCL_MIN_NCHANNELS", having(NCCL_MIN_NCHANNELS="16", NCCL_MAX_NCHANNELS="8"), NO_NCCL),
             ("WARN job: NCCL_NTHREADS", setting("NCCL_NTHREADS", "100"), NO_NCCL),
@@ -400,7 +400,7 @@ CASES = {
             (having(NCCL_SOCKET_NTHREADS="8", NCCL_NSOCKS_PERTHREAD="8"), NO_NCCL),
         ],
     ),
-    "env.unknown-text": Cases(
+    "env.value/unknown-text": Cases(
         bad=[
             ("WARN job: NCCL_P2P_LEVEL", setting("NCCL_P2P_LEVEL", "nvl")),
             ("WARN job: NCCL_SOCKET_FAMILY", setting("NCCL_SOCKET_FAMILY", "IPv4")),
@@ -423,7 +423,7 @@ CASES = {
             (setting("NCCL_UCX_ZCOPY_THRESH", "64k"),),
         ],
     ),
-    "env.debugging": Cases(
+    "env.debug/debugging": Cases(
         bad=[("WARN job: TORCH_DISTRIBUTED_DEBUG", setting("TORCH_DISTRIBUTED_DEBUG", "detail"))],
         good=[(setting("TORCH_DISTRIBUTED_DEBUG", "INFO"),)],
     ),
@@ -460,21 +460,21 @@ CASES = {
             (setting("NCCL_ALGO", ""), gpus(8), linked(8), TWO_NODES, nccl(2, 21, 5)),
         ],
     ),
-    "env.danger-knob": Cases(
+    "env.danger/danger-knob": Cases(
         bad=[("WARN job: NCCL_CHUNK_SIZE", setting("NCCL_CHUNK_SIZE", "2097152"))],
         good=[
             (setting("NCCL_CHUNK_SIZE", "131072"),),
             (setting("NCCL_P2P_NET_CHUNKSIZE", "524288"),),
         ],
     ),
-    "env.gid-uniform": Cases(
+    "env.gid/gid-uniform": Cases(
         bad=[
             ("FAIL job: nodes", Every({"n0": _ROCE, "n1": _SIXTH}), Every(dict.fromkeys(("n0", "n1"), _THREE)), _ANY),
             ("FAIL image: nodes", Every({"n0": _ROCE, "n1": _SIXTH}), Every(dict.fromkeys(("n0", "n1"), PLAIN)), _ANY),
         ],
         good=[(Every({"n0": _ROCE, "n1": _TURNED}), Every(dict.fromkeys(("n0", "n1"), PLAIN)), _ANY)],
     ),
-    "env.ignore-net-mismatch": Cases(
+    "env.danger/ignore-net-mismatch": Cases(
         good=[
             (_UNLIKE, _PLAINS, _HOSTS, _OLDER, DGXS, H100S),
             (Every({"n0": hcas(8), "n1": hcas(8)}), _PLAINS, _HOSTS, _NEWEST, DGXS, H100S),

@@ -130,7 +130,7 @@ CASES = {
             (DESKTOP, access("CNS", "NS"), TREE, NO_LINKS, METAL),
         ],
     ),
-    "gpu.ecc": Cases(
+    "gpu.errors/ecc": Cases(
         bad=[("FAIL node: GPU1; NOTE unknown: GPU1", box(PROTECTED, WORN))],
         good=[
             (box(PROTECTED, REPAIRED),),
@@ -138,7 +138,7 @@ CASES = {
             (box(BARE, PROTECTED),),
         ],
     ),
-    "gpu.ecc-mode": Cases(
+    "gpu.mode/ecc-mode": Cases(
         bad=[
             ("WARN node: GPU2", box(PROTECTED, PROTECTED, BARE), ALL),
             ("WARN node: GPU1", box(PROTECTED, BARE), ALL),
@@ -160,10 +160,10 @@ CASES = {
             (box(HEALTHY, HEALTHY, replace(HEALTHY, name="NVIDIA DGX Display", memory_bytes=4 << 30)), ALL),
         ],
     ),
-    "gpu.throttle": Cases(
+    "gpu.clocks/throttle": Cases(
         good=[(box(replace(HEALTHY, throttle=("sw-power-cap",)), replace(HEALTHY, throttle=REFUSED)),)]
     ),
-    "gpu.remap": Cases(
+    "gpu.errors/remap": Cases(
         bad=[("FAIL node: GPU1", box(HEALTHY, replace(HEALTHY, remap_failed=True)))],
         good=[(box(HEALTHY, replace(HEALTHY, remap_pending=NO_SUCH_THING, remap_failed=NO_SUCH_THING)),)],
     ),
@@ -179,15 +179,17 @@ CASES = {
             (box(replace(HEALTHY, name="NVIDIA GH200 480GB", memory_used_bytes=70 * GIB)),),
         ],
     ),
-    "gpu.mig": Cases(
+    "gpu.mode/mig": Cases(
         bad=[
             ("WARN node: GPU0", box(replace(HEALTHY, mig=True)), Launch("torchrun", 0, 2, 0, 2, 1)),
             ("WARN node: GPU1", box(HEALTHY, replace(HEALTHY, mig_pending=True)), Launch()),
         ],
         good=[(box(replace(HEALTHY, mig=True), replace(HEALTHY, mig=True)), Launch())],
     ),
-    "gpu.persistence": Cases(good=[(box(replace(HEALTHY, persistence=False), replace(HEALTHY, persistence=False)),)]),
-    "gpu.compute-mode": Cases(
+    "gpu.mode/persistence": Cases(
+        good=[(box(replace(HEALTHY, persistence=False), replace(HEALTHY, persistence=False)),)]
+    ),
+    "gpu.mode/compute-mode": Cases(
         bad=[
             ("FAIL unknown: GPU0", box(replace(_EXCLUSIVE, processes=(600 << 20,))), Job()),
             ("WARN unknown: GPU0", box(replace(_EXCLUSIVE, processes=(None,))), Job()),
@@ -198,7 +200,7 @@ CASES = {
             (box(replace(_EXCLUSIVE, processes=(600 << 20,))), Job(running=True)),
         ],
     ),
-    "gpu.xid": Cases(
+    "gpu.errors/xid": Cases(
         bad=[
             ("FAIL node: GPU0", log(LINK), BOX),
             ("FAIL node: NVSwitch 0000:07:00", log(Event(9.0, "sxid", BUS, "20034", "Fatal, Link 44", True)), BOX),
@@ -209,7 +211,7 @@ CASES = {
             (log(Event(9.0, "xid", BUS, "31", "pid=1, MMU Fault")), BOX),
         ],
     ),
-    "gpu.limits": Cases(
+    "gpu.clocks/limits": Cases(
         bad=[
             ("WARN image: GPU0", box(CAPPED)),
             ("WARN node: GPU2", box(FULL, FULL, replace(FULL, clock_MHz=990))),
@@ -224,5 +226,5 @@ CASES = {
             (box(*(replace(FULL, hot_s=5400) for _ in range(3))),),
         ],
     ),
-    "gpu.replays": Cases(good=[(box(replace(FULL, pcie_replays=5000)),)]),
+    "gpu.errors/replays": Cases(good=[(box(replace(FULL, pcie_replays=5000)),)]),
 }

@@ -53,7 +53,7 @@ def _few(uid: int, capabilities: frozenset[str], first: bool = True) -> Process:
 
 _ROOM = Memory(256 * GIB, 200 * GIB)
 CASES = {
-    "host.nofile": Cases(
+    "host.limits/nofile": Cases(
         bad=[
             ("WARN image: RLIMIT_NOFILE", files(64, 64), Launch(), Job()),
             ("WARN image: RLIMIT_NOFILE", files(64, 4096), Launch(), Job(local=True)),
@@ -65,7 +65,7 @@ CASES = {
             (files(1024, 1024), Launch(), Job()),
         ],
     ),
-    "host.threads": Cases(
+    "host.limits/threads": Cases(
         bad=[
             ("FAIL image: pids.max", files(65536, 65536), Launch(), _pids(256, used=14), EIGHT, Job()),
             ("WARN image: pids.max", files(65536, 65536), Launch(), _pids(1024), EIGHT, Job()),
@@ -89,7 +89,7 @@ CASES = {
             (files(65536, 65536), LARGE, _pids(4096), EIGHT, Job()),
         ],
     ),
-    "host.shm": Cases(
+    "host.shm/shm": Cases(
         bad=[
             ("WARN image: /dev/shm", SharedMemory(800 * MIB, 800 * MIB), EIGHT, Launch(), NCCL_2_21, PLAIN, Job()),
             (
@@ -121,21 +121,21 @@ CASES = {
             (ROOMY, Absent("no NVML"), Launch("torchrun", 0, 8, 0, 8, 1), NCCL_2_27, PLAIN, Job()),
         ],
     ),
-    "host.shm-stale": Cases(
+    "host.shm/shm-stale": Cases(
         good=[
             (SharedMemory(8 * GIB, 100 * MIB, segments=(Segment("nccl-Xy", 9 * MIB, 4.0, held=True),)),),
             (SharedMemory(8 * GIB, 100 * MIB, segments=(Segment("nccl-Xy", 9 * MIB, 86400.0, held=None),)),),
             (SharedMemory(8 * GIB, 100 * MIB, segments=()),),
         ]
     ),
-    "host.memlock": Cases(
+    "host.limits/memlock": Cases(
         bad=[
             ("WARN image: RLIMIT_MEMLOCK", Memlock(1 * GIB), NIC, user()),
             ("FAIL image: RLIMIT_MEMLOCK", Memlock(65536), NIC, user("ipc_lock", first_user_namespace=False)),
         ],
         good=[(Memlock(65536, exempt=True), NIC, user("ipc_lock"))],
     ),
-    "host.caps": Cases(
+    "host.shm/caps": Cases(
         good=[
             (DOCKER, user("sys_nice"), SMALL, NEW_DRIVER, Launch(), NCCL_2_27, PLAIN, Job()),
             (DOCKER, user(), ROOMY, NEW_DRIVER, Launch(), NCCL_2_27, PLAIN, Job()),
@@ -160,7 +160,7 @@ CASES = {
             (Memory(256 * GIB, 200 * GIB, 8 * GIB, 1 * GIB), Absent("not mounted here"), Launch(), EIGHT, Job()),
         ],
     ),
-    "host.affinity": Cases(
+    "host.cpu/affinity": Cases(
         bad=[
             ("FAIL job: processors; WARN job: GPU2, GPU3", allowed(0, 1), TWO_SOCKETS, FOUR, TORCHRUN, Job()),
             ("WARN job: processors, GPU2, GPU3", allowed(*range(8)), TWO_SOCKETS, FOUR, TORCHRUN, Job()),
@@ -174,8 +174,8 @@ CASES = {
             (allowed(*range(8)), TWO_SOCKETS, Absent("no NVML"), Launch("torchrun", 0, 2, 0, 2, 1, 0), Job("gloo")),
         ],
     ),
-    "host.cpu-quota": Cases(good=[(Cgroup(Quota(16.0, "/sys/fs/cgroup", BUSY), None), TORCHRUN, FOUR, Job())]),
-    "host.numa-bind": Cases(
+    "host.cpu/cpu-quota": Cases(good=[(Cgroup(Quota(16.0, "/sys/fs/cgroup", BUSY), None), TORCHRUN, FOUR, Job())]),
+    "host.cpu/numa-bind": Cases(
         bad=[("WARN job: NUMA", MemoryPolicy(), allowed(*LOW, memory_nodes=(1,)), TWO_SOCKETS)],
         good=[
             (MemoryPolicy(), allowed(*LOW), TWO_SOCKETS),
@@ -193,7 +193,7 @@ CASES = {
             ),
         ],
     ),
-    "host.governor": Cases(
+    "host.cpu/governor": Cases(
         good=[
             (Scaling("acpi-cpufreq", "performance"),),
             (Scaling("intel_pstate", "powersave"),),

@@ -52,7 +52,7 @@ _BY_SOURCE = tuple(Rule(100 + n, f"{100 + n}", f"10.0.0.{n}/32") for n in range(
 _CARD = next(each for each in pci().devices.values() if each.identity.kind == "nic")
 _UNPLACED = Pci({**pci().devices, _CARD.address: replace(_CARD, place=Absent("timed out", "TimedOut"))})
 CASES = {
-    "ib.gdr": Cases(
+    "ib.gdr/gdr": Cases(
         bad=[
             (
                 "WARN image: GPUDirect RDMA",
@@ -135,7 +135,7 @@ CASES = {
             ),
         ],
     ),
-    "ib.gpu-near": Cases(
+    "ib.gdr/gpu-near": Cases(
         bad=[
             ("WARN node: GPU3", fabric(), PLAIN, pci(far=(3,)), gpus(), METAL),
             ("WARN node: GPU1", fabric(port(1, Rate(25, 1, "EDR"))), PLAIN, pci(), gpus(), METAL),
@@ -149,7 +149,7 @@ CASES = {
             (fabric(port(1, state=Absent("timed out", "TimedOut"))), PLAIN, pci(), gpus(), METAL),
         ],
     ),
-    "ib.numa": Cases(
+    "ib.gdr/numa": Cases(
         good=[
             (fabric(), PLAIN, pci(), gpus(), METAL),
             (fabric(count=1), PLAIN, pci(), gpus(), METAL),
@@ -198,13 +198,13 @@ CASES = {
             (Fabric((device(port(0), verbs="uverbs0", opens=False),)), PLAIN, ONE_NODE),
         ],
     ),
-    "ib.flap-history": Cases(
+    "ib.losses/flap-history": Cases(
         good=[
             (fabric(), PLAIN, _downs(2, 9)),
             (fabric(), PLAIN, _downs(20, 30, 40, 50)),
         ]
     ),
-    "ib.losses": Cases(
+    "ib.losses/losses": Cases(
         bad=[
             (
                 "WARN link: mlx5_2:1",
@@ -218,7 +218,7 @@ CASES = {
             (fabric(), PLAIN),
         ],
     ),
-    "ib.roce-v2": Cases(
+    "ib.roce/roce-v2": Cases(
         bad=[
             ("WARN node: mlx5_0:1", fabric(roce(0, ""), count=0), PLAIN, Launch()),
             (
@@ -235,7 +235,7 @@ CASES = {
             (fabric(roce(0, ""), count=0), PLAIN, ONE_NODE),
         ],
     ),
-    "ib.roce-mtu": Cases(
+    "ib.roce/roce-mtu": Cases(
         bad=[
             (
                 "WARN node: mlx5_1:1",
@@ -252,7 +252,7 @@ CASES = {
             (fabric(port(0)), PLAIN, Interfaces(), _routes()),
         ],
     ),
-    "ib.same-subnet": Cases(
+    "ib.roce/same-subnet": Cases(
         bad=[
             (
                 "WARN node: eth0 and eth1",

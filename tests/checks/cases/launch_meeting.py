@@ -103,21 +103,21 @@ CASES = {
             (_SAME, _named("127.0.1.1", "127.0.1.1"), _with("", ""), Every({}), _ANY, Job("gloo")),
         ],
     ),
-    "launch.master-reach": Cases(
+    "launch.master/master-reach": Cases(
         bad=[
             ("FAIL unknown: node0:29500", _FILTERED),
             ("FAIL job: node0:29500", replace(_AT, outcome="resolve", address="", source="", interface="")),
         ],
         good=[(replace(_AT, tries=3, seconds=1.2, seen=("refused", "ok")),)],
     ),
-    "launch.rank-twice": Cases(
+    "launch.ranks/rank-twice": Cases(
         bad=[
             ("FAIL job: node rank 0 on n0 n1", Every({"n0": TWO_NODES, "n1": TWO_NODES}), _NO_PROCESSES),
             ("FAIL job: rank 1 on n0 n1", Every({"n0": TWO_NODES, "n1": _NODE1}), _TWICE),
         ],
         good=[(Every({"n0": Launch(), "n1": Launch()}), _NO_PROCESSES)],
     ),
-    "launch.world-agree": Cases(
+    "launch.vars/world-agree": Cases(
         bad=[
             ("FAIL job: nnodes on n1", Every({"n0": BY_HAND, "n1": replace(BY_HAND, nnodes=3), "n2": BY_HAND})),
             ("FAIL job: MASTER_PORT", Every({"n0": BY_HAND, "n1": replace(BY_HAND, master_port=29501)})),
@@ -127,7 +127,7 @@ CASES = {
             (Every({"n0": TWO_NODES, "n1": replace(_NODE1, nnodes=3, origins=(("nnodes", "as many as here"),))}),),
         ],
     ),
-    "launch.master-agree": Cases(
+    "launch.master/master-agree": Cases(
         bad=[
             ("WARN image: node0 on n2", Every({"n0": _THERE, "n1": _THERE, "n2": _ELSEWHERE}), _REACHED),
             ("FAIL image: node0", Every({"n0": _THERE, "n1": _ELSEWHERE}), _NOBODY),
@@ -139,10 +139,10 @@ CASES = {
             (Every({"n0": _THERE, "n1": Master("node0", failure="Name or service not known")}), _NOBODY),
         ],
     ),
-    "launch.rank-silent": Cases(
+    "launch.ranks/rank-silent": Cases(
         bad=[("FAIL unknown: n0 local rank 1 on n0", _OF_TWO, Ranks({"n0": {0: _FIRST}}), Every({"n0": RollCall(1)}))]
     ),
-    "launch.tcp-mesh": Cases(
+    "launch.mesh/tcp-mesh": Cases(
         bad=[
             ("FAIL node: n2 on n2", _DEAD, _ALL_STAYED),
             ("FAIL node: n2 on n2", _ONE_WAY, _ALL_STAYED),
@@ -155,14 +155,14 @@ CASES = {
             (_ONLY_DEFAULT, _ALL_STAYED),
         ],
     ),
-    "launch.tcp-mesh-iface": Cases(
+    "launch.mesh/tcp-mesh-iface": Cases(
         good=[
             (HEALTHY, _ALL_STAYED),
             (_DEAD, _ALL_STAYED),
             (_ONLY_GLOO, _ALL_STAYED),
         ]
     ),
-    "launch.firewall": Cases(
+    "launch.mesh/firewall": Cases(
         bad=[
             ("WARN image: inet/firewalld/filter_INPUT on n1", Every({"n0": OPEN, "n1": REJECTS}), _UNTRIED, UNCHOSEN),
             ("WARN image: ip/filter/INPUT on n1", Every({"n0": OPEN, "n1": DROPS}), _UNTRIED, _OVER_IPV4),
@@ -182,16 +182,16 @@ CASES = {
             (Every({"n0": OPEN, "n1": Firewall((), ("ipv6/filter",))}), _UNTRIED, _OVER_IPV4),
         ],
     ),
-    "launch.port-free": Cases(
+    "launch.port/port-free": Cases(
         good=[
             (BY_HAND, MASTER, HERE, Ports((), 0)),
             (BY_HAND, replace(MASTER, addresses=("10.0.0.6",)), HERE, TAKEN),
         ]
     ),
-    "launch.port-ephemeral": Cases(
+    "launch.port/port-ephemeral": Cases(
         good=[(replace(BY_HAND, master_port=40123), replace(USUAL, reserved_ports=((40000, 41000),)))]
     ),
-    "launch.ports-enough": Cases(
+    "launch.limits/ports-enough": Cases(
         bad=[("WARN image: ephemeral ports", LARGE, replace(USUAL, ephemeral_ports=(50000, 59999)), Ports((), 0))],
         good=[
             (LARGE, USUAL, Ports((), 5000)),

@@ -55,14 +55,14 @@ SHELL_OF_SALLOC = Environment(
 
 
 CASES = {
-    "launch.hostname-unique": Cases(
+    "launch.ranks/hostname-unique": Cases(
         good=[
             (_APART,),
             (Every({"n0": _node("pod-0", "a"), "n1": _node("pod-1", "a")}),),
             (Every({"n0": _node("gpu", None), "n1": _node("gpu", None)}),),
         ]
     ),
-    "launch.container-split": Cases(
+    "launch.ranks/container-split": Cases(
         bad=[
             (
                 "WARN job: ranks 0-1 on n0 n1",
@@ -72,7 +72,7 @@ CASES = {
         ],
         good=[(_SHARING, _APART)],
     ),
-    "launch.dup-gpu": Cases(
+    "launch.ranks/dup-gpu": Cases(
         bad=[
             (
                 "FAIL job: GPU-0003 on n0",
@@ -103,17 +103,17 @@ CASES = {
             ),
         ],
     ),
-    "launch.master-resolve": Cases(
+    "launch.master/master-resolve": Cases(
         bad=[("FAIL job: node0", Master("node0", failure="resolve node0: Name or service not known"))]
     ),
-    "launch.master-loopback": Cases(
+    "launch.master/master-loopback": Cases(
         bad=[
             ("FAIL job: localhost", Master("localhost", ("127.0.0.1",)), TWO_NODES),
             ("FAIL job: 127.0.0.1", Master("127.0.0.1", ("127.0.0.1",)), TWO_NODES),
         ],
         good=[(Master("localhost", ("127.0.0.1",)), ALONE)],
     ),
-    "launch.fqdn": Cases(
+    "launch.names/fqdn": Cases(
         bad=[
             ("WARN image: node0", NODE0, DEBIANS, OwnName("node0", ("127.0.1.1",)), HERE, Environment({}), Job("gloo")),
             (
@@ -137,7 +137,7 @@ CASES = {
             (NODE0, replace(DEBIANS, sources=("dns", "files")), UNASKED, HERE, Environment({}), Job("gloo")),
         ],
     ),
-    "launch.route": Cases(
+    "launch.master/route": Cases(
         bad=[
             ("FAIL node: node0", FAR, Interfaces((ETH0,)), UNROUTED, Settings(), NO_SOFTWARE, Job()),
             ("WARN image: ens1", FAR, Interfaces((_FIRST, ETH0)), ROUTED, Settings(), NO_SOFTWARE, Job()),
@@ -166,15 +166,15 @@ CASES = {
             (FAR, Interfaces((ETH0,)), replace(ROUTED, rules=Absent("ip: not there")), Settings(), NO_SOFTWARE, Job()),
         ],
     ),
-    "launch.master-here": Cases(good=[(Master("node0", ("fd00::1", "10.0.0.5")), Interfaces((ETH0,)))]),
-    "launch.ipv6-split": Cases(
+    "launch.master/master-here": Cases(good=[(Master("node0", ("fd00::1", "10.0.0.5")), Interfaces((ETH0,)))]),
+    "launch.master/ipv6-split": Cases(
         good=[
             (_BOTH, _ONE, Interfaces((ETH0,)), Ports((Listener("::", 29500),), 0)),
             (_BOTH, _ONE, Interfaces((ETH0,)), Ports((), 0)),
             (FAR, replace(TWO_NODES, rank=8, node_rank=1), Interfaces((ETH0,)), _SPLIT),
         ]
     ),
-    "launch.slurm-agree": Cases(
+    "launch.vars/slurm-agree": Cases(
         bad=[
             ("WARN job: nnodes", Launch("environment", 3, 32, 3, 8, 4), TASK_3),
             ("WARN job: nnodes", Launch("torchrun", 0, 32, 0, 8, 4, 0), AGENT_0),
@@ -188,7 +188,7 @@ CASES = {
             (TWO_NODES, Environment({})),
         ],
     ),
-    "launch.one-rank": Cases(
+    "launch.ranks/one-rank": Cases(
         good=[
             (TWO_NODES, EIGHT, Environment({})),
             (Launch("torchrun", 0, 1, 0, 1, 1), replace(EIGHT, all=EIGHT.all[:1]), Environment({})),

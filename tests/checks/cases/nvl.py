@@ -49,7 +49,7 @@ PRINTED_NONE = NvlinkStatus({6: GpuLinks("NVIDIA A100-SXM4-80GB", "", {})})
 
 
 CASES = {
-    "nvl.fabric": Cases(
+    "nvl.fabric/fabric": Cases(
         bad=[
             ("FAIL node: GPU1", box(WAITING, REFUSED), LINKS, _NO_LOG),
             ("WARN fabric: GPU1", box(JOINED, DEGRADED), LINKS, _NO_LOG),
@@ -62,7 +62,7 @@ CASES = {
             (box(replace(JOINED, name="NVIDIA GB300")), NvLinks(((),)), _NO_LOG),
         ],
     ),
-    "nvl.fm-service": Cases(
+    "nvl.fabric/fm-service": Cases(
         bad=[
             (
                 "FAIL node: nv-fabricmanager",
@@ -88,7 +88,7 @@ CASES = {
         ],
         good=[(SWITCHES, FabricManager("570.86.15", running=True), box(NO_FABRIC), Container())],
     ),
-    "nvl.imex": Cases(
+    "nvl.fabric/imex": Cases(
         bad=[("FAIL image: /dev/nvidia-caps-imex-channels", TRAY, CLOSED, Settings(), TWO_TRAYS, NO_NCCL)],
         good=[
             (TRAY, OPEN, Settings(), TWO_TRAYS, NO_NCCL),

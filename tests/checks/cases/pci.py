@@ -78,7 +78,7 @@ CASES = {
             (printed("NV4"), TREE, TWO, NvLinks((Absent("late", "TimedOut"), *LINKED.gpus[1:])), Fabric(), METAL),
         ],
     ),
-    "pci.gpu-width": Cases(
+    "pci.link/gpu-width": Cases(
         bad=[
             ("FAIL node: GPU0", *node(gpu_at(1, 8)), METAL),
             ("FAIL node: GPU0", *node(gpu_at(1, 4), gpu_at(2)), GUEST),
@@ -94,18 +94,18 @@ CASES = {
             (EQUAL[0], Pci(), GUEST),
         ],
     ),
-    "pci.gpu-gen": Cases(
+    "pci.link/gpu-gen": Cases(
         bad=[("WARN node: GPU0, GPU1, GPU3", box(*reversed(SLOW_SLOT.all), SLOW_SLOT.all[1], *EQUAL[0].all))],
         good=[(box(*(replace(gpu, pcie_max_generation=4) for gpu in EQUAL[0].all)),)],
     ),
-    "pci.nic-link": Cases(
+    "pci.link/nic-link": Cases(
         bad=[("FAIL node: mlx5_0", *cards(nic(0, HALF)))],
         good=[
             cards(nic(0, OLD_SLOT, 200.0), nic(1, OLD_SLOT, 200.0)),
             cards(nic(0, FULL), nic(1, UNTOLD)),
         ],
     ),
-    "pci.nic-fits": Cases(
+    "pci.link/nic-fits": Cases(
         bad=[("WARN node: mlx5_0", *cards(nic(0, HALF), nic(1, FULL)))],
         good=[
             cards(nic(0, OLD_SLOT, 200.0)),

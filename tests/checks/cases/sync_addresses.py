@@ -53,7 +53,7 @@ _ONE_MACHINE: Every[System | Absent] = Every({"n0": _booted("a"), "n1": _booted(
 
 
 CASES = {
-    "sync.address-twice": Cases(
+    "sync.identity/address-twice": Cases(
         bad=[
             (
                 "FAIL fabric: 10.0.0.5 on n0 n1",
@@ -98,7 +98,7 @@ CASES = {
             ),
         ],
     ),
-    "sync.rack": Cases(
+    "sync.location/rack": Cases(
         bad=[
             ("WARN job: n2 on n2", Every({"n0": TRAY, "n1": TRAY, "n2": _OTHER_RACK}), _UNSEEN, _HOSTS, _PLAINS, _ANY),
             (
@@ -150,7 +150,7 @@ CASES = {
             (Every({"n0": _RING, "n1": PLAIN}), _ANY, Job("gloo")),
         ],
     ),
-    "sync.hostid": Cases(
+    "sync.identity/hostid": Cases(
         good=[
             (Every({"n0": _NODE, "n1": _NODE}), _ONE_MACHINE),
             (Every({"n0": PLAIN, "n1": PLAIN}), _SYSTEMS),

@@ -43,14 +43,14 @@ _NOTHING = RoceQos({name: RoceMarks(_HIDDEN, _HIDDEN, _HIDDEN) for name in _NODE
 
 
 CASES = {
-    "sync.rate": Cases(
+    "sync.network/rate": Cases(
         bad=[
             ("FAIL fabric: nodes", Every({"n0": _FAST, "n1": _SLOW}), _PLAIN, DGXS, H100S),
             ("WARN fabric: n0 on n0", Every({"n0": _FAST, "n1": _SLOW, "n2": _SLOW, "n3": _SLOW}), _PLAIN, DGXS, H100S),
         ],
         good=[(Every({**_THREE_FAST, "n3": _FAST}), _PLAIN, DGXS, H100S)],
     ),
-    "sync.port-state": Cases(
+    "sync.network/port-state": Cases(
         bad=[("FAIL link: n1 mlx5_1:1 on n1", Every({"n0": _FAST, "n1": _ONE_DARK}), _PLAIN, DGXS, H100S)],
         good=[
             (Every({**_THREE_FAST, "n3": _FAST}), _PLAIN, DGXS, H100S),
@@ -58,7 +58,7 @@ CASES = {
             (Every({**_THREE_FAST, "n3": Fabric()}), _PLAIN, DGXS, H100S),
         ],
     ),
-    "sync.mtu": Cases(
+    "sync.network/mtu": Cases(
         bad=[
             ("WARN image: eth0", Every({"n0": _JUMBO, "n1": _with_mtu(1500)}), _PLAIN, _ANY, _NO_FABRICS, OVER_SOCKETS)
         ],
@@ -67,7 +67,7 @@ CASES = {
             (Every({"n0": _second(1500), "n1": _second(9000)}), _PLAIN, _ANY, _NO_FABRICS, _OVER_EFA),
         ],
     ),
-    "sync.pkey": Cases(
+    "sync.network/pkey": Cases(
         bad=[
             ("FAIL fabric: n2 on n2", Every({"n0": _OPEN, "n1": _OPEN, "n2": _APART}), _PLAIN),
             ("FAIL fabric: nodes", Every({"n0": _OPEN, "n1": _APART}), _PLAIN),
@@ -80,7 +80,7 @@ CASES = {
         ],
         good=[(Every({"n0": _OPEN, "n1": _OPEN}), _PLAIN)],
     ),
-    "sync.subnet-prefix": Cases(
+    "sync.network/subnet-prefix": Cases(
         bad=[
             (
                 "WARN fabric: mlx5_1:1",
@@ -92,7 +92,7 @@ CASES = {
         ],
         good=[(Every({"n0": _FAST}), _PLAIN, DGXS, H100S)],
     ),
-    "sync.roce-qos": Cases(
+    "sync.network/roce-qos": Cases(
         bad=[
             (
                 "WARN image: n2 mlx5_0:1, n2 mlx5_1:1 on n2",

@@ -85,14 +85,14 @@ CASES = {
             (Every({"n0": _SELF, "n1": ClockOffset(-1.4, 1.2)}), _HUB),
         ],
     ),
-    "sync.code": Cases(
+    "sync.versions/code": Cases(
         bad=[
             ("FAIL job: nodes", Every({"n0": _ONE, "n1": _EDITED})),
             ("WARN image: transformers on n2", Every({"n0": _ONE, "n1": _ONE, "n2": _UPDATED})),
         ],
         good=[(Every({"n0": _ONE, "n1": replace(_ONE, commit="")}),)],
     ),
-    "sync.gpu-count": Cases(
+    "sync.machine/gpu-count": Cases(
         bad=[
             ("FAIL unknown: n3 on n3", Every({"n0": SEVEN, "n1": SEVEN, "n2": SEVEN, "n3": EIGHT}), DGXS, Job()),
             ("FAIL unknown: nodes", Every({"n0": EIGHT, "n1": SEVEN}), DGXS, Job()),
@@ -102,14 +102,14 @@ CASES = {
             (Every({"n0": EIGHT, "n1": gpus(4, "NVIDIA L40S")}), Every({"n0": DGX, "n1": OTHER}), Job()),
         ],
     ),
-    "sync.machine-type": Cases(
+    "sync.machine/machine-type": Cases(
         bad=[
             ("WARN job: n3 on n3", H100S, Every({f"n{i}": OTHER if i == 3 else DGX for i in range(4)})),
             ("WARN job: nodes", Every({"n0": SMALL, "n1": LARGE}), Every({"n0": DGX, "n1": DGX})),
         ],
         good=[(H100S, DGXS)],
     ),
-    "sync.nic-count": Cases(
+    "sync.machine/nic-count": Cases(
         bad=[
             ("FAIL node: n3 on n3", Every({**_FABRICS, "n3": hcas(7)}), _SETTINGS, _HOSTS, _ANY, DGXS, H100S),
             ("FAIL unknown: nodes", Every({"n0": hcas(8), "n1": hcas(7)}), _SETTINGS, _HOSTS, _ANY, DGXS, H100S),
@@ -137,7 +137,7 @@ CASES = {
         ],
         good=[(Every({**_TREES, "n3": pci(3)}), _TWO_SOCKETS, DGXS, H100S)],
     ),
-    "sync.limits": Cases(
+    "sync.limits/limits": Cases(
         bad=[
             ("WARN image: /dev/shm on n3", _ALL_FREE, Every({**_ALL_ROOMY.by_node, "n3": _SMALL})),
             ("WARN image: RLIMIT_MEMLOCK", Every({"n0": _FREE, "n1": _FEW}), _ALL_ROOMY),
@@ -148,7 +148,7 @@ CASES = {
             (_ALL_FREE, Every({"n0": _ROOMY, "n1": SharedMemory(30 * GIB, 30 * GIB)})),
         ],
     ),
-    "sync.node-missing": Cases(
+    "sync.nodes/node-missing": Cases(
         bad=[
             ("FAIL unknown: n1 on n1", _TWO_OF_THREE, Every({"n0": Gathering(2, 60.0, (_BABBLE,))})),
             ("FAIL unknown: n1 on n1", _TWO_OF_THREE, Every({"n0": Gathering(2, 60.0, (_HALF,))})),
@@ -160,29 +160,29 @@ CASES = {
             )
         ],
     ),
-    "sync.nccl-version": Cases(
+    "sync.versions/nccl-version": Cases(
         bad=[
             ("FAIL image: nodes", Every({"n0": _NEW, "n1": _OLD})),
             ("FAIL image: n2 on n2", Every({"n0": _NEW, "n1": _NEW, "n2": Software({})})),
         ],
         good=[(Every({"n0": _NEW, "n1": nccl(2, 29, 7)}),)],
     ),
-    "sync.torch-cuda": Cases(
+    "sync.versions/torch-cuda": Cases(
         bad=[
             ("WARN image: torch, CUDA of torch", Every({"n0": _TORCH, "n1": _built("2.7.0", "12.6")}), _GPUS),
             ("WARN image: driver", Every({"n0": _TORCH, "n1": _TORCH}), Every({"n0": gpus(8), "n1": _OTHER_DRIVER})),
         ],
         good=[(Every({"n0": Software({}), "n1": Software({})}), _GPUS)],
     ),
-    "sync.nic-fw": Cases(
+    "sync.versions/nic-fw": Cases(
         bad=[("WARN image: MT_0000000838", Every({"n0": _FW, "n1": _flashed("28.36.1010")}))],
         good=[(Every({"n0": _FW, "n1": Fabric()}),)],
     ),
-    "sync.transport": Cases(
+    "sync.network/transport": Cases(
         bad=[("FAIL image: nodes", Every({"n0": over("IB"), "n1": over("Socket")}))],
         good=[(Every({"n0": over("Socket"), "n1": over("Socket")}),)],
     ),
-    "sync.gpu-limits": Cases(
+    "sync.limits/gpu-limits": Cases(
         good=[
             (Every({"n0": PACED, "n1": box(FULL, CAPPED, FULL)}),),
             (Every({"n0": PACED, "n1": _OTHERS}),),

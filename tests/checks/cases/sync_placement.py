@@ -3,4 +3,4 @@
 from checks.cases import Cases
 from ncclprobe.checks.sync.roster import below
 
-CASES = {"sync.placement": Cases(good=[(below("s1", "s1", "s2", "s2"),)])}
+CASES = {"sync.location/placement": Cases(good=[(below("s1", "s1", "s2", "s2"),)])}

@@ -27,7 +27,7 @@ RDMA = (
             "fail ib.rate mlx5_3:1",
             so.file(f"{_PORT}/rate", "100 Gb/sec (1X NDR)"),
         ),
-        also=("warn ib.gpu-near GPU3",),
+        also=("warn ib.gdr GPU3",),
     ),
     plant(
         "ib-half-rate",
@@ -44,7 +44,7 @@ RDMA = (
     plant(
         "ib-flaps",
         "a link that went down four times",
-        "warn ib.flap-history mlx5_3",
+        "warn ib.losses mlx5_3",
         so.log(*((860000.0 + 1000 * n, _LINK_DOWN) for n in range(4))),
     ),
     replace(
@@ -52,12 +52,10 @@ RDMA = (
         like="dgx-1v",
     ),
     replace(
-        plant(
-            "roce-mtu", "MTU 1500 on one RoCE port", "warn ib.roce-mtu mlx5_0:1", so.interface("ens1f0np0", mtu=1500)
-        ),
+        plant("roce-mtu", "MTU 1500 on one RoCE port", "warn ib.roce mlx5_0:1", so.interface("ens1f0np0", mtu=1500)),
         like="a100-bridged",
     ),
-    plant("nic-numa", "a NIC on NUMA node -1", "note ib.numa mlx5_2", so.device(_HGX, "mlx5_2", "numa_node", "-1")),
+    plant("nic-numa", "a NIC on NUMA node -1", "note ib.gdr mlx5_2", so.device(_HGX, "mlx5_2", "numa_node", "-1")),
 )
 
 _HANGS = TimedOut("nvidia-smi -L: no answer within 60 s")
@@ -72,11 +70,11 @@ GPUS = (
         so.says(_HANGS, "run", "nvidia-smi", "-L"),
     ),
     plant("gpu-lost", "a GPU that NVML has lost", "fail gpu.count GPU6", so.lost(6)),
-    plant("xid-79", "Xid 79 an hour ago", "fail gpu.xid GPU3", so.log((860600.0, _XID))),
+    plant("xid-79", "Xid 79 an hour ago", "fail gpu.errors GPU3", so.log((860600.0, _XID))),
     plant(
         "remap-pending",
         "a row of memory to be remapped",
-        "warn gpu.remap GPU1",
+        "warn gpu.errors GPU1",
         so.gpu(1, "nvmlDeviceGetRemappedRows", [0, 1, 1, 0]),
     ),
     plant(
@@ -89,19 +87,19 @@ GPUS = (
     plant(
         "gpu-hot",
         "a GPU that its heat holds back",
-        "warn gpu.throttle GPU2",
+        "warn gpu.clocks GPU2",
         so.gpu(2, "nvmlDeviceGetCurrentClocksEventReasons", 0x49),
     ),
     plant(
         "gpu-capped",
         "a GPU limited to 200 of 700 W",
-        "warn gpu.limits GPU5",
+        "warn gpu.clocks GPU5",
         so.gpu(5, "nvmlDeviceGetEnforcedPowerLimit", 200_000),
     ),
     plant(
         "gpu-was-hot",
         "a GPU that heat has held back for an hour and a half since the driver was loaded",
-        "warn gpu.limits GPU6",
+        "warn gpu.clocks GPU6",
         so.says(
             '{"referenceTime": 1700000000000000, "violationTime": 5400000000000}',
             "nvml",
@@ -113,30 +111,30 @@ GPUS = (
     plant(
         "gpu-replays",
         "a GPU whose PCIe link repeats packets",
-        "warn gpu.replays GPU3",
+        "warn gpu.errors GPU3",
         so.gpu(3, "nvmlDeviceGetPcieReplayCounter", 184_467),
     ),
     plant(
         "gpu-ecc",
         "two uncorrectable errors of a GPU's memory since its reset",
-        "fail gpu.ecc GPU1",
+        "fail gpu.errors GPU1",
         so.says("2", "nvml", "nvmlDeviceGetTotalEccErrors", 1, 1, 0),
         so.says("2", "nvml", "nvmlDeviceGetTotalEccErrors", 1, 1, 1),
     ),
     plant(
         "gpu-sram",
         "a GPU whose SRAM NVIDIA replaces",
-        "fail gpu.ecc GPU1",
+        "fail gpu.errors GPU1",
         so.gpu(1, "nvmlDeviceGetSramEccErrorStatus", {"bThresholdExceeded": 1}),
     ),
-    plant("gpu-ecc-off", "ECC off on one GPU", "warn gpu.ecc-mode GPU6", so.gpu(6, "nvmlDeviceGetEccMode", [0, 0])),
+    plant("gpu-ecc-off", "ECC off on one GPU", "warn gpu.mode GPU6", so.gpu(6, "nvmlDeviceGetEccMode", [0, 0])),
     plant("gpu-other", "an H200 among H100s", "warn gpu.model GPU2", so.gpu(2, "nvmlDeviceGetName", "NVIDIA H200 NVL")),
-    plant("gpu-mig-next", "MIG after the next reset", "warn gpu.mig GPU5", so.gpu(5, "nvmlDeviceGetMigMode", [0, 1])),
-    plant("gpu-mig", "a GPU left in MIG mode", "warn gpu.mig GPU5", so.gpu(5, "nvmlDeviceGetMigMode", [1, 1])),
+    plant("gpu-mig-next", "MIG after the next reset", "warn gpu.mode GPU5", so.gpu(5, "nvmlDeviceGetMigMode", [0, 1])),
+    plant("gpu-mig", "a GPU left in MIG mode", "warn gpu.mode GPU5", so.gpu(5, "nvmlDeviceGetMigMode", [1, 1])),
     plant(
         "gpu-prohibited",
         "a GPU on which nobody may compute",
-        "fail gpu.compute-mode GPU5",
+        "fail gpu.mode GPU5",
         so.gpu(5, "nvmlDeviceGetComputeMode", 2),
     ),
 )
@@ -147,14 +145,14 @@ BUSES = (
     plant(
         "gpu-x8",
         "a GPU on 8 of 16 PCIe lanes",
-        "fail pci.gpu-width GPU3",
+        "fail pci.link GPU3",
         so.gpu(3, "nvmlDeviceGetCurrPcieLinkWidth", 8),
         so.device(_HGX, "GPU3", "current_link_width", "8"),
     ),
     plant(
         "gpu-slot-x8",
         "a GPU in a slot of 8 lanes",
-        "warn pci.gpu-width GPU3",
+        "warn pci.link GPU3",
         so.gpu(3, "nvmlDeviceGetCurrPcieLinkWidth", 8),
         so.gpu(3, "nvmlDeviceGetMaxPcieLinkWidth", 8),
         so.device(_HGX, "GPU3", "current_link_width", "8"),
@@ -162,7 +160,7 @@ BUSES = (
     plant(
         "gpu-slot-gen4",
         "a GPU in a slot of generation 4",
-        "warn pci.gpu-gen GPU3",
+        "warn pci.link GPU3",
         so.gpu(3, "nvmlDeviceGetMaxPcieLinkGeneration", 4),
     ),
     plant(
@@ -174,7 +172,7 @@ BUSES = (
     plant(
         "nic-x8",
         "a NIC on 8 of 16 PCIe lanes",
-        "fail pci.nic-link mlx5_3",
+        "fail pci.link mlx5_3",
         so.device(_HGX, "mlx5_3", "current_link_width", "8"),
     ),
     plant("acs", "ACS at the lower ports of the PCI switches", "warn pci.acs PCIe switches", so.acs(_HGX)),
@@ -201,7 +199,7 @@ BUSES = (
     plant(
         "fm-version",
         "a fabric manager of another version",
-        "warn nvl.fm-service nv-fabricmanager",
+        "warn nvl.fabric nv-fabricmanager",
         so.says("Fabric Manager version is : 550.90.07\n", "run", "nv-fabricmanager", "--version"),
     ),
     plant(
@@ -214,7 +212,7 @@ BUSES = (
         plant(
             "no-imex",
             "no IMEX channel, on two trays",
-            "fail nvl.imex /dev/nvidia-caps-imex-channels",
+            "fail nvl.fabric /dev/nvidia-caps-imex-channels",
             so.torchrun(2, ranks=4),
             so.says("[]", "list", "/dev/nvidia-caps-imex-channels", "channel*"),
         ),

@@ -15,19 +15,19 @@ ENVIRONMENT = (
     plant(
         "ib-disable-word",
         "NCCL_IB_DISABLE=true",
-        "fail env.bool-word NCCL_IB_DISABLE",
+        "fail env.value NCCL_IB_DISABLE",
         so.variables(NCCL_IB_DISABLE="true"),
     ),
     plant(
         "ib-disable-conf",
         "NCCL_IB_DISABLE=true in /etc/nccl.conf",
-        "fail env.bool-word NCCL_IB_DISABLE",
+        "fail env.value NCCL_IB_DISABLE",
         so.file("/etc/nccl.conf", "NCCL_IB_DISABLE=true"),
     ),
     plant(
         "ib-disable",
         "NCCL_IB_DISABLE=1 on two nodes",
-        "fail env.ib-disable NCCL_IB_DISABLE",
+        "fail env.transport NCCL_IB_DISABLE",
         _TWO_NODES,
         _RESOLVED,
         so.variables(NCCL_IB_DISABLE="1"),
@@ -35,15 +35,15 @@ ENVIRONMENT = (
     plant(
         "conf-spaces",
         "spaces around the = in /etc/nccl.conf",
-        "fail env.conf-files NCCL_NET",
+        "fail env.files NCCL_NET",
         so.file("/etc/nccl.conf", "NCCL_NET = IB"),
     ),
-    plant("misspelt", "NCCL_IB_TIMEUOT", "warn env.unknown-var NCCL_IB_TIMEUOT", so.variables(NCCL_IB_TIMEUOT="22")),
-    plant("out-of-range", "NCCL_IB_TIMEOUT=60", "fail env.range NCCL_IB_TIMEOUT", so.variables(NCCL_IB_TIMEOUT="60")),
+    plant("misspelt", "NCCL_IB_TIMEUOT", "warn env.name NCCL_IB_TIMEUOT", so.variables(NCCL_IB_TIMEUOT="22")),
+    plant("out-of-range", "NCCL_IB_TIMEOUT=60", "fail env.value NCCL_IB_TIMEOUT", so.variables(NCCL_IB_TIMEOUT="60")),
     plant(
         "torch-cpu",
         "torch without CUDA on a machine with GPUs",
-        "fail env.nccl torch",
+        "fail env.start torch",
         so.file(f"{_HGX.software.python}/torch/version.py", "__version__ = '2.6.0+cpu'\ncuda: Optional[str] = None\n"),
         so.no_library(f"{_HGX.software.python}/torch/lib/libtorch_cuda.so"),
     ),
@@ -51,7 +51,7 @@ ENVIRONMENT = (
         plant(
             "nccl-shadowed",
             "an older libnccl.so.2 without its version in its name, by LD_LIBRARY_PATH",
-            "warn env.nccl /opt/site/lib/libnccl.so.2",
+            "warn env.start /opt/site/lib/libnccl.so.2",
             so.variables(LD_LIBRARY_PATH="/opt/site/lib"),
             so.shared_library("/opt/site/lib/libnccl.so.2", "ncclAllReduce", version="2.19.3"),
             so.calls(f"{_HGX.software.python}/torch/lib/libtorch_cuda.so", "ncclAllReduce", "ncclCommSplit"),
@@ -75,21 +75,21 @@ ENVIRONMENT = (
         like="aws-p4d",
         also=("warn env.transport libnccl-net.so",),
     ),
-    plant("p2p-off", "NCCL_P2P_DISABLE=1", "warn env.p2p-off NCCL_P2P_DISABLE", so.variables(NCCL_P2P_DISABLE="1")),
+    plant("p2p-off", "NCCL_P2P_DISABLE=1", "warn env.transport NCCL_P2P_DISABLE", so.variables(NCCL_P2P_DISABLE="1")),
     replace(
         plant(
             "hca-hole",
             "NCCL_IB_HCA without mlx5_3",
-            "warn env.hca-dup NCCL_IB_HCA",
+            "warn env.hca NCCL_IB_HCA",
             so.variables(NCCL_IB_HCA="=mlx5_0,mlx5_1,mlx5_2,mlx5_4,mlx5_5,mlx5_6,mlx5_7"),
         ),
-        also=("warn ib.gpu-near GPU3",),
+        also=("warn ib.gdr GPU3",),
     ),
     replace(
         plant(
             "hca-prefix",
             "mlx5_1 in NCCL_IB_HCA beside a storage port mlx5_10",
-            "warn env.hca-prefix NCCL_IB_HCA",
+            "warn env.hca NCCL_IB_HCA",
             so.variables(NCCL_IB_HCA="mlx5_0,mlx5_1,mlx5_2,mlx5_3,mlx5_6,mlx5_7,mlx5_8,mlx5_9"),
         ),
         like="dgx-a100",
@@ -98,12 +98,12 @@ ENVIRONMENT = (
     plant(
         "ifname-none",
         "NCCL_SOCKET_IFNAME of an interface that is not here",
-        "fail env.ifname-match NCCL_SOCKET_IFNAME",
+        "fail env.ifname NCCL_SOCKET_IFNAME",
         so.variables(NCCL_SOCKET_IFNAME="ens3"),
     ),
     replace(
         plant("no-interface", "a network namespace without an interface", "fail env.start interfaces", so.no_network()),
-        also=("fail launch.loopback lo",),
+        also=("fail launch.names lo",),
     ),
     replace(
         plant(
@@ -125,12 +125,12 @@ ENVIRONMENT = (
         plant(
             "gid-link-local",
             "NCCL_IB_GID_INDEX of a link-local GID, on two nodes",
-            "fail env.gid-index mlx5_0:1",
+            "fail env.gid mlx5_0:1",
             so.torchrun(2, ranks=4),
             so.variables(NCCL_IB_GID_INDEX="1"),
         ),
         like="a100-bridged",
-        also=("fail env.gid-index mlx5_1:1",),
+        also=("fail env.gid mlx5_1:1",),
     ),
 )
 
@@ -140,7 +140,7 @@ LAUNCH = (
     plant(
         "master-loopback",
         "the master's own name is 127.0.1.1 in its /etc/hosts",
-        "fail launch.master-loopback hgx-h100",
+        "fail launch.master hgx-h100",
         _TWO_NODES,
         so.resolves("hgx-h100", "127.0.1.1"),
         so.file("/etc/hosts", "127.0.0.1 localhost\n127.0.1.1 hgx-h100\n"),
@@ -148,21 +148,21 @@ LAUNCH = (
     plant(
         "master-unknown",
         "a MASTER_ADDR that nobody knows",
-        "fail launch.master-resolve hgx-h100",
+        "fail launch.master hgx-h100",
         _TWO_NODES,
         so.resolves("hgx-h100"),
     ),
     plant(
         "port-ephemeral",
         "a MASTER_PORT that the kernel may hand out",
-        "warn launch.port-ephemeral MASTER_PORT",
+        "warn launch.port MASTER_PORT",
         so.by_hand(MASTER_ADDR="hgx-h100", MASTER_PORT="40123"),
         _RESOLVED,
     ),
     plant(
         "port-taken",
         "somebody listens on MASTER_PORT",
-        "fail launch.port-free MASTER_PORT",
+        "fail launch.port MASTER_PORT",
         so.by_hand(**_MASTER),
         _RESOLVED,
         so.file("/proc/net/tcp", f"  sl  local_address rem_address   st\n{_LISTENER}"),
@@ -184,7 +184,7 @@ HOST = (
         plant(
             "memlock",
             "8 MiB of locked memory for a user",
-            "fail host.memlock RLIMIT_MEMLOCK",
+            "fail host.limits RLIMIT_MEMLOCK",
             so.says(json.dumps([8 << 20, 8 << 20]), "rlimit", "RLIMIT_MEMLOCK"),
         ),
         like="hgx-h100-user",
@@ -193,16 +193,16 @@ HOST = (
         plant(
             "one-socket",
             "a cpuset of the second socket only",
-            "warn host.affinity GPU0",
+            "warn host.cpu GPU0",
             so.torchrun(1),
             so.processors("56-111,168-223"),
         ),
-        also=tuple(f"warn host.affinity GPU{n}" for n in (1, 2, 3)),
+        also=tuple(f"warn host.cpu GPU{n}" for n in (1, 2, 3)),
     ),
     plant(
         "cpu-quota",
         "a quota of 4 processors for 8 ranks",
-        "warn host.cpu-quota cpu quota",
+        "warn host.cpu cpu quota",
         so.torchrun(1),
         so.file(f"{_GROUP}/cpu.max", "400000 100000"),
     ),
@@ -217,7 +217,7 @@ HOST = (
     plant(
         "governor",
         "a governor that keeps the clock low",
-        "warn host.governor governor",
+        "warn host.cpu governor",
         so.file(f"{_SCALING}/scaling_driver", "intel_cpufreq"),
         so.file(f"{_SCALING}/scaling_governor", "powersave"),
     ),
