@@ -37,7 +37,7 @@ def judge(check: Check, *facts: Any, job: Job | None = None) -> Verdict:
 
 
 def agree(**variables_set: str) -> list[tuple[str, str]]:
-    """What launch.slurm-agree says of an environment, read as the launcher collector reads it."""
+    """What launch.vars says of an environment, read as the launcher collector reads it."""
     return say(variables.slurm_agree, detect(variables_set), Environment(variables_set))
 
 

@@ -198,7 +198,7 @@ def seated(*processes: RankProcess) -> list[Snapshot]:
 
 def test_ranks_with_a_gpu_each_and_one_ipc_namespace_are_healthy() -> None:
     verdicts = judged(seated(*map(process, range(8))))
-    assert {verdicts[f"launch.{name}"].status for name in ("dup-gpu", "container-split")} == {Status.PASS}
+    assert {verdicts[f"launch.ranks/{name}"].status for name in ("dup-gpu", "container-split")} == {Status.PASS}
 
 
 def test_the_same_gpu_twice_is_told_for_each_node() -> None:

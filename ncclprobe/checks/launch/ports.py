@@ -15,7 +15,15 @@ from typing import Any
 
 from ncclprobe.checks import IMAGE, JOB, several
 from ncclprobe.checks.env.fixtures import LO, interface
-from ncclprobe.checks.launch import BY_HAND, LIMITS_GROUP, MESH_GROUP, PORT_GROUP, TWO_NODES, is_master, of_several_nodes
+from ncclprobe.checks.launch import (
+    BY_HAND,
+    LIMITS_GROUP,
+    MESH_GROUP,
+    PORT_GROUP,
+    TWO_NODES,
+    is_master,
+    of_several_nodes,
+)
 from ncclprobe.checks.sync.addresses import Stack, stack_of
 from ncclprobe.facts.environment import Environment
 from ncclprobe.facts.interfaces import Address, Interface, Interfaces

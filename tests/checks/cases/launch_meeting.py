@@ -198,7 +198,7 @@ CASES = {
             (replace(TWO_NODES, world_size=1024), USUAL, Absent("not readable")),
         ],
     ),
-    "launch.port-flooded": Cases(
+    "launch.port/port-flooded": Cases(
         bad=[("WARN unknown: MASTER_PORT", Every({"n0": Gathering(2, 1.0, floods=_CROWD)}), HEALTHY)],
         good=[(_CALM, HEALTHY)],
     ),

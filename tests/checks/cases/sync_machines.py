@@ -130,7 +130,7 @@ CASES = {
             (Every({**_FABRICS, "n3": hcas(4)}), _SETTINGS, _HOSTS, _ANY, Every({**DGXS.by_node, "n3": OTHER}), H100S),
         ],
     ),
-    "sync.topology": Cases(
+    "sync.machine/topology": Cases(
         bad=[
             ("WARN unknown: n3 on n3", Every({**_TREES, "n3": pci()}), _SPLIT, DGXS, H100S),
             ("WARN unknown: nodes", Every({"n0": pci(), "n1": _MOVED}), _TWO_SOCKETS, DGXS, H100S),
