@@ -108,9 +108,9 @@ def test_a_name_that_nothing_reads_shows_what_to_use_now() -> None:
 @each_row(
     ("wanted", "first", "last"),
     [
-        ("ib", "ib.losses", "checks; `ncclprobe explain NAME` explains one"),
-        ("ib.", "ib.losses", "checks; "),
-        ("ib.*", "ib.losses", "checks; "),
+        ("ib", "ib.gdr", "checks; `ncclprobe explain NAME` explains one"),
+        ("ib.", "ib.gdr", "checks; "),
+        ("ib.*", "ib.gdr", "checks; "),
         ("NCCL_IB_", "NCCL_IB_ADAPTIVE_ROUTING", "variables; `ncclprobe explain NAME` explains one"),
         ("NCCL_IB", "NCCL_IB_ADAPTIVE_ROUTING", "variables; "),
         ("nccl_ib_*", "NCCL_IB_ADAPTIVE_ROUTING", "variables; "),
