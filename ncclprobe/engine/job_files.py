@@ -15,22 +15,22 @@ from ncclprobe.engine.judge import judge
 from ncclprobe.facts.files.flight_records import FlightRecords
 from ncclprobe.facts.job.ranks import Stand
 from ncclprobe.host.job_files import Blocks, JobFile
+from ncclprobe.logs.answer import answers, outcome, when, with_telling_lines
 from ncclprobe.logs.causes import causes
-from ncclprobe.logs.job_log import Explained, JobLog
+from ncclprobe.logs.job_log import Explained, JobLog, LogEvent
+from ncclprobe.logs.lines import telling_lines
 from ncclprobe.logs.outcome import (
-    answers,
+    alone,
     earlier_attempts,
     ended_well,
     events_at,
-    likeliest,
+    last_resort,
     lived_on,
     of_the_last_attempt,
-    outcome,
-    when,
-    with_the_unknown_line,
 )
 from ncclprobe.logs.rank_ends import Clocks, clocks, with_suspects
 from ncclprobe.logs.read import JobFiles
+from ncclprobe.logs.texts import goes_on
 from ncclprobe.logs.timeline import (
     cited_lines,
     last_seen,
@@ -207,7 +207,7 @@ def _conclude(known: Known) -> dict[str, Any]:
     if well:
         found = tuple(each for each in found if when(each) == left.asked == "slow")
     elif log and not stand:
-        found = _with_likeliest(known, log, found, failing)
+        found = _with_telling_lines(known, log, found, failing)
     found = with_suspects(found, log, failing) if log else found
     found = found if stand else with_next_steps(found, log, records=records)
     found = tuple(sorted(found, key=lambda each: when(each) != left.asked))
@@ -241,14 +241,25 @@ def _beside(found: Sequence[Cause]) -> tuple[str, ...]:
     return tuple(f"this ended nothing, and is worth a look: {each.message} ({each.code})" for each in failing)
 
 
-def _with_likeliest(
+_OF_PODS = "FailedScheduling"
+"""What Kubernetes says of any pod: where a process has words of its own, they say more."""
+
+
+def _with_telling_lines(
     known: Known, log: JobLog, found: tuple[Cause, ...], failing: Collection[tuple[int, int]]
 ) -> tuple[Cause, ...]:
-    """Return the causes with the line that most likely says why, where no known line does."""
-    any_level = known.facts[JobFiles].asked == "failed"
-    cited = cited_lines(known.verdicts)
-    likely = likeliest(log, cited, failing, harmless, any_level=any_level, launcher=not found)
-    return with_the_unknown_line(log, found, likely, failing)
+    """Return the causes; if none is named, or an inner line contradicts it, first the lines that likely say why."""
+    failed = known.facts[JobFiles].asked == "failed"
+    said = {(o.stream, o.line): f for v in known.verdicts for f in v.findings if (o := f.occurrence)}
+
+    def doubted(event: LogEvent) -> bool:
+        known_to_follow = (found := said.get((event.stream, event.line))) and found.severity is Severity.WARN
+        lived = not failed and (lived_on(log, event) or goes_on(event.text, event.level))
+        lived = lived or (bool(failing) and _OF_PODS in event.text)
+        return bool(known_to_follow) or lived or (harmless(event) and not alone(log, event))
+
+    ranked = telling_lines(log.events, doubted) or (() if found else last_resort(log))
+    return with_telling_lines(log, found, ranked, said, failing, failed=failed)
 
 
 def _status(

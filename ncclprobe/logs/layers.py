@@ -78,13 +78,13 @@ LAYERS = (
     ),
     Layer(
         "nixl", "NIXL", ("NIXL_ERR", "nixl", "createBackend"), wraps=("ucx", "libfabric", "cuda", "mooncake"),
-        switch="NIXL_LOG_LEVEL=debug, and UCX_LOG_LEVEL=info for what is below it",
+        switch="NIXL_LOG_LEVEL=DEBUG, and UCX_LOG_LEVEL=info for what is below it",
     ),
     Layer(
         "mooncake", "Mooncake's transfer engine",
         ("rdma_context.cpp", "rdma_transport.cpp", "rdma_endpoint.cpp", "transfer_engine", "transfer_task.cpp",
          "worker_pool.cpp", "mooncake", "Mooncake"),
-        wraps=("kernel", "cuda"), fault="node", switch="MC_LOG_LEVEL=TRACE",
+        wraps=("kernel", "cuda"), fault="node",
         look="ibv_devinfo and show_gids in the same container",
     ),
     Layer(
@@ -191,6 +191,8 @@ def layer_of(event: LogEvent) -> Layer:
     found = _layer_of_text(event.text[:_WITHIN])
     if found is PROGRAM and event.host and event.pid and event.level == "WARN":
         return by_name()["nccl"]
+    if found is PROGRAM and event.place == "pyxis":
+        return by_name()["container"]
     if found is PROGRAM and ".cpp:" in event.place:
         return _layer_of_text(event.place)
     return found

@@ -4,141 +4,20 @@ A program that catches an error goes on making steps; one that prints data print
 launcher or a watchdog writes ends a process. Standard output that is written in blocks stands after an exception that
 was earlier: so after a traceback steps count only where some stand before it too; a block that ends there would cut a
 line. What is no traceback may stand before the first step: many steps after it show that it ended nothing.
-
-The last words of a process say what it lacks, in whatever program's wording, where no check and no row knows the line.
-Projects word their errors each in their own way, but what they lack has few names: memory, a file, a permission, an
-option, a version, a shape. Only a line that ends its process is read so. What it says of others (a peer, a connection,
-a worker that exited) is a consequence as often as a cause, and stays unknown.
 """
 
 import re
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Collection, Iterator
 from functools import lru_cache
-from typing import NamedTuple
 
-from ncclprobe.logs import messages
 from ncclprobe.logs.job_log import ENDINGS, SUMMARY, TALK, JobLog, LogEvent, LogStream
-from ncclprobe.logs.layers import PROGRAM, layer_of
 from ncclprobe.logs.ranks import of_launcher
 from ncclprobe.logs.texts import ENDS, ERROR, WORDS, bar_of, begins_anew, counted, form_of_failure
-from ncclprobe.model.causes import Answer, Cause, Consequence, JobOutcome, When
-from ncclprobe.model.findings import Action, Blame, Evidence, Severity
+from ncclprobe.model.findings import Evidence
 from ncclprobe.model.units import whole_words
 from ncclprobe.model.values import Same, replace
 
 _WITHIN = 512
-_CRASHED = ("rank-crashed",)
-
-
-class _LastWords(NamedTuple):
-    """What a line lacks, in `message`; the words that it says it by; what to do; the codes that it may be."""
-
-    message: str
-    words: str
-    remedy: str
-    codes: tuple[str, ...] = _CRASHED
-    blame: Blame = "unknown"
-    action: Action = "none"
-
-
-def _any(*words: str) -> str:
-    """Return a pattern that finds any of `words`, in capitals or not; none of them repeats without a bound."""
-    return "(?i)" + "|".join(rf"\b{word}\b" for word in words)
-
-
-_OF_OTHERS = _any(
-    r"(?:dis)?connect\w{0,4}", r"peers?", "socket", "unreachable", "no route", "timed out", "time-?out",
-    "deadline exceeded", r"heartbeats?", "other ranks?", "another rank", "remote", "workers?", r"child\w{0,3}",
-    r"subprocess\w{0,2}", "exited", "exit ?code", "exit status", "non-?zero", "return code", "killed", "terminated",
-    "died", "dead", "crashed", "shut ?down", "closed", r"interrupt\w{0,2}", r"cancel\w{0,4}", r"abort\w{0,3}",
-    "see above", "root cause", "previous error", r"[nrh]ccl\w{0,40}", "gloo", "rendezvous", "barrier", "collectives?",
-    r"preempt\w{0,2}", "signal",
-)  # fmt: skip
-"""Of lines that may repeat what happened to another process, or that name no reason."""
-
-_REASONS = (
-    _LastWords(
-        "memory is full, or a limit of it reached",
-        _any(r"out of (?:\w{1,12} )?memory", r"(?:insufficient|not enough|no available) (?:\w{1,12} )?memory",
-             "memory (?:is )?exhausted", "out of resources", "resource exhausted", "bad alloc", "memoryerror",
-             r"(?:can ?not|failed to|unable to) (?:re)?allocate (?:\w{1,12} )?memory"),
-        "lower what the job holds (batch, cache, workers), or give it the memory that the line asks for",
-        ("oom",), "job", "fix-job",
-    ),
-    _LastWords(
-        "a disk is full, or what its user may keep there",
-        _any("no space left", "disk quota exceeded", "disk is full", r"not enough (?:\w{1,12} )?disk space"),
-        "make room on the file system of the path that the line or its stack names, or write elsewhere (df -h, df -i)",
-    ),
-    _LastWords(
-        "a device reports an error of its own",
-        _any("hardware (?:error|exception|fault)", "(?:gpu|device|engine) hang", "uncorrectable", "machine check",
-             "parity error", "double bit"),
-        "the kernel's log of that host and minute tells a fault of the device from a wild access of the program",
-        ("gpu-hw-error", "rank-crashed"),
-    ),
-    _LastWords(
-        "a check within the program failed",
-        _any("check failed", "assertion", "assertion ?error", "precondition"),
-        "the condition that the line names did not hold: correct what led to it, or report it to the program's makers",
-    ),
-    _LastWords(
-        "access was refused to the program",
-        _any("permission denied", "access (?:is )?denied", "unauthorized", "forbidden", "authentication failed",
-             "not authorized", "operation not permitted", "gated repo", "invalid (?:api )?(?:token|key|credentials?)"),
-        "give the user of the job the right, the key or the token that the line names",
-    ),
-    _LastWords(
-        "the program refuses its options or settings",
-        _any("un(?:recognized|known) (?:arguments?|options?|flags?|keys?)", "no such option", "ambiguous option",
-             r"invalid (?:arguments?|options?|choice|values?|config\w{0,12}|settings?)", r"misconfig\w{0,24}",
-             "(?:arguments?|options?) (?:are|is) required", r"missing (?:\w{1,12} ){0,3}arguments?",
-             "unexpected keyword", "expected one argument", "(?:must|should) (?:be|have|not)", "divisible",
-             "(?:is|are) not (?:a )?(?:valid|allowed)", "out of range", "not in list"),
-        "correct the option or setting that the line names",
-        _CRASHED, "job", "fix-job",
-    ),
-    _LastWords(
-        "a version or a device does not fit, or lacks what is asked of it",
-        _any("(?:not|un)[ -]?supported", "not implemented", "unimplemented", "incompatible", "not compatible",
-             r"requires (?:\w{1,24} ){0,4}versions?", "version mismatch", "undefined symbol", "no kernel image",
-             "(?:compiled|built) (?:with|without|for)", "is too old"),
-        "install the version, or take the hardware or the feature, that the line names",
-    ),
-    _LastWords(
-        "something that the program needs is not there",
-        _any("no such file", "not found", "no module named", "does not exist", "doesn't exist", "not installed",
-             "(?:can ?not|could not|couldn't|unable to|failed to) (?:find|open|load|read|locate|import|download)",
-             "is missing", "not available", r"no (?:\w{1,12} ){0,2}(?:gpus?|devices?) found"),
-        "put the file, module, name or device there that the line names, on the host and in the image of this rank",
-    ),
-    _LastWords(
-        "what the program compares does not agree",
-        _any(r"mismatch\w{0,4}", r"invalid (?!argument)\w{1,24}", "does(?: not|n't) match", "do not match",
-             "must match", "expected", "inconsistent",
-             r"(?:wrong|different) (?:size|shape|dtype|type|device|number)\w{0,2}", "nan", "overflow"),
-        "correct the sizes, types or values that the line names",
-        _CRASHED, "job", "fix-job",
-    ),
-)  # fmt: skip
-"""The first whose words a line holds. What follows in a line is often what came of it, so the graver come first."""
-
-
-def last_words(line: LogEvent, *, ended: bool) -> _LastWords | None:
-    """Return what a process's last line says; None: it says it of others, or in no words of these.
-
-    `ended`: something else tells that a process of the job ended badly; without it an error that a logger writes may
-    be one that the program went on from.
-    """
-    form = ENDS if line.level in ("EXCEPTION", "FATAL") else form_of_failure(line.text, line.level)
-    if form < (ERROR if ended else ENDS):
-        return None
-    text = line.text[:_WITHIN].replace("_", " ")
-    found = next((each for each in _REASONS if re.search(each.words, text)), None)
-    of_others = found is not None and "oom" not in found.codes and re.search(_OF_OTHERS, text)
-    return None if of_others else found
-
-
 _GOES_ON_S = 300.0
 _OTHERS_STEPS = 2
 """Steps that other ranks of one log may still make after one has failed."""
@@ -368,67 +247,14 @@ _OF_STACK = re.compile(
     r"(?:0x[0-9a-f]{4}|@ {1,16}0x|File \"|at [\w.$]{1,256}\(|[\w./-]{1,256}\(\+?\w{0,256}\+0x)"
 )
 """The last line of a stack, as Python, Java, C++, torch and glibc write one."""
-_OF_PODS = "FailedScheduling"
-"""What Kubernetes says of any pod: no words of a process, so that where one has some they say more."""
+
+
 _REACH = {ENDS: 60, ERROR: 30, WORDS: 8}
-"""Lines that may stand beneath a process's last words, by their form: a stack, what shells and launchers add."""
+"""Lines that may stand beneath a process's last words, by their form: those of shells, launchers and other ranks."""
 
 
-def likeliest(
-    log: JobLog,
-    known: Collection[tuple[int, int]],
-    failing: Collection[tuple[int, int]],
-    harmless: Callable[[LogEvent], bool],
-    *,
-    any_level: bool,
-    launcher: bool,
-) -> LogEvent | None:
-    """Return the line that most likely says why, of those that no check knows; None: none ends a process.
-
-    An exception comes first, then what by its form ends a process, is an error or has words of a failure, if its
-    process said nothing more. `failing`: the lines that speak of a failure, its consequences among them. `any_level`:
-    the job is known to have failed, so that any error or warning will do. `launcher`: what a launcher says of a rank
-    that ended will do as well. What is harmless by itself does where the log holds nothing else: it is asked about.
-    """
-    unknown = [each for each in log.events if (each.stream, each.line) not in known]
-    unknown = [each for each in unknown if not (failing and _OF_PODS in each.text)]
-    last = [
-        (form, e) for e in unknown if (form := form_of_failure(e.text, e.level)) and _last_words(log, e, form, failing)
-    ]
-    exited = [e for e in unknown if launcher and (of_launcher(e) or _EXITED.search(e.text[:512]))]
-    kinds = [
-        [e for e in unknown if e.level in ("EXCEPTION", "FATAL") and (any_level or not lived_on(log, e))],
-        *([e for form, e in last if form == kind] for kind in (ENDS, ERROR, WORDS)),
-        [e for e in exited if of_launcher(e) or _last_words(log, e, ENDS, failing)],
-        *([e for e in unknown if any_level and e.level == level] for level in ("ERROR", "WARN")),
-    ]
-    for each in kinds:
-        if found := [event for event in each if not harmless(event) or _alone(log, event)]:
-            return min(found, key=lambda each: (each.time_s is None, each.time_s or 0.0, each.stream, each.line))
-    return None
-
-
-def _last_words(log: JobLog, event: LogEvent, form: int, failing: Collection[tuple[int, int]]) -> bool:
-    """Return whether who wrote a line said nothing more, or nothing before its end was noticed."""
-    if form and _alone(log, event):
-        return True
-    if event.level in TALK or lived_on(log, event) or log.streams[event.stream].step_line > event.line:
-        return False
-    last = log.streams[event.stream].last
-    ended = failing or (event.host and last and (last.line == event.line or _RETURNED.search(last.text)))
-    if event.level == "WARN" and not ended:
-        return False  # it may have gone on
-    known = [line for stream, line in failing if stream == event.stream]
-    if any(0 < event.line - line < _REACH[ENDS] for line in known):
-        return False  # it only says once more that something failed
-    own = log.ranks.get(event.rank) if event.rank is not None else None
-    end = own.last.line if own and own.last and own.last.stream == event.stream else log.streams[event.stream].nlines
-    noticed = min((line for line in known if line > event.line), default=end)
-    return min(end, noticed) - event.line < _REACH[form]
-
-
-def _alone(log: JobLog, event: LogEvent) -> bool:
-    """Return whether there is no other line but those of its stack, which may have a heading."""
+def alone(log: JobLog, event: LogEvent) -> bool:
+    """Return whether there is no other line but those of its stack, which may have a heading: it is asked about."""
     stream = log.streams[event.stream]
     stack = stream.nlines == 1 or (stream.last is not None and _OF_STACK.match(stream.last.text) is not None)
     beneath = all(other.line <= 2 or _OF_STACK.match(other.text) for other in log.events)
@@ -440,108 +266,35 @@ def events_at(log: JobLog, lines: Collection[tuple[int, int]]) -> Iterator[LogEv
     return (event for event in log.events if (event.stream, event.line) in lines) if lines else iter(())
 
 
-def with_the_unknown_line(
-    log: JobLog, found: Sequence[Cause], line: LogEvent | None, failing: Collection[tuple[int, int]] = ()
-) -> tuple[Cause, ...]:
-    """Return the causes, and instead of those that are not known the line that most likely says why.
-
-    Where its own words say what was lacking, that is the cause. `failing`: the lines that speak of a failure.
-    """
-    if line is None or any(cause.severity is Severity.FAIL and cause.confidence != "unknown" for cause in found):
-        return tuple(found)
-    followed = [cause for cause in found if cause.confidence == "unknown"]
-    consequences = [
-        Consequence(cause.id, cause.message, cause.ranks, cause.nodes, cause.evidence[:1]) for cause in followed
-    ]
-    layer = layer_of(line)
-    who, remedy = ("this line", "") if layer is PROGRAM else (f"this line of {layer.title}", layer.look)
-    likely = Cause(
-        code="unknown",
-        id="log.unexplained",
-        confidence="unknown",
-        message=f"{who} most likely says why; ncclprobe does not know its meaning{_origin(line)}",
-        ranks=() if line.rank is None else (line.rank,),
-        nodes=(line.host,) if line.host else (),
-        evidence=(log.evidence(line),),
-        remedy=f"look at {remedy}" if remedy else "",
-        collect=(f"start again with {layer.switch}",) if layer.switch and "NCCL_DEBUG" not in layer.switch else (),
-        consequences=(*consequences, *(each for cause in followed for each in cause.consequences)),
-    )
-    likely = _by_its_words(likely, last_words(line, ended=bool(failing) or _ended_badly(log, line)))
-    return (likely, *(cause for cause in found if cause.confidence != "unknown"))
-
-
-def _ended_badly(log: JobLog, line: LogEvent) -> bool:
+def ended_badly(log: JobLog, line: LogEvent) -> bool:
     """Return whether a process of the log certainly ended with `line`: nothing stands beneath it but a stack, or a
     launcher, a shell or an exception says so.
     """
     stream = log.streams[line.stream]
-    if line.line == stream.nlines or (stream.last and _OF_STACK.match(stream.last.text)):
+    last = line.line == stream.nlines and form_of_failure(line.text, line.level) >= ERROR
+    if last or (stream.last and _OF_STACK.match(stream.last.text)):
         return True
-    return any(of_launcher(e) or e.level in ENDINGS or _EXITED.search(e.text[:512]) for e in log.events)
+    return any(each.level in ENDINGS or of_launcher(each) or _EXITED.search(each.text[:512]) for each in log.events)
 
 
-def _by_its_words(likely: Cause, words: _LastWords | None) -> Cause:
-    """Return the cause as the line's own words name it, or leave one of several; as it is if they say nothing."""
-    if words is None:
-        return likely
-    return replace(
-        likely,
-        code=words.codes[0],
-        confidence="named" if len(words.codes) == 1 else "narrowed",
-        could_be=words.codes if len(words.codes) > 1 else (),
-        message=f"{words.message}, by the last words of {'a process' if not likely.ranks else 'this rank'}",
-        blame=words.blame,
-        action=words.action,
-        remedy=words.remedy,
+def is_near_the_end(log: JobLog, line: LogEvent) -> bool:
+    """Return whether a line may be the last words of its process, so that the job most likely failed.
+
+    A warning is so only if NCCL says nothing more, or that its functions return an error.
+    """
+    stream = log.streams[line.stream]
+    last = stream.last
+    if line.level == "WARN" and not (line.host and last and (last.line == line.line or _RETURNED.search(last.text))):
+        return False
+    return stream.step_line < line.line and stream.nlines - line.line < _REACH.get(
+        form_of_failure(line.text, line.level), 0
     )
 
 
-def _origin(line: LogEvent) -> str:
-    """Return who says a line, as far as the table of messages or NCCL's head of it tells."""
-    if found := messages.said(line.text, line.level):
-        return f": {messages.origin(found)}"
-    return f": NCCL says it, in {line.place}" if line.level == "WARN" and line.host and line.pid and line.place else ""
-
-
-def outcome(found: Sequence[Cause], well: Sequence[Evidence]) -> JobOutcome:
-    """Return what happened to a job that is over."""
-    if well:
-        return "ended-well"
-    failing = [each for each in found if when(each) != "slow"]
-    if not failing:
-        return "unknown"
-    return "stopped" if failing[0].code == "ended-from-outside" else "failed"
-
-
-def when(cause: Cause) -> When:
-    """Return which trouble a cause explains: what only costs time ended nothing."""
-    if cause.severity is not Severity.FAIL and cause.confidence != "unknown":
-        return "slow"
-    return "hung" if cause.id == "log.rank-fell-silent" else "failed"
-
-
-def answers(
-    found: Sequence[Cause], happened: JobOutcome, asked: When | None, stands: Sequence[str]
-) -> tuple[Answer, ...]:
-    """Return what explains each trouble, or would; of a job that ended well only what was `asked` for."""
-    given = tuple(
-        Answer(
-            when(each),
-            "line" if each.confidence == "unknown" else each.confidence,
-            when(each) in ("failed", "hung", asked),
-            each.code,
-            each.message,
-            each.evidence[:1],
-        )
-        for each in found
-    )
-    if stands:
-        given += (Answer("hung", "line", asked == "hung", "", stands[0]),)
-    answered = {each.when for each in given}
-    wanted: tuple[When, ...] = ("failed", "hung", "slow")
-    if happened in ("", "ended-well"):
-        wanted = (asked,) if asked else ()
-    missing = tuple(Answer(each, "none", each == asked) for each in wanted if each not in answered)
-    kept = tuple(each for each in given if happened != "ended-well" or each.when == asked)
-    return (*kept, *(each for each in missing if each.known or each.when != "failed"))
+def last_resort(log: JobLog) -> tuple[LogEvent, ...]:
+    """Return the line that says of a process that it ended badly, and nothing more, or the only line of a log."""
+    for e in log.events:
+        exited = of_launcher(e) or _EXITED.search(e.text[:512]) or form_of_failure(e.text, e.level) == ENDS
+        if alone(log, e) or (exited and not lived_on(log, e)):
+            return (e,)
+    return ()

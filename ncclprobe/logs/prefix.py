@@ -208,7 +208,9 @@ _WORKER = re.compile(
 _SRUN = re.compile(r"srun: error: (?P<host>[A-Za-z0-9][\w.-]{0,252}): (?=tasks? \d)")
 _LOST = re.compile(r"srun: error: (?=Node failure on (?P<host>[A-Za-z0-9][\w-]{0,252}))")
 _TESTED = re.compile(r"(?P<host>[A-Za-z0-9][\w.-]{0,252}): (?=Test (?:CUDA|NCCL|HIP) failure )")
-_PYXIS = re.compile(r"slurmstepd(?:-[\w.-]{1,253})?: error: pyxis: {2,8}(?:\[(?P<level>INFO|WARN|ERROR)\] )?(?=\S)")
+_PYXIS = re.compile(
+    r"slurmstepd(?:-[\w.-]{1,253})?: error: (?P<place>pyxis): {2,8}(?:\[(?P<level>INFO|WARN|ERROR)\] )?(?=\S)"
+)
 """What enroot said, as pyxis repeats it."""
 _INDENTED = ("File ", "time ", "host ", "rank ", "exitcode ", "error_file", "traceback ")
 _RAY = re.compile(

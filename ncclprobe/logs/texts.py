@@ -84,6 +84,12 @@ _GOES_ON = re.compile(
     re.IGNORECASE,
 )
 
+
+def goes_on(text: str, level: str) -> bool:
+    """Return whether a program says in one line that something failed and what it does instead, or of one request."""
+    return level not in ("EXCEPTION", "FATAL") and bool(_GOES_ON.search(text[:_WITHIN]))
+
+
 _HEADINGS = ("Error executing job with overrides",)
 """Hydra's line before the error itself."""
 

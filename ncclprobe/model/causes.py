@@ -105,8 +105,8 @@ class Suspect(Struct, frozen=True):
 
 
 class Cause(Struct, frozen=True):
-    """Why a job failed, or (severity WARN) was slow. `code` is of the list in :mod:`ncclprobe.checks.log`, ``unknown``
-    where no line says it.
+    """Why a job failed, or (severity WARN) was slow, or (NOTE) why it failed if it did. `code` is of the list in
+    :mod:`ncclprobe.checks.log`, ``unknown`` where no line says it.
 
     `id` is the check that found it, `could_be` the codes that are left where it is narrowed. `ranks` and `nodes` are
     those on which it happened. `doctor` is the check that finds it before the next launch; empty: none does. `checked`:

@@ -140,13 +140,14 @@ def _nothing(report: Report) -> str:
 
 LABELS = {"named": "CAUSE", "narrowed": "CAUSE  one of", "unknown": "UNKNOWN"}
 """What a cause begins with, by how sure it is."""
+_IF = {"failed": "If it failed:", "hung": "If it hangs:", "slow": "If it is slow:"}
 
 
 def label(report: Report, cause: Cause) -> str:
     """Return what a cause begins with: of trouble that no line speaks of, the condition."""
     own = [each for each in report.answers if (each.code, each.message) == (cause.code, cause.message)]
     if own and not own[0].known:
-        return f"If it was {own[0].when}:"
+        return _IF[own[0].when]
     return LABELS[cause.confidence]
 
 

@@ -2,6 +2,7 @@
 
 from ncclprobe.logs.job_log import LogEvent
 from ncclprobe.logs.layers import LAYERS, PROGRAM, by_name, inside, layer_of
+from ncclprobe.logs.reader import read
 
 LINES = {
     "[1.2] [n1:7:0] ib_md.c:3 UCX  ERROR ibv_reg_mr failed": "ucx",
@@ -33,6 +34,12 @@ def test_each_line_is_of_the_layer_that_wrote_it() -> None:
 
 def test_what_nccl_warns_of_is_its_own_whatever_it_says() -> None:
     assert layer_of(LogEvent(0, 1, "something new", host="n1", pid=7, level="WARN")).name == "nccl"
+
+
+def test_what_pyxis_repeats_is_the_container_runtimes_whatever_it_says() -> None:
+    said = b"slurmstepd: error: pyxis:     mkdir: cannot create directory '/run/x': Permission denied\n"
+    (event,) = read([("a.log", [said])]).events
+    assert (event.text.split(":")[0], layer_of(event).name) == ("mkdir", "container")
 
 
 def test_torchruns_summary_is_the_launchers() -> None:

@@ -6,7 +6,7 @@ from typing import Any
 
 from ncclprobe.commands import explain
 from tests.each_row import each_row
-from tests.log.test_outcome import explained, first_cause, steps
+from tests.log.test_outcome import accused, explained, first_cause, steps
 
 
 def cause(folder: Path, text: str) -> dict[str, Any]:
@@ -117,7 +117,7 @@ XID = "Nov 28 02:11:01 n1 kernel: NVRM: Xid (PCI:0000:01:00): 145, RLW_RXPIPE {}
 
 
 def test_what_the_driver_calls_not_fatal_ends_no_job(tmp_path: Path) -> None:
-    assert explained(tmp_path, XID.format("Nonfatal") + steps(1, 9))["causes"] == []
+    assert accused(explained(tmp_path, XID.format("Nonfatal") + steps(1, 9))) == []
     found = cause(tmp_path, XID.format("Fatal"))
     assert found["code"] == "gpu-hw-error"
     assert "GPU 0000:01:00" in found["message"]
@@ -353,7 +353,7 @@ WAITING = "torch.distributed.DistStoreError: Timed out after 901 seconds waiting
 
 def test_a_pod_without_a_node_is_whom_the_others_wait_for(tmp_path: Path) -> None:
     assert "found no node for w-1" in cause(tmp_path, UNPLACED + WAITING)["message"]
-    assert explained(tmp_path, UNPLACED + steps(0, 9))["causes"] == []
+    assert accused(explained(tmp_path, UNPLACED + steps(0, 9))) == []
 
 
 PLACED = "1m  Normal  Scheduled  {}  Successfully assigned default/w-1 to n4\n"
@@ -520,7 +520,7 @@ def test_a_process_that_is_stuck_as_its_gpu_fell_off_the_bus_is_no_second_cause(
 
 def test_one_that_came_back_or_of_a_job_at_work_is_no_cause(tmp_path: Path) -> None:
     assert "10.0.0.9" not in cause(tmp_path, STILL + BACK + GAVE_UP)["message"]
-    assert explained(tmp_path, STILL + BLOCKED + steps(0, 9))["causes"] == []
+    assert accused(explained(tmp_path, STILL + BLOCKED + steps(0, 9))) == []
 
 
 @each_row(
