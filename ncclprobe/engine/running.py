@@ -5,10 +5,11 @@ from pathlib import Path
 
 from ncclprobe.engine.collect import of_capture
 from ncclprobe.facts.files.ras import RasStatus
+from ncclprobe.facts.job.meeting import Meetings
 from ncclprobe.facts.job.ranks import JobLooks, LocalRanks, Stand
 from ncclprobe.facts.machine import system
 from ncclprobe.host.capture import Replay, load
-from ncclprobe.logs.job import stand
+from ncclprobe.logs.job import of_agents, stand
 from ncclprobe.logs.job.calls import confirmed
 from ncclprobe.logs.read import JobFiles
 from ncclprobe.model.errors import UsageError
@@ -25,6 +26,8 @@ def collectors() -> tuple[Collector, ...]:
 def stands(snapshots: Sequence[Snapshot]) -> JobFiles:
     """Return how the job stands that was looked at on these nodes. Raises UsageError where no rank was found."""
     nodes: dict[str, tuple[LocalRanks, JobLooks]] = {}
+    agents: dict[str, tuple[LocalRanks, Meetings]] = {}
+    meetings: dict[str, Meetings] = {}
     for snapshot in snapshots:
         here, looks = snapshot.facts[LocalRanks], snapshot.facts[JobLooks]
         for fact in (here, looks):
@@ -32,13 +35,20 @@ def stands(snapshots: Sequence[Snapshot]) -> JobFiles:
                 raise UsageError(f"{snapshot.node}: ranks cannot be looked at: {fact.why}")
         if here.others:
             raise UsageError(f"{snapshot.node} runs several jobs: {'; '.join(here.others[:4])}; say which with --pid")
+        met = snapshot.facts.get(Meetings, Meetings())
+        meetings[snapshot.node] = met = Meetings() if isinstance(met, Absent) else met
         if here.ranks:
             nodes[snapshot.node] = here, looks
+        elif here.agents:
+            agents[snapshot.node] = here, met
+    if agents and not nodes:
+        kind = f"{plural(len(agents), 'node')} with an agent of torchrun and no rank"
+        return JobFiles({Stand: of_agents(agents)}, (kind,))
     if not nodes:
         raise UsageError(_none(snapshots))
     number = sum(len(here.ranks) for here, _ in nodes.values())
     kind = f"{plural(number, 'rank')} of a running job on {plural(len(nodes), 'node')}"
-    facts: dict[type, object] = {Stand: stand(nodes)}
+    facts: dict[type, object] = {Stand: stand(nodes, meetings)}
     if answers := [each for _, looks in nodes.values() if (each := confirmed(looks)) is not None]:
         facts[RasStatus] = RasStatus(tuple(answers))
     return JobFiles(facts, (kind,))

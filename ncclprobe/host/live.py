@@ -490,6 +490,21 @@ def _connections(look: str, *pids: str) -> str:
     return connections(pids)
 
 
+def _at_port(port: str, *pids: str) -> str:
+    """Return who listens at a TCP port of this node, and what was accepted there."""
+    from ncclprobe.host.processes import at_port
+
+    return at_port(int(port), pids)
+
+
+def _route(address: str) -> str:
+    """Return from which of its addresses this node would send to `address`. Nothing is sent."""
+    family = socket.AF_INET6 if ":" in address else socket.AF_INET
+    with socket.socket(family, socket.SOCK_DGRAM) as asked:
+        asked.connect((address, 9))
+        return str(asked.getsockname()[0])
+
+
 def _stacks(pid: str, look: str) -> str:
     """Return the Python stacks of a process as py-spy reads them from its memory, without stopping it."""
     py_spy = found("py-spy", [str(Path(sys.executable).parent)])
@@ -557,6 +572,8 @@ _SOURCES: dict[str, Callable[..., str]] = {
     "ras": _ras,
     "counters": _counters,
     "connections": _connections,
+    "at_port": _at_port,
+    "route": _route,
 }
 _STACKS_S = 2.0
 _PATIENCE_S = {

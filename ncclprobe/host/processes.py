@@ -33,7 +33,10 @@ _BLOCKED_S = 0.2  # for one file of one process
 _MOVED = ("rchar", "wchar")
 """What a program reads and writes; read_bytes counts pages of its libraries too, which come and go with memory."""
 _LIBRARIES = re.compile(rb"/(libtorch|libnccl)[a-z_]*\.so")
-_INTERPRETER = re.compile(r"python|pt_main_thread")
+_INTERPRETER = re.compile(r"python|pt_main_thread|torchrun|pt_elastic")
+_AGENTS = ("torch.distributed.run", "torch.distributed.launch")
+_AGENT_OPTIONS = ("nnodes", "node_rank", "rdzv_endpoint", "master_addr", "master_port", "rdzv_backend")
+_FLAGS = ("standalone", "no_python", "m", "module", "run_path")
 _OF_FD = re.compile("(read|write)v?|(recv|send)(from|to|msg)|connect|accept|flock|fcntl|fsync")
 _EXEC_START = re.compile(r"^se\.exec_start *: *([0-9.]+)$", re.MULTILINE)
 _CGROUPS = Path("/sys/fs/cgroup")
@@ -42,6 +45,8 @@ _OF_CHILD = {"wait4": 1, "waitid": 2}
 _MOST_PIDS = 1 << 22
 _OF_KERNEL = 1 << 21
 """PF_KTHREAD (linux/sched.h). In a container the parent of ranks may have the number of the kernel's own, 2."""
+_OLD_SLEEPS = (35, 101)
+"""nanosleep(2). C and C++ sleep for a while by CLOCK_REALTIME, and Python until a time of CLOCK_MONOTONIC."""
 _SYSCALLS = {
     "x86_64": {
         **{0: "read", 1: "write", 7: "poll", 19: "readv", 20: "writev", 23: "select", 24: "sched_yield", 34: "pause"},
@@ -116,9 +121,10 @@ def _ranks(root: int, names: Collection[str], recordable: Collection[str]) -> di
             continue
         try:
             variables = within(_BLOCKED_S, lambda at=pid: environment(at), f"/proc/{pid}/environ")  # type: ignore[misc]
-            if pid in beneath or not variables.keys().isdisjoint(names):
+            agent = agent_options(_words_or_none(pid)) if _INTERPRETER.search(seen[pid][-1]) else None
+            if pid in beneath or agent is not None or not variables.keys().isdisjoint(names):
                 kept = {name: recorded(name, value) for name, value in variables.items() if name in recordable}
-                found.append(_candidate(pid, seen[pid], parent, kept))
+                found.append({**_candidate(pid, seen[pid], parent, kept), "agent": agent})
         except Denied:
             hidden += bool(_INTERPRETER.search(seen[pid][-1]))
         except Missing:
@@ -142,8 +148,37 @@ def _candidate(pid: int, stat: list[str], parent: int, variables: dict[str, str]
         "user": os.stat(path).st_uid,  # noqa: PTH116
         "library": library,
         "python": bool(_INTERPRETER.search(stat[-1])),
+        "age_s": _age_s(int(stat[19])),
         "variables": variables,
     }
+
+
+def _words_or_none(pid: int) -> list[str]:
+    path = f"/proc/{pid}/cmdline"
+    try:
+        return within(_BLOCKED_S, lambda: _bytes(path), path).decode(errors="replace").split("\0")
+    except HostError:
+        return []
+
+
+def agent_options(words: list[str]) -> dict[str, str] | None:
+    """Return how the agent of torchrun with this command line meets those of other nodes; None: it is not one.
+
+    Nothing is returned of the program that it starts, nor of its words.
+    """
+    start = next((n for n, word in enumerate(words[1:6], 1) if word in _AGENTS or Path(word).name == "torchrun"), 0)
+    if not start:
+        return None
+    found, rest = dict[str, str](), iter(words[start + 1 :])
+    for word in rest:
+        if not word.startswith("-"):
+            break
+        name, equals, value = word.lstrip("-").partition("=")
+        name = name.replace("-", "_")
+        value = value if equals or name in _FLAGS else next(rest, "")
+        if name in _AGENT_OPTIONS:
+            found[name] = recorded(name.upper(), value)
+    return found
 
 
 def _pids() -> list[int]:
@@ -184,6 +219,7 @@ def _process(pid: int, start: int, look: int = 0) -> dict[str, Any]:
         "switches": status.get("voluntary_ctxt_switches", 0),
         "tracer": status.get("TracerPid", 0),
         "still_s": _still_s(path),
+        "age_s": _age_s(start),
         "swapped_bytes": status.get("VmSwap", 0) << 10,
         "children": list(_children(path, _threads(path))),
         **_cgroup(_text_or_empty(f"{path}/cgroup"), look),
@@ -214,6 +250,8 @@ def _waits(path: str) -> dict[str, Any]:
     if call in _OF_CHILD:
         pid = int(words[_OF_CHILD[call]], 16)
         return {"call": call, "awaits": pid if pid < _MOST_PIDS else 0}  # above: -1, which is any
+    if call == "nanosleep":
+        return {"call": call, "native": int(words[0]) in _OLD_SLEEPS or words[1:3] == ["0x0", "0x0"]}
     return {"call": call, "file": _link_or_empty(f"{path}/fd/{int(words[1], 16)}") if _OF_FD.fullmatch(call) else ""}
 
 
@@ -222,6 +260,10 @@ def _still_s(path: str) -> float | None:
     ran = [_EXEC_START.search(_text_or_empty(f"{each}/sched")) for each in ("/proc/self", path)]
     now, last = (float(found[1]) if found else None for found in ran)
     return None if now is None or last is None else round(max(now - last, 0.0) / 1e3, 3)
+
+
+def _age_s(start: int) -> float:
+    return round(max(time.clock_gettime(time.CLOCK_BOOTTIME) - start / USER_HZ, 0.0), 2)
 
 
 def _threads(path: str) -> list[str]:
@@ -320,6 +362,7 @@ _SOCK_DIAG, _BY_FAMILY, _REQUEST_DUMP, _ERROR, _DONE = 4, 20, 0x301, 2, 3
 _INFO = 2
 ESTABLISHED, LISTENING = 1, 10
 _STATES = {ESTABLISHED: "established", 2: "connecting", 8: "closed by its peer"}
+_AT_PORT = {ESTABLISHED: "established", LISTENING: "listening"}
 _HEADER, _MESSAGE = 16, 72
 _ANSWER_S = 1.0
 
@@ -345,6 +388,22 @@ def connections(pids: Collection[str]) -> str:
         if inode in owners
     ]
     found.sort(key=lambda each: -each["unacknowledged_bytes"] - each["unread_bytes"])
+    return json.dumps(found[: bounds.JOB_CONNECTIONS])
+
+
+def at_port(port: int, pids: Collection[str]) -> str:
+    """Return as JSON the TCP sockets of this node that listen at `port`, or were accepted there, whoever has them.
+
+    The process is 0 where it is none of `pids`. Raises Denied if these are in another network namespace.
+    """
+    owners: dict[int, str] = {}
+    for pid in pids:
+        same_network(Path(f"/proc/{pid}"))
+        owners |= dict.fromkeys(sockets_of(pid, bounds.JOB_FILES), pid)
+    found = []
+    for family, inode, message in sockets(_AT_PORT, port):
+        each = {"pid": int(owners.get(inode, 0)), "inode": inode, **_connection(family, message)}
+        found.append({**each, "state": _AT_PORT[message[1]], "unacknowledged_bytes": 0, "unread_bytes": 0})
     return json.dumps(found[: bounds.JOB_CONNECTIONS])
 
 

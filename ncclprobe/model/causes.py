@@ -9,6 +9,7 @@ from ncclprobe.model.findings import Action, Blame, Evidence, Severity
 from ncclprobe.model.values import Struct
 
 ClassName = Literal[
+    "not arrived",
     "stuck outside",
     "stuck inside",
     "desync",
@@ -18,8 +19,8 @@ ClassName = Literal[
     "working",
     "cannot tell",
 ]
-"""Never came to the call that others wait in; all came and none goes on; made other calls; has no process any more;
-late and at work; waits for others; at work; not known."""
+"""Has not come to the store where ranks meet in init; never came to the call that others wait in; all came and none
+goes on; made other calls; has no process any more; late and at work; waits for others; at work; not known."""
 
 
 class RankClass(Struct, frozen=True):

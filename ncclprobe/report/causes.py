@@ -254,7 +254,7 @@ def _before_next_launch(report: Report, width: int) -> Iterator[str]:
         yield from wrap("", f"The {verb} this before the next launch: `ncclprobe doctor` {', '.join(ids)}", width)
 
 
-_NAMES_RANKS = ("dead or gone", "desync", "stuck outside", "stuck inside")
+_NAMES_RANKS = ("not arrived", "dead or gone", "desync", "stuck outside", "stuck inside")
 _MOST_NAMED = 4
 
 

@@ -4,7 +4,10 @@ import ctypes
 import json
 import os
 import socket
+import subprocess
+import sys
 import threading
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -15,7 +18,7 @@ import pytest
 from ncclprobe.facts.job import ranks as looks
 from ncclprobe.facts.job.ranks import AskedJob, LocalRanks, gpus, local_ranks
 from ncclprobe.facts.kernel_log import OF_GPUS
-from ncclprobe.host import SAMPLE, processes, rank_servers
+from ncclprobe.host import SAMPLE, live, processes, rank_servers
 from ncclprobe.host.capture import Replay
 from ncclprobe.host.rank_servers import ask_server
 from ncclprobe.model.errors import Failed, HostError, Missing, OutOfTime, ParseError, TimedOut
@@ -161,7 +164,7 @@ def test_ranks_in_a_container_may_be_of_process_2_and_threads_of_the_kernel_are_
     monkeypatch.setattr(processes, "stat_or_none", stat)
     monkeypatch.setattr(processes, "environment", lambda pid: {"RANK": "0"} if pid > 2 else {})
     monkeypatch.setattr(processes, "_candidate", lambda pid, *_: {"pid": pid})
-    assert processes._ranks(0, ["RANK"], set())["processes"] == [{"pid": 70}]
+    assert processes._ranks(0, ["RANK"], set())["processes"] == [{"pid": 70, "agent": None}]
 
 
 def test_a_file_that_blocks_is_left_to_its_thread(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -347,3 +350,60 @@ def test_a_connection_says_what_its_peer_has_not_taken(family: socket.AddressFam
 def test_sockets_that_cannot_be_read_are_missing_and_not_none() -> None:
     with pytest.raises(Missing, match="no rank whose sockets can be read"):
         processes.connections(["999999999"])
+
+
+def test_an_agent_of_torchrun_is_never_a_rank_and_its_program_is_not_read() -> None:
+    words = ["/v/bin/python", "-u", "/v/bin/torchrun", "--nnodes=2", "--node-rank", "1", "-m", "train", "--nnodes", "9"]
+    rows = [
+        (words, {"nnodes": "2", "node_rank": "1"}),
+        (["python", "-m", "torch.distributed.run", "--standalone", "x.py", "--master-port", "1"], {}),
+        (["python", "train.py", "--rdzv-backend", "c10d"], None),
+        (["bash"], None),
+    ]
+    assert [processes.agent_options(given) for given, _ in rows] == [wanted for _, wanted in rows]
+    launched = process(9, None, SLURM_PROCID="0", SLURM_STEP_ID="0", SLURM_NTASKS="2") | {"agent": {"nnodes": "2"}}
+    ranks = [process(10, 0, 9), process(11, 1, 9)]
+    for pid in (0, 9, 10):
+        known = found(launched, *ranks, pid=pid)
+        assert (pids(known), known.agents, known.others) == ([(10, 0), (11, 1)], (), ())
+    alone = found(launched)
+    assert (pids(alone), [each.pid for each in alone.agents]) == ([], [9])
+
+
+def test_ranks_that_call_their_master_otherwise_are_one_job_only_if_they_are_a_whole_world() -> None:
+    by_hand = {"LOCAL_WORLD_SIZE": "", "LOCAL_RANK": ""}
+    first, other = process(10, 0, **by_hand), process(11, 1, MASTER_PORT="29501", **by_hand)
+    assert pids(found(first, other)) == [(10, 0), (11, 1)]
+    rows = [
+        process(11, 0, MASTER_PORT="29501", **by_hand),  # the same rank
+        process(11, 1, MASTER_PORT="29501", **by_hand) | {"user": 1001},
+        process(11, 1, MASTER_PORT="29501", **by_hand) | {"start": 10**6},
+        process(11, 1, MASTER_PORT="29501", **by_hand, WORLD_SIZE="3"),
+        process(11, 1, MASTER_PORT="29501", LOCAL_RANK="", LOCAL_WORLD_SIZE="1"),
+    ]
+    assert all(len(found(first, each).others) == 2 for each in rows)
+    assert len(rows) >= 5
+
+
+def test_where_a_process_would_send_and_who_listens_at_a_port() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as server, socket.create_connection(server.getsockname()):
+        port = server.getsockname()[1]
+        rows = json.loads(processes.at_port(port, [str(os.getpid())]))
+        assert [each["state"] for each in rows] == ["listening", "established"]
+        assert rows[0]["pid"] == os.getpid()
+        assert {each["pid"] for each in json.loads(processes.at_port(port, []))} == {0}
+    assert live.LiveHost(set(), lambda _: False).ask("route", "127.0.0.1") == "127.0.0.1"
+
+
+def test_a_sleep_of_c_is_told_from_one_of_python() -> None:
+    natives = []
+    for code in ("import time; time.sleep(60)", "import ctypes; ctypes.CDLL(None).usleep(60_000_000)"):
+        with subprocess.Popen([sys.executable, "-c", f"print(flush=True); {code}"], stdout=subprocess.PIPE) as child:
+            assert child.stdout
+            child.stdout.readline()
+            deadline = time.monotonic() + 10
+            while (seen := processes._waits(f"/proc/{child.pid}"))["call"] != "nanosleep":
+                assert time.monotonic() < deadline, seen
+            natives.append(seen["native"])
+            child.kill()
+    assert natives == [False, True]

@@ -36,6 +36,24 @@ def gone(stand: Stand) -> Iterator[Finding]:
 
 
 @cause(
+    code="master-unreachable",
+    echoes=("rank-crashed",),
+    bad=lambda: [(_standing("not arrived", "cannot connect to n1:29500: nobody listens there"),)],
+    good=lambda: [(_standing("stuck outside"),)],
+)
+def absent(stand: Stand) -> Iterator[Finding]:
+    """A rank has not come to the store where all meet in init_process_group.
+
+    Right: All ranks of the job have come to its store.
+    Why: init_process_group ends when WORLD_SIZE ranks have connected to MASTER_ADDR:MASTER_PORT; until then those that
+    have wait, for half an hour by default.
+    Fix: start the rank that is missing. If it cannot connect, compare MASTER_ADDR and MASTER_PORT of all ranks, and let
+    its node reach this port: `nc -vz ADDRESS PORT` there.
+    """
+    yield from _found(stand, "not arrived", "job", "fix-job")
+
+
+@cause(
     code="timeout-straggler",
     echoes=("rank-crashed", "collective-desync"),
     bad=lambda: [(_standing("stuck outside"),)],

@@ -6,15 +6,14 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import cache
 from itertools import chain
-from typing import Any, TypeVar, cast
-
-import msgspec
+from typing import Any, TypeVar
 
 from ncclprobe.facts import traffic
 from ncclprobe.facts.field import attempt
 from ncclprobe.facts.files.flight_child import read
 from ncclprobe.facts.files.flight_records import FlightDump, FlightFrame, FlightRecords, read_dump, records
 from ncclprobe.facts.files.ras import RasAnswer, read_answer
+from ncclprobe.facts.job.meeting import Agent, Connection, Meetings, agent, decoded, meetings
 from ncclprobe.facts.kernel_log import OF_GPUS, Event, events
 from ncclprobe.facts.launcher import TORCH, Launch, detect
 from ncclprobe.facts.nvml import GONE, number, reasons, text
@@ -28,6 +27,7 @@ from ncclprobe.model.errors import REFUSALS, HostError, OutOfTime, ParseError
 from ncclprobe.model.hostlist import fold_ranks
 from ncclprobe.model.registry import collector
 from ncclprobe.model.snapshot import Absent
+from ncclprobe.model.units import USER_HZ
 from ncclprobe.model.values import Struct, field, grouped
 
 _UNKNOWN = Absent("it was not asked")
@@ -128,7 +128,7 @@ class LocalRanks(Struct, frozen=True):
     """The ranks of the job on this node, by rank; `absent` local ranks have no process.
 
     `others` are further jobs here, in words: which one is meant is not known. `hidden` Python processes are of other
-    users. `late`: processes whose environment could not be read, and why.
+    users. `late`: processes whose environment could not be read, and why. `agents` of torchrun have started no rank.
     """
 
     ranks: tuple[JobProcess, ...]
@@ -137,6 +137,7 @@ class LocalRanks(Struct, frozen=True):
     hidden: int = 0
     late: tuple[str, ...] = ()
     time_s: float = 0.0
+    agents: tuple[Agent, ...] = ()
 
 
 class _Process(Struct, frozen=True):
@@ -148,6 +149,8 @@ class _Process(Struct, frozen=True):
     library: bool | None
     python: bool
     variables: dict[str, str]
+    agent: dict[str, str] | None = None
+    age_s: float = 0.0
 
 
 class _Answer(Struct, frozen=True):
@@ -169,8 +172,8 @@ def asked_job(host: Host) -> AskedJob:
 @collector
 def local_ranks(host: Host, asked: AskedJob) -> LocalRanks:
     """Find the ranks of the job that runs here."""
-    answer = decoded(host.ask("ranks", asked.pid, *_NAMES), _Answer)
-    jobs = _jobs(answer.processes)
+    answer: _Answer = decoded(host.ask("ranks", asked.pid, *_NAMES), _Answer)
+    jobs = _one_of_parts(_jobs(answer.processes))
     if asked.pid:
         own = {job: ranks for job, ranks in jobs.items() if _of(asked.pid, ranks, answer.processes)}
         beneath = _jobs(answer.processes, asked.pid)
@@ -184,21 +187,32 @@ def local_ranks(host: Host, asked: AskedJob) -> LocalRanks:
         answer.hidden,
         answer.late,
         answer.time_s,
+        () if ranks else tuple(_agents(answer.processes, asked.pid)),
     )
 
 
-def decoded(text: str, kind: Any) -> Any:
-    """Return the value of type `kind` that a JSON text holds. Raises ParseError."""
-    try:
-        return msgspec.json.decode(text, type=kind)
-    except (msgspec.MsgspecError, RecursionError) as error:
-        raise ParseError(f"{error}: {text[:80]!r}") from None
+def _agents(processes: Sequence[_Process], named: int) -> Iterator[Agent]:
+    """Yield the agents of torchrun here; with `named` the one that this process is, or has started."""
+    above = {each.pid: each.parent for each in processes}
+    for each in processes:
+        if each.agent is not None and (not named or named in (each.pid, *_ancestors(each.pid, above))):
+            yield agent(each.pid, each.age_s, each.agent, each.variables)
+
+
+@collector
+def places_met(host: Host, here: LocalRanks) -> Meetings:
+    """Look at the stores at which the ranks of the job, or agents without ranks, meet."""
+    launches = [each.launch for each in here.ranks]
+    places = [(each.master_addr, each.master_port) for each in launches if each.master_addr and each.master_port]
+    places += [(each.address, each.port) for each in here.agents if each.address]
+    return meetings(host, places[: bounds.NODE_RANKS], _pids(here.ranks), [each.pid for each in here.agents])
 
 
 def _jobs(processes: Sequence[_Process], named: int = 0) -> dict[str, tuple[JobProcess, ...]]:
     """Return the ranks of each job; with `named` what this process has started, whatever the variables, or itself."""
     launches = {each.pid: detect(each.variables) for each in processes}
     chosen = _started_by(named, processes) if named else [p for p in processes if launches[p.pid].rank is not None]
+    chosen = [each for each in chosen if each.agent is None]
     by_rank = grouped(((_job(p, launches[p.pid]), -p.pid if named else launches[p.pid].rank or 0), p) for p in chosen)
     jobs: dict[str, list[JobProcess]] = {}
     for (job, _), of_rank in by_rank.items():
@@ -209,10 +223,26 @@ def _jobs(processes: Sequence[_Process], named: int = 0) -> dict[str, tuple[JobP
     return {job: tuple(sorted(each, key=lambda r: (r.rank is None, r.rank, r.pid))) for job, each in jobs.items()}
 
 
+def _one_of_parts(jobs: dict[str, tuple[JobProcess, ...]]) -> dict[str, tuple[JobProcess, ...]]:
+    """Return as one job those that differ in how they call their master, if only together they are a whole world.
+
+    So is a job whose ranks were given different ports by mistake, or one address under several names.
+    """
+    ranks = sorted((each for own in jobs.values() for each in own), key=lambda each: each.rank or 0)
+    worlds = {each.launch.world_size for each in ranks}
+    by_hand = all(each.launch.kind == "environment" and not each.launch.local_world_size for each in ranks)
+    whole = [each.rank for each in ranks] == list(range(len(ranks))) and worlds == {len(ranks)}
+    together = len({each.job.partition(" environment")[0] for each in ranks}) == 1
+    apart_ticks = max((each.start for each in ranks), default=0) - min((each.start for each in ranks), default=0)
+    if len(jobs) > 1 and by_hand and whole and together and apart_ticks < _TOGETHER_TICKS:
+        return {ranks[0].job: tuple(ranks)}
+    return jobs
+
+
 def _started_by(named: int, processes: Sequence[_Process]) -> Sequence[_Process]:
     """Return the topmost processes with torch or NCCL that `named` has started: their own are workers and helpers."""
     above = {each.pid: each.parent for each in processes}
-    beneath = [each for each in processes if named in _ancestors(each.pid, above)]
+    beneath = [each for each in processes if named in _ancestors(each.pid, above) and each.agent is None]
     with_library = {each.pid for each in beneath if each.library}
     tops = [each for each in beneath if each.library and not _ancestors(each.pid, above) & with_library]
     return tops or [each for each in processes if each.pid == named]
@@ -275,6 +305,8 @@ def _in_words(ranks: Sequence[JobProcess]) -> str:
 K = TypeVar("K")
 T = TypeVar("T")
 BETWEEN_S, UNTIMED_S = 1.0, 5.0
+_TOGETHER_TICKS = 300 * USER_HZ
+"""Within which the ranks of one job begin."""
 _RAS, _RAS_DEFAULT = "NCCL_RAS_ADDR", "localhost:28028"
 _AT_ONCE = 16
 _RECORDS = {PIPE, "TORCH_FR_DUMP_TEMP_FILE", "TORCH_NCCL_DEBUG_INFO_TEMP_FILE"}
@@ -299,6 +331,7 @@ class ProcessState(Struct, frozen=True):
     pipes: tuple[str, ...] = ()
     awaits: int = 0
     queued_s: float = 0.0
+    native: bool = False
 
 
 class Child(ProcessState, frozen=True, kw_only=True):
@@ -313,7 +346,8 @@ class LiveRank(ProcessState, frozen=True, kw_only=True):
 
     Counters: `switches` to which its first thread agreed by waiting, `held_s` by its cgroup's quota, and of
     this cgroup `oom_kills`, and `memory_s` for which a process of it waited for memory. `tracer` is the
-    process that traces it, 0: none. `still_s` is how long ago its first thread last ran, None: the kernel does not say.
+    process that traces it, 0: none. `still_s` is how long ago its first thread last ran, None: the kernel does not say;
+    `age_s` how long ago it began.
     """
 
     time_s: float
@@ -323,6 +357,7 @@ class LiveRank(ProcessState, frozen=True, kw_only=True):
     swapped_bytes: int = 0
     children: tuple[Child, ...] = ()
     frozen: bool = False
+    age_s: float | None = None
     held_s: float = 0.0
     oom_kills: int = 0
     memory_s: float = 0.0
@@ -359,27 +394,6 @@ def _held_up(child: Child, at: LiveRank) -> bool:
 def shared(child: Child, at: LiveRank) -> bool:
     """Return whether a process shares a pipe with the rank that has started it."""
     return bool({*child.pipes} & {*at.pipes})
-
-
-class Connection(Struct, frozen=True):
-    """A TCP connection of a rank, or of what it has started, as its kernel sees it. Its ends are ``10.0.0.1:4711``.
-
-    `unacknowledged_bytes` were given to it and not acknowledged by the peer, and sent again `retransmits` times, or
-    asked after by `probes` of a peer that takes none; `unread_bytes` were not yet read here. `heard_s` is how long ago
-    anything last came from the peer.
-    """
-
-    pid: int
-    local: str
-    peer: str
-    state: str = "established"
-    unacknowledged_bytes: int = 0
-    unread_bytes: int = 0
-    retransmits: int = 0
-    probes: int = 0
-    heard_s: float = 0.0
-    inode: int = 0
-    acknowledged_bytes: int = 0
 
 
 class JobLook(Struct, frozen=True):
@@ -452,7 +466,7 @@ def _look(
         tuple("" if isinstance(each, FlightDump) else each for _, each in found),
         tuple(_each(ranks[: bounds.JOB_STACKS], lambda rank: _stack(host, rank.pid, number))) if asked.stacks else (),
         attempt(lambda: read_answer(f"NCCL RAS, look {number}", _of_ras(host, ranks, number).encode())),
-        attempt(lambda: decoded(host.ask("connections", number, *_pids(ranks), *children), tuple[Connection, ...])),
+        attempt(lambda: _connections(host, number, (*_pids(ranks), *children))),
         traffic.read(host, number),
         dict(_of_children(host, states[: bounds.JOB_STACKS])) if asked.stacks and number > 1 else {},
         attempt(lambda: gpus(host, _pids(ranks), number)),
@@ -510,7 +524,7 @@ def _in_time(learn: Callable[[], T]) -> T | Absent:
 
 
 def _interfaces(text: str) -> Mapping[str, str]:
-    rows = decoded(text, dict[str, tuple[_Address, ...]])
+    rows: Mapping[str, tuple[_Address, ...]] = decoded(text, dict[str, tuple[_Address, ...]])
     return {each.address.partition("%")[0]: name for name, addresses in rows.items() for each in addresses}
 
 
@@ -535,8 +549,12 @@ def _each(things: Sequence[K], learn: Callable[[K], T], at_once: int = _AT_ONCE)
         return list(pool.map(learn, things))
 
 
+def _connections(host: Host, number: int, pids: Sequence[int]) -> tuple[Connection, ...]:
+    return decoded(host.ask("connections", number, *pids), tuple[Connection, ...])
+
+
 def _state(host: Host, rank: JobProcess, number: int) -> LiveRank:
-    return cast(LiveRank, decoded(host.ask("process", rank.pid, rank.start, number), LiveRank))
+    return decoded(host.ask("process", rank.pid, rank.start, number), LiveRank)
 
 
 class _Address(Struct, frozen=True):
@@ -550,7 +568,7 @@ class _Stack(Struct, frozen=True):
 
 def _stack(host: Host, pid: int, number: int) -> tuple[FlightFrame, ...] | Absent:
     def read() -> tuple[FlightFrame, ...]:
-        threads = cast(tuple[_Stack, ...], decoded(host.ask("stacks", pid, number), tuple[_Stack, ...]))
+        threads: tuple[_Stack, ...] = decoded(host.ask("stacks", pid, number), tuple[_Stack, ...])
         return next((thread.frames for thread in threads if thread.os_thread_id == pid), ())
 
     return attempt(read)

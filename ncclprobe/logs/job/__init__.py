@@ -9,6 +9,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from datetime import datetime, timezone
 
 from ncclprobe.facts.files.flight_records import FlightRecords
+from ncclprobe.facts.job.meeting import Meetings
 from ncclprobe.facts.job.ranks import JobLook, JobLooks, LiveRank, LocalRanks, Stand
 from ncclprobe.logs.job.activity import (
     Activity,
@@ -22,6 +23,7 @@ from ncclprobe.logs.job.activity import (
     wires,
     with_peers,
 )
+from ncclprobe.logs.job.arrival import Arrival, agent_rows, arrival
 from ncclprobe.logs.job.calls import (
     LookedAt,
     Stalled,
@@ -49,7 +51,7 @@ _SILENT_LEAST_S, _MOVES_BYTES = 9.0, 64 << 10
 that is slow."""
 _OF_USUAL, _OF_LONGEST = 3.0, 5.0
 _MOST_EVIDENCE = 6
-_HELD: tuple[ClassName, ...] = ("dead or gone", "desync", "stuck outside", "stuck inside")
+_HELD: tuple[ClassName, ...] = ("dead or gone", "desync", "stuck outside", "stuck inside", "not arrived")
 _ORDER: tuple[ClassName, ...] = (*_HELD, "slow, not stuck", "cannot tell", "waiting", "working")
 _PREPARE = "`ncclprobe attach --prepare` says what to put into the program"
 _CALL = " #"
@@ -57,8 +59,8 @@ _CALL = " #"
 _STACKS = "; --stacks reads the stacks of this one"
 
 
-def stand(nodes: Mapping[str, tuple[LocalRanks, JobLooks]]) -> Stand:
-    """Return how the job stands whose ranks are on `nodes`."""
+def stand(nodes: Mapping[str, tuple[LocalRanks, JobLooks]], meetings: Mapping[str, Meetings] | None = None) -> Stand:
+    """Return how the job stands whose ranks are on `nodes`, which meet as `meetings` say."""
     ranks: dict[int, Seen] = {}
     for node, (here, looks) in nodes.items():
         ranks |= {number: Seen(number, node, oom_kills=_oom_kills(looks)) for number in here.absent}
@@ -69,12 +71,31 @@ def stand(nodes: Mapping[str, tuple[LocalRanks, JobLooks]]) -> Stand:
     grew = {pid for looks in both for pid in launched(looks)}
     by_node = {node: looks for node, (_, looks) in nodes.items()}
     job = looked_at(ranks, records[0], records[1], answers, grew, wires(by_node, ranks))
+    if in_init := arrival(job, by_node, meetings or {}):
+        rows = tuple(_merged(_in_init(job, in_init)))
+        return Stand(rows, _answer(job, rows, None, in_init.message), "init_process_group", in_init.arrived)
     found = stalled(job)
     first = next((each for each in found if each.missing or each.apart), found[0] if found else None)
     counts = {node: tuple(counted(node, looks)) for node, looks in by_node.items()}
     rows = tuple(_merged(_classes(job, found, counts)))
     waiting = first.waiting if first else ()
     return Stand(rows, _answer(job, rows, first), first.where if first else "", waiting)
+
+
+def of_agents(nodes: Mapping[str, tuple[LocalRanks, Meetings]]) -> Stand:
+    """Return how a job stands of which only agents are there, which have started no rank."""
+    rows = tuple(row for node, (here, met) in nodes.items() for row in agent_rows(node, here.agents, met))
+    time_s = max(here.time_s for here, _ in nodes.values())
+    at = datetime.fromtimestamp(time_s, timezone.utc).isoformat(timespec="seconds")
+    return Stand(rows, Standing(_word(rows, None), "; ".join(each.doing for each in rows), at))
+
+
+def _in_init(job: LookedAt, found: Arrival) -> Iterator[RankClass]:
+    """Yield a row for each rank of a job that is in init_process_group."""
+    for number in sorted({*found.arrived, *found.others}):
+        name, text = found.others.get(number, ("waiting", f"has arrived at {found.where}"))
+        if number in job.ranks or number in found.others:
+            yield _row(job, number, name, text, found.evidence.get(number, ()))
 
 
 def _seen(node: str, here: LocalRanks, looks: JobLooks) -> Iterator[Seen]:
@@ -239,10 +260,10 @@ def _alike(row: RankClass) -> str:
 # The answer.
 
 
-def _answer(job: LookedAt, rows: Sequence[RankClass], call: Stalled | None) -> Standing:
+def _answer(job: LookedAt, rows: Sequence[RankClass], call: Stalled | None, in_init: str = "") -> Standing:
     at = datetime.fromtimestamp(job.time_s, timezone.utc).isoformat(timespec="seconds")
     word = _word(rows, call)
-    message = _of_no_call(job, rows, word) if call is None else _of_call(job, rows, call)
+    message = in_init or (_of_no_call(job, rows, word) if call is None else _of_call(job, rows, call))
     seen_ranks = job.ranks.values()
     unread = next((f"; stacks were not read: {each.unread}" for each in seen_ranks if each.unread), _STACKS)
     more = "" if any(each.stacks for each in seen_ranks) else unread

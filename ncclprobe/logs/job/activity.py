@@ -4,13 +4,13 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Literal
 
 from ncclprobe.facts.files.flight_records import FlightFrame
+from ncclprobe.facts.job.meeting import LOOPBACK, Connection
 from ncclprobe.facts.job.ranks import (
     ASLEEP,
     OUTSIDE,
     READS,
     WRITES,
     Child,
-    Connection,
     JobLook,
     JobLooks,
     JobProcess,
@@ -234,9 +234,6 @@ def evidence(rank: Seen) -> Iterator[Evidence]:
         yield seen(f"py-spy --pid {rank.process.pid}", str(own))
 
 
-_LOOPBACK = ("127.", "[::1]", "::1")
-
-
 class Wire(Struct, frozen=True):
     """A connection of `rank` at both looks. `peer` is the rank at its other end, None: none that was looked at.
 
@@ -309,7 +306,7 @@ def _known(connections: Sequence[Connection] | Absent) -> Sequence[Connection]:
 
 def _ends(node: str, local: str, peer: str) -> tuple[str, str, str]:
     """Return what tells a connection from all others; an address of the loopback is of one node."""
-    return (node if local.startswith(_LOOPBACK) else "", local, peer)
+    return (node if local.startswith(LOOPBACK) else "", local, peer)
 
 
 def _nic(looks: JobLooks, at: Connection) -> str:

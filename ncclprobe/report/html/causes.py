@@ -23,7 +23,7 @@ _NO_CLOCK = (
     "another in two rows was not at one time."
 )
 _DIGITS = re.compile(r"[0-9]+")
-_CLASS_STATES = dict.fromkeys(("dead or gone", "desync", "stuck outside", "stuck inside"), "fail")
+_CLASS_STATES = dict.fromkeys(("not arrived", "dead or gone", "desync", "stuck outside", "stuck inside"), "fail")
 _CLASS_STATES |= {"slow, not stuck": "warn", "cannot tell": "unknown", "waiting": "pass", "working": "pass"}
 _STATES = {"named": "fail", "narrowed": "warn", "unknown": "unknown"}
 

@@ -92,6 +92,7 @@ EXAMPLES = {
     "ib.roce/roce-v2": "FAIL node: mlx5_1:1",
     "ib.roce/same-subnet": "WARN node: eth0 and eth1",
     "ib.state": "FAIL fabric: mlx5_0:1",
+    "job.absent": "FAIL job: rank 2 on n1",
     "job.apart": "FAIL job: rank 2 on n1",
     "job.gone": "FAIL unknown: rank 2 on n1",
     "job.inside": "FAIL unknown: rank 2 on n1",

@@ -4,6 +4,7 @@ from ncclprobe.checks.job.ranks import _standing
 from tests.checks.cases import Cases
 
 CASES = {
+    "job.absent": Cases(good=[(_standing("working"),)]),
     "job.gone": Cases(good=[(_standing("working"),)]),
     "job.outside": Cases(good=[(_standing("slow, not stuck"),)]),
     "job.apart": Cases(good=[(_standing("working"),)]),

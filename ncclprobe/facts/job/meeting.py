@@ -1,0 +1,133 @@
+"""Where the processes of a job meet: their TCP connections, the store of the master, and agents without ranks."""
+
+import json
+from collections.abc import Mapping, Sequence
+from typing import TypeVar
+
+import msgspec
+
+from ncclprobe.facts.field import attempt
+from ncclprobe.host import Host
+from ncclprobe.model import bounds
+from ncclprobe.model.errors import ParseError
+from ncclprobe.model.snapshot import Absent
+from ncclprobe.model.values import Struct
+
+LOOPBACK = ("127.", "[::1]", "::1")
+_DEFAULT_PORT = 29500
+_UNASKED = Absent("it was not asked")
+T = TypeVar("T")
+
+
+class Connection(Struct, frozen=True):
+    """A TCP connection of a rank, or of what it has started, as its kernel sees it. Its ends are ``10.0.0.1:4711``.
+
+    `unacknowledged_bytes` were given to it and not acknowledged by the peer, and sent again `retransmits` times, or
+    asked after by `probes` of a peer that takes none; `unread_bytes` were not yet read here. `heard_s` is how long ago
+    anything last came from the peer.
+    """
+
+    pid: int
+    local: str
+    peer: str
+    state: str = "established"
+    unacknowledged_bytes: int = 0
+    unread_bytes: int = 0
+    retransmits: int = 0
+    probes: int = 0
+    heard_s: float = 0.0
+    inode: int = 0
+    acknowledged_bytes: int = 0
+
+
+class Agent(Struct, frozen=True):
+    """An agent of torchrun. `nodes` is how many it waits for, at least; None and empty: its command does not say."""
+
+    pid: int
+    nodes: int | None = None
+    node_rank: int | None = None
+    address: str = ""
+    port: int = 0
+    age_s: float = 0.0
+
+
+class JobStore(Struct, frozen=True):
+    """A store at which processes meet, as this node sees it.
+
+    `resolved` is its address as a number, `source` the address of this node from which it would be called. `sockets`
+    are those of this node that listen at its port, or were accepted there; the process is 0 where it is not of the job.
+    """
+
+    address: str
+    port: int
+    resolved: str | Absent = _UNASKED
+    source: str | Absent = _UNASKED
+    sockets: tuple[Connection, ...] | Absent = _UNASKED
+
+    @property
+    def here(self) -> bool:
+        """Return whether its address is one of this node's."""
+        return not isinstance(self.resolved, Absent) and (
+            self.resolved.startswith(LOOPBACK) or self.resolved == self.source
+        )
+
+    def __str__(self) -> str:
+        """Return where it is: ``10.0.0.5:29500``."""
+        return f"{self.address}:{self.port}"
+
+
+class Meetings(Struct, frozen=True):
+    """The stores of a node's ranks and agents, and the connections of these agents."""
+
+    masters: tuple[JobStore, ...] = ()
+    of_agents: tuple[Connection, ...] = ()
+
+
+def decoded(text: str, kind: type[T] | object) -> T:
+    """Return the value of type `kind` that a JSON text holds. Raises ParseError."""
+    try:
+        found: T = msgspec.json.decode(text, type=kind)
+    except (msgspec.MsgspecError, RecursionError) as error:
+        raise ParseError(f"{error}: {text[:80]!r}") from None
+    return found
+
+
+def agent(pid: int, age_s: float, options: Mapping[str, str], variables: Mapping[str, str]) -> Agent:
+    """Return the agent with these options; variables of torchrun (``PET_NNODES``) say what these leave out."""
+
+    def given(name: str) -> str:
+        return options.get(name) or variables.get(f"PET_{name.upper()}") or ""
+
+    host, colon, port = given("rdzv_endpoint").rpartition(":")
+    address, number = (host, port) if colon else (port or given("master_addr"), given("master_port"))
+    nodes = given("nnodes").partition(":")[0]
+    return Agent(pid, _number(nodes), _number(given("node_rank")), address, _number(number) or _DEFAULT_PORT, age_s)
+
+
+def _number(text: str) -> int | None:
+    return int(text[:9]) if text.isascii() and text.isdecimal() else None
+
+
+def meetings(host: Host, places: Sequence[tuple[str, int]], pids: Sequence[int], agents: Sequence[int]) -> Meetings:
+    """Look at the stores at `places`, of processes `pids` and `agents`."""
+    found = tuple(_master(host, address, port, (*pids, *agents)) for address, port in dict.fromkeys(places))
+    if not agents:
+        return Meetings(found)
+    own = attempt(lambda: host.ask("connections", 0, *agents))
+    return Meetings(found, () if isinstance(own, Absent) else decoded(own, tuple[Connection, ...]))
+
+
+def _master(host: Host, address: str, port: int, pids: Sequence[int]) -> JobStore:
+    resolved = attempt(lambda: _first(host.ask("resolve", address)))
+    source = resolved if isinstance(resolved, Absent) else attempt(lambda: host.ask("route", resolved))
+
+    def sockets() -> tuple[Connection, ...]:
+        return decoded(host.ask("at_port", port, *pids[: bounds.NODE_RANKS]), tuple[Connection, ...])
+
+    return JobStore(address, port, resolved, source, attempt(sockets))
+
+
+def _first(said: str) -> str:
+    """Return the first address that a name resolves to, one of IPv4 if there is."""
+    addresses = [str(each) for each in json.loads(said)["addresses"]]
+    return sorted(addresses, key=lambda each: ":" in each)[0]

@@ -1,0 +1,290 @@
+"""Who has come to the store at which a job's ranks meet in ``init_process_group``, and why another has not.
+
+Torch's store shows who waits there. Rank 0 starts it and asks it a hundred times a second how many have come, so the
+bytes of its own connection say since when. A rank that cannot connect tries again for ever, and in between sleeps as
+C++ does. The others have a connection, and wait for an answer. Once a rank has called a collective, or is connected
+with another rank, it is past all that.
+"""
+
+from collections.abc import Iterator, Mapping, Sequence
+
+from ncclprobe.facts.job.meeting import LOOPBACK, Agent, Connection, JobStore, Meetings
+from ncclprobe.facts.job.ranks import JobLooks, JobProcess, LiveRank
+from ncclprobe.logs.job.activity import Seen, doing
+from ncclprobe.logs.job.calls import LookedAt, named
+from ncclprobe.model.causes import ClassName, RankClass
+from ncclprobe.model.findings import Evidence, seen
+from ncclprobe.model.snapshot import Absent
+from ncclprobe.model.values import Struct, grouped
+
+_HERE_LEAST_S, _ELSEWHERE_LEAST_S = 6.0, 20.0
+"""How long ranks wait in init at least until those that have not come are called stuck: of this node, and of others."""
+_ASKED_BYTES_S = 160
+"""What a rank that asks the store how many have come sends to it in a second at least: 20 questions of 8 bytes."""
+
+
+class Arrival(Struct, frozen=True):
+    """Ranks in init: who has come to the store `where`, and of each other rank its class, and what it does instead.
+
+    `connecting` are those that try to connect. `waited_s` is since when the first of those who have come waits, or
+    tries to.
+    """
+
+    where: str
+    arrived: tuple[int, ...]
+    others: Mapping[int, tuple[ClassName, str]]
+    connecting: tuple[int, ...]
+    world: int
+    waited_s: float
+    evidence: Mapping[int, tuple[Evidence, ...]]
+
+    @property
+    def message(self) -> str:
+        """Return who has come and who has not, in one line."""
+        since = f" since {self.waited_s:.0f} s" if self.waited_s >= 1 else ""
+        here = f"{named(self.arrived)} of {self.world} {_verb(self.arrived)} arrived at {self.where}{since}"
+        by_text = grouped((text, number) for number, (_, text) in self.others.items())
+        rest = [f"{named(ranks)} {_plural(text, ranks)}" for text, ranks in by_text.items()]
+        return f"in init{since if not self.arrived else ''}: {'; '.join([here] * bool(self.arrived) + rest)}"
+
+
+def _verb(ranks: Sequence[int]) -> str:
+    return "has" if len(ranks) == 1 else "have"
+
+
+def _plural(text: str, ranks: Sequence[int]) -> str:
+    return text.replace("has ", "have ", 1) if len(ranks) > 1 and text.startswith("has ") else text
+
+
+class _Caller(Struct, frozen=True):
+    """A rank, the store that it calls, and its connections to it at both looks; `serves`: the store is its own."""
+
+    rank: Seen
+    process: JobProcess
+    first: LiveRank
+    second: LiveRank
+    master: JobStore
+    before: tuple[Connection, ...]
+    after: tuple[Connection, ...]
+    serves: bool
+
+    @property
+    def connected(self) -> bool:
+        """Return whether it has come to the store."""
+        return self.serves or any(each.state == "established" for each in self.after)
+
+    @property
+    def sleeps(self) -> bool:
+        """Return whether its first thread sleeps as C++ does."""
+        return self.first.native or self.second.native
+
+    @property
+    def asks(self) -> bool:
+        """Return whether it asks its own store again and again."""
+        return self.serves and self.sleeps and self.sent_bytes_s >= _ASKED_BYTES_S
+
+    @property
+    def sent_bytes_s(self) -> float:
+        """Return what it sends to the store in a second."""
+        sent = sum(each.acknowledged_bytes for each in self.after) - sum(c.acknowledged_bytes for c in self.before)
+        return sent / max(self.second.time_s - self.first.time_s, 1e-3)
+
+    @property
+    def tries(self) -> bool:
+        """Return whether it tries to connect, and cannot."""
+        calls = any(each.state != "established" for each in (*self.before, *self.after))
+        return not self.connected and (self.sleeps or calls)
+
+    @property
+    def waited_s(self) -> float:
+        """Return for how long it has waited at the store, or has tried to connect."""
+        if self.asks:
+            return sum(each.acknowledged_bytes for each in self.after) / self.sent_bytes_s
+        if self.tries:
+            return max((self.second.age_s or 0.0) - self.second.cpu_s, 0.0)
+        return self.second.still_s or 0.0 if self.connected else 0.0
+
+
+def arrival(job: LookedAt, looks: Mapping[str, JobLooks], meetings: Mapping[str, Meetings]) -> Arrival | None:
+    """Return who has come to the job's store; None if its ranks are past init, or nothing shows that they are in it."""
+    if any(len(dump) for dump in job.second.dumps):
+        return None
+    callers = {each.rank.rank: each for each in _callers(job, looks, meetings)}
+    alive = {number: each for number, each in callers.items() if job.activities[number] not in ("gone", "stopped")}
+    first = next((each for each in alive.values() if each.asks), None)
+    tries = tuple(number for number, each in alive.items() if each.tries and job.activities[number] == "idle")
+    waits = [each for number, each in alive.items() if each.connected and job.activities[number] == "idle"]
+    if first is None and (
+        _meshed(job, callers) or not (tries or (waits and any(not c.connected for c in alive.values())))
+    ):
+        return None
+    arrived = tuple(number for number, each in alive.items() if each.connected)
+    store = first or next(iter(callers[number] for number in (*arrived, *tries)))
+    others = dict(_others(job, callers, meetings, store, first is not None))
+    if not others:
+        return None
+    waited_s = max(callers[number].waited_s for number in arrived or tries)
+    near = store.master.here and (
+        str(store.master.resolved).startswith(LOOPBACK) or all(number in job.ranks for number in others)
+    )
+    if waited_s < (_HERE_LEAST_S if near else _ELSEWHERE_LEAST_S):
+        early: ClassName = "slow, not stuck"
+        others = {number: (early if name == "not arrived" else name, text) for number, (name, text) in others.items()}
+    read = {number: tuple(_evidence(callers[number])) for number in callers}
+    return Arrival(str(store.master), arrived, others, tries, job.world, waited_s, read)
+
+
+def _callers(job: LookedAt, looks: Mapping[str, JobLooks], meetings: Mapping[str, Meetings]) -> Iterator[_Caller]:
+    """Yield the ranks of which it is known where they meet, and which connections they have."""
+    for rank in job.ranks.values():
+        process, first, second = rank.process, rank.first, rank.second
+        if process is None or isinstance(first, Absent) or isinstance(second, Absent):
+            continue
+        at = process.launch.master_addr, process.launch.master_port
+        found = meetings.get(rank.node, Meetings()).masters
+        master = next((each for each in found if (each.address, each.port) == at), None)
+        sockets = master.sockets if master else Absent("")
+        one, other = looks[rank.node].first.connections, looks[rank.node].second.connections
+        if master is None or isinstance(sockets, Absent) or isinstance(one, Absent) or isinstance(other, Absent):
+            continue
+        end = f":{master.port}"
+        before, after = (
+            tuple(each for each in all_of if each.pid == process.pid and each.peer.endswith(end))
+            for all_of in (one, other)
+        )
+        serves = any(each.state == "listening" and each.pid == process.pid for each in sockets)
+        yield _Caller(rank, process, first, second, master, before, after, serves)
+
+
+def _meshed(job: LookedAt, callers: Mapping[int, _Caller]) -> bool:
+    """Return whether ranks are connected with each other, and not only with their store."""
+    ends = {f":{each.master.port}" for each in callers.values()}
+    return any(
+        wire.peer not in (None, wire.rank) and not any(end.endswith(tuple(ends)) for end in _ends(wire.second))
+        for wire in job.wires
+    )
+
+
+def _ends(connection: Connection) -> tuple[str, str]:
+    return connection.local, connection.peer
+
+
+def _others(
+    job: LookedAt, callers: Mapping[int, _Caller], meetings: Mapping[str, Meetings], store: _Caller, asked: bool
+) -> Iterator[tuple[int, tuple[ClassName, str]]]:
+    """Yield the ranks that have not come, in their order."""
+    unseen = [number for number in range(job.world) if number not in job.ranks]
+    come = _strangers(callers, store) if asked else len(unseen)
+    for number in range(job.world):
+        rank, one, what = job.ranks.get(number), callers.get(number), job.activities.get(number, "unseen")
+        if rank is None:
+            if come == 0:
+                yield number, ("not arrived", f"has not connected: no process of it on {_these(meetings)}")
+            elif come < len(unseen):
+                some = f"{len(unseen) - come} of {named(unseen)} has not connected: no process of it on"
+                yield number, ("not arrived", f"is one of {len(unseen)}: {some} {_these(meetings)}")
+        elif rank.process is None:
+            yield number, ("not arrived", f"has not connected: no process of it on {rank.node}")
+        elif what == "gone":
+            yield number, ("dead or gone", doing(rank, what))
+        elif what == "stopped":
+            yield number, ("stuck outside", doing(rank, what))
+        elif one is None:
+            continue
+        elif one.tries and what == "idle":
+            reason = unreachable(one.master, (*one.before, *one.after), _pids(callers), meetings)
+            first = f"; no process of rank 0 is on {_these(meetings)}" if 0 in unseen and one.master.here else ""
+            yield number, ("not arrived", f"cannot connect to {one.master}: {reason}{first}")
+        elif not one.connected:
+            name: ClassName = "not arrived" if what == "idle" else "slow, not stuck"
+            yield number, (name, f"has not connected: it {doing(rank, what)}")
+
+
+def _these(meetings: Mapping[str, Meetings]) -> str:
+    return "this node" if len(meetings) == 1 else "these nodes"
+
+
+def _pids(callers: Mapping[int, _Caller]) -> frozenset[int]:
+    return frozenset(each.process.pid for each in callers.values())
+
+
+def _strangers(callers: Mapping[int, _Caller], store: _Caller) -> int:
+    """Return how many processes have come to a store that are not those that were looked at."""
+    sockets = () if isinstance(store.master.sockets, Absent) else store.master.sockets
+    known = {(each.peer, each.local) for caller in callers.values() for each in caller.after}
+    return sum(each.state == "established" and (each.local, each.peer) not in known for each in sockets)
+
+
+def unreachable(
+    master: JobStore, calls: Sequence[Connection], own: frozenset[int], meetings: Mapping[str, Meetings]
+) -> str:
+    """Return why processes cannot connect to a store, of whom `calls` are the connections to it and `own` the pids."""
+    if isinstance(master.resolved, Absent):
+        return f"the name {master.address} cannot be resolved"
+    if isinstance(master.source, Absent):
+        return "this node has no route to it"
+    known = [each for one in meetings.values() for each in one.masters if str(each) == str(master) and each.here]
+    at = master if master.here else next(iter(known), None)
+    if at is not None and not isinstance(at.sockets, Absent):
+        return _of_listeners([each for each in at.sockets if each.state == "listening"], at, own)
+    if any(each.state == "connecting" for each in calls):
+        return "nothing answers: its host is down, or a firewall drops the packets"
+    if any(each.state == "closed by its peer" for each in calls):
+        return "what listens there closes the connection: it is not the store of this job"
+    return "it refuses: nobody listens there, or a firewall rejects the packets"
+
+
+def _of_listeners(listeners: Sequence[Connection], at: JobStore, own: frozenset[int]) -> str:
+    if not listeners:
+        return "nobody listens there"
+    hosts = sorted({each.local.rpartition(":")[0] for each in listeners})
+    if not str(at.resolved).startswith(LOOPBACK) and all(host.startswith(LOOPBACK) for host in hosts):
+        return f"it listens on {hosts[0]} only, which no other address reaches"
+    if any(each.pid in own for each in listeners):
+        return "it listens, and has not answered yet"
+    return "another program listens there, which is not the store of this job"
+
+
+def _evidence(caller: _Caller) -> Iterator[Evidence]:
+    if caller.serves:
+        yield seen(f"{caller.rank.node}:/proc/{caller.process.pid}", f"listens at {caller.master}")
+    for each in caller.after[:1]:
+        yield seen(f"{caller.rank.node}:/proc/{caller.process.pid}", f"connection to {each.peer}: {each.state}")
+
+
+# Agents of torchrun, before there are ranks.
+
+
+def agent_rows(node: str, agents: Sequence[Agent], met: Meetings) -> Iterator[RankClass]:
+    """Yield for each agent without ranks whether it waits for others, or cannot reach them."""
+    for each in agents:
+        late = each.age_s >= _ELSEWHERE_LEAST_S and each.nodes != 1
+        name, text = _agent(each, agents, met)
+        process = f"{node}:{each.pid}"
+        yield RankClass(name if late else "slow, not stuck", (), (node,), (process,), f"torchrun {each.pid} {text}")
+
+
+def _agent(agent: Agent, agents: Sequence[Agent], met: Meetings) -> tuple[ClassName, str]:
+    master = next((each for each in met.masters if (each.address, each.port) == (agent.address, agent.port)), None)
+    none = "it has started no rank"
+    if master is None or isinstance(master.sockets, Absent):
+        return "cannot tell", f"meets other nodes in a way that is not known; {none}"
+    own = [each for each in met.of_agents if each.pid == agent.pid and each.peer.endswith(f":{master.port}")]
+    if any(each.state == "listening" and each.pid == agent.pid for each in master.sockets):
+        missing = (agent.nodes or 0) - 1 - _joined(agent, master, met)
+        if agent.nodes and missing <= 0:
+            return "cannot tell", f"has met all {agent.nodes} nodes; {none}"
+        return "not arrived", f"waits for {f'{missing} of {agent.nodes}' if agent.nodes else 'other'} nodes; {none}"
+    if any(each.state == "established" for each in own):
+        return "not arrived", f"has joined at {master}, and waits for other nodes; {none}"
+    reason = unreachable(master, own, frozenset(each.pid for each in agents), {"": met})
+    return "not arrived", f"cannot connect to {master}: {reason}; {none}"
+
+
+def _joined(agent: Agent, master: JobStore, met: Meetings) -> int:
+    """Return how many other agents are connected with this one's store: of other nodes one for each address."""
+    pids = {(each.peer, each.local): str(each.pid) for each in met.of_agents}
+    sockets = () if isinstance(master.sockets, Absent) else master.sockets
+    come = [each for each in sockets if each.state == "established"]
+    found = {pids.get((each.local, each.peer), each.peer.rpartition(":")[0]) for each in come}
+    return len(found - {str(agent.pid)})

@@ -1,0 +1,171 @@
+"""Who has come to the store at which a job's ranks meet, from two looks at its ranks."""
+
+import gzip
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from ncclprobe.checks.log.flight import recorded
+from ncclprobe.engine.running import kept, stands
+from ncclprobe.facts.files.flight_records import FlightRecords
+from ncclprobe.facts.job.meeting import Agent, Connection, JobStore, Meetings, agent
+from ncclprobe.facts.job.ranks import JobLook, JobLooks, JobProcess, LiveRank, LocalRanks, Stand
+from ncclprobe.facts.launcher import Launch
+from ncclprobe.logs.job import of_agents, stand
+from ncclprobe.model.snapshot import Absent
+from ncclprobe.model.values import replace
+from tests.each_row import each_row
+
+RECORDED = Path(__file__).resolve().parents[1] / "data" / "attach-init"
+NOTHING = FlightRecords(())
+SLEEPS = LiveRank("S", 5.0, "hrtimer_nanosleep", "nanosleep", native=True, age_s=65.0, time_s=1000.0)
+WAITS = LiveRank("S", 5.0, "poll", "poll", switches=7, age_s=65.0, time_s=1000.0, still_s=50.0)
+PYTHON_SLEEPS = replace(WAITS, call="nanosleep")
+MASTER = JobStore("10.0.0.5", 29500, "10.0.0.5", "10.0.0.5")
+AWAY = replace(MASTER, source="10.0.0.6")
+LISTENS = Connection(100, "0.0.0.0:29500", "0.0.0.0:0", "listening")
+OTHER = "rank 1 cannot connect to 10.0.0.5:29500: "
+COME_ALONE = "in init: rank 0 of 2 has arrived at 10.0.0.5:29500"
+NO_PROCESS = "rank 1 has not connected: no process of it on this node"
+
+
+def call(pid: int, local: str = "", state: str = "established", acknowledged: int = 0) -> Connection:
+    """Return a connection of a rank to the store."""
+    return Connection(pid, local or f"10.0.0.5:4{pid}", "10.0.0.5:29500", state, acknowledged_bytes=acknowledged)
+
+
+def accepted(connection: Connection) -> Connection:
+    """Return the store's end of a connection."""
+    return Connection(100, connection.peer, connection.local)
+
+
+ASKS = (call(100, acknowledged=80_000), call(100, acknowledged=82_000))
+COME = (call(101), call(101))
+TRIES = (call(101, state="connecting"), call(101, state="connecting"))
+SHUT = (call(101, state="closed by its peer"),) * 2
+MESH = (Connection(100, "10.0.0.5:1", "10.0.0.5:2"), Connection(101, "10.0.0.5:2", "10.0.0.5:1"))
+
+
+def init(
+    states: Mapping[int, LiveRank],
+    world: int,
+    calls: tuple[tuple[Connection, Connection], ...] = (),
+    sockets: tuple[Connection, ...] | Absent = (),
+    master: JobStore = MASTER,
+    mesh: tuple[Connection, ...] = (),
+    records: FlightRecords = NOTHING,
+    after: Any = None,
+) -> Stand:
+    """Return how a job of one node stands whose ranks were seen so."""
+    launch = Launch("environment", world_size=world, master_addr="10.0.0.5", master_port=29500)
+    ranks = tuple(JobProcess(100 + n, 1, "python", n, replace(launch, rank=n)) for n in states)
+    first, second = (tuple(both[at] for both in calls) + mesh for at in (0, 1))
+    later = tuple(replace(each, time_s=each.time_s + 1, **(after or {})) for each in states.values())
+    servers = ("",) * len(ranks)
+    looks = JobLooks(
+        JobLook(tuple(states.values()), records, servers, connections=first),
+        JobLook(later, records, servers, connections=second),
+    )
+    return stand({"n1": (LocalRanks(ranks), looks)}, {"n1": Meetings((replace(master, sockets=sockets),))})
+
+
+def test_a_rank_that_waits_in_init_is_told_with_those_that_have_not_come() -> None:
+    both, alone = {0: SLEEPS, 1: WAITS}, {0: SLEEPS}
+    server = (LISTENS, accepted(ASKS[0]))
+    stranger = Connection(100, "10.0.0.5:29500", "10.0.0.9:777")
+    rows: list[tuple[Stand, str, str]] = [
+        (init(alone, 2, (ASKS,), server), "STUCK", f"{COME_ALONE} since 41 s; {NO_PROCESS}"),
+        (init(both, 2, (ASKS,), server), "STUCK", "rank 1 has not connected: it waits for input (poll)"),
+        (init({0: SLEEPS, 1: PYTHON_SLEEPS}, 2, (ASKS,), server), "STUCK", "rank 1 has not connected: it sleeps"),
+        (init(both, 3, (ASKS, COME), server), "STUCK", "ranks 0-1 of 3 have arrived"),
+        (init(alone, 3, (ASKS,), server), "STUCK", "ranks 1-2 have not connected: no process of it on this node"),
+        (init(alone, 3, (ASKS,), (*server, stranger)), "STUCK", "1 of ranks 1-2 has not connected"),
+        (init({1: SLEEPS}, 2), "STUCK", f"{OTHER}nobody listens there; no process of rank 0 is on this node"),
+        (init({1: SLEEPS}, 2, (), (replace(LISTENS, local="127.0.0.1:29500"),)), "STUCK", "listens on 127.0.0.1 only"),
+        (init({1: SLEEPS}, 2, (), (replace(LISTENS, pid=0),)), "STUCK", f"{OTHER}another program listens there"),
+        (init({1: WAITS}, 2, (TRIES,), master=AWAY), "STUCK", f"{OTHER}nothing answers"),
+        (init({1: SLEEPS}, 2, (SHUT,), master=AWAY), "STUCK", f"{OTHER}what listens there closes the connection"),
+        (init({1: SLEEPS}, 2, master=AWAY), "STUCK", f"{OTHER}it refuses"),
+        (init({1: SLEEPS}, 2, master=replace(AWAY, source=Absent("")), ), "STUCK", "this node has no route to it"),
+        (init({1: SLEEPS}, 2, master=replace(AWAY, resolved=Absent(""))), "STUCK", "10.0.0.5 cannot be resolved"),
+    ]  # fmt: skip
+    wrong = [
+        (found.answer.word, found.answer.message, words)
+        for found, word, words in rows
+        if (found.answer.word, words in found.answer.message) != (word, True)
+    ]
+    assert len(rows) >= 14
+    assert not wrong
+
+
+def test_ranks_that_are_past_init_or_only_just_in_it_are_not_called_stuck_there() -> None:
+    both, server = {0: SLEEPS, 1: SLEEPS}, (LISTENS, accepted(ASKS[0]))
+    sleeper = {0: WAITS, 1: SLEEPS}
+    called = recorded({0: "all_reduce@960", 1: "all_reduce@960"}, backend="gloo")
+    fresh = (call(100, acknowledged=2_000), call(100, acknowledged=4_000))
+    silent = (call(100, acknowledged=80_000), call(100, acknowledged=80_000))
+    gone = Connection(100, "10.0.0.5:29500", "10.0.0.9:777")
+    rows = [
+        init({0: SLEEPS}, 2, (fresh,), server),  # two seconds
+        init({0: SLEEPS}, 2, (silent,), server),  # asks nothing
+        init({0: SLEEPS}, 2, (ASKS,), (*server, gone)),  # all have come
+        init(both, 2, (COME, (call(100),) * 2), (), AWAY),  # both connected, and C++ sleeps
+        init(sleeper, 2, ((call(100),) * 2,), (), AWAY, mesh=MESH),  # connected with each other
+        init(both, 2, (ASKS,), server, records=called),  # has called collectives
+        init({0: PYTHON_SLEEPS, 1: PYTHON_SLEEPS}, 2, (), ()),  # none of them tries anything
+        init({0: SLEEPS}, 2, (ASKS,), Absent("another network namespace")),
+        init({1: replace(SLEEPS, age_s=6.0)}, 2),  # one second after its imports
+    ]
+    assert len(rows) >= 9
+    assert not [each.answer for each in rows if each.answer.word == "STUCK" and "init" in each.answer.message]
+
+
+def test_a_rank_at_work_before_init_is_slow() -> None:
+    found = init({0: SLEEPS, 1: replace(SLEEPS, native=False)}, 2, (ASKS,), (LISTENS, accepted(ASKS[0])),
+                 after={"cpu_s": 5.9, "faults": 9000})  # fmt: skip
+    assert (found.answer.word, found.classes[0].ranks) == ("SLOW", (1,))
+
+
+@each_row(
+    ("given", "calls", "sockets", "words"),
+    [
+        (Agent(7, 2, 0, "10.0.0.5", 29500, 60), (), (replace(LISTENS, pid=7),), "waits for 1 of 2 nodes"),
+        (Agent(7, 3, 0, "10.0.0.5", 29500, 60), (), (replace(LISTENS, pid=7), accepted(call(8, "10.0.0.6:5"))),
+         "waits for 1 of 3 nodes"),
+        (Agent(7, 2, 1, "10.0.0.5", 29500, 60), (), (), "cannot connect to 10.0.0.5:29500: nobody listens there"),
+        (Agent(7, 2, 1, "10.0.0.5", 29500, 60), (call(7),), (LISTENS,), "has joined at 10.0.0.5:29500, and waits"),
+        (Agent(7, 2, 0, "10.0.0.5", 29500, 3), (), (replace(LISTENS, pid=7),), "SLOW"),
+        (Agent(7, 1, 0, "", 29500, 60), (), (), "SLOW"),
+    ],
+)  # fmt: skip
+def test_an_agent_without_ranks_says_which_nodes_it_waits_for(
+    given: Agent, calls: tuple[Connection, ...], sockets: tuple[Connection, ...], words: str
+) -> None:
+    met = Meetings((replace(MASTER, sockets=sockets),), calls)
+    found = of_agents({"n1": (LocalRanks((), agents=(given,)), met)})
+    assert words in (found.answer.word if words == "SLOW" else found.answer.message)
+    assert found.answer.word == ("SLOW" if words == "SLOW" else "STUCK")
+    assert found.classes[0].processes == ("n1:7",)
+
+
+def test_an_agent_is_known_by_its_options_and_by_torchruns_variables() -> None:
+    assert agent(7, 1.0, {"nnodes": "2:4", "rdzv_endpoint": "h:1"}, {}) == Agent(7, 2, None, "h", 1, 1.0)
+    assert agent(7, 1.0, {"master_addr": "h"}, {"PET_NNODES": "3"}) == Agent(7, 3, None, "h", 29500, 1.0)
+
+
+@each_row(
+    ("name", "message"),
+    [
+        ("wrongport", "rank 0 of 2 has arrived at 127.0.0.1:29611 since 30 s; rank 1 cannot connect to"),
+        ("dns", "in init since 36 s: rank 1 cannot connect to nosuch.invalid:29618: the name nosuch.invalid cannot"),
+        ("agent-static", "waits for 1 of 2 nodes; it has started no rank"),
+        ("agent-client", "cannot connect to 127.0.0.1:29615: nobody listens there; it has started no rank"),
+    ],
+)  # fmt: skip
+def test_looks_at_real_jobs_in_init_say_who_has_not_come(name: str, message: str, tmp_path: Path) -> None:
+    """Torch 2.13 with gloo; the ranks of the first two have torch's worker server."""
+    (tmp_path / "vm.jsonl").write_bytes(gzip.decompress((RECORDED / f"{name}.jsonl.gz").read_bytes()))
+    found = stands(kept([str(tmp_path / "vm.jsonl")])).facts[Stand]
+    assert isinstance(found, Stand)
+    assert found.answer.word == "STUCK"
+    assert message in found.answer.message
