@@ -12,9 +12,11 @@ from ncclprobe.localise.pairs import intra_node, suspects
 from ncclprobe.localise.pairs.effects import Way
 from ncclprobe.localise.pairs.intra_node import FEWEST, RETESTS, TURNS, inner_end, slow_each_turn
 from ncclprobe.localise.pairs.rounds import Placement, place_ranks
-from ncclprobe.localise.pairs.samples import End, Layout, Lost, Result, Rules, Sample
+from ncclprobe.localise.pairs.samples import End, Lost, Result, Rules, Sample
 from ncclprobe.model.errors import ParseError
 from ncclprobe.model.pair_results import (
+    BOTH_WAYS,
+    ONE_WAY,
     ONE_WAY_INSIDE,
     Blamed,
     Inside,
@@ -45,7 +47,7 @@ def localise(measured: MeasuredPairs, expected_GBps: float | None = None, rules:
     except (ValueError, IndexError) as error:
         raise ParseError(f"pairs: {error}") from None
     telling = [each for each in results if isinstance(each, Sample) or gone.isdisjoint((each.src, each.dst))]
-    found = suspects.verdict(telling, placement.layout, rules, expected_GBps)  # who has gone tells of no link
+    found = suspects.verdict(telling, rules, expected_GBps)  # who has gone tells of no link
     last_turn = max((row.turn for row in measured.node_all_reduces), default=0)
     own = tuple(row for row in measured.node_all_reduces if row.turn == last_turn)
     return Localisation(
@@ -66,8 +68,7 @@ def localise(measured: MeasuredPairs, expected_GBps: float | None = None, rules:
         excluded_ranks=tuple({each.rank: each for each in sorted(measured.excluded, key=lambda e: e.rank)}.values()),
         wrong=tuple(_wrong(measured.rows)),
         complete=measured.complete,
-        equally_slow=tuple(_blamed(each, placement) for each in found.equally_slow),
-        leaves=_leaves(found.layout),
+        slow_rails={} if placement.note else {rail: round(share, 4) for rail, share in found.slow_rails.items()},
     )
 
 
@@ -168,17 +169,8 @@ def inner_name(rank: int, placement: Placement) -> str:
 
 def _levels(between: Mapping[Way, float], inside: Mapping[intra_node.Way, float]) -> dict[str, float]:
     """The usual rates between nodes by the kind of way, and one way within nodes."""
-    found = {
-        ("below one leaf, " if near else "") + ("both ways at once" if both else "one way"): round(rate, 6)
-        for (near, both), rate in between.items()
-    }
+    found = {BOTH_WAYS if both else ONE_WAY: round(rate, 6) for both, rate in between.items()}
     return {**found, ONE_WAY_INSIDE: round(median(inside.values()), 6)} if inside else found
-
-
-def _leaves(layout: Layout) -> dict[str, tuple[str, ...]]:
-    """The nodes of each leaf that only the rates told."""
-    names = sorted(set(layout.leaf.values())) if layout.measured else ()
-    return {name: tuple(sorted(node for node, leaf in layout.leaf.items() if leaf == name)) for name in names}
 
 
 def _blamed(each: suspects.Suspect, placement: Placement) -> Blamed:

@@ -42,10 +42,8 @@ class RailWay(Struct, frozen=True, kw_only=True):
 
 PAIRS = "pairs"
 """The operation that a band names which says what one transfer between two ranks should reach."""
-ONE_WAY = ("one way", "below one leaf, one way")
-BOTH_WAYS = ("both ways at once", "below one leaf, both ways at once")
-ONE_WAY_INSIDE = "inside a node, one way"
-"""The levels of transfers between nodes that go in one direction at a time."""
+ONE_WAY, BOTH_WAYS, ONE_WAY_INSIDE = "one way", "both ways at once", "inside a node, one way"
+"""The levels of transfers, between nodes and inside them."""
 
 
 class PairRow(Struct, frozen=True, kw_only=True):
@@ -108,11 +106,12 @@ class Blamed(Struct, frozen=True):
 
     `ratio`: what is left of the usual bandwidth. `slow` of `tests` results confirm it, `retests` of these were taken
     after it was suspected, with `partners` different nodes. `hosts` are the nodes that it is about; `nodes` are those
-    of the round-robin, which on a single node are its ranks. `several`: many pairs of it are slow and not all.
+    of the round-robin, which on a single node are its ranks. `several`: many pairs of it are slow and not all; of more
+    than two nodes, what lies between them and the others is slow, and not what lies between themselves.
     """
 
     where: str
-    kind: Literal["node", "rail", "pair", "leaf", "uplink", "plane"]
+    kind: Literal["node", "rail", "pair"]
     nodes: tuple[str, ...]
     rail: int | None
     direction: Literal["both", "out", "into"]
@@ -196,8 +195,7 @@ class Localisation(Struct, frozen=True):
     `intra_node_all_reduce` is what each node reached by itself, before any pair, with `intra_node_note` where that is
     missing or not judged; `intra_node` what is slow within a node; `excluded_ranks` the ranks that did not play to the
     end; `wrong` what arrived corrupted.
-    `equally_slow` are nodes that lose one share, too many to be faults: another build, or another leaf. `leaves` are
-    the nodes by leaf, where only the rates told them.
+    `slow_rails`: rails that are slow between nearly all nodes, with what is left of the usual rate.
     `complete`: all pairs that were planned were tried. Where a rank had gone its pairs are not among them.
     """
 
@@ -218,8 +216,7 @@ class Localisation(Struct, frozen=True):
     excluded_ranks: tuple[Aside, ...] = ()
     wrong: tuple[WrongBytes, ...] = ()
     complete: bool = True
-    equally_slow: tuple[Blamed, ...] = ()
-    leaves: dict[str, tuple[str, ...]] = field(default_factory=dict)
+    slow_rails: dict[int, float] = field(default_factory=dict)
 
     @property
     def usual(self) -> str:
@@ -230,6 +227,5 @@ class Localisation(Struct, frozen=True):
         """Return what is usual inside nodes or between them, one way or with `both` ways at once: what rates are
         compared with; None: nothing came through, or that was not measured.
         """
-        of_inside = () if both else (ONE_WAY_INSIDE,)
-        ways = of_inside if inside else BOTH_WAYS if both else ONE_WAY
-        return next((self.level_GBps[way] for way in ways if way in self.level_GBps), None)
+        way = ONE_WAY_INSIDE if inside else BOTH_WAYS if both else ONE_WAY
+        return None if inside and both else self.level_GBps.get(way)

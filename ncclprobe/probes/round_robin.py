@@ -117,7 +117,7 @@ class RoundRobin(Struct):
         if not self.placement.single:
             self._measure_intra_node(count)
         suspects.localise_slowness(
-            self.placement.rails, self._between, self.placement.layout, self.rules,
+            self.placement.rails, self._between, self.rules,
             count=count, expected_GBps=self.expected_GBps, excluded=self._excluded_ends,
         )  # fmt: skip
         intact = not self._excluded and not self._renewals

@@ -2,14 +2,13 @@
 
 from collections.abc import Callable, Iterator, Sequence
 
-from ncclprobe.model.layout import first_of, wrap
+from ncclprobe.model.layout import wrap
 from ncclprobe.model.pair_results import Blamed, Localisation, PairRow
 from ncclprobe.model.units import certain, plural, size, three_digits
 
 MOST_RANKS = 16
 """A matrix of more ranks is wider than a terminal."""
 _WORST = 10
-_NAMED = 32
 
 
 def blocks(rows: Sequence[PairRow], found: Localisation | None, width: int) -> Iterator[list[str]]:
@@ -73,12 +72,8 @@ def words(found: Localisation) -> Iterator[str]:
     for each in found.suspects:
         if each.confidence > 0.5:
             yield f"suspected, not confirmed: {description(each)}"
-    if found.equally_slow:
-        left = f"{100 * found.equally_slow[0].ratio:.0f} % of the usual bandwidth is left"
-        which = first_of([each.where for each in found.equally_slow], _NAMED)
-        yield f"equally slow, {left}: {which}; so many nodes are of another build or leaf, and no one of them is named"
-    for leaf, nodes in found.leaves.items() if any(each.kind in ("leaf", "uplink") for each in found.culprits) else ():
-        yield f"by the measured rates, leaf {leaf} has {first_of(nodes, _NAMED)}"
+    for rail, share in found.slow_rails.items():
+        yield f"rail {rail} of all nodes: {100 * share:.0f} % of the usual bandwidth is left"
     if found.cleared:
         yield f"slow once, and not when measured again: {', '.join(found.cleared)}"
     for src, dst in dict.fromkeys((lost.src, lost.dst) for lost in found.lost):

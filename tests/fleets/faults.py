@@ -5,7 +5,6 @@ from collections.abc import Sequence
 
 from fleets.fabric import Fabric, Link
 from ncclprobe.localise.pairs.causes import Cause, Kind
-from ncclprobe.localise.pairs.leaves import leaf_name
 from ncclprobe.localise.pairs.samples import End
 from ncclprobe.model.values import Struct
 
@@ -59,19 +58,16 @@ class Fault(Struct, frozen=True):
         }
         if self.kind in expected:
             return cause == expected[self.kind]
-        kind = "leaf" if self.kind == "leaf" else "uplink"
-        return cause.kind == kind and not self._names(fabric).isdisjoint(cause.ends)
+        return cause.shared and {*cause.nodes} == self._members(fabric)
 
-    def _names(self, fabric: Fabric) -> set[str]:
-        """What its leaf is called: where the site tells leaves, and where they are measured."""
-        return {f"leaf{self.leaf}", leaf_name([node for node in fabric.names if fabric.leaf(node) == self.leaf])}
+    def _members(self, fabric: Fabric) -> set[str]:
+        """The nodes of its leaf."""
+        return {node for node in fabric.names if fabric.leaf(node) == self.leaf}
 
     def touches(self, cause: Cause, fabric: Fabric) -> bool:
-        """Whether `cause` is about the place of this fault, whatever it calls it: its nodes, or its leaf."""
-        about = {*cause.nodes, *cause.ends} | {f"leaf{fabric.leaf(node)}" for node in cause.nodes}
-        if self.kind in _OF_LEAVES:
-            return not self._names(fabric).isdisjoint(about)
-        return not about.isdisjoint(self.nodes)
+        """Whether `cause` is about the place of this fault, whatever it calls it: its nodes, or those of its leaf."""
+        about = self._members(fabric) if self.kind in _OF_LEAVES else {*self.nodes}
+        return not about.isdisjoint(cause.nodes)
 
 
 def plant(kind: str, count: int, left: float, fabric: Fabric, draw: random.Random) -> tuple[Fault, ...]:

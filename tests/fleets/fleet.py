@@ -9,7 +9,7 @@ from fleets.fabric import Fabric, Link, fair_share
 from fleets.faults import Fault
 from fleets.recorded import RecordedSet
 from ncclprobe.localise.pairs.rounds import PairRound
-from ncclprobe.localise.pairs.samples import End, Layout, Lost, Result, Sample
+from ncclprobe.localise.pairs.samples import End, Lost, Result, Sample
 from ncclprobe.model.values import Struct
 
 TIMEOUT_GBps = 0.01
@@ -90,11 +90,6 @@ class Fleet:
     def rails(self) -> dict[str, range]:
         """The rails of each node, as an inquiry wants them."""
         return {node: range(self.fabric.rails) for node in self.fabric.names}
-
-    @property
-    def layout(self) -> Layout:
-        """What one can know of the fabric: its leaves."""
-        return Layout({node: f"leaf{self.fabric.leaf(node)}" for node in self.fabric.names})
 
     def measure(self, meetings: PairRound, step: int) -> Iterator[Result]:
         """One round: `at_once` pairs of nodes at a time, on all of their rails, first one way, then back."""

@@ -115,7 +115,7 @@ def play(trial: Trial) -> Outcome:
     counted = () if trial.fabric == BUILDS else planted
     named = sum(any(fault.named_by(cause, fabric) for cause in causes) for fault in counted)
     placed = sum(any(fault.touches(cause, fabric) for cause in causes) for fault in counted)
-    innocent = [str(cause) for cause in causes if not any(fault.touches(cause, fabric) for fault in counted)]
+    innocent = [str(cause) for cause in causes if not any(fault.touches(cause, fabric) for fault in planted)]
     return Outcome(len(counted), named, placed, tuple(innocent), fleet.asked["retests"], seconds)
 
 
@@ -170,8 +170,6 @@ def _recorded_so(cause: Cause, recorded: RecordedSet) -> bool:
     sick = recorded.sick()
     if cause.kind == "pair":
         return not sick.isdisjoint({cause.nodes, cause.nodes[::-1]})
-    if cause.kind == "uplink":
-        return recorded.name == _CONTENDED
     [node] = cause.nodes or [""]
     return many(sum(node in pair for pair in sick), len(recorded.nodes) - 1)
 

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from ncclprobe.localise.pairs.effects import apart, levels, modified_z, polish, slow
 from ncclprobe.localise.pairs.intra_node import peers
-from ncclprobe.localise.pairs.samples import End, Layout, Lost, Rules, Sample
+from ncclprobe.localise.pairs.samples import End, Lost, Rules, Sample
 from tests.each_row import each_row
 
 NODES = "abcdef"
@@ -23,14 +23,14 @@ def fleet(**rates: float) -> list[Sample]:
 
 
 def test_a_fleet_of_equals_has_no_effects() -> None:
-    found = polish(fleet(), Layout())
-    assert found.level == {(False, False): 40.0}
+    found = polish(fleet())
+    assert found.level == {False: 40.0}
     assert set(found.out.values()) == set(found.into.values()) == set(found.residual) == {0.0}
 
 
 def test_what_slows_one_way_out_is_the_ends_effect_and_no_residual() -> None:
     samples = fleet(**{f"a{other}": 20.0 for other in NODES})
-    found = polish(samples, Layout())
+    found = polish(samples)
     assert found.out[End("a")] == pytest.approx(math.log(0.5))
     assert found.into[End("a")] == 0
     assert found.residual == pytest.approx([0.0] * 30)
@@ -38,7 +38,7 @@ def test_what_slows_one_way_out_is_the_ends_effect_and_no_residual() -> None:
 
 def test_what_slows_one_pair_is_its_residual_and_no_ends_effect() -> None:
     samples = fleet(ab=10.0)
-    found = polish(samples, Layout())
+    found = polish(samples)
     assert set(found.out.values()) == set(found.into.values()) == {0.0}
     odd = {(s.src.node, s.dst.node): r for s, r in zip(samples, found.residual, strict=True) if r}
     assert odd == {("a", "b"): pytest.approx(math.log(0.25))}
@@ -48,15 +48,14 @@ def test_the_usual_is_that_of_the_good_though_most_pairs_touch_a_bad_node() -> N
     bad = {f"{x}{y}": 20.0 for x, y in permutations("abcdefgh", 2) if {x, y} & set("abc")}
     samples = [Sample(End(x), End(y), bad.get(x + y, 40.0)) for x, y in permutations("abcdefgh", 2)]
     assert sum(sample.GBps < 40 for sample in samples) > len(samples) / 2
-    assert levels(samples, Layout()) == {(False, False): 40.0}
+    assert levels(samples) == {False: 40.0}
 
 
-def test_near_and_far_and_both_ways_at_once_have_levels_of_their_own() -> None:
-    layout = Layout({"a": "x", "b": "x", "c": "y", "d": "y"})
-    samples = [Sample(End(s), End(d), 40 if layout.near(End(s), End(d)) else 20) for s, d in permutations("abcd", 2)]
+def test_both_ways_at_once_have_a_level_of_their_own() -> None:
+    samples = [Sample(End(s), End(d), 40) for s, d in permutations("abcd", 2)]
     samples.append(Sample(End("a"), End("b"), 30, both=True))
-    assert levels(samples, layout) == {(True, False): 40, (False, False): 20, (True, True): 30}
-    assert set(polish(samples, layout).residual) == {0.0}
+    assert levels(samples) == {False: 40, True: 30}
+    assert set(polish(samples).residual) == {0.0}
 
 
 def test_a_quiet_fleet_makes_no_outlier_of_a_wrinkle() -> None:
@@ -74,29 +73,28 @@ def test_slow_needs_both_rules() -> None:
 
 
 def test_ends_are_fitted_by_the_quiet_way_where_another_is_noisy() -> None:
-    layout = Layout({node: "x" if node in "abcd" else "y" for node in "abcdefgh"})
     noise = random.Random(1)
 
-    def rate(src: str, dst: str) -> float:
-        near = layout.near(End(src), End(dst))
-        return (40 if near else 25 * noise.uniform(0.6, 1.4)) * (0.9 if "b" in (src, dst) else 1)
+    def rate(pair: tuple[str, str], both: bool) -> float:
+        return (25 * noise.uniform(0.6, 1.4) if both else 40) * (0.9 if "b" in pair else 1)
 
-    found = polish([Sample(End(s), End(d), rate(s, d)) for s, d in permutations("abcdefgh", 2)], layout)
+    pairs = [*permutations("abcdefgh", 2)]
+    found = polish([Sample(End(s), End(d), rate((s, d), both), both) for both in (False, True) for s, d in pairs])
     assert found.out[End("b")] == pytest.approx(math.log(0.9))
     assert all(found.out[End(node)] == pytest.approx(0) for node in "acdefgh")
 
 
 def test_nothing_measured_is_nothing_found() -> None:
     assert modified_z({}, 0.02) == {}
-    empty = polish([], Layout())
+    empty = polish([])
     assert (dict(empty.level), empty.out, empty.residual) == ({}, {}, ())
 
 
 @given(st.lists(st.floats(1, 100), min_size=30, max_size=30), st.floats(0.01, 100))
 def test_effects_do_not_depend_on_the_unit(rates: list[float], unit: float) -> None:
     pairs = list(permutations(NODES, 2))
-    one = polish([Sample(End(s), End(d), r) for (s, d), r in zip(pairs, rates, strict=True)], Layout())
-    other = polish([Sample(End(s), End(d), r * unit) for (s, d), r in zip(pairs, rates, strict=True)], Layout())
+    one = polish([Sample(End(s), End(d), r) for (s, d), r in zip(pairs, rates, strict=True)])
+    other = polish([Sample(End(s), End(d), r * unit) for (s, d), r in zip(pairs, rates, strict=True)])
     assert other.residual == pytest.approx(one.residual, abs=1e-6)
 
 
@@ -136,19 +134,19 @@ def noisy(slow: float) -> list[Sample]:
 
 def test_an_end_far_below_all_others_is_apart_however_these_differ() -> None:
     samples = noisy(0.13)
-    effects = polish(samples, Layout())
+    effects = polish(samples)
     assert slow(effects.out, Rules()) == slow(effects.into, Rules()) == {}
-    assert apart(samples, Layout(), Rules()) == {End("c")}
+    assert apart(samples, Rules()) == {End("c")}
 
 
 def test_no_end_is_apart_that_is_not_twice_as_slow_or_reaches_one_node_as_fast_as_others_do() -> None:
-    assert apart(noisy(0.15), Layout(), Rules()) == set()
+    assert apart(noisy(0.15), Rules()) == set()
     one_fast = [Sample(End("c"), End("a"), 0.29) if (s.src, s.dst) == (End("c"), End("a")) else s for s in noisy(0.02)]
-    assert apart(one_fast, Layout(), Rules()) == set()
+    assert apart(one_fast, Rules()) == set()
 
 
 def test_of_three_nodes_none_is_apart_and_without_others_neither() -> None:
     samples = noisy(0.02)
-    assert apart([each for each in samples if "b" not in (each.src.node, each.dst.node)], Layout(), Rules()) == set()
-    assert apart([each for each in samples if each.src.node == "c"], Layout(), Rules()) == set()
-    assert apart([], Layout(), Rules()) == set()
+    assert apart([each for each in samples if "b" not in (each.src.node, each.dst.node)], Rules()) == set()
+    assert apart([each for each in samples if each.src.node == "c"], Rules()) == set()
+    assert apart([], Rules()) == set()

@@ -16,16 +16,14 @@ def test_a_rail_is_the_number_of_the_nic_where_each_rank_has_its_own() -> None:
     assert [placement.names[end] for end in placement.ends] == [
         "a rail 1 (mlx5_1)", "a (mlx5_0)", "b (mlx5_0)", "b rail 1 (mlx5_1)"
     ]  # fmt: skip
-    assert placement.layout.rails
     assert placement.rails == {"a": [1, 0], "b": [0, 1]}
     assert not placement.note
 
 
-def test_ranks_that_share_a_nic_are_told_apart_by_their_place_and_no_plane_is_suspected() -> None:
+def test_ranks_that_share_a_nic_are_told_apart_by_their_place() -> None:
     placement = place_ranks(TWO, [nic(0, "eth")] * 4)
     assert placement.ends == (End("a", 0), End("a", 1), End("b", 0), End("b", 1))
     assert placement.names[End("b", 1)] == "b rail 1 (eth0)"
-    assert not placement.layout.rails
     assert "share NICs" in placement.note
 
 

@@ -1,7 +1,7 @@
 """From samples to a culprit: what is planted is named, who is healthy is not, who is lost does not stop the others."""
 
 import random
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from itertools import combinations, permutations
 
 import pytest
@@ -12,7 +12,7 @@ from fleets.fleet import NOISES, Fleet
 from ncclprobe.facts.run.samples import MeasuredPairs
 from ncclprobe.localise.pairs.causes import Cause
 from ncclprobe.localise.pairs.rounds import PairRound, Participants, plan_retests
-from ncclprobe.localise.pairs.samples import End, Layout, Lost, Result, Sample
+from ncclprobe.localise.pairs.samples import End, Lost, Result, Sample
 from ncclprobe.localise.pairs.suspects import LOST_PARTNERS, Localisation, localise_slowness, verdict
 from ncclprobe.localise.slow_ranks import localise
 from ncclprobe.model.pair_results import Aside, LostTransfer, PairRow, RankNics
@@ -45,7 +45,7 @@ def simulated(
     fabric: Fabric, faults: Sequence[Fault], noise: str = "usual", seed: int = 1, at_once: int = 16
 ) -> Localisation:
     fleet = Fleet(fabric, NOISES[noise], faults, seed, at_once)
-    return localise_slowness(fleet.rails, fleet.measure, fleet.layout)
+    return localise_slowness(fleet.rails, fleet.measure)
 
 
 @each_row(
@@ -76,24 +76,46 @@ def test_one_rail_of_a_node_is_not_the_node() -> None:
     assert found.confirmed[0].cause == Cause("rail", ("b",), 2)
 
 
-def test_one_rail_of_all_nodes_is_its_switch_and_nobodys_node() -> None:
-    ends = {node: range(4) for node in "abcdef"}
+@each_row("nodes", ["abc", "abcdef"])
+def test_one_rail_of_all_nodes_is_its_switch_and_nobodys_node(nodes: str) -> None:
+    ends = {node: range(4) for node in nodes}
     found = localise_slowness(ends, measured(lambda s, d: 20.0 if s.rail == 1 else 40.0))
-    assert causes(found) == ["all nodes rail 1"]
-    assert found.kind == "plane"
+    assert (causes(found), dict(found.slow_rails)) == ([], {1: pytest.approx(0.5)})
+    bad = End("b", 1)
+    found = localise_slowness(ends, measured(lambda s, d: (0.5 if s.rail == 1 else 1) * (20 if bad in (s, d) else 40)))
+    assert (causes(found), dict(found.slow_rails)) == (["b rail 1"], {1: pytest.approx(0.5)})
 
 
-def test_a_leaf_is_not_all_of_its_nodes() -> None:
-    layout = Layout({f"n{number}": f"leaf{number // 4}" for number in range(16)})
-    nodes = dict.fromkeys(layout.leaf, (0,))
-    leaf = found_in(nodes, layout, lambda s, d: "leaf1" in (layout.leaf[s.node], layout.leaf[d.node]))
-    assert causes(leaf) == ["leaf leaf1"]
-    uplink = found_in(nodes, layout, lambda s, d: not layout.near(s, d) and layout.leaf[s.node] == "leaf1")
-    assert causes(uplink) == ["out of uplinks of leaf leaf1"]
+def test_two_bad_nics_on_one_rail_are_not_the_rail() -> None:
+    bad = {End("a", 1), End("b", 1)}
+    found = localise_slowness({n: range(4) for n in "abcd"}, measured(lambda s, d: 20.0 if bad & {s, d} else 40.0))
+    assert dict(found.slow_rails) == {}
 
 
-def found_in(nodes: Mapping[str, Sequence[int]], layout: Layout, slow: Callable[[End, End], bool]) -> Localisation:
-    return localise_slowness(nodes, measured(lambda s, d: 20.0 if slow(s, d) else 40.0), layout)
+def test_between_two_nodes_a_slow_rail_is_their_path() -> None:
+    found = localise_slowness({n: range(4) for n in "ab"}, measured(lambda s, d: 20.0 if s.rail == 1 else 40.0))
+    assert (causes(found), dict(found.slow_rails)) == (["a with b rail 1"], {})
+
+
+@each_row(("group", "rest"), [("abcd", "efghijkl"), ("abc", "defghij")])
+def test_nodes_that_are_slow_with_the_others_only_are_blamed_for_what_lies_between(group: str, rest: str) -> None:
+    found = search(group + rest, lambda s, d: 20.0 if (s.node in group) != (d.node in group) else 40.0)
+    assert causes(found) == [f"{group[0]},{','.join(group[1:])} with the others"]
+    assert found.kind == "pair"
+    assert found.confirmed[0].ratio == pytest.approx(0.5)
+
+
+def test_a_sick_node_beside_such_a_group_is_named_by_itself() -> None:
+    def rate(src: End, dst: End) -> float:
+        between = (src.node in "abcd") != (dst.node in "abcd")
+        return 40.0 * (0.5 if between else 1) * (0.5 if "h" in (src.node, dst.node) else 1)
+
+    assert causes(search("abcdefghijkl", rate)) == ["a,b,c,d with the others", "h"]
+
+
+def test_nodes_that_are_slow_with_each_other_too_are_no_group() -> None:
+    found = search("abcdefghijkl", lambda s, d: 20.0 if {s.node, d.node} & {*"abc"} else 40.0)
+    assert sorted(causes(found)) == ["a", "b", "c"]
 
 
 def test_everything_is_slow_only_beside_what_was_expected() -> None:
@@ -192,7 +214,7 @@ def test_a_retest_beside_a_slow_partner_counts_for_nothing() -> None:
 
 
 def test_retests_plan_two_partners_and_their_control() -> None:
-    participants = Participants(dict.fromkeys("abcdef", (0,)), Layout())
+    participants = Participants(dict.fromkeys("abcdef", (0,)))
     rounds = plan_retests([Cause("node", ("c",))], participants, 1)
     met = [{one.node, other.node} for meetings in rounds for one, other in meetings]
     partners = {node for pair in met if "c" in pair for node in pair} - {"c"}
@@ -202,7 +224,7 @@ def test_retests_plan_two_partners_and_their_control() -> None:
 
 
 def test_retests_of_a_pair_exchange_each_of_its_ends() -> None:
-    participants = Participants(dict.fromkeys("abcdef", (0,)), Layout())
+    participants = Participants(dict.fromkeys("abcdef", (0,)))
     met = [
         {a.node, b.node} for meetings in plan_retests([Cause("pair", ("a", "b"))], participants, 1) for a, b in meetings
     ]
@@ -212,7 +234,7 @@ def test_retests_of_a_pair_exchange_each_of_its_ends() -> None:
 
 def test_no_node_has_two_partners_in_a_round_of_retests() -> None:
     suspects = [Cause("node", (f"n{number}",)) for number in range(5)] + [Cause("pair", ("n7", "n9"))]
-    participants = Participants({f"n{number}": range(2) for number in range(20)}, Layout())
+    participants = Participants({f"n{number}": range(2) for number in range(20)})
     for meetings in plan_retests(suspects, participants, 1):
         pairs = {(one.node, other.node) for one, other in meetings}
         nodes = [node for pair in pairs for node in pair]
@@ -220,7 +242,7 @@ def test_no_node_has_two_partners_in_a_round_of_retests() -> None:
 
 
 def test_a_suspect_that_no_longer_answers_is_not_planned_for() -> None:
-    participants = Participants(dict.fromkeys("abde", (0,)), Layout())
+    participants = Participants(dict.fromkeys("abde", (0,)))
     assert plan_retests([Cause("node", ("c",)), Cause("pair", ("a", "c"))], participants, 1) == ()
 
 
@@ -242,10 +264,9 @@ def test_a_planted_fault_is_named(kind: str, noise: str) -> None:
     assert [faults[0].named_by(suspect.cause, fabric) for suspect in found.confirmed] == [True]
 
 
-@each_row("kind", ["leaf", "uplink"])
-def test_a_planted_leaf_or_uplink_is_named_under_load(kind: str) -> None:
+def test_planted_uplinks_are_named_by_the_nodes_below_them() -> None:
     fabric = Fabric(32, per_leaf=8)
-    faults = plant(kind, 1, 0.4, fabric, random.Random(3))
+    faults = plant("uplink", 1, 0.4, fabric, random.Random(3))
     found = simulated(fabric, faults, at_once=32)
     assert [faults[0].named_by(suspect.cause, fabric) for suspect in found.confirmed] == [True]
 

@@ -1,6 +1,6 @@
 """How well rails carry data that does arrive: rate, latency, whole bytes, and GPUDirect against host memory."""
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from ncclprobe.checks import NODE
@@ -9,16 +9,14 @@ from ncclprobe.checks.rail.fixtures import World, only, rails_of
 from ncclprobe.facts.infiniband import Fabric
 from ncclprobe.facts.pci import Pci
 from ncclprobe.facts.reach import Rails
-from ncclprobe.localise.pairs.samples import End, Result
+from ncclprobe.localise.pairs.samples import End
 from ncclprobe.localise.rails import Seen, Tried, Way, by_rail, own_failures, results, tests
 from ncclprobe.model.errors import Unlearned
 from ncclprobe.model.findings import Blame, Certainty, Finding, fail, note, seen, warn
-from ncclprobe.model.hostlist import fold
 from ncclprobe.model.registry import applies, check
 from ncclprobe.model.snapshot import Absent, Every
 from ncclprobe.model.stats import median, median_low
 from ncclprobe.model.units import certain, plural
-from ncclprobe.model.values import replace
 
 if TYPE_CHECKING:  # imported where rails were tried: localisation is a dozen modules, and most doctors try none
     from ncclprobe.localise.pairs.suspects import Localisation, Suspect
@@ -33,7 +31,6 @@ PORT_SHARE, PCIE_SHARE = 0.90, 0.80
 """What healthy machines reach at least: ib_write_bw 0.90 to 0.98 of a port (392 of 400 Gb/s); copies between host and
 GPU 51 of the 63 GB/s of PCIe 5.0 x16, 26 of the 31.5 of 4.0 x16 (docs/how/links.md)."""
 _TOLERANCE = 0.9
-_TWO = 2
 _FAR, _FAR_US = 3.0, 5.0
 """So many times the median of all rails, and so much above it: one more tier of switches costs about 1 µs. And more
 than the late trips of a usual rail, one in eight."""
@@ -66,14 +63,17 @@ def slow(rails: Every[Rails], fabrics: Every[Fabric | Absent], buses: Every[Pci 
     expected = _expected(found, fabrics, buses)
     from ncclprobe.localise.pairs.suspects import verdict as weigh
 
-    samples = results(found)
-    judged = weigh(samples, expected_GBps=expected * _TOLERANCE if expected else None)
+    judged = weigh(results(found), expected_GBps=expected * _TOLERANCE if expected else None)
     usual, ports = _usual(judged), _port_rates(found)
     for each in judged.confirmed:
-        for part, level in _parts(each, samples, usual, ports):
-            if part.ratio > 0:  # what is dead, the checks of ways say
-                yield _slow(part, level, judged.tests, rails)
-    yield from _equally(judged, usual, ports)
+        if each.ratio > 0:  # what is dead, the checks of ways say
+            cause, whole = each.cause, each.cause.kind != "rail"  # of a rail one port is below those of others
+            rail = [cause.rail] if cause.rail is not None else [end.rail for end in ports]
+            mine = {end: rate for end, rate in ports.items() if end.node in cause.nodes and end.rail in rail}
+            explained = whole and _by_design(each.ratio, mine, ports)
+            level = usual * (judged.slow_rails.get(rail[0], 1.0) if cause.rail is not None else 1.0)
+            yield _slow(each, level, judged.tests, rails, note if explained else None)
+    yield from _slow_rails(judged, usual, ports)
     if judged.all_slow and expected:
         yield warn(
             "all rails",
@@ -88,21 +88,24 @@ _MOVED = {"both": "sends and receives", "out": "sends", "into": "receives"}
 _WHOSE: Mapping[str, Blame] = {"node": "node", "rail": "link", "pair": "fabric"}
 
 
-def _equally(judged: "Localisation", usual: float, ports: Mapping[End, float]) -> Iterator[Finding]:
-    """Yield that many nodes lose one and the same share; a note where their ports explain it."""
-    if same := judged.equally_slow:
-        nodes = [node for each in same for node in each.cause.nodes]
-        of_ports = {end: rate for end, rate in ports.items() if end.node in nodes}
-        yield (note if _by_design(same[0].ratio, of_ports, ports) else warn)(
-            fold(nodes),
-            f"each is at {100 * same[0].ratio:.0f} % of the usual {usual:.3g} GB/s: so many nodes "
-            "equally slow are of another build or leaf, and none is named",
-            action="retest", evidence=f"{judged.tests} tests of one direction",
-        )  # fmt: skip
+def _slow_rails(judged: "Localisation", usual: float, ports: Mapping[End, float]) -> Iterator[Finding]:
+    """Yield the rails that are slow on all nodes.
+
+    One whose ports are all slower by so much is of another kind by design, such as storage's.
+    """
+    for rail, share in judged.slow_rails.items():
+        mine = {end: rate for end, rate in ports.items() if end.rail == rail}
+        if not _by_design(share, mine, ports):
+            yield (fail if share < _RUINED else warn)(
+                f"all nodes rail {rail}",
+                f"sends and receives {100 * share:.0f} % of the usual {usual:.3g} GB/s",
+                blame="fabric", action="repair", loss=round(1 - share, 4),
+                evidence=f"{judged.tests} tests of one direction",
+            )  # fmt: skip
 
 
 def _usual(judged: "Localisation") -> float:
-    return max((rate for (_, both), rate in (judged.level or {}).items() if not both), default=0.0)
+    return (judged.level or {}).get(False, 0.0)
 
 
 def _port_rates(found: Sequence[Tried]) -> Mapping[End, float]:
@@ -116,40 +119,19 @@ def _by_design(ratio: float, mine: Mapping[End, float], every: Mapping[End, floa
     return bool(mine) and ratio >= _TOLERANCE * max(mine.values()) / max(every.values()) and ratio < 1
 
 
-def _parts(
-    each: "Suspect", samples: Sequence[Result], usual: float, ports: Mapping[End, float]
-) -> Sequence[tuple["Suspect", float]]:
-    """Return what of a rail of all nodes is slow: each rail may have leaves and uplinks of its own; and what is usual
-    there, GB/s. A rail whose ports are all slower by so much is of another kind by design, such as storage's.
-    """
-    rail = each.cause.rail
-    if each.cause.kind != "plane" or rail is None:
-        return ((each, usual),)
-    from ncclprobe.localise.pairs.suspects import verdict as weigh
-
-    alone = weigh([one for one in samples if one.src.rail == one.dst.rail == rail])
-    kinds = {"node": "rail"}  # of one rail alone, all of a node is its one port
-    parts = [
-        (
-            replace(one, cause=replace(one.cause, kind=kinds.get(one.cause.kind, one.cause.kind), rail=rail)),
-            _usual(alone),
-        )
-        for one in alone.confirmed
-    ]
-    mine = {end: rate for end, rate in ports.items() if end.rail == rail}
-    return parts or (() if _by_design(each.ratio, mine, ports) else ((each, usual),))
-
-
-def _slow(each: "Suspect", usual: float, count: int, rails: Every[Rails]) -> Finding:
+def _slow(
+    each: "Suspect", usual: float, count: int, rails: Every[Rails], finding: Callable[..., Finding] | None
+) -> Finding:
     cause = each.cause
     where = str(cause)
     if cause.kind == "rail" and cause.rail is not None:
         heading = {"both": "", "out": "out of ", "into": "into "}[cause.direction]
         where = heading + name(End(cause.nodes[0], cause.rail), rails)
-    elif cause.kind == "plane" and cause.rail is not None and len(rails) == _TWO:
-        where = " <-> ".join(name(End(node, cause.rail), rails) for node, _ in rails.items())
-    finding = fail if each.ratio < _RUINED else warn
-    return finding(
+    elif cause.kind == "pair" and cause.rail is not None and not cause.shared:
+        where = (" -> " if cause.direction == "out" else " <-> ").join(
+            name(End(node, cause.rail), rails) for node in cause.nodes
+        )
+    return (finding or (fail if each.ratio < _RUINED else warn))(
         where,
         f"{_MOVED[cause.direction]} {100 * each.ratio:.0f} % of the usual {usual:.3g} GB/s",
         blame=_WHOSE.get(cause.kind, "fabric"),

@@ -85,7 +85,7 @@ _INSIDE = {
 
 def _level_GBps(found: Localisation) -> float:
     """Return what is usual one way; 0 where nothing came through."""
-    return max((rate for way, rate in found.level_GBps.items() if way in ONE_WAY), default=0.0)
+    return found.level_GBps.get(ONE_WAY, 0.0)
 
 
 def _slow_between(found: Localisation) -> Iterator[Finding]:
@@ -99,7 +99,7 @@ def _slow_between(found: Localisation) -> Iterator[Finding]:
             each.where,
             f"{_what(each)} is slow: {100 * each.ratio:.0f} % of the usual bandwidth is left"
             + ("; so is the node inside, which may be the cause: look there first" if slow_inside else ""),
-            blame=_WHOSE[each.kind],
+            blame="fabric" if len(each.nodes) > _PAIR else _WHOSE[each.kind],
             loss=round(1 - each.ratio, 4),
             lost_GBps=round(_level_GBps(found) * (1 - each.ratio), 4) or None,
             action="retest" if each.kind == "pair" else "repair",
@@ -107,11 +107,19 @@ def _slow_between(found: Localisation) -> Iterator[Finding]:
             evidence=seen(
                 f"{found.tests} pair tests",
                 f"slow in {each.slow} of the {each.tests} it took part in, {each.retests} of these retests"
-                + (f"; usual: {found.usual}" if found.usual else "")
-                + (_members(found) if each.kind in _LINKED else ""),
+                + (f"; usual: {found.usual}" if found.usual else ""),
             ),
-            remedy=_LINKED.get(each.kind) or _of_device(each.where, hosts),
+            remedy=_SHARED if len(each.nodes) > _PAIR else _of_device(each.where, hosts),
             nodes=hosts if each.kind in ("node", "rail") else (),
+        )
+    for rail, share in found.slow_rails.items():
+        yield (fail if share < _RUINED else warn)(
+            f"all nodes rail {rail}",
+            f"this rail of all nodes is slow: {100 * share:.0f} % of the usual bandwidth is left",
+            blame="fabric",
+            action="repair",
+            loss=round(1 - share, 4),
+            evidence=f"{found.tests} pair tests",
         )
     if found.all_slow:
         yield warn(
@@ -140,17 +148,11 @@ def _of_device(where: str, hosts: Sequence[str]) -> str:
     )
 
 
-_LINKED = {
-    "uplink": "compare the uplinks that are up on the switches of both leaves with those that were built; a fabric "
-    "that is oversubscribed by design gives each pair this share",
-    "leaf": "compare the switch that these nodes share (ports, congestion marks, firmware) with another leaf's; if "
-    "they share none, look at what else they have in common: firmware, MTU, PCIe settings",
-}
-
-
-def _members(found: Localisation) -> str:
-    """Say which nodes the measured leaves have."""
-    return "".join(f"; leaf {leaf} has {', '.join(nodes)}" for leaf, nodes in found.leaves.items())
+_PAIR = 2
+_SHARED = (
+    "compare the switch that these nodes share, and its uplinks, with those of the other nodes: ports that are down, "
+    "congestion marks, firmware; a fabric that is oversubscribed by design gives each pair this share"
+)
 
 
 def _below_expected(found: Localisation, expected: Expected) -> Iterator[Finding]:
@@ -198,13 +200,13 @@ def _wrong_or_lost(found: Localisation) -> Iterator[Finding]:
         )
 
 
-_WHOSE: dict[str, Blame] = {
-    "node": "node", "rail": "node", "pair": "link", "leaf": "fabric", "uplink": "fabric", "plane": "fabric"
-}  # fmt: skip
+_WHOSE: dict[str, Blame] = {"node": "node", "rail": "node", "pair": "link"}
 
 
 def _what(each: Blamed) -> str:
     """What of a cause is slow, in words: its subject names it."""
+    if len(each.nodes) > _PAIR:
+        return "what lies between these nodes and the others, and not between themselves,"
     if each.kind == "pair":
         return "what lies between them" if each.direction == "both" else "the way from the first to the second"
     if each.several:
@@ -213,11 +215,4 @@ def _what(each: Blamed) -> str:
     return {
         "node": f"all that this node {moved}",
         "rail": f"all that this NIC, with its cable, {moved}",
-        "leaf": "whatever touches this leaf",
-        "uplink": {
-            "both": "what crosses these uplinks",
-            "out": "what leaves this leaf",
-            "into": "what enters this leaf",
-        }[each.direction],
-        "plane": "this rail of all nodes",
     }[each.kind]

@@ -2,10 +2,10 @@
 
 Each cause names the pairs it would make slow: weighed is how many of its samples are slow, and how many healthy ones.
 
-A sample counts as slow *for a cause* if it lies nearer to the loss that the cause shows than to the usual; for a leaf,
-whose loss depends on how many send through it, also if it is slow by the general rule. How often a sample of the same
-way without any suspected end lies there is counted in the fleet itself. So the noise needs no model: where one transfer
-in five is slow without reason, a slow one proves little and many are needed, and where none is, two partners suffice.
+A sample counts as slow *for a cause* if it lies nearer to the loss that the cause shows than to the usual. How often a
+sample of the same way without any suspected end lies there is counted in the fleet itself. So the noise needs no model:
+where one transfer in five is slow without reason, a slow one proves little and many are needed, and where none is, two
+partners suffice.
 
 The noise of a run is measured by its own repetitions: what was measured again, against what it was the last time. A
 loss that lasts is in both and cancels out, so that no healthy part need be known. The spread is robust: a quarter of
@@ -17,16 +17,16 @@ import math
 from bisect import bisect_right
 from collections import Counter, defaultdict
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
-from itertools import combinations, pairwise, product
-from statistics import median, median_high
+from itertools import pairwise
+from statistics import median
 from typing import Literal
 
-from ncclprobe.localise.pairs.effects import Effects, Way, apart, slow, slow_residuals, way
-from ncclprobe.localise.pairs.samples import End, Layout, Lost, Result, Rules, Sample
-from ncclprobe.model.stats import percentile
+from ncclprobe.localise.pairs.effects import Effects, Way, apart, slow, slow_residuals
+from ncclprobe.localise.pairs.samples import End, Lost, Result, Rules, Sample
+from ncclprobe.model.hostlist import fold
 from ncclprobe.model.values import Struct, field, grouped
 
-Kind = Literal["node", "rail", "pair", "leaf", "uplink", "plane"]
+Kind = Literal["node", "rail", "pair"]
 Direction = Literal["both", "out", "into"]
 DIRECTIONS: tuple[Direction, ...] = ("both", "out", "into")
 
@@ -35,125 +35,86 @@ class Cause(Struct, frozen=True):
     """One part that may be at fault.
 
     kind: `node`, everything of one node; `rail`, one NIC of a node with its cable; `pair`, the path between two nodes
-    (routing), on one rail or on all; `leaf`, everything that touches a leaf; `uplink`, what leaves or enters it;
-    `plane`, one rail of all nodes (its switches).
+    (routing), on one rail or on all.
 
-    direction: `out` of or `into` the first of `nodes` or the leaf, or both. `other`: of an uplink, the leaf at the far
-    end, where only what goes between the two is meant. `several`: of a node or a rail, many of its pairs and not all.
+    direction: `out` of or `into` the first of `nodes`, or both. `several`: of a node or a rail, many of its pairs and
+    not all; of more than two nodes, what lies between them and the others; of a rail without nodes, all nodes.
     """
 
     kind: Kind
     nodes: tuple[str, ...] = ()
     rail: int | None = None
     direction: Direction = "both"
-    leaf: str = ""
-    other: str = ""
     several: bool = False
 
     @property
-    def ends(self) -> tuple[str, str]:
-        """Return the two leaves of an uplink between them."""
-        return self.leaf, self.other
+    def shared(self) -> bool:
+        """Return whether it is what many nodes share, and so none of them."""
+        return self.several and (self.kind == "pair" or not self.nodes)
 
     def __str__(self) -> str:
         """Return the cause in words: ``out of n3 rail 1``."""
         rail = f" rail {self.rail}" if self.rail is not None else ""
-        if self.other:
-            return f"uplinks between {self.leaf} and {self.other}{rail}"
-        where = {"pair": " with ".join(self.nodes), "plane": "all nodes"}.get(
-            self.kind, self.leaf or "".join(self.nodes)
-        )
-        prefix = {"leaf": "leaf ", "uplink": "uplinks of leaf "}.get(self.kind, "")
+        if self.shared:
+            return f"{fold(self.nodes)} with the others{rail}" if self.nodes else f"all nodes{rail}"
         heading = {"both": "", "out": "out of ", "into": "into "}[self.direction]
-        prefix = "several pairs of " if self.several else prefix
-        return f"{heading}{prefix}{where}{rail}"
+        return f"{heading}{'several pairs of ' if self.several else ''}{' with '.join(self.nodes)}{rail}"
 
 
 class Entry(Struct, frozen=True):
-    """One result as evidence: the logarithm of its ratio to the usual of its `way`, -inf for a pair that was lost.
-
-    `crossing`: compared with what is near, evidence for what lies between two leaves and for no other part.
-    """
+    """One result as evidence: the logarithm of its ratio to the usual of its `way`, -inf for a pair that was lost."""
 
     src: End
     dst: End
     log_ratio: float
     step: int = 0
-    way: Way = (False, False)
-    crossing: bool = False
+    way: Way = False
 
 
 class Evidence(Struct, frozen=True):
-    """Entries, and the positions of those of each node, end, pair and leaf."""
+    """Entries, and the positions of those of each node, end and pair."""
 
     entries: tuple[Entry, ...]
-    layout: Layout
     places: Mapping[tuple[object, ...], Sequence[int]] = field(default_factory=dict)
 
     def covered(self, cause: Cause) -> Iterator[int]:
         """Yield the positions of all entries that `cause` would make slow."""
-        ways = ("out", "into") if cause.direction == "both" else (cause.direction,)
-        if cause.kind == "plane":
-            yield from self.places.get(("plane", cause.rail), ())
-        elif cause.kind == "pair":
+        if cause.kind == "pair":
             one, other = cause.nodes
             for src, dst in [(one, other)] if cause.direction == "out" else [(one, other), (other, one)]:
                 yield from self.places.get(("pair", src, dst, cause.rail), ())
-        elif cause.other:
-            yield from self.places.get(("between", cause.leaf, cause.other), ())
-        elif cause.kind == "leaf":
-            yield from self.places.get(("leaf", cause.leaf), ())
-        else:
-            for each in ways:
-                yield from self.places.get((cause.kind, each, cause.leaf or cause.nodes[0], cause.rail), ())
+            return
+        for each in ("out", "into") if cause.direction == "both" else (cause.direction,):
+            yield from self.places.get((cause.kind, each, cause.nodes[0], cause.rail), ())
 
 
-def add_evidence(entries: Iterable[Entry], layout: Layout, before: Evidence | None = None) -> Evidence:
+def add_evidence(entries: Iterable[Entry], before: Evidence | None = None) -> Evidence:
     """Index `entries` under every cause that could explain them, after those of `before`, which stays unchanged."""
     places: defaultdict[tuple[object, ...], list[int]] = defaultdict(list)
     old, kept = before.entries if before else (), tuple(entries)
-    comparable = _comparable(layout)
     for place, entry in enumerate(kept, len(old)):
-        for key in _keys(entry, layout, comparable):
+        for key in _keys(entry):
             places[key].append(place)
     known = before.places if before else {}
     longer = {key: [*known.get(key, ()), *new] for key, new in places.items()}
-    return Evidence((*old, *kept), layout, {**known, **longer})
+    return Evidence((*old, *kept), {**known, **longer})
 
 
-def _comparable(layout: Layout) -> bool:
-    """Return whether traffic across the fabric tells leaves apart: of two leaves, each crossing touches both."""
-    return layout.leaves > 2
-
-
-def _keys(entry: Entry, layout: Layout, comparable: bool) -> Iterator[tuple[object, ...]]:
+def _keys(entry: Entry) -> Iterator[tuple[object, ...]]:
     src, dst = entry.src, entry.dst
-    here, there = layout.leaf.get(src.node), layout.leaf.get(dst.node)
-    if layout.crosses(src, dst) and entry.crossing != comparable:
-        yield "between", *sorted((layout.leaf[src.node], layout.leaf[dst.node]))
-    if entry.crossing:
-        return
     for direction, end in (("out", src), ("into", dst)):
         yield "node", direction, end.node, None
         yield "rail", direction, end.node, end.rail
     yield "pair", src.node, dst.node, None
     if src.rail == dst.rail:
         yield "pair", src.node, dst.node, src.rail
-        yield "plane", src.rail
-    if here == there or comparable:
-        for leaf in {here, there} - {None}:
-            yield "leaf", leaf
-    if here != there and comparable:
-        yield "uplink", "out", here, None
-        yield "uplink", "into", there, None
 
 
-def candidates(results: Sequence[Result], effects: Effects, layout: Layout, rules: Rules) -> dict[Cause, float]:
+def candidates(results: Sequence[Result], effects: Effects, rules: Rules) -> dict[Cause, float]:
     """Return every cause that might explain a slow result, with its log odds before any sample.
 
-    Ends whose way out or in is slow by both rules or apart from all others, pairs whose residual is slow, those of lost
-    pairs, and each leaf and plane: there are few. `results` are those of the round-robin, its samples in the order of
-    `effects.residual`.
+    Ends whose way out or in is slow by both rules or apart from all others, pairs whose residual is slow, and those of
+    lost pairs. `results` are those of the round-robin, its samples in the order of `effects.residual`.
     """
     ends = {end for result in results for end in (result.src, result.dst)}
     many_rails = len({end.rail for end in ends}) > 1
@@ -161,14 +122,17 @@ def candidates(results: Sequence[Result], effects: Effects, layout: Layout, rule
     suspects = {end for ways in (effects.out, effects.into) for end in slow(ways, rules)}
     suspects |= {end for result in lost for end in (result.src, result.dst)}
     samples = [result for result in results if isinstance(result, Sample)]
-    suspects |= apart(samples, layout, rules)
-    outliers = [samples[place] for place in slow_residuals(samples, effects, layout, rules)]
-    found: set[Cause] = set(_of_fabric(ends, layout))
-    for end in suspects:
+    suspects |= apart(samples, rules)
+    outliers = [samples[place] for place in slow_residuals(samples, effects, rules)]
+    found: set[Cause] = set()
+    alone = len({end.node for end in ends}) == _TWO  # then nothing tells an end from its only partner
+    for end in () if alone else suspects:
         found |= set(_of_end(end, rails=many_rails))
-    for src, dst in [(each.src, each.dst) for each in outliers] + [(each.src, each.dst) for each in lost]:
+    pairs = [(each.src, each.dst) for each in (*outliers, *lost)]
+    pairs += [(each.src, each.dst) for each in samples if alone and many_rails]
+    for src, dst in pairs:
         found |= set(_of_pair(src, dst, rails=many_rails))
-    many = _count_per_kind(ends, results, layout)
+    many = _count_per_kind(ends, results)
     return {cause: _prior(cause, many, rules) for cause in found}
 
 
@@ -186,28 +150,12 @@ def _of_pair(src: End, dst: End, rails: bool) -> Iterator[Cause]:
         yield Cause("pair", (src.node, dst.node), rail, "out")
 
 
-def _of_fabric(ends: Iterable[End], layout: Layout) -> Iterator[Cause]:
-    leaves = {layout.leaf[end.node] for end in ends if end.node in layout.leaf}
-    rails = {end.rail for end in ends}
-    if len(leaves) > 1 and not layout.measured:  # those are fast inside, by how they were found
-        yield from (Cause("leaf", leaf=leaf) for leaf in leaves)
-    if _comparable(layout):
-        yield from (Cause("uplink", direction=way, leaf=leaf) for leaf, way in product(leaves, DIRECTIONS))
-    yield from (Cause("uplink", leaf=one, other=other) for one, other in combinations(sorted(leaves), 2))
-    if layout.rails and len(rails) > 1:
-        yield from (Cause("plane", rail=rail) for rail in rails)
-
-
-def _count_per_kind(ends: set[End], results: Sequence[Result], layout: Layout) -> dict[Kind, int]:
+def _count_per_kind(ends: set[End], results: Sequence[Result]) -> dict[Kind, int]:
     """Count the causes of each kind, directions included."""
-    leaves = len(set(layout.leaf.values()))
     return {
         "node": 3 * len({end.node for end in ends}),
         "rail": 3 * len(ends),
         "pair": 3 * len({frozenset((result.src, result.dst)) for result in results}),
-        "leaf": leaves,
-        "uplink": 3 * leaves + leaves * (leaves - 1) // 2,
-        "plane": len({end.rail for end in ends}),
     }
 
 
@@ -217,13 +165,11 @@ def _prior(cause: Cause, many: Mapping[Kind, int], rules: Rules) -> float:
     return math.log(share / (1 - share))
 
 
-_MOST_ENDS = 80
-"""Per cent of its ends that a leaf, an uplink or a plane must slow down to be blamed instead of them."""
 _ENOUGH, _NOISIER = 3, 3.0
 """So many samples of a quiet way say how large a loss is without those of ways that are so many times noisier."""
+_TWO = 2
 _FEW = 6
 """Of fewer unsuspected entries nothing is concluded."""
-_WIDE = {"leaf", "uplink", "plane"}
 
 
 class Weight(Struct, frozen=True):
@@ -276,18 +222,15 @@ class Scale:
         """Weigh `cause` by the entries it covers, without those `taken` by another."""
         places = [place for place in self._evidence.covered(cause) if place not in taken]
         quiet, sigma = self._quiet(places)
-        loss = self._loss(cause, quiet)
+        loss = self._loss(quiet)
         slowest = noise_limit(len(quiet), sigma, self._rules)
-        if cause.other and self._evidence.layout.leaves == 2:
-            slowest = math.log(self._rules.uplink_ratio)
-        limit = max(loss / 2, slowest) if cause.kind in _WIDE else loss / 2
         by_way = grouped((self._evidence.entries[place].way, place) for place in places)
         odds = [0.0, 0.0]
         slow = retests = 0
         for each, those in by_way.items():
-            for_it, against = self._odds(limit, each, those)
+            for_it, against = self._odds(loss / 2, each, those)
             for place in those:
-                is_slow, is_retest = self._logs[place] <= limit, bool(self._evidence.entries[place].step)
+                is_slow, is_retest = self._logs[place] <= loss / 2, bool(self._evidence.entries[place].step)
                 odds[is_retest] += for_it if is_slow else against
                 slow += is_slow
                 retests += is_retest
@@ -308,20 +251,9 @@ class Scale:
         chance, hit = self._chance(limit, way, places), self._rules.hit
         return math.log(hit / chance), math.log((1 - hit) / (1 - chance))
 
-    def _loss(self, cause: Cause, places: Sequence[int]) -> float:
-        """Return what is typical of the entries; of a wide cause what nearly all of its ends show."""
-        if cause.kind not in _WIDE:
-            return sorted(map(self._logs.__getitem__, places))[len(places) // 2] if places else 0.0
-        by_end: defaultdict[End, list[float]] = defaultdict(list)
-        leaf, entries = self._evidence.layout.leaf, self._evidence.entries
-        for place in places:
-            entry = entries[place]
-            for end in (entry.src, entry.dst):
-                if not cause.leaf or leaf.get(end.node) == cause.leaf:
-                    by_end[end].append(entry.log_ratio)
-        if len({end.node for end in by_end}) < 2:
-            return 0.0
-        return percentile([median_high(logs) for logs in by_end.values()], _MOST_ENDS)
+    def _loss(self, places: Sequence[int]) -> float:
+        """Return what is typical of the entries."""
+        return sorted(map(self._logs.__getitem__, places))[len(places) // 2] if places else 0.0
 
     def _chance(self, limit: float, way: Way, places: Sequence[int]) -> float:
         """Return how often an uncovered entry is as slow as `limit`; by Laplace's rule, never quite 0 or 1.
@@ -382,13 +314,13 @@ _FEWEST = 6
 """Of fewer repetitions a spread says nothing."""
 
 
-def retest_noise(results: Iterable[Result], layout: Layout, rules: Rules) -> dict[Way, float]:
+def retest_noise(results: Iterable[Result], rules: Rules) -> dict[Way, float]:
     """Return the sigma of the logarithm of one sample of each way, by the repetitions among `results`.
 
     No fleet counts as quieter than the rules' floor; a way of which too little was repeated is not in it.
     """
     samples = (each for each in results if isinstance(each, Sample))
-    logs = grouped(((way(each, layout), each.src, each.dst), math.log(each.GBps)) for each in samples)
+    logs = grouped(((each.both, each.src, each.dst), math.log(each.GBps)) for each in samples)
     changes: defaultdict[Way, list[float]] = defaultdict(list)
     for (key, _, _), those in logs.items():
         changes[key] += [after - before for before, after in pairwise(those)]

@@ -3,7 +3,7 @@
 log(sample) = level + effect of the source's way out + effect of the destination's way in + residual, fitted by medians
 (J. W. Tukey, Exploratory Data Analysis, 1977, ch. 11), so that a bad minority changes nothing for the others. Where a
 median lies between two samples the higher one is taken: an end that is fast with half of its partners is not slow.
-Pairs below one leaf, pairs across the fabric and pairs that send both ways each have a level of their own.
+Pairs that send one way and pairs that send both ways at once each have a level of their own.
 """
 
 import math
@@ -12,12 +12,12 @@ from collections.abc import Iterable, Mapping, Sequence
 from statistics import median, median_high
 from typing import TypeVar
 
-from ncclprobe.localise.pairs.samples import End, Layout, Rules, Sample
+from ncclprobe.localise.pairs.samples import End, Rules, Sample
 from ncclprobe.model.values import Struct, grouped
 
 K = TypeVar("K")
-Way = tuple[bool, bool]
-"""Whether a pair is near (below one leaf), and whether it sent both ways at once."""
+Way = bool
+"""Whether a pair sent both ways at once."""
 
 _SWEEPS = 10
 _SETTLED = 1e-4
@@ -38,36 +38,26 @@ class Effects(Struct, frozen=True):
     residual: tuple[float, ...]
 
 
-def way(sample: Sample, layout: Layout) -> Way:
-    """Return the class of samples that this one is compared with."""
-    return layout.near(sample.src, sample.dst), sample.both
-
-
-def levels(samples: Iterable[Sample], layout: Layout) -> dict[Way, float]:
-    """Return the usual rate of each way, GB/s: the median of each node, then of each leaf's nodes, then of the leaves.
+def levels(samples: Iterable[Sample]) -> dict[Way, float]:
+    """Return the usual rate of each way, GB/s: the median of each node, then of the nodes.
 
     Counting nodes rather than samples keeps the level where fewer than half of the nodes are bad, although most samples
-    then touch a bad one; counting leaves keeps it where whole leaves are.
+    then touch a bad one.
     """
     by_node: defaultdict[Way, defaultdict[str, list[float]]] = defaultdict(lambda: defaultdict(list))
     for sample in samples:
         for end in (sample.src, sample.dst):
-            by_node[way(sample, layout)][end.node].append(sample.GBps)
-    return {key: _level(nodes, layout) for key, nodes in by_node.items()}
+            by_node[sample.both][end.node].append(sample.GBps)
+    return {way: median_high(map(median_high, nodes.values())) for way, nodes in by_node.items()}
 
 
-def _level(nodes: Mapping[str, Sequence[float]], layout: Layout) -> float:
-    by_leaf = grouped((layout.leaf.get(node, ""), median_high(rates)) for node, rates in nodes.items())
-    return median_high(median_high(rates) for rates in by_leaf.values())
-
-
-def polish(samples: Sequence[Sample], layout: Layout) -> Effects:
+def polish(samples: Sequence[Sample]) -> Effects:
     """Fit the samples of a round-robin. Without samples everything is empty.
 
-    Where some ways are much noisier than others (crowded uplinks, both directions) the quiet ones fit the ends.
+    Where some ways are much noisier than others (both directions) the quiet ones fit the ends.
     """
-    level = levels(samples, layout)
-    ways = [way(sample, layout) for sample in samples]
+    level = levels(samples)
+    ways = [sample.both for sample in samples]
     ratios = [math.log(sample.GBps / level[key]) for sample, key in zip(samples, ways, strict=True)]
     places = range(len(samples))
     quiet = _quiet(samples, ratios, ways)
@@ -140,11 +130,11 @@ def modified_z(logs: Mapping[K, float], floor: float) -> dict[K, float]:
     return {key: _MAD_TO_SIGMA * (value - middle) / spread for key, value in logs.items()}
 
 
-def slow_residuals(samples: Sequence[Sample], effects: Effects, layout: Layout, rules: Rules) -> list[int]:
+def slow_residuals(samples: Sequence[Sample], effects: Effects, rules: Rules) -> list[int]:
     """Return the positions of the samples that are slow beyond their ends, each compared with its own way."""
     by_way: defaultdict[Way, dict[int, float]] = defaultdict(dict)
     for place, sample in enumerate(samples):
-        by_way[way(sample, layout)][place] = effects.residual[place]
+        by_way[sample.both][place] = effects.residual[place]
     return [place for logs in by_way.values() for place in slow(logs, rules)]
 
 
@@ -155,13 +145,13 @@ def slow(logs: Mapping[K, float], rules: Rules) -> dict[K, float]:
     return {key: value for key, value in logs.items() if value < limit and scores[key] < rules.slow_z}
 
 
-def apart(samples: Iterable[Sample], layout: Layout, rules: Rules) -> set[End]:
+def apart(samples: Iterable[Sample], rules: Rules) -> set[End]:
     """Return the ends of which every sample out, or every one in, is far below all samples without their node.
 
     The effects of few nodes on a busy machine differ so much that none is an outlier, however steady and slow one of
     them is; this needs no spread. Samples of one way are compared, and the slowest of them is such an end's.
     """
-    by_way = grouped((way(sample, layout), sample) for sample in samples)
+    by_way = grouped((sample.both, sample) for sample in samples)
     found = set()
     for those in by_way.values():
         slowest = min(those, key=lambda sample: sample.GBps)

@@ -7,22 +7,20 @@ bye each for odd n, every pair exactly once.
 Before any part is blamed it is measured again. A suspect is paired with two unsuspected partners, and these with each
 other: the swap control, in which only the suspect is exchanged. If the suspect is slow with both and they are not slow
 together, it is the suspect. Each end of a suspected pair is paired with a third node: if both are fast there, it is the
-path between them. A leaf or its uplinks show their fault under load only: its nodes send to as many outside at once,
-and the nodes of another leaf to the same ones after them. What lies between two leaves is measured by few pairs at a
-time, with pairs of each leaf as controls.
+path between them.
 """
 
-from collections import Counter, defaultdict
+from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 from ncclprobe.localise.pairs.causes import Cause
-from ncclprobe.localise.pairs.samples import End, Layout
+from ncclprobe.localise.pairs.samples import End
 from ncclprobe.model.pair_results import Nic
 from ncclprobe.model.values import Struct, field, grouped
 
 
 class Placement(Struct, frozen=True):
-    """The `ends` by rank, the name of each, the resulting layout of the fabric, and the ranks of each node.
+    """The `ends` by rank, the name of each, and the ranks of each node.
 
     `note`: what the reader must know of how rails were numbered.
     """
@@ -30,7 +28,6 @@ class Placement(Struct, frozen=True):
     hosts: tuple[str, ...]
     ends: tuple[End, ...]
     names: Mapping[End, str]
-    layout: Layout
     note: str = ""
 
     @property
@@ -57,7 +54,7 @@ def place_ranks(hosts: Sequence[str], nics: Sequence[Nic | None] = ()) -> Placem
     """
     if len(set(hosts)) == 1:
         ends_of_ranks = tuple(End(f"rank {rank}") for rank in range(len(hosts)))
-        return Placement(tuple(hosts), ends_of_ranks, {end: str(end) for end in ends_of_ranks}, Layout())
+        return Placement(tuple(hosts), ends_of_ranks, {end: str(end) for end in ends_of_ranks})
     known = [nic for nic in nics if nic is not None]
     numbers = _by_nic(hosts, known) if known and len(known) == len(hosts) else None
     ends = tuple(End(host, rail) for host, rail in zip(hosts, numbers or _places(hosts), strict=True))
@@ -67,7 +64,7 @@ def place_ranks(hosts: Sequence[str], nics: Sequence[Nic | None] = ()) -> Placem
     shared = bool(known) and numbers is None
     several = max(end.rail for end in ends) > 0
     note = "a rail is the place of a rank on its node here: ranks share NICs, or these are not known everywhere"
-    return Placement(tuple(hosts), ends, names, Layout(rails=not shared), note if shared and several else "")
+    return Placement(tuple(hosts), ends, names, note if shared and several else "")
 
 
 def _by_nic(hosts: Sequence[str], nics: Sequence[Nic]) -> list[int] | None:
@@ -99,9 +96,6 @@ Round = tuple["Match", ...]
 EndPair = tuple[End, End]
 PairRound = tuple[EndPair, ...]
 _ENOUGH = 3
-_CROSSING = 2  # pairs of nodes over the uplinks of one leaf at the same time
-_ACROSS = 3  # pairs of nodes from one leaf to another in one step, and as many controls in each
-_LINKED = ("leaf", "uplink")
 
 
 class Match(Struct, frozen=True, order=True):
@@ -134,10 +128,9 @@ def _circle(count: int, turn: int) -> Round:
 
 
 class Participants(Struct, frozen=True):
-    """The rails of each node that still answers, and the known layout."""
+    """The rails of each node that still answers."""
 
     rails: Mapping[str, Sequence[int]]
-    layout: Layout
 
     def shared_rails(self, one: str, other: str, rail: int | None = None) -> PairRound:
         """Return the pairs of both nodes on all rails that they share, or on one of them."""
@@ -154,19 +147,15 @@ class _Round(Struct):
 
     busy: set[str] = field(default_factory=set)
     pairs: list[EndPair] = field(default_factory=list)
-    crossing: Counter[str] = field(default_factory=Counter)
 
-    def fits(self, pairs: PairRound, layout: Layout) -> bool:
-        """Return whether both nodes are free, and the uplinks of their leaves nearly so."""
-        leaves = _crossed(pairs, layout)
-        crowded = any(self.crossing[leaf] >= _CROSSING for leaf in leaves)
-        return not crowded and self.busy.isdisjoint(_nodes(pairs)) and len(self.busy) < 2 * AT_ONCE
+    def fits(self, pairs: PairRound) -> bool:
+        """Return whether both nodes are free."""
+        return self.busy.isdisjoint(_nodes(pairs)) and len(self.busy) < 2 * AT_ONCE
 
-    def add(self, pairs: PairRound, layout: Layout) -> None:
+    def add(self, pairs: PairRound) -> None:
         """Add one more pair of nodes, on all of its rails."""
         self.busy |= _nodes(pairs)
         self.pairs += pairs
-        self.crossing.update(_crossed(pairs, layout))
 
 
 def plan_retests(suspects: Sequence[Cause], participants: Participants, step: int) -> tuple[PairRound, ...]:
@@ -179,25 +168,17 @@ def plan_retests(suspects: Sequence[Cause], participants: Participants, step: in
     unsuspected = partners(suspects, participants)
     for number, cause in enumerate(suspects):
         turn = 2 * step + 3 * number
-        if cause.kind in _LINKED:
-            blocks = _across if cause.other else _blocks
-            rounds += [
-                _Round({*participants.rails}, list(block)) for block in blocks(cause, unsuspected, participants, turn)
-            ]
-            continue
         for pairs in filter(None, _retest_pairs(cause, unsuspected, participants, turn)):
-            free = next((each for each in rounds if each.fits(pairs, participants.layout)), None)
+            free = next((each for each in rounds if each.fits(pairs)), None)
             if free is None:
                 rounds.append(free := _Round())
-            free.add(pairs, participants.layout)
+            free.add(pairs)
     return tuple(tuple(each.pairs) for each in rounds if each.pairs)
 
 
 def partners(suspects: Sequence[Cause], participants: Participants) -> tuple[str, ...]:
     """Return the unsuspected nodes; where those are too few, also those with nothing but a slow pair."""
-    leaves = {cause.leaf for cause in suspects if cause.leaf and not cause.other}
     ends = {node for cause in suspects if cause.kind in ("node", "rail") for node in cause.nodes}
-    ends |= {node for node in participants.rails if participants.layout.leaf.get(node) in leaves}
     paired = {node for cause in suspects for node in cause.nodes}
     clean = tuple(node for node in participants.rails if node not in ends | paired)
     return clean if len(clean) >= _ENOUGH else tuple(node for node in participants.rails if node not in ends)
@@ -207,21 +188,10 @@ def _nodes(pairs: PairRound) -> set[str]:
     return {end.node for pair in pairs for end in pair}
 
 
-def _crossed(pairs: PairRound, layout: Layout) -> set[str]:
-    """Return the leaves that these pairs leave or enter."""
-    leaves = {layout.leaf[node] for node in _nodes(pairs) if node in layout.leaf}
-    return leaves if len(leaves) > 1 else set()
-
-
 def _retest_pairs(
     cause: Cause, unsuspected: Sequence[str], participants: Participants, turn: int
 ) -> Iterator[PairRound]:
     if not all(node in participants.rails for node in cause.nodes):
-        return
-    if cause.kind == "plane":
-        rotated = _rotated(unsuspected, turn)
-        for one, other in zip(rotated[0:6:2], rotated[1:6:2], strict=False):
-            yield participants.shared_rails(one, other)
         return
     others = [node for node in _rotated(unsuspected, turn) if node not in cause.nodes]
     if cause.kind == "pair":
@@ -232,54 +202,11 @@ def _retest_pairs(
             yield participants.shared_rails(third, other, cause.rail)
         return
     [suspect] = cause.nodes
-    selected = _two_partners(suspect, others, participants.layout)
+    selected = others[:2]
     for partner in selected:
         yield participants.shared_rails(suspect, partner, cause.rail)
     if len(selected) > 1:
         yield participants.shared_rails(selected[0], selected[1], cause.rail)
-
-
-def _across(cause: Cause, unsuspected: Sequence[str], participants: Participants, turn: int) -> Iterator[PairRound]:
-    """Yield pairs of nodes from one leaf to the other, and for each one pair within a leaf: its control.
-
-    Where one leaf stands apart from a fabric that is otherwise fast they are blocks, all of that leaf at once.
-    """
-    leaf = participants.layout.leaf
-    teams = [_rotated([node for node in unsuspected if leaf.get(node) == each], turn) for each in cause.ends]
-    within = [list(zip(team[::2], team[1::2], strict=False)) for team in teams]
-    matches = [list(zip(*teams, strict=False)), *within]
-    if participants.layout.one_apart:
-        yield from participants.rounds(matches)
-    else:
-        yield from participants.rounds([match] for each in matches for match in each[:_ACROSS])
-
-
-def _two_partners(suspect: str, others: Sequence[str], layout: Layout) -> tuple[str, ...]:
-    """Return two partners: where leaves are known one below the same leaf, one elsewhere."""
-    near = [node for node in others if layout.near(End(suspect), End(node))]
-    far = [node for node in others if node not in near]
-    return tuple((near[:1] + far + near[1:])[:2])
-
-
-def _blocks(cause: Cause, unsuspected: Sequence[str], participants: Participants, turn: int) -> Iterator[PairRound]:
-    """Yield all of a leaf with nodes outside at once, then those of another leaf with the same partners."""
-    leaf = participants.layout.leaf
-    members = _rotated([node for node in participants.rails if leaf.get(node) == cause.leaf], turn)[:AT_ONCE]
-    elsewhere = sorted({leaf[node] for node in unsuspected if node in leaf and leaf[node] != cause.leaf})
-    if not elsewhere:
-        return
-    other = elsewhere[turn % len(elsewhere)]
-    outside = _rotated([node for node in unsuspected if leaf.get(node) != other], turn) if len(elsewhere) > 1 else []
-    outside = outside or [node for node in unsuspected if leaf.get(node) == other]
-    control = [node for node in unsuspected if leaf.get(node) == other and node not in outside]
-    for team in (members, control):
-        yield tuple(pair for nodes in zip(team, outside, strict=False) for pair in participants.shared_rails(*nodes))
-    if cause.kind == "leaf":
-        yield tuple(
-            pair
-            for nodes in zip(members[::2], members[1::2], strict=False)
-            for pair in participants.shared_rails(*nodes)
-        )
 
 
 def _rotated(nodes: Sequence[str], turn: int) -> list[str]:

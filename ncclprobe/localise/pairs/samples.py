@@ -1,11 +1,9 @@
 """Define the samples of pairs, and the rules by which they are judged."""
 
 import math
-from collections import Counter
-from collections.abc import Mapping
 from typing import NamedTuple
 
-from ncclprobe.model.values import Struct, field, replace
+from ncclprobe.model.values import Struct, replace
 
 
 class End(NamedTuple):
@@ -66,8 +64,6 @@ class Rules(Struct, frozen=True):
         loss that is larger than the noise of repeated measurements by the same z.
     mad_floor: no fleet counts as quieter than this relative MAD, or its smallest wrinkle would be an outlier.
     apart_ratio: an end is suspected as well where its fastest sample is below this ratio to the slowest of the others.
-    uplink_ratio: of two leaves, what lies between them is slow below this ratio to what is near: with no third leaf to
-        compare with, crossing a spine costs up to a tenth in healthy fleets.
     faults: how many faults of each kind are expected per fleet before anything is measured.
     confidence: the probability a fault must have to be blamed. In a healthy fleet of independent samples some fault of
         one kind then gets it in at most faults x (1 - confidence) / confidence of all cases (Markov's inequality).
@@ -82,7 +78,6 @@ class Rules(Struct, frozen=True):
     slow_z: float = -3.5
     mad_floor: float = 0.005
     apart_ratio: float = 0.5
-    uplink_ratio: float = 0.85
     faults: float = 0.1
     confidence: float = 0.99
     hit: float = 0.9
@@ -96,37 +91,6 @@ class Rules(Struct, frozen=True):
     def inside(self) -> "Rules":
         """Return the rules for what is measured inside nodes."""
         return replace(self, slow_ratio=self.inside_ratio, mad_floor=self.inside_floor)
-
-
-class Layout(Struct, frozen=True):
-    """What is known of the fabric: the `leaf` of each node (switch, rack or block), or nothing.
-
-    `rails`: ends of equal rail number share switches of their own, so that a whole rail may be slow. `measured`: leaves
-    are groups of nodes that the round-robin found (:mod:`ncclprobe.localise.pairs.leaves`), and no site told them.
-    """
-
-    leaf: Mapping[str, str] = field(default_factory=dict)
-    rails: bool = True
-    measured: bool = False
-
-    def near(self, one: End, other: End) -> bool:
-        """Return whether both are below one leaf; where leaves are not known none are near."""
-        return one.node in self.leaf and self.leaf[one.node] == self.leaf.get(other.node)
-
-    def crosses(self, one: End, other: End) -> bool:
-        """Return whether the two hang on different leaves, both of them known."""
-        return one.node in self.leaf and self.leaf[one.node] != self.leaf.get(other.node, self.leaf[one.node])
-
-    @property
-    def leaves(self) -> int:
-        """Count the known leaves."""
-        return len(set(self.leaf.values()))
-
-    @property
-    def one_apart(self) -> bool:
-        """Return whether of two measured leaves one is so small that the other must be several of the fabric's."""
-        sizes = sorted(Counter(self.leaf.values()).values())
-        return self.measured and len(sizes) == 2 and 3 * sizes[0] <= sizes[1]
 
 
 def _two_nodes(one: End, other: End) -> None:

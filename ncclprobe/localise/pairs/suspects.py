@@ -7,13 +7,12 @@ while others sent, which is the fabric's load and no fault.
 """
 
 import math
-import re
 from collections import defaultdict
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from statistics import median, median_high
 from typing import Literal
 
-from ncclprobe.localise.pairs import leaves, rounds
+from ncclprobe.localise.pairs import rounds
 from ncclprobe.localise.pairs.causes import (
     Cause,
     Entry,
@@ -27,27 +26,19 @@ from ncclprobe.localise.pairs.causes import (
     noise_limit,
     retest_noise,
 )
-from ncclprobe.localise.pairs.effects import Effects, Way, polish, way
-from ncclprobe.localise.pairs.leaves import (
-    FEWEST_EQUAL,
-    SAME_LOSS,
-    equally_slow_nodes,
-    leaf_name,
-    leaf_of_equally_slow,
-    measured_layout,
-)
+from ncclprobe.localise.pairs.effects import Effects, Way, levels, polish
 from ncclprobe.localise.pairs.rounds import PairRound, Participants
-from ncclprobe.localise.pairs.samples import End, Layout, Lost, Result, Rules, Sample
+from ncclprobe.localise.pairs.samples import End, Lost, Result, Rules, Sample
 from ncclprobe.model.values import Struct, field, grouped, replace
 
 _FEWEST_PAIRS, _SHARE_OF_PAIRS = 3, 0.25
 """So many bad pairs, and such a share of all that were tried, are the node's or the rank's and not the pairs'."""
-_SHARE_EQUAL, _MOST_EQUAL = 0.2, 6
-"""Nodes that lose one share and are such a share of the fleet, or so many whatever its size, are of another build or on
-another leaf."""
-
-_FEWEST_OF_LEAF, _OTHER_SPEED = 4, math.log(0.75)
-"""So many neighbours that lose less than a NIC of the next lower speed would (40 of 56 Gb/s and less) share a leaf."""
+_FEWEST_NODES = 3
+"""Of fewer nodes nothing that they share is told from themselves."""
+_NEARLY_ALL = 0.75
+"""Such a share of the pairs of a group is fast."""
+_NEARLY_ALL_OF_RAIL = 0.95
+"""Such a share of the pairs on a rail is slow: of four nodes two bad NICs slow all pairs but one of six."""
 
 
 def many(bad: int, tried: int) -> bool:
@@ -93,33 +84,57 @@ def _sum(weights: Sequence[Weight], partners: int) -> Weight:
     )
 
 
-def equally_slow(weights: Mapping[Cause, Weight], nodes: int) -> frozenset[Cause]:
-    """Return the nodes, among `weights`, that are slow by one and the same share, where they are many of `nodes`."""
-    slow = sorted((weight.loss, str(cause), cause) for cause, weight in weights.items() if cause.kind == "node")
-    for start, (loss, _, _) in enumerate(slow):
-        same = [cause for other, _, cause in slow[start:] if other - loss <= SAME_LOSS]
-        if len(same) >= max(FEWEST_EQUAL, min(_SHARE_EQUAL * nodes, _MOST_EQUAL)):
-            return frozenset(same)
-    return frozenset()
+def gather_groups(weights: Mapping[Cause, Weight], samples: Iterable[Sample], usual: float) -> dict[Cause, Weight]:
+    """Return the causes with one for nodes that are slow with the others and fast with each other: none of them is.
 
-
-def slow_leaf(same: Mapping[Cause, Weight], nodes: Collection[str]) -> dict[Cause, Weight]:
-    """Return as one leaf the equally slow nodes `same`, if they are neighbours among `nodes` by name; else nothing.
-
-    Nodes of another build are neighbours as well, but NICs of another speed cost them more.
+    What they share lies between: a switch or its uplinks. `usual` is the rate of one way, GB/s.
     """
-    names = {cause.nodes[0] for cause in same}
-    order = sorted(nodes, key=_by_number)
-    places = [place for place, node in enumerate(order) if node in names]
-    apart = len(places) < _FEWEST_OF_LEAF or places[-1] - places[0] >= len(places)
-    if apart or any(weight.loss < _OTHER_SPEED for weight in same.values()):
+    found = dict(weights)
+    logs = grouped(
+        ((rail, frozenset((each.src.node, each.dst.node))), math.log(each.GBps / usual))
+        for each in samples
+        if not each.both
+        for rail in (None, each.src.rail)
+    )
+    for rail in dict.fromkeys(cause.rail for cause in weights if cause.kind != "pair"):
+        of_node = grouped((c.nodes[0], c) for c in weights if c.kind != "pair" and c.rail == rail and not c.several)
+        loss = {node: max(weights[cause].loss for cause in its) for node, its in of_node.items()}
+        met = [pair for (on, pair) in logs if on == rail and pair <= loss.keys()]
+        fast = [pair for pair in met if median(logs[rail, pair]) > max(loss[node] for node in pair) / 2]
+        if group := _largest_group(fast, met):
+            its = [found.pop(cause) for node in sorted(group) for cause in of_node[node]]
+            partners = {node for on, pair in logs if on == rail and pair & group for node in pair - group}
+            shared = Cause("pair", tuple(sorted(group)), rail, several=True)
+            found = {shared: _sum(its, len(partners)), **found}
+    return found
+
+
+def _largest_group(fast: Sequence[frozenset[str]], met: Sequence[frozenset[str]]) -> frozenset[str]:
+    """Return the largest group of nodes of which nearly all pairs that met are fast; empty: there is none."""
+    group = {node: frozenset((node,)) for pair in fast for node in pair}
+    for pair in fast:
+        both = frozenset().union(*(group[node] for node in pair))
+        group.update(dict.fromkeys(both, both))
+    largest = max(group.values(), key=len, default=frozenset[str]())
+    within = [pair for pair in met if pair <= largest]
+    clear = sum(pair <= largest for pair in fast) >= _NEARLY_ALL * len(within)
+    return largest if len(largest) >= _FEWEST_NODES and clear else frozenset()
+
+
+def rail_shares(samples: Sequence[Sample], level: Mapping[Way, float], rules: Rules) -> dict[int, float]:
+    """Return what is left of the usual rate on rails that are slow for nearly all pairs of nodes: no node's own fault.
+
+    Two nodes share one path on each rail, so that between these a pair is named.
+    """
+    if False not in level or len({sample.src.node for sample in samples}) < _FEWEST_NODES:
         return {}
-    return {Cause("leaf", leaf=leaf_name(names)): _sum(list(same.values()), len(order) - len(places))}
-
-
-def _by_number(name: str) -> list[str | int]:
-    """Return a key that puts n2 before n10."""
-    return [int(part) if part.isdecimal() else part for part in re.split(r"([0-9]+)", name)]
+    found = {}
+    for rail, those in grouped((each.src.rail, each) for each in samples if not each.both).items():
+        limit = rules.slow_ratio * level[False]
+        usual = levels(those)[False]
+        if usual < limit and sum(each.GBps < limit for each in those) >= _NEARLY_ALL_OF_RAIL * len(those):
+            found[rail] = usual / level[False]
+    return found
 
 
 _CONTROLS = 4
@@ -149,21 +164,19 @@ class Localisation(Struct, frozen=True):
     `confirmed` are blamed, the likeliest first; `suspects` are undecided, most of them may be noise; `cleared` were
     slow in the round-robin and are not when measured again. `lost` are the pairs through which nothing came: their ends
     are named whichever is to blame. `level` is the usual rate, GB/s (1e9 bytes/s) by way; `all_slow`: that itself is
-    below what was expected. `tests` counts all samples and lost pairs, `steps` the rounds of retests. `equally_slow`
-    are nodes that lose one share, too many for faults, and not blamed; `layout` is the fabric that samples were
-    compared in, its leaves measured where the site told none.
+    below what was expected. `slow_rails` are rails that are slow on all nodes, with what is left of the usual rate.
+    `tests` counts all samples and lost pairs, `steps` the rounds of retests.
     """
 
     confirmed: tuple[Suspect, ...] = ()
     suspects: tuple[Suspect, ...] = ()
     cleared: tuple[Cause, ...] = ()
-    equally_slow: tuple[Suspect, ...] = ()
     lost: tuple[Lost, ...] = ()
     level: Mapping[Way, float] | None = None
     all_slow: bool = False
+    slow_rails: Mapping[int, float] = field(default_factory=dict)
     tests: int = 0
     steps: int = 0
-    layout: Layout = field(default_factory=Layout)
 
     @property
     def kind(self) -> Kind | Literal["everything", "several", "none"]:
@@ -180,11 +193,11 @@ class Case(Struct, frozen=True):
     """What a round-robin says alone: the same for every step of retests, so that it is worked out once.
 
     `usual` are the positions of those entries of `round_robin` in which no suspected end takes part; `weighed` is every
-    candidate alone, `suspected` what best explains the round-robin.
+    candidate alone, `suspected` what best explains the round-robin. `slow_rails` are compared with themselves.
     """
 
     effects: Effects
-    layout: Layout
+    slow_rails: Mapping[int, float]
     rules: Rules
     nodes: int
     candidates: Mapping[Cause, float]
@@ -194,26 +207,30 @@ class Case(Struct, frozen=True):
     suspected: Mapping[Cause, Weight]
 
 
-def open_case(first: Sequence[Result], layout: Layout, rules: Rules) -> Case:
+def open_case(first: Sequence[Result], rules: Rules) -> Case:
     """Return the case that the results of a round-robin make."""
     samples = [result for result in first if isinstance(result, Sample)]
-    layout = measured_layout(samples, layout)
-    effects = polish(samples, layout)
-    if equal := equally_slow_nodes(effects, rules) if not layout.leaf else ():
-        layout = leaf_of_equally_slow(equal, samples, layout)
-        effects = polish(samples, layout) if layout.leaf else effects
-    causes = candidates(first, effects, layout, rules)
-    evidence = add_evidence(_entries(first, effects.level, layout), layout)
+    shares = rail_shares(samples, levels(samples), rules)
+    first = [_on_its_rail(result, shares) for result in first]
+    effects = polish([result for result in first if isinstance(result, Sample)])
+    causes = candidates(first, effects, rules)
+    evidence = add_evidence(_entries(first, effects.level))
     usual = _unsuspected(evidence, causes)
     scale = Scale(evidence, usual, rules, {})
     weighed = scale.weigh_all(causes, {})
     nodes = len({end.node for result in first for end in (result.src, result.dst)})
-    return Case(effects, layout, rules, nodes, causes, evidence, usual, weighed, scale.explain(causes, weighed))
+    return Case(effects, shares, rules, nodes, causes, evidence, usual, weighed, scale.explain(causes, weighed))
+
+
+def _on_its_rail(result: Result, shares: Mapping[int, float]) -> Result:
+    """Return `result` as it would be if a rail that is slow on all nodes were as fast as the others."""
+    if isinstance(result, Lost) or result.src.rail not in shares:
+        return result
+    return replace(result, GBps=result.GBps / shares[result.src.rail])
 
 
 def verdict(
     results: Sequence[Result],
-    layout: Layout | None = None,
     rules: Rules | None = None,
     expected_GBps: float | None = None,
     case: Case | None = None,
@@ -224,38 +241,29 @@ def verdict(
     least that a healthy pair reaches; without it a uniformly slow fleet is not recognised. `case` is what the
     round-robin's results make (:func:`open_case`), for a caller that asks again after each step.
     """
-    layout, rules = layout or Layout(), rules or Rules()
+    rules = rules or Rules()
+    case = case or open_case([result for result in results if not result.step], rules)
+    results = [_on_its_rail(result, case.slow_rails) for result in results]
     retests = [result for result in results if result.step]
-    case = case or open_case([result for result in results if not result.step], layout, rules)
     effects, suspected = case.effects, case.suspected
-    sigma = retest_noise(results, case.layout, rules)
+    sigma = retest_noise(results, rules)
     weights = _explain(_retest_evidence(retests, suspected, sigma, case), sigma, case) if retests else suspected
     decided = {cause: _decide(weight, cause, case) for cause, weight in weights.items()}
     blamed = {cause: weights[cause] for cause, how in decided.items() if how == "blamed"}
-    partners = _partners(results)
-    blamed = gather_pairs(blamed, partners)
-    equal = equally_slow(blamed, case.nodes)
-    same = {cause: weight for cause, weight in blamed.items() if cause in equal}
-    leaf = slow_leaf(same, partners)
-    own = {cause: weight for cause, weight in blamed.items() if cause not in same}
+    blamed = gather_pairs(blamed, _partners(results))
+    samples = [result for result in results if isinstance(result, Sample)]
+    blamed = gather_groups(blamed, samples, effects.level.get(False, 1.0))
     return Localisation(
-        confirmed=tuple(_suspect(cause, weight) for cause, weight in {**leaf, **own}.items()),
-        equally_slow=() if leaf else tuple(_suspect(cause, weight) for cause, weight in same.items()),
+        confirmed=tuple(_suspect(cause, weight) for cause, weight in blamed.items()),
         suspects=tuple(_suspect(cause, weights[cause]) for cause, how in decided.items() if how == "suspected"),
         cleared=tuple(cause for cause in {**suspected, **weights} if decided.get(cause, "cleared") == "cleared"),
         lost=tuple(result for result in results if isinstance(result, Lost)),
         level=effects.level,
         all_slow=_all_slow(effects.level, expected_GBps),
+        slow_rails=case.slow_rails,
         tests=len(results),
         steps=max((result.step for result in retests), default=0),
-        layout=_with_leaf(case.layout, leaf, same),
     )
-
-
-def _with_leaf(layout: Layout, leaf: Collection[Cause], nodes: Collection[Cause]) -> Layout:
-    """Return `layout` with the one leaf that its equally slow nodes tell."""
-    told = {node: cause.leaf for cause in leaf for each in nodes for node in each.nodes}
-    return Layout(told, layout.rails, measured=True) if told else layout
 
 
 def _partners(results: Iterable[Result]) -> dict[str, set[str]]:
@@ -266,31 +274,21 @@ def _partners(results: Iterable[Result]) -> dict[str, set[str]]:
     return found
 
 
-def _entries(results: Iterable[Result], level: Mapping[Way, float], layout: Layout) -> list[Entry]:
-    """Turn results into evidence. One on a way that the round-robin never took says nothing.
-
-    Between the only two leaves a result is evidence twice: of its ends, compared with others that cross, and of what
-    lies between the leaves, compared with what is near.
-    """
+def _entries(results: Iterable[Result], level: Mapping[Way, float]) -> list[Entry]:
+    """Turn results into evidence. One on a way that the round-robin never took says nothing."""
     entries = []
-    two = layout.leaves == 2
     for result in results:
         if isinstance(result, Lost):
             entries.append(Entry(result.src, result.dst, -math.inf, result.step))
-        elif (usual := level.get(way(result, layout))) is not None:
-            entries.append(
-                Entry(result.src, result.dst, math.log(result.GBps / usual), result.step, way(result, layout))
-            )
-            near = level.get((True, result.both))
-            if two and near is not None and layout.crosses(result.src, result.dst):
-                ratio = math.log(result.GBps / near)
-                entries.append(Entry(result.src, result.dst, ratio, result.step, (True, result.both), crossing=True))
+        elif (usual := level.get(result.both)) is not None:
+            log = math.log(result.GBps / usual)
+            entries.append(Entry(result.src, result.dst, log, result.step, result.both))
     return entries
 
 
 def _explain(retests: Sequence[Entry], sigma: Mapping[Way, float], case: Case) -> dict[Cause, Weight]:
     """Return what best explains the round-robin and the retests, the likeliest first."""
-    scale = Scale(add_evidence(retests, case.layout, case.round_robin), case.usual, case.rules, sigma)
+    scale = Scale(add_evidence(retests, case.round_robin), case.usual, case.rules, sigma)
     return scale.explain(case.candidates, scale.weigh_all(case.candidates, case.weighed))
 
 
@@ -303,19 +301,17 @@ def _unsuspected(evidence: Evidence, causes: Collection[Cause]) -> list[int]:
         return end not in ends if ends else end.node not in nodes  # without rails to tell apart there are none of them
 
     entries = enumerate(evidence.entries)
-    return [place for place, entry in entries if not entry.crossing and usual(entry.src) and usual(entry.dst)]
+    return [place for place, entry in entries if usual(entry.src) and usual(entry.dst)]
 
 
 def _retest_evidence(
     retests: Sequence[Result], suspected: Collection[Cause], sigma: Mapping[Way, float], case: Case
 ) -> list[Entry]:
     """Turn retests into evidence: relative to their controls, without those whose partner fails its control."""
-    evidence = add_evidence([Entry(r.src, r.dst, 0.0, r.step) for r in retests], case.layout)
+    evidence = add_evidence([Entry(r.src, r.dst, 0.0, r.step) for r in retests])
     about = {place for cause in suspected for place in evidence.covered(cause)}
-    between = any(cause.other for cause in suspected)
-    about |= {place for place, r in enumerate(retests) if between and case.layout.crosses(r.src, r.dst)}
     controls = [result for place, result in enumerate(retests) if place not in about]
-    rates = grouped((way(result, case.layout), result.GBps) for result in controls if isinstance(result, Sample))
+    rates = grouped((result.both, result.GBps) for result in controls if isinstance(result, Sample))
     usual = {key: median_high(values) for key, values in rates.items() if len(values) >= _CONTROLS}
     level = {**case.effects.level, **usual}
     ends = {node for cause in suspected for node in cause.nodes}
@@ -323,12 +319,12 @@ def _retest_evidence(
     quietest = noise_limit(1, noise_floor(case.rules), case.rules)
     failed = {
         (entry.step, end.node)
-        for entry in _entries(controls, level, case.layout)
+        for entry in _entries(controls, level)
         for end in (entry.src, entry.dst)
         if entry.log_ratio < limit.get(entry.way, quietest) and end.node not in ends
     }
     kept = [r for r in retests if failed.isdisjoint(((r.step, r.src.node), (r.step, r.dst.node)))]
-    return _entries(kept, level, case.layout)
+    return _entries(kept, level)
 
 
 def _decide(weight: Weight, cause: Cause, case: Case) -> Literal["blamed", "suspected", "cleared"]:
@@ -348,7 +344,7 @@ def _suspect(cause: Cause, weight: Weight) -> Suspect:
 
 def _all_slow(level: Mapping[Way, float], expected_GBps: float | None) -> bool:
     """Return whether even the best of the ways that send in one direction stays below the least expected."""
-    single = [usual for (_, both), usual in level.items() if not both]
+    single = [usual for both, usual in level.items() if not both]
     return bool(single) and expected_GBps is not None and max(single) < expected_GBps
 
 
@@ -363,7 +359,6 @@ Measure = Callable[[PairRound, int], Iterable[Result]]
 def localise_slowness(
     rails: Mapping[str, Sequence[int]],
     measure: Measure,
-    layout: Layout | None = None,
     rules: Rules | None = None,
     *,
     count: int | None = None,
@@ -376,7 +371,7 @@ def localise_slowness(
     again like any suspect, until an end was lost with a second partner. `excluded` returns the ends no longer measured,
     for a caller that knows better. Raises ValueError for fewer than two nodes.
     """
-    layout, rules = layout or Layout(), rules or Rules()
+    rules = rules or Rules()
     exclude = excluded or lost_with_several
     results: list[Result] = []
 
@@ -387,19 +382,15 @@ def localise_slowness(
             results.extend(measure(remaining, step) if remaining else ())
 
     play(round_robin(rails, count), 0)
-    case = open_case(results, layout, rules)
-    if equal := leaves.equally_slow_nodes(case.effects, rules) if not case.layout.leaf else ():
-        participants = Participants(rails, layout)
-        play(participants.rounds(leaves.meetings(equal, results)), 0)
-        case = open_case(results, layout, rules)
-    found = verdict(results, layout, rules, expected_GBps, case)
+    case = open_case(results, rules)
+    found = verdict(results, rules, expected_GBps, case)
     for step in range(1, rules.steps + 1):
-        participants = Participants(_remaining(rails, exclude(results)), case.layout)
+        participants = Participants(_remaining(rails, exclude(results)))
         suspects = [suspect.cause for suspect in found.suspects[: rules.most_suspects]]
         play(rounds.plan_retests(suspects, participants, step), step)
         if len(results) == found.tests:
             break
-        found = verdict(results, layout, rules, expected_GBps, case)
+        found = verdict(results, rules, expected_GBps, case)
     return found
 
 
@@ -407,7 +398,7 @@ def round_robin(rails: Mapping[str, Sequence[int]], count: int | None = None) ->
     """Return the rounds of all nodes, in the order given: equal rails are paired, all rails of two nodes at once."""
     names = list(rails)
     matches = rounds.round_robin(len(names), count)
-    return Participants(rails, Layout()).rounds([(names[m.first], names[m.second]) for m in each] for each in matches)
+    return Participants(rails).rounds([(names[m.first], names[m.second]) for m in each] for each in matches)
 
 
 def lost_with_several(results: Iterable[Result]) -> frozenset[End]:
