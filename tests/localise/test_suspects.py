@@ -105,6 +105,11 @@ def test_nodes_that_are_slow_with_the_others_only_are_blamed_for_what_lies_betwe
     assert found.confirmed[0].ratio == pytest.approx(0.5)
 
 
+def test_what_lies_between_may_cost_a_tenth_by_design() -> None:
+    found = search("abcdefghijkl", lambda s, d: 36.0 if (s.node in "abcd") != (d.node in "abcd") else 40.0)
+    assert found.confirmed == ()
+
+
 def test_a_sick_node_beside_such_a_group_is_named_by_itself() -> None:
     def rate(src: End, dst: End) -> float:
         between = (src.node in "abcd") != (dst.node in "abcd")

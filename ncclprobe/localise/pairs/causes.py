@@ -123,12 +123,12 @@ def candidates(results: Sequence[Result], effects: Effects, rules: Rules) -> dic
     suspects |= {end for result in lost for end in (result.src, result.dst)}
     samples = [result for result in results if isinstance(result, Sample)]
     suspects |= apart(samples, rules)
-    outliers = [samples[place] for place in slow_residuals(samples, effects, rules)]
+    outliers: list[Result] = [samples[place] for place in slow_residuals(samples, effects, rules)]
     found: set[Cause] = set()
     alone = len({end.node for end in ends}) == _TWO  # then nothing tells an end from its only partner
     for end in () if alone else suspects:
         found |= set(_of_end(end, rails=many_rails))
-    pairs = [(each.src, each.dst) for each in (*outliers, *lost)]
+    pairs = [(each.src, each.dst) for each in [*outliers, *lost]]
     pairs += [(each.src, each.dst) for each in samples if alone and many_rails]
     for src, dst in pairs:
         found |= set(_of_pair(src, dst, rails=many_rails))

@@ -84,10 +84,13 @@ def _sum(weights: Sequence[Weight], partners: int) -> Weight:
     )
 
 
-def gather_groups(weights: Mapping[Cause, Weight], samples: Iterable[Sample], usual: float) -> dict[Cause, Weight]:
+def gather_groups(
+    weights: Mapping[Cause, Weight], samples: Iterable[Sample], usual: float, rules: Rules
+) -> dict[Cause, Weight]:
     """Return the causes with one for nodes that are slow with the others and fast with each other: none of them is.
 
-    What they share lies between: a switch or its uplinks. `usual` is the rate of one way, GB/s.
+    What they share lies between: a switch or its uplinks, which by design may cost a tenth. `usual` is the rate of one
+    way, GB/s.
     """
     found = dict(weights)
     logs = grouped(
@@ -105,7 +108,8 @@ def gather_groups(weights: Mapping[Cause, Weight], samples: Iterable[Sample], us
             its = [found.pop(cause) for node in sorted(group) for cause in of_node[node]]
             partners = {node for on, pair in logs if on == rail and pair & group for node in pair - group}
             shared = Cause("pair", tuple(sorted(group)), rail, several=True)
-            found = {shared: _sum(its, len(partners)), **found}
+            weight = _sum(its, len(partners))
+            found = {**({shared: weight} if weight.loss < math.log(rules.uplink_ratio) else {}), **found}
     return found
 
 
@@ -252,7 +256,7 @@ def verdict(
     blamed = {cause: weights[cause] for cause, how in decided.items() if how == "blamed"}
     blamed = gather_pairs(blamed, _partners(results))
     samples = [result for result in results if isinstance(result, Sample)]
-    blamed = gather_groups(blamed, samples, effects.level.get(False, 1.0))
+    blamed = gather_groups(blamed, samples, effects.level.get(False, 1.0), rules)
     return Localisation(
         confirmed=tuple(_suspect(cause, weight) for cause, weight in blamed.items()),
         suspects=tuple(_suspect(cause, weights[cause]) for cause, how in decided.items() if how == "suspected"),
