@@ -64,8 +64,8 @@ class Rules(Struct, frozen=True):
         loss that is larger than the noise of repeated measurements by the same z.
     mad_floor: no fleet counts as quieter than this relative MAD, or its smallest wrinkle would be an outlier.
     apart_ratio: an end is suspected as well where its fastest sample is below this ratio to the slowest of the others.
-    uplink_ratio: what lies between nodes and all others is slow below this ratio: crossing a spine costs up to a tenth in
-        healthy fleets.
+    uplink_ratio: what lies between nodes and all others is slow below this ratio: to cross a spine costs up to a tenth
+        in healthy fleets.
     faults: how many faults of each kind are expected per fleet before anything is measured.
     confidence: the probability a fault must have to be blamed. In a healthy fleet of independent samples some fault of
         one kind then gets it in at most faults x (1 - confidence) / confidence of all cases (Markov's inequality).
