@@ -1,16 +1,12 @@
 """``doctor --path`` on one node: what is judged, what a capture of it holds, and that nothing is left behind."""
 
-import argparse
 import json
 import subprocess
 import sys
 from pathlib import Path
 from typing import Any
 
-import pytest
-
 from ncclprobe.commands.doctor import data_path
-from ncclprobe.facts.data_paths import AskedPath
 from tests.each_row import each_row
 
 
@@ -21,23 +17,11 @@ def doctor(*argv: str | Path) -> tuple[int, dict[str, dict[str, Any]]]:
 
 
 @each_row(
-    ("text", "path", "use"),
-    [
-        ("/data", "/data", "read"),
-        ("/data:write", "/data", "write"),
-        ("/data/:checkpoint", "/data", "checkpoint"),
-        ("/data:v2", "/data:v2", "read"),
-        ("/data:write:read", "/data:write", "read"),
-        ("sets", str(Path("sets").absolute()), "read"),
-    ],
+    ("text", "path"),
+    [("/data", "/data"), ("/data/", "/data"), ("/data:v2", "/data:v2"), ("sets", str(Path("sets").absolute()))],
 )
-def test_a_path_is_given_with_its_use(text: str, path: str, use: Any) -> None:
-    assert data_path(text) == AskedPath(path, use)
-
-
-def test_a_misspelt_use_is_refused_and_not_taken_for_a_path() -> None:
-    with pytest.raises(argparse.ArgumentTypeError, match="did you mean checkpoint"):
-        data_path("/data:chekpoint")
+def test_a_path_is_taken_in_full(text: str, path: str) -> None:
+    assert data_path(text) == path
 
 
 def test_without_a_path_nothing_is_judged() -> None:
@@ -47,25 +31,18 @@ def test_without_a_path_nothing_is_judged() -> None:
 
 def test_a_healthy_path_passes_its_kept_capture_too_and_nothing_is_left(tmp_path: Path) -> None:
     (tmp_path / "data").mkdir()
-    (tmp_path / "data" / "shard").touch()
-    paths = ("--path", f"{tmp_path}/data", "--path", f"{tmp_path}/data:checkpoint")
+    (tmp_path / "data" / "shard").write_bytes(b"x" * (2 << 20))
+    paths = ("--path", f"{tmp_path}/data")
     code, checks = doctor("--local", *paths, "--keep", tmp_path / "kept")
     assert (code, {check["status"] for check in checks.values()}) == (0, {"pass", "skip"})
     assert [each.name for each in (tmp_path / "data").iterdir()] == ["shard"]
+    assert checks["data.rate"]["findings"][0]["message"].startswith("sequential reads reach ")
     assert doctor(*(tmp_path / "kept").iterdir()) == (code, checks)
 
 
 def test_a_path_that_is_missing_fails_as_the_jobs_own_fault(tmp_path: Path) -> None:
-    code, checks = doctor("--local", "--path", f"{tmp_path}/dta", "--path", f"{tmp_path}/out:write")
+    code, checks = doctor("--local", "--path", f"{tmp_path}/dta", "--path", f"{tmp_path}/out")
     assert code == 4
     found = checks["data.path"]["findings"]
     assert [(each["subject"], each["blame"]) for each in found] == [(f"{tmp_path}/{x}", "job") for x in ("dta", "out")]
     assert [id_ for id_, check in checks.items() if check["status"] == "fail"] == ["data.path"]
-
-
-def test_a_file_is_no_place_to_write_to(tmp_path: Path) -> None:
-    (tmp_path / "file").touch()
-    code, checks = doctor("--local", "--path", f"{tmp_path}/file:write")
-    assert code == 4
-    assert "not a folder" in checks["data.path"]["findings"][0]["message"]
-    assert checks["data.write"]["status"] != "fail"

@@ -54,7 +54,7 @@ BRIEF: Mapping[str, _Brief] = MappingProxyType(
             },
             (
                 "ncclprobe doctor",
-                "srun --ntasks-per-node=1 ncclprobe doctor --path /data --path /ckpt:checkpoint",
+                "srun --ntasks-per-node=1 ncclprobe doctor --path /data",
                 "ncclprobe doctor node7.jsonl",
             ),
         ),

@@ -14,21 +14,18 @@ from ncclprobe.model.findings import ExitCode
 from ncclprobe.model.layout import wrap
 from ncclprobe.model.measurement import Fingerprint, Measurement
 from ncclprobe.model.units import plural, size
-from ncclprobe.model.values import replace
 from ncclprobe.nccl_tests import Run
 from ncclprobe.report import delivery
 
 _ABOUT = """\
-Write a baseline of this site from runs: JSON reports of `ncclprobe bandwidth` or of `ncclprobe doctor --path-rates`,
-or JSON (-J) or text output of nccl-tests. Several runs are merged into their median, with their spread as the noise by
-which later runs are judged."""
+Write a baseline of this site from runs: JSON reports of `ncclprobe bandwidth`, or JSON (-J) or text output of
+nccl-tests. Several runs are merged into their median, with their spread as the noise by which later runs are judged."""
 
 _MORE = """\
 examples:
   ncclprobe baseline run1.json run2.json run3.json -o site.json
   ncclprobe baseline nccl-tests.log --machine dgx-h100 -o site.json
   torchrun … -m ncclprobe.bandwidth --baseline site.json
-  srun ncclprobe doctor --path /data --path-rates --baseline site.json
 
 Refused are rows that failed, were inconclusive or carried wrong data, and rows below what the machine should reach,
 where that is known from the report or --machine: a sick machine is no baseline."""
@@ -40,10 +37,8 @@ def main(argv: Sequence[str]) -> int:
     runs, twice = baselines.distinct([run for path in options.file for run in read_runs(path)])
     kept = baselines.keep(runs, _allowed(options.machine), accept_low=options.accept_low)
     fingerprint = next((run.fingerprint for run in runs if run.fingerprint), None)
-    paths, noisy = baselines.keep_path_rates([run.path_rates for run in runs])
-    kept = replace(kept, refused=(*kept.refused, *noisy))
-    site = _site(runs, kept, paths, fingerprint)
-    fit = bool(kept.rows or paths)
+    site = _site(runs, kept, fingerprint)
+    fit = bool(kept.rows)
     if fit and options.output != "-":
         files.write(Path(options.output), baselines.render(site), ours=baselines.recognises)
     print(baselines.render(site).rstrip() if options.output == "-" and fit else
@@ -51,9 +46,7 @@ def main(argv: Sequence[str]) -> int:
     return ExitCode.OK if fit else ExitCode.INCONCLUSIVE
 
 
-def _site(
-    runs: Sequence[Run], kept: baselines.Kept, paths: Sequence[baselines.PathRow], fingerprint: Fingerprint | None
-) -> baselines.Site:
+def _site(runs: Sequence[Run], kept: baselines.Kept, fingerprint: Fingerprint | None) -> baselines.Site:
     known = fingerprint and baselines.Print(fingerprint.machine, fingerprint.topology, fingerprint.software)
     return baselines.Site(
         tool=f"ncclprobe {__version__}",
@@ -61,7 +54,6 @@ def _site(
         fingerprint=known or None,
         runs=[baselines.Origin(run.source, run.started) for run in runs],
         rows=list(kept.rows),
-        paths=list(paths),
     )
 
 
@@ -104,7 +96,7 @@ def _told(site: baselines.Site, kept: baselines.Kept, path: str, twice: Sequence
         *(line for each in kept.refused for line in wrap("refused: ", each, delivery.width())),
         *(f"kept though low: {each}" for each in kept.flagged),
     ]
-    if not (kept.rows or site.paths):
+    if not kept.rows:
         return printable_lines([*lines, "nothing is fit to be a baseline; nothing was written"])
     mine = site.print()
     if mine:
@@ -121,9 +113,8 @@ def _told(site: baselines.Site, kept: baselines.Kept, path: str, twice: Sequence
             f"{row.op:<15}{size(row.nbytes):>10} {row.place:>4} {row.ranks:>5} ranks {row.busbw_GBps:#10.4g} GB/s "
             f"-{100 * row.noise:.0f} %  {plural(row.runs, 'run')}"
         )
-    lines += map(baselines.path_in_words, site.paths)
     runs = "one run" if len(site.runs) == 1 else f"{len(site.runs)} runs"
-    return printable_lines([*lines, f"{plural(len(kept.rows) + len(site.paths), 'row')} of {runs} written to {path}"])
+    return printable_lines([*lines, f"{plural(len(kept.rows), 'row')} of {runs} written to {path}"])
 
 
 def _parser() -> argparse.ArgumentParser:

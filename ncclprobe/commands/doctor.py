@@ -4,55 +4,41 @@ import argparse
 import json
 import math
 import os
-import re
 import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
-from typing import Any, get_args
 
 from ncclprobe import lifetime
 from ncclprobe.commands import arguments, nodes
 from ncclprobe.engine import diagnose, doctor
-from ncclprobe.engine.collect import observed, of_capture, replayed
-from ncclprobe.facts.data_paths import AskedPath, AskedPaths, Use, rated, writes_to
+from ncclprobe.engine.collect import observed, replayed
+from ncclprobe.facts.data_paths import AskedPaths
 from ncclprobe.facts.launcher import Flags, Launch, detect
 from ncclprobe.host import SAMPLE, Question, files
-from ncclprobe.host.capture import Replay, dump, save
+from ncclprobe.host.capture import dump, save
 from ncclprobe.host.run_log import RunLog, is_run_log
 from ncclprobe.model import bounds
-from ncclprobe.model.errors import OutOfTime, UsageError, unknown
+from ncclprobe.model.errors import OutOfTime, UsageError
 from ncclprobe.model.findings import ExitCode
 from ncclprobe.model.registry import Collector, discover
 from ncclprobe.model.report import Report
-from ncclprobe.model.snapshot import Job, Snapshot
-from ncclprobe.model.units import parse_size, plural, size
-from ncclprobe.model.values import asdict, replace
+from ncclprobe.model.snapshot import Job
+from ncclprobe.model.units import plural
+from ncclprobe.model.values import asdict
 from ncclprobe.report import delivery
 from ncclprobe.report.progress import Waiting
 
-_PATH_BYTES = 64 << 20
 _LONGEST_PATH = 4095  # PATH_MAX, without its end
 
 
 def options(parser: argparse.ArgumentParser) -> None:
     """Add which paths are looked at, and how fast they are to be."""
     add = parser.add_argument
-    add("--path", type=data_path, action="append", default=[], dest="paths", metavar="PATH[:USE]",
-        help="Look at what every node sees at this path, which a job uses to `read` (default), to `write`, or as a "
-        "folder for `checkpoint`s; the last two write small files there and remove them. May be given several "
-        "times.")  # fmt: skip
-    add("--path-rates", action="store_true",
-        help="Also measure each path: sequential and random reads and opens of small files where a job reads, writes "
-        "with fsync where it writes, reads of what was written where it keeps checkpoints; on each node apart, at most "
-        "8 at once, then on all at once.")  # fmt: skip
-    add("--path-bytes", type=_rate_bytes, metavar="SIZE",
-        help="Move at most so much in one measurement of one node, which also ends after a second (default: "
-        f"{_PATH_BYTES >> 20}M).")  # fmt: skip
-    add("--baseline", metavar="PATH",
-        help="Judge rates of paths, measured now or held by captures, by this file of `ncclprobe "
-        "baseline`.")  # fmt: skip
+    add("--path", type=data_path, action="append", default=[], dest="paths", metavar="PATH",
+        help="Check that every node sees the same file or folder at this path, can read it, and reads it equally fast. "
+        "May be given several times.")  # fmt: skip
 
 
 def refuse(given: argparse.Namespace) -> None:
@@ -60,52 +46,23 @@ def refuse(given: argparse.Namespace) -> None:
     if given.paths and (given.captures or len(given.paths) > bounds.DATA_PATHS):
         why = "and captures exclude each other" if given.captures else f"may be given {bounds.DATA_PATHS} times"
         raise UsageError(f"--path {why}")
-    if (given.path_rates or given.path_bytes) and not given.paths:
-        raise UsageError("--path-rates needs --path: name what is to be measured")
-    if given.path_bytes and not given.path_rates:
-        raise UsageError("--path-bytes bounds what --path-rates measures; give that as well")
-    if given.baseline and not (given.path_rates or given.captures):
-        raise UsageError("--baseline judges what --path-rates measures; give that as well, or captures that hold it")
 
 
 def asked(given: argparse.Namespace) -> AskedPaths:
     """Return what is to be looked at."""
-    return AskedPaths(tuple(dict.fromkeys(given.paths)), (given.path_bytes or _PATH_BYTES) if given.path_rates else 0)
+    return AskedPaths(tuple(dict.fromkeys(given.paths)))
 
 
 def shared(given: argparse.Namespace) -> Sequence[str]:
     """Return these options as every node must be given them."""
-    words = [word for each in given.paths for word in ("--path", f"{each.path}:{each.use}")]
-    return [*words, *(["--path-rates", "--path-bytes", str(asked(given).rate_bytes)] if given.path_rates else [])]
+    return [word for path in given.paths for word in ("--path", path)]
 
 
-def data_path(text: str) -> AskedPath:
-    """Parse a path and its use, for argparse."""
-    path, colon, use = text.rpartition(":")
-    for known in get_args(Use):
-        if colon and use == known:
-            return AskedPath(_absolute(path), known)
-    if colon and re.fullmatch(r"[A-Za-z]{1,20}", use):  # a path that ends so takes its use behind it
-        raise argparse.ArgumentTypeError(f"{unknown(use, 'use of a path', get_args(Use))}, as in {path[:80]}:read")
-    return AskedPath(_absolute(text))
-
-
-def _absolute(path: str) -> str:
-    if not path or len(path) > _LONGEST_PATH or not path.isprintable():
-        raise argparse.ArgumentTypeError(f"{ascii(path)[:80]} is no path")
-    return os.path.abspath(path)  # noqa: PTH100 - asks no file system, which may hang
-
-
-def _rate_bytes(text: str) -> int:
-    """Parse a size within bounds, for argparse."""
-    try:
-        nbytes = parse_size(text)
-    except UsageError as error:
-        raise argparse.ArgumentTypeError(str(error)) from None
-    if not bounds.LEAST_RATE_BYTES <= nbytes <= bounds.MOST_RATE_BYTES:
-        least, most = size(bounds.LEAST_RATE_BYTES), size(bounds.MOST_RATE_BYTES)
-        raise argparse.ArgumentTypeError(f"{ascii(text)[:40]} is not between {least} and {most}")
-    return nbytes
+def data_path(text: str) -> str:
+    """Return a path in full, for argparse."""
+    if not text or len(text) > _LONGEST_PATH or not text.isprintable():
+        raise argparse.ArgumentTypeError(f"{ascii(text)[:80]} is not a path")
+    return os.path.abspath(text)  # noqa: PTH100 - asks no file system, which may hang
 
 
 _TIMEOUT_S = 120.0
@@ -158,10 +115,6 @@ def main(argv: Sequence[str]) -> int:
 def _question(options: argparse.Namespace, argv: Sequence[str]) -> diagnose.Question:
     """Return the doctor's question. Raises UsageError."""
     job = Job(options.backend, options.expect_gpus, options.expect_nics, options.local, options.mixed_gpus)
-    if options.baseline:
-        from ncclprobe.expect.baselines import expected_paths  # and with it what was measured of collectives
-
-        job = replace(job, path_rates=expected_paths(options.baseline))
     return diagnose.ask(arguments.judging(options), ("doctor", *argv), job)
 
 
@@ -206,21 +159,9 @@ def _judge_alone(
     collectors = discover("ncclprobe.facts", Collector, diagnose.MACHINE)
     deadline = question.clock + doctor.look_s(options.timeout)
     snapshot, answers = observed(collectors, deadline, given)
-    if samples := _at_paths(snapshot, deadline):
-        answers |= {(SAMPLE, name): json.dumps(asdict(each)) for name, each in samples.items()}
-        snapshot = of_capture(Replay(answers, snapshot.node, older=False), collectors)
     if options.keep:
         save(options.keep / files.named_after(snapshot.node), dump(answers, snapshot.node))
     return _deliver(options, question, partial(diagnose.diagnose, question, [snapshot]), waiting)
-
-
-def _at_paths(snapshot: Snapshot, deadline: float) -> Mapping[str, Any]:
-    """Return what came of writing to and measuring the paths of --path from this node alone, as samples by name."""
-    if not (writes_to(snapshot) or rated(snapshot)):
-        return {}
-    from ncclprobe.cluster.gather.data import worked_alone  # imports that a doctor of one node does without
-
-    return worked_alone(snapshot, deadline)
 
 
 def _deliver(

@@ -7,7 +7,6 @@ from ncclprobe.expect import bands
 from ncclprobe.host import files
 from ncclprobe.model import bounds
 from ncclprobe.model.errors import UsageError
-from ncclprobe.model.findings import Severity
 from ncclprobe.model.measurement import Band
 from ncclprobe.model.units import printable
 from ncclprobe.nccl_tests import NOT_GIVEN, Given, Run, parse_json, parse_text
@@ -26,10 +25,7 @@ def read_runs(path: str, given: Given = NOT_GIVEN) -> tuple[Run, ...]:
     from ncclprobe.report import json as as_json
 
     report = as_json.read(path)
-    found = (finding for verdict in report.checks if verdict.id == "data.rate" for finding in verdict.findings)
-    slow = {each.subject for each in found if each.severity is not Severity.NOTE}  # what was slow is no baseline
-    paths = tuple(row for row in report.path_rates if row.path not in slow)
-    return (Run(path, report.started, report.measurements, report.fingerprint, path_rates=paths),)
+    return (Run(path, report.started, report.measurements, report.fingerprint),)
 
 
 def schema_of(text: str, path: str) -> str:

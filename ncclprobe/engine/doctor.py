@@ -10,7 +10,6 @@ from ncclprobe.engine import inventory
 from ncclprobe.engine.collect import observed, replayed, with_choices
 from ncclprobe.engine.diagnose import Known, Question, Topic, diagnose
 from ncclprobe.engine.judge import conclude, judge, shares
-from ncclprobe.facts.data_paths import DataRates
 from ncclprobe.facts.infiniband import Fabric
 from ncclprobe.facts.interfaces import Interfaces
 from ncclprobe.facts.launcher import Launch
@@ -90,12 +89,11 @@ def _conclude(known: Known) -> dict[str, Any]:
 
 def sections(known: Known) -> dict[str, Any]:
     """Return the report's fields that show the machines. Pictures are made, and imported, only for who sees them."""
-    snapshots, paths = known.snapshots, {s.node: learned(s.facts, DataRates) for s in known.snapshots}
+    snapshots = known.snapshots
     rails = [seen for s in snapshots if (seen := learned(s.facts, Rails))]
     said = {
         "scope": inventory.scope(snapshots, known.job),
         "environment": {s.node: _environment(s) for s in snapshots},
-        "path_rates": tuple(replace(row, node=node) for node, seen in paths.items() if seen for row in seen.rows),
         "notes": [f"rails: {each.plan}" for each in rails if each.plan],
     }
     if rails:

@@ -7,8 +7,7 @@ knew their medians, and a floor that shrinks with the number of runs, for few of
 
 A baseline is only as good as the day it was taken: rows that failed, were inconclusive or carried wrong data are
 refused, and so is what lies below what a model allows. Otherwise a sick fleet becomes its own norm. Numbers of another
-machine, topology or software are no baseline either: fingerprints tell. The same file keeps what `doctor --path-rates`
-measured of the data paths.
+machine, topology or software are no baseline either: fingerprints tell.
 
 Two sets of rows can be compared as well. A row of one side is a value and the ends between which it lies: the median's
 interval of one run, the least and the most of several, or what a baseline keeps as noise. Between two runs numbers move
@@ -34,16 +33,11 @@ from ncclprobe.model.measurement import (
     Fingerprint,
     Measurement,
     Mode,
-    PathExpectation,
-    PathRate,
     Place,
-    RateKind,
     changes,
     conditions,
-    shown,
-    words_of,
 )
-from ncclprobe.model.units import plural, size
+from ncclprobe.model.units import size
 from ncclprobe.model.values import Struct, grouped, replace
 from ncclprobe.nccl_tests.rows import Run
 
@@ -97,65 +91,6 @@ def spread(rates: Sequence[float], within: float = 0.0) -> tuple[float, float, f
 
 _MOST_NOISE = 0.5
 """What would have to lose half to be noticed is no expectation."""
-_Key = tuple[str, RateKind, int, bool, str]
-
-
-class PathRow(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """One path and way of measuring, as a baseline file holds it. `per_s`: bytes, or reads or opens, per second."""
-
-    path: str
-    kind: RateKind
-    at_once: int
-    together: bool
-    file_system: str
-    per_s: float
-    noise: float
-    runs: int
-
-
-def keep_path_rates(runs: Sequence[Sequence[PathRate]]) -> tuple[list[PathRow], list[str]]:
-    """Merge what several runs measured; return the rows, and which are refused and why."""
-    values = grouped((key, median(nodes.values())) for run in runs for key, nodes in _by_node(run).items())
-    rows, refused = list[PathRow](), list[str]()
-    for key, rates in values.items():
-        value, _, noise = spread(rates)
-        row = PathRow(*key, round(value, 3), round(noise, 4), len(rates))
-        if noise > _MOST_NOISE:
-            refused.append(
-                f"{row.path}: {words_of(row.kind)}: too noisy for a baseline, its runs scatter by ±{noise:.0%}"
-            )
-        else:
-            rows.append(row)
-    return rows, refused
-
-
-def _by_node(run: Sequence[PathRate]) -> Mapping[_Key, Mapping[str, float]]:
-    """Return what each node reached at its best, by what was measured."""
-    found: dict[_Key, dict[str, float]] = {}
-    for row in run:
-        if not row.why and row.per_s > 0 and not row.from_memory:
-            nodes = found.setdefault((row.path, row.kind, row.at_once, row.together, row.file_system), {})
-            nodes[row.node] = max(nodes.get(row.node, 0.0), row.per_s)
-    return found
-
-
-def path_expectations(rows: Sequence[PathRow], path: str) -> tuple[PathExpectation, ...]:
-    """Return what `rows` of the file at `path` expect. Raises UsageError for a number out of range."""
-    for row in rows:
-        if not (
-            0 < row.per_s < 1e15 and 0 <= row.noise < 0.999 and 0 < row.at_once < 1 << 31 and 0 < row.runs < 1 << 31
-        ):
-            raise UsageError(f"{path}: a rate of {row.path[:80]!r}: a number is out of its range")
-    return tuple(PathExpectation(**msgspec.structs.asdict(row), source=path) for row in rows)
-
-
-def path_in_words(row: PathRow) -> str:
-    """Return one line on a row that was kept."""
-    how = f"all {row.at_once} at once" if row.together else "a node apart"
-    rate = f"{shown(row.kind, row.per_s)} -{100 * row.noise:.0f} %"
-    return f"{row.path}: {words_of(row.kind)}, {how}: {rate}  {plural(row.runs, 'run')}"
-
-
 SCHEMA = "ncclprobe.baseline/1"
 Allowed = Callable[[Measurement], float | None]
 """The least GB/s that a model allows a row; None where it cannot say."""
@@ -206,7 +141,6 @@ class Site(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     fingerprint: Print | None
     runs: list[Origin]
     rows: list[Row]
-    paths: list[PathRow] = []
     schema: Literal["ncclprobe.baseline/1"] = "ncclprobe.baseline/1"
 
     def print(self) -> Fingerprint | None:
@@ -355,14 +289,6 @@ def _no_doubles(pairs: Iterable[tuple[str, Any]]) -> Mapping[str, Any]:
 
 def _no_constant(text: str) -> float:
     raise ValueError(f"{text} is no number")
-
-
-def expected_paths(path: str) -> tuple[PathExpectation, ...]:
-    """Return what the baseline at `path`, a file or a folder, has of data paths. Raises UsageError for none."""
-    found = tuple(each for name, site in load(path).items() for each in path_expectations(site.paths, name))
-    if not found:
-        raise UsageError(f"{path}: holds no rate of a path; keep a report of `ncclprobe doctor --path-rates` in it")
-    return found
 
 
 def recognises(text: str) -> bool:

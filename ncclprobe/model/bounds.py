@@ -98,12 +98,6 @@ ELF_STRING, ELF_TABLE = 1 << 14, 1 << 20
 """Bytes of a name in a library, and of a table of its parts."""
 DATA_PATHS, LISTED_ENTRIES = 16, 10_000
 """Paths of --path, and entries of one folder that are listed: every node asks the same file server."""
-SHARD_BYTES = 1 << 20
-"""Of a file of ours that is read back."""
-LEAST_RATE_BYTES, MOST_RATE_BYTES = 1 << 20, 64 << 30
-"""Of --path-bytes: what one node reads or writes in one measurement."""
-PATH_RATES = 4096
-"""Measurements of one node: a few of each path."""
 ELF_VERSIONS, ELF_CONTENT_BYTES = 4096, 64 << 20
 """Versions of symbols of a library, and bytes of its symbols, their names and its constants: NCCL's are below 1 MiB."""
 ELF_TEXTS, ELF_TEXT = 16, 64

@@ -23,7 +23,7 @@ from ncclprobe.model.causes import (
 )
 from ncclprobe.model.errors import UsageError
 from ncclprobe.model.findings import Evidence, Finding, Severity, Status, Suppression, Verdict, own_node
-from ncclprobe.model.measurement import Fingerprint, FirstCall, Judged, Measurement, PathRate, SkippedRow
+from ncclprobe.model.measurement import Fingerprint, FirstCall, Judged, Measurement, SkippedRow
 from ncclprobe.model.nccl_selection import Choices, NodeTopology
 from ncclprobe.model.pair_results import Localisation, PairRow, RailWay
 from ncclprobe.model.traffic import CopyRow, GroupRow, LadderRow, OperationTraffic, ScriptRung, StepRow
@@ -190,7 +190,6 @@ class Report(Struct, frozen=True, kw_only=True):
     pairs: tuple[PairRow, ...] = ()
     localisation: Localisation | None = None
     nic_traffic: tuple[OperationTraffic, ...] = ()
-    path_rates: tuple[PathRate, ...] = ()
     rails: tuple[RailWay, ...] = ()
     copies: tuple[CopyRow, ...] = ()
     groups: tuple[GroupRow, ...] = ()

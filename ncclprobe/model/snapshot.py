@@ -10,7 +10,6 @@ makes the verdict UNKNOWN and names them. ``Every[Fabric | Absent]`` takes them 
 from collections.abc import Hashable, Iterator, Mapping
 from typing import Any, Generic, Literal, TypeVar
 
-from ncclprobe.model.measurement import PathExpectation
 from ncclprobe.model.values import Struct, field, grouped
 
 T = TypeVar("T")
@@ -97,7 +96,7 @@ class Job(Struct, frozen=True):
     `expect_nics`: each node is to have so many fast NICs in NCCL's network. `local`: only this node is asked about,
     whatever the launcher says. `running`: the job asks from within, so that its own ports and memory are in use.
     `met`: the ranks of a measuring run have met, so that the listener on its port is its own rank 0. `mixed_gpus`:
-    nodes have different numbers of GPUs on purpose. `path_rates`: what a baseline has of the paths of --path.
+    nodes have different numbers of GPUs on purpose.
     """
 
     backend: Literal["nccl", "gloo"] = "nccl"
@@ -107,7 +106,6 @@ class Job(Struct, frozen=True):
     mixed_gpus: bool = False
     running: bool = False
     met: bool = False
-    path_rates: tuple[PathExpectation, ...] = ()
 
 
 class Snapshot(Struct, frozen=True):

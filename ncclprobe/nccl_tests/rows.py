@@ -5,7 +5,7 @@ from collections.abc import Mapping, Sequence
 
 from ncclprobe.model import bounds
 from ncclprobe.model.errors import UsageError
-from ncclprobe.model.measurement import Fingerprint, Library, Measurement, Mode, PathRate, Place, TimeStats
+from ncclprobe.model.measurement import Fingerprint, Library, Measurement, Mode, Place, TimeStats
 from ncclprobe.model.ops import HYPERCUBE, OPS, CallShape, Op
 from ncclprobe.model.units import size
 from ncclprobe.model.values import Struct, field
@@ -56,7 +56,7 @@ class Run(Struct, frozen=True):
     """One run: its rows, when it was started (as it says, else empty), on what, and where it was read.
 
     `failed` is why its numbers are no measure of health, by its own words: wrong data, or an error that ended it.
-    Empty: it does not say so. `cut`: its output has no end, so that rows may lack. `path_rates`: of our doctor.
+    Empty: it does not say so. `cut`: its output has no end, so that rows may lack.
     """
 
     source: str
@@ -65,7 +65,6 @@ class Run(Struct, frozen=True):
     fingerprint: Fingerprint | None = None
     failed: str = ""
     cut: bool = False
-    path_rates: tuple[PathRate, ...] = ()
     log: Log = field(default_factory=Log)
 
 

@@ -5,9 +5,9 @@ from typing import Any
 
 import pytest
 
-from ncclprobe.facts.data_paths import DataPaths, Look, data_paths, mount_of, parse_mounts
+from ncclprobe.facts.data_paths import DataPaths, Look, ReadRate, data_paths, mount_of, parse_mounts
 from ncclprobe.host.capture import Replay
-from ncclprobe.model.errors import HostError, Missing, NotCaptured, ParseError, TimedOut
+from ncclprobe.model.errors import HostError, NotCaptured, ParseError, TimedOut
 from ncclprobe.model.snapshot import Absent
 from tests.each_row import each_row
 
@@ -20,15 +20,15 @@ MOUNTS = """\
 """
 LOOK = {
     "kind": "folder", "real": "/data/set", "uid": 0, "gid": 0, "mode": "0755", "user": 0, "nbytes": 4096,
-    "mtime_s": 1.0, "read": True, "write": True, "enter": True, "total_bytes": 10, "available_bytes": 5, "inodes": 0,
-    "available_inodes": 0, "read_only": False,
+    "read": True, "enter": True,
 }  # fmt: skip
 CONTENT = {"entries": 2, "digest": "ab", "cut": False}
+RATE = {"nbytes": 1 << 20, "seconds": 0.01, "resident": 0.0}
 
 
-def asking(*paths: tuple[str, str], **answers: Any) -> Replay:
-    """A node whose command line names `paths`: (path, use). `answers` to stat and content of /link."""
-    asked = {"paths": [{"path": path, "use": use} for path, use in paths]}
+def asking(*paths: str, **answers: Any) -> Replay:
+    """A node whose command line names `paths`. `answers` to what is asked of /link."""
+    asked = {"paths": paths}
     said: dict[Any, str | HostError] = {
         ("sample", "asked_paths"): json.dumps(asked),
         ("read", "/proc/self/mountinfo"): MOUNTS,
@@ -71,31 +71,32 @@ def test_without_a_path_nothing_is_asked() -> None:
 
 
 def test_a_link_is_judged_by_where_it_leads() -> None:
-    (row,) = data_paths.run(asking(("/link", "read"), stat=LOOK, content=CONTENT)).rows
+    (row,) = data_paths.run(asking("/link", stat=LOOK, content=CONTENT, rate=RATE)).rows
     assert isinstance(row.look, Look)
     assert not isinstance(row.mount, Absent)
     assert row.mount.source == "fs2:/export"
+    assert row.rate == ReadRate(1 << 20, 0.01, 0.0)
 
 
 def test_a_path_that_does_not_answer_is_named_with_its_mount_and_not_asked_again() -> None:
-    (row,) = data_paths.run(asking(("/link", "read"), stat=TimedOut("late"), content=NotCaptured("asked again"))).rows
+    (row,) = data_paths.run(asking("/link", stat=TimedOut("late"), content=NotCaptured("asked again"))).rows
     assert isinstance(row.look, Absent)
-    assert (row.look.refused, row.content) == ("TimedOut", None)
+    assert (row.look.refused, row.content, row.rate) == ("TimedOut", None, None)
     assert not isinstance(row.mount, Absent)
 
 
-def test_what_is_written_to_is_not_listed() -> None:
-    (row,) = data_paths.run(asking(("/link", "write"), stat=LOOK, content=Missing("asked"))).rows
-    assert row.content is None
-
-
-@each_row("stat", [{**LOOK, "kind": "pipe"}, {**LOOK, "uid": "0"}, [], {}])
+@each_row("stat", [{**LOOK, "kind": "fifo"}, {**LOOK, "uid": "0"}, [], {}])
 def test_an_answer_that_is_none_is_unknown(stat: Any) -> None:
-    (row,) = data_paths.run(asking(("/link", "read"), stat=stat)).rows
+    (row,) = data_paths.run(asking("/link", stat=stat)).rows
     assert isinstance(row.look, Absent)
     assert row.look.refused == "ParseError"
 
 
 def test_more_paths_than_are_looked_at_are_refused() -> None:
     with pytest.raises(ParseError):
-        data_paths.run(asking(*((f"/{number}", "read") for number in range(17))))
+        data_paths.run(asking(*(f"/{number}" for number in range(17))))
+
+
+def test_what_is_neither_a_file_nor_a_folder_is_not_read() -> None:
+    (row,) = data_paths.run(asking("/link", stat={**LOOK, "kind": "other"}, content=NotCaptured("asked"))).rows
+    assert (row.content, row.rate) == (None, None)

@@ -7,7 +7,7 @@ import shutil
 import signal
 import sys
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -123,8 +123,8 @@ def doctors(lab: Lab, *options: str, timeout_s: float = 100.0) -> dict[str, Runn
     return jobs
 
 
-def asking(share: Share, *uses: str) -> list[str]:
-    return [word for use in uses for word in ("--path", f"{share.point}:{use}")]
+def asking(share: Share) -> list[str]:
+    return ["--path", str(share.point)]
 
 
 Found = dict[str, list[dict[str, Any]]]
@@ -197,16 +197,6 @@ def wrong_mount(share: Share) -> None:
     share.mount(others(share), export=other, source="fs2")
 
 
-def read_only(share: Share) -> None:
-    share.mount(others(share), "ro")
-
-
-def full_on_one(share: Share) -> None:
-    host = others(share)
-    host.must("mount", "-t", "tmpfs", "-o", "size=64k", "tmpfs", str(share.point))
-    host.run(["dd", "if=/dev/zero", f"of={share.point}/filler", "bs=4k", "count=64"])
-
-
 def hung(share: Share) -> None:
     healthy(share)
     share.signal_server(share.lab.hosts[-1], signal.SIGSTOP)
@@ -222,11 +212,6 @@ def other_users(share: Share) -> None:
     share.mount(others(share), "uid=65534", "gid=65534")
 
 
-def late(share: Share) -> None:
-    """One host's kernel keeps for seconds that a file is not there, as NFS does."""
-    share.mount(others(share), "negative_timeout=4")
-
-
 def scratch_of_each(share: Share) -> None:
     """Every host has a disk of its own there, as /scratch often is."""
     for host in share.lab.hosts:
@@ -234,30 +219,19 @@ def scratch_of_each(share: Share) -> None:
 
 
 ONE, ALL = ("n2",), ("n0", "n1", "n2")
-FAULTS: dict[str, tuple[Callable[[Share], None], Sequence[str], dict[str, tuple[str, ...]]]] = {
-    "none": (healthy, ("read", "checkpoint"), {}),
-    "not mounted on one node": (not_mounted, ("read",), {"data.file-system": ONE, "data.content": ONE}),
-    "missing on one node": (missing, ("read",), {"data.path": ONE}),
-    "another copy on one node": (another_copy, ("read",), {"data.content": ONE}),
-    "stale content on one node": (stale, ("read",), {"data.content": ONE}),
-    "a wrong mount on one node": (
-        wrong_mount,
-        ("read", "checkpoint"),
-        {"data.file-system": ONE, "data.content": ONE, "data.shared": ONE},
-    ),
-    "read-only on one node": (read_only, ("checkpoint",), {"data.path": ONE, "data.file-system": ONE}),
-    "full on one node": (
-        full_on_one,
-        ("checkpoint",),
-        {"data.file-system": ONE, "data.space": ONE, "data.write": ONE},
-    ),
-    "hung on one node": (hung, ("read",), {"data.path": ONE}),
-    "hung on every node": (hung_everywhere, ("checkpoint",), {"data.path": ALL}),
-    "another uid mapping on one node": (other_users, ("read",), {"data.owner": ONE}),
-    "a checkpoint that one node sees late": (late, ("checkpoint",), {"data.checkpoint": ONE}),
-    "a disk of its own on each node": (scratch_of_each, ("checkpoint",), {"data.shared": ALL}),
+FAULTS: dict[str, tuple[Callable[[Share], None], dict[str, tuple[str, ...]]]] = {
+    "none": (healthy, {}),
+    "not mounted on one node": (not_mounted, {"data.file-system": ONE, "data.content": ONE}),
+    "missing on one node": (missing, {"data.path": ONE}),
+    "another copy on one node": (another_copy, {"data.content": ONE}),
+    "stale content on one node": (stale, {"data.content": ONE}),
+    "a wrong mount on one node": (wrong_mount, {"data.file-system": ONE, "data.content": ONE}),
+    "hung on one node": (hung, {"data.path": ONE}),
+    "hung on every node": (hung_everywhere, {"data.path": ALL}),
+    "another uid mapping on one node": (other_users, {"data.owner": ONE}),
+    "a disk of its own on each node": (scratch_of_each, {}),
 }
-"""How each is made, what for the path is used, and which checks name which nodes."""
+"""How each is made, and which checks name which nodes."""
 
 
 class Played(NamedTuple):
@@ -275,9 +249,9 @@ def played(lab: Lab, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Playe
     """Every fault at a path of its own, and one run over all of them: their waits are waited for once."""
     shares = {fault: Share(lab, tmp_path_factory.mktemp("fault")) for fault in FAULTS}
     try:
-        for fault, (make, _, _) in FAULTS.items():
+        for fault, (make, _) in FAULTS.items():
             make(shares[fault])
-        options = [word for fault, (_, uses, _) in FAULTS.items() for word in asking(shares[fault], *uses)]
+        options = [word for fault in FAULTS for word in asking(shares[fault])]
         found, done = told(lab, *options)
         codes = {name: each.code for name, each in done.items()}
         yield Played(shares, found, findings(lab, notes=True), codes, {f: left(s) for f, s in shares.items()})
@@ -291,7 +265,7 @@ def test_a_fault_is_named_on_its_node_and_on_no_other(played: Played, fault: str
     point = str(played.shares[fault].point)
     said = {id_: [one for one in every if one["subject"] == point] for id_, every in played.found.items()}
     named = {id_: {tuple(one["nodes"]) for one in every} for id_, every in said.items() if every}
-    assert named == {id_: {nodes} for id_, nodes in FAULTS[fault][2].items()}
+    assert named == {id_: {nodes} for id_, nodes in FAULTS[fault][1].items()}
     assert played.left[fault] == []
 
 
@@ -303,36 +277,11 @@ def test_a_disk_of_each_nodes_own_is_told_from_a_shared_one(played: Played) -> N
 
 def test_nothing_is_said_of_an_export_that_all_have(share: Share) -> None:
     healthy(share)
-    found, done = told(share.lab, *asking(share, "read", "checkpoint"))
+    found, done = told(share.lab, *asking(share))
     assert found == {}
     assert {name: each.code for name, each in done.items()} == {"n0": 0, "n1": 0, "n2": 0}
     assert left(share) == []
     assert len(os.listdir(share.export)) == 20  # noqa: PTH208
-
-
-def test_a_server_that_hangs_while_nodes_write_is_named_and_holds_no_one(share: Share) -> None:
-    healthy(share)
-    jobs = doctors(share.lab, *asking(share, "checkpoint"))
-    until(lambda: any("-n2-" in name for name in left(share)), "n2 has written")
-    share.signal_server(share.lab.hosts[-1], signal.SIGSTOP)
-    done = ended(jobs, time.monotonic() + 120.0)
-    assert not any(each.timed_out for each in done.values()), done
-    blamed = {name for every in findings(share.lab).values() for one in every for name in one["nodes"]}
-    assert blamed == {"n2"}
-    assert [name for name in left(share) if "-n2-" not in name] == []
-    assert [done[name].code for name in ("n0", "n1", "n2")] == [4, 0, 4]
-
-
-def test_what_a_killed_node_leaves_is_removed_by_its_next_run(share: Share) -> None:
-    """It is killed while it measures, when the largest file of ours is there."""
-    healthy(share)
-    jobs = doctors(share.lab, *asking(share, "checkpoint"), "--path-rates", "--path-bytes", "4M")
-    until(lambda: any(share.export.glob(".ncclprobe-n2-*/rate")), "n2 measures")
-    jobs["n2"].kill()
-    ended(jobs, time.monotonic() + 120.0)
-    assert ["-n2-" in name for name in left(share)] == [True]
-    told(share.lab, *asking(share, "checkpoint"))
-    assert left(share) == []
 
 
 SERVER = """
@@ -381,8 +330,7 @@ def test_a_node_whose_way_to_the_server_is_slow_and_not_late_is_named_by_rates(s
         "50ms",
     ]
     share.lab.ctl.must("tc", *shaper)
-    options = [*asking(share, "read", "checkpoint"), "--path-rates", "--path-bytes", "4M"]
-    found, done = told(share.lab, *options, "--keep", str(share.folder / "kept"))
+    found, done = told(share.lab, *asking(share), "--keep", str(share.folder / "kept"))
     assert found.keys() == {"data.rate"}
     assert {tuple(one["nodes"]) for one in found["data.rate"]} == {ONE}
     assert any(one["message"].startswith("sequential read") for one in found["data.rate"])

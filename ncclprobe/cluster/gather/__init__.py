@@ -17,7 +17,6 @@ from functools import partial
 from typing import Any
 
 from ncclprobe.cluster.gather.coordinator import run_coordinator
-from ncclprobe.cluster.gather.data import worked_alone
 from ncclprobe.cluster.gather.part import PARTING_S, UNPROVEN, LocalNode, Part, Times, alone, code_of, say
 from ncclprobe.cluster.gather.worker import run_worker
 from ncclprobe.cluster.rendezvous.messages import Leave
@@ -129,9 +128,6 @@ async def _look(part: Part) -> LocalNode:
 
 async def _join_nodes(part: Part, local: LocalNode) -> ExitCode:
     if not part.launch.several_nodes:
-        work = partial(worked_alone, local.snapshot, part.times.data(rates=True))
-        for name, measured in (await run_in_thread(work, part.times.end)).items():
-            local.add(name, measured)
         if part.keep:
             save(part.keep / files.named_after(local.name), local.text())
         return ExitCode(part.judge([local.snapshot_with_samples(part.collectors)], (), ()).exit_code)

@@ -11,7 +11,6 @@ from pathlib import Path
 
 import msgspec
 
-from ncclprobe.cluster.gather.data import PathWork, RateWork, Rounds
 from ncclprobe.cluster.gather.part import PARTING_S, UNPROVEN, LocalNode, Part, alone, describe_meeting, missing, say
 from ncclprobe.cluster.mesh import Listeners, NodePlan, answering, doubtful, merged, plan_mesh, reserve_listeners, walk
 from ncclprobe.cluster.mesh.listeners import mesh_interfaces, parse_listeners
@@ -24,7 +23,6 @@ from ncclprobe.cluster.rendezvous.run_in_thread import run_in_thread
 from ncclprobe.cluster.rendezvous.store import StoreError, announce
 from ncclprobe.engine.collect import Heard, Traces, of_capture
 from ncclprobe.engine.judge import Share
-from ncclprobe.facts.data_paths import rate_bytes, rated, writes_to
 from ncclprobe.facts.reach import MeshListener, Paths, Trouble
 from ncclprobe.host import SAMPLE, files
 from ncclprobe.host.capture import Answers, Replay, dump, parse, save
@@ -32,7 +30,7 @@ from ncclprobe.model import bounds
 from ncclprobe.model.errors import Failed, HostError, TimedOut, UsageError
 from ncclprobe.model.findings import ExitCode
 from ncclprobe.model.report import Report
-from ncclprobe.model.values import Struct, asdict, replace
+from ncclprobe.model.values import asdict, replace
 
 _OPENING_S = 2.0  # for a node to open its listeners: who answers its pings does so at once
 _RESOLVE_S = 5.0
@@ -61,7 +59,6 @@ async def run_coordinator(part: Part, local: LocalNode, spool: Path) -> ExitCode
                 part.progress("trying the paths between the nodes")
                 await _mesh(part, local, coordinator, listeners, names)
                 await _try_rails(part, local, coordinator, listeners, names)
-                await _at_paths(part, local, coordinator, names)
         finally:
             listeners.close()
         part.progress("judging")
@@ -214,26 +211,6 @@ async def _try_rails(
             peers[rank].samples = (peers[rank].samples or {}) | {"rails": asdict(seen)}
         else:
             local.add("rails", seen)
-
-
-async def _at_paths(part: Part, local: LocalNode, coordinator: Coordinator, names: Mapping[str, str]) -> None:
-    """Have all nodes write to the paths that the job writes to, look for what the others wrote, and measure."""
-    work = PathWork(writes_to(local.snapshot), 0, local.name, rated(local.snapshot))
-    rates = RateWork(work, rated(local.snapshot), rate_bytes(local.snapshot))
-    peers = {peer.hello.node_rank: peer for peer in coordinator.peers if not peer.extra and not peer.lost}
-    ids = {rank: peer.hello.id for rank, peer in peers.items()}
-    try:
-        if work.rows or rates.kinds:
-            rounds = Rounds(rates, coordinator, {0: local.name, **{r: names[key] for r, key in ids.items()}}, ids)
-            wrote = await rounds.run(part.times.data(rates=bool(rates.kinds)))
-            samples: dict[str, Mapping[int, Struct]] = {"data_writes": wrote, "data_rates": rounds.rated}
-            for name, rank, each in ((name, *row) for name, rows in samples.items() for row in rows.items()):
-                if rank:
-                    peers[rank].samples = (peers[rank].samples or {}) | {name: asdict(each)}
-                else:
-                    local.add(name, each)
-    finally:
-        work.close()
 
 
 def _listeners_of(peer: Peer) -> tuple[MeshListener, ...]:

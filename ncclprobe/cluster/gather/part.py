@@ -29,7 +29,6 @@ UNPROVEN = "the nodes have no secret by which to prove who they are"
 _LATEST_SHARE = 0.75
 """Of the time of a run: when waiting for nodes is over, however late this one began."""
 _MESH_S = 45.0
-_DATA_S, _RATES_S = 60.0, 60.0
 PARTING_S = 1.0
 """Time for the last message to peers that may be gone."""
 
@@ -66,10 +65,6 @@ class Times(Struct, frozen=True):
     def rails(self) -> float:
         """Return until when rails are tried."""
         return self.by(0.9)
-
-    def data(self, rates: bool = False) -> float:
-        """Return until when paths of --path are written to, and measured."""
-        return min(time.monotonic() + _DATA_S + _RATES_S * rates, self.by(0.9))
 
 
 Judge = Callable[[Sequence[Snapshot], Sequence[str], Sequence[str]], Report]

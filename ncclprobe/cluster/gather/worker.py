@@ -4,26 +4,22 @@ import json
 import secrets
 import time
 from collections.abc import Mapping
-from functools import partial
 from typing import Any
 
 import msgspec
 
-from ncclprobe.cluster.gather.data import PathWork, RateWork
 from ncclprobe.cluster.gather.part import UNPROVEN, LocalNode, Part, alone, code_of, say
 from ncclprobe.cluster.mesh import Listeners, NodePlan, reserve_listeners, walk
 from ncclprobe.cluster.mesh.listeners import mesh_interfaces
 from ncclprobe.cluster.rails.node import RailNode, RailsOrder
-from ncclprobe.cluster.rendezvous.messages import DataOrder, Hello, Leave, Refused
+from ncclprobe.cluster.rendezvous.messages import Hello, Leave, Refused
 from ncclprobe.cluster.rendezvous.reach import Worker, find
-from ncclprobe.cluster.rendezvous.run_in_thread import run_in_thread
 from ncclprobe.cluster.rendezvous.store import StoreError, look_up
-from ncclprobe.facts.data_paths import rate_bytes, rated, writes_to
 from ncclprobe.facts.interfaces import Interfaces
 from ncclprobe.host import SAMPLE
 from ncclprobe.model.findings import ExitCode
 from ncclprobe.model.snapshot import Snapshot, learned
-from ncclprobe.model.values import asdict, replace
+from ncclprobe.model.values import asdict
 from ncclprobe.wire import Key, WireError
 
 
@@ -42,8 +38,6 @@ async def run_worker(part: Part, local: LocalNode) -> ExitCode:
         return alone(part, local, "rank 0 was not reached: this node was judged alone")
     listeners = reserve_listeners(mesh_interfaces(local.snapshot, part.backend, reach), part.node_rank, local.name)
     worker, phase = Worker(wire), "while it took this node's facts"
-    work = PathWork(writes_to(local.snapshot), part.node_rank, local.name, rated(local.snapshot))
-    rates = RateWork(work, rated(local.snapshot), rate_bytes(local.snapshot))
     wanted = part.rails
     rails = RailNode(local.snapshot, wanted.host, listeners, wanted.run) if wanted else None
     try:
@@ -53,7 +47,7 @@ async def run_worker(part: Part, local: LocalNode) -> ExitCode:
         local.add("clock", await worker.clock(part.times.by(0.7)))
         phase = "while the others were looked at"
         part.progress("waiting for what node 0 says of all nodes")
-        leave = await _until_leave(part, local, worker, listeners, rates, rails)
+        leave = await _until_leave(part, local, worker, listeners, rails)
     except (WireError, Refused) as error:
         if isinstance(error, WireError) and error.kind == "silent":
             await worker.give_up()
@@ -61,7 +55,6 @@ async def run_worker(part: Part, local: LocalNode) -> ExitCode:
     finally:
         listeners.close()
         worker.close()
-        work.close()
     if part.token.unproven:
         return alone(part, local, f"{UNPROVEN}: what rank 0 says of this node does not count, and it was judged alone")
     if leave.line:
@@ -70,15 +63,13 @@ async def run_worker(part: Part, local: LocalNode) -> ExitCode:
 
 
 async def _until_leave(
-    part: Part, local: LocalNode, worker: Worker, listeners: Listeners, rates: RateWork, rails: RailNode | None
+    part: Part, local: LocalNode, worker: Worker, listeners: Listeners, rails: RailNode | None
 ) -> Leave:
     """Do what node 0 says, and return how to leave once it says so. Raises WireError, Refused."""
     while not isinstance(instruction := await worker.next_instruction(part.times.end), Leave):
         if part.token.unproven:
             raise WireError("stranger", "it asks for calls to other nodes, and has not proved who it is")
-        if isinstance(instruction, DataOrder):
-            await _at_paths(part, worker, rates, instruction)
-        elif isinstance(instruction, RailsOrder):
+        if isinstance(instruction, RailsOrder):
             answer = await rails.follow(instruction) if rails else {}
             await worker.report({"rails": answer}, part.times.by(0.95))
         else:
@@ -107,14 +98,6 @@ async def _follow(
         await worker.listening(part.times.by(0.9))
     else:
         await _walk(part, local, worker, listeners, instruction)
-
-
-async def _at_paths(part: Part, worker: Worker, work: RateWork, order: DataOrder) -> None:
-    """Do at this node's paths what rank 0 says, and tell it what came of that."""
-    until = part.times.by(0.93)
-    timed = replace(order, seconds=min(order.seconds, until - time.monotonic()))
-    said = await run_in_thread(partial(work.follow, timed), until)
-    await worker.report(said, part.times.by(0.95))
 
 
 async def _walk(part: Part, local: LocalNode, worker: Worker, listeners: Listeners, plan: Mapping[str, Any]) -> None:

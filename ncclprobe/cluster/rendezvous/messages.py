@@ -13,19 +13,17 @@
     node     {"listening": true}
     rank 0   {"plan": …}                    once more for what was doubtful
     node     {"samples": {NAME: …}}
-    rank 0   {"data": DataOrder}             several times, where paths of --path are written to or measured
-    node     {"samples": {"data": …, "rates": …}}
     rank 0   {"rails": RailsOrder}           several times, where rails are tried: ncclprobe.cluster.rails.node
     node     {"samples": {"rails": …}}
     rank 0   {"leave": Leave}
 """
 
-from typing import Any, Literal, TypeVar
+from typing import Any, TypeVar
 
 import msgspec
 
 from ncclprobe.model.errors import NcclprobeError
-from ncclprobe.model.values import Struct, field
+from ncclprobe.model.values import Struct
 from ncclprobe.wire import WireError
 
 T = TypeVar("T")
@@ -54,43 +52,6 @@ class Leave(Struct, frozen=True):
 
     exit_code: int
     line: str = ""
-
-
-class Marker(Struct, frozen=True):
-    """A file of ours: of node `of`, as `name` in `folder`, with a text of this `digest`."""
-
-    of: int
-    folder: str
-    name: str
-    digest: str
-
-
-class RateOrder(Struct, frozen=True):
-    """What to measure at one path, while `at_once` nodes do the same. `place`: no other node's, and no other turn's.
-
-    ``find``: only find what can be read.
-    """
-
-    path: str
-    kind: Literal["find", "read", "random", "open", "write"]
-    at_once: int = 1
-    place: int = 0
-    together: bool = False
-
-
-class DataOrder(Struct, frozen=True):
-    """What a node is to do at the paths of its own command line, within `seconds`.
-
-    ``write``: a folder with a marker; ``look``: for `markers`, by path, each for at most `wait_s`, and then write a
-    shard into the folder `into`, by path; ``rate``: measure `rates`, one after the other; ``clean``: remove its folder.
-    """
-
-    do: Literal["write", "look", "rate", "clean"]
-    seconds: float
-    wait_s: float = 0.0
-    markers: dict[str, tuple[Marker, ...]] = field(default_factory=dict)
-    into: dict[str, str] = field(default_factory=dict)
-    rates: tuple[RateOrder, ...] = ()
 
 
 def parse(message: dict[str, Any], key: str, kind: type[T]) -> T:

@@ -17,7 +17,7 @@ from types import MappingProxyType
 from typing import Any
 
 from ncclprobe.cluster.rails.node import RailsOrder
-from ncclprobe.cluster.rendezvous.messages import CHUNK_CHARS, DataOrder, Hello, Leave, parse
+from ncclprobe.cluster.rendezvous.messages import CHUNK_CHARS, Hello, Leave, parse
 from ncclprobe.cluster.rendezvous.run_in_thread import run_in_thread
 from ncclprobe.facts.reach import ClockOffset, Reach
 from ncclprobe.model import bounds
@@ -174,13 +174,11 @@ class Worker:
         rtt_s = time.monotonic() - started
         return ClockOffset(offset_s=wall_s + rtt_s / 2 - theirs_s, rtt_s=rtt_s)
 
-    async def next_instruction(self, deadline: float) -> bytes | dict[str, Any] | DataOrder | RailsOrder | Leave:
-        """Return what this node is to do next: listen for this key, probe by a plan, write, try rails, or leave."""
+    async def next_instruction(self, deadline: float) -> bytes | dict[str, Any] | RailsOrder | Leave:
+        """Return what this node is to do next: listen for this key, probe by a plan, try rails, or leave."""
         message = await self._wire.receive(deadline, bounds.PLAN_BYTES)
         if "listen" in message:
             return self._key(parse(message, "listen", str))
-        if "data" in message:
-            return parse(message, "data", DataOrder)
         if "rails" in message:
             return parse(message, "rails", RailsOrder)
         return parse(message, "plan", dict[str, Any]) if "plan" in message else parse(message, "leave", Leave)

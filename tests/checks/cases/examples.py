@@ -1,16 +1,11 @@
 """What the bad example that a check ships must lead to: severity, blame, subject and, if it names them, nodes."""
 
 EXAMPLES = {
-    "data.baseline": "WARN node: /data on n1",
-    "data.checkpoint": "WARN node: /out on n1",
     "data.content": "FAIL node: /data",
     "data.file-system": "WARN node: /data on n2",
     "data.owner": "WARN node: /data on n2",
     "data.path": "FAIL node: /data on n1",
     "data.rate": "WARN node: /data on n1; NOTE unknown: /data",
-    "data.shared": "WARN node: /out on n1",
-    "data.space": "FAIL job: /data on n0",
-    "data.write": "FAIL node: /out on n1",
     "env.value/bool-word": "FAIL job: NCCL_IB_DISABLE",
     "env.identity/comm-id": "FAIL job: NCCL_COMM_ID",
     "env.files/conf-files": "WARN job: NCCL_DEBUG",

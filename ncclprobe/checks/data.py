@@ -1,0 +1,376 @@
+"""What the nodes of a job see at the paths of --path: data that all must read, and read equally fast.
+
+Judged by path. If some nodes differ from the others, they are named; a problem that all nodes have is the job's (a
+misspelt path) or the server's.
+"""
+
+from collections.abc import Callable, Iterator, Mapping, Sequence, Sized
+from typing import Any
+
+from ncclprobe.checks import FABRIC, IMAGE, JOB, NODE, Blamed
+from ncclprobe.checks.sync import named, unlike
+from ncclprobe.facts.data_paths import Content, DataPath, DataPaths, Look, Mount, ReadRate
+from ncclprobe.facts.field import missing
+from ncclprobe.model.errors import OutOfTime, Unlearned
+from ncclprobe.model.findings import Certainty, Finding, fail, note, seen, warn
+from ncclprobe.model.hostlist import fold
+from ncclprobe.model.registry import applies, check
+from ncclprobe.model.snapshot import Absent, Every, Vote, vote
+from ncclprobe.model.stats import median
+from ncclprobe.model.units import plural, size
+from ncclprobe.model.values import replace
+
+_MEANINGFUL = (
+    "ro",
+    "rw",
+    "soft",
+    "hard",
+    "sync",
+    "noac",
+    "nolock",
+    "nocto",
+    "vers=",
+    "acregm",
+    "acdirm",
+    "lookupcache=",
+    "sec=",
+)
+"""Options of a mount that change what a job sees, or what becomes of it when the server is away: nfs(5)."""
+
+_NFS = Mount("/data", "nfs4", "fs1:/export", options=("hard", "rw", "vers=4.2"))
+_FOLDER = Look("folder", "/data", 0, 0, "0755", 1000, 4096, read=True, enter=True)
+_NAMES = Content(12, "0123456789abcdef", cut=False)
+_ROW = DataPath("/data", _NFS, _FOLDER, _NAMES, ReadRate(64 << 20, 0.07, 0.0))
+
+
+def _nodes(*rows: DataPath) -> Every[DataPaths]:
+    """Return nodes n0, n1 … with one path each."""
+    return Every({f"n{i}": DataPaths((row,)) for i, row in enumerate(rows)})
+
+
+def _looking(**changes: Any) -> DataPath:
+    return replace(_ROW, look=replace(_FOLDER, **changes))
+
+
+_HEALTHY = _nodes(_ROW, _ROW, _ROW)
+_HUNG = replace(_ROW, look=Absent("/data: stat: no answer within 10 s", "TimedOut"), content=None, rate=None)
+
+
+def _reading(*per_s: float, **changes: Any) -> Every[DataPaths]:
+    """Return nodes n0, n1 … that read so many MB/s."""
+    rates = [replace(ReadRate(64 << 20, (64 << 20) / (1e6 * each), 0.0), **changes) for each in per_s]
+    return _nodes(*(replace(_ROW, rate=rate) for rate in rates))
+
+
+@applies
+def asked(paths: Every[DataPaths | Absent]) -> bool:
+    """if --path names what the job reads."""
+    return any(not isinstance(each, DataPaths) or each.rows for _, each in paths.items())
+
+
+@applies
+def asked_of_several(paths: Every[DataPaths | Absent]) -> bool:
+    """if --path names what several nodes read."""
+    return len(paths) > 1 and any(not isinstance(each, DataPaths) or each.rows for _, each in paths.items())
+
+
+def _by_path(paths: Every[DataPaths]) -> dict[str, dict[str, DataPath]]:
+    """Return each path's rows by node."""
+    found: dict[str, dict[str, DataPath]] = {}
+    for node, each in paths.items():
+        for row in each.rows:
+            found.setdefault(row.path, {})[node] = row
+    return found
+
+
+def _on(nodes: Sequence[str], every: Sized) -> str:
+    """Return `` on n1`` or `` on every node``, to end a sentence; empty where `every` node is one alone."""
+    if len(every) == 1:
+        return ""
+    return " on every node" if len(nodes) == len(every) else f" on {named(nodes)}"
+
+
+def _unasked(fact: object) -> bool:
+    """Return whether it was not asked for want of time, threads or memory: that is unknown, and no node's fault."""
+    return isinstance(fact, Absent) and fact.refused == OutOfTime.__name__
+
+
+def _told(found: Sequence[Finding], paths: Every[DataPaths]) -> Iterator[Finding]:
+    """Yield what was found; raise Unlearned if nothing was wrong, and some node had no time left to look."""
+    yield from found
+    late = [n for n, each in paths.items() if any(map(_unasked, (x for r in each.rows for x in _asked_of(r))))]
+    if late and all(each.severity.value == "note" for each in found):
+        raise Unlearned(f"--timeout left no time to look on {fold(late)}")
+
+
+def _asked_of(row: DataPath) -> tuple[object, ...]:
+    return row.look, row.content, row.rate
+
+
+def _problem(row: DataPath) -> str:
+    """Return what keeps the job from using the path, as the end of a sentence; empty: nothing seen."""
+    look = row.look
+    if _unasked(look):
+        return ""
+    if isinstance(look, Absent):
+        mounted = "" if isinstance(row.mount, Absent) else f" ({row.mount})"
+        words = {"TimedOut": f"does not answer{mounted}", "Missing": "is missing", "Denied": "may not be reached"}
+        return words.get(look.refused) or f"cannot be looked at: {look.why}"
+    if look.kind == "other":
+        return "is neither a file nor a folder"
+    allowed = look.read and (look.enter or look.kind != "folder")
+    return "" if allowed else f"may not be read by user {look.user} (mode {look.mode} of user {look.uid})"
+
+
+@check(
+    bad=lambda: [(_nodes(_ROW, _HUNG, _ROW),)],
+    good=lambda: [(_nodes(_ROW),)],
+    required=True,
+    applies=asked,
+)
+def path(paths: Every[DataPaths]) -> Iterator[Finding]:
+    """A path that the job needs is missing, does not answer, or may not be used.
+
+    Right: Every path that the job needs is there, answers, and may be used.
+    Why: a job opens its data minutes after its start, on every node; one node without it ends the job, and one whose
+    file server does not answer holds it for as long as the server is away, with no message.
+    Fix: mount the file system on the nodes named (findmnt PATH, systemctl status remote-fs.target), or correct the
+    path; of one that hangs, see the server and the way to it.
+    """
+    yield from _told([each for name, rows in _by_path(paths).items() for each in _problems(name, rows)], paths)
+
+
+def _problems(name: str, rows: Mapping[str, DataPath]) -> Iterator[Finding]:
+    problems = {node: words for node, row in rows.items() if (words := _problem(row))}
+    for words, nodes in vote(problems).groups.items():
+        row = rows[nodes[0]]
+        blamed = _blamed(row, everywhere=len(nodes) == len(rows))
+        yield fail(name, f"{words}{_on(nodes, rows)}", nodes=nodes, evidence=_source(row), **blamed)
+
+
+def _blamed(row: DataPath, *, everywhere: bool) -> Blamed:
+    if not everywhere:
+        return NODE
+    hangs = isinstance(row.look, Absent) and row.look.refused == "TimedOut"
+    return FABRIC if hangs else JOB
+
+
+def _source(row: DataPath) -> str:
+    return row.look.why if isinstance(row.look, Absent) else f"stat {row.path}"
+
+
+@check(
+    bad=lambda: [(_nodes(_ROW, _ROW, replace(_ROW, mount=replace(_NFS, source="fs2:/export"))),)],
+    good=lambda: [(_HEALTHY,)],
+    required=True,
+    applies=asked_of_several,
+)
+def file_system(paths: Every[DataPaths]) -> Iterator[Finding]:
+    """Nodes have different file systems at one path.
+
+    Right: Every node has the same file system at each path.
+    Why: where a mount is missing, its mount point is an empty folder of the node's own disk: what is read there is old
+    or nothing, and what is written no other node ever sees, until a checkpoint is loaded that is not whole.
+    Fix: compare findmnt -T PATH on the nodes named with another's; mount what is missing, from one fstab or automount
+    map for all nodes.
+    """
+    for name, rows in _by_path(paths).items():
+        mounts = {
+            node: row.mount for node, row in rows.items() if isinstance(row.mount, Mount) and not missing(row.look)
+        }
+        local = {node: each for node, each in mounts.items() if each.is_local}
+        remote = {node: each for node, each in mounts.items() if each.is_remote}
+        if local and remote:
+            usual = vote({node: str(each) for node, each in remote.items()}).usual
+            message = f"is local to {named(local)} ({_kinds(local)}); the others have {usual}"
+            yield fail(name, message, nodes=tuple(local), evidence="/proc/self/mountinfo", **NODE)
+        elif local and len(rows) > 1:
+            yield note(name, f"is local to each node ({_kinds(local)})", evidence="/proc/self/mountinfo")
+        yield from _compared_mounts(name, {n: m for n, m in mounts.items() if n not in local})
+
+
+def _kinds(mounts: Mapping[str, Mount]) -> str:
+    return ", ".join(sorted({f"{each.kind} of {each.point}" for each in mounts.values()})[:3])
+
+
+def _compared_mounts(name: str, mounts: Mapping[str, Mount]) -> Iterator[Finding]:
+    places = vote({node: str(each) for node, each in mounts.items()})
+    options = vote({node: _options(each) for node, each in mounts.items()})
+    for ballot, what in ((places, "is another file system"), (options, "is mounted with other options")):
+        blamed = NODE if ballot.settled else IMAGE
+        yield from _unlike(ballot, name, what, evidence="/proc/self/mountinfo", **blamed)
+
+
+def _unlike(ballot: Vote[str], name: str, what: str, **details: Any) -> Iterator[Finding]:
+    return unlike(ballot, what=f"{name} {what}:", before=f"{what}: ", subject=name, **details)
+
+
+def _options(mount: Mount) -> str:
+    return ",".join(each for each in mount.options if each.startswith(_MEANINGFUL))
+
+
+@check(
+    bad=lambda: [(_nodes(_ROW, _looking(kind="file")),)],
+    good=lambda: [(_HEALTHY,)],
+    required=True,
+    applies=asked,
+)
+def content(paths: Every[DataPaths]) -> Iterator[Finding]:
+    """Nodes see different data at one path.
+
+    Right: Every node sees the same data at each path that is read.
+    Why: ranks that read other files, or an older copy, train on other data and disagree on the number of batches: the
+    job hangs at the end of an epoch, or learns something else, and nothing names the node.
+    Fix: on the nodes named, compare ls -la PATH and findmnt -T PATH with another's; copy the data again, remount, or
+    drop the node's cache of it (FS-Cache, a local copy).
+    """
+    found = _by_path(paths).items()
+    yield from _told([each for name, rows in found for each in _differences(name, rows)], paths)
+
+
+def _differences(name: str, rows: Mapping[str, DataPath]) -> Iterator[Finding]:
+    read = {node: row for node, row in rows.items() if isinstance(row.look, Look)}
+    yield from _unread(name, read)
+    said = {node: _as_seen(row) for node, row in read.items() if isinstance(row.content, Content)}
+    ballot = vote(said)
+    evidence = [seen(f"{name} on {node}", said[node]) for node in (ballot.outliers or tuple(said))[:3]]
+    blamed = NODE if ballot.settled else {"blame": "node", "action": "retest"}
+    yield from _unlike(ballot, name, "is not the same on all nodes", tell=fail, evidence=evidence, **blamed)
+
+
+def _unread(name: str, rows: Mapping[str, DataPath]) -> Iterator[Finding]:
+    unread = {node: row.content for node, row in rows.items() if isinstance(row.content, Absent)}
+    reasons = {node: content.why for node, content in unread.items() if not _unasked(content)}
+    if reasons:
+        why = next(iter(reasons.values()))
+        message = f"is there, and its content could not be read on {named(reasons)}: {why}"
+        yield fail(name, message, nodes=tuple(reasons), evidence=why, **NODE)
+
+
+def _as_seen(row: DataPath) -> str:
+    """Return what two nodes must both say: a folder's count and hash, a file's size and hash."""
+    assert isinstance(row.look, Look)
+    assert isinstance(row.content, Content)
+    if row.look.kind == "folder":
+        whole = f"a folder with {row.content.entries} entries, hash {row.content.digest}"
+        return "a folder too long to compare" if row.content.cut else whole
+    return f"a file of {row.look.nbytes} bytes, hash {row.content.digest}"
+
+
+@check(
+    bad=lambda: [(_nodes(_ROW, _ROW, _looking(user=1001)),)],
+    good=lambda: [(_HEALTHY,)],
+    applies=asked_of_several,
+)
+def owner(paths: Every[DataPaths]) -> Iterator[Finding]:
+    """Nodes map users differently: one path belongs to different users.
+
+    Right: Each path belongs to one user on all nodes.
+    Why: a file server that knows users by number, or an NFSv4 id map that fails (all becomes nobody, 65534), lets one
+    node write files that another may not read; the job fails when the first such file is opened.
+    Fix: give users one number on all nodes (LDAP, sssd); for NFSv4 compare Domain in /etc/idmapd.conf and run
+    nfsidmap -c; look for root_squash at the server.
+    """
+    for name, rows in _by_path(paths).items():
+        looks = {node: (row.look, row.mount) for node, row in rows.items() if isinstance(row.look, Look)}
+        shared = {n: look for n, (look, mount) in looks.items() if isinstance(mount, Mount) and not mount.is_local}
+        every = {node: look for node, (look, _) in looks.items()}
+        yield from _differing(name, shared, lambda look: f"owner {look.uid}:{look.gid}", "belongs to different users")
+        yield from _differing(name, every, lambda look: f"user {look.user}", "is used by different users")
+
+
+def _differing(name: str, looks: Mapping[str, Look], say: Callable[[Look], str], what: str) -> Iterator[Finding]:
+    ballot = vote({node: say(look) for node, look in looks.items()})
+    yield from _unlike(ballot, name, what, evidence=f"stat {name}", **NODE)
+
+
+_SLOW = 0.4
+"""A share of what the others reach: a node at a third of them is found whatever a fifth of noise adds."""
+_SHORT_S = 0.02
+"""What took less is decided by a moment of the scheduler's, and names no node."""
+
+
+@check(
+    slows=True,
+    bad=lambda: [(_reading(900, 300, 900, 900),)],
+    good=lambda: [(_reading(900, 700, 900, 900),)],
+    required=True,
+    requires="data.content",
+    applies=asked,
+)
+def rate(paths: Every[DataPaths]) -> Iterator[Finding]:
+    """A node reads far slower than the others at one path.
+
+    Right: No node reads far slower than the others.
+    Why: every rank waits in each step for the slowest one, so that one node's slow mount is the pace of all; it looks
+    like a slow network, and counters of the network show nothing.
+    Fix: compare the mount's options (findmnt -T PATH: nconnect, rsize, wsize) and the route to the server with
+    another node's; look at its link to the storage network (ethtool, ip -s link) and for other readers on that node.
+    """
+    yield from _told([each for name, rows in _by_path(paths).items() for each in _rates(name, rows)], paths)
+
+
+def _rates(name: str, rows: Mapping[str, DataPath]) -> Iterator[Finding]:
+    rates = {node: row.rate for node, row in rows.items() if row.rate is not None}
+    known = {node: each for node, each in rates.items() if isinstance(each, ReadRate) and each.per_s}
+    yield from _unmeasured(name, rates)
+    yield from _compared_rates(name, known, rows)
+    yield from _numbers(name, known)
+
+
+def _unmeasured(name: str, rates: Mapping[str, ReadRate | Absent]) -> Iterator[Finding]:
+    """Yield which nodes got an error, or no answer."""
+    bad = {node: each.why for node, each in rates.items() if isinstance(each, Absent) and not _unasked(each)}
+    for why, nodes in vote(bad).groups.items():
+        blamed = FABRIC if len(rates) == len(nodes) > 1 else NODE
+        yield fail(name, f"could not be measured{_on(nodes, rates)}: {why}", nodes=nodes, evidence=why, **blamed)
+    small = {node: each.why for node, each in rates.items() if isinstance(each, ReadRate) and each.why}
+    for why, nodes in vote(small).groups.items():
+        yield note(name, why, nodes=nodes)
+
+
+def _compared_rates(name: str, rates: Mapping[str, ReadRate], rows: Mapping[str, DataPath]) -> Iterator[Finding]:
+    """Compare nodes that have one file system, and whose own memory did not answer."""
+    systems = {node: str(rows[node].mount) for node, each in rates.items() if not each.from_memory}
+    for nodes in vote(systems).groups.values():
+        if len(nodes) > 1:
+            yield from _slow(name, {node: rates[node] for node in nodes})
+
+
+def _slow(name: str, rates: Mapping[str, ReadRate]) -> Iterator[Finding]:
+    others = {node: median(r.per_s for other, r in rates.items() if other != node) for node in rates}
+    slow = {n: each for n, each in rates.items() if each.per_s < _SLOW * others[n] and each.seconds >= _SHORT_S}
+    if not slow:
+        return
+    usual = median(each.per_s for node, each in rates.items() if node not in slow)
+    worst = min(each.per_s for each in slow.values())
+    told = ", ".join(_shown(each) for each in list(slow.values())[:3])
+    message = f"sequential reads reach {told} on {named(slow)}; the others reach {usual / 1e6:.3g} MB/s"
+    evidence = [
+        seen(f"sequential reads of {name} on {node}", f"{size(each.nbytes)} in {each.seconds:.3g} s")
+        for node, each in list(slow.items())[:3]
+    ]
+    sure = Certainty("medium" if len(rates) > 2 else "low", "the best of three turns on each node")
+    details = {**NODE, "confidence": sure, "loss": round(1 - worst / usual, 3)}
+    yield warn(name, message, nodes=tuple(slow), evidence=evidence, **details)
+
+
+def _numbers(name: str, rates: Mapping[str, ReadRate]) -> Iterator[Finding]:
+    """Report what was measured, and what may have come from memory."""
+    if not rates:
+        return
+    usual = f"{median(each.per_s for each in rates.values()) / 1e6:.3g} MB/s"
+    whose = f"the median of {plural(len(rates), 'node')}" if len(rates) > 1 else "one node"
+    yield note(name, f"sequential reads reach {usual}: {whose}", evidence="the best of three turns on each node")
+    held = {node: each.resident or 0.0 for node, each in rates.items() if each.from_memory}
+    if held:
+        message = f"{max(held.values()):.0%} of it came from the memory of {named(held)}, which is not compared"
+        yield note(name, message, nodes=tuple(held), evidence="mincore(2) after POSIX_FADV_DONTNEED")
+    unknown = [node for node, each in rates.items() if each.resident is None]
+    if unknown:
+        message = f"reads on {named(unknown)} may have come from memory: the kernel says so only to who may write"
+        yield note(name, message, evidence="mincore(2) after POSIX_FADV_DONTNEED")
+
+
+def _shown(rate: ReadRate) -> str:
+    return f"{rate.per_s / 1e6:.3g} MB/s"
