@@ -31,23 +31,23 @@ V1 = {"gid_type": "IB/RoCE v1"}
 FAULTS: dict[str, tuple[dict[str, Any], str, str]] = {
     "dead": ({"carries": only(BAD)}, "rail.dead", WHERE),
     "whole node": ({"carries": only(*(End("n1", rail) for rail in range(4)))}, "rail.dead", "n1"),
-    "into": ({"carries": only(BAD, out=False)}, "rail.one-way", WHERE),
-    "out of": ({"carries": only(BAD, into=False)}, "rail.one-way", WHERE),
+    "into": ({"carries": only(BAD, out=False)}, "rail.dead", WHERE),
+    "out of": ({"carries": only(BAD, into=False)}, "rail.dead", WHERE),
     "link-local GID": (
         {"carries": only(BAD), "addresses": {BAD: {"gid": "fe80" + "0" * 27 + "1", "gid_index": 0}}},
-        "rail.gid", WHERE,
+        "rail.dead", WHERE,
     ),
-    "RoCE v1": ({"carries": only(BAD), "addresses": {BAD: V1}}, "rail.gid", WHERE),
-    "empty GID": ({"carries": only(BAD), "addresses": {BAD: {"gid": "0" * 32}}}, "rail.gid", WHERE),
+    "RoCE v1": ({"carries": only(BAD), "addresses": {BAD: V1}}, "rail.dead", WHERE),
+    "empty GID": ({"carries": only(BAD), "addresses": {BAD: {"gid": "0" * 32}}}, "rail.dead", WHERE),
     "P_Key": (
         {"carries": only(BAD), "addresses": {**OTHERS, BAD: {**OTHERS[BAD], "pkey": 0x8005}}},
-        "rail.pkey", WHERE,
+        "rail.dead", WHERE,
     ),
-    "MTU of a switch": ({"small_only": (BAD,)}, "rail.mtu", WHERE),
+    "MTU of a switch": ({"small_only": (BAD,)}, "rail.dead", WHERE),
     "memlock": ({"local": {BAD: MEMLOCK}}, "rail.unusable", WHERE),
     "slow": ({"carries": only(BAD, share=0.4)}, "rail.slow", WHERE),
     "slow out": ({"carries": only(BAD, share=0.7, into=False)}, "rail.slow", f"out of {WHERE}"),
-    "late": ({"latency_us": {BAD: 30.0}}, "rail.latency", WHERE),
+    "late": ({"latency_us": {BAD: 30.0}}, "rail.slow", WHERE),
     "wrong bytes": ({"wrong": {BAD: 8}}, "rail.data", f"into {WHERE}"),
     "GPUDirect": (
         {"gpus": True, "carries": lambda src, dst, gpu: 0.3 if gpu and BAD in (src, dst) else 1.0},
@@ -85,7 +85,7 @@ def test_of_two_nodes_a_dead_rail_is_between_them_and_a_wrong_gid_is_its_ends() 
     found = verdicts(played(World(names(2), 4, **FAULTS["dead"][0])))
     assert [where for _, where, _ in wrong(found)] == ["n0 rail 2 <-> n1 rail 2"]
     found = verdicts(played(World(names(2), 4, **FAULTS["link-local GID"][0])))
-    (finding,) = found["rail.gid"].findings
+    (finding,) = found["rail.dead"].findings
     assert (finding.subject, finding.nodes) == (WHERE, ("n1",))
     assert "GID 0 of mlx5_2 is link-local" in finding.message
     both = {End(node, 2): {"gid": "fe80" + "0" * 27 + "1", "gid_index": 0} for node in names(2)}
@@ -96,9 +96,9 @@ def test_of_two_nodes_a_dead_rail_is_between_them_and_a_wrong_gid_is_its_ends() 
 def test_an_index_without_a_gid_is_the_jobs_fault_and_no_broken_port() -> None:
     missing = RailFailure(step="open", kind="missing", text="the GID at index 5 is empty", call="ibv_query_gid")
     rails = played(World(names(2), 4, local={BAD: missing}))
-    assert [*wrong(verdicts(rails))] == [("rail.gid", WHERE, ("n1",))]
+    assert [*wrong(verdicts(rails))] == [("rail.dead", WHERE, ("n1",))]
     settings = Settings({"NCCL_IB_GID_INDEX": Setting("NCCL_IB_GID_INDEX", "5", "environment")})
-    (finding,) = verdicts(rails, settings)["rail.gid"].findings
+    (finding,) = verdicts(rails, settings)["rail.dead"].findings
     assert finding.message == "the GID at index 5 is empty; NCCL_IB_GID_INDEX=5 (environment)"
     assert finding.blame == "job"
 
@@ -107,12 +107,12 @@ def test_a_wrong_gid_that_a_setting_chose_is_the_jobs_fault() -> None:
     settings = Settings({"NCCL_IB_GID_INDEX": Setting("NCCL_IB_GID_INDEX", "0", "environment")})
     rails = played(World(names(4), 4, **FAULTS["link-local GID"][0]))
     snapshots = [Snapshot(node, {Rails: each, Settings: settings}) for node, each in rails.items()]
-    wanted = [check for check in every_check() if check.key == "rail.gid"]
+    wanted = [check for check in every_check() if check.key == "rail.dead"]
     (finding,) = judge(snapshots, wanted, Job())[0].findings
     assert finding.blame == "job"
     assert "NCCL_IB_GID_INDEX=0 (environment)" in finding.message
     assert finding.remedy.startswith("on n1: unset NCCL_IB_GID_INDEX")
-    unset = verdicts(rails)["rail.gid"].findings[0]
+    unset = verdicts(rails)["rail.dead"].findings[0]
     assert unset.blame == "node"
     assert unset.remedy.startswith("on n1: `show_gids mlx5_2`; NCCL takes")
     assert "NCCL_IB_GID_INDEX" not in unset.remedy
@@ -129,7 +129,7 @@ def test_no_measurement_is_sure_to_a_hundred_percent() -> None:
 
 def test_both_ends_choices_stand_beside_each_other() -> None:
     found = verdicts(played(World(names(4), 4, **FAULTS["RoCE v1"][0])))
-    one, other = (each.source for each in found["rail.gid"].findings[0].evidence)
+    one, other = (each.source for each in found["rail.dead"].findings[0].evidence)
     assert "n1 mlx5_2:1 GID 3 ::ffff:10.2.0.2 (IB/RoCE v1), P_Key 0xffff, MTU 4096" in one
     assert "GID 3 ::ffff:10.2.0." in other
     assert "(RoCE v2)" in other
@@ -157,7 +157,7 @@ def test_a_way_without_a_way_back_is_dead_and_not_slow_where_no_error_is_told() 
 
     seen = rails_of(World(names(2), carries=only(End("n1", 1), out=False)))
     found = verdicts(Every({node: replace(each, rows=tuple(map(late, each.rows))) for node, each in seen.items()}))
-    assert [*wrong(found)] == [("rail.one-way", "n0 rail 1 -> n1 rail 1", ("n0", "n1"))]
+    assert [*wrong(found)] == [("rail.dead", "n0 rail 1 -> n1 rail 1", ("n0", "n1"))]
     assert found["rail.untried"].status is Status.PASS
 
 
@@ -217,7 +217,7 @@ def test_of_two_nodes_the_one_that_stops_answering_is_named_though_no_rail_was_t
 def test_gids_that_are_no_numbers_are_none_and_break_nothing() -> None:
     rails = rails_of(World(names(3), 2, carries=only(End("n1", 1)), addresses={End("n1", 1): {"gid": "zz"}}))
     found = verdicts(rails)
-    assert [check for check, _, _ in wrong(found)] == ["rail.gid"]
+    assert [check for check, _, _ in wrong(found)] == ["rail.dead"]
 
 
 def test_a_run_that_ended_early_is_unknown_and_says_so() -> None:

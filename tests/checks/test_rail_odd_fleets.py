@@ -133,7 +133,7 @@ def test_what_a_rail_of_all_nodes_has_in_common_is_no_nodes_fault() -> None:
 
 
 def test_of_two_rails_between_two_nodes_the_later_one_is_noted() -> None:
-    (finding,) = verdicts(played(World(names(2), 2, latency_us={End("n1", 1): 40.0})))["rail.latency"].findings
+    (finding,) = verdicts(played(World(names(2), 2, latency_us={End("n1", 1): 40.0})))["rail.slow"].findings
     assert finding.subject == "n0 rail 1 (mlx5_1:1) <-> n1 rail 1 (mlx5_1:1)"
 
 
@@ -145,7 +145,7 @@ def test_nodes_that_small_messages_reach_late_from_the_others_are_named_together
         return (replace(seen[0], half_round_trip_us=(40.0, 41.0)), seen[1]) if apart else seen
 
     world = Changed(names(6), 2, change=far, where=[End(node, 1) for node in names(6)])
-    (finding,) = verdicts(rails_of(world))["rail.latency"].findings
+    (finding,) = verdicts(rails_of(world))["rail.slow"].findings
     assert finding.subject == "n[3-5] rail 1 with all other nodes"
 
 
@@ -188,12 +188,12 @@ def test_nodes_with_different_numbers_of_rails_are_well(counts: tuple[int, ...])
 @each_row("counts", [(4, 3, 3, 3), (4, 3, 3), (4, 1)])
 def test_a_rail_that_no_other_node_has_is_tried_with_rails_of_other_numbers(counts: tuple[int, ...]) -> None:
     ((check, subject, _),) = wrong(uneven(*counts, carries=only(End("n0", 3))))
-    assert check == "rail.cross"
+    assert check == "rail.dead"
     assert subject.startswith("n0 rail 3 (mlx5_3:1) <-> ")
 
 
 def test_different_numbers_of_rails_are_why_rails_of_different_numbers_are_tried() -> None:
-    (finding,) = uneven(4, 4, 3, 3, carries=lambda src, dst, gpu: float(src.rail == dst.rail))["rail.cross"].findings
+    (finding,) = uneven(4, 4, 3, 3, carries=lambda src, dst, gpu: float(src.rail == dst.rail))["rail.dead"].findings
     assert finding.subject == "rails of all nodes"
     assert "(nodes have 3 to 4 rails)" in finding.message
 
@@ -313,7 +313,7 @@ def test_a_port_of_another_partition_is_named_though_its_other_partner_is_dead()
     told[End("n2", 1)] = {**told[End("n2", 1)], "pkey": 0x8003}
     world = World(names(5), 2, carries=only(End("n0", 0), End("n0", 1), End("n2", 1)), addresses=told)
     assert {*wrong(verdicts(played(world)))} == {
-        ("rail.pkey", "n2 rail 1 (mlx5_1:1)", ("n2",)),
+        ("rail.dead", "n2 rail 1 (mlx5_1:1)", ("n2",)),
         ("rail.dead", "n0", ("n0",)),
     }
 
@@ -332,4 +332,4 @@ def test_small_messages_that_a_dead_direction_explains_are_not_told_again() -> N
         return tuple(replace(each, failures=(small, *each.failures)) for each in seen)
 
     world = Changed(names(4), 4, change=change, carries=only(BAD, into=False))
-    assert [*wrong(verdicts(played(world)))] == [("rail.one-way", WHERE, ("n1",))]
+    assert [*wrong(verdicts(played(world)))] == [("rail.dead", WHERE, ("n1",))]

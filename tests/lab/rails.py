@@ -106,11 +106,11 @@ _LINK_LOCAL = "fe80" + 26 * "0" + "02"
 FAULTS: dict[str, Planted] = {
     "nothing (healthy)": Planted(""),
     "port of rail 1 down": Planted("rail.dead", state=1),
-    "what rail 1 sends is lost": Planted("rail.one-way", faults="drop"),
-    "rail 1 has link-local GIDs alone": Planted("rail.gid", gid2=f"{_LINK_LOCAL}/1", gid3=f"{_LINK_LOCAL}/2"),
-    "rail 1 has RoCE v1 alone": Planted("rail.gid", gid1=32 * "0" + "/2", gid3=32 * "0" + "/2"),
-    "rail 1 is in another partition (InfiniBand)": Planted("rail.pkey", layer=1, pkey0="8005"),
-    "a switch passes 1024 bytes only": Planted("rail.mtu", faults="path_mtu=1024"),
+    "what rail 1 sends is lost": Planted("rail.dead", faults="drop"),
+    "rail 1 has link-local GIDs alone": Planted("rail.dead", gid2=f"{_LINK_LOCAL}/1", gid3=f"{_LINK_LOCAL}/2"),
+    "rail 1 has RoCE v1 alone": Planted("rail.dead", gid1=32 * "0" + "/2", gid3=32 * "0" + "/2"),
+    "rail 1 is in another partition (InfiniBand)": Planted("rail.dead", layer=1, pkey0="8005"),
+    "a switch passes 1024 bytes only": Planted("rail.dead", faults="path_mtu=1024"),
     "rail 1 at a tenth of its rate": Planted("rail.slow", faults="rate=0.1"),
     "a byte of one of the last writes is changed": Planted(
         "rail.data", "out of n1 rail 1 (mlx5_1:1)", faults="corrupt=258"

@@ -37,7 +37,7 @@ def test_two_faults_of_two_nodes_are_named_and_told_again_from_the_captures(tmp_
         kept = tmp_path / "kept"
         done = try_rails(lab, "--keep", str(kept), timeout_s=110.0)
         expected = {
-            ("rail.gid", "n1 rail 1 (mlx5_1:1)", ("n1",)),
+            ("rail.dead", "n1 rail 1 (mlx5_1:1)", ("n1",)),
             ("rail.unusable", "n2 rail 0 (mlx5_0:1)", ("n2",)),
         }
         assert named(lab.folder / "report.json") == expected

@@ -1,6 +1,6 @@
 """Whether all rails were tried, whether every one connects, and what is wrong where one does not."""
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 from ncclprobe.checks import FABRIC, NODE
@@ -34,14 +34,12 @@ from ncclprobe.localise.rails import (
 )
 from ncclprobe.localise.reach import blame
 from ncclprobe.model.errors import Unlearned
-from ncclprobe.model.findings import ONCE, Blame, Certainty, Finding, fail, seen, warn
+from ncclprobe.model.findings import ONCE, Certainty, Finding, fail, seen, warn
 from ncclprobe.model.hostlist import fold, fold_numbers
 from ncclprobe.model.rails import RailAddress, RailFailure
-from ncclprobe.model.registry import applies, check
+from ncclprobe.model.registry import check
 from ncclprobe.model.snapshot import Absent, Every
 from ncclprobe.model.units import plural
-
-_CROSS = World(carries=lambda src, dst, gpu: float(src.rail == dst.rail))
 
 
 def _no_port() -> Every[Rails]:
@@ -119,64 +117,9 @@ def _alone(found: Sequence[Tried], rails: Every[Rails]) -> list[End]:
     return [end for end in every if end not in known]
 
 
-@applies
-def crossed(rails: Every[Rails | Absent]) -> bool:
-    """if rails of different numbers were tried with each other."""
-    rows = (row for _, each in rails.items() if isinstance(each, Rails) for row in each.rows)
-    return any(row.rail != row.other for row in rows)
-
-
-@check(
-    bad=lambda: [(rails_of(_CROSS, cross=True),)],
-    good=lambda: [(rails_of(World(), cross=True),)],
-    applies=crossed,
-)
-def cross(rails: Every[Rails]) -> Iterator[Finding]:
-    """Rails of different numbers cannot reach each other, and the job would need it.
-
-    Right: Rails of different numbers reach each other.
-    Why: where GPUs cannot hand data to the GPU of the right rail (NCCL_PXN_DISABLE=1, no NVLink), where NCCL_CROSS_NIC
-    is 1, or where nodes have different numbers of rails, NCCL sends from one rail to another: on a fabric of separate
-    rails that is a job that hangs at its first all-to-all.
-    Fix: have the rails routed to each other, or keep to rails: NCCL_CROSS_NIC=0, PXN on, equal NCCL_IB_HCA everywhere.
-    """
-    found = [each for each in tests(rails) if not each.gpu and each.usable]
-    straight = [each for each in found if each.straight]
-    met = {end.end for each in straight for end in each.seen}
-    well = {end.end for each in straight if not each.dead() for end in each.seen}
-    well |= {end.end for each in found for end in each.seen if end.end not in met}  # no other node has its number
-    tried = [each for each in found if not each.straight and all(end.end in well for end in each.seen)]
-    bad = [each for each in tried if each.dead()]
-    if not bad:
-        return
-    suspects = blame([way for each in tried for way in each.both], [way for each in bad for way in each.dead()])
-    where = named(suspects[0], rails) if len(suspects) == 1 and suspects[0].nodes else "rails of all nodes"
-    yield fail(
-        where,
-        f"{len(bad)} of {len(tried)} tests between rails of different numbers failed, and rails of equal number work "
-        f"({_needed(rails)})",
-        **FABRIC,
-        evidence=[*(seen(both_ends(each), each.why) for each in bad[:2])],
-    )
-
-
-def _needed(rails: Every[Rails]) -> str:
-    """Return why rails of different numbers were tried."""
-    numbers = sorted({len(each.ports) for _, each in rails.items() if each.ports})
-    uneven = f"nodes have {numbers[0]} to {numbers[-1]} rails" if len(numbers) > 1 else "asked for by --cross-rails"
-    return next((each.cross for _, each in rails.items() if each.cross), uneven)
-
-
 _BAD = End("n1", 1)
 _SET: Every[Settings | Absent] = Every({})
-_V1 = {"gid_type": "IB/RoCE v1"}
-_IB: dict[str, Any] = {"link_layer": "InfiniBand", "gid_type": "", "lid": 7}
-_IB_ENDS = {End(f"n{node}", rail): _IB for node in range(3) for rail in range(2)}
 _DEAD = World(carries=only(_BAD))
-_GID = World(carries=only(_BAD), addresses={_BAD: _V1})
-_PKEY = World(carries=only(_BAD), addresses={**_IB_ENDS, _BAD: {**_IB, "pkey": 0x8001}})
-_LARGE = World(small_only=(_BAD,))
-_ONE_WAY = World(carries=only(_BAD, out=False))
 _HANGS = World(local={_BAD: RailFailure(step="open", kind="hangs", text="ibv_open_device did not return in 5 s")})
 _NO_GID = RailFailure(step="open", kind="missing", text="the GID at index 5 is empty", call="ibv_query_gid")
 _EMPTY = World(local={_BAD: _NO_GID})
@@ -229,34 +172,6 @@ def _unusable(
     )  # fmt: skip
 
 
-@check(
-    bad=lambda: [(rails_of(_GID), _SET)],
-    good=lambda: [(rails_of(_DEAD), _SET)],
-    required=True,
-    applies=asked,
-)
-def gid(rails: Every[Rails], settings: Every[Settings | Absent]) -> Iterator[Finding]:
-    """The GIDs that NCCL chooses on two ends cannot reach each other.
-
-    Right: The GIDs of all rails reach each other.
-    Why: a RoCE port has one GID for each address and each version of RoCE; NCCL takes one by NCCL_IB_GID_INDEX or by
-    its search, on each node for itself. RoCE v1 and v2 do not talk to each other, nor does a link-local address beyond
-    its own subnet: connections open and the first transfer ends with completion error 12.
-    Fix: where NCCL_IB_GID_INDEX is set, unset it, so that NCCL looks for RoCE v2 over IPv4 itself (since 2.21), or give
-    each node the index of that entry; where it is not set, give the port's interface an IPv4 address, and RoCE v2:
-    `show_gids`, or `ls /sys/class/infiniband/DEVICE/ports/1/gid_attrs/types`.
-    """
-    found = [each for each in tests(rails) if not each.gpu]
-    for end, failures in own_failures(found).items():
-        if _without_gid(failures[0]):
-            said, whose = _whose_gid((end.node,), (rails.by_node[end.node].ports[end.rail].device,), settings)
-            yield _unusable({end: failures}, len(failures), rails, said, **whose)
-    for each in _because(rails, "gid"):
-        said, whose = _whose_gid(each.suspect.nodes, _devices(each), settings)
-        problem, _ = gid_problem(*_told(each.tests[0]))
-        yield _broken(each, rails, f"{counted(each)} ways are dead: {problem}{said}", **whose)
-
-
 def _devices(each: Broken) -> list[str]:
     """Return the devices of the node that is at fault."""
     ends = [end for test in each.tests for end in test.seen if end.end.node in each.suspect.nodes[:1] and end.outcome]
@@ -289,70 +204,69 @@ def _other_gid(node: str, devices: Sequence[str], setting: str) -> str:
 
 
 @check(
-    bad=lambda: [(rails_of(_PKEY),)],
-    good=lambda: [(rails_of(_DEAD),)],
+    bad=lambda: [(rails_of(_DEAD), _SET)],
+    good=lambda: [(rails_of(_HANGS), _SET)],
     required=True,
     applies=asked,
 )
-def pkey(rails: Every[Rails]) -> Iterator[Finding]:
-    """The P_Keys of two ends do not let them talk.
+def dead(rails: Every[Rails], settings: Every[Settings | Absent]) -> Iterator[Finding]:
+    """Nothing passes over a rail, or in one direction only, or no large messages.
 
-    Right: The P_Keys of all rails fit.
-    Why: NCCL takes the P_Key at index NCCL_IB_PKEY (0) of each port's table, which the subnet manager fills; packets of
-    another partition are dropped without a word, and so are those between two limited members.
-    Fix: compare /sys/class/infiniband/DEVICE/ports/1/pkeys/0 on both nodes; have the subnet manager's partitions
-    mended, or name the index of the common partition by NCCL_IB_PKEY.
-    """
-    for each in _because(rails, "pkey"):
-        problem = pkey_problem(*_told(each.tests[0]))
-        yield _broken(each, rails, f"{counted(each)} ways are dead: {problem}", **FABRIC)
-
-
-@check(
-    bad=lambda: [(rails_of(_LARGE),)],
-    good=lambda: [(rails_of(_DEAD),)],
-    required=True,
-    applies=asked,
-)
-def mtu(rails: Every[Rails]) -> Iterator[Finding]:
-    """Small messages pass over a rail and large ones are lost.
-
-    Right: Messages of all sizes pass over all rails.
-    Why: both ends agree on the smaller of their own MTUs, and a switch between them passes less: every packet of the
-    full size is dropped, and the job's first large transfer ends with completion error 12.
-    Fix: give all switch ports of this rail the MTU of the ports (RoCE: 4200 or more for 4096); compare `ip link` and
-    `ibv_devinfo` (active_mtu) of both ends with the switch.
-    """
-    for each in _because(rails, "mtu"):
-        sizes = sorted({own.mtu for test in each.tests for own in _told(test)})
-        used = f"path MTU {sizes[0]}" if sizes else "path MTU not told"
-        message = f"small messages pass and large ones do not on {counted(each)} ways ({used})"
-        yield _broken(each, rails, message, **FABRIC)
-
-
-@check(
-    bad=lambda: [(rails_of(_DEAD),)],
-    good=lambda: [(rails_of(_ONE_WAY),)],
-    required=True,
-    applies=asked,
-)
-def dead(rails: Every[Rails]) -> Iterator[Finding]:
-    """Nothing passes over a rail.
-
-    Right: Every rail carries data.
+    Right: Every rail carries data both ways.
     Why: TCP passes between these nodes, and RDMA over this port does not: NCCL connects, sends, and the job ends with
-    "got completion from peer with status=12" half a minute later, or hangs. The ends' GIDs, P_Keys and MTUs fit.
-    Fix: look at the port's cable and switch port, its VLAN and routes, and a firewall on UDP port 4791 (RoCE v2); on
-    InfiniBand at its LID and the subnet manager's log; then `ib_write_bw -d DEVICE` between the two.
+    "got completion from peer with status=12" half a minute later, or hangs. A reliable connection needs both
+    directions. RoCE v1 and v2 do not talk to each other, nor does a link-local address beyond its own subnet; packets
+    of another partition, and those larger than a switch's MTU, are dropped without a word.
+    Fix: if GIDs do not fit, unset NCCL_IB_GID_INDEX, or give the port's interface an IPv4 address (`show_gids`). If
+    P_Keys do not, compare pkeys/0 of both ports and NCCL_IB_PKEY. If only small messages pass, give all switch ports
+    the MTU of the ports (RoCE: 4200 or more for 4096). Otherwise look at the port's cable and switch port, its VLAN and
+    routes, and a firewall on UDP port 4791 (RoCE v2); on InfiniBand at its LID; then `ib_write_bw -d DEVICE`.
     """
-    for each in _because(rails, "dead"):
-        if not each.suspect.one_way:
-            passed = "what is sent does not always arrive" if each.at_times else "nothing passes"
-            message = f"{passed}: {counted(each)} ways are dead; {each.tests[0].why}"
-            own = each.suspect.at_one_node
-            blame: Blame = "link" if own else "fabric"
-            yield _broken(each, rails, message, blame=blame, action="repair")
-    yield from _passing(tests(rails), rails)
+    every = tests(rails)
+    found = [each for each in every if not each.gpu]
+    yield from _gids(found, rails, settings)
+    for each in broken(every):
+        message, details = _EXPLAINED[each.reason](each, settings)
+        evidence = [seen(choices(end), end.failed) for end in each.tests[0].seen]
+        nodes = each.suspect.nodes if each.suspect.kind != "everything" else ()
+        yield fail(subject(each, rails), message, evidence=evidence, nodes=nodes, confidence=certainty(each), **details)
+    yield from _passing(every, rails)
+    yield from _crossed([each for each in found if each.usable], rails)
+
+
+Explained = tuple[str, Mapping[str, Any]]
+
+
+def _gid(each: Broken, settings: Every[Settings | Absent]) -> Explained:
+    said, whose = _whose_gid(each.suspect.nodes, _devices(each), settings)
+    return f"{counted(each)} ways are dead: {gid_problem(*_told(each.tests[0]))[0]}{said}", whose
+
+
+def _pkey(each: Broken, _: Every[Settings | Absent]) -> Explained:
+    return f"{counted(each)} ways are dead: {pkey_problem(*_told(each.tests[0]))}", FABRIC
+
+
+def _mtu(each: Broken, _: Every[Settings | Absent]) -> Explained:
+    sizes = sorted({own.mtu for test in each.tests for own in _told(test)})
+    used = f"path MTU {sizes[0]}" if sizes else "path MTU not told"
+    return f"small messages pass and large ones do not on {counted(each)} ways ({used})", FABRIC
+
+
+def _dead(each: Broken, _: Every[Settings | Absent]) -> Explained:
+    if each.suspect.one_way:
+        kind = {"into": "what is sent to it is lost", "out of": "what it sends is lost"}.get(each.suspect.kind)
+        times = " at times" if each.at_times else ""
+        message = f"{kind or 'what is sent this way is lost'}{times}, the other direction works: {counted(each)} ways"
+        return message, {"blame": "link", "action": "repair"}
+    passed = "what is sent does not always arrive" if each.at_times else "nothing passes"
+    own = each.suspect.at_one_node
+    message = f"{passed}: {counted(each)} ways are dead; {each.tests[0].why}"
+    return message, {"blame": "link" if own else "fabric", "action": "repair"}
+
+
+_EXPLAINED: Mapping[Reason, Callable[[Broken, Every[Settings | Absent]], Explained]] = {
+    "gid": _gid, "pkey": _pkey, "mtu": _mtu, "dead": _dead
+}  # fmt: skip
 
 
 def _passing(found: Sequence[Tried], rails: Every[Rails]) -> Iterator[Finding]:
@@ -371,45 +285,47 @@ def _passing(found: Sequence[Tried], rails: Every[Rails]) -> Iterator[Finding]:
         )  # fmt: skip
 
 
-@check(
-    bad=lambda: [(rails_of(_ONE_WAY),)],
-    good=lambda: [(rails_of(_DEAD),)],
-    required=True,
-    applies=asked,
-)
-def one_way(rails: Every[Rails]) -> Iterator[Finding]:
-    """A rail passes data in one direction and not in the other.
-
-    Right: Every rail carries data both ways.
-    Why: a reliable connection needs both directions: the data arrives and its acknowledgement does not, or the other
-    way round, and both ends fail. Which end's data arrived tells the dead direction.
-    Fix: look at what filters or loses one direction: one fibre of the cable, an access list of the switch, a route
-    back that is missing, rp_filter or a firewall on the end that receives nothing.
-    """
-    for each in _because(rails, "dead"):
-        if each.suspect.one_way:
-            kind = {"into": "what is sent to it is lost", "out of": "what it sends is lost"}.get(each.suspect.kind)
-            times = " at times" if each.at_times else ""
-            message = (
-                f"{kind or 'what is sent this way is lost'}{times}, the other direction works: {counted(each)} ways"
-            )
-            yield _broken(each, rails, message, blame="link", action="repair")
-
-
 def _told(each: Tried) -> list[RailAddress]:
     """Return what the ends tell of themselves: both, where more is known than that they are dead."""
     return [end.address for end in each.seen if end.address]
 
 
-def _because(rails: Every[Rails], reason: Reason) -> Iterator[Broken]:
-    yield from (each for each in broken(tests(rails)) if each.reason == reason)
+def _gids(found: Sequence[Tried], rails: Every[Rails], settings: Every[Settings | Absent]) -> Iterator[Finding]:
+    """Yield the ends that have nothing at the GID index that was chosen."""
+    for end, failures in own_failures(found).items():
+        if _without_gid(failures[0]):
+            said, whose = _whose_gid((end.node,), (rails.by_node[end.node].ports[end.rail].device,), settings)
+            yield _unusable({end: failures}, len(failures), rails, said, **whose)
 
 
-def _broken(each: Broken, rails: Every[Rails], message: str, **details: Any) -> Finding:
-    """Make a finding of dead ways: its evidence is what each end chose, and what failed there."""
-    evidence = [seen(choices(end), end.failed) for end in each.tests[0].seen]
-    nodes = each.suspect.nodes if each.suspect.kind != "everything" else ()
-    return fail(subject(each, rails), message, evidence=evidence, nodes=nodes, confidence=certainty(each), **details)
+def _crossed(found: Sequence[Tried], rails: Every[Rails]) -> Iterator[Finding]:
+    """Yield that rails of different numbers do not reach each other, although each works with its equals."""
+    straight = [each for each in found if each.straight]
+    met = {end.end for each in straight for end in each.seen}
+    well = {end.end for each in straight if not each.dead() for end in each.seen}
+    well |= {end.end for each in found for end in each.seen if end.end not in met}  # no other node has its number
+    tried = [each for each in found if not each.straight and all(end.end in well for end in each.seen)]
+    bad = [each for each in tried if each.dead()]
+    if not bad:
+        return
+    suspects = blame([way for each in tried for way in each.both], [way for each in bad for way in each.dead()])
+    where = named(suspects[0], rails) if len(suspects) == 1 and suspects[0].nodes else "rails of all nodes"
+    yield fail(
+        where,
+        f"{len(bad)} of {len(tried)} tests between rails of different numbers failed, and rails of equal number work "
+        f"({_needed(rails)})",
+        **FABRIC,
+        evidence=[*(seen(both_ends(each), each.why) for each in bad[:2])],
+        remedy="have the rails routed to each other, or keep to rails: NCCL_CROSS_NIC=0, PXN on, equal NCCL_IB_HCA "
+        "everywhere",
+    )
+
+
+def _needed(rails: Every[Rails]) -> str:
+    """Return why rails of different numbers were tried."""
+    numbers = sorted({len(each.ports) for _, each in rails.items() if each.ports})
+    uneven = f"nodes have {numbers[0]} to {numbers[-1]} rails" if len(numbers) > 1 else "asked for by --cross-rails"
+    return next((each.cross for _, each in rails.items() if each.cross), uneven)
 
 
 def _setting(node: str, variable: str, settings: Every[Settings | Absent]) -> str:
