@@ -95,29 +95,19 @@ def mtu(paths: Every[Paths], nics: Every[Interfaces | Absent]) -> Iterator[Findi
         ends = ", ".join(f"MTU {size} on {node}" for node, size in list(mtus.items())[:2] if size)
         kernel = {path.path_mtu for path in bad if path.path_mtu}
         known = "; ".join(filter(None, (ends, f"path MTU {min(kernel)} in the kernel's route cache" if kernel else "")))
-        sized = max(bad, key=lambda path: (path.drops == "here", bool(path.drops)))
-        stops = f"packets of {sized.passes} bytes pass, of {sized.stops} not" if sized.passes else "small ones pass"
+        sized = max(bad, key=lambda path: path.passes or 0)
+        stops = f"they pass in packets of {sized.passes} bytes" if sized.passes else "small ones pass"
         message = f"large messages stall on {counted(suspects, bad)}; {stops}"
         evidence = seen(f"256 KiB over TCP to {bad[0].address}", f"{bad[0].outcome}" + (f" ({known})" if known else ""))
         found = _tell(fail, suspect, message, evidence, "repair", max(path.tries for path in bad))
-        remedy = _DROPS[sized.drops].format(nic=sized.interface, mtu=sized.passes)
-        own = {"blame": "node", "action": "fix-image"} if sized.drops == "here" and suspect.at_one_node else {}
-        yield replace(found, remedy=remedy, **own)
+        yield replace(found, remedy=_SMALLER.format(nic=sized.interface, mtu=sized.passes) if sized.passes else "")
 
 
-_DROPS = {
-    "": "",
-    "here": "on that node: `nft list ruleset`; `iptables -S`: remove what drops packets by their length",
-    "whole": (
-        "a router on the way has a smaller MTU, and its ICMP does not come back: let ICMP type 3 code 4 through, or on "
-        "all nodes `ip link set dev {nic} mtu {mtu}`"
-    ),
-    "any": (
-        "a switch port, a tunnel or a firewall on the way drops by size: give its ports the MTU of the interfaces, or "
-        "on all nodes `ip link set dev {nic} mtu {mtu}`"
-    ),
-}
-"""What to do, by Path.drops."""
+_SMALLER = (
+    "a switch port, a tunnel, a router or a firewall on the way, or on the node that sends (`nft list ruleset`), drops "
+    "by size: give its ports the MTU of the interfaces, let ICMP type 3 code 4 through, or on all nodes `ip link set "
+    "dev {nic} mtu {mtu}`"
+)
 
 
 def _large(each: Try) -> Iterator[tuple[Pair, bool]]:

@@ -6,7 +6,7 @@ What a node saw of its rails: its RDMA ports, each tried with one of another nod
 """
 
 import json
-from typing import Annotated, Any, Literal, NamedTuple, TypeVar
+from typing import Annotated, Any, NamedTuple, TypeVar
 
 import msgspec
 
@@ -171,9 +171,8 @@ class Path(Struct, frozen=True):
     shortest round trip of several. `rate_gbps` is what one stream carried there (1e9 bit/s of payload), `resent` of
     `segments` its TCP retransmissions, in the better of `streams` measurements of what was doubtful.
 
-    Where large messages do not arrive there, packets of `passes` bytes do and of `stops` bytes do not, IP header
-    included, and `drops` says what is known of who drops them: ``here``: this node's own firewall refuses to send
-    them; ``whole``: they arrive where routers may fragment them; ``any``: not then either. Empty: it was not tried.
+    Where large messages do not arrive there, and do in packets of `passes` bytes, IP header included, that is why;
+    None: it was not tried.
     """
 
     to: int
@@ -191,8 +190,6 @@ class Path(Struct, frozen=True):
     segments: int | None = None
     streams: int = 1
     passes: int | None = None
-    stops: int | None = None
-    drops: Literal["", "here", "whole", "any"] = ""
 
 
 class Paths(Struct, frozen=True):

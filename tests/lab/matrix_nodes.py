@@ -231,7 +231,7 @@ def _paths() -> tuple[Row, ...]:
         Row(
             "packets above 1400 bytes vanish on their way from one node, and nobody says so",
             dropped_by_size,
-            (Named("path.mtu", "{victim}", says="packets of 1400 bytes pass, of 1420 not", blame="link"),),
+            (Named("path.mtu", "{victim}", says="they pass in packets of 1280 bytes", blame="link"),),
             ONE_IS_BAD,
             hosts=(3,),
             deadline_s=30.0,
@@ -241,7 +241,7 @@ def _paths() -> tuple[Row, ...]:
             lambda s: s.use(
                 faults.router_black_hole(s.victim, *(each for each in s.lab.hosts if each is not s.victim))
             ),
-            (Named("path.mtu", "{victim}", says="packets of 1400 bytes pass, of 1420 not", blame="link"),),
+            (Named("path.mtu", "{victim}", says="they pass in packets of 1280 bytes", blame="link"),),
             ONE_IS_BAD,
             hosts=(3,),
             deadline_s=30.0,

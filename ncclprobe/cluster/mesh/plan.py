@@ -35,7 +35,7 @@ class NodePlan(Struct, frozen=True):
     """The task of one node: `calls` in that order, then streams to the first of `rates` that answered, per role.
 
     `thorough`: a second look at what was bad. Each stream is to arrive whole, in ten seconds, and where large messages
-    stall again, the size of packets that pass is looked for.
+    stall again, small packets are tried.
     """
 
     me: int
@@ -95,7 +95,7 @@ def answering(plan: NodePlan, answer: Paths) -> Paths:
 
 
 def _can_be(row: Path) -> bool:
-    numbers = (row.rtt_s, row.path_mtu, row.rate_gbps, row.resent, row.segments, row.tries, row.passes, row.stops)
+    numbers = (row.rtt_s, row.path_mtu, row.rate_gbps, row.resent, row.segments, row.tries, row.passes)
     return row.outcome in OUTCOMES and all(number is None or number >= 0 for number in numbers)
 
 

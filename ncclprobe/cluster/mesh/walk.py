@@ -12,11 +12,10 @@ two others stream to it.
 
 A call that got no answer while this process itself could not run says nothing of the other node: it is made again and
 does not count. What was slow or lost packets is measured again, alone: the first measurement shared the nodes' time. On
-the first paths of a node on which large messages stall, the size of packets that pass is looked for.
+the first paths of a node on which large messages stall, it is tried whether they pass in small packets.
 """
 
 import asyncio
-import contextlib
 import ipaddress
 import socket
 import sys
@@ -41,10 +40,8 @@ LARGE_S = 2.0
 
 _SIZE_S = 1.0
 """For the same in one direction, where a healthy path takes milliseconds."""
-_SIZES = (576, 1280, 1360, 1400, 1420, 1450, 1472, 1480, 1492, 1500, 2044, 4000, 4200, 8000, 8500, 8900, 8950, 9000)
-"""Packets of tunnels, clouds and LANs: RFC 791, RFC 8200, VXLAN, WireGuard, PPPoE, Ethernet, IPoIB, jumbo frames."""
-_MAY_FRAGMENT = ((socket.IPPROTO_IP, 10, 0),)  # IP_MTU_DISCOVER, IP_PMTUDISC_DONT: ip(7)
-_FAMILIES = {4: socket.AF_INET, 6: socket.AF_INET6}
+_SMALL_PACKET = 1280
+"""Bytes that every path of IPv6, and every tunnel in use, carries (RFC 8200)."""
 _HEADERS = {4: 40, 6: 60}  # of IP and TCP
 _ECHOES = 5
 _ANSWER_BYTES = 1024
@@ -126,24 +123,11 @@ async def reach(
 async def sized(caller: Caller, call: Call, local: MeshListener, path: Path) -> Path:
     """Return `path`, on which large messages stalled on their way out, with the size of packets that do pass.
 
-    As RFC 8899 searches, with sizes that networks have; each takes a connection whose packets are no larger.
+    Where small packets stall as well it is not for their size: a stream tells how slow it is.
     """
-    largest = path.path_mtu or _SIZES[-1]
-    sizes = [size for size in _SIZES if size < largest]
-    if _refused_here(call, local, largest):
-        return replace(path, drops="here", stops=largest)
-    first, behind = 0, len(sizes)  # all below `first` pass, and those from `behind` do not
-    while first < behind and time.monotonic() < caller.deadline:
-        middle = (first + behind) // 2 if first else 0
-        if await _passes(caller, call, local, wire.segments_of(sizes[middle] - _HEADERS[_family(call.address)])):
-            first = middle + 1
-        else:
-            behind = middle
-    if not first:  # it is not for the size of its packets: a stream tells how slow it is
-        return replace(path, outcome="ok")
-    whole = _family(call.address) == 4 and await _passes(caller, call, local, _MAY_FRAGMENT)
-    stops = sizes[first] if first < len(sizes) else largest
-    return replace(path, passes=sizes[first - 1], stops=stops, drops="whole" if whole else "any")
+    if await _passes(caller, call, local, wire.segments_of(_SMALL_PACKET - _HEADERS[_family(call.address)])):
+        return replace(path, passes=_SMALL_PACKET)
+    return replace(path, outcome="ok")
 
 
 async def _passes(caller: Caller, call: Call, local: MeshListener, options: wire.SocketOptions) -> bool:
@@ -159,22 +143,6 @@ async def _passes(caller: Caller, call: Call, local: MeshListener, options: wire
     finally:
         connection.close()
     return True
-
-
-def _refused_here(call: Call, local: MeshListener, nbytes: int) -> bool:
-    """Return whether this node's own kernel refuses to send a packet of `nbytes`, and sends a small one.
-
-    A firewall in the output hook says so to the sender of a datagram (EPERM), and not to TCP. No process listens there.
-    """
-    with contextlib.suppress(OSError), socket.socket(_FAMILIES[_family(call.address)], socket.SOCK_DGRAM) as sock:
-        sock.setblocking(False)
-        sock.bind((local.address, 0))
-        sock.sendto(b"", (call.address, call.port))
-        try:
-            sock.sendto(bytes(nbytes - _HEADERS[_family(call.address)] + 12), (call.address, call.port))
-        except PermissionError:
-            return True
-    return False
 
 
 async def _measured(caller: Caller, path: Path, connection: Wire) -> Path:
@@ -440,7 +408,7 @@ async def walk(plan: NodePlan, listeners: Listeners, deadline: float) -> Paths:
 
 
 async def _size(caller: Caller, rows: dict[Call, Path], local: Mapping[str, MeshListener]) -> None:
-    """Find the size of packets that pass on the paths out of here on which large messages stall."""
+    """Try small packets on the paths out of here on which large messages stall."""
     stalled = [call for call, row in rows.items() if row.outcome == "stalled-out"]
     found = [sized(caller, call, local[call.role], rows[call]) for call in stalled]
     rows.update(zip(stalled, await asyncio.gather(*found), strict=True))
@@ -504,7 +472,7 @@ def _sized(row: Path, retest: Path | None) -> Path:
         known = retest.rate_gbps is not None
         return replace(row, outcome="ok" if known else "late", detail="large messages are slow", streams=2)
     tries = row.tries + retest.tries
-    return replace(row, tries=tries, passes=retest.passes, stops=retest.stops, drops=retest.drops)
+    return replace(row, tries=tries, passes=retest.passes)
 
 
 def _better(row: Path, retest: Path | None) -> Path:
