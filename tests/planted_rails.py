@@ -32,7 +32,7 @@ from ncclprobe.model.findings import Severity
 from ncclprobe.model.registry import Collector, discover
 from ncclprobe.model.snapshot import Job, Snapshot
 from ncclprobe.model.values import Struct
-from ncclprobe.nccl.nic_traffic import Carried, attribute_bytes
+from ncclprobe.nccl.nic_traffic import Carried, operation_traffic
 from ncclprobe.nccl.selection import choose
 
 CAPTURES = Path(__file__).parent / "captures"
@@ -260,7 +260,7 @@ def traffic(name: str, size: int, at: int, device: str, left: float) -> RunLog:
         if number == at:
             counts[f"{device}:1"] = Count(round(each * left), round(each * left))
         carried.append(Carried(snapshot.node, {}, counts, expected))
-    row = attribute_bytes("all_reduce", NBYTES, 1, hosts, carried)
+    row = operation_traffic("all_reduce", NBYTES, carried)
     log = RunLog()
     said = {
         "asked": Asked(nic_traffic=True),

@@ -351,7 +351,7 @@ def test_until_the_ranks_have_told_their_gpus_each_may_be_in_use() -> None:
 
 def carried(*nics: NicBytes) -> RunLog:
     two = replace(WHO, hosts=("hgx", "other"), nnodes=2)
-    nic_traffic = OperationTraffic("all_reduce", 1 << 30, 1 << 30, nics)
+    nic_traffic = OperationTraffic("all_reduce", 1 << 30, nics)
     return log(("asked", ONE_SIZE), ("participants", two), ("nic_traffic", [nic_traffic]))
 
 

@@ -29,17 +29,11 @@ class NicBytes(Struct, frozen=True):
 
 
 class OperationTraffic(Struct, frozen=True):
-    """Which way the bytes of one operation went. `nbytes` are its size times the number of calls.
-
-    `least_bytes`: what any algorithm must have sent from all nodes together. `stray`: the NICs that carried a part
-    worth naming and were not expected to, each ``node nic``.
-    """
+    """Which way the bytes of one operation went. `nbytes` are its size times the number of calls."""
 
     op: str
     nbytes: int
-    least_bytes: int
     nics: tuple[NicBytes, ...]
-    stray: tuple[str, ...] = ()
 
 
 class CopyRow(Struct, frozen=True, kw_only=True):

@@ -1,8 +1,4 @@
-"""Find which NICs carried an operation: NIC counters against what must have moved, and NCCL's lines for each row.
-
-Pure. No algorithm moves fewer bytes than :func:`least_bytes` says, so NICs that were to carry them and show less prove
-that bytes went another way. Traffic of others on another NIC proves nothing, and is never named for being there.
-"""
+"""Find which NICs carried an operation, by their counters, and read a row's transport from NCCL's lines."""
 
 from collections.abc import Iterator, Mapping, Sequence
 
@@ -14,13 +10,8 @@ from ncclprobe.model.traffic import NicBytes, OperationTraffic
 from ncclprobe.model.values import Struct, field
 from ncclprobe.nccl.log import Choice, Log
 
-WORTH = 0.1
-"""Of what must have moved: less over a wrong NIC costs less than rows differ between two runs."""
 FLOOR_BYTES = 1 << 20
 """Logging, name service and our own store's messages stay below this in the second that an operation takes."""
-_ARRIVED = 0.5
-"""Of what a NIC sent, how much the other nodes' unexpected NICs must have received for it to be traffic among nodes."""
-_ROOT = 0
 MOST_DEVICES = 8
 _NCCL_NAMES = {
     "all_reduce": "AllReduce",
@@ -68,46 +59,9 @@ class Carried(Struct, frozen=True):
         return not any(under in self.ethernet or under in self.rdma for under in self.below.get(name, ()))
 
 
-def least_bytes(op: str, nbytes: int, nodes: Sequence[str]) -> dict[str, Count]:
-    """Return the fewest bytes that any algorithm sends from, and brings to, each node for a call of printed `nbytes`.
-
-    `nodes` is the node of each rank. Of a reduction a node's own part leaves it, or the result does; of the rest, what
-    the other nodes are to have. A ring of more than two nodes moves up to twice as much.
-    """
-    ranks = len(nodes)
-    ranks_on_node = {node: nodes.count(node) for node in nodes}
-    if len(ranks_on_node) < 2:
-        return {node: Count(0, 0) for node in ranks_on_node}
-    found = {}
-    for node, ranks_here in ranks_on_node.items():
-        part, rest, root = nbytes * ranks_here // ranks, nbytes * (ranks - ranks_here) // ranks, node == nodes[_ROOT]
-        sends = sum(1 for rank in range(ranks) if nodes[rank] == node != nodes[(rank + 1) % ranks])
-        receives = sum(1 for rank in range(ranks) if nodes[rank] == node != nodes[rank - 1])
-        found[node] = {
-            "all_reduce": Count(nbytes, nbytes),
-            "all_gather": Count(part, rest),
-            "reduce_scatter": Count(rest, part),
-            "all_to_all": Count(rest * ranks_here, rest * ranks_here),
-            "broadcast": Count(nbytes, 0) if root else Count(0, nbytes),
-            "reduce": Count(0, nbytes) if root else Count(nbytes, 0),
-            "gather": Count(0, rest) if root else Count(part, 0),
-            "scatter": Count(rest, 0) if root else Count(0, part),
-            "sendrecv": Count(nbytes * sends, nbytes * receives),
-        }[op]
-    return found
-
-
-def attribute_bytes(
-    op: str, nbytes: int, calls: int, nodes: Sequence[str], seen: Sequence[Carried]
-) -> OperationTraffic:
-    """Return the share of each NIC in `calls` of `nbytes` each, and the NICs that carried other NICs' bytes.
-
-    `nodes` is the node of each rank; `seen` one entry per node.
-    """
-    must = {node: Count(one.sent * calls, one.received * calls) for node, one in least_bytes(op, nbytes, nodes).items()}
-    rows = tuple(row for each in seen for row in _rows(each))
-    strays = tuple(f"{each.node} {name}" for each in seen for name in _strays(each, must, seen))
-    return OperationTraffic(op, nbytes * calls, sum(one.sent for one in must.values()), rows, strays)
+def operation_traffic(op: str, nbytes: int, seen: Sequence[Carried]) -> OperationTraffic:
+    """Return what each NIC moved, and its share, while an operation brought `nbytes` about; `seen` is one per node."""
+    return OperationTraffic(op, nbytes, tuple(row for each in seen for row in _rows(each)))
 
 
 def _rows(seen: Carried) -> Iterator[NicBytes]:
@@ -124,62 +78,6 @@ def _rows(seen: Carried) -> Iterator[NicBytes]:
         elif expected or max(count.sent, count.received) >= FLOOR_BYTES:
             share = round(count.sent / total, 4) if total and seen.bottom(name) else None
             yield NicBytes(seen.node, name, kind, count.sent, count.received, share, expected)
-
-
-def _strays(seen: Carried, must: Mapping[str, Count], everywhere: Sequence[Carried]) -> Iterator[str]:
-    """Yield the unexpected NICs of a node with a part worth naming, and proof that it was of this job."""
-    need = must.get(seen.node)
-    if seen.expected is None or need is None:
-        return
-    lacking, others = _lacking(seen, need), _unexpected_elsewhere(seen, everywhere)
-    for name, count in _unexpected(seen).items():
-        out = _worth(count.sent, need.sent) and (lacking.sent or others.received >= _ARRIVED * count.sent)
-        into = _worth(count.received, need.received) and (lacking.received or others.sent >= _ARRIVED * count.received)
-        if (out or into) and seen.bottom(name) | _above_expected(seen, name):
-            yield name
-
-
-def _worth(moved: int, needed: int) -> bool:
-    return needed > 0 and moved >= max(FLOOR_BYTES, WORTH * needed)
-
-
-def _unexpected(seen: Carried) -> dict[str, Count]:
-    carriers = seen.carriers()
-    return {name: c for name, _, c in seen.counts() if name not in carriers and isinstance(c, Count)}
-
-
-def _above_expected(seen: Carried, name: str) -> bool:
-    """Return whether an unexpected interface stands on an expected NIC: IPoIB, where RDMA was to be."""
-    return bool(seen.carriers() & set(seen.below.get(name, ())))
-
-
-def _lacking(seen: Carried, need: Count) -> Count:
-    """Return the bytes that the expected NICs are short of; zero where their counters do not say."""
-    carriers = seen.carriers()
-    counts = [c for name, _, c in seen.counts() if name in carriers and seen.bottom(name)]
-    if any(isinstance(count, Absent) for count in counts):
-        return Count(0, 0)
-    stacked = [c for name, c in _unexpected(seen).items() if _above_expected(seen, name)]
-    sent = sum(c.sent for c in counts if isinstance(c, Count)) - sum(c.sent for c in stacked)
-    received = sum(c.received for c in counts if isinstance(c, Count)) - sum(c.received for c in stacked)
-    return Count(_short(need.sent, sent), _short(need.received, received))
-
-
-def _short(needed: int, moved: int) -> int:
-    lacks = needed - moved
-    return lacks if _worth(lacks, needed) else 0
-
-
-def _unexpected_elsewhere(seen: Carried, everywhere: Sequence[Carried]) -> Count:
-    """Return the bytes that the other nodes moved over unexpected NICs."""
-    counts = [
-        count
-        for other in everywhere
-        if other.node != seen.node and other.expected is not None
-        for name, count in _unexpected(other).items()
-        if other.bottom(name)
-    ]
-    return Count(sum(c.sent for c in counts), sum(c.received for c in counts))
 
 
 def transport(row: Measurement, logs: Sequence[Log]) -> Transport:

@@ -11,7 +11,7 @@ from ncclprobe.facts.run.samples import NicTraffic
 from ncclprobe.facts.traffic import Count, Traffic
 from ncclprobe.model.errors import Denied, Unlearned
 from ncclprobe.model.snapshot import Absent
-from ncclprobe.nccl.nic_traffic import attribute_bytes
+from ncclprobe.nccl.nic_traffic import operation_traffic
 from ncclprobe.session.measure import nccl_debug, nic_traffic
 
 MIB = 1 << 20
@@ -50,9 +50,7 @@ def test_two_nodes_of_one_name_are_not_mixed_up() -> None:
 
 def test_a_counter_that_is_set_back_meanwhile_leaves_the_number_without_a_transport() -> None:
     both = [[told(eth0=900 * MIB), told(eth0=3 * MIB)], [told(eth0=0), told(eth0=66 * MIB)]]
-    found = attribute_bytes(
-        "all_reduce", 64 * MIB, 1, ["a", "b"], nic_traffic._carried([card(["eth0"], {})] * 2, both, ("a", "b"))
-    )
+    found = operation_traffic("all_reduce", 64 * MIB, nic_traffic._carried([card(["eth0"], {})] * 2, both, ("a", "b")))
     assert [(nic.node, nic.sent) for nic in found.nics] == [("a", None), ("b", 66 * MIB)]
     assert "set back" in found.nics[0].why
     with pytest.raises(Unlearned, match="eth0 on a"):

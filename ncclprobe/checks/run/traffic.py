@@ -12,10 +12,13 @@ from ncclprobe.model.measurement import Expectation
 from ncclprobe.model.registry import check
 from ncclprobe.model.traffic import CopyRow, NicBytes, OperationTraffic
 from ncclprobe.model.units import size
+from ncclprobe.model.values import grouped
 from ncclprobe.nccl.nic_traffic import FLOOR_BYTES
 
 _MANY = 600 << 20
 
+_IN_PLACE = 10
+"""So many times what the expected NICs moved: what others send meanwhile is seldom so much."""
 _FEWEST_RAILS, _MOST_BUSY, _IDLE = 4, 0.75, 0.25
 """One NIC of two may be idle by the library's choice. Most: of a node's NICs. Idle: of what its siblings moved."""
 
@@ -29,7 +32,7 @@ def _rails(moved: Mapping[str, int | None], nodes: Sequence[str] = ("n0", "n1"))
         for name, count in {**usual, **(moved if node == nodes[-1] else {})}.items()
     ]
     rows = tuple(NicBytes(node, name, "rdma", count, count, expected=True) for node, name, count in each)
-    return NicTraffic((OperationTraffic("all_reduce", _MANY, 2 * _MANY, rows),))
+    return NicTraffic((OperationTraffic("all_reduce", _MANY, rows),))
 
 
 @check(
@@ -42,9 +45,8 @@ def nic_traffic(traffic: NicTraffic) -> Iterator[Finding]:
 
     Right: Bytes went over the NICs that were meant to carry them.
     Why: sockets carry a small part of what RDMA does, and a route over the wrong one of two NICs leaves the fast one
-    idle; the number alone does not say which it was. A NIC is named that moved a tenth or more of what must have left
-    or reached its node, and at least 1 MiB, where the NICs that were to carry it are short of as much, or the other
-    nodes' unexpected NICs moved as much: what others send meanwhile does neither. An RDMA NIC is named that moved less
+    idle; the number alone does not say which it was. A NIC is named that moved at least 1 MiB and ten times as much
+    as all those together that were to carry the bytes of its node. An RDMA NIC is named that moved less
     than a quarter of what most of its node's did, where the NIC of its name on other nodes did its part, and all nodes
     were to use the same ones: a rail less takes its share from every collective, and no message tells.
     Fix: look at NCCL_SOCKET_IFNAME, NCCL_IB_HCA, NCCL_IB_DISABLE, NCCL_NET and GLOO_SOCKET_IFNAME, at the routes (`ip
@@ -53,11 +55,11 @@ def nic_traffic(traffic: NicTraffic) -> Iterator[Finding]:
     """
     named: set[str] = set()
     for each in traffic.rows:
-        for where in each.stray:
+        for wrong in _in_place_of_others(each):
+            where, node = f"{wrong.node} {wrong.nic}", wrong.node
             if where in named:
                 continue
             named.add(where)
-            node = where.partition(" ")[0]
             nics = [nic for nic in each.nics if nic.node == node]
             meant = ", ".join(nic.nic for nic in nics if nic.expected) or "no NIC"
             yield warn(
@@ -65,10 +67,7 @@ def nic_traffic(traffic: NicTraffic) -> Iterator[Finding]:
                 f"carried bytes of {each.op} that were to go over {meant}",
                 **JOB,
                 confidence=Certainty("high", "counted by the NIC itself, before and after"),
-                evidence=[
-                    *map(_counted, nics),
-                    seen("all calls", f"{size(each.nbytes)}, {size(each.least_bytes)} or more left the nodes"),
-                ],
+                evidence=[*map(_counted, nics), seen("all calls", size(each.nbytes))],
                 nodes=(node,),
             )
     for where, found in _first_of_each(traffic).items():
@@ -76,6 +75,16 @@ def nic_traffic(traffic: NicTraffic) -> Iterator[Finding]:
         yield found
     if not named and (blind := _blind(traffic)):
         raise Unlearned(f"which NICs carried the bytes is not known: {blind}")
+
+
+def _in_place_of_others(each: OperationTraffic) -> Iterator[NicBytes]:
+    """Yield the NICs that moved most of their node's bytes and were not to; one that stands on others has no share."""
+    for nodes_nics in grouped((nic.node, nic) for nic in each.nics).values():
+        meant = [_moved(nic) for nic in nodes_nics if nic.expected]
+        if None in meant or any(nic.expected is None for nic in nodes_nics):
+            continue
+        least = max(FLOOR_BYTES, _IN_PLACE * sum(moved or 0 for moved in meant))
+        yield from (nic for nic in nodes_nics if not nic.expected and nic.share and (_moved(nic) or 0) >= least)
 
 
 def _first_of_each(traffic: NicTraffic) -> dict[str, Finding]:

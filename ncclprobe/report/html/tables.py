@@ -222,10 +222,9 @@ def _nics(traffic: Iterable[OperationTraffic]) -> Iterator[tuple[OperationTraffi
 def _nic(of: tuple[OperationTraffic, NicBytes]) -> Iterator[str]:
     row, nic = of
     expected = {True: "yes", False: "no", None: "not known"}[nic.expected]
-    stray = "carried bytes meant for another NIC" if f"{nic.node} {nic.nic}" in row.stray else ""
     yield from (f"{row.op}, {size(row.nbytes)}", nic.node, f"{nic.nic} ({nic.kind})", expected)
     yield from ("–" if moved is None else size(moved) for moved in (nic.sent, nic.received))
-    yield from ("–" if nic.share is None else f"{nic.share:.0%}", stray or nic.why)
+    yield from ("–" if nic.share is None else f"{nic.share:.0%}", nic.why)
 
 
 def fingerprint(report: Report) -> list[tuple[str, str]]:

@@ -27,7 +27,7 @@ from ncclprobe.model.traffic import OperationTraffic
 from ncclprobe.model.values import Struct, replace
 from ncclprobe.nccl import log
 from ncclprobe.nccl.gloo import named
-from ncclprobe.nccl.nic_traffic import MOST_DEVICES, Carried, attribute_bytes, transport
+from ncclprobe.nccl.nic_traffic import MOST_DEVICES, Carried, operation_traffic, transport
 from ncclprobe.probes.buffers import allocate, footprint
 from ncclprobe.probes.clock import clock_of
 from ncclprobe.probes.collectives import Probe
@@ -149,9 +149,7 @@ class TransportDetection:
             counters = self._exchange.collect([before, after])
             if infos and counters:
                 found.append(
-                    attribute_bytes(
-                        made.op, made.nbytes, made.number, self._hosts, _carried(infos, counters, self._hosts)
-                    )
+                    operation_traffic(made.op, made.nbytes * made.number, _carried(infos, counters, self._hosts))
                 )
         return tuple(found)
 

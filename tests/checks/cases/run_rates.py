@@ -12,6 +12,9 @@ from ncclprobe.model.values import replace
 from tests.checks.cases import Cases
 
 _BAD_NIC = Blamed("n3 rail 1 (mlx5_1)", "rail", ("n3",), 1, "both", 0.1, 0.999, 12, 12, 6, 3, ("n3",))
+_SHARED = replace(
+    _BAD_NIC, where="n[0-2] with the others", kind="pair", nodes=("n0", "n1", "n2"), rail=None, ratio=0.6, several=True
+)
 _UNSURE = replace(_BAD_NIC, confidence=0.9, retests=0)
 _SLOW_INSIDE = Inside("inside n2", "collective", "n2", (16, 17), 0.3, 200.0, 3)
 _SHIFTED = Mismatch(4, 1023, 0, "7", "0", "0x07", "0x00")
@@ -25,10 +28,8 @@ _GROSS = replace(_LOOSE, expectation=replace(_LOOSE.expectation, gross=46 / 3))
 _LAST_SHARE = Mismatch(5, 1023, 3, "7.0", "0.0", "0x40e00000", "0x00000000")
 _TAKEN = NicBytes("n1", "eth0", "ethernet", _MANY, _MANY, 1.0, False)
 _MEANT = NicBytes("n1", "mlx5_0:1", "rdma", 0, 0, 0.0, True)
-_WRONG = OperationTraffic("all_reduce", _MANY, 2 * _MANY, (_MEANT, _TAKEN), ("n1 eth0",))
-_RIGHT = OperationTraffic(
-    "all_reduce", _MANY, 2 * _MANY, (NicBytes("n1", "mlx5_0:1", "rdma", _MANY, _MANY, 1.0, True),)
-)
+_WRONG = OperationTraffic("all_reduce", _MANY, (_MEANT, _TAKEN))
+_RIGHT = OperationTraffic("all_reduce", _MANY, (NicBytes("n1", "mlx5_0:1", "rdma", _MANY, _MANY, 1.0, True),))
 _HALF_IDLE = {f"mlx5_{n}:1": 0 for n in range(4)}
 _RIGHT_COPY = replace(_SLOW_COPY, GBps=53.0, min_GBps=52.0, max_GBps=54.0)
 
@@ -44,6 +45,9 @@ CASES = {
             ),
             ("FAIL node: inside n2 on n2", *_said(replace(_NONE, intra_node=(_SLOW_INSIDE,)))),
             ("FAIL unknown: all pairs", *_said(replace(_NONE, level_GBps={"one way": 14.0}), _GROSS)),
+            ("FAIL fabric: all nodes rail 1", *_said(replace(_NONE, slow_rails={1: 0.4}))),
+            ("WARN fabric: all nodes rail 1", *_said(replace(_NONE, slow_rails={1: 0.6}))),
+            ("WARN fabric: n[0-2] with the others", *_said(replace(_NONE, kind="pair", culprits=(_SHARED,)))),
             ("FAIL unknown: n0 to n1", *_said(replace(_NONE, wrong=(WrongBytes(0, 4, "n0", "n1", 12, _SHIFTED),)))),
         ],
         good=[

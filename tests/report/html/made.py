@@ -185,7 +185,7 @@ def moved() -> Report:
         copies=(replace(copy, device="GPU2", GBps=55.1, status="pass"), copy),
         groups=(group,),
         steps=(step,),
-        nic_traffic=(OperationTraffic("all_reduce", 1 << 30, 1 << 29, nics, ("n0 eth0",)),),
+        nic_traffic=(OperationTraffic("all_reduce", 1 << 30, nics),),
         fingerprint=Fingerprint({"gpu": "8 x NVIDIA H100 80GB HBM3"}, "0c1d2e", {"driver": "570.86.15"}),
     )
 
