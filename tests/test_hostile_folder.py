@@ -166,8 +166,7 @@ LOOSE = {"PATH": f":{os.environ['PATH']}:.", "LD_LIBRARY_PATH": ":/nowhere:"}
 """Lists with an empty element, as `PATH=$PATH:$MORE` makes them: it means the working directory."""
 
 
-LOOKING = ("attach", "capture", "doctor", "topo")
-OF_USERS = {"us": [*COMMANDS], "nobody": LOOKING}
+OF_USERS = {"us": [*COMMANDS], "nobody": ("attach", "doctor")}
 """Another user has other programs and processes to look at; what starts ranks or reads one file does so for both, and
 the tests below start ranks and every kind of child for both."""
 

@@ -41,9 +41,14 @@ def until_there(folder: Path) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("number", ENDING)
-@pytest.mark.parametrize("module", ["ncclprobe", "ncclprobe.doctor"])
-@pytest.mark.parametrize("slow", ["argparse", "msgspec", "ncclprobe_slow"])
+@pytest.mark.parametrize(
+    ("number", "module", "slow"),
+    [
+        (ENDING[0], "ncclprobe", "argparse"),
+        (ENDING[1], "ncclprobe.doctor", "msgspec"),
+        (ENDING[2], "ncclprobe", "ncclprobe_slow"),
+    ],
+)
 def test_a_signal_during_an_import_prints_no_traceback(
     number: signal.Signals, module: str, slow: str, tmp_path: Path
 ) -> None:

@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from tests import cuda_calls as calls
+from tests.each_row import each_row
 
 ROOT = Path(__file__).resolve().parents[1]
 RECORDED = ROOT / "tests" / "data" / "on_cpu"
@@ -48,7 +49,7 @@ def test_each_way_of_timing_was_traced_on_every_rank() -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("path", TRACES, ids=lambda path: f"{mode(path)}{path.suffixes[0]}")
+@each_row("path", TRACES, ids=lambda path: f"{mode(path)}{path.suffixes[0]}")
 def test_batches_begin_on_an_idle_device_after_connections_exist_and_graphs_go_before_nccl(path: Path) -> None:
     lines, rows = lines_of(path), rows_of(path)
     assert calls.wrong_order(lines) == []
@@ -58,7 +59,7 @@ def test_batches_begin_on_an_idle_device_after_connections_exist_and_graphs_go_b
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("path", TRACES, ids=lambda path: f"{mode(path)}{path.suffixes[0]}")
+@each_row("path", TRACES, ids=lambda path: f"{mode(path)}{path.suffixes[0]}")
 def test_a_batch_holds_the_calls_that_its_row_says_and_nothing_else(path: Path) -> None:
     lines, rows = lines_of(path), rows_of(path)
     waited = len(rows) if mode(path) == "blocking" else 0
@@ -70,7 +71,7 @@ def test_a_batch_holds_the_calls_that_its_row_says_and_nothing_else(path: Path) 
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("path", TRACES, ids=lambda path: f"{mode(path)}{path.suffixes[0]}")
+@each_row("path", TRACES, ids=lambda path: f"{mode(path)}{path.suffixes[0]}")
 def test_rows_in_place_have_nccls_layout_and_the_others_two_buffers(path: Path) -> None:
     known = calls.layouts(lines_of(path))
     for row in rows_of(path):
