@@ -1,9 +1,12 @@
 """What a run over rails asks of the fabric: decided before any node connects, and within its budget."""
 
+import fnmatch
+
 import pytest
 
 from ncclprobe.cluster.rails.plan import ALL_ROUNDS, Budget, cross_wave, in_words, plan_rails, waves
-from ncclprobe.commands import main
+from ncclprobe.commands import main, rails
+from ncclprobe.engine.diagnose import every_check
 from ncclprobe.localise.pairs.samples import End
 from ncclprobe.localise.pairs.suspects import round_robin
 from tests.each_row import each_row
@@ -76,3 +79,8 @@ def test_what_makes_no_sense_is_refused_in_one_line(
 ) -> None:
     assert main(words) == 2
     assert said in capsys.readouterr().err
+
+
+def test_whatever_is_judged_by_default_is_a_check() -> None:
+    ids = [check.id for check in every_check()]
+    assert [pattern for pattern in rails._SELECT if not fnmatch.filter(ids, pattern)] == []
