@@ -467,10 +467,11 @@ def _tcp_info(attributes: memoryview) -> dict[str, Any]:
     while len(attributes) >= 4:
         length, kind = struct.unpack_from("=HH", attributes)
         if kind == _INFO:
-            info = bytes(attributes[4:length]).ljust(128, b"\0")
+            info = bytes(attributes[4:length]).ljust(136, b"\0")
             data_ms, acknowledgement_ms = struct.unpack_from("=2I", info, 52)
             heard_s = min(data_ms, acknowledgement_ms) / 1e3
             counts = {"retransmits": info[2], "probes": info[3], "heard_s": heard_s}
-            return {**counts, "acknowledged_bytes": struct.unpack_from("=Q", info, 120)[0]}
+            acknowledged, received = struct.unpack_from("=2Q", info, 120)
+            return {**counts, "acknowledged_bytes": acknowledged, "received_bytes": received}
         attributes = attributes[max((length + 3) & ~3, 4) :]
     return {}

@@ -407,3 +407,20 @@ def test_a_sleep_of_c_is_told_from_one_of_python() -> None:
             natives.append(seen["native"])
             child.kill()
     assert natives == [False, True]
+
+
+def test_a_rank_without_a_process_is_absent_where_its_node_is_known_to_be_this_one() -> None:
+    def by_hand(pid: int, rank: int, master: str = "n1", local: str = "") -> dict[str, Any]:
+        return process(pid, rank, MASTER_ADDR=master, LOCAL_RANK=local, WORLD_SIZE="4") | {
+            "variables": {"RANK": str(rank), "WORLD_SIZE": "4", "MASTER_ADDR": master, "MASTER_PORT": "1"}
+            | ({"LOCAL_RANK": local} if local else {})
+        }
+
+    rows = [
+        (found(by_hand(10, 0, "127.0.0.1")).absent, (1, 2, 3)),
+        (found(by_hand(10, 1, "localhost"), by_hand(11, 3, "localhost")).absent, (0, 2)),
+        (found(by_hand(10, 0, local="0"), by_hand(11, 2, local="2")).absent, (1,)),
+        (found(by_hand(10, 0, local="0"), by_hand(11, 2, local="1")).absent, ()),  # every second rank is elsewhere
+        (found(by_hand(10, 0), by_hand(11, 2)).absent, ()),
+    ]
+    assert [absent for absent, _ in rows] == [wanted for _, wanted in rows]

@@ -38,6 +38,7 @@ class Connection(Struct, frozen=True):
     heard_s: float = 0.0
     inode: int = 0
     acknowledged_bytes: int = 0
+    received_bytes: int = 0
 
 
 class Agent(Struct, frozen=True):

@@ -2,7 +2,7 @@
 
 import base64
 import json
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import cache
 from itertools import chain
@@ -13,7 +13,7 @@ from ncclprobe.facts.field import attempt
 from ncclprobe.facts.files.flight_child import read
 from ncclprobe.facts.files.flight_records import FlightDump, FlightFrame, FlightRecords, read_dump, records
 from ncclprobe.facts.files.ras import RasAnswer, read_answer
-from ncclprobe.facts.job.meeting import Agent, Connection, Meetings, agent, decoded, meetings
+from ncclprobe.facts.job.meeting import LOOPBACK, Agent, Connection, Meetings, agent, decoded, meetings
 from ncclprobe.facts.kernel_log import OF_GPUS, Event, events
 from ncclprobe.facts.launcher import TORCH, Launch, detect
 from ncclprobe.facts.nvml import GONE, number, reasons, text
@@ -291,10 +291,26 @@ def _absent(ranks: Sequence[JobProcess]) -> tuple[int, ...]:
     numbers = [(each.rank, each.launch.local_rank) for each in ranks]
     bases = {rank - local for rank, local in numbers if rank is not None and local is not None}
     count = next((each.launch.local_world_size for each in ranks if each.launch.local_world_size), 0)
+    if not count:
+        return _absent_by_hand(ranks, bases)
     if len(bases) != 1:
         return ()
     (base,) = bases
     return tuple(n for n in range(base, base + min(count, bounds.NODE_RANKS)) if n not in {rank for rank, _ in numbers})
+
+
+def _absent_by_hand(ranks: Sequence[JobProcess], bases: Collection[int]) -> tuple[int, ...]:
+    """Return the ranks without a process of a job whose number of ranks here is not known.
+
+    All are here if they meet at the loopback; otherwise those between two whose local ranks are as far apart.
+    """
+    known = {each.rank for each in ranks if each.rank is not None}
+    if not known or not all(each.launch.kind == "environment" for each in ranks):
+        return ()
+    if all((each.launch.master_addr or "").startswith(_OWN) for each in ranks):
+        return tuple(n for n in range(min(ranks[0].launch.world_size or 0, bounds.NODE_RANKS)) if n not in known)
+    between = len(bases) == 1 and all(each.launch.local_rank is not None for each in ranks)
+    return tuple(n for n in range(min(known), max(known)) if n not in known) if between else ()
 
 
 def _in_words(ranks: Sequence[JobProcess]) -> str:
@@ -305,6 +321,7 @@ def _in_words(ranks: Sequence[JobProcess]) -> str:
 K = TypeVar("K")
 T = TypeVar("T")
 BETWEEN_S, UNTIMED_S = 1.0, 5.0
+_OWN = (*LOOPBACK, "localhost")
 _TOGETHER_TICKS = 300 * USER_HZ
 """Within which the ranks of one job begin."""
 _RAS, _RAS_DEFAULT = "NCCL_RAS_ADDR", "localhost:28028"

@@ -19,6 +19,7 @@ from ncclprobe.logs.job.activity import (
     doing,
     evidence,
     gpus_of,
+    received,
     waits_outside,
     wires,
     with_peers,
@@ -99,7 +100,7 @@ def _in_init(job: LookedAt, found: Arrival) -> Iterator[RankClass]:
 
 
 def _seen(node: str, here: LocalRanks, looks: JobLooks) -> Iterator[Seen]:
-    gpus = gpus_of(here, looks)
+    gpus, came = gpus_of(here, looks), received(node, here, looks)
     for at, process in enumerate(here.ranks):
         first, second = looks.first.processes[at], with_peers(looks.second.processes[at], looks.second)
         stacks = [look.stacks[at] for look in (looks.first, looks.second) if at < len(look.stacks)]
@@ -109,7 +110,8 @@ def _seen(node: str, here: LocalRanks, looks: JobLooks) -> Iterator[Seen]:
         said = looks.second.servers[at]
         children = looks.second.of_children
         gpu, trouble = gpus.get(process.pid, ("", ""))
-        yield Seen(number, node, process, first, second, said, read, _oom_kills(looks), unread, children, gpu, trouble)
+        kills, bytes_in = _oom_kills(looks), came.get(process.pid, 0)
+        yield Seen(number, node, process, first, second, said, read, kills, unread, children, gpu, trouble, bytes_in)
 
 
 def _oom_kills(looks: JobLooks) -> int:
@@ -173,7 +175,7 @@ def _waiting(job: LookedAt, number: int, call: Stalled) -> tuple[ClassName, str]
     if call.apart:
         return "waiting", f"waits in {call.where}"
     if others := (*call.missing, *job.held(call.waiting)):
-        return "waiting", f"waits in {call.where} for {named(others)}"
+        return "waiting", f"waits {call.place} for {named(others)}"
     return _inside(job, number, call)
 
 
@@ -210,14 +212,19 @@ def _alone(job: LookedAt, number: int, quiet: bool, found: Sequence[Stalled]) ->
     held = job.held(tuple(job.ranks))
     if held and job.ras and number not in job.moved:
         return "waiting", f"launched nothing between the looks, and {named(held)} does not go on"
-    dump = job.dump(number)
-    if number in job.moved or what == "busy" or (dump is not None and (found or not _quiet(job, number, _PAUSE_S))):
+    if number in job.moved or what == "busy" or _called(job, number):
         return "working", "is at work"
     silent = () if held else [wire for wire in job.wires if wire.silent and number in (wire.rank, wire.peer)]
     for wire in silent:
         long = wire.peer is not None and wire.second.heard_s >= _SILENT_LEAST_S
         return "stuck inside" if long else "cannot tell", f"{text}; {wire}"
     return "cannot tell", text
+
+
+def _called(job: LookedAt, number: int) -> bool:
+    """Return whether a rank has called collectives, the last not much longer ago than usual: it may pause."""
+    dump = job.dump(number)
+    return dump is not None and len(dump) > 0 and not _quiet(job, number, _PAUSE_S)
 
 
 def _quiet(job: LookedAt, number: int, least_s: float = _QUIET_LEAST_S) -> bool:
@@ -296,12 +303,13 @@ def _of_call(job: LookedAt, rows: Sequence[RankClass], call: Stalled) -> str:
     if call.apart:
         return f"{call.apart}{since}"
     held = (*call.missing, *job.held(call.waiting))
+    held = tuple(number for number in held if number in job.ranks) or held  # nobody is blamed who was not looked at
     if not held:
         return f"all {len(call.waiting)} ranks are in {call.where}{since}"
     nodes = dict.fromkeys(job.ranks[number].node for number in held if number in job.ranks)
     waiting = len({*call.waiting} - {*held})
     on = f" on {', '.join(nodes)}" if nodes else ""
-    return f"{waiting} of {job.world} ranks wait in {call.where}{since} for {named(held)}{on}"
+    return f"{waiting} of {job.world} ranks wait {call.place}{since} for {named(held)}{on}"
 
 
 def _subject(rows: Sequence[RankClass]) -> str:

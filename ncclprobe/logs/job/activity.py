@@ -37,6 +37,8 @@ _BUSY_CORES, _STARVED_CORES = 0.1, 0.02
 """Processor time of a process at work; answering torch's recorder and waking now and then take less. One that takes
 the second and waits for a processor for the rest of the first is at work too, on a node with more to do than it can."""
 _BUSY_BYTES_S = 64 << 10
+_RECEIVED_BYTES_S = 4 << 10
+"""What a program receives in a second on a socket of its own that is work: what RAS and heartbeats say is less."""
 _WITHOUT_MEMORY_S = 0.1
 _MUCH_SWAP = 64 << 20
 _LOOP_FAULTS = 200
@@ -65,7 +67,7 @@ class Seen(Struct, frozen=True):
     `rank` is below zero where it is not known: the number of its process. `process` is None where it has none.
     `oom_kills` are those of the cgroups of its node's ranks. `unread`: why its stacks were asked for and not read.
     `of_children` are the stacks of processes that it has started. `gpu` is what NVML says of its GPU, `trouble` why
-    this may hold it up.
+    this may hold it up. `received_bytes` came between the looks on sockets of its own, see :func:`received`.
     """
 
     rank: int
@@ -80,6 +82,7 @@ class Seen(Struct, frozen=True):
     of_children: Mapping[int, tuple[FlightFrame, ...]] = field(default_factory=dict)
     gpu: str = ""
     trouble: str = ""
+    received_bytes: int = 0
 
     @property
     def times(self) -> tuple[float, ...]:
@@ -115,7 +118,7 @@ def activity(seen_rank: Seen) -> Activity:
     starved = cores >= _STARVED_CORES and cores + _grown(first, second, "queued_s") / took_s >= _BUSY_CORES
     computes = cores >= _BUSY_CORES or first.state == second.state == "R"
     children = _of_children(first, second, "cpu_s") / took_s >= _STARVED_CORES
-    if second.held_s > first.held_s or moved >= _BUSY_BYTES_S:
+    if second.held_s > first.held_s or moved >= _BUSY_BYTES_S or seen_rank.received_bytes / took_s >= _RECEIVED_BYTES_S:
         return "busy"
     if computes and _grown(first, second, "faults") < _LOOP_FAULTS and not children:
         return "spins"
@@ -163,7 +166,8 @@ def _at_what(rank: Seen) -> str:
     queued = ", waits for a processor" if _grown(first, second, "queued_s") / took_s >= _BUSY_CORES else ""
     held = ", held back by the quota of its cgroup" if second.held_s > first.held_s else ""
     data = f", {moved / 1e6:.0f} MB/s read and written" if moved >= 1e6 else ""
-    return f" ({cores:.1f} cores{queued}{data}{held})"
+    came = f", {size(int(rank.received_bytes / took_s))}/s received" if rank.received_bytes else ""
+    return f" ({cores:.1f} cores{queued}{data}{came}{held})"
 
 
 def _of_suspects(rank: Seen, at: LiveRank) -> str:
@@ -234,6 +238,9 @@ def evidence(rank: Seen) -> Iterator[Evidence]:
         yield seen(f"py-spy --pid {rank.process.pid}", str(own))
 
 
+_RAS_PORT = ":28028"
+
+
 class Wire(Struct, frozen=True):
     """A connection of `rank` at both looks. `peer` is the rank at its other end, None: none that was looked at.
 
@@ -286,6 +293,33 @@ def wires(nodes: Mapping[str, JobLooks], ranks: Mapping[int, Seen]) -> tuple[Wir
             if first is not None and number is not None:
                 found.append(Wire(number, ends.get(_ends(node, at.peer, at.local)), _nic(looks, at), first, at))
     return tuple(found)
+
+
+def received(node: str, here: LocalRanks, looks: JobLooks) -> Mapping[int, int]:
+    """Return what each rank of a node, with what it has started, received between the looks on sockets of its own.
+
+    A model, a rollout or data come so, and in no counter of /proc. Not of its own are those to other ranks, to the
+    store and to RAS, and those whose two ends it has itself.
+    """
+    owners = {each.pid: each.pid for each in here.ranks}
+    for rank, state in zip(here.ranks, looks.second.processes, strict=False):
+        owners |= dict.fromkeys((child.pid for child in getattr(state, "children", ())), rank.pid)
+    ports = {f":{each.launch.master_port}" for each in here.ranks if each.launch.master_port} | {_RAS_PORT}
+    both = [{(each.pid, each.local, each.peer): each for each in _known(look.connections)} for look in _looks(looks)]
+    ends = {_ends(node, each.local, each.peer): each.pid for look in both for each in look.values()}
+    found: dict[int, int] = {}
+    for key, each in both[1].items():
+        rank_pid, peer = owners.get(each.pid), ends.get(_ends(node, each.peer, each.local))
+        inner = peer is not None and (peer == each.pid or owners.get(peer) != rank_pid)
+        if rank_pid is None or inner or any(end.endswith(tuple(ports)) for end in (each.local, each.peer)):
+            continue
+        before = both[0][key].received_bytes if key in both[0] else 0
+        found[rank_pid] = found.get(rank_pid, 0) + max(each.received_bytes - before, 0)
+    return found
+
+
+def _looks(looks: JobLooks) -> tuple[JobLook, JobLook]:
+    return looks.first, looks.second
 
 
 def with_peers(at: LiveRank | Absent, look: JobLook) -> LiveRank | Absent:

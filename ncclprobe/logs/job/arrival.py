@@ -184,7 +184,7 @@ def _others(
                 some = f"{len(unseen) - come} of {named(unseen)} has not connected: no process of it on"
                 yield number, ("not arrived", f"is one of {len(unseen)}: {some} {_these(meetings)}")
         elif rank.process is None:
-            yield number, ("not arrived", f"has not connected: no process of it on {rank.node}")
+            yield number, ("not arrived", f"has not connected: no process of it on {_these(meetings, rank.node)}")
         elif what == "gone":
             yield number, ("dead or gone", doing(rank, what))
         elif what == "stopped":
@@ -200,8 +200,8 @@ def _others(
             yield number, (name, f"has not connected: it {doing(rank, what)}")
 
 
-def _these(meetings: Mapping[str, Meetings]) -> str:
-    return "this node" if len(meetings) == 1 else "these nodes"
+def _these(meetings: Mapping[str, Meetings], node: str = "these nodes") -> str:
+    return "this node" if len(meetings) == 1 else node
 
 
 def _pids(callers: Mapping[int, _Caller]) -> frozenset[int]:

@@ -36,8 +36,9 @@ _ONE_SIDED = ("send", "recv", "recv_object_list", "send_object_list")
 class Stalled(Struct, frozen=True):
     """A call in which nothing moves: who is in it, for whom they wait, since when, and how long calls usually take.
 
-    `apart`: those who are missing made another call, in words. `launched`: only counts of launches are known, so
-    `waited_s` is how long those who are missing have not run.
+    `apart`: those who are missing made another call, in words. `over`: it has ended on those who wait, for something
+    that torch does not record. `launched`: only counts of launches are known, so `waited_s` is how long those who are
+    missing have not run.
     """
 
     where: str
@@ -48,6 +49,12 @@ class Stalled(Struct, frozen=True):
     evidence: tuple[Evidence, ...] = ()
     apart: str = ""
     launched: bool = False
+    over: bool = False
+
+    @property
+    def place(self) -> str:
+        """Return where the ranks wait that are in it: ``in all_reduce #51``."""
+        return f"after {self.where}, which has ended," if self.over else f"in {self.where}"
 
 
 class LookedAt(Struct, frozen=True):
@@ -207,7 +214,8 @@ def _since(job: LookedAt, entry: Entered, waiting: tuple[int, ...], missing: tup
     usual_s = between[len(between) // 2] if between else 0.0
     own = job.ranks.get(entry.rank)
     now_s = max(own.times, default=job.time_s) if own else job.time_s  # clocks of nodes need not agree
-    return Stalled(_where(entry), waiting, missing, now_s - entry.time_s, usual_s, (_seen(entry),))
+    over = entry.state in ("ended", "completed")
+    return Stalled(_where(entry), waiting, missing, now_s - entry.time_s, usual_s, (_seen(entry),), over=over)
 
 
 def gaps(dump: FlightDump) -> list[float]:

@@ -1,0 +1,99 @@
+"""What is work between two looks at a rank, and which bytes are not its program's."""
+
+from typing import Any
+
+from ncclprobe.checks.log.flight import recorded
+from ncclprobe.facts.files.flight_records import FlightRecords
+from ncclprobe.facts.job.meeting import Connection
+from ncclprobe.facts.job.ranks import Child, JobLook, JobLooks, JobProcess, LiveRank, LocalRanks, Stand
+from ncclprobe.facts.launcher import Launch
+from ncclprobe.logs.job import stand
+from ncclprobe.model.values import replace
+
+IDLE = LiveRank("S", 5.0, "futex_do_wait", "futex", switches=7, time_s=1000.0)
+BARRIER = {0: "all_reduce@960", 1: "all_reduce@960 barrier*@970", 2: "all_reduce@960 barrier*@970"}
+DOWNLOAD = Connection(100, "10.0.0.1:40000", "10.9.9.9:80")
+CHILD = Child("S", 1.0, pid=500, name="aria2c")
+
+
+def job(
+    connections: tuple[Connection, ...] = (),
+    received: int = 0,
+    records: FlightRecords | None = None,
+    states: dict[int, LiveRank] | None = None,
+    **after: Any,
+) -> Stand:
+    """Return how three ranks of one node stand, each of whose connections receives so many bytes in a second."""
+    states = states or dict.fromkeys(range(3), IDLE)
+    launch = Launch("torchrun", world_size=3, local_world_size=3, master_addr="10.0.0.1", master_port=29500)
+    ranks = tuple(JobProcess(100 + n, 1, "python", n, replace(launch, local_rank=n)) for n in states)
+    records = recorded(BARRIER, backend="gloo") if records is None else records
+    second = tuple(replace(each, received_bytes=each.received_bytes + received) for each in connections)
+    later = tuple(replace(each, time_s=1001.0, **after) for each in states.values())
+    looks = JobLooks(
+        JobLook(tuple(states.values()), records, ("",) * 3, connections=connections),
+        JobLook(later, records, ("",) * 3, connections=second),
+    )
+    return stand({"n1": (LocalRanks(ranks), looks)})
+
+
+def test_what_a_rank_receives_on_a_socket_of_its_own_is_work() -> None:
+    loopback = (
+        replace(DOWNLOAD, local="127.0.0.1:1", peer="127.0.0.1:2"),
+        Connection(500, "127.0.0.1:2", "127.0.0.1:1"),
+    )
+    with_child = {0: replace(IDLE, children=(CHILD,)), 1: IDLE, 2: IDLE}
+    rows = [
+        job((DOWNLOAD,), 5_000_000),
+        job((DOWNLOAD,), 20_000),
+        job((replace(DOWNLOAD, pid=500),), 200_000, states=with_child),
+        job(loopback, 200_000, states=with_child),
+    ]  # fmt: skip
+    assert len(rows) >= 4
+    assert [each.answer.word for each in rows] == ["SLOW"] * len(rows)
+    assert all("/s received" in each.classes[0].doing and each.classes[0].ranks == (0,) for each in rows)
+
+
+def test_bytes_of_other_ranks_the_store_and_ras_are_no_work_of_a_program() -> None:
+    of_ranks = (Connection(100, "10.0.0.1:1", "10.0.0.1:2"), Connection(101, "10.0.0.1:2", "10.0.0.1:1"))
+    own_store = (Connection(100, "10.0.0.1:7", "10.0.0.1:8"), Connection(100, "10.0.0.1:8", "10.0.0.1:7"))
+    rows = [
+        job((DOWNLOAD,), 0),
+        job((DOWNLOAD,), 500),  # a heartbeat
+        job(of_ranks, 5_000_000),
+        job(own_store, 5_000_000),
+        job((replace(DOWNLOAD, peer="10.0.0.2:29500"),), 5_000_000),
+        job((replace(DOWNLOAD, local="10.0.0.1:29500"),), 5_000_000),
+        job((replace(DOWNLOAD, peer="10.0.0.2:28028"),), 5_000_000),
+    ]
+    assert len(rows) >= 7
+    assert [(each.answer.word, each.classes[0].ranks) for each in rows] == [("STUCK", (0,))] * len(rows)
+
+
+def test_a_job_that_does_nothing_between_the_looks_is_not_working() -> None:
+    nothing = recorded(dict.fromkeys(range(3), ""), backend="gloo")
+    long_ago = recorded(dict.fromkeys(range(3), "all_reduce@970 all_reduce@975"), backend="gloo")
+    lately = recorded(dict.fromkeys(range(3), "all_reduce@980 all_reduce@998"), backend="gloo")
+    spins = {"cpu_s": 5.9, "state": "R"}
+    rows = [
+        (job(records=nothing), "CANNOT TELL"),
+        (job(records=long_ago), "CANNOT TELL"),
+        (job(records=nothing, **spins), "CANNOT TELL"),  # a wait for its GPU
+        (job(records=lately), "WORKING"),
+        (job(records=nothing, cpu_s=5.9, faults=9000), "WORKING"),
+        (job(records=nothing, moved_bytes=1 << 20), "WORKING"),
+    ]
+    assert len(rows) >= 6
+    assert [found.answer.word for found, _ in rows] == [wanted for _, wanted in rows]
+
+
+def test_only_ranks_that_were_looked_at_are_blamed_and_only_for_a_call_that_is_open() -> None:
+    gone = LiveRank("Z", 5.0, time_s=1000.0)
+    ended = recorded({0: "all_reduce@960 all_reduce@970"}, world=4, backend="gloo")
+    found = job(records=ended, states={0: IDLE, 1: gone})
+    assert found.answer.message.startswith(
+        "1 of 3 ranks wait after all_reduce #2 (group 0 (default_pg)), which has ended"
+    )
+    assert found.answer.message.endswith("for rank 1 on n1")
+    still = recorded({0: "all_reduce@960 all_reduce*@970"}, world=4, backend="gloo")
+    assert "wait in all_reduce #2" in job(records=still, states={0: IDLE, 1: gone}).answer.message
