@@ -17,7 +17,7 @@ from ncclprobe.host import files
 from ncclprobe.model import bounds
 from ncclprobe.model.errors import UsageError, unknown
 from ncclprobe.model.findings import ExitCode
-from ncclprobe.model.fleet import Added, NodeStanding, Told
+from ncclprobe.model.fleet import Added, NodeStanding, SharedLoss, Told
 from ncclprobe.model.units import plural, printable
 from ncclprobe.model.values import replace
 from ncclprobe.report import delivery
@@ -134,9 +134,11 @@ def _all(options: argparse.Namespace) -> int:
     with store.opened(options.fleet, options.timeout) as fleet:
         nodes = [aged(each, time.time()) for each in fleet.standings()]
         _say_unsettled(fleet)
-        code = _code(nodes, fleet.unsettled) if options.exit_code else ExitCode.OK
+        losses = fleet.shared()
+        code = _code(nodes, fleet.unsettled, losses) if options.exit_code else ExitCode.OK
         lines = [shown.counts(nodes)] if options.quiet else shown.lines(nodes, delivery.width())
-        text = json.dumps(shown.as_json(nodes, code), indent=2) if options.json else printable_lines(list(lines))
+        lines = [*shown.shared_lines(losses, delivery.width()), *lines]
+        text = json.dumps(shown.as_json(nodes, losses, code), indent=2) if options.json else printable_lines(lines)
     print(text)
     return code
 
@@ -164,7 +166,9 @@ def _node(options: argparse.Namespace, do: str, name: str) -> int:
             return _all(options)
         history = replace(found, standing=aged(found.standing, time.time()))
         code = _code([history.standing], fleet.unsettled) if options.exit_code else ExitCode.OK
+        lost = [each for each in fleet.shared() if name in each.nodes]
         lines = list(shown.node_lines(history, delivery.width()))[: 1 if options.quiet else None]
+        lines += [] if options.quiet else shown.shared_lines(lost, delivery.width())
         text = json.dumps(shown.node_json(history, code), indent=2) if options.json else printable_lines(lines)
     print(text)
     return code
@@ -188,14 +192,14 @@ def _page(options: argparse.Namespace) -> int:
     return _code(nodes, unsettled) if options.exit_code else ExitCode.OK
 
 
-def _code(nodes: Sequence[NodeStanding], unsettled: int) -> ExitCode:
+def _code(nodes: Sequence[NodeStanding], unsettled: int, losses: Sequence[SharedLoss] = ()) -> ExitCode:
     """Return docs/reference/exit-codes.md: 4 for what was lost or fails, 3 for what is not known, as while `unsettled`
-    numbers are left out.
+    numbers are left out, or what all have lost, which no node is to blame for.
     """
     states = {each.state for each in nodes}
     if states & {"failing", "degraded", "flapping"}:
         return ExitCode.FAIL
-    return ExitCode.OK if states == {"ok"} and not unsettled else ExitCode.INCONCLUSIVE
+    return ExitCode.OK if states == {"ok"} and not unsettled and not losses else ExitCode.INCONCLUSIVE
 
 
 def _parser() -> arguments.Parser:

@@ -144,11 +144,18 @@ def of_series(course: NodeCourse, series: Sequence[Series]) -> Iterator[Reason]:
         if sum_.state != "ok" and (sum_.state, each.number) not in told:
             told.add((sum_.state, each.number))
             changed = f"; at the same time {first_of(each.changed, 2)}" if each.changed else ""
-            yield Reason(sum_.state, sum_.since_s, _loss(each, sum_) + changed, "number", each.number.called)
+            found = [name for name, fault in course.faults.items() if fault.there and _with(fault, sum_)]
+            beside = f"; in the same report {first_of(found, 2)}" if found else ""
+            yield Reason(sum_.state, sum_.since_s, _loss(each, sum_) + changed + beside, "number", each.number.called)
         came = [since_s for since_s, end_s, _ in sum_.spells if end_s > course.last_s - WINDOW_S]
         if len(came) >= FLAPS:
             words = f"{each.number.called} was lost {len(came)} times in 30 days, and back"
             yield Reason("flapping", came[0], words, "number", each.number.called)
+
+
+def _with(fault: FaultCourse, sum_: Sum) -> bool:
+    """Whether a fault came in the report with which a loss begins, or on the day before."""
+    return sum_.since_s is not None and 0 <= sum_.since_s - fault.since_s <= DAY_S
 
 
 def _unmeasured(series: Series, last_s: float) -> bool:

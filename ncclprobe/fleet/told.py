@@ -15,7 +15,7 @@ from statistics import median
 from ncclprobe.fleet.drift import PARTNERS
 from ncclprobe.model import bounds
 from ncclprobe.model.errors import UsageError
-from ncclprobe.model.findings import TREND, Severity, Status, Verdict, nodes_of, weight
+from ncclprobe.model.findings import TREND, Finding, Severity, Status, Verdict, Weight, nodes_of, weight
 from ncclprobe.model.fleet import PAIRS, RAILS, Fault, Number, Reading, Told
 from ncclprobe.model.measurement import Measurement
 from ncclprobe.model.report import NodeEnvironment, Report, looked_at, placed, when
@@ -74,10 +74,17 @@ def _faults(verdict: Verdict, names: Sequence[str]) -> Iterator[tuple[str, Fault
             continue
         about = nodes_of(verdict, finding) or (names if len(names) == 1 else ())
         fault = Fault(
-            _cut(verdict.id), _cut(finding.subject), finding.severity, finding.blame, weight(finding),
+            _cut(verdict.id), _cut(finding.subject), finding.severity, finding.blame, _weight(finding),
             _cut(finding.message, _MESSAGE),
         )  # fmt: skip
         yield from ((name, fault) for name in about)
+
+
+def _weight(finding: Finding) -> Weight:
+    """Return what a finding makes of a node over time: a settled warning of its hardware is a state to watch."""
+    settled = finding.action != "retest" and finding.confidence.level != "low"
+    warned = finding.severity is Severity.WARN and settled and finding.blame in ("node", "link")
+    return weight(finding) or ("unsure" if warned else "")
 
 
 def _cut(text: str, most: int = _SUBJECT) -> str:

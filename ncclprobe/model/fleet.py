@@ -218,3 +218,19 @@ class NodeDays(Struct, frozen=True):
 
     standing: NodeStanding
     days: dict[int, Day]
+
+
+class SharedLoss(Struct, frozen=True):
+    """What `nodes`, all or most of the `of` that were measured, have lost of a number since a `day` since 1970.
+
+    `changed`: in words, what of most of their machines was another one before.
+    """
+
+    called: str
+    unit: str
+    nodes: tuple[str, ...]
+    of: int
+    before: float
+    after: float
+    day: int
+    changed: tuple[str, ...] = ()

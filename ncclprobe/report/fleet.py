@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from datetime import datetime, timezone
 from typing import Any
 
-from ncclprobe.model.fleet import STATES, NodeHistory, NodeStanding, Series
+from ncclprobe.model.fleet import STATES, NodeHistory, NodeStanding, Series, SharedLoss
 from ncclprobe.model.hostlist import fold
 from ncclprobe.model.layout import table, wrap
 from ncclprobe.model.report import when
@@ -45,6 +45,22 @@ def lines(nodes: Sequence[NodeStanding], width: int) -> Iterator[str]:
     yield from wrap("", counts(nodes), width)
 
 
+def shared_lines(losses: Sequence[SharedLoss], width: int) -> Iterator[str]:
+    """Yield what all nodes have lost together, one line for each number."""
+    for each in losses:
+        yield from wrap("", shared_words(each), width, 2)
+
+
+def shared_words(loss: SharedLoss) -> str:
+    """Return ``all 12 nodes: all_reduce 1 GiB 394 → 353 GB/s (-10 %) since 2026-11-14, when the driver changed …``."""
+    who = f"all {loss.of}" if len(loss.nodes) == loss.of else f"{len(loss.nodes)} of {loss.of}"
+    rates = f"{three_digits(loss.before)} → {three_digits(loss.after)} {loss.unit}"
+    since = when(loss.day * 86400.0)[:_DAY]
+    why = f", when {' and '.join(f'the {each}' for each in loss.changed[:2])}" if loss.changed else ""
+    lost = f"{100 * (loss.after / loss.before - 1):+.0f} %"
+    return f"{who} nodes: {printable(loss.called)} {rates} ({lost}) since {since}{why}"
+
+
 def counts(nodes: Sequence[NodeStanding]) -> str:
     """Return how many nodes are in which state, the good ones first."""
     number = Counter(each.state for each in nodes)
@@ -60,10 +76,15 @@ def _fitting(rows: Sequence[Sequence[str]], width: int) -> list[str]:
     return table([[*row[:-1], "\n".join(wrap("", row[-1], room))] for row in rows])
 
 
-def as_json(nodes: Sequence[NodeStanding], exit_code: int) -> dict[str, Any]:
-    """Return ``ncclprobe.fleet/1``: each node, the worst first, with its state, since when, and why."""
+def as_json(nodes: Sequence[NodeStanding], losses: Sequence[SharedLoss], exit_code: int) -> dict[str, Any]:
+    """Return ``ncclprobe.fleet/1``: each node, the worst first, with its state, since when and why; what all lost."""
     worst = sorted(nodes, key=lambda each: (STATES.index(each.state), each.since_s or 0.0, each.name))
-    return {"schema": SCHEMA, "nodes": [_node(each) for each in worst], "exit_code": exit_code}
+    shared = [
+        {"number": each.called, "unit": each.unit, "nodes": list(each.nodes), "of": each.of, "before": each.before,
+         "after": each.after, "since": iso(each.day * 86400.0), "changed": list(each.changed)}
+        for each in losses
+    ]  # fmt: skip
+    return {"schema": SCHEMA, "shared": shared, "nodes": [_node(each) for each in worst], "exit_code": exit_code}
 
 
 def _node(each: NodeStanding) -> dict[str, Any]:

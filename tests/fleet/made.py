@@ -4,13 +4,16 @@ import math
 import random
 from collections.abc import Iterator, Sequence
 from datetime import datetime, timezone
+from pathlib import Path
 from typing import Any
 
 from report.samples import BAND, report
 
 from ncclprobe.checks.run.rows import ROW
+from ncclprobe.fleet import store
+from ncclprobe.fleet.told import told
 from ncclprobe.model.findings import Finding, Severity, Status, Verdict, fail
-from ncclprobe.model.fleet import Reading
+from ncclprobe.model.fleet import Added, Reading
 from ncclprobe.model.measurement import Fingerprint
 from ncclprobe.model.report import NodeEnvironment, Report
 from ncclprobe.model.values import replace
@@ -46,3 +49,19 @@ def readings(rng: random.Random, losses: Sequence[float], noise: float = 0.02, *
     """A reading a day that scatters by `noise`, of which each loses a share."""
     for day, loss in enumerate(losses):
         yield Reading(FIRST_S + day * DAY_S, 391.0 * (1 - loss) * math.exp(rng.gauss(0, noise)), 0.005, **more)
+
+
+def lost_by_all(nodes: int, days: int, since: int, lost: float, driver: str = "560.35.03") -> Iterator[Report]:
+    """A report a day of each node, whose rate all lose by a share from one day on, when their driver changes."""
+    rng = random.Random(7)
+    for day in range(days):
+        for node in range(nodes):
+            rate = 394.0 * (1 - lost * (day >= since)) * math.exp(rng.gauss(0, 0.01))
+            yield day_of(f"w{node}", day + node / 100, rate=rate, driver=driver if day >= since else "550.127.08")
+
+
+def filled(path: Path, *of: Report) -> None:
+    """Make a store of these reports."""
+    with store.opened(path, 60, create=True) as kept:
+        for number, report in enumerate(of):
+            kept.add(told(report, "f.json"), f"{report.started}{number}", Added(0.0, "u", "f", "accept"))

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from fleet.made import DAY_S, DOWN, FIRST_S, day_of
+from fleet.made import DAY_S, DOWN, FIRST_S, day_of, filled, lost_by_all
 from ncclprobe.commands import main
 from ncclprobe.fleet import store
 from ncclprobe.model.findings import ExitCode
@@ -306,3 +306,16 @@ def test_a_nic_whose_firmware_changed_is_told_from_reports_of_the_doctor(fleet: 
     fleet("add", str(fleet.folder / "0.json"), str(fleet.folder / "1.json"))
     (event,) = json.loads("\n".join(fleet("node", days[0].nodes[0].name, "--json")))["events"]
     assert event["what"] == "NIC firmware 28.39.1002 → 28.39.1002 (mlx5_[0-2,4-7]), 28.45.1020 (mlx5_3)"
+
+
+def test_what_all_nodes_lose_is_one_line_above_the_others(fleet: Fleet, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("time.time", lambda: as_seconds(34))
+    monkeypatch.setenv("COLUMNS", "200")
+    filled(fleet.path, *lost_by_all(12, 34, 20, 0.10))
+    first, *rest = fleet()
+    assert first.startswith("all 12 nodes: all_reduce 1 GiB 39")
+    assert first.endswith("(-10 %) since 2026-03-21, when the driver changed 550.127.08 → 560.35.03")
+    assert rest[-1].startswith("12 ok")
+    assert any("all 12 nodes" in line for line in fleet("node", "w5"))
+    fleet("--exit-code", code=3)
+    assert '"of": 12' in "".join(fleet("--json"))
