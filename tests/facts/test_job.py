@@ -16,7 +16,8 @@ from typing import Any
 import pytest
 
 from ncclprobe.facts.job import ranks as looks
-from ncclprobe.facts.job.ranks import AskedJob, LocalRanks, gpus, local_ranks
+from ncclprobe.facts.job.gpus import gpus
+from ncclprobe.facts.job.ranks import AskedJob, LocalRanks, local_ranks
 from ncclprobe.facts.kernel_log import OF_GPUS
 from ncclprobe.host import SAMPLE, live, processes, rank_servers
 from ncclprobe.host.capture import Replay
@@ -424,3 +425,34 @@ def test_a_rank_without_a_process_is_absent_where_its_node_is_known_to_be_this_o
         (found(by_hand(10, 0), by_hand(11, 2)).absent, ()),
     ]
     assert [absent for absent, _ in rows] == [wanted for _, wanted in rows]
+
+
+def test_inside_a_step_of_slurm_its_own_job_is_the_one_that_is_meant() -> None:
+    first, other = process(10, 0, SLURM_JOB_ID="1"), process(30, 0, MASTER_PORT="29501", SLURM_JOB_ID="2")
+
+    def of(own: dict[str, str | None]) -> LocalRanks:
+        said = json.dumps({"time_s": 1.0, "processes": [first, other]})
+        answers: Any = {("ranks", 0, *QUESTION): said, ("env",): json.dumps(own)}
+        return local_ranks.run(Replay(answers, older=False), AskedJob())
+
+    assert pids(of({"SLURM_JOB_ID": "2"})) == [(30, 0)]
+    assert [len(of(own).others) for own in ({}, {"SLURM_JOB_ID": "3"}, {"SLURM_JOB_ID": None})] == [2, 2, 2]
+
+
+def test_the_thread_in_a_collective_for_which_the_first_waits_is_read() -> None:
+    def stack(tid: int, *frames: tuple[str, str]) -> dict[str, Any]:
+        return {"os_thread_id": tid, "frames": [{"name": name, "filename": file, "line": 1} for name, file in frames]}
+
+    joins = stack(7, ("join", "/usr/lib/python3.11/threading.py"), ("main", "/home/u/train.py"))
+    collective = stack(8, ("all_reduce", f"/v{looks.C10D}"), ("work", "/home/u/train.py"))
+    aside = stack(9, ("poll", "/home/u/log.py"))
+    computes = stack(7, ("forward", "/home/u/train.py"))
+    rows = [
+        ([joins, aside, collective], "all_reduce"),
+        ([joins, aside], "join"),
+        ([computes, collective], "forward"),
+    ]
+    for threads, name in rows:
+        found = looks._stack(Replay({("stacks", 7, 1): json.dumps(threads)}, older=False), 7, 1)
+        assert isinstance(found, tuple)
+        assert found[0].name == name

@@ -6,17 +6,18 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from ncclprobe.checks.job.ranks import outside
 from ncclprobe.checks.log.flight import recorded
 from ncclprobe.engine.running import kept, stands
 from ncclprobe.facts.files.flight_records import FlightFrame, FlightRecords
 from ncclprobe.facts.files.ras import RasAnswer, read_answer
+from ncclprobe.facts.job.gpus import LiveGpu
 from ncclprobe.facts.job.ranks import (
     Child,
     Connection,
     JobLook,
     JobLooks,
     JobProcess,
-    LiveGpu,
     LiveRank,
     LocalRanks,
     Stand,
@@ -538,3 +539,37 @@ def test_time_without_memory_between_the_looks_is_evidence() -> None:
 def test_a_rank_in_swap_is_told_as_that(swapped: int, said: bool) -> None:
     (outside, _) = waits_for_2(SLEEPS, later(SLEEPS, swapped_bytes=swapped)).classes
     assert ("3 GiB of it in swap" in outside.evidence[0].text) == said
+
+
+IN_BACKWARD = (
+    FlightFrame("_engine_run_backward", "/v/torch/autograd/graph.py", 840),
+    FlightFrame("step", "/home/u/train.py", 41),
+)
+
+
+@each_row(
+    ("first", "changes", "word"),
+    [
+        (IDLE, {}, "STUCK"),
+        (IDLE, {"cpu_s": 5.9, "faults": 9000}, "CANNOT TELL"),  # the backward pass computes
+    ],
+)
+def test_ranks_idle_in_backward_wait_for_the_gradients_of_others(
+    first: LiveRank, changes: dict[str, Any], word: str
+) -> None:
+    still = replace(first, still_s=40.0)
+    states = {0: (still, later(still, **changes)), 1: (SLEEPS, later(SLEEPS)), 2: (still, later(still, **changes))}
+    stacks = {0: (IN_BACKWARD,) * 2, 1: (IN_LOADER,) * 2, 2: (IN_BACKWARD,) * 2}
+    found = looked(states, stacks=stacks)
+    assert found.answer.word == word
+    if word == "STUCK":
+        assert classes(found) == {"stuck outside": (1,), "waiting": (0, 2)}
+        assert "2 of 3 ranks wait in backward (train.py:41)" in found.answer.message
+
+
+def test_the_job_is_at_fault_only_for_what_its_program_does() -> None:
+    disk = replace(SLEEPS, state="D", wchan="nfs_wait_on_request")
+    rows = [(SLEEPS, "job"), (STOPPED, "unknown"), (disk, "unknown"), (replace(IDLE, frozen=True), "unknown")]
+    for state, blame in rows:
+        (finding,) = outside.run(waits_for_2(state, later(state)))
+        assert finding.blame == blame, state

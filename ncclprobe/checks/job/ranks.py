@@ -128,13 +128,23 @@ def _found(
                 severity,
                 _subject(each),
                 f"{each.doing}{_kept(stand, each)}",
-                blame,
-                action,
+                *_fault(each, blame, action),
                 _LOOKED,
                 each.evidence,
                 nodes=each.nodes,
                 occurrence=Occurrence(ranks=each.ranks, hosts=each.nodes, peers=stand.waiting, stream=-1),
             )
+
+
+_NOT_OF_THE_PROGRAM = ("uninterruptible sleep", "is stopped by", "is frozen", "no process of it")
+"""What no line of a job's program does: its storage, who stopped it, its container, or what should have started it."""
+
+
+def _fault(each: RankClass, blame: Blame, action: Action) -> tuple[Blame, Action]:
+    """Return who is at fault by what was seen of a rank: the job only for what its program does."""
+    if blame == "job" and any(words in each.doing for words in _NOT_OF_THE_PROGRAM):
+        return "unknown", "none"
+    return blame, action
 
 
 def _subject(each: RankClass) -> str:

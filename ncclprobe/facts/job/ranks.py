@@ -6,99 +6,37 @@ from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import cache
 from itertools import chain
-from typing import Any, TypeVar
+from typing import TypeVar
 
 from ncclprobe.facts import traffic
 from ncclprobe.facts.field import attempt
 from ncclprobe.facts.files.flight_child import read
 from ncclprobe.facts.files.flight_records import FlightDump, FlightFrame, FlightRecords, read_dump, records
 from ncclprobe.facts.files.ras import RasAnswer, read_answer
+from ncclprobe.facts.job.gpus import LiveGpu, gpus, xids
 from ncclprobe.facts.job.meeting import LOOPBACK, Agent, Connection, Meetings, agent, decoded, meetings
-from ncclprobe.facts.kernel_log import OF_GPUS, Event, events
+from ncclprobe.facts.kernel_log import Event
 from ncclprobe.facts.launcher import TORCH, Launch, detect
-from ncclprobe.facts.nvml import GONE, number, reasons, text
 from ncclprobe.facts.traffic import Traffic
 from ncclprobe.host import SAMPLE, Host
 from ncclprobe.host.limited_child import LimitedChild
 from ncclprobe.host.rank_servers import PIPE
 from ncclprobe.model import bounds
 from ncclprobe.model.causes import RankClass, Standing
-from ncclprobe.model.errors import REFUSALS, HostError, OutOfTime, ParseError
+from ncclprobe.model.errors import HostError, OutOfTime
 from ncclprobe.model.hostlist import fold_ranks
 from ncclprobe.model.registry import collector
 from ncclprobe.model.snapshot import Absent
 from ncclprobe.model.units import USER_HZ
 from ncclprobe.model.values import Struct, field, grouped
 
-_UNKNOWN = Absent("it was not asked")
-
-
-class LiveGpu(Struct, frozen=True):
-    """One GPU at one moment. `pids` are those ranks that compute on it, `nvlink_KiB` what its links have moved so far.
-
-    `busy_percent` is of the last second or less. Absent, with NVML's reason: that is not known.
-    """
-
-    index: int
-    pci: str | Absent = _UNKNOWN
-    pids: tuple[int, ...] | Absent = _UNKNOWN
-    busy_percent: int | Absent = _UNKNOWN
-    clock_MHz: int | Absent = _UNKNOWN
-    most_MHz: int | Absent = _UNKNOWN
-    power_mW: int | Absent = _UNKNOWN
-    reasons: tuple[str, ...] | Absent = _UNKNOWN
-    nvlink_KiB: int | Absent = _UNKNOWN
-
-    @property
-    def lost(self) -> str:
-        """Return NVML's words for a GPU that is gone; empty: it is there, or not known."""
-        why = self.pci.why if isinstance(self.pci, Absent) else ""
-        return why if any(words in why for words in GONE) else ""
-
-
-def gpus(host: Host, pids: Sequence[int], look: int) -> tuple[LiveGpu, ...]:
-    """Return what NVML says of every GPU; of other processes than `pids` it says nothing."""
-    said = host.ask("nvml", "gpusOf", look, ",".join(map(str, pids)))
-    try:
-        rows = json.loads(said)
-        return tuple(_gpu(row) for row in rows[: bounds.NVML_DEVICES])
-    except (ValueError, LookupError, TypeError, AttributeError) as error:
-        raise ParseError(f"NVML gpusOf: {said[:80]!r}: {error}") from None
-
-
-def _gpu(row: dict[str, Any]) -> LiveGpu:
-    return LiveGpu(number(row["index"]), **{name: _field(parse, row[name]) for name, parse in _FIELDS.items()})
-
-
-def _field(parse: Any, value: Any) -> Any:
-    if isinstance(value, dict):
-        return Absent(f"NVML: {text(value['why'])}", value["refused"] if value["refused"] in REFUSALS else "Failed")
-    return parse(value)
-
-
-def _both_ways(values: list[Any]) -> int | Absent:
-    found = [_field(number, each) for each in values]
-    return next((each for each in found if isinstance(each, Absent)), None) or sum(found)
-
-
-_FIELDS = {
-    "pci": text,
-    "pids": lambda pids: tuple(map(number, pids)),
-    **dict.fromkeys(("busy_percent", "clock_MHz", "most_MHz", "power_mW"), number),
-    "reasons": reasons,
-    "nvlink_KiB": _both_ways,
-}
-
-
-def xids(host: Host) -> tuple[Event, ...]:
-    """Return what the kernel's log of this boot says of GPUs that failed."""
-    lines = json.loads(host.ask("kernel_log", OF_GPUS))["lines"]
-    found = events((float(at), str(line)) for at, line in lines)
-    return tuple(event for event in found if event.kind in ("xid", "lost"))
-
-
 _NAMES = (TORCH[0], "OMPI_COMM_WORLD_RANK", "PMI_RANK", "SLURM_PROCID", "PET_NODE_RANK")
 """A process without any of these was not started as a rank, or its program has set RANK itself: --pid finds it."""
+
+
+C10D = "/torch/distributed/distributed_c10d.py"
+_OF_THREADS = ("/threading.py", "/concurrent/futures/_base.py", "/queue.py", "/concurrent/futures/thread.py")
+"""Where a thread waits for another one."""
 
 
 class AskedJob(Struct, frozen=True):
@@ -179,6 +117,8 @@ def local_ranks(host: Host, asked: AskedJob) -> LocalRanks:
         beneath = _jobs(answer.processes, asked.pid)
         helpers = _many(own) < _many(beneath) and all(each.rank is None for ranks in beneath.values() for each in ranks)
         jobs = beneath if helpers or not own else own
+    elif len(jobs) > 1:
+        jobs = _of_own_step(jobs, attempt(lambda: host.ask("env"))) or jobs
     ranks = next(iter(jobs.values()), ())
     return LocalRanks(
         ranks,
@@ -189,6 +129,14 @@ def local_ranks(host: Host, asked: AskedJob) -> LocalRanks:
         answer.time_s,
         () if ranks else tuple(_agents(answer.processes, asked.pid)),
     )
+
+
+def _of_own_step(jobs: dict[str, tuple[JobProcess, ...]], env: str | Absent) -> dict[str, tuple[JobProcess, ...]]:
+    """Return of several jobs the one in whose allocation of Slurm this command runs, if only one is."""
+    variables: dict[str, str | None] = {} if isinstance(env, Absent) else decoded(env, dict[str, str | None])
+    own = variables.get(_SLURM_JOB)
+    found = {job: ranks for job, ranks in jobs.items() if own and ranks[0].settings.get(_SLURM_JOB) == own}
+    return found if len(found) == 1 else {}
 
 
 def _agents(processes: Sequence[_Process], named: int) -> Iterator[Agent]:
@@ -324,6 +272,7 @@ BETWEEN_S, UNTIMED_S = 1.0, 5.0
 _OWN = (*LOOPBACK, "localhost")
 _TOGETHER_TICKS = 300 * USER_HZ
 """Within which the ranks of one job begin."""
+_SLURM_JOB = "SLURM_JOB_ID"
 _RAS, _RAS_DEFAULT = "NCCL_RAS_ADDR", "localhost:28028"
 _AT_ONCE = 16
 _RECORDS = {PIPE, "TORCH_FR_DUMP_TEMP_FILE", "TORCH_NCCL_DEBUG_INFO_TEMP_FILE"}
@@ -586,9 +535,17 @@ class _Stack(Struct, frozen=True):
 def _stack(host: Host, pid: int, number: int) -> tuple[FlightFrame, ...] | Absent:
     def read() -> tuple[FlightFrame, ...]:
         threads: tuple[_Stack, ...] = decoded(host.ask("stacks", pid, number), tuple[_Stack, ...])
-        return next((thread.frames for thread in threads if thread.os_thread_id == pid), ())
+        return _stuck(next((thread.frames for thread in threads if thread.os_thread_id == pid), ()), threads)
 
     return attempt(read)
+
+
+def _stuck(first: tuple[FlightFrame, ...], threads: Sequence[_Stack]) -> tuple[FlightFrame, ...]:
+    """Return the stack of the first thread, or of that in a collective for which the first one waits."""
+    if not first or not first[0].filename.endswith(_OF_THREADS):
+        return first
+    others = (thread.frames for thread in threads if thread.frames is not first)
+    return next((each for each in others if any(frame.filename.endswith(C10D) for frame in each)), first)
 
 
 class Stand(Struct, frozen=True):

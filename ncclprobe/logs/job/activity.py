@@ -4,6 +4,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Literal
 
 from ncclprobe.facts.files.flight_records import FlightFrame
+from ncclprobe.facts.job.gpus import LiveGpu
 from ncclprobe.facts.job.meeting import LOOPBACK, Connection
 from ncclprobe.facts.job.ranks import (
     ASLEEP,
@@ -14,7 +15,6 @@ from ncclprobe.facts.job.ranks import (
     JobLook,
     JobLooks,
     JobProcess,
-    LiveGpu,
     LiveRank,
     LocalRanks,
     ProcessState,

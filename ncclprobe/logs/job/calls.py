@@ -3,9 +3,9 @@
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from itertools import pairwise
 
-from ncclprobe.facts.files.flight_records import FlightDump, FlightRecords
+from ncclprobe.facts.files.flight_records import FlightDump, FlightFrame, FlightRecords
 from ncclprobe.facts.files.ras import RasAnswer, RasProcess, by_operation
-from ncclprobe.facts.job.ranks import JobLooks
+from ncclprobe.facts.job.ranks import C10D, JobLooks
 from ncclprobe.logs.collectives import (
     AllEntered,
     CameLate,
@@ -27,7 +27,6 @@ from ncclprobe.model.snapshot import Absent
 from ncclprobe.model.values import Struct, grouped, replace
 
 _MOST_GAPS = 200
-_C10D = "/torch/distributed/distributed_c10d.py"
 _UNKNOWN_USUAL_S = 3.0
 """What passes between two calls of a job of which nothing but stacks is known."""
 _ONE_SIDED = ("send", "recv", "recv_object_list", "send_object_list")
@@ -294,9 +293,15 @@ def _still_s(rank: Seen) -> float | None:
 def call_of(rank: Seen) -> str:
     """Return the function of torch.distributed that a rank is in at both looks: ``all_reduce (train.py:40)``."""
     stack = rank.stacks[-1] if rank.same_stack else ()
-    call = next((frame.name for frame in reversed(stack) if frame.filename.endswith(_C10D)), "")
+    call = next((frame.name for frame in reversed(stack) if frame.filename.endswith(C10D)), "")
+    if not call and activity(rank) == "idle" and any(_is_backward(frame) for frame in stack):
+        call = "backward"  # nothing computes: DDP or FSDP waits there for the gradients of others
     own = caller(stack)
     return f"{call} ({own.filename.rpartition('/')[2]}:{own.line})" if call and own else call
+
+
+def _is_backward(frame: FlightFrame) -> bool:
+    return frame.name == "_engine_run_backward" and frame.filename.endswith("/torch/autograd/graph.py")
 
 
 def function(where: str) -> str:

@@ -1,0 +1,79 @@
+"""What NVML says of the GPUs of a running job, at one moment, and what the kernel's log says of them."""
+
+import json
+from collections.abc import Sequence
+from typing import Any
+
+from ncclprobe.facts.kernel_log import OF_GPUS, Event, events
+from ncclprobe.facts.nvml import GONE, number, reasons, text
+from ncclprobe.host import Host
+from ncclprobe.model import bounds
+from ncclprobe.model.errors import REFUSALS, ParseError
+from ncclprobe.model.snapshot import Absent
+from ncclprobe.model.values import Struct
+
+_UNKNOWN = Absent("it was not asked")
+
+
+class LiveGpu(Struct, frozen=True):
+    """One GPU at one moment. `pids` are those ranks that compute on it, `nvlink_KiB` what its links have moved so far.
+
+    `busy_percent` is of the last second or less. Absent, with NVML's reason: that is not known.
+    """
+
+    index: int
+    pci: str | Absent = _UNKNOWN
+    pids: tuple[int, ...] | Absent = _UNKNOWN
+    busy_percent: int | Absent = _UNKNOWN
+    clock_MHz: int | Absent = _UNKNOWN
+    most_MHz: int | Absent = _UNKNOWN
+    power_mW: int | Absent = _UNKNOWN
+    reasons: tuple[str, ...] | Absent = _UNKNOWN
+    nvlink_KiB: int | Absent = _UNKNOWN
+
+    @property
+    def lost(self) -> str:
+        """Return NVML's words for a GPU that is gone; empty: it is there, or not known."""
+        why = self.pci.why if isinstance(self.pci, Absent) else ""
+        return why if any(words in why for words in GONE) else ""
+
+
+def gpus(host: Host, pids: Sequence[int], look: int) -> tuple[LiveGpu, ...]:
+    """Return what NVML says of every GPU; of other processes than `pids` it says nothing."""
+    said = host.ask("nvml", "gpusOf", look, ",".join(map(str, pids)))
+    try:
+        rows = json.loads(said)
+        return tuple(_gpu(row) for row in rows[: bounds.NVML_DEVICES])
+    except (ValueError, LookupError, TypeError, AttributeError) as error:
+        raise ParseError(f"NVML gpusOf: {said[:80]!r}: {error}") from None
+
+
+def _gpu(row: dict[str, Any]) -> LiveGpu:
+    return LiveGpu(number(row["index"]), **{name: _field(parse, row[name]) for name, parse in _FIELDS.items()})
+
+
+def _field(parse: Any, value: Any) -> Any:
+    if isinstance(value, dict):
+        return Absent(f"NVML: {text(value['why'])}", value["refused"] if value["refused"] in REFUSALS else "Failed")
+    return parse(value)
+
+
+def _both_ways(values: list[Any]) -> int | Absent:
+    found = [_field(number, each) for each in values]
+    return next((each for each in found if isinstance(each, Absent)), None) or sum(found)
+
+
+_FIELDS = {
+    "pci": text,
+    "pids": lambda pids: tuple(map(number, pids)),
+    **dict.fromkeys(("busy_percent", "clock_MHz", "most_MHz", "power_mW"), number),
+    "reasons": reasons,
+    "nvlink_KiB": _both_ways,
+}
+
+
+def xids(host: Host) -> tuple[Event, ...]:
+    """Return what the kernel's log of this boot says of GPUs that failed."""
+    lines = json.loads(host.ask("kernel_log", OF_GPUS))["lines"]
+    found = events((float(at), str(line)) for at, line in lines)
+    return tuple(event for event in found if event.kind in ("xid", "lost"))
