@@ -22,7 +22,7 @@ _TIMEOUT_S = 180.0
 PLAN_RAILS, PLAN_GBPS = 8, 400.0
 _LAST_RESORT_S = 5.0  # after --timeout, for a process that cannot end by itself
 _SELECT = (
-    *("rail.*", "launch.*", "path.*", "ib.losses", "ib.perm", "ib.rate", "ib.roce", "ib.state"),
+    *("rail.*", "launch.*", "path.*", "pci.link/nic-*", "ib.losses", "ib.perm", "ib.rate", "ib.roce", "ib.state"),
     *("sync.env", "sync.identity", "sync.limits", "sync.network", "sync.nodes"),
 )
 """What is judged where --select does not say: the rails, who came, and what may be why one fails. No GPU is asked."""

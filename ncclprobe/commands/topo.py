@@ -154,18 +154,18 @@ def _aligned(rows: Sequence[Sequence[str]]) -> str:
     return "\n".join(table([["\n".join(map(printable, cell.split("\n"))) for cell in row] for row in rows]))
 
 
-_OF_PATHS = ("nvl.links", "ib.gdr", "ib.gdr")
+_OF_PATHS = ("nvl.links", "ib.gdr/gpu-near", "ib.gdr/gdr")
 _OF_PEERS = ("gpu.p2p",)
 
 
 def judged(matrices: Sequence[Matrix], source: str) -> tuple[Verdict, ...]:
     """Return the verdicts on each matrix, whose number is their node. `source` is what was read."""
-    known = {check.id: check for check in every_check(MACHINE)}
+    known = {check.key: check for check in every_check(MACHINE)}
     found: list[Verdict] = []
     for number, (matrix, peers) in enumerate(_paired(matrices), start=1):
-        ids = (*(_OF_PATHS if matrix.kind != "p2p" else ()), *(_OF_PEERS if peers or matrix.kind == "p2p" else ()))
+        keys = (*(_OF_PATHS if matrix.kind != "p2p" else ()), *(_OF_PEERS if peers or matrix.kind == "p2p" else ()))
         snapshot = Snapshot(str(number), facts_of(matrix, peers))
-        found += map(partial(_with_lacking, matrix), judge([snapshot], [known[each] for each in ids], Job()))
+        found += map(partial(_with_lacking, matrix), judge([snapshot], [known[each] for each in keys], Job()))
     return tuple(_from(source, verdict) for verdict in found)
 
 

@@ -42,7 +42,7 @@ _PREFIXES: Mapping[str, tuple[str, ...]] = {
     "GPUs": ("gpu", "nvl"),
     "PCIe": ("pci",),
     "NICs": ("ib",),
-    "transport": ("env.transport", "sync.network"),
+    "transport": ("env.transport/transport", "sync.network/transport"),
     "rails": ("rail",),
     "host": ("host",),
     "NCCL": ("env",),
@@ -50,7 +50,7 @@ _PREFIXES: Mapping[str, tuple[str, ...]] = {
     "data": ("data",),
     "measured": ("run",),
 }
-"""Whose checks an area stands for, by the prefix of their ids or by the whole id."""
+"""Whose checks an area stands for, by the prefix of their ids or by the key."""
 
 
 def scope(snapshots: Sequence[Snapshot], job: Job) -> Scope:
@@ -69,7 +69,7 @@ def areas(
 
     `expected`: how many nodes the job has, where that is known. `rows`: what was measured, in words.
     """
-    said = grouped((name, each) for each in verdicts for name in (each.id.partition(".")[0], each.id))
+    said = grouped((name, each) for each in verdicts for name in {each.id.partition(".")[0], each.key})
     wanted = [name for name in _PREFIXES if name not in _NOT_OF[job.backend]]
     values = {name: _over_nodes(snapshots, show) for name, show in _SHOWN.items() if name in wanted}
     values = {"nodes": _nodes(snapshots, expected), **values, "rails": _rails(snapshots), "measured": rows}

@@ -16,7 +16,7 @@ _LOUDEST_FIRST = (Severity.FAIL, Severity.WARN, Severity.NOTE)
 _MOST_CHARACTERS = 200
 
 MOST_NAMED = 3
-OF_SOCKETS = ("env.transport", "env.transport", "ib.perm")
+OF_SOCKETS = ("env.transport/transport", "env.transport/ib-disable", "ib.perm")
 """Checks that warn where one node runs well and several would go over sockets."""
 _WHOSE: Mapping[Blame, str] = {
     "node": "{node} {is_} at fault",
@@ -224,7 +224,7 @@ def conclusion(report: Report) -> str:
     of = f"{'NCCL' if report.scope.backend == 'nccl' else report.scope.backend} jobs{_extent(report)}"
     if _of_rails(report):
         of = f"NCCL over rails{_extent(report)}; `ncclprobe doctor` looks at everything else"
-    alone = any(check.id in OF_SOCKETS and check.status is Status.WARN for check in report.checks)
+    alone = any(check.key in OF_SOCKETS and check.status is Status.WARN for check in report.checks)
     number = report.coverage.get("warn", 0)
     said = {
         Status.PASS: f"Ready for {of}.",

@@ -43,7 +43,7 @@ def test_one_screen_says_cause_line_fault_remedy_and_what_would_have_found_it(
     assert any(line.startswith("   what to do: ") for line in lines)
     assert "   what followed:" in lines
     last = "The check that finds this before the next launch: `ncclprobe doctor` env.ifname"
-    assert " ".join(lines[-2:]) == last
+    assert " ".join(lines[-2:]).strip() == last
 
 
 @each_row(
