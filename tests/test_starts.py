@@ -27,6 +27,7 @@ from ncclprobe.model.errors import Failed, HostError, Missing
 from ncclprobe.model.findings import ExitCode, Severity, Status, Verdict
 from ncclprobe.model.nccl_selection import Choices, Part
 from ncclprobe.model.registry import Collector, discover
+from ncclprobe.model.report import Report
 from ncclprobe.model.snapshot import Absent, Every, Job, Snapshot
 from ncclprobe.model.values import replace
 from ncclprobe.nccl.selection import choose, usable_gpus
@@ -106,7 +107,7 @@ def test_gpus_that_may_not_reach_each_other_over_nvlink_are_not_ready() -> None:
 
 def started(name: str, **settings: str) -> Verdict:
     seen = under(name, "whole", settings)
-    return next(verdict for verdict in judge([seen], CHECKS, Job()) if verdict.id == "env.start")
+    return next(verdict for verdict in judge([seen], CHECKS, Job()) if verdict.key == "env.start/start")
 
 
 @each_row(
@@ -158,7 +159,7 @@ def test_a_report_of_an_older_release_refuses_nothing() -> None:
 
 
 def told(seen: Snapshot) -> dict[str, Verdict]:
-    return {verdict.id: verdict for verdict in judge([seen], CHECKS, Job())}
+    return {verdict.key: verdict for verdict in judge([seen], CHECKS, Job())}
 
 
 @each_row(("name", "of"), [("aws-p4d", "no OFI plugin"), ("gcp-a3-mega", "Google's plugins")])
@@ -166,7 +167,7 @@ def test_sockets_beside_fast_nics_fail_between_nodes_and_warn_on_one(name: str, 
     seen = under(name, "without plugins", {})
     several = replace(seen, facts={**seen.facts, Launch: TWO_NODES})
     for each, status in ((seen, Status.WARN), (several, Status.FAIL)):
-        verdict = told(each)["env.transport"]
+        verdict = told(each)["env.transport/transport"]
         assert verdict.status is status
         assert of in verdict.findings[0].message
     question = diagnose.ask(diagnose.Judging(), ("doctor", "--local"), Job(local=True))
@@ -182,8 +183,12 @@ def test_a_provider_over_the_kernels_sockets_is_sockets(provider: str) -> None:
     seen = under("aws-p4d", "whole", {"FI_PROVIDER": provider, "NCCL_NET": "AWS Libfabric"})
     several = replace(seen, facts={**seen.facts, Launch: TWO_NODES})
     for each, status in ((seen, Status.WARN), (several, Status.FAIL)):
-        (finding,) = told(each)["env.transport"].findings
-        assert (told(each)["env.transport"].status, finding.subject, finding.blame) == (status, "FI_PROVIDER", "job")
+        (finding,) = told(each)["env.transport/transport"].findings
+        assert (told(each)["env.transport/transport"].status, finding.subject, finding.blame) == (
+            status,
+            "FI_PROVIDER",
+            "job",
+        )
         assert f"FI_PROVIDER={provider}" in finding.message
 
 
@@ -191,7 +196,49 @@ def test_a_provider_over_the_kernels_sockets_is_sockets(provider: str) -> None:
 def test_a_provider_list_that_leaves_efa_is_no_mistake(provider: str) -> None:
     seen = under("aws-p4d", "whole", {"FI_PROVIDER": provider})
     found = told(replace(seen, facts={**seen.facts, Launch: TWO_NODES}))
-    assert (found["env.transport"].status, found["env.libraries"].status) == (Status.PASS, Status.PASS)
+    assert (found["env.transport/transport"].status, found["env.libraries/efa"].status) == (Status.PASS, Status.PASS)
+
+
+def doctors(seen: Snapshot) -> Report:
+    return diagnose.diagnose(diagnose.ask(diagnose.Judging(), ("doctor", "--local"), Job(local=True)), [seen])
+
+
+@each_row(
+    ("settings", "where", "exit_code"),
+    [
+        ({"NCCL_IB_HCA": "mlx5_0"}, "env.hca", ExitCode.FAIL),
+        ({"NCCL_P2P_DISABLE": "1"}, "env.transport", ExitCode.FAIL),
+        ({"NCCL_IB_DISABLE": "1"}, "env.transport", ExitCode.FAIL),
+        ({"NCCL_MAX_NCHANNELS": "2"}, "env.transport", ExitCode.FAIL),
+        ({"NCCL_NVLS_ENABLE": "0"}, "env.transport", ExitCode.OK),
+    ],
+)
+def test_a_setting_is_as_grave_as_what_it_costs_is_said_once_and_the_first_screen_says_what_is_left(
+    settings: dict[str, str], where: str, exit_code: ExitCode
+) -> None:
+    report = doctors(under("hgx-h100", "whole", settings))
+    (name,) = settings
+    found = [(v.id, f) for v in report.checks for f in v.findings if f.subject == name]
+    assert [(check, f.action) for check, f in found] == [(where, "fix-job")]
+    assert report.exit_code == exit_code
+    assert report.predicted
+    assert report.predicted.cost(name) in found[0][1].message
+    screen = " ".join(text.render(report).split())
+    assert f"expected all_reduce 1 GiB over 2 nodes: at most {report.predicted.now_GBps:.3g} GB/s" in screen
+
+
+@each_row("settings", [{}, {"NCCL_IB_HCA": "mlx5"}, {"NCCL_MAX_NCHANNELS": "32"}, {"NCCL_PROTO": "^LL"}])
+def test_a_setting_that_takes_nothing_has_no_cost(settings: dict[str, str]) -> None:
+    report = doctors(under("hgx-h100", "whole", settings))
+    assert not any("at most" in f.message for v in report.checks for f in v.findings)
+    assert report.predicted is None or report.predicted.lost() == 0
+    assert "expected  all_reduce" not in text.render(report)
+
+
+def test_a_machine_without_an_expectation_keeps_the_rules_own_severity() -> None:
+    report = doctors(under("one-gpu", "whole", {"NCCL_MAX_NCHANNELS": "1", "NCCL_IB_DISABLE": "1"}))
+    assert report.predicted is None
+    assert not any("at most" in f.message for v in report.checks for f in v.findings)
 
 
 def test_fewer_nics_than_expected_fail() -> None:
@@ -203,7 +250,7 @@ def test_fewer_nics_than_expected_fail() -> None:
 def test_nodes_of_which_one_goes_over_sockets_are_told_apart() -> None:
     well, off = (under("hgx-h100", "whole", s) for s in ({}, {"NCCL_NET": "Socket"}))
     several = [replace(each, node=f"n{i}") for i, each in enumerate((well, well, off))]
-    (verdict,) = [each for each in judge(several, CHECKS, Job()) if each.id == "sync.network"]
+    (verdict,) = [each for each in judge(several, CHECKS, Job()) if each.key == "sync.network/transport"]
     assert [finding.nodes for finding in verdict.findings] == [("n2",)]
 
 

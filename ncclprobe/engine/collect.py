@@ -34,8 +34,10 @@ from ncclprobe.model import bounds
 from ncclprobe.model.errors import HostError, ParseError, UsageError
 from ncclprobe.model.nccl_selection import Choices
 from ncclprobe.model.registry import MACHINE, Check, Collector, Need, modules
-from ncclprobe.model.snapshot import Absent, Snapshot
+from ncclprobe.model.report import AttainableRate
+from ncclprobe.model.snapshot import Absent, Job, Snapshot, learned
 from ncclprobe.model.values import Struct, field, replace
+from ncclprobe.nccl.values import SLOWING
 
 
 def with_choices(snapshots: Sequence[Snapshot], checks: Sequence[Check]) -> list[Snapshot]:
@@ -48,6 +50,29 @@ def with_choices(snapshots: Sequence[Snapshot], checks: Sequence[Check]) -> list
 
     others = Choosing()
     return [replace(s, facts={**s.facts, Choices: choose(s, others)}) for s in snapshots]
+
+
+def with_predictions(snapshots: Sequence[Snapshot], checks: Sequence[Check], job: Job) -> list[Snapshot]:
+    """Return the snapshots with the most that each machine can still reach, if a check asks for it and a setting may
+    have taken something away.
+    """
+    asked = job.backend == "nccl" and any(need.fact is AttainableRate for each in checks for need in each.needs)
+    nodes = 1 if job.local else len(snapshots)
+    predicted: dict[Any, AttainableRate | Absent] = {}
+    return [_with_prediction(each, nodes, predicted) if asked else each for each in snapshots]
+
+
+def _with_prediction(snapshot: Snapshot, nodes: int, before: dict[Any, AttainableRate | Absent]) -> Snapshot:
+    """`before`: what was predicted of other nodes, by all that it rests on."""
+    settings = learned(snapshot.facts, Settings)
+    if not settings or SLOWING.isdisjoint(settings.effective):
+        return snapshot
+    from ncclprobe.expect import bound  # and with it the tables and NCCL's cost model
+
+    key = bound.likeness(snapshot.facts)
+    if key not in before:
+        before[key] = bound.predicted(snapshot.facts, nodes)
+    return replace(snapshot, facts={**snapshot.facts, AttainableRate: before[key]})
 
 
 def prescriptions(facts: Mapping[type, Any]) -> Mapping[str, str]:

@@ -7,7 +7,7 @@ from typing import Any
 from ncclprobe.checks.rail import choices, name
 from ncclprobe.checks.sync.roster import missing
 from ncclprobe.engine import inventory
-from ncclprobe.engine.collect import observed, replayed, with_choices
+from ncclprobe.engine.collect import observed, replayed, with_choices, with_predictions
 from ncclprobe.engine.diagnose import Known, Question, Topic, diagnose
 from ncclprobe.engine.judge import conclude, judge, shares
 from ncclprobe.facts.infiniband import Fabric
@@ -28,7 +28,7 @@ from ncclprobe.model.hostlist import fold
 from ncclprobe.model.nccl_selection import Choices
 from ncclprobe.model.pair_results import RailState, RailWay
 from ncclprobe.model.registry import Collector
-from ncclprobe.model.report import LaunchRow, NodeEnvironment, NodeRow, Report, Setting
+from ncclprobe.model.report import AttainableRate, LaunchRow, NodeEnvironment, NodeRow, Report, Setting
 from ncclprobe.model.snapshot import Absent, Every, Snapshot, learned
 from ncclprobe.model.stats import median
 from ncclprobe.model.values import Struct, field, grouped, replace
@@ -66,7 +66,8 @@ def _launch(snapshot: Snapshot) -> Launch:
 
 
 def _learn(known: Known) -> Known:
-    return replace(known, snapshots=tuple(with_choices(known.snapshots, known.question.checks)))
+    snapshots = with_choices(known.snapshots, known.question.checks)
+    return replace(known, snapshots=tuple(with_predictions(snapshots, known.question.checks, known.job)))
 
 
 def _judge(known: Known) -> Known:
@@ -96,6 +97,8 @@ def sections(known: Known) -> dict[str, Any]:
         "environment": {s.node: _environment(s) for s in snapshots},
         "notes": [f"rails: {each.plan}" for each in rails if each.plan],
     }
+    if predictions := [found for s in snapshots if (found := learned(s.facts, AttainableRate))]:
+        said["predicted"] = min(predictions, key=lambda each: each.now_GBps / each.healthy_GBps)
     if rails:
         said["rails"] = rail_ways(snapshots)
     if known.question.pictures and snapshots:

@@ -17,10 +17,22 @@ from ncclprobe.facts.launcher import Launch
 from ncclprobe.facts.machine import System
 from ncclprobe.facts.process import Process
 from ncclprobe.model.errors import NotCaptured, ParseError, Unlearned
-from ncclprobe.model.findings import UNSEEN, ExitCode, Finding, Related, Severity, Status, Suppression, Verdict
+from ncclprobe.model.findings import (
+    UNSEEN,
+    WORTH_SAYING,
+    ExitCode,
+    Finding,
+    Related,
+    Severity,
+    Status,
+    Suppression,
+    Verdict,
+    severity_of,
+)
 from ncclprobe.model.hostlist import fold
 from ncclprobe.model.registry import Check, Need
-from ncclprobe.model.snapshot import Absent, Every, Job, Ranks, Snapshot
+from ncclprobe.model.report import AttainableRate
+from ncclprobe.model.snapshot import Absent, Every, Job, Ranks, Snapshot, learned
 from ncclprobe.model.values import Struct, grouped, replace
 
 _MOST_DIFFERENT = 256
@@ -183,12 +195,39 @@ def judge_node(
     own, known = [c for c in checks if not c.compares], known or Judged()
     (snapshot,) = with_choices([snapshot], own)
     look = partial(of_node, {**snapshot.facts, Job: job})
-    first = {c.key: known.judge(c, snapshot.node, look) for c in own}
+    cost = learned(snapshot.facts, AttainableRate)
+    first = {c.key: _priced(c, known.judge(c, snapshot.node, look), cost) for c in own}
     told = {c.key: _silenced(c, first) for c in own}
     loud = [told[c.key] for c in own if not c.last]
-    said = {c.key: _unsaid(c, told[c.key], loud) for c in own}
+    others = [told[c.key] for c in own if c.key != _COSTS]
+    said = {c.key: _unsaid(c, told[c.key], others if c.key == _COSTS else loud) for c in own}
     prescribed = prescriptions(snapshot.facts) if any(map(_warns_of_a_setting, said.values())) else {}
     return tuple(c.titled(_spared(c, said[c.key], prescribed)) for c in own)
+
+
+_COSTS = "env.transport/cost"
+"""The check that says of each setting what it costs, unless another one objects to the setting."""
+
+
+def _priced(check: Check, verdict: Verdict, cost: AttainableRate | None) -> Verdict:
+    """Return a verdict on settings that states what they cost, and is as grave as that. It is never less grave.
+
+    Of a check of what makes transfers slower (``slows``): others speak of something else that is wrong with a setting.
+    """
+    named = cost and any(f.subject in cost.settings for f in verdict.findings)
+    if cost is None or not named or verdict.key == _COSTS or not check.slows:
+        return verdict
+    findings = tuple(_costing(f, cost) if f.subject in cost.settings else f for f in verdict.findings)
+    return replace(verdict, status=worst(findings), findings=findings)
+
+
+def _costing(finding: Finding, cost: AttainableRate) -> Finding:
+    lost = cost.lost(finding.subject)
+    if lost < WORTH_SAYING:
+        return finding
+    grave = min(finding.severity, severity_of(lost), key=_GRAVEST.index)
+    action = "fix-job" if grave is not Severity.NOTE and finding.action == "none" else finding.action
+    return replace(finding, severity=grave, action=action, message=f"{finding.message}; {cost.cost(finding.subject)}")
 
 
 def _warns_of_a_setting(verdict: Verdict) -> bool:
@@ -313,14 +352,14 @@ def _silenced(check: Check, verdicts: Mapping[str, Verdict]) -> Verdict:
 
 
 def selected(checks: Sequence[Check], select: Sequence[str] = (), ignore: Sequence[str] = ()) -> tuple[Check, ...]:
-    """Return the checks whose id matches one of `select` (none: all) and no whole-check pattern of `ignore`."""
+    """Return the checks whose id or key matches one of `select` (none: all) and no whole-check pattern of `ignore`."""
     whole = [pattern for pattern in ignore if "=" not in pattern]
-    return tuple(
-        c
-        for c in checks
-        if (not select or any(fnmatch.fnmatchcase(c.id, pattern) for pattern in select))
-        and not any(fnmatch.fnmatchcase(c.id, pattern) for pattern in whole)
-    )
+    return tuple(c for c in checks if (not select or _matches(c, select)) and not _matches(c, whole))
+
+
+def _matches(check: Check, patterns: Sequence[str]) -> bool:
+    names = {check.id, check.key}
+    return any(fnmatch.fnmatchcase(name, pattern) for name in names for pattern in patterns)
 
 
 def suppress(verdicts: Sequence[Verdict], ignore: Sequence[str]) -> tuple[tuple[Verdict, ...], tuple[Suppression, ...]]:

@@ -13,6 +13,7 @@ from ncclprobe.model.findings import Finding, Severity, Status
 from ncclprobe.model.fleet import History
 from ncclprobe.model.nccl_selection import Choices
 from ncclprobe.model.registry import Check, Collector, discover, source_of
+from ncclprobe.model.report import AttainableRate
 from ncclprobe.model.snapshot import Job, Snapshot
 
 _ID = r"(site-[a-z0-9]+(-[a-z0-9]+)*|[a-z]+)\.[a-z0-9]+(-[a-z0-9]+)*"
@@ -53,7 +54,7 @@ def _words(check: Check) -> Iterator[str]:
 
 
 def _needs(check: Check) -> Iterator[str]:
-    made = {each.produces for each in discover("ncclprobe.facts", Collector)} | {Job, Choices, History}
+    made = {each.produces for each in discover("ncclprobe.facts", Collector)} | {Job, Choices, AttainableRate, History}
     for need in check.needs:
         source = source_of(need.fact) if isinstance(need.fact, type) else None
         if need.fact not in made and source not in ("run", "job", "files"):

@@ -7,7 +7,7 @@ from ncclprobe.expect.expected import expectation
 from ncclprobe.expect.predict import LATEST
 from ncclprobe.expect.system import NcclVersion, NodeSystem, Shape
 from ncclprobe.expect.tables.machines import MachineType
-from ncclprobe.model.findings import Severity
+from ncclprobe.model.findings import WORTH_SAYING, Severity, severity_of
 from ncclprobe.model.measurement import Measurement
 from ncclprobe.model.units import size
 from ncclprobe.model.values import Struct
@@ -16,8 +16,6 @@ STEP = 2.0
 """A row that is so many times below both neighbours dips: no healthy sweep from 1 MiB on does."""
 _STEP_FROM = 1 << 20
 _AVERAGE_APART = 0.05
-_LOSSES = ((0.5, Severity.FAIL), (0.1, Severity.WARN), (0.02, Severity.NOTE))
-"""How severe the loss of such a share is."""
 LARGE = 64 << 20
 
 
@@ -103,10 +101,9 @@ def settings_cost(
             continue
         reached = max(row.busbw_GBps, row.expectation.value if row.expectation else 0.0)
         lost = 1 - reached / without.value
-        severity = next((severity for share, severity in _LOSSES if lost >= share), None)
-        if severity is not None:
+        if lost >= WORTH_SAYING:
             yield LogFinding(
-                severity,
+                severity_of(lost),
                 f"{settings} in this log costs {lost:.0%} of {op} at {size(row.nbytes)}: {without.value:.4g} GB/s are "
                 f"expected without it, {row.busbw_GBps:.4g} were measured",
             )

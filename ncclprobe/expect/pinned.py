@@ -105,7 +105,7 @@ def pinned(settings: Settings, version: NcclVersion) -> Pinned:
         f"NCCL_ALGO={algo}" if algo else "",
         f"NCCL_PROTO={proto}" if proto else "",
         _off(settings, "NCCL_NVLS_ENABLE", version),
-        _off(settings, "NCCL_MNNVL_ENABLE", version),
+        _off(settings, "NCCL_MNNVL_ENABLE", version) or _off(settings, "NCCL_CUMEM_ENABLE", version),
         _no_p2p(settings, version),
         tuple(_channels(settings)),
     )

@@ -148,6 +148,16 @@ class Finding(Struct, frozen=True):
         return "; ".join(f"{each.id} {each.subject}" for each in self.related)
 
 
+WORTH_SAYING = 0.02
+"""A smaller loss is not told from noise."""
+_LOSSES = ((0.5, Severity.FAIL), (0.1, Severity.WARN))
+
+
+def severity_of(lost: float) -> Severity:
+    """Return how severe the loss of such a share of a machine's bandwidth is."""
+    return next((severity for share, severity in _LOSSES if lost >= share), Severity.NOTE)
+
+
 def key_of(check: str, part: str) -> str:
     """Return how a part of a check is named: ``env.hca/hca-down``; a check that has no parts by its id."""
     return f"{check}/{part}" if part else check

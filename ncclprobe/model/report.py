@@ -152,6 +152,29 @@ class PublishedRate(Struct, frozen=True):
     source: str
 
 
+class AttainableRate(Struct, frozen=True):
+    """The most that an all_reduce of 1 GiB over all GPUs can still reach, and what it should reach on such a machine.
+
+    Bus bandwidth out of place, in float32, over `nodes` nodes. `settings`: the most that is left with one setting, of
+    each that takes something away.
+    """
+
+    now_GBps: float
+    healthy_GBps: float
+    nodes: int = 1
+    settings: dict[str, float] = field(default_factory=dict)
+
+    def cost(self, name: str = "") -> str:
+        """Return ``at most 50 of 370 GB/s at 1 GiB over 2 nodes (14 %)``, as the setting `name` leaves it."""
+        left = self.settings.get(name, self.now_GBps)
+        over = f" over {self.nodes} nodes" if self.nodes > 1 else ""
+        return f"at most {left:.3g} of {self.healthy_GBps:.3g} GB/s at 1 GiB{over} ({left / self.healthy_GBps:.0%})"
+
+    def lost(self, name: str = "") -> float:
+        """Return the share that is lost, with the setting `name` if one is named."""
+        return max(0.0, 1 - self.settings.get(name, self.now_GBps) / self.healthy_GBps)
+
+
 class Report(Struct, frozen=True, kw_only=True):
     """Everything a run has to say: ``ncclprobe.report/1``. Renderers need nothing else.
 
@@ -180,6 +203,7 @@ class Report(Struct, frozen=True, kw_only=True):
     checks: tuple[Verdict, ...] = ()
     measurements: tuple[Measurement, ...] = ()
     judged: Judged | None = None
+    predicted: AttainableRate | None = None
     pages: dict[str, str] = field(default_factory=dict)
     coverage: dict[str, int] = field(default_factory=dict)
     suppressed: tuple[Suppression, ...] = ()

@@ -12,6 +12,16 @@ Note = Literal["plain", "word", "tail", "octal", "empty", "overflow"]
 BLANKS = " \t\n\v\f\r"
 """What C's isspace() takes for a blank in the C locale."""
 
+SLOWING = frozenset(
+    {
+        *("NCCL_IB_HCA", "NCCL_IB_DISABLE", "NCCL_NET", "NCCL_NET_PLUGIN", "FI_PROVIDER", "NCCL_NET_GDR_LEVEL"),
+        *("NCCL_NET_GDR_READ", "NCCL_DMABUF_ENABLE", "NCCL_P2P_DISABLE", "NCCL_P2P_LEVEL", "NCCL_NVLS_ENABLE"),
+        *("NCCL_MNNVL_ENABLE", "NCCL_CUMEM_ENABLE", "NCCL_ALGO", "NCCL_PROTO", "NCCL_MAX_NCHANNELS"),
+        *("NCCL_MAX_NRINGS", "NCCL_MAX_CTAS", "NCCL_SOCKET_IFNAME"),
+    }
+)
+"""Settings that can take bandwidth away in a way that :mod:`ncclprobe.expect.bound` knows."""
+
 _WORDS_KEEP_THE_DEFAULT = (2, 32)
 
 _INT64 = range(-(1 << 63), 1 << 63)

@@ -7,12 +7,12 @@ from enum import Enum
 from typing import Any, TypeVar
 
 from ncclprobe import page
-from ncclprobe.model.findings import NOTHING_TO_SET, Severity, Status, own_node
+from ncclprobe.model.findings import NOTHING_TO_SET, WORTH_SAYING, Severity, Status, own_node
 from ncclprobe.model.hostlist import fold
 from ncclprobe.model.layout import Style, first_of, labelled, shorten, unstyled, wrap
 from ncclprobe.model.measurement import FirstCall, Measurement
 from ncclprobe.model.nccl_selection import Choices, HcaChoice, Part, PeerChoice
-from ncclprobe.model.report import Area, Report, Setting
+from ncclprobe.model.report import Area, AttainableRate, Report, Setting
 from ncclprobe.model.stats import median
 from ncclprobe.model.traffic import CopyRow, LadderRow, ScriptRung
 from ncclprobe.model.units import plural, printable, size
@@ -44,6 +44,7 @@ def render(
         [_about(report)],
         _answer(report, width, style),
         *_problems(loud, report, width, style),
+        _predicted(report.predicted),
         _areas(report, width, style),
         _gaps(report, verbose, width, style),
         *_problems(notes, report, width, style),
@@ -162,6 +163,15 @@ def _problem(problem: Problem, report: Report, given: dict[str, str], width: int
     if name not in given:
         given[name] = name
         yield f"{_INDENT}more:  ncclprobe explain {name}"
+
+
+def _predicted(found: AttainableRate | None) -> list[str]:
+    """Say what is expected of a machine of which less is left than it should reach."""
+    if found is None or found.lost() < WORTH_SAYING:
+        return []
+    over = f" over {found.nodes} nodes" if found.nodes > 1 else ""
+    left = f"at most {found.now_GBps:.3g} GB/s (healthy: {found.healthy_GBps:.3g})"
+    return [f"expected  all_reduce 1 GiB{over}: {left}"]
 
 
 def _areas(report: Report, width: int, style: Style) -> list[str]:

@@ -1,0 +1,206 @@
+"""The most that a machine can still reach with its settings, beside what a healthy one should reach.
+
+For what a setting costs no exact number is needed. Each function here is a limit that no run of the machine as it is
+can exceed: the rate of the NICs that NCCL would use, of sockets, of channels, of host memory between GPUs, of the
+network between the nodes of a rack whose NVLinks are not used. The least of them counts. A test holds them against
+every published run of a machine that was handicapped so (tests/expect/test_bound.py).
+
+Both numbers are the bus bandwidth of an out-of-place float32 all_reduce of :data:`NBYTES` over all GPUs.
+"""
+
+from collections.abc import Iterator, Mapping
+from types import MappingProxyType
+from typing import Any
+
+from ncclprobe.expect import network
+from ncclprobe.expect.expected import expectation
+from ncclprobe.expect.pinned import Pinned, pinned
+from ncclprobe.expect.predict import LATEST
+from ncclprobe.expect.recognise import expectation_context
+from ncclprobe.expect.system import NcclVersion, NodeSystem, Shape
+from ncclprobe.expect.tables.machines import MachineType
+from ncclprobe.expect.tuner.cost import FUNCTIONS
+from ncclprobe.facts.cpu import Cpus
+from ncclprobe.facts.driver import GpuDirect
+from ncclprobe.facts.infiniband import Fabric
+from ncclprobe.facts.interfaces import Interfaces
+from ncclprobe.facts.launcher import Launch
+from ncclprobe.facts.machine import Machine
+from ncclprobe.facts.nccl_conf import Settings
+from ncclprobe.facts.nvlink import NvLinks
+from ncclprobe.facts.nvml import Gpus, PeerAccess
+from ncclprobe.facts.pci import Pci
+from ncclprobe.facts.plugins import Plugins
+from ncclprobe.facts.software import Software
+from ncclprobe.model.nccl_selection import Choices
+from ncclprobe.model.report import AttainableRate
+from ncclprobe.model.snapshot import Absent, Snapshot, learned
+from ncclprobe.model.values import Struct, replace
+from ncclprobe.nccl import networks
+from ncclprobe.nccl.hcas import gbps
+from ncclprobe.nccl.selection import choose
+from ncclprobe.nccl.values import SLOWING
+
+OP, NBYTES = "all_reduce", 1 << 30
+
+SOCKETS_GBps = 10.0
+"""What sockets of one node carry at most: 8.1 of 25 GB/s is the most published (two nodes of L40S over 200GbE,
+https://github.com/NVIDIA/nccl/issues/450: 4.5 to 5.2 of 12.5)."""
+_CHANNEL_GBps = ((100, 70.0), (90, 41.4), (80, 24.0), (0, 26.5))
+"""What one channel of a ring or a tree carries at most, by compute capability: NCCL's own limits
+(src/graph/tuning.cc, perChMaxTreeBws, v2.30.7). Published runs reach 30 per channel on Hopper."""
+_DATA: Mapping[str, float] = MappingProxyType({"LL": 0.5, "LL128": 120 / 128})
+"""The share of data in what a protocol sends (src/device/prims_ll.h and prims_ll128.h, v2.30.7)."""
+_SLOT_PAYLOAD = 1.1
+"""What a slot carries of what NCCL counts for it (:mod:`.network`)."""
+
+
+class _Healthy(Struct, frozen=True):
+    """The machine as it should be, and the ranks of the job."""
+
+    system: NodeSystem
+    machine: MachineType | None
+    version: NcclVersion
+    shape: Shape
+
+
+def likeness(facts: Mapping[type, Any]) -> tuple[Any, ...]:
+    """Return what machines have in common of which the same is predicted: links and NICs as they are, and settings."""
+    gpus, links, fabric = learned(facts, Gpus), learned(facts, NvLinks), learned(facts, Fabric)
+    interfaces, settings, launch = learned(facts, Interfaces), learned(facts, Settings), learned(facts, Launch)
+    same = (Pci, Cpus, PeerAccess, GpuDirect, Plugins, Software, Machine)
+    return (
+        tuple((gpu.name, gpu.lost, gpu.pcie_width) for gpu in gpus.all) if gpus else (),
+        tuple(row if isinstance(row, Absent) else sum(e.state == "active" for e in row) for row in links.gpus)
+        if links
+        else (),
+        tuple((port.name, port.state, gbps(port), port.link_layer) for port in fabric.ports) if fabric else (),
+        tuple((i.name, i.running, i.speed_mbps, bool(i.addresses)) for i in interfaces.all) if interfaces else (),
+        tuple((name, entry.value) for name, entry in settings.effective.items()) if settings else (),
+        launch.nnodes if launch else None,
+        *(id(facts.get(kind)) for kind in same),  # equal answers of a fleet are one fact
+    )
+
+
+def nodes_of(facts: Mapping[type, Any], system: NodeSystem, together: int = 1) -> int:
+    """Return for how many nodes a machine is judged: those announced, else `together`, and two at least if it has NICs
+    for a fabric.
+    """
+    launch = learned(facts, Launch)
+    announced = (launch.nnodes if launch else None) or together
+    fabric = system.network not in (None, "sockets") and system.nics > 0
+    return max(announced, 2) if fabric else announced
+
+
+def predicted(facts: Mapping[type, Any], together: int = 1) -> AttainableRate | Absent:
+    """Return what a node with these facts can still reach, and what a healthy one should; Absent if that is not known.
+
+    `together`: how many nodes are judged, if no launcher says how many the job has. A setting that the vendor of the
+    network prescribes has no cost: the machine is measured with it.
+    """
+    here = expectation_context(facts)
+    if isinstance(here.system, Absent):
+        return here.system
+    shape = Shape((here.system.gpus,) * nodes_of(facts, here.system, together))
+    healthy = _Healthy(here.system, here.machine, here.nccl or LATEST, shape)
+    whole = expectation(OP, NBYTES, shape, here.system, machine=here.machine, version=healthy.version)
+    if whole is None:
+        return Absent("no bandwidth is expected of this machine")
+    settings = learned(facts, Settings) or Settings()
+    choices = choose(Snapshot("", {**facts, Settings: settings}))
+    right = _prescribed(facts, settings, choices)
+    names = [name for name in settings.effective if name in SLOWING and name not in right]
+    own = Settings({name: entry for name, entry in settings.effective.items() if name not in right})
+    free = min(whole.value, most(healthy, choose(_with(facts, _without(settings, names))), Settings()))
+    costs = {}
+    for name in names:
+        alone = Settings({name: settings.effective[name]})
+        left = most(healthy, choose(_with(facts, _only(settings, names, name))), alone)
+        if left < free:
+            costs[name] = round(left, 1)
+    now = min(whole.value, most(healthy, choices, own))
+    return AttainableRate(round(now, 1), round(whole.value, 1), shape.nodes, costs)
+
+
+def _with(facts: Mapping[type, Any], settings: Settings) -> Snapshot:
+    return Snapshot("", {**facts, Settings: settings})
+
+
+def _without(settings: Settings, names: list[str]) -> Settings:
+    kept = {name: entry for name, entry in settings.effective.items() if name not in names}
+    return replace(settings, effective=kept)
+
+
+def _only(settings: Settings, names: list[str], name: str) -> Settings:
+    return _without(settings, [each for each in names if each != name])
+
+
+def _prescribed(facts: Mapping[type, Any], settings: Settings, choices: Choices) -> frozenset[str]:
+    machine = facts.get(Machine, Absent("not asked"))
+    found = networks.compared(settings, networks.in_use(settings, machine, choices))
+    return frozenset(found.right)
+
+
+def most(healthy: _Healthy, choices: Choices, settings: Settings) -> float:
+    """Return the least of all limits, in GB/s: `choices` are what NCCL would use, `settings` those of the job."""
+    kept = pinned(settings, healthy.version)
+    return min(limits(healthy, choices, kept), default=float("inf"))
+
+
+def limits(healthy: _Healthy, choices: Choices, kept: Pinned) -> Iterator[float]:
+    """Yield what each link that is still there carries at most, and what the algorithms that are left reach."""
+    bare = replace(kept, p2p="", channels=())
+    whole = replace(kept, p2p="").applied(healthy.system)
+    if bare and not bare.refused:
+        args = OP, NBYTES, healthy.shape, healthy.system
+        found = expectation(*args, machine=healthy.machine, version=healthy.version, settings=bare)
+        yield from [found.value] if found else ()
+    yield from over_network(whole, healthy.shape, choices)
+    yield from over_channels(whole, kept)
+    yield from by_protocol(whole, kept)
+    if kept.p2p:
+        yield through_host_GBps(whole)
+
+
+def over_network(system: NodeSystem, shape: Shape, choices: Choices) -> Iterator[float]:
+    """Yield what the NICs that NCCL takes let through between nodes, sockets among them."""
+    parts = network.domains(system, shape)
+    if parts.count < 2 or system.network in (None, "sockets") or not choices.network.chosen:
+        return
+    (chosen,) = choices.network.chosen
+    line_GBps = chosen.rate_gbps / 8 if chosen.rate_gbps else None
+    if chosen.name == "Socket":
+        yield min(line_GBps or SOCKETS_GBps, SOCKETS_GBps) * network.crossing(shape, parts)
+        return
+    if line_GBps and line_GBps < parts.nics_GBps and chosen.devices:
+        number = len(chosen.devices)
+        few = replace(system, nics=number, nic_gbps=line_GBps * 8 / number)
+        yield from _hard(few, shape)
+    rows = choices.gpudirect.chosen
+    if chosen.name == "IB" and system.gdr and rows and all(row.receives is False for row in rows):
+        found = network.limit(replace(system, gdr=False), shape, OP)
+        yield from [found.value_GBps] if found else ()
+
+
+def _hard(system: NodeSystem, shape: Shape) -> Iterator[float]:
+    found = network.limit(system, shape, OP)
+    yield from [found.hard_GBps] if found else ()
+
+
+def over_channels(system: NodeSystem, kept: Pinned) -> Iterator[float]:
+    """Yield what as many channels as are allowed carry."""
+    each = next(rate for oldest, rate in _CHANNEL_GBps if system.compute_capability >= oldest)
+    yield from (limit.number * each for limit in kept.channels if limit.kind == "most")
+
+
+def by_protocol(system: NodeSystem, kept: Pinned) -> Iterator[float]:
+    """Yield what the links of a GPU carry of data if only protocols are left that send flags beside it."""
+    left = kept.protocols.kept.get(FUNCTIONS[OP])
+    if left and "Simple" not in left and system.gpus > 1:
+        links = system.nvlinks * system.nvlink_GBps or system.pcie_GBps * _SLOT_PAYLOAD
+        yield links * max(_DATA[name] for name in left)
+
+
+def through_host_GBps(system: NodeSystem) -> float:
+    """Return what passes between GPUs through host memory: every byte crosses the slot of each."""
+    return system.pcie_GBps * _SLOT_PAYLOAD
