@@ -41,6 +41,9 @@ _IN_WHEEL = Software({}, mapped=Mapped("/venv/lib/python3.11/site-packages/nvidi
 _PLUGIN = Plugin("/opt/hpcx/nccl_rdma_sharp_plugin/lib/libnccl-net.so", "net", "sharp", reachable=True)
 
 
+_SHELL_WORDS = ("export", "set", "setenv", "declare")
+
+
 @applies
 def topology_named(settings: Settings) -> bool:
     """if NCCL_TOPO_FILE or NCCL_GRAPH_FILE is set."""
@@ -63,17 +66,21 @@ def conf_files(settings: Settings) -> Iterator[Finding]:
     """A line of an NCCL configuration file does not set what it names.
 
     Right: Every line of the NCCL configuration files sets what it names.
-    Why: NCCL trims nothing: "NCCL_DEBUG = INFO" sets a variable whose name ends in a blank, and # is a comment in the
-    first column only. NCCL ignores a file that it cannot read, and with NCCL_CONF_FILE set also ~/.nccl.conf, where ~
-    is the home of the password file before 2.30.3 and $HOME since. The environment beats the files
-    (src/misc/param.cc:28).
+    Why: NCCL trims nothing: "NCCL_DEBUG = INFO" sets a variable whose name ends in a blank, "export NCCL_DEBUG=INFO"
+    one whose name begins with export, and # is a comment in the first column only. NCCL ignores a file that it cannot
+    read, and with NCCL_CONF_FILE set also ~/.nccl.conf, where ~ is the home of the password file before 2.30.3 and
+    $HOME since. The environment beats the files (src/misc/param.cc:28).
     Fix: write NAME=value without blanks, in one place.
     """
     for entry in settings.effective.values():
         if entry.origin == "environment":
             continue
         plain = entry.name.strip("# \t\r")
-        if entry.name != plain and looks_like_ours(plain):
+        word, _, rest = plain.partition(" ")
+        if word in _SHELL_WORDS and looks_like_ours(rest.strip()):
+            message = f"is not set: the file is not a shell script, and the line defines {entry.name!r}"
+            yield jobs_warn(rest.strip(), message, as_evidence(entry))
+        elif entry.name != plain and looks_like_ours(plain):
             yield _misnamed(entry, plain)
         elif entry.value is not None and entry.value != entry.value.strip():
             yield jobs_warn(entry.name, f"is {entry.value!r}, including blanks", as_evidence(entry))

@@ -33,6 +33,7 @@ from ncclprobe.nccl.hcas import (
     MAX_HCAS,
     Pick,
     Selection,
+    Wish,
     advised,
     as_listed,
     caught_besides,
@@ -288,6 +289,17 @@ def gid_index(
     for each, found in ports:
         if found:
             yield from _judged(each, found, settings, launch, written(version))
+    yield from _range(settings, wanted)
+
+
+def _range(settings: Settings, wanted: Wish) -> Iterator[Finding]:
+    """Yield what is wrong with NCCL_IB_ADDR_RANGE: NCCL goes on without it, and says nothing."""
+    text, shown = settings.get("NCCL_IB_ADDR_RANGE"), evidence(settings, "NCCL_IB_ADDR_RANGE")
+    if text and wanted.within is None and wanted.index < 0:
+        family = "IPv4" if wanted.family == "inet" else "IPv6"
+        yield jobs_warn("NCCL_IB_ADDR_RANGE", f"is {text!r}, not a prefix of {family}: NCCL takes any address", shown)
+    elif text and wanted.index >= 0 and settings.get("NCCL_IB_GID_INDEX"):
+        yield jobs_note("NCCL_IB_ADDR_RANGE", "does nothing beside NCCL_IB_GID_INDEX, which names the GID", shown)
 
 
 def _judged(port: Port, found: Pick, settings: Settings, launch: Launch | Absent, library: str) -> Iterator[Finding]:

@@ -23,10 +23,12 @@ from ncclprobe.checks.env.fixtures import (
     TWO_NETS,
     TWO_NODES,
     having,
+    hcas,
     over,
     setting,
 )
 from ncclprobe.facts.environment import Environment
+from ncclprobe.facts.infiniband import Fabric
 from ncclprobe.facts.interfaces import Interface, Interfaces
 from ncclprobe.facts.launcher import Launch
 from ncclprobe.facts.names import CommIdHost, comm_id_host
@@ -50,6 +52,41 @@ _USES = ("the interface of NCCL's bootstrap", "one of NCCL's socket devices")
 def ifname_set(settings: Settings) -> bool:
     """if NCCL_SOCKET_IFNAME is set."""
     return bool(settings.get("NCCL_SOCKET_IFNAME"))
+
+
+@applies
+def others_named(settings: Settings) -> bool:
+    """if UCX_NET_DEVICES or OMPI_MCA_btl_tcp_if_include is set."""
+    return any(settings.get(name) for name in _OF_OTHERS)
+
+
+_OF_OTHERS = ("UCX_NET_DEVICES", "OMPI_MCA_btl_tcp_if_include")
+_ANY_NAME = "*?[/^"
+"""Characters of patterns, networks and lists of what is left out, which are not names."""
+
+
+@check(
+    group=IFNAME_GROUP,
+    bad=lambda: [(setting("UCX_NET_DEVICES", "mlx5_20:1"), PLAIN_HOST, hcas(8))],
+    good=lambda: [(having(UCX_NET_DEVICES="mlx5_0:1,eth0", OMPI_MCA_btl_tcp_if_include="eth0"), PLAIN_HOST, hcas(8))],
+    applies=others_named,
+)
+def other_libraries(settings: Settings, interfaces: Interfaces, fabric: Fabric) -> Iterator[Finding]:
+    """A variable of UCX or Open MPI names a device that this node does not have.
+
+    Right: The devices that variables of UCX and Open MPI name are there.
+    Why: UCX, and with it NIXL and Open MPI, fails or takes TCP where it does not find its device; Open MPI's TCP
+    transport ends the job. NCCL reads neither variable.
+    Fix: name devices of this node (`ucx_info -d`, `ip link`), or unset the variable.
+    """
+    ports = {name for port in fabric.ports for name in (port.device, port.name)}
+    known = {"UCX_NET_DEVICES": {"all", *ports, *interfaces.by_name}, _OF_OTHERS[1]: {*interfaces.by_name}}
+    for name in _OF_OTHERS:
+        listed = [word.strip() for word in (settings.get(name) or "").split(",")]
+        missing = [word for word in listed if word and word not in known[name] and not {*word} & {*_ANY_NAME}]
+        if missing:
+            message = f"names {', '.join(missing[:3])}, which this node does not have"
+            yield jobs_warn(name, message, evidence(settings, name))
 
 
 @applies

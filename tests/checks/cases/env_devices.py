@@ -55,8 +55,32 @@ def _board(name: str, address: str) -> Interface:
 
 
 CASES = {
+    "env.ifname/other-libraries": Cases(
+        bad=[
+            ("WARN job: UCX_NET_DEVICES", setting("UCX_NET_DEVICES", "mlx5_0:2"), PLAIN_HOST, hcas(8)),
+            (
+                "WARN job: OMPI_MCA_btl_tcp_if_include",
+                setting("OMPI_MCA_btl_tcp_if_include", "eth7"),
+                PLAIN_HOST,
+                hcas(8),
+            ),
+        ],
+        good=[
+            (setting("UCX_NET_DEVICES", "all"), PLAIN_HOST, hcas(8)),
+            (setting("UCX_NET_DEVICES", "^mlx5_9:1"), PLAIN_HOST, hcas(8)),
+            (setting("UCX_NET_DEVICES", "mlx5_*"), PLAIN_HOST, hcas(8)),
+            (setting("OMPI_MCA_btl_tcp_if_include", "10.0.0.0/24,eth0"), PLAIN_HOST, hcas(8)),
+        ],
+    ),
     "env.gid/gid-index": Cases(
         bad=[
+            (
+                "WARN job: NCCL_IB_ADDR_RANGE",
+                setting("NCCL_IB_ADDR_RANGE", "192.168.192.0/33"),
+                fabric(roce("mlx5_3", *USUAL)),
+                TWO_NODES,
+                NO_NCCL,
+            ),
             (
                 "WARN job: mlx5_3:1",
                 setting("NCCL_IB_GID_INDEX", "2"),

@@ -95,6 +95,8 @@ CASES = {
         bad=[
             ("FAIL job: NCCL_DEBUG", setting("NCCL_DEBUG ", " INFO", _ETC)),
             ("WARN job: NCCL_DEBUG", setting("  #NCCL_DEBUG", "INFO", _ETC)),
+            ("WARN job: NCCL_DEBUG", setting("export NCCL_DEBUG", "INFO", _ETC)),
+            ("WARN job: NCCL_DEBUG", setting("set  NCCL_DEBUG", "INFO", _ETC)),
             (
                 "FAIL job: NCCL_CONF_FILE",
                 Settings({}, (), (ConfFile("/etc/job.conf", Absent("no such file", "Missing")), ConfFile(SYSTEM_FILE))),

@@ -44,6 +44,7 @@ EXAMPLES = {
     "env.files/topo-file": "WARN job: NCCL_TOPO_FILE",
     "env.start/torch-driver": "FAIL image: torch",
     "env.torch-timeouts": "WARN job: TORCH_NCCL_HEARTBEAT_TIMEOUT_SEC",
+    "env.ifname/other-libraries": "WARN job: UCX_NET_DEVICES",
     "env.transport/cost": "FAIL job: NCCL_MAX_NCHANNELS",
     "env.transport/transport": "FAIL image: libnccl-net.so",
     "env.value/unknown-text": "FAIL job: TORCH_DISTRIBUTED_DEBUG",
