@@ -1,8 +1,10 @@
 """One way from facts to a report: which checks a question asks, what a run was to measure and did not, what counts."""
 
+import json
 import subprocess
 import sys
 from collections.abc import Iterator
+from datetime import datetime, timezone
 from functools import cache
 from pathlib import Path
 from typing import Any, get_args
@@ -27,10 +29,11 @@ from ncclprobe.model.errors import UsageError
 from ncclprobe.model.findings import Finding, Severity, Status, Verdict, fail, warn
 from ncclprobe.model.measurement import SkippedRow
 from ncclprobe.model.registry import Check, Collector, Source, applies, check, discover, source_of
-from ncclprobe.model.report import Report
+from ncclprobe.model.report import Report, placed
 from ncclprobe.model.snapshot import Absent, Job, Snapshot
 from ncclprobe.model.traffic import NicBytes, OperationTraffic
 from ncclprobe.model.values import Struct, replace
+from ncclprobe.report import text
 from tests.each_row import each_row
 
 CAPTURES = Path(__file__).parent / "captures"
@@ -406,3 +409,20 @@ def test_select_and_ignore_mean_in_a_run_what_they_mean_to_the_doctor() -> None:
 def test_whoever_listens_on_the_port_of_ranks_that_met_is_their_own_rank_0() -> None:
     assert job_of({Participants: WHO}, Job()).met
     assert not job_of({Participants: Absent("no rank came")}, Job()).met
+
+
+def test_a_report_on_captures_says_when_they_were_taken_and_one_on_this_machine_does_not(tmp_path: Path) -> None:
+    header = {"capture": 1, "node": "n1", "taken": "2026-03-01T10:00:00+02:00", "tool": "0.1.0", "origin": "synthetic"}
+    made = {"n1": header, "n2": header | {"node": "n2", "taken": "2026-03-02T08:00:00Z"}}
+    made["n3"] = header | {"node": "n3", "taken": "soon"}
+    for name, first in made.items():
+        (tmp_path / f"{name}.jsonl").write_text(json.dumps(first) + "\n")
+    question = ask(Judging(), ("doctor", "a.jsonl"), Job(local=True))
+    report = diagnose(question, collect.replayed([tmp_path / f"{name}.jsonl" for name in made], ()))
+    assert report.taken == {"n1": "2026-03-01T08:00:00+00:00", "n2": "2026-03-02T08:00:00+00:00"}
+    heading = text.render(report).splitlines()[0]
+    assert heading.endswith("captured 2026-03-01 08:00:00 UTC to 2026-03-02 08:00:00 UTC")
+    assert placed(report, "report.json") == datetime(2026, 3, 2, 8, tzinfo=timezone.utc).timestamp()
+    now = diagnose(question, [Snapshot("n1", {})])
+    assert now.taken == {}
+    assert "captured" not in text.render(now).splitlines()[0]

@@ -470,7 +470,7 @@ def replayed(paths: Sequence[Path], collectors: Sequence[Collector]) -> list[Sna
         host = load(path)
         if host.node in snapshots:
             raise UsageError(f"{path}: a second capture of node {host.node}; give one per node")
-        snapshot = of_capture(host, collectors, traces)
+        snapshot = replace(of_capture(host, collectors, traces), taken=host.taken)
         kept = len(paths) <= bounds.SHOWN_CAPTURES
         snapshots[host.node] = snapshot if kept else replace(snapshot, answers={})
     return list(snapshots.values())

@@ -95,6 +95,7 @@ def sections(known: Known) -> dict[str, Any]:
     said = {
         "scope": inventory.scope(snapshots, known.job),
         "environment": {s.node: _environment(s) for s in snapshots},
+        "taken": {s.node: s.taken for s in snapshots if s.taken},
         "notes": [f"rails: {each.plan}" for each in rails if each.plan],
     }
     if predictions := [found for s in snapshots if (found := learned(s.facts, AttainableRate))]:

@@ -44,11 +44,14 @@ class Recorder:
         return _answer(self.answers[question])
 
 
+_LONGEST_TIME = 40
+
+
 class Replay:
     """Answers as a capture says the machine did.
 
     `older`: the capture was taken by an older ncclprobe, which could not know every question of today. `ranks` are the
-    answers that ranks of that node got for themselves.
+    answers that ranks of that node got for themselves. `taken`: when, in ISO 8601; empty: its first line does not say.
     """
 
     def __init__(
@@ -57,15 +60,17 @@ class Replay:
         node: str = "captured",
         older: bool = True,
         ranks: Mapping[int, Answers] | None = None,
+        taken: str = "",
     ) -> None:
         self.answers = answers
+        self.taken = taken
         self._older = older
         self.node = node
         self.ranks = {rank: Replay(own, f"{node} rank {rank}", older) for rank, own in (ranks or {}).items()}
 
     def with_answers(self, answers: Answers) -> "Replay":
         """Return this capture with other answers of the node; itself where they are the same."""
-        return self if answers is self.answers else Replay(answers, self.node, self._older)
+        return self if answers is self.answers else Replay(answers, self.node, self._older, taken=self.taken)
 
     def ask(self, *question: str | int) -> str:
         """Return the captured answer. Raises the captured refusal."""
@@ -158,7 +163,16 @@ def _replay(header: dict[str, Any], recorded: _Recorded, node: str, name: str) -
         (answers if rank is None else ranks.setdefault(rank, {}))[question] = answer
         if len(ranks) > bounds.CAPTURE_RANKS:
             raise UsageError(f"{name}: rows of more than {bounds.CAPTURE_RANKS} ranks: no node runs so many")
-    return Replay(answers, node, _is_older(header.get("tool")), ranks)
+    return Replay(answers, node, _is_older(header.get("tool")), ranks, _taken(header.get("taken")))
+
+
+def _taken(said: object) -> str:
+    """Return the time that a header states, in UTC; empty: none that can be read."""
+    try:
+        time = datetime.fromisoformat(str(said)[:_LONGEST_TIME].replace("Z", "+00:00"))
+        return time.replace(tzinfo=time.tzinfo or timezone.utc).astimezone(timezone.utc).isoformat(timespec="seconds")
+    except (ValueError, OverflowError):
+        return ""
 
 
 def _is_older(tool: object) -> bool:

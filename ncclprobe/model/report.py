@@ -182,7 +182,8 @@ class Report(Struct, frozen=True, kw_only=True):
     must know about the run as a whole (a fallback taken, nothing to judge a number by). ``files`` says what was read
     of a job that failed; empty: the report is not about one. ``pages`` holds, by id, where the documentation of each
     check stands that found something. ``standing`` and ``classes`` are of a job that was looked at while it ran.
-    ``judged`` is null where nothing was measured. ``outcome`` says what happened to a job that is over, ``answers``
+    ``judged`` is null where nothing was measured; ``taken`` says by node when its capture was taken, and is empty if
+    machines were looked at now. ``outcome`` says what happened to a job that is over, ``answers``
     what explains it or would, and ``ended_well`` the lines that say that it ended; where no line speaks of a failure
     and none of an end, ``last_seen`` says where its ranks or logs end, and ``stands`` what that tells of a job that
     stands still.
@@ -204,6 +205,7 @@ class Report(Struct, frozen=True, kw_only=True):
     measurements: tuple[Measurement, ...] = ()
     judged: Judged | None = None
     predicted: AttainableRate | None = None
+    taken: dict[str, str] = field(default_factory=dict)
     pages: dict[str, str] = field(default_factory=dict)
     coverage: dict[str, int] = field(default_factory=dict)
     suppressed: tuple[Suppression, ...] = ()
@@ -245,7 +247,8 @@ class Report(Struct, frozen=True, kw_only=True):
 
 
 def placed(report: Report, source: str) -> float:
-    """Return when `report` began, in seconds since 1970. Raises UsageError where it has no place among others.
+    """Return when `report` began, or its last capture was taken, in seconds since 1970. Raises UsageError
+    where it has no place among others.
 
     `source`: the file that it comes from.
     """
@@ -254,7 +257,8 @@ def placed(report: Report, source: str) -> float:
             f"{source}: explains a job that failed; only reports on machines and measurements make a series"
         )
     try:
-        started = report.started.removesuffix("Z") + ("+00:00" if report.started.endswith("Z") else "")
+        began = max(report.taken.values(), default=report.started)
+        started = began.removesuffix("Z") + ("+00:00" if began.endswith("Z") else "")
         time = datetime.fromisoformat(started)
         return time.replace(tzinfo=time.tzinfo or timezone.utc).timestamp()
     except (ValueError, OverflowError):

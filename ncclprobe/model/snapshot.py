@@ -112,10 +112,12 @@ class Snapshot(Struct, frozen=True):
     """All facts of one node, by their type. A value is the fact itself or ``Absent``.
 
     `ranks`: of each rank of this node that spoke, its own facts, by rank. `answers`: what the node answered, by
-    question, for a report to show what findings cite; empty where it is not kept.
+    question, for a report to show what findings cite; empty where it is not kept. `taken`: when its capture was
+    taken, in ISO 8601; empty: it was looked at now, or that is not known.
     """
 
     node: str
     facts: Mapping[type, Any]
     ranks: Mapping[int, Mapping[type, Any]] = field(default_factory=dict)
     answers: Mapping[tuple[str | int, ...], Any] = field(default_factory=dict)
+    taken: str = ""

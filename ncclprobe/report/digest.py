@@ -214,6 +214,15 @@ def launcher(kind: str) -> str:
     return {"self": "--nproc", "environment": "by hand", "options": "--nnodes"}.get(kind, kind)
 
 
+def looked(report: Report) -> str:
+    """Return when the machines were looked at, which for captures is when they were taken."""
+    times = sorted(report.taken.values())
+    if not times:
+        return when(report.started)
+    last = f" to {when(times[-1])}" if times[-1] != times[0] else ""
+    return f"captured {when(times[0])}{last}"
+
+
 def when(started: str) -> str:
     """Return a time of ISO 8601 as people read it: ``2026-11-22 09:48:41 UTC``."""
     return re.sub(r"(\+00:00|Z)$", " UTC", started.replace("T", " ", 1))

@@ -178,7 +178,7 @@ def _who_is_slow(report: Report) -> Iterator[str]:
 def _headline(report: Report) -> str:
     where = digest.folded([node.name for node in report.nodes])
     nodes = plural(len(report.nodes), "node")
-    about = f"{report.tool.name} {report.tool.version}, {nodes}, {digest.when(report.started)}"
+    about = f"{report.tool.name} {report.tool.version}, {nodes}, {digest.looked(report)}"
     way = digest.transport(report)
     lines = f"## {text(verdict_line(report))}\n\n{text(about)}\n{code(where)}, by {code(report.command)}"
     return f"{lines}\n\n- transport: {text(way)}" if way else lines

@@ -117,7 +117,7 @@ def _about(report: Report) -> str:
     if launch.kind == "options":
         ranks = f", {plural(launch.nnodes or 1, 'node')} by {by}"
     nodes = fold(node.name for node in report.nodes)
-    return f"{report.tool.name} {report.tool.version} · {nodes}{ranks} · {digest.when(report.started)}"
+    return f"{report.tool.name} {report.tool.version} · {nodes}{ranks} · {digest.looked(report)}"
 
 
 def _answer(report: Report, width: int, style: Style) -> list[str]:

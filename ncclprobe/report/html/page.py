@@ -14,7 +14,7 @@ from markupsafe import Markup
 from ncclprobe.model.findings import Status
 from ncclprobe.model.report import Report
 from ncclprobe.model.units import plural, size
-from ncclprobe.report.digest import copyable, headline, launcher, none_judged, when
+from ncclprobe.report.digest import copyable, headline, launcher, looked, none_judged
 from ncclprobe.report.html import charts, findings, fleet, legible, matrix, tables
 from ncclprobe.report.html.findings import Cards
 from ncclprobe.report.html.legible import breaks, folded, lasting, micros, rate, typed
@@ -128,7 +128,7 @@ def _about(report: Report, found: Sequence[Row]) -> dict[str, Any]:
         "unsaid": report.status is Status.PASS and bool(none_judged(report)),
         "headline": headline(report, _LONGEST_HEADLINE),
         "verdict": _verdict(report, found),
-        "when": when(report.started),
+        "when": looked(report),
         "words_of": {"pass": "ok", "skip": "–"},
         "nothing": _nothing(report),
         "coverage": counted,
