@@ -7,7 +7,7 @@ running job says of itself is judged and told the same way.
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from typing import Any
 
-from ncclprobe.checks.log.known import harmless, understood
+from ncclprobe.checks.log.known import follows, harmless, understood
 from ncclprobe.engine.collect import Facts
 from ncclprobe.engine.diagnose import Known, Topic
 from ncclprobe.engine.evidence_excerpts import AROUND, LONGEST_LINE, MOST
@@ -15,7 +15,7 @@ from ncclprobe.engine.judge import judge
 from ncclprobe.facts.files.flight_records import FlightRecords
 from ncclprobe.facts.job.ranks import Stand
 from ncclprobe.host.job_files import Blocks, JobFile
-from ncclprobe.logs.answer import answers, outcome, when, with_telling_lines
+from ncclprobe.logs.answer import answers, is_condition, outcome, when, with_telling_lines
 from ncclprobe.logs.causes import causes
 from ncclprobe.logs.job_log import Explained, JobLog, LogEvent
 from ncclprobe.logs.lines import telling_lines
@@ -165,7 +165,8 @@ def _with_remedy(cause: Cause, checks: Sequence[Check]) -> Cause:
     """Return a cause that the table of messages names with the remedy of the one check of the same cause."""
     own = [check for check in checks if check.cause and check.cause.code == cause.code]
     usual = next((check.fix for check in checks if check.id == cause.id), "")
-    if cause.id != "log.known-message" or cause.remedy not in ("", usual) or len(own) != 1 or not own[0].cause:
+    general = cause.remedy in ("", usual) or cause.remedy.startswith("look at ")
+    if cause.id != "log.known-message" or not general or len(own) != 1 or not own[0].cause:
         return cause
     return replace(cause, remedy=own[0].fix, doctor=own[0].cause.doctor)
 
@@ -208,6 +209,8 @@ def _conclude(known: Known) -> dict[str, Any]:
         found = tuple(each for each in found if when(each) == left.asked == "slow")
     elif log and not stand:
         found = _with_telling_lines(known, log, found, failing)
+    if left.asked:
+        found = tuple(each for each in found if when(each) == left.asked or not is_condition(each))
     found = with_suspects(found, log, failing) if log else found
     found = found if stand else with_next_steps(found, log, records=records)
     found = tuple(sorted(found, key=lambda each: when(each) != left.asked))
@@ -253,10 +256,13 @@ def _with_telling_lines(
     said = {(o.stream, o.line): f for v in known.verdicts for f in v.findings if (o := f.occurrence)}
 
     def doubted(event: LogEvent) -> bool:
-        known_to_follow = (found := said.get((event.stream, event.line))) and found.severity is Severity.WARN
+        own = said.get((event.stream, event.line))
+        known_to_follow = own is not None and own.severity is Severity.WARN
         lived = not failed and (lived_on(log, event) or goes_on(event.text, event.level))
         lived = lived or (bool(failing) and _OF_PODS in event.text)
-        return bool(known_to_follow) or lived or (harmless(event) and not alone(log, event))
+        return (
+            known_to_follow or lived or (bool(found) and follows(event)) or (harmless(event) and not alone(log, event))
+        )
 
     ranked = telling_lines(log.events, doubted) or (() if found else last_resort(log))
     return with_telling_lines(log, found, ranked, said, failing, failed=failed)
@@ -272,7 +278,7 @@ def _status(
     if any(each.kind == "named" for each in known):
         failed = any(each.kind == "named" and each.when != "slow" for each in known)
         return Status.FAIL if failed else Status.WARN, ExitCode.FAIL
-    waits = any(each.when == "hung" and each.kind != "none" for each in told)
+    waits = any(each.when == "hung" and each.kind == "line" for each in told)
     if known or waits or any(v.status is Status.UNKNOWN and v.required for v in verdicts):
         return Status.UNKNOWN, ExitCode.INCONCLUSIVE
     return Status.WARN if found else Status.PASS, ExitCode.OK

@@ -238,17 +238,25 @@ def outcome(found: Sequence[Cause], well: Sequence[Evidence]) -> JobOutcome:
     """Return what happened to a job that is over."""
     if well:
         return "ended-well"
-    failing = [each for each in found if when(each) != "slow" and each.severity is not Severity.NOTE]
+    failing = [each for each in found if not is_condition(each)]
     if not failing:
         return "unknown"
     return "stopped" if failing[0].code == "ended-from-outside" else "failed"
 
 
+_OF_A_HANG = ("log.rank-fell-silent", "log.ranks-may-not-meet")
+
+
 def when(cause: Cause) -> When:
     """Return which trouble a cause explains: what only costs time ended nothing."""
-    if cause.severity is not Severity.FAIL and cause.confidence != "unknown":
-        return "slow"
-    return "hung" if cause.id == "log.rank-fell-silent" else "failed"
+    if cause.id in _OF_A_HANG:
+        return "hung"
+    return "slow" if cause.severity is Severity.WARN and cause.confidence != "unknown" else "failed"
+
+
+def is_condition(cause: Cause) -> bool:
+    """Return whether a cause would only explain trouble, of which no line speaks."""
+    return cause.severity is Severity.NOTE or (cause.severity is Severity.WARN and cause.confidence != "unknown")
 
 
 def answers(
@@ -259,7 +267,7 @@ def answers(
         Answer(
             when(each),
             "line" if each.confidence == "unknown" else each.confidence,
-            each.severity is not Severity.NOTE and when(each) in ("failed", "hung", asked),
+            when(each) == asked or not is_condition(each),
             each.code,
             each.message,
             each.evidence[:1],

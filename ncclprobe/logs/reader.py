@@ -125,11 +125,29 @@ def _unwrapped(data: bytes) -> bytes:
         return data
     lines = data.decode("utf-8", "surrogateescape").split("\n")
     width = _width(lines)
-    cut = _continued(lines, width) if width else {}
+    cut = (_continued(lines, width) if width else {}) or _unclosed(lines)
     for number, begun in cut.items():
         lines[begun] += lines[number]
         lines[number] = ""
     return "\n".join(lines).encode("utf-8", "surrogateescape") if cut else data
+
+
+_MOST_JOINED = 3
+_TOLD = rf"{_HEAD}|\[Rank \d{{1,6}}\] |\[PG "
+
+
+def _unclosed(lines: Sequence[str]) -> dict[int, int]:
+    """Return the lines that go on with one of NCCL's or torch's that ends within parentheses, at a comma."""
+    found: dict[int, int] = {}
+    for number, line in enumerate(lines):
+        if not line.endswith(",") or number in found or not re.match(_TOLD, line):
+            continue
+        whole = line
+        for at in range(number + 1, min(number + 1 + _MOST_JOINED, len(lines))):
+            if whole.count("(") <= whole.count(")") or re.match(f"{_TOLD}|{_BEGINS}", lines[at]):
+                break
+            found[at], whole = number, whole + lines[at]
+    return found
 
 
 def _width(lines: Sequence[str]) -> int:

@@ -13,6 +13,7 @@ from statistics import median
 from ncclprobe.facts.files.flight_records import FlightRecords
 from ncclprobe.logs.collectives import Entered, entered
 from ncclprobe.logs.job_log import ENDINGS, JobLog, LogEvent, LogStream, Pace, RankLog
+from ncclprobe.logs.layers import layer_of
 from ncclprobe.logs.prefix import names_year
 from ncclprobe.logs.torch_lines import timed_out_work
 from ncclprobe.model.causes import Cause, LastSeen, Moment, NotUnderstood, RankState, Suspect
@@ -30,10 +31,12 @@ INFO = (
     "explain these files too"
 )
 RECORDS = (
-    "start again with TORCH_NCCL_TRACE_BUFFER_SIZE=2000 TORCH_NCCL_DUMP_ON_TIMEOUT=1 "
-    "TORCH_NCCL_DEBUG_INFO_TEMP_FILE=/tmp/flight_ (from torch 2.9 on TORCH_FR_BUFFER_SIZE, TORCH_FR_DUMP_TEMP_FILE), "
-    "and explain /tmp/flight_* of all ranks"
+    "start again with {size}=2000 TORCH_NCCL_DUMP_ON_TIMEOUT=1 {file}=/tmp/flight_, and explain /tmp/flight_* of all "
+    "ranks"
 )
+_SINCE_2_9 = {"size": "TORCH_FR_BUFFER_SIZE", "file": "TORCH_FR_DUMP_TEMP_FILE"}
+_BEFORE_2_9 = {"size": "TORCH_NCCL_TRACE_BUFFER_SIZE", "file": "TORCH_NCCL_DEBUG_INFO_TEMP_FILE"}
+"""How torch names the settings of its flight recorder; later releases take the earlier names too."""
 
 
 def with_next_steps(found: Sequence[Cause], log: JobLog | None, *, records: bool) -> tuple[Cause, ...]:
@@ -80,13 +83,32 @@ def _steps(found: Sequence[Cause], log: JobLog | None, records: bool) -> Iterato
     if missing := missing_ranks(log):
         yield f"explain the logs of {fold_ranks(missing)} too: what they said last is not known"
     if not records and any(_waited(each) for each in found):
-        yield RECORDS
+        named = [release for each in log.versions.get("torch", ()) if (release := _release(each))]
+        yield RECORDS.format(**(_SINCE_2_9 if named and min(named) >= (2, 9) else _BEFORE_2_9))
     informed = any(event.level == "INFO" and event.pid is not None for event in log.events)
     if not informed and any("NCCL" in event.text or (event.host and event.pid) for event in log.events):
         yield INFO  # in the log of a program that never came to NCCL this would show nothing
     hosts = [host for host in dict.fromkeys(event.host for event in log.events) if host]
     on = f" on {fold(hosts)}" if 0 < len(hosts) <= _MOST_NAMED else " on every host"
-    yield f"explain the kernel's log too: `journalctl -k --since -1d > kernel.$(hostname).log`{on}, as root"
+    if any(_may_be_in_the_kernels_log(each) for each in found):
+        yield f"explain the kernel's log too: `journalctl -k --since -1d > kernel.$(hostname).log`{on}, as root"
+
+
+_OF_PROCESSES = ("launcher", "scheduler", "ray", "nccl", "torch", "store", "network-plugin", "framework")
+"""Layers that tell that a process ended, or lost another, of which the kernel may know more."""
+
+
+def _may_be_in_the_kernels_log(cause: Cause) -> bool:
+    """Return whether a device, a driver or the end of a process is in what a cause rests on."""
+    told = [*cause.evidence[:_MOST_NAMED], *(each for what in cause.consequences for each in what.evidence[:1])]
+    events = (LogEvent(0, 1, each.text) for each in told)
+    return any((own := layer_of(each)).fault == "node" or own.name in _OF_PROCESSES for each in events)
+
+
+def _release(version: str) -> tuple[int, ...]:
+    """Return ``(2, 9)`` of ``2.9.1+cu129``; empty: it is no number."""
+    parts = version.split(".")[:2]
+    return tuple(map(int, parts)) if len(parts) == 2 and all(part.isdecimal() for part in parts) else ()
 
 
 def missing_ranks(log: JobLog) -> tuple[int, ...]:
@@ -97,7 +119,7 @@ def missing_ranks(log: JobLog) -> tuple[int, ...]:
 def _waited(cause: Cause) -> bool:
     """Return whether a line speaks of a collective that took too long."""
     texts = [each.text for each in cause.evidence] + [e.text for c in cause.consequences for e in c.evidence]
-    return any("Watchdog" in text or "imeout" in text or "imed out" in text for text in texts)
+    return any(words in text for text in texts for words in ("Watchdog", "ollective", "WorkNCCL", "dump signal"))
 
 
 MOST_MOMENTS = 2000

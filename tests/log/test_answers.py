@@ -2,6 +2,7 @@
 
 from pathlib import Path
 
+from ncclprobe.logs.reader import read
 from tests.log.test_outcome import explained, steps
 
 SLOW = "n0:7:9 [0] NCCL INFO NET/OFI GDR disabled on GDR-supported instance type p5.48xlarge\n"
@@ -93,3 +94,133 @@ def test_what_another_rank_says_contradicts_no_cause(tmp_path: Path) -> None:
     text = "[rank0]: torch.OutOfMemoryError: CUDA out of memory.\n"
     other = "[rank1]: [1.2] [n1:7:0] ib_frob.c:3 UCX  ERROR frob of slot 3 not found\n"
     assert explained(tmp_path, other + text)["causes"][0]["code"] == "oom"
+
+
+def init(rank: int, nranks: int = 2) -> str:
+    """NCCL's line of a rank, on a host of its own, whose communicator is complete."""
+    return f"n{rank}:7:9 [0] NCCL INFO comm 0x{rank} rank {rank} nranks {nranks} cudaDev 0 busId 7000 - Init COMPLETE\n"
+
+
+def using(first: str, second: str) -> str:
+    line = "n{0}:7:7 [0] NCCL INFO Bootstrap : Using {1}:10.0.0.{0}<0>\n"
+    return line.format(0, first) + line.format(1, second)
+
+
+INFO = "n0:7:9 [0] NCCL INFO "
+CONDITIONS = {
+    "a virtual interface beside a real one": (using("eth0", "veth1a2b"), "hung", "iface-wrong-veth"),
+    "workers too many": (
+        "INFO: Waiting in store based barrier to initialize process group for rank: 0, key: store_based_barrier_key:1 "
+        "(world_size=4, worker_count=8, timeout=0:30:00)\n",
+        "hung",
+        "world-size-mismatch",
+    ),
+    "IB disabled": (f"{INFO}NCCL_IB_DISABLE set by environment to 1.\n", "slow", "slow-socket-fallback"),
+    "MNNVL off": (f"{INFO}NCCL_MNNVL_ENABLE set by environment to 0.\n", "slow", "nccl-setting"),
+    "P2P off": (f"{INFO}NCCL_P2P_DISABLE set by environment to 1.\n", "slow", "nccl-setting"),
+    "GPUDirect off": (f"{INFO}NCCL_NET_GDR_LEVEL set by environment to LOC\n", "slow", "gdr-off"),
+    "GPUDirect one way": (f"{INFO}NCCL_NET_GDR_READ set by environment to 0.\n", "slow", "gdr-off"),
+    "libibverbs missing": (
+        f"{INFO}Failed to open libibverbs.so[.1]\n{INFO}Using network Socket\n",
+        "slow",
+        "libibverbs-missing",
+    ),
+    "EFA without provider": (
+        f"{INFO}NET/OFI No eligible providers were found\n{INFO}Using network Socket\n",
+        "slow",
+        "efa-no-provider",
+    ),
+    "sockets": (f"{INFO}NET/IB : No device found.\n{INFO}Using network Socket\n", "slow", "slow-socket-fallback"),
+    "mixed links": (
+        f"{INFO}NET/IB : Using [0]mlx5_0:1/IB [1]mlx5_1:1/RoCE [RO]; OOB eth0:10.0.0.1<0>\n",
+        "slow",
+        "ib-mixed-link-layer",
+    ),
+}
+
+
+def test_what_would_explain_trouble_is_said_though_no_line_speaks_of_any(tmp_path: Path) -> None:
+    wrong = {}
+    for name, (text, when, code) in CONDITIONS.items():
+        report = explained(tmp_path, text + init(0) + init(1), "--exit-code")
+        told = [(each["when"], each["kind"], each["known"], each["code"]) for each in report["answers"]]
+        if (when, "named", False, code) not in told or report["outcome"] != "unknown":
+            wrong[name] = told
+        asked = explained(tmp_path, text + init(0) + init(1), f"--{when}", "--exit-code")
+        if (asked["exit_code"], asked["answers"][0]["code"]) != (4, code):
+            wrong[f"{name}, asked"] = asked["answers"]
+    assert wrong == {}
+    assert len(CONDITIONS) >= 11
+
+
+NO_CONDITION = {
+    "interfaces alike": using("eth0", "eth0"),
+    "all virtual": using("veth1", "veth2"),
+    "workers as wanted": CONDITIONS["workers too many"][0].replace("count=8", "count=4"),
+    "a setting that costs nothing": f"{INFO}NCCL_P2P_LEVEL set by environment to NVL\n",
+    "sockets on one host": f"{INFO}NET/IB : No device found.\n{INFO}Using network Socket\n",
+    "links alike": f"{INFO}NET/IB : Using [0]mlx5_0:1/IB [1]mlx5_1:1/IB [RO]; OOB eth0:10.0.0.1<0>\n",
+}
+
+
+def test_what_costs_nothing_is_no_condition(tmp_path: Path) -> None:
+    wrong = {}
+    for name, text in NO_CONDITION.items():
+        ranks = init(0, 1) if "one host" in name else init(0) + init(1)
+        if named := [each for each in explained(tmp_path, text + ranks)["answers"] if each["kind"] == "named"]:
+            wrong[name] = named
+    assert wrong == {}
+    assert len(NO_CONDITION) >= 6
+
+
+DUMPED = (
+    "[rank0]:[E804 23:05:54.817424543 ProcessGroupNCCL.cpp:1914] [PG ID 0 PG GUID 0(default_pg) Rank 0] Received a "
+    "dump signal due to a collective timeout from  rank 5 and we will try our best to dump the debug info.\n"
+)
+
+
+def test_a_rank_that_heard_of_a_timeout_is_not_the_one_that_had_it(tmp_path: Path) -> None:
+    cause = explained(tmp_path, DUMPED)["causes"][0]
+    assert (cause["ranks"], cause["confidence"]) == ([5], "unknown")
+    assert "rank 5 reports" in cause["message"]
+    assert "log of rank 5" in cause["remedy"]
+
+
+def test_a_line_of_torch_that_was_cut_within_parentheses_is_whole_again(tmp_path: Path) -> None:
+    head = "[Rank 0] Watchdog caught collective operation timeout: WorkNCCL(SeqNum=77,\n"
+    rest = "OpType=ALLREDUCE, NumelIn=1, NumelOut=1, Timeout(ms)=1800000) ran for 1800090\nmilliseconds.\n"
+    assert "ALLREDUCE number 77" in explained(tmp_path, head + rest)["causes"][0]["message"]
+    (event,) = read([("a.log", [f"{head}[Rank 1] is at work\n".encode()])]).events
+    assert event.text.endswith("SeqNum=77,")
+
+
+LEFT = (
+    "WARNING:torch.distributed.elastic.rendezvous.dynamic_rendezvous:The node 'n4_882_0' has failed to shutdown the "
+    "rendezvous '2f1c' due to an error of type RendezvousConnectionError.\n"
+)
+
+
+def test_a_store_that_was_reached_before_is_not_one_that_no_port_leads_to(tmp_path: Path) -> None:
+    cause = explained(tmp_path, steps(0, 9) + LEFT)["causes"][0]
+    assert (cause["code"], cause["confidence"]) == ("rank-crashed", "narrowed")
+    assert "--rdzv-endpoint" in cause["remedy"]
+    assert "port" not in cause["message"]
+
+
+NOT_THE_JOBS = {
+    "a host that Slurm cannot start on": "srun: error: Task launch for StepId=9.0 failed on node n1: Timed out\n",
+    "a job that made way": "slurmstepd: error: *** JOB 7 ON n1 CANCELLED AT 2026-01-02T03:04 DUE TO PREEMPTION ***\n",
+    "Ray that lost a process": "ray.exceptions.ActorDiedError: The actor died unexpectedly before finishing.\n",
+    "an exception of CUDA": 'Traceback (most recent call last):\n  File "x.py", line 3, in f\n'
+    "RuntimeError: No CUDA GPUs are available\n",
+}
+
+
+def test_the_job_is_at_fault_only_by_what_a_line_says_of_it(tmp_path: Path) -> None:
+    wrong = {}
+    for name, text in NOT_THE_JOBS.items():
+        cause = explained(tmp_path, text, "--failed")["causes"][0]
+        if cause["blame"] == "job" or "same rank, and the peer" in cause["remedy"]:
+            wrong[name] = cause
+    assert wrong == {}
+    assert len(NOT_THE_JOBS) >= 4

@@ -3,23 +3,31 @@
 from pathlib import Path
 
 from ncclprobe.checks.log.known import understood
+from ncclprobe.logs.answer import is_condition
+from ncclprobe.logs.job_log import JobLog
 from ncclprobe.logs.timeline import not_understood
+from ncclprobe.model.causes import Cause
 from tests.each_row import each_row
 from tests.log import healthy, test_outcome
 from tests.log.test_examples import explained, whole
 
 
+def named(log: JobLog) -> list[Cause]:
+    """The causes but those that would only explain that the job was slow: these machines have no RDMA."""
+    return [each for each in explained(log) if not is_condition(each)]
+
+
 @each_row("version", healthy.VERSIONS)
 @each_row("launcher", healthy.LAUNCHERS)
 def test_a_job_that_went_well_has_no_cause(version: str, launcher: str) -> None:
-    assert explained(whole(healthy.job(version, launcher=launcher))) == ()
+    assert named(whole(healthy.job(version, launcher=launcher))) == []
 
 
 @each_row("version", healthy.VERSIONS)
 def test_all_ranks_in_one_stream_have_no_cause_either(version: str) -> None:
     ranks = [healthy.of_rank(version, rank, 8).splitlines() for rank in range(8)]
     mixed = "\n".join(line for lines in zip(*ranks, strict=True) for line in lines)
-    assert explained(whole({"job.log": mixed + "\n" + healthy.TORCH})) == ()
+    assert named(whole({"job.log": mixed + "\n" + healthy.TORCH})) == []
 
 
 @each_row("version", healthy.VERSIONS)

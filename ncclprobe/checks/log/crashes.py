@@ -273,13 +273,13 @@ def ended_from_outside(log: JobLog) -> Iterator[Finding]:
             remedy = _KEEP if signal == 1 else ""
             yield said(log, event, _BY_A_PERSON[signal][1], remedy=remedy, **_OF_NOBODY)
         elif any(sign in event.text for sign in _SCHEDULER[:2]):
-            why = "time limit" if _SCHEDULER[0] in event.text else "preemption"
-            yield said(log, event, f"Slurm ended the job: {why}", **RESTART)
+            why, whose = ("time limit", RESTART) if _SCHEDULER[0] in event.text else ("preemption", _OF_NOBODY)
+            yield said(log, event, f"Slurm ended the job: {why}", **whose)
         elif any(sign in event.text for sign in _SCHEDULER[2:]):
             if "CANCELLED AT" in event.text and "DUE TO" not in event.text and not _a_task_ended(log, event):
                 yield said(log, event, "the job was cancelled", **_OF_NOBODY)
         elif any(sign in event.text for sign in _OUTSIDE[1:3]):
-            yield said(log, event, "the launcher was ended from outside by SIGTERM", **RESTART)
+            yield said(log, event, "the launcher was ended from outside by SIGTERM", **_OF_NOBODY)
 
 
 def _of_a_person(text: str) -> int | None:
@@ -415,7 +415,7 @@ def program_raised(log: JobLog) -> Iterator[Finding]:
     first = [event for event in found if event.rank in roots] or found
     for event in [event for event in first if event.place or event.rank is not None] or first:
         place = f" at {event.place}" if event.place else ""
-        whose = UNPROVEN if any(text in event.text for text in _OF_STORAGE) else JOB
+        whose = UNPROVEN if any(text in event.text for text in (*_OF_STORAGE, *_OF_MACHINE)) else JOB
         whose = IMAGE if any(text in event.text for text in _NOT_INSTALLED) else whose
         yield said(log, event, f"the program raised {whole_words(event.text, 120)}{place}", **whose)
 
@@ -445,6 +445,9 @@ _OF_STORAGE = (*(f"[Errno {errno}]" for errno in (5, 28, 30, 107, 116, 121)), "S
                "PytorchStreamWriter failed writing", "LocalEntryNotFoundError")  # fmt: skip
 """What a program alone does not bring about: EIO, ENOSPC, EROFS, ENOTCONN, ESTALE and EREMOTEIO of a file system, and
 what torch and the hub of models make of a file that is not written, or not to be had."""
+_OF_MACHINE = ("CUDA", "NVML", "NCCL", "No such device", "no GPU", "No GPU", "annot allocate memory", "Connection",
+               "imed out")  # fmt: skip
+"""What an exception speaks of that the machine lacks or another process did: no fault of the program by itself."""
 _NOT_INSTALLED = ("No module named ", "cannot open shared object file", "undefined symbol: ", ": fatal error: ")
 """What is missing where the program runs, or does not fit the rest of it."""
 _LOST_BEFORE = ("remote process exited or there was a network error", "due to async NCCL error")

@@ -372,7 +372,8 @@ def peer_memory_closed(log: JobLog) -> Iterator[Finding]:
     ordinals = cuda_errors(log, "invalid device ordinal", "no CUDA-capable device is detected")
     for event in (*ordinals, *log.having(*_UNSEEN)):
         codes = ("gpu-isolation", "world-size-mismatch")
-        yield said(log, event, "a rank does not see a GPU that it is to use, or a peer's", codes=codes, **JOB)
+        whose = JOB if "ordinal" in event.text else UNPROVEN
+        yield said(log, event, "a rank does not see a GPU that it is to use, or a peer's", codes=codes, **whose)
 
 
 _NO_PEERS = (

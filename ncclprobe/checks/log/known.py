@@ -22,6 +22,7 @@ from ncclprobe.checks.log.lines import (
 )
 from ncclprobe.logs import messages
 from ncclprobe.logs.job_log import ENDINGS, TALK, Explained, JobLog, LogEvent, LogStream
+from ncclprobe.logs.layers import Layer, layer_of
 from ncclprobe.logs.outcome import lived_on
 from ncclprobe.logs.texts import address_of, between, number
 from ncclprobe.model.errors import Unlearned
@@ -233,7 +234,7 @@ def known_message(log: JobLog, explained: Explained) -> Iterator[Finding]:
     Right: no line of a failed job is known from sources alone.
     Why: no check reads more out of the line than its message says; ncclprobe's table knows where it is in the sources,
     what follows it there, and whether it says why or only that something failed.
-    Fix: look at what the same rank, and the peer that the line names, said before.
+    Fix: look at the lines that stand before it in the same log, and where the layer that wrote it says more.
     """
     failure = failed(log)
     for event in log.events:
@@ -265,7 +266,10 @@ def _speaks(event: LogEvent, found: messages.Message, failure: bool) -> bool:
 
 
 def _finding(log: JobLog, event: LogEvent, found: messages.Message) -> Finding:
-    """Return a cause, or what another line explains; the peer of a line is at fault where its meaning says so."""
+    """Return a cause, or what another line explains; the peer of a line is at fault where its meaning says so.
+
+    The job is at fault only by what NCCL refuses of its program, or what a layer says that the job brings along.
+    """
     text = messages.origin(found)
     host, rank = found.held("host").strip(), number(found.held("rank")) if found.row.level == "FATAL" else None
     peer = number(found.held("peer")) if found.row.meaning.endswith(" peer") else None
@@ -278,13 +282,23 @@ def _finding(log: JobLog, event: LogEvent, found: messages.Message) -> Finding:
         codes = ()
     if not codes:
         return consequence(log, event, text, action="none", **details)
-    whose = NODE if host else JOB if {*codes} <= _OF_THE_JOB else IMAGE if {*codes} <= _OF_THE_IMAGE else {}
+    own = layer_of(event)
+    by_the_job = {*codes} <= _OF_THE_JOB and (found.row.level != "FATAL" or own.fault == "job")
+    whose = NODE if host else JOB if by_the_job else IMAGE if {*codes} <= _OF_THE_IMAGE else {}
     if any(words in text for words in _DO_NOT_KNOW):
         whose = UNPROVEN
+    details["remedy"] = _next(event, own, peer)
     if any(words in text for words in _OF_SSH):
         details["remedy"] = _LOG_IN
     told = said(log, event, why, codes=codes, ranks=() if rank is None else (rank,), **details, **whose)
     return of_hosts(told, host) if host else told
+
+
+def _next(event: LogEvent, own: Layer, peer: int | None) -> str:
+    """Return where to look for more: in what a rank and its peer said, else where the layer of a line says more."""
+    if event.rank is not None and peer is not None:
+        return f"look at what rank {event.rank} and rank {peer} said before"
+    return f"look at {own.look}" if own.look else ""
 
 
 _OF_SSH = ("ssh ", "ssh.", "the login")
@@ -297,7 +311,7 @@ _GONE_ALREADY = ": No such process"
 _NO_REASON = "does not say why"
 _DO_NOT_KNOW = (_NO_REASON, "has ended, or its host", *_OF_SSH)
 """Meanings of lines that tell that a process is gone, and not how."""
-_OF_THE_JOB = {"rank-crashed", "memlock", "nccl-setting", "gloo-iface", "collective-desync", "graph-file"}
+_OF_THE_JOB = {"rank-crashed", "nccl-setting", "gloo-iface", "collective-desync", "graph-file"}
 _OF_THE_IMAGE = {"plugin-mismatch", "plugin-missing", "efa-no-provider", "cuda-driver-mismatch", "nccl-lib-mismatch"}
 _NO_MEMORY, _REFUSAL = "Cannot allocate memory", "onnection refused"
 _PINS = ("regist", "reg_mr", "regattr")
@@ -380,6 +394,12 @@ def harmless(event: LogEvent) -> bool:
         return True
     found = messages.said(event.text, event.level)
     return found is not None and found.kind in ("harmless", "aside")
+
+
+def follows(event: LogEvent) -> bool:
+    """Return whether a line says by its sources only that another rank, or an earlier line, has failed."""
+    found = messages.said(event.text, event.level)
+    return found is not None and found.kind == "consequence"
 
 
 def understood(event: LogEvent) -> bool:

@@ -7,6 +7,7 @@ from ncclprobe.checks.log import cause, consequence, said
 from ncclprobe.checks.log.lines import JOB, RESTART, UNPROVEN, demoted, each, failed, of_no_rank, of_the_job, warned
 from ncclprobe.logs.job_log import JobLog, LogEvent
 from ncclprobe.logs.nccl_lines import INFO_DIFFERS, MET_WITH, of_another_build, other_length, stranger_length
+from ncclprobe.logs.outcome import worked_before
 from ncclprobe.logs.paragraphs import OF_EACH_OTHER
 from ncclprobe.logs.rank_ends import rank_ends
 from ncclprobe.logs.texts import between, number
@@ -191,7 +192,8 @@ def master_unreachable(log: JobLog) -> Iterator[Finding]:
     for event in log.having(*_MASTER):
         if warned(event) or any(text in event.text for text in _UNRESOLVED) or _never_resolved(log, event):
             continue
-        if any(other.stream == event.stream and other.line <= event.line for other in log.having(*_HAD_MET)):
+        if _had_met(log, event):
+            yield said(log, event, _GONE, codes=_ENDED, blame="unknown", remedy=_OWN_STORE)
             continue
         place = between(event.text, "network address of (", ")") or between(event.text, "connect to (", ")")
         message = f"{place.replace(', ', ':')} cannot be reached" if place else "the job's store cannot be reached"
@@ -205,6 +207,20 @@ def master_unreachable(log: JobLog) -> Iterator[Finding]:
     for event in _tries_to_the_end(log):
         message = "the job's store is not reached up to the end of the log"
         yield said(log, event, message, peers=(0,), codes=("master-unreachable", "port-blocked"), **JOB)
+
+
+_ENDED = ("rank-crashed", "ended-from-outside")
+_GONE = "the store that the launchers meet at was reached before, and is gone: who kept it has ended"
+_OWN_STORE = (
+    "look at the launcher that kept the store: node 0's, or another job's that has the same endpoint; give each job "
+    "its own --rdzv-endpoint, or --standalone on one node"
+)
+
+
+def _had_met(log: JobLog, event: LogEvent) -> bool:
+    """Return whether the launcher of a line had met the others before, or the ranks had worked together."""
+    met = any(other.stream == event.stream and other.line <= event.line for other in log.having(*_HAD_MET))
+    return met or ("endezvous" in event.text and worked_before(log, event))
 
 
 _DIGITS_OF_AN_ADDRESS = 10

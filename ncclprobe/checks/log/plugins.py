@@ -18,7 +18,7 @@ from ncclprobe.checks.log.lines import (
 from ncclprobe.logs.job_log import JobLog, LogEvent
 from ncclprobe.logs.outcome import EPOCHS, worked_before
 from ncclprobe.logs.texts import between
-from ncclprobe.model.findings import Finding
+from ncclprobe.model.findings import Finding, Severity
 from ncclprobe.model.values import grouped
 
 _NO_PROVIDER = (
@@ -192,7 +192,9 @@ def plugin_not_found(log: JobLog) -> Iterator[Finding]:
     }
     named |= {between(event.text, _LOOKED_FOR, " ").rstrip(".") for event in log.having(_LOOKED_FOR)} - {_DEFAULT}
     if named - {"none", ""}:
-        yield from informed(log, _UNLOADED, "the plugin that NCCL_NET_PLUGIN names is not found", **IMAGE)
+        severity = Severity.FAIL if failed(log) else Severity.WARN  # NCCL goes on with its own transport
+        message = "the plugin that NCCL_NET_PLUGIN names is not found"
+        yield from informed(log, _UNLOADED, message, severity=severity, **IMAGE)
 
 
 def _without_nccls_lines(text: str) -> tuple[str, ...]:

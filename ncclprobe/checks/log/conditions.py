@@ -1,0 +1,116 @@
+"""What would explain trouble of a job whose log names none: ranks that may not meet, and paths that are slow."""
+
+import re
+from collections.abc import Iterator
+
+from ncclprobe.checks.log import cause, said
+from ncclprobe.checks.log.lines import JOB, failed, hosts, informed, rdma_found
+from ncclprobe.logs.job_log import JobLog, LogEvent
+from ncclprobe.logs.nccl_lines import used
+from ncclprobe.logs.texts import between, number
+from ncclprobe.model.findings import Finding, Severity
+from ncclprobe.model.values import grouped
+
+_BOOTSTRAP = "Bootstrap : Using"
+_INTERFACE = re.compile(r"Using ?(?:\[\d{1,3}\])?([\w.@-]{1,32}):([0-9a-fA-F.:]{3,45})<")
+_VIRTUAL = re.compile(r"(?:veth|docker|virbr|br-|cni|lxc|cali|flannel|cilium|tun|tap|wg|lo)")
+_BARRIER = "store_based_barrier_key"
+
+
+def _begun(first: str, second: str) -> str:
+    """Return the first lines of two hosts, for examples."""
+    line = "n{0}:7:7 [0] NCCL INFO Bootstrap : Using {1}:10.0.0.{0}<0>\n"
+    return line.format(0, first) + line.format(1, second)
+
+
+@cause(
+    code="iface-wrong-veth",
+    signs=(_BOOTSTRAP, _BARRIER),
+    doctor="env.ifname",
+    bad=lambda: [_begun("eth0", "veth1a2b")],
+    good=lambda: [_begun("eth0", "eth0")],
+)
+def ranks_may_not_meet(log: JobLog) -> Iterator[Finding]:
+    """Ranks use what others may not reach, though no line says that they failed.
+
+    Right: All ranks use interfaces of one kind, and as many workers came as the group has.
+    Why: NCCL takes the first interface that is up; one that exists within its host alone, or another network than that
+    of the others, makes all wait without an error. More workers than ranks come from another job with the same store.
+    Fix: NCCL_SOCKET_IFNAME with the interface that the other hosts use, on every host; for workers too many, a port or
+    an `--rdzv-id` of its own for each job.
+    """
+    if failed(log):
+        return
+    using = {e.host: (found[1], found[2], e) for e in log.having(_BOOTSTRAP) if (found := _INTERFACE.search(e.text))}
+    real = sorted({name for name, _, _ in using.values() if not _VIRTUAL.match(name)})
+    for host, (name, address, event) in using.items() if real else ():
+        if _VIRTUAL.match(name):
+            message = f"{host} uses {name} ({address}) while others use {real[0]}; they may not reach it"
+            remedy = f"NCCL_SOCKET_IFNAME={real[0]} on every node"
+            yield said(log, event, message, severity=Severity.WARN, remedy=remedy, **JOB)
+    for event in log.having(_BARRIER):
+        came, wanted = (number(between(event.text, name)) for name in ("worker_count=", "world_size="))
+        if came and wanted and came > wanted:
+            message = f"{came} workers came to a barrier of {wanted} ranks"
+            codes = ("world-size-mismatch",)
+            yield said(log, event, message, codes=codes, severity=Severity.WARN, **JOB)
+
+
+_SOCKET, _NO_DEVICE = "Using network Socket", "NET/IB : No device found"
+_NO_VERBS, _NO_PROVIDER = "Failed to open libibverbs.so", "No eligible providers were found"
+_SET = " set by environment to "
+_COSTLY = {
+    f"NCCL_IB_DISABLE{_SET}1": ("slow-socket-fallback", "NCCL_IB_DISABLE=1 keeps NCCL from InfiniBand and RoCE"),
+    f"NCCL_P2P_DISABLE{_SET}1": ("nccl-setting", "NCCL_P2P_DISABLE=1 sends what NVLink could carry through the host"),
+    f"NCCL_SHM_DISABLE{_SET}1": ("nccl-setting", "NCCL_SHM_DISABLE=1 sends what stays within a host over the network"),
+    f"NCCL_NVLS_ENABLE{_SET}0": ("nvls", "NCCL_NVLS_ENABLE=0 leaves out the sums of NVSwitch"),
+    f"NCCL_MNNVL_ENABLE{_SET}0": ("nccl-setting", "NCCL_MNNVL_ENABLE=0 leaves out NVLink between nodes"),
+    f"NCCL_NET_GDR_LEVEL{_SET}LOC": ("gdr-off", "NCCL_NET_GDR_LEVEL=LOC turns GPUDirect RDMA off"),
+    f"NCCL_NET_GDR_LEVEL{_SET}0": ("gdr-off", "NCCL_NET_GDR_LEVEL=0 turns GPUDirect RDMA off"),
+    f"NCCL_NET_GDR_READ{_SET}0": ("gdr-off", "NCCL_NET_GDR_READ=0 leaves GPUDirect RDMA to receiving"),
+}
+"""Settings that cost bandwidth, by NCCL's line of them: the code, and what each does."""
+
+
+@cause(
+    code="slow-socket-fallback",
+    signs=(_SOCKET, _NO_DEVICE, _NO_VERBS, _NO_PROVIDER, *_COSTLY, "NET/IB : Using"),
+    doctor="env.transport",
+    bad=lambda: ["n1:7:7 [0] NCCL INFO NCCL_P2P_DISABLE set by environment to 1."],
+    good=lambda: ["n1:7:7 [0] NCCL INFO NCCL_P2P_LEVEL set by environment to NVL."],
+)
+def slow_path(log: JobLog) -> Iterator[Finding]:
+    """NCCL uses a slower path than it could, by a setting or for want of a driver.
+
+    Right: No setting and no missing driver keeps NCCL from its fastest paths.
+    Why: NCCL goes on without an error on sockets, without GPUDirect or without NVLink, at a fraction of the rate.
+    Fix: unset the variable that the line names; for sockets look why no RDMA device was found: `ibv_devinfo` in the
+    container, libibverbs, the provider of the plugin.
+    """
+    if failed(log):
+        return
+    for line, (code, message) in _COSTLY.items():
+        event = next((each for each in log.having(line) if each.text.partition(line)[2][:1] in ("", ".")), None)
+        if event is not None:
+            remedy = f"unset {line.partition(_SET)[0]}, unless a fault needs it"
+            yield said(log, event, message, codes=(code,), severity=Severity.WARN, remedy=remedy, **JOB)
+    if len(hosts(log)) > 1 and not rdma_found(log) and not any(True for _ in log.having(*[*_COSTLY][:1])):
+        code, why = _without_rdma(log)
+        yield from informed(log, (_SOCKET,), f"sockets are used: {why}", codes=(code,), severity=Severity.WARN)
+    for event, *_ in grouped((e.host, e) for e in log.having("NET/IB : Using") if _is_mixed(e)).values():
+        message, codes = "InfiniBand and Ethernet NICs are used together", ("ib-mixed-link-layer",)
+        remedy = "NCCL_IB_HCA with the compute NICs of one kind"
+        yield said(log, event, message, codes=codes, severity=Severity.WARN, remedy=remedy, **JOB)
+
+
+def _without_rdma(log: JobLog) -> tuple[str, str]:
+    """Return why a job without an RDMA device has none, by code and in words."""
+    if any(True for _ in log.having(_NO_VERBS)):
+        return "libibverbs-missing", "libibverbs is not in the image"
+    if any(True for _ in log.having(_NO_PROVIDER)):
+        return "efa-no-provider", "libfabric has no EFA provider"
+    return "slow-socket-fallback", "NCCL finds no RDMA device"
+
+
+def _is_mixed(event: LogEvent) -> bool:
+    return {"IB", "RoCE"} <= {each.link.partition("/")[0] for each in used(event.text)}
