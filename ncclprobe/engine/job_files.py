@@ -234,7 +234,7 @@ def _conclude(known: Known) -> dict[str, Any]:
         "standing": stand and stand.answer,
         "classes": stand.classes if stand else (),
         "not_understood": (*left.not_understood, *(not_understood(log, verdicts, understood) if log else ())),
-        "notes": [*(_of_whole_logs(log, times) if log else ()), *_attempts(left), *beside],
+        "notes": [*(_of_whole_logs(log, times) if log else ()), *_attempts(left), *_other_files(left), *beside],
     }
 
 
@@ -287,6 +287,14 @@ def _status(
 def _of_whole_logs(log: JobLog, times: Clocks) -> Iterator[str]:
     """Yield what a reader must know of the logs as a whole: whose clocks agree, and what was not read."""
     yield from filter(None, (times.in_words(), *_cut_short(log), *log.unread))
+
+
+def _other_files(left: JobFiles) -> Iterator[str]:
+    """Yield which files were left out and why, and what else can be done with captures among them."""
+    if left.left_out:
+        yield f"left out: {first_of(left.left_out, 3)}: by their form documents and no logs; name one to read it"
+    if left.captures and not left.facts.keys() - {JobLog}:
+        yield f"what `ncclprobe doctor {first_of(left.captures, 2)}` says of these machines is not in this answer"
 
 
 def _attempts(left: JobFiles) -> Iterator[str]:

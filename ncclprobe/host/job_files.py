@@ -44,12 +44,14 @@ _BROKEN = (EOFError, OSError, ValueError)
 class JobFile(Struct, frozen=True):
     """One file: its name as a person finds it again, and its size as it lies there; of a pipe 0.
 
-    `once`: a pipe, such as standard input, which can be read once.
+    `once`: a pipe, such as standard input, which can be read once. `found`: in a folder or by a pattern, so that
+    nobody named this very file.
     """
 
     name: str
     nbytes: int = 0
     once: bool = False
+    found: bool = False
 
     @property
     def patience_s(self) -> float:
@@ -69,7 +71,8 @@ def named(arguments: Sequence[str]) -> tuple[JobFile, ...]:
             once = path == STDIN or not (_regular(path) or Path(path).is_dir())
             if once and path != STDIN and Path(os.path.realpath(path)).is_fifo():  # not that of a shell's <(…)
                 raise UsageError(f"{path}: cannot be read: not a regular file; give a log, or - for standard input")
-            found.setdefault(key, JobFile(path, 0 if once else _size(path), once))
+            file = JobFile(path, 0 if once else _size(path), once, path != argument)
+            found[key] = file if file.found is False else found.get(key, file)
             if len(found) > MOST_FILES:
                 raise UsageError(f"{argument}: more than {MOST_FILES} files; name fewer")
     return tuple(found.values())

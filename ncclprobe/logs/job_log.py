@@ -173,7 +173,7 @@ class JobLog(Struct, frozen=True):
     @property
     def known(self) -> bool:
         """Return whether any line was understood."""
-        steps = any(stream.paces or (stream.finished and stream.step is not None) for stream in self.streams)
+        steps = any(stream.paces or stream.finished or stream.step is not None for stream in self.streams)
         return bool(self.events or self.ranks or self.versions or self.world_size or steps)
 
     def having(self, *signs: str) -> Iterator[LogEvent]:

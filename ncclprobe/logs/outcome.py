@@ -233,7 +233,9 @@ def _of_kernel(event: LogEvent) -> bool:
 
 
 _EXITED = re.compile(
-    r"\(core dumped\)|\bkilled by signal\b|\bMPI_ERRORS_ARE_FATAL \(processes\b"
+    r"\(core dumped\)|\bkilled by signal\b"
+    r"|\bline \d{1,6}: {1,8}\d{1,10} (?:Killed|Segmentation fault|Bus error|Aborted)\b"
+    r"|\bMPI_ERRORS_ARE_FATAL \(processes\b"
     r"|\b(?:exit(?:ed|s)?|return(?:ed|s)?|terminated|ended|failed)\b"
     r".{0,24}?\b(?:code|status|signal)\b[ :=]{0,8}(?!0\b|[23]\d\d\b)-?\d{1,3}\b",
     re.IGNORECASE,

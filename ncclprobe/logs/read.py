@@ -28,10 +28,11 @@ from ncclprobe.model.errors import HostError, ParseError, UsageError
 from ncclprobe.model.units import plural, size
 from ncclprobe.model.values import Struct
 
-FileKind = Literal["log", "flight-recorder", "ras", "stacks", "capture", "report", "binary", "empty"]
+FileKind = Literal["document", "log", "flight-recorder", "ras", "stacks", "capture", "report", "binary", "empty"]
 
 KINDS: dict[FileKind, str] = {
     "log": "log",
+    "document": "document",
     "flight-recorder": "flight-recorder dump",
     "ras": "RAS answer",
     "stacks": "py-spy dump",
@@ -46,6 +47,18 @@ _STACKS = re.compile(
     rb"(?:[^\n]{0,400}\n){0,24}(?:Process \d{1,10}: [^\n]{1,4000}\n(?:Python v[^\n]{1,400}\n)?\s{0,8}Thread "
     rb"|Thread \d{1,10} \((?:idle|active)[\w+]{0,12}\): \"MainThread\")"
 )
+_QUOTES = re.compile(rb"(?ms)^(?:```|~~~).*?(?:^(?:```|~~~)[ \t]*$|\Z)|^(?: {4}|\t|>)[^\n]*$")
+"""What a document quotes: between fences, indented or behind ``>``."""
+_WRITTEN = re.compile(
+    rb"(?m)\A#!|\A# [A-Z][^\n]{0,200}\n[ \t]*\n|^(?:#{2,6} \S|```|- \[.\] )|^\|[^\n]{0,400}\|[ \t]*$"
+    rb"|\A(?:#[^\n]{0,400}\n|---\n|[ \t\n])*(?:apiVersion|kind|version|name): "
+)
+_LOGGED = re.compile(
+    rb"(?mi)^\W{0,3}(?:\d{4}[-/]\d\d[-/]\d\d|\d\d:\d\d:\d\d|[A-Z][a-z]{2} [ \d]\d \d\d:|[IWEF]\d{4} "
+    rb"|(?:rank|default)? ?\d{1,6}\]|\S{1,64}:\d{1,9}:\d{1,9} \[|Traceback \(|(?:INFO|WARN|ERROR|DEBUG|FATAL)\b"
+    rb"|WARNING\b|'loss'|(?:step|iteration|epoch|iter)\W|(?:srun|slurmstepd|mpirun): )"
+)
+"""How a person's text and a line of a log begin."""
 HEAD = 64 << 10
 """Bytes of the beginning that :func:`kind_of` wants to see."""
 
@@ -64,6 +77,14 @@ def kind_of(head: bytes) -> FileKind:
     if b"Job summary\n===" in text[:8192] or b"] PEER_" in text[:8192]:
         return "ras"
     return "binary" if _binary(head) else "log"
+
+
+def is_document(head: bytes) -> bool:
+    """Return whether a text is written by a person, as notes, scripts and manifests are: by its form no log.
+
+    It may quote one, between fences or indented.
+    """
+    return bool(_WRITTEN.search(head)) and not _LOGGED.search(_QUOTES.sub(b"", head))
 
 
 def _json(text: bytes) -> FileKind:
@@ -98,7 +119,8 @@ T = TypeVar("T")
 class JobFiles(Struct, frozen=True):
     """What files say: facts of the kinds that were given and no others; `kinds` in words; the `reports` among them.
 
-    `asked`: what the user knows of the job, whatever its logs say.
+    `asked`: what the user knows of the job, whatever its logs say. `left_out`: files of folders that are no logs by
+    their form.
     """
 
     facts: dict[type, Any]
@@ -107,6 +129,7 @@ class JobFiles(Struct, frozen=True):
     reports: tuple[str, ...] = ()
     captures: tuple[str, ...] = ()
     asked: When | None = None
+    left_out: tuple[str, ...] = ()
 
 
 def looked_at(files: Sequence[JobFile], signs: Sequence[str], show: Show = lambda _: None) -> JobFiles:
@@ -140,6 +163,7 @@ def looked_at(files: Sequence[JobFile], signs: Sequence[str], show: Show = lambd
         tuple(odd),
         tuple(file.name for file in by_kind.get("report", ())),
         tuple(file.name for file in by_kind.get("capture", ())),
+        left_out=tuple(file.name for file in by_kind.get("document", ())),
     )
 
 
@@ -178,8 +202,9 @@ def _parsed(
 
 def _kind(file: JobFile) -> FileKind:
     """Return the kind of a file. Raises UsageError where it cannot be read."""
-    head = next(iter(Blocks(file)), b"")
-    return kind_of(head[:HEAD])
+    head = next(iter(Blocks(file)), b"")[:HEAD]
+    kind = kind_of(head)
+    return "document" if kind == "log" and file.found and is_document(head) else kind
 
 
 def _whole(files: Sequence[JobFile], show: Show) -> Iterator[tuple[str, bytes]]:

@@ -78,7 +78,8 @@ _WORDS = re.compile(
 )
 _WARNS = re.compile(r"(?:[\w.-]{1,64}: )?\[?(?:WARN|[Ww]arning:)")
 _GOES_ON = re.compile(
-    r"\b(?:fall(?:ing|s)?[ -]?back|retr(?:y|ies|ying)|ignor(?:e|ed|ing)|instead|skip(?:ped|ping|s)?|continu(?:e|es|ing)"
+    r"\b(?:fall(?:ing|s)?[ -]?back|retr(?:y|ies|ying)|ignor(?:e|ed|ing)|instead|skip(?:ped|ping|s)?"
+    r"|continu(?:e|es|ing)|proceed(?:s|ing)?"
     r"|optional|(?:not|non)[ -]fatal|harmless|recover(?:ed|ing)|please install|deprecated|trying (?:again|another)"
     r"|(?:the|this) request|request[ _-]?id|rid=\w{1,64}|client (?:has )?disconnected)\b",
     re.IGNORECASE,

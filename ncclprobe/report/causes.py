@@ -14,7 +14,9 @@ from ncclprobe.report import causes, digest
 from ncclprobe.report.digest import when
 
 _MOST_CAUSES = 3
-_MOST_EVIDENCE, _MOST_CONSEQUENCES = 3, 6
+_MOST_LINES = (20, 6)
+"""Lines of the first cause, and of each further one."""
+_MOST_EVIDENCE, _MOST_STEPS, _MOST_CONSEQUENCES = 3, 2, 3
 _MOST_QUOTED, _MOST_OF_THE_END = 300, 120
 _LEAD = "   "
 _WIDER = ("The job's settings are at fault", "The job is at fault, its settings or its program")
@@ -29,10 +31,21 @@ def render(report: Report, *, width: int = 100, verbose: bool = False, style: St
     blocks = [[*_standing(report, width, style)]] if report.standing else nothing
     if shown and report.outcome == "unknown":
         blocks += [["No failure in what was read."]]
-    blocks += [[*_cause(cause, width, style, verbose, label(report, cause))] for cause in shown]
+    blocks += [
+        _cut(_cause(cause, width, style, verbose, label(report, cause)), None if verbose else _MOST_LINES[bool(number)])
+        for number, cause in enumerate(shown)
+    ]
     blocks += [[f"{plural(len(report.causes) - len(shown), 'further cause')}; -v shows all"]] * (shown != report.causes)
     blocks += [[*_rest(report, width)], [*_before_next_launch(report, width)]]
     return "\n\n".join(printable_block for block in blocks if (printable_block := "\n".join(block))) + "\n"
+
+
+def _cut(lines: Iterator[str], most: int | None) -> list[str]:
+    """Return the first `most` lines, the last of them saying how many there are more."""
+    whole = [*lines]
+    if most is None or len(whole) <= most:
+        return whole
+    return [*whole[: most - 1], f"{_LEAD}… {len(whole) - most + 1} more lines; -v shows all"]
 
 
 def quiet(report: Report) -> str:
@@ -48,8 +61,8 @@ def headline(report: Report) -> str:
     if not report.causes:
         return _nothing(report)
     first = report.causes[0]
-    where = f" on {place}" if (place := who(first.ranks, first.nodes)) else ""
-    return printable(f"{' or '.join(first.could_be) or first.code}{where}: {first.message}")
+    where = f"{place}: " if (place := who(first.ranks, first.nodes)) else ""
+    return printable(f"{where}{first.message} [{' or '.join(first.could_be) or first.code}]")
 
 
 def _standing(report: Report, width: int, style: Style) -> Iterator[str]:
@@ -148,34 +161,37 @@ def label(report: Report, cause: Cause) -> str:
     own = [each for each in report.answers if (each.code, each.message) == (cause.code, cause.message)]
     if own and not own[0].known:
         return _IF[own[0].when]
-    return LABELS[cause.confidence]
+    return LABELS[cause.confidence].partition("  ")[0]
 
 
 def _cause(cause: Cause, width: int, style: Style, verbose: bool, word: str) -> Iterator[str]:
-    codes = ", ".join(cause.could_be) or cause.code
-    head = word if cause.confidence == "unknown" else f"{word}  {codes}"
-    where = f"  on {place}" if (place := who(cause.ranks, cause.nodes)) else ""
-    yield style(printable(f"{head}{where}"), _STATUS[cause.confidence])
-    yield from wrap(_LEAD, cause.message, width)
-    yield from _quoted(cause.evidence if verbose else cause.evidence[:_MOST_EVIDENCE], width)
+    """Yield a cause: a sentence with who and, in brackets, its code; its lines; one thing to do; what followed."""
+    codes = " or ".join(cause.could_be) or cause.code
+    where = f"{place}: " if (place := who(cause.ranks, cause.nodes)) else ""
+    sentence = f"{where}{cause.message}" + (f" [{codes}]" if cause.confidence != "unknown" else "")
+    first, *rest = wrap(f"{word}  ", printable(sentence), width, len(_LEAD))
+    yield style(first[: len(word)], _STATUS[cause.confidence]) + first[len(word) :]
+    yield from rest
+    most = None if verbose else _MOST_EVIDENCE if cause.confidence == "unknown" else 1
+    yield from _quoted(cause.evidence[:most], width)
     for suspect in cause.suspects:
         yield from _suspected(suspect, cause.evidence, width)
-    if cause.confidence != "unknown":
-        yield from wrap(_LEAD, blamed(cause), width)
     if cause.remedy:
         yield from wrap(f"{_LEAD}what to do: ", cause.remedy, width)
-    for step in cause.collect:
+    unknown = cause.confidence == "unknown"
+    for step in cause.collect if verbose or cause.suspects else cause.collect[: _MOST_STEPS if unknown else 1]:
         yield from wrap(f"{_LEAD}to find out: ", step, width)
+    if cause.confidence != "unknown":
+        yield from wrap(_LEAD, blamed(cause), width)
     if cause.consequences:
         yield f"{_LEAD}what followed:" if cause.confidence != "unknown" else f"{_LEAD}what else was said:"
-        most = len(cause.consequences) if verbose else _MOST_CONSEQUENCES
-        for each in cause.consequences[:most]:
+        shown = cause.consequences if verbose else cause.consequences[:_MOST_CONSEQUENCES]
+        for each in shown:
             yield from _consequence(each, width)
-        if len(cause.consequences) > most:
-            yield f"{_LEAD}- and {len(cause.consequences) - most} more; -v shows all"
+        if len(cause.consequences) > len(shown):
+            yield f"{_LEAD}- and {len(cause.consequences) - len(shown)} more; -v shows all"
     if cause.confidence != "unknown":
-        yield f"{_LEAD}more: ncclprobe explain {cause.id}"
-        yield f"{_LEAD}{page(cause.id)}"
+        yield f"{_LEAD}more: {page(cause.id)}"
 
 
 def _suspected(each: Suspect, shown: Sequence[Evidence], width: int) -> Iterator[str]:

@@ -445,8 +445,8 @@ _OF_STORAGE = (*(f"[Errno {errno}]" for errno in (5, 28, 30, 107, 116, 121)), "S
                "PytorchStreamWriter failed writing", "LocalEntryNotFoundError")  # fmt: skip
 """What a program alone does not bring about: EIO, ENOSPC, EROFS, ENOTCONN, ESTALE and EREMOTEIO of a file system, and
 what torch and the hub of models make of a file that is not written, or not to be had."""
-_OF_MACHINE = ("CUDA", "NVML", "NCCL", "No such device", "no GPU", "No GPU", "annot allocate memory", "Connection",
-               "imed out")  # fmt: skip
+_OF_MACHINE = ("CUDA error", "CUDA driver", "CUDA GPUs", "NVML", "NCCL error", "No such device", "no GPU", "No GPU",
+               "annot allocate memory", "Connection", "imed out")  # fmt: skip
 """What an exception speaks of that the machine lacks or another process did: no fault of the program by itself."""
 _NOT_INSTALLED = ("No module named ", "cannot open shared object file", "undefined symbol: ", ": fatal error: ")
 """What is missing where the program runs, or does not fit the rest of it."""

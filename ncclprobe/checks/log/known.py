@@ -240,7 +240,9 @@ def known_message(log: JobLog, explained: Explained) -> Iterator[Finding]:
     for event in log.events:
         if event.level not in TALK and (event.stream, event.line) not in explained.lines:
             found = messages.said(event.text, event.level)
-            if found and _speaks(event, found, failure or _are_last(log, event)) and not lived_on(log, event):
+            if not found or harmless(event):
+                continue
+            if _speaks(event, found, failure or _are_last(log, event)) and not lived_on(log, event):
                 yield _finding(log, event, found)
 
 

@@ -19,10 +19,10 @@ GARBLED = (
 CASES = {
     "log.ended-from-outside": Cases(
         bad=[
-            ("FAIL job: example", f"step 7 loss 2\n{_LIMIT} PREEMPTION ***"),
+            ("FAIL unknown: example", f"step 7 loss 2\n{_LIMIT} PREEMPTION ***"),
             ("FAIL unknown: example", "slurmstepd: error: *** JOB 7 ON n1 CANCELLED AT 2026-01-02T03:04:05 ***"),
             (
-                "FAIL job: example",
+                "FAIL unknown: example",
                 "W0102 03:04:05.000000 77 api.py:723] Received 15 death signal, shutting down workers",
             ),
         ],
@@ -271,7 +271,7 @@ CASES = {
             ),
             ("FAIL job: n1:7 on n1", "n1:7:7 [0] transport/p2p.cc:270 NCCL WARN Cuda failure 'invalid argument'"),
             (
-                "FAIL job: n1:7 on n1",
+                "FAIL unknown: n1:7 on n1",
                 "n1:7:9 [1] misc/nvmlwrap.cc:183 NCCL WARN nvmlDeviceGetHandleByPciBusId() failed: Not Found",
             ),
         ]
@@ -500,7 +500,7 @@ CASES = {
     "log.plugin-not-found": Cases(
         bad=[
             (
-                "FAIL image: n1:7 on n1",
+                "WARN image: n1:7 on n1",
                 "n1:7:7 [0] NCCL INFO NET/Plugin: Plugin name set by env to libnccl-net-aws.so\n"
                 "n1:7:7 [0] NCCL INFO NET/Plugin: Could not find: libnccl-net-aws.so. Using internal network plugin.",
             ),
