@@ -20,10 +20,10 @@ sys.path.insert(0, str(ROOT))
 
 from ncclprobe.commands import COMMANDS, main
 from ncclprobe.engine.diagnose import every_check
-from ncclprobe.engine.explain_pages import about_check, about_variable, check_examples, purpose, shown_examples
+from ncclprobe.engine.explain_pages import about_check, example_of
 from ncclprobe.model.outcomes import OUTCOMES, Outcome
 from ncclprobe.model.registry import Check, by_id, title_of
-from ncclprobe.nccl.parameters import NEWEST, Parameter, table
+from ncclprobe.nccl.parameters import NEWEST, Parameter, about_variable, purpose, table
 from ncclprobe.report.json import SCHEMA_FILE
 
 _OWN_PAGE = 4
@@ -164,8 +164,8 @@ def _about_check(check: Check, level: str) -> list[str]:
         lines.append(f"- **cause**: `{check.cause.code}`, as `ncclprobe explain FILE…` names it")
     if check.cause and check.cause.doctor:
         lines.append(f"- **before the next launch**: [{check.cause.doctor}]({check.cause.doctor}.md) finds it")
-    lines += ["", f"{level} Examples", "", "The check judged these when this page was made.", ""]
-    return [*lines, *_fenced(shown_examples(check_examples(check)))]
+    lines += ["", f"{level} Example of what it finds", ""]
+    return [*lines, *_fenced(example_of(check))]
 
 
 def _command_index() -> str:

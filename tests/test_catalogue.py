@@ -77,7 +77,7 @@ def test_an_id_of_several_parts_is_explained_with_each_and_a_part_with_its_examp
     lines = "\n".join(entry("env.hca"))
     assert len(parts) >= 5
     assert all(f"{part.part}:" in lines for part in parts)
-    assert "example that triggers it" in "\n".join(entry("env.hca/hca-down"))
+    assert "example of what it finds" in "\n".join(entry("env.hca/hca-down"))
 
 
 def test_the_ids_that_are_not_of_logs_are_few() -> None:

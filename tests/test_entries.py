@@ -4,61 +4,47 @@ import re
 
 import pytest
 
+from ncclprobe import page
 from ncclprobe.engine import diagnose
-from ncclprobe.engine.explain_pages import COLUMNS, LINES, Difference, differences, entry, plain
-from ncclprobe.facts.infiniband import Fabric, Port, RdmaDevice
-from ncclprobe.facts.launcher import Launch
-from ncclprobe.facts.nccl_conf import Settings
-from ncclprobe.facts.nvlink import NvLink, NvLinks
-from ncclprobe.facts.nvml import Gpu
+from ncclprobe.engine.explain_pages import COLUMNS, entry
 from ncclprobe.model.errors import UsageError
-from ncclprobe.model.findings import Severity, Status
-from ncclprobe.model.registry import Check
-from ncclprobe.model.report import Setting
-from ncclprobe.model.snapshot import Absent, Every
-from ncclprobe.model.values import Struct, replace
-from ncclprobe.nccl.parameters import Parameter, meanings, table
+from ncclprobe.nccl.parameters import meanings, table
 from tests.each_row import each_row
 
-CHECKS = sorted(diagnose.every_check(), key=lambda check: check.key)
-every_check = pytest.mark.parametrize("check", CHECKS, ids=[check.key for check in CHECKS])
-every_variable = pytest.mark.parametrize("variable", list(table().values()), ids=list(table()))
 SENTENCE = re.compile(r"[A-Z].*[.]")
+MOST_LINES = 40
 
 
-def fits(lines: list[str]) -> bool:
-    """Whether a text fits a screen, but for words that are longer than a line."""
-    return len(lines) <= LINES and all(len(line) <= COLUMNS or len(max(line.split(), key=len)) > 50 for line in lines)
+def misfits(lines: list[str]) -> list[str]:
+    """Return the lines that are too long for a screen, but for words that are longer than a line; all if too many."""
+    long = [line for line in lines if len(line) > COLUMNS and len(max(line.split(), key=len)) <= 50]
+    return lines if len(lines) > MOST_LINES else long
 
 
-@every_check
-def test_a_check_is_explained_on_one_screen_by_two_examples_that_differ(check: Check) -> None:
-    lines = entry(check.key)
-    assert fits(lines), "\n".join(lines)
-    above, _, examples = "\n".join(lines).partition("example that triggers it:")
-    triggers, _, does_not = examples.partition("example that does not:")
-    assert not [cls.__name__ for cls in Struct.__subclasses__() if re.search(rf"\b{cls.__name__}\(", examples)]
-    assert triggers.partition("-> ")[0].strip() != does_not.partition("-> ")[0].strip()
-    assert re.search("-> (FAIL|WARN|NOTE) ", triggers)
-    assert re.search("-> (pass|NOTE )", does_not)
-    assert "-> FAIL" not in does_not
-    assert "-> WARN" not in does_not
-    for heading in ("passes: ", "why: ", "fix: ", "looks at:", "standing:", "silenced:"):
-        assert f"\n{heading}" in above
+def test_every_check_is_explained_on_one_screen_with_what_it_finds_and_a_link() -> None:
+    wrong, checks = {}, diagnose.every_check()
+    for check in checks:
+        lines = entry(check.key)
+        above, _, example = "\n".join(lines).partition("\nexample of what it finds:\n")
+        heads = [head for head in ("passes: ", "why: ", "fix: ", "standing:", "silenced:") if f"\n{head}" not in above]
+        found = re.search("^    (FAIL|WARN|NOTE) ", example)
+        if misfits(lines) or heads or not found or lines[-1] != page(check.id):
+            wrong[check.key] = misfits(lines) or heads or lines
+    assert wrong == {}
+    assert len(checks) > 150
 
 
-@every_variable
-def test_a_variable_is_explained_on_one_screen_by_a_right_and_a_wrong_setting(variable: Parameter) -> None:
-    lines = entry(variable.name)
-    assert fits(lines), "\n".join(lines)
-    above, *right, wrong = "\n".join(lines).split("\nexample:  ")
-    assert all(f"\n{heading}" in above for heading in ("does:     ", "values:   ", "releases: ", "wrong:    "))
-    assert len(right) == (1 if variable.is_read or variable.instead in meanings() else 0)
-    assert not [text for text in right if "-> WARN" in text or "-> FAIL" in text]
-    assert re.search("-> (WARN|FAIL|not a name) ?", wrong)
-    assert wrong.partition("\n")[0] not in [text.partition("\n")[0] for text in right]
-    name, _, _value = wrong.partition("\n")[0].partition("=")
-    assert "not a name" not in wrong or name not in table()
+def test_every_variable_is_explained_on_one_screen() -> None:
+    wrong = {}
+    for variable in table().values():
+        lines = entry(variable.name)
+        heads = [
+            head for head in ("does: ", "values: ", "releases: ", "wrong: ") if f"\n{head}" not in "\n".join(lines)
+        ]
+        if misfits(lines) or heads:
+            wrong[variable.name] = misfits(lines) or heads
+    assert wrong == {}
+    assert len(table()) > 500
 
 
 def test_variables_that_their_maker_describes_are_described_in_a_sentence() -> None:
@@ -93,16 +79,11 @@ def test_values_releases_and_successors_of_a_variable_are_said(name: str, lines:
     assert set(lines) <= set(entry(name))
 
 
-def test_a_wrong_value_is_shown_with_what_its_check_says() -> None:
-    text = "\n".join(entry("NCCL_IB_TIMEOUT"))
-    assert "example:  NCCL_IB_TIMEOUT=22\n    -> nothing is said of it" in text
-    assert "example:  NCCL_IB_TIMEOUT=32\n    -> FAIL env.value: is 32, outside 0..31" in text
-
-
-def test_a_name_that_nothing_reads_shows_what_to_use_now() -> None:
+def test_a_name_that_nothing_reads_names_what_to_use_now() -> None:
     text = "\n".join(entry("NCCL_MNNVL"))
-    assert "example:  NCCL_MNNVL_ENABLE=2" in text
-    assert "env.name" in text
+    assert "instead:  NCCL_MNNVL_ENABLE" in text
+    assert "example:" not in text
+    assert "example:  NCCL_IB_TIMEOUT=22" in "\n".join(entry("NCCL_IB_TIMEOUT"))
 
 
 @each_row(
@@ -159,64 +140,3 @@ def test_what_is_like_nothing_brings_no_suggestion(wanted: str) -> None:
     with pytest.raises(UsageError, match="`ncclprobe checks` lists the checks") as refusal:
         entry(wanted)
     assert "\x1b" not in str(refusal.value)
-
-
-PORT = Port("mlx5_0", 1, "ACTIVE", "LinkUp", Absent("denied"))
-DOWN = replace(PORT, state="DOWN")
-
-
-@each_row(
-    ("one", "other", "where", "here", "there"),
-    [
-        (
-            Fabric((RdmaDevice("mlx5_0", (DOWN,)),)),
-            Fabric((RdmaDevice("mlx5_0", (PORT,)),)),
-            "mlx5_0:1 state",
-            "DOWN",
-            "ACTIVE",
-        ),
-        (Launch("torchrun", 0, 16), Launch("torchrun", 0, 8), "thing world size", "16", "8"),
-        (Absent("denied"), Launch(), "thing", "not known (denied)", plain(Launch())),
-        (Settings({"A": Setting("A", "1", "environment")}), Settings(), "A", "1", "none"),
-        (Settings({"A": Setting("A", "1", "/etc/nccl.conf")}), Settings(), "A", "1 (from /etc/nccl.conf)", "none"),
-        ((Gpu(3, mig=True),), (Gpu(3, mig=False),), "GPU3 mig", "yes", "no"),
-        (Every({"a": Launch("torchrun")}), Every({"a": Launch("slurm")}), "a kind", "torchrun", "slurm"),
-        (
-            NvLinks(((NvLink(0, "active"),),)),
-            NvLinks(((NvLink(0, "inactive"),),)),
-            "no. 1 nvlink 0 state",
-            "active",
-            "inactive",
-        ),
-    ],
-)
-def test_what_differs_is_said_where_it_stands(one: object, other: object, where: str, here: str, there: str) -> None:
-    assert differences(one, other, "thing")[0] == Difference(where, here, there)
-
-
-@each_row(
-    ("value", "text"),
-    [
-        (Absent("denied"), "not known (denied)"),
-        (tuple(range(64)), "0 to 63"),
-        ((1, 2, 5), "1, 2, 5"),
-        (frozenset({"up", "running"}), "running, up"),
-        ({"a": Severity.FAIL}, "a: FAIL"),
-        (Status.PASS, "PASS"),
-        ((), "none"),
-        ("", "(empty)"),
-        (0.25, "0.25"),
-        ("x" * 80, "x" * 58 + " …"),
-    ],
-)
-def test_values_are_shown_as_people_write_them(value: object, text: str) -> None:
-    assert plain(value) == text
-
-
-def test_of_long_texts_that_begin_alike_the_part_is_shown_in_which_they_differ() -> None:
-    (found,) = differences("x" * 70 + " one", "x" * 70 + " two", "text")
-    assert (found.here, found.there) == ("… " + "x" * 19 + " one", "… " + "x" * 19 + " two")
-
-
-def test_equal_values_do_not_differ() -> None:
-    assert differences(PORT, replace(PORT), "port") == []

@@ -175,3 +175,97 @@ def distance(one: str, other: str, limit: int) -> int:
             return limit + 1
         before, last = last, current
     return min(last[-1], limit + 1)
+
+
+_READERS = {
+    "nccl": "NCCL",
+    "torch": "torch",
+    "gloo": "gloo",
+    "launch": "torch and its launchers",
+    "ofi": "libfabric and the AWS plugin",
+    "gcp": "Google's plugins",
+    "ucx": "UCX and NVIDIA's plugins",
+    "sharp": "SHARP and NVIDIA's plugin for it",
+    "cuda": "CUDA",
+    "slurm": "Slurm",
+    "mpi": "MPI",
+    "omp": "OpenMP",
+    "os": "the system's libraries",
+    "container": "the container's runtime",
+    "nvshmem": "NVSHMEM",
+    "doca": "DOCA",
+    "nccl-tests": "nccl-tests",
+    "nccl-inspector": "the Inspector plugin",
+    "nccl-profiler-example": "NCCL's example of a profiler plugin",
+    "nccl-contrib": "code in NCCL's contrib folder",
+}
+_TYPES = {"bool": "0 or 1", "int": "a whole number", "size": "a number of bytes, without a suffix", "list": "a list",
+          "path": "a path", "string": "a text", "enum": "one of a few words"}  # fmt: skip
+_SCOPES = {"job": "must be equal on all ranks", "rank": "may differ between ranks"}
+
+
+def about_variable(parameter: Parameter) -> list[tuple[str, str]]:
+    """Return what is known of a variable, each under its head; a text may be empty."""
+    known = meanings().get(parameter.name)
+    return [
+        ("does", purpose(parameter)),
+        ("read by", readers(parameter)),
+        ("values", _values(parameter)),
+        ("default", parameter.default if parameter.is_read else ""),
+        ("releases", _releases(parameter)),
+        ("instead", parameter.instead),
+        ("ranks", _SCOPES.get(parameter.scope, "")),
+        ("wrong", f"{parameter.hazard}.{' A word is read as 0.' * parameter.is_integer}"),
+        ("example", f"{parameter.name}={known.example}" if known and parameter.is_read else ""),
+        ("source", parameter.source),
+    ]
+
+
+def purpose(parameter: Parameter) -> str:
+    """Return what a variable does in a sentence, or that it is not documented."""
+    meaning = meanings().get(parameter.name)
+    if meaning:
+        return meaning.does
+    if parameter.owner == "none":
+        return "Nothing: no known release reads it."
+    how = "Not documented by NVIDIA" if parameter.owner == "nccl" else "Not described here"
+    return f"{how}; read by {_READERS.get(parameter.owner, parameter.owner)}."
+
+
+def readers(parameter: Parameter) -> str:
+    """Return who reads it, and whether its maker describes it."""
+    if parameter.owner == "none":
+        return "nothing"
+    meaning = meanings().get(parameter.name)
+    reader = _READERS.get(parameter.owner, parameter.owner)
+    maker = "NVIDIA's" if parameter.owner in ("nccl", "cuda") else "its maker's"
+    return reader if meaning and meaning.documented else f"{reader}; not in {maker} documentation"
+
+
+def _values(parameter: Parameter) -> str:
+    numbered = parameter.type == "enum" and parameter.low is not None
+    kind = _TYPES["int" if numbered else parameter.type]
+    if parameter.words:
+        case = ", in any case" if parameter.any_case else ""
+        return f"{', '.join(parameter.words)}{case}"
+    if parameter.type == "bool" or (parameter.low is None and parameter.high is None):
+        return kind
+    if parameter.high is None:
+        return f"{kind}, {parameter.low} or more"
+    return f"{kind}, {parameter.low} to {parameter.high}"
+
+
+def _releases(parameter: Parameter) -> str:
+    """Return since and until which release it is read, in the numbers of those who read it.
+
+    Of NCCL the table knows all releases from 2.3.5 on.
+    """
+    if parameter.owner == "none":
+        return "none"
+    unsaid = "since 2.3.5 or before" if parameter.owner == "nccl" else "since when is not known"
+    since = f"since {_written(parameter.since)}" if parameter.since else unsaid
+    return f"{since}, until {_written(parameter.gone)}, which ignores it" if parameter.gone else since
+
+
+def _written(version: Version | None) -> str:
+    return ".".join(map(str, version or ()))
