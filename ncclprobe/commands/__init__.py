@@ -90,6 +90,8 @@ def _guarded(argv: list[str]) -> int:
     except MemoryError:
         return _say(f"{lifetime.NO_MEMORY}; nothing was judged", ExitCode.INCONCLUSIVE)
     except OSError as error:
+        if error.errno in (errno.ENAMETOOLONG, errno.ELOOP):  # only what a user names can be so
+            return _say(f"{os.fsdecode(error.filename or 'a path')[:80]}: {error.strerror}", ExitCode.USAGE)
         if error.errno not in (errno.ENOSPC, errno.EBADF):
             return _say(f"a bug of ncclprobe, not of this machine: {error!r}; {_kept()}", ExitCode.BROKEN)
         with contextlib.suppress(OSError):

@@ -54,6 +54,7 @@ def main(argv: Sequence[str]) -> int:
 
     question = diagnose.ask(arguments.judging(options), ("attach", *argv), Job(), diagnose.LEFT)
     end = time.monotonic() + options.timeout
+    options.redactor = redactor
     report = _watched(options, question, end) if options.watch else _looked(options, question, end)
     report = redactor.report(report) if redactor else report
     from ncclprobe.report import delivery
@@ -103,7 +104,11 @@ def _looked(options: argparse.Namespace, question: "diagnose.Question", end: flo
         found = running.stands([snapshot])
     notes = []
     if options.keep:
-        files.write(options.keep / files.named_after(snapshot.node), dump(answers | asked, snapshot.node), private=True)
+        kept, node = dump(answers | asked, snapshot.node), snapshot.node
+        if options.redactor:
+            kept = options.redactor.capture(kept)
+            node = options.redactor.text(node)
+        files.write(options.keep / files.named_after(node), kept, private=True)
         notes = [f"kept: {options.keep} (ncclprobe explain {options.keep})"]
     return report_on(question, facts={type(found): found}, notes=notes)
 

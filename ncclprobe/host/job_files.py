@@ -168,8 +168,8 @@ class Blocks:
     def _inflated(self, raw: BinaryIO, kind: str) -> Iterator[bytes]:
         opened = _opener(kind)
         if opened is None:
-            self.cut = f"is compressed with {kind}, and no library here reads that: pip install zstandard"
-            return
+            why = f"is compressed with {kind}, and no library here reads that: pip install zstandard"
+            raise UsageError(f"{self.name}: {why}")
         try:
             with opened(raw, "rb") as file:
                 while (block := file.read(BLOCK)) and self._in_time():

@@ -196,7 +196,7 @@ IDENTIFIER = re.compile(
     rf"|(?P<secret>{SECRET.pattern})"
     r"|(?i:wandb)\W[^\n]{0,60}?(?<![0-9A-Fa-f])(?P<wandb>[0-9A-Fa-f]{40})(?![0-9A-Fa-f])"
     r"|(?<![\w.+-])(?P<person>[\w.+-]{1,64})@(?P<domain>[A-Za-z][\w-]{0,62}(?:\.[\w-]{1,63}){1,8})"
-    r"|(?:(?<!\w)(?<!(?<!/)/)|(?<=Gids))(?!c10d::)(?P<colons>[0-9A-Fa-f]*:[0-9A-Fa-f]*:[0-9A-Fa-f:]*(?:(?:\.\d{1,3}){3}(?![\w.]))?)"
+    r"|(?:(?<!\w)(?<!(?<!/)/)|(?<=Gids))(?!c10d?::)(?P<colons>[0-9A-Fa-f]*:[0-9A-Fa-f]*:[0-9A-Fa-f:]*(?:(?:\.\d{1,3}){3}(?![\w.]))?)"
     r"|(?<![^\W_])(?<!\.)(?P<ipv4>\d{1,3}(?:\.\d{1,3}){3})(?P<bits>/\d{1,2}(?!\w))?(?!\w|\.\w)"
     r"|(?<![0-9A-Fa-f])(?P<digits>[0-9A-Fa-f]{64}|[0-9A-Fa-f]{32})(?![0-9A-Fa-f])"
 )
@@ -489,7 +489,7 @@ _EVERYONES = frozenset(_EVERYONES_DOMAINS.split())
 def hosts(text: str) -> Iterator[str]:
     """Yield the names of hosts that `text` tells, whole or short."""
     for match in _WHOLE.finditer(text):
-        if _is_host(match[1]):
+        if _is_host(match[1], port=text[match.end() : match.end() + 1] == ":"):
             yield match[1]
     for match in _SAID.finditer(text):
         name = match[1] or match[2]
@@ -510,13 +510,15 @@ def mail_domains(text: str) -> Iterator[str]:
     return (match[1] for match in _MAIL.finditer(text) if not _is_everyones(match[1].lower()))
 
 
-def _is_host(name: str) -> bool:
+def _is_host(name: str, *, port: bool = False) -> bool:
     first, *_, last = name.lower().split(".")
     if _is_everyones(name.lower()) or "." not in name:
         return False
     if last in _SITES_OWN:
         return name.count(".") > 1
-    return last in _OTHERS and name.count(".") > 1 and ("-" in first or _looks_like_host(first))
+    numbered = bool(re.search("[a-z][a-z-]{0,40}[0-9]", first))
+    named = "-" in first or _looks_like_host(first) or (numbered and (port or last != "net"))
+    return last in _OTHERS and name.count(".") > 1 and named
 
 
 def _is_everyones(name: str) -> bool:

@@ -32,6 +32,7 @@ from ncclprobe.redact.identifiers import (
     structure,
     without_keys,
 )
+from ncclprobe.redact.spellings import Spellings, hosts_by_form, owners, users, without_secrets
 
 T = TypeVar("T")
 _COMMON_WORDS = (
@@ -92,6 +93,12 @@ _JOB_VARIABLE = re.compile(
 )
 _NFS = re.compile(r" - nfs4? ([\w.-]+):/")  # a source in /proc/self/mountinfo
 _SERVER = re.compile(r"(?i:nfs|lustre|ceph|smb|cifs)[^\n]{0,40}?\bserver:? '?([\w.-]{1,255})")  # in the kernel's words
+_SOURCE = re.compile(
+    r"(?:/(?:site|dist)-packages|^|/workspace|/opt)/(?:torch(?:vision|audio)?|pytorch|nccl|nvshmem|gloo|megatron|deepspeed"
+    r"|transformers|lightning|vllm|sglang|accelerate|flash_attn|transformer_engine|apex|triton|jax|tensorflow|horovod"
+    r"|nvidia|dvs/p4/build/sw)(?:/[\w.+-]{1,80}){1,16}\.(?:py|cc|cpp|cu|cuh|h|hpp|c|so(?:\.\d{1,9}){0,4})$"
+)
+"""A file of a public source tree, which support needs: what all sites have identifies none."""
 _FILE_NAME = re.compile(r"/|[^.]\.[A-Za-z]\w*$")
 _FILE_PARTS = re.compile(r"((?:.*/)?)([^/]*?)((?:\.[A-Za-z][A-Za-z0-9]{0,9})?)", re.DOTALL)
 _SERIAL_FILE = re.compile(r"/\w*(?:serial|serial[_-]number|asset_tag)$")
@@ -106,6 +113,7 @@ class Redactor:
     def __init__(self, key: str | bytes) -> None:
         self._new = Pseudonyms(key.encode(errors="surrogatepass") if isinstance(key, str) else key)
         self._forms = Identifiers(self._new, self._user)
+        self._spellings = Spellings(self._new)
         self._names: dict[str, Callable[[str], str]] = {}
         self._domains: set[str] = set()
         self._devices: set[str] = set()  # /etc/hosts may call a host ib0
@@ -115,7 +123,8 @@ class Redactor:
     def text(self, text: str) -> str:
         """Return `text` with every identifier and every known name replaced."""
         self._learn_text(text)
-        return _split(_KERNEL_PATH, without_keys(text), lambda path: self._forms.text(path[0]), self._paths)
+        plain = self._spellings.text(without_secrets(without_keys(text)))
+        return _split(_KERNEL_PATH, plain, lambda path: self._forms.text(path[0]), self._paths)
 
     def capture(self, text: str) -> str:
         """Redact a capture's text; keep its rows. Never raises: a line that is no row is free text."""
@@ -232,6 +241,12 @@ class Redactor:
     def _learn_text(self, text: str) -> None:
         for name in hosts(text):
             self._learn_told(name)
+        for name in hosts_by_form(text):
+            self._learn_host(name)
+        for name in users(text):
+            self._learn(name, self._new.user)
+        for name in owners(text):
+            self._learn(name, self._new.name)
         self._domains.update(name.lower() for name in mail_domains(text))
         for name in pods(text):
             if not all(map(_is_word, re.findall(r"[a-z]{2,}", name))):
@@ -391,6 +406,9 @@ class Redactor:
 
     def _path(self, text: str) -> str:
         """Replace the parts of a path that are not on machines everywhere; what follows /home is a user."""
+        kept = _SOURCE.search(text)
+        if kept:
+            return f"{self._path(text[: kept.start()]) if kept.start() else ''}{kept[0]}"
         parts = text.split("/")
         users = [at for at in range(2, len(parts)) if parts[at - 1] in ("home", "Users")][:1]
         return "/".join(self._user(part) if at in users else self._file(part) for at, part in enumerate(parts))

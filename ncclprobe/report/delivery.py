@@ -3,6 +3,7 @@
 import contextlib
 import importlib
 import os
+import re
 import sys
 from collections.abc import Callable, Iterator, Mapping
 from functools import partial
@@ -17,6 +18,9 @@ from ncclprobe.model.units import printable
 from ncclprobe.model.values import Struct, field
 from ncclprobe.report import text as as_text
 
+_COLOUR = re.compile(r"(\x1b\[[0-9;]{0,20}m)")
+_COMMAND = re.compile(r"##(\[|vso\[)")
+_COMMAND_BEGINS = re.compile(r"^([ \t]*)::(?=[A-Za-z])", re.MULTILINE)
 SUMMARY = "GITHUB_STEP_SUMMARY"
 GITHUB = "github"
 """What ``--markdown`` takes instead of a path: the job summary of GitHub Actions, with annotations."""
@@ -122,7 +126,8 @@ def write(name: str, report: Report, path: str) -> None:
 
     Raises UsageError where it cannot be written.
     """
-    put(rendered(report, name), path)
+    text = rendered(report, name)
+    put(harmless(text) if path == "-" and name in ("text", "markdown") else text, path)
 
 
 def put(text: str, path: str) -> None:
@@ -187,7 +192,22 @@ def show(report: Report, output: Output, *, measured: bool = True) -> None:
     else:
         above = "" if measured or not report.measurements else "\n"
         text = above + as_text.render(report, measured=measured, verbose=verbose, width=width(), style=style(no_color))
-    put(text, "-")
+    put(harmless(text, styled=style(no_color) is not unstyled), "-")
+
+
+def harmless(text: str, *, styled: bool = False) -> str:
+    """Return `text` so that it steers neither a terminal nor the runner of a workflow: the last step before a screen.
+
+    A runner of GitHub takes ``##[`` anywhere in a line and ``::word`` at its beginning, Azure's also ``##vso[``.
+    `styled`: colours of ours stay.
+    """
+    kept = _COLOUR.split(text) if styled else [text]
+    plain = "".join(part if number % 2 else _escaped(part) for number, part in enumerate(kept))
+    return _COMMAND_BEGINS.sub(r"\1\\x3a:", _COMMAND.sub(r"#\\x23\1", plain))
+
+
+def _escaped(text: str) -> str:
+    return "\n".join(map(printable, text.split("\n")))
 
 
 def _causes(report: Report, *, quiet: bool, verbose: bool, no_color: bool) -> str:
