@@ -40,18 +40,18 @@ def _parser() -> argparse.ArgumentParser:
     add = parser.add_argument
     add("steps", nargs="?", metavar="NAME[,NAME]", help="Replay a step of each of these: all, or some of "
         f"{', '.join(STRATEGIES)} (default: all; none with --groups alone).")  # fmt: skip
-    add("--params", type=_count, default=25_000_000, metavar="N",
-        help="Give the model N parameters, such as 25M or 7B (default: 25M).")  # fmt: skip
+    add("--params", type=_count, default=5_000_000, metavar="N",
+        help="Give the model N parameters, such as 25M or 7B (default: 5M).")  # fmt: skip
     add("--layers", type=count, default=8, metavar="N", help="Give the model N equal layers (default: %(default)s).")
-    add("--tokens", type=count, default=2048, metavar="N",
+    add("--tokens", type=count, default=1024, metavar="N",
         help="Give each micro-batch of a rank N tokens (default: %(default)s).")  # fmt: skip
-    add("--micro-batches", type=count, default=4, metavar="N",
+    add("--micro-batches", type=count, default=2, metavar="N",
         help="Make a step of N micro-batches (default: %(default)s).")  # fmt: skip
     add("--bucket", metavar="SIZE",
         help="Use buckets of this size in ddp and zero3 (default: 25M in ddp, 500 million elements in "
         "zero3).")  # fmt: skip
     add("--compute", type=positive, metavar="SECONDS", help="Let each rank compute so many seconds per step (default: "
-        "6 operations per parameter and token at the measured rate of this device, at most 1 s).")  # fmt: skip
+        "6 operations per parameter and token at the measured rate of this device, at most 0.1 s).")  # fmt: skip
     add("--groups", metavar="tp=N,…", help="Measure the communicators of a hybrid-parallel job (tp, cp, dp, pp): each "
         "kind alone, then all at once.")  # fmt: skip
     add("-e", dest="end", default="16M", metavar="SIZE",

@@ -105,8 +105,10 @@ class Bench(Struct):
         return self.slowest(self.timed(name, play))
 
 
-STEPS, _WARM_UPS, _ALONE = 9, 2, 7
-_MOST_DEFAULT_S = 1.0
+_FEWEST, _MOST, _ALONE = 3, 9, 5
+_PLAYS_S = 4.0
+"""For the steps of one strategy, unless the fewest take longer: all of them are to end within half a minute."""
+_MOST_DEFAULT_S = 0.1
 """Of compute in a step without a given time: a big model on a small machine would take minutes."""
 _COMPUTE, _APART, _OVERLAPPED = "compute alone", "without overlap", "with overlap"
 Seconds = tuple[float, float, float]
@@ -185,12 +187,12 @@ def _steps(bench: Bench, asked: Asked) -> Iterator[StepRow]:
         _APART: lambda: play_step(items, views, bench.work, chunks, False),
         _OVERLAPPED: lambda: play_step(items, views, bench.work, chunks, True),
     }
-    took = _in_turn(bench, asked.strategy, plays)
+    took, steps = _in_turn(bench, asked.strategy, plays)
     compute_s = took[_COMPUTE][0]
     for overlap, step in ((False, took[_APART]), (True, took[_OVERLAPPED])):
         predicted = training.predict(items, compute_s, lambda call: alone[call.op, call.nbytes], overlap)
         yield _row(plan, asked, overlap, step, compute_s, calls_s=predicted.calls_s, predicted_s=predicted.step_s,
-                   calls=len(calls), call_bytes=sum(call.nbytes for call in calls))  # fmt: skip
+                   calls=len(calls), call_bytes=sum(call.nbytes for call in calls), steps=steps)  # fmt: skip
 
 
 def views_of(
@@ -244,13 +246,18 @@ def play_step(
         wait()
 
 
-def _in_turn(bench: Bench, name: str, plays: Mapping[str, Callable[[], object]]) -> dict[str, Seconds]:
-    """Return median, shortest and longest of each play, in turn: what else the machine does affects all of them."""
+def _in_turn(bench: Bench, name: str, plays: Mapping[str, Callable[[], object]]) -> tuple[dict[str, Seconds], int]:
+    """Return median, shortest and longest of each play, in turn, and how often each was played.
+
+    In turn: what else the machine does affects all of them. All ranks play equally often, by what the slowest took.
+    """
+    warm_up = sum(bench.slowest_of(f"{name}, {how}, warm-up", play) for how, play in plays.items())
+    steps = max(_FEWEST, min(_MOST, int(_PLAYS_S / max(warm_up, 1e-6))))
     took: dict[str, list[float]] = {how: [] for how in plays}
-    for number in range(_WARM_UPS + STEPS):
+    for number in range(steps):
         for how, play in plays.items():
             took[how].append(bench.slowest_of(f"{name}, {how}, step {number + 1}", play))
-    return {how: (median(each[_WARM_UPS:]), min(each[_WARM_UPS:]), max(each[_WARM_UPS:])) for how, each in took.items()}
+    return {how: (median(each), min(each), max(each)) for how, each in took.items()}, steps
 
 
 def _row(
@@ -264,6 +271,7 @@ def _row(
     predicted_s: float,
     calls: int,
     call_bytes: int,
+    steps: int,
 ) -> StepRow:
     model = asked.model
     return StepRow(
@@ -277,7 +285,7 @@ def _row(
         overlap=overlap,
         calls=calls,
         call_bytes=call_bytes,
-        steps=STEPS,
+        steps=steps,
         step_us=microseconds(step[0]),
         step_min_us=microseconds(step[1]),
         step_max_us=microseconds(step[2]),
