@@ -26,7 +26,7 @@ from ncclprobe.model.findings import Evidence, Finding, Severity, fail, note, se
 from ncclprobe.model.layout import first_of
 from ncclprobe.model.registry import CheckGroup, applies, check
 from ncclprobe.model.report import Setting
-from ncclprobe.model.snapshot import Absent, Job
+from ncclprobe.model.snapshot import Absent, Job, unlearned
 from ncclprobe.model.values import Struct, replace
 from ncclprobe.nccl.values import read_setting
 
@@ -69,8 +69,7 @@ def look(gpus: Gpus | Absent, links: NvLinks | Absent, status: NvlinkStatus | Ab
         return _from_nvml(gpus, links)
     if isinstance(status, NvlinkStatus):
         return _Box(tuple(_printed(n, gpu) for n, gpu in status.gpus.items()), {}, "nvidia-smi nvlink -s")
-    gaps = [fact.why for fact in (gpus, links, status) if isinstance(fact, Absent)]
-    raise Unlearned("; ".join(dict.fromkeys(gaps)))
+    raise unlearned(fact for fact in (gpus, links, status) if isinstance(fact, Absent))
 
 
 def _from_nvml(gpus: Gpus, links: NvLinks) -> _Box:
@@ -231,7 +230,7 @@ def rate(gpus: Gpus | Absent, links: NvLinks | Absent, status: NvlinkStatus | Ab
             yield warn(gpu.name, message, **NODE, evidence=seen.evidence)
     unknown = {**seen.unknown, **silent}
     if unknown and not told:
-        raise Unlearned("; ".join(dict.fromkeys(gap.why for gap in unknown.values())))
+        raise unlearned(unknown.values())
     yield from blanks(unknown, len(told) + len(unknown) + 1, seen.evidence)
 
 
@@ -386,7 +385,7 @@ def fm_service(
     Fix: install the fabric manager of exactly the driver's version, then `systemctl enable --now nvidia-fabricmanager`.
     """
     if isinstance(manager.running, Absent):
-        raise Unlearned(manager.running.why)
+        raise Unlearned(manager.running.why, manager.running.refused)
     known = [] if isinstance(gpus, Absent) else [gpu for _, gpu in named(gpus)]
     joined = bool(known) and all(isinstance(i.fabric, GpuFabric) and i.fabric.state == "completed" for i in known)
     switches = (seen("PCI bus", f"{len(pci.of('nvswitch'))} NVSwitches"), "nv-fabricmanager --version", "its pid file")
@@ -432,7 +431,7 @@ def imex(
     """
     enabled = read_setting(settings, "NCCL_MNNVL_ENABLE", 2, loaded(software))
     if isinstance(devices.imex_channels, Absent):
-        raise Unlearned(devices.imex_channels.why)
+        raise Unlearned(devices.imex_channels.why, devices.imex_channels.refused)
     if enabled == 0 or any(node.usable for node in devices.imex_channels):
         return
     members = ", ".join(name for name, gpu in named(gpus) if _cluster(gpu))

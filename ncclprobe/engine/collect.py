@@ -28,7 +28,7 @@ from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
 from ncclprobe.facts.machine import Machine, System
 from ncclprobe.facts.nccl_conf import Settings
 from ncclprobe.host import Host, Question
-from ncclprobe.host.capture import Recorder, Replay, load
+from ncclprobe.host.capture import Recorder, Replay, machines
 from ncclprobe.lifetime import NO_MEMORY
 from ncclprobe.model import bounds
 from ncclprobe.model.errors import HostError, ParseError, UsageError
@@ -466,11 +466,10 @@ def replayed(paths: Sequence[Path], collectors: Sequence[Collector]) -> list[Sna
     """Return the facts of captured machines, one per node. Raises UsageError."""
     snapshots: dict[str, Snapshot] = {}
     traces = Traces()
-    for path in paths:
-        host = load(path)
+    for file, host in machines(paths):
         if host.node in snapshots:
-            raise UsageError(f"{path}: a second capture of node {host.node}; give one per node")
-        snapshot = replace(of_capture(host, collectors, traces), taken=host.taken)
+            raise UsageError(f"{file}: a second capture of node {host.node}; give one per node")
+        snapshot = of_capture(host, collectors, traces)
         kept = len(paths) <= bounds.SHOWN_CAPTURES
         snapshots[host.node] = snapshot if kept else replace(snapshot, answers={})
     return list(snapshots.values())
@@ -487,7 +486,8 @@ def of_capture(host: Replay, collectors: Sequence[Collector], traces: Traces | N
     facts = collect(whole, collectors, traces=traces)
     others = {rank: collect_rank(own, collectors, traces) for rank, own in host.ranks.items()}
     first = facts if whole is host else facts | collect_rank(host, collectors, traces)
-    return Snapshot(host.node, facts, {**_own_rank(first, collectors), **others}, whole.answers)
+    ranks = {**_own_rank(first, collectors), **others}
+    return Snapshot(host.node, facts, ranks, whole.answers, taken=host.taken, pasted=host.pasted)
 
 
 def _own_rank(facts: Mapping[type, object], collectors: Sequence[Collector]) -> dict[int, dict[type, object]]:

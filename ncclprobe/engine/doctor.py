@@ -10,6 +10,7 @@ from ncclprobe.engine import inventory
 from ncclprobe.engine.collect import observed, replayed, with_choices, with_predictions
 from ncclprobe.engine.diagnose import Known, Question, Topic, diagnose
 from ncclprobe.engine.judge import conclude, judge, shares
+from ncclprobe.facts.environment import Environment
 from ncclprobe.facts.infiniband import Fabric
 from ncclprobe.facts.interfaces import Interfaces
 from ncclprobe.facts.launcher import Launch
@@ -57,7 +58,17 @@ def of_captures(question: Question, collectors: Sequence[Collector], paths: Sequ
     """Judge the machines of captures. Raises UsageError."""
     snapshots = replayed(paths, collectors)
     absent = () if question.job.local else missing(Every({s.node: _launch(s) for s in snapshots}))
-    return diagnose(question, snapshots, missing=absent)
+    question, notes = _of_pastes(question, snapshots)
+    return diagnose(question, snapshots, missing=absent, notes=notes)
+
+
+def _of_pastes(question: Question, snapshots: Sequence[Snapshot]) -> tuple[Question, tuple[str, ...]]:
+    """Return the question without checks of settings if pasted texts show none, and a note that says so."""
+    settings = [learned(each.facts, Environment) for each in snapshots if each.pasted]
+    if len(settings) < len(snapshots) or any(each and each.variables for each in settings):
+        return question, ()
+    checks = tuple(check for check in question.checks if not check.id.startswith("env."))
+    return replace(question, checks=checks), ("No settings were pasted: NCCL's defaults are assumed.",)
 
 
 def _launch(snapshot: Snapshot) -> Launch:

@@ -59,7 +59,8 @@ def scope(snapshots: Sequence[Snapshot], job: Job) -> Scope:
     counted = [sum(gpu.mig is not True for gpu in gpus.all) for gpus in said if isinstance(gpus, Gpus)]
     gpus = sum(counted) if counted and len(counted) == len(said) else None
     missing = [gpus for gpus in said if isinstance(gpus, Absent) and gpus.refused == "Missing"]
-    return Scope(job.backend, gpus, driver=not missing or len(missing) < len(said))
+    pasted = bool(snapshots) and all(snapshot.pasted for snapshot in snapshots)
+    return Scope(job.backend, gpus, driver=not missing or len(missing) < len(said), pasted=pasted)
 
 
 def areas(

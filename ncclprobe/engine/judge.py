@@ -293,7 +293,8 @@ def _judge_one(check: Check, node: str | None, look: Callable[[Need], Any]) -> V
     try:
         return _judged(check, blank, look)
     except (Unlearned, ParseError) as gap:  # a fact does not say, or says what cannot be read
-        return _unknown(blank, [Absent(str(gap))], check.privilege)
+        refused = gap.refused if isinstance(gap, Unlearned) else ""
+        return _unknown(blank, [Absent(str(gap), refused)], check.privilege)
     except Exception as error:  # noqa: BLE001 - one check's bug must not take the other verdicts with it
         import traceback  # of a check that is broken, and costs a millisecond of every start
 

@@ -6,14 +6,14 @@ A *capture* is JSON lines (docs/reference/capture.md): a header, then one questi
 import json
 import re
 import threading
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from datetime import datetime, timezone
 from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
 from ncclprobe import __version__
-from ncclprobe.host import SAMPLE, Host, Question, files
+from ncclprobe.host import SAMPLE, Host, Question, files, pasted
 from ncclprobe.model import bounds
 from ncclprobe.model.errors import REFUSALS, HostError, NotCaptured, OutOfTime, UsageError
 
@@ -21,6 +21,8 @@ Answers = Mapping[Question, str | HostError]
 _Recorded = dict[tuple[int | None, Question], str | HostError]
 """What a capture holds: by the rank that asked (None: the node's own), then by question."""
 
+_PASTED = "pasted"
+"""The name of the node that pasted texts describe."""
 _MOST_ROWS = 8192
 """Rows that are remembered: of a node's thousand, all but some dozens are the same on every node of a fleet."""
 
@@ -52,6 +54,7 @@ class Replay:
 
     `older`: the capture was taken by an older ncclprobe, which could not know every question of today. `ranks` are the
     answers that ranks of that node got for themselves. `taken`: when, in ISO 8601; empty: its first line does not say.
+    `pasted`: the answers are of texts that people pasted.
     """
 
     def __init__(
@@ -61,16 +64,20 @@ class Replay:
         older: bool = True,
         ranks: Mapping[int, Answers] | None = None,
         taken: str = "",
+        pasted: bool = False,
     ) -> None:
         self.answers = answers
         self.taken = taken
+        self.pasted = pasted
         self._older = older
         self.node = node
         self.ranks = {rank: Replay(own, f"{node} rank {rank}", older) for rank, own in (ranks or {}).items()}
 
     def with_answers(self, answers: Answers) -> "Replay":
         """Return this capture with other answers of the node; itself where they are the same."""
-        return self if answers is self.answers else Replay(answers, self.node, self._older, taken=self.taken)
+        if answers is self.answers:
+            return self
+        return Replay(answers, self.node, self._older, taken=self.taken, pasted=self.pasted)
 
     def ask(self, *question: str | int) -> str:
         """Return the captured answer. Raises the captured refusal."""
@@ -88,6 +95,8 @@ class Replay:
         asked = " ".join(map(str, question))
         if question[0] == SAMPLE:
             return NotCaptured(f"this run did not try it ({asked}): `ncclprobe doctor` on all nodes does")
+        if self.pasted:
+            return NotCaptured("the pasted texts do not show it")
         if self._older:
             return NotCaptured(f"the capture does not hold {asked}")
         return OutOfTime(f"the capture should hold {asked} and does not: it is not as it was taken")
@@ -141,6 +150,26 @@ def load(path: Path) -> Replay:
     """Return the capture in `path`, with the captures it is ``like``. Raises UsageError naming file and line."""
     header, answers = _load(path, (), {})
     return _replay(header, answers, str(header.get("node") or path.stem), str(path))
+
+
+def machines(paths: Iterable[Path]) -> Iterator[tuple[str, Replay]]:
+    """Yield each captured machine with its file; texts that people pasted (`ibstat`, `env` …) are together one more.
+
+    Raises UsageError for a file that is neither, and for pastes that contradict each other.
+    """
+    pastes: dict[str, pasted.Answers] = {}
+    for path in paths:
+        begins = files.read_start(path, limit=4096).lstrip()
+        shown = None if begins.startswith("{") else pasted.answers(files.read(path, limit=bounds.CAPTURE_BYTES))
+        if shown is None:
+            yield str(path), load(path)
+        else:
+            pastes[str(path)] = shown
+    if pastes:
+        answers, odd = pasted.joined(pastes)
+        if odd:
+            raise UsageError(f"{odd[0]}: give texts of one machine")
+        yield ", ".join(pastes), Replay({**pasted.NO_SETTINGS, **answers}, _PASTED, pasted=True)
 
 
 def parse(text: str, name: str, node: str = "") -> Replay:

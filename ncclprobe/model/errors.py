@@ -147,7 +147,14 @@ class ParseError(NcclprobeError):
 
 
 class Unlearned(NcclprobeError):
-    """A check has its facts, but they do not say what it needs to know: it must not pass."""
+    """A check has its facts, but they do not say what it needs to know: it must not pass.
+
+    `refused` is the name of the HostError behind that, if there was one, as in a fact that is Absent.
+    """
+
+    def __init__(self, why: str, refused: str = "") -> None:
+        super().__init__(why)
+        self.refused = refused
 
 
 class ProbeError(NcclprobeError):

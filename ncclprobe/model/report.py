@@ -109,12 +109,14 @@ class Area(Struct, frozen=True):
 class Scope(Struct, frozen=True):
     """What a report speaks for: jobs with this library, and on how many GPUs; null: their number is not known.
 
-    `driver`: whether any node has NVIDIA's driver, as far as one could look.
+    `driver`: whether any node has NVIDIA's driver, as far as one could look. `pasted`: all that is known of the machine
+    stands in texts that people pasted.
     """
 
     backend: str = "nccl"
     gpus: int | None = None
     driver: bool = True
+    pasted: bool = False
 
 
 class CheckNote(Struct, frozen=True):

@@ -7,9 +7,10 @@ with ``Ranks[Seat]``. Nodes whose fact is not known are never dropped in silence
 makes the verdict UNKNOWN and names them. ``Every[Fabric | Absent]`` takes them as they are.
 """
 
-from collections.abc import Hashable, Iterator, Mapping
+from collections.abc import Hashable, Iterable, Iterator, Mapping
 from typing import Any, Generic, Literal, TypeVar
 
+from ncclprobe.model.errors import Unlearned
 from ncclprobe.model.values import Struct, field, grouped
 
 T = TypeVar("T")
@@ -84,6 +85,13 @@ class Absent(Struct, frozen=True):
     refused: str = ""
 
 
+def unlearned(gaps: Iterable[Absent]) -> Unlearned:
+    """Return the error of a check that all of these keep from telling: by the refusal that they share, if they do."""
+    all_of = list(gaps)
+    refused = {gap.refused for gap in all_of}
+    return Unlearned("; ".join(dict.fromkeys(gap.why for gap in all_of)), refused.pop() if len(refused) == 1 else "")
+
+
 def learned(facts: Mapping[type, Any], kind: type[T]) -> T | None:
     """Return the fact of this kind; None: it could not be learned, or nothing asked for it."""
     fact = facts.get(kind)
@@ -113,7 +121,8 @@ class Snapshot(Struct, frozen=True):
 
     `ranks`: of each rank of this node that spoke, its own facts, by rank. `answers`: what the node answered, by
     question, for a report to show what findings cite; empty where it is not kept. `taken`: when its capture was
-    taken, in ISO 8601; empty: it was looked at now, or that is not known.
+    taken, in ISO 8601; empty: it was looked at now, or that is not known. `pasted`: it is of texts that people pasted,
+    which show a part of a machine.
     """
 
     node: str
@@ -121,3 +130,4 @@ class Snapshot(Struct, frozen=True):
     ranks: Mapping[int, Mapping[type, Any]] = field(default_factory=dict)
     answers: Mapping[tuple[str | int, ...], Any] = field(default_factory=dict)
     taken: str = ""
+    pasted: bool = False

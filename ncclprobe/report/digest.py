@@ -243,6 +243,11 @@ def conclusion(report: Report) -> str:
     }.get(report.status, "Nothing was judged.")
     if report.status is Status.UNKNOWN and none_applies(report):
         said = "Nothing was judged: what was selected does not apply here."
+    if report.scope.pasted and report.status in (Status.PASS, Status.WARN):
+        ready = f"{plural(number, 'warning')} above" if report.status is Status.WARN else "Nothing fails"
+        said = f"{ready}. What the pasted texts do not show was not judged."
+    if report.scope.pasted and report.status is Status.UNKNOWN:
+        said = "The pasted texts do not show enough to judge; `ncclprobe topo FILE` judges a matrix."
     if report.status is Status.PASS and (unjudged := none_judged(report)):
         said = f"{unjudged[0].upper()}{unjudged[1:]}."
     return f"{said} (exit {report.exit_code})"

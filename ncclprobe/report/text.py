@@ -208,6 +208,10 @@ def _on(nodes: Sequence[str], report: Report) -> str:
     return f"  on {where}" if where else ""
 
 
+_MOST_ADVISORY = 12
+"""Advisory checks that one reason keeps from looking are named up to this number, and only counted above it."""
+
+
 def _gaps(report: Report, verbose: bool, width: int, style: Style) -> list[str]:
     """Return what could not be looked at, by reason, and by node where there are several.
 
@@ -222,6 +226,8 @@ def _gaps(report: Report, verbose: bool, width: int, style: Style) -> list[str]:
         if not gap.required and key in told:
             continue
         names = ", ".join(f"{each} (required)" if gap.required else each for each in gap.ids)
+        if not gap.required and not verbose and len(gap.ids) > _MOST_ADVISORY:
+            names = plural(len(gap.ids), "advisory check")
         if gap.required and key in told and key in advisory:
             names += f" and {plural(len(advisory[key].ids), 'advisory check')}"
         lines += labelled("unknown", names + _on(gap.nodes, report), width, style)

@@ -6,10 +6,9 @@ from collections.abc import Iterable, Iterator, Mapping
 from ncclprobe.facts.environment import Environment
 from ncclprobe.facts.nvml import Gpu, Gpus, unsupported
 from ncclprobe.facts.pci import normal
-from ncclprobe.model.errors import Unlearned
 from ncclprobe.model.findings import UNSEEN, Finding, Sources, note
 from ncclprobe.model.registry import CheckGroup, applies
-from ncclprobe.model.snapshot import Absent, Job
+from ncclprobe.model.snapshot import Absent, Job, unlearned
 
 ERRORS_GROUP = CheckGroup("errors", "The driver or a GPU has counted errors")
 MODE_GROUP = CheckGroup("mode", "A GPU is in another mode than a job needs")
@@ -61,10 +60,10 @@ def unread(gpus: Gpus, field: str, evidence: Sources, lacking: bool = False) -> 
 
 def blanks(unknown: Mapping[str, Absent], subjects: int, evidence: Sources) -> Iterator[Finding]:
     """Yield a note that names the subjects of which nothing is known. Raises Unlearned where that is all of them."""
-    why = "; ".join(dict.fromkeys(gap.why for gap in unknown.values()))
     if len(unknown) >= subjects:
-        raise Unlearned(why or "no GPU could be looked at")
+        raise unlearned(unknown.values() or [Absent("no GPU could be looked at")])
     if unknown:
+        why = "; ".join(dict.fromkeys(gap.why for gap in unknown.values()))
         yield note(", ".join(unknown), f"{UNSEEN}{why}", evidence=evidence)
 
 

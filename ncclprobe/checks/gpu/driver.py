@@ -59,7 +59,7 @@ def smi_canary(smi: Smi | Absent, gpus: Gpus | Absent) -> Iterator[Finding]:
     """
     if isinstance(smi, Absent):
         if smi.refused != "Missing" or isinstance(gpus, Absent):
-            raise Unlearned(smi.why)
+            raise Unlearned(smi.why, smi.refused)
     elif smi.wedged:
         yield fail("nvidia-smi", smi.wedged, **NODE, evidence="nvidia-smi -L")
     elif isinstance(gpus, Gpus) and smi.gpus < (alive := sum(not gpu.lost for gpu in gpus.all)):
@@ -100,7 +100,7 @@ def count(
         nodes = _numbered(devices)
         signs = () if nodes or isinstance(devices, Absent) else tuple(_signs(job, pci, environment))
         if not signs and not 1 < len(nodes) < ranks:
-            raise Unlearned(gpus.why)
+            raise Unlearned(gpus.why, gpus.refused)
         yield _none_usable(signs, gpus.why, driver) if signs else _too_few(len(nodes), ranks, "/dev/nvidia[0-9]*")
         return
     if gpus.instead_of_nvml:

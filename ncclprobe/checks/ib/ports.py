@@ -35,7 +35,7 @@ from ncclprobe.facts.routes import Route, Routes
 from ncclprobe.model.errors import Unlearned
 from ncclprobe.model.findings import Blame, Certainty, Finding, fail, note, seen, warn
 from ncclprobe.model.registry import check
-from ncclprobe.model.snapshot import Absent
+from ncclprobe.model.snapshot import Absent, unlearned
 from ncclprobe.nccl.hcas import fast, gbps
 from ncclprobe.nccl.paths import Topology
 
@@ -75,7 +75,8 @@ def state(
     """
     ports = taken(fabric, settings)
     yield from _unread(ports, "state", [port for port in ports if isinstance(port.state, Absent)])
-    rails = _short_of(ports, fabric, distances(pci, gpus, fabric))
+    shown = len(gpus.all) if isinstance(gpus, Gpus) else 0
+    rails = _short_of(ports, fabric, distances(pci, gpus, fabric), shown)
     stranded = not active(ports) and isinstance(launch, Launch) and launch.several_nodes
     for each in ports:
         if isinstance(each.state, Absent) or (each.state == "ACTIVE" and each.physical not in _TRAINING):
@@ -107,10 +108,10 @@ def _down(port: Port, rail: bool | None, stranded: bool) -> tuple[Callable[..., 
     return note, f"is {_seen(port)}, and it is not known that it should be up", "link"
 
 
-def _short_of(ports: Sequence[Port], fabric: Fabric, topology: Topology) -> Mapping[str, bool]:
+def _short_of(ports: Sequence[Port], fabric: Fabric, topology: Topology, gpus: int) -> Mapping[str, bool]:
     """Return the NICs that are down and that GPUs lack, and whether that is certain.
 
-    A board of which no port is up is not there for the GPUs.
+    A board of which no port is up is not there for the GPUs. `gpus`: how many are shown, 0: not known.
     """
     up = fast(active(ports))
     boards = {kind(fabric, port) for port in up}
@@ -118,7 +119,7 @@ def _short_of(ports: Sequence[Port], fabric: Fabric, topology: Topology) -> Mapp
     working = {port.device for port in up}
     found = groups(topology, sorted({*working, *(port.device for port in down)}))
     near = [group for group in found if group.nics]
-    return _by_distance(near, working) if near else _by_number(ports, up, down, fabric, len(topology.gpus))
+    return _by_distance(near, working) if near else _by_number(ports, up, down, fabric, gpus)
 
 
 def _by_distance(near: Sequence[Group], working: Set[str]) -> dict[str, bool]:
@@ -134,8 +135,9 @@ def _by_number(
 ) -> dict[str, bool]:
     """Where distances tell nothing (a VM with a flat bus): of a board there are as many as GPUs, and most are up."""
     size, lit = (Counter(kind(fabric, port) for port in which) for which in (ports, up))
-    rails = max(gpus, 4)
-    lacking = [p for p in down if lit[kind(fabric, p)] < rails <= size[kind(fabric, p)] < 2 * lit[kind(fabric, p)]]
+    rails = {kind: max(gpus or number, 4) for kind, number in size.items()}  # without GPUs shown: as many as there are
+    of = {port.device: kind(fabric, port) for port in down}
+    lacking = [p for p in down if lit[k := of[p.device]] < rails[k] <= size[k] < 2 * lit[k]]
     return dict.fromkeys((port.device for port in lacking), False)
 
 
@@ -204,7 +206,7 @@ def perm(fabric: Fabric, settings: Settings, launch: Launch | Absent) -> Iterato
     devices = [device for device in fabric.devices if device.name in wanted]
     known = [device for device in devices if isinstance(device.opens, bool)]
     if devices and not known:
-        raise Unlearned(f"whether the devices open is not known: {devices[0].opens}")
+        raise unlearned(device.opens for device in devices if isinstance(device.opens, Absent))
     some = any(device.opens for device in known)
     several = isinstance(launch, Launch) and launch.several_nodes
     tell = fail if some or several else note if single_node(launch) else warn
@@ -345,7 +347,8 @@ def roce_v2(fabric: Fabric, settings: Settings, launch: Launch | Absent) -> Iter
     rails = _rails(fabric, settings)
     verdicts = {port.name: _routable(port.gids) for port in ports}
     if rails and all(verdicts[port.name] is None for port in rails):
-        raise Unlearned("the GID tables, or the types of their entries, could not be read")
+        tables = [port.gids for port in rails if isinstance(port.gids, Absent)]
+        raise unlearned(tables or [Absent("the GID tables, or the types of their entries, could not be read")])
     tell = fail if isinstance(launch, Launch) and launch.several_nodes else warn
     for each in ports:
         if verdicts[each.name]:
