@@ -30,6 +30,7 @@ from ncclprobe.model.values import Struct, replace
 from ncclprobe.nccl_tests import NOT_GIVEN, Given, Run
 
 _MOST_DOMAINS = 4096
+_NAMELESS = "not judged: this log does not name the GPUs: give --machine NAME, or a capture"
 
 
 class Wanted(Struct, frozen=True):
@@ -85,6 +86,8 @@ def judged_run(run: Run, wanted: Wanted, path: str, *, several: bool) -> JudgedR
         place = replace(place, system=replace(place.system, network="sockets", gdr=False), machine=None)
     rows = elsewhere.judge(run.rows, place)
     found = [*_shown(run, rows)]
+    if place.assumed and not tcp:
+        found += log_findings.tcp_instead(run.log.network, assumed.fabric(_node(run, wanted)))
     inside = (wanted.nodes or run.rows[0].nodes) == 1  # between nodes it may be the NICs as well
     if inside and wanted.named and place.machine is None and place.system and elsewhere.refuted(rows):
         found += _better(run, place, place.system)
@@ -110,7 +113,7 @@ def _better(run: Run, place: Setup, system: NodeSystem) -> Iterator[LogFinding]:
         if not elsewhere.refuted(rows) and (peak := elsewhere.peak(rows)) and peak.expectation:
             yield LogFinding(
                 Severity.WARN,
-                f"{peak.busbw_GBps:.4g} GB/s refute the description: say {words!r} in --machine, of which "
+                f"{peak.busbw_GBps:.4g} GB/s refute the description: say {words!r} in --machine, and "
                 f"{peak.expectation.value:.4g} GB/s are expected",
             )
             return
@@ -126,6 +129,7 @@ def _shown(run: Run, rows: Sequence[Measurement]) -> Iterator[LogFinding]:
     yield from log_findings.unlike_hosts(run.log.hosts)
     yield from log_findings.steps(rows)
     yield from log_findings.average(rows, run.log.average)
+    yield from log_findings.unfinished(run.log.unfinished)
 
 
 def _placed(run: Run, wanted: Wanted, base: Setup, path: str) -> tuple[Setup, Healthy | None]:
@@ -139,10 +143,16 @@ def _placed(run: Run, wanted: Wanted, base: Setup, path: str) -> tuple[Setup, He
         machine = None if found or replace(wanted.change, algorithm=None) else wanted.here.machine
         whole = Assumed(system, machine, "", "") if found is None else replace(found, machine=None)
         return _finished(run, wanted, base, whole)
-    if not gpu or not count:
-        raise UsageError(f"--judge {path}: it does not say which GPUs were used: give --machine NAME, or a capture")
-    node = Node(gpu, count, wanted.nodes or run.rows[0].nodes, run.log.network, run.log.nics)
-    return _finished(run, wanted, base, _first_allowed(run, wanted, base, node))
+    if not count:
+        row = run.rows[0]
+        return replace(base, not_judged=f"not judged: {row.ranks} ranks on {row.nodes} nodes, unevenly"), None
+    if not gpu:
+        return replace(base, not_judged=_NAMELESS), None
+    return _finished(run, wanted, base, _first_allowed(run, wanted, base, _node(run, wanted)))
+
+
+def _node(run: Run, wanted: Wanted) -> Node:
+    return Node(*_gpus(run), wanted.nodes or run.rows[0].nodes, run.log.network, run.log.nics)
 
 
 def _first_allowed(run: Run, wanted: Wanted, base: Setup, node: Node) -> Assumed:

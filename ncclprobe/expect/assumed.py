@@ -118,6 +118,12 @@ def with_nics(system: NodeSystem, node: Node) -> Assumed | None:
     return Assumed(replace(system, **nics), None, parts, parts)
 
 
+def fabric(node: Node) -> str:
+    """Return the NICs that such nodes usually have; empty: nothing is usual, or no row crosses them."""
+    usual = _usual(composed.product_called(node.gpu), node.count, "") if node.nodes > 1 else None
+    return usual.parts if usual else ""
+
+
 def weaker(found: Assumed) -> Iterator[Assumed]:
     """Yield the same node with fewer or slower NICs than were assumed, the strongest first."""
     system = found.system

@@ -294,6 +294,8 @@ def _nothing(row: Measurement, place: Setup) -> str:
         return f"not judged: nothing is expected of {row.backend}"
     if place.system is None:
         return place.not_judged
+    if row.ranks == 1:
+        return "not judged: one rank sends nothing; processes that each run with one were built without MPI=1"
     shape = shape_of(row, place)
     if shape is None:
         return f"not judged: {row.ranks} ranks cannot be spread evenly over {place.nodes or row.nodes} nodes"

@@ -62,6 +62,18 @@ def average(rows: Sequence[Measurement], printed: float | None) -> Iterator[LogF
         yield LogFinding(Severity.NOTE, f"{message}: rows are missing, or belong to another run")
 
 
+def unfinished(nbytes: int) -> Iterator[LogFinding]:
+    """Yield a note if the last row, of `nbytes`, has no end."""
+    if nbytes:
+        yield LogFinding(Severity.NOTE, f"the run hung, or was stopped, in the row of {size(nbytes)}")
+
+
+def tcp_instead(network: str, usual: str) -> Iterator[LogFinding]:
+    """Yield a warning if NCCL says that it took sockets on nodes that have a `usual` fabric."""
+    if network == "sockets" and usual:
+        yield LogFinding(Severity.WARN, f"NCCL took TCP sockets; such nodes usually have {usual}")
+
+
 def unlike_hosts(hosts: Mapping[str, Sequence[str]]) -> Iterator[LogFinding]:
     """Yield a warning for each host whose GPUs are not those of most."""
     kinds = {host: tuple(dict.fromkeys(gpus)) for host, gpus in hosts.items()}

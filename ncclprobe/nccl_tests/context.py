@@ -75,6 +75,10 @@ class Context(Struct):
                 self.errors[rank] = line.strip()[:160]
                 return
 
+    def failure(self, *, ended: bool) -> str:
+        """Return why a run with rows failed: by nccl-tests' own word, or its launcher's if the table has no end."""
+        return self.errors.get(0, "") or ("" if ended else self.errors.get(len(_ERRORS) - 1, ""))
+
     @property
     def error(self) -> str:
         """Return the line that says best why the run ended; empty: none does."""

@@ -64,6 +64,8 @@ def recognised(printed: Printed) -> tuple[str, int]:
     hinted = [name for name in names if name in printed.hints]
     if len(names) > 1 and len(hinted) == 1:
         names = hinted
+    if len(names) > 1 and max(printed.counts) == 1:  # which sends nothing, whatever it is
+        names = [min(names)]
     if len(names) == 1:
         return names[0], first[names[0]]
     if not names:

@@ -1,8 +1,9 @@
 """The text tables of nccl-tests, found in whatever log they stand in.
 
 A table's own header names its columns, so that older and newer versions can be read (``-I`` and ``-S`` add some,
-``error`` became ``#wrong``, ``root`` came later); lines of other programs between the rows are passed over, and so are
-the marks that launchers put before each line (``[1,0]<stdout>:``, ``0: ``).
+``error`` became ``#wrong``, ``root`` came later). Rows whose header was cut off have the columns of today. Lines of
+other programs between the rows are passed over, or in the midst of one, and so are the marks that launchers put before
+each line (``[1,0]<stdout>:``, ``0: ``). What a terminal wrapped is joined.
 
 The JSON of nccl-tests (``-J``), version 3 and before: booleans are text, a number may be ``"nan"``, parts may lack.
 
@@ -12,6 +13,7 @@ Version 3 is what a0b82b2 (2.19.6) writes, src/util.cu: jsonBool, jsonDouble, wr
 import math
 import re
 from collections.abc import Iterator, Sequence
+from itertools import pairwise
 
 import msgspec
 
@@ -22,6 +24,7 @@ from ncclprobe.model.values import Struct, field, replace
 from ncclprobe.nccl_tests.context import Context
 from ncclprobe.nccl_tests.operation import NOT_GIVEN, Given, Printed, named_ops, recognised
 from ncclprobe.nccl_tests.rows import (
+    DTYPES,
     Line,
     Log,
     Run,
@@ -51,7 +54,11 @@ _ITERS = re.compile(r"(?<!warmup )(?<!agg )iters: (\d+)")
 _AVERAGE = re.compile(r"#\s*Avg bus bandwidth\s*:\s*(\d{1,6}(?:\.\d{1,9})?)\b")
 _OUT_OF_BOUNDS = re.compile(r"#\s*Out of bounds values\s*:\s*(\d+)")
 _TIMES = ("time", "cputime")
-"""Stands before the library and its version where that is not NCCL."""
+_TODAY = ("size", "count", "type", "redop", "root", *("time", "algbw", "busbw", "#wrong") * 2)
+"""The columns of a table without a header, or with a part of it."""
+_FRAGMENT = re.compile(r"[-+\d.eN/A*\s]{1,200}")
+"""The rest of a row: numbers and ``N/A``."""
+_WRAPPED_ROWS = 2
 
 
 class _Section(Struct):
@@ -71,6 +78,7 @@ class _Section(Struct):
     columns: tuple[str, ...] = ()
     lines: list[Line] = field(default_factory=list)
     roots: list[int] = field(default_factory=list)
+    unfinished: str = ""  # a row that lacks its end so far
     wrong: int = 0
     ended: bool = False
 
@@ -82,10 +90,10 @@ def parse_text(text: str, path: str, given: Given = NOT_GIVEN) -> tuple[Run, ...
     """
     runs: list[Run] = []
     section, read = _Section(), 0
-    for number, raw in enumerate(text.splitlines(), start=1):
-        if len(raw) > bounds.NCCL_TESTS_LINE:
+    for number, whole in enumerate(_unwrapped([_plain(raw) for raw in text.splitlines()]), start=1):
+        if len(whole) > bounds.NCCL_TESTS_LINE:
             continue
-        line = _plain(raw)
+        line = whole.rstrip()
         if _begins(line, section):
             runs += _run(section, path, given)
             section = _Section(nccl=section.nccl, context=section.context.following())
@@ -104,14 +112,37 @@ def parse_text(text: str, path: str, given: Given = NOT_GIVEN) -> tuple[Run, ...
 
 
 def _plain(raw: str) -> str:
-    """Return a line without colours, and without what launchers put before it."""
+    """Return a line without colours, and without what launchers put before it; one that is too long as it is."""
+    if len(raw) > bounds.NCCL_TESTS_LINE:
+        return raw
     line = _ANSI.sub("", raw).replace("\N{NO-BREAK SPACE}", " ")
     for _ in range(_MARKS):
         shorter = _MARK.sub("", line, count=1)
         if shorter == line:
             break
         line = shorter
-    return line.rstrip()
+    return line
+
+
+def _unwrapped(lines: list[str]) -> Iterator[str]:
+    """Yield lines, joined again if a terminal broke each at its width; the rest of a joined line becomes empty."""
+    width = max(map(len, lines), default=0)
+    broken = sum(_begins_row(line) and bool(_FRAGMENT.fullmatch(rest)) for line, rest in pairwise(lines))
+    if broken < _WRAPPED_ROWS:
+        yield from lines
+        return
+    whole = ""
+    for line in lines:
+        whole += line
+        yield "" if len(line) == width else whole
+        whole = whole if len(line) == width else ""
+    yield whole
+
+
+def _begins_row(line: str) -> bool:
+    """Return whether `line` begins with a size, a count and a data type."""
+    words = line.split(maxsplit=3)[:3]
+    return len(words) == 3 and words[0].isdigit() and words[1].isdigit() and words[2] in DTYPES
 
 
 def _begins(line: str, section: _Section) -> bool:
@@ -127,11 +158,18 @@ def _begins(line: str, section: _Section) -> bool:
 
 def _take(line: str, section: _Section, number: int) -> int:
     """Learn what `line` says; returns how many rows it held. Raises ValueError."""
+    if section.unfinished and _FRAGMENT.fullmatch(line):
+        read = _row(section.unfinished + line, section) or _row(f"{section.unfinished} {line}", section)
+        section.unfinished = "" if read else section.unfinished
+        return read
     columns = _columns(line)
     if columns:
         section.columns, section.line = columns, section.line or number
-    elif section.columns and line.lstrip()[:1].isdigit():
-        return _row(line, section)
+    elif _begins_row(line) or (section.columns and line.lstrip()[:1].isdigit()):
+        section.columns, section.line = section.columns or _TODAY, section.line or number
+        read = _row(line, section)
+        section.unfinished = "" if read else line
+        return read
     else:
         _about(line, section)
     return 0
@@ -187,10 +225,12 @@ def _listed(group: str, rank: str, section: _Section) -> None:
 def _row(line: str, section: _Section) -> int:
     """Take the placements of a row. A line with other numbers of words than the header has columns is no row."""
     words = _STAMP.sub("", line).split()
-    starts = [index for index, name in enumerate(section.columns) if name in _TIMES]
-    labels, bodies = section.columns[: starts[0]], [section.columns[starts[0] :]]
+    cut = section.columns != _TODAY and len(words) == len(_TODAY) and sum(map(section.columns.count, _TIMES)) < 2
+    columns = _TODAY if cut else section.columns
+    starts = [index for index, name in enumerate(columns) if name in _TIMES]
+    labels, bodies = columns[: starts[0]], [columns[starts[0] :]]
     if len(starts) == 2:
-        bodies = [section.columns[starts[0] : starts[1]], section.columns[starts[1] :]]
+        bodies = [columns[starts[0] : starts[1]], columns[starts[1] :]]
     places: tuple[Place, ...] = ("out", "in")
     if len(starts) == 2 and len(words) == len(labels) + len(bodies[1]):  # out of place was left blank
         bodies, places = bodies[1:], ("in",)
@@ -199,6 +239,8 @@ def _row(line: str, section: _Section) -> int:
         optional = [name for name in labels if name in ("redop", "root")]
         labels = tuple(name for name in labels if name not in optional[:missing]) if missing > 0 else ()
     if len(words) != len(labels) + sum(map(len, bodies)) or not words[1].isdigit():
+        return 0
+    if missing and not words[len(labels)][:1].isdigit():  # another word lacks: the end of a line that was broken
         return 0
     said = dict(zip(labels, words, strict=False))
     at = len(labels)
@@ -263,7 +305,7 @@ def _run(section: _Section, path: str, given: Given) -> Iterator[Run]:
         rows = [row for line in section.lines if (row := measurement(line, setup))]
     except ValueError as error:
         raise refused(path, section.op or "its table", error) from None
-    broken = section.context.errors.get(0, "")  # what nccl-tests itself says
+    broken = section.context.failure(ended=section.ended)
     failed = broken or wrong_data(section.wrong, rows)
     yield Run(
         path,
@@ -292,6 +334,7 @@ def _log(section: _Section) -> Log:
         network=context.network,
         nics=len(context.nics),
         listed=bool(section.ranks),
+        unfinished=int(section.unfinished.split()[0]) if _begins_row(section.unfinished) else 0,
     )
 
 

@@ -39,7 +39,8 @@ class Log(Struct, frozen=True):
     """What a log says of a run beside its rows: the header's line, the command, and NCCL's variables that were set.
 
     `hosts` are the GPUs of each, `average` the bus bandwidth of the summary. `network` and `nics` are what NCCL says
-    that it uses; empty and 0: it does not say. `listed`: whether ranks are listed.
+    that it uses; empty and 0: it does not say. `listed`: whether ranks are listed. `unfinished` is the size of a last
+    row that has no end; 0: none lacks it.
     """
 
     line: int = 0
@@ -50,6 +51,7 @@ class Log(Struct, frozen=True):
     network: str = ""
     nics: int = 0
     listed: bool = False
+    unfinished: int = 0
 
 
 class Run(Struct, frozen=True):

@@ -14,6 +14,7 @@ from ncclprobe.model.ops import OPS
 from ncclprobe.model.snapshot import Absent
 
 HEADER = "#  size  count  type  redop  root  time  algbw  busbw #wrong  time  algbw  busbw #wrong"
+NCCL_LINE = "n0:70:81 [0] NCCL INFO Channel 00/0 : 15[7] -> 0[0] [receive] via NET/IB/0/GDRDMA"
 SIZES = tuple(1 << power for power in range(28, 33))
 H200, L40S, GB300 = "NVIDIA H200", "NVIDIA L40S", "NVIDIA GB300"
 
@@ -48,7 +49,8 @@ def text(rates: Sequence[float], ranks: int, gpu: str = H200, each: int = 8, **m
     program = more.pop("program", "# Collective test starting: all_reduce_perf")
     average = more.pop("average", sum(rates) / len(rates))
     head = [more.pop("above", ""), program, *devices(dict.fromkeys(listed, gpu), each), HEADER]
-    return "\n".join([*head, *rows(rates, ranks, **more), f"# Avg bus bandwidth    : {average:g}", ""])
+    end = ["# Out of bounds values : 0 OK", f"# Avg bus bandwidth    : {average:g}", ""]
+    return "\n".join([*head, *rows(rates, ranks, **more), *end])
 
 
 def judged(tmp_path: Path, capsys: pytest.CaptureFixture[str], log: str, *options: str) -> dict[str, Any]:
@@ -125,6 +127,51 @@ def test_marks_colours_and_line_ends_change_nothing(tmp_path: Path, capsys: pyte
     assert not bad
 
 
+def test_a_table_is_read_however_it_was_pasted(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    lines = text(FAST, 16).splitlines()
+    wrapped = [line[at : at + 50] for line in lines for at in range(0, len(line), 50)]
+    pasted = {
+        "wrapped by a terminal": wrapped,
+        "wrapped, without what ends in blanks": [line.rstrip() for line in wrapped],
+        "with NCCL's lines inside rows": [
+            part for line in lines for part in ([line[:48], NCCL_LINE, line[48:]] if line[:1] == " " else [line])
+        ],
+        "without the header": [line for line in lines if line != HEADER],
+    }
+    bad = {}
+    for name, log in pasted.items():
+        told = judged(tmp_path, capsys, "\n".join(log), "--machine", "HGX H200", "--nodes", "2")
+        if told["headline"] != "10 rows measured, 10 judged: 10 pass":
+            bad[name] = told["headline"]
+    assert not bad
+
+
+def test_rows_alone_are_shown_and_not_judged_until_a_machine_is_named(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    log = "\n".join(rows(FAST, 16))
+    told = judged(tmp_path, capsys, log)
+    assert {(row["op"], row["ranks"], row["status"]) for row in told["rows"]} == {("all_reduce", 16, "unjudged")}
+    assert "this log does not name the GPUs: give --machine" in told["rows"][0]["why"]
+    assert statuses(judged(tmp_path, capsys, log, "--machine", "HGX H200", "--nodes", "2")) == {"pass"}
+    one = "1048576 262144 float sum -1 10.0 104.86 0.00 0 0.5 2097.15 0.00 0"
+    (row, _) = judged(tmp_path, capsys, "\n".join([*devices({0: H200}, 8), one]))["rows"]
+    assert "one rank sends nothing" in row["why"]
+
+
+def test_a_run_that_was_stopped_says_so_and_a_whole_one_does_not(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    whole, killed = text(FAST, 16), "slurmstepd: error: *** STEP 8.0 ON n1 CANCELLED AT 10:22 DUE TO TIME LIMIT ***"
+    part = whole.partition("# Out")[0]
+    assert not judged(tmp_path, capsys, part)["findings"]
+    hung = judged(tmp_path, capsys, part + "  8589934592   2147483648 float sum -1")
+    assert [each["message"] for each in hung["findings"]] == ["the run hung, or was stopped, in the row of 8 GiB"]
+    told = judged(tmp_path, capsys, part + killed)
+    assert (told["failed"], told["exit_code"]) == (killed, 3)
+    assert judged(tmp_path, capsys, whole + killed)["failed"] is None
+
+
 def test_assumed_nics_warn_and_never_fail_and_what_would_pass_is_said(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -141,7 +188,11 @@ def test_what_nccl_says_of_its_nics_is_not_assumed_to_be_otherwise(
     two = "n0:1:1 [0] NCCL INFO NET/IB : Using [0]mlx5_0:1/RoCE [1]mlx5_1:1/RoCE [RO]; OOB eth0:10.0.0.1<0>"
     assert judged(tmp_path, capsys, text(FAST, 16, above=two))["assumed"].startswith("2 NICs x 400 Gb/s roce")
     socket = "n0:1:1 [0] NCCL INFO Using network Socket"
-    assert "sockets" in judged(tmp_path, capsys, text((3, 3, 3, 3, 3), 16, above=socket))["assumed"]
+    told = judged(tmp_path, capsys, text((3, 3, 3, 3, 3), 16, above=socket))
+    assert "sockets" in told["assumed"]
+    assert [each["message"] for each in told["findings"]] == [
+        "NCCL took TCP sockets; such nodes usually have 8 NICs x 400 Gb/s ib"
+    ]
 
 
 def test_a_measurement_refutes_an_assumption_and_the_next_description_is_taken(
