@@ -57,7 +57,7 @@ def exchanging(launch: Launch, gpus: Gpus | Absent, job: Job) -> bool:
 
 _SMALL_WORLD = 64
 _FILES_PER_RANK = 16  # 1024 files have been too few for more than 64 ranks
-_FEWEST_FILES = 256
+_FEWEST_FILES = 1024
 
 TWO_NODES = Launch("torchrun", 0, 16, 0, 8, 2, 0)
 LARGE = Launch("torchrun", 0, 512, 0, 8, 64, 0)
@@ -85,8 +85,8 @@ def nofile(process: Process, launch: Launch, job: Job) -> Iterator[Finding]:
     Right: The limit on open files is high enough for a job of this size.
     Why: each connection of the bootstrap, of NET/Socket and of gloo is an open file. NCCL raises the limit itself, but
     only in the process whose thread gathers all ranks, and to the hard limit at most (setFilesLimit in
-    src/bootstrap.cc, v2.30.7); the others end in "Too many open files". Below 256 no rank gets through its start:
-    CUDA opens some dozens for its GPUs, and torch and NCCL theirs.
+    src/bootstrap.cc, v2.30.7); the others end in "Too many open files". With fewer than 1024, the usual least,
+    a rank may not get through its start: CUDA opens some dozens for each GPU, and torch, NCCL and data loaders theirs.
     Fix: LimitNOFILE=1048576 in the unit of slurmd or containerd, --ulimit nofile=1048576 for docker, ulimit -n before
     the job.
     """

@@ -155,7 +155,7 @@ def limits(healthy: _Healthy, choices: Choices, kept: Pinned) -> Iterator[float]
         args = OP, NBYTES, healthy.shape, healthy.system
         found = expectation(*args, machine=healthy.machine, version=healthy.version, settings=bare)
         yield from [found.value] if found else ()
-    yield from over_network(whole, healthy.shape, choices)
+    yield from over_network(kept.applied(healthy.system), healthy.shape, choices)
     yield from over_channels(whole, kept)
     yield from by_protocol(whole, kept)
     if kept.p2p:

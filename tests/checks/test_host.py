@@ -210,7 +210,7 @@ def test_a_soft_limit_that_anybody_may_raise_is_a_note() -> None:
 
 
 def test_small_jobs_and_single_nodes_are_asked_for_neither_files_nor_clocks() -> None:
-    assert judge(host.nofile, host.files(256, 256), TORCHRUN).status is Status.PASS
+    assert judge(host.nofile, host.files(1024, 1024), TORCHRUN).status is Status.PASS
     assert judge(host.timesync, TimeSync(False), TORCHRUN).status is Status.SKIP
     assert judge(host.timesync, TimeSync(False), host.TWO_NODES, job=Job(local=True)).status is Status.SKIP
     assert judge(host.timesync, TimeSync(False), host.TWO_NODES).status is Status.WARN

@@ -109,6 +109,7 @@ FAIL, WARN, NONE = Severity.FAIL, Severity.WARN, None
         ("hgx-h100", "NCCL_PROTO", "Simple", NONE),
         ("gb200-tray", "NCCL_CUMEM_ENABLE", "0", FAIL),
         ("gb200-tray", "NCCL_MNNVL_ENABLE", "0", FAIL),
+        ("gb200-tray", "NCCL_P2P_DISABLE", "1", FAIL),
         ("aws-p4d", "FI_PROVIDER", "tcp", FAIL),
         ("aws-p4d", "FI_PROVIDER", "efa", NONE),
         ("l40s-8", "NCCL_P2P_DISABLE", "1", NONE),

@@ -308,7 +308,9 @@ def _judged(port: Port, found: Pick, settings: Settings, launch: Launch | Absent
         return
     table = () if isinstance(port.gids, Absent) else port.gids
     better = advised(table)
-    why = {"setting": "NCCL_IB_GID_INDEX", "search": "NCCL's search", "version": f"{library}, which does not search"}
+    rules = [f"{name}={settings.get(name)}" for name in _VARIABLES[1:] if settings.get(name)]
+    search = f"NCCL's search for {' and '.join(rules)}" if rules else "NCCL's search"
+    why = {"setting": "NCCL_IB_GID_INDEX", "search": search, "version": f"{library}, which does not search"}
     instead = f"; index {better} is RoCE v2 over IPv4" if better is not None else "; the port has no better one"
     shown = f"/sys/class/infiniband/{port.device}/ports/{port.number}/gids/{found.index}"
     settled = evidence(settings, *_VARIABLES)

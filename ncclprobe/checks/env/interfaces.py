@@ -35,7 +35,7 @@ from ncclprobe.facts.names import CommIdHost, comm_id_host
 from ncclprobe.facts.nccl_conf import Settings
 from ncclprobe.facts.software import Software
 from ncclprobe.model.errors import Unlearned
-from ncclprobe.model.findings import Finding, fail, note, seen
+from ncclprobe.model.findings import Finding, fail, note, seen, warn
 from ncclprobe.model.nccl_selection import Choices
 from ncclprobe.model.registry import applies, check
 from ncclprobe.model.snapshot import Absent, Job
@@ -56,11 +56,11 @@ def ifname_set(settings: Settings) -> bool:
 
 @applies
 def others_named(settings: Settings) -> bool:
-    """if UCX_NET_DEVICES or OMPI_MCA_btl_tcp_if_include is set."""
+    """if a variable of UCX, NVSHMEM or Open MPI names devices."""
     return any(settings.get(name) for name in _OF_OTHERS)
 
 
-_OF_OTHERS = ("UCX_NET_DEVICES", "OMPI_MCA_btl_tcp_if_include")
+_OF_OTHERS = ("UCX_NET_DEVICES", "NVSHMEM_HCA_LIST", "OMPI_MCA_btl_tcp_if_include")
 _ANY_NAME = "*?[/^"
 """Characters of patterns, networks and lists of what is left out, which are not names."""
 
@@ -72,15 +72,16 @@ _ANY_NAME = "*?[/^"
     applies=others_named,
 )
 def other_libraries(settings: Settings, interfaces: Interfaces, fabric: Fabric) -> Iterator[Finding]:
-    """A variable of UCX or Open MPI names a device that this node does not have.
+    """A variable of UCX, NVSHMEM or Open MPI names a device that this node does not have.
 
-    Right: The devices that variables of UCX and Open MPI name are there.
-    Why: UCX, and with it NIXL and Open MPI, fails or takes TCP where it does not find its device; Open MPI's TCP
-    transport ends the job. NCCL reads neither variable.
+    Right: The devices that variables of UCX, NVSHMEM and Open MPI name are there.
+    Why: UCX, and with it NIXL and Open MPI, fails or takes TCP if it does not find its device; NVSHMEM finds no NIC,
+    and Open MPI's TCP transport ends the job. NCCL reads none of these variables.
     Fix: name devices of this node (`ucx_info -d`, `ip link`), or unset the variable.
     """
     ports = {name for port in fabric.ports for name in (port.device, port.name)}
-    known = {"UCX_NET_DEVICES": {"all", *ports, *interfaces.by_name}, _OF_OTHERS[1]: {*interfaces.by_name}}
+    here = {*interfaces.by_name}
+    known = dict(zip(_OF_OTHERS, ({"all", *ports, *here}, ports, here), strict=True))
     for name in _OF_OTHERS:
         listed = [word.strip() for word in (settings.get(name) or "").split(",")]
         missing = [word for word in listed if word and word not in known[name] and not {*word} & {*_ANY_NAME}]
@@ -109,13 +110,13 @@ def chosen(settings: Settings, interfaces: Interfaces, software: Software | Abse
 @check(
     group=IFNAME_GROUP,
     slows=True,
-    bad=lambda: [(setting("NCCL_SOCKET_IFNAME", "lo"), PLAIN_HOST, TWO_NODES, NO_NCCL)],
-    good=lambda: [(setting("NCCL_SOCKET_IFNAME", "eth"), PLAIN_HOST, TWO_NODES, NO_NCCL)],
+    bad=lambda: [(setting("NCCL_SOCKET_IFNAME", "lo"), PLAIN_HOST, TWO_NODES, NO_NCCL, hcas(8))],
+    good=lambda: [(setting("NCCL_SOCKET_IFNAME", "eth"), PLAIN_HOST, TWO_NODES, NO_NCCL, hcas(8))],
     required=True,
     applies=ifname_set,
 )
 def ifname_match(
-    settings: Settings, interfaces: Interfaces, launch: Launch, software: Software | Absent
+    settings: Settings, interfaces: Interfaces, launch: Launch, software: Software | Absent, fabric: Fabric | Absent
 ) -> Iterator[Finding]:
     """NCCL_SOCKET_IFNAME matches no interface that can reach the other nodes.
 
@@ -135,8 +136,12 @@ def ifname_match(
     blamed: dict[str, Any] = {"blame": "job", "action": "fix-job", "evidence": origin}
     if not found:
         yield fail("NCCL_SOCKET_IFNAME", f"{wanted!r} matches no interface; {instead}", **blamed)
-    elif launch.several_nodes and all(interfaces.by_name[c.name].loopback for c in found):
-        yield fail("NCCL_SOCKET_IFNAME", f"{wanted!r} selects only loopback; {instead}", **blamed)
+    elif all(interfaces.by_name[c.name].loopback for c in found):
+        message = f"{wanted!r} selects only loopback; {instead}"
+        if launch.several_nodes:
+            yield fail("NCCL_SOCKET_IFNAME", message, **blamed)
+        elif launch.nnodes is None and isinstance(fabric, Fabric) and fabric.ports and usable:
+            yield warn("NCCL_SOCKET_IFNAME", f"{message}. A job of several nodes cannot start", **blamed)
 
 
 @applies

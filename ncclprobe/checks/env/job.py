@@ -119,11 +119,14 @@ def torch_timeouts(settings: Settings) -> Iterator[Finding]:
     Right: torch's watchdog tolerates healthy jobs and records hangs.
     Why: the monitor ends a process whose watchdog was silent for TORCH_NCCL_HEARTBEAT_TIMEOUT_SEC, which a slow CUDA or
     file system call can be for a minute; without a flight recorder a hang leaves no trace of which rank was behind, and
-    without NCCL's RAS `ncclprobe attach` does not see which rank has launched less.
-    Fix: leave the heartbeat at its default (480 s), the recorder on (TORCH_FR_BUFFER_SIZE=2000) and NCCL_RAS_ENABLE
-    unset.
+    without NCCL's RAS `ncclprobe attach` does not see which rank has launched less. Without asynchronous error handling
+    a collective that fails or is late hangs for ever. With blocking wait torch starts no watchdog at all, so the other
+    setting does nothing (ProcessGroupNCCL.cpp, "NO watchdog thread is created").
+    Fix: leave the heartbeat at its default (480 s), the recorder on (TORCH_FR_BUFFER_SIZE=2000), and
+    TORCH_NCCL_ASYNC_ERROR_HANDLING, TORCH_NCCL_BLOCKING_WAIT and NCCL_RAS_ENABLE unset.
     """
     yield from _heartbeat(settings)
+    yield from _error_handling(settings)
     ras = settings.get("NCCL_RAS_ENABLE")
     if ras is not None and read_int(ras, -1).value == 0:
         message = "is 0: while a job hangs, `ncclprobe attach` sees less of it"
@@ -143,6 +146,22 @@ def _heartbeat(settings: Settings) -> Iterator[Finding]:
         yield jobs_warn(name, message, evidence(settings, name))
 
 
+def _error_handling(settings: Settings) -> Iterator[Finding]:
+    """Yield what keeps torch from ending a job whose collective has failed. It reads the older names as well."""
+    waiting, handling = (
+        next((name for name in (f"TORCH_{old}", old) if settings.get(name)), "")
+        for old in ("NCCL_BLOCKING_WAIT", "NCCL_ASYNC_ERROR_HANDLING")
+    )
+    blocks = (settings.get(waiting) or "").lower() in _TRUE_TO_TORCH
+    if blocks and handling:
+        message = f"is {settings.get(waiting)}: torch starts no watchdog, and {handling} does nothing"
+        yield jobs_note(waiting, message, evidence(settings, waiting, handling))
+    elif handling and not blocks and read_int(settings.get(handling) or "", 3).value == 0:
+        message = "is 0: a collective that fails or is late hangs for ever"
+        yield jobs_warn(handling, message, evidence(settings, handling))
+
+
+_TRUE_TO_TORCH = ("y", "yes", "1", "t", "true")
 _QUIET = ("", "VERSION")
 _PIPED = ("slurm", "openmpi", "pmi", "pytorchjob")
 """Launchers that never leave a rank a terminal."""

@@ -148,6 +148,17 @@ def p2p_off(
     if read_setting(settings, "NCCL_NVLS_ENABLE", 2, version) == 0 and nvls(gpus, nvlinks, PLAIN, version).available:
         shown = evidence(settings, "NCCL_NVLS_ENABLE")
         yield jobs_warn("NCCL_NVLS_ENABLE", "is 0: NVLink SHARP of this node is not used", shown)
+    for name, off, cost in _ABILITIES:
+        if not closed and read_setting(settings, name, 1 - off, version) == off and _nvlinked(nvlinks):
+            yield jobs_note(name, f"is {off}: {cost}", evidence(settings, name))
+
+
+_ABILITIES = (
+    ("NCCL_CUMEM_ENABLE", 0, "NVLink SHARP and registered buffers need memory of cuMem"),
+    ("NCCL_SHM_DISABLE", 1, "GPUs that P2P does not join go through the network"),
+    ("NCCL_PXN_DISABLE", 1, "a GPU does not send through the NIC of another GPU, so rails are left"),
+)
+"""What a setting takes from NCCL, at a cost that is not known."""
 
 
 def _nvlinked(nvlinks: NvLinks | Absent) -> bool:

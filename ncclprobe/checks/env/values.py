@@ -54,6 +54,13 @@ from ncclprobe.nccl.hcas import family, pick, roce_version, select_by, wish
 from ncclprobe.nccl.parameters import NEWEST, Parameter, nearest, table
 from ncclprobe.nccl.values import Reading, intent, keeps_default, read_int, read_setting
 
+_OF_BUILDS = frozenset(
+    {
+        *("HOME", "ROOT", "DIR", "DIRS", "PATH", "PREFIX", "VERSION", "LIB", "LIBRARY", "LIBRARIES", "INCLUDE", "BIN"),
+        *("INSTALL", "SRC", "SOURCE", "BUILD", "TEST", "TESTS", "TAG", "BRANCH", "REPO"),
+    }
+)
+"""Words of variables that scripts have for themselves, such as NCCL_HOME and NCCL_TESTS_DIR."""
 _MOST_NAMES = 100  # comparing spellings takes milliseconds each, and a file may hold thousands
 
 
@@ -67,10 +74,11 @@ def unknown_var(settings: Settings, software: Software | Absent) -> Iterator[Fin
     """NCCL does not read a variable that looks like one of its own.
 
     Right: NCCL reads every variable that looks like one of its own.
-    Why: NCCL ignores names that it does not know without a message, so a misspelt setting is no setting.
+    Why: NCCL, torch and gloo ignore names that they do not know without a message, so what a misspelt or invented name
+    asks for does not happen. Names of build scripts, such as NCCL_HOME, are only noted.
     Fix: correct the name, or unset it.
     """
-    strange = [entry for entry in settings.named("NCCL_", "TORCH_NCCL_") if _unread(entry)]
+    strange = [entry for entry in settings.named("NCCL_", "TORCH_NCCL_", "GLOO_") if _unread(entry)]
     version = loaded(software)
     newer = version is not None and version > NEWEST
     if len(strange) > _MOST_NAMES:
@@ -92,7 +100,8 @@ def unknown_var(settings: Settings, software: Software | Absent) -> Iterator[Fin
             yield warn(repr(entry.name).strip("'"), message, **JOB, evidence=as_evidence(entry))
         else:
             message = f"is not a variable of {written(NEWEST)} or older, nor of a known plugin or framework"
-            yield note(entry.name, message, evidence=as_evidence(entry))
+            harmless = entry.name.startswith("GLOO_") or _OF_BUILDS.issuperset(entry.name.split("_")[1:])
+            yield (jobs_note if harmless else jobs_warn)(entry.name, message, as_evidence(entry))
 
 
 def _unread(entry: Setting) -> bool:
@@ -278,8 +287,8 @@ def noop(settings: Settings, software: Software | Absent) -> Iterator[Finding]:
     Right: Every setting has an effect, and none overrides a better default.
     Why: guides repeat what was good advice for older versions. NCCL_IB_TIMEOUT was raised to 20 by default in 2.23; a
     value of 14 or 18 makes it shorter, so that a flapping link ends the job instead of holding it up. Others are left
-    over from finding a fault: one channel carries some 20 GB/s, of GPUs that have 400 (src/init.cc:1725), and a small
-    buffer or chunk has every step wait for the one before.
+    over from finding a fault: one channel carries some 20 GB/s, of GPUs that have 400 (src/init.cc:1725), with a small
+    buffer or chunk every step waits for the one before, and a block of 64 threads moves less than the usual 512.
     Fix: unset the variable.
     """
     version = loaded(software)
@@ -309,10 +318,12 @@ def noop(settings: Settings, software: Software | Absent) -> Iterator[Finding]:
 
 _FEW = "a channel carries some 20 GB/s"
 _SHORT = "every step waits for the one before"
+_SLOW = "few threads move less in each channel"
 _FAR_BELOW = {  # defaults: as many channels as the links need, 4 MiB, 512 KiB, 4.7 MiB, 128 KiB (src/init.cc:814)
     **dict.fromkeys(("NCCL_MAX_NCHANNELS", "NCCL_MAX_NRINGS", "NCCL_MAX_CTAS"), (2, _FEW)),
     **dict.fromkeys(("NCCL_BUFFSIZE", "NCCL_LL128_BUFFSIZE"), (1 << 17, _SHORT)),
     **dict.fromkeys(("NCCL_LL_BUFFSIZE", "NCCL_P2P_NET_CHUNKSIZE"), (1 << 14, _SHORT)),
+    "NCCL_NTHREADS": (128, _SLOW),
 }
 """What costs little, and why less costs much."""
 

@@ -58,6 +58,8 @@ CASES = {
     "env.ifname/other-libraries": Cases(
         bad=[
             ("WARN job: UCX_NET_DEVICES", setting("UCX_NET_DEVICES", "mlx5_0:2"), PLAIN_HOST, hcas(8)),
+            ("WARN job: NVSHMEM_HCA_LIST", setting("NVSHMEM_HCA_LIST", "mlx5_0:1,mlx5_20:1"), PLAIN_HOST, hcas(8)),
+            ("WARN job: NVSHMEM_HCA_LIST", setting("NVSHMEM_HCA_LIST", "eth0"), PLAIN_HOST, hcas(8)),
             (
                 "WARN job: OMPI_MCA_btl_tcp_if_include",
                 setting("OMPI_MCA_btl_tcp_if_include", "eth7"),
@@ -67,6 +69,8 @@ CASES = {
         ],
         good=[
             (setting("UCX_NET_DEVICES", "all"), PLAIN_HOST, hcas(8)),
+            (setting("NVSHMEM_HCA_LIST", "mlx5_0:1,mlx5_1"), PLAIN_HOST, hcas(8)),
+            (setting("NVSHMEM_HCA_LIST", "^mlx5_20"), PLAIN_HOST, hcas(8)),
             (setting("UCX_NET_DEVICES", "^mlx5_9:1"), PLAIN_HOST, hcas(8)),
             (setting("UCX_NET_DEVICES", "mlx5_*"), PLAIN_HOST, hcas(8)),
             (setting("OMPI_MCA_btl_tcp_if_include", "10.0.0.0/24,eth0"), PLAIN_HOST, hcas(8)),
@@ -196,12 +200,28 @@ CASES = {
     ),
     "env.ifname/ifname-match": Cases(
         bad=[
-            ("FAIL job: NCCL_SOCKET_IFNAME", setting("NCCL_SOCKET_IFNAME", "ens3"), PLAIN_HOST, ALONE, NO_NCCL),
-            ("FAIL job: NCCL_SOCKET_IFNAME", setting("NCCL_SOCKET_IFNAME", "^lo,eth"), PLAIN_HOST, TWO_NODES, NO_NCCL),
+            (
+                "FAIL job: NCCL_SOCKET_IFNAME",
+                setting("NCCL_SOCKET_IFNAME", "ens3"),
+                PLAIN_HOST,
+                ALONE,
+                NO_NCCL,
+                hcas(8),
+            ),
+            ("WARN job: NCCL_SOCKET_IFNAME", setting("NCCL_SOCKET_IFNAME", "lo"), PLAIN_HOST, ALONE, NO_NCCL, hcas(8)),
+            (
+                "FAIL job: NCCL_SOCKET_IFNAME",
+                setting("NCCL_SOCKET_IFNAME", "^lo,eth"),
+                PLAIN_HOST,
+                TWO_NODES,
+                NO_NCCL,
+                Fabric(),
+            ),
         ],
         good=[
-            (setting("NCCL_SOCKET_IFNAME", "^docker,lo"), PLAIN_HOST, TWO_NODES, NO_NCCL),
-            (setting("NCCL_SOCKET_IFNAME", "lo"), PLAIN_HOST, ONE_NODE, NO_NCCL),
+            (setting("NCCL_SOCKET_IFNAME", "^docker,lo"), PLAIN_HOST, TWO_NODES, NO_NCCL, hcas(8)),
+            (setting("NCCL_SOCKET_IFNAME", "lo"), PLAIN_HOST, ONE_NODE, NO_NCCL, hcas(8)),
+            (setting("NCCL_SOCKET_IFNAME", "lo"), PLAIN_HOST, ALONE, NO_NCCL, Fabric()),
         ],
     ),
     "env.identity/comm-id": Cases(

@@ -248,9 +248,13 @@ CASES = {
         ]
     ),
     "env.torch-timeouts": Cases(
-        bad=[("WARN job: TORCH_NCCL_HEARTBEAT_TIMEOUT_SEC", setting("TORCH_NCCL_HEARTBEAT_TIMEOUT_SEC", "10"))],
+        bad=[
+            ("WARN job: TORCH_NCCL_HEARTBEAT_TIMEOUT_SEC", setting("TORCH_NCCL_HEARTBEAT_TIMEOUT_SEC", "10")),
+            ("WARN job: NCCL_ASYNC_ERROR_HANDLING", setting("NCCL_ASYNC_ERROR_HANDLING", "0")),
+        ],
         good=[
             (setting("TORCH_NCCL_TRACE_BUFFER_SIZE", "0"),),
+            (having(TORCH_NCCL_BLOCKING_WAIT="0", TORCH_NCCL_ASYNC_ERROR_HANDLING="1"),),
             (setting("TORCH_NCCL_DUMP_ON_TIMEOUT", "true"),),
             (PLAIN,),
         ],
@@ -324,6 +328,7 @@ CASES = {
         bad=[
             ("WARN job: NCCL_DEBUG ", setting("NCCL_DEBUG ", "INFO"), nccl(2, 27, 5)),
             ("WARN job: NCCL_TIMEOUT", setting("NCCL_TIMEOUT", "1800"), NO_NCCL),
+            ("WARN job: NCCL_ENABLE_FAST_PATH", setting("NCCL_ENABLE_FAST_PATH", "1"), NO_NCCL),
         ],
         good=[
             (setting("NCCL_RUN_RAS_DIAGNOSTICS", "1"), nccl(2, 32, 3)),
@@ -373,6 +378,7 @@ CASES = {
         bad=[
             ("WARN job: NCCL_MAX_NCHANNELS", setting("NCCL_MAX_NCHANNELS", "1"), NO_NCCL),
             ("WARN job: NCCL_MAX_CTAS", setting("NCCL_MAX_CTAS", "1"), NO_NCCL),
+            ("WARN job: NCCL_NTHREADS", setting("NCCL_NTHREADS", "64"), NO_NCCL),
             ("WARN job: NCCL_BUFFSIZE", setting("NCCL_BUFFSIZE", "1024"), NO_NCCL),
             ("WARN job: NCCL_LL128_BUFFSIZE", setting("NCCL_LL128_BUFFSIZE", "16"), NO_NCCL),
             ("WARN job: NCCL_P2P_NET_CHUNKSIZE", setting("NCCL_P2P_NET_CHUNKSIZE", "1"), NO_NCCL),

@@ -55,7 +55,7 @@ _ROOM = Memory(256 * GIB, 200 * GIB)
 CASES = {
     "host.limits/nofile": Cases(
         bad=[
-            ("WARN image: RLIMIT_NOFILE", files(64, 64), Launch(), Job()),
+            ("WARN image: RLIMIT_NOFILE", files(512, 512), Launch(), Job()),
             ("WARN image: RLIMIT_NOFILE", files(64, 4096), Launch(), Job(local=True)),
         ],
         good=[
