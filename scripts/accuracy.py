@@ -4,7 +4,6 @@
     .venv/bin/python scripts/accuracy.py [FOLDER] --fit     what the factors of expect/predict.py should be
     .venv/bin/python scripts/accuracy.py [FOLDER] --errors  make expect/tables/errors.csv
     .venv/bin/python scripts/accuracy.py [FOLDER] --report  make reports/expected-accuracy.md
-    .venv/bin/python scripts/accuracy.py [FOLDER] --sources make reports/expected-sources.md
 
 FOLDER: published numbers, as scripts/published.py reads them (tests/data/published). Errors are those of held_out.py:
 expectations that the row's own source had no part in.
@@ -15,7 +14,7 @@ import math
 import statistics
 import sys
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -23,14 +22,13 @@ sys.path[:0] = [str(ROOT), str(ROOT / "scripts")]
 
 import fitting
 import held_out
-from published import PUBLISHED, Row, dates, kept
+from published import PUBLISHED, Row, kept
 from tables import table
 
 from ncclprobe.expect import evidence
 
 ERRORS = ROOT / "ncclprobe" / "expect" / "tables" / "errors.csv"
 REPORT = ROOT / "reports" / "expected-accuracy.md"
-SOURCES = ROOT / "reports" / "expected-sources.md"
 CLASSES = ((1 << 30, "1 GiB and more"), (256 << 20, "256 MiB to 1 GiB"), (0, "below 256 MiB"))
 COLUMNS = ("what decides", "bytes", "rows", "sources", "judged", "median", "90th percentile", "slowest source", "FAIL",
            "gross mark alone", "FAIL by it", "goal")  # fmt: skip
@@ -150,53 +148,6 @@ def _by_class(healthy: Sequence[held_out.Judged]) -> Iterator[tuple[str | int, .
         )
 
 
-def sources(found: Sequence[Row], folder: Path) -> str:
-    """A page of who published what: publisher, dates, runs, rows, networks, the largest job, and what was sick."""
-    named = held_out.sources(found)
-    dated = dates(folder)
-    groups: dict[str, list[Row]] = defaultdict(list)
-    for row in found:
-        groups[row.family].append(row)
-    runs, largest = len({row.sweep or row.label for row in found}), max(row.shape.nodes for row in found)
-    lines = [
-        "# Whose runs expectations are made and measured with",
-        "",
-        "Made by `scripts/accuracy.py --sources` from `tests/data/published`, whose rows hold each address. A",
-        "publisher is a repository, an issue thread, a page or a document; several of one cloud or vendor are held",
-        "back together, as the column *held back with* says. Dates are those of measuring or publishing, if known.",
-        "",
-        f"- {len(groups)} publishers, {runs} runs, {len(found)} rows; largest job {largest} nodes; the latest run of"
-        f" {max(filter(None, dated.values()))}",
-        "",
-        *table(
-            ("publisher", "held back with", "dates", "runs", "rows", "sick rows", "GPUs", "networks", "most nodes"),
-            [_source(family, named[family], own, dated) for family, own in sorted(groups.items(), key=_name_of)],
-        ),
-    ]
-    return "\n".join(lines) + "\n"
-
-
-def _name_of(group: tuple[str, object]) -> str:
-    return group[0].lower()
-
-
-def _source(family: str, source: str, own: Sequence[Row], dated: Mapping[str, str]) -> tuple[object, ...]:
-    days = sorted({day for row in own if (day := dated.get(row.sweep, ""))})
-    gpus = sorted({row.system.gpu.removeprefix("NVIDIA ") for row in own})
-    networks = sorted({row.system.network or "in a node" for row in own})
-    return (
-        family,
-        "" if source == family else source,
-        " to ".join(dict.fromkeys((days[0], days[-1]))) if days else "",
-        len({row.sweep or row.label for row in own}),
-        len(own),
-        sum(row.healthy == "no" for row in own) or "",
-        ", ".join(gpus),
-        ", ".join(networks),
-        max(row.shape.nodes for row in own),
-    )
-
-
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("published", type=Path, nargs="?", default=PUBLISHED, metavar="FOLDER")
@@ -204,7 +155,6 @@ def main() -> int:
     what.add_argument("--fit", action="store_true", help="print the factors")
     what.add_argument("--errors", action="store_true", help="write the table that ncclprobe ships")
     what.add_argument("--report", action="store_true", help="write reports/expected-accuracy.md")
-    what.add_argument("--sources", action="store_true", help="write reports/expected-sources.md")
     options = parser.parse_args()
     found = kept(options.published)
     if options.fit:
@@ -213,9 +163,6 @@ def main() -> int:
         return 0
     if options.report:
         REPORT.write_text(report(held_out.nested(held_out.samples(found)), found))
-        return 0
-    if options.sources:
-        SOURCES.write_text(sources(found, options.published))
         return 0
     ERRORS.write_text(held_out.as_csv(held_out.cells(held_out.samples(found))))
     return 0

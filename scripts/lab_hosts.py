@@ -5,8 +5,6 @@ scripts/lab up 4 --nics 2           keeps four hosts until Ctrl-C, or until `scr
 scripts/lab run n1 -- ip address    runs a command on one of them; `ctl` is the switches' side
 scripts/lab clean                   removes what killed runs left
 scripts/lab matrix --select '*MASTER*'      plays rows of the fault matrix; --all at every number of hosts
-scripts/lab matrix --write PATH             plays all rows, and writes the table
-scripts/lab deed --write reports/deed.md    plays rows, and right after the doctor a job on the same hosts
 """
 
 import argparse
@@ -85,33 +83,8 @@ def matrix(options: argparse.Namespace) -> int:
         outcomes.append(outcome)
         print(tables.line(outcome), flush=True)
 
-    if options.write:
-        options.write.write_text(tables.page(tell, ncclprobe_version(), options.all))
-        tables.two_faults(options.write.parent)
-    else:
-        rows = (*tables.ROWS, *HEALTHY)
-        tables.played(tables.chosen(rows, options.select, options.all), tell)
+    tables.played(tables.chosen((*tables.ROWS, *HEALTHY), options.select, options.all), tell)
     return 0 if outcomes and all(each.well for each in outcomes) else 1
-
-
-def deed(options: argparse.Namespace) -> int:
-    """Play the doctor and then a job under each row; 1 if one was called Ready and died, or was healthy and was not."""
-    from tests.lab import deed as lab_deed
-
-    def tell(each: lab_deed.Deed) -> None:
-        print("ok  " if each.agrees else "ODD ", lab_deed.line(each), flush=True)
-
-    deeds = lab_deed.played(options.select, options.at_once, tell, gpus_alone=options.gpus)
-    if options.write:
-        options.write.write_text(lab_deed.page(deeds, ncclprobe_version()))
-    return 0 if deeds and all(each.agrees for each in deeds) else 1
-
-
-def ncclprobe_version() -> str:
-    """What is being tested."""
-    import ncclprobe
-
-    return ncclprobe.__version__
 
 
 def _is_ours(pid: int) -> bool:
@@ -123,7 +96,7 @@ def _is_ours(pid: int) -> bool:
 def parse(argv: list[str]) -> tuple[Callable[[argparse.Namespace], int], argparse.Namespace]:
     """The sub-command and its options."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    verbs = parser.add_subparsers(required=True, metavar="up | down | run | clean | matrix | deed")
+    verbs = parser.add_subparsers(required=True, metavar="up | down | run | clean | matrix")
     verb = verbs.add_parser("up", help="keep hosts until Ctrl-C")
     verb.add_argument("hosts", type=int)
     verb.add_argument("--nics", type=int, default=1)
@@ -137,14 +110,7 @@ def parse(argv: list[str]) -> tuple[Callable[[argparse.Namespace], int], argpars
     verb = verbs.add_parser("matrix", help="play the fault matrix")
     verb.add_argument("--all", action="store_true", help="each row at all its numbers of hosts")
     verb.add_argument("--select", default="*", metavar="GLOB", help="rows by name")
-    verb.add_argument("--write", type=Path, metavar="PATH", help="play all rows, and write the table there")
     verb.set_defaults(action=matrix)
-    verb = verbs.add_parser("deed", help="the doctor's word, and what becomes of a job")
-    verb.add_argument("--select", default="*", metavar="GLOB", help="rows by name")
-    verb.add_argument("--gpus", action="store_true", help="only rows of machines with GPUs, whose job is NCCL's")
-    verb.add_argument("--at-once", type=int, default=2, metavar="N", help="play so many rows at a time (%(default)s)")
-    verb.add_argument("--write", type=Path, metavar="PATH", help="write the table there")
-    verb.set_defaults(action=deed)
     options = parser.parse_args(argv)
     return options.action, options
 

@@ -7,7 +7,7 @@ Without a GPU, ncclGetUniqueId reads NCCL's files and variables and looks for it
 that is compared with ncclprobe.nccl and ncclprobe.facts.nccl_conf, in networks and environments made by hypothesis.
 Needs root, iproute2, and NVIDIA's wheels, about 350 MB each, of which the libraries are kept in the cache. All networks
 are namespaces that end with their process. --all also asks the newest release that is out, whose differences are
-reported and not required, and writes reports/oracle.md. Exit status 1: a required release disagrees.
+printed and not required. Exit status 1: a required release disagrees.
 """
 
 import argparse
@@ -26,13 +26,12 @@ from oracle_ask import Tally, ask, plan
 from oracle_wheels import CACHE, REQUIRED, cached, library, newest
 from tables import table
 
-REPORT = ROOT / "reports" / "oracle.md"
 EXAMPLES = 5
 COLUMNS = ("NCCL", "networks", "cases", "chosen", "refused", "IFNAME", "COMM_ID", "files", "agree", "disagree")
 
 
 def main() -> int:
-    """Parse the command line, ask, print, and with --all write the report."""
+    """Parse the command line, ask, and print."""
     args = _arguments()
     if problem := impossible():
         print(f"oracle: {problem}", file=sys.stderr)
@@ -50,10 +49,7 @@ def main() -> int:
             continue
         tallies.append(ask(release, path, planned, args.workers))
         print(f"{release}: {tallies[-1].cases} cases, {tallies[-1].disagreeing} disagree", file=sys.stderr)
-    text = report(tallies, time.monotonic() - started)
-    print(text)
-    if args.all:
-        REPORT.write_text(text)
+    print(report(tallies, time.monotonic() - started))
     return int(not tallies or any(t.disagreeing or t.broken for t in tallies if t.release in REQUIRED))
 
 
@@ -67,9 +63,7 @@ def impossible() -> str | None:
 def _arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
     parser.add_argument("releases", nargs="*", metavar="RELEASE", help=f"as on the package index: {REQUIRED[0]}")
-    parser.add_argument(
-        "--all", action="store_true", help="the usual releases and the newest; writes reports/oracle.md"
-    )
+    parser.add_argument("--all", action="store_true", help="the usual releases and the newest")
     parser.add_argument("--cache", type=Path, default=CACHE, help="where the libraries are kept (%(default)s)")
     parser.add_argument("--worlds", type=int, default=60, help="networks per release (%(default)s)")
     parser.add_argument("--cases", type=int, default=50, help="cases per network (%(default)s)")
@@ -93,12 +87,7 @@ def _releases(args: argparse.Namespace) -> list[str]:
 def report(tallies: Sequence[Tally], seconds: float) -> str:
     """The table and the first examples of what differs, as Markdown."""
     lines = [
-        "# Our predictions beside the real libnccl",
-        "",
-        f"Made by `scripts/oracle.py --all` in {seconds:.0f} s. Every case is one process that asks ncclGetUniqueId of",
-        "a release in a network made for it; compared are the bootstrap interface with its address or the refusal, the",
-        "whole environment after the configuration files were read, the variables NCCL echoes, and a number as NCCL",
-        f"reads it. {REQUIRED[0]} to {REQUIRED[-1]} must agree; a newer release is reported only.",
+        f"In {seconds:.0f} s. {REQUIRED[0]} to {REQUIRED[-1]} must agree; a newer release is reported only.",
         "",
         *table(COLUMNS, [_row(tally) for tally in tallies]),
     ]

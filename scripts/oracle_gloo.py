@@ -1,13 +1,12 @@
 #!/usr/bin/env python3
 """Does torch's gloo listen, and connect, where we predict? Asks the installed torch, and compares.
 
-    sudo .venv/bin/python scripts/oracle_gloo.py [--worlds N] [--cases N] [--first N] [--seconds N] [--tally FILE]
+    sudo .venv/bin/python scripts/oracle_gloo.py [--worlds N] [--cases N] [--first N] [--seconds N]
 
 A world is one to four nodes with interfaces and switches drawn at random; a case gives each node a host name, an
 /etc/hosts, GLOO_SOCKET_IFNAME, and makes a group of one rank a node. Compared are the addresses that each rank listens
-on, or that torch refuses, and whether the group comes up. --tally adds a part of the worlds to what earlier parts
-found, --report writes reports/oracle-gloo.md of it, --vectors keeps cases for the tests. Needs root and iproute2; every
-network is a namespace that ends with its process. Exit status 1: a disagreement.
+on, or that torch refuses, and whether the group comes up. --vectors keeps cases for the tests.
+Needs root and iproute2; every network is a namespace that ends with its process. Exit status 1: a disagreement.
 """
 
 import argparse
@@ -18,7 +17,6 @@ import random
 import subprocess
 import sys
 import time
-from collections import Counter
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from ipaddress import ip_address, ip_interface
@@ -37,7 +35,6 @@ from ncclprobe.model.snapshot import Absent
 from ncclprobe.nccl.gloo import Device, Node, Refused, calls, devices, partings
 
 SERVER = ROOT / "scripts" / "oracle_gloo_server.py"
-REPORT = ROOT / "reports" / "oracle-gloo.md"
 VECTORS = ROOT / "tests" / "data" / "gloo" / "groups.jsonl"
 EXAMPLES = 10
 _KEPT = 8
@@ -51,23 +48,19 @@ def main() -> int:
         return 2
     numbers = range(args.first, args.first + args.worlds)
     worlds = [world(random.Random(number), args.cases) for number in numbers]
-    started, rows, played = time.monotonic(), [], 0
+    started, rows = time.monotonic(), []
     with ThreadPoolExecutor(args.workers) as pool:
         parts = [worlds[place :: args.workers] for place in range(args.workers)]
         for asked, answered in zip(parts, pool.map(ask, parts, [started + args.seconds] * args.workers), strict=True):
-            played += len(answered)
             for one, answer in zip(asked, answered, strict=False):
                 rows += [
                     judge(answer["interfaces"], *pair) for pair in zip(one["cases"], answer["answers"], strict=True)
                 ]
     if args.vectors:
         keep(rows)
-    tally = _added(args.tally, rows, played, time.monotonic() - started)
-    text = report(tally)
-    print(text)
-    if args.report:
-        REPORT.write_text(text)
-    return int(bool(tally["differences"]))
+    differences = [f"{difference} -- {json.dumps(row)}" for row in rows for difference in row["differences"]]
+    print(f"{len(rows)} groups, {len(differences)} disagreements", *differences[:EXAMPLES], sep="\n")
+    return int(bool(differences))
 
 
 def _arguments() -> argparse.Namespace:
@@ -77,8 +70,6 @@ def _arguments() -> argparse.Namespace:
     parser.add_argument("--first", type=int, default=0, help="number of the first network (%(default)s)")
     parser.add_argument("--workers", type=int, default=1, help="networks at a time (%(default)s)")
     parser.add_argument("--seconds", type=float, default=600.0, help="begin no network after (%(default)s)")
-    parser.add_argument("--tally", type=Path, help="add to what this file holds")
-    parser.add_argument("--report", action="store_true", help="write reports/oracle-gloo.md")
     parser.add_argument("--vectors", action="store_true", help="keep these cases for the tests")
     return parser.parse_args()
 
@@ -200,76 +191,6 @@ def keep(rows: Sequence[dict[str, Any]]) -> None:
     VECTORS.parent.mkdir(parents=True, exist_ok=True)
     lines = [{k: row[k] for k in ("interfaces", "case", "said", "expected")} for row in kept]
     VECTORS.write_text("".join(json.dumps(line, separators=(",", ":")) + "\n" for line in lines))
-
-
-def _added(path: Path | None, rows: Sequence[dict[str, Any]], worlds: int, seconds: float) -> dict[str, Any]:
-    """Return the sums with those of earlier parts, and write them."""
-    empty: dict[str, Any] = {"worlds": 0, "seconds": 0.0, "ranks": 0, "outcomes": {}, "kinds": {}, "differences": []}
-    tally = json.loads(path.read_text()) if path and path.exists() else empty
-    tally["worlds"] += worlds
-    tally["seconds"] += seconds
-    tally["ranks"] += sum(len(row["said"]) for row in rows)
-    tally["outcomes"] = dict(Counter(tally["outcomes"]) + Counter(row["expected"] for row in rows))
-    tally["kinds"] = dict(Counter(tally["kinds"]) + Counter(kind for row in rows for kind in kinds(row)))
-    tally["differences"] += [f"{difference} -- {json.dumps(row)}" for row in rows for difference in row["differences"]]
-    if path:
-        path.write_text(json.dumps(tally))
-    return tally
-
-
-def kinds(row: dict[str, Any]) -> list[str]:
-    """Return what a case is about."""
-    ranks, said = row["case"]["ranks"], row["said"]
-    found = [f"{len(ranks)} node{'s' * (len(ranks) > 1)}"]
-    ifnames = {rank["env"].get("GLOO_SOCKET_IFNAME") for rank in ranks}
-    found += ["GLOO_SOCKET_IFNAME on all nodes"] * (None not in ifnames)
-    found += ["GLOO_SOCKET_IFNAME on some nodes only"] * (None in ifnames and len(ifnames) > 1)
-    found += ["lists of interfaces"] * any("," in (name or "") for name in ifnames)
-    found += ["a name that does not resolve"] * any(not one["resolved"]["addresses"] for one in said)
-    found += ["127.0.0.1 as fallback"] * any(
-        one.get("listens") == ["127.0.0.1"] and "127.0.0.1" not in one["resolved"]["addresses"] for one in said
-    )
-    found += ["IPv6"] * any(":" in address for one in said for address in one.get("listens", ()))
-    families = {":" in address for one in said for address in one.get("listens", ())}
-    found += ["IPv4 and IPv6 mixed"] * (len(families) > 1)
-    found += ["TORCH_GLOO_LAZY_INIT=1"] * any(rank["env"].get("TORCH_GLOO_LAZY_INIT") == "1" for rank in ranks)
-    return found
-
-
-def report(tally: dict[str, Any]) -> str:
-    """Return the page."""
-    import torch
-    from tables import table
-
-    total = sum(tally["outcomes"].values())
-    words = {
-        "up": "comes up",
-        "refused": "torch refuses on a node",
-        "parted": "two nodes are certain not to be connected",
-        "no way": "no network leads from the caller to the listener",
-        "unknown": "not predicted (see below)",
-    }
-    lines = [
-        "# Our predictions beside the real gloo",
-        "",
-        f"Made by `scripts/oracle_gloo.py` in {tally['seconds']:.0f} s with torch {torch.__version__}:",
-        f"{total} groups of one to four nodes in {tally['worlds']} networks of namespaces, {tally['ranks']} ranks,",
-        "each a process with a host name, an /etc/hosts and a GLOO_SOCKET_IFNAME of its own. Compared are what each",
-        "rank listens on (or that torch refuses), by the sockets of the process, and whether `init_process_group`",
-        "and an all_reduce succeed.",
-        "",
-        f"**{len(tally['differences'])} disagreements.**",
-        "",
-        *table(("predicted", "groups"), [(words[k], tally["outcomes"].get(k, 0)) for k in words]),
-        *table(("with", "groups"), sorted(tally["kinds"].items())),
-        "Not predicted, because it cannot be seen: an address of an interface that is down (whether the kernel kept it",
-        "as its own depends on what happened before), an IPv6 address without a carrier, a link-local address of",
-        "another node, whose scope is a number of the other machine. Not drawn: `net.ipv4.ip_nonlocal_bind`, DNS, more",
-        "ranks than one on a node.",
-    ]
-    if tally["differences"]:
-        lines += ["", "## First differences", "", *(f"- `{line[:600]}`" for line in tally["differences"][:EXAMPLES])]
-    return "\n".join(lines) + "\n"
 
 
 if __name__ == "__main__":

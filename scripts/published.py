@@ -96,11 +96,6 @@ def kept(folder: Path) -> list[Row]:
     return [row for row in rows(folder) if (row.sweep, row.nbytes) not in odd or row.healthy == "no"]
 
 
-def dates(folder: Path) -> Mapping[str, str]:
-    """When each sweep was measured or put there; empty: not known."""
-    return {row["sweep_id"]: row["date"] for row in _cells(folder)}
-
-
 def rows(folder: Path) -> Iterator[Row]:
     """The collectives among the published rows whose GPU is known. Copies and latencies are not collectives."""
     for cells in _cells(folder):

@@ -2,7 +2,7 @@
 
 A rail is an RDMA device that is the nearest of a GPU. In a fleet one machine has lost it: its port is down, disabled,
 on one lane or at half its rate, or the device is gone; or its port is up, and in a measured all_reduce it moved
-nothing, or a tenth. reports/rails-by-facts.md has every capture and every rail.
+nothing, or a tenth.
 """
 
 import json

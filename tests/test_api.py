@@ -19,7 +19,7 @@ from tests.each_row import each_row
 
 ROOT = Path(__file__).resolve().parent.parent
 HGX = ROOT / "tests" / "captures" / "hgx-h100.jsonl"
-SICK = ROOT / "reports" / "doctor-planted-setting.json"
+SICK = ROOT / "reports" / "four-hosts-one-bad-nic.json"
 LEFT = ROOT / "tests" / "data" / "failures" / "crash-raises"
 
 

@@ -1,4 +1,4 @@
-"""What a person mistypes: one line that names the thing, exit code 2, as reports/wrong-inputs.md shows it."""
+"""What a person mistypes: one line that names the thing, exit code 2, as tests/data/wrong-inputs.md shows it."""
 
 import os
 import re
@@ -11,7 +11,7 @@ import pytest
 from ncclprobe import commands
 
 ROOT = Path(__file__).resolve().parents[1]
-PAGE = ROOT / "reports" / "wrong-inputs.md"
+PAGE = ROOT / "tests" / "data" / "wrong-inputs.md"
 ROWS = [
     tuple(cell.strip().replace("\\|", "|") for cell in re.split(r"(?<!\\)\|", line)[1:3])
     for line in PAGE.read_text().splitlines()
@@ -31,7 +31,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     (made / "empty").touch()
     (made / "bad.toml").write_text("[[expect]]\nop = 3\n")
     (made / "other.toml").write_text('[[accept]]\nid = "x"\n')
-    shutil.copy(ROOT / "reports" / "sweep-2-ranks.json", made / "run.json")
+    shutil.copy(ROOT / "reports" / "four-hosts-one-bad-nic.json", made / "run.json")
     shutil.copy(ROOT / "tests" / "captures" / "hgx-h100.jsonl", made / "node.jsonl")
     os.mkfifo(made / "pipe")
     return made

@@ -6,7 +6,7 @@ carry its own share at once, so the bandwidth is that of one GPU's links
 first byte that of one kernel and one hop.
 
 For all else NCCL's model decides which algorithm, protocol and channels a call takes, and its time is split into that
-of hops and that of bytes; how far it is a clock is in reports/ablation.md. Where a communicator exists, NCCL since 2.22
+of hops and that of bytes. Where a communicator exists, NCCL since 2.22
 gives the same estimate for that very one: a call between ncclGroupStart and ncclGroupSimulateEnd returns estimatedTime
 without running. It would stand in for :func:`ncclprobe.expect.tuner.cost.best` here, plugins and settings included;
 nothing calls it yet.

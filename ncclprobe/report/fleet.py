@@ -20,7 +20,7 @@ _DAY = len("2026-11-19")
 _LEAST_ROOM = 30
 """Columns for the evidence, however long the names are."""
 FALSE_ALARMS = 0.002
-"""In a year of a node that is tested once a day and scatters by 2 % (reports/fleet-years.md)."""
+"""In a year of a node that is tested once a day and scatters by 2 % (simulated)."""
 
 
 def iso(time_s: float) -> str:

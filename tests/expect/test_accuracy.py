@@ -198,9 +198,3 @@ def test_documents_of_one_vendor_are_one_source_and_submitters_are_several(accur
     assert sources["mlcommons/training_results_v4.0: Oracle"] == sources["oracle-quickstart/oci-hpc"]
     assert sources["mlcommons/training_results_v5.0: Supermicro"] != sources["mlcommons/training_results_v4.0: Oracle"]
     assert sources["Oracle GB300 onboarding doc (BM.GPU.GB300.4)"] == sources["oracle-quickstart/oci-hpc"]
-
-
-def test_the_page_of_sources_is_what_its_script_makes(accuracy: ModuleType) -> None:
-    page = accuracy.sources(accuracy.kept(PUBLISHED), PUBLISHED)
-    assert page == accuracy.SOURCES.read_text(encoding="utf-8"), "run scripts/accuracy.py --sources"
-    assert "| coreweave/nccl-tests#48 | coreweave | 2025-04-21 | 1 | 4 |  | GB200 | ib | 360 |" in page

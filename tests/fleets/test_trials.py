@@ -1,4 +1,4 @@
-"""Slow parts are found in simulated fleets and in two recorded clusters; reports/localise.md has every cell."""
+"""Slow parts are found in simulated fleets and in two recorded clusters."""
 
 from fleets.recorded import CHOSEN, HELD_BACK, recorded_sets
 from fleets.trials import BUILDS, CROSSING, ECMP, OVERSUBSCRIBED, Again, Trial, play, replay, tally

@@ -1,6 +1,5 @@
 """Plays one row of the fault matrix: a lab, the fault, the doctor on every host, and the score."""
 
-import os
 import re
 import sys
 import time
@@ -176,30 +175,3 @@ def until_connected(host: Host, to_others: bool = False, timeout_s: float = 15.0
         if time.monotonic() > end_s:
             raise LabError(f"{host.name} did not connect")
         time.sleep(0.002)
-
-
-def files_opened(count: int) -> list[int]:
-    """How many files each node of a healthy run by hand opens, counted by strace: open, openat and openat2."""
-    row = Row("strace", lambda setup: None, (), timeout_s=120.0)
-    with Lab(hosts=count) as lab:
-        for host in lab.hosts:
-            log = str(host.folder / "opens")
-            host.env["NCCLPROBE_TOKEN"] = TOKEN
-            host.prefix[:] = [
-                "strace",
-                "-f",
-                "-qq",
-                "-e",
-                "trace=open,openat,openat2",
-                "-o",
-                log,
-            ]
-        done = ended(by_hand(Setup(lab, lab.hosts[-1]), row), time.monotonic() + row.timeout_s)
-        if bad := {name: each.err for name, each in done.items() if each.code not in (0, 3)}:  # strace makes it slow
-            raise LabError(f"a healthy run failed: {bad}")
-        return [sum(bool(_OPENED.search(line)) for line in (host.folder / "opens").open()) for host in lab.hosts]
-
-
-def machine() -> str:
-    """Where it ran."""
-    return f"{os.cpu_count()} processors, Linux {os.uname().release}, Python {sys.version.split()[0]}"

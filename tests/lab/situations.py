@@ -1,11 +1,8 @@
 """Situations in which a process may see or do less: ordinary users, containers, limits. Each is a shell's preparation.
 
 All is done in a mount namespace of its own, so that nothing of it outlives the command.
-
-    .venv/bin/python -m tests.lab.situations      prints what the doctor says in each (reports/ordinary-user.md)
 """
 
-import json
 import os
 import shlex
 import subprocess
@@ -133,33 +130,3 @@ def _cgroup(limit_bytes: int) -> Iterator[str]:
         yield f"echo $$ >{folder}/cgroup.procs"
     finally:
         folder.rmdir()
-
-
-def rows() -> Iterator[tuple[str, str, str, str]]:
-    """Each situation: what is lost beside root, what the report says of it, the exit codes for nccl and for gloo."""
-    whole: dict[str, dict[str, str]] = {}
-    for situation in SITUATIONS:
-        lost: dict[str, list[str]] = {}
-        codes = []
-        for backend in ("nccl", "gloo"):
-            done = doctor(situation, backend)
-            if done.returncode == 99:
-                codes.append("not here")
-                continue
-            codes.append(str(done.returncode))
-            if not done.stdout:
-                lost.setdefault(done.stderr.strip().splitlines()[-1], []).append("all")
-                continue
-            checks = json.loads(done.stdout)["checks"]
-            before = whole.setdefault(backend, {check["id"]: check["status"] for check in checks})
-            for check in checks if backend == "nccl" else ():
-                if check["status"] == "unknown" != before[check["id"]]:
-                    lost.setdefault(check["why"], []).append(check["id"])
-        for why, names in lost.items() or [("", ["nothing"])]:
-            yield situation.name, ", ".join(names), why[:230], " / ".join(codes)
-
-
-if __name__ == "__main__":
-    print("| situation | lost: these checks are unknown | what the report says | exit: nccl / gloo |\n|--|--|--|--|")
-    for row in rows():
-        print("| " + " | ".join(cell.replace("|", "\\|").replace("\n", " ") for cell in row) + " |")

@@ -7,7 +7,7 @@ import pytest
 
 from ncclprobe.model.values import replace
 
-from . import Completed, Lab, deed, launchers, why_not
+from . import Completed, Lab, launchers, why_not
 from .matrix import Outcome, Row, Said, Setup, score
 from .matrix_gloo import GLOO
 from .matrix_healthy import HEALTHY
@@ -90,21 +90,6 @@ def test_nothing_is_found_where_nothing_is_wrong(name: str) -> None:
     if row.launcher in ("torchrun", "c10d"):
         pytest.importorskip("torch")
     assert told(row, LAUNCHED[name]) == ""
-
-
-DONE = {
-    "healthy: by hand, 1 card, IPv4 only": True,
-    "one node calls itself localhost": False,
-    "GLOO_SOCKET_IFNAME is a prefix, as NCCL would take it": False,
-}
-
-
-@need_lab
-@pytest.mark.parametrize("name", DONE)
-def test_a_job_ends_as_the_doctor_says_right_before_it(name: str) -> None:
-    pytest.importorskip("torch")
-    (found,) = deed.played(name, 1, lambda each: None, gpus_alone=False)
-    assert (found.well, found.agrees) == (DONE[name], True), found
 
 
 def scored(*said: Said, codes: tuple[int, int, int] = (4, 4, 0)) -> Outcome:

@@ -1,7 +1,7 @@
 """`ncclprobe rails` between hosts, as a user starts it, above a verbs library of our own that really moves the bytes.
 
 One run with two faults: what crosses processes (children, the mesh's connections, captures) is shown
-here, and every fault by itself in tests/checks/test_rail.py and, between hosts, in reports/rails.md.
+here, and every fault by itself in tests/checks/test_rail.py.
 """
 
 import json

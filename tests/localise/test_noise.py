@@ -123,7 +123,7 @@ def lottery(nodes: int, factor: float, slow: float | None, seed: int) -> Localis
 
 
 def named(nodes: Sequence[int], factor: float, slow: float | None) -> list[list[str]]:
-    """Whom six fleets of each size blame; of 3,000 healthy ones ten blame somebody (reports/localise.md)."""
+    """Whom six fleets of each size blame; of 3,000 healthy ones ten blame somebody."""
     return [blamed(lottery(count, factor, slow, seed)) for count in nodes for seed in range(1, 7)]
 
 

@@ -19,7 +19,7 @@ ALL_ROUNDS = 16
 FEWEST_ROUNDS = 2
 """With fewer partners the node that is at fault cannot be told from the one that it met."""
 _WAVE_S = 1.2
-"""One wave besides its writes: children start, open ports, connect, exchange small messages (reports/rails.md)."""
+"""One wave besides its writes: children start, open ports, connect, exchange small messages."""
 _WRITE_S = 0.05
 """Of one direction: what a port moves in that time, as far as NIC_BYTES allows, is sent."""
 _UNKNOWN_GBPS = 100.0

@@ -5,7 +5,7 @@ src/graph/tuning.cc:240 ncclTopoTuneModel and :640 ncclTopoGetAlgoTime, src/enqu
 docs/how/nccl-cost-model.md; the constants per version are in :mod:`ncclprobe.expect.tuner.constants`.
 
 The model ranks algorithms; as a clock it is within some 5 % near saturation on NVSwitch machines, and off by two or
-more for small messages between nodes (reports/ablation.md). Tables and choices are those of NCCL's own code, release
+more for small messages between nodes. Tables and choices are those of NCCL's own code, release
 by release (tests/data/nccl). Left out: CollNet, tuner plugins, CUDA 11.8's special case of LL128,
 POWER's penalty of trees, and several operations in one group. NCCL has no model of all_to_all, gather, scatter and
 sendrecv: see :mod:`ncclprobe.expect.tuner.search`.

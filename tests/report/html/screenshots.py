@@ -18,7 +18,6 @@ sys.path[:0] = [str(ROOT), str(ROOT / "tests")]
 
 from ncclprobe.report import json as as_json
 from ncclprobe.report.html import render
-from report.html import made
 
 CAPTURES = [
     f"tests/captures/{name}.jsonl" for name in ("hgx-h100", "sick/ib-half-rate", "sick/nvlink-down", "sick/gpu-x8")
@@ -31,14 +30,12 @@ WIDE, HIGH = 1200, 1700
 
 
 def pages(folder: Path) -> dict[str, str]:
-    """The HTML of each picture. `fleet` is made up; the others are of reports/ and of captures."""
+    """The HTML of each picture. They show captures and a report of reports/."""
     doctor = [sys.executable, "-m", "ncclprobe", "doctor", *CAPTURES, "--json", "-"]
     (folder / "faults.json").write_bytes(subprocess.run(doctor, cwd=ROOT, stdout=subprocess.PIPE).stdout)
     return {
         "html-faults": render(as_json.read(str(folder / "faults.json"))),
-        "html-sweep": render(as_json.read(str(ROOT / "reports" / "sweep-2-ranks.json"))),
         "html-pairs": render(as_json.read(str(ROOT / "reports" / "four-hosts-one-bad-nic.json"))),
-        "html-fleet": render(made.fleet(2048)),
     }
 
 
