@@ -254,7 +254,6 @@ def sections(run: Facts) -> dict[str, Any]:
     return {
         "measurements": rows,
         "judged": judged(run),
-        "published": expected.published_behind(rows),
         "pairs": _rows(run, MeasuredPairs),
         "localisation": found.found if found else None,
         "nic_traffic": _rows(run, NicTraffic),

@@ -26,12 +26,11 @@ from ncclprobe.expect.predict import LATEST, Prediction, predict
 from ncclprobe.expect.recognise import expectation_context
 from ncclprobe.expect.system import NcclVersion, NodeSystem, Shape
 from ncclprobe.expect.tables import machines
-from ncclprobe.expect.tables.machines import Latency, MachineType, Published, table
+from ncclprobe.expect.tables.machines import Latency, MachineType, Published
 from ncclprobe.expect.tuner.search import Graphs
-from ncclprobe.model.measurement import Band, Conditions, Expectation, Measurement
+from ncclprobe.model.measurement import Band, Conditions, Expectation
 from ncclprobe.model.ops import OPS
 from ncclprobe.model.pair_results import PAIRS
-from ncclprobe.model.report import PublishedRate
 from ncclprobe.model.snapshot import Absent
 from ncclprobe.model.units import size
 from ncclprobe.model.values import Struct, replace
@@ -63,24 +62,6 @@ def published_at_size(
         return Expectation(best.busbw_GBps, 0.0, "GB/s", "published", why, best.source), False
     times = [row for row in machine.latencies if same and _fits(row, op, shape) and nbytes <= row.max_bytes]
     return (_as_rate(machine, min(times, key=lambda row: row.max_bytes), op, nbytes, shape), True) if times else None
-
-
-def published_behind(rows: Sequence[Measurement]) -> tuple[PublishedRate, ...]:
-    """Return what was published, at the sizes of `rows`, of the machine type that they were judged by.
-
-    It is what a reader compares with: an expectation uses one number, and here are all that fit the ranks and nodes.
-    """
-    names = (row.expectation.why.partition(":")[0] for row in rows if row.expectation)
-    machine = next((known for name in names if (known := table().get(name))), None)
-    if machine is None:
-        return ()
-    found: dict[PublishedRate, None] = {}
-    for row in rows:
-        for one in machine.published:
-            fits = (one.op, one.nodes, one.ranks) == (row.op, row.nodes, row.ranks)
-            if fits and one.min_bytes <= row.nbytes <= one.max_bytes:
-                found[PublishedRate(row.op, row.nbytes, one.busbw_GBps, one.why, one.source)] = None
-    return tuple(found)
 
 
 def _rates(machine: MachineType, op: str, shape: Shape) -> list[Published]:

@@ -144,16 +144,6 @@ class Excerpt(Struct, frozen=True):
     cut: str = ""
 
 
-class PublishedRate(Struct, frozen=True):
-    """A bus bandwidth that was published of this type of machine, for as many ranks and nodes as were measured."""
-
-    op: str
-    nbytes: int
-    busbw_GBps: float
-    why: str
-    source: str
-
-
 class AttainableRate(Struct, frozen=True):
     """The most that an all_reduce of 1 GiB over all GPUs can still reach, and what it should reach on such a machine.
 
@@ -227,7 +217,6 @@ class Report(Struct, frozen=True, kw_only=True):
     skipped_rows: tuple[SkippedRow, ...] = ()
     notes: tuple[str, ...] = ()
     fingerprint: Fingerprint | None = None
-    published: tuple[PublishedRate, ...] = ()
     explained: dict[str, CheckNote] = field(default_factory=dict)
     excerpts: tuple[Excerpt, ...] = ()
     files: tuple[str, ...] = ()

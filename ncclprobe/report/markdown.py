@@ -172,7 +172,7 @@ def _moment(moment: Moment) -> str:
 
 
 def _who_is_slow(report: Report) -> Iterator[str]:
-    return pairs.words(report.localisation) if report.localisation else iter(())
+    return (text for _, text in pairs.words(report.localisation)) if report.localisation else iter(())
 
 
 def _headline(report: Report) -> str:

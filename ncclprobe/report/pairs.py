@@ -31,7 +31,7 @@ def blocks(rows: Sequence[PairRow], found: Localisation | None, width: int) -> I
     elif one_way:
         yield from (_worst(chosen, len(ranks)) for chosen in (_split(one_way, False), _split(one_way, True)) if chosen)
     if found:
-        yield [line for text in words(found) for line in wrap("pairs: ", text, width)]
+        yield [line for _, text in words(found) for line in wrap("pairs: ", text, width)]
 
 
 def _matrix(title: str, rows: Sequence[PairRow], ranks: Sequence[int], shown: Callable[[PairRow], str]) -> list[str]:
@@ -58,40 +58,41 @@ def _worst(rows: Sequence[PairRow], ranks: int) -> list[str]:
     return lines
 
 
-def words(found: Localisation) -> Iterator[str]:
-    """Who is slow, and how sure that is, a sentence each."""
+def words(found: Localisation) -> Iterator[tuple[str, str]]:
+    """Who is slow, and how sure that is: a sentence each, behind fail, warn, pass or note."""
     tests = f"{plural(found.tests, 'test')}, {plural(found.steps, 'round')} of retests"
     yield from _alone(found)
-    yield f"usual: {found.usual or 'nothing came through'}"
+    yield "note", f"usual: {found.usual or 'nothing came through'}"
     if found.all_slow:
-        yield f"everything is slower than expected ({tests})"
+        yield "fail", f"everything is slower than expected ({tests})"
     elif not found.culprits:
-        yield f"nothing is confirmed as slow ({tests})"
+        yield "pass", f"nothing is confirmed as slow ({tests})"
     for each in found.culprits:
-        yield f"confirmed: {description(each)}"
+        yield "fail", f"confirmed: {_description(each)}"
     for each in found.suspects:
         if each.confidence > 0.5:
-            yield f"suspected, not confirmed: {description(each)}"
+            yield "warn", f"suspected, not confirmed: {_description(each)}"
     for rail, share in found.slow_rails.items():
-        yield f"rail {rail} of all nodes: {100 * share:.0f} % of the usual bandwidth is left"
+        yield "fail", f"rail {rail} of all nodes: {100 * share:.0f} % of the usual bandwidth is left"
     if found.cleared:
-        yield f"slow once, and not when measured again: {', '.join(found.cleared)}"
+        yield "note", f"slow once, and not when measured again: {', '.join(found.cleared)}"
     for src, dst in dict.fromkeys((lost.src, lost.dst) for lost in found.lost):
-        yield f"lost: {src} to {dst}"
+        yield "fail", f"lost: {src} to {dst}"
     if found.excluded_ranks:
-        yield "set aside: " + ", ".join(
+        aside = ", ".join(
             each.end
             + (f" (rank {each.rank})" if each.end != f"rank {each.rank}" else "")
             + (", which is gone" if each.gone else "")
             for each in found.excluded_ranks
         )
+        yield "note", f"set aside: {aside}"
     for bad in dict.fromkeys((each.src_end, each.dst_end) for each in found.wrong):
-        yield f"wrong bytes: {bad[0]} to {bad[1]}"
+        yield "fail", f"wrong bytes: {bad[0]} to {bad[1]}"
     if not found.complete:
-        yield "not all pairs were measured: the run ended before"
+        yield "note", "not all pairs were measured: the run ended before"
 
 
-def _alone(found: Localisation) -> Iterator[str]:
+def _alone(found: Localisation) -> Iterator[tuple[str, str]]:
     """What nodes reach without any network."""
     if found.intra_node_all_reduce:
         sized, rates = (
@@ -100,17 +101,18 @@ def _alone(found: Localisation) -> Iterator[str]:
         )
         shown = ", ".join(f"{row.node} {row.busbw_GBps:.3g}" for row in rates[:_WORST])
         more = f" and {len(rates) - _WORST} faster ones" if rates[_WORST:] else ""
-        yield f"each node's own all_reduce of {sized}, bus bandwidth in GB/s: {shown}{more}"
+        yield "note", f"each node's own all_reduce of {sized}, bus bandwidth in GB/s: {shown}{more}"
     if found.intra_node_note:
-        yield found.intra_node_note
+        yield "note", found.intra_node_note
     for each in found.intra_node:
         yield (
+            "fail",
             f"confirmed: {each.where} ({each.kind}): {100 * each.ratio:.0f} % of its peers' bandwidth, {each.tests} of "
-            f"{each.tests} times; no network is in it"
+            f"{each.tests} times; no network is in it",
         )
 
 
-def description(each: Blamed) -> str:
+def _description(each: Blamed) -> str:
     """One cause with what speaks for it."""
     left = "nothing arrives" if not each.ratio else f"{100 * each.ratio:.0f} % of the usual bandwidth is left"
     tests = plural(each.tests, "test")

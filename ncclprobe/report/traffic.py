@@ -1,5 +1,5 @@
-"""What a run measured besides its rows, as text: a line per transport of the rows, then NIC traffic, copies,
-affinity, groups, steps and the ladder, a table each.
+"""What a run measured besides its rows, as text: a line per transport of the rows, then NIC traffic, copies, groups,
+steps and the ladder, a table each.
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -9,7 +9,7 @@ from ncclprobe.model import layout
 from ncclprobe.model.layout import wrap
 from ncclprobe.model.measurement import Measurement, Transport
 from ncclprobe.model.report import Report
-from ncclprobe.model.traffic import GroupRow, LadderRow, ScriptRung, StepRow
+from ncclprobe.model.traffic import GroupRow, LadderRow, NicBytes, OperationTraffic, ScriptRung, StepRow
 from ncclprobe.model.units import size, three_digits
 from ncclprobe.report.rows import ROOM_FOR_ALL
 
@@ -18,13 +18,14 @@ Column = tuple[str, Callable[[Any], object]]
 
 
 def _table(columns: Sequence[Column], rows: Sequence[Any]) -> list[str]:
-    """Return rows below their titles, flush right; what a row has not is shown as ``-``."""
-    cells = ([_shown(show(row)) for _, show in columns] for row in rows)
-    return layout.table([[title for title, _ in columns], *cells], right=True)
+    """Return rows below their titles, flush right."""
+    return layout.table([[title for title, _ in columns], *(cells(columns, row) for row in rows)], right=True)
 
 
-def _shown(value: object) -> str:
-    return "-" if value is None else str(value)
+def cells(columns: Sequence[Column], row: Any) -> tuple[str, ...]:
+    """Return what `row` shows in each column; ``-`` for what it has not."""
+    shown = (show(row) for _, show in columns)
+    return tuple("-" if value is None else str(value) for value in shown)
 
 
 def _digits(value: float | None) -> str | None:
@@ -52,11 +53,16 @@ def blocks(report: Report, width: int) -> Iterator[list[str]]:
     if lines := list(_transports(report.measurements, width)):
         yield lines
     if report.nic_traffic:
-        yield _table(_NICS, [(row, nic) for row in report.nic_traffic for nic in row.nics])
+        yield _table(NICS, nics(report))
     if report.copies:
         several = len({row.node for row in report.copies}) > 1
         left_out = {*(() if several else ("host",)), *(() if width >= ROOM_FOR_ALL else ("min", "max", "threshold"))}
-        yield _table([column for column in _COPIES if column[0] not in left_out], report.copies)
+        yield _table([column for column in COPIES if column[0] not in left_out], report.copies)
+
+
+def nics(report: Report) -> list[tuple[OperationTraffic, NicBytes]]:
+    """Return each NIC with the calls during which it was counted."""
+    return [(row, nic) for row in report.nic_traffic for nic in row.nics]
 
 
 def _transports(rows: Sequence[Measurement], width: int) -> Iterator[str]:
@@ -89,7 +95,7 @@ def words(transport: Transport) -> str:
     return ", ".join(filter(None, (transport.network, direct, choice, channels)))
 
 
-_NICS: Sequence[Column] = (
+NICS: Sequence[Column] = (
     ("counted", lambda of: of[0].op),
     ("bytes", lambda of: size(of[0].nbytes)),
     ("node", lambda of: of[1].node),
@@ -108,7 +114,7 @@ _KINDS = {
     "host": "within host",
 }
 _NEAR = {None: "", True: ", near", False: ", far"}
-_COPIES: Sequence[Column] = (
+COPIES: Sequence[Column] = (
     ("host", lambda row: row.node),
     ("copy", lambda row: _KINDS[row.kind]),
     ("device", lambda row: f"{row.device} to {row.peer}" if row.peer else row.device),
@@ -128,13 +134,13 @@ def of_training(
 ) -> Iterator[list[str]]:
     """The table of groups, that of steps, and that of the ladder."""
     if groups:
-        yield _table(_GROUPS, groups)
+        yield _table(GROUPS, groups)
     if steps:
-        yield _table(_STEPS, steps)
+        yield _table(STEPS, steps)
     if rungs:
         step, call = size(rungs[-1].step_bytes), size(rungs[-1].nbytes)
         said = f"a training step sums {step} of gradients while it computes; GB/s are of an all_reduce of {call} alone"
-        yield [*_table(_LADDER, rungs), *wrap("ladder: ", said, width, 2)]
+        yield [*_table(LADDER, rungs), *wrap("ladder: ", said, width, 2)]
 
 
 def of_script(rungs: Sequence[ScriptRung], width: int) -> list[str]:
@@ -142,7 +148,7 @@ def of_script(rungs: Sequence[ScriptRung], width: int) -> list[str]:
     if not rungs:
         return []
     more = "" if all((row.efficiency or 0.0) <= _MOST for row in rungs) else f"; {_TOO_GOOD}"
-    return [*_table(_SCRIPT, rungs), *wrap("script: ", f"{BY[rungs[0].by]}{more}", width, 2)]
+    return [*_table(SCRIPT, rungs), *wrap("script: ", f"{BY[rungs[0].by]}{more}", width, 2)]
 
 
 _MOST = 1.1
@@ -159,7 +165,7 @@ BY = {
     "metric per rank": "compared by the number that it printed, taken for one rank's",
 }
 RUNGS = {"rank": "one rank", "pair": "two ranks", "node": "one node", "job": "all nodes"}
-_SCRIPT: Sequence[Column] = (
+SCRIPT: Sequence[Column] = (
     ("script on", lambda row: RUNGS[row.rung]),
     ("ranks", lambda row: row.ranks),
     ("nodes", lambda row: row.nodes),
@@ -169,7 +175,7 @@ _SCRIPT: Sequence[Column] = (
     ("efficiency", lambda row: _percent(row.efficiency)),
     ("ended", lambda row: row.ended),
 )
-_GROUPS: Sequence[Column] = (
+GROUPS: Sequence[Column] = (
     ("kind", lambda row: row.kind),
     ("op", lambda row: row.op),
     ("size", lambda row: size(row.nbytes)),
@@ -182,7 +188,7 @@ _GROUPS: Sequence[Column] = (
     ("GB/s", lambda row: _digits(row.together_busbw_GBps)),
     ("slower", lambda row: _times(row.slowdown)),
 )
-_STEPS: Sequence[Column] = (
+STEPS: Sequence[Column] = (
     ("step of", lambda row: row.strategy),
     ("overlap", lambda row: "yes" if row.overlap else "no"),
     ("calls", lambda row: row.calls),
@@ -194,7 +200,7 @@ _STEPS: Sequence[Column] = (
     ("exposed", lambda row: _ms(row.exposed_us)),
     ("efficiency", lambda row: _percent(row.efficiency)),
 )
-_LADDER: Sequence[Column] = (
+LADDER: Sequence[Column] = (
     ("rung", lambda row: RUNGS[row.rung]),
     ("ranks", lambda row: row.ranks),
     ("groups", lambda row: row.groups),

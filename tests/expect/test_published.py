@@ -4,14 +4,12 @@ from collections.abc import Iterator
 
 import pytest
 
-from ncclprobe.checks.run.rows import ROW
-from ncclprobe.expect.expected import FADES, drawn, expectation, published_behind, published_start_us
+from ncclprobe.expect.expected import FADES, drawn, expectation, published_start_us
 from ncclprobe.expect.system import Shape
 from ncclprobe.expect.tables import machines
 from ncclprobe.expect.tables.machines import Latency, MachineType
 from ncclprobe.model.measurement import Expectation
 from ncclprobe.model.ops import OPS
-from ncclprobe.model.values import replace
 from tests.each_row import each_row
 
 A100 = machines.find("standard-nd96asr-v4")
@@ -80,14 +78,3 @@ def test_the_number_that_is_published_is_expected_itself() -> None:
     assert isinstance(found, Expectation)
     assert found.basis == "published"
     assert "drawn" not in found.why
-
-
-def test_behind_a_curve_stands_what_was_published_for_as_many_gpus_of_the_machine_it_was_judged_by() -> None:
-    known = Expectation(467.0, 0.0, "GB/s", "published", "a3-highgpu-8g: measured", "a page")
-    row = replace(ROW, nbytes=1 << 30, expectation=known)
-    assert {(each.op, each.nbytes, each.busbw_GBps) for each in published_behind([row])} == {
-        ("all_reduce", 1 << 30, 467.0)
-    }
-    assert published_behind([replace(row, ranks=16, nodes=2)]) == ()
-    assert published_behind([replace(row, nbytes=64)]) == ()
-    assert published_behind([replace(row, expectation=replace(known, why="a bands file: x"))]) == ()

@@ -64,14 +64,14 @@ def _of_json(report: Report) -> Iterator[Shown]:
 
 
 class _Tables(HTMLParser):
-    """Collects the cells of every row of every table."""
+    """Collects the cells of every row of every table, with an empty row before each table."""
 
     def __init__(self) -> None:
         super().__init__()
         self.rows: list[list[str]] = []
 
     def handle_starttag(self, tag: str, attrs: Sequence[tuple[str, str | None]]) -> None:
-        if tag == "tr":
+        if tag in ("table", "tr"):
             self.rows.append([])
         elif tag in ("td", "th") and self.rows:
             self.rows[-1].append("")

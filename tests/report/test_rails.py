@@ -11,7 +11,6 @@ from ncclprobe.model.pair_results import RailWay
 from ncclprobe.model.snapshot import Absent, Snapshot
 from ncclprobe.model.values import replace
 from ncclprobe.report import json as as_json
-from ncclprobe.report.html.matrix import rail_maps
 from ncclprobe.report.html.tables import tables
 from ncclprobe.report.rails import MOST_NODES, blocks, ends
 from report.samples import HEALTHY
@@ -101,13 +100,3 @@ def test_the_page_takes_a_rails_state_from_the_findings_and_tells_what_all_have_
     assert {row[0] for row in table.rows[3:]} == {"pass"}
     assert "MTU 4096" in table.muted
     assert not any("MTU" in row[-2] for row in table.rows)
-
-
-def test_the_page_draws_every_rail_with_its_node() -> None:
-    (drawn,) = rail_maps(ways(carries=only(BAD)))
-    assert drawn.ends == 4
-    assert drawn.picture.count("<rect") == 16
-    assert ">dead<" in drawn.picture
-    assert rail_maps(()) == []
-    many = ways(MOST_NODES + 6, 2, carries=only(End("n29", 1)))
-    assert "6 of 30 nodes are left out" in rail_maps(many)[0].note

@@ -4,15 +4,13 @@ import re
 from collections.abc import Sequence
 from datetime import datetime, timezone
 
-from markupsafe import Markup
-
 from ncclprobe.model.causes import Cause, Moment, RankState
 from ncclprobe.model.hostlist import fold, fold_numbers
 from ncclprobe.model.report import Excerpt, Report
 from ncclprobe.model.values import Struct, grouped
 from ncclprobe.report.causes import LABELS, blamed, class_rows, headline, looked, suspected, who
 from ncclprobe.report.html.findings import page_of
-from ncclprobe.report.html.page import environment, hash_of, read
+from ncclprobe.report.html.page import filled
 
 MOST_LANES = 64
 MOST_DOTS = 60
@@ -49,17 +47,15 @@ class _Lane(Struct, frozen=True):
 
 def page(report: Report) -> str:
     """Return `report` as HTML."""
-    script = read("page.js")
     lanes, more, scale, ticks, divergence = _drawn(report)
-    return environment().get_template("causes.html.j2").render(
-        report=report, headline=headline(report), style=Markup(read("style.css")), states=_STATES, who=who,
-        labels=LABELS, suspected=suspected, looked=looked, class_rows=class_rows, class_states=_CLASS_STATES,
-        blamed=blamed, lanes=lanes, more_lanes=more, scale=scale, ticks=ticks, divergence=divergence, width=_WIDTH,
-        height=_TOP + _ROW * len(lanes) + 14, shown_ranks=_ranks(report),
-        more_ranks=max(0, len(report.ranks) - MOST_RANKS),
-        pages=lambda cause: page_of(cause.id), excerpts=lambda cause: _excerpts(cause, report), script=Markup(script),
-        script_rules=hash_of(script),
-    )  # fmt: skip
+    return filled("causes.html.j2", "page.js", {
+        "report": report, "headline": headline(report), "states": _STATES, "who": who, "labels": LABELS,
+        "suspected": suspected, "looked": looked, "class_rows": class_rows, "class_states": _CLASS_STATES,
+        "blamed": blamed, "lanes": lanes, "more_lanes": more, "scale": scale, "ticks": ticks,
+        "divergence": divergence, "width": _WIDTH, "height": _TOP + _ROW * len(lanes) + 14,
+        "shown_ranks": _ranks(report), "more_ranks": max(0, len(report.ranks) - MOST_RANKS),
+        "pages": lambda cause: page_of(cause.id), "excerpts": lambda cause: _excerpts(cause, report),
+    })  # fmt: skip
 
 
 def _ranks(report: Report) -> list[tuple[str, str, RankState]]:

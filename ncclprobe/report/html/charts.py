@@ -5,45 +5,16 @@ is expected is drawn in steps where it is known, with gaps where not.
 """
 
 import math
-from collections.abc import Callable, Iterator, Sequence
-from itertools import islice
+from collections.abc import Callable, Sequence
 
 from markupsafe import Markup
 
 from ncclprobe.model.measurement import Measurement, operation
-from ncclprobe.model.report import Report
 from ncclprobe.model.units import plural, size
 from ncclprobe.model.values import Struct, grouped
 from ncclprobe.report.html import svg
 from ncclprobe.report.html.legible import micros, micros_tick, printable, rate
 from ncclprobe.report.html.svg import Axis
-
-MOST = 400
-"""Points behind the curves of one operation."""
-
-
-class _Ghost(Struct, frozen=True):
-    """A point behind a curve: bytes, GB/s of bus bandwidth and microseconds per call, whose it is, and its words."""
-
-    op: str
-    redop: str | None
-    nbytes: int
-    GBps: float
-    time_us: float
-    kind: str
-    hover: str = ""
-
-
-def published(report: Report) -> Iterator[_Ghost]:
-    """Yield what sources published of the type of this machine, at the sizes that were measured."""
-    rows = {(row.op, row.nbytes): row for row in report.measurements}
-    for each in report.published[:MOST]:
-        row = rows.get((each.op, each.nbytes))
-        if row and each.busbw_GBps > 0:
-            time = row.time_us.typical * row.busbw_GBps / each.busbw_GBps
-            words = f"published: {rate(each.busbw_GBps)} GB/s at {size(each.nbytes)}\n{each.why}\n{each.source}"
-            yield _Ghost(row.op, row.redop, each.nbytes, each.busbw_GBps, time, "published", words)
-
 
 MOST_OPS = 24
 MOST_POINTS = 400
@@ -59,9 +30,7 @@ Value = Callable[[Measurement], float | None]
 
 
 class _Chart(Struct, frozen=True):
-    """The two pictures of one collective. `names`: of the curves, in the order of their colours; `behind`: the kinds of
-    points behind them.
-    """
+    """The two pictures of one collective. `names`: of the curves, in the order of their colours."""
 
     op: str
     bandwidth: Markup
@@ -69,38 +38,27 @@ class _Chart(Struct, frozen=True):
     names: tuple[str, ...]
     expected: bool
     judged: tuple[str, ...]
-    behind: tuple[str, ...]
 
 
-def charts(rows: Sequence[Measurement], ghosts: Sequence[_Ghost] = ()) -> tuple[list[_Chart], int]:
-    """Return a chart per operation and reduction, in the order of the rows, and how many more there would be.
-
-    `ghosts`: points that stand behind the curves.
-    """
+def charts(rows: Sequence[Measurement]) -> tuple[list[_Chart], int]:
+    """Return a chart per operation and reduction, in the order of the rows, and how many more there would be."""
     by_op = grouped((operation(row.op, row.redop), row) for row in rows)
     shown = list(by_op.items())[:MOST_OPS]
-    made = [_chart(name, each, _behind(name, ghosts)) for name, each in shown]
-    return made, len(by_op) - len(shown)
+    return [_chart(name, each) for name, each in shown], len(by_op) - len(shown)
 
 
-def _behind(name: str, ghosts: Sequence[_Ghost]) -> list[_Ghost]:
-    """Return the points behind the curves of one operation and reduction."""
-    return list(islice((ghost for ghost in ghosts if operation(ghost.op, ghost.redop) == name), MOST))
-
-
-def _chart(op: str, rows: Curve, ghosts: Sequence[_Ghost]) -> _Chart:
+def _chart(op: str, rows: Curve) -> _Chart:
     curves = dict(list(_curves(rows).items())[:_MOST_CURVES])
     best = max(rows, key=lambda row: row.busbw_GBps)
     spoken = f"{op}: at most {rate(best.busbw_GBps)} GB/s, at {size(best.nbytes)}; all numbers are in the table below"
     names = tuple(name for name in curves if name)
     return _Chart(
         op,
-        _picture(list(curves.values()), _bandwidth, f"{spoken}; bus bandwidth", ghosts),
-        _picture(list(curves.values()), _latency, f"{spoken}; time per call", ghosts),
+        _picture(list(curves.values()), _bandwidth, f"{spoken}; bus bandwidth"),
+        _picture(list(curves.values()), _latency, f"{spoken}; time per call"),
         names if len(curves) > 1 else (),
         any(_expected(row, _bandwidth) for row in rows),
         _grounds(rows),
-        tuple(sorted({ghost.kind for ghost in ghosts})),
     )
 
 
@@ -158,20 +116,15 @@ def _expected(row: Measurement, value: Value) -> tuple[float, float] | None:
     return (low, high) if low and high else None
 
 
-def _picture(curves: Sequence[Curve], value: Value, spoken: str, ghosts: Sequence[_Ghost]) -> Markup:
+def _picture(curves: Sequence[Curve], value: Value, spoken: str) -> Markup:
     rows = [row for curve in curves for row in curve if row.nbytes > 0 and value(row)]
     if not rows:
         return Markup("")
     sizes = sorted({row.nbytes for row in rows})
     bounds = [end for row in rows for end in _expected(row, value) or ()]
-    behind = [(ghost, up) for ghost in ghosts if (up := _drawn(ghost.time_us if value is _latency else ghost.GBps))]
-    heights = [*(value(row) or 1.0 for row in rows), *bounds, *(up for _, up in behind)]
-    words = micros_tick if value is _latency else None
-    x, y = svg.axes([*sizes, *(ghost.nbytes for ghost, _ in behind)], heights, _size_ticks(sizes), words)
+    heights = [*(value(row) or 1.0 for row in rows), *bounds]
+    x, y = svg.axes(sizes, heights, _size_ticks(sizes), micros_tick if value is _latency else None)
     parts = svg.grid(x, y) + _steps(curves[0], x, y, value)
-    for kind in ("earlier", "published"):
-        parts.append(svg.crosses([(x.at(g.nbytes), y.at(up)) for g, up in behind if g.kind == kind], kind))
-    parts += [svg.hint(x.at(ghost.nbytes), y.at(up), ghost.hover) for ghost, up in behind if ghost.hover]
     for number, curve in enumerate(curves):
         parts += _curve([row for row in curve if row in rows], number, x, y, value)
     return svg.drawing(svg.WIDE, svg.HIGH, "chart", spoken, parts)

@@ -10,7 +10,7 @@ from ncclprobe.model.fleet import STATES, NodeDays, NodeStanding
 from ncclprobe.model.report import when
 from ncclprobe.model.units import printable
 from ncclprobe.report.fleet import counts
-from ncclprobe.report.html.page import environment, hash_of, read
+from ncclprobe.report.html.page import filled
 
 DAY_S = 86400.0
 _MOST_TOLD = 60
@@ -22,14 +22,13 @@ def render(nodes: Sequence[NodeDays], now_s: float, days: int, store: str) -> st
     """Return the page of the last `days` days; `store` is the file that it comes from."""
     worst = sorted(nodes, key=lambda each: (STATES.index(each.standing.state), each.standing.since_s or 0.0,
                                             each.standing.name))  # fmt: skip
-    first, script = int(now_s // DAY_S) - days + 1, read("days.js")
+    first = int(now_s // DAY_S) - days + 1
     ill = [each.standing for each in worst if each.standing.state != "ok"]
-    return environment().get_template("days.html.j2").render(
-        counts=counts([each.standing for each in nodes]), ill=list(map(_line, ill[:_MOST_TOLD])),
-        more=max(len(ill) - _MOST_TOLD, 0), now=when(now_s), store=store, states=STATES, days=days,
-        data=Markup(_embedded(_data(worst, first, days))), style=Markup(read("style.css")), script=Markup(script),
-        script_rules=hash_of(script),
-    )  # fmt: skip
+    return filled("days.html.j2", "days.js", {
+        "counts": counts([each.standing for each in nodes]), "ill": list(map(_line, ill[:_MOST_TOLD])),
+        "more": max(len(ill) - _MOST_TOLD, 0), "now": when(now_s), "store": store, "states": STATES, "days": days,
+        "data": Markup(_embedded(_data(worst, first, days))),
+    })  # fmt: skip
 
 
 def _line(node: NodeStanding) -> tuple[str, str, str, str]:

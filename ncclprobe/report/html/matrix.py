@@ -1,6 +1,4 @@
-"""Pairs and rails as heat maps: of pairs, who sends in rows and who receives in columns, the suspects' cells framed; of
-rails, nodes in rows and rails in columns, what each sends as a share of the usual.
-"""
+"""Pairs as heat maps: who sends in rows and who receives in columns, the suspects' cells framed."""
 
 import itertools
 import math
@@ -8,17 +6,14 @@ import re
 import statistics
 from collections.abc import Iterator, Mapping, Sequence
 from functools import partial
-from statistics import median
 
 from markupsafe import Markup
 
-from ncclprobe.model.pair_results import Blamed, Localisation, PairRow, RailWay
+from ncclprobe.model.pair_results import Blamed, Localisation, PairRow
 from ncclprobe.model.units import plural, size
 from ncclprobe.model.values import Struct
 from ncclprobe.report.html import svg
 from ncclprobe.report.html.legible import micros, printable, rate
-from ncclprobe.report.pairs import description
-from ncclprobe.report.rails import RailEnd, by_node, ends, shown
 
 MOST_ENDS = 64
 """Rows of a heat map that can be told apart on a screen."""
@@ -47,14 +42,6 @@ class _Map(Struct, frozen=True):
     note: str = ""
 
 
-class Words(Struct, frozen=True):
-    """One sentence about who is slow: `kind` is fail, warn, pass or note."""
-
-    kind: str
-    label: str
-    text: str
-
-
 def maps(rows: Sequence[PairRow], found: Localisation | None) -> list[_Map]:
     """Return the round-robin (retests are in the JSON): one way, and both ways at once where that was measured."""
     drawn = []
@@ -69,27 +56,6 @@ def maps(rows: Sequence[PairRow], found: Localisation | None) -> list[_Map]:
 def worst(rows: Sequence[PairRow]) -> list[PairRow]:
     """Return the slowest directions, as the table under the map lists them."""
     return sorted((row for row in rows if not row.step), key=lambda row: row.GBps)[:WORST]
-
-
-def words(found: Localisation) -> Iterator[Words]:
-    """Who is slow, in the words of the terminal's report."""
-    usual = found.usual or "nothing came through"
-    tests = f"{plural(found.tests, 'test')} and {plural(found.steps, 'round')} of retests; usual: {usual}"
-    if found.all_slow:
-        yield Words("fail", "everything", f"All pairs are slower than expected ({tests}).")
-    elif not found.culprits:
-        yield Words("pass", "none", f"No node, NIC or pair is confirmed as slow ({tests}).")
-    yield from (Words("fail", "confirmed", description(each)) for each in found.culprits)
-    yield from (Words("warn", "suspected", description(each)) for each in found.suspects if each.confidence > 0.5)
-    for each in found.intra_node[:WORST]:
-        text = (
-            f"{each.where}: {100 * each.ratio:.0f} % of the usual {each.usual_GBps:.3g} GB/s, in each of {each.tests}"
-        )
-        yield Words("fail", "inside", f"{text} tests inside the node, where no network is in the way")
-    for src, dst in list(dict.fromkeys((lost.src, lost.dst) for lost in found.lost))[:WORST]:
-        yield Words("fail", "lost", f"{src} to {dst}: not everything came before the deadline")
-    if found.cleared:
-        yield Words("note", "cleared", f"Slow once, and not when measured again: {', '.join(found.cleared[:WORST])}")
 
 
 def _map(title: str, rows: Sequence[PairRow], found: Localisation | None) -> _Map:
@@ -154,7 +120,7 @@ def _picture(
     cells = {(place[row.src], place[row.dst]): row for row in rows if row.src in place and row.dst in place}
     marked = [_was_cleared(ends[rank], cleared) for rank in shown]
     names = [f"{name} •" if mark else name for name, mark in zip(names, marked, strict=True)]
-    draw = partial(_cells if few else _strips, side=side, usual=usual, cleared=cleared)
+    draw = partial(_cells, side=side, usual=usual, cleared=cleared, numbers=few)
     parts: list[Markup] = []
     for y in range(len(shown)):
         parts += draw([cells.get((y, x)) for x in range(len(shown))], y, (left, _ABOVE + y * side))
@@ -191,38 +157,24 @@ def _cells(
     side: float,
     usual: Mapping[bool, float],
     cleared: frozenset[str],
+    *,
+    numbers: bool,
 ) -> Iterator[Markup]:
-    """Yield the cells of one sender with their numbers, dashed where nothing was measured."""
-    left, y = corner
-    for n, each in enumerate(row):
-        x = left + n * side
-        if each is None:
-            yield from [] if n == own else [svg.box(x, y, side - 2, side - 2, "unmeasured", "not measured")]
-            continue
-        yield svg.box(x, y, side - 2, side - 2, f"h{_shade(each, usual)}", _hover(each, cleared))
-        number = f"{each.GBps:.3g}" if each.GBps >= 1 else f"{each.GBps:.2g}"
-        yield svg.text(x + side / 2 - 1, y + side / 2 + 3, number, "cell")
-
-
-def _strips(
-    row: Sequence[PairRow | None],
-    own: int,
-    corner: tuple[float, float],
-    side: float,
-    usual: Mapping[bool, float],
-    cleared: frozenset[str],
-) -> Iterator[Markup]:
-    """Yield the cells of one sender, neighbours of one colour as one strip; what is slow says its number on hover."""
-    left, y = corner
+    """Yield the cells of one sender, with `numbers`; without, neighbours of one healthy colour are one strip."""
+    (left, y), gap = corner, 2 if numbers else 1
     kinds = ["own" if n == own else "unmeasured" if r is None else f"h{_shade(r, usual)}" for n, r in enumerate(row)]
     start = 0
     for kind, run in itertools.groupby(kinds):
         length = len(list(run))
-        if kind in _TOLD:
-            for n in range(start, start + length):
-                yield svg.box(left + n * side, y, side - 1, side - 1, kind, _hover(row[n], cleared))
-        elif kind != "own":
-            yield svg.box(left + start * side, y, length * side - 1, side - 1, kind)
+        single = numbers or kind in _TOLD
+        for n in range(start, start + length) if single and kind != "own" else ():
+            each, x = row[n], left + n * side
+            yield svg.box(x, y, side - gap, side - gap, kind, _hover(each, cleared))
+            if numbers and each:
+                number = f"{each.GBps:.3g}" if each.GBps >= 1 else f"{each.GBps:.2g}"
+                yield svg.text(x + side / 2 - 1, y + side / 2 + 3, number, "cell")
+        if not single and kind != "own":
+            yield svg.box(left + start * side, y, length * side - gap, side - gap, kind)
         start += length
 
 
@@ -296,54 +248,3 @@ def _goes(shown: Sequence[int], ends: dict[int, str], blamed: Blamed, src: int, 
     first = [ends[shown[n]].partition(" (")[0].partition(" rail ")[0] == blamed.nodes[0] for n in (src, dst)]
     wanted = {"out": first[0], "into": first[1], "both": True}
     return first[0] != first[1] and wanted[blamed.direction]
-
-
-_WIDE, _HIGH, _ABOVE_RAILS = 58, 26, 24
-_LETTER = 7
-
-
-def rail_maps(rows: Sequence[RailWay]) -> list[_Map]:
-    """Return the map of all rails; none where none were tried."""
-    every = ends(rows)
-    rates = [each.rate(each.out) for each in every]
-    known = [value for value in rates if value]
-    if not every or not known:
-        return []
-    nodes, usual = by_node(every), median(known)
-    kept, numbers = shown(nodes), sorted({each.rail for each in every})
-    left = _LETTER * max(map(len, kept)) + 14
-    parts = [
-        svg.text(left + (n + 0.5) * _WIDE, _ABOVE_RAILS - 8, f"rail {rail}", "x") for n, rail in enumerate(numbers)
-    ]
-    for row, node in enumerate(kept):
-        top = _ABOVE_RAILS + row * _HIGH
-        parts.append(svg.text(left - 6, top + _HIGH / 2 + 4, printable(node), "y"))
-        for column, rail in enumerate(numbers):
-            parts += _rail(nodes[node].get(rail), left + column * _WIDE, top, usual)
-    picture = svg.drawing(
-        left + len(numbers) * _WIDE + 8, _ABOVE_RAILS + len(kept) * _HIGH + 8, "heat", _RAILS_SPOKEN, parts
-    )
-    less = (
-        f"{len(nodes) - len(kept):,} of {len(nodes):,} nodes are left out: they are no worse."
-        if kept != [*nodes]
-        else ""
-    )
-    return [_Map("What each rail sends, GB/s", picture, len(kept), f"{rate(usual)} GB/s", less)]
-
-
-_RAILS_SPOKEN = "Heat map of rails by node; the table below has the same numbers"
-
-
-def _rail(end: RailEnd | None, x: float, y: float, usual: float) -> list[Markup]:
-    if end is None:
-        return [svg.box(x, y, _WIDE - 2, _HIGH - 2, "unmeasured", "not tried")]
-    value = end.rate(end.out) or 0.0
-    shade = 0 if end.state != "ok" else round(_SHADES * min(1.0, value / usual))
-    words = end.state if end.state != "ok" else rate(value)
-    why = "; ".join(dict.fromkeys(way.why for way in end.bad if way.why))
-    hover = "\n".join(filter(None, (printable(end.name, 60), printable(end.choices, 200), printable(why, 200))))
-    middle = x + _WIDE / 2 - 1
-    return [
-        svg.box(x, y, _WIDE - 2, _HIGH - 2, f"h{shade}", hover),
-        svg.text(middle, y + _HIGH / 2 + 3, words, "cell"),
-    ]

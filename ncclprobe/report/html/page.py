@@ -2,9 +2,9 @@
 
 import base64
 import hashlib
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from functools import cache
-from itertools import groupby, islice
+from itertools import groupby
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +19,7 @@ from ncclprobe.report.html import charts, findings, fleet, legible, matrix, tabl
 from ncclprobe.report.html.findings import Cards
 from ncclprobe.report.html.legible import breaks, folded, lasting, micros, rate, typed
 from ncclprobe.report.html.tables import ORDER, Row, blind, rows, where
+from ncclprobe.report.pairs import words
 
 HERE = Path(__file__).resolve().parent
 MOST_ROWS = 400
@@ -33,17 +34,22 @@ _LONGEST_HEADLINE = 240
 
 def page(report: Report) -> str:
     """Return `report` as HTML."""
-    script, found = read("page.js"), rows(report)
-    cards = findings.cards(report)
-    return environment().get_template("page.html.j2").render(
-        **_about(report, found), **_found(report, found, cards), **_measured(report),
-        **_nodes(report, found, cards),
-        style=Markup(read("style.css")), script=Markup(script), script_rules=hash_of(script),
-    )  # fmt: skip
+    found, cards = rows(report), findings.cards(report)
+    data = _about(report, found) | _found(report, found, cards) | _measured(report) | _nodes(report, found, cards)
+    return filled("page.html.j2", "page.js", data)
+
+
+def filled(template: str, script: str, data: Mapping[str, Any]) -> str:
+    """Return the page that `template` makes of `data`, in the layout of all pages, with this script."""
+    text = (HERE / script).read_text(encoding="utf-8")
+    digest = base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()
+    style = Markup((HERE / "style.css").read_text(encoding="utf-8"))
+    rules = f"'sha256-{digest}'"  # what the page's policy calls the script that may run
+    return _environment().get_template(template).render(data, style=style, script=Markup(text), script_rules=rules)
 
 
 @cache
-def environment() -> Environment:
+def _environment() -> Environment:
     """Return what templates are read with: everything is escaped."""
     made = Environment(
         loader=FileSystemLoader(HERE),
@@ -66,17 +72,6 @@ def environment() -> Environment:
         "launcher": launcher,
     }
     return made
-
-
-def read(name: str) -> str:
-    """Return a file of this folder."""
-    return (HERE / name).read_text(encoding="utf-8")
-
-
-def hash_of(script: str) -> str:
-    """Return what the page's policy calls a script that may run."""
-    digest = hashlib.sha256(script.encode()).digest()
-    return f"'sha256-{base64.b64encode(digest).decode()}'"
 
 
 _VERDICTS = {
@@ -191,33 +186,33 @@ def _cells(row: Row, everywhere: int, places: dict[str, int]) -> list[Any]:
 
 
 def _measured(report: Report) -> dict[str, Any]:
-    plots, more = charts.charts(report.measurements, tuple(charts.published(report)))
-    heat, of_rails = matrix.maps(report.pairs, report.localisation), matrix.rail_maps(report.rails)
+    plots, more = charts.charts(report.measurements)
+    heat = matrix.maps(report.pairs, report.localisation)
     signs = {kind: f'class="{kind}"' for kind in ("confirmed", "suspected", "unmeasured")} | {"cleared": "•"}
-    drawn = {kind for kind, sign in signs.items() if any(sign in each.picture for each in heat)}
     return {
-        "drawn": drawn | {"untried" for each in of_rails if signs["unmeasured"] in each.picture},
+        "drawn": {kind for kind, sign in signs.items() if any(sign in each.picture for each in heat)},
         "charts": plots,
         "more_charts": more,
         "measured": report.measurements[:MOST_MEASURED],
         "more_measured": len(report.measurements) - MOST_MEASURED,
         "maps": heat,
-        "rail_maps": of_rails,
         "crowded": any(each.ends > matrix.SIDE_BY_SIDE for each in heat),
         "said": _said_of_pairs(report),
         "worst": matrix.worst(report.pairs),
         "ways": sum(not row.step for row in report.pairs),
         "tables": tables.tables(report),
-        "pair_notes": tables.pair_notes(report),
         "fingerprint": tables.fingerprint(report),
     }
 
 
-def _said_of_pairs(report: Report) -> list[matrix.Words]:
-    """Return what the round-robin says beyond its findings, which have cards."""
+def _said_of_pairs(report: Report) -> list[tuple[str, str]]:
+    """Return what the round-robin says beyond its findings, which have cards, and why ranks were set aside."""
+    if not report.localisation:
+        return []
     found = any(verdict.id == "run.pairs" and verdict.findings for verdict in report.checks)
-    said = matrix.words(report.localisation) if report.localisation else iter(())
-    return list(islice((each for each in said if not (found and each.kind == "fail")), MOST_LISTED))
+    said = [each for each in words(report.localisation) if not (found and each[0] == "fail")]
+    said += [("note", f"{each.end}: {each.why}") for each in report.localisation.excluded_ranks]
+    return said[:MOST_LISTED]
 
 
 def _nodes(report: Report, found: Sequence[Row], cards: Cards) -> dict[str, Any]:

@@ -13,8 +13,6 @@ from ncclprobe.report.html.legible import printable
 
 WIDE, HIGH = 520, 250
 """Units of a chart; the page scales it to the room there is."""
-SMALL_WIDE, SMALL_HIGH = 360, 170
-"""Units of one of several small pictures in a row."""
 _LEFT, _RIGHT, _TOP, _BOTTOM = 60, 24, 10, 24
 
 
@@ -30,20 +28,6 @@ class Axis(Struct, frozen=True):
     def at(self, value: float) -> float:
         """Return the pixel of `value`, which is above zero; what lies outside stands at the edge."""
         share = (math.log(value) - math.log(self.low)) / (math.log(self.high) - math.log(self.low))
-        return self.first + min(1.0, max(0.0, share)) * (self.last - self.first)
-
-
-class Linear(Struct, frozen=True):
-    """An axis of equal steps between two pixels."""
-
-    low: float
-    high: float
-    first: float
-    last: float
-
-    def at(self, value: float) -> float:
-        """Return the pixel of `value`; what lies outside stands at the edge."""
-        share = (value - self.low) / (self.high - self.low) if self.high > self.low else 0.5
         return self.first + min(1.0, max(0.0, share)) * (self.last - self.first)
 
 
@@ -134,18 +118,6 @@ def mark(x: float, y: float, kind: str, hover: str) -> Markup:
     shape = Markup('<path d="{}"/>').format(shapes[status]) if status in shapes else Markup('<circle r="3.2"/>')
     room = Markup('<circle class="near" r="9"/>')  # where a pointer counts as being on it
     return around + room + shape + _title(hover) + Markup("</g>")
-
-
-def crosses(places: Sequence[tuple[float, float]], kind: str) -> Markup:
-    """Return points behind the curves as one shape."""
-    told = "".join(f"M{_number(x - 3)} {_number(y)}h6m-3-3v6" for x, y in places)
-    return Markup('<path class="ghost {}" d="{}"/>').format(kind, told) if told else Markup("")
-
-
-def hint(x: float, y: float, hover: str) -> Markup:
-    """Return a place that says `hover` and shows nothing."""
-    room = Markup('<circle class="near" cx="{}" cy="{}" r="7">{}</circle>')
-    return room.format(_number(x), _number(y), _title(hover))
 
 
 def text(x: float, y: float, words: str, kind: str, hover: str = "") -> Markup:

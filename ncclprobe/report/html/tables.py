@@ -3,37 +3,25 @@
 import re
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from typing import Any, TypeVar
+from typing import Any
 
 from ncclprobe.model.findings import Finding, Severity, Status, Verdict, own_node
 from ncclprobe.model.hostlist import expand, fold
 from ncclprobe.model.layout import first_of
 from ncclprobe.model.nccl_selection import Choices, HcaChoice, Part, PeerChoice
 from ncclprobe.model.report import NodeEnvironment, Report
-from ncclprobe.model.traffic import (
-    CopyRow,
-    GroupRow,
-    LadderRow,
-    NicBytes,
-    OperationTraffic,
-    ScriptRung,
-    StepRow,
-)
-from ncclprobe.model.units import plural, size
 from ncclprobe.model.values import Struct, grouped
-from ncclprobe.report import digest
+from ncclprobe.report import digest, traffic
 from ncclprobe.report.html.legible import folded, micros, rate
 from ncclprobe.report.rails import RailEnd, ends
-from ncclprobe.report.traffic import BY, RUNGS
 
-T = TypeVar("T")
 MOST = 200
 _LOUD = {"fail": 0, "unknown": 1, "warn": 2, "inconclusive": 3, "unjudged": 4, "pass": 5}
 
 
 class _Table(Struct, frozen=True):
-    """A table with its headline. `heads`: of each column the words, and whether it holds numbers; a row's first cell
-    is a status where the first head is ``State``. `more`: rows of the JSON report alone. `muted`: what all rows share.
+    """A table with its headline. `heads`: of each column the words, and whether it holds numbers. `more`: rows of the
+    JSON report alone. `muted`: what all rows share.
     """
 
     title: str
@@ -48,48 +36,42 @@ def tables(report: Report) -> list[_Table]:
     """Return the tables that have rows."""
     copies = sorted(report.copies, key=lambda row: _LOUD[row.status])
     problems = tuple(dict.fromkeys(problem for row in report.groups for problem in row.problems))[:20]
+    ladder = "Ladder of training: the same step on more and more ranks"
+    compared = (traffic.BY[report.script[0].by],) if report.script else ()
     found = [
-        _table("Copies within a node", _COPIES, copies, _copy),
+        _table("Copies within a node", traffic.COPIES, copies),
         _rails(report),
-        _table("Groups of a parallel job", _GROUPS, report.groups, _group, problems),
-        _table("Steps of training", _STEPS, report.steps, _step),
-        _table("Ladder of training: the same step on more and more ranks", _LADDER, report.ladder, _rung),
-        _table(
-            "The own script on more and more ranks",
-            _SCRIPT,
-            report.script,
-            _of_script,
-            (BY[report.script[0].by],) if report.script else (),
-        ),
-        _table("NICs that the bytes took", _NIC_TRAFFIC, list(_nics(report.nic_traffic)), _nic),
+        _table("Groups of a parallel job", traffic.GROUPS, report.groups, problems),
+        _table("Steps of training", traffic.STEPS, report.steps),
+        _table(ladder, traffic.LADDER, report.ladder),
+        _table("The own script on more and more ranks", traffic.SCRIPT, report.script, compared),
+        _table("NICs that the bytes took", (*traffic.NICS, _REMARK), traffic.nics(report)),
     ]
     return [each for each in found if each.rows]
 
 
+_REMARK: traffic.Column = ("remark", lambda of: of[1].why or None)
+
+
 def _table(
-    title: str,
-    heads: str,
-    rows: Sequence[T],
-    shown: Callable[[T], Iterable[str]],
-    notes: tuple[str, ...] = (),
-    muted: str = "",
+    title: str, columns: Sequence[traffic.Column], rows: Sequence[Any], notes: tuple[str, ...] = (), muted: str = ""
 ) -> _Table:
-    named = tuple((head.strip(" >"), head.startswith(">")) for head in heads.split("|"))
-    return _Table(title, named, tuple(tuple(shown(row)) for row in rows[:MOST]), notes, max(0, len(rows) - MOST), muted)
+    """Return the table; a column is one of numbers if the first row has one there."""
+    shown = tuple(traffic.cells(columns, row) for row in rows[:MOST])
+    heads = tuple((title, bool(shown) and shown[0][at][:1].isdigit()) for at, (title, _) in enumerate(columns))
+    return _Table(title, heads, shown, notes, max(0, len(rows) - MOST), muted)
 
 
-_COPIES = "State|Node|Copy|Device|NUMA|Concurrent|>Size|>GB/s|>Threshold|>Range"
-_WAYS = {
-    "h2d": "host to device",
-    "d2h": "device to host",
-    "bidirectional": "both ways",
-    "d2d": "device to device",
-    "device": "within the device",
-    "host": "host",
-}
-
-
-_RAILS = "State|Rail|>Sends GB/s|>Receives GB/s|>Latency µs|>Partners|Chosen as NCCL would|What is wrong"
+_RAILS: Sequence[traffic.Column] = (
+    ("state", lambda row: _state(row[0], row[1])),
+    ("rail", lambda row: row[0].name),
+    ("sends GB/s", lambda row: rate(row[0].rate(row[0].out))),
+    ("receives GB/s", lambda row: rate(row[0].rate(row[0].into))),
+    ("latency", lambda row: micros(row[0].latency_us)),
+    ("partners", lambda row: len({way.dst for way in row[0].out})),
+    ("chosen as NCCL would", lambda row: row[2]),
+    ("what is wrong", lambda row: _wrong(row[0], row[1])),
+)
 _NUMBERS = re.compile(r" rail ([0-9,-]{1,400})")
 _MOST_WHY = 300
 
@@ -106,7 +88,7 @@ def _rails(report: Report) -> _Table:
         for end, parts in zip(every, chosen, strict=True)
     ]
     rows.sort(key=lambda row: _LOUD[_state(row[0], row[1])])
-    return _table("Rails", _RAILS, rows, _rail, muted=f"All rails: {', '.join(common)}." if common else "")
+    return _table("Rails", _RAILS, rows, muted=f"All rails: {', '.join(common)}." if common else "")
 
 
 def _chosen(end: RailEnd) -> list[str]:
@@ -132,15 +114,8 @@ def _state(end: RailEnd, said: Sequence[Finding]) -> str:
     return "warn" if said and own == "pass" else own
 
 
-def _rail(row: tuple[RailEnd, Sequence[Finding], str]) -> Iterator[str]:
-    end, said, choices = row
-    yield _state(end, said)
-    yield end.name
-    yield from ("–" if each is None else rate(each) for each in (end.rate(end.out), end.rate(end.into)))
-    yield "–" if end.latency_us is None else micros(end.latency_us)
-    yield str(len({way.dst for way in end.out}))
-    yield choices
-    yield "; ".join([*dict.fromkeys(each.message for each in said), *_whys(end)])[:_MOST_WHY]
+def _wrong(end: RailEnd, said: Sequence[Finding]) -> str:
+    return "; ".join([*dict.fromkeys(each.message for each in said), *_whys(end)])[:_MOST_WHY]
 
 
 def _whys(end: RailEnd) -> Iterator[str]:
@@ -154,79 +129,6 @@ def _whys(end: RailEnd) -> Iterator[str]:
     yield from (f"{reason} (with {fold(names)})" for reason, names in partners.items() if reason)
 
 
-def _copy(row: CopyRow) -> Iterator[str]:
-    near = {True: " (near)", False: " (far)", None: ""}[row.near]
-    yield from (row.status, row.node, _WAYS[row.kind], f"{row.device} to {row.peer}" if row.peer else row.device)
-    yield from ("–" if row.numa is None else f"{row.numa}{near}", "all GPUs" if row.concurrent else "alone")
-    yield from (
-        size(row.nbytes),
-        rate(row.GBps),
-        rate(row.threshold_GBps),
-        f"{rate(row.min_GBps)} – {rate(row.max_GBps)}",
-    )
-
-
-_GROUPS = "Kind|Operation|>Size|>Ranks|>Groups|>Across nodes|>Alone|>GB/s|>Concurrent|>GB/s|>Slower"
-
-
-def _group(row: GroupRow) -> Iterator[str]:
-    yield from (row.kind, row.op, size(row.nbytes), str(row.size), str(row.groups), str(row.crossing))
-    yield from (micros(row.alone_us), rate(row.alone_busbw_GBps))
-    yield from (micros(row.together_us), rate(row.together_busbw_GBps))
-    slower = row.slowdown
-    yield (
-        "–" if slower is None else f"{slower:.2f} ×" if slower > 1 else "no"
-    )  # groups at once lose nothing to each other
-
-
-_STEPS = "Strategy|Overlap|>Ranks|>Calls|>Bytes|>Compute|>Calls|>Step|>Predicted|>Exposed|>Efficiency"
-
-
-def _step(row: StepRow) -> Iterator[str]:
-    yield from (row.strategy, "yes" if row.overlap else "no", str(row.ranks), str(row.calls), size(row.call_bytes))
-    yield from map(micros, (row.compute_us, row.calls_us, row.step_us, row.predicted_us))
-    yield micros(row.exposed_us) if row.exposed_us > 0 else "none"  # a step that is no longer than its compute
-    yield f"{row.efficiency:.0%}"
-
-
-_LADDER = "State|Rung|>Ranks|>Groups|>Step|>Speed-up|>Efficiency|>Between|>GB/s|>Expected"
-
-
-def _rung(row: LadderRow) -> Iterator[str]:
-    yield from (row.status, RUNGS[row.rung], str(row.ranks), str(row.groups), micros(row.step_us))
-    yield "–" if row.speedup is None else f"{row.speedup:.2f} ×"
-    yield "–" if row.efficiency is None else f"{row.efficiency:.0%}"
-    yield f"{row.interval[0]:.0%} – {row.interval[1]:.0%}" if row.interval and row.rung != "rank" else "–"
-    yield from (rate(row.busbw_GBps), rate(row.expectation.value if row.expectation else None))
-
-
-_SCRIPT = "Script on|>Ranks|>Nodes|>Seconds|>Printed|>Speed-up|>Efficiency|Ended"
-
-
-def _of_script(row: ScriptRung) -> Iterator[str]:
-    yield from (RUNGS[row.rung], str(row.ranks), str(row.nodes), f"{row.seconds:.1f}")
-    yield "–" if row.metric is None else f"{row.metric:.4g}"
-    yield "–" if row.speedup is None else f"{row.speedup:.2f} ×"
-    yield "–" if row.efficiency is None else f"{row.efficiency:.0%}"
-    yield row.ended
-
-
-_NIC_TRAFFIC = "Operation|Node|NIC|Expected|>Sent|>Received|>Share|Remark"
-
-
-def _nics(traffic: Iterable[OperationTraffic]) -> Iterator[tuple[OperationTraffic, NicBytes]]:
-    for row in traffic:
-        yield from ((row, nic) for nic in row.nics)
-
-
-def _nic(of: tuple[OperationTraffic, NicBytes]) -> Iterator[str]:
-    row, nic = of
-    expected = {True: "yes", False: "no", None: "not known"}[nic.expected]
-    yield from (f"{row.op}, {size(row.nbytes)}", nic.node, f"{nic.nic} ({nic.kind})", expected)
-    yield from ("–" if moved is None else size(moved) for moved in (nic.sent, nic.received))
-    yield from ("–" if nic.share is None else f"{nic.share:.0%}", nic.why)
-
-
 def fingerprint(report: Report) -> list[tuple[str, str]]:
     """Return what the numbers depend on, by name."""
     mark = report.fingerprint
@@ -234,17 +136,6 @@ def fingerprint(report: Report) -> list[tuple[str, str]]:
         return []
     told = [*mark.machine.items(), *mark.software.items()]
     return [*told, ("topology", mark.topology)] if mark.topology else told
-
-
-def pair_notes(report: Report) -> list[str]:
-    """Return what spoils or limits the pairs' verdict, in words."""
-    found = report.localisation
-    if found is None:
-        return []
-    notes = [f"{each.end} played no more: {each.why}" for each in found.excluded_ranks]
-    notes += [f"{each.src_end} to {each.dst_end}: {plural(each.wrong, 'byte')} came out wrong" for each in found.wrong]
-    notes += [] if found.complete else ["not all pairs that were planned were tried"]
-    return notes[:20] + ([found.intra_node_note] if found.intra_node_note else [])
 
 
 ORDER = ("fail", "unknown", "warn", "note", "pass", "skip")

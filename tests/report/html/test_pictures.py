@@ -4,7 +4,6 @@ import re
 
 from ncclprobe.model.values import replace
 from ncclprobe.report.html import matrix, render
-from ncclprobe.report.html.fleet import all_to_all, nvlinked, place
 from ncclprobe.report.html.page import HERE
 from tests.each_row import each_row
 
@@ -99,22 +98,12 @@ def test_a_legend_has_only_the_signs_of_its_picture() -> None:
     assert 'class="cell confirmed"' in render(made.pairs())
 
 
-def test_devices_that_share_a_switch_stand_together_and_numa_nodes_apart() -> None:
-    domains = place(made.board())
-    assert [domain.id for domain in domains] == [0, 1]
-    clusters = [[each.device.name for each in (*c.gpus, *c.nics)] for domain in domains for c in domain.clusters]
-    assert clusters == [[f"GPU{n}", f"mlx5_{n}"] for n in range(8)]
-    assert all_to_all(nvlinked(made.board()))
-    assert not all_to_all([("GPU0", "GPU1")])
-
-
-def test_only_the_part_that_a_finding_names_is_drawn_as_broken() -> None:
+def test_what_a_finding_names_stands_with_the_nodes_that_have_it_and_with_no_others() -> None:
     text = render(made.fleet(8))
-    drawings = re.findall(r"<svg.*?</svg>", text, re.DOTALL)
-    assert len(drawings) == 3
-    assert re.findall(r'class="((?:pci|port|nvlink) fail)"', drawings[0]) == ["port fail"] * 2  # its line and its end
-    assert re.findall(r'class="((?:pci|port|nvlink) fail)"', drawings[1]) == ["nvlink fail"]
-    assert " fail" not in drawings[2]
+    figures = re.findall(r'<figure class="kind">.*?</figure>', text, re.DOTALL)
+    marks = [re.findall(r'<p class="mark">.*?<code>(.*?)</code></p>', each) for each in figures]
+    assert marks == [["ib.rate"], ["nvl.links"], []]
+    assert all("NUMA 1" in each and "<th scope=\"col\">mlx5_7</th>" in each for each in figures)
 
 
 def _themes() -> dict[str, dict[str, str]]:
@@ -148,7 +137,7 @@ def test_every_text_has_a_contrast_of_at_least_4_5(theme: str) -> None:
         (ink, ground) for ink in ("ink", "muted") for ground in ("warn-soft", "unknown-soft", "fail-soft", "note-soft")
     ]
     pairs += [("surface", kind) for kind in ("fail", "unknown", "warn")]
-    pairs += [("ink", "nvlink-soft"), ("nvlink", "surface"), ("ink", "heat0"), ("ink", "heat1"), ("ink", "heat2")]
+    pairs += [("nvlink", "surface"), ("ink", "heat0"), ("ink", "heat1"), ("ink", "heat2")]
     weak = {pair: round(_contrast(of[f"--{pair[0]}"], of[f"--{pair[1]}"]), 2) for pair in pairs}
     assert not {pair: value for pair, value in weak.items() if value < 4.5}
 
