@@ -103,7 +103,7 @@ def test_what_a_finding_names_stands_with_the_nodes_that_have_it_and_with_no_oth
     figures = re.findall(r'<figure class="kind">.*?</figure>', text, re.DOTALL)
     marks = [re.findall(r'<p class="mark">.*?<code>(.*?)</code></p>', each) for each in figures]
     assert marks == [["ib.rate"], ["nvl.links"], []]
-    assert all("NUMA 1" in each and "<th scope=\"col\">mlx5_7</th>" in each for each in figures)
+    assert all("NUMA 1" in each and '<th scope="col">mlx5_7</th>' in each for each in figures)
 
 
 def _themes() -> dict[str, dict[str, str]]:
