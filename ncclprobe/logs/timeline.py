@@ -14,6 +14,7 @@ from ncclprobe.facts.files.flight_records import FlightRecords
 from ncclprobe.logs.collectives import Entered, entered
 from ncclprobe.logs.job_log import ENDINGS, JobLog, LogEvent, LogStream, Pace, RankLog
 from ncclprobe.logs.layers import layer_of
+from ncclprobe.logs.outcome import worked_before
 from ncclprobe.logs.prefix import names_year
 from ncclprobe.logs.torch_lines import timed_out_work
 from ncclprobe.model.causes import Cause, LastSeen, Moment, NotUnderstood, RankState, Suspect
@@ -85,13 +86,28 @@ def _steps(found: Sequence[Cause], log: JobLog | None, records: bool) -> Iterato
     if not records and any(_waited(each) for each in found):
         named = [release for each in log.versions.get("torch", ()) if (release := _release(each))]
         yield RECORDS.format(**(_SINCE_2_9 if named and min(named) >= (2, 9) else _BEFORE_2_9))
-    informed = any(event.level == "INFO" and event.pid is not None for event in log.events)
-    if not informed and any("NCCL" in event.text or (event.host and event.pid) for event in log.events):
-        yield INFO  # in the log of a program that never came to NCCL this would show nothing
+    if not any(event.level == "INFO" and event.pid is not None for event in log.events) and _met_by_nccl(found, log):
+        yield INFO
     hosts = [host for host in dict.fromkeys(event.host for event in log.events) if host]
     on = f" on {fold(hosts)}" if 0 < len(hosts) <= _MOST_NAMED else " on every host"
     if any(_may_be_in_the_kernels_log(each) for each in found):
         yield f"explain the kernel's log too: `journalctl -k --since -1d > kernel.$(hostname).log`{on}, as root"
+
+
+_OF_NCCL = ("NCCL error", "NCCL failure", "ncclUniqueId", "ncclCommInit", "ncclSystemError", "ncclInternalError")
+
+
+def _met_by_nccl(found: Sequence[Cause], log: JobLog) -> bool:
+    """Return whether a cause rests on lines of NCCL's before any step was made: what INFO shows is said by then."""
+    told = {(e.source, e.line) for cause in found if cause.confidence != "named" for e in _rests_on(cause)}
+    lines = (event for event in log.events if (log.streams[event.stream].name, event.line) in told)
+    own = (e for e in lines if (e.host and e.pid) or any(words in e.text for words in _OF_NCCL))
+    return any(not worked_before(log, event) for event in own)
+
+
+def _rests_on(cause: Cause) -> Iterator[Evidence]:
+    yield from cause.evidence[:_MOST_NAMED]
+    yield from (each for what in cause.consequences for each in what.evidence[:1])
 
 
 _OF_PROCESSES = ("launcher", "scheduler", "ray", "nccl", "torch", "store", "network-plugin", "framework")
@@ -100,8 +116,7 @@ _OF_PROCESSES = ("launcher", "scheduler", "ray", "nccl", "torch", "store", "netw
 
 def _may_be_in_the_kernels_log(cause: Cause) -> bool:
     """Return whether a device, a driver or the end of a process is in what a cause rests on."""
-    told = [*cause.evidence[:_MOST_NAMED], *(each for what in cause.consequences for each in what.evidence[:1])]
-    events = (LogEvent(0, 1, each.text) for each in told)
+    events = (LogEvent(0, 1, each.text) for each in _rests_on(cause))
     return any((own := layer_of(each)).fault == "node" or own.name in _OF_PROCESSES for each in events)
 
 

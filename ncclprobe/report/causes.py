@@ -1,5 +1,6 @@
 """Why a job failed, on one screen: cause, the line that says it, whose fault, what to do; what followed beneath."""
 
+import re
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from datetime import datetime, timezone
@@ -61,8 +62,14 @@ def headline(report: Report) -> str:
     if not report.causes:
         return _nothing(report)
     first = report.causes[0]
-    where = f"{place}: " if (place := who(first.ranks, first.nodes)) else ""
-    return printable(f"{where}{first.message} [{' or '.join(first.could_be) or first.code}]")
+    return printable(f"{_introduced(first)} [{' or '.join(first.could_be) or first.code}]")
+
+
+def _introduced(cause: Cause) -> str:
+    """Return a cause's message behind the ranks and hosts that it does not name itself."""
+    ranks, nodes = who(cause.ranks, ()), digest.folded(cause.nodes)
+    own = [each for each in (ranks, nodes) if each and not re.search(rf"(?<!\w){re.escape(each)}(?!\w)", cause.message)]
+    return f"{', '.join(own)}: {cause.message}" if own else cause.message
 
 
 def _standing(report: Report, width: int, style: Style) -> Iterator[str]:
@@ -167,8 +174,7 @@ def label(report: Report, cause: Cause) -> str:
 def _cause(cause: Cause, width: int, style: Style, verbose: bool, word: str) -> Iterator[str]:
     """Yield a cause: a sentence with who and, in brackets, its code; its lines; one thing to do; what followed."""
     codes = " or ".join(cause.could_be) or cause.code
-    where = f"{place}: " if (place := who(cause.ranks, cause.nodes)) else ""
-    sentence = f"{where}{cause.message}" + (f" [{codes}]" if cause.confidence != "unknown" else "")
+    sentence = _introduced(cause) + (f" [{codes}]" if cause.confidence != "unknown" else "")
     first, *rest = wrap(f"{word}  ", printable(sentence), width, len(_LEAD))
     yield style(first[: len(word)], _STATUS[cause.confidence]) + first[len(word) :]
     yield from rest
@@ -181,8 +187,8 @@ def _cause(cause: Cause, width: int, style: Style, verbose: bool, word: str) -> 
     unknown = cause.confidence == "unknown"
     for step in cause.collect if verbose or cause.suspects else cause.collect[: _MOST_STEPS if unknown else 1]:
         yield from wrap(f"{_LEAD}to find out: ", step, width)
-    if cause.confidence != "unknown":
-        yield from wrap(_LEAD, blamed(cause), width)
+    if cause.confidence != "unknown" and (whose := blamed(cause)):
+        yield from wrap(_LEAD, whose, width)
     if cause.consequences:
         yield f"{_LEAD}what followed:" if cause.confidence != "unknown" else f"{_LEAD}what else was said:"
         shown = cause.consequences if verbose else cause.consequences[:_MOST_CONSEQUENCES]
@@ -217,14 +223,22 @@ def suspected(each: Suspect) -> str:
 
 
 def blamed(cause: Cause) -> str:
-    """Return whose fault it is, and what to do: ``The job is at fault; correct it.``."""
-    finding = Finding(Severity.FAIL, "", "", cause.blame, cause.action)
-    return (
+    """Return whose fault it is, and what to do: ``The job is at fault; correct it.``; empty: neither is known.
+
+    Of several causes that are left no line says that the job brought it about.
+    """
+    narrowed = cause.blame == "job" and cause.confidence != "named"
+    finding = Finding(Severity.FAIL, "", "", "unknown" if narrowed else cause.blame, cause.action)
+    told = (
         digest.blamed(finding, cause.nodes)
         .replace(f" ({finding.confidence.how})", "")
         .replace(*_WIDER)
         .replace("correct the job", "correct it")
     )
+    if finding.blame != "unknown":
+        return told
+    _, _, step = told.partition("; ")
+    return "" if not step or narrowed else f"{step[0].upper()}{step[1:]}"
 
 
 def _consequence(each: Consequence, width: int) -> Iterator[str]:
@@ -256,7 +270,8 @@ def _rest(report: Report, width: int) -> Iterator[str]:
         count = sum(each.count for each in odd)
         first = odd[0]
         place = f"{first.source}:{first.line}" if first.line else first.source
-        text = f"{plural(count, 'line')} that may speak of a failure were not understood, the first in {place}"
+        verb = "was" if count == 1 else "were"
+        text = f"{plural(count, 'line')} that may speak of a failure {verb} not understood, the first in {place}"
         yield from wrap("", f"{text}: {first.text[:120]}", width)
     for remark in report.notes:
         yield from wrap("note: ", remark, width)

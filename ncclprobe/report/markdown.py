@@ -157,7 +157,8 @@ def _cause(cause: Cause) -> str:
     lines = [f"- **{cause.confidence}** {named}{where}: {text(cause.message)}"]
     lines += [f"  - {code(str(each))}" for each in cause.evidence]
     lines += [f"  - suspect: {text(causes.suspected(each))}" for each in cause.suspects]
-    lines += [f"  - whose fault: {text(causes.blamed(cause))}"] if cause.confidence != "unknown" else []
+    whose = causes.blamed(cause) if cause.confidence != "unknown" else ""
+    lines += [f"  - whose fault: {text(whose)}"] if whose else []
     lines += [f"  - fix: {text(cause.remedy)}"] if cause.remedy else []
     lines += [f"  - to find out: {text(step)}" for step in cause.collect]
     lines += [f"  - followed by: {text(each.message)} ({each.count})" for each in cause.consequences]

@@ -361,8 +361,9 @@ def waited_in_vain(log: JobLog) -> Iterator[Finding]:
     for event in log.having(*_GAVE_UP):
         if not demoted(event) and event.level != "INFO" and not (_is_of_monitor(event) and _ended_by_monitor(log)):
             if (told := number(between(event.text, _HEARD).strip().removeprefix("rank "))) not in (None, event.rank):
+                message = f"rank {told} reports a collective timeout; the ranks of these lines only heard of it"
                 remedy = f"get the log of rank {told}, and of the ranks that it waits for"
-                yield consequence(log, event, f"{_REPORTS.format(told)}", ranks=(told,), peers=(told,), remedy=remedy)
+                yield consequence(log, event, message, ranks=(told,), peers=(told,), remedy=remedy)
                 continue
             work = timed_out_work(event.text)
             message = f"waited in {work.op} {_number(work)}" if work else "waited in a collective that did not end"
@@ -370,7 +371,6 @@ def waited_in_vain(log: JobLog) -> Iterator[Finding]:
 
 
 _HEARD = "collective timeout from"
-_REPORTS = "rank {} reports a collective timeout; this rank only heard of it"
 _MONITOR = ("Heartbeat monitor timed out", "watchdog got stuck for")
 _OTHERS_HANG = (TIMED_OUT, "Timeout at NCCL work: ", "Received a dump signal")
 

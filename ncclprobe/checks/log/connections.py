@@ -428,7 +428,7 @@ def peer_unreachable(log: JobLog) -> Iterator[Finding]:
     """
     for event, found in _connections(log, "Network is unreachable"):
         message = f"no route leads to {found.peer or 'a peer'}"
-        yield said(log, event, message, **JOB, **of_peer(log, found.peer))
+        yield said(log, event, message, **of_peer(log, found.peer))
     for event in log.having(*_GLOO_CONNECT):
         if "127.0." not in event.text:
             peer = between(event.text, "timeout [", "]") or between(event.text, "remote=[", "]")

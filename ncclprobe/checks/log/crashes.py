@@ -3,7 +3,6 @@
 import re
 from collections.abc import Iterator
 from itertools import islice
-from typing import Any
 
 from ncclprobe.checks.log import cause, consequence, said
 from ncclprobe.checks.log.lines import (
@@ -226,20 +225,22 @@ def _how_ended(text: str) -> str:
 _OUTSIDE = ("SIGTERM", "signal: 15", "Received 15 death", "SignalException")
 _SCHEDULER = ("DUE TO TIME LIMIT", "DUE TO PREEMPTION", "*** JOB ", "*** STEP ")
 _BY_A_PERSON = {
-    1: ("SIGHUP", "the launcher got SIGHUP: the terminal or ssh session that had started it was closed"),
-    2: ("SIGINT", "the launcher got SIGINT: someone pressed Ctrl-C"),
+    1: (
+        "SIGHUP",
+        "the launcher got SIGHUP: the terminal or ssh session that had started it was closed",
+        "start it in tmux or screen, with `setsid`, or as a batch job; `nohup` alone does not keep torchrun, which "
+        "handles SIGHUP itself",
+    ),
+    2: ("SIGINT", "the launcher got SIGINT: someone pressed Ctrl-C", "start it again, from its last checkpoint"),
 }
-_KEEP = (
-    "start it in tmux or screen, with `setsid`, or as a batch job; `nohup` alone does not keep torchrun, which handles "
-    "SIGHUP itself"
-)
+"""The signals of a terminal: the name, what it means, what to do."""
+_ELSEWHERE = "start it again from its last checkpoint, on another machine or one that is not taken back"
 _SIGNALS = ("got signal: ", "death signal", "KeyboardInterrupt")
 _NOTICES = (
     "being preempted", "Spot interruption notice", "spot interruption notice", "instance/preempted TRUE",
     "The cluster is preempted", "instance-action: terminate", "PreemptScheduled", "TERMINATE_ON_HOST_MAINTENANCE",
 )  # fmt: skip
 """How clouds, and those who start jobs there, say that they take a machine back."""
-_OF_NOBODY: dict[str, Any] = {"blame": "unknown", "action": "restart"}
 
 
 @cause(
@@ -266,20 +267,20 @@ def ended_from_outside(log: JobLog) -> Iterator[Finding]:
     if any(rank.init_started > rank.init_complete for rank in log.ranks.values()) or _failed_by_itself(log):
         return
     for event in log.having(*_NOTICES):
-        yield said(log, event, "the cloud takes this machine back", **_OF_NOBODY)
+        yield said(log, event, "the cloud takes this machine back", remedy=_ELSEWHERE, **RESTART)
     for event in log.having(*_SCHEDULER, *_OUTSIDE, *_SIGNALS):
         signal = _of_a_person(event.text)
         if signal is not None:
-            remedy = _KEEP if signal == 1 else ""
-            yield said(log, event, _BY_A_PERSON[signal][1], remedy=remedy, **_OF_NOBODY)
+            _, message, remedy = _BY_A_PERSON[signal]
+            yield said(log, event, message, remedy=remedy, **RESTART)
         elif any(sign in event.text for sign in _SCHEDULER[:2]):
-            why, whose = ("time limit", RESTART) if _SCHEDULER[0] in event.text else ("preemption", _OF_NOBODY)
-            yield said(log, event, f"Slurm ended the job: {why}", **whose)
+            why = "time limit" if _SCHEDULER[0] in event.text else "preemption"
+            yield said(log, event, f"Slurm ended the job: {why}", **RESTART)
         elif any(sign in event.text for sign in _SCHEDULER[2:]):
             if "CANCELLED AT" in event.text and "DUE TO" not in event.text and not _a_task_ended(log, event):
-                yield said(log, event, "the job was cancelled", **_OF_NOBODY)
+                yield said(log, event, "the job was cancelled", **RESTART)
         elif any(sign in event.text for sign in _OUTSIDE[1:3]):
-            yield said(log, event, "the launcher was ended from outside by SIGTERM", **_OF_NOBODY)
+            yield said(log, event, "the launcher was ended from outside by SIGTERM", **RESTART)
 
 
 def _of_a_person(text: str) -> int | None:
@@ -288,7 +289,7 @@ def _of_a_person(text: str) -> int | None:
         return 2
     signal = number(between(text, "got signal: ") or between(text, "Received "))
     signal = signal if "got signal: " in text or " death signal" in text else None
-    named = next((n for n, (name, _) in _BY_A_PERSON.items() if text.endswith(f"closing signal {name}")), None)
+    named = next((n for n, (name, *_) in _BY_A_PERSON.items() if text.endswith(f"closing signal {name}")), None)
     return signal if signal in _BY_A_PERSON else named
 
 

@@ -69,7 +69,7 @@ def shared_memory_full(log: JobLog) -> Iterator[Finding]:
         if demoted(event):
             continue
         if _OPENS not in event.text:
-            yield said(log, event, "/dev/shm has no room left", **JOB)
+            yield said(log, event, "/dev/shm has no room left")
         elif not any(log.having(*_FILES)):  # shm_open(3) fails for want of descriptors, and hardly ever of room
             unopened = "a shared memory object cannot be opened"
             yield said(log, event, unopened, codes=("fd-limit", "shm-too-small"), **JOB)

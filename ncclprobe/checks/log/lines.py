@@ -18,7 +18,7 @@ NODE: dict[str, Any] = {"blame": "node", "action": "repair"}
 LINK: dict[str, Any] = {"blame": "link", "action": "repair"}
 FABRIC: dict[str, Any] = {"blame": "fabric", "action": "repair"}
 RETEST: dict[str, Any] = {"blame": "fabric", "action": "retest"}
-RESTART: dict[str, Any] = {"blame": "job", "action": "restart"}
+RESTART: dict[str, Any] = {"blame": "unknown", "action": "restart"}
 """Whose fault something is, and what helps: for :func:`said`."""
 
 FAILED = (

@@ -370,7 +370,7 @@ def device_not_in_container(log: JobLog) -> Iterator[Finding]:
     refusals = ("Unable to open", "failed", "No such file", "ermission denied", "not permitted", "cannot open")
     for event in log.having(*_OPEN):
         if any(text in event.text for text in refusals) and not demoted(event):
-            yield said(log, event, "an RDMA device cannot be opened", **JOB)
+            yield said(log, event, "an RDMA device cannot be opened")
 
 
 _NO_LIBRARY = ("Failed to open libibverbs.so", "libibverbs.so.1: cannot open shared object file")

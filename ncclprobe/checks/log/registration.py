@@ -66,14 +66,14 @@ def locked_memory(log: JobLog) -> Iterator[Finding]:
     """
     for event in log.having(*_OF_UCX):
         if event.text.endswith(_ENOMEM) and not _unlimited(log, event.host):
-            yield said(log, event, f"UCX's ibv_reg_mr is refused: {_ENOMEM}", **JOB)
+            yield said(log, event, f"UCX's ibv_reg_mr is refused: {_ENOMEM}")
     for event, error in _registrations(log, (*_REGISTER, *_CREATE)):
         if (error.startswith(_ENOMEM) or not error) and _unlimited(log, event.host):
             continue
         if error.startswith(_ENOMEM):
-            yield said(log, event, f"{_call(event)} is refused: {error}", **JOB)
+            yield said(log, event, f"{_call(event)} is refused: {error}")
         elif not error and _said_low(log, event.host):
-            yield said(log, event, f"{_call(event)} is refused, and the limit on locked memory is low", **JOB)
+            yield said(log, event, f"{_call(event)} is refused, and the limit on locked memory is low")
         elif not error and any(call in event.text for call in _CREATE):
             yield said(log, event, f"{_call(event)} is refused", codes=("memlock", "ib-device-not-in-container"), **JOB)
 

@@ -22,6 +22,8 @@ _OPEN = {_DIED, _LATE, _DESYNC, "peer-unreachable"}
 """What is left open where peers only lost a rank, or were refused by its host."""
 _LOST = {*_OPEN, "ib-link-error", "ib-no-path"}
 """The same where all ranks of one host say nothing."""
+_NO_WORD = (_DIED, "oom", "gpu-hw-error")
+"""What may have ended a process that says nothing of it."""
 _MOST_SILENT, _FEWEST = 3, 3
 _MOST_RANKS = 1 << 16
 _WAITED = "[rank{r}]: RuntimeError: [gloo/transport/tcp/unbound_buffer.cc:78] Timed out waiting 8000ms for recv"
@@ -208,8 +210,7 @@ def _lost_peer(log: JobLog, explained: Explained) -> Finding | None:
         return None
     event, peer = lost[0]
     message = f"{peer} ended: {len(writers)} processes lost their connections, all to it"
-    codes = (_DIED, "oom", "gpu-hw-error")
-    return of_hosts(said(log, event, message, codes=codes, subject=peer, **UNPROVEN), peer, ranks=())
+    return of_hosts(said(log, event, message, codes=_NO_WORD, subject=peer, **UNPROVEN), peer, ranks=())
 
 
 def _late(log: JobLog, ends: Ends, rank: RankEnd) -> Finding:
@@ -270,7 +271,7 @@ def _why(ends: Ends, subject: str, first: RankEnd) -> tuple[str, tuple[str, ...]
     """Return what is known of ranks that say nothing, and which causes are left."""
     one, lost = len(ends.silent) == 1, "closed" in ends.of_what and "timed out" not in ends.of_what
     if one and first.rank == ends.first_out and first.by_itself:
-        return f"{subject} ended first and wrote no reason: {first.exit_text}", (_DIED,)
+        return f"{subject} ended first, without a word of an error: {first.exit_text}", (_DIED,)
     if one and first.alive:
         return f"{subject} had not come to {_awaited(ends)}, and its process lived", (_LATE,)
     if one and first.over:
@@ -286,7 +287,7 @@ def _why(ends: Ends, subject: str, first: RankEnd) -> tuple[str, tuple[str, ...]
     if not one:
         return f"{subject} say nothing, and the others lost connections", (_DIED, _LATE)
     if not first.has_log:
-        return f"{subject} ended, and there is no log of it", (_DIED, "oom", "gpu-hw-error")
+        return f"{subject} ended, and there is no log of it", _NO_WORD
     return f"{subject} ended without a word: its log just ends, and the others lost it", (_DIED,)
 
 
