@@ -227,8 +227,8 @@ def blamed(cause: Cause) -> str:
 
     Of several causes that are left no line says that the job brought it about.
     """
-    narrowed = cause.blame == "job" and cause.confidence != "named"
-    finding = Finding(Severity.FAIL, "", "", "unknown" if narrowed else cause.blame, cause.action)
+    whose = "unknown" if cause.blame == "job" and cause.confidence != "named" else cause.blame
+    finding = Finding(Severity.FAIL, "", "", whose, cause.action)
     told = (
         digest.blamed(finding, cause.nodes)
         .replace(f" ({finding.confidence.how})", "")
@@ -238,7 +238,7 @@ def blamed(cause: Cause) -> str:
     if finding.blame != "unknown":
         return told
     _, _, step = told.partition("; ")
-    return "" if not step or narrowed else f"{step[0].upper()}{step[1:]}"
+    return f"{step[0].upper()}{step[1:]}" if cause.action in ("restart", "retest") else ""
 
 
 def _consequence(each: Consequence, width: int) -> Iterator[str]:

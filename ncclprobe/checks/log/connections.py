@@ -6,7 +6,19 @@ Connections between ranks that had already met: NCCL's sockets and gloo's.
 from collections.abc import Iterator, Sequence
 
 from ncclprobe.checks.log import cause, consequence, said
-from ncclprobe.checks.log.lines import FABRIC, IMAGE, JOB, demoted, each, failed, hosts, of_peer, of_the_job, warned
+from ncclprobe.checks.log.lines import (
+    FABRIC,
+    IMAGE,
+    JOB,
+    LIMIT,
+    demoted,
+    each,
+    failed,
+    hosts,
+    of_peer,
+    of_the_job,
+    warned,
+)
 from ncclprobe.logs.job_log import JobLog, LogEvent
 from ncclprobe.logs.nccl_lines import (
     CONTAINER_PORTS,
@@ -428,7 +440,7 @@ def peer_unreachable(log: JobLog) -> Iterator[Finding]:
     """
     for event, found in _connections(log, "Network is unreachable"):
         message = f"no route leads to {found.peer or 'a peer'}"
-        yield said(log, event, message, **of_peer(log, found.peer))
+        yield said(log, event, message, **LIMIT, **of_peer(log, found.peer))
     for event in log.having(*_GLOO_CONNECT):
         if "127.0." not in event.text:
             peer = between(event.text, "timeout [", "]") or between(event.text, "remote=[", "]")

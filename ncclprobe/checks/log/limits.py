@@ -7,6 +7,7 @@ from ncclprobe.checks.log.lines import (
     CUDA_SIGNS,
     FAILED,
     JOB,
+    LIMIT,
     NODE,
     UNPROVEN,
     cuda_errors,
@@ -69,7 +70,7 @@ def shared_memory_full(log: JobLog) -> Iterator[Finding]:
         if demoted(event):
             continue
         if _OPENS not in event.text:
-            yield said(log, event, "/dev/shm has no room left")
+            yield said(log, event, "/dev/shm has no room left", **LIMIT)
         elif not any(log.having(*_FILES)):  # shm_open(3) fails for want of descriptors, and hardly ever of room
             unopened = "a shared memory object cannot be opened"
             yield said(log, event, unopened, codes=("fd-limit", "shm-too-small"), **JOB)

@@ -19,6 +19,7 @@ LINK: dict[str, Any] = {"blame": "link", "action": "repair"}
 FABRIC: dict[str, Any] = {"blame": "fabric", "action": "repair"}
 RETEST: dict[str, Any] = {"blame": "fabric", "action": "retest"}
 RESTART: dict[str, Any] = {"blame": "unknown", "action": "restart"}
+LIMIT: dict[str, Any] = {"blame": "unknown", "action": "fix-job"}
 """Whose fault something is, and what helps: for :func:`said`."""
 
 FAILED = (

@@ -4,7 +4,18 @@ from collections import Counter
 from collections.abc import Iterator
 
 from ncclprobe.checks.log import cause, consequence, said
-from ncclprobe.checks.log.lines import JOB, RESTART, UNPROVEN, demoted, each, failed, of_no_rank, of_the_job, warned
+from ncclprobe.checks.log.lines import (
+    JOB,
+    LIMIT,
+    RESTART,
+    UNPROVEN,
+    demoted,
+    each,
+    failed,
+    of_no_rank,
+    of_the_job,
+    warned,
+)
 from ncclprobe.logs.job_log import JobLog, LogEvent
 from ncclprobe.logs.nccl_lines import INFO_DIFFERS, MET_WITH, of_another_build, other_length, stranger_length
 from ncclprobe.logs.outcome import worked_before
@@ -55,7 +66,7 @@ def unresolved_name(log: JobLog) -> Iterator[Finding]:
         if demoted(event) or not (final or _given_up(log, event, name)):
             continue
         what = f"{name} does not resolve" if name else "a name does not resolve"
-        yield said(log, event, what)
+        yield said(log, event, what, **LIMIT)
 
 
 _AT_THE_END = 6
@@ -203,7 +214,7 @@ def master_unreachable(log: JobLog) -> Iterator[Finding]:
             continue
         listens = any(found.rank == 0 for found in log.having("clients joined"))
         codes = ("port-blocked", "master-unreachable") if listens and event.rank != 0 else ()
-        yield said(log, event, message, peers=(0,), codes=codes)
+        yield said(log, event, message, peers=(0,), codes=codes, **LIMIT)
     for event in _tries_to_the_end(log):
         message = "the job's store is not reached up to the end of the log"
         yield said(log, event, message, peers=(0,), codes=("master-unreachable", "port-blocked"), **JOB)
@@ -348,7 +359,7 @@ def ranks_missing(log: JobLog) -> Iterator[Finding]:
             whose = JOB if own == codes else RESTART if late else UNPROVEN
             told = said(log, event, message, ranks=late or absent, codes=own, **whose)
             yield told if late or absent else of_no_rank(told)
-    yield from each(log, ("RendezvousTimeoutError",), "not as many nodes as wanted met in time")
+    yield from each(log, ("RendezvousTimeoutError",), "not as many nodes as wanted met in time", **LIMIT)
 
 
 def _of_another_size(log: JobLog) -> tuple[int, ...]:

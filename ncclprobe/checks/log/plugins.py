@@ -8,6 +8,7 @@ from ncclprobe.checks.log.lines import (
     FABRIC,
     IMAGE,
     JOB,
+    LIMIT,
     NODE,
     demoted,
     each,
@@ -370,7 +371,7 @@ def device_not_in_container(log: JobLog) -> Iterator[Finding]:
     refusals = ("Unable to open", "failed", "No such file", "ermission denied", "not permitted", "cannot open")
     for event in log.having(*_OPEN):
         if any(text in event.text for text in refusals) and not demoted(event):
-            yield said(log, event, "an RDMA device cannot be opened")
+            yield said(log, event, "an RDMA device cannot be opened", **LIMIT)
 
 
 _NO_LIBRARY = ("Failed to open libibverbs.so", "libibverbs.so.1: cannot open shared object file")

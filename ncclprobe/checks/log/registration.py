@@ -7,6 +7,7 @@ from ncclprobe.checks.log import cause, consequence, said
 from ncclprobe.checks.log.lines import (
     IMAGE,
     JOB,
+    LIMIT,
     NODE,
     UNPROVEN,
     demoted,
@@ -66,14 +67,14 @@ def locked_memory(log: JobLog) -> Iterator[Finding]:
     """
     for event in log.having(*_OF_UCX):
         if event.text.endswith(_ENOMEM) and not _unlimited(log, event.host):
-            yield said(log, event, f"UCX's ibv_reg_mr is refused: {_ENOMEM}")
+            yield said(log, event, f"UCX's ibv_reg_mr is refused: {_ENOMEM}", **LIMIT)
     for event, error in _registrations(log, (*_REGISTER, *_CREATE)):
         if (error.startswith(_ENOMEM) or not error) and _unlimited(log, event.host):
             continue
         if error.startswith(_ENOMEM):
-            yield said(log, event, f"{_call(event)} is refused: {error}")
+            yield said(log, event, f"{_call(event)} is refused: {error}", **LIMIT)
         elif not error and _said_low(log, event.host):
-            yield said(log, event, f"{_call(event)} is refused, and the limit on locked memory is low")
+            yield said(log, event, f"{_call(event)} is refused, and the limit on locked memory is low", **LIMIT)
         elif not error and any(call in event.text for call in _CREATE):
             yield said(log, event, f"{_call(event)} is refused", codes=("memlock", "ib-device-not-in-container"), **JOB)
 

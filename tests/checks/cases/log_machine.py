@@ -416,16 +416,16 @@ CASES = {
     "log.shared-memory-full": Cases(
         bad=[
             (
-                "FAIL job: n1:7 on n1",
+                "FAIL unknown: n1:7 on n1",
                 "n1:7:7 [0] include/shm.h:28 NCCL WARN Call to posix_fallocate failed : No space left on device",
             ),
             (
-                "FAIL job: n1:7 on n1",
+                "FAIL unknown: n1:7 on n1",
                 "n1:7:7 [0] include/shm.h:28 NCCL WARN Error while creating shared memory segment /dev/shm/nccl-Ab12cd "
                 "(size 9637888)",
             ),
             (
-                "FAIL job: example",
+                "FAIL unknown: example",
                 "ERROR: Unexpected bus error encountered in worker. This might be caused by insufficient shared memory "
                 "(shm).",
             ),

@@ -18,14 +18,14 @@ CASES = {
     "log.listed-as-missing": Cases(
         bad=[
             (
-                "FAIL job: example",
+                "FAIL unknown: example",
                 "XlaRuntimeError: Barrier timed out. Timed out task names:\n/job:jax_worker/replica:0/task:3",
             ),
             (
                 "FAIL unknown: example",
                 "UNAVAILABLE: tasks are unhealthy (stopped sending heartbeats):\n/job:jax_worker/replica:0/task:3",
             ),
-            ("FAIL job: example", "Stalled ops: grads/a [missing ranks: 1, 2]"),
+            ("FAIL unknown: example", "Stalled ops: grads/a [missing ranks: 1, 2]"),
         ]
     ),
     "log.rejected-by-a-firewall": Cases(
@@ -340,7 +340,7 @@ CASES = {
     "log.unresolved-name": Cases(
         bad=[
             (
-                "FAIL job: example",
+                "FAIL unknown: example",
                 "[E socket.cpp:957] [c10d] The client socket has failed to connect to any network address of (head-0, "
                 "29500). The IPv6 network addresses of (head-0, 29500) cannot be retrieved (gai error: -2 - Name or "
                 "service not known). The IPv4 network addresses of (head-0, 29500) cannot be retrieved (gai "
@@ -348,7 +348,7 @@ CASES = {
                 "Name or service not known",
             ),
             (
-                "FAIL job: example",
+                "FAIL unknown: example",
                 "[W socket.cpp:697] [c10d] The IPv4 network addresses of (head-0, 29500) cannot be retrieved "
                 "(gai error: "
                 "-3 - Temporary failure in name resolution).\n"
@@ -356,11 +356,11 @@ CASES = {
                 "(head-0, 29500).",
             ),
             (
-                "FAIL job: n1:7 on n1",
+                "FAIL unknown: n1:7 on n1",
                 "n1:7:7 [0] misc/socket.cc:279 NCCL WARN Net : error encountered when getting address info : "
                 "Name or service not known",
             ),
-            ("FAIL job: example", "ssh: Could not resolve hostname worker-1: Name or service not known"),
+            ("FAIL unknown: example", "ssh: Could not resolve hostname worker-1: Name or service not known"),
         ],
         good=[
             "WARNING urllib3: Retrying: HTTPSConnection('hub'): Failed to resolve (Temporary failure in name "
@@ -389,9 +389,9 @@ CASES = {
     ),
     "log.master-unreachable": Cases(
         bad=[
-            ("FAIL job: example", "RuntimeError: connect() timed out. Original timeout was 1800000 ms."),
+            ("FAIL unknown: example", "RuntimeError: connect() timed out. Original timeout was 1800000 ms."),
             (
-                "FAIL job: example",
+                "FAIL unknown: example",
                 "torch.distributed.elastic.rendezvous.api.RendezvousConnectionError: The connection to the C10d "
                 "store has "
                 "failed. See inner exception for details.",
@@ -443,7 +443,7 @@ CASES = {
                 "RuntimeError: Timed out initializing process group in store based barrier on rank: 0, for key: "
                 "store_based_barrier_key:1 (world_size=2, worker_count=1, timeout=0:30:00)",
             ),
-            ("FAIL job: example", "torch.distributed.elastic.rendezvous.api.RendezvousTimeoutError"),
+            ("FAIL unknown: example", "torch.distributed.elastic.rendezvous.api.RendezvousTimeoutError"),
         ],
         good=[GARBLED],
     ),
@@ -516,12 +516,12 @@ CASES = {
     "log.locked-memory": Cases(
         bad=[
             (
-                "FAIL job: n1:7 on n1",
+                "FAIL unknown: n1:7 on n1",
                 "n1:7:9 [0] misc/ibvwrap.cc:229 NCCL WARN Call to ibv_create_cq failed with error Cannot "
                 "allocate memory",
             ),
             (
-                "FAIL job: n1:7 on n1",
+                "FAIL unknown: n1:7 on n1",
                 "libibverbs: Warning: RLIMIT_MEMLOCK is 65536 bytes.\n    This will severely limit memory "
                 "registrations.\n"
                 "n1:7:9 [0] misc/ibvwrap.cc:180 NCCL WARN Call to ibv_create_qp failed",
@@ -570,10 +570,10 @@ CASES = {
     "log.device-not-in-container": Cases(
         bad=[
             (
-                "FAIL job: example",
+                "FAIL unknown: example",
                 "[n1:7 :0] ib_device.c:500 UCX ERROR ibv_open_device failed on mlx5_0: Operation not permitted",
             ),
-            ("FAIL job: example", "cannot open /dev/infiniband/uverbs0: No such file or directory"),
+            ("FAIL unknown: example", "cannot open /dev/infiniband/uverbs0: No such file or directory"),
         ]
     ),
     "log.verbs-library-missing": Cases(

@@ -77,7 +77,7 @@ CASES = {
     "log.a-rank-did-not-come": Cases(
         bad=[
             (
-                "FAIL job: rank 0",
+                "FAIL unknown: rank 0",
                 "n1:7:7 [0] NCCL INFO comm 0x5 rank 0 nranks 4 cudaDev 0 busId 7000 commId 0x9 - Init COMPLETE\n"
                 + "".join(_timeout(rank) for rank in (0, 1, 3)),
             )
@@ -111,7 +111,7 @@ CASES = {
     "log.barrier-not-passed": Cases(
         bad=[
             (
-                "FAIL job: rank 0",
+                "FAIL unknown: rank 0",
                 "[rank0]: RuntimeError: [Rank 0]: Ranks 2, 3 failed to pass monitoredBarrier in 300000 ms",
             )
         ]
