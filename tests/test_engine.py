@@ -335,12 +335,11 @@ def test_nodes_that_are_judged_together_are_of_one_job_unless_a_launcher_says_ot
 @each_row(("machines", "count"), [("aa", 0), ("aab", 2), ("ab", 2), ("aA", 2)])
 def test_a_machine_that_was_captured_twice_is_one_node(machines: str, count: int) -> None:
     """A capital is a container with a network of its own on that machine."""
-    limit = ResourceLimit(None, None)
     facts = [
         {
             Launch: Launch(),
             System: System("node", "6.8.0", "x86_64", "Ubuntu 22.04", each.lower()),
-            Process: Process(limit, limit, (0,), (0,), frozenset(), True, {"net": ord(each)}),
+            Process: Process(ResourceLimit(None, None), (0,), (0,), frozenset(), True, {"net": ord(each)}),
         }
         for each in machines
     ]

@@ -1,5 +1,6 @@
 """Texts that people paste are judged as far as they show a machine; the rest stays unknown and advisory."""
 
+import json
 from pathlib import Path
 
 import pytest
@@ -79,6 +80,20 @@ Legend:
 
   X    = Self
 """
+SMI = """\
+| NVIDIA-SMI 550.90.07              Driver Version: 550.90.07      CUDA Version: 12.4     |
+|   0  NVIDIA H100 80GB HBM3          On  |   00000000:19:00.0 Off |                    0 |
+| N/A   34C    P0             70W /  700W |       4MiB /  81559MiB |      0%      Default |
+|                                         |                        |             Disabled |
+|   1  NVIDIA H100 80GB HBM3          On  |   00000000:3B:00.0 Off |                    2 |
+| N/A   31C    P0             69W /  700W |       4MiB /  81559MiB |      0%   E. Process |
+|                                         |                        |             Disabled |
+"""
+NARROW = "\tGPU0\tGPU1\tGPU2\tGPU3\n" + "".join(
+    "\t".join([f"GPU{one}", *(" X " if one == two else "NV16" if 3 in (one, two) else "NV18" for two in range(4))])
+    + "\n"
+    for one in range(4)
+)
 ADDRESSES = (
     "lo               UNKNOWN        127.0.0.1/8 ::1/128\neth0@if12        UP             10.0.0.5/24\nib0 DOWN\n"
 )
@@ -104,18 +119,7 @@ FORMS: dict[str, tuple[str, dict[Question, str]]] = {
         "".join(f"0: {line}\n" for line in ADDRESSES.splitlines()),
         {("read", "/sys/class/net/eth0/ifindex"): "2"},
     ),
-    "nvidia-smi -q": (
-        QUERY,
-        {
-            ("nvml", "nvmlDeviceGetCount"): "1",
-            ("nvml", "nvmlDeviceGetName", 0): '"NVIDIA H100 80GB HBM3"',
-            ("nvml", "nvmlDeviceGetComputeMode", 0): "3",
-            ("nvml", "nvmlDeviceGetCurrPcieLinkWidth", 0): "8",
-            ("nvml", "nvmlDeviceGetMaxPcieLinkGeneration", 0): "5",
-            ("nvml", "nvmlSystemGetCudaDriverVersion"): "12040",
-        },
-    ),
-    "nvidia-smi -L": (LIST, {("nvml", "nvmlDeviceGetName", 0): '"NVIDIA H200"'}),
+    "nvidia-smi -L": (LIST, {("run", "nvidia-smi", "-L"): LIST}),
     "nvlink -s": (NVLINK, {("run", "nvidia-smi", "nvlink", "-s"): NVLINK}),
     "topo -m": (MATRIX, {("run", "nvidia-smi", "topo", "-m"): MATRIX.replace("\n\n", "\n\n")}),
     "ulimit -a": (
@@ -126,22 +130,77 @@ FORMS: dict[str, tuple[str, dict[Question, str]]] = {
             ("rlimit", "RLIMIT_NPROC"): "[null, null]",
         },
     ),
-    "env": ("HOME=/root\nNCCL_DEBUG=INFO\n", {("env",): '{"HOME": "/root", "NCCL_DEBUG": "INFO"}'}),
-    "export": ("export NCCL_IB_HCA='mlx5_0'\n", {("env",): '{"NCCL_IB_HCA": "mlx5_0"}'}),
-    "docker run": (
-        "docker run --gpus all -e NCCL_DEBUG=INFO -e A=1 image\n",
-        {("env",): '{"NCCL_DEBUG": "INFO", "A": "1"}'},
+    "ulimit of zsh": (
+        "-l: locked-in-memory size (kbytes)  64\n-n: file descriptors   1024\n",
+        {("rlimit", "RLIMIT_MEMLOCK"): "[65536, 65536]", ("rlimit", "RLIMIT_NOFILE"): "[1024, 1024]"},
     ),
-    "mpirun": ("mpirun -np 16 -x NCCL_DEBUG=INFO -x PATH ./a\n", {("env",): '{"NCCL_DEBUG": "INFO"}'}),
-    "Kubernetes": ('env:\n- name: NCCL_DEBUG\n  value: "INFO"\n', {("env",): '{"NCCL_DEBUG": "INFO"}'}),
+    "ulimit -l": ("$ ulimit -l\n64\n", {("rlimit", "RLIMIT_MEMLOCK"): "[65536, 65536]"}),
+    "/proc/self/limits": (
+        "Max locked memory         65536                unlimited            bytes\n",
+        {("rlimit", "RLIMIT_MEMLOCK"): "[65536, null]"},
+    ),
 }
+SETTINGS = {
+    "env": ("HOME=/root\nNCCL_DEBUG=INFO\n", {"HOME": "/root", "NCCL_DEBUG": "INFO"}),
+    "env with a blank": ("A=1\nNCCL_IB_HCA=mlx5_0, mlx5_1\n", {"A": "1", "NCCL_IB_HCA": "mlx5_0, mlx5_1"}),
+    "export": ("export NCCL_IB_HCA='mlx5_0'\n", {"NCCL_IB_HCA": "mlx5_0"}),
+    "several of a line": (
+        "export A=1 B=2  # rails\nexport C=3; export D=4\n",
+        {"A": "1", "B": "2", "C": "3", "D": "4"},
+    ),
+    "csh": ("setenv NCCL_DEBUG INFO\n", {"NCCL_DEBUG": "INFO"}),
+    "before a command": ("me@n1:~$ A=on B=2 torchrun --nproc 8 x.py\n", {"A": "on", "B": "2"}),
+    "docker run": (
+        'docker run --gpus all \\\n  -e A=1 --env B="2" \\\n --env=C=3 image\n',
+        {"A": "1", "B": "2", "C": "3"},
+    ),
+    "mpirun": ("mpirun -np 16 -x NCCL_DEBUG=INFO -x PATH ./a\n", {"NCCL_DEBUG": "INFO"}),
+    "srun": (
+        "#SBATCH --nodes=2\nexport HOST=$(hostname)\nsrun --export=ALL,A=1,B=x,y python t.py\n",
+        {"A": "1", "B": "x,y"},
+    ),
+    "Kubernetes": (
+        "spec:\n  containers:\n  - name: worker\n    image: i\n    env:\n"
+        '    - name: A\n      value: "1"\n    - name: IP\n      valueFrom:\n        fieldRef: x\n',
+        {"A": "1"},
+    ),
+    "Kubernetes in braces": ('- {name: A, value: "yes"}\n', {"A": "yes"}),
+    "compose": (
+        'services:\n  t:\n    environment:\n      NCCL_A: INFO\n      B1: "on"\n',
+        {"NCCL_A": "INFO", "B1": "on"},
+    ),
+    "Python": ('import os\nos.environ["A"] = "1"\n', {"A": "1"}),
+    "a section of several": (
+        "$ ibstat\n" + "x y\n" * 20 + "$ env | grep NCCL\nNCCL_DEBUG=INFO\n",
+        {"NCCL_DEBUG": "INFO"},
+    ),
+}
+
+
+def answers(text: str) -> dict[Question, object]:
+    """What all forms in a text of one machine show."""
+    return {
+        question: answer
+        for own in pasted.forms(text).values()
+        for each in own.values()
+        for question, answer in each.items()
+    }
 
 
 def test_each_form_becomes_the_answers_that_the_machine_would_give() -> None:
     wrong = {}
     for form, (text, must) in FORMS.items():
-        found = pasted.answers(text) or {}
+        found = answers(text)
         does = {question: found.get(question) for question in must}
+        if does != must:
+            wrong[form] = {"must": must, "does": does}
+    assert wrong == {}
+
+
+def test_settings_are_read_in_every_way_in_which_they_are_given() -> None:
+    wrong = {}
+    for form, (text, must) in SETTINGS.items():
+        does = json.loads(str(answers(text).get(("env",), "{}")))
         if does != must:
             wrong[form] = {"must": must, "does": does}
     assert wrong == {}
@@ -153,6 +212,7 @@ def test_each_form_becomes_the_answers_that_the_machine_would_give() -> None:
         "",
         "hello\n",
         "step 7 loss 2.0\nLR=0.1\nepoch 3\nsaved\n",  # a log that quotes a setting
+        "mpirun -x NCCL_DEBUG=INFO ./a\n" + "n1:7:7 [0] NCCL INFO comm 0x1 rank 0\n",
         "n1:7:7 [0] NCCL INFO NCCL_DEBUG set by environment to INFO.\n" * 3,
         "[rank0]: Traceback (most recent call last):\n[rank0]: RuntimeError: x\n",
         '{"capture": 1}\n',
@@ -160,17 +220,17 @@ def test_each_form_becomes_the_answers_that_the_machine_would_give() -> None:
     ],
 )
 def test_a_log_a_note_and_a_capture_are_not_pastes_of_a_machine(text: str) -> None:
-    assert pasted.answers(text) is None
+    assert not pasted.forms(text)
 
 
 @given(st.text())
 def test_no_text_is_a_surprise(text: str) -> None:
-    pasted.answers(text)
+    pasted.forms(text)
 
 
 @given(st.lists(st.sampled_from([line for text, _ in FORMS.values() for line in text.splitlines()]), max_size=30))
 def test_no_mixture_of_forms_is_a_surprise(lines: list[str]) -> None:
-    pasted.answers("\n".join(lines))
+    pasted.forms("\n".join(lines))
 
 
 def doctor(tmp_path: Path, capsys: pytest.CaptureFixture[str], *texts: str) -> tuple[int, str]:
@@ -214,8 +274,74 @@ def test_what_a_text_does_not_show_makes_nothing_inconclusive_and_is_not_called_
     assert "(required)" not in said
 
 
-def test_texts_of_two_machines_are_refused_by_name(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    code, said = doctor(tmp_path, capsys, IBSTAT.format(state="Active", physical="LinkUp"), DEVINFO)
+def test_what_contradicts_is_named_and_what_adds_up_is_not(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    up = IBSTAT.format(state="Active", physical="LinkUp")
+    code, said = doctor(tmp_path, capsys, up, DEVINFO)
     assert code == 2
-    assert "0.txt and" in said
-    assert "1.txt differ in read /sys/class/infiniband/mlx5_0/ports/1/state: give texts of one machine" in said
+    assert "0.txt (ibstat) and" in said
+    assert "1.txt (ibv_devinfo) differ in mlx5_0:1 state: '4: ACTIVE' and '1: DOWN'" in said
+    assert "differ in mlx5_0:1 state" in doctor(tmp_path, capsys, f"$ ibstat\n{up}\n$ ibv_devinfo\n{DEVINFO}")[1]
+    code, said = doctor(tmp_path, capsys, "A=1\nNCCL_DEBUG=INFO\n", "docker run -e NCCL_DEBUG=WARN image\n")
+    assert (code, "differ in NCCL_DEBUG: 'INFO' and 'WARN'" in said) == (2, True)
+    code, said = doctor(tmp_path, capsys, LIST, MATRIX)
+    assert (code, "show 1 and 2 GPUs" in said) == (2, True)
+    assert doctor(tmp_path, capsys, up, up.replace("mlx5_0", "mlx5_1"), "export A=1\n", "docker run -e B=2 i\n")[0] == 0
+
+
+SAYS = {
+    "a narrow link": (QUERY, "GPU0: x8, where GPU and slot support x16"),
+    "rows to remap": (
+        QUERY + "    Remapped Rows\n        Pending   : Yes\n        Remapping Failure Occurred : No\n",
+        "WARN gpu.errors GPU0",
+    ),
+    "registration that goes on": (
+        QUERY + "    Fabric\n        State                             : In Progress\n",
+        "the NVLink fabric's registration of GPU0 is in progress",
+    ),
+    "nvidia-smi": (SMI, "GPU1: 2 uncorrectable errors of its memory"),
+    "a matrix": (NARROW, "GPU3: 16 NVLinks are up"),
+    "locked memory": (ULIMIT, "RLIMIT_MEMLOCK: 64 KiB, if RDMA is used"),
+    "a transport that is off": ("docker run -e NCCL_P2P_DISABLE=1 i\n", "which turns NVLink and P2P off"),
+    "no port up": (
+        "".join(IBSTAT.format(state="Down", physical="Disabled").replace("mlx5_0", f"mlx5_{n}") for n in range(8)),
+        "None of the 8 ports is up",
+    ),
+    "a port without subnet manager": (
+        DEVINFO.replace("PORT_DOWN (1)", "PORT_INIT (2)").replace("Ethernet", "InfiniBand"),
+        "no subnet manager has configured the port",
+    ),
+    "two hosts of pdsh": (
+        "".join(
+            f"{host}: {line}\n"
+            for host, state in (("n1", "Active"), ("n2", "Down"))
+            for line in IBSTAT.format(state=state, physical="LinkUp").splitlines()[1:]
+        ),
+        "on n2",
+    ),
+}
+
+
+def test_what_is_wrong_is_named_from_the_text(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    missing = {}
+    for name, (text, must) in SAYS.items():
+        _, said = doctor(tmp_path, capsys, text)
+        if must not in said:
+            missing[name] = said[:600]
+    assert missing == {}
+
+
+def test_a_text_that_is_cut_short_makes_nothing_inconclusive(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    whole = {
+        "ibstat": IBSTAT.format(state="Active", physical="LinkUp"),
+        "nvidia-smi": SMI,
+        "nvlink": NVLINK,
+        "-q": QUERY,
+    }
+    wrong = {}
+    for name, text in whole.items():
+        code, said = doctor(tmp_path, capsys, text[: len(text) * 2 // 3])
+        if code == 1 or "(required)" in said:
+            wrong[name] = said[:600]
+    assert wrong == {}

@@ -17,7 +17,7 @@ from ncclprobe.facts.machine import TimeSync
 from ncclprobe.facts.memory import Memory, MemoryPolicy
 from ncclprobe.facts.nccl_conf import Settings
 from ncclprobe.facts.nvml import Gpu, Gpus
-from ncclprobe.facts.process import Container, Memlock, Process, ResourceLimit, Segment, SharedMemory
+from ncclprobe.facts.process import Container, Memlock, OpenFiles, Process, ResourceLimit, Segment, SharedMemory
 from ncclprobe.facts.software import NcclLibrary, Software
 from ncclprobe.model.errors import Unlearned
 from ncclprobe.model.findings import NOTHING_TO_SET, Evidence, Finding, fail, note, seen, warn
@@ -63,11 +63,6 @@ TWO_NODES = Launch("torchrun", 0, 16, 0, 8, 2, 0)
 LARGE = Launch("torchrun", 0, 512, 0, 8, 64, 0)
 
 
-def files(soft: int | None, hard: int | None) -> Process:
-    """Return a process with this limit on open files, for examples."""
-    return Process(ResourceLimit(soft, hard), ResourceLimit(None, None), (0, 1), (0,), frozenset(), True, {})
-
-
 @applies
 def several_nodes(launch: Launch, job: Job) -> bool:
     """in jobs of several nodes, and not with --local."""
@@ -76,10 +71,10 @@ def several_nodes(launch: Launch, job: Job) -> bool:
 
 @check(
     group=LIMITS_GROUP,
-    bad=lambda: [(files(1024, 4096), LARGE, Job())],
-    good=lambda: [(files(None, None), LARGE, Job())],
+    bad=lambda: [(OpenFiles(1024, 4096), LARGE, Job())],
+    good=lambda: [(OpenFiles(None, None), LARGE, Job())],
 )
-def nofile(process: Process, launch: Launch, job: Job) -> Iterator[Finding]:
+def nofile(limit: OpenFiles, launch: Launch, job: Job) -> Iterator[Finding]:
     """The limit on open files is too low for a job of this size.
 
     Right: The limit on open files is high enough for a job of this size.
@@ -90,7 +85,7 @@ def nofile(process: Process, launch: Launch, job: Job) -> Iterator[Finding]:
     Fix: LimitNOFILE=1048576 in the unit of slurmd or containerd, --ulimit nofile=1048576 for docker, ulimit -n before
     the job.
     """
-    soft, hard = process.nofile
+    soft, hard = limit.soft, limit.hard
     large = not job.local and (launch.world_size or 1) > _SMALL_WORLD
     needed = _FILES_PER_RANK * (launch.world_size or 1) if large else _FEWEST_FILES
     if soft is None or soft >= needed:
@@ -113,8 +108,8 @@ _FREE = Cgroup(None, None)
 
 @check(
     group=LIMITS_GROUP,
-    bad=lambda: [(replace(files(65536, 65536), nproc=ResourceLimit(1024, 1024)), LARGE, _FREE, EIGHT, Job())],
-    good=lambda: [(files(65536, 65536), LARGE, _FREE, EIGHT, Job())],
+    bad=lambda: [(replace(user(), nproc=ResourceLimit(1024, 1024)), LARGE, _FREE, EIGHT, Job())],
+    good=lambda: [(user(), LARGE, _FREE, EIGHT, Job())],
 )
 def threads(
     process: Process, launch: Launch, cgroup: Cgroup | Absent, gpus: Gpus | Absent, job: Job
@@ -179,13 +174,19 @@ DOCKER = Container("docker", "/.dockerenv")
 def user(*capabilities: str, first_user_namespace: bool = True) -> Process:
     """Return a process with these capabilities, for examples."""
     limit = ResourceLimit(1 << 20, 1 << 20)
-    return Process(limit, limit, tuple(range(64)), (0,), frozenset(capabilities), first_user_namespace, {})
+    return Process(limit, tuple(range(64)), (0,), frozenset(capabilities), first_user_namespace, {})
 
 
 @applies
 def rdma(fabric: Fabric, job: Job) -> bool:
     """to jobs on GPUs (--backend nccl), where there are RDMA devices."""
     return job.backend == "nccl" and bool(fabric.devices)
+
+
+@applies
+def may_use_rdma(fabric: Fabric | Absent, job: Job) -> bool:
+    """to jobs on GPUs (--backend nccl), unless there are no RDMA devices."""
+    return job.backend == "nccl" and (isinstance(fabric, Absent) or bool(fabric.devices))
 
 
 @applies
@@ -303,9 +304,9 @@ def shm_stale(memory: SharedMemory) -> Iterator[Finding]:
     bad=lambda: [(Memlock(65536), NIC, user())],
     good=lambda: [(Memlock(None), NIC, user())],
     required=True,
-    applies=rdma,
+    applies=may_use_rdma,
 )
-def memlock(memlock: Memlock, fabric: Fabric, process: Process | Absent) -> Iterator[Finding]:
+def memlock(memlock: Memlock, fabric: Fabric | Absent, process: Process | Absent) -> Iterator[Finding]:
     """The limit on locked memory is too low for RDMA.
 
     Right: The limit on locked memory is high enough for RDMA.
@@ -318,8 +319,9 @@ def memlock(memlock: Memlock, fabric: Fabric, process: Process | Absent) -> Iter
     """
     if memlock.soft_bytes is None or memlock.exempt or memlock.soft_bytes >= 16 * GIB:
         return
-    tell = fail if memlock.soft_bytes < 64 * MIB else warn
-    message = f"{size(memlock.soft_bytes)}, with {plural(len(fabric.devices), 'RDMA device')}; NCCL registers gigabytes"
+    tell = fail if isinstance(fabric, Fabric) and memlock.soft_bytes < 64 * MIB else warn
+    devices = f"with {plural(len(fabric.devices), 'RDMA device')}" if isinstance(fabric, Fabric) else "if RDMA is used"
+    message = f"{size(memlock.soft_bytes)}, {devices}; NCCL registers gigabytes"
     if isinstance(process, Process) and "ipc_lock" in process.capabilities:
         message += "; CAP_IPC_LOCK is held, but only in a user namespace, where it does not lift the limit"
     yield tell("RLIMIT_MEMLOCK", message, **IMAGE, evidence="getrlimit(RLIMIT_MEMLOCK)")
@@ -416,7 +418,7 @@ QUIET = Throttling(1000, 0, 0.0)
 def allowed(*cpus: int, memory_nodes: tuple[int, ...] = (0, 1)) -> Process:
     """Return a process that may use these processors, for examples."""
     limit = ResourceLimit(1 << 20, 1 << 20)
-    return Process(limit, limit, cpus, memory_nodes, frozenset(), True, {})
+    return Process(limit, cpus, memory_nodes, frozenset(), True, {})
 
 
 @applies

@@ -28,10 +28,10 @@ from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
 from ncclprobe.facts.machine import Machine, System
 from ncclprobe.facts.nccl_conf import Settings
 from ncclprobe.host import Host, Question
-from ncclprobe.host.capture import Recorder, Replay, machines
+from ncclprobe.host.capture import NOT_SHOWN, Recorder, Replay, machines
 from ncclprobe.lifetime import NO_MEMORY
 from ncclprobe.model import bounds
-from ncclprobe.model.errors import HostError, ParseError, UsageError
+from ncclprobe.model.errors import HostError, NotCaptured, ParseError, UsageError
 from ncclprobe.model.nccl_selection import Choices
 from ncclprobe.model.registry import MACHINE, Check, Collector, Need, modules
 from ncclprobe.model.report import AttainableRate
@@ -483,11 +483,26 @@ def of_capture(host: Replay, collectors: Sequence[Collector], traces: Traces | N
     from ncclprobe.facts.rank import together  # and with it six collectors, which a report that is drawn again spares
 
     whole = host.with_answers(together(host.answers, {rank: own.answers for rank, own in host.ranks.items()}))
-    facts = collect(whole, collectors, traces=traces)
+    facts = _with_matrix(host, collect(whole, collectors, traces=traces))
     others = {rank: collect_rank(own, collectors, traces) for rank, own in host.ranks.items()}
     first = facts if whole is host else facts | collect_rank(host, collectors, traces)
     ranks = {**_own_rank(first, collectors), **others}
     return Snapshot(host.node, facts, ranks, whole.answers, taken=host.taken, pasted=host.pasted)
+
+
+def _with_matrix(host: Replay, facts: dict[type, Any]) -> dict[type, Any]:
+    """Return facts with what a pasted matrix shows, if nothing else that was pasted shows the GPUs."""
+    text = host.answers.get(("run", "nvidia-smi", "topo", "-m")) if host.pasted else None
+    if not isinstance(text, str):
+        return facts
+    from ncclprobe.facts.topo_matrix import parse
+    from ncclprobe.nccl.from_matrix import shown
+
+    try:
+        found = shown(parse(text)[0], Absent(NOT_SHOWN, NotCaptured.__name__))
+    except ParseError:
+        return facts
+    return facts | {kind: fact for kind, fact in found.items() if isinstance(facts.get(kind), Absent)}
 
 
 def _own_rank(facts: Mapping[type, object], collectors: Sequence[Collector]) -> dict[int, dict[type, object]]:

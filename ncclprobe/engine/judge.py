@@ -15,7 +15,9 @@ from ncclprobe.checks.sync.addresses import Stack, stack_of
 from ncclprobe.engine.collect import Facts, arguments, of_node, prescriptions, with_choices
 from ncclprobe.facts.launcher import Launch
 from ncclprobe.facts.machine import System
+from ncclprobe.facts.nvidia_smi import UNTOLD
 from ncclprobe.facts.process import Process
+from ncclprobe.host.capture import NOT_SHOWN
 from ncclprobe.model.errors import NotCaptured, ParseError, Unlearned
 from ncclprobe.model.findings import (
     UNSEEN,
@@ -202,7 +204,14 @@ def judge_node(
     others = [told[c.key] for c in own if c.key != _COSTS]
     said = {c.key: _unsaid(c, told[c.key], others if c.key == _COSTS else loud) for c in own}
     prescribed = prescriptions(snapshot.facts) if any(map(_warns_of_a_setting, said.values())) else {}
-    return tuple(c.titled(_spared(c, said[c.key], prescribed)) for c in own)
+    verdicts = tuple(c.titled(_spared(c, said[c.key], prescribed)) for c in own)
+    return tuple(map(_not_shown, verdicts)) if snapshot.pasted else verdicts
+
+
+def _not_shown(verdict: Verdict) -> Verdict:
+    """Return a verdict on pasted texts as advisory, if they do not show what it takes."""
+    unseen = NOT_SHOWN in verdict.why or UNTOLD in verdict.why
+    return replace(verdict, required=verdict.required and not unseen)
 
 
 _COSTS = "env.transport/cost"

@@ -39,6 +39,7 @@ def count(text: str) -> int:
     return len(listed)
 
 
+UNTOLD = "nvidia-smi -q does not tell"
 ASK = ("run", "nvidia-smi", "-q", "-x")
 ASK_COMPUTE = ("run", "nvidia-smi", "--query-gpu=compute_cap", "--format=csv,noheader")
 _REASONS = (  # in place of a value; NVML's own words, but for the last two
@@ -75,7 +76,7 @@ def cell(gpu: "Element", *paths: str) -> str | Absent:
     """Return the text at the first of `paths` that is there; Absent, in NVML's words, for a reason in its place."""
     text = next((found for path in paths if (found := gpu.findtext(path)) is not None), None)
     if text is None:
-        return Absent(f"nvidia-smi -q does not tell {paths[0]}", "Missing")
+        return Absent(f"{UNTOLD} {paths[0]}", "Missing")
     plain = text.strip(" []")
     reason = "Not Supported" if plain == "N/A" else plain
     return Absent(f"nvidia-smi {paths[0]}: {reason}", "Failed") if reason in _REASONS else plain

@@ -22,7 +22,7 @@ from ncclprobe.facts.field import attempt, missing
 from ncclprobe.facts.pci import normal
 from ncclprobe.host import Host
 from ncclprobe.model import bounds
-from ncclprobe.model.errors import REFUSALS, Denied, Failed, Missing, ParseError
+from ncclprobe.model.errors import REFUSALS, Denied, Failed, HostError, Missing, NotCaptured, ParseError
 from ncclprobe.model.registry import collector
 from ncclprobe.model.snapshot import Absent
 from ncclprobe.model.values import Struct, field, replace
@@ -232,9 +232,9 @@ def nvml(host: Host) -> Gpus:
     """Read every GPU NVML counts. None at all is not knowing: a container may simply not have been given them."""
     try:
         count = ask(host, number, "nvmlDeviceGetCount")
-    except (Missing, Denied, Failed) as refusal:
-        why = str(refusal)
-        told = attempt(lambda: _by_nvidia_smi(host, why))
+    except (Missing, Denied, Failed, NotCaptured) as refusal:
+        asked = refusal
+        told = attempt(lambda: _by_nvidia_smi(host, asked))
         if isinstance(told, Absent):
             raise
         return told
@@ -251,7 +251,7 @@ def nvml(host: Host) -> Gpus:
     )
 
 
-def _by_nvidia_smi(host: Host, refusal: str) -> Gpus:
+def _by_nvidia_smi(host: Host, refusal: HostError) -> Gpus:
     driver, gpus = nvidia_smi.query(host)
     computes = nvidia_smi.capabilities(host, len(gpus))
     return Gpus(
@@ -260,8 +260,8 @@ def _by_nvidia_smi(host: Host, refusal: str) -> Gpus:
         ),
         driver=driver,
         cuda=nvidia_smi.cuda_version(host.ask("run", "nvidia-smi", "--version")),
-        nvml=Absent(refusal, Missing.__name__),
-        instead_of_nvml=refusal,
+        nvml=Absent(str(refusal), type(refusal).__name__),
+        instead_of_nvml="" if isinstance(refusal, NotCaptured) else str(refusal),
     )
 
 

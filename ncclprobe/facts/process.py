@@ -61,7 +61,6 @@ class Process(Struct, frozen=True):
     inode numbers by kind: equal numbers on one boot of one kernel are one namespace. `uid` is the real one.
     """
 
-    nofile: ResourceLimit
     nproc: ResourceLimit
     cpus: tuple[int, ...]
     memory_nodes: tuple[int, ...]
@@ -81,13 +80,25 @@ class Container(Struct, frozen=True):
     sign: str = ""
 
 
+class OpenFiles(Struct, frozen=True):
+    """RLIMIT_NOFILE of this process."""
+
+    soft: int | None
+    hard: int | None
+
+
+@collector
+def open_files(host: Host) -> OpenFiles:
+    """Read getrlimit(2)."""
+    return OpenFiles(*_limit(host, "RLIMIT_NOFILE"))
+
+
 @collector
 def process(host: Host) -> Process:
     """Read getrlimit(2), /proc/self/status, uid_map and the links of /proc/self/ns: a process may look at itself."""
     said = host.ask("read", "/proc/self/status")
     cpus, nodes, capabilities = status(said)
     return Process(
-        nofile=_limit(host, "RLIMIT_NOFILE"),
         nproc=_limit(host, "RLIMIT_NPROC"),
         cpus=cpus,
         memory_nodes=nodes,
@@ -213,10 +224,11 @@ class Devices(Struct, frozen=True):
 
 
 @collector
-def memlock(host: Host, process: Process) -> Memlock:
+def memlock(host: Host, process: Process | Absent) -> Memlock:
     """Read the limit, and whether a capability in the first user namespace makes it moot; open to every user."""
     soft, _hard = json.loads(host.ask("rlimit", "RLIMIT_MEMLOCK"))
-    return Memlock(soft, exempt="ipc_lock" in process.capabilities and process.first_user_namespace)
+    held = isinstance(process, Process) and "ipc_lock" in process.capabilities and process.first_user_namespace
+    return Memlock(soft, exempt=held)
 
 
 @collector

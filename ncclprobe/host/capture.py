@@ -21,6 +21,7 @@ Answers = Mapping[Question, str | HostError]
 _Recorded = dict[tuple[int | None, Question], str | HostError]
 """What a capture holds: by the rank that asked (None: the node's own), then by question."""
 
+NOT_SHOWN = "the pasted texts do not show it"
 _PASTED = "pasted"
 """The name of the node that pasted texts describe."""
 _MOST_ROWS = 8192
@@ -96,7 +97,7 @@ class Replay:
         if question[0] == SAMPLE:
             return NotCaptured(f"this run did not try it ({asked}): `ncclprobe doctor` on all nodes does")
         if self.pasted:
-            return NotCaptured("the pasted texts do not show it")
+            return NotCaptured(NOT_SHOWN)
         if self._older:
             return NotCaptured(f"the capture does not hold {asked}")
         return OutOfTime(f"the capture should hold {asked} and does not: it is not as it was taken")
@@ -157,19 +158,19 @@ def machines(paths: Iterable[Path]) -> Iterator[tuple[str, Replay]]:
 
     Raises UsageError for a file that is neither, and for pastes that contradict each other.
     """
-    pastes: dict[str, pasted.Answers] = {}
+    pastes: dict[str, dict[str, dict[Question, str | HostError]]] = {}
     for path in paths:
         begins = files.read_start(path, limit=4096).lstrip()
-        shown = None if begins.startswith("{") else pasted.answers(files.read(path, limit=bounds.CAPTURE_BYTES))
-        if shown is None:
+        shown = {} if begins.startswith("{") else pasted.forms(files.read(path, limit=bounds.CAPTURE_BYTES))
+        if not shown:
             yield str(path), load(path)
-        else:
-            pastes[str(path)] = shown
-    if pastes:
-        answers, odd = pasted.joined(pastes)
+        for host, own in shown.items():
+            pastes.setdefault(host, {}).update({f"{path} ({form})": answers for form, answers in own.items()})
+    for host, parts in pastes.items():
+        answers, odd = pasted.joined(parts)
         if odd:
-            raise UsageError(f"{odd[0]}: give texts of one machine")
-        yield ", ".join(pastes), Replay({**pasted.NO_SETTINGS, **answers}, _PASTED, pasted=True)
+            raise UsageError(f"{odd[0]}: give texts of one machine at one time")
+        yield ", ".join(parts), Replay({**pasted.NO_SETTINGS, **answers}, host or _PASTED, pasted=True)
 
 
 def parse(text: str, name: str, node: str = "") -> Replay:

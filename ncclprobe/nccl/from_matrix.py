@@ -15,12 +15,13 @@ from ncclprobe.facts.launcher import Launch
 from ncclprobe.facts.machine import Machine
 from ncclprobe.facts.nccl_conf import Settings
 from ncclprobe.facts.nvlink import NvLink, NvLinks, NvlinkStatus, Remote
-from ncclprobe.facts.nvml import Gpu, Gpus, P2pStatus, Pairs, PeerAccess
+from ncclprobe.facts.nvml import NOT_ASKED, Gpu, Gpus, P2pStatus, Pairs, PeerAccess
 from ncclprobe.facts.pci import Device, Identity, Pci, PcieLink, PciPosition
 from ncclprobe.facts.software import Software
 from ncclprobe.facts.topo_matrix import Matrix
 from ncclprobe.model import bounds
 from ncclprobe.model.snapshot import Absent
+from ncclprobe.model.values import replace
 from ncclprobe.nccl.paths import tree_word
 
 ASSUMED = "NICs are up and of one kind, the kernel has GPUDirect RDMA, and no variable of NCCL's is set"
@@ -56,6 +57,17 @@ def facts_of(matrix: Matrix, peers: Matrix | None = None) -> dict[type, Any]:
         GpuDirect: GpuDirect(dict.fromkeys(PATHS, "")),
         **dict.fromkeys((Launch, Machine, Software), unsaid),
     }
+
+
+def shown(matrix: Matrix, rest: Absent) -> dict[type, Any]:
+    """Return the facts that a matrix shows without an assumption; what of the GPUs it does not show is `rest`."""
+    found = facts_of(matrix)
+    gpus: Gpus = found[Gpus]
+    known = [
+        replace(gpu, **{name: rest for name in gpu.__struct_fields__ if getattr(gpu, name) == NOT_ASKED})
+        for gpu in gpus.all
+    ]
+    return {Gpus: replace(gpus, all=tuple(known), nvml=rest), NvLinks: found[NvLinks], Pci: found[Pci]}
 
 
 def _words(matrix: Matrix) -> dict[tuple[str, str], str]:

@@ -246,11 +246,15 @@ def conclusion(report: Report) -> str:
     if report.scope.pasted and report.status in (Status.PASS, Status.WARN):
         ready = f"{plural(number, 'warning')} above" if report.status is Status.WARN else "Nothing fails"
         said = f"{ready}. What the pasted texts do not show was not judged."
-    if report.scope.pasted and report.status is Status.UNKNOWN:
-        said = "The pasted texts do not show enough to judge; `ncclprobe topo FILE` judges a matrix."
+    if report.scope.pasted and report.status is Status.UNKNOWN and not _required_unknown(report):
+        said = "The pasted texts do not show enough to judge."
     if report.status is Status.PASS and (unjudged := none_judged(report)):
         said = f"{unjudged[0].upper()}{unjudged[1:]}."
     return f"{said} (exit {report.exit_code})"
+
+
+def _required_unknown(report: Report) -> bool:
+    return any(check.required and check.status is Status.UNKNOWN for check in report.checks)
 
 
 def _of_rails(report: Report) -> bool:

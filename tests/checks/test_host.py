@@ -30,7 +30,7 @@ from ncclprobe.facts.launcher import Launch
 from ncclprobe.facts.machine import TimeSync
 from ncclprobe.facts.memory import Memory, MemoryPolicy
 from ncclprobe.facts.nvml import Gpu, Gpus
-from ncclprobe.facts.process import Container, Memlock, Process, SharedMemory
+from ncclprobe.facts.process import Container, Memlock, OpenFiles, Process, SharedMemory
 from ncclprobe.model.findings import Finding, Severity, Status, Verdict
 from ncclprobe.model.registry import Check
 from ncclprobe.model.snapshot import Absent, Job, Snapshot
@@ -205,12 +205,12 @@ def severities(findings: list[Finding]) -> set[Severity]:
 
 
 def test_a_soft_limit_that_anybody_may_raise_is_a_note() -> None:
-    assert severities(list(host.nofile.run(host.files(1024, None), host.LARGE, Job()))) == {Severity.NOTE}
-    assert severities(list(host.nofile.run(host.files(1024, 1024), host.LARGE, Job()))) == {Severity.WARN}
+    assert severities(list(host.nofile.run(OpenFiles(1024, None), host.LARGE, Job()))) == {Severity.NOTE}
+    assert severities(list(host.nofile.run(OpenFiles(1024, 1024), host.LARGE, Job()))) == {Severity.WARN}
 
 
 def test_small_jobs_and_single_nodes_are_asked_for_neither_files_nor_clocks() -> None:
-    assert judge(host.nofile, host.files(1024, 1024), TORCHRUN).status is Status.PASS
+    assert judge(host.nofile, OpenFiles(1024, 1024), TORCHRUN).status is Status.PASS
     assert judge(host.timesync, TimeSync(False), TORCHRUN).status is Status.SKIP
     assert judge(host.timesync, TimeSync(False), host.TWO_NODES, job=Job(local=True)).status is Status.SKIP
     assert judge(host.timesync, TimeSync(False), host.TWO_NODES).status is Status.WARN

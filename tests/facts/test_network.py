@@ -247,7 +247,7 @@ def test_a_table_of_sockets_that_is_not_understood_is_refused(text: str) -> None
 
 def holding(*capabilities: str) -> Collector:
     limit = process.ResourceLimit(None, None)
-    return fact(process.Process(limit, limit, (0,), (0,), frozenset(capabilities), True, {}))
+    return fact(process.Process(limit, (0,), (0,), frozenset(capabilities), True, {}))
 
 
 NFT = {

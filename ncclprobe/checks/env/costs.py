@@ -4,20 +4,31 @@ from collections.abc import Iterator
 
 from ncclprobe.checks.env import TRANSPORT_GROUP, evidence, jobs_fail, jobs_note, jobs_warn
 from ncclprobe.checks.env.fixtures import PLAIN, setting
+from ncclprobe.facts.infiniband import Fabric
 from ncclprobe.facts.nccl_conf import Settings
 from ncclprobe.model.findings import WORTH_SAYING, Finding, Severity, severity_of
 from ncclprobe.model.registry import applies, check
 from ncclprobe.model.report import AttainableRate
-from ncclprobe.model.snapshot import Absent, Job
+from ncclprobe.model.snapshot import Absent, Job, unlearned
 
 _TELL = {Severity.FAIL: jobs_fail, Severity.WARN: jobs_warn, Severity.NOTE: jobs_note}
 _FEW = AttainableRate(82.8, 459.0, 2, {"NCCL_MAX_NCHANNELS": 82.8})
 
 
+_OFF = {
+    ("NCCL_IB_DISABLE", "1"): "turns InfiniBand and RoCE off: TCP carries what crosses nodes",
+    ("NCCL_NET", "socket"): "has TCP carry what crosses nodes",
+    ("NCCL_P2P_DISABLE", "1"): "turns NVLink and P2P off: host memory carries what GPUs of a node exchange",
+    ("NCCL_SHM_DISABLE", "1"): "has the network carry what GPUs without P2P exchange in a node",
+    ("NCCL_MNNVL_ENABLE", "0"): "leaves the NVLinks between the nodes of a rack unused",
+}
+"""Settings that take a transport away, whatever the machine has."""
+
+
 @applies
-def priced(job: Job, predicted: AttainableRate | Absent) -> bool:
-    """to jobs on GPUs with a setting that can take bandwidth away, on machines whose bandwidth is known."""
-    return job.backend == "nccl" and isinstance(predicted, AttainableRate)
+def priced(job: Job, predicted: AttainableRate | Absent, fabric: Fabric | Absent) -> bool:
+    """to jobs on GPUs, on machines whose bandwidth is known, or whose NICs are not."""
+    return job.backend == "nccl" and (isinstance(predicted, AttainableRate) or isinstance(fabric, Absent))
 
 
 @check(
@@ -28,7 +39,7 @@ def priced(job: Job, predicted: AttainableRate | Absent) -> bool:
     last=True,
     applies=priced,
 )
-def cost(predicted: AttainableRate, settings: Settings) -> Iterator[Finding]:
+def cost(predicted: AttainableRate | Absent, settings: Settings) -> Iterator[Finding]:
     """A setting takes away bandwidth that the machine has.
 
     Right: No setting takes away bandwidth of this machine that is known.
@@ -37,6 +48,14 @@ def cost(predicted: AttainableRate, settings: Settings) -> Iterator[Finding]:
     1 GiB. Half lost fails, a tenth warns. A machine with NICs for a fabric is judged for two nodes at least.
     Fix: unset the variable; if it is meant, accept it with --ignore env.transport=NAME or in ncclprobe.toml.
     """
+    if isinstance(predicted, Absent):
+        off = [(name, what) for (name, value), what in _OFF.items() if (settings.get(name) or "").lower() == value]
+        for name, what in off:
+            message = f"is {settings.get(name)!r}, which {what}; what that costs depends on the machine"
+            yield jobs_warn(name, message, evidence(settings, name))
+        if not off:
+            raise unlearned([predicted])
+        return
     for name in predicted.settings:
         lost = predicted.lost(name)
         if lost >= WORTH_SAYING:

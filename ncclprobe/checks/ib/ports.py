@@ -78,22 +78,28 @@ def state(
     shown = len(gpus.all) if isinstance(gpus, Gpus) else 0
     rails = _short_of(ports, fabric, distances(pci, gpus, fabric), shown)
     stranded = not active(ports) and isinstance(launch, Launch) and launch.several_nodes
+    dark = len(ports) if not shown and len(ports) >= _RAILS and {port.state for port in ports} == {"DOWN"} else 0
     for each in ports:
         if isinstance(each.state, Absent) or (each.state == "ACTIVE" and each.physical not in _TRAINING):
             continue
-        tell, message, blame = _down(each, rails.get(each.device), stranded)
+        tell, message, blame = _down(each, rails.get(each.device), stranded, dark)
         sources = (seen(f"{path(each)}/state", _seen(each)), f"{path(each)}/phys_state")
         yield tell(each.name, message, blame=blame, action="repair", evidence=sources)
+
+
+_RAILS = 4
+"""A node with so many ports has them for its GPUs, if those are not known."""
 
 
 def _seen(port: Port) -> str:
     return f"{port.state}/{port.physical if isinstance(port.physical, str) else '?'}"
 
 
-def _down(port: Port, rail: bool | None, stranded: bool) -> tuple[Callable[..., Finding], str, Blame]:
+def _down(port: Port, rail: bool | None, stranded: bool, dark: int) -> tuple[Callable[..., Finding], str, Blame]:
     """Return how bad it is, in what words, and whose. `rail`: GPUs lack this port, certainly or probably; None: no.
 
-    `stranded`: the job goes to other nodes, and no port is active.
+    `stranded`: the job goes to other nodes, and no port is active. `dark`: so many ports are there, and none is up; 0:
+    some is, or they are few.
     """
     cause = _CAUSES.get(str(port.physical), "the driver's messages in the kernel log may say why")
     if port.state == "ACTIVE":
@@ -102,6 +108,8 @@ def _down(port: Port, rail: bool | None, stranded: bool) -> tuple[Callable[..., 
         return fail, f"is {port.state}: {cause}", "fabric"
     if stranded:
         return fail, f"is {_seen(port)}: {cause}. No port is active, so NCCL falls back to sockets", "link"
+    if dark:
+        return warn, f"is {_seen(port)}: {cause}. None of the {dark} ports is up", "link"
     if rail is not None:
         others = "its siblings" if rail else "others of its kind"
         return fail if rail else warn, f"is {_seen(port)}: {cause}; {others} are up", "link"

@@ -60,7 +60,7 @@ def _machine(boot_id: str | None) -> System:
 
 
 def _within(namespace: int) -> Process:
-    return Process(_NO_LIMIT, _NO_LIMIT, (0,), (0,), frozenset(), True, {"net": namespace})
+    return Process(_NO_LIMIT, (0,), (0,), frozenset(), True, {"net": namespace})
 
 
 _HOST = Interfaces((LO, ETH0, DOCKER0))

@@ -20,7 +20,6 @@ from ncclprobe.checks.host import (
     TWO_NODES,
     TWO_SOCKETS,
     allowed,
-    files,
     user,
 )
 from ncclprobe.facts.cgroup import Cgroup, MemoryLimit, PidsLimit, Quota, Throttling
@@ -28,7 +27,7 @@ from ncclprobe.facts.cpu import Cpus, NumaNode, Scaling
 from ncclprobe.facts.launcher import Launch
 from ncclprobe.facts.memory import Memory, MemoryPolicy
 from ncclprobe.facts.nvml import Gpu, Gpus
-from ncclprobe.facts.process import Memlock, Process, ResourceLimit, Segment, SharedMemory
+from ncclprobe.facts.process import Memlock, OpenFiles, Process, ResourceLimit, Segment, SharedMemory
 from ncclprobe.model.snapshot import Absent, Job
 from ncclprobe.model.values import replace
 from tests.checks.cases import Cases
@@ -47,31 +46,32 @@ def _pids(most: int, used: int = 0) -> Cgroup:
 
 def _few(uid: int, capabilities: frozenset[str], first: bool = True) -> Process:
     """Return a process with a low RLIMIT_NPROC."""
-    low = files(65536, 65536)
-    return replace(low, nproc=ResourceLimit(200, 200), uid=uid, capabilities=capabilities, first_user_namespace=first)
+    return replace(
+        user(), nproc=ResourceLimit(200, 200), uid=uid, capabilities=capabilities, first_user_namespace=first
+    )
 
 
 _ROOM = Memory(256 * GIB, 200 * GIB)
 CASES = {
     "host.limits/nofile": Cases(
         bad=[
-            ("WARN image: RLIMIT_NOFILE", files(512, 512), Launch(), Job()),
-            ("WARN image: RLIMIT_NOFILE", files(64, 4096), Launch(), Job(local=True)),
+            ("WARN image: RLIMIT_NOFILE", OpenFiles(512, 512), Launch(), Job()),
+            ("WARN image: RLIMIT_NOFILE", OpenFiles(64, 4096), Launch(), Job(local=True)),
         ],
         good=[
-            (files(65536, 65536), LARGE, Job()),
-            (files(1024, 1048576), LARGE, Job()),
-            (files(1024, 4096), LARGE, Job(local=True)),
-            (files(1024, 1024), Launch(), Job()),
+            (OpenFiles(65536, 65536), LARGE, Job()),
+            (OpenFiles(1024, 1048576), LARGE, Job()),
+            (OpenFiles(1024, 4096), LARGE, Job(local=True)),
+            (OpenFiles(1024, 1024), Launch(), Job()),
         ],
     ),
     "host.limits/threads": Cases(
         bad=[
-            ("FAIL image: pids.max", files(65536, 65536), Launch(), _pids(256, used=14), EIGHT, Job()),
-            ("WARN image: pids.max", files(65536, 65536), Launch(), _pids(1024), EIGHT, Job()),
+            ("FAIL image: pids.max", user(), Launch(), _pids(256, used=14), EIGHT, Job()),
+            ("WARN image: pids.max", user(), Launch(), _pids(1024), EIGHT, Job()),
             (
                 "FAIL image: pids.max",
-                files(65536, 65536),
+                user(),
                 Launch("mpi", 3, 16, visible_gpus="3"),
                 _pids(300, used=100),
                 EIGHT,
@@ -83,10 +83,10 @@ CASES = {
         good=[
             (_few(0, frozenset()), Launch(), _FREE, EIGHT, Job()),  # root in docker
             (_few(1000, frozenset({"sys_admin"})), Launch(), _FREE, EIGHT, Job()),
-            (files(65536, 65536), Launch(visible_gpus="3"), _pids(300, used=20), EIGHT, Job()),
-            (files(65536, 65536), Launch(), _pids(1024), Absent("no NVML"), Job()),
-            (files(65536, 65536), Launch(), _pids(1024), EIGHT, Job("gloo")),
-            (files(65536, 65536), LARGE, _pids(4096), EIGHT, Job()),
+            (user(), Launch(visible_gpus="3"), _pids(300, used=20), EIGHT, Job()),
+            (user(), Launch(), _pids(1024), Absent("no NVML"), Job()),
+            (user(), Launch(), _pids(1024), EIGHT, Job("gloo")),
+            (user(), LARGE, _pids(4096), EIGHT, Job()),
         ],
     ),
     "host.shm/shm": Cases(

@@ -1,0 +1,399 @@
+"""What the tools of NVIDIA, RDMA and the kernel print, each turned into answers of a capture.
+
+A reader gets the lines of a whole text, finds its own form among them, and returns nothing if it is not there.
+"""
+
+import json
+import re
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from ipaddress import ip_interface
+from itertools import pairwise
+from types import MappingProxyType
+from xml.etree import ElementTree
+
+from ncclprobe.host import Question
+from ncclprobe.model.errors import HostError
+
+Answers = dict[Question, str | HostError]
+
+ASK_GPUS: Question = ("run", "nvidia-smi", "-q", "-x")
+_IB, _NET = "/sys/class/infiniband", "/sys/class/net"
+_STATES = {"down": 1, "init": 2, "initializing": 2, "armed": 3, "active": 4}
+_PHYSICAL = {
+    "sleep": 1,
+    "polling": 2,
+    "disabled": 3,
+    "training": 4,
+    "linkup": 5,
+    "link_up": 5,
+    "linkerrorrecovery": 6,
+}
+_LANE_GBPS = ((200, "XDR"), (100, "NDR"), (50, "HDR"), (25, "EDR"), (14, "FDR"), (10, "QDR"), (5, "DDR"), (2.5, "SDR"))
+
+
+def _fields(lines: Sequence[str]) -> Iterator[tuple[int, str, str]]:
+    """Yield indentation, name and value of lines such as ``  Rate: 400`` and ``state:  PORT_ACTIVE (4)``."""
+    for line in lines:
+        name, colon, value = line.partition(":")
+        if colon:
+            yield len(line) - len(line.lstrip()), name.strip(), value.strip()
+
+
+_OF_IBSTAT = {
+    "state": "state",
+    "physical state": "phys_state",
+    "phys state": "phys_state",
+    "rate": "rate",
+    "base lid": "lid",
+    "link layer": "link_layer",
+    "link_layer": "link_layer",
+}
+"""Names of ibstat and ibstatus, and the kernel's files of a port."""
+
+
+def _ibstat(lines: Sequence[str]) -> Answers:
+    """Read ``ibstat``, or ``ibstatus``.
+
+    >>> _ibstat(["CA 'mlx5_0'", "  Port 1:", "    State: Down", "    Rate: 400"])[("list", "/sys/class/infiniband")]
+    '["mlx5_0"]'
+    """
+    ports: dict[str, dict[int, dict[str, str]]] = {}
+    of_device: Answers = {}
+    device, number = "", 0
+    for line in lines:
+        words = line.split()
+        if len(words) == 2 and words[0] == "CA" and words[1].startswith("'"):
+            device, number = words[1].strip("'"), 0
+            ports[device] = {}
+        elif device and len(words) == 2 and words[0] == "Port" and words[1].rstrip(":").isdecimal():
+            number = int(words[1].rstrip(":"))
+            ports[device][number] = {}
+        elif words[:2] == ["Infiniband", "device"] and len(words) > 4 and words[4].isdecimal():  # of ibstatus
+            device, number = words[2].strip("'"), int(words[4])
+            ports.setdefault(device, {})[number] = {}
+        elif line.startswith("hca_id"):  # of ibv_devinfo
+            device = ""
+        elif device and ":" in line:
+            name, _, value = line.partition(":")
+            file = {"CA type": "hca_type", "Firmware version": "fw_ver"}.get(name.strip())
+            if number:
+                ports[device][number][name.strip().lower()] = value.strip()
+            elif file:
+                of_device["read", f"{_IB}/{device}/{file}"] = value.strip()
+    found = _devices(ports, _OF_IBSTAT)
+    return found | of_device if found else {}
+
+
+def _devinfo(lines: Sequence[str]) -> Answers:
+    """Read ``ibv_devinfo``, with or without ``-v``."""
+    ports: dict[str, dict[int, dict[str, str]]] = {}
+    of_device: Answers = {}
+    device, number = "", 0
+    for _, name, value in _fields(lines):
+        if name == "hca_id":
+            device, number = value.split()[0] if value else "", 0
+            ports[device] = {}
+        elif device and name == "port" and value.isdecimal():
+            number = int(value)
+            ports[device][number] = {}
+        elif device and not number and name in ("fw_ver", "board_id"):
+            of_device["read", f"{_IB}/{device}/{name}"] = value
+        elif device and number:
+            ports[device][number][name] = value
+    for fields in (port for of in ports.values() for port in of.values()):
+        _completed(fields)
+    names = {
+        "state": "state",
+        "phys_state": "phys_state",
+        "rate": "rate",
+        "port_lid": "lid",
+        "link_layer": "link_layer",
+    }
+    found = _devices(ports, names)
+    return found | of_device if found else {}
+
+
+def _completed(fields: dict[str, str]) -> None:
+    """Add what ibv_devinfo says in other words: width and speed are a rate, and a port in INIT has a link."""
+    width, speed = fields.get("active_width", ""), fields.get("active_speed", "")
+    lanes, lane = width.partition("X")[0], speed.partition(" ")[0]
+    if lanes.isdecimal() and lane.replace(".", "", 1).isdecimal():
+        fields["rate"] = f"{int(lanes) * float(lane):g}"
+    if fields.get("state", "").startswith("PORT_INIT"):
+        fields.setdefault("phys_state", "LINK_UP")
+
+
+def _devices(ports: Mapping[str, Mapping[int, Mapping[str, str]]], names: Mapping[str, str]) -> Answers:
+    found: Answers = {}
+    whole = {device: of for device, of in ports.items() if device and of}
+    if not whole:
+        return {}
+    found["list", _IB] = json.dumps(list(whole))
+    for device, of in whole.items():
+        found["list", f"{_IB}/{device}/ports"] = json.dumps([str(number) for number in of])
+        for number, fields in of.items():
+            for name, file in names.items():
+                if (value := _of_port(file, fields.get(name, ""))) is not None:
+                    found["read", f"{_IB}/{device}/ports/{number}/{file}"] = value
+    return found
+
+
+def _of_port(file: str, value: str) -> str | None:
+    """Return what the kernel's file of a port would hold for a value of a tool; None: the tool does not say."""
+    bare = value.partition(": ")[2] if value[:1].isdecimal() and ": " in value else value  # `4: ACTIVE` of ibstatus
+    word = bare.partition(" ")[0].removeprefix("PORT_")
+    if file == "state" and (number := _STATES.get(word.lower())):
+        return f"{number}: {'INIT' if number == 2 else word.upper()}"
+    if file == "phys_state" and (number := _PHYSICAL.get(word.lower())):
+        return f"{number}: {'LinkUp' if number == 5 else word}"
+    if file == "rate" and word.replace(".", "", 1).isdecimal() and (rate := float(word)) > 0:
+        lane, name = next((each for each in _LANE_GBPS if rate / 4 >= 0.98 * each[0]), _LANE_GBPS[-1])
+        lanes = max(1, round(rate / lane))
+        return f"{rate:g} Gb/sec ({lanes}X {name})"
+    if file == "lid" and word.removeprefix("0x").isalnum() and word[:1].isdecimal():
+        return word if word.startswith("0x") else hex(int(word)) if word.isdecimal() else None
+    return word if file == "link_layer" and word in ("InfiniBand", "Ethernet") else None
+
+
+def _list(lines: Sequence[str]) -> Answers:
+    """Read ``nvidia-smi -L``, alone or as the headings of ``nvidia-smi nvlink -s``."""
+    listed = [line.strip() for line in lines if re.match(r"\s*GPU \d{1,3}: .{1,100} \(UUID: ", line)]
+    return {("run", "nvidia-smi", "-L"): "\n".join(listed) + "\n"} if listed else {}
+
+
+_LINK = "pci/pci_gpu_link_info"
+_IN_XML = {
+    "gpu_uuid": "uuid",
+    "pci/bus_id": "pci/pci_bus_id",
+    "pci/replays_since_reset": "pci/replay_counter",
+    "pci/gpu_link_info/pcie_generation/max": f"{_LINK}/pcie_gen/max_link_gen",
+    "pci/gpu_link_info/pcie_generation/current": f"{_LINK}/pcie_gen/current_link_gen",
+    "pci/gpu_link_info/link_width/max": f"{_LINK}/link_widths/max_link_width",
+    "pci/gpu_link_info/link_width/current": f"{_LINK}/link_widths/current_link_width",
+    "mig_mode/current": "mig_mode/current_mig",
+    "mig_mode/pending": "mig_mode/pending_mig",
+    "ecc_mode/current": "ecc_mode/current_ecc",
+    "ecc_mode/pending": "ecc_mode/pending_ecc",
+    "remapped_rows/pending": "remapped_rows/remapped_row_pending",
+    "remapped_rows/remapping_failure_occurred": "remapped_rows/remapped_row_failure",
+    "temperature/gpu_current_temp": "temperature/gpu_temp",
+    "temperature/gpu_slowdown_temp": "temperature/gpu_temp_slow_threshold",
+    "fabric/cliqueid": "fabric/cliqueId",
+    "fabric/clusteruuid": "fabric/clusterUuid",
+}
+"""Where ``-x`` puts what ``nvidia-smi -q`` prints, if that is not the heading in small letters."""
+_REASONS = re.compile(r"clocks_(event|throttle)_reasons/(?:\w{1,40}/)?(\w{1,40})")
+
+
+def _query(lines: Sequence[str]) -> Answers:
+    """Read ``nvidia-smi -q`` as the same with ``-x``, which has its own reader."""
+    if not any("NVSMI LOG" in line for line in lines):
+        return {}
+    gpus, path = list[dict[str, str]](), list[tuple[int, str]]()
+    versions = {"driver version": "", "cuda version": ""}
+    for line in lines:
+        if re.fullmatch(r"GPU [0-9A-Fa-f]{1,8}:[0-9A-Fa-f]{2}:[0-9A-Fa-f]{2}\.\d", line):
+            gpus.append({})
+            path = []
+            continue
+        indent = len(line) - len(line.lstrip())
+        name, colon, value = line.partition(" : ")
+        path = [each for each in path if each[0] < indent] + [(indent, _tag(name))]
+        if colon and gpus:
+            gpus[-1][_place([each for _, each in path])] = value.strip()
+        elif colon and name.strip().lower() in versions:
+            versions[name.strip().lower()] = value.strip()
+    return _xml(gpus, versions["driver version"], versions["cuda version"])
+
+
+def _tag(name: str) -> str:
+    return re.sub(r"[^a-z0-9]+", "_", name.strip().lower()[:60]).strip("_")
+
+
+def _place(path: Sequence[str]) -> str:
+    """Return where ``-x`` has it."""
+    whole = "/".join(path)
+    reason = _REASONS.fullmatch(whole)
+    if reason:
+        return f"clocks_{reason[1]}_reasons/clocks_{reason[1]}_reason_{reason[2]}"
+    return _IN_XML.get(whole, whole)
+
+
+_SMI_ROW = re.compile(
+    r"\|\s+(\d{1,3})\s+(.{1,40}?)\s+(On|Off)\s+\|\s*([0-9A-Fa-f]{8}:[0-9A-Fa-f]{2}:\d\d\.\d)\s.{0,20}\|\s*(\S{1,10})\s*\|"
+)
+_SMI_HEAD = re.compile(r"Driver Version: (\d[\d.]{0,20})\s+CUDA Version: (\d{1,3}\.\d{1,3})")
+_SMI_MODE = re.compile(r"\s(Default|E\. Process|Prohibited)\s+\|$")
+_MODES = {"E. Process": "Exclusive_Process"}
+
+
+def _table(lines: Sequence[str]) -> Answers:
+    """Read the table of ``nvidia-smi``: names that are not cut, addresses, modes and errors of memory."""
+    gpus, versions = list[dict[str, str]](), ("", "")
+    for line in lines:
+        if head := _SMI_HEAD.search(line):
+            versions = head[1], head[2]
+        elif row := _SMI_ROW.match(line):
+            name = "" if row[2].endswith("...") else row[2]
+            gpus.append(
+                {"product_name": name, "pci/pci_bus_id": row[4], "ecc_errors/volatile/dram_uncorrectable": row[5]}
+            )
+            gpus[-1]["persistence_mode"] = "Enabled" if row[3] == "On" else "Disabled"
+        elif gpus and (mode := _SMI_MODE.search(line)):
+            gpus[-1]["compute_mode"] = _MODES.get(mode[1], mode[1])
+        elif gpus and (mig := re.search(r"\|\s+(Enabled|Disabled)\s+\|$", line)):
+            gpus[-1]["mig_mode/current_mig"] = mig[1]
+    return _xml(gpus, *versions)
+
+
+def _xml(gpus: Sequence[Mapping[str, str]], driver: str, cuda: str) -> Answers:
+    """Return `gpus`, of which each field has its place as a path, as ``nvidia-smi -q -x`` would answer."""
+    if not gpus or not driver or not cuda:
+        return {}
+    root = ElementTree.Element("nvidia_smi_log")
+    ElementTree.SubElement(root, "driver_version").text = driver
+    for fields in gpus:
+        gpu = ElementTree.SubElement(root, "gpu")
+        for place, value in fields.items():
+            parts = place.split("/")
+            if all(re.match(r"[a-z]", part) for part in parts) and (place != "processes" or value == "None"):
+                node = gpu
+                for part in parts:
+                    found = node.find(part)
+                    node = ElementTree.SubElement(node, part) if found is None else found
+                node.text = "".join(letter for letter in value if letter.isprintable())
+    return {
+        ASK_GPUS: ElementTree.tostring(root, "unicode"),
+        ("run", "nvidia-smi", "--version"): f"CUDA Version : {cuda}\n",
+    }
+
+
+def _block(lines: Sequence[str], begins: Callable[[str], bool], goes_on: Callable[[str], bool]) -> str:
+    """Return the first line that begins a form, and those after it that belong to it."""
+    for number, line in enumerate(lines):
+        if begins(line):
+            rest = lines[number + 1 :]
+            end = next((at for at, each in enumerate(rest) if each.strip() and not goes_on(each)), len(rest))
+            return "\n".join([line, *rest[:end]]) + "\n"
+    return ""
+
+
+def _matrix(lines: Sequence[str]) -> Answers:
+    """Read ``nvidia-smi topo -m`` as it is: its own reader knows its damages."""
+    first = next((line for line in lines if "GPU0" in line.split()[:1] and "X" in line.split()[1:2]), "")
+    if not first:
+        return {}
+
+    def heads(line: str) -> bool:
+        return line.split()[:1] == ["GPU0"] and line.split()[1:2] != ["X"]
+
+    def goes_on(line: str) -> bool:
+        words = line.split()
+        return words[0].startswith(("GPU", "NIC", "mlx", "Legend", "NIC")) or words[0] in _LEGEND or "=" in line
+
+    text = _block(lines, heads, goes_on)
+    return {("run", "nvidia-smi", "topo", "-m"): text} if text else {}
+
+
+_LEGEND = frozenset(("X", "SYS", "NODE", "PHB", "PXB", "PIX", "NV#", "PXN", "Legend:", "Where"))
+
+
+def _nvlinks(lines: Sequence[str]) -> Answers:
+    """Read ``nvidia-smi nvlink -s`` as it is."""
+    kept = [line for line in lines if line.strip().startswith("Link ") or line.startswith(("GPU ", "NVML: "))]
+    if not any("GB/s" in line or "inactive" in line for line in kept):
+        return {}
+    return {("run", "nvidia-smi", "nvlink", "-s"): "\n".join(kept) + "\n"}
+
+
+def _addresses(lines: Sequence[str]) -> Answers:
+    """Read ``ip -br addr``: a line for each interface with its state and addresses."""
+    addresses: dict[str, list[dict[str, object]]] = {}
+    stats: dict[str, dict[str, object]] = {}
+    found: Answers = {}
+    for line in lines:
+        words = line.split()
+        if len(words) < 2 or words[1] not in ("UP", "DOWN", "UNKNOWN", "LOWERLAYERDOWN", "DORMANT"):
+            continue
+        name, up = words[0].partition("@")[0], words[1] in ("UP", "UNKNOWN")
+        flags = ["up", *(["running"] if up else []), *(["loopback"] if name == "lo" else [])]
+        stats[name] = {
+            "isup": up,
+            "duplex": 0,
+            "speed": 0,
+            "mtu": 65536 if name == "lo" else 1500,
+            "flags": ",".join(flags),
+        }
+        addresses[name] = [row for each in words[2:] if (row := _address(each))]
+        found["read", f"{_NET}/{name}/ifindex"] = str(len(stats))
+    if not stats:
+        return {}
+    return found | {("psutil", "net_if_addrs"): json.dumps(addresses), ("psutil", "net_if_stats"): json.dumps(stats)}
+
+
+def _address(text: str) -> dict[str, object] | None:
+    try:
+        address = ip_interface(text)
+    except ValueError:
+        return None
+    family = 2 if address.version == 4 else 10
+    return {
+        "family": family,
+        "address": str(address.ip),
+        "netmask": str(address.netmask),
+        "broadcast": None,
+        "ptp": None,
+    }
+
+
+_LIMITS = {"-l": ("RLIMIT_MEMLOCK", 1024), "-n": ("RLIMIT_NOFILE", 1), "-u": ("RLIMIT_NPROC", 1)}
+_OF_PROC = {"Max locked memory": "RLIMIT_MEMLOCK", "Max open files": "RLIMIT_NOFILE", "Max processes": "RLIMIT_NPROC"}
+_ULIMIT = (
+    re.compile(r".{0,60}\((?:[\w -]{1,20}, )?(-[lnu])\)\s+(\d{1,18}|unlimited)"),  # bash
+    re.compile(r"(-[lnu]): .{0,60}\s(\d{1,18}|unlimited)"),  # zsh
+)
+
+
+def _limits(lines: Sequence[str]) -> Answers:
+    """Read ``ulimit -a`` of bash or zsh, ``ulimit -l`` below its prompt, and ``/proc/PID/limits``."""
+    found: Answers = {}
+    for line, following in pairwise([*lines, ""]):
+        words = line.strip()
+        name = next((name for name in _OF_PROC if words.startswith(f"{name}  ")), "")
+        asked = re.search(r"(?:^|[$#%>]\s*)ulimit (-[lnu])$", words)
+        match = next((match for each in _ULIMIT if (match := each.fullmatch(words))), None)
+        if name:
+            values = words.removeprefix(name).split()[:2]
+            found["rlimit", _OF_PROC[name]] = _both([_limit(each, 1) for each in values])
+        elif asked and re.fullmatch(r"\d{1,18}|unlimited", following.strip()):
+            resource, factor = _LIMITS[asked[1]]
+            found["rlimit", resource] = _both([_limit(following.strip(), factor)] * 2)
+        elif match:
+            resource, factor = _LIMITS[match[1]]
+            found["rlimit", resource] = _both([_limit(match[2], factor)] * 2)
+    return {question: answer for question, answer in found.items() if answer}
+
+
+def _limit(text: str, factor: int) -> int | None:
+    """Return a limit; None: there is none. Below zero: it cannot be read."""
+    return int(text) * factor if text.isdecimal() else None if text == "unlimited" else -1
+
+
+def _both(values: Sequence[int | None]) -> str:
+    good = len(values) == 2 and all(value is None or value >= 0 for value in values)
+    return json.dumps(list(values)) if good else ""
+
+
+FORMS: Mapping[str, Callable[[Sequence[str]], Answers]] = MappingProxyType(
+    {
+        "ibstat": _ibstat,
+        "ibv_devinfo": _devinfo,
+        "nvidia-smi -q": _query,
+        "nvidia-smi": _table,
+        "nvidia-smi -L": _list,
+        "nvidia-smi topo -m": _matrix,
+        "nvidia-smi nvlink -s": _nvlinks,
+        "ip -br addr": _addresses,
+        "ulimit": _limits,
+    }
+)

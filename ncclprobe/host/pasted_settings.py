@@ -1,0 +1,172 @@
+"""Settings in pasted text: what a shell, a launcher, a container or a manifest gives a job.
+
+Two kinds of lines are told apart. `export A=1`, `-x A=1`, `name: A` and the like are settings wherever they are. A bare
+`A=1` is one only among others: it may be a line of a log.
+"""
+
+import re
+import shlex
+from collections.abc import Iterator, Sequence
+from itertools import pairwise
+
+_NAME = r"[A-Za-z_][A-Za-z0-9_]{0,120}"
+_BARE = re.compile(rf"({_NAME})=(.*)")
+_OPTION = re.compile(r"(?:-e|-x|--env|-genv)")
+_GLUED = re.compile(rf"(?:--env|--export|--set|-e)[=]?({_NAME}=.*)")
+_SHELL = ("export", "setenv", "declare", "ENV", "set", "env")
+_PYTHON = re.compile(rf"os\.environ\[[\"']({_NAME})[\"']\]\s{{0,8}}=\s{{0,8}}[rf]?[\"']([^\"']{{0,1024}})[\"']")
+_FLOW = re.compile(
+    rf"[\"']?name[\"']?:\s{{0,8}}[\"']?({_NAME})[\"']?,\s{{0,8}}[\"']?value[\"']?:\s{{0,8}}(\"[^\"]*\"|'[^']*'|[^\s,}}]+)"
+)
+_KEY = re.compile(r"[\"']?(name|value)[\"']?:\s{0,8}(.{0,1024}?),?")
+_MAPPED = re.compile(r"([A-Z][A-Z0-9_]{1,120}):\s{1,8}(.{1,1024})")
+_COMMANDS = re.compile(
+    r"(?:torchrun|python[\d.]*|mpirun|mpiexec|srun|accelerate|deepspeed|bash|sh|numactl|nohup|exec|\.{0,2}/\S*|[\w/.-]*_perf)"
+)
+_LEAST = 3
+"""Of so many lines one must be a bare setting: fewer are in any log or script."""
+_LOG = re.compile(
+    r"NCCL (?:INFO|WARN|ERROR)|Traceback \(most recent|^\[rank\d|"
+    r"^\d{4}-\d\d-\d\d[T ]\d\d:\d\d:\d\d.{0,40}(?:INFO|WARN|ERROR)"
+)
+
+
+def settings(lines: Sequence[str]) -> dict[str, str]:
+    """Return the variables that a text sets, by name, each as it was set last; empty: it is not about settings."""
+    found: dict[str, str] = {}
+    bare: dict[str, str] = {}
+    written = [line.strip() for line in _whole(lines) if line.strip() and not _is_comment(line)]
+    told = 0
+    for own, line in _in_blocks(written):
+        sure = dict(_explicit(line)) or (dict(_mapped(line)) if own else {})
+        plain = {} if sure else dict(_plain(line))
+        found |= sure
+        bare |= plain
+        told += bool(plain)
+    found |= dict(_listed(written))
+    if found and any(map(_LOG.search, written)):
+        found = {}
+    if _LEAST * told >= len(written) or (found and bare):
+        found = bare | found
+    return {name: value for name, value in found.items() if "$" not in value and "`" not in value}
+
+
+def _whole(lines: Sequence[str]) -> Iterator[str]:
+    """Yield lines, joined with the next one if they end in a backslash."""
+    held = ""
+    for line in lines:
+        if line.endswith("\\"):
+            held += line[:-1] + " "
+        else:
+            yield held + line
+            held = ""
+    yield held
+
+
+def _is_comment(line: str) -> bool:
+    return bool(re.match(r"\s*(?:#(?!\s*\$)|//)", line))
+
+
+def _in_blocks(written: Sequence[str]) -> Iterator[tuple[bool, str]]:
+    """Yield each line, and whether it is in an ``environment:`` or ``env:`` of a manifest: until another key begins."""
+    inside = False
+    for line in written:
+        key = line.rstrip(":").lower().removeprefix("- ")
+        if line.endswith(":"):
+            inside = key in ("environment", "env", "envvars", "env_vars", "runtime_env")
+        yield inside, line
+
+
+def _explicit(line: str) -> Iterator[tuple[str, str]]:
+    """Yield what a line sets without doubt."""
+    for found in _PYTHON.finditer(line):
+        yield found[1], found[2]
+    for found in _FLOW.finditer(line):
+        yield found[1], _unquoted(found[2])
+    for command in _commands(line):
+        words = _words(command)
+        if words[:1] and words[0] in _SHELL:
+            yield from _of_shell(words)
+        for option, word in pairwise(words):
+            if _OPTION.fullmatch(option):
+                yield from _assignment(word)
+        for word in words:
+            if glued := _GLUED.fullmatch(word):
+                yield from (each for part in _apart(glued[1]) for each in _assignment(part))
+            elif word.startswith("--export="):  # ALL or NONE comes first
+                yield from (each for part in _apart(word.partition("=")[2]) for each in _assignment(part))
+        if leading := _leading(words):
+            yield from leading
+
+
+def _commands(line: str) -> list[str]:
+    """Return what `;` and `&&` separate, without the prompt."""
+    bare = re.sub(r"^(?:[\w.@:~/\[\] -]{0,80}[$#>%+] )?", "", line.strip(), count=1)
+    return [part.strip() for part in re.split(r";\s|;$|\s&&\s", bare)]
+
+
+def _words(command: str) -> list[str]:
+    try:
+        return shlex.split(command, comments=True)
+    except ValueError:  # an open quotation mark
+        return command.split()
+
+
+def _of_shell(words: Sequence[str]) -> Iterator[tuple[str, str]]:
+    if words[0] in ("setenv", "ENV") and len(words) == 3 and "=" not in words[1]:
+        yield words[1], words[2]
+    for word in words[1:]:
+        if not word.startswith("-"):
+            yield from _assignment(word)
+
+
+def _leading(words: Sequence[str]) -> list[tuple[str, str]]:
+    """Return the assignments before a command, if there is one: `A=1 B=2 torchrun …`."""
+    found: list[tuple[str, str]] = []
+    for word in words:
+        assigned = list(_assignment(word))
+        if not assigned:
+            return found if _COMMANDS.fullmatch(word) else []
+        found += assigned
+    return found if len(found) > 1 else []
+
+
+def _apart(text: str) -> list[str]:
+    """Return `A=1` and `B=2,3` of ``A=1,B=2,3``."""
+    return re.split(rf",(?={_NAME}=)", text.removeprefix("ALL,").removeprefix("NONE,"))
+
+
+def _assignment(word: str) -> Iterator[tuple[str, str]]:
+    if found := _BARE.fullmatch(word):
+        yield found[1], found[2]
+
+
+def _plain(line: str) -> Iterator[tuple[str, str]]:
+    """Yield a line of `env`: all behind the sign is the value."""
+    found = _BARE.fullmatch(line.removeprefix("- "))
+    if found and found[1].upper() == found[1]:
+        yield found[1], _unquoted(found[2])
+
+
+def _mapped(line: str) -> Iterator[tuple[str, str]]:
+    found = _MAPPED.fullmatch(line) or _BARE.fullmatch(line.removeprefix("- ").strip("\"'"))
+    if found:
+        yield found[1], _unquoted(found[2])
+
+
+def _listed(written: Sequence[str]) -> Iterator[tuple[str, str]]:
+    """Yield ``name:`` and the ``value:`` below it."""
+    name = ""
+    for line in written:
+        found = _KEY.fullmatch(line.removeprefix("- ").strip("{} "))
+        if found and found[1] == "name":
+            name = _unquoted(found[2])
+        elif found and re.fullmatch(_NAME, name):
+            yield name, _unquoted(found[2])
+        if not found or found[1] == "value":
+            name = ""
+
+
+def _unquoted(text: str) -> str:
+    value = text.strip()
+    return value[1:-1] if len(value) > 1 and value[0] == value[-1] and value[0] in "'\"" else value
