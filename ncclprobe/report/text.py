@@ -302,7 +302,13 @@ def _environment(report: Report, width: int) -> list[str]:
 
 
 def _choices(node: str, made: Choices, width: int) -> list[str]:
-    """What NCCL would choose on a node: equal choices on one line with their reason, then what decided it all."""
+    """Return what NCCL would choose on a node."""
+    lines = [f"{node}: what {f'NCCL {made.nccl}' if made.nccl else 'the newest NCCL'} would choose"]
+    return [*lines, *(line for name, said in choice_rows(made) for line in wrap(f"  {name:<11}", said, width))]
+
+
+def choice_rows(made: Choices) -> Iterator[tuple[str, str]]:
+    """Yield each part of the choice: equal ones in one row with their reason, then what decided it all, unnamed."""
     parts: list[tuple[str, Part[Any], Callable[[Any], tuple[str, str]]]] = [
         ("bootstrap", made.bootstrap, lambda each: ("", f"{each.name} {each.address}")),
         ("sockets", made.sockets, lambda each: ("", f"{each.name} {each.address}")),
@@ -312,7 +318,6 @@ def _choices(node: str, made: Choices, width: int) -> list[str]:
         ("GPUDirect", made.gpudirect, lambda each: (digest.yes(each.receives), f"{each.gpu} {'/'.join(each.nics)}")),
         ("GPU pairs", made.p2p, lambda each: (each.transport or "unknown", _pairs(each, made.p2p))),
     ]
-    lines = [f"{node}: what {f'NCCL {made.nccl}' if made.nccl else 'the newest NCCL'} would choose"]
     for name, part, shown in parts:
         told = [(*shown(each), each.why) for each in part.chosen or ()]
         by_reason = grouped(((verdict, why), subject) for verdict, subject, why in told)
@@ -320,9 +325,8 @@ def _choices(node: str, made: Choices, width: int) -> list[str]:
         rows += [part.why] if name != "left out" and all(part.why != why for _, why in by_reason) else []
         if part.chosen != () or name in ("bootstrap", "HCAs", "GPUDirect"):
             rows[0] = {None: "unknown: ", (): "none: "}.get(part.chosen, "") + rows[0]
-            for label, row in zip((name, *[""] * len(rows)), rows, strict=False):
-                lines += wrap(f"  {label:<11}", row, width)
-    return [*lines, *wrap(f"  {'NVLS':<11}", f"{digest.yes(made.nvls.available)}: {made.nvls.why}", width)]
+            yield from zip((name, *[""] * len(rows)), rows, strict=False)
+    yield "NVLS", f"{digest.yes(made.nvls.available)}: {made.nvls.why}"
 
 
 def _hca(port: HcaChoice) -> tuple[str, str]:

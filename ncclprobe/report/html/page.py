@@ -14,11 +14,11 @@ from markupsafe import Markup
 from ncclprobe.model.findings import Status
 from ncclprobe.model.report import Report
 from ncclprobe.model.units import plural, size
-from ncclprobe.report.digest import copyable, headline, launcher, looked, none_judged
+from ncclprobe.report.digest import copyable, gaps, headline, launcher, looked, none_judged
 from ncclprobe.report.html import charts, findings, fleet, legible, matrix, tables
 from ncclprobe.report.html.findings import Cards
 from ncclprobe.report.html.legible import breaks, folded, lasting, micros, rate, typed
-from ncclprobe.report.html.tables import ORDER, Row, blind, rows, where
+from ncclprobe.report.html.tables import ORDER, Row, rows, where
 from ncclprobe.report.pairs import words
 
 HERE = Path(__file__).resolve().parent
@@ -133,7 +133,7 @@ def _about(report: Report, found: Sequence[Row]) -> dict[str, Any]:
 
 
 def _found(report: Report, found: Sequence[Row], cards: Cards) -> dict[str, Any]:
-    unseen = blind(found)
+    unseen = sorted(gaps(report), key=lambda each: (not each.required, -len(each.nodes) * len(each.ids)))
     places = {node.name: n for n, node in enumerate(report.nodes)}
     counts = [(kind, sum(row.kind == kind for row in found)) for kind in ORDER]
     everywhere = len(report.nodes)

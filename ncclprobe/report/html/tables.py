@@ -2,18 +2,17 @@
 
 import re
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from ncclprobe.model.findings import Finding, Severity, Status, Verdict, own_node
 from ncclprobe.model.hostlist import expand, fold
-from ncclprobe.model.layout import first_of
-from ncclprobe.model.nccl_selection import Choices, HcaChoice, Part, PeerChoice
 from ncclprobe.model.report import NodeEnvironment, Report
 from ncclprobe.model.values import Struct, grouped
 from ncclprobe.report import digest, traffic
 from ncclprobe.report.html.legible import folded, micros, rate
 from ncclprobe.report.rails import RailEnd, ends
+from ncclprobe.report.text import choice_rows
 
 MOST = 200
 _LOUD = {"fail": 0, "unknown": 1, "warn": 2, "inconclusive": 3, "unjudged": 4, "pass": 5}
@@ -220,18 +219,6 @@ def _found(verdict: Verdict, finding: Finding) -> Row:
     )  # fmt: skip
 
 
-def blind(found: Sequence[Row]) -> list[tuple[str, bool, tuple[str, ...], tuple[str, ...]]]:
-    """Return what could not be looked at, by reason: (why, whether required, ids, nodes), what is required first."""
-    groups: dict[tuple[str, bool], tuple[dict[str, None], dict[str, None]]] = {}
-    for row in found:
-        if row.kind == "unknown":
-            ids, nodes = groups.setdefault((row.message, row.required), ({}, {}))
-            ids[row.id] = None
-            nodes.update(dict.fromkeys(row.nodes))
-    kept = [(why, must, tuple(ids), tuple(nodes)) for (why, must), (ids, nodes) in groups.items()]
-    return sorted(kept, key=lambda each: (not each[1], -len(each[3]) * len(each[2])))
-
-
 def device(subject: str) -> tuple[str, ...]:
     """Return the devices that a finding's subject names: ``mlx5_0:1`` is a port of mlx5_0."""
     return tuple(part.partition(":")[0] for part in re.split(r",|\s+and\s+|\s+", subject) if part)
@@ -306,58 +293,11 @@ def _name(name: str, by_node: Mapping[str, str]) -> _Name:
 MOST_KINDS = 4
 
 
-class _Choice(Struct, frozen=True):
-    """One part of the choice: its name, what was chosen, and why."""
-
-    name: str
-    chosen: str
-    why: str
-
-
-class _EqualChoices(Struct, frozen=True):
-    """Nodes with equal choices, and what they choose by the rules of NCCL `version`."""
-
-    nodes: str
-    version: str
-    choices: tuple[_Choice, ...]
-
-
-def equal_choices(report: Report) -> tuple[list[_EqualChoices], int]:
-    """Return the kinds of choice, the most frequent first, and of how many nodes nothing is shown."""
+def equal_choices(report: Report) -> tuple[list[tuple[str, str, list[tuple[str, str]]]], int]:
+    """Return nodes that choose alike, the most frequent first, with their NCCL and the parts of the choice; and of how
+    many nodes nothing is shown.
+    """
     groups = grouped((made, node) for node, made in report.choices.items())
     ranked = sorted(groups.items(), key=lambda each: -len(each[1]))
     left = sum(len(nodes) for _, nodes in ranked[MOST_KINDS:])
-    return [
-        _EqualChoices(folded(nodes), made.nccl or "", tuple(_rows(made))) for made, nodes in ranked[:MOST_KINDS]
-    ], left
-
-
-def _rows(made: Choices) -> Iterable[_Choice]:
-    parts: list[tuple[str, Part[Any], Callable[[Any], str]]] = [
-        ("Bootstrap", made.bootstrap, lambda each: f"{each.name} {each.address}"),
-        ("Sockets", made.sockets, lambda each: f"{each.name} {each.address}"),
-        ("HCAs", made.hcas, _hca),
-        ("HCAs left out", made.hcas_left_out, _hca),
-        ("GIDs", made.gids, lambda each: f"{each.port} index {each.index} ({each.type or '?'} {each.address})"),
-        ("GPUDirect", made.gpudirect, lambda each: f"{each.gpu} {'/'.join(each.nics)}: {digest.yes(each.receives)}"),
-        ("GPU pairs", made.p2p, _peers),
-    ]
-    for name, part, shown in parts:
-        if part.chosen or name in ("Bootstrap", "HCAs", "GPUDirect"):
-            yield _row(name, part, shown)
-    yield _Choice("NVLS", digest.yes(made.nvls.available), made.nvls.why)
-
-
-def _row(name: str, part: Part[Any], shown: Callable[[Any], str]) -> _Choice:
-    if not part.chosen:
-        return _Choice(name, "unknown" if part.chosen is None else "none", part.why)
-    reasons = dict.fromkeys(filter(None, (part.why, *(each.why for each in part.chosen))))
-    return _Choice(name, ", ".join(map(shown, part.chosen)), "; ".join(list(reasons)[:4]))
-
-
-def _hca(port: HcaChoice) -> str:
-    return port.port if port.rate_gbps is None else f"{port.port} ({port.rate_gbps:g} Gb/s)"
-
-
-def _peers(peers: PeerChoice) -> str:
-    return f"{peers.transport or 'unknown'} {first_of(map('-'.join, peers.pairs), 4)}"
+    return [(folded(nodes), made.nccl or "", [*choice_rows(made)]) for made, nodes in ranked[:MOST_KINDS]], left
