@@ -3,6 +3,7 @@
 import importlib.util
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any, cast
 
 import pytest
 from probes.plans import plan
@@ -12,7 +13,6 @@ from ncclprobe.commands.workload import parse
 from ncclprobe.model.errors import UsageError
 from ncclprobe.model.findings import Status
 from ncclprobe.model.training import Model
-from ncclprobe.session.measure.single_rank import NoExchange
 
 pytestmark = pytest.mark.skipif(importlib.util.find_spec("torch") is None, reason="needs torch")
 
@@ -69,9 +69,9 @@ def test_what_cannot_be_replayed_is_refused(asked: list[str], said: str) -> None
 def test_a_step_that_needs_more_memory_than_a_rank_has_is_refused() -> None:
     from ncclprobe.probes import steps
 
-    asked = steps.Asked("fsdp", Model(params=10**12, layers=1))
+    asked, nobody = steps.Asked("fsdp", Model(params=10**12, layers=1)), cast(Any, None)
     with pytest.raises(UsageError, match=r"fsdp: its largest call needs .* on every rank and a rank has only 1 GiB"):
-        next(steps.run(plan(), asked, 1 << 30, NoExchange(), lambda phase: None))
+        next(steps.run(plan(), asked, 1 << 30, nobody, lambda phase: None))
 
 
 @pytest.mark.slow

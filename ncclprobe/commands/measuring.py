@@ -31,7 +31,6 @@ from ncclprobe.model.findings import ExitCode
 from ncclprobe.model.ops import OPS
 from ncclprobe.model.snapshot import Job
 from ncclprobe.model.units import parse_size
-from ncclprobe.session.measure import single_rank
 from ncclprobe.session.measure.rank import Rank, devices
 from ncclprobe.session.measure.recorder import Publisher
 from ncclprobe.session.measure.survivor import LOG
@@ -250,7 +249,7 @@ def _say(text: str, options: Options) -> None:
 
 
 def _alone(options: Options, question: Question, launch: Launch) -> int:
-    """Start a rank per GPU, or measure copies, or say how to start more: one rank has nothing to measure.
+    """Start a rank per GPU, or one that copies, or say how to start more: one rank has nothing else to measure.
 
     Raises UsageError.
     """
@@ -260,7 +259,7 @@ def _alone(options: Options, question: Question, launch: Launch) -> int:
         _say(f"starting a rank on each of {gpus} GPUs", options)
         return start_ranks(options, question, launch, gpus)
     if options.what == ("copies",):
-        return single_rank.copies(options, question, launch.kind, this_host(), backend)
+        return start_ranks(options, question, launch, 1)
     raise UsageError(f"one rank has nothing to measure; {_how_to_be_more(options, backend, gpus)}")
 
 

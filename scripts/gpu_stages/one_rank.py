@@ -18,10 +18,21 @@ from ncclprobe.host.live import LiveHost
 from ncclprobe.model.measurement import Measurement
 from ncclprobe.probes.plan import Plan
 from ncclprobe.probes.sweep import run
-from ncclprobe.session.measure.single_rank import NoExchange
 from ncclprobe.session.ranks.identity import Backend
 
 ITERS = 20
+
+
+class _Alone:
+    """The exchange of a run with one rank."""
+
+    def collect(self, value: Any) -> Sequence[Any]:
+        return [value]
+
+    def share(self, value: Any) -> Any:
+        return value
+
+
 _MOST_BYTES_OF_SLOTS = 64 << 20
 
 
@@ -41,7 +52,7 @@ def rows(backend: Backend, ops: tuple[str, ...], sizes: tuple[int, ...], iters: 
         footprint_bytes=_MOST_BYTES_OF_SLOTS,
     )
     host = LiveHost((), lambda name: False)
-    for row in run(plan, NoExchange(), lambda phase: None, host=host):
+    for row in run(plan, _Alone(), lambda phase: None, host=host):
         if isinstance(row, Measurement):
             times = {"mean_us": row.time_us.mean, "device_us": row.device_us}
             yield {"op": row.op, "nbytes": row.nbytes, "place": row.place, "wrong": row.wrong, **times}

@@ -14,13 +14,11 @@ from ncclprobe.commands import bandwidth, pairs, workload
 from ncclprobe.commands import copies as copies_command
 from ncclprobe.expect.copies import host_copy, judged
 from ncclprobe.facts.nvml import Gpu, Gpus
-from ncclprobe.facts.run.samples import Participants
 from ncclprobe.model.errors import UsageError
 from ncclprobe.model.measurement import Expectation
 from ncclprobe.model.snapshot import Snapshot
 from ncclprobe.model.traffic import CopyRow
-from ncclprobe.model.values import replace
-from ncclprobe.session.measure import copies, single_rank
+from ncclprobe.session.measure import copies
 from ncclprobe.session.measure.node_snapshot import NodeSnapshot
 from ncclprobe.session.ranks.identity import RankIdentity
 
@@ -194,18 +192,3 @@ def test_copies_that_nothing_judged_are_no_pass_where_they_must_be_judged(lab: r
     run = lab.start(["-m", "ncclprobe", "copies", "--backend", "gloo", "--require-judged"])
     assert run.wait() == 3, run.err
     assert "nothing is known of what copies reach on this machine" in " ".join(run.out.split())
-
-
-def test_the_gpu_of_one_rank_is_known_by_its_address(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The only one of ``CUDA_VISIBLE_DEVICES=GPU-8a31-2`` is 0 to CUDA, whatever NVML calls it."""
-    torch = pytest.importorskip("torch")
-    who, found = Participants("single", 1, ("n0",), "nccl"), list[Participants]()
-    recorder: Any = SimpleNamespace(participants=who, take_part=found.append, add_copies=lambda *rows: None)
-    properties = SimpleNamespace(pci_domain_id=0, pci_bus_id=0xAF, pci_device_id=0)
-    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
-    monkeypatch.setattr(torch.cuda, "get_device_properties", {0: properties}.__getitem__)
-    monkeypatch.setattr(copies.Copies, "play", lambda measuring: ())
-    alone = RankIdentity("single", 0, 1, 0, 1, 1, "n0", 0)
-    progress: Any = SimpleNamespace(show=lambda phase: None)
-    single_rank._measure(recorder, alone, NodeSnapshot("n0"), answers({}), progress, "nccl")
-    assert found == [replace(who, gpus=("0000:af:00.0",))]

@@ -186,6 +186,11 @@ class Rank:
             self._watchdog.stop()
         leave(code)
 
+    @property
+    def _only_copies(self) -> bool:
+        """Return whether nothing goes between ranks, whichever the backend."""
+        return self._options.what == ("copies",)
+
     def _show_phase(self, phase: str) -> None:
         if self._rank_file:
             self._rank_file.set_phase(phase)  # first: who started the ranks then leaves the line to this one
@@ -265,7 +270,8 @@ class Rank:
         """Measure all that was asked for; return whether the group can still be closed in good order."""
         from ncclprobe.session.measure import collectives  # and torch, as all parts
 
-        collectives.first_calls(context, group_s)
+        if not self._only_copies:
+            collectives.first_calls(context, group_s)
         self._progress.finish("torch, process group and first calls")
         intact = True
         for part in self._options.what:
@@ -339,6 +345,7 @@ class Rank:
         except UsageError as error:
             return RankInfo(self._hostname, o.digest, joining.versions(), error=str(error))
         local = self._identity.local_ranks
+        note = "" if self._only_copies else note  # of host memory they say what they say of it
         info = joining.rank_info(o, self._hostname, self._host, backend, self._device, local, note)
         self._gpu = info.gpu
         return info
