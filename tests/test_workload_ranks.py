@@ -40,7 +40,7 @@ def test_groups_are_measured_alone_and_together_and_every_strategy_is_replayed(l
     assert all(row.alone_us > 0 and row.together_us and row.slowdown for row in report.groups)
     assert not any(row.problems or row.advice for row in report.groups)
     assert [(row.strategy, row.overlap) for row in report.steps] == [
-        (strategy, overlap) for strategy in ("ddp", "fsdp", "zero3", "tp") for overlap in (False, True)
+        (strategy, overlap) for strategy in ("ddp", "fsdp", "tp") for overlap in (False, True)
     ]
     for row in report.steps:
         assert row.step_min_us <= row.step_us <= row.step_max_us
@@ -67,11 +67,12 @@ def test_what_cannot_be_replayed_is_refused(asked: list[str], said: str) -> None
 
 
 def test_a_step_that_needs_more_memory_than_a_rank_has_is_refused() -> None:
-    from ncclprobe.probes import steps
+    from ncclprobe.probes.training import Asked, Bench, play_strategy
 
-    asked, nobody = steps.Asked("fsdp", Model(params=10**12, layers=1)), cast(Any, None)
+    nobody = cast(Any, None)
+    bench = Bench(plan(), nobody, lambda phase: None, nobody)
     with pytest.raises(UsageError, match=r"fsdp: its largest call needs .* on every rank and a rank has only 1 GiB"):
-        next(steps.run(plan(), asked, 1 << 30, nobody, lambda phase: None))
+        next(play_strategy(bench, nobody, Asked("fsdp", Model(params=10**12, layers=1)), 1 << 30))
 
 
 @pytest.mark.slow

@@ -110,7 +110,7 @@ BRIEF: Mapping[str, _Brief] = MappingProxyType(
                 "the report": _REPORT,
             },
             (
-                "torchrun --nproc-per-node=gpu -m ncclprobe.workload ddp,zero3 --params 7B",
+                "torchrun --nproc-per-node=gpu -m ncclprobe.workload ddp,fsdp --params 7B",
                 "srun --ntasks-per-node=8 ncclprobe workload --groups tp=8,dp=2",
             ),
         ),

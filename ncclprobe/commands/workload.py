@@ -48,11 +48,10 @@ def _parser() -> argparse.ArgumentParser:
     add("--micro-batches", type=count, default=2, metavar="N",
         help="Make a step of N micro-batches (default: %(default)s).")  # fmt: skip
     add("--bucket", metavar="SIZE",
-        help="Use buckets of this size in ddp and zero3 (default: 25M in ddp, 500 million elements in "
-        "zero3).")  # fmt: skip
+        help="Use buckets of this size in ddp (default: 25M).")  # fmt: skip
     add("--compute", type=positive, metavar="SECONDS", help="Let each rank compute so many seconds per step (default: "
         "6 operations per parameter and token at the measured rate of this device, at most 0.1 s).")  # fmt: skip
-    add("--groups", metavar="tp=N,…", help="Measure the communicators of a hybrid-parallel job (tp, cp, dp, pp): each "
+    add("--groups", metavar="tp=N,…", help="Measure the communicators of a hybrid-parallel job (tp, dp, pp): each "
         "kind alone, then all at once.")  # fmt: skip
     add("-e", dest="end", default="16M", metavar="SIZE",
         help="Use messages of this size in --groups (default: %(default)s).")  # fmt: skip

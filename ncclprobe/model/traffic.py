@@ -72,7 +72,7 @@ class GroupRow(Struct, frozen=True, kw_only=True):
     `slowest`); `slowdown` is together over alone. `problems`: why they are no partition; `advice`: what is unwise.
     """
 
-    kind: Literal["tp", "cp", "dp", "pp"]
+    kind: Literal["tp", "dp", "pp"]
     op: str
     nbytes: int
     size: int
@@ -96,7 +96,7 @@ class StepRow(Struct, frozen=True, kw_only=True):
     calls' own measured times lead to.
     """
 
-    strategy: Literal["ddp", "fsdp", "zero3", "tp"]
+    strategy: Literal["ddp", "fsdp", "tp"]
     ranks: int
     params: int
     layers: int

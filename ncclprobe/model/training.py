@@ -4,7 +4,7 @@ Plans only: which ranks, how many bytes, in which order, and what that should ta
 
 The communicators of a hybrid-parallel job: which ranks talk to each other along which axis.
 
-Ranks are numbered as Megatron-LM numbers them (megatron/core/parallel_state.py, order "tp-cp-ep-dp-pp"): neighbours in
+Ranks are numbered as Megatron-LM numbers them (megatron/core/parallel_state.py, order "tp-cp-ep-dp-pp", of which cp and ep are left out): neighbours in
 tensor parallelism are neighbours in rank, pipeline stages are the farthest apart. So a launcher that fills one node
 after the other keeps tensor-parallel groups, which talk most, inside nodes.
 
@@ -33,20 +33,18 @@ from ncclprobe.model.measurement import Band
 from ncclprobe.model.traffic import LadderRow, RungName, ScriptRung
 from ncclprobe.model.values import Struct, grouped, replace
 
-Axis = Literal["tp", "cp", "dp", "pp"]
+Axis = Literal["tp", "dp", "pp"]
 AXES: tuple[Axis, ...] = get_args(Axis)
-"""Tensor, context, data and pipeline parallelism, from the innermost to the outermost."""
+"""Tensor, data and pipeline parallelism, from the innermost to the outermost."""
 
-OPERATION: Mapping[Axis, str] = {"tp": "all_reduce", "cp": "all_gather", "dp": "all_reduce", "pp": "sendrecv"}
-"""What a group of each kind mostly does: activations summed, keys and values gathered, gradients summed, activations
-handed to the next stage."""
+OPERATION: Mapping[Axis, str] = {"tp": "all_reduce", "dp": "all_reduce", "pp": "sendrecv"}
+"""What a group of each kind mostly does: activations summed, gradients summed, activations handed to the next stage."""
 
 
 class Grid(Struct, frozen=True):
     """How many ranks lie along each axis; ``tp=8,dp=4`` has 32 ranks."""
 
     tp: int = 1
-    cp: int = 1
     dp: int = 1
     pp: int = 1
 
@@ -142,21 +140,19 @@ def advice(grid: Grid, hosts: Sequence[str]) -> tuple[str, ...]:
     )
 
 
-Strategy = Literal["ddp", "fsdp", "zero3", "tp"]
+Strategy = Literal["ddp", "fsdp", "tp"]
 STRATEGIES: tuple[Strategy, ...] = get_args(Strategy)
 
 FORWARD, BACKWARD = 1 / 3, 2 / 3
 DDP_BUCKET_BYTES, DDP_FIRST_BUCKET_BYTES = 25 << 20, 1 << 20
 """torch's DistributedDataParallel: bucket_cap_mb, and a first bucket of 1 MiB so that communication starts early
 (torch/nn/parallel/distributed.py, dist._DEFAULT_FIRST_BUCKET_BYTES)."""
-ZERO_BUCKET_ELEMENTS = 500_000_000
-"""DeepSpeed's reduce_bucket_size: gradients wait until so many are there (deepspeed/runtime/zero/config.py)."""
 
 
 class Model(Struct, frozen=True):
     """What is trained: `params` of `dtype_bytes` each in `layers` equal layers, and what one micro-batch holds.
 
-    `tokens`: of one micro-batch on one rank. `bucket_bytes`: of DDP and ZeRO, null: that framework's own default.
+    `tokens`: of one micro-batch on one rank. `bucket_bytes`: of DDP, null: its own default.
     """
 
     params: int
@@ -208,7 +204,7 @@ StepPlan = tuple[Item, ...]
 
 def step(strategy: Strategy, model: Model) -> StepPlan:
     """Return what one rank does in one step."""
-    passes = {"ddp": _ddp, "fsdp": _sharded, "zero3": _zero3, "tp": _tensor}
+    passes = {"ddp": _ddp, "fsdp": _sharded, "tp": _tensor}
     return tuple(passes[strategy](model))
 
 
@@ -253,20 +249,6 @@ def _gathered(model: Model, share: float, backward: bool) -> Iterator[Item]:
         yield Compute(share)
         if backward:
             yield Collective(f"scatter gradients of layer {layer}", "reduce_scatter", sizes[layer])
-
-
-def _zero3(model: Model) -> Iterator[Item]:
-    """Yield ZeRO-3's items: FSDP's, but gradients wait for a full bucket, or for the end of a backward pass."""
-    limit = model.bucket_bytes or ZERO_BUCKET_ELEMENTS * model.dtype_bytes
-    full = 0
-    for item in _sharded(model):
-        if not (isinstance(item, Collective) and item.op == "reduce_scatter"):
-            yield item
-            continue
-        full += item.nbytes
-        if full >= limit or item.name.endswith("layer 0"):  # backward ends there
-            yield Collective(f"scatter a bucket, to {item.name.partition('of ')[2]}", "reduce_scatter", full)
-            full = 0
 
 
 def _tensor(model: Model) -> Iterator[Item]:

@@ -9,7 +9,7 @@ from ncclprobe.model.errors import UsageError
 from ncclprobe.model.training import AXES, Axis, Grid
 
 sizes = st.integers(1, 5)
-grids = st.builds(Grid, tp=sizes, cp=sizes, dp=sizes, pp=sizes)
+grids = st.builds(Grid, tp=sizes, dp=sizes, pp=sizes)
 
 
 def test_tensor_parallel_ranks_are_neighbours_and_stages_are_far_apart() -> None:
@@ -17,7 +17,6 @@ def test_tensor_parallel_ranks_are_neighbours_and_stages_are_far_apart() -> None
     assert grid.groups("tp") == ((0, 1), (2, 3), (4, 5), (6, 7))
     assert grid.groups("dp") == ((0, 2), (1, 3), (4, 6), (5, 7))
     assert grid.groups("pp") == ((0, 4), (1, 5), (2, 6), (3, 7))
-    assert grid.groups("cp") == tuple((rank,) for rank in range(8))
 
 
 @given(grid=grids, kind=st.sampled_from(AXES))
@@ -44,7 +43,7 @@ def test_what_is_written_is_read_back(grid: Grid) -> None:
     ("text", "said"),
     [
         ("tp=2,tp=4", "tp is given twice"),
-        ("xp=2", "xp is no kind of group; choose from tp, cp, dp, pp"),
+        ("xp=2", "xp is no kind of group; choose from tp, dp, pp"),
         ("tp=0", "must be a whole number above zero"),
         ("tp", "must be a whole number above zero"),
         ("tp=-2", "must be a whole number"),

@@ -5,7 +5,7 @@ affects all of them. The work is the same on every rank and every rung: as many 
 on the usual rank.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from datetime import timedelta
 from statistics import median
 
@@ -19,10 +19,10 @@ from ncclprobe.model.training import Collective, Compute, Model, Rung, StepPlan
 from ncclprobe.model.units import microseconds
 from ncclprobe.model.values import Struct
 from ncclprobe.probes.buffers import allocate
-from ncclprobe.probes.clock import clock_of, time_batch
-from ncclprobe.probes.collectives import BufferView, all_reduce
-from ncclprobe.probes.plan import Exchange, Plan, SetPhase, phase
-from ncclprobe.probes.steps import Bench, Work, play_step, views_of
+from ncclprobe.probes.clock import clock_of
+from ncclprobe.probes.collectives import BufferView, Call, all_reduce
+from ncclprobe.probes.plan import Exchange, Plan, SetPhase
+from ncclprobe.probes.training import Bench, Work, play_step, views_of, work_of
 from ncclprobe.session.measure.context import TORCH_SLACK_S, RankContext
 from ncclprobe.session.measure.training import room_of
 
@@ -65,13 +65,16 @@ class LadderSizes(Struct, frozen=True):
     budget_s: float
 
 
+_Play = Callable[[StepPlan, Mapping[tuple[str, int], BufferView]], None]
+
+
 class _Part(Struct):
     """This rank's part in one rung: the ranks of its group, what it plays in a step, and its all_reduce alone."""
 
     rung: Rung
     members: tuple[int, ...]
     play: Callable[[], None]
-    call: Callable[[], object] | None
+    call: Call | None
 
 
 def climb(
@@ -82,14 +85,15 @@ def climb(
     `timeout_s`: torch's own deadline of the groups that are made here.
     """
     device = torch.device(plan.device)
-    clock = clock_of(device)
-    with phase(plan.rank, set_phase, "ladder, calibrate the work"):
-        clock.barrier()
-        bench = Bench(plan, exchange, set_phase, clock, Work(device, clock))
+    bench = Bench(plan, exchange, set_phase, clock_of(device))
+    work = work_of(bench)
     model = Model(sizes.step_bytes // DTYPES[plan.dtype], _LAYERS, DTYPES[plan.dtype], _TOKENS)
-    chunks = _chunks(bench, model)
+    chunks = _chunks(bench, work, model)
     buffer = allocate(sizes.nbytes, getattr(torch, plan.dtype), device).recv
-    parts = [_open(bench, rung, model, chunks, buffer, timeout_s) for rung in rungs]
+    parts = [
+        _open(bench, rung, model, lambda items, views: play_step(items, views, work, chunks, True), buffer, timeout_s)
+        for rung in rungs
+    ]
     steps = _steps(bench, parts, sizes.budget_s / 2)
     calls = [_calls(bench, part, sizes.budget_s / 2 / len(parts)) for part in parts]
     set_phase("ladder, gather")
@@ -102,25 +106,25 @@ def climb(
     )
 
 
-def _chunks(bench: Bench, model: Model) -> float:
+def _chunks(bench: Bench, work: Work, model: Model) -> float:
     """Return how many products every rank does in a step."""
     flops = 6.0 * model.params * model.tokens
-    usual_s = bench.usual(bench.work.chunk_s)
-    return min(flops / bench.work.flops, _MOST_WORK_S / usual_s)
+    usual_s = bench.usual(work.chunk_s)
+    return min(flops / work.flops, _MOST_WORK_S / usual_s)
 
 
-def _open(bench: Bench, rung: Rung, model: Model, chunks: float, buffer: torch.Tensor, timeout_s: float) -> _Part:
-    """Open this rank's group of `rung`; its all_reduce alone is of `buffer`."""
+def _open(bench: Bench, rung: Rung, model: Model, play: _Play, buffer: torch.Tensor, timeout_s: float) -> _Part:
+    """Open this rank's group of `rung`, in which `play` plays a step; its all_reduce alone is of `buffer`."""
     plan, members = bench.plan, rung.of(bench.plan.rank)
     items: StepPlan = training.step("ddp", model)
     group = _group(bench, rung, members, timeout_s)
     if len(members) < 2:
         alone = tuple(item for item in items if isinstance(item, Compute))
-        return _Part(rung, members, lambda: play_step(alone, {}, bench.work, chunks, True), None)
+        return _Part(rung, members, lambda: play(alone, {}), None)
     views = views_of(plan, [item for item in items if isinstance(item, Collective)], group)
     view = BufferView(buffer, buffer, members.index(plan.rank), len(members), dist.ReduceOp.SUM, group)
     call = all_reduce.run(view)
-    return _Part(rung, members, lambda: play_step(items, views, bench.work, chunks, True), call)
+    return _Part(rung, members, lambda: play(items, views), call)
 
 
 def _group(bench: Bench, rung: Rung, members: Sequence[int], timeout_s: float) -> dist.ProcessGroup | None:
@@ -131,7 +135,7 @@ def _group(bench: Bench, rung: Rung, members: Sequence[int], timeout_s: float) -
     """
     if max(map(len, rung.groups)) < 2:
         return None
-    with phase(bench.plan.rank, bench.set_phase, f"ladder, {rung.name} group"):
+    with bench.phase(f"ladder, {rung.name} group"):
         wait = timedelta(seconds=timeout_s)
         found: dist.ProcessGroup = dist.new_group(list(members), timeout=wait, use_local_synchronization=True)
     return found
@@ -143,9 +147,8 @@ def _steps(bench: Bench, parts: Sequence[_Part], budget_s: float) -> list[list[f
     for turn in range(_WARM_UPS):
         for part, each in zip(parts, took, strict=True):
             each.append(bench.timed(f"ladder, {part.rung.name}, warm-up {turn + 1}", part.play))
-    slowest = bench.exchange.collect(sum(each[-1] for each in took))
-    count = int(bench.exchange.share(max(1, min(STEPS, int(budget_s / max(slowest)))) if slowest else None))
-    for turn in range(count):
+    slowest_s = bench.slowest(sum(each[-1] for each in took))
+    for turn in range(max(1, min(STEPS, int(budget_s / slowest_s)))):
         for part, each in zip(parts, took, strict=True):
             each.append(bench.timed(f"ladder, {part.rung.name}, step {turn + 1}", part.play))
     return [each[_WARM_UPS:] for each in took]
@@ -153,20 +156,14 @@ def _steps(bench: Bench, parts: Sequence[_Part], budget_s: float) -> list[list[f
 
 def _calls(bench: Bench, part: _Part, budget_s: float) -> list[float]:
     """Return this rank's seconds per all_reduce, batch by batch; none where its group has no other rank."""
-    plan, call = bench.plan, part.call
     if max(map(len, part.rung.groups)) < 2:
         return []
-
-    def batch(name: str, calls: int) -> float:
-        with phase(plan.rank, bench.set_phase, f"ladder, {part.rung.name}, all_reduce {name}"):
-            bench.clock.barrier()
-            return time_batch([call] * calls, plan.timing, bench.clock).seconds if call else 0.0
-
-    seen_s = bench.exchange.collect([batch(f"warm-up {turn + 1}", 1) for turn in range(_WARM_UPS)][-1])
-    slowest_s = float(bench.exchange.share(max(seen_s) if seen_s else None))
+    name = f"ladder, {part.rung.name}, all_reduce"
+    seen_s = [bench.batch(f"{name} warm-up {turn + 1}", part.call, 1) for turn in range(_WARM_UPS)][-1]
+    slowest_s = bench.slowest(seen_s)
     calls = max(1, min(_MOST_CALLS, round(_BATCH_S / slowest_s)))
     count = max(1, min(_BATCHES, int(budget_s / (calls * slowest_s))))
-    return [batch(f"batch {number + 1}", calls) for number in range(count)]
+    return [bench.batch(f"{name} batch {number + 1}", part.call, calls) for number in range(count)]
 
 
 def _row(

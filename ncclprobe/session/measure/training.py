@@ -4,9 +4,10 @@ import torch
 
 from ncclprobe.host import Host
 from ncclprobe.model.training import fit
-from ncclprobe.probes import groups, steps
 from ncclprobe.probes.buffers import free_bytes
+from ncclprobe.probes.clock import clock_of
 from ncclprobe.probes.plan import Exchange, Plan
+from ncclprobe.probes.training import Asked, Bench, play_groups, play_strategy, work_of
 from ncclprobe.session.measure.context import RankContext
 
 
@@ -17,13 +18,13 @@ def play(run: RankContext) -> bool:
     """
     asked, plan, exchange = run.options.training, run.plan(), run.exchange
     assert asked
+    bench = Bench(plan, exchange, run.set_phase, clock_of(torch.device(plan.device)))
     if asked.grid is not None:
-        grid = fit(asked.grid, plan.ranks)
-        run.record(groups.run(plan, grid, exchange.share(list(run.hosts)), exchange, run.set_phase))
-    room = room_of(plan, run.host, exchange)
-    for strategy in asked.strategies:
-        step = steps.Asked(strategy, asked.model, asked.compute_s)
-        run.record(steps.run(plan, step, room, exchange, run.set_phase))
+        run.record(play_groups(bench, fit(asked.grid, plan.ranks), exchange.share(list(run.hosts))))
+    if asked.strategies:
+        room, work = room_of(plan, run.host, exchange), work_of(bench)
+        for strategy in asked.strategies:
+            run.record(play_strategy(bench, work, Asked(strategy, asked.model, asked.compute_s), room))
     return True
 
 
