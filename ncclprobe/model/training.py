@@ -4,9 +4,9 @@ Plans only: which ranks, how many bytes, in which order, and what that should ta
 
 The communicators of a hybrid-parallel job: which ranks talk to each other along which axis.
 
-Ranks are numbered as Megatron-LM numbers them (megatron/core/parallel_state.py, order "tp-cp-ep-dp-pp"; cp and ep are left out): neighbours
-in tensor parallelism are neighbours in rank, pipeline stages are the farthest apart. So a launcher that fills one node
-after the other keeps tensor-parallel groups, which talk most, inside nodes.
+Ranks are numbered as Megatron-LM numbers them (megatron/core/parallel_state.py, order "tp-cp-ep-dp-pp" without cp and
+ep): neighbours in tensor parallelism are neighbours in rank, pipeline stages are the farthest apart. So a launcher that
+fills one node after the other keeps tensor-parallel groups, which talk most, inside nodes.
 
 The collectives of one training step, by strategy: how many bytes, over which groups, and when they can start.
 
