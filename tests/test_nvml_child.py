@@ -143,7 +143,7 @@ def test_a_wedged_driver_is_abandoned_and_not_asked_again(library: Path) -> None
 def test_a_driver_that_kills_the_asker_is_survived_and_its_end_told(library: Path) -> None:
     ((kind, why),) = ask(library, ["nvmlDeviceGetCount"], crash=1)
     assert kind == "TimedOut"
-    assert "died (SIGABRT)" in why
+    assert "ended by SIGABRT" in why
 
 
 def test_without_the_library_no_child_is_started() -> None:
@@ -154,21 +154,40 @@ def test_without_the_library_no_child_is_started() -> None:
     assert "libnvidia-ml.so.1" in why
 
 
+SCRIPT = """
+import sys, time
+
+def ask():
+    sys.stdin.buffer.read(int.from_bytes(sys.stdin.buffer.read(8), "little"))
+
+def out(data):
+    sys.stdout.buffer.write(data)
+    sys.stdout.buffer.flush()
+
+def say(text, pause_s=0.0):
+    data = len(text).to_bytes(8, "little") + text.encode()
+    out(data[:12])
+    time.sleep(pause_s)
+    out(data[12:])
+
+"""
+
+
 @pytest.fixture
 def child(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[NvmlChild]:
     """A child that runs the test's own script instead of NVML; libc stands in for the library."""
-    script = f"import sys, time\nout = sys.stdout.write\ndef serve():\n    {request.param}\n"
+    script = f"{SCRIPT}def serve():\n    {request.param}\n"
     (tmp_path / "instead_of_nvml.py").write_text(script)
     monkeypatch.syspath_prepend(tmp_path)
     monkeypatch.setattr(nvml_child, "_LIBRARY", "libc.so.6")
-    monkeypatch.setattr(nvml_child, "_SERVE", "instead_of_nvml:serve")
+    monkeypatch.setattr(nvml_child, "_SERVER", "instead_of_nvml")
     started = NvmlChild()
     yield started
     started.close()
 
 
-HALF = "input(); out('{\"said\":'); sys.stdout.flush(); time.sleep(0.1); out(' 8}\\n'); sys.stdout.flush(); input()"
-LONG = "input(); out('{\"said\": \"' + 'x' * 500_000 + '\"}\\n'); sys.stdout.flush(); input()"
+HALF = "ask(); say('{\"said\": 8}', 0.1); ask()"
+LONG = "ask(); say('{\"said\": \"' + 'x' * 500_000 + '\"}'); ask()"
 
 
 @pytest.mark.parametrize(("child", "length"), [(HALF, 1), (LONG, 500_002)], indirect=["child"])
@@ -179,14 +198,14 @@ def test_an_answer_in_pieces_is_put_together(child: NvmlChild, length: int) -> N
 @pytest.mark.parametrize(
     ("child", "words"),
     [
-        ("input(); out('{\"said\": '); sys.stdout.flush(); time.sleep(60)", "no answer within 1 s"),
-        ("input(); out('{\"said\": ')", "died (exit code 0)"),
-        ("raise SystemExit(7)", "died (exit code 7)"),
-        ("while True: out('x' * 4096)", "more than 1 MiB"),
-        ("out('Segmentation fault\\n'); sys.stdout.flush(); input()", "nonsense"),
-        ("out('[' * 100_000 + '\\n'); sys.stdout.flush(); input()", "nonsense"),
-        ('out(\'{"refused": "Exception"}\\n\'); sys.stdout.flush(); input()', "nonsense"),
-        ("out('{\"refused\": []}\\n'); sys.stdout.flush(); input()", "nonsense"),
+        ("ask(); out(bytes([9, 0, 0])); time.sleep(60)", "no answer within 1 s"),
+        ("ask(); out(bytes([9, 0, 0]))", "ended with code 0"),
+        ("raise SystemExit(7)", "ended with code 7"),
+        ("while True: out(b'x' * 4096)", "longer than 1 MiB"),
+        ("ask(); say('Segmentation fault'); ask()", "nonsense"),
+        ("ask(); say('[' * 100_000); ask()", "nonsense"),
+        ('ask(); say(\'{"refused": "Exception"}\'); ask()', "nonsense"),
+        ("ask(); say('{\"refused\": []}'); ask()", "nonsense"),
     ],
     indirect=["child"],
 )
@@ -196,9 +215,7 @@ def test_whatever_the_child_does_the_call_returns_and_is_the_last(child: NvmlChi
             child.call("nvmlDeviceGetCount", patience_s=1 if "within" in words else 30)
 
 
-@pytest.mark.parametrize(
-    "child", ['input(); out(\'{"refused": "Failed", "why": "no"}\\n\'); sys.stdout.flush(); input()'], indirect=True
-)
+@pytest.mark.parametrize("child", ['ask(); say(\'{"refused": "Failed", "why": "no"}\'); ask()'], indirect=True)
 def test_a_refusal_keeps_the_child(child: NvmlChild) -> None:
     with pytest.raises(Failed, match="no"):
         child.call("nvmlDeviceGetCount", patience_s=30)

@@ -32,8 +32,8 @@ def framed(data: bytes) -> bytes:
 class LimitedChild:
     """Asks `serve` of a module, which runs in a child that starts with the first request."""
 
-    def __init__(self, module: str) -> None:
-        self._module = module
+    def __init__(self, module: str, most_bytes: int = MAX_ANSWER_BYTES) -> None:
+        self._module, self._most_bytes = module, most_bytes
         self._process: subprocess.Popen[bytes] | None = None
 
     def __enter__(self) -> "LimitedChild":
@@ -59,8 +59,8 @@ class LimitedChild:
         try:
             _send(self._process, framed(request), deadline)
             (length,) = LENGTH.unpack(_receive(self._process, LENGTH.size, deadline))
-            if length > MAX_ANSWER_BYTES:
-                raise Failed(f"the answer is longer than {MAX_ANSWER_BYTES >> 20} MiB")
+            if length > self._most_bytes:
+                raise Failed(f"the answer is longer than {self._most_bytes >> 20} MiB")
             return _receive(self._process, length, deadline)
         except BaseException:  # Ctrl-C included: a late answer must not meet another request
             self.close()
@@ -114,9 +114,9 @@ def _death(process: "subprocess.Popen[bytes]") -> HostError:
     with contextlib.suppress(subprocess.TimeoutExpired):
         code = process.wait(0.5)
         if code < 0:
-            return Failed(f"the process that read it was ended by {signal.Signals(-code).name}")
-        return Failed(f"the process that read it ended with code {code}")
-    return Failed("the process that read it does not answer")
+            return Failed(f"the process that was asked was ended by {signal.Signals(-code).name}")
+        return Failed(f"the process that was asked ended with code {code}")
+    return Failed("the process that was asked does not answer")
 
 
 def serve_limited(work: Callable[[bytes], bytes], max_bytes: int, memory_bytes: int) -> None:

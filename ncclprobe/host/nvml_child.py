@@ -1,37 +1,31 @@
 """NVML in a child process that can be abandoned.
 
 A wedged driver leaves processes in uninterruptible sleep that SIGKILL does not end and whose pipes never close,
-so NVML is only ever called in a child (:mod:`ncclprobe.host.nvml_server`): one JSON request per line on its standard
-input, one JSON answer per line back. When an answer is late the child's group is killed, and neither it nor its pipes
-are waited for.
+so NVML is only ever called in a child (:mod:`ncclprobe.host.nvml_server`). When an answer is late the child's group is
+killed, and neither it nor its pipes are waited for.
 """
 
-import contextlib
 import ctypes
 import json
-import os
-import select
-import signal
-import subprocess
 import threading
 import time
 from collections.abc import Sequence
 from typing import Any
 
-from ncclprobe.host.command import abandon, means_here
-from ncclprobe.host.own_child import start_own
+from ncclprobe.host.command import means_here
+from ncclprobe.host.limited_child import LimitedChild
 from ncclprobe.model import bounds
-from ncclprobe.model.errors import REFUSALS, HostError, Missing, TimedOut
+from ncclprobe.model.errors import REFUSALS, Failed, HostError, Missing, TimedOut
 
 _LIBRARY = "libnvidia-ml.so.1"
-_SERVE = "ncclprobe.host.nvml_server:serve"
+_SERVER = "ncclprobe.host.nvml_server"
 
 
 class NvmlChild:
     """Calls functions of nvidia-ml-py in a child that starts with the first call, one call at a time."""
 
     def __init__(self) -> None:
-        self._process: subprocess.Popen[bytes] | None = None
+        self._child = LimitedChild(_SERVER, bounds.NVML_ANSWER_BYTES)
         self._dead: HostError | None = None
         self._lock = threading.Lock()
 
@@ -57,75 +51,49 @@ class NvmlChild:
 
     def close(self) -> None:
         """Kill the child's group without waiting for it."""
-        if self._process:
-            abandon(self._process)
-            self._process = None
+        self._child.close()
 
     def _exchange(self, request: Sequence[str | int], patience_s: float) -> dict[str, Any]:
         if self._dead:
             raise self._dead
-        self._process = self._process or _start()
+        what = f"NVML {request[0]}"
+        self._dead = TimedOut(f"{what}: interrupted")  # Ctrl-C: a late answer must not meet another question
         try:
-            _send(self._process, request)
-            return _understand(_receive(self._process, f"NVML {request[0]}", patience_s))
-        except BaseException as error:  # Ctrl-C included: an answer that comes late must not meet another question
-            self._dead = error if isinstance(error, HostError) else TimedOut(f"NVML {request[0]}: interrupted")
-            self.close()
-            raise
+            if not self._child.started:
+                _refuse_without_library()
+            answer = _understand(self._child.ask(json.dumps(request).encode(), patience_s))
+        except TimedOut:
+            self._dead = TimedOut(f"{what}: no answer within {max(0.0, patience_s):.3g} s; the driver may be wedged")
+        except Failed as error:
+            self._dead = TimedOut(f"{what}: {error}; the driver may be broken")
+        except HostError as error:
+            self._dead = error
+        else:
+            self._dead = None
+            return answer
+        self.close()
+        raise self._dead
 
 
-def _start() -> "subprocess.Popen[bytes]":
-    """Return a new child, where there is an NVML at all. Loading the library asks the driver nothing.
+def _refuse_without_library() -> None:
+    """Raise Missing if there is no NVML. Loading the library asks the driver nothing.
 
     Where it would be looked for in the working directory too, only the child looks for it, which does not do that.
     """
     try:
         if not means_here("LD_LIBRARY_PATH"):
             ctypes.CDLL(_LIBRARY)
-        return start_own(_SERVE, stdin=subprocess.PIPE, stdout=subprocess.PIPE)
     except OSError as error:
         why = "there is none: no NVIDIA driver here, or a container started without GPUs"
         raise Missing(f"NVML ({_LIBRARY}): {why if 'No such file' in str(error) else error}") from None
 
 
-def _send(process: "subprocess.Popen[bytes]", request: Sequence[str | int]) -> None:
-    assert process.stdin
-    with contextlib.suppress(BrokenPipeError):  # a child that is gone is noticed on reading
-        process.stdin.write(json.dumps(request).encode() + b"\n")
-        process.stdin.flush()
-
-
-def _receive(process: "subprocess.Popen[bytes]", what: str, patience_s: float) -> bytes:
-    """Return the next line. It is all there may be: the child speaks only when asked."""
-    assert process.stdout
-    deadline = time.monotonic() + patience_s
-    pipe = process.stdout.fileno()
-    line = b""
-    while not line.endswith(b"\n"):
-        if not select.select([pipe], [], [], max(0.0, deadline - time.monotonic()))[0]:
-            raise TimedOut(f"{what}: no answer within {max(0.0, patience_s):.3g} s; the driver may be wedged")
-        chunk = os.read(pipe, 1 << 16)
-        if not chunk:
-            raise TimedOut(f"{what}: the process that asked died ({_end(process)}); the driver may be broken")
-        line += chunk
-        if len(line) > bounds.NVML_ANSWER_BYTES:
-            raise TimedOut(f"{what}: an answer of more than {bounds.NVML_ANSWER_BYTES >> 20} MiB was not waited for")
-    return line
-
-
-def _end(process: "subprocess.Popen[bytes]") -> str:
+def _understand(said: bytes) -> dict[str, Any]:
+    """Return the answer. Raises Failed for what is none."""
     try:
-        code = process.wait(0.5)
-    except subprocess.TimeoutExpired:
-        return "it cannot end"
-    return f"exit code {code}" if code >= 0 else signal.Signals(-code).name
-
-
-def _understand(line: bytes) -> dict[str, Any]:
-    try:
-        answer = json.loads(line)
+        answer = json.loads(said)
         if isinstance(answer, dict) and ("said" in answer or answer["refused"] in REFUSALS):
             return answer
     except (ValueError, LookupError, TypeError, RecursionError):
         pass
-    raise TimedOut(f"NVML: the process that asks it talks nonsense: {line[:80]!r}")
+    raise Failed(f"the process that was asked talks nonsense: {said[:80]!r}")

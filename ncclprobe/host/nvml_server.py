@@ -1,17 +1,20 @@
 """What runs in the child of :mod:`ncclprobe.host.nvml_child`, and nowhere else: nvidia-ml-py, as a service.
 
 A request is the name of a function and its arguments, ``["nvmlDeviceGetName", 0]``, the answer ``{"said": value}`` or
-``{"refused": kind, "why": words}``. Nothing of the package is imported, so that the child starts fast.
+``{"refused": kind, "why": words}``, each with its length before it. Nothing of the package is imported, so that the
+child starts fast.
 """
 
 import ctypes
 import json
 import os
+import struct
 import sys
 from collections import Counter
 from collections.abc import Callable, Sequence
-from typing import Any, TextIO
+from typing import Any, BinaryIO
 
+_LENGTH = struct.Struct("<Q")
 _MOST_XIDS, _MOST_EVENTS = 64, 1 << 17
 """Of one kind that are told, so that a storm of one hides no other, and that are taken from NVML at once."""
 
@@ -20,13 +23,16 @@ def serve() -> None:
     """Answer requests from standard input until it closes."""
     answers = _private_stdout()
     library = _Library()
-    for line in sys.stdin:
-        print(json.dumps(library.answer(*json.loads(line))), file=answers, flush=True)
+    asked = sys.stdin.buffer
+    while len(head := asked.read(_LENGTH.size)) == _LENGTH.size:
+        answer = json.dumps(library.answer(*json.loads(asked.read(*_LENGTH.unpack(head))))).encode()
+        answers.write(_LENGTH.pack(len(answer)) + answer)
+        answers.flush()
 
 
-def _private_stdout() -> TextIO:
+def _private_stdout() -> BinaryIO:
     """Reserve standard output for the answers: what a driver's library prints goes where errors go."""
-    answers = os.fdopen(os.dup(1), "w")
+    answers = os.fdopen(os.dup(1), "wb")
     os.dup2(2, 1)
     return answers
 

@@ -206,9 +206,9 @@ def read_dump(child: LimitedChild, data: bytes) -> FlightDump | str:
     except HostError as error:
         return str(error)
     except msgspec.DecodeError as error:
-        return str(Failed(f"the process that read it answered nonsense: {error}"))
+        return str(Failed(f"the process that was asked answered nonsense: {error}"))
     if isinstance(found, FlightDump) and not _is_whole(found):
-        return "the process that read it answered nonsense: its columns differ in length"
+        return "the process that was asked answered nonsense: its columns differ in length"
     return found
 
 
