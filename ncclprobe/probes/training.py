@@ -192,28 +192,41 @@ def play_strategy(bench: Bench, work: Work, asked: Asked, room: int | None) -> I
     compute_s = took[_COMPUTE][0]
     for overlap, step in ((False, took[_APART]), (True, took[_OVERLAPPED])):
         predicted = training.predict(items, compute_s, lambda call: alone[call.op, call.nbytes], overlap)
-        model = asked.model
-        yield StepRow(
-            strategy=asked.strategy,
-            ranks=plan.ranks,
-            params=model.params,
-            layers=model.layers,
-            dtype=plan.dtype,
-            micro_batches=model.micro_batches,
-            bucket_bytes=model.bucket_bytes,
-            overlap=overlap,
-            calls=len(calls),
-            call_bytes=sum(call.nbytes for call in calls),
-            steps=steps,
-            step_us=microseconds(step[0]),
-            step_min_us=microseconds(step[1]),
-            step_max_us=microseconds(step[2]),
-            compute_us=microseconds(compute_s),
-            calls_us=microseconds(predicted.calls_s),
-            exposed_us=microseconds(max(0.0, step[0] - compute_s)),
-            efficiency=compute_s / step[0],
-            predicted_us=microseconds(predicted.step_s),
-        )
+        yield _step_row(plan, asked, overlap, step, (compute_s, predicted.calls_s, predicted.step_s), calls, steps)
+
+
+def _step_row(
+    plan: Plan,
+    asked: Asked,
+    overlap: bool,
+    step: Seconds,
+    parts: Seconds,
+    calls: Sequence[Collective],
+    steps: int,
+) -> StepRow:
+    """Return the row of a step; `parts` are the seconds of its compute and of all its calls, and what was predicted."""
+    model, (compute_s, calls_s, predicted_s) = asked.model, parts
+    return StepRow(
+        strategy=asked.strategy,
+        ranks=plan.ranks,
+        params=model.params,
+        layers=model.layers,
+        dtype=plan.dtype,
+        micro_batches=model.micro_batches,
+        bucket_bytes=model.bucket_bytes,
+        overlap=overlap,
+        calls=len(calls),
+        call_bytes=sum(call.nbytes for call in calls),
+        steps=steps,
+        step_us=microseconds(step[0]),
+        step_min_us=microseconds(step[1]),
+        step_max_us=microseconds(step[2]),
+        compute_us=microseconds(compute_s),
+        calls_us=microseconds(calls_s),
+        exposed_us=microseconds(max(0.0, step[0] - compute_s)),
+        efficiency=compute_s / step[0],
+        predicted_us=microseconds(predicted_s),
+    )
 
 
 def _compute_s(bench: Bench, work: Work, asked: Asked) -> float:
