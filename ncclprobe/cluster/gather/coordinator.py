@@ -12,8 +12,9 @@ from pathlib import Path
 import msgspec
 
 from ncclprobe.cluster.gather.part import PARTING_S, UNPROVEN, LocalNode, Part, alone, describe_meeting, missing, say
-from ncclprobe.cluster.mesh import Listeners, NodePlan, answering, doubtful, merged, plan_mesh, reserve_listeners, walk
-from ncclprobe.cluster.mesh.listeners import mesh_interfaces, parse_listeners
+from ncclprobe.cluster.mesh.listeners import Listeners, mesh_interfaces, parse_listeners, reserve_listeners
+from ncclprobe.cluster.mesh.plan import NodePlan, answering, plan_mesh
+from ncclprobe.cluster.mesh.walk import doubtful, merged, walk
 from ncclprobe.cluster.rails.lead import Fleet, RailRun
 from ncclprobe.cluster.rails.node import RailNode
 from ncclprobe.cluster.rendezvous.coordinator import Allowed, CannotListen, Coordinator, Peer, all_allowed

@@ -9,8 +9,9 @@ from typing import Any
 import msgspec
 
 from ncclprobe.cluster.gather.part import UNPROVEN, LocalNode, Part, alone, code_of, say
-from ncclprobe.cluster.mesh import Listeners, NodePlan, reserve_listeners, walk
-from ncclprobe.cluster.mesh.listeners import mesh_interfaces
+from ncclprobe.cluster.mesh.listeners import Listeners, mesh_interfaces, reserve_listeners
+from ncclprobe.cluster.mesh.plan import NodePlan
+from ncclprobe.cluster.mesh.walk import walk
 from ncclprobe.cluster.rails.node import RailNode, RailsOrder
 from ncclprobe.cluster.rendezvous.messages import Hello, Leave, Refused
 from ncclprobe.cluster.rendezvous.reach import Worker, find

@@ -76,8 +76,9 @@ async def _streams(
     exchange: Exchange, identity: RankIdentity, own: Interface | None, name: str, decision: Mapping[str, Any]
 ) -> list[list[float]] | None:
     """Stream to other nodes; return the rates in Gb/s, on rank 0 those of all nodes."""
-    from ncclprobe.cluster.mesh import MeshInterface, plan_mesh, reserve_listeners, walk
-    from ncclprobe.cluster.mesh.listeners import parse_listeners
+    from ncclprobe.cluster.mesh.listeners import MeshInterface, parse_listeners, reserve_listeners
+    from ncclprobe.cluster.mesh.plan import plan_mesh
+    from ncclprobe.cluster.mesh.walk import walk
 
     token = hashlib.sha256(str(decision["token"]).encode()).digest()
     interfaces_out = (

@@ -12,7 +12,9 @@ import sys
 import time
 from pathlib import Path
 
-from ncclprobe.cluster.mesh import MeshInterface, plan_mesh, reserve_listeners, walk
+from ncclprobe.cluster.mesh.listeners import MeshInterface, reserve_listeners
+from ncclprobe.cluster.mesh.plan import plan_mesh
+from ncclprobe.cluster.mesh.walk import walk
 from ncclprobe.facts.reach import MeshListener
 from ncclprobe.model.values import asdict
 

@@ -1,7 +1,7 @@
 """The second look: who gets one, and that the better one counts."""
 
-from ncclprobe.cluster.mesh import NodePlan, doubtful, merged
-from ncclprobe.cluster.mesh.plan import Call
+from ncclprobe.cluster.mesh.plan import Call, NodePlan
+from ncclprobe.cluster.mesh.walk import doubtful, merged
 from ncclprobe.facts.reach import Path, Paths
 from ncclprobe.model.values import replace
 

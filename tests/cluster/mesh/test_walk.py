@@ -11,8 +11,9 @@ import pytest
 
 from ncclprobe import wire
 from ncclprobe.checks.launch.mesh import tries
-from ncclprobe.cluster.mesh import Listeners, MeshInterface, plan_mesh, reserve_listeners, walk
-from ncclprobe.cluster.mesh.listeners import CHUNK_BYTES, FILLER
+from ncclprobe.cluster.mesh.listeners import CHUNK_BYTES, FILLER, Listeners, MeshInterface, reserve_listeners
+from ncclprobe.cluster.mesh.plan import plan_mesh
+from ncclprobe.cluster.mesh.walk import walk
 from ncclprobe.facts.reach import MeshListener, Paths
 from ncclprobe.model.snapshot import Every
 from ncclprobe.model.values import replace
