@@ -20,6 +20,7 @@ from ncclprobe.session.measure import nccl_debug
 from ncclprobe.session.measure.collectives import log_pass_s
 from ncclprobe.session.measure.nccl_debug import Task, run_task
 from ncclprobe.session.ranks.identity import RankIdentity
+from ncclprobe.session.ranks.store import free_port
 
 TASK = Task(0, 2, "127.0.0.1", 1, "cpu", "float32", "sum", (("all_reduce", (1024,)),), 5.0)
 SPEAKS = """
@@ -112,7 +113,7 @@ def test_rank_zero_hears_all_ranks_and_says_which_left_nothing() -> None:
 def test_the_process_makes_every_call_of_the_sweep(tmp_path: Path) -> None:
     """Over gloo, which has nothing to say but takes the same calls."""
     calls = [("all_reduce", (8, 4096)), ("all_gather", (4096,)), ("sendrecv", (4096,))]
-    port = nccl_debug._free_port()
+    port = free_port()
     tasks = [replace(TASK, rank=rank, port=port, calls=calls, timeout_s=30.0) for rank in range(2)]
     argv = [[*own_child.command(nccl_debug._RANK), json.dumps(asdict(task)), "gloo"] for task in tasks]
     ranks = [subprocess.Popen(each, stderr=subprocess.PIPE, text=True) for each in argv]

@@ -7,7 +7,6 @@ use a store of their own and make every call of the sweep once.
 import contextlib
 import json
 import os
-import socket
 import subprocess
 import sys
 from collections.abc import Mapping, Sequence
@@ -34,7 +33,7 @@ from ncclprobe.probes.clock import clock_of
 from ncclprobe.probes.collectives import BufferView, Probe
 from ncclprobe.probes.plan import TORCH_REDOPS
 from ncclprobe.session.ranks.identity import RankIdentity
-from ncclprobe.session.ranks.store import Exchange
+from ncclprobe.session.ranks.store import Exchange, free_port
 
 SUBSYSTEMS = "INIT,BOOTSTRAP,ENV,NET,GRAPH,TUNING"
 _RANK = "ncclprobe.session.measure.nccl_debug:begin"
@@ -66,7 +65,7 @@ def run_pass(
 
     Every rank of the run calls this at the same time. `command` runs the task, which is its last argument.
     """
-    port = exchange.share(_free_port() if identity.rank == 0 else None)
+    port = exchange.share(free_port() if identity.rank == 0 else None)
     calls = [(op, list(plan.sizes)) for op in plan.ops]
     task = Task(
         identity.rank, identity.ranks, identity.address, port, plan.device, plan.dtype, plan.redop, calls, deadline_s
@@ -78,11 +77,6 @@ def run_pass(
     logs = tuple(_unpacked(each) for each, _ in received if each)
     missing = [f"rank {rank}: {why}{_SECOND * (TAKEN in why)}" for rank, (_, why) in enumerate(received) if why]
     return logs, f"NCCL's own lines are missing, so its transport is not known: {missing[0]}" if missing else ""
-
-
-def _free_port() -> int:
-    with socket.create_server(("", 0)) as server:
-        return int(server.getsockname()[1])
 
 
 def run_task(task: Task, command: Sequence[str], deadline_s: float) -> tuple[Log | None, str]:

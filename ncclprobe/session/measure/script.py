@@ -10,7 +10,6 @@ import json
 import math
 import os
 import re
-import socket
 import subprocess
 import tempfile
 import time
@@ -30,6 +29,7 @@ from ncclprobe.report.traffic import RUNGS
 from ncclprobe.session.measure.context import RankContext
 from ncclprobe.session.options import Options
 from ncclprobe.session.ranks import rank_files
+from ncclprobe.session.ranks.store import free_port
 
 _LAUNCHERS = (
     *("SLURM_PROCID", "SLURM_LOCALID", "SLURM_NODEID", "SLURM_NTASKS", "SLURM_NPROCS", "SLURM_TASKS_PER_NODE"),
@@ -62,7 +62,7 @@ def play(run: RankContext) -> bool:
     for place, rung in enumerate(rungs):
         run.set_phase(f"ladder, {RUNGS[rung.name]}: the command")
         left_s = run.watchdog.left_s() if run.watchdog else run.options.timeout_s
-        limit_s, port = run.exchange.share([(left_s - _REPORT_S) / (len(rungs) - place), _free_port()])
+        limit_s, port = run.exchange.share([(left_s - _REPORT_S) / (len(rungs) - place), free_port()])
         members = rung.groups[0]
         flag = f"script/{place}"
         mine = _end(run, hosts, rung, limit_s, port, flag) if run.identity.rank in members else None
@@ -87,12 +87,6 @@ class End(Struct, frozen=True):
     late: bool = False
     said: str = ""
     metric: float | None = None
-
-
-def _free_port() -> int:
-    with socket.socket() as free:
-        free.bind(("", 0))
-        return int(free.getsockname()[1])
 
 
 def _end(run: RankContext, hosts: Sequence[str], rung: Rung, limit_s: float, port: int, flag: str) -> dict[str, Any]:

@@ -11,7 +11,6 @@ import os
 import signal
 import socket
 import subprocess
-import sys
 import time
 import uuid
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -30,6 +29,7 @@ from ncclprobe.model.errors import NO_TORCH, UsageError
 from ncclprobe.model.findings import ExitCode
 from ncclprobe.model.snapshot import learned
 from ncclprobe.model.values import Struct, asdict
+from ncclprobe.report import delivery
 from ncclprobe.report.progress import Waiting
 from ncclprobe.session.measure.node_snapshot import captures_in, replayed_nodes, write_captures
 from ncclprobe.session.measure.recorder import Publisher, asked, log_path
@@ -70,7 +70,7 @@ def launch(nproc: int, options: Options, question: Question, refused: Callable[[
         error = UsageError(NO_TORCH)
         if refused is None:
             raise error
-        _print_line(str(error))
+        delivery.complain(str(error))
         return refused(_NOT_IMPORTED)
     folder = _folder()
     log = log_path(options, str(folder.path)) or folder.path / FILE
@@ -182,7 +182,7 @@ def _complete_log(record: RunLog, folder: Path, nproc: int, host: str, end: Rank
     lost = crashed if named else _signalled_alone(states, end) or crashed
     found = _lost_ranks(states, {rank: codes[rank] for rank in lost}, log_ended=whole)
     for rank in found:
-        _print_line(f"rank {rank.rank} on {rank.host} was lost in phase {rank.phase!r}: {rank.why}")
+        delivery.complain(f"rank {rank.rank} on {rank.host} was lost in phase {rank.phase!r}: {rank.why}")
         record.add("lost", asdict(rank))
     if not whole:
         record.close("ranks were lost" if found else _cut_short(folder, host, end))
@@ -245,13 +245,6 @@ def _cut_short(folder: Path, host: str, end: RanksEnd) -> str:
         return f"the ranks ended without a report {where}"
     cold = "; a cold network file system takes minutes: start again, or raise --timeout" if "import" in where else ""
     return f"--timeout ran out {where}{cold}"
-
-
-def _print_line(text: str) -> None:
-    try:
-        print(f"ncclprobe: {text}", file=sys.stderr, flush=True)
-    except (OSError, ValueError):
-        return
 
 
 def _wait_for(

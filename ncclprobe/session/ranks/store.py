@@ -69,6 +69,12 @@ def connect(identity: RankIdentity, *, serve: bool, timeout_s: float) -> Any:
         raise ProbeError(f"the store of rank 0 at {where} does not answer: {text}") from None
 
 
+def free_port() -> int:
+    """Return a port of this host that was free a moment ago."""
+    with socket.create_server(("", 0)) as server:
+        return int(server.getsockname()[1])
+
+
 def key(identity: RankIdentity, name: str) -> str:
     """Return the store key for `name`: under our own prefix, with one prefix per attempt of torchrun."""
     return f"ncclprobe/{identity.attempt}/{name}"
