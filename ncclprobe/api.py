@@ -139,7 +139,9 @@ def doctor(
     question = diagnose.ask(_judging(select, ignore, config), ("api.doctor",), job)
     collectors = discover("ncclprobe.facts", Collector, diagnose.MACHINE)
     if paths:
-        return doctors.within(question, timeout_s, lambda: doctors.of_captures(question, collectors, paths))
+        from ncclprobe.engine.captures import of_captures
+
+        return doctors.within(question, timeout_s, lambda: of_captures(question, collectors, paths))
     return doctors.of_this_machine(question, collectors, timeout_s)
 
 

@@ -17,7 +17,7 @@ sys.path.insert(0, str(ROOT))
 
 from ncclprobe import __version__, api
 from ncclprobe.commands import COMMANDS
-from ncclprobe.engine import doctor
+from ncclprobe.engine.captures import of_captures
 from ncclprobe.engine.diagnose import MACHINE, Judging, ask
 from ncclprobe.model.findings import ExitCode
 from ncclprobe.model.registry import Check, Collector, discover
@@ -77,7 +77,7 @@ def names() -> dict[str, Any]:
 def report() -> Report:
     """Return what is said of the captured machine."""
     collectors = discover("ncclprobe.facts", Collector, MACHINE)
-    return doctor.of_captures(ask(Judging(), ("doctor",), Job()), collectors, [CAPTURE])
+    return of_captures(ask(Judging(), ("doctor",), Job()), collectors, [CAPTURE])
 
 
 def main() -> int:

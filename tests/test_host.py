@@ -130,7 +130,7 @@ def test_a_capture_from_elsewhere_is_like_no_file_of_ours() -> None:
         (['{"capture": 1, "no'], ":1: truncated or not a capture"),
         ([HEADER, '{"ask": ["read"], "sa'], ":2: truncated or not a capture"),
         ([HEADER, "[1, 2]"], ":2: not a capture: this line is not a JSON object"),
-        ([HEADER | {"rows": 2}, {"ask": READ, "said": "x"}], "truncated: 1 rows of 2"),
+        ([HEADER | {"rows": 0}, {"ask": READ, "said": "x"}], "1 rows, and its first line says 0"),
         ([HEADER, {"ask": [], "said": "x"}], ":2: unknown row: no question"),
         ([HEADER, {"ask": READ, "said": 7}], ":2: unknown row: neither"),
         ([HEADER, {"ask": READ, "refused": "Eaten"}], ":2: unknown row: neither"),
@@ -156,6 +156,18 @@ def test_a_capture_that_lacks_what_its_tool_asks_was_cut(tmp_path: Path) -> None
         replay = load(save(tmp_path / "c.jsonl", HEADER | {"tool": tool}))
         with pytest.raises(kind):
             replay.ask(*READ)
+
+
+@each_row("end", ["", '{"ask": ["read", "/b"], "sa'])
+def test_a_capture_that_was_cut_is_read_as_far_as_it_goes(tmp_path: Path, end: str) -> None:
+    path = save(tmp_path / "c.jsonl", HEADER | {"rows": 3}, {"ask": READ, "said": "x"})
+    path.write_text(path.read_text() + end)
+    replay = load(path)
+    assert (replay.ask(*READ), replay.cut) == ("x", "its capture was cut: 1 of 3 rows are left")
+    with pytest.raises(OutOfTime, match="1 of 3 rows are left"):
+        replay.ask("read", "/elsewhere")
+    with pytest.raises(UsageError, match="truncated"):
+        parse(path.read_text(), "from a node")
 
 
 def test_a_wide_family_of_likes_is_read_once_each(tmp_path: Path) -> None:

@@ -1,4 +1,4 @@
-"""``ncclprobe compare OLD NEW``: two reports, baselines or outputs of nccl-tests side by side, with their noise."""
+"""``ncclprobe compare OLD NEW``: two runs side by side, with their noise, or two captures of one node."""
 
 import argparse
 import json
@@ -13,6 +13,7 @@ from ncclprobe.expect.bands import parse_tolerance
 from ncclprobe.expect.baselines import Point, RowDifference, RowKey, differences
 from ncclprobe.host import files
 from ncclprobe.model import bounds
+from ncclprobe.model.errors import UsageError
 from ncclprobe.model.findings import ExitCode, Status
 from ncclprobe.model.layout import wrap
 from ncclprobe.model.measurement import Conditions, Fingerprint, changes
@@ -24,7 +25,8 @@ from ncclprobe.report import json as as_json
 
 _ABOUT = """\
 Compare two runs: their bandwidths, row by row with intervals, the findings that are new or gone, the machine and its
-software. OLD and NEW are JSON reports, baselines, or JSON (-J) or text output of nccl-tests."""
+software. OLD and NEW are JSON reports, baselines, or JSON (-J) or text output of nccl-tests; or two captures of one
+node, of which the findings, versions, settings, links and counters are compared."""
 
 _MORE = """\
 A row is slower or faster only if the intervals of both runs are apart by more than --tolerance, or in a comparison
@@ -52,6 +54,7 @@ class _Side(Struct, frozen=True):
     failed: tuple[str, ...] = ()
     cut: bool = False
     about: str = ""
+    capture: bool = False
 
 
 class _Comparison(Struct, frozen=True):
@@ -66,13 +69,20 @@ class _Comparison(Struct, frozen=True):
     changed: tuple[str, ...]
     notes: tuple[str, ...]
     cut: bool = False
+    captures: bool = False
 
     @property
     def exit_code(self) -> ExitCode:
         """docs/reference/exit-codes.md: 4 for what got worse beyond noise."""
         if self.new_failures or any(row.change == "slower" for row in self.rows):
             return ExitCode.FAIL
-        if not self.rows or any(row.change == "unsure" for row in self.rows) or (self.cut and self.only_old):
+        if self.captures and self.cut:
+            return ExitCode.INCONCLUSIVE
+        if (
+            not (self.rows or self.captures)
+            or any(row.change == "unsure" for row in self.rows)
+            or (self.cut and self.only_old)
+        ):
             return ExitCode.INCONCLUSIVE
         return ExitCode.OK
 
@@ -91,6 +101,8 @@ def main(argv: Sequence[str]) -> int:
 
 def side(path: str) -> _Side:
     """Return what `path` holds. Raises UsageError."""
+    if files.read_start(Path(path), limit=_HEADER_BYTES).lstrip().startswith('{"capture"'):
+        return _captured(path)
     text = files.read(Path(path), limit=bounds.RUN_FILE_BYTES)
     schema = schema_of(text, path) if text.lstrip().startswith("{") else "nccl-tests"
     if schema == baselines.SCHEMA:
@@ -113,6 +125,35 @@ def side(path: str) -> _Side:
         cut=bool(report.skipped_rows) or report.status is Status.UNKNOWN,  # as after a signal
         failed=tuple(f"{row.op} {size(row.nbytes)}: {row.wrong} wrong" for row in report.measurements if row.wrong),
         about=f"{digest.folded([node.name for node in report.nodes])}, {digest.when(report.started)}",
+    )
+
+
+_HEADER_BYTES = 64
+_LINKS = ("GPUs", "PCIe", "NICs", "transport")
+"""Areas of a report that say what is linked how."""
+
+
+def _captured(path: str) -> _Side:
+    """Return what the doctor says of a capture, without the node's name in what is compared. Raises UsageError."""
+    from ncclprobe.engine import diagnose
+    from ncclprobe.engine.captures import of_captures
+    from ncclprobe.model.registry import Collector, discover
+    from ncclprobe.model.snapshot import Job
+
+    question = diagnose.ask(diagnose.Judging(), ("compare", path), Job())
+    report = of_captures(question, discover("ncclprobe.facts", Collector, diagnose.MACHINE), [Path(path)])
+    node = report.nodes[0].name
+    found = dict(_environment(report)) | {area.name: area.values for area in report.areas if area.name in _LINKS}
+    found |= {name: str(count) for name, count in report.environment[node].counters.items()}
+    return _Side(
+        path,
+        {},
+        findings={(name, "", subject): text for (name, _, subject), text in _findings(report)},
+        environment=found,
+        report=True,
+        cut=any(verdict.status is Status.UNKNOWN and verdict.required for verdict in report.checks),
+        about=f"{node}, {digest.looked(report)}" if report.taken else node,
+        capture=True,
     )
 
 
@@ -139,8 +180,10 @@ def _environment(report: Report) -> Iterator[tuple[str, str]]:
 
 def compared(old: _Side, new: _Side, tolerance: float) -> _Comparison:
     """Return `old` and `new` side by side."""
-    both = old.report and new.report
-    fresh = [text for key, text in new.findings.items() if both and key not in old.findings]
+    both, captures = old.report and new.report, old.capture and new.capture
+    if old.capture is not new.capture:
+        raise UsageError(f"{old.path} and {new.path}: give two captures, or two runs")
+    fresh = [text for key, text in new.findings.items() if both and _is_worse(text, old.findings.get(key))]
     return _Comparison(
         rows=tuple(differences(old.points, new.points, tolerance)),
         only_old=tuple(_name(key) for key in old.points if key not in new.points),
@@ -149,9 +192,15 @@ def compared(old: _Side, new: _Side, tolerance: float) -> _Comparison:
         new_failures=(*(each for each in fresh if each.startswith("fail ")), *(new.failed if not old.failed else ())),
         fixed_findings=tuple(text for key, text in old.findings.items() if both and key not in new.findings),
         changed=tuple(dict.fromkeys((*_machines(old, new, both=both), *_changed(old, new)))),
-        notes=tuple(_remarks(old, new)),
+        notes=() if captures else tuple(_remarks(old, new)),
         cut=new.cut,
+        captures=captures,
     )
+
+
+def _is_worse(now: str, before: str | None) -> bool:
+    """Return whether a finding is new, or fails and did not before."""
+    return before is None or (now.startswith("fail ") and not before.startswith("fail "))
 
 
 def _machines(old: _Side, new: _Side, *, both: bool) -> Iterator[str]:
@@ -259,7 +308,9 @@ def _last(found: _Comparison) -> str:
         change: sum(row.change == change for row in found.rows) for change in ("slower", "unsure", "faster", "same")
     }
     words = ", ".join(f"{number} {_WORDS.get(change, change)}" for change, number in counts.items() if number)
-    if not found.rows:
+    if found.captures:
+        words = f"{len(found.new_findings)} new, {len(found.fixed_findings)} fixed, {len(found.changed)} changed"
+    elif not found.rows:
         words = "no row was measured in both under the same conditions, so there is nothing to compare"
     failed = len(found.new_failures)
     failures = f", {failed} new failure{'s' * (failed > 1)}" if failed else ""

@@ -96,13 +96,13 @@ def main(argv: Sequence[str]) -> int:
         raise UsageError(f"{nodes.rail_words(options)[0]} says how --rails works, which is not given")
     if options.fleet and options.captures:
         raise UsageError("--fleet and captures exclude each other: they would be kept as of now")
+    if options.one_job and not options.captures:
+        raise UsageError("--one-job is for captures of several nodes: name them")
     if options.code and options.captures:
         raise UsageError("--code and captures exclude each other: a capture holds what --code told when it was taken")
     if options.keep and options.captures:
         raise UsageError("--keep and captures exclude each other: they are kept already")
     if logs := [path for path in options.captures if is_run_log(path)]:
-        if options.baseline:
-            raise UsageError("--baseline is for rates of paths; judge a run.jsonl with --expect")
         return _judge_run(options, argv, logs)
     if options.expect or options.rejudge:
         raise UsageError("--expect and --rejudge are for a measured run: give its run.jsonl among the captures")
@@ -125,7 +125,10 @@ def _look_and_judge(
     question = _question(options, argv)
     if options.captures:
         collectors = discover("ncclprobe.facts", Collector, diagnose.MACHINE)
-        return _deliver(options, question, partial(doctor.of_captures, question, collectors, options.captures), waiting)
+        from ncclprobe.engine.captures import of_captures
+
+        judge = partial(of_captures, question, collectors, options.captures, one_job=options.one_job)
+        return _deliver(options, question, judge, waiting)
     given = _given(options, flags)
     if options.rails and not launch.several_nodes and not launch.problems:
         raise UsageError(f"--rails: {nodes.ALONE}")
@@ -223,6 +226,9 @@ def _parser() -> argparse.ArgumentParser:
     add = parser.add_argument
     add("captures", nargs="*", type=Path, metavar="CAPTURE",
         help="Judge these captures instead of this machine, one per node.")  # fmt: skip
+    add("--one-job", action="store_true",
+        help="The captures are of nodes of one job: compare them (default: only if their job's id, or their master and "
+        "ranks, say so).")  # fmt: skip
     add("--backend", choices=("nccl", "gloo"), default="nccl",
         help="Check for a job with this library (default: %(default)s).")  # fmt: skip
     add("--local", action="store_true", help="Check this node only, even under a launcher.")

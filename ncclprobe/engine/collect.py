@@ -57,7 +57,7 @@ def with_predictions(snapshots: Sequence[Snapshot], checks: Sequence[Check], job
     have taken something away.
     """
     asked = job.backend == "nccl" and any(need.fact is AttainableRate for each in checks for need in each.needs)
-    nodes = 1 if job.local else len(snapshots)
+    nodes = 1 if job.local or job.apart else len(snapshots)
     predicted: dict[Any, AttainableRate | Absent] = {}
     return [_with_prediction(each, nodes, predicted) if asked else each for each in snapshots]
 
@@ -468,7 +468,9 @@ def replayed(paths: Sequence[Path], collectors: Sequence[Collector]) -> list[Sna
     traces = Traces()
     for file, host in machines(paths):
         if host.node in snapshots:
-            raise UsageError(f"{file}: a second capture of node {host.node}; give one per node")
+            raise UsageError(
+                f"{file}: a second capture of node {host.node}; `ncclprobe compare OLD NEW` says what changed"
+            )
         snapshot = of_capture(host, collectors, traces)
         kept = len(paths) <= bounds.SHOWN_CAPTURES
         snapshots[host.node] = snapshot if kept else replace(snapshot, answers={})
@@ -487,7 +489,7 @@ def of_capture(host: Replay, collectors: Sequence[Collector], traces: Traces | N
     others = {rank: collect_rank(own, collectors, traces) for rank, own in host.ranks.items()}
     first = facts if whole is host else facts | collect_rank(host, collectors, traces)
     ranks = {**_own_rank(first, collectors), **others}
-    return Snapshot(host.node, facts, ranks, whole.answers, taken=host.taken, pasted=host.pasted)
+    return Snapshot(host.node, facts, ranks, whole.answers, taken=host.taken, pasted=host.pasted, cut=host.cut)
 
 
 def _with_matrix(host: Replay, facts: dict[type, Any]) -> dict[type, Any]:

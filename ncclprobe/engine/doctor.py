@@ -1,16 +1,13 @@
 """The machines: looked at here or replayed from captures, judged, and what a report shows of them."""
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from pathlib import Path
 from typing import Any
 
 from ncclprobe.checks.rail import choices, name
-from ncclprobe.checks.sync.roster import missing
 from ncclprobe.engine import inventory
-from ncclprobe.engine.collect import observed, replayed, with_choices, with_predictions
+from ncclprobe.engine.collect import observed, with_choices, with_predictions
 from ncclprobe.engine.diagnose import Known, Question, Topic, diagnose
 from ncclprobe.engine.judge import conclude, judge, shares
-from ncclprobe.facts.environment import Environment
 from ncclprobe.facts.infiniband import Fabric
 from ncclprobe.facts.interfaces import Interfaces
 from ncclprobe.facts.launcher import Launch
@@ -24,7 +21,6 @@ from ncclprobe.facts.software import Software
 from ncclprobe.host.patience import until
 from ncclprobe.localise.rails import Seen, Tried, Way, tests
 from ncclprobe.model.errors import OutOfTime, Unlearned
-from ncclprobe.model.findings import Verdict
 from ncclprobe.model.hostlist import fold
 from ncclprobe.model.nccl_selection import Choices
 from ncclprobe.model.pair_results import RailState, RailWay
@@ -54,23 +50,6 @@ def of_this_machine(question: Question, collectors: Sequence[Collector], timeout
     return within(question, timeout_s, lambda: diagnose(question, [snapshot]))
 
 
-def of_captures(question: Question, collectors: Sequence[Collector], paths: Sequence[Path]) -> Report:
-    """Judge the machines of captures. Raises UsageError."""
-    snapshots = replayed(paths, collectors)
-    absent = () if question.job.local else missing(Every({s.node: _launch(s) for s in snapshots}))
-    question, notes = _of_pastes(question, snapshots)
-    return diagnose(question, snapshots, missing=absent, notes=notes)
-
-
-def _of_pastes(question: Question, snapshots: Sequence[Snapshot]) -> tuple[Question, tuple[str, ...]]:
-    """Return the question without checks of settings if pasted texts show none, and a note that says so."""
-    settings = [learned(each.facts, Environment) for each in snapshots if each.pasted]
-    if len(settings) < len(snapshots) or any(each and each.variables for each in settings):
-        return question, ()
-    checks = tuple(check for check in question.checks if not check.id.startswith("env."))
-    return replace(question, checks=checks), ("No settings were pasted: NCCL's defaults are assumed.",)
-
-
 def _launch(snapshot: Snapshot) -> Launch:
     """Return how this node's process was started; of kind none where that is not known."""
     return learned(snapshot.facts, Launch) or Launch()
@@ -92,8 +71,8 @@ def _conclude(known: Known) -> dict[str, Any]:
     return {
         "status": status,
         "exit_code": code,
-        "launch": LaunchRow(first.kind, first.nnodes, first.world_size),
-        "nodes": _nodes(known.snapshots, known.verdicts, fail_on),
+        "launch": LaunchRow() if known.job.apart else LaunchRow(first.kind, first.nnodes, first.world_size),
+        "nodes": _nodes(known, fail_on),
         "areas": inventory.areas(known.snapshots, known.verdicts, known.job, first.nnodes),
         **sections(known),
     }
@@ -123,8 +102,9 @@ def sections(known: Known) -> dict[str, Any]:
     return said
 
 
-def _nodes(snapshots: Sequence[Snapshot], verdicts: Sequence[Verdict], fail_on: str) -> tuple[NodeRow, ...]:
-    each = shares([s.node for s in snapshots], verdicts, fail_on)
+def _nodes(known: Known, fail_on: str) -> tuple[NodeRow, ...]:
+    snapshots, apart = known.snapshots, known.job.apart
+    each = shares([s.node for s in snapshots], known.verdicts, fail_on, apart=apart)
     rows = []
     for place, snapshot in enumerate(snapshots):
         system, rank = learned(snapshot.facts, System), _launch(snapshot).node_rank

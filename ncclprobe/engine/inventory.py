@@ -60,7 +60,7 @@ def scope(snapshots: Sequence[Snapshot], job: Job) -> Scope:
     gpus = sum(counted) if counted and len(counted) == len(said) else None
     missing = [gpus for gpus in said if isinstance(gpus, Absent) and gpus.refused == "Missing"]
     pasted = bool(snapshots) and all(snapshot.pasted for snapshot in snapshots)
-    return Scope(job.backend, gpus, driver=not missing or len(missing) < len(said), pasted=pasted)
+    return Scope(job.backend, gpus, driver=not missing or len(missing) < len(said), pasted=pasted, apart=job.apart)
 
 
 def areas(
@@ -188,6 +188,8 @@ def _nics(facts: Mapping[type, Any]) -> str:
     states = Counter(str(port.state) for port in ports if isinstance(port.state, str))
     kinds = Counter(map(_port, ports))
     named = ", ".join(f"{number} × {kind}" for kind, number in kinds.most_common(_MOST_KINDS))
+    if not states:
+        return f"{named} · states not known"
     up = states.get("ACTIVE", 0)
     return f"{named} · {'all' if up == len(ports) else f'{up} of {len(ports)}'} ACTIVE{_per_gpu(facts, up)}"
 

@@ -72,7 +72,8 @@ def judge(
 def of_one_job(snapshots: Sequence[Snapshot], job: Job) -> list[Snapshot]:
     """Return `snapshots` as nodes of one job: without a launcher's word, what is judged together is to run together.
 
-    With --local it is not. Snapshots of one machine's network are one node, looked at more than once.
+    With --local it is not, nor if each is judged by itself. Snapshots of one machine's network are one node, looked at
+    more than once.
     """
     networks = {each.node: _network(each) for each in snapshots}
     several = len({network if None not in network else node for node, network in networks.items()})
@@ -83,6 +84,7 @@ def of_one_job(snapshots: Sequence[Snapshot], job: Job) -> list[Snapshot]:
         if (
             several == 1
             or job.local
+            or job.apart
             or not isinstance(launch, Launch)
             or launch.nnodes is not None
             or launch.world_size is not None
@@ -431,13 +433,15 @@ class Share(Struct, frozen=True):
     worst: tuple[str, Finding] | None = None
 
 
-def shares(nodes: Collection[str], verdicts: Sequence[Verdict], fail_on: str) -> dict[str, Share]:
+def shares(
+    nodes: Collection[str], verdicts: Sequence[Verdict], fail_on: str, *, apart: bool = False
+) -> dict[str, Share]:
     """Each node's share of the verdicts, in one pass over all of them.
 
     A finding stops every node where the job is to blame, or where it names none of the nodes that are here: a
     comparison that cannot name a node, a node that never came (docs/reference/exit-codes.md). What a comparison could
     not learn concerns the report on all nodes. A node without verdicts of its own, because only comparisons were
-    selected, shares in these: see :func:`_compared`.
+    selected, shares in these: see :func:`_compared`. Nodes that are judged `apart` share nothing.
     """
     found: dict[str, set[Status]] = {node: set() for node in (*nodes, _EVERYBODY)}
     first: dict[str, tuple[int, str, Finding]] = {}
@@ -448,7 +452,7 @@ def shares(nodes: Collection[str], verdicts: Sequence[Verdict], fail_on: str) ->
             found[node].add(verdict.status)
         for finding in verdict.findings:
             concerned = found.keys() & set(finding.nodes)
-            if finding.blame == "job" or not (verdict.node or here & set(finding.nodes)):
+            if not apart and (finding.blame == "job" or not (verdict.node or here & set(finding.nodes))):
                 concerned.add(_EVERYBODY)
             for node in concerned:
                 found[node].add(worst([finding]))

@@ -22,6 +22,7 @@ _Recorded = dict[tuple[int | None, Question], str | HostError]
 """What a capture holds: by the rank that asked (None: the node's own), then by question."""
 
 NOT_SHOWN = "the pasted texts do not show it"
+_CUT = "cut"
 _PASTED = "pasted"
 """The name of the node that pasted texts describe."""
 _MOST_ROWS = 8192
@@ -55,7 +56,8 @@ class Replay:
 
     `older`: the capture was taken by an older ncclprobe, which could not know every question of today. `ranks` are the
     answers that ranks of that node got for themselves. `taken`: when, in ISO 8601; empty: its first line does not say.
-    `pasted`: the answers are of texts that people pasted.
+    `pasted`: the answers are of texts that people pasted. `cut`: how much of the capture is left, if it was cut; what
+    it then lacks is not known for this reason.
     """
 
     def __init__(
@@ -66,19 +68,21 @@ class Replay:
         ranks: Mapping[int, Answers] | None = None,
         taken: str = "",
         pasted: bool = False,
+        cut: str = "",
     ) -> None:
         self.answers = answers
         self.taken = taken
         self.pasted = pasted
+        self.cut = cut
         self._older = older
         self.node = node
-        self.ranks = {rank: Replay(own, f"{node} rank {rank}", older) for rank, own in (ranks or {}).items()}
+        self.ranks = {rank: Replay(own, f"{node} rank {rank}", older, cut=cut) for rank, own in (ranks or {}).items()}
 
     def with_answers(self, answers: Answers) -> "Replay":
         """Return this capture with other answers of the node; itself where they are the same."""
         if answers is self.answers:
             return self
-        return Replay(answers, self.node, self._older, taken=self.taken, pasted=self.pasted)
+        return Replay(answers, self.node, self._older, taken=self.taken, pasted=self.pasted, cut=self.cut)
 
     def ask(self, *question: str | int) -> str:
         """Return the captured answer. Raises the captured refusal."""
@@ -88,7 +92,7 @@ class Replay:
         """Return the captured answer or refusal.
 
         A question that the capture lacks is NotCaptured if an older tool took it, or if it is of a sample that no run
-        measured; it is OutOfTime if it must have been cut.
+        measured; it is OutOfTime if the capture was cut.
         """
         found = self.answers.get(question)
         if found is not None:
@@ -98,6 +102,8 @@ class Replay:
             return NotCaptured(f"this run did not try it ({asked}): `ncclprobe doctor` on all nodes does")
         if self.pasted:
             return NotCaptured(NOT_SHOWN)
+        if self.cut:
+            return OutOfTime(self.cut)
         if self._older:
             return NotCaptured(f"the capture does not hold {asked}")
         return OutOfTime(f"the capture should hold {asked} and does not: it is not as it was taken")
@@ -150,7 +156,7 @@ def _is_capture(text: str) -> bool:
 def load(path: Path) -> Replay:
     """Return the capture in `path`, with the captures it is ``like``. Raises UsageError naming file and line."""
     header, answers = _load(path, (), {})
-    return _replay(header, answers, str(header.get("node") or path.stem), str(path))
+    return _replay(header, answers, str(header.get("node") or path.stem), str(path), header[_CUT])
 
 
 def machines(paths: Iterable[Path]) -> Iterator[tuple[str, Replay]]:
@@ -179,13 +185,15 @@ def parse(text: str, name: str, node: str = "") -> Replay:
     `name` is what to call it in a UsageError, `node` the node's name where the job knows a better one.
     """
     header, lines = _lines(text, name)
+    if header[_CUT]:
+        raise UsageError(f"{name}: truncated: {header[_CUT]}; copy it again")
     answers: _Recorded = {}
     for number, line in enumerate(lines, start=2):
         answers.update(_recorded_line(line) or _parse_row(_object(line, f"{name}:{number}"), f"{name}:{number}"))
     return _replay(header, answers, node or str(header.get("node") or name), name)
 
 
-def _replay(header: dict[str, Any], recorded: _Recorded, node: str, name: str) -> Replay:
+def _replay(header: dict[str, Any], recorded: _Recorded, node: str, name: str, cut: str = "") -> Replay:
     """Return what a capture called `name` holds, by the rank that asked. Raises UsageError."""
     ranks: dict[int, dict[Question, str | HostError]] = {}
     answers: dict[Question, str | HostError] = {}
@@ -193,7 +201,7 @@ def _replay(header: dict[str, Any], recorded: _Recorded, node: str, name: str) -
         (answers if rank is None else ranks.setdefault(rank, {}))[question] = answer
         if len(ranks) > bounds.CAPTURE_RANKS:
             raise UsageError(f"{name}: rows of more than {bounds.CAPTURE_RANKS} ranks: no node runs so many")
-    return Replay(answers, node, _is_older(header.get("tool")), ranks, _taken(header.get("taken")))
+    return Replay(answers, node, _is_older(header.get("tool")), ranks, _taken(header.get("taken")), cut=cut)
 
 
 def _taken(said: object) -> str:
@@ -248,7 +256,7 @@ def _near(path: Path, like: object, where: str, number: int) -> Path:
 
 
 def _lines(text: str, name: str) -> tuple[dict[str, Any], list[str]]:
-    """Return the header of a whole capture, and the text of each row below it."""
+    """Return the header of a capture, and the text of each whole row below it; in `_CUT` of the header what is cut."""
     if text.lstrip().startswith("{\n"):  # indented JSON
         raise UsageError(f"{name}: not a capture: a report? render it with `ncclprobe report {name}`")
     lines = text.splitlines()
@@ -259,9 +267,25 @@ def _lines(text: str, name: str) -> tuple[dict[str, Any], list[str]]:
     header = _object(lines[0], f"{name}:1")
     if header.get("capture") != 1:
         raise UsageError(f'{name}: not a capture: its first line lacks "capture": 1; take one with `ncclprobe capture`')
-    if header.get("rows", len(lines) - 1) != len(lines) - 1:
-        raise UsageError(f"{name}: truncated: {len(lines) - 1} rows of {header['rows']}; copy it again")
-    return header, lines[1:]
+    rows = lines[1:]
+    if rows and not text.endswith("\n") and not _is_whole(rows[-1]):
+        rows.pop()
+        header.setdefault("rows", len(rows) + 1)
+    of = header.get("rows", len(rows))
+    if not isinstance(of, int) or of < len(rows):
+        raise UsageError(
+            f"{name}: {len(rows)} rows, and its first line says {of!r}: not as it was taken; copy it again"
+        )
+    header[_CUT] = f"its capture was cut: {len(rows)} of {of} rows are left" if of > len(rows) else ""
+    return header, rows
+
+
+def _is_whole(line: str) -> bool:
+    try:
+        json.loads(line)
+    except (ValueError, RecursionError):
+        return False
+    return True
 
 
 @lru_cache(_MOST_ROWS)

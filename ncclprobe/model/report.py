@@ -110,13 +110,14 @@ class Scope(Struct, frozen=True):
     """What a report speaks for: jobs with this library, and on how many GPUs; null: their number is not known.
 
     `driver`: whether any node has NVIDIA's driver, as far as one could look. `pasted`: all that is known of the machine
-    stands in texts that people pasted.
+    stands in texts that people pasted. `apart`: each node was judged by itself, not as one of a job.
     """
 
     backend: str = "nccl"
     gpus: int | None = None
     driver: bool = True
     pasted: bool = False
+    apart: bool = False
 
 
 class CheckNote(Struct, frozen=True):

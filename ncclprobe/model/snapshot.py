@@ -104,7 +104,7 @@ class Job(Struct, frozen=True):
     `expect_nics`: each node is to have so many fast NICs in NCCL's network. `local`: only this node is asked about,
     whatever the launcher says. `running`: the job asks from within, so that its own ports and memory are in use.
     `met`: the ranks of a measuring run have met, so that the listener on its port is its own rank 0. `mixed_gpus`:
-    nodes have different numbers of GPUs on purpose.
+    nodes have different numbers of GPUs on purpose. `apart`: the nodes are judged each by itself, not as one job.
     """
 
     backend: Literal["nccl", "gloo"] = "nccl"
@@ -114,6 +114,7 @@ class Job(Struct, frozen=True):
     mixed_gpus: bool = False
     running: bool = False
     met: bool = False
+    apart: bool = False
 
 
 class Snapshot(Struct, frozen=True):
@@ -122,7 +123,7 @@ class Snapshot(Struct, frozen=True):
     `ranks`: of each rank of this node that spoke, its own facts, by rank. `answers`: what the node answered, by
     question, for a report to show what findings cite; empty where it is not kept. `taken`: when its capture was
     taken, in ISO 8601; empty: it was looked at now, or that is not known. `pasted`: it is of texts that people pasted,
-    which show a part of a machine.
+    which show a part of a machine. `cut`: how much of its capture is left, if that was cut.
     """
 
     node: str
@@ -131,3 +132,4 @@ class Snapshot(Struct, frozen=True):
     answers: Mapping[tuple[str | int, ...], Any] = field(default_factory=dict)
     taken: str = ""
     pasted: bool = False
+    cut: str = ""

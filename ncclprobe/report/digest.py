@@ -241,6 +241,13 @@ def conclusion(report: Report) -> str:
         Status.FAIL: f"Not ready for {of}: what FAILs above comes first.",
         Status.UNKNOWN: f"Not known to be ready for {of}: what is required and unknown stands above.",
     }.get(report.status, "Nothing was judged.")
+    if report.scope.apart and report.status is Status.PASS:
+        said = f"Each of {len(report.nodes)} nodes is ready for NCCL jobs."
+    if report.scope.apart and report.status in (Status.WARN, Status.FAIL):
+        loud = sum(node.status is report.status for node in report.nodes)
+        which = f"{loud} of {len(report.nodes)} nodes"
+        failing = f"{which} {'is' if loud == 1 else 'are'} not ready for NCCL jobs: what FAILs above comes first."
+        said = failing if report.status is Status.FAIL else f"Ready for NCCL jobs. {which} with warnings above."
     if report.status is Status.UNKNOWN and none_applies(report):
         said = "Nothing was judged: what was selected does not apply here."
     if report.scope.pasted and report.status in (Status.PASS, Status.WARN):

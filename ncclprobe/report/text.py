@@ -12,12 +12,12 @@ from ncclprobe.model.hostlist import fold
 from ncclprobe.model.layout import Style, first_of, labelled, shorten, unstyled, wrap
 from ncclprobe.model.measurement import FirstCall, Measurement
 from ncclprobe.model.nccl_selection import Choices, HcaChoice, Part, PeerChoice
-from ncclprobe.model.report import Area, AttainableRate, Report, Setting
+from ncclprobe.model.report import Area, Report, Setting
 from ncclprobe.model.stats import median
 from ncclprobe.model.traffic import CopyRow, LadderRow, ScriptRung
 from ncclprobe.model.units import plural, printable, size
 from ncclprobe.model.values import Struct, grouped, replace
-from ncclprobe.report import digest, pairs, rails, rows, traffic
+from ncclprobe.report import digest, overview, pairs, rails, rows, traffic
 from ncclprobe.report.digest import Problem
 
 T = TypeVar("T")
@@ -36,16 +36,16 @@ def render(
     report = _legible(report)
     width = max(width, 40)
     found = digest.problems(report)
-    loud = [each for each in found if each.finding.severity is not Severity.NOTE]
-    shown = [each for each in found if verbose or _can_be_mended(each)]
-    notes = [each for each in shown if each.finding.severity is Severity.NOTE]  # which change no verdict
+    loud, notes = _shown(report, found, verbose)
     blocks = [
         [accepted_line(report)] if accepted_begins(report) else [],
         [_about(report)],
         _answer(report, width, style),
+        overview.lines(report, found, width, style),
         *_problems(loud, report, width, style),
-        _predicted(report.predicted),
-        _areas(report, width, style),
+        overview.left_out(found, loud),
+        _predicted(report),
+        _areas(report, width, style) if verbose or overview.areas_help(report) else [],
         _gaps(report, verbose, width, style),
         *_problems(notes, report, width, style),
         _skipped(report, width, style) if verbose else [],
@@ -63,10 +63,21 @@ def render(
         _first_call(report.first_call, width),
         [f"suppressed: {s.id} on {s.subject} ({s.reason})" for s in report.suppressed],
         [line for remark in report.notes for line in wrap("note: ", remark, width)],
-        _end(shown, report, verbose, width, style),
+        _end([*loud, *notes], report, verbose, width, style),
         [accepted_line(report)] if accepted_ends(report) else [],
     ]
     return "\n\n".join("\n".join(block) for block in blocks if block) + "\n"
+
+
+def _shown(report: Report, found: Sequence[Problem], verbose: bool) -> tuple[list[Problem], list[Problem]]:
+    """Return the problems to show in full, and the notes, which change no verdict: of nodes that were judged apart the
+    first problem of each check.
+    """
+    loud = [each for each in found if each.finding.severity is not Severity.NOTE]
+    if report.scope.apart and not verbose:
+        return overview.first_of_each(loud), []
+    notes = [each for each in found if each.finding.severity is Severity.NOTE]
+    return loud, [each for each in notes if verbose or _can_be_mended(each)]
 
 
 def quiet(report: Report) -> str:
@@ -116,8 +127,7 @@ def _about(report: Report) -> str:
     ranks = f", {plural(launch.world_size, 'rank')}{joint}{by}" if launch.world_size and launch.kind != "single" else ""
     if launch.kind == "options":
         ranks = f", {plural(launch.nnodes or 1, 'node')} by {by}"
-    nodes = fold(node.name for node in report.nodes)
-    return f"{report.tool.name} {report.tool.version} · {nodes}{ranks} · {digest.looked(report)}"
+    return f"{report.tool.name} {report.tool.version} · {overview.names(report)}{ranks} · {digest.looked(report)}"
 
 
 def _answer(report: Report, width: int, style: Style) -> list[str]:
@@ -165,9 +175,10 @@ def _problem(problem: Problem, report: Report, given: dict[str, str], width: int
         yield f"{_INDENT}more:  ncclprobe explain {name}"
 
 
-def _predicted(found: AttainableRate | None) -> list[str]:
+def _predicted(report: Report) -> list[str]:
     """Say what is expected of a machine of which less is left than it should reach."""
-    if found is None or found.lost() < WORTH_SAYING:
+    found = report.predicted
+    if found is None or found.lost() < WORTH_SAYING or report.scope.apart:
         return []
     over = f" over {found.nodes} nodes" if found.nodes > 1 else ""
     left = f"at most {found.now_GBps:.3g} GB/s (healthy: {found.healthy_GBps:.3g})"

@@ -1,0 +1,100 @@
+"""Captures judged: as nodes of one job if they are, else each by itself; and in words that are true of them."""
+
+import re
+from collections.abc import Callable, Sequence
+from datetime import datetime
+from functools import cache
+from pathlib import Path
+
+from ncclprobe.checks.sync.roster import missing
+from ncclprobe.engine.collect import replayed
+from ncclprobe.engine.diagnose import Question, diagnose
+from ncclprobe.facts.environment import Environment
+from ncclprobe.facts.launcher import Launch
+from ncclprobe.model.findings import Finding, Verdict
+from ncclprobe.model.registry import Collector
+from ncclprobe.model.report import Report
+from ncclprobe.model.snapshot import Every, Snapshot, learned
+from ncclprobe.model.values import replace
+
+APART = "judged apart, because nothing shows that these nodes are of one job; --one-job compares them."
+_ONE_JOB_S = 3600.0
+"""Nodes that meet at one address and port, with captures further apart in time, are of different jobs."""
+_OF_SCHEDULERS = ("SLURM_JOB_ID", "PBS_JOBID", "LSB_JOBID")
+
+
+def of_captures(
+    question: Question, collectors: Sequence[Collector], paths: Sequence[Path], *, one_job: bool = False
+) -> Report:
+    """Judge the machines of captures: as nodes of one job if they are, or if `one_job` says so. Raises UsageError."""
+    snapshots = replayed(paths, collectors)
+    question, notes = _of_pastes(question, snapshots)
+    notes = (*notes, *(f"{each.node}: {each.cut}" for each in snapshots if each.cut))
+    if one_job or of_one_job(snapshots):
+        absent = () if question.job.local else missing(Every({s.node: _launch(s) for s in snapshots}))
+        return spoken(diagnose(question, snapshots, missing=absent, notes=notes))
+    checks = tuple(check for check in question.checks if not check.compares)
+    question = replace(question, checks=checks, job=replace(question.job, apart=True))
+    return spoken(diagnose(question, snapshots, notes=(*notes, APART)))
+
+
+def of_one_job(snapshots: Sequence[Snapshot]) -> bool:
+    """Return whether captured nodes are of one job: they have one job's id, or meet at one port with ranks of their
+    own, at about the same time.
+    """
+    if len(snapshots) < 2 or frozenset.intersection(*map(_job_ids, snapshots)):
+        return True
+    launches = [_launch(each) for each in snapshots]
+    masters = {(each.master_addr, each.master_port) for each in launches}
+    ranks = {each.rank if each.node_rank is None else each.node_rank for each in launches}
+    times = [datetime.fromisoformat(each.taken).timestamp() for each in snapshots if each.taken]
+    if times and max(times) - min(times) > _ONE_JOB_S:
+        return False
+    return len(masters) == 1 and all(next(iter(masters))) and None not in ranks and len(ranks) == len(snapshots)
+
+
+def _job_ids(snapshot: Snapshot) -> frozenset[str]:
+    environment = learned(snapshot.facts, Environment)
+    found = {environment.get(name) for name in _OF_SCHEDULERS} if environment else set()
+    return frozenset(each for each in (*found, _launch(snapshot).run_id.strip(".")) if each)
+
+
+def _launch(snapshot: Snapshot) -> Launch:
+    return learned(snapshot.facts, Launch) or Launch()
+
+
+def _of_pastes(question: Question, snapshots: Sequence[Snapshot]) -> tuple[Question, tuple[str, ...]]:
+    """Return the question without checks of settings if pasted texts show none, and a note that says so."""
+    settings = [learned(each.facts, Environment) for each in snapshots if each.pasted]
+    if len(settings) < len(snapshots) or any(each and each.variables for each in settings):
+        return question, ()
+    checks = tuple(check for check in question.checks if not check.id.startswith("env."))
+    return replace(question, checks=checks), ("No settings were pasted: NCCL's defaults are assumed.",)
+
+
+_HERE = r"\b([Tt])his (?:node|machine)\b(?! type)"
+
+
+def spoken(report: Report) -> Report:
+    """Return `report` with the name of its only node for "this node" and "this machine"; of several, "the node"."""
+    name = report.nodes[0].name if len(report.nodes) == 1 else ""
+
+    @cache
+    def say(text: str) -> str:
+        return re.sub(_HERE, lambda found: name or ("The node" if found[1] == "T" else "the node"), text)
+
+    return replace(report, checks=tuple(_verdict_spoken(verdict, say) for verdict in report.checks))
+
+
+def _verdict_spoken(verdict: Verdict, say: Callable[[str], str]) -> Verdict:
+    title, why = say(verdict.title), say(verdict.why)
+    findings = tuple(_finding_spoken(each, say) for each in verdict.findings)
+    if (title, why, findings) == (verdict.title, verdict.why, verdict.findings):
+        return verdict
+    return replace(verdict, title=title, why=why, findings=findings)
+
+
+def _finding_spoken(finding: Finding, say: Callable[[str], str]) -> Finding:
+    how = replace(finding.confidence, how=say(finding.confidence.how))
+    words = {"message": say(finding.message), "remedy": say(finding.remedy), "headline": say(finding.headline)}
+    return replace(finding, confidence=how, **words)

@@ -1,0 +1,130 @@
+"""Several captures: one job only if they are, else each by itself; in words that are true of them; cut ones too."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+import zoo
+
+from ncclprobe.commands import main
+from ncclprobe.engine import captures
+from ncclprobe.engine.captures import of_one_job
+from ncclprobe.engine.diagnose import MACHINE, Judging, ask
+from ncclprobe.facts.environment import Environment
+from ncclprobe.facts.launcher import detect
+from ncclprobe.model.registry import Collector, discover
+from ncclprobe.model.report import Report
+from ncclprobe.model.snapshot import Job, Snapshot
+from ncclprobe.report import text
+from tests.each_row import each_row
+
+SICK = sorted((zoo.CAPTURES / "sick").glob("*.jsonl"))
+MASTER = {"MASTER_ADDR": "n0", "MASTER_PORT": "29500", "WORLD_SIZE": "16", "LOCAL_WORLD_SIZE": "8"}
+TEN, ELEVEN = "2026-03-01T10:00:00+00:00", "2026-03-01T11:30:00+00:00"
+
+
+def node(name: str, taken: str = "", **variables: str) -> Snapshot:
+    return Snapshot(name, {type(f): f for f in (Environment(dict(variables)), detect(variables))}, taken=taken)
+
+
+def ranked(rank: int, taken: str = "", **changes: str) -> Snapshot:
+    own = {"RANK": str(8 * rank), "NODE_RANK": str(rank), "LOCAL_RANK": "0"}
+    return node(f"n{rank}", taken, **MASTER | own | changes)
+
+
+@each_row(
+    ("nodes", "together"),
+    [
+        ([node("n0")], True),
+        ([node("n0"), node("n1")], False),
+        ([node("n0", SLURM_JOB_ID="17"), node("n1", SLURM_JOB_ID="17")], True),
+        ([node("n0", SLURM_JOB_ID="17"), node("n1", SLURM_JOB_ID="18")], False),
+        ([node("n0", SLURM_JOB_ID="17"), node("n1")], False),
+        ([ranked(0), ranked(1)], True),
+        ([ranked(0, TEN), ranked(1, TEN)], True),
+        ([ranked(0, TEN), ranked(1, ELEVEN)], False),
+        ([ranked(0), ranked(0)], False),
+        ([ranked(0), ranked(1, MASTER_PORT="29501")], False),
+        ([ranked(0, TORCHELASTIC_RUN_ID="a1"), ranked(1, TORCHELASTIC_RUN_ID="a1")], True),
+    ],
+)
+def test_captures_are_one_job_only_if_they_say_so(nodes: list[Snapshot], together: bool) -> None:
+    assert of_one_job(nodes) is together
+
+
+def judged(*paths: Path, one_job: bool = False) -> Report:
+    collectors = discover("ncclprobe.facts", Collector, MACHINE)
+    return captures.of_captures(ask(Judging(), ("doctor",), Job()), collectors, paths, one_job=one_job)
+
+
+SOME = [zoo.CAPTURES / "sick" / f"{name}.jsonl" for name in ("ib-disable", "ib-down", "governor")]
+
+
+def test_captures_of_no_job_are_judged_apart_and_one_job_compares_them() -> None:
+    apart, joined = judged(*SOME), judged(*SOME, one_job=True)
+    assert captures.APART in apart.notes
+    assert {check.node for check in apart.checks} == {node.name for node in apart.nodes}
+    assert captures.APART not in joined.notes
+    assert any(check.id.startswith("sync.") for check in joined.checks)
+
+
+def test_a_setting_of_one_capture_is_not_the_fault_of_another() -> None:
+    assert {node.name: node.status.value for node in judged(*SOME).nodes} == {
+        "ib-disable": "fail",
+        "ib-down": "fail",
+        "governor": "warn",
+    }
+
+
+def test_many_captures_are_counted_before_any_detail() -> None:
+    report = judged(*SICK)
+    lines = text.render(report).splitlines()
+    assert len(SICK) > 60
+    assert len(lines) < 250
+    counted = next(number for number, line in enumerate(lines) if line.startswith("FAIL    env.value"))
+    detailed = next(number for number, line in enumerate(lines) if line.startswith("FAIL  env.") and "  on " in line)
+    assert counted < detailed
+    assert "3 nodes" in lines[counted]
+    assert not any("is the address of" in line for line in lines)
+    assert any("more: -v shows each" in line for line in lines)
+
+
+def test_a_replayed_verdict_speaks_of_the_node_of_its_capture() -> None:
+    said = [judged(path) for path in SICK[::8]] + [judged(*SICK)]
+    words = [
+        word
+        for report in said
+        for check in report.checks
+        for word in (check.title, check.why, *(f"{f.message} {f.remedy} {f.confidence.how}" for f in check.findings))
+    ]
+    assert len(words) > 5000
+    assert [word for word in words if "this node" in word.lower()] == []
+    assert [word for word in words if "this machine" in word.lower().replace("this machine type", "")] == []
+    assert any("from acs" in word for word in words)
+
+
+def test_a_cut_capture_is_judged_as_far_as_it_goes(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    whole = (zoo.CAPTURES / "hgx-h100.jsonl").read_text().splitlines(keepends=True)
+    path = tmp_path / "hgx-h100.jsonl"
+    path.write_text("".join(whole[:600]) + whole[600][:40])
+    assert main(["doctor", str(path), "--no-config", "--json", "-"]) == 3
+    report: dict[str, Any] = json.loads(capsys.readouterr().out)
+    cut = f"599 of {len(whole) - 1} rows are left"
+    assert any(cut in note for note in report["notes"])
+    blind = [check for check in report["checks"] if check["status"] == "unknown"]
+    assert all(cut in check["why"] for check in blind if check["required"])
+    assert 0 < len(blind) < len(report["checks"])
+
+
+def test_two_captures_of_one_node_are_before_and_after(capsys: pytest.CaptureFixture[str]) -> None:
+    before, after = str(zoo.CAPTURES / "hgx-h100.jsonl"), str(zoo.CAPTURES / "sick" / "ib-down.jsonl")
+    for old, new, code, said in (
+        (before, after, 4, "new: fail ib.state"),
+        (after, before, 0, "fixed: fail ib.state"),
+        (before, before, 0, "0 new, 0 fixed, 0 changed"),
+    ):
+        assert main(["compare", old, new]) == code
+        assert said in capsys.readouterr().out
+    assert main(["doctor", before, before]) == 2
+    assert "ncclprobe compare" in capsys.readouterr().err
