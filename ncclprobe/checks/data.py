@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence, Sized
 from typing import Any
 
 from ncclprobe.checks import FABRIC, IMAGE, JOB, NODE, Blamed
-from ncclprobe.checks.sync import named, unlike
+from ncclprobe.checks.majority import named, unlike
 from ncclprobe.facts.data_paths import Content, DataPath, DataPaths, Look, Mount, ReadRate
 from ncclprobe.facts.field import missing
 from ncclprobe.model.errors import OutOfTime, Unlearned

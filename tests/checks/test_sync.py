@@ -22,7 +22,8 @@ from fake_fleet import (
 )
 
 from ncclprobe.checks.env.fixtures import PLAIN, having, setting
-from ncclprobe.checks.sync import describe, settings
+from ncclprobe.checks.majority import describe
+from ncclprobe.checks.sync import settings
 from ncclprobe.engine.judge import compare
 from ncclprobe.facts.infiniband import Fabric, Gid, Rate
 from ncclprobe.facts.interfaces import Interfaces

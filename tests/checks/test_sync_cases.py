@@ -287,7 +287,7 @@ def test_an_nccl_that_hides_missing_nics_is_told_to_speak() -> None:
             replace(s, facts={**s.facts, Software: replace(s.facts[Software], nccl=(library,))})
             for s in fleet("hgx-h100", 4, fewer, 1)
         ]
-        assert findings(snapshots, "env.danger/ignore-net-mismatch") == expected
+        assert findings(snapshots, "sync.machine/ignore-net-mismatch") == expected
 
 
 def test_a_node_whose_gpus_are_not_known_is_of_its_neighbours_kind() -> None:

@@ -9,7 +9,6 @@ from collections.abc import Iterator
 
 from ncclprobe.checks import IMAGE, JOB
 from ncclprobe.checks.env import (
-    DANGER_GROUP,
     DEBUG_GROUP,
     GID_GROUP,
     NAME_GROUP,
@@ -26,25 +25,19 @@ from ncclprobe.checks.env.fixtures import (
     LINK_LOCAL,
     NO_NCCL,
     PLAIN,
-    PLAIN_HOST,
     PRIVATE,
     USUAL,
     V1,
     V2,
     fabric,
     having,
-    hcas,
     nccl,
     roce,
     setting,
 )
-from ncclprobe.checks.sync import kinds, of_one_kind, several_with_gpus, unlike
-from ncclprobe.checks.sync.host import DGXS, H100S, network
+from ncclprobe.checks.majority import unlike
 from ncclprobe.facts.infiniband import Fabric
-from ncclprobe.facts.interfaces import Interfaces
-from ncclprobe.facts.machine import Machine
 from ncclprobe.facts.nccl_conf import Settings
-from ncclprobe.facts.nvml import Gpus
 from ncclprobe.facts.software import Software, Version, parse_version, reaches
 from ncclprobe.model.findings import Finding, fail, note, warn
 from ncclprobe.model.registry import applies, check
@@ -493,9 +486,6 @@ def debugging(settings: Settings) -> Iterator[Finding]:
             yield jobs_warn(name, f"is {settings.get(name)}: {cost}", evidence(settings, name))
 
 
-_IGNORES = "NCCL_IGNORE_NET_MISMATCH"
-_IGNORES_SINCE = (2, 30, 3)
-
 _THREE = setting("NCCL_IB_GID_INDEX", "3")
 _ANY: Every[Software | Absent] = Every({})
 _ROCE = fabric(roce("mlx5_0", *USUAL), roce("mlx5_1", *USUAL))
@@ -549,47 +539,3 @@ def _types(fabric: Fabric, settings: Settings, software: Software | Absent) -> f
     return frozenset(
         f"RoCE v{roce_version(gid)} over {words[family(gid.address)]}" for gid in picks if roce_version(gid) > 0
     )
-
-
-_NEWEST: Every[Software | Absent] = Every(dict.fromkeys(("n0", "n1"), nccl(2, 30, 7)))
-_PLAINS, _LOUD = Every(dict.fromkeys(("n0", "n1"), PLAIN)), Every(dict.fromkeys(("n0", "n1"), setting(_IGNORES, "0")))
-_HOSTS, _UNLIKE = Every(dict.fromkeys(("n0", "n1"), PLAIN_HOST)), Every({"n0": hcas(8), "n1": hcas(7)})
-
-
-@check(
-    group=DANGER_GROUP,
-    bad=lambda: [(_UNLIKE, _PLAINS, _HOSTS, _NEWEST, DGXS, H100S)],
-    good=lambda: [(_UNLIKE, _LOUD, _HOSTS, _NEWEST, DGXS, H100S)],
-    applies=several_with_gpus,
-)
-def ignore_net_mismatch(
-    fabrics: Every[Fabric],
-    settings: Every[Settings],
-    interfaces: Every[Interfaces],
-    software: Every[Software | Absent],
-    machines: Every[Machine | Absent],
-    gpus: Every[Gpus | Absent],
-) -> Iterator[Finding]:
-    """Nodes have different numbers of NICs, and NCCL is told not to report it.
-
-    Right: NCCL reports it if nodes have different numbers of NICs, or their numbers are equal.
-    Why: since 2.30.3 NCCL accepts this by default (src/init.cc:131, v2.30.7) and logs it at INFO only; such jobs have
-    hung with all GPUs busy (nccl#2428).
-    Fix: NCCL_IGNORE_NET_MISMATCH=0, so that the job ends at its start instead, until the node is repaired.
-    """
-    counts = {node: len(names) for node, names in network(fabrics, settings, interfaces, software).items()}
-    silent = {
-        node: each
-        for node, each in settings.items()
-        if _knows(software.by_node.get(node)) and read_setting(each, _IGNORES, 1, loaded(software.by_node[node]))
-    }
-    for part in of_one_kind(counts, kinds(machines, gpus)) if silent else ():
-        shown = evidence(next(iter(silent.values())), _IGNORES) or f"{_IGNORES} is not set: 1 by default"
-        more = {"before": "lets NCCL start without a message: ", "evidence": shown, **JOB}
-        yield from unlike(vote(part), "{} NICs".format, "NCCL starts without a message:", subject=_IGNORES, **more)
-
-
-def _knows(software: Software | Absent | None) -> bool:
-    """Return whether the NCCL of a node has the variable. One whose version is not known is not accused."""
-    version = software.nccl_version if isinstance(software, Software) else None
-    return version is not None and reaches(version, _IGNORES_SINCE)

@@ -6,7 +6,7 @@ from ipaddress import ip_address
 
 from ncclprobe.checks import IMAGE, JOB, several
 from ncclprobe.checks.launch import MASTER_GROUP, RANKS_GROUP, TWO_NODES, VARS_GROUP
-from ncclprobe.checks.sync import unlike
+from ncclprobe.checks.majority import unlike
 from ncclprobe.facts.launcher import Launch
 from ncclprobe.facts.names import Master
 from ncclprobe.facts.rank import RankProcess

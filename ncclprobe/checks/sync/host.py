@@ -7,21 +7,13 @@ from operator import and_
 from typing import Any
 
 from ncclprobe.checks import IMAGE, JOB, NODE, several
-from ncclprobe.checks.env import loaded
-from ncclprobe.checks.env.fixtures import PLAIN, PLAIN_HOST, fabric, gpus, hcas, port
+from ncclprobe.checks.env import evidence, loaded
+from ncclprobe.checks.env.fixtures import PLAIN, PLAIN_HOST, fabric, gpus, hcas, nccl, port, setting
 from ncclprobe.checks.gpu.state import CLOCK, FULL, PACED, POWER, box
 from ncclprobe.checks.ib import meant
 from ncclprobe.checks.ib.fixtures import pci
-from ncclprobe.checks.sync import (
-    LIMITS_GROUP,
-    MACHINE_GROUP,
-    differing,
-    kinds,
-    named,
-    of_one_kind,
-    several_with_gpus,
-    unlike,
-)
+from ncclprobe.checks.majority import differing, kinds, named, of_one_kind, several_with_gpus, unlike
+from ncclprobe.checks.sync import LIMITS_GROUP, MACHINE_GROUP
 from ncclprobe.checks.sync.addresses import sockets
 from ncclprobe.facts.cpu import Cpus, NumaNode
 from ncclprobe.facts.infiniband import Fabric
@@ -31,7 +23,7 @@ from ncclprobe.facts.nccl_conf import Settings
 from ncclprobe.facts.nvml import Gpus
 from ncclprobe.facts.pci import Pci
 from ncclprobe.facts.process import Memlock, SharedMemory
-from ncclprobe.facts.software import Software
+from ncclprobe.facts.software import Software, reaches
 from ncclprobe.model.errors import Unlearned
 from ncclprobe.model.findings import Finding, fail, note, warn
 from ncclprobe.model.registry import check
@@ -426,3 +418,50 @@ def _most(gpus: Gpus, model: str, field: str) -> int:
     """Return the most that a GPU of `model` may do on a node; what single ones lack is told of these. 0: not known."""
     known = [getattr(gpu, field) for gpu in gpus.all if gpu.name == model]
     return max((value for value in known if isinstance(value, int)), default=0)
+
+
+_IGNORES = "NCCL_IGNORE_NET_MISMATCH"
+_IGNORES_SINCE = (2, 30, 3)
+
+_NEWEST: Every[Software | Absent] = Every(dict.fromkeys(("n0", "n1"), nccl(2, 30, 7)))
+_PLAINS, _LOUD = Every(dict.fromkeys(("n0", "n1"), PLAIN)), Every(dict.fromkeys(("n0", "n1"), setting(_IGNORES, "0")))
+_TWO_HOSTS, _UNLIKE = Every(dict.fromkeys(("n0", "n1"), PLAIN_HOST)), Every({"n0": hcas(8), "n1": hcas(7)})
+
+
+@check(
+    group=MACHINE_GROUP,
+    bad=lambda: [(_UNLIKE, _PLAINS, _TWO_HOSTS, _NEWEST, DGXS, H100S)],
+    good=lambda: [(_UNLIKE, _LOUD, _TWO_HOSTS, _NEWEST, DGXS, H100S)],
+    applies=several_with_gpus,
+)
+def ignore_net_mismatch(
+    fabrics: Every[Fabric],
+    settings: Every[Settings],
+    interfaces: Every[Interfaces],
+    software: Every[Software | Absent],
+    machines: Every[Machine | Absent],
+    gpus: Every[Gpus | Absent],
+) -> Iterator[Finding]:
+    """Nodes have different numbers of NICs, and NCCL is told not to report it.
+
+    Right: NCCL reports it if nodes have different numbers of NICs, or their numbers are equal.
+    Why: since 2.30.3 NCCL accepts this by default (src/init.cc:131, v2.30.7) and logs it at INFO only; such jobs have
+    hung with all GPUs busy (nccl#2428).
+    Fix: NCCL_IGNORE_NET_MISMATCH=0, so that the job ends at its start instead, until the node is repaired.
+    """
+    counts = {node: len(names) for node, names in network(fabrics, settings, interfaces, software).items()}
+    silent = {
+        node: each
+        for node, each in settings.items()
+        if _knows(software.by_node.get(node)) and read_setting(each, _IGNORES, 1, loaded(software.by_node[node]))
+    }
+    for part in of_one_kind(counts, kinds(machines, gpus)) if silent else ():
+        shown = evidence(next(iter(silent.values())), _IGNORES) or f"{_IGNORES} is not set: 1 by default"
+        more = {"before": "lets NCCL start without a message: ", "evidence": shown, **JOB}
+        yield from unlike(vote(part), "{} NICs".format, "NCCL starts without a message:", subject=_IGNORES, **more)
+
+
+def _knows(software: Software | Absent | None) -> bool:
+    """Return whether the NCCL of a node has the variable. One whose version is not known is not accused."""
+    version = software.nccl_version if isinstance(software, Software) else None
+    return version is not None and reaches(version, _IGNORES_SINCE)

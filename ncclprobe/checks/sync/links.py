@@ -9,17 +9,9 @@ from ncclprobe.checks import FABRIC, IMAGE, JOB, several
 from ncclprobe.checks.env import loaded
 from ncclprobe.checks.env.fixtures import ETH0, LO, PLAIN, having, hcas, interface
 from ncclprobe.checks.ib import active, listed, taken
+from ncclprobe.checks.majority import differing, kinds, named, of_one_kind, several_with_gpus, unlike
 from ncclprobe.checks.nvl import CLUSTER, TRAY
-from ncclprobe.checks.sync import (
-    LOCATION_GROUP,
-    NETWORK_GROUP,
-    differing,
-    kinds,
-    named,
-    of_one_kind,
-    several_with_gpus,
-    unlike,
-)
+from ncclprobe.checks.sync import LOCATION_GROUP, NETWORK_GROUP
 from ncclprobe.checks.sync.addresses import OVER_SOCKETS, data_interfaces
 from ncclprobe.checks.sync.host import DGXS, H100S
 from ncclprobe.facts.driver import NODES, Imex

@@ -6,7 +6,8 @@ from typing import Any, TypeVar
 
 from ncclprobe.checks import JOB
 from ncclprobe.checks.launch import TWO_NODES
-from ncclprobe.checks.sync import LOCATION_GROUP, NODES_GROUP, describe, named
+from ncclprobe.checks.majority import describe, named
+from ncclprobe.checks.sync import LOCATION_GROUP, NODES_GROUP
 from ncclprobe.facts.launcher import Launch
 from ncclprobe.facts.placement import GROUP, HOST, OWN, REGION, SLURM, ZONE, Placement
 from ncclprobe.facts.reach import Gathering, Trouble

@@ -8,15 +8,8 @@ from ncclprobe.checks import IMAGE, JOB, several
 from ncclprobe.checks.env import as_evidence, loaded
 from ncclprobe.checks.env.fixtures import gpus, having, hcas, nccl, over, setting
 from ncclprobe.checks.env.values import default_of
-from ncclprobe.checks.sync import (
-    IDENTITY_GROUP,
-    NETWORK_GROUP,
-    VERSIONS_GROUP,
-    differing,
-    named,
-    several_with_gpus,
-    unlike,
-)
+from ncclprobe.checks.majority import differing, named, several_with_gpus, unlike
+from ncclprobe.checks.sync import IDENTITY_GROUP, NETWORK_GROUP, VERSIONS_GROUP
 from ncclprobe.facts.infiniband import Fabric
 from ncclprobe.facts.machine import System
 from ncclprobe.facts.nccl_conf import Settings

@@ -29,15 +29,13 @@ from ncclprobe.checks.env.fixtures import (
     fabric,
     gpus,
     having,
-    hcas,
     linked,
     nccl,
     roce,
     setting,
 )
 from ncclprobe.checks.env.job import _LIST
-from ncclprobe.checks.env.values import _ANY, _HOSTS, _NEWEST, _PLAINS, _ROCE, _THREE, _TURNED, _UNLIKE
-from ncclprobe.checks.sync.host import DGXS, H100S
+from ncclprobe.checks.env.values import _ANY, _ROCE, _THREE, _TURNED
 from ncclprobe.facts.environment import Environment
 from ncclprobe.facts.interfaces import Interfaces
 from ncclprobe.facts.loader import Loader
@@ -58,7 +56,6 @@ _CPU = Software({"torch": "2.13.0+cpu"}, torch=Torch("/venv/torch", None))
 _NET = "/opt/amazon/ofi-nccl/lib/libnccl-net.so"
 _OFI = SharedLibrary("libfabric.so.1", _NET, "/opt/amazon/efa/lib/libfabric.so.1", "LD_LIBRARY_PATH")
 _SIXTH = fabric(roce("mlx5_0", (LINK_LOCAL, V1), (LINK_LOCAL, V2), ("2001:db8::1", V1), ("2001:db8::1", V2)))
-_OLDER: Every[Software | Absent] = Every(dict.fromkeys(("n0", "n1"), nccl(2, 29, 7)))
 
 
 def bare(count: int) -> NvLinks:
@@ -481,11 +478,5 @@ CASES = {
             ("FAIL image: nodes", Every({"n0": _ROCE, "n1": _SIXTH}), Every(dict.fromkeys(("n0", "n1"), PLAIN)), _ANY),
         ],
         good=[(Every({"n0": _ROCE, "n1": _TURNED}), Every(dict.fromkeys(("n0", "n1"), PLAIN)), _ANY)],
-    ),
-    "env.danger/ignore-net-mismatch": Cases(
-        good=[
-            (_UNLIKE, _PLAINS, _HOSTS, _OLDER, DGXS, H100S),
-            (Every({"n0": hcas(8), "n1": hcas(8)}), _PLAINS, _HOSTS, _NEWEST, DGXS, H100S),
-        ]
     ),
 }

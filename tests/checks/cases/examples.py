@@ -28,7 +28,7 @@ EXAMPLES = {
     "env.ifname/ifname-ambiguous": "WARN job: NCCL_SOCKET_IFNAME",
     "env.ifname/ifname-match": "FAIL job: NCCL_SOCKET_IFNAME",
     "env.ifname/ifname-virtual": "FAIL job: cni0",
-    "env.danger/ignore-net-mismatch": "WARN job: NCCL_IGNORE_NET_MISMATCH",
+    "sync.machine/ignore-net-mismatch": "WARN job: NCCL_IGNORE_NET_MISMATCH",
     "env.libraries/libraries": "FAIL image: libnccl.so.2",
     "env.start/nccl": "FAIL image: libnccl.so.2",
     "env.transport/net-name": "FAIL job: NCCL_NET",

@@ -13,10 +13,14 @@ from ncclprobe.checks.sync.host import (
     _FREE,
     _HOSTS,
     _MOVED,
+    _NEWEST,
+    _PLAINS,
     _ROOMY,
     _SETTINGS,
     _TREES,
+    _TWO_HOSTS,
     _TWO_SOCKETS,
+    _UNLIKE,
     DGX,
     DGXS,
     EIGHT,
@@ -186,6 +190,12 @@ CASES = {
         good=[
             (Every({"n0": PACED, "n1": box(FULL, CAPPED, FULL)}),),
             (Every({"n0": PACED, "n1": _OTHERS}),),
+        ]
+    ),
+    "sync.machine/ignore-net-mismatch": Cases(
+        good=[
+            (_UNLIKE, _PLAINS, _TWO_HOSTS, Every(dict.fromkeys(("n0", "n1"), nccl(2, 29, 7))), DGXS, H100S),
+            (Every({"n0": hcas(8), "n1": hcas(8)}), _PLAINS, _TWO_HOSTS, _NEWEST, DGXS, H100S),
         ]
     ),
 }
