@@ -11,6 +11,7 @@ from ncclprobe.checks import IMAGE, JOB
 from ncclprobe.checks.gpu import gpu_job
 from ncclprobe.facts.cgroup import Cgroup, MemoryLimit, PidsLimit, Quota, Throttling
 from ncclprobe.facts.cpu import POLICY, Cpus, NumaNode, Scaling
+from ncclprobe.facts.environment import Environment
 from ncclprobe.facts.infiniband import Fabric, RdmaDevice
 from ncclprobe.facts.launcher import Launch
 from ncclprobe.facts.machine import TimeSync
@@ -301,22 +302,30 @@ def shm_stale(memory: SharedMemory) -> Iterator[Finding]:
 @check(
     group=LIMITS_GROUP,
     slows=True,
-    bad=lambda: [(Memlock(65536), NIC, user())],
-    good=lambda: [(Memlock(None), NIC, user())],
+    bad=lambda: [(Memlock(65536), NIC, user(), Environment({}))],
+    good=lambda: [(Memlock(None), NIC, user(), Environment({}))],
     required=True,
     applies=may_use_rdma,
 )
-def memlock(memlock: Memlock, fabric: Fabric | Absent, process: Process | Absent) -> Iterator[Finding]:
+def memlock(
+    memlock: Memlock, fabric: Fabric | Absent, process: Process | Absent, environment: Environment | Absent
+) -> Iterator[Finding]:
     """The limit on locked memory is too low for RDMA.
 
     Right: The limit on locked memory is high enough for RDMA.
     Why: every buffer that a NIC reads or writes is registered, and so locked; beyond the limit ibv_reg_mr fails with
     "Cannot allocate memory" (nccl-tests#206). limits.conf does not reach services, so slurmd's jobs keep its 8 MiB.
     CAP_IPC_LOCK lifts the limit, but only in the machine's first user namespace: not in a rootless container (mlock(2),
-    can_do_mlock in mm/mlock.c).
+    can_do_mlock in mm/mlock.c). A prolog runs as root, whose limits say nothing of the job's user.
     Fix: LimitMEMLOCK=infinity in the unit of slurmd or containerd, --ulimit memlock=-1 for docker, or CAP_IPC_LOCK
     (securityContext.capabilities.add: [IPC_LOCK] in Kubernetes).
     """
+    owner = environment.get("SLURM_JOB_UID") if isinstance(environment, Environment) else None
+    mine = process.uid if isinstance(process, Process) else None
+    if owner and mine is not None and owner != str(mine):
+        message = f"is not known of the job's user {owner}: ncclprobe runs as user {mine}; a step of the job shows it"
+        yield note("RLIMIT_MEMLOCK", message, evidence=f"SLURM_JOB_UID={owner}")
+        return
     if memlock.soft_bytes is None or memlock.exempt or memlock.soft_bytes >= 16 * GIB:
         return
     tell = fail if isinstance(fabric, Fabric) and memlock.soft_bytes < 64 * MIB else warn

@@ -49,7 +49,7 @@ READS = frozenset(
         *("SLURM_STEP_ID", "SLURM_STEP_NUM_TASKS", "SLURM_STEP_NUM_NODES", "SLURM_STEP_TASKS_PER_NODE"),
         *("SLURM_STEP_NODELIST", "SLURM_SCRIPT_CONTEXT", "SLURM_PTY_PORT"),
         *("ACCELERATE_MIXED_PRECISION", "MPI_LOCALNRANKS", "NVIDIA_VISIBLE_DEVICES"),
-        *("SLURM_GPUS_ON_NODE", "SLURM_JOB_GPUS"),
+        *("SLURM_GPUS_ON_NODE", "SLURM_JOB_GPUS", "SLURM_JOB_UID"),
     }
 )
 """Variables of launchers that NCCL's table of parameters does not hold: their values may be recorded too."""

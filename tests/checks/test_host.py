@@ -25,6 +25,7 @@ from ncclprobe.checks.host import (
 from ncclprobe.engine.judge import judge as judge_all
 from ncclprobe.facts.cgroup import Cgroup, Quota
 from ncclprobe.facts.cpu import Cpus, Scaling
+from ncclprobe.facts.environment import Environment
 from ncclprobe.facts.infiniband import Fabric
 from ncclprobe.facts.launcher import Launch
 from ncclprobe.facts.machine import TimeSync
@@ -166,15 +167,15 @@ def test_leftovers_with_room_to_spare_are_a_note() -> None:
 
 
 def test_memlock_says_when_a_capability_is_held_in_vain() -> None:
-    (finding,) = host.memlock.run(Memlock(8 * MIB), NIC, user("ipc_lock", first_user_namespace=False))
+    (finding,) = host.memlock.run(Memlock(8 * MIB), NIC, user("ipc_lock", first_user_namespace=False), Environment({}))
     assert "does not lift the limit" in finding.message
-    (finding,) = host.memlock.run(Memlock(8 * MIB), NIC, Absent("not there"))
+    (finding,) = host.memlock.run(Memlock(8 * MIB), NIC, Absent("not there"), Environment({}))
     assert "does not lift the limit" not in finding.message
 
 
 def test_memlock_is_for_gpu_jobs_with_rdma() -> None:
-    assert judge(host.memlock, Memlock(65536), NIC, user(), job=Job("gloo")).status is Status.SKIP
-    assert judge(host.memlock, Memlock(65536), Fabric(), user()).status is Status.SKIP
+    assert judge(host.memlock, Memlock(65536), NIC, user(), Environment({}), job=Job("gloo")).status is Status.SKIP
+    assert judge(host.memlock, Memlock(65536), Fabric(), user(), Environment({})).status is Status.SKIP
 
 
 def test_a_failure_of_dev_shm_is_one_finding_and_not_two() -> None:

@@ -24,6 +24,7 @@ from ncclprobe.checks.host import (
 )
 from ncclprobe.facts.cgroup import Cgroup, MemoryLimit, PidsLimit, Quota, Throttling
 from ncclprobe.facts.cpu import Cpus, NumaNode, Scaling
+from ncclprobe.facts.environment import Environment
 from ncclprobe.facts.launcher import Launch
 from ncclprobe.facts.memory import Memory, MemoryPolicy
 from ncclprobe.facts.nvml import Gpu, Gpus
@@ -130,10 +131,19 @@ CASES = {
     ),
     "host.limits/memlock": Cases(
         bad=[
-            ("WARN image: RLIMIT_MEMLOCK", Memlock(1 * GIB), NIC, user()),
-            ("FAIL image: RLIMIT_MEMLOCK", Memlock(65536), NIC, user("ipc_lock", first_user_namespace=False)),
+            ("WARN image: RLIMIT_MEMLOCK", Memlock(1 * GIB), NIC, user(), Environment({})),
+            (
+                "FAIL image: RLIMIT_MEMLOCK",
+                Memlock(65536),
+                NIC,
+                user("ipc_lock", first_user_namespace=False),
+                Environment({}),
+            ),
         ],
-        good=[(Memlock(65536, exempt=True), NIC, user("ipc_lock"))],
+        good=[
+            (Memlock(65536, exempt=True), NIC, user("ipc_lock"), Environment({})),
+            (Memlock(65536), NIC, replace(user(), uid=0), Environment({"SLURM_JOB_UID": "1000"})),
+        ],
     ),
     "host.shm/caps": Cases(
         good=[
