@@ -61,6 +61,11 @@ _DGX_1, _MESH = 8, 4
 _MOST_GPUS, _MOST_TEXT = 16, 400
 
 
+_ON_XEON = ("NVIDIA H200 NVL", "NVIDIA RTX PRO 6000 Blackwell Server Edition")
+"""GPUs of NVIDIA's reference servers with two Xeons of the fifth or sixth generation, across which H200 NVL reach
+50 GB/s (https://kubernetes.recipes/recipes/ai/h200-nvl4-topology-bandwidth-tiers-kubernetes/)."""
+
+
 def is_composed(name: str) -> bool:
     """Whether `name` says parts, not a machine type."""
     return _GPUS.match(_count_first(name)) is not None
@@ -100,7 +105,9 @@ def composed(text: str) -> NodeSystem:
             raise UsageError(f"--machine: {before[:40]!r} and {part[:40]!r}: give one of the two")
         system = changed
     system = _switched(system, parts)
-    guessed = ", ".join(_assumed(parts, product, count))
+    if "processor" not in said and system.sockets > 1 and product.name in _ON_XEON:
+        system = replace(system, processor="emr")
+    guessed = ", ".join(_assumed(parts, product, system))
     return replace(system, source="its parts as they were said" + (f"; assumed: {guessed}" if guessed else ""))
 
 
@@ -273,9 +280,9 @@ def _bridged(system: NodeSystem, product: GpuProduct, together: int) -> NodeSyst
     return _laid(system, product, "pairs" if together == 2 else "mesh", together)
 
 
-def _assumed(parts: Sequence[str], product: GpuProduct, count: int) -> Iterator[str]:
+def _assumed(parts: Sequence[str], product: GpuProduct, system: NodeSystem) -> Iterator[str]:
     """What was not said, and is taken to be usual."""
-    said = " ".join(parts).lower()
+    said, count = " ".join(parts).lower(), system.gpus
     if _by_switches(parts):
         yield "GPUs that reach each other below switches, not between sockets"
     elif not _say_sockets(parts):
@@ -285,7 +292,7 @@ def _assumed(parts: Sequence[str], product: GpuProduct, count: int) -> Iterator[
         and not any(word in said for word in (*get_args(Processor), *_CALLED))
         and not product.c2c_GBps
     ):
-        yield "processors of AMD"
+        yield "Emerald Rapids" if system.processor == "emr" else "processors of AMD"
     if count > 1 and product.nvlinks and not any(word in said for word in ("nvl", "bridge", "-way", "mesh")):
         yield from _assumed_links(product, count)
     if nics := next((found for part in parts if (found := _NICS.fullmatch(part.lower()))), None):

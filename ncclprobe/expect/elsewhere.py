@@ -92,8 +92,13 @@ def _unless_uncertain(row: Measurement, place: Setup) -> Measurement:
 
 
 def _reached(row: Measurement) -> Measurement:
-    """`row`, which passes if it is large and near its expectation, however little is known of that one's error."""
+    """`row`, which passes if it is large and near its expectation, however little is known of that one's error.
+
+    Nor does it pass by a mark that says less than the gross one.
+    """
     found = row.expectation
+    if row.status == "pass" and found and found.gross and found.threshold < found.gross:
+        row = replace(row, status="unjudged", inconclusive_why=f"less than {REACHED:.0%} of a number known too loosely")
     if row.status != "unjudged" or found is None or found.gross is None or row.busbw_GBps < REACHED * found.value:
         return row
     return replace(row, status="pass", inconclusive_why=f"it reaches {REACHED:.0%} or more of what is expected")

@@ -248,8 +248,8 @@ _BOARD, _SHARES = 8, (2, 28, 0)
 def start_us(path: str, starts: Mapping[str, float] = STARTS_US) -> float:
     """What a call over `path` waits for on top of its hops: by its class, else by what it is a kind of, else none."""
     words = path.removesuffix(" pairs")
-    base = words.split()[0]
-    return next((starts[each] for each in (words, base, _KIND.get(base, "")) if each in starts), 0.0)
+    base, kind = words.split()[0], " ".join(words.split()[:2])
+    return next((starts[each] for each in (words, kind, base, _KIND.get(base, "")) if each in starts), 0.0)
 
 
 def where(system: NodeSystem, shape: Shape, algorithm: str, version: NcclVersion, *, crosses_network: bool) -> Where:
@@ -414,7 +414,10 @@ def _whole(
     bus_bytes = nbytes * OPS[op].bus_factor(shape.ranks)
     transfer_us = bus_bytes / (bound.value_GBps * found.efficiency * 1e3) if bound else found.transfer_us
     place = _place(found, system, shape, bound, version)
-    time_us, share, judged_by = _timed(found.latency_us, transfer_us, CORRECTIONS[place], start)
+    factors = CORRECTIONS[place]
+    if place == "sockets" and not system.nvlinks:  # what NCCL counts too little between them still crosses the slots
+        factors = replace(factors, transfer=max(factors.transfer, bus_bytes / system.pcie_GBps / 1e3 / transfer_us))
+    time_us, share, judged_by = _timed(found.latency_us, transfer_us, factors, start)
     busbw, path = bus_bytes / time_us / 1e3, _crossed(system, shape, bound)
     if bound and found.algorithm == "Ring" and busbw > network.domains(system, shape).line_GBps:
         found = replace(found, algorithm="NVLSTree" if system.nvls else "Tree")  # no ring passes more than its NICs

@@ -86,8 +86,9 @@ def test_bridges_of_four_carry_four_gpus_and_no_more() -> None:
         ("8 x RTX PRO 6000 behind CX8", 8, 0, 41, 50),  # measured, over one socket and two
         ("8 x RTX PRO 6000D over two sockets behind 4 CX8", 8, 0, 41, 50),
         ("8 x RTX PRO 6000, two switches", 8, 0, 41, 50),
-        ("8 x RTX PRO 6000, 2 switches, 2 sockets", 8, 0, 20, 24),
-        ("8 x RTX PRO 6000, 2 sockets, 8 x CX8 400", 8, 0, 20, 24),  # a NIC, not the GPUs' switch
+        ("8 x H200 NVL, bridges of 4", 8, 18, 50, 90),  # 50 between the sockets
+        ("8 x RTX PRO 6000, 2 switches, 2 sockets, amd", 8, 0, 20, 24),
+        ("8 x RTX PRO 6000, 2 sockets, 8 x CX8 400", 8, 0, 35, 55),  # a NIC, not the GPUs' switch
         ("8 x RTX PRO 6000, Turin", 8, 0, 20, 24),  # 22.2
         ("4 x H200 NVL 4-way", 4, 18, 330, 371),
         ("H200 NVL x4", 4, 0, 40, 53),
@@ -102,7 +103,7 @@ def test_bridges_of_four_carry_four_gpus_and_no_more() -> None:
         ("8 x RTX 6000 Ada", 8, 0, 15, 25),
         ("8 x L40S, 2 sockets", 8, 0, 15, 25),
         ("8 x L40S no P2P on 2 sockets", 8, 0, 13, 16),
-        ("8 x RTX PRO 6000", 8, 0, 20, 24),  # direct on two EPYC
+        ("8 x RTX PRO 6000", 8, 0, 35, 55),  # two Xeons, as in NVIDIA's reference server
         ("8 x RTX PRO 6000 Blackwell Max-Q, 1 socket", 8, 0, 44, 50),
         ("8 × RTX 6000D", 8, 0, 20, 24),
         ("8 x RTX 4090", 8, 0, 13, 16),
@@ -209,7 +210,7 @@ def test_every_box_gets_a_number_that_judges_nothing(gpu: str, p2p: str, sockets
     ("text", "seen"),
     [
         ("8 x RTX PRO 6000, 1 socket", 46.4),  # voipmonitor/rtx6kpro, two switches
-        ("8 x RTX PRO 6000", 22.2),  # the same, direct on two EPYC, NCCL's own number of channels
+        ("8 x RTX PRO 6000, Turin", 22.2),  # the same, direct on two EPYC, NCCL's own number of channels
         ("8 x 5090", 28.0),  # NVIDIA/nccl#1639
         ("4 x V100-SXM2", 123.9),  # Jean Zay, bigscience-workshop/bigscience experiments/bandwidth
         ("2 x V100 PCIe 32GB", 11.67),  # microsoft/superbench-results
