@@ -1,17 +1,15 @@
 #!/usr/bin/env python3
 """Spoil what every reader of foreign text and bytes reads, and see that it returns a value or refuses as it should.
 
-    .venv/bin/python scripts/fuzz.py [--inputs N] [--seed S] [--only NAME] [--slice I/N] [--json OUT] [--page OUT IN...]
+    .venv/bin/python scripts/fuzz.py [--inputs N] [--seed S] [--only NAME]
 
 Each reader runs in a process of its own, N inputs of it (default: 1600), one after the other: by the same seed the same
 inputs. What is no NcclprobeError of ours, takes more than 2 s of processor time, or leaves more than 1 GiB in use is a
 defect, and is shown with the number that repeats it (`--seed S --only NAME --at NUMBER`). Exits with 1 if there is any.
-`--page` writes the page of what `--json` wrote, in several slices.
 """
 
 import argparse
 import contextlib
-import json
 import multiprocessing
 import random
 import resource
@@ -112,44 +110,10 @@ def run_apart(name: str, seed: int, numbers: Sequence[int]) -> Outcome:
     return found
 
 
-def page(paths: Sequence[str]) -> str:
-    """Return the page of these slices."""
-    slices = [json.loads(Path(path).read_text()) for path in paths]
-    by_name: dict[str, list[Outcome]] = {}
-    for each in slices:
-        for row in each["readers"]:
-            by_name.setdefault(row[0], []).append(Outcome(*row))
-    total = sum(row.inputs for rows in by_name.values() for row in rows)
-    defects = sum(len(row.defects) for rows in by_name.values() for row in rows)
-    seeds = ", ".join(sorted({str(each["seed"]) for each in slices}))
-    lines = [
-        "# Spoilt inputs through every reader",
-        "",
-        f"`scripts/fuzz.py`, seeds {seeds}: {total:,} spoilt texts and bytes through {len(by_name)} readers; {defects}",
-        "ended in anything but a value or a refusal of ours. A value may be an `Absent` with its reason (facts), and",
-        "no check broke on one. Times are processor time of the worst input, on shared cores; memory is all that the",
-        "reader's process had in use at its peak, of which 35 to 60 MiB are imports and seeds. Reached: the share of",
-        "the inputs that got past the parser.",
-        "",
-        "| reader | inputs | values | refusals | reached | worst ms | peak MiB |",
-        "|---|---|---|---|---|---|---|",
-    ]
-    for name, rows in by_name.items():
-        sums = [sum(getattr(row, key) for row in rows) for key in ("inputs", "values", "refusals")]
-        most = [max(getattr(row, key) for row in rows) for key in ("worst_ms", "peak_MiB")]
-        reach = f"{sums[1] / max(1, sums[0]):.0%}"
-        lines.append(f"| {name} | {sums[0]:,} | {sums[1]:,} | {sums[2]:,} | {reach} | {most[0]:.0f} | {most[1]:.0f} |")
-    return "\n".join(lines) + "\n"
-
-
 def main(argv: Sequence[str]) -> int:
-    """Run, or write the page; return the exit code."""
+    """Run; return the exit code."""
     options = _parser().parse_args(argv)
-    if options.page:
-        Path(options.page[0]).write_text(page(options.page[1:]))
-        return 0
-    part, parts = map(int, options.slice.split("/"))
-    wanted = [each for each in readers() if options.only in each.name][part - 1 :: parts]
+    wanted = [each for each in readers() if options.only in each.name]
     if options.at is not None:
         print(*(tried(each, options.seed, [options.at]) for each in wanted), sep="\n")
         return 0
@@ -158,8 +122,6 @@ def main(argv: Sequence[str]) -> int:
         row = run_apart(each.name, options.seed, range(options.inputs))
         found.append(row)
         print(_line(row), *row.defects[:_SHOWN], sep="\n    ", flush=True)
-        if options.json:
-            Path(options.json).write_text(json.dumps({"seed": options.seed, "readers": found}))
     return int(any(row.defects for row in found))
 
 
@@ -173,10 +135,7 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--inputs", type=int, default=1600)
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--only", default="")
-    parser.add_argument("--slice", default="1/1")
     parser.add_argument("--at", type=int)
-    parser.add_argument("--json")
-    parser.add_argument("--page", nargs="+")
     return parser
 
 

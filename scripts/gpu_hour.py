@@ -1,36 +1,20 @@
 #!/usr/bin/env python3
-"""The first hour on a machine with one GPU: everything that no other machine can tell, in stages of under ten minutes.
+"""What only a machine with a GPU can show, in stages of under ten minutes.
 
-    scripts/gpu_hour.py OUT [--stage N[,N]] [--pack FOLDER] [--wheels DIR]
+    scripts/gpu_hour.py OUT [--stage N[,N]] [--wheels DIR]
     scripts/gpu_hour.py OUT --rehearse
 
-Needs torch with its NCCL, msgspec and what else ncclprobe imports; no network. Before you go there, put beside the
-checkout what that machine lacks (each file below its limits; nothing of it belongs into the repository):
+Needs torch with its NCCL, msgspec and what else ncclprobe imports; no network. Put beside the checkout what that
+machine lacks, as wheels: `pip download --no-deps -d carry/wheels --only-binary :all: --python-version 3.12 msgspec`.
 
-    pip download --no-deps -d carry/wheels --only-binary :all: --python-version 3.12 msgspec
+A stage that is finished is not repeated, and neither is a step of one that was cut short; delete OUT/stageN to repeat
+it. Every stage has a deadline of its own and runs in a process group that is killed then; a stage that fails does not
+stop the next. Results come as they are found: OUT/stageN/steps.jsonl, then summary.json and summary.md, of each
+stage and of all. Redact what is to stay: `ncclprobe capture --redact` is a step of stage 2.
 
-On a lent machine that ends a command after ten minutes and gives back at most eight files of 16 MiB each, run one stage
-per command (BACK is the folder whose files come back; OUT stays on the machine between commands):
-
-    HOUR="python3 scripts/gpu_hour.py /tmp/hour --wheels carry/wheels --pack BACK"
-    $HOUR --stage 1,3                                            does it run at all; the machine       at most 390 s
-    $HOUR --stage 2                                              real failures, recorded               540 s
-    $HOUR --stage 4            parity with nccl-tests, if all_reduce_perf is on PATH                   540 s
-    $HOUR --stage 5                                              NCCL's own estimate                   330 s
-    $HOUR --stage 6,7                                            deadlines; NCCL's choices             570 s
-
-Each command packs the stages that it was asked for, those finished earlier included. A stage that is finished is not
-repeated, and neither is a step of one that was cut short; delete OUT/stageN to repeat it. Every stage has a deadline of
-its own and runs in a process group that is killed then; a stage that fails does not stop the next. Results come as they
-are found: OUT/stageN/steps.jsonl, then summary.json and summary.md of each stage and of all, then the archives.
-
-Back here, unpack the archives into one folder and redact what is to stay: the capture and the recorded jobs.
-
-    python3 scripts/gpu_hour.py UNPACKED --keep FOLDER
-
---rehearse plays every stage without a GPU: gloo in place of NCCL, a libnvidia-ml, a libnccl and a nvidia-smi of our own
-in place of the driver's. Every summary says what was replaced, and what was not run. Exit status: 0 every asked stage
-finished, whatever it found; 1 one did not; 2 wrong usage.
+--rehearse plays every stage without a GPU: gloo in place of NCCL, a libnvidia-ml and a nvidia-smi of our own in place
+of the driver's. Every summary says what was replaced, and what was not run. Exit status: 0 every asked stage finished,
+whatever it found; 1 one did not; 2 wrong usage.
 """
 
 import argparse
@@ -53,7 +37,7 @@ from typing import Any
 ROOT = Path(__file__).resolve().parents[1]
 sys.path[:0] = [str(ROOT), str(ROOT / "scripts")]
 
-from gpu_stages import keep, machine, packing, processes, standins, summary
+from gpu_stages import machine, processes, standins, summary
 from gpu_stages.steps import BEGUN, STANDINS, Context, StepLog, read
 
 DONE, MODE = "done", "mode"
@@ -77,24 +61,17 @@ class Stage:
 
 STAGES: Mapping[int, Stage] = {
     1: Stage("Does it run at all", "running", 240.0),
-    2: Stage("Real failures, recorded", "failures", 540.0),
-    3: Stage("The machine", "hardware", 150.0),
-    4: Stage("Parity with nccl-tests", "parity", 540.0),
-    5: Stage("NCCL's own estimate", "estimates", 330.0),
-    6: Stage("Deadlines on a spinning kernel", "deadlines", 270.0),
-    7: Stage("NCCL's rules under real init", "rules", 300.0),
+    2: Stage("The machine", "hardware", 150.0),
+    3: Stage("Deadlines on a spinning kernel", "deadlines", 270.0),
 }
 
 
 def main() -> int:
-    """Run the stages that were asked for, each in a process of its own; sum up and pack after each."""
+    """Run the stages that were asked for, each in a process of its own; sum up after each."""
     args = _arguments()
     out: Path = args.out.resolve()
     if args.inside:
         return inside(args.inside, out, args)
-    if args.keep:
-        print("\n".join(f"left out: {name}" for name in keep.keep(out, args.keep)))
-        return 0
     signal.signal(signal.SIGTERM, signal.default_int_handler)  # a machine that ends a command asks so first
     prepare(out, args)
     finished = []
@@ -116,16 +93,12 @@ def prepare(out: Path, args: argparse.Namespace) -> None:
 
 
 def sum_up(out: Path, args: argparse.Namespace) -> None:
-    """Write the summary of all stages that were ever run in `out`, and pack those that were asked for."""
+    """Write the summary of all stages that were ever run in `out`."""
     stages = [row for number in STAGES if (row := stage_summary(number, out))]
     about = _about(stages)
     mode = _mode(args)
     text = summary.whole_text(stages, MODES[mode], about)
-    paths = summary.write(out, {"about": about, "rehearsed": mode != "real", "stages": stages}, text)
-    if args.pack:
-        folders = [folder for number in args.stage if (folder := _folder(out, number)).exists()]
-        for name in packing.pack_all(folders, paths[1:], args.pack):
-            print(f"left out of the archives: {name}")
+    summary.write(out, {"about": about, "rehearsed": mode != "real", "stages": stages}, text)
 
 
 def _about(stages: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
@@ -144,15 +117,13 @@ def _arguments() -> argparse.Namespace:
         "--stage", type=_stages, default=list(STAGES), metavar="N[,N]", help="only these (default: all)"
     )
     parser.add_argument("--rehearse", action="store_true", help="without a GPU: replace what only one has, and say so")
-    parser.add_argument("--pack", type=Path, metavar="FOLDER", help="leave the results there as at most eight files")
-    parser.add_argument("--keep", type=Path, metavar="FOLDER", help="only redact OUT's capture and jobs into FOLDER")
     parser.add_argument("--wheels", type=Path, metavar="DIR", help="unpack these wheels for the stages to import")
     parser.add_argument("--deadline", type=float, metavar="SECONDS", help="of each stage, in place of its own")
     parser.add_argument("--inside", type=int, choices=STAGES, help=argparse.SUPPRESS)
     args = parser.parse_args()
     if args.out.resolve().is_relative_to(ROOT):
         parser.error("OUT is inside the repository: name a folder outside")
-    if not args.keep and (other := _other_mode(args.out, _mode(args))):
+    if other := _other_mode(args.out, _mode(args)):
         parser.error(f"{args.out} holds {other}: name another folder")
     return args
 

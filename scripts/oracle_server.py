@@ -1,6 +1,6 @@
 """One libnccl, asked once per case, as far as a GPU is needed and there: JSON in, lines out.
 
-Started by scripts/oracle.py and by stage 7 of scripts/gpu_hour.py. The request on standard input: {library, driver,
+Started by scripts/oracle.py. The request on standard input: {library, driver,
 init, isolate, links, lo, cases: [{env, files}]}. The first line of the answer holds NCCL's version and the interfaces
 of this network, each further one what came of a case: the result codes of ncclGetUniqueId and, with `init`, of
 ncclCommInitRank on each of two ranks; their logs; the environment that rank 0 left behind. With `isolate` the network
@@ -25,7 +25,7 @@ import msgspec
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
-from gpu_stages.nccl_calls import Nccl, NcclError
+from oracle_nccl import Nccl, NcclError
 
 from ncclprobe.facts.interfaces import interfaces
 from ncclprobe.host.live import LiveHost

@@ -20,7 +20,7 @@ _SOURCES = re.compile(
 )
 OWN = {
     "tests/test_policy.py": "the expressions of this test",
-    "scripts/gpu_stages/standins.py": "tests/fake_nvml.c and tests/fake_nccl.c",
+    "scripts/gpu_stages/standins.py": "tests/fake_nvml.c",
     "tests/fake_nvml.py": "tests/fake_nvml.c",
     "tests/fake_verbs.py": "tests/fake_verbs.c and tests/fake_cuda.c",
     "tests/guest/run": "tests/fake_nvml.c",
@@ -45,7 +45,7 @@ def lines() -> Iterator[tuple[str, int, str]]:
 @pytest.fixture(scope="module")
 def read() -> list[tuple[str, int, str]]:
     found = [*lines()]
-    assert len(found) > 50_000, "the folders were not read"
+    assert len(found) > 30_000, "the folders were not read"
     return found
 
 

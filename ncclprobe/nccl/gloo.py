@@ -8,7 +8,7 @@ own, and the other listens.
 Sources: torch/csrc/distributed/c10d/ProcessGroupGloo.cpp createDefaultDevice and Options::create_default, Utils.hpp
 split (torch 2.13; 2.x before it reads the same in init.cpp, 1.x took one character for a name, too);
 gloo/transport/tcp/device.cc lookupAddrForIface, lookupAddrForHostname, sockaddrToInterfaceName and
-Device::isInitiator, rendezvous in tcp/context.cc. Compared with the real one: scripts/oracle_gloo.py.
+Device::isInitiator, rendezvous in tcp/context.cc. The cases of tests/nccl/test_gloo.py are the real one's.
 """
 
 from collections.abc import Iterator, Mapping, Sequence

@@ -1,4 +1,4 @@
-"""Stage 6. Deadlines: whatever a rank, a kernel or the driver waits for, our commands end when they said they would."""
+"""Stage 3. Deadlines: whatever a rank, a kernel or the driver waits for, our commands end when they said they would."""
 
 import os
 import re
@@ -139,7 +139,7 @@ def gpu_memory_mib(context: Context) -> int | None:
     """What is in use of the GPU; None where nvidia-smi does not say."""
     command = ["nvidia-smi", "--query-gpu=memory.used", "--format=csv,noheader,nounits"]
     try:
-        text = machine.output_of(context, *command, log=context.out / "stage6" / "memory.txt")
+        text = machine.output_of(context, *command, log=context.out / "stage3" / "memory.txt")
         return int(text.split()[0])
     except (Refused, ValueError, IndexError):
         return None

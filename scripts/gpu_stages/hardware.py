@@ -1,4 +1,4 @@
-"""Stage 3. The machine: what it says of itself, captured raw and redacted, and whether a replay says the same."""
+"""Stage 2. The machine: what it says of itself, captured raw and redacted, and whether a replay says the same."""
 
 import json
 import os

@@ -5,13 +5,10 @@ Several ranks on one GPU: NCCL refuses them where host hash and GPU are equal, a
 2.30.3 on NCCL_MULTI_RANK_GPU_ENABLE allows it outright. Times then mean nothing: the ranks' contexts take turns.
 """
 
-import ctypes
-import fcntl
 import json
 import os
 import shutil
 import socket
-import struct
 import sys
 import zipfile
 from collections.abc import Mapping, Sequence
@@ -119,35 +116,3 @@ def report(path: Path) -> dict[str, Any]:
     if not isinstance(found, dict) or "exit_code" not in found:
         raise ValueError(f"{path.name} is no report")
     return found
-
-
-_LOADED = """
-import json, torch
-torch.cuda.nccl.version()
-paths = {line.split()[-1] for line in open("/proc/self/maps") if ".so" in line}
-print(json.dumps(sorted(paths)))
-"""
-
-
-def libraries(context: Context, log: Path) -> dict[str, Path]:
-    """The libnccl and libcudart that torch loads here, by these names. Raises Refused where it has no NCCL."""
-    ended = processes.run([sys.executable, "-c", _LOADED], log, context.variables, _QUESTION_S)
-    if ended.code != 0:
-        raise Refused(str(ended))
-    paths = [Path(text) for text in json.loads(processes.last_line_whole(ended.text))]
-    names = ("libnccl", "libcudart")
-    found = {name: path for name in names for path in paths if path.name.startswith(f"{name}.so")}
-    if "libnccl" not in found:
-        raise Refused("torch loads no libnccl: its build has it inside, or not at all")
-    return found
-
-
-def own_network() -> bool:
-    """Take a network namespace for this process and what it starts, with lo up; False where that is not allowed."""
-    libc = ctypes.CDLL(None, use_errno=True)
-    if libc.unshare(_CLONE_NEWNET) != 0:
-        return False
-    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as any_socket:
-        request = struct.pack("16sH14x", b"lo", 0x1 | 0x40)  # IFF_UP | IFF_RUNNING
-        fcntl.ioctl(any_socket, 0x8914, request)  # SIOCSIFFLAGS
-    return True

@@ -29,7 +29,6 @@ def run_steps(context: Context, log: StepLog) -> None:
     """All commands once, small."""
     log.run("inventory", _inventory)
     log.run("one rank alone is refused", _refused)
-    log.run("one rank, our own loop", _one_rank)
     for ranks in (2, 4):
         log.run(f"every collective, {ranks} ranks", _every_op, ranks)
     log.run("CUDA graphs, 2 ranks", _graphs)
@@ -56,19 +55,6 @@ def _refused(context: Context, folder: Path) -> Outcome:
     command = machine.ncclprobe("bandwidth", "--backend", context.backend, "--nproc", 1)
     ended = processes.run(command, folder / "bandwidth.log", context.variables, _TIMEOUT_S)
     return Outcome({"exit": ended.code, "said": processes.last_line(ended.text)}, _unless(ended.code == 2, str(ended)))
-
-
-def _one_rank(context: Context, folder: Path) -> Outcome:
-    """The loop that measures, in a process group of one rank."""
-    path = folder / "rows.json"
-    sizes = ",".join(str(8 << shift) for shift in (0, 13, 23))
-    command = [sys.executable, "-m", "gpu_stages.one_rank", context.backend, "all_reduce", sizes, path]
-    ended = processes.run(command, folder / "rank0.log", context.variables, _TIMEOUT_S)
-    if ended.code != 0:
-        return Outcome({}, (str(ended),))
-    rows = json.loads(path.read_text())
-    wrong = [f"{row['nbytes']} B: {row['wrong']} wrong elements" for row in rows if row["wrong"]]
-    return Outcome({"rows": len(rows), **{f"{row['nbytes']} B us": row["mean_us"] for row in rows}}, tuple(wrong))
 
 
 def _every_op(context: Context, folder: Path, ranks: int) -> Outcome:

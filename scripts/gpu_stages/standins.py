@@ -1,4 +1,4 @@
-"""What replaces a driver in a rehearsal: a libnvidia-ml and a libnccl compiled from tests/, and recorded nvidia-smi."""
+"""What replaces a driver in a rehearsal: a libnvidia-ml compiled from tests/, and recorded nvidia-smi."""
 
 import json
 import os
@@ -8,7 +8,7 @@ import subprocess
 from collections.abc import Mapping
 from pathlib import Path
 
-LIBRARIES = {"nvml": ("fake_nvml.c", "libnvidia-ml.so.1"), "nccl": ("fake_nccl.c", "libnccl.so.2")}
+SOURCE, LIBRARY = "fake_nvml.c", "libnvidia-ml.so.1"
 _BUILD_S = 60.0
 _RECORDED = "tests/captures/one-gpu.jsonl"
 _HEAD = """#!/bin/sh
@@ -21,9 +21,9 @@ esac
 
 
 def build(root: Path, folder: Path) -> None:
-    """Make them in `folder`. Without a compiler there are no libraries, and the steps that need one say so.
+    """Make them in `folder`. Without a compiler there is no library, and the steps that need it say so.
 
-    Stage 6 needs the library also where there is a driver: as one that never answers.
+    Stage 3 needs the library also where there is a driver: as one that never answers.
     """
     (folder / "bin").mkdir(parents=True, exist_ok=True)
     script = folder / "bin" / "nvidia-smi"
@@ -31,11 +31,10 @@ def build(root: Path, folder: Path) -> None:
     script.chmod(0o755)
     if shutil.which("gcc") is None:
         return
-    for name, (source, library) in LIBRARIES.items():
-        target = folder / name / library
-        target.parent.mkdir(exist_ok=True)
-        flags = ["-shared", "-fPIC", f"-Wl,-soname,{library}", "-o", str(target)]
-        subprocess.run(["gcc", *flags, str(root / "tests" / source)], check=True, timeout=_BUILD_S)
+    target = folder / "nvml" / LIBRARY
+    target.parent.mkdir(exist_ok=True)
+    flags = ["-shared", "-fPIC", f"-Wl,-soname,{LIBRARY}", "-o", str(target)]
+    subprocess.run(["gcc", *flags, str(root / "tests" / SOURCE)], check=True, timeout=_BUILD_S)
 
 
 def _nvidia_smi(capture: Path) -> str:

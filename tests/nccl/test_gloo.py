@@ -1,6 +1,6 @@
 """What gloo listens on, and whether two nodes' devices meet, beside what torch 2.13 did in networks of namespaces.
 
-The vectors are cases of `scripts/oracle_gloo.py --vectors`: the interfaces as ncclprobe saw them, what each host's own
+The vectors were recorded from torch 2.13: the interfaces as ncclprobe saw them, what each host's own
 name resolved to, what every rank listened on, and whether the group came up.
 """
 

@@ -64,15 +64,3 @@ def test_a_reader_that_breaks_or_does_not_end_is_a_defect() -> None:
     assert found.refusals + len(found.defects) == found.inputs == 20
     assert all("ZeroDivisionError in test_fuzz.py" in defect for defect in found.defects)
     assert 0 < len(found.defects) < 20
-
-
-def test_the_page_adds_the_slices_up(tmp_path: Path) -> None:
-    row = fuzz.Outcome("lists", 10, 4, 6, 1.5, 3, 40.0, [])
-    paths = []
-    for number in (1, 2):
-        path = tmp_path / f"{number}.json"
-        path.write_text(fuzz.json.dumps({"seed": number, "readers": [row._replace(worst_ms=float(number))]}))
-        paths.append(str(path))
-    text = fuzz.page(paths)
-    assert "seeds 1, 2: 20 spoilt" in text
-    assert "| lists | 20 | 8 | 12 | 40% | 2 | 40 |" in text
