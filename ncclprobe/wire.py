@@ -62,7 +62,7 @@ _GREETING_BYTES = len(_GREETING) + len(_BY_TOKEN) + 1 + 2 * _NONCE_BYTES + 1
 _MAC_BYTES = 32
 _SURROGATE = re.compile(rb"\\u[dD][89a-fA-F]")
 STRANGERS_PATIENCE_S = 1.0
-"""For a greeting where something that is not ours may listen: leave within a second (docs/how/manners.md)."""
+"""For a greeting where something that is not ours may listen: leave within a second (docs/threat-model.md)."""
 _BY_ERRNO: dict[int, Kind] = {
     errno.ECONNREFUSED: "refused",
     errno.ETIMEDOUT: "filtered",

@@ -1,7 +1,7 @@
 """The pages of the reference that are made of the code: checks, commands, variables and the fields of the report.
 
-mkdocs.yml names this file as a hook, so that they are made whenever the site is built, and are not committed: 300 files
-of which each repeats a docstring would only go stale. ``pages()`` is what tests look at.
+mkdocs.yml names this file as a hook, so that they are made whenever the site is built, and are not committed: files
+that repeat docstrings would only go stale. ``pages()`` is what tests look at.
 """
 
 import contextlib
@@ -26,8 +26,8 @@ from ncclprobe.model.registry import Check, by_id, title_of
 from ncclprobe.nccl.parameters import NEWEST, Parameter, about_variable, purpose, table
 from ncclprobe.report.json import SCHEMA_FILE
 
-_OWN_PAGE = 4
-"""So many of NCCL's variables begin with the same word before they have a page of their own."""
+_OWN_PAGE = 20
+"""So many variables begin with the same word, or have the same reader, before they have a page of their own."""
 _OWNERS = {
     "torch": "torch.distributed",
     "launch": "torchrun and other launchers of torch",
@@ -50,7 +50,10 @@ def pages() -> dict[str, str]:
     checks = by_id(sorted(every_check(), key=lambda check: check.key))
     return {
         "checks/index.md": _check_index(checks),
-        **{f"checks/{name}.md": check_page(parts) for name, parts in checks.items()},
+        **{
+            f"checks/{group}.md": _check_page(group, [checks[name] for name in names])
+            for group, names in _groups(checks)
+        },
         "commands/index.md": _command_index(),
         **{f"commands/{name}.md": _command_page(name, about) for name, about in COMMANDS.items()},
         **_variable_pages(),
@@ -68,8 +71,10 @@ def on_files(files: Any, config: Any) -> Any:
 
 
 def on_page_markdown(markdown: str, page: Any, config: Any, files: Any) -> str:
-    """Let a search find what people ask before the reference of single checks, commands and variables."""
-    if page.file.src_uri.startswith(("checks/", "commands/", "variables/")):
+    """Let a search find what people ask before the reference, and nothing of the schema or of maintainers' pages."""
+    if page.file.src_uri.startswith(("maintainers/", "reference/schema")):
+        page.meta.setdefault("search", {"exclude": True})
+    elif page.file.src_uri.startswith(("checks/", "commands/", "variables/")):
         page.meta.setdefault("search", {"boost": 0.3})
     return markdown
 
@@ -129,42 +134,61 @@ def _check_index(checks: Mapping[str, Sequence[Check]]) -> str:
         "# Checks",
         "",
         f"{len(checks)} checks. `ncclprobe explain ID` prints the same as a page here, `ncclprobe checks` this list.",
-        "The address of a page, `checks/ID/`, stays as it is. *Required*: a run that could not look is inconclusive.",
+        "*Required*: a run that could not look is inconclusive.",
     ]
-    for prefix, names in groupby(checks, key=lambda name: name.partition(".")[0]):
-        rows = (_row(f"[{n}]({n}.md)", text(title_of(checks[n])), _standing(checks[n])) for n in names)
-        lines += ["", f"## {prefix}", "", *_head("id", "what is wrong when it fails", ""), *rows]
+    for group, names in _groups(checks):
+        rows = (
+            _row(f'<a id="{n}"></a>[{n}]({group}.md#{n})', text(title_of(checks[n])), _required(checks[n]))
+            for n in names
+        )
+        lines += ["", f"## {group}", "", *_head("id", "what is wrong when it fails", ""), *rows]
     return _page(*lines)
 
 
-def _standing(parts: Sequence[Check]) -> str:
+def _groups(checks: Mapping[str, Sequence[Check]]) -> Iterator[tuple[str, list[str]]]:
+    for group, names in groupby(checks, key=lambda name: name.partition(".")[0]):
+        yield group, list(names)
+
+
+def _check_page(group: str, checks: Sequence[Sequence[Check]]) -> str:
+    return _page(f"# Checks: {group}", *(line for parts in checks for line in ("", check_section(parts).rstrip())))
+
+
+def _required(parts: Sequence[Check]) -> str:
     return "required" if any(each.required for each in parts) else ""
 
 
-def check_page(parts: Sequence[Check]) -> str:
-    """Return the page of an id: of a check, or of the parts of one, each below a heading of its own."""
+def check_section(parts: Sequence[Check]) -> str:
+    """Return what a page says of an id: of a check, or of the parts of one, each below a heading of its own.
+
+    What repeats for each check is bold, not a heading: a search would find nothing else.
+    """
+    head = f"## {parts[0].id} {{ #{parts[0].id} }}"
     if len(parts) == 1:
-        return _page(f"# {parts[0].id}", *_about_check(parts[0], "##"))
-    lines = [f"# {parts[0].id}", "", f"**{text(title_of(parts))}.** It has {len(parts)} parts."]
-    return _page(*lines, *(line for each in parts for line in ("", f"## {each.part}", *_about_check(each, "###"))))
+        return _page(head, *_about_check(parts[0]))
+    lines = [head, "", f"**{text(title_of(parts))}.** It has {len(parts)} parts."]
+    return _page(
+        *lines,
+        *(
+            line
+            for each in parts
+            for line in ("", f"### {each.part} {{ #{each.id}.{each.part} }}", *_about_check(each))
+        ),
+    )
 
 
-def _about_check(check: Check, level: str) -> list[str]:
+def _about_check(check: Check) -> list[str]:
     known = dict(about_check(check))
     lines = ["", f"**{text(check.title)}.**"]
     for key, title in _SECTIONS.items():
-        lines += ["", f"{level} {title}", "", text(known.pop(key))]
-    lines += [
-        "",
-        f"{level} About this check",
-        "",
-        *(f"- **{head}**: {text(words)}" for head, words in known.items() if words),
-    ]
+        lines += ["", f"**{title}**: {text(known.pop(key))}"]
+    lines += ["", *(f"- **{head}**: {text(words)}" for head, words in known.items() if words)]
     if check.cause and check.cause.code:
         lines.append(f"- **cause**: `{check.cause.code}`, as `ncclprobe explain FILE…` names it")
     if check.cause and check.cause.doctor:
-        lines.append(f"- **before the next launch**: [{check.cause.doctor}]({check.cause.doctor}.md) finds it")
-    lines += ["", f"{level} Example of what it finds", ""]
+        group = check.cause.doctor.partition(".")[0]
+        lines.append(f"- **before the next launch**: [{check.cause.doctor}]({group}.md#{check.cause.doctor}) finds it")
+    lines += ["", "Example of what it finds:", ""]
     return [*lines, *_fenced(example_of(check))]
 
 
@@ -201,7 +225,7 @@ def families() -> dict[str, list[Parameter]]:
     for parameter in table().values():
         found.setdefault(family(parameter.name, parameter.owner), []).append(parameter)
     for key in [*found]:
-        if key not in _OWNERS and (len(found[key]) < _OWN_PAGE or not key.startswith("nccl-")):
+        if len(found[key]) < _OWN_PAGE or not (key in _OWNERS or key.startswith("nccl-")):
             rest = "nccl-other" if found[key][0].owner == "nccl" else "others"
             found.setdefault(rest, []).extend(found.pop(key))
     return dict(sorted(found.items()))

@@ -150,7 +150,7 @@ def test_every_option_is_explained_by_a_page() -> None:
     told = set(re.findall(r"(?<![\w-])--[a-z][\w-]+", pages))
     owned = {option for command in COMMANDS for option in options_of(command)[0] if option.startswith("--")}
     assert len(owned) > 80
-    assert not owned - told, f"no page tells of {sorted(owned - told)}; a form of a report: docs/reference/formats.md"
+    assert not owned - told, f"no page tells of {sorted(owned - told)}; a form of a report: docs/reference/report.md"
 
 
 _FIGURE = re.compile(r"(\d[\d.]*)<!-- (?:(\d+) \* )?([\w.]+)\.(\w+)(?: / 2\*\*(\d+))? -->")
@@ -182,7 +182,6 @@ def test_a_figure_that_a_page_quotes_of_a_report_is_there() -> None:
 _HELD = re.compile(r"<!-- (tests/[\w/]+\.py)::(test_\w+) -->")
 _OF_OTHERS = (
     "docs/wrong.md",
-    "docs/how/nccl-logs.md",
     "docs/maintainers/",
     "CONTRIBUTING.md",
 )  # what NCCL and jobs do, rules
@@ -225,8 +224,8 @@ def test_every_variable_is_on_one_page() -> None:
 def test_the_page_of_a_check_says_what_explain_says(wanted: str) -> None:
     parts = [check for check in every_check() if check.id == wanted]
     code = pages_of_the_code()
-    page = code.check_page(parts)
-    assert page.startswith(f"# {wanted}\n")
+    page = code.check_section(parts)
+    assert page.startswith(f"## {wanted} {{ #{wanted} }}\n")
     for check in parts:
         missing = [said for said in (check.title, check.why, check.fix, check.right) if code.text(said) not in page]
         assert not missing, check.key
@@ -239,7 +238,7 @@ def test_the_address_of_a_checks_page_is_the_one_that_is_printed() -> None:
     assert DOCS.endswith("/en/stable")
     site = (ROOT / "mkdocs.yml").read_text(encoding="utf-8")
     assert f"site_url: {DOCS}/\n" in site
-    assert "use_directory_urls" not in site, "checks/ID/ is an address that findings print"
+    assert "use_directory_urls" not in site, "checks/GROUP/ is an address that findings print"
 
 
 def test_words_of_a_docstring_are_not_taken_for_markup() -> None:

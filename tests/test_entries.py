@@ -5,6 +5,7 @@ import re
 import pytest
 
 from ncclprobe import page
+from ncclprobe.commands import explain
 from ncclprobe.engine import diagnose
 from ncclprobe.engine.explain_pages import COLUMNS, entry
 from ncclprobe.model.errors import UsageError
@@ -140,3 +141,9 @@ def test_what_is_like_nothing_brings_no_suggestion(wanted: str) -> None:
     with pytest.raises(UsageError, match="`ncclprobe checks` lists the checks") as refusal:
         entry(wanted)
     assert "\x1b" not in str(refusal.value)
+
+
+def test_the_address_that_is_printed_for_a_check_is_taken_by_explain(capsys: pytest.CaptureFixture[str]) -> None:
+    for wanted in ("ib.state", "log.port-taken", "env.value"):
+        assert explain.main([page(wanted)]) == 0
+        assert capsys.readouterr().out == "\n".join(entry(wanted)) + "\n"

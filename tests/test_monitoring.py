@@ -13,7 +13,7 @@ from conftest import ROOT
 from prometheus_client.parser import text_string_to_metric_families
 from report.samples import SICK, fleet
 
-from ncclprobe import DOCS
+from ncclprobe import DOCS, page
 from ncclprobe.model.findings import Status
 from ncclprobe.model.report import Area
 from ncclprobe.model.values import replace
@@ -62,7 +62,7 @@ def test_every_metric_is_asked_for_by_an_alert_or_the_dashboard_but_for_those_th
 
 
 def test_the_reference_has_every_metric_with_its_labels_and_no_other() -> None:
-    page = ROOT / "docs" / "reference" / "metrics.md"
+    page = ROOT / "docs" / "reference" / "report.md"
     rows = re.findall(r"^\| `(ncclprobe_\w+)` \|([^|]*)\|", page.read_text(), re.MULTILINE)
     assert {name: set(re.findall(r"`(\w+)`", labels)) for name, labels in rows} == {
         name: labels - {"command"} for name, labels in written().items()
@@ -73,8 +73,8 @@ def test_the_alerts_lead_to_pages_of_the_documentation() -> None:
     from ncclprobe.engine.diagnose import every_check
 
     urls = re.findall(r"runbook_url: (\S.*)$", (FOLDER / "rules.yaml").read_text(), re.MULTILINE)
-    known = {f"{DOCS}/checks/{check.id}/" for check in every_check()}
-    assert set(urls) - known == {f"{DOCS}/checks/{{{{ $labels.check }}}}/"}
+    known = {page(check.id) for check in every_check()}
+    assert set(urls) - known == {f"{DOCS}/checks/#{{{{ $labels.check }}}}"}
 
 
 def test_panels_have_numbers_of_their_own_and_do_not_overlap() -> None:

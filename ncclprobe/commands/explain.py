@@ -24,7 +24,9 @@ _SUFFIX = re.compile(r"\.(?:log|out|err|txt|jsonl?|gz|zst|xz|bz2|\d+)$", re.IGNO
 def main(argv: Sequence[str]) -> int:
     """Explain files, or print what is known of an id. Raises UsageError for what is neither."""
     options = _parser().parse_args(argv)
-    if len(options.what) == 1 and not _is_file(name := options.what[0].removeprefix(f"{DOCS}/checks/").rstrip("/")):
+    if len(options.what) == 1 and not _is_file(
+        name := options.what[0].removeprefix(f"{DOCS}/checks/").rpartition("#")[2].strip("/")
+    ):
         from ncclprobe.engine.diagnose import accepted_by
         from ncclprobe.engine.explain_pages import entry
 

@@ -9,7 +9,7 @@ What NCCL itself wrote of its search and its cost model is read here too: a grap
 tuning table. A dump (NCCL_GRAPH_DUMP_FILE) is XML, ``<graphs><graph id= pattern= nchannels= speedintra= ...>``, ids 0
 ring, 1 tree, 2 CollNet chain, 3 NVLS, 4 CollNet direct. "Pattern" lines stand in an INFO log of the GRAPH subsystem,
 channels below them. Sources: src/graph/search.cc:1004 ncclTopoGetXmlFromGraph, ncclTopoPrintGraph,
-src/graph/tuning.cc:540 (v2.30.7), docs/how/nccl-logs.md.
+src/graph/tuning.cc:540 (v2.30.7), docs/maintainers/nccl.md.
 
 A document that declares a DOCTYPE or entities, or is larger than :data:`MOST_BYTES`, is refused unread.
 """

@@ -1,4 +1,4 @@
-"""The process environment, through the allow-list that the host applies (docs/how/manners.md)."""
+"""The process environment, through the allow-list that the host applies (docs/threat-model.md)."""
 
 import json
 from collections.abc import Mapping

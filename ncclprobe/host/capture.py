@@ -1,6 +1,6 @@
 """Captures: what was asked of a machine and answered, written down and played back.
 
-A *capture* is JSON lines (docs/reference/capture.md): a header, then one question and its answer or refusal per line.
+A *capture* is JSON lines (docs/reference/files.md): a header, then one question and its answer or refusal per line.
 """
 
 import json

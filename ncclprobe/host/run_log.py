@@ -1,6 +1,6 @@
 """The samples of a measuring run: appended to ``run.jsonl`` as they come, and asked for like any other question.
 
-A run log is a capture (docs/reference/capture.md) whose header says ``"run": 1`` instead of a node's name. Each further
+A run log is a capture (docs/reference/files.md) whose header says ``"run": 1`` instead of a node's name. Each further
 line is ``{"sample": {NAME: VALUE}}``; many lines may have one name, and the answer to ``("sample", NAME)`` is the list
 of their values. Its last line is ``{"end": {"why": …}}``: a log without it is of a run that was cut short, and a half
 last line, which a killed process leaves, is dropped. Ranks found lost after the end are added, with the end again.

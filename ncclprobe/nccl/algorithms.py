@@ -1,7 +1,7 @@
 """NCCL_ALGO and NCCL_PROTO: which algorithms and protocols are left to each collective.
 
 ``entry{;entry}``, an entry being ``[function:][^]name{,name}``. Source: src/graph/tuning.cc:36 parseList and :453
-(v2.30.7); in prose docs/how/nccl-selection.md. Before 2.24 there was one list for all functions, unknown names were
+(v2.30.7); in prose docs/maintainers/nccl.md. Before 2.24 there was one list for all functions, unknown names were
 passed over, and Ring came back where no algorithm was left, with the protocols that are left
 (src/graph/tuning.cc:290 ncclTopoTuneModel, v2.23.4).
 """

@@ -8,7 +8,7 @@ reach a NIC below their own switch faster than each other (it takes bandwidths t
 Sources between a GPU and a NIC: src/transport/net_ib/gdr.cc (the files whose existence is a peer-memory module),
 src/init.cc dmaBufSupported, src/graph/topo.cc:1651 and src/graph/paths.cc ncclTopoCheckGdr and ncclTopoComputePaths
 (v2.30.7); the differences of older versions from their own tags. Only NCCL's own InfiniBand transport is meant: a
-network plugin decides for itself. In prose: docs/how/nccl-selection.md.
+network plugin decides for itself. In prose: docs/maintainers/nccl.md.
 """
 
 import re

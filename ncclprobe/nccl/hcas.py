@@ -1,6 +1,6 @@
 """Which ports of which HCAs NCCL's own InfiniBand transport takes, with which GID, and what becomes of the others.
 
-Sources, all of v2.30.7, and in prose docs/how/nccl-selection.md: src/transport/net_ib/init.cc:300 ncclIbInitDevices for
+Sources, all of v2.30.7, and in prose docs/maintainers/nccl.md: src/transport/net_ib/init.cc:300 ncclIbInitDevices for
 the ports; src/transport/net_ib/connect.cc:97-345 ncclIbGetGidIndex and ncclUpdateGidIndex for the GID, whose index was
 0 before 2.21 unless NCCL_IB_GID_INDEX said otherwise (routable FLIDs came with 2.22). Not modelled: fusing ports into
 virtual devices (NCCL_IB_MERGE_NICS, NCCL_NET_MERGE_LEVEL), and ConnectX-8's Data Direct, which takes the same ports by

@@ -2,7 +2,7 @@
 
 Sources: src/misc/socket.cc:190 ncclFindInterfaces, src/os/linux.cc:379 ncclOsFindInterfaces and :445
 matchSubnet (v2.30.7); the differences of versions before 2.28.3 from src/misc/socket.cc of those.
-In prose: docs/how/nccl-selection.md.
+In prose: docs/maintainers/nccl.md.
 """
 
 from collections.abc import Iterable, Sequence

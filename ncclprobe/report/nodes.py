@@ -1,6 +1,6 @@
 """Lists of nodes as a batch system takes them: ``good``, ``bad``, ``unsure`` and ``missing``, each folded on one line.
 
-A node that stands in ``bad`` may be taken out of service by a program, so the rule is narrow (docs/start/slurm.md): a
+A node that stands in ``bad`` may be taken out of service by a program, so the rule is narrow (docs/deploy.md): a
 finding that fails, of which the node itself or its links are to blame, and that is settled. What asks for a retest is
 not. Whether jobs may use a node is another question: a user's wrong setting makes no node bad, and a node is
 good only where everything required was looked at.

@@ -2,7 +2,7 @@
 
 Each file replaces the one before, so a series that is gone is gone. Labels are bounded whatever the report says: so
 many rows and checks at most, and no host's name, which the collector knows itself. Names and labels are an interface:
-docs/reference/metrics.md has them all, and the rules in ncclprobe/deploy/prometheus/ are written against them.
+docs/reference/report.md has them all, and the rules in ncclprobe/deploy/prometheus/ are written against them.
 """
 
 from collections import Counter

@@ -1,4 +1,4 @@
-"""Regular machines for the search and the cost model, with the links of docs/how/nccl-cost-model.md."""
+"""Regular machines for the search and the cost model, with the links of docs/maintainers/nccl.md."""
 
 from ncclprobe.expect.system import NcclVersion, NodeSystem, Shape
 from ncclprobe.expect.tuner.search import Graphs, graphs

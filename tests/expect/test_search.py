@@ -1,4 +1,4 @@
-"""The channels that NCCL's search finds, against the worked examples of docs/how/nccl-cost-model.md and of logs."""
+"""The channels that NCCL's search finds, against the worked examples of docs/maintainers/nccl.md and of logs."""
 
 from hypothesis import given
 from hypothesis import strategies as st

@@ -1,6 +1,6 @@
 """What `nvidia-smi topo` and its companions print on machines of every age, and what pastes of it look like.
 
-Each text is our own, written after the grammar in docs/how/topology-texts.md. What drivers from 535 on print, and the
+Each text is our own, written after the grammar in docs/maintainers/nccl.md. What drivers from 535 on print, and the
 common damage, stands in `fake_topo` and is played in `test_topo_matrix`.
 """
 

@@ -17,7 +17,7 @@ OURS = [sys.executable, "-m", "ncclprobe"]
 
 def example(page: str, where: str) -> Example:
     """Return the one command of a page that is for `where`."""
-    (found,) = (block for block in blocks(ROOT / "docs" / "start" / page) if block.comment == f"lab: {where}")
+    (found,) = (block for block in blocks(ROOT / "docs" / page) if block.comment == f"lab: {where}")
     (only,) = found.examples
     return only
 
@@ -41,7 +41,7 @@ def is_well(done: Completed, said: Example) -> bool:
 
 
 def test_two_nodes_are_looked_at_by_the_lines_of_the_page() -> None:
-    first, second = (example("two-nodes.md", host) for host in ("n0", "n1"))
+    first, second = (example("reference/many-nodes.md", host) for host in ("n0", "n1"))
     with Lab(hosts=2) as lab:
         began = lab.hosts[0].start(words(first.command))
         token = secret(began)
@@ -54,7 +54,7 @@ def test_two_nodes_are_looked_at_by_the_lines_of_the_page() -> None:
 
 @need_slurm
 def test_slurm_starts_the_doctor_by_the_line_of_the_page() -> None:
-    said = example("slurm.md", "slurm")
+    said = example("deploy.md", "slurm")
     with Lab(hosts=2) as lab, launchers.slurm(lab) as cluster:
         done = cluster.run(words(said.command), timeout_s=90.0)
         assert is_well(done, said), done

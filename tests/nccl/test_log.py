@@ -102,7 +102,7 @@ LINES = {
         "AllGather: 65536 Bytes -> Algo RING proto LL128 channel{Lo..Hi}={0..3}",
     ),
 }
-"""The texts of NCCL 2.8 to 2.30 as its format strings make them (docs/how/nccl-logs.md), by what is read of them."""
+"""The texts of NCCL 2.8 to 2.30 as its format strings make them (docs/maintainers/nccl.md), by what is read of them."""
 WAYS = {
     "P2P": (
         "Channel 00 : 2[1b000] -> 3[1c000] via P2P/IPC",  # bus numbers up to 2.18.1

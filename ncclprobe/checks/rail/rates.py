@@ -29,7 +29,7 @@ _RUINED = 0.5
 """Below this share of the usual rate a job is better off without the rail: that fails, and the rest warns."""
 PORT_SHARE, PCIE_SHARE = 0.90, 0.80
 """What healthy machines reach at least: ib_write_bw 0.90 to 0.98 of a port (392 of 400 Gb/s); copies between host and
-GPU 51 of the 63 GB/s of PCIe 5.0 x16, 26 of the 31.5 of 4.0 x16 (docs/how/links.md)."""
+GPU 51 of the 63 GB/s of PCIe 5.0 x16, 26 of the 31.5 of 4.0 x16 (docs/how/expectations.md)."""
 _TOLERANCE = 0.9
 _FAR, _FAR_US = 3.0, 5.0
 """So many times the median of all rails, and so much above it: one more tier of switches costs about 1 µs. And more

@@ -360,7 +360,7 @@ async def _poured(connection: Wire, limit: float, began: float, least: int) -> f
 
 
 AT_ONCE = 16
-"""Calls of one node at a time (docs/how/manners.md)."""
+"""Calls of one node at a time (docs/threat-model.md)."""
 
 
 _TICK_S = 0.1

@@ -2,7 +2,7 @@
 
 Resolve its name, ask the kernel for the route, connect, look whether what answers is ours, prove the token. Rank 0 may
 start later, so a name that does not resolve yet and a port that is not open yet are tried again; a service that is not
-ours is called a few times only (docs/how/manners.md).
+ours is called a few times only (docs/threat-model.md).
 """
 
 import asyncio

@@ -1,7 +1,7 @@
 """What NCCL counts with, version by version: speeds of links, the steps of its search, constants of its cost model.
 
 Speeds are GB/s of 1e9 bytes in one direction. Sources: src/graph/topo.h:17 (links), src/graph/search.cc (speed arrays,
-v2.20.5 to v2.30.7), docs/how/nccl-cost-model.md. What changed between versions is a row of a table, not a branch of the
+v2.20.5 to v2.30.7), docs/maintainers/nccl.md. What changed between versions is a row of a table, not a branch of the
 code.
 
 The constants of the cost model are src/graph/tuning.cc and src/plugin/tuner, compared tag by tag from v2.20.5 to

@@ -2,7 +2,7 @@
 
 ``time_us = latency + bytes / (1000 x algorithm bandwidth)``, over every pair that the communicator has. Source:
 src/graph/tuning.cc:240 ncclTopoTuneModel and :640 ncclTopoGetAlgoTime, src/enqueue.cc:2040 the choice (v2.30.7),
-docs/how/nccl-cost-model.md; the constants per version are in :mod:`ncclprobe.expect.tuner.constants`.
+docs/maintainers/nccl.md; the constants per version are in :mod:`ncclprobe.expect.tuner.constants`.
 
 The model ranks algorithms; as a clock it is within some 5 % near saturation on NVSwitch machines, and off by two or
 more for small messages between nodes. Tables and choices are those of NCCL's own code, release

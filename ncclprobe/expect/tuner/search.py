@@ -6,7 +6,7 @@ from what NCCL itself wrote.
 The search tries speeds from fast to slow and keeps the best of channels x speed; here the number of channels that fit
 at a speed is counted from the links instead of tried path by path. Source: src/graph/search.cc:1074 ncclTopoCompute,
 :330 ncclTopoSearchRecGpu, :1033 ncclTopoDupChannels, :726 NIC reservation, ncclTopoSearchTryNvls src/include/graph.h
-(v2.30.7), docs/how/nccl-cost-model.md.
+(v2.30.7), docs/maintainers/nccl.md.
 
 It comes to what NCCL's own code finds for the machines of tests/data/nccl. Assumed, because a NodeSystem does not say:
 NICs are spread evenly over the GPUs that are near them, and a job with fewer GPUs per node uses its share of them;
