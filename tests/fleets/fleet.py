@@ -7,7 +7,6 @@ from dataclasses import dataclass, field
 
 from fleets.fabric import Fabric, Link, fair_share
 from fleets.faults import Fault
-from fleets.recorded import RecordedSet
 from ncclprobe.localise.pairs.rounds import PairRound
 from ncclprobe.localise.pairs.samples import End, Lost, Result, Sample
 from ncclprobe.model.values import Struct
@@ -35,26 +34,6 @@ class Noise(Struct, frozen=True):
         """Return one measurement's share."""
         unlucky = draw.random() < self.slow
         return (draw.uniform(self.low, self.high) if unlucky else 1.0) * draw.lognormvariate(0, self.sigma)
-
-
-@dataclass(slots=True)
-class Recorded:
-    """The noise of a recorded set: each pair of ends is one of its healthy pairs, and gets what that once got."""
-
-    of: RecordedSet
-    _shares: dict[bool, list[list[float]]] = field(init=False)
-    _pairs: dict[tuple[End, End], list[float]] = field(default_factory=dict)
-
-    def __post_init__(self) -> None:
-        """Look the shares up once."""
-        self._shares = self.of.shares()
-
-    def __call__(self, src: End, dst: End, near: bool, draw: random.Random) -> float:
-        """Return one measurement's share."""
-        key = (src, dst) if src < dst else (dst, src)
-        if key not in self._pairs:
-            self._pairs[key] = draw.choice(self._shares[near])
-        return draw.choice(self._pairs[key])
 
 
 NOISES = {

@@ -64,15 +64,6 @@ class RecordedSet(Struct, frozen=True):
         levels = self.levels()
         return frozenset(pair for pair, got in self.rates.items() if median(got) < _HEALTHY * levels[self.near(pair)])
 
-    def shares(self) -> dict[bool, list[list[float]]]:
-        """Each healthy pair as shares of what its like get, time after time: near and far."""
-        levels, sick = self.levels(), self.sick()
-        found: defaultdict[bool, list[list[float]]] = defaultdict(list)
-        for pair, got in self.rates.items():
-            if pair not in sick:
-                found[self.near(pair)].append([rate / levels[self.near(pair)] for rate in got])
-        return {near: found.get(near) or found[not near] for near in (True, False)}
-
 
 @cache
 def recorded_sets() -> Mapping[str, RecordedSet]:
