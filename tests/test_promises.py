@@ -1,0 +1,138 @@
+"""Promises between parts that the tests of each part do not see: what is asked for arrives, and the right thing is
+named.
+"""
+
+import argparse
+import contextlib
+import json
+import os
+import sqlite3
+import threading
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+import zoo
+from fleet.made import day_of
+
+from ncclprobe import api
+from ncclprobe.commands import arguments, workload
+from ncclprobe.commands import bandwidth as command_line
+from ncclprobe.engine.collect import of_capture
+from ncclprobe.engine.diagnose import Judging
+from ncclprobe.expect.topology_text import pattern_lines
+from ncclprobe.host import files
+from ncclprobe.host.capture import load
+from ncclprobe.model.causes import Cause
+from ncclprobe.model.rails import RailPort
+from ncclprobe.model.registry import Collector, discover
+from ncclprobe.model.training import STRATEGIES
+from ncclprobe.nccl.selection import gpu_rails
+
+
+def test_every_option_of_the_api_arrives_at_what_measures(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    seen: list[Any] = []
+    monkeypatch.setattr(command_line, "in_group", lambda *given: seen.extend(given))
+    api.bandwidth(
+        ["all_gather"], ["64K"], dtype="float64", precision=0.5, budget_s=3.0, expect="e.toml", baseline="b.json",
+        require_judged=True, select=["run.*"], ignore=["run.skew"], config=tmp_path / "c.toml", timeout_s=9.0,
+    )  # fmt: skip
+    _, asked, judging, timeout_s, _ = seen
+    assert asked == command_line.InGroup(
+        ops=("all_gather",), sizes=("64K",), dtype="float64", precision=0.5, budget_s=3.0, expect="e.toml",
+        baseline="b.json", require_judged=True,
+    )  # fmt: skip
+    assert judging == Judging(("run.*",), ("run.skew",), tmp_path / "c.toml")
+    assert timeout_s == 9.0
+
+
+def pattern(bw: float) -> str:
+    return f"n:1:1 [0] NCCL INFO Pattern 4, crossNic 0, nChannels 12, bw {bw}/{bw}, type NVL/PIX, sameChannels 1\n"
+
+
+def test_of_several_communicators_in_a_log_the_first_is_expected() -> None:
+    assert pattern_lines(pattern(30.0) + pattern(1.5), "nccl.log").ring.bw_intra == 30.0
+
+
+def test_a_large_report_reaches_a_slow_reader_whole(tmp_path: Path) -> None:
+    pipe, text, got = tmp_path / "pipe", "x" * (1 << 20), []
+    os.mkfifo(pipe)
+
+    def read() -> None:
+        with pipe.open(encoding="utf-8") as stream:
+            time.sleep(0.3)
+            got.append(stream.read())
+
+    reader = threading.Thread(target=read)
+    reader.start()
+    files.write(pipe, text)
+    reader.join(20.0)
+    assert [len(each) for each in got] == [len(text)]
+
+
+def test_a_fleet_that_is_locked_keeps_a_job_no_longer_than_was_left(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path, began = tmp_path / "fleet.db", time.monotonic()
+    given = argparse.Namespace(fleet=path, json=None)
+    arguments.keep_in_fleet(given, day_of("n1", 0), 30.0)
+    assert path.exists(), capsys.readouterr().err
+    with contextlib.closing(sqlite3.connect(path, isolation_level=None)) as held:
+        held.execute("BEGIN EXCLUSIVE")
+        began = time.monotonic()
+        arguments.keep_in_fleet(given, day_of("n1", 1), 1.0)
+    assert time.monotonic() - began < 15.0
+    assert "this report was not added" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("machine", "gpus"),
+    [("dgx-1v", {0: 0, 1: 2, 2: 4, 3: 6}), ("hgx-h200", {0: 3, 1: 3, 2: 3, 3: 0, 4: 2, 5: 1, 6: 7, 7: 4, 8: 6, 9: 5})],
+)
+def test_a_rail_is_measured_with_the_first_of_the_gpus_beside_its_nic(machine: str, gpus: dict[int, int]) -> None:
+    facts = of_capture(load(zoo.CAPTURES / f"{machine}.jsonl"), discover("ncclprobe.facts", Collector))
+    found = gpu_rails(facts, [RailPort(device=f"mlx5_{number}") for number in gpus])
+    assert [port and port.gpu for port in found] == list(gpus.values())
+
+
+def cause(folder: Path, text: str) -> Cause:
+    (folder / "job.log").write_text(text)
+    return api.explain([folder / "job.log"]).causes[0]
+
+
+OOM = "torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 20.00 MiB. {} has a total capacity of 79.11 GiB"
+
+
+@pytest.mark.parametrize(
+    ("line", "named"),
+    [
+        (OOM.format("GPU 3"), "the memory of GPU 3 is full"),
+        ("RuntimeError: CUDA out of memory. See GPU 3 of the dashboard", "a GPU's memory is full"),
+    ],
+)
+def test_the_gpu_whose_memory_is_full_is_the_one_that_torch_names(tmp_path: Path, line: str, named: str) -> None:
+    assert cause(tmp_path, f"[rank0]: {line}\n").message == named
+
+
+def test_of_a_merged_log_the_host_of_the_line_is_named(tmp_path: Path) -> None:
+    line = "n7:77:77 [0] bootstrap.cc:126 NCCL WARN Bootstrap : no socket interface found"
+    assert cause(tmp_path, json.dumps({"host": "collector", "log": line}) + "\n").nodes == ("n7",)
+
+
+LINES = ("Detected XID 79 for GPU 3", "Detected 0 XID errors for GPU 3")
+
+
+def test_what_dcgm_did_not_find_is_no_fault(tmp_path: Path) -> None:
+    for line, named in zip(LINES, (True, False), strict=True):
+        (tmp_path / "job.log").write_text(f"{line}\n")
+        codes = [each.code for each in api.explain([tmp_path / "job.log"]).causes]
+        assert ("gpu-hw-error" in codes) == named, line
+
+
+def test_a_workload_without_options_is_a_step_of_each_strategy() -> None:
+    asked = workload.parse([]).training
+    assert asked is not None
+    assert (asked.grid, asked.strategies, asked.compute_s) == (None, STRATEGIES, None)
+    model = asked.model
+    assert (model.params, model.layers, model.tokens, model.micro_batches) == (5_000_000, 8, 1024, 2)
