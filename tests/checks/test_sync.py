@@ -190,6 +190,7 @@ def calls_to_compare(rule: Check, nodes: int) -> int:
     return count
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", OURS)
 def test_the_work_of_comparing_grows_as_the_nodes_do(name: str) -> None:
     few, many = (calls_to_compare(OURS[name], nodes) for nodes in (128, 256))

@@ -317,6 +317,7 @@ WORDS = st.sampled_from(
 )
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("parse", PARSERS)
 @given(text=st.text() | st.lists(WORDS | st.text(max_size=3)).map("".join))
 def test_any_text_is_understood_or_refused(parse: Callable[[str], object], text: str) -> None:

@@ -1,5 +1,6 @@
 """Single lines of NCCL and torch that say what failed, in each release's form."""
 
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -182,6 +183,7 @@ PIECES = st.sampled_from(
 )  # fmt: skip
 
 
+@pytest.mark.slow
 @given(st.lists(st.one_of(PIECES, st.text(max_size=20)), max_size=8))
 @settings(max_examples=300, deadline=None)
 def test_no_text_is_too_strange(pieces: list[str]) -> None:

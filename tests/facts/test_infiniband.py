@@ -181,6 +181,7 @@ WORDS = st.one_of(
 FILES = st.dictionaries(st.one_of(st.from_regex(r"[0-9]{1,3}"), st.text()), st.one_of(st.none(), WORDS)).map(json.dumps)
 
 
+@pytest.mark.slow
 @given(st.one_of(WORDS, FILES, st.recursive(st.none(), st.lists).map(json.dumps)))
 def test_every_parser_gives_a_value_or_a_parse_error(text: str) -> None:
     infiniband.parent(text)
@@ -192,6 +193,7 @@ def test_every_parser_gives_a_value_or_a_parse_error(text: str) -> None:
             table(text)
 
 
+@pytest.mark.slow
 @given(st.dictionaries(st.integers(0, 255), st.ip_addresses(v=6)))
 def test_a_gid_table_survives_the_hosts_answer(table: dict[int, IPv6Address]) -> None:
     assert infiniband.gids(json.dumps({str(index): gid.exploded for index, gid in table.items()})) == table

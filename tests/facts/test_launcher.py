@@ -1,5 +1,6 @@
 """Who am I: what each launcher's variables say, and what is half set."""
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -154,6 +155,7 @@ def test_what_is_no_half_started_job_is_left_alone(variables: dict[str, str]) ->
     assert replace(detect(variables), origins=()) == Launch(master_addr=variables.get("MASTER_ADDR"), master_port=port)
 
 
+@pytest.mark.slow
 @given(st.dictionaries(st.sampled_from([*TORCHRUN, *SRUN, *MPIRUN]), st.text(max_size=6)))
 def test_any_variables_make_a_launch(variables: dict[str, str]) -> None:
     detect(variables)

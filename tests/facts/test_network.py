@@ -362,6 +362,7 @@ def test_any_text_is_understood_or_refused(parse: Callable[[str], object], text:
         parse(text)
 
 
+@pytest.mark.slow
 @given(
     st.recursive(
         st.none() | st.booleans() | st.integers() | st.text(),

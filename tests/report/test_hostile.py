@@ -114,6 +114,7 @@ def test_a_hostile_report_is_shown_as_text_in_every_format(tmp_path: Path, optio
     assert "Traceback" not in done.stderr
 
 
+@pytest.mark.slow
 def test_ten_thousand_nodes_are_rendered_in_bounded_memory(tmp_path: Path) -> None:
     (tmp_path / "r.json").write_text(as_json.render(fleet(10_000, 2)))
     done = _report(tmp_path / "r.json", *(f"{name}={tmp_path}/x{name}" for name in FORMATS), "-q", memory=1 << 30)

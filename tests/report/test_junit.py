@@ -25,6 +25,7 @@ def results(suite: Any) -> dict[str, list[tuple[type, str]]]:
     return {case.name: [(type(result), result.message) for result in case.result] for case in suite}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("made", [HEALTHY, SICK, INCONCLUSIVE, hostile(), fleet(30, 5)], ids=range(5))
 def test_jenkins_takes_it(made: Report) -> None:
     xmlschema = pytest.importorskip("xmlschema")
@@ -86,6 +87,7 @@ def test_a_warning_fails_only_where_the_run_stopped_at_it() -> None:
     assert results(read(strict)["n0"]) == {"pci.width": [(Failure, "eth0: is slow")]}
 
 
+@pytest.mark.slow
 @given(reports)
 def test_whatever_a_report_says_the_xml_is_well_formed_and_messages_have_one_line(made: Report) -> None:
     for suite in JUnitXml.fromstring(junit.render(made).encode()):

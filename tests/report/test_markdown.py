@@ -1,5 +1,6 @@
 """Markdown and annotations: failures first, passes folded, bounded, and nothing of a machine's is markup."""
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from markdown_it import MarkdownIt
@@ -92,6 +93,7 @@ def test_a_title_cannot_end_its_own_value() -> None:
     assert line == "::warning title=ncclprobe a%3A%3Ab%2Cc=d%25::could not look: w%250A"
 
 
+@pytest.mark.slow
 @given(reports)
 def test_whatever_a_report_says_it_is_rendered(made: Report) -> None:
     assert markdown.render(made).startswith("## ")

@@ -96,6 +96,7 @@ def test_a_start_that_is_no_time_gives_no_time() -> None:
     assert not read(replace(HEALTHY, started="yesterday"))["ncclprobe_last_run_timestamp_seconds"].samples
 
 
+@pytest.mark.slow
 @given(reports)
 def test_whatever_a_report_says_it_can_be_read_back(made: Report) -> None:
     assert read(made)["ncclprobe_exit_code"].samples[0].value == made.exit_code

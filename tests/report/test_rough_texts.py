@@ -32,6 +32,7 @@ def control_characters(text: str) -> set[str]:
     return {each for each in text if each in CONTROL or 0xD800 <= ord(each) <= 0xDFFF}
 
 
+@pytest.mark.slow
 @settings(max_examples=40, deadline=None)
 @given(rough)
 def test_any_text_in_any_place_leaves_junit_well_formed(text: str) -> None:
@@ -43,6 +44,7 @@ def test_any_text_in_any_place_leaves_junit_well_formed(text: str) -> None:
     assert len(list(root.iter("testcase"))) == len(list(ElementTree.fromstring(junit.render(FULL)).iter("testcase")))
 
 
+@pytest.mark.slow
 @settings(max_examples=40, deadline=None)
 @given(rough)
 def test_any_text_in_any_place_leaves_json_that_is_read_back(text: str) -> None:
@@ -51,6 +53,7 @@ def test_any_text_in_any_place_leaves_json_that_is_read_back(text: str) -> None:
     assert json.loads(made)["exit_code"] == FULL.exit_code
 
 
+@pytest.mark.slow
 @settings(max_examples=40, deadline=None)
 @given(rough)
 def test_any_text_in_any_place_leaves_metrics_that_prometheus_reads_once_each(text: str) -> None:
@@ -66,6 +69,7 @@ def test_any_text_in_any_place_leaves_metrics_that_prometheus_reads_once_each(te
     assert len(series) == len(set(series)) > 0
 
 
+@pytest.mark.slow
 @settings(max_examples=20, deadline=None)
 @given(rough)
 def test_any_text_in_any_place_leaves_a_page_with_the_same_elements(text: str) -> None:
@@ -76,6 +80,7 @@ def test_any_text_in_any_place_leaves_a_page_with_the_same_elements(text: str) -
     assert {*tags(made)} <= {*tags(plain), "wbr"}  # a list of names may break after a comma
 
 
+@pytest.mark.slow
 @settings(max_examples=40, deadline=None)
 @given(rough)
 def test_any_text_in_any_place_leaves_markdown_without_control_characters(text: str) -> None:

@@ -13,6 +13,7 @@ import calls
 KEPT = json.loads(calls.KEPT.read_text())
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("situation", calls.SITUATIONS)
 def test_a_command_calls_no_more_functions_than_are_kept(situation: str) -> None:
     now = calls.counted(situation)

@@ -36,6 +36,7 @@ def built(tmp_path_factory: pytest.TempPathFactory) -> distribution.Built:
     return distribution.build(tree, folder / "dist", EPOCH_S)
 
 
+@pytest.mark.slow
 def test_another_copy_of_the_sources_gives_the_same_bytes(built: distribution.Built, tmp_path: Path) -> None:
     """Copied in another order, with other dates and for its owner alone."""
     tree = distribution.copy(reversed(distribution.sources()), tmp_path / "elsewhere")
@@ -64,6 +65,7 @@ def test_a_file_too_many_and_one_that_is_missing_are_told(built: distribution.Bu
     ]
 
 
+@pytest.mark.slow
 def test_an_index_would_take_them(built: distribution.Built) -> None:
     done = subprocess.run(
         [sys.executable, "-m", "twine", "check", "--strict", *map(str, built)],
@@ -85,6 +87,7 @@ def lend(wheel: Path, site: Path) -> None:
             (site / inner).symlink_to(path)
 
 
+@pytest.mark.slow
 def test_in_a_bare_environment_every_format_works_and_torch_is_not_missed(
     built: distribution.Built, tmp_path: Path
 ) -> None:

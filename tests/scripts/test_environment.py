@@ -6,9 +6,12 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 ROOT = Path(__file__).resolve().parents[2]
 
 
+@pytest.mark.slow
 def test_an_environment_that_is_a_link_to_another_trees_is_left_alone(tmp_path: Path) -> None:
     """A worktree whose .venv led to that of the clone: `venv --clear` emptied the clone's."""
     for name in ("scripts", "pyproject.toml", "constraints.txt"):

@@ -30,6 +30,7 @@ STRICT = {
 """Of whose inputs less than half may be read."""
 
 
+@pytest.mark.slow
 @each_row("reader", READERS, ids=lambda reader: reader.name)
 def test_spoilt_input_ends_in_a_value_or_a_refusal(reader: fuzz_readers.Reader) -> None:
     found = fuzz.tried(reader, 7, range(8 if reader.name in SLOW else 50))

@@ -209,6 +209,7 @@ def test_a_program_that_ignores_everything_is_killed_at_its_deadline(tmp_path: P
     assert (good.code, good.text) == (0, "3\n")
 
 
+@pytest.mark.slow
 def test_a_rehearsal_of_the_machine_ends_well(tmp_path: Path) -> None:
     started = time.monotonic()
     done = hour(tmp_path / "out", "--rehearse", "--stage", "2")

@@ -36,6 +36,7 @@ def test_each_kind_of_fault_changes_one_expression(tmp_path: Path, monkeypatch: 
     assert wrong == {}
 
 
+@pytest.mark.slow
 def test_every_drawn_fault_leaves_python_that_parses_and_differs() -> None:
     for fault in mutate.drawn(20, 5):
         data = (mutate.ROOT / fault.path).read_bytes()

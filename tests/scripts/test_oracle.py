@@ -32,6 +32,7 @@ def test_nccl_chooses_and_reads_what_we_predict() -> None:
     assert re.search(r"200 cases, 0 disagree", done.stderr)
 
 
+@pytest.mark.slow
 def test_a_cache_inside_the_repository_is_refused() -> None:
     done = oracle("2.27.7", "--cache", str(ROOT / "reports"))
     assert done.returncode == 2

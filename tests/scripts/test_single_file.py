@@ -125,6 +125,7 @@ def test_pythons_that_are_too_old_can_parse_what_runs_first() -> None:
     ast.parse((ROOT / "scripts/single_file/__main__.py").read_text(), feature_version=(3, 6))
 
 
+@pytest.mark.slow
 def test_the_whole_program_judges_from_its_file(tmp_path: Path) -> None:
     files = {
         f"any/{path.relative_to(ROOT)}": path.read_bytes()
@@ -162,10 +163,12 @@ def pip(command: str, *options: str) -> "subprocess.CompletedProcess[str]":
     return subprocess.run(argv, cwd=offline.ROOT, capture_output=True, text=True, timeout=300)
 
 
+@pytest.mark.slow
 def test_what_is_locked_by_hashes_can_be_fetched(fetched: Path) -> None:
     assert len(list(fetched.glob("*.whl"))) >= len(offline.required_pins()) - 1  # tomli is for 3.10 alone
 
 
+@pytest.mark.slow
 def test_the_lock_installs_without_an_index_and_not_with_a_wheel_that_was_changed(
     fetched: Path, tmp_path: Path
 ) -> None:

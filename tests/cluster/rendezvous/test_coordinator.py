@@ -348,6 +348,7 @@ whole = st.sampled_from([{"capture": "\ud800", "more": False}, {"capture": "{}",
 said = st.lists(st.dictionaries(keys, json_values | hellos, max_size=3) | whole, max_size=5)
 
 
+@pytest.mark.slow
 @settings(max_examples=50, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(first=st.builds(lambda who: {"hello": who}, hellos) | st.just({}), rest=said)
 def test_no_message_of_a_member_breaks_the_hub(
