@@ -17,6 +17,7 @@ from ncclprobe.nccl.hcas import MAX_INTERFACES, address_range, parse_selector
 from ncclprobe.nccl.log import read
 from ncclprobe.nccl.values import read_int, read_level
 from ncclprobe.redact.redactor import Redactor
+from tests.each_row import each_row
 
 LENGTH = 1 << 17
 UNITS = (
@@ -60,8 +61,9 @@ READERS: dict[str, Callable[[str], Any]] = {
 }
 
 
-@pytest.mark.parametrize("unit", UNITS, ids=repr)
-@pytest.mark.parametrize("reader", READERS.values(), ids=READERS)
+@pytest.mark.timeout(300)
+@each_row("unit", UNITS)
+@each_row("reader", READERS.values(), ids=READERS)
 def test_a_long_text_of_one_pattern_is_read(reader: Callable[[str], Any], unit: str) -> None:
     with contextlib.suppress(ValueError):  # refused is read
         reader(unit * (LENGTH // len(unit)) + "!")

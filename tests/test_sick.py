@@ -2,13 +2,11 @@
 
 from pathlib import Path
 
-import pytest
 import zoo
 from zoo import findings, sick
 from zoo.sick import Plant
 
 from ncclprobe.engine.judge import conclude
-from ncclprobe.host.capture import load
 from ncclprobe.model.findings import ExitCode, Severity, Status
 from ncclprobe.model.nccl_selection import Choices
 from tests.each_row import each_row
@@ -18,9 +16,8 @@ CAPTURES = findings.captures()
 FEWEST = 24
 REAL_FINDINGS = {"guest-rxe-nobody": {"fail host.limits RLIMIT_MEMLOCK"}}
 
-# Tests of one machine follow each other (scope), so that the worker that plays them judges it once.
-every_plant = pytest.mark.parametrize("plant", PLANTS, ids=lambda plant: plant.name, scope="module")
-every_capture = pytest.mark.parametrize("path", CAPTURES, ids=lambda path: path.stem, scope="module")
+every_plant = each_row("plant", PLANTS, ids=lambda plant: plant.name)
+every_capture = each_row("path", CAPTURES, ids=lambda path: path.stem)
 
 
 def above_a_note(name: str) -> set[str]:
@@ -52,27 +49,6 @@ def test_a_planted_fault_is_found_by_its_check_on_its_subject(plant: Plant) -> N
 @every_plant
 def test_nothing_else_is_found_but_the_consequences_foretold(plant: Plant) -> None:
     assert above_a_note(plant.name) - {plant.finding} == set(plant.also)
-
-
-@every_plant
-def test_a_remedy_goes_with_every_finding(plant: Plant) -> None:
-    for _, finding in findings.findings(sick.CAPTURES / f"{plant.name}.jsonl"):
-        assert finding.remedy or finding.related  # a consequence has its cause's
-        assert finding.evidence
-
-
-@every_plant
-def test_the_healthy_machine_has_no_such_finding(plant: Plant) -> None:
-    found = findings.findings(zoo.CAPTURES / f"{plant.like}.jsonl")
-    assert plant.finding not in [findings.short(rule, finding) for rule, finding in found]
-
-
-@every_plant
-def test_a_capture_holds_all_that_is_asked(plant: Plant) -> None:
-    """Also what is asked only because of the fault, such as what MASTER_ADDR resolves to."""
-    held = load(sick.CAPTURES / f"{plant.name}.jsonl")
-    asked = sick.answers(plant.like, *plant.changes)
-    assert asked.keys() - held.answers.keys() == set()
 
 
 @every_capture

@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from ncclprobe import commands
+from tests.each_row import each_row
 
 ROOT = Path(__file__).resolve().parents[1]
 PAGE = ROOT / "tests" / "data" / "wrong-inputs.md"
@@ -41,9 +42,8 @@ def test_the_page_holds_many() -> None:
     assert len(ROWS) >= 120
 
 
-@pytest.mark.parametrize(
-    ("command", "answer"), ROWS, ids=[row[0].strip("`").removeprefix("ncclprobe ") for row in ROWS]
-)
+@pytest.mark.timeout(300)
+@each_row(("command", "answer"), ROWS, ids=[row[0].strip("`").removeprefix("ncclprobe ") for row in ROWS])
 def test_a_wrong_input_has_one_clear_line(
     command: str, answer: str, folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -34,12 +34,12 @@ from ncclprobe.model.registry import Collector, discover
 from ncclprobe.model.snapshot import Absent, Job, Snapshot
 from ncclprobe.model.values import Struct
 from ncclprobe.nccl.paths import PathType, topology
+from tests.each_row import each_row
 
 T = TypeVar("T")
 CAPTURES = sorted(zoo.CAPTURES.glob("*.jsonl"))
 SYNTHETIC = list(zoo.MACHINES.values())
 WITH_GPUS = [machine for machine in SYNTHETIC if machine.gpu]
-MOST_BYTES = 300_000
 NOT_UNDERSTOOD = ("ParseError", "NotCaptured")
 _BUILD, _GUESTS, _H100 = "build-vm", ("guest-rxe-root", "guest-rxe-nobody"), "h100-vm"
 REAL = (_BUILD, *_GUESTS, _H100)
@@ -57,9 +57,9 @@ ASKED_SINCE: dict[Question, tuple[str, ...]] = {
 _MADE = "describe the answer in tests/zoo, and run scripts/write_captures.py"
 _TAKEN = "a real machine, captured before; add the question to ASKED_SINCE of tests/test_zoo.py, for REAL"
 
-every_capture = pytest.mark.parametrize("path", CAPTURES, ids=lambda path: path.stem)
-every_description = pytest.mark.parametrize("machine", SYNTHETIC, ids=lambda machine: machine.name)
-every_gpu_machine = pytest.mark.parametrize("machine", WITH_GPUS, ids=lambda machine: machine.name)
+every_capture = each_row("path", CAPTURES, ids=lambda path: path.stem)
+every_description = each_row("machine", SYNTHETIC, ids=lambda machine: machine.name)
+every_gpu_machine = each_row("machine", WITH_GPUS, ids=lambda machine: machine.name)
 
 
 class Listening:
@@ -124,11 +124,6 @@ def test_every_capture_says_whether_it_is_real_and_every_description_has_one() -
 def test_every_description_names_its_sources(machine: Description) -> None:
     assert machine.sources
     assert all(machine.sources)
-
-
-@every_capture
-def test_a_capture_is_small(path: Path) -> None:
-    assert path.stat().st_size < MOST_BYTES
 
 
 @every_capture

@@ -10,7 +10,7 @@ from ncclprobe.expect.tables import gpus
 from ncclprobe.model.errors import UsageError
 from tests.each_row import each_row
 
-every_gpu = pytest.mark.parametrize("gpu", gpus.products(), ids=lambda gpu: gpu.name)
+every_gpu = each_row("gpu", gpus.products(), ids=lambda gpu: gpu.name)
 
 
 @every_gpu

@@ -20,7 +20,7 @@ from ncclprobe.model.values import replace
 from tests.each_row import each_row
 
 FILES = sorted(Path(str(resources.files("ncclprobe.expect.tables").joinpath("machines"))).glob("*.toml"))
-every_type = pytest.mark.parametrize("machine", table().values(), ids=lambda machine: machine.name)
+every_type = each_row("machine", table().values(), ids=lambda machine: machine.name)
 
 OURS = {
     "GB200 NVL72 (compute tray)": "GB200 NVL72",

@@ -2,8 +2,6 @@
 
 from pathlib import Path
 
-import pytest
-
 from expect.captured import CAPTURES, facts_of, named
 from ncclprobe.expect.recognise import Recognised, Seen, nvlink_fabric, recognise, seen, should_be, system_of
 from ncclprobe.expect.system import NodeSystem
@@ -13,7 +11,7 @@ from ncclprobe.model.snapshot import Absent
 from ncclprobe.model.values import replace
 from tests.each_row import each_row
 
-every_type = pytest.mark.parametrize("machine", table().values(), ids=lambda machine: machine.name)
+every_type = each_row("machine", table().values(), ids=lambda machine: machine.name)
 KNOWN = {
     "aws-p4d": "p4d.24xlarge",
     "dgx-1v": "DGX-1V",
