@@ -25,6 +25,7 @@ from ncclprobe.expect.topology_text import pattern_lines
 from ncclprobe.host import files
 from ncclprobe.host.capture import load
 from ncclprobe.model.causes import Cause
+from ncclprobe.model.errors import UsageError
 from ncclprobe.model.rails import RailPort
 from ncclprobe.model.registry import Collector, discover
 from ncclprobe.model.training import STRATEGIES
@@ -136,3 +137,14 @@ def test_a_workload_without_options_is_a_step_of_each_strategy() -> None:
     assert (asked.grid, asked.strategies, asked.compute_s) == (None, STRATEGIES, None)
     model = asked.model
     assert (model.params, model.layers, model.tokens, model.micro_batches) == (5_000_000, 8, 1024, 2)
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="needs root, to make another user's folder")
+@pytest.mark.parametrize(("owner", "trusted"), [(0, True), (65534, False)])
+def test_below_a_sticky_folder_code_is_run_only_if_root_owns_that(tmp_path: Path, owner: int, trusted: bool) -> None:
+    shared, own = tmp_path / "shared", tmp_path / "shared" / "own"
+    own.mkdir(parents=True, mode=0o755)
+    shared.chmod(0o1777)
+    os.chown(shared, owner, owner)
+    with contextlib.nullcontext() if trusted else pytest.raises(UsageError, match="shared"):
+        assert files.trusted_folder(own) == own
