@@ -102,12 +102,12 @@ def test_what_is_no_pipe_of_the_rank_is_not_written_to(torch: Any, tmp_path: Pat
     with pytest.raises(Missing, match="there is no such pipe"):
         ask_dump(pid, "3")
     pipe.write_text("a program's file")
-    with pytest.raises(Denied, match="no pipe of the rank's own user"):
+    with pytest.raises(Denied, match="not a pipe of the rank's own user"):
         ask_dump(pid, "3")
     assert pipe.read_text() == "a program's file"
     pipe.unlink()
     pipe.symlink_to(tmp_path / "aside")
-    with pytest.raises(Denied, match="no pipe"):
+    with pytest.raises(Denied, match="not a pipe"):
         ask_dump(pid, "3")
     pipe.unlink()
     os.mkfifo(pipe)
@@ -123,7 +123,7 @@ def test_a_full_pipe_is_not_read_by_torch(tmp_path: Path) -> None:
         while os.write(writes, b"1" * 4096):
             continue
     with pytest.raises(Failed, match="it is full"):
-        rank_servers._write(str(tmp_path / "pipe"), os.geteuid())
+        rank_servers._write(str(os.getpid()), str(tmp_path / "pipe"))
     os.close(reads)
     os.close(writes)
 
@@ -133,7 +133,7 @@ def test_a_full_pipe_is_not_read_by_torch(tmp_path: Path) -> None:
 def test_a_pipe_of_another_user_is_not_written_to(torch: Any, tmp_path: Path) -> None:
     pid = torch()
     os.chown(tmp_path / "pipe_3.pipe", 65534, 65534)
-    with pytest.raises(Denied, match="no pipe of the rank's own user"):
+    with pytest.raises(Denied, match="not a pipe of the rank's own user"):
         ask_dump(pid, "3")
 
 

@@ -6,6 +6,7 @@ import os
 import sys
 import time
 from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
 
 from ncclprobe.commands import arguments
@@ -112,9 +113,7 @@ def _read(names: Sequence[str], now_s: float, trust: bool) -> tuple[list[_Read],
     for name in names:
         try:
             files.refuse_links(Path(name))
-            report, digest = as_json.read_with_digest(name)
-            if not trust and (owner := Path(name).stat().st_uid) not in (0, os.geteuid()):
-                raise UsageError(f"{name}: uid {owner} wrote it, neither you nor root: --trust adds it all the same")
+            report, digest = as_json.read_with_digest(name, partial(_refuse_owner, name, trust))
             nodes = told(report, name)
             refuse(nodes, name, now_s)
             found.append((nodes, digest, name, report.command[: bounds.NAME_CHARACTERS]))
@@ -123,6 +122,11 @@ def _read(names: Sequence[str], now_s: float, trust: bool) -> tuple[list[_Read],
         except UsageError as error:
             refused.append(str(error))
     return found, refused
+
+
+def _refuse_owner(name: str, trust: bool, found: os.stat_result) -> None:
+    if not trust and found.st_uid not in (0, os.geteuid()):
+        raise UsageError(f"{name}: uid {found.st_uid} wrote it, neither you nor root; --trust adds it nevertheless")
 
 
 def _reports(folder: Path) -> list[Path]:

@@ -9,6 +9,7 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
+from ncclprobe.host import opener
 from ncclprobe.model import bounds
 from ncclprobe.model.errors import UsageError
 
@@ -69,7 +70,7 @@ def read_start(path: Path, *, limit: int) -> str:
 
 def _bytes(path: Path, most: int, refuse: Callable[[os.stat_result], None] = lambda _: None) -> bytes:
     try:
-        handle = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+        handle = opener.opened(path, os.O_RDONLY | os.O_NONBLOCK)
         with os.fdopen(handle, "rb") as file:
             if not stat.S_ISREG(os.fstat(handle).st_mode):
                 raise UsageError(f"{path}: cannot be read: not a regular file")
@@ -80,19 +81,27 @@ def _bytes(path: Path, most: int, refuse: Callable[[os.stat_result], None] = lam
 
 
 def refuse_other(path: Path, ours: Callable[[str], bool]) -> None:
-    """Raise UsageError where a file with content is at `path` that is not, as a whole, what `ours` recognises.
+    """Raise UsageError if a file with content is at `path` that is not, as a whole, what `ours` recognises.
 
     So a log whose name was typed in the place of a report's is not written over. A file without content may be.
     """
     try:
-        found = path.stat()
-    except (OSError, ValueError):
-        return  # that is said where it is written
-    if not stat.S_ISREG(found.st_mode) or not found.st_size:
+        with opener.place(path) as end:
+            refuse_content(path, end, ours)
+    except OSError:
+        return  # that is said when it is written
+
+
+def refuse_content(path: Path, end: opener.Place, ours: Callable[[str], bool]) -> None:
+    """Raise UsageError as `refuse_other` does, for what is at `end` now."""
+    found = end.stat()
+    if found is None or not stat.S_ISREG(found.st_mode) or not found.st_size:
         return
     try:
-        text = read(path, limit=bounds.REPORT_BYTES)
-    except UsageError:
+        with os.fdopen(end.open(os.O_RDONLY | os.O_NONBLOCK), "rb") as file:
+            data = file.read(bounds.REPORT_BYTES + 1)
+        text = data.decode() if len(data) <= bounds.REPORT_BYTES else "?"
+    except (OSError, ValueError):
         text = "?"
     if text.strip() and not ours(text):
         why = "not written over, it is not what an earlier run would have written there"
@@ -102,70 +111,72 @@ def refuse_other(path: Path, ours: Callable[[str], bool]) -> None:
 def write(path: Path, text: str, *, private: bool = False, ours: Callable[[str], bool] | None = None) -> None:
     """Write `text` so that a reader sees all of it or the file as it was; `private`: for its owner's eyes only.
 
-    What is there stays if it is not what `ours` recognises: see `refuse_other`. What is no regular file (a pipe, a
-    device) is written to, never replaced. A link of this user or of root is followed, one of another user refused: see
-    `refuse_links`. Raises UsageError.
+    What is there stays if it is not what `ours` recognises: see `refuse_other`. What is not a regular file (a pipe, a
+    device) is written to, never replaced. A link of this user or of root is followed, one of another user is refused;
+    for root this holds for every folder on the way. Raises UsageError.
     """
     try:
-        refuse_links(path)
-        if ours:
-            refuse_other(path, ours)
-        target = path.resolve()
-        if target.exists() and not target.is_file():
-            _write_into(target, text)
-            return
-        _replace(target, text, 0o600 if private else 0o666)
+        with opener.place(path) as end:
+            refuse_makers(path, end)
+            if ours:
+                refuse_content(path, end, ours)
+            found = end.stat()
+            if found is None or stat.S_ISREG(found.st_mode):
+                _replace(end, text, 0o600 if private else 0o666)
+            else:
+                _write_into(path, end, text)
     except (OSError, ValueError) as error:
         why = getattr(error, "strerror", None) or error
         raise UsageError(f"{path}: cannot be written: {why}; choose another path") from None
 
 
 def refuse_links(path: Path) -> None:
-    """Raise UsageError where `path` is a link that another user made: it could lead anywhere.
-
-    For root no folder on the way may be one either. Users may write through links of their colleagues.
-    """
-    whole = path.absolute()
-    for part in (whole, *whole.parents) if os.geteuid() == 0 else (whole,):
-        if part.is_symlink() and part.lstat().st_uid not in (0, os.geteuid()):
-            where = "" if part == whole else f"{part} is "
-            raise UsageError(f"{path}: not followed: {where}a link that another user made; choose another path")
+    """Raise UsageError if a link that another user made is on the way to `path`: it could lead anywhere."""
+    with contextlib.suppress(OSError), opener.place(path) as end:  # what is not there is said by whoever needs it
+        refuse_makers(path, end)
 
 
-def _write_into(target: Path, text: str) -> None:
+def refuse_makers(path: Path, end: opener.Place) -> None:
+    """Raise UsageError as `refuse_links` does, for a way that was walked to `end`."""
+    try:
+        end.refuse_makers()
+    except PermissionError as error:
+        raise UsageError(f"{path}: not followed: {error.strerror}; choose another path") from None
+
+
+def _write_into(path: Path, end: opener.Place, text: str) -> None:
     """Write to a pipe or a device. Raises OSError; UsageError for a pipe of another user, who may never read it."""
-    handle = _opened(target)
+    handle = _opened(end)
     with os.fdopen(handle, "w", encoding="utf-8") as file:
         found = os.fstat(handle)
         if stat.S_ISFIFO(found.st_mode) and found.st_uid not in (0, os.geteuid()):
-            raise UsageError(f"{target}: cannot be written: a pipe of another user; choose another path")
+            raise UsageError(f"{path}: cannot be written: a pipe of another user; choose another path")
         os.set_blocking(handle, True)
         file.write(text)
 
 
-def _opened(target: Path) -> int:
+def _opened(end: opener.Place) -> int:
     """Open a pipe or a device for writing, waiting a moment for the reader of a pipe. Raises OSError without one."""
-    end = time.monotonic() + _READER_S
+    last = time.monotonic() + _READER_S
     while True:
         try:
-            return os.open(target, os.O_WRONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
+            return end.open(os.O_WRONLY | os.O_NONBLOCK)
         except OSError as error:
-            if error.errno != errno.ENXIO or time.monotonic() > end:
+            if error.errno != errno.ENXIO or time.monotonic() > last:
                 raise
             time.sleep(0.02)
 
 
-def _replace(target: Path, text: str, mode: int) -> None:
-    """Write next to `target` under a name that could not be foreseen, in a file that was not there, and rename it."""
-    partial = target.with_name(f".{target.name[:100]}.{os.urandom(8).hex()}")
-    flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
+def _replace(end: opener.Place, text: str, mode: int) -> None:
+    """Write next to `end` under a name that could not be foreseen, in a file that was not there, and rename it."""
+    partial = opener.Place(end.folder, f".{end.name[:100]}.{os.urandom(8).hex()}")
     try:
-        with os.fdopen(os.open(partial, flags, mode), "w", encoding="utf-8") as file:
+        with os.fdopen(partial.open(os.O_WRONLY | os.O_CREAT | os.O_EXCL, mode), "w", encoding="utf-8") as file:
             file.write(text)
-        partial.replace(target)
+        os.rename(partial.name, end.name, src_dir_fd=end.folder, dst_dir_fd=end.folder)
     except (OSError, KeyboardInterrupt):
         with contextlib.suppress(OSError):
-            partial.unlink()
+            os.unlink(partial.name, dir_fd=end.folder)
         raise
 
 

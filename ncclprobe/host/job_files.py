@@ -18,6 +18,7 @@ from io import BufferedReader
 from pathlib import Path
 from typing import Any, BinaryIO, cast
 
+from ncclprobe.host import opener
 from ncclprobe.model.errors import UsageError
 from ncclprobe.model.values import Struct
 
@@ -110,7 +111,7 @@ def _regular(path: str) -> bool:
 def _found(path: str) -> bool:
     """Return whether a file of a folder or pattern is read: a regular one, no link of a user to what is another's.
 
-    Such a link would have the reader's rights quote what its maker may not read.
+    It is asked again of what is opened: see `opener.opened`.
     """
     try:
         maker, owner = os.lstat(path).st_uid, os.stat(path).st_uid  # noqa: PTH116
@@ -139,12 +140,12 @@ class Blocks:
 
     def __init__(self, file: JobFile) -> None:
         self.name, self.cut, self.nbytes = file.name, "", 0
-        self._patience_s, self._began = file.patience_s, time.monotonic()
+        self._patience_s, self._began, self._found = file.patience_s, time.monotonic(), file.found
 
     def __iter__(self) -> Iterator[bytes]:
         """Yield block by block. Raises UsageError where not even the first can be read."""
         try:
-            with _standard_input() if self.name == STDIN else _opened(self.name) as raw:
+            with _standard_input() if self.name == STDIN else _opened(self.name, self._found) as raw:
                 first = cast(BufferedReader, raw).peek(_LONGEST_MAGIC)
                 kind = next((kind for magic, kind in _MAGIC.items() if first.startswith(magic)), "")
                 if kind:
@@ -188,17 +189,22 @@ def _standard_input() -> BinaryIO:
     return sys.stdin.buffer
 
 
-def _opened(path: str) -> BufferedReader:
-    """Open a file, or a pipe into which something is written. Raises OSError, and UsageError for what may never end."""
-    handle = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+def _opened(path: str, found: bool) -> BufferedReader:
+    """Open a file, or a pipe into which something is written. Raises OSError, and UsageError for what may never end.
+
+    `found`: in a folder, in which a pipe may have replaced a file since it was listed.
+    """
+    handle = opener.opened(path, os.O_RDONLY | os.O_NONBLOCK, found=found)
     raw = os.fdopen(handle, "rb")
     mode = os.fstat(handle).st_mode
     waiting = select.poll()
     waiting.register(handle, select.POLLIN)
     why = ""
-    if stat.S_ISCHR(mode) or stat.S_ISBLK(mode):
+    if found and not stat.S_ISREG(mode):
+        why = "no longer a regular file"
+    elif stat.S_ISCHR(mode) or stat.S_ISBLK(mode):
         why = "a device, which may have no end; name a file, or - for standard input"
-    elif os.fstat(handle).st_dev == _dev_of_proc():
+    elif os.fstat(handle).st_dev == opener.dev_of_proc():
         why = "a file of /proc, which may have no end; name a copy of it"
     elif stat.S_ISFIFO(mode) and not waiting.poll(1000 * PIPE_S):
         why = f"a pipe into which no process wrote anything for {PIPE_S} s"
@@ -207,13 +213,6 @@ def _opened(path: str) -> BufferedReader:
         raise UsageError(f"{path}: cannot be read: {why}")
     os.set_blocking(handle, True)
     return raw
-
-
-def _dev_of_proc() -> int | None:
-    try:
-        return os.stat("/proc/self").st_dev  # noqa: PTH116
-    except OSError:
-        return None
 
 
 def _opener(kind: str) -> Callable[..., Any] | None:

@@ -13,7 +13,7 @@ torch's own offer to write a rank's flight records: a byte into a pipe, and a fi
 `TORCH_NCCL_DEBUG_INFO_PIPE_FILE` names the pipe, PATH and rank and ``.pipe`` (DumpPipe in ProcessGroupNCCL.hpp); the
 thread that watches the heartbeat looks at it once a second, and writes the file of `TORCH_FR_DUMP_TEMP_FILE`, PATH and
 rank (DebugInfoWriter), at first after some seconds in which torch looks up the names of its stacks. Only a pipe, and a
-file, of the rank's own user are touched, and no link is followed.
+file, of the rank's own user are touched, reached through no link of another user.
 """
 
 import base64
@@ -26,9 +26,10 @@ import stat
 import struct
 import time
 from collections.abc import Collection, Iterator, Mapping
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
+from ncclprobe.host import opener
 from ncclprobe.host.processes import (
     ESTABLISHED,
     LISTENING,
@@ -142,7 +143,10 @@ def ask_server(pid: str, path: str) -> str:
     with socket.socket(kind, socket.SOCK_STREAM) as connection:
         try:
             connection.settimeout(_WORKER_S)
-            connection.connect(address)
+            if isinstance(address, str):
+                _connect(connection, pid, address)
+            else:
+                connection.connect(address)
             connection.sendall(f"POST /handler/{path} HTTP/1.0\r\nContent-Length: 0\r\n\r\n".encode())
             head, _, body = _to_the_end(connection, _WORKER_BYTES, deadline).partition(b"\r\n\r\n")
         except TimeoutError:
@@ -166,6 +170,29 @@ def _address(pid: str) -> tuple[int, tuple[str, int] | str]:
             if address := _listening(process / "net", inode):
                 return address
     raise Missing(f"process {pid}: its worker server listens on no port that is known")
+
+
+def _connect(connection: socket.socket, pid: str, name: str) -> None:
+    """Connect to the Unix socket that process `pid` calls `name`. Raises Denied if another process answers there.
+
+    The name may lead elsewhere by now: a socket of another user is not called, and the kernel says who listens
+    (SO_PEERCRED in unix(7)). ``@`` begins an abstract name (proc_pid_net(5)).
+    """
+    if name.startswith("@"):
+        connection.connect(f"\0{name[1:]}")
+    else:
+        with _placed(pid, name) as end:
+            handle = end.open(os.O_PATH)
+            try:
+                found = os.fstat(handle)
+                if not stat.S_ISSOCK(found.st_mode) or found.st_uid != _user(pid):
+                    raise Denied(f"process {pid}: {name!a} is not a socket of its user: it was not called")
+                connection.connect(f"/proc/self/fd/{handle}")
+            finally:
+                os.close(handle)
+    listener = struct.unpack("3i", connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, 12))[0]
+    if listener != int(pid):
+        raise Denied(f"process {pid}: process {listener} listens on {name!a}: it was not asked")
 
 
 def _listening(net: Path, inode: str) -> tuple[int, tuple[str, int] | str] | None:
@@ -193,18 +220,17 @@ def ask_dump(pid: str, rank: str) -> str:
     own = environment(int(pid))
     if not own.get(PIPE):
         raise Missing(f"process {pid}: {PIPE} is not set")
-    user = Path(f"/proc/{pid}").stat().st_uid
-    files = [_in_its_view(pid, path) for path in _dumps(own, rank)]
-    before, said = {path: _written(path, user) for path in files}, _used_s(pid)
-    _write(_in_its_view(pid, f"{own[PIPE]}{rank}.pipe"), user)
+    files = [*_dumps(own, rank)]
+    before, said = {path: _written(pid, path) for path in files}, _used_s(pid)
+    _write(pid, f"{own[PIPE]}{rank}.pipe")
     end = time.monotonic() + _ANSWER_S
     size = -1
     while time.monotonic() < end:
         time.sleep(_STEP_S)
         for path in files:
-            found = _written(path, user)
+            found = _written(pid, path)
             if found and found != before[path]:
-                if found[1] == size and (data := _read(path, user)).endswith(_STOP):
+                if found[1] == size and (data := _read(pid, path)).endswith(_STOP):
                     if _used_s(pid) >= said + len(data):
                         return base64.b64encode(data).decode()
                     before[path] = found
@@ -226,11 +252,10 @@ def _used_s(pid: str) -> float:
 
 def left_dump(pid: str, rank: str) -> str:
     """Return the path of flight records that process `pid` has written by itself. Raises Missing where it has not."""
-    user = Path(f"/proc/{pid}").stat().st_uid
     up_s = float(Path("/proc/uptime").read_text().split()[0])
     began_s = time.time() - up_s + int((stat_or_none(f"/proc/{pid}") or ["0"] * 20)[19]) / USER_HZ
     for path in _dumps(environment(int(pid)), rank):
-        found = _written(_in_its_view(pid, path), user)
+        found = _written(pid, path)
         if found and found[0] / 1e9 >= began_s:
             return path
     raise Missing(f"process {pid}: it has written no flight records")
@@ -247,34 +272,44 @@ def _dumps(own: Mapping[str, str], rank: str) -> Iterator[str]:
     yield f"/tmp/nccl_trace_rank_{rank}"
 
 
-def _in_its_view(pid: str, path: str) -> str:
-    """Return how a path of a process is reached from here: it may be in a container."""
-    return f"/proc/{pid}/root{path}" if path.startswith("/") else f"/proc/{pid}/cwd/{path}"
+@contextmanager
+def _placed(pid: str, path: str) -> Iterator[opener.Place]:
+    """Yield a path as process `pid` sees it, which may be in a container. Raises OSError, for others' links too."""
+    root = f"/proc/{pid}/{'root' if path.startswith('/') else 'cwd'}"
+    with opener.place(path, root=root, follow=False) as end:
+        end.refuse_makers({_user(pid)})
+        yield end
 
 
-def _written(path: str, user: int) -> tuple[int, int] | None:
-    """Return when a file of this user was written, in ns, and its size; None where there is none."""
+def _user(pid: str) -> int:
+    return Path(f"/proc/{pid}").stat().st_uid
+
+
+def _written(pid: str, path: str) -> tuple[int, int] | None:
+    """Return when a file of the rank's user was written, in ns, and its size; None if there is none."""
     try:
-        found = os.lstat(path)
+        with _placed(pid, path) as end:
+            found = end.stat()
     except OSError:
         return None
-    return (found.st_mtime_ns, found.st_size) if stat.S_ISREG(found.st_mode) and found.st_uid == user else None
+    whose = found is not None and stat.S_ISREG(found.st_mode) and found.st_uid == _user(pid)
+    return (found.st_mtime_ns, found.st_size) if found and whose else None
 
 
-def _write(path: str, user: int) -> None:
-    """Write one byte to a pipe. Raises HostError for what is none, or of another user, or not read."""
+def _write(pid: str, path: str) -> None:
+    """Write one byte to a pipe. Raises HostError for what is not a pipe, or of another user, or not read."""
     try:
-        _pipe_of(os.lstat(path), path, user)
+        with _placed(pid, path) as end:
+            _pipe_of(end.stat(), path, _user(pid))
+            pipe = end.open(os.O_WRONLY | os.O_NONBLOCK)
     except FileNotFoundError:
         raise Missing(f"{path}: there is no such pipe") from None
-    try:
-        pipe = os.open(path, os.O_WRONLY | os.O_NONBLOCK | os.O_NOFOLLOW | os.O_CLOEXEC)
     except OSError as error:
         if error.errno == errno.ENXIO:
             raise Failed(f"{path}: torch does not read it") from None
         raise
     try:
-        _pipe_of(os.fstat(pipe), path, user)
+        _pipe_of(os.fstat(pipe), path, _user(pid))
         os.write(pipe, b"1")
     except BlockingIOError:
         raise Failed(f"{path}: torch does not read it, and it is full") from None
@@ -282,17 +317,18 @@ def _write(path: str, user: int) -> None:
         os.close(pipe)
 
 
-def _pipe_of(found: os.stat_result, path: str, user: int) -> None:
+def _pipe_of(found: os.stat_result | None, path: str, user: int) -> None:
+    if found is None:
+        raise FileNotFoundError
     if not stat.S_ISFIFO(found.st_mode) or found.st_uid != user:
-        raise Denied(f"{path}: no pipe of the rank's own user")
+        raise Denied(f"{path}: not a pipe of the rank's own user")
 
 
-def _read(path: str, user: int) -> bytes:
-    file = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_NOFOLLOW | os.O_CLOEXEC)
-    with os.fdopen(file, "rb") as opened:
-        found = os.fstat(file)
-        if not stat.S_ISREG(found.st_mode) or found.st_uid != user:
-            raise Denied(f"{path}: no file of the rank's own user")
+def _read(pid: str, path: str) -> bytes:
+    with _placed(pid, path) as end, os.fdopen(end.open(os.O_RDONLY | os.O_NONBLOCK), "rb") as opened:
+        found = os.fstat(opened.fileno())
+        if not stat.S_ISREG(found.st_mode) or found.st_uid != _user(pid):
+            raise Denied(f"{path}: not a file of the rank's own user")
         data = opened.read(bounds.JOB_DUMP_BYTES + 1)
     if len(data) > bounds.JOB_DUMP_BYTES:
         raise Failed(f"{path}: longer than {bounds.JOB_DUMP_BYTES >> 20} MiB")

@@ -6,6 +6,7 @@ of their values. Its last line is ``{"end": {"why": …}}``: a log without it is
 last line, which a killed process leaves, is dropped. Ranks found lost after the end are added, with the end again.
 """
 
+import contextlib
 import json
 import os
 import threading
@@ -15,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from ncclprobe import __version__
-from ncclprobe.host import SAMPLE, files
+from ncclprobe.host import SAMPLE, files, opener
 from ncclprobe.model import bounds
 from ncclprobe.model.errors import NotCaptured, UsageError
 
@@ -120,12 +121,12 @@ class RunLog:
         found = cls.read(path)
         text = files.read(path, limit=bounds.RUN_LOG_BYTES)
         try:
-            found._file, found.path = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_NOFOLLOW | os.O_CLOEXEC), path
+            found._file, found.path = opener.opened(path, os.O_WRONLY | os.O_APPEND), path
             whole, _, half = text.rpartition("\n")
             if _parses(half):
                 os.write(found._file, b"\n")
             elif half:
-                os.truncate(path, len(f"{whole}\n".encode()) if whole else 0)
+                os.ftruncate(found._file, len(f"{whole}\n".encode()) if whole else 0)
         except OSError:
             found._file = None
         return found
@@ -142,8 +143,8 @@ def _take(log: RunLog, name: str, value: Any, where: str) -> None:
 def ends(path: Path) -> bool:
     """Whether the log in `path` has its end by now. Cheap: its last bytes are read."""
     try:
-        with path.open("rb") as file:
-            file.seek(max(0, path.stat().st_size - 4096))
+        with os.fdopen(opener.opened(path, os.O_RDONLY | os.O_NONBLOCK), "rb") as file:
+            file.seek(max(0, os.fstat(file.fileno()).st_size - 4096))
             lines = file.read().decode(errors="replace").splitlines()
     except OSError:
         return False
@@ -161,10 +162,16 @@ def is_run_log(path: Path) -> bool:
 
 
 def remove(path: Path) -> None:
-    """Remove the log of an earlier run. Raises UsageError for a file that is none, and OSError."""
-    if not path.is_symlink():
-        files.refuse_other(path, _is_whole)
-    path.unlink(missing_ok=True)
+    """Remove the log of an earlier run. Raises UsageError for a file that is not one, and OSError."""
+    with opener.place(path, follow=False) as end:
+        _remove(path, end)
+
+
+def _remove(path: Path, end: opener.Place) -> None:
+    files.refuse_makers(path, end)
+    files.refuse_content(path, end, _is_whole)
+    with contextlib.suppress(FileNotFoundError):
+        os.unlink(end.name, dir_fd=end.folder)
 
 
 def _is_whole(text: str) -> bool:
@@ -182,11 +189,10 @@ def _create(path: Path) -> int:
 
     What is there goes first: in a folder of others it may be a link, a pipe, or a file that all can read.
     """
-    flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_APPEND | os.O_CLOEXEC
     try:
-        files.refuse_links(path)
-        remove(path)
-        return os.open(path, flags, 0o600)
+        with opener.place(path, follow=False) as end:
+            _remove(path, end)
+            return end.open(os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_APPEND)
     except OSError as error:
         raise UsageError(f"{path}: cannot be written: {error.strerror}; name a folder that can be written") from None
 

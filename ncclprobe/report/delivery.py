@@ -127,16 +127,18 @@ def write(name: str, report: Report, path: str) -> None:
     Raises UsageError where it cannot be written.
     """
     text = rendered(report, name)
-    put(harmless(text) if path == "-" and name in ("text", "markdown") else text, path)
+    if path == "-" and name in ("text", "markdown"):
+        text = harmless(text)
+    put(text, path, ours=recognises(name) if name in FORMATS else None)
 
 
-def put(text: str, path: str) -> None:
-    """Write `text` to `path`; ``-`` is standard output. Raises UsageError where it cannot be written."""
+def put(text: str, path: str, ours: Callable[[str], bool] | None = None) -> None:
+    """Write `text` to `path`, over nothing but what `ours` recognises; ``-`` is standard output. Raises UsageError."""
     if path == "-":
         sys.stdout.write(text)
         sys.stdout.flush()
     else:
-        files.write(Path(path), text)
+        files.write(Path(path), text, ours=ours)
 
 
 def _files(report: Report, output: Output) -> Iterator[Callable[[], None]]:
@@ -175,7 +177,7 @@ def _write_lists(report: Report, folder: Path) -> None:
         raise UsageError(f"--nodes-out {folder}: {error.strerror}; name a folder that can be written") from None
     lists = nodes.lists(report)
     for name, text in lists.texts.items():
-        files.write(folder / name, text)
+        files.write(folder / name, text, ours=recognises("nodes"))
     if lists.left_out:
         shown = printable(", ".join(lists.left_out[:3]))
         print(f"ncclprobe: --nodes-out: in no list, because no host is called so: {shown}", file=sys.stderr)

@@ -1,8 +1,9 @@
 """The report as JSON, ``ncclprobe.report/1``: written atomically, read back strictly, with its JSON Schema."""
 
 import json
+import os
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from inspect import cleandoc
 from pathlib import Path
 from typing import Any
@@ -70,7 +71,7 @@ def write(report: Report, path: str) -> None:
         sys.stdout.write(render(report))
         sys.stdout.flush()
     else:
-        files.write(Path(path), render(report))
+        files.write(Path(path), render(report), ours=recognises)
 
 
 def read(path: str) -> Report:
@@ -78,12 +79,12 @@ def read(path: str) -> Report:
     return parse(_bounded(Path(path)), path)
 
 
-def read_with_digest(path: str) -> tuple[Report, str]:
+def read_with_digest(path: str, refuse: Callable[[os.stat_result], None]) -> tuple[Report, str]:
     """Return the report in `path`, and what tells it from every other one, however its JSON is laid out.
 
-    Raises UsageError as :func:`read` does.
+    `refuse` may raise for a file of the wrong owner. Raises UsageError as :func:`read` does.
     """
-    text = _bounded(Path(path))
+    text = _bounded(Path(path), refuse)
     return parse(text, path), digest(text)
 
 
@@ -143,16 +144,16 @@ class _Head(msgspec.Struct):
     schema: str
 
 
-def _bounded(path: Path) -> str:
+def _bounded(path: Path, refuse: Callable[[os.stat_result], None] = lambda _: None) -> str:
     """Return the text of a file; what is too large is refused before any of it is read. Raises UsageError."""
-    try:
-        nbytes = path.stat().st_size
-    except (OSError, ValueError):
-        nbytes = 0  # files.read says what is wrong
-    if nbytes > bounds.REPORT_BYTES:
-        most = bounds.REPORT_BYTES >> 20
-        raise UsageError(f"{path}: {nbytes >> 20} MiB, and no more than {most} are read of a report")
-    return files.read(path, limit=bounds.REPORT_BYTES)
+
+    def checked(found: os.stat_result) -> None:
+        refuse(found)
+        if found.st_size > bounds.REPORT_BYTES:
+            most = bounds.REPORT_BYTES >> 20
+            raise UsageError(f"{path}: {found.st_size >> 20} MiB; a report has at most {most}")
+
+    return files.read(path, limit=bounds.REPORT_BYTES, refuse=checked)
 
 
 def _refuse_duplicates(text: str, path: str) -> None:

@@ -26,6 +26,7 @@ from pathlib import Path
 from ncclprobe.cluster.rendezvous.run_in_thread import run_in_thread
 from ncclprobe.facts.launcher import Launch
 from ncclprobe.facts.reach import Proof
+from ncclprobe.host import opener
 from ncclprobe.host.command import abandon, found, start
 from ncclprobe.model.errors import UsageError
 from ncclprobe.model.values import Struct
@@ -235,7 +236,8 @@ def _make(path: Path) -> None:
 
 def _read(path: Path) -> bytes:
     """Raises OSError, and UsageError where the file is not this user's alone."""
-    handle = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
+    with opener.place(path, follow=False) as end:
+        handle = end.open(os.O_RDONLY | os.O_NONBLOCK)
     with os.fdopen(handle, "rb") as file:
         found = os.fstat(handle)
         fit = stat.S_ISREG(found.st_mode) and found.st_uid == os.geteuid() and not found.st_mode & 0o077

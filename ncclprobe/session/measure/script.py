@@ -18,6 +18,7 @@ from functools import partial
 from pathlib import Path
 from typing import IO, Any, Literal
 
+from ncclprobe.host import opener
 from ncclprobe.host.command import abandon, start
 from ncclprobe.host.settings import as_started
 from ncclprobe.model import training
@@ -151,9 +152,9 @@ def of_rank(variables: Mapping[str, str], hosts: Sequence[str], members: Sequenc
 def _output(keep: Path | None, name: str) -> IO[bytes]:
     """Open what the command writes to: a file of --keep, else one without a name, which ends with us."""
     if keep is not None:
-        with contextlib.suppress(OSError):
-            flags = os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW | os.O_CLOEXEC
-            return os.fdopen(os.open(keep / name, flags, 0o600), "w+b")
+        with contextlib.suppress(OSError), opener.place(keep / name, follow=False) as end:
+            end.refuse_makers()
+            return os.fdopen(end.open(os.O_RDWR | os.O_CREAT | os.O_TRUNC), "w+b")
     return tempfile.TemporaryFile()
 
 

@@ -1,0 +1,172 @@
+"""Open what another user can name, one part of the path at a time.
+
+A path that is checked first and used later can lead elsewhere by then: its owner replaces a file or a folder by a link.
+So each part is opened inside the folder that is already open, without following links. A link is read from its own
+descriptor, its owner is noted, and its target is walked in the same way. What is judged is what was opened (fstat).
+The rules are those of path_resolution(7), openat(2) and readlinkat(2).
+"""
+
+import contextlib
+import errno
+import os
+import stat
+from collections.abc import Collection, Iterator
+from pathlib import Path
+
+from ncclprobe.model.values import Struct
+
+_MOST_LINKS = 40
+_MOST_PARTS = 2048
+_PART = os.O_PATH | os.O_NOFOLLOW | os.O_CLOEXEC
+_FOLDER = os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC
+
+
+class Place(Struct, frozen=True):
+    """The end of a path: a name in an open folder. `makers`: the users who own the links that led there.
+
+    `magic`: the name is a link of /proc, which only the kernel can follow, such as /dev/stdin.
+    """
+
+    folder: int
+    name: str
+    makers: frozenset[int] = frozenset()
+    magic: bool = False
+
+    def open(self, flags: int, mode: int = 0o600) -> int:
+        """Open what is here now. Raises OSError, also if it has become a link."""
+        flags |= os.O_CLOEXEC | (0 if self.magic else os.O_NOFOLLOW)
+        return os.open(self.name, flags, mode, dir_fd=self.folder)
+
+    def stat(self) -> os.stat_result | None:
+        """Return the status of what is here now, without following a link; None if there is nothing."""
+        try:
+            return os.stat(self.name, dir_fd=self.folder, follow_symlinks=self.magic)
+        except FileNotFoundError:
+            return None
+
+    def refuse_makers(self, trusted: Collection[int] = ()) -> None:
+        """Raise PermissionError if a link on the way belongs to none of root, this user and `trusted`."""
+        others = sorted(self.makers - {0, os.geteuid(), *trusted})
+        if others:
+            raise PermissionError(errno.EACCES, f"a link on the way was made by another user (uid {others[0]})")
+
+
+@contextlib.contextmanager
+def place(path: str | Path, *, root: str = "/", follow: bool = True) -> Iterator[Place]:
+    """Yield where `path` ends after all links; the end itself need not exist. Raises OSError.
+
+    Without `follow` a link in the last part is the end itself, which can be removed but not opened.
+    `root`: the folder that is / for this path and its links, such as /proc/PID/root for a process in a container.
+    For users other than root only a link in the last part counts as made by somebody: they may go through folders
+    that colleagues have linked.
+    """
+    with contextlib.ExitStack() as stack:
+        yield _Walk(stack, root, follow).to(os.fspath(path))
+
+
+def opened(path: str | Path, flags: int, mode: int = 0o600, *, found: bool = False) -> int:
+    """Open a file that a user named; `found`: in a folder, so that nobody named this very file. Raises OSError.
+
+    A link may lead to a file of its maker. One that leads to a third user's file would show, with the reader's rights,
+    what its maker may not read: root never follows it, others do if they named it.
+    """
+    with place(path) as end:
+        handle = end.open(flags, mode)
+        try:
+            if found or os.geteuid() == 0:
+                end.refuse_makers({os.fstat(handle).st_uid})
+        except OSError:
+            os.close(handle)
+            raise
+        return handle
+
+
+class _Walk:
+    """The folders that are open on the way, the innermost last, and the parts that are left, the next one last."""
+
+    def __init__(self, stack: contextlib.ExitStack, root: str, follow: bool) -> None:
+        self._stack, self._bounded, self._follow_last = stack, root != "/", follow
+        self._root = self._keep(os.open(root, _FOLDER))
+        self._folders = [self._root]
+        self._left: list[str] = []
+        self._makers: set[int] = set()
+        self._links = 0
+
+    def to(self, path: str) -> Place:
+        """Return the place at the end of `path`. Raises OSError."""
+        if not path.startswith("/") and not self._bounded:
+            self._folders = [self._keep(os.open(".", _FOLDER))]
+        self._left = _parts(path)
+        for _ in range(_MOST_PARTS):
+            if not self._left:
+                return self._end(".")
+            end = self._step(self._left.pop())
+            if end is not None:
+                return end
+        raise OSError(errno.ENAMETOOLONG, os.strerror(errno.ENAMETOOLONG))
+
+    def _step(self, part: str) -> Place | None:
+        """Go one part on; return the end if this was it."""
+        if part == "..":
+            self._up()
+            return None
+        try:
+            handle = self._keep(os.open(part, _PART, dir_fd=self._folders[-1]))
+        except FileNotFoundError:
+            if self._left:
+                raise
+            return self._end(part)
+        found = os.fstat(handle)
+        if stat.S_ISLNK(found.st_mode) and (self._left or self._follow_last):
+            return self._follow(part, handle, found)
+        if not self._left:
+            return self._end(part)
+        self._folders.append(handle)
+        return None
+
+    def _follow(self, part: str, handle: int, found: os.stat_result) -> Place | None:
+        """Put the target of the link `handle` before the parts that are left."""
+        self._links += 1
+        if self._links > _MOST_LINKS:
+            raise OSError(errno.ELOOP, os.strerror(errno.ELOOP))
+        if not self._left or os.geteuid() == 0:
+            self._makers.add(found.st_uid)
+        if found.st_dev == dev_of_proc():
+            if not self._left:
+                return self._end(part, magic=True)
+            self._folders.append(self._keep(os.open(part, _FOLDER, dir_fd=self._folders[-1])))
+            return None
+        target = os.readlink("", dir_fd=handle)
+        if target.startswith("/"):
+            self._folders = [self._root]
+        self._left += _parts(target)
+        return None
+
+    def _up(self) -> None:
+        """Leave the innermost folder; / of the walk is never left."""
+        if len(self._folders) > 1:
+            self._folders.pop()
+        elif not self._bounded:
+            self._folders = [self._keep(os.open("..", _FOLDER, dir_fd=self._folders[-1]))]
+
+    def _keep(self, handle: int) -> int:
+        self._stack.callback(os.close, handle)
+        return handle
+
+    def _end(self, name: str, *, magic: bool = False) -> Place:
+        return Place(self._folders[-1], name, frozenset(self._makers), magic)
+
+
+def dev_of_proc() -> int | None:
+    """Return the device number of /proc; None if it is not mounted."""
+    try:
+        return Path("/proc/self").stat().st_dev
+    except OSError:
+        return None
+
+
+def _parts(path: str) -> list[str]:
+    """Return the parts of a path, the first one last. Raises OSError for a path without any or with a NUL."""
+    if not path or "\0" in path:
+        raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT))
+    return [part for part in reversed(path.split("/")) if part not in ("", ".")]

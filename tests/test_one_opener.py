@@ -1,0 +1,66 @@
+"""Only one module opens what another user can name; every other one that opens a file says here what it opens."""
+
+import ast
+from pathlib import Path
+
+PACKAGE = Path(__file__).parent.parent / "ncclprobe"
+OPENS = {"open", "read_text", "read_bytes", "write_text", "write_bytes"}
+OWN, KERNEL, NAMED = (
+    "the package's own files",
+    "files of the kernel",
+    "a path that is measured or looked at, not quoted",
+)
+ALLOWED = {
+    "host/opener.py": "the opener",
+    "commands/__init__.py": "/dev/null",
+    "commands/deploy.py": OWN,
+    "expect/evidence.py": OWN,
+    "expect/tables/machines.py": OWN,
+    "logs/messages.py": OWN,
+    "report/html/page.py": OWN,
+    "model/additions.py": "metadata of installed packages",
+    "host/elf.py": "libraries of the loader, of which no text is quoted",
+    "host/code.py": "the working tree of the job, for its digest",
+    "host/live.py": KERNEL,
+    "host/processes.py": KERNEL,
+    "host/rank_servers.py": KERNEL,
+    "probes/verbs/port.py": KERNEL,
+    "session/watchdog/ending.py": KERNEL,
+    "cluster/rendezvous/token.py": "a new file in the caller's own folder, and /proc/self/mountinfo",
+    "cluster/rendezvous/coordinator.py": "a new file in a folder of this run",
+    "session/ranks/rank_files.py": "files in a folder of this run",
+    "session/measure/nccl_debug.py": "files in a folder of this run",
+    "host/scratch.py": "a folder of this run",
+    "fleet/place.py": "a store whose folders only its owner writes: fleet/place.py checks them first",
+    "fleet/store.py": "the same store, for a lock",
+    "host/path_child.py": NAMED,
+    "host/path_rate.py": NAMED,
+    "report/delivery.py": "/dev/null, and the summary that GitHub's runner names",
+}
+
+
+def _opening(tree: ast.AST) -> list[int]:
+    """Return the lines of calls that open a file by its path."""
+    calls = [node for node in ast.walk(tree) if isinstance(node, ast.Call)]
+    names = (
+        (call, call.func.id if isinstance(call.func, ast.Name) else getattr(call.func, "attr", "")) for call in calls
+    )
+    return [call.lineno for call, name in names if name in OPENS]
+
+
+def _is_place(line: str) -> bool:
+    return any(
+        each in line for each in ("end.open(", "partial.open(", "_recorder.open(", "recorder.open(", "self.open(")
+    )
+
+
+def test_every_module_that_opens_a_file_by_its_path_says_why() -> None:
+    found: dict[str, list[int]] = {}
+    for path in sorted(PACKAGE.rglob("*.py")):
+        text = path.read_text()
+        lines = text.splitlines()
+        opening = [number for number in _opening(ast.parse(text)) if not _is_place(lines[number - 1])]
+        if opening:
+            found[str(path.relative_to(PACKAGE))] = opening
+    assert {name: lines for name, lines in found.items() if name not in ALLOWED} == {}
+    assert set(ALLOWED) - set(found) == set()
