@@ -61,6 +61,9 @@ clone https://joe:s3cret@git.x.io/y :: s3cret
 pull 123456789012.dkr.ecr.us-east-1.amazonaws.com/zorg-train:latest :: 123456789012
 arn:aws:s3:::zorg-bucket/x :: zorg-bucket
 upload s3://zorg-bucket/ckpt/step-100 :: zorg-bucket
+GET https://zorg-bucket.s3.us-east-1.amazonaws.com/x :: zorg-bucket
+remote: git@gitlab.zorg.io:ml/secret-model.git :: secret-model
+MAC=0C42A19B771E :: 0C42A19B771E
 abfss://data@zorgaccount.dfs.core.windows.net/x :: zorgaccount
 view run at https://wandb.ai/zorglabs/llm-7b/runs/abc123 :: zorglabs
 wandb: Currently logged in as: jroe77 (zorglabs) to https://api.wandb.ai :: jroe77

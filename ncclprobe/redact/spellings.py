@@ -18,7 +18,7 @@ _PRIVATE = r"(?:10|100|172|192)"
 _SPELLED = re.compile(
     r"(?<![0-9A-Fa-f-])(?P<dashed>[0-9A-Fa-f]{2}(?:-[0-9A-Fa-f]{2}){5})(?![0-9A-Fa-f-])"
     r"|(?<![\w.])(?=[0-9.]{0,13}[A-Fa-f])(?P<dotted>[0-9A-Fa-f]{4}(?:\.[0-9A-Fa-f]{4}){2})(?![\w.])"
-    r"|(?<![^\W_])(?:(?<=enx)|(?<=wlx)|(?<=hwaddr=)|(?<=ether )|(?<=mac=)|(?<=mac ))(?P<mac>[0-9A-Fa-f]{12})(?!\w)"
+    r"|(?<![^\W_])(?:(?<=enx)|(?<=wlx)|(?<=hwaddr=)|(?<=ether )|(?<=mac=)|(?<=mac )|(?<=MAC=)|(?<=MAC ))(?P<mac>[0-9A-Fa-f]{12})(?!\w)"
     r"|enx(?P<named>[0-9a-f]{12})(?!\w)"
     r"|(?:(?<=wwn-0x)|(?<=eui\.)|(?<=guid=)|(?<=guid=0x)|(?<=GUID=0x)|(?<=0x)(?=[0-9a-f]{16}:\d{1,3}(?!\d))"
     r"|(?<![\w.+/=-])(?=[0-9]{0,15}[a-f])(?=[a-f]{0,15}[0-9])(?!ffff|0000))(?P<eui>[0-9a-fA-F]{16})(?!\w)"
@@ -32,6 +32,9 @@ _SPELLED = re.compile(
 _OWNED = re.compile(
     r"(?<!\w)(?P<bucket>(?:s3a?|gs|gcs|oss|oci|cos|az|wasbs?|abfss?)://(?:[\w-]{1,64}@)?|arn:aws[\w-]{0,8}:s3:::)"
     r"(?P<name>[A-Za-z0-9][\w-]{1,62})"
+    r"|(?<![\w.-])(?P<site>[a-z0-9][a-z0-9-]{2,62})(?=\.(?:s3(?:[.-][a-z0-9-]{1,30})?\.amazonaws|blob\.core\.windows"
+    r"|storage\.googleapis)\.)"
+    r"|(?<=:)(?P<remote>[\w-]{1,64}/[\w.-]{1,100})(?=\.git(?!\w))"
     r"|(?<!\w)(?P<host>(?:git@)?(?:github|gitlab)\.com[/:]|(?:git@)?bitbucket\.org[/:]|wandb\.ai/"
     r"|huggingface\.co/(?:datasets/|spaces/)?|(?:\w{1,4}\.)?gcr\.io/|[\w-]{1,32}\.pkg\.dev/)"
     r"(?P<owner>[A-Za-z0-9][\w.-]{0,62})(?P<repository>/[\w.-]{1,100})?"
@@ -173,6 +176,8 @@ class Spellings:
         if match["bucket"]:
             head = re.sub(r"//[\w-]+@", lambda user: f"//{name(user[0][2:-1])}@", match["bucket"])
             return head + name(match["name"])
+        if match["site"] or match["remote"]:
+            return "/".join(map(name, match[0].split("/")))
         if match["owner"]:
             if match["owner"].lower() in _PUBLIC_OWNERS:
                 return match[0]
