@@ -370,8 +370,7 @@ def selected(checks: Sequence[Check], select: Sequence[str] = (), ignore: Sequen
 
 
 def _matches(check: Check, patterns: Sequence[str]) -> bool:
-    names = {check.id, check.key}
-    return any(fnmatch.fnmatchcase(name, pattern) for name in names for pattern in patterns)
+    return any(fnmatch.fnmatchcase(name, pattern) for pattern in patterns for name in (check.id, check.key))
 
 
 def suppress(verdicts: Sequence[Verdict], ignore: Sequence[str]) -> tuple[tuple[Verdict, ...], tuple[Suppression, ...]]:

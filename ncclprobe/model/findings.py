@@ -158,11 +158,6 @@ def severity_of(lost: float) -> Severity:
     return next((severity for share, severity in _LOSSES if lost >= share), Severity.NOTE)
 
 
-def key_of(check: str, part: str) -> str:
-    """Return how a part of a check is named: ``env.hca/hca-down``; a check that has no parts by its id."""
-    return f"{check}/{part}" if part else check
-
-
 class Verdict(Struct, frozen=True):
     """What one check says of one node (``node`` is None for a comparison between nodes).
 
@@ -181,7 +176,7 @@ class Verdict(Struct, frozen=True):
     @property
     def key(self) -> str:
         """Return the key of the check, or of its part, that says this."""
-        return key_of(self.id, self.part)
+        return f"{self.id}/{self.part}" if self.part else self.id
 
 
 OF_THE_RUN = "run."

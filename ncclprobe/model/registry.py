@@ -15,7 +15,7 @@ from pathlib import Path
 from types import ModuleType, UnionType
 from typing import Any, Literal, TypeVar, Union, cast, get_args, get_origin
 
-from ncclprobe.model.findings import Finding, Status, Verdict, key_of
+from ncclprobe.model.findings import Finding, Status, Verdict
 from ncclprobe.model.snapshot import Absent, Every, Ranks
 from ncclprobe.model.values import Struct, grouped, replace
 
@@ -111,7 +111,7 @@ class Check(Struct, frozen=True):
     @property
     def key(self) -> str:
         """Return what no other check has: the id, and the part behind it."""
-        return key_of(self.id, self.part)
+        return f"{self.id}/{self.part}" if self.part else self.id
 
     @property
     def cause_id(self) -> str:
