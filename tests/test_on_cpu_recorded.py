@@ -10,6 +10,7 @@ from typing import Any
 
 from ncclprobe.commands import explain
 from ncclprobe.commands import report as report_command
+from tests.each_row import each_row
 
 RECORDED = Path(__file__).resolve().parent / "data" / "on_cpu"
 CASES = {
@@ -24,12 +25,14 @@ def report_of(name: str) -> dict[str, Any]:
     return found
 
 
+@each_row("name", REPORTS)
 def test_a_recorded_report_renders_and_ends_as_it_did(name: str, tmp_path: Path) -> None:
     path = tmp_path / "report.json"
     path.write_bytes(gzip.decompress((RECORDED / name / "report.json.gz").read_bytes()))
     assert report_command.main([str(path), "-q"]) == report_of(name)["exit_code"]
 
 
+@each_row("name", JOBS)
 def test_the_logs_of_a_job_name_cause_and_rank(name: str, tmp_path: Path) -> None:
     case, path = CASES[name], tmp_path / "report.json"
     files = [str(each) for each in sorted((RECORDED / name).glob("*.gz"))]

@@ -314,7 +314,7 @@ def test_a_configured_folders_check_is_explained(
 ) -> None:
     chosen = config(tmp_path, f'checks = "{folder}"\n')
     assert explain.main(["site-bios.little-memory", "--config", str(chosen)]) == ExitCode.OK
-    assert "example that triggers it:" in capsys.readouterr().out
+    assert "example of what it finds:" in capsys.readouterr().out
 
 
 def test_a_check_whose_example_is_wrong_is_explained_without_it(

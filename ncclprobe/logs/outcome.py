@@ -294,9 +294,9 @@ def is_near_the_end(log: JobLog, line: LogEvent) -> bool:
 
 
 def last_resort(log: JobLog) -> tuple[LogEvent, ...]:
-    """Return the line that says of a process that it ended badly, and nothing more, or the only line of a log."""
+    """Return the line that says of a process that it ended badly, and nothing more, or a log's only line."""
     for e in log.events:
         exited = of_launcher(e) or _EXITED.search(e.text[:512]) or form_of_failure(e.text, e.level) == ENDS
-        if alone(log, e) or (exited and not lived_on(log, e)):
+        if (alone(log, e) and e.level != "INFO") or (exited and not lived_on(log, e)):
             return (e,)
     return ()
