@@ -159,9 +159,16 @@ def _error_handling(settings: Settings) -> Iterator[Finding]:
     elif handling and not blocks and read_int(settings.get(handling) or "", 3).value == 0:
         message = "is 0: a collective that fails or is late hangs for ever"
         yield jobs_warn(handling, message, evidence(settings, handling))
+    for name, cost in _WATCHERS.items():
+        if (settings.get(name) or "").lower() in _FALSE_TO_TORCH:
+            yield jobs_note(name, f"is {settings.get(name)}: {cost}", evidence(settings, name))
 
 
-_TRUE_TO_TORCH = ("y", "yes", "1", "t", "true")
+_TRUE_TO_TORCH, _FALSE_TO_TORCH = ("y", "yes", "1", "t", "true"), ("n", "no", "0", "f", "false")
+_WATCHERS = {
+    "TORCH_NCCL_ENABLE_MONITORING": "a process whose watchdog hangs is not ended",
+    "TORCH_NCCL_DUMP_ON_TIMEOUT": "a collective that is late leaves no flight record",
+}
 _QUIET = ("", "VERSION")
 _PIPED = ("slurm", "openmpi", "pmi", "pytorchjob")
 """Launchers that never leave a rank a terminal."""

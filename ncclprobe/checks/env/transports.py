@@ -137,8 +137,9 @@ def p2p_off(
     level = settings.get("NCCL_P2P_LEVEL")
     closed = read_setting(settings, "NCCL_P2P_DISABLE", 0) == 1
     name = "NCCL_P2P_DISABLE" if closed else "NCCL_P2P_LEVEL"
-    closed = closed or (level is not None and read_level(level, version) == "LOC")
-    if closed and _nvlinked(nvlinks):
+    joined = _nvlinked(nvlinks)
+    closed = closed or (level is not None and read_level(level, version) in (("LOC",) if joined else _NO_PCIE))
+    if closed and joined:
         yield jobs_warn(name, "stops GPUs from using the NVLinks that connect them", evidence(settings, name))
     elif closed:
         yield jobs_note(name, "sends traffic between GPUs through host memory", evidence(settings, name))
@@ -149,10 +150,12 @@ def p2p_off(
         shown = evidence(settings, "NCCL_NVLS_ENABLE")
         yield jobs_warn("NCCL_NVLS_ENABLE", "is 0: NVLink SHARP of this node is not used", shown)
     for name, off, cost in _ABILITIES:
-        if not closed and read_setting(settings, name, 1 - off, version) == off and _nvlinked(nvlinks):
+        if not closed and read_setting(settings, name, 1 - off, version) == off and joined:
             yield jobs_note(name, f"is {off}: {cost}", evidence(settings, name))
 
 
+_NO_PCIE = ("LOC", "NVL", "NVB", "C2C")
+"""Levels of P2P that leave none to GPUs that only PCIe joins."""
 _ABILITIES = (
     ("NCCL_CUMEM_ENABLE", 0, "NVLink SHARP and registered buffers need memory of cuMem"),
     ("NCCL_SHM_DISABLE", 1, "GPUs that P2P does not join go through the network"),
