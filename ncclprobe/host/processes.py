@@ -111,10 +111,15 @@ def _answer(asked: dict[str, Any], recordable: Collection[str]) -> dict[str, Any
 
 
 def _ranks(root: int, names: Collection[str], recordable: Collection[str]) -> dict[str, Any]:
-    """Return the processes that have one of the variables `names`, or that `root` (0: none) is or has started."""
+    """Return the processes that have one of the variables `names`, or that `root` is or has started.
+
+    `root` is 0: none, or below: those of Python.
+    """
     seen = {pid: stat for pid in _pids() if (stat := stat_or_none(f"/proc/{pid}"))}
     parents = {pid: int(stat[1]) for pid, stat in seen.items()}
-    beneath = _beneath(root, parents) if root else set()
+    beneath = _beneath(root, parents) if root > 0 else set()
+    if root < 0:
+        beneath = {pid for pid, stat in seen.items() if _INTERPRETER.search(stat[-1])}
     found, hidden, late = [], 0, []
     for pid, parent in parents.items():
         if pid in (os.getpid(), os.getppid()) or int(seen[pid][6]) & _OF_KERNEL:
@@ -364,6 +369,8 @@ ESTABLISHED, LISTENING = 1, 10
 _STATES = {ESTABLISHED: "established", 2: "connecting", 8: "closed by its peer"}
 _AT_PORT = {ESTABLISHED: "established", LISTENING: "listening"}
 _HEADER, _MESSAGE = 16, 72
+_MAPPED = "::ffff:"
+"""Before an address of IPv4 on a socket of IPv6: the other end of the connection calls it by the rest."""
 _ANSWER_S = 1.0
 
 
@@ -455,7 +462,7 @@ def _connection(family: int, message: memoryview) -> dict[str, Any]:
     unread, unacknowledged = struct.unpack_from("=2I", message, 56)
     size = 4 if family == socket.AF_INET else 16
     ports = struct.unpack_from("!2H", message, 4)
-    ends = [socket.inet_ntop(family, bytes(message[at : at + size])) for at in (8, 24)]
+    ends = [socket.inet_ntop(family, bytes(message[at : at + size])).removeprefix(_MAPPED) for at in (8, 24)]
     local, peer = (f"[{end}]:{port}" if ":" in end else f"{end}:{port}" for end, port in zip(ends, ports, strict=True))
     info = _tcp_info(message[_MESSAGE:])
     sizes = {"unacknowledged_bytes": unacknowledged, "unread_bytes": unread}

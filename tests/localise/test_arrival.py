@@ -98,6 +98,15 @@ def test_a_rank_that_waits_in_init_is_told_with_those_that_have_not_come() -> No
     assert not wrong
 
 
+def test_ranks_that_cannot_connect_wait_for_a_rank_0_that_does_not_listen_yet() -> None:
+    found = init({0: PYTHON_SLEEPS, 1: SLEEPS, 2: SLEEPS}, 3)
+    assert [(each.name, each.ranks) for each in found.classes] == [("not arrived", (0,)), ("waiting", (1, 2))]
+    assert "nobody listens there, for rank 0 does not serve it yet" in found.classes[1].doing
+    # A rank 0 that cannot serve its store, because that is elsewhere, is not at fault.
+    elsewhere = init({0: SLEEPS, 1: SLEEPS}, 2, master=AWAY)
+    assert [(each.name, each.ranks) for each in elsewhere.classes] == [("not arrived", (0, 1))]
+
+
 def test_ranks_that_are_past_init_or_only_just_in_it_are_not_called_stuck_there() -> None:
     both, server = {0: SLEEPS, 1: SLEEPS}, (LISTENS, accepted(ASKS[0]))
     sleeper = {0: WAITS, 1: SLEEPS}

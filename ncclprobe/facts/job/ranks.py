@@ -15,6 +15,7 @@ from ncclprobe.facts.files.flight_records import FlightDump, FlightFrame, Flight
 from ncclprobe.facts.files.ras import RasAnswer, read_answer
 from ncclprobe.facts.job.gpus import LiveGpu, gpus, xids
 from ncclprobe.facts.job.meeting import LOOPBACK, Agent, Connection, Meetings, agent, decoded, meetings
+from ncclprobe.facts.job.spawned import own_store
 from ncclprobe.facts.kernel_log import Event
 from ncclprobe.facts.launcher import TORCH, Launch, detect
 from ncclprobe.facts.traffic import Traffic
@@ -28,7 +29,7 @@ from ncclprobe.model.hostlist import fold_ranks
 from ncclprobe.model.registry import collector
 from ncclprobe.model.snapshot import Absent
 from ncclprobe.model.units import USER_HZ
-from ncclprobe.model.values import Struct, field, grouped
+from ncclprobe.model.values import Struct, field, grouped, replace
 
 _NAMES = (TORCH[0], "OMPI_COMM_WORLD_RANK", "PMI_RANK", "SLURM_PROCID", "PET_NODE_RANK")
 """A process without any of these was not started as a rank, or its program has set RANK itself: --pid finds it."""
@@ -112,6 +113,8 @@ def local_ranks(host: Host, asked: AskedJob) -> LocalRanks:
     """Find the ranks of the job that runs here."""
     answer: _Answer = decoded(host.ask("ranks", asked.pid, *_NAMES), _Answer)
     jobs = _one_of_parts(_jobs(answer.processes))
+    if not jobs and not asked.pid and not any(each.agent is not None for each in answer.processes):
+        jobs = _spawned(host)
     if asked.pid:
         own = {job: ranks for job, ranks in jobs.items() if _of(asked.pid, ranks, answer.processes)}
         beneath = _jobs(answer.processes, asked.pid)
@@ -119,7 +122,7 @@ def local_ranks(host: Host, asked: AskedJob) -> LocalRanks:
         jobs = beneath if helpers or not own else own
     elif len(jobs) > 1:
         jobs = _of_own_step(jobs, attempt(lambda: host.ask("env"))) or jobs
-    ranks = next(iter(jobs.values()), ())
+    ranks = _numbered(host, next(iter(jobs.values()), ()))
     return LocalRanks(
         ranks,
         _absent(ranks),
@@ -129,6 +132,35 @@ def local_ranks(host: Host, asked: AskedJob) -> LocalRanks:
         answer.time_s,
         () if ranks else tuple(_agents(answer.processes, asked.pid)),
     )
+
+
+def _spawned(host: Host) -> dict[str, tuple[JobProcess, ...]]:
+    """Return the jobs whose ranks have no variables: processes that one has started, the first of which has a store."""
+    said = attempt(lambda: host.ask("ranks", _EVERY))
+    if isinstance(said, Absent):
+        return {}
+    answer: _Answer = decoded(said, _Answer)
+    by_parent = grouped((each.parent, each) for each in answer.processes if each.library and each.agent is None)
+    found = {}
+    for parent, children in [*by_parent.items()][: bounds.NODE_RANKS]:
+        jobs = _jobs(children, parent) if len(children) > 1 else {}
+        ranks = _numbered(host, tuple(each for own in jobs.values() for each in own))
+        if ranks and ranks[0].rank is not None:
+            found[ranks[0].job] = ranks
+    return found
+
+
+def _numbered(host: Host, ranks: tuple[JobProcess, ...]) -> tuple[JobProcess, ...]:
+    """Return ranks without numbers with those that they have by the order in which they began, if that is known."""
+    by_start = sorted(ranks, key=lambda each: (each.start, each.pid))
+    if len(ranks) < 2 or any(each.rank is not None for each in ranks):
+        return ranks
+    address, _, port = own_store(host, _pids(by_start)).rpartition(":")
+    if not address:
+        return ranks
+    meets = {"kind": "environment", "master_addr": address, "master_port": int(port)}
+    launches = [replace(each.launch, rank=n, local_rank=n, **meets) for n, each in enumerate(by_start)]
+    return tuple(replace(each, rank=of.rank, launch=of) for each, of in zip(by_start, launches, strict=True))
 
 
 def _of_own_step(jobs: dict[str, tuple[JobProcess, ...]], env: str | Absent) -> dict[str, tuple[JobProcess, ...]]:
@@ -275,6 +307,8 @@ _TOGETHER_TICKS = 300 * USER_HZ
 _SLURM_JOB = "SLURM_JOB_ID"
 _RAS, _RAS_DEFAULT = "NCCL_RAS_ADDR", "localhost:28028"
 _AT_ONCE = 16
+_EVERY = -1
+"""In place of a process of whom all are asked for that this one has started: every one."""
 _RECORDS = {PIPE, "TORCH_FR_DUMP_TEMP_FILE", "TORCH_NCCL_DEBUG_INFO_TEMP_FILE"}
 
 

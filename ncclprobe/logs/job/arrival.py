@@ -19,6 +19,7 @@ from ncclprobe.model.values import Struct, grouped
 
 _HERE_LEAST_S, _ELSEWHERE_LEAST_S = 6.0, 20.0
 """How long ranks wait in init at least until those that have not come are called stuck: of this node, and of others."""
+_NOBODY = "nobody listens there"
 _ASKED_BYTES_S = 160
 """What a rank that asks the store how many have come sends to it in a second at least: 20 questions of 8 bytes."""
 
@@ -194,7 +195,9 @@ def _others(
         elif one.tries and what == "idle":
             reason = unreachable(one.master, (*one.before, *one.after), _pids(callers), meetings)
             first = f"; no process of rank 0 is on {_these(meetings)}" if 0 in unseen and one.master.here else ""
-            yield number, ("not arrived", f"cannot connect to {one.master}: {reason}{first}")
+            for_first = reason == _NOBODY and number and 0 in callers and not callers[0].serves and not callers[0].tries
+            text = f"cannot connect to {one.master}: {reason}{first}{', for rank 0 does not serve it yet' * for_first}"
+            yield number, ("waiting" if for_first else "not arrived", text)
         elif not one.connected:
             name: ClassName = "not arrived" if what == "idle" else "slow, not stuck"
             yield number, (name, f"has not connected: it {doing(rank, what)}")
@@ -236,7 +239,7 @@ def unreachable(
 
 def _of_listeners(listeners: Sequence[Connection], at: JobStore, own: frozenset[int]) -> str:
     if not listeners:
-        return "nobody listens there"
+        return _NOBODY
     hosts = sorted({each.local.rpartition(":")[0] for each in listeners})
     if not str(at.resolved).startswith(LOOPBACK) and all(host.startswith(LOOPBACK) for host in hosts):
         return f"it listens on {hosts[0]} only, which no other address reaches"
