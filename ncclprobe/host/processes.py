@@ -42,6 +42,10 @@ _EXEC_START = re.compile(r"^se\.exec_start *: *([0-9.]+)$", re.MULTILINE)
 _CGROUPS = Path("/sys/fs/cgroup")
 _STALLED = re.compile(r"^some [^\n]{0,80} total=([0-9]+)$", re.MULTILINE)
 _OF_CHILD = {"wait4": 1, "waitid": 2}
+_LOCKS = ("flock", "fcntl")
+_OPENED = {"x86_64": {"2": 1, "257": 2}, "aarch64": {"56": 2}}
+"""Which word of /proc/PID/syscall is the address of the path of open(2) and openat(2)."""
+_PATH_BYTES, _PAGE = 4096, 4096
 _MOST_PIDS = 1 << 22
 _OF_KERNEL = 1 << 21
 """PF_KTHREAD (linux/sched.h). In a container the parent of ranks may have the number of the kernel's own, 2."""
@@ -255,9 +259,39 @@ def _waits(path: str) -> dict[str, Any]:
     if call in _OF_CHILD:
         pid = int(words[_OF_CHILD[call]], 16)
         return {"call": call, "awaits": pid if pid < _MOST_PIDS else 0}  # above: -1, which is any
+    if call in _LOCKS:
+        file = _link_or_empty(f"{path}/fd/{int(words[1], 16)}")
+        return {"call": call, "file": file, "holder": lock_holder(int(path.rpartition("/")[2]), _locks())}
+    if call == "open":
+        return {"call": call, "file": _path_at(path, int(words[_OPENED[os.uname().machine][words[0]]], 16))}
     if call == "nanosleep":
         return {"call": call, "native": int(words[0]) in _OLD_SLEEPS or words[1:3] == ["0x0", "0x0"]}
     return {"call": call, "file": _link_or_empty(f"{path}/fd/{int(words[1], 16)}") if _OF_FD.fullmatch(call) else ""}
+
+
+def _locks() -> str:
+    return _text_or_empty("/proc/locks")
+
+
+def lock_holder(pid: int, text: str) -> int:
+    """Return the process that holds the lock on a file for which `pid` waits, by /proc/locks; 0: it does not say."""
+    lines = [line.split() for line in text.splitlines()]
+    number = next((words[0] for words in lines if len(words) > 5 and words[1] == "->" and words[5] == str(pid)), None)
+    holds = (words[4] for words in lines if len(words) > 4 and words[0] == number and words[1] != "->")
+    return int(next((each for each in holds if each.isdecimal()), 0))
+
+
+def _path_at(path: str, address: int) -> str:
+    """Return the path that a process has given to the kernel, from its memory; empty where that may not be read."""
+
+    def read() -> bytes:
+        with open(f"{path}/mem", "rb", buffering=0) as memory:  # noqa: PTH123
+            return os.pread(memory.fileno(), min(_PATH_BYTES, _PAGE - address % _PAGE), address)
+
+    try:
+        return within(_BLOCKED_S, read, f"{path}/mem").partition(b"\0")[0].decode(errors="replace")
+    except (OSError, OverflowError, HostError):
+        return ""
 
 
 def _still_s(path: str) -> float | None:

@@ -41,7 +41,8 @@ class Standing(Struct, frozen=True):
     """The answer: ``STUCK``, ``SLOW``, ``WORKING`` or ``CANNOT TELL``, and what stands where in one line.
 
     `looked_at` is in ISO 8601, `looked_s` how long looking took, `prepare` what would have told more. `calls` are the
-    collectives that all ranks together have called so far, as torch has counted them.
+    collectives that all ranks together have called so far, as torch has counted them. `sources`: how many ranks told
+    of themselves.
     """
 
     word: str
@@ -50,6 +51,7 @@ class Standing(Struct, frozen=True):
     looked_s: float = 0.0
     prepare: str = ""
     calls: int = 0
+    sources: str = ""
 
 
 CauseConfidence = Literal["named", "narrowed", "unknown"]

@@ -27,7 +27,9 @@ _STATUS = {"named": "fail", "narrowed": "warn", "unknown": "unknown"}
 def render(report: Report, *, width: int = 100, verbose: bool = False, style: Style = unstyled) -> str:
     """Return the causes as text, lines no wider than `width` where words allow. Ends with a newline."""
     width = max(width, 40)
-    shown = report.causes if verbose else report.causes[:_MOST_CAUSES]
+    told = 0 if verbose or _of_standing(report) is None else 1
+    shown = report.causes if verbose else report.causes[told : told + _MOST_CAUSES]
+    left = len(report.causes) - told - len(shown)
     nothing = [] if shown else [[*_nothing_to_name(report, width)]]
     blocks = [[*_standing(report, width, style)]] if report.standing else nothing
     if shown and report.outcome == "unknown":
@@ -36,7 +38,7 @@ def render(report: Report, *, width: int = 100, verbose: bool = False, style: St
         _cut(_cause(cause, width, style, verbose, label(report, cause)), None if verbose else _MOST_LINES[bool(number)])
         for number, cause in enumerate(shown)
     ]
-    blocks += [[f"{plural(len(report.causes) - len(shown), 'further cause')}; -v shows all"]] * (shown != report.causes)
+    blocks += [[f"{plural(left, 'further cause')}; -v shows all"]] * (left > 0)
     blocks += [[*_rest(report, width)], [*_before_next_launch(report, width)]]
     return "\n\n".join(printable_block for block in blocks if (printable_block := "\n".join(block))) + "\n"
 
@@ -80,18 +82,33 @@ def _standing(report: Report, width: int, style: Style) -> Iterator[str]:
     first, *rest = wrap(f"{found.word}  ", found.message, width)
     yield style(first[: len(found.word)], _WORDS[found.word]) + first[len(found.word) :]
     yield from rest
-    yield f"{_LEAD}{looked(found)}"
+    if (first_cause := _of_standing(report)) and found.word == "STUCK":
+        yield from wrap(_LEAD, f"{who(first_cause.ranks, first_cause.nodes)}: {first_cause.message}", width)
+        if first_cause.remedy:
+            yield from wrap(f"{_LEAD}what to do: ", first_cause.remedy, width)
+        fault = f"{blamed(first_cause)} " if first_cause.blame != "unknown" else ""
+        yield from wrap(_LEAD, f"{fault}[{first_cause.code}] {page(first_cause.id)}", width)
     yield ""
     wide = max((len(each.name) for each in report.classes), default=0)
     for name, ranks, where, doing in class_rows(report):
-        yield from wrap(f"{_LEAD}{name:<{wide}}  {ranks} ", f"{where}: {doing}", width, 16)
+        place = f"{ranks} {where}" if where else ranks
+        yield from wrap(f"{_LEAD}{name:<{wide}}  ", f"{place}: {doing}", width, 16)
+    yield ""
+    yield from wrap(_LEAD, looked(found), width)
     if found.prepare:
         yield from wrap(f"{_LEAD}to see more: ", found.prepare, width)
 
 
+def _of_standing(report: Report) -> Cause | None:
+    """Return the cause that says what keeps a running job."""
+    first = report.causes[0] if report.standing and report.causes else None
+    return first if first and any(first.message == each.doing for each in report.classes) else None
+
+
 def looked(found: Standing) -> str:
-    """Return for how long a running job was looked at, and when."""
-    return f"looked for {found.looked_s:g} s, until {digest.when(found.looked_at)}"
+    """Return for how long a running job was looked at, when, and how many of its ranks told of themselves."""
+    more = f"; {found.sources}" if found.sources else ""
+    return f"looked for {found.looked_s:g} s, until {digest.when(found.looked_at)}{more}"
 
 
 def class_rows(report: Report) -> Iterator[tuple[str, str, str, str]]:

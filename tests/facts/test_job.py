@@ -1,6 +1,7 @@
 """Which processes are ranks, what the kernel shows of them, and what torch's worker server answers."""
 
 import ctypes
+import fcntl
 import json
 import os
 import socket
@@ -501,3 +502,54 @@ def test_spawned_ranks_are_numbered_as_they_began_if_the_first_serves_the_store(
         known = of_spawned(parent, *ranks, connections=connections, pid=pid)
         assert pids(known) == wanted, (connections, pid)
         assert {each.launch.master_port for each in known.ranks} <= {29500 if (11, 0) in wanted else None, 29500}
+
+
+def test_a_worker_that_has_outlived_its_rank_is_not_the_rank() -> None:
+    """It has the sockets of its rank, so that the others see no end of it."""
+    worker = {**process(31, 1), "name": "pt_data_worker"}
+    known = found(process(10, 0), worker)
+    assert (pids(known), known.absent) == ([(10, 0)], (1,))
+
+
+def test_who_holds_a_lock_is_read_from_what_the_kernel_lists() -> None:
+    text = (
+        "1: POSIX  ADVISORY  READ 77 00:1b:5 0 EOF\n"
+        "2: FLOCK  ADVISORY  WRITE 4242 fd:01:77 0 EOF\n"
+        "2: -> FLOCK  ADVISORY  WRITE 4243 fd:01:77 0 EOF\n"
+        "3: OFDLCK ADVISORY  WRITE -1 fd:01:78 0 EOF\n"
+        "3: -> POSIX  ADVISORY  WRITE 4244 fd:01:78 0 EOF\n"
+    )
+    rows = [(4243, 4242), (4244, 0), (4242, 0), (77, 0), (9, 0)]
+    assert [processes.lock_holder(pid, text) for pid, _ in rows] == [holder for _, holder in rows]
+    assert [processes.lock_holder(1, each) for each in ("", "1: ->", "garbage", "1: -> FLOCK A W 1\n1: F A W x")] == [
+        0
+    ] * 4
+
+
+def test_of_real_processes_the_lock_s_holder_and_the_fifo_are_named(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "in.fifo")
+    code = (
+        "import fcntl, sys; file = open(sys.argv[1], 'w'); print(flush=True)\n"
+        "fcntl.flock(file, fcntl.LOCK_EX); open(sys.argv[2])"
+    )
+    with (tmp_path / "lock").open("w") as held:
+        fcntl.flock(held, fcntl.LOCK_EX)
+        command = [sys.executable, "-S", "-c", code, str(tmp_path / "lock"), str(tmp_path / "in.fifo")]
+        with subprocess.Popen(command, stdout=subprocess.PIPE) as child:
+            try:
+                waits = seen_in(child.pid, "flock")
+                assert (waits["file"], waits["holder"]) == (str(tmp_path / "lock"), os.getpid())
+                fcntl.flock(held, fcntl.LOCK_UN)
+                assert seen_in(child.pid, "open")["file"] == str(tmp_path / "in.fifo")
+            finally:
+                child.kill()
+
+
+def seen_in(pid: int, call: str) -> dict[str, Any]:
+    """Return what a process does once it is in a call."""
+    start = int(processes.stat_or_none(f"/proc/{pid}")[19])  # type: ignore[index]
+    end = time.monotonic() + 20
+    while (at := processes._process(pid, start))["call"] != call and time.monotonic() < end:
+        time.sleep(0.05)
+    assert at["call"] == call
+    return at

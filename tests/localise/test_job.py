@@ -419,7 +419,7 @@ def test_ranks_of_a_node_that_was_not_looked_at_are_not_judged() -> None:
 
 def test_without_records_and_stacks_a_stopped_rank_is_named_and_no_other() -> None:
     states = {0: (IDLE, later(IDLE)), 1: (SLEEPS, later(SLEEPS)), 2: (STOPPED, later(STOPPED))}
-    found = looked(states)
+    found = looked(states, silent=(0, 1, 2))
     assert classes(found)["stuck outside"] == (2,)
     assert {0, 1} <= {rank for each in found.classes if each.name == "cannot tell" for rank in each.ranks}
     assert "--prepare" in found.answer.prepare
@@ -569,7 +569,65 @@ def test_ranks_idle_in_backward_wait_for_the_gradients_of_others(
 
 def test_the_job_is_at_fault_only_for_what_its_program_does() -> None:
     disk = replace(SLEEPS, state="D", wchan="nfs_wait_on_request")
-    rows = [(SLEEPS, "job"), (STOPPED, "unknown"), (disk, "unknown"), (replace(IDLE, frozen=True), "unknown")]
-    for state, blame in rows:
+    lock = replace(IDLE, call="flock", wchan="locks_lock_inode_wait", file="/data/lock", holder=100)
+    rows = [
+        (SLEEPS, "job", ""),
+        (STOPPED, "unknown", "kill -CONT"),
+        (replace(STOPPED, state="t", tracer=9), "unknown", "the debugger"),
+        (disk, "unknown", "storage is at fault"),
+        (replace(IDLE, frozen=True), "unknown", "container runtime"),
+        (lock, "job", "cat /proc/locks"),
+    ]
+    assert len(rows) >= 6
+    for state, blame, remedy in rows:
         (finding,) = outside.run(waits_for_2(state, later(state)))
-        assert finding.blame == blame, state
+        assert (finding.blame, remedy in finding.remedy, bool(remedy)) == (blame, True, bool(finding.remedy)), state
+
+
+def test_who_holds_a_lock_and_which_fifo_is_opened_are_named() -> None:
+    lock = replace(IDLE, call="flock", file="/data/lock", holder=100)
+    fifo = replace(IDLE, call="open", wchan="wait_for_partner", file="/data/in.fifo")
+    rows = [
+        (lock, "waits for the lock on a file (flock of /data/lock, which rank 0 holds)"),
+        (replace(lock, holder=4711), "(flock of /data/lock, which process 4711 holds)"),
+        (replace(lock, holder=0), "(flock of /data/lock)"),
+        (fifo, "opens a FIFO whose other end nobody opens (open of /data/in.fifo)"),
+        (replace(fifo, wchan="nfs_open"), "opens a file (open of /data/in.fifo)"),
+    ]
+    assert len(rows) >= 5
+    for state, text in rows:
+        assert waits_for_2(state, later(state)).classes[0].doing.endswith(text)
+
+
+def test_a_worker_of_a_data_loader_that_sleeps_is_named() -> None:
+    worker = Child("S", 3.0, "hrtimer_nanosleep", "nanosleep", pipes=("pipe:[9]",), pid=42, name="pt_data_worker")
+    polls = replace(IDLE, call="poll", pipes=("pipe:[9]",), children=(worker,))
+    assert (
+        waits_for_2(polls, later(polls))
+        .classes[0]
+        .doing.endswith("its process 42 (pt_data_worker), which shares a pipe with it, sleeps (nanosleep)")
+    )
+    idle = replace(polls, children=(replace(worker, call="poll"),))
+    assert "its process" not in waits_for_2(idle, later(idle)).classes[0].doing
+
+
+def test_other_nodes_of_the_job_are_asked_for_and_what_was_done_is_not() -> None:
+    launch = Launch("torchrun", rank=0, world_size=4, local_rank=0, local_world_size=1, nnodes=2)
+    process = JobProcess(100, 1, "python", 0, launch)
+    looks = JobLooks(JobLook((IDLE,), servers=("no server",)), JobLook((later(IDLE),), servers=("no server",)))
+    done = JobLooks(replace(looks.first, servers=("",)), replace(looks.second, servers=("",)))
+    slurm = replace(process, settings={"SLURM_JOB_ID": "4711"})
+    command = "`srun --jobid=4711 --overlap -N 2 --ntasks-per-node=1 ncclprobe attach"
+    one_node = replace(process, launch=replace(launch, nnodes=1))
+    rows = [
+        (slurm, looks, (f"1 of 2 nodes of job 4711 were looked at: {command}", "--prepare", "--stacks"), ()),
+        (process, looks, ("1 of 2 nodes were looked at: attach on each",), ("srun",)),
+        (one_node, looks, ("--prepare",), ("nodes",)),
+        (one_node, done, ("--stacks",), ("--prepare",)),  # its server answers
+    ]
+    assert len(rows) >= 4
+    for rank, seen, wanted, unwanted in rows:
+        answer = stand({"n1": (LocalRanks((rank,)), seen)}).answer
+        assert all(words in answer.prepare for words in wanted), answer.prepare
+        assert not any(words in answer.prepare for words in unwanted), answer.prepare
+        assert (answer.sources == "worker server: 1 of 1 ranks answer") == (seen is done)

@@ -2,7 +2,7 @@
 
 from ncclprobe.checks.log.flight import recorded
 from ncclprobe.facts.files.flight_records import FlightFrame
-from ncclprobe.facts.job.ranks import Child
+from ncclprobe.facts.job.ranks import Child, LiveRank, Stand
 from ncclprobe.model.values import replace
 from tests.each_row import each_row
 from tests.localise.test_job import (
@@ -139,3 +139,29 @@ def test_ranks_that_wait_for_a_lock_in_no_call_that_is_known_are_not_accused() -
     states = {0: (IDLE, later(IDLE)), 1: (SLEEPS, later(SLEEPS))}
     found = looked(states, recorded(texts))
     assert (found.answer.word, set(classes(found))) == ("CANNOT TELL", {"cannot tell"})
+
+
+IN_C = (FlightFrame("step", "/home/u/train.py", 139),)
+"""`work.wait()`: no frame of Python is within it."""
+
+
+def test_ranks_that_wait_in_c_at_one_line_wait_for_those_that_are_elsewhere() -> None:
+    waits = replace(IDLE, still_s=40.0)
+    in_queue = (FlightFrame("wait", "/usr/lib/python3.11/threading.py", 320), FlightFrame("step", "/home/u/t.py", 7))
+
+    def of(*stacks: tuple[FlightFrame, ...], state: LiveRank = waits, **after: int) -> Stand:
+        states = {rank: (state, later(state, **after)) for rank in range(len(stacks))}
+        return looked(states, stacks={rank: (stack,) * 2 for rank, stack in enumerate(stacks)})
+
+    found = of(IN_C, IN_C, in_queue)
+    assert classes(found) == {"stuck outside": (2,), "waiting": (0, 1)}
+    assert found.answer.message == "2 of 3 ranks wait in a wait (train.py:139) since 40 s for rank 2 on n1"
+    others = [
+        of(IN_C, IN_C, IN_C),  # all are there: nothing says for whom
+        of(IN_C, in_queue, in_queue),  # few are
+        of(IN_C, IN_C, in_queue, state=replace(waits, still_s=3.0)),
+        of(IN_C, IN_C, in_queue, state=replace(waits, call="poll")),
+        of(IN_C, IN_C, in_queue, switches=9),  # it woke
+    ]
+    assert len(others) >= 5
+    assert not [each.answer for each in others if each.answer.word in ("STUCK", "WORKING")]

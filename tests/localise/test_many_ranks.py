@@ -72,7 +72,7 @@ def test_why_stacks_were_not_read_is_said() -> None:
 
 def test_without_being_asked_for_stacks_are_offered() -> None:
     found = looked({0: (IDLE, later(IDLE)), 1: (IDLE, later(IDLE))})
-    assert "--stacks reads the stacks" in found.answer.prepare
+    assert "--stacks` shows the lines" in found.answer.prepare
 
 
 def test_stacks_that_were_read_are_not_asked_for_again() -> None:

@@ -21,6 +21,7 @@ def job(
     received: int = 0,
     records: FlightRecords | None = None,
     states: dict[int, LiveRank] | None = None,
+    later_of: dict[int, dict[str, Any]] | None = None,
     **after: Any,
 ) -> Stand:
     """Return how three ranks of one node stand, each of whose connections receives so many bytes in a second."""
@@ -29,7 +30,8 @@ def job(
     ranks = tuple(JobProcess(100 + n, 1, "python", n, replace(launch, local_rank=n)) for n in states)
     records = recorded(BARRIER, backend="gloo") if records is None else records
     second = tuple(replace(each, received_bytes=each.received_bytes + received) for each in connections)
-    later = tuple(replace(each, time_s=1001.0, **after) for each in states.values())
+    of = later_of or {}
+    later = tuple(replace(each, time_s=1001.0, **after, **of.get(n, {})) for n, each in states.items())
     looks = JobLooks(
         JobLook(tuple(states.values()), records, ("",) * 3, connections=connections),
         JobLook(later, records, ("",) * 3, connections=second),
@@ -97,3 +99,19 @@ def test_only_ranks_that_were_looked_at_are_blamed_and_only_for_a_call_that_is_o
     assert found.answer.message.endswith("for rank 1 on n1")
     still = recorded({0: "all_reduce@960 all_reduce*@970"}, world=4, backend="gloo")
     assert "wait in all_reduce #2" in job(records=still, states={0: IDLE, 1: gone}).answer.message
+
+
+def test_a_loop_is_told_from_work_by_new_memory_for_its_processor_time() -> None:
+    waits = {0: "all_reduce@900", **dict.fromkeys((1, 2), "all_reduce@900 barrier*@910")}
+    records = recorded(waits, backend="gloo")
+    states = {0: replace(IDLE, state="R"), 1: IDLE, 2: IDLE}
+    rows = [
+        ({"cpu_s": 5.9, "faults": 0}, "STUCK"),
+        ({"cpu_s": 5.9, "faults": 9000}, "SLOW"),
+        ({"cpu_s": 5.1, "faults": 0}, "STUCK"),  # a node with more to do than it can
+        ({"cpu_s": 5.1, "faults": 60}, "SLOW"),
+    ]
+    assert len(rows) >= 4
+    for after, word in rows:
+        found = job(records=records, states=states, later_of={0: after})
+        assert (found.answer.word, found.classes[0].ranks) == (word, (0,)), after

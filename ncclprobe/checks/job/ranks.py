@@ -6,7 +6,6 @@ from ncclprobe.checks.log import cause
 from ncclprobe.facts.job.ranks import Stand
 from ncclprobe.model.causes import ClassName, RankClass, Standing
 from ncclprobe.model.findings import Action, Blame, Certainty, Finding, Occurrence, Severity, seen
-from ncclprobe.model.units import plural
 
 _LOOKED = Certainty("high", "looked at twice while the job ran")
 
@@ -65,8 +64,7 @@ def outside(stand: Stand) -> Iterator[Finding]:
     Right: No rank keeps the others waiting and does nothing.
     Why: a collective ends when its last rank has come. This one waits for something outside of NCCL: a file, a lock, a
     worker of its data loader, a person at a debugger.
-    Fix: free what it waits for, as named here; where no line of the program stands beside it, `ncclprobe attach
-    --stacks` shows it.
+    Fix: free what it waits for, as named here.
     """
     yield from _found(stand, "stuck outside", "job", "fix-job")
 
@@ -124,39 +122,46 @@ def _found(
     """Yield a finding for each row of ranks of one class. What the answer calls work is no failure."""
     for each in stand.classes:
         if each.name == name and stand.answer.word in ("STUCK", "CANNOT TELL"):
+            fault, to_do, remedy = _fault(each, blame, action)
             yield Finding(
                 severity,
                 _subject(each),
-                f"{each.doing}{_kept(stand, each)}",
-                *_fault(each, blame, action),
+                each.doing,
+                fault,
+                to_do,
                 _LOOKED,
                 each.evidence,
+                remedy,
                 nodes=each.nodes,
                 occurrence=Occurrence(ranks=each.ranks, hosts=each.nodes, peers=stand.waiting, stream=-1),
             )
 
 
-_NOT_OF_THE_PROGRAM = ("uninterruptible sleep", "is stopped by", "is frozen", "no process of it")
-"""What no line of a job's program does: its storage, who stopped it, its container, or what should have started it."""
+_STOPPED = "`kill -CONT PID` lets it go on, unless somebody means it to wait; `ps -o pid,stat,cmd -p PID` shows it"
+_REMEDIES = {
+    "uninterruptible sleep": "The storage is at fault: look at its server, and at `journalctl -k` of this node. What "
+    "waits so cannot be killed before the server answers.",
+    "is stopped by a signal": _STOPPED,
+    "is stopped by process": "let the debugger go on, or end it: what it traces goes on then",
+    "is frozen": "The container runtime or the scheduler has frozen its cgroup: `docker unpause`, `scontrol resume`, "
+    "or 0 in its cgroup.freeze.",
+    "no process of it": "",
+}
+"""What no line of a job's program does, and what to do then: its storage, who stopped it, its container, or what should
+have started it."""
 
 
-def _fault(each: RankClass, blame: Blame, action: Action) -> tuple[Blame, Action]:
-    """Return who is at fault by what was seen of a rank: the job only for what its program does."""
-    if blame == "job" and any(words in each.doing for words in _NOT_OF_THE_PROGRAM):
-        return "unknown", "none"
-    return blame, action
+def _fault(each: RankClass, blame: Blame, action: Action) -> tuple[Blame, Action, str]:
+    """Return who is at fault by what was seen of a rank, and what to do: the job only for what its program does."""
+    found = next((remedy for words, remedy in _REMEDIES.items() if words in each.doing), None)
+    if found is not None:
+        return ("unknown", "none", found) if blame == "job" else (blame, action, found)
+    if "holds)" in each.doing:
+        return blame, action, "end what holds the lock, or let it release this: `ps -fp PID`, `cat /proc/locks`"
+    return blame, action, ""
 
 
 def _subject(each: RankClass) -> str:
     if not each.ranks:
         return ", ".join(each.processes[:4])
     return f"rank {each.ranks[0]}" if len(each.ranks) == 1 else f"{len(each.ranks)} ranks"
-
-
-def _kept(stand: Stand, each: RankClass) -> str:
-    others = [rank for rank in stand.waiting if rank not in each.ranks]
-    return (
-        f"; {plural(len(others), 'rank')} wait{'s' * (len(others) == 1)} in {stand.where}"
-        if others and each.name != "desync"
-        else ""
-    )

@@ -166,8 +166,8 @@ def _numbered(host: Host, ranks: tuple[JobProcess, ...]) -> tuple[JobProcess, ..
 def _of_own_step(jobs: dict[str, tuple[JobProcess, ...]], env: str | Absent) -> dict[str, tuple[JobProcess, ...]]:
     """Return of several jobs the one in whose allocation of Slurm this command runs, if only one is."""
     variables: dict[str, str | None] = {} if isinstance(env, Absent) else decoded(env, dict[str, str | None])
-    own = variables.get(_SLURM_JOB)
-    found = {job: ranks for job, ranks in jobs.items() if own and ranks[0].settings.get(_SLURM_JOB) == own}
+    own = variables.get(SLURM_JOB)
+    found = {job: ranks for job, ranks in jobs.items() if own and ranks[0].settings.get(SLURM_JOB) == own}
     return found if len(found) == 1 else {}
 
 
@@ -242,7 +242,9 @@ def _itself(processes: Sequence[_Process]) -> _Process | None:
 
     Its children, such as workers of a data loader, have the same; a shell or launcher before it maps neither. Where
     none has mapped them, a Python that may still import them; a launcher that is none, and no rank, has neither.
+    A worker that has outlived its rank, whose sockets it still has, is not this rank.
     """
+    processes = [each for each in processes if each.name != _LOADER]
     for chosen in ([p for p in processes if p.library], [p for p in processes if p.python and p.library is not False]):
         here = {p.pid for p in chosen}
         above = {p.pid: p.parent for p in processes}
@@ -304,7 +306,7 @@ BETWEEN_S, UNTIMED_S = 1.0, 5.0
 _OWN = (*LOOPBACK, "localhost")
 _TOGETHER_TICKS = 300 * USER_HZ
 """Within which the ranks of one job begin."""
-_SLURM_JOB = "SLURM_JOB_ID"
+SLURM_JOB = "SLURM_JOB_ID"
 _RAS, _RAS_DEFAULT = "NCCL_RAS_ADDR", "localhost:28028"
 _AT_ONCE = 16
 _EVERY = -1
@@ -318,7 +320,7 @@ class ProcessState(Struct, frozen=True):
     `call` is the system call that its first thread is in (empty: not known; ``running``: none), with `file` its
     descriptor's; `wchan` is the kernel's function in which it sleeps. Counters grow from its start: `cpu_s`, page
     `faults`, `moved_bytes` read and written, `queued_s` for which its first thread waited for a processor. `awaits` is
-    the process whose end it waits for, 0: none, or any.
+    the process whose end it waits for, 0: none, or any; `holder` that which holds the lock on a file that it wants.
     """
 
     state: str
@@ -330,6 +332,7 @@ class ProcessState(Struct, frozen=True):
     moved_bytes: int = 0
     pipes: tuple[str, ...] = ()
     awaits: int = 0
+    holder: int = 0
     queued_s: float = 0.0
     native: bool = False
 
@@ -384,11 +387,12 @@ def suspects(at: LiveRank) -> Sequence[Child]:
 def _held_up(child: Child, at: LiveRank) -> bool:
     """Return whether a process waits for what is not the rank, or does not take what the rank writes.
 
-    A worker of a data loader without work polls: one that waits for a lock may have it from a fork, for ever.
+    A worker of a data loader without work polls: one that sleeps does not, and one that waits for a lock may have it
+    from a fork, for ever.
     """
     outside = child.call in OUTSIDE and not child.file.startswith("pipe:")
-    locked = child.name == _LOADER and child.call == "futex"
-    return outside or locked or (at.call in WRITES and at.file in child.pipes)
+    held = child.name == _LOADER and child.call in ("futex", "nanosleep")
+    return outside or held or (at.call in WRITES and at.file in child.pipes)
 
 
 def shared(child: Child, at: LiveRank) -> bool:

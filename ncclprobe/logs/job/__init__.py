@@ -10,7 +10,7 @@ from datetime import datetime, timezone
 
 from ncclprobe.facts.files.flight_records import FlightRecords
 from ncclprobe.facts.job.meeting import Meetings
-from ncclprobe.facts.job.ranks import JobLook, JobLooks, LiveRank, LocalRanks, Stand
+from ncclprobe.facts.job.ranks import SLURM_JOB, JobLook, JobLooks, LiveRank, LocalRanks, Stand
 from ncclprobe.logs.job.activity import (
     Activity,
     Seen,
@@ -57,7 +57,7 @@ _ORDER: tuple[ClassName, ...] = (*_HELD, "slow, not stuck", "cannot tell", "wait
 _PREPARE = "`ncclprobe attach --prepare` says what to put into the program"
 _CALL = " #"
 """Before the number of a call: ``all_reduce #51``."""
-_STACKS = "; --stacks reads the stacks of this one"
+_STACKS = "`ncclprobe attach --stacks` shows the lines of the program"
 
 
 def stand(nodes: Mapping[str, tuple[LocalRanks, JobLooks]], meetings: Mapping[str, Meetings] | None = None) -> Stand:
@@ -101,8 +101,9 @@ def _in_init(job: LookedAt, found: Arrival) -> Iterator[RankClass]:
 
 def _seen(node: str, here: LocalRanks, looks: JobLooks) -> Iterator[Seen]:
     gpus, came = gpus_of(here, looks), received(node, here, looks)
+    numbers = {each.pid: each.rank for each in here.ranks if each.rank is not None}
     for at, process in enumerate(here.ranks):
-        first, second = looks.first.processes[at], with_peers(looks.second.processes[at], looks.second)
+        first, second = looks.first.processes[at], with_peers(looks.second.processes[at], looks.second, numbers)
         stacks = [look.stacks[at] for look in (looks.first, looks.second) if at < len(look.stacks)]
         read = tuple(each for each in stacks if isinstance(each, tuple))
         unread = next((each.why for each in stacks if isinstance(each, Absent)), "")
@@ -271,11 +272,46 @@ def _answer(job: LookedAt, rows: Sequence[RankClass], call: Stalled | None, in_i
     at = datetime.fromtimestamp(job.time_s, timezone.utc).isoformat(timespec="seconds")
     word = _word(rows, call)
     message = in_init or (_of_no_call(job, rows, word) if call is None else _of_call(job, rows, call))
-    seen_ranks = job.ranks.values()
-    unread = next((f"; stacks were not read: {each.unread}" for each in seen_ranks if each.unread), _STACKS)
-    more = "" if any(each.stacks for each in seen_ranks) else unread
     calls = sum(dump.first_record + len(dump) for dump in job.second.dumps)
-    return Standing(word, message, at, round(job.took_s, 1), "" if job.second.dumps else f"{_PREPARE}{more}", calls)
+    return Standing(word, message, at, round(job.took_s, 1), _to_see_more(job, word), calls, _sources(job))
+
+
+def _to_see_more(job: LookedAt, word: str) -> str:
+    """Return what would have told more, and was not done: other nodes, torch's worker server, the stacks."""
+    ranks = [each for each in job.ranks.values() if each.process]
+    silent = not job.second.dumps and all(each.silent for each in ranks)
+    unread = next((f"stacks were not read: {each.unread}" for each in ranks if each.unread), _STACKS)
+    no_stacks = unread if (silent or word in ("STUCK", "CANNOT TELL")) and not any(e.stacks for e in ranks) else ""
+    return "; ".join(filter(None, (_other_nodes(job), _PREPARE if silent else "", no_stacks)))
+
+
+def _sources(job: LookedAt) -> str:
+    """Return how many ranks told of themselves: ``worker server: 3 of 3 ranks answer; stacks of 3 of 3 read``."""
+    ranks = [each for each in job.ranks.values() if each.process]
+    number = sum(not each.silent for each in ranks)
+    read = sum(bool(each.stacks) for each in ranks)
+    words = [f"worker server: {number} of {len(ranks)} ranks answer"] if number else []
+    return "; ".join([*words, *([f"stacks of {read} of {len(ranks)} read"] if read else [])])
+
+
+def _nodes(job: LookedAt) -> tuple[int, int]:
+    """Return how many nodes were looked at, and how many the job has by its launcher, 0: it does not say."""
+    launches = [each.process.launch for each in job.ranks.values() if each.process]
+    return len({each.node for each in job.ranks.values()}), max((each.nnodes or 0 for each in launches), default=0)
+
+
+def _other_nodes(job: LookedAt) -> str:
+    """Return how to look at all nodes of the job, if only some were looked at."""
+    nodes, of = _nodes(job)
+    if nodes >= of:
+        return ""
+    settings = next((each.process.settings for each in job.ranks.values() if each.process), {})
+    if not (slurm := settings.get(SLURM_JOB)):
+        return f"{nodes} of {of} nodes were looked at: attach on each with --keep, and explain these files together"
+    return (
+        f"{nodes} of {of} nodes of job {slurm} were looked at: `srun --jobid={slurm} --overlap -N {of} "
+        f"--ntasks-per-node=1 ncclprobe attach --keep DIR`, and `ncclprobe explain DIR`"
+    )
 
 
 def _word(rows: Sequence[RankClass], call: Stalled | None) -> str:

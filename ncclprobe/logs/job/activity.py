@@ -41,8 +41,9 @@ _RECEIVED_BYTES_S = 4 << 10
 """What a program receives in a second on a socket of its own that is work: what RAS and heartbeats say is less."""
 _WITHOUT_MEMORY_S = 0.1
 _MUCH_SWAP = 64 << 20
-_LOOP_FAULTS = 200
-"""A loop that computes nothing new touches no new memory, and reads and writes nothing; answering takes some faults."""
+_LOOP_FAULTS, _ANSWER_FAULTS = 200, 20
+"""A loop that computes nothing new touches no new memory in a second of a processor, and reads and writes nothing;
+answering takes some faults."""
 _ENDED = ("Z", "X")
 _CALLS = {
     "nanosleep": "sleeps",
@@ -58,6 +59,8 @@ _CALLS = {
     "connect": "connects",
     "fsync": "waits for a disk",
 }
+_FIFO = "wait_for_partner"
+"""The kernel's function in which open(2) of a FIFO waits (fs/pipe.c)."""
 _FOR_A_CHILD = ("wait4", "waitid")
 
 
@@ -120,7 +123,8 @@ def activity(seen_rank: Seen) -> Activity:
     children = _of_children(first, second, "cpu_s") / took_s >= _STARVED_CORES
     if second.held_s > first.held_s or moved >= _BUSY_BYTES_S or seen_rank.received_bytes / took_s >= _RECEIVED_BYTES_S:
         return "busy"
-    if computes and _grown(first, second, "faults") < _LOOP_FAULTS and not children:
+    few = max(_LOOP_FAULTS * _grown(first, second, "cpu_s"), _ANSWER_FAULTS)
+    if computes and _grown(first, second, "faults") < few and not children:
         return "spins"
     return "busy" if computes or starved or children else "idle"
 
@@ -186,6 +190,8 @@ def _waits(at: ProcessState) -> str:
         text = "reads what does not come"
     if call in WRITES:
         text = "writes what is not taken"
+    if call == "open" and at.wchan == _FIFO:
+        text = "opens a FIFO whose other end nobody opens"
     return f"{text}{where}"
 
 
@@ -322,16 +328,27 @@ def _looks(looks: JobLooks) -> tuple[JobLook, JobLook]:
     return looks.first, looks.second
 
 
-def with_peers(at: LiveRank | Absent, look: JobLook) -> LiveRank | Absent:
-    """Return a rank's state with the peers of the sockets in whose calls it and its children are, in place of files."""
+def with_peers(at: LiveRank | Absent, look: JobLook, ranks: Mapping[int, int]) -> LiveRank | Absent:
+    """Return a rank's state with the peers of the sockets in whose calls it and its children are, in place of files,
+    and with who holds the lock that they want. `ranks` are those of the node by process.
+    """
     if isinstance(at, Absent):
         return at
-    peers = {
-        f"socket:[{each.inode}]": f"a connection to {each.peer}, silent for {each.heard_s:.0f} s"
-        for each in _known(look.connections)
-    }
-    children = tuple(replace(child, file=peers.get(child.file, child.file)) for child in at.children)
-    return replace(at, file=peers.get(at.file, at.file), children=children)
+    peers = {f"socket:[{each.inode}]": _to_peer(each) for each in _known(look.connections)}
+
+    def file(of: ProcessState) -> str:
+        if of.holder:
+            by = f"rank {ranks[of.holder]}" if of.holder in ranks else f"process {of.holder}"
+            return f"{of.file}, which {by} holds"
+        return peers.get(of.file, of.file)
+
+    children = tuple(replace(child, file=file(child)) for child in at.children)
+    return replace(at, file=file(at), children=children)
+
+
+def _to_peer(at: Connection) -> str:
+    silent = "which has not answered" if at.state == "connecting" else f"silent for {at.heard_s:.0f} s"
+    return f"a connection to {at.peer}, {silent}"
 
 
 def _known(connections: Sequence[Connection] | Absent) -> Sequence[Connection]:

@@ -155,7 +155,7 @@ def stalled(job: LookedAt) -> list[Stalled]:
 
 
 def _without_records(job: LookedAt) -> list[Stalled]:
-    return list(_by_stacks(job)) or list(_by_ras(job))
+    return list(_by_stacks(job)) or list(_by_lines(job)) or list(_by_ras(job))
 
 
 def _of_unknown_members(job: LookedAt) -> Iterator[Stalled]:
@@ -251,6 +251,28 @@ def _by_stacks(job: LookedAt) -> Iterator[Stalled]:
         )
     elif timed:
         yield made
+
+
+def _by_lines(job: LookedAt) -> Iterator[Stalled]:
+    """Yield that most ranks wait in C at one line, as in ``work.wait()``, and the others do nothing, elsewhere.
+
+    No frame of torch is there. A lock of the program looks the same, but no other process can hold that.
+    """
+    lines = {number: line for number, rank in job.ranks.items() if (line := _waits_in_c(rank))}
+    where = max(lines.values(), key=[*lines.values()].count, default="")
+    waiting = tuple(sorted(number for number, line in lines.items() if line == where))
+    missing = tuple(sorted(job.ranks.keys() - {*waiting}))
+    timed = [still_s for number in waiting if (still_s := _still_s(job.ranks[number])) is not None]
+    if missing and len(waiting) > len(missing) and timed and len(job.ranks) == job.world:
+        yield Stalled(f"a wait ({where})", waiting, missing, min(timed), _UNKNOWN_USUAL_S)
+
+
+def _waits_in_c(rank: Seen) -> str:
+    """Return the line of the program at which its first thread waits for another one in C, at both looks."""
+    at, own = rank.second, caller(rank.stacks[-1]) if rank.same_stack else None
+    if own is None or isinstance(at, Absent) or not rank.still or at.call != "futex" or rank.stacks[-1][0] != own:
+        return ""
+    return f"{own.filename.rpartition('/')[2]}:{own.line}"
 
 
 def _by_ras(job: LookedAt) -> Iterator[Stalled]:
