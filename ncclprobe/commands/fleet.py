@@ -30,12 +30,15 @@ Keep reports of many nodes and days in one file, and say which nodes are not as 
 or watched, since when, and what changed on them then. Reports are of any command that writes --json."""
 
 _MORE = """\
-  ncclprobe fleet add FILE …     add reports, or a folder's; each counts once
-  ncclprobe fleet                show how the nodes stand, the worst first
-  ncclprobe fleet node NAME      show what changed on one node, and when
-  ncclprobe fleet page --html F  write a page of all nodes by day
-  ncclprobe fleet accept NAME    let its rates be usual as they are now
-  ncclprobe fleet forget NAME    drop a node that is there no more
+  ncclprobe fleet add FILE …         add reports, or a folder's; each counts once
+  ncclprobe fleet                    show how the nodes stand, the worst first
+  ncclprobe fleet node NAME          show what changed on one node, and when
+  ncclprobe fleet page --html F      write a page of all nodes by day
+  ncclprobe fleet accept NAME        let its rates be usual as they are now
+  ncclprobe fleet rename OLD NEW     let a node go on under another name
+  ncclprobe fleet forget NAME        drop a node that is there no more
+
+Each has its own --help.
 
 examples:
   ncclprobe accept --json accept.json
@@ -43,32 +46,40 @@ examples:
   ncclprobe fleet --fleet /shared/fleet.db
   ncclprobe fleet node n37 --fleet /shared/fleet.db"""
 
+_WORDS = {
+    "add": "Add reports that commands wrote with --json. A report counts once, whoever adds it, when and how often.",
+    "node": "Show how one node stands, its rates, what changed on it and when, and where its reports come from.",
+    "page": "Write a page that opens offline: a row a node, the worst first, and a column for each day.",
+    "accept": "Let the rates of a node be usual as they are now. What is kept of its past stays.",
+    "rename": "Let a node go on under another name, with all that is kept of it under both.",
+    "forget": "Drop a node that was retired; reports of it may be added again.",
+}
+_OF_VALUES = ("--fleet", "--timeout", "--html")
 _TIMEOUT_S = 60.0
 _MOST_ADDED = 20
+_MOST_RENAMED = 10
 PAGE_DAYS, _DAY_S = 90, 86400.0
-_OF_A_NODE = ("node", "accept", "forget")
 
 
 def main(argv: Sequence[str]) -> int:
     """Add reports, or show all nodes or one. Raises UsageError."""
-    options = _parser().parse_intermixed_args(argv)
-    do, *names = options.words or [""]
-    if do == "page" and not names:
+    at = _word(argv)
+    do = "" if at is None else argv[at]
+    options = _parser(do).parse_intermixed_args([each for place, each in enumerate(argv) if place != at])
+    if do == "add":
+        return _add(options, options.reports)
+    if do == "page":
         return _page(options)
-    if options.html:
-        raise UsageError("--html is for `ncclprobe fleet page`, which shows all nodes")
-    if do == "add" and names and not options.exit_code:
-        return _add(options, names)
-    if do in _OF_A_NODE and len(names) == 1:
-        return _node(options, do, names[0])
-    if not do:
-        return _all(options)
-    if do == "add" and names:
-        raise UsageError("fleet add: judges nothing, so that --exit-code does not apply")
-    if do in ("add", *_OF_A_NODE):
-        raise UsageError(f"fleet {do}: name {'the reports to add' if do == 'add' else 'one node'}")
-    words = ("add", "page", *_OF_A_NODE)
-    raise unknown(do, "word after `ncclprobe fleet`", words, "`ncclprobe fleet --help` explains them")
+    return _node(options, do) if do else _all(options)
+
+
+def _word(argv: Sequence[str]) -> int | None:
+    """Return the place of the sub-command. Raises UsageError for a word that is none."""
+    values = {at + 1 for at, each in enumerate(argv) if each in _OF_VALUES}
+    at = next((at for at, each in enumerate(argv) if not each.startswith("-") and at not in values), None)
+    if at is not None and argv[at] not in _WORDS:
+        raise unknown(argv[at], "word after `ncclprobe fleet`", _WORDS, "`ncclprobe fleet --help` explains them")
+    return at
 
 
 def _add(options: argparse.Namespace, names: Sequence[str]) -> int:
@@ -148,20 +159,31 @@ def _all(options: argparse.Namespace) -> int:
 
 
 def _say_unsettled(fleet: store.Store) -> None:
+    for old, new in fleet.renamed()[:_MOST_RENAMED]:
+        words = (
+            f"{new} has the boot of {old}, which came before it: `ncclprobe fleet rename {old} {new}` makes them one"
+        )
+        print(f"ncclprobe: {printable(words)}", file=sys.stderr)
+    for name in fleet.damaged[:_MOST_RENAMED]:
+        words = f"the row of {name} is damaged and left out; `ncclprobe fleet forget {name}` lets it be added again"
+        print(f"ncclprobe: {printable(words)}", file=sys.stderr)
     if fleet.unsettled:
         late = plural(fleet.unsettled, "number")
         print(f"ncclprobe: {late} of reports that came late left out: give --timeout more, or let it write to the file",
               file=sys.stderr)  # fmt: skip
 
 
-def _node(options: argparse.Namespace, do: str, name: str) -> int:
-    """Show one node, once it is accepted where that is asked; or forget it, and show the others."""
+def _node(options: argparse.Namespace, do: str) -> int:
+    """Show one node, once it is accepted or renamed if that is asked; or forget it, and show the others."""
+    name = options.name
     with store.opened(options.fleet, options.timeout) as fleet:
         known = fleet.names()
         if name not in known:
             raise unknown(name, "node of this store", known, "`ncclprobe fleet --json` lists all")
         if do == "accept":
             fleet.accept(name, by(), time.time())
+        if do == "rename":
+            fleet.rename(name, name := _new_name(options.new))
         if do == "forget":
             fleet.forget(name)
         found = fleet.history(name, _MOST_ADDED)
@@ -179,9 +201,7 @@ def _node(options: argparse.Namespace, do: str, name: str) -> int:
 
 
 def _page(options: argparse.Namespace) -> int:
-    """Write the page of all nodes by day. Raises UsageError."""
-    if not options.html or options.json:
-        raise UsageError("fleet page: takes --html FILE, --exit-code and -q")
+    """Write the page of all nodes by day."""
     from ncclprobe.report.html import days as page  # imports that text does without
 
     now_s = time.time()
@@ -206,20 +226,37 @@ def _code(nodes: Sequence[NodeStanding], unsettled: int, losses: Sequence[Shared
     return ExitCode.OK if states == {"ok"} and not unsettled and not losses else ExitCode.INCONCLUSIVE
 
 
-def _parser() -> arguments.Parser:
-    parser = arguments.Parser("fleet", _ABOUT, _MORE)
+def _new_name(name: str) -> str:
+    """Return a name that a node may have. Raises UsageError."""
+    if not 0 < len(name) <= bounds.NAME_CHARACTERS or name != printable(name):
+        raise UsageError(f"{printable(name)[:60]!r} is no name of a node")
+    return name
+
+
+def _parser(do: str) -> arguments.Parser:
+    """Return the parser of a sub-command, empty: of none."""
+    parser = arguments.Parser("fleet", _WORDS.get(do, _ABOUT), "" if do else _MORE)
     add = parser.add_argument
-    add("words", nargs="*", metavar="add FILE|node NAME", help="Add these reports, or show, accept or forget one node "
-        "(default: show all nodes).")  # fmt: skip
+    if do:
+        parser.prog = f"{parser.prog} {do}"
+    if do == "add":
+        add("reports", nargs="+", metavar="FILE", help="Add these reports, or all of these folders.")
+        add("--trust", action="store_true", help="Add reports that another user wrote, too.")
+    elif do not in ("", "page"):
+        add("name", metavar="OLD" if do == "rename" else "NAME", help="The node, as its reports call it.")
+    if do == "rename":
+        add("new", metavar="NEW", help="How its reports call it now.")
+    if do == "page":
+        add("--html", type=arguments.destination, metavar="PATH", required=True, help="Write the page here.")
     add("--fleet", type=Path, default=Path("fleet.db"), metavar="PATH",
         help="Keep the reports in this file, which many nodes may share (default: %(default)s).")  # fmt: skip
     add("--timeout", type=arguments.positive, default=_TIMEOUT_S, metavar="SECONDS",
         help="Wait no longer for others who write to the file (default: %(default)g).")  # fmt: skip
-    add("--html", type=arguments.destination, metavar="PATH", help="Write the page of `fleet page` here.")
-    add("--trust", action="store_true", help="Add reports that another user wrote, too.")
-    add("--exit-code", action="store_true",
-        help="Exit with 4 if a node is failing, degraded or flapping, and with 3 if one is watched or unknown.",
-    )  # fmt: skip
-    add("--json", action="store_true", help="Print JSON.")
+    if do != "add":
+        add("--exit-code", action="store_true",
+            help="Exit with 4 if a node is failing, degraded or flapping, and with 3 if one is watched or unknown.",
+        )  # fmt: skip
+    if do != "page":
+        add("--json", action="store_true", help="Print JSON.")
     add("-q", "--quiet", action="store_true", help="Print one line only.")
     return parser

@@ -103,10 +103,19 @@ class Siblings:
         return math.exp(part(1, 2)), max((part(0, 3) - part(0, 1)) / _QUARTILES, LEAST_NOISE)
 
 
-def accepted(drift: Drift) -> Drift:
-    """Return the test begun anew: from here on the node is as usual, beside its siblings too."""
+def accepted(drift: Drift, time_s: float) -> Drift:
+    """Return the test begun anew: from here on the node is as usual, beside its siblings too. What it lost stays."""
     below = drift.siblings.lost if drift.siblings.state != "ok" else 0.0
-    return Drift(tests=drift.tests, recent=drift.recent, accepted=drift.accepted + below)
+    return Drift(
+        tests=drift.tests, recent=drift.recent, accepted=drift.accepted + below, own=_ended(drift.own, time_s),
+        siblings=_ended(drift.siblings, time_s),
+    )  # fmt: skip
+
+
+def _ended(sum_: Sum, time_s: float) -> Sum:
+    """Return a sum that begins anew, with each time that the node was degraded."""
+    now = ((sum_.since_s or time_s, time_s, sum_.lost),) if sum_.state == "degraded" else ()
+    return Sum(spells=(*sum_.spells, *now)[-_MOST_SPELLS:])
 
 
 def scatter(count: int, squares: float) -> float:

@@ -35,6 +35,8 @@ TABLES = (
     "CREATE TABLE accepted (node INTEGER, time_s REAL, by TEXT NOT NULL, what TEXT NOT NULL,"
     " PRIMARY KEY (node, time_s)) WITHOUT ROWID",
 )
+LATE = "INSERT INTO late (number, time_s)"
+EARLIEST = "ON CONFLICT (number) DO UPDATE SET time_s = min(time_s, excluded.time_s)"
 T = TypeVar("T")
 
 

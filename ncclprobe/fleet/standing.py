@@ -7,7 +7,7 @@ times within WINDOW_S and was looked for and not found in between, or a rate was
 
 import math
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from itertools import pairwise
 from typing import NamedTuple
 
@@ -175,7 +175,8 @@ def _loss(series: Series, sum_: Sum) -> str:
 
 def events(tests: Sequence[Told], series: Sequence[Series], more: Sequence[NodeEvent] = ()) -> list[NodeEvent]:
     """Return what changed on a node and when, oldest first: findings, versions, rates, how these are measured."""
-    found = [*more, *_changed(tests), *_found(tests), *_lost(series), *_measured(series)]
+    accepted = {each.time_s for each in more}
+    found = [*more, *_changed(tests), *_found(tests), *_lost(series, accepted), *_measured(series)]
     found += [
         NodeEvent(each.last_s + WINDOW_S, f"not measured for 30 days: {each.number.called}")
         for each in series
@@ -214,12 +215,12 @@ def _found(tests: Sequence[Told]) -> Iterator[NodeEvent]:
         boot, counted = test.boot or boot, _counted(boot, counted, test)
 
 
-def _lost(series: Sequence[Series]) -> Iterator[NodeEvent]:
+def _lost(series: Sequence[Series], accepted: Collection[float]) -> Iterator[NodeEvent]:
     for each in series:
         for sum_ in (each.drift.own, each.drift.siblings):
             for since_s, end_s, lost in sum_.spells:
                 yield NodeEvent(since_s, f"degraded: {each.number.called} ({100 * math.expm1(lost):+.0f} %)")
-                yield NodeEvent(end_s, f"as before: {each.number.called}")
+                yield from [] if end_s in accepted else [NodeEvent(end_s, f"as before: {each.number.called}")]
             if sum_.state == "degraded" and sum_.since_s is not None:
                 yield NodeEvent(sum_.since_s, f"degraded: {_loss(each, sum_)}")
 

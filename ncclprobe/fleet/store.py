@@ -26,10 +26,11 @@ from typing import Any, NamedTuple
 import msgspec
 
 from ncclprobe.fleet import drift as drifts
+from ncclprobe.fleet import renaming
 from ncclprobe.fleet import shared as shares
 from ncclprobe.fleet import standing as standings
 from ncclprobe.fleet.place import guarded
-from ncclprobe.fleet.schema import read, recognise, text_of, transaction, value
+from ncclprobe.fleet.schema import EARLIEST, LATE, read, recognise, text_of, transaction, value
 from ncclprobe.model import bounds
 from ncclprobe.model.errors import UsageError
 from ncclprobe.model.fleet import (
@@ -54,12 +55,10 @@ _SHARED_S = 90 * 86400.0
 """How far back what all nodes have lost is looked for, from the newest number."""
 _LONGEST_S = 2e6
 """SQLite counts the milliseconds that it waits in 32 bits."""
-_DAY_S, _DAYS, _AROUND = 86400.0, 30, 3
-"""Siblings untested for so many days are none; a change of the machine so many tests from a loss goes with it."""
+_DAY_S, _DAYS = 86400.0, 30
+"""Siblings untested for so many days are none."""
 _MARKED_DAYS = 14
 """So late a number may come without all that was there before it being gone through again."""
-_LATE = "INSERT INTO late (number, time_s)"
-_EARLIEST = "ON CONFLICT (number) DO UPDATE SET time_s = min(time_s, excluded.time_s)"
 _AT_A_TIME = 10_000
 """Steps of SQLite's machine between two looks at the clock."""
 
@@ -146,8 +145,8 @@ class _Course(NamedTuple):
         now = _Level(day, machine, fmean(map(math.log, drift.recent)), math.log(reading.value))
         return _Course(drift, now, self.now if day > self.now.day else self.old, reading.time_s)
 
-    def accepted(self) -> "_Course":
-        return self._replace(drift=drifts.accepted(self.drift))
+    def accepted(self, time_s: float) -> "_Course":
+        return self._replace(drift=drifts.accepted(self.drift, time_s))
 
 
 def _alike(courses: Mapping[int, _Course], day: int) -> dict[int, drifts.Siblings]:
@@ -173,6 +172,8 @@ class Store:
 
     unsettled = 0
     """Numbers that are not in the order of time yet: there was no time for it, or the file may not be written."""
+    damaged: Sequence[str] = ()
+    """Nodes whose row cannot be read; the others are shown without them."""
 
     def __init__(self, connection: sqlite3.Connection, patience_s: float) -> None:
         self._sql, self._patience_s = connection, patience_s
@@ -239,7 +240,7 @@ class Store:
             row = (node, time_s, by, f"{stands.state}{': ' * bool(stands.evidence)}{stands.evidence}")
             self._sql.execute("INSERT OR REPLACE INTO accepted VALUES (?, ?, ?, ?)", row)
             for series, text in self._sql.execute("SELECT id, drift FROM series WHERE node = ?", (node,)).fetchall():
-                drift = text_of(drifts.accepted(read(text, Drift)))
+                drift = text_of(drifts.accepted(read(text, Drift), time_s))
                 self._sql.execute("UPDATE series SET drift = ? WHERE id = ?", (drift, series))
             self._stands(node, name, course)
 
@@ -247,16 +248,36 @@ class Store:
         """Drop what was told of a node, which is no sibling any more either; what tells of it alone may come again."""
         self._begin()
         with transaction(self._sql):
-            node, *_ = self._node(name)
+            node = value(self._sql, "SELECT id FROM nodes WHERE name = ?", name)
             if node is None:
                 return
-            self._sql.execute(f"{_LATE} SELECT number, 0 FROM series WHERE node = ? {_EARLIEST}", (node,))
+            self._sql.execute(f"{LATE} SELECT number, 0 FROM series WHERE node = ? {EARLIEST}", (node,))
             for table in ("readings", "marks"):
                 mine = f"DELETE FROM {table} WHERE series IN (SELECT id FROM series WHERE node = ?)"
                 self._sql.execute(mine, (node,))
             for table, column in (("series", "node"), ("tests", "node"), ("accepted", "node"), ("nodes", "id")):
                 self._sql.execute(f"DELETE FROM {table} WHERE {column} = ?", (node,))
             self._sql.execute("DELETE FROM reports WHERE id NOT IN (SELECT report FROM tests)")
+
+    def rename(self, old: str, new: str) -> None:
+        """Let a node go on under another name; what is kept under both becomes one node's."""
+        self._begin()
+        with transaction(self._sql):
+            node, *_ = self._node(old)
+            other, *_ = self._node(new)
+            if node is None or other == node:
+                return
+            if other is not None:
+                renaming.merge(self._sql, other, node)
+            self._sql.execute("UPDATE nodes SET name = ? WHERE id = ?", (new, node))
+            course = NodeCourse()
+            for each in self._tests(node, new):
+                course = standings.step(course, each)
+            self._stands(node, new, course)
+
+    def renamed(self) -> list[tuple[str, str]]:
+        """Return nodes that may be one under two names, the older one first."""
+        return renaming.same_boot(self._sql)
 
     def _node(self, name: str) -> tuple[int | None, NodeCourse, NodeStanding]:
         row = self._sql.execute("SELECT id, course, standing FROM nodes WHERE name = ?", (name,)).fetchone()
@@ -278,8 +299,15 @@ class Store:
         self.settle()
         self._begin()
         self._few()
-        rows = self._sql.execute("SELECT standing FROM nodes ORDER BY name")
-        return [read(text, NodeStanding) for (text,) in rows]
+        found, self.damaged = [], []
+        for name, text in self._sql.execute("SELECT name, standing FROM nodes ORDER BY name"):
+            try:
+                found.append(read(text, NodeStanding))
+            except ValueError:  # as msgspec's are
+                self.damaged.append(str(name))
+        if self.damaged and not found:
+            raise ValueError("the row of no node can be read")
+        return found
 
     def history(self, name: str, most: int) -> NodeHistory | None:
         """Return what is kept of a node, and of its `most` newest reports how they were added; None: no such node."""
@@ -307,6 +335,8 @@ class Store:
         """Yield each node with what was found on it by day, since then."""
         nodes = {each.name: each for each in self.standings()}
         for node, name in self._sql.execute("SELECT id, name FROM nodes ORDER BY name").fetchall():
+            if name not in nodes:
+                continue
             rows = self._sql.execute(
                 "SELECT time_s, faults, unknown, source FROM tests JOIN reports ON reports.id = report"
                 " WHERE node = ? AND time_s >= ? ORDER BY time_s, digest", (node, since_s))  # fmt: skip
@@ -407,7 +437,7 @@ class Store:
             self._insert(f"{names} old_level, old_newest)", row)
         if time_s < (math.inf if first_s is None else first_s):
             self._sql.execute("UPDATE series SET first_s = ? WHERE node = ? AND number = ?", (time_s, node, number))
-            later = f"{_LATE} SELECT number, :at FROM series WHERE node = :node AND last_s > :at {_EARLIEST}"
+            later = f"{LATE} SELECT number, :at FROM series WHERE node = :node AND last_s > :at {EARLIEST}"
             self._sql.execute(later, {"node": node, "at": time_s})
 
     def _add_reading(self, node: int, report: int, machine: int, number: int, reading: Reading, sums: int) -> None:
@@ -425,7 +455,7 @@ class Store:
             or value(self._sql, "SELECT 1 FROM accepted WHERE node = ? AND time_s >= ?", node, reading.time_s)
         )
         if late:
-            self._sql.execute(f"{_LATE} VALUES (?, ?) {_EARLIEST}", (number, reading.time_s))
+            self._sql.execute(f"{LATE} VALUES (?, ?) {EARLIEST}", (number, reading.time_s))
             return
         siblings, spread = self._alike(number, machine, day).beside(node)
         course = _Course(drift, now, old).step(replace(reading, siblings=siblings, spread=spread), machine, sums)
@@ -484,16 +514,16 @@ class Store:
                 if time.monotonic() > self._end:
                     raise sqlite3.OperationalError("interrupted")
             course = courses.get(node, _Course())
-            if any(course.last_s <= each < time_s for each in accepted.get(node, ())):
-                course = course.accepted()
+            for each in sorted(each for each in accepted.get(node, ()) if course.last_s <= each < time_s):
+                course = course.accepted(each)
             median, spread = siblings[machine].beside(node) if machine in siblings else (0.0, 0.0)
             numbers = msgspec.convert((time_s, value_, noise), tuple[float, float, float])
             reading = Reading(*numbers, median, spread, read(partners, tuple[str, ...]) if partners else ())
             courses[node] = course.step(reading, machine, _sums(firsts[node], time_s))
             which[node] = series
         for node, one in which.items():
-            last = any(each >= courses[node].last_s for each in accepted.get(node, ()))
-            self._keep(one, courses[node].accepted() if last else courses[node])
+            last = max((each for each in accepted.get(node, ()) if each >= courses[node].last_s), default=None)
+            self._keep(one, courses[node] if last is None else courses[node].accepted(last))
             name, text = self._sql.execute("SELECT name, course FROM nodes WHERE id = ?", (node,)).fetchone()
             self._stands(node, name, read(text, NodeCourse))
 
@@ -528,20 +558,36 @@ class Store:
         return found
 
     def _changed(self, series: int, drift: Drift) -> tuple[str, ...]:
-        """Return what of the machine was another one some tests after a loss began than some before."""
+        """Return what of the machine changed in the report with which a loss begins, or on the day before.
+
+        What most other nodes have that are measured alike explains no single one's loss.
+        """
         sum_ = max(drift.own, drift.siblings, key=lambda each: (each.state != "ok", -each.lost))
         if sum_.state == "ok" or sum_.since_s is None:
             return ()
-        seen: list[dict[str, str]] = [{}, {}]
-        for place, (since, way) in enumerate((("<", "DESC"), (">=", ""))):
-            rows = self._sql.execute(
+        seen = []
+        for side, at_s, order in (("<", sum_.since_s - _DAY_S, "DESC"), (">=", sum_.since_s, "ASC")):
+            text = value(self._sql,
                 "SELECT text FROM readings JOIN series ON series.id = series JOIN tests ON tests.node = series.node"
                 " AND tests.time_s = readings.time_s AND tests.report = readings.report"
-                f" JOIN texts ON texts.id = tests.machine WHERE series = ? AND readings.time_s {since} ?"
-                f" ORDER BY readings.time_s {way} LIMIT ?", (series, sum_.since_s, _AROUND + 1))  # fmt: skip
-            for (text,) in rows:  # the farthest last
-                seen[place] |= read(text, dict[str, str])
-        return standings.differences(*seen)
+                f" JOIN texts ON texts.id = tests.machine WHERE series = ? AND readings.time_s {side} ?"
+                f" ORDER BY readings.time_s {order} LIMIT 1", series, at_s)  # fmt: skip
+            if text is None:
+                return ()
+            seen.append(read(text, dict[str, str]))
+        own = {name for name in seen[1] if seen[0].get(name) != seen[1][name]}
+        theirs = self._machines_beside(series) if own else []
+        own -= {name for name in own if _most(theirs, name, seen[1][name])}
+        return standings.differences(*({name: each[name] for name in own & each.keys()} for each in seen))
+
+    def _machines_beside(self, series: int) -> list[tuple[dict[str, str], int]]:
+        """Return the machines on which other nodes measured the number of a series last, and how many have each."""
+        rows = self._sql.execute(
+            "SELECT text, count(*) FROM series JOIN texts ON texts.id = machine"
+            " WHERE number = (SELECT number FROM series WHERE id = ?) AND series.id != ? GROUP BY machine",
+            (series, series),
+        )
+        return [(read(text, dict[str, str]), int(count)) for text, count in rows]
 
     def _tests(self, node: int, name: str) -> Iterator[Told]:
         """Yield what reports told of a node but for its numbers, oldest first."""
@@ -557,6 +603,12 @@ class Store:
                 read(looked, tuple[str, ...]), bool(unknown),
                 machine=read(machine, dict[str, str]), boot=boot, counters=counters,
             )  # fmt: skip
+
+
+def _most(machines: Sequence[tuple[Mapping[str, str], int]], name: str, is_: str) -> bool:
+    """Return whether most of these machines, some at least, have a version."""
+    count = sum(number for _, number in machines)
+    return count >= shares.NODES and sum(number for each, number in machines if each.get(name) == is_) > count / 2
 
 
 def newest(series: Sequence[Series]) -> list[Series]:

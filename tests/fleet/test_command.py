@@ -161,11 +161,12 @@ def test_a_report_laid_out_otherwise_is_the_same_report(fleet: Fleet) -> None:
 @pytest.mark.parametrize(
     ("argv", "why"),
     [
-        (["add"], "fleet add: name the reports to add"),
-        (["node"], "fleet node: name one node"),
-        (["node", "n1", "n2"], "fleet node: name one node"),
+        (["add"], "FILE is missing; see ncclprobe fleet add --help"),
+        (["node"], "NAME is missing; see ncclprobe fleet node --help"),
+        (["node", "n1", "n2"], "n2: there is no place for it; see ncclprobe fleet node --help"),
+        (["rename", "n1"], "NEW is missing; see ncclprobe fleet rename --help"),
         (["ad"], "ad is no word after `ncclprobe fleet`; did you mean add?"),
-        (["add", "r.json", "--exit-code"], "--exit-code does not apply"),
+        (["add", "r.json", "--exit-code"], "--exit-code"),
         ([], "`ncclprobe fleet add REPORT` makes one"),
     ],
 )
@@ -319,3 +320,40 @@ def test_what_all_nodes_lose_is_one_line_above_the_others(fleet: Fleet, monkeypa
     assert any("all 12 nodes" in line for line in fleet("node", "w5"))
     fleet("--exit-code", code=3)
     assert '"of": 12' in "".join(fleet("--json"))
+
+
+@pytest.mark.parametrize("word", ["add", "node", "page", "accept", "rename", "forget"])
+def test_each_sub_command_has_its_own_help(word: str, fleet: Fleet) -> None:
+    with pytest.raises(SystemExit) as ended:
+        fleet(word, "--help")
+    assert ended.value.code == 0
+    shown, _ = fleet._capsys.readouterr()
+    assert shown.startswith(f"usage: ncclprobe fleet {word} ")
+    of = {"add": "--trust", "page": "--html"}
+    assert [option in shown for option in of.values()] == [word == each for each in of]
+    assert "sub-command" not in shown
+
+
+def test_what_was_found_before_a_node_was_accepted_stays(fleet: Fleet) -> None:
+    fleet("add", *fleet.files(*degraded("n3")[:19]))
+
+    def told() -> list[str]:
+        events = json.loads("\n".join(fleet("node", "n3", "--json")))["events"]
+        return [each["what"] for each in events if each["what"].startswith(("degraded", "as before"))]
+
+    assert len(told()) == 1
+    fleet("accept", "n3")
+    assert told() == ["degraded: all_reduce 1 GiB (-16 %)"]
+
+
+def test_a_renamed_node_is_offered_and_made_one(fleet: Fleet) -> None:
+    both = [day_of("n3", 0), day_of("n33", 1)]
+    made = [replace(r, environment={n: replace(e, boot="b") for n, e in r.environment.items()}) for r in both]
+    fleet("add", *fleet.files(*made))
+    assert fleet() == ["2 ok"]
+    assert "`ncclprobe fleet rename n3 n33` makes them one" in fleet.err
+    assert fleet("rename", "n3", "n33", "-q") == ["n33: ok"]
+    assert fleet() == ["1 ok"]
+    assert fleet.err == ""
+    fleet("rename", "n9", "n1", code=2)
+    fleet("rename", "n33", "", code=2)

@@ -115,7 +115,9 @@ def test_a_node_that_is_accepted_is_as_usual_from_then_on() -> None:
     before = drift.course(readings(random.Random(6), [0.0] * 40 + [0.2] * 20, **more))
     assert (before.own.state, before.siblings.state) == ("degraded", "degraded")
     days = list(readings(random.Random(7), [0.2] * 40 + [0.4] * 8, **more))
-    at = functools.reduce(drift.step, days[:40], drift.accepted(before))
+    after = drift.accepted(before, 1e9)
+    assert [(since_s, end_s) for since_s, end_s, _ in after.own.spells] == [(before.own.since_s, 1e9)]
+    at = functools.reduce(drift.step, days[:40], after)
     assert (at.own.state, at.siblings.state) == ("ok", "ok")
     at = functools.reduce(drift.step, days[40:], at)
     assert (at.own.state, at.siblings.state) == ("degraded", "degraded")

@@ -102,9 +102,9 @@ def test_names_and_findings_with_markup_stay_data() -> None:
 @each_row(
     ("argv", "why"),
     [
-        (["page"], "takes --html FILE"),
-        (["page", "--html", "f.html", "--json"], "takes --html FILE"),
-        (["--html", "f.html"], "--html is for `ncclprobe fleet page`"),
+        (["page"], "--html is missing"),
+        (["page", "--html", "f.html", "--json"], "--json is no option of ncclprobe fleet page"),
+        (["--html", "f.html"], "--html is no option of ncclprobe fleet"),
     ],
 )
 def test_options_that_do_not_apply_are_refused(

@@ -172,12 +172,74 @@ def test_what_changed_with_the_loss_is_told_and_other_software_begins_anew(tmp_p
     found = stands(tmp_path / "driver.db")["n1"]
     assert found.state == "degraded"
     assert found.evidence.endswith("at the same time driver 550.54.15 → 560.28.03")
-    sooner = [day_of("n1", day, rate=391.0, driver="550.54.15" if day < 29 else "560.28.03") for day in range(32)]
-    put(tmp_path / "sooner.db", *sooner, *driver[2:])
-    assert stands(tmp_path / "sooner.db")["n1"].evidence.endswith("at the same time driver 550.54.15 → 560.28.03")
+    for since, named in ((31, True), (29, False)):  # the day before, and earlier
+        sooner = [day_of("n1", day, driver="550.54.15" if day < since else "560.28.03") for day in range(32)]
+        put(tmp_path / f"{since}.db", *sooner, *driver[2:])
+        found = stands(tmp_path / f"{since}.db")["n1"]
+        assert (found.state, "at the same time driver 550.54.15 → 560.28.03" in found.evidence) == ("degraded", named)
     nccl = [day_of("n1", 30 + day, rate=340.0, software={"nccl": "2.29.1"}) for day in range(10)]
     put(tmp_path / "nccl.db", *before, *nccl)
     assert stands(tmp_path / "nccl.db")["n1"].state == "ok"
+
+
+def test_a_change_that_most_nodes_made_explains_no_single_one(tmp_path: Path) -> None:
+    for others, named in ((0, True), (4, False)):
+        path = tmp_path / f"{others}.db"
+        for day in range(30):
+            driver = "550.54.15" if day < 20 else "560.28.03"
+            put(path, *(day_of(f"n{node}", day + node / 100, driver=driver) for node in range(others)))
+            put(path, day_of("slow", day + 0.5, rate=391.0 if day < 20 else 330.0, driver=driver))
+        found = stands(path)["slow"]
+        assert (found.state, "at the same time driver" in found.evidence) == ("degraded", named), found.evidence
+
+
+def test_a_node_goes_on_under_another_name(tmp_path: Path) -> None:
+    path = tmp_path / "fleet.db"
+    before, after = [day_of("old", day) for day in range(20)], [day_of("new", 20 + d, rate=330.0) for d in range(10)]
+    put(tmp_path / "one.db", *before, *(day_of("old", 20 + d, rate=330.0) for d in range(10)))
+    wanted = stands(tmp_path / "one.db")["old"]
+    put(path, *before, *after)
+    with store.opened(path, DEADLINE_S) as fleet:
+        fleet.rename("old", "new")
+        assert fleet.names() == ["new"]
+        assert fleet.standings() == [replace(wanted, name="new")]
+        history = fleet.history("new", 50)
+        assert history
+        assert len(history.added) == 30
+        fleet.rename("new", "newest")
+        assert [each.name for each in fleet.standings()] == ["newest"]
+
+
+def test_a_rename_is_offered_for_the_same_boot_under_another_name_later(tmp_path: Path) -> None:
+    def booted(node: str, day: float, boot: str) -> Report:
+        made = day_of(node, day)
+        return replace(made, environment={node: replace(made.environment[node], boot=boot)})
+
+    rows = [
+        ([booted("a", 0, "b1"), booted("b", 1, "b1")], [("a", "b")]),
+        ([booted("a", 0, "b1"), booted("b", 1, "b2")], []),
+        ([booted("a", 0, ""), booted("b", 1, "")], []),
+        ([booted("a", 0, "b1"), booted("b", 1, "b1"), booted("a", 2, "b1")], []),  # two at once: containers
+    ]
+    assert len(rows) >= 4
+    for number, (reports, wanted) in enumerate(rows):
+        put(tmp_path / f"{number}.db", *reports)
+        with store.opened(tmp_path / f"{number}.db", DEADLINE_S) as fleet:
+            assert fleet.renamed() == wanted
+
+
+def test_a_row_that_is_damaged_is_left_out_and_the_others_are_shown(tmp_path: Path) -> None:
+    put(tmp_path / "fleet.db", day_of("n1", 0), day_of("n2", 0.1), day_of("n3", 0.2))
+    with contextlib.closing(sqlite3.connect(tmp_path / "fleet.db")) as connection:
+        connection.execute("UPDATE nodes SET standing = x'ff00', course = '[' WHERE name = 'n2'")
+        connection.commit()
+    with store.opened(tmp_path / "fleet.db", DEADLINE_S) as fleet:
+        assert [each.name for each in fleet.standings()] == ["n1", "n3"]
+        assert [*fleet.damaged] == ["n2"]
+        assert [each.standing.name for each in fleet.days(0.0)] == ["n1", "n3"]
+        fleet.forget("n2")
+        fleet.standings()
+        assert [*fleet.damaged] == []
 
 
 def test_a_node_is_held_to_its_siblings_at_the_same_fingerprint(tmp_path: Path) -> None:

@@ -1,0 +1,41 @@
+"""A node that goes on under another name: which may be, and how what is kept of both becomes one node's."""
+
+import sqlite3
+from contextlib import suppress
+from itertools import pairwise
+
+from ncclprobe.fleet.schema import EARLIEST, LATE, read
+from ncclprobe.model.fleet import NodeCourse
+
+
+def merge(sql: sqlite3.Connection, other: int, node: int) -> None:
+    """Give all that is kept of a node to another one; its numbers are gone through once more."""
+    both = "SELECT theirs.id, ours.id FROM series AS theirs LEFT JOIN series AS ours ON ours.node = ? AND ours.number"
+    rows = sql.execute(f"{both} = theirs.number WHERE theirs.node = ?", (node, other)).fetchall()
+    for theirs, ours in rows:
+        if ours is None:
+            sql.execute("UPDATE series SET node = ? WHERE id = ?", (node, theirs))
+            continue
+        first = "UPDATE series SET first_s = min(first_s, (SELECT first_s FROM series WHERE id = ?)) WHERE id = ?"
+        sql.execute(first, (theirs, ours))
+        sql.execute("UPDATE OR IGNORE readings SET series = ? WHERE series = ?", (ours, theirs))
+        for table, column in (("readings", "series"), ("marks", "series"), ("series", "id")):
+            sql.execute(f"DELETE FROM {table} WHERE {column} = ?", (theirs,))
+    for table in ("tests", "accepted"):
+        sql.execute(f"UPDATE OR IGNORE {table} SET node = ? WHERE node = ?", (node, other))
+        sql.execute(f"DELETE FROM {table} WHERE node = ?", (other,))
+    sql.execute("DELETE FROM nodes WHERE id = ?", (other,))
+    sql.execute(f"{LATE} SELECT number, 0 FROM series WHERE node = ? {EARLIEST}", (node,))
+
+
+def same_boot(sql: sqlite3.Connection) -> list[tuple[str, str]]:
+    """Return nodes that may be one under two names: the second has the boot of the first, and came after it."""
+    rows = sql.execute("SELECT name, course, (SELECT min(time_s) FROM tests WHERE node = id) FROM nodes ORDER BY name")
+    boots: dict[str, list[tuple[float, float, str]]] = {}
+    for name, text, first_s in rows:
+        with suppress(ValueError):  # a row that is damaged is said where nodes are shown
+            course = read(text, NodeCourse)
+            if course.boot:
+                boots.setdefault(course.boot, []).append((float(first_s or 0.0), course.last_s, str(name)))
+    pairs = [both for same in boots.values() for both in pairwise(sorted(same))]
+    return [(old, new) for (_, last_s, old), (first_s, _, new) in pairs if last_s < first_s]
