@@ -84,8 +84,8 @@ PLACES = {
     "no message": ("in recv (", "rank 1"),
 }
 """A frame, or what it waits for: one of these words, in what is said of the rank."""
-SETTLE_S = {"while True": 65.0, "one direction dropped": 15.0, "NIC at a hundredth": 40.0, "host gone": 20.0}
-"""A loop that may be work is called stuck when others have waited for a minute."""
+SETTLE_S = {"while True": 185.0, "one direction dropped": 15.0, "NIC at a hundredth": 40.0, "host gone": 20.0}
+"""A loop that may be work is called stuck when others have waited for three minutes."""
 Job = list["subprocess.Popen[str]"]
 
 

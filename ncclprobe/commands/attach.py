@@ -94,13 +94,17 @@ def _looked(options: argparse.Namespace, question: "diagnose.Question", end: flo
     from ncclprobe.engine import running
     from ncclprobe.engine.collect import observed
     from ncclprobe.engine.diagnose import diagnose as report_on
+    from ncclprobe.facts.job.ranks import LocalRanks
     from ncclprobe.host import SAMPLE, files
     from ncclprobe.host.capture import dump
+    from ncclprobe.model.units import printable
     from ncclprobe.report.progress import Waiting
 
     asked: dict[Question, str] = {(SAMPLE, "attach"): json.dumps(_asked(options))}
     with Waiting("looking at the ranks of the job", wanted=not (options.quiet or options.watch)):
         snapshot, answers = observed(running.collectors(), min(end, time.monotonic() + _TIMEOUT_S), asked)
+        for line in running.jobs(snapshot.facts[LocalRanks]):
+            print(printable(line), file=sys.stderr)
         found = running.stands([snapshot])
     notes = []
     if options.keep:

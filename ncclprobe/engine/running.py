@@ -6,16 +6,26 @@ from pathlib import Path
 from ncclprobe.engine.collect import of_capture
 from ncclprobe.facts.files.ras import RasStatus
 from ncclprobe.facts.job.meeting import Meetings
-from ncclprobe.facts.job.ranks import JobLooks, LocalRanks, Stand
+from ncclprobe.facts.job.ranks import OF_A_JOB, JobLooks, LocalRanks, Stand
 from ncclprobe.facts.machine import system
 from ncclprobe.host.capture import Replay, load
 from ncclprobe.logs.job import of_agents, stand
 from ncclprobe.logs.job.calls import confirmed
 from ncclprobe.logs.read import JobFiles
 from ncclprobe.model.errors import UsageError
+from ncclprobe.model.layout import table
 from ncclprobe.model.registry import Collector, discover
 from ncclprobe.model.snapshot import Absent, Snapshot
 from ncclprobe.model.units import plural
+
+_MOST_JOBS = 20
+
+
+def jobs(here: LocalRanks | Absent) -> list[str]:
+    """Return a table of the jobs of a node, if which one is meant is not known."""
+    if isinstance(here, Absent) or not here.others:
+        return []
+    return table([OF_A_JOB, *here.others[:_MOST_JOBS]])
 
 
 def collectors() -> tuple[Collector, ...]:
@@ -34,7 +44,8 @@ def stands(snapshots: Sequence[Snapshot]) -> JobFiles:
             if isinstance(fact, Absent):
                 raise UsageError(f"{snapshot.node}: ranks cannot be looked at: {fact.why}")
         if here.others:
-            raise UsageError(f"{snapshot.node} runs several jobs: {'; '.join(here.others[:4])}; say which with --pid")
+            some = ", ".join(row[0] for row in here.others[:_MOST_JOBS])
+            raise UsageError(f"{snapshot.node} runs {len(here.others)} jobs: say which with --pid, one of {some}")
         met = snapshot.facts.get(Meetings, Meetings())
         meetings[snapshot.node] = met = Meetings() if isinstance(met, Absent) else met
         if here.ranks:

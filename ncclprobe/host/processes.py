@@ -10,6 +10,7 @@ inet_diag_req_v2, inet_diag_msg (linux/inet_diag.h) and tcp_info (linux/tcp.h), 
 
 import json
 import os
+import pwd
 import re
 import socket
 import struct
@@ -154,7 +155,9 @@ def _candidate(pid: int, stat: list[str], parent: int, variables: dict[str, str]
         "parent": parent,
         "start": int(stat[19]),
         "name": stat[-1],
-        "user": os.stat(path).st_uid,  # noqa: PTH116
+        "user": (user := os.stat(path).st_uid),  # noqa: PTH116
+        "owner": _owner(user),
+        "program": program(_words_or_none(pid)),
         "library": library,
         "python": bool(_INTERPRETER.search(stat[-1])),
         "age_s": _age_s(int(stat[19])),
@@ -168,6 +171,20 @@ def _words_or_none(pid: int) -> list[str]:
         return within(_BLOCKED_S, lambda: _bytes(path), path).decode(errors="replace").split("\0")
     except HostError:
         return []
+
+
+def _owner(user: int) -> str:
+    try:
+        return pwd.getpwuid(user).pw_name
+    except KeyError:  # as in a container
+        return str(user)
+
+
+def program(words: list[str]) -> str:
+    """Return the name of the program of a command line, without its folder, the interpreter and its options."""
+    rest = words[1:] if _INTERPRETER.search(Path(words[0]).name if words else "") else words
+    first = next((word for word in rest if word and (not word.startswith("-") or word == "-c")), "")
+    return Path(first).name[: bounds.NAME_CHARACTERS]
 
 
 def agent_options(words: list[str]) -> dict[str, str] | None:

@@ -16,7 +16,9 @@ from typing import Any
 
 import pytest
 
+from ncclprobe.engine import running
 from ncclprobe.facts.job import ranks as looks
+from ncclprobe.facts.job import stacks
 from ncclprobe.facts.job.gpus import gpus
 from ncclprobe.facts.job.ranks import AskedJob, LocalRanks, local_ranks
 from ncclprobe.facts.kernel_log import OF_GPUS
@@ -79,9 +81,29 @@ def test_of_two_jobs_none_is_taken_and_each_is_named() -> None:
     other = process(30, 0, MASTER_PORT="29501")
     both = found(process(10, 0), other)
     assert len(both.others) == 2
-    assert "(--pid 30)" in both.others[1]
+    assert both.others[1] == ("30", "1000", "0", "python", "1970-01-01 00:00", "n1:29501")
     assert pids(found(process(10, 0), other, pid=30)) == [(30, 0)]
     assert pids(found(process(10, 0), process(31, 0, 30, MASTER_PORT="29501"), other, pid=31)) == [(30, 0)]
+
+
+def test_of_several_jobs_a_table_says_whose_they_are_and_what_they_run() -> None:
+    own = {**process(10, 0), "owner": "ada", "program": "train.py", "age_s": 60.0}
+    other = {**process(30, 0, MASTER_PORT="29501"), "owner": "bob", "program": "finetune.py"}
+    lines = running.jobs(found(own, process(11, 1, 10, MASTER_PORT="29500"), other))
+    assert [line.split() for line in lines[:2]] == [
+        ["--pid", "user", "ranks", "command", "since", "(UTC)", "master"],
+        ["10", "ada", "0-1", "train.py", "1969-12-31", "23:59", "n1:29500"],
+    ]
+    assert running.jobs(found(own)) == []
+    rows = [
+        (["/usr/bin/python3", "-u", "/home/u/train.py", "--token", "secret"], "train.py"),
+        (["python", "-m", "pkg.train"], "pkg.train"),
+        (["python", "-c", "print(1)"], "-c"),
+        (["/opt/bin/solver", "in.dat"], "solver"),
+        ([], ""),
+        ([""], ""),
+    ]
+    assert [processes.program(words) for words, _ in rows] == [name for _, name in rows]
 
 
 def test_processes_that_someone_names_are_ranks_without_any_variable() -> None:
@@ -445,7 +467,7 @@ def test_the_thread_in_a_collective_for_which_the_first_waits_is_read() -> None:
         return {"os_thread_id": tid, "frames": [{"name": name, "filename": file, "line": 1} for name, file in frames]}
 
     joins = stack(7, ("join", "/usr/lib/python3.11/threading.py"), ("main", "/home/u/train.py"))
-    collective = stack(8, ("all_reduce", f"/v{looks.C10D}"), ("work", "/home/u/train.py"))
+    collective = stack(8, ("all_reduce", f"/v{stacks.C10D}"), ("work", "/home/u/train.py"))
     aside = stack(9, ("poll", "/home/u/log.py"))
     computes = stack(7, ("forward", "/home/u/train.py"))
     rows = [
@@ -454,7 +476,7 @@ def test_the_thread_in_a_collective_for_which_the_first_waits_is_read() -> None:
         ([computes, collective], "forward"),
     ]
     for threads, name in rows:
-        found = looks._stack(Replay({("stacks", 7, 1): json.dumps(threads)}, older=False), 7, 1)
+        found = stacks.stack(Replay({("stacks", 7, 1): json.dumps(threads)}, older=False), 7, 1)
         assert isinstance(found, tuple)
         assert found[0].name == name
 

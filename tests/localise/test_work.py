@@ -102,7 +102,7 @@ def test_only_ranks_that_were_looked_at_are_blamed_and_only_for_a_call_that_is_o
 
 
 def test_a_loop_is_told_from_work_by_new_memory_for_its_processor_time() -> None:
-    waits = {0: "all_reduce@900", **dict.fromkeys((1, 2), "all_reduce@900 barrier*@910")}
+    waits = {0: "all_reduce@700", **dict.fromkeys((1, 2), "all_reduce@700 barrier*@710")}
     records = recorded(waits, backend="gloo")
     states = {0: replace(IDLE, state="R"), 1: IDLE, 2: IDLE}
     rows = [
@@ -112,6 +112,8 @@ def test_a_loop_is_told_from_work_by_new_memory_for_its_processor_time() -> None
         ({"cpu_s": 5.1, "faults": 60}, "SLOW"),
     ]
     assert len(rows) >= 4
+    lately = {0: "all_reduce@800", **dict.fromkeys((1, 2), "all_reduce@800 barrier*@840")}  # it may evaluate
+    assert job(records=recorded(lately, backend="gloo"), states=states, later_of={0: rows[0][0]}).answer.word == "SLOW"
     for after, word in rows:
         found = job(records=records, states=states, later_of={0: after})
         assert (found.answer.word, found.classes[0].ranks) == (word, (0,)), after

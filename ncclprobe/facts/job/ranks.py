@@ -16,6 +16,7 @@ from ncclprobe.facts.files.ras import RasAnswer, read_answer
 from ncclprobe.facts.job.gpus import LiveGpu, gpus, xids
 from ncclprobe.facts.job.meeting import LOOPBACK, Agent, Connection, Meetings, agent, decoded, meetings
 from ncclprobe.facts.job.spawned import own_store
+from ncclprobe.facts.job.stacks import stack
 from ncclprobe.facts.kernel_log import Event
 from ncclprobe.facts.launcher import TORCH, Launch, detect
 from ncclprobe.facts.traffic import Traffic
@@ -27,17 +28,13 @@ from ncclprobe.model.causes import RankClass, Standing
 from ncclprobe.model.errors import HostError, OutOfTime
 from ncclprobe.model.hostlist import fold_ranks
 from ncclprobe.model.registry import collector
+from ncclprobe.model.report import when
 from ncclprobe.model.snapshot import Absent
 from ncclprobe.model.units import USER_HZ
 from ncclprobe.model.values import Struct, field, grouped, replace
 
 _NAMES = (TORCH[0], "OMPI_COMM_WORLD_RANK", "PMI_RANK", "SLURM_PROCID", "PET_NODE_RANK")
 """A process without any of these was not started as a rank, or its program has set RANK itself: --pid finds it."""
-
-
-C10D = "/torch/distributed/distributed_c10d.py"
-_OF_THREADS = ("/threading.py", "/concurrent/futures/_base.py", "/queue.py", "/concurrent/futures/thread.py")
-"""Where a thread waits for another one."""
 
 
 class AskedJob(Struct, frozen=True):
@@ -66,13 +63,13 @@ class JobProcess(Struct, frozen=True):
 class LocalRanks(Struct, frozen=True):
     """The ranks of the job on this node, by rank; `absent` local ranks have no process.
 
-    `others` are further jobs here, in words: which one is meant is not known. `hidden` Python processes are of other
+    `others` are the jobs here, if which one is meant is not known: see OF_A_JOB. `hidden` Python processes are of other
     users. `late`: processes whose environment could not be read, and why. `agents` of torchrun have started no rank.
     """
 
     ranks: tuple[JobProcess, ...]
     absent: tuple[int, ...] = ()
-    others: tuple[str, ...] = ()
+    others: tuple[tuple[str, ...], ...] = ()
     hidden: int = 0
     late: tuple[str, ...] = ()
     time_s: float = 0.0
@@ -90,6 +87,8 @@ class _Process(Struct, frozen=True):
     variables: dict[str, str]
     agent: dict[str, str] | None = None
     age_s: float = 0.0
+    owner: str = ""
+    program: str = ""
 
 
 class _Answer(Struct, frozen=True):
@@ -126,7 +125,7 @@ def local_ranks(host: Host, asked: AskedJob) -> LocalRanks:
     return LocalRanks(
         ranks,
         _absent(ranks),
-        tuple(_in_words(each) for each in jobs.values()) if len(jobs) > 1 else (),
+        tuple(_described(each, answer) for each in jobs.values()) if len(jobs) > 1 else (),
         answer.hidden,
         answer.late,
         answer.time_s,
@@ -295,9 +294,19 @@ def _absent_by_hand(ranks: Sequence[JobProcess], bases: Collection[int]) -> tupl
     return tuple(n for n in range(min(known), max(known)) if n not in known) if between else ()
 
 
-def _in_words(ranks: Sequence[JobProcess]) -> str:
+OF_A_JOB = ("--pid", "user", "ranks", "command", "since (UTC)", "master")
+
+
+def _described(ranks: Sequence[JobProcess], answer: _Answer) -> tuple[str, ...]:
+    """Return a job as a row of OF_A_JOB."""
     first = ranks[0]
-    return f"{len(ranks)} ranks of {first.job or 'a job'} (--pid {first.pid})"
+    at = next((each for each in answer.processes if each.pid == first.pid), None)
+    master = f"{first.launch.master_addr}:{first.launch.master_port}" if first.launch.master_addr else "–"
+    numbers = fold_ranks([each.rank for each in ranks if each.rank is not None]).rpartition(" ")[2] or str(len(ranks))
+    owner, program, since = ("–",) * 3
+    if at is not None:
+        owner, program, since = at.owner or str(at.user), at.program or at.name, when(answer.time_s - at.age_s)
+    return str(first.pid), owner, numbers, program, since, master
 
 
 K = TypeVar("K")
@@ -468,7 +477,7 @@ def _look(
         tuple(states),
         records((_named(rank), each) for rank, each in found if isinstance(each, FlightDump)),
         tuple("" if isinstance(each, FlightDump) else each for _, each in found),
-        tuple(_each(ranks[: bounds.JOB_STACKS], lambda rank: _stack(host, rank.pid, number))) if asked.stacks else (),
+        tuple(_each(ranks[: bounds.JOB_STACKS], lambda rank: stack(host, rank.pid, number))) if asked.stacks else (),
         attempt(lambda: read_answer(f"NCCL RAS, look {number}", _of_ras(host, ranks, number).encode())),
         attempt(lambda: _connections(host, number, (*_pids(ranks), *children))),
         traffic.read(host, number),
@@ -479,7 +488,7 @@ def _look(
 
 def _of_children(host: Host, states: Sequence[LiveRank | Absent]) -> Iterator[tuple[int, tuple[FlightFrame, ...]]]:
     held = [child.pid for state in states if isinstance(state, LiveRank) for child in suspects(state)]
-    found = zip(held, _each(held, lambda pid: _stack(host, pid, 2)), strict=True)
+    found = zip(held, _each(held, lambda pid: stack(host, pid, 2)), strict=True)
     yield from ((pid, stack) for pid, stack in found if isinstance(stack, tuple) and stack)
 
 
@@ -563,27 +572,6 @@ def _state(host: Host, rank: JobProcess, number: int) -> LiveRank:
 
 class _Address(Struct, frozen=True):
     address: str
-
-
-class _Stack(Struct, frozen=True):
-    os_thread_id: int | None
-    frames: tuple[FlightFrame, ...]
-
-
-def _stack(host: Host, pid: int, number: int) -> tuple[FlightFrame, ...] | Absent:
-    def read() -> tuple[FlightFrame, ...]:
-        threads: tuple[_Stack, ...] = decoded(host.ask("stacks", pid, number), tuple[_Stack, ...])
-        return _stuck(next((thread.frames for thread in threads if thread.os_thread_id == pid), ()), threads)
-
-    return attempt(read)
-
-
-def _stuck(first: tuple[FlightFrame, ...], threads: Sequence[_Stack]) -> tuple[FlightFrame, ...]:
-    """Return the stack of the first thread, or of that in a collective for which the first one waits."""
-    if not first or not first[0].filename.endswith(_OF_THREADS):
-        return first
-    others = (thread.frames for thread in threads if thread.frames is not first)
-    return next((each for each in others if any(frame.filename.endswith(C10D) for frame in each)), first)
 
 
 class Stand(Struct, frozen=True):

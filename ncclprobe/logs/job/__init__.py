@@ -43,7 +43,7 @@ from ncclprobe.model.snapshot import Absent
 from ncclprobe.model.units import size
 from ncclprobe.model.values import grouped
 
-_LEAST_S: Mapping[Activity, float] = {"idle": 3.0, "spins": 60.0}
+_LEAST_S: Mapping[Activity, float] = {"idle": 3.0, "spins": 180.0}
 """How long others wait at least for a rank that does nothing, or nothing new, until it is called stuck."""
 _INSIDE_LEAST_S, _QUIET_LEAST_S, _PAUSE_S = 30.0, 60.0, 10.0
 """The same of a call that all have entered, of ranks of which none is in a call, and until these may not be at work."""

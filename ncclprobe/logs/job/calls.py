@@ -5,7 +5,8 @@ from itertools import pairwise
 
 from ncclprobe.facts.files.flight_records import FlightDump, FlightFrame, FlightRecords
 from ncclprobe.facts.files.ras import RasAnswer, RasProcess, by_operation
-from ncclprobe.facts.job.ranks import C10D, JobLooks
+from ncclprobe.facts.job.ranks import JobLooks
+from ncclprobe.facts.job.stacks import C10D
 from ncclprobe.logs.collectives import (
     AllEntered,
     CameLate,
