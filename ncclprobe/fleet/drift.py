@@ -17,8 +17,9 @@ firmware does not: it may be the cause.
 
 import math
 from bisect import bisect_left
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from functools import reduce
+from statistics import fmean
 
 from ncclprobe.model.fleet import Drift, Reading, Sum
 from ncclprobe.model.values import replace
@@ -42,6 +43,9 @@ DOUBT = 10
 REPAIRED, MOST_ODDS = 3.0, 2.0
 """Logarithm of the odds for what was usual, against what was lost, at which a node is well again; one number gives
 MOST_ODDS at most."""
+EARLY, SIDE, SURE = (8, 24), 3, 5.0
+"""Among so many first numbers a loss is looked for, with so many on either side of its start at least, and by how many
+of its standard deviations it has to differ from none."""
 REST = 1 / 8
 """Of a loss so much may remain, or as much as a single number scatters by; twice as much is no repair."""
 _RECENT, _MOST_WAITING, _MOST_SPELLS = 5, 100, 16
@@ -67,7 +71,7 @@ def step(drift: Drift, reading: Reading, sums: int = 1) -> Drift:
     more = math.log(max(sums, 1)) / (2 * SLACK)
     own, siblings = drift.own, drift.siblings
     untold = theirs is None and first is not None and not drift.recent  # did all lose by a new driver? Not known yet
-    if drift.count >= BURN_IN and not untold:
+    if (drift.count >= BURN_IN or own.state == "degraded") and not untold:
         doubt = math.sqrt(1 + DOUBT / drift.count)
         own = _added(own, reading, level - shared - drift.mean, noise * doubt, more)
     if theirs is not None:
@@ -77,7 +81,33 @@ def step(drift: Drift, reading: Reading, sums: int = 1) -> Drift:
         drift, tests=drift.tests + 1, recent=(*drift.recent, reading.value)[-_RECENT:], own=own, siblings=siblings,
         siblings_first=first, shared=shared,
     )  # fmt: skip
-    return known if untold else _learned(known, level - shared)
+    if untold:
+        return known
+    whole = len(drift.first) == drift.tests < EARLY[1] and not reading.partners
+    known = replace(known, first=(*drift.first, (reading.time_s, level - shared)) if whole else ())
+    return _early(known, reading.noise, more) or _learned(known, level - shared)
+
+
+def _early(drift: Drift, noise: float, more: float) -> Drift | None:
+    """Return the test of a node that began to lose among its first numbers, before what is usual was known."""
+    if len(drift.first) < EARLY[0] or drift.own.state == "degraded":
+        return None
+    levels = [level for _, level in drift.first]
+    splits = [(levels[:at], levels[at:]) for at in range(SIDE, len(levels) - SIDE + 1)]
+    before, after = max(splits, key=lambda both: _sureness(both[0], both[1], noise))
+    if _sureness(before, after, noise) < math.sqrt(SURE**2 + 4 * SLACK * more):
+        return None
+    at, lost, mean = len(before), fmean(after) - fmean(before), fmean(before)
+    own = Sum("degraded", DEGRADED + more, len(after), lost, lost, drift.first[at][0], drift.first[at - 1][0])
+    squares = sum((each - mean) ** 2 for each in before)
+    return replace(drift, own=own, count=at, mean=mean, squares=squares, waiting=(), first=())
+
+
+def _sureness(before: Sequence[float], after: Sequence[float], noise: float) -> float:
+    """Return by how many of its standard deviations a loss differs from none."""
+    squares = sum((each - fmean(part)) ** 2 for part in (before, after) for each in part)
+    sigma = max(scatter(len(before) + len(after), squares), USUAL_NOISE, noise)
+    return (fmean(before) - fmean(after)) / (sigma * math.sqrt(1 / len(before) + 1 / len(after)))
 
 
 class Siblings:

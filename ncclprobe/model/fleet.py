@@ -106,7 +106,8 @@ class Drift(Struct, frozen=True, omit_defaults=True):
     What is usual: `mean` of the logarithms of `count` numbers, and the sum of their `squares` around it; those in
     `waiting` may become part of it. `recent`: the newest numbers. Sums: against the `own` past, and against
     `siblings`, which have changed by `shared` (logarithm) since they were at `siblings_first`; as far below them as
-    was `accepted` the node is as usual. `recent` begins anew on another machine.
+    was `accepted` the node is as usual. `recent` begins anew on another machine. `first`: when the first numbers were
+    measured, and their logarithms, as long as a loss may be among them.
     """
 
     tests: int = 0
@@ -120,6 +121,7 @@ class Drift(Struct, frozen=True, omit_defaults=True):
     siblings_first: float | None = None
     shared: float = 0.0
     accepted: float = 0.0
+    first: tuple[tuple[float, float], ...] = ()
 
 
 class Series(Struct, frozen=True):

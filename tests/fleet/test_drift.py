@@ -61,6 +61,27 @@ def test_a_loss_began_after_the_last_good_test_and_is_as_large_as_it_is() -> Non
     assert math.expm1(at.own.lost) == pytest.approx(-0.2, abs=0.02)
 
 
+def test_a_loss_among_the_first_tests_is_told_with_its_size_and_start() -> None:
+    for good in (4, 6, 9, 11):
+        for seed in range(20):
+            at = drift.course(readings(random.Random(seed), [0.0] * good + [0.1] * 10))
+            assert at.own.state == "degraded", (good, seed)
+            assert abs((at.own.since_s or 0.0) - FIRST_S - good * DAY_S) <= DAY_S, (good, seed)
+            assert math.expm1(at.own.lost) == pytest.approx(-0.1, abs=0.035), (good, seed)
+            assert math.expm1(at.mean) == pytest.approx(390.0, rel=0.03)
+    back = drift.course(readings(random.Random(3), [0.0] * 6 + [0.1] * 8 + [0.0] * 8))
+    assert (back.own.state, len(back.own.spells)) == ("ok", 1)
+
+
+def test_the_first_tests_of_a_node_that_loses_nothing_are_no_loss() -> None:
+    for noise, most in ((0.02, 0.002), (0.04, 0.02)):
+        made = (drift.course(readings(random.Random(seed), [0.0] * 24, noise=noise), sums=2) for seed in range(2000))
+        assert sum(each.own.state != "ok" for each in made) <= most * 2000, noise
+    assert drift.course(readings(random.Random(2), [0.0] * 5 + [0.5] + [0.0] * 8)).own.state == "ok"  # an odd day
+    alike = [replace(each, partners=("n2",)) for each in readings(random.Random(2), [0.0] * 4 + [0.3] * 8)]
+    assert drift.course(alike).own.state == "ok"  # its partner may be the slow one
+
+
 def test_what_all_siblings_lose_together_is_no_nodes_loss() -> None:
     def fleet(own: float, all_: float) -> Iterator[Reading]:
         for each in readings(random.Random(3), [0.0] * 60 + [own] * 60):

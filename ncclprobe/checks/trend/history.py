@@ -31,7 +31,10 @@ _LOST = Sum("degraded", 9.0, 12, lost=-0.1, most=-0.1, since_s=_NOW_S - 12 * _DA
 @applies
 def measured(history: History) -> bool:
     """if the store has numbers enough of the node."""
-    return any(each.drift.count >= BURN_IN or each.drift.siblings_first is not None for each in history.series)
+    return any(
+        each.drift.count >= BURN_IN or each.drift.own.height or each.drift.siblings_first is not None
+        for each in history.series
+    )
 
 
 @applies
