@@ -30,13 +30,13 @@ Keep reports of many nodes and days in one file, and say which nodes are not as 
 or watched, since when, and what changed on them then. Reports are of any command that writes --json."""
 
 _MORE = """\
-  ncclprobe fleet add FILE …         add reports, or a folder's; each counts once
-  ncclprobe fleet                    show how the nodes stand, the worst first
-  ncclprobe fleet node NAME          show what changed on one node, and when
-  ncclprobe fleet page --html F      write a page of all nodes by day
-  ncclprobe fleet accept NAME        let its rates be usual as they are now
-  ncclprobe fleet rename OLD NEW     let a node go on under another name
-  ncclprobe fleet forget NAME        drop a node that is there no more
+  ncclprobe fleet add FILE …      add reports, or a folder's; each counts once
+  ncclprobe fleet                 show how the nodes stand, the worst first
+  ncclprobe fleet node NAME       show what changed on one node, and when
+  ncclprobe fleet page --html F   write a page of all nodes by day
+  ncclprobe fleet accept NAME     let its rates be usual as they are now
+  ncclprobe fleet rename OLD NEW  let a node go on under another name
+  ncclprobe fleet forget NAME     drop a node that is there no more
 
 Each has its own --help.
 
@@ -70,6 +70,8 @@ def main(argv: Sequence[str]) -> int:
         return _add(options, options.reports)
     if do == "page":
         return _page(options)
+    if not do and (options.html or options.trust):
+        raise UsageError("--html is for `ncclprobe fleet page`, and --trust for `ncclprobe fleet add`")
     return _node(options, do) if do else _all(options)
 
 
@@ -233,21 +235,25 @@ def _new_name(name: str) -> str:
     return name
 
 
-def _parser(do: str) -> arguments.Parser:
-    """Return the parser of a sub-command, empty: of none."""
+def _parser(do: str = "") -> arguments.Parser:
+    """Return the parser of a sub-command; empty: that which shows what all have."""
     parser = arguments.Parser("fleet", _WORDS.get(do, _ABOUT), "" if do else _MORE)
     add = parser.add_argument
     if do:
         parser.prog = f"{parser.prog} {do}"
     if do == "add":
         add("reports", nargs="+", metavar="FILE", help="Add these reports, or all of these folders.")
-        add("--trust", action="store_true", help="Add reports that another user wrote, too.")
-    elif do not in ("", "page"):
+    elif not do:
+        add("words", nargs="*", metavar="add FILE|node NAME", help="Do this (default: show all nodes).")
+    elif do != "page":
         add("name", metavar="OLD" if do == "rename" else "NAME", help="The node, as its reports call it.")
     if do == "rename":
         add("new", metavar="NEW", help="How its reports call it now.")
-    if do == "page":
-        add("--html", type=arguments.destination, metavar="PATH", required=True, help="Write the page here.")
+    if do in ("", "page"):
+        add("--html", type=arguments.destination, metavar="PATH", required=bool(do),
+            help="Write the page of `fleet page` here.")  # fmt: skip
+    if do in ("", "add"):
+        add("--trust", action="store_true", help="Add reports that another user wrote, too.")
     add("--fleet", type=Path, default=Path("fleet.db"), metavar="PATH",
         help="Keep the reports in this file, which many nodes may share (default: %(default)s).")  # fmt: skip
     add("--timeout", type=arguments.positive, default=_TIMEOUT_S, metavar="SECONDS",

@@ -93,9 +93,10 @@ def _early(drift: Drift, noise: float, more: float) -> Drift | None:
     if len(drift.first) < EARLY[0] or drift.own.state == "degraded":
         return None
     levels = [level for _, level in drift.first]
-    splits = [(levels[:at], levels[at:]) for at in range(SIDE, len(levels) - SIDE + 1)]
+    splits = [(levels[:at], levels[at:]) for at in range(1, len(levels))]
     before, after = max(splits, key=lambda both: _sureness(both[0], both[1], noise))
-    if _sureness(before, after, noise) < math.sqrt(SURE**2 + 4 * SLACK * more):
+    few = min(len(before), len(after)) < SIDE  # it may have begun where it seems to, or be an odd day
+    if few or _sureness(before, after, noise) < math.sqrt(SURE**2 + 4 * SLACK * more):
         return None
     at, lost, mean = len(before), fmean(after) - fmean(before), fmean(before)
     own = Sum("degraded", DEGRADED + more, len(after), lost, lost, drift.first[at][0], drift.first[at - 1][0])

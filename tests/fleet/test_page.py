@@ -104,7 +104,7 @@ def test_names_and_findings_with_markup_stay_data() -> None:
     [
         (["page"], "--html is missing"),
         (["page", "--html", "f.html", "--json"], "--json is no option of ncclprobe fleet page"),
-        (["--html", "f.html"], "--html is no option of ncclprobe fleet"),
+        (["--html", "f.html"], "--html is for `ncclprobe fleet page`"),
     ],
 )
 def test_options_that_do_not_apply_are_refused(
