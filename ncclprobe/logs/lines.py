@@ -51,8 +51,8 @@ WEIGHTS: Mapping[str, float] = MappingProxyType(
         "early": 1.0,
     }
 )
-"""What each piece of evidence is worth, set by hand on labelled public logs; no figure of a log that nobody has read
-holds for them. tests/log/test_telling_lines.py has for each the lines that it decides between.
+"""What each piece of evidence is worth, set by hand on labelled public logs, and so tuned to them; what they are worth
+on other logs was not measured by them. tests/log/test_telling_lines.py has the lines that each decides between.
 """
 _LEAST = 1.0
 """What a line must be worth: below that it does not speak of trouble."""
@@ -76,7 +76,7 @@ _FATAL = re.compile(
     r"|\b[Ff]atal (?:\w{1,16} ){0,2}error\b"
 )
 _ERROR = re.compile(
-    r"\b(?:ERROR|SEVERE|ERR)\b|\berror: (?!-?\d)|\b[Ee]rror [a-z]+ing\b|\bError: |\[E\]"
+    r"(?:\b|_)ERROR\b|\b(?:SEVERE|ERR)\b|\berror: (?!-?\d)|\b[Ee]rror [a-z]+ing\b|\bError: |\[E\]"
     r"|(?:^| )E \d{1,10} \d{1,10}\]|: E [a-z]|^E\d{4} \d|^\[?E \w|^\s{0,8}Warning {2,12}[A-Z]|\bNVRM: Xid\b"
 )
 _WARNING = re.compile(
@@ -85,7 +85,7 @@ _WARNING = re.compile(
 _RAISED = re.compile(r" {0,4}(?:what\(\): |[A-Za-z_][\w.]{2,120}(?:Error|Exception|Exit|Interrupt)(?:$|: |\())")
 _REASONS = _any(
     "denied", "not found", "no such", "refused", "unreachable", "no route", "not supported", "unsupported",
-    "mismatch", "invalid", "illegal", "insufficient", "not enough", r"exceed(?:s|ed)?", "out of", "no space",
+    "mismatch", "invalid", "illegal", "insufficient", "not enough", r"exceed(?:s|ed)?", r"out of(?! \d)", "no space",
     "no available", "no eligible", r"no \w{1,16} found", "corrupt(?:ed|ion)?", "unauthorized", "forbidden", "expired",
     "already in use", "too (?:small|large|many|few|long|old|new|low|high)", "undefined symbol", r"unrecogni[sz]ed",
     "unknown", "duplicate", "incompatible", "missing", "preempt(?:ed|ion)?", "reclaimed", "fallen off",
@@ -109,6 +109,11 @@ _EXIT = _any(
     r"exit(?:ed|s)?(?: with)?(?: exit)?[ _]?(?:code|status)", "exitcode", "return code", r"signals? \d{1,2}",
     "SIG[A-Z]{3,5}", "core dumped", "non-zero status",
 )  # fmt: skip
+_SHELL = re.compile(
+    r"(?:.{1,80}: line \d{1,6}: {1,8}\d{1,10} )?(?:Aborted|Killed|Segmentation fault|Bus error)"
+    r"(?: \(core dumped\))?\s{0,4}$"
+)
+"""How a shell says that a signal ended a program: never why."""
 _CHAIN = re.compile(r" -> [1-9]\d{0,2}(?:$| \[)")
 _HEADS = (":", "...")
 _ADVICE = _any(
@@ -162,6 +167,11 @@ class _Form(Struct, frozen=True):
     worth: float
     layer: Layer
     warns: bool = False
+
+
+def gives_a_reason(text: str) -> bool:
+    """Return whether a line has words of a reason, of whatever kind, or the text of an errno."""
+    return bool(_REASONS.search(text[:_WITHIN]) or _errnos().search(text[:_WITHIN]))
 
 
 def telling_lines(
@@ -327,6 +337,8 @@ def _of_level(event: LogEvent, text: str, layer: Layer) -> float:
         return WEIGHTS["exception"] + WEIGHTS["wrapping exception"]
     if level == "EXCEPTION" or _RAISED.match(head):
         return WEIGHTS["exception"]
+    if _SHELL.match(head):
+        return WEIGHTS["exit"]
     form = ERROR if level in SUMMARY else form_of_failure(text, level)
     if form == ENDS or _FATAL.search(head):
         return WEIGHTS["fatal"]

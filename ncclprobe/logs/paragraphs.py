@@ -35,6 +35,8 @@ _SUMMARY = "Root Cause (first observed failure)"
 _OTHERS = "Failures:"
 _BEGINS = (TRACEBACK, _SUMMARY, _OTHERS)
 LAST_ERROR, _PANICKED, _HANDLED = "Last error:", " panicked at ", "errors.error_handler:{"
+_NAMELESS, _HEADING = "error:", re.compile(r"(?:[\w.]{1,40}: )?(?:[Ff]atal |FATAL )?(?:[Ee]rror|ERROR):? ?$")
+"""A line of these words alone: the next one says which error it is."""
 HELP_RULE = "-" * 74
 _HELP_LINES = 40
 _PROSE = re.compile(r"[A-Z]?[a-z']{1,24}(?: [\w\"'(),.:/-]{1,64}){5}")
@@ -59,6 +61,8 @@ def follows(line: LogEvent) -> str:
         return _PANICKED
     if line.text.rstrip() == HELP_RULE:
         return HELP_RULE
+    if _HEADING.match(line.text):
+        return _NAMELESS
     begins = next((begin for begin in _BEGINS if line.text.lstrip().startswith(begin)), "")
     return begins or next((end for end in _LISTS if line.text.endswith(end)), "")
 
@@ -69,6 +73,9 @@ def paragraph(begin: str, first: LogEvent, lines: Iterable[LogEvent]) -> Iterato
         return _list(first, lines)
     if begin == HELP_RULE:
         return _help(lines)
+    if begin == _NAMELESS:
+        below = (each for each in islice(lines, 1) if each.text.strip() and TRACEBACK not in each.text)
+        return (replace(each, text=f"{first.text.rstrip()} {each.text.strip()}", level="ERROR") for each in below)
     if begin == _PANICKED:
         said = ((each.line, f"{first.text} {each.text}") for each in islice(lines, 1))
         return (replace(first, line=at, text=text, level="EXCEPTION") for at, text in said)

@@ -57,7 +57,8 @@ _STATUS = (
 _STATUS_IN_WORDS = "|".join(each.replace("_", " ").capitalize() for each in _STATUS.split("|"))
 """Of TensorFlow, beneath the number of its root errors."""
 _ERROR = re.compile(
-    r"(?:[\w.:()/-]{1,80} (?:[-|:] )?){0,3}\[?(?:ERROR|CRITICAL|SEVERE)\]?(?=[ :|\]]|$)"
+    r"(?:[\w.:()/-]{1,80} (?:[-|:] )?){0,3}[\[|]?(?:[A-Z]{2,8}_)?(?:ERROR|CRITICAL|SEVERE)\]?(?=[ :|\]]|$)"
+    r"|\[[Ee]rror\] "
     r"|(?:[\w()./\[\]-]{1,128}: ){0,3}(?:[Ee]rror|FAILURE): {1,3}(?=[A-Za-z'\"/\[(<`])"
     r"|[A-Za-z_][\w.]{0,120}(?:Error|Exception|Exit|Interrupt|Failure)(?:$|: |\([\d'\"])"
     r"|Caused by: |Error [a-z]+ing\b|Error (?:\w{1,20} ){1,6}(?:at line|in file) |Abort(?:ing|ed)?: "

@@ -186,6 +186,31 @@ def test_a_rank_that_heard_of_a_timeout_is_not_the_one_that_had_it(tmp_path: Pat
     assert "log of rank 5" in cause["remedy"]
 
 
+NOT_THE_LAST = {
+    "Fatal error:\nThe grid of frobs needs -npme\nMPI_ABORT was invoked on rank 0 in communicator X\n": "-npme",
+    "2025-03-04 F frob.h:80] UNAVAILABLE: tasks are unhealthy (stopped sending heartbeats): /job:w/task:2.\nAborted "
+    "(core dumped)\n": "/task:2",
+    "1 |FROB_ERROR| frob.c:9 open: no suitable provider\nterminate called after throwing an instance of 'f::e'\n  "
+    "what():  frob: init: failed to begin\n": "no suitable provider",
+    "x.cu:9: f(): block: [1,0,0], thread: [3,0,0] Assertion `i < n` failed.\n[rank2]: Traceback (most recent call "
+    "last):\n[rank2]: RuntimeError: CUDA error: device-side assert triggered\n": "`i < n`",
+    "Error: failed to run torchrun train.py on h2, exception: Frob.\nh2: Permission denied (publickey,password).\n":
+    "publickey",
+    "[Error] [frob.plugin] slot 5: not mounted\nSegmentation fault (core dumped)\n": "not mounted",
+}  # fmt: skip
+"""Logs whose last line says how they ended, and another one why."""
+
+
+def test_how_a_process_ended_does_not_stand_before_why(tmp_path: Path) -> None:
+    wrong = {}
+    for text, words in NOT_THE_LAST.items():
+        first = explained(tmp_path, text)["causes"][0]["evidence"][0]["text"]
+        if words not in first:
+            wrong[words] = first
+    assert wrong == {}
+    assert len(NOT_THE_LAST) >= 6
+
+
 def test_a_line_of_torch_that_was_cut_within_parentheses_is_whole_again(tmp_path: Path) -> None:
     head = "[Rank 0] Watchdog caught collective operation timeout: WorkNCCL(SeqNum=77,\n"
     rest = "OpType=ALLREDUCE, NumelIn=1, NumelOut=1, Timeout(ms)=1800000) ran for 1800090\nmilliseconds.\n"

@@ -20,6 +20,7 @@ from ncclprobe.checks.log.lines import (
 )
 from ncclprobe.logs import messages
 from ncclprobe.logs.job_log import ENDINGS, SUMMARY, JobLog, LogEvent
+from ncclprobe.logs.lines import gives_a_reason
 from ncclprobe.logs.outcome import lived_on
 from ncclprobe.logs.rank_ends import rank_ends
 from ncclprobe.logs.texts import ERROR, between, form_of_failure, number
@@ -411,14 +412,15 @@ def program_raised(log: JobLog) -> Iterator[Finding]:
     later, and louder.
     Fix: correct what the exception says on that rank; its frame stands in the same line.
     """
-    found = list(_own_exceptions(log))
+    raised = list(_own_exceptions(log))
     roots = _roots(log)
-    first = [event for event in found if event.rank in roots] or found
+    first = [event for event in raised if event.rank in roots] or raised
     for event in [event for event in first if event.place or event.rank is not None] or first:
         place = f" at {event.place}" if event.place else ""
         whose = UNPROVEN if any(text in event.text for text in (*_OF_STORAGE, *_OF_MACHINE)) else JOB
         whose = IMAGE if any(text in event.text for text in _NOT_INSTALLED) else whose
-        yield said(log, event, f"the program raised {whole_words(event.text, 120)}{place}", **whose)
+        found = said(log, event, f"the program raised {whole_words(event.text, 120)}{place}", **whose)
+        yield found if gives_a_reason(event.text) else _with_errors_before(log, event, found)
 
 
 @cause(
@@ -508,6 +510,7 @@ def _with_errors_before(log: JobLog, event: LogEvent, found: Finding) -> Finding
         for other in preceding(log, event, _SAID_BEFORE)
         if (other.stream, other.host, other.pid, other.rank) == writer
         and form_of_failure(other.text, other.level) >= ERROR
+        and not (other.level == "OUTER" or other.text.startswith("terminate called"))
     ]
     more = f", just after it said: {whole_words(before[-1].text, 100)}" if before else ""
     return replace(found, message=f"{found.message}{more}", evidence=(*before[-2:], *found.evidence))
@@ -554,11 +557,12 @@ def kernel_faulted(log: JobLog) -> Iterator[Finding]:
     lines |= {(e.stream, e.line): e for e in log.having(*_KERNEL_FAULTS[:2]) if not demoted(e)}
     for event in lines.values():
         before = [e for e in log.having("Assertion `") if e.stream == event.stream and e.line <= event.line]
-        which = between(before[-1].text, "Assertion `", "`") if before and _KERNEL_FAULTS[1] in event.text else ""
-        what = f"{_KERNEL}: its assertion `{which}` does not hold" if which else ""
-        yield said(log, event, what or _KERNEL, **JOB)
-    asserted = (event for event in log.having("Assertion `") if "block: [" in event.text)
-    for event in islice(asserted, not lines):  # of a log that ends before CUDA reports it
+        asserted = before[-1:] if _KERNEL_FAULTS[1] in event.text else []
+        which = between(asserted[0].text, "Assertion `", "`") if asserted else ""
+        found = said(log, event, f"{_KERNEL}: its assertion `{which}` does not hold" if which else _KERNEL, **JOB)
+        yield replace(found, evidence=(*map(log.evidence, asserted), *found.evidence))
+    of_kernels = (event for event in log.having("Assertion `") if "block: [" in event.text)
+    for event in islice(of_kernels, not lines):  # of a log that ends before CUDA reports it
         which = between(event.text, "Assertion `", "`")
         yield said(log, event, f"{_KERNEL}: its assertion `{which}` does not hold", **JOB)
 

@@ -338,7 +338,11 @@ _PEERING = (
     "peer access is not supported between these two devices",
     "UDS: Sending data over socket",
 )
-_UNSEEN = ("No CUDA GPUs are available", "nvmlDeviceGetHandleByPciBusId() failed: Not Found")
+_UNSEEN = (
+    "No CUDA GPUs are available",
+    "Found no NVIDIA driver on your system",
+    "nvmlDeviceGetHandleByPciBusId() failed: Not Found",
+)
 _HANDLE = ("invalid argument", "invalid device context", "invalid resource handle", "invalid device pointer")
 
 

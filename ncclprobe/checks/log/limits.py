@@ -413,7 +413,8 @@ def pod_not_placed(log: JobLog) -> Iterator[Finding]:
     Fix: `kubectl describe pod` says what is short on each node (GPUs, memory, a taint, an affinity); free it or ask for
     less, and start all pods of a job at once (gang scheduling: Kueue, Volcano).
     """
-    if not failed(log) or any(True for _ in log.having(*_MET)) or worked_before(log, None):
+    runs = bool(log.ranks) and not failed(log)
+    if runs or any(True for _ in log.having(*_MET)) or worked_before(log, None):
         return
     placed = [*log.having(_PLACED)]
     for event in log.having(*_UNPLACED):

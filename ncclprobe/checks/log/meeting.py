@@ -1,5 +1,6 @@
 """How ranks meet, in NCCL's groups and gloo's: names, ports, the master, strangers, who came."""
 
+import re
 from collections import Counter
 from collections.abc import Iterator
 
@@ -402,8 +403,10 @@ _LISTED = {
     "issing ranks:": ("the others waited for", "timeout-straggler", "collective-desync"),
     "imed out task names:": ("the others waited for", "world-size-mismatch", "timeout-straggler"),
     "stopped sending heartbeats):": ("no heartbeat came any more of", "rank-crashed"),
+    "have not arrived:": ("the others waited at a barrier for", "rank-crashed", "timeout-straggler"),
 }
-"""Beneath which lines Horovod and JAX list ranks, and what may have become of these."""
+"""Beneath or behind which texts Horovod, JAX and TensorFlow list ranks, and what may have become of these."""
+_TASK = re.compile(r"/task:(\d{1,7})")
 
 
 @cause(
@@ -427,6 +430,7 @@ def listed_as_missing(log: JobLog) -> Iterator[Finding]:
         kind = next((kind for kind in _LISTED if kind in event.text), "")
         listed = event.text.rpartition(":")[2].strip(" ]")
         ranks = tuple(sorted(ranks_in(listed))) if kind and listed.replace(", ", "").isdecimal() else ()
+        ranks = ranks or tuple(sorted({int(task) for task in _TASK.findall(between(event.text, kind))}))
         if ranks:
             what, *codes = _LISTED[kind]
             names = f"rank {ranks[0]}" if len(ranks) == 1 else f"ranks {', '.join(map(str, ranks[:16]))}"

@@ -350,7 +350,7 @@ def graph_file(log: JobLog) -> Iterator[Finding]:
             yield said(log, event, message, **JOB)
 
 
-_OPEN = ("NET/IB : Unable to open device", "ibv_open_device failed", "/dev/infiniband/")
+_OPEN = ("NET/IB : Unable to open device", "ibv_open_device failed", "ibv_open_device(", "/dev/infiniband/")
 
 
 @cause(
