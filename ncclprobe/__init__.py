@@ -8,5 +8,5 @@ DOCS = "https://ncclprobe.readthedocs.io/en/stable"
 
 def page(check: str) -> str:
     """Return the address of what the documentation says of one check: of a site's own, what such checks are."""
-    group = check.partition(".")[0]
-    return f"{DOCS}/site-checks/" if check.startswith("site-") else f"{DOCS}/checks/{group}/#{check}"
+    group, name = check.partition(".")[0], check.partition("/")[0]
+    return f"{DOCS}/site-checks/" if check.startswith("site-") else f"{DOCS}/checks/{group}/#{name}"

@@ -108,7 +108,7 @@ def test_a_prefix_lists_its_group_with_a_line_each(wanted: str, first: str, last
 
 
 def test_a_cause_is_explained_by_the_check_that_names_it_and_several_are_listed() -> None:
-    assert entry("iface-missing") == entry("log.no-interface")
+    assert entry("iface-missing") == entry("log.interface/no-interface")
     assert len(entry("rank-crashed")) > 5
     assert entry("rank-crashed")[-1].endswith(" checks; `ncclprobe explain NAME` explains one")
 

@@ -141,30 +141,30 @@ def _explained(verdicts: Sequence[Verdict], checks: Sequence[Check]) -> Explaine
 
 def _without_the_silent(verdicts: Sequence[Verdict]) -> Sequence[Verdict]:
     """Return the verdicts but the one that rests on the last lines of ranks that say nothing."""
-    return [verdict for verdict in verdicts if verdict.id != "log.rank-fell-silent"]
+    return [verdict for verdict in verdicts if verdict.key != "log.rank-silent/rank-fell-silent"]
 
 
 def _failing(verdicts: Sequence[Verdict], checks: Sequence[Check]) -> frozenset[tuple[int, int]]:
     """Return the lines that speak of a failure: of what fails, and of consequences."""
-    consequences = {check.id for check in checks if check.cause and not check.cause.code}
+    consequences = {check.key for check in checks if check.cause and not check.cause.code}
     return frozenset(
         (o.stream, o.line)
         for verdict in verdicts
         for finding in verdict.findings
         if (o := finding.occurrence)
-        and (finding.severity is Severity.FAIL or (verdict.id in consequences and finding.severity is Severity.WARN))
+        and (finding.severity is Severity.FAIL or (verdict.key in consequences and finding.severity is Severity.WARN))
     )
 
 
 def _causes(verdicts: Sequence[Verdict], checks: Sequence[Check], ahead_s: Mapping[str, float]) -> tuple[Cause, ...]:
-    found = causes(verdicts, {check.id: check.cause for check in checks if check.cause}, ahead_s)
+    found = causes(verdicts, {check.key: check.cause for check in checks if check.cause}, ahead_s)
     return tuple(_with_remedy(each, checks) if each.confidence == "named" else each for each in found)
 
 
 def _with_remedy(cause: Cause, checks: Sequence[Check]) -> Cause:
     """Return a cause that the table of messages names with the remedy of the one check of the same cause."""
     own = [check for check in checks if check.cause and check.cause.code == cause.code]
-    usual = next((check.fix for check in checks if check.id == cause.id), "")
+    usual = next((check.fix for check in checks if check.key == cause.id), "")
     general = cause.remedy in ("", usual) or cause.remedy.startswith("look at ")
     if cause.id != "log.known-message" or not general or len(own) != 1 or not own[0].cause:
         return cause

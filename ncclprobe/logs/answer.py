@@ -244,7 +244,7 @@ def outcome(found: Sequence[Cause], well: Sequence[Evidence]) -> JobOutcome:
     return "stopped" if failing[0].code == "ended-from-outside" else "failed"
 
 
-_OF_A_HANG = ("log.rank-fell-silent", "log.ranks-may-not-meet")
+_OF_A_HANG = ("log.rank-silent/rank-fell-silent", "log.interface/ranks-may-not-meet")
 
 
 def when(cause: Cause) -> When:

@@ -163,9 +163,9 @@ def _time(each: Occurrence, clocks: Mapping[str, float], one_host: bool) -> floa
 
 def _meanings(verdicts: Iterable[Verdict], rules: Mapping[str, CauseRule]) -> Iterator[_Meaning]:
     for verdict in verdicts:
-        for finding in verdict.findings if verdict.id in rules else ():
+        for finding in verdict.findings if verdict.key in rules else ():
             if finding.occurrence and finding.severity is not Severity.NOTE:
-                yield _Meaning(verdict.id, rules[verdict.id], finding, finding.occurrence)
+                yield _Meaning(verdict.key, rules[verdict.key], finding, finding.occurrence)
 
 
 def _order(each: _Meaning) -> tuple[float, int, int]:

@@ -155,7 +155,7 @@ def timeline(log: JobLog | None, verdicts: Sequence[Verdict], ahead_s: Mapping[s
         for finding in verdict.findings:
             if (o := finding.occurrence) and finding.evidence:
                 who, host = next(iter(o.ranks), None), next(iter(o.hosts), "")
-                moment = Moment(_when(o, ahead_s), who, host, finding.message, finding.evidence[0], verdict.id)
+                moment = Moment(_when(o, ahead_s), who, host, finding.message, finding.evidence[0], verdict.key)
                 placed.setdefault(moment.evidence, (_place(known, moment, o.stream, o.line), moment))
     for each in log.ranks.values():
         if last := each.last:

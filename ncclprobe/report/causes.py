@@ -15,8 +15,8 @@ from ncclprobe.report import causes, digest
 from ncclprobe.report.digest import when
 
 _MOST_CAUSES = 3
-_MOST_LINES = (20, 6)
-"""Lines of the first cause, and of each further one."""
+_ONE_SCREEN, _FEWEST, _OF_FURTHER = 25, 12, 4
+"""Lines of an answer, of its first cause at least, and of each further cause at most; -v shows all."""
 _MOST_EVIDENCE, _MOST_STEPS, _MOST_CONSEQUENCES = 3, 2, 3
 _MOST_QUOTED, _MOST_OF_THE_END = 300, 120
 _LEAD = "   "
@@ -24,31 +24,36 @@ _WIDER = ("The job's settings are at fault", "The job is at fault, its settings 
 _STATUS = {"named": "fail", "narrowed": "warn", "unknown": "unknown"}
 
 
-def render(report: Report, *, width: int = 100, verbose: bool = False, style: Style = unstyled) -> str:
+def render(report: Report, *, width: int = 80, verbose: bool = False, style: Style = unstyled) -> str:
     """Return the causes as text, lines no wider than `width` where words allow. Ends with a newline."""
     width = max(width, 40)
     told = 0 if verbose or _of_standing(report) is None else 1
     shown = report.causes if verbose else report.causes[told : told + _MOST_CAUSES]
     left = len(report.causes) - told - len(shown)
     nothing = [] if shown else [[*_nothing_to_name(report, width)]]
-    blocks = [[*_standing(report, width, style)]] if report.standing else nothing
+    before = [[*_standing(report, width, style)]] if report.standing else nothing
     if shown and report.outcome == "unknown":
-        blocks += [["No failure in what was read."]]
-    blocks += [
-        _cut(_cause(cause, width, style, verbose, label(report, cause)), None if verbose else _MOST_LINES[bool(number)])
-        for number, cause in enumerate(shown)
-    ]
-    blocks += [[f"{plural(left, 'further cause')}; -v shows all"]] * (left > 0)
-    blocks += [[*_rest(report, width)], [*_before_next_launch(report, width)]]
-    return "\n\n".join(printable_block for block in blocks if (printable_block := "\n".join(block))) + "\n"
+        before += [["No failure in what was read."]]
+    causes = [[*_cause(cause, width, style, verbose, label(report, cause))] for cause in shown]
+    after = [[f"{plural(left, 'further cause')}; -v shows all"]] * (left > 0)
+    after += [[*_rest(report, width)], [*_before_next_launch(report, width)]]
+    if verbose:
+        return _joined([*before, *causes, *after])
+    further = [_cut(lines, _OF_FURTHER) for lines in causes[1:]]
+    room = _ONE_SCREEN - sum(len(block) + 1 for block in (*before, *further, *after) if block)
+    blocks = [*before, *(_cut(lines, max(room, _FEWEST)) for lines in causes[:1]), *further, *after]
+    return _joined(blocks if report.standing else [_cut(_joined(blocks).splitlines(), _ONE_SCREEN)])
 
 
-def _cut(lines: Iterator[str], most: int | None) -> list[str]:
+def _joined(blocks: Sequence[Sequence[str]]) -> str:
+    return "\n\n".join("\n".join(block) for block in blocks if block) + "\n"
+
+
+def _cut(lines: Sequence[str], most: int) -> Sequence[str]:
     """Return the first `most` lines, the last of them saying how many there are more."""
-    whole = [*lines]
-    if most is None or len(whole) <= most:
-        return whole
-    return [*whole[: most - 1], f"{_LEAD}… {len(whole) - most + 1} more lines; -v shows all"]
+    if len(lines) <= most:
+        return lines
+    return [*lines[: most - 1], f"{_LEAD}… {len(lines) - most + 1} more lines; -v shows all"]
 
 
 def quiet(report: Report) -> str:

@@ -106,7 +106,7 @@ def rendered(report: Report, name: str) -> str:
     if name == "text":
         from ncclprobe.report import causes
 
-        return causes.render(report) if report.files else as_text.render(report, width=100)
+        return causes.render(report, width=100) if report.files else as_text.render(report, width=100)
     if name not in FORMATS:
         raise UsageError(f"format {name!r} is unknown; choose from text, {', '.join(FORMATS)}")
     try:
@@ -217,7 +217,8 @@ def _causes(report: Report, *, quiet: bool, verbose: bool, no_color: bool) -> st
 
     if quiet:
         return causes.quiet(report)
-    return causes.render(report, width=width(), verbose=verbose, style=style(no_color))
+    columns = width() if report.standing else min(width(), 80)
+    return causes.render(report, width=columns, verbose=verbose, style=style(no_color))
 
 
 def width() -> int:

@@ -12,7 +12,7 @@ from ncclprobe.model.snapshot import Job
 from tests.each_row import each_row
 
 CHECKS = every_check(LEFT)
-RULES = {check.id: check.cause for check in CHECKS if check.cause}
+RULES = {check.key: check.cause for check in CHECKS if check.cause}
 SIGNS = [sign for rule in RULES.values() for sign in rule.signs]
 
 
@@ -27,8 +27,8 @@ UNHANDLED = "[rank3]: DistBackendError: NCCL error in: x.cpp:1, unhandled system
 
 def test_a_cause_stands_first_and_its_consequence_beneath_it() -> None:
     (found,) = explained(rank3=NO_INTERFACE + UNHANDLED)
-    assert (found.code, found.id, found.confidence) == ("iface-missing", "log.no-interface", "named")
-    assert [each.id for each in found.consequences] == ["log.nccl-returned-an-error"]
+    assert (found.code, found.id, found.confidence) == ("iface-missing", "log.interface/no-interface", "named")
+    assert [each.id for each in found.consequences] == ["log.nccl-failed/nccl-returned-an-error"]
     assert (found.evidence[0].source, found.evidence[0].line) == ("rank3", 1)
     assert found.doctor == "env.ifname"
 

@@ -24,10 +24,10 @@ from tests.each_row import each_row
 CHECKS = [
     with_cases(check) for check in every_check(LEFT) if check.cause and [need.fact for need in check.needs] == [JobLog]
 ]
-RULES = {check.id: check.cause for check in CHECKS if check.cause}
+RULES = {check.key: check.cause for check in CHECKS if check.cause}
 READER = Reader([sign for rule in RULES.values() for sign in rule.signs])
 NO_LINE_ALONE = {
-    "nccl-bug-shm-attach": "narrowed with two others by log.shared-memory-not-seen",
+    "nccl-bug-shm-attach": "narrowed with two others by log.peer-access/shared-memory-not-seen",
     "collective-stalled": "of a job that runs: job.inside",
     "nccl-bug-VERSION-topic": "the form of such codes",
 }
@@ -48,7 +48,7 @@ def whole(logs: Mapping[str, str]) -> JobLog:
 
 def examples(kind: str) -> list[Any]:
     return [
-        pytest.param(check, example, id=f"{check.id}-{number}")
+        pytest.param(check, example, id=f"{check.key}-{number}")
         for check in CHECKS
         for number, example in enumerate(texts(getattr(check, f"{kind}_examples")))
     ]
@@ -66,7 +66,7 @@ def codes_of(check: Check, findings: list[Finding]) -> set[str]:
 @cache
 def declared(check_id: str) -> frozenset[str]:
     """Return the codes that a check can name: its own, and those that it narrows to in its examples."""
-    check = next(each for each in CHECKS if each.id == check_id)
+    check = next(each for each in CHECKS if each.key == check_id)
     assert check.cause
     narrowed = {code for logs in texts(check.bad_examples) for code in codes_of(check, found(check, whole(logs)))}  # type: ignore[arg-type]
     return frozenset({check.cause.code, *narrowed} - {""})
@@ -79,21 +79,21 @@ def explained(log: JobLog) -> tuple[Cause, ...]:
 @each_row(("check", "logs"), examples("bad"))
 def test_a_cause_is_named_first_among_all_checks(check: Check, logs: Mapping[str, str]) -> None:
     first, *_ = explained(whole(logs))
-    own = declared(check.id)
+    own = declared(check.key)
     assert first.code in (own or {"unknown"}) or {*first.could_be} & own, first
 
 
 @each_row(("check", "logs"), examples("bad"))
 def test_no_other_check_names_its_own_cause_there(check: Check, logs: Mapping[str, str]) -> None:
-    log, own = whole(logs), declared(check.id)
+    log, own = whole(logs), declared(check.key)
     for other in CHECKS:
         assert other.cause
-        said = [each for each in found(other, log) if other.id not in OF_NO_FAILURE]
+        said = [each for each in found(other, log) if other.key not in OF_NO_FAILURE]
         strange = codes_of(other, said) - own
-        assert not strange or {*other.cause.echoes} & own, (other.id, strange)
+        assert not strange or {*other.cause.echoes} & own, (other.key, strange)
 
 
-OF_NO_FAILURE = ("log.slow-path", "log.ranks-may-not-meet")
+OF_NO_FAILURE = ("log.slow-path/slow-path", "log.interface/ranks-may-not-meet")
 """Checks of conditions, which may be beside any cause."""
 
 
@@ -102,7 +102,7 @@ def test_what_is_no_case_of_a_cause_is_not_named_so(check: Check, logs: Mapping[
     assert not found(check, whole(logs))
 
 
-@each_row("check", [pytest.param(check, id=check.id) for check in CHECKS])
+@each_row("check", [pytest.param(check, id=check.key) for check in CHECKS])
 def test_the_doctor_has_the_check_that_a_cause_names(check: Check) -> None:
     ids = {each.id for each in (*every_check(MACHINE), *every_check(MEASURED))}
     assert check.cause
@@ -115,7 +115,7 @@ def _vocabulary() -> set[str]:
 
 
 def test_every_code_is_of_the_list_and_every_code_of_the_list_has_a_check() -> None:
-    named = {code for check in CHECKS for code in declared(check.id)}
+    named = {code for check in CHECKS for code in declared(check.key)}
     echoed = {code for check in CHECKS if check.cause for code in check.cause.echoes}
     listed = {code for code in named | echoed if not code.startswith("nccl-bug-2.")} - {ANY, SAME_LINE}
     assert listed <= _vocabulary() | {*NO_LINE_ALONE}

@@ -76,11 +76,14 @@ def test_json_says_causes_timeline_ranks_and_what_was_not_understood(
     report = json.loads(capsys.readouterr().out)
     (cause,) = report["causes"]
     assert (cause["code"], cause["id"], cause["confidence"], cause["ranks"]) == (
-        "iface-missing", "log.no-interface", "named", [3]
+        "iface-missing", "log.interface/no-interface", "named", [3]
     )  # fmt: skip
     assert cause["evidence"][0]["line"] == 1
     assert [each["rank"] for each in report["ranks"]] == [3, 4]
-    assert [each["id"] for each in report["timeline"]][:2] == ["log.no-interface", "log.nccl-returned-an-error"]
+    assert [each["id"] for each in report["timeline"]][:2] == [
+        "log.interface/no-interface",
+        "log.nccl-failed/nccl-returned-an-error",
+    ]
     assert (report["status"], report["exit_code"], report["files"]) == ("fail", 0, ["2 logs"])
 
 

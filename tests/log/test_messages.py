@@ -38,7 +38,7 @@ def whole(logs: Mapping[str, str]) -> JobLog:
 
 def named(text: str) -> tuple[Cause, ...]:
     """Return the causes of a log, with those that the table knows."""
-    rules_ = {check.id: check.cause for check in CHECKS if check.cause}
+    rules_ = {check.key: check.cause for check in CHECKS if check.cause}
     return causes(judged(CHECKS, {JobLog: whole({"a.log": text})}, Job()), rules_)
 
 
@@ -97,7 +97,7 @@ def test_what_says_why_in_the_table_is_named_by_a_check_or_by_the_table_itself()
     log = whole({f"{number}.log": written(row) for number, row in enumerate(causes)})
     said: dict[int, set[str]] = {}
     for verdict in judged(CHECKS, {JobLog: log}, Job()):
-        rule = next(check.cause for check in CHECKS if check.id == verdict.id)
+        rule = next(check.cause for check in CHECKS if check.key == verdict.key)
         for finding in verdict.findings:
             if at := finding.occurrence:
                 said.setdefault(at.stream, set()).update(at.codes or ((rule.code,) if rule and rule.code else ()))
@@ -144,7 +144,7 @@ def test_a_line_has_the_meaning_of_the_message_with_most_fixed_text(text: str, l
 )
 def test_the_error_that_a_failed_call_names_says_what_its_text_does_not(line: str, codes: tuple[str, ...]) -> None:
     log = whole({"a": f"n1:7:9 [0] x.cc:1 NCCL WARN {line}\n[rank0]: NCCL failure\n"})
-    rules_ = {check.id: check.cause for check in CHECKS if check.cause}
+    rules_ = {check.key: check.cause for check in CHECKS if check.cause}
     (found,) = causes(judged(CHECKS, {JobLog: log}, Job()), rules_)
     assert found.could_be == (codes if len(codes) > 1 else ())
     assert found.code == (codes or ("unknown",))[0]
@@ -192,7 +192,7 @@ def test_what_torch_repeats_of_nccls_last_error_has_the_meaning_of_the_warning()
     assert [(e.line, e.level, e.text[:4]) for e in log.events] == [
         (1, "EXCEPTION", "nccl"), (2, "", "Last"), (3, "WARN", "nvml"), (4, "", "step"), (5, "", "nvml"),
     ]  # fmt: skip
-    (found,) = causes(judged(CHECKS, {JobLog: log}, Job()), {check.id: check.cause for check in CHECKS if check.cause})
+    (found,) = causes(judged(CHECKS, {JobLog: log}, Job()), {check.key: check.cause for check in CHECKS if check.cause})
     assert found.could_be == ("cuda-driver-mismatch", "gpu-isolation", "gpu-hw-error")
 
 

@@ -156,7 +156,7 @@ def test_the_line_of_no_known_meaning_is_shown_first(tmp_path: Path, capsys: pyt
     report = explained(tmp_path, text)
     assert report["outcome"] == "failed"
     assert report["causes"][0]["evidence"][0]["text"] == "c10::FrobError: CUDA frobnicated"
-    assert [each["id"] for each in report["causes"][0]["consequences"]] == ["log.waited-in-vain"]
+    assert [each["id"] for each in report["causes"][0]["consequences"]] == ["log.collective-stuck/waited-in-vain"]
     capsys.readouterr()
     explain.main([str(tmp_path / "train.log"), "--no-color"])
     assert "FrobError" in "".join(capsys.readouterr().out.splitlines()[:4])
@@ -465,7 +465,7 @@ def test_what_a_program_raised_is_named_without_its_traceback(
 def test_a_log_that_ends_in_a_traceback_speaks_of_a_failure(tmp_path: Path) -> None:
     cut = 'out = net(x)Traceback (most recent call last):\n  File "x.py", line 3\n'
     report = explained(tmp_path, f"{steps(0, 9)}{cut}")
-    assert [cause["id"] for cause in report["causes"]] == ["log.traceback-is-cut-off"]
+    assert [cause["id"] for cause in report["causes"]] == ["log.program-raised/traceback-is-cut-off"]
 
 
 def test_advice_for_an_error_is_not_that_error(tmp_path: Path) -> None:
@@ -554,7 +554,7 @@ def test_a_traceback_among_others_whose_exceptions_are_there_is_not_cut_off(tmp_
     frame = '  File "x.py", line 3, in f\n'
     text = f"{head}{head}{frame}raise KeyError\n{frame}KeyError: 1\nKeyError: 1\n"
     ids = {cause["id"] for cause in explained(tmp_path, f"world_size=4\n{text}")["causes"]}
-    assert "log.traceback-is-cut-off" not in ids
+    assert "log.program-raised/traceback-is-cut-off" not in ids
 
 
 def test_no_rank_is_read_out_of_a_number_that_ends_a_line(tmp_path: Path) -> None:

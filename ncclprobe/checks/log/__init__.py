@@ -45,10 +45,72 @@ from typing import Any
 
 from ncclprobe.logs.job_log import SUMMARY, JobLog, LogEvent
 from ncclprobe.model.findings import Finding, Occurrence, Severity, fail, warn
-from ncclprobe.model.registry import CauseRule, Check, check
+from ncclprobe.model.registry import CauseRule, Check, CheckGroup, check
 from ncclprobe.model.values import Struct
 
 SOURCE = "files"
+
+_PARTS = {
+    "collective-mismatch": ("Ranks are in different collectives, or in one of different sizes",
+        "ranks-called-different-collectives collectives-do-not-match ranks-waited-in-different-calls "
+        "message-truncated message-of-another-size desync one-rank-ended-otherwise ras-other-operations"),
+    "rank-behind": ("A rank did not join what the others wait in, or joined too late",
+        "a-rank-did-not-come torch-names-the-late-ranks torch-names-the-lost-ranks barrier-not-passed "
+        "listed-as-missing works-on-alone late-rank absent-rank ras-rank-behind rank-came-late-to-nccl"),
+    "rank-silent": ("A rank says nothing, or its process is gone",
+        "rank-fell-silent rank-did-not-begin no-dump ras-dead-process ras-no-answer"),
+    "ranks-missing": ("Ranks of the job did not meet", "ranks-missing no-address-of-a-rank waits-for-the-first-rank"),
+    "collective-stuck": ("A collective did not end, and no line says which rank is at fault",
+        "waited-in-vain ended-by-its-own-monitor all-entered stands-elsewhere"),
+    "interface": ("A rank uses an interface or address that others cannot reach",
+        "no-interface loopback container-interface tunnel bridge-network gloo-interface own-name-is-loopback "
+        "ranks-may-not-meet"),
+    "unreachable": ("A peer that is there cannot be reached",
+        "rejected-by-a-firewall connection-timed-out peer-unreachable refused"),
+    "rank-ended": ("A process of the job ended by itself or by a signal",
+        "killed-by-a-signal exited segmentation-fault"),
+    "program-raised": ("The program raised an exception", "program-raised traceback-is-cut-off"),
+    "kernel-faulted": ("A kernel of the program failed on a GPU",
+        "kernel-faulted launch-failed driver-saw-a-wild-access"),
+    "ended-by-others": ("A launcher or the scheduler ended ranks", "ended-by-the-launcher ended-in-initialisation"),
+    "nvlink-fabric": ("NVLink between GPUs, or what manages it, does not work",
+        "fabric-not-ready nvlink-without-peer-access no-imex-channel"),
+    "nvls": ("NVLS was refused, left out or used up", "nvls-used-up nvls-refused nvls-forced nvls-left-out"),
+    "gpu-failed": ("A GPU or an NVLink failed",
+        "gpu-failed dcgm-found-a-fault nvidia-smi-wants-a-reset nccl-diagnosed ras-error"),
+    "gpu-shared": ("Ranks share a GPU, or hosts look like one",
+        "two-ranks-on-one-gpu hosts-look-like-one mig-instances"),
+    "driver": ("The driver, the CUDA runtime and the binary do not fit", "driver-does-not-fit no-code-for-this-gpu"),
+    "peer-access": ("A rank cannot open the memory of another GPU",
+        "too-many-peers peer-memory-closed no-peer-access shared-memory-not-seen"),
+    "topology": ("The topology that NCCL reads is unusable or of another machine",
+        "pci-tree-unusable wsl topology-file graph-file no-path-for-a-pattern"),
+    "rdma-transfer": ("A transfer over RDMA failed", "no-acknowledgement flushed device-access-broken efa-completion"),
+    "rdma-path": ("No path leads from one RDMA port to another, or a port is down",
+        "port-went-down no-path-between-ports efa-security-group"),
+    "gid": ("The GID or LID of a port does not lead to the peer", "wrong-gid roce-card-with-a-lid"),
+    "networks-differ": ("Hosts use different networks, link layers or numbers of devices",
+        "networks-differ link-layers-mixed link-layers-in-use devices-differ"),
+    "rdma-device": ("RDMA was to be used, and a device, a driver or a library is missing",
+        "device-not-in-container verbs-library-missing no-device-of-that-name no-efa-provider"),
+    "plugin": ("The network plugin is not loaded or does not fit", "plugin-not-found plugin-does-not-fit"),
+    "registration": ("Memory cannot be registered with a device",
+        "locked-memory refused-without-a-limit pinning-failed dmabuf-refused"),
+    "memory-full": ("Memory is full: the host's, a GPU's or shared memory",
+        "host-memory-full gpu-memory-full shared-memory-full"),
+    "node-failed": ("A host or pod of the job was lost, or none was found", "node-failed pod-evicted pod-not-placed"),
+    "port": ("A port cannot be used by this job", "port-taken port-privileged"),
+    "store": ("The store at which ranks meet cannot be reached, or was lost", "master-unreachable store-left"),
+    "nccl-failed": ("NCCL returned an error, and another line says why", "nccl-returned-an-error proxy-failed"),
+    "slow-path": ("NCCL uses a slower path than it could", "slow-path sockets-instead-of-rdma gpudirect-off"),
+    "versions": ("Ranks run different versions or settings",
+        "settings-differ nccl-versions-differ structure-of-another-length another-library"),
+    "known-bugs": ("The job met a fault of this release of NCCL",
+        "several-nics-of-2-5 reordered-bootstrap-of-2-19 unknown-link-speed-of-2-19 shared-memory-of-sm120 "
+        "host-memory-differs-between-ranks shared-host-memory-by-cuda"),
+}  # fmt: skip
+"""Ids that several functions share: the title of each, and the names of its parts."""
+_GROUPS = {part: CheckGroup(name, title) for name, (title, parts) in _PARTS.items() for part in parts.split()}
 
 Example = str | Mapping[str, str] | tuple[Any, ...]
 
@@ -75,12 +137,17 @@ def cause(
     required: bool = False,
 ) -> Callable[[Callable[..., Iterator[Finding]]], Check]:
     """Declare a check of a job's logs; see this module."""
-    return check(
-        bad=Examples(bad, signs),
-        good=Examples(good, signs),
-        required=required,
-        cause=CauseRule(code, signs, doctor, echoes),
-    )
+
+    def declare(run: Callable[..., Iterator[Finding]]) -> Check:
+        return check(
+            bad=Examples(bad, signs),
+            good=Examples(good, signs),
+            required=required,
+            cause=CauseRule(code, signs, doctor, echoes),
+            group=_GROUPS.get(run.__name__.replace("_", "-")),
+        )(run)
+
+    return declare
 
 
 def _facts(example: Example, signs: Sequence[str]) -> tuple[Any, ...]:

@@ -368,7 +368,7 @@ HARMLESS = (
     "DeprecationWarning",
     # NCCL's own warnings after which it goes on, 2.4 to 2.30
     "Failed to open libibverbs.so",  # a machine without RDMA; a warning until 2.10
-    "Call to bind failed",  # of the RAS port that another job has; elsewhere log.port-taken speaks of it
+    "Call to bind failed",  # of the RAS port that another job has; elsewhere log.port/port-taken speaks of it
     "client reregistration",  # the subnet manager asks ports to register again
     "async event : port active",
     "async event: port active",

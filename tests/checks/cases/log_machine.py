@@ -32,7 +32,7 @@ CASES = {
             "W0102 03:04:05.000000 77 api.py:900] Sending process 78 closing signal SIGTERM",
         ],
     ),
-    "log.node-failed": Cases(
+    "log.node-failed/node-failed": Cases(
         bad=[
             ("FAIL node: example", f"{_LIMIT} NODE FAILURE, SEE SLURMCTLD LOG FOR DETAILS ***"),
             (
@@ -42,7 +42,7 @@ CASES = {
         ],
         good=["33m  Normal  NodeNotReady  node/n7  Node n7 status is now: NodeNotReady\n[rank1]: step 7 loss 2"],
     ),
-    "log.program-raised": Cases(
+    "log.program-raised/program-raised": Cases(
         bad=[
             (
                 "FAIL job: rank 3",
@@ -101,7 +101,7 @@ CASES = {
             '  File "pool.py", line 1, in __del__\nAttributeError: _state\n',
         ],
     ),
-    "log.segmentation-fault": Cases(
+    "log.rank-ended/segmentation-fault": Cases(
         bad=[
             ("FAIL unknown: rank 1", "[rank1]: Fatal Python error: Segmentation fault"),
             ("FAIL unknown: rank 1", "[rank1]: RuntimeError: DataLoader worker (pid 99) is killed by signal: Killed."),
@@ -117,7 +117,7 @@ CASES = {
         ],
         good=["[rank1]: Fatal Python error: Aborted"],
     ),
-    "log.host-memory-full": Cases(
+    "log.memory-full/host-memory-full": Cases(
         bad=[
             (
                 "FAIL unknown: example",
@@ -135,7 +135,7 @@ CASES = {
             ),
         ]
     ),
-    "log.kernel-faulted": Cases(
+    "log.kernel-faulted/kernel-faulted": Cases(
         bad=[
             ("FAIL job: rank 1", "[rank1]: RuntimeError: CUDA error: device-side assert triggered"),
             (
@@ -144,7 +144,7 @@ CASES = {
             ),
         ]
     ),
-    "log.launch-failed": Cases(
+    "log.kernel-faulted/launch-failed": Cases(
         bad=[
             (
                 "FAIL unknown: n1:7 on n1",
@@ -156,7 +156,7 @@ CASES = {
             ),
         ]
     ),
-    "log.gpu-failed": Cases(
+    "log.gpu-failed/gpu-failed": Cases(
         bad=[
             (
                 "FAIL node: example",
@@ -192,7 +192,7 @@ CASES = {
             "n1:7:7 [0] NCCL DIAG ECC: no uncorrected volatile errors across 8 ranks in comm 0x9",
         ],
     ),
-    "log.two-ranks-on-one-gpu": Cases(
+    "log.gpu-shared/two-ranks-on-one-gpu": Cases(
         bad=[
             (
                 "FAIL job: n1:7 on n1",
@@ -205,7 +205,7 @@ CASES = {
             "n1:7:7 [0] init.cc:900 NCCL WARN Duplicate GPU detected : rank 1 and rank 0 both on CUDA device 7000"
         ],
     ),
-    "log.hosts-look-like-one": Cases(
+    "log.gpu-shared/hosts-look-like-one": Cases(
         bad=[
             (
                 "FAIL job: rank 1 on localhost",
@@ -217,10 +217,10 @@ CASES = {
             )
         ]
     ),
-    "log.mig-instances": Cases(
+    "log.gpu-shared/mig-instances": Cases(
         good=["n1:7:7 [0] init.cc:900 NCCL WARN Duplicate GPU detected : rank 1 and rank 0 both on CUDA device 7000"]
     ),
-    "log.no-code-for-this-gpu": Cases(
+    "log.driver/no-code-for-this-gpu": Cases(
         bad=[
             ("FAIL image: n1:7 on n1", "n1:7:7 [0] enqueue.cc:100 NCCL WARN Cuda failure 'invalid device function'"),
             (
@@ -230,7 +230,7 @@ CASES = {
             ),
         ]
     ),
-    "log.driver-does-not-fit": Cases(
+    "log.driver/driver-does-not-fit": Cases(
         bad=[
             (
                 "FAIL image: n1:7 on n1",
@@ -244,7 +244,7 @@ CASES = {
             ("FAIL image: example", "RuntimeError: The NVIDIA driver on your system is too old (found version 11040)."),
         ]
     ),
-    "log.too-many-peers": Cases(
+    "log.peer-access/too-many-peers": Cases(
         bad=[
             (
                 "FAIL job: n1:7 on n1",
@@ -252,7 +252,7 @@ CASES = {
             )
         ]
     ),
-    "log.peer-memory-closed": Cases(
+    "log.peer-access/peer-memory-closed": Cases(
         bad=[
             (
                 "FAIL job: n1:7 on n1",
@@ -276,7 +276,7 @@ CASES = {
             ),
         ]
     ),
-    "log.pci-tree-unusable": Cases(
+    "log.topology/pci-tree-unusable": Cases(
         bad=[
             (
                 "FAIL node: n1:7 on n1",
@@ -289,10 +289,10 @@ CASES = {
             "(/sys/class/infiniband/rxe0/device)"
         ],
     ),
-    "log.wsl": Cases(
+    "log.topology/wsl": Cases(
         good=["n1:7:7 [0] a.h:40 NCCL WARN Cuda failure 'OS call failed or operation not supported on this OS'"]
     ),
-    "log.dcgm-found-a-fault": Cases(
+    "log.gpu-failed/dcgm-found-a-fault": Cases(
         bad=[
             (
                 "FAIL node: example",
@@ -311,7 +311,7 @@ CASES = {
             "GPU 3 had memory errors and row remappings are pending",
         ],
     ),
-    "log.nccl-diagnosed": Cases(
+    "log.gpu-failed/nccl-diagnosed": Cases(
         bad=[
             (
                 "FAIL node: example",
@@ -333,15 +333,17 @@ CASES = {
             "n1:7 NCCL DIAG [INFO] net bw: same-nic rank 3 (n1): 591.5 Gbit/s, >30% off median 391.5 Gbit/s in comm 9",
         ],
     ),
-    "log.driver-saw-a-wild-access": Cases(good=["[ 812.1] NVRM: Xid (PCI:0000:5e:00): 43, pid=9, Ch 00000010"]),
-    "log.nvidia-smi-wants-a-reset": Cases(
+    "log.kernel-faulted/driver-saw-a-wild-access": Cases(
+        good=["[ 812.1] NVRM: Xid (PCI:0000:5e:00): 43, pid=9, Ch 00000010"]
+    ),
+    "log.gpu-failed/nvidia-smi-wants-a-reset": Cases(
         bad=[("FAIL node: example", "    Remapped Rows\n        Remapping Failure Occurred        : Yes")],
         good=[
             "    GPU Recovery Action                   : None",
             "        Drain and Reset Recommended       : N/A",
         ],
     ),
-    "log.killed-by-a-signal": Cases(
+    "log.rank-ended/killed-by-a-signal": Cases(
         bad=[
             ("FAIL unknown: n2 on n2", "0: step 7\n1: step 7\n2: step 7\nsrun: error: n2: task 1: Killed"),
             (
@@ -385,7 +387,7 @@ CASES = {
             "Killed",
         ],
     ),
-    "log.exited": Cases(
+    "log.rank-ended/exited": Cases(
         bad=[
             (
                 "FAIL job: rank 3 on n2",
@@ -398,7 +400,7 @@ CASES = {
             _ENDED_ITSELF.replace(": 3 (pid", ": 137 (pid"),
         ],
     ),
-    "log.ended-by-the-launcher": Cases(
+    "log.ended-by-others/ended-by-the-launcher": Cases(
         bad=[
             ("WARN unknown: example", "torch.distributed.elastic.multiprocessing.errors.ChildFailedError:"),
             ("WARN unknown: rank 1", "[rank1]: terminate called after throwing an instance of 'c10::DistBackendError'"),
@@ -413,7 +415,7 @@ CASES = {
             ),
         ]
     ),
-    "log.shared-memory-full": Cases(
+    "log.memory-full/shared-memory-full": Cases(
         bad=[
             (
                 "FAIL unknown: n1:7 on n1",
@@ -435,7 +437,7 @@ CASES = {
             "/dev/shm/nccl-Ab12cd (size 9637888)"
         ],
     ),
-    "log.gpu-memory-full": Cases(
+    "log.memory-full/gpu-memory-full": Cases(
         bad=[
             (
                 "FAIL job: rank 2",
@@ -473,7 +475,7 @@ CASES = {
             ),
         ]
     ),
-    "log.no-efa-provider": Cases(
+    "log.rdma-device/no-efa-provider": Cases(
         bad=[
             (
                 "FAIL image: n1:7 on n1",
@@ -489,7 +491,7 @@ CASES = {
         ],
         good=["n1:7:7 [0] NCCL INFO NET/OFI Selected provider is efa, fabric is efa (found 4 nics)"],
     ),
-    "log.efa-security-group": Cases(
+    "log.rdma-path/efa-security-group": Cases(
         bad=[
             (
                 "FAIL fabric: example",
@@ -497,7 +499,7 @@ CASES = {
             )
         ]
     ),
-    "log.plugin-not-found": Cases(
+    "log.plugin/plugin-not-found": Cases(
         bad=[
             (
                 "WARN image: n1:7 on n1",
@@ -516,7 +518,7 @@ CASES = {
             "n1:7:7 [0] NCCL INFO NET/Plugin: Plugin name set by env to none",
         ],
     ),
-    "log.plugin-does-not-fit": Cases(
+    "log.plugin/plugin-does-not-fit": Cases(
         bad=[
             (
                 "FAIL image: n1:7 on n1",
@@ -551,7 +553,7 @@ CASES = {
             "symbols v4 and lower are not supported.",
         ],
     ),
-    "log.topology-file": Cases(
+    "log.topology/topology-file": Cases(
         bad=[
             ("FAIL job: n1:7 on n1", "n1:7:7 [0] graph/xml.cc:120 NCCL WARN XML Parse error : expecting '<', got '{'"),
             (
@@ -565,19 +567,19 @@ CASES = {
             "/var/run/nvidia-topologyd/virtualTopology.xml : No such file or directory"
         ],
     ),
-    "log.graph-file": Cases(
+    "log.topology/graph-file": Cases(
         bad=[
             ("FAIL job: n1:7 on n1", "n1:7:7 [0] graph/search.cc:900 NCCL WARN XML Import Channel : dev 12 not found.")
         ]
     ),
-    "log.unknown-link-speed-of-2-19": Cases(
+    "log.known-bugs/unknown-link-speed-of-2-19": Cases(
         good=[
             "n1:7:7 [0] NCCL INFO NCCL version 2.21.5+cuda12.4\n"
             "n1:7:7 [0] NCCL INFO KV Convert to int : could not find value of 'Unknown speed' in dictionary, falling "
             "back to 60\nRuntimeError: NCCL error: internal error"
         ]
     ),
-    "log.shared-host-memory-by-cuda": Cases(
+    "log.known-bugs/shared-host-memory-by-cuda": Cases(
         bad=[
             (
                 "FAIL image: n1:7 on n1",
@@ -591,7 +593,7 @@ CASES = {
             "OS'"
         ],
     ),
-    "log.settings-differ": Cases(
+    "log.versions/settings-differ": Cases(
         bad=[
             (
                 "FAIL job: NCCL_BUFFSIZE on n1; FAIL job: NCCL_BUFFSIZE on n2",
@@ -631,7 +633,7 @@ CASES = {
             f"n1:7:7 [0] NCCL INFO NCCL_PROTO set by environment to LL\nn2:8:8 [0] NCCL INFO Init START\n{_HUNG}",
         ],
     ),
-    "log.nccl-versions-differ": Cases(
+    "log.versions/nccl-versions-differ": Cases(
         bad=[
             (
                 "FAIL image: n1:7 on n1",
@@ -655,7 +657,7 @@ CASES = {
             f"{_TWO_JOBS}\nn1:7:9 [0] include/alloc.h:178 NCCL WARN Failed to malloc 468000 bytes",
         ],
     ),
-    "log.structure-of-another-length": Cases(
+    "log.versions/structure-of-another-length": Cases(
         bad=[
             ("FAIL image: n1:7 on n1", GARBLED),
             ("FAIL image: n1:7 on n1", "n1:7:9 [0] include/alloc.h:178 NCCL WARN Failed to malloc 253579231488 bytes"),
@@ -665,7 +667,7 @@ CASES = {
             "n1:7:9 [0] include/alloc.h:178 NCCL WARN Failed to malloc 468 bytes",
         ],
     ),
-    "log.another-library": Cases(
+    "log.versions/another-library": Cases(
         bad=[
             ("FAIL image: example", "OSError: libnccl.so.2: cannot open shared object file: No such file or directory"),
             (

@@ -15,7 +15,7 @@ _VIOLATED = (
 
 
 CASES = {
-    "log.listed-as-missing": Cases(
+    "log.rank-behind/listed-as-missing": Cases(
         bad=[
             (
                 "FAIL unknown: example",
@@ -28,7 +28,7 @@ CASES = {
             ("FAIL unknown: example", "Stalled ops: grads/a [missing ranks: 1, 2]"),
         ]
     ),
-    "log.rejected-by-a-firewall": Cases(
+    "log.unreachable/rejected-by-a-firewall": Cases(
         bad=[
             (
                 "FAIL fabric: n1:7 on n1",
@@ -44,7 +44,7 @@ CASES = {
         ],
         good=["n1:7:9 [0] misc/socket.cc:58 NCCL WARN socketProgress: Connection closed by remote peer n2<40211>"],
     ),
-    "log.connection-timed-out": Cases(
+    "log.unreachable/connection-timed-out": Cases(
         bad=[
             (
                 "FAIL fabric: n1:7 on n1",
@@ -61,7 +61,7 @@ CASES = {
             "No route to host"
         ],
     ),
-    "log.peer-unreachable": Cases(
+    "log.unreachable/peer-unreachable": Cases(
         bad=[
             (
                 "FAIL job: rank 1",
@@ -74,7 +74,7 @@ CASES = {
             "[127.0.1.1]:5012"
         ],
     ),
-    "log.refused": Cases(
+    "log.unreachable/refused": Cases(
         bad=[
             (
                 "WARN unknown: n1:7 on n1",
@@ -105,7 +105,7 @@ CASES = {
             "reset by peer')"
         ],
     ),
-    "log.fabric-not-ready": Cases(
+    "log.nvlink-fabric/fabric-not-ready": Cases(
         bad=[
             (
                 "FAIL node: n1:7 on n1",
@@ -124,7 +124,7 @@ CASES = {
             "support."
         ],
     ),
-    "log.no-imex-channel": Cases(
+    "log.nvlink-fabric/no-imex-channel": Cases(
         bad=[
             (
                 "FAIL node: n1:7 on n1",
@@ -143,7 +143,7 @@ CASES = {
         ],
         good=["n1:7:9 [0] transport/p2p.cc:240 NCCL WARN Cuda failure 800 'operation not permitted'"],
     ),
-    "log.nvls-used-up": Cases(
+    "log.nvls/nvls-used-up": Cases(
         bad=[
             (
                 "FAIL node: n1:7 on n1",
@@ -152,10 +152,10 @@ CASES = {
         ],
         good=["n1:7:7 [0] transport/p2p.cc:245 NCCL WARN Cuda failure 2 'out of memory'"],
     ),
-    "log.nvls-refused": Cases(
+    "log.nvls/nvls-refused": Cases(
         bad=[("FAIL node: n1:7 on n1", "n1:7:7 [0] mnnvl.cc:70 NCCL WARN Cuda failure 800 'operation not permitted'")]
     ),
-    "log.no-address-of-a-rank": Cases(
+    "log.ranks-missing/no-address-of-a-rank": Cases(
         bad=[("FAIL job: rank 3", f"[rank3]: {_LINE}")],
         good=[
             "torch.distributed.DistStoreError: wait timeout after 300000ms, keys: /default_pg/0//cuda//0",
@@ -164,7 +164,7 @@ CASES = {
             {"rank3": _LINE, "rank4": "ValueError: no data"},
         ],
     ),
-    "log.no-acknowledgement": Cases(
+    "log.rdma-transfer/no-acknowledgement": Cases(
         bad=[
             (
                 "FAIL fabric: n1:7 on n1",
@@ -193,7 +193,7 @@ CASES = {
             ),
         ]
     ),
-    "log.flushed": Cases(
+    "log.rdma-transfer/flushed": Cases(
         bad=[
             ("WARN unknown: n1:7 on n1", _VIOLATED),
             (
@@ -204,7 +204,7 @@ CASES = {
             ),
         ]
     ),
-    "log.device-access-broken": Cases(
+    "log.rdma-transfer/device-access-broken": Cases(
         bad=[
             (
                 "FAIL node: n1:7 on n1",
@@ -225,8 +225,8 @@ CASES = {
         ],
         good=["[ 0.41] DMAR: IOMMU enabled\n[ 0.41] AMD-Vi: Interrupt remapping enabled"],
     ),
-    "log.message-of-another-size": Cases(good=[_VIOLATED]),
-    "log.port-went-down": Cases(
+    "log.collective-mismatch/message-of-another-size": Cases(good=[_VIOLATED]),
+    "log.rdma-path/port-went-down": Cases(
         bad=[
             (
                 "FAIL link: n1:7 on n1",
@@ -253,7 +253,7 @@ CASES = {
             "[ 12.1] e1000e 0000:00:1f.6 eno1: NIC Link is Down",
         ],
     ),
-    "log.no-interface": Cases(
+    "log.interface/no-interface": Cases(
         bad=[
             (
                 "FAIL job: node1:77 on node1",
@@ -275,7 +275,7 @@ CASES = {
         ],
         good=["node1:77:77 [0] NCCL INFO Bootstrap : Using eth0:10.0.0.1<0>"],
     ),
-    "log.loopback": Cases(
+    "log.interface/loopback": Cases(
         bad=[
             (
                 "FAIL job: n1:7 on n1; FAIL job: n2:7 on n2",
@@ -292,7 +292,7 @@ CASES = {
             }
         ],
     ),
-    "log.container-interface": Cases(
+    "log.interface/container-interface": Cases(
         bad=[
             (
                 "FAIL job: n1:7 on n1",
@@ -312,23 +312,23 @@ CASES = {
             "n1:7:9 [0] socket.cc:550 NCCL WARN socketStartConnect: Connect to 10.0.0.2<4021> failed : No route to host"
         ],
     ),
-    "log.tunnel": Cases(
+    "log.interface/tunnel": Cases(
         good=[
             "n1:7:9 [0] misc/socket.cc:550 NCCL WARN socketPollConnect: connect to 10.8.0.7<4021> returned "
             "Connection timed out, exceeded error retry count after 35 attempts"
         ]
     ),
-    "log.bridge-network": Cases(
+    "log.interface/bridge-network": Cases(
         good=[
             "f00d5a7c0ffe:7:7 [0] NCCL INFO Bootstrap : Using eth0:172.17.0.2<0>",
             "n1:7:7 [0] NCCL INFO Bootstrap : Using eth0:10.18.3.10<0>\nn2:7:7 [0] NCCL INFO Bootstrap : Using "
             "eth0:10.18.3.10<0>\n[rank0]: step 9 loss 2\n[rank1]: step 9 loss 2\n[rank1]: RuntimeError: x",
         ]
     ),
-    "log.gloo-interface": Cases(
+    "log.interface/gloo-interface": Cases(
         bad=[("FAIL job: rank 0", "[rank0]: RuntimeError: makeDeviceForInterface(): unsupported gloo device")]
     ),
-    "log.own-name-is-loopback": Cases(
+    "log.interface/own-name-is-loopback": Cases(
         bad=[
             (
                 "FAIL image: example",
@@ -371,7 +371,7 @@ CASES = {
             "(10.0.0.1, 29500).",
         ],
     ),
-    "log.port-taken": Cases(
+    "log.port/port-taken": Cases(
         bad=[
             ("FAIL job: example", "OSError: [Errno 98] Address already in use"),
             (
@@ -384,10 +384,10 @@ CASES = {
             "n1:7:7 [0] NCCL INFO RAS failed to establish a client listening socket at localhost:28028"
         ],
     ),
-    "log.port-privileged": Cases(
+    "log.port/port-privileged": Cases(
         bad=[("FAIL job: n1:7 on n1", "n1:7:7 [0] bootstrap.cc:250 NCCL WARN Call to bind failed : Permission denied")]
     ),
-    "log.master-unreachable": Cases(
+    "log.store/master-unreachable": Cases(
         bad=[
             ("FAIL unknown: example", "RuntimeError: connect() timed out. Original timeout was 1800000 ms."),
             (
@@ -422,7 +422,7 @@ CASES = {
             "n1:7:9 [0] bootstrap.cc:220 NCCL WARN Message truncated : received 1503789058 bytes instead of 104",
         ],
     ),
-    "log.ranks-missing": Cases(
+    "log.ranks-missing/ranks-missing": Cases(
         bad=[
             ("FAIL job: n1:7 on n1", GARBLED.replace("4 vs 4", "4 vs 5")),
             (
@@ -447,7 +447,7 @@ CASES = {
         ],
         good=[GARBLED],
     ),
-    "log.store-left": Cases(
+    "log.store/store-left": Cases(
         bad=[
             (
                 "WARN unknown: rank 1",
@@ -457,7 +457,7 @@ CASES = {
             )
         ]
     ),
-    "log.wrong-gid": Cases(
+    "log.gid/wrong-gid": Cases(
         bad=[
             (
                 "FAIL job: n1:7 on n1",
@@ -481,7 +481,7 @@ CASES = {
             "local GID ::ffff:10.1.0.1, remote GID ::ffff:10.2.0.2"
         ],
     ),
-    "log.no-path-between-ports": Cases(
+    "log.rdma-path/no-path-between-ports": Cases(
         bad=[
             (
                 "FAIL fabric: n1:7 on n1",
@@ -494,7 +494,7 @@ CASES = {
             ),
         ]
     ),
-    "log.link-layers-mixed": Cases(
+    "log.networks-differ/link-layers-mixed": Cases(
         bad=[
             (
                 "FAIL job: n1:7 on n1",
@@ -504,7 +504,7 @@ CASES = {
             )
         ]
     ),
-    "log.devices-differ": Cases(
+    "log.networks-differ/devices-differ": Cases(
         bad=[
             (
                 "FAIL node: n1:7 on n1",
@@ -513,7 +513,7 @@ CASES = {
             )
         ]
     ),
-    "log.locked-memory": Cases(
+    "log.registration/locked-memory": Cases(
         bad=[
             (
                 "FAIL unknown: n1:7 on n1",
@@ -532,7 +532,7 @@ CASES = {
             "libibverbs: Warning: RLIMIT_MEMLOCK is 65536 bytes.\n    This will severely limit memory registrations.\n"
         ],
     ),
-    "log.pinning-failed": Cases(
+    "log.registration/pinning-failed": Cases(
         bad=[
             (
                 "FAIL node: n1:7 on n1",
@@ -553,7 +553,7 @@ CASES = {
             "n1:7:7 [0] a.h:40 NCCL WARN Cuda failure 'OS call failed or operation not supported on this OS'",
         ],
     ),
-    "log.dmabuf-refused": Cases(
+    "log.registration/dmabuf-refused": Cases(
         bad=[
             (
                 "FAIL image: n1:7 on n1",
@@ -567,7 +567,7 @@ CASES = {
             "memory",
         ],
     ),
-    "log.device-not-in-container": Cases(
+    "log.rdma-device/device-not-in-container": Cases(
         bad=[
             (
                 "FAIL unknown: example",
@@ -576,7 +576,7 @@ CASES = {
             ("FAIL unknown: example", "cannot open /dev/infiniband/uverbs0: No such file or directory"),
         ]
     ),
-    "log.verbs-library-missing": Cases(
+    "log.rdma-device/verbs-library-missing": Cases(
         bad=[
             (
                 "FAIL image: n1 on n1",
@@ -593,7 +593,7 @@ CASES = {
             "n1:8:8 [0] NCCL INFO Failed to open libibverbs.so[.1]\nn1:8:8 [0] NCCL INFO Using network Socket",
         ],
     ),
-    "log.no-device-of-that-name": Cases(
+    "log.rdma-device/no-device-of-that-name": Cases(
         bad=[
             (
                 "FAIL job: n1:7 on n1",
@@ -602,7 +602,7 @@ CASES = {
             )
         ]
     ),
-    "log.networks-differ": Cases(
+    "log.networks-differ/networks-differ": Cases(
         bad=[
             (
                 "FAIL node: n2:7 on n2",

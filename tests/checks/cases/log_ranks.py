@@ -36,11 +36,11 @@ def _again(nranks: int) -> tuple[JobLog, Explained]:
 
 
 CASES = {
-    "log.rank-did-not-begin": Cases(
+    "log.rank-silent/rank-did-not-begin": Cases(
         bad=[("FAIL unknown: rank 3 on n1", *_again(4))],
         good=[_begun(0), _begun(0, 1, 3, end="COMPLETE"), _again(3)],
     ),
-    "log.one-rank-ended-otherwise": Cases(
+    "log.collective-mismatch/one-rank-ended-otherwise": Cases(
         bad=[("FAIL unknown: n1:8 on n1", *_ending(_ABORT, "done", "done"))],
         good=[
             _ending("done", "done", "done"),
@@ -60,7 +60,7 @@ CASES = {
             + _ended(*[_DESTROYED] * 4).replace("nranks 3", "nranks 4").replace(":0 [0] NCCL INFO comm 0x1 rank 0", ""),
         ]
     ),
-    "log.ranks-called-different-collectives": Cases(
+    "log.collective-mismatch/ranks-called-different-collectives": Cases(
         bad=[
             (
                 "FAIL job: rank 0, rank 1",
@@ -74,7 +74,7 @@ CASES = {
             _timeout(0, op="SEND", seq=3) + _timeout(1, op="RECV", seq=4),
         ],
     ),
-    "log.a-rank-did-not-come": Cases(
+    "log.rank-behind/a-rank-did-not-come": Cases(
         bad=[
             (
                 "FAIL unknown: rank 0",
@@ -84,7 +84,7 @@ CASES = {
         ],
         good=["".join(_timeout(rank) for rank in range(4))],
     ),
-    "log.collectives-do-not-match": Cases(
+    "log.collective-mismatch/collectives-do-not-match": Cases(
         bad=[
             (
                 "FAIL job: n1:7",
@@ -99,7 +99,7 @@ CASES = {
             ),
         ]
     ),
-    "log.ranks-waited-in-different-calls": Cases(
+    "log.collective-mismatch/ranks-waited-in-different-calls": Cases(
         bad=[
             (
                 "FAIL job: rank 0, rank 1, rank 2",
@@ -108,7 +108,7 @@ CASES = {
         ],
         good=[_waited_at(0, "send") + _waited_at(1, "recv")],
     ),
-    "log.barrier-not-passed": Cases(
+    "log.rank-behind/barrier-not-passed": Cases(
         bad=[
             (
                 "FAIL unknown: rank 0",
@@ -116,7 +116,7 @@ CASES = {
             )
         ]
     ),
-    "log.waited-in-vain": Cases(
+    "log.collective-stuck/waited-in-vain": Cases(
         bad=[
             (
                 "WARN unknown: rank 3",
@@ -131,7 +131,7 @@ CASES = {
             ),
         ]
     ),
-    "log.desync": Cases(
+    "log.collective-mismatch/desync": Cases(
         bad=[
             (
                 "FAIL job: rank 1",
@@ -145,43 +145,43 @@ CASES = {
             (recorded({0: "all_reduce broadcast", 1: "all_reduce"}),),
         ],
     ),
-    "log.absent-rank": Cases(
+    "log.rank-behind/absent-rank": Cases(
         bad=[("FAIL job: rank 1", recorded({0: "all_reduce barrier!", 1: "all_reduce"}, backend="gloo"))]
     ),
-    "log.no-dump": Cases(good=[(recorded({0: "all_reduce*"}, world=4),)]),
-    "log.all-entered": Cases(
+    "log.rank-silent/no-dump": Cases(good=[(recorded({0: "all_reduce*"}, world=4),)]),
+    "log.collective-stuck/all-entered": Cases(
         bad=[("WARN unknown: group 0 (default_pg)", recorded({0: "all_reduce*"}, world=4), _NO_LOG)],
         good=[
             (recorded({0: "all_reduce", 1: "all_reduce"}), _NO_LOG),
             (recorded({0: "all_reduce*", 1: "all_reduce*"}, world=3), _NO_LOG),
         ],
     ),
-    "log.ras-dead-process": Cases(
+    "log.rank-silent/ras-dead-process": Cases(
         good=[
             _said(_BEHIND),
             _said(_ERROR),
         ]
     ),
-    "log.ras-no-answer": Cases(
+    "log.rank-silent/ras-no-answer": Cases(
         good=[
             _said(_BEHIND),
             _said(_DEAD),
         ]
     ),
-    "log.ras-other-operations": Cases(
+    "log.collective-mismatch/ras-other-operations": Cases(
         good=[
             _said(_BEHIND),
             _said(_DEAD),
         ]
     ),
-    "log.ras-rank-behind": Cases(
+    "log.rank-behind/ras-rank-behind": Cases(
         good=[
             _said(_OTHER),
             _said(_DEAD),
         ]
     ),
-    "log.ras-error": Cases(good=[_said(_BEHIND)]),
-    "log.rank-fell-silent": Cases(
+    "log.gpu-failed/ras-error": Cases(good=[_said(_BEHIND)]),
+    "log.rank-silent/rank-fell-silent": Cases(
         bad=[
             ("FAIL unknown: rank 2", *_example(_CLOSED, _CLOSED, "", _CLOSED)),
             ("FAIL unknown: ranks 2, 3", *_example(_CLOSED, _CLOSED, "step 8", size=4)),
@@ -192,7 +192,7 @@ CASES = {
             (_example(_CLOSED, "")[0], Explained(("oom",), failing=_example(_CLOSED, "")[1].failing)),
         ],
     ),
-    "log.sockets-instead-of-rdma": Cases(
+    "log.slow-path/sockets-instead-of-rdma": Cases(
         bad=[
             (
                 "WARN job: n1:7 on n1",
@@ -207,7 +207,7 @@ CASES = {
             "n1:7:7 [0] NCCL INFO NCCL_IB_DISABLE set by environment to 1.\nn1:7:7 [0] NCCL INFO Using network Socket",
         ],
     ),
-    "log.gpudirect-off": Cases(
+    "log.slow-path/gpudirect-off": Cases(
         bad=[
             (
                 "WARN image: n1:7 on n1",
@@ -223,10 +223,10 @@ CASES = {
             "n1:7:7 [0] NCCL INFO NET/Socket : GPU Direct RDMA Disabled for HCA 0 'eth0'",
         ],
     ),
-    "log.nvls-left-out": Cases(
+    "log.nvls/nvls-left-out": Cases(
         good=[f"n1:7:7 [0] transport/nvls.cc:376 NCCL WARN {_BIND} of size 2097152 : CUDA error 2 'out of memory'."]
     ),
-    "log.link-layers-in-use": Cases(
+    "log.networks-differ/link-layers-in-use": Cases(
         good=["n1:7:7 [0] NCCL INFO NET/IB : Using [0]mlx5_0:1/IB [1]mlx5_1:1/IB/SHARP [RO]; OOB eth0:10.0.0.1<0>"]
     ),
     "log.setting-refused": Cases(

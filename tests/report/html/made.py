@@ -108,7 +108,7 @@ def causes() -> Report:
         "log.watchdog", "timed out in all_reduce", (0, 1), ("n0",), (Evidence("n0.log", 20, "timeout"),)
     )
     killed = Cause(
-        "rank-crashed", "log.killed-by-a-signal", "named", "was ended by SIGKILL", ranks=(2,), nodes=("n0",),
+        "rank-crashed", "log.rank-ended/killed-by-a-signal", "named", "was ended by SIGKILL", ranks=(2,), nodes=("n0",),
         evidence=(line,), blame="job", action="fix-job", remedy="look at `dmesg -T | grep -i oom`",
         why="the kernel ends what takes too much memory", consequences=(followed,), doctor="host.oom",
     )  # fmt: skip
