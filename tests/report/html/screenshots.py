@@ -26,7 +26,7 @@ FLAGS = (
     "--headless --no-sandbox --disable-gpu --disable-quic --no-first-run --disable-background-networking "
     "--disable-component-update --disable-sync --hide-scrollbars"
 )
-WIDE, HIGH = 1200, 1700
+WIDE, HIGH = 1200, 2300
 
 
 def pages(folder: Path) -> dict[str, str]:
