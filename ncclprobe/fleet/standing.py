@@ -11,6 +11,7 @@ from collections.abc import Collection, Iterator, Sequence
 from itertools import pairwise
 from typing import NamedTuple
 
+from ncclprobe.fleet.drift import BURN_IN, SIBLINGS
 from ncclprobe.model import bounds
 from ncclprobe.model.findings import Severity
 from ncclprobe.model.fleet import (
@@ -89,13 +90,16 @@ class Reason(NamedTuple):
 
 def standing(name: str, course: NodeCourse, series: Sequence[Series]) -> NodeStanding:
     """Return how the node `name` stands by all that was told of it: by the worst that is known, and since when."""
-    reasons = [*of_faults(course), *of_series(course, series), *_of_looking(course)]
+    reasons = [*of_faults(course), *of_series(course, series), *_of_looking(course, series)]
     state = min((each.state for each in reasons), key=STATES.index)
     why = [each for each in reasons if each.state == state]
     more = Counter(each.of for each in why[1:] if each.of)
     words = [why[0].words[: bounds.FLEET_EVIDENCE], *(f"and {number} more {of}{'s' * (number > 1)}"
              for of, number in more.items())]  # fmt: skip
     return NodeStanding(name, state, why[0].since_s, "; ".join(words), course.tests, course.last_s)
+
+
+_OLD = "not tested for 30 days; a report of it lets it be judged"
 
 
 def aged(stands: NodeStanding, now_s: float) -> NodeStanding:
@@ -110,13 +114,24 @@ def aged(stands: NodeStanding, now_s: float) -> NodeStanding:
     if now_s - stands.last_s <= WINDOW_S:
         return stands
     was = f"was {stands.state}: {stands.evidence}; " if stands.state not in ("ok", "unknown") else ""
-    return replace(stands, state="unknown", since_s=stands.last_s, evidence=f"{was}not tested for 30 days")
+    return replace(stands, state="unknown", since_s=stands.last_s, evidence=f"{was}{_OLD}")
 
 
-def _of_looking(course: NodeCourse) -> Iterator[Reason]:
+def _of_looking(course: NodeCourse, series: Sequence[Series]) -> Iterator[Reason]:
     if course.unknown:
         yield Reason("unknown", None, "the newest report could not look at all that is required")
-    yield Reason("ok", None, "")
+    yield Reason("ok", None, _unjudged([each for each in series if not _unmeasured(each, course.last_s)]))
+
+
+def _unjudged(series: Sequence[Series]) -> str:
+    """Return why no rate of a node is judged, and what would let it; empty: one is."""
+    if any(each.drift.count >= BURN_IN or each.drift.siblings_first is not None for each in series):
+        return ""
+    if not series:
+        return "rates are not judged: its reports have none; add those of `ncclprobe accept`"
+    most = max(each.drift.tests for each in series)
+    other = f"{SIBLINGS} others that were measured alike on an earlier day would do"
+    return f"rates are not judged yet: {most} of {BURN_IN} tests; {other}"
 
 
 def of_faults(course: NodeCourse) -> Iterator[Reason]:

@@ -11,10 +11,10 @@ from ncclprobe.model.hostlist import fold
 from ncclprobe.model.layout import table, wrap
 from ncclprobe.model.report import when
 from ncclprobe.model.units import plural, printable, three_digits
-from ncclprobe.model.values import asdict
+from ncclprobe.model.values import asdict, grouped
 
 SCHEMA = "ncclprobe.fleet/1"
-_MOST_LINES, _MOST_EVENTS = 60, 100
+_MOST_LINES, _MOST_EVENTS, _MOST_UNJUDGED = 60, 100, 3
 _LEAST_ALARMS = 0.01
 _DAY = len("2026-11-19")
 _LEAST_ROOM = 30
@@ -43,6 +43,9 @@ def lines(nodes: Sequence[NodeStanding], width: int) -> Iterator[str]:
     if more := len(ill) - sum(len(names) for _, names in shown):
         yield f"and {plural(more, 'node')} more, none of them worse; --json has all"
     yield from wrap("", counts(nodes), width)
+    unjudged = grouped((each.evidence, each.name) for each in nodes if each.state == "ok" and each.evidence)
+    for evidence, names in [*unjudged.items()][:_MOST_UNJUDGED]:
+        yield from wrap("  ", f"{printable(fold(names))}: {evidence}", width)
 
 
 def shared_lines(losses: Sequence[SharedLoss], width: int) -> Iterator[str]:

@@ -72,7 +72,8 @@ def test_reports_are_added_once_and_shown_the_worst_first(fleet: Fleet) -> None:
     assert "ib.state mlx5_3:1: is DOWN; its siblings are ACTIVE" in text
     assert "2026-03-15 04:00 all_reduce 1 GiB: 391 → 330" in text
     assert "driver 550.54.15 → 560.28.03" in text
-    assert shown[-1] == "1 ok · 1 degraded · 1 failing"
+    assert "1 ok · 1 degraded · 1 failing" in shown
+    assert "n1: rates are not judged yet: 1 of 12 tests; 8 others that were measured alike" in text
     assert max(map(len, shown)) <= 80
 
 
@@ -83,7 +84,7 @@ def test_nodes_of_which_the_same_is_said_are_one_line(fleet: Fleet) -> None:
 
 def test_a_large_fleet_is_told_how_many_false_alarms_to_expect(fleet: Fleet) -> None:
     fleet("add", *fleet.files(*(day_of(f"n{node}", 19) for node in range(90))))
-    assert fleet() == ["90 ok · false alarms to expect: 0.01 a month"]
+    assert fleet()[0] == "90 ok · false alarms to expect: 0.01 a month"
 
 
 def test_the_store_may_be_named_anywhere_on_the_line(fleet: Fleet) -> None:
@@ -255,9 +256,9 @@ def test_late_reports_for_which_there_was_no_time_are_told(fleet: Fleet, monkeyp
     fleet("add", *fleet.files(day_of("n1", 1)))
     fleet("add", *fleet.files(day_of("n1", 0)))
     monkeypatch.setattr(store.Store, "_settle", interrupted)
-    assert fleet() == ["1 ok"]
+    assert fleet("-q") == ["1 ok"]
     assert fleet.err.startswith("ncclprobe: 1 number of reports that came late left out: give --timeout more")
-    assert fleet("--exit-code", code=3) == ["1 ok"]  # as far as it was looked at
+    assert fleet("-q", "--exit-code", code=3) == ["1 ok"]  # as far as it was looked at
 
 
 def interrupted(*_: Any) -> None:
@@ -350,10 +351,22 @@ def test_a_renamed_node_is_offered_and_made_one(fleet: Fleet) -> None:
     both = [day_of("n3", 0), day_of("n33", 1)]
     made = [replace(r, environment={n: replace(e, boot="b") for n, e in r.environment.items()}) for r in both]
     fleet("add", *fleet.files(*made))
-    assert fleet() == ["2 ok"]
+    assert fleet("-q") == ["2 ok"]
     assert "`ncclprobe fleet rename n3 n33` makes them one" in fleet.err
     assert fleet("rename", "n3", "n33", "-q") == ["n33: ok"]
-    assert fleet() == ["1 ok"]
+    assert fleet("-q") == ["1 ok"]
     assert fleet.err == ""
     fleet("rename", "n9", "n1", code=2)
     fleet("rename", "n33", "", code=2)
+
+
+def test_a_store_says_of_which_nodes_it_does_not_judge_the_rates(fleet: Fleet, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COLUMNS", "200")
+    none = replace(day_of("n2", 0), measurements=())
+    fleet("add", *fleet.files(day_of("n1", 0), none, *(day_of("n3", day) for day in range(13))))
+    assert fleet() == [
+        "3 ok",
+        "  n1: rates are not judged yet: 1 of 12 tests; 8 others that were measured alike on an earlier day would do",
+        "  n2: rates are not judged: its reports have none; add those of `ncclprobe accept`",
+    ]
+    assert [each["evidence"] for each in json.loads("\n".join(fleet("--json")))["nodes"]][2] == ""

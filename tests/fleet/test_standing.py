@@ -140,7 +140,8 @@ def test_a_node_that_could_not_be_looked_at_or_was_not_for_long_is_not_ok() -> N
     ill = standing.aged(after(days([DOWN])), FIRST_S + 40 * DAY_S)
     assert (ill.state, ill.since_s) == ("unknown", FIRST_S)
     assert ill.evidence == (
-        "was failing: ib.state mlx5_3:1: is DOWN; its siblings are ACTIVE (1 test); not tested for 30 days"
+        "was failing: ib.state mlx5_3:1: is DOWN; its siblings are ACTIVE (1 test); "
+        "not tested for 30 days; a report of it lets it be judged"
     )
 
 
