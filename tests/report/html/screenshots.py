@@ -1,6 +1,7 @@
 """Pictures of pages for the README, taken in Chromium: .venv/bin/python tests/report/html/screenshots.py [FOLDER]
 
-Each is the upper part of one page, light and dark; without FOLDER they go to reports/. Needs selenium and chromium.
+Each is the upper part of one page, light and dark; without FOLDER they go to reports/, where two are kept. Needs
+selenium and chromium.
 """
 
 import base64
