@@ -38,7 +38,7 @@ def test_groups_are_measured_alone_and_together_and_every_strategy_is_replayed(l
         ("dp", "all_reduce", 65536, 2, 2, 0),
     ]
     assert all(row.alone_us > 0 and row.together_us and row.slowdown for row in report.groups)
-    assert not any(row.problems or row.advice for row in report.groups)
+    assert not any(row.advice for row in report.groups)
     assert [(row.strategy, row.overlap) for row in report.steps] == [
         (strategy, overlap) for strategy in ("ddp", "fsdp", "tp") for overlap in (False, True)
     ]

@@ -69,7 +69,7 @@ class GroupRow(Struct, frozen=True, kw_only=True):
     """All groups of one kind of a hybrid-parallel job, measured alone and while all kinds are at work.
 
     `size` ranks in each of `groups` groups, `crossing` of which span nodes. Times are of the slowest group (its ranks:
-    `slowest`); `slowdown` is together over alone. `problems`: why they are no partition; `advice`: what is unwise.
+    `slowest`); `slowdown` is together over alone. `advice`: what is unwise.
     """
 
     kind: Literal["tp", "dp", "pp"]
@@ -84,7 +84,6 @@ class GroupRow(Struct, frozen=True, kw_only=True):
     together_us: float | None = None
     together_busbw_GBps: float | None = None
     slowdown: float | None = None
-    problems: tuple[str, ...] = ()
     advice: tuple[str, ...] = ()
 
 

@@ -107,21 +107,6 @@ def fit(grid: Grid, ranks: int) -> Grid:
     raise UsageError(f"--groups {grid} is {grid.ranks} ranks and this job has {ranks}: it must make up the world{hint}")
 
 
-def problems(groups: Sequence[Sequence[int]], ranks: int) -> tuple[str, ...]:
-    """Return what keeps `groups` from being a partition of the ranks 0 … `ranks` - 1, one line each."""
-    seen: dict[int, int] = {}
-    for group in groups:
-        for rank in group:
-            seen[rank] = seen.get(rank, 0) + 1
-    missing = [rank for rank in range(ranks) if rank not in seen]
-    twice = sorted(rank for rank, times in seen.items() if times > 1)
-    foreign = sorted(rank for rank in seen if not 0 <= rank < ranks)
-    sizes = sorted({len(group) for group in groups})
-    found = [f"{what}: ranks {first_of(which, 8)}" for what, which in (
-        ("in no group", missing), ("in more than one", twice), ("not in this job", foreign)) if which]  # fmt: skip
-    return (*found, *([f"groups of unequal size: {first_of(sizes, 8)}"] if len(sizes) > 1 else ()))
-
-
 def crossing(groups: Sequence[Sequence[int]], hosts: Sequence[str]) -> tuple[tuple[int, ...], ...]:
     """Return those of `groups` whose ranks are not all on one of the `hosts` (by rank)."""
     return tuple(tuple(group) for group in groups if len({hosts[rank] for rank in group}) > 1)

@@ -447,7 +447,6 @@ def _row(
         together_us=microseconds(both_s) if both_s else None,
         together_busbw_GBps=op.bandwidth(group.shape, size, both_s)[1] if both_s else None,
         slowdown=both_s / seconds if both_s else None,
-        problems=training.problems(groups, grid.ranks),
         advice=training.advice(grid, hosts) if kind == "tp" else (),
     )
 

@@ -29,7 +29,7 @@ from ncclprobe.model.values import Struct, replace
 COPY = CopyRow(node="n0", rank=0, kind="h2d", device="GPU0", nbytes=1 << 28, GBps=20.0, min_GBps=19.0, max_GBps=21.0,
                samples=9, expected_GBps=55.0, threshold_GBps=50.0, status="fail")  # fmt: skip
 GROUP = GroupRow(kind="tp", op="all_reduce", nbytes=1 << 20, size=8, groups=2, crossing=0, slowest=(0,), alone_us=10.0,
-                 alone_busbw_GBps=100.0, problems=("a group spans nodes",))  # fmt: skip
+                 alone_busbw_GBps=100.0, advice=("a group spans nodes",))  # fmt: skip
 BAND = Expectation(100.0, 95.0, "GB/s", "user", "acceptance test", "bands.toml")
 ROW: Measurement = replace(ROW, wrong=0, expectation=BAND, status="pass", busbw_GBps=98.0)
 SLOW: Measurement = replace(ROW, nbytes=4 << 20, busbw_GBps=50.0, status="fail")

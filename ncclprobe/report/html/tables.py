@@ -34,13 +34,13 @@ class _Table(Struct, frozen=True):
 def tables(report: Report) -> list[_Table]:
     """Return the tables that have rows."""
     copies = sorted(report.copies, key=lambda row: _LOUD[row.status])
-    problems = tuple(dict.fromkeys(problem for row in report.groups for problem in row.problems))[:20]
+    advice = tuple(dict.fromkeys(said for row in report.groups for said in row.advice))
     ladder = "Ladder of training: the same step on more and more ranks"
     compared = (traffic.BY[report.script[0].by],) if report.script else ()
     found = [
         _table("Copies within a node", traffic.COPIES, copies),
         _rails(report),
-        _table("Groups of a parallel job", traffic.GROUPS, report.groups, problems),
+        _table("Groups of a parallel job", traffic.GROUPS, report.groups, advice),
         _table("Steps of training", traffic.STEPS, report.steps),
         _table(ladder, traffic.LADDER, report.ladder),
         _table("The own script on more and more ranks", traffic.SCRIPT, report.script, compared),

@@ -290,7 +290,7 @@ EXAMPLES = {
     "run.bandwidth": "FAIL unknown: all_reduce 1 MiB",
     "run.copies": "FAIL node: GPU3 on n0",
     "run.data": "FAIL unknown: all_reduce 1 MiB",
-    "run.groups": "FAIL job: tp groups",
+    "run.groups": "WARN job: tp groups",
     "run.init": "FAIL unknown: rank 2, rank 3",
     "run.ladder": "FAIL node: n0 on n0",
     "run.nic-traffic": "WARN unknown: n1 mlx5_3:1 on n1",

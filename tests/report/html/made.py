@@ -169,7 +169,7 @@ def moved() -> Report:
     group = GroupRow(
         kind="dp", op="all_reduce", nbytes=64 << 20, size=4, groups=8, crossing=8, slowest=(3, 7, 11, 15),
         alone_us=2100.0, alone_busbw_GBps=48.0, together_us=9100.0, together_busbw_GBps=11.1, slowdown=4.33,
-        problems=("tp groups span nodes: ranks 0 and 8",),
+        advice=("tp groups span nodes: ranks 0 and 8",),
     )  # fmt: skip
     step = StepRow(
         strategy="ddp", ranks=8, params=125_000_000, layers=12, dtype="bfloat16", micro_batches=1, overlap=True,
