@@ -9,7 +9,6 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from ipaddress import ip_interface
 from itertools import pairwise
 from types import MappingProxyType
-from xml.etree import ElementTree
 
 from ncclprobe.host import Question
 from ncclprobe.model.errors import HostError
@@ -250,6 +249,8 @@ def _xml(gpus: Sequence[Mapping[str, str]], driver: str, cuda: str) -> Answers:
     """Return `gpus`, of which each field has its place as a path, as ``nvidia-smi -q -x`` would answer."""
     if not gpus or not driver or not cuda:
         return {}
+    from xml.etree import ElementTree  # only where such a text was pasted
+
     root = ElementTree.Element("nvidia_smi_log")
     ElementTree.SubElement(root, "driver_version").text = driver
     for fields in gpus:
