@@ -170,6 +170,10 @@ SETTINGS = {
         {"NCCL_A": "INFO", "B1": "on"},
     ),
     "Python": ('import os\nos.environ["A"] = "1"\n', {"A": "1"}),
+    "with time stamps": (
+        "2026-09-01T23:52:54.000000Z export A=1\n2026-09-01T23:52:55.000000Z\n",
+        {"A": "1"},
+    ),
     "a section of several": (
         "$ ibstat\n" + "x y\n" * 20 + "$ env | grep NCCL\nNCCL_DEBUG=INFO\n",
         {"NCCL_DEBUG": "INFO"},
@@ -328,6 +332,21 @@ def test_what_is_wrong_is_named_from_the_text(tmp_path: Path, capsys: pytest.Cap
         if must not in said:
             missing[name] = said[:600]
     assert missing == {}
+
+
+def test_labels_of_srun_are_machines_if_there_are_several() -> None:
+    lines = MATRIX.splitlines()
+    one = "".join(f"0: {line}\n" for line in lines)
+    two = "".join(f"{label}: {line}\n" for line in lines for label in (0, 1))
+    assert [list(pasted.forms(text)) for text in (one, two)] == [[""], ["0", "1"]]
+
+
+def test_a_matrix_is_found_behind_the_marks_that_its_own_reader_knows() -> None:
+    marked = MATRIX.replace("GPU0\t X", "| GPU0 | X")
+    single = "\tGPU0\tCPU Affinity\nGPU0\t X \t0-7\n"
+    for text in (marked, single, MATRIX.replace("\n", "<br>\n")):
+        assert "nvidia-smi topo -m" in pasted.forms(text)[""], text
+    assert not pasted.forms("GPU0 is lost; GPU1 is not\nGPU0 again\n")
 
 
 def test_a_text_that_is_cut_short_makes_nothing_inconclusive(

@@ -28,10 +28,14 @@ _QUOTED = re.compile(r"(?:> ?)+")
 _PREFIXES = tuple(
     map(
         re.compile,
-        (r"\d{1,6}: ", r"\d{4}-\d\d-\d\dT[0-9:.]{8,20}Z? (?:std(?:out|err) F )?", r"# ", r"[\w.-]{1,80}\s{1,8}\| "),
+        (
+            r"\d{4}-\d\d-\d\dT[0-9:.]{8,20}Z?(?: |$)(?:std(?:out|err) F )?",
+            r"# ",
+            r"[\w.-]{1,80}\s{1,8}\|(?: |$)",
+        ),
     )
 )
-"""What `srun -l`, `kubectl logs --timestamps` and docker compose put before each line."""
+"""What `kubectl logs --timestamps` and docker compose put before each line."""
 _HOST = re.compile(r"([A-Za-z0-9][\w.-]{0,80}): ?")
 _LINES_OF_A_HOST = 3
 _PROMPT = re.compile(r"[\w.@:~/\[\]() -]{0,80}[$#>%] ?(?=(?:sudo )?[a-z_.\-/]{2,40}(?:\s|$))")
@@ -55,14 +59,16 @@ def _bare(lines: list[str]) -> list[str]:
 
 
 def _by_host(lines: list[str]) -> dict[str, list[str]]:
-    """Return the lines of each host, as pdsh and clush print them; of "" all, if not every line names one."""
+    """Return the lines of each host, as pdsh and `srun -l` print them; of "" all, if some line names none."""
     found: dict[str, list[str]] = {}
     for line in filter(str.strip, lines):
         host = _HOST.match(line)
         if host is None:
             return {"": lines}
         found.setdefault(host[1], []).append(line[host.end() :])
-    return found if min(map(len, found.values()), default=0) >= _LINES_OF_A_HOST else {"": lines}
+    if min(map(len, found.values()), default=0) < _LINES_OF_A_HOST:
+        return {"": lines}
+    return found if len(found) > 1 or not next(iter(found)).isdecimal() else {"": next(iter(found.values()))}
 
 
 def _of_host(lines: Sequence[str]) -> Iterator[tuple[str, Answers]]:

@@ -280,9 +280,9 @@ def _block(lines: Sequence[str], begins: Callable[[str], bool], goes_on: Callabl
 
 
 def _matrix(lines: Sequence[str]) -> Answers:
-    """Read ``nvidia-smi topo -m`` as it is: its own reader knows its damages."""
-    first = next((line for line in lines if "GPU0" in line.split()[:1] and "X" in line.split()[1:2]), "")
-    if not first:
+    """Read ``nvidia-smi topo -m`` as it is, in the midst of other marks too: its own reader knows its damages."""
+    named = [words for line in lines if "GPU0" in (words := re.split(r"[^\w#]+", line))]
+    if {"X" in words for words in named} != {True, False}:  # a row, and the header
         return {}
 
     def heads(line: str) -> bool:
@@ -292,8 +292,8 @@ def _matrix(lines: Sequence[str]) -> Answers:
         words = line.split()
         return words[0].startswith(("GPU", "NIC", "mlx", "Legend", "NIC")) or words[0] in _LEGEND or "=" in line
 
-    text = _block(lines, heads, goes_on)
-    return {("run", "nvidia-smi", "topo", "-m"): text} if text else {}
+    text = _block(lines, heads, goes_on) or "\n".join(lines) + "\n"
+    return {("run", "nvidia-smi", "topo", "-m"): text}
 
 
 _LEGEND = frozenset(("X", "SYS", "NODE", "PHB", "PXB", "PIX", "NV#", "PXN", "Legend:", "Where"))
