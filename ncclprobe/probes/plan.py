@@ -91,6 +91,12 @@ class Exchange(Protocol):
         ...
 
 
+def barrier(exchange: Exchange) -> None:
+    """Wait until every rank is here."""
+    exchange.collect(None)
+    exchange.share(None)
+
+
 class Plan(Struct, frozen=True, kw_only=True):
     """What to measure, the same on every rank but for `rank`, `device` and `group` (null: the default group).
 

@@ -14,6 +14,7 @@ from ncclprobe.commands import bandwidth, pairs, workload
 from ncclprobe.commands import copies as copies_command
 from ncclprobe.expect.copies import host_copy, judged
 from ncclprobe.facts.nvml import Gpu, Gpus
+from ncclprobe.host import Host
 from ncclprobe.model.errors import UsageError
 from ncclprobe.model.measurement import Expectation
 from ncclprobe.model.snapshot import Snapshot
@@ -67,6 +68,13 @@ class Together:
         return value
 
 
+def _run(identity: RankIdentity, host: Host, set_phase: Callable[[str], None], node: NodeSnapshot, device: str) -> Any:
+    """What copies need to know of a run."""
+    return SimpleNamespace(
+        identity=identity, host=host, exchange=Together(), set_phase=set_phase, node=node, device=device
+    )
+
+
 def test_a_gpu_copies_from_near_and_far_memory_to_its_peer_and_beside_the_others(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
@@ -100,7 +108,7 @@ def test_a_gpu_copies_from_near_and_far_memory_to_its_peer_and_beside_the_others
     played = {}
     for rank, names in phases.items():
         who = RankIdentity("environment", rank, 2, rank, 2, 1, "n0", 0)
-        measuring = copies.Copies(who, host, Together(), names.append, looked, f"cuda:{rank}")
+        measuring = copies.Copies(_run(who, host, names.append, looked, f"cuda:{rank}"))
         played[rank] = measuring, measuring.play()
     assert len(phases[0]) == len(phases[1])  # the watchdog takes the rank in the earlier one for the one to blame
     assert [name for name in phases[0] if "wait" in name] == [name for name in phases[1] if "wait" in name]
@@ -141,7 +149,7 @@ def test_a_gpu_that_another_process_has_to_itself_ends_no_run(monkeypatch: pytes
     monkeypatch.setattr(torch.cuda, "set_device", current.append)
     monkeypatch.setattr(copies, "peer_copy", busy)
     identity = RankIdentity("environment", 0, 8, 0, 8, 1, "n0", 0)
-    measuring = copies.Copies(identity, answers({}), Together(), print, NodeSnapshot("n0"), "cuda:0")
+    measuring = copies.Copies(_run(identity, answers({}), print, NodeSnapshot("n0"), "cuda:0"))
     assert [row for source in range(8) for row in measuring._to_peers(source)] == []
     assert len(asked) == 1  # it is not tried 56 times
     assert current[-1] == "cuda:0"  # what comes next is not of the GPU that refused

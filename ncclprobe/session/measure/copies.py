@@ -30,10 +30,9 @@ from ncclprobe.model.traffic import CopyRow
 from ncclprobe.model.values import Struct, asdict, replace
 from ncclprobe.probes.buffers import free_bytes
 from ncclprobe.probes.collectives import Call
-from ncclprobe.probes.plan import Exchange, SetPhase, phase
+from ncclprobe.probes.plan import barrier, phase
 from ncclprobe.session.measure.context import RankContext
-from ncclprobe.session.measure.node_snapshot import NodeSnapshot
-from ncclprobe.session.ranks.identity import RankIdentity, gpu_identity, pci_address
+from ncclprobe.session.ranks.identity import gpu_identity, pci_address
 
 NBYTES = 256 << 20
 """Larger than any cache, and long enough that handing a copy over does not count."""
@@ -52,7 +51,7 @@ Rates = Sequence[float]
 
 def play(run: RankContext) -> bool:
     """Measure the copies of all nodes at the same time. Raises ProbeError."""
-    measuring = Copies(run.identity, run.host, run.exchange, run.set_phase, run.node, run.device)
+    measuring = Copies(run)
     rows = measuring.play()
     if run.recorder:
         run.recorder.add_copies(rows, measuring.expected)
@@ -63,18 +62,15 @@ def play(run: RankContext) -> bool:
 class Copies:
     """The copies of one rank. Every rank of the run makes the same calls."""
 
-    def __init__(
-        self,
-        identity: RankIdentity,
-        host: Host,
-        exchange: Exchange,
-        set_phase: SetPhase,
-        look: NodeSnapshot,
-        device: str,
-    ) -> None:
-        self._identity, self._host, self._exchange, self._set_phase = identity, host, exchange, set_phase
-        self._node, self._device, self._look = look.node, device, look
-        self._nodes, self._nbytes = numa_nodes(host), NBYTES
+    def __init__(self, run: RankContext) -> None:
+        self._identity, self._host, self._exchange, self._set_phase = (
+            run.identity,
+            run.host,
+            run.exchange,
+            run.set_phase,
+        )
+        self._node, self._device, self._look = run.node.node, run.device, run.node
+        self._nodes, self._nbytes = numa_nodes(run.host), NBYTES
         self.note = ""
         self.expected = ExpectedCopies()
 
@@ -133,17 +129,13 @@ class Copies:
         else:
             self._set_phase("copies of another rank")
         self._set_phase(f"wait for the copies of local rank {local_rank}")
-        self._barrier()
+        barrier(self._exchange)
         return found
 
     def _most_ranks(self) -> int:
         """Return the largest number of ranks per node: every node waits for so many turns."""
         received = self._exchange.collect(self._identity.local_ranks)
         return int(self._exchange.share(max(received) if received else None))
-
-    def _barrier(self) -> None:
-        self._exchange.collect(None)
-        self._exchange.share(None)
 
     def _copy_alone(self) -> Any:
         """Copy with this GPU alone: near memory, far memory; without a peer its own. Return near buffers."""
@@ -186,7 +178,7 @@ class Copies:
     def _copy_concurrently(self, kept: Any) -> Iterator[CopyRow]:
         """Copy with all GPUs at once, from near memory, and each to the next."""
         near = self._numa()
-        self._barrier()
+        barrier(self._exchange)
         with phase(self._identity.rank, self._set_phase, "copies of all GPUs at once"):
             for kind, rates in host_copies(kept):
                 yield self._row(kind, rates, numa=near, near=None if near is None else True, concurrent=True)

@@ -31,7 +31,7 @@ from ncclprobe.nccl.nic_traffic import MOST_DEVICES, Carried, operation_traffic,
 from ncclprobe.probes.buffers import allocate, footprint
 from ncclprobe.probes.clock import clock_of
 from ncclprobe.probes.collectives import Probe
-from ncclprobe.probes.plan import Exchange, Plan, SetPhase, SweepContext
+from ncclprobe.probes.plan import Exchange, Plan, SetPhase, SweepContext, barrier
 from ncclprobe.session.measure import rank_nics
 from ncclprobe.session.measure.context import RankContext
 
@@ -74,19 +74,14 @@ def count_traffic(
         call = probes[name].run(view)
         set_phase(f"{phase_name}, first look")
         before = read_counters()
-        _barrier(exchange)
+        barrier(exchange)
         with context.phase(f"{phase_name}, {calls.number} calls"):
             for _ in range(calls.number):
                 call()
             context.clock.synchronise()
         set_phase(f"{phase_name}, last look")
-        _barrier(exchange)
+        barrier(exchange)
         yield calls, before, read_counters()
-
-
-def _barrier(exchange: Exchange) -> None:
-    exchange.collect(None)
-    exchange.share(None)
 
 
 class TransportDetection:
