@@ -77,6 +77,7 @@ def _answer(asked: _Asked) -> _Answer:
         nodes = told(report, asked.source)
         refuse(nodes, asked.source or "this report", time.time())
         with store.opened(Path(asked.path), asked.patience_s, create=True) as fleet:
+            fleet.refuse_behind(nodes)
             if not asked.add:
                 return _Answer(past=fleet.preview(nodes))
             command = report.command[: bounds.NAME_CHARACTERS]

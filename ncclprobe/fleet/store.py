@@ -49,6 +49,7 @@ from ncclprobe.model.fleet import (
     SharedLoss,
     Told,
 )
+from ncclprobe.model.report import when
 from ncclprobe.model.values import replace
 
 _SHARED_S = 90 * 86400.0
@@ -274,6 +275,20 @@ class Store:
             for each in self._tests(node, new):
                 course = standings.step(course, each)
             self._stands(node, new, course)
+
+    def refuse_behind(self, told: Sequence[Told]) -> None:
+        """Refuse what was measured just now and is dated before the newest of its node: a clock is behind.
+
+        Raises UsageError.
+        """
+        for each in told:
+            last_s = value(self._sql, "SELECT max(time_s) FROM tests JOIN nodes ON id = node WHERE name = ?", each.node)
+            if last_s is not None and each.time_s < float(last_s) - _DAY_S:
+                dated, newest_at = when(each.time_s), when(float(last_s))
+                raise UsageError(
+                    f"{each.node}: its clock is behind: it dates this report {dated} UTC, and its newest one is of "
+                    f"{newest_at} UTC; set the clock"
+                )
 
     def renamed(self) -> list[tuple[str, str]]:
         """Return nodes that may be one under two names, the older one first."""

@@ -15,10 +15,11 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 
 from fleet.made import DAY_S, DOWN, FIRST_S, day_of
-from ncclprobe.fleet import drift, store
+from ncclprobe.fleet import child, drift, store
 from ncclprobe.fleet.told import told
 from ncclprobe.model.errors import UsageError
 from ncclprobe.model.findings import Finding
@@ -191,6 +192,21 @@ def test_a_change_that_most_nodes_made_explains_no_single_one(tmp_path: Path) ->
             put(path, day_of("slow", day + 0.5, rate=391.0 if day < 20 else 330.0, driver=driver))
         found = stands(path)["slow"]
         assert (found.state, "at the same time driver" in found.evidence) == ("degraded", named), found.evidence
+
+
+def test_a_clock_that_is_more_than_a_day_behind_is_said(tmp_path: Path) -> None:
+    path = tmp_path / "fleet.db"
+    put(path, day_of("n1", 10), day_of("n2", 3))
+    rows = [(day_of("n1", 8.9), True), (day_of("n1", 9.1), False), (day_of("n2", 2.5), False), (day_of("n3", 0), False)]
+    assert len(rows) >= 4
+    for report, behind in rows:
+        said = ""
+        try:
+            child.add(msgspec.json.encode(report), path, "r.json", 30.0)
+        except UsageError as error:
+            said = str(error)
+        assert ("n1: its clock is behind: it dates this report 2026-03-10" in said) == behind, said
+        assert bool(said) == behind
 
 
 def test_a_node_goes_on_under_another_name(tmp_path: Path) -> None:
