@@ -144,6 +144,6 @@ def test_what_is_like_nothing_brings_no_suggestion(wanted: str) -> None:
 
 
 def test_the_address_that_is_printed_for_a_check_is_taken_by_explain(capsys: pytest.CaptureFixture[str]) -> None:
-    for wanted in ("ib.state", "log.port-taken", "env.value"):
+    for wanted in ("ib.state", "log.port", "env.value"):
         assert explain.main([page(wanted)]) == 0
         assert capsys.readouterr().out == "\n".join(entry(wanted)) + "\n"
