@@ -144,7 +144,7 @@ LAYERS = (
     ),
     Layer(
         "ray", "Ray",
-        ("raylet", "ray::", "ray.exceptions", "plasma", "ActorDiedError", "RayTaskError", "gcs_server", "RAY_",
+        ("raylet", "ray::", "ray.exceptions", "plasma", "ActorDiedError", "RayTaskError", "gcs_server", " RAY_",
          "Worker exit type", "node_manager.cc", "store_runner.cc", "dlmalloc.cc", "core_worker"),
         wraps=("program", "kernel", *_LIBRARIES), look="ray logs, and /tmp/ray/session_latest/logs on that node",
     ),

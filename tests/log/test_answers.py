@@ -201,6 +201,27 @@ NOT_THE_LAST = {
 """Logs whose last line says how they ended, and another one why."""
 
 
+ENDED_BY_OTHERS = {
+    "step 7 loss 2\n=>> PBS: job killed: walltime 86412 exceeded limit 86400\n": "ended-from-outside",
+    "step 7 loss 2\nTERM_RUNLIMIT: job killed after reaching LSF run time limit.\n": "ended-from-outside",
+    "step 7 loss 2\nTERM_MEMLIMIT: job killed after reaching LSF memory usage limit.\n": "rank-crashed",
+    'docker: Error response from daemon: could not select device driver "" with capabilities: [[gpu]].\n':
+    "gpu-isolation",
+    "RuntimeError: Unable to initialize backend 'cuda': FAILED_PRECONDITION: No visible GPU devices.\n":
+    "gpu-isolation",
+}  # fmt: skip
+
+
+def test_what_other_schedulers_and_runtimes_say_is_a_cause(tmp_path: Path) -> None:
+    wrong = {}
+    for text, code in ENDED_BY_OTHERS.items():
+        found = explained(tmp_path, text)["causes"]
+        if not found or code not in (found[0]["code"], *found[0]["could_be"]):
+            wrong[text] = found
+    assert wrong == {}
+    assert len(ENDED_BY_OTHERS) >= 5
+
+
 def test_how_a_process_ended_does_not_stand_before_why(tmp_path: Path) -> None:
     wrong = {}
     for text, words in NOT_THE_LAST.items():

@@ -225,6 +225,13 @@ def _how_ended(text: str) -> str:
 
 _OUTSIDE = ("SIGTERM", "signal: 15", "Received 15 death", "SignalException")
 _SCHEDULER = ("DUE TO TIME LIMIT", "DUE TO PREEMPTION", "*** JOB ", "*** STEP ")
+_OTHER_LIMITS = (
+    "PBS: job killed: walltime ",
+    "PBS: job killed: cput ",
+    "TERM_RUNLIMIT: job killed",
+    "TERM_OWNER: job killed",
+)
+"""How PBS and LSF say that they, or who owns the job, ended it."""
 _BY_A_PERSON = {
     1: (
         "SIGHUP",
@@ -246,7 +253,7 @@ _NOTICES = (
 
 @cause(
     code="ended-from-outside",
-    signs=(*_SCHEDULER, *_SIGNALS, *_NOTICES),
+    signs=(*_SCHEDULER, *_SIGNALS, *_NOTICES, *_OTHER_LIMITS),
     echoes=("*",),
     bad=lambda: [
         "step 7 loss 2\nslurmstepd: error: *** JOB 7 ON n1 CANCELLED AT 2026-01-02T03:04:05 DUE TO TIME LIMIT ***"
@@ -269,6 +276,8 @@ def ended_from_outside(log: JobLog) -> Iterator[Finding]:
         return
     for event in log.having(*_NOTICES):
         yield said(log, event, "the cloud takes this machine back", remedy=_ELSEWHERE, **RESTART)
+    for event in log.having(*_OTHER_LIMITS):
+        yield said(log, event, "the scheduler ended the job, at a limit or for its owner", **RESTART)
     for event in log.having(*_SCHEDULER, *_OUTSIDE, *_SIGNALS):
         signal = _of_a_person(event.text)
         if signal is not None:
@@ -326,7 +335,7 @@ _NOT_OWN = (
     "NCCL", "nccl", "HCCL", "gloo", "Gloo", "c10d", "c10::", "onnection", "ocket", "imed out", "imeout", "roken pipe",
     "ChildFailedError", "ProcessExitedException", "ProcessRaisedException", "CalledProcessError", "Rendezvous",
     "CUDA error", "CUDA driver", "CUDA failure", "CUDA out", "CUDA runtime", "CUDA unknown", "CUDA GPUs",
-    "CUDA-capable", "CUDA init", "CUDA version", "CUDA call", "cudaGetDeviceCount", "CUBLAS",
+    "CUDA-capable", "visible GPU", "CUDA init", "CUDA version", "CUDA call", "cudaGetDeviceCount", "CUBLAS",
     "CUDNN_STATUS", "OutOfMemory", "out of memory", "KeyboardInterrupt", "SystemExit",
     "SignalException", "SIGTERM", "onitoredBarrier", "between collectives", "ddress already in use", "Name or service",
     "name resolution", "Too many open files", "shared memory", "received signal", "collective operation",

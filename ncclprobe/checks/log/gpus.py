@@ -341,6 +341,8 @@ _PEERING = (
 _UNSEEN = (
     "No CUDA GPUs are available",
     "Found no NVIDIA driver on your system",
+    "No visible GPU devices",
+    "could not select device driver",
     "nvmlDeviceGetHandleByPciBusId() failed: Not Found",
 )
 _HANDLE = ("invalid argument", "invalid device context", "invalid resource handle", "invalid device pointer")

@@ -123,9 +123,20 @@ _HOST_OOM = (
     "Out Of Memory",
     "Memory cgroup out of memory",
     "exceeded K8s pod memory limits",
+    "TERM_MEMLIMIT: job killed",
+    "PBS: job killed: mem ",
     *_REFUSED,
 )
-_LIMITS = ("CONSTRAINT_MEMCG", "cgroup", "OOMKilled", "OOM Killed", "oom_kill event", "memory limits", "Out Of Memory")
+_LIMITS = (
+    "CONSTRAINT_MEMCG",
+    "cgroup",
+    "OOMKilled",
+    "OOM Killed",
+    "oom_kill event",
+    "memory limits",
+    "Out Of Memory",
+    "job killed",
+)
 """The job reached a limit of its own; else all that runs on the host shares the fault."""
 _REPORT_LINES = 3
 """The kernel's report begins with who asked for memory, and says a little below whether a limit was reached."""
