@@ -118,7 +118,7 @@ def test_a_link_of_another_user_to_a_file_of_ones_own_is_refused(
     link.symlink_to("elsewhere.toml")
     assert len(suppressions.load(None, checks).entries) == 1
     os.chown(link, 65534, 65534, follow_symlinks=False)
-    with pytest.raises(UsageError, match="not read, because uid 65534 owns it"):
+    with pytest.raises(UsageError, match="another user"):
         suppressions.load(None, checks)
 
 

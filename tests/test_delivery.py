@@ -47,7 +47,7 @@ def printing_to(kind: str) -> Iterator[None]:
                 each.close()
 
 
-def full_disk(path: Path, _text: str) -> None:
+def full_disk(path: Path, _text: str, **_: object) -> None:
     raise UsageError(f"{path}: cannot be written: no space left")
 
 

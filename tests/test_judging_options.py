@@ -88,7 +88,8 @@ def test_the_doctor_of_one_node_keeps_what_it_judged(tmp_path: Path) -> None:
     again = doctor(tmp_path, str(capture), "--json", "again.json")
     assert first.returncode == again.returncode
     both = [json.loads((tmp_path / name).read_text())["checks"] for name in ("first.json", "again.json")]
-    assert both[0] == both[1]
+    untitled = [[{**check, "title": ""} for check in checks] for checks in both]  # a title names the capture's node
+    assert untitled[0] == untitled[1]
     told = doctor(tmp_path, str(capture), "--keep", "more")
     assert (told.returncode, "they are kept already" in told.stderr) == (2, True)
 

@@ -99,7 +99,7 @@ def test_a_value_shows_its_type_and_every_field() -> None:
     assert repr(Part(None, "no GPU")) == "Part(chosen=None, why='no GPU', refused=False, subject='')"
     assert repr(Job()) == (
         "Job(backend='nccl', expect_gpus=None, expect_nics=None, local=False, mixed_gpus=False, running=False, "
-        "met=False)"
+        "met=False, apart=False)"
     )
 
 

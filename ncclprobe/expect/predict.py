@@ -414,13 +414,10 @@ def _whole(
     bus_bytes = nbytes * OPS[op].bus_factor(shape.ranks)
     transfer_us = bus_bytes / (bound.value_GBps * found.efficiency * 1e3) if bound else found.transfer_us
     place = _place(found, system, shape, bound, version)
-    factors = CORRECTIONS[place]
-    if place == "sockets" and not system.nvlinks:  # what NCCL counts too little between them still crosses the slots
-        factors = replace(factors, transfer=max(factors.transfer, bus_bytes / system.pcie_GBps / 1e3 / transfer_us))
-    time_us, share, judged_by = _timed(found.latency_us, transfer_us, factors, start)
+    time_us, share, judged_by = _timed(found, transfer_us, _corrections(place, system, bus_bytes / transfer_us), start)
     busbw, path = bus_bytes / time_us / 1e3, _crossed(system, shape, bound)
-    if bound and found.algorithm == "Ring" and busbw > network.domains(system, shape).line_GBps:
-        found = replace(found, algorithm="NVLSTree" if system.nvls else "Tree")  # no ring passes more than its NICs
+    if bound and busbw > network.domains(system, shape).line_GBps:
+        found = _not_a_ring(found, system)
     return Prediction(
         op=op,
         nbytes=nbytes,
@@ -446,17 +443,32 @@ def _whole(
     )
 
 
+def _not_a_ring(found: _Modelled, system: NodeSystem) -> _Modelled:
+    """Return the choice with a tree instead of a ring, which passes no more than its NICs."""
+    return replace(found, algorithm="NVLSTree" if system.nvls else "Tree") if found.algorithm == "Ring" else found
+
+
+def _corrections(place: Where, system: NodeSystem, bytes_per_us: float) -> Correction:
+    """Return the corrections of the model; between sockets not more than the slots let through."""
+    factors = CORRECTIONS[place]
+    if place == "sockets" and not system.nvlinks:
+        return replace(factors, transfer=max(factors.transfer, bytes_per_us / system.pcie_GBps / 1e3))
+    return factors
+
+
 def _place(found: _Modelled, system: NodeSystem, shape: Shape, bound: Limit | None, version: NcclVersion) -> Where:
     place = where(system, shape, found.algorithm, version, crosses_network=bound is not None)
     between_sockets = place == "pcie" and rank_links(system, shape, version).kind == "inter-socket"
     return "sockets" if between_sockets else place
 
 
-def _timed(latency_us: float, transfer_us: float, factors: Correction, start: float) -> tuple[float, float, str]:
-    """The microseconds that a call takes, the share of them that bytes take, and by what it is therefore judged."""
-    share = transfer_us / (start + factors.latency * latency_us + transfer_us)
+def _timed(
+    found: _Modelled | _Direct, transfer_us: float, factors: Correction, start: float
+) -> tuple[float, float, str]:
+    """Return the microseconds of a call, the share of them that its bytes take, and by what it is therefore judged."""
+    share = transfer_us / (start + factors.latency * found.latency_us + transfer_us)
     judged_by = "bandwidth" if share > SATURATED else "time" if share < LATENT else "both"
-    return corrected_us(latency_us, transfer_us, factors, start), share, judged_by
+    return corrected_us(found.latency_us, transfer_us, factors, start), share, judged_by
 
 
 @lru_cache(maxsize=256)
@@ -534,7 +546,7 @@ def _of_pairs(
     transfer_us = bus_bytes / top / 1e3
     place = where(system, shape, "pairs", LATEST, crosses_network=limit is not None)
     factors = Correction(filling=CORRECTIONS[place].filling)
-    time_us, share, judged_by = _timed(inside.latency_us, transfer_us, factors, start)
+    time_us, share, judged_by = _timed(inside, transfer_us, factors, start)
     busbw = bus_bytes / time_us / 1e3
     return Prediction(
         op=op,

@@ -12,8 +12,7 @@ import os
 import stat
 from collections.abc import Collection, Iterator
 from pathlib import Path
-
-from ncclprobe.model.values import Struct
+from typing import NamedTuple
 
 _MOST_LINKS = 40
 _MOST_PARTS = 2048
@@ -21,7 +20,7 @@ _PART = os.O_PATH | os.O_NOFOLLOW | os.O_CLOEXEC
 _FOLDER = os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC
 
 
-class Place(Struct, frozen=True):
+class Place(NamedTuple):
     """The end of a path: a name in an open folder. `makers`: the users who own the links that led there.
 
     `magic`: the name is a link of /proc, which only the kernel can follow, such as /dev/stdin.

@@ -218,7 +218,7 @@ def test_a_report_of_another_user_is_added_where_that_is_trusted(fleet: Fleet) -
     (path,) = fleet.files(day_of("n1", 19))
     os.chown(path, 4711, -1)
     assert fleet("add", path, code=2) == []
-    assert "uid 4711 wrote it, neither you nor root: --trust adds it all the same" in fleet.err
+    assert "uid 4711 wrote it, neither you nor root; --trust adds it nevertheless" in fleet.err
     assert fleet("add", path, "--trust") == [f"1 report added to {fleet.path}"]
 
 

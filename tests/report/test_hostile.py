@@ -97,7 +97,7 @@ def test_a_gigabyte_is_refused_before_it_is_read(tmp_path: Path) -> None:
         file.truncate(1 << 30)  # takes no room on the disk
     done = _report(path, memory=512 << 20)
     assert done.returncode == 2
-    assert done.stderr.splitlines()[-1].endswith("1024 MiB, and no more than 256 are read of a report")
+    assert done.stderr.splitlines()[-1].endswith("1024 MiB; a report has at most 256")
 
 
 FORMATS = [f"--{name}" for name in delivery.FORMATS if name not in ("json", "html")]

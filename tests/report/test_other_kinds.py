@@ -24,7 +24,7 @@ def test_what_is_no_report_is_called_what_it_is(text: str, tmp_path: Path, capsy
     assert KINDS[text] in line
 
 
-@each_row("argv", [["baseline"], ["compare", str(CAPTURE)], ["expect", "--machine", "dgx-h100", "--judge"]])
+@each_row("argv", [["baseline"], ["expect", "--machine", "dgx-h100", "--judge"]])
 def test_a_capture_given_as_a_run_is_called_a_capture(argv: list[str], capsys: pytest.CaptureFixture[str]) -> None:
     assert main([*argv, str(CAPTURE)]) == 2
     assert "a capture; `ncclprobe doctor" in capsys.readouterr().err
