@@ -95,18 +95,21 @@ def mtu(paths: Every[Paths], nics: Every[Interfaces | Absent]) -> Iterator[Findi
         ends = ", ".join(f"MTU {size} on {node}" for node, size in list(mtus.items())[:2] if size)
         kernel = {path.path_mtu for path in bad if path.path_mtu}
         known = "; ".join(filter(None, (ends, f"path MTU {min(kernel)} in the kernel's route cache" if kernel else "")))
-        sized = max(bad, key=lambda path: path.passes or 0)
+        sized = max(bad, key=lambda path: (path.refused, path.passes or 0))
         stops = f"they pass in packets of {sized.passes} bytes" if sized.passes else "small ones pass"
         message = f"large messages stall on {counted(suspects, bad)}; {stops}"
         evidence = seen(f"256 KiB over TCP to {bad[0].address}", f"{bad[0].outcome}" + (f" ({known})" if known else ""))
         found = _tell(fail, suspect, message, evidence, "repair", max(path.tries for path in bad))
-        yield replace(found, remedy=_SMALLER.format(nic=sized.interface, mtu=sized.passes) if sized.passes else "")
+        remedy = _SMALLER.format(nic=sized.interface, mtu=sized.passes) if sized.passes else ""
+        if sized.refused:
+            remedy = "on that node: `nft list ruleset`; `iptables -S`: remove what drops packets by their length"
+        own = {"blame": "node", "action": "fix-image"} if sized.refused and suspect.at_one_node else {}
+        yield replace(found, remedy=remedy, **own)
 
 
 _SMALLER = (
-    "a switch port, a tunnel, a router or a firewall on the way, or on the node that sends (`nft list ruleset`), drops "
-    "by size: give its ports the MTU of the interfaces, let ICMP type 3 code 4 through, or on all nodes `ip link set "
-    "dev {nic} mtu {mtu}`"
+    "a switch port, a tunnel, a router or a firewall on the way drops by size: give its ports the MTU of the "
+    "interfaces, let ICMP type 3 code 4 through, or on all nodes `ip link set dev {nic} mtu {mtu}`"
 )
 
 

@@ -172,7 +172,7 @@ class Path(Struct, frozen=True):
     `segments` its TCP retransmissions, in the better of `streams` measurements of what was doubtful.
 
     Where large messages do not arrive there, and do in packets of `passes` bytes, IP header included, that is why;
-    None: it was not tried.
+    None: it was not tried. `refused`: this node's own kernel does not send large packets, because of a firewall.
     """
 
     to: int
@@ -190,6 +190,7 @@ class Path(Struct, frozen=True):
     segments: int | None = None
     streams: int = 1
     passes: int | None = None
+    refused: bool = False
 
 
 class Paths(Struct, frozen=True):

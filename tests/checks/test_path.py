@@ -80,6 +80,16 @@ def test_where_small_packets_pass_the_finding_says_so(passes: int | None, said: 
     assert said in finding.message
 
 
+def test_a_node_whose_own_firewall_drops_large_packets_is_to_blame() -> None:
+    def change(one: int, other: int, role: str) -> dict[str, Any] | None:
+        found = holed(one, other, role)
+        return found | {"refused": True} if found and one == 1 else found
+
+    (finding,) = seen(path.mtu, 3, change, UNKNOWN)
+    assert (finding.nodes, finding.blame, finding.action) == (("n1",), "node", "fix-image")
+    assert "nft list ruleset" in finding.remedy
+
+
 def test_large_messages_that_were_only_slow_are_no_black_hole() -> None:
     def change(one: int, other: int, _: str) -> dict[str, Any] | None:
         if one == 1:

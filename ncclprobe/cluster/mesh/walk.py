@@ -16,6 +16,7 @@ the first paths of a node on which large messages stall, it is tried whether the
 """
 
 import asyncio
+import contextlib
 import ipaddress
 import socket
 import sys
@@ -42,6 +43,7 @@ _SIZE_S = 1.0
 """For the same in one direction, where a healthy path takes milliseconds."""
 _SMALL_PACKET = 1280
 """Bytes that every path of IPv6, and every tunnel in use, carries (RFC 8200)."""
+_LARGE_PACKET = 1500
 _HEADERS = {4: 40, 6: 60}  # of IP and TCP
 _ECHOES = 5
 _ANSWER_BYTES = 1024
@@ -125,6 +127,8 @@ async def sized(caller: Caller, call: Call, local: MeshListener, path: Path) -> 
 
     Where small packets stall as well it is not for their size: a stream tells how slow it is.
     """
+    if _refused_here(call, local, path.path_mtu or _LARGE_PACKET):
+        return replace(path, refused=True)
     if await _passes(caller, call, local, wire.segments_of(_SMALL_PACKET - _HEADERS[_family(call.address)])):
         return replace(path, passes=_SMALL_PACKET)
     return replace(path, outcome="ok")
@@ -143,6 +147,25 @@ async def _passes(caller: Caller, call: Call, local: MeshListener, options: wire
     finally:
         connection.close()
     return True
+
+
+def _refused_here(call: Call, local: MeshListener, nbytes: int) -> bool:
+    """Return whether this node's own kernel refuses to send a packet of `nbytes`, and sends a small one.
+
+    A firewall in the output hook says so to the sender of a datagram (EPERM), and not to TCP, whose packets it sees
+    before the card cuts them to size. No process listens there.
+    """
+    family = _family(call.address)
+    kind = socket.AF_INET if family == 4 else socket.AF_INET6
+    with contextlib.suppress(OSError), socket.socket(kind, socket.SOCK_DGRAM) as sock:
+        sock.setblocking(False)
+        sock.bind((local.address, 0))
+        sock.sendto(b"", (call.address, call.port))
+        try:
+            sock.sendto(bytes(nbytes - _HEADERS[family]), (call.address, call.port))
+        except PermissionError:
+            return True
+    return False
 
 
 async def _measured(caller: Caller, path: Path, connection: Wire) -> Path:
@@ -472,7 +495,7 @@ def _sized(row: Path, retest: Path | None) -> Path:
         known = retest.rate_gbps is not None
         return replace(row, outcome="ok" if known else "late", detail="large messages are slow", streams=2)
     tries = row.tries + retest.tries
-    return replace(row, tries=tries, passes=retest.passes)
+    return replace(row, tries=tries, passes=retest.passes, refused=retest.refused)
 
 
 def _better(row: Path, retest: Path | None) -> Path:
