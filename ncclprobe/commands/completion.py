@@ -57,7 +57,8 @@ def script(shell: str) -> str:
 
     ids = sorted(check.id for check in every_check())
     preamble: Any = {name: text.format(ids=" ".join(ids)) for name, text in _PREAMBLE.items()}
-    return str(shtab.complete(whole(), shell, preamble=preamble))
+    text = str(shtab.complete(whole(), shell, preamble=preamble))
+    return text.replace('"(*):', '"*:') if shell == "zsh" else text  # shtab's form completes the first word only
 
 
 def whole() -> argparse.ArgumentParser:
