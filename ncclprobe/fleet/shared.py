@@ -5,17 +5,70 @@ and most nodes that were measured before and after have lost at least half of th
 """
 
 import math
+import sqlite3
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from statistics import median
 
-from ncclprobe.model.fleet import SharedLoss
+import msgspec
+
+from ncclprobe.fleet.schema import read, value
+from ncclprobe.model.fleet import Number, SharedLoss
+from ncclprobe.model.values import replace
 
 LEAST = 0.05
 """A share: what fewer than some nodes lose by chance on the same days."""
 NODES, BEFORE, AFTER, MOST = 3, 3, 2, 0.8
 """Nodes and days on either side of a change without which nothing is said, and which part of the nodes is all."""
 _WINDOW = 14
+_DAY_S, _BACK_S = 86400.0, 90 * 86400.0
+"""A day, and how far back from the newest number a loss is looked for."""
+
+
+def losses(sql: sqlite3.Connection) -> list[SharedLoss]:
+    """Return what all nodes of a store have lost together of a number, the greatest loss first."""
+    newest_s = value(sql, "SELECT max(last_s) FROM series") or 0.0
+    since_s = float(newest_s) - _BACK_S
+    means: dict[int, list[tuple[int, float]]] = {}
+    rows = sql.execute(
+        "SELECT number, CAST(time_s / 86400 AS INTEGER) AS at, avg(value) FROM readings"
+        " JOIN series ON series.id = series WHERE time_s >= ? GROUP BY number, at ORDER BY number, at",
+        (since_s,),
+    )
+    for number, day, mean in msgspec.convert(rows.fetchall(), list[tuple[int, int, float]]):
+        means.setdefault(number, []).append((day, mean))
+    steps = [(number, since) for number, days in means.items() if (since := step(days)) is not None]
+    found = [each for number, since in steps if (each := _of_number(sql, number, since, since_s))]
+    return sorted(found, key=lambda each: (each.after / each.before, each.called))
+
+
+def _of_number(sql: sqlite3.Connection, number: int, day: int, since_s: float) -> SharedLoss | None:
+    which = read(value(sql, "SELECT text FROM texts WHERE id = ?", number), Number)
+    rows = sql.execute(
+        "SELECT name, CAST(time_s / 86400 AS INTEGER), value FROM readings JOIN series ON series.id = series"
+        " JOIN nodes ON nodes.id = node WHERE number = ? AND time_s >= ? ORDER BY time_s",
+        (number, since_s),
+    )
+    readings: dict[str, list[tuple[int, float]]] = {}
+    for name, at, reading in msgspec.convert(rows.fetchall(), list[tuple[str, int, float]]):
+        readings.setdefault(name, []).append((at, reading))
+    found = loss(which.called, which.unit, day, readings)
+    if found is None:
+        return None
+    machines = [each for name in found.nodes if (each := _around(sql, name, day * _DAY_S))]
+    return replace(found, changed=change(machines))
+
+
+def _around(sql: sqlite3.Connection, name: str, at_s: float) -> tuple[dict[str, str], dict[str, str]] | None:
+    """Return what a node's machine was at its last test before a time, and at its first one after."""
+    texts = [
+        value(
+            sql,
+            "SELECT text FROM tests JOIN nodes ON nodes.id = node JOIN texts ON texts.id = machine"
+            f" WHERE name = ? AND time_s {side} ORDER BY time_s {order} LIMIT 1", name, at_s)
+        for side, order in (("< ?", "DESC"), (">= ?", "ASC"))
+    ]  # fmt: skip
+    return None if None in texts else (read(texts[0], dict[str, str]), read(texts[1], dict[str, str]))
 
 
 def step(means: Sequence[tuple[int, float]]) -> int | None:

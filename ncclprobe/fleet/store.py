@@ -52,8 +52,6 @@ from ncclprobe.model.fleet import (
 from ncclprobe.model.report import when
 from ncclprobe.model.values import replace
 
-_SHARED_S = 90 * 86400.0
-"""How far back what all nodes have lost is looked for, from the newest number."""
 _LONGEST_S = 2e6
 """SQLite counts the milliseconds that it waits in 32 bits."""
 _DAY_S, _DAYS = 86400.0, 30
@@ -365,46 +363,7 @@ class Store:
     def shared(self) -> list[SharedLoss]:
         """Return what all nodes have lost together of a number, the greatest loss first."""
         self._begin()
-        newest_s = value(self._sql, "SELECT max(last_s) FROM series") or 0.0
-        since_s = float(newest_s) - _SHARED_S
-        means: dict[int, list[tuple[int, float]]] = {}
-        rows = self._sql.execute(
-            "SELECT number, CAST(time_s / 86400 AS INTEGER) AS at, avg(value) FROM readings"
-            " JOIN series ON series.id = series WHERE time_s >= ? GROUP BY number, at ORDER BY number, at",
-            (since_s,),
-        )
-        for number, day, mean in msgspec.convert(rows.fetchall(), list[tuple[int, int, float]]):
-            means.setdefault(number, []).append((day, mean))
-        steps = [(number, since) for number, days in means.items() if (since := shares.step(days)) is not None]
-        found = [each for number, since in steps if (each := self._shared(number, since, since_s))]
-        return sorted(found, key=lambda each: (each.after / each.before, each.called))
-
-    def _shared(self, number: int, day: int, since_s: float) -> SharedLoss | None:
-        which = read(value(self._sql, "SELECT text FROM texts WHERE id = ?", number), Number)
-        rows = self._sql.execute(
-            "SELECT name, CAST(time_s / 86400 AS INTEGER), value FROM readings JOIN series ON series.id = series"
-            " JOIN nodes ON nodes.id = node WHERE number = ? AND time_s >= ? ORDER BY time_s",
-            (number, since_s),
-        )
-        readings: dict[str, list[tuple[int, float]]] = {}
-        for name, at, reading in msgspec.convert(rows.fetchall(), list[tuple[str, int, float]]):
-            readings.setdefault(name, []).append((at, reading))
-        found = shares.loss(which.called, which.unit, day, readings)
-        if found is None:
-            return None
-        machines = [each for name in found.nodes if (each := self._around(name, day * _DAY_S))]
-        return replace(found, changed=shares.change(machines))
-
-    def _around(self, name: str, at_s: float) -> tuple[dict[str, str], dict[str, str]] | None:
-        """Return what a node's machine was at its last test before a time, and at its first one after."""
-        texts = [
-            value(
-                self._sql,
-                "SELECT text FROM tests JOIN nodes ON nodes.id = node JOIN texts ON texts.id = machine"
-                f" WHERE name = ? AND time_s {side} ORDER BY time_s {order} LIMIT 1", name, at_s)
-            for side, order in (("< ?", "DESC"), (">= ?", "ASC"))
-        ]  # fmt: skip
-        return None if None in texts else (read(texts[0], dict[str, str]), read(texts[1], dict[str, str]))
+        return shares.losses(self._sql)
 
     def _insert(self, table: str, row: Sequence[Any]) -> int:
         marks = ", ".join("?" * len(row))
