@@ -113,6 +113,7 @@ def _typed(asks: Callable[_P, _T]) -> Callable[_P, _T]:
 def doctor(
     captures: AnyPath | Sequence[AnyPath] = (),
     *,
+    one_job: bool = False,
     backend: Literal["nccl", "gloo"] = "nccl",
     expect_gpus: int | None = None,
     select: Sequence[str] = (),
@@ -122,7 +123,8 @@ def doctor(
 ) -> Report:
     """Return whether this machine, or the machines of `captures`, are fit for a job with `backend`.
 
-    This process's machine is looked at alone, whatever launcher started it; captures, one per node, are also compared.
+    This process's machine is looked at alone, whatever launcher started it; captures, one per node, are
+    also compared if they are of one job, or if `one_job` says so.
     `expect_gpus`: fewer usable ones fail. `select`, `ignore`: patterns of check ids, as on the command line; `config`:
     the findings that the site accepts. Raises UsageError, and OutOfTime where nothing could be judged in `timeout_s`.
     """
@@ -141,7 +143,7 @@ def doctor(
     if paths:
         from ncclprobe.engine.captures import of_captures
 
-        return doctors.within(question, timeout_s, lambda: of_captures(question, collectors, paths))
+        return doctors.within(question, timeout_s, lambda: of_captures(question, collectors, paths, one_job=one_job))
     return doctors.of_this_machine(question, collectors, timeout_s)
 
 

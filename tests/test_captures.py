@@ -9,7 +9,7 @@ import zoo
 
 from ncclprobe.commands import main
 from ncclprobe.engine import captures
-from ncclprobe.engine.captures import of_one_job
+from ncclprobe.engine.captures import is_one_job
 from ncclprobe.engine.diagnose import MACHINE, Judging, ask
 from ncclprobe.facts.environment import Environment
 from ncclprobe.facts.launcher import detect
@@ -50,7 +50,7 @@ def ranked(rank: int, taken: str = "", **changes: str) -> Snapshot:
     ],
 )
 def test_captures_are_one_job_only_if_they_say_so(nodes: list[Snapshot], together: bool) -> None:
-    assert of_one_job(nodes) is together
+    assert is_one_job(nodes) is together
 
 
 def judged(*paths: Path, one_job: bool = False) -> Report:

@@ -30,7 +30,7 @@ def of_captures(
     snapshots = replayed(paths, collectors)
     question, notes = _of_pastes(question, snapshots)
     notes = (*notes, *(f"{each.node}: {each.cut}" for each in snapshots if each.cut))
-    if one_job or of_one_job(snapshots):
+    if one_job or is_one_job(snapshots):
         absent = () if question.job.local else missing(Every({s.node: _launch(s) for s in snapshots}))
         return spoken(diagnose(question, snapshots, missing=absent, notes=notes))
     checks = tuple(check for check in question.checks if not check.compares)
@@ -38,7 +38,7 @@ def of_captures(
     return spoken(diagnose(question, snapshots, notes=(*notes, APART)))
 
 
-def of_one_job(snapshots: Sequence[Snapshot]) -> bool:
+def is_one_job(snapshots: Sequence[Snapshot]) -> bool:
     """Return whether captured nodes are of one job: they have one job's id, or meet at one port with ranks of their
     own, at about the same time.
     """
