@@ -19,7 +19,7 @@ ALLOWED = {
     "logs/messages.py": OWN,
     "report/html/page.py": OWN,
     "model/additions.py": "metadata of installed packages",
-    "host/elf.py": "libraries of the loader, of which no text is quoted",
+    "host/elf.py": "libraries of the loader, whose text is never quoted",
     "host/code.py": "the working tree of the job, for its digest",
     "host/live.py": KERNEL,
     "host/processes.py": KERNEL,

@@ -84,7 +84,7 @@ def _by_path(paths: Every[DataPaths]) -> dict[str, dict[str, DataPath]]:
 
 
 def _on(nodes: Sequence[str], every: Sized) -> str:
-    """Return `` on n1`` or `` on every node``, to end a sentence; empty where `every` node is one alone."""
+    """Return `` on n1`` or `` on every node``, to end a sentence; empty if `every` node is a single one."""
     if len(every) == 1:
         return ""
     return " on every node" if len(nodes) == len(every) else f" on {named(nodes)}"
@@ -169,7 +169,7 @@ def file_system(paths: Every[DataPaths]) -> Iterator[Finding]:
     """Nodes have different file systems at one path.
 
     Right: Every node has the same file system at each path.
-    Why: where a mount is missing, its mount point is an empty folder of the node's own disk: what is read there is old
+    Why: if a mount is missing, its mount point is an empty folder of the node's own disk: what is read there is old
     or nothing, and what is written no other node ever sees, until a checkpoint is loaded that is not whole.
     Fix: compare findmnt -T PATH on the nodes named with another's; mount what is missing, from one fstab or automount
     map for all nodes.

@@ -1,4 +1,4 @@
-"""What nodes say, by majority: who differs, in words, and which nodes are machines of one kind."""
+"""What nodes say, by majority: which nodes differ, in words, and which nodes are machines of one kind."""
 
 from collections import Counter
 from collections.abc import Callable, Collection, Iterator, Mapping
@@ -19,7 +19,7 @@ _LONGEST = 60  # letters of a value in a headline
 
 @applies
 def several_with_gpus(nodes: Every[System | Absent], job: Job) -> bool:
-    """to jobs on GPUs (--backend nccl), where several nodes were looked at."""
+    """to jobs on GPUs (--backend nccl), if several nodes were looked at."""
     return job.backend == "nccl" and len(nodes) > 1
 
 

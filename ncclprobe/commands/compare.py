@@ -26,7 +26,7 @@ from ncclprobe.report import json as as_json
 _ABOUT = """\
 Compare two runs: their bandwidths, row by row with intervals, the findings that are new or gone, the machine and its
 software. OLD and NEW are JSON reports, baselines, or JSON (-J) or text output of nccl-tests; or two captures of one
-node, of which the findings, versions, settings, links and counters are compared."""
+node; then findings, versions, settings, links and counters are compared."""
 
 _MORE = """\
 A row is slower or faster only if the intervals of both runs are apart by more than --tolerance, or in a comparison

@@ -31,12 +31,12 @@ or watched, since when, and what changed on them then. Reports are of any comman
 
 _MORE = """\
   ncclprobe fleet add FILE …      add reports, or a folder's; each counts once
-  ncclprobe fleet                 show how the nodes stand, the worst first
+  ncclprobe fleet                 show the state of all nodes, the worst first
   ncclprobe fleet node NAME       show what changed on one node, and when
   ncclprobe fleet page --html F   write a page of all nodes by day
   ncclprobe fleet accept NAME     let its rates be usual as they are now
   ncclprobe fleet rename OLD NEW  let a node go on under another name
-  ncclprobe fleet forget NAME     drop a node that is there no more
+  ncclprobe fleet forget NAME     drop a retired node
 
 Each has its own --help.
 
@@ -48,7 +48,7 @@ examples:
 
 _WORDS = {
     "add": "Add reports that commands wrote with --json. A report counts once, whoever adds it, when and how often.",
-    "node": "Show how one node stands, its rates, what changed on it and when, and where its reports come from.",
+    "node": "Show one node: its state and rates, what changed on it and when, and the sources of its reports.",
     "page": "Write a page that opens offline: a row a node, the worst first, and a column for each day.",
     "accept": "Let the rates of a node be usual as they are now. What is kept of its past stays.",
     "rename": "Let a node go on under another name, with all that is kept of it under both.",
@@ -76,7 +76,7 @@ def main(argv: Sequence[str]) -> int:
 
 
 def _word(argv: Sequence[str]) -> int | None:
-    """Return the place of the sub-command. Raises UsageError for a word that is none."""
+    """Return the place of the sub-command. Raises UsageError for an unknown word."""
     values = {at + 1 for at, each in enumerate(argv) if each in _OF_VALUES}
     at = next((at for at, each in enumerate(argv) if not each.startswith("-") and at not in values), None)
     if at is not None and argv[at] not in _WORDS:
@@ -231,7 +231,7 @@ def _code(nodes: Sequence[NodeStanding], unsettled: int, losses: Sequence[Shared
 def _new_name(name: str) -> str:
     """Return a name that a node may have. Raises UsageError."""
     if not 0 < len(name) <= bounds.NAME_CHARACTERS or name != printable(name):
-        raise UsageError(f"{printable(name)[:60]!r} is no name of a node")
+        raise UsageError(f"{printable(name)[:60]!r} is not a valid node name")
     return name
 
 

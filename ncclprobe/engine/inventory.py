@@ -50,7 +50,7 @@ _PREFIXES: Mapping[str, tuple[str, ...]] = {
     "data": ("data",),
     "measured": ("run",),
 }
-"""Whose checks an area stands for, by the prefix of their ids or by the key."""
+"""The checks that an area covers, by the prefix of their ids or by the key."""
 
 
 def scope(snapshots: Sequence[Snapshot], job: Job) -> Scope:

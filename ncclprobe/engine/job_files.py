@@ -245,7 +245,7 @@ def _beside(found: Sequence[Cause]) -> tuple[str, ...]:
 
 
 _OF_PODS = "FailedScheduling"
-"""What Kubernetes says of any pod: where a process has words of its own, they say more."""
+"""What Kubernetes says of any pod: if a process has words of its own, they say more."""
 
 
 def _with_telling_lines(

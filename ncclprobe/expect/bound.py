@@ -65,7 +65,7 @@ class _Healthy(Struct, frozen=True):
 
 
 def likeness(facts: Mapping[type, Any]) -> tuple[Any, ...]:
-    """Return what machines have in common of which the same is predicted: links and NICs as they are, and settings."""
+    """Return what two machines share if the same is predicted of both: links and NICs as they are, and settings."""
     gpus, links, fabric = learned(facts, Gpus), learned(facts, NvLinks), learned(facts, Fabric)
     interfaces, settings, launch = learned(facts, Interfaces), learned(facts, Settings), learned(facts, Launch)
     same = (Pci, Cpus, PeerAccess, GpuDirect, Plugins, Software, Machine)

@@ -95,7 +95,7 @@ def _early(drift: Drift, noise: float, more: float) -> Drift | None:
     levels = [level for _, level in drift.first]
     splits = [(levels[:at], levels[at:]) for at in range(1, len(levels))]
     before, after = max(splits, key=lambda both: _sureness(both[0], both[1], noise))
-    few = min(len(before), len(after)) < SIDE  # it may have begun where it seems to, or be an odd day
+    few = min(len(before), len(after)) < SIDE  # it may have begun there, or be an odd day
     if few or _sureness(before, after, noise) < math.sqrt(SURE**2 + 4 * SLACK * more):
         return None
     at, lost, mean = len(before), fmean(after) - fmean(before), fmean(before)

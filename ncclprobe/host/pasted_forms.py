@@ -246,7 +246,7 @@ def _table(lines: Sequence[str]) -> Answers:
 
 
 def _xml(gpus: Sequence[Mapping[str, str]], driver: str, cuda: str) -> Answers:
-    """Return `gpus`, of which each field has its place as a path, as ``nvidia-smi -q -x`` would answer."""
+    """Return `gpus`, each field with its place as a path, as ``nvidia-smi -q -x`` would answer."""
     if not gpus or not driver or not cuda:
         return {}
     from xml.etree import ElementTree  # only where such a text was pasted

@@ -1,6 +1,6 @@
 """Settings in pasted text: what a shell, a launcher, a container or a manifest gives a job.
 
-Two kinds of lines are told apart. `export A=1`, `-x A=1`, `name: A` and the like are settings wherever they are. A bare
+There are two kinds of lines. `export A=1`, `-x A=1`, `name: A` and the like are settings wherever they are. A bare
 `A=1` is one only among others: it may be a line of a log.
 """
 

@@ -452,7 +452,7 @@ def connections(pids: Collection[str]) -> str:
 def at_port(port: int, pids: Collection[str]) -> str:
     """Return as JSON the TCP sockets of this node that listen at `port`, or were accepted there, whoever has them.
 
-    The process is 0 where it is none of `pids`. Raises Denied if these are in another network namespace.
+    The process is 0 if it is not one of `pids`. Raises Denied if these are in another network namespace.
     """
     owners: dict[int, str] = {}
     for pid in pids:

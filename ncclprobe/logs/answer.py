@@ -136,7 +136,7 @@ def last_words(line: LogEvent, *, ended: bool) -> _LastWords | None:
 
 
 Place = tuple[int, int]
-"""Where a line stands: index of its log, and its number there."""
+"""The place of a line: the index of its log, and its number there."""
 
 
 def with_telling_lines(
@@ -255,7 +255,7 @@ def when(cause: Cause) -> When:
 
 
 def is_condition(cause: Cause) -> bool:
-    """Return whether a cause would only explain trouble, of which no line speaks."""
+    """Return whether a cause would only explain trouble, and no line speaks of any."""
     return cause.severity is Severity.NOTE or (cause.severity is Severity.WARN and cause.confidence != "unknown")
 
 

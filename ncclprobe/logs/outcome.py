@@ -252,7 +252,7 @@ _OF_STACK = re.compile(
 
 
 _REACH = {ENDS: 60, ERROR: 30, WORDS: 8}
-"""Lines that may stand beneath a process's last words, by their form: those of shells, launchers and other ranks."""
+"""Lines that may follow a process's last words, by their form: those of shells, launchers and other ranks."""
 
 
 def alone(log: JobLog, event: LogEvent) -> bool:

@@ -111,7 +111,7 @@ def _rests_on(cause: Cause) -> Iterator[Evidence]:
 
 
 _OF_PROCESSES = ("launcher", "scheduler", "ray", "nccl", "torch", "store", "network-plugin", "framework")
-"""Layers that tell that a process ended, or lost another, of which the kernel may know more."""
+"""Layers that report the end or the loss of a process; the kernel may know more of it."""
 
 
 def _may_be_in_the_kernels_log(cause: Cause) -> bool:
@@ -121,7 +121,7 @@ def _may_be_in_the_kernels_log(cause: Cause) -> bool:
 
 
 def _release(version: str) -> tuple[int, ...]:
-    """Return ``(2, 9)`` of ``2.9.1+cu129``; empty: it is no number."""
+    """Return ``(2, 9)`` of ``2.9.1+cu129``; empty: not a number."""
     parts = version.split(".")[:2]
     return tuple(map(int, parts)) if len(parts) == 2 and all(part.isdecimal() for part in parts) else ()
 

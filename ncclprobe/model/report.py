@@ -240,7 +240,7 @@ class Report(Struct, frozen=True, kw_only=True):
 
 def placed(report: Report, source: str) -> float:
     """Return when `report` began, or its last capture was taken, in seconds since 1970. Raises UsageError
-    where it has no place among others.
+    if it has no place among others.
 
     `source`: the file that it comes from.
     """

@@ -168,7 +168,7 @@ def play_strategy(bench: Bench, work: Work, asked: Asked, room: int | None) -> I
     """Replay one strategy over the default group, without and with overlap; the same rows on every rank.
 
     `room`: bytes that may be allocated, null: unknown. Raises UsageError where that is not enough, before anything is
-    allocated, or where a call is too small to share; ProbeError where a step fails.
+    allocated, or if a call is too small to share; ProbeError if a step fails.
     """
     need = training.memory_bytes(asked.strategy, asked.model)
     if room is not None and need > room:
@@ -324,8 +324,8 @@ class _Group(Struct, frozen=True):
 def play_groups(bench: Bench, grid: Grid, hosts: Sequence[str]) -> Iterator[GroupRow]:
     """Measure the groups of `grid`, one size (the largest of the plan). Rows come on rank 0, one per kind.
 
-    `hosts` are those of the ranks. Raises UsageError where nothing has two ranks or the size is too small to share,
-    ProbeError where a step fails.
+    `hosts` are those of the ranks. Raises UsageError if nothing has two ranks or the size is too small to share,
+    ProbeError if a step fails.
     """
     if grid.ranks < 2:
         raise UsageError("--groups: no kind has two ranks, so nothing would be sent")

@@ -1,7 +1,7 @@
 """Addresses, accounts and secrets as programs spell them: an address in any spelling is an address.
 
-What stands here is known by its grammar, and not by who wrote the line. Pseudonyms keep the spelling, so that a reader
-still sees a MAC where a MAC was, and an address has one pseudonym in all spellings.
+Everything here is recognised by its grammar, not by the program that wrote the line. Pseudonyms keep the spelling: a
+MAC becomes another MAC, and an address has one pseudonym in all spellings.
 """
 
 import re
@@ -107,7 +107,7 @@ def users(text: str) -> Iterator[str]:
 
 
 def _of_table(heads: list[str], lines: list[str]) -> Iterator[str]:
-    """Yield what stands below USER and ACCOUNT, as far as rows have as many words."""
+    """Yield the words below USER and ACCOUNT, as long as rows have as many words."""
     for words in (line.split() for line in lines):
         if len(words) < len(heads):
             return
@@ -122,7 +122,7 @@ def hosts_by_form(text: str) -> Iterator[str]:
 
 
 def owners(text: str) -> Iterator[str]:
-    """Yield who owns a repository that a text names: the name may stand elsewhere too."""
+    """Yield who owns a repository that a text names: the name may appear elsewhere too."""
     found = (match["owner"] for match in _OWNED.finditer(text) if match["owner"])
     return (name for name in found if name.lower() not in _PUBLIC_OWNERS)
 

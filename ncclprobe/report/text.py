@@ -176,7 +176,7 @@ def _problem(problem: Problem, report: Report, given: dict[str, str], width: int
 
 
 def _predicted(report: Report) -> list[str]:
-    """Say what is expected of a machine of which less is left than it should reach."""
+    """Say what is expected of a machine that can reach less than it should."""
     found = report.predicted
     if found is None or found.lost() < WORTH_SAYING or report.scope.apart:
         return []

@@ -119,7 +119,7 @@ def _down(port: Port, rail: bool | None, stranded: bool, dark: int) -> tuple[Cal
 def _short_of(ports: Sequence[Port], fabric: Fabric, topology: Topology, gpus: int) -> Mapping[str, bool]:
     """Return the NICs that are down and that GPUs lack, and whether that is certain.
 
-    A board of which no port is up is not there for the GPUs. `gpus`: how many are shown, 0: not known.
+    A board without a port that is up does not serve the GPUs. `gpus`: how many are shown; 0: unknown.
     """
     up = fast(active(ports))
     boards = {kind(fabric, port) for port in up}

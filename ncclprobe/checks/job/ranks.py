@@ -41,9 +41,9 @@ def gone(stand: Stand) -> Iterator[Finding]:
     good=lambda: [(_standing("stuck outside"),)],
 )
 def absent(stand: Stand) -> Iterator[Finding]:
-    """A rank has not come to the store where all meet in init_process_group.
+    """A rank has not joined the store at which all meet in init_process_group.
 
-    Right: All ranks of the job have come to its store.
+    Right: All ranks of the job have joined its store.
     Why: init_process_group ends when WORLD_SIZE ranks have connected to MASTER_ADDR:MASTER_PORT; until then those that
     have wait, for half an hour by default.
     Fix: start the rank that is missing. If it cannot connect, compare MASTER_ADDR and MASTER_PORT of all ranks, and let

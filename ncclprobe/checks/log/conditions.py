@@ -33,9 +33,9 @@ def _begun(first: str, second: str) -> str:
 def ranks_may_not_meet(log: JobLog) -> Iterator[Finding]:
     """Ranks use what others may not reach, though no line says that they failed.
 
-    Right: All ranks use interfaces of one kind, and as many workers came as the group has.
-    Why: NCCL takes the first interface that is up; one that exists within its host alone, or another network than that
-    of the others, makes all wait without an error. More workers than ranks come from another job with the same store.
+    Right: All ranks use interfaces of one kind, and as many workers joined as the group has.
+    Why: NCCL takes the first interface that is up; one that exists only within its host, or on another network than
+    the others, makes all wait without an error. More workers than ranks come from another job with the same store.
     Fix: NCCL_SOCKET_IFNAME with the interface that the other hosts use, on every host; for workers too many, a port or
     an `--rdzv-id` of its own for each job.
     """
@@ -51,7 +51,7 @@ def ranks_may_not_meet(log: JobLog) -> Iterator[Finding]:
     for event in log.having(_BARRIER):
         came, wanted = (number(between(event.text, name)) for name in ("worker_count=", "world_size="))
         if came and wanted and came > wanted:
-            message = f"{came} workers came to a barrier of {wanted} ranks"
+            message = f"{came} workers joined a barrier of {wanted} ranks"
             codes = ("world-size-mismatch",)
             yield said(log, event, message, codes=codes, severity=Severity.WARN, **JOB)
 
@@ -59,8 +59,9 @@ def ranks_may_not_meet(log: JobLog) -> Iterator[Finding]:
 _SOCKET, _NO_DEVICE = "Using network Socket", "NET/IB : No device found"
 _NO_VERBS, _NO_PROVIDER = "Failed to open libibverbs.so", "No eligible providers were found"
 _SET = " set by environment to "
+_IB_OFF = f"NCCL_IB_DISABLE{_SET}1"
 _COSTLY = {
-    f"NCCL_IB_DISABLE{_SET}1": ("slow-socket-fallback", "NCCL_IB_DISABLE=1 keeps NCCL from InfiniBand and RoCE"),
+    _IB_OFF: ("slow-socket-fallback", "NCCL_IB_DISABLE=1 keeps NCCL from InfiniBand and RoCE"),
     f"NCCL_P2P_DISABLE{_SET}1": ("nccl-setting", "NCCL_P2P_DISABLE=1 sends what NVLink could carry through the host"),
     f"NCCL_SHM_DISABLE{_SET}1": ("nccl-setting", "NCCL_SHM_DISABLE=1 sends what stays within a host over the network"),
     f"NCCL_NVLS_ENABLE{_SET}0": ("nvls", "NCCL_NVLS_ENABLE=0 leaves out the sums of NVSwitch"),
@@ -94,7 +95,7 @@ def slow_path(log: JobLog) -> Iterator[Finding]:
         if event is not None:
             remedy = f"unset {line.partition(_SET)[0]}, unless a fault needs it"
             yield said(log, event, message, codes=(code,), severity=Severity.WARN, remedy=remedy, **JOB)
-    if len(hosts(log)) > 1 and not rdma_found(log) and not any(True for _ in log.having(*[*_COSTLY][:1])):
+    if len(hosts(log)) > 1 and not rdma_found(log) and next(log.having(_IB_OFF), None) is None:
         code, why = _without_rdma(log)
         yield from informed(log, (_SOCKET,), f"sockets are used: {why}", codes=(code,), severity=Severity.WARN)
     for event, *_ in grouped((e.host, e) for e in log.having("NET/IB : Using") if _is_mixed(e)).values():
@@ -105,9 +106,9 @@ def slow_path(log: JobLog) -> Iterator[Finding]:
 
 def _without_rdma(log: JobLog) -> tuple[str, str]:
     """Return why a job without an RDMA device has none, by code and in words."""
-    if any(True for _ in log.having(_NO_VERBS)):
+    if next(log.having(_NO_VERBS), None):
         return "libibverbs-missing", "libibverbs is not in the image"
-    if any(True for _ in log.having(_NO_PROVIDER)):
+    if next(log.having(_NO_PROVIDER), None):
         return "efa-no-provider", "libfabric has no EFA provider"
     return "slow-socket-fallback", "NCCL finds no RDMA device"
 

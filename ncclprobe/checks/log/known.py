@@ -234,7 +234,7 @@ def known_message(log: JobLog, explained: Explained) -> Iterator[Finding]:
     Right: no line of a failed job is known from sources alone.
     Why: no check reads more out of the line than its message says; ncclprobe's table knows where it is in the sources,
     what follows it there, and whether it says why or only that something failed.
-    Fix: look at the lines that stand before it in the same log, and where the layer that wrote it says more.
+    Fix: read the lines before it in the same log, then what the layer that wrote it records elsewhere.
     """
     failure = failed(log)
     for event in log.events:
@@ -297,7 +297,7 @@ def _finding(log: JobLog, event: LogEvent, found: messages.Message) -> Finding:
 
 
 def _next(event: LogEvent, own: Layer, peer: int | None) -> str:
-    """Return where to look for more: in what a rank and its peer said, else where the layer of a line says more."""
+    """Return where to look for more: in what a rank and its peer said, otherwise in the records of the line's layer."""
     if event.rank is not None and peer is not None:
         return f"look at what rank {event.rank} and rank {peer} said before"
     return f"look at {own.look}" if own.look else ""

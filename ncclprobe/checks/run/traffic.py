@@ -78,7 +78,7 @@ def nic_traffic(traffic: NicTraffic) -> Iterator[Finding]:
 
 
 def _in_place_of_others(each: OperationTraffic) -> Iterator[NicBytes]:
-    """Yield the NICs that moved most of their node's bytes and were not to; one that stands on others has no share."""
+    """Yield the NICs that moved most of their node's bytes and should not have; one on top of others has no share."""
     for nodes_nics in grouped((nic.node, nic) for nic in each.nics).values():
         meant = [_moved(nic) for nic in nodes_nics if nic.expected]
         if None in meant or any(nic.expected is None for nic in nodes_nics):

@@ -56,7 +56,7 @@ class JobStore(Struct, frozen=True):
     """A store at which processes meet, as this node sees it.
 
     `resolved` is its address as a number, `source` the address of this node from which it would be called. `sockets`
-    are those of this node that listen at its port, or were accepted there; the process is 0 where it is not of the job.
+    are those of this node that listen at its port, or were accepted there; the process is 0 if it is not of the job.
     """
 
     address: str
@@ -73,7 +73,7 @@ class JobStore(Struct, frozen=True):
         )
 
     def __str__(self) -> str:
-        """Return where it is: ``10.0.0.5:29500``."""
+        """Return its address: ``10.0.0.5:29500``."""
         return f"{self.address}:{self.port}"
 
 

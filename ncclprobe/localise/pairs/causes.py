@@ -4,7 +4,7 @@ Each cause names the pairs it would make slow: weighed is how many of its sample
 
 A sample counts as slow *for a cause* if it lies nearer to the loss that the cause shows than to the usual. How often a
 sample of the same way without any suspected end lies there is counted in the fleet itself. So the noise needs no model:
-where one transfer in five is slow without reason, a slow one proves little and many are needed, and where none is, two
+if one transfer in five is slow without reason, a slow one proves little and many are needed, and if none is, two
 partners suffice.
 
 The noise of a run is measured by its own repetitions: what was measured again, against what it was the last time. A

@@ -34,7 +34,7 @@ from ncclprobe.model.values import Struct, field, grouped, replace
 _FEWEST_PAIRS, _SHARE_OF_PAIRS = 3, 0.25
 """So many bad pairs, and such a share of all that were tried, are the node's or the rank's and not the pairs'."""
 _FEWEST_NODES = 3
-"""Of fewer nodes nothing that they share is told from themselves."""
+"""Among fewer nodes, what they share cannot be distinguished from the nodes."""
 _NEARLY_ALL = 0.75
 """Such a share of the pairs of a group is fast."""
 _NEARLY_ALL_OF_RAIL = 0.95
@@ -114,7 +114,7 @@ def gather_groups(
 
 
 def _largest_group(fast: Sequence[frozenset[str]], met: Sequence[frozenset[str]]) -> frozenset[str]:
-    """Return the largest group of nodes of which nearly all pairs that met are fast; empty: there is none."""
+    """Return the largest group of nodes in which nearly all pairs that met are fast; empty: none."""
     group = {node: frozenset((node,)) for pair in fast for node in pair}
     for pair in fast:
         both = frozenset().union(*(group[node] for node in pair))

@@ -61,7 +61,7 @@ _STACKS = "`ncclprobe attach --stacks` shows the lines of the program"
 
 
 def stand(nodes: Mapping[str, tuple[LocalRanks, JobLooks]], meetings: Mapping[str, Meetings] | None = None) -> Stand:
-    """Return how the job stands whose ranks are on `nodes`, which meet as `meetings` say."""
+    """Return the state of the job whose ranks are on `nodes` and meet as `meetings` say."""
     ranks: dict[int, Seen] = {}
     for node, (here, looks) in nodes.items():
         ranks |= {number: Seen(number, node, oom_kills=_oom_kills(looks)) for number in here.absent}
@@ -84,7 +84,7 @@ def stand(nodes: Mapping[str, tuple[LocalRanks, JobLooks]], meetings: Mapping[st
 
 
 def of_agents(nodes: Mapping[str, tuple[LocalRanks, Meetings]]) -> Stand:
-    """Return how a job stands of which only agents are there, which have started no rank."""
+    """Return the state of a job whose agents have started no rank."""
     rows = tuple(row for node, (here, met) in nodes.items() for row in agent_rows(node, here.agents, met))
     time_s = max(here.time_s for here, _ in nodes.values())
     at = datetime.fromtimestamp(time_s, timezone.utc).isoformat(timespec="seconds")
@@ -339,7 +339,9 @@ def _of_call(job: LookedAt, rows: Sequence[RankClass], call: Stalled) -> str:
     if call.apart:
         return f"{call.apart}{since}"
     held = (*call.missing, *job.held(call.waiting))
-    held = tuple(number for number in held if number in job.ranks) or held  # nobody is blamed who was not looked at
+    held = (
+        tuple(number for number in held if number in job.ranks) or held
+    )  # ranks that were not looked at are not blamed
     if not held:
         return f"all {len(call.waiting)} ranks are in {call.where}{since}"
     nodes = dict.fromkeys(job.ranks[number].node for number in held if number in job.ranks)

@@ -1,6 +1,6 @@
-"""Who has come to the store at which a job's ranks meet in ``init_process_group``, and why another has not.
+"""Which ranks joined the store of ``init_process_group``, and why others did not.
 
-Torch's store shows who waits there. Rank 0 starts it and asks it a hundred times a second how many have come, so the
+Torch's store shows who waits there. Rank 0 starts it and asks it a hundred times a second how many have joined, so the
 bytes of its own connection say since when. A rank that cannot connect tries again for ever, and in between sleeps as
 C++ does. The others have a connection, and wait for an answer. Once a rank has called a collective, or is connected
 with another rank, it is past all that.
@@ -18,17 +18,17 @@ from ncclprobe.model.snapshot import Absent
 from ncclprobe.model.values import Struct, grouped
 
 _HERE_LEAST_S, _ELSEWHERE_LEAST_S = 6.0, 20.0
-"""How long ranks wait in init at least until those that have not come are called stuck: of this node, and of others."""
+"""Ranks that have not joined are called stuck after so long: of this node, and of others."""
 _NOBODY = "nobody listens there"
 _ASKED_BYTES_S = 160
-"""What a rank that asks the store how many have come sends to it in a second at least: 20 questions of 8 bytes."""
+"""What a rank that asks the store how many have joined sends to it in a second at least: 20 questions of 8 bytes."""
 
 
 class Arrival(Struct, frozen=True):
-    """Ranks in init: who has come to the store `where`, and of each other rank its class, and what it does instead.
+    """Ranks in init: those that joined the store `where`, and for each other rank its class and what it does.
 
-    `connecting` are those that try to connect. `waited_s` is since when the first of those who have come waits, or
-    tries to.
+    `connecting` are those that try to connect. `waited_s`: how long the first of those that joined has waited, or
+    has tried to join.
     """
 
     where: str
@@ -41,7 +41,7 @@ class Arrival(Struct, frozen=True):
 
     @property
     def message(self) -> str:
-        """Return who has come and who has not, in one line."""
+        """Return which ranks joined and which did not, in one line."""
         since = f" since {self.waited_s:.0f} s" if self.waited_s >= 1 else ""
         here = f"{named(self.arrived)} of {self.world} {_verb(self.arrived)} arrived at {self.where}{since}"
         by_text = grouped((text, number) for number, (_, text) in self.others.items())
@@ -71,7 +71,7 @@ class _Caller(Struct, frozen=True):
 
     @property
     def connected(self) -> bool:
-        """Return whether it has come to the store."""
+        """Return whether it has joined the store."""
         return self.serves or any(each.state == "established" for each in self.after)
 
     @property
@@ -107,7 +107,7 @@ class _Caller(Struct, frozen=True):
 
 
 def arrival(job: LookedAt, looks: Mapping[str, JobLooks], meetings: Mapping[str, Meetings]) -> Arrival | None:
-    """Return who has come to the job's store; None if its ranks are past init, or nothing shows that they are in it."""
+    """Return which ranks joined the job's store; None if nothing shows that its ranks are still in init."""
     if any(len(dump) for dump in job.second.dumps):
         return None
     callers = {each.rank.rank: each for each in _callers(job, looks, meetings)}
@@ -136,7 +136,7 @@ def arrival(job: LookedAt, looks: Mapping[str, JobLooks], meetings: Mapping[str,
 
 
 def _callers(job: LookedAt, looks: Mapping[str, JobLooks], meetings: Mapping[str, Meetings]) -> Iterator[_Caller]:
-    """Yield the ranks of which it is known where they meet, and which connections they have."""
+    """Yield the ranks whose store and connections are known."""
     for rank in job.ranks.values():
         process, first, second = rank.process, rank.first, rank.second
         if process is None or isinstance(first, Absent) or isinstance(second, Absent):
@@ -173,7 +173,7 @@ def _ends(connection: Connection) -> tuple[str, str]:
 def _others(
     job: LookedAt, callers: Mapping[int, _Caller], meetings: Mapping[str, Meetings], store: _Caller, asked: bool
 ) -> Iterator[tuple[int, tuple[ClassName, str]]]:
-    """Yield the ranks that have not come, in their order."""
+    """Yield the ranks that have not joined, in their order."""
     unseen = [number for number in range(job.world) if number not in job.ranks]
     come = _strangers(callers, store) if asked else len(unseen)
     for number in range(job.world):
@@ -212,7 +212,7 @@ def _pids(callers: Mapping[int, _Caller]) -> frozenset[int]:
 
 
 def _strangers(callers: Mapping[int, _Caller], store: _Caller) -> int:
-    """Return how many processes have come to a store that are not those that were looked at."""
+    """Return how many processes joined a store besides those that were looked at."""
     sockets = () if isinstance(store.master.sockets, Absent) else store.master.sockets
     known = {(each.peer, each.local) for caller in callers.values() for each in caller.after}
     return sum(each.state == "established" and (each.local, each.peer) not in known for each in sockets)
@@ -221,7 +221,7 @@ def _strangers(callers: Mapping[int, _Caller], store: _Caller) -> int:
 def unreachable(
     master: JobStore, calls: Sequence[Connection], own: frozenset[int], meetings: Mapping[str, Meetings]
 ) -> str:
-    """Return why processes cannot connect to a store, of whom `calls` are the connections to it and `own` the pids."""
+    """Return why processes cannot connect to a store; `calls` are their connections to it, `own` their pids."""
     if isinstance(master.resolved, Absent):
         return f"the name {master.address} cannot be resolved"
     if isinstance(master.source, Absent):

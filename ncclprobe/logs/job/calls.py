@@ -53,7 +53,7 @@ class Stalled(Struct, frozen=True):
 
     @property
     def place(self) -> str:
-        """Return where the ranks wait that are in it: ``in all_reduce #51``."""
+        """Return the place at which its ranks wait: ``in all_reduce #51``."""
         return f"after {self.where}, which has ended," if self.over else f"in {self.where}"
 
 
