@@ -323,4 +323,4 @@ def test_a_check_whose_example_is_wrong_is_explained_without_it(
     path = folder / "bios.py"
     path.write_text(path.read_text().replace("bad=lambda: [(Memory(1, 1),)]", "bad=lambda: [(Memory(1),)]"))
     assert explain.main(["site-bios.little-memory", "--config", str(config(tmp_path, f'checks = "{folder}"\n'))]) == 0
-    assert "its examples raise TypeError; `ncclprobe checks --test` says where" in capsys.readouterr().out
+    assert "its examples raise TypeError; `ncclprobe checks --test` shows the place" in capsys.readouterr().out

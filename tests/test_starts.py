@@ -175,7 +175,7 @@ def test_sockets_beside_fast_nics_fail_between_nodes_and_warn_on_one(name: str, 
     (area,) = [each for each in report.areas if each.name == "transport"]
     assert area.values.startswith("NCCL → sockets over ")
     assert area.ids == ("env.transport",)
-    assert "on this node alone, with" in text.render(report)
+    assert "on this node only, with" in text.render(report)
 
 
 @each_row("provider", ["tcp", "sockets", "tcp;ofi_rxm", "net,tcp"])

@@ -48,7 +48,7 @@ def of_check(check: Check) -> list[str]:
     except TimeoutError as late:
         found, error = None, late
     if found is None:
-        said = [f"its examples raise {type(error).__name__}; `ncclprobe checks --test` says where"]
+        said = [f"its examples raise {type(error).__name__}; `ncclprobe checks --test` shows the place"]
     else:
         said = ["example of what it finds:", *found]
     return [*title, "", *_headed(about_check(check)), "", *said, "", page(check.id)]

@@ -92,7 +92,7 @@ def judge(
     seen = [each for each in disturbances if max(ends) >= each.left * mark]
     if seen:
         words = "; ".join(each.what for each in seen)
-        return Judgement("inconclusive", f"slower than expected, and something else slowed this run down: {words}")
+        return Judgement("inconclusive", f"slower than expected, and another load slowed this run down: {words}")
     if row.launch_bound and expected.basis not in _OF_THE_SAME_LOOP:
         shares = f"handing a call over takes {row.issue_us:.3g} of {row.time_us.typical:.3g} us"
         return Judgement("inconclusive", f"launch-bound, which is not the link's speed: {shares}")
@@ -104,7 +104,7 @@ def judge(
     rate = f"{row.busbw_GBps:.4g} GB/s at first and {retest.busbw_GBps:.4g} when measured again"
     if second.status == "inconclusive":
         return Judgement("inconclusive", f"too slow once, and measured again it is inconclusive: {rate}")
-    return Judgement("inconclusive", f"comes and goes: {rate}, of at least {mark:.4g}")
+    return Judgement("inconclusive", f"intermittent: {rate}, of at least {mark:.4g}")
 
 
 def once(ends: tuple[float, float] | None, expected: Expectation, rate: float = math.inf) -> Judgement:

@@ -108,7 +108,7 @@ def composed(text: str) -> NodeSystem:
     if "processor" not in said and system.sockets > 1 and product.name in _ON_XEON:
         system = replace(system, processor="emr")
     guessed = ", ".join(_assumed(parts, product, system))
-    return replace(system, source="its parts as they were said" + (f"; assumed: {guessed}" if guessed else ""))
+    return replace(system, source="its parts as they were given" + (f"; assumed: {guessed}" if guessed else ""))
 
 
 def _kind(part: str) -> str:
@@ -225,10 +225,10 @@ def _with(system: NodeSystem, part: str, product: GpuProduct) -> NodeSystem:
     if (few := _PER_SOCKET.fullmatch(words)) and int(few[1]) and system.gpus % int(few[1]) == 0:
         return replace(system, sockets=system.gpus // int(few[1]))
     if (nics := _NICS.fullmatch(words)) and _BYTES.search(part):
-        raise UsageError(f"--machine: {part[:60]!r}: GB are bytes; NICs are said in bits, as in '4 NICs x 200 Gb/s'")
+        raise UsageError(f"--machine: {part[:60]!r}: GB are bytes; give NICs in bits, as in '4 NICs x 200 Gb/s'")
     if nics and (wired := _with_nics(system, nics)):
         return wired
-    raise UsageError(f"--machine: {part[:60]!r} is no part of a box; as in '{EXAMPLE}', or {_MORE}")
+    raise UsageError(f"--machine: {part[:60]!r} is not a known part; write it as in '{EXAMPLE}', or {_MORE}")
 
 
 def _switched(system: NodeSystem, parts: Sequence[str]) -> NodeSystem:
@@ -267,7 +267,9 @@ def _with_nics(system: NodeSystem, nics: re.Match[str]) -> NodeSystem | None:
 def _meshed(system: NodeSystem, product: GpuProduct) -> NodeSystem:
     """`system` with links from each GPU to each, as on boards of up to four. Raises UsageError."""
     if not product.nvlinks or product.wiring == "bridge" or not 1 < system.gpus <= _MESH:
-        raise UsageError(f"--machine: {system.gpus} x {product.name} are no mesh: 'NVLink bridges' may be meant")
+        raise UsageError(
+            f"--machine: {system.gpus} x {product.name} do not form a mesh; did you mean 'NVLink bridges'?"
+        )
     return _laid(system, product, "mesh", system.gpus)
 
 

@@ -267,7 +267,7 @@ def _text(runs: Sequence[JudgedRun], sources: Sequence[str]) -> Iterator[str]:
         if run.title:
             yield f"--- {run.title}" + (f"; against {_against(run.place)}" if _several(runs) else "")
         if run.place.failed:
-            yield f"the run says of itself: {run.place.failed}"
+            yield f"the run reports: {run.place.failed}"
         yield from map(str, run.findings)
         yield "{:<14} {:>9} {:<5} {:>11} {:>9} {:>9} {:>9} {:<9} from".format(*names)
         for row in run.rows:
@@ -281,7 +281,7 @@ def _several(runs: Sequence[JudgedRun]) -> bool:
 
 
 def _machines(runs: Sequence[JudgedRun]) -> str:
-    return "several machines or settings, as said below" if _several(runs) else _against(runs[0].place)
+    return "several machines or settings, listed below" if _several(runs) else _against(runs[0].place)
 
 
 def _against(place: Setup) -> str:

@@ -368,7 +368,7 @@ def expecting_pairs(nbytes: int, shape: Shape, nodes: Mapping[str, Described]) -
 def _unfit(shape: Shape, nodes: Mapping[str, Described]) -> str:
     """Why nothing can be expected of these nodes; empty: something can."""
     if not nodes:
-        return "no node said what it is"
+        return "no node reported its type"
     most = max(shape.gpus)
     for name, node in nodes.items():
         if node.system is None:

@@ -439,7 +439,7 @@ def recognise(facts: Seen, types: Iterable[MachineType] | None = None) -> Recogn
     fitting = [machine for machine in fitting if machine.origin] or fitting  # a site knows its machines
     if len(fitting) > 1 or fitting[0].match.twins:
         names = tuple(sorted({m.name for m in fitting} | {t for m in fitting for t in m.match.twins}))
-        return Recognised(None, names, why=f"ambiguous: {' or '.join(names)} fit; --machine says which")
+        return Recognised(None, names, why=f"ambiguous: {' or '.join(names)} fit; choose one with --machine")
     differs = differences(fitting[0], facts)
     why = f"{fitting[0].name}" + (f", though {'; '.join(map(str, differs))}" if differs else "")
     return Recognised(fitting[0], (fitting[0].name,), differs, why)

@@ -106,7 +106,7 @@ def _texts(value: object, key: KeySchema, where: str) -> tuple[str, ...]:
         raise UsageError(f"{where} must be a list of texts")
     texts = tuple(_text(entry, key, where) for entry in value)
     if len(set(texts)) < len(texts):
-        raise UsageError(f"{where} says one thing twice")
+        raise UsageError(f"{where} names one thing twice")
     return texts
 
 

@@ -89,7 +89,7 @@ def comm_id_host(text: str) -> str:
     try:
         IPv6Address(inside.partition("%")[0])
     except ValueError:
-        raise ValueError("what stands in its brackets is no IPv6 address") from None
+        raise ValueError("the text in its brackets is not an IPv6 address") from None
     return inside
 
 

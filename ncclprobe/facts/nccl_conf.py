@@ -272,7 +272,7 @@ def graph_trouble(text: str) -> str:
     if "</graphs>" not in text and not single:
         return "is not whole: <graphs … </graphs> is incomplete"
     version = next((each.get("version", "") for each in _elements(text, "graphs")), "")
-    return "" if version in ("1", "") else f"is of version {version}, and NCCL takes 1 alone"
+    return "" if version in ("1", "") else f"is of version {version}, and NCCL takes only 1"
 
 
 def _elements(text: str, tag: str) -> Iterator[dict[str, str]]:

@@ -49,7 +49,7 @@ def parse(text: str) -> NvlinkStatus:
     found = blocks(lines(text), _GPU)
     gpus = {int(heading[1]): _gpu(heading[2], body) for heading, body in found}
     if len(gpus) < len(found):
-        raise ParseError("nvidia-smi nvlink -s: a GPU comes twice: two outputs may be interleaved")
+        raise ParseError("nvidia-smi nvlink -s: a GPU appears twice, so two outputs may be interleaved")
     if not gpus and text.strip():
         raise ParseError(f"not the output of nvidia-smi nvlink -s: {text.strip()[:80]!r}")
     return NvlinkStatus(gpus)

@@ -150,7 +150,7 @@ def _mapped(
     host: Host, loader: Loader | Absent, torch: Torch | Absent | None, needer: Elf | Absent | None
 ) -> Mapped | None:
     if isinstance(loader, Absent):
-        raise Failed(f"where the loader looks is not known: {loader.why}")
+        raise Failed(f"the loader's search path is unknown: {loader.why}")
     if isinstance(needer, Absent):
         raise Failed(f"what {_TORCH_CUDA} needs is not known: {needer.why}")
     if isinstance(torch, Torch) and needer and not any(name.startswith("libnccl.so") for name in needer.needed):

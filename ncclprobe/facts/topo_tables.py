@@ -316,7 +316,7 @@ def _problem(device: str, cells: Sequence[str], rest: Sequence[str], header: Hea
         count = len(cells) + sum(map(bool, map(split_links, rest)))
         return f"{count} cells, but the header names {size} devices: cells are lost, glued or wrapped"
     if rest and not device.startswith("GPU"):
-        return f"{rest[0]!r} behind a NIC's cells, where nvidia-smi prints nothing: is this another tool's table?"
+        return f"{rest[0]!r} follows a NIC's cells, but nvidia-smi prints nothing there: is this another tool's table?"
     return _misplaced(device, cells, header)
 
 
@@ -324,5 +324,5 @@ def _misplaced(device: str, cells: Sequence[str], header: Header) -> str:
     """Return the X that is misplaced: it stands for the device itself, in its own column only."""
     for cell, other in zip(cells, header.devices, strict=False):
         if (cell == "X") != (other == device):
-            return f"{cell} under {other}: X marks the device itself and nothing else, so cells are shifted"
+            return f"{cell} under {other}: X marks only the device itself, so cells are shifted"
     return ""

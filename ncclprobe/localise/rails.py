@@ -95,7 +95,7 @@ class Tried(Struct, frozen=True):
     def why(self) -> str:
         """Return what failed, in the words of the ends."""
         told = [f"{each.end.node}: {text}" for each in self.seen if (text := each.failed)]
-        return "; ".join(told) or "neither end says why"
+        return "; ".join(told) or "neither end reports why"
 
     @property
     def met(self) -> bool:

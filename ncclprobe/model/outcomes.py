@@ -37,7 +37,7 @@ _BLAMES = ("node", "link", "fabric", "image", "job", "unknown")
 _FAILS = {f"fails: {blame}": Outcome("something fails, whatever is to blame", _FAIL, Status.FAIL) for blame in _BLAMES}
 _BLIND = {"required unknown": Outcome("something required could not be looked at", _UNKNOWN, Status.UNKNOWN)}
 _MISSING = {
-    "missing node": Outcome("a node did not come, and the wait for it was cut short", _UNKNOWN, Status.UNKNOWN),
+    "missing node": Outcome("a node never joined, and the wait for it was interrupted", _UNKNOWN, Status.UNKNOWN),
     "absent node": Outcome("a node did not come within the whole of the wait for it", _FAIL, Status.FAIL),
 }
 
@@ -48,9 +48,9 @@ _MEASURES = {
     "idle device": Outcome("something fails on a device that the run did not use (a NOTE)", _OK, Status.PASS),
     **_TYPO,
     "cut short": Outcome("the run was cut short, or something asked for was not measured", _UNKNOWN, Status.UNKNOWN),
-    "late rank": Outcome("a rank had not come when the time ran out", _UNKNOWN, Status.UNKNOWN),
+    "late rank": Outcome("a rank had not joined before the timeout", _UNKNOWN, Status.UNKNOWN),
     **_FAILS,
-    "lost": Outcome("a rank never came, or was lost", _FAIL, Status.FAIL),
+    "lost": Outcome("a rank never joined, or was lost", _FAIL, Status.FAIL),
 }
 _SIZED = {"too large": Outcome("no room for the messages asked for", _USAGE)}
 _JUDGED = {"unjudged": Outcome("no number was judged", _OK, Status.PASS, {REQUIRE_JUDGED: _UNKNOWN})}
@@ -65,14 +65,14 @@ _EXPLAINS = {
     "ended well": Outcome("the files could be read", _OK, Status.PASS),
     "named": Outcome("a cause is named", _OK, Status.FAIL, {EXIT_CODE: _FAIL}),
     "untold": Outcome(
-        "the cause cannot be told, or is one of several", _OK, Status.UNKNOWN, {EXIT_CODE: _UNKNOWN}
+        "the cause is unknown, or one of several", _OK, Status.UNKNOWN, {EXIT_CODE: _UNKNOWN}
     ),
     **_TYPO,
 }  # fmt: skip
 _ATTACHES = {
     "working": Outcome("ranks were found and looked at", _OK, Status.PASS),
     "named": Outcome("a rank that keeps others waiting is named", _OK, Status.FAIL, {EXIT_CODE: _FAIL}),
-    "untold": Outcome("it cannot be told who waits for whom", _OK, Status.UNKNOWN, {EXIT_CODE: _UNKNOWN}),
+    "untold": Outcome("it is unknown which rank blocks the others", _OK, Status.UNKNOWN, {EXIT_CODE: _UNKNOWN}),
     "nothing": Outcome("no rank was found", _USAGE),
     **_TYPO,
 }
@@ -96,7 +96,7 @@ OUTCOMES: Mapping[str, Mapping[str, Outcome]] = {
         "fails": Outcome("with --judge a row fails", _FAIL),
     },
     "baseline": {
-        "clean": Outcome("the baseline is written; the output says which rows were refused, and why", _OK),
+        "clean": Outcome("the baseline is written; the output lists the refused rows with the reason", _OK),
         **_TYPO,
         "refused": Outcome("every row was refused, and nothing is written", _UNKNOWN),
     },
@@ -121,7 +121,7 @@ OUTCOMES: Mapping[str, Mapping[str, Outcome]] = {
         "broken": Outcome("with --test a promise is broken", _FAIL),
     },
     "report": {code.name: Outcome(f"the report carries {int(code)}", code) for code in (_OK, _UNKNOWN, _FAIL)}
-    | {"typo": Outcome("wrong usage, a file that is no report, or the report carries 2", _USAGE)},
+    | {"typo": Outcome("wrong usage, a file that is not a report, or the report carries 2", _USAGE)},
     **{
         name: {"clean": Outcome(words, _OK), **_TYPO}
         for name, words in {

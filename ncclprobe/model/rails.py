@@ -222,8 +222,8 @@ COMPLETIONS: Mapping[int, tuple[str, str]] = {
     15: ("REM_INV_RD_REQ_ERR", "the peer's NIC refuses a read as invalid"),
     16: ("REM_ABORT_ERR", "the peer aborted the operation"),
     19: ("FATAL_ERR", "the NIC has failed: its driver resets it, or it has gone from the bus"),
-    20: ("RESP_TIMEOUT_ERR", "the peer's answer did not come in time"),
-    21: ("GENERAL_ERR", "the NIC reports an error of its own; the vendor syndrome says which"),
+    20: ("RESP_TIMEOUT_ERR", "the peer's answer did not arrive in time"),
+    21: ("GENERAL_ERR", "the NIC reports an error of its own; see the vendor syndrome"),
 }
 """Completion statuses of the verbs library (enum ibv_wc_status, without IBV_WC_), and what they mean on a rail."""
 

@@ -255,7 +255,7 @@ def placed(report: Report, source: str) -> float:
         return time.replace(tzinfo=time.tzinfo or timezone.utc).timestamp()
     except (ValueError, OverflowError):
         shown = printable(report.started[:40])
-        raise UsageError(f"{source}: its start, {shown!r}, is no time: it has no place in a series") from None
+        raise UsageError(f"{source}: its start, {shown!r}, is not a time, so it cannot be placed in a series") from None
 
 
 def looked_at(report: Report) -> Iterator[tuple[str, str]]:

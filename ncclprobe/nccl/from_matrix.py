@@ -52,7 +52,7 @@ def facts_of(matrix: Matrix, peers: Matrix | None = None) -> dict[type, Any]:
         NvlinkStatus: nvlinks if isinstance(nvlinks, Absent) else unsaid,
         Pci: _pci(matrix, words),
         Fabric: Fabric(tuple(_nic(name, _address(names, name)) for name in matrix.nics)),
-        PeerAccess: _peer_access(table, words) if table else Absent("there is no table of peer-to-peer status"),
+        PeerAccess: _peer_access(table, words) if table else Absent("no table of peer-to-peer status was found"),
         Settings: Settings(),
         GpuDirect: GpuDirect(dict.fromkeys(PATHS, "")),
         **dict.fromkeys((Launch, Machine, Software), unsaid),

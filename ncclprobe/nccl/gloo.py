@@ -78,7 +78,7 @@ def devices(interfaces: Interfaces, ifname: str, hostname: str, resolved: Sequen
 def of_interface(interfaces: Interfaces, name: str) -> Chosen:
     """Return the first address of exactly this name, IPv4 before IPv6, as getifaddrs(3) lists them."""
     if not name:
-        return Refused("an empty name is no interface")
+        return Refused("an empty name is not an interface")
     own = next((each for each in interfaces.addresses if each.name == name), None)
     if own is None:
         return Refused(f"{name!r} is not an interface of this node that has an address")

@@ -202,7 +202,7 @@ def _decide(
     if not supported(gpus[gpu]):
         return Direct(gpu, nic, False, False, path, f"{gpus[gpu].name} has no GPUDirect RDMA")
     if path is None:
-        return Direct(gpu, nic, None, None, None, "the PCI tree does not tell how far apart they are")
+        return Direct(gpu, nic, None, None, None, "the PCI tree does not show how far apart they are")
     counted = _counts_as(path, settings, version)
     through = f" through {relay} (PXN)" if relay else ""
     if counted > level.path:
@@ -228,7 +228,7 @@ def _sends(
     if asked > 0 or not peers or any(topology.paths[name, peer] is PathType.NVL for peer in peers):
         return True, ""
     if not reaches(version, _READS_BY_CAPABILITY):
-        return False, f"NCCL {_written(version)} stages what is sent in host memory where GPUs have no NVLink"
+        return False, f"NCCL {_written(version)} stages the data in host memory if the GPUs have no NVLink"
     if isinstance(gpu.compute, Absent):
         return None, "its compute capability is not known, so not whether it sends directly too"
     if gpu.compute < _AMPERE:
@@ -308,7 +308,7 @@ def _peer_transport(
 ) -> PeerTransport:
     path = topology.paths[pair]
     if path is None:
-        return PeerTransport(*pair, None, None, "the PCI tree does not tell how far apart they are")
+        return PeerTransport(*pair, None, None, "the PCI tree does not show how far apart they are")
     if path > level.path:
         return PeerTransport(*pair, _otherwise(settings), path, f"{path.name}, {level}")
     ignore = read_setting(settings, "NCCL_IGNORE_DISABLED_P2P", 0, version)
@@ -324,7 +324,7 @@ def _peer_transport(
         return PeerTransport(*pair, "P2P", path, f"{path.name}, within {level.path.name}")
     broken = path <= PathType.NVB and ignore == 0
     return PeerTransport(
-        *pair, _otherwise(settings), path, f"{path.name}, but NVML says {status} of P2P between them", broken
+        *pair, _otherwise(settings), path, f"{path.name}, but NVML reports {status} of P2P between them", broken
     )
 
 
@@ -370,7 +370,7 @@ def nvls(gpus: Gpus, links: NvLinks | Absent, settings: Settings, version: Versi
     if switched is False:
         return NvlsChoice(False, "no NVSwitch joins the GPUs")
     if switched is None or len(capabilities) < len(alive):
-        return NvlsChoice(None, "NVML does not say which GPUs these are, or where their links lead")
+        return NvlsChoice(None, "NVML does not report which GPUs these are, or which devices their links reach")
     return _by_fabric([gpu.fabric for gpu in alive])
 
 

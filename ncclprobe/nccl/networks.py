@@ -365,7 +365,7 @@ def fast_nics(known: Known) -> Part[HcaChoice]:
     usable = [port for port in ours if port.state == "ACTIVE" and port.link_layer in LAYERS]
     efa = [port for port in efa_ports(fabric) if port.state == "ACTIVE"]
     rows = (*map(hca_choice, (*fast(usable), *efa)), *(() if usable or efa else (*_slingshot(known), *_gve(known))))
-    return Part(rows, "ACTIVE devices" if rows else "no RDMA device is ACTIVE, and there is no Slingshot")
+    return Part(rows, "ACTIVE devices" if rows else "no RDMA device is ACTIVE, and no Slingshot NIC was found")
 
 
 def _gve(known: Known) -> tuple[HcaChoice, ...]:

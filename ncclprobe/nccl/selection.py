@@ -74,7 +74,7 @@ def usable_gpus(gpus: Gpus, environment: Environment | Absent) -> Part[str]:
     seen = gpus.all if text is None else visible(text, gpus)
     able = tuple(f"GPU{gpu.index}" for gpu in seen if not gpu.lost and gpu.compute_mode != "prohibited")
     if seen and all(gpu.mig is True for gpu in seen):
-        return Part(None, "MIG splits them, and CUDA shows a process one instance alone")
+        return Part(None, "MIG splits them, and CUDA shows a process only one instance")
     if able:
         return Part(able, "every GPU" if text is None else f"{LIST}={text}")
     if not seen:
@@ -102,7 +102,7 @@ _GID_VARIABLES = ("NCCL_IB_GID_INDEX", "NCCL_IB_ADDR_FAMILY", "NCCL_IB_ADDR_RANG
 T = TypeVar("T")
 CLOSED = "this process may not open the device"
 _STEPS = {
-    "ib": "its name begins with ib, which comes before all others",
+    "ib": "its name begins with ib, which NCCL prefers over all others",
     "subnet": "the first in the subnet of NCCL_COMM_ID",
     "docker": "there is none but docker's and lo",
     "lo": "there is none but lo",
@@ -237,12 +237,12 @@ def _left_out(known: Known) -> Part[HcaChoice]:
     rows = [
         HcaChoice(p.name, gbps(p), off or _why_not(p, found, known)) for p in known.need(Fabric).ports if p not in kept
     ]
-    return Part(tuple(rows), "not for NCCL's own transport" if rows else "there is no other port")
+    return Part(tuple(rows), "not for NCCL's own transport" if rows else "no other port exists")
 
 
 def _why_not(port: Port, found: Selection, known: Known) -> str:
     if isinstance(port.link_layer, str) and port.link_layer not in LAYERS:
-        return f"link layer {port.link_layer}, of which NCCL's own transport knows nothing"
+        return f"link layer {port.link_layer}, which NCCL's own transport does not support"
     if port in found.down:
         return f"state {port.state}"
     if port in found.closed:
@@ -303,7 +303,7 @@ def crossing(snapshot: Snapshot) -> str:
         several = len(known.gpus.all) > 1 and not _links_unread(known)
     except (Unlearned, ParseError):
         return ""
-    return "its GPUs have no NVLink, over which PXN would go" if several and not linked else ""
+    return "its GPUs have no NVLink, which PXN needs" if several and not linked else ""
 
 
 def gpu_rails(snapshot: Snapshot, ports: Sequence[RailPort]) -> tuple[RailPort | None, ...]:
@@ -407,7 +407,7 @@ def _p2p(known: Known) -> Part[PeerChoice]:
 
 def _peers(link: PeerTransport, pairs: Sequence[tuple[str, str]]) -> PeerChoice:
     path = link.path.name if link.path is not None else None
-    why = f"{link.why}, at which NCCL ends its start" if link.broken else link.why
+    why = f"{link.why}, and NCCL then fails to start" if link.broken else link.why
     return PeerChoice(tuple(pairs), link.transport, path, link.broken, why)
 
 

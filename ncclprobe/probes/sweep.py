@@ -257,7 +257,9 @@ _PREDICTS = 1 << 20
 """From so many bytes on, a message of twice the size takes about twice as long."""
 _EXTRA_CALLS = 2
 """Calls of a row in addition to its warm-up and batches: an untimed one, and one whose data is verified."""
-_HOLDERS = ", or end what else holds it: nvidia-smi --query-compute-apps=gpu_uuid,pid,used_memory --format=csv"
+_HOLDERS = (
+    ", or stop the other processes that use it: nvidia-smi --query-compute-apps=gpu_uuid,pid,used_memory --format=csv"
+)
 _SETTLE_S = 0.2  # gloo counts a call that failed as under way for a moment longer, and a barrier would fail with it
 
 

@@ -143,7 +143,7 @@ def _stands(report: Report, width: int) -> Iterator[str]:
         return
     for text in report.stands[1:] if not report.not_understood else report.stands:
         yield from wrap(f"{_LEAD}- ", text, width)
-    ended = "no line says how it ended" + (
+    ended = "no line shows how it ended" + (
         "" if any(e.step is not None for e in report.last_seen) else " or names a step"
     )
     if last := max((each.time_s for each in report.last_seen if each.time_s is not None), default=None):
@@ -234,12 +234,12 @@ def suspected(each: Suspect) -> str:
     """Return who says nothing, since when, and how far it came, in one line."""
     name = who((each.rank,), (each.host,) if each.host else ())
     if not each.source:
-        return f"{name}: there is no line of it"
+        return f"{name} (it logged nothing)"
     clock = "" if each.time is None else f" at {_clock(each.time)}"
     before = ""
     if each.silent_s is not None and each.silent_s >= 0:
         before = f", {each.silent_s:.0f} s before the first complaint of another rank"
-    step = "" if each.step is None else f"; it came to step {each.step}"
+    step = "" if each.step is None else f"; it reached step {each.step}"
     others = f", others to {each.furthest_step}" if step and (each.furthest_step or 0) > (each.step or 0) else ""
     return f"{name}: wrote its last line{clock}{before}{step}{others}"
 

@@ -237,8 +237,8 @@ def conclusion(report: Report) -> str:
     number = report.coverage.get("warn", 0)
     said = {
         Status.PASS: f"Ready for {of}.",
-        Status.WARN: f"Ready for {of}{' on this node alone' * alone}, with {plural(number, 'warning')} above.",
-        Status.FAIL: f"Not ready for {of}: what FAILs above comes first.",
+        Status.WARN: f"Ready for {of}{' on this node only' * alone}, with {plural(number, 'warning')} above.",
+        Status.FAIL: f"Not ready for {of}: fix the failures above first.",
         Status.UNKNOWN: f"Not known to be ready for {of}: what is required and unknown stands above.",
     }.get(report.status, "Nothing was judged.")
     if report.scope.apart and report.status is Status.PASS:
@@ -246,7 +246,7 @@ def conclusion(report: Report) -> str:
     if report.scope.apart and report.status in (Status.WARN, Status.FAIL):
         loud = sum(node.status is report.status for node in report.nodes)
         which = f"{loud} of {len(report.nodes)} nodes"
-        failing = f"{which} {'is' if loud == 1 else 'are'} not ready for NCCL jobs: what FAILs above comes first."
+        failing = f"{which} {'is' if loud == 1 else 'are'} not ready for NCCL jobs: fix the failures above first."
         said = failing if report.status is Status.FAIL else f"Ready for NCCL jobs. {which} with warnings above."
     if report.status is Status.UNKNOWN and none_applies(report):
         said = "Nothing was judged: what was selected does not apply here."

@@ -62,7 +62,7 @@ def words(found: Localisation) -> Iterator[tuple[str, str]]:
     """Who is slow, and how sure that is: a sentence each, behind fail, warn, pass or note."""
     tests = f"{plural(found.tests, 'test')}, {plural(found.steps, 'round')} of retests"
     yield from _alone(found)
-    yield "note", f"usual: {found.usual or 'nothing came through'}"
+    yield "note", f"usual: {found.usual or 'nothing arrived'}"
     if found.all_slow:
         yield "fail", f"everything is slower than expected ({tests})"
     elif not found.culprits:

@@ -74,13 +74,13 @@ def _run(report: Report) -> "Iterator[Metric]":
     who = (report.tool.version, digest.launcher(report.launch.kind), report.status.value)
     about = "The last run: who wrote it, how the ranks were started, its verdict. Always 1."
     yield _gauge("run_info", about, [(who, 1)], ("version", "launcher", "status"))
-    about = "Which way NCCL's bytes will go, and why, where that was looked at. Always 1."
+    about = "Which transport NCCL's bytes will take, and why, if that was looked at. Always 1."
     way = digest.transport(report)
     yield _gauge("transport_info", about, [((way,), 1)] if way else [], ("transport",))
     began = [((), began_s)] if (began_s := _began_s(report.started)) is not None else []
     yield _gauge("last_run", "When the last run began, in seconds since 1970.", began, unit="timestamp_seconds")
     yield _gauge("run_duration", "How long the last run took.", [((), report.duration_s)], unit="seconds")
-    yield _gauge("exit_code", "Of the last run: 0 go, 3 inconclusive, 4 stop.", [((), report.exit_code)])
+    yield _gauge("exit_code", "Exit code of the last run: 0 go, 3 inconclusive, 4 stop.", [((), report.exit_code)])
     nodes = Counter(node.status.value for node in report.nodes) + Counter({"missing": len(report.missing_nodes)})
     states = (*(status.value for status in Status), "missing")
     about = "Nodes of the last run by status; missing: they did not report."
@@ -100,7 +100,7 @@ def _rows(rows: Iterable[Measurement]) -> "Iterator[Metric]":
     speeds = [(key, row.busbw_GBps * 1e9) for key, row in kept]
     yield _gauge("busbw", "Bus bandwidth as nccl-tests counts it, from the median time.", speeds, _ROW, _PER_S)
     times = [(key, row.time_us.typical / 1e6) for key, row in kept]
-    yield _gauge("latency", "Time of one call: the median over batches, else the mean.", times, _ROW, "seconds")
+    yield _gauge("latency", "Time of one call: the median over batches, otherwise the mean.", times, _ROW, "seconds")
     judged = [((*key, e.basis), e) for key, row in kept if (e := row.expectation) and e.unit == "GB/s"]
     by = (*_ROW, "basis")
     expected = [(key, e.value * 1e9) for key, e in judged]

@@ -10,7 +10,7 @@ from ncclprobe.model.values import Struct, field
 MOST_NODES = 24
 """Rows of the grid; of more nodes those with dead rails and the slowest are shown."""
 _EQUAL = 0.1
-_TITLE = "GB/s sent (/ received, where it differs): the median over partners, with all rails of two nodes at work"
+_TITLE = "GB/s sent (/ received, if it differs): the median over partners, with all rails of two nodes at work"
 _WORDS = {"dead": "DEAD", "late": "LATE", "unusable": "FAILS", "wrong": "WRONG", "untried": "untried"}
 
 

@@ -58,7 +58,7 @@ def judged(m: Measurement) -> str:
 _COLUMNS = (
     _Column("op", "", -14, lambda m: operation(m.op, m.redop), "the operation, and its reduction unless it is a sum"),
     _Column("size", "", 7, lambda m: size(m.nbytes), "bytes as nccl-tests counts them, in binary units"),
-    _Column("at", "", -3, lambda m: m.place, "in: the result is where the input was; out: elsewhere, out of place"),
+    _Column("at", "", -3, lambda m: m.place, "in: the result overwrites the input; out: out of place"),
     _Column("time", "(us)", 8, lambda m: _us(m.time_us.typical),
             "the median time of a call; with -n or --batches the mean, as nccl-tests prints it"),
     _Column("+-", "(%)", 3, lambda m: "-" if m.precision is None else _percent(m.precision),
@@ -70,7 +70,7 @@ _COLUMNS = (
     _Column("busbw", "(GB/s)", 8, lambda m: rate(m.busbw_GBps),
             "what the busiest link carried, as nccl-tests computes it: the number that is judged"),
     _Column("expected", "(GB/s)", 8, _expected, "what a healthy machine of this kind reaches"),
-    _Column("verdict", "", -1, judged, "and the least that would have passed, where it did not"),
+    _Column("verdict", "", -1, judged, "and the least that would have passed, if it did not"),
 )  # fmt: skip
 
 

@@ -48,7 +48,7 @@ def test_a_hostile_dump_is_refused_or_holds_no_entry_and_runs_nothing(
 
 def test_the_reason_names_what_a_hostile_dump_asks_for(child: LimitedChild, tmp_path: Path) -> None:
     found = read_dump(child, hostile(tmp_path / "mark")["os.system"])
-    assert found == "it asks for posix.system: a dump holds data alone, so this may be an attack"
+    assert found == "it asks for posix.system: a dump holds only data, so this may be an attack"
 
 
 def test_a_dump_that_needs_more_memory_than_its_limit_is_refused(child: LimitedChild) -> None:

@@ -82,7 +82,7 @@ def test_a_headline_names_the_culprits_on_their_nodes() -> None:
     verdict = samples.verdict(Status.FAIL, fail("mlx5_0:1", "is DOWN: the cable is out"), node="n2", id="ib.state")
     report = samples.report(verdict, samples.verdict(Status.PASS, node="n1"))
     assert digest.headline(report) == "n2 mlx5_0:1 is DOWN: the cable is out"
-    assert digest.conclusion(report) == "Not ready for NCCL jobs on 2 nodes: what FAILs above comes first. (exit 4)"
+    assert digest.conclusion(report) == "Not ready for NCCL jobs on 2 nodes: fix the failures above first. (exit 4)"
 
 
 def test_a_headline_is_not_cut_within_what_a_rank_said_in_parentheses() -> None:

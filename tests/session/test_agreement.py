@@ -68,7 +68,7 @@ def test_ranks_that_cannot_measure_together_are_told_why(change: dict[str, Any],
 
 def test_instances_of_one_gpu_are_several_gpus_to_nccl_since_2_30() -> None:
     infos = [replace(INFO, instance=f"MIG-{n}") for n in range(2)]
-    assert ", of which MIG gives them instances, and NCCL before 2.30 takes one" in agree_on(infos, nnodes=1).error
+    assert " as MIG instances, and NCCL before 2.30 takes one" in agree_on(infos, nnodes=1).error
     newer = [replace(info, versions={"torch": "2.12.0", "nccl": "2.30.7"}) for info in infos]
     assert agree_on(newer, nnodes=1) == RunConfig("nccl", 1)
     assert agree_on([newer[0], newer[0]], nnodes=1).error.startswith("ranks 0 and 1 on n0 have the same GPU")

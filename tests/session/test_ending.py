@@ -75,7 +75,7 @@ def test_rank_0_is_lost_where_the_time_ran_out_because_it_was_stopped_for_longer
     ending = watchdog._reason_to_end(time.monotonic())
     assert ending
     if lost:
-        why = "this rank itself stood still for 61 s, and --timeout ran out"
+        why = "this rank itself was stopped for 61 s, and --timeout ran out"
         assert ending.attendance == Attendance(4, (LostRank(0, "h0", "pairs, round 1: forth", why),))
     else:
         assert (ending.attendance, ending.code) == (None, ExitCode.INCONCLUSIVE)

@@ -278,7 +278,7 @@ def test_ranks_that_left_while_rank_zero_stood_still_are_not_to_blame(last_beats
     assert attendance is not None
     (found,) = attendance.lost
     assert found.rank == 0
-    assert found.why.startswith("this rank itself stood still for 10 s")
+    assert found.why.startswith("this rank itself was stopped for 10 s")
 
 
 def test_a_rank_that_left_because_rank_zero_was_silent_is_not_to_blame() -> None:
@@ -318,7 +318,7 @@ def test_whom_a_rank_waited_for_in_vain_is_lost_and_not_the_rank_that_says_so() 
         detector.receive({rank: replace(heartbeat, count=count) for rank, heartbeat in heartbeats.items()})
     found = detector.attendance()
     assert found is not None
-    assert [(lost.rank, lost.why) for lost in found.lost] == [(2, "it did not come to a barrier of all")]
+    assert [(lost.rank, lost.why) for lost in found.lost] == [(2, "it did not reach a barrier of all ranks")]
 
 
 def test_ranks_that_leave_and_blame_each_other_are_all_lost() -> None:

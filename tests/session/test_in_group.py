@@ -68,7 +68,7 @@ def test_what_never_comes_back_is_left_behind_at_the_deadline_and_named(monkeypa
         (
             RuntimeError("NCCL error\nLast error:\nno route"),
             ProbeError,
-            "rank 1 left no word, and so has ended or stands still; rank 0: NCCL error; last error: no route",
+            "rank 1 left no message, so it has ended or is stopped; rank 0: NCCL error; last error: no route",
         ),
         (UsageError("sizes: no"), UsageError, "sizes: no"),
         (KeyboardInterrupt(), KeyboardInterrupt, ""),

@@ -195,7 +195,7 @@ def test_what_no_capture_tells_of_a_whole_runs_node_is_unknown_and_not_left_out(
     report = json.loads(path.read_text())
     limits = {(check["status"], check["why"]) for check in report["checks"] if check["id"] == "host.limits"}
     skipped = {(status, why) for status, why in limits if status == "skip" and why.startswith("applies only to ")}
-    assert limits - skipped == {("unknown", "no capture of this node came")}
+    assert limits - skipped == {("unknown", "no capture of this node arrived")}
 
 
 def test_a_half_last_line_is_left_out_and_what_is_appended_can_be_read(run: Run) -> None:

@@ -133,7 +133,7 @@ async def _join_nodes(part: Part, local: LocalNode) -> ExitCode:
         return ExitCode(part.judge([local.snapshot_with_samples(part.collectors)], (), ()).exit_code)
     local.add("proof", part.token.proof)
     if part.token.unproven and not part.launch.names:
-        return alone(part, local, f"{UNPROVEN}, and the launcher has no list of nodes: this node was judged alone")
+        return alone(part, local, f"{UNPROVEN}, and the launcher has no list of nodes: only this node was judged")
     if problem := no_master(part.launch):
         return alone(part, local, f"{problem.subject} {problem.message}; {problem.remedy}")
     with contextlib.ExitStack() as stack:

@@ -38,7 +38,7 @@ _RESOLVE_S = 5.0
 _THOROUGH_S = 20.0  # for streams of which all must arrive, and for the size of packets that pass
 _STRAGGLERS_S = 5.0  # in addition to twice what node 0 needed for its own paths
 _INTERFACES = '{"ask": ["psutil", "net_if_addrs"]'
-_SILENT = "silent: it did not tell in time what it saw of the others"
+_SILENT = "silent: it did not report in time what it measured to the others"
 
 
 async def run_coordinator(part: Part, local: LocalNode, spool: Path) -> ExitCode:

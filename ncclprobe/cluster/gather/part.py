@@ -25,7 +25,7 @@ from ncclprobe.model.snapshot import Every, Snapshot
 from ncclprobe.model.units import printable
 from ncclprobe.model.values import Struct, asdict, field
 
-UNPROVEN = "the nodes have no secret by which to prove who they are"
+UNPROVEN = "the nodes share no secret, so they cannot prove who they are"
 _LATEST_SHARE = 0.75
 """Of the time of a run: when waiting for nodes is over, however late this one began."""
 _MESH_S = 45.0

@@ -36,7 +36,7 @@ async def run_worker(part: Part, local: LocalNode) -> ExitCode:
     wire, reach = await find(target, port, key, until, interfaces=interfaces)
     local.add("reach", reach)
     if wire is None:
-        return alone(part, local, "rank 0 was not reached: this node was judged alone")
+        return alone(part, local, "rank 0 was not reached: only this node was judged")
     listeners = reserve_listeners(mesh_interfaces(local.snapshot, part.backend, reach), part.node_rank, local.name)
     worker, phase = Worker(wire), "while it took this node's facts"
     wanted = part.rails
@@ -47,17 +47,19 @@ async def run_worker(part: Part, local: LocalNode) -> ExitCode:
         await worker.join(hello, local.text(), part.times.by(0.7))
         local.add("clock", await worker.clock(part.times.by(0.7)))
         phase = "while the others were looked at"
-        part.progress("waiting for what node 0 says of all nodes")
+        part.progress("waiting for node 0's verdict on all nodes")
         leave = await _until_leave(part, local, worker, listeners, rails)
     except (WireError, Refused) as error:
         if isinstance(error, WireError) and error.kind == "silent":
             await worker.give_up()
-        return alone(part, local, f"rank 0 was lost {phase} ({error}): this node was judged alone")
+        return alone(part, local, f"rank 0 was lost {phase} ({error}): only this node was judged")
     finally:
         listeners.close()
         worker.close()
     if part.token.unproven:
-        return alone(part, local, f"{UNPROVEN}: what rank 0 says of this node does not count, and it was judged alone")
+        return alone(
+            part, local, f"{UNPROVEN}: what rank 0 says of this node does not count, and only this node was judged"
+        )
     if leave.line:
         say(leave.line)
     return code_of(leave)
@@ -87,7 +89,7 @@ async def _where(part: Part, until: float) -> tuple[str, int, Key]:
     try:
         return target, int(note["port"]), bytes.fromhex(note["token"])
     except (KeyError, ValueError, TypeError):
-        raise StoreError("garbled", "torchrun's store holds something else than what rank 0 leaves there") from None
+        raise StoreError("garbled", "torchrun's store does not hold what rank 0 leaves there") from None
 
 
 async def _follow(

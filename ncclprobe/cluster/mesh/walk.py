@@ -205,7 +205,7 @@ async def _round_trips(connection: Wire, trips: list[float], limit: float) -> No
         began = time.monotonic()
         await connection.send({"echo": number}, limit)
         if (await connection.receive(limit, _ANSWER_BYTES)).get("echo") != number:
-            raise WireError("garbled", "answers something else than it was asked")
+            raise WireError("garbled", "does not answer the question it was sent")
         trips.append(min(trips[-1], time.monotonic() - began))
 
 
@@ -378,7 +378,7 @@ async def _poured(connection: Wire, limit: float, began: float, least: int) -> f
     answer = await connection.receive(limit, _ANSWER_BYTES)
     seconds = answer.get("seconds")
     if answer.get("nbytes") != nbytes or not isinstance(seconds, float) or seconds <= 0:
-        raise WireError("garbled", "counted something else than was sent")
+        raise WireError("garbled", "counted bytes other than those sent")
     return nbytes * 8 / seconds / 1e9
 
 

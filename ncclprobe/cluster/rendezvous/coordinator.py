@@ -124,7 +124,7 @@ class Coordinator:
     def _unfinished_peers(self) -> Iterator[Trouble]:
         """Yield the peers that are connected and have not sent everything."""
         for caller, hello in islice(self._unfinished.items(), bounds.TROUBLES):
-            what = "sent no whole capture" if hello else "said nothing that is ours"
+            what = "sent no whole capture" if hello else "sent nothing that ncclprobe understands"
             words = f"connected, and {what} in {time.monotonic() - caller.since:.0f} s"
             yield Trouble(caller.address, "silent", words, hello.node_rank if hello else None)
 

@@ -124,4 +124,4 @@ def _refuse_other_user(writer: asyncio.StreamWriter) -> None:
     _, user, _ = struct.unpack("3i", said)
     if user != os.geteuid():
         writer.transport.abort()
-        raise WireError("stranger", f"user {user} holds the socket on which this node's ranks meet")
+        raise WireError("stranger", f"user {user} holds this node's rendezvous socket")

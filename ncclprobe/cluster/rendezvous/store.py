@@ -43,7 +43,7 @@ async def look_up(address: str, port: int, attempt: str, deadline: float) -> dic
     with contextlib.suppress(ValueError, RecursionError):
         if len(raw) <= bounds.STORE_NOTE_BYTES and isinstance(note := json.loads(raw), dict):
             return note
-    raise StoreError("garbled", f"the store holds something else under {_key(attempt)}")
+    raise StoreError("garbled", f"the store holds another value under {_key(attempt)}")
 
 
 def _key(attempt: str) -> str:

@@ -91,7 +91,7 @@ def products() -> tuple[GpuProduct, ...]:
     data = pkgutil.get_data(__package__, "gpus.csv") or b""
     gpus = tuple(_gpu(row) for row in csv.DictReader(data.decode().splitlines()))
     if len({gpu.name for gpu in gpus}) < len(gpus):
-        raise ValueError("gpus.csv: a name comes twice")
+        raise ValueError("gpus.csv: a name appears twice")
     return gpus
 
 

@@ -286,7 +286,9 @@ def _match(entry: Mapping[str, Any], where: str) -> Match:
     if said.get("by_name_only") and telling:
         raise UsageError(f"{where}: by_name_only and {telling[0]} exclude each other")
     if not said.get("by_name_only") and not telling:
-        raise UsageError(f"{where}: GPUs alone tell no machine: give cloud, products or cpus, or why by_name_only")
+        raise UsageError(
+            f"{where}: its GPUs do not identify a machine: give cloud, products or cpus, or why by_name_only"
+        )
     return Match(**said)
 
 
@@ -335,7 +337,7 @@ def _published(entry: Mapping[str, Any], links: NodeLinks, gpu: GpuProduct, wher
         raise UsageError(f"{where}: threshold_GBps {row.threshold_GBps:g} is above busbw_GBps {row.busbw_GBps:g}")
     most = most_GBps(row, links, gpu)
     if row.busbw_GBps > most:
-        told = f" with {row.algorithm}" if row.algorithm else "; name the algorithm where one reaches it"
+        told = f" with {row.algorithm}" if row.algorithm else "; name the algorithm if one reaches it"
         raise UsageError(f"{where}: busbw_GBps {row.busbw_GBps:g} is above the {most:.4g} that the links allow{told}")
     return row
 

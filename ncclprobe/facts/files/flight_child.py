@@ -56,7 +56,7 @@ class _DataUnpickler(pickle.Unpickler):
 
     def find_class(self, module: str, name: str) -> Any:
         """Refuse: a dump has no objects of a class."""
-        raise Refusing(f"it asks for {module[:80]}.{name[:80]}: a dump holds data alone, so this may be an attack")
+        raise Refusing(f"it asks for {module[:80]}.{name[:80]}: a dump holds only data, so this may be an attack")
 
     def persistent_load(self, pid: Any) -> Any:
         """Refuse: a dump refers to nothing outside it."""

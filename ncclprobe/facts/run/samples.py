@@ -203,7 +203,9 @@ class RankSettings(Struct, frozen=True):
     differing: tuple[DifferingSetting, ...]
 
 
-rank_settings = _sample(RankSettings, last, "rank_settings", tuple[DifferingSetting, ...], "the ranks told no settings")
+rank_settings = _sample(
+    RankSettings, last, "rank_settings", tuple[DifferingSetting, ...], "the ranks reported no settings"
+)
 
 
 class Arrivals(Struct, frozen=True):

@@ -44,7 +44,7 @@ def peers(values_by_node: Mapping[str, float], rules: Rules | None = None) -> tu
     rules = (rules or Rules()).inside()
     for node, value in values_by_node.items():
         if not (value > 0 and math.isfinite(value)):
-            raise ValueError(f"{node}: {value} GB/s is no rate; a node that did not answer is left out")
+            raise ValueError(f"{node}: {value} GB/s is not a rate; a node that did not answer is left out")
     if len(values_by_node) < FEWEST:
         return ()
     usual = median(values_by_node.values())

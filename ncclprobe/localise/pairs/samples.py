@@ -36,7 +36,7 @@ class Sample(Struct, frozen=True):
     def __post_init__(self) -> None:
         """Refuse what is no measurement between two nodes."""
         if not (self.GBps > 0 and math.isfinite(self.GBps)):
-            raise ValueError(f"{self.src} to {self.dst}: {self.GBps} GB/s is no rate; a dead pair is Lost")
+            raise ValueError(f"{self.src} to {self.dst}: {self.GBps} GB/s is not a rate; a dead pair is Lost")
         _two_nodes(self.src, self.dst)
 
 

@@ -53,12 +53,12 @@ def _parser() -> argparse.ArgumentParser:
         "--listen",
         type=int,
         metavar="PORT",
-        help="Wait for the other host, which leads; 0: on any free port, which is said.",
+        help="Wait for the other host, which leads; 0: on any free port, which is printed.",
     )
     ends.add_argument("--call", nargs=2, metavar=("HOST", "PORT"), help="Call the other host, and lead.")
     parser.add_argument("--end-after", type=float, default=60.0, metavar="SECONDS", help="End after so many seconds.")
     _fields(parser.add_argument_group("the port of this host"), RailPort(device=""))
-    _fields(parser.add_argument_group("the test, where this end leads"), RailTest())
+    _fields(parser.add_argument_group("the test, if this end leads"), RailTest())
     return parser
 
 
@@ -92,7 +92,7 @@ async def _run(options: argparse.Namespace, key: bytes) -> RailOutcome:
             test = msgspec.convert(await wire.receive(deadline), RailTest)
         return await run_rail(port, test, leads=bool(options.call), channel=wire, deadline=deadline)
     except msgspec.ValidationError as error:
-        raise WireError("garbled", f"asks for what is no test: {error}") from None
+        raise WireError("garbled", f"asks for an unknown test: {error}") from None
     finally:
         wire.close()
 

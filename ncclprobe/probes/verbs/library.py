@@ -109,9 +109,9 @@ def _hint(name: str, number: int) -> str:
     """Return what this refusal usually means, as a clause; empty: nothing is known of it."""
     registers = name.startswith("ibv_reg_")
     if number == errno.ENOMEM and (registers or name in ("ibv_create_cq", "ibv_create_qp")):
-        return ", which is what a limit of locked memory (ulimit -l) gives where CAP_IPC_LOCK is missing"
+        return ", as happens at the limit of locked memory (ulimit -l) without CAP_IPC_LOCK"
     if number == errno.EFAULT and registers:
-        return ", which is what GPU memory gives where no peer memory module translates it"
+        return ", as happens with GPU memory if no peer memory module is loaded"
     if number in (errno.EOPNOTSUPP, errno.ENOSYS) and name == "ibv_reg_dmabuf_mr":
         return ", so the kernel or the NIC's driver does not take DMA-BUFs"
     if number in (errno.EACCES, errno.EPERM, errno.ENOENT) and name == "ibv_open_device":

@@ -190,7 +190,7 @@ class _Ping:
         while words[place] < count:
             spins += 1
             if spins % SPINS == 0:
-                self._answered(f"small message {count} has not come")
+                self._answered(f"small message {count} has not arrived")
         return words[place]
 
     def _answered(self, late: str) -> None:

@@ -187,7 +187,7 @@ class Stream:
     def _late(self) -> str:
         waiting, messages = sum(queue.pending for queue in self._queues), self._traffic.port.test.messages
         if waiting:
-            return f"{waiting} of {messages} RDMA writes are not acknowledged, and the NIC tells no error"
+            return f"{waiting} of {messages} RDMA writes are not acknowledged, and the NIC reports no error"
         return f"the other end's writes have not ended: {self._missing} of {self._expected} queue pairs wait"
 
 

@@ -179,7 +179,7 @@ def _hover(row: Measurement) -> str:
         lines.append(f"expected {rate(e.value)}{least} GB/s ({e.basis})")
     lines.append(f"{plural(row.batches, 'batch').replace('batchs', 'batches')} of {plural(row.iters, 'call')}")
     if row.launch_bound:
-        lines.append("launch-bound: says little of the link")
+        lines.append("launch-bound: the link hardly matters")
     if row.wrong:
         lines.append(plural(row.wrong, "wrong element"))
     return "\n".join(lines)

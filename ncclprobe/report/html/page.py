@@ -81,13 +81,13 @@ _VERDICTS = {
     "skip": "Nothing was judged.",
 }
 _UNJUDGED = (
-    "Nothing is known to judge these numbers by. Where this run is known to be well, keep it: "
+    "Nothing is known to judge these numbers by. If this run is known to be healthy, keep it: "
     "`ncclprobe baseline REPORT.json -o site.json`; later runs are judged by it: `{command} --baseline site.json`"
 )
 _NOTHING = {
     "pass": "No finding fails or warns, and nothing required was left unseen.",
     "unknown": "Nothing fails, and nothing was judged either: the notes say what is lacking.",
-    "fail": "The run fails as a whole; what is known of it stands below.",
+    "fail": "The run fails as a whole; what is known of it follows below.",
 }
 
 

@@ -84,7 +84,7 @@ def compare_with(recorder: Recorder, sites: Mapping[str, baselines.Site], path: 
     nameless = {name: site for name, site in sites.items() if site.fingerprint is None}
     if not fits and len(sites) == len(nameless) == 1:
         fits = nameless
-        recorder.note(f"{path} does not say of which machine it is, so a change of the machine cannot be seen")
+        recorder.note(f"{path} does not name its machine, so a change of the machine cannot be seen")
     if not fits:
         differs = "; ".join(changes(next(iter(sites.values())).print(), mine)[:_MOST_NAMED])
         of = f": {differs} (baseline -> now)" if len(sites) == 1 and differs else ""

@@ -76,10 +76,10 @@ def members(group: Any) -> Members:
     import torch.distributed as dist
 
     if not (dist.is_available() and dist.is_initialized()):
-        raise UsageError("there is no process group; call torch.distributed.init_process_group first")
+        raise UsageError("no process group exists; call torch.distributed.init_process_group first")
     own = dist.get_rank(group)
     if own < 0:
-        raise UsageError("this rank is no member of the group; call this on the ranks of the group alone")
+        raise UsageError("this rank is not a member of the group; call this only on the ranks of the group")
     ranks = tuple(dist.get_process_group_ranks(group or dist.group.WORLD))
     if len(ranks) < 2:
         raise UsageError("one rank has nothing to measure; give a group of two ranks or more")
@@ -136,7 +136,7 @@ def measured(group: Any, prepare: Prepare, host: Host, timeout_s: float, began: 
         own = "" if isinstance(error, ProbeError) else f"rank {who.own}: "
         why = f"{own}{groups.why(error, who.backend, who.device)}"
         silent = run.silent(reserved_s / 4)
-        seen = f"{fold_ranks(silent)} left no word, and so has ended or stands still; " if silent else ""
+        seen = f"{fold_ranks(silent)} left no message, so it has ended or is stopped; " if silent else ""
         raise ProbeError(f"{seen}{why}") from error
     except TimeoutError:
         raise ProbeError(f"rank {who.own}: {run.phase} had not ended after {timeout_s:g} s") from None

@@ -120,7 +120,7 @@ def of_gpus(host: str, before: Heat, after: Heat, gpus: Gpus | None) -> list[Dis
 
 def tell_xids(run: RankContext, *, heard: bool) -> None:
     """Record what NVML told of each node's GPUs; `heard`: it was listened to from before the first call on."""
-    run.set_phase("read what NVML told of errors")
+    run.set_phase("read the errors that NVML reports")
     found = xids(run.host) if run.look and heard else None
     told = run.exchange.collect(None if isinstance(found, Absent) or found is None else [socket.gethostname(), found])
     run.record(Xids(node, tuple((gpu, code) for gpu, code in heard)) for node, heard in filter(None, told or ()))
@@ -130,7 +130,7 @@ def xids_behind(host: Host, backend: Backend | None) -> str:
     """Return in words what NVML told of this host's GPUs, where a call has failed; empty: nothing."""
     found = xids(host) if backend == "nccl" else ()
     told = [] if isinstance(found, Absent) else [f"Xid {code} of GPU{gpu}" for gpu, code in dict.fromkeys(found)]
-    return f"; NVML told {first_of(told, _MOST_XIDS)}" if told else ""
+    return f"; NVML reported {first_of(told, _MOST_XIDS)}" if told else ""
 
 
 def gpus_now(host: Host) -> Gpus | None:

@@ -157,7 +157,7 @@ def replayed_nodes(captures: Sequence[tuple[str, str]], hosts: Iterable[str] = (
     """Return the snapshots of nodes from their captures; of one of `hosts` that sent none it says that of each fact."""
     collectors, told = _collectors(), [node for node, _ in captures]
     found = [of_capture(parse(text, node, node), collectors) for node, text in captures]
-    none = {each.produces: Absent("no capture of this node came") for each in collectors}
+    none = {each.produces: Absent("no capture of this node arrived") for each in collectors}
     return found + [Snapshot(node, none) for node in dict.fromkeys(hosts) if node not in told]
 
 

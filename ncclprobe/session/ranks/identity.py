@@ -119,7 +119,7 @@ def choose_backend(asked: Backend | None, kind: str, local_ranks: int, devices: 
             "install a CUDA build of torch and check CUDA_VISIBLE_DEVICES, or ask for --backend gloo"
         )
     if count == 0 and asked is None:
-        why = "no GPU can be seen, so this measured gloo over the CPU; that says nothing about NCCL"
+        why = "no GPU can be seen, so this measured gloo over the CPU; this result does not apply to NCCL"
         return "gloo", f"{why}; if gloo is meant, add --backend gloo"
     if count == 0 and devices.usable is not None:
         raise UsageError("--backend nccl needs a GPU per rank and none can be seen; ask for --backend gloo")
@@ -250,7 +250,7 @@ def _disagreement(infos: Sequence[RankInfo]) -> str:
             return f"{other}; give every rank the same options"
         same_gpu = rank if info.gpu is None else seen.setdefault(info.device, rank)
         if same_gpu != rank:
-            parts = ", of which MIG gives them instances, and NCCL before 2.30 takes one" if info.instance else ""
+            parts = " as MIG instances, and NCCL before 2.30 takes one" if info.instance else ""
             return (
                 f"ranks {same_gpu} and {rank} on {info.host} have the same GPU{parts}; start one rank per GPU "
                 "(--nproc-per-node=gpu), or ask for --backend gloo"

@@ -208,7 +208,7 @@ def _lost_ranks(states: Mapping[int, RankState], codes: Mapping[int, int], *, lo
         if code < 0 or states[rank].signal or not states[rank].exit_reason
     }
     if reasons and not whys and not log_ended:
-        whys = {0: f"it said nothing more ({reasons[0]})"}
+        whys = {0: f"it printed nothing more ({reasons[0]})"}
     return tuple(LostRank(rank, states[rank].host, states[rank].phase, why) for rank, why in whys.items())
 
 

@@ -144,7 +144,7 @@ class FailureDetector:
         exempt = {*self.last} - {0} if tolerant and not self._unconfirmed else self.excluded
         found = self._symptoms(signalled, out_of_time, exempt)
         if found and self._unconfirmed:
-            why = f"this rank itself stood still for {self._absence_s:.0f} s, and the others went on without it"
+            why = f"this rank itself was stopped for {self._absence_s:.0f} s, and the others went on without it"
             return self._lost([0], lambda heartbeat: why)
         return found
 
@@ -228,7 +228,7 @@ class FailureDetector:
         if not behind:
             return Attendance(self.ranks, stalled=self.last[0].phase)
         slowest = [rank for rank in behind if steps[rank] == min(steps.values())]
-        return self._lost(slowest, lambda heartbeat: "it stood still while the others went on")
+        return self._lost(slowest, lambda heartbeat: "it was stopped while the others went on")
 
     def _lost(self, ranks: list[int], why: Callable[[Heartbeat], str]) -> Attendance:
         heartbeats = [self.last[rank] for rank in sorted(ranks)]
@@ -236,4 +236,4 @@ class FailureDetector:
 
 
 def _why_failed(heartbeat: Heartbeat) -> str:
-    return heartbeat.left or "it did not come to a barrier of all"
+    return heartbeat.left or "it did not reach a barrier of all ranks"

@@ -272,7 +272,7 @@ class Watchdog:
         """Return, on rank 0, that it was itself stopped for longer than a phase may last; None: it was not."""
         if self._identity.rank or self._paused_s <= self._limits.phase_s:
             return None
-        why = f"this rank itself stood still for {self._paused_s:.0f} s, and --timeout ran out"
+        why = f"this rank itself was stopped for {self._paused_s:.0f} s, and --timeout ran out"
         lost = LostRank(0, self._host, self._phase, why)
         return Ending(attendance=Attendance(self._identity.ranks, (lost,)))
 
@@ -317,7 +317,7 @@ class Watchdog:
         return f"{server} (rank 0 was on {zero.host}, in phase {zero.phase!r})" if zero else server
 
     def _where(self) -> str:
-        paused = f", after it had itself stood still for {self._paused_s:.0f} s" if self._paused_s else ""
+        paused = f", after it had itself been stopped for {self._paused_s:.0f} s" if self._paused_s else ""
         return f"while this rank was in phase {self._phase!r}{paused}"
 
     def _send_heartbeat(self, store: Store) -> None:
