@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Write the findings of every captured machine, healthy or sick, to tests/captures/golden.
+"""Write the findings of every captured machine to tests/captures/golden, and the values of all cases to tests/data.
 
     .venv/bin/python scripts/golden.py
 
@@ -14,6 +14,8 @@ sys.path[:0] = [str(ROOT), str(ROOT / "tests")]
 
 from zoo import findings
 
+from tests.checks.cases import VALUES, case_values, checks
+
 
 def main() -> int:
     """Write a file for each capture, and remove those of captures that are gone."""
@@ -23,6 +25,7 @@ def main() -> int:
     for path, text in wanted.items():
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(text, encoding="utf-8")
+    VALUES.write_text("".join(f"{line}\n" for line in case_values(checks())), encoding="utf-8")
     print(f"{len(wanted)} machines, {sum(text.count(chr(10)) for text in wanted.values())} findings")
     return 0
 

@@ -9,7 +9,7 @@ from ncclprobe.engine.site import PREFIX
 from ncclprobe.model.findings import Finding, Status
 from ncclprobe.model.registry import Check, Collector, check, discover
 from ncclprobe.model.snapshot import Job, Snapshot
-from tests.checks.cases import checks, expected, said, written
+from tests.checks.cases import VALUES, case_values, checks, expected, said, written
 
 CHECKS = checks()
 COLLECTORS = discover("ncclprobe.facts", Collector)
@@ -31,6 +31,13 @@ def test_every_bad_case_leads_to_its_severity_blame_subject_and_nodes() -> None:
                 wrong[f"{rule.id}, bad case {number}"] = {"must": must, "does": does}
     assert wrong == {}
     assert rows >= len(CHECKS)
+
+
+def test_the_numbers_and_names_of_every_bad_case_are_those_that_were_read() -> None:
+    """Which rank, NIC, line or limit a report names: a message may be reworded, its values may not change unread."""
+    kept, now = VALUES.read_text(encoding="utf-8").splitlines(), list(case_values(CHECKS))
+    assert sorted({*kept} ^ {*now}) == [], "run scripts/golden.py, and read the difference"
+    assert len(kept) == len(now) > 800
 
 
 def test_every_case_is_of_a_check() -> None:

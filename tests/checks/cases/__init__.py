@@ -2,8 +2,10 @@
 
 import importlib
 import pkgutil
-from collections.abc import Callable, Iterable, Sequence
+import re
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import cache
+from pathlib import Path
 from typing import Any
 
 from ncclprobe.checks.log import Examples
@@ -11,6 +13,9 @@ from ncclprobe.model.findings import Finding
 from ncclprobe.model.registry import Check, discover
 from ncclprobe.model.values import Struct, replace
 from tests.checks.cases.examples import EXAMPLES
+
+VALUES = Path(__file__).parents[2] / "data" / "case_values.txt"
+_VALUE = re.compile(r"[^\s,;()'\"]*\d[^\s,;()'\"]*")
 
 
 class Cases(Struct, frozen=True):
@@ -33,6 +38,22 @@ def said(findings: Iterable[Finding]) -> str:
         f"{severity} {blame}: {', '.join(dict.fromkeys(subjects))}{f' on {chr(32).join(nodes)}' if nodes else ''}"
         for (severity, blame, nodes), subjects in groups.items()
     )
+
+
+def case_values(rules: Iterable[Check]) -> Iterator[str]:
+    """Yield a line for each finding of each bad case: the numbers and names that a user reads, without the wording.
+
+    They are the words with a digit of the message, the remedy and the evidence; then who said it, of whom, and where.
+    """
+    for rule in rules:
+        for number, example in enumerate(rule.bad_examples()):
+            for each in rule.run(*example):
+                texts = (each.message, each.remedy, each.headline, each.seen)
+                words = " | ".join(filter(None, (" ".join(_VALUE.findall(text)) for text in texts)))
+                said = each.occurrence
+                place = f" @ {said.ranks} {said.hosts} {said.peers} {said.peer_hosts} {said.line}" if said else ""
+                loss = f" -{each.loss:.3f}" if each.loss is not None else ""
+                yield f"{rule.key} {number}: {words}{loss}{place}"
 
 
 def expected(check: Check) -> list[str]:
