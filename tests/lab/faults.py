@@ -87,25 +87,6 @@ def single_packets(host: Host, nic: int = 0) -> Iterator[None]:
 
 
 @contextmanager
-def router_black_hole(host: Host, *others: Host, above: int = 1400) -> Iterator[None]:
-    """What `host` sends goes through a router with a smaller MTU, and what ICMP the router sends is filtered."""
-    router = host.lab.ctl
-    gateway = router.address(0, 4)
-    ways = [f"{other.address(0, 4)}/32" for other in others]
-    with ExitStack() as undo:
-        undo.enter_context(single_packets(host))
-        undo.enter_context(rules(router, ["meta l4proto icmp drop"], "out"))
-        undo.enter_context(sysctl(router, "net.ipv4.ip_forward", "1"))
-        router.ip(*(f"route add {way} dev br0 mtu lock {above}" for way in ways))
-        host.ip(*(f"route add {way} via {gateway}" for way in ways))
-        try:
-            yield
-        finally:
-            host.ip(*(f"route del {way}" for way in ways))
-            router.ip(*(f"route del {way} dev br0" for way in ways))
-
-
-@contextmanager
 def routed_by(host: Host, nic: int, other: int) -> Iterator[None]:
     """What leaves for the network of card `nic` leaves by the card `other`."""
     network = f"{host.lab.ctl.address(nic, 4).rpartition('.')[0]}.0/24"
@@ -180,16 +161,6 @@ def cable_pulled(host: Host, nic: int = 0) -> Iterator[None]:
 
 
 @contextmanager
-def card_missing(host: Host, nic: int = 0) -> Iterator[None]:
-    """The interface does not exist."""
-    host.unwire(nic)
-    try:
-        yield
-    finally:
-        host.wire(nic)
-
-
-@contextmanager
 def renamed(host: Host, name: str, nic: int = 0) -> Iterator[None]:
     """The interface has another name than on the other hosts."""
     host.ip(f"link set eth{nic} down", f"link set eth{nic} name {name}")
@@ -230,16 +201,6 @@ def bridge(host: Host, name: str = "docker0", address: str = "172.17.0.1/16") ->
 
 
 @contextmanager
-def no_default_route(host: Host) -> Iterator[None]:
-    """Addresses outside the host's own networks are unreachable at once."""
-    host.ip(*host.routes("del"))
-    try:
-        yield
-    finally:
-        host.ip(*host.routes())
-
-
-@contextmanager
 def names(host: Host, *lines: str) -> Iterator[None]:
     """What this host's /etc/hosts says instead: "127.0.1.1 n0" for a loopback; without any line, nobody resolves."""
     host.set_names(lines)
@@ -247,32 +208,6 @@ def names(host: Host, *lines: str) -> Iterator[None]:
         yield
     finally:
         host.set_names(host.lab.names())
-
-
-@contextmanager
-def same_identity(host: Host, other: Host, *, name: bool = True, boot_id: bool = True) -> Iterator[None]:
-    """Two hosts have one host name, one boot id, or both."""
-    identity = host.folder / "boot_id"
-    before = identity.read_text()
-    if boot_id:
-        identity.write_text((other.folder / "boot_id").read_text())
-    if name:
-        _call(host, other.name)
-    try:
-        yield
-    finally:
-        identity.write_text(before)
-        _call(host, host.name)
-
-
-@contextmanager
-def small_shm(host: Host, nbytes: int) -> Iterator[None]:
-    """A /dev/shm of this size."""
-    host.must("mount", "-o", f"remount,size={nbytes}", "/dev/shm")
-    try:
-        yield
-    finally:
-        host.must("mount", "-o", f"remount,size={host.lab.shm_bytes}", "/dev/shm")
 
 
 @contextmanager
@@ -330,17 +265,6 @@ def prefixed(host: Host, *prefix: str) -> Iterator[None]:
         yield
     finally:
         host.prefix[:] = before
-
-
-@contextmanager
-def sysctl(host: Host, name: str, value: str) -> Iterator[None]:
-    """A setting of the network namespace: net.ipv4.ip_local_port_range and the like."""
-    before = host.must("sysctl", "-n", name).strip()
-    host.must("sysctl", "-qw", f"{name}={value}")
-    try:
-        yield
-    finally:
-        host.must("sysctl", "-qw", f"{name}={before}")
 
 
 @contextmanager

@@ -47,12 +47,6 @@ GLOO = (
         also=(FQDN,),
     ),
     Row(
-        "no node knows its own name",
-        own_name(""),
-        (Named(GROUP, nodes=EVERYWHERE, says="127.0.0.1", blame="image", of_two=EVERYWHERE),),
-        also=(FQDN,),
-    ),
-    Row(
         "one node's own name is ::1, where the others have IPv4",
         own_name("::1", on=("@victim",)),
         (Named(GROUP, "", ("@victim",), "::1", blame="image"),),
@@ -63,13 +57,6 @@ GLOO = (
         "GLOO_SOCKET_IFNAME names no interface on one node",
         listens("eth9", on=("@victim",)),
         (Named("env.ifname", "GLOO_SOCKET_IFNAME", ("@victim",), "eth9", blame="job"),),
-    ),
-    Row(
-        "GLOO_SOCKET_IFNAME is another network on one node",
-        listens("eth1", on=("@victim",)),
-        (Named(GROUP, "GLOO_SOCKET_IFNAME", ("@victim",), "in another network", severity="warn", blame="job"),),
-        Codes(0, 0, 0),
-        nics=2,
     ),
     Row(
         "every node's own name is 127.0.1.1, under NCCL",

@@ -1,6 +1,5 @@
 """Plays one row of the fault matrix: a lab, the fault, the doctor on every host, and the score."""
 
-import re
 import sys
 import time
 from collections.abc import Callable, Iterator, Mapping
@@ -17,7 +16,6 @@ FAKE_NVML = Path(__file__).parents[1] / "fake_nvml.c"
 TOKEN = "of this run of the lab alone"
 GRACE_S = 8.0
 """Beyond --timeout, after which a doctor that still runs is killed, and counted."""
-_OPENED = re.compile(r"open.* = \d+$")  # not those that failed
 
 
 @contextmanager

@@ -1,7 +1,4 @@
-"""A pairwise subset of the fault matrix: every layer with every way it has to fail, at few hosts, and healthy labs.
-
-`scripts/lab matrix --all` plays all of it.
-"""
+"""The fault matrix at few hosts, and healthy labs. `scripts/lab matrix --all` plays it at every number of hosts."""
 
 import pytest
 
