@@ -123,6 +123,7 @@ def _left_to_do(version: str, untried: list[str]) -> Iterator[str]:
         yield f"  write into [project.urls] of pyproject.toml, then start again: {', '.join(missing)}"
     yield f"  git tag -s {tag} -m 'ncclprobe {version}' && git push origin {tag}"
     yield "  .venv/bin/python -m twine upload dist/*.tar.gz dist/*.whl"
+    yield "  write PyPI and docs into `published` of pyproject.toml, and the new install line into README.md"
     yield "  attach dist/ncclprobe.pyz and dist/SHA256SUMS to the release of that tag"
     yield "  for both platforms: podman build --platform linux/amd64,linux/arm64 \\"
     yield f"    -f scripts/deploy/Containerfile --manifest ncclprobe:{version} ."

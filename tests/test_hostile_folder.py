@@ -41,6 +41,7 @@ COMMAND_LINES = {
     "compare": ["REPORT", "REPORT"],
     "completion": ["bash"],
     "copies": [*RANKS],
+    "demo": [],
     "deploy": ["slurm", "-o", "FOLDER"],
     "doctor": ["--local", "--path", "FOLDER", "--json", "OUT"],
     "expect": [str(ROOT / "tests" / "captures" / "aws-p4d.jsonl")],

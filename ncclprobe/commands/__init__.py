@@ -19,6 +19,9 @@ from ncclprobe.model.findings import ExitCode
 EXIT_READER_LEFT = 141  # 128 + SIGPIPE
 
 GROUPS = {
+    "try it": {
+        "demo": "Show what is printed of a fault, on any machine, in a second.",
+    },
     "before a job": {
         "accept": "Say whether a node or a job is good: check it, then measure it.",
         "doctor": "Check whether this machine, or a captured one, is fit for NCCL.",

@@ -129,6 +129,7 @@ OUTCOMES: Mapping[str, Mapping[str, Outcome]] = {
             "topo": "the topology is shown",
             "completion": "the script is printed",
             "deploy": "the files are written",
+            "demo": "the demo is shown, whatever the verdict in it",
         }.items()
     },
 }
