@@ -1,6 +1,6 @@
-"""What installed distributions add to ncclprobe: their entry points, found without importing any of them.
+"""Find what installed distributions add to ncclprobe: their entry points, without importing any of them.
 
-A distribution says in its ``pyproject.toml``::
+A distribution declares in its ``pyproject.toml``::
 
     [project.entry-points."ncclprobe.checks"]
     acme = "acme_ncclprobe.checks"          # a module of checks: their ids begin with site-acme
@@ -8,8 +8,8 @@ A distribution says in its ``pyproject.toml``::
     [project.entry-points."ncclprobe.machines"]
     acme = "acme_ncclprobe.machines"        # a package with machine types, a .toml file each
 
-Neither is looked for in the working directory, which ``python -m`` puts on the path: who may write there could run
-code as every user who works there.
+Neither is searched for in the working directory, which ``python -m`` puts on the path. Anybody who may write there
+could otherwise run code as every user who works there.
 """
 
 import importlib
@@ -53,7 +53,7 @@ def module_of(name: str) -> ModuleType:
 
 
 def trusted_path() -> list[str]:
-    """Return where modules are looked for, without the working directory."""
+    """Return the search path for modules, without the working directory."""
     try:
         here = Path.cwd().resolve()
     except OSError:  # it was removed

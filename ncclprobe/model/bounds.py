@@ -1,7 +1,7 @@
-"""How much is taken from outside: files of users and other programs, answers of machines, messages, variables.
+"""Bounds on everything from outside: files of users and other programs, answers of machines, messages, variables.
 
-Their writers choose their length, their counts and their numbers. What is beyond a bound is refused in one line, or
-left out and counted, before time or memory goes into it. Limits that NCCL itself sets stand with NCCL's rules.
+Their writers choose their length, their counts and their numbers. Input beyond a bound is refused in one line, or
+left out and counted, before it costs time or memory. NCCL's own limits are kept beside NCCL's rules.
 """
 
 # Files that users name.
@@ -23,13 +23,13 @@ SHOWN_CAPTURES = 512
 SERIES_REPORTS = 400
 """Reports of one series: a year of one a day. Each is read whole, and what a series needs of it is kept."""
 FLEET_REPORTS = 100_000
-"""Reports that are added to a store at once: of each what it tells is held in memory, not all of it."""
+"""Reports added to a store at once. The rows of each are held in memory, not the whole report."""
 FLEET_FAULTS, FLEET_NUMBERS = 200, 512
 """Findings and numbers of one node that are kept of one report."""
 FLEET_NODES = 200_000
 """Nodes of a store, which are all shown."""
 FLEET_EVIDENCE = 400
-"""Characters of why a node stands as it does."""
+"""Characters of the reason for a node's state."""
 FLEET_TEXT = 16 << 20
 """Bytes of one text in a store."""
 FLEET_SINCE_S = 946_684_800.0
@@ -55,8 +55,9 @@ SITE_FILES, SITE_FILE_BYTES = 100, 1 << 20
 SITE_LOAD_S, SITE_EXAMPLES_S, SITE_CHECK_S, SITE_FINDINGS = 10.0, 30.0, 5.0, 1000
 """For the import of a site's checks, for the examples of one, for one of them, and what one may find on a node."""
 TOML_CHARACTERS, TOML_LINE, TOML_ENTRIES, TOML_NUMBER = 1 << 20, 4096, 1000, 1e15
-"""Of a TOML file, of one line in it (a dotted key of thousands of parts takes tomllib minutes), entries of a list, and
-the largest number."""
+"""Characters of a TOML file and of one line in it (a dotted key of thousands of parts takes tomllib minutes), entries
+of a list, and the largest number.
+"""
 TOPO_BYTES = 16 << 20
 """A saved topology matrix."""
 TOPO_DEVICES, TOPO_NAME = 128, 64
@@ -73,15 +74,15 @@ BYTES = 1 << 62
 # Numbers of a job.
 JOB_RANKS = 1 << 20
 NODE_RANKS = 4096
-"""Ranks that a launcher says it started on one node: a place is kept for each."""
+"""Ranks that a launcher claims to have started on one node; each gets a slot."""
 HOST_NAMES = 65_536
-"""Nodes of a job, and names that one list of host names stands for."""
+"""Nodes of a job, and names that one host list expands to."""
 
 # Answers of a machine.
 ANSWER_BYTES = 16 << 20
 """One file, or what one command prints."""
 VALUE_CHARACTERS, PATH_CHARACTERS = 4096, 65536
-"""Kept of a variable's value, and of a search path, of which clusters' modules make long ones."""
+"""Characters kept of a variable's value and of a search path; modules of clusters make long paths."""
 NVML_ANSWER_BYTES = 1 << 20
 """A hundred times the longest there is: every field of 36 links, all refused."""
 NVLINKS = 64
@@ -93,7 +94,7 @@ KERNEL_LINES = 2000
 KERNEL_LINE = 1000
 """Characters of one that are looked at."""
 LD_CACHE_BYTES = 16 << 20
-"""The dynamic loader's cache: a few hundred bytes for each library, of which systems have some thousands."""
+"""Bytes of the dynamic loader's cache: a few hundred for each library, and systems have some thousands."""
 ELF_STRING, ELF_TABLE = 1 << 14, 1 << 20
 """Bytes of a name in a library, and of a table of its parts."""
 DATA_PATHS, LISTED_ENTRIES = 16, 10_000
@@ -105,33 +106,33 @@ ELF_TEXTS, ELF_TEXT = 16, 64
 NEEDED_LIBRARIES = 64
 """Libraries that one needs itself."""
 IMEX_NODES = 4096
-"""Addresses of an IMEX domain, of which racks have 18 or 36."""
+"""Addresses of an IMEX domain; racks have 18 or 36."""
 CODE_FILES, CODE_FOLDERS, CODE_BYTES, CODE_FILE_BYTES = 50_000, 20_000, 1 << 30, 8 << 20
-"""Of what --code looks at: files, folders, bytes in all and of one file."""
+"""Limits of --code: files, folders, bytes in total and bytes of one file."""
 GIT_REF, GIT_REFS_BYTES = 4096, 16 << 20
 """Characters of a reference of git's, and of the file of packed ones."""
 DISTRIBUTIONS = 5000
 """Installed packages of one interpreter."""
 SHM_SEGMENTS = 64
-"""Of NCCL's segments in /dev/shm that are looked at one by one."""
+"""NCCL's segments in /dev/shm that are examined one by one."""
 IMEX_CHANNELS = 16
-"""Of those that are tried: an IMEX domain may have 2048."""
+"""Addresses that are tried; an IMEX domain may have 2048."""
 CGROUP_LEVELS = 16
 FIREWALL_CHAINS = 32
 """Whose rules are asked for, with a command each."""
 JSON_LEVELS = 64
 """Nested lists and objects of JSON that is read as such in a capture that is redacted."""
 LISTED_NUMBERS = 65_536
-"""Numbers that a list such as ``0-3,8`` stands for: processors, NUMA nodes."""
+"""Numbers that a list such as ``0-3,8`` expands to: processors, NUMA nodes."""
 
 JOB_THREADS, JOB_CHILDREN, JOB_FILES = 512, 128, 4096
-"""Of one rank that runs: threads whose processes are looked for, these processes, and open files."""
+"""Limits for one running rank: threads whose processes are looked up, these processes, and open files."""
 JOB_STACKS = 64
 """Ranks of one node whose stacks are read."""
 JOB_DUMP_BYTES = 24 << 20
-"""Of one rank's flight records, asked for through torch's pipe: 2,000 calls with stacks are some 2 MiB."""
+"""Bytes of one rank's flight records from torch's pipe: 2,000 calls with stacks are some 2 MiB."""
 JOB_CONNECTIONS = 1024
-"""TCP connections of a node's ranks, those first on which something waits."""
+"""TCP connections of a node's ranks; those that a thread waits on are taken first."""
 
 # Other processes.
 MESSAGE_BYTES = 64 << 20
@@ -150,21 +151,22 @@ PLAN_BYTES = 4 << 20
 SIBLING_BYTES = 4 << 20
 """What another rank of this node hands over."""
 TROUBLES = 256
-"""Callers that failed, of which rank 0 tells."""
+"""Failed callers that rank 0 reports."""
 STORE_NOTE_BYTES = 64 << 10
 STORE_VALUE_BYTES = 8 << 20
 """A value in torch's TCPStore, which drops the connection above this (seen with torch 2.13)."""
 RESOLVED_ADDRESSES = 8
 """Addresses of rank 0's name that are tried."""
 LISTENERS = 21
-"""Of a node: NCCL uses up to 16 interfaces (MAX_IFS), gloo is tried on up to 4, and there is the default interface."""
+"""Addresses of a node: NCCL uses up to 16 interfaces (MAX_IFS), gloo is tried on up to 4, plus the default interface.
+"""
 LISTENER_CHARACTERS = 64
 """An interface's name, an address."""
 STREAM_BYTES = 64 << 20
-"""Of a stream that measures a path."""
+"""Bytes of a stream that measures a path."""
 RAIL_PORTS, RAIL_ROWS = 64, 100_000
 """RDMA ports of a node that NCCL takes (MAX_IB_DEVS is 32), and tests of them in one run."""
 RAIL_MESSAGE_BYTES = 1 << 20
-"""What one end of a rail tells: 10,000 round trips and 4,096 times of chains are a third of this."""
+"""Bytes of one rail end's report: 10,000 round trips and 4,096 times of chains are a third of this."""
 MEETING_SHARE = 0.5
-"""Of --timeout: other nodes are waited for no longer, whatever --wait is."""
+"""Seconds of --timeout: the longest wait for other nodes, whatever --wait is."""

@@ -1,6 +1,6 @@
-"""What is said of a job that failed: its causes and what followed from them, its ranks, what was not understood.
+"""The result for a failed job: its causes, their consequences, its ranks, and the lines that were not understood.
 
-How a running job stands: its ranks in classes, and the answer in one line.
+Also the state of a running job: its ranks in classes, and the answer in one line.
 """
 
 from typing import Literal
@@ -19,14 +19,15 @@ ClassName = Literal[
     "working",
     "cannot tell",
 ]
-"""Has not come to the store where ranks meet in init; never came to the call that others wait in; all came and none
-goes on; made other calls; has no process any more; late and at work; waits for others; at work; not known."""
+"""Classes of ranks: has not joined the store in init; never made the call that others wait in; all ranks are in the
+call and none goes on; made other calls; its process is gone; late and at work; waits for others; at work; unknown.
+"""
 
 
 class RankClass(Struct, frozen=True):
-    """Ranks of one class. `doing` is what they do, in words, such as ``sleeps in nanosleep, train.py:212 in step``.
+    """Ranks of one class. `doing` is their activity in words, such as ``sleeps in nanosleep, train.py:212 in step``.
 
-    `ranks` are numbers of the job; a process whose rank is not known is in `processes` alone, as NODE:PID.
+    `ranks` are numbers of the job; a process with an unknown rank is only in `processes`, as NODE:PID.
     """
 
     name: ClassName
@@ -38,11 +39,11 @@ class RankClass(Struct, frozen=True):
 
 
 class Standing(Struct, frozen=True):
-    """The answer: ``STUCK``, ``SLOW``, ``WORKING`` or ``CANNOT TELL``, and what stands where in one line.
+    """The answer: ``STUCK``, ``SLOW``, ``WORKING`` or ``CANNOT TELL``, and one line on which ranks wait at which place.
 
-    `looked_at` is in ISO 8601, `looked_s` how long looking took, `prepare` what would have told more. `calls` are the
-    collectives that all ranks together have called so far, as torch has counted them. `sources`: how many ranks told
-    of themselves.
+    `looked_at` is in ISO 8601, `looked_s` the time that looking took, `prepare` the step that would have revealed more.
+    `calls` are the collectives that all ranks together have called so far, as counted by torch. `sources`: how many
+    ranks reported on themselves.
     """
 
     word: str
@@ -55,18 +56,18 @@ class Standing(Struct, frozen=True):
 
 
 CauseConfidence = Literal["named", "narrowed", "unknown"]
-"""A line says it; it is one of two or three; something failed and no line says why."""
+"""A line names it; it is one of two or three; something failed and no line names the reason."""
 JobOutcome = Literal["", "ended-well", "failed", "stopped", "unknown"]
-"""What happened to a job that is over: somebody ended it who is outside (stopped); no line says (unknown). Empty: the
-report is not about one.
+"""The outcome of a job that is over. Stopped: somebody outside ended it. Unknown: no line reports an end. Empty: the
+report is not about a job.
 """
 When = Literal["failed", "hung", "slow"]
 
 
 class Answer(Struct, frozen=True):
-    """What would explain that a job failed, hung or was slow. `known`: it did, by its logs or as the user says.
+    """The explanation if the job failed, hung or was slow. `known`: it did so, by its logs or by the user's option.
 
-    `kind`: a line names the cause; it is one of a few; a line is shown that most likely says it; nothing does.
+    `kind`: a line names the cause; it is one of a few; the most likely line is shown; nothing was found.
     """
 
     when: When
@@ -78,7 +79,9 @@ class Answer(Struct, frozen=True):
 
 
 class Consequence(Struct, frozen=True):
-    """What a cause made other ranks, or other layers, say. `ranks` and `nodes` said it; `count` times in all."""
+    """A consequence of a cause on other ranks or in other layers. `ranks` and `nodes` logged it, `count` times in
+    total.
+    """
 
     id: str
     message: str
@@ -89,10 +92,10 @@ class Consequence(Struct, frozen=True):
 
 
 class Suspect(Struct, frozen=True):
-    """A rank that does not say why, where others do: the last line that it wrote, in which file, and when.
+    """A rank that gives no reason although others do: the last line that it wrote, its file, and its time.
 
     `time` is seconds since 1970 by its host's clock; `silent_s`: how long before the first complaint of another rank
-    that was. `step`: the last that its log names, and `furthest_step` the last of any rank. Empty or None: not known;
+    that was. `step`: the last that its log names, and `furthest_step` the last of any rank. Empty or None: unknown;
     without a `source` no log of it was given, or it wrote nothing.
     """
 
@@ -109,13 +112,13 @@ class Suspect(Struct, frozen=True):
 
 class Cause(Struct, frozen=True):
     """Why a job failed, or (severity WARN) was slow, or (NOTE) why it failed if it did. `code` is of the list in
-    :mod:`ncclprobe.checks.log`, ``unknown`` where no line says it.
+    :mod:`ncclprobe.checks.log`, ``unknown`` if no line names the cause.
 
-    `id` is the check that found it, `could_be` the codes that are left where it is narrowed. `ranks` and `nodes` are
-    those on which it happened. `doctor` is the check that finds it before the next launch; empty: none does. `checked`:
-    what that check said in the reports and captures that were given, in words; empty: there were none. `collect`:
-    where the cause is not named, what would name it, as commands and settings. `suspects`: ranks that say nothing where
-    the others complain.
+    `id` is the check that found it, `could_be` the remaining codes if it is narrowed. `ranks` and `nodes` are those it
+    happened on. `doctor` is the check that finds it before the next launch; empty: none does. `checked`: that check's
+    result in the reports and captures that were given, in words; empty: none were given. `collect`: commands and
+    settings that would name a cause that is not yet named. `suspects`: ranks that log nothing although the others
+    complain.
     """
 
     code: str
@@ -139,7 +142,7 @@ class Cause(Struct, frozen=True):
 
 
 class RankState(Struct, frozen=True):
-    """What one rank's log says last. `state` is in words: ``ended``, ``failed``, ``silent since …``, ``no log``."""
+    """The last event in one rank's log. `state` is in words: ``ended``, ``failed``, ``silent since …``, ``no log``."""
 
     rank: int
     host: str = ""
@@ -150,9 +153,10 @@ class RankState(Struct, frozen=True):
 
 
 class LastSeen(Struct, frozen=True):
-    """Where some writers of the logs end with one line: the `ranks`, else the `sources`, the step, and that line.
+    """A last line that several writers of the logs share: the `ranks`, otherwise the `sources`, the step, and that
+    line.
 
-    `time_s` is seconds since 1970 by the writer's clock; None: not known.
+    `time_s` is seconds since 1970 by the writer's clock; None: unknown.
     """
 
     last: Evidence

@@ -1,28 +1,28 @@
-"""What can go wrong, and who catches it.
+"""The errors that can occur, and who catches each.
 
 ::
 
     NcclprobeError
     ├─ UsageError      flags, an unreadable capture or expectation   main(): one line on stderr, exit 2
     ├─ HostError       the machine did not answer                    collect(): Absent
-    │   ├─ Missing         there is no such file, command or library
+    │   ├─ Missing         the file, command or library does not exist
     │   ├─ Denied          it exists and this user may not look
     │   ├─ TimedOut        it did not answer before its deadline
     │   ├─ OutOfTime       this run had no time, thread or memory left to ask
     │   ├─ Failed          it answered with an error of its own
     │   └─ NotCaptured     the capture being replayed never asked
     ├─ ParseError      an answer we do not understand                collect(): Absent, judge(): UNKNOWN; our bug
-    ├─ Unlearned       a check cannot tell: its facts do not say      judge(): UNKNOWN, with the reason
+    ├─ Unlearned       the facts do not decide a check               judge(): UNKNOWN, with the reason
     ├─ ProbeError      a rank is lost, a measurement did not end     a finding naming rank and phase
     ├─ WireError       a conversation with another process failed    its kind becomes an outcome: Reach, Path, Trouble
     ├─ WrongPeer       another node answers at an address            walk_path(): the outcome wrong-peer
-    ├─ Refused         rank 0 does not want this node                run_worker(): this node is judged alone
-    ├─ CannotListen    rank 0 cannot have the port                   run_coordinator(): this node is judged alone
-    └─ StoreError      torchrun's store did not serve                run_coordinator(), run_worker(): judged alone
+    ├─ Refused         rank 0 does not want this node                run_worker(): only this node is judged
+    ├─ CannotListen    rank 0 cannot have the port                   run_coordinator(): only this node is judged
+    └─ StoreError      torchrun's store did not serve                run_coordinator(), run_worker(): only this node
 
-The last five live where they are raised: ``wire``, ``mesh.walk`` and ``rendezvous``.
+The last five are defined beside the code that raises them: ``wire``, ``mesh.walk`` and ``rendezvous``.
 
-Anything else that a check raises makes that one verdict UNKNOWN; the other checks still run.
+Any other exception in a check makes that one verdict UNKNOWN; the other checks still run.
 """
 
 import re
@@ -36,7 +36,7 @@ TAKEN = "busy or unavailable"
 OUT_OF_MEMORY = "out of memory: "
 _NO_MEMORY = ("out of memory", "can't allocate memory")
 NCCL_NO_MEMORY = ("Failed to CUDA malloc", "Failed to CUDA calloc", "Failed to CUDA host alloc")
-"""What NCCL says of an allocation that failed (src/include/alloc.h): for want of memory, or of a GPU that answers."""
+"""NCCL's messages for an allocation that failed (src/include/alloc.h): for lack of memory, or of a GPU that answers."""
 _SIZE = r"(\d{1,20}(?:\.\d{1,3})? \w{1,5})"
 _ASKED = rf"Tried to allocate {_SIZE}\."
 _ROOM = rf"GPU (\d{{1,4}}) has a total capacity of {_SIZE} of which {_SIZE} is free"
@@ -53,10 +53,10 @@ class UsageError(NcclprobeError):
 
 
 def unknown(given: str, kind: str, names: Iterable[str], lists: str = "", near: Sequence[str] = ()) -> UsageError:
-    """Return the refusal of a word that is none of `names`: the nearest of them, and where to look for the right one.
+    """Return the error for an unknown word: the nearest of `names`, and the command that lists them.
 
-    ``ib.stat is no check; did you mean ib.state? `ncclprobe checks` lists them``. `near`: what is near, where the
-    caller knows better; `lists`: what lists all, where they are too many to be named here.
+    ``unknown check 'ib.stat'; did you mean ib.state? `ncclprobe checks` lists them``. `near`: the nearest name, if the
+    caller knows better; `lists`: what lists all names, if they are too many to print here.
     """
     import difflib
 
@@ -78,18 +78,18 @@ NO_TORCH = f"torch is not installed for this Python; run it with the job's own, 
 
 
 def without_torch(error: ImportError) -> UsageError:
-    """Return what a command that measures says where torch cannot be imported."""
+    """Return the message of a measuring command if torch cannot be imported."""
     if isinstance(error, ModuleNotFoundError) and error.name == "torch":
         return UsageError(NO_TORCH)
     return UsageError(f"torch cannot be imported ({error}); run it with the job's own Python, or: {_INSTALL}")
 
 
 def reason(error: BaseException) -> str:
-    """Return in one line what `error` says: its first line, and what NCCL itself gave as the reason.
+    """Return `error` in one line: its first line, and the reason that NCCL itself gave.
 
-    torch's first line names the kind of error alone ("unhandled cuda error"); the reason is NCCL's, which torch repeats
-    under a line of its own (NCCLUtils.cpp, getNcclErrorDetailStr), empty where NCCL gave none. Memory that ran out is
-    said in few words, which begin with OUT_OF_MEMORY.
+    torch's first line names only the kind of error ("unhandled cuda error"). The reason is NCCL's, which torch repeats
+    under a line of its own (NCCLUtils.cpp, getNcclErrorDetailStr), empty if NCCL gave none. Memory that ran out is
+    reported in few words, which begin with OUT_OF_MEMORY.
     """
     first, *others = [line.strip() for line in str(error).strip().splitlines()[:_MOST_LINES]] or [""]
     last = others[others.index(_LAST_ERROR) + 1 :][:1] if _LAST_ERROR in others else []
@@ -100,7 +100,7 @@ def reason(error: BaseException) -> str:
 
 
 def _shortage(text: str) -> str:
-    """Return what torch's allocator says: how much was asked for, what is free, and which processes hold the rest."""
+    """Return the report of torch's allocator: how much was asked for, what is free, and which processes hold the rest."""
     asked, room = re.search(_ASKED, text), re.search(_ROOM, text)
     if not asked or not room:
         return ""
@@ -112,7 +112,7 @@ def _shortage(text: str) -> str:
 
 
 class HostError(NcclprobeError):
-    """The machine did not answer a question. The class says in which way."""
+    """The machine did not answer a question. The class names the way it failed."""
 
 
 class Missing(HostError):
@@ -130,7 +130,7 @@ class TimedOut(HostError):
 class OutOfTime(HostError):
     """It was not asked: this run had no time, thread or memory left, or its row was cut out of the capture.
 
-    It says nothing about the machine.
+    It is not a statement about the machine.
     """
 
 

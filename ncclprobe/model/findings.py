@@ -55,9 +55,9 @@ class ExitCode(IntEnum):
 
 
 class Evidence(Struct, frozen=True):
-    """What a finding rests on. `source`: the path, command, call, variable or measurement that it was read from.
+    """The evidence of a finding. `source`: the path, command, call, variable or measurement that it was read from.
 
-    `line`: of a file, from 1. `text`: what stands there; empty where the source says enough.
+    `line`: of a file, from 1. `text`: the text at that place; empty if the source is enough.
     """
 
     source: str
@@ -89,14 +89,14 @@ class Related(Struct, frozen=True):
 
 
 class Occurrence(Struct, frozen=True):
-    """Who said it, of whom, and when: what orders the findings of a job's logs among each other.
+    """The writer, subject and time of a log line: they put the findings of a job's logs in order.
 
-    `ranks` and `hosts` are of the process that wrote the line, `peers` and `peer_hosts` of those that the line speaks
-    of; empty: not known. `comm` is the communicator's or process group's name. `stream` counts the logs as they were
-    given, `line` is in it, from 1: order is certain within one stream alone. `time_s` is by the clock of the writer's
-    host, seconds since 1970; None: the line has no time. `codes`: where the line leaves two or three causes, theirs.
-    `ordered` is False where the line tells of something earlier, as a launcher's summary does. `stream` is negative for
-    what stands in no log.
+    `ranks` and `hosts` are of the process that wrote the line, `peers` and `peer_hosts` are those that the line names;
+    empty: unknown. `comm` is the communicator's or process group's name. `stream` counts the logs as they were given,
+    `line` is in it, from 1: order is certain only within one stream. `time_s` is by the clock of the writer's host,
+    seconds since 1970; None: the line has no time. `codes`: the two or three causes that the line leaves open.
+    `ordered` is False if the line reports something earlier, as a launcher's summary does. `stream` is negative for
+    facts that are not in a log.
     """
 
     ranks: tuple[int, ...] = ()
@@ -112,14 +112,14 @@ class Occurrence(Struct, frozen=True):
 
 
 class Finding(Struct, frozen=True):
-    """One problem: on what, what was seen where, whose fault it is and what to do about it.
+    """One problem: its subject, the evidence, whose fault it is and what to do about it.
 
     ``subject`` is spelled as NCCL spells it (``mlx5_0:1``, ``GPU3``, ``rank 5``, ``NCCL_IB_HCA``).
     An empty ``remedy`` is filled in from the check's own ``Fix:``. ``related``: findings that may be its cause; without
     a remedy it is a consequence of these.
     ``loss``: the share of a rate that is lost, 0 to 1, and ``lost_GBps`` how much that is; null: no rate was compared.
-    ``occurrence``: of a line of a job's log, who said it and when.
-    ``headline``: it in a sentence with its values, empty: subject and message's first sentence are one.
+    ``occurrence``: the writer and time of a line of a job's log.
+    ``headline``: the finding in a sentence with its values; empty: subject and message's first sentence are one.
     """
 
     severity: Severity
@@ -149,7 +149,7 @@ class Finding(Struct, frozen=True):
 
 
 WORTH_SAYING = 0.02
-"""A smaller loss is not told from noise."""
+"""A smaller loss cannot be distinguished from noise."""
 _LOSSES = ((0.5, Severity.FAIL), (0.1, Severity.WARN))
 
 
@@ -159,9 +159,9 @@ def severity_of(lost: float) -> Severity:
 
 
 class Verdict(Struct, frozen=True):
-    """What one check says of one node (``node`` is None for a comparison between nodes).
+    """The verdict of one check on one node (``node`` is None for a comparison between nodes).
 
-    ``part``: a check that asks several things has a verdict for each; empty: it asks one.
+    ``part``: a check with several questions has a verdict for each; empty: it has one.
     """
 
     id: str
@@ -175,7 +175,7 @@ class Verdict(Struct, frozen=True):
 
     @property
     def key(self) -> str:
-        """Return the key of the check, or of its part, that says this."""
+        """Return the key of the check, or of its part, that gave this verdict."""
         return f"{self.id}/{self.part}" if self.part else self.id
 
 
@@ -186,12 +186,12 @@ TREND = "trend."
 
 
 def own_node(verdict: Verdict) -> tuple[str, ...]:
-    """Return the node of a verdict. One of a measurement stands under the first node and speaks of all."""
+    """Return the node of a verdict. A verdict on a measurement is listed under the first node and covers all."""
     return (verdict.node,) if verdict.node and not verdict.id.startswith(OF_THE_RUN) else ()
 
 
 def nodes_of(verdict: Verdict, finding: Finding) -> tuple[str, ...]:
-    """Return the nodes on which `finding` was found; none: it is about the run as a whole."""
+    """Return the nodes on which `finding` was found; none: it is about the whole run."""
     return finding.nodes or own_node(verdict)
 
 
@@ -214,9 +214,9 @@ class Suppression(Struct, frozen=True):
 
 
 UNSEEN = "not looked at: "
-"""Begins the message on a subject that could not be looked at where its siblings could."""
+"""Begins the message on a subject that could not be examined although its siblings could."""
 Sources = str | Evidence | Iterable[str | Evidence]
-"""Evidence as checks give it: a string is a source that says enough."""
+"""Evidence as checks give it: a string is a source that needs no text."""
 
 
 def seen(source: str, text: str = "", line: int | None = None) -> Evidence:
@@ -235,7 +235,7 @@ def warn(subject: str, message: str, *, evidence: Sources = (), **details: Any) 
 
 
 NOTHING_TO_SET = "nothing can be set"
-"""Begins the remedy of a note that is for the curious alone: what a person reads has it only with -v."""
+"""Begins the remedy of an optional note: text output shows it only with -v."""
 
 
 def note(subject: str, message: str, *, evidence: Sources = (), **details: Any) -> Finding:

@@ -1,4 +1,4 @@
-"""The nouns of a fleet's history: what one report tells of one node, a series of numbers, how a node stands.
+"""The nouns of a fleet's history: one report's facts on one node, a series of numbers, the state of a node.
 
 Times are seconds since 1970. Shares are from 0 to 1.
 """
@@ -11,7 +11,7 @@ from ncclprobe.model.values import Struct, field
 DriftState = Literal["ok", "watch", "degraded"]
 NodeState = Literal["failing", "degraded", "flapping", "watch", "unknown", "ok"]
 STATES: tuple[NodeState, ...] = ("failing", "degraded", "flapping", "watch", "unknown", "ok")
-"""Worst first. ``unknown``: the newest report could not tell, or it is old."""
+"""Worst first. ``unknown``: the newest report was inconclusive, or it is old."""
 
 
 PAIRS, RAILS = ("pairs of", "rails")
@@ -19,9 +19,10 @@ PAIRS, RAILS = ("pairs of", "rails")
 
 
 class Number(Struct, frozen=True):
-    """Which number of a node it is: more is better. `part` is what it is of (``rail 3 (mlx5_3:1)``), empty: of all.
+    """Identifies a number of a node: more is better. `part` is the measured part (``rail 3 (mlx5_3:1)``), empty: the
+    node.
 
-    `how` it was measured, with the type of machine, the software and its settings: all of it tells series apart.
+    `how` it was measured, with the type of machine, the software and its settings: all of it separates series.
     """
 
     part: str
@@ -38,8 +39,8 @@ class Number(Struct, frozen=True):
 class Reading(Struct, frozen=True):
     """One value of a number, and its own `noise`: a standard deviation, as a share.
 
-    `siblings`: the median of the other nodes at that time, and by which share they differ (`spread`, a standard
-    deviation); 0: too few were known. `partners`: the nodes that it was measured with, where these are so few that one
+    `siblings`: the median of the other nodes at that time, and the share by which they differ (`spread`, a standard
+    deviation); 0: too few were known. `partners`: the nodes that it was measured with, if they are so few that one
     of them may be the slow one.
     """
 
@@ -63,11 +64,11 @@ class Fault(Struct, frozen=True):
 
 
 class Told(Struct, frozen=True):
-    """What one report tells of one node.
+    """One report's facts on one node.
 
     `looked`: the checks that had something to judge there. `unknown`: something required could not be looked at.
-    `machine`: what may change on a node and be the cause of a change (driver, firmware, kernel …). `counters`: of one
-    `boot`, what its links and GPUs count that should not happen.
+    `machine`: parts of a node whose change may cause a change (driver, firmware, kernel …). `counters`: of one
+    `boot`, the errors that its links and GPUs count.
     """
 
     node: str
@@ -82,10 +83,12 @@ class Told(Struct, frozen=True):
 
 
 class Sum(Struct, frozen=True, omit_defaults=True):
-    """A CUSUM: its `height`, and `tests` numbers since `since_s`, when it left 0; `lost`: by which share, as the mean
-    of their logarithms, once it is degraded of the newest of them, and the `most` since then. `good_s`: the newest
-    number at which it was 0. `odds`: of the newest numbers for what was usual before. `spells`: each time that the node
-    was degraded and is no more, from when to when, and what it lost. `partners`: some of those of its numbers.
+    """A CUSUM: its `height`, and `tests` numbers since `since_s`, when it left 0.
+
+    `lost`: the share that is lost, as the mean of the logarithms, once degraded that of the newest numbers; `most`: the
+    largest loss since then. `good_s`: the newest number at which it was 0. `odds`: of the newest numbers under the
+    usual distribution. `spells`: each past period of degradation, from when to when, and its loss. `partners`: some of
+    those of its numbers.
     """
 
     state: DriftState = "ok"
@@ -101,12 +104,12 @@ class Sum(Struct, frozen=True, omit_defaults=True):
 
 
 class Drift(Struct, frozen=True, omit_defaults=True):
-    """Where the test of one series stands (fleet/drift.py).
+    """The state of the test of one series (fleet/drift.py).
 
-    What is usual: `mean` of the logarithms of `count` numbers, and the sum of their `squares` around it; those in
-    `waiting` may become part of it. `recent`: the newest numbers. Sums: against the `own` past, and against
-    `siblings`, which have changed by `shared` (logarithm) since they were at `siblings_first`; as far below them as
-    was `accepted` the node is as usual. `recent` begins anew on another machine. `first`: when the first numbers were
+    The usual rate: `mean` of the logarithms of `count` numbers, and the sum of their `squares` around it; those in
+    `waiting` may become part of it. `recent`: the newest numbers. Sums: against the `own` past, and against `siblings`,
+    which have changed by `shared` (logarithm) since they were at `siblings_first`; the node is as usual if it is as far
+    below them as was `accepted`. `recent` begins anew on another machine. `first`: when the first numbers were
     measured, and their logarithms, as long as a loss may be among them.
     """
 
@@ -125,8 +128,8 @@ class Drift(Struct, frozen=True, omit_defaults=True):
 
 
 class Series(Struct, frozen=True):
-    """One series of a node, and where its test stands. `changed`: in words, what of the machine was another one at the
-    last good test than at the first bad one.
+    """One series of a node, and the state of its test. `changed`: in words, the parts of the machine that differ
+    between the last good test and the first bad one.
     """
 
     number: Number
@@ -137,9 +140,9 @@ class Series(Struct, frozen=True):
 
 
 class FaultCourse(Struct, frozen=True, omit_defaults=True):
-    """What became of one fault of a node: whether it is `there`, since when, in how many `tests`, when it `came`.
+    """The course of one fault of a node: whether it is `there`, since when, in how many `tests`, when it `came`.
 
-    `fault`: as it was told last.
+    `fault`: as it was last reported.
     """
 
     fault: Fault
@@ -150,7 +153,7 @@ class FaultCourse(Struct, frozen=True, omit_defaults=True):
 
 
 class NodeCourse(Struct, frozen=True, omit_defaults=True):
-    """What all reports on a node told of it, but for its numbers: faults by check and subject."""
+    """All reports on a node without their numbers: faults by check and subject."""
 
     tests: int = 0
     last_s: float = 0.0
@@ -168,7 +171,7 @@ class History(Struct, frozen=True):
 
 
 class NodeStanding(Struct, frozen=True):
-    """How a node stands: its state, since when (null: not known, or nothing is wrong), and why, in one line."""
+    """The state of a node, since when (null: unknown, or nothing is wrong), and why, in one line."""
 
     name: str
     state: NodeState
@@ -179,7 +182,9 @@ class NodeStanding(Struct, frozen=True):
 
 
 class Added(Struct, frozen=True):
-    """How a report came into the store: when, by whom (``user@host``), from which file, and which command wrote it."""
+    """The record of how a report was added: when, by whom (``user@host``), from which file, and which command wrote
+    it.
+    """
 
     added_s: float
     added_by: str
@@ -195,8 +200,8 @@ class NodeEvent(Struct, frozen=True):
 
 
 class NodeHistory(Struct, frozen=True):
-    """What is told of one node: since when it is tested; what changed, oldest first; the newest series of each number;
-    how the newest reports were added, the newest first.
+    """The page of one node: the first test; the changes, oldest first; the newest series of each number; how the newest
+    reports were added, newest first.
     """
 
     standing: NodeStanding
@@ -207,7 +212,7 @@ class NodeHistory(Struct, frozen=True):
 
 
 class Day(Struct, frozen=True):
-    """What reports of one day said of a node: the worst state, why, from when and in which file the newest is."""
+    """One day's reports on a node: the worst state, why, and the time and file of the newest."""
 
     state: NodeState
     words: tuple[str, ...]
@@ -216,7 +221,7 @@ class Day(Struct, frozen=True):
 
 
 class NodeDays(Struct, frozen=True):
-    """How a node stands, and each day on which it was tested, by the number of days since 1970."""
+    """The state of a node, and each day on which it was tested, by the number of days since 1970."""
 
     standing: NodeStanding
     days: dict[int, Day]

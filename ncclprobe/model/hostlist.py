@@ -32,7 +32,7 @@ def expand(text: str) -> tuple[str, ...]:
 
 
 def _choices(inside: str, plain: str) -> list[str]:
-    """Return what may stand at one place of a name; one more than too many is enough to refuse it."""
+    """Return the alternatives at one place of a name; one more than too many is enough to refuse it."""
     return list(islice(_numbers(inside), bounds.HOST_NAMES + 1)) if inside or not plain else [plain]
 
 

@@ -11,9 +11,9 @@ Style = Callable[[str, str], str]
 
 
 def columns(otherwise: int) -> int:
-    """Return how many columns the terminal has, or COLUMNS says that it has.
+    """Return how many columns the terminal has, or the value of COLUMNS.
 
-    The module `shutil`, which says the same, brings three compressors to every start.
+    The module `shutil` has the same function, but loads three compressors at every start.
     """
     if (said := os.environ.get("COLUMNS", "")).isdecimal() and int(said):
         return int(said)

@@ -13,10 +13,10 @@ Basis = Literal["model", "datasheet", "published", "baseline", "user"]
 
 
 class Samples(Struct, frozen=True):
-    """Microseconds per call that lie behind a row's statistics.
+    """Microseconds per call behind a row's statistics.
 
     `by_rank`: each rank's mean over all batches. `by_batch`: each batch's mean over all ranks, the samples of the
-    statistics, in the order in which they were taken. `each`: of each rank every batch; empty where that would be
+    statistics, in the order in which they were taken. `each`: every batch of each rank; empty if that would be
     more than a thousand numbers.
     """
 
@@ -26,12 +26,12 @@ class Samples(Struct, frozen=True):
 
 
 class Skew(Struct, frozen=True):
-    """How ranks come to a call, apart from how long the bytes take. Outside the timed batches.
+    """How evenly ranks arrive at a call, apart from how long the bytes take. Outside the timed batches.
 
     In each of `rounds` rounds every rank leaves a barrier, is busy for `wait_us`, and calls. `transfer_us`: the
     shortest time any rank spent inside the call, because the last one does not wait (median over rounds).
-    `arrival_us`: from the first arrival to the last (mean over rounds). By rank: `late_us`, how long after the moment
-    that it had set itself it called (mean over rounds), and `late_rounds`, how often by more than a millisecond.
+    `arrival_us`: from the first arrival to the last (mean over rounds). By rank: `late_us`, how long after its own
+    planned moment it called (mean over rounds), and `late_rounds`, how often by more than a millisecond.
     """
 
     rounds: int
@@ -59,11 +59,11 @@ class Mismatch(Struct, frozen=True):
 
 
 class FirstCall(Struct, frozen=True):
-    """What is paid once per job, in seconds, each the slowest rank's (`..._rank`).
+    """The costs paid once per job, in seconds, each the slowest rank's (`..._rank`).
 
     `process_group_s`: init_process_group. `collective_s`: the first all_reduce of one element, which opens the
     communicator; `second_call_s` is the same call once more. `pair_s`: the first send and receive between neighbours;
-    null where there is one rank.
+    null with one rank.
     """
 
     process_group_s: float
@@ -92,11 +92,11 @@ class SkippedRow(Struct, frozen=True):
 
 
 class Fingerprint(Struct, frozen=True):
-    """What numbers depend on: a baseline of one machine says nothing of another.
+    """The conditions that numbers depend on: a baseline of one machine does not apply to another.
 
     `machine` and `software` are words by name (``gpu``: ``8 x NVIDIA H100 80GB HBM3``, ``driver``: ``550.54.15``) of
-    the node of rank 0; what is not known is left out. `topology` is a digest of its devices and their paths; null: not
-    known.
+    the node of rank 0; unknown parts are left out. `topology` is a digest of its devices and their paths; null:
+    unknown.
     """
 
     machine: dict[str, str] = field(default_factory=dict)
@@ -105,7 +105,7 @@ class Fingerprint(Struct, frozen=True):
 
 
 def changes(old: Fingerprint | None, new: Fingerprint | None) -> tuple[str, ...]:
-    """Return what differs, ``gpu: 8 x A -> 8 x B``. A part that only one of the two knows is no difference."""
+    """Return the differences, ``gpu: 8 x A -> 8 x B``. A part that only one of the two knows is not a difference."""
     if old is None or new is None:
         return ()
     topologies = {"topology": old.topology}, {"topology": new.topology}
@@ -132,10 +132,10 @@ class Retest(Struct, frozen=True):
 
 
 class Disturbance(Struct, frozen=True):
-    """Something else that slowed this run down while it measured: `what` in words, with the host.
+    """Another load that slowed this run down while it measured: `what` in words, with the host.
 
-    `left`: the share of the usual speed that may be left under it. What is slower than that has another cause.
-    `falsifies`: under it no number of the run tells how fast the machine is, neither a slow nor a fast one.
+    `left`: the share of the usual speed that may remain under it. A lower speed has another cause.
+    `falsifies`: under it the numbers of the run do not show the machine's speed, neither slow nor fast ones.
     """
 
     what: str
@@ -144,20 +144,20 @@ class Disturbance(Struct, frozen=True):
 
 
 class Xids(Struct, frozen=True):
-    """What NVML told on one node, between the first call and the last, of errors: each a GPU's index and an Xid."""
+    """The errors that NVML reported on one node between the first call and the last: each a GPU's index and an Xid."""
 
     node: str
     of_gpus: tuple[tuple[int, str], ...] = ()
 
 
 class Expectation(Struct, frozen=True):
-    """What a healthy machine does, and where that number comes from.
+    """The number that a healthy machine reaches, and its source.
 
     ``threshold`` is the smallest acceptable value. No expectation exists without ``basis``, ``why`` and ``source``;
-    ``confidence`` says how far a number that was derived, not measured, may be trusted.
+    ``confidence`` is how far a derived number may be trusted.
     ``worst`` is the worst verdict that a row may get by it, and ``known`` how well it is known, or why it judges
     nothing: an expectation that judges nothing has a ``threshold`` of 0. Below ``gross`` a row fails however loosely
-    the number is known; null: there is no such mark, for a small size or settings of which nothing is known.
+    the number is known; null: no such mark, for a small size or for settings with unknown effect.
     """
 
     value: float
@@ -172,11 +172,11 @@ class Expectation(Struct, frozen=True):
     gross: float | None = None
 
     def mark(self, value: float) -> float:
-        """Return the mark that `value` is held to: the gross one where it is below that and may not fail otherwise."""
+        """Return the mark that `value` is held to: the gross one if it is below that and may not fail otherwise."""
         return self.gross if self.below_gross(value) and self.gross is not None else self.threshold
 
     def below_gross(self, value: float) -> bool:
-        """Return whether `value` fails by the gross mark alone."""
+        """Return whether `value` fails only by the gross mark."""
         return self.gross is not None and self.worst != "fail" and value < self.gross
 
     def least(self, value: float) -> str:
@@ -194,10 +194,10 @@ class Judged(Struct, frozen=True):
 
 
 class TimeStats(Struct, frozen=True):
-    """Microseconds per call, over batches; :mod:`ncclprobe.model.stats` defines each. A null: too few batches to say.
+    """Microseconds per call, over batches; :mod:`ncclprobe.model.stats` defines each. Null: too few batches.
 
-    ``headline`` is which of them is shown, and bandwidths come from: the mean where the number of calls was fixed, to
-    be compared with nccl-tests, and where there are too few batches for a median.
+    ``headline`` is the one that is shown and that bandwidths are computed from: the mean if the number of calls was
+    fixed, to be compared with nccl-tests, or if there are too few batches for a median.
     """
 
     mean: float
@@ -235,15 +235,14 @@ class Measurement(Struct, frozen=True, kw_only=True):
     """One row of a sweep: an operation at one size, timed.
 
     ``time_us`` is wall-clock time; ``algbw_GBps`` and ``busbw_GBps`` are computed from its ``headline``, never averaged
-    as rates; verdicts go by ``interval_us``. Every
-    statistic is over ``batches`` batches of ``iters`` calls, each batch being the mean over ranks. ``interval_us`` is
-    where the median lies (95 %), ``precision`` half its width as a share of the median, ``precision_asked`` what was
-    asked for; null: a fixed number of calls was. ``issue_us`` is the host time to enqueue one call, ``launch_bound``
-    where that is most of the time and the row thus says little of the link; ``device_us`` the time per call between two
-    CUDA events, null where there are none. ``slowest_rank`` is the rank
-    with the longest time.
-    ``wrong`` counts elements with a wrong value, null: not verified; ``mismatches`` shows the first of some ranks.
-    ``inconclusive_why`` is why ``status`` is inconclusive, ``retest`` the repetition of a row that had failed.
+    as rates; verdicts go by ``interval_us``. Every statistic is over ``batches`` batches of ``iters`` calls, each batch
+    being the mean over ranks. ``interval_us`` is the 95 % interval of the median, ``precision`` half its width as a
+    share of the median, ``precision_asked`` the requested one; null: a fixed number of calls was requested.
+    ``issue_us`` is the host time to enqueue one call, ``launch_bound`` is true if that is most of the time, so the link
+    hardly matters; ``device_us`` is the time per call between two CUDA events, null without them. ``slowest_rank`` is
+    the rank with the longest time. ``wrong`` counts elements with a wrong value, null: not verified; ``mismatches``
+    shows the first of some ranks. ``inconclusive_why`` is why ``status`` is inconclusive, ``retest`` the repetition of
+    a row that had failed.
     """
 
     op: str
@@ -316,7 +315,7 @@ class Band(Struct, frozen=True):
     like: Conditions | None = None
 
     def covers(self, row: Measurement) -> bool:
-        """Whether this band says anything about `row`."""
+        """Whether this band applies to `row`."""
         same_size = row.op == self.op and self.low_bytes <= row.nbytes <= self.high_bytes
         return same_size and (self.like is None or conditions(row) == self.like)
 

@@ -1,7 +1,7 @@
-"""What NCCL would choose on a node, and how the node is built, as a report carries both (docs/reference/report.md).
+"""NCCL's choices on a node, and how the node is built, as a report carries both (docs/reference/report.md).
 
-Like :mod:`ncclprobe.model`, of which they are a part: frozen values without behaviour. Devices are spelled as NCCL
-spells them, paths are its words (NVL, PIX, PXB, PHB, SYS …), and null is what the facts do not tell.
+Frozen values without behaviour, as in :mod:`ncclprobe.model`. Devices are spelled as NCCL spells them, paths are its
+words (NVL, PIX, PXB, PHB, SYS …), and null means that the facts do not decide it.
 """
 
 from typing import Any, Generic, TypeVar
@@ -12,10 +12,10 @@ T = TypeVar("T")
 
 
 class Part(Struct, Generic[T], frozen=True):
-    """One part of the choice. `chosen` null: the facts do not tell it. `why`: what they lack, or what decided.
+    """One part of the choice. `chosen` null: the facts do not decide it. `why`: the missing fact, or the deciding one.
 
-    `refused`: NCCL, or CUDA before it, does not start because of this part; then `subject` is what would have to be
-    changed (``NCCL_NET``, ``GPU0-GPU1``).
+    `refused`: NCCL, or CUDA before it, does not start because of this part; then `subject` is the thing to change
+    (``NCCL_NET``, ``GPU0-GPU1``).
     """
 
     chosen: tuple[T, ...] | None
@@ -28,10 +28,10 @@ NOT_CHOSEN: Part[Any] = Part(None, "an older report does not say")
 
 
 class NetworkChoice(Struct, frozen=True):
-    """The network that a communicator gets (``IB``, ``Socket``, ``AWS Libfabric``), and the devices that it goes over.
+    """The network that a communicator gets (``IB``, ``Socket``, ``AWS Libfabric``), and the devices that it uses.
 
-    `plugin`: the file that brings it, empty: NCCL has it itself. `rate_gbps`: of all devices together; null: not known.
-    `version`: what the plugin's file says of itself: its own name, its interface to NCCL, its version.
+    `plugin`: its file, empty: it is built into NCCL. `rate_gbps`: of all devices together; null: unknown.
+    `version`: read from the plugin's file: its own name, its interface to NCCL, its version.
     """
 
     name: str
@@ -72,7 +72,7 @@ class GidChoice(Struct, frozen=True):
 class DirectChoice(Struct, frozen=True):
     """Whether NICs write (`receives`) and read (`sends`) a GPU's memory themselves.
 
-    `nics` are those that are equally near. `path` is compared with NCCL's level: the relay's, where there is one.
+    `nics` are those that are equally near. `path` is compared with NCCL's level: the relay's, if one is used.
     """
 
     gpu: str
@@ -123,20 +123,20 @@ class Choices(Struct, frozen=True):
 
     @property
     def over_sockets(self) -> bool:
-        """Return whether NCCL's sockets carry the data; with another network they serve its bootstrap alone."""
+        """Return whether NCCL's sockets carry the data; with another network they serve only its bootstrap."""
         return any(network.name == "Socket" for network in self.network.chosen or ())
 
     @property
     def refused(self) -> tuple[tuple[str, Part[Any]], ...]:
-        """Return the parts because of which NCCL does not start, by name."""
+        """Return the names of the parts that stop NCCL from starting."""
         parts = ((name, getattr(self, name)) for name in self.__struct_fields__)
         return tuple((name, part) for name, part in parts if isinstance(part, Part) and part.refused)
 
 
 class DeviceRow(Struct, frozen=True):
-    """A GPU or NIC, and the CPUs near it (``0-47,96-143``). `numa` -1: the firmware does not tell.
+    """A GPU or NIC, and the CPUs near it (``0-47,96-143``). `numa` -1: the firmware does not report it.
 
-    `pcie_width`: lanes of its PCIe link as read, of `pcie_max_width` that it and its slot have; null: not known.
+    `pcie_width`: lanes of its PCIe link as read, of `pcie_max_width` that it and its slot have; null: unknown.
     """
 
     name: str
@@ -158,7 +158,7 @@ class NumaRow(Struct, frozen=True):
 class NodeTopology(Struct, frozen=True):
     """The devices of a node, and NCCL's path type from each GPU to each GPU and NIC, without relays.
 
-    Null in place of devices or paths: not known, and `why` says so.
+    Null in place of devices or paths: unknown, and `why` gives the reason.
     """
 
     gpus: tuple[DeviceRow, ...] | None = None

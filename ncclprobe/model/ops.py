@@ -63,11 +63,11 @@ def _there_and_back(ranks: int) -> float:
 class Op(Struct, frozen=True):
     """One collective: what distinguishes its byte counts and bandwidths from the others'.
 
-    `divided`: the requested size is shared out among ranks, and `sends_all` / `receives_all` say on which side a
-    rank holds all shares rather than one. `places`: what torch offers, in the order in which it is timed.
-    `reduces`: takes a reduction. `rooted`: has a root. `direct`: pairs of ranks send to each other, without one of
-    NCCL's algorithms. `bus_factor` turns algorithm into bus bandwidth for n ranks; `counted` is the
-    part of the printed size that the algorithm bandwidth counts.
+    `divided`: the requested size is shared out among ranks; `sends_all` and `receives_all` mark the side on which a
+    rank holds all shares rather than one. `places`: what torch offers, in the order in which it is timed. `reduces`:
+    takes a reduction. `rooted`: has a root. `direct`: pairs of ranks send to each other, without one of NCCL's
+    algorithms. `bus_factor` turns algorithm into bus bandwidth for n ranks; `counted` is the part of the printed size
+    that the algorithm bandwidth counts.
     """
 
     name: str
@@ -121,10 +121,10 @@ OPS: dict[str, Op] = {
         Op("sendrecv", ("out",), _one, direct=True),
     )
 }
-"""What can be measured, by name, in the order in which ``--op all`` runs it.
+"""The operations that can be measured, by name, in the order in which ``--op all`` runs them.
 
 To add one: a row here, a probe of that name in ``probes/collectives.py``, the least bytes that it moves in
-``nccl/nic_traffic.py``, and a way to break it in ``tests/probes/gloo_rank.py``; tests name what is missing.
+``nccl/nic_traffic.py``, and a way to break it in ``tests/probes/gloo_rank.py``; tests name a missing part.
 """
 DIRECT_OPS = tuple(op.name for op in OPS.values() if op.direct)
 
@@ -135,7 +135,7 @@ HYPERCUBE = Op("hypercube", (), _one, divided=True, receives_all=True, counted=_
 def sizes(begin: int, end: int, factor: int) -> tuple[int, ...]:
     """Return the sizes from `begin` to `end` bytes, each `factor` times the one before, and `end` (``-b -e -f``).
 
-    Raises UsageError where no sweep could come of it.
+    Raises UsageError if no sweep results.
     """
     if begin < 1:
         raise UsageError(f"-b {begin}: the smallest message must have at least one byte; try -b 8")

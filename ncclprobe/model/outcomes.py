@@ -14,7 +14,8 @@ FAIL_ON_WARN, REQUIRE_JUDGED, EXIT_CODE = "--fail-on warn", "--require-judged", 
 
 
 class Outcome(NamedTuple):
-    """One way to end: in words, with which `code`, and under which `status` of the report (None: there is none).
+    """One way to end: in words, with its `code`, and the `status` of the report under which it occurs (None: no
+    report).
 
     `under`: the codes that options make of it instead; the words printed stay the same.
     """
@@ -147,12 +148,12 @@ def lines(command: str) -> dict[ExitCode, str]:
 
 
 def _joined(words: list[str], code: ExitCode) -> str:
-    """Return all that one code means; a good end is one, whatever else is so."""
+    """Return every meaning of one code; a good end is one, whatever else is so."""
     if code is not ExitCode.OK or not words[1:]:
         return "; ".join(words)
     return f"{words[0]}, also if {' or '.join(filter(None, (', '.join(words[1:-1]), words[-1])))}"
 
 
 def epilog(command: str) -> str:
-    """Return what `--help` says of a command's exit codes."""
+    """Return the `--help` text on a command's exit codes."""
     return "\n".join(("exit codes:", *(f"  {int(code)}  {words}" for code, words in lines(command).items())))

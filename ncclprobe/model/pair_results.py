@@ -12,14 +12,14 @@ RailState = Literal["ok", "dead", "late", "unusable", "wrong", "untried"]
 
 
 class RailWay(Struct, frozen=True, kw_only=True):
-    """What went from rail `src_rail` of node `src` to rail `dst_rail` of node `dst`, over all tests of this run.
+    """The transfer from rail `src_rail` of node `src` to rail `dst_rail` of node `dst`, over all tests of this run.
 
-    `src_end` and `dst_end` name them with their ports: ``n0 rail 1 (mlx5_1:1)``. `state`: ``late``: data came,
+    `src_end` and `dst_end` name them with their ports: ``n0 rail 1 (mlx5_1:1)``. `state`: ``late``: data arrived,
     but not all in time; ``unusable``: an end failed by itself; ``wrong``: bytes arrived that were not sent;
     ``untried``: the two ends did not meet. `GBps` (1e9 bytes/s) is the median of `tests` while all
     rails of the two nodes sent one way, `alone_GBps` while no other rail of them did, `both_GBps` while both ways were
     used, `gpu_GBps` with a GPU's memory; null: not measured. `latency_us`: half the median round trip. `src_choices`
-    and `dst_choices` are what NCCL's rules chose at both ends, `why` what failed.
+    and `dst_choices` are the choices of NCCL's rules at both ends, `why` the failure.
     """
 
     src: str
@@ -41,7 +41,7 @@ class RailWay(Struct, frozen=True, kw_only=True):
 
 
 PAIRS = "pairs"
-"""The operation that a band names which says what one transfer between two ranks should reach."""
+"""The operation that a band names to give the expected rate of one transfer between two ranks."""
 ONE_WAY, BOTH_WAYS, ONE_WAY_INSIDE = "one way", "both ways at once", "inside a node, one way"
 """The levels of transfers, between nodes and inside them."""
 
@@ -94,20 +94,20 @@ class Nic(Struct, frozen=True):
 
 
 class RankNics(Struct, frozen=True):
-    """Where pairs were measured: the host of each rank and its NIC (null: not known; empty: of none)."""
+    """The place of each rank of a pairs run: its host and its NIC (null: unknown; empty: none)."""
 
     hosts: tuple[str, ...]
     nics: tuple[Nic | None, ...] = ()
 
 
 class Blamed(Struct, frozen=True):
-    """A cause as :mod:`ncclprobe.localise.pairs.suspects` weighs it; `where` says it in words:
+    """A cause as :mod:`ncclprobe.localise.pairs.suspects` weighs it; `where` is its place in words:
     ``out of n3 rail 1 (mlx5_1)``.
 
-    `ratio`: what is left of the usual bandwidth. `slow` of `tests` results confirm it, `retests` of these were taken
-    after it was suspected, with `partners` different nodes. `hosts` are the nodes that it is about; `nodes` are those
-    of the round-robin, which on a single node are its ranks. `several`: many pairs of it are slow and not all; of more
-    than two nodes, what lies between them and the others is slow, and not what lies between themselves.
+    `ratio`: the remaining share of the usual bandwidth. `slow` of `tests` results confirm it, `retests` of these were
+    taken after it was suspected, with `partners` different nodes. `hosts` are the nodes that it is about; `nodes` are
+    those of the round-robin; on a single node these are its ranks. `several`: many pairs of it are slow and not all;
+    with more than two nodes, the path between them and the others is slow, and the path between themselves is not.
     """
 
     where: str
@@ -135,7 +135,7 @@ class LostPair(Struct, frozen=True):
 
 
 class Aside(Struct, frozen=True):
-    """A rank that played no more, where it is, and why: its pair was lost, or (`gone`) it did not answer at all."""
+    """A rank that dropped out, its place, and why: its pair was lost, or (`gone`) it did not answer at all."""
 
     rank: int
     end: str
@@ -144,10 +144,10 @@ class Aside(Struct, frozen=True):
 
 
 class OwnCollective(Struct, frozen=True):
-    """An all_reduce of `nbytes` among the `ranks` of one node alone, while all nodes did the same.
+    """An all_reduce of `nbytes` among the `ranks` of only one node, while all nodes did the same.
 
     `busbw_GBps` (1e9 bytes/s) is of `time_us`, the median of `samples_us`; each is the mean over the node's ranks.
-    `turn` counts from 1: where a node is slower than the others, all are measured again.
+    `turn` counts from 1: if a node is slower than the others, all are measured again.
     """
 
     node: str
@@ -176,7 +176,9 @@ class Inside(Struct, frozen=True):
 
 
 class WrongBytes(Struct, frozen=True):
-    """`wrong` bytes of one transfer from rank `src` to rank `dst` are not what was sent; `first` is where it begins."""
+    """`wrong` bytes of one transfer from rank `src` to rank `dst` differ from the bytes sent; `first` is the first of
+    them.
+    """
 
     src: int
     dst: int
@@ -187,16 +189,15 @@ class WrongBytes(Struct, frozen=True):
 
 
 class Localisation(Struct, frozen=True):
-    """What is slow, if anything: `culprits` are confirmed by retests, `suspects` are not, `cleared` were slow only
-    once.
+    """The slow parts, if any: `culprits` are confirmed by retests, `suspects` are not, `cleared` were slow only once.
 
-    `nodes` took part (the ranks of a single node count as nodes); `level_GBps` is what is usual, by way; `all_slow`:
-    that itself is below what was expected. `tests` counts all samples and lost pairs, `steps` the rounds of retests.
-    `intra_node_all_reduce` is what each node reached by itself, before any pair, with `intra_node_note` where that is
-    missing or not judged; `intra_node` what is slow within a node; `excluded_ranks` the ranks that did not play to the
-    end; `wrong` what arrived corrupted.
-    `slow_rails`: rails that are slow between nearly all nodes, with what is left of the usual rate.
-    `complete`: all pairs that were planned were tried. Where a rank had gone its pairs are not among them.
+    `nodes` took part (the ranks of a single node count as nodes); `level_GBps` is the usual rate, by way; `all_slow`:
+    that itself is below the expected one. `tests` counts all samples and lost pairs, `steps` the rounds of retests.
+    `intra_node_all_reduce` is each node's own result, before any pair, with `intra_node_note` if that is missing or not
+    judged; `intra_node` what is slow within a node; `excluded_ranks` the ranks that dropped out before the end; `wrong`
+    the data that arrived corrupted. `slow_rails`: rails that are slow between nearly all nodes, with the remaining
+    share of the usual rate. `complete`: all pairs that were planned were tried. The pairs of a rank that was gone are
+    not among them.
     """
 
     nodes: int
@@ -224,8 +225,8 @@ class Localisation(Struct, frozen=True):
         return ", ".join(f"{rate:.3g} GB/s {way}" for way, rate in self.level_GBps.items())
 
     def usual_GBps(self, *, inside: bool, both: bool = False) -> float | None:
-        """Return what is usual inside nodes or between them, one way or with `both` ways at once: what rates are
-        compared with; None: nothing came through, or that was not measured.
+        """Return the usual rate inside nodes or between them, one way or with `both` ways at once: the reference for
+        other rates. None: nothing arrived, or it was not measured.
         """
         way = ONE_WAY_INSIDE if inside else BOTH_WAYS if both else ONE_WAY
         return None if inside and both else self.level_GBps.get(way)

@@ -1,9 +1,9 @@
-"""One test of a rail: what is asked of its two ends, what each tells the other, and what comes back.
+"""One test of a rail: the request to its two ends, their messages to each other, and the results.
 
 A rail is a pair of ports, one on each node. Each end opens its own port and creates reliable-connected queue pairs
-(:class:`RailPort` says with which choices), tells the other where they are (:class:`RailAddress`), connects, and then
-both do the same steps in the same order (:class:`RailTest`). What an end saw is a :class:`RailOutcome`; a fact of the
-node, without a verdict.
+with the choices of :class:`RailPort`. It sends its address to the other end (:class:`RailAddress`) and connects; then
+both do the same steps in the same order (:class:`RailTest`). The observations of one end are a :class:`RailOutcome`: a
+fact of the node, without a verdict.
 
 Numbers of the verbs library are kept as it has them (an MTU is in bytes, a completion status is the library's number
 and its name).
@@ -19,11 +19,12 @@ from ncclprobe.model.values import Struct
 
 Bytes = Annotated[int, msgspec.Meta(ge=0, le=bounds.BYTES)]
 _SHORTEST_S = 1e-9
-"""What another node says of its time is no rate beyond all bounds."""
+"""A time from another node does not give a rate beyond all bounds."""
 
 RailMemory = Literal["host", "cuda", "cuda-dmabuf"]
-"""Where the data lies: the host's memory; a GPU's, registered by its address (the peer memory module translates it); a
-GPU's, registered by a DMA-BUF that the driver exports."""
+"""The place of the data: the host's memory; a GPU's, registered by its address (the peer memory module translates it);
+a GPU's, registered by a DMA-BUF that the driver exports.
+"""
 RailDirection = Literal["out", "in", "both"]
 """Who writes, seen from the end that leads: it, the other end, both at once."""
 RailStepName = Literal["start", "open", "connect", "latency", "prepare", "write", "verify"]
@@ -32,12 +33,13 @@ RailFailureKind = Literal["completion", "refused", "hangs", "died", "late", "eve
 
 
 class RailPort(Struct, frozen=True, kw_only=True):
-    """What one end uses: the choices that NCCL's rules make there, by the names of its parameters where it has one.
+    """The parameters of one end: the choices of NCCL's rules there, named as NCCL names them if it has such a
+    parameter.
 
     `mtu`: the path MTU in bytes; null: the port's active MTU. Each end's queue pairs get the smaller one of both ends,
     as NCCL's do. `timeout` is the exponent of 4.096 µs × 2^timeout, after which a packet is sent again, `retry_count`
-    how often: NCCL's own 20 and 7 tell a dead path only after half a minute and more. `service_level` and
-    `traffic_class`: null: not set, which is 0. `gpu` is NVML's index of the GPU where `memory` is not the host's.
+    how often: NCCL's own 20 and 7 report a dead path only after half a minute and more. `service_level` and
+    `traffic_class`: null: not set, which is 0. `gpu` is NVML's index of the GPU if `memory` is not the host's.
     """
 
     device: str
@@ -58,11 +60,11 @@ class RailPort(Struct, frozen=True, kw_only=True):
 
 
 class RailTest(Struct, frozen=True, kw_only=True):
-    """What both ends do, in this order: latency, then each direction; equal on both ends.
+    """The steps of both ends, in this order: latency, then each direction; equal on both ends.
 
     `round_trips` small messages each way, one after another; 0: none. Then for every one of `directions`
-    `messages` RDMA writes of `message_bytes`, spread over the queue pairs, in chains of `chain`; the end that receives
-    compares what lies there afterwards with the pattern that `seed` makes, where `verify`. `seconds` bounds each of
+    `messages` RDMA writes of `message_bytes`, spread over the queue pairs, in chains of `chain`. With `verify` the
+    receiving end compares its memory afterwards with the pattern that `seed` makes. `seconds` bounds each of
     these steps: one that has not ended by then is a failure of that step. `setup_seconds` bounds each of the others:
     to open a device and pin memory, to connect, to fill and compare memory.
     """
@@ -89,13 +91,13 @@ class RailQueuePair(Struct, frozen=True):
 
 
 class RailAddress(Struct, frozen=True, kw_only=True):
-    """What an end tells the other so that it can connect and write: read from its own port.
+    """The address that an end sends so that the other can connect and write: read from its own port.
 
     `gid` is 32 hexadecimal digits, the entry at `gid_index`; `gid_type` as the kernel names it (``IB/RoCE v1``,
-    ``RoCE v2``); empty: it does not say. `lid` is 0 on Ethernet, `pkey` the entry at the index asked for.
-    `active_mtu` is the port's, `mtu` what this end would use, both in bytes. `rate_gbps`: width × speed of the port;
-    0: not known. `address` and `rkey` name the memory that is written to, of `nbytes`; `mailbox_…` the host memory
-    that small messages go to.
+    ``RoCE v2``); empty: the kernel does not name it. `lid` is 0 on Ethernet, `pkey` the entry at the requested index.
+    `active_mtu` is the port's, `mtu` the one this end would use, both in bytes. `rate_gbps`: width × speed of the port;
+    0: unknown. `address` and `rkey` name the memory to write to, of `nbytes`; `mailbox_…` the host memory for small
+    messages.
     """
 
     device: str
@@ -126,7 +128,7 @@ class RailFailure(Struct, frozen=True, kw_only=True):
     library, did not return before the deadline, and its process was killed. ``died`` the process ended by itself.
     ``late`` calls return, but completions or the other end's data do not arrive. ``event`` the device reported an
     asynchronous event. ``missing`` no library, device, port or table entry of that name. ``peer`` the other end failed
-    and told so, and this end has nothing to add. ``channel`` the connection to the other end broke.
+    and reported so, and this end has nothing to add. ``channel`` the connection to the other end broke.
     `direction` is that of a write.
     """
 
@@ -143,11 +145,11 @@ class RailFailure(Struct, frozen=True, kw_only=True):
 
 
 class RailStream(Struct, frozen=True, kw_only=True):
-    """RDMA writes in one direction, as the end that writes saw them: from the first post to the last completion.
+    """RDMA writes in one direction, as seen by the writing end: from the first post to the last completion.
 
-    `chain_us` are the times between completions of whole chains, each `chain_bytes`: how steady it was. Polling is
-    busy, so `work_s` tells how much of the time posting and handling completions took, without the polls that found
-    nothing: where it nears `seconds`, the interpreter is what was measured, and not the rail.
+    `chain_us` are the times between completions of whole chains, each `chain_bytes`: they show how steady it was.
+    Polling is busy, so `work_s` is the part of the time that posting and handling completions took, without the polls
+    that found nothing. If it nears `seconds`, the interpreter was measured and not the rail.
     """
 
     direction: RailDirection
@@ -164,12 +166,11 @@ class RailStream(Struct, frozen=True, kw_only=True):
 
 
 class RailArrival(Struct, frozen=True, kw_only=True):
-    """What lay at the end that was written to, once the writer was done or had failed.
+    """The memory of the end that was written to, once the writer was done or had failed.
 
-    The writes go round a region of a few MiB, so it is the last ones that are seen. Of `checked_bytes`, `arrived_bytes`
-    were overwritten, and of these `wrong_bytes` hold something else than was sent; `offset`, `expected`, `found` are
-    the first of those. A writer whose acknowledgements are lost fails although its data arrives: then it is the way
-    back that is dead.
+    The writes wrap around a region of a few MiB, so the last ones are seen. Of `checked_bytes`, `arrived_bytes`
+    were overwritten, and `wrong_bytes` of these differ from the bytes sent; `offset`, `expected`, `found` are
+    the first of those. A writer whose acknowledgements are lost fails although its data arrives: the way back is dead.
     """
 
     direction: RailDirection
@@ -182,11 +183,11 @@ class RailArrival(Struct, frozen=True, kw_only=True):
 
 
 class RailOutcome(Struct, frozen=True, kw_only=True):
-    """What one end saw. A step that fails costs the others nothing where they can still be done, with new queue pairs.
+    """The observations of one end. A failed step does not affect the others if they can be done with new queue pairs.
 
-    `own` and `peer` are null where it did not come so far. `half_round_trip_us`: the median is the latency, as
+    `own` and `peer` are null if it did not get that far. `half_round_trip_us`: the median is the latency, as
     ib_write_lat reports it; interpreted code is part of it, so it is compared among rails, not with a data sheet. Only
-    the end that leads has them. `streams` are what this end wrote, `arrivals` what was written to it; `events` are
+    the leading end has them. `streams` are the writes of this end, `arrivals` the writes to it; `events` are
     asynchronous events of the device during the test. `steps` are the seconds that each step took, in order.
     """
 

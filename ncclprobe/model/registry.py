@@ -20,7 +20,7 @@ from ncclprobe.model.snapshot import Absent, Every, Ranks
 from ncclprobe.model.values import Struct, grouped, replace
 
 Source = Literal["machine", "run", "job", "files", "history"]
-"""Where facts come from: a machine, a measuring run, a running job, the files that a job left, a store of reports."""
+"""The sources of facts: a machine, a measuring run, a running job, the files that a job left, a store of reports."""
 
 
 class Need(Struct, frozen=True):
@@ -39,7 +39,7 @@ class Need(Struct, frozen=True):
 class Collector(Struct, frozen=True):
     """A function that asks a host and returns one fact. ``needs`` are the facts that it takes after the host.
 
-    `of_rank`: the fact is each rank's own, where others of one node may have another: affinity, visible devices.
+    `of_rank`: the fact is each rank's own, and may differ between ranks of one node: affinity, visible devices.
     """
 
     run: Callable[..., Any]
@@ -57,12 +57,12 @@ class Condition(Struct, frozen=True):
 
 
 class CauseRule(Struct, frozen=True):
-    """What a check of a job's logs means by its findings.
+    """The meaning of the findings of a check on a job's logs.
 
-    `code` names the cause (:mod:`ncclprobe.checks.log`); empty: the line is a consequence of whatever else is named.
-    `signs`: texts of which a line must hold one to be looked at; the reader searches logs for them. `doctor`: the id
+    `code` names the cause (:mod:`ncclprobe.checks.log`); empty: the line is a consequence of any other named cause.
+    `signs`: a line must hold one of these texts to be examined; the reader searches logs for them. `doctor`: the id
     of the check that finds it before the next launch. `echoes`: codes of causes that make this line appear too;
-    ``*``: any does; ``=``: what another check makes of the same line says more.
+    ``*``: any does; ``=``: another check's reading of the same line is more precise.
     """
 
     code: str = ""
@@ -82,9 +82,9 @@ class Check(Struct, frozen=True):
     """A rule: facts in, findings out. Everything about it is read from its one function.
 
     ``part``: its name among those that share its id in a ``group``; empty: the id is its own. ``requires``: the
-    :attr:`key` of another check. ``title`` says what is wrong when it fails, ``right`` what holds when it passes.
+    :attr:`key` of another check. ``title`` is what is wrong when it fails, ``right`` what holds when it passes.
     ``bad`` and ``good`` are argument tuples that the check must object to, or accept: they run as tests. ``last``: it
-    speaks only of subjects of which no other check of the node fails. ``origin``: the distribution or file of a site's
+    reports only subjects that no other check of the node fails. ``origin``: the distribution or file of a site's
     own check; empty: it is ncclprobe's.
     """
 
@@ -119,7 +119,7 @@ class Check(Struct, frozen=True):
         return self.requires.partition("/")[0]
 
     def titled(self, verdict: Verdict) -> Verdict:
-        """Return `verdict` with the title of its status: a pass says nothing wrong, and nothing else claims a pass."""
+        """Return `verdict` with the title of its status: a pass claims nothing wrong, and only a pass claims to pass."""
         if verdict.status in (Status.WARN, Status.FAIL):
             return replace(verdict, title=self.title)
         if verdict.status is Status.PASS:
@@ -183,9 +183,9 @@ def modules(package: str, sources: frozenset[Source] = EVERY_SOURCE) -> tuple[Mo
 
 
 def source_of(fact: type) -> Source | None:
-    """Where facts of this type come from: the ``SOURCE`` of the nearest folder around their module.
+    """Return the source of facts of this type: the ``SOURCE`` of the nearest folder around their module.
 
-    None: from no source, because the command line says it.
+    None: from no source, because the command line gives it.
     """
     return _source_around(fact.__module__)
 
@@ -248,13 +248,13 @@ def check(
     group: CheckGroup | None = None,
 ) -> Callable[[Callable[..., Iterator[Finding]]], Check]:
     """Declare that the function is a check. Its docstring: what is wrong when it fails, then ``Right:`` what holds when
-    it passes, ``Why:`` it matters, and ``Fix:``. `group`: those with which it shares an id.
-    Its examples are made only where they are asked for, not at every start.
+    it passes, ``Why:`` it matters, and ``Fix:``. `group`: the checks that share its id.
+    Its examples are made only on request, not at every start.
 
     `required`: an NCCL job on this node cannot be called healthy unless this was looked at. `privilege`: what looking
     needs beyond an ordinary user. `requires`: the check whose failure explains this one's: its id, or
-    ``id/part``. `last`: what another check of the node fails it does not say again. `slows`: what it finds makes
-    transfers slower, and so may be why a measured number is low. `cause`: what a check of a job's logs means.
+    ``id/part``. `last`: it does not repeat what another check of the node fails. `slows`: its findings make
+    transfers slower, and so may be why a measured number is low. `cause`: the meaning of a check on a job's logs.
     """
 
     def declare(run: Callable[..., Iterator[Finding]]) -> Check:
@@ -299,8 +299,8 @@ def _needs(run: Callable[..., Any]) -> tuple[Need, ...]:
 
 
 def _annotations(run: Callable[..., Any]) -> dict[str, Any]:
-    """Return the types of parameters in their order, and of what is returned. inspect.signature says the same at ten
-    times the price, at every start.
+    """Return the types of parameters in their order, and of the result. inspect.signature does the same at ten
+    times the cost, at every start.
     """
     found: dict[str, Any] = run.__annotations__
     if any(isinstance(each, str) for each in found.values()):

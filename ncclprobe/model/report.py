@@ -60,9 +60,9 @@ class NodeRow(Struct, frozen=True):
 
 
 class Setting(Struct, frozen=True):
-    """One variable that NCCL, torch or the launcher reads, and where its value comes from.
+    """One variable that NCCL, torch or the launcher reads, and the origin of its value.
 
-    ``value`` is null where only the name may be recorded. ``origin`` is ``environment`` or ``file:line``.
+    ``value`` is null if only the name may be recorded. ``origin`` is ``environment`` or ``file:line``.
     """
 
     name: str
@@ -71,7 +71,7 @@ class Setting(Struct, frozen=True):
 
 
 class PlacementLevel(Struct, frozen=True):
-    """One level of where a node stands: its kind, such as ``zone``, the name of this node's, and what says so."""
+    """One level of a node's location: its kind, such as ``zone``, the name of this node's, and the source."""
 
     kind: str
     name: str
@@ -79,10 +79,10 @@ class PlacementLevel(Struct, frozen=True):
 
 
 class NodeEnvironment(Struct, frozen=True):
-    """Versions and settings of one node, and where it stands, the outermost level first; empty: nothing tells.
+    """Versions and settings of one node, and its location, the outermost level first; empty: unknown.
 
-    `counters`: what its links and GPUs have counted that should not happen, where it is not 0, as ``mlx5_3:1
-    link_downed``; those of one `boot`, which a few digits of the kernel's id of it tell from others, may be compared.
+    `counters`: the errors that its links and GPUs have counted, without zeros, as ``mlx5_3:1 link_downed``. Those of
+    one `boot` may be compared; it is a few digits of the kernel's boot id.
     """
 
     versions: dict[str, str | None] = field(default_factory=dict)
@@ -95,7 +95,7 @@ class NodeEnvironment(Struct, frozen=True):
 class Area(Struct, frozen=True):
     """One part of the machines in a line: ``GPUs``, ``8 × H100 80GB HBM3 · driver 550.127 · NVLink 18/18``.
 
-    `status` is the worst of its checks, ``skip`` where none had anything to judge; `ids` are those that make it so.
+    `status` is the worst of its checks, ``skip`` if none had anything to judge; `ids` are those that decide it.
     `unseen`: how many advisory checks could not look.
     """
 
@@ -121,7 +121,7 @@ class Scope(Struct, frozen=True):
 
 
 class CheckNote(Struct, frozen=True):
-    """What a check is about: what is wrong where it fails, what holds where it passes, and why it matters."""
+    """The subject of a check: what is wrong if it fails, what holds if it passes, and why it matters."""
 
     title: str
     right: str = ""
@@ -169,17 +169,17 @@ class AttainableRate(Struct, frozen=True):
 
 
 class Report(Struct, frozen=True, kw_only=True):
-    """Everything a run has to say: ``ncclprobe.report/1``. Renderers need nothing else.
+    """The whole result of a run: ``ncclprobe.report/1``. Renderers need nothing more.
 
     ``started`` is UTC in ISO 8601, ``coverage`` the number of verdicts by status, ``notes`` what the reader
-    must know about the run as a whole (a fallback taken, nothing to judge a number by). ``files`` says what was read
-    of a job that failed; empty: the report is not about one. ``pages`` holds, by id, where the documentation of each
-    check stands that found something. ``standing`` and ``classes`` are of a job that was looked at while it ran.
-    ``judged`` is null where nothing was measured; ``taken`` says by node when its capture was taken, and is empty if
-    machines were looked at now. ``outcome`` says what happened to a job that is over, ``answers``
-    what explains it or would, and ``ended_well`` the lines that say that it ended; where no line speaks of a failure
-    and none of an end, ``last_seen`` says where its ranks or logs end, and ``stands`` what that tells of a job that
-    stands still.
+    must know about the whole run (a fallback taken, nothing to judge a number by). ``files`` are the files read
+    of a job that failed; empty: the report is not about one. ``pages`` holds, by id, the documentation of each
+    check that found something. ``standing`` and ``classes`` are of a job that was examined while it ran.
+    ``judged`` is null if nothing was measured; ``taken`` is, by node, when its capture was taken, and is empty if
+    machines were examined directly. ``outcome`` is what happened to a job that is over, ``answers``
+    what explains it or would, and ``ended_well`` the lines that report an end. If no line reports a failure
+    or an end, ``last_seen`` is the place at which its ranks or logs end, and ``stands`` what that means for a job that
+    hangs.
     """
 
     tool: Tool
@@ -259,7 +259,7 @@ def placed(report: Report, source: str) -> float:
 
 
 def looked_at(report: Report) -> Iterator[tuple[str, str]]:
-    """Yield (id of a check, node) where it judged something; a comparison speaks of every node of the report."""
+    """Yield (id of a check, node) for everything it judged; a comparison covers every node of the report."""
     for verdict in report.checks:
         if verdict.status in (Status.PASS, Status.WARN, Status.FAIL):
             yield from ((verdict.id, node) for node in own_node(verdict) or [node.name for node in report.nodes])
@@ -271,7 +271,7 @@ def when(time_s: float) -> str:
 
 
 def digest(text: str) -> str:
-    """Return what tells the report that `text` is from every other one, however its JSON is laid out."""
+    """Return an identifier that distinguishes the report in `text` from every other one, however its JSON is laid out."""
     import hashlib  # of a report that is kept or given twice
 
     return hashlib.sha256(msgspec.json.encode(msgspec.json.decode(text), order="sorted")).hexdigest()

@@ -1,9 +1,9 @@
-"""What is known of a machine: facts by their type, and why one could not be learned.
+"""The known facts of a machine by their type, and why one could not be learned.
 
-The same fact of all nodes of a job, or of all its ranks: what a comparison takes, and how a majority is counted.
+The same fact of all nodes of a job, or of all its ranks: the input of a comparison, and how a majority is counted.
 
 A check with a parameter annotated ``Every[Fabric]`` is judged once for the job instead of once per node, and so is one
-with ``Ranks[Seat]``. Nodes whose fact is not known are never dropped in silence: where the rest agrees, the engine
+with ``Ranks[Seat]``. Nodes whose fact is unknown are never dropped in silence: if the rest agrees, the engine
 makes the verdict UNKNOWN and names them. ``Every[Fabric | Absent]`` takes them as they are.
 """
 
@@ -99,10 +99,10 @@ def learned(facts: Mapping[type, Any], kind: type[T]) -> T | None:
 
 
 class Job(Struct, frozen=True):
-    """What the user is about to run, as far as the command line says so. A fact like any other to a check.
+    """The job that the user is about to run, as far as the command line describes it. A fact like any other to a check.
 
-    `expect_nics`: each node is to have so many fast NICs in NCCL's network. `local`: only this node is asked about,
-    whatever the launcher says. `running`: the job asks from within, so that its own ports and memory are in use.
+    `expect_nics`: each node must have this many fast NICs in NCCL's network. `local`: only this node is examined,
+    whatever the launcher sets. `running`: the job asks from within, so that its own ports and memory are in use.
     `met`: the ranks of a measuring run have met, so that the listener on its port is its own rank 0. `mixed_gpus`:
     nodes have different numbers of GPUs on purpose. `apart`: the nodes are judged each by itself, not as one job.
     """
@@ -120,9 +120,9 @@ class Job(Struct, frozen=True):
 class Snapshot(Struct, frozen=True):
     """All facts of one node, by their type. A value is the fact itself or ``Absent``.
 
-    `ranks`: of each rank of this node that spoke, its own facts, by rank. `answers`: what the node answered, by
-    question, for a report to show what findings cite; empty where it is not kept. `taken`: when its capture was
-    taken, in ISO 8601; empty: it was looked at now, or that is not known. `pasted`: it is of texts that people pasted,
+    `ranks`: the own facts of each rank of this node that reported, by rank. `answers`: the node's answers, by
+    question, for a report to show what findings cite; empty if they are not kept. `taken`: when its capture was
+    taken, in ISO 8601; empty: it was examined now, or that is unknown. `pasted`: it is made from pasted texts,
     which show a part of a machine. `cut`: how much of its capture is left, if that was cut.
     """
 

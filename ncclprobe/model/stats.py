@@ -2,15 +2,15 @@
 
 sample
     One batch: `iters` calls behind a common barrier, timed together on the wall clock, divided by `iters`; the mean
-    over ranks. A call in the middle of a batch has no time of its own, for nothing waits for it.
+    over ranks. A call in the middle of a batch has no time of its own, because nothing waits for it.
 median (p50)
-    The middle sample, or the mean of the two in the middle, which bandwidths come from and verdicts go by, for one
-    hiccup does not move it. Rates are never averaged: a mean of rates overstates the fast samples.
+    The middle sample, or the mean of the two in the middle. Bandwidths and verdicts use it, because one hiccup does
+    not move it. Rates are never averaged: a mean of rates overstates the fast samples.
 mean
-    The arithmetic mean of the samples, which nccl-tests prints. Bandwidths come from it where there are fewer than
+    The arithmetic mean of the samples, which nccl-tests prints. Bandwidths use it if there are fewer than
     MIN_SAMPLES.
 interval
-    Where the median lies: its 95 % bootstrap interval, see :func:`median_interval`. Null below MIN_SAMPLES samples.
+    The 95 % bootstrap interval of the median, see :func:`median_interval`. Null below MIN_SAMPLES samples.
 precision
     Half the width of the interval, as a share of the median: 0.02 is ±2 %.
 min, max, p95
@@ -19,8 +19,8 @@ min, max, p95
 stdev
     The spread of single samples: divided by n - 1 (nccl-tests divides by n).
 verdict
-    A bandwidth passes where it reaches its band at both ends of the interval, fails where at neither, and is
-    inconclusive where the ends disagree or there is no interval.
+    A bandwidth passes if it reaches its band at both ends of the interval, and fails if it does at neither. It is
+    inconclusive if the ends disagree or there is no interval.
 """
 
 import math
@@ -57,7 +57,7 @@ def summary(seconds: Sequence[float]) -> TimeStats:
 def median(values: Iterable[float]) -> float:
     """The middle of `values`, or the mean of the two in the middle.
 
-    The module `statistics`, which says the same, brings fractions and random numbers to every start.
+    The module `statistics` has the same function, but loads fractions and random numbers at every start.
     """
     ordered = sorted(values)
     half = len(ordered) // 2
@@ -79,9 +79,9 @@ def percentile(samples: Sequence[float], percent: float) -> float:
 def median_interval(samples: Sequence[float], confidence: float = 0.95) -> tuple[float, float]:
     """The percentile bootstrap interval of the median, without drawing: it is known in closed form.
 
-    A resample of n has its m-th smallest value at or below the k-th of the samples where at least m of n draws, each
-    with chance k / n, fall among the first k (Maritz and Jarrett, JASA 73, 1978). For an even n the interval reaches
-    from where the lower of the two middle values may lie to where the upper may: by at most one sample too wide.
+    A resample of n has its m-th smallest value at or below the k-th of the samples if at least m of n draws, each with
+    chance k / n, fall among the first k (Maritz and Jarrett, JASA 73, 1978). For an even n the interval reaches from
+    the lowest place of the lower of the two middle values to the highest of the upper: too wide by at most one sample.
     """
     ordered, number, tail = sorted(samples), len(samples), (1 - confidence) / 2
     places = range(1, number + 1)

@@ -1,6 +1,6 @@
-"""The nouns of where bytes went: over which NIC, between which memories, in which groups, in a step of training.
+"""The nouns of traffic: the NIC of the bytes, the memories they moved between, groups, and steps of training.
 
-GB/s are 1e9 bytes per second, ``_us`` microseconds. A null is not known, and never zero.
+GB/s are 1e9 bytes per second, ``_us`` microseconds. A null is unknown, and never zero.
 """
 
 from typing import Literal
@@ -68,7 +68,7 @@ class CopyRow(Struct, frozen=True, kw_only=True):
 class GroupRow(Struct, frozen=True, kw_only=True):
     """All groups of one kind of a hybrid-parallel job, measured alone and while all kinds are at work.
 
-    `size` ranks in each of `groups` groups, `crossing` of which span nodes. Times are of the slowest group (its ranks:
+    `size` ranks in each of `groups` groups; `crossing` of these span nodes. Times are of the slowest group (its ranks:
     `slowest`); `slowdown` is together over alone. `advice`: what is unwise.
     """
 
@@ -90,9 +90,9 @@ class GroupRow(Struct, frozen=True, kw_only=True):
 class StepRow(Struct, frozen=True, kw_only=True):
     """One step of a training strategy, replayed with its real collectives and stand-in compute.
 
-    `compute_us`: one rank's work alone; `calls_us`: all calls alone, one after the other; `exposed_us`: by how much the
-    step is longer than its compute, 0 where it is not; `efficiency`: compute over step. `predicted_us` is what the
-    calls' own measured times lead to.
+    `compute_us`: the work of one rank by itself; `calls_us`: all calls one after the other without work; `exposed_us`:
+    by how much the step is longer than its compute, 0 if it is not; `efficiency`: compute over step. `predicted_us`
+    follows from the calls' own measured times.
     """
 
     strategy: Literal["ddp", "fsdp", "tp"]
@@ -120,11 +120,11 @@ class LadderRow(Struct, frozen=True, kw_only=True):
     """One rung: the same step of data-parallel training in each of `groups` groups of `ranks` ranks, all at once.
 
     `rung`: each `rank` by itself, `pair`s of ranks, the ranks of each `node`, all ranks of the `job`. In a step every
-    rank does the same work and sums `step_bytes` of gradients over its group, overlapped as DDP does; one rank alone
+    rank does the same work and sums `step_bytes` of gradients over its group, overlapped as DDP does; a single rank
     sums nothing. `step_us` is the median of `samples_us`, the steps of the slowest group (its ranks: `slowest`).
-    `busbw_GBps` is of an `op` of `nbytes` alone (median of the slowest group; `best_GBps` its fastest); null: one rank
-    sends nothing. `efficiency`: one rank's step by this one, the median over the steps, for rungs take turns, with its
-    95 % `interval` (null: too few steps); `speedup`: that times the ranks.
+    `busbw_GBps` is of an `op` of `nbytes` without work (median of the slowest group; `best_GBps` its fastest); null:
+    one rank sends nothing. `efficiency`: one rank's step by this one, the median over the steps, for rungs take turns,
+    with its 95 % `interval` (null: too few steps); `speedup`: that times the ranks.
     """
 
     rung: RungName
@@ -148,11 +148,11 @@ class LadderRow(Struct, frozen=True, kw_only=True):
 class ScriptRung(Struct, frozen=True, kw_only=True):
     """One rung of the user's own script: the same command on `ranks` ranks of `nodes` nodes.
 
-    `seconds` from its start to the end of its last rank. `metric`: the number that it printed after the text that
-    --ladder-metric says, null: none. `ended`: well; badly, first on `rank` of `host` with `code` (below 0: a signal);
-    late: it was ended when its time was over. `said` is the last line of that rank. `by` is what rungs are compared by:
-    seconds, for the work of a rank is taken to be the same on every rung; the metric of the whole job; or that of one
-    rank. `efficiency` is of one rank, by the rung of one rank; `speedup`: that times the ranks.
+    `seconds` from its start to the end of its last rank. `metric`: the number that it printed after the text of
+    --ladder-metric, null: none. `ended`: well; badly, first on `rank` of `host` with `code` (below 0: a signal); late:
+    it was ended at its deadline. `said` is the last line of that rank. `by` is the basis of the comparison: seconds,
+    because the work of a rank is taken to be the same on every rung; the metric of the whole job; or that of one rank.
+    `efficiency` is of one rank, by the rung of one rank; `speedup`: that times the ranks.
     """
 
     rung: RungName

@@ -1,6 +1,6 @@
-"""What real training asks of the network: the groups of a hybrid-parallel job, and the collectives of one step.
+"""The communication of real training: the groups of a hybrid-parallel job, and the collectives of one step.
 
-Plans only: which ranks, how many bytes, in which order, and what that should take. :mod:`ncclprobe.probes` plays them.
+Plans only: which ranks, how many bytes, in which order, and the expected times. :mod:`ncclprobe.probes` plays them.
 
 The communicators of a hybrid-parallel job: which ranks talk to each other along which axis.
 
@@ -10,14 +10,14 @@ fills one node after the other keeps tensor-parallel groups, which talk most, in
 
 The collectives of one training step, by strategy: how many bytes, over which groups, and when they can start.
 
-A step is a list of :class:`Compute` and :class:`Call` in the order in which one rank comes to them. Bytes are those of
+A step is a list of :class:`Compute` and :class:`Call` in the order in which one rank reaches them. Bytes are those of
 the table that `ncclprobe.bandwidth` prints, so that a call's time can be looked up there. Compute is counted in shares
 of a step's whole: a forward pass is one third and a backward pass two thirds of it (two matrix products for one).
 
-The ladder of a job: one rank, its node, all nodes; what more ranks bring, and whether a node alone is slow. Pure.
+The ladder of a job: one rank, its node, all nodes; the gain of more ranks, and whether one node is slow. Pure.
 
 Every rung is the same step of data-parallel training: a rank's own work, and the gradients summed over its group. On
-the lowest rung a group is one rank, so nothing is sent: that is what each further rung is compared with.
+the lowest rung a group is one rank, so nothing is sent: each further rung is compared with that.
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -113,7 +113,7 @@ def crossing(groups: Sequence[Sequence[int]], hosts: Sequence[str]) -> tuple[tup
 
 
 def advice(grid: Grid, hosts: Sequence[str]) -> tuple[str, ...]:
-    """Return what is unwise about `grid` on these `hosts` (by rank), a sentence each; empty where nothing is."""
+    """Return warnings about `grid` on these `hosts` (by rank), a sentence each; empty if nothing is unwise."""
     across = crossing(grid.groups("tp"), hosts) if grid.tp > 1 else ()
     if not across:
         return ()
@@ -171,9 +171,9 @@ class Compute(Struct, frozen=True):
 
 
 class Collective(Struct, frozen=True):
-    """One collective. `name` says what for.
+    """One collective. `name` is its purpose.
 
-    `needed`: which compute after it waits for its result, 0 being the next; null: only the end of the step does.
+    `needed`: the compute after it that waits for its result, 0 being the next; null: only the end of the step does.
     Without overlap every call is waited for at once.
     """
 
@@ -256,11 +256,13 @@ def memory_bytes(strategy: Strategy, model: Model) -> int:
 
 
 TimeOf = Callable[[Collective], float]
-"""Seconds that one call takes alone."""
+"""Seconds of one call by itself."""
 
 
 class Predicted(Struct, frozen=True):
-    """Seconds of a step: `compute_s` of it is work, `calls_s` is all calls alone, `exposed_s` is what is not hidden."""
+    """Seconds of a step: `compute_s` of it is work, `calls_s` the sum of all calls by themselves, `exposed_s` the part
+    that is not hidden.
+    """
 
     step_s: float
     compute_s: float
@@ -268,12 +270,12 @@ class Predicted(Struct, frozen=True):
 
     @property
     def efficiency(self) -> float:
-        """Return the efficiency relative to a rank alone: 1 is no communication, or all of it hidden."""
+        """Return the efficiency relative to a single rank: 1 is no communication, or all of it hidden."""
         return self.compute_s / self.step_s if self.step_s else 1.0
 
 
 def predict(items: StepPlan, compute_s: float, time_of: TimeOf, overlap: bool = True) -> Predicted:
-    """Return the time of one step: calls start in order, one after the other, each once the rank comes to it.
+    """Return the time of one step: calls start in order, one after the other, each once the rank reaches it.
 
     With `overlap` compute goes on during a call until its result is needed; without, every call is waited for.
     """
@@ -298,7 +300,7 @@ def predict(items: StepPlan, compute_s: float, time_of: TimeOf, overlap: bool = 
 
 
 def needed_at(items: StepPlan, place: int) -> int:
-    """Return where in `items` the result of the call at `place` is needed; their number: at the end."""
+    """Return the index in `items` at which the result of the call at `place` is needed; their number: at the end."""
     call = items[place]
     computes = [later for later in range(place + 1, len(items)) if isinstance(items[later], Compute)]
     if not isinstance(call, Collective) or call.needed is None or call.needed >= len(computes):
@@ -313,14 +315,15 @@ class Rung(Struct, frozen=True):
     groups: tuple[tuple[int, ...], ...]
 
     def of(self, rank: int) -> tuple[int, ...]:
-        """Return the group that `rank` is in; itself alone where it is in none."""
+        """Return the group that `rank` is in, or a group of only this rank."""
         return next((group for group in self.groups if rank in group), (rank,))
 
 
 def plan(hosts: Sequence[str], *, pairs: bool) -> tuple[Rung, ...]:
     """Return the rungs of ranks on `hosts`, from one rank to all; none that holds as many ranks as the one below.
 
-    `pairs`: with a rung of two ranks each, for a backend without GPUs, where a node is only as wide as it was started.
+    `pairs`: with a rung of two ranks each, for a backend without GPUs, whose nodes are only as wide as they were
+    started.
     """
     nodes = grouped((host, rank) for rank, host in enumerate(hosts))
     by_two = tuple(two for ranks in nodes.values() for two in zip(ranks[::2], ranks[1::2], strict=False))
@@ -345,7 +348,7 @@ def climbed(rows: Sequence[LadderRow], bands: Sequence[Band]) -> tuple[LadderRow
 
 
 def scaled(rows: Sequence[ScriptRung]) -> tuple[ScriptRung, ...]:
-    """Return `rows` of the user's script with speed-up and efficiency, where one rank tells what to compare with."""
+    """Return `rows` of the user's script with speed-up and efficiency, if a single rank gives the reference."""
     alone = next((row for row in rows if row.ranks == 1 and row.ended == "well"), None)
     return tuple(_scaled(row, alone) if alone and row.ended == "well" else row for row in rows)
 

@@ -42,7 +42,7 @@ def microseconds(seconds: float) -> float:
 
 
 def printable(text: str) -> str:
-    """Return `text` with control characters escaped: what a machine says must not steer the reader's terminal."""
+    """Return `text` with control characters escaped: text from a machine must not steer the reader's terminal."""
     if text.isprintable():  # nearly always, and a report of thousands of nodes has millions of characters
         return text
     return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in text)
@@ -61,7 +61,7 @@ def certain(share: float) -> str:
 def whole_words(text: str, most: int) -> str:
     """Return `text`, or as many whole words of it as `most` characters hold.
 
-    Half a token or half an address has no form by which it could be redacted.
+    Half a token or half an address has no form that redaction could recognise.
     """
     if len(text) <= most:
         return text

@@ -23,7 +23,7 @@ def asdict(value: Struct) -> dict[str, Any]:
 
 
 def grouped(pairs: Iterable[tuple[K, V]]) -> dict[K, list[V]]:
-    """Return the values of each key, the keys in the order in which they come first."""
+    """Return the values of each key, the keys in order of first appearance."""
     found: dict[K, list[V]] = {}
     for key, value in pairs:
         found.setdefault(key, []).append(value)
@@ -31,7 +31,9 @@ def grouped(pairs: Iterable[tuple[K, V]]) -> dict[K, list[V]]:
 
 
 class Same(Generic[V]):
-    """A value as the key of a cache: equal to itself alone, as comparing millions of parts costs more than is saved."""
+    """A value as the key of a cache: equal only to itself, because comparing millions of parts would cost more than it
+    saves.
+    """
 
     __slots__ = ("value",)
 
