@@ -51,9 +51,9 @@ class Admission:
 
     @property
     def floods(self) -> tuple[Flood, ...]:
-        """Return the addresses of which callers were hung up on to make room, the most connections first.
+        """Return the addresses whose callers were disconnected to make room, the most connections first.
 
-        A node that was among them a few times, and proved itself in the end, floods nothing.
+        A node that was among them a few times, and proved itself in the end, is not flooding.
         """
         every = [Flood(address, count) for address, count in self._hung_up.most_common()]
         crowds = [each for each in every if each.connections > self._quota or each.address not in self._members]

@@ -100,7 +100,7 @@ def reason(error: BaseException) -> str:
 
 
 def _shortage(text: str) -> str:
-    """Return the report of torch's allocator: how much was asked for, what is free, and which processes hold the rest."""
+    """Return the report of torch's allocator: the request, the free memory, and which processes hold the rest."""
     asked, room = re.search(_ASKED, text), re.search(_ROOM, text)
     if not asked or not room:
         return ""

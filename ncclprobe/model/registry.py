@@ -119,7 +119,7 @@ class Check(Struct, frozen=True):
         return self.requires.partition("/")[0]
 
     def titled(self, verdict: Verdict) -> Verdict:
-        """Return `verdict` with the title of its status: a pass claims nothing wrong, and only a pass claims to pass."""
+        """Return `verdict` with the title of its status: only a pass claims that nothing is wrong."""
         if verdict.status in (Status.WARN, Status.FAIL):
             return replace(verdict, title=self.title)
         if verdict.status is Status.PASS:

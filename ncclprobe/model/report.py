@@ -271,7 +271,7 @@ def when(time_s: float) -> str:
 
 
 def digest(text: str) -> str:
-    """Return an identifier that distinguishes the report in `text` from every other one, however its JSON is laid out."""
+    """Return an identifier of the report in `text` that no other report has, however its JSON is laid out."""
     import hashlib  # of a report that is kept or given twice
 
     return hashlib.sha256(msgspec.json.encode(msgspec.json.decode(text), order="sorted")).hexdigest()

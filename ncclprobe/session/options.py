@@ -28,18 +28,18 @@ class Training(Struct, frozen=True):
 
 
 class Options(Struct, frozen=True, kw_only=True):
-    """A checked command line. Names are those of the options; `command` and `argv` are what was typed.
+    """A checked command line. Names are those of the options; `command` and `argv` are the words of the command line.
 
-    `what` are the parts of the run in the order of measuring. What a command has no option for keeps its default.
+    `what` are the parts of the run in the order of measuring. Options that a command lacks keep their default.
 
     `sizes` are the bytes of collectives in the order in which they are measured; with `open_end` the largest is not
-    given, and the backend decides (:meth:`sizes_for`). `only_judged`: of these only the smallest and the ones that can
+    given, and the backend decides (:meth:`sizes_for`). `only_judged`: only the smallest of these and the ones that can
     be judged. `pair_sizes` are those of pairs: the latency's, and the bandwidth's if given; `rounds` of pairs, None: as
-    many as are needed. `training` is what of real training to measure. `transport`: whether to find the transports.
+    many as are needed. `training` is the part of real training to measure. `transport`: whether to find the transports.
     `accepts`: the node itself is judged too, as by the doctor; it is to have `expect_gpus`. `left_out`: parts that were
-    asked for and cannot be measured here. `script` is the user's own command, `script_metric` the text before the
+    requested and cannot be measured here. `script` is the user's own command, `script_metric` the text before the
     number that it prints, of one rank with `script_per_rank`.
-    `mode` and `backend` are None where they were not given, `precision` where -n or --batches fix the number of calls.
+    `mode` and `backend` are None if they were not given, `precision` if -n or --batches fix the number of calls.
     """
 
     command: str
@@ -92,7 +92,7 @@ class Options(Struct, frozen=True, kw_only=True):
         return max((*(() if self.open_end else self.sizes), *self.pair_sizes[1:]), default=0)
 
     def without_room(self, ranks: int, free_bytes: int | None, where: str) -> str:
-        """Return what is wrong where `ranks` share so much memory; empty: nothing, or the machine does not say."""
+        """Return the problem if `ranks` share so much memory; empty: none, or the memory size is unknown."""
         if free_bytes is None or 2 * ranks * self.largest_asked <= free_bytes:
             return ""
         need = f"two buffers of {size(self.largest_asked)} for {plural(ranks, 'rank')}"

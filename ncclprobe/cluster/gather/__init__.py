@@ -3,7 +3,7 @@
 Every process of the job runs :func:`assemble` in one of three roles. Node 0 is the *coordinator*. The first rank of any
 other node is a *worker*, which sends its node's capture to the coordinator. Every other rank of a node hands the facts
 that only it can see to the first rank of its node. A capture is on disk before the network is used. A node that loses
-the others judges itself alone. No process leaves before the report is complete, because torchrun ends all ranks as soon
+the others judges only itself. No process leaves before the report is complete, because torchrun ends all ranks as soon
 as one of them ends.
 """
 
@@ -58,9 +58,9 @@ def assemble(part: Part) -> ExitCode:
 
 
 async def _interruptible(work: Coroutine[Any, Any, ExitCode], numbers: Sequence[int]) -> ExitCode:
-    """Return what `work` returns. Raises Interrupted at a signal of `numbers`, once what was made for it is gone.
+    """Return the result of `work`. Raises Interrupted at a signal of `numbers`, once its resources are released.
 
-    An exception out of a signal handler could come anywhere, and be printed with a traceback where nothing catches it.
+    An exception from a signal handler could occur anywhere, and be printed with a traceback if nothing catches it.
     The work is cancelled until it ends: asyncio.wait_for loses a cancellation that meets its result (up to 3.11).
     """
     loop, task, received = asyncio.get_running_loop(), asyncio.ensure_future(work), []
@@ -96,7 +96,7 @@ async def _run_other_rank(part: Part) -> ExitCode:
 
 
 async def _run_node(part: Part) -> ExitCode:
-    """Run the rank that speaks for its node; tell the other ranks of the node to leave when all is done."""
+    """Run the rank that reports for its node; signal the other ranks of the node to leave when all is done."""
     others = range(1, part.launch.local_world_size or 1)
     if not others:
         return await _join_nodes(part, await _look(part))

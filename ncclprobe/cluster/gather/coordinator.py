@@ -1,4 +1,4 @@
-"""Run node 0: receive all captures, have all nodes try the plan, judge, and tell each node how to leave."""
+"""Run node 0: receive all captures, have all nodes try the plan, judge, and send each node its exit code."""
 
 import asyncio
 import contextlib
@@ -84,7 +84,7 @@ async def _judged(
 ) -> tuple[Report, Sequence[Replay]]:
     """Judge on a thread, so that the run's deadline holds. Raises TimeoutError.
 
-    Raises UsageError for a report that cannot be written, and tells the other nodes before.
+    Raises UsageError for a report that cannot be written, after sending the other nodes their exit code.
     """
     work = partial(_judge, part, local, coordinator.peers, names, came)
     try:
@@ -130,7 +130,7 @@ async def _resolved(name: str, resolve: Resolve) -> frozenset[str]:
 
 
 async def _open(part: Part, coordinator: Coordinator, secret: bytes) -> None:
-    """Listen on MASTER_PORT; where torchrun holds that port, listen elsewhere and announce it in torchrun's store."""
+    """Listen on MASTER_PORT; if torchrun holds that port, listen elsewhere and announce it in torchrun's store."""
     port = part.launch.master_port or 0
     if not part.launch.agent_store:
         await coordinator.listen(port)
@@ -217,7 +217,7 @@ async def _try_rails(
 def _listeners_of(peer: Peer) -> tuple[MeshListener, ...]:
     """Return the listeners that a node announced, as far as its own capture has their addresses.
 
-    Whom another address belongs to is not called for it. One that is left out is said.
+    Nobody calls another address, because it may belong to a stranger. One that is left out is reported.
     """
     announced = parse_listeners(peer.hello.listeners)
     own = _addresses_in(peer.capture) if announced else frozenset()
@@ -228,7 +228,7 @@ def _listeners_of(peer: Peer) -> tuple[MeshListener, ...]:
 
 
 def _addresses_in(capture: Path) -> frozenset[str]:
-    """Return the addresses of the interfaces in a capture, of which no more is read: nodes wait for their plan."""
+    """Return the addresses of the interfaces in a capture. Nothing more is read: nodes wait for their plan."""
     with contextlib.suppress(UsageError, ValueError, LookupError, TypeError, AttributeError, RecursionError):
         text = files.read(capture, limit=bounds.CAPTURE_BYTES)
         line = next((each for each in text.split("\n") if each.startswith(_INTERFACES)), "{}")

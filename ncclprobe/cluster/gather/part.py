@@ -27,7 +27,7 @@ from ncclprobe.model.values import Struct, asdict, field
 
 UNPROVEN = "the nodes share no secret, so they cannot prove who they are"
 _LATEST_SHARE = 0.75
-"""Of the time of a run: when waiting for nodes is over, however late this one began."""
+"""The share of a run's time after which waiting for nodes ends, however late this one began."""
 _MESH_S = 45.0
 PARTING_S = 1.0
 """Time for the last message to peers that may be gone."""
@@ -51,11 +51,11 @@ class Times(Struct, frozen=True):
 
     @property
     def allowed_s(self) -> float:
-        """Return how long other nodes may take to come."""
+        """Return how long other nodes may take to join."""
         return min(self.wait_s, bounds.MEETING_SHARE * self.timeout_s)
 
     def meeting(self) -> float:
-        """Return until when other nodes are waited for, or called: less than `allowed_s` where this one began late."""
+        """Return until when other nodes are waited for, or called: less than `allowed_s` if this one began late."""
         return min(time.monotonic() + self.allowed_s, self.by(_LATEST_SHARE))
 
     def mesh(self) -> float:
@@ -72,10 +72,10 @@ Judge = Callable[[Sequence[Snapshot], Sequence[str], Sequence[str]], Report]
 
 
 class Part(Struct, frozen=True):
-    """Who this process is in the assembly, and what it needs for it.
+    """The place of this process in the assembly, and what it needs for it.
 
-    `keep` is the folder where captures are to stay, if any; `attempt` counts torchrun's restarts. `leaves` says with
-    what each node leaves, by its name. `progress` shows what is under way. `rails`: what is tried of rails, if any.
+    `keep` is the folder for captures, if any; `attempt` counts torchrun's restarts. `leaves` is each node's exit, by
+    its name. `progress` shows what is under way. `rails`: the rail tests, if any.
     """
 
     launch: Launch
@@ -93,7 +93,7 @@ class Part(Struct, frozen=True):
 
     @property
     def node_rank(self) -> int:
-        """Return this node's number; where the launcher does not state it, assume ranks are dealt node by node."""
+        """Return this node's number; if the launcher does not give it, assume ranks are dealt node by node."""
         launch = self.launch
         if launch.node_rank is not None:
             return launch.node_rank
@@ -137,7 +137,7 @@ def alone(part: Part, local: LocalNode, why: str) -> ExitCode:
 
 
 def missing(snapshots: Sequence[Snapshot], came: Collection[int] = ()) -> tuple[str, ...]:
-    """Return the nodes that are in none of `snapshots` and whose node rank did not come."""
+    """Return the nodes that are in none of `snapshots` and whose node rank did not join."""
     launches = {s.node: launch for s in snapshots if isinstance(launch := s.facts.get(Launch), Launch)}
     return absent_nodes(Every(launches), came)
 

@@ -25,7 +25,7 @@ from ncclprobe.wire import Key, WireError
 
 
 async def run_worker(part: Part, local: LocalNode) -> ExitCode:
-    """Do this node's part of the run, and return what it leaves with; judge it alone where node 0 is not there."""
+    """Do this node's part of the run, and return its exit; judge only this node if node 0 is not there."""
     until = part.times.meeting()
     part.progress(f"calling node 0 at {part.launch.master_addr}")
     try:
@@ -68,7 +68,7 @@ async def run_worker(part: Part, local: LocalNode) -> ExitCode:
 async def _until_leave(
     part: Part, local: LocalNode, worker: Worker, listeners: Listeners, rails: RailNode | None
 ) -> Leave:
-    """Do what node 0 says, and return how to leave once it says so. Raises WireError, Refused."""
+    """Follow node 0's orders, and return the exit that it sends. Raises WireError, Refused."""
     while not isinstance(instruction := await worker.next_instruction(part.times.end), Leave):
         if part.token.unproven:
             raise WireError("stranger", "it asks for calls to other nodes, and has not proved who it is")

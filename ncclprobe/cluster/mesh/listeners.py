@@ -1,7 +1,7 @@
 """The interfaces on which a node is reached (NCCL's, gloo's, the default route's), and its own listeners there.
 
-Each names its node to a caller with the run's key, echoes, and takes or sends filler. Filler (zeros) is the one thing
-that travels unsigned: it is counted and dropped. Everything else is a frame of :mod:`ncclprobe.wire`. A caller holds a
+Each names its node to a caller with the run's key, echoes, and takes or sends filler. Only filler (zeros) travels
+unsigned: it is counted and dropped. Everything else is a frame of :mod:`ncclprobe.wire`. A caller holds a
 connection for at most a minute. A port is reserved before the nodes meet, and answers only from
 :meth:`Listeners.listen` to :meth:`Listeners.close`.
 """
@@ -36,7 +36,7 @@ CHUNK_BYTES = 256 << 10
 
 FILLER = bytes(CHUNK_BYTES)
 STREAM_S, WHOLE_S = 3.0, 10.0
-"""That one caller may keep the others waiting: with a stream, and with one of which all must arrive."""
+"""Seconds for which one caller may keep the others waiting: with a stream, and with one that must arrive whole."""
 _MESSAGE_BYTES = 4096
 _CALLERS = 256
 _FROM_ONE_ADDRESS = 32  # that have not proved the key: a node calls with AT_ONCE at a time
@@ -174,8 +174,8 @@ _MAX_GLOO = 4  # of its devices; more than one are for bandwidth, and rare
 def mesh_interfaces(snapshot: Snapshot, backend: str, reach: Reach | None = None) -> list[MeshInterface]:
     """Return the interfaces of a node by role. One that NCCL would take is not listed again as ``default``.
 
-    The default interface is that of the default route; where there is none, the one on which rank 0 was reached. For
-    gloo it is what its groups would listen on first. An address that only gloo groups would take is ``gloo0``, ….
+    The default interface is that of the default route; without one, the interface that reached rank 0. For gloo it is
+    the first one that its groups would listen on. An address that only gloo groups would take is ``gloo0``, ….
     """
     interfaces, settings = snapshot.facts.get(Interfaces), snapshot.facts.get(Settings)
     if not isinstance(interfaces, Interfaces) or not isinstance(settings, Settings):
@@ -199,7 +199,7 @@ def mesh_interfaces(snapshot: Snapshot, backend: str, reach: Reach | None = None
 
 
 def _gloo_devices(snapshot: Snapshot, interfaces: Interfaces) -> list[Device]:
-    """Return what a gloo group of this node would listen on and other nodes may reach; none where it is not known."""
+    """Return the address that a gloo group of this node would listen on and other nodes may reach; none if unknown."""
     environment, own = snapshot.facts.get(Environment), snapshot.facts.get(OwnName)
     ifname = (environment.get("GLOO_SOCKET_IFNAME") or "") if isinstance(environment, Environment) else ""
     known = own if isinstance(own, OwnName) else OwnName()

@@ -15,7 +15,7 @@ FULL_MESH_NODES = 64
 """All ordered pairs up to here: 63 calls per node and role."""
 
 RATE_CANDIDATES = 4
-"""Nodes ahead of each in the ring to which it may stream; the first two that answer are used."""
+"""Nodes ahead of each in the ring that it may stream to; the first two that answer are used."""
 
 
 NCCL = "nccl"
@@ -34,7 +34,7 @@ class Call(Struct, frozen=True):
 class NodePlan(Struct, frozen=True):
     """The task of one node: `calls` in that order, then streams to the first of `rates` that answered, per role.
 
-    `thorough`: a second look at what was bad. Each stream is to arrive whole, in ten seconds, and where large messages
+    `thorough`: a second look at what was bad. Each stream is to arrive whole, in ten seconds, and if large messages
     stall again, small packets are tried.
     """
 
@@ -58,7 +58,7 @@ class NodePlan(Struct, frozen=True):
 
 
 def check_other(address: str) -> None:
-    """Raise ValueError where another node cannot have `address`: loopback is this host, others are many."""
+    """Raise ValueError if another node cannot have `address`: loopback is this host, others are many."""
     parsed = ip_address(address.partition("%")[0])
     parsed = getattr(parsed, "ipv4_mapped", None) or parsed
     if parsed.is_loopback or parsed.is_multicast or parsed.is_unspecified or address == "255.255.255.255":
@@ -72,8 +72,8 @@ def plan_mesh(
 ) -> dict[int, NodePlan]:
     """Return the plan of each node, by rank. At the k-th position of their lists all call different nodes.
 
-    Two nodes call each other in a role only if both listen in it, but for NCCL's by one address family: where gloo
-    takes IPv4 here and IPv6 there, launch.gloo-group says so, and no call could tell more.
+    Two nodes call each other in a role only if both listen in it, but for NCCL's by one address family: if gloo takes
+    IPv4 here and IPv6 there, launch.gloo-group reports it, and a call would add nothing.
     """
     ranks = sorted(listeners_by_node)
     known = {rank: (names or {}).get(rank, f"node {rank}") for rank in ranks}
@@ -100,7 +100,7 @@ def _can_be(row: Path) -> bool:
 
 
 def steps(nodes: int, limit: int) -> list[int]:
-    """Return the distances, from 1 up, at which each of `nodes` in a ring calls another."""
+    """Return the distances, from 1 up, that separate each of `nodes` in a ring from those it calls."""
     if nodes <= limit:
         return list(range(1, nodes))
     powers = [1 << k for k in range(nodes.bit_length()) if 1 << k <= nodes // 2]

@@ -1,18 +1,18 @@
 """Make all of one node's calls: concurrently, failures a second time, then the streams; end by the deadline.
 
-A call goes to a listener from the local interface of that role, checks its node, and sees what passes and how fast.
+A call goes to a listener from the local interface of that role, checks its node, and measures what passes and how fast.
 
 The kernel's view of a connection is read by the offsets of struct tcp_info (include/uapi/linux/tcp.h), which only ever
 grew, so that an offset holds for every kernel; an older one returns fewer bytes.
 
-What one stream carries is measured in short turns, until two agree, and alone at both of its ends: a node sends one
+The rate of one stream is measured in short turns, until two agree, with no other stream at either end. A node sends one
 stream at a time, and its listener queues those of others (:mod:`ncclprobe.cluster.mesh.listeners`), so that no two
-nodes need to agree on when. A bad result of one pair cannot say which end it is: each node streams to two others, and
-two others stream to it.
+nodes need to agree on a time. A bad result of one pair does not show which end is at fault: each node streams to two
+others, and two others stream to it.
 
-A call that got no answer while this process itself could not run says nothing of the other node: it is made again and
-does not count. What was slow or lost packets is measured again, alone: the first measurement shared the nodes' time. On
-the first paths of a node on which large messages stall, it is tried whether they pass in small packets.
+A call that got no answer while this process itself could not run is not evidence about the other node: it is made again
+and does not count. Streams that were slow or lost packets are measured again without others: the first measurement
+shared the nodes' time. On the first paths of a node on which large messages stall, small packets are tried.
 """
 
 import asyncio
@@ -40,7 +40,7 @@ LARGE_S = 2.0
 """For 256 KiB each way: a link of 10 Mbit/s takes 0.2 s."""
 
 _SIZE_S = 1.0
-"""For the same in one direction, where a healthy path takes milliseconds."""
+"""Seconds for the same in one direction; a healthy path takes milliseconds."""
 _SMALL_PACKET = 1280
 """Bytes that every path of IPv6, and every tunnel in use, carries (RFC 8200)."""
 _LARGE_PACKET = 1500
@@ -51,7 +51,7 @@ _DETAIL_CHARACTERS = 160
 
 
 class Caller(Struct, frozen=True):
-    """The run's key, and the time by which all calls must be over."""
+    """The run's key, and the deadline of all calls."""
 
     key: bytes
     deadline: float
@@ -61,7 +61,7 @@ class Caller(Struct, frozen=True):
         return min(self.deadline, time.monotonic() + seconds)
 
     def outcome(self, error: WireError, limit: float) -> str:
-        """Return how a path ended; ``late`` where this run's own time ended, which never blames the other side."""
+        """Return how a path ended; ``late`` if this run's own time ended, which never blames the other side."""
         return "late" if error.kind in ("filtered", "silent") and limit >= self.deadline else error.kind
 
 
@@ -70,7 +70,7 @@ class WrongPeer(NcclprobeError):
 
 
 class _Stopped(NcclprobeError):
-    """The connection ended: `outcome` is a path's outcome, the message says it in words."""
+    """The connection ended: `outcome` is a path's outcome, the message describes it."""
 
     def __init__(self, outcome: str, message: str) -> None:
         super().__init__(message)
@@ -99,7 +99,7 @@ async def walk_path(caller: Caller, call: Call, local: MeshListener) -> Path:
 
 
 def untried(call: Call, local: MeshListener) -> Path:
-    """Return the row of a path for which there was no time."""
+    """Return the row of a path that was not tried for lack of time."""
     return Path(call.to, call.role, local.interface, local.address, call.address, "late", "not tried: no time left", 0)
 
 
@@ -123,9 +123,9 @@ async def reach(
 
 
 async def sized(caller: Caller, call: Call, local: MeshListener, path: Path) -> Path:
-    """Return `path`, on which large messages stalled on their way out, with the size of packets that do pass.
+    """Return `path`, whose large outgoing messages stalled, with the size of packets that do pass.
 
-    Where small packets stall as well it is not for their size: a stream tells how slow it is.
+    If small packets stall as well, size is not the reason: a stream shows how slow it is.
     """
     if _refused_here(call, local, path.path_mtu or _LARGE_PACKET):
         return replace(path, refused=True)
@@ -152,8 +152,8 @@ async def _passes(caller: Caller, call: Call, local: MeshListener, options: wire
 def _refused_here(call: Call, local: MeshListener, nbytes: int) -> bool:
     """Return whether this node's own kernel refuses to send a packet of `nbytes`, and sends a small one.
 
-    A firewall in the output hook says so to the sender of a datagram (EPERM), and not to TCP, whose packets it sees
-    before the card cuts them to size. No process listens there.
+    A firewall in the output hook reports it to the sender of a datagram (EPERM), and not to TCP, because it sees those
+    packets before the card cuts them to size. No process listens there.
     """
     family = _family(call.address)
     kind = socket.AF_INET if family == 4 else socket.AF_INET6
@@ -190,7 +190,7 @@ async def _measured(caller: Caller, path: Path, connection: Wire) -> Path:
 
 
 async def _by(caller: Caller, seconds: float, step: Callable[[float], Awaitable[None]], silent: str = "silent") -> None:
-    """Run one step in its time. Raises _Stopped, with the outcome `silent` where no answer came."""
+    """Run one step in its time. Raises _Stopped, with the outcome `silent` if no answer arrived."""
     limit = caller.limit(seconds)
     try:
         await step(limit)
@@ -345,7 +345,7 @@ def _agree(rates: list[float]) -> bool:
 
 
 async def _once(connection: Wire, caller: Caller, whole: bool) -> float:
-    """Send one stream, timed where it arrives; timed here where it did not all arrive in time."""
+    """Send one stream, timed by the receiver; timed here if it did not all arrive in time."""
     seconds = WHOLE_S if whole else STREAM_S
     await connection.send({"do": "stream", "whole": whole}, caller.limit(TRY_S))
     await connection.receive(caller.limit(_QUEUE_S + PARTNERS * WHOLE_S * whole), _ANSWER_BYTES)
@@ -431,7 +431,7 @@ async def walk(plan: NodePlan, listeners: Listeners, deadline: float) -> Paths:
 
 
 async def _size(caller: Caller, rows: dict[Call, Path], local: Mapping[str, MeshListener]) -> None:
-    """Try small packets on the paths out of here on which large messages stall."""
+    """Try small packets on the outgoing paths whose large messages stall."""
     stalled = [call for call, row in rows.items() if row.outcome == "stalled-out"]
     found = [sized(caller, call, local[call.role], rows[call]) for call in stalled]
     rows.update(zip(stalled, await asyncio.gather(*found), strict=True))
@@ -464,7 +464,7 @@ DOUBTFUL = 0.5
 def doubtful(plans: Mapping[int, NodePlan], seen: Mapping[int, Paths]) -> dict[int, NodePlan]:
     """Return which of `plans` each node is to measure once more, by rank; nodes without doubt are left out.
 
-    A path that lost packets without having carried a stream is to carry one: some hundred packets tell little.
+    A path that lost packets before it carried a stream gets one: a few hundred packets are too few to judge.
     """
     retests: dict[int, NodePlan] = {}
     usual = _usual(seen)
@@ -488,7 +488,7 @@ def merged(first: Paths, second: Paths) -> Paths:
 
 
 def _sized(row: Path, retest: Path | None) -> Path:
-    """Return a path on which large messages stalled as the second look found it: slow, or stalled for packets' size."""
+    """Return a path whose large messages stalled as the second look found it: slow, or stalled for packets' size."""
     if retest is None or row.outcome != "stalled-out":
         return row
     if retest.outcome == "ok":

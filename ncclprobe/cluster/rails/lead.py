@@ -44,16 +44,16 @@ GPU_ROUNDS = 3
 """In so many rounds a GPU's memory is tried: of one partner alone either end may be the slow one; of an odd number of
 nodes each sits out one round."""
 _STEP_SHARE, _LEAST_S, _MOST_S = 1 / 24, 1.0, 30.0
-"""Of the run's time, what one step of one test may take, within these bounds: 7.5 s of the usual 180 s."""
+"""The share of the run's time that one step of one test may take, within these bounds: 7.5 s of the usual 180 s."""
 BUSY = 0.02
-"""Of its rate, what a port may carry before anything was tried: the other traffic would suffer, and so would we."""
+"""The share of its rate that a port may carry before a test: beyond it, the other traffic and the test would suffer."""
 
 
 class RailsWanted(Struct, frozen=True):
-    """What the command line says of rails, and what it brings for them.
+    """The command line's request for rails, and the means to test them.
 
-    `run` runs one end of a test, `host` has the counters of this node's ports. `force`: also where others use them.
-    `cross`: rails of different numbers as well, whatever the settings say.
+    `run` runs one end of a test, `host` has the counters of this node's ports. `force`: also if others use them.
+    `cross`: rails of different numbers as well, whatever the settings are.
     """
 
     run: Runner
@@ -206,7 +206,9 @@ class RailRun:
         yield other, replace(swapped, address="", port=0, source="")
 
     def _meeting(self, one: int, other: int) -> tuple[str, str, int]:
-        """Return where the other node listens, and from which address of its own the first one calls: of one role."""
+        """Return the address on which the other node listens, and the first node's own address to call from: of one
+        role.
+        """
         mine = {each.role: each for each in self._fleet.listening[one]}
         theirs = [each for each in self._fleet.listening[other] if each.role in mine]
         best = sorted(theirs, key=lambda each: not each.role.startswith(NCCL))[:1]
@@ -255,7 +257,7 @@ class _Measure:
         return [result for wave in waves(pairs, self._plan) for result in self._run.play(wave, step)]
 
     def _more(self, pairs: PairRound, step: int) -> None:
-        """Try every rail alone, with GPUs' memory, and with rails of other numbers."""
+        """Try every rail by itself, with GPUs' memory, and with rails of other numbers."""
         alone = list(waves(pairs, self._plan, alone=True))
         for wave in alone:
             direct = self._run.with_gpus(wave)

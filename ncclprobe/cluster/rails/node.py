@@ -83,15 +83,17 @@ _GREETING_S = 5.0
 _LAST_S = 1.0
 """Before an answer is due, the tests must be over."""
 _MOST_S = 120.0
-"""Whatever node 0 says, an order is over by then."""
+"""Seconds after which an order is over, whatever node 0 sends."""
 _TIMEOUT = 14
-"""Of queue pairs: 4.096 µs × 2^14 = 67 ms. NCCL's own 20 and 7 retries take half a minute and more to tell a dead path,
-14 half a second (2 s on devices that take four times as long, as InfiniBand Architecture 1, 9.7.6.1.3, allows). It
-matters only on paths that lose packets for longer than that; 14 was NCCL's own default up to 2.14."""
+"""The timeout exponent of queue pairs: 4.096 µs × 2^14 = 67 ms. NCCL's own 20 and 7 retries take half a minute and more
+to report a dead path, 14 half a second (2 s on devices that take four times as long, as InfiniBand Architecture 1,
+9.7.6.1.3, allows). It matters only on paths that lose packets for longer than that; 14 was NCCL's own default up to
+2.14.
+"""
 _TOGETHER_S = 2.0
 """Rails of a node wait so long for each other: one whose path is dead takes longer than the others."""
 _KEPT = 9
-"""Of a test's many times, so many quantiles are kept."""
+"""Quantiles kept of a test's many times."""
 
 
 class Runner(Protocol):
@@ -111,14 +113,14 @@ class Runner(Protocol):
 
 
 class Start:
-    """Where the rails of a node wait for each other before each step, so that they share it from its beginning."""
+    """The barrier of a node's rails before each step, so that they share it from its beginning."""
 
     def __init__(self, rails: int) -> None:
         self._left = rails
         self._waiting: dict[str, list[asyncio.Event]] = {}
 
     async def __call__(self, step: str) -> None:
-        """Wait until all that are left have come to this step, and not longer than a rail that fails may take."""
+        """Wait until all remaining rails have reached this step, but no longer than a rail that fails may take."""
         mine = asyncio.Event()
         self._waiting.setdefault(step, []).append(mine)
         self._release()
@@ -172,7 +174,7 @@ class Visits:
 
 
 class RailNode(Struct):
-    """What this node brings: its rails and, where they have one, the same with a GPU's memory."""
+    """What this node contributes: its rails and, if they have one, the same with a GPU's memory."""
 
     snapshot: Snapshot
     host: Host
@@ -189,7 +191,7 @@ class RailNode(Struct):
         self.listeners.visits = self.visits.receive
 
     async def follow(self, order: RailsOrder) -> dict[str, Any]:
-        """Do what `order` says; return the answer as JSON values."""
+        """Carry out `order`; return the answer as JSON values."""
         deadline = time.monotonic() + min(order.seconds, _MOST_S)
         if order.do == "list":
             return asdict(await self._ends(deadline))
@@ -232,7 +234,7 @@ class RailNode(Struct):
         return RailRow(*ends, told, job.together, job.step, nbytes, job.test.seconds)
 
     async def _outcome(self, job: RailJob, asked: RailPort, deadline: float, start: Start) -> RailOutcome:
-        """Meet the other end and run the test. Raises WireError where the two do not meet."""
+        """Meet the other end and run the test. Raises WireError if the two do not meet."""
         soon = min(deadline, time.monotonic() + _GREETING_S)
         channel = await (self._call(job, soon) if job.leads else self.visits.caller(job.number, soon))
         try:
@@ -258,7 +260,7 @@ class RailNode(Struct):
 
 
 def _moved(host: Host) -> dict[str, float]:
-    """Return what each port that says so moved meanwhile, 1e9 bit/s."""
+    """Return the rate of each port that reports one meanwhile, 1e9 bit/s."""
     before, began = traffic.read(host), time.monotonic()
     time.sleep(_LOOK_S)
     moved, seconds = traffic.moved(before, traffic.read(host), "rdma"), time.monotonic() - began

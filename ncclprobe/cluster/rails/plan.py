@@ -17,15 +17,15 @@ from ncclprobe.model.values import Struct, grouped, replace
 ALL_ROUNDS = 16
 """Up to so many nodes every pair meets."""
 FEWEST_ROUNDS = 2
-"""With fewer partners the node that is at fault cannot be told from the one that it met."""
+"""With fewer partners, the node at fault cannot be distinguished from the one that it met."""
 _WAVE_S = 1.2
 """One wave besides its writes: children start, open ports, connect, exchange small messages."""
 _WRITE_S = 0.05
-"""Of one direction: what a port moves in that time, as far as NIC_BYTES allows, is sent."""
+"""Seconds of one direction: the bytes of a port in that time are sent, as far as NIC_BYTES allows."""
 _UNKNOWN_GBPS = 100.0
-"""A port's rate where it is not known."""
+"""A port's rate if it is unknown."""
 _MOST_GBPS = 10_000.0
-"""No port is faster, whatever a node says of its own."""
+"""The fastest port, whatever rate a node reports."""
 MESSAGE_BYTES = 1 << 20
 _FEWEST_MESSAGES = 8
 ROUND_TRIPS = 200
@@ -92,7 +92,7 @@ class RailPlan(Struct, frozen=True):
         return _WAVE_S + directions * self.messages * MESSAGE_BYTES * 8e-9 / self.rate_gbps
 
     def test(self, *, alone: bool = False) -> RailTest:
-        """Return what both ends of a rail do: one way, the other, and both at once where the others send as well."""
+        """Return the steps of both ends of a rail: one way, the other, and both at once if the others send as well."""
         return RailTest(
             round_trips=ROUND_TRIPS,
             message_bytes=MESSAGE_BYTES,
@@ -161,5 +161,5 @@ def in_words(plan: RailPlan) -> str:
 
 
 def fastest(rates: Collection[float]) -> float | None:
-    """Return the rate by which bytes are planned: the fastest port's; None where none is known."""
+    """Return the rate for planning bytes: the fastest port's; None if none is known."""
     return max((rate for rate in rates if rate > 0), default=None)

@@ -37,7 +37,7 @@ _DUPLICATE_WAIT_S = 3.0
 _TRANSIENT = {"reset", "silent"}  # troubles of a peer that may succeed later
 
 Allowed = Callable[[Hello, str], Awaitable[str]]
-"""Why a node that calls from this address may not be heard; empty where it may."""
+"""Why a node that calls from this address may not be heard; empty if it may."""
 
 
 async def all_allowed(hello: Hello, address: str) -> str:
@@ -83,7 +83,7 @@ class Coordinator:
 
     @property
     def peers(self) -> tuple[Peer, ...]:
-        """Return the nodes that came, by node rank; extra ones after the one that holds the rank."""
+        """Return the nodes that joined, by node rank; extra ones after the one that holds the rank."""
         return tuple(sorted(self._peers.values(), key=lambda peer: (peer.hello.node_rank, peer.extra)))
 
     async def listen(self, port: int) -> int:
@@ -98,10 +98,10 @@ class Coordinator:
         return int(sock.getsockname()[1])
 
     async def gather(self, deadline: float, came: Callable[[int], None] = lambda number: None) -> Gathering:
-        """Wait until every node rank has come, at most until `deadline`; refuse nodes afterwards.
+        """Wait until every node rank has joined, at most until `deadline`; refuse nodes afterwards.
 
-        `came` hears how many are here, at least twice a second. Where as many nodes came as are expected, but two with
-        one node rank, wait only a little longer for the missing one.
+        `came` receives the number of nodes, at least twice a second. If as many nodes joined as are expected, but two
+        with one node rank, wait only a little longer for the missing one.
         """
         started = time.monotonic()
         while not self._all_joined() and (left_s := deadline - time.monotonic()) > 0:
@@ -170,7 +170,7 @@ class Coordinator:
                 await asyncio.wait_for(peer.samples_received.wait(), max(0.0, deadline - time.monotonic()))
 
     async def leave(self, words: Mapping[str, Leave], deadline: float) -> None:
-        """Tell each peer how to end, by its id; wait until the last one hung up, at most until `deadline`."""
+        """Send each peer its exit, by its id; wait until the last one hung up, at most until `deadline`."""
         await asyncio.gather(
             *(self._dismiss(peer, words[peer.hello.id], deadline) for peer in self.peers if peer.hello.id in words)
         )
@@ -203,7 +203,7 @@ class Coordinator:
             self._unfinished.pop(caller, None)
 
     async def _received(self, wire: Wire, hello: Hello, address: str) -> Peer:
-        """Receive the capture; only a peer that sent a whole one counts as come."""
+        """Receive the capture; only a peer that sent a whole one has joined."""
         if why := await self._allowed(hello, address):
             await wire.send({"refused": why}, self._soon(_HELLO_S))
             raise Refused(why)

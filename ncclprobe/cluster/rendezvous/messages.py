@@ -13,7 +13,7 @@
     node     {"listening": true}
     rank 0   {"plan": …}                    once more for what was doubtful
     node     {"samples": {NAME: …}}
-    rank 0   {"rails": RailsOrder}           several times, where rails are tried: ncclprobe.cluster.rails.node
+    rank 0   {"rails": RailsOrder}           several times, if rails are tried: ncclprobe.cluster.rails.node
     node     {"samples": {"rails": …}}
     rank 0   {"leave": Leave}
 """
@@ -48,14 +48,14 @@ class Hello(Struct, frozen=True):
 
 
 class Leave(Struct, frozen=True):
-    """The exit code of a node, and one line that says why."""
+    """The exit code of a node, and one line with the reason."""
 
     exit_code: int
     line: str = ""
 
 
 def parse(message: dict[str, Any], key: str, kind: type[T]) -> T:
-    """Return `message[key]` as `kind`. Raises WireError (garbled), and Refused where the message is a refusal."""
+    """Return `message[key]` as `kind`. Raises WireError (garbled), and Refused if the message is a refusal."""
     if isinstance(why := message.get("refused"), str):
         raise Refused(why)
     try:

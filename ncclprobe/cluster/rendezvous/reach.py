@@ -45,7 +45,7 @@ _FARTHER = (
     *("resolve", "route", "address", "denied", "unreachable", "filtered", "refused"),
     *("reset", "hung-up", "silent", "foreign", "garbled", "too-big", "stranger"),
 )
-"""How far a call came. Of several addresses the one that came farthest tells most."""
+"""How far a call got. With several addresses, the one that got farthest is the most informative."""
 
 
 def addresses_of(name: str) -> Sequence[str]:
@@ -63,7 +63,7 @@ async def find(
     interfaces: Mapping[str, str] = MappingProxyType({}),
     resolve: Resolve = addresses_of,
 ) -> tuple[Wire | None, Reach]:
-    """Return an open connection to rank 0 or None, and how it came to that. Ends by `deadline`, raises nothing.
+    """Return an open connection to rank 0 or None, and the steps that led there. Ends by `deadline`, raises nothing.
 
     `interfaces` are the names of this node's, by address. `resolve` may hang: it runs on a thread that is left behind.
     """
@@ -144,13 +144,13 @@ _GOODBYE_S = 0.2
 
 
 class Worker:
-    """One node's connection to rank 0, over `wire`. Every method raises WireError where rank 0 is lost or late."""
+    """One node's connection to rank 0, over `wire`. Every method raises WireError if rank 0 is lost or late."""
 
     def __init__(self, wire: Wire) -> None:
         self._wire = wire
 
     async def join(self, hello: Hello, capture: str, deadline: float) -> None:
-        """State this node's identity and hand over `capture`. Raises Refused where rank 0 refuses it."""
+        """State this node's identity and hand over `capture`. Raises Refused if rank 0 refuses it."""
         listeners = list(hello.listeners)
         fields = {"id": hello.id, "node_rank": hello.node_rank, "name": hello.name, "listeners": listeners}
         await self._wire.send({"hello": fields}, deadline)
@@ -201,7 +201,9 @@ class Worker:
         return parse(await self._wire.receive(deadline, bounds.HELLO_BYTES), key, kind)
 
     async def give_up(self) -> None:
-        """Say that this node lives, and leaves because rank 0 did not answer in time: a node that died says nothing."""
+        """Report that this node lives, and leaves because rank 0 did not answer in time: a node that died reports
+        nothing.
+        """
         with contextlib.suppress(WireError):
             await self._wire.send({"late": True}, time.monotonic() + _GOODBYE_S)
 

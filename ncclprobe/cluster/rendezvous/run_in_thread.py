@@ -11,10 +11,10 @@ T = TypeVar("T")
 
 
 async def run_in_thread(work: Callable[[], T], deadline: float) -> T:
-    """Return what `work` returns. asyncio's own executor would be waited for when the loop ends.
+    """Return the result of `work`. asyncio's own executor would be waited for when the loop ends.
 
-    Raises whatever `work` raises, and TimeoutError at `deadline` (time.monotonic()), or where no thread can be had: the
-    message says so.
+    Raises whatever `work` raises, and TimeoutError at `deadline` (time.monotonic()), or if no thread can be had; the
+    message distinguishes the two.
     """
     loop = asyncio.get_running_loop()
     done: asyncio.Future[T] = loop.create_future()

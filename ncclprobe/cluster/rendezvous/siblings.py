@@ -1,4 +1,4 @@
-"""Gather the ranks of one node: each hands what only it can see to local rank 0, and leaves when told.
+"""Gather the ranks of one node: each hands the facts that only it can see to local rank 0, and leaves on request.
 
 They use a unix socket with an abstract name, which needs no folder, ends with its process, and is visible in this
 network namespace only. Its name is drawn from the token; each side must prove it, and be of the same user: unix(7),
@@ -31,7 +31,7 @@ def socket_name(token: bytes, node_rank: int) -> str:
 
 
 class Siblings:
-    """Local rank 0's side, for ``async with``. `expected` are the local ranks that should come."""
+    """Local rank 0's side, for ``async with``. `expected` are the local ranks that should join."""
 
     def __init__(self, token: bytes, node_rank: int, expected: Collection[int], deadline: float) -> None:
         self._token, self._name, self._deadline = token, socket_name(token, node_rank), deadline
@@ -43,7 +43,7 @@ class Siblings:
         self._server: asyncio.AbstractServer | None = None
 
     async def gather(self, deadline: float) -> dict[int, str]:
-        """Return the texts of those that came by `deadline`, by local rank; a rank that did not come is left out."""
+        """Return the texts of those that joined by `deadline`, by local rank; a rank that did not join is left out."""
         while self._expected - set(self._texts) and (left_s := deadline - time.monotonic()) > 0:
             self._changed.clear()
             with contextlib.suppress(asyncio.TimeoutError):
@@ -51,7 +51,7 @@ class Siblings:
         return dict(sorted(self._texts.items()))
 
     async def leave(self, leave: Leave, deadline: float) -> None:
-        """Tell all of them how to end."""
+        """Send all of them their exit."""
         await asyncio.gather(*(_dismiss(wire, leave, deadline) for wire in self._wires.values()))
 
     def _admit(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -73,7 +73,7 @@ class Siblings:
         writer.transport.abort()
 
     async def __aenter__(self) -> "Siblings":
-        """Start to listen. Raises OSError where another local rank 0 of this run and node listens already."""
+        """Start to listen. Raises OSError if another local rank 0 of this run and node listens already."""
         self._server = await asyncio.start_unix_server(self._admit, self._name, limit=1 << 14)
         return self
 
@@ -119,7 +119,7 @@ async def _found(token: bytes, node_rank: int, deadline: float) -> Wire:
 
 
 def _refuse_other_user(writer: asyncio.StreamWriter) -> None:
-    """Raises WireError, and hangs up, where the other side of a unix socket is another user's process."""
+    """Raises WireError, and hangs up, if the other side of a unix socket is another user's process."""
     said = writer.get_extra_info("socket").getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, struct.calcsize("3i"))
     _, user, _ = struct.unpack("3i", said)
     if user != os.geteuid():

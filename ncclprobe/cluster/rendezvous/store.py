@@ -1,4 +1,4 @@
-"""Leave the address of rank 0's own listener in torchrun's store, where torchrun itself has MASTER_PORT.
+"""Leave the address of rank 0's own listener in torchrun's store, if torchrun itself has MASTER_PORT.
 
 This uses torch's TCPStore as a client without a world size, which waits for no worker, under our own prefix. Its own
 timeouts do not hold against a stopped server, so it runs on a thread that is left behind at the deadline.

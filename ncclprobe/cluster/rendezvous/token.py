@@ -1,12 +1,12 @@
 """Find the secret by which the processes of one run prove to each other that they belong to it.
 
-The first of these that there is: a random one through torchrun's store; NCCLPROBE_TOKEN; munge, in a Slurm job; a file
-of this user in a home that the nodes share; one that node 0 makes and prints where the nodes are started by hand. Where
-there is none, no node can prove anything, and the report says so.
+The first of these that exists: a random one through torchrun's store; NCCLPROBE_TOKEN; munge, in a Slurm job; a file
+of this user in a home that the nodes share; one that node 0 makes and prints if the nodes are started by hand. Without
+any, no node can prove anything, and the report states it.
 
-By munge, as Slurm itself does, a key is agreed on with a process of the same user on another node: the caller draws it
-and has the munged of its node seal it for its own user; the answerer's munged opens it for that user alone (munge(1),
---restrict-uid), once (munged(8) refuses replays), and says who sealed it.
+By munge, as Slurm itself does, a key is agreed on with a process of the same user on another node. The caller draws it
+and has the munged of its node seal it for its own user. The answerer's munged opens it only for that user (munge(1),
+--restrict-uid), once (munged(8) refuses replays), and reports who sealed it.
 """
 
 import asyncio
@@ -123,11 +123,11 @@ _SHARED = frozenset(
 
 
 class Token(Struct, frozen=True):
-    """What proves that a process belongs to the run.
+    """The proof that a process belongs to the run.
 
-    `mark` is made of what every process of the run knows, and every stranger as well: it keeps runs apart, no more.
-    `key` proves; None: the nodes have nothing that would, or `by_store`: torchrun's store will hand one out. `origin`
-    says where it is from. `trusted`: --trust-network. `made` is the text of a secret made here for the other nodes.
+    `mark` is made of facts that every process of the run knows, and every stranger as well: it only keeps runs apart.
+    `key` proves; None: the nodes have no secret, or `by_store`: torchrun's store will hand one out. `origin`
+    is where it is from. `trusted`: --trust-network. `made` is the text of a secret made here for the other nodes.
     """
 
     mark: bytes
@@ -142,24 +142,24 @@ class Token(Struct, frozen=True):
 
     @property
     def unproven(self) -> bool:
-        """Return whether the nodes can prove nothing to each other, and nothing says that they need not."""
+        """Return whether the nodes can prove nothing to each other, and no option waives the proof."""
         return self.key is None and not self.by_store
 
     @property
     def local(self) -> bytes:
-        """Return what names the socket on which the ranks of one node meet; who they are the kernel says."""
+        """Return the name of the socket on which the ranks of one node meet; the kernel identifies its peers."""
         return self.key if isinstance(self.key, bytes) else self.mark
 
     @property
     def proof(self) -> Proof:
-        """Return what the report says of it."""
+        """Return the report's sentence on it."""
         return Proof(self.origin, not self.unproven and not self.trusted, self.trusted)
 
 
 def find_token(variables: Mapping[str, str | None], launch: Launch, *, trust: bool = False) -> Token:
-    """Return this run's token. Raises UsageError where the user's own is too weak, or is not given.
+    """Return this run's token. Raises UsageError if the user's own is too weak, or is not given.
 
-    MASTER_ADDR is no part of the mark: one node may call rank 0 by name and another by number.
+    MASTER_ADDR is not part of the mark: one node may call rank 0 by name and another by number.
     """
     mark = _mark(launch)
     if launch.agent_store:
@@ -205,9 +205,9 @@ def _made_by_hand(mark: bytes, launch: Launch) -> Token:
 
 
 def _of_home(home: Path) -> bytes | None:
-    """Return the secret of this user's file; make one where the home is on a file system that nodes share.
+    """Return the secret of this user's file; make one if the home is on a file system that nodes share.
 
-    None: there is none. Raises UsageError where the file could be another's, or others can read it.
+    None: no file. Raises UsageError if the file could be another's, or others can read it.
     """
     path = home / _FILE
     try:
@@ -235,7 +235,7 @@ def _make(path: Path) -> None:
 
 
 def _read(path: Path) -> bytes:
-    """Raises OSError, and UsageError where the file is not this user's alone."""
+    """Raises OSError, and UsageError unless the file belongs only to this user."""
     with opener.place(path, follow=False) as end:
         handle = end.open(os.O_RDONLY | os.O_NONBLOCK)
     with os.fdopen(handle, "rb") as file:

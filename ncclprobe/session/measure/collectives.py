@@ -1,6 +1,6 @@
 """First calls, the sweep of collectives, which NICs carry it, and a retest of what failed: one slow row may be chance.
 
-What is paid once, a job feels at its start and nowhere else: the first call of its kind opens connections.
+A job pays for its first calls only at its start: the first call of each kind opens connections.
 """
 
 import socket
@@ -24,13 +24,13 @@ from ncclprobe.session.measure.joining import Heat, Reading
 from ncclprobe.session.measure.nic_traffic import TransportDetection
 
 MOST = 64
-"""Operations and sizes that are measured again, the largest first. A row beyond these is not said to fail."""
+"""Operations and sizes that are measured again, the largest first. A row beyond these cannot fail."""
 
 
 def first_calls(run: RankContext, group_s: float) -> None:
     """Make the default group's first collective, the same again, and its first pairs, and record what that takes.
 
-    One rank has no pair. `group_s` is what torch took to make the group. Raises ProbeError where a call fails.
+    One rank has no pair. `group_s` is what torch took to make the group. Raises ProbeError if a call fails.
     """
     rank, ranks, device = dist.get_rank(), dist.get_world_size(), torch.device(run.device)
     one, other, clock = torch.zeros(1, device=device), torch.zeros(1, device=device), clock_of(device)
@@ -89,7 +89,7 @@ def log_pass_s(phase_s: float, left_s: float) -> float:
 
 
 def sweep(run: RankContext) -> None:
-    """Measure on every rank, retest what failed as often as --repeat says, and look for disturbances.
+    """Measure on every rank, retest failed rows as often as --repeat asks, and look for disturbances.
 
     Rows go to rank 0's `recorder`. Raises what :func:`ncclprobe.probes.sweep.run` does.
     """
@@ -127,7 +127,7 @@ def _unheard(_row: str, _precision: float) -> None:
 
 
 def _look_for_disturbances(run: RankContext, before: Reading | None, heat: Heat | None) -> None:
-    """Record what disturbed the run, as every rank sees it, where rows still fail."""
+    """Record what disturbed the run, as every rank sees it, if rows still fail."""
     recorder = run.recorder
     if not run.exchange.share(bool(recorder and recorder.failing(1))):
         return

@@ -17,16 +17,16 @@ if TYPE_CHECKING:
     from ncclprobe.probes.plan import Plan
 
 TORCH_SLACK_S = 30.0
-"""torch's own deadlines come so much after ours, so that ours names the rank."""
+"""Seconds by which torch's own deadlines follow ours, so that ours names the rank."""
 _LONGEST_BUDGETS = 4.0
 """A row of a size that the user did not ask for takes no longer than so many budgets."""
 
 
 class RankContext(Struct, frozen=True):
-    """One rank that has met the others, and what it measures with.
+    """One rank that has met the others, and its means of measuring.
 
-    `device` is torch's name, `gpu` the identity of the GPU, if it uses one. `sizes` of collectives are empty where the
-    options say them. `hosts` are those of all ranks on rank 0, elsewhere this rank's. `look` is None on all but one
+    `device` is torch's name, `gpu` the identity of the GPU, if it uses one. `sizes` of collectives are empty if the
+    options give them. `hosts` are those of all ranks on rank 0, elsewhere this rank's. `look` is None on all but one
     rank of each node, `recorder` on all but rank 0. `group`: torch's process group to measure; null: the default one.
     """
 
@@ -47,11 +47,11 @@ class RankContext(Struct, frozen=True):
 
     @property
     def node(self) -> NodeSnapshot:
-        """Return the snapshot of this rank's node, or an empty one where another rank has it."""
+        """Return the snapshot of this rank's node, or an empty one if another rank has it."""
         return self.look or NodeSnapshot(socket.gethostname())
 
     def record(self, found: Iterable[Struct]) -> None:
-        """Record samples as they come, on rank 0."""
+        """Record samples as they arrive, on rank 0."""
         for each in found:
             if self.recorder:
                 self.recorder.record(each)

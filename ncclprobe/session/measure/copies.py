@@ -39,9 +39,9 @@ NBYTES = 256 << 20
 _LEAST_NBYTES = 32 << 20
 SAMPLES = 7
 _SAMPLE_S = 0.03
-"""Of copies back to back in one sample: a thousand times what handing one over takes."""
+"""Copies back to back in one sample: a thousand times the cost of handing one over."""
 _LEAST_SAMPLES, _ENOUGH_S = 3, 2.0
-"""Samples, and seconds of all, where a copy is slow: a rank with a sick slot does not stand still."""
+"""Samples, and seconds in total, if a copy is slow: a rank with a sick slot still makes progress."""
 _MOST_THREADS = 64
 _PCI = "/sys/bus/pci/devices"
 _MOST_CPUS = 8192
@@ -138,7 +138,7 @@ class Copies:
         return int(self._exchange.share(max(received) if received else None))
 
     def _copy_alone(self) -> Any:
-        """Copy with this GPU alone: near memory, far memory; without a peer its own. Return near buffers."""
+        """Copy with only this GPU: near memory, far memory; without a peer its own. Return near buffers."""
         device, near = torch.device(self._device), self._numa()
         torch.cuda.set_device(device)
         far = next((node for node in self._nodes if near is not None and node != near), None)
@@ -163,7 +163,7 @@ class Copies:
                     yield self._row("d2d", rates, device=gpu_identity(source), peer=gpu_identity(peer))
 
     def _to_peer(self, source: int, peer: int) -> Rates:
-        """Return the rates from one GPU to another; nothing, and a note, where another process has one to itself."""
+        """Return the rates from one GPU to another; nothing, and a note, if another process has one to itself."""
         if self.note:
             return ()
         try:
@@ -237,7 +237,7 @@ class Copies:
 
 
 def numa_nodes(host: Host) -> dict[int, tuple[int, ...]]:
-    """Return, by NUMA node, the processors that this process may have; all in node 0 where the kernel has no nodes.
+    """Return, by NUMA node, the processors that this process may have; all in node 0 if the kernel has no nodes.
 
     A control group's limit holds; a process may undo the affinity that taskset, srun or mpirun set.
     """
@@ -265,7 +265,7 @@ def _allowed() -> set[int]:
 
 
 def node_of_gpu(device: str, host: Host, nodes: Container[int]) -> int | None:
-    """Return which of `nodes` the GPU `device` (such as ``cuda:1``) is attached to; None where it is not known."""
+    """Return which of `nodes` the GPU `device` (such as ``cuda:1``) is attached to; None if unknown."""
     try:
         address = pci_address(torch.cuda.get_device_properties(torch.device(device)))
         number = int(host.ask("read", f"{_PCI}/{address}/numa_node"))
@@ -339,7 +339,7 @@ class GpuBuffers(Struct, frozen=True):
 
 
 def gpu_buffers(device: torch.device, nbytes: int, cpus: Collection[int]) -> GpuBuffers:
-    """Allocate buffers of `nbytes` each, those of the host where `cpus` are. Raises RuntimeError without memory."""
+    """Allocate buffers of `nbytes` each, those of the host beside `cpus`. Raises RuntimeError without memory."""
     with bound(cpus):
         here = tuple(torch.empty(nbytes, dtype=torch.uint8, pin_memory=True).zero_() for _ in range(2))
     there = tuple(torch.zeros(nbytes, dtype=torch.uint8, device=device) for _ in range(2))

@@ -1,10 +1,10 @@
-"""What a run is judged by without a file: its machine type, its own links, or for gloo the slowest one.
+"""The expectations of a run without a file: its machine type, its own links, or for gloo the slowest one.
 
 Nothing is expected of gloo within one node: loopback depends on the processors, and no figures are published. No number
-of a GPU is ever used for gloo. Of pairs something is expected over NCCL alone.
+of a GPU is ever used for gloo. Pairs have an expectation only over NCCL.
 
-What the run is measured on, in few words, is its fingerprint, that of rank 0's node: the site's baseline of such
-machines is what it is compared with.
+A short description of the machine is the run's fingerprint, that of rank 0's node. The run is compared with the site's
+baseline of such machines.
 """
 
 from collections import Counter
@@ -57,7 +57,7 @@ def fingerprint_of(facts: Mapping[type, object], who: Participants) -> Fingerpri
 
 
 def _named_devices(built: NodeTopology) -> dict[str, Any]:
-    """What tells one topology from another. A link that came up narrower is a fault, and no other machine."""
+    """The facts that distinguish topologies. A link that trained narrower is a fault, not another machine."""
     found = {name: value for name, value in asdict(built).items() if name != "why"}
     for row in (*(found["gpus"] or ()), *(found["nics"] or ())):
         del row["pcie_width"], row["pcie_max_width"]
@@ -68,7 +68,7 @@ _MOST_NAMED = 4
 
 
 def record_fingerprint(recorder: Recorder, path: str | None, snapshot: Snapshot) -> None:
-    """Record on which machine the run is measured, and judge it by the baseline at `path`, if one fits.
+    """Record the machine of the run, and judge it by the baseline at `path`, if one fits.
 
     Raises UsageError for a baseline that cannot be read.
     """
@@ -79,7 +79,9 @@ def record_fingerprint(recorder: Recorder, path: str | None, snapshot: Snapshot)
 
 
 def compare_with(recorder: Recorder, sites: Mapping[str, baselines.Site], path: str, mine: Fingerprint) -> None:
-    """Judge by the baseline in `sites` that is of this machine, or say why there is none: no baseline is no pass."""
+    """Judge by the baseline in `sites` that is of this machine, or report why none fits: a run without a baseline does
+    not pass.
+    """
     fits = {name: site for name, site in sites.items() if same_machine(site.print(), mine)}
     nameless = {name: site for name, site in sites.items() if site.fingerprint is None}
     if not fits and len(sites) == len(nameless) == 1:
@@ -119,7 +121,7 @@ def learn(run: RankContext) -> Expecting:
 def expecting(run: RankContext) -> Expecting:
     """Return the bands of this run, on rank 0. Every rank of the run calls this at the same time.
 
-    Nothing where a file says what to expect, and where neither collectives nor pairs are measured.
+    Nothing if a file gives the expectations, or if neither collectives nor pairs are measured.
     """
     options, identity = run.options, run.identity
     if options.expect or not {"collectives", "pairs"} & {*options.what}:
@@ -162,7 +164,7 @@ def _of_nccl(run: RankContext) -> Expecting:
 
 
 def _bands(options: Options, ranks: int, expected: Callable[[str, int], Expectation | None]) -> Iterator[Band]:
-    """Return one band per operation and printed size for which there is an expectation."""
+    """Return one band per operation and printed size that has an expectation."""
     for op in options.ops:
         itemsize = DTYPES[options.dtype]
         printed = dict.fromkeys(OPS[op].shape(nbytes, ranks, itemsize).nbytes for nbytes in options.sizes_for("gloo"))

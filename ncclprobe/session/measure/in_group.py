@@ -1,6 +1,6 @@
 """A run inside a process group that a program has made: each of its ranks calls :func:`measured` and gets the report.
 
-Of the caller's only the store is used, under a prefix of our own. What is measured is a group of our own over the same
+Only the caller's store is used, under a prefix of our own. The measurement uses a group of our own over the same
 ranks, with our own deadline, so that a call which fails leaves the caller's group as it was. Nothing is printed and no
 signal is taken over; threads that read files stay idle for the next call (:mod:`ncclprobe.host.patience`).
 """
@@ -46,7 +46,7 @@ Prepare = Callable[[Backend], tuple[Options, Question, Sequence[Band]]]
 """Makes the request for a backend, with the bands of a file. Raises UsageError."""
 
 _TORCHS_OWN_S = 60.0
-"""NCCL's deadline comes so much after ours: at its own, torch's watchdog would end the caller's process."""
+"""Seconds by which NCCL's deadline follows ours: at its own, torch's watchdog would end the caller's process."""
 _WORD_POLL_S = 0.02
 _CHUNK = 1 << 20
 """Characters of a report that are shared at once."""
@@ -71,7 +71,7 @@ class Members(Struct, frozen=True):
 
 
 def members(group: Any) -> Members:
-    """Return the ranks of the caller's `group`; null: of all. Raises UsageError where it cannot be measured."""
+    """Return the ranks of the caller's `group`; null: of all. Raises UsageError if it cannot be measured."""
     import torch
     import torch.distributed as dist
 
@@ -93,10 +93,10 @@ def members(group: Any) -> Members:
 
 
 def _refuse_split(part: bool) -> None:
-    """Raise UsageError where NCCL would split the communicator of all ranks, and `part` of them alone are here.
+    """Raise UsageError if NCCL would split the communicator of all ranks, and only a `part` of them is here.
 
     torch does so for every new group once the default one is bound to a device (distributed_c10d.py,
-    _get_split_source), and the ranks that are no members must take part.
+    _get_split_source), and the ranks outside the group must take part.
     """
     import torch.distributed as dist
 
@@ -108,7 +108,7 @@ def _refuse_split(part: bool) -> None:
 
 
 def _refuse_without_abort(backend: Backend, group: Any) -> None:
-    """Raise UsageError where torch could not end a call that hangs, which would stay on the caller's GPU for ever."""
+    """Raise UsageError if torch could not end a call that hangs, which would stay on the caller's GPU for ever."""
     import torch
 
     if backend == "nccl" and groups.aborter(group) is None:
@@ -121,9 +121,9 @@ def _refuse_without_abort(backend: Backend, group: Any) -> None:
 def measured(group: Any, prepare: Prepare, host: Host, timeout_s: float, began: float) -> Report:
     """Measure on all ranks of `group` at the same time, and return the report, the same on each.
 
-    What is wrong with the request on one rank is an error on all. Raises UsageError, and ProbeError where a rank does
-    not come, leaves, or is not ready `timeout_s` seconds after `began`, with the ranks that said nothing more: what
-    torch is stuck in then stays on a thread.
+    A wrong request on one rank is an error on all. Raises UsageError, and ProbeError if a rank does not join, leaves,
+    or is not ready `timeout_s` seconds after `began`, with the ranks that sent nothing more. A call that hangs in torch
+    then stays on a thread.
     """
     who, end, reserved_s = members(group), began + timeout_s, reserve_s(timeout_s)
     run = _Run(who, host, end - reserved_s - time.monotonic())
@@ -199,7 +199,7 @@ class _Run:
     def _agree(
         self, prepare: Prepare
     ) -> tuple[Options, Question, Sequence[Band], RunConfig, list[RankInfo], tuple[str, ...]]:
-        """Make the request, the same on all ranks. Raises UsageError on all of them. The infos are on rank 0 alone."""
+        """Make the request, the same on all ranks. Raises UsageError on all of them. Only rank 0 has the infos."""
         asked = None
         try:
             asked = prepare(self._who.backend)
@@ -221,12 +221,12 @@ class _Run:
             sweep(replace(run, group=group))
 
     def say_left(self) -> None:
-        """Let the other ranks know that this one has come to an end of its own."""
+        """Let the other ranks know that this one has ended by itself."""
         with contextlib.suppress(RuntimeError):  # torch's, of a store that has ended with its rank
             self._store.set(self._left(self._who.own), "1")
 
     def silent(self, within_s: float) -> tuple[int, ...]:
-        """Return the ranks that do not leave `within_s` seconds after this one: they have ended, or stand still."""
+        """Return the ranks that do not leave `within_s` seconds after this one: they have ended, or are stopped."""
         self.say_left()
         ranks, late = [rank for rank in range(len(self._who.ranks)) if rank != self._who.own], False
         until = time.monotonic() + within_s
@@ -314,7 +314,7 @@ class _Run:
         return group
 
     def _everywhere(self, report: Report | None) -> Report:
-        """Return rank 0's report on every rank, once all have come to the end."""
+        """Return rank 0's report on every rank, once all have reached the end."""
         text = as_json.render(report) if report else ""
         count = int(self._exchange.share(-(-len(text) // _CHUNK)))
         parts = [self._exchange.share(text[n * _CHUNK : (n + 1) * _CHUNK]) for n in range(count)]

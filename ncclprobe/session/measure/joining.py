@@ -1,9 +1,9 @@
-"""What each rank tells rank 0 of itself and of what disturbs it, and what rank 0 records once all have agreed.
+"""Each rank's report to rank 0 on itself and on disturbances, and what rank 0 records once all have agreed.
 
-What disturbs a run: throttled GPUs, processors busy with other work, settings that change what is timed. The settings
+Disturbances of a run: throttled GPUs, processors busy with other work, settings that change what is timed. The settings
 are read on every rank before anything is measured. The rest is read once before and once after, never in between. A
-disturbance explains only so much: a run is not ten times slower because a third of the processors was busy, so each has
-the share of the usual speed that it leaves at least.
+disturbance explains only so much: a run is not ten times slower because a third of the processors was busy. Each
+therefore has the share of the usual speed that it leaves at least.
 """
 
 import os
@@ -40,14 +40,14 @@ _NOTABLE = 0.25
 _LEAST_LEFT = 0.25
 """The share of the speed that a busy host leaves at least: what is slower has another cause."""
 _HOT = 0.05
-"""The share of a run in which heat must have lowered a GPU's clocks to be reported."""
+"""The share of a run for which heat must have lowered a GPU's clocks to be reported."""
 _MOST_XIDS = 3
 _MOST_CHARACTERS = 64
-"""Of a setting's value."""
+"""Characters of a setting's value."""
 
 
 class Reading(Struct, frozen=True):
-    """Seconds since the host was started, over all its processors, of this process alone, and on the wall."""
+    """Seconds since the host was started, over all its processors, of only this process, and on the wall."""
 
     total_s: float
     busy_s: float
@@ -56,7 +56,7 @@ class Reading(Struct, frozen=True):
 
 
 def read(host: Host) -> Reading | None:
-    """Read the processors' time now; None where /proc/stat cannot be read."""
+    """Read the processors' time now; None if /proc/stat cannot be read."""
     try:
         text = host.ask("read", "/proc/stat")
     except HostError:
@@ -119,7 +119,9 @@ def of_gpus(host: str, before: Heat, after: Heat, gpus: Gpus | None) -> list[Dis
 
 
 def tell_xids(run: RankContext, *, heard: bool) -> None:
-    """Record what NVML told of each node's GPUs; `heard`: it was listened to from before the first call on."""
+    """Record the errors that NVML reported on each node's GPUs; `heard`: the listener ran from before the first call
+    on.
+    """
     run.set_phase("read the errors that NVML reports")
     found = xids(run.host) if run.look and heard else None
     told = run.exchange.collect(None if isinstance(found, Absent) or found is None else [socket.gethostname(), found])
@@ -127,7 +129,7 @@ def tell_xids(run: RankContext, *, heard: bool) -> None:
 
 
 def xids_behind(host: Host, backend: Backend | None) -> str:
-    """Return in words what NVML told of this host's GPUs, where a call has failed; empty: nothing."""
+    """Return in words the errors that NVML reported on this host's GPUs, if a call has failed; empty: none."""
     found = xids(host) if backend == "nccl" else ()
     told = [] if isinstance(found, Absent) else [f"Xid {code} of GPU{gpu}" for gpu, code in dict.fromkeys(found)]
     return f"; NVML reported {first_of(told, _MOST_XIDS)}" if told else ""
@@ -161,7 +163,7 @@ _TORCHS_SWITCHES = {
     "TORCH_DIST_NAN_CHECK": "torch searches each buffer for NaN before it is sent",
     "TORCH_NCCL_DESYNC_DEBUG": "torch writes the beginning and the end of each call to its store",
 }
-"""Read by its getCvarBool (csrc/distributed/c10d/Utils.hpp), of NCCL's process group alone."""
+"""Read by its getCvarBool (csrc/distributed/c10d/Utils.hpp), only by NCCL's process group."""
 _TRUE = ("y", "yes", "1", "t", "true")
 _EFFECTS = {
     **_TORCHS_SWITCHES,
@@ -179,7 +181,7 @@ def falsifying(
 ) -> dict[str, str]:
     """Return the settings of this process that change what is timed with `backend`, by name, each with its value.
 
-    Those of NCCL may also stand in its configuration files, as its version `nccl` (None: the newest) reads them: the
+    Those of NCCL may also be set in its configuration files, as its version `nccl` (None: the newest) reads them: the
     value is then followed by file and line. torch and NCCL take the words in any case (torch
     csrc/distributed/c10d/debug.cpp; NCCL src/debug.cc).
     """
@@ -200,7 +202,7 @@ def falsifying(
 
 
 def effective_settings(host: Host, environment: Environment, nccl: tuple[int, int, int] | None) -> Settings:
-    """Return what NCCL reads; of a host that does not answer for its files, the environment alone."""
+    """Return NCCL's settings; only the environment if the host's files cannot be read in time."""
     try:
         return settings_of(host, environment, nccl)
     except HostError:
@@ -208,7 +210,7 @@ def effective_settings(host: Host, environment: Environment, nccl: tuple[int, in
 
 
 def _value(name: str, variables: Mapping[str, str], settings: Settings) -> str:
-    """Return the value of a setting, with file and line where it does not come from the environment."""
+    """Return the value of a setting, with file and line unless it comes from the environment."""
     if name in variables:
         return variables[name][:_MOST_CHARACTERS]
     setting = settings.effective[name]
@@ -244,7 +246,7 @@ def versions() -> dict[str, str | None]:
 
 
 def usable_gpus() -> int:
-    """Count the GPUs that CUDA shows to this process. torch counts NVML's, of which CUDA leaves out what MIG splits."""
+    """Count the GPUs that CUDA shows to this process. torch counts NVML's, but CUDA omits those that MIG splits."""
     import torch
 
     count = torch.cuda.device_count()
@@ -254,7 +256,7 @@ def usable_gpus() -> int:
 def rank_info(
     options: Options, hostname: str, host: Host, backend: Backend, device: int, local_ranks: int, note: str = ""
 ) -> RankInfo:
-    """Return what this rank, one of `local_ranks` here, says of itself, with `backend` and CUDA device `device`."""
+    """Return the report of this rank, one of `local_ranks` here, on itself, with `backend` and CUDA device `device`."""
     import torch
 
     from ncclprobe.probes.buffers import free_bytes
@@ -286,7 +288,7 @@ def rank_info(
 def record_participants(recorder: Recorder, kind: str, infos: Sequence[RankInfo], config: RunConfig) -> tuple[str, ...]:
     """Record who measures, once all have met. `kind`: how the ranks were started.
 
-    Return what the first call may hang for: the settings on which ranks must agree, and do not.
+    Return the settings that differ although ranks must agree on them: the first call may hang because of them.
     """
     recorder.take_part(
         Participants(
@@ -313,14 +315,15 @@ def record_participants(recorder: Recorder, kind: str, infos: Sequence[RankInfo]
 
 
 def _is_kept(name: str) -> bool:
-    """Return whether the report tells the setting apart from a baseline's: no path, no name of a host, none of ours."""
+    """Return whether the setting helps to compare the report with a baseline: no path, no host name, none of ours."""
     return table()[name].type not in ("path", "string") and not name.startswith("TORCH_")
 
 
 def told_settings(backend: Backend, host: Host) -> dict[str, str]:
-    """Return what each setting of this process comes to that libraries of `backend` read and ranks should share.
+    """Return the effective value of each setting of this process that libraries of `backend` read and ranks should
+    share.
 
-    Two ways to write one value are one. Only variables of the table are told, whose values may be recorded.
+    Two ways to write one value are one. Only variables of the table, whose values may be recorded, are included.
     """
     nccl = nccl_library.loaded()
     version = nccl.version if nccl else None
@@ -332,14 +335,14 @@ def told_settings(backend: Backend, host: Host) -> dict[str, str]:
 
 
 def _shared(name: str, backend: Backend) -> Parameter | None:
-    """Return the variable where it is read with `backend`, and no rank's own business."""
+    """Return the variable if it is read with `backend` and may not differ between ranks."""
     parameter = table().get(name)
     ours = name.startswith(FAMILIES) and name not in OWN_BUSINESS and is_read_by(name, Job(backend))
     return parameter if ours and parameter and parameter.is_read else None
 
 
 def differing(infos: Sequence[RankInfo]) -> tuple[DifferingSetting, ...]:
-    """Return the settings in which the ranks differ that told so; a rank that has not set one has its default."""
+    """Return the settings that differ between the ranks that reported; a rank that has not set one has its default."""
     known = infos[0].versions.get("nccl")
     version = parse_version(known) if known else None
     found = []

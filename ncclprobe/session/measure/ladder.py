@@ -1,8 +1,8 @@
 """Measure the rungs of a ladder (:mod:`ncclprobe.model.training`): a training step and an all_reduce in each.
 
-The groups of a rung work at the same time, and rungs take turns step by step, so that what else the machine does
-affects all of them. The work is the same on every rank and every rung: as many matrix products as take the asked time
-on the usual rank.
+The groups of a rung work at the same time, and rungs take turns step by step, so that other load on the machine affects
+all of them. The work is the same on every rank and every rung: as many matrix products as take the asked time on the
+usual rank.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -29,14 +29,16 @@ from ncclprobe.session.measure.training import room_of
 STEP_BYTES = {"nccl": 64 << 20, "gloo": 4 << 20}
 """Gradients of one step, by backend: of 16 and of 1 million parameters in float32."""
 LARGEST = {"nccl": 1 << 30, "gloo": 4 << 20}
-"""Of the all_reduce alone: with NCCL the size that can be judged, with gloo one that any network carries in time."""
+"""Bytes of the all_reduce by itself: with NCCL the size that can be judged, with gloo one that any network carries in
+time.
+"""
 _SHARE = 1 / 8
 _BUFFERS = 6
 """So many messages must fit: the buffers of the steps of two rungs, and that of the all_reduce."""
 STEPS, _WARM_UPS = 7, 2
 _MOST_WORK_S = 0.1
 _TOKENS = 8192
-"""Of one rank's step: its work is 6 operations per parameter and token (Kaplan et al. 2020, section 2.1)."""
+"""Tokens of one rank's step: its work is 6 operations per parameter and token (Kaplan et al. 2020, section 2.1)."""
 _BATCHES, _BATCH_S, _MOST_CALLS = 7, 0.05, 200
 _LAYERS = 8
 
@@ -58,7 +60,7 @@ def play(run: RankContext) -> bool:
 
 
 class LadderSizes(Struct, frozen=True):
-    """Bytes of a step's gradients, of the all_reduce alone, and the seconds that all of it may take."""
+    """Bytes of a step's gradients, bytes of the all_reduce by itself, and the time limit in seconds of all of it."""
 
     step_bytes: int
     nbytes: int
@@ -69,7 +71,7 @@ _Play = Callable[[StepPlan, Mapping[tuple[str, int], BufferView]], None]
 
 
 class _Part(Struct):
-    """This rank's part in one rung: the ranks of its group, what it plays in a step, and its all_reduce alone."""
+    """This rank's part in one rung: the ranks of its group, its step, and its all_reduce by itself."""
 
     rung: Rung
     members: tuple[int, ...]
@@ -80,7 +82,7 @@ class _Part(Struct):
 def climb(
     plan: Plan, rungs: Sequence[Rung], sizes: LadderSizes, timeout_s: float, exchange: Exchange, set_phase: SetPhase
 ) -> tuple[LadderRow, ...]:
-    """Measure `rungs` from the lowest on; rows come on rank 0. All ranks must call it. Raises ProbeError.
+    """Measure `rungs` from the lowest on; rank 0 gets the rows. All ranks must call it. Raises ProbeError.
 
     `timeout_s`: torch's own deadline of the groups that are made here.
     """
@@ -114,7 +116,7 @@ def _chunks(bench: Bench, work: Work, model: Model) -> float:
 
 
 def _open(bench: Bench, rung: Rung, model: Model, play: _Play, buffer: torch.Tensor, timeout_s: float) -> _Part:
-    """Open this rank's group of `rung`, in which `play` plays a step; its all_reduce alone is of `buffer`."""
+    """Open this rank's group of `rung`, for `play` to play a step in; its all_reduce by itself uses `buffer`."""
     plan, members = bench.plan, rung.of(bench.plan.rank)
     items: StepPlan = training.step("ddp", model)
     group = _group(bench, rung, members, timeout_s)
@@ -128,7 +130,7 @@ def _open(bench: Bench, rung: Rung, model: Model, play: _Play, buffer: torch.Ten
 
 
 def _group(bench: Bench, rung: Rung, members: Sequence[int], timeout_s: float) -> dist.ProcessGroup | None:
-    """Open a group; a rank that is by itself opens one as well, where others of the rung are not.
+    """Open a group; a rank that is by itself opens one as well, if others of the rung are not.
 
     torch names a group by its ranks and by how many groups the process has (_hash_ranks_to_str in
     distributed_c10d.py): ranks with different numbers of groups would wait for each other for ever.
@@ -155,7 +157,7 @@ def _steps(bench: Bench, parts: Sequence[_Part], budget_s: float) -> list[list[f
 
 
 def _calls(bench: Bench, part: _Part, budget_s: float) -> list[float]:
-    """Return this rank's seconds per all_reduce, batch by batch; none where its group has no other rank."""
+    """Return this rank's seconds per all_reduce, batch by batch; none if its group has no other rank."""
     if max(map(len, part.rung.groups)) < 2:
         return []
     name = f"ladder, {part.rung.name}, all_reduce"

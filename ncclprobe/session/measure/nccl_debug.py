@@ -61,7 +61,7 @@ class Task(Struct, frozen=True):
 def run_pass(
     plan: Any, identity: RankIdentity, exchange: Exchange, deadline_s: float, command: Sequence[str] = ()
 ) -> tuple[tuple[Log, ...], str] | None:
-    """Return the logs of the ranks that wrote one, and a note on the others; on rank 0, else None.
+    """Return the logs of the ranks that wrote one, and a note on the others; on rank 0, otherwise None.
 
     Every rank of the run calls this at the same time. `command` runs the task, which is its last argument.
     """
@@ -180,7 +180,7 @@ def _room(task: Task, store: dist.Store, device: torch.device) -> int | None:
 
 
 def fitting(shapes: list[tuple[str, CallShape]], room: int | None) -> list[tuple[str, CallShape]]:
-    """Return the calls whose two buffers fit into `room` bytes (None: all do). Raises ValueError where none does."""
+    """Return the calls whose two buffers fit into `room` bytes (None: all do). Raises ValueError if none does."""
     found = [(op, shape) for op, shape in shapes if room is None or 2 * _footprint(shape) <= room]
     if not found:
         raise ValueError(f"no call of the sweep fits into the memory that is free, {units.size(room or 0)}")
@@ -192,7 +192,7 @@ def _footprint(shape: CallShape) -> int:
 
 
 def begin(task_json: str, backend: str = "nccl") -> None:
-    """Run a task, which is JSON of `Task`; print one line on standard error where torch refuses it."""
+    """Run a task, which is JSON of `Task`; print one line on standard error if torch refuses it."""
     task = Task(**json.loads(task_json))
     try:
         make_calls(task, backend)

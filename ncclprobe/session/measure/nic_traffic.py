@@ -36,7 +36,7 @@ from ncclprobe.session.measure import rank_nics
 from ncclprobe.session.measure.context import RankContext
 
 _CALLS_S = 0.25
-"""Of calls between two readings: long against a barrier, short against the sweep."""
+"""Seconds of calls between two readings: long against a barrier, short against the sweep."""
 _LONGEST_CALL_S = 2.0
 _MOST_CALLS = 10_000
 _SLOW_COUNTERS_S, _SLOW_DRIVERS = 1.1, ("bnxt_en", "bnx2x", "tg3")
@@ -58,7 +58,7 @@ def count_traffic(
 ) -> Iterator[tuple[Calls, Any, Any]]:
     """Make the calls of each operation over the default group, on all ranks, between two `read_counters`.
 
-    Raises ProbeError where a call fails.
+    Raises ProbeError if a call fails.
     """
     if not wanted:
         return
@@ -184,7 +184,7 @@ class TransportDetection:
 
 
 def _gloos(host: Host) -> list[str] | None:
-    """Return gloo's interfaces on this rank: those of GLOO_SOCKET_IFNAME, else that of the host's own name."""
+    """Return gloo's interfaces on this rank: those of GLOO_SOCKET_IFNAME, otherwise that of the host's own name."""
     names = named(os.environ.get("GLOO_SOCKET_IFNAME", ""))
     own = None if names else rank_nics.interface(host, dict(os.environ))
     return list(names) or ([own.name] if own else None)
@@ -199,7 +199,7 @@ def _sockets(names: Sequence[list[str] | None], hosts: Sequence[str]) -> str:
 
 
 def _nccls(snapshot: Snapshot) -> list[str] | None:
-    """Return what NCCL chooses: ports of HCAs (for a port without counters its interface too), else interfaces."""
+    """Return NCCL's choice: ports of HCAs (for a port without counters its interface too), otherwise interfaces."""
     from ncclprobe.facts.infiniband import Fabric
     from ncclprobe.nccl.selection import choose
 
@@ -271,6 +271,6 @@ def _carried(infos: Sequence[Any], counters: Sequence[Any], hosts: Sequence[str]
 
 
 def _expected(infos: Sequence[Any], hosts: Sequence[str], node: str) -> frozenset[str] | None:
-    """Return the NICs that the ranks of `node` expect; None where one of them does not know."""
+    """Return the NICs that the ranks of `node` expect; None if one of them does not know."""
     received = [info["expected"] for info, host in zip(infos, hosts, strict=True) if host == node]
     return None if None in received else frozenset(name for names in received for name in names)

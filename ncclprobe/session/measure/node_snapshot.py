@@ -28,13 +28,13 @@ LOOK_S = 30.0
 _MARGIN_S = 5.0
 _RANK_S = 10.0
 MOST_PACKED_BYTES = 4 << 20
-"""Of one node's compressed capture; usual are 30 KiB. A larger one is not sent."""
+"""Bytes of one node's compressed capture; 30 KiB are usual. A larger one is not sent."""
 
 
 class NodeSnapshot:
     """One node's snapshot, collected in a thread, for no longer than `look_s` seconds.
 
-    `folder`: where its capture is written at once, for a report by another process.
+    `folder`: its capture is written there at once, for a report by another process.
     """
 
     def __init__(self, node: str, look_s: float = LOOK_S, folder: str | None = None) -> None:
@@ -56,7 +56,7 @@ class NodeSnapshot:
             write_captures(Path(self._folder), [(self.node, text)])
 
     def snapshot(self, patience_s: float | None = None) -> Snapshot:
-        """Wait for the node's facts and return them; none where it did not answer in time."""
+        """Wait for the node's facts and return them; none if it did not answer in time."""
         if self._thread.is_alive():
             self._thread.join(self._patience_s if patience_s is None else patience_s)
         found = self._found
@@ -71,12 +71,12 @@ class NodeSnapshot:
             self._found = snapshot, heard
 
     def capture(self) -> str | None:
-        """Return the node's capture; None where there is none by now."""
+        """Return the node's capture; None if it is not ready."""
         return dump(self._found[1], self.node) if self._found else None
 
 
 def pack(text: str | None) -> str | None:
-    """Compress a capture to send it; None where it is too large or there is none."""
+    """Compress a capture to send it; None if it is too large or missing."""
     if text is None:
         return None
     packed = zlib.compress(text.encode())
@@ -84,7 +84,7 @@ def pack(text: str | None) -> str | None:
 
 
 def unpack(packed: Any, node: str) -> str | None:
-    """Undo :func:`pack`; None for what is no capture: it comes from another node."""
+    """Undo :func:`pack`; None for anything but a capture, because it comes from another node."""
     try:
         inflate = zlib.decompressobj()
         text = inflate.decompress(base64.b64decode(str(packed), validate=True), bounds.CAPTURE_BYTES)
@@ -95,7 +95,7 @@ def unpack(packed: Any, node: str) -> str | None:
 
 
 def rank_capture(node: str) -> str:
-    """Make the capture of a rank alone: affinity, visible devices, control group."""
+    """Make the capture of only one rank: affinity, visible devices, control group."""
     return dump(heard_by_rank(_collectors(), time.monotonic() + _RANK_S), node)
 
 
@@ -104,7 +104,7 @@ def gather_captures(
 ) -> list[tuple[str, str]] | None:
     """Return the captures of all nodes, on rank 0; None elsewhere. Every rank of the run calls this.
 
-    `look` is None on all but one rank of each node, which tell of themselves alone; `hosts` are those of all ranks.
+    `look` is None on all but one rank of each node, which report only on themselves; `hosts` are those of all ranks.
     """
     text = look.capture() if look else rank_capture(hostname)
     received = exchange.collect([look is not None, pack(text)])
@@ -154,7 +154,9 @@ def node_captures(hosts: Sequence[str], received: Sequence[Any]) -> list[tuple[s
 
 
 def replayed_nodes(captures: Sequence[tuple[str, str]], hosts: Iterable[str] = ()) -> list[Snapshot]:
-    """Return the snapshots of nodes from their captures; of one of `hosts` that sent none it says that of each fact."""
+    """Return the snapshots of nodes from their captures; if one of `hosts` sent none, each of its facts is absent for
+    that reason.
+    """
     collectors, told = _collectors(), [node for node, _ in captures]
     found = [of_capture(parse(text, node, node), collectors) for node, text in captures]
     none = {each.produces: Absent("no capture of this node arrived") for each in collectors}

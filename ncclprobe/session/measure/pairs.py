@@ -87,7 +87,7 @@ class Turn(Protocol):
     """This rank's part of one turn: its seconds per call."""
 
     def __call__(self) -> Sequence[float]:
-        """Make the calls; empty where this rank's node has no other."""
+        """Make the calls; empty if this rank's node has no other."""
         ...
 
 
@@ -96,7 +96,7 @@ def measure_intra_node(
 ) -> tuple[OwnCollective, ...]:
     """Measure turns until no node was slow in each of them or TURNS are over; return the rows of all on rank 0.
 
-    All ranks must call it. No row comes where no node has two ranks.
+    All ranks must call it. Returns no row if no node has two ranks.
     """
     nodes = grouped((host, number) for number, host in enumerate(hosts))
     if all(len(ranks) < 2 for ranks in nodes.values()):

@@ -69,7 +69,9 @@ def _denied(host: Host, path: str) -> bool:
 
 
 def _survivor(options: Options, recorder: Recorder) -> Survivor | None:
-    """Start a process that makes the report if this one is killed, where a file is to hold it and no other could."""
+    """Start a process that makes the report if this one is killed, if a file is to hold it and no other process could
+    make it.
+    """
     if rank_files.FOLDER in os.environ or not options.writes_files:
         return None
     folder = None
@@ -90,13 +92,13 @@ def _rank_file(rank: int, host: str) -> RankFile | None:
 
 
 def _began(question: Question) -> float:
-    """Return the time.monotonic() at which the run began: with --nproc, when its parent did."""
+    """Return the time.monotonic() of the run's start: with --nproc, when its parent did."""
     parent = os.environ.get(rank_files.STARTED)
     return question.clock if parent is None else float(parent)
 
 
 def _kind(identity: RankIdentity) -> str:
-    """Return how the ranks were started, as the report says it: ``self`` under ``--nproc``."""
+    """Return how the ranks were started, in the report's words: ``self`` under ``--nproc``."""
     return "self" if rank_files.FOLDER in os.environ else identity.kind
 
 
@@ -307,7 +309,7 @@ class Rank:
         return torch
 
     def _agree(self, exchange: Exchange, torch: Any) -> RunConfig:
-        """Agree on the backend. Raises UsageError on all ranks where they differ."""
+        """Agree on the backend. Raises UsageError on all ranks if they differ."""
         infos = [RankInfo(**info) for info in exchange.collect(asdict(self._rank_info(torch))) or ()]
         config = RunConfig(**exchange.share(asdict(agree_on(infos, self._identity.nnodes)) if infos else None))
         if infos and not config.error:
@@ -320,7 +322,7 @@ class Rank:
         return config
 
     def _expect(self, run: RankContext) -> RankContext:
-        """Find what to judge the rows by, where no file says it; return `run` with sizes that can be judged so."""
+        """Find expectations for the rows if no file gives them; return `run` with sizes that they can judge."""
         run.set_phase("learn what to expect")
         found, backend = learn(run), run.config.backend
         if not self._options.only_judged:
@@ -365,7 +367,7 @@ class Rank:
         return took_s
 
     def _conclude(self, ending: Ending) -> int:
-        """End the record; where this rank waits for others, with what torch's flight recorder has of its call."""
+        """End the record; if this rank waits for others, with the entry of torch's flight recorder on its call."""
         waits = ending.attendance and all(each.rank for each in ending.attendance.lost)
         record = group.in_flight(self._backend) if waits and self._backend else ""
         if record and self._recorder:
@@ -380,7 +382,7 @@ class Rank:
         return code
 
     def _snapshots(self) -> list[Snapshot]:
-        """Return the nodes whose captures have come; before that this node, if its snapshot is complete."""
+        """Return the nodes whose captures have arrived; before that this node, if its snapshot is complete."""
         own = self._look.snapshot(0.0) if self._look and not self._nodes else None
         return [*([own] if own and own.facts else []), *self._nodes]
 

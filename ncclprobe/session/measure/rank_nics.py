@@ -38,7 +38,7 @@ _ROLE = "default"
 
 
 def slowest_link(exchange: Exchange, identity: RankIdentity, host: Host, name: str) -> SocketLink | None:
-    """Return the slowest link, on rank 0; None there where it is not known, and on every other rank.
+    """Return the slowest link, on rank 0; None there if unknown, and on every other rank.
 
     Every rank of the run calls this at the same time. One rank per node reads its interface and streams.
     """
@@ -61,7 +61,7 @@ def _interface_info(own: Interface | None, name: str) -> dict[str, Any]:
 
 
 def interface(host: Host, variables: Mapping[str, str]) -> Interface | None:
-    """Return the interface that gloo listens on first, if other nodes may reach it; None where it is not known."""
+    """Return the interface that gloo listens on first, if other nodes may reach it; None if unknown."""
     ifname, hostname = variables.get("GLOO_SOCKET_IFNAME", ""), socket.gethostname()
     try:
         found = interfaces.run(host)
@@ -124,7 +124,7 @@ def rank_info(backend: Backend, host: Host, gpu: str | None, look: NodeSnapshot 
 
 
 def nics(hosts: Sequence[str], infos: Sequence[Mapping[str, Any]]) -> tuple[Nic | None, ...]:
-    """Return the NIC of each rank, by rank; None where it is not known."""
+    """Return the NIC of each rank, by rank; None if unknown."""
     nodes = {host: each["node"] for host, each in zip(hosts, infos, strict=True) if each.get("node")}
     before: defaultdict[tuple[str, tuple[str, ...]], int] = defaultdict(int)
     found: list[Nic | None] = []

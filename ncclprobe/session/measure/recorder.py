@@ -1,4 +1,5 @@
-"""Rank 0's record of a run: samples are appended to the run log and shown as they come; one report is made at the end.
+"""Rank 0's record of a run: samples are appended to the run log and shown as they arrive; one report is made at the
+end.
 
 However the run ends, the log is closed exactly once, by the thread that sees the end first. Under ``--nproc`` the
 parent of the ranks makes the report from the log, and rank 0 only ends the log.
@@ -66,9 +67,9 @@ _SAMPLES: Mapping[type, str] = {
 
 
 def log_path(options: Options, folder: str | Path | None) -> Path | None:
-    """Return the path of the run log: in --keep, else in `folder`, where the parent of the ranks looks for it.
+    """Return the path of the run log: in --keep, otherwise in `folder`, in which the parent of the ranks looks for it.
 
-    None: the log is in memory alone.
+    None: the log is only in memory.
     """
     chosen = options.keep or folder
     return Path(chosen, FILE) if chosen else None
@@ -133,7 +134,7 @@ class Recorder:
         self._log.add("participants", _plain(participants))
 
     def differ(self, settings: Sequence[DifferingSetting]) -> None:
-        """Record in which settings ranks differ."""
+        """Record the settings that differ between ranks."""
         self._log.add("rank_settings", _plain(tuple(settings)))
 
     def meet(self) -> None:
@@ -141,7 +142,7 @@ class Recorder:
         self._log.add("arrivals", {"expected": self.participants.ranks})
 
     def expect(self, bands: Sequence[Band]) -> None:
-        """Judge rows by `bands` too, where no earlier band does."""
+        """Judge rows by `bands` too, if no earlier band does."""
         self._expected = Expected((*self._expected.bands, *bands))
         for band in bands:
             self._log.add("expected", _plain(band))
@@ -220,12 +221,12 @@ class Recorder:
         return replayed_nodes(captures, self.participants.hosts)
 
     def open(self) -> None:
-        """Write a first report, which says that the run was cut short. Raises UsageError where it cannot be written."""
+        """Write a first report, which states that the run was cut short. Raises UsageError if it cannot be written."""
         self._publisher.write(self._report(()))
 
     @property
     def path(self) -> Path | None:
-        """Return the path of the run log; None: in memory alone."""
+        """Return the path of the run log; None: only in memory."""
         return self._log.path
 
     def write_to(self, folder: Path) -> None:
@@ -283,7 +284,7 @@ class Recorder:
 
 
 def _bare_code(ending: Ending) -> ExitCode:
-    """Return the exit code of rank 0 where another process makes the report."""
+    """Return the exit code of rank 0 if another process makes the report."""
     if ending.arrivals or ending.attendance:
         return ExitCode.FAIL
     return ExitCode.INCONCLUSIVE if ending.why else ExitCode.OK
@@ -311,7 +312,7 @@ class Publisher:
 
     @property
     def shows_rows(self) -> bool:
-        """Return whether rows are shown as they come; what `accept` says begins with its line to paste."""
+        """Return whether rows are shown as they arrive; the output of `accept` begins with its line to paste."""
         return not (self._output.quiet or self._output.on_stdout or self._accepts)
 
     def row(self, row: Measurement) -> None:
@@ -324,7 +325,7 @@ class Publisher:
         self._op = row.op
 
     def write(self, report: Report) -> None:
-        """Write the JSON report, where one is wanted. Raises UsageError where it cannot be written."""
+        """Write the JSON report, if one is wanted. Raises UsageError if it cannot be written."""
         path = self._output.files.get("json", "-")
         if path != "-":
             as_json.write(report, path)

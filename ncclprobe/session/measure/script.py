@@ -79,8 +79,8 @@ def play(run: RankContext) -> bool:
 
 
 class End(Struct, frozen=True):
-    """How the command of one rank ended: after so many seconds, with which code (null: it was ended by us), the last
-    that it said, and the number of --ladder-metric.
+    """The end of one rank's command: after how many seconds, with which code (null: we ended it), its last line of
+    output, and the number of --ladder-metric.
     """
 
     seconds: float
@@ -150,7 +150,7 @@ def of_rank(variables: Mapping[str, str], hosts: Sequence[str], members: Sequenc
 
 
 def _output(keep: Path | None, name: str) -> IO[bytes]:
-    """Open what the command writes to: a file of --keep, else one without a name, which ends with us."""
+    """Open the file that the command writes to: one in --keep, otherwise one without a name, which ends with us."""
     if keep is not None:
         with contextlib.suppress(OSError), opener.place(keep / name, follow=False) as end:
             end.refuse_makers()
@@ -202,8 +202,8 @@ _LINE_BYTES = 1 << 16
 
 
 def metric_of(output: Iterable[bytes], text: str) -> float | None:
-    """Return the last number that stands right after `text`, behind blanks, a colon or an equals sign, or right before
-    it, as in ``8607 samples/s``; ``12.5k`` is 12,500. None: there is none.
+    """Return the last number right after `text`, behind blanks, a colon or an equals sign, or right before it, as in
+    ``8607 samples/s``; ``12.5k`` is 12,500. None: none was found.
     """
     found = None
     for line in output:

@@ -16,10 +16,10 @@ from ncclprobe.session.ranks.identity import Backend
 
 
 def look(options: Options, question: Question, kind: str, why: str, backend: Backend) -> int:
-    """Judge this node by a look at it alone, report, and return the exit code.
+    """Judge this node by examining only it, report, and return the exit code.
 
-    `why`: what keeps everything that was asked from being measured; empty: nothing was asked to be. Raises UsageError
-    where a file of the report cannot be written.
+    `why`: the reason that some of the requested parts cannot be measured; empty: none were requested. Raises UsageError
+    if a file of the report cannot be written.
     """
     name = socket.gethostname()
     node = NodeSnapshot(name, max(0.0, question.clock + look_s(options.timeout_s) - time.monotonic()))

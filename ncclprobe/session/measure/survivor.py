@@ -1,13 +1,14 @@
-"""A process that makes the report where the process that should make it was killed, or stands still.
+"""A process that makes the report if the process that should make it was killed, or is stopped.
 
 It reads its standard input, which its owner (rank 0, or the process that ``--nproc`` was given to) holds open. A byte
-says that the report is written; an end of file without one, that the owner is gone: then the ranks that it has started
-are killed, or else those are looked for that have gone with it, before the others leave for that; and the command makes
-the report of the run log. After `late_s` seconds without either, and ten more where the log has its end, the owner
-stands still, and so does a rank 0 that is stopped, alone of the ranks of its host, for as long as the others wait for
-it: the report is made of what there is, and made again once the run ends. `folder`, if any, is removed in the end, with
-the processes that work in it; whichever of the two outlives the other removes it. The process leads a session of its
-own, so that a signal to the owner's group does not reach it, and imports little.
+means that the report is written. An end of file without a byte means that the owner is gone. The ranks that the owner
+started are then killed; without such ranks, the survivor looks for the ranks that ended with the owner, before the
+others leave because of it. Then the command makes the report of the run log. After `late_s` seconds without a byte or
+an end, and ten more if the log has its end, the owner counts as stopped. So does a rank 0 that is the only stopped rank
+of its host, for as long as the others wait for it. The report is then made of the samples so far, and made again once
+the run ends. `folder`, if any, is removed in the end, with the processes that work in it; whichever of the two outlives
+the other removes it. The process leads a session of its own, so that a signal to the owner's group does not reach it,
+and imports little.
 """
 
 import contextlib
@@ -38,7 +39,7 @@ _STOPPED_LOOKS = SILENT_PERIODS + 3
 _REPORT_S = 60.0
 _LEAVING_S = 2.0
 _LATE_S = 10.0
-"""After --timeout, for an owner that does not stand still to end the log."""
+"""Seconds after --timeout for an owner that is not stopped to end the log."""
 LOG = "NCCLPROBE_RUN_LOG"
 """The variable that names the run log to a command that makes its report and measures nothing."""
 
@@ -70,7 +71,7 @@ class Survivor:
         )
 
     def dismiss(self) -> None:
-        """Say that the report is written, and end it, even where it was stopped or killed before."""
+        """Report that the report is written, and end the survivor, even if it was stopped or killed before."""
         with contextlib.suppress(OSError):
             os.write(self._process.stdin.fileno(), _DONE)  # type: ignore[union-attr]
         try:
@@ -82,7 +83,7 @@ class Survivor:
 
 
 def main(log: Path, started_ranks: bool, late_s: float, folder: str, command: Sequence[str]) -> None:
-    """Wait for the owner's byte or its end, and make the report where it left none."""
+    """Wait for the owner's byte or its end, and make the report if it left none."""
     if _stands_still(log, late_s, started_ranks):
         _report(log, command)
     if os.read(0, 1) != _DONE:
@@ -98,7 +99,7 @@ def main(log: Path, started_ranks: bool, late_s: float, folder: str, command: Se
 
 
 def _stands_still(log: Path, late_s: float, started_ranks: bool) -> bool:
-    """Wait for the owner's byte or its end; return whether it stands still before. Name a rank 0 that is stopped."""
+    """Wait for the owner's byte or its end; return whether it is stopped before. Name a rank 0 that is stopped."""
     late, looks = time.monotonic() + late_s, 0
     while _silent(max(0.0, min(PERIOD_S, late - time.monotonic()))):
         if time.monotonic() >= late:
@@ -125,7 +126,7 @@ def _name_lost(path: Path, *, stopped: bool = False) -> bool:
 
 
 def _foresee(path: Path) -> None:
-    """Write why the run ended, where the process that had started the ranks has not done it."""
+    """Write why the run ended, unless the process that had started the ranks has done it."""
     with contextlib.suppress(NcclprobeError):
         log = RunLog.resume(path)
         if log.end is None and log.foreseen == CUT_SHORT:

@@ -12,9 +12,9 @@ from ncclprobe.session.measure.context import RankContext
 
 
 def play(run: RankContext) -> bool:
-    """Measure what is asked for over the default group, on every rank; the size of groups is the plan's last.
+    """Measure the requested parts over the default group, on every rank; the size of groups is the plan's last.
 
-    Raises UsageError on every rank, ProbeError where a step fails.
+    Raises UsageError on every rank, ProbeError if a step fails.
     """
     asked, plan, exchange = run.options.training, run.plan(), run.exchange
     assert asked

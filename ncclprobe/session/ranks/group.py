@@ -33,7 +33,7 @@ _FULL_BYTES = 1 << 30
 
 
 class MissedBarrier(ProbeError):
-    """Ranks that did not come to a barrier, as the rank that waited for them reports."""
+    """Ranks that did not reach a barrier, as reported by the rank that waited for them."""
 
     def __init__(self, why: str, ranks: tuple[int, ...]) -> None:
         super().__init__(why)
@@ -71,7 +71,7 @@ def barrier(backend: Backend, timeout_s: float) -> None:
 
 
 def in_flight(backend: Backend) -> str:
-    """Return what torch's flight recorder has of the call that this process is in; empty where it has none.
+    """Return the entry of torch's flight recorder on the call that this process is in; empty if it has none.
 
     The recorder has a lock of its own, so wait for it only a moment.
     """
@@ -95,7 +95,7 @@ def _recorded(backend: Backend) -> str:
 def stuck(record: Mapping[str, Any]) -> str:
     """Describe the stuck call of a flight recorder's dump: the first that was made after the last that ended.
 
-    What stands behind it is queued. Before it, torch leaves the parts of a batch of sends open for ever.
+    Calls behind it are queued. Before it, torch leaves the parts of a batch of sends open for ever.
     """
     entries = record.get("entries", ())
     over = [number for number, entry in enumerate(entries) if entry.get("retired") or entry.get("state") == "completed"]
@@ -110,7 +110,7 @@ def stuck(record: Mapping[str, Any]) -> str:
 
 
 def why(error: BaseException, backend: Backend | None, device: int) -> str:
-    """Return what `error` says and, of memory that NCCL did not get, how much GPU `device` has free."""
+    """Return the text of `error` and, if NCCL did not get memory, how much GPU `device` has free."""
     text = reason(error)
     of_nccl = any(sign in text for sign in NCCL_NO_MEMORY)
     if backend != "nccl" or "are free" in text or not (of_nccl or OUT_OF_MEMORY in text):
@@ -128,8 +128,8 @@ def why(error: BaseException, backend: Backend | None, device: int) -> str:
 def aborter(group: Any = None) -> Callable[[], object] | None:
     """Return torch's way to abort the communicators of NCCL's `group`, or the default one; None: it has none.
 
-    The group's own method is of 2025. Until then its backend has one, and in 2.4, where none is called so, what is
-    called a shutdown aborts.
+    The group's own method is of 2025. Until then its backend has one, and in 2.4, which has no method of that name, its
+    shutdown aborts.
     """
     import torch
     import torch.distributed as dist
@@ -145,7 +145,7 @@ def aborter(group: Any = None) -> Callable[[], object] | None:
 def abort(backend: Backend, group: Any = None, within_s: float = math.inf) -> bool:
     """Abort NCCL's communicator, of `group` or the default one, so that a stuck kernel keeps no process.
 
-    Only NCCL can (torch's _abort_process_group says so). The abort itself may hang, so wait only a moment; return
+    Only NCCL can (see torch's _abort_process_group). The abort itself may hang, so wait only a moment; return
     whether it is over.
     """
     if backend != "nccl":

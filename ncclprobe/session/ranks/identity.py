@@ -1,4 +1,4 @@
-"""Which rank this process is, with which backend, and what all ranks agree on before anything is measured.
+"""Decide which rank this process is, its backend, and what all ranks agree on before anything is measured.
 
 Pure, and decided before torch is imported: ranks send JSON to rank 0 over the store, and it decides for all.
 """
@@ -83,10 +83,10 @@ class Devices(Struct, frozen=True):
 
     @property
     def shown(self) -> int:
-        """Count what CUDA shows to this process, as far as that is known without torch.
+        """Count the GPUs that CUDA shows to this process, as far as that is known without torch.
 
         CUDA reads the list up to the first entry that it does not know (CUDA programming guide, environment variables).
-        /dev does not tell which UUIDs there are.
+        /dev does not show which UUIDs exist.
         """
         allowed = self.nodes - self.denied
         if self.usable is not None or self.listed is None:
@@ -102,7 +102,7 @@ class Devices(Struct, frozen=True):
 def choose_backend(asked: Backend | None, kind: str, local_ranks: int, devices: Devices) -> tuple[Backend, str]:
     """Choose the backend of `local_ranks` ranks started by `kind`; return it with a note for the reader, or "".
 
-    Never falls back silently where there is an NVIDIA device. Raises UsageError naming the remedy.
+    Never falls back silently if the node has an NVIDIA device. Raises UsageError naming the remedy.
     """
     if asked == "gloo":
         return "gloo", ""
@@ -133,15 +133,16 @@ def choose_backend(asked: Backend | None, kind: str, local_ranks: int, devices: 
 
 
 def device_index(identity: RankIdentity, usable: int) -> int:
-    """Return the CUDA index for this rank: its local rank, or 0 where the launcher left one GPU visible."""
+    """Return the CUDA index for this rank: its local rank, or 0 if the launcher left one GPU visible."""
     return identity.local_rank if identity.local_rank < usable else 0
 
 
 def gpu_identity(number: int) -> str:
-    """Return the PCI address of the GPU that is `number` to CUDA in this process, or its UUID where torch lacks it.
+    """Return the PCI address of the GPU that is `number` to CUDA in this process, or its UUID if torch lacks the
+    address.
 
-    CUDA_VISIBLE_DEVICES, CUDA_DEVICE_ORDER, control groups and MIG change CUDA's numbers and not these, by which
-    `Gpus.names` finds what NVML calls it.
+    CUDA_VISIBLE_DEVICES, CUDA_DEVICE_ORDER, control groups and MIG change CUDA's numbers but not these, and
+    `Gpus.names` uses them to find NVML's name of the GPU.
     """
     import torch
 
@@ -158,7 +159,7 @@ def gpu_instance(number: int) -> str:
 
 
 def _of_driver(number: int) -> str:
-    """Return the same by the driver's library, which torch has loaded: torch 2.4 tells neither address nor UUID."""
+    """Return the same by the driver's library, which torch has loaded: torch 2.4 reports neither address nor UUID."""
     import ctypes
 
     address, device = ctypes.create_string_buffer(32), ctypes.c_int()
@@ -179,14 +180,14 @@ def pci_address(properties: Any) -> str:
 
 
 class RankInfo(Struct, frozen=True):
-    """What one rank says of itself.
+    """The report of one rank on itself.
 
     `plan` is a digest of the options that all ranks must share, `gpu` the identity of its GPU (None: it uses none),
-    `backend` what it would measure with, and `note` what the reader must know of that; without a `backend`, `error`
-    says why. `falsifying` are environment variables that change what is timed.
-    `host_id` is NCCL_HOSTID, by which NCCL tells nodes apart; empty: not set. `usable` counts the GPUs that CUDA shows
-    to it, `pid` is its process, `settings` what each variable comes to that its libraries read and ranks should share.
-    `other_nccl` names an NCCL which is not the one that torch was compiled with. `instance` is the UUID of the part of
+    `backend` the one it would measure with, and `note` what the reader must know of that; without a `backend`, `error`
+    is the reason. `falsifying` are environment variables that change what is timed. `host_id` is NCCL_HOSTID, which
+    NCCL uses to distinguish nodes; empty: not set. `usable` counts the GPUs that CUDA shows to it, `pid` is its
+    process, `settings` the effective value of each variable that its libraries read and ranks should share.
+    `other_nccl` names an NCCL other than the one that torch was compiled with. `instance` is the UUID of the part of
     its GPU that MIG makes and CUDA shows; empty: all of it.
     """
 
@@ -207,16 +208,16 @@ class RankInfo(Struct, frozen=True):
 
     @property
     def device(self) -> tuple[str, str, str]:
-        """Return by what NCCL tells GPUs of a node apart: since 2.30 by UUID, so that instances of one GPU are several
-        (src/init.cc:1054), before by address.
+        """Return the key that NCCL uses to distinguish GPUs of a node: since 2.30 the UUID, so that instances of one
+        GPU are several (src/init.cc:1054), before that the address.
         """
         release = tuple(int(part) for part in (self.versions.get("nccl") or "0").split(".")[:2] if part.isdecimal())
         return (self.host_id or self.host, self.gpu or "", self.instance if release >= _BY_UUID else "")
 
 
 class RunConfig(Struct, frozen=True):
-    """Rank 0's decision for all ranks. With an `error` no rank measures. `apart`: ranks of a node may see GPUs of their
-    own alone.
+    """Rank 0's decision for all ranks. With an `error` no rank measures. `apart`: ranks of a node may see only GPUs of
+    their own.
     """
 
     backend: Backend
@@ -259,7 +260,9 @@ def _disagreement(infos: Sequence[RankInfo]) -> str:
 
 
 def _shared_gpu(infos: Sequence[RankInfo]) -> str:
-    """Say which ranks share a GPU: NCCL allows it where NCCL_HOSTID makes nodes of them (src/init.cc); else empty."""
+    """Report which ranks share a GPU: NCCL allows it if NCCL_HOSTID makes nodes of them (src/init.cc); otherwise
+    empty.
+    """
     seen = dict[str, int]()
     for rank, info in enumerate(infos):
         first = rank if info.gpu is None else seen.setdefault(" ".join((info.host, *info.device[1:])), rank)

@@ -62,9 +62,9 @@ class RanksEnd(Struct, frozen=True):
 def launch(nproc: int, options: Options, question: Question, refused: Callable[[str], int] | None = None) -> int:
     """Run the command with `options` on `nproc` ranks and return the exit code of the whole.
 
-    `refused` is called where the ranks could not begin, as without a torch that fits this node, and have said why on
-    standard error; it is given that reason and returns the exit code.
-    Raises UsageError where no folder can be made for the files of the ranks, or a rank cannot be started.
+    `refused` is called if the ranks could not begin, as without a torch that fits this node, and have printed the
+    reason on standard error; it is given that reason and returns the exit code. Raises UsageError if no folder can be
+    made for the files of the ranks, or a rank cannot be started.
     """
     if find_spec("torch") is None:
         error = UsageError(NO_TORCH)
@@ -165,7 +165,7 @@ def _publish(
 
 
 def _folder() -> scratch.Scratch:
-    """Make a folder for the files of the ranks. The survivor removes it where this process cannot."""
+    """Make a folder for the files of the ranks. The survivor removes it if this process cannot."""
     try:
         return scratch.make()
     except OSError as error:
@@ -189,7 +189,7 @@ def _complete_log(record: RunLog, folder: Path, nproc: int, host: str, end: Rank
 
 
 def _resumed(log: Path, request: Asked, nproc: int, host: str) -> RunLog:
-    """Return the run log that rank 0 has written; if none, one that says what was asked for."""
+    """Return the run log that rank 0 has written; if none, one that states what was requested."""
     if log.exists():
         return RunLog.resume(log)
     record = RunLog()
@@ -199,7 +199,7 @@ def _resumed(log: Path, request: Asked, nproc: int, host: str) -> RunLog:
 
 
 def _lost_ranks(states: Mapping[int, RankState], codes: Mapping[int, int], *, log_ended: bool) -> tuple[LostRank, ...]:
-    """Return the ranks that ended badly by `codes`; else rank 0, where its log has no end and others know why."""
+    """Return the ranks that ended badly by `codes`; otherwise rank 0, if its log has no end and others know why."""
     left = {rank: state for rank, state in states.items() if state.exit_reason and state.exit_code == ExitCode.FAIL}
     reasons = [f"rank {rank} left: {state.exit_reason}" for rank, state in left.items()]
     whys = {
@@ -213,7 +213,7 @@ def _lost_ranks(states: Mapping[int, RankState], codes: Mapping[int, int], *, lo
 
 
 def _signalled_alone(states: Mapping[int, RankState], end: RanksEnd) -> tuple[int, ...]:
-    """Return the rank that ended first, if by a signal to it alone: this process had none."""
+    """Return the rank that ended first, if by a signal to only that rank: this process had none."""
     first = next(iter(end.codes), None)
     if first is None or end.signal:
         return ()
@@ -235,7 +235,7 @@ def _exit_text(code: int, received: str) -> str:
 
 
 def _cut_short(folder: Path, host: str, end: RanksEnd) -> str:
-    """Say why rank 0 did not end its log, where no rank can be blamed for it."""
+    """Explain why rank 0 did not end its log, if no rank can be blamed for it."""
     phase = rank_files.read_state(folder, 0, host).phase
     begun = phase not in (rank_files.START, rank_files.IMPORTING)
     where = f"while rank 0 was in phase {phase!r}" if begun else "before rank 0 had imported torch"
@@ -250,9 +250,10 @@ def _cut_short(folder: Path, host: str, end: RanksEnd) -> str:
 def _wait_for(
     ranks: "Sequence[subprocess.Popen[bytes]]", folder: Path, log: Path, deadline: float, waiting: Waiting
 ) -> RanksEnd:
-    """Wait for `ranks` and pass signals on to them; where one ends badly end the others. Kill what is left in the end.
+    """Wait for `ranks` and pass signals on to them; if one ends badly, end the others. Kill the rest in the end.
 
-    `waiting` is shown until rank 0 has imported torch, and shows how far it is by itself; then after its last word.
+    `waiting` is shown until rank 0 has imported torch, and shows how far it is by itself; then again after its last
+    message.
 
     Rank 0 ends the log when the run is over, and a rank that has lost rank 0 writes why it left. After that, a rank
     that is stopped would keep the others for another half minute, so the wait is cut short.

@@ -25,14 +25,15 @@ FOLDER = "NCCLPROBE_FOLDER"
 GIVEN = "NCCLPROBE_GIVEN"
 """The variables of host.command.CHANGED as who started the ranks has them, in JSON: for the user's own script."""
 STARTED = "NCCLPROBE_STARTED"
-"""The variable that says when the command was started: --timeout counts from then.
+"""The variable with the time of the command's start: --timeout counts from then.
 
-It holds a time.monotonic(), one clock of all processes of a host, which no correction of its date moves."""
+It holds a time.monotonic(), one clock of all processes of a host, which no correction of its date moves.
+"""
 
 START = "start"
 """The phase of a rank that has entered no other yet."""
 IMPORTING = "import torch"
-"""The phase in which the process that started the ranks still shows how far they are."""
+"""The last phase for which the process that started the ranks still shows how far they are."""
 
 _RECORD_BYTES = 2048  # of a fixed size, so that one write replaces all of it
 _MOST_CHARACTERS = 128  # of a text; escaped as JSON it may have six bytes for each
@@ -40,10 +41,10 @@ _GENERATIONS = 5
 
 
 class RankState(Struct, frozen=True):
-    """The phase of a rank, now or when it ended.
+    """`phase` of a rank, now or when it ended.
 
-    `exit_reason` is set where it left because of another rank, with the `exit_code` that says whether that is known to
-    be lost (4) or time ran out (3); `signal` is the first of SIGINT, SIGTERM and SIGHUP that it received.
+    `exit_reason` is set if it left because of another rank, with the `exit_code` that tells apart a rank known to
+    be lost (4) and a timeout (3); `signal` is the first of SIGINT, SIGTERM and SIGHUP that it received.
     """
 
     rank: int
@@ -67,7 +68,7 @@ class RankFile:
         self._write(replace(self._trace, phase=phase[:_MOST_CHARACTERS]))
 
     def leave(self, why: str, code: int) -> None:
-        """Write why this rank leaves, and with which code."""
+        """Write why this rank leaves, and the exit code."""
         self._write(replace(self._trace, exit_reason=why[:_MOST_CHARACTERS], exit_code=int(code)))
 
     def signalled(self, name: str) -> None:
@@ -105,7 +106,7 @@ def end_processes_of(folder: str) -> None:
 
 
 def environment(path: Path) -> dict[str, str]:
-    """Read what a process was started with; empty where it may not be seen, or has ended: a zombie has none."""
+    """Read the command line of a process; empty if it may not be read, or the process has ended: a zombie has none."""
     pairs = (each.partition("=") for each in _environment(path).decode(errors="replace").split("\0"))
     return {name: value for name, _, value in pairs}
 
@@ -127,10 +128,10 @@ _MEANINGS = {
 
 
 def explain_exit(code: int, variables: Mapping[str, str] = os.environ, *, fail_on: str = "fail") -> None:
-    """Print on standard error what torchrun's ``exitcode: CODE`` will mean: once per node, for each has an agent.
+    """Print on standard error what torchrun's ``exitcode: CODE`` will mean: once per node, because each has an agent.
 
-    Every rank tells it to torchrun too, which ends its traceback with what the first one said. Nothing is done for 0,
-    for another launcher, or where our own --nproc has started the ranks.
+    Every rank also reports it to torchrun, which ends its traceback with the first report. Nothing is done for 0,
+    for another launcher, or if our own --nproc has started the ranks.
     """
     meaning = explanation(code, variables, fail_on=fail_on)
     if not meaning:

@@ -1,7 +1,7 @@
-"""The job's own store, and how the ranks exchange their results through it: never over the group that is measured.
+"""The job's own store, and how the ranks exchange their results through it: never over the measured group.
 
 The store is torch's rendezvous, as in any torch job: under torchrun the agent's (we are a client only), otherwise
-rank 0 serves it on MASTER_PORT. Everything of ours lies under one key prefix, and values are JSON.
+rank 0 serves it on MASTER_PORT. All our keys have one prefix, and values are JSON.
 """
 
 import json
@@ -48,7 +48,7 @@ def resolve(identity: RankIdentity) -> None:
 def connect(identity: RankIdentity, *, serve: bool, timeout_s: float) -> Any:
     """Connect to the job's store; with `serve`, host it as well. Each thread needs a connection of its own.
 
-    Raises UsageError where the port is taken, ProbeError where the store does not answer within `timeout_s`. A server
+    Raises UsageError if the port is taken, ProbeError if the store does not answer within `timeout_s`. A server
     that is stopped can block for longer: the watchdog's signal thread, which uses no store, ends the process then.
     """
     from torch.distributed import TCPStore
@@ -164,7 +164,7 @@ class Exchange:
         return json.loads(self._store.get(name))
 
     def raise_flag(self, name: str) -> None:
-        """Tell all ranks that look, by :meth:`raised`, whatever they wait for."""
+        """Notify all ranks that look, by :meth:`raised`, whatever they wait for."""
         self._store.set(key(self._identity, f"flag/{name}"), "1")
 
     def raised(self, name: str) -> bool:

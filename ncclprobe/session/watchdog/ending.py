@@ -27,7 +27,7 @@ _RESERVE_S = 5.0
 _EXITING = 0x4  # PF_EXITING of include/linux/sched.h
 _KILLED = 1 << 8  # SIGKILL, in a set of signals of proc(5)
 _STILL = ("", "Z", "X", "T", "t")
-"""States of proc(5) in which a process does nothing more: none, a zombie, dead, stopped by a signal or a debugger."""
+"""States of proc(5) of a process that does nothing more: none, a zombie, dead, stopped by a signal or a debugger."""
 _KILLED_WHY = "its process has ended without a word, as one that is killed does"
 
 
@@ -41,7 +41,7 @@ def reserve_s(timeout_s: float) -> float:
 
 
 class Ending(Struct, frozen=True):
-    """Why a run ends before its last row. `why` is empty where the facts tell it.
+    """Why a run ends before its last row. `why` is empty if the facts show it.
 
     `code` is for ranks that must leave without rank 0's exit code: FAIL, because a rank is lost, unless set.
     """
@@ -53,7 +53,7 @@ class Ending(Struct, frozen=True):
 
 
 def limit_reporting() -> None:
-    """End this process with code 1 where it is still there after 10 s, in which the report is to be written."""
+    """End this process with code 1 if it is still there after 10 s; the report is to be written in that time."""
     threading.Timer(_REPORTING_S, _force_exit).start()
 
 
@@ -83,7 +83,7 @@ def lives(pid: int) -> bool:
 def gone_with_rank_0(log: Host, *, stopped: bool = False) -> tuple[LostRank, ...]:
     """Return the ranks of this host, rank 0's, whose process has ended, by the run log of a rank 0 that is gone.
 
-    None while rank 0's process exists, and none where all have ended: a job that is ended ends as a whole. A launcher
+    None while rank 0's process exists, and none if all have ended: a job that is ended ends as a whole. A launcher
     ends the others once one has, and these take a while to leave. `stopped`: the same of processes that are stopped.
     Raises NotCaptured, ParseError.
     """
@@ -126,7 +126,7 @@ def running_siblings(own: RankIdentity) -> frozenset[int]:
 
 
 def _state(process: Path) -> tuple[str, str]:
-    """Return the state and the parent of a process in /proc, both empty where there is none."""
+    """Return the state and the parent of a process in /proc, both empty if it does not exist."""
     try:
         state, parent = (process / "stat").read_text().rpartition(")")[2].split()[:2]
     except (OSError, ValueError):

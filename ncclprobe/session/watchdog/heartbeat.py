@@ -19,9 +19,10 @@ _SILENT_AT_THE_END = 3  # when the time has run out, less silence must do
 
 
 class Heartbeat(Struct, frozen=True):
-    """What a rank writes each period. `step` counts phases, `left` says why it is leaving (empty: it stays).
+    """The heartbeat of a rank, written each period. `step` counts phases, `left` is why it is leaving (empty: it
+    stays).
 
-    `blames` are the ranks that did not come to a barrier, if it leaves for that.
+    `blames` are the ranks that did not reach a barrier, if it leaves for that.
     """
 
     rank: int
@@ -38,7 +39,7 @@ class FailureDetector:
     """Which ranks are lost, by the heartbeats that rank 0 reads. `receive` is called once a period and is the clock."""
 
     def __init__(self, ranks: int, patience: int, runs: Callable[[Heartbeat], bool] = lambda heartbeat: False) -> None:
-        """`patience` is the number of periods that a phase may last. `runs` tells whether the process that sent a
+        """`patience` is the number of periods that a phase may last. `runs` returns whether the process that sent a
         heartbeat is seen to run: on a busy machine one may be silent for long, and is lost only after a whole phase.
         """
         self.ranks, self.patience, self._runs = ranks, patience, runs
@@ -87,15 +88,15 @@ class FailureDetector:
         return tuple(rank for rank in range(self.ranks) if rank not in self.last)
 
     def gone(self, ranks: tuple[int, ...]) -> bool:
-        """Return whether each of `ranks` has said that it leaves."""
+        """Return whether each of `ranks` has announced that it leaves."""
         return all(rank in self.last and self.last[rank].left for rank in ranks)
 
     def arrivals(
         self, out_of_time: bool, late: int = 0, running: Callable[[], Collection[int]] = tuple
     ) -> Arrivals | None:
-        """Return the ranks that never came, after the time of a phase and `late` periods more; None before.
+        """Return the ranks that never joined, after the time of a phase and `late` periods more; None before.
 
-        `running` are the ranks whose processes are known to run, which is asked only then: these may come until the run
+        `running` are the ranks whose processes are known to run, which is asked only then: these may join until the run
         is out of time.
         """
         missing, allowed = self.missing(), self.patience + late
@@ -106,12 +107,12 @@ class FailureDetector:
         return found if out_of_time or found.lost else None
 
     def late(self) -> tuple[tuple[int, float], ...]:
-        """Return the ranks that came LATE_PERIODS or more after half of all ranks, and how many seconds after these."""
+        """Return the ranks that joined LATE_PERIODS or more after half of all ranks, and by how many seconds."""
         usual = sorted(self._came.values())[(len(self._came) - 1) // 2] if self._came else 0
         return tuple((r, (at - usual) * PERIOD_S) for r, at in self._came.items() if at - usual >= LATE_PERIODS)
 
     def unreachable(self) -> frozenset[int]:
-        """Return the ranks but 0 that are silent or have said that they leave, excluded or not."""
+        """Return the ranks other than 0 that are silent or have announced that they leave, excluded or not."""
         return frozenset((*self.silent(SILENT_PERIODS), *self._leaving())) - {0}
 
     def exclude(self, ranks: Collection[int]) -> tuple[LostRank, ...]:
@@ -130,16 +131,16 @@ class FailureDetector:
     def attendance(
         self, *, signalled: bool = False, out_of_time: bool = False, tolerant: bool = False
     ) -> Attendance | None:
-        """Return the lost ranks, or None while no rank is lost. Of three symptoms the first that shows decides.
+        """Return the lost ranks, or None while no rank is lost. The first of three symptoms decides.
 
         1. Silence: a heartbeat that does not change. It explains the others' failures, for a killed rank breaks its
            peers' connections at once; so a failure counts only once silence has had time to show.
-        2. Leaving: a rank that said why it leaves. By signal it is no loss where rank 0 was `signalled` as well.
-        3. Standing still: all heartbeats go on, but no rank has entered a new phase for too long. The ranks in the
-           earliest phase hold up the others; where all are in the same one, no rank is blamed (`stalled`).
+        2. Leaving: a rank that reported why it leaves. By signal it is not a loss if rank 0 was `signalled` as well.
+        3. No progress: all heartbeats go on, but no rank has entered a new phase for too long. The ranks in the
+           earliest phase hold up the others; if all are in the same one, no rank is blamed (`stalled`).
 
         A symptom between a pause of rank 0 and the next heartbeats of the others is blamed on rank 0.
-        `tolerant`: the run can go on without the others, so 1 and 2 count for rank 0 alone.
+        `tolerant`: the run can go on without the others, so 1 and 2 count only for rank 0.
         """
         exempt = {*self.last} - {0} if tolerant and not self._unconfirmed else self.excluded
         found = self._symptoms(signalled, out_of_time, exempt)
@@ -181,7 +182,7 @@ class FailureDetector:
     def unresponsive(self, before: Mapping[int, Heartbeat], dead: Collection[int]) -> Attendance | None:
         """Return the ranks without a new heartbeat since `before`, when all were signalled: a living rank reacts.
 
-        The last heartbeat of a `dead` one may have come since.
+        The last heartbeat of a `dead` one may have arrived since.
         """
         unchanged = [
             rank
@@ -215,7 +216,7 @@ class FailureDetector:
         return [rank for rank, heartbeat in self.last.items() if heartbeat.left not in ("", DONE)]
 
     def _blamed(self, leavers: list[int]) -> list[int]:
-        """Return the ranks that did not come to `leavers`, or else the leavers themselves."""
+        """Return the ranks that did not join `leavers`, or otherwise the leavers themselves."""
         blamed = {rank for leaver in leavers for rank in self.last[leaver].blames if rank in self.last}
         return sorted(blamed - set(leavers)) or leavers
 

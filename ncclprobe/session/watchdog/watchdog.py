@@ -11,7 +11,7 @@ The main thread may be in a collective that never returns, so two other threads 
 
     seen                                     thread                  reported                           exit code
     ───────────────────────────────────────  ──────────────────────  ─────────────────────────────────  ─────────────
-    a rank never came in --phase-timeout     rank 0's heartbeat      run.init names it                  4
+    a rank never joined, --phase-timeout     rank 0's heartbeat      run.init names it                  4
     it had less time, or its process runs    rank 0's heartbeat      run.init says so                   3
     a rank silent, failed or standing still  rank 0's heartbeat      run.rank-lost: rank, host, phase   4
       but silent while its process runs      rank 0's heartbeat      the same, after --phase-timeout    4
@@ -88,11 +88,11 @@ class Limits(Struct, frozen=True):
 class Callbacks(Struct, frozen=True):
     """The functions that a watchdog calls.
 
-    `conclude` is called at most once, on rank 0 only, from the thread that sees the end first; it reports what there
-    is and returns the exit code. `save` keeps, on rank 0, what would be reported if this process were killed now.
-    `phase` gets each new phase of this rank, `exit_reason` why it leaves, and with which code, where rank 0 cannot
-    report that, and `signalled` the name of the first signal that this rank received. `abort` frees what this process
-    holds on its device and its peers, after the report; it returns within seconds.
+    `conclude` is called at most once, on rank 0 only, from the thread that sees the end first; it reports what there is
+    and returns the exit code. `save` keeps, on rank 0, what would be reported if this process were killed now. `phase`
+    gets each new phase of this rank, `exit_reason` why it leaves, and its exit code, if rank 0 cannot report that, and
+    `signalled` the name of the first signal that this rank received. `abort` frees what this process holds on its
+    device and its peers, after the report; it returns within seconds.
     """
 
     conclude: Callable[[Ending], int]
@@ -127,10 +127,10 @@ class Watchdog:
         self.tolerant = False
         """Whether the run can go on without a rank: a lost rank is then in :meth:`unreachable` and ends nothing."""
         self.met = False
-        """Whether all ranks have met: until then one may come as late as --timeout, if it is known to run."""
+        """Whether all ranks have met: until then one may join as late as --timeout, if it is known to run."""
         self._look_again = 0.0
         self.late_s = 0.0
-        """Seconds that this rank took to prepare: others, on the same file system, may come later by so much."""
+        """Seconds that this rank took to prepare: others, on the same file system, may join later by so much."""
 
     def start(self) -> None:
         """Take over SIGINT, SIGTERM and SIGHUP, and start the signal thread. Main thread only."""
@@ -143,7 +143,7 @@ class Watchdog:
         threading.Thread(target=self._signal_loop, args=(read,), name="signals", daemon=True).start()
 
     def attach(self, store: Store, own: Store) -> None:
-        """Start the heartbeat thread on `store`, a connection for it alone; `own` is the main thread's connection."""
+        """Start the heartbeat thread on `store`, a connection only for it; `own` is the main thread's connection."""
         self._heartbeat_age_s = 0.0
         self._main_store = own
         self._heartbeat_thread = threading.Thread(
@@ -181,13 +181,13 @@ class Watchdog:
         return self._unreachable
 
     def late(self) -> tuple[tuple[int, float], ...]:
-        """Return, on rank 0, the ranks that came long after the others, and by how many seconds."""
+        """Return, on rank 0, the ranks that joined long after the others, and by how many seconds."""
         return self._detector.late()
 
     def exclude(self, ranks: Collection[int]) -> tuple[LostRank, ...]:
         """Go on without `ranks`, on rank 0, and never report them again; return what was last known of each.
 
-        Where rank 0 was signalled, those that were as well are no loss: the launcher ends all of them.
+        If rank 0 was signalled, other signalled ranks are not a loss: the launcher ends all of them.
         """
         return tuple(
             rank for rank in self._detector.exclude(ranks) if not (self._signal and rank.why.startswith(BY_SIGNAL))
@@ -250,7 +250,7 @@ class Watchdog:
         return None
 
     def _may_come(self, now: float, attached: bool) -> bool:
-        """Return whether this rank still waits for others to come, and is not the one to decide that they will not.
+        """Return whether this rank still waits for others to join, and is not the one to decide that they will not.
 
         That is rank 0, once it is there; before, its process may be seen to run on this host. At the deadline rank
         0 leaves first.
@@ -412,7 +412,7 @@ class Watchdog:
             self._leave(Ending(why=f"ended by {self._signal} {self._where()}", code=ExitCode.INCONCLUSIVE))
 
     def _leave(self, ending: Ending, store: Store | None = None) -> NoReturn:
-        """End this process; the first thread to come here does it. Rank 0 reports and tells the others the code."""
+        """End this process; the first thread to reach this does it. Rank 0 reports and sends the others the code."""
         self._ending.acquire()  # held for good: a second caller waits until the process is gone
         limit_reporting()
         if self._identity.rank:
