@@ -1,7 +1,7 @@
 """NCCL's own rules as pure functions: text and interfaces in, what NCCL would make of them out.
 
 Nothing here looks at a machine. Every rule names the file and line of NCCL v2.30.7 it was read from, and the
-first version that has it where that matters; a ``version`` of ``None`` means the newest one known.
+first version that has it if that matters; a ``version`` of ``None`` means the newest one known.
 
 * ``parameters``: the table of variables, and which known name a misspelt one resembles
 * ``values``: how one value is read

@@ -2,7 +2,7 @@
 
 ``entry{;entry}``, an entry being ``[function:][^]name{,name}``. Source: src/graph/tuning.cc:36 parseList and :453
 (v2.30.7); in prose docs/maintainers/nccl.md. Before 2.24 there was one list for all functions, unknown names were
-passed over, and Ring came back where no algorithm was left, with the protocols that are left
+passed over, and Ring came back if no algorithm was left, with the protocols that are left
 (src/graph/tuning.cc:290 ncclTopoTuneModel, v2.23.4).
 """
 
@@ -23,7 +23,7 @@ _ONLY_RING = frozenset({"Ring"})
 
 
 class Pin(Struct, frozen=True):
-    """What a list leaves to each function that it speaks of; `error` why NCCL refuses it, empty where it does not.
+    """What a list leaves to each function that it speaks of; `error` why NCCL refuses it, empty if it does not.
 
     `ignored` are names that versions before 2.24 pass over.
     """
@@ -103,7 +103,7 @@ def stranded(
 ) -> tuple[str, ...]:
     """Return the functions with no algorithm and protocol left, whose calls fail.
 
-    Before 2.24 those without a protocol alone, for Ring came back.
+    Before 2.24 only those without a protocol, because Ring was used again.
     """
     if not reaches(version, _GRAMMAR):
         return tuple(name for name in FUNCTIONS if not protocols.kept.get(name, True))

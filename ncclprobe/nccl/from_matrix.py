@@ -1,7 +1,7 @@
 """The machine that a matrix of ``nvidia-smi topo`` shows, as facts that checks take. Pure.
 
-NVLinks and the PCI tree follow from the words between the devices. What no matrix shows and checks ask for is assumed,
-and :data:`ASSUMED` says so. What the text leaves out is Absent.
+NVLinks and the PCI tree follow from the words between the devices. Facts that no matrix shows and checks need are
+assumed and listed in :data:`ASSUMED`. Facts that the text leaves out are Absent.
 """
 
 from collections import Counter
@@ -26,14 +26,14 @@ from ncclprobe.nccl.paths import tree_word
 
 ASSUMED = "NICs are up and of one kind, the kernel has GPUDirect RDMA, and no variable of NCCL's is set"
 Words = Mapping[tuple[str, str], str]
-"""What is printed of a pair of devices, in both orders; without those of which neither row is there."""
+"""The words for a pair of devices, in both orders; without the pairs for which neither row exists."""
 
 _RANKS = {"PIX": 0, "PXB": 1, "PHB": 2, "NODE": 3, "SYS": 4, "SOC": 4}
 _SAME_SWITCH, _SAME_ROOT, _SAME_BRIDGE, _SAME_NODE, _APART = range(5)
 _MOST_LINKS = 18  # of a GPU that is linked to others directly: H100's and B200's 18 are the most so far
 _GPU, _NIC, _EFA = Identity(0x030200, 0x10DE, 0), Identity(0x020700, 0x15B3, 0), Identity(0x020000, 0x1D0F, 0)
 _ETHERNET, _AMAZON, _OTHERS = ("roce", "bnxt_re", "irdma"), ("rdmap", "efa"), ("hfi1", "cxi", "ib")
-"""How the kernel names RDMA devices of which the name tells the network; mlx5_0 may be of either kind."""
+"""The kernel's names of RDMA devices whose name shows the network; mlx5_0 may be of either kind."""
 _LINK = PcieLink(None, None, None, None)
 
 
@@ -86,12 +86,12 @@ def _nic(name: str, address: str) -> RdmaDevice:
 
 
 def told_by_name(nic: str) -> bool:
-    """Whether the name of an RDMA device says which network it is of."""
+    """Whether the name of an RDMA device shows its network."""
     return nic.startswith((*_ETHERNET, *_AMAZON, *_OTHERS))
 
 
 def _nvlinks(matrix: Matrix, words: Words) -> NvLinks | Absent:
-    """Return each GPU's links; Absent where the matrix shows none, or not whose they are."""
+    """Return each GPU's links; Absent if the matrix shows none, or not whose they are."""
     if matrix.kind != "topo-m":
         return Absent(f"a matrix of {'-p2p' if matrix.kind == 'p2p' else '-mp'} shows no NVLinks")
     unsaid = {gpu for pair in combinations(matrix.gpus, 2) if pair not in words for gpu in pair}
@@ -110,7 +110,7 @@ def _nvlinks(matrix: Matrix, words: Words) -> NvLinks | Absent:
 
 
 def _links(ends: Mapping[str, int]) -> tuple[NvLink, ...]:
-    """Return so many links to the GPUs at these addresses; to NVSwitches where the address is empty."""
+    """Return so many links to the GPUs at these addresses; to NVSwitches if the address is empty."""
     to = [end for end, count in ends.items() for _ in range(count)]
     kinds: dict[bool, Remote] = {True: "gpu", False: "switch"}
     return tuple(NvLink(n, "active", remote=kinds[bool(end)], remote_pci=end) for n, end in enumerate(to))
@@ -119,7 +119,7 @@ def _links(ends: Mapping[str, int]) -> tuple[NvLink, ...]:
 def _to_switches(of_each: Mapping[str, Mapping[str, int]]) -> dict[str, int]:
     """Return the links of GPUs behind NVSwitches: nvidia-smi prints the smaller number of the two GPUs.
 
-    Where the words are not such minima, a GPU has the smallest that is printed of it.
+    If the words are not such minima, a GPU has the smallest one printed for it.
     """
     most = {gpu: max(row.values()) for gpu, row in of_each.items()}
     if all(n == min(most[gpu], most[other]) for gpu, row in of_each.items() for other, n in row.items()):
@@ -128,9 +128,9 @@ def _to_switches(of_each: Mapping[str, Mapping[str, int]]) -> dict[str, int]:
 
 
 def _direct(of_each: Mapping[str, Mapping[str, int]]) -> Mapping[str, Mapping[str, int]] | None:
-    """Return the links of GPUs without NVSwitches to each other, where that is all that they have.
+    """Return the links of GPUs without NVSwitches to each other, if these are all their links.
 
-    That is so with bridges, where all GPUs have equally many, and where each is linked to each other one. Of the last,
+    That is so with bridges, if all GPUs have equally many, and if each is linked to each other one. In the last case
     words above the usual one are cut down to it: they count further links than those of the mesh (V100).
     """
     peers = {gpu: {other for other, n in row.items() if n} for gpu, row in of_each.items()}
@@ -145,9 +145,9 @@ def _direct(of_each: Mapping[str, Mapping[str, int]]) -> Mapping[str, Mapping[st
 
 
 def _pci(matrix: Matrix, words: Words) -> Pci | Absent:
-    """Return a tree with these words, the NUMA nodes helping where an NVLink hides one; Absent where there is none.
+    """Return a tree with these words; NUMA nodes help if an NVLink hides one. Absent if no tree fits.
 
-    Hand-made words may fit no tree. Which of those beyond a PCIe switch do not, and those among NICs, changes nothing.
+    Hand-made words may fit no tree. Mismatches beyond a PCIe switch, and those among NICs, change nothing.
     """
     if matrix.kind == "p2p":
         return Absent("a table of peer-to-peer status shows no PCI paths")
@@ -167,7 +167,7 @@ def _pci(matrix: Matrix, words: Words) -> Pci | Absent:
 
 
 def _disagreeing(tree: Mapping[str, Device], words: Words) -> list[tuple[str, str]]:
-    """Return the pairs of which the tree has another word; "far" is any that is not within PCIe switches."""
+    """Return the pairs that have another word in the tree; "far" is any that is not within PCIe switches."""
     wrong = []
     for (one, two), word in words.items():
         own = tree_word(tree[one], tree[two])
@@ -194,7 +194,7 @@ def _tree(names: Sequence[str], words: Words, homes: Mapping[str, str | None]) -
 
 
 def _below(names: Sequence[str], ranks: Mapping[tuple[str, str], int], port: str) -> dict[str, tuple[str, ...]]:
-    """Return the bridges above each device of a root port, of names alone. A switch is a port up and one down."""
+    """Return the bridges above each device of a root port, only as names. A switch is a port up and one down."""
     groups = _clusters(names, ranks, _SAME_SWITCH)
     if len(names) == 1:
         return {names[0]: (port,)}
@@ -207,7 +207,7 @@ def _below(names: Sequence[str], ranks: Mapping[tuple[str, str], int], port: str
 
 
 def _rank(pair: tuple[str, str], word: str, homes: Mapping[str, str | None]) -> int:
-    """Return how far two devices are apart. An NVLink hides it, and the NUMA nodes tell."""
+    """Return how far two devices are apart. If an NVLink hides it, the NUMA nodes decide."""
     if not word.startswith("NV"):
         return _RANKS[word]
     one, two = (homes.get(name) for name in pair)
@@ -225,7 +225,7 @@ def _clusters(names: Sequence[str], ranks: Mapping[tuple[str, str], int], rank: 
 
 
 def _peer_access(table: Matrix, words: Words) -> PeerAccess | Absent:
-    """Return what the table says by the letter behind -p2p; Absent where no letter is there that checks ask about."""
+    """Return the table's statement on the letter behind -p2p; Absent unless that letter is one that checks need."""
     letters = {*table.capability}
     if not letters & {"r", "w"}:
         kind = f"-p2p {table.capability}" if table.capability else "-p2p without the command above it"

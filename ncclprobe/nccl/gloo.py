@@ -1,8 +1,8 @@
 """Which addresses torch's gloo groups listen on, and whether two nodes' can be connected.
 
-A gloo group has one device for each name in GLOO_SOCKET_IFNAME, else one on the address of the host's own name, and
-127.0.0.1 where that name leads to no address of this host. The first device of every rank is connected with the first
-of every other, the second with the second. Of two ranks that with the greater address calls, from any address of its
+A gloo group has one device for each name in GLOO_SOCKET_IFNAME, otherwise one on the address of the host's own name,
+and 127.0.0.1 if that name leads to no address of this host. The first device of every rank is connected with the first
+of every other, the second with the second. The rank with the greater of two addresses calls, from any address of its
 own, and the other listens.
 
 Sources: torch/csrc/distributed/c10d/ProcessGroupGloo.cpp createDefaultDevice and Options::create_default, Utils.hpp
@@ -55,7 +55,7 @@ Chosen = Device | Refused | Absent
 
 
 def named(ifname: str) -> tuple[str, ...]:
-    """Return the interfaces that GLOO_SOCKET_IFNAME=`ifname` names; none where the host's own name decides.
+    """Return the interfaces that GLOO_SOCKET_IFNAME=`ifname` names; none if the host's own name decides.
 
     A single character counts as not set. Nothing is trimmed; an empty piece is a name, but for one at the end.
     """
@@ -86,7 +86,7 @@ def of_interface(interfaces: Interfaces, name: str) -> Chosen:
 
 
 def of_hostname(interfaces: Interfaces, hostname: str, resolved: Sequence[str]) -> Chosen:
-    """Return the first address of the host's own name that it may bind to, else 127.0.0.1."""
+    """Return the first address of the host's own name that it may bind to, otherwise 127.0.0.1."""
     if len(hostname) > _LONGEST_NAME:
         return Refused(f"the host's name has {len(hostname)} characters, and torch reads at most {_LONGEST_NAME}")
     for address in resolved:
@@ -99,7 +99,7 @@ def of_hostname(interfaces: Interfaces, hostname: str, resolved: Sequence[str]) 
 
 
 def _bound(interfaces: Interfaces, address: str) -> Chosen | None:
-    """Return what becomes of a device on `address`; None where bind(2) refuses it, so that the next one is tried."""
+    """Return what becomes of a device on `address`; None if bind(2) refuses it, so that the next one is tried."""
     own = next((each for each in interfaces.addresses if same(each.address, address)), None)
     if own is not None:
         return _unsure(interfaces, own) or _device(interfaces, address)
@@ -116,7 +116,7 @@ def _bound(interfaces: Interfaces, address: str) -> Chosen | None:
 def _device(interfaces: Interfaces, address: str) -> Chosen:
     """Return a device on an address that can be bound, if gloo finds the interface of it.
 
-    Of IPv4 it takes the interface of the very address, and of 127/8 the first one with such an address.
+    For IPv4 it takes the interface of that address, and for 127/8 the first one with such an address.
     """
     local = ip_address(address) in _LOOPBACKS if "%" not in address and ":" not in address else False
     for each in interfaces.addresses:
@@ -129,7 +129,7 @@ _LOOPBACKS = ip_interface("127.0.0.0/8").network
 
 
 def _unsure(interfaces: Interfaces, own: Address) -> Absent | None:
-    """Return why the kernel may refuse one of this host's own addresses; None where it does not."""
+    """Return why the kernel may refuse one of this host's own addresses; None if it does not."""
     interface = interfaces.by_name[own.name]
     if "up" not in interface.flags:
         return Absent(f"{own.name} is down: its address may or may not be bound to")
@@ -175,7 +175,7 @@ def calls(one: Device, other: Device) -> bool:
 
 
 def parted(one: Device, ones: Interfaces, other: Device, others: Interfaces) -> str:
-    """Return why devices of two different nodes are certain not to be connected; empty where it is up to the network.
+    """Return why devices of two different nodes are certain not to be connected; empty if it is up to the network.
 
     `ones` and `others` are the interfaces of their nodes: who calls an address that is its own calls itself.
     """

@@ -2,8 +2,8 @@
 
 Sources between GPUs: src/graph/paths.cc ncclTopoCheckP2p, src/transport/p2p.cc:130, src/transport/shm.cc:61,
 src/transport/nvls.cc ncclNvlsInit, src/graph/search.cc:1124 (v2.30.7); older versions from their own tags. Both GPUs
-are taken to belong to ranks of one host that share /dev/shm. Not modelled: NCCL prefers the network where both GPUs
-reach a NIC below their own switch faster than each other (it takes bandwidths to tell).
+are taken to belong to ranks of one host that share /dev/shm. Not modelled: NCCL prefers the network if both GPUs
+reach a NIC below their own switch faster than each other (bandwidths would be needed).
 
 Sources between a GPU and a NIC: src/transport/net_ib/gdr.cc (the files whose existence is a peer-memory module),
 src/init.cc dmaBufSupported, src/graph/topo.cc:1651 and src/graph/paths.cc ncclTopoCheckGdr and ncclTopoComputePaths
@@ -30,7 +30,8 @@ from ncclprobe.nccl.values import read_level, read_setting
 
 NV_MEM, NV_MEM_NC, NVIDIA_PEERMEM = PATHS
 _LOOKED_AT_SINCE = {NV_MEM: (2, 4), NV_MEM_NC: (2, 22), NVIDIA_PEERMEM: (2, 23)}
-"""From which version on NCCL looks at each file. From 2.9.8 to 2.21 it also asked for a name that no module uses."""
+"""The first version of NCCL that looks for each file. From 2.9.8 to 2.21 it also asked for a name that no module uses.
+"""
 
 _DMA_BUF, _DMA_BUF_CUDA = (2, 13, 4), (11, 7)
 _PXN = (2, 12)
@@ -61,9 +62,10 @@ class Level(NamedTuple):
 
 
 class KernelSupport(Struct, frozen=True):
-    """How a NIC reaches GPU memory on this machine. `works` None: the files do not tell; `why` says it in words.
+    """How a NIC reaches GPU memory on this machine. `works` None: the files do not decide; `why` is the reason in
+    words.
 
-    What the files say are prerequisites: NCCL itself tries, when a job starts.
+    The files are prerequisites: NCCL itself tries, when a job starts.
     """
 
     works: bool | None
@@ -71,9 +73,9 @@ class KernelSupport(Struct, frozen=True):
 
 
 class Direct(Struct, frozen=True):
-    """The decision for one GPU and one NIC. None: not known.
+    """The decision for one GPU and one NIC. None: unknown.
 
-    `path` is what is compared with the level: the relay's, where NCCL goes over one (PXN). Receiving and sending
+    `path` is the path to compare with the level: the relay's, if NCCL uses one (PXN). Receiving and sending
     differ: without NVLink NCCL has an old GPU's NIC write its memory but not read it.
     """
 
@@ -87,7 +89,7 @@ class Direct(Struct, frozen=True):
 
 
 def user_level(settings: Settings, name: str, version: Version | None) -> Level | None:
-    """Return what NCCL_NET_GDR_LEVEL or NCCL_P2P_LEVEL asks for; None where it is not set, or ignored."""
+    """Return what NCCL_NET_GDR_LEVEL or NCCL_P2P_LEVEL asks for; None if it is not set, or ignored."""
     text = settings.get(name)
     word = read_level(text, version) if text is not None else None
     return Level(PathType[word], f"{name}={text}") if word else None
@@ -96,7 +98,7 @@ def user_level(settings: Settings, name: str, version: Version | None) -> Level 
 def kernel_support(
     direct: GpuDirect, settings: Settings, version: Version | None, cuda: tuple[int, int]
 ) -> KernelSupport:
-    """Return a peer-memory module that this NCCL looks for, else DMA-BUF. `cuda` is the driver's version of CUDA."""
+    """Return a peer-memory module that this NCCL looks for, otherwise DMA-BUF. `cuda` is the driver's CUDA version."""
     modules = direct.peer_memory
     seen = () if isinstance(modules, Absent) else tuple(path for path in PATHS if path in modules)
     found = next((path for path in seen if reaches(version, _LOOKED_AT_SINCE[path])), None)
@@ -144,16 +146,17 @@ def supported(gpu: Gpu) -> bool:
 
 
 def gdr_level(settings: Settings, version: Version | None) -> Level:
-    """Return NCCL_NET_GDR_LEVEL, else PXB; from 2.29 on P2C, unless NCCL_NET_GDR_C2C is 0."""
+    """Return NCCL_NET_GDR_LEVEL, otherwise PXB; from 2.29 on P2C, unless NCCL_NET_GDR_C2C is 0."""
     asked = user_level(settings, "NCCL_NET_GDR_LEVEL", version)
     over_c2c = reaches(version, _P2C_IS_A_LEVEL) and read_setting(settings, "NCCL_NET_GDR_C2C", 1, version)
     return asked or Level(PathType.P2C if over_c2c else PathType.PXB)
 
 
 def _counts_as(path: PathType, settings: Settings, version: Version | None) -> PathType:
-    """Return what a version makes of the path from a Grace's GPU to a NIC of its CPU, to be held against the level.
+    """Return a version's reading of the path from a Grace's GPU to a NIC of its CPU, to be compared with the level.
 
-    P2C since 2.29. Before, C2C if NCCL_NET_GDR_C2C says so (the default from 2.27 on), else as far as the CPU is.
+    P2C since 2.29. Before, C2C if NCCL_NET_GDR_C2C asks for it (the default from 2.27 on), otherwise as far as the CPU
+    is.
     """
     if path is not PathType.P2C or reaches(version, _P2C_IS_A_LEVEL):
         return path
@@ -164,7 +167,7 @@ def _counts_as(path: PathType, settings: Settings, version: Version | None) -> P
 
 
 def _relay(topology: Topology, gpu: str, nic: str, settings: Settings, version: Version | None) -> str:
-    """Return the GPU over which NCCL goes from `gpu` to `nic` (PXN), or empty."""
+    """Return the GPU that NCCL uses as a relay from `gpu` to `nic` (PXN), or empty."""
     relay = topology.relays.get((gpu, nic), "")
     if not relay or not reaches(version, _PXN) or read_setting(settings, "NCCL_PXN_DISABLE", 0, version) == 1:
         return ""
@@ -181,7 +184,7 @@ def decide(
     settings: Settings,
     version: Version | None = None,
 ) -> tuple[Direct, ...]:
-    """Return every pair of a GPU and a NIC, where the kernel supports it. `gpus` by the names that `topology` has."""
+    """Return every pair of a GPU and a NIC, if the kernel supports it. `gpus` by the names that `topology` has."""
     level = gdr_level(settings, version)
     return tuple(
         _decide(topology, gpus, pair, level, settings, version) for pair in ((g, n) for n in nics for g in gpus)
@@ -217,7 +220,7 @@ def _decide(
 def _sends(
     topology: Topology, name: str, gpu: Gpu, settings: Settings, version: Version | None
 ) -> tuple[bool | None, str]:
-    """Return whether a NIC may read the GPU's memory. Before Ampere only with NVLink, or where no other GPU is.
+    """Return whether a NIC may read the GPU's memory. Before Ampere only with NVLink, or if no other GPU is.
 
     Up to 2.18 that held for every GPU.
     """
@@ -271,7 +274,7 @@ def maker(cpus: Cpus, machine: str) -> Maker:
 
 
 def p2p_level(settings: Settings, version: Version | None, cpu: Maker, gpus: int) -> Level:
-    """Return NCCL_P2P_DISABLE, NCCL_P2P_LEVEL, else PXB, and SYS between the two GPUs of a machine by AMD.
+    """Return NCCL_P2P_DISABLE, NCCL_P2P_LEVEL, otherwise PXB, and SYS between the two GPUs of a machine by AMD.
 
     Up to 2.22 the default was SYS for any number of GPUs, and PXB for processors of Intel, Zhaoxin and Arm's makers.
     """
@@ -329,7 +332,7 @@ def _peer_transport(
 
 
 def _status(peers: PeerAccess | Absent, pair: tuple[str, str]) -> str | None:
-    """Return NVML's word where it denies reads or writes, OK where it allows both, None where it does not say."""
+    """Return NVML's word if it denies reads or writes, OK if it allows both, None if it does not report it."""
     if isinstance(peers, Absent):
         return None
     one, other = (int(name.removeprefix("GPU")) for name in pair)
@@ -348,8 +351,8 @@ def _otherwise(settings: Settings) -> Transport:
 def nvls(gpus: Gpus, links: NvLinks | Absent, settings: Settings, version: Version | None = None) -> NvlsChoice:
     """Return whether NVLS can be used, and the first reason why not, for one rank per GPU.
 
-    A plain "yes" is what the files and NVML can tell: NCCL also asks CUDA for multicast, which fails where the fabric
-    manager is not well.
+    A plain "yes" is the most that the files and NVML can show: NCCL also asks CUDA for multicast, which fails if the
+    fabric manager is unhealthy.
     """
     if not reaches(version, _NVLS):
         return NvlsChoice(False, f"NCCL {'.'.join(map(str, version or ()))} has none: it came with 2.17")
@@ -375,7 +378,7 @@ def nvls(gpus: Gpus, links: NvLinks | Absent, settings: Settings, version: Versi
 
 
 def _switched(links: NvLinks | Absent, gpus: Sequence[int]) -> bool | None:
-    """Return whether every GPU has an active link to an NVSwitch; None where NVML does not say."""
+    """Return whether every GPU has an active link to an NVSwitch; None if NVML does not say."""
     if isinstance(links, Absent):
         return None
     rows = [links.gpus[index] for index in gpus if index < len(links.gpus)]

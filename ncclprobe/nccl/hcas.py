@@ -1,8 +1,8 @@
-"""Which ports of which HCAs NCCL's own InfiniBand transport takes, with which GID, and what becomes of the others.
+"""Predict which ports of which HCAs NCCL's own InfiniBand transport takes, with which GID, and why others are left out.
 
 Sources, all of v2.30.7, and in prose docs/maintainers/nccl.md: src/transport/net_ib/init.cc:300 ncclIbInitDevices for
 the ports; src/transport/net_ib/connect.cc:97-345 ncclIbGetGidIndex and ncclUpdateGidIndex for the GID, whose index was
-0 before 2.21 unless NCCL_IB_GID_INDEX said otherwise (routable FLIDs came with 2.22). Not modelled: fusing ports into
+0 before 2.21 unless NCCL_IB_GID_INDEX set another (routable FLIDs exist since 2.22). Not modelled: fusing ports into
 virtual devices (NCCL_IB_MERGE_NICS, NCCL_NET_MERGE_LEVEL), and ConnectX-8's Data Direct, which takes the same ports by
 another name (``mlx5_0_dma``).
 
@@ -38,7 +38,7 @@ _MOST_DIGITS = 19
 
 
 class Entry(Struct, frozen=True):
-    """One element of a list: a name or the beginning of one, and where it was narrowed down."""
+    """One element of a list: a name or the beginning of one, and the port, rail or plane that narrows it down."""
 
     prefix: str
     port: int = ANY
@@ -160,7 +160,7 @@ def _opens(device: RdmaDevice) -> bool:
 
 
 def gbps(port: Port) -> float | None:
-    """Return the port's rate, None where it is not known."""
+    """Return the port's rate, None if unknown."""
     return port.rate.gbps if isinstance(port.rate, Rate) else None
 
 
@@ -171,9 +171,9 @@ def fast(ports: Sequence[Port]) -> tuple[Port, ...]:
 
 
 def caught_besides(entry: Entry, fabric: Fabric, selector: Selector) -> tuple[str, ...]:
-    """Return the devices that `entry` takes as a prefix though one has exactly its name; none where `=` leads.
+    """Return the devices that `entry` takes as a prefix though one has exactly its name; none if `=` leads.
 
-    ``mlx5_1`` also means mlx5_10 and mlx5_11, where there is a mlx5_1.
+    ``mlx5_1`` also means mlx5_10 and mlx5_11, if there is a mlx5_1.
     """
     names = [device.name for device in fabric.devices]
     if selector.exact or entry.prefix not in names:
@@ -208,7 +208,7 @@ class Wish(Struct, frozen=True):
 
 
 class Pick(Struct, frozen=True):
-    """The index that NCCL uses on a port, what stands there (None: an empty entry), and what decided.
+    """The index that NCCL uses on a port, its entry (None: an empty one), and the rule that decided.
 
     `by` is ``setting`` (NCCL_IB_GID_INDEX), ``search``, ``version`` (one that does not search) or ``infiniband``.
     """
@@ -244,7 +244,7 @@ def address_range(text: str, family: Family) -> Range | None:
 
 
 def pick(port: Port, wanted: Wish, version: Version | None = None) -> Pick | None:
-    """Return the GID for connections over `port`, or None where its table or link layer could not be read."""
+    """Return the GID for connections over `port`, or None if its table or link layer could not be read."""
     if isinstance(port.gids, Absent) or isinstance(port.link_layer, Absent):
         return None
     table = {gid.index: gid for gid in port.gids}
@@ -301,10 +301,10 @@ def valid(address: IPv6Address) -> bool:
 
 
 def roce_version(gid: Gid) -> int:
-    """Return 1 or 2; -1 where the kernel does not say, as in containers."""
+    """Return 1 or 2; -1 if the kernel does not say, as in containers."""
     return {"IB/RoCE v1": 1, "RoCE v1": 1, "RoCE v2": 2}.get(gid.type or "", -1)
 
 
 def advised(gids: Sequence[Gid]) -> int | None:
-    """Return the index of a RoCE v2 GID of an IPv4 address, None where there is none."""
+    """Return the index of a RoCE v2 GID of an IPv4 address, None if there is none."""
     return next((gid.index for gid in gids if gid.ipv4 and roce_version(gid) == 2), None)

@@ -37,7 +37,7 @@ class Interface(Protocol):
 
     @property
     def netmask(self) -> str:
-        """Return the netmask as an address: ``255.255.255.0``, ``ffff:ffff::``. Empty where there is none."""
+        """Return the netmask as an address: ``255.255.255.0``, ``ffff:ffff::``. Empty if there is none."""
 
     @property
     def running(self) -> bool:
@@ -57,7 +57,7 @@ class Choice(Struct, frozen=True):
 
 
 def forced_family(text: str) -> Family | None:
-    """Return what NCCL_SOCKET_FAMILY=`text` forces; None where it forces nothing, as any text but these two does.
+    """Return what NCCL_SOCKET_FAMILY=`text` forces; None if it forces nothing, as any text but these two does.
 
     Source: src/misc/socket.cc:178 ncclEnvSocketFamily (v2.30.7).
     """
@@ -152,7 +152,7 @@ def _usable(interface: Interface, family: Family | None, version: Version | None
 def same_subnet(interface: Interface, address: str, version: Version | None = None) -> bool:
     """Return whether `address` is in the subnet of `interface` to NCCL: same family, masked bits, IPv6 scope.
 
-    Neither IFF_RUNNING nor a forced family is looked at. Raises ValueError where `address` is not numeric. The 2.29
+    Neither IFF_RUNNING nor a forced family is looked at. Raises ValueError if `address` is not numeric. The 2.29
     releases have the test of IPv4 the wrong way round, and so take the first interface of *another* subnet. Sources:
     src/os/linux.cc:445 matchSubnet (v2.30.7); :361 (v2.29.2, v2.29.3) and :383 (v2.29.7).
     """

@@ -1,8 +1,8 @@
 """Read NCCL's own INFO lines: network, devices, GPUDirect, channels and algorithm that carried the bytes.
 
 The lines are those of NCCL 2.8 to 2.30 (format strings in src/init.cc, src/transport/*.cc, src/graph/*.cc,
-src/enqueue.cc). A log is one rank's; of several ranks on one stream, lines are told apart by their ``host:pid``. What a
-log does not say is not known: a missing line is never "no".
+src/enqueue.cc). A log is one rank's; lines of several ranks on one stream are separated by their ``host:pid``. A
+missing line means unknown, never "no".
 """
 
 import re
@@ -12,9 +12,9 @@ from typing import Literal
 from ncclprobe.model.values import Struct, field
 
 _MOST_LINE = 2048
-"""Characters: NCCL cuts its lines at 1023 bytes; a launcher's prefix comes before them."""
+"""Characters: NCCL cuts its lines at 1023 bytes; a launcher's prefix precedes them."""
 _MOST_KEPT = 4096
-"""Of each kind of line: 64 channels to each of some peers. Further ones say nothing new."""
+"""Lines kept of each kind: 64 channels to each of some peers. Further ones add nothing new."""
 
 _ANSI = re.compile(r"\x1b\[[0-9;]*[A-Za-z]")
 _PREFIX = re.compile(
@@ -43,7 +43,7 @@ _PROTOCOLS = ("LL", "LL128", "SIMPLE")
 
 
 class Line(Struct, frozen=True):
-    """One message, without its prefix; `host` and `pid` are of the process that wrote it, empty where it has none."""
+    """One message, without its prefix; `host` and `pid` are of the process that wrote it, empty if it has none."""
 
     host: str
     pid: int
@@ -64,7 +64,7 @@ class Hop(Struct, frozen=True):
     """How one channel goes from rank `src` to rank `dst`.
 
     `how`: P2P, SHM or NET; `by`: CUMEM, IPC, …, of a network its name. `device` is the network's number of the device,
-    `gdr` whether it reaches GPU memory by itself, `proxy` the rank whose NIC is used where it is another's (PXN).
+    `gdr` whether it reaches GPU memory by itself, `proxy` the rank whose NIC is used if it is another's (PXN).
     """
 
     channel: int
@@ -89,7 +89,7 @@ class Choice(Struct, frozen=True):
 
 
 class Log(Struct, frozen=True):
-    """What one rank's log says. Null or empty: it does not say."""
+    """The contents of one rank's log. Null or empty: the log does not have it."""
 
     version: str | None = None
     network: str | None = None
@@ -103,12 +103,12 @@ class Log(Struct, frozen=True):
 
     @property
     def gdr(self) -> bool | None:
-        """Return whether all channels over a network are GPUDirect; None where none is logged."""
+        """Return whether all channels over a network are GPUDirect; None if none is logged."""
         over = [hop.gdr for hop in self.hops if hop.how == "NET"]
         return all(over) if over else None
 
     def devices(self) -> tuple[str, ...]:
-        """Return the names of the devices that channels go over, in order; a number where the log has no name."""
+        """Return the names of the devices that channels go over, in order; a number if the log has no name."""
         network = self.network or ""
         known = self.interfaces if network == "Socket" else self.hcas if network.startswith("IB") else ()
         names = {device.number: device.name for device in known}  # other plugins number devices of their own

@@ -1,17 +1,18 @@
-"""Which network a communicator gets: that of the first plugin that starts, else NCCL's own InfiniBand, else sockets.
+"""Which network a communicator gets: that of the first plugin that starts, otherwise NCCL's own InfiniBand, otherwise
+sockets.
 
 Source: src/plugin/net.cc ncclNetInit and src/plugin/plugin_open.cc (v2.30.7): NCCL_NET_PLUGIN's libraries in their
-order, or ``libnccl-net.so``, then IB and Socket; NCCL_NET leaves out all of another name, and where none is left each
+order, or ``libnccl-net.so``, then IB and Socket; NCCL_NET leaves out all of another name, and if none is left, each
 communicator ends with "Failed to initialize any NET plugin", on one node too. Names of networks are those that the
 plugins' sources give them.
 
-NCCL reaches EFA's ports through AWS's plugin and libfabric; its own transport knows nothing of them. Source:
+NCCL reaches EFA's ports through AWS's plugin and libfabric; its own transport does not support them. Source:
 aws-ofi-nccl, README.md and src/nccl_ofi_net.cpp (its name as a network, the provider it asks for). The kernel shows
 EFA's link layer as ``Unknown`` (drivers/infiniband/core/sysfs.c, link_layer_show), ibv_devinfo as Unspecified.
 
-What the vendor of a network prescribes is right there, though it is a mistake elsewhere. The data is ``vendors.csv`` in
-this folder: for each vendor a row with its source and date, then a row per variable with the values that its documents
-give (``*``: any), over all their editions. `must`: it stands in every edition, and a job has to set it.
+The settings that a vendor prescribes for its network are right there, though they are a mistake elsewhere. The data is
+``vendors.csv`` in this folder: for each vendor a row with its source and date, then a row per variable with the values
+that its documents give (``*``: any), over all their editions. `must`: it is in every edition, and a job has to set it.
 """
 
 import csv
@@ -39,7 +40,7 @@ from ncclprobe.nccl.hcas import LAYERS, fast, gbps, select_by
 
 T = TypeVar("T")
 _MOST_DIFFERENT = 64
-"""Different facts of which a part is remembered: where so many nodes differ, the next one will too."""
+"""The number of different facts for which a part is remembered: if more nodes differ, the next one will too."""
 
 
 class Known(Struct, frozen=True):
@@ -48,7 +49,7 @@ class Known(Struct, frozen=True):
     facts: Mapping[type, Any]
 
     def need(self, kind: type[T]) -> T:
-        """Return the fact of this type. Raises Unlearned where it is absent."""
+        """Return the fact of this type. Raises Unlearned if it is absent."""
         fact = self.maybe(kind)
         if isinstance(fact, Absent):
             raise Unlearned(fact.why)
@@ -64,7 +65,7 @@ class Known(Struct, frozen=True):
 
     @property
     def version(self) -> Version | None:
-        """Return the version of the NCCL that a job would load; None, the newest known, where there is none."""
+        """Return the version of the NCCL that a job would load; None, the newest known, if there is none."""
         software = self.maybe(Software)
         return software.nccl_version if isinstance(software, Software) else None
 
@@ -81,8 +82,8 @@ class Known(Struct, frozen=True):
 
 
 class Choosing:
-    """Parts that were chosen of other nodes' facts. Nodes of a fleet share equal facts, which are told apart by
-    identity; a part is what it was for the facts that it asked for.
+    """Parts chosen from other nodes' facts. Nodes of a fleet share equal facts, which are compared by
+    identity; a part depends only on the facts that it asked for.
     """
 
     def __init__(self) -> None:
@@ -114,7 +115,7 @@ class _Watched(dict[type, Any]):
 
 
 def _same(kind: type, one: Any, other: Any) -> bool:
-    """Return whether two facts are one. Of the system no more is asked than its architecture; settings are few."""
+    """Return whether two facts are equal. Only the architecture of the system counts; settings are few."""
     if kind is System and isinstance(one, System) and isinstance(other, System):
         return one.machine == other.machine
     return one is other or (kind is Settings and bool(one == other))
@@ -146,7 +147,7 @@ def ofi_plugin_named(settings: Settings) -> bool:
 
 
 def other_provider(settings: Settings) -> bool:
-    """Return whether libfabric is told to use other providers than EFA's."""
+    """Return whether settings point libfabric to other providers than EFA's."""
     provider = settings.get("FI_PROVIDER") or ""
     return bool(provider) and ("efa" in provider.removeprefix("^").split(",")) is provider.startswith("^")
 
@@ -156,7 +157,7 @@ _OF_THE_KERNEL = frozenset({"tcp", "sockets", "udp", "net", "ofi_rxm", "ofi_rxd"
 
 
 def over_kernel(settings: Settings) -> bool:
-    """Return whether libfabric is told to use none but providers over the kernel's sockets: ``tcp;ofi_rxm``."""
+    """Return whether settings leave libfabric only providers over the kernel's sockets: ``tcp;ofi_rxm``."""
     listed = {name for each in (settings.get("FI_PROVIDER") or "").split(",") for name in each.split(";") if name}
     return bool(listed) and listed <= _OF_THE_KERNEL
 
@@ -169,7 +170,7 @@ NAMES: Mapping[str, tuple[str, ...]] = {
     "sharp": ("IBext", "SHARP"),  # nccl-rdma-sharp-plugins src/ib_plugin.c: IBext_v8 …
     "ucx": ("UCX",),  # the same, src/ucx_plugin.c
 }
-"""How the networks of plugins are called, by flavour; a version may follow. Of other plugins the name is not known."""
+"""Names of plugins' networks, by flavour; a version may follow. The names of other plugins' networks are unknown."""
 _VERSIONED = ("tcpx", "sharp", "ucx")
 _OVER_HCAS = ("sharp", "ucx", "gib")
 """Plugins that take the ports that NCCL's own transport would take."""
@@ -182,7 +183,7 @@ _NONE, _STATIC = "none", "static_plugin"
 
 class Asked(Struct, frozen=True):
     """One library that NCCL would open for a network. `plugin` None: the loader finds none. `broken`: it cannot be
-    loaded. `anywhere`: it lies where the loader was not looked into, so that it may be there.
+    loaded. `anywhere`: the loader's path could not be read, so the library may be anywhere.
     """
 
     name: str
@@ -350,7 +351,7 @@ def _over(flavour: str, known: Known) -> Part[HcaChoice]:
 
 
 def _slingshot(known: Known) -> tuple[HcaChoice, ...]:
-    """Return the interfaces of HPE's Slingshot, which are no RDMA devices of the kernel."""
+    """Return the interfaces of HPE's Slingshot, which are not RDMA devices of the kernel."""
     return tuple(
         HcaChoice(i.name, _gbps(i), "Slingshot, up")
         for i in known.need(Interfaces).all
@@ -369,7 +370,7 @@ def fast_nics(known: Known) -> Part[HcaChoice]:
 
 
 def _gve(known: Known) -> tuple[HcaChoice, ...]:
-    """Return Google's NICs for GPUs (A3 High and Mega): every gVNIC but the first, where there are four more or so."""
+    """Return Google's NICs for GPUs (A3 High and Mega): every gVNIC but the first, if there are four more or so."""
     found = [i for i in known.need(Interfaces).all if i.driver == "gve" and i.running]
     return tuple(HcaChoice(i.name, _gbps(i), "gVNIC, up") for i in found[1:]) if len(found) > _FEWEST_GVE else ()
 
@@ -408,7 +409,7 @@ def _choice(name: str, devices: Sequence[HcaChoice], plugin: str) -> NetworkChoi
 
 
 def _total(rates: Sequence[float | None]) -> float | None:
-    """Return the rate of all devices together; None where that of one is not known."""
+    """Return the rate of all devices together; None if that of one is not known."""
     known = [rate for rate in rates if rate is not None]
     return sum(known) if known and len(known) == len(rates) else None
 
@@ -464,8 +465,8 @@ class _Prescription(Struct, frozen=True):
 
 
 class Compared(Struct, frozen=True):
-    """The settings of a node against what vendors prescribe: the names that are as one of them says, those that are
-    not, and those that are missing.
+    """The settings of a node against the vendors' prescriptions: names that follow one of them, names that do not,
+    and names that are missing.
     """
 
     right: Mapping[str, str]
@@ -491,7 +492,7 @@ def _table() -> tuple[Mapping[str, str], tuple[_Prescription, ...]]:
 
 
 def source(vendor: str) -> str:
-    """Return where a vendor's prescriptions are from."""
+    """Return the source of a vendor's prescriptions."""
     return _table()[0][vendor]
 
 
@@ -517,7 +518,7 @@ def _marks(vendor: str, settings: Settings) -> Iterator[bool]:
 
 
 def compared(settings: Settings, vendors: Sequence[str]) -> Compared:
-    """Return the settings against what these vendors prescribe. Where two prescribe one variable, either is right."""
+    """Return the settings against the prescriptions of these vendors. If two prescribe one variable, both are right."""
     by_name = grouped((each.name, each) for each in _table()[1] if each.vendor in vendors)
     right: dict[str, str] = {}
     other, missing = [], []

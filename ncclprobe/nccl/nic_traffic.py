@@ -24,10 +24,10 @@ _NCCL_NAMES = {
 
 
 class Carried(Struct, frozen=True):
-    """What the NICs of one node moved while an operation was at work.
+    """The bytes that the NICs of one node moved during an operation.
 
-    `expected`: the names that were to carry it; None: not known. `below`: of an interface that stands on others
-    (a bond, a VLAN, IPoIB), those, which count the same bytes again.
+    `expected`: the NICs that should carry it; None: unknown. `below`: the interfaces beneath a bond, a VLAN or IPoIB,
+    which count the same bytes again.
     """
 
     node: str
@@ -44,7 +44,7 @@ class Carried(Struct, frozen=True):
             yield name, "ethernet", count
 
     def carriers(self) -> frozenset[str]:
-        """Return the expected names, and all that those stand on."""
+        """Return the expected names, and all interfaces beneath them."""
         found: set[str] = set()
         todo = list(self.expected or ())
         while todo:
@@ -55,7 +55,7 @@ class Carried(Struct, frozen=True):
         return frozenset(found)
 
     def bottom(self, name: str) -> bool:
-        """Return whether an interface stands on no other that is counted here."""
+        """Return whether no other counted interface is beneath this one."""
         return not any(under in self.ethernet or under in self.rdma for under in self.below.get(name, ()))
 
 
@@ -105,13 +105,13 @@ def _chosen(row: Measurement, log: Log) -> Choice | None:
 
 
 _SHARED = ("all_gather", "reduce_scatter")
-"""Of these NCCL logs one rank's share."""
+"""Return one rank's share of these NCCL logs."""
 
 
 def _network(logs: Sequence[Log], nodes: int) -> str | None:
-    """Return ``IB mlx5_0, mlx5_1``; where no channel leaves its node, the transport within it: ``P2P CUMEM``.
+    """Return ``IB mlx5_0, mlx5_1``; if no channel leaves its node, the transport within it: ``P2P CUMEM``.
 
-    A log that was cut before its channels says what network there is, which one node need not use.
+    A log that was cut before its channels names the network, which a single node need not use.
     """
     hops = [hop for log in logs for hop in log.hops]
     if any(hop.how == "NET" for hop in hops):

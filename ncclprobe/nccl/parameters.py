@@ -1,11 +1,11 @@
-"""The table of variables: NCCL's own, its plugins', torch's the launchers', and names people only believe in.
+"""The table of variables: NCCL's own, its plugins', torch's, the launchers', and names that no program reads.
 
 The data is ``parameters.csv`` in this folder, one row per variable with its source. It is kept by hand;
-``scripts/parameters.py`` says what a release reads and the table does not know.
+``scripts/parameters.py`` lists the variables that a release reads and the table does not know.
 
-What variables do, each in a sentence of ours, with a value that is right, stands in ``meanings.csv``, which only people
-read and the doctor does without. Sources: the user guide of NCCL (env.rst) or of whose variable it is where
-`documented`, else the code that reads it.
+``meanings.csv`` has a sentence of ours on each variable and a correct value. Only people read it; the doctor does not
+need it. Sources: the user guide of NCCL (env.rst) or of the variable's owner if
+`documented`, otherwise the code that reads it.
 """
 
 import csv
@@ -39,21 +39,21 @@ NEWEST: Version = (2, 32, 3)
 
 
 class Parameter(Struct, frozen=True):
-    """What is known of one variable.
+    """The known facts of one variable.
 
     * ``owner``: who reads it (nccl, torch, gloo, launch, slurm, mpi, cuda, ucx, ofi, …); *none*: none ever
     * ``type``: bool, int, size, enum, list, path or string
-    * ``low``, ``high``: the integers that mean something, None where open. The default is among them,
-      even where it is a code such as -2 for "auto"
+    * ``low``, ``high``: the integers that mean something, None if open. The default is among them,
+      even if it is a code such as -2 for "auto"
     * ``words``: the texts that an enum takes, or a bool that is read as a word
     * ``any_case``: the case of the words is known not to matter, or (outside NCCL) not known to
     * ``default``: in prose, with the versions that changed it in brackets
-    * ``since``: the first version that has it; None: all do, or it is not known. ``gone``: the first one
+    * ``since``: the first version that has it; None: all do, or unknown. ``gone``: the first one
       that ignores it. Versions of NCCL; of torch for torch, gloo and launch; of the plugin for OFI_NCCL_*
     * ``instead``: the name to use now. Where ``gone`` is None the old one is still read
-    * ``scope``: *job* (must agree on all ranks), *rank*, or empty where it is not known
-    * ``hazard``: what goes wrong where it is set badly, or differently between ranks
-    * ``source``: where the row is from
+    * ``scope``: *job* (must agree on all ranks), *rank*, or empty if unknown
+    * ``hazard``: what goes wrong if it is set badly, or differently between ranks
+    * ``source``: the origin of the row
     """
 
     name: str
@@ -121,7 +121,7 @@ _FAMILIES = (
     *("NCCL_", "OFI_NCCL_", "SHARP_", "NVSHMEM_", "UCX_", "FI_", "RDMAV_"),
     *("MASTER_", "LOCAL_RANK", "LOCAL_WORLD", "WORLD_", "SLURM_", "SRUN_", "OMPI_", "PMIX_", "PMI_", "MV2_"),
 )
-"""How the names of those we speak of begin; the first that fits counts, so the longer stand first."""
+"""Prefixes of the names that we handle; the first that fits counts, so the longer ones are first."""
 
 
 def _family(name: str) -> str | None:
@@ -131,7 +131,7 @@ def _family(name: str) -> str | None:
 def looks_like_ours(name: str) -> bool:
     """Return whether a variable is NCCL's, torch's, a transport's or a launcher's, or may be a misspelling of one.
 
-    The *name* of such a variable may be recorded. Its *value* only where `table` holds the exact name.
+    The *name* of such a variable may be recorded. Its *value* only if `table` holds the exact name.
     """
     return _family(name) is not None or name in table()
 
@@ -140,11 +140,7 @@ _SHORT = 8  # letters behind the prefix, below which two errors make another wor
 
 
 def nearest(name: str) -> str | None:
-    """Return the name of which `name` is most likely a misspelling; None where there is none, or `name` is known.
-
-    At most two letters inserted, dropped, replaced or swapped with their neighbour, one in a short name, within the
-    family of names with one beginning. Names no longer read are not offered. The closest wins, then the alphabet.
-    """
+    """Return the known name that `name` most likely misspells; None if none is near, or `name` is known."""
     prefix = _family(name)
     if prefix is None or name in table():
         return None
@@ -258,7 +254,7 @@ def _values(parameter: Parameter) -> str:
 def _releases(parameter: Parameter) -> str:
     """Return since and until which release it is read, in the numbers of those who read it.
 
-    Of NCCL the table knows all releases from 2.3.5 on.
+    The table knows all releases of NCCL from 2.3.5 on.
     """
     if parameter.owner == "none":
         return "none"

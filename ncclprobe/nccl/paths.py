@@ -49,7 +49,7 @@ class PathType(IntEnum):
 
 
 class _Node(NamedTuple):
-    """A node of NCCL's graph: a GPU, NIC, PCI switch, CPU (NUMA node) or the one NVSwitch that stands for all."""
+    """A node of NCCL's graph: a GPU, NIC, PCI switch, CPU (NUMA node) or the one NVSwitch that represents all."""
 
     kind: Literal["gpu", "nic", "pci", "cpu", "nvs"]
     id: str = ""
@@ -66,9 +66,9 @@ _CHIP_TO_CHIP = r"\b(GH200|GB200|GB300|GB10)\b"  # the products with NVLink-C2C 
 class Topology(Struct, frozen=True):
     """The distances between `gpus` and `nics`, which are PCI addresses by name (``GPU0``, ``mlx5_0``).
 
-    `paths` holds NCCL's path type from each GPU to each GPU and NIC without relays, `relays` the GPU over which NCCL
-    rather goes (PXN), `smi` what nvidia-smi's matrix says of each pair, NICs among each other included. None: the tree
-    does not tell, because a place or a NUMA node could not be read, or a device is not on the PCI bus.
+    `paths` holds NCCL's path type from each GPU to each GPU and NIC without relays, `relays` the GPU that NCCL prefers
+    as a relay (PXN), `smi` the word of nvidia-smi's matrix for each pair, NICs among each other included. None: the
+    tree does not decide it, because a place or a NUMA node could not be read, or a device is not on the PCI bus.
     """
 
     gpus: Mapping[str, str] = field(default_factory=dict)
@@ -82,7 +82,7 @@ class Topology(Struct, frozen=True):
         return PathType.PXN if (gpu, other) in self.relays else self.paths[gpu, other]
 
     def near(self, gpu: str) -> tuple[str, ...]:
-        """Return the NICs that are nearest to `gpu`, whatever their rate; none where nothing is known."""
+        """Return the NICs that are nearest to `gpu`, whatever their rate; none if nothing is known."""
         known = {nic: path for nic in self.nics if (path := self.paths[gpu, nic]) is not None}
         nearest = min(known.values(), default=None)
         return tuple(nic for nic, path in known.items() if path == nearest)
@@ -127,8 +127,8 @@ def of_machine(pci: Pci, gpus: Gpus, nvlinks: NvLinks | Absent, fabric: Fabric) 
 def of_devices(pci: Pci, gpus: Gpus, nvlinks: NvLinks | Absent, nics: Mapping[str, str]) -> Topology:
     """Return the same with any NICs: PCI addresses by name, empty for one that is not on the bus.
 
-    Links whose other end is not told count for NVSwitches, if NVML calls it one. Of NVML's answers about chip-to-chip
-    links none is collected: the products that have them are known.
+    A link with an unknown other end leads to an NVSwitch if NVML calls it one. NVML's answers about chip-to-chip
+    links are not collected: the products that have them are known.
     """
     ours = {f"GPU{gpu.index}": gpu for gpu in gpus.all if gpu.pci}
     addresses = {name: normal(gpu.pci) for name, gpu in ours.items()}
@@ -151,7 +151,7 @@ def _remembered(
 
 
 def _remotes(links: Sequence[NvLink] | Absent) -> tuple[str, ...]:
-    """Return where each active link leads; an address that no machine has stands for a switch that gives none."""
+    """Return the target of each active link; an address that no machine has represents a switch that reports none."""
     active = () if isinstance(links, Absent) else [link for link in links if link.state == "active"]
     ends = [normal(i.remote_pci) if isinstance(i.remote_pci, str) and i.remote_pci else i.remote for i in active]
     return tuple(end for end in ends if isinstance(end, str) and end not in ("gpu", "ibm-npu", "unknown"))
@@ -240,7 +240,7 @@ def search(start: _Node, graph: Graph) -> dict[_Node, PathType]:
 
 
 def _step(node: _Node, remote: _Node, link: PathType, relay: bool, hops: int) -> PathType | None:
-    """Return what one link makes of a path; None where NCCL does not go: over a GPU, but for one NVLink hop."""
+    """Return what one link makes of a path; None if NCCL does not go: over a GPU, but for one NVLink hop."""
     if relay:
         allowed = link is PathType.NVL and remote.kind == "gpu" and hops == 1
         return PathType.NVB if allowed else None
@@ -252,7 +252,7 @@ def _step(node: _Node, remote: _Node, link: PathType, relay: bool, hops: int) ->
 
 
 def _sure(found: Mapping[_Node, PathType], start: _Node, end: _Node, ways: Ways) -> PathType | None:
-    """Return the path to `end`; None where it goes over a CPU that is not known."""
+    """Return the path to `end`; None if it goes over a CPU that is not known."""
     path = found.get(end)
     unknown = UNKNOWN_CPU in (ways[start][-1], ways[end][-1])
     return None if unknown and path is not None and path >= PathType.PHB else path
@@ -303,7 +303,7 @@ def nvlink_count(links: Links, one: str, other: str) -> int:
 
 
 def tree_word(one: Device | None, other: Device | None) -> str | None:
-    """Return PIX, PXB, PHB, NODE or SYS, by the legend of `nvidia-smi topo -m`; None where the tree does not say.
+    """Return PIX, PXB, PHB, NODE or SYS, by the legend of `nvidia-smi topo -m`; None if the tree does not say.
 
     PIX at most one PCI switch between them, PXB several, PHB one host bridge, NODE two host bridges of one NUMA node.
     """
@@ -325,7 +325,7 @@ T = TypeVar("T")
 
 
 def layout(snapshot: Snapshot) -> NodeTopology:
-    """Return the devices of a node and how far they are apart. RDMA devices come before interfaces that are none."""
+    """Return the devices of a node and how far they are apart. RDMA devices precede interfaces without RDMA."""
     pci, gpus, links = _fact(snapshot, Pci), _fact(snapshot, Gpus), _fact(snapshot, NvLinks)
     fabric, interfaces, cpus = _fact(snapshot, Fabric), _fact(snapshot, Interfaces), _fact(snapshot, Cpus)
     gaps = [fact.why for fact in (pci, gpus, links, fabric, interfaces, cpus) if isinstance(fact, Absent)]
@@ -394,7 +394,7 @@ def _paths(
     fabric: Fabric | Absent,
     interfaces: Interfaces | Absent,
 ) -> dict[str, dict[str, str | None]] | None:
-    """Return the paths in NCCL's words. Without the NVLinks nothing is said: any path between GPUs may differ."""
+    """Return the paths in NCCL's words. Without the NVLinks the result is empty: any path between GPUs may differ."""
     if isinstance(pci, Absent) or isinstance(gpus, Absent) or isinstance(links, Absent) or isinstance(fabric, Absent):
         return None
     rdma = of_machine(pci, gpus, links, fabric)  # apart: of a Grace's NICs NCCL brings the nearest nearer

@@ -1,17 +1,17 @@
 """Choose as NCCL would on one node, from its facts: interfaces, HCAs, GIDs, GPUDirect, GPU transports, NVLS.
 
 The rules are those of :mod:`ncclprobe.nccl`, of the NCCL that a job would load, for a job with a rank on every GPU. A
-network plugin decides for itself: where NCCL would find one, the text at the HCAs says so.
+network plugin decides for itself: if NCCL would find one, the text at the HCAs mentions it.
 
 CUDA gives a job the GPUs of CUDA_VISIBLE_DEVICES that can compute. Source: CUDA programming guide, environment
-variables: a list is read up to the first entry that names no GPU, by number or by what begins one UUID alone, all of
-one kind. CUDA_DEVICE_ORDER is taken to be NVML's, by PCI address.
+variables: a list is read up to the first entry that names no GPU, by number or by the unique beginning of a UUID, all
+of one kind. CUDA_DEVICE_ORDER is taken to be NVML's, by PCI address.
 
 Connections: src/transport/net_ib/connect.cc:12-62 and 345-480 (v2.30.7: the parameters, ncclIbQpRtr, ncclIbQpRts),
 init.cc:142 and 441 (relaxed ordering, adaptive routing). Each end reads its own variables for device, GID, P_Key index,
-timeout and retry count. What an end sends has its own service level and traffic class: since 2.26 because the end that
-sends states them for both (connect.cc:760 and 1615), and before because each end took its own. Both take the smaller
-path MTU and the larger number of queue pairs (connect.cc:885 and 759).
+timeout and retry count. The packets of an end have its own service level and traffic class: since 2.26 because the end
+that sends states them for both (connect.cc:760 and 1615), and before because each end took its own. Both take the
+smaller path MTU and the larger number of queue pairs (connect.cc:885 and 759).
 """
 
 from collections.abc import Callable, Sequence
@@ -67,7 +67,7 @@ LIST = "CUDA_VISIBLE_DEVICES"
 
 
 def usable_gpus(gpus: Gpus, environment: Environment | Absent) -> Part[str]:
-    """Return the names of the GPUs on which a rank of a job can run; refused where that is none."""
+    """Return the names of the GPUs on which a rank of a job can run; refused if that is none."""
     text = None if isinstance(environment, Absent) else environment.get(LIST)
     if text is not None and "MIG-" in text.upper():
         return Part(None, f"{LIST}={text} names parts of GPUs")
@@ -111,9 +111,9 @@ _STEPS = {
 
 
 def choose(snapshot: Snapshot, others: Choosing | None = None) -> Choices:
-    """Return what NCCL would choose on this node; a part is null, with its reason, where the facts do not tell.
+    """Return NCCL's choices on this node; a part is null, with its reason, if the facts do not decide it.
 
-    `others`: what was chosen on other nodes of the job.
+    `others`: the choices on other nodes of the job.
     """
     known, choosing = Known(snapshot.facts), others or Choosing()
 
@@ -148,7 +148,7 @@ def _network(known: Known) -> Part[NetworkChoice]:
 
 
 def _bootstrap(known: Known) -> Part[InterfaceChoice]:
-    """Return one interface: that of NCCL_COMM_ID's subnet, else the first of NCCL's search."""
+    """Return one interface: that of NCCL_COMM_ID's subnet, otherwise the first of NCCL's search."""
     try:
         addresses, address = known.need(Interfaces).addresses, _comm_id(known)
     except ValueError as refusal:
@@ -184,7 +184,7 @@ def _searched(found: Choice, known: Known) -> Part[InterfaceChoice]:
 def _comm_id(known: Known) -> str | None:
     """Return the address in NCCL_COMM_ID; None: not set.
 
-    Raises ValueError where NCCL refuses it, or the resolver its host, and Unlearned where it was not asked.
+    Raises ValueError if NCCL refuses it, or the resolver its host, and Unlearned if it was not asked.
     """
     text = known.settings.get("NCCL_COMM_ID")
     if text is None:
@@ -274,7 +274,9 @@ def _gid(port: Port, found: Pick | None, known: Known) -> GidChoice:
 
 
 def choose_rails(snapshot: Snapshot) -> Part[RailPort]:
-    """Return with what NCCL would connect each port of this node, in its order; null, where the facts do not tell."""
+    """Return the parameters with which NCCL would connect each port of this node, in its order; null if the facts do
+    not decide it.
+    """
     return part(_rails, Known(snapshot.facts))
 
 
@@ -307,10 +309,10 @@ def crossing(snapshot: Snapshot) -> str:
 
 
 def gpu_rails(snapshot: Snapshot, ports: Sequence[RailPort]) -> tuple[RailPort | None, ...]:
-    """Return each of `ports` with the memory of the nearest GPU that NCCL lets it read and write; None: there is none.
+    """Return each of `ports` with the memory of the nearest GPU that NCCL lets it read and write; None: none exists.
 
-    NCCL registers by DMA-BUF where it can, and else by address, which takes a peer-memory module (src/transport/net.cc,
-    src/init.cc dmaBufSupported).
+    NCCL registers by DMA-BUF if it can, and otherwise by address, which needs a peer-memory module
+    (src/transport/net.cc, src/init.cc dmaBufSupported).
     """
     known, nearest = Known(snapshot.facts), dict[str, int]()
     rows = part(_gpudirect, known).chosen or ()
@@ -380,7 +382,7 @@ def _nearest(topology: Topology, made: Sequence[Direct]) -> DirectChoice:
 
 
 def _settled(row: DirectChoice, gpu: Gpu, works: bool | None, why: str, unread: str) -> DirectChoice:
-    """Return `row` with the answer of the machine's way for GPUDirect, and where NVLinks are not known."""
+    """Return `row` with the machine's GPUDirect answer, and a note if NVLinks are unknown."""
     if not supported(gpu):
         return row
     if not works:
@@ -456,7 +458,7 @@ def rail_ports(taken: Sequence[Port], settings: Settings, version: Version | Non
 
 
 def default_timeout(version: Version | None) -> int:
-    """Return what NCCL_IB_TIMEOUT is where nothing sets it."""
+    """Return what NCCL_IB_TIMEOUT is if nothing sets it."""
     return next((timeout for since, timeout in _TIMEOUTS if reaches(version, since)), _OLD_TIMEOUT)
 
 

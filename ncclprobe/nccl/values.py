@@ -42,15 +42,15 @@ class Reading(Struct, frozen=True):
 
 
 def keeps_default(version: Version | None) -> bool:
-    """Return whether this NCCL refuses a word where it reads a number; where the version is not known, it does not.
+    """Return whether this NCCL refuses a word in place of a number; it does not if the version is unknown.
 
-    Seen of the real library: 2.31.2 reads 0, 2.32.3 its default (scripts/oracle.py).
+    Seen in the real library: 2.31.2 reads 0, 2.32.3 its default (scripts/oracle.py).
     """
     return version is not None and version >= _WORDS_KEEP_THE_DEFAULT
 
 
 def read_int(text: str, default: int, version: Version | None = None) -> Reading:
-    """Read `text` as NCCL_PARAM does: strtoll(text, &end, 0); the default where it is empty or leaves int64."""
+    """Read `text` as NCCL_PARAM does: strtoll(text, &end, 0); the default if it is empty or leaves int64."""
     if not text:
         return Reading(default, "empty")
     match = re.match(_NUMBER, text)
@@ -66,12 +66,12 @@ def read_int(text: str, default: int, version: Version | None = None) -> Reading
 
 
 def read_setting(settings: Settings, name: str, default: int, version: Version | None = None) -> int:
-    """Return the integer that NCCL reads for `name`: its default where nothing sets it."""
+    """Return the integer that NCCL reads for `name`: its default if nothing sets it."""
     return read_int(settings.get(name) or "", default, version).value
 
 
 def _number(match: re.Match[str]) -> int | None:
-    """Return the matched number, or None where it does not fit an int64."""
+    """Return the matched number, or None if it does not fit an int64."""
     if match["decimal"]:
         if len(match["decimal"]) > _MOST_DIGITS:
             return None
@@ -92,7 +92,7 @@ _NO = frozenset({"false", "no", "off", "disable", "disabled", "none", "f", "n"})
 
 
 def intent(word: str) -> bool | None:
-    """Return what a person meant by `word` where NCCL wants an integer; None where it is no such word.
+    """Return the meaning of `word` to a person if NCCL wants an integer; None if it is not such a word.
 
     NCCL reads every one of them as 0 before 2.32, so that NCCL_IB_DISABLE=true leaves InfiniBand on.
     """
@@ -118,10 +118,10 @@ _LEGACY_LEVELS = ("LOC", "PIX", "PXB", "PHB", "SYS")
 
 
 def read_level(text: str, version: Version | None = None) -> str | None:
-    """Return the path type that NCCL_P2P_LEVEL or NCCL_NET_GDR_LEVEL names; None where the text is silently ignored.
+    """Return the path type that NCCL_P2P_LEVEL or NCCL_NET_GDR_LEVEL names; None if the text is silently ignored.
 
     Words count in upper case and in versions that know them. Text that begins with a digit is a number of the old kind,
-    where 4 and everything above is SYS. A negative number is no level: it does not begin with a digit. Source:
+    in which 4 and everything above is SYS. A negative number is not a level: it does not begin with a digit. Source:
     src/graph/paths.cc:244 and src/graph/topo.cc:34 (v2.30.7; the words of older versions from their own).
     """
     if text in _LEVEL_SINCE and reaches(version, _LEVEL_SINCE[text]):

@@ -1,9 +1,9 @@
-"""Measure arrival skew: which rank comes late to a call, and how long the bytes take once all are there.
+"""Measure arrival skew: which rank arrives late at a call, and how long the bytes take once all are there.
 
 Ranks that call back to back all see the same time, whichever of them was slow. So in addition to the timed batches some
 rounds have a scheduled start: all leave a barrier, use the processor for WAIT_S as a job's host would, and call. A rank
-that gets no processor comes late, and the others wait for it inside the call; the time that the last to come spends
-inside is the transfer alone. Clocks of several hosts are compared by the barrier's exits: their usual difference
+that gets no processor arrives late, and the others wait for it inside the call; the time that the last arrival spends
+inside is only the transfer. Clocks of several hosts are compared by the barrier's exits: their usual difference
 between two ranks is the offset of their clocks.
 """
 
@@ -33,13 +33,13 @@ class Arrival(Struct, frozen=True):
 
 
 def rounds(call_s: float, budget_s: float) -> int:
-    """Return how many rounds to make with calls of `call_s` seconds; none where lateness is small against a call."""
+    """Return how many rounds to make with calls of `call_s` seconds; none if lateness is small against a call."""
     affordable = int(_SHARE * budget_s / max(call_s, 1e-9))
     return min(ROUNDS, affordable) if affordable >= _FEWEST else 0
 
 
 def arrive(call: Call, clock: Clock) -> Arrival:
-    """Make one round. Its time inside is the device's own where it has a clock: NCCL's kernel waits there."""
+    """Make one round. Its time inside is the device's own if it has a clock: NCCL's kernel waits there."""
     clock.barrier()
     left = clock.now()
     clock.busy_until(left + WAIT_S)
@@ -54,7 +54,7 @@ def arrive(call: Call, clock: Clock) -> Arrival:
 
 
 def skew(by_rank: Mapping[int, Sequence[Arrival]]) -> Skew | None:
-    """Reduce the rounds of all ranks; return None where there were none."""
+    """Reduce the rounds of all ranks; return None if there were none."""
     all_arrivals = list(by_rank.values())
     if not all_arrivals or not all_arrivals[0]:
         return None

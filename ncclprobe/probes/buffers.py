@@ -1,10 +1,10 @@
-"""The memory that is measured in: allocated once, cut into views, and refused where it does not fit.
+"""The memory for measurements: allocated once, cut into views, and refused if it does not fit.
 
-What it holds when data is verified, and which elements came out wrong: every element depends on the rank that sends
-it and on where it lies, so that a missing rank, a swapped share and a shifted one all show. Every value, and every
+Its contents when data is verified, and the wrong elements: every element depends on the rank that sends it and on its
+position, so that a missing rank, a swapped share and a shifted one all show. Every value, and every
 partial reduction in whatever order, is exact in the data type, so that any difference is an error. Only the average of
 floating-point numbers has a tolerance, because NCCL multiplies by a rounded 1/n before it sums (hostToDevRedOp in nccl
-src/enqueue.cc): see _average_tolerance. Nothing of this belongs inside a timed window.
+src/enqueue.cc): see _average_tolerance. None of this belongs inside a timed window.
 """
 
 import math
@@ -22,7 +22,7 @@ from ncclprobe.probes.collectives import Part
 
 _HELD = ("reserved_bytes", "active_bytes", "inactive_split_bytes")
 _NCCLS_OWN_BYTES = 2 << 30
-"""Of channels, peers and algorithms, all of which connect at their first use."""
+"""Bytes of channels, peers and algorithms, which all connect at their first use."""
 _VIEW_ALIGNMENT = 512
 """What torch's CUDA allocator aligns to: a slot is like a buffer of its own."""
 
@@ -38,7 +38,7 @@ class Buffers(Struct, frozen=True):
 
     @property
     def footprint_bytes(self) -> int:
-        """Return the bytes over which the views of small messages rotate; the same for every size of a sweep."""
+        """Return the bytes that the views of small messages rotate over; the same for every size of a sweep."""
         return int(len(self.recv) * self.recv.itemsize)
 
     def views(
@@ -70,7 +70,7 @@ def allocate(footprint_bytes: int, dtype: torch.dtype, device: torch.device) -> 
 
 
 def footprint(largest: int, rotate_bytes: int) -> int:
-    """Return the bytes of each buffer: `rotate_bytes`, or the `largest` message where that is more."""
+    """Return the bytes of each buffer: `rotate_bytes`, or the `largest` message if that is more."""
     return _aligned(max(largest, rotate_bytes))
 
 
@@ -81,7 +81,7 @@ def _aligned(nbytes: int) -> int:
 def free_bytes(device: torch.device, host: Host) -> int | None:
     """Return the memory that could be allocated now on `device`; for the host, within its control group.
 
-    None where the machine does not say.
+    None if the machine does not say.
     """
     if device.type == "cuda":
         return gpu_free_bytes(device)
@@ -150,7 +150,7 @@ class Pattern(Struct, frozen=True):
             piece.copy_(_repeated(self.rows[rank], start, len(piece)))
 
     def wrong(self, received: torch.Tensor, parts: Sequence[Part]) -> int:
-        """Return how many elements of `received` are not what `parts` says they must be."""
+        """Return how many elements of `received` differ from those in `parts`."""
         count = torch.zeros((), dtype=torch.int64, device=received.device)
         for part, _, piece, expected in self._expected(received, parts):
             count += self._differing(piece, expected, part.source is None).sum()
@@ -243,14 +243,14 @@ def _shares(ranks: int, limit: int) -> torch.Tensor:
 
 
 def _contest(ranks: int, limit: int, highest_wins: bool) -> torch.Tensor:
-    """Return positive numbers up to `limit`, of which one rank's alone is the largest (or smallest), in turn."""
+    """Return positive numbers up to `limit`; the ranks take turns to have the only largest (or smallest) one."""
     half = limit // 2
     raised = (_turn(ranks) == 0) == highest_wins
     return 1 + _scattered(ranks) % half + half * raised
 
 
 def _pieces(buffer: torch.Tensor) -> Iterator[tuple[int, torch.Tensor]]:
-    """Yield the blocks of `buffer`, each with where it begins."""
+    """Yield the blocks of `buffer`, each with its start."""
     for start in range(0, len(buffer), _BLOCK):
         yield start, buffer[start : start + _BLOCK]
 

@@ -1,7 +1,7 @@
 """Time one batch of calls: on the host's clock, with the device's own waiting, and on the device's clock as well.
 
 nccl-tests times with the wall clock, not with events, from the first call to the end of one synchronisation behind the
-last (src/common.cu:694- at a0b82b2). So do we; CUDA events around the batch tell in addition how long the device was
+last (src/common.cu:694- at a0b82b2). So do we; CUDA events around the batch show in addition how long the device was
 busy. A test times a simulated link through the same functions.
 """
 
@@ -42,7 +42,7 @@ class Clock(Protocol):
         ...
 
     def between(self, first: Any, last: Any) -> float | None:
-        """Return the seconds between two marks, both of which must have happened; None: the device has no clock."""
+        """Return the seconds between two marks that have happened; None: the device has no clock."""
         ...
 
     def graph(self, calls: Sequence[Call]) -> Call:
@@ -103,7 +103,7 @@ class CudaClock(_Host):
         dist.barrier(self._group, device_ids=[torch.cuda.current_device()])
 
     def mark(self) -> torch.cuda.Event:
-        """Record an event on the current stream, where torch's blocking collectives run (2.8) or are waited for."""
+        """Record an event on the current stream: torch's blocking collectives run (2.8) or are waited for there."""
         event = torch.cuda.Event(enable_timing=True)
         event.record()
         return event
@@ -128,9 +128,9 @@ def clock_of(device: torch.device, group: dist.ProcessGroup | None = None) -> Cl
 
 
 class Batch(Struct, frozen=True):
-    """One sample: seconds per operation on this rank, and of these how many the host took to hand it over.
+    """One sample: seconds per operation on this rank, and the part of them that the host took to enqueue it.
 
-    `device_s`: what the device took by its own clock; None where it has none, or where the host stood between calls.
+    `device_s`: the device's time by its own clock; None if it has none, or if the host waited between calls.
     """
 
     seconds: float
@@ -141,8 +141,8 @@ class Batch(Struct, frozen=True):
 def time_batch(calls: Sequence[Call], mode: Mode, clock: Clock, *, each: int = 1) -> Batch:
     """Make `calls` back to back and wait once (queued, graph), or wait for each before the next (blocking).
 
-    Each of `calls` stands for `each` operations: those that a graph holds. Where each call is waited for, handing it
-    over includes the wait.
+    Each of `calls` holds `each` operations, as a graph does. If each call is waited for, enqueueing it includes the
+    wait.
     """
     timed = _blocking if mode == "blocking" else _queued
     return timed(calls, clock, len(calls) * each)

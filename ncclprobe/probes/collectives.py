@@ -19,7 +19,7 @@ ROOT = 0
 
 
 class BufferView(Struct, frozen=True):
-    """Where one call sends from and receives to: flat views of one data type. In place, they overlap.
+    """The buffers that one call sends from and receives to: flat views of one data type. In place, they overlap.
 
     `rank` and `ranks` are those of `group`, null: the default one.
     """
@@ -48,9 +48,9 @@ class Part(Struct, frozen=True):
 
 
 class Probe(Struct, frozen=True):
-    """One collective: `run` binds a call to a slot, `result` says what that call must leave in `view.recv`.
+    """One collective: `run` binds a call to a slot, `result` gives what that call must leave in `view.recv`.
 
-    `result` takes rank, ranks and the count that nccl-tests prints; the parts lie one after another.
+    `result` takes rank, ranks and the count that nccl-tests prints; the parts follow one another.
     """
 
     name: str

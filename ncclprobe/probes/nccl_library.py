@@ -1,4 +1,5 @@
-"""The NCCL that this process calls: torch tells the release that it was compiled with, and the loader maps another.
+"""The NCCL that this process calls: torch reports the release that it was compiled with, and the loader may map
+another.
 
 LD_LIBRARY_PATH, LD_PRELOAD or a file put over the wheel's decide what is mapped; ``torch.cuda.nccl.version()`` is a
 constant of the compilation (torch/csrc/cuda/python_nccl.cpp). So the function that torch calls is asked, found as the
@@ -27,7 +28,7 @@ class LoadedNccl(Struct, frozen=True):
 
     @property
     def note(self) -> str:
-        """Say what is mapped where torch was compiled with another; empty where they agree."""
+        """Say what is mapped if torch was compiled with another; empty if they agree."""
         if self.version == self.compiled:
             return ""
         compiled = ".".join(map(str, self.compiled))
@@ -46,7 +47,7 @@ def loaded() -> LoadedNccl | None:
 
 
 def called_by(library: str, compiled: Version) -> LoadedNccl | None:
-    """Return the NCCL that `library`, which this process has loaded, calls; None where the loader does not tell."""
+    """Return the NCCL that `library`, which this process has loaded, calls; None if the loader does not report it."""
     number, place = ctypes.c_int(), _Place()
     try:
         function = ctypes.CDLL(library, mode=os.RTLD_NOLOAD | os.RTLD_LAZY).ncclGetVersion

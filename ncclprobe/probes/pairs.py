@@ -1,15 +1,15 @@
 """Measure transfers between two ranks of the default group, with a deadline for each step.
 
-Each time is taken on one clock: a round trip where the sender asks for a reply, or the receiver's own wait where both
-send at once. A pair that does not come through in time is lost, and with it the connections of its two ranks: gloo
+Each time is taken on one clock: a round trip if the sender asks for a reply, or the receiver's own wait if both
+send at once. A pair that does not finish in time is lost, and with it the connections of its two ranks: gloo
 gives up all connections of a process whose wait ran out (transport/tcp/unbound_buffer.cc), and a CUDA stream stays
 behind a stuck kernel. The others never notice. A rank whose gloo peer is gone, and which therefore did not have to
 wait, keeps its other connections and goes on. Over gloo the two ranks of a lost pair go on as well, in a new group with
 connections of its own that all ranks make; a stuck CUDA stream cannot be freed without ending its process, so over NCCL
 these two measure no more.
 
-After its timed transfers each direction makes one more, in which every byte depends on its sender, its receiver and its
-position, into a buffer that was cleared; the received bytes are compared.
+After its timed transfers each direction makes one more, into a buffer that was cleared. Every byte of it depends on its
+sender, its receiver and its position; the received bytes are compared.
 """
 
 import threading
@@ -40,14 +40,14 @@ _TRANSFERS = 4
 _GRACE_S = 0.5
 """For a transfer that gives up at its deadline to say so."""
 _PEER_GONE = ("Connection closed by peer", "Connection reset by peer", "Broken pipe")
-"""How gloo says that only this connection is gone (transport/tcp/pair.cc; seen with torch 2.13)."""
+"""gloo's words if only this connection is gone (transport/tcp/pair.cc; seen with torch 2.13)."""
 
 
 class PairTiming(Struct, frozen=True):
-    """One rank's timing of a step: seconds per transfer, or why nothing came; empty where it only answered.
+    """One rank's timing of a step: seconds per transfer, or why nothing arrived; empty if it only answered.
 
     `wrong`: received bytes that differ from what was sent, None: it verified nothing; `mismatch` the first. `fit`:
-    whether this rank's connections are any use to others, its own pair being lost or not.
+    whether this rank's connections can serve others, whether or not its own pair is lost.
     """
 
     seconds: tuple[float, ...] = ()
@@ -93,7 +93,7 @@ class PairEndpoint:
         self._out, self._in = self._buffers(sizes[1])
 
     def measure(self, kind: Kind, first: int, second: int, deadline_s: float) -> PairTiming:
-        """Measure, or answer, one step between two ranks of which this is one, within so many seconds."""
+        """Measure, or answer, one step between this rank and another, within so many seconds."""
         until = time.monotonic() + deadline_s
         peer = second if self._rank == first else first
         initiates = self._rank == (second if kind == "back" else first)
@@ -120,7 +120,7 @@ class PairEndpoint:
         return PairTiming(why=why, fit=self._fit)
 
     def renew(self, ranks: Sequence[int], deadline_s: float) -> PairTiming:
-        """Connect anew with `ranks`, of which this is one; all of them must call it. Returns whether that was done."""
+        """Connect anew with `ranks`, which include this one; all of them must call it. Return whether it was done."""
         if self._device.type == "cuda":
             return PairTiming(why="a CUDA stream behind a lost transfer stays stuck", fit=self._fit)
         try:
@@ -133,10 +133,10 @@ class PairEndpoint:
         return PairTiming()
 
     def _connecting(self, call: Callable[[], float], until: float) -> float:
-        """Make a transfer for which NCCL may have to connect, and return what `call` does. Raises RuntimeError.
+        """Make a transfer that may need NCCL to connect, and return the result of `call`. Raises RuntimeError.
 
         NCCL connects two ranks at their first transfer, on the host, and waits for the other without any limit
-        (ncclTransportP2pSetup in src/transport.cc): so in a thread, which is left behind where it does not come back.
+        (ncclTransportP2pSetup in src/transport.cc): so in a thread, which is left behind if it does not return.
         """
         if self._device.type != "cuda":
             return call()
@@ -182,7 +182,7 @@ class PairEndpoint:
         return time.perf_counter() - began
 
     def _send(self, peer: int, _initiates: bool, until: float) -> float:
-        """Send all bytes and receive a small reply, which says that they arrived; return the seconds of a transfer.
+        """Send all bytes and receive a small reply, which confirms their arrival; return the seconds of a transfer.
 
         Each holds its share of the reply.
         """

@@ -1,9 +1,9 @@
-"""What a sweep is asked to do, what each of its steps has at hand, and how many calls a precision takes.
+"""The request of a sweep, the means of each of its steps, and how many calls a precision takes.
 
-Rank 0 decides on calls and batches, and the others do as it says. Calls per batch are settled once per row, so that a
+Rank 0 decides on calls and batches, and the others follow. Calls per batch are settled once per row, so that a
 batch lasts long against the barrier before it. Batches are added until the median's interval (ncclprobe.model.stats) is
-narrow enough, the budget is spent, or there are too many. That the interval decides when to stop makes it a little too
-narrow now and then; a verdict looks at it, so a band should leave more room than that.
+narrow enough, the budget is spent, or there are too many. Because the interval decides when to stop, it is a little too
+narrow now and then; verdicts use it, so a band should leave more room than that.
 """
 
 import math
@@ -34,7 +34,8 @@ MOST_BATCHES = 400
 
 
 class Target(Struct, frozen=True):
-    """What is asked of every row: half the interval as a share of the median, and the seconds it may take.
+    """The requested precision of every row: half the interval as a share of the median, and the most seconds it may
+    take.
 
     The first MIN_SAMPLES batches are made whatever the budget: with fewer there is no interval.
     """
@@ -65,7 +66,7 @@ def more_batches(samples: Sequence[float], spent_s: float, target: Target) -> in
 
 SetPhase = Callable[[str], None]
 Reach = Callable[[str, float], None]
-"""Takes a row and how well its median is known by now: half its interval, as a share of it. On rank 0 alone."""
+"""Takes a row and the present precision of its median: half its interval, as a share of it. Only on rank 0."""
 
 PLACES: dict[Place, str] = {"in": "in place", "out": "out of place"}
 
@@ -101,10 +102,10 @@ class Plan(Struct, frozen=True, kw_only=True):
     """What to measure, the same on every rank but for `rank`, `device` and `group` (null: the default group).
 
     `sizes` are bytes as asked for; each operation rounds them as nccl-tests does. gloo is always blocking. Small
-    messages rotate over `footprint_bytes`. With a `precision`, `iters` and `batches` are not looked at: as many are
-    made as it takes within `budget_s` per row, and what is predicted to take longer than `longest_s` is left out (null:
-    nothing is). `rounds`: at most so many scheduled starts per row (probes.arrival_skew). Names and numbers are what
-    the command line has let pass.
+    messages rotate over `footprint_bytes`. With a `precision`, `iters` and `batches` are ignored: as many are made as
+    it takes within `budget_s` per row, and a row predicted to take longer than `longest_s` is left out (null: none is).
+    `rounds`: at most so many scheduled starts per row (probes.arrival_skew). The command line has checked names and
+    numbers.
     """
 
     ops: tuple[str, ...]
@@ -162,7 +163,7 @@ class SweepContext(Struct, frozen=True):
 
 @contextmanager
 def phase(rank: int, set_phase: SetPhase, what: str) -> Iterator[None]:
-    """Name the next step, and name it again where torch fails in it: a lost peer, torch's own deadline, no memory."""
+    """Name the next step, and name it again if torch fails in it: a lost peer, torch's own deadline, no memory."""
     set_phase(what)
     try:
         yield

@@ -1,8 +1,8 @@
 """Run the round-robin on real ranks: rank 0 plans and decides, all measure, in step over the store.
 
 One step is one kind of transfer of all pairs of a round. Rank 0 shares which pairs measure, every rank returns its
-timing; nothing of that goes over the group that is measured. Ranks inside several nodes measure first, every node by
-itself; then nodes measure, rail with rail. What a failing pair ends, and for which ranks::
+timing; none of that uses the measured group. Ranks inside several nodes measure first, every node by
+itself; then nodes measure, rail with rail. The effect of a failing pair, by rank::
 
     a pair                             set aside                         the others
     ─────────────────────────────────  ────────────────────────────────  ──────────────────────────────────────────
@@ -10,7 +10,7 @@ itself; then nodes measure, rail with rail. What a failing pair ends, and for wh
                                        a second partner too; with NCCL   their other pairs; with NCCL never notice
                                        both, at the step's deadline
     breaks, and a rank is gone         that rank; with NCCL both         with gloo its partner goes on
-    is free, and a rank is gone        that rank, once its heartbeat     its partners to come have a bye
+    is free, and a rank is gone        that rank, once its heartbeat     its later partners have a bye
                                        or its answer is missing
     brings wrong bytes                 none                              go on; the bytes are named
 """
@@ -31,7 +31,7 @@ from ncclprobe.probes.pairs import Kind, PairEndpoint, PairTiming, as_json, from
 from ncclprobe.probes.plan import Exchange
 
 DEFAULT_NBYTES = {"nccl": 64 << 20, "gloo": 4 << 20}
-"""Bytes of the bandwidth's messages by default, by backend: where pairs are no longer bound by latency."""
+"""Bytes of the bandwidth's messages by default, by backend: large enough that latency no longer bounds pairs."""
 Kept = PairRow | LostTransfer | Aside
 Keep = Callable[[Kept], None]
 _PATIENCE = 1.5
@@ -42,7 +42,7 @@ _RENEWALS = 8
 
 
 class _Steps(Exchange, Protocol):
-    """An exchange in which ranks may go missing."""
+    """An exchange that ranks may drop out of."""
 
     def gather(self, value: Any, deadline_s: float, gone: Callable[[], Collection[int]] = tuple) -> Any:
         """Return the values by rank, on rank 0, of those that answered in time and were not gone before."""
@@ -79,14 +79,14 @@ class PairContext(Struct):
 
 
 def run_worker(context: PairContext) -> bool:
-    """Run every rank but 0 until rank 0 says that it is over; return whether all can end in good order."""
+    """Run every rank but 0 until rank 0 ends it; return whether all can end in good order."""
     while "over" not in (instruction := context.exchange.share(None)):
         context.step(instruction)
     return bool(instruction["over"])
 
 
 class RoundRobin(Struct):
-    """Rank 0's part. `keep` gets what was measured as it comes, `dropped` the ranks that do not answer any more."""
+    """Rank 0's part. `keep` gets samples as they arrive, `dropped` the ranks that do not answer any more."""
 
     context: PairContext
     placement: Placement
@@ -178,9 +178,10 @@ class RoundRobin(Struct):
         return results
 
     def _recover(self) -> None:
-        """Connect all ranks anew, so that a lost pair costs its ends no other; exclude those for which that is no use.
+        """Connect all ranks anew, so that the ends of a lost pair lose no other pair; exclude those that would not
+        benefit.
 
-        That is an end that lost a second partner, each of which costs a deadline, and every end where it fails.
+        That is an end that lost a second partner, each of which costs a deadline, and every end if it fails.
         """
         unfit, self._unfit = self._unfit, {}
         for rank, why in unfit.items():

@@ -2,7 +2,7 @@
 
 The order of things is that of nccl-tests' BenchTime (src/common.cu:694- at a0b82b2), so that the numbers compare:
 warm-up once per operation at doubling sizes; then per size and place one untimed call, a barrier, and the calls back to
-back with nothing between them. Every rank makes the same steps in the same order, and decides nothing alone.
+back with nothing between them. Every rank makes the same steps in the same order, and decides nothing by itself.
 """
 
 import itertools
@@ -46,7 +46,7 @@ _MOST_MISMATCHES = 8
 
 
 def measure(context: SweepContext, op: Op, probe: Probe, shape: CallShape, place: Place, data: Pattern) -> Measurement:
-    """Measure one row: on rank 0 over all ranks, elsewhere of this rank alone. Raises ProbeError."""
+    """Measure one row: on rank 0 over all ranks, elsewhere only of this rank. Raises ProbeError."""
     plan = context.plan
     row = f"{op.name} {units.size(shape.nbytes)} {PLACES[place]}"
     began = context.clock.now()
@@ -79,7 +79,7 @@ def _calls(context: SweepContext, row: str, call: Call) -> int:
 
 
 def _batches(context: SweepContext, row: str, calls: Sequence[Call], iters: int, began: float) -> list[Batch]:
-    """Time batches until the plan has enough, each going on through the views where the one before stopped."""
+    """Time batches until the plan has enough; each continues through the views after the one before."""
     plan = context.plan
     turns = _turns(context, row, calls, iters)
     batches: list[Batch] = []
@@ -114,7 +114,7 @@ def _turns(context: SweepContext, row: str, calls: Sequence[Call], iters: int) -
 
 
 def _more(context: SweepContext, row: str, batches: Sequence[Batch], samples: list[float], began: float) -> int:
-    """Return how many batches come next, which rank 0 decides once it has those of all ranks; 0: enough."""
+    """Return the number of further batches. Rank 0 decides it once it has those of all ranks; 0: enough."""
     context.set_phase(f"{row} decide")
     gathered = context.exchange.collect([batch.seconds for batch in batches])
     decision = None
@@ -141,7 +141,7 @@ def _verify(
 ) -> tuple[int, Mismatch | None]:
     """Return how many elements one more call leaves wrong on this rank, and the first of them.
 
-    The view is left as zeros, which is what calls are timed on: repeated sums of anything else would overflow.
+    The view is left as zeros, because calls are timed on zeros: repeated sums of anything else would overflow.
     """
     with context.phase(f"{row} verify"):
         view.recv.zero_()
@@ -275,9 +275,9 @@ def run(
     """Measure everything in `plan`, row by row, over its process group, which must exist.
 
     `set_phase` receives the name of every step that may block, on all ranks. `host` is asked how much memory is free;
-    sizes that have no room are left out, and reported. `reach` hears how far a row is. On rank 0 a measurement is over
-    all ranks; elsewhere it is of that rank alone. Raises UsageError (on all ranks) where no size has room, ProbeError
-    where a step fails or ranks disagree.
+    sizes that have no room are left out, and reported. `reach` receives the progress of a row. On rank 0 a measurement
+    is over all ranks; elsewhere only of that rank. Raises UsageError (on all ranks) if no size has room, ProbeError if
+    a step fails or ranks disagree.
     """
     device = torch.device(plan.device)
     if device.type == "cuda":
@@ -313,7 +313,7 @@ def _footprint(plan: Plan, nbytes: int) -> int:
 
 
 def _clamped(plan: Plan, fits: tuple[int, ...], room: int, rank: int) -> Iterator[SkippedRow]:
-    """Yield what does not fit into the `room` bytes of `rank`, size by size. Raises UsageError where nothing does."""
+    """Yield what does not fit into the `room` bytes of `rank`, size by size. Raises UsageError if nothing does."""
     left_out = [nbytes for nbytes in plan.sizes if nbytes not in fits]
     but, end = (" without what NCCL itself needs", _HOLDERS) if plan.backend == "nccl" else ("", "")
     whys = {
@@ -357,7 +357,8 @@ def _sweep(context: SweepContext, op: Op, probe: Probe) -> Iterator[Measurement 
 def _refusal(context: SweepContext, op: Op, probe: Probe, shape: CallShape) -> str:
     """Return why torch does not do this operation here, or nothing: found by trying it, agreed between ranks.
 
-    Ranks that lost each other may all see an error too. A barrier tells: after a mere refusal it still works.
+    Ranks that lost each other may all see an error too. A barrier shows which it was: after a mere refusal it still
+    works.
     """
     why = ""
     for place in op.places:
@@ -388,7 +389,7 @@ def _attempt(context: SweepContext, call: Call) -> str:
 
 
 def _warm_up(context: SweepContext, op: Op, probe: Probe, asked: Sequence[int]) -> dict[int, float]:
-    """Let connections, algorithms and caches settle: every size class once, doubling whatever -f says.
+    """Let connections, algorithms and caches settle: every size class once, doubling whatever -f is.
 
     Returns those of the sizes `asked`, in rising order, that would take too long, with a row's predicted seconds.
     """
@@ -405,8 +406,8 @@ def _warm_up(context: SweepContext, op: Op, probe: Probe, asked: Sequence[int]) 
 
 
 def _settled(context: SweepContext, call: Call) -> float:
-    """Make the warm-up calls. Returns the seconds of the last one, when what is made once is made, where times are
-    predicted; else 0.
+    """Make the warm-up calls. Returns the seconds of the last one, after all one-time work, if times are
+    predicted; otherwise 0.
     """
     clock, plan = context.clock, context.plan
     predicts = plan.target is not None and plan.longest_s is not None and plan.warmup > 0

@@ -1,12 +1,12 @@
-"""Play what real training asks of the network, between real ranks (:mod:`ncclprobe.model.training` plans it).
+"""Play the communication of real training between real ranks (:mod:`ncclprobe.model.training` plans it).
 
-A step is the real collectives of a strategy with stand-in compute. What is compared is one step with another: with and
-without overlap, measured and predicted from the time of each call alone.
+A step is the real collectives of a strategy with stand-in compute. One step is compared with another: with and
+without overlap, measured and predicted from the time of each call by itself.
 
-Groups are those of a hybrid-parallel job, each kind alone and then all kinds at once: what they cost one another. All
-groups of a kind are always at work together, as in a job. Every rank is in one group of each kind, and makes the same
-calls in the same order, for NCCL deadlocks if two communicators are used in different orders (NCCL's user guide,
-"Using multiple NCCL communicators concurrently").
+Groups are those of a hybrid-parallel job. Each kind runs by itself and then all kinds run at once, to measure their
+cost to one another. All groups of a kind are always at work together, as in a job. Every rank is in one group of each
+kind, and makes the same calls in the same order, because NCCL deadlocks if two communicators are used in different
+orders (NCCL's user guide, "Using multiple NCCL communicators concurrently").
 """
 
 import time
@@ -34,7 +34,7 @@ from ncclprobe.probes.collectives import BufferView, Call, Probe
 from ncclprobe.probes.plan import Exchange, Plan, SetPhase, phase
 
 _CPU_SIDE, _CUDA_SIDE = 192, 2048
-"""Of the square matrices: a product is to be short against a call, and long against its own overhead."""
+"""Side of the square matrices: a product should be short against a call, and long against its own overhead."""
 _TRIES, _EACH = 9, 8
 
 
@@ -128,7 +128,7 @@ _FEWEST, _MOST, _ALONE = 3, 9, 5
 _PLAYS_S = 4.0
 """For the steps of one strategy, unless the fewest take longer: all of them are to end within half a minute."""
 _MOST_DEFAULT_S = 0.1
-"""Of compute in a step without a given time: a big model on a small machine would take minutes."""
+"""Seconds of compute in a step without a given time: a big model on a small machine would take minutes."""
 _COMPUTE, _APART, _OVERLAPPED = "compute alone", "without overlap", "with overlap"
 Seconds = tuple[float, float, float]
 Waitable = Callable[[], Any]
@@ -157,7 +157,9 @@ _ISSUE: Mapping[str, Issue] = {
 
 
 class Asked(Struct, frozen=True):
-    """What to replay: `compute_s` of one rank in one step, null: what 6 operations per parameter and token take."""
+    """The request of a replay: `compute_s` of one rank in one step, null: the time of 6 operations per parameter and
+    token.
+    """
 
     strategy: Strategy
     model: Model
@@ -167,7 +169,7 @@ class Asked(Struct, frozen=True):
 def play_strategy(bench: Bench, work: Work, asked: Asked, room: int | None) -> Iterator[StepRow]:
     """Replay one strategy over the default group, without and with overlap; the same rows on every rank.
 
-    `room`: bytes that may be allocated, null: unknown. Raises UsageError where that is not enough, before anything is
+    `room`: bytes that may be allocated, null: unknown. Raises UsageError if that is not enough, before anything is
     allocated, or if a call is too small to share; ProbeError if a step fails.
     """
     need = training.memory_bytes(asked.strategy, asked.model)
@@ -244,7 +246,7 @@ def views_of(
 ) -> dict[tuple[str, int], BufferView]:
     """Return the buffers of each kind of call over `group` (null: all ranks): all share two.
 
-    Raises UsageError for what cannot be shared.
+    Raises UsageError for sizes that cannot be shared.
     """
     itemsize = DTYPES[plan.dtype]
     rank, ranks = (plan.rank, plan.ranks) if group is None else (group.rank(), group.size())
@@ -271,7 +273,7 @@ def _alone(bench: Bench, key: tuple[str, int], view: BufferView) -> float:
 def play_step(
     items: StepPlan, views: Mapping[tuple[str, int], BufferView], work: Work, chunks: float, overlap: bool
 ) -> None:
-    """Run one step. With overlap a call is waited for where its result is needed, without it at once."""
+    """Run one step. With overlap a call is waited for when its result is needed, without it at once."""
     pending: list[tuple[int, Waitable]] = []
     for place, item in enumerate(items):
         for wanted, wait in pending:
@@ -294,7 +296,8 @@ def play_step(
 def _in_turn(bench: Bench, name: str, plays: Mapping[str, Callable[[], object]]) -> tuple[dict[str, Seconds], int]:
     """Return median, shortest and longest of each play, in turn, and how often each was played.
 
-    In turn: what else the machine does affects all of them. All ranks play equally often, by what the slowest took.
+    In turn, so that other load on the machine affects all of them. All ranks play equally often, by the slowest one's
+    time.
     """
     warm_up = sum(bench.slowest_of(f"{name}, {how}, warm-up", play) for how, play in plays.items())
     steps = max(_FEWEST, min(_MOST, int(_PLAYS_S / max(warm_up, 1e-6))))
@@ -322,7 +325,7 @@ class _Group(Struct, frozen=True):
 
 
 def play_groups(bench: Bench, grid: Grid, hosts: Sequence[str]) -> Iterator[GroupRow]:
-    """Measure the groups of `grid`, one size (the largest of the plan). Rows come on rank 0, one per kind.
+    """Measure the groups of `grid`, one size (the largest of the plan). Rank 0 gets the rows, one per kind.
 
     `hosts` are those of the ranks. Raises UsageError if nothing has two ranks or the size is too small to share,
     ProbeError if a step fails.

@@ -1,6 +1,6 @@
-"""``python -m ncclprobe.probes.verbs``: test one rail between two hosts by hand, and print what each end saw, as JSON.
+"""``python -m ncclprobe.probes.verbs``: test one rail between two hosts by hand, and print each end's result, as JSON.
 
-On the one host with ``--listen PORT``, on the other with ``--call HOST PORT``: that one leads, and says what is tested.
+Start one host with ``--listen PORT``, the other with ``--call HOST PORT``: that one leads, and decides what is tested.
 Both need the same text in NCCLPROBE_TOKEN. `ncclprobe rails` is the command for whole clusters; this one needs no
 launcher and makes no choices, so a single port and GID can be tried.
 """
@@ -28,7 +28,7 @@ _GREETING_S = 30.0
 
 
 def main(argv: Sequence[str]) -> int:
-    """Test, print and return 0 where this end saw no failure, else 4; 2 for wrong usage, 3 where no peer came."""
+    """Test, print and return 0 if this end saw no failure, otherwise 4; 2 for wrong usage, 3 if no peer called."""
     options = _parser().parse_args(argv)
     token = os.environ.get(_TOKEN)
     if not token:

@@ -1,8 +1,8 @@
-"""The verbs library's binary interface: numbers, and the layouts of what is passed by address.
+"""The verbs library's binary interface: numbers, and the layouts of structures passed by address.
 
-All of it is rdma-core's ``libibverbs/verbs.h`` (installed as ``infiniband/verbs.h``), where each structure has the name
-given here; it is the same since IBVERBS_1.1, by which NCCL's own ``src/include/ibvcore.h`` copies it too.
-tests/probes/test_verbs_abi.py compares every size and offset with what a C compiler makes of the header.
+All of it is rdma-core's ``libibverbs/verbs.h`` (installed as ``infiniband/verbs.h``), whose structures have the names
+given here; it is the same since IBVERBS_1.1, and NCCL's own ``src/include/ibvcore.h`` copies it too.
+tests/probes/test_verbs_abi.py compares every size and offset with those that a C compiler computes from the header.
 """
 
 import ctypes
@@ -50,9 +50,9 @@ GID_TYPES = ("IB", "RoCE v1", "RoCE v2")
 # enum ibv_mtu: 1 is 256 bytes, 5 is 4096
 MTUS = {1: 256, 2: 512, 3: 1024, 4: 2048, 5: 4096}
 LANES = {1: 1, 2: 4, 4: 8, 8: 12, 16: 2}
-"""Of a port's active_width."""
+"""Lanes by a port's active_width."""
 LANE_GBPS = {1: 2.5, 2: 5.0, 4: 10.0, 8: 10.0, 16: 14.0, 32: 25.0, 64: 50.0, 128: 100.0}
-"""Of its active_speed (SDR to NDR; XDR, 256, does not fit the field that every version of the library has)."""
+"""Gb/s by active_speed (SDR to NDR; XDR, 256, does not fit the field that every version of the library has)."""
 
 
 class GidEntry(Structure):
@@ -111,7 +111,7 @@ class Device(Structure):
 
 
 class ContextOps(Structure):
-    """struct ibv_context_ops: 32 function pointers, of which post and poll are called."""
+    """struct ibv_context_ops: 32 function pointers; only post and poll are called."""
 
     _fields_ = (
         ("_before_poll_cq", c_void_p * 11),

@@ -20,7 +20,7 @@ EVENTS = 64
 
 
 class VerbsError(Exception):
-    """A step that did not succeed; `failure` says why, but for the step, which who asked for it knows."""
+    """A step that did not succeed; `failure` is the reason without the step, which the caller knows."""
 
     def __init__(self, kind: RailFailureKind, text: str, **more: Any) -> None:
         super().__init__(text)
@@ -32,7 +32,7 @@ class VerbsError(Exception):
 
 
 class Library:
-    """The functions of libibverbs. `announce` is told the name of each before it is called."""
+    """The functions of libibverbs. `announce` receives the name of each before it is called."""
 
     def __init__(self, announce: Callable[[str], None]) -> None:
         self.announce = announce
@@ -47,7 +47,7 @@ class Library:
         return hasattr(self._loaded, name)
 
     def call(self, name: str, *arguments: Any) -> Any:
-        """Return what the function returns. Raises VerbsError: where it returns null, or a number that is not 0."""
+        """Return the result of the function. Raises VerbsError if it is null, or a number that is not 0."""
         self.announce(name)
         function = self._function(name)
         ctypes.set_errno(0)

@@ -17,14 +17,15 @@ from ncclprobe.model.values import Struct
 BROKEN = 70
 """The exit code of a child that met a defect of ncclprobe's: EX_SOFTWARE of sysexits.h."""
 PLACE_BYTES = 64
-"""Of shared memory, in which the child writes what it calls."""
+"""Bytes of shared memory for the name of the child's present call."""
 
 
 class Request(Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """One thing to do. `step` is what a failure is one of. ``stop`` ends the step that is under way; it has no answer.
+    """One request. `step` is the step that a failure belongs to. ``stop`` ends the step that is under way; it has no
+    answer.
 
     ``open`` needs `port` and `test`, ``connect`` the `peer`; ``renew`` makes new queue pairs. ``prepare`` fills both
-    regions for `direction`, ``stream`` writes and reads as told, ``verify`` looks at what came.
+    regions for `direction`, ``stream`` writes and reads as requested, ``verify`` examines the data that arrived.
     """
 
     do: Literal["open", "renew", "connect", "ping", "prepare", "stream", "verify", "stop"]
@@ -45,7 +46,7 @@ class Request(Struct, frozen=True, kw_only=True, omit_defaults=True):
 
 
 class Answer(Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """What came of it: what the request asks for, or `failure`. `events`: all that the device reported so far."""
+    """The answer: what the request asks for, or `failure`. `events`: all that the device reported so far."""
 
     address: RailAddress | None = None
     half_round_trip_us: tuple[float, ...] = ()

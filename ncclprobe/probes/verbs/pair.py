@@ -1,11 +1,11 @@
 """Test one rail: this node's end of it, step by step with the other node's, over the channel between both.
 
-Both ends do the same steps, and after each they tell each other what came of it; no step waits for an end that failed.
-A connection that failed is made anew for the next step, because a queue pair is of no more use after its first error:
-so each direction is tried, and what arrived at the one end tells what the other one's error alone does not.
+Both ends do the same steps, and after each they send each other the result; no step waits for an end that failed.
+A connection that failed is made anew for the next step, because a queue pair cannot be used after its first error:
+so each direction is tried, and the data that arrived at one end shows what the other's error does not.
 
-The verbs library is loaded in a child alone, so that a driver that hangs holds no one else. A child that is late is
-killed with its group and not waited for: what it called last stands in memory that both share.
+The verbs library is loaded only in a child, so that a driver that hangs blocks nobody else. A child that is late is
+killed with its group and not waited for: the name of its last call is in memory that both share.
 """
 
 import asyncio
@@ -32,7 +32,7 @@ from ncclprobe.probes.verbs.messages import BROKEN, PLACE_BYTES, Answer, Request
 from ncclprobe.wire import WireError
 
 START_S = 90.0
-"""For starting: where Python lies on a file server, and all nodes begin together, it takes its time."""
+"""Seconds to start: Python on a file server is slow if all nodes begin together."""
 GRACE_S = 3.0
 """Beyond the time that the child itself watches: until then it can say more than that it was late."""
 
@@ -47,7 +47,7 @@ class VerbsChild:
         self._streams: tuple[asyncio.StreamReader, asyncio.StreamWriter] | None = None
 
     async def start(self, patience_s: float) -> None:
-        """Start the process, where it has not been, and wait until it answers. Raises VerbsError."""
+        """Start the process, if it has not been, and wait until it answers. Raises VerbsError."""
         if self._process or self._ended:
             return
         self._streams = await asyncio.open_unix_connection(sock=self._popen())
@@ -78,7 +78,7 @@ class VerbsChild:
         return ours
 
     async def ask(self, request: Request) -> Answer:
-        """Return what came of `request`, within its seconds and a few more."""
+        """Return the answer to `request`, within its seconds and a few more."""
         if not self._streams:
             raise VerbsError("died", "the process that calls the verbs library has ended before")
         reader, writer = self._streams
@@ -94,7 +94,7 @@ class VerbsChild:
             raise
 
     def stop(self) -> None:
-        """End the step that is under way: its answer comes soon, with what there is."""
+        """End the step that is under way: its answer arrives soon, with the results so far."""
         if self._streams:
             self._streams[1].write(framed(msgspec.json.encode(Request(do="stop"))))
 
@@ -151,9 +151,9 @@ async def run_rail(
     deadline: float,
     before: Before | None = None,
 ) -> RailOutcome:
-    """Test one rail together with the end that is called with the other value of `leads`. Return what this end saw.
+    """Test one rail together with the end that is called with the other value of `leads`. Return this end's outcome.
 
-    `deadline` is a time.monotonic(). `before`, where given, is awaited with the name of each step (``latency``,
+    `deadline` is a time.monotonic(). `before`, if given, is awaited with the name of each step (``latency``,
     ``out``, ``in``, ``both``) before it begins, so that all rails of a node can begin it together.
     """
     end = _End(port, test, leads, channel, deadline, before)
@@ -163,11 +163,11 @@ async def run_rail(
 
 
 class _OverError(Exception):
-    """Nothing more can be done; the outcome says why."""
+    """The test is over; the outcome holds the reason."""
 
 
 class _End:
-    """This end. What the other one says after each step is its failure, if any, and its address where it has one."""
+    """This end. The other one sends after each step its failure, if any, and its address, if it has one."""
 
     def __init__(
         self, port: RailPort, test: RailTest, leads: bool, channel: RailChannel, deadline: float, before: Before | None
@@ -197,7 +197,7 @@ class _End:
     async def _connect(self, first: Request) -> None:
         """Have queue pairs made by `first`, exchange addresses and connect.
 
-        The end that leads tells its address before the other one connects, and hears the other's afterwards: so the
+        The leading end sends its address before the other one connects, and receives the other's afterwards: so the
         other can adapt to what the leading one's device offers, as NCCL's do (ibv_set_ece).
         """
         failure, made = await self._ask(first)
@@ -233,7 +233,7 @@ class _End:
         self.outcome = replace(self.outcome, half_round_trip_us=answer.half_round_trip_us)
 
     async def _write(self, direction: RailDirection) -> None:
-        """Write or receive, or both, and look at what came, which an error of either end makes only more telling."""
+        """Write or receive, or both, and examine the data that arrived, also after an error of either end."""
         writes = direction == "both" or (direction == "out") == self._leads
         reads = direction == "both" or not writes
         if not self._connected:
@@ -257,7 +257,7 @@ class _End:
                 self.outcome = replace(self.outcome, arrivals=(*self.outcome.arrivals, looked.arrival))
 
     async def _begin(self, name: str, failure: RailFailure | None) -> None:
-        """Wait until both ends are ready. Raises _OverError where one cannot."""
+        """Wait until both ends are ready. Raises _OverError if one cannot."""
         if self._before and not failure:
             await self._before(name)
         await self._tell(failure)
@@ -267,7 +267,7 @@ class _End:
             raise _OverError
 
     async def _together(self, request: Request) -> Answer:
-        """Do what the other end does as well, and hear what came of it there. Raises _OverError."""
+        """Do the step that the other end does as well, and receive its result. Raises _OverError."""
         asking = asyncio.ensure_future(self._ask(request))
         hearing = asyncio.ensure_future(self._hear(self._seconds(waits=True) + 2 * GRACE_S))
         try:
@@ -294,7 +294,7 @@ class _End:
         return self._test.seconds + (2 * GRACE_S if waits else 0.0)
 
     async def _ask(self, request: Request) -> tuple[RailFailure | None, Answer]:
-        """Return what came of `request` here, and note its failure and its time."""
+        """Return the answer to `request` here, and note its failure and its time."""
         began = time.monotonic()
         left_s = max(0.0, self._deadline - began - GRACE_S)
         try:
@@ -318,7 +318,7 @@ class _End:
             raise self._alone(str(error)) from None
 
     async def _hear(self, seconds: float | None) -> tuple[RailFailure | None, RailAddress | None]:
-        """Return what the other end says, within `seconds`; None: until the deadline, for it may wait for others."""
+        """Return the other end's message, within `seconds`; None: until the deadline, for it may wait for others."""
         until = self._deadline if seconds is None else min(self._deadline, time.monotonic() + seconds)
         try:
             message = await self._channel.receive(until)
@@ -335,7 +335,7 @@ class _End:
         return failure, address
 
     def _blame(self, theirs: RailFailure | None, *, unless: RailFailure | None = None) -> None:
-        """Note that the other end failed, where this one has nothing to say itself: else that is told twice."""
+        """Note that the other end failed, unless this one has a failure of its own: it would be reported twice."""
         if theirs and not unless:
             text = f"the other end: {theirs.text}"
             self._failed(RailFailure(step=theirs.step, kind="peer", text=text, direction=theirs.direction))

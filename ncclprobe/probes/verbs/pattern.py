@@ -1,7 +1,7 @@
-"""Which bytes are written, where they lie, and what came of them: pure, and equal on both ends.
+"""The written bytes, their places, and how they arrived: pure, and equal on both ends.
 
 The region of each direction has `slots` messages, which the writes go round. It is filled before with the complement
-of what is to arrive, so that a byte that was not written differs from one that was written wrongly.
+of the expected bytes, so that a byte that was not written differs from one that was written wrongly.
 """
 
 import random
@@ -9,7 +9,7 @@ import random
 from ncclprobe.model.rails import RailArrival, RailDirection, RailTest
 
 REGION_BYTES = 4 << 20
-"""What NCCL's buffers have for each channel (NCCL_BUFFSIZE): its writes, as these, come round to the same memory."""
+"""The size of NCCL's buffer for each channel (NCCL_BUFFSIZE): its writes, like these, return to the same memory."""
 _PERIOD = 65521
 """A prime: no two places a power of two apart hold the same bytes."""
 _INVERTED = bytes(255 - byte for byte in range(256))

@@ -62,7 +62,7 @@ class Port:
         return attr
 
     def _read_gid(self) -> tuple[bytes, str]:
-        """Return the entry at the index asked for, and its type; a type that is not told is empty."""
+        """Return the entry at the requested index, and its type; an unknown type is empty."""
         index = self.asked.gid_index
         if not 0 <= index < self.attr.gid_tbl_len:
             text = f"no GID index {index}: the table has {self.attr.gid_tbl_len} entries"
@@ -91,7 +91,7 @@ class Port:
         return int.from_bytes(bytes(pkey), "big")
 
     def _registered(self, held: "_HostMemory | _GpuMemory") -> Any:
-        """Register as NCCL does: a DMA-BUF where asked, by ibv_reg_mr_iova2 where writes may be reordered."""
+        """Register as NCCL does: a DMA-BUF if requested, by ibv_reg_mr_iova2 if writes may be reordered."""
         call, at, nbytes = self.library.call, held.address, held.nbytes
         access = _NCCLS | (abi.RELAXED_ORDERING if self.asked.relaxed_ordering else 0)
         if isinstance(held, _GpuMemory) and self.asked.memory == "cuda-dmabuf":
@@ -196,7 +196,7 @@ class Port:
         self._modify(made, attr, known | abi.QP_MAX_DEST_RD_ATOMIC | abi.QP_MIN_RNR_TIMER)
 
     def _route(self, peer: RailAddress) -> abi.AhAttr:
-        """Return the way to the peer: by its GID on Ethernet and to another subnet, else by its LID."""
+        """Return the way to the peer: by its GID on Ethernet and to another subnet, otherwise by its LID."""
         gid = bytes.fromhex(peer.gid)
         way = abi.AhAttr(sl=self.asked.service_level or 0, port_num=self.asked.port)
         ethernet = self.attr.link_layer == abi.ETHERNET
@@ -221,7 +221,7 @@ class Port:
 
 
 def keep_near(device: str) -> None:
-    """Run on the processors near the device whose folder this is, and so take its memory there; else as before.
+    """Run on the processors near the device whose folder this is, and so take its memory there; otherwise as before.
 
     NCCL's threads for the network run near the GPU, whose NIC is usually on the same NUMA node.
     """
@@ -236,7 +236,7 @@ def _subnet(gid: bytes) -> int:
 
 
 def _flid(gid: bytes) -> int:
-    """Return the LID by which routers know the port: ncclIbExtractFlid."""
+    """Return the LID that routers know the port by: ncclIbExtractFlid."""
     return int.from_bytes(gid[:8], "big") >> 16 & 0xFFFF
 
 
@@ -268,14 +268,15 @@ class _HostMemory:
         self.map[offset : offset + len(data)] = data
 
     def read(self, offset: int, nbytes: int) -> bytes:
-        """Return what lies there."""
+        """Return the bytes at that place."""
         return self.map[offset : offset + nbytes]
 
 
 class _GpuMemory:
     """Memory of the GPU with NVML's index `gpu`, in its primary context.
 
-    NVML counts all GPUs in the order of their addresses; CUDA does so too where it is told, and told to leave none out.
+    NVML counts all GPUs in the order of their addresses. CUDA does so too if CUDA_DEVICE_ORDER is set so and
+    CUDA_VISIBLE_DEVICES leaves none out.
     """
 
     def __init__(self, gpu: int, nbytes: int, announce: Callable[[str], None]) -> None:
@@ -322,7 +323,7 @@ class _GpuMemory:
         return ctypes.c_uint64(self.address + offset)
 
     def _call(self, name: str, *arguments: Any) -> None:
-        """Call a function of CUDA's driver library. Raises VerbsError where it is missing, or says no."""
+        """Call a function of CUDA's driver library. Raises VerbsError if it is missing, or fails."""
         self._announce(name)
         try:
             code = getattr(self._cuda, name)(*arguments)

@@ -1,7 +1,7 @@
-"""What runs in the child of :mod:`ncclprobe.probes.verbs.pair`, and nowhere else: one end, step by step, as asked.
+"""The code of the child of :mod:`ncclprobe.probes.verbs.pair`, and of no other process: one end, step by step.
 
-Its standard input is a socket, by which it is asked and answers; what it calls stands in memory that it shares with its
-parent, which can so name the call that hangs.
+Its standard input is a socket for requests and answers. The name of its present call is in memory that it shares with
+its parent, so the parent can name a call that hangs.
 """
 
 import contextlib
@@ -52,7 +52,7 @@ def _asked(wire: socket.socket) -> Request | None:
 
 
 class _End:
-    """The port and its connection, as far as they have come."""
+    """The port and its connection, as far as they are set up."""
 
     def __init__(self, place: mmap.mmap, wire: socket.socket) -> None:
         self._place, self._wire = place, wire
@@ -60,7 +60,7 @@ class _End:
         self._traffic: Traffic | None = None
 
     def do(self, asked: Request) -> Answer:
-        """Do one step, and say what came of it."""
+        """Do one step, and return its answer."""
         try:
             answer: Answer = getattr(self, f"_{asked.do}")(asked)
         except VerbsError as error:
@@ -70,7 +70,7 @@ class _End:
         return self._with_events(answer, asked) if self._port else answer
 
     def _with_events(self, answer: Answer, asked: Request) -> Answer:
-        """Add what the device has reported meanwhile: a failure, where nothing else says so."""
+        """Add the events that the device has reported meanwhile: a failure, if no other was reported."""
         reported = self.port.look_at_events()
         if reported and not answer.failure:
             answer = replace(answer, failure=reported.failure(asked.step, direction=asked.way))
@@ -135,9 +135,9 @@ class _End:
 
 
 _WARM = 0.1
-"""Of the round trips: not counted."""
+"""Round trips that are not counted."""
 _SHARE = 0.2
-"""Of the step's seconds: then a path that answers late has had round trips enough."""
+"""The share of the step's seconds for round trips: a path that answers late then has enough of them."""
 _LAST = 1 << 63
 """Added to the count of the last round trip by the end that leads."""
 
@@ -157,7 +157,7 @@ class _Ping:
         self._unanswered = 0
 
     def run(self, round_trips: int) -> tuple[float, ...]:
-        """Return half of each round trip, in µs, where this end leads: of fewer where they take long.
+        """Return half of each round trip, in µs, if this end leads; fewer if they take long.
 
         Raises VerbsError, Stopped.
         """

@@ -3,9 +3,9 @@
 Streams of large RDMA writes, over all queue pairs of a connection.
 
 The interpreter is kept off the path: the chain of a queue pair is built once, and one call posts all of it, only the
-last request of it signalled. What ends a stream is an RDMA write with immediate data on each queue pair, as NCCL's:
+last request of it signalled. A stream ends with an RDMA write with immediate data on each queue pair, as NCCL's does:
 with the last message, or, under adaptive routing, as an empty one after it (ncclIbMultiSend). So the receiver knows
-without asking that all of it has come, however the network ordered it.
+without asking that all of it has arrived, however the network ordered it.
 """
 
 import ctypes
@@ -27,7 +27,7 @@ SPINS = 200
 _RESTS_AFTER_S, _SHARE, _REST_S = 0.1, 1 / 32, 0.005
 """Who has waited so long rests for this share of that time between polls: so much later a completion may be seen."""
 _LOST_S = 0.05
-"""After a completion that only tells of an earlier error, for that one."""
+"""Seconds to wait for the completion of an earlier error, after one that only reports that there was one."""
 
 
 class Stopped(Exception):
@@ -35,7 +35,7 @@ class Stopped(Exception):
 
 
 class Traffic:
-    """Moves data over a connected port. `at` is told what is called; `stopped` whether the parent wants it to end."""
+    """Moves data over a connected port. `at` receives the name of each call; `stopped` is whether to end early."""
 
     def __init__(self, port: Port, peer: RailAddress, at: Callable[[str], None], stopped: Callable[[], bool]) -> None:
         self.port, self.peer = port, peer
@@ -79,7 +79,7 @@ class Traffic:
         return [(each.opcode, each.wr_id) for each in found]
 
     def _failed(self, found: list[Any]) -> VerbsError:
-        """Return the completion that tells most: all that come after a queue pair's first error are only flushed."""
+        """Return the most informative completion: all after a queue pair's first error are only flushed."""
         until = time.monotonic() + _LOST_S
         copies = [(each.status, each.vendor_err, each.qp_num) for each in found]
         while all(status == abi.FLUSHED for status, _, _ in copies) and time.monotonic() < until:
@@ -91,10 +91,10 @@ class Traffic:
         return VerbsError("completion", text, status=status, vendor=vendor, queue_pair=number)
 
     def look_up(self, until: float, what: str, *, timed: bool = True) -> None:
-        """Look up from polling: at the time, the parent and the device. Raises VerbsError, or Stopped.
+        """Pause polling to check the time, the parent and the device. Raises VerbsError, or Stopped.
 
-        Where what comes is not `timed`, it rests at once: eight rails would else keep eight processors busy, and an
-        emulated wire has no other to run on.
+        If the completions are not `timed`, it rests at once: otherwise eight rails would keep eight processors busy,
+        and an emulated wire has no other to run on.
         """
         waited_s = time.monotonic() - self._found_at
         if timed and waited_s < _RESTS_AFTER_S:
@@ -122,9 +122,9 @@ _MOST_GAPS = 4096
 
 
 class Stream:
-    """Writes, and waits for the other end's writes, each where asked.
+    """Writes, and waits for the other end's writes, each if requested.
 
-    `turns`: the seconds of each turn in which something had completed, and how many chains had.
+    `turns`: the seconds of each turn with completions, and the number of chains completed.
     """
 
     def __init__(self, traffic: Traffic, *, writes: bool, reads: bool) -> None:
