@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Write the findings of every captured machine to tests/captures/golden, and the values of all cases to tests/data.
+"""Write what tests keep: the findings of captured machines, the values of bad cases and of whole commands.
 
     .venv/bin/python scripts/golden.py
 
@@ -14,6 +14,7 @@ sys.path[:0] = [str(ROOT), str(ROOT / "tests")]
 
 from zoo import findings
 
+from tests import command_values
 from tests.checks.cases import VALUES, case_values, checks
 
 
@@ -26,6 +27,9 @@ def main() -> int:
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(text, encoding="utf-8")
     VALUES.write_text("".join(f"{line}\n" for line in case_values(checks())), encoding="utf-8")
+    command_values.KEPT.mkdir(exist_ok=True)
+    for name in command_values.COMMANDS:
+        (command_values.KEPT / f"{name}.txt").write_text(command_values.text(name), encoding="utf-8")
     print(f"{len(wanted)} machines, {sum(text.count(chr(10)) for text in wanted.values())} findings")
     return 0
 

@@ -4,13 +4,15 @@
     .venv/bin/python scripts/mutate.py 20 [--seed 7] [--under ncclprobe/checks] [--list]
 
 A fault is one small change of one expression, from a fixed list of kinds, at a random line. It is planted in a copy of
-the tracked files, never in the checkout. The near tests are the test files that import the changed module, or those
-that import its importers if no test imports it. Prints a line for each fault as it is judged, and the survivors of
-each room at the end. A survivor is a place to look: some faults change nothing that a user could see.
+the tracked files, never in the checkout; the examples that a check ships are tests, and get none. The near tests are
+the test files that name the changed module, by themselves or by a helper, or those that name its importers if none
+does; then those of all checks and commands. Prints a line for each fault as it is judged, and the figures of each
+room. A survivor is a place to look: some faults change nothing that a user could see.
 """
 
 import argparse
 import ast
+import functools
 import os
 import random
 import shutil
@@ -98,7 +100,9 @@ def faults_of(path: Path) -> Iterator[Fault]:
     for line in text.splitlines(keepends=True):
         starts.append(starts[-1] + len(line.encode()))
     data = text.encode()
-    for node in ast.walk(ast.parse(text)):
+    tree = ast.parse(text)
+    examples = {id(part) for whole in ast.walk(tree) if is_example(whole) for part in ast.walk(whole)}
+    for node in (each for each in ast.walk(tree) if id(each) not in examples):
         for part, new in changes(node):
             begin = starts[part.lineno - 1] + part.col_offset
             end = starts[(part.end_lineno or part.lineno) - 1] + (part.end_col_offset or 0)
@@ -106,6 +110,11 @@ def faults_of(path: Path) -> Iterator[Fault]:
             replaced = new(old)
             if replaced != old:
                 yield Fault(path.relative_to(ROOT), part.lineno, begin, end, old, replaced)
+
+
+def is_example(node: ast.AST) -> bool:
+    """Return whether this is ``bad=`` or ``good=`` of a check's decorator."""
+    return isinstance(node, ast.keyword) and node.arg in {"bad", "good"}
 
 
 def changes(node: ast.AST) -> Iterator[tuple[ast.expr, Callable[[str], str]]]:
@@ -122,7 +131,7 @@ def changes(node: ast.AST) -> Iterator[tuple[ast.expr, Callable[[str], str]]]:
         yield node, lambda _: f"bool({operand})"
     elif isinstance(node, ast.Constant) and type(node.value) is int and node.value not in (0, 1):
         yield node, lambda old: f"({old} + 1)"
-    elif isinstance(node, ast.Constant) and type(node.value) is float:
+    elif isinstance(node, ast.Constant) and type(node.value) is float and node.value:
         yield node, lambda old: f"({old} * 1.25)"
     elif isinstance(node, ast.Name) and isinstance(node.ctx, ast.Load) and node.id in SWAPPED_NAMES:
         yield node, lambda old: SWAPPED_NAMES.get(old, old)
@@ -153,7 +162,7 @@ def outcome(copy: Path, fault: Fault) -> str:
     if not near:
         return "no test"
     pytest = ["env", "-C", str(copy), "PYTHONDONTWRITEBYTECODE=1", sys.executable, "-m", "pytest", "-q", "-x"]
-    pytest += ["-m", "not slow", "-p", "no:cacheprovider"]
+    pytest += ["-m", "not slow or every_time", "-p", "no:cacheprovider"]
     target = copy / fault.path
     whole = target.read_bytes()
     target.write_bytes(whole[: fault.begin] + fault.new.encode() + whole[fault.end :])
@@ -167,21 +176,38 @@ def outcome(copy: Path, fault: Fault) -> str:
 
 
 def near_tests(path: Path) -> list[str]:
-    """Return the test files that import a module, or its importers if no test imports it; the smallest first."""
+    """Return the test files that name a module, or its importers if no test names it; the smallest first."""
     module = ".".join(path.with_suffix("").parts)
-    of_all_checks = ["tests/test_checks.py"] if module.startswith("ncclprobe.checks.") else []
+    of_all = ["tests/test_checks.py"] if module.startswith("ncclprobe.checks.") else []
+    of_all.append("tests/test_command_values.py")
     names = {module}
     for _ in range(3):
-        found = [each for each in sorted((ROOT / "tests").rglob("test_*.py")) if names & imported(each)]
-        if found:
+        if found := naming(names):
             smallest = sorted(found, key=lambda each: each.stat().st_size)[:NEAR_FILES]
-            return [*(str(each.relative_to(ROOT)) for each in smallest), *of_all_checks]
+            return list(dict.fromkeys([*(str(each.relative_to(ROOT)) for each in smallest), *of_all]))
         names |= {
             ".".join(each.relative_to(ROOT).with_suffix("").parts)
             for each in (ROOT / "ncclprobe").rglob("*.py")
             if names & imported(each)
         }
-    return of_all_checks
+    return of_all
+
+
+def naming(names: set[str]) -> list[Path]:
+    """Return the test files that import a module; if none does, those that do in a child, or by a helper."""
+    every = sorted((ROOT / "tests").rglob("*.py"))
+    tests = [each for each in every if each.name.startswith("test_")]
+    if found := [each for each in tests if names & imported(each)]:
+        return found
+    direct = [each for each in every if names & imported(each) or any(name in read(each) for name in names)]
+    helpers = {each.stem for each in direct} - {each.stem for each in tests}
+    return [each for each in tests if each in direct or any(helper in read(each) for helper in helpers)]
+
+
+@functools.cache
+def read(path: Path) -> str:
+    """Return the text of a file."""
+    return path.read_text(encoding="utf-8")
 
 
 _IMPORTED: dict[Path, set[str]] = {}
@@ -191,7 +217,7 @@ def imported(path: Path) -> set[str]:
     """Return the names of the modules, and of what is taken from them, that a file imports."""
     if path not in _IMPORTED:
         found = set()
-        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+        for node in ast.walk(ast.parse(read(path))):
             if isinstance(node, ast.Import):
                 found |= {alias.name for alias in node.names}
             elif isinstance(node, ast.ImportFrom) and node.module:

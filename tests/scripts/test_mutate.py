@@ -51,3 +51,13 @@ def test_the_same_seed_plants_the_same_faults() -> None:
 def test_near_tests_are_those_that_import_the_module_and_for_a_check_those_of_all_checks() -> None:
     assert "tests/test_wire.py" in mutate.near_tests(Path("ncclprobe/wire.py"))
     assert "tests/test_checks.py" in mutate.near_tests(Path("ncclprobe/checks/nvl.py"))
+    assert "tests/probes/test_verbs_pair.py" in mutate.near_tests(Path("ncclprobe/probes/verbs/port.py")), "by a child"
+
+
+def test_no_fault_is_planted_in_an_example_of_a_check_or_where_nothing_would_change(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(mutate, "ROOT", tmp_path)
+    path = tmp_path / "module.py"
+    path.write_text("@check(bad=lambda: [gpus(8)], good=lambda: [gpus(9)])\ndef rule():\n    return 0.0, 77\n")
+    assert [fault.old for fault in mutate.faults_of(path)] == ["77"]
