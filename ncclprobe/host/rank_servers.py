@@ -1,8 +1,8 @@
 """Whom to ask within ranks, and no others: NCCL's RAS, torch's worker server, and its pipe for flight records.
 
 RAS: all ranks of a node with NCCL 2.24 and later listen on one port, those of another job too (SO_REUSEPORT), and the
-kernel chooses who answers. So no port is called on which no rank of this job listens, and nothing is asked of a
-connection that is not a rank's own (src/ras/client_support.cc, client.cc; the protocol is lines of text).
+kernel chooses who answers. Only the address of a rank's own listening socket is called, whatever address the rank's
+environment names, and nothing is asked of a connection that is not a rank's own (src/ras/client_support.cc, client.cc; the protocol is lines of text).
 
 torch's is started by `torch.distributed.debug.start_debug_server` and `elastic.control_plane.worker_main`: HTTP, whose
 handlers answer JSON without the interpreter's lock (torch/csrc/distributed/c10d/control_plane/WorkerServer.cpp,
@@ -56,17 +56,18 @@ def ask_ras(address: str, pids: Collection[str]) -> str:
     found = _ADDRESS.fullmatch(address)
     if found is None or int(found[2]) > _LAST_PORT:
         raise Missing(f"{address!a} is no address: NCCL_RAS_ADDR is HOST:PORT")
-    host, port = found[1], int(found[2])
+    port = int(found[2])
     _same_network(pids)
-    listening = {inode for _, inode, _ in sockets([LISTENING], port)}
+    listening = {inode: _called(family, message) for family, inode, message in sockets([LISTENING], port)}
     if not listening:
         raise Missing(f"no process listens on port {port}: NCCL before 2.24 has no RAS, NCCL_RAS_ENABLE=0 turns it off")
-    if not _own(listening, pids):
+    inode = _own(listening, pids)
+    if inode is None:
         raise Denied(f"on port {port} no rank of this job listens, but another program: it is not asked")
     deadline = time.monotonic() + _RAS_S
     for _ in range(_TRIES):
         try:
-            with socket.create_connection((host, port), _left(deadline)) as connection:
+            with socket.create_connection(listening[inode], _left(deadline)) as connection:
                 answer = _asked(connection, deadline, pids)
         except TimeoutError:
             raise TimedOut(f"NCCL's RAS on port {port}: no answer within {_RAS_S:g} s") from None
@@ -81,7 +82,7 @@ def _asked(connection: socket.socket, deadline: float, pids: Collection[str]) ->
     if not hello.startswith(b"SERVER PROTOCOL "):
         raise Failed(f"port {connection.getpeername()[1]}: {hello[:60]!a} is not what NCCL's RAS answers")
     port, own = connection.getpeername()[1], connection.getsockname()[1]
-    if not _own({inode for _, inode, _ in sockets([ESTABLISHED], port, own)}, pids):
+    if _own({inode for _, inode, _ in sockets([ESTABLISHED], port, own)}, pids) is None:
         return None
     _said(connection, b"TIMEOUT 1\n", deadline)
     _said(connection, b"SET FORMAT json\n", deadline)  # an older server answers with an error, and in text
@@ -118,9 +119,9 @@ def _same_network(pids: Collection[str]) -> None:
     raise Missing("no rank whose sockets can be read")
 
 
-def _own(inodes: Collection[int], pids: Collection[str]) -> bool:
-    """Return whether one of `pids` has one of these sockets open."""
-    return any(inode in inodes for pid in pids for inode in sockets_of(pid))
+def _own(inodes: Collection[int], pids: Collection[str]) -> int | None:
+    """Return one of these sockets that one of `pids` has open; None: there is none."""
+    return next((inode for pid in pids for inode in sockets_of(pid) if inode in inodes), None)
 
 
 def _to_the_end(connection: socket.socket, most: int, deadline: float) -> bytes:
@@ -131,6 +132,12 @@ def _to_the_end(connection: socket.socket, most: int, deadline: float) -> bytes:
         if len(found) > most:
             raise Failed(f"its answer is longer than {most >> 20} MiB")
     return bytes(found)
+
+
+def _called(family: int, message: memoryview) -> tuple[str, int]:
+    """Return the address at which a listening socket is called: its own, for another socket may have the same port."""
+    host = socket.inet_ntop(family, bytes(message[8 : 12 if family == socket.AF_INET else 24]))
+    return {"0.0.0.0": "127.0.0.1", "::": "::1"}.get(host, host), struct.unpack_from("!H", message, 4)[0]
 
 
 def ask_server(pid: str, path: str) -> str:
@@ -199,7 +206,7 @@ def _listening(net: Path, inode: str) -> tuple[int, tuple[str, int] | str] | Non
     """Return the local address of the listening socket with this inode (sock_diag(7), proc_net(5))."""
     for kind, own, message in sockets([LISTENING]):
         if str(own) == inode:
-            return kind, ("::1" if kind == socket.AF_INET6 else "127.0.0.1", struct.unpack_from("!H", message, 4)[0])
+            return kind, _called(kind, message)
     for line in (net / "unix").read_text().splitlines()[1:]:
         words = line.split(maxsplit=7)
         if len(words) > 7 and words[6] == inode:

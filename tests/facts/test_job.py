@@ -205,9 +205,10 @@ def test_a_file_that_blocks_is_left_to_its_thread(monkeypatch: pytest.MonkeyPatc
 
 
 @contextmanager
-def server(answer: bytes | None) -> Iterator[str]:
+def server(answer: bytes | None, host: str = "::") -> Iterator[str]:
     """Play a worker server that answers every call with `answer`; None: with nothing."""
-    with socket.create_server(("::", 0), family=socket.AF_INET6) as listening:
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    with socket.create_server((host, 0), family=family) as listening:
         named = threading.Event()
 
         def serve() -> None:
@@ -247,6 +248,8 @@ def _until_it_accepts() -> None:
 def test_the_worker_server_is_asked_at_the_port_on_which_its_thread_waits() -> None:
     with server(b"HTTP/1.1 200 OK\r\nContent-Type: application/json\r\n\r\n{}") as pid:
         assert ask_server(pid, "fr_trace_json") == "{}"
+    with server(b"HTTP/1.1 200 OK\r\n\r\n{}", host="127.0.0.9") as pid:
+        assert ask_server(pid, "fr_trace_json") == "{}"  # 127.0.0.1 at this port may be another user's
 
 
 def test_another_answer_than_the_one_asked_for_is_refused() -> None:

@@ -21,10 +21,14 @@ HELLO = b"SERVER PROTOCOL 2\n"
 
 @contextmanager
 def server(
-    hello: bytes = HELLO, *, json_too: bool = True, status: bytes | None = b'{"nccl_version": "2.28.9"}'
+    hello: bytes = HELLO,
+    *,
+    json_too: bool = True,
+    status: bytes | None = b'{"nccl_version": "2.28.9"}',
+    host: str = "127.0.0.1",
 ) -> Iterator[str]:
-    """Play RAS; `status` None: it never answers."""
-    with socket.create_server(("127.0.0.1", 0)) as listening:
+    """Play RAS at `host`; `status` None: it never answers."""
+    with socket.create_server((host, 0)) as listening:
 
         def one(connection: socket.socket) -> None:
             with connection, suppress(OSError), connection.makefile("rb") as lines:
@@ -65,6 +69,12 @@ def test_json_is_asked_for_and_text_is_taken_of_a_server_that_has_none() -> None
         assert ask_ras(address, OWN) == "NCCL version 2.24.3\n"
 
 
+def test_a_rank_is_called_at_its_own_address_and_not_at_the_one_that_it_names() -> None:
+    with server(host="127.0.0.9") as address:
+        port = address.rpartition(":")[2]
+        assert json.loads(ask_ras(f"127.0.0.1:{port}", OWN)) == {"nccl_version": "2.28.9"}
+
+
 @pytest.mark.slow
 def test_a_server_of_no_rank_of_the_job_is_not_even_called() -> None:
     code = (
@@ -81,8 +91,8 @@ def test_a_server_of_no_rank_of_the_job_is_not_even_called() -> None:
 
 
 def test_a_connection_that_is_not_accepted_by_a_rank_is_asked_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
-    answers = iter([True, False, False, False, False])
-    monkeypatch.setattr(rank_servers, "_own", lambda *_: next(answers))
+    answers = iter([rank_servers._own, *[lambda *_: None] * 4])
+    monkeypatch.setattr(rank_servers, "_own", lambda *asked: next(answers)(*asked))
     with server() as address, pytest.raises(Missing, match="another job answers"):
         ask_ras(address, OWN)
 
