@@ -4,7 +4,7 @@ import ast
 from pathlib import Path
 
 PACKAGE = Path(__file__).parent.parent / "ncclprobe"
-OPENS = {"open", "read_text", "read_bytes", "write_text", "write_bytes"}
+OPENS = {"open", "read_text", "read_bytes", "write_text", "write_bytes", "mkdir"}
 OWN, KERNEL, NAMED = (
     "the package's own files",
     "files of the kernel",
@@ -50,7 +50,15 @@ def _opening(tree: ast.AST) -> list[int]:
 
 def _is_place(line: str) -> bool:
     return any(
-        each in line for each in ("end.open(", "partial.open(", "_recorder.open(", "recorder.open(", "self.open(")
+        each in line
+        for each in (
+            "end.open(",
+            "partial.open(",
+            "_recorder.open(",
+            "recorder.open(",
+            "self.open(",
+            "os.mkdir(end.name,",
+        )
     )
 
 

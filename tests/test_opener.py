@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from ncclprobe.host import opener
+from ncclprobe.host import files, opener
 from tests.each_row import each_row
 
 needs_root = pytest.mark.skipif(os.geteuid() != 0, reason="makes links of another user: run the tests as root")
@@ -70,6 +70,21 @@ def test_what_has_become_a_link_is_not_opened(tmp_path: Path) -> None:
         (tmp_path / "log").symlink_to("secret")
         with pytest.raises(OSError, match="symbolic links"):
             end.open(os.O_RDONLY)
+
+
+@needs_root
+def test_no_folder_is_made_through_a_link_of_another_user(tmp_path: Path) -> None:
+    (tmp_path / "private").mkdir()
+    (tmp_path / "theirs").symlink_to("private")
+    os.lchown(tmp_path / "theirs", OTHER, OTHER)
+    (tmp_path / "file").touch()
+    for way in ("theirs/new", "theirs/new/deep", "theirs", "file", "file/new"):
+        with pytest.raises(OSError, match=r"^\[Errno"):
+            files.make_folder(tmp_path / way)
+    assert [*(tmp_path / "private").iterdir()] == []
+    files.make_folder(tmp_path / "new/deep", 0o700)
+    files.make_folder(tmp_path / "new/deep")
+    assert stat.S_IMODE((tmp_path / "new/deep").stat().st_mode) == 0o700
 
 
 def test_a_folder_that_is_replaced_on_the_way_does_not_redirect_what_is_written(tmp_path: Path) -> None:

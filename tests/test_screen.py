@@ -1,11 +1,15 @@
 """What another user can name or write must steer neither the reader's terminal nor a runner, nor break the program."""
 
+import io
+import json
 import subprocess
 import sys
 from pathlib import Path
+from typing import TextIO, cast
 
 import pytest
 
+from ncclprobe.commands import Screen, main
 from ncclprobe.report.delivery import harmless
 from tests.each_row import each_row
 
@@ -18,16 +22,21 @@ def ncclprobe(*argv: str | Path) -> subprocess.CompletedProcess[str]:
 @each_row(
     ("text", "shown"),
     [
-        ("bad ##[add-mask]x", "bad #\\x23[add-mask]x"),
-        ("bad ##vso[task.complete]", "bad #\\x23vso[task.complete]"),
-        ("a\n  ::stop-commands::pwn", "a\n  \\x3a:stop-commands::pwn"),
-        ("\x1b]0;pwn\x07", "\\x1b]0;pwn\\x07"),
-        ("::1 and c10d::Work stay\n", "::1 and c10d::Work stay\n"),
-        ("\x1b[31mred", "\\x1b[31mred"),
+        ("bad ##[add-mask]x", "bad #\\u0023[add-mask]x"),
+        ("bad ##vso[task.complete]", "bad #\\u0023vso[task.complete]"),
+        ("a\n  ::stop-commands::pwn", "a\n  \\u003a:stop-commands::pwn"),
+        ("a\x9b2J\u202eb", "a\\u009b2J\\u202eb"),
+        ("::1 and c10d::Work stay, ## too\n", "::1 and c10d::Work stay, ## too\n"),
     ],
 )
-def test_what_steers_a_terminal_or_a_runner_is_escaped(text: str, shown: str) -> None:
-    assert harmless(text) == shown
+def test_what_steers_a_runner_is_spelled_out_on_both_streams(text: str, shown: str) -> None:
+    stream = io.StringIO()
+    print(text, end="", file=cast(TextIO, Screen(stream)))
+    assert stream.getvalue() == shown
+
+
+def test_what_steers_a_terminal_is_escaped() -> None:
+    assert harmless("\x1b]0;pwn\x07 \x1b[31mred") == "\\x1b]0;pwn\\x07 \\x1b[31mred"
 
 
 def test_colours_of_ours_stay_and_nothing_else_does() -> None:
@@ -42,6 +51,30 @@ def test_a_log_cannot_give_commands_to_a_runner(tmp_path: Path) -> None:
     assert "CAUSE" in said
     assert "##[" not in said
     assert not [line for line in said.splitlines() if line.lstrip().startswith("::")]
+
+
+def test_a_foreign_report_cannot_give_commands_to_a_runner_in_any_form(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    steering = "a##[add-mask]b ##vso[c]\n::error::d \x9b2J"
+    (tmp_path / "x.log").write_text("[rank0]: Traceback (most recent call last):\n[rank0]: RuntimeError: boom\n")
+    main(["explain", str(tmp_path / "x.log"), "--json", str(tmp_path / "r.json")])
+    foreign = json.loads((tmp_path / "r.json").read_text())
+    foreign["notes"] = [steering]
+    foreign["checks"][0]["title"] = foreign["tool"]["version"] = steering
+    (tmp_path / "r.json").write_text(json.dumps(foreign))
+    (tmp_path / "##[error]x.json").write_text('{"schema": "##[error]y"}')
+    said = []
+    capsys.readouterr()
+    for form in (("--json", "-"), ("--html", "-"), ("--junit", "-"), ("--markdown", "-"), ("-v",)):
+        main(["report", str(tmp_path / "r.json"), *form])
+        said += capsys.readouterr()
+    main(["report", str(tmp_path / "##[error]x.json")])
+    said += capsys.readouterr()
+    assert len([text for text in said if "add-mask" in text or "error]" in text]) >= 5
+    assert [text for text in said if "##[" in text or "##vso[" in text or "\x9b" in text] == []
+    assert [line for text in said for line in text.splitlines() if line.lstrip().startswith("::")] == []
+    assert json.loads(said[0])["notes"] == [steering]
 
 
 @pytest.mark.parametrize("argv", [("fleet", "--fleet"), ("fleet", "job"), ("explain",)])

@@ -7,10 +7,12 @@ import errno
 import importlib
 import io
 import os
+import re
 import signal
 import sys
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any, TextIO
 
 from ncclprobe import __version__, lifetime
 from ncclprobe.model.errors import UsageError, unknown
@@ -136,15 +138,48 @@ class _Closed(io.TextIOBase):
         raise OSError(errno.EBADF, "it is closed")
 
 
+_STEERING = re.compile(
+    r"#(?P<hash>#)(?=\[|vso\[)|^[ \t]*(?P<colon>:)(?=:[A-Za-z])|(?P<control>[\x7f-\x9f\u200e\u200f\u2028-\u202e\u2066-\u2069])",
+    re.MULTILINE,
+)
+"""What a reader of the stream obeys: GitHub's runner ``##[`` anywhere in a line and ``::word`` at its beginning, Azure's
+also ``##vso[``, terminals the controls of ISO 6429 with the eighth bit, and those that turn the direction of a line."""
+
+
+class Screen:
+    """A stream that a terminal or a runner may read: what would steer them is spelled as in JSON, which stays JSON.
+
+    This is the last step of all that a command prints, on standard output and on standard error.
+    """
+
+    def __init__(self, stream: TextIO) -> None:
+        self._stream = stream
+
+    def write(self, text: str) -> int:
+        """Write `text`, harmless."""
+        self._stream.write(_STEERING.sub(_spelled, text))
+        return len(text)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._stream, name)
+
+
+def _spelled(match: "re.Match[str]") -> str:
+    character = match[match.lastgroup or 0]
+    return match[0][: -len(character)] + f"\\u{ord(character):04x}"
+
+
 def _prepare_streams() -> None:
-    """Make every text printable, and replace a stream that the caller closed."""
+    """Make every text printable and harmless, and replace a stream that the caller closed."""
     codecs.register_error("plainly", _plainly)
     for name in ("stdout", "stderr"):
         stream = getattr(sys, name)
         if stream is None:
             setattr(sys, name, Path(os.devnull).open("w") if name == "stderr" else _Closed())  # noqa: SIM115 - it stays
-        elif hasattr(stream, "reconfigure"):
-            stream.reconfigure(errors="plainly")
+        elif not isinstance(stream, Screen):
+            if hasattr(stream, "reconfigure"):
+                stream.reconfigure(errors="plainly")
+            setattr(sys, name, Screen(stream))
 
 
 def _say(message: str, code: int) -> int:

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any, NoReturn
 
 from ncclprobe.commands import overwriting
 from ncclprobe.engine.suppressions import NO_FILE
+from ncclprobe.host import files
 from ncclprobe.model import outcomes
 from ncclprobe.model.errors import UsageError, unknown
 from ncclprobe.model.layout import columns, wrap
@@ -451,7 +452,7 @@ def folder(text: str) -> Path:
     """Make a folder to write to, for its owner alone, for argparse, before the command starts."""
     path = Path(text)
     try:
-        path.mkdir(mode=0o700, parents=True, exist_ok=True)
+        files.make_folder(path, 0o700)
     except OSError as error:
         raise argparse.ArgumentTypeError(_unwritable(text, error)) from None
     return path

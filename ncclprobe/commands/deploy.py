@@ -75,7 +75,7 @@ def _folder(text: str) -> Path:
     """Make a folder that others may read too, for argparse."""
     path = Path(text)
     try:
-        path.mkdir(parents=True, exist_ok=True)
+        files.make_folder(path)
     except OSError as error:
         raise argparse.ArgumentTypeError(f"{ascii(text)[:200]} cannot be made: {error.strerror}") from None
     return path

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 from ncclprobe.commands import arguments
 from ncclprobe.engine import diagnose
 from ncclprobe.facts.launcher import Flags, Launch, half_given
-from ncclprobe.host import Question
+from ncclprobe.host import Question, files
 from ncclprobe.model import bounds
 from ncclprobe.model.errors import UsageError
 from ncclprobe.model.findings import ExitCode
@@ -127,7 +127,7 @@ def in_company(launch: Launch, options: argparse.Namespace) -> bool:
 def make_folder(folder: Path) -> None:
     """Make the folder of --keep. Raises UsageError, before anything is looked at."""
     try:
-        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        files.make_folder(folder, 0o700)
     except OSError as error:
         raise UsageError(f"--keep {folder}: {error.strerror}; name a folder that can be written") from None
 

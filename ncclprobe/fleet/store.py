@@ -14,6 +14,7 @@ import contextlib
 import errno
 import fcntl
 import math
+import os
 import sqlite3
 import sys
 import time
@@ -109,7 +110,7 @@ def _explained(path: Path, patience_s: float) -> Iterator[None]:
 def _can_lock(path: Path) -> bool:
     """Whether the file system says that it can lock. SQLite takes an NFS without locks for one that another holds."""
     try:
-        with path.open("rb") as file:
+        with os.fdopen(os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_NOFOLLOW | os.O_CLOEXEC), "rb") as file:
             fcntl.lockf(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
     except OSError as error:
         return error.errno not in (errno.ENOLCK, errno.EOPNOTSUPP, errno.ENOSYS)

@@ -130,6 +130,20 @@ def write(path: Path, text: str, *, private: bool = False, ours: Callable[[str],
         raise UsageError(f"{path}: cannot be written: {why}; choose another path") from None
 
 
+def make_folder(path: Path, mode: int = 0o777) -> None:
+    """Make a folder, and the folders on the way to it, unless they are there. Raises OSError, for others' links too."""
+    for each in (*reversed(path.parents), path):
+        with opener.place(each) as end:
+            if end.stat() is None or each == path:
+                end.refuse_makers()
+            if end.stat() is None:
+                with contextlib.suppress(FileExistsError):  # another rank has made it
+                    os.mkdir(end.name, mode, dir_fd=end.folder)
+            found = end.stat()
+            if found is None or not stat.S_ISDIR(found.st_mode):
+                raise NotADirectoryError(errno.ENOTDIR, os.strerror(errno.ENOTDIR))
+
+
 def refuse_links(path: Path) -> None:
     """Raise UsageError if a link that another user made is on the way to `path`: it could lead anywhere."""
     with contextlib.suppress(OSError), opener.place(path) as end:  # what is not there is said by whoever needs it
@@ -149,6 +163,8 @@ def _write_into(path: Path, end: opener.Place, text: str) -> None:
     handle = _opened(end)
     with os.fdopen(handle, "w", encoding="utf-8") as file:
         found = os.fstat(handle)
+        if stat.S_ISREG(found.st_mode):
+            raise UsageError(f"{path}: cannot be written: it became a regular file at this moment; try again")
         if stat.S_ISFIFO(found.st_mode) and found.st_uid not in (0, os.geteuid()):
             raise UsageError(f"{path}: cannot be written: a pipe of another user; choose another path")
         os.set_blocking(handle, True)

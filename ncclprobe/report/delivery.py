@@ -19,8 +19,6 @@ from ncclprobe.model.values import Struct, field
 from ncclprobe.report import text as as_text
 
 _COLOUR = re.compile(r"(\x1b\[[0-9;]{0,20}m)")
-_COMMAND = re.compile(r"##(\[|vso\[)")
-_COMMAND_BEGINS = re.compile(r"^([ \t]*)::(?=[A-Za-z])", re.MULTILINE)
 SUMMARY = "GITHUB_STEP_SUMMARY"
 GITHUB = "github"
 """What ``--markdown`` takes instead of a path: the job summary of GitHub Actions, with annotations."""
@@ -162,9 +160,12 @@ def _tell_github(report: Report, *, to_stderr: bool) -> None:
             file.write(markdown.render(report))
     except OSError as error:
         raise UsageError(f"--markdown {GITHUB}: {SUMMARY}={path} cannot be written: {error.strerror}") from None
+    stream = sys.stderr if to_stderr else sys.stdout
     with contextlib.suppress(OSError):  # the reader has closed the pipe: the summary is written
-        for line in markdown.annotations(report):
-            print(line, file=sys.stderr if to_stderr else sys.stdout, flush=True)
+        stream.flush()
+        for line in markdown.annotations(report):  # commands of ours: a text stream would spell them out
+            stream.buffer.write(f"{line}\n".encode())
+        stream.buffer.flush()
 
 
 def _write_lists(report: Report, folder: Path) -> None:
@@ -172,7 +173,7 @@ def _write_lists(report: Report, folder: Path) -> None:
     from ncclprobe.report import nodes
 
     try:
-        folder.mkdir(exist_ok=True)
+        files.make_folder(folder)
     except OSError as error:
         raise UsageError(f"--nodes-out {folder}: {error.strerror}; name a folder that can be written") from None
     lists = nodes.lists(report)
@@ -198,14 +199,12 @@ def show(report: Report, output: Output, *, measured: bool = True) -> None:
 
 
 def harmless(text: str, *, styled: bool = False) -> str:
-    """Return `text` so that it steers neither a terminal nor the runner of a workflow: the last step before a screen.
+    """Return `text` without control characters, so that it does not steer a terminal; `styled`: colours of ours stay.
 
-    A runner of GitHub takes ``##[`` anywhere in a line and ``::word`` at its beginning, Azure's also ``##vso[``.
-    `styled`: colours of ours stay.
+    What would steer the runner of a workflow is spelled out by the streams themselves: see `ncclprobe.commands`.
     """
     kept = _COLOUR.split(text) if styled else [text]
-    plain = "".join(part if number % 2 else _escaped(part) for number, part in enumerate(kept))
-    return _COMMAND_BEGINS.sub(r"\1\\x3a:", _COMMAND.sub(r"#\\x23\1", plain))
+    return "".join(part if number % 2 else _escaped(part) for number, part in enumerate(kept))
 
 
 def _escaped(text: str) -> str:

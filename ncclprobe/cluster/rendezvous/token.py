@@ -26,7 +26,7 @@ from pathlib import Path
 from ncclprobe.cluster.rendezvous.run_in_thread import run_in_thread
 from ncclprobe.facts.launcher import Launch
 from ncclprobe.facts.reach import Proof
-from ncclprobe.host import opener
+from ncclprobe.host import files, opener
 from ncclprobe.host.command import abandon, found, start
 from ncclprobe.model.errors import UsageError
 from ncclprobe.model.values import Struct
@@ -222,7 +222,7 @@ def _of_home(home: Path) -> bytes | None:
 
 def _make(path: Path) -> None:
     """Write a new secret, whole or not at all; leave another node's that was quicker. Raises OSError."""
-    path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+    files.make_folder(path.parent, 0o700)
     part = path.with_name(f".{path.name}.{secrets.token_hex(8)}")
     with os.fdopen(os.open(part, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW, 0o600), "w") as file:
         file.write(secrets.token_hex(SECRET_BYTES))
