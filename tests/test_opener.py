@@ -87,6 +87,18 @@ def test_no_folder_is_made_through_a_link_of_another_user(tmp_path: Path) -> Non
     assert stat.S_IMODE((tmp_path / "new/deep").stat().st_mode) == 0o700
 
 
+def test_a_path_without_links_is_that_of_what_was_walked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "private").mkdir()
+    (tmp_path / "out").mkdir()
+
+    def swapped(*_: object) -> None:
+        (tmp_path / "out").rename(tmp_path / "theirs")
+        (tmp_path / "out").symlink_to("private")
+
+    monkeypatch.setattr(files, "refuse_makers", swapped)
+    assert files.without_links(tmp_path / "out/fleet.db") == tmp_path / "theirs/fleet.db"
+
+
 def test_a_folder_that_is_replaced_on_the_way_does_not_redirect_what_is_written(tmp_path: Path) -> None:
     (tmp_path / "out").mkdir()
     (tmp_path / "elsewhere").mkdir()

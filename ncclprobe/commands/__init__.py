@@ -139,11 +139,12 @@ class _Closed(io.TextIOBase):
 
 
 _STEERING = re.compile(
-    r"#(?P<hash>#)(?=\[|vso\[)|^[ \t]*(?P<colon>:)(?=:[A-Za-z])|(?P<control>[\x7f-\x9f\u200e\u200f\u2028-\u202e\u2066-\u2069])",
+    r"#(?P<hash>#)(?=\[|vso\[)|^[ \t]*(?P<colon>:)(?=:[A-Za-z])"
+    r"|(?P<control>[\x7f-\x9f\u200e\u200f\u2028-\u202e\u2066-\u2069])",
     re.MULTILINE,
 )
-"""What a reader of the stream obeys: GitHub's runner ``##[`` anywhere in a line and ``::word`` at its beginning, Azure's
-also ``##vso[``, terminals the controls of ISO 6429 with the eighth bit, and those that turn the direction of a line."""
+"""What a reader of the stream obeys: a runner of GitHub ``##[`` anywhere in a line and ``::word`` at its beginning, one
+of Azure also ``##vso[``, a terminal the controls of ISO 6429 with the eighth bit, and what turns a line's direction."""
 
 
 class Screen:

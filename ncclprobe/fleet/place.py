@@ -51,13 +51,10 @@ def guarded(path: Path, *, create: bool) -> Iterator[Path]:
 
 def _resolved(path: Path) -> Path:
     """Return the store's path without links. Raises UsageError for a link of another user, and without its folder."""
-    files.refuse_links(path)
     try:
-        whole = path.absolute().resolve()
-        whole.parent.stat()
-    except (OSError, RuntimeError, ValueError) as error:
-        raise UsageError(f"{path}: cannot be opened: {getattr(error, 'strerror', None) or error}") from None
-    return whole
+        return files.without_links(path)
+    except OSError as error:
+        raise UsageError(f"{path}: cannot be opened: {error.strerror}") from None
 
 
 @contextlib.contextmanager

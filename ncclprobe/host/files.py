@@ -144,6 +144,13 @@ def make_folder(path: Path, mode: int = 0o777) -> None:
                 raise NotADirectoryError(errno.ENOTDIR, os.strerror(errno.ENOTDIR))
 
 
+def without_links(path: Path) -> Path:
+    """Return the path of what `path` leads to now. Raises OSError, and UsageError as `refuse_links` does."""
+    with opener.place(path) as end:
+        refuse_makers(path, end)
+        return Path(f"/proc/self/fd/{end.folder}").readlink() / end.name
+
+
 def refuse_links(path: Path) -> None:
     """Raise UsageError if a link that another user made is on the way to `path`: it could lead anywhere."""
     with contextlib.suppress(OSError), opener.place(path) as end:  # what is not there is said by whoever needs it

@@ -2,7 +2,8 @@
 
 RAS: all ranks of a node with NCCL 2.24 and later listen on one port, those of another job too (SO_REUSEPORT), and the
 kernel chooses who answers. Only the address of a rank's own listening socket is called, whatever address the rank's
-environment names, and nothing is asked of a connection that is not a rank's own (src/ras/client_support.cc, client.cc; the protocol is lines of text).
+environment names, and nothing is asked of a connection that is not a rank's own (src/ras/client_support.cc, client.cc;
+the protocol is lines of text).
 
 torch's is started by `torch.distributed.debug.start_debug_server` and `elastic.control_plane.worker_main`: HTTP, whose
 handlers answer JSON without the interpreter's lock (torch/csrc/distributed/c10d/control_plane/WorkerServer.cpp,
