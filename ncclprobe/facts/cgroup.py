@@ -156,7 +156,7 @@ def _upwards(point: str, group: str) -> Iterator[str]:
 
 
 def _quota(host: Host, place: CgroupFolders) -> Quota | None:
-    """Return the level with the least processor time, if any has a limit. Raises Missing where none can be seen."""
+    """Return the level with the least processor time, if any has a limit. Raises Missing if none can be seen."""
     _demand(place, "cpu")
     found = [(cpus, folder) for folder in place.folders if (cpus := _cpus(host, place.names, folder)) is not None]
     if not found:
@@ -204,14 +204,14 @@ def counters(text: str) -> Mapping[str, int]:
 
 
 def _memory(host: Host, place: CgroupFolders) -> MemoryLimit | None:
-    """Return the level with the least memory, if any has a limit. Raises Missing where none can be seen."""
+    """Return the level with the least memory, if any has a limit. Raises Missing if none can be seen."""
     _demand(place, "memory")
     found = min(_limits(host, place, place.names.memory), default=None)
     return found and MemoryLimit(*found, _used(host, f"{found[1]}/{place.names.used}"))
 
 
 def _pids(host: Host, place: CgroupFolders) -> PidsLimit | None:
-    """Return the level that leaves the fewest, if any has a limit. Raises Missing where none can be seen."""
+    """Return the level that leaves the fewest, if any has a limit. Raises Missing if none can be seen."""
     _demand(place, "pids")
     limits = _limits(host, place, "pids.max")
     found = (PidsLimit(most, folder, _used(host, f"{folder}/pids.current")) for most, folder in limits)

@@ -76,7 +76,7 @@ class Look(Struct, frozen=True):
 
 
 class Content(Struct, frozen=True):
-    """A hash of a file's size, head, tail and a sample, or of a folder's names; empty where `cut`.
+    """A hash of a file's size, head, tail and a sample, or of a folder's names; empty if `cut`.
 
     `cut`: the folder has more than bounds.LISTED_ENTRIES entries, of which each node may list others.
     """
@@ -186,7 +186,7 @@ def _plain(text: str) -> str:
 def mount_of(path: str, mounts: tuple[Mount, ...]) -> Mount:
     """Return the mount that an absolute path is on: the longest mount point above it, and of equal ones the last.
 
-    Raises ParseError where there is none.
+    Raises ParseError if there is none.
     """
     above = {str(each) for each in (PurePosixPath(path), *PurePosixPath(path).parents)}
     found = [each for each in mounts if each.point in above]

@@ -39,7 +39,7 @@ class Imex(Struct, frozen=True):
 
 @collector
 def imex(host: Host, gpus: Gpus) -> Imex:
-    """Read nodes_config.cfg and ask nvidia-imex-ctl -q, where a GPU is part of a cluster of machines."""
+    """Read nodes_config.cfg and ask nvidia-imex-ctl -q, if a GPU is part of a cluster of machines."""
     if not any(isinstance(gpu.fabric, GpuFabric) and gpu.fabric.cluster.strip("0-") for gpu in gpus.all):
         raise Failed("no GPU is part of a cluster of machines")
     return Imex(learn(host, nodes, "read", NODES), learn(host, state, "run", "nvidia-imex-ctl", "-q"))
@@ -55,7 +55,7 @@ def nodes(text: str) -> tuple[str, ...]:
 
 
 def state(text: str) -> str:
-    """Return the last line of ``nvidia-imex-ctl -q``. Raises ParseError where it says nothing."""
+    """Return the last line of ``nvidia-imex-ctl -q``. Raises ParseError if it says nothing."""
     lines = text.strip().splitlines()
     if not lines or len(lines[-1]) > _LONGEST_STATE:
         raise ParseError(f"nvidia-imex-ctl -q: {text[:80]!r}")
@@ -86,7 +86,7 @@ class FabricManager(Struct, frozen=True):
 
 @collector
 def driver(host: Host) -> Driver:
-    """Read /proc/driver/nvidia/version, open to every user; missing where the module is not loaded, or hidden."""
+    """Read /proc/driver/nvidia/version, open to every user; missing if the module is not loaded, or hidden."""
     return loaded(host.ask("read", VERSION))
 
 

@@ -25,7 +25,7 @@ call has ended, the end of the call ends the process (std::system_error, or an a
 call that has a deadline is made by a thread of its own. 2.7 keeps them as long as they are used.
 """
 RECORDING: Mapping[str, str] = {"TORCH_NCCL_TRACE_BUFFER_SIZE": "2000"}
-"""What it sets where no user did: how many calls the flight recorder keeps. As torch does by itself since 2.11; before,
+"""What it sets if no user did: how many calls the flight recorder keeps. As torch does by itself since 2.11; before,
 it records nothing. From 2.8 on TORCH_FR_BUFFER_SIZE counts first.
 """
 
@@ -46,7 +46,7 @@ class Environment(Struct, frozen=True):
     variables: Mapping[str, str | None] = field(default_factory=dict)
 
     def get(self, name: str) -> str | None:
-        """Return the value, or None where it is unset or withheld."""
+        """Return the value, or None if it is unset or withheld."""
         return self.variables.get(name)
 
 

@@ -40,7 +40,7 @@ class Rate(Struct, frozen=True):
 class Gid(Struct, frozen=True):
     """One entry of a port's GID table that is not zero.
 
-    `type` is ``IB/RoCE v1`` or ``RoCE v2``, None where the kernel does not tell it (older kernels in a container);
+    `type` is ``IB/RoCE v1`` or ``RoCE v2``, None if the kernel does not tell it (older kernels in a container);
     `netdev` the interface it belongs to, None for InfiniBand, and for an interface of another network namespace.
     """
 
@@ -101,7 +101,7 @@ class RdmaDevice(Struct, frozen=True):
     """One RDMA device. An empty text: the driver does not say.
 
     `pci` is the address of its function, None for a device that is none (soft-RoCE). `verbs` is its node below
-    /dev/infiniband, empty where ib_uverbs offers none; `opens`: whether this process may open it, as NCCL must.
+    /dev/infiniband, empty if ib_uverbs offers none; `opens`: whether this process may open it, as NCCL must.
     """
 
     name: str
@@ -218,7 +218,7 @@ def _attribute(host: Host, path: str) -> str | None:
 
 @lru_cache(1024)
 def parent(text: str) -> str | None:
-    """Return the PCI address that a device's link ends in; None where the parent is no PCI function."""
+    """Return the PCI address that a device's link ends in; None if the parent is no PCI function."""
     try:
         return normal(text.strip().rpartition("/")[2])
     except ParseError:
@@ -266,7 +266,7 @@ def pkeys(text: str) -> Mapping[int, int]:
 
 
 def _table(text: str) -> list[tuple[int, str]]:
-    """Return entries by index. Older kernels refuse to read an empty one; where all are refused, nothing is known."""
+    """Return entries by index. Older kernels refuse to read an empty one; if all are refused, nothing is known."""
     rows = {int(name): reported for name, reported in _files(text).items() if re.fullmatch("[0-9]{1,5}", name)}
     if rows and not any(rows.values()):
         raise Failed(f"none of {len(rows)} entries could be read")
@@ -297,7 +297,7 @@ _LONGEST_TEXT = 200
 
 
 class RoceMarks(Struct, frozen=True):
-    """Of one port. `traffic_class`: the text of the driver's file, empty where none is forced.
+    """Of one port. `traffic_class`: the text of the driver's file, empty if none is forced.
 
     `slows` and `notifies`: the priorities on which the port lowers its rate (reaction point), and tells the sender of
     marked packets (notification point). Absent in a field: the driver does not show it.

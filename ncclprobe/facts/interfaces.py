@@ -44,11 +44,11 @@ class Address(Struct, frozen=True):
 
 
 class Interface(Struct, frozen=True):
-    """One interface. `speed_mbps` is None where the driver does not say, `driver` empty for a virtual one.
+    """One interface. `speed_mbps` is None if the driver does not say, `driver` empty for a virtual one.
 
     `virtual`: the kernel made it (lo, veth, bridge, bond, vlan, tunnel …); None: not known. `kind` is what a virtual
     one calls itself (``bond``, ``bridge``, ``vlan``; empty: it does not say, as lo and veth). `pci` is the address of
-    the function behind it, empty where there is none (a VM's network may hang on another bus). `master` is the bond or
+    the function behind it, empty if there is none (a VM's network may hang on another bus). `master` is the bond or
     bridge it belongs to. `carrier_changes` counts both ways since the driver was loaded: a bring-up is 1 or 2.
     """
 
@@ -177,7 +177,7 @@ def place(target: str) -> tuple[bool, str]:
 
 
 def device_type(uevent: str) -> str:
-    """Return what kind of interface its uevent says it is (SET_NETDEV_DEVTYPE), empty where the driver does not say."""
+    """Return what kind of interface its uevent says it is (SET_NETDEV_DEVTYPE), empty if the driver does not say."""
     match = re.search(r"^DEVTYPE=(.+)$", uevent, re.MULTILINE)
     return match[1].strip() if match else ""
 

@@ -49,8 +49,8 @@ _MLX5_CODES = {  # drivers/net/ethernet/mellanox/mlx5/core: health.c, events.c, 
 
 
 class Xid(NamedTuple):
-    """What an Xid means, and whether a job on this GPU is lost (`grave`) or at risk; else the program is usually to
-    blame, or it tells of a repair. `of_link`: of an NVLink, whose text says Fatal or Nonfatal if it is at risk.
+    """What an Xid means, and whether a job on this GPU is lost (`grave`) or at risk; otherwise the program is usually
+    to blame, or it tells of a repair. `of_link`: of an NVLink, whose text says Fatal or Nonfatal if it is at risk.
     """
 
     words: str = "see NVIDIA's list of Xids"
@@ -128,7 +128,9 @@ class KernelLog(Struct, frozen=True):
 
 @collector
 def kernel_log(host: Host) -> KernelLog:
-    """Read /dev/kmsg, else ``journalctl -k``; /proc/uptime. Needs root, dmesg_restrict=0, or adm or systemd-journal."""
+    """Read /dev/kmsg, otherwise ``journalctl -k``; /proc/uptime. Needs root, dmesg_restrict=0, or adm or
+    systemd-journal.
+    """
     seen = json.loads(host.ask("kernel_log", WANTED))
     lines = [(float(at), str(text)) for at, text in seen["lines"]]
     return KernelLog(

@@ -15,10 +15,10 @@ Each launcher sets variables that only it sets, and says its ranks in some of th
   elastic, and then only torchrun numbers the pods.
 - DeepSpeed's launcher adds CROSS_RANK, CROSS_SIZE and LOCAL_SIZE (deepspeed/launcher/launch.py, main).
 - SLURM_GPUS_ON_NODE is how many GPUs of this node Slurm gave to the job (sbatch(1)), SLURM_JOB_GPUS lists them where a
-  prolog or epilog runs (Prolog and Epilog Guide); NVIDIA_VISIBLE_DEVICES, where it
+  prolog or epilog runs (Prolog and Epilog Guide); NVIDIA_VISIBLE_DEVICES, if it
   holds UUIDs, which ones Kubernetes gave to the container (NVIDIA/k8s-device-plugin, --device-list-strategy=envvar).
 - `accelerate launch` runs several ranks with torchrun's own code; its simple launcher starts one process, which has
-  MASTER_ADDR and no RANK where several were asked for (accelerate/utils/launch.py, prepare_simple_launcher_cmd_env).
+  MASTER_ADDR and no RANK if several were asked for (accelerate/utils/launch.py, prepare_simple_launcher_cmd_env).
 """
 
 import json
@@ -116,7 +116,7 @@ def is_task(variables: Variables) -> bool:
 
 
 def run_id(kind: str, variables: Variables) -> str:
-    """Return what the launcher calls this very run, the same for all its ranks; empty where it has no name.
+    """Return what the launcher calls this very run, the same for all its ranks; empty if it has no name.
 
     Only of variables that all ranks share: under Slurm, mpirun's first ranks are no tasks of a step and the others are.
     """
@@ -138,7 +138,7 @@ def run_id(kind: str, variables: Variables) -> str:
 
 
 def counts(text: str) -> tuple[int, ...]:
-    """Return Slurm's tasks of each node, ``8(x3),4``: 8, 8, 8, 4. Empty where it is not written so."""
+    """Return Slurm's tasks of each node, ``8(x3),4``: 8, 8, 8, 4. Empty if it is not written so."""
     found: list[int] = []
     for part in text.split(","):
         match = re.fullmatch(r"(\d{1,9})(?:\(x(\d{1,5})\))?", part)
@@ -157,7 +157,7 @@ _WHOLE = (("rank", "world_size"), ("local_rank", "local_world_size"), ("node_ran
 class Problem(Struct, frozen=True):
     """One thing that is missing from, or contradictory in, the launcher's variables.
 
-    `remedy` where it is not "set all or none of them"; `harmless` where this process alone is meant.
+    `remedy` if it is not "set all or none of them"; `harmless` if this process alone is meant.
     """
 
     subject: str
@@ -186,7 +186,7 @@ class Launch(Struct, frozen=True):
 
     `kind` is torchrun, slurm, openmpi, pmi, pytorchjob (one process per pod), environment (RANK … by hand), options
     (--nnodes …) or single. `names` are
-    the nodes by node rank, as the scheduler calls them; empty where it did not. `run_id` is this run's, the same for
+    the nodes by node rank, as the scheduler calls them; empty if it did not. `run_id` is this run's, the same for
     all ranks. `origins` says for each member that is known the variable or the rule that it comes from. `visible_gpus`
     is CUDA_VISIBLE_DEVICES: ranks that are started from here find no other GPUs.
     """
@@ -258,7 +258,7 @@ def detect(variables: Variables, flags: Flags | None = None) -> Launch:
 
 
 def half_given(flags: Flags, variables: Variables) -> str:
-    """Return what is wrong with the flags in these variables, as a sentence for the user; empty where nothing is."""
+    """Return what is wrong with the flags in these variables, as a sentence for the user; empty if nothing is."""
     launch = _of_environment(variables)
     started = launch.kind not in ("single", "environment", "pytorchjob") and not launch.problems
     nodes, rank = flags.nnodes, flags.node_rank
@@ -278,7 +278,7 @@ def half_given(flags: Flags, variables: Variables) -> str:
 
 
 def no_master(launch: Launch) -> Problem | None:
-    """Return what is missing for the nodes of `launch` to meet; None where nothing is."""
+    """Return what is missing for the nodes of `launch` to meet; None if nothing is."""
     if not launch.several_nodes or launch.master_addr:
         return None
     message = f"is not set and {launch.kind} started ranks on {launch.nnodes or 'several'} nodes"
@@ -423,7 +423,7 @@ def _contradictions(launch: Launch) -> Iterator[Problem]:
 
 
 def _short(names: Mapping[str, str], member: str) -> str:
-    """Return the variable or flag that `field` comes from; the field itself where that is a rule."""
+    """Return the variable or flag that `field` comes from; the field itself if that is a rule."""
     return names[member] if " " not in names[member] else member
 
 
@@ -440,7 +440,7 @@ def _no_task(variables: Variables) -> Iterator[Problem]:
 
 
 def _accelerate(variables: Variables) -> Iterator[Problem]:
-    """Correct accelerate's simple launcher: it starts one process, and names where several would meet."""
+    """Correct accelerate's simple launcher: it starts one process, and names if several would meet."""
     if variables.get("ACCELERATE_MIXED_PRECISION") and variables.get("MASTER_ADDR"):
         message = "is not set, though MASTER_ADDR and ACCELERATE_MIXED_PRECISION are: accelerate started one process"
         yield Problem("RANK", message, "start it with accelerate launch --multi_gpu, or torchrun", harmless=True)

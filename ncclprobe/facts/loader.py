@@ -116,7 +116,7 @@ def _origin(folder: str, path: str) -> str:
 def steps(loader: Loader, needer: Elf | None = None) -> tuple[Step, ...]:
     """Return where the loader looks for what `needer` needs (None: a program without a path of its own), in order.
 
-    A DT_RPATH comes before LD_LIBRARY_PATH, and is void where there is a DT_RUNPATH, which comes after.
+    A DT_RPATH comes before LD_LIBRARY_PATH, and is void if there is a DT_RUNPATH, which comes after.
     """
     own = needer or Elf((), (), ())
     return (
@@ -127,7 +127,7 @@ def steps(loader: Loader, needer: Elf | None = None) -> tuple[Step, ...]:
 
 
 def choose(host: Host, name: str, loader: Loader, needer: Elf | None = None) -> tuple[str, str] | None:
-    """Return the file that the loader maps for `name`, a library of NCCL, and what makes it; None where it finds none.
+    """Return the file that the loader maps for `name`, a library of NCCL, and what makes it; None if it finds none.
 
     Raises the HostError of a folder that does not answer: the loader would wait for it, too.
     """
@@ -153,7 +153,7 @@ def usr(path: str) -> str:
 
 
 def libraries(host: Host, folder: str) -> Sequence[str]:
-    """Return NCCL's libraries in a folder; none where it is not there, or closed, which the loader passes over."""
+    """Return NCCL's libraries in a folder; none if it is not there, or closed, which the loader passes over."""
     try:
         return list(map(str, json.loads(host.ask("list", folder, LIBRARIES))))
     except (Missing, Denied):

@@ -42,7 +42,7 @@ _HYPERVISORS = (  # how they name themselves in DMI (dmi_vendor_table of systemd
 
 
 class Dmi(Struct, frozen=True):
-    """What the firmware says; a field is empty where it says nothing. `asset_tag` is that of the chassis."""
+    """What the firmware says; a field is empty if it says nothing. `asset_tag` is that of the chassis."""
 
     vendor: str = ""
     product: str = ""
@@ -141,7 +141,7 @@ def synchronized(text: str) -> bool:
 
 
 class System(Struct, frozen=True):
-    """`boot_id` changes at each boot and is shared by a machine's containers; None where it cannot be read."""
+    """`boot_id` changes at each boot and is shared by a machine's containers; None if it cannot be read."""
 
     hostname: str
     kernel: str
@@ -175,7 +175,7 @@ def _boot_id(host: Host) -> str | None:
 
 
 def distribution(text: str) -> str:
-    """Return PRETTY_NAME of os-release(5), which is shell-quoted; empty where the file lacks it."""
+    """Return PRETTY_NAME of os-release(5), which is shell-quoted; empty if the file lacks it."""
     for line in text.splitlines():
         name, _, value = line.partition("=")
         if name == "PRETTY_NAME":

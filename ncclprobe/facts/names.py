@@ -18,7 +18,7 @@ from ncclprobe.model.values import Struct
 
 
 class Master(Struct, frozen=True):
-    """The rendezvous address. `name` is empty where no launcher gave one; `failure` says why it did not resolve."""
+    """The rendezvous address. `name` is empty if no launcher gave one; `failure` says why it did not resolve."""
 
     name: str = ""
     addresses: tuple[str, ...] = ()
@@ -46,7 +46,7 @@ def resolver(host: Host, launch: Launch) -> Master:
 class OwnName(Struct, frozen=True):
     """What getaddrinfo(3) answers for this host's own name, in its order. `failure`: why it answers nothing.
 
-    `name` is empty where it was not asked, in jobs of one node.
+    `name` is empty if it was not asked, in jobs of one node.
     """
 
     name: str = ""
@@ -72,7 +72,7 @@ def resolve_own(host: Host, name: str) -> OwnName:
 def comm_id_host(text: str) -> str:
     """Return the host, name or numeric address, of NCCL_COMM_ID=`text`: ``10.0.0.1:9999``, ``[fe80::1%eth0]:9999``.
 
-    Raises ValueError where NCCL refuses the text: an empty one too, which is set and therefore counts. A name it gives
+    Raises ValueError if NCCL refuses the text: an empty one too, which is set and therefore counts. A name it gives
     to the resolver, so that it may still refuse it. Source: src/misc/socket.cc:252 ncclSocketGetAddrFromString
     (v2.30.7).
     """
@@ -96,7 +96,7 @@ def comm_id_host(text: str) -> str:
 class CommIdHost(Struct, frozen=True):
     """What getaddrinfo(3) answers for the host of NCCL_COMM_ID, in its order, of which NCCL takes the first.
 
-    `name` is empty where the variable names none. `failure`: why it answers nothing, so that NCCL does not start.
+    `name` is empty if the variable names none. `failure`: why it answers nothing, so that NCCL does not start.
     """
 
     name: str = ""
@@ -106,7 +106,7 @@ class CommIdHost(Struct, frozen=True):
 
 @collector
 def comm_id_named(host: Host, settings: Settings) -> CommIdHost:
-    """Resolve the host of NCCL_COMM_ID, where it is a name, as NCCL's bootstrap does."""
+    """Resolve the host of NCCL_COMM_ID, if it is a name, as NCCL's bootstrap does."""
     try:
         name = comm_id_host(settings.get("NCCL_COMM_ID") or "")
     except ValueError:

@@ -56,7 +56,7 @@ class Settings(Struct, frozen=True):
     other_home: str = ""
 
     def get(self, name: str) -> str | None:
-        """Return the value NCCL would read for `name`, or None where it is unset or withheld."""
+        """Return the value NCCL would read for `name`, or None if it is unset or withheld."""
         setting = self.effective.get(name)
         return setting.value if setting else None
 
@@ -85,7 +85,7 @@ def settings_of(host: Host, environment: Environment, version: Version | None) -
 
 
 def _homes(host: Host, environment: Environment, version: Version | None) -> tuple[str | None, str | None]:
-    """Return the home that this NCCL asks for, and the other one; None where there is none or it is not known.
+    """Return the home that this NCCL asks for, and the other one; None if there is none or it is not known.
 
     From 2.30.3 it is $HOME, before that the entry in the password file (src/misc/param.cc:19 userHomeDir, v2.29.7).
     """
@@ -181,12 +181,12 @@ class TopologyFile(Struct, frozen=True):
 
 
 class NamedFiles(Struct, frozen=True):
-    """`topology`: None where NCCL_TOPO_FILE is not set. `libraries`: plugins named by a path; whether they are there.
+    """`topology`: None if NCCL_TOPO_FILE is not set. `libraries`: plugins named by a path; whether they are there.
 
-    `graph`: why NCCL refuses the file of NCCL_GRAPH_FILE; empty where it does not, None where that is not set.
+    `graph`: why NCCL refuses the file of NCCL_GRAPH_FILE; empty if it does not, None if that is not set.
 
     A plugin named without a folder, and not as NCCL's usually are, is a key as it stands: whether the loader finds it.
-    `log_folder`: where NCCL_DEBUG_FILE would be made; `log_writable`: None where that is not set, Absent: not known. A
+    `log_folder`: where NCCL_DEBUG_FILE would be made; `log_writable`: None if that is not set, Absent: not known. A
     folder that does not exist is not writable.
     """
 
@@ -259,7 +259,7 @@ def topology_file(path: str, text: str) -> TopologyFile:
 
 
 def graph_trouble(text: str) -> str:
-    """Return why NCCL refuses a file of graphs, with which no communicator starts; empty where it takes it.
+    """Return why NCCL refuses a file of graphs, with which no communicator starts; empty if it takes it.
 
     Without <graphs> it ignores the file. Source: src/graph/xml.cc ncclTopoXmlGraphLoadGraphs, xmlGetNode (v2.30.7).
     """

@@ -1,4 +1,4 @@
-"""Whether nvidia-smi answers: the canary of a wedged driver; and what it tells of GPUs where NVML cannot be asked."""
+"""Whether nvidia-smi answers: the canary of a wedged driver; and what it tells of GPUs if NVML cannot be asked."""
 
 import re
 from typing import TYPE_CHECKING

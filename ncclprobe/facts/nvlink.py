@@ -1,6 +1,6 @@
 """NVLink, link by link, as NVML shows it.
 
-One call gives every field of every link of a GPU (nvmlDeviceGetFieldValues, the link as scope), which is where NCCL's
+One call gives every field of every link of a GPU (nvmlDeviceGetFieldValues, the link as scope), which is if NCCL's
 RAS too reads state and speed (rasDiagnosticsNvLinkData). Where the library is too old for these fields, what they
 replaced is asked: functions, and a field for each of links 0 to 11, which are all that GPUs of that time have.
 
@@ -25,7 +25,7 @@ _LINK = r"Link ([0-9]{1,4}): (?:<inactive>|([0-9]{1,5}(?:\.[0-9]{1,6})?) GB/s)"
 
 
 class GpuLinks(Struct, frozen=True):
-    """One GPU. `links` maps a link's number to its speed per direction in GB/s, None where it is inactive."""
+    """One GPU. `links` maps a link's number to its speed per direction in GB/s, None if it is inactive."""
 
     name: str
     uuid: str
@@ -40,7 +40,7 @@ class NvlinkStatus(Struct, frozen=True):
 
 @collector
 def nvlink_status(host: Host) -> NvlinkStatus:
-    """Read ``nvidia-smi nvlink -s``, which prints nothing and exits with 0 where no GPU has NVLink."""
+    """Read ``nvidia-smi nvlink -s``, which prints nothing and exits with 0 if no GPU has NVLink."""
     return parse(host.ask("run", "nvidia-smi", "nvlink", "-s"))
 
 
@@ -120,7 +120,7 @@ class NvLink(Struct, frozen=True):
     NCCL counts a link only if it is "active". `version` is a NVML_NVLINK_VERSION_… and no generation to judge by: H100s
     have been seen to give the 7 of NVLink 5. `speed_MBps` is 1e6 bytes per second in each direction on the wire, coding
     included (26562 where 25 GB/s of payload pass). `remote` is asked of links that are not inactive. `recoveries` are
-    NVLink 5's recovery events where there are no older ones, `effective_errors` what its error correction let through.
+    NVLink 5's recovery events if there are no older ones, `effective_errors` what its error correction let through.
     """
 
     link: int

@@ -7,7 +7,7 @@ Meanings and numbers are nvml.h's, as nvidia-ml-py 13.615.71 declares them and N
 Asking NVML, one field at a time: every field of its facts is a value, or ``Absent`` with NVML's own reason.
 
 A field says why it is absent: `unsupported` is true of one that this GPU does not have, which is usually knowledge;
-``refused`` is "Missing" where the library is too old for the function and "Denied" where it takes privilege.
+``refused`` is "Missing" if the library is too old for the function and "Denied" if it takes privilege.
 
 Which GPUs may reach each other's memory directly, as NVML says: what ``nvidia-smi topo -p2p`` prints.
 """
@@ -35,7 +35,7 @@ NOT_ASKED = Absent("not asked")
 
 
 def ask(host: Host, parse: Callable[[Any], T], function: str, *arguments: str | int) -> T:
-    """Return what `parse` makes of the answer. Raises HostError, and ParseError where `parse` makes nothing of it.
+    """Return what `parse` makes of the answer. Raises HostError, and ParseError if `parse` makes nothing of it.
 
     `parse` is a function of a module and makes a value that cannot change: equal GPUs, on one node and on all nodes of
     a fleet, give equal answers and share the value.
@@ -56,7 +56,7 @@ def _read(parse: Callable[[Any], T], function: str, text: str) -> T:
 
 
 def learn(host: Host, parse: Callable[[Any], T], function: str, *arguments: str | int, older: str = "") -> T | Absent:
-    """Return the same as a field; `older` is a function asked where the library lacks this one."""
+    """Return the same as a field; `older` is a function asked if the library lacks this one."""
     field = attempt(lambda: ask(host, parse, function, *arguments))
     return learn(host, parse, older, *arguments) if older and missing(field) else field
 
@@ -145,8 +145,8 @@ class GpuFabric(Struct, frozen=True):
     """The registration of a GPU with the NVSwitch fabric.
 
     `status` is NVML's error code for it, meaningful once `state` is "completed" (0: success). `cluster` is a UUID, all
-    zeros where the fabric is one machine's own (HGX); with a real one, GPUs of equal `cluster` and `clique` reach each
-    other by NVLink across machines (MNNVL). `troubles` is Absent where the library is too old to tell.
+    zeros if the fabric is one machine's own (HGX); with a real one, GPUs of equal `cluster` and `clique` reach each
+    other by NVLink across machines (MNNVL). `troubles` is Absent if the library is too old to tell.
     """
 
     state: FabricState

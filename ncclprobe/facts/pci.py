@@ -46,7 +46,7 @@ class Identity(Struct, frozen=True):
 
     @property
     def kind(self) -> DeviceKind | None:
-        """Return what it is to NCCL (kvDictPciClass in graph/topo.cc), or None where it does not matter.
+        """Return what it is to NCCL (kvDictPciClass in graph/topo.cc), or None if it does not matter.
 
         0x068001 is IBM's NVLink bridge to a POWER9, 0x0c06 an old class of InfiniBand adapters.
         """
@@ -110,7 +110,7 @@ class PcieSettings(Struct, frozen=True):
     """What the firmware and the kernel have set of a function's PCIe requests.
 
     `max_read_bytes` (MaxReadReq) and `max_payload_bytes` bound one request; `relaxed_ordering` lets it pass others;
-    `ats`: it asks the IOMMU for addresses itself, None where it cannot.
+    `ats`: it asks the IOMMU for addresses itself, None if it cannot.
     """
 
     max_read_bytes: int
@@ -128,9 +128,9 @@ class PcieSettings(Struct, frozen=True):
 class Device(Struct, frozen=True):
     """A GPU, NIC, NVSwitch or NPU. Absent in a field: could not be read.
 
-    `numa_node` -1: the firmware does not say. `iommu`: the type of its IOMMU group, None where there is none.
+    `numa_node` -1: the firmware does not say. `iommu`: the type of its IOMMU group, None if there is none.
     `bars`: of a GPU, bytes of BAR 0 to 5, 0 for one that is not used or has no address; BAR 1 opens onto its memory.
-    `settings`: None where it is not on PCI Express.
+    `settings`: None if it is not on PCI Express.
     """
 
     address: str
@@ -207,7 +207,7 @@ def _device(host: Host, address: str, who: Identity) -> Device:
 
 
 def _link(host: Host, folder: str) -> PcieLink:
-    """Return the link; raise HostError where one of its four files is missing: then it is not on PCI Express."""
+    """Return the link; raise HostError if one of its four files is missing: then it is not on PCI Express."""
     return PcieLink(
         speed_gtps=speed(host.ask("read", f"{folder}/current_link_speed")),
         width=width(host.ask("read", f"{folder}/current_link_width")),
@@ -217,7 +217,7 @@ def _link(host: Host, folder: str) -> PcieLink:
 
 
 def _errors(host: Host, folder: str) -> Errors:
-    """Return None where the firmware keeps error reporting to itself, or the function has none."""
+    """Return None if the firmware keeps error reporting to itself, or the function has none."""
     correctable, nonfatal, fatal = (
         aer(host.ask("read", f"{folder}/aer_dev_{severity}")) for severity in ("correctable", "nonfatal", "fatal")
     )
@@ -256,7 +256,7 @@ def place(text: str) -> PciPosition:
 
 
 def identity(text: str) -> Identity:
-    """Return a function's ``uevent``: PCI_CLASS, PCI_ID, PCI_SUBSYS_ID in hex, and DRIVER where one is bound."""
+    """Return a function's ``uevent``: PCI_CLASS, PCI_ID, PCI_SUBSYS_ID in hex, and DRIVER if one is bound."""
     reported = dict(re.findall(r"^(\w+)=(.*)$", text, re.MULTILINE))
     try:
         vendor, device = _ids(reported["PCI_ID"])
@@ -292,7 +292,7 @@ def speed(text: str) -> float | None:
 
 
 def width(text: str) -> int | None:
-    """Return lanes. None for what is no width: 0 where there is no link, 63 or 255 read from a device that is gone."""
+    """Return lanes. None for what is no width: 0 if there is no link, 63 or 255 read from a device that is gone."""
     lanes = integer(text)
     return lanes if lanes in _WIDTHS else None
 
@@ -323,7 +323,7 @@ def aer(text: str) -> dict[str, int]:
 def acs(text: str) -> frozenset[str] | None:
     """Return which of Access Control Services a port's config space has switched on; None: it cannot do ACS.
 
-    Raises Denied where the space is shown up to byte 64 only, as to users without CAP_SYS_ADMIN.
+    Raises Denied if the space is shown up to byte 64 only, as to users without CAP_SYS_ADMIN.
     """
     config = _whole_space(text, "ACS lies")
     for capability, offset in extended_capabilities(config):
@@ -334,7 +334,7 @@ def acs(text: str) -> frozenset[str] | None:
 
 
 def _whole_space(text: str, what: str) -> bytes:
-    """Return a config space. Raises Denied where it is shown up to byte 64 only, and `what` beyond."""
+    """Return a config space. Raises Denied if it is shown up to byte 64 only, and `what` beyond."""
     config = config_space(text)
     if config[:4] == b"\xff" * 4:
         raise Failed("config space: the device does not answer (all bits are one)")

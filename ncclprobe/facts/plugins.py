@@ -71,7 +71,7 @@ class Plugin(Struct, frozen=True):
 
     `reachable`: the loader finds it by its bare name, so that NCCL does. Of one that NCCL opens, by its usual name or a
     variable's: `names` and `interfaces` (8 for ``v8``) as the file gives them to NCCL, the newest first, and `version`,
-    where it is among the file's constants.
+    if it is among the file's constants.
     """
 
     path: str
@@ -116,7 +116,7 @@ def _opened(plugin: Plugin, variables: Mapping[str, str | None]) -> bool:
 
 
 def _described(host: Host, plugin: Plugin) -> Plugin:
-    """Return the plugin with what its file says of itself; as it is where the file does not tell."""
+    """Return the plugin with what its file says of itself; as it is if the file does not tell."""
     said = attempt(lambda: json.loads(host.ask("elf_objects", plugin.path, "nccl")))
     known = said if isinstance(said, dict) else {}
     kinds = {name: _kind_of(name) for name in map(str, known)}
@@ -184,7 +184,7 @@ _MOST_LACKING = 8
 
 
 class SharedLibrary(Struct, frozen=True):
-    """One library that another needs. `path`: the file that is mapped for it, empty where the loader finds none.
+    """One library that another needs. `path`: the file that is mapped for it, empty if the loader finds none.
 
     `why` as in :class:`~ncclprobe.facts.software.Mapped`. `lacks`: versions of symbols (``GLIBC_2.34``), or symbols of
     NCCL, that `needed_by` asks for and the file does not have. `others` are files of that name that it hides.
@@ -327,7 +327,7 @@ def _lacks(host: Host, needer: _Needer, name: str, path: str, why: str) -> tuple
 
 
 def _missing_symbols(host: Host, needer: str, path: str) -> list[str]:
-    """Return NCCL's functions that `needer` calls and the file at `path` lacks; none where either does not tell."""
+    """Return NCCL's functions that `needer` calls and the file at `path` lacks; none if either does not tell."""
     asked = attempt(lambda: json.loads(host.ask("elf_symbols", needer, "nccl"))["undefined"])
     offered = attempt(lambda: json.loads(host.ask("elf_symbols", path, "nccl"))["defined"])
     if isinstance(asked, Absent) or isinstance(offered, Absent):

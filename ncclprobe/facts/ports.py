@@ -102,7 +102,7 @@ class Chain(Struct, frozen=True):
     """One base chain of nftables that filters what comes in: where it sits (``inet/filter/input``).
 
     `otherwise`: what happens to what no rule decides on, ``accept``, ``drop`` or ``reject``: by its policy, or by its
-    last rule where that holds for all. `rules`: how many others it has. They are not read, nor the chains they lead to.
+    last rule if that holds for all. `rules`: how many others it has. They are not read, nor the chains they lead to.
     """
 
     name: str
@@ -169,7 +169,7 @@ def _chain(row: dict[str, Any]) -> Chain:
 
 
 def rules(text: str) -> tuple[int, str]:
-    """Return how many rules ``nft -j list chain`` lists, and ``drop`` or ``reject`` where the last refuses the rest.
+    """Return how many rules ``nft -j list chain`` lists, and ``drop`` or ``reject`` if the last refuses the rest.
 
     Raises ParseError.
     """

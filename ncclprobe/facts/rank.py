@@ -70,7 +70,7 @@ class OwnGpus(Struct, frozen=True):
 
 @rank_collector
 def own_gpus(host: Host, launch: Launch) -> OwnGpus:
-    """Ask NVML which GPUs this rank may use, and all of them where they are fewer than the ranks of its node.
+    """Ask NVML which GPUs this rank may use, and all of them if they are fewer than the ranks of its node.
 
     Those that torchrun started share what its agent sees.
     """
@@ -87,7 +87,7 @@ def together(own: Answers, ranks: Mapping[int, Answers]) -> Answers:
     """Return what a node answered with the GPUs of all its `ranks`; `own` where these see no others.
 
     What only tells of the first rank's GPUs, by numbers of its own, is refused. CUDA_VISIBLE_DEVICES is then of no use
-    for the node; where all ranks see the same GPUs, the node's is what it shows to any of them.
+    for the node; if all ranks see the same GPUs, the node's is what it shows to any of them.
     """
     others = [answers for answers in ranks.values() if isinstance(answers.get(("nvml", _UUID, 0)), str)]
     if not others:
@@ -113,7 +113,7 @@ def _device(question: Question) -> int | None:
 
 
 def _by_uuid(answers: Answers) -> dict[str, tuple[int, str]]:
-    """Return number and PCI address of each GPU by its UUID, or by its number where it does not tell: a lost one."""
+    """Return number and PCI address of each GPU by its UUID, or by its number if it does not tell: a lost one."""
     found = {}
     for index in sorted({index for q in answers if (index := _device(q)) is not None}):
         uuid = answers.get(("nvml", _UUID, index))
@@ -150,7 +150,7 @@ def _env(answers: Answers, shown: Sequence[str]) -> str | HostError:
 
 
 def _object(said: object) -> dict[str, Any]:
-    """Return the JSON object that was answered; empty where it was none."""
+    """Return the JSON object that was answered; empty if it was none."""
     try:
         found = json.loads(said) if isinstance(said, str) else None
     except ValueError:

@@ -238,11 +238,11 @@ class RailRow(Struct, frozen=True):
 class Rails(Struct, frozen=True):
     """What node `me` saw of its rails. `names` are the nodes by rank, `ports` its own in NCCL's order.
 
-    `why`: why there is no port, or what else NCCL would use; `untested`: why nothing was tried although it was asked.
-    `cross`: why the job would need rails of different numbers to reach each other; empty: it would not. `moved_gbps` is
-    what each port moved before anything was tried, 1e9 bit/s, of ports that say so. `planned` tests were asked of this
-    node; fewer rows came where the run had no more time. `plan` says on node 0 what was asked of the fabric,
-    `silent` which nodes stopped answering meanwhile.
+    `why`: why there is not a port, or what else NCCL would use; `untested`: why nothing was tried although it was
+    asked. `cross`: why the job would need rails of different numbers to reach each other; empty: it would not.
+    `moved_gbps` is what each port moved before anything was tried, 1e9 bit/s, of ports that say so. `planned` tests
+    were asked of this node; fewer rows came if the run had no more time. `plan` says on node 0 what was asked of the
+    fabric, `silent` which nodes stopped answering meanwhile.
     """
 
     me: int

@@ -1,4 +1,4 @@
-"""Routes and policy rules: the main table from /proc/net, rules and further tables from ip(8) where it is installed.
+"""Routes and policy rules: the main table from /proc/net, rules and further tables from ip(8) if it is installed.
 
 Everyone may read all of it. Rules are in no file: without iproute2 the main table may not be what decides.
 """
@@ -60,7 +60,7 @@ class Rule(Struct, frozen=True):
 class Routes(Struct, frozen=True):
     """Routes of this network namespace: IPv4's main table, and those of IPv6 but to itself, multicast and anycast.
 
-    `rules` are IPv4's. `tables` are the routes of every table of IPv4, asked for only where there are `policy` rules.
+    `rules` are IPv4's. `tables` are the routes of every table of IPv4, asked for only if there are `policy` rules.
     """
 
     main: tuple[Route, ...]

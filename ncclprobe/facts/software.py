@@ -34,7 +34,7 @@ _WHEEL_FOLDER = "nvidia/nccl/lib"
 class NcclLibrary(Struct, frozen=True):
     """One libnccl on this machine. `source` is the wheel or the file it was read from.
 
-    `version` is None where neither a wheel, the file's name nor its constants tell it; `path` is the file, if known.
+    `version` is None if neither a wheel, the file's name nor its constants tell it; `path` is the file, if known.
     """
 
     version: Version | None
@@ -72,7 +72,7 @@ class Software(Struct, frozen=True):
 
     @property
     def nccl_version(self) -> Version | None:
-        """Return the version a job most likely loads, or None where no libnccl was found, or not its version."""
+        """Return the version a job most likely loads, or None if no libnccl was found, or not its version."""
         return self.nccl[0].version if self.nccl else None
 
 
@@ -134,7 +134,7 @@ def torch_cuda(text: str) -> str | None:
 
 
 def _cuda_library(host: Host, torch: Torch | Absent | None) -> Elf | None:
-    """Return what torch's CUDA library needs; None where torch is not installed or has none: NCCL is not needed."""
+    """Return what torch's CUDA library needs; None if torch is not installed or has none: NCCL is not needed."""
     if isinstance(torch, Absent):
         raise Failed(f"which torch is installed is not known: {torch.why}")
     if torch is None:
@@ -160,7 +160,7 @@ def _mapped(
 
 
 def _files(host: Host, folders: Sequence[str]) -> Iterator[NcclLibrary]:
-    """Yield every libnccl in `folders`, by its versioned name, else by the name that the loader asks for."""
+    """Yield every libnccl in `folders`, by its versioned name, otherwise by the name that the loader asks for."""
     for folder in dict.fromkeys(map(usr, folders)):
         names = _names(host, folder)
         versioned = [match for match in map(_VERSIONED.fullmatch, names) if match]
@@ -227,7 +227,7 @@ def reaches(version: Version | None, first: tuple[int, ...]) -> bool:
 class Code(Struct, frozen=True):
     """A folder of code. `digest` is over the names and contents of its `files`; `unread`: how many are not in it.
 
-    `cut`: why not all files are in the digest; empty: they are. `commit` of the repository around it, empty where there
+    `cut`: why not all files are in the digest; empty: they are. `commit` of the repository around it, empty if there
     is none. `packages`: installed distributions of the interpreter that runs this, and ``python`` itself.
     """
 

@@ -55,7 +55,7 @@ class _NicNames(Struct, frozen=True):
 
 def names(table: Table) -> _NicNames:
     """Return what each device is called by the NIC Legend, or else in the header; the legend may know more than the
-    header. Raises ParseError where one label has two names, or two have one.
+    header. Raises ParseError if one label has two names, or two have one.
     """
     titled, entries = _nic_legend(table)
     found = {name: name for name in table.header.devices}
@@ -104,7 +104,7 @@ def _is_comment(line: MatrixLine, skip: int) -> bool:
 
 
 def _cut_name(table: Table, entries: list[_Entry]) -> _Entry | None:
-    """Return the last entry, where the text ends in it and its name is another's too, or is none."""
+    """Return the last entry, if the text ends in it and its name is another's too, or is none."""
     if not entries or not table.unfinished or entries[-1].line != table.end:
         return None
     last = entries[-1]
@@ -126,7 +126,7 @@ def _explained(words: tuple[str, ...]) -> Iterator[str]:
 
 
 def cut_legend(table: Table) -> list[str]:
-    """Return that the legend stops before its end, where the text does."""
+    """Return that the legend stops before its end, if the text does."""
     skip = len(table.header.label)
     last = table.body[-1] if table.body else None
     if last is None or last.number != table.end:
@@ -204,11 +204,11 @@ Affinity = tuple[str | None, ...]
 class Matrix(Struct, frozen=True):
     """One matrix: `links` maps row to column to the word printed there (NV18, PIX, SYS, OK …; X is the device itself).
 
-    `nics` and the keys of `links` are named as the NIC Legend says, else as the header does. The affinities have one
-    text per GPU, as printed: "" is a blank, None a column that is not there, or not in the part of the text we have;
-    of the latter, `incomplete` says what is missing, as of everything else that the text stops before or leaves out.
-    A matrix of kind topo-mp shows PCIe paths only: that it has no NVLink says nothing. `capability`: what a table of
-    kind p2p is of, by the command above it: r read, w write, n NVLink, a atomics, p PCI; empty where none says.
+    `nics` and the keys of `links` are named as the NIC Legend says, otherwise as the header does. The affinities have
+    one text per GPU, as printed: "" is a blank, None a column that is not there, or not in the part of the text we
+    have; of the latter, `incomplete` says what is missing, as of everything else that the text stops before or leaves
+    out. A matrix of kind topo-mp shows PCIe paths only: that it has no NVLink says nothing. `capability`: what a table
+    of kind p2p is of, by the command above it: r read, w write, n NVLink, a atomics, p PCI; empty if none says.
     """
 
     kind: MatrixKind

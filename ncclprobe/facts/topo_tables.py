@@ -123,7 +123,7 @@ class Table(Struct, frozen=True):
 
 
 def tables(lines: MatrixLines) -> list[Table]:
-    """Return every header with its surroundings, in their order. Raises ParseError where one comes twice in a row."""
+    """Return every header with its surroundings, in their order. Raises ParseError if one comes twice in a row."""
     end = lines.speaking[-1].number if lines.speaking else 0
     found: list[Table] = []
     between: list[MatrixLine] = []
@@ -206,7 +206,7 @@ def _label(words: Iterable[str]) -> tuple[str, ...]:
 
 
 def rows(table: Table) -> list[MatrixRow]:
-    """Return the rows under a header; none where it turns out to be prose that looks like one."""
+    """Return the rows under a header; none if it turns out to be prose that looks like one."""
     known = frozenset(table.header.devices)
     found: list[MatrixRow] = []
     stray: MatrixLine | None = None
@@ -255,7 +255,7 @@ def split_links(word: str) -> list[str]:
 
 
 def _row(table: Table, line: MatrixLine, known: frozenset[str]) -> MatrixRow | None:
-    """Return the row on this line, None where the line is no attempt at one."""
+    """Return the row on this line, None if the line is no attempt at one."""
     header, skip = table.header, len(table.header.label)
     if _label(line.words[:skip]) != header.label or len(line.words) == skip:
         return None

@@ -63,7 +63,7 @@ def read(host: Host, look: int = 0) -> Traffic:
 
 
 def _names(host: Host, folder: str) -> list[str]:
-    """Return what is in a folder; nothing where there is none. One that cannot be listed has no NIC to be named."""
+    """Return what is in a folder; nothing if there is none. One that cannot be listed has no NIC to be named."""
     try:
         names = json.loads(host.ask("list", folder))
     except (HostError, ValueError):
@@ -101,7 +101,7 @@ def moved(before: Traffic, after: Traffic, kind: NicKind) -> dict[str, Count | A
 
 
 def _grown(before: int, after: int, unit: int) -> int | None:
-    """Return how much a counter grew; None where it fell in a way that 32 bits do not explain.
+    """Return how much a counter grew; None if it fell in a way that 32 bits do not explain.
 
     Only a counter that was past half of 32 bits is taken to have wrapped: one that fell from less was set back.
     """

@@ -3,7 +3,7 @@
 Reliable connections need both directions: a writer whose data arrives, and who fails all the same, has lost the way
 back. So a dead way is told from what its two ends saw, never from one of them.
 
-Every dead way is explained once: by an end that fails alone, by GIDs, P_Keys or MTUs that do not fit, or, where none of
+Every dead way is explained once: by an end that fails alone, by GIDs, P_Keys or MTUs that do not fit, or, if none of
 these is wrong, as a rail that is dead. A node's bad rails are told from its partners' by which pairs they share.
 """
 
@@ -225,7 +225,7 @@ def _results(each: Tried) -> Iterable[Result]:
 
 
 def tests(rails: Every[Rails]) -> list[Tried]:
-    """Return all tests of all nodes. Raises Unlearned where there was none."""
+    """Return all tests of all nodes. Raises Unlearned if there was none."""
     rows: dict[str, tuple[RailRow, ...]] = {node: each.rows for node, each in rails.items()}
     names = next((each.names for _, each in rails.items()), {})
     found = tried(rows, names)
@@ -289,7 +289,7 @@ def _explained(
 
 def _odd_node(found: Sequence[Tried], reason: Reason, keys: Mapping[int, int]) -> str:
     """Return which of two nodes has the GID that reaches no other's, or is in another partition than most others of
-    its rail, where only these two can be compared; empty: neither, or both.
+    its rail, if only these two can be compared; empty: neither, or both.
     """
     odd: set[str] = set()
     for each in found:
@@ -358,7 +358,7 @@ def pkey_problem(own: RailAddress, peer: RailAddress) -> str:
 
 
 def faltering(found: Iterable[Tried]) -> tuple[dict[Way, list[Tried]], dict[Way, list[Tried]]]:
-    """Return all tests of each way between equal rails, and those that failed where the last one did not.
+    """Return all tests of each way between equal rails, and those that failed if the last one did not.
 
     One whose small messages were lost has failed as well, whatever passed after them.
     """
@@ -375,8 +375,8 @@ def faltering(found: Iterable[Tried]) -> tuple[dict[Way, list[Tried]], dict[Way,
 
 
 def by_rail(tested: Collection[Way], bad: Collection[Way]) -> Iterator[Suspect[End]]:
-    """Explain bad ways: all at once where all are bad, else each rail by itself, for ends of different rails are never
-    compared; then ways between rails of different numbers that no bad end explains.
+    """Explain bad ways: all at once if all are bad, otherwise each rail by itself, for ends of different rails are
+    never compared; then ways between rails of different numbers that no bad end explains.
     """
     bad = frozenset(bad)
     whole = blame(tested, bad)

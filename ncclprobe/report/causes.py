@@ -270,7 +270,7 @@ def _consequence(each: Consequence, width: int) -> Iterator[str]:
 
 
 def _quoted(found: Sequence[Evidence], width: int, lead: str = _LEAD + "  ") -> Iterator[str]:
-    """Yield each line with its place, wrapped: of a long one the beginning and the end, where a wrapped error says
+    """Yield each line with its place, wrapped: of a long one the beginning and the end, if a wrapped error says
     what it was about.
     """
     for each in found:
@@ -300,7 +300,7 @@ def _rest(report: Report, width: int) -> Iterator[str]:
 
 
 def _before_next_launch(report: Report, width: int) -> Iterator[str]:
-    """Yield the line that names the checks which would have found it, and whether they did where they were asked."""
+    """Yield the line that names the checks which would have found it, and whether they did if they were asked."""
     ids = dict.fromkeys(f"{cause.doctor}{cause.checked}" for cause in report.causes if cause.doctor)
     if ids:
         verb = "check that finds" if len(ids) == 1 else "checks that find"

@@ -122,7 +122,7 @@ def recognises(name: str) -> Callable[[str], bool]:
 def write(name: str, report: Report, path: str) -> None:
     """Write `report` in one of FORMATS to `path`; ``-`` is standard output. A reader never sees half a file.
 
-    Raises UsageError where it cannot be written.
+    Raises UsageError if it cannot be written.
     """
     text = rendered(report, name)
     if path == "-" and name in ("text", "markdown"):
@@ -221,7 +221,7 @@ def _causes(report: Report, *, quiet: bool, verbose: bool, no_color: bool) -> st
 
 
 def width() -> int:
-    """Return how many columns standard output has, 160 at most; 100 where it is no terminal."""
+    """Return how many columns standard output has, 160 at most; 100 if it is no terminal."""
     return min(columns(100), 160)
 
 
@@ -239,7 +239,7 @@ def _on_terminal() -> bool:
     """Return whether standard output is a terminal that a person looks at.
 
     Open MPI gives every rank a pseudo-terminal and forwards what comes out of it, perhaps to a file. Under an MPI
-    launcher a terminal therefore counts only where it is this process's controlling one, as `srun --pty` makes it:
+    launcher a terminal therefore counts only if it is this process's controlling one, as `srun --pty` makes it:
     tcgetpgrp(3) fails for any other.
     """
     if not sys.stdout.isatty():

@@ -17,7 +17,7 @@ _MOST_CHARACTERS = 200
 
 MOST_NAMED = 3
 OF_SOCKETS = ("env.transport/transport", "env.transport/ib-disable", "ib.perm")
-"""Checks that warn where one node runs well and several would go over sockets."""
+"""Checks that warn if one node runs well and several would go over sockets."""
 _WHOSE: Mapping[Blame, str] = {
     "node": "{node} {is_} at fault",
     "link": "A link of {node} is at fault",
@@ -284,14 +284,14 @@ def counts(report: Report) -> str:
 
 
 def none_applies(report: Report) -> str:
-    """Return why nothing was judged where every check that was asked is one that does not apply; else empty."""
+    """Return why nothing was judged where every check that was asked is one that does not apply; otherwise empty."""
     if not report.checks or any(check.status is not Status.SKIP for check in report.checks):
         return ""
     return f"nothing was judged: {report.checks[0].id}: {report.checks[0].why}"
 
 
 def none_judged(report: Report) -> str:
-    """Return how much was measured where none of it was judged; empty where something was, or nothing was measured."""
+    """Return how much was measured if none of it was judged; empty if something was, or nothing was measured."""
     found = judged(report)
     return f"{_measured(report)} measured, none judged" if found.of and not found.rows else ""
 
@@ -330,7 +330,7 @@ def transport(report: Report) -> str:
 def node_states(report: Report) -> dict[str, str]:
     """Return each node with its own state: that of its row, or missing.
 
-    A comparison that fails stops the whole job, so that all nodes of the report fail. Here a node fails only where a
+    A comparison that fails stops the whole job, so that all nodes of the report fail. Here a node fails only if a
     finding names it, as long as every failure names a node: otherwise all are red and none stands out. Where no number
     was judged, no node has passed.
     """
@@ -375,7 +375,7 @@ def gaps(report: Report) -> list[Gap]:
 
 
 def passed(report: Report) -> dict[str, str]:
-    """Return the checks that passed on every node where they were done, with what holds there."""
+    """Return the checks that passed on every node if they were done, with what holds there."""
     spoiled = {verdict.id for verdict in report.checks if verdict.status not in (Status.PASS, Status.SKIP)}
     fine = (verdict for verdict in report.checks if verdict.status is Status.PASS)
     found = grouped((verdict.id, verdict.title) for verdict in fine if verdict.id not in spoiled)
@@ -388,7 +388,7 @@ def yes(answer: bool | None) -> str:
 
 
 def on(nodes: Sequence[str], report: Report) -> str:
-    """Where something holds, if there are several nodes: ``n[0-3]``, ``all 8 nodes``; else nothing."""
+    """Where something holds, if there are several nodes: ``n[0-3]``, ``all 8 nodes``; otherwise nothing."""
     if not nodes or len(report.nodes) < 2:
         return ""
     return f"all {len(nodes)} nodes" if len(nodes) == len(report.nodes) else folded(nodes)

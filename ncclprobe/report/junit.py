@@ -65,7 +65,7 @@ def recognises(text: str) -> bool:
 
 
 def _run(report: Report) -> "TestCase":
-    """The run as a whole, so that a page of tests is red where the exit code is not 0 and nowhere else."""
+    """The run as a whole, so that a page of tests is red if the exit code is not 0 and nowhere else."""
     from junitparser import Error, Failure, Skipped
 
     case = _case("verdict", "run")
@@ -183,7 +183,7 @@ def _copy(row: CopyRow) -> "TestCase":
 
 
 def _judged(status: str, said: str, doubt: str) -> "list[FinalResult]":
-    """What a measured row's status makes of its test; nothing where it passed or only warns."""
+    """What a measured row's status makes of its test; nothing if it passed or only warns."""
     from junitparser import Error, Failure, Skipped
 
     if status == "fail":
@@ -218,7 +218,7 @@ def _result(kind: "type[FinalResult]", message: str, word: str, story: str = "")
 
 
 def _loud(verdict: Verdict) -> list[Finding]:
-    """The worst first, notes left out where there is worse."""
+    """The worst first, notes left out if there is worse."""
     ranked = [Severity.FAIL, Severity.WARN, Severity.NOTE]
     return sorted(verdict.findings, key=lambda finding: ranked.index(finding.severity))
 

@@ -1,4 +1,4 @@
-"""Pairs as a person reads them: two matrices where they fit, else the worst, and in words who is slow."""
+"""Pairs as a person reads them: two matrices if they fit, otherwise the worst, and in words who is slow."""
 
 from collections.abc import Callable, Iterator, Sequence
 

@@ -1,4 +1,4 @@
-"""How far a program is, on stderr: on a terminal one line that is written over, else a line now and then."""
+"""How far a program is, on stderr: on a terminal one line that is written over, otherwise a line now and then."""
 
 import os
 import sys
@@ -106,7 +106,7 @@ class Progress:
             self._live.update(f"… {self._place()}{self._known(phase)}{self._left()}", refresh=True)
 
     def finish(self, part: str) -> None:
-        """Say that `part` is finished, and how long it took, where there is no terminal to redraw a line on."""
+        """Say that `part` is finished, and how long it took, if there is no terminal to redraw a line on."""
         now = time.monotonic()
         if self._wanted and not self._terminal:
             rows = f", {plural(self._rows, 'row')}" if self._rows else ""

@@ -123,7 +123,7 @@ def _copies(rows: Iterable[CopyRow]) -> "Iterator[Metric]":
 
 
 def _command(line: str) -> str:
-    """Return ``doctor`` for ``ncclprobe doctor --local``; empty where the line says none."""
+    """Return ``doctor`` for ``ncclprobe doctor --local``; empty if the line says none."""
     word = next(iter(line.split()[1:2]), "")
     return word if word.isascii() and word.isalpha() and len(word) <= _MOST_CHARACTERS else ""
 

@@ -1,4 +1,4 @@
-"""Measured rows as a table of a terminal: 80 columns, and more of each row where there is more room."""
+"""Measured rows as a table of a terminal: 80 columns, and more of each row if there is more room."""
 
 from collections.abc import Callable, Sequence
 
@@ -35,7 +35,7 @@ def rate(value: float) -> str:
 
 
 def _us(value: float) -> str:
-    """Return microseconds as nccl-tests does, with fewer digits behind the point where there are more before it."""
+    """Return microseconds as nccl-tests does, with fewer digits behind the point if there are more before it."""
     return f"{value:.2f}" if value < 1e4 else f"{value:.1f}" if value < 1e6 else f"{value:.0f}"
 
 

@@ -31,7 +31,7 @@ def render(
 ) -> str:
     """Return the whole report as text, lines no wider than `width` where words allow. Ends with a newline.
 
-    `measured` is False where the measurements have been shown already, as they came.
+    `measured` is False if the measurements have been shown already, as they came.
     """
     report = _legible(report)
     width = max(width, 40)
@@ -224,7 +224,7 @@ _MOST_ADVISORY = 12
 
 
 def _gaps(report: Report, verbose: bool, width: int, style: Style) -> list[str]:
-    """Return what could not be looked at, by reason, and by node where there are several.
+    """Return what could not be looked at, by reason, and by node if there are several.
 
     Advisory checks that lack what a required one lacks are counted, unless `verbose`.
     """
@@ -434,7 +434,7 @@ def _backend(report: Report) -> str:
 
 
 def _speed(report: Report) -> str:
-    """Return the best row of the largest size, of those that are judged where some are, with what was expected."""
+    """Return the best row of the largest size, of those that are judged if some are, with what was expected."""
     if not report.measurements:
         return "" if any(row.cause == "alone" for row in report.skipped_rows) else "no collective measured"
     rows = [row for row in report.measurements if row.op == _main_op(report)]
@@ -447,7 +447,7 @@ def _speed(report: Report) -> str:
 
 
 def _main_op(report: Report) -> str:
-    """Return the operation that people compare; where it was not measured the first one that was."""
+    """Return the operation that people compare; if it was not measured the first one that was."""
     ops = [row.op for row in report.measurements]
     return "all_reduce" if "all_reduce" in ops else ops[0]
 
@@ -470,7 +470,7 @@ def _near_pairs(report: Report) -> str:
 
 
 def _usual(report: Report, inside: bool, rates: Sequence[float]) -> float:
-    """Return what the pairs are compared with everywhere; their median where a report does not say it."""
+    """Return what the pairs are compared with everywhere; their median if a report does not say it."""
     known = report.localisation.usual_GBps(inside=inside) if report.localisation else None
     return known or (median(rates) if rates else 0.0)
 
@@ -488,7 +488,7 @@ def _ladder(rungs: Sequence[LadderRow | ScriptRung], lead: str = "ladder") -> st
 def _widths(report: Report) -> str:
     """How many GPUs have all their PCIe lanes, by the widths that were read; empty for a run without GPUs.
 
-    Of a node whose copies were measured the GPUs that copied, else all.
+    Of a node whose copies were measured the GPUs that copied, otherwise all.
     """
     if _backend(report) == "gloo":
         return ""

@@ -1,4 +1,4 @@
-"""What takes flight-recorder dumps apart: files in a child and nowhere else, the JSON of a running rank where it is.
+"""What takes flight-recorder dumps apart: files in a child and nowhere else, the JSON of a running rank if it is.
 
 A file is a pickle that may come from anywhere. It is read by C's Unpickler, which here finds no class and loads nothing
 by name, so that only numbers, texts, lists, tuples and dictionaries come out; what is not a dump is refused with the
@@ -108,7 +108,7 @@ def loaded(data: bytes | str) -> Json:
 def dump(value: Json) -> FlightDump:
     """Return what the keys of a dump say; entries that are not as torch writes them are left out and counted.
 
-    Raises Refusing where none is.
+    Raises Refusing if none is.
     """
     table = _Columns()
     entries = value.get("entries", [])

@@ -54,7 +54,7 @@ class FlightCall(Struct, frozen=True):
 
 
 class FlightGroup(Struct, frozen=True):
-    """A process group as one rank knows it. `ranks` is empty where the dump does not say them, as gloo's do not.
+    """A process group as one rank knows it. `ranks` is empty if the dump does not say them, as gloo's do not.
 
     `enqueued`, `started` and `completed`: the number of its last collective that came so far; None: not known.
     `timeout_s` is that of its last entry; 0: not known.
@@ -75,8 +75,8 @@ class FlightDump(Struct, frozen=True):
 
     The entries are columns, as two million of them are read at once: entry i called ``calls[call[i]]`` in
     ``groups[group[i]]``, from ``stacks[stack[i]]`` (innermost frame first), as its collective number ``seq[i]``.
-    :meth:`column` gives one. `first_record` is 0 where the recorder has dropped nothing yet. `left_out` entries were
-    not as torch writes them. `rank` is None where neither the name nor the groups say it.
+    :meth:`column` gives one. `first_record` is 0 if the recorder has dropped nothing yet. `left_out` entries were
+    not as torch writes them. `rank` is None if neither the name nor the groups say it.
     """
 
     version: str
@@ -227,9 +227,9 @@ _ENDING = re.compile(r"(\d{1,7})(?:\.[A-Za-z]{1,8}){0,3}$")
 
 
 def rank_of(source: str, groups: Sequence[FlightGroup] = ()) -> int | None:
-    """Return the rank that wrote a dump: ``nccl_trace_rank_3`` says it; else its groups, if they leave only one.
+    """Return the rank that wrote a dump: ``nccl_trace_rank_3`` says it; otherwise its groups, if they leave only one.
 
-    A process records its own groups alone, so its rank is in each of them; a number that is not is no rank's.
+    A process records its own groups alone, so its rank is in each of them; a number that is not is not a rank's.
     """
     ranks = [set(group.ranks) for group in groups if group.ranks]
     possible = set.intersection(*ranks) if ranks else None

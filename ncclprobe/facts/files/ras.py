@@ -19,7 +19,7 @@ _MAX_LINE, _MAX_STATEMENTS = 4096, 100_000
 
 
 class RasProcess(Struct, frozen=True):
-    """A process of the job. `rank` is its rank in the communicator, None where the text speaks of the process alone."""
+    """A process of the job. `rank` is its rank in the communicator, None if the text speaks of the process alone."""
 
     host: str = ""
     pid: int | None = None

@@ -48,7 +48,7 @@ class AskedJob(Struct, frozen=True):
 class JobProcess(Struct, frozen=True):
     """One rank. `start` is the tick since boot at which it began, by which its number is known not to be of another.
 
-    `rank` is None where its environment does not say it. `job` tells the ranks of one job from those of another.
+    `rank` is None if its environment does not say it. `job` tells the ranks of one job from those of another.
     """
 
     pid: int
@@ -412,7 +412,7 @@ def shared(child: Child, at: LiveRank) -> bool:
 class JobLook(Struct, frozen=True):
     """One look at the ranks, in their order. `servers`: why a rank's records are not known; empty: they are.
 
-    `stacks` are those of the first threads, innermost frame first, where they were asked for, and `of_children` at the
+    `stacks` are those of the first threads, innermost frame first, if they were asked for, and `of_children` at the
     second look those of processes that ranks have started and that cannot go on.
     `ras` is what NCCL's RAS says, `traffic` what the node's NICs have counted, `gpus` what NVML says.
     """

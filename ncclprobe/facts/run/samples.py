@@ -35,7 +35,7 @@ T = TypeVar("T")
 
 
 def every(host: Host, name: str, kind: type[T], none: str = "") -> tuple[T, ...]:
-    """Return all samples called `name`, as `kind`, in their order. Raises ParseError, NotCaptured where there is none.
+    """Return all samples called `name`, as `kind`, in their order. Raises ParseError, NotCaptured if there is none.
 
     `none`: what the reader is told then.
     """
@@ -52,7 +52,7 @@ def every(host: Host, name: str, kind: type[T], none: str = "") -> tuple[T, ...]
 
 
 def any_of(host: Host, name: str, kind: type[T], _none: str = "") -> tuple[T, ...]:
-    """As :func:`every`, empty where there is none: of samples that only some runs have. Raises ParseError."""
+    """As :func:`every`, empty if there is none: of samples that only some runs have. Raises ParseError."""
     try:
         return every(host, name, kind)
     except NotCaptured:
@@ -83,7 +83,7 @@ class Asked(Struct, frozen=True, kw_only=True):
 
     `what`: the parts of the run, in the order in which they are measured.
     `sizes` are in bytes, of collectives those asked for; `itemsize` is of one element. `groups`, `steps`: which groups
-    and training strategies. `nic_traffic`: whether to find out which NICs carry the bytes. `backend`: null where the
+    and training strategies. `nic_traffic`: whether to find out which NICs carry the bytes. `backend`: null if the
     user named none. `expect`, `baseline`: the files to judge by; `require_judged`: numbers without a verdict are not
     enough. `notes`: how the request was understood. `accepts`: whether the node itself is fit was asked too, as the
     doctor is asked; a node without a GPU is then judged for NCCL, unless the user named gloo.
@@ -149,7 +149,7 @@ class Participants(Struct, frozen=True):
     torch and the library; `fallback`: why the times are no verdict on NCCL here (another backend though none was
     named, ranks that share a GPU), empty: they are.
     `gpus`: of each rank the identity of its GPU (PCI address or UUID; in older logs NVML's index), empty with gloo.
-    `pids`: of each rank its process if it is on rank 0's host, else 0. `settings`: what rank 0's come to.
+    `pids`: of each rank its process if it is on rank 0's host, otherwise 0. `settings`: what rank 0's come to.
     """
 
     kind: str

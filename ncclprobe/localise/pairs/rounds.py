@@ -50,7 +50,7 @@ def place_ranks(hosts: Sequence[str], nics: Sequence[Nic | None] = ()) -> Placem
     """Return the placement of ranks on `hosts`, with these NICs (empty: not known).
 
     A rail is the number of a NIC where every rank has one of its own and all nodes have the same numbers, or some could
-    never meet; else the rank's position on its node.
+    never meet; otherwise the rank's position on its node.
     """
     if len(set(hosts)) == 1:
         ends_of_ranks = tuple(End(f"rank {rank}") for rank in range(len(hosts)))
@@ -106,7 +106,7 @@ class Match(Struct, frozen=True, order=True):
 
 
 def round_robin(count: int, rounds: int | None = None) -> tuple[Round, ...]:
-    """Return `rounds` rounds of 0 … `count` - 1: by default all rounds up to ALL_PAIRS players, else SOME_ROUNDS.
+    """Return `rounds` rounds of 0 … `count` - 1: by default all rounds up to ALL_PAIRS players, otherwise SOME_ROUNDS.
 
     More rounds than there are gives all. Those chosen lie evenly over the whole schedule, so that partners are not all
     neighbours. Raises ValueError for fewer than two players or one round.
@@ -161,8 +161,8 @@ class _Round(Struct):
 def plan_retests(suspects: Sequence[Cause], participants: Participants, step: int) -> tuple[PairRound, ...]:
     """Return rounds in which each suspect is measured again, no node with more than one other in a round.
 
-    `step` counts from 1; each step brings other partners where there are more. Without partners to compare with, or
-    where a suspect no longer answers, there is nothing to plan.
+    `step` counts from 1; each step brings other partners if there are more. Without partners to compare with, or
+    if a suspect no longer answers, there is nothing to plan.
     """
     rounds: list[_Round] = []
     unsuspected = partners(suspects, participants)

@@ -16,7 +16,7 @@ class End(NamedTuple):
     rail: int = 0
 
     def __str__(self) -> str:
-        """Return the node, with its rail where that is not the first."""
+        """Return the node, with its rail if that is not the first."""
         return f"{self.node} rail {self.rail}" if self.rail else self.node
 
 
@@ -63,7 +63,7 @@ class Rules(Struct, frozen=True):
         / MAD; -3.5 is the cut of Iglewicz and Hoaglin, How to Detect and Handle Outliers, 1993). A part is blamed for a
         loss that is larger than the noise of repeated measurements by the same z.
     mad_floor: no fleet counts as quieter than this relative MAD, or its smallest wrinkle would be an outlier.
-    apart_ratio: an end is suspected as well where its fastest sample is below this ratio to the slowest of the others.
+    apart_ratio: an end is suspected as well if its fastest sample is below this ratio to the slowest of the others.
     uplink_ratio: what lies between nodes and all others is slow below this ratio: to cross a spine costs up to a tenth
         in healthy fleets.
     faults: how many faults of each kind are expected per fleet before anything is measured.
@@ -72,7 +72,7 @@ class Rules(Struct, frozen=True):
     hit: how often a faulty part shows its fault.
     floor: no sample counts for more than if one in 1 / floor healthy ones were as slow; a fleet never proves more.
     inside_ratio, inside_floor: the same as slow_ratio and mad_floor inside nodes, where positions differ by design.
-    partners: a node is blamed by no fewer different partners (all, where there are fewer).
+    partners: a node is blamed by no fewer different partners (all, if there are fewer).
     steps, most_suspects: at most so many rounds of retests, each for so many suspects.
     """
 

@@ -148,7 +148,7 @@ _CONTROLS = 4
 class Suspect(Struct, frozen=True):
     """A cause with what is known of it.
 
-    `ratio`: what it leaves of the usual bandwidth, 0 where nothing arrives. `confidence`: its odds as a probability,
+    `ratio`: what it leaves of the usual bandwidth, 0 if nothing arrives. `confidence`: its odds as a probability,
     which trusts that samples are independent. `slow` of `tests` samples speak for it, `retests` of these were taken
     after it was suspected, with `partners` different nodes in all.
     """

@@ -1,7 +1,7 @@
 """Curves of a sweep: bandwidth and time over sizes, with what is expected, as pictures that need no script.
 
 Bandwidth is busbw of the median time, the number that is judged; the bar at a point is the median's 95 % interval. What
-is expected is drawn in steps where it is known, with gaps where not.
+is expected is drawn in steps if it is known, with gaps where not.
 """
 
 import math

@@ -66,5 +66,5 @@ def _data(nodes: Sequence[NodeDays], first: int, days: int) -> dict[str, Any]:
 
 
 def _letter(node: NodeDays, day: int) -> str:
-    """Return the place of the day's state in STATES; a blank where the node was not tested."""
+    """Return the place of the day's state in STATES; a blank if the node was not tested."""
     return str(STATES.index(node.days[day].state)) if day in node.days else " "

@@ -153,7 +153,7 @@ def _excerpts(finding: Finding, nodes: Sequence[str], report: Report) -> list[Ex
 
 
 def _cost(finding: Finding, most: str = "") -> str:
-    """Return what a finding costs: ``loses 43.1 GB/s, 90 %``; empty where no rate was compared."""
+    """Return what a finding costs: ``loses 43.1 GB/s, 90 %``; empty if no rate was compared."""
     share = "" if finding.loss is None else f"{100 * finding.loss:.3g} %"
     told = [f"{rate(finding.lost_GBps)} GB/s" if finding.lost_GBps else "", share]
     return f"loses {most}{', '.join(filter(None, told))}" if any(told) else ""

@@ -104,7 +104,7 @@ def _blind(report: Report) -> dict[str, tuple[str, ...]]:
 
 
 def _sentence(card: Card) -> str:
-    """Return what a finding says itself; where a card has several, what their check is about."""
+    """Return what a finding says itself; if a card has several, what their check is about."""
     if card.alone is None:
         return card.title
     return shorten(f"{card.alone.subject}: {card.alone.message}", _LONGEST)

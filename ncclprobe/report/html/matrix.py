@@ -43,7 +43,7 @@ class _Map(Struct, frozen=True):
 
 
 def maps(rows: Sequence[PairRow], found: Localisation | None) -> list[_Map]:
-    """Return the round-robin (retests are in the JSON): one way, and both ways at once where that was measured."""
+    """Return the round-robin (retests are in the JSON): one way, and both ways at once if that was measured."""
     drawn = []
     for both in (False, True):
         chosen = [row for row in rows if row.both is both and not row.step]
@@ -138,7 +138,7 @@ _SPOKEN = "Heat map; the slowest directions are in the table below"
 
 
 def _names(shown: Sequence[int], ends: Mapping[int, str]) -> list[str]:
-    """Return what stands at the axes: names where all are short, else ranks."""
+    """Return what stands at the axes: names if all are short, otherwise ranks."""
     names = [printable(ends[rank]) for rank in shown]
     if max(map(len, names)) > _SHORT:  # n2 rail 1 (eth1): n2.1
         names = ["{}.{}".format(*_end(name)) for name in names]

@@ -106,7 +106,7 @@ def _verdict(report: Report, found: Sequence[Row]) -> str:
 
 
 def _nothing(report: Report) -> tuple[str, str]:
-    """Return heading and words where there is no finding: it is good news only where something was judged."""
+    """Return heading and words if there is no finding: it is good news only where something was judged."""
     said = _NOTHING.get(report.status.value, _VERDICTS["warn"])
     if report.status is Status.PASS and none_judged(report):
         return "Nothing found wrong; speed not judged", _UNJUDGED.format(command=report.command)

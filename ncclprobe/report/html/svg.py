@@ -111,7 +111,7 @@ def box(x: float, y: float, width: float, height: float, kind: str, hover: str =
 
 
 def mark(x: float, y: float, kind: str, hover: str) -> Markup:
-    """Return a point: a cross where it fails, a diamond where it warns or is not certain, else a circle."""
+    """Return a point: a cross if it fails, a diamond if it warns or is not certain, otherwise a circle."""
     around = Markup('<g class="point {}" transform="translate({} {})">').format(kind, _number(x), _number(y))
     shapes = {"fail": "M-5-5L5 5M-5 5L5-5", "warn": "M0-6L6 0L0 6L-6 0Z", "inconclusive": "M0-6L6 0L0 6L-6 0Z"}
     status = kind.partition(" ")[0]
