@@ -30,30 +30,30 @@ _OK, _USAGE, _UNKNOWN, _FAIL = ExitCode.OK, ExitCode.USAGE, ExitCode.INCONCLUSIV
 
 _TYPO = {"typo": Outcome("wrong usage, or a file that cannot be read or written", _USAGE)}
 _CLEAN = {
-    "clean": Outcome("nothing fails, and all that is required was looked at", _OK, Status.PASS),
-    "advisory unknown": Outcome("what is only advised could not be looked at", _OK, Status.PASS),
+    "clean": Outcome("nothing fails, and all required checks ran", _OK, Status.PASS),
+    "advisory unknown": Outcome("an advisory check could not look", _OK, Status.PASS),
     "warns": Outcome("something warns", _OK, Status.WARN, {FAIL_ON_WARN: _FAIL}),
 }
 _BLAMES = ("node", "link", "fabric", "image", "job", "unknown")
 _FAILS = {f"fails: {blame}": Outcome("something fails, whatever is to blame", _FAIL, Status.FAIL) for blame in _BLAMES}
-_BLIND = {"required unknown": Outcome("something required could not be looked at", _UNKNOWN, Status.UNKNOWN)}
+_BLIND = {"required unknown": Outcome("a required check could not look", _UNKNOWN, Status.UNKNOWN)}
 _MISSING = {
-    "missing node": Outcome("a node never joined, and the wait for it was interrupted", _UNKNOWN, Status.UNKNOWN),
-    "absent node": Outcome("a node did not come within the whole of the wait for it", _FAIL, Status.FAIL),
+    "missing node": Outcome("a node did not join, and the wait for it was interrupted", _UNKNOWN, Status.UNKNOWN),
+    "absent node": Outcome("a node did not join within the whole wait for it", _FAIL, Status.FAIL),
 }
 
 _LOOKS = {**_CLEAN, **_TYPO, **_BLIND, **_MISSING, **_FAILS}
 _MEASURES = {
     **_CLEAN,
-    "required unknown": Outcome("the machine could not be looked at", _OK, Status.PASS),
+    "required unknown": Outcome("a check of the machine could not look", _OK, Status.PASS),
     "idle device": Outcome("something fails on a device that the run did not use (a NOTE)", _OK, Status.PASS),
     **_TYPO,
-    "cut short": Outcome("the run was cut short, or something asked for was not measured", _UNKNOWN, Status.UNKNOWN),
+    "cut short": Outcome("the run was cut short, or a requested part was not measured", _UNKNOWN, Status.UNKNOWN),
     "late rank": Outcome("a rank had not joined before the timeout", _UNKNOWN, Status.UNKNOWN),
     **_FAILS,
-    "lost": Outcome("a rank never joined, or was lost", _FAIL, Status.FAIL),
+    "lost": Outcome("a rank did not join, or was lost", _FAIL, Status.FAIL),
 }
-_SIZED = {"too large": Outcome("no room for the messages asked for", _USAGE)}
+_SIZED = {"too large": Outcome("no room for the requested messages", _USAGE)}
 _JUDGED = {"unjudged": Outcome("no number was judged", _OK, Status.PASS, {REQUIRE_JUDGED: _UNKNOWN})}
 _NOISE = {"noise": Outcome("a number was too noisy to judge", _UNKNOWN, Status.UNKNOWN)}
 _ACCEPTS = {
@@ -71,8 +71,8 @@ _EXPLAINS = {
     **_TYPO,
 }  # fmt: skip
 _ATTACHES = {
-    "working": Outcome("ranks were found and looked at", _OK, Status.PASS),
-    "named": Outcome("a rank that keeps others waiting is named", _OK, Status.FAIL, {EXIT_CODE: _FAIL}),
+    "working": Outcome("ranks were found and examined", _OK, Status.PASS),
+    "named": Outcome("the rank that blocks the others is named", _OK, Status.FAIL, {EXIT_CODE: _FAIL}),
     "untold": Outcome("it is unknown which rank blocks the others", _OK, Status.UNKNOWN, {EXIT_CODE: _UNKNOWN}),
     "nothing": Outcome("no rank was found", _USAGE),
     **_TYPO,
@@ -92,7 +92,7 @@ OUTCOMES: Mapping[str, Mapping[str, Outcome]] = {
         "clean": Outcome("numbers were shown; with --judge no row fails", _OK),
         "unjudged": Outcome("with --judge no row could be judged", _OK, None, {REQUIRE_JUDGED: _UNKNOWN}),
         **_TYPO,
-        "nothing": Outcome("nothing can be expected of this machine", _UNKNOWN),
+        "nothing": Outcome("no expectation is known for this machine", _UNKNOWN),
         "noise": Outcome("with --judge a row is too noisy to judge, or faster than the machine can be", _UNKNOWN),
         "fails": Outcome("with --judge a row fails", _FAIL),
     },
@@ -111,9 +111,9 @@ OUTCOMES: Mapping[str, Mapping[str, Outcome]] = {
         "fails": Outcome("something fails that did not fail before", _FAIL),
     },
     "fleet": {
-        "clean": Outcome("the reports are added, the nodes are shown, or pairs are planned", _OK),
+        "clean": Outcome("the reports are added, or the nodes are shown", _OK),
         "named": Outcome("a node is failing, degraded or flapping", _OK, None, {EXIT_CODE: _FAIL}),
-        "untold": Outcome("a node is only watched, or of one or all it is not known", _OK, None, {EXIT_CODE: _UNKNOWN}),
+        "untold": Outcome("a node is watched, or its state is unknown", _OK, None, {EXIT_CODE: _UNKNOWN}),
         "typo": Outcome("wrong usage, or a report or the store cannot be read; other reports are added", _USAGE),
     },
     "checks": {
