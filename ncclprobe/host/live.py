@@ -485,14 +485,14 @@ def _counters(folder: str, look: str) -> str:
 
 def _connections(look: str, *pids: str) -> str:
     """Return the TCP connections of the ranks `pids`."""
-    from ncclprobe.host.processes import connections
+    from ncclprobe.host.tcp_sockets import connections
 
     return connections(pids)
 
 
 def _at_port(port: str, *pids: str) -> str:
     """Return who listens at a TCP port of this node, and what was accepted there."""
-    from ncclprobe.host.processes import at_port
+    from ncclprobe.host.tcp_sockets import at_port
 
     return at_port(int(port), pids)
 

@@ -31,15 +31,8 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from ncclprobe.host import opener
-from ncclprobe.host.processes import (
-    ESTABLISHED,
-    LISTENING,
-    environment,
-    same_network,
-    sockets,
-    sockets_of,
-    stat_or_none,
-)
+from ncclprobe.host.processes import environment, stat_or_none
+from ncclprobe.host.tcp_sockets import ESTABLISHED, LISTENING, same_network, sockets, sockets_of
 from ncclprobe.model import bounds
 from ncclprobe.model.errors import Denied, Failed, Missing, TimedOut
 from ncclprobe.model.units import USER_HZ

@@ -22,7 +22,7 @@ from ncclprobe.facts.job import stacks
 from ncclprobe.facts.job.gpus import gpus
 from ncclprobe.facts.job.ranks import AskedJob, LocalRanks, local_ranks
 from ncclprobe.facts.kernel_log import OF_GPUS
-from ncclprobe.host import SAMPLE, live, processes, rank_servers
+from ncclprobe.host import SAMPLE, live, processes, rank_servers, tcp_sockets, waits
 from ncclprobe.host.capture import Replay
 from ncclprobe.host.rank_servers import ask_server
 from ncclprobe.model.errors import Failed, HostError, Missing, OutOfTime, ParseError, TimedOut
@@ -194,7 +194,7 @@ def test_ranks_in_a_container_may_be_of_process_2_and_threads_of_the_kernel_are_
 def test_a_file_that_blocks_is_left_to_its_thread(monkeypatch: pytest.MonkeyPatch) -> None:
     never = threading.Event()
     monkeypatch.setattr(processes, "_pids", lambda: [1])
-    monkeypatch.setattr(processes, "_BLOCKED_S", 0.01)
+    monkeypatch.setattr(processes, "BLOCKED_S", 0.01)
     monkeypatch.setattr(processes, "environment", lambda _: never.wait(20) and {})
     answer = processes._ranks(0, ["RANK"], set())
     never.set()
@@ -366,7 +366,7 @@ def test_a_connection_says_what_its_peer_has_not_taken(family: socket.AddressFam
         with suppress(BlockingIOError):
             while True:
                 sends.send(b"x" * 65536)
-        found = {each["local"]: each for each in json.loads(processes.connections([str(os.getpid())]))}
+        found = {each["local"]: each for each in json.loads(tcp_sockets.connections([str(os.getpid())]))}
         host = address if family == socket.AF_INET else "[::1]"
         own, its = (f"{host}:{each.getsockname()[1]}" for each in (sends, reads))
     assert found[own]["peer"] == its
@@ -376,7 +376,7 @@ def test_a_connection_says_what_its_peer_has_not_taken(family: socket.AddressFam
 
 def test_sockets_that_cannot_be_read_are_missing_and_not_none() -> None:
     with pytest.raises(Missing, match="no rank whose sockets can be read"):
-        processes.connections(["999999999"])
+        tcp_sockets.connections(["999999999"])
 
 
 def test_an_agent_of_torchrun_is_never_a_rank_and_its_program_is_not_read() -> None:
@@ -415,10 +415,10 @@ def test_ranks_that_call_their_master_otherwise_are_one_job_only_if_they_are_a_w
 def test_where_a_process_would_send_and_who_listens_at_a_port() -> None:
     with socket.create_server(("127.0.0.1", 0)) as server, socket.create_connection(server.getsockname()):
         port = server.getsockname()[1]
-        rows = json.loads(processes.at_port(port, [str(os.getpid())]))
+        rows = json.loads(tcp_sockets.at_port(port, [str(os.getpid())]))
         assert [each["state"] for each in rows] == ["listening", "established"]
         assert rows[0]["pid"] == os.getpid()
-        assert {each["pid"] for each in json.loads(processes.at_port(port, []))} == {0}
+        assert {each["pid"] for each in json.loads(tcp_sockets.at_port(port, []))} == {0}
     assert live.LiveHost(set(), lambda _: False).ask("route", "127.0.0.1") == "127.0.0.1"
 
 
@@ -429,7 +429,7 @@ def test_a_sleep_of_c_is_told_from_one_of_python() -> None:
             assert child.stdout
             child.stdout.readline()
             deadline = time.monotonic() + 10
-            while (seen := processes._waits(f"/proc/{child.pid}"))["call"] != "nanosleep":
+            while (seen := waits.waits(f"/proc/{child.pid}"))["call"] != "nanosleep":
                 assert time.monotonic() < deadline, seen
             natives.append(seen["native"])
             child.kill()
@@ -545,10 +545,8 @@ def test_who_holds_a_lock_is_read_from_what_the_kernel_lists() -> None:
         "3: -> POSIX  ADVISORY  WRITE 4244 fd:01:78 0 EOF\n"
     )
     rows = [(4243, 4242), (4244, 0), (4242, 0), (77, 0), (9, 0)]
-    assert [processes.lock_holder(pid, text) for pid, _ in rows] == [holder for _, holder in rows]
-    assert [processes.lock_holder(1, each) for each in ("", "1: ->", "garbage", "1: -> FLOCK A W 1\n1: F A W x")] == [
-        0
-    ] * 4
+    assert [waits.lock_holder(pid, text) for pid, _ in rows] == [holder for _, holder in rows]
+    assert [waits.lock_holder(1, each) for each in ("", "1: ->", "garbage", "1: -> FLOCK A W 1\n1: F A W x")] == [0] * 4
 
 
 def test_of_real_processes_the_lock_s_holder_and_the_fifo_are_named(tmp_path: Path) -> None:
@@ -562,12 +560,57 @@ def test_of_real_processes_the_lock_s_holder_and_the_fifo_are_named(tmp_path: Pa
         command = [sys.executable, "-S", "-c", code, str(tmp_path / "lock"), str(tmp_path / "in.fifo")]
         with subprocess.Popen(command, stdout=subprocess.PIPE) as child:
             try:
-                waits = seen_in(child.pid, "flock")
-                assert (waits["file"], waits["holder"]) == (str(tmp_path / "lock"), os.getpid())
+                at = seen_in(child.pid, "flock")
+                assert (at["file"], at["holder"]) == (str(tmp_path / "lock"), os.getpid())
                 fcntl.flock(held, fcntl.LOCK_UN)
                 assert seen_in(child.pid, "open")["file"] == str(tmp_path / "in.fifo")
             finally:
                 child.kill()
+
+
+def test_of_a_process_that_waits_for_input_the_file_is_named_and_whether_it_takes_connections() -> None:
+    serves = "socket.create_server(('127.0.0.1', 0))"
+    programs = {
+        f"s = {serves}; s.settimeout(60); s.accept()": ("poll", True, "a socket that listens at 127.0.0.1:"),
+        f"s = {serves}; s.accept()": ("accept", True, "a socket that listens at 127.0.0.1:"),
+        "import select; p = select.poll(); p.register(0); p.poll()": ("poll", False, "pipe:["),
+        f"import select; e = select.epoll(); e.register({serves}.detach()); e.poll()": (
+            "epoll_wait", True, "a socket that listens at 127.0.0.1:"),
+    }  # fmt: skip
+    wrong = []
+    for program, (call, listens, file) in programs.items():
+        command = [sys.executable, "-S", "-c", f"import socket\n{program}"]
+        with subprocess.Popen(command, stdin=subprocess.PIPE) as child:
+            try:
+                at = seen_in(child.pid, call)
+            finally:
+                child.kill()
+        if at.get("listens", False) is not listens or not at["file"].startswith(file):
+            wrong.append((program, at))
+    assert not wrong
+
+
+def test_how_long_a_process_stood_is_the_same_on_every_processor() -> None:
+    """The clocks of two processors' schedulers are seconds apart on a machine whose hypervisor takes time."""
+    usual = os.sched_getaffinity(0)
+    began, sleeping = time.monotonic(), []
+    for processor in sorted(usual)[:4]:
+        os.sched_setaffinity(0, {processor})
+        sleeping.append(subprocess.Popen(["sleep", "60"]))
+    os.sched_setaffinity(0, usual)
+    try:
+        time.sleep(2.5)
+        starts = [int(processes.stat_or_none(f"/proc/{each.pid}")[19]) for each in sleeping]  # type: ignore[index]
+        stood = [processes._process(each.pid, start)["still_s"] for each, start in zip(sleeping, starts, strict=True)]
+        most = time.monotonic() - began
+    finally:
+        for each in sleeping:
+            each.kill()
+            each.wait()
+    if stood == [None] * len(stood):
+        pytest.skip("this kernel does not say when a thread last ran")
+    assert all(0.5 < each < most + 0.2 for each in stood if each is not None), (stood, most)
+    assert os.sched_getaffinity(0) == usual
 
 
 def seen_in(pid: int, call: str) -> dict[str, Any]:

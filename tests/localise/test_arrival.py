@@ -48,7 +48,7 @@ MESH = (Connection(100, "10.0.0.5:1", "10.0.0.5:2"), Connection(101, "10.0.0.5:2
 
 def init(
     states: Mapping[int, LiveRank],
-    world: int,
+    world: int | None,
     calls: tuple[tuple[Connection, Connection], ...] = (),
     sockets: tuple[Connection, ...] | Absent = (),
     master: JobStore = MASTER,
@@ -86,6 +86,9 @@ def test_a_rank_that_waits_in_init_is_told_with_those_that_have_not_come() -> No
         (init({1: WAITS}, 2, (TRIES,), master=AWAY), "STUCK", f"{OTHER}nothing answers"),
         (init({1: SLEEPS}, 2, (SHUT,), master=AWAY), "STUCK", f"{OTHER}what listens there closes the connection"),
         (init({1: SLEEPS}, 2, master=AWAY), "STUCK", f"{OTHER}it refuses"),
+        (init({0: SLEEPS, 1: SLEEPS}, 2, (ASKS,), server), "STUCK", f"{OTHER}it listens there, and is not called"),
+        (init(both, None, (ASKS, COME), server), "STUCK", "ranks 0-1 have arrived at 10.0.0.5:29500 since 50 s; another"
+         " rank has not connected: rank 0 still asks how many have"),
         (init({1: SLEEPS}, 2, master=replace(AWAY, source=Absent("")), ), "STUCK", "this node has no route to it"),
         (init({1: SLEEPS}, 2, master=replace(AWAY, resolved=Absent(""))), "STUCK", "10.0.0.5 cannot be resolved"),
     ]  # fmt: skip
@@ -94,8 +97,20 @@ def test_a_rank_that_waits_in_init_is_told_with_those_that_have_not_come() -> No
         for found, word, words in rows
         if (found.answer.word, words in found.answer.message) != (word, True)
     ]
-    assert len(rows) >= 14
+    assert len(rows) >= 16
     assert not wrong
+
+
+def test_who_asks_a_store_that_is_a_file_is_not_taken_for_one_who_cannot_connect() -> None:
+    asks = replace(SLEEPS, switches=2000)
+    locked = replace(WAITS, call="flock", file="/data/lock, which process 77 holds")
+    found = init({0: asks, 1: asks, 2: locked}, 3, after={"switches": 2100})
+    wanted = (
+        "in init: ranks 0-1 of 3 have arrived at their store, a file since 21 s; rank 2 has not connected: it waits"
+    )
+    assert (found.answer.word, found.answer.message[: len(wanted)]) == ("STUCK", wanted)
+    assert {each.name: each.ranks for each in found.classes} == {"not arrived": (2,), "waiting": (0, 1)}
+    assert init({0: asks, 1: asks}, 2, after={"switches": 2100}).answer.word != "STUCK"
 
 
 def test_ranks_that_cannot_connect_wait_for_a_rank_0_that_does_not_listen_yet() -> None:

@@ -236,7 +236,7 @@ def test_a_rank_that_answers_nothing_is_named_by_its_silence() -> None:
     assert classes(found) == {"stuck outside": (2,), "waiting": (0, 1)}
 
 
-@each_row(("second", "name"), [(999, "working"), (965, "stuck inside")])
+@each_row(("second", "name"), [(999, "working"), (985, "cannot tell"), (965, "stuck inside")])
 def test_a_collective_with_all_ranks_in_it_stands_after_half_a_minute(second: int, name: str) -> None:
     texts = dict.fromkeys(range(2), f"all_reduce@{second - 5} all_reduce*@{second}")
     found = looked(dict.fromkeys(range(2), (IDLE, later(IDLE))), recorded(texts))
@@ -263,13 +263,18 @@ def test_the_two_ranks_between_which_nothing_arrives_are_named_and_the_nic() -> 
 
 
 @each_row(
-    "changes",
-    [{"acknowledged_bytes": 1}, {"unacknowledged_bytes": 0}, {"retransmits": 0}, {"peer": "10.9.9.9:443"}],
+    ("changes", "word"),
+    [
+        ({"acknowledged_bytes": 1}, "WORKING"),
+        ({"unacknowledged_bytes": 0}, "CANNOT TELL"),
+        ({"retransmits": 0}, "CANNOT TELL"),
+        ({"peer": "10.9.9.9:443"}, "CANNOT TELL"),
+    ],
 )
-def test_a_connection_that_may_go_on_or_leads_to_no_rank_accuses_none(changes: dict[str, Any]) -> None:
+def test_a_connection_that_may_go_on_or_leads_to_no_rank_accuses_none(changes: dict[str, Any], word: str) -> None:
     after = replace(SENDS, **changes)
     found = inside((replace(SENDS, peer=after.peer), after), (RECEIVES, RECEIVES))
-    assert (found.answer.word, set(classes(found))) == ("WORKING", {"working"})
+    assert (found.answer.word, set(classes(found))) == (word, {word.lower()})
 
 
 def test_the_peer_of_the_socket_that_a_rank_or_its_worker_reads_is_named() -> None:
@@ -352,7 +357,7 @@ def test_a_rank_whose_gpu_failed_holds_up_the_call_in_which_all_are(
         dict.fromkeys(range(2), (IDLE, later(IDLE))), recorded(texts), gpus=((first, of_other), (last, of_other), xids)
     )
     if not words:
-        assert set(classes(found)) == {"working"}
+        assert set(classes(found)) == {"cannot tell"}
         return
     assert classes(found) == {"stuck inside": (0,), "waiting": (1,)}
     assert found.classes[0].doing.endswith(f"; {words}")
@@ -372,7 +377,7 @@ ON_SECOND = replace(WELL, index=1, pci="00000000:5D:00.0", pids=(101,))
         ((ON_FIRST, ON_SECOND), (replace(XID, device="0000:5d:00"),), {"stuck inside": (1,), "waiting": (0,)}),
         ((ON_FIRST,), (XID,), {"stuck inside": (0, 1)}),
         ((ON_FIRST, replace(ON_SECOND, pci=LOST, pids=LOST)), (), {"stuck inside": (1,), "waiting": (0,)}),
-        ((replace(ON_FIRST, clock_MHz=0, most_MHz=0, reasons=SLOWED), ON_SECOND), (), {"working": (0, 1)}),
+        ((replace(ON_FIRST, clock_MHz=0, most_MHz=0, reasons=SLOWED), ON_SECOND), (), {"cannot tell": (0, 1)}),
     ],
     ids=["Xid of the first", "Xid of the second", "two ranks on one", "the second lost meanwhile", "no clocks"],
 )
@@ -383,6 +388,18 @@ def test_a_rank_has_the_gpu_that_the_fewest_ranks_have_at_either_look(
     first = tuple(replace(gpu, reasons=SLOWED) for gpu in (ON_FIRST, ON_SECOND)[: len(gpus)])
     found = looked(dict.fromkeys(range(2), (IDLE, later(IDLE))), recorded(texts), gpus=(first, gpus, xids))
     assert classes(found) == accused
+
+
+def test_a_rank_that_waits_for_requests_is_not_accused() -> None:
+    serves = replace(IDLE, call="poll", file="a socket that listens at 127.0.0.1:8000", listens=True)
+    for state, word in ((serves, "CANNOT TELL"), (replace(serves, listens=False), "STUCK")):
+        states = {0: (IDLE, later(IDLE)), 1: (IDLE, later(IDLE)), 2: (state, later(state))}
+        found = looked(states, recorded(WAIT_OF_51, backend="gloo"))
+        assert found.answer.word == word
+        assert found.classes[0].ranks == (2,)
+    serving = looked({**states, 2: (serves, later(serves))}, recorded(WAIT_OF_51, backend="gloo"))
+    wanted = "waits for requests (poll of a socket that listens at 127.0.0.1:8000)"
+    assert serving.classes[0].doing == wanted
 
 
 def test_what_a_gpu_does_is_evidence_of_its_rank() -> None:

@@ -163,5 +163,5 @@ def _fault(each: RankClass, blame: Blame, action: Action) -> tuple[Blame, Action
 
 def _subject(each: RankClass) -> str:
     if not each.ranks:
-        return ", ".join(each.processes[:4])
+        return ", ".join(each.processes[:4]) or "another rank"
     return f"rank {each.ranks[0]}" if len(each.ranks) == 1 else f"{len(each.ranks)} ranks"

@@ -330,6 +330,7 @@ class ProcessState(Struct, frozen=True):
     descriptor's; `wchan` is the kernel's function in which it sleeps. Counters grow from its start: `cpu_s`, page
     `faults`, `moved_bytes` read and written, `queued_s` for which its first thread waited for a processor. `awaits` is
     the process whose end it waits for, 0: none, or any; `holder` that which holds the lock on a file that it wants.
+    `listens`: it waits for others to connect to it.
     """
 
     state: str
@@ -344,6 +345,7 @@ class ProcessState(Struct, frozen=True):
     holder: int = 0
     queued_s: float = 0.0
     native: bool = False
+    listens: bool = False
 
 
 class Child(ProcessState, frozen=True, kw_only=True):

@@ -95,7 +95,7 @@ def _in_init(job: LookedAt, found: Arrival) -> Iterator[RankClass]:
     """Yield a row for each rank of a job that is in init_process_group."""
     for number in sorted({*found.arrived, *found.others}):
         name, text = found.others.get(number, ("waiting", f"has arrived at {found.where}"))
-        if number in job.ranks or number in found.others:
+        if number in job.ranks or number in found.others:  # below 0: one whose number is not known
             yield _row(job, number, name, text, found.evidence.get(number, ()))
 
 
@@ -164,6 +164,8 @@ def _missing(rank: Seen, what: Activity, call: Stalled) -> tuple[ClassName, str]
     own = call_of(rank)
     if own and function(own) != function(call.where):
         return "desync", f"waits in {own}, which others have not called"
+    if what == "idle" and not isinstance(rank.second, Absent) and rank.second.listens:
+        return "cannot tell", text  # a server without requests looks the same, and is well
     unheard = rank.silent and not call.launched and not waits_outside(rank) and (own or not rank.stacks)
     if what == "unseen" or (what in _LEAST_S and unheard):  # a late server's rank may be in the call, and spin there
         return "cannot tell", text
@@ -185,7 +187,7 @@ def _inside(job: LookedAt, number: int, call: Stalled) -> tuple[ClassName, str]:
     text, silent = f"is in {call.where}, as all are", job.silent(call.waiting)
     ill = {at: trouble for at in call.waiting if at in job.ranks and (trouble := job.ranks[at].trouble)}
     if call.waited_s < max(_SILENT_LEAST_S if silent or ill else _INSIDE_LEAST_S, _OF_USUAL * call.usual_s):
-        return "working", text
+        return "cannot tell" if _still(job, call) else "working", text
     if ill:
         return (
             ("stuck inside", f"{text}; {ill[number]}") if number in ill else ("waiting", f"{text}, for {named([*ill])}")
@@ -198,6 +200,14 @@ def _inside(job: LookedAt, number: int, call: Stalled) -> tuple[ClassName, str]:
         return "stuck inside", text
     most = max(sends, key=lambda wire: wire.second.unacknowledged_bytes)
     return "slow, not stuck", f"{text}; {most}: {size(most.sent_bytes)} between the looks"
+
+
+def _still(job: LookedAt, call: Stalled) -> bool:
+    """Return whether nothing shows that a call goes on which all have entered: no rank woke, and no byte passed."""
+    if call.waited_s < _PAUSE_S:
+        return False
+    sent = any(wire.sent_bytes for wire in job.wires if wire.rank in call.waiting and wire.peer in call.waiting)
+    return not sent and all(rank in job.ranks and job.ranks[rank].still for rank in call.waiting)
 
 
 def _alone(job: LookedAt, number: int, quiet: bool, found: Sequence[Stalled]) -> tuple[ClassName, str]:

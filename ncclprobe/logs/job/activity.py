@@ -190,6 +190,8 @@ def _waits(at: ProcessState) -> str:
         text = "reads what does not come"
     if call in WRITES:
         text = "writes what is not taken"
+    if at.listens:
+        text = "waits for requests"
     if call == "open" and at.wchan == _FIFO:
         text = "opens a FIFO whose other end nobody opens"
     return f"{text}{where}"

@@ -3,7 +3,7 @@
 Torch's store shows who waits there. Rank 0 starts it and asks it a hundred times a second how many have joined, so the
 bytes of its own connection say since when. A rank that cannot connect tries again for ever, and in between sleeps as
 C++ does. The others have a connection, and wait for an answer. Once a rank has called a collective, or is connected
-with another rank, it is past all that.
+with another rank, it is past all that. A store that is a file is asked a hundred times a second by all who wait.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -20,6 +20,10 @@ from ncclprobe.model.values import Struct, grouped
 _HERE_LEAST_S, _ELSEWHERE_LEAST_S = 6.0, 20.0
 """Ranks that have not joined are called stuck after so long: of this node, and of others."""
 _NOBODY = "nobody listens there"
+_UNNUMBERED = -1
+"""A rank that has not joined, of a job whose environment does not say how many it has."""
+_FILE, _POLLS_HZ = "their store, a file", 20
+"""Who waits for a store that is a file wakes more often in a second; who tries to connect again wakes less often."""
 _ASKED_BYTES_S = 160
 """What a rank that asks the store how many have joined sends to it in a second at least: 20 questions of 8 bytes."""
 
@@ -28,7 +32,7 @@ class Arrival(Struct, frozen=True):
     """Ranks in init: those that joined the store `where`, and for each other rank its class and what it does.
 
     `connecting` are those that try to connect. `waited_s`: how long the first of those that joined has waited, or
-    has tried to join.
+    has tried to join. `world` is 0 where the environment does not say how many ranks there are.
     """
 
     where: str
@@ -43,9 +47,13 @@ class Arrival(Struct, frozen=True):
     def message(self) -> str:
         """Return which ranks joined and which did not, in one line."""
         since = f" since {self.waited_s:.0f} s" if self.waited_s >= 1 else ""
-        here = f"{named(self.arrived)} of {self.world} {_verb(self.arrived)} arrived at {self.where}{since}"
+        of = f" of {self.world}" if self.world else ""
+        here = f"{named(self.arrived)}{of} {_verb(self.arrived)} arrived at {self.where}{since}"
         by_text = grouped((text, number) for number, (_, text) in self.others.items())
-        rest = [f"{named(ranks)} {_plural(text, ranks)}" for text, ranks in by_text.items()]
+        rest = [
+            f"{'another rank' if _UNNUMBERED in ranks else named(ranks)} {_plural(text, ranks)}"
+            for text, ranks in by_text.items()
+        ]
         return f"in init{since if not self.arrived else ''}: {'; '.join([here] * bool(self.arrived) + rest)}"
 
 
@@ -91,16 +99,29 @@ class _Caller(Struct, frozen=True):
         return sent / max(self.second.time_s - self.first.time_s, 1e-3)
 
     @property
+    def wakes_hz(self) -> float:
+        """Return how often its first thread wakes in a second."""
+        return (self.second.switches - self.first.switches) / max(self.second.time_s - self.first.time_s, 1e-3)
+
+    @property
+    def polls(self) -> bool:
+        """Return whether it asks a store that is a file."""
+        none = not (self.serves or self.before or self.after)
+        return none and self.sleeps and self.wakes_hz >= _POLLS_HZ
+
+    @property
     def tries(self) -> bool:
         """Return whether it tries to connect, and cannot."""
         calls = any(each.state != "established" for each in (*self.before, *self.after))
-        return not self.connected and (self.sleeps or calls)
+        return not self.connected and not self.polls and (self.sleeps or calls)
 
     @property
     def waited_s(self) -> float:
         """Return for how long it has waited at the store, or has tried to connect."""
         if self.asks:
             return sum(each.acknowledged_bytes for each in self.after) / self.sent_bytes_s
+        if self.polls:
+            return self.second.switches / self.wakes_hz
         if self.tries:
             return max((self.second.age_s or 0.0) - self.second.cpu_s, 0.0)
         return self.second.still_s or 0.0 if self.connected else 0.0
@@ -113,15 +134,19 @@ def arrival(job: LookedAt, looks: Mapping[str, JobLooks], meetings: Mapping[str,
     callers = {each.rank.rank: each for each in _callers(job, looks, meetings)}
     alive = {number: each for number, each in callers.items() if job.activities[number] not in ("gone", "stopped")}
     first = next((each for each in alive.values() if each.asks), None)
+    polls = tuple(number for number, each in alive.items() if each.polls)
     tries = tuple(number for number, each in alive.items() if each.tries and job.activities[number] == "idle")
-    waits = [each for number, each in alive.items() if each.connected and job.activities[number] == "idle"]
-    if first is None and (
-        _meshed(job, callers) or not (tries or (waits and any(not c.connected for c in alive.values())))
-    ):
+    waits = [each for each in alive.values() if each.connected and job.activities[each.rank.rank] == "idle"]
+    some = tries or polls or (waits and any(not each.connected for each in alive.values()))
+    if first is None and (_meshed(job, callers) or not some):
         return None
-    arrived = tuple(number for number, each in alive.items() if each.connected)
+    arrived = tuple(number for number, each in alive.items() if each.connected) or polls
     store = first or next(iter(callers[number] for number in (*arrived, *tries)))
     others = dict(_others(job, callers, meetings, store, first is not None))
+    world = 0 if store.process.launch.world_size is None else job.world
+    if first and not others and not world:
+        text = "has not connected: rank 0 still asks how many have, and no variable says how many ranks there are"
+        others = {_UNNUMBERED: ("not arrived", text)}
     if not others:
         return None
     waited_s = max(callers[number].waited_s for number in arrived or tries)
@@ -132,7 +157,8 @@ def arrival(job: LookedAt, looks: Mapping[str, JobLooks], meetings: Mapping[str,
         early: ClassName = "slow, not stuck"
         others = {number: (early if name == "not arrived" else name, text) for number, (name, text) in others.items()}
     read = {number: tuple(_evidence(callers[number])) for number in callers}
-    return Arrival(str(store.master), arrived, others, tries, job.world, waited_s, read)
+    where = _FILE if arrived == polls else str(store.master)
+    return Arrival(where, arrived, others, tries, world, waited_s, read)
 
 
 def _callers(job: LookedAt, looks: Mapping[str, JobLooks], meetings: Mapping[str, Meetings]) -> Iterator[_Caller]:
@@ -190,7 +216,7 @@ def _others(
             yield number, ("dead or gone", doing(rank, what))
         elif what == "stopped":
             yield number, ("stuck outside", doing(rank, what))
-        elif one is None:
+        elif one is None or one.polls:
             continue
         elif one.tries and what == "idle":
             reason = unreachable(one.master, (*one.before, *one.after), _pids(callers), meetings)
@@ -229,7 +255,8 @@ def unreachable(
     known = [each for one in meetings.values() for each in one.masters if str(each) == str(master) and each.here]
     at = master if master.here else next(iter(known), None)
     if at is not None and not isinstance(at.sockets, Absent):
-        return _of_listeners([each for each in at.sockets if each.state == "listening"], at, own)
+        called = at is not master or bool(calls)
+        return _of_listeners([each for each in at.sockets if each.state == "listening"], at, own, called)
     if any(each.state == "connecting" for each in calls):
         return "nothing answers: its host is down, or a firewall drops the packets"
     if any(each.state == "closed by its peer" for each in calls):
@@ -237,12 +264,14 @@ def unreachable(
     return "it refuses: nobody listens there, or a firewall rejects the packets"
 
 
-def _of_listeners(listeners: Sequence[Connection], at: JobStore, own: frozenset[int]) -> str:
+def _of_listeners(listeners: Sequence[Connection], at: JobStore, own: frozenset[int], called: bool) -> str:
     if not listeners:
         return _NOBODY
     hosts = sorted({each.local.rpartition(":")[0] for each in listeners})
     if not str(at.resolved).startswith(LOOPBACK) and all(host.startswith(LOOPBACK) for host in hosts):
         return f"it listens on {hosts[0]} only, which no other address reaches"
+    if any(each.pid in own for each in listeners) and not called:
+        return "it listens there, and is not called: the program has set another MASTER_ADDR or MASTER_PORT"
     if any(each.pid in own for each in listeners):
         return "it listens, and has not answered yet"
     return "another program listens there, which is not the store of this job"

@@ -1,0 +1,142 @@
+"""In which call a process waits, and for which file, socket, lock or process: of files of /proc, which may block."""
+
+import os
+import re
+import struct
+from collections.abc import Callable
+from contextlib import suppress
+from typing import Any
+
+from ncclprobe.host.patience import within
+from ncclprobe.host.tcp_sockets import LISTENING, ends, sockets
+from ncclprobe.model import bounds
+from ncclprobe.model.errors import HostError
+
+BLOCKED_S = 0.2
+"""How long one file of one process is waited for."""
+_OF_FD = re.compile("(read|write)v?|(recv|send)(from|to|msg)|connect|accept|flock|fcntl|fsync")
+_POLLED, _MOST_POLLED = struct.Struct("=i4x"), 64
+"""A file that poll(2) waits for, and how many are looked at."""
+_TARGET = re.compile(r"^tfd: +([0-9]+) ", re.MULTILINE)
+"""A file that epoll_wait(2) waits for, in proc_pid_fdinfo(5)."""
+_OF_CHILD = {"wait4": 1, "waitid": 2}
+_LOCKS, _FOR_INPUT = ("flock", "fcntl"), ("poll", "epoll_wait")
+_OPENED = {"x86_64": {"2": 1, "257": 2}, "aarch64": {"56": 2}}
+"""Which word of /proc/PID/syscall is the address of the path of open(2) and openat(2)."""
+_PATH_BYTES, _PAGE = 4096, 4096
+_MOST_PIDS = 1 << 22
+_OLD_SLEEPS = (35, 101)
+"""nanosleep(2). C and C++ sleep for a while by CLOCK_REALTIME, and Python until a time of CLOCK_MONOTONIC."""
+_SYSCALLS = {
+    "x86_64": {
+        **{0: "read", 1: "write", 7: "poll", 19: "readv", 20: "writev", 23: "select", 24: "sched_yield", 34: "pause"},
+        **{35: "nanosleep", 42: "connect", 43: "accept", 44: "sendto", 45: "recvfrom", 46: "sendmsg", 47: "recvmsg"},
+        **{61: "wait4", 72: "fcntl", 73: "flock", 74: "fsync", 202: "futex", 230: "nanosleep", 232: "epoll_wait"},
+        **{2: "open", 257: "open", 247: "waitid", 270: "select", 271: "poll", 281: "epoll_wait", 288: "accept"},
+        **{17: "read", 18: "write", 128: "sigtimedwait", 130: "sigsuspend", 262: "stat", 332: "stat", 4: "stat"},
+    },
+    "aarch64": {
+        **{63: "read", 64: "write", 65: "readv", 66: "writev", 72: "select", 73: "poll", 22: "epoll_wait"},
+        **{115: "nanosleep", 101: "nanosleep", 203: "connect", 202: "accept", 242: "accept", 206: "sendto"},
+        **{207: "recvfrom", 211: "sendmsg", 212: "recvmsg", 260: "wait4", 25: "fcntl", 32: "flock", 82: "fsync"},
+        **{98: "futex", 56: "open", 95: "waitid", 124: "sched_yield", 67: "read", 68: "write", 79: "stat"},
+    },
+}
+"""Names of the calls in which processes wait, by their numbers (asm/unistd.h); variants of one have its name."""
+
+
+def waits(path: str) -> dict[str, Any]:
+    """Return the call that a process's first thread is in, and the file, socket or process that it was given."""
+    words = text_or_empty(f"{path}/syscall").split()
+    if not words or not words[0].isdecimal():
+        return {"call": words[0] if words else ""}
+    call = _SYSCALLS.get(os.uname().machine, {}).get(int(words[0]), f"system call {words[0]}")
+    if call in _OF_CHILD:
+        pid = int(words[_OF_CHILD[call]], 16)
+        return {"call": call, "awaits": pid if pid < _MOST_PIDS else 0}  # above: -1, which is any
+    if call in _LOCKS:
+        file = link_or_empty(f"{path}/fd/{int(words[1], 16)}")
+        return {"call": call, "file": file, "holder": lock_holder(int(path.rpartition("/")[2]), _locks())}
+    if call == "open":
+        return {"call": call, "file": _path_at(path, int(words[_OPENED[os.uname().machine][words[0]]], 16))}
+    if call == "nanosleep":
+        return {"call": call, "native": int(words[0]) in _OLD_SLEEPS or words[1:3] == ["0x0", "0x0"]}
+    files = [int(words[1], 16)] if _OF_FD.fullmatch(call) else _awaited(path, call, words)
+    links = [link_or_empty(f"{path}/fd/{each}") for each in files]
+    if (listens := _listening(links)) and call in (*_FOR_INPUT, "accept"):
+        return {"call": call, "file": listens, "listens": True}
+    return {"call": call, "file": links[0] if len(links) == 1 else ""}
+
+
+def _awaited(path: str, call: str, words: list[str]) -> list[int]:
+    """Return the files for which a process waits in poll(2) or epoll_wait(2), where its memory may be read."""
+    if call == "epoll_wait":
+        return [int(each) for each in _TARGET.findall(text_or_empty(f"{path}/fdinfo/{int(words[1], 16)}"))]
+    if call != "poll":
+        return []
+    count = min(int(words[2], 16), _MOST_POLLED)
+    memory = _memory(path, int(words[1], 16), count * _POLLED.size)
+    return [fd for (fd,) in _POLLED.iter_unpack(memory[: len(memory) // _POLLED.size * _POLLED.size])]
+
+
+def _listening(links: list[str]) -> str:
+    """Return the first of these sockets at which a process takes connections; empty: none is one."""
+    own = {each for each in links if each.startswith("socket:")}
+    with suppress(OSError):
+        for family, inode, message in sockets([LISTENING]) if own else ():
+            if f"socket:[{inode}]" in own:
+                return f"a socket that listens at {ends(family, message)[0]}"
+    return ""
+
+
+def _locks() -> str:
+    return text_or_empty("/proc/locks")
+
+
+def lock_holder(pid: int, text: str) -> int:
+    """Return the process that holds the lock on a file for which `pid` waits, by /proc/locks; 0: it does not say."""
+    lines = [line.split() for line in text.splitlines()]
+    number = next((words[0] for words in lines if len(words) > 5 and words[1] == "->" and words[5] == str(pid)), None)
+    holds = (words[4] for words in lines if len(words) > 4 and words[0] == number and words[1] != "->")
+    return int(next((each for each in holds if each.isdecimal()), 0))
+
+
+def _path_at(path: str, address: int) -> str:
+    """Return the path that a process has given to the kernel, from its memory; empty where that may not be read."""
+    return _memory(path, address, _PATH_BYTES).partition(b"\0")[0].decode(errors="replace")
+
+
+def _memory(path: str, address: int, size: int) -> bytes:
+    """Return so many bytes of a process's memory, at most to the end of a page; none where it may not be read."""
+
+    def read() -> bytes:
+        with open(f"{path}/mem", "rb", buffering=0) as memory:  # noqa: PTH123
+            return os.pread(memory.fileno(), min(size, _PAGE - address % _PAGE), address)
+
+    try:
+        return within(BLOCKED_S, read, f"{path}/mem")
+    except (OSError, OverflowError, HostError):
+        return b""
+
+
+def text_or_empty(path: str) -> str:
+    return _or_empty(lambda: bytes_of(path).decode(errors="replace"))
+
+
+def link_or_empty(path: str) -> str:
+    return _or_empty(lambda: os.readlink(path).encode("utf-8", "surrogateescape").decode(errors="replace"))  # noqa: PTH115
+
+
+def _or_empty(read: Callable[[], str]) -> str:
+    try:
+        return read()
+    except OSError:
+        return ""
+
+
+def bytes_of(path: str) -> bytes:
+    with open(path, "rb", buffering=0) as file:  # noqa: PTH123
+        found = bytearray()
+        while len(found) < bounds.ANSWER_BYTES and (chunk := file.read(1 << 16)):
+            found += chunk
+        return bytes(found)
