@@ -28,7 +28,7 @@ def main() -> int:
         path.write_text(text, encoding="utf-8")
     VALUES.write_text("".join(f"{line}\n" for line in case_values(checks())), encoding="utf-8")
     command_values.KEPT.mkdir(exist_ok=True)
-    for name in command_values.COMMANDS:
+    for name in command_values.FILES:
         (command_values.KEPT / f"{name}.txt").write_text(command_values.text(name), encoding="utf-8")
     print(f"{len(wanted)} machines, {sum(text.count(chr(10)) for text in wanted.values())} findings")
     return 0

@@ -1,7 +1,8 @@
-"""What the commands print of recorded input: exit codes, numbers and names, without the wording.
+"""What is learned of captured machines, and what the commands print of recorded input, without the wording.
 
-A line of a report is kept as its words with a digit or in capitals. `scripts/golden.py` writes them to
-tests/data/command_values; to add an input, add it to a function of `COMMANDS`.
+A fact is kept by its fields; a long collection by its length, its first items and its last. A line of a report is kept
+as its words with a digit or in capitals. `scripts/golden.py` writes them to tests/data/command_values; to add an input,
+add it to a function of `COMMANDS`.
 """
 
 import contextlib
@@ -16,11 +17,18 @@ from pathlib import Path
 from unittest import mock
 
 from ncclprobe.commands import main
+from ncclprobe.engine.collect import collect
+from ncclprobe.host.capture import load
+from ncclprobe.model.registry import Collector, discover
+from ncclprobe.model.snapshot import Absent
+from ncclprobe.model.values import Struct
 from tests import recorded_jobs
 
 TESTS = Path(__file__).parent
 DATA, CAPTURES = TESTS / "data", TESTS / "captures"
 KEPT = DATA / "command_values"
+LEARNED = ("hgx-h100", "dgx-1v", "aws-p4d", "gb200-tray", "power9", "h100-vm", "guest-rxe-root", "one-gpu")
+FIRST_ITEMS, LONG = 2, 60
 EVERY_NTH_OF_NCCL = 20
 EVERY_NTH_REPORT = 3
 SICK = ("acs", "cpu-quota", "gid-link-local", "gpu-lost", "ib-down", "ib-half-rate", "nvlink-down", "pcie-narrow")
@@ -47,11 +55,40 @@ def values(argv: list[str], folder: Path) -> Iterator[str]:
 
 
 def text(file: str) -> str:
-    """Return the values of all commands of one file."""
+    """Return the values of all commands of one file; "facts": those of captured machines."""
+    if file == "facts":
+        return "".join(f"== {name}\n{''.join(_of_facts(CAPTURES / f'{name}.jsonl'))}" for name in LEARNED)
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name).resolve()
         commands = COMMANDS[file](folder)
         return "".join(f"{row}\n" for each, argv in commands for row in (f"== {each}", *values(argv, folder)))
+
+
+def _of_facts(path: Path) -> Iterator[str]:
+    host = load(path)
+    for kind, fact in collect(host, discover("ncclprobe.facts", Collector, {"machine"})).items():
+        for name, value in fields(fact, kind.__name__):
+            yield f"{name} = {value}\n"
+
+
+def fields(value: object, name: str) -> Iterator[tuple[str, str]]:
+    """Yield the simple values of a fact with their names."""
+    if isinstance(value, Absent):
+        yield name, f"absent, {value.refused}"
+    elif isinstance(value, Struct):
+        for each in value.__struct_fields__:
+            yield from fields(getattr(value, each), f"{name}.{each}")
+    elif isinstance(value, Mapping):
+        yield f"len({name})", str(len(value))
+        for key in sorted(value, key=str)[:FIRST_ITEMS]:
+            yield from fields(value[key], f"{name}[{key}]")
+    elif isinstance(value, tuple | list | set | frozenset):
+        yield f"len({name})", str(len(value))
+        for number, each in enumerate(sorted(value) if isinstance(value, set | frozenset) else value):
+            if number < FIRST_ITEMS or number == len(value) - 1:
+                yield from fields(each, f"{name}[{number}]")
+    else:
+        yield name, str(value)[:LONG].replace("\n", " ")
 
 
 def _of_failures(folder: Path) -> Iterator[tuple[str, list[str]]]:
@@ -116,3 +153,4 @@ COMMANDS: Mapping[str, Callable[[Path], Iterator[tuple[str, list[str]]]]] = {
     "topo": _of_matrices,
 }
 """The commands of each file with what they look at; what is compressed is unpacked into a folder."""
+FILES = (*COMMANDS, "facts")
