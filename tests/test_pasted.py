@@ -97,6 +97,25 @@ NARROW = "\tGPU0\tGPU1\tGPU2\tGPU3\n" + "".join(
 ADDRESSES = (
     "lo               UNKNOWN        127.0.0.1/8 ::1/128\neth0@if12        UP             10.0.0.5/24\nib0 DOWN\n"
 )
+IP_ADDR = """\
+1: lo: <LOOPBACK,UP,LOWER_UP> mtu 65536 qdisc noqueue state UNKNOWN group default qlen 1000
+    inet 127.0.0.1/8 scope host lo
+2: eth0@if20: <BROADCAST,MULTICAST,UP,LOWER_UP> mtu 9000 qdisc noqueue state UP group default qlen 1000
+    inet 10.0.0.5/24 brd 10.0.0.255 scope global eth0
+"""
+IFCONFIG = """\
+eth0: flags=4163<UP,BROADCAST,RUNNING,MULTICAST>  mtu 9000
+        inet 10.0.0.5  netmask 255.255.255.0  broadcast 10.0.0.255
+        RX packets 158176424  bytes 578482990188 (538.7 GiB)
+"""
+_ETH0 = {
+    "family": 2,
+    "address": "10.0.0.5",
+    "netmask": "255.255.255.0",
+    "broadcast": None,
+    "ptp": None,
+}
+CUT = LIST + "\t Link 0: 26.562 GB/s\n\t Link 1: 26.562 GB/s\n"
 ULIMIT = """\
 core file size              (blocks, -c) 0
 max locked memory           (kbytes, -l) 64
@@ -120,7 +139,13 @@ FORMS: dict[str, tuple[str, dict[Question, str]]] = {
         {("read", "/sys/class/net/eth0/ifindex"): "2"},
     ),
     "nvidia-smi -L": (LIST, {("run", "nvidia-smi", "-L"): LIST}),
+    "ip addr": (IP_ADDR, {("read", "/sys/class/net/eth0/ifindex"): "2"}),
+    "ifconfig": (IFCONFIG, {("psutil", "net_if_addrs"): json.dumps({"eth0": [_ETH0]})}),
     "nvlink -s": (NVLINK, {("run", "nvidia-smi", "nvlink", "-s"): NVLINK}),
+    "nvlink -s, cut in a GPU": (
+        CUT + CUT.replace("GPU 0", "GPU 1").rpartition("\t")[0] + "...\n",
+        {("run", "nvidia-smi", "nvlink", "-s"): CUT},
+    ),
     "topo -m": (MATRIX, {("run", "nvidia-smi", "topo", "-m"): MATRIX.replace("\n\n", "\n\n")}),
     "ulimit -a": (
         ULIMIT,

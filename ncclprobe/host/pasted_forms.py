@@ -300,36 +300,57 @@ _LEGEND = frozenset(("X", "SYS", "NODE", "PHB", "PXB", "PIX", "NV#", "PXN", "Leg
 
 
 def _nvlinks(lines: Sequence[str]) -> Answers:
-    """Read ``nvidia-smi nvlink -s`` as it is."""
-    kept = [line for line in lines if line.strip().startswith("Link ") or line.startswith(("GPU ", "NVML: "))]
+    """Read ``nvidia-smi nvlink -s`` as it is, without a last GPU of which the paste has a part."""
+    gpus: list[list[str]] = []
+    for line in lines:
+        if line.startswith(("GPU ", "NVML: ")):
+            gpus.append([line])
+        elif gpus and line.strip().startswith("Link "):
+            gpus[-1].append(line)
+    if gpus and 1 < len(gpus[-1]) < max(map(len, gpus)):
+        gpus.pop()
+    kept = [line for gpu in gpus for line in gpu]
     if not any("GB/s" in line or "inactive" in line for line in kept):
         return {}
     return {("run", "nvidia-smi", "nvlink", "-s"): "\n".join(kept) + "\n"}
 
 
+_INTERFACE = re.compile(
+    r"(?:\d{1,5}: )?([\w.-]{1,32})(?:@[\w.-]{1,32})?: (?:flags=\d{1,6})?<([A-Z0-9_,]{0,200})>\s{1,4}mtu (\d{1,6})"
+)
+"""The heading of an interface in ``ip addr`` and in ``ifconfig``."""
+
+
 def _addresses(lines: Sequence[str]) -> Answers:
-    """Read ``ip -br addr``: a line for each interface with its state and addresses."""
-    addresses: dict[str, list[dict[str, object]]] = {}
-    stats: dict[str, dict[str, object]] = {}
-    found: Answers = {}
+    """Read ``ip addr``, with or without ``-br``, or ``ifconfig``.
+
+    >>> sorted(_addresses(["lo               UNKNOWN        127.0.0.1/8"]))[1]
+    ('psutil', 'net_if_stats')
+    """
+    shown: dict[str, tuple[bool, int, list[str]]] = {}
+    name = ""
     for line in lines:
         words = line.split()
-        if len(words) < 2 or words[1] not in ("UP", "DOWN", "UNKNOWN", "LOWERLAYERDOWN", "DORMANT"):
-            continue
-        name, up = words[0].partition("@")[0], words[1] in ("UP", "UNKNOWN")
-        flags = ["up", *(["running"] if up else []), *(["loopback"] if name == "lo" else [])]
-        stats[name] = {
-            "isup": up,
-            "duplex": 0,
-            "speed": 0,
-            "mtu": 65536 if name == "lo" else 1500,
-            "flags": ",".join(flags),
-        }
-        addresses[name] = [row for each in words[2:] if (row := _address(each))]
-        found["read", f"{_NET}/{name}/ifindex"] = str(len(stats))
-    if not stats:
+        if head := _INTERFACE.match(line):
+            name, flags = head[1], head[2].split(",")
+            shown[name] = bool({"LOWER_UP", "RUNNING"} & set(flags)), int(head[3]), []
+        elif name and words[:1] in (["inet"], ["inet6"]) and len(words) > 1:
+            masked = len(words) > 3 and words[2] in ("netmask", "prefixlen")
+            shown[name][2].append(f"{words[1]}/{words[3]}" if masked else words[1])
+        elif len(words) > 1 and words[1] in ("UP", "DOWN", "UNKNOWN", "LOWERLAYERDOWN", "DORMANT"):  # of -br
+            brief = words[0].partition("@")[0]
+            shown[brief] = words[1] in ("UP", "UNKNOWN"), 65536 if brief == "lo" else 1500, words[2:]
+    if not shown:
         return {}
-    return found | {("psutil", "net_if_addrs"): json.dumps(addresses), ("psutil", "net_if_stats"): json.dumps(stats)}
+    stats = {each: _stats(each, up, mtu) for each, (up, mtu, _) in shown.items()}
+    addresses = {each: [row for text in own if (row := _address(text))] for each, (_, _, own) in shown.items()}
+    indices: Answers = {("read", f"{_NET}/{each}/ifindex"): str(at) for at, each in enumerate(shown, start=1)}
+    return indices | {("psutil", "net_if_addrs"): json.dumps(addresses), ("psutil", "net_if_stats"): json.dumps(stats)}
+
+
+def _stats(name: str, up: bool, mtu: int) -> dict[str, object]:
+    flags = ["up", *(["running"] if up else []), *(["loopback"] if name == "lo" else [])]
+    return {"isup": up, "duplex": 0, "speed": 0, "mtu": mtu, "flags": ",".join(flags)}
 
 
 def _address(text: str) -> dict[str, object] | None:

@@ -28,6 +28,7 @@ _ERRORS = (
     re.compile(r"^(?:srun|slurmstepd|mpirun|ssh|bash|docker)\b.{0,60}?(?:error|fatal|not found|denied|refused)", re.I),
 )
 """Lines by which a run says why it ended, what is first-hand before what others saw of it."""
+_WARNING = 1
 
 
 class Context(Struct):
@@ -70,8 +71,10 @@ class Context(Struct):
             self.settings[name] = value.rstrip(".")
 
     def _failed(self, line: str) -> None:
+        """Keep the first line of each kind, and of NCCL's own warnings the last before the test failed by it."""
         for rank, pattern in enumerate(_ERRORS):
-            if rank not in self.errors and pattern.search(line):
+            last = rank == _WARNING and 0 not in self.errors
+            if (rank not in self.errors or last) and pattern.search(line):
                 self.errors[rank] = line.strip()[:160]
                 return
 
@@ -81,7 +84,9 @@ class Context(Struct):
 
     @property
     def error(self) -> str:
-        """Return the line that says best why the run ended; empty: none does."""
+        """Return the line that says best why the run ended: NCCL's, if the test saw but its code. Empty: none does."""
+        if "unhandled" in self.errors.get(0, "") and _WARNING in self.errors:
+            return self.errors[_WARNING]
         return self.errors[min(self.errors)] if self.errors else ""
 
 

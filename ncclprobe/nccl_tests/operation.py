@@ -59,8 +59,8 @@ def recognised(printed: Printed) -> tuple[str, int]:
     first = dict(reversed(fits))  # by the most trusted count
     listed = [name for name, ranks in first.items() if ranks == max(printed.counts[:2])]
     names = listed or list(first)
-    if len(names) > 1 and set(names) <= {"all_gather", "all_to_all"} and _unverified_in_place(printed):
-        names = ["all_to_all"]
+    if set(names) == {"all_gather", "all_to_all"}:
+        names = _by_verification(printed) or names
     hinted = [name for name in names if name in printed.hints]
     if len(names) > 1 and len(hinted) == 1:
         names = hinted
@@ -140,8 +140,11 @@ def _near(op: Op, ranks: int, line: Line) -> bool:
     return abs(line.busbw / line.algbw - op.bus_factor(ranks)) < min(_APART, apart)
 
 
-def _unverified_in_place(printed: Printed) -> bool:
-    """Return whether results were checked out of place and not in place, which is so of an all-to-all alone."""
-    inside = [line.wrong for line in printed.lines if line.place == "in"]
-    outside = [line.wrong for line in printed.lines if line.place == "out"]
-    return bool(inside) and all(each is None for each in inside) and any(each is not None for each in outside)
+def _by_verification(printed: Printed) -> list[str]:
+    """Return which of the two a table is of: an all-to-all's results are checked out of place alone. Empty: neither."""
+    checked = {
+        place: {line.wrong is not None for line in printed.lines if line.place == place} for place in ("in", "out")
+    }
+    if checked["out"] != {True} or len(checked["in"]) != 1:
+        return []
+    return ["all_gather" if checked["in"] == {True} else "all_to_all"]

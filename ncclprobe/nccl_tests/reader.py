@@ -39,14 +39,15 @@ from ncclprobe.nccl_tests.rows import (
 _MARK = re.compile(
     r"^\s*(?:\[\d+,\d+\](?:<std(?:out|err)>)?:|\d+: |[\w.-]{1,80}: (?=[ #])|\[[\w./: -]{1,160}\]:?(?=\s)|"
     r"\d{4}-\d\d-\d\d[T ]\d\d:\d\d:\d\d(?:[.,]\d{1,9})?(?:Z|[+-]\d\d:?\d\d)?\s(?:std(?:out|err) [FP]\s)?|"
-    r"[\w.-]{1,80}\s{1,20}\|(?=\s)|>(?=\s))"
+    r"[\w.-]{1,80}\s{1,20}\|(?=\s)|>(?=\s)|\([^()]{0,80}\bpid=\d[^()]{0,80}\)(?=\s))"
 )
 _MARKS = 3
-"""So many marks may stand before a line: those of kubectl, Slurm and Open MPI, one behind the other."""
+"""So many marks may stand before a line: those of kubectl, Ray, Slurm and Open MPI, one behind the other."""
 _ANSI = re.compile(r"\x1b\[[0-9;]*[A-Za-z]")
 _STAMP = re.compile(r"\s+\d{4}-\d\d-\d\d \d\d:\d\d:\d\d\s*$")
 _DEVICE = re.compile(
-    r"#?\s*Rank\s+(\d+)(?:\s+Group\s+(\d+))?(?:\s+Pid\s+\d+)?\s+on\s+(\S+)\s+device\s+(\d+)\s+\[[^\]]*\] (.*\S)"
+    r"#?\s*Rank\s+(\d+)(?:\s+Group\s+(\d+))?(?:\s+Pid\s+\d+)?(?:\s+on\s+(\S+))?\s+device\s+(\d+)\s+\[[^\]]*\]"
+    r" ([^()]*[^()\s])(?:\s+\(([^()]*)\))?"
 )
 _PROGRAM = re.compile(r"(?<![\w.-])([\w./-]*?[a-z]+(?:_[a-z]+)*_perf(?:_mpi)?)(?![\w.])")
 _LIBRARY = re.compile(r"nccl-library=(\d+)|NCCL version (\d+\.\d+\.\d+)")
@@ -106,6 +107,11 @@ def parse_text(text: str, path: str, given: Given = NOT_GIVEN) -> tuple[Run, ...
     runs += _run(section, path, given)
     if not runs and section.context.error:
         raise UsageError(f"{path}: the run failed before its first row: {section.context.error}")
+    if not runs and section.ranks:
+        raise UsageError(
+            f"{path}: it lists {len(section.ranks)} ranks and holds no row: the run stopped before its first one; "
+            f"`ncclprobe explain {path}` looks for the cause"
+        )
     if not runs:
         raise UsageError(f"{path}: holds no table of nccl-tests (a header with size, count, type … and rows below it)")
     return tuple(runs)
@@ -187,7 +193,7 @@ def _about(line: str, section: _Section) -> None:
     device, wrong, library = _DEVICE.match(line.lstrip()), _OUT_OF_BOUNDS.match(line.lstrip()), _LIBRARY.search(line)
     if device and len(section.ranks) < bounds.NCCL_TESTS_ROWS:
         _listed(device[2] or "0", device[1], section)
-        section.ranks.append((device[2] or "0", device[3], device[5]))
+        section.ranks.append((device[2] or "0", device[3] or device[6] or "", device[5]))
         section.devices = max(section.devices, int(device[4]) + 1)
     if wrong:
         section.wrong, section.ended = int(wrong[1]), True

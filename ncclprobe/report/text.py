@@ -334,7 +334,7 @@ def choice_rows(made: Choices) -> Iterator[tuple[str, str]]:
         by_reason = grouped(((verdict, why), subject) for verdict, subject, why in told)
         rows = [f"{verdict} {', '.join(subjects)}: {why}" for (verdict, why), subjects in by_reason.items()]
         rows += [part.why] if name != "left out" and all(part.why != why for _, why in by_reason) else []
-        if part.chosen != () or name in ("bootstrap", "HCAs", "GPUDirect"):
+        if rows and (part.chosen != () or name in ("bootstrap", "HCAs", "GPUDirect")):
             rows[0] = {None: "unknown: ", (): "none: "}.get(part.chosen, "") + rows[0]
             yield from zip((name, *[""] * len(rows)), rows, strict=False)
     yield "NVLS", f"{digest.yes(made.nvls.available)}: {made.nvls.why}"

@@ -1,6 +1,7 @@
 """``expect --judge LOG`` without options: what a log says of itself is read, and what it does not say is assumed."""
 
 import json
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -98,11 +99,13 @@ def test_a_gather_and_an_alltoall_are_told_apart_by_what_was_verified_or_by_the_
     told = judged(tmp_path, capsys, text(rates, 4, op="all_to_all", last="N/A", **quiet))
     assert {row["op"] for row in told["rows"]} == {"all_to_all"}
     both = text(rates, 4, op="all_to_all", **quiet)
-    with pytest.raises(UsageError, match="all_gather or all_to_all: give --op all_gather"):
-        judged(tmp_path, capsys, both)
+    assert {row["op"] for row in judged(tmp_path, capsys, both)["rows"]} == {"all_gather"}
     assert {row["op"] for row in judged(tmp_path, capsys, both, "--op", "all_to_all")["rows"]} == {"all_to_all"}
     with pytest.raises(UsageError, match="is printed, and all_reduce over 4 ranks would be"):
         judged(tmp_path, capsys, both, "--op", "all_reduce")
+    unchecked = re.sub(r"(?m)^(?![#\[])(.*)$", lambda row: re.sub(r" 0(?= |$)", " N/A", row[1]), both)
+    with pytest.raises(UsageError, match="all_gather or all_to_all: give --op all_gather"):
+        judged(tmp_path, capsys, unchecked)
 
 
 def test_marks_colours_and_line_ends_change_nothing(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -114,6 +117,7 @@ def test_marks_colours_and_line_ends_change_nothing(tmp_path: Path, capsys: pyte
         "kubelet": lambda n, line: f"2026-03-0{1 + n % 9}T10:00:00.123456789Z stdout F {line}",
         "compose": lambda n, line: f"nccl-1  | {line}",
         "kubectl and mpirun": lambda n, line: f"[pod/a/mpi] [1,0]<stdout>: {line}",
+        "Ray and mpirun": lambda n, line: f"(head, rank=0, pid=3808) [1,0]<stdout>:{line}",
         "colours": lambda n, line: f"\x1b[32m{line}\x1b[0m",
         "DOS": lambda n, line: line + "\r",
         "a heading of each comment": lambda n, line: line.lstrip("#"),
@@ -314,6 +318,22 @@ def test_a_run_that_failed_before_its_first_row_is_refused_with_its_own_line(
         UsageError, match=r"failed before its first row: .*Test CUDA failure common.cu:1048 'system not yet"
     ):
         judged(tmp_path, capsys, "\n".join([*head, *said]))
+    with pytest.raises(UsageError, match=r"failed before its first row: .*NCCL WARN Failed to open libnvidia-ml"):
+        judged(
+            tmp_path,
+            capsys,
+            "\n".join(
+                [
+                    *head,
+                    "n0:7:7 [0] misc/ibvwrap.cc:94 NCCL WARN Failed to open libibverbs.so[.1]",
+                    "n0:7:7 [0] misc/nvmlwrap.cc:74 NCCL WARN Failed to open libnvidia-ml.so.1",
+                    "n0: Test NCCL failure common.cu:1119 'unhandled system error (run with NCCL_DEBUG=INFO …) / '",
+                    "n1:7:7 [0] transport.cc:1 NCCL WARN Call to connect failed",
+                ]
+            ),
+        )
+    with pytest.raises(UsageError, match="lists 8 ranks and holds no row: the run stopped before its first one"):
+        judged(tmp_path, capsys, "\n".join(head))
 
 
 def test_a_board_of_h800_is_held_to_what_its_switches_reach_and_a_host_path_to_what_is_known_of_it(

@@ -93,8 +93,11 @@ def test_several_runs_in_one_log_are_several_runs() -> None:
 
 def test_an_operation_that_nobody_named_is_found_by_its_numbers_where_only_one_fits() -> None:
     assert one(RANKS + NEW + ALL_REDUCE)[0].op == "all_reduce"
+    row = "67108864 2097152 float none -1 1000.0 67.11 58.72 {0} 1000.0 67.11 58.72 {1}\n"
+    assert one(RANKS + NEW + row.format("0", "0"))[0].op == "all_gather"
+    assert one(RANKS + NEW + row.format("0", "N/A"))[0].op == "all_to_all"
     with pytest.raises(UsageError, match="all_gather or all_to_all"):
-        parse_text(RANKS + NEW + "67108864 2097152 float none -1 1000.0 67.11 58.72 0 1000.0 67.11 58.72 0\n", "log")
+        parse_text(RANKS + NEW + row.format("N/A", "N/A"), "log")
 
 
 def test_numbers_of_another_operation_are_refused() -> None:
