@@ -1,4 +1,4 @@
-"""JUnit XML: read back by junitparser, valid for Jenkins, and green where the exit code is 0 and nowhere else."""
+"""JUnit XML: read back by junitparser, valid for Jenkins, and green if the exit code is 0 and nowhere else."""
 
 from pathlib import Path
 from typing import Any
