@@ -1,10 +1,10 @@
-"""Put the two ends of every rail test together: what went which way, what did not, and whose fault that can be.
+"""Combine the two ends of every rail test: which data arrived, which did not, and whose fault that can be.
 
-Reliable connections need both directions: a writer whose data arrives, and who fails all the same, has lost the way
-back. So a dead way is told from what its two ends saw, never from one of them.
+Reliable connections need both directions: a writer that fails although its data arrives has lost the way
+back. So a dead way is concluded from the reports of its two ends, never from one of them.
 
-Every dead way is explained once: by an end that fails alone, by GIDs, P_Keys or MTUs that do not fit, or, if none of
-these is wrong, as a rail that is dead. A node's bad rails are told from its partners' by which pairs they share.
+Every dead way is explained once: by an end that fails on its own, by GIDs, P_Keys or MTUs that do not fit, or, if none
+of these is wrong, as a dead rail. The pairs that bad rails share show which node is at fault.
 """
 
 from collections import Counter
@@ -29,7 +29,7 @@ _HANGING = ("hangs", "died", "event")
 _TO_OTHER = "ibv_modify_qp"
 """The one call of connecting that may fail for what the other end is: it looks up the way there."""
 _SHORTEST_S = 1e-3
-"""No step has less time, whatever a row says."""
+"""The shortest time of a step, whatever a row holds."""
 _TOLD = ("peer", "channel")
 """Failures that say nothing of the end that reports them."""
 Reason = Literal["gid", "pkey", "mtu", "dead"]
@@ -48,7 +48,7 @@ class Seen(NamedTuple):
 
     @property
     def address(self) -> RailAddress | None:
-        """Return what this end says of itself."""
+        """Return this end's statement on itself."""
         return self.outcome.own if self.outcome else None
 
     @property
@@ -59,9 +59,9 @@ class Seen(NamedTuple):
 
 
 class Tried(Struct, frozen=True):
-    """One test: its end that `leads`, the other, and what is the same at both.
+    """One test: its end that `leads`, the other, and the values common to both.
 
-    `most_GBps`: the rate at which all would just have come in time.
+    `most_GBps`: the rate at which everything would just have arrived in time.
     """
 
     number: int
@@ -99,7 +99,7 @@ class Tried(Struct, frozen=True):
 
     @property
     def met(self) -> bool:
-        """Return whether both ends told what they saw, and could reach each other to agree on it."""
+        """Return whether both ends reported, and could reach each other to agree on it."""
         outcomes = [each.outcome for each in self.seen]
         return all(outcome is not None and not _unmet(outcome) for outcome in outcomes)
 
@@ -116,18 +116,18 @@ class Tried(Struct, frozen=True):
 
     @property
     def usable(self) -> bool:
-        """Return whether both ends came so far that something could be sent."""
+        """Return whether both ends got so far that something could be sent."""
         return self.met and not any(self.own_failure(each) for each in self.seen)
 
     @property
     def comparable(self) -> bool:
-        """Return whether it tells of one rail: between equal ones, in host memory, and something could be sent."""
+        """Return whether it is a test of one rail: between equal ones, in host memory, and something could be sent."""
         return self.straight and not self.gpu and self.usable
 
     def ways(self) -> Iterator[tuple[Way, bool, float | None]]:
-        """Yield each way, whether the other was at work as well, and what it carried, GB/s; None: it is dead.
+        """Yield each way, whether the other was at work as well, and its rate, GB/s; None: it is dead.
 
-        Of what did not end in time, the most that it can have been.
+        If it did not end in time, the rate is the upper bound.
         """
         late = self.late()
         for writer, reader, direction in self._writes():
@@ -139,7 +139,7 @@ class Tried(Struct, frozen=True):
         yield from ((way, False, None) for way in self.dead())
 
     def late(self) -> list[Way]:
-        """Return the ways through which data came, but not all of it in time: not for want of a way back."""
+        """Return the ways whose data arrived, but not all of it in time: not for lack of a way back."""
         late = [
             (writer.end, reader.end) for writer, reader, how in self._writes() if self._is_late(writer, reader, how)
         ]
@@ -147,7 +147,7 @@ class Tried(Struct, frozen=True):
         return [way for way in dict.fromkeys(late) if not {way, way[::-1]} & {*dead}]
 
     def dead(self) -> list[Way]:
-        """Return the ways through which nothing came."""
+        """Return the ways without any data."""
         if not self.usable:
             return []
         if any(failure.step == "connect" for _, failure in self.failures()):
@@ -180,7 +180,7 @@ class Tried(Struct, frozen=True):
 
 
 def tried(rows: Mapping[str, Sequence[RailRow]], names: Mapping[int, str]) -> list[Tried]:
-    """Return the tests of all nodes by their numbers, from what each end, by the name of its node, says of them."""
+    """Return the tests of all nodes by their numbers, from the reports of each end, by the name of its node."""
     ends: dict[int, dict[bool, tuple[str, RailRow]]] = {}
     for node, own in rows.items():
         for row in own:
@@ -236,9 +236,9 @@ def tests(rails: Every[Rails]) -> list[Tried]:
 
 
 class Broken(Struct, frozen=True):
-    """One cause of dead ways: whom it blames on all of `rails`, the tests that show it, and what at both ends is wrong.
+    """One cause of dead ways: whom it blames on all of `rails`, the tests that show it, and the fault at both ends.
 
-    Nodes of `suspect` are names, its pairs are ways. `at_times`: another write over one of these came to its end.
+    Nodes of `suspect` are names, its pairs are ways. `at_times`: another write over one of these completed.
     """
 
     suspect: Suspect[Any]
@@ -264,7 +264,7 @@ def broken(found: Iterable[Tried]) -> list[Broken]:
 
 
 def _carried(each: Tried) -> set[Way]:
-    """Return the ways over which something came to its end."""
+    """Return the ways with a completed write."""
     return {way for way, _, rate in each.ways() if rate is not None}
 
 
@@ -303,7 +303,7 @@ def _odd_node(found: Sequence[Tried], reason: Reason, keys: Mapping[int, int]) -
 
 
 def _usual_keys(found: Iterable[Tried]) -> Mapping[int, int]:
-    """Return the partition of most ends of each rail, where three ends or more are known and most have one."""
+    """Return the partition of most ends of each rail, if three ends or more are known and most have one."""
     keys: dict[int, dict[End, int]] = {}
     for seen in (one for each in found for one in each.seen):
         if own := seen.address:

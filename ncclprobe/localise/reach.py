@@ -21,17 +21,19 @@ A = TypeVar("A", bound=_Named)
 Kind = Literal["everything", "split", "node", "into", "out of", "pair", "direction"]
 
 MOSTLY = 0.75
-"""A node of which this share of tests is bad is to blame even if some passed: a fault may come and go."""
+"""A node with this share of bad tests is to blame even if some passed: a fault may be intermittent."""
 
 MOSTLY_PARTNERS = 4
 """Bad with at least so many others; with fewer, all tests must be bad, and with at least two others."""
 
 NEARLY_ALL = 0.9
-"""Of all tests bad, and fewer than half of the nodes agree with one another: no longer a matter of single nodes."""
+"""The share of bad tests, if fewer than half of the nodes agree with one another, that no single node explains."""
 
 SLOW = 0.2
-"""Of the median of all pairs. A link that came up one kind lower, as far as a single stream can show it (1 instead of
-10 Gbit/s), is at 0.1; the slowest of healthy pairs was at 0.3 where 16 hosts shared two busy processors."""
+"""The share of the median of all pairs below which a pair is slow. A link that trained one kind lower, as far as a
+single stream can show it (1 instead of 10 Gbit/s), is at 0.1; the slowest of healthy pairs was at 0.3 when 16 hosts
+shared two busy processors.
+"""
 
 LEAST_BYTES, LEAST_S = 4 << 20, 10.0
 LEAST_GBPS = LEAST_BYTES * 8 / LEAST_S / 1e9
@@ -39,7 +41,8 @@ LEAST_GBPS = LEAST_BYTES * 8 / LEAST_S / 1e9
 
 LOSSY, LOSSY_SEGMENTS, LOSSY_RESENT = 0.01, 100, 5
 """TCP's rate falls with one over the root of the loss (Mathis et al. 1997), and one per cent ruins it. Tail probes
-(RFC 8985) of a peer that is slow to answer are no loss: healthy pairs sent up to 2 of 200 segments again."""
+(RFC 8985) to a peer that is slow to answer are not a loss: healthy pairs sent up to 2 of 200 segments again.
+"""
 
 DISTANT, DISTANT_S = 10.0, 0.002
 """So many times the median round trip, and so much above it: another rack costs microseconds, another site more."""
@@ -49,8 +52,8 @@ class Suspect(Struct, Generic[A], frozen=True):
     """What explains the bad `pairs`, of `tests` that it could have made bad.
 
     everything: hardly any pair works. split: `nodes` work with each other and not with the rest, which is as large or
-    larger. node: nothing that was tried works to or from it. into, out of: one direction at one node, as of a firewall
-    there. pair: both directions between two `nodes` are bad, and which of them is to blame cannot be told. direction:
+    larger. node: no test to or from it works. into, out of: one direction at one node, as of a firewall
+    there. pair: both directions between two `nodes` are bad, and which of them is to blame is unknown. direction:
     from the first of two `nodes` to the second.
     """
 
@@ -103,7 +106,7 @@ def _everything(tests: frozenset[tuple[A, A]], bad: frozenset[tuple[A, A]]) -> S
 
 
 def _cut_off(tests: frozenset[tuple[A, A]], bad: frozenset[tuple[A, A]]) -> Iterator[Suspect[A]]:
-    """Yield nodes and groups with which nothing works, tested with at least two of the largest group."""
+    """Yield nodes and groups that fail with every partner, tested with at least two of the largest group."""
     _, *others = sorted(_groups(_nodes(tests), tests - bad), key=lambda group: (-len(group), min(group))) or [set()]
     for group in others:
         across = {pair for pair in tests if (pair[0] in group) != (pair[1] in group)}
@@ -113,7 +116,7 @@ def _cut_off(tests: frozenset[tuple[A, A]], bad: frozenset[tuple[A, A]]) -> Iter
 
 
 def _one_direction(tests: frozenset[tuple[A, A]], bad: frozenset[tuple[A, A]]) -> Iterator[Suspect[A]]:
-    """Yield nodes with which one direction does not work."""
+    """Yield nodes that fail in one direction."""
     ends: tuple[tuple[Kind, tuple[int, ...]], ...] = (("node", (0, 1)), ("into", (1,)), ("out of", (0,)))
     by_end: dict[tuple[A, int], set[tuple[A, A]]] = {}
     for pair in tests:

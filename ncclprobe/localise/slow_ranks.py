@@ -1,6 +1,6 @@
 """Find out who is slow in a run from the pairs that it measured: made anew whenever a run is judged.
 
-The run log holds rates, lost transfers and where the ranks are, and no conclusion. Live and replayed runs come here.
+The run log holds rates, lost transfers and the places of the ranks, and no conclusion. Live and replayed runs use this.
 """
 
 from collections import defaultdict
@@ -73,7 +73,7 @@ def localise(measured: MeasuredPairs, expected_GBps: float | None = None, rules:
 
 
 def _results(measured: MeasuredPairs, placement: Placement) -> Iterator[Result]:
-    """The results between nodes. Raises ValueError for a rank that is not placed, and for what is no rate."""
+    """The results between nodes. Raises ValueError for a rank without a place, and for an invalid rate."""
 
     def end(rank: int) -> End:
         if not 0 <= rank < len(placement.ends):
@@ -162,7 +162,7 @@ def _lost(lost: Sequence[LostTransfer], results: Sequence[Result], placement: Pl
 
 
 def inner_name(rank: int, placement: Placement) -> str:
-    """Return how a rank is called where it measures inside its node."""
+    """Return a rank's name for measurements inside its node."""
     host = placement.hosts[rank] if 0 <= rank < len(placement.hosts) else "?"
     return str(inner_end(rank)) + ("" if placement.single else f" on {host}")
 

@@ -1,4 +1,4 @@
-"""Where a finished report goes: the terminal, and the files that the command line names."""
+"""Deliver a finished report to the terminal, and to the files that the command line names."""
 
 import contextlib
 import importlib
@@ -34,7 +34,8 @@ FORMATS = {
     "prometheus": "Also write it as NAME.prom for the textfile collector of Prometheus.",
 }
 """Each an option, by its help, and the module of :mod:`ncclprobe.report` with its ``render(report) -> str``; and its
-``recognises(text) -> bool``, which says whether a file is one of its own as a whole, and may so be written over."""
+``recognises(text) -> bool``, true for a whole file of its own, which may be written over.
+"""
 
 
 class Output(Struct, frozen=True):
@@ -48,16 +49,17 @@ class Output(Struct, frozen=True):
 
     @property
     def on_stdout(self) -> str | None:
-        """Return the format that is to stand on standard output, with nothing else there."""
+        """Return the format that is to be the only output on standard output."""
         return next((name for name, path in self.files.items() if path == "-"), None)
 
 
 def deliver(report: Report, output: Output, *, measured: bool = True, shown: bool | None = None) -> int:
-    """Write `report` wherever `output` says, and return the exit code.
+    """Write `report` wherever `output` asks, and return the exit code.
 
-    That is the report's own where all took it. An output that did not is said, and keeps it from no other: then a 4
-    that got anywhere stays 4, and all else is wrong usage, for who asked for a report has none. Text on standard output
-    is asked for where no file is. `measured`: as of :func:`show`. `shown`: what became of standard output, where known.
+    That is the report's own if every output succeeded. A failed output is reported, and does not affect the others.
+    Then a 4 that was delivered anywhere stays 4, and every other code becomes wrong usage, because the caller has no
+    report. Text on standard output is requested if no file is. `measured`: as of :func:`show`. `shown`: the result of
+    standard output, if known.
     """
     alone, files_taken = output.on_stdout, [_taken(each) for each in _files(report, output)]
     if shown is None:
@@ -114,7 +116,7 @@ def rendered(report: Report, name: str) -> str:
 
 
 def recognises(name: str) -> Callable[[str], bool]:
-    """Return what says whether a text is, as a whole, what was rendered in one of FORMATS."""
+    """Return the function that recognises whether a text is, as a whole, a file rendered in one of FORMATS."""
     known: Callable[[str], bool] = importlib.import_module(f"ncclprobe.report.{name}").recognises
     return known
 
@@ -140,7 +142,7 @@ def put(text: str, path: str, ours: Callable[[str], bool] | None = None) -> None
 
 
 def _files(report: Report, output: Output) -> Iterator[Callable[[], None]]:
-    """Yield what writes each file of `output`. It raises UsageError where that cannot be written."""
+    """Yield a writer for each file of `output`. It raises UsageError if that cannot be written."""
     for name, path in output.files.items():
         if name == "markdown" and path == GITHUB:
             yield partial(_tell_github, report, to_stderr=output.on_stdout is not None)
@@ -185,7 +187,7 @@ def _write_lists(report: Report, folder: Path) -> None:
 
 
 def show(report: Report, output: Output, *, measured: bool = True) -> None:
-    """Print `report` to standard output; without `measured`, its rows were shown as they came."""
+    """Print `report` to standard output; without `measured`, its rows were shown as they arrived."""
     quiet, verbose, no_color = output.quiet, output.verbose, output.no_color
     if report.files:
         text = _causes(report, quiet=quiet, verbose=verbose, no_color=no_color)
@@ -238,7 +240,7 @@ def style(no_color: bool) -> Style:
 def _on_terminal() -> bool:
     """Return whether standard output is a terminal that a person looks at.
 
-    Open MPI gives every rank a pseudo-terminal and forwards what comes out of it, perhaps to a file. Under an MPI
+    Open MPI gives every rank a pseudo-terminal and forwards its output, perhaps to a file. Under an MPI
     launcher a terminal therefore counts only if it is this process's controlling one, as `srun --pty` makes it:
     tcgetpgrp(3) fails for any other.
     """

@@ -37,7 +37,7 @@ _NEXT: Mapping[Action, str] = {
 _VERBS = ("is", "are", "has", "have")
 _SENTENCE_ENDS, _BRACKETS = r";|\. ", r",? \([^()]*\)"
 _SAYS = rf"(?:{'|'.join(_VERBS)}) [A-Za-z]+$|\S+ +\S+ +\S"
-"""A verb with a word that is no value, or three words."""
+"""A verb with a word that is not a value, or three words."""
 _COMMAND = r"`([^`]{4,200})`"
 _LINK = r"^([a-z][a-z0-9_]{1,30}[0-9](?::[0-9]{1,3})?)$|\(([a-z][a-z0-9_]{1,30}[0-9](?::[0-9]{1,3})?)\)$"
 """The port or interface that a subject names: ``mlx5_3:1``, ``n2 rail 5 (mlx5_5:1)``."""
@@ -47,8 +47,8 @@ _SETTING = r"(?<![\w`$-])[A-Z][A-Z0-9_]{3,40}=[^\s`<>…;)]{1,80}"
 class Problem(NamedTuple):
     """A finding of the check `id`, found on each of `nodes`; none: it is about the job, or names its nodes itself.
 
-    `subjects`: all of which the same was found; the finding is the first one's. `consequences`: a line each of what
-    follows from it: ``nvl.links GPU6: not looked at: GPU is lost``.
+    `subjects`: all subjects of the same finding; the finding is the first one's. `consequences`: a line for each of its
+    consequences: ``nvl.links GPU6: not looked at: GPU is lost``.
     """
 
     id: str
@@ -64,7 +64,7 @@ class Problem(NamedTuple):
 
 
 class Gap(NamedTuple):
-    """What could not be looked at: the checks, whether one of them is required, where and why."""
+    """Checks that could not look: their ids, whether one of them is required, where and why."""
 
     ids: tuple[str, ...]
     required: bool
@@ -79,7 +79,7 @@ def blame_of(problem: Problem) -> str:
 
 
 def blamed(finding: Finding, nodes: Sequence[str] = ()) -> str:
-    """Say whose fault it is, how sure that is and what to do: ``n5 is at fault (seen once); repair it``.
+    """Return whose fault it is, how sure that is and what to do: ``n5 is at fault (seen once); repair it``.
 
     `nodes`: where it was found; a finding that names nodes itself is about these.
     """
@@ -119,7 +119,7 @@ def problems(report: Report) -> list[Problem]:
 
 
 def _follows(finding: Finding, known: Collection[tuple[str, str]]) -> bool:
-    """Return whether a finding is a consequence of others of the report, and stands under them."""
+    """Return whether a finding is a consequence of others of the report, and is listed under them."""
     caused = finding.related and not finding.remedy
     return bool(caused) and all((each.id, each.subject) in known for each in finding.related)
 
@@ -190,8 +190,7 @@ def _headline(report: Report) -> str:
 def _briefly(problem: Problem, report: Report) -> str:
     """Return a problem by its headline, or by its first sentence: ``n5: no connection on 7 of 7 paths into n5``.
 
-    What stands in brackets, and what comes after a semicolon, is more of it. A value or a name alone is no sentence
-    (``is -1``, ``Xid 79``).
+    Text in brackets and after a semicolon is left out. A bare value or name is not a sentence (``is -1``, ``Xid 79``).
     """
     where, subject = on(problem.finding.nodes or problem.nodes, report), problem.subject
     message = problem.finding.message
@@ -205,7 +204,7 @@ def _briefly(problem: Problem, report: Report) -> str:
 
 
 def _without_brackets(text: str) -> str:
-    """Return the text without the brackets before which it has said something already."""
+    """Return the text without brackets that follow a statement."""
     return re.sub(_BRACKETS, lambda found: "" if re.match(_SAYS, text[: found.start()]) else found[0], text)
 
 
@@ -277,14 +276,14 @@ def _extent(report: Report) -> str:
 
 
 def counts(report: Report) -> str:
-    """Return how many checks said what, and how many numbers were judged."""
+    """Return how many checks have each status, and how many numbers were judged."""
     order = ("fail", "warn", "unknown", "pass", "skip")
     said = ", ".join(f"{report.coverage[s]} {s}" for s in order if report.coverage.get(s)) or "nothing checked"
     return said + (f"; {_measured(report)}, {judged(report).rows} judged" if judged(report).of else "")
 
 
 def none_applies(report: Report) -> str:
-    """Return why nothing was judged where every check that was asked is one that does not apply; otherwise empty."""
+    """Return why nothing was judged if none of the requested checks applies; otherwise empty."""
     if not report.checks or any(check.status is not Status.SKIP for check in report.checks):
         return ""
     return f"nothing was judged: {report.checks[0].id}: {report.checks[0].why}"
@@ -323,7 +322,7 @@ def verdict_line(report: Report) -> str:
 
 
 def transport(report: Report) -> str:
-    """Return which way NCCL's bytes will go, as the text's area says it; empty: it was not looked at."""
+    """Return the transport of NCCL's bytes, as in the text's area; empty: it was not looked at."""
     return next((area.values for area in report.areas if area.name == "transport"), "")
 
 
@@ -331,8 +330,8 @@ def node_states(report: Report) -> dict[str, str]:
     """Return each node with its own state: that of its row, or missing.
 
     A comparison that fails stops the whole job, so that all nodes of the report fail. Here a node fails only if a
-    finding names it, as long as every failure names a node: otherwise all are red and none stands out. Where no number
-    was judged, no node has passed.
+    finding names it, as long as every failure names a node: otherwise all would be red. If no number was judged, no
+    node has passed.
     """
     worst: dict[str, Status] = {}
     for verdict in report.checks:

@@ -1,4 +1,4 @@
-"""A fleet as text and as JSON: how every node stands, the worst first, and what became of one."""
+"""A fleet as text and as JSON: the state of every node, the worst first, and the course of one."""
 
 import math
 from collections import Counter
@@ -29,7 +29,7 @@ def iso(time_s: float) -> str:
 
 
 def lines(nodes: Sequence[NodeStanding], width: int) -> Iterator[str]:
-    """Yield the nodes that are not ok, the worst and the oldest first; those of which the same is said in one line."""
+    """Yield the nodes that are not ok, the worst and the oldest first; nodes with equal evidence in one line."""
     groups: dict[tuple[str, str, str], list[str]] = {}
     ill = [each for each in nodes if each.state != "ok"]
     for each in sorted(ill, key=lambda each: (STATES.index(each.state), each.since_s or 0.0)):
@@ -97,7 +97,7 @@ def _node(each: NodeStanding) -> dict[str, Any]:
 
 
 def node_lines(history: NodeHistory, width: int) -> Iterator[str]:
-    """Yield what is known of one node: how it stands, its rates, what changed and when, and where that comes from."""
+    """Yield the history of one node: its state, its rates, what changed and when, and the sources."""
     node = history.standing
     since = f" since {when(node.since_s)} UTC" if node.since_s is not None else ""
     yield from wrap("", f"{node.name}: {node.state}{since}", width)

@@ -80,7 +80,7 @@ def read(path: str) -> Report:
 
 
 def read_with_digest(path: str, refuse: Callable[[os.stat_result], None]) -> tuple[Report, str]:
-    """Return the report in `path`, and what tells it from every other one, however its JSON is laid out.
+    """Return the report in `path`, and an identifier that no other report has, however its JSON is laid out.
 
     `refuse` may raise for a file of the wrong owner. Raises UsageError as :func:`read` does.
     """
@@ -89,7 +89,7 @@ def read_with_digest(path: str, refuse: Callable[[os.stat_result], None]) -> tup
 
 
 def parse(text: str, path: str) -> Report:
-    """Return the report that `text` is; `path` says where it comes from. Raises UsageError."""
+    """Return the report in `text`; `path` is its origin. Raises UsageError."""
     try:
         found = msgspec.json.decode(text, type=_Head).schema
         if found != SCHEMA:
@@ -139,7 +139,7 @@ def other_kind(text: str, path: str, error: Exception) -> str:
 
 
 class _Head(msgspec.Struct):
-    """What tells a report from all other JSON."""
+    """The mark that distinguishes a report from all other JSON."""
 
     schema: str
 
@@ -157,7 +157,7 @@ def _bounded(path: Path, refuse: Callable[[os.stat_result], None] = lambda _: No
 
 
 def _refuse_duplicates(text: str, path: str) -> None:
-    """Raises UsageError for a key that stands twice in one object: programs do not agree which of the two counts."""
+    """Raises UsageError for a key that appears twice in one object: programs do not agree which of the two counts."""
 
     def looked_at(pairs: Sequence[tuple[str, Any]]) -> None:
         if len({key for key, _ in pairs}) < len(pairs):
@@ -171,7 +171,7 @@ def _refuse_duplicates(text: str, path: str) -> None:
 
 
 def _whole(text: str) -> int:
-    """Return a whole number of ours. Raises ValueError beyond 64 bits, where arithmetic with decimals would fail."""
+    """Return a whole number. Raises ValueError beyond 64 bits, because arithmetic with decimals would fail."""
     if len(text) > bounds.REPORT_DIGITS or abs(int(text)) >= 1 << 63:
         raise ValueError(f"{text[:20]}… is out of range")
     return int(text)

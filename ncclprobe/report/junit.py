@@ -3,11 +3,11 @@
 A test suite per node, one for the comparisons of nodes, one per operation measured. A test case is a check on a node or
 one measured row. As pytest has it: a *failure* is a verdict against the machine, an *error* is a test that could not be
 carried out (something required that could not be looked at, a number too noisy to judge), *skipped* is a test that
-needed a privilege that a job does not need. Checks that do not apply are no tests: most of a machine's, and a property
-of the suite counts them. A warning leaves its test passed, unless the run stopped at it (``--fail-on warn``).
+needed a privilege that a job does not need. Checks that do not apply are not tests; they are most of a machine's, and a
+property of the suite counts them. A warning leaves its test passed, unless the run stopped at it (``--fail-on warn``).
 
 The schema of Jenkins' xUnit plugin (its junit-10.xsd) knows no properties of a test case, so the numbers of the rows
-are properties of their suite, and each row's own stand in its output too.
+are properties of their suite, and each row's own are in its output too.
 """
 
 from collections.abc import Iterable, Iterator
@@ -65,7 +65,7 @@ def recognises(text: str) -> bool:
 
 
 def _run(report: Report) -> "TestCase":
-    """The run as a whole, so that a page of tests is red if the exit code is not 0 and nowhere else."""
+    """The whole run, so that a page of tests is red only if the exit code is not 0."""
     from junitparser import Error, Failure, Skipped
 
     case = _case("verdict", "run")

@@ -1,9 +1,9 @@
 """Lists of nodes as a batch system takes them: ``good``, ``bad``, ``unsure`` and ``missing``, each folded on one line.
 
-A node that stands in ``bad`` may be taken out of service by a program, so the rule is narrow (docs/deploy.md): a
-finding that fails, of which the node itself or its links are to blame, and that is settled. What asks for a retest is
-not. Whether jobs may use a node is another question: a user's wrong setting makes no node bad, and a node is
-good only where everything required was looked at.
+A program may take a node in ``bad`` out of service, so the rule is narrow (docs/deploy.md): a failing finding that is
+settled and blames the node itself or its links. A finding that asks for a retest is not settled. Whether jobs may use a
+node is another question: a user's wrong setting does not make a node bad, and a node is good only if all required
+checks ran.
 """
 
 import re
@@ -76,7 +76,7 @@ def _by_node(report: Report) -> tuple[dict[str, tuple[list[Verdict], list[Findin
 
 
 def _unseen(node: NodeRow, verdicts: Iterable[Verdict]) -> bool:
-    """Return whether something required was not looked at, or could not be because something else had failed."""
+    """Return whether a required check did not look, or could not because something else had failed."""
     return node.status is Status.UNKNOWN or any(_blind(verdicts))
 
 

@@ -1,4 +1,4 @@
-"""Many nodes on one screen: how many are in which state, and how many each check objects to, before any detail."""
+"""Many nodes on one screen: the number in each state, and the number each check objects to, before any detail."""
 
 from collections.abc import Iterator, Sequence
 

@@ -10,16 +10,16 @@ from typing import Any
 from ncclprobe.model.units import plural
 
 CLEAR = "\r\x1b[K"
-"""Back to the beginning of the line, and away with what stands there."""
+"""Return to the beginning of the line, and clear it."""
 _FIRST_S, _EVERY_S = 0.3, 0.5  # of a line that a person waits for
 _QUIET_S, _RARELY_S = 2.0, 15.0  # of lines in a log
 
 
 class Waiting:
-    """What is under way, and for how long, while this program cannot say it itself: drawn by a thread of its own.
+    """What is under way, and for how long, while this program cannot show it itself: drawn by a thread of its own.
 
-    Not while something is measured in this process: the thread would disturb the timing. `lines`: where there is no
-    terminal, say it in a line of its own once in a while.
+    Not while something is measured in this process: the thread would disturb the timing. `lines`: without a terminal,
+    print a line of its own once in a while.
     """
 
     def __init__(self, what: str, *, wanted: bool, lines: bool = False) -> None:
@@ -82,7 +82,7 @@ class Progress:
         self._began = self._part_began = time.monotonic()
 
     def expect(self, rows: int) -> None:
-        """Count rows from here on: so many are to come."""
+        """Count rows from here on: the number that will follow."""
         self._rows, self._expected, self._began = 0, rows, time.monotonic()
 
     def count(self) -> None:
@@ -106,7 +106,7 @@ class Progress:
             self._live.update(f"… {self._place()}{self._known(phase)}{self._left()}", refresh=True)
 
     def finish(self, part: str) -> None:
-        """Say that `part` is finished, and how long it took, if there is no terminal to redraw a line on."""
+        """Report that `part` is finished, and how long it took, if there is no terminal to redraw a line on."""
         now = time.monotonic()
         if self._wanted and not self._terminal:
             rows = f", {plural(self._rows, 'row')}" if self._rows else ""
@@ -124,7 +124,7 @@ class Progress:
         return f"\\[{min(self._rows + 1, self._expected)}/{self._expected}] " if self._expected else ""
 
     def _known(self, phase: str) -> str:
-        """Return the phase; of a row that has an interval the row alone, and how wide that is."""
+        """Return the phase; for a row with an interval only the row, and the width of the interval."""
         if not self._row or not phase.startswith(f"{self._row} "):
             return phase
         share = 100 * self._reached

@@ -1,7 +1,7 @@
 """The report as metrics for node_exporter's textfile collector: gauges with help and unit, and no time stamps.
 
-Each file replaces the one before, so a series that is gone is gone. Labels are bounded whatever the report says: so
-many rows and checks at most, and no host's name, which the collector knows itself. Names and labels are an interface:
+Each file replaces the one before, so a series that is gone is gone. Labels are bounded whatever the report holds: a
+maximum of rows and checks, and no host's name, which the collector knows itself. Names and labels are an interface:
 docs/reference/report.md has them all, and the rules in ncclprobe/deploy/prometheus/ are written against them.
 """
 
@@ -92,7 +92,7 @@ def _run(report: Report) -> "Iterator[Metric]":
 
 
 def _rows(rows: Iterable[Measurement]) -> "Iterator[Metric]":
-    """Of rows that differ in nothing that is a label, the slowest."""
+    """Return the slowest of the rows that have equal labels."""
     seen: dict[tuple[str, ...], Measurement] = {}
     for row in sorted(rows, key=lambda row: row.busbw_GBps):
         seen.setdefault((row.op, str(row.nbytes), row.place), row)
@@ -123,13 +123,13 @@ def _copies(rows: Iterable[CopyRow]) -> "Iterator[Metric]":
 
 
 def _command(line: str) -> str:
-    """Return ``doctor`` for ``ncclprobe doctor --local``; empty if the line says none."""
+    """Return ``doctor`` for ``ncclprobe doctor --local``; empty if the line names no command."""
     word = next(iter(line.split()[1:2]), "")
     return word if word.isascii() and word.isalpha() and len(word) <= _MOST_CHARACTERS else ""
 
 
 def _began_s(text: str) -> float | None:
-    """Seconds since 1970; None for what is no time."""
+    """Seconds since 1970; None if the text is not a time."""
     try:
         began = datetime.fromisoformat(text)
         return (began if began.tzinfo else began.replace(tzinfo=timezone.utc)).timestamp()

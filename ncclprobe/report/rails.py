@@ -117,7 +117,7 @@ def _worst(rails: Mapping[int, RailEnd]) -> tuple[bool, float]:
 
 
 def _cell(end: RailEnd | None) -> str:
-    """Return what a rail sends, and what it receives where that differs."""
+    """Return the rate that a rail sends, and the rate that it receives if that differs."""
     if end is None:
         return "-"
     if end.state != "ok":

@@ -10,11 +10,11 @@ from ncclprobe.model.values import Struct
 _JOINED = "\N{BOTTOM SQUARE BRACKET}"
 _LEAST = len("inconclusive")
 ROOM_FOR_ALL = 110
-"""Columns from which on everything known of a row is shown."""
+"""Columns from which on all facts of a row are shown."""
 
 
 class _Column(Struct, frozen=True):
-    """`unit` stands below `name`; `always`: also where there are only 80 columns. `why` explains the column."""
+    """`unit` is printed below `name`; `always`: also with only 80 columns. `why` explains the column."""
 
     name: str
     unit: str
@@ -44,7 +44,7 @@ def _expected(m: Measurement) -> str:
 
 
 def judged(m: Measurement) -> str:
-    """Return the verdict with what the number was held against, and what else the reader must know of the row."""
+    """Return the verdict with the number's threshold, and further notes on the row."""
     e = m.expectation if m.status in ("warn", "fail", "inconclusive") else None
     least = e.mark(m.busbw_GBps) if e else 0.0
     parts = [f"{m.status}, not {least:.4g}" if m.busbw_GBps < least else m.status]
@@ -75,7 +75,7 @@ _COLUMNS = (
 
 
 def header(first: Measurement, width: int = 80) -> str:
-    """Return what stands above rows like `first`: how they were measured, and the columns with their units."""
+    """Return the header of rows like `first`: how they were measured, and the columns with their units."""
     about = (
         f"{first.backend} {first.library.version}, {plural(first.ranks, 'rank')} on {plural(first.nodes, 'node')}, "
         f"{first.mode}, {first.dtype}, {_often(first)}, {size(first.footprint_bytes)} buffers"
@@ -94,7 +94,7 @@ def header(first: Measurement, width: int = 80) -> str:
 def row(m: Measurement, width: int = 80, style: Style = unstyled, before: str = "") -> str:
     """Return one measurement as a line under :func:`header` of the same `width`.
 
-    `before`: the operation of the row above; another one's stands apart.
+    `before`: the operation of the row above; a blank line precedes a different one.
     """
     shown = _columns(width)
     *cells, verdict = (c.show(m) for c in shown)

@@ -29,9 +29,9 @@ _MOST_EVIDENCE = 3
 def render(
     report: Report, *, measured: bool = True, verbose: bool = False, width: int = 100, style: Style = unstyled
 ) -> str:
-    """Return the whole report as text, lines no wider than `width` where words allow. Ends with a newline.
+    """Return the whole report as text, lines no wider than `width` if words allow. Ends with a newline.
 
-    `measured` is False if the measurements have been shown already, as they came.
+    `measured` is False if the measurements have been shown already, as they arrived.
     """
     report = _legible(report)
     width = max(width, 40)
@@ -81,7 +81,7 @@ def _shown(report: Report, found: Sequence[Problem], verbose: bool) -> tuple[lis
 
 
 def quiet(report: Report) -> str:
-    """Return one line: the worst finding or what is not known, on which nodes, how much more, and the exit code."""
+    """Return one line: the worst finding or the unknown checks, on which nodes, how much more, and the exit code."""
     every = [node.name for node in report.nodes]
     wrong = [p for p in digest.problems(report) if p.finding.severity is not Severity.NOTE]
     blind = [v for v in report.checks if v.status is Status.UNKNOWN and v.required]
@@ -138,7 +138,7 @@ def _answer(report: Report, width: int, style: Style) -> list[str]:
 
 
 def _problems(found: Sequence[Problem], report: Report, width: int, style: Style) -> Iterator[list[str]]:
-    """Yield each problem; a remedy, and where to read more of a check, stand under the first one that has it."""
+    """Yield each problem; a remedy, and the link to the check, are printed under the first one that has it."""
     given: dict[str, str] = {}
     for problem in found:
         yield list(_problem(problem, report, given, width, style))
@@ -214,7 +214,7 @@ def _area(area: Area) -> list[str]:
 
 
 def _on(nodes: Sequence[str], report: Report) -> str:
-    """Return where something holds, if there are several nodes: ``  on n[0-3]``."""
+    """Return the nodes of a finding, if there are several nodes: ``  on n[0-3]``."""
     where = digest.on(nodes, report)
     return f"  on {where}" if where else ""
 
@@ -302,7 +302,7 @@ def _end(shown: Sequence[Problem], report: Report, verbose: bool, width: int, st
 
 
 def _environment(report: Report, width: int) -> list[str]:
-    """Return the versions of each node and the settings that count there, with where each stands."""
+    """Return the versions of each node and the settings that count there, each with its origin."""
     lines: list[str] = []
     for node, environment in report.environment.items():
         versions = ", ".join(f"{name} {version or 'unknown'}" for name, version in environment.versions.items())
@@ -361,12 +361,14 @@ _MODEL = r"\b(?:RTX [A-Z]*\d+\w*|[A-Z]{1,2}\d{2,4}[A-Z]?)\b"
 
 
 def accepted_begins(report: Report) -> bool:
-    """Return whether the line stands before the report too: where one asks whether a node, or a job, is good."""
+    """Return whether the line is printed before the report too: for commands that ask whether a node, or a job, is
+    good.
+    """
     return _command(report) == "accept"
 
 
 def accepted_ends(report: Report) -> bool:
-    """Return whether the line stands after the report."""
+    """Return whether the line is printed after the report."""
     return accepted_begins(report) or (_command(report) == "bandwidth" and bool(report.measurements))
 
 
@@ -390,7 +392,7 @@ def accepted_line(report: Report) -> str:
 
 
 def _who(report: Report) -> str:
-    """How many of which GPU; with gloo how many ranks; and where."""
+    """The number and type of GPUs; with gloo the number of ranks; and the nodes."""
     ranks, nodes = report.launch.world_size or 0, len(report.nodes)
     where = f" on {fold(node.name for node in report.nodes) if nodes == 1 else f'{nodes} nodes'}" if nodes else ""
     found, backend = report.fingerprint, _backend(report)
@@ -413,7 +415,7 @@ def _models(report: Report) -> str:
 
 
 def _gpus_missing(report: Report) -> bool:
-    """Return whether there is no GPU, and nothing says that there should be one."""
+    """Return whether there is no GPU, and no option asks for one."""
     found_none = not report.scope.gpus and not report.scope.driver
     return found_none and not any(check.id == "gpu.count" and check.findings for check in report.checks)
 
@@ -488,7 +490,7 @@ def _ladder(rungs: Sequence[LadderRow | ScriptRung], lead: str = "ladder") -> st
 def _widths(report: Report) -> str:
     """How many GPUs have all their PCIe lanes, by the widths that were read; empty for a run without GPUs.
 
-    Of a node whose copies were measured the GPUs that copied, otherwise all.
+    If a node's copies were measured, only the GPUs that copied count, otherwise all.
     """
     if _backend(report) == "gloo":
         return ""

@@ -1,8 +1,8 @@
 """Find slow parts from pair samples: plan which ranks talk, and conclude from the rates which part is slow.
 
-`rounds` plans what is measured, and what again with which partners, a caller measures, `effects` says what is slower
-than comparable samples, `causes` what could explain it, and how strongly the samples speak for that, and `suspects`
-decides by it, names few parts rather than many, and is all of that in its order.
+`rounds` plans the measurements, and the retests with their partners; a caller measures. `effects` finds what is slower
+than comparable samples. `causes` lists possible causes, and how strongly the samples support each. `suspects` decides
+by that, names few parts rather than many, and runs all of it in order.
 Pure: no clock, no socket, no torch, and no randomness; the same samples give the same answer, on a cluster and on a
 simulated one.
 """

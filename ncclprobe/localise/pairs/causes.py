@@ -1,15 +1,16 @@
-"""List what could be wrong, and weigh how strongly samples speak for it.
+"""List possible causes, and weigh how strongly samples support each.
 
-Each cause names the pairs it would make slow: weighed is how many of its samples are slow, and how many healthy ones.
+Each cause names the pairs it would make slow. Its weight is how many of its samples are slow, and how many healthy
+ones.
 
-A sample counts as slow *for a cause* if it lies nearer to the loss that the cause shows than to the usual. How often a
-sample of the same way without any suspected end lies there is counted in the fleet itself. So the noise needs no model:
+A sample counts as slow *for a cause* if it is nearer to the loss that the cause shows than to the usual. The fleet
+itself gives the frequency of such samples among those without any suspected end. So the noise needs no model:
 if one transfer in five is slow without reason, a slow one proves little and many are needed, and if none is, two
 partners suffice.
 
-The noise of a run is measured by its own repetitions: what was measured again, against what it was the last time. A
+The noise of a run is measured by its own repetitions: each retest against the sample before. A
 loss that lasts is in both and cancels out, so that no healthy part need be known. The spread is robust: a quarter of
-the repetitions may be as wild as they like.
+the repetitions may be arbitrarily wild.
 """
 
 import heapq
@@ -37,8 +38,8 @@ class Cause(Struct, frozen=True):
     kind: `node`, everything of one node; `rail`, one NIC of a node with its cable; `pair`, the path between two nodes
     (routing), on one rail or on all.
 
-    direction: `out` of or `into` the first of `nodes`, or both. `several`: of a node or a rail, many of its pairs and
-    not all; of more than two nodes, what lies between them and the others; of a rail without nodes, all nodes.
+    direction: `out` of or `into` the first of `nodes`, or both. `several`: for a node or a rail, many of its pairs and
+    not all; for more than two nodes, the path between them and the others; for a rail without nodes, all nodes.
     """
 
     kind: Kind
@@ -169,7 +170,7 @@ _ENOUGH, _NOISIER = 3, 3.0
 """So many samples of a quiet way say how large a loss is without those of ways that are so many times noisier."""
 _TWO = 2
 _FEW = 6
-"""Of fewer unsuspected entries nothing is concluded."""
+"""The fewest unsuspected entries that allow a conclusion."""
 
 
 class Weight(Struct, frozen=True):
@@ -202,7 +203,7 @@ class Weight(Struct, frozen=True):
 
 
 class Scale:
-    """Weighs causes by entries. `usual` are the positions of entries in which no suspected end takes part.
+    """Weighs causes by entries. `usual` are the positions of entries without a suspected end.
 
     `sigma` is the noise of one sample of each way (:func:`retest_noise`): a cause must show more.
     """
@@ -258,7 +259,7 @@ class Scale:
     def _chance(self, limit: float, way: Way, places: Sequence[int]) -> float:
         """Return how often an uncovered entry is as slow as `limit`; by Laplace's rule, never quite 0 or 1.
 
-        Where nearly every end is a suspect, all entries that the cause does not cover are counted, slow ones as well.
+        If nearly every end is a suspect, all entries that the cause does not cover are counted, slow ones as well.
         No healthy pair is lost by chance.
         """
         if limit == -math.inf:
@@ -311,13 +312,13 @@ _MAD_TO_SIGMA = 1.4826
 _OF_MEDIAN = 1.2533
 """The error of a median of n samples is this times their sigma, divided by the root of n."""
 _FEWEST = 6
-"""Of fewer repetitions a spread says nothing."""
+"""The fewest repetitions that give a spread."""
 
 
 def retest_noise(results: Iterable[Result], rules: Rules) -> dict[Way, float]:
     """Return the sigma of the logarithm of one sample of each way, by the repetitions among `results`.
 
-    No fleet counts as quieter than the rules' floor; a way of which too little was repeated is not in it.
+    No fleet counts as quieter than the rules' floor; a way with too few repetitions is left out.
     """
     samples = (each for each in results if isinstance(each, Sample))
     logs = grouped(((each.both, each.src, each.dst), math.log(each.GBps)) for each in samples)

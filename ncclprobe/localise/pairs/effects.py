@@ -1,9 +1,9 @@
 """Fit how much each end, and each pair beyond its ends, deviates from the usual: median polish on log bandwidth.
 
 log(sample) = level + effect of the source's way out + effect of the destination's way in + residual, fitted by medians
-(J. W. Tukey, Exploratory Data Analysis, 1977, ch. 11), so that a bad minority changes nothing for the others. Where a
-median lies between two samples the higher one is taken: an end that is fast with half of its partners is not slow.
-Pairs that send one way and pairs that send both ways at once each have a level of their own.
+(J. W. Tukey, Exploratory Data Analysis, 1977, ch. 11), so that a bad minority changes nothing for the others. If a
+median is between two samples the higher one is taken: an end that is fast with half of its partners is not slow. Pairs
+that send one way and pairs that send both ways at once each have a level of their own.
 """
 
 import math
@@ -41,7 +41,7 @@ class Effects(Struct, frozen=True):
 def levels(samples: Iterable[Sample]) -> dict[Way, float]:
     """Return the usual rate of each way, GB/s: the median of each node, then of the nodes.
 
-    Counting nodes rather than samples keeps the level where fewer than half of the nodes are bad, although most samples
+    Counting nodes rather than samples keeps the level if fewer than half of the nodes are bad, although most samples
     then touch a bad one.
     """
     by_node: defaultdict[Way, defaultdict[str, list[float]]] = defaultdict(lambda: defaultdict(list))
@@ -54,7 +54,7 @@ def levels(samples: Iterable[Sample]) -> dict[Way, float]:
 def polish(samples: Sequence[Sample]) -> Effects:
     """Fit the samples of a round-robin. Without samples everything is empty.
 
-    Where some ways are much noisier than others (both directions) the quiet ones fit the ends.
+    If some ways are much noisier than others (both directions) the quiet ones fit the ends.
     """
     level = levels(samples)
     ways = [sample.both for sample in samples]
@@ -98,7 +98,9 @@ def _residuals(
 
 
 def _quiet(samples: Sequence[Sample], ratios: Sequence[float], ways: Sequence[Way]) -> set[Way]:
-    """Return the ways, each fitted alone, whose residuals are spread no more than a few times as wide as the least."""
+    """Return the ways, each fitted by itself, whose residuals are spread no more than a few times as wide as the
+    least.
+    """
     by_way = grouped((key, place) for place, key in enumerate(ways))
     if len(by_way) < 2:
         return set(by_way)
@@ -146,10 +148,10 @@ def slow(logs: Mapping[K, float], rules: Rules) -> dict[K, float]:
 
 
 def apart(samples: Iterable[Sample], rules: Rules) -> set[End]:
-    """Return the ends of which every sample out, or every one in, is far below all samples without their node.
+    """Return the ends whose every sample out, or every one in, is far below all samples without their node.
 
     The effects of few nodes on a busy machine differ so much that none is an outlier, however steady and slow one of
-    them is; this needs no spread. Samples of one way are compared, and the slowest of them is such an end's.
+    them is; this rule needs no spread. Samples of one way are compared, and such an end has the slowest of them.
     """
     by_way = grouped((sample.both, sample) for sample in samples)
     found = set()

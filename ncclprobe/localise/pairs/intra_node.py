@@ -1,11 +1,11 @@
 """Plan and judge pairs inside nodes, and compare the collective of each node with those of the others.
 
 No network is in these pairs, so they are judged apart. A pair is compared with the same positions of the other nodes,
-which have the same build, so that two devices far apart in every node are no fault; among fewer than FEWEST nodes with
-all pairs inside of them. A rank that is slow once is a suspect; it is named if it is slow each time.
+which have the same build, so that two devices far apart in every node are not a fault; among fewer than FEWEST nodes
+with all pairs inside of them. A rank that is slow once is a suspect; it is named if it is slow each time.
 
 To compare each node's own collective, run by all at the same time, is the cheapest search: it needs no pair and no
-second round, and finds what is wrong inside a node before pairs would call it a network fault.
+second round, and finds a fault inside a node before pairs would call it a network fault.
 """
 
 import math
@@ -21,7 +21,7 @@ from ncclprobe.localise.pairs.suspects import many
 from ncclprobe.model.values import Struct, grouped
 
 FEWEST = 3
-"""Of two nodes that differ it is unknown which is wrong."""
+"""If two nodes differ, it is unknown which is wrong."""
 TURNS = 3
 """A node is named that is slow in each of so many turns."""
 
@@ -66,7 +66,7 @@ def slow_each_turn(
 
 
 Way = tuple[int, int]
-"""From which rank to which."""
+"""The sending rank and the receiving one."""
 RETESTS = 2
 """How often a pair that is slow inside a node is measured again."""
 
@@ -87,7 +87,7 @@ class Slow(Struct, frozen=True):
 
 
 def plan(nodes: Mapping[str, Sequence[int]], count: int | None = None) -> tuple[Round, ...]:
-    """Return rounds in which the ranks of each node run a round-robin (or `count` rounds of one), all nodes at once."""
+    """Return rounds for the ranks of each node to run a round-robin (or `count` rounds of one), all nodes at once."""
     per_node = [_among(ranks, count) for ranks in nodes.values() if len(ranks) > 1]
     return tuple(tuple(match for part in parts for match in part) for parts in zip_longest(*per_node, fillvalue=()))
 
@@ -125,7 +125,7 @@ def slow_each_time(
 
 
 def _peers(rates: Mapping[Way, float], nodes: Mapping[str, Sequence[int]]) -> list[list[Way]]:
-    """Group the ways that are compared: the same positions of each node where these are enough."""
+    """Group the ways that are compared: the same positions of each node if there are enough."""
     place = {rank: number for ranks in nodes.values() for number, rank in enumerate(ranks)}
     comparable = grouped(((place[src], place[dst]), (src, dst)) for src, dst in rates)
     enough = [ways for ways in comparable.values() if len(ways) >= FEWEST]

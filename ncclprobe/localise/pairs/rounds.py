@@ -1,11 +1,11 @@
-"""Plan as data, before any rank connects, where ranks are and which pairs are measured in which round.
+"""Plan as data, before any rank connects, the places of ranks and the pairs of each round.
 
 Each rank is in at most one pair of a round, so that no measurement disturbs another at its ends. The schedule is the
 circle method of round-robin tournaments (one player stays, the others turn): n - 1 rounds for even n, n rounds with a
 bye each for odd n, every pair exactly once.
 
 Before any part is blamed it is measured again. A suspect is paired with two unsuspected partners, and these with each
-other: the swap control, in which only the suspect is exchanged. If the suspect is slow with both and they are not slow
+other: the swap control, which exchanges only the suspect. If the suspect is slow with both and they are not slow
 together, it is the suspect. Each end of a suspected pair is paired with a third node: if both are fast there, it is the
 path between them.
 """
@@ -42,14 +42,14 @@ class Placement(Struct, frozen=True):
 
     @property
     def rails(self) -> dict[str, list[int]]:
-        """Return the rails of each node, or of each rank where these take the place of nodes."""
+        """Return the rails of each node, or of each rank if these take the place of nodes."""
         return grouped((end.node, end.rail) for end in self.ends)
 
 
 def place_ranks(hosts: Sequence[str], nics: Sequence[Nic | None] = ()) -> Placement:
-    """Return the placement of ranks on `hosts`, with these NICs (empty: not known).
+    """Return the placement of ranks on `hosts`, with these NICs (empty: unknown).
 
-    A rail is the number of a NIC where every rank has one of its own and all nodes have the same numbers, or some could
+    A rail is the number of a NIC if every rank has one of its own and all nodes have the same numbers, or some could
     never meet; otherwise the rank's position on its node.
     """
     if len(set(hosts)) == 1:
@@ -159,9 +159,9 @@ class _Round(Struct):
 
 
 def plan_retests(suspects: Sequence[Cause], participants: Participants, step: int) -> tuple[PairRound, ...]:
-    """Return rounds in which each suspect is measured again, no node with more than one other in a round.
+    """Return rounds that measure each suspect again, no node with more than one other in a round.
 
-    `step` counts from 1; each step brings other partners if there are more. Without partners to compare with, or
+    `step` counts from 1; each step uses other partners if there are more. Without partners to compare with, or
     if a suspect no longer answers, there is nothing to plan.
     """
     rounds: list[_Round] = []
@@ -177,7 +177,7 @@ def plan_retests(suspects: Sequence[Cause], participants: Participants, step: in
 
 
 def partners(suspects: Sequence[Cause], participants: Participants) -> tuple[str, ...]:
-    """Return the unsuspected nodes; where those are too few, also those with nothing but a slow pair."""
+    """Return the unsuspected nodes; if those are too few, also nodes with only a slow pair."""
     ends = {node for cause in suspects if cause.kind in ("node", "rail") for node in cause.nodes}
     paired = {node for cause in suspects for node in cause.nodes}
     clean = tuple(node for node in participants.rails if node not in ends | paired)

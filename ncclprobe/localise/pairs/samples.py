@@ -1,4 +1,4 @@
-"""Define the samples of pairs, and the rules by which they are judged."""
+"""Define the samples of pairs, and the rules to judge them."""
 
 import math
 from typing import NamedTuple
@@ -7,9 +7,9 @@ from ncclprobe.model.values import Struct, replace
 
 
 class End(NamedTuple):
-    """One end of a pair: what is measured at the rank of `node` that uses the NIC number `rail`.
+    """One end of a pair: the rank of `node` that uses the NIC number `rail`.
 
-    Where rails are not known each rank is an End with rail 0. Inside one node the devices take the place of nodes.
+    If rails are unknown each rank is an End with rail 0. Inside one node the devices take the place of nodes.
     """
 
     node: str
@@ -34,14 +34,14 @@ class Sample(Struct, frozen=True):
     step: int = 0
 
     def __post_init__(self) -> None:
-        """Refuse what is no measurement between two nodes."""
+        """Refuse anything but a measurement between two nodes."""
         if not (self.GBps > 0 and math.isfinite(self.GBps)):
             raise ValueError(f"{self.src} to {self.dst}: {self.GBps} GB/s is not a rate; a dead pair is Lost")
         _two_nodes(self.src, self.dst)
 
 
 class Lost(Struct, frozen=True):
-    """A pair that hung or broke: nothing came from `src` to `dst` before the deadline; `why` says how that looked."""
+    """A pair that hung or broke: nothing arrived from `src` at `dst` before the deadline; `why` describes it."""
 
     src: End
     dst: End
@@ -64,7 +64,7 @@ class Rules(Struct, frozen=True):
         loss that is larger than the noise of repeated measurements by the same z.
     mad_floor: no fleet counts as quieter than this relative MAD, or its smallest wrinkle would be an outlier.
     apart_ratio: an end is suspected as well if its fastest sample is below this ratio to the slowest of the others.
-    uplink_ratio: what lies between nodes and all others is slow below this ratio: to cross a spine costs up to a tenth
+    uplink_ratio: the path between nodes and all others is slow below this ratio: to cross a spine costs up to a tenth
         in healthy fleets.
     faults: how many faults of each kind are expected per fleet before anything is measured.
     confidence: the probability a fault must have to be blamed. In a healthy fleet of independent samples some fault of

@@ -1,9 +1,9 @@
-"""Judge samples: what explains the round-robin, and what the retests leave of it.
+"""Judge samples: the causes that explain the round-robin, and the ones that the retests confirm.
 
-No part is blamed for a round-robin alone: a suspect must have been measured again and the retests must speak against
-it, with enough different partners, until the odds reach the confidence that the rules ask for. A retest with a partner
-that is itself slow in its control counts for nothing. What the retests clear is reported as well: it was slow only
-while others sent, which is the fabric's load and no fault.
+No part is blamed for a round-robin by itself: a suspect must have been measured again and the retests must speak
+against it, with enough different partners, until the odds reach the confidence of the rules. A retest with a partner
+that is itself slow in its control does not count. Cleared suspects are reported as well: they were slow only
+while others sent, and the fabric's load is not a fault.
 """
 
 import math
@@ -89,8 +89,8 @@ def gather_groups(
 ) -> dict[Cause, Weight]:
     """Return the causes with one for nodes that are slow with the others and fast with each other: none of them is.
 
-    What they share lies between: a switch or its uplinks, which by design may cost a tenth. `usual` is the rate of one
-    way, GB/s.
+    The shared part is between them: a switch or its uplinks, which by design may cost a tenth. `usual` is the rate of
+    one way, GB/s.
     """
     found = dict(weights)
     logs = grouped(
@@ -114,7 +114,7 @@ def gather_groups(
 
 
 def _largest_group(fast: Sequence[frozenset[str]], met: Sequence[frozenset[str]]) -> frozenset[str]:
-    """Return the largest group of nodes in which nearly all pairs that met are fast; empty: none."""
+    """Return the largest group of nodes whose pairs are nearly all fast; empty: none."""
     group = {node: frozenset((node,)) for pair in fast for node in pair}
     for pair in fast:
         both = frozenset().union(*(group[node] for node in pair))
@@ -163,13 +163,13 @@ class Suspect(Struct, frozen=True):
 
 
 class Localisation(Struct, frozen=True):
-    """What pair samples say about which part is slow.
+    """The conclusion from pair samples about slow parts.
 
     `confirmed` are blamed, the likeliest first; `suspects` are undecided, most of them may be noise; `cleared` were
-    slow in the round-robin and are not when measured again. `lost` are the pairs through which nothing came: their ends
-    are named whichever is to blame. `level` is the usual rate, GB/s (1e9 bytes/s) by way; `all_slow`: that itself is
-    below what was expected. `slow_rails` are rails that are slow on all nodes, with what is left of the usual rate.
-    `tests` counts all samples and lost pairs, `steps` the rounds of retests.
+    slow in the round-robin and are not when measured again. `lost` are the pairs without any data: their ends are named
+    whichever is to blame. `level` is the usual rate, GB/s (1e9 bytes/s) by way; `all_slow`: that itself is below the
+    expected one. `slow_rails` are rails that are slow on all nodes, with the remaining share of the usual rate. `tests`
+    counts all samples and lost pairs, `steps` the rounds of retests.
     """
 
     confirmed: tuple[Suspect, ...] = ()
@@ -194,10 +194,10 @@ class Localisation(Struct, frozen=True):
 
 
 class Case(Struct, frozen=True):
-    """What a round-robin says alone: the same for every step of retests, so that it is worked out once.
+    """The result of a round-robin by itself: the same for every step of retests, so that it is computed once.
 
-    `usual` are the positions of those entries of `round_robin` in which no suspected end takes part; `weighed` is every
-    candidate alone, `suspected` what best explains the round-robin. `slow_rails` are compared with themselves.
+    `usual` are the positions of the entries of `round_robin` without a suspected end; `weighed` is every
+    candidate by itself, `suspected` the best explanation of the round-robin. `slow_rails` are compared with themselves.
     """
 
     effects: Effects
@@ -279,7 +279,7 @@ def _partners(results: Iterable[Result]) -> dict[str, set[str]]:
 
 
 def _entries(results: Iterable[Result], level: Mapping[Way, float]) -> list[Entry]:
-    """Turn results into evidence. One on a way that the round-robin never took says nothing."""
+    """Turn results into evidence. A result on a way that the round-robin did not take does not count."""
     entries = []
     for result in results:
         if isinstance(result, Lost):
@@ -297,7 +297,7 @@ def _explain(retests: Sequence[Entry], sigma: Mapping[Way, float], case: Case) -
 
 
 def _unsuspected(evidence: Evidence, causes: Collection[Cause]) -> list[int]:
-    """Return the positions of the round-robin's entries in which no suspected end takes part."""
+    """Return the positions of the round-robin's entries without a suspected end."""
     nodes = {cause.nodes[0] for cause in causes if cause.kind == "node"}
     ends = {(cause.nodes[0], cause.rail) for cause in causes if cause.kind == "rail"}
 
@@ -406,7 +406,7 @@ def round_robin(rails: Mapping[str, Sequence[int]], count: int | None = None) ->
 
 
 def lost_with_several(results: Iterable[Result]) -> frozenset[End]:
-    """Return the ends of which pairs with two or more partners were lost: one lost pair may be the path's."""
+    """Return the ends that lost pairs with two or more partners: one lost pair may be the path's."""
     partners: defaultdict[End, set[str]] = defaultdict(set)
     for lost in results:
         if isinstance(lost, Lost):

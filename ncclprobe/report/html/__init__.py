@@ -1,7 +1,7 @@
 """The report as one page that opens offline: text in plain HTML, charts and pictures in SVG.
 
-All text is there with JavaScript off. What a machine said is escaped wherever it stands, and a policy in the page lets
-the browser run this page's own scripts alone and fetch nothing.
+All text is there with JavaScript off. Text from machines is escaped everywhere, and a policy in the page lets the
+browser run only this page's own scripts and fetch nothing.
 """
 
 from ncclprobe.model.report import Report

@@ -36,7 +36,7 @@ class _Dot(Struct, frozen=True):
 
 
 class _Lane(Struct, frozen=True):
-    """What one rank, or a host's own processes, said over time."""
+    """The lines of one rank, or of a host's own processes, over time."""
 
     name: str
     y: float
@@ -83,7 +83,7 @@ def _excerpts(cause: Cause, report: Report) -> list[Excerpt]:
 def _drawn(report: Report) -> tuple[list[_Lane], int, str, list[tuple[float, str]], float | None]:
     """Return lanes, how many were left out, what the axis is, its ticks, and where ranks first part.
 
-    Without a time of every line there is no common axis: each lane has its own lines from left to right.
+    Unless every line has a time, there is no common axis: each lane has its own lines from left to right.
     """
     by_lane = grouped((_name(moment), (number, moment)) for number, moment in enumerate(report.timeline))
     names = sorted(by_lane, key=lambda name: (not any(m.id for _, m in by_lane[name]), by_lane[name][0][0]))

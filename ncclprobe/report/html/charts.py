@@ -1,7 +1,7 @@
-"""Curves of a sweep: bandwidth and time over sizes, with what is expected, as pictures that need no script.
+"""Curves of a sweep: bandwidth and time over sizes, with the expectation, as pictures that need no script.
 
-Bandwidth is busbw of the median time, the number that is judged; the bar at a point is the median's 95 % interval. What
-is expected is drawn in steps if it is known, with gaps where not.
+Bandwidth is busbw of the median time, the number that is judged; the bar at a point is the median's 95 % interval. The
+expectation is drawn in steps if it is known, with gaps elsewhere.
 """
 
 import math
@@ -18,12 +18,12 @@ from ncclprobe.report.html.svg import Axis
 
 MOST_OPS = 24
 MOST_POINTS = 400
-"""Points of one curve: more cannot be told apart."""
+"""Points of one curve: more cannot be distinguished."""
 _MOST_CURVES = 8
 _COLOURS = 4
 _MOST_SIZE_TICKS = 6
 _STEP = math.sqrt(2)
-"""Half of the way to the next size, where sizes double: how far a step reaches that has no neighbour."""
+"""Half of the way to the next size, if sizes double: the reach of a step without a neighbour."""
 
 Curve = Sequence[Measurement]
 Value = Callable[[Measurement], float | None]
@@ -63,14 +63,14 @@ def _chart(op: str, rows: Curve) -> _Chart:
 
 
 def _grounds(rows: Curve) -> tuple[str, ...]:
-    """Return what the expectation stands on, each once."""
+    """Return the sources of the expectation, each once."""
     known = (row.expectation for row in rows if row.expectation)
     said = dict.fromkeys(f"{e.basis}: {e.why} ({e.source}; confidence {e.confidence})" for e in known)
     return tuple(said)[:3]
 
 
 def _curves(rows: Curve) -> dict[str, Curve]:
-    """Return the rows of each curve, by size. Its name tells it from the others of the chart."""
+    """Return the rows of each curve, by size. Its name distinguishes it from the others of the chart."""
     parts: list[Callable[[Measurement], str]] = [
         lambda row: f"{row.place} of place" if row.place == "out" else "in place",
         lambda row: row.dtype,

@@ -15,7 +15,7 @@ from ncclprobe.report.html.legible import folded, rate
 MOST_CARDS = 40
 MOST_PLACES = 60
 SHOWN_PLACES = 10
-"""Places of one card that stand open."""
+"""Places of one card that are shown open."""
 _SHORT = 60
 _MOST_EXCERPTS = 6
 _GPU, _ASKED_OF = re.compile(r"GPU(\d{1,3})"), re.compile(r"nvml\w{1,60} (\d{1,3})")
@@ -23,7 +23,7 @@ _ID = re.compile(r"[a-z0-9-]{1,40}\.[a-z0-9-]{1,60}")
 
 
 class _Place(Struct, frozen=True):
-    """One finding of a card: on what and where, what it costs, and what was seen."""
+    """One finding of a card: subject and nodes, cost, and evidence."""
 
     subject: str
     message: str
@@ -113,7 +113,7 @@ def _names(problem: Problem) -> tuple[str, ...]:
 
 
 def page_of(check: str) -> str:
-    """Return the address of a check's page; empty for a text that is no id."""
+    """Return the address of a check's page; empty for a text that is not an id."""
     return page(check) if _ID.fullmatch(check) else ""
 
 

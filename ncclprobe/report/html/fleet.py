@@ -1,4 +1,4 @@
-"""All nodes: who is in which state, and the kinds of node that differ, with what findings say of their devices."""
+"""All nodes by state, and the kinds of node that differ, with the findings on their devices."""
 
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
@@ -15,7 +15,7 @@ from ncclprobe.report.html.tables import Row, device
 
 
 class _Mark(Struct, frozen=True):
-    """What a finding of the check `id` says of a device: `kind` is fail or warn, `anchor` its place in the page."""
+    """A finding of the check `id` on a device: `kind` is fail or warn, `anchor` its place in the page."""
 
     kind: str
     id: str
@@ -35,7 +35,7 @@ _SIGN = {"fail": "×", "missing": "–", "unknown": "?", "warn": "!"}
 
 
 class _Tile(Struct, frozen=True):
-    """One node among the tiles; `sign` says the state to those who see no colours."""
+    """One node among the tiles; `sign` shows the state without colours."""
 
     name: str
     state: str
@@ -57,7 +57,7 @@ class _Kind(Struct, frozen=True):
 
 
 def tiles(report: Report) -> tuple[list[_Tile], int]:
-    """Return the nodes in the report's order, and how many are not shown. Where not all fit: the loudest first."""
+    """Return the nodes in the report's order, and how many are not shown. If not all fit, the loudest first."""
     states = list(node_states(report).items())
     if len(states) > MOST_TILES:
         states.sort(key=lambda each: ORDER.index(each[1]))
@@ -76,10 +76,10 @@ class _Group(Struct, frozen=True):
 
 
 def groups(report: Report, cards: Sequence[Card]) -> tuple[list[_Group], int]:
-    """Return which nodes are in which state and why, the loudest first, and of these in the order of their
+    """Return the nodes of each state and the reasons, the loudest first, and within a state in the order of their
     findings; and how many nodes are left out.
 
-    Nodes of a state without a finding of their own come together.
+    Nodes of a state without a finding of their own are grouped.
     """
     ailing = grouped((name, card) for card in cards for name in card.names)
     found = grouped(((state, tuple(ailing.get(name, ()))), name) for name, state in node_states(report).items())
@@ -104,7 +104,7 @@ def _blind(report: Report) -> dict[str, tuple[str, ...]]:
 
 
 def _sentence(card: Card) -> str:
-    """Return what a finding says itself; if a card has several, what their check is about."""
+    """Return the text of a finding; if a card has several, the title of their check."""
     if card.alone is None:
         return card.title
     return shorten(f"{card.alone.subject}: {card.alone.message}", _LONGEST)

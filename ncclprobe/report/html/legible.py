@@ -19,7 +19,7 @@ _NAMES = 160
 
 
 def printable(text: str, limit: int = LONGEST) -> str:
-    """Return `text` with control, direction and surrogate characters escaped, cut after `limit`, which it says."""
+    """Return `text` with control, direction and surrogate characters escaped, cut visibly after `limit`."""
     kept = text[:limit]
     if not kept.isprintable():
         kept = "".join(c if c.isprintable() or c == "\n" else c.encode("unicode_escape").decode() for c in kept)
@@ -42,7 +42,7 @@ def folded(names: Iterable[str], limit: int = _NAMES) -> str:
 
 
 def typed(text: str) -> Markup:
-    """Return `text` with what stands between backticks as code; with an odd number of them as it is."""
+    """Return `text` with the parts between backticks as code; with an odd number of them as it is."""
     plain, *others = text.split("`")
     if len(others) % 2:
         return escape(printable(text))

@@ -16,13 +16,13 @@ from ncclprobe.report.html import svg
 from ncclprobe.report.html.legible import micros, printable, rate
 
 MOST_ENDS = 64
-"""Rows of a heat map that can be told apart on a screen."""
+"""Rows of a heat map that can be distinguished on a screen."""
 SIDE_BY_SIDE = 20
-"""Up to that many rows two maps stand side by side."""
+"""Up to that many rows two maps are shown side by side."""
 WORST = 20
 _NUMBERS_IN_CELLS = 12
 _SHORT = 8
-"""Characters of an end's name up to which it stands at the axis, where else the rank does."""
+"""Characters of an end's name at the axis; a longer one is replaced by the rank."""
 _MOST_TICKS = 24
 _SHADES = 10
 """Colours between nothing and what is usual."""
@@ -33,7 +33,7 @@ _ABOVE = 34
 
 
 class _Map(Struct, frozen=True):
-    """One heat map of `ends` rows; `usual` says which rates have its full colour, `note` what it leaves out."""
+    """One heat map of `ends` rows; `usual` names the rates with its full colour, `note` the omissions."""
 
     title: str
     picture: Markup
@@ -138,7 +138,7 @@ _SPOKEN = "Heat map; the slowest directions are in the table below"
 
 
 def _names(shown: Sequence[int], ends: Mapping[int, str]) -> list[str]:
-    """Return what stands at the axes: names if all are short, otherwise ranks."""
+    """Return the labels of the axes: names if all are short, otherwise ranks."""
     names = [printable(ends[rank]) for rank in shown]
     if max(map(len, names)) > _SHORT:  # n2 rail 1 (eth1): n2.1
         names = ["{}.{}".format(*_end(name)) for name in names]
@@ -186,7 +186,7 @@ def _shade(row: PairRow, usual: Mapping[bool, float]) -> int:
 
 
 def _hover(row: PairRow | None, cleared: frozenset[str]) -> str:
-    """Return what is said of a cell, also why a slow one is not held against an end."""
+    """Return the text of a cell, also why a slow one is not held against an end."""
     if row is None:
         return "not measured"
     fine = [end for end in (row.src_end, row.dst_end) if _was_cleared(end, cleared)]
@@ -226,7 +226,7 @@ class Frame(Struct, frozen=True):
 def _frames(
     shown: Sequence[int], ends: dict[int, str], blamed: Sequence[Blamed], confirmed: Sequence[Blamed]
 ) -> Iterator[Frame]:
-    """Yield a frame around each row (what goes out) and column (what comes in) to which blame is attached."""
+    """Yield a frame around each row (sent) and column (received) with blame attached."""
     for each in blamed[:8]:
         yield from _framed(shown, ends, each, "confirmed" if each in confirmed else "suspected")
 
@@ -244,7 +244,7 @@ def _framed(shown: Sequence[int], ends: dict[int, str], blamed: Blamed, kind: st
 
 
 def _goes(shown: Sequence[int], ends: dict[int, str], blamed: Blamed, src: int, dst: int) -> bool:
-    """Return whether the cell lies on the blamed way of a pair, which `out` and `into` name from its first node."""
+    """Return whether the cell is on the blamed way of a pair; `out` and `into` name it from its first node."""
     first = [ends[shown[n]].partition(" (")[0].partition(" rail ")[0] == blamed.nodes[0] for n in (src, dst)]
     wanted = {"out": first[0], "into": first[1], "both": True}
     return first[0] != first[1] and wanted[blamed.direction]

@@ -106,7 +106,7 @@ def _verdict(report: Report, found: Sequence[Row]) -> str:
 
 
 def _nothing(report: Report) -> tuple[str, str]:
-    """Return heading and words if there is no finding: it is good news only where something was judged."""
+    """Return heading and words if there is no finding: it is good news only if something was judged."""
     said = _NOTHING.get(report.status.value, _VERDICTS["warn"])
     if report.status is Status.PASS and none_judged(report):
         return "Nothing found wrong; speed not judged", _UNJUDGED.format(command=report.command)
@@ -178,7 +178,7 @@ def _spans(names: Sequence[str], places: dict[str, int]) -> list[list[int]]:
 
 
 def _cells(row: Row, everywhere: int, places: dict[str, int]) -> list[Any]:
-    """Return a row beyond those in the page, in the order in which page.js fills a copy of the page's template row."""
+    """Return a row beyond those in the page, in the order of the page's template row that page.js fills."""
     why = (row.evidence, row.see_also, row.remedy, row.blame)
     texts = (row.title, where(row, everywhere), row.subject, row.message, *why)
     short = (legible.printable(text, 300) for text in texts)
@@ -206,7 +206,7 @@ def _measured(report: Report) -> dict[str, Any]:
 
 
 def _said_of_pairs(report: Report) -> list[tuple[str, str]]:
-    """Return what the round-robin says beyond its findings, which have cards, and why ranks were set aside."""
+    """Return the results of the round-robin beside its findings, which have cards, and why ranks were set aside."""
     if not report.localisation:
         return []
     found = any(verdict.id == "run.pairs" and verdict.findings for verdict in report.checks)

@@ -17,7 +17,7 @@ _LEFT, _RIGHT, _TOP, _BOTTOM = 60, 24, 10, 24
 
 
 class Axis(Struct, frozen=True):
-    """A logarithmic axis between two pixels. `ticks`: where a line stands, and its words."""
+    """A logarithmic axis between two pixels. `ticks`: the place of a line, and its words."""
 
     low: float
     high: float
@@ -26,7 +26,7 @@ class Axis(Struct, frozen=True):
     ticks: tuple[tuple[float, str], ...]
 
     def at(self, value: float) -> float:
-        """Return the pixel of `value`, which is above zero; what lies outside stands at the edge."""
+        """Return the pixel of `value`, which is above zero; a value outside is drawn at the edge."""
         share = (math.log(value) - math.log(self.low)) / (math.log(self.high) - math.log(self.low))
         return self.first + min(1.0, max(0.0, share)) * (self.last - self.first)
 
@@ -37,7 +37,7 @@ def axes(
     x_ticks: Sequence[tuple[float, str]],
     words: Callable[[float], str] | None = None,
 ) -> tuple[Axis, Axis]:
-    """Return axes on which all of `xs` and `ys`, finite and above zero, have a place. `words`: of a tick of `ys`."""
+    """Return axes that have a place for all of `xs` and `ys`, finite and above zero. `words`: of a tick of `ys`."""
     low, high = _room(xs)
     bottom, top = _room(ys)
     shown = tuple((value, words) for value, words in x_ticks if low <= value <= high)
@@ -68,7 +68,7 @@ def _words(value: float) -> str:
 
 
 def drawing(width: float, height: float, kind: str, spoken: str, parts: Sequence[Markup]) -> Markup:
-    """Return a whole picture; `spoken` is what a screen reader says of it."""
+    """Return a whole picture; `spoken` is the text for a screen reader."""
     head = Markup('<svg class="{}" viewBox="0 0 {} {}" style="--w:{:.0f}px" role="img" aria-label="{}">')
     return (
         head.format(kind, _number(width), _number(height), width, printable(spoken))
@@ -103,7 +103,7 @@ def path(points: Sequence[tuple[float, float]], kind: str) -> Markup:
 
 
 def box(x: float, y: float, width: float, height: float, kind: str, hover: str = "") -> Markup:
-    """Return a rectangle; `hover`: what is said of it, lines apart by a newline."""
+    """Return a rectangle; `hover`: its tooltip, lines separated by a newline."""
     shape = Markup('<rect class="{}" x="{}" y="{}" width="{}" height="{}"').format(
         kind, *map(_number, (x, y, max(width, 0.0), max(height, 0.0)))
     )
@@ -121,13 +121,13 @@ def mark(x: float, y: float, kind: str, hover: str) -> Markup:
 
 
 def text(x: float, y: float, words: str, kind: str, hover: str = "") -> Markup:
-    """Return words at a place; `hover`: what they stand for."""
+    """Return words at a place; `hover`: their meaning."""
     shape = Markup('<text class="{}" x="{}" y="{}">{}{}</text>')
     return shape.format(kind, _number(x), _number(y), printable(words), _title(hover) if hover else "")
 
 
 def _title(hover: str) -> Markup:
-    """Return what is said on hover, its lines kept apart."""
+    """Return the tooltip, its lines kept apart."""
     return Markup("<title>{}</title>").format("\n".join(map(printable, hover.split("\n"))))
 
 

@@ -19,8 +19,8 @@ _LOUD = {"fail": 0, "unknown": 1, "warn": 2, "inconclusive": 3, "unjudged": 4, "
 
 
 class _Table(Struct, frozen=True):
-    """A table with its headline. `heads`: of each column the words, and whether it holds numbers. `more`: rows of the
-    JSON report alone. `muted`: what all rows share.
+    """A table with its headline. `heads`: the words of each column, and whether it holds numbers. `more`: rows that
+    only the JSON report has. `muted`: the part that all rows share.
     """
 
     title: str
@@ -76,7 +76,7 @@ _MOST_WHY = 300
 
 
 def _rails(report: Report) -> _Table:
-    """Return the rails, first those that findings name; what all of them chose stands above, once."""
+    """Return the rails, first those that findings name; the choices that all share are above, once."""
     every = ends(report.rails)
     findings = [each for each in report.checks if each.id.startswith("rail.")]
     said = {id(end): [f for v in findings for f in v.findings if _names(f, end)] for end in every}
@@ -138,11 +138,11 @@ def fingerprint(report: Report) -> list[tuple[str, str]]:
 
 
 ORDER = ("fail", "unknown", "warn", "note", "pass", "skip")
-"""Kinds of row, the loudest first: what was not looked at comes before what merely costs speed."""
+"""Kinds of row, the loudest first: things that were not looked at precede those that only cost speed."""
 
 
 class Row(Struct, frozen=True):
-    """One line of the table. `nodes`: those on which it was found; empty, of the run as a whole.
+    """One line of the table. `nodes`: the nodes with the finding; empty, of the run as a whole.
 
     `kind` is one of ORDER; `required`: the run is inconclusive without it.
     """
@@ -197,7 +197,7 @@ def _of_several(blame: str) -> str:
 
 
 def _said(verdict: Verdict) -> Iterator[tuple[Row, tuple[str, ...]]]:
-    """Yield the rows that `verdict` adds to, and the nodes it adds. A finding's row stands for its verdict."""
+    """Yield the rows that `verdict` adds to, and the nodes it adds. A finding's row represents its verdict."""
     own = own_node(verdict)
     for finding in verdict.findings:
         yield _found(verdict, finding), finding.nodes or own
@@ -259,7 +259,7 @@ def versions(environment: Mapping[str, NodeEnvironment]) -> list[_Name]:
 
 
 def settings(environment: Mapping[str, NodeEnvironment]) -> list[_Name]:
-    """Each variable with its value and where that comes from; what differs first. A node may lack it."""
+    """Each variable with its value and its origin; differing ones first. A node may lack it."""
     return _differing(
         {
             node: {s.name: f"{'(not recorded)' if s.value is None else s.value}  [{s.origin}]" for s in each.settings}
