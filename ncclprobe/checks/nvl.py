@@ -110,6 +110,7 @@ def _printed(index: int, gpu: GpuLinks) -> _Linked:
 
 Row = tuple[NvLink, ...]
 _MOST_NAMED = 6
+_BOARDS = (4, 8, 16)  # so many GPUs do switches join
 _BASEBOARD = 8  # GPUs: of a virtual machine with as many, no part of the board is another's
 _ON_THE_WIRE = 0.98  # of the payload's rate at least: a link that codes shows more than that, one that does not as much
 
@@ -152,8 +153,19 @@ def links(
         if gpu.dozing:
             message = f"{_listed(gpu.dozing)} idle or asleep; NCCL uses only active ones"
             yield note(gpu.name, message, evidence=seen.evidence)
+    yield from _lacking(seen)
     if seen.unknown:
         yield from blanks(seen.unknown, len(seen.gpus) + len(seen.unknown), seen.evidence)
+
+
+def _lacking(seen: _Box) -> Iterator[Finding]:
+    """Yield a note on a number of GPUs that no board has: of a matrix, in which none has a name and all are shown."""
+    count = len(seen.gpus) + len(seen.unknown)
+    missing = next((board for board in _BOARDS if board >= count), count) - count
+    if missing and count > _BOARDS[0] and all(gpu.switched and not gpu.product for gpu in seen.gpus):
+        what = "one is" if missing == 1 else f"{missing} are"
+        message = f"all joined by NVSwitch: boards have 4, 8 or 16, so {what} missing"
+        yield note(f"{count} GPUs", message, evidence=seen.evidence)
 
 
 def _short(gpu: _Linked, seen: _Box, virtual: bool) -> Iterator[Finding]:

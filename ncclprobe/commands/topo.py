@@ -4,10 +4,7 @@ what looks wrong in that.
 
 import argparse
 import json
-import re
-from collections import Counter
 from collections.abc import Iterator, Sequence
-from functools import partial
 from pathlib import Path
 
 from ncclprobe import page
@@ -19,7 +16,7 @@ from ncclprobe.host import files
 from ncclprobe.host.live import LiveHost
 from ncclprobe.model import bounds
 from ncclprobe.model.errors import HostError, ParseError, UsageError
-from ncclprobe.model.findings import Evidence, Severity, Status, Verdict, note
+from ncclprobe.model.findings import Evidence, Severity, Status, Verdict
 from ncclprobe.model.layout import table, wrap
 from ncclprobe.model.snapshot import Job, Snapshot
 from ncclprobe.model.units import plural, printable
@@ -165,27 +162,8 @@ def judged(matrices: Sequence[Matrix], source: str) -> tuple[Verdict, ...]:
     for number, (matrix, peers) in enumerate(_paired(matrices), start=1):
         keys = (*(_OF_PATHS if matrix.kind != "p2p" else ()), *(_OF_PEERS if peers or matrix.kind == "p2p" else ()))
         snapshot = Snapshot(str(number), facts_of(matrix, peers))
-        found += map(partial(_with_lacking, matrix), judge([snapshot], [known[each] for each in keys], Job()))
+        found += judge([snapshot], [known[each] for each in keys], Job())
     return tuple(_from(source, verdict) for verdict in found)
-
-
-_BOARDS = (4, 8, 16)
-
-
-def _with_lacking(matrix: Matrix, verdict: Verdict) -> Verdict:
-    """`verdict`; that on NVLinks with a note if a board with switches shows another number of GPUs than boards have."""
-    count = len(matrix.gpus)
-    links = {matrix.links.get(one, {}).get(two, "") for one in matrix.gpus for two in matrix.gpus if one != two}
-    switched = len(links) == 1 and all(re.fullmatch(r"NV\d{1,2}", link) and int(link[2:]) >= count for link in links)
-    if verdict.id != "nvl.links" or count < _BOARDS[0] or count in _BOARDS or not switched:
-        return verdict
-    nodes = Counter(node for node in matrix.numa_affinity if node)
-    homes = f"{' + '.join(str(number) for number in nodes.values())} by NUMA node, " if nodes else ""
-    missing = min(board for board in _BOARDS if board > count) - count
-    what = "one is" if missing == 1 else f"{missing} are"
-    message = f"{homes}all joined by NVSwitch: boards have 4, 8 or 16, so {what} missing"
-    found = note(f"{count} GPUs", message)
-    return replace(verdict, findings=(*verdict.findings, found))
 
 
 def _paired(matrices: Sequence[Matrix]) -> Iterator[tuple[Matrix, Matrix | None]]:
