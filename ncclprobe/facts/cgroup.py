@@ -54,7 +54,7 @@ class PidsLimit(Struct, frozen=True):
 
     @property
     def left(self) -> int:
-        """Return how many more may start, as far as is known: a group may hold more than a limit that came later."""
+        """Return how many more may start, as far as known: a group may hold more than a limit that was set later."""
         return max(0, self.most - (0 if isinstance(self.used, Absent) else self.used))
 
 
@@ -101,7 +101,8 @@ def cgroup(host: Host) -> Cgroup:
 
 
 def places(groups: str, mounts: str) -> dict[str, CgroupFolders]:
-    """Return where the limits of ``cpu``, ``memory`` and ``pids`` are, from the texts of two files under /proc/self.
+    """Return the folders with the limits of ``cpu``, ``memory`` and ``pids``, from the texts of two files under
+    /proc/self.
 
     A place without folders is not mounted here; in a hybrid hierarchy version 1 has the controllers. Raises ParseError.
     """
@@ -140,7 +141,7 @@ def _mounts(text: str) -> Iterator[tuple[str, str, str, list[str]]]:
 
 
 def _below(root: str, group: str) -> str:
-    """Return the group's path below a mount that shows `root` of the hierarchy; if it lies elsewhere, the mount."""
+    """Return the group's path below a mount that shows `root` of the hierarchy; if it is elsewhere, the mount."""
     try:
         return str(PurePosixPath(group).relative_to(root))
     except ValueError:  # docker without a cgroup namespace: its group is what is mounted

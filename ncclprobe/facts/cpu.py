@@ -56,7 +56,7 @@ class Cpus(Struct, frozen=True):
 
 @collector
 def cpu(host: Host) -> Cpus:
-    """Read what the kernel says of processors and NUMA nodes."""
+    """Read the kernel's list of processors and NUMA nodes."""
     online = cpu_list(host.ask("read", f"{ROOT}/cpu/online"))
     try:
         entries = json.loads(host.ask("list", f"{ROOT}/node"))

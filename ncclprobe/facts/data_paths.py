@@ -53,7 +53,7 @@ class Mount(Struct, frozen=True):
 
     @property
     def is_remote(self) -> bool:
-        """Return whether a server has it, or a program that stands for one."""
+        """Return whether a server has it, or a program that acts as one."""
         return bool(re.fullmatch(_REMOTE, self.kind))
 
     def __str__(self) -> str:
@@ -78,7 +78,7 @@ class Look(Struct, frozen=True):
 class Content(Struct, frozen=True):
     """A hash of a file's size, head, tail and a sample, or of a folder's names; empty if `cut`.
 
-    `cut`: the folder has more than bounds.LISTED_ENTRIES entries, of which each node may list others.
+    `cut`: the folder has more than bounds.LISTED_ENTRIES entries, and each node may list others.
     """
 
     entries: int
@@ -179,7 +179,7 @@ def _mount(line: str) -> Mount:
 
 
 def _plain(text: str) -> str:
-    r"""Return a path of mountinfo, in which a space is ``\040``."""
+    r"""Return a path of mountinfo, which writes a space as ``\040``."""
     return re.sub(r"\\([0-7]{3})", lambda match: chr(int(match[1], 8) & 0xFF), text)
 
 

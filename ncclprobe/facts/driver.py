@@ -1,7 +1,7 @@
-"""NVIDIA's kernel driver, fabric manager and IMEX service, by their own word, and what GPUDirect RDMA needs.
+"""NVIDIA's kernel driver, fabric manager and IMEX service, as they report themselves, and the needs of GPUDirect RDMA.
 
-The driver's version is for everyone to read. The fabric manager is a service of the host: in a container neither its
-program nor its process can be seen, and that says nothing.
+Everyone may read the driver's version. The fabric manager is a service of the host: in a container neither its
+program nor its process can be seen, so their absence is not evidence.
 
 IMEX lets machines of one NVLink rack share memory. Its guide (docs.nvidia.com/multi-node-nvlink-systems/imex-guide):
 nodes_config.cfg has an address per line and must be the same on all nodes; `nvidia-imex-ctl -q` prints READY once the
@@ -9,7 +9,7 @@ domain is up. Everyone may read and ask. In a container the service is usually e
 
 GPUDirect RDMA needs a peer-memory module, or DMA-BUF on both the NIC's and the GPU's side. Whether DMA-BUF really
 works, NCCL asks the drivers when a job starts: it registers a dummy buffer (net_ib/gdr.cc) and reads the GPU's
-CU_DEVICE_ATTRIBUTE_DMA_BUF_SUPPORTED (init.cc). No file tells either, so these are prerequisites only.
+CU_DEVICE_ATTRIBUTE_DMA_BUF_SUPPORTED (init.cc). No file shows either, so these are only prerequisites.
 """
 
 import re
@@ -55,7 +55,7 @@ def nodes(text: str) -> tuple[str, ...]:
 
 
 def state(text: str) -> str:
-    """Return the last line of ``nvidia-imex-ctl -q``. Raises ParseError if it says nothing."""
+    """Return the last line of ``nvidia-imex-ctl -q``. Raises ParseError if it is empty."""
     lines = text.strip().splitlines()
     if not lines or len(lines[-1]) > _LONGEST_STATE:
         raise ParseError(f"nvidia-imex-ctl -q: {text[:80]!r}")
@@ -155,9 +155,9 @@ class GpuDirect(Struct, frozen=True):
 
     @property
     def dma_buf(self) -> bool | None:
-        """Return whether kernel and driver are such that DMA-BUF can work. None: not known, as on an older kernel.
+        """Return whether kernel and driver allow DMA-BUF. None: unknown, as on an older kernel.
 
-        Of an older kernel the number does not tell what its distribution has carried back.
+        The number of an older kernel does not show what its distribution has backported.
         """
         if self.driver in ("proprietary", None):
             return False

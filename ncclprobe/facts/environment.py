@@ -20,9 +20,9 @@ rank that has yet to report, or that is not at fault (ProcessGroupNCCL.cpp: Watc
 A torch that does not know a name does not read it.
 """
 EVENTS: dict[str, str] = {"TORCH_NCCL_CUDA_EVENT_CACHE": "0"}
-"""The same for torch 2.5 and 2.6 alone, which keep each thread's events for its later calls: once a thread that made a
-call has ended, the end of the call ends the process (std::system_error, or an assertion of pthread_mutex_lock). Every
-call that has a deadline is made by a thread of its own. 2.7 keeps them as long as they are used.
+"""The same for torch 2.5 and 2.6 only, which keep each thread's events for its later calls. Once a thread that made a
+call has ended, the end of the call ends the process (std::system_error, or an assertion of pthread_mutex_lock). A
+thread of its own makes every call that has a deadline. 2.7 keeps them as long as they are used.
 """
 RECORDING: Mapping[str, str] = {"TORCH_NCCL_TRACE_BUFFER_SIZE": "2000"}
 """What it sets if no user did: how many calls the flight recorder keeps. As torch does by itself since 2.11; before,

@@ -24,5 +24,5 @@ def learn(host: Host, parse: Callable[[str], T], *question: str) -> T | Absent:
 
 
 def missing(field: object) -> bool:
-    """Return whether `field` is absent because there is no such file: often knowledge, if a refusal is none."""
+    """Return whether `field` is absent because the file does not exist: often knowledge, unless it was refused."""
     return isinstance(field, Absent) and field.refused == Missing.__name__

@@ -30,7 +30,7 @@ NO_GID, NO_PKEY = ":".join(["0000"] * 8), "0x0000"
 
 
 class Rate(Struct, frozen=True):
-    """A port's signalling rate: Gb/s over all lanes, the lanes, and the name of the generation (empty: SDR)."""
+    """A port's signalling rate: Gb/s over all lanes, the lanes, and the generation's name (empty: SDR)."""
 
     gbps: float
     lanes: int
@@ -40,7 +40,7 @@ class Rate(Struct, frozen=True):
 class Gid(Struct, frozen=True):
     """One entry of a port's GID table that is not zero.
 
-    `type` is ``IB/RoCE v1`` or ``RoCE v2``, None if the kernel does not tell it (older kernels in a container);
+    `type` is ``IB/RoCE v1`` or ``RoCE v2``, None if the kernel does not show it (older kernels in a container);
     `netdev` the interface it belongs to, None for InfiniBand, and for an interface of another network namespace.
     """
 
@@ -218,7 +218,7 @@ def _attribute(host: Host, path: str) -> str | None:
 
 @lru_cache(1024)
 def parent(text: str) -> str | None:
-    """Return the PCI address that a device's link ends in; None if the parent is no PCI function."""
+    """Return the PCI address that a device's link ends in; None if the parent is not a PCI function."""
     try:
         return normal(text.strip().rpartition("/")[2])
     except ParseError:
@@ -277,7 +277,7 @@ def _table(text: str) -> list[tuple[int, str]]:
 def counters(text: str) -> Mapping[str, int]:
     """Return the numbers of a host's answer to ``files``, without those that cannot be read ("N/A (no PMA)").
 
-    ``lifespan`` among the hw_counters is no counter but how many milliseconds the kernel keeps them.
+    ``lifespan`` among the hw_counters is not a counter but the milliseconds that the kernel keeps them.
     """
     reported = {name: text for name, text in _files(text).items() if text and name != "lifespan"}
     return {name: int(count) for name, count in reported.items() if re.fullmatch("[0-9]{1,20}", count)}
@@ -297,10 +297,10 @@ _LONGEST_TEXT = 200
 
 
 class RoceMarks(Struct, frozen=True):
-    """Of one port. `traffic_class`: the text of the driver's file, empty if none is forced.
+    """The settings of one port. `traffic_class`: the text of the driver's file, empty if none is forced.
 
-    `slows` and `notifies`: the priorities on which the port lowers its rate (reaction point), and tells the sender of
-    marked packets (notification point). Absent in a field: the driver does not show it.
+    `slows` and `notifies`: the priorities for which the port lowers its rate (reaction point), and notifies the sender
+    of marked packets (notification point). Absent in a field: the driver does not show it.
     """
 
     traffic_class: str | Absent
@@ -336,7 +336,7 @@ def _enabled(host: Host, netdev: str, side: str) -> tuple[int, ...] | Absent:
 
 
 def priorities(text: str) -> tuple[int, ...]:
-    """Return the priorities whose file says 1. Raises ParseError."""
+    """Return the priorities whose file is 1. Raises ParseError."""
     try:
         said = json.loads(text)
         return tuple(sorted(int(name) for name, value in said.items() if value == "1"))

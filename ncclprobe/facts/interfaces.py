@@ -29,7 +29,7 @@ _HPES_BOARD = ip_network("16.1.15.0/30")  # of iLO's virtual NIC, on every machi
 
 
 class Address(Struct, frozen=True):
-    """One address of one interface, in the words in which :mod:`ncclprobe.nccl.interfaces` wants it.
+    """One address of one interface, in the words of :mod:`ncclprobe.nccl.interfaces`.
 
     `name` is the interface's, or the label of an IPv4 address (``eth0:1``): getifaddrs(3) knows no other, and to NCCL
     it is an interface of its own. `family` is ``inet`` or ``inet6``; `address` keeps its scope (``fe80::1%eth0``);
@@ -177,7 +177,7 @@ def place(target: str) -> tuple[bool, str]:
 
 
 def device_type(uevent: str) -> str:
-    """Return what kind of interface its uevent says it is (SET_NETDEV_DEVTYPE), empty if the driver does not say."""
+    """Return the kind of interface from its uevent (SET_NETDEV_DEVTYPE), empty if the driver sets none."""
     match = re.search(r"^DEVTYPE=(.+)$", uevent, re.MULTILINE)
     return match[1].strip() if match else ""
 

@@ -1,7 +1,7 @@
-"""What the kernel's log of this boot says of GPUs, NVSwitches, NICs, PCIe and links: time, device and code.
+"""The kernel's messages of this boot on GPUs, NVSwitches, NICs, PCIe and links: time, device and code.
 
-Open to root, to everyone where kernel.dmesg_restrict is 0, and to members of adm or systemd-journal; in a container
-usually to no user. Then nothing is known, which is not that nothing happened.
+Open to root, to everyone if kernel.dmesg_restrict is 0, and to members of adm or systemd-journal; in a container
+usually to no user. Then nothing is known, which does not mean that nothing happened.
 """
 
 import json
@@ -49,8 +49,9 @@ _MLX5_CODES = {  # drivers/net/ethernet/mellanox/mlx5/core: health.c, events.c, 
 
 
 class Xid(NamedTuple):
-    """What an Xid means, and whether a job on this GPU is lost (`grave`) or at risk; otherwise the program is usually
-    to blame, or it tells of a repair. `of_link`: of an NVLink, whose text says Fatal or Nonfatal if it is at risk.
+    """The meaning of an Xid, and whether a job on this GPU is lost (`grave`) or at risk. Otherwise the program is
+    usually to blame, or it reports a repair. `of_link`: of an NVLink, whose text says Fatal or Nonfatal if it is at
+    risk.
     """
 
     words: str = "see NVIDIA's list of Xids"
@@ -99,10 +100,10 @@ class Event(Struct, frozen=True):
     """One line that means something. `at_s` is in seconds since boot.
 
     `kind` and `code`: ``xid`` and ``sxid`` with their number; ``lost``, a GPU fallen off the bus, which newer drivers
-    say without an Xid; ``mlx5`` with a word (``health``, ``timeout``, ``cable``, ``link-down`` …); ``aer`` with its
-    severity in the kernel's words; ``link`` with ``up`` or ``down``.
-    `device` is a PCI address, or an interface for ``link``; empty: the line does not say. `fatal` is what an SXid or an
-    NVLink Xid (144 to 150) says of itself; None: it does not.
+    log without an Xid; ``mlx5`` with a word (``health``, ``timeout``, ``cable``, ``link-down`` …); ``aer`` with its
+    severity in the kernel's words; ``link`` with ``up`` or ``down``. `device` is a PCI address, or an interface for
+    ``link``; empty: the line does not say. `fatal` is the word of an SXid or an NVLink Xid (144 to 150) on itself;
+    None: it has none.
     """
 
     at_s: float
@@ -171,7 +172,7 @@ def _driver(at: float, text: str) -> Event | None:
 
 
 def _fatal(text: str) -> bool | None:
-    """Return whether it says Fatal or Nonfatal: ``RLW_RXPIPE Nonfatal XC0 i0 Link 13``, ``Non-fatal, Link 44``."""
+    """Return whether the text has Fatal or Nonfatal: ``RLW_RXPIPE Nonfatal XC0 i0 Link 13``, ``Non-fatal, Link 44``."""
     match = re.search(r"\b(non-?)?fatal\b", text, re.IGNORECASE)
     return None if match is None else match[1] is None
 

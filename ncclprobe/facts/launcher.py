@@ -1,6 +1,6 @@
-"""Which launcher started this process, and which rank it made it: from the variables alone, or from the command line.
+"""Which launcher started this process, and which rank it made it: only from the variables, or from the command line.
 
-Each launcher sets variables that only it sets, and says its ranks in some of them. Sources:
+Each launcher sets variables that only it sets, and puts its ranks in some of them. Sources:
 - torchrun sets RANK, WORLD_SIZE, LOCAL_*, GROUP_* and TORCHELASTIC_*, whatever the rendezvous (torch 2.13
   distributed/elastic/agent/server/local_elastic_agent.py, _start_workers).
 - srun(1) sets SLURM_PROCID … and SLURM_STEP_ID, which the body of an sbatch script lacks. The step of salloc's shell
@@ -11,12 +11,12 @@ Each launcher sets variables that only it sets, and says its ranks in some of th
 - A PyTorchJob's pod has RANK (the pod's index) and WORLD_SIZE (pods, since 1.7 times the processes of each); both it
   and Trainer v2, which sets no RANK, give torchrun its defaults as PET_* (kubeflow/training-operator
   pkg/controller.v1/pytorch/{envvar,master,elastic}.go at ee1162919; kubeflow/trainer
-  pkg/runtime/framework/plugins/torch/torch.go; torch distributed/argparse_util.py). PET_NNODES is ``1:4`` where
+  pkg/runtime/framework/plugins/torch/torch.go; torch distributed/argparse_util.py). PET_NNODES is ``1:4`` if
   elastic, and then only torchrun numbers the pods.
 - DeepSpeed's launcher adds CROSS_RANK, CROSS_SIZE and LOCAL_SIZE (deepspeed/launcher/launch.py, main).
-- SLURM_GPUS_ON_NODE is how many GPUs of this node Slurm gave to the job (sbatch(1)), SLURM_JOB_GPUS lists them where a
-  prolog or epilog runs (Prolog and Epilog Guide); NVIDIA_VISIBLE_DEVICES, if it
-  holds UUIDs, which ones Kubernetes gave to the container (NVIDIA/k8s-device-plugin, --device-list-strategy=envvar).
+- SLURM_GPUS_ON_NODE is how many GPUs of this node Slurm gave to the job (sbatch(1)), SLURM_JOB_GPUS lists them in a
+  prolog or epilog (Prolog and Epilog Guide); NVIDIA_VISIBLE_DEVICES, if it holds UUIDs,
+  lists the ones that Kubernetes gave to the container (NVIDIA/k8s-device-plugin, --device-list-strategy=envvar).
 - `accelerate launch` runs several ranks with torchrun's own code; its simple launcher starts one process, which has
   MASTER_ADDR and no RANK if several were asked for (accelerate/utils/launch.py, prepare_simple_launcher_cmd_env).
 """
@@ -56,7 +56,7 @@ READS = frozenset(
 
 
 class _VariableSource(Struct, frozen=True):
-    """A launcher, and per field of Launch the variable that it says it in; `fixed`: what it need not say."""
+    """A launcher, and its variable for each field of Launch; `fixed`: the fields that need no variable."""
 
     kind: str
     names: Mapping[str, str] = field(default_factory=dict)
@@ -116,9 +116,10 @@ def is_task(variables: Variables) -> bool:
 
 
 def run_id(kind: str, variables: Variables) -> str:
-    """Return what the launcher calls this very run, the same for all its ranks; empty if it has no name.
+    """Return the launcher's name of this run, the same for all its ranks; empty if it has none.
 
-    Only of variables that all ranks share: under Slurm, mpirun's first ranks are no tasks of a step and the others are.
+    Only from variables that all ranks share: under Slurm, mpirun's first ranks are not tasks of a step and the others
+    are.
     """
 
     def first(*names: str) -> str:
@@ -182,12 +183,11 @@ class Flags(Struct, frozen=True):
 
 
 class Launch(Struct, frozen=True):
-    """Who this process is. None: the launcher did not say. `variables` names what was read.
+    """The place of this process in the job. None: the launcher did not set it. `variables` are the names read.
 
     `kind` is torchrun, slurm, openmpi, pmi, pytorchjob (one process per pod), environment (RANK … by hand), options
-    (--nnodes …) or single. `names` are
-    the nodes by node rank, as the scheduler calls them; empty if it did not. `run_id` is this run's, the same for
-    all ranks. `origins` says for each member that is known the variable or the rule that it comes from. `visible_gpus`
+    (--nnodes …) or single. `names` are the nodes by node rank, as the scheduler names them. `run_id` is
+    this run's, the same for all ranks. `origins` is, for each known member, its variable or rule. `visible_gpus`
     is CUDA_VISIBLE_DEVICES: ranks that are started from here find no other GPUs.
     """
 
@@ -217,7 +217,7 @@ class Launch(Struct, frozen=True):
 
     @property
     def spans_by_launcher(self) -> bool:
-        """Return whether a launcher says so, and it is not only that several nodes are judged together."""
+        """Return whether a launcher set it, and not only that several nodes are judged together."""
         return self.kind != "single" and self.several_nodes
 
     @property
@@ -228,7 +228,7 @@ class Launch(Struct, frozen=True):
 
 @collector
 def launcher(host: Host, environment: Environment) -> Launch:
-    """Read which launcher started this process, and what its command line said of it."""
+    """Read which launcher started this process, and its command line."""
     try:
         flags = Flags(**json.loads(host.ask(SAMPLE, "flags")))
     except HostError:
@@ -286,7 +286,7 @@ def no_master(launch: Launch) -> Problem | None:
 
 
 def _of_environment(variables: Variables) -> Launch:
-    """Return everything but what is derived: where the ranks meet, and how many nodes there are by default."""
+    """Return everything that is not derived: the rendezvous, and how many nodes there are by default."""
     source = recognise(variables)
     given = {member: name for member, name in source.names.items() if variables.get(name)}
     numbers: dict[str, Any] = {member: _integer(variables[name]) for member, name in given.items()}
@@ -315,7 +315,7 @@ def _of_environment(variables: Variables) -> Launch:
 
 
 def _derived(launch: Launch, origins: dict[str, str]) -> Launch:
-    """Return the number of nodes and the node's rank, where the other numbers leave no choice but even nodes."""
+    """Return the number of nodes and the node's rank, if the other numbers leave no choice but even nodes."""
     world, local = launch.world_size, launch.local_world_size
     if launch.nnodes is None and world and local and world % local == 0:
         launch, origins["nnodes"] = replace(launch, nnodes=world // local), "as many ranks on each node as here"
@@ -328,7 +328,7 @@ def _derived(launch: Launch, origins: dict[str, str]) -> Launch:
 
 
 def _masters(kind: str, variables: Variables) -> Iterator[tuple[str, str, str]]:
-    """Return field, variable and value of what says where rank 0 is, the best first."""
+    """Return field, variable and value of the address of rank 0, the best first."""
     pod = ("PET_",) if kind == "pytorchjob" else ()
     for prefix in ("", *pod):
         for name in ("MASTER_ADDR", "MASTER_PORT"):
@@ -342,9 +342,9 @@ def _masters(kind: str, variables: Variables) -> Iterator[tuple[str, str, str]]:
 
 
 def _meeting(launch: Launch, variables: Variables) -> Launch:
-    """Return the launch with the nodes' names, and where the ranks meet: on Slurm's first node, at a derived port.
+    """Return the launch with the nodes' names, and the rendezvous: on Slurm's first node, at a derived port.
 
-    20000-29999 lies below Linux' ephemeral ports (32768 and up), which the job's own connections use.
+    20000-29999 is below Linux' ephemeral ports (32768 and up), which the job's own connections use.
     """
     origins = list(launch.origins)
     if launch.kind == "slurm":
@@ -428,7 +428,7 @@ def _short(names: Mapping[str, str], member: str) -> str:
 
 
 def _no_task(variables: Variables) -> Iterator[Problem]:
-    """Yield what tells an sbatch script or salloc's shell: each runs once, on one node, without a step."""
+    """Yield the signs of an sbatch script or salloc's shell: each runs once, on one node, without a step."""
     step, context = variables.get("SLURM_STEP_ID"), variables.get("SLURM_SCRIPT_CONTEXT") or ""
     tasks, *nodes = (_integer(variables.get(f"SLURM_{name}")) or 1 for name in ("NTASKS", "NNODES", "JOB_NUM_NODES"))
     several = f"{max(nodes)} nodes" if max(nodes) > 1 else f"{tasks} tasks"
@@ -440,7 +440,7 @@ def _no_task(variables: Variables) -> Iterator[Problem]:
 
 
 def _accelerate(variables: Variables) -> Iterator[Problem]:
-    """Correct accelerate's simple launcher: it starts one process, and names if several would meet."""
+    """Correct accelerate's simple launcher: it starts one process, and names the place for several to meet."""
     if variables.get("ACCELERATE_MIXED_PRECISION") and variables.get("MASTER_ADDR"):
         message = "is not set, though MASTER_ADDR and ACCELERATE_MIXED_PRECISION are: accelerate started one process"
         yield Problem("RANK", message, "start it with accelerate launch --multi_gpu, or torchrun", harmless=True)

@@ -1,4 +1,4 @@
-"""Where the dynamic loader looks for a shared library, and which of several it takes: ld.so(8).
+"""Find where the dynamic loader looks for a shared library, and which of several it takes: ld.so(8).
 
 Everyone may read the cache and list the folders. In programs that gain privileges the loader ignores the variables.
 """
@@ -45,16 +45,16 @@ class Loader(Struct, frozen=True):
     cached: tuple[tuple[str, str], ...] | Absent = ()
 
     def folders(self) -> tuple[str, ...]:
-        """Return every folder in which it finds a library of NCCL by its bare name, in order."""
+        """Return every folder that has a library of NCCL by its bare name, in the loader's order."""
         files = () if isinstance(self.cached, Absent) else self.cached
         own = [str(PurePosixPath(file).parent) for name, file in files if name.startswith("libnccl")]
         return tuple(dict.fromkeys(map(usr, (*self.library_path, *own, *DEFAULT_FOLDERS))))
 
 
 class Elf(NamedTuple):
-    """What a library says of itself: what it needs, and where it says to look for that (elf(5)).
+    """A library's own entries: what it needs, and its search path for that (elf(5)).
 
-    `needs_versions`: which versions of symbols it asks of each library; `versions`: those it defines.
+    `needs_versions`: the versions of symbols it asks of each library; `versions`: those it defines.
     """
 
     needed: tuple[str, ...]
@@ -102,7 +102,7 @@ _PATHS = ("rpath", "runpath")
 
 
 def _origin(folder: str, path: str) -> str:
-    """Return a folder of a library's own search path, relative to where that library lies."""
+    """Return a folder of a library's own search path, relative to that library's folder."""
     origin = str(PurePosixPath(path).parent)
     parts: list[str] = []
     for part in re.sub(r"\$(ORIGIN\b|\{ORIGIN\})", lambda _: origin, folder).split("/"):
@@ -114,9 +114,9 @@ def _origin(folder: str, path: str) -> str:
 
 
 def steps(loader: Loader, needer: Elf | None = None) -> tuple[Step, ...]:
-    """Return where the loader looks for what `needer` needs (None: a program without a path of its own), in order.
+    """Return the loader's folders for the needs of `needer` (None: a program without a path of its own), in order.
 
-    A DT_RPATH comes before LD_LIBRARY_PATH, and is void if there is a DT_RUNPATH, which comes after.
+    A DT_RPATH precedes LD_LIBRARY_PATH, and is void if there is a DT_RUNPATH, which follows it.
     """
     own = needer or Elf((), (), ())
     return (

@@ -1,11 +1,11 @@
-"""What machine this is, by its firmware, whether it is a virtual one, and its operating system.
+"""Identify the machine by its firmware, whether it is virtual, and its operating system.
 
-The files of /sys/class/dmi/id read here are for everyone (serial numbers and the UUID, which are root's, are not). In
+Everyone may read the files of /sys/class/dmi/id used here (only root may read serial numbers and the UUID). In
 some containers and on machines without SMBIOS there is no such folder; POWER and Arm boards may name their model in the
 device tree instead. No metadata service is asked.
 
-The options of the kernel about IOMMU and PCI decide how devices reach each other's memory. Whether the clock is kept
-right, the kernel says through timedatectl: every user may ask, but in a container systemd does not answer, though the
+The kernel's options about IOMMU and PCI decide how devices reach each other's memory. The kernel reports through
+timedatectl whether the clock is kept right: every user may ask, but in a container systemd does not answer, though the
 clock is the machine's.
 """
 
@@ -42,7 +42,7 @@ _HYPERVISORS = (  # how they name themselves in DMI (dmi_vendor_table of systemd
 
 
 class Dmi(Struct, frozen=True):
-    """What the firmware says; a field is empty if it says nothing. `asset_tag` is that of the chassis."""
+    """The firmware's fields; a field is empty if the firmware has none. `asset_tag` is that of the chassis."""
 
     vendor: str = ""
     product: str = ""
@@ -53,9 +53,9 @@ class Dmi(Struct, frozen=True):
 
 
 class Machine(Struct, frozen=True):
-    """`cloud` is aws, azure, gcp, oracle or empty. `instance_type` only where the firmware says it, as on AWS.
+    """`cloud` is aws, azure, gcp, oracle or empty. `instance_type` only if the firmware has it, as on AWS.
 
-    `virtual`: a hypervisor runs below this kernel; None: nothing tells (on Arm and POWER no processor flag does).
+    `virtual`: a hypervisor runs below this kernel; None: unknown (Arm and POWER have no processor flag for it).
     """
 
     dmi: Dmi = Dmi()

@@ -1,6 +1,6 @@
 """How much memory the machine has left, and from which NUMA nodes this process takes it. Every user may read both.
 
-The numbers are the whole machine's, in a container too: what its control group allows is in
+The numbers are the whole machine's, in a container too; the limits of its control group are in
 :mod:`ncclprobe.facts.cgroup`.
 """
 

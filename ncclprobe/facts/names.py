@@ -1,4 +1,4 @@
-"""Where names come from on this node: /etc/hosts, /etc/resolv.conf and the order in /etc/nsswitch.conf.
+"""The sources of names on this node: /etc/hosts, /etc/resolv.conf and the order in /etc/nsswitch.conf.
 
 Everyone may read them. In a container they are the container's, and Kubernetes and docker write the first two anew for
 each. MASTER_ADDR, the host of NCCL_COMM_ID and this node's own name are resolved on this node.
@@ -18,7 +18,7 @@ from ncclprobe.model.values import Struct
 
 
 class Master(Struct, frozen=True):
-    """The rendezvous address. `name` is empty if no launcher gave one; `failure` says why it did not resolve."""
+    """The rendezvous address. `name` is empty if no launcher gave one; `failure` is why it did not resolve."""
 
     name: str = ""
     addresses: tuple[str, ...] = ()
@@ -44,7 +44,7 @@ def resolver(host: Host, launch: Launch) -> Master:
 
 
 class OwnName(Struct, frozen=True):
-    """What getaddrinfo(3) answers for this host's own name, in its order. `failure`: why it answers nothing.
+    """The answers of getaddrinfo(3) for this host's own name, in its order. `failure`: why there is no answer.
 
     `name` is empty if it was not asked, in jobs of one node.
     """
@@ -94,7 +94,7 @@ def comm_id_host(text: str) -> str:
 
 
 class CommIdHost(Struct, frozen=True):
-    """What getaddrinfo(3) answers for the host of NCCL_COMM_ID, in its order, of which NCCL takes the first.
+    """The answers of getaddrinfo(3) for the host of NCCL_COMM_ID, in its order; NCCL takes the first.
 
     `name` is empty if the variable names none. `failure`: why it answers nothing, so that NCCL does not start.
     """
@@ -147,7 +147,7 @@ class Names(Struct, frozen=True):
 
 @collector
 def names(host: Host) -> Names:
-    """Read three files, open to every user; one that is not there says nothing, as to the resolver itself."""
+    """Read three files, open to every user; a missing one is empty, as to the resolver itself."""
     search, options = resolv_conf(_text(host, RESOLV_CONF))
     return Names(
         hosts=hosts(_text(host, HOSTS)),

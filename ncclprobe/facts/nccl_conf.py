@@ -36,17 +36,18 @@ _COMMENTS = (2, 26)
 
 
 class ConfFile(Struct, frozen=True):
-    """A file that NCCL looks for. `refused`: why it cannot be read; NCCL then goes on without it, and says nothing."""
+    """A file that NCCL looks for. `refused`: why it cannot be read; NCCL then goes on without it, silently."""
 
     path: str
     refused: Absent | None = None
 
 
 class Settings(Struct, frozen=True):
-    """What NCCL would read: `effective` by name, and `overridden`, the definitions that came too late to count.
+    """The settings that NCCL would read: `effective` by name, and `overridden`, the definitions that are too late to
+    count.
 
     `files` are those that NCCL looks for, strongest first. `other_home` is a file that exists in the home that this
-    NCCL does not ask for, where $HOME and the password file disagree. An environment
+    NCCL does not ask for, if $HOME and the password file disagree. An environment
     plugin (NCCL >= 2.28.7) is stronger than all of this and cannot be seen from outside.
     """
 
@@ -67,7 +68,9 @@ class Settings(Struct, frozen=True):
 
 @collector
 def nccl_conf(host: Host, environment: Environment, software: Software | Absent) -> Settings:
-    """Read the environment and both configuration files, merged as the installed NCCL (else the newest) merges them."""
+    """Read the environment and both configuration files, merged as the installed NCCL (otherwise the newest) merges
+    them.
+    """
     return settings_of(host, environment, software.nccl_version if isinstance(software, Software) else None)
 
 
@@ -185,8 +188,8 @@ class NamedFiles(Struct, frozen=True):
 
     `graph`: why NCCL refuses the file of NCCL_GRAPH_FILE; empty if it does not, None if that is not set.
 
-    A plugin named without a folder, and not as NCCL's usually are, is a key as it stands: whether the loader finds it.
-    `log_folder`: where NCCL_DEBUG_FILE would be made; `log_writable`: None if that is not set, Absent: not known. A
+    A plugin named without a folder, and not as NCCL's usually are, is a key unchanged: whether the loader finds it.
+    `log_folder`: the folder of NCCL_DEBUG_FILE; `log_writable`: None if that is not set, Absent: unknown. A
     folder that does not exist is not writable.
     """
 
@@ -207,7 +210,7 @@ _SONAME = re.compile(r"(?!libnccl)[^/]+\.so(\.\d+)*")
 
 @collector
 def named_files(host: Host, settings: Settings, loader: Loader | Absent) -> NamedFiles:
-    """Inspect the files that variables name; open NCCL_TOPO_FILE and NCCL_GRAPH_FILE alone, and create nothing."""
+    """Inspect the files that variables name; open only NCCL_TOPO_FILE and NCCL_GRAPH_FILE, and create nothing."""
     wanted, graph = settings.get("NCCL_TOPO_FILE"), settings.get("NCCL_GRAPH_FILE")
     folder = log_folder(settings.get("NCCL_DEBUG_FILE") or "")
     named = list(dict.fromkeys(one for name in _PLUGINS for one in (settings.get(name) or "").split(",")))[:_MOST]
@@ -223,7 +226,7 @@ def named_files(host: Host, settings: Settings, loader: Loader | Absent) -> Name
 
 
 def log_folder(pattern: str) -> str:
-    """Return the folder of NCCL_DEBUG_FILE; empty: not known: relative, one of NCCL's devices, or with a ``%``."""
+    """Return the folder of NCCL_DEBUG_FILE; empty: unknown: relative, one of NCCL's devices, or with a ``%``."""
     folder = str(PurePosixPath(pattern).parent)
     special = pattern.lower() in ("stdout", "stderr") or pattern.startswith("/dev/")
     return "" if special or not pattern.startswith("/") or "%" in folder else folder
@@ -259,7 +262,7 @@ def topology_file(path: str, text: str) -> TopologyFile:
 
 
 def graph_trouble(text: str) -> str:
-    """Return why NCCL refuses a file of graphs, with which no communicator starts; empty if it takes it.
+    """Return why NCCL refuses a file of graphs, and so starts no communicator; empty if it takes it.
 
     Without <graphs> it ignores the file. Source: src/graph/xml.cc ncclTopoXmlGraphLoadGraphs, xmlGetNode (v2.30.7).
     """

@@ -1,4 +1,4 @@
-"""Whether nvidia-smi answers: the canary of a wedged driver; and what it tells of GPUs if NVML cannot be asked."""
+"""Whether nvidia-smi answers: the canary of a wedged driver; and its data on GPUs if NVML cannot be asked."""
 
 import re
 from typing import TYPE_CHECKING
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 
 class Smi(Struct, frozen=True):
-    """`gpus` is the number it lists; `wedged` says how it failed to come back, empty if it did."""
+    """`gpus` is the number it lists; `wedged` is how it failed to return, empty if it did."""
 
     gpus: int = 0
     wedged: str = ""
@@ -32,7 +32,7 @@ def nvidia_smi(host: Host) -> Smi:
 
 
 def count(text: str) -> int:
-    """Return the number of GPUs in ``nvidia-smi -L``. Raises ParseError for none: it says that with an exit code."""
+    """Return the number of GPUs in ``nvidia-smi -L``. Raises ParseError for none, which it reports by an exit code."""
     listed = re.findall(r"^GPU \d+: ", text, re.MULTILINE)
     if not listed:
         raise ParseError(f"nvidia-smi -L: {text[:120]!r}")
@@ -83,7 +83,7 @@ def cell(gpu: "Element", *paths: str) -> str | Absent:
 
 
 def capabilities(host: Host, count: int) -> tuple[tuple[int, int] | Absent, ...]:
-    """Return the compute capability of each of `count` GPUs, which ``-q`` does not tell; drivers before 510 do not."""
+    """Return the compute capability of each of `count` GPUs, which ``-q`` does not show; drivers before 510 do not."""
 
     def parse(text: str) -> tuple[tuple[int, int], ...]:
         found = [line.strip().split(".") for line in text.splitlines()]
@@ -96,7 +96,7 @@ def capabilities(host: Host, count: int) -> tuple[tuple[int, int] | Absent, ...]
 
 
 def uncorrected(gpu: "Element", since: str) -> int | Absent:
-    """Return how many errors of memory could not be corrected: all kinds that the GPU tells, added up.
+    """Return how many errors of memory could not be corrected: all kinds that the GPU reports, added up.
 
     `since`: ``volatile`` or ``aggregate``. Up to Turing one number is the total of the double-bit errors.
     """

@@ -1,8 +1,8 @@
 """NVLink, link by link, as NVML shows it.
 
-One call gives every field of every link of a GPU (nvmlDeviceGetFieldValues, the link as scope), which is if NCCL's
-RAS too reads state and speed (rasDiagnosticsNvLinkData). Where the library is too old for these fields, what they
-replaced is asked: functions, and a field for each of links 0 to 11, which are all that GPUs of that time have.
+One call gives every field of every link of a GPU (nvmlDeviceGetFieldValues, the link as scope). NCCL's
+RAS reads state and speed the same way (rasDiagnosticsNvLinkData). If the library is too old for these fields, what they
+replaced is asked: functions, and a field for each of links 0 to 11, all that GPUs of that time have.
 
 `nvidia-smi nvlink -s`: which NVLinks of each GPU are up, and how fast: a second opinion on what NVML says.
 """
@@ -117,10 +117,10 @@ _FIELD_VALUES = "nvmlDeviceGetFieldValues"
 class NvLink(Struct, frozen=True):
     """One link of one GPU, the counters since the driver was loaded.
 
-    NCCL counts a link only if it is "active". `version` is a NVML_NVLINK_VERSION_… and no generation to judge by: H100s
-    have been seen to give the 7 of NVLink 5. `speed_MBps` is 1e6 bytes per second in each direction on the wire, coding
-    included (26562 where 25 GB/s of payload pass). `remote` is asked of links that are not inactive. `recoveries` are
-    NVLink 5's recovery events if there are no older ones, `effective_errors` what its error correction let through.
+    NCCL counts a link only if it is "active". `version` is a NVML_NVLINK_VERSION_… and not a generation to judge by:
+    H100s have been seen to give the 7 of NVLink 5. `speed_MBps` is 1e6 bytes per second in each direction on the wire,
+    coding included (26562 for 25 GB/s of payload). `remote` is asked of links that are not inactive. `recoveries` are
+    NVLink 5's recovery events if there are no older ones, `effective_errors` those that its error correction let pass.
     """
 
     link: int
@@ -222,7 +222,7 @@ def _state(value: int | Absent) -> State | Absent:
 
 
 def _first_known(column: Column, older: Column) -> Column:
-    """Return `column`, with what `older` knows where it knows nothing."""
+    """Return `column`, with the values of `older` in place of unknown ones."""
     pairs = zip(column, older, strict=True)
     return tuple(b if isinstance(a, Absent) and not isinstance(b, Absent) else a for a, b in pairs)
 

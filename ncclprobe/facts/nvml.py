@@ -1,15 +1,15 @@
 """GPUs, as NVML shows them to this process. It needs no privilege beyond access to /dev/nvidia*.
 
-Where NVML cannot be asked (nvidia-ml-py that does not fit, no library found) nvidia-smi is the second witness.
+If NVML cannot be asked (nvidia-ml-py that does not fit, no library found) nvidia-smi is the second witness.
 
 Meanings and numbers are nvml.h's, as nvidia-ml-py 13.615.71 declares them and NVIDIA's NVML reference explains them.
 
 Asking NVML, one field at a time: every field of its facts is a value, or ``Absent`` with NVML's own reason.
 
 A field says why it is absent: `unsupported` is true of one that this GPU does not have, which is usually knowledge;
-``refused`` is "Missing" if the library is too old for the function and "Denied" if it takes privilege.
+``refused`` is "Missing" if the library is too old for the function and "Denied" if it needs privilege.
 
-Which GPUs may reach each other's memory directly, as NVML says: what ``nvidia-smi topo -p2p`` prints.
+The GPUs that may reach each other's memory directly, by NVML: what ``nvidia-smi topo -p2p`` prints.
 """
 
 import json
@@ -64,7 +64,7 @@ def learn(host: Host, parse: Callable[[Any], T], function: str, *arguments: str 
 def several(
     host: Host, parse: Callable[[Any], T], count: int, function: str, *arguments: str | int
 ) -> tuple[T | Absent, ...]:
-    """Return `count` fields from one question, in which an argument is text made by `listed`: the answer is a list."""
+    """Return `count` fields from one question, with a text made by `listed` as argument: the answer is a list."""
 
     found = attempt(lambda: _columns(parse, count, function, host.ask("nvml", function, *arguments)))
     return (found,) * count if isinstance(found, Absent) else found
@@ -91,12 +91,12 @@ def listed(numbers: Iterable[int]) -> str:
 
 
 def unsupported(field: object) -> bool:
-    """Return whether NVML says that this GPU has no such thing: nvidia-ml-py's words for NVML_ERROR_NOT_SUPPORTED."""
+    """Return whether NVML reports that this GPU lacks it: nvidia-ml-py's words for NVML_ERROR_NOT_SUPPORTED."""
     return isinstance(field, Absent) and field.why.endswith("Not Supported")
 
 
 def number(value: Any) -> int:
-    """Return a whole number, which NVML never has below 0. Raises TypeError for anything else."""
+    """Return a whole number, which is not below 0 in NVML. Raises TypeError for anything else."""
     if isinstance(value, bool) or not isinstance(value, int) or value < 0:
         raise TypeError("not a whole number")
     return value
@@ -146,7 +146,7 @@ class GpuFabric(Struct, frozen=True):
 
     `status` is NVML's error code for it, meaningful once `state` is "completed" (0: success). `cluster` is a UUID, all
     zeros if the fabric is one machine's own (HGX); with a real one, GPUs of equal `cluster` and `clique` reach each
-    other by NVLink across machines (MNNVL). `troubles` is Absent if the library is too old to tell.
+    other by NVLink across machines (MNNVL). `troubles` is Absent if the library is too old for it.
     """
 
     state: FabricState
@@ -160,13 +160,13 @@ class Gpu(Struct, frozen=True):
     """One GPU. `pci` is its address (``00000000:07:00.0``), `lost` why NVML cannot read it, empty if it can.
 
     The PCIe maxima are those of GPU and slot together; an idle GPU lowers its generation. `mig_pending` and
-    `ecc_pending` are what the next reset or reboot will bring. `ecc_since_reset` and `ecc_ever` count uncorrectable
+    `ecc_pending` are the state after the next reset or reboot. `ecc_since_reset` and `ecc_ever` count uncorrectable
     errors of memory, since the driver was loaded and over the GPU's life; `sram_worn`: its SRAM has had more of them
     than NVIDIA allows. `throttle` are NVML's reasons for the current clocks ("gpu-idle", "hw-slowdown" …), `processes`
-    the bytes that each process computing on it uses (None: not told). `cpus` and `numa_nodes` are those of the machine
-    that are nearest. `power_limit_W` is the least limit in force, `clock_MHz` what the processors' clock may rise to,
-    `slowdown_C` where heat halves it; `pcie_replays` counts since the driver was loaded, and `hot_s` the seconds in
-    which heat has lowered the clocks. `compute` is the compute capability ((9, 0): Hopper), which NCCL's rules go by.
+    the bytes that each process computing on it uses (None: unknown). `cpus` and `numa_nodes` are the machine's nearest
+    ones. `power_limit_W` is the least limit in force, `clock_MHz` the highest clock of the processors, `slowdown_C` the
+    temperature that halves it; `pcie_replays` counts since the driver was loaded, and `hot_s` the seconds for which
+    heat has lowered the clocks. `compute` is the compute capability ((9, 0): Hopper), which NCCL's rules use.
     """
 
     index: int
@@ -266,7 +266,7 @@ def _by_nvidia_smi(host: Host, refusal: HostError) -> Gpus:
 
 
 def _of_smi(index: int, gpu: "Element", compute: tuple[int, int] | Absent) -> Gpu:
-    """Return what ``nvidia-smi -q -x`` tells of a GPU; which processors are near, it does not."""
+    """Return the data of ``nvidia-smi -q -x`` on a GPU; it lacks the near processors."""
     told: dict[str, Any] = {name: _told(gpu, parse, *paths) for name, (parse, *paths) in _OF_SMI.items()}
     told |= {name: gpu.findtext(path, "") for name, path in _SMI_NAMES.items()}
     told |= {"ecc_since_reset": nvidia_smi.uncorrected(gpu, "volatile")}
@@ -405,7 +405,7 @@ def _heated(status: dict[str, Any]) -> float:
 
 
 def heated_s(host: Host) -> dict[int, float]:
-    """Return the seconds in which heat has lowered the clocks of each GPU so far, of those that tell."""
+    """Return the seconds for which heat has lowered the clocks of each GPU so far, of those that report it."""
     count = attempt(lambda: ask(host, number, "nvmlDeviceGetCount"))
     gpus = range(min(count, bounds.NVML_DEVICES) if isinstance(count, int) else 0)
     told = {index: learn(host, _heated, "nvmlDeviceGetViolationStatus", index, _THERMAL) for index in gpus}
@@ -534,7 +534,7 @@ ASK = "nvmlDeviceGetP2PStatus"
 class PeerAccess(Struct, frozen=True):
     """Whether each GPU may read and write the memory of each other one, and whether by NVLink. Lost GPUs are left out.
 
-    NCCL asks NVML for reads and writes as well, and gives up where NVLink is there and one of them is not OK.
+    NCCL asks NVML for reads and writes as well, and gives up if there is NVLink and one of them is not OK.
     """
 
     read: Pairs = field(default_factory=dict)

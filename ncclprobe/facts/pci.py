@@ -1,8 +1,8 @@
 """GPUs, NVSwitches and NICs on the PCI bus, and the bridges between them and the processors, from sysfs.
 
-Every file is for everyone but the config space, of which the kernel shows the first 64 bytes to users without
-CAP_SYS_ADMIN (pci_read_config in drivers/pci/pci-sysfs.c): it takes root to see whether ACS is on. In a virtual
-machine the tree is whatever the hypervisor shows.
+Everyone may read every file except the config space. The kernel shows users without CAP_SYS_ADMIN only its first 64
+bytes (pci_read_config in drivers/pci/pci-sysfs.c): only root can see whether ACS is on. In a virtual machine the tree
+is whatever the hypervisor shows.
 """
 
 import json
@@ -61,7 +61,7 @@ class Identity(Struct, frozen=True):
 
 
 class PciPosition(NamedTuple):
-    """Where a function sits: its root bus (``pci0000:40``) and the bridges above it, the nearest to the root first."""
+    """The place of a function: its root bus (``pci0000:40``) and its bridges, the nearest to the root first."""
 
     root: str
     bridges: tuple[str, ...] = ()
@@ -172,7 +172,7 @@ class Pci(Struct, frozen=True):
 
 @collector
 def pci(host: Host) -> Pci:
-    """Read every GPU, NIC and NVSwitch, and what is above them. One small file each tells them from the others."""
+    """Read every GPU, NIC and NVSwitch, and the bridges above them. One small file each identifies them."""
     names = sorted(json.loads(host.ask("list", ROOT)))
     seen = {name: learn(host, identity, "read", f"{ROOT}/{name}/uevent") for name in names}
     known = {name: who for name, who in seen.items() if not isinstance(who, Absent)}
@@ -241,10 +241,10 @@ def normal(address: str) -> str:
 
 
 def place(text: str) -> PciPosition:
-    """Return where the link of a function leads: ``../../../devices/pci0000:40/0000:40:01.0/0000:41:00.0``.
+    """Return the parts of a function's link: ``../../../devices/pci0000:40/0000:40:01.0/0000:41:00.0``.
 
-    Whatever is above the last part that is no address is no bridge: ACPI nodes of a Hyper-V guest, an NVMe controller
-    with a bus of its own.
+    A part above the last address that is not an address is not a bridge: ACPI nodes of a Hyper-V guest, an NVMe
+    controller with a bus of its own.
     """
     parts = text.strip().split("/")
     start = len(parts)
@@ -292,7 +292,7 @@ def speed(text: str) -> float | None:
 
 
 def width(text: str) -> int | None:
-    """Return lanes. None for what is no width: 0 if there is no link, 63 or 255 read from a device that is gone."""
+    """Return lanes. None for an invalid width: 0 if there is no link, 63 or 255 read from a device that is gone."""
     lanes = integer(text)
     return lanes if lanes in _WIDTHS else None
 
@@ -344,7 +344,7 @@ def _whole_space(text: str, what: str) -> bytes:
 
 
 def settings(text: str) -> PcieSettings | None:
-    """Return what a function's config space says of its requests; None: it is not on PCI Express.
+    """Return the settings of a function's config space on requests; None: it is not on PCI Express.
 
     Raises Denied as `acs` does.
     """

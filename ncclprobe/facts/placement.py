@@ -1,15 +1,16 @@
-"""Where a node stands: region, zone, placement group, switches above it, physical host. No metadata service is asked.
+"""The location of a node: region, zone, placement group, switches above it, physical host. No metadata service is
+asked.
 
-What is read, and who writes it:
+The sources, and their writers:
 
-- ``NCCLPROBE_PLACEMENT``: the user, the outermost first: ``block7/subblock2``. It is how a job's script hands over what
-  a cloud tells it: GCP's ``physical_host``, the ``NetworkNodes`` of AWS's DescribeInstanceTopology.
+- ``NCCLPROBE_PLACEMENT``: the user, the outermost first: ``block7/subblock2``. A job's script passes on a cloud's
+  answer so: GCP's ``physical_host``, the ``NetworkNodes`` of AWS's DescribeInstanceTopology.
 - ``SLURM_TOPOLOGY_ADDR`` with its ``_PATTERN``: Slurm's plugins topology/tree and topology/block (srun(1)).
-- cloud-init's ``instance-data.json``, open to every user: what it asked of the metadata service at boot. Only the
+- cloud-init's ``instance-data.json``, open to every user: its answers from the metadata service at boot. Only the
   fields below are taken of it.
-- ``/etc/podinfo/labels``: a pod's own labels, where a volume of the downward API puts them there. Kubernetes 1.35 gives
+- ``/etc/podinfo/labels``: a pod's own labels, if a volume of the downward API puts them there. Kubernetes 1.35 gives
   pods the zone of their node.
-- Hyper-V's key-value pool 3, in which Azure's host says its own name.
+- Hyper-V's key-value pool 3, which has the name of Azure's host.
 """
 
 import json
@@ -57,7 +58,7 @@ _MOST_LEVELS = 8
 
 
 class Placement(Struct, frozen=True):
-    """The levels that are told, the outermost first; none: nothing tells."""
+    """The known levels, the outermost first; none: unknown."""
 
     levels: tuple[PlacementLevel, ...] = ()
 
@@ -67,7 +68,7 @@ class Placement(Struct, frozen=True):
 
     @property
     def tree(self) -> tuple[PlacementLevel, ...]:
-        """Return the levels of the network alone: switches, blocks."""
+        """Return only the levels of the network: switches, blocks."""
         return tuple(each for each in self.levels if each.kind not in (REGION, ZONE, GROUP, HOST))
 
 
@@ -97,7 +98,7 @@ def _own(environment: Environment) -> Iterator[PlacementLevel]:
 
 
 def _slurm(environment: Environment) -> Iterator[PlacementLevel]:
-    """Yield the switches or blocks above the node; none: they are not told, or not in a form that srun(1) knows."""
+    """Yield the switches or blocks above the node; none: unknown, or not in a form that srun(1) knows."""
     names = (environment.get(SLURM) or "").split(".")
     kinds = (environment.get(SLURM_PATTERN) or "").split(".")
     if len(names) == len(kinds) > 1 and kinds[-1] == "node":
@@ -118,7 +119,7 @@ def cloud_init(text: str) -> tuple[PlacementLevel, ...]:
 
 
 def pod_labels(text: str) -> tuple[PlacementLevel, ...]:
-    """Return the levels that a pod's labels tell, ``key="value"`` a line, from the outermost in."""
+    """Return the levels from a pod's labels, ``key="value"`` a line, from the outermost in."""
     lines = (line.partition("=") for line in text.splitlines())
     said = {key: value.strip().strip('"') for key, _, value in lines}
     return tuple(PlacementLevel(kind, said[key], LABELS) for key, kind in _OF_LABELS.items() if said.get(key))

@@ -1,10 +1,10 @@
-"""NCCL's plugins found on this machine, and what the dynamic loader would map for torch, NCCL and them.
+"""NCCL's plugins found on this machine, and the libraries that the dynamic loader would map for torch, NCCL and them.
 
 Networks (OFI, GPUDirect-TCPX, SHARP …), tuners, profilers. Everyone may list the folders. A plugin in a folder that the
-loader does not search is there for nothing: NCCL opens ``libnccl-net.so`` by its bare name, and goes on with sockets
-without a word where it finds none.
+loader does not search has no effect: NCCL opens ``libnccl-net.so`` by its bare name, and goes on with sockets
+silently if it finds none.
 
-The loader's order is ld.so(8)'s: LD_PRELOAD, DT_RPATH of the library and of those that brought it, LD_LIBRARY_PATH,
+The loader's order is ld.so(8)'s: LD_PRELOAD, DT_RPATH of the library and of those that loaded it, LD_LIBRARY_PATH,
 DT_RUNPATH, its cache, its default folders. A library that is mapped already serves everyone who asks for its name. Open
 to every user; nothing is run or mapped. Not looked into: folders for one kind of processor (glibc-hwcaps), dlmopen(3).
 """
@@ -69,9 +69,9 @@ _NAMED_BY = ("NCCL_NET_PLUGIN", "NCCL_TUNER_PLUGIN", "NCCL_PROFILER_PLUGIN", "NC
 class Plugin(Struct, frozen=True):
     """One plugin file. `kind` is net, tuner, profiler, env or gin, `flavour` ofi, tcpx, sharp … where its path tells.
 
-    `reachable`: the loader finds it by its bare name, so that NCCL does. Of one that NCCL opens, by its usual name or a
-    variable's: `names` and `interfaces` (8 for ``v8``) as the file gives them to NCCL, the newest first, and `version`,
-    if it is among the file's constants.
+    `reachable`: the loader finds it by its bare name, so that NCCL does. For one that NCCL opens, by its usual name or
+    a variable's: `names` and `interfaces` (8 for ``v8``) as the file gives them to NCCL, the newest first, and
+    `version`, if it is among the file's constants.
     """
 
     path: str
@@ -83,7 +83,7 @@ class Plugin(Struct, frozen=True):
     version: str = ""
 
     def told(self) -> str:
-        """Return what the file says of itself, in one line; of a name only what is no site's own."""
+        """Return the file's own name and version, in one line; a site's own name is left out."""
         name = self.names[0] if self.flavour and self.names else ""
         newest = f"v{self.interfaces[0]}" if self.interfaces else ""
         return ", ".join(filter(None, (f"{name} {newest}".strip(), self.version)))
@@ -97,8 +97,8 @@ class Plugins(Struct, frozen=True):
 
 @collector
 def plugins(host: Host, loader: Loader, environment: Environment | Absent) -> Plugins:
-    """Read the loader's folders, vendors' usual ones, that of a plugin named by its path, and what its file says of it;
-    open to every user.
+    """Read the loader's folders, vendors' usual ones, that of a plugin named by its path, and the constants of its
+    file; open to every user.
     """
     variables = {} if isinstance(environment, Absent) else environment.variables
     searched = loader.folders()
@@ -116,7 +116,7 @@ def _opened(plugin: Plugin, variables: Mapping[str, str | None]) -> bool:
 
 
 def _described(host: Host, plugin: Plugin) -> Plugin:
-    """Return the plugin with what its file says of itself; as it is if the file does not tell."""
+    """Return the plugin with its file's constants; unchanged if the file has none."""
     said = attempt(lambda: json.loads(host.ask("elf_objects", plugin.path, "nccl")))
     known = said if isinstance(said, dict) else {}
     kinds = {name: _kind_of(name) for name in map(str, known)}
@@ -317,7 +317,7 @@ def _among(host: Host, folder: str, names: Sequence[str]) -> list[str]:
 
 
 def _lacks(host: Host, needer: _Needer, name: str, path: str, why: str) -> tuple[str, ...]:
-    """Return what of the versions and of NCCL's symbols asked for is not there; nothing of a file that tells none."""
+    """Return the requested versions and NCCL symbols that are missing; nothing for a file without such entries."""
     asked = dict(needer.own.needs_versions).get(name, ())
     offered = learn(host, lambda text: elf(text, path).versions, "elf", path) if asked else ()
     missing = [each for each in asked if offered and not isinstance(offered, Absent) and each not in offered]
@@ -327,7 +327,7 @@ def _lacks(host: Host, needer: _Needer, name: str, path: str, why: str) -> tuple
 
 
 def _missing_symbols(host: Host, needer: str, path: str) -> list[str]:
-    """Return NCCL's functions that `needer` calls and the file at `path` lacks; none if either does not tell."""
+    """Return NCCL's functions that `needer` calls and the file at `path` lacks; none if either is unknown."""
     asked = attempt(lambda: json.loads(host.ask("elf_symbols", needer, "nccl"))["undefined"])
     offered = attempt(lambda: json.loads(host.ask("elf_symbols", path, "nccl"))["defined"])
     if isinstance(asked, Absent) or isinstance(offered, Absent):

@@ -1,11 +1,12 @@
-"""What decides whether connections succeed, as far as a node lets us see: listeners, filters, settings of the kernel.
+"""The conditions for connections, as far as a node lets us see: listeners, filters, settings of the kernel.
 
 Ports are read from /proc/net/tcp and tcp6, never found by connecting: a listener that counts its clients would count us
 (sparkrun#259). Everyone may read both files, for the sockets of every user in this network namespace. Only the lines of
-listening sockets are looked at, and nothing that says whose they are.
+listening sockets are used, without their owners.
 
-The filters need CAP_NET_ADMIN (root): both nftables, with what iptables-nft made of it, and the list of iptables' own
-tables. The command is not started without. Other users learn nothing, which is not that there is no firewall.
+The filters need CAP_NET_ADMIN (root): both nftables, with the rules that iptables-nft made in it, and the list of
+iptables' own tables. The command is not started without. Other users learn nothing, which does not mean that there is
+no firewall.
 
 The settings are those of /proc/sys/net, which every user may read.
 """
@@ -99,10 +100,11 @@ _INWARD = ("ingress", "prerouting", "input")
 
 
 class Chain(Struct, frozen=True):
-    """One base chain of nftables that filters what comes in: where it sits (``inet/filter/input``).
+    """One base chain of nftables that filters incoming packets: its place (``inet/filter/input``).
 
-    `otherwise`: what happens to what no rule decides on, ``accept``, ``drop`` or ``reject``: by its policy, or by its
-    last rule if that holds for all. `rules`: how many others it has. They are not read, nor the chains they lead to.
+    `otherwise`: the fate of a packet that no rule decides on, ``accept``, ``drop`` or ``reject``: by its policy, or by
+    its last rule if that holds for all. `rules`: how many others it has. They are not read, nor the chains they lead
+    to.
     """
 
     name: str
@@ -111,7 +113,9 @@ class Chain(Struct, frozen=True):
 
 
 class Firewall(Struct, frozen=True):
-    """What filters what comes in: base chains of nftables, and the tables iptables has loaded, as ``ipv4/filter``."""
+    """The filters of incoming packets: base chains of nftables, and the tables iptables has loaded, as
+    ``ipv4/filter``.
+    """
 
     chains: tuple[Chain, ...] | Absent
     legacy: tuple[str, ...] | Absent
@@ -141,7 +145,7 @@ def _legacy(host: Host) -> tuple[str, ...]:
 
 
 def _with_rules(host: Host, chain: Chain) -> Chain:
-    """Return the chain with its rules. nft reads its arguments as one text: of an odd name it is not asked."""
+    """Return the chain with its rules. nft reads its arguments as one text, so it is not asked for an odd name."""
     if not re.fullmatch(r"[a-z0-9]+(/[A-Za-z_][\w.-]*){2}", chain.name, re.ASCII):
         return chain
     found = attempt(lambda: rules(host.ask("run", "nft", "-j", "list", "chain", *chain.name.split("/"))))
@@ -152,7 +156,7 @@ def _with_rules(host: Host, chain: Chain) -> Chain:
 
 
 def chains(text: str) -> tuple[Chain, ...]:
-    """Return those of the base chains of ``nft -j list chains`` (libnftables-json(5)) that filter what comes in.
+    """Return the base chains of ``nft -j list chains`` (libnftables-json(5)) that filter incoming packets.
 
     Their rules are not known yet. Raises ParseError.
     """
@@ -214,7 +218,7 @@ class Sysctls(Struct, frozen=True):
 
 @collector
 def sysctls(host: Host, interfaces: Interfaces | Absent) -> Sysctls:
-    """Read two files, and where interfaces share a subnet two more and two per interface; open to every user."""
+    """Read two files, and if interfaces share a subnet two more and two per interface; open to every user."""
     shared = [] if isinstance(interfaces, Absent) else sharing_a_subnet(interfaces)
     return Sysctls(
         ephemeral_ports=_ask(host, "ipv4/ip_local_port_range", port_range),

@@ -1,9 +1,9 @@
-"""What this process may do, lock, share and open, and where it lives.
+"""The permissions, limits and shared resources of this process, and its surroundings.
 
 Its limits, processors, capabilities, namespaces, kind of container, /dev/shm with its leftovers, and device nodes: all
-of it is the process's own, for every user to read. Under srun or in a container it is what a rank started the same way
-gets; in a login shell it is not. Whether a leftover in /dev/shm is still in use shows in the maps of its owner's
-processes, which only that owner and root may read.
+of it is the process's own, for every user to read. Under srun or in a container a rank started the same way gets the
+same; in a login shell it does not. The maps of the owner's processes show whether a leftover in /dev/shm is still in
+use; only that owner and root may read them.
 """
 
 import json
@@ -71,7 +71,7 @@ class Process(Struct, frozen=True):
 
 
 class Container(Struct, frozen=True):
-    """`kind` is docker, podman, kubernetes, lxc, apptainer or the like; empty: no sign of one. `sign` is what tells.
+    """`kind` is docker, podman, kubernetes, lxc, apptainer or the like; empty: no sign of one. `sign` is the evidence.
 
     A sign can be a leftover: a machine that was started from docker's image has its /.dockerenv.
     """
@@ -198,8 +198,8 @@ class Segment(Struct, frozen=True):
 class SharedMemory(Struct, frozen=True):
     """The file system at /dev/shm: size and what is still free, in bytes.
 
-    `device` is its number: NCCL takes two ranks for neighbours only where theirs are the same. `segments` are NCCL's
-    files, the newest first; None: not known.
+    `device` is its number: NCCL takes two ranks for neighbours only if theirs are the same. `segments` are NCCL's
+    files, the newest first; None: unknown.
     """
 
     total_bytes: int
@@ -261,10 +261,10 @@ def _segments(host: Host) -> tuple[Segment, ...]:
 
 
 def is_held(path: str, mine: bool, mapped: dict[str, Any], everyone: bool) -> bool | None:
-    """Return whether a process has `path` mapped, given what could be seen of all of them.
+    """Return whether a process has `path` mapped, given the visible part of all of them.
 
-    `everyone`: the processes of all containers can be seen from here. Of one's own file the other users' hidden
-    processes do not matter: NCCL makes it for its owner alone (mkstemp(3): mode 0600).
+    `everyone`: the processes of all containers can be seen from here. For one's own file the other users' hidden
+    processes do not matter: NCCL makes it only for its owner (mkstemp(3): mode 0600).
     """
     if path in mapped["paths"]:
         return True

@@ -1,10 +1,10 @@
-"""What each rank of a node has for itself: devices left visible, processors, and the GPUs that NVML shows it.
+"""The facts of each rank of a node: its visible devices, processors, and the GPUs that NVML shows it.
 
-The GPUs that NVML shows to one rank: a control group or a container may leave each rank of a node its own.
+A control group or a container may leave each rank of a node its own GPUs.
 
-NVML counts only those that its process may open, and numbers them from 0 in each such process. So what the ranks of a
-node are answered is put together by UUID: the node has the GPUs of all its ranks, in the order of their PCI addresses,
-by which NVML numbers those of a whole machine.
+NVML counts only those that its process may open, and numbers them from 0 in each such process. So the ranks' answers
+are combined by UUID: the node has the GPUs of all its ranks, in the order of their PCI addresses, as NVML numbers those
+of a whole machine.
 """
 
 import json
@@ -63,7 +63,7 @@ _APART = "each rank of this node sees GPUs of its own, and numbers them from 0"
 
 
 class OwnGpus(Struct, frozen=True):
-    """UUIDs, in the order in which NVML numbers the GPUs for this rank."""
+    """UUIDs, in NVML's order of the GPUs for this rank."""
 
     uuids: tuple[str, ...]
 
@@ -84,10 +84,10 @@ def own_gpus(host: Host, launch: Launch) -> OwnGpus:
 
 
 def together(own: Answers, ranks: Mapping[int, Answers]) -> Answers:
-    """Return what a node answered with the GPUs of all its `ranks`; `own` where these see no others.
+    """Return a node's answers with the GPUs of all its `ranks`; `own` if these see no others.
 
-    What only tells of the first rank's GPUs, by numbers of its own, is refused. CUDA_VISIBLE_DEVICES is then of no use
-    for the node; if all ranks see the same GPUs, the node's is what it shows to any of them.
+    Answers on only the first rank's GPUs, by numbers of its own, are refused. CUDA_VISIBLE_DEVICES is then of no use
+    for the node; if all ranks see the same GPUs, the node's is the value of any of them.
     """
     others = [answers for answers in ranks.values() if isinstance(answers.get(("nvml", _UUID, 0)), str)]
     if not others:
@@ -113,7 +113,7 @@ def _device(question: Question) -> int | None:
 
 
 def _by_uuid(answers: Answers) -> dict[str, tuple[int, str]]:
-    """Return number and PCI address of each GPU by its UUID, or by its number if it does not tell: a lost one."""
+    """Return number and PCI address of each GPU by its UUID, or by its number if it reports none: a lost one."""
     found = {}
     for index in sorted({index for q in answers if (index := _device(q)) is not None}):
         uuid = answers.get(("nvml", _UUID, index))
@@ -130,7 +130,7 @@ def _peers(count: int) -> Iterator[Question]:
 
 
 def _with_lists(own: Answers, ranks: Mapping[int, Answers]) -> Answers:
-    """Return `own` with all that the ranks' CUDA_VISIBLE_DEVICES show, where each shows something else."""
+    """Return `own` with all GPUs that the ranks' CUDA_VISIBLE_DEVICES show, if they differ."""
     lists = [_shown(answers) for answers in (own, *ranks.values())]
     shown = list(dict.fromkeys(entry for entries in lists for entry in entries))
     return {**own, ("env",): _env(own, shown)} if all(lists) and len(shown) > len(lists[0]) else own

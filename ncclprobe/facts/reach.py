@@ -1,8 +1,8 @@
-"""How this node got through to rank 0 of its job, or how far it came: what a run measured, not what a machine knows.
+"""How this node reached rank 0 of its job, or how far it got: a run's measurement, not a machine's fact.
 
-Hold which other nodes this one could reach, on which of its interfaces, and how well, as a run measured it.
+The other nodes that this one could reach, on each of its interfaces, and how well, as a run measured it.
 
-What a node saw of its rails: its RDMA ports, each tried with one of another node as NCCL would connect the two.
+A node's view of its rails: its RDMA ports, each tried with one of another node as NCCL would connect the two.
 """
 
 import json
@@ -23,10 +23,11 @@ T = TypeVar("T")
 class Reach(Struct, frozen=True):
     """The way to rank 0, as it was at the last of `tries` in `seconds`.
 
-    `outcome` is ``ok``, or where it ended: ``resolve``, ``route``, or a kind of :class:`~ncclprobe.wire.WireError`:
-    refused, filtered, unreachable, address, denied, reset, silent, foreign, stranger … `detail` says it in words.
-    `address` is the one of `addresses` that was called, `source` this side's and `interface` the one that has it.
-    `seen` are all outcomes, in the order in which they came first: a port that was refused and is open now, say.
+    `outcome` is ``ok``, or the step at which it failed: ``resolve``, ``route``, or a kind of
+    :class:`~ncclprobe.wire.WireError`: refused, filtered, unreachable, address, denied, reset, silent, foreign,
+    stranger … `detail` is the description. `address` is the one of `addresses` that was called, `source` this side's
+    and `interface` the one that has it. `seen` are all outcomes, in order of first appearance: a port that was refused
+    and is open now, say.
     """
 
     target: str
@@ -44,7 +45,7 @@ class Reach(Struct, frozen=True):
 
 
 class ClockOffset(Struct, frozen=True):
-    """How far this node's clock is ahead of rank 0's, in seconds, and the round trip in which that was seen.
+    """How far this node's clock is ahead of rank 0's, in seconds, and the round trip of that measurement.
 
     The error is at most half the round trip: the shortest of several was taken.
     """
@@ -54,7 +55,7 @@ class ClockOffset(Struct, frozen=True):
 
 
 class Trouble(Struct, frozen=True):
-    """A connection to rank 0 from which no node came: who called, what was wrong with it, and at which node rank."""
+    """A connection to rank 0 that no node completed: the caller, what was wrong with it, and its node rank."""
 
     peer: str
     kind: str
@@ -63,7 +64,7 @@ class Trouble(Struct, frozen=True):
 
 
 class Flood(Struct, frozen=True):
-    """An address from which more callers came than a listener has room for: so many `connections` were hung up on."""
+    """An address with more callers than a listener has room for; so many `connections` were closed."""
 
     address: str
     connections: int
@@ -72,7 +73,7 @@ class Flood(Struct, frozen=True):
 class Proof(Struct, frozen=True):
     """How the nodes of this run prove to each other that they belong to it: by `origin`, the origin of their secret.
 
-    `proved`: they have one. `trusted`: they have none, and --trust-network says that none is needed.
+    `proved`: they have one. `trusted`: they have none, and --trust-network waives it.
     """
 
     origin: str
@@ -81,11 +82,11 @@ class Proof(Struct, frozen=True):
 
 
 class Gathering(Struct, frozen=True):
-    """What rank 0 saw while it waited for the others: `waited_s` in all, and the connections that came to nothing.
+    """Rank 0's wait for the others: `waited_s` in all, and the connections that failed.
 
-    `allowed_s`: how long it was to wait, had nothing else taken time.
-    `came` are the node ranks that rank 0 let in; `lost` those of them that ended, fell silent or made no sense before
-    the run was over. `floods` are the addresses that rank 0 had to hang up on to have room.
+    `allowed_s`: how long it was to wait, had no other work taken time.
+    `came` are the node ranks that rank 0 admitted; `lost` those of them that ended, fell silent or made no sense before
+    the run was over. `floods` are the addresses that rank 0 disconnected to have room.
     """
 
     expected: int
@@ -123,13 +124,13 @@ def clock_offset(host: Host) -> ClockOffset:
 
 @collector
 def gathering(host: Host) -> Gathering:
-    """Read whom rank 0 waited for; on rank 0's node alone."""
+    """Read whom rank 0 waited for; only on rank 0's node."""
     return sample(host, "gathering", Gathering)
 
 
 @collector
 def proof(host: Host) -> Proof:
-    """Read how the nodes of this run prove to each other who they are; on rank 0's node, and on one that was alone."""
+    """Read how the nodes of this run prove their identity; on rank 0's node, and on one that was judged by itself."""
     return sample(host, "proof", Proof)
 
 
@@ -167,12 +168,12 @@ class Path(Struct, frozen=True):
 
     `outcome` is ``ok``; a kind of :class:`~ncclprobe.wire.WireError`; ``wrong-peer``: another node answered;
     ``stalled-out`` or ``stalled-back``: small messages pass, large ones do not arrive there or here; ``late``: the run
-    had no more time, which says nothing; nor does ``hung-up``: a listener with too many callers does so. `rtt_s` is the
-    shortest round trip of several. `rate_gbps` is what one stream carried there (1e9 bit/s of payload), `resent` of
-    `segments` its TCP retransmissions, in the better of `streams` measurements of what was doubtful.
+    had no more time, which is not evidence; nor is ``hung-up``: a listener with too many callers does so. `rtt_s` is
+    the shortest round trip of several. `rate_gbps` is the rate of one stream there (1e9 bit/s of payload), `resent` of
+    `segments` its TCP retransmissions, in the better of `streams` measurements of a doubtful path.
 
-    Where large messages do not arrive there, and do in packets of `passes` bytes, IP header included, that is why;
-    None: it was not tried. `refused`: this node's own kernel does not send large packets, because of a firewall.
+    `passes`: large messages arrive only in packets of this many bytes, IP header included; None: it was not tried.
+    `refused`: this node's own kernel does not send large packets, because of a firewall.
     """
 
     to: int
@@ -236,13 +237,13 @@ class RailRow(Struct, frozen=True):
 
 
 class Rails(Struct, frozen=True):
-    """What node `me` saw of its rails. `names` are the nodes by rank, `ports` its own in NCCL's order.
+    """Node `me`'s view of its rails. `names` are the nodes by rank, `ports` its own in NCCL's order.
 
-    `why`: why there is not a port, or what else NCCL would use; `untested`: why nothing was tried although it was
-    asked. `cross`: why the job would need rails of different numbers to reach each other; empty: it would not.
-    `moved_gbps` is what each port moved before anything was tried, 1e9 bit/s, of ports that say so. `planned` tests
-    were asked of this node; fewer rows came if the run had no more time. `plan` says on node 0 what was asked of the
-    fabric, `silent` which nodes stopped answering meanwhile.
+    `why`: why there is not a port, or what NCCL would use instead; `untested`: why no rail was tried although it was
+    requested. `cross`: why the job would need rails of different numbers to reach each other; empty: it would not.
+    `moved_gbps` is the rate of each port before the tests, 1e9 bit/s, of ports that report it. `planned` tests were
+    asked of this node; fewer rows came if the run had no more time. `plan` is, on node 0, the request to the fabric,
+    `silent` which nodes stopped answering meanwhile.
     """
 
     me: int

@@ -22,10 +22,10 @@ _ORDINARY = "unicast"
 
 
 class Route(Struct, frozen=True):
-    """Where packets to `destination` (``10.0.0.0/8``; all: ``0.0.0.0/0``) go. No `gateway`: they are neighbours.
+    """The route of packets to `destination` (``10.0.0.0/8``; all: ``0.0.0.0/0``) . No `gateway`: they are neighbours.
 
-    `interface` is empty for a route over several next hops, and where a table says no: see `kind` (``unicast``,
-    ``unreachable`` …). `source` is the address that packets get, where the route says so.
+    `interface` is empty for a route over several next hops, and for a refusal: see `kind` (``unicast``,
+    ``unreachable`` …). `source` is the address that packets get, if the route sets one.
     """
 
     destination: str
@@ -40,8 +40,8 @@ class Route(Struct, frozen=True):
 class Rule(Struct, frozen=True):
     """One policy rule: packets from `source` to `destination` ("all" or a prefix) look into `table`.
 
-    `interface` restricts it to packets that come in or go out there; `action` is set instead of a table where packets
-    are refused. Smaller priorities are asked first.
+    `interface` restricts it to packets that enter or leave there; `action` is set instead of a table if packets are
+    refused. Smaller priorities are asked first.
     """
 
     priority: int
@@ -96,7 +96,7 @@ class Routes(Struct, frozen=True):
 
 @collector
 def routes(host: Host) -> Routes:
-    """Read two files and ``ip rule``; ``ip route`` only where rules lead to further tables. Open to every user."""
+    """Read two files and ``ip rule``; ``ip route`` only if rules lead to further tables. Open to every user."""
     found = Routes(
         (*main4(host.ask("read", "/proc/net/route")), *_main6(host)), learn(host, rules, "run", *_IP, "rule")
     )

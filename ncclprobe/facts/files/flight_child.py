@@ -1,9 +1,9 @@
-"""What takes flight-recorder dumps apart: files in a child and nowhere else, the JSON of a running rank if it is.
+"""Parse flight-recorder dumps: files only in a child, the JSON of a running rank wherever it is.
 
-A file is a pickle that may come from anywhere. It is read by C's Unpickler, which here finds no class and loads nothing
-by name, so that only numbers, texts, lists, tuples and dictionaries come out; what is not a dump is refused with the
+A file is a pickle that may come from anywhere. C's Unpickler reads it, and here it finds no class and loads nothing
+by name, so that only numbers, texts, lists, tuples and dictionaries result. Anything but a dump is refused with the
 reason. The child answers in MessagePack: a :class:`~ncclprobe.facts.files.flight_records.FlightDump`, or the reason.
-A text is never a pickle: of JSON that msgspec reads, whose size is bounded, starting a child is most of the work.
+A text is never a pickle: for JSON that msgspec reads, with bounded size, starting a child is most of the work.
 
 The keys are those of torch's FlightRecorder.hpp, format 2.1 (torch 2.4) to 2.10 (torch 2.13).
 """
@@ -48,11 +48,11 @@ DAMAGED = (
 
 
 class Refusing(Exception):
-    """Why these bytes are no dump that is read."""
+    """The reason that these bytes are refused."""
 
 
 class _DataUnpickler(pickle.Unpickler):
-    """C's Unpickler for data alone: nothing is looked up, so nothing can be called."""
+    """C's Unpickler for data only: nothing is looked up, so nothing can be called."""
 
     def find_class(self, module: str, name: str) -> Any:
         """Refuse: a dump has no objects of a class."""
@@ -130,7 +130,7 @@ def dump(value: Json) -> FlightDump:
 
 
 class _Columns:
-    """The entries of one dump as columns; what many of them share stands once."""
+    """The entries of one dump as columns; shared values are stored once."""
 
     def __init__(self) -> None:
         self.groups: dict[tuple[str, str, str], int] = {}

@@ -1,7 +1,7 @@
-"""Dumps of torch's flight recorder: which collectives each rank entered, in which order, and how far they came.
+"""Dumps of torch's flight recorder: the collectives that each rank entered, in order, and how far they got.
 
 Source: torch/csrc/distributed/c10d/FlightRecorder.hpp and FlightRecorderDetail.hpp, torch 2.4 to 2.13, which write them
-as pickle or JSON. A dump does not say which rank wrote it: its file's name does, or its groups.
+as pickle or JSON. A dump does not contain the rank that wrote it: its file's name does, or its groups.
 """
 
 import re
@@ -54,10 +54,10 @@ class FlightCall(Struct, frozen=True):
 
 
 class FlightGroup(Struct, frozen=True):
-    """A process group as one rank knows it. `ranks` is empty if the dump does not say them, as gloo's do not.
+    """A process group as one rank knows it. `ranks` is empty if the dump lacks them, as gloo's do.
 
-    `enqueued`, `started` and `completed`: the number of its last collective that came so far; None: not known.
-    `timeout_s` is that of its last entry; 0: not known.
+    `enqueued`, `started` and `completed`: the number of its last collective that got so far; None: unknown.
+    `timeout_s` is that of its last entry; 0: unknown.
     """
 
     backend: str
@@ -227,9 +227,10 @@ _ENDING = re.compile(r"(\d{1,7})(?:\.[A-Za-z]{1,8}){0,3}$")
 
 
 def rank_of(source: str, groups: Sequence[FlightGroup] = ()) -> int | None:
-    """Return the rank that wrote a dump: ``nccl_trace_rank_3`` says it; otherwise its groups, if they leave only one.
+    """Return the rank that wrote a dump: by its name ``nccl_trace_rank_3``; otherwise by its groups, if they leave only
+    one.
 
-    A process records its own groups alone, so its rank is in each of them; a number that is not is not a rank's.
+    A process records only its own groups, so its rank is in each of them; another number is not a rank's.
     """
     ranks = [set(group.ranks) for group in groups if group.ranks]
     possible = set.intersection(*ranks) if ranks else None

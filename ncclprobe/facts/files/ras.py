@@ -19,7 +19,7 @@ _MAX_LINE, _MAX_STATEMENTS = 4096, 100_000
 
 
 class RasProcess(Struct, frozen=True):
-    """A process of the job. `rank` is its rank in the communicator, None if the text speaks of the process alone."""
+    """A process of the job. `rank` is its rank in the communicator, None if the text names only the process."""
 
     host: str = ""
     pid: int | None = None
@@ -28,11 +28,11 @@ class RasProcess(Struct, frozen=True):
 
 
 class RasStatement(Struct, frozen=True):
-    """One thing that RAS says of some ranks, with the line that says it (0: of JSON, which has none worth telling).
+    """One statement of RAS on some ranks, with its line (0: from JSON, whose lines do not matter).
 
     `kind`: ``dead`` (not reached for 60 s), ``missing`` (did not answer), ``count`` (launched `value` operations called
-    `operation`, empty: of any sort), ``status`` and ``error`` (`value` in NCCL's words), ``timeout``. `nranks` say so,
-    of which `processes` are those that RAS lists; `comm` is the communicator's hash, empty: of the whole job.
+    `operation`, empty: of any sort), ``status`` and ``error`` (`value` in NCCL's words), ``timeout``. It covers
+    `nranks` ranks, and RAS lists `processes` of them; `comm` is the communicator's hash, empty: of the whole job.
     """
 
     kind: RasKind
@@ -46,9 +46,9 @@ class RasStatement(Struct, frozen=True):
 
 
 class RasAnswer(Struct, frozen=True):
-    """One answer. `statements` are what is not as it should be, in the order in which RAS gives it.
+    """One answer. `statements` are the deviations, in the order of RAS.
 
-    `launched`: how many operations each process has launched, by its number; JSON alone tells it of all. Processes of
+    `launched`: how many operations each process has launched, by its number; only JSON has it for all. Processes of
     two nodes that have one number are left out.
     """
 
@@ -65,7 +65,7 @@ class RasStatus(Struct, frozen=True):
 
 
 def read_answer(source: str, data: bytes) -> RasAnswer:
-    """Return what an answer says, the last of several in one text. Raises ParseError for what is none."""
+    """Return the contents of an answer, the last of several in one text. Raises ParseError for anything else."""
     if data.lstrip()[:1] == b"{":
         return _of_json(source, data)
     lines = data.decode(errors="replace").splitlines()
@@ -239,7 +239,7 @@ def _failed(result: int) -> bool:
 _IN_PROGRESS = 7
 _RESULTS = {1: "Unhandled CUDA error", 2: "System error", 3: "Internal error", 4: "Invalid argument"}
 _RESULTS |= {5: "Invalid usage", 6: "Remote process error"}
-"""As :func:`ncclErrorToString` of client_support.cc says them in the text."""
+"""As :func:`ncclErrorToString` of client_support.cc writes them in the text."""
 
 
 def _each(kind: RasKind, comm: str, word: str, said: Sequence[tuple[_Rank, str]], size: int) -> Iterator[RasStatement]:
@@ -256,5 +256,5 @@ def _each(kind: RasKind, comm: str, word: str, said: Sequence[tuple[_Rank, str]]
 
 
 def by_operation(answer: RasAnswer) -> Mapping[tuple[str, str], Sequence[RasStatement]]:
-    """Return the counts of launched operations by communicator and operation, in which ranks differ."""
+    """Return the counts of launched operations by communicator and operation that differ between ranks."""
     return grouped(((each.comm, each.operation), each) for each in answer.statements if each.kind == "count")

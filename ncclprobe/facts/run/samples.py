@@ -1,7 +1,7 @@
-"""What a measuring run says of itself, a fact for each kind of sample: what was asked, who took part, what came of it.
+"""A measuring run's samples, a fact for each kind: the request, the participants, the results.
 
-What a run log holds may come from another tool or a killed process, so all of it is validated. What is missing can only
-be told by what was asked.
+Another tool or a killed process may have written a run log, so all of it is validated. Only the request shows what is
+missing.
 """
 
 import json
@@ -37,7 +37,7 @@ T = TypeVar("T")
 def every(host: Host, name: str, kind: type[T], none: str = "") -> tuple[T, ...]:
     """Return all samples called `name`, as `kind`, in their order. Raises ParseError, NotCaptured if there is none.
 
-    `none`: what the reader is told then.
+    `none`: the reader's message then.
     """
     try:
         text = host.ask(SAMPLE, name)
@@ -79,14 +79,14 @@ What = Literal["collectives", "pairs", "copies", "training", "ladder", "script"]
 
 
 class Asked(Struct, frozen=True, kw_only=True):
-    """What this run was asked for; the first sample of every run log.
+    """The request of this run; the first sample of every run log.
 
-    `what`: the parts of the run, in the order in which they are measured.
-    `sizes` are in bytes, of collectives those asked for; `itemsize` is of one element. `groups`, `steps`: which groups
-    and training strategies. `nic_traffic`: whether to find out which NICs carry the bytes. `backend`: null if the
-    user named none. `expect`, `baseline`: the files to judge by; `require_judged`: numbers without a verdict are not
-    enough. `notes`: how the request was understood. `accepts`: whether the node itself is fit was asked too, as the
-    doctor is asked; a node without a GPU is then judged for NCCL, unless the user named gloo.
+    `what`: the parts of the run, in the order in which they are measured. `sizes` are in bytes, those requested for
+    collectives; `itemsize` is of one element. `groups`, `steps`: which groups and training strategies. `nic_traffic`:
+    whether to find out which NICs carry the bytes. `backend`: null if the user named none. `expect`, `baseline`: the
+    files to judge by; `require_judged`: numbers without a verdict are not enough. `notes`: how the request was
+    understood. `accepts`: whether the node itself is judged too, as by the doctor; a node without a GPU is then judged
+    for NCCL, unless the user named gloo.
     """
 
     what: tuple[What, ...] = ("collectives",)
@@ -116,7 +116,7 @@ asked = _sample(Asked, last, "asked")
 
 
 class Ending(Struct, frozen=True):
-    """Whether the run came to its end. `why`: what cut it short; empty: nothing did."""
+    """Whether the run completed. `why`: what cut it short; empty: nothing did."""
 
     why: str = ""
 
@@ -143,10 +143,10 @@ notes = _sample(Notes, any_of, "note", str)
 
 
 class Participants(Struct, frozen=True):
-    """Who measures, and with what.
+    """The ranks of a run and their means.
 
-    `kind`: how the ranks were started; `hosts`: of each rank, or rank 0's alone before all have met; `versions`: of
-    torch and the library; `fallback`: why the times are no verdict on NCCL here (another backend though none was
+    `kind`: how the ranks were started; `hosts`: of each rank, or only rank 0's before all have met; `versions`: of
+    torch and the library; `fallback`: why the times are not a verdict on NCCL here (another backend though none was
     named, ranks that share a GPU), empty: they are.
     `gpus`: of each rank the identity of its GPU (PCI address or UUID; in older logs NVML's index), empty with gloo.
     `pids`: of each rank its process if it is on rank 0's host, otherwise 0. `settings`: what rank 0's come to.
@@ -173,11 +173,11 @@ participants = _sample(Participants, last, "participants")
 
 
 FAILED = "it failed "
-"""How it begins what a rank says of itself that left for an error of its own, untold."""
+"""The beginning of a rank's report that it left because of an error of its own, without details."""
 
 
 class LostRank(Struct, frozen=True):
-    """A rank that ended, fell silent or stood still: where, in which phase it was last seen, and what was seen."""
+    """A rank that ended, fell silent or was stopped: its host, the phase of its last sign, and the observation."""
 
     rank: int
     host: str
@@ -191,14 +191,14 @@ class LostRank(Struct, frozen=True):
 
 
 class DifferingSetting(Struct, frozen=True):
-    """A variable that means something else to some ranks than to others: what, with the ranks."""
+    """A variable with different meanings to ranks: the values, with the ranks."""
 
     name: str
     values: tuple[tuple[str, tuple[int, ...]], ...]
 
 
 class RankSettings(Struct, frozen=True):
-    """The settings in which ranks differ, as they told before the first call."""
+    """The settings that differ between ranks, as they reported before the first call."""
 
     differing: tuple[DifferingSetting, ...]
 
@@ -209,7 +209,8 @@ rank_settings = _sample(
 
 
 class Arrivals(Struct, frozen=True):
-    """Which ranks came to the start of a run: `expected` is the world size, `missing` the ranks never heard of.
+    """The ranks that joined at the start of a run: `expected` is the world size, `missing` the ranks that did not
+    report.
 
     They were waited for `waited_s` of `allowed_s`. The processes of those that are `running` were still there, on the
     host of rank 0, when the wait was over.
@@ -223,14 +224,14 @@ class Arrivals(Struct, frozen=True):
 
     @property
     def lost(self) -> tuple[int, ...]:
-        """Return the ranks that will not come: a process that runs may, and any may before the wait is over."""
+        """Return the ranks that will not join: a process that runs may, and any may before the wait is over."""
         waited = self.waited_s >= self.allowed_s
         return tuple(rank for rank in self.missing if rank not in self.running) if waited else ()
 
 
 @collector
 def arrivals(host: Host, ending: Ending | Absent) -> Arrivals:
-    """Read what the watchdog saw of the start; without it, say why the run ended before."""
+    """Read the watchdog's record of the start; without it, report why the run ended before."""
     why = f": {ending.why}" if isinstance(ending, Ending) and ending.why else ""
     return last(host, "arrivals", Arrivals, f"the ranks had not met when the run ended{why}")
 
@@ -238,7 +239,7 @@ def arrivals(host: Host, ending: Ending | Absent) -> Arrivals:
 class Attendance(Struct, frozen=True):
     """Which ranks stayed to the end of a run.
 
-    `lost` are those that something can be said against. `stalled` is for a run that hangs without a rank to blame: the
+    `lost` are those with evidence against them. `stalled` is for a run that hangs without a rank to blame: the
     phase that all ranks entered, and none left. Empty: that did not happen.
     """
 
@@ -249,10 +250,10 @@ class Attendance(Struct, frozen=True):
 
 @collector
 def attendance(host: Host, arrivals: Arrivals | Absent, participants: Participants | Absent) -> Attendance:
-    """Read what the watchdog saw of the end; ranks that the run went on without are lost as well.
+    """Read the watchdog's record of the end; ranks that the run went on without are lost as well.
 
-    All ranks are taken to have stayed where they met and the watchdog saw none leave. Before they met, only a rank that
-    was lost tells anything.
+    All ranks are assumed to have stayed from the point at which they met, if the watchdog saw none leave. Before they
+    met, only a lost rank is evidence.
     """
     left_behind = any_of(host, "lost", LostRank)
     seen = any_of(host, "attendance", Attendance)
@@ -300,7 +301,7 @@ expected = _sample(Expected, any_of, "expected", Band)
 class Rows(Struct, frozen=True):
     """The rows of a run, at least one, without verdicts.
 
-    `retests`: rows that were measured again; `disturbances`: what else slowed the run down.
+    `retests`: rows that were measured again; `disturbances`: other loads that slowed the run down.
     """
 
     measured: tuple[Measurement, ...]
@@ -318,7 +319,7 @@ def rows(host: Host) -> Rows:
 
 
 class HeardXids(Struct, frozen=True):
-    """What NVML told of errors while the run measured, of each node on which it listened."""
+    """The errors that NVML reported while the run measured, of each node that listened for them."""
 
     nodes: tuple[Xids, ...]
 
@@ -327,9 +328,9 @@ heard_xids = _sample(HeardXids, every, "xids", Xids, "NVML listened on no node")
 
 
 class MeasuredPairs(Struct, frozen=True):
-    """All that was measured of pairs, without conclusions: the rows, and the transfers that brought nothing.
+    """All that was measured of pairs, without conclusions: the rows, and the transfers without data.
 
-    `ranks`: where they are. `node_all_reduces`: of each node by itself, in turns. `excluded`: the ranks that were
+    `ranks`: their places. `node_all_reduces`: of each node by itself, in turns. `excluded`: the ranks that were
     measured no more, from then on; of a rank that is there twice the last counts. `complete`: all planned was tried.
     """
 
