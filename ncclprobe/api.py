@@ -1,4 +1,4 @@
-"""Ask ncclprobe from Python: five questions, each with a value for an answer, and no other effect.
+"""Ask ncclprobe from Python: each question has a value for an answer, and no other effect.
 
 ::
 
@@ -8,12 +8,16 @@
     report = api.bandwidth()                    # on every rank of a job: is its network as fast as it should be?
     outlook = api.expect(machine="dgx-h100", nodes=4)
     report = api.explain(["logs/"])             # why did the job fail?
+    report = api.attach()                       # for whom does the job on this node wait?
+    report = api.accept(timeout_s=180)          # check and measure; also pairs() and copies()
+    found = api.judge("all_reduce.log")         # are these numbers of nccl-tests right?
     report = api.load("report.json")            # what a command wrote with --json
 
     for finding in report.failures():
-        print(finding.subject, finding.message, finding.remedy)
+        print(finding.check, finding.node, finding.subject, finding.message, finding.remedy)
 
-Nothing is printed, no process is ended, no signal handler is set, and torch is imported by :func:`bandwidth` alone.
+Every answer has ``to_dict()``. Nothing is printed, no process of yours is ended, no signal handler is set, and torch is
+imported by :func:`bandwidth` only. What is asked and how long it took goes to the logger ``ncclprobe``.
 What is wrong is raised as one of :mod:`ncclprobe.model.errors`, all of which are :class:`NcclprobeError`: UsageError
 for what cannot be asked, ProbeError where a measurement did not end, OutOfTime where the deadline was over before a
 verdict.
@@ -26,6 +30,7 @@ from __future__ import annotations
 
 import functools
 import inspect
+import logging
 import os
 import time
 from collections.abc import Callable, Sequence
@@ -33,17 +38,23 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Literal, ParamSpec, TypeVar
 
 from ncclprobe.model.errors import NcclprobeError, OutOfTime, ProbeError, UsageError
-from ncclprobe.model.findings import ExitCode, Finding, Severity, Status, Verdict
+from ncclprobe.model.findings import ExitCode, Severity, Status, Verdict
+from ncclprobe.model.findings import NamedFinding as Finding
 from ncclprobe.model.measurement import Measurement
 from ncclprobe.model.report import Report
+from ncclprobe.model.values import Result
 
 if TYPE_CHECKING:
     from torch.distributed import ProcessGroup
 
+    from ncclprobe.commands.compare import Comparison
     from ncclprobe.engine.diagnose import Judging
+    from ncclprobe.expect.baselines import Site
+    from ncclprobe.expect.elsewhere import JudgedLog
     from ncclprobe.expect.table import Outlook
 
 __all__ = [
+    "Capture",
     "ExitCode",
     "Finding",
     "Measurement",
@@ -55,13 +66,22 @@ __all__ = [
     "Status",
     "UsageError",
     "Verdict",
+    "accept",
+    "attach",
     "bandwidth",
+    "baseline",
+    "capture",
+    "compare",
+    "copies",
     "doctor",
     "expect",
     "explain",
+    "judge",
     "load",
+    "pairs",
     "render",
 ]
+_LOG = logging.getLogger("ncclprobe")
 
 Format = Literal["text", "json", "markdown", "html", "junit", "prometheus"]
 AnyPath = str | os.PathLike[str]
@@ -72,6 +92,11 @@ _KINDS: dict[str, tuple[str, type | tuple[type, ...]]] = {
     "config": ("a path", (str, os.PathLike)),
     "capture": ("a path", (str, os.PathLike)),
     "nodes": ("a whole number above zero", int),
+    "nproc": ("a whole number above zero", int),
+    "pid": ("a whole number above zero", int),
+    "old": ("a path", (str, os.PathLike)),
+    "new": ("a path", (str, os.PathLike)),
+    "path": ("a path", (str, os.PathLike)),
     "expect_gpus": ("a whole number above zero", int),
     "timeout_s": ("a number", (int, float)),
     "report": ("a Report, or for load a path", (Report, str, os.PathLike)),
@@ -104,9 +129,33 @@ def _typed(asks: Callable[_P, _T]) -> Callable[_P, _T]:
                 what, kinds = _KINDS[name]
                 if not isinstance(value, kinds) or (kinds is int and isinstance(value, int) and value < 1):
                     raise UsageError(f"{name}: give {what}, not {ascii(value)[:80]}")
-        return asks(*bound.args, **bound.kwargs)
+        began = time.monotonic()
+        try:
+            answer = asks(*bound.args, **bound.kwargs)
+        except NcclprobeError as error:
+            _LOG.info("%s: %s: %s", asks.__name__, type(error).__name__, error)
+            raise
+        _LOG.info("%s: %r in %.1f s", asks.__name__, answer, time.monotonic() - began)
+        return answer
 
     return typed
+
+
+class Capture(Result, frozen=True):
+    """What was asked of the machine `node` and what it answered, as the `text` of a file."""
+
+    node: str
+    text: str
+
+    def save(self, path: AnyPath) -> None:
+        """Write it to a file that :func:`doctor` takes anywhere. Raises UsageError."""
+        from ncclprobe.host.capture import save
+
+        save(Path(path), self.text)
+
+    def __repr__(self) -> str:
+        """Return it in one line."""
+        return f"<Capture of {self.node}: {len(self.text)} characters>"
 
 
 @_typed
@@ -247,6 +296,112 @@ def explain(
 
 
 @_typed
+def attach(*, pid: int | None = None, stacks: bool = False, timeout_s: float = 60.0) -> Report:
+    """Return for whom the ranks of a job on this node wait (`report.standing`, `report.classes`).
+
+    `pid` is a process of that job, `stacks` reads Python stacks with py-spy too. Raises UsageError if there is no rank.
+    """
+    words = [*(["--pid", str(pid)] if pid else []), *(["--stacks"] if stacks else [])]
+    return _run("attach", words, timeout_s)
+
+
+@_typed
+def accept(
+    *,
+    level: Literal["quick", "full", "long"] = "full",
+    backend: Literal["nccl", "gloo"] | None = None,
+    expect_gpus: int | None = None,
+    timeout_s: float = 180.0,
+) -> Report:
+    """Return whether this node is good: the doctor's checks, copies, all_reduce and all pairs of its GPUs.
+
+    It runs in processes of its own. Raises UsageError, and ProbeError if they end without a report.
+    """
+    words = ["--level", level, *(["--backend", backend] if backend else [])]
+    return _run("accept", [*words, *(["--expect-gpus", str(expect_gpus)] if expect_gpus else [])], timeout_s)
+
+
+@_typed
+def pairs(
+    *, nproc: int | None = None, backend: Literal["nccl", "gloo"] | None = None, timeout_s: float = 120.0
+) -> Report:
+    """Return how fast each pair of ranks on this node is, and which part is slow (`report.localisation`).
+
+    It starts `nproc` ranks, by default one for each GPU, in processes of its own. Raises UsageError and ProbeError.
+    """
+    return _run("pairs", _ranks(nproc, backend), timeout_s)
+
+
+@_typed
+def copies(
+    *, nproc: int | None = None, backend: Literal["nccl", "gloo"] | None = None, timeout_s: float = 120.0
+) -> Report:
+    """Return how fast this node copies between host and GPUs, and between GPUs (`report.copies`).
+
+    As :func:`pairs` starts ranks. Raises UsageError and ProbeError.
+    """
+    return _run("copies", _ranks(nproc, backend), timeout_s)
+
+
+@_typed
+def judge(
+    path: AnyPath,
+    *,
+    machine: str | None = None,
+    capture: AnyPath | None = None,
+    nodes: int | None = None,
+    timeout_s: float = 30.0,
+) -> JudgedLog:
+    """Return the rows of a log of nccl-tests, or of a report, judged by what their machine should reach.
+
+    `machine` and `capture` are as for :func:`expect`; with neither the GPUs that the log names count.
+    Raises UsageError.
+    """
+    from ncclprobe.commands.judged_log import Wanted, judged_file
+    from ncclprobe.engine.outlook import machine_of
+    from ncclprobe.expect.table import WhatIf
+
+    _refuse_no_time(timeout_s)
+    here = machine_of(machine, None if capture is None else Path(capture), timeout_s)
+    return judged_file(os.fspath(path), Wanted(here, bool(machine or capture), nodes, None, WhatIf(), None))
+
+
+@_typed
+def capture(*, timeout_s: float = 120.0) -> Capture:
+    """Return what :func:`doctor` asks this machine, and the answers. Raises UsageError."""
+    from ncclprobe.engine.collect import observed
+    from ncclprobe.host.capture import dump
+    from ncclprobe.model.registry import Collector, discover
+
+    _refuse_no_time(timeout_s)
+    collectors = discover("ncclprobe.facts", Collector, {"machine"})
+    snapshot, answers = observed(collectors, time.monotonic() + timeout_s)
+    return Capture(snapshot.node, dump(answers, snapshot.node))
+
+
+@_typed
+def compare(old: AnyPath, new: AnyPath, *, tolerance: float = 0.1) -> Comparison:
+    """Return two runs, or two captures of one node, side by side: what is slower beyond noise, new or gone.
+
+    Raises UsageError.
+    """
+    from ncclprobe.commands.compare import compared, side
+
+    return compared(side(os.fspath(old)), side(os.fspath(new)), tolerance)
+
+
+@_typed
+def baseline(paths: AnyPath | Sequence[AnyPath], *, machine: str | None = None, accept_low: bool = False) -> Site:
+    """Return the runs in `paths` merged into what this site expects, without the rows that are not fit for it.
+
+    Raises UsageError.
+    """
+    from ncclprobe.commands.baseline import merged
+
+    return merged(_paths("paths", paths), machine, accept_low=accept_low)[0]
+
+
+@_typed
 def load(report: AnyPath) -> Report:
     """Return the report in a file that a command wrote with --json. Raises UsageError for anything else."""
     from ncclprobe.report import json
@@ -263,6 +418,42 @@ def render(report: Report, format: Format = "text") -> str:
     from ncclprobe.report import delivery
 
     return delivery.rendered(report, format)
+
+
+def _ranks(nproc: int | None, backend: str | None) -> list[str]:
+    return [*(["--nproc", str(nproc)] if nproc else []), *(["--backend", backend] if backend else [])]
+
+
+def _run(command: str, words: Sequence[str], timeout_s: float) -> Report:
+    """Return the report of a command that runs in processes of its own. Raises UsageError, ProbeError and OutOfTime."""
+    import subprocess
+    import tempfile
+
+    from ncclprobe.host.command import abandon
+    from ncclprobe.host.own_child import start_own
+    from ncclprobe.report import json
+
+    _refuse_no_time(timeout_s)
+    with tempfile.TemporaryDirectory(prefix="ncclprobe-") as folder, tempfile.TemporaryFile() as said:
+        path = f"{folder}/report.json"
+        own = ("--no-config", "--quiet", "--json", path, "--timeout", f"{timeout_s:g}")
+        process = start_own("ncclprobe.start:program", command, *words, *own, stderr=said)
+        try:
+            code = process.wait(timeout_s + _ENDING_S)
+        except subprocess.TimeoutExpired:
+            raise OutOfTime(f"{command} did not end within {timeout_s:g} s") from None
+        finally:
+            abandon(process)
+        if Path(path).exists():
+            return json.read(path)
+        said.seek(0)
+        why = said.read(_MOST_SAID).decode(errors="replace").strip().rpartition("\n")[2].removeprefix("ncclprobe: ")
+    raise (UsageError if code == ExitCode.USAGE else ProbeError)(why or f"{command} ended with exit code {code}")
+
+
+_ENDING_S = 15.0
+"""A command needs after its deadline, to write its report."""
+_MOST_SAID = 1 << 20
 
 
 def _paths(name: str, given: object) -> list[str]:

@@ -20,6 +20,7 @@ from tests.each_row import each_row
 ROOT = Path(__file__).resolve().parent.parent
 HGX = ROOT / "tests" / "captures" / "hgx-h100.jsonl"
 SICK = ROOT / "reports" / "four-hosts-one-bad-nic.json"
+LOG = ROOT / "tests" / "data" / "nccl_tests" / "all_reduce.txt"
 LEFT = ROOT / "tests" / "data" / "failures" / "crash-raises"
 
 
@@ -39,6 +40,11 @@ ASKED: dict[str, Callable[[], Any]] = {
     "expect captured": lambda: api.expect(capture=HGX, sizes=[1 << 30]),
     "explain": lambda: api.explain([LEFT]),
     "load": lambda: api.load(SICK),
+    "judge": lambda: api.judge(LOG, machine="dgx-h100"),
+    "compare": lambda: api.compare(SICK, SICK),
+    "baseline": lambda: api.baseline(LOG),
+    "capture": lambda: api.capture(),
+    "accept": lambda: api.accept(level="quick", backend="gloo"),
 }
 
 
@@ -51,6 +57,9 @@ def test_a_question_prints_nothing_changes_nothing_and_can_be_asked_twice(
     before = dict(os.environ), [signal.getsignal(number) for number in signal.valid_signals()]
     first, second = ask(), ask()
     assert type(first) is type(second)
+    assert first.to_dict().keys() == second.to_dict().keys()
+    assert "\n" not in repr(first)
+    assert len(repr(first)) < 200
     assert (dict(os.environ), [signal.getsignal(number) for number in signal.valid_signals()]) == before
     assert capfd.readouterr() == ("", "")
 
@@ -148,10 +157,13 @@ def test_one_pattern_operation_or_size_is_one() -> None:
 
 
 def test_what_fails_can_be_asked_for_and_a_status_prints_as_its_word() -> None:
-    sick = sorted((ROOT / "tests" / "captures" / "sick").glob("*.jsonl"))[0]
+    sick = ROOT / "tests" / "captures" / "sick" / "gpu-x8.jsonl"
     report = api.doctor(sick)
     found = [each for check in report.checks for each in check.findings if each.severity == "fail"]
-    assert list(report.failures()) == found
+    failures = report.failures()
+    assert [each.message for each in failures] == [each.message for each in found]
+    assert all(each.check and each.node == report.nodes[0].name and each.severity == "fail" for each in failures)
+    assert failures[0].to_dict()["check"] == failures[0].check
     assert f"{api.Status.FAIL} {api.Severity.WARN!s}" == "fail warn"
 
 
@@ -161,13 +173,15 @@ def test_a_deadline_that_is_over_is_said() -> None:
 
 
 def test_every_function_has_types_and_says_what_it_raises() -> None:
-    for name in ("doctor", "bandwidth", "expect", "explain", "load", "render"):
+    asked = {name for name in api.__all__ if name.islower()}
+    assert asked > {"accept", "attach", "baseline", "capture", "compare", "copies", "judge", "pairs"}
+    for name in asked:
         function = getattr(api, name)
         signature = inspect.signature(function)
         assert signature.return_annotation is not inspect.Signature.empty
         assert all(each.annotation is not inspect.Parameter.empty for each in signature.parameters.values())
-        assert "Raises UsageError" in inspect.getdoc(function)
-    for name in ("doctor", "bandwidth", "expect", "explain"):
+        assert "UsageError" in inspect.getdoc(function).partition("Raises ")[2]
+    for name in asked - {"baseline", "compare", "load", "render"}:
         assert "timeout_s" in inspect.signature(getattr(api, name)).parameters
 
 
@@ -182,3 +196,42 @@ def test_the_first_example_of_the_page_runs(tmp_path: Path, monkeypatch: pytest.
     assert found["why"].causes
     assert found["outlook"].lines
     assert found["report"].status is api.Status.FAIL
+
+
+def test_a_capture_is_saved_and_judged_anywhere(tmp_path: Path) -> None:
+    taken = api.capture()
+    taken.save(tmp_path / "here.jsonl")
+    assert [node.name for node in api.doctor(tmp_path / "here.jsonl", backend="gloo").nodes] == [taken.node]
+
+
+def test_rows_of_a_log_are_judged_and_compared_as_the_commands_do() -> None:
+    judgement = api.judge(LOG, machine="dgx-h100")
+    assert {row.status for row in judgement.rows} <= {"pass", "warn", "fail", "unjudged", "inconclusive"}
+    assert judgement.to_dict()["exit_code"] == judgement.exit_code
+    assert api.compare(LOG, LOG).exit_code == 0
+    assert api.compare(LOG, LOG).to_dict()["rows"]
+
+
+def test_a_command_that_ends_without_a_report_says_why() -> None:
+    with pytest.raises(api.UsageError, match="no such process"):
+        api.attach(pid=999_999_999)
+
+
+def test_what_is_asked_goes_to_the_log(caplog: pytest.LogCaptureFixture) -> None:
+    with caplog.at_level("INFO", "ncclprobe"):
+        api.load(SICK)
+    assert caplog.messages[-1].startswith("load: <Report of ")
+
+
+EXAMPLES = {"gate.py": ([str(HGX)], 0, "<Report of"), "notebook.py": ([], 0, "NCCL found no interface")}
+
+
+@each_row("name", EXAMPLES)
+def test_an_example_is_short_and_runs(name: str) -> None:
+    argv, code, said = EXAMPLES[name]
+    path = ROOT / "docs" / "examples" / name
+    assert len(path.read_text(encoding="utf-8").splitlines()) <= 20
+    command = [sys.executable, str(path), *argv]
+    env = {**os.environ, "PYTHONPATH": str(ROOT)}
+    done = subprocess.run(command, cwd=ROOT, env=env, capture_output=True, text=True, timeout=100)
+    assert (done.returncode, said in done.stdout) == (code, True), done.stderr

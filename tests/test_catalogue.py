@@ -40,7 +40,7 @@ def test_the_catalogue_fits_a_terminal(capsys: pytest.CaptureFixture[str], monke
 
 @each_row(("groups", "prefixes"), [(["ib"], {"ib"}), (["ib", "gpu.*"], {"ib", "gpu"}), (["host.shm"], {"host"})])
 def test_a_group_is_listed_alone(groups: list[str], prefixes: set[str], capsys: pytest.CaptureFixture[str]) -> None:
-    assert checks.main([*groups, "--json"]) == 0
+    assert checks.main([*groups, "--json", "-"]) == 0
     listed = {row["id"] for row in json.loads(capsys.readouterr().out)["checks"]}
     assert {each.partition(".")[0] for each in listed} == prefixes
     assert listed == {"host.shm"} or listed >= {name for name in CHECKS if name.partition(".")[0] in prefixes}
@@ -52,7 +52,7 @@ def test_a_group_without_a_check_is_refused_with_the_nearest() -> None:
 
 
 def test_the_catalogue_as_json_says_what_a_check_needs(capsys: pytest.CaptureFixture[str]) -> None:
-    checks.main(["--json"])
+    checks.main(["--json", "-"])
     rows = {row["part"] or row["id"]: row for row in json.loads(capsys.readouterr().out)["checks"]}
     memlock = rows["memlock"]
     assert (memlock["required"], memlock["facts"]) == (True, ["Memlock", "Fabric", "Process", "Environment"])

@@ -52,7 +52,7 @@ def compare(tmp_path: Path, old: Report, new: Report, *options: str) -> int:
 def test_a_row_is_slower_only_beyond_its_noise(
     tmp_path: Path, busbw: float, half: float, change: str, code: int, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert compare(tmp_path, report(row(100)), report(row(busbw, half)), "--json") == code
+    assert compare(tmp_path, report(row(100)), report(row(busbw, half)), "--json", "-") == code
     (found,) = json.loads(capsys.readouterr().out)["rows"]
     assert found["change"] == change
     assert found["low"] < found["share"] < found["high"]

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from ncclprobe.commands import main
 from ncclprobe.engine import suppressions
 from ncclprobe.model.errors import UsageError
 from ncclprobe.model.findings import Severity, Status, Verdict, fail, note
@@ -19,6 +20,7 @@ def checks(_folder: str = "") -> tuple[Check, ...]:
     return discover("ncclprobe.checks", Check)
 
 
+CAPTURE = str(Path(__file__).parent / "captures" / "hgx-h100.jsonl")
 ENTRY = '[[ignore]]\ncheck = "env.value"\nsubject = "NCCL_IB_DISABLE"\nreason = "meant for the next release"\n'
 
 
@@ -36,7 +38,7 @@ def test_an_entry_is_a_check_a_subject_and_a_reason() -> None:
         ("x = ", "p.toml: not TOML"),
         ("a = " + "1" * 4400, "p.toml: a line of 4404 characters"),
         (".".join(["a"] * 4000) + " = 1", "p.toml: a line of 8003 characters"),
-        ("[ignored]\n", "p.toml: unknown key 'ignored'"),
+        ("ignored = 1\n", "p.toml: unknown key 'ignored'"),
         ('ignore = "env.*"\n', "p.toml: ignore: write \\[\\[ignore\\]\\]"),
         ("ignore = [1]\n", "p.toml: ignore: write"),
         ('[[ignore]]\ncheck = "a.b"\n', "p.toml: ignore 1: reason is missing: say why"),
@@ -196,3 +198,42 @@ def test_the_doctor_refuses_a_file_that_it_does_not_understand(tmp_path: Path) -
     done = doctor(tmp_path, "--config", "site.toml")
     assert (done.returncode, done.stdout) == (2, "")
     assert "site.toml: ignore 1: unknown key 'id'" in done.stderr
+
+
+@each_row(
+    ("text", "says"),
+    [
+        ("[doctor]\nexpct-gpus = 9\n", "[doctor]: expct-gpus is no option of this command; did you mean expect-gpus?"),
+        ("[doctr]\nexpect-gpus = 9\n", "doctr is no command; did you mean doctor?"),
+        ('[doctor]\nkeep = "x"\n', "[doctor]: keep names a file, which only the command line may"),
+        ('[doctor]\njson = "x"\n', "[doctor]: json names a file, which only the command line may"),
+        ("[doctor]\nlocal = 1\n", "[doctor]: local is true or false"),
+        ("[doctor]\nexpect-gpus = true\n", "[doctor]: expect-gpus must be a text or a number"),
+        ("[doctor]\nexpect-gpus = 0\n", "--expect-gpus: 0 is no whole number above zero"),
+    ],
+)
+def test_a_default_that_the_command_line_does_not_know_is_wrong_usage(
+    text: str, says: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / suppressions.NAME).write_text(text)
+    assert main(["doctor", CAPTURE]) == 2
+    assert says in capsys.readouterr().err
+
+
+def test_defaults_are_options_that_the_command_line_replaces_and_the_report_states(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / suppressions.NAME).write_text('[doctor]\nexpect-gpus = 9\nselect = ["gpu.*"]\n[pairs]\nforce = true\n')
+    assert main(["doctor", CAPTURE]) == 4
+    printed = " ".join(capsys.readouterr().out.split())
+    assert "8 usable, 9 expected" in printed
+    assert "options of doctor from" in printed
+    assert "expect-gpus = 9, select = ['gpu.*']" in printed
+    assert "force" not in printed
+    assert main(["doctor", CAPTURE, "--expect-gpus", "8"]) == 0
+    assert main(["doctor", CAPTURE, "--no-config"]) == 0
+    (tmp_path / suppressions.NAME).rename(tmp_path / "named.toml")
+    assert main(["doctor", CAPTURE]) == 0
+    assert main(["doctor", CAPTURE, "--config", "named.toml"]) == 4

@@ -106,7 +106,7 @@ PRINTS = [
     ["doctor", str(CAPTURE), "--json", "-"],
     ["capture", "-o", "-"],
     ["checks"],
-    ["checks", "--json"],
+    ["checks", "--json", "-"],
     ["explain", "env.value"],
     ["completion", "bash"],
     ["report", "--schema"],

@@ -21,7 +21,7 @@ def said(capsys: pytest.CaptureFixture[str], *argv: str) -> str:
 
 
 def data(capsys: pytest.CaptureFixture[str], *argv: str) -> dict[str, object]:
-    found: dict[str, object] = json.loads(said(capsys, *argv, "--json"))
+    found: dict[str, object] = json.loads(said(capsys, *argv, "--json", "-"))
     return found
 
 
@@ -207,7 +207,7 @@ def test_what_cannot_be_is_refused_in_one_line(argv: tuple[str, ...], names: str
 
 
 def test_without_gpus_json_is_json(capsys: pytest.CaptureFixture[str]) -> None:
-    assert main([str(CAPTURES / "laptop.jsonl"), "--json"]) == 3
+    assert main([str(CAPTURES / "laptop.jsonl"), "--json", "-"]) == 3
     found = json.loads(capsys.readouterr().out)
     assert found["rows"] == []
     assert "NVML" in found["why"]

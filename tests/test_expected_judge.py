@@ -46,7 +46,7 @@ def log(
 
 
 def found(capsys: pytest.CaptureFixture[str], code: int, *argv: str) -> dict[str, object]:
-    assert main((*argv, "--json")) == code
+    assert main((*argv, "--json", "-")) == code
     told: dict[str, object] = json.loads(capsys.readouterr().out)
     assert told["exit_code"] == code
     return told

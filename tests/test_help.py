@@ -72,3 +72,13 @@ def test_every_command_stands_in_one_group_on_one_line(
         below = text.partition(f"\n{group}:\n")[2].partition("\n\n")[0].splitlines()
         assert [line.split()[0] for line in below] == list(commands)
     assert sum(map(len, GROUPS.values())) == len(COMMANDS)
+
+
+def test_help_and_version_are_words_too(capsys: pytest.CaptureFixture[str]) -> None:
+    for words, options in ((["help"], ["--help"]), (["version"], ["--version"])):
+        assert main(words) == main(options) == 0
+        printed = capsys.readouterr().out
+        assert printed[: len(printed) // 2] == printed[len(printed) // 2 :]
+    assert shown(capsys, "help", "doctor") == shown(capsys, "doctor", "--help")
+    assert main(["help", "doctro"]) == 2
+    assert "did you mean doctor" in capsys.readouterr().err

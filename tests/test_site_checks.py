@@ -71,9 +71,8 @@ def test_an_installed_distributions_checks_and_machines_are_tried_and_known(acme
         ExitCode.OK,
         "2 checks of acme-ncclprobe 1.2, 0 break a promise",
     )
-    known = run(
-        acme, tmp_path, "expect", "--machine", "ACME H100, 4 NICs", "--nodes", "2", "-b", "1G", "-e", "1G", "--json"
-    )
+    asked = ["--machine", "ACME H100, 4 NICs", "--nodes", "2", "-b", "1G", "-e", "1G", "--json", "-"]
+    known = run(acme, tmp_path, "expect", *asked)
     assert json.loads(known.stdout)["rows"][0]["expectation"]["source"] == "acceptance of 2026-03-02, 40 pairs of nodes"
 
 
@@ -87,7 +86,7 @@ def test_nothing_of_the_working_directory_is_run(acme: Path, tmp_path: Path) -> 
     metadata.mkdir()
     (metadata / "METADATA").write_text("Metadata-Version: 2.1\nName: evil\nVersion: 1.0\n")
     (metadata / "entry_points.txt").write_text("[ncclprobe.checks]\nevil = acme_ncclprobe.checks\n")
-    done = run(acme, tmp_path, "checks", "--json")
+    done = run(acme, tmp_path, "checks", "--json", "-")
     listed = {row["id"] for row in json.loads(done.stdout)["checks"]}
     assert {each for each in listed if each.startswith("site-")} == {"site-acme.host-memory", "site-acme.kernel"}
 

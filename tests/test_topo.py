@@ -24,8 +24,9 @@ def saved(tmp_path: Path) -> Path:
 
 
 def test_json_is_what_the_contract_says(saved: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["topo", str(saved), "--json"]) == 0
+    assert main(["topo", str(saved), "--json", "-"]) == 0
     assert json.loads(capsys.readouterr().out) == {
+        "schema": "ncclprobe.topology/1",
         "matrices": [
             {
                 "kind": "topo-m",
@@ -75,7 +76,7 @@ def test_text_ends_with_what_looks_wrong_and_a_failure_is_4(saved: Path, capsys:
 
 def test_findings_are_in_json_too(saved: Path, capsys: pytest.CaptureFixture[str]) -> None:
     saved.write_text(WEAK.text())
-    assert main(["topo", str(saved), "--json"]) == 4
+    assert main(["topo", str(saved), "--json", "-"]) == 4
     told = json.loads(capsys.readouterr().out)
     assert (told["status"], told["exit_code"]) == ("fail", 4)
     (finding,) = told["findings"]

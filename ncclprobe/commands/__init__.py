@@ -107,11 +107,21 @@ def _guarded(argv: list[str]) -> int:
 
 
 def _run(argv: list[str]) -> int:
+    if argv[:1] == ["help"]:
+        argv = [*argv[1:2], "--help", *argv[2:]]
+    if argv == ["version"]:
+        argv = ["--version"]
     if argv and argv[0] in COMMANDS:
-        return int(importlib.import_module(f"ncclprobe.commands.{argv[0]}").main(argv[1:]))
+        command = importlib.import_module(f"ncclprobe.commands.{argv[0]}")
+        if "--config" in " ".join(argv) or Path("ncclprobe.toml").is_file():
+            from ncclprobe.commands import defaults
+
+            argv = [argv[0], *defaults.words(command._parser(), argv[1:], COMMANDS), *argv[1:]]
+        return int(command.main(argv[1:]))
     if argv and argv[0] not in ("-h", "--help", "--version"):
         order = "; options come after the command" if argv[0].startswith("-") else ""
-        raise unknown(argv[0], "command", (*COMMANDS, "--help", "--version"), f"`ncclprobe --help` lists them{order}")
+        known = (*COMMANDS, "help", "version", "--help", "--version")
+        raise unknown(argv[0], "command", known, f"`ncclprobe --help` lists them{order}")
     print(f"ncclprobe {__version__}\n" if argv[:1] == ["--version"] else _help(), end="")
     return ExitCode.OK
 
@@ -204,7 +214,7 @@ def _help() -> str:
         usage="ncclprobe COMMAND [OPTION …]",
         description="Say whether NCCL and the interconnect are fit for a job, and if not, what is to blame.",
         epilog=f"{listing}\n\nStart with `ncclprobe accept`; after a failure with `ncclprobe explain FILE`. "
-        "`ncclprobe COMMAND --help` explains one command.",
+        "`ncclprobe help COMMAND` explains one command.",
         add_help=False,
         formatter_class=HelpFormatter,
     )

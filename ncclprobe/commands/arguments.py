@@ -6,6 +6,7 @@ What ``--help`` of a command with many options shows: those that a newcomer need
 """
 
 import argparse
+import json
 import os
 import re
 import sys
@@ -397,6 +398,18 @@ def arguments(parser: argparse.ArgumentParser, *, judges: bool = True) -> None:
     flag("-v", "--verbose", help="Print versions, settings and every check too.")
     add.add_argument("--no-color", action="store_true",
         help="Print no colours, as with NO_COLOR=1 (default: colours on a terminal).")  # fmt: skip
+
+
+def json_option(parser: argparse.ArgumentParser) -> None:
+    """Add --json to a command that makes no report."""
+    parser.add_argument("--json", type=destination, metavar="PATH",
+        help="Also write JSON to PATH; - is standard output, with nothing else there.")  # fmt: skip
+
+
+def write_json(given: argparse.Namespace, kind: str, told: Mapping[str, Any]) -> None:
+    """Write what a command without a report found to the path of --json. Raises UsageError if it cannot be written."""
+    text = json.dumps({"schema": f"ncclprobe.{kind}/1", **told}, indent=2) + "\n"
+    delivery.put(text, given.json, ours=delivery.recognises("json"))
 
 
 def output(given: argparse.Namespace) -> Output:

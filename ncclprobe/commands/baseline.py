@@ -34,16 +34,26 @@ where that is known from the report or --machine: a sick machine is no baseline.
 def main(argv: Sequence[str]) -> int:
     """Merge the runs and write the baseline. Raises UsageError."""
     options = _parser().parse_args(argv)
-    runs, twice = baselines.distinct([run for path in options.file for run in read_runs(path)])
-    kept = baselines.keep(runs, _allowed(options.machine), accept_low=options.accept_low)
-    fingerprint = next((run.fingerprint for run in runs if run.fingerprint), None)
-    site = _site(runs, kept, fingerprint)
+    site, kept, twice = merged(options.file, options.machine, accept_low=options.accept_low)
     fit = bool(kept.rows)
     if fit and options.output != "-":
         files.write(Path(options.output), baselines.render(site), ours=baselines.recognises)
     print(baselines.render(site).rstrip() if options.output == "-" and fit else
           _told(site, kept, options.output, twice))  # fmt: skip
     return ExitCode.OK if fit else ExitCode.INCONCLUSIVE
+
+
+def merged(
+    paths: Sequence[str], machine: str | None, *, accept_low: bool = False
+) -> tuple[baselines.Site, baselines.Kept, Sequence[str]]:
+    """Return the baseline of the runs in `paths`, its rows with what was refused, and runs given twice.
+
+    Raises UsageError.
+    """
+    runs, twice = baselines.distinct([run for path in paths for run in read_runs(path)])
+    kept = baselines.keep(runs, _allowed(machine), accept_low=accept_low)
+    fingerprint = next((run.fingerprint for run in runs if run.fingerprint), None)
+    return _site(runs, kept, fingerprint), kept, twice
 
 
 def _site(runs: Sequence[Run], kept: baselines.Kept, fingerprint: Fingerprint | None) -> baselines.Site:

@@ -2,7 +2,6 @@
 
 import argparse
 import itertools
-import json
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -27,7 +26,10 @@ def main(argv: Sequence[str]) -> int:
         return _test(options.test)
     known = sorted(every_check(None, accepted_by(options.config).checks), key=lambda check: check.key)
     checks = _wanted(known, options.groups)
-    print(_json(checks) if options.json else _table(checks))
+    if options.json:
+        arguments.write_json(options, "checks", {"checks": [_row(check) for check in checks]})
+    if options.json != "-":
+        print(_table(checks))
     return ExitCode.OK
 
 
@@ -66,7 +68,7 @@ def _parser() -> argparse.ArgumentParser:
     )
     parser.add_argument("groups", nargs="*", metavar="GROUP", help="List only these, such as ib, or 'gpu.*' (default: "
         "all).")  # fmt: skip
-    parser.add_argument("--json", action="store_true", help="Print JSON.")
+    arguments.json_option(parser)
     parser.add_argument("--config", type=Path, default=suppressions.NO_FILE, metavar="PATH",
         help="List the checks in the folder of this ncclprobe.toml too.")  # fmt: skip
     parser.add_argument("--test", metavar="NAME",
@@ -107,10 +109,6 @@ def _about(group: str) -> str:
 
 def _fitting(text: str, wide: int) -> str:
     return text if len(text) <= wide else f"{text[: wide - 1].rstrip()}…"
-
-
-def _json(checks: Sequence[Check]) -> str:
-    return json.dumps({"checks": [_row(check) for check in checks]}, indent=2)
 
 
 def _row(check: Check) -> dict[str, Any]:

@@ -1,7 +1,6 @@
 """``ncclprobe compare OLD NEW``: two runs side by side, with their noise, or two captures of one node."""
 
 import argparse
-import json
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -19,7 +18,7 @@ from ncclprobe.model.layout import wrap
 from ncclprobe.model.measurement import Conditions, Fingerprint, changes
 from ncclprobe.model.report import Report
 from ncclprobe.model.units import plural, size
-from ncclprobe.model.values import Struct, asdict, field, grouped, replace
+from ncclprobe.model.values import Result, Struct, asdict, field, grouped, replace
 from ncclprobe.report import delivery, digest
 from ncclprobe.report import json as as_json
 
@@ -33,7 +32,6 @@ A row is slower or faster only if the intervals of both runs are apart by more t
 with a baseline by more than the noise of the baseline."""
 
 _COLUMNS = "{:<14} {:>8} {:<3} {:>9} {:>9} {:>7} {:>11} {:<12}"
-_SCHEMA = "ncclprobe.comparison/1"
 _MOST_LISTED = 20
 _OF_THE_LAUNCH = ("TORCHELASTIC_", "MASTER_PORT", "LOCAL_WORLD_SIZE", "ROLE_WORLD_SIZE")
 """Settings that differ at every start and mean nothing, or say again what WORLD_SIZE says."""
@@ -57,8 +55,8 @@ class _Side(Struct, frozen=True):
     capture: bool = False
 
 
-class _Comparison(Struct, frozen=True):
-    """Everything that :func:`main` shows."""
+class Comparison(Result, frozen=True):
+    """Two runs or captures side by side: what :func:`main` shows."""
 
     rows: tuple[RowDifference, ...]
     only_old: tuple[str, ...]
@@ -70,6 +68,11 @@ class _Comparison(Struct, frozen=True):
     notes: tuple[str, ...]
     cut: bool = False
     captures: bool = False
+
+    def __repr__(self) -> str:
+        """Return it in one line."""
+        worse = len(self.new_failures) + sum(row.change == "slower" for row in self.rows)
+        return f"<Comparison of {len(self.rows)} rows: {worse} worse, exit {self.exit_code}>"
 
     @property
     def exit_code(self) -> ExitCode:
@@ -93,8 +96,8 @@ def main(argv: Sequence[str]) -> int:
     old, new = side(options.old), side(options.new)
     found = compared(old, new, options.tolerance)
     if options.json:
-        print(json.dumps(_as_json(old, new, found), indent=2))
-    else:
+        arguments.write_json(options, "comparison", _as_json(old, new, found))
+    if options.json != "-":
         print(printable_lines(list(_text(old, new, found, quiet=options.quiet))))
     return found.exit_code
 
@@ -178,13 +181,13 @@ def _environment(report: Report) -> Iterator[tuple[str, str]]:
             yield prefix + setting.name, "(not recorded)" if setting.value is None else setting.value
 
 
-def compared(old: _Side, new: _Side, tolerance: float) -> _Comparison:
+def compared(old: _Side, new: _Side, tolerance: float) -> Comparison:
     """Return `old` and `new` side by side."""
     both, captures = old.report and new.report, old.capture and new.capture
     if old.capture is not new.capture:
         raise UsageError(f"{old.path} and {new.path}: give two captures, or two runs")
     fresh = [text for key, text in new.findings.items() if both and _is_worse(text, old.findings.get(key))]
-    return _Comparison(
+    return Comparison(
         rows=tuple(differences(old.points, new.points, tolerance)),
         only_old=tuple(_name(key) for key in old.points if key not in new.points),
         only_new=tuple(_name(key) for key in new.points if key not in old.points),
@@ -241,7 +244,7 @@ def _measured(how: Conditions, *, place: bool = True) -> str:
     return ", ".join((f"{how.dtype}{redop}", *where, plural(how.ranks, "rank"), how.mode, how.backend))
 
 
-def _text(old: _Side, new: _Side, found: _Comparison, *, quiet: bool) -> Iterator[str]:
+def _text(old: _Side, new: _Side, found: Comparison, *, quiet: bool) -> Iterator[str]:
     if not quiet:
         yield from (f"{name}: {side.path}  {side.about}".rstrip() for name, side in (("old", old), ("new", new)))
     if found.rows and not quiet:
@@ -255,7 +258,7 @@ def _text(old: _Side, new: _Side, found: _Comparison, *, quiet: bool) -> Iterato
     yield from [_last(found)] if quiet else wrap("", _last(found), delivery.width())
 
 
-def _lists(old: _Side, new: _Side, found: _Comparison) -> Iterator[tuple[str, Sequence[str]]]:
+def _lists(old: _Side, new: _Side, found: Comparison) -> Iterator[tuple[str, Sequence[str]]]:
     yield "new", found.new_findings
     yield "fixed", found.fixed_findings
     yield "changed", found.changed
@@ -301,7 +304,7 @@ def _row(row: RowDifference) -> str:
     ).rstrip()
 
 
-def _last(found: _Comparison) -> str:
+def _last(found: Comparison) -> str:
     """Return the comparison in one line, with the exit code."""
     code = found.exit_code
     counts = {
@@ -318,8 +321,8 @@ def _last(found: _Comparison) -> str:
     return f"{head}  {words}{failures}  (exit {int(code)})"
 
 
-def _as_json(old: _Side, new: _Side, found: _Comparison) -> Mapping[str, Any]:
-    return {"schema": _SCHEMA, "old": old.path, "new": new.path, "exit_code": int(found.exit_code), **asdict(found)}
+def _as_json(old: _Side, new: _Side, found: Comparison) -> Mapping[str, Any]:
+    return {"old": old.path, "new": new.path, "exit_code": int(found.exit_code), **asdict(found)}
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -329,6 +332,6 @@ def _parser() -> argparse.ArgumentParser:
     add("new", metavar="NEW", help="Read the later run from this file.")
     add("--tolerance", type=parse_tolerance, default=baselines.TOLERANCE, metavar="SHARE",
         help="Ignore differences up to this share, by which equal runs differ (default: %(default)s).")  # fmt: skip
-    add("--json", action="store_true", help="Print JSON.")
+    arguments.json_option(parser)
     add("-q", "--quiet", action="store_true", help="Print one line only.")
     return parser

@@ -1,11 +1,11 @@
 """``ncclprobe expect``: what this machine, a captured or a named one should reach, why, and what a fault would cost."""
 
 import argparse
-import json
 import os
 import re
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 from ncclprobe.commands import arguments
 from ncclprobe.engine.outlook import machine_of
@@ -65,15 +65,19 @@ def main(argv: Sequence[str]) -> int:
         raise UsageError(f"--{unused[0].replace('_', '-')} does not apply without --judge FILE")
     if isinstance(here.system, Absent):
         if options.json:
-            print(json.dumps({"machine": None, "why": here.system.why, "system": None, "rows": []}, indent=2))
+            nothing = {"machine": None, "system": None, "rows": list[Any]()}
+            arguments.write_json(options, "expectation", {**nothing, "why": here.system.why})
+        if options.json == "-":
             return ExitCode.INCONCLUSIVE
         print(f"nothing is expected of GPUs here: {printable(here.system.why)}")
         print("gloo between such nodes is judged by streams measured between them: `ncclprobe bandwidth` says so")
         return ExitCode.INCONCLUSIVE
     asked = _asked(options, here)
     found = lines(asked)
-    print(json.dumps(rendering.as_json(asked, here, found), indent=2) if options.json else
-          printable_lines(rendering.as_text(asked, here, found)))  # fmt: skip
+    if options.json:
+        arguments.write_json(options, "expectation", rendering.as_json(asked, here, found))
+    if options.json != "-":
+        print(printable_lines(rendering.as_text(asked, here, found)))
     return ExitCode.OK if found else ExitCode.INCONCLUSIVE
 
 
@@ -126,7 +130,7 @@ def _parser() -> argparse.ArgumentParser:
         help="Read NCCL's graphs from a file of NCCL_GRAPH_DUMP_FILE, or from a log of NCCL_DEBUG=INFO with "
         "NCCL_DEBUG_SUBSYS=GRAPH (default: search them).")  # fmt: skip
     _what_if(parser)
-    add("--json", action="store_true", help="Print JSON.")
+    arguments.json_option(parser)
     add("-q", "--quiet", action="store_true", help="Print one line only, with --judge.")
     add("--list", action="store_true", help="List the machine types.")
     return parser

@@ -1,13 +1,13 @@
 """``ncclprobe fleet``: keep reports, and name the nodes that are not as they were: since when, and what changed."""
 
 import argparse
-import json
 import os
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 from ncclprobe.commands import arguments
 from ncclprobe.commands.run_files import printable_lines
@@ -108,9 +108,8 @@ def _add(options: argparse.Namespace, names: Sequence[str]) -> int:
             raise
     known = len(read) - added
     if options.json:
-        told = {"schema": shown.SCHEMA, "added": added, "known": known, "refused": refused}
-        print(json.dumps(told, indent=2))
-    elif read and not options.quiet:
+        arguments.write_json(options, "fleet", {"added": added, "known": known, "refused": refused})
+    if options.json != "-" and read and not options.quiet:
         there = f", {known:,} there already" if known else ""
         print(printable_lines([f"{plural(added, 'report')} added to {options.fleet}{there}"]))
     return ExitCode.USAGE if refused else ExitCode.OK
@@ -155,9 +154,17 @@ def _all(options: argparse.Namespace) -> int:
         code = _code(nodes, fleet.unsettled, losses) if options.exit_code else ExitCode.OK
         lines = [shown.counts(nodes)] if options.quiet else shown.lines(nodes, delivery.width())
         lines = [*shown.shared_lines(losses, delivery.width()), *lines]
-        text = json.dumps(shown.as_json(nodes, losses, code), indent=2) if options.json else printable_lines(lines)
-    print(text)
+        answer = shown.as_json(nodes, losses, code) if options.json else {}
+    _tell(options, answer, lines)
     return code
+
+
+def _tell(options: argparse.Namespace, answer: Mapping[str, Any], lines: Sequence[str]) -> None:
+    """Write `answer` as --json asks, and print `lines` unless it takes standard output."""
+    if options.json:
+        arguments.write_json(options, "fleet", answer)
+    if options.json != "-":
+        print(printable_lines(lines))
 
 
 def _say_unsettled(fleet: store.Store) -> None:
@@ -181,7 +188,7 @@ def _node(options: argparse.Namespace, do: str) -> int:
     with store.opened(options.fleet, options.timeout) as fleet:
         known = fleet.names()
         if name not in known:
-            raise unknown(name, "node of this store", known, "`ncclprobe fleet --json` lists all")
+            raise unknown(name, "node of this store", known, "`ncclprobe fleet --json -` lists all")
         if do == "accept":
             fleet.accept(name, by(), time.time())
         if do == "rename":
@@ -197,8 +204,8 @@ def _node(options: argparse.Namespace, do: str) -> int:
         lost = [each for each in fleet.shared() if name in each.nodes]
         lines = list(shown.node_lines(history, delivery.width()))[: 1 if options.quiet else None]
         lines += [] if options.quiet else shown.shared_lines(lost, delivery.width())
-        text = json.dumps(shown.node_json(history, code), indent=2) if options.json else printable_lines(lines)
-    print(text)
+        answer = shown.node_json(history, code) if options.json else {}
+    _tell(options, answer, lines)
     return code
 
 
@@ -263,6 +270,6 @@ def _parser(do: str = "") -> arguments.Parser:
             help="Exit with 4 if a node is failing, degraded or flapping, and with 3 if one is watched or unknown.",
         )  # fmt: skip
     if do != "page":
-        add("--json", action="store_true", help="Print JSON.")
+        arguments.json_option(parser)
     add("-q", "--quiet", action="store_true", help="Print one line only.")
     return parser

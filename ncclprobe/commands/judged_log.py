@@ -1,11 +1,11 @@
 """``ncclprobe expect --judge FILE``: on which machine a log was measured, and what its rows are worth there."""
 
 import argparse
-import json
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from ncclprobe.commands import arguments
 from ncclprobe.commands.run_files import read_runs, schema_of
 from ncclprobe.expect import assumed, composed, elsewhere, log_findings, topology_text
 from ncclprobe.expect.assumed import Assumed, Node
@@ -47,20 +47,26 @@ class Wanted(Struct, frozen=True):
 def judge(options: argparse.Namespace, here: ExpectationContext, change: WhatIf) -> int:
     """Judge the rows of a file, print them, and return the verdict's exit code. Raises UsageError."""
     path = str(options.judge)
-    runs = [run for run in read_runs(path, _given(options)) if run.rows]
-    if not runs:
-        raise UsageError(f"{path}: holds no row to judge")
     named = bool(options.machine or options.topology or options.file)
     wanted = Wanted(here, named, options.nodes, options.domains, change, options.nccl)
-    judged = [judged_run(run, wanted, path, several=len(runs) > 1) for run in runs]
+    judged = judged_file(path, wanted, _given(options)).runs
     must = options.require_judged
     code = elsewhere.exit_code(judged, must=must)
     if options.json:
-        print(json.dumps(elsewhere.as_json(judged, [path], must=must), indent=2))
+        arguments.write_json(options, "judgement", elsewhere.as_json(judged, [path], must=must))
+    if options.json == "-":
         return code
     text = elsewhere.as_text(judged, [path])
     print("\n".join(map(printable, text.split("\n")[: 1 if options.quiet else None])))
     return code
+
+
+def judged_file(path: str, wanted: Wanted, given: Given = NOT_GIVEN) -> elsewhere.JudgedLog:
+    """Return the tables in a file with their verdicts. Raises UsageError."""
+    runs = [run for run in read_runs(path, given) if run.rows]
+    if not runs:
+        raise UsageError(f"{path}: holds no row to judge")
+    return elsewhere.JudgedLog(path, tuple(judged_run(run, wanted, path, several=len(runs) > 1) for run in runs))
 
 
 def _given(options: argparse.Namespace) -> Given:

@@ -3,7 +3,6 @@ what looks wrong in that.
 """
 
 import argparse
-import json
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
@@ -45,8 +44,8 @@ def main(argv: Sequence[str]) -> int:
         found = [{"check": v.id, "matrix": int(v.node or 0), **asdict(f)} for v in verdicts for f in v.findings]
         unknown = [{"check": v.id, "matrix": int(v.node or 0), "why": v.why} for v in verdicts if v.why]
         told = {"matrices": [asdict(matrix) for matrix in matrices], "findings": found, "unknown": unknown}
-        print(json.dumps({**told, "status": status, "exit_code": int(code)}, indent=2))
-    else:
+        arguments.write_json(options, "topology", {**told, "status": status, "exit_code": int(code)})
+    if options.json != "-":
         print("\n\n".join("\n".join(_shown(matrix)) for matrix in matrices))
         print("\n" + "\n".join(_wrong(verdicts, several=len(matrices) > 1)))
         print(f"\n{status.value.upper()}  (exit {int(code)})")
@@ -65,7 +64,7 @@ def _parser() -> argparse.ArgumentParser:
         metavar="FILE",
         help="Read the output of `nvidia-smi topo -m` from FILE (default: run it).",
     )
-    parser.add_argument("--json", action="store_true", help="Print JSON.")
+    arguments.json_option(parser)
     parser.add_argument(
         "--fail-on",
         choices=("warn", "fail"),

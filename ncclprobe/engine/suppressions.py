@@ -1,4 +1,4 @@
-"""The project file ``ncclprobe.toml``: findings that the site accepts, each with its reason, and checks of its own.
+"""The project file ``ncclprobe.toml``: findings that the site accepts, checks of its own, and defaults of options.
 
 ::
 
@@ -9,6 +9,9 @@
     check = "ib.state"            # an id, or a pattern such as "ib.*"
     subject = "mlx5_9:1"          # or a pattern; without it every subject
     reason = "storage port, waits for its cable"
+
+    [doctor]
+    expect-gpus = 8               # as `ncclprobe doctor --expect-gpus 8`; the command line comes after it
 
 A finding that is left out is still said, with the reason. Nothing else may stand in the file: a misspelt key would
 otherwise ignore, or spare, something without a word.
@@ -31,7 +34,7 @@ from ncclprobe.model.errors import UsageError
 from ncclprobe.model.findings import Suppression, Verdict
 from ncclprobe.model.layout import first_of
 from ncclprobe.model.registry import Check
-from ncclprobe.model.values import Struct, replace
+from ncclprobe.model.values import Struct, field, replace
 
 NAME = "ncclprobe.toml"
 NO_FILE = Path(os.devnull)
@@ -55,21 +58,29 @@ class Accepted(Struct, frozen=True):
     """The entries of a project file. `found`: its path where it was read because it lies there, not on request.
 
     `checks`: the folder of the site's own checks, `messages` the file of what its programs say; empty: there is none.
+    `options`: defaults of each command's options.
     """
 
     entries: tuple[Ignore, ...] = ()
     found: str = ""
     checks: str = ""
     messages: str = ""
+    options: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
 
-    def announce(self, left_out: Sequence[Suppression]) -> tuple[str, ...]:
-        """Return what the report says of a file that was read unasked: its name, its entries, what they suppressed."""
+    def announce(self, left_out: Sequence[Suppression], command: str) -> tuple[str, ...]:
+        """Return what the report says of defaults, and of a file that was read unasked: its entries, what they did."""
+        own = self.options.get(command, {})
+        listed = ", ".join(f"{name} = {value}" for name, value in own.items())
+        defaults = (f"options of {command} from {self.found or 'the file of --config'}: {listed}",) if own else ()
         if not self.found:
-            return ()
+            return defaults
         names = first_of((f"{each.id} on {each.subject}" for each in left_out), _MOST_NAMED)
         number = f"{len(self.entries)} {'entry' if len(self.entries) == 1 else 'entries'}"
         did = f"suppressed {names}" if left_out else "suppressed nothing"
-        return (f"read {self.found} of the working directory: {number}, {did}; --no-config leaves it unread",)
+        return (
+            *defaults,
+            f"read {self.found} of the working directory: {number}, {did}; --no-config leaves it unread",
+        )
 
 
 def load(path: Path | None, checks: Callable[[str], Iterable[Check]]) -> Accepted:
@@ -126,13 +137,15 @@ def parse(text: str, path: str) -> Accepted:
     settings = {"checks": text_, "messages": text_}
     document = strict.document(text, path)
     entries = document.pop("ignore", [])
+    options = {key: document.pop(key) for key in [*document] if isinstance(document[key], dict)}
     for key in document:
         if key not in settings:
-            raise UsageError(f"{path}: unknown key {key!r}; known are [[ignore]], {', '.join(settings)}")
+            raise UsageError(f"{path}: unknown key {key!r}; known are [[ignore]], [COMMAND], {', '.join(settings)}")
     told = strict.checked_table(document, settings, path)
     if not isinstance(entries, list) or not all(isinstance(entry, dict) for entry in entries):
         raise UsageError(f"{path}: ignore: write [[ignore]], with two brackets, above each entry")
-    return Accepted(tuple(_ignore(entry, f"{path}: ignore {n}") for n, entry in enumerate(entries, start=1)), **told)
+    ignores = tuple(_ignore(entry, f"{path}: ignore {n}") for n, entry in enumerate(entries, start=1))
+    return Accepted(ignores, options=options, **told)
 
 
 def _ignore(entry: Mapping[str, Any], where: str) -> Ignore:

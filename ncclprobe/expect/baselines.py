@@ -38,7 +38,7 @@ from ncclprobe.model.measurement import (
     conditions,
 )
 from ncclprobe.model.units import size
-from ncclprobe.model.values import Struct, grouped, replace
+from ncclprobe.model.values import Result, Struct, grouped, replace
 from ncclprobe.nccl_tests.rows import Run
 
 
@@ -133,7 +133,7 @@ class Print(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     software: dict[str, str] = {}
 
 
-class Site(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+class Site(Result, frozen=True, forbid_unknown_fields=True):
     """A baseline file."""
 
     tool: str
@@ -142,6 +142,10 @@ class Site(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     runs: list[Origin]
     rows: list[Row]
     schema: Literal["ncclprobe.baseline/1"] = "ncclprobe.baseline/1"
+
+    def __repr__(self) -> str:
+        """Return it in one line."""
+        return f"<Baseline of {len(self.runs)} runs: {len(self.rows)} rows>"
 
     def print(self) -> Fingerprint | None:
         """Of the machine that the runs were made on."""

@@ -16,7 +16,7 @@ from ncclprobe.expect.tables.machines import MachineType
 from ncclprobe.model.findings import ExitCode, Severity
 from ncclprobe.model.measurement import Band, Judged, Measurement
 from ncclprobe.model.units import size
-from ncclprobe.model.values import Struct, asdict, replace
+from ncclprobe.model.values import Result, Struct, asdict, replace
 
 _VERSION = re.compile(r"(\d{1,3})\.(\d{1,3})(?:\.(\d{1,3}))?")
 _MOST_NODES = 1 << 16
@@ -222,6 +222,31 @@ class JudgedRun(Struct, frozen=True):
     place: Setup
     findings: tuple[LogFinding, ...] = ()
     title: str = ""
+
+
+class JudgedLog(Result, frozen=True):
+    """What a log of measurements came to: its tables with their verdicts, of the file `source`."""
+
+    source: str
+    runs: tuple[JudgedRun, ...]
+
+    @property
+    def rows(self) -> tuple[Measurement, ...]:
+        """Return the rows of all tables, each with its status and expectation."""
+        return tuple(row for run in self.runs for row in run.rows)
+
+    @property
+    def exit_code(self) -> ExitCode:
+        """Return 4 if a row or a finding fails, 3 if one is too noisy to say, otherwise 0."""
+        return exit_code(self.runs)
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return it as `ncclprobe expect --judge FILE --json` writes it."""
+        return as_json(self.runs, [self.source])
+
+    def __repr__(self) -> str:
+        """Return it in one line."""
+        return f"<JudgedLog of {self.source}: {headline(self.runs)}, exit {self.exit_code}>"
 
 
 def exit_code(runs: Sequence[JudgedRun], *, must: bool = False) -> ExitCode:

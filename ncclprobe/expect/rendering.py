@@ -30,16 +30,14 @@ def as_text(asked: TableRequest, here: ExpectationContext, found: Sequence[Line]
 def _text(asked: TableRequest, here: ExpectationContext, found: Sequence[Line]) -> Iterator[str]:
     system, shape = asked.system, asked.shape
     yield from _wrapped(f"{system.name}: {_ranks(asked)}, NCCL {_dotted(asked.version)}")
-    yield from _wrapped(here.why)
-    yield from _wrapped(f"links: {links(asked)}")
-    yield from _wrapped(f"source: {system.source}")
+    of_op = {op: [line for line in found if line.op == op] for op in asked.ops}
+    yield from (line for rows in of_op.values() if rows for line in _wrapped(_answer(rows[-1])))
     if asked.settings:
         yield from _wrapped(f"settings: {asked.settings}")
     if asked.change or asked.changed_version:
         yield from _wrapped(f"what if: {_change(asked)}")
     yield from (line for note in notes(asked) for line in _wrapped(f"note: {note}"))
-    for op in asked.ops:
-        rows = [line for line in found if line.op == op]
+    for op, rows in of_op.items():
         yield ""
         if not rows:
             yield f"{op}: nothing is known of it here, so nothing is expected"
@@ -49,6 +47,21 @@ def _text(asked: TableRequest, here: ExpectationContext, found: Sequence[Line]) 
             yield f"with NCCL_ALGO={asked.change.algorithm} the call fails: NCCL has no such {op} here"
     if shape.nodes > 1 and not found:
         yield "what NICs these nodes have is not known"
+    yield ""
+    yield from _wrapped(here.why)
+    yield from _wrapped(f"links: {links(asked)}")
+    yield from _wrapped(f"source: {system.source}")
+    rules = [(op, of) for op, rows in of_op.items() for of in _by_worst(rows)]
+    yield from ["", "how measured rows are judged:"] if rules else []
+    for op, of in rules:
+        yield from _wrapped(f"{op} of {_span(of)}: {_VERDICTS[of[-1].expectation.worst]}{_known(of)}")
+
+
+def _answer(line: Line) -> str:
+    """Return the number of the largest size in a sentence."""
+    value = line.expectation
+    lead = f"{line.op} of {size(line.nbytes)} should reach {value.value:.4g} GB/s"
+    return f"{lead}; below {value.threshold:.4g} it {value.worst}s" if value.worst != "unjudged" else lead
 
 
 def notes(asked: TableRequest) -> list[str]:
@@ -116,8 +129,6 @@ def _table(rows: Sequence[Line], ranks: int, asked: TableRequest) -> Iterator[st
         yield _row(line, ranks, number, faulty=faulty)
     for (why, source, confidence), number in reasons.items():
         yield from _wrapped(f"[{number}] {why}. Source: {source} (confidence {confidence})", 4)
-    for of in _by_worst(rows):
-        yield from _wrapped(f"{_span(of)}: {_VERDICTS[of[-1].expectation.worst]}{_known(of)}")
     yield from (line for note in _above(rows, asked) for line in _wrapped(note))
 
 

@@ -12,7 +12,7 @@ from ncclprobe.expect.tuner.search import Graphs
 from ncclprobe.model.errors import UsageError
 from ncclprobe.model.measurement import Expectation
 from ncclprobe.model.ops import OPS
-from ncclprobe.model.values import Struct, replace
+from ncclprobe.model.values import Result, Struct, replace
 
 _FASTEST_GBPS = 1e5
 
@@ -97,7 +97,7 @@ class Line(Struct, frozen=True):
         return self.nbytes * OPS[self.op].bus_factor(ranks) / self.expectation.value / 1e3
 
 
-class Outlook(Struct, frozen=True):
+class Outlook(Result, frozen=True):
     """What a machine should reach: a line per operation and size of which anything is known.
 
     `machine`: its type, null: none was recognised. `why`: how it was recognised, or why nothing is expected.
@@ -106,6 +106,10 @@ class Outlook(Struct, frozen=True):
     machine: str | None
     why: str
     lines: tuple[Line, ...] = ()
+
+    def __repr__(self) -> str:
+        """Return it in one line."""
+        return f"<Outlook of {self.machine or 'no known machine'}: {len(self.lines)} lines>"
 
 
 class TableRequest(Struct, frozen=True, kw_only=True):

@@ -6,7 +6,7 @@ Also the state of a running job: its ranks in classes, and the answer in one lin
 from typing import Literal
 
 from ncclprobe.model.findings import Action, Blame, Evidence, Severity
-from ncclprobe.model.values import Struct
+from ncclprobe.model.values import Struct, field
 
 ClassName = Literal[
     "not arrived",
@@ -131,7 +131,7 @@ class Cause(Struct, frozen=True):
     evidence: tuple[Evidence, ...] = ()
     blame: Blame = "unknown"
     action: Action = "none"
-    remedy: str = ""
+    remedy: str = field(default="", name="fix")
     why: str = ""
     could_be: tuple[str, ...] = ()
     doctor: str = ""

@@ -4,7 +4,7 @@ from collections.abc import Iterable
 from enum import Enum, IntEnum
 from typing import Any, Literal
 
-from ncclprobe.model.values import Struct
+from ncclprobe.model.values import Result, Struct, field
 
 Blame = Literal["node", "link", "fabric", "image", "job", "unknown"]
 
@@ -129,7 +129,7 @@ class Finding(Struct, frozen=True):
     action: Action = "none"
     confidence: Certainty = READ
     evidence: tuple[Evidence, ...] = ()
-    remedy: str = ""
+    remedy: str = field(default="", name="fix")
     nodes: tuple[str, ...] = ()
     related: tuple[Related, ...] = ()
     loss: float | None = None
@@ -146,6 +146,18 @@ class Finding(Struct, frozen=True):
     def see_also(self) -> str:
         """Return the related findings in one line; empty: there are none."""
         return "; ".join(f"{each.id} {each.subject}" for each in self.related)
+
+
+class NamedFinding(Finding, Result, frozen=True):
+    """A finding of a report with the `check` that made it and the `node` that it is about; empty: it compares nodes."""
+
+    check: str = ""
+    node: str = ""
+
+    def __repr__(self) -> str:
+        """Return it in one line."""
+        place = f" on {self.node}" if self.node else ""
+        return f"<Finding {self.severity} {self.check}{place}: {self.subject} {self.message[:80]}>"
 
 
 WORTH_SAYING = 0.02

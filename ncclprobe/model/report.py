@@ -9,6 +9,7 @@ from collections.abc import Iterator
 from datetime import datetime, timezone
 
 import msgspec
+from msgspec import structs
 
 from ncclprobe.model.causes import (
     Answer,
@@ -22,13 +23,13 @@ from ncclprobe.model.causes import (
     Standing,
 )
 from ncclprobe.model.errors import UsageError
-from ncclprobe.model.findings import Evidence, Finding, Severity, Status, Suppression, Verdict, own_node
+from ncclprobe.model.findings import Evidence, NamedFinding, Severity, Status, Suppression, Verdict, own_node
 from ncclprobe.model.measurement import Fingerprint, FirstCall, Judged, Measurement, SkippedRow
 from ncclprobe.model.nccl_selection import Choices, NodeTopology
 from ncclprobe.model.pair_results import Localisation, PairRow, RailWay
 from ncclprobe.model.traffic import CopyRow, GroupRow, LadderRow, OperationTraffic, ScriptRung, StepRow
 from ncclprobe.model.units import printable
-from ncclprobe.model.values import Struct, field
+from ncclprobe.model.values import Result, Struct, field
 
 SCHEMA = "ncclprobe.report/1"
 
@@ -168,7 +169,7 @@ class AttainableRate(Struct, frozen=True):
         return max(0.0, 1 - self.settings.get(name, self.now_GBps) / self.healthy_GBps)
 
 
-class Report(Struct, frozen=True, kw_only=True):
+class Report(Result, frozen=True, kw_only=True):
     """The whole result of a run: ``ncclprobe.report/1``. Renderers need nothing more.
 
     ``started`` is UTC in ISO 8601, ``coverage`` the number of verdicts by status, ``notes`` what the reader
@@ -233,9 +234,22 @@ class Report(Struct, frozen=True, kw_only=True):
     standing: Standing | None = None
     classes: tuple[RankClass, ...] = ()
 
-    def failures(self) -> tuple[Finding, ...]:
+    def findings(self) -> tuple[NamedFinding, ...]:
+        """Return what the checks found, each with its check and its node, in the order of the checks."""
+        return tuple(
+            NamedFinding(**structs.asdict(each), check=check.id, node=check.node or "")
+            for check in self.checks
+            for each in check.findings
+        )
+
+    def failures(self) -> tuple[NamedFinding, ...]:
         """Return what fails, in the order of the checks."""
-        return tuple(each for check in self.checks for each in check.findings if each.severity is Severity.FAIL)
+        return tuple(each for each in self.findings() if each.severity is Severity.FAIL)
+
+    def __repr__(self) -> str:
+        """Return it in one line."""
+        failures = len(self.failures())
+        return f"<Report of {self.command[:60]!r}: {self.status}, {failures} failures, exit {self.exit_code}>"
 
 
 def placed(report: Report, source: str) -> float:

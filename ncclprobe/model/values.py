@@ -10,7 +10,7 @@ from typing import Any, Generic, TypeVar
 from msgspec import Struct, field, to_builtins
 from msgspec.structs import replace
 
-__all__ = ["Same", "Struct", "asdict", "field", "grouped", "replace"]
+__all__ = ["Result", "Same", "Struct", "asdict", "field", "grouped", "replace"]
 
 K = TypeVar("K")
 V = TypeVar("V")
@@ -20,6 +20,14 @@ def asdict(value: Struct) -> dict[str, Any]:
     """Return the fields of `value` by name, and those of every value in it: dictionaries, tuples, numbers and texts."""
     written: dict[str, Any] = to_builtins(value)
     return written
+
+
+class Result(Struct, frozen=True):
+    """A value that :mod:`ncclprobe.api` returns."""
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return all of it as dictionaries, lists, numbers and texts."""
+        return asdict(self)
 
 
 def grouped(pairs: Iterable[tuple[K, V]]) -> dict[K, list[V]]:

@@ -13,7 +13,6 @@ from ncclprobe.model.report import when
 from ncclprobe.model.units import plural, printable, three_digits
 from ncclprobe.model.values import asdict, grouped
 
-SCHEMA = "ncclprobe.fleet/1"
 _MOST_LINES, _MOST_EVENTS, _MOST_UNJUDGED = 60, 100, 3
 _LEAST_ALARMS = 0.01
 _DAY = len("2026-11-19")
@@ -87,7 +86,7 @@ def as_json(nodes: Sequence[NodeStanding], losses: Sequence[SharedLoss], exit_co
          "after": each.after, "since": iso(each.day * 86400.0), "changed": list(each.changed)}
         for each in losses
     ]  # fmt: skip
-    return {"schema": SCHEMA, "shared": shared, "nodes": [_node(each) for each in worst], "exit_code": exit_code}
+    return {"shared": shared, "nodes": [_node(each) for each in worst], "exit_code": exit_code}
 
 
 def _node(each: NodeStanding) -> dict[str, Any]:
@@ -134,7 +133,6 @@ def _state(series: Series) -> str:
 def node_json(history: NodeHistory, exit_code: int) -> dict[str, Any]:
     """Return ``ncclprobe.fleet/1`` of one node."""
     return {
-        "schema": SCHEMA,
         "nodes": [_node(history.standing)],
         "series": [
             {**asdict(each.number), "tests": each.drift.tests, "newest": each.drift.recent[-1], "usual": _usual(each),

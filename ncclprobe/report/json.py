@@ -27,6 +27,13 @@ _CODES = {
 }
 
 
+_ANSWERS = tuple(
+    f'{{\n  "schema": "ncclprobe.{kind}/1"'
+    for kind in ("checks", "comparison", "expectation", "fleet", "judgement", "topology")
+)
+"""How the answers of commands begin that make no report."""
+
+
 def render(report: Report) -> str:
     """Return `report` as indented JSON text with real types and a final newline."""
     try:
@@ -121,11 +128,11 @@ def _worse(report: Report) -> str:
 
 
 def recognises(text: str) -> bool:
-    """Whether `text` is a whole report."""
+    """Whether `text` is a whole report, or what another command wrote with --json."""
     try:
         parse(text, "")
     except UsageError:
-        return False
+        return text.startswith(_ANSWERS)
     return True
 
 

@@ -1,11 +1,12 @@
 """Measured rows as a table of a terminal: 80 columns, and more of each row if there is more room."""
 
 from collections.abc import Callable, Sequence
+from statistics import fmean
 
 from ncclprobe.model.layout import Style, unstyled, wrap
 from ncclprobe.model.measurement import Measurement, operation
 from ncclprobe.model.units import plural, size
-from ncclprobe.model.values import Struct
+from ncclprobe.model.values import Struct, grouped
 
 _JOINED = "\N{BOTTOM SQUARE BRACKET}"
 _LEAST = len("inconclusive")
@@ -108,10 +109,17 @@ def row(m: Measurement, width: int = 80, style: Style = unstyled, before: str = 
 
 
 def table(rows: Sequence[Measurement], width: int, style: Style = unstyled) -> list[str]:
-    """Return all rows, those of each operation apart."""
-    before = ("", *(m.op for m in rows))
-    lines = [row(m, width, style, op) for m, op in zip(rows, before, strict=False)]
+    """Return all rows, those of each operation apart, and each with its sizes from small to large."""
+    sorted_rows = [m for of in grouped((m.op, m) for m in rows).values() for m in sorted(of, key=lambda m: m.nbytes)]
+    before = ("", *(m.op for m in sorted_rows))
+    lines = [row(m, width, style, op) for m, op in zip(sorted_rows, before, strict=False)]
     return [header(rows[0], width), *lines] if rows else []
+
+
+def averages(rows: Sequence[Measurement]) -> list[str]:
+    """Return the line that people know from nccl-tests, for each operation: the mean over all sizes and places."""
+    means = {op: fmean(each) for op, each in grouped((m.op, m.busbw_GBps) for m in rows).items()}
+    return [f"Avg bus bandwidth of {op}, as nccl-tests: {rate(mean)} GB/s" for op, mean in means.items()]
 
 
 def legend() -> list[str]:

@@ -53,6 +53,7 @@ def render(
         _environment(report, width) if verbose else [],
         *(_choices(node, made, width) for node, made in report.choices.items() if verbose),
         rows.table(report.measurements, width, style) if measured else [],
+        rows.averages(report.measurements),
         rows.legend() if verbose and report.measurements else [],
         _disturbed(report.measurements, width),
         *pairs.blocks(report.pairs, report.localisation, width),

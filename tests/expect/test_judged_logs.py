@@ -57,7 +57,7 @@ def text(rates: Sequence[float], ranks: int, gpu: str = H200, each: int = 8, **m
 def judged(tmp_path: Path, capsys: pytest.CaptureFixture[str], log: str, *options: str) -> dict[str, Any]:
     path = tmp_path / "run.log"
     path.write_text(log)
-    code = expect.main(("--judge", str(path), "--json", *options))
+    code = expect.main(("--judge", str(path), "--json", "-", *options))
     told: dict[str, Any] = json.loads(capsys.readouterr().out)
     assert told["exit_code"] == code
     return told

@@ -107,17 +107,17 @@ def test_one_node_is_told_with_its_rates_and_what_changed(fleet: Fleet) -> None:
 
 def test_json_has_the_same(fleet: Fleet) -> None:
     fleet("add", *fleet.files(*degraded("n3"), day_of("n1", 19)))
-    told = json.loads("\n".join(fleet("--json", "--exit-code", code=4)))
+    told = json.loads("\n".join(fleet("--json", "-", "--exit-code", code=4)))
     assert told["schema"] == "ncclprobe.fleet/1"
     assert told["exit_code"] == 4
     assert [(each["name"], each["state"]) for each in told["nodes"]] == [("n3", "degraded"), ("n1", "ok")]
     assert told["nodes"][0]["since"] == iso(as_seconds(14))
-    one = json.loads("\n".join(fleet("node", "n3", "--json")))
+    one = json.loads("\n".join(fleet("node", "n3", "--json", "-")))
     assert one["nodes"] == told["nodes"][:1]
     assert one["series"][0]["usual"] == pytest.approx(391.0)
     assert {"time": iso(as_seconds(14)), "what": "driver 550.54.15 → 560.28.03"} in one["events"]
     assert one["added"][0]["source"].endswith("n3-2026-03-20.json")
-    added = json.loads("\n".join(fleet("add", *fleet.files(day_of("n9", 1)), "--json")))
+    added = json.loads("\n".join(fleet("add", *fleet.files(day_of("n9", 1)), "--json", "-")))
     assert (added["added"], added["known"], added["refused"]) == (1, 0, [])
 
 
@@ -189,7 +189,7 @@ def test_a_node_that_is_accepted_begins_anew_and_who_did_so_is_kept(fleet: Fleet
     late, *later = fleet.files(degraded("n3")[19], *(day_of("n3", day, rate=330.0) for day in range(21, 40)))
     fleet("add", late)  # of before
     assert fleet("-q") == ["1 ok"]
-    events = [each["what"] for each in json.loads("\n".join(fleet("node", "n3", "--json")))["events"]]
+    events = [each["what"] for each in json.loads("\n".join(fleet("node", "n3", "--json", "-")))["events"]]
     (accepted,) = (each for each in events if each.startswith("accepted by "))
     assert "degraded: all_reduce 1 GiB: 391 → 330" in accepted
     with pytest.MonkeyPatch.context() as patch:
@@ -204,7 +204,7 @@ def test_a_node_that_is_forgotten_is_there_no_more(fleet: Fleet) -> None:
     fleet("add", *fleet.files(*degraded("n3"), day_of("n1", 19)))
     assert fleet("forget", "n3", "-q") == ["1 ok"]
     fleet("node", "n3", code=2)
-    assert fleet.err == "ncclprobe: n3 is no node of this store; `ncclprobe fleet --json` lists all\n"
+    assert fleet.err == "ncclprobe: n3 is no node of this store; `ncclprobe fleet --json -` lists all\n"
     assert fleet("add", *fleet.files(day_of("n3", 20, rate=330.0)))[0].startswith("1 report added")
     assert fleet("-q") == ["2 ok"]
     fleet("forget", "n3", "-q")
@@ -281,7 +281,7 @@ def made(name: str, fleet: Fleet) -> None:
 def test_every_outcome_of_the_table_is_made(name: str, fleet: Fleet) -> None:
     outcome = OUTCOMES["fleet"][name]
     made(name, fleet)
-    for argv in ((), ("--json",), ("-q",), ("node", "n1")):
+    for argv in ((), ("--json", "-"), ("-q",), ("node", "n1")):
         fleet(*argv, code=outcome.code)
         fleet(*argv, EXIT_CODE, code=outcome.under.get(EXIT_CODE, outcome.code))
 
@@ -306,7 +306,7 @@ def test_a_nic_whose_firmware_changed_is_told_from_reports_of_the_doctor(fleet: 
         days.append(replace(as_json.read(str(path)), started=iso(as_seconds(day))))
         as_json.write(days[-1], str(path))
     fleet("add", str(fleet.folder / "0.json"), str(fleet.folder / "1.json"))
-    (event,) = json.loads("\n".join(fleet("node", days[0].nodes[0].name, "--json")))["events"]
+    (event,) = json.loads("\n".join(fleet("node", days[0].nodes[0].name, "--json", "-")))["events"]
     assert event["what"] == "NIC firmware 28.39.1002 → 28.39.1002 (mlx5_[0-2,4-7]), 28.45.1020 (mlx5_3)"
 
 
@@ -320,7 +320,7 @@ def test_what_all_nodes_lose_is_one_line_above_the_others(fleet: Fleet, monkeypa
     assert rest[-1].startswith("12 ok")
     assert any("all 12 nodes" in line for line in fleet("node", "w5"))
     fleet("--exit-code", code=3)
-    assert '"of": 12' in "".join(fleet("--json"))
+    assert '"of": 12' in "".join(fleet("--json", "-"))
 
 
 @pytest.mark.parametrize("word", ["add", "node", "page", "accept", "rename", "forget"])
@@ -339,7 +339,7 @@ def test_what_was_found_before_a_node_was_accepted_stays(fleet: Fleet) -> None:
     fleet("add", *fleet.files(*degraded("n3")[:19]))
 
     def told() -> list[str]:
-        events = json.loads("\n".join(fleet("node", "n3", "--json")))["events"]
+        events = json.loads("\n".join(fleet("node", "n3", "--json", "-")))["events"]
         return [each["what"] for each in events if each["what"].startswith(("degraded", "as before"))]
 
     assert len(told()) == 1
@@ -369,4 +369,4 @@ def test_a_store_says_of_which_nodes_it_does_not_judge_the_rates(fleet: Fleet, m
         "  n1: rates are not judged yet: 1 of 12 tests; 8 others that were measured alike on an earlier day would do",
         "  n2: rates are not judged: its reports have none; add those of `ncclprobe accept`",
     ]
-    assert [each["evidence"] for each in json.loads("\n".join(fleet("--json")))["nodes"]][2] == ""
+    assert [each["evidence"] for each in json.loads("\n".join(fleet("--json", "-")))["nodes"]][2] == ""

@@ -50,7 +50,7 @@ def test_a_line_of_another_layer_brings_the_next_step_of_that_layer_and_not_of_n
     for line, layer in rows.items():
         cause = explained(tmp_path, f"starting\n{line}", "--failed")["causes"][0]
         steps_of_nccl = [each for each in cause["collect"] if "NCCL_DEBUG=" in each]
-        if layer not in cause["message"] or not cause["remedy"].startswith("look at") or steps_of_nccl:
+        if layer not in cause["message"] or not cause["fix"].startswith("look at") or steps_of_nccl:
             wrong.append((line, cause))
     assert wrong == []
     cause = explained(tmp_path, "n0:7:9 [0] frob.cc:9 NCCL WARN Frob of 7 went odd\n", "--failed")["causes"][0]
@@ -183,7 +183,7 @@ def test_a_rank_that_heard_of_a_timeout_is_not_the_one_that_had_it(tmp_path: Pat
     cause = explained(tmp_path, DUMPED)["causes"][0]
     assert (cause["ranks"], cause["confidence"]) == ([5], "unknown")
     assert "rank 5 reports" in cause["message"]
-    assert "log of rank 5" in cause["remedy"]
+    assert "log of rank 5" in cause["fix"]
 
 
 NOT_THE_LAST = {
@@ -249,7 +249,7 @@ LEFT = (
 def test_a_store_that_was_reached_before_is_not_one_that_no_port_leads_to(tmp_path: Path) -> None:
     cause = explained(tmp_path, steps(0, 9) + LEFT)["causes"][0]
     assert (cause["code"], cause["confidence"]) == ("rank-crashed", "narrowed")
-    assert "--rdzv-endpoint" in cause["remedy"]
+    assert "--rdzv-endpoint" in cause["fix"]
     assert "port" not in cause["message"]
 
 
@@ -266,7 +266,7 @@ def test_the_job_is_at_fault_only_by_what_a_line_says_of_it(tmp_path: Path) -> N
     wrong = {}
     for name, text in NOT_THE_JOBS.items():
         cause = explained(tmp_path, text, "--failed")["causes"][0]
-        if cause["blame"] == "job" or "same rank, and the peer" in cause["remedy"]:
+        if cause["blame"] == "job" or "same rank, and the peer" in cause["fix"]:
             wrong[name] = cause
     assert wrong == {}
     assert len(NOT_THE_JOBS) >= 4

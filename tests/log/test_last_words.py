@@ -75,7 +75,7 @@ def test_what_was_lacking_is_named(name: str, tmp_path: Path) -> None:
     found = first(tmp_path, text)
     assert (found["code"], found["confidence"]) == ("rank-crashed", "named"), found
     assert words in found["message"]
-    assert found["remedy"]
+    assert found["fix"]
     assert found["evidence"][0]["text"].split()[-1] in text
 
 
@@ -155,8 +155,8 @@ def test_a_store_that_ends_after_the_ranks_met_is_no_cause(tmp_path: Path) -> No
 def test_a_refused_login_is_mended_by_a_key_and_not_by_an_interface(tmp_path: Path) -> None:
     found = first(tmp_path, "root@n2: Permission denied (publickey,password).\n")
     assert found["code"] == "peer-unreachable"
-    assert "ssh HOST hostname" in found["remedy"]
-    assert "IFNAME" not in found["remedy"]
+    assert "ssh HOST hostname" in found["fix"]
+    assert "IFNAME" not in found["fix"]
 
 
 def test_a_crash_stands_beneath_what_its_process_said_just_before(tmp_path: Path) -> None:

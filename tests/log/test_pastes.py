@@ -54,7 +54,7 @@ INDEX = "n1:7:7 [0] NCCL INFO NCCL_IB_GID_INDEX set by environment to 0.\n"
 def test_gids_without_an_address_are_why_roce_gets_no_answer(tmp_path: Path) -> None:
     found = cause(tmp_path, INDEX + ROCE.format(link="RoCE") + NO_ANSWER.format(**BARE))
     assert (found["code"], found["confidence"], found["blame"]) == ("ib-gid", "named", "job")
-    assert "show_gids" in found["remedy"]
+    assert "show_gids" in found["fix"]
 
 
 def test_by_nccls_two_halves_of_a_gid_it_is_known_as_well(tmp_path: Path) -> None:
@@ -82,7 +82,7 @@ def test_a_link_local_address_of_ipv6_leads_to_no_other_host(tmp_path: Path, err
     found = cause(tmp_path, STARTED.format(1) + STARTED.format(2) + TO_LINK_LOCAL.format(error))
     assert found["code"] == "iface-wrong-veth"
     assert "enP4s1" in found["message"]
-    assert "NCCL_SOCKET_IFNAME" in found["remedy"]
+    assert "NCCL_SOCKET_IFNAME" in found["fix"]
 
 
 def test_who_refuses_at_a_link_local_address_was_reached(tmp_path: Path) -> None:
@@ -259,7 +259,7 @@ def test_monitors_of_all_ranks_blame_none(tmp_path: Path) -> None:
     assert (found["confidence"], "did not end" in found["message"]) == ("unknown", True)
     few = steps(0, 3) + "".join(f"[rank{rank}]: loss 2\n" for rank in range(8)) + MONITOR.format(3) + MONITOR.format(5)
     found = cause(tmp_path, few)
-    assert (found["code"], "ENABLE_MONITORING" in found["remedy"]) == ("rank-crashed", False)
+    assert (found["code"], "ENABLE_MONITORING" in found["fix"]) == ("rank-crashed", False)
 
 
 OOM = "2026-11-08 23:44:19 | WARNING | trainer | OOM: CUDA out of memory. Tried to allocate 1.95 GiB (GPU 2; 23 GiB)\n"
