@@ -87,6 +87,10 @@ def _in_words(wanted: str, by_source: Mapping[str, Sequence[Verdict]]) -> str:
     for source, verdicts in by_source.items() if wanted else ():
         said_of = grouped((v.node or "the nodes together", v.status) for v in verdicts if v.id == wanted)
         own = grouped((min(said, key=LOUDEST_FIRST.index), node) for node, said in said_of.items())
-        said = "; ".join(f"{_SAID[status]} on {fold(dict.fromkeys(nodes))}" for status, nodes in own.items())
+        first = {v.status: f"{v.findings[0].message}" for v in reversed(verdicts) if v.id == wanted and v.findings}
+        said = "; ".join(
+            f"{_SAID[status]} on {fold(dict.fromkeys(nodes))}{f': {first[status]}' if status in first else ''}"
+            for status, nodes in own.items()
+        )
         parts.append(f"{source}: it {said}" if said else f"{source}: it was not asked")
     return f" ({', '.join(parts)})" if parts else ""

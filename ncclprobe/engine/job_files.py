@@ -244,10 +244,6 @@ def _beside(found: Sequence[Cause]) -> tuple[str, ...]:
     return tuple(f"this ended nothing, and is worth a look: {each.message} ({each.code})" for each in failing)
 
 
-_OF_PODS = "FailedScheduling"
-"""What Kubernetes says of any pod: if a process has words of its own, they say more."""
-
-
 def _with_telling_lines(
     known: Known, log: JobLog, found: tuple[Cause, ...], failing: Collection[tuple[int, int]]
 ) -> tuple[Cause, ...]:
@@ -259,7 +255,6 @@ def _with_telling_lines(
         own = said.get((event.stream, event.line))
         known_to_follow = own is not None and own.severity is Severity.WARN
         lived = not failed and (lived_on(log, event) or goes_on(event.text, event.level))
-        lived = lived or (bool(failing) and _OF_PODS in event.text)
         return (
             known_to_follow or lived or (bool(found) and follows(event)) or (harmless(event) and not alone(log, event))
         )
@@ -293,7 +288,7 @@ def _other_files(left: JobFiles) -> Iterator[str]:
     if left.left_out:
         yield f"left out: {first_of(left.left_out, 3)}: by their form documents and no logs; name one to read it"
     if left.captures and not left.facts.keys() - {JobLog}:
-        yield f"what `ncclprobe doctor {first_of(left.captures, 2)}` says of these machines is not in this answer"
+        yield f"more of these machines: `ncclprobe doctor {first_of(left.captures, 2)}`"
 
 
 def _attempts(left: JobFiles) -> Iterator[str]:

@@ -10,7 +10,7 @@ a worker that exited) is a consequence as often as a cause, and stays unknown.
 """
 
 import re
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from typing import NamedTuple
 
 from ncclprobe.logs import messages
@@ -22,7 +22,7 @@ from ncclprobe.model.causes import Answer, Cause, Consequence, JobOutcome, When
 from ncclprobe.model.findings import Action, Blame, Evidence, Finding, Severity
 from ncclprobe.model.values import replace
 
-_WITHIN = 512
+_WITHIN, _LAST, _WRAPPED = 512, 8, 4
 _CRASHED = ("rank-crashed",)
 
 
@@ -47,7 +47,8 @@ _OF_OTHERS = _any(
     "deadline exceeded", r"heartbeats?", "other ranks?", "another rank", "remote", "workers?", r"child\w{0,3}",
     r"subprocess\w{0,2}", "exited", "exit ?code", "exit status", "non-?zero", "return code", "killed", "terminated",
     "died", "dead", "crashed", "shut ?down", "closed", r"interrupt\w{0,2}", r"cancel\w{0,4}", r"abort\w{0,3}",
-    "see above", "root cause", "previous error", r"[nrh]ccl\w{0,40}", "gloo", "rendezvous", "barrier", "collectives?",
+    "see above", "root cause", "previous error", r"[nrh]ccl(?:result|comm|proxy)\w{0,40}",
+    r"[nrh]ccl\w{0,8} (?:error|failure)", "gloo", "rendezvous", "barrier", "collectives?",
     r"preempt\w{0,2}", "signal",
 )  # fmt: skip
 """Of lines that may repeat what happened to another process, or that name no reason."""
@@ -79,9 +80,24 @@ _REASONS = (
         "the condition that the line names did not hold: correct what led to it, or report it to the program's makers",
     ),
     _LastWords(
+        "a limit of the process, its user or its container is reached",
+        _any("resource temporarily unavailable", "too many (?:open files|processes|threads)", "can't start new thread",
+             r"exceed(?:s|ed)? (?:\w{1,16} ){0,4}(?:limits?|quota)", "(?:limit|quota) (?:is |was |has been )?"
+             "(?:reached|exceeded)"),
+        "raise the limit that the line or its neighbours name (`ulimit -a` in the job; a pod's own), or use less",
+        _CRASHED, "unknown", "fix-job",
+    ),
+    _LastWords(
+        "what the program needs is in use by another process",
+        _any("already (?:in use|running|bound)", r"(?:device|resource) (?:\w{1,8} ){0,2}busy", "in use by"),
+        "end the process that holds what the line names, most often one left over from an earlier start",
+    ),
+    _LastWords(
         "access was refused to the program",
         _any("permission denied", "access (?:is )?denied", "unauthorized", "forbidden", "authentication failed",
-             "not authorized", "operation not permitted", "gated repo", "invalid (?:api )?(?:token|key|credentials?)"),
+             "not authorized", "operation not permitted", "gated repo", "invalid (?:api )?(?:token|key|credentials?)",
+             "insufficient permissions?", r"expired (?:credential|token|certificate|key)\w?",
+             "no authentication methods?", r"not a valid (?:\w{1,8} )?private key"),
         "give the user of the job the right, the key or the token that the line names",
     ),
     _LastWords(
@@ -90,7 +106,7 @@ _REASONS = (
              r"invalid (?:arguments?|options?|choice|values?|config\w{0,12}|settings?)", r"misconfig\w{0,24}",
              "(?:arguments?|options?) (?:are|is) required", r"missing (?:\w{1,12} ){0,3}arguments?",
              "unexpected keyword", "expected one argument", "(?:must|should) (?:be|have|not)", "divisible",
-             "(?:is|are) not (?:a )?(?:valid|allowed)", "out of range", "not in list"),
+             "not (?:a )?(?:valid|allowed)", "out of range", "not in list"),
         "correct the option or setting that the line names",
         _CRASHED, "job", "fix-job",
     ),
@@ -105,7 +121,8 @@ _REASONS = (
         "something that the program needs is not there",
         _any("no such file", "not found", "no module named", "does not exist", "doesn't exist", "not installed",
              "(?:can ?not|could not|couldn't|unable to|failed to) (?:find|open|load|read|locate|import|download)",
-             "is missing", "not available", r"no (?:\w{1,12} ){0,2}(?:gpus?|devices?) found"),
+             "is missing", "not available", r"no (?:\w{1,12} ){0,2}(?:gpus?|devices?) found", "cannot reach",
+             r"no (?:\w{1,16} ){1,3}(?:available|found|configured|detected|provided)", "offline mode"),
         "put the file, module, name or device there that the line names, on the host and in the image of this rank",
     ),
     _LastWords(
@@ -123,16 +140,25 @@ _REASONS = (
 def last_words(line: LogEvent, *, ended: bool) -> _LastWords | None:
     """Return what a process's last line says; None: it says it of others, or in no words of these.
 
-    `ended`: something else tells that a process of the job ended badly; without it an error that a logger writes may
-    be one that the program went on from.
+    `ended`: something else tells that a process of the job ended badly, or the log ends there; without it an error that
+    a logger writes may be one that the program went on from.
     """
     form = ENDS if line.level in ("EXCEPTION", "FATAL") else form_of_failure(line.text, line.level)
     if form < (ERROR if ended else ENDS):
         return None
-    text = line.text[:_WITHIN].replace("_", " ")
-    found = next((each for each in _REASONS if re.search(each.words, text)), None)
-    of_others = found is not None and "oom" not in found.codes and re.search(_OF_OTHERS, text)
-    return None if of_others else found
+    for clause in _clauses(line.text):
+        if found := next((each for each in _REASONS if re.search(each.words, clause)), None):
+            of_others = "oom" not in found.codes and re.search(_OF_OTHERS, clause)
+            return None if of_others else found
+    return None
+
+
+def _clauses(text: str) -> Iterator[str]:
+    """Yield a line; of one that many have wrapped, or that is too long for a message, its clauses, the last first."""
+    if len(text) <= _WITHIN and text.count(": ") < _WRAPPED:
+        yield text.replace("_", " ")
+        return
+    yield from reversed(re.split(r": ", text[-_WITHIN:].replace("_", " ")))
 
 
 Place = tuple[int, int]
@@ -166,6 +192,7 @@ def with_telling_lines(
     layer = layer_of(first)
     who, remedy = ("this line", "") if layer is PROGRAM else (f"this line of {layer.title}", layer.look)
     ended = bool(failing) or ended_badly(log, first)
+    at_the_end = _ends_there(log, first)
     likely = Cause(
         code="unknown",
         id="log.unexplained",
@@ -179,7 +206,7 @@ def with_telling_lines(
         collect=(f"start again with {layer.switch}",) if layer.switch and "NCCL_DEBUG" not in layer.switch else (),
         consequences=(*consequences, *(each for cause in followed for each in cause.consequences)),
     )
-    likely = _by_its_words(likely, last_words(first, ended=ended))
+    likely = _by_its_words(likely, last_words(first, ended=ended or at_the_end))
     return (likely, *(each for each in found if each not in followed))
 
 
@@ -209,6 +236,14 @@ def _led_by(cause: Cause, log: JobLog, ranked: Sequence[LogEvent], finding: Find
         evidence=tuple(dict.fromkeys((*lines, *cause.evidence))),
         consequences=tuple(each for each in cause.consequences if lines[0] not in each.evidence[:1]),
     )
+
+
+def _ends_there(log: JobLog, line: LogEvent) -> bool:
+    """Return whether a log ends shortly after a line, with no line of figures, as of work, behind it."""
+    stream = log.streams[line.stream]
+    last = "".join(stream.last.text.split()) if stream.last else ""
+    figures = sum(map(str.isdecimal, last)) * 2 > len(last)
+    return stream.nlines - line.line < _LAST and is_near_the_end(log, line) and not figures
 
 
 def _by_its_words(likely: Cause, words: _LastWords | None) -> Cause:

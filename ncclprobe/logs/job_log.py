@@ -17,7 +17,7 @@ SUMMARY = ("ROOT CAUSE", "FAILURE")
 ENDINGS = ("EXCEPTION", "FATAL", *SUMMARY)
 """Levels of lines: of what is no failure, of what torchrun says of a rank, and after which a process does not go on."""
 _DIGITS = str.maketrans("123456789", "0" * 9)
-_KEPT_LOGS, _KEPT_SIGNS = 2, 4096
+_KEPT_LOGS, _KEPT_SIGNS, _FEWEST_LINES = 2, 4096, 3
 
 
 class SignIndex:
@@ -172,9 +172,11 @@ class JobLog(Struct, frozen=True):
 
     @property
     def known(self) -> bool:
-        """Return whether any line was understood."""
-        steps = any(stream.paces or stream.finished or stream.step is not None for stream in self.streams)
-        return bool(self.events or self.ranks or self.versions or self.world_size or steps)
+        """Return whether any line was understood, or there are enough for a log of some program."""
+        enough = any(
+            stream.nlines >= _FEWEST_LINES or stream.finished or stream.step is not None for stream in self.streams
+        )
+        return bool(self.events or self.ranks or self.versions or self.world_size or enough)
 
     def having(self, *signs: str) -> Iterator[LogEvent]:
         """Yield the events that hold one of `signs`."""

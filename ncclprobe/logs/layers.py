@@ -101,7 +101,8 @@ LAYERS = (
         switch="NCCL_DEBUG=INFO with NCCL_DEBUG_SUBSYS=INIT,NET, and FI_LOG_LEVEL=info for libfabric",
     ),
     Layer(
-        "nvshmem", "NVSHMEM", ("nvshmem", "NVSHMEM", "ibgda.cpp", "ibrc.cpp", "libfabric.cpp", "nvshmemt_"),
+        "nvshmem", "NVSHMEM", ("nvshmem", "NVSHMEM", "ibgda.cpp", "ibrc.cpp", "libfabric.cpp", "nvshmemt_",
+         "remote transport: ", "the specified memory type"),
         wraps=("ucx", "libfabric", "cuda", "kernel"), fault="node", switch="NVSHMEM_DEBUG=INFO",
         look="nvidia_peermem or DMA-BUF, and IBGDA's module options (PeerMappingOverride), on the host",
     ),
@@ -136,8 +137,8 @@ LAYERS = (
     ),
     Layer(
         "torch", "torch",
-        ("ProcessGroupNCCL", "ProcessGroupGloo", "DistBackendError", "WorkNCCL", "c10::", "c10d", "Watchdog caught",
-         "flight recorder"),
+        ("ProcessGroupNCCL", "ProcessGroupGloo", "DistBackendError", "WorkNCCL", "c10::", "c10d::", "/c10d/", "[c10d]",
+         "Watchdog caught", "flight recorder"),
         wraps=(*_TRANSPORTS, "cuda", "store", "dns", "kernel"),
         switch="TORCH_CPP_LOG_LEVEL=INFO with TORCH_DISTRIBUTED_DEBUG=DETAIL",
         look="the flight records (TORCH_FR_BUFFER_SIZE, TORCH_NCCL_DUMP_ON_TIMEOUT), one a rank",

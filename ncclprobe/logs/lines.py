@@ -15,8 +15,7 @@ from types import MappingProxyType
 
 from ncclprobe.logs.job_log import SUMMARY, TALK, LogEvent
 from ncclprobe.logs.layers import PROGRAM, Layer, inside, layer_of
-from ncclprobe.logs.paragraphs import TRACEBACK
-from ncclprobe.logs.texts import ENDS, ERROR, form_of_failure
+from ncclprobe.logs.texts import ENDS, ERROR, RAISED_CLASS, form_of_failure
 from ncclprobe.model.values import Struct
 
 MOST_LINES = 3
@@ -34,7 +33,7 @@ WEIGHTS: Mapping[str, float] = MappingProxyType(
         "return chain": 1.0,
         "named": 0.5,
         "outside": 2.0,
-        "heading": -2.0,
+        "heading": -3.5,
         "advice": -3.0,
         "goes on": -2.5,
         "source or stack": -6.0,
@@ -82,7 +81,9 @@ _ERROR = re.compile(
 _WARNING = re.compile(
     r"\b(?:WARN|WARNING)\b|\b[Ww]arning: |\[W\]|(?:^| )W \d{1,10} \d{1,10}\]|: W [a-z]|^W\d{4} \d|<warn>"
 )
-_RAISED = re.compile(r" {0,4}(?:what\(\): |[A-Za-z_][\w.]{2,120}(?:Error|Exception|Exit|Interrupt)(?:$|: |\())")
+_RAISED = re.compile(
+    rf" {{0,4}}(?:what\(\): |[A-Za-z_][\w.]{{2,120}}(?:Error|Exception|Exit|Interrupt)(?:$|: |\()|{RAISED_CLASS})"
+)
 _REASONS = _any(
     "denied", "not found", "no such", "refused", "unreachable", "no route", "not supported", "unsupported",
     "mismatch", "invalid", "illegal", "insufficient", "not enough", r"exceed(?:s|ed)?", r"out of(?! \d)", "no space",
@@ -94,7 +95,8 @@ _REASONS = _any(
     "bus error", "segmentation (?:fault|violation)", "assert(?:ion)?", "does(?: not|n't)", "do not match",
     "empty list", "neither",
     "(?:could not|couldn't|can't|can ?not|unable to) (?:find|resolve|open|read|allocate|bind)", "no data available",
-    "resource temporarily unavailable", "uncorrectable", "lost", "overflow", "nan", "must (?:be|have|match)",
+    "(?:temporarily )?unavailable", "uncorrectable", "lost",
+    "empty", "not (?:a )?valid", "overflow", "nan", "must (?:be|have|match)",
     "expected", "limit(?:s|ed)?", "is too", "killed", "interruption",
     "cancelled",
 )  # fmt: skip
@@ -123,7 +125,8 @@ _ADVICE = _any(
     "if (?:you|your|this|the)", "usually means", "most likely caused by", "run with", "to troubleshoot",
 )  # fmt: skip
 _GOES_ON = _any(
-    r"retry(?:ing)?", "falling back", "fallback", r"ignor(?:ed|ing)", "instead", "using internal", "won't affect",
+    r"retry(?:ing)?(?! count| limit| exceed)", "falling back", "fallback", r"ignor(?:ed|ing)", "instead",
+    "using internal", "won't affect",
     "deprecated", r"\w{1,16}Warning", "continuing", "set by environment", "closing",
     "setting [A-Z_]{4,40} ?environment", "will use", "default(?:ing)? to", "may not be optimal", "optional",
 )  # fmt: skip
@@ -311,7 +314,7 @@ def _look(event: LogEvent) -> _Form:
         total += WEIGHTS["errno"] if _errnos().search(text) else 0.0
     if _CHAIN.search(text):
         total += WEIGHTS["return chain"]
-    if len(text) < _LONG // 2 and text.rstrip().endswith(_HEADS) and not text.endswith(f"{TRACEBACK}:"):
+    if len(text) < _LONG // 2 and text.rstrip().endswith(_HEADS) and event.level != "CUT OFF":
         total += WEIGHTS["heading"]
     if len(event.text) > _LONG:
         total += WEIGHTS["long"]

@@ -12,7 +12,7 @@ from functools import lru_cache
 
 from ncclprobe.logs.job_log import ENDINGS, SUMMARY, TALK, JobLog, LogEvent, LogStream
 from ncclprobe.logs.ranks import of_launcher
-from ncclprobe.logs.texts import ENDS, ERROR, WORDS, bar_of, begins_anew, counted, form_of_failure
+from ncclprobe.logs.texts import ENDS, ERROR, WORDS, bar_of, begins_anew, form_of_failure
 from ncclprobe.model.findings import Evidence
 from ncclprobe.model.units import whole_words
 from ncclprobe.model.values import Same, replace
@@ -106,12 +106,7 @@ def worked_before(log: JobLog, event: LogEvent | None) -> bool:
         trained = any(stream.over < bar.line < until and _trains(bar) for bar in stream.bars)
         if made or trained or stream.over < stream.served < until:
             return True
-    counts = (counted(each.text) for each in log.having(*EPOCHS) if event is None or _is_before(each, event))
-    return any(count is not None and count >= _SOME for count in counts)
-
-
-EPOCHS = ("Train: 0 [", "Epoch: [0]")
-"""Of lines that count within the first epoch, as timm's and those of torch's examples: of all epochs they are many."""
+    return False
 
 
 def _trains(event: LogEvent) -> bool:
@@ -125,10 +120,6 @@ def _trains(event: LogEvent) -> bool:
 
 _OF_TRAINING = r"(?i)\b(?:train(?:ing)?|epochs?|steps?|iter(?:ation)?s?)\b"
 _OF_DATA = r"(?i)\b(?:split|map|generating|loading|preparing|processing|tokeni[sz]ing|filter|download(?:ing)?)\b"
-
-
-def _is_before(one: LogEvent, other: LogEvent) -> bool:
-    return one.stream != other.stream or one.line < other.line
 
 
 def of_the_last_attempt(log: JobLog, *, failed: bool) -> JobLog:

@@ -88,17 +88,16 @@ def paragraph(begin: str, first: LogEvent, lines: Iterable[LogEvent]) -> Iterato
 
 
 def _list(first: LogEvent, lines: Iterable[LogEvent]) -> Iterator[LogEvent]:
-    """Yield a line with the ranks that are listed beneath it."""
-    at, ranks, lacking = 0, list[str](), set[str]()
+    """Yield the line with the ranks that are listed beneath it."""
+    ranks, lacking = list[str](), set[str]()
     for each in lines:
         if not (found := _LISTED.match(each.text)):
             break
-        at = at or each.line
         ranks.append(found[1])
         lacking.add((found[2] or "").partition(",")[0])
     if ranks:
         whose = OF_EACH_OTHER if len(lacking) == len(ranks) > 1 else ""
-        yield replace(first, line=at, text=f"{first.text} {whose}{', '.join(ranks)}")
+        yield replace(first, text=f"{first.text} {whose}{', '.join(ranks)}")
 
 
 def _help(lines: Iterable[LogEvent]) -> Iterator[LogEvent]:

@@ -36,7 +36,7 @@ _CLOSED = (
     "NCCL communicator was aborted", "ncclRemoteError", "*** SIGTERM (@",
 )  # fmt: skip
 """The last is glog's word of a process that its launcher ended, because another had."""
-_TIMED_OUT = ("imed out", "imeout", "ncclUniqueId from")
+_TIMED_OUT = ("imed out", "imeout", "ncclUniqueId from", "detected by watchdog at work")
 _OF_LAUNCHERS = (
     "Sending process", "closing signal SIGTERM", "failed (exitcode", "sigkill_handler", "CalledProcessError",
     "ChildFailedError", "srun: error", "srun: Job", "slurmstepd: error", "exited on signal", "got signal: 15",

@@ -26,11 +26,13 @@ from ncclprobe.logs.prefix import Habit, cleaned, habit_of
 from ncclprobe.logs.sieve import Whole, sieve
 from ncclprobe.logs.texts import (
     ERROR,
+    RAISED_CLASS,
     advises,
     begins_anew,
     brings_result,
     claims_end,
     form_of_failure,
+    goes_on,
     prints_data,
     refers,
     says_finished,
@@ -216,7 +218,7 @@ FAILURES = (HELP_RULE,
     "annot ", "an't ", "nable to ", "ould not ", "o such ", "ot found", "ot detected", "ot supported", "efused",
     "enied", "xceeds", "nvalid ", "nsufficient", "ot enough", "reempt", "nterruption", "nreachable", "NULL value",
     "us error", "egmentation", "arked as dead", "SIGHUP", "SIGINT", "angup", "nauthorized", "ismatch", "orrupt",
-    " WARN ", "Powering off",
+    " WARN ", "Powering off", "<warn>", "navailable", "xceeded", "Evicted",
 )  # fmt: skip
 """Texts of lines that may speak of a failure, whatever program wrote them."""
 _AGAIN = ("estart", "ttempt", "equeu", "esum", "estoring trial", "xpected ", "be retried")
@@ -239,7 +241,7 @@ so many bytes before one. Slurm's ``STEP 7.0`` is none.
 """
 _SAYS = re.compile(r"\w")
 _BARE = re.compile(
-    r"(?:[A-Za-z_][\w.]{0,120}(?:Error|Exception)(?::|$)| {0,4}what\(\): |panic: |Uncaught "
+    rf"(?:[A-Za-z_][\w.]{{0,120}}(?:Error|Exception)(?::|$)|{RAISED_CLASS}| {{0,4}}what\(\): |panic: |Uncaught "
     r"|thread '[^']{0,64}'.{0,16} panicked.{0,400}[^:]$|Exception in thread \""
     r"|\S{0,256}python[\d.]{0,8}: (?:Error while finding module specification|No module named )"
     r")"
@@ -386,8 +388,7 @@ class _Reading:
         over = self._history()
         bare = max(nlines - _LAST_RAISED, self._finished.line if self._finished else 0)
         self.log.events[:] = [
-            _raised(each) if not each.level and each.line > bare and _BARE.match(each.text) else each
-            for each in self.log.events
+            _raised(each) if each.line > bare and _is_bare(each) else each for each in self.log.events
         ]
         at_work = self.log.steps and not self._finished and not any(e.level in ENDINGS for e in self.log.events)
         self.log.stream = replace(
@@ -541,6 +542,10 @@ def _cut(line: LogEvent) -> LogEvent:
     """Return a line with the rank of the traceback that begins within it and cuts a line of another stream."""
     found = _CUT_BY.search(line.text)
     return replace(line, rank=int(found[1])) if found and line.rank is None else line
+
+
+def _is_bare(event: LogEvent) -> bool:
+    return not event.level and bool(_BARE.match(event.text)) and not goes_on(event.text, "")
 
 
 def _raised(event: LogEvent) -> LogEvent:

@@ -11,6 +11,7 @@ import re
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from functools import cached_property, lru_cache, reduce
 from heapq import heapify, heapreplace
+from itertools import combinations
 from operator import or_
 
 _PER_MILLE = {
@@ -112,6 +113,7 @@ def _pieces(texts: Sequence[str]) -> tuple[list[tuple[str, str]], list[bytes]]:
         others = reduce(or_, (covers[other] for other in chosen if other != choice), 0)
         if not covers[choice] & ~others:
             chosen.remove(choice)
+    chosen = _cheaper(chosen, covers, cost)
     literals = [literal for _, literal in chosen if literal]
     begin = {char for char, _ in chosen if char}
     pieces = []
@@ -119,6 +121,19 @@ def _pieces(texts: Sequence[str]) -> tuple[list[tuple[str, str]], list[bytes]]:
         if not any(literal in text for literal in literals):
             pieces.append(found[min(begin & found.keys(), key=lambda char: (_PER_MILLE.get(char, _RARE), char))])
     return pieces, [literal.encode() for literal in literals]
+
+
+def _cheaper(chosen: list[_Choice], covers: Mapping[_Choice, int], cost: Mapping[_Choice, float]) -> list[_Choice]:
+    """Return the choices, two of them changed for two characters that together cover as much for less, if there are."""
+    chars = [choice for choice in covers if choice[0]]
+    for one, other in combinations(chosen, 2):
+        rest = [choice for choice in chosen if choice not in (one, other)]
+        missing = (covers[one] | covers[other]) & ~reduce(or_, (covers[choice] for choice in rest), 0)
+        pairs = (pair for pair in combinations(chars, 2) if not missing & ~(covers[pair[0]] | covers[pair[1]]))
+        best = min(pairs, key=lambda pair: cost[pair[0]] + cost[pair[1]], default=(one, other))
+        if cost[best[0]] + cost[best[1]] < cost[one] + cost[other]:
+            return _cheaper(list(dict.fromkeys([*rest, *best])), covers, cost)
+    return chosen
 
 
 def _cost(char: str) -> float:

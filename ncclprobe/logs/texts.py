@@ -50,6 +50,8 @@ _ENDS = re.compile(
     r"|(?:srun|sbatch|salloc|slurmstepd|mpirun|mpiexec|prterun|orted|prted|horovodrun|deepspeed|kubectl|docker|enroot"
     r"|pyxis|singularity|apptainer): {0,4}(?:error|fatal|Error)\b"
 )
+RAISED_CLASS = r"[a-z_]\w{0,60}(?:\.[a-z_]\w{0,60}){1,8}\.[A-Z][a-z]\w{1,100}(?:: |$)"
+"""A class of exceptions by its full name, whatever it is called: ``huggingface_hub.errors.OfflineModeIsEnabled: ``."""
 _STATUS = (
     r"INVALID_ARGUMENT|RESOURCE_EXHAUSTED|INTERNAL|UNAVAILABLE|DEADLINE_EXCEEDED|FAILED_PRECONDITION|ABORTED|NOT_FOUND"
     r"|PERMISSION_DENIED|UNIMPLEMENTED|DATA_LOSS|CANCELLED|UNKNOWN"
@@ -57,14 +59,15 @@ _STATUS = (
 _STATUS_IN_WORDS = "|".join(each.replace("_", " ").capitalize() for each in _STATUS.split("|"))
 """Of TensorFlow, beneath the number of its root errors."""
 _ERROR = re.compile(
+    r"(?:(?:\S{0,40}[\d\]\[:/.|]\S{0,40}|[A-Z]{2,12}) {1,8}){0,6}[\[|]?(?:ERROR|CRITICAL|SEVERE)\]?(?=[ :|\]]|$)|"
     r"(?:[\w.:()/-]{1,80} (?:[-|:] )?){0,3}[\[|]?(?:[A-Z]{2,8}_)?(?:ERROR|CRITICAL|SEVERE)\]?(?=[ :|\]]|$)"
     r"|\[[Ee]rror\] "
     r"|(?:[\w()./\[\]-]{1,128}: ){0,3}(?:[Ee]rror|FAILURE): {1,3}(?=[A-Za-z'\"/\[(<`])"
     r"|[A-Za-z_][\w.]{0,120}(?:Error|Exception|Exit|Interrupt|Failure)(?:$|: |\([\d'\"])"
+    rf"|{RAISED_CLASS}"
     r"|Caused by: |Error [a-z]+ing\b|Error (?:\w{1,20} ){1,6}(?:at line|in file) |Abort(?:ing|ed)?: "
     r"|(?:CUDA|CUBLAS|CUFFT|CUDNN|NCCL|HIP|NVML|cuda\w{0,40}|cu[A-Z]\w{2,40})[ _](?:driver |runtime )?"
     r"(?:error|ERROR|failure|failed)\b"
-    r"|(?:\S{1,12} {1,8})?Warning {1,12}(?:Failed\w{0,32}|BackOff|Evicted|OOM\w{1,16}|N(?:ode|etwork)NotReady)\b"
     rf"|(?:{_STATUS}): | {{0,4}}\(\d\) (?:{_STATUS_IN_WORDS}): "
     r"|\S{1,256}:\d{1,7}:\d{1,7}: (?:fatal )?error: "
     r"|.{0,256}\b(?:No space left on device|Cannot allocate memory|Stale file handle|Input/output error"
@@ -77,9 +80,21 @@ _WORDS = re.compile(
     r"|crash(?:ed|es)|abort(?:ed|ing)|un(?:recogni[sz]ed|known) (?:arguments?|options?))\b",
     re.IGNORECASE,
 )
+_ERRNOS = (
+    ": Resource temporarily unavailable", ": No such file or directory", ": No such device", ": Permission denied",
+    ": Invalid argument", ": Operation not permitted", ": Operation not supported",
+)  # fmt: skip
+_FAILS = re.compile(r"\b(?:failed|failure|error|can ?not|could not|unable to)\b", re.IGNORECASE)
+"""Together: what the C library says of a call that failed, at the end of a line, whatever program wrote it."""
+_OF_EVENTS = re.compile(
+    r"\s{0,8}(?:\S{1,12} {1,16})?(?:\S{1,60} {1,8})?Warning {1,16}"
+    r"(?:Failed(?!Scheduling)\w{0,32}|BackOff|Evicted|OOM\w{1,16}|N(?:ode|etwork)NotReady|ErrImage\w{1,16})\b"
+)
+"""Of Kubernetes, which calls Warning whatever is no success; a pod that waits for a node may get one later."""
 _WARNS = re.compile(r"(?:[\w.-]{1,64}: )?\[?(?:WARN|[Ww]arning:)")
 _GOES_ON = re.compile(
-    r"\b(?:fall(?:ing|s)?[ -]?back|retr(?:y|ies|ying)|ignor(?:e|ed|ing)|instead|skip(?:ped|ping|s)?"
+    r"\b(?:fall(?:ing|s)?[ -]?back|retr(?:y|ies|ying)(?! count| limit| exceed)|ignor(?:e|ed|ing)|instead"
+    r"|skip(?:ped|ping|s)?"
     r"|continu(?:e|es|ing)|proceed(?:s|ing)?"
     r"|optional|(?:not|non)[ -]fatal|harmless|recover(?:ed|ing)|please install|deprecated|trying (?:again|another)"
     r"|(?:the|this) request|request[ _-]?id|rid=\w{1,64}|client (?:has )?disconnected)\b",
@@ -107,9 +122,12 @@ def form_of_failure(text: str, level: str = "") -> int:
         return 0
     if level == "FATAL" or _ENDS.match(head):
         return ENDS
+    if _OF_EVENTS.match(head):
+        return ERROR
     if _GOES_ON.search(head) or head.startswith(_HEADINGS):
         return 0
-    if level != "WARN" and not _WARNS.match(head) and (level == "ERROR" or _ERROR.match(head)):
+    failed_call = head.endswith(_ERRNOS) and _FAILS.search(head)
+    if level != "WARN" and not _WARNS.match(head) and (level == "ERROR" or failed_call or _ERROR.match(head)):
         return ERROR
     if head.rstrip().endswith(":") or _WARNS.match(head):
         return 0
@@ -307,12 +325,3 @@ def bar_of(text: str) -> Bar | None:
     if not found or found[2].count(".") > 1 or found[2] == ".":
         return None
     return Bar(found[1].rstrip(": "), float(found[2]) * _TIMES[found[3]], found[4], found[5])
-
-
-_COUNTED = re.compile(r"(?:Train: |Epoch: \[)\d{1,9}\]? ?\[ {0,8}(\d{1,9})/ {0,8}\d")
-
-
-def counted(text: str) -> int | None:
-    """Return how far a line counts within an epoch, as ``Train: 0 [ 250/1251``; None: it does not."""
-    found = _COUNTED.search(text[:_WITHIN])
-    return int(found[1]) if found else None

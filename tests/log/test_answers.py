@@ -204,7 +204,7 @@ NOT_THE_LAST = {
 ENDED_BY_OTHERS = {
     "step 7 loss 2\n=>> PBS: job killed: walltime 86412 exceeded limit 86400\n": "ended-from-outside",
     "step 7 loss 2\nTERM_RUNLIMIT: job killed after reaching LSF run time limit.\n": "ended-from-outside",
-    "step 7 loss 2\nTERM_MEMLIMIT: job killed after reaching LSF memory usage limit.\n": "rank-crashed",
+    "step 7 loss 2\nTERM_MEMLIMIT: job killed after reaching LSF memory usage limit.\n": "oom",
     'docker: Error response from daemon: could not select device driver "" with capabilities: [[gpu]].\n':
     "gpu-isolation",
     "RuntimeError: Unable to initialize backend 'cuda': FAILED_PRECONDITION: No visible GPU devices.\n":

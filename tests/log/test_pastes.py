@@ -130,51 +130,6 @@ def test_a_gpu_is_named_in_the_first_of_the_drivers_lines(tmp_path: Path) -> Non
     assert "GPU 0000:b3:00.0" in found["message"]
 
 
-ACS = "00:03.1 PCI bridge: AMD GPP Bridge\n\t\tACSCtl:\tSrcValid+ TransBlk- ReqRedir{0} CmpltRedir{0} UpstreamFwd{0}\n"
-PEERS = "n1:7:9 [0] NCCL INFO comm 0x1 rank 0 nranks 2 cudaDev 0 busId 41000 commId 0x9 - Init COMPLETE\n"
-WITHOUT = "$ NCCL_P2P_DISABLE=1 torchrun ar.py\n[rank0] after all_reduce\n"
-
-
-def test_a_job_that_stands_still_over_p2p_where_acs_is_on_is_explained(tmp_path: Path) -> None:
-    found = cause(tmp_path, PEERS + WITHOUT + ACS.format("+"))
-    assert (found["code"], found["confidence"], found["nodes"]) == ("p2p-broken-acs-iommu", "named", ["n1"])
-    assert cause(tmp_path, PEERS + ACS.format("+"))["confidence"] == "narrowed"
-
-
-@each_row("text", [PEERS + ACS.format("-"), ACS.format("+"), PEERS + ACS.format("+") + "exit code 0\n"])
-def test_acs_that_is_off_or_beside_no_job_or_one_that_ended_is_no_cause(tmp_path: Path, text: str) -> None:
-    assert explained(tmp_path, text)["causes"] == []
-
-
-HERE, THERE = "n1: \t\tACSCtl:\tSrcValid- ReqRedir-\n", "n2: \t\tACSCtl:\tSrcValid+ ReqRedir+\n"
-
-
-def test_acs_is_of_the_host_that_has_it(tmp_path: Path) -> None:
-    both = PEERS + PEERS.replace("n1", "n2").replace("rank 0", "rank 1")
-    assert cause(tmp_path, both + HERE + THERE)["nodes"] == ["n2"]
-    assert cause(tmp_path, both + ACS.format("+"))["nodes"] == []
-
-
-@each_row(
-    "text",
-    [PEERS + steps(0, 20), steps(0, 20) + PEERS, "$ NCCL_P2P_DISABLE=1 torchrun train.py\n" + PEERS,
-     "n1:7:9 [0] NCCL INFO NCCL_P2P_DISABLE set by environment to 1\n" + PEERS,
-     PEERS + "I also tried NCCL_P2P_DISABLE=1 and it hangs the same way\n",
-     PEERS + "I ran it with NCCL_P2P_DISABLE=1 and it still hangs\n",
-     PEERS + "with NCCL_P2P_DISABLE=1 it's still stuck\n"],
-)  # fmt: skip
-def test_acs_is_not_why_a_job_at_work_or_one_without_p2p_stands(tmp_path: Path, text: str) -> None:
-    found = explained(tmp_path, text + ACS.format("+"))["causes"]
-    assert [each for each in found if each["id"] != "log.slow-path/slow-path"] == []
-
-
-def test_that_it_works_without_p2p_makes_acs_sure(tmp_path: Path) -> None:
-    for words in ("it works", "it works, but without it the job hangs", "it does not hang", "the hang is gone"):
-        said = f"with NCCL_P2P_DISABLE=1 {words}\n"
-        for text in (PEERS + said, said + PEERS):
-            assert cause(tmp_path, text + ACS.format("+"))["confidence"] == "named"
-
-
 def test_gpus_without_peer_access_are_no_fault_of_isolation(tmp_path: Path) -> None:
     found = cause(tmp_path, "RuntimeError: CUDA error: peer access is not supported between these two devices\n")
     assert (found["code"], found["confidence"], found["blame"]) == ("p2p-unsupported", "named", "job")

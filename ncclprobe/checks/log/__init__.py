@@ -26,7 +26,7 @@ Codes, by group.
 - InfiniBand, RoCE, GPUDirect, P2P: ``ib-gid``, ``ib-hca-wrong``, ``ib-hca-mismatch``, ``ib-cross-rail``,
   ``ib-link-error``, ``ib-no-path``, ``ib-device-not-in-container``, ``libibverbs-missing``, ``net-asymmetric``,
   ``mtu``, ``memlock``, ``kernel-pin-failure``, ``dmabuf-unsupported``, ``gdr-off``, ``p2p-broken-acs-iommu``,
-  ``p2p-unsupported``, ``nccl-bug-roce-lid``.
+  ``p2p-unsupported``.
 - Plugins and files: ``efa-no-provider``, ``efa-security-group``, ``plugin-missing``, ``plugin-mismatch``,
   ``topo-file``, ``graph-file``.
 - One host: ``fabric-manager``, ``imex-missing``, ``nvls-slots``, ``shm-too-small``, ``oom``, ``fd-limit``,
@@ -79,16 +79,15 @@ _PARTS = {
     "gpu-failed": ("A GPU or an NVLink failed",
         "gpu-failed dcgm-found-a-fault nvidia-smi-wants-a-reset nccl-diagnosed ras-error"),
     "gpu-shared": ("Ranks share a GPU, or hosts look like one",
-        "two-ranks-on-one-gpu hosts-look-like-one mig-instances"),
+        "two-ranks-on-one-gpu"),
     "driver": ("The driver, the CUDA runtime and the binary do not fit", "driver-does-not-fit no-code-for-this-gpu"),
     "peer-access": ("A rank cannot open the memory of another GPU",
         "too-many-peers peer-memory-closed no-peer-access shared-memory-not-seen"),
     "topology": ("The topology that NCCL reads is unusable or of another machine",
-        "pci-tree-unusable wsl topology-file graph-file no-path-for-a-pattern"),
+        "pci-tree-unusable wsl topology-file no-path-for-a-pattern"),
     "rdma-transfer": ("A transfer over RDMA failed", "no-acknowledgement flushed device-access-broken efa-completion"),
     "rdma-path": ("No path leads from one RDMA port to another, or a port is down",
-        "port-went-down no-path-between-ports efa-security-group"),
-    "gid": ("The GID or LID of a port does not lead to the peer", "wrong-gid roce-card-with-a-lid"),
+        "port-went-down no-path-between-ports wrong-gid efa-security-group"),
     "networks-differ": ("Hosts use different networks, link layers or numbers of devices",
         "networks-differ link-layers-mixed link-layers-in-use devices-differ"),
     "rdma-device": ("RDMA was to be used, and a device, a driver or a library is missing",
@@ -105,9 +104,6 @@ _PARTS = {
     "slow-path": ("NCCL uses a slower path than it could", "slow-path sockets-instead-of-rdma gpudirect-off"),
     "versions": ("Ranks run different versions or settings",
         "settings-differ nccl-versions-differ structure-of-another-length another-library"),
-    "known-bugs": ("The job met a fault of this release of NCCL",
-        "several-nics-of-2-5 reordered-bootstrap-of-2-19 unknown-link-speed-of-2-19 shared-memory-of-sm120 "
-        "host-memory-differs-between-ranks shared-host-memory-by-cuda"),
 }  # fmt: skip
 """Ids that several functions share: the title of each, and the names of its parts."""
 _GROUPS = {part: CheckGroup(name, title) for name, (title, parts) in _PARTS.items() for part in parts.split()}

@@ -338,7 +338,7 @@ _GAVE_UP = (
     "To avoid data inconsistency, we are taking the entire process down",
     "ms for recv operation to complete",
     "ms for send operation to complete",
-    "failure detected by watchdog",
+    "detected by watchdog",
     "Received a dump signal",
     "Heartbeat monitor timed out",
     "heartbeat monitor",

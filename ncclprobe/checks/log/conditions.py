@@ -5,11 +5,9 @@ from collections.abc import Iterator
 
 from ncclprobe.checks.log import cause, said
 from ncclprobe.checks.log.lines import JOB, failed, hosts, informed, rdma_found
-from ncclprobe.logs.job_log import JobLog, LogEvent
-from ncclprobe.logs.nccl_lines import used
+from ncclprobe.logs.job_log import JobLog
 from ncclprobe.logs.texts import between, number
 from ncclprobe.model.findings import Finding, Severity
-from ncclprobe.model.values import grouped
 
 _BOOTSTRAP = "Bootstrap : Using"
 _INTERFACE = re.compile(r"Using ?(?:\[\d{1,3}\])?([\w.@-]{1,32}):([0-9a-fA-F.:]{3,45})<")
@@ -75,7 +73,7 @@ _COSTLY = {
 
 @cause(
     code="slow-socket-fallback",
-    signs=(_SOCKET, _NO_DEVICE, _NO_VERBS, _NO_PROVIDER, *_COSTLY, "NET/IB : Using"),
+    signs=(_SOCKET, _NO_DEVICE, _NO_VERBS, _NO_PROVIDER, *_COSTLY),
     doctor="env.transport",
     bad=lambda: ["n1:7:7 [0] NCCL INFO NCCL_P2P_DISABLE set by environment to 1."],
     good=lambda: ["n1:7:7 [0] NCCL INFO NCCL_P2P_LEVEL set by environment to NVL."],
@@ -98,10 +96,6 @@ def slow_path(log: JobLog) -> Iterator[Finding]:
     if len(hosts(log)) > 1 and not rdma_found(log) and next(log.having(_IB_OFF), None) is None:
         code, why = _without_rdma(log)
         yield from informed(log, (_SOCKET,), f"sockets are used: {why}", codes=(code,), severity=Severity.WARN)
-    for event, *_ in grouped((e.host, e) for e in log.having("NET/IB : Using") if _is_mixed(e)).values():
-        message, codes = "InfiniBand and Ethernet NICs are used together", ("ib-mixed-link-layer",)
-        remedy = "NCCL_IB_HCA with the compute NICs of one kind"
-        yield said(log, event, message, codes=codes, severity=Severity.WARN, remedy=remedy, **JOB)
 
 
 def _without_rdma(log: JobLog) -> tuple[str, str]:
@@ -111,7 +105,3 @@ def _without_rdma(log: JobLog) -> tuple[str, str]:
     if next(log.having(_NO_PROVIDER), None):
         return "efa-no-provider", "libfabric has no EFA provider"
     return "slow-socket-fallback", "NCCL finds no RDMA device"
-
-
-def _is_mixed(event: LogEvent) -> bool:
-    return {"IB", "RoCE"} <= {each.link.partition("/")[0] for each in used(event.text)}

@@ -317,22 +317,33 @@ def _mesh_failed(log: JobLog) -> bool:
     return any(event.level != "INFO" and not warned(event) for event in log.having(*signs))
 
 
-_CONNECT = ("onnect to ", "exceeded error retry count", "exceeded retries", "exceeded timeouts", "PollConnect to ",
-            "Call to connect failed : ", "Call to recv", "Call to send")  # fmt: skip
+_CONNECT = ("onnect to ", "connect returned", "exceeded error retry count", "exceeded retries", "exceeded timeouts",
+            "PollConnect to ", "Call to connect failed : ", "Call to recv", "Call to send")  # fmt: skip
 
 
 def _connections(log: JobLog, *errors: str) -> Iterator[tuple[LogEvent, FailedConnection]]:
     """Yield NCCL's connections that ended with one of these errors."""
     for event in log.having(*_CONNECT):
         found = failed_connection(event.text) if _nccls(event) else None
-        if not found or not found.final or found.error not in errors:
+        if not found or not (found.final or _tries_to_the_end(log, event)) or found.error not in errors:
             continue
         if not _explained(found.peer, found.error) or worked_before(log, event):
             yield event, found
 
 
+_FEWEST_TRIES = 3
+
+
+def _tries_to_the_end(log: JobLog, event: LogEvent) -> bool:
+    """Return whether a log ends with a rank's tries to connect, of which this is the last."""
+    stream = log.streams[event.stream]
+    tries = (e for e in log.having(*_CONNECT) if e.stream == event.stream and e.line > stream.nlines - _FEWEST_TRIES)
+    return event.line == stream.nlines and sum(", retrying" in each.text for each in tries) == _FEWEST_TRIES
+
+
 def _nccls(event: LogEvent) -> bool:
-    return not demoted(event) and "c10d" not in event.text and "gloo" not in event.text
+    tries = ", retrying" in event.text
+    return (tries or not demoted(event)) and "c10d" not in event.text and "gloo" not in event.text
 
 
 def _explained(peer: str, error: str) -> bool:

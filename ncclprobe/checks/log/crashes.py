@@ -2,17 +2,14 @@
 
 import re
 from collections.abc import Iterator
-from itertools import islice
 
 from ncclprobe.checks.log import cause, consequence, said
 from ncclprobe.checks.log.lines import (
-    CUDA_SIGNS,
     FAILED,
     IMAGE,
     JOB,
     RESTART,
     UNPROVEN,
-    cuda_errors,
     demoted,
     failed,
     preceding,
@@ -24,7 +21,7 @@ from ncclprobe.logs.lines import gives_a_reason
 from ncclprobe.logs.outcome import lived_on
 from ncclprobe.logs.rank_ends import rank_ends
 from ncclprobe.logs.texts import ERROR, between, form_of_failure, number
-from ncclprobe.model.findings import Finding, Severity
+from ncclprobe.model.findings import Finding
 from ncclprobe.model.units import whole_words
 from ncclprobe.model.values import replace
 
@@ -58,7 +55,11 @@ _BY_NUMBER = re.compile(
     r"\b(?:killed|terminated|ended|exited|died|signal(?:l?ed)?(?: to [a-z]{1,12})?) "
     r"(?:by|with|on|from) signal[: ]{1,2}(\d{1,2})\b"
 )
+_NEGATIVE = re.compile(r"\b(?:exit|return)[ _]?(?:code|status)\b[ :=]{1,4}-(\d{1,2})\b")
+"""How Python, and what is written in it, gives the signal that ended a process."""
 _IN_WORDS = {"Killed": 9, "Bus error": 7, "Illegal instruction": 4}
+_LEFT_OPEN = {_KILLED: ("rank-crashed", "oom"), _BUS: ("shm-too-small", "rank-crashed")}
+"""What a signal may mean that does not tell who sent it, or why."""
 _WORDS = {4: "SIGILL", _KILLED: "SIGKILL", _SEGV: "SIGSEGV", _BUS: "SIGBUS", 8: "SIGFPE"}
 
 
@@ -99,9 +100,10 @@ def killed_by_a_signal(log: JobLog) -> Iterator[Finding]:
     or `python -X faulthandler`; SIGBUS: room in /dev/shm.
     """
     for event in log.events:
-        signal = _signal(event) if event.level == "ROOT CAUSE" else signal_of_launcher(event.text)
+        summary = _signal(event) if event.level == "ROOT CAUSE" else None
+        signal = summary if event.level in SUMMARY else signal_of_launcher(event.text)
         if signal in _WORDS:
-            codes = ("shm-too-small", "rank-crashed") if signal == _BUS else ()
+            codes = _LEFT_OPEN.get(signal, ())
             ranks = _mpi_rank(event.text)
             yield said(log, event, f"was ended by {_WORDS[signal]}", codes=codes, ranks=ranks, **UNPROVEN)
     for event in _first_tasks_of_srun(log):
@@ -148,10 +150,7 @@ def signal_of_launcher(text: str) -> int | None:
         return -code if code is not None and code < 0 else None
     if "exited on signal " in text:
         return number(between(text, "exited on signal "))
-    for start in ("exits with return code = -", "failed (exitcode: -"):
-        if start in text:
-            return number(between(text, start))
-    if numbered := _BY_NUMBER.search(text[:512]):
+    if numbered := _BY_NUMBER.search(text[:512]) or _NEGATIVE.search(text[:512]):
         return int(numbered[1])
     name = between(text, "terminated with signal ", " ").strip(".") or between(text, "died with <Signals.", ":")
     shell = _SHELL.search(text[:512])
@@ -336,7 +335,8 @@ _NOT_OWN = (
     "ChildFailedError", "ProcessExitedException", "ProcessRaisedException", "CalledProcessError", "Rendezvous",
     "CUDA error", "CUDA driver", "CUDA failure", "CUDA out", "CUDA runtime", "CUDA unknown", "CUDA GPUs",
     "CUDA-capable", "visible GPU", "CUDA init", "CUDA version", "CUDA call", "cudaGetDeviceCount", "CUBLAS",
-    "CUDNN_STATUS", "OutOfMemory", "out of memory", "KeyboardInterrupt", "SystemExit",
+    "CUDNN_STATUS", "OutOfMemory", "out of memory", "allocate memory",
+    "nable to allocate", "bad_alloc", "KeyboardInterrupt", "SystemExit",
     "SignalException", "SIGTERM", "onitoredBarrier", "between collectives", "ddress already in use", "Name or service",
     "name resolution", "Too many open files", "shared memory", "received signal", "collective operation",
     "DDP expects same model", "torch_shm", "TCPStore", "HashStore", "FileStore", "key-value store", "rendezvous",
@@ -532,110 +532,3 @@ def _lost_others_before(log: JobLog, event: LogEvent) -> bool:
         and 0 < event.line - other.line <= _LAST_LINES
         for other in log.having(*_LOST_BEFORE)
     )
-
-
-_KERNEL = "a kernel of the program failed"
-_KERNEL_FAULTS = (
-    "an illegal memory access",
-    "device-side assert triggered",
-    "an illegal instruction was encountered",
-    "misaligned address",
-    "the launch timed out and was terminated",
-    "operation not supported on global/shared address space",
-    "invalid program counter",
-)
-
-
-@cause(
-    code="rank-crashed",
-    signs=(*CUDA_SIGNS, *_KERNEL_FAULTS[:2], "Assertion `"),
-    echoes=("gpu-hw-error",),
-    bad=lambda: ["[rank1]: RuntimeError: CUDA error: an illegal memory access was encountered"],
-    good=lambda: ["[rank1]: RuntimeError: CUDA error: uncorrectable ECC error encountered"],
-)
-def kernel_faulted(log: JobLog) -> Iterator[Finding]:
-    """A kernel of the program failed on a GPU.
-
-    Right: No kernel failed on a GPU.
-    Why: CUDA reports the fault of a kernel at some later call, often NCCL's next one; after it nothing runs any more in
-    this process, and the other ranks wait.
-    Fix: start again with CUDA_LAUNCH_BLOCKING=1 to see the call, or `compute-sanitizer`; look for indices out of range
-    (labels, tokens), and buffers that are freed while a collective uses them.
-    """
-    lines = {(event.stream, event.line): event for event in cuda_errors(log, *_KERNEL_FAULTS)}
-    lines |= {(e.stream, e.line): e for e in log.having(*_KERNEL_FAULTS[:2]) if not demoted(e)}
-    for event in lines.values():
-        before = [e for e in log.having("Assertion `") if e.stream == event.stream and e.line <= event.line]
-        asserted = before[-1:] if _KERNEL_FAULTS[1] in event.text else []
-        which = between(asserted[0].text, "Assertion `", "`") if asserted else ""
-        found = said(log, event, f"{_KERNEL}: its assertion `{which}` does not hold" if which else _KERNEL, **JOB)
-        yield replace(found, evidence=(*map(log.evidence, asserted), *found.evidence))
-    of_kernels = (event for event in log.having("Assertion `") if "block: [" in event.text)
-    for event in islice(of_kernels, not lines):  # of a log that ends before CUDA reports it
-        which = between(event.text, "Assertion `", "`")
-        yield said(log, event, f"{_KERNEL}: its assertion `{which}` does not hold", **JOB)
-
-
-_LIBRARIES = (
-    "CUBLAS_STATUS_EXECUTION_FAILED",
-    "CUBLAS_STATUS_INTERNAL_ERROR",
-    "CUDNN_STATUS_EXECUTION_FAILED",
-    "CUDNN_STATUS_INTERNAL_ERROR",
-)
-
-
-@cause(
-    signs=(*CUDA_SIGNS, *_LIBRARIES),
-    echoes=("gpu-hw-error", "oom"),
-    doctor="gpu.errors",
-    bad=lambda: ["[rank1]: RuntimeError: CUDA error: unspecified launch failure"],
-    good=lambda: ["[rank1]: RuntimeError: CUDA error: device-side assert triggered"],
-)
-def launch_failed(log: JobLog) -> Iterator[Finding]:
-    """A kernel failed on a GPU, and CUDA does not say why.
-
-    Right: No kernel failed without a reason.
-    Why: "unspecified launch failure", "unknown error" and what cuBLAS and cuDNN make of them come from a kernel that
-    reads wild memory as well as from a GPU that fails.
-    Fix: the kernel log of this host: an Xid of 48, 63, 74, 79, 94 or 95 is the GPU, 13 or 31 the program.
-    """
-    lines = {(e.stream, e.line): e for e in log.having(*_LIBRARIES) if not demoted(e)}
-    errors = ("unspecified launch failure", "'unknown error'", "CUDA error: unknown error")
-    for event in (lines | {(e.stream, e.line): e for e in cuda_errors(log, *errors)}).values():
-        yield said(log, event, "a kernel failed", codes=("rank-crashed", "gpu-hw-error"), **UNPROVEN)
-
-
-_WILD_XIDS = (13, 31)
-"""Graphics engine exception and MMU fault, both of the program's own kernels: docs.nvidia.com/deploy/xid-errors."""
-
-
-@cause(
-    code="rank-crashed",
-    signs=("NVRM: Xid (",),
-    echoes=("gpu-hw-error", "rank-crashed"),
-    bad=lambda: ["[ 812.1] NVRM: Xid (PCI:0000:5e:00): 31, pid=9, name=python, Ch 00000010, intr 00000000. MMU Fault"],
-    good=lambda: [
-        "[ 812.1] NVRM: Xid (PCI:0000:5e:00): 31, pid=9, name=python, Ch 00000010, MMU Fault\n"
-        "[rank0]: step 7 loss 2\nTraining finished successfully"
-    ],
-)
-def driver_saw_a_wild_access(log: JobLog) -> Iterator[Finding]:
-    """A GPU's driver saw a program touch memory that is not its own.
-
-    Right: The driver saw no kernel of the job touch memory that is not its own.
-    Why: Xid 31 is a page that the program has not mapped, Xid 13 an index or instruction out of range; the GPU is well,
-    and the process that the line names gets "illegal memory access" at its next call.
-    Fix: `compute-sanitizer` on the program of that process; look for indices out of range and for buffers that are
-    freed while a kernel or a collective uses them.
-    """
-    kernels_alone = not (log.ranks or log.versions or any(stream.finished for stream in log.streams))
-    for event in log.having("NVRM: Xid (") if kernels_alone or failed(log) else ():
-        xid, pid = number(between(event.text, "): ")), number(between(event.text, "pid="))
-        if xid in _WILD_XIDS:
-            here = [rank for rank in log.ranks.values() if not event.host or rank.host in ("", event.host)]
-            ranks = tuple(rank.rank for rank in here if rank.pid == pid is not None)
-            if ranks or pid is None or not here or any(rank.pid is None for rank in here):
-                yield said(log, event, f"the driver reports Xid {xid}: the program's own access", ranks=ranks, **JOB)
-            else:  # another job's, or numbered in another namespace
-                message = f"the driver reports Xid {xid} of process {pid}, which no log of this job names"
-                yield said(log, event, message, severity=Severity.WARN, **UNPROVEN)

@@ -122,6 +122,13 @@ _REFUSED = "invalid usage (run with"
 _BUSY = "all CUDA-capable devices are busy or unavailable"
 
 
+_MIG = ("MIG-", "MIG device", "MIG mode")
+_WHOLE = "switch MIG off on this host (`nvidia-smi -mig 0`), or give each rank an instance of another GPU"
+_IDENTITY = (
+    "unset NCCL_HOSTID, or give every host its own; compare `cat /proc/sys/kernel/random/boot_id` and `hostname`"
+)
+
+
 def _one_bus_id(log: JobLog) -> Iterator[tuple[LogEvent, tuple[int, ...]]]:
     """Yield the first line and the ranks of each communicator all of whose ranks on a host open the same GPU."""
     of_host: dict[tuple[str, str], list[LogEvent]] = {}
@@ -155,7 +162,7 @@ def _addresses_of(log: JobLog, rank: int) -> set[str]:
 
 @cause(
     code="duplicate-gpu",
-    signs=(*_SAME_GPU, "MIG-", _BUSY, "Init START", _REFUSED),
+    signs=(*_SAME_GPU, *_MIG, _BUSY, *_USING, "Init START", _REFUSED),
     doctor="launch.ranks",
     bad=lambda: [
         "n1:7:7 [0] init.cc:900 NCCL WARN Duplicate GPU detected : rank 1 and rank 0 both on CUDA device 7000"
@@ -163,20 +170,19 @@ def _addresses_of(log: JobLog, rank: int) -> set[str]:
     good=lambda: ["n1:7:7 [0] NCCL INFO Multiple ranks on the same GPU detected and allowed. Disabling NVLS."],
 )
 def two_ranks_on_one_gpu(log: JobLog) -> Iterator[Finding]:
-    """Two ranks use one GPU.
+    """Two ranks use one GPU, or it seems so to NCCL.
 
     Right: Every rank has a GPU of its own.
     Why: each rank has to choose its GPU by its local rank; ranks that do not all get the first one that they see, and
-    NCCL refuses two ranks on one GPU (src/init.cc).
+    NCCL refuses two ranks on one GPU (src/init.cc). MIG instances of one GPU have one bus id. Hosts are one to NCCL
+    that share an NCCL_HOSTID, or a name and boot id as cloned machines do.
     Fix: `torch.cuda.set_device(int(os.environ["LOCAL_RANK"]))` before the process group is made, and no more ranks per
     host than GPUs (--nproc-per-node).
     """
-    mig = any(True for _ in log.having("MIG-"))
+    mig = any(True for _ in log.having(*_MIG))
     for event in log.having(*_SAME_GPU):
-        ranks = _two_ranks(event)
-        if not demoted(event) and not mig and len(_machines_of(log, ranks)) < 2:
-            words = " and ".join(f"rank {rank}" for rank in ranks) or "two ranks"
-            yield said(log, event, f"{words} use one GPU", peers=ranks, **JOB)
+        if not demoted(event):
+            yield _sharing(log, event, mig=mig)
     refused = any(log.having(_REFUSED)) and not any(rank.init_complete for rank in log.ranks.values())
     for event, ranks in _one_bus_id(log) if refused and not mig and not any(log.having(*_SAME_GPU)) else ():
         words = f"ranks {', '.join(map(str, ranks))} opened one GPU, {between(event.text, 'busId ', ' ')}"
@@ -185,55 +191,19 @@ def two_ranks_on_one_gpu(log: JobLog) -> Iterator[Finding]:
     yield from each(log, (_BUSY,), held, codes=("duplicate-gpu", "gpu-hw-error"), **UNPROVEN)
 
 
-@cause(
-    code="host-identity",
-    signs=(*_SAME_GPU, *_USING, "Init START"),
-    doctor="sync.identity",
-    bad=lambda: [
-        "n1:7:7 [0] NCCL INFO comm 0x5 rank 0 nranks 2 cudaDev 0 nvmlDev 0 busId 7000 commId 0x9 - Init START\n"
-        "n2:8:8 [0] NCCL INFO comm 0x6 rank 1 nranks 2 cudaDev 0 nvmlDev 0 busId 7000 commId 0x9 - Init START\n"
-        "n2:8:8 [0] init.cc:900 NCCL WARN Duplicate GPU detected : rank 1 and rank 0 both on CUDA device 7000"
-    ],
-    good=lambda: [
-        "n1:7:7 [0] NCCL INFO comm 0x5 rank 0 nranks 2 cudaDev 0 nvmlDev 0 busId 7000 commId 0x9 - Init START\n"
-        "n1:8:8 [0] NCCL INFO comm 0x6 rank 1 nranks 2 cudaDev 0 nvmlDev 0 busId 7000 commId 0x9 - Init START\n"
-        "n1:8:8 [0] init.cc:900 NCCL WARN Duplicate GPU detected : rank 1 and rank 0 both on CUDA device 7000"
-    ],
-)
-def hosts_look_like_one(log: JobLog) -> Iterator[Finding]:
-    """Several hosts look like one to NCCL.
-
-    Right: No two hosts look like one to NCCL.
-    Why: NCCL knows a host by NCCL_HOSTID, else by its name and boot id; cloned machines or an exported NCCL_HOSTID give
-    two hosts one identity, and ranks that meet on different machines seem to share a GPU or shared memory.
-    Fix: unset NCCL_HOSTID, or give every host its own; compare `cat /proc/sys/kernel/random/boot_id` and `hostname`.
-    """
-    for event in log.having(*_SAME_GPU):
-        hosts = _machines_of(log, _two_ranks(event))
-        if not demoted(event) and len(hosts) > 1:
-            yield said(log, event, f"{' and '.join(sorted(hosts))} look like one host", peers=_two_ranks(event), **JOB)
-
-
-@cause(
-    code="mig",
-    signs=(*_SAME_GPU, "MIG-", "MIG "),
-    doctor="gpu.mode",
-    bad=lambda: [
-        "CUDA_VISIBLE_DEVICES=MIG-0a1b\n"
-        "n1:7:7 [0] init.cc:900 NCCL WARN Duplicate GPU detected : rank 1 and rank 0 both on CUDA device 7000"
-    ],
-    good=lambda: ["CUDA_VISIBLE_DEVICES=MIG-0a1b\nloss 2"],
-)
-def mig_instances(log: JobLog) -> Iterator[Finding]:
-    """Ranks use MIG instances where NCCL needs whole GPUs.
-
-    Right: No two ranks use instances of one GPU.
-    Why: instances of one GPU have its bus id, so NCCL takes two of them for one GPU; they have no peer access to each
-    other either.
-    Fix: switch MIG off on this host (`nvidia-smi -mig 0`), or give each rank an instance of another GPU.
-    """
-    if any(True for _ in log.having("MIG-", "MIG device", "MIG mode")):
-        yield from each(log, _SAME_GPU, "two ranks use instances of one GPU", **JOB)
+def _sharing(log: JobLog, event: LogEvent, *, mig: bool) -> Finding:
+    """Return why two ranks seem to share a GPU: its instances, machines with one identity, or the ranks themselves."""
+    ranks = _two_ranks(event)
+    machines = _machines_of(log, ranks)
+    words = " and ".join(f"rank {rank}" for rank in ranks) or "two ranks"
+    found = said(log, event, f"{words} use one GPU", peers=ranks, **JOB)
+    if mig:
+        details = {**JOB, "codes": ("mig",), "remedy": _WHOLE}
+        found = said(log, event, "two ranks use instances of one GPU", peers=ranks, **details)
+    elif len(machines) > 1:
+        details = {**JOB, "codes": ("host-identity",), "remedy": _IDENTITY}
+        found = said(log, event, f"{' and '.join(sorted(machines))} look like one host", peers=ranks, **details)
+    return found
 
 
 _NO_CODE = (
@@ -241,6 +211,7 @@ _NO_CODE = (
     "invalid device function",
     "is not compatible with the current PyTorch installation",
     "device kernel image is invalid",
+    "hipErrorNoBinaryForGpu",
 )
 
 

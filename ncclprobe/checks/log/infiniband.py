@@ -3,11 +3,10 @@
 Queue pairs that could not be made: GIDs, rails, link layers, devices that differ between nodes.
 """
 
-import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 
 from ncclprobe.checks.log import cause, consequence, said
-from ncclprobe.checks.log.lines import IMAGE, JOB, LINK, NODE, RETEST, demoted, each, failed, of_hosts, of_peer
+from ncclprobe.checks.log.lines import JOB, LINK, NODE, RETEST, demoted, each, of_peer
 from ncclprobe.logs.job_log import JobLog, LogEvent
 from ncclprobe.logs.nccl_lines import (
     STATUS_NAMES,
@@ -20,13 +19,14 @@ from ncclprobe.logs.nccl_lines import (
     used,
     without_address,
 )
-from ncclprobe.logs.outcome import EPOCHS, worked_before
+from ncclprobe.logs.outcome import worked_before
 from ncclprobe.logs.texts import between
 from ncclprobe.model.findings import Finding
 
 _COMPLETION = ("Got completion",)
 _ROCE, _GID_INDEX = ("NET/IB : Using",), "NCCL_IB_GID_INDEX set by environment"
-_UCX_RETRIES = "Transport retry count exceeded"
+_UCX_RETRIES = "ransport retry count"
+"""As UCX says it, and as libibverbs words the status (ibv_wc_status_str), in whatever program."""
 _RETRY_EXCEEDED, _FLUSHED, _RNR = 12, 5, 13
 _ACCESS = (4, 8, 10, 11)
 _LENGTH = (1, 9)
@@ -71,7 +71,7 @@ def no_acknowledgement(log: JobLog) -> Iterator[Finding]:
     of both ends (`show_gids`) and the switches' counters of discarded packets.
     """
     for event in log.having(_UCX_RETRIES):
-        device = between(event.text, f"{_UCX_RETRIES} on ", " ")
+        device = between(event.text, f"{_UCX_RETRIES} exceeded on ", " ") or between(event.text, "local_nic: ", ",")
         message = f"retries exceeded on {device or 'a device'}"
         yield said(log, event, message, codes=("ib-link-error", "ib-no-path", "rank-crashed"), **RETEST)
     events = list(_completions(log, _RETRY_EXCEEDED))
@@ -148,16 +148,12 @@ def flushed(log: JobLog) -> Iterator[Finding]:
         yield consequence(log, event, _words(found), **of_peer(log, found.peer))
 
 
-_ACS, _BEGUN = "ACSCtl:", "- Init COMPLETE"
-_P2P_OFF, _P2P_SET = "NCCL_P2P_DISABLE=1", "NCCL_P2P_DISABLE set by environment to 1"
-_REDIRECTED = "ACS sends what GPUs write to each other through the processor: a job over P2P stands still, or is slow"
-"""As `lspci -vvv` shows a bridge; to those who see a job fail for another reason it is no cause."""
 _ACS_HINTS = ("ACS is enabled which would break GPU Direct RDMA", "ACS is enabled, which breaks the GPU Direct RDMA")
 
 
 @cause(
     code="p2p-broken-acs-iommu",
-    signs=(*_COMPLETION, "HINT: ", "IO_PAGE_FAULT", "DMAR: ", "AMD-Vi: ", _ACS, _BEGUN, _P2P_OFF, _P2P_SET, *EPOCHS),
+    signs=(*_COMPLETION, "HINT: ", "IO_PAGE_FAULT", "DMAR: ", "AMD-Vi: "),
     doctor="pci.acs",
     bad=lambda: [
         "n1:7:9 [0] transport/net_ib.cc:1290 NCCL WARN NET/IB : Got completion from peer 10.0.0.2<40211> with status=4 "
@@ -183,50 +179,6 @@ def device_access_broken(log: JobLog) -> Iterator[Finding]:
         yield said(log, event, _words(found), **details, **of_peer(log, found.peer))
     for event in log.having("IO_PAGE_FAULT", "DMAR: [DMA", "DMAR: DRHD: handling fault"):
         yield said(log, event, "the IOMMU refused a device's access to memory", **NODE)
-    yield from _redirected(log)
-
-
-def _redirected(log: JobLog) -> Iterator[Finding]:
-    """Yield the bridges whose ACS is on, on hosts of a job that came to its first call and made no step.
-
-    That it came further without P2P makes it sure; that it did not, or that P2P was off, clears them.
-    """
-    begun = [event for event in log.having(_BEGUN) if event.host]
-    if not begun or failed(log) or any(stream.finished for stream in log.streams) or worked_before(log, None):
-        return
-    tried = [_came_further(event, begun) for event in log.having(_P2P_OFF, _P2P_SET)]
-    if False in tried:
-        return
-    hosts = list(dict.fromkeys(event.host for event in begun))
-    for event in log.having(_ACS):
-        named = event.host or event.text.partition(":")[0].strip()
-        host = named if named in hosts else hosts[0] if len(hosts) == 1 else ""
-        if "ReqRedir+" in event.text and event.host in ("", *hosts):
-            codes = () if True in tried else ("p2p-broken-acs-iommu", "timeout-straggler")
-            found = said(log, event, _REDIRECTED, nodes=(host,) if host else (), codes=codes, **NODE)
-            yield of_hosts(found, *found.nodes, ranks=())
-
-
-_HELPED = (
-    r"(?i)(?:\b(?:no longer|not|never|without)|n't) (?:hangs?|hung|stuck|freezes?|a hang)\b|\bgone\b|\bwork-?around\b"
-    r"|(?<!not )(?<!n't )(?<!neither )\b(?:works?|worked|fixe[sd]|solve[sd]|helps?|helped|pass(?:es|ed)?)\b"
-)
-_DID_NOT = (
-    r"(?i)\b(?:hangs?|hung|stuck|freezes?|same|still|neither|no (?:change|difference|effect|help)|not|fails?)\b|n't\b"
-)
-
-
-def _came_further(event: LogEvent, begun: Sequence[LogEvent]) -> bool:
-    """Return whether a line in which P2P is off tells that another run came further, and not this one.
-
-    One before the run's first communicator that says nothing of that is of this run, as is NCCL's word of its setting.
-    """
-    if _P2P_SET in event.text:
-        return False
-    if re.search(_HELPED, event.text):
-        return True
-    of_this_run = (event.stream, event.line) < (begun[0].stream, begun[0].line)
-    return not (of_this_run or re.search(_DID_NOT, event.text))
 
 
 @cause(
@@ -305,9 +257,8 @@ def _refusals(log: JobLog) -> Iterator[tuple[LogEvent, QpRefusal]]:
 
 @cause(
     code="ib-gid",
-    signs=(*_MODIFY, _GID_INDEX, "Call to ibv_query_gid failed", _NO_TYPE, "NET/IB : Using", " LID "),
+    signs=(*_MODIFY, _GID_INDEX, "Call to ibv_query_gid failed", _NO_TYPE),
     doctor="env.gid",
-    echoes=("nccl-bug-roce-lid",),
     bad=lambda: [
         f"n1:7:9 [0] NCCL INFO {_GID_INDEX} to 3.\n"
         "n1:7:9 [0] misc/ibvwrap.cc:252 NCCL WARN Call to ibv_modify_qp failed with error Invalid argument"
@@ -375,36 +326,6 @@ def no_path_between_ports(log: JobLog) -> Iterator[Finding]:
                 old = not found.local_gid  # up to 2.20 NCCL takes GID 0, of RoCE v1, where no index is set
                 details = {**RETEST, "codes": ("ib-gid", *first) if old else (*first, "ib-gid")}
                 yield said(log, event, _refusal_words(found), **details)
-
-
-@cause(
-    code="nccl-bug-roce-lid",
-    signs=(*_MODIFY, "NET/IB : Using", " LID "),
-    bad=lambda: [
-        "n1:7:9 [0] NCCL INFO NET/IB : Using [0]irdma0:1/RoCE ; OOB eth0:10.0.0.1<0>\n"
-        "n1:7:9 [0] NCCL INFO NET/IB: Dev 0 Port 1 qpn 9 mtu 5 LID 1\n"
-        "n1:7:9 [0] misc/ibvwrap.cc:252 NCCL WARN Call to ibv_modify_qp failed with error Invalid argument"
-    ],
-    good=lambda: [
-        "n1:7:9 [0] NCCL INFO NET/IB : Using [0]mlx5_0:1/IB ; OOB eth0:10.0.0.1<0>\n"
-        "n1:7:9 [0] NCCL INFO NET/IB: Dev 0 Port 1 qpn 9 mtu 5 LID 1\n"
-        "n1:7:9 [0] misc/ibvwrap.cc:252 NCCL WARN Call to ibv_modify_qp failed with error Invalid argument"
-    ],
-)
-def roce_card_with_a_lid(log: JobLog) -> Iterator[Finding]:
-    """NCCL takes a RoCE card for InfiniBand because its LID is not 0.
-
-    Right: No RoCE card was taken for InfiniBand.
-    Why: releases to 2.11 tell RoCE from InfiniBand by the port's LID alone (ncclIbConnect in src/transport/net_ib.cc:
-    LID 0 means RoCE); cards whose driver reports LID 1 get no GID, and their queue pairs are refused.
-    Fix: use NCCL 2.12 or newer, which asks for the link layer; else NCCL_IB_DISABLE=1 to go on over sockets.
-    """
-    using = {event.host: {each_used.link for each_used in used(event.text)} for event in log.having("NET/IB : Using")}
-    roce = {host for host, links in using.items() if links == {"RoCE"}}
-    lids = {event.host for event in log.having(" LID ") if between(event.text, " LID ", " ") not in ("", "0")}
-    for event, found in _refusals(log):
-        if event.host in roce & lids and found.errno == _INVALID:
-            yield said(log, event, "a RoCE card with a LID is taken for InfiniBand", **IMAGE)
 
 
 _INCOMPATIBLE = (

@@ -218,6 +218,7 @@ _IN_OTHER_WORDS = (
     " heartbeat. Waited ",
     "node was preempted: ",
     ": Permission denied (",
+    "output empty list",
 )
 """Of messages in the table that have no word of a failure and stand beneath no exception."""
 
@@ -262,7 +263,7 @@ def _speaks(event: LogEvent, found: messages.Message, failure: bool) -> bool:
     """
     if found.row.level == "FATAL":
         return found.kind in ("cause", "symptom", "consequence")
-    alone = found.kind == "cause" and found.row.project != "ofi"
+    alone = found.kind == "cause" and found.row.project not in ("ofi", "libfabric")
     counts = alone or (failure and found.kind in ("cause", "symptom", "consequence"))
     return event.level in ("WARN", "ERROR", "EXCEPTION") and counts
 

@@ -22,7 +22,7 @@ from ncclprobe.checks.log.lines import (
     warned,
 )
 from ncclprobe.logs.job_log import JobLog, LogEvent
-from ncclprobe.logs.outcome import EPOCHS, lived_on, worked_before
+from ncclprobe.logs.outcome import lived_on, worked_before
 from ncclprobe.logs.texts import between, number
 from ncclprobe.logs.torch_lines import TIMED_OUT
 from ncclprobe.model.errors import NCCL_NO_MEMORY
@@ -144,7 +144,7 @@ _NO_MEMORY = ("CUDA out of memory", "Unable to allocate resources", '"OOMKilled"
 
 
 @cause(
-    code="rank-crashed",
+    code="oom",
     signs=_HOST_OOM,
     doctor="host.oom",
     bad=lambda: ["[ 912.1] Out of memory: Killed process 77 (python) total-vm:904112kB, anon-rss:812000kB"],
@@ -180,9 +180,9 @@ def _on_rays_node(log: JobLog, event: LogEvent, found: Finding) -> Finding:
 
 _OF_RAY = "ray.exceptions."
 """Before the name of an exception that speaks of a host's memory."""
-_OOM = ("CUDA out of memory", "OutOfMemoryError", "CUBLAS_STATUS_ALLOC_FAILED", "HIP out of memory",
+_OOM = ("CUDA out of memory", "OutOfMemoryError", "HIP out of memory",
         "RESOURCE_EXHAUSTED: Out of memory", "OUT_OF_DEVICE_MEMORY")  # fmt: skip
-_BEGIN_BLAS = ("CUBLAS_STATUS_NOT_INITIALIZED",)
+_BEGIN_BLAS = ("CUBLAS_STATUS_NOT_INITIALIZED", "CUBLAS_STATUS_ALLOC_FAILED")
 _BLAS = ("oom", "cuda-driver-mismatch", "rank-crashed")
 """The last of a rank one of whose kernels failed before: nothing runs any more in its process."""
 
@@ -207,7 +207,7 @@ def gpu_memory_full(log: JobLog) -> Iterator[Finding]:
         tried = any(words in event.text for words in ("CUDA out of memory. ", "Error", "HIP out", "OUT_OF_DEVICE"))
         caught = event.level == "WARN" and (warned(event) or not event.place)  # the program goes on with less
         caught = caught and not _could_not_go_on(log, event)
-        if not demoted(event) and not caught and (tried or "CUBLAS" in event.text) and _OF_RAY not in event.text:
+        if not demoted(event) and not caught and tried and _OF_RAY not in event.text:
             yield said(log, event, _full(event.text), **JOB)
     yield from each(log, _BEGIN_BLAS, "cuBLAS could not begin on a GPU, most often for its memory", codes=_BLAS, **JOB)
     nvls = {event.text for event in cuda_errors(log, "out of memory") if "nvls" in event.place}
@@ -405,7 +405,7 @@ _MET = (TIMED_OUT, "- Init COMPLETE")
 
 @cause(
     code="world-size-mismatch",
-    signs=(*_UNPLACED, _PLACED, *_MET, *EPOCHS),
+    signs=(*_UNPLACED, _PLACED, *_MET),
     bad=lambda: [
         "2m  Warning  FailedScheduling  pod/w-1  0/4 nodes are available: 4 Insufficient nvidia.com/gpu.\n"
         "torch.distributed.DistStoreError: Timed out after 901 seconds waiting for clients. 1/2 clients joined."

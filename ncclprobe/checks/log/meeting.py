@@ -174,8 +174,9 @@ _MASTER = (
 )
 
 
-_HAD_MET = "has failed to send a keep-alive heartbeat to the rendezvous", "has failed to shutdown the rendezvous"
-"""Of torchrun's agent, which has met the others before; later the one that keeps the store has ended."""
+_HAD_MET = ("has failed to send a keep-alive heartbeat to the rendezvous",)
+"""Of torchrun's agent, which has met the others before; later the one that keeps the store has ended. That it failed to
+shut the rendezvous down it also says if it never came there."""
 
 
 @cause(

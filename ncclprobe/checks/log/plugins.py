@@ -17,7 +17,7 @@ from ncclprobe.checks.log.lines import (
     rdma_found,
 )
 from ncclprobe.logs.job_log import JobLog, LogEvent
-from ncclprobe.logs.outcome import EPOCHS, worked_before
+from ncclprobe.logs.outcome import worked_before
 from ncclprobe.logs.texts import between
 from ncclprobe.model.findings import Finding, Severity
 from ncclprobe.model.values import grouped
@@ -103,7 +103,7 @@ _NEVER_MET = "Peer host id: N/A"
 
 
 @cause(
-    signs=(*_OFI_COMPLETION, _NEVER_MET, *EPOCHS),
+    signs=(*_OFI_COMPLETION, _NEVER_MET),
     echoes=("rank-crashed", "efa-security-group", "gpu-hw-error", "oom"),
     bad=lambda: [
         "n1:7:9 [0] ofi_process_cq:1730 NCCL WARN NET/OFI Request 0x7f11 completed with error. RC: 5. Error: 4 "
@@ -277,47 +277,6 @@ _TOPO = (
 )
 _TOPO_SET = ("NCCL_TOPO_FILE set by environment", "Loading topology file")
 _PARSED, _GRAPH_SET = "XML ", "NCCL_GRAPH_FILE set by environment"
-
-
-@cause(
-    code="topo-file",
-    signs=(*_TOPO, *_TOPO_SET, _GRAPH_SET, "Attribute "),
-    doctor="env.files",
-    bad=lambda: [
-        "n1:7:7 [0] graph/xml.cc:300 NCCL WARN Could not open XML topology file /opt/topo.xml : No such file or "
-        "directory"
-    ],
-    good=lambda: ["n1:7:7 [0] NCCL INFO XML Parse : Ignoring extra attributes (max 16)"],
-)
-def topology_file(log: JobLog) -> Iterator[Finding]:
-    """NCCL_TOPO_FILE is missing, broken or of another machine.
-
-    Right: No topology file was refused.
-    Why: the file replaces what NCCL finds in /sys; devices that it does not name, or names that this machine does not
-    have, leave GPUs or NICs without a path.
-    Fix: unset NCCL_TOPO_FILE, or take the file for this very machine type; NCCL_TOPO_DUMP_FILE=now.xml writes what NCCL
-    itself finds, to compare.
-    """
-    named = any(True for _ in log.having(*_TOPO_SET))
-    for event in log.having(*_TOPO, "Attribute "):
-        attribute = "Attribute " in event.text and " not found" in event.text and event.host
-        at_info = "Could not open XML topology" in event.text and named and "virtualTopology" not in event.text
-        if demoted(event) and not at_info and "provided topology file" not in event.text:
-            continue
-        if (attribute and not named) or ("Attribute " in event.text and not attribute) or _of_the_graph(log, event):
-            continue
-        yield said(log, event, "the topology file is missing, broken or of another machine", **JOB)
-
-
-def _of_the_graph(log: JobLog, event: LogEvent) -> bool:
-    """Return whether a parser's error is about the graph file: NCCL reads it after the topology, and names neither."""
-    read = [
-        each for each in log.having(*_TOPO_SET, _GRAPH_SET) if each.stream == event.stream and each.pid == event.pid
-    ]
-    before = [each for each in read if each.line < event.line]
-    return _PARSED in event.text and bool(before) and _GRAPH_SET in before[-1].text
-
-
 _GRAPH = (
     "Could not open XML graph file",
     "XML Graph has wrong version",
@@ -327,27 +286,52 @@ _GRAPH = (
 
 
 @cause(
-    code="graph-file",
-    signs=(*_GRAPH, _GRAPH_SET, *_TOPO_SET, *_TOPO),
+    code="topo-file",
+    signs=(*_TOPO, *_TOPO_SET, *_GRAPH, _GRAPH_SET, "Attribute "),
     doctor="env.files",
     bad=lambda: [
-        "n1:7:7 [0] graph/xml.cc:1100 NCCL WARN Could not open XML graph file /opt/graph.xml : No such file or "
+        "n1:7:7 [0] graph/xml.cc:300 NCCL WARN Could not open XML topology file /opt/topo.xml : No such file or "
         "directory"
     ],
-    good=lambda: ["n1:7:7 [0] NCCL INFO Search 0 : 8 channels loaded from XML graph"],
+    good=lambda: ["n1:7:7 [0] NCCL INFO XML Parse : Ignoring extra attributes (max 16)"],
 )
-def graph_file(log: JobLog) -> Iterator[Finding]:
-    """NCCL_GRAPH_FILE is missing, broken or of another machine.
+def topology_file(log: JobLog) -> Iterator[Finding]:
+    """The file of NCCL_TOPO_FILE or NCCL_GRAPH_FILE is missing, broken or of another machine.
 
-    Right: No graph file was refused.
-    Why: the file names channels by the ranks and devices of the machine that it was written on.
-    Fix: unset NCCL_GRAPH_FILE, or write it again on this machine with NCCL_GRAPH_DUMP_FILE.
+    Right: No topology file and no graph file was refused.
+    Why: the file replaces what NCCL finds in /sys, or the channels that it would lay; devices that it does not name, or
+    names that this machine does not have, leave GPUs or NICs without a path.
+    Fix: unset NCCL_TOPO_FILE, or take the file for this very machine type; NCCL_TOPO_DUMP_FILE=now.xml writes what NCCL
+    itself finds, to compare.
     """
-    message = "the graph file is missing, broken or of another machine"
-    yield from each(log, _GRAPH, message, **JOB)
-    for event in log.having(*_TOPO):
-        if not demoted(event) and _of_the_graph(log, event):
-            yield said(log, event, message, **JOB)
+    named = any(True for _ in log.having(*_TOPO_SET))
+    for event in log.having(*_TOPO, "Attribute "):
+        attribute = "Attribute " in event.text and " not found" in event.text and event.host
+        at_info = "Could not open XML topology" in event.text and named and "virtualTopology" not in event.text
+        if demoted(event) and not at_info and "provided topology file" not in event.text:
+            continue
+        if (attribute and not named) or ("Attribute " in event.text and not attribute):
+            continue
+        found = said(log, event, "the topology file is missing, broken or of another machine", **JOB)
+        yield said(log, event, **_OF_GRAPH) if _of_the_graph(log, event) else found
+    yield from each(log, _GRAPH, **_OF_GRAPH)
+
+
+_OF_GRAPH: dict[str, Any] = {
+    **JOB,
+    "message": "the graph file is missing, broken or of another machine",
+    "codes": ("graph-file",),
+    "remedy": "unset NCCL_GRAPH_FILE, or write it again on this machine with NCCL_GRAPH_DUMP_FILE",
+}
+
+
+def _of_the_graph(log: JobLog, event: LogEvent) -> bool:
+    """Return whether a parser's error is about the graph file: NCCL reads it after the topology, and names neither."""
+    read = [
+        each for each in log.having(*_TOPO_SET, _GRAPH_SET) if each.stream == event.stream and each.pid == event.pid
+    ]
+    before = [each for each in read if each.line < event.line]
+    return _PARSED in event.text and bool(before) and _GRAPH_SET in before[-1].text
 
 
 _OPEN = ("NET/IB : Unable to open device", "ibv_open_device failed", "ibv_open_device(", "/dev/infiniband/")

@@ -33,11 +33,6 @@ _IN_TABLE = re.compile(
 """As ``ulimit -a`` of several shells, ``/proc/PID/limits`` and prlimit have it; of two the first is in force."""
 _IN_A_LINE = re.compile(r"\W{0,4}ulimit -l ?[:=] ?(unlimited|\d{1,20})\b")
 _RAISED = re.compile(r"ulimit -\w{1,8} (?:unlimited|hard)\b")
-_PROMPT = re.compile(r"\[?[\w.-]{1,64}@([\w.-]{1,253})[: ]")
-_TAKE_A_WORD = "BbcDEeFIiJLlmOoPpQRSWw"
-"""Options of ssh behind which another word is theirs."""
-_AT_ONCE = ("pdsh ", "clush ", "pssh ")
-_MOST_HOSTS = 256
 
 
 def _registrations(log: JobLog, signs: tuple[str, ...]) -> Iterator[tuple[LogEvent, str]]:
@@ -132,25 +127,7 @@ def _answers(log: JobLog, host: str) -> Iterator[bool]:
         if found := _IN_TABLE.match(event.text) or _IN_A_LINE.match(event.text):
             yield found[1] == "unlimited"
         elif _asks(event.text):
-            asked = _asked(event.text).partition(".")[0]
-            at_once = any(words in event.text for words in _AT_ONCE)
-            if at_once or asked in ("", host.partition(".")[0]):
-                below = following(log, event, _MOST_HOSTS if at_once else 1)
-                wanted = ("unlimited", f"{host}: unlimited") if at_once else ("unlimited",)
-                yield any(each.text.strip() in wanted for each in below)
-
-
-def _asked(text: str) -> str:
-    """Return the host on which a command ran, by ssh or by its prompt; empty: it does not say."""
-    words = text.split()
-    after = iter(words[words.index("ssh") + 1 :] if "ssh" in words else ())
-    for word in after:
-        if not word.startswith("-"):
-            return word.rpartition("@")[2]
-        if len(word) == 2 and word[1] in _TAKE_A_WORD:
-            next(after, "")
-    found = _PROMPT.match(text)
-    return found[1] if found else ""
+            yield any(each.text.strip() == "unlimited" for each in following(log, event, 1))
 
 
 def _call(event: LogEvent) -> str:

@@ -135,7 +135,7 @@ def no_path_for_a_pattern(log: JobLog) -> Iterator[Finding]:
         "n1:7:7 [0] NCCL INFO NET/IB : Using [0]mlx5_0:1/IB [1]mlx5_1:1/RoCE [RO]; OOB eth0:10.0.0.1<0>\n"
         "[rank0]: RuntimeError: NCCL error in: a.cpp:1, internal error - please report this issue"
     ],
-    good=lambda: ["n1:7:7 [0] NCCL INFO NET/IB : Using [0]mlx5_0:1/IB [1]mlx5_1:1/RoCE [RO]; OOB eth0:10.0.0.1<0>"],
+    good=lambda: ["n1:7:7 [0] NCCL INFO NET/IB : Using [0]mlx5_0:1/IB [1]mlx5_1:1/IB [RO]; OOB eth0:10.0.0.1<0>"],
 )
 def link_layers_in_use(log: JobLog) -> Iterator[Finding]:
     """NCCL uses InfiniBand and Ethernet NICs together.
@@ -145,10 +145,11 @@ def link_layers_in_use(log: JobLog) -> Iterator[Finding]:
     fast ones, and an InfiniBand port that meets an Ethernet port at the other end connects to nothing.
     Fix: NCCL_IB_HCA with the compute NICs alone, for example `NCCL_IB_HCA=mlx5_0,mlx5_1`.
     """
-    using = log.having("NET/IB : Using") if failed(log) else ()
-    mixed = (e for e in using if {"IB", "RoCE"} <= {each.link.partition("/")[0] for each in used(e.text)})
+    severity = Severity.FAIL if failed(log) else Severity.WARN
+    using = ((e, {each.link.partition("/")[0] for each in used(e.text)}) for e in log.having("NET/IB : Using"))
+    mixed = (e for e, links in using if {"IB", "RoCE"} <= links)
     for event, *_ in grouped((e.host, e) for e in mixed).values():
-        yield said(log, event, "InfiniBand and Ethernet NICs are used together", **JOB)
+        yield said(log, event, "InfiniBand and Ethernet NICs are used together", severity=severity, **JOB)
 
 
 _WRONG = ("Out of bounds values",)

@@ -1,9 +1,10 @@
 """Ranks with different settings or versions of NCCL, and faults of one release."""
 
 from collections.abc import Iterator
+from typing import NamedTuple
 
 from ncclprobe.checks.log import cause, said
-from ncclprobe.checks.log.lines import CUDA_SIGNS, IMAGE, JOB, cuda_errors, demoted, each, failed
+from ncclprobe.checks.log.lines import CUDA_SIGNS, IMAGE, JOB, demoted, each, failed
 from ncclprobe.logs.job_log import JobLog, LogEvent
 from ncclprobe.logs.nccl_lines import MET_WITH, MIXED_UP, of_another_build, other_length
 from ncclprobe.logs.outcome import ABORTED, aborted
@@ -207,188 +208,66 @@ def _between(log: JobLog, first: tuple[int, int, int], fixed: tuple[int, int, in
     return release is not None and first <= release < fixed
 
 
-_REVERSE = ("Failed to find reverse path from remNode",)
+class _Bug(NamedTuple):
+    """A fault of the releases from `first` on and before `fixed`; `says` are texts of its lines, `places` of files."""
+
+    code: str
+    first: tuple[int, int, int]
+    fixed: tuple[int, int, int]
+    says: tuple[str, ...]
+    message: str
+    remedy: str
+    places: tuple[str, ...] = ()
 
 
-@cause(
-    code="nccl-bug-2.5-multi-nic",
-    signs=(*_REVERSE, _VERSION),
-    bad=lambda: [
-        "NCCL version 2.5.6+cuda10.1\n"
-        "n1:7:7 [0] graph/paths.cc:60 NCCL WARN Failed to find reverse path from remNode id 1 type 4 nlinks 2 to node "
-        "id 0 type 2"
-    ],
-    good=lambda: [
-        "NCCL version 2.8.4+cuda11.0\n"
-        "n1:7:7 [0] graph/paths.cc:60 NCCL WARN Failed to find reverse path from remNode 1/2 nlinks 2 to node 0/1"
-    ],
-)
-def several_nics_of_2_5(log: JobLog) -> Iterator[Finding]:
-    """NCCL 2.5 fails on a machine with several NICs.
-
-    Right: No job met the fault of NCCL 2.5 with several NICs.
-    Why: the first release with a graph of the machine loses the way back from a NIC where several are attached
-    (src/graph/paths.cc of 2.5); 2.6 builds the graph anew.
-    Fix: use NCCL 2.6 or newer; to go on, NCCL_IB_HCA with one NIC.
-    """
-    for event in log.having(*_REVERSE) if _between(log, (2, 5, 0), (2, 6, 0)) else ():
-        yield said(log, event, "a fault of NCCL 2.5 with several NICs", **IMAGE)
+_BUGS = (
+    _Bug(
+        "nccl-bug-2.19-bootstrap", (2, 19, 0), (2, 21, 5), (MET_WITH,),
+        "NCCL 2.19 and 2.20 can mix up messages while ranks connect",
+        "use NCCL 2.21.5 or newer (`pip install nvidia-nccl-cu12==2.21.5`), the same on all hosts",
+    ),
+    _Bug(
+        "nccl-bug-2.25-sm120", (2, 24, 0), (2, 26, 2), ("ncclMaxSharedMem",),
+        "NCCL 2.25 wants more shared memory than a GPU of compute capability 12 has",
+        "use NCCL 2.26.2 or newer (`pip install -U nvidia-nccl-cu12`)",
+    ),
+    _Bug(
+        "nccl-bug-2.27-cumem-host", (2, 24, 0), (2, 29, 0), ("invalid argument", "not permitted", "not supported'"),
+        "CUDA refuses host memory that ranks are to share, as in containers that forbid NUMA calls",
+        "NCCL_CUMEM_HOST_ENABLE=0 on all ranks; or `--cap-add SYS_NICE` and a seccomp profile with get_mempolicy and "
+        "mbind",
+        ("transport/shm.cc", "include/alloc.h", "allocator.cc"),
+    ),
+)  # fmt: skip
+"""Release notes of 2.21.5, 2.26.2 and 2.29 name what they mend."""
 
 
 @cause(
     code="nccl-bug-2.19-bootstrap",
-    signs=(MET_WITH, _VERSION),
-    bad=lambda: [
-        "n1:7:7 [0] NCCL INFO NCCL version 2.19.3+cuda12.3\n"
-        "n2:8:8 [0] bootstrap.cc:77 NCCL WARN Message truncated : received 3072 bytes instead of 256"
-    ],
-    good=lambda: [
-        "n1:7:7 [0] NCCL INFO NCCL version 2.21.5+cuda12.4\n"
-        "n2:8:8 [0] bootstrap.cc:77 NCCL WARN Message truncated : received 3072 bytes instead of 256"
-    ],
-)
-def reordered_bootstrap_of_2_19(log: JobLog) -> Iterator[Finding]:
-    """NCCL 2.19 and 2.20 can mix up messages while ranks connect.
-
-    Right: No job met the fault of NCCL 2.19's bootstrap.
-    Why: the exchange of connections and the barrier after it used one tag, so that a rank could take the one for the
-    other on a slow network; 2.21.5's release notes name the fix ("packet reordering issue causing bootstrap mismatch").
-    Fix: use NCCL 2.21.5 or newer (`pip install nvidia-nccl-cu12==2.21.5`), the same on all hosts.
-    """
-    for event in log.having(MET_WITH) if _between(log, (2, 19, 0), (2, 21, 5)) else ():
-        if other_length(event.text) and not demoted(event):
-            yield said(log, event, "a fault of NCCL 2.19 and 2.20 while ranks connect", **IMAGE)
-
-
-_SPEED = ("KV Convert to int : could not find value of 'Unknown",)
-
-
-@cause(
-    code="nccl-bug-2.19-linkspeed",
-    signs=(*_SPEED, _VERSION),
-    bad=lambda: [
-        "n1:7:7 [0] NCCL INFO NCCL version 2.19.3+cuda12.3\n"
-        "n1:7:7 [0] NCCL INFO KV Convert to int : could not find value of 'Unknown speed' in dictionary, falling back "
-        "to 60\nn1:7:7 [0] init.cc:1 NCCL WARN Watchdog caught\nRuntimeError: NCCL error: internal error"
-    ],
-    good=lambda: [
-        "n1:7:7 [0] NCCL INFO NCCL version 2.19.3+cuda12.3\n"
-        "n1:7:7 [0] NCCL INFO KV Convert to int : could not find value of 'Unknown speed' in dictionary, falling back "
-        "to 60\n"
-    ],
-)
-def unknown_link_speed_of_2_19(log: JobLog) -> Iterator[Finding]:
-    """NCCL 2.19 lays out ranks differently where PCIe speeds are unknown.
-
-    Right: No job met the fault of NCCL 2.19 with unknown PCIe speeds.
-    Why: where /sys gives no speed (virtual machines, some bridges), releases to 2.19.3 read an uninitialised number, so
-    that ranks may find different topologies and wait for each other; 2.19.4's release notes name the fix.
-    Fix: use NCCL 2.19.4 or newer; else NCCL_TOPO_FILE with speeds written in.
-    """
-    if _between(log, (2, 18, 0), (2, 19, 4)) and failed(log):
-        for event in log.having(*_SPEED):
-            codes = ("nccl-bug-2.19-linkspeed", "vm-topology")
-            yield said(log, event, "PCIe speeds are unknown, which NCCL to 2.19.3 reads wrongly", codes=codes, **IMAGE)
-            return
-
-
-_SHARED = ("ncclMaxSharedMem",)
-
-
-@cause(
-    code="nccl-bug-2.25-sm120",
-    signs=(*_SHARED, _VERSION, *CUDA_SIGNS),
-    bad=lambda: [
-        "n1:7:7 [0] NCCL INFO NCCL version 2.25.1+cuda12.8\n"
-        "n1:7:7 [0] NCCL INFO ncclMaxSharedMem 82240 exceeds device/fn maxSharedMem 79856\n"
-        "n1:7:7 [0] enqueue.cc:1457 NCCL WARN Cuda failure 1 'invalid argument'"
-    ],
-    good=lambda: [
-        "n1:7:7 [0] NCCL INFO NCCL version 2.27.3+cuda12.8\n"
-        "n1:7:7 [0] enqueue.cc:1457 NCCL WARN cudaArch 1200 ncclMaxSharedMem 82240 exceeds device/fn maxSharedMem 79856"
-    ],
-)
-def shared_memory_of_sm120(log: JobLog) -> Iterator[Finding]:
-    """NCCL 2.25 asks for more shared memory than a Blackwell GPU of compute capability 12 has.
-
-    Right: No job met the fault of NCCL 2.25 on compute capability 12.
-    Why: 2.25.1 notes that its kernels want more shared memory than the device gives, goes on, and every launch fails;
-    2.26.2's release notes name the fix ("shared memory usage on recent Blackwell GPUs").
-    Fix: use NCCL 2.26.2 or newer (`pip install -U nvidia-nccl-cu12`).
-    """
-    for event in log.having(*_SHARED) if _between(log, (2, 24, 0), (2, 26, 2)) else ():
-        yield said(log, event, "NCCL 2.25 wants more shared memory than this GPU has", **IMAGE)
-
-
-_FALLS_BACK = ("cuMem host allocations do not appear to be working",)
-
-
-@cause(
-    code="nccl-bug-2.26-cumem-asymmetric",
-    signs=(*_FALLS_BACK, _VERSION, "Init START"),
-    doctor="host.shm",
-    bad=lambda: [
-        "n1:7:7 [0] NCCL INFO NCCL version 2.26.5+cuda12.9\n"
-        "n1:7:7 [0] NCCL INFO cuMem host allocations do not appear to be working; falling back to a /dev/shm/ based "
-        "implementation.\n"
-        "n1:7:7 [0] NCCL INFO ncclCommInitRank comm 0x1 rank 0 nranks 2 cudaDev 0 nvmlDev 0 busId 7 commId 0x9 - Init "
-        "START\n"
-        "n1:8:8 [1] NCCL INFO ncclCommInitRank comm 0x2 rank 1 nranks 2 cudaDev 1 nvmlDev 1 busId 8 commId 0x9 - Init "
-        "START\nRuntimeError: NCCL error: internal error"
-    ],
-    good=lambda: [
-        "n1:7:7 [0] NCCL INFO NCCL version 2.26.5+cuda12.9\n"
-        "n1:7:7 [0] NCCL INFO cuMem host allocations do not appear to be working; falling back to a /dev/shm/ based "
-        "implementation.\n"
-        "n1:7:7 [0] NCCL INFO ncclCommInitRank comm 0x1 rank 0 nranks 1 cudaDev 0 nvmlDev 0 busId 7 commId 0x9 - Init "
-        "START\nRuntimeError: NCCL error: internal error"
-    ],
-)
-def host_memory_differs_between_ranks(log: JobLog) -> Iterator[Finding]:
-    """Ranks of one host share memory in different ways.
-
-    Right: All ranks of a host share memory in the same way.
-    Why: from 2.26.3 on each rank tries by itself whether CUDA can allocate shared host memory, and falls back to
-    /dev/shm alone; a rank whose NUMA node is closed to it then expects what its neighbour does not make.
-    Fix: NCCL_CUMEM_HOST_ENABLE=0 on all ranks; or let the container use NUMA (`--cap-add SYS_NICE`).
-    """
-    if not (_between(log, (2, 24, 0), (2, 28, 0)) and failed(log)):
-        return
-    fell = {(event.host, event.pid) for event in log.having(*_FALLS_BACK)}
-    began = {(event.host, event.pid) for event in log.having("Init START")}
-    if began - fell and {host for host, _ in fell} & {host for host, _ in began - fell}:
-        for event in log.having(*_FALLS_BACK):
-            yield said(log, event, "only some ranks of this host share memory by CUDA", **IMAGE)
-
-
-@cause(
-    code="nccl-bug-2.27-cumem-host",
-    signs=(*CUDA_SIGNS, _VERSION),
+    signs=(MET_WITH, "ncclMaxSharedMem", _VERSION, *CUDA_SIGNS),
     doctor="host.shm",
     echoes=("env-mismatch",),
     bad=lambda: [
-        "n1:7:7 [0] NCCL INFO NCCL version 2.27.3+cuda12.8\n"
-        "n1:7:7 [0] transport/shm.cc:590 NCCL WARN Cuda failure 1 'invalid argument'"
+        "n1:7:7 [0] NCCL INFO NCCL version 2.19.3+cuda12.3\n"
+        "n2:8:8 [0] bootstrap.cc:77 NCCL WARN Message truncated : received 3072 bytes instead of 256"
     ],
     good=lambda: [
         "n1:7:7 [0] NCCL INFO NCCL version 2.21.5+cuda12.4\n"
-        "n1:7:7 [0] transport/shm.cc:590 NCCL WARN Cuda failure 1 'invalid argument'"
+        "n2:8:8 [0] bootstrap.cc:77 NCCL WARN Message truncated : received 3072 bytes instead of 256"
     ],
 )
-def shared_host_memory_by_cuda(log: JobLog) -> Iterator[Finding]:
-    """NCCL shares host memory by CUDA where the container does not let it.
+def known_bugs(log: JobLog) -> Iterator[Finding]:
+    """The job met a fault of this release of NCCL.
 
-    Right: No job met the fault of shared host memory by CUDA.
-    Why: with CUDA 12.6 and newer, NCCL from 2.24 on shares memory between ranks by CUDA's host allocations, which need
-    NUMA calls that many containers forbid; the test that 2.26.3 brought does not find every case.
-    Fix: NCCL_CUMEM_HOST_ENABLE=0 on all ranks; or `--cap-add SYS_NICE` and a seccomp profile that allows
-    get_mempolicy and mbind.
+    Right: No job met a known fault of its release.
+    Why: 2.19 and 2.20 mix up messages on slow networks while ranks connect; 2.25 asks compute capability 12 for more
+    shared memory than it has; 2.24 to 2.28 share host memory by CUDA where a container does not let them.
+    Fix: the release, or the setting, that the finding names.
     """
-    if not _between(log, (2, 24, 0), (2, 29, 0)):
-        return
-    for event in cuda_errors(log, "invalid argument", "not permitted", "not supported'"):
-        if (
-            event.place.startswith(("transport/shm.cc", "include/alloc.h", "allocator.cc"))
-            and "OS call" not in event.text
-        ):
-            yield said(log, event, "CUDA refuses host memory that ranks are to share", **IMAGE)
+    for bug in _BUGS:
+        for event in log.having(*bug.says) if _between(log, bug.first, bug.fixed) else ():
+            of_cuda = any(sign in event.text for sign in CUDA_SIGNS) and "OS call" not in event.text
+            of_place = not bug.places or (of_cuda and event.place.startswith(bug.places) and not demoted(event))
+            met = MET_WITH not in bug.says or (other_length(event.text) and not demoted(event))
+            if of_place and met:
+                yield said(log, event, bug.message, codes=(bug.code,), remedy=bug.remedy, **IMAGE)

@@ -198,15 +198,7 @@ CASES = {
                 "FAIL job: n1:7 on n1",
                 "n1:7:7 [0] init.cc:1057 NCCL WARN Multiple Ranks are using the same GPU/Partition. Set "
                 "NCCL_MULTI_RANK_GPU_ENABLE=1 to enable this configuration.",
-            )
-        ],
-        good=[
-            "CUDA_VISIBLE_DEVICES=MIG-0a1b\n"
-            "n1:7:7 [0] init.cc:900 NCCL WARN Duplicate GPU detected : rank 1 and rank 0 both on CUDA device 7000"
-        ],
-    ),
-    "log.gpu-shared/hosts-look-like-one": Cases(
-        bad=[
+            ),
             (
                 "FAIL job: rank 1 on localhost",
                 "[rank0]: localhost:7:7 [0] NCCL INFO Bootstrap : Using eth0:10.0.0.1<0>\n"
@@ -214,11 +206,14 @@ CASES = {
                 "[rank1]: localhost:7:8 [0] init.cc:900 NCCL WARN Duplicate GPU detected : rank 1 and rank 0 "
                 "both on CUDA "
                 "device 7000",
-            )
-        ]
-    ),
-    "log.gpu-shared/mig-instances": Cases(
-        good=["n1:7:7 [0] init.cc:900 NCCL WARN Duplicate GPU detected : rank 1 and rank 0 both on CUDA device 7000"]
+            ),
+            (
+                "FAIL job: n1:7 on n1",
+                "CUDA_VISIBLE_DEVICES=MIG-0a1b\n"
+                "n1:7:7 [0] init.cc:900 NCCL WARN Duplicate GPU detected : rank 1 and rank 0 both on CUDA device 7000",
+            ),
+        ],
+        good=["CUDA_VISIBLE_DEVICES=MIG-0a1b\nloss 2"],
     ),
     "log.driver/no-code-for-this-gpu": Cases(
         bad=[
@@ -561,25 +556,14 @@ CASES = {
                 "n1:7:7 [0] NCCL INFO NCCL_TOPO_FILE set by environment to /opt/topo.xml\n"
                 "n1:7:7 [0] graph/xml.h:120 NCCL WARN Attribute busid of node pci not found",
             ),
+            ("FAIL job: n1:7 on n1", "n1:7:7 [0] graph/search.cc:900 NCCL WARN XML Import Channel : dev 12 not found."),
         ],
         good=[
             "n1:7:7 [0] NCCL INFO Could not open XML topology file "
             "/var/run/nvidia-topologyd/virtualTopology.xml : No such file or directory"
         ],
     ),
-    "log.topology/graph-file": Cases(
-        bad=[
-            ("FAIL job: n1:7 on n1", "n1:7:7 [0] graph/search.cc:900 NCCL WARN XML Import Channel : dev 12 not found.")
-        ]
-    ),
-    "log.known-bugs/unknown-link-speed-of-2-19": Cases(
-        good=[
-            "n1:7:7 [0] NCCL INFO NCCL version 2.21.5+cuda12.4\n"
-            "n1:7:7 [0] NCCL INFO KV Convert to int : could not find value of 'Unknown speed' in dictionary, falling "
-            "back to 60\nRuntimeError: NCCL error: internal error"
-        ]
-    ),
-    "log.known-bugs/shared-host-memory-by-cuda": Cases(
+    "log.known-bugs": Cases(
         bad=[
             (
                 "FAIL image: n1:7 on n1",

@@ -457,7 +457,7 @@ CASES = {
             )
         ]
     ),
-    "log.gid/wrong-gid": Cases(
+    "log.rdma-path/wrong-gid": Cases(
         bad=[
             (
                 "FAIL job: n1:7 on n1",
