@@ -55,7 +55,7 @@ _BY_NUMBER = re.compile(
     r"\b(?:killed|terminated|ended|exited|died|signal(?:l?ed)?(?: to [a-z]{1,12})?) "
     r"(?:by|with|on|from) signal[: ]{1,2}(\d{1,2})\b"
 )
-_NEGATIVE = re.compile(r"\b(?:exit|return)[ _]?(?:code|status)\b[ :=]{1,4}-(\d{1,2})\b")
+_NEGATIVE = re.compile(r"\b(?:exit|return)[ _]?(?:code|status)(?:: ?| ?= ?| )-(\d{1,2})\b")
 """How Python, and what is written in it, gives the signal that ended a process."""
 _IN_WORDS = {"Killed": 9, "Bus error": 7, "Illegal instruction": 4}
 _LEFT_OPEN = {_KILLED: ("rank-crashed", "oom"), _BUS: ("shm-too-small", "rank-crashed")}
