@@ -24,7 +24,7 @@ cudaError_t broken() { return (cudaError_t)sticky.load(); }
 static cudaError_t take(long gpu) {  // for this process alone: the kernel gives a socket's name to one only
   if (gpu == setting("FAKE_NVML_BUSY", -1)) return cudaErrorDevicesUnavailable;
   sockaddr_un name{AF_UNIX, {}};
-  unsigned long machine = std::hash<std::string>{}(word("NCCL_TOPO_FILE", ""));
+  unsigned long machine = std::hash<std::string>{}(word("FAKE_NVML_FOLDER", ""));
   int length = snprintf(name.sun_path + 1, sizeof name.sun_path - 1, "fake-cuda-%lx-%ld", machine, gpu);
   int file = socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0);
   if (!bind(file, (sockaddr*)&name, (socklen_t)(offsetof(sockaddr_un, sun_path) + 1 + (size_t)length))) return cudaSuccess;
@@ -163,7 +163,6 @@ cudaError_t cudaGetDeviceProperties(cudaDeviceProp* shown, int index) {
   show_properties(shown, visible()[index]);
   return cudaSuccess;
 }
-long fake_cuda_gpu(int index) { return exists(index) ? visible()[index] : -1; }  // for cuda_12.c
 
 cudaError_t cudaDeviceGetAttribute(int* value, cudaDeviceAttr attribute, int index) {
   cudaDeviceProp shown;

@@ -15,7 +15,11 @@
 
 #include "machine.h"
 
-extern "C" void fake_cuda_trace(const char* format, ...);
+extern "C" {
+void fake_cuda_trace(const char* format, ...);
+cudaError_t fake_cuda_kernel(cudaStream_t, void (*play)(void*), void* operation, void (*drop)(void*));
+int fake_cuda_broken();  // the error after which this process can do nothing more, or 0
+}
 
 namespace fake {
 
@@ -91,8 +95,5 @@ extern std::atomic<int> running[MOST_DEVICES];
 bool forbidden(const char* call);
 #define NOT_WHILE_CAPTURING(call) \
   if (fake::forbidden(call)) return fake::refuse(cudaErrorStreamCaptureUnsupported)
-
-// ---- simt.cc: run a kernel, which is a host function of one argument, to its end in this thread.
-void run_kernel(void* kernel, unsigned int grid, unsigned int block, const void* argument, size_t size);
 
 }  // namespace fake

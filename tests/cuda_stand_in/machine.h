@@ -26,12 +26,10 @@ static inline long listed(const char *name, long index, long otherwise) {
     for (; all && index > 0; index--) all = strchr(all, ',') ? strchr(all, ',') + 1 : NULL;
     return all ? strtol(all, NULL, 10) : otherwise;
 }
-/* A process with a context on a GPU is a file beside NCCL's topology file. */
+/* A process with a context on a GPU is a file in the folder FAKE_NVML_FOLDER. */
 static inline int context_folder(char *path, size_t length) {
-    snprintf(path, length, "%s", word("NCCL_TOPO_FILE", ""));
-    if (!strrchr(path, '/')) return 0;
-    *strrchr(path, '/') = 0;
-    return 1;
+    snprintf(path, length, "%s", word("FAKE_NVML_FOLDER", ""));
+    return *path != 0;
 }
 static inline void note_context(long gpu, int pid) {
     char folder[3500], path[4000];
