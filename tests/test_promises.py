@@ -16,11 +16,11 @@ import pytest
 import zoo
 from fleet.made import day_of
 
-from ncclprobe import api
-from ncclprobe.commands import arguments, workload
+from ncclprobe import api, page
+from ncclprobe.commands import arguments, main, workload
 from ncclprobe.commands import bandwidth as command_line
 from ncclprobe.engine.collect import of_capture
-from ncclprobe.engine.diagnose import Judging
+from ncclprobe.engine.diagnose import Judging, every_check
 from ncclprobe.expect.topology_text import pattern_lines
 from ncclprobe.host import files
 from ncclprobe.host.capture import load
@@ -46,6 +46,26 @@ def test_every_option_of_the_api_arrives_at_what_measures(monkeypatch: pytest.Mo
     )  # fmt: skip
     assert judging == Judging(("run.*",), ("run.skew",), tmp_path / "c.toml")
     assert timeout_s == 9.0
+
+
+def test_every_address_that_a_report_prints_is_explained(capsys: pytest.CaptureFixture[str]) -> None:
+    addresses = sorted({page(check.id) for check in every_check()})
+    wrong = []
+    for address in addresses:
+        code = main(["explain", address])
+        printed = capsys.readouterr().out
+        if code != 0 or not printed.rstrip().endswith(address):
+            wrong.append(address)
+    assert wrong == []
+    assert len(addresses) > 60
+
+
+def test_an_option_is_above_what_a_capture_says(capsys: pytest.CaptureFixture[str]) -> None:
+    asked = ["--nodes", "2", "--op", "all_gather", "-b", "1G", "-e", "1G", "--json", "--nic-rate", "100"]
+    assert main(["expect", str(zoo.CAPTURES / "hgx-h100.jsonl"), *asked]) == 0
+    (row,) = json.loads(capsys.readouterr().out)["rows"]
+    assert row["model"]["busbw_GBps"] > 300, "eight NICs at the capture's 400 Gb/s"
+    assert 80 < row["changed_GBps"] < 100, "eight NICs at 100 Gb/s carry 100 GB/s at most"
 
 
 def pattern(bw: float) -> str:

@@ -90,6 +90,17 @@ def test_what_one_vendor_prescribes_stays_a_warning_elsewhere(variables: dict[st
     assert [finding.subject for finding in grave("hgx-h100", variables)] == [*variables]
 
 
+def test_of_two_vendors_at_once_each_wrong_value_is_held_against_its_own() -> None:
+    both = {**settings_of("sharp"), **settings_of("oci-h100")}
+    assert grave("hgx-h100", both, "oracle") == []
+    found = grave("hgx-h100", {**both, "NCCL_COLLNET_ENABLE": "0", "NCCL_IB_TC": "106"}, "oracle")
+    prescribed = {finding.subject: finding.message.partition(" prescribes ")[0] for finding in found}
+    assert prescribed == {
+        "NCCL_IB_TC": "is '106'; Oracle for its RDMA network",
+        "NCCL_COLLNET_ENABLE": "is '0'; NVIDIA for SHARP",
+    }
+
+
 def test_who_turns_sharp_off_is_not_asked_to_turn_it_on() -> None:
     assert grave("hgx-h100", {"NCCL_COLLNET_ENABLE": "0", "SHARP_COLL_ENABLE_SAT": "0"}) == []
     half = grave("hgx-h100", {"NCCL_COLLNET_ENABLE": "0", "SHARP_COLL_ENABLE_SAT": "1"})
