@@ -7,11 +7,9 @@ can also be left to the lab, and is undone with it: `lab.stack.enter_context(fau
 import itertools
 import sys
 from collections.abc import Iterator, Sequence
-from contextlib import ExitStack, contextmanager, suppress
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Literal
-
-import psutil
 
 from .hosts import Host
 from .processes import LabError, Running
@@ -211,28 +209,6 @@ def names(host: Host, *lines: str) -> Iterator[None]:
 
 
 @contextmanager
-def low_memlock(host: Host, nbytes: int = 65536) -> Iterator[None]:
-    """Little memory may be locked, by commands that start from now on, a slurmd's tasks included."""
-    # Daemons lose only their soft limit: a hard one could not be raised again where root lacks CAP_SYS_RESOURCE.
-    with prefixed(host, "prlimit", f"--memlock={nbytes}"), ExitStack() as limits:
-        for job in host.lab.jobs:
-            if job.popen.poll() is None and _is_on(host, job):
-                limits.enter_context(_soft_memlock(psutil.Process(job.pid), nbytes))
-        yield
-
-
-@contextmanager
-def _soft_memlock(process: psutil.Process, nbytes: int) -> Iterator[None]:
-    before = process.rlimit(psutil.RLIMIT_MEMLOCK)
-    process.rlimit(psutil.RLIMIT_MEMLOCK, (nbytes, before[1]))
-    try:
-        yield
-    finally:
-        with suppress(psutil.NoSuchProcess):
-            process.rlimit(psutil.RLIMIT_MEMLOCK, before)
-
-
-@contextmanager
 def clock_off(host: Host, seconds: float) -> Iterator[None]:
     """The wall clock of commands that start from now on is off; the monotonic one is not, on which deadlines stand."""
     libraries = sorted(Path("/usr/lib").glob("**/faketime/libfaketimeMT.so.1"))
@@ -254,17 +230,6 @@ def environment(host: Host, **variables: str) -> Iterator[None]:
         host.env.clear()
         host.env.update(before)
         host.lab.save()
-
-
-@contextmanager
-def prefixed(host: Host, *prefix: str) -> Iterator[None]:
-    """Commands start through this one, as in `prlimit --nofile=64 COMMAND`; Slurm's tasks do not."""
-    before = list(host.prefix)
-    host.prefix.extend(prefix)
-    try:
-        yield
-    finally:
-        host.prefix[:] = before
 
 
 @contextmanager
@@ -293,12 +258,6 @@ def stopped(job: Running) -> Iterator[None]:
 
 def _call(host: Host, name: str) -> None:
     host.must("tee", "/proc/sys/kernel/hostname", text=name)
-
-
-def _is_on(host: Host, job: Running) -> bool:
-    with suppress(OSError):
-        return Path(f"/proc/{job.pid}/ns/net").samefile(f"/proc/{host.pid}/ns/net")
-    return False
 
 
 def _peers(host: Host, peer: Host | None, side: Literal["saddr", "daddr"]) -> list[str]:

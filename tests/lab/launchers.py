@@ -105,12 +105,6 @@ def torchrun(
     return [agent(host) for host in lab.hosts]
 
 
-def wait_all(jobs: Sequence[Running], timeout_s: float) -> list[Completed]:
-    """Wait for all, with one deadline for them together."""
-    end_s = time.monotonic() + timeout_s
-    return [job.wait(end_s - time.monotonic()) for job in jobs]
-
-
 def _write_configuration(cluster: Slurm, extra: Sequence[str], cpus: int) -> None:
     lab, folder = cluster.lab, cluster.folder
     for host in lab.hosts:
