@@ -141,8 +141,13 @@ def deciding(system: NodeSystem, shape: Shape, op: str) -> str:
 
 
 def pooled(path: str) -> str | None:
-    """The class that stands in for `path` where that alone is known too little; None: there is none."""
+    """The class that stands in for `path` where that alone is known too little; None: there is none.
+
+    What GPUs exchange in pairs over switches is bytes over links alone, in every generation of NVLink.
+    """
     base, _, rest = path.partition(" ")
+    if base == "nvlink" and rest.removesuffix(" pairs") in GENERATIONS.values() and rest.endswith(" pairs"):
+        return "nvlink pairs"
     return f"{_POOLED[base]} {rest}".strip() if base in _POOLED else None
 
 

@@ -332,8 +332,8 @@ class Prediction(Struct, frozen=True, kw_only=True):
 
     @property
     def latency_decides(self) -> bool:
-        """Whether more than bytes decide the time; between nodes a tenth is enough, as latency grows with nodes."""
-        return self.judged_by == "time" or (self.between_nodes and self.judged_by == "both")
+        """Whether the bytes take less than half of the time; between nodes a tenth is enough: it grows with them."""
+        return 2 * self.bytes_us < self.time_us or (self.between_nodes and self.judged_by != "bandwidth")
 
     @property
     def above_the_wire(self) -> bool:

@@ -119,6 +119,17 @@ def test_infiniband_and_roce_stand_in_for_each_other_where_one_alone_is_too_litt
     assert "over Slingshot between nodes" in other.known
 
 
+def test_pairs_over_switches_are_known_together_and_wired_ones_not_at_all() -> None:
+    stands_in = {
+        path: evidence.pooled(path) for path in ("nvlink hopper pairs", "nvlink blackwell pairs", "roce pairs")
+    }
+    assert stands_in == {
+        **dict.fromkeys(("nvlink hopper pairs", "nvlink blackwell pairs"), "nvlink pairs"),
+        "roce pairs": "rdma pairs",
+    }
+    assert {evidence.pooled(path) for path in ("nvlink hopper", "nvlink hopper wired pairs", "mnnvl pairs")} == {None}
+
+
 def test_the_shipped_errors_have_a_mark_where_there_are_sources_and_rows_enough_and_nowhere_else() -> None:
     cells = evidence.table().values()
     assert len(cells) > 40
