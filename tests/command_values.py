@@ -29,7 +29,7 @@ DATA, CAPTURES = TESTS / "data", TESTS / "captures"
 KEPT = DATA / "command_values"
 LEARNED = ("hgx-h100", "dgx-1v", "aws-p4d", "gb200-tray", "power9", "h100-vm", "guest-rxe-root", "one-gpu")
 FIRST_ITEMS, LONG = 2, 60
-EVERY_NTH_OF_NCCL = 20
+EVERY_NTH_OF_NCCL = 40
 EVERY_NTH_REPORT = 3
 SICK = ("acs", "cpu-quota", "gid-link-local", "gpu-lost", "ib-down", "ib-half-rate", "nvlink-down", "pcie-narrow")
 MACHINES = ("dgx-h100", "dgx-a100", "a3-megagpu-8g", "p5.48xlarge", "gb200-nvl72", "8 x L40S, 2 sockets, no P2P")
@@ -91,10 +91,13 @@ def fields(value: object, name: str) -> Iterator[tuple[str, str]]:
         yield name, str(value)[:LONG].replace("\n", " ")
 
 
-def _of_failures(folder: Path) -> Iterator[tuple[str, list[str]]]:
-    for job in sorted([*DATA.glob("failures/*"), *DATA.glob("on_cpu/job-*")]):
+def _of_jobs(folder: str) -> Iterator[tuple[str, list[str]]]:
+    for job in sorted(DATA.glob(folder)):
         if logs := sorted(job.glob("*.gz")):
             yield job.name, ["explain", *map(str, logs)]
+
+
+def _of_nccl(folder: Path) -> Iterator[tuple[str, list[str]]]:
     for release in sorted((DATA / "nccl_failures").glob("*.gz")):
         for name, row in list(recorded_jobs.read(release).items())[::EVERY_NTH_OF_NCCL]:
             path = folder / f"{release.name}-{re.sub('[^a-z0-9]+', '-', name)}.log"
@@ -145,7 +148,11 @@ def _of_matrices(folder: Path) -> Iterator[tuple[str, list[str]]]:
 
 
 COMMANDS: Mapping[str, Callable[[Path], Iterator[tuple[str, list[str]]]]] = {
-    "explain": _of_failures,
+    "explain-desync": lambda _: _of_jobs("failures/desync-*"),
+    "explain-silent": lambda _: _of_jobs("failures/[n-z]*"),
+    "explain-others": lambda _: _of_jobs("failures/[!dn-z]*"),
+    "explain-cuda": lambda _: _of_jobs("on_cpu/job-*"),
+    "explain-nccl": _of_nccl,
     "doctor": _of_captures,
     "attach": _of_attached,
     "report": _of_reports,
