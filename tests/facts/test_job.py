@@ -465,7 +465,7 @@ def test_inside_a_step_of_slurm_its_own_job_is_the_one_that_is_meant() -> None:
     assert [len(of(own).others) for own in ({}, {"SLURM_JOB_ID": "3"}, {"SLURM_JOB_ID": None})] == [2, 2, 2]
 
 
-def test_the_thread_in_a_collective_for_which_the_first_waits_is_read() -> None:
+def test_the_thread_for_which_the_first_waits_is_read() -> None:
     def stack(tid: int, *frames: tuple[str, str]) -> dict[str, Any]:
         return {"os_thread_id": tid, "frames": [{"name": name, "filename": file, "line": 1} for name, file in frames]}
 
@@ -475,7 +475,9 @@ def test_the_thread_in_a_collective_for_which_the_first_waits_is_read() -> None:
     computes = stack(7, ("forward", "/home/u/train.py"))
     rows = [
         ([joins, aside, collective], "all_reduce"),
-        ([joins, aside], "join"),
+        ([joins, aside], "poll"),
+        ([joins, aside, stack(10, ("poll", "/home/u/other.py"))], "join"),
+        ([joins, stack(11, ("run", "/usr/lib/python3.11/site-packages/tqdm/_monitor.py"))], "join"),
         ([computes, collective], "forward"),
     ]
     for threads, name in rows:

@@ -390,6 +390,30 @@ def test_a_rank_has_the_gpu_that_the_fewest_ranks_have_at_either_look(
     assert classes(found) == accused
 
 
+def test_without_records_a_rank_is_named_that_waits_for_a_lock_or_a_pipe_and_none_works() -> None:
+    locked = replace(IDLE, call="flock", file="/data/lock", holder=77)
+    fifo = replace(IDLE, call="open", wchan="wait_for_partner", file="/run/in.fifo")
+    full = replace(IDLE, call="write", file="pipe:[7]")
+    rows = [
+        (locked, IDLE, 20.0, "STUCK"),
+        (fifo, IDLE, 20.0, "STUCK"),
+        (full, IDLE, 20.0, "STUCK"),
+        (locked, IDLE, 5.0, "CANNOT TELL"),
+        (replace(locked, holder=0), IDLE, 20.0, "CANNOT TELL"),
+        (replace(fifo, wchan=""), IDLE, 20.0, "CANNOT TELL"),
+        (replace(full, file="/dev/null"), IDLE, 20.0, "CANNOT TELL"),
+        (replace(full, call="read"), IDLE, 20.0, "CANNOT TELL"),
+        (locked, replace(IDLE, state="R"), 20.0, "CANNOT TELL"),
+    ]
+    wrong = []
+    for state, other, still_s, word in rows:
+        busy = later(other, cpu_s=other.cpu_s + (other.state == "R"), faults=9000 * (other.state == "R"))
+        found = looked({0: (other, busy), 1: (IDLE, later(IDLE)), 2: (state, later(state, still_s=still_s))})
+        if found.answer.word != word or (word == "STUCK" and found.classes[0].ranks != (2,)):
+            wrong.append((state.call, still_s, found.answer.word))
+    assert not wrong
+
+
 def test_a_rank_that_waits_for_requests_is_not_accused() -> None:
     serves = replace(IDLE, call="poll", file="a socket that listens at 127.0.0.1:8000", listens=True)
     for state, word in ((serves, "CANNOT TELL"), (replace(serves, listens=False), "STUCK")):

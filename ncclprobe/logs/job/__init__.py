@@ -15,6 +15,7 @@ from ncclprobe.logs.job.activity import (
     Activity,
     Seen,
     asleep_s,
+    blocked_s,
     counted,
     doing,
     evidence,
@@ -218,7 +219,8 @@ def _alone(job: LookedAt, number: int, quiet: bool, found: Sequence[Stalled]) ->
         return "dead or gone" if what == "gone" else "stuck outside", text
     if quiet and all(waits_outside(rank) for rank in job.ranks.values()):
         return "stuck outside", text
-    if what == "idle" and asleep_s(job.ranks[number]) >= _SILENT_LEAST_S:
+    rank = job.ranks[number]
+    if what == "idle" and max(asleep_s(rank), blocked_s(rank) if _none_works(job) else 0) >= _SILENT_LEAST_S:
         return "stuck outside", text
     held = job.held(tuple(job.ranks))
     if held and job.ras and number not in job.moved:
@@ -230,6 +232,11 @@ def _alone(job: LookedAt, number: int, quiet: bool, found: Sequence[Stalled]) ->
         long = wire.peer is not None and wire.second.heard_s >= _SILENT_LEAST_S
         return "stuck inside" if long else "cannot tell", f"{text}; {wire}"
     return "cannot tell", text
+
+
+def _none_works(job: LookedAt) -> bool:
+    """Return whether no rank of the job, all of which were looked at, did anything between the looks."""
+    return len(job.ranks) >= job.world and not job.moved and {*job.activities.values()} == {"idle"}
 
 
 def _called(job: LookedAt, number: int) -> bool:

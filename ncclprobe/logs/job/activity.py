@@ -216,6 +216,16 @@ def asleep_s(rank: Seen) -> float:
     return second.still_s or 0.0
 
 
+def blocked_s(rank: Seen) -> float:
+    """Return for how long a rank is known to have waited for a lock that another process holds, or at a pipe which
+    nobody reads or opens: nothing of the job lets it go on."""
+    at = rank.second
+    if isinstance(at, Absent):
+        return 0.0
+    fifo, full = at.call == "open" and at.wchan == _FIFO, at.call in WRITES and at.file.startswith("pipe:")
+    return at.still_s or 0.0 if at.holder or fifo or full else 0.0
+
+
 def _frame(stack: Sequence[FlightFrame]) -> str:
     """Return where a program is: ``, in next, train.py:212 in step``; nothing where it is not known."""
     own = caller(stack)
