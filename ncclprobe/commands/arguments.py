@@ -162,7 +162,7 @@ BRIEF: Mapping[str, _Brief] = MappingProxyType(
             },
             (
                 "ncclprobe attach",
-                "srun --jobid=4711 --overlap --ntasks-per-node=1 ncclprobe attach --keep hang",
+                "srun --jobid=42 --overlap -N2 --ntasks-per-node=1 ncclprobe attach --keep hang",
                 "ncclprobe explain hang",
             ),
         ),

@@ -1,5 +1,6 @@
 """The machines: looked at here or replayed from captures, judged, and what a report shows of them."""
 
+import hashlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
@@ -121,7 +122,17 @@ def _environment(snapshot: Snapshot) -> NodeEnvironment:
     system = learned(snapshot.facts, System)
     boot = (system.boot_id or "")[:8] if system else ""
     counted = {name: count for name, count in _counters(snapshot.facts) if count}
-    return NodeEnvironment(_versions(snapshot.facts), rows, where.levels, boot, counted)
+    return NodeEnvironment(
+        _versions(snapshot.facts), rows, where.levels, boot, counted, _digest_of_gpus(snapshot.facts)
+    )
+
+
+def _digest_of_gpus(facts: Mapping[type, Any]) -> str:
+    """Return a few digits that tell the GPUs of a node from all others; empty: one of them is not known."""
+    gpus = learned(facts, Gpus)
+    uuids = sorted(gpu.uuid for gpu in gpus.all if isinstance(gpu, Gpu)) if gpus else []
+    whole = gpus is not None and len(uuids) == len(gpus.all) and all(uuids)
+    return hashlib.sha256(" ".join(uuids).encode()).hexdigest()[:8] if uuids and whole else ""
 
 
 def _counters(facts: Mapping[type, Any]) -> Iterator[tuple[str, int]]:

@@ -2,9 +2,9 @@
 
 CUSUM (Page, Biometrika 41, 1954) of logarithms, so that a loss is a share. Each number adds how far it lies below what
 is usual, in standard deviations, less SLACK; the sum never falls below 0. At 0 the node is as usual. Above a limit it
-has changed, and it did so after the sum was last 0, which is what `since` says. SLACK lies between how far a healthy
-node wanders and 1.5 standard deviations, the 3 % of numbers that scatter by 2 %. A single number adds CLIP at most, so
-that no one odd test condemns a node.
+has changed, and it did so after the sum was last 0, or small beside what one number added: `since` says when. SLACK
+lies between how far a healthy node wanders and 1.5 standard deviations, the 3 % of numbers that scatter by 2 %. A
+single number adds CLIP at most, so that no one odd test condemns a node.
 
 There are two sums: against the node's own past, and against its siblings, the median of other nodes measured alike on
 machines of the same driver and firmware, of each the newest number of an earlier day: then it does not matter which
@@ -48,6 +48,8 @@ EARLY, SIDE, SURE = (8, 24), 3, 5.0
 of its standard deviations it has to differ from none."""
 REST = 1 / 8
 """Of a loss so much may remain, or as much as a single number scatters by; twice as much is no repair."""
+_LEAP = 2.0
+"""A number that makes a sum so many times as high, and lost so many times as much, is where the loss begins."""
 _RECENT, _MOST_WAITING, _MOST_SPELLS = 5, 100, 16
 _QUARTILES = 1.349
 """Standard deviations between the quartiles of a normal distribution."""
@@ -183,7 +185,8 @@ def _added(to: Sum, reading: Reading, off: float, noise: float, more: float, all
     height = max(to.height + max(min(-(off + allowed) / noise, CLIP), -CLIP) - SLACK, 0.0)
     if not height:
         return Sum(good_s=time_s, spells=to.spells)
-    tests = to.tests + 1
+    fresh = not to.height or (height >= _LEAP * to.height and off <= _LEAP * to.lost)  # what was low before was noise
+    tests = 1 if fresh else to.tests + 1
     partners = tuple(each for each in to.partners if each not in reading.partners)
     if -(off + allowed) > LOW * noise:
         partners = (*partners, *reading.partners)[:PARTNERS]
@@ -197,7 +200,7 @@ def _added(to: Sum, reading: Reading, off: float, noise: float, more: float, all
         height=height,
         tests=tests,
         lost=to.lost + (off - to.lost) / tests,
-        since_s=time_s if to.since_s is None else to.since_s,
+        since_s=time_s if fresh or to.since_s is None else to.since_s,
     )
 
 

@@ -28,14 +28,20 @@ def merge(sql: sqlite3.Connection, other: int, node: int) -> None:
     sql.execute(f"{LATE} SELECT number, 0 FROM series WHERE node = ? {EARLIEST}", (node,))
 
 
-def same_boot(sql: sqlite3.Connection) -> list[tuple[str, str]]:
-    """Return nodes that may be one under two names: the second has the boot of the first, and came after it."""
+def same_machine(sql: sqlite3.Connection) -> list[tuple[str, str, str]]:
+    """Return nodes that may be one under two names, and what says so: the second came after the first, and has its
+    boot, or its GPUs."""
     rows = sql.execute("SELECT name, course, (SELECT min(time_s) FROM tests WHERE node = id) FROM nodes ORDER BY name")
-    boots: dict[str, list[tuple[float, float, str]]] = {}
+    known: dict[tuple[str, str], list[tuple[float, float, str]]] = {}
     for name, text, first_s in rows:
         with suppress(ValueError):  # a row that is damaged is said where nodes are shown
             course = read(text, NodeCourse)
-            if course.boot:
-                boots.setdefault(course.boot, []).append((float(first_s or 0.0), course.last_s, str(name)))
-    pairs = [both for same in boots.values() for both in pairwise(sorted(same))]
-    return [(old, new) for (_, last_s, old), (first_s, _, new) in pairs if last_s < first_s]
+            for what, which in (("boot", course.boot), ("GPUs", course.gpus)):
+                if which:
+                    known.setdefault((what, which), []).append((float(first_s or 0.0), course.last_s, str(name)))
+    found: dict[tuple[str, str], str] = {}
+    for (what, _), same in known.items():
+        for (_, last_s, old), (first_s, _, new) in pairwise(sorted(same)):
+            if last_s < first_s:
+                found.setdefault((old, new), what)
+    return [(old, new, what) for (old, new), what in found.items()]

@@ -55,7 +55,12 @@ def _of_number(sql: sqlite3.Connection, number: int, day: int, since_s: float) -
     found = loss(which.called, which.unit, day, readings)
     if found is None:
         return None
-    machines = [each for name in found.nodes if (each := _around(sql, name, day * _DAY_S))]
+    middle = math.sqrt(found.before * found.after)
+    began = {}
+    for name in found.nodes:  # a roll-out comes to one node after the other
+        last = max((at for at, rate in readings[name] if rate > middle), default=0)
+        began[name] = next((at for at, _ in readings[name] if at > last), day)
+    machines = [each for name, at in began.items() if (each := _around(sql, name, at * _DAY_S))]
     return replace(found, changed=change(machines))
 
 

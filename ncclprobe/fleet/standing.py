@@ -61,7 +61,8 @@ def step(course: NodeCourse, told: Told) -> NodeCourse:
         if since or len(faults) < bounds.FLEET_FAULTS:
             faults[key] = FaultCourse(fault, False, told.time_s, came=(*since, told.time_s)[-_MOST_CAME:])
     counted = _counted(course.boot, course.counters, told)
-    return NodeCourse(course.tests + 1, told.time_s, told.unknown, faults, told.boot or course.boot, counted)
+    boot, gpus = told.boot or course.boot, told.gpus or course.gpus
+    return NodeCourse(course.tests + 1, told.time_s, told.unknown, faults, boot, counted, gpus)
 
 
 def _counted(boot: str, before: dict[str, int], told: Told) -> dict[str, int]:

@@ -51,7 +51,7 @@ from ncclprobe.model.fleet import (
     Told,
 )
 from ncclprobe.model.report import when
-from ncclprobe.model.values import replace
+from ncclprobe.model.values import Struct, replace
 
 _LONGEST_S = 2e6
 """SQLite counts the milliseconds that it waits in 32 bits."""
@@ -119,6 +119,14 @@ def _can_lock(path: Path) -> bool:
 
 class _Undone(Exception):
     """Ends a transaction of which nothing is to stay."""
+
+
+class _Counted(Struct, frozen=True, array_like=True):
+    """Which boot it was, what was counted in it, and which GPUs were there."""
+
+    boot: str
+    counters: dict[str, int]
+    gpus: str = ""
 
 
 class _Level(NamedTuple):
@@ -289,9 +297,9 @@ class Store:
                     f"{newest_at} UTC; set the clock"
                 )
 
-    def renamed(self) -> list[tuple[str, str]]:
+    def renamed(self) -> list[tuple[str, str, str]]:
         """Return nodes that may be one under two names, the older one first."""
-        return renaming.same_boot(self._sql)
+        return renaming.same_machine(self._sql)
 
     def _node(self, name: str) -> tuple[int | None, NodeCourse, NodeStanding]:
         row = self._sql.execute("SELECT id, course, standing FROM nodes WHERE name = ?", (name,)).fetchone()
@@ -381,8 +389,9 @@ class Store:
         node = row[0] if row else self._insert("nodes (name, course, standing)", (told.node, "", ""))
         course = read(row[1], NodeCourse) if row else NodeCourse()
         machine = self._interned(text_of(told.machine))
+        counted = self._interned(text_of(_Counted(told.boot, told.counters, told.gpus)))
         test = (node, told.time_s, report, told.unknown, machine, self._interned(text_of(told.looked)),
-                text_of(told.faults), self._interned(text_of((told.boot, told.counters))))  # fmt: skip
+                text_of(told.faults), counted)  # fmt: skip
         self._insert("tests", test)
         if told.time_s > course.last_s:
             course = standings.step(course, told)
@@ -572,11 +581,11 @@ class Store:
             " JOIN texts AS machine ON machine.id = machine JOIN texts AS counted ON counted.id = counted"
             " WHERE node = ? ORDER BY time_s, digest", (node,))  # fmt: skip
         for time_s, faults, looked, unknown, machine, counted in rows:
-            boot, counters = read(counted, tuple[str, dict[str, int]])
+            own = read(counted, _Counted)
             yield Told(
                 name, msgspec.convert(time_s, float), read(faults, tuple[Fault, ...]),
                 read(looked, tuple[str, ...]), bool(unknown),
-                machine=read(machine, dict[str, str]), boot=boot, counters=counters,
+                machine=read(machine, dict[str, str]), boot=own.boot, counters=own.counters, gpus=own.gpus,
             )  # fmt: skip
 
 

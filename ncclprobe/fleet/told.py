@@ -97,10 +97,11 @@ def _machine(report: Report, node: str) -> dict[str, str]:
     return {name: _cut(version, _MESSAGE) for name in _MACHINE if (version := versions.get(name))}
 
 
-def _counted(seen: NodeEnvironment) -> tuple[str, dict[str, int]]:
+def _counted(seen: NodeEnvironment) -> tuple[str, dict[str, int], str]:
     """Return which boot it is, and what is counted in it."""
     first = dict(islice(seen.counters.items(), bounds.FLEET_NUMBERS))
-    return _cut(seen.boot), {_cut(name): count for name, count in first.items() if 0 <= count <= bounds.BYTES}
+    counts = {_cut(name): count for name, count in first.items() if 0 <= count <= bounds.BYTES}
+    return _cut(seen.boot), counts, _cut(seen.gpus)
 
 
 def refuse(nodes: Sequence[Told], source: str, now_s: float) -> None:

@@ -68,7 +68,7 @@ class Told(Struct, frozen=True):
 
     `looked`: the checks that had something to judge there. `unknown`: something required could not be looked at.
     `machine`: parts of a node whose change may cause a change (driver, firmware, kernel …). `counters`: of one
-    `boot`, the errors that its links and GPUs count.
+    `boot`, the errors that its links and GPUs count. `gpus`: a digest of its GPUs' UUIDs.
     """
 
     node: str
@@ -80,6 +80,7 @@ class Told(Struct, frozen=True):
     machine: dict[str, str] = field(default_factory=dict)
     boot: str = ""
     counters: dict[str, int] = field(default_factory=dict)
+    gpus: str = ""
 
 
 class Sum(Struct, frozen=True, omit_defaults=True):
@@ -161,6 +162,7 @@ class NodeCourse(Struct, frozen=True, omit_defaults=True):
     faults: dict[str, FaultCourse] = field(default_factory=dict)
     boot: str = ""
     counters: dict[str, int] = field(default_factory=dict)
+    gpus: str = ""
 
 
 class History(Struct, frozen=True):

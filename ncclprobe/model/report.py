@@ -83,7 +83,8 @@ class NodeEnvironment(Struct, frozen=True):
     """Versions and settings of one node, and its location, the outermost level first; empty: unknown.
 
     `counters`: the errors that its links and GPUs have counted, without zeros, as ``mlx5_3:1 link_downed``. Those of
-    one `boot` may be compared; it is a few digits of the kernel's boot id.
+    one `boot` may be compared; it is a few digits of the kernel's boot id. `gpus` is a short digest of its GPUs' UUIDs,
+    which a new host name does not change.
     """
 
     versions: dict[str, str | None] = field(default_factory=dict)
@@ -91,6 +92,7 @@ class NodeEnvironment(Struct, frozen=True):
     placement: tuple[PlacementLevel, ...] = ()
     boot: str = ""
     counters: dict[str, int] = field(default_factory=dict)
+    gpus: str = ""
 
 
 class Area(Struct, frozen=True):

@@ -142,3 +142,15 @@ def test_a_node_that_is_accepted_is_as_usual_from_then_on() -> None:
     assert (at.own.state, at.siblings.state) == ("ok", "ok")
     at = functools.reduce(drift.step, days[40:], at)
     assert (at.own.state, at.siblings.state) == ("degraded", "degraded")
+
+
+def test_a_loss_begins_with_the_number_that_shows_it_and_not_with_noise_before_it() -> None:
+    def found(levels: list[float]) -> Drift:
+        return drift.course(Reading(FIRST_S + day * DAY_S, 391.0 * each, 0.005) for day, each in enumerate(levels))
+
+    at_once = found([1.0] * 20 + [0.975, 0.985] + [0.9] * 6).own
+    assert (at_once.state, at_once.since_s) == ("degraded", FIRST_S + 22 * DAY_S)
+    assert math.expm1(at_once.lost) == pytest.approx(-0.1, abs=0.01)
+    slowly = found([1.0] * 20 + [1.0 - 0.004 * day for day in range(25)]).own
+    assert slowly.since_s is not None
+    assert 20 <= (slowly.since_s - FIRST_S) / DAY_S <= 30

@@ -41,6 +41,19 @@ def test_no_shared_loss_is_told_of_a_healthy_fleet_a_repaired_one_or_a_single_no
     assert shared("h.db", *lost) == 1
 
 
+def test_what_changed_is_said_of_a_roll_out_that_takes_days(tmp_path: Path) -> None:
+    rng, made = random.Random(5), []
+    for day in range(30):
+        for node in range(6):
+            lost = day >= 15 + node // 2
+            rate = 394.0 * (1 - 0.1 * lost) * math.exp(rng.gauss(0, 0.01))
+            made.append(day_of(f"w{node}", day + node / 100, rate=rate, driver="560.35.03" if lost else "550.127.08"))
+    filled(tmp_path / "fleet.db", *made)
+    with store.opened(tmp_path / "fleet.db", 60) as kept:
+        (found,) = kept.shared()
+    assert (len(found.nodes), found.changed) == (6, ("driver changed 550.127.08 → 560.35.03",))
+
+
 def test_the_day_of_a_step_is_found_and_chance_is_none() -> None:
     rng = random.Random(3)
     for since in (4, 10, 17):

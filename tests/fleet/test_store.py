@@ -226,13 +226,16 @@ def test_a_node_goes_on_under_another_name(tmp_path: Path) -> None:
         assert [each.name for each in fleet.standings()] == ["newest"]
 
 
-def test_a_rename_is_offered_for_the_same_boot_under_another_name_later(tmp_path: Path) -> None:
-    def booted(node: str, day: float, boot: str) -> Report:
+def test_a_rename_is_offered_for_the_same_boot_or_gpus_under_another_name_later(tmp_path: Path) -> None:
+    def booted(node: str, day: float, boot: str, gpus: str = "") -> Report:
         made = day_of(node, day)
-        return replace(made, environment={node: replace(made.environment[node], boot=boot)})
+        return replace(made, environment={node: replace(made.environment[node], boot=boot, gpus=gpus)})
 
     rows = [
-        ([booted("a", 0, "b1"), booted("b", 1, "b1")], [("a", "b")]),
+        ([booted("a", 0, "b1"), booted("b", 1, "b1")], [("a", "b", "boot")]),
+        ([booted("a", 0, "b1", "g1"), booted("b", 1, "b2", "g1")], [("a", "b", "GPUs")]),
+        ([booted("a", 0, "b1", "g1"), booted("b", 1, "b2", "g2")], []),
+        ([booted("a", 0, "b1", "g1"), booted("b", 1, "b1", "g1")], [("a", "b", "boot")]),
         ([booted("a", 0, "b1"), booted("b", 1, "b2")], []),
         ([booted("a", 0, ""), booted("b", 1, "")], []),
         ([booted("a", 0, "b1"), booted("b", 1, "b1"), booted("a", 2, "b1")], []),  # two at once: containers

@@ -356,9 +356,8 @@ def _of_call(job: LookedAt, rows: Sequence[RankClass], call: Stalled) -> str:
     if call.apart:
         return f"{call.apart}{since}"
     held = (*call.missing, *job.held(call.waiting))
-    held = (
-        tuple(number for number in held if number in job.ranks) or held
-    )  # ranks that were not looked at are not blamed
+    known = {rank for row in rows if row.name != "cannot tell" for rank in row.ranks}  # the others are not blamed
+    held = tuple(number for number in held if number in known & {*job.ranks}) or held
     if not held:
         return f"all {len(call.waiting)} ranks are in {call.where}{since}"
     nodes = dict.fromkeys(job.ranks[number].node for number in held if number in job.ranks)
