@@ -244,6 +244,10 @@ def _beside(found: Sequence[Cause]) -> tuple[str, ...]:
     return tuple(f"this ended nothing, and is worth a look: {each.message} ({each.code})" for each in failing)
 
 
+_OF_PODS, _PLACED = "FailedScheduling", "Successfully assigned "
+"""What Kubernetes says of any pod: if a process has words of its own, they say more, and so does that it has a node."""
+
+
 def _with_telling_lines(
     known: Known, log: JobLog, found: tuple[Cause, ...], failing: Collection[tuple[int, int]]
 ) -> tuple[Cause, ...]:
@@ -255,6 +259,7 @@ def _with_telling_lines(
         own = said.get((event.stream, event.line))
         known_to_follow = own is not None and own.severity is Severity.WARN
         lived = not failed and (lived_on(log, event) or goes_on(event.text, event.level))
+        lived = lived or (_OF_PODS in event.text and (bool(failing) or any(log.having(_PLACED))))
         return (
             known_to_follow or lived or (bool(found) and follows(event)) or (harmless(event) and not alone(log, event))
         )

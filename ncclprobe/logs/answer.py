@@ -22,7 +22,7 @@ from ncclprobe.model.causes import Answer, Cause, Consequence, JobOutcome, When
 from ncclprobe.model.findings import Action, Blame, Evidence, Finding, Severity
 from ncclprobe.model.values import replace
 
-_WITHIN, _LAST, _WRAPPED = 512, 8, 4
+_WITHIN, _LAST, _WRAPPED, _TOLD = 512, 8, 4, 120
 _CRASHED = ("rank-crashed",)
 
 
@@ -206,7 +206,8 @@ def with_telling_lines(
         collect=(f"start again with {layer.switch}",) if layer.switch and "NCCL_DEBUG" not in layer.switch else (),
         consequences=(*consequences, *(each for cause in followed for each in cause.consequences)),
     )
-    likely = _by_its_words(likely, last_words(first, ended=ended or at_the_end))
+    words = last_words(first, ended=ended or at_the_end)
+    likely = _by_its_words(likely, words, " ".join(first.text.split()))
     return (likely, *(each for each in found if each not in followed))
 
 
@@ -246,16 +247,20 @@ def _ends_there(log: JobLog, line: LogEvent) -> bool:
     return stream.nlines - line.line < _LAST and is_near_the_end(log, line) and not figures
 
 
-def _by_its_words(likely: Cause, words: _LastWords | None) -> Cause:
-    """Return the cause as the line's own words name it, or leave one of several; as it is if they say nothing."""
+def _by_its_words(likely: Cause, words: _LastWords | None, text: str) -> Cause:
+    """Return the cause as the line's own words name it, or leave one of several; as it is if they say nothing.
+
+    Of a long line its end is told, where what others have wrapped stands.
+    """
     if words is None:
         return likely
+    told = text if len(text) <= _TOLD else f"… {text[-_TOLD:].partition(' ')[2]}"
     return replace(
         likely,
         code=words.codes[0],
         confidence="named" if len(words.codes) == 1 else "narrowed",
         could_be=words.codes if len(words.codes) > 1 else (),
-        message=f"{words.message}, by the last words of {'a process' if not likely.ranks else 'this rank'}",
+        message=f"{words.message}: {told}",
         blame=words.blame,
         action=words.action,
         remedy=words.remedy,

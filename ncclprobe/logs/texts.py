@@ -88,9 +88,9 @@ _FAILS = re.compile(r"\b(?:failed|failure|error|can ?not|could not|unable to)\b"
 """Together: what the C library says of a call that failed, at the end of a line, whatever program wrote it."""
 _OF_EVENTS = re.compile(
     r"\s{0,8}(?:\S{1,12} {1,16})?(?:\S{1,60} {1,8})?Warning {1,16}"
-    r"(?:Failed(?!Scheduling)\w{0,32}|BackOff|Evicted|OOM\w{1,16}|N(?:ode|etwork)NotReady|ErrImage\w{1,16})\b"
+    r"(?:Failed\w{0,32}|BackOff|Evicted|OOM\w{1,16}|N(?:ode|etwork)NotReady|ErrImage\w{1,16})\b"
 )
-"""Of Kubernetes, which calls Warning whatever is no success; a pod that waits for a node may get one later."""
+"""Of Kubernetes, which calls Warning whatever is no success."""
 _WARNS = re.compile(r"(?:[\w.-]{1,64}: )?\[?(?:WARN|[Ww]arning:)")
 _GOES_ON = re.compile(
     r"\b(?:fall(?:ing|s)?[ -]?back|retr(?:y|ies|ying)(?! count| limit| exceed)|ignor(?:e|ed|ing)|instead"

@@ -152,16 +152,6 @@ def elapsed(done: int, minutes: int, title: str = "Map") -> str:
 BEGUN_ANEW = (
     "I0301 10:30:10 1 agent/api.py:914] [default] Worker group FAILED. 3/3 attempts left; will restart worker group\n"
 )
-SEVERAL = [
-    "".join(elapsed(done, 25 + (done > 103)) for done in range(100, 108)) + "{}" + elapsed(300, 75) + elapsed(310, 77),
-    elapsed(500, 25) + elapsed(480, 25) + "{}" + elapsed(520, 26),
-]
-
-
-@each_row("bars", SEVERAL)
-def test_bars_of_several_ranks_name_none_of_them(tmp_path: Path, bars: str) -> None:
-    found = cause(tmp_path, bars.format(WAITED.format(1)))
-    assert (found["code"], found["ranks"], found["nodes"]) == ("timeout-straggler", [], [])
 
 
 def test_a_bar_of_another_attempt_or_one_that_did_not_go_on_shows_nothing(tmp_path: Path) -> None:
@@ -177,9 +167,9 @@ NO_ID = (
 
 
 @each_row("waited", [WAITED.format(1), NO_ID])
-def test_a_progress_bar_that_goes_on_is_of_the_rank_that_the_others_wait_for(tmp_path: Path, waited: str) -> None:
+def test_a_progress_bar_that_goes_on_shows_that_a_rank_was_at_work(tmp_path: Path, waited: str) -> None:
     found = cause(tmp_path, bar(100) + bar(110) + waited + bar(120))
-    assert (found["code"], found["ranks"], found["blame"]) == ("timeout-straggler", [0], "job")
+    assert (found["code"], found["ranks"], found["blame"]) == ("timeout-straggler", [], "job")
     assert "Tokenizing" in found["message"]
 
 

@@ -1,14 +1,13 @@
 """Collectives that differ between ranks, or come too late: watchdogs, desync reports, messages of another size."""
 
 from collections import Counter
-from collections.abc import Iterator, Sequence
-from itertools import pairwise
+from collections.abc import Iterator
 
 from ncclprobe.checks.log import cause, consequence, said
 from ncclprobe.checks.log.lines import JOB, RESTART, demoted, each, has_called, of_no_rank
 from ncclprobe.logs.job_log import JobLog, LogEvent
 from ncclprobe.logs.rank_ends import rank_ends
-from ncclprobe.logs.texts import Bar, bar_of, begins_anew, between, number
+from ncclprobe.logs.texts import bar_of, begins_anew, between, number
 from ncclprobe.logs.torch_lines import (
     TIMED_OUT,
     Hang,
@@ -18,10 +17,9 @@ from ncclprobe.logs.torch_lines import (
     progress,
     ranks_in,
     timed_out_work,
-    watchdog_rank,
 )
 from ncclprobe.model.findings import Finding
-from ncclprobe.model.values import grouped, replace
+from ncclprobe.model.values import replace
 
 _WATCHDOG = (TIMED_OUT, "last enqueued", "Last enqueued")
 _SAME = (
@@ -450,37 +448,13 @@ def works_on_alone(log: JobLog) -> Iterator[Finding]:
         after = [bar for bar in stream.bars if gave_up and bar.line > gave_up[0].line]
         one, other = (bar_of(bars[-1].text) if bars else None for bars in (before, after))
         if one and other and other.goes_on(one) and not _begun_anew(log, at, before[-1].line, after[-1].line):
-            own = [each for bar in stream.bars if (each := bar_of(bar.text)) and each.is_like(other)]
-            yield _at_work(log, after[-1], other, gave_up, several=_of_several(own))
+            event = after[-1]
+            who = "a rank" if event.rank is None else f"rank {event.rank}"
+            work = f"{other.title or 'a progress bar'}, for {other.elapsed}"
+            found = said(log, event, f"{who} was still at work of its own ({work}) when others gave up", **JOB)
+            yield of_no_rank(found) if event.rank is None else found
 
 
 def _begun_anew(log: JobLog, stream: int, first: int, last: int) -> bool:
     """Return whether the ranks were started again between two lines of a log: what is drawn then is another's."""
     return any(e.stream == stream and first < e.line < last and begins_anew(e.text) for e in log.events)
-
-
-_AT_ONCE, _BURST = 2, 4.0
-
-
-def _of_several(bars: Sequence[Bar]) -> bool:
-    """Return whether bars of one title are drawn by several processes: one has done less than another before it, or
-    there are more counts within one second than one process comes to.
-    """
-    falls = any(later.done < earlier.done for earlier, later in pairwise(bars))
-    last = bars[-1]
-    pace = last.done / max(last.seconds, 1)
-    seconds = grouped((bar.seconds, bar.done) for bar in bars).values()
-    return falls or any(len({*done}) > _AT_ONCE and max(done) - min(done) > 1 + _BURST * pace for done in seconds)
-
-
-def _at_work(log: JobLog, event: LogEvent, bar: Bar, gave_up: Sequence[LogEvent], *, several: bool) -> Finding:
-    """Return whose bar it is: the rank that says so, else rank 0, which does such work, unless it gave up itself, or
-    several ranks draw bars.
-    """
-    waiting = {rank for e in gave_up if (rank := e.rank if e.rank is not None else watchdog_rank(e.text)) is not None}
-    rank = event.rank if event.rank is not None else None if several or 0 in waiting else 0
-    who = "a rank" if rank is None else f"rank {rank}"
-    message = (
-        f"{who} was still at work of its own ({bar.title or 'a progress bar'}, for {bar.elapsed}) when others gave up"
-    )
-    return said(log, event, message, ranks=() if rank is None else (rank,), **JOB)
