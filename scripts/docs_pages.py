@@ -61,6 +61,13 @@ def pages() -> dict[str, str]:
     }
 
 
+def on_config(config: Any) -> Any:
+    """Link the repository that pyproject.toml names, once it does: mkdocs calls this."""
+    found = re.search(r'^Repository = "(https://[^"]+)"$', (ROOT / "pyproject.toml").read_text("utf-8"), re.MULTILINE)
+    config.repo_url = found[1] if found else None
+    return config
+
+
 def on_files(files: Any, config: Any) -> Any:
     """Add the generated pages to the site: mkdocs calls this."""
     from mkdocs.structure.files import File

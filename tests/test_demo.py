@@ -79,6 +79,30 @@ def test_the_picture_shows_what_the_demos_print(
     assert len(shown) > 20
 
 
+@each_row("page", ["README.md", "docs/index.md"])
+def test_the_first_page_has_the_install_line_and_the_picture(page: str) -> None:
+    text = (ROOT / page).read_text(encoding="utf-8")
+    above = text.splitlines()[:16]
+    assert any("demo.svg" in line for line in above)
+    assert any("pip install" in line for line in above)
+
+
+def test_llms_txt_names_pages_that_are_there() -> None:
+    named = re.findall(r"\]\(([\w/-]+\.md)\)", (ROOT / "docs" / "llms.txt").read_text(encoding="utf-8"))
+    made = ("checks/index.md", "variables/index.md", "commands/index.md")
+    assert len(named) > 9
+    assert [name for name in named if name not in made and not (ROOT / "docs" / name).exists()] == []
+
+
+def test_the_questions_of_people_are_answered() -> None:
+    text = (ROOT / "docs" / "faq.md").read_text(encoding="utf-8")
+    asked = re.findall(r"^### (.+)\n(.+)$", text, re.MULTILINE)
+    assert len(asked) >= 24
+    assert [question for question, answer in asked if not question.endswith("?") or len(answer) < 30] == []
+    for words in ("--shm-size", "Watchdog timeout: which rank", "--redact", "without internet", "libnccl-net", "AMD"):
+        assert words in text
+
+
 def claimed(text: str, published: set[str]) -> list[str]:
     return [name for name, words in UNPUBLISHED.items() if name not in published and re.search(words, text)]
 

@@ -47,6 +47,7 @@ COMMAND_LINES = {
     "expect": [str(ROOT / "tests" / "captures" / "aws-p4d.jsonl")],
     "explain": [str(ROOT / "tests" / "data" / "failures" / "desync-one-more"), "--json", "OUT"],
     "fleet": ["add", "REPORT", "--fleet", "OUT"],
+    "mcp": [],
     "pairs": [*RANKS],
     "rails": ["--plan"],
     "report": ["REPORT", "--html", "OUT"],

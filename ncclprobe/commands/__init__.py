@@ -51,6 +51,7 @@ GROUPS = {
         "expect": "Show what a machine should reach, why, and what a fault costs.",
         "topo": "Show how GPUs and NICs reach each other, and what looks wrong.",
         "checks": "List the checks, all or those of a group such as ib.",
+        "mcp": "Serve explain, doctor, expect, judge and lookup to an assistant.",
         "completion": "Print what lets bash, zsh or fish complete commands and options.",
     },
 }

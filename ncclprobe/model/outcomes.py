@@ -131,6 +131,7 @@ OUTCOMES: Mapping[str, Mapping[str, Outcome]] = {
             "completion": "the script is printed",
             "deploy": "the files are written",
             "demo": "the demo is shown, whatever the verdict in it",
+            "mcp": "standard input ended",
         }.items()
     },
 }

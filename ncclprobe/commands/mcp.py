@@ -1,0 +1,250 @@
+"""``ncclprobe mcp``: answers for an assistant, over standard input and output, by the Model Context Protocol.
+
+Nothing is measured, started or changed: tools read files below the folders that were named at the start, or text.
+"""
+
+import argparse
+import functools
+import tempfile
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from datetime import datetime, timezone
+from pathlib import Path
+from typing import TYPE_CHECKING, ParamSpec
+
+from ncclprobe import __version__
+from ncclprobe.commands import arguments
+from ncclprobe.model.errors import NcclprobeError, UsageError
+from ncclprobe.model.findings import ExitCode
+from ncclprobe.model.values import replace
+
+if TYPE_CHECKING:
+    from mcp.server.mcpserver import MCPServer
+
+    from ncclprobe.engine.diagnose import Question
+    from ncclprobe.model.registry import Source
+    from ncclprobe.model.report import Report
+
+_P = ParamSpec("_P")
+MOST_TEXT, MOST_ANSWER = 2 << 20, 40_000
+"""Characters of a text that is pasted, and of an answer."""
+_TIMEOUT_S = 120.0
+INSTRUCTIONS = """\
+Give `explain` the whole log of a job: it names the cause and the line that shows it. Give `doctor` captures, or output
+of nvidia-smi, ibstat or env. Ask `lookup` before you recommend a variable. What is unknown is not healthy."""
+
+
+class Reader:
+    """What tools may read, and how their answers are written. `folders`: paths below them only; none: no paths."""
+
+    def __init__(self, folders: Sequence[Path], *, redact: bool) -> None:
+        from ncclprobe.redact.redactor import Redactor, random_key
+
+        self.folders = [folder.resolve() for folder in folders]
+        self.redactor = Redactor(random_key()) if redact else None
+
+    def explain(self, text: str = "", paths: Sequence[str] = ()) -> str:
+        """Say why a job failed, hung or was slow.
+
+        Args:
+            text: Its whole log, or that of one rank.
+            paths: Or its files: logs, flight-recorder dumps, captures of `ncclprobe attach --keep`.
+        """
+        from ncclprobe.engine import diagnose
+        from ncclprobe.engine.doctor import within
+        from ncclprobe.engine.explain import explain
+        from ncclprobe.host import job_files
+        from ncclprobe.report import json
+
+        with self._given(text, paths) as given:
+            files = job_files.named(list(map(str, given)))
+            for file in files if paths else ():
+                self._allowed(file.name)
+            question = _question("mcp.explain", diagnose.LEFT, gates=False)
+            return self._shown(within(question, _TIMEOUT_S, lambda: explain(question, files, json.read)))
+
+    def doctor(self, text: str = "", paths: Sequence[str] = (), backend: str = "nccl") -> str:
+        """Judge whether machines are fit for NCCL, from captures of them or from output of commands.
+
+        Args:
+            text: Output of one machine: `nvidia-smi topo -m`, `nvidia-smi -q`, ibstat, ibv_devinfo, env, `ulimit -a`.
+            paths: Or files with such output, or captures of `ncclprobe capture`, one for each node.
+            backend: nccl, or gloo for machines without GPUs.
+        """
+        from ncclprobe.engine import diagnose
+        from ncclprobe.engine.captures import of_captures
+        from ncclprobe.engine.doctor import within
+        from ncclprobe.model.registry import Collector, discover
+
+        if backend not in ("nccl", "gloo"):
+            raise UsageError("backend is nccl or gloo")
+        collectors = discover("ncclprobe.facts", Collector, diagnose.MACHINE)
+        with self._given(text, paths) as given:
+            question = _question("mcp.doctor", diagnose.MACHINE, backend)
+            return self._shown(within(question, _TIMEOUT_S, lambda: of_captures(question, collectors, given)))
+
+    def expect(
+        self,
+        machine: str,
+        nodes: int = 1,
+        operations: Sequence[str] = ("all_reduce",),
+        sizes: Sequence[int] = (1 << 20, 64 << 20, 1 << 30, 8 << 30),
+    ) -> str:
+        """Say which bus bandwidth and which time a machine should reach, with the source of each number.
+
+        Args:
+            machine: A type such as dgx-h100 or p5.48xlarge, or its parts: "8 x L40S, 2 sockets".
+            nodes: How many of them.
+            operations: all_reduce, all_gather, reduce_scatter, all_to_all, broadcast, reduce, sendrecv.
+            sizes: Bytes, as nccl-tests counts them.
+        """
+        from ncclprobe.engine.outlook import outlook
+
+        found = outlook(machine, None, nodes, (), tuple(operations), tuple(sizes), 1.0)
+        lines = [f"{found.machine or machine}, {nodes} nodes: {found.why}"]
+        for line in found.lines:
+            value = line.expectation
+            mark = f"below {value.threshold:.4g} it {value.worst}s" if value.worst != "unjudged" else "not judged"
+            rate = f"{line.op} of {line.nbytes} bytes: {value.value:.4g} GB/s busbw"
+            lines.append(f"{rate}, {mark}; {value.basis}: {value.source}")
+        return self._text("\n".join(lines))
+
+    def judge(self, text: str = "", path: str = "", machine: str = "", nodes: int = 0) -> str:
+        """Judge the numbers of nccl-tests by what their machine should reach.
+
+        Args:
+            text: The whole output of nccl-tests.
+            path: Or a file with it.
+            machine: The machine's type or parts, as for expect; empty: what the GPUs in the output are usually in.
+            nodes: How many nodes took part, if the output does not say.
+        """
+        from ncclprobe.commands.judged_log import Wanted, judged_file
+        from ncclprobe.engine.outlook import machine_of
+        from ncclprobe.expect import elsewhere
+        from ncclprobe.expect.recognise import ExpectationContext
+        from ncclprobe.expect.table import WhatIf
+        from ncclprobe.model.snapshot import Absent
+
+        here = machine_of(machine, None) if machine else ExpectationContext(Absent("no machine is named"))
+        with self._given(text, [path] if path else []) as (file,):
+            wanted = Wanted(here, bool(machine), nodes or None, None, WhatIf(), None)
+            return self._text(elsewhere.as_text(judged_file(str(file), wanted).runs, [path or "the text"]))
+
+    def lookup(self, name: str) -> str:
+        """Explain a check, a cause, or a variable of NCCL, torch and their plugins: does anything read it, and how?
+
+        Args:
+            name: Such as NCCL_IB_TIMEOUT, env.value, iface-missing; or the beginning of several: NCCL_IB_, gpu.
+        """
+        from ncclprobe.engine.explain_pages import entry
+
+        return self._text("\n".join(entry(name[:200].strip(), "check, cause or variable")))
+
+    @contextmanager
+    def _given(self, text: str, paths: Sequence[str]) -> Iterator[list[Path]]:
+        """Yield the files to read: those named, or one with `text`. Raises UsageError."""
+        if bool(text.strip()) == bool(paths):
+            raise UsageError("give text or paths, one of them")
+        if len(text) > MOST_TEXT or len(paths) > 256:
+            raise UsageError(f"too much: at most {MOST_TEXT} characters or 256 paths")
+        if paths:
+            yield [self._allowed(path) for path in paths]
+            return
+        with tempfile.TemporaryDirectory(prefix="ncclprobe-mcp-") as folder:
+            file = Path(folder) / "pasted"
+            file.write_text(text, encoding="utf-8", errors="backslashreplace")
+            yield [file]
+
+    def _allowed(self, path: str) -> Path:
+        """Return `path` if it lies below one of the folders, whatever links say. Raises UsageError."""
+        for folder in self.folders:
+            try:
+                found = (folder / path).resolve(strict=True)
+            except (OSError, RuntimeError, ValueError):
+                continue
+            if found.is_relative_to(folder):
+                return found
+        named = ", ".join(map(str, self.folders)) or "none was named: ncclprobe mcp --folder DIR"
+        raise UsageError(f"{path[:200]}: no such file below the folders that may be read ({named}); or give text")
+
+    def _shown(self, report: "Report") -> str:
+        from ncclprobe.report import causes, json
+        from ncclprobe.report import text as as_text
+
+        text = json.render(report)
+        for folder in self.folders:  # so that answers name files as they were asked for
+            text = text.replace(f"{folder}/", "")
+        report = self.redactor.report(json.parse(text, "")) if self.redactor else json.parse(text, "")
+        render = causes.render if report.files else as_text.render
+        return _cut(render(report, width=100))
+
+    def _text(self, text: str) -> str:
+        return _cut(self.redactor.text(text) if self.redactor else text)
+
+
+def _cut(text: str) -> str:
+    return text if len(text) <= MOST_ANSWER else f"{text[:MOST_ANSWER]}\n… {len(text) - MOST_ANSWER} characters more"
+
+
+def _question(name: str, sources: "frozenset[Source]", backend: str = "nccl", *, gates: bool = True) -> "Question":
+    """Return a question that is asked now, whenever this process began."""
+    from ncclprobe.engine import diagnose
+    from ncclprobe.engine.suppressions import NO_FILE
+    from ncclprobe.model.snapshot import Job
+
+    job = Job("gloo" if backend == "gloo" else "nccl", local=False)
+    asked = diagnose.ask(diagnose.Judging((), (), NO_FILE, gates=gates), (name,), job, sources)
+    return replace(asked, clock=time.monotonic(), started=datetime.now(timezone.utc))
+
+
+def server(reader: Reader) -> "MCPServer":
+    """Return the server of `reader`'s tools. Raises UsageError without the package of the protocol."""
+    try:
+        from mcp.server.mcpserver import MCPServer
+        from mcp.server.mcpserver.exceptions import ToolError
+        from mcp.types import ToolAnnotations
+    except ImportError as error:
+        raise UsageError(f"mcp needs the package {error.name}: pip install 'ncclprobe[mcp]'") from None
+    made = MCPServer("ncclprobe", version=__version__, instructions=INSTRUCTIONS, log_level="ERROR")
+
+    def one_line(tool: Callable[_P, str]) -> Callable[_P, str]:
+        @functools.wraps(tool)
+        def asked(*args: _P.args, **kwargs: _P.kwargs) -> str:
+            try:
+                return tool(*args, **kwargs)
+            except NcclprobeError as error:
+                raise ToolError(str(error)) from None
+
+        return asked
+
+    for tool in (reader.explain, reader.doctor, reader.expect, reader.judge, reader.lookup):
+        made.add_tool(one_line(tool), annotations=ToolAnnotations(read_only_hint=True, open_world_hint=False))
+    return made
+
+
+def main(argv: Sequence[str]) -> int:
+    """Serve until standard input ends. Raises UsageError."""
+    options = _parser().parse_args(argv)
+    server(Reader(options.folder, redact=not options.no_redact)).run("stdio")
+    return ExitCode.OK
+
+
+def _parser() -> arguments.Parser:
+    parser = arguments.Parser(
+        "mcp",
+        "Serve explain, doctor, expect, judge and lookup to an assistant, by the Model Context Protocol over standard "
+        "input and output. Tools only read: text, and files below the folders that are named here. Names, addresses "
+        "and serial numbers in answers are pseudonyms.",
+    )
+    parser.add_argument("--folder", type=_folder, action="append", default=[], metavar="DIR",
+        help="Let tools read files below this folder; may be repeated (default: none, text only).")  # fmt: skip
+    parser.add_argument("--no-redact", action="store_true", help="Leave names and addresses as they are.")
+    return parser
+
+
+def _folder(text: str) -> Path:
+    path = Path(text)
+    if not path.is_dir():
+        raise argparse.ArgumentTypeError(f"{ascii(text)[:200]} is not a folder")
+    return path

@@ -1,0 +1,140 @@
+"""What an assistant gets from `ncclprobe mcp`: scripted sessions of the protocol's own client."""
+
+import asyncio
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from ncclprobe.commands import mcp as served
+from ncclprobe.model.errors import UsageError
+
+sdk = pytest.importorskip("mcp", reason="pip install 'ncclprobe[mcp]'")
+
+ROOT = Path(__file__).resolve().parent.parent
+FAILURES = ROOT / "tests" / "data" / "failures"
+LOGS = {
+    "nccl-no-interface": "iface-missing",
+    "master-port-taken": "addr-in-use",
+    "master-unresolved": "dns-unresolved",
+    "crash-killed": "SIGKILL",
+    "crash-segfault": "SIGSEGV",
+    "crash-raises": "ValueError",
+    "gloo-iface-missing": "gloo-iface",
+    "straggler": "timeout-straggler",
+    "desync-other-operation": "collective-desync",
+    "rank-never-came": "world-size-mismatch",
+}
+"""Recorded jobs, and a word that the answer must have."""
+ENV = "export NCCL_IB_DISABLE=true\n"
+Answer = tuple[bool, str]
+
+
+def asked(reader: served.Reader, calls: Mapping[str, tuple[str, dict[str, Any]]]) -> dict[str, Answer]:
+    """Call tools in one session; returns for each whether it failed, and its text."""
+
+    async def session() -> dict[str, Answer]:
+        async with sdk.Client(served.server(reader)) as client:
+            found = {}
+            for name, (tool, arguments) in calls.items():
+                result = await client.call_tool(tool, arguments)
+                found[name] = (bool(result.is_error), "".join(each.text for each in result.content))
+            return found
+
+    return asyncio.run(session())
+
+
+def test_ten_logs_are_explained_from_their_files_and_name_the_cause() -> None:
+    reader = served.Reader([FAILURES], redact=True)
+    found = asked(reader, {name: ("explain", {"paths": [name]}) for name in LOGS})
+    assert {name: text for name, (failed, text) in found.items() if failed or LOGS[name] not in text} == {}
+    assert ".log.gz:5:" in found["nccl-no-interface"][1]
+
+
+def test_what_is_pasted_is_judged_and_looked_up() -> None:
+    log = "n7:11:11 [0] bootstrap.cc:45 NCCL WARN Bootstrap : no socket interface found\n"
+    tests = (ROOT / "tests" / "data" / "nccl_tests" / "all_reduce.txt").read_text()
+    found = asked(
+        served.Reader([], redact=True),
+        {
+            "explain": ("explain", {"text": log}),
+            "doctor": ("doctor", {"text": ENV}),
+            "expect": ("expect", {"machine": "dgx-h100", "nodes": 2}),
+            "judge": ("judge", {"text": tests, "machine": "dgx-h100"}),
+            "lookup": ("lookup", {"name": "NCCL_TIMEOUT"}),
+            "lookup of a cause": ("lookup", {"name": "iface-missing"}),
+        },
+    )
+    wanted = {
+        "explain": "iface-missing",
+        "doctor": "NCCL_IB_DISABLE",
+        "expect": "below 342.8 it fails",
+        "judge": "rows measured",
+        "lookup": "read",
+        "lookup of a cause": "log.interface",
+    }
+    assert {name: each for name, each in found.items() if each[0] or wanted[name] not in each[1]} == {}
+
+
+def test_names_are_pseudonyms_unless_they_are_asked_for() -> None:
+    log = "gpu-blue-17:11:11 [0] NCCL WARN Bootstrap : no socket interface found on gpu-blue-17 10.20.30.40\n"
+    for redact in (True, False):
+        (answer,) = asked(served.Reader([], redact=redact), {"it": ("explain", {"text": log})}).values()
+        assert ("gpu-blue-17" in answer[1]) is not redact
+
+
+def test_only_files_below_the_folders_are_read(tmp_path: Path) -> None:
+    (tmp_path / "mine").mkdir()
+    (tmp_path / "secret.log").write_text("NCCL WARN secret\n")
+    (tmp_path / "mine" / "link.log").symlink_to(tmp_path / "secret.log")
+    (tmp_path / "mine" / "pipe").symlink_to("/dev/stdin")
+    reader = served.Reader([tmp_path / "mine"], redact=False)
+    given = ("../secret.log", "link.log", ".", "*", "-", "/etc/passwd", "pipe", "no\0name", str(tmp_path))
+    found = asked(reader, {path: ("explain", {"paths": [path]}) for path in given})
+    assert {path: each for path, each in found.items() if not each[0] or "secret\n" in each[1]} == {}
+    none = asked(served.Reader([], redact=False), {"it": ("doctor", {"paths": ["x"]})})
+    assert "--folder DIR" in none["it"][1]
+
+
+def test_what_cannot_be_asked_is_an_error_in_a_line() -> None:
+    wrong: dict[str, tuple[str, dict[str, Any]]] = {
+        "nothing": ("explain", {}),
+        "both": ("doctor", {"text": "x", "paths": ["x"]}),
+        "too much": ("explain", {"text": "x" * (served.MOST_TEXT + 1)}),
+        "no log": ("judge", {"text": "hello"}),
+        "no machine": ("expect", {"machine": "dgx-z900"}),
+        "no name": ("lookup", {"name": "NCCL_IBB_TIMEOT_XYZ"}),
+        "no backend": ("doctor", {"text": ENV, "backend": "mpi"}),
+    }
+    found = asked(served.Reader([], redact=True), wrong)
+    assert {name: each for name, each in found.items() if not each[0] or "Traceback" in each[1]} == {}
+
+
+def test_an_answer_has_an_end(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(served, "MOST_ANSWER", 200)
+    (answer,) = asked(served.Reader([], redact=True), {"it": ("lookup", {"name": "NCCL_"})}).values()
+    assert len(answer[1]) < 300
+    assert "characters more" in answer[1]
+
+
+def test_a_folder_that_is_not_there_is_wrong_usage() -> None:
+    with pytest.raises(UsageError, match="is not a folder"):
+        served.main(["--folder", "/no/such/folder"])
+
+
+def test_it_serves_over_standard_input_and_output_as_a_program() -> None:
+    from mcp.client.stdio import StdioServerParameters, stdio_client
+
+    async def session() -> tuple[set[str], str]:
+        own = StdioServerParameters(command=sys.executable, args=["-m", "ncclprobe", "mcp"], cwd=str(ROOT))
+        async with sdk.Client(stdio_client(own)) as client:
+            tools = (await client.list_tools()).tools
+            assert all(tool.annotations and tool.annotations.read_only_hint for tool in tools)
+            result = await client.call_tool("lookup", {"name": "NCCL_IB_TIMEOUT"})
+            return {tool.name for tool in tools}, result.content[0].text
+
+    names, text = asyncio.run(asyncio.wait_for(session(), 100))
+    assert names == {"doctor", "expect", "explain", "judge", "lookup"}
+    assert text.startswith("NCCL_IB_TIMEOUT")
