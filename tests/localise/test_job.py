@@ -659,9 +659,12 @@ def test_other_nodes_of_the_job_are_asked_for_and_what_was_done_is_not() -> None
     done = JobLooks(replace(looks.first, servers=("",)), replace(looks.second, servers=("",)))
     slurm = replace(process, settings={"SLURM_JOB_ID": "4711"})
     command = "`srun --jobid=4711 --overlap -N 2 --ntasks-per-node=1 ncclprobe attach"
+    by_hand = replace(slurm, launch=replace(launch, kind="environment", nnodes=None))
+    by_hand = replace(by_hand, settings={"SLURM_JOB_ID": "4711", "SLURM_STEP_NUM_NODES": "2"})
     one_node = replace(process, launch=replace(launch, nnodes=1))
     rows = [
         (slurm, looks, (f"1 of 2 nodes of job 4711 were looked at: {command}", "--prepare", "--stacks"), ()),
+        (by_hand, looks, (f"1 of 2 nodes of job 4711 were looked at: {command}",), ()),
         (process, looks, ("1 of 2 nodes were looked at: attach on each",), ("srun",)),
         (one_node, looks, ("--prepare",), ("nodes",)),
         (one_node, done, ("--stacks",), ("--prepare",)),  # its server answers

@@ -56,6 +56,7 @@ _MOST_EVIDENCE = 6
 _HELD: tuple[ClassName, ...] = ("dead or gone", "desync", "stuck outside", "stuck inside", "not arrived")
 _ORDER: tuple[ClassName, ...] = (*_HELD, "slow, not stuck", "cannot tell", "waiting", "working")
 _PREPARE = "`ncclprobe attach --prepare` says what to put into the program"
+_STEP_NODES = "SLURM_STEP_NUM_NODES"
 _CALL = " #"
 """Before the number of a call: ``all_reduce #51``."""
 _STACKS = "`ncclprobe attach --stacks` shows the lines of the program"
@@ -313,8 +314,10 @@ def _sources(job: LookedAt) -> str:
 
 def _nodes(job: LookedAt) -> tuple[int, int]:
     """Return how many nodes were looked at, and how many the job has by its launcher, 0: it does not say."""
-    launches = [each.process.launch for each in job.ranks.values() if each.process]
-    return len({each.node for each in job.ranks.values()}), max((each.nnodes or 0 for each in launches), default=0)
+    processes = [each.process for each in job.ranks.values() if each.process]
+    steps = (each.settings.get(_STEP_NODES, "") for each in processes)  # RANK set by hand, in a task of srun
+    told = [each.launch.nnodes or 0 for each in processes] + [int(step[:9]) for step in steps if step.isdecimal()]
+    return len({each.node for each in job.ranks.values()}), max(told, default=0)
 
 
 def _other_nodes(job: LookedAt) -> str:
