@@ -16,6 +16,7 @@ _APART, _SURE_GBps = 0.05, 1.0
 _ROUNDING, _DIGITS = 0.005, 5e-6
 """What a printed bandwidth may be rounded by, in GB/s, and a printed time, as a share of it."""
 _NEAR = 0.4
+_UNCHECKED_IN_PLACE = {"all_to_all", "sendrecv"}
 _NAMED = {
     name: re.compile(rf"\b{name.replace('_', '[-_ ]?')}(?![a-z])", re.IGNORECASE)
     for name in KNOWN
@@ -59,8 +60,7 @@ def recognised(printed: Printed) -> tuple[str, int]:
     first = dict(reversed(fits))  # by the most trusted count
     listed = [name for name, ranks in first.items() if ranks == max(printed.counts[:2])]
     names = listed or list(first)
-    if set(names) == {"all_gather", "all_to_all"}:
-        names = _by_verification(printed) or names
+    names = _by_verification(names, printed)
     hinted = [name for name in names if name in printed.hints]
     if len(names) > 1 and len(hinted) == 1:
         names = hinted
@@ -140,11 +140,11 @@ def _near(op: Op, ranks: int, line: Line) -> bool:
     return abs(line.busbw / line.algbw - op.bus_factor(ranks)) < min(_APART, apart)
 
 
-def _by_verification(printed: Printed) -> list[str]:
-    """Return which of the two a table is of: an all-to-all's results are checked out of place alone. Empty: neither."""
+def _by_verification(names: Sequence[str], printed: Printed) -> list[str]:
+    """Return which of `names` a table may be of: some are checked out of place alone, others in both."""
     checked = {
         place: {line.wrong is not None for line in printed.lines if line.place == place} for place in ("in", "out")
     }
     if checked["out"] != {True} or len(checked["in"]) != 1:
-        return []
-    return ["all_gather" if checked["in"] == {True} else "all_to_all"]
+        return list(names)
+    return [name for name in names if (name in _UNCHECKED_IN_PLACE) != (checked["in"] == {True})]

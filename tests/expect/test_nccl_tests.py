@@ -98,6 +98,9 @@ def test_an_operation_that_nobody_named_is_found_by_its_numbers_where_only_one_f
     assert one(RANKS + NEW + row.format("0", "N/A"))[0].op == "all_to_all"
     with pytest.raises(UsageError, match="all_gather or all_to_all"):
         parse_text(RANKS + NEW + row.format("N/A", "N/A"), "log")
+    exchange = "67108864 67108864 uint8 sum -1 1000.0 67.11 67.11 0 1000.0 67.11 67.11 N/A\n"  # no all_reduce of two
+    with pytest.raises(UsageError, match="give --op"):
+        parse_text(NEW + exchange, "log")
 
 
 def test_numbers_of_another_operation_are_refused() -> None:
