@@ -61,13 +61,6 @@ def refused(
 
 
 @contextmanager
-def lossy(host: Host, percent: int, *, to: Direction = "out") -> Iterator[None]:
-    """Loses packets at random: 0 to 99 per cent."""
-    with rules(host, [f"numgen random mod 100 < {percent} drop"], to):
-        yield
-
-
-@contextmanager
 def mtu_black_hole(host: Host, *, above: int = 1400, peer: Host | None = None) -> Iterator[None]:
     """Packets longer than `above` bytes vanish without an ICMP: small messages pass and large ones hang."""
     with rules(host, [f"{match} meta length > {above} drop" for match in _peers(host, peer, "daddr")], "out"):
@@ -159,18 +152,6 @@ def cable_pulled(host: Host, nic: int = 0) -> Iterator[None]:
 
 
 @contextmanager
-def renamed(host: Host, name: str, nic: int = 0) -> Iterator[None]:
-    """The interface has another name than on the other hosts."""
-    host.ip(f"link set eth{nic} down", f"link set eth{nic} name {name}")
-    host.ip(*(line.replace(f"eth{nic}", name) for line in host.settings(nic)))
-    try:
-        yield
-    finally:
-        host.ip(f"link set {name} down", f"link set {name} name eth{nic}")
-        host.configure(nic)
-
-
-@contextmanager
 def addressed(host: Host, *addresses: str, nic: int = 0) -> Iterator[None]:
     """The card has these addresses ("10.99.0.3/24") instead of its own; without any, none at all."""
     host.ip(f"addr flush dev eth{nic}", *(f"addr add {address} dev eth{nic}" for address in addresses))
@@ -254,10 +235,6 @@ def stopped(job: Running) -> Iterator[None]:
         yield
     finally:
         job.cont()
-
-
-def _call(host: Host, name: str) -> None:
-    host.must("tee", "/proc/sys/kernel/hostname", text=name)
 
 
 def _peers(host: Host, peer: Host | None, side: Literal["saddr", "daddr"]) -> list[str]:

@@ -39,10 +39,9 @@ ALL_STOP = Codes()
 class Named(Struct, frozen=True):
     """One finding that must come. `subject` and `says` are parts of what it says, `nodes` whom it names.
 
-    ``@victim`` is the host with the fault, ``@twin`` the same where it calls itself as another does, ``@others`` all
-    but n0, ``@seat`` and ``@seats`` what these are called while nobody has heard of them ("node 3"). `of_two` are the
-    nodes where there are two hosts only: none or both, where one cannot be told from the other. `by` are the reports
-    that must hold it. `blame` empty: any.
+    ``@victim`` is the host with the fault, ``@others`` all but n0, ``@seat`` and ``@seats`` what these are called while
+    nobody has heard of them ("node 3"). `of_two` are the nodes if there are two hosts only: none or both, if one cannot
+    be told from the other. `by` are the reports that must hold it. `blame` empty: any.
     """
 
     id: str
@@ -63,7 +62,6 @@ class Setup(Struct):
     gpus: bool = False
     flags: dict[str, dict[str, str]] = field(default_factory=dict)
     absent: set[str] = field(default_factory=set)
-    options: list[str] = field(default_factory=list)
     after: list[Callable[[Mapping[str, Running]], None]] = field(default_factory=list)
 
     @property
@@ -94,7 +92,6 @@ class Setup(Struct):
         meant = {
             "@victim": [self.victim.name],
             "@other": [self.other.name],
-            "@twin": [f"{self.other.name}#{self.victim.number - 1}"],
             "@seat": [f"node {self.victim.number - 1}"],
             "@others": [f"n{number}" for number in numbers],
             "@seats": [f"node {number}" for number in numbers],

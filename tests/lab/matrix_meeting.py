@@ -62,23 +62,14 @@ def caller(says: str) -> Callable[[Setup], object]:
     return make
 
 
-def when_connected(act: Callable[[Running], None], to_others: bool = False) -> Callable[[Setup], object]:
-    """Something happens to the victim's doctor as soon as it has reached rank 0, or tries paths to others."""
+def when_connected(act: Callable[[Running], None]) -> Callable[[Setup], object]:
+    """Something happens to the victim's doctor as soon as it has reached rank 0."""
 
     def hook(setup: Setup, jobs: Mapping[str, Running]) -> None:
-        until_connected(setup.victim, to_others)
+        until_connected(setup.victim)
         act(jobs[setup.victim.name])
 
     return lambda setup: setup.after.append(lambda jobs: hook(setup, jobs))
-
-
-def without(host: Callable[[Setup], Host]) -> Callable[[Setup], object]:
-    """Nobody starts the doctor on that host."""
-
-    def make(setup: Setup) -> None:
-        setup.absent.add(host(setup).name)
-
-    return make
 
 
 def same_rank(host: Callable[[Setup], Host]) -> Callable[[Setup], object]:

@@ -46,16 +46,6 @@ def both(*makers: Callable[[Setup], object]) -> Callable[[Setup], object]:
     return make
 
 
-def slower(mbits: float, others_mbits: float) -> Callable[[Setup], object]:
-    """All links are shaped, the victim's most."""
-
-    def make(setup: Setup) -> None:
-        for host in setup.lab.hosts:
-            setup.use(faults.shaped(host, mbits if host is setup.victim else others_mbits))
-
-    return make
-
-
 def dropped_by_size(setup: Setup) -> None:
     """All others' firewalls drop what the victim sends in large packets, as a switch port of a smaller MTU would."""
     setup.use(faults.single_packets(setup.victim))

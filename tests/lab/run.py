@@ -93,7 +93,7 @@ def doctor(setup: Setup, row: Row) -> list[str]:
     backend = "nccl" if setup.gpus else "gloo"
     times = ["--timeout", f"{row.timeout_s:g}", "--wait", f"{row.wait_s:g}"]
     own = ["--ignore", "env.start"] if setup.gpus else []  # torch here may be built without CUDA, which is no fault
-    return [sys.executable, "-m", "ncclprobe.doctor", "--backend", backend, *times, "--no-color", *own, *setup.options]
+    return [sys.executable, "-m", "ncclprobe.doctor", "--backend", backend, *times, "--no-color", *own]
 
 
 def _each_its_report(setup: Setup, row: Row) -> list[str]:
@@ -166,10 +166,10 @@ def connections(host: Host) -> set[int]:
     return {int(words[2].rpartition(":")[2], 16) for words in lines if words[3] == "01"}
 
 
-def until_connected(host: Host, to_others: bool = False, timeout_s: float = 15.0) -> None:
-    """Wait until `host` has reached the hub, or, `to_others`, tries paths; LabError where it does not."""
+def until_connected(host: Host, timeout_s: float = 15.0) -> None:
+    """Wait until `host` has reached the hub; raise LabError if it does not."""
     end_s = time.monotonic() + timeout_s
-    while not (connections(host) - {PORT} if to_others else connections(host) & {PORT}):
+    while not connections(host) & {PORT}:
         if time.monotonic() > end_s:
             raise LabError(f"{host.name} did not connect")
         time.sleep(0.002)
