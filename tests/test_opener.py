@@ -78,7 +78,7 @@ def test_no_folder_is_made_through_a_link_of_another_user(tmp_path: Path) -> Non
     (tmp_path / "theirs").symlink_to("private")
     os.lchown(tmp_path / "theirs", OTHER, OTHER)
     (tmp_path / "file").touch()
-    for way in ("theirs/new", "theirs/new/deep", "theirs", "file", "file/new"):
+    for way in ("theirs/new", "theirs/new/deep", "theirs", "file", "file/new", "d/" * 2500, "x" * 300):
         with pytest.raises(OSError, match=r"^\[Errno"):
             files.make_folder(tmp_path / way)
     assert [*(tmp_path / "private").iterdir()] == []

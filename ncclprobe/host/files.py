@@ -13,6 +13,8 @@ from ncclprobe.host import opener
 from ncclprobe.model import bounds
 from ncclprobe.model.errors import UsageError
 
+_LONGEST_PATH = 4096
+"""PATH_MAX of Linux: what is longer has to be made folder by folder, and no program opens it."""
 _READER_S = 2.0
 """How long a pipe may be without a reader, who may still be starting."""
 
@@ -132,6 +134,8 @@ def write(path: Path, text: str, *, private: bool = False, ours: Callable[[str],
 
 def make_folder(path: Path, mode: int = 0o777) -> None:
     """Make a folder, and the folders on the way to it, unless they are there. Raises OSError, for others' links too."""
+    if len(os.fsencode(path)) >= _LONGEST_PATH:
+        raise OSError(errno.ENAMETOOLONG, os.strerror(errno.ENAMETOOLONG))
     for each in (*reversed(path.parents), path):
         with opener.place(each) as end:
             if end.stat() is None or each == path:

@@ -9,17 +9,18 @@ from collections.abc import Mapping
 from ncclprobe.model import bounds
 
 SECRET = re.compile(
-    r"((?<![^\W_])(?i:(?:pg|ssh|my)?password|passwd|pass[_-]?phrase|secret|(?:account|api|private|shared[_-]?access|subscription)[_-]?key"
+    r"((?:(?<![^\W_])|(?<=[a-z])(?=[A-Z]))(?i:(?:pg|ssh|my)?password|passwd|pass[_-]?phrase|secret|(?:account|api|private|shared[_-]?access|subscription)[_-]?key"
     r"|(?:access[_-]?)?token(?=[\"']?[:=]\s{0,2}\S)|(?:aws)?(?:secret)?access[_-]?key(?:[_-]?id)?(?=[\"']?[:=]\s{0,2}\S)"
-    r"|(?:x-amz-|x-goog-)?sig(?:nature)?(?=[:=]\S)|(?:set-)?cookie|credentials?(?=[:=]\S))[\"']?\s{0,2}[:=]\s{0,2}[\"']?"
+    r"|(?:x-amz-|x-goog-)?sig(?:nature)?(?=[:=]\S)|credentials?(?=[:=]\S))[\"']?\s{0,2}[:=]\s{0,2}[\"']?"
     r"|(?:(?<=[A-Z0-9]_)PASS|(?<![^\W_])SSHPASS|(?<![^\W_])(?i:admin|auth|db|ftp|mail|proxy|redis|root|smtp|user)_?pass)"
     r"[\"']?=[\"']?(?=\S)"
+    r"|(?<!\w)(?i:(?:set-)?cookie)[\"']?\s{0,2}[:=]\s{0,2}[\"']?"
     r"|(?<!\w)(?i:authorization)[\"']?\s{0,2}[:=]\s{0,2}[\"']?(?:\w{1,16}\s{1,2})?"
     r"|(?<![\w-])--?(?i:[a-z-]{0,24}(?:password|passwd|token|secret|api-?key))\s{1,2}(?=[^\s-])"
     r"|(?<!\w)(?:curl(?:\s{1,2}\S{1,80}){0,8}?\s{1,2}(?:-u|--user)"
     r"|(?:sshpass|mysql\w{0,8})(?:\s{1,2}\S{1,80}){0,8}?\s{1,2}-p)[ =]?[\"']?(?=\S)"
     r"|(?<!\w)(?i:bearer|basic)\s{1,2}(?=\S{16}))"
-    r"(?:(?<=\")[^\"\n]+|(?<=')[^'\n]+|(?<=phrase: )[^\n,;\"']+|[^\s,;&\"']+)"
+    r"(?:(?<=ookie: )[^\n\"']+|(?<=\")[^\"\n]+|(?<=')[^'\n]+|(?<=phrase: )[^\n,;\"']+|[^\s,;&\"']+)"
 )
 """``password: WORD`` and the like: the first group is what may be shown."""
 _WORDS = re.compile(r"([\s,]+)")

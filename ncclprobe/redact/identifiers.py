@@ -26,6 +26,8 @@ from typing import Any
 
 from ncclprobe.host.settings import SECRET
 from ncclprobe.model import bounds
+from ncclprobe.redact.public import is_public
+from ncclprobe.redact.spellings import is_numbered, swapped
 
 _V4 = (  # ranges that an address stays within
     *("10.0.0.0/8", "172.16.0.0/12", "192.168.0.0/16", "100.64.0.0/10"),
@@ -163,13 +165,15 @@ each JSON Web Token."""
 
 _USER = r"[A-Za-z_][\w.-]{0,31}"
 _HOST = r"[A-Za-z0-9][\w-]{0,62}"
-_ASSIGNED = r"(?<![^\W_])(?i:user(?:[ _]?name|[ _]?id)?|logname|login|account)[\"']?={1,2}[\"']?"
+_ASSIGNED = r"(?<![^\W_])(?i:(?:user|account)(?:[ _]?name|[ _]?id)?|logname|login)[\"']?={1,2}[\"']?"
 LOGINS = re.compile(
     rf"/(?:home|Users)/({_USER})"
     rf"|{_ASSIGNED}({_USER})"
     r"|(?<![^\W_])(?i:user(?:[ _]?name|[ _]?id)?|login|account)[\"']?(?:\s{0,2}[:=]\s{0,2}|\s{1,2})"
-    r"(?:[\"'`](?=[\w.-]{3,32}[\"'`])|(?=[A-Za-z.-]{0,31}[\d_])"
-    r"|(?=[A-Za-z.-]{3,32}(?:[,;)]|\s{1,2}(?:may|can(?:not|'t)|lacks|(?:do|ha|i|wa)s no|over|exceed|reached)))"
+    r"(?:[\"'`<](?=[\w.-]{3,32}[\"'`:>])|(?=[A-Za-z.-]{0,31}[\d_])"
+    r"|(?:(?<=for user )|(?<=by user )|(?<=of user )|(?<=as user )|(?<=id user )|(?<=own user )|(?<=[:=] ))"
+    r"(?=[A-Za-z.-]{3,32}(?:[,;)]|\s{0,2}$))"
+    r"|(?=[A-Za-z.-]{3,32}\s{1,2}(?:may|can(?:not|'t)|lacks|(?:do|ha|i|wa)s no|not|over|exceed|reached))"
     rf")({_USER})"
     rf"|(?<![^\W_])(?:[ug]id|groups)=\d{{1,10}}\(({_USER})"
     rf"|(?<!\w)(?:ssh|scp|sftp|rsync|mosh)\s(?:[^\s@]{{1,80}}\s{{1,2}}){{0,8}}({_USER})@(?P<host>{_HOST})"
@@ -187,17 +191,17 @@ IDENTIFIER = re.compile(
     r"(?![0-9A-Fa-f])"
     r"|(?<![^\W_])(?:GPU|MIG)-(?P<short>[0-9A-Fa-f]{4,8}(?:-[0-9A-Fa-f]{1,12}){0,4})(?![\w-])"
     r"|(?<!\w)GID \d{1,3} \((?P<subnet>[0-9A-F]{1,16})/(?P<port>[0-9A-F]{1,16})\)"
-    r"|(?i:guid)(?P<gap>:?\s{0,16}(?:0[xX])?)(?P<guid>[0-9A-Fa-f]{16})(?!\w)"
     rf"|(?P<says>{_ASSIGNED})(?P<login>{_USER})(?P<of>@[A-Za-z][\w-]{{0,62}}(?:\.[\w-]{{1,63}}){{0,8}})?"
     r"|(?<![^\W_])(?i:serial)(?P<colon>(?:[ _]?(?i:number|no))?(?:\s{0,40}[:=]\s{0,8}|\s{1,4}is\s{1,4}))"
     r"(?P<serial>[^\s,;\"']+)"
-    r"|(?<!\w)(?i:board|s/?n|serial(?:[ _]?(?:number|no))?)(?P<board>[ :=#.]{1,4})"
-    r"(?P<number>(?=(?:[A-Z-]{0,8}\d){5})[0-9A-Z-]{8,24})(?!\w)"
+    r"|(?<!\w)(?:(?i:board|s/?n|serial(?:[ _]?(?:number|no))?)[ :=#.]{1,4}(?=(?:[A-Z-]{0,8}\d){5})(?=[0-9A-Z-]{8})"
+    r"|(?i:service|asset)[ _]?(?i:tag)[ :=#.]{1,4})(?P<number>(?=[A-Z-]{0,8}\d)[0-9A-Z-]{6,24})(?!\w)"
     rf"|(?P<secret>{SECRET.pattern})"
     r"|(?i:wandb)\W[^\n]{0,60}?(?<![0-9A-Fa-f])(?P<wandb>[0-9A-Fa-f]{40})(?![0-9A-Fa-f])"
     r"|(?<![\w.+-])(?P<person>[\w.+-]{1,64})@(?P<domain>[A-Za-z][\w-]{0,62}(?:\.[\w-]{1,63}){1,8})"
-    r"|(?:(?<!\w)(?<!(?<!/)/)|(?<=Gids))(?!c10d?::)(?P<colons>[0-9A-Fa-f]*:[0-9A-Fa-f]*:[0-9A-Fa-f:]*(?:(?:\.\d{1,3}){3}(?![\w.]))?)"
-    r"|(?<![^\W_])(?<!\.)(?P<ipv4>\d{1,3}(?:\.\d{1,3}){3})(?P<bits>/\d{1,2}(?!\w))?(?!\w|\.\w)"
+    r"|(?:(?<!\w)(?<!\w-)(?<!(?<!/)/)|(?<=Gids))(?!c10d?::)(?P<colons>[0-9A-Fa-f]*:[0-9A-Fa-f]*:[0-9A-Fa-f:]*(?:(?:\.\d{1,3}){3}(?![\w.]))?)"
+    r"|(?<![^\W_])(?<!\.)(?<!(?i:cudnn|rsion|mware) )(?P<ipv4>\d{1,3}(?:\.\d{1,3}){3})"
+    r"(?P<bits>/\d{1,2}(?!\w))?(?!\w|\.\w)"
     r"|(?<![0-9A-Fa-f])(?P<digits>[0-9A-Fa-f]{64}|[0-9A-Fa-f]{32})(?![0-9A-Fa-f])"
 )
 LOGIN = re.compile(r"://[^\s/@:]{0,128}:[^\s/@]{1,256}@")
@@ -274,8 +278,6 @@ class Identifiers:
             return self._new.uuid(value)
         if kind == "short":
             return value[:4] + self._new.uuid(match["short"])
-        if kind == "guid":
-            return value[:-16] + _as(match["guid"], f"{self._new.eui64(int(match['guid'], 16)):016x}")
         if kind == "port":
             return self._printed_gid(match)
         if kind == "secret":
@@ -324,7 +326,8 @@ class Identifiers:
         sizes, digits = [len(group) for group in groups], "".join(groups)
         if sizes == [4] * 4:
             return _as(value, _grouped(f"{self._new.eui64(int(digits, 16)):016x}", 4))
-        if sizes == [2] * 6:
+        if sizes == [2] * 6 or (len(sizes) == 6 and {*sizes} == {1, 2} and not digits.isdecimal()):
+            digits = "".join(group.zfill(2) for group in groups)
             return _as(value, _grouped(f"{self._new.mac(int(digits, 16)):012x}", 2))
         if sizes == [2] * 8:
             return _as(value, _grouped(f"{self._new.eui64(int(digits, 16)):016x}", 2))
@@ -372,9 +375,9 @@ class Identifiers:
 
     def words(self, digits: str) -> str:
         """Replace an address that is one or four 32-bit numbers in little-endian order."""
-        value = int(_swapped(digits), 16)
+        value = int(swapped(digits), 16)
         new = self._new.ipv4(IPv4Address(value)) if len(digits) == 8 else self._new.ipv6(IPv6Address(value))
-        return _swapped(f"{int(new):0{len(digits)}X}")
+        return swapped(f"{int(new):0{len(digits)}X}")
 
     def config_space(self, value: str) -> str:
         """Replace the Device Serial Number (capability 3), often a NIC's MAC, of a configuration space."""
@@ -436,12 +439,6 @@ def _capabilities(data: bytes, wanted: int) -> list[int]:
     return found
 
 
-def _swapped(digits: str) -> str:
-    """Reverse the byte order of 32-bit numbers in hexadecimal."""
-    words = (digits[at : at + 8] for at in range(0, len(digits), 8))
-    return "".join(bytes.fromhex(word)[::-1].hex().upper() for word in words)
-
-
 def _grouped(digits: str, size: int) -> str:
     return ":".join(digits[at : at + size] for at in range(0, len(digits), size))
 
@@ -453,7 +450,9 @@ def _as(value: str, new: str) -> str:
 
 _LABEL = r"[A-Za-z0-9](?:[A-Za-z0-9-]{0,62})"
 _WORD = re.compile(r"(?<![\w./-])[a-z][a-z0-9]{0,30}(?:-[a-z0-9]{1,30}){0,6}(?![\w-])")
-_WHOLE = re.compile(rf"(?:(?<![\w./-])|(?<=://))({_LABEL}(?:\.{_LABEL}){{1,8}})(?![\w-]|\.\w|\()")
+_WHOLE = re.compile(
+    rf"(?:(?<![\w./-])(?:_[a-z]{{1,20}}\.){{0,2}}|(?<=://))({_LABEL}(?:\.{_LABEL}){{1,8}})(?![\w-]|\.\w|\()"
+)
 _MAIL = re.compile(rf"(?<![\w.+-])[\w.+-]{{1,64}}@([A-Za-z][\w-]{{0,62}}(?:\.{_LABEL}){{1,8}})(?<!\.service)")
 _SAID = re.compile(
     rf"(?<![\w-])(?i:host(?:_?name)?|node_?name|machine)[\"']?\s{{0,12}}[:=]\s{{0,4}}[\"']?({_LABEL})(?![\w(-])"
@@ -461,7 +460,7 @@ _SAID = re.compile(
     re.MULTILINE,
 )
 _POD = re.compile(
-    r"(?<![\w-])(?:[Pp]od|[Nn]amespace)[\"']?(?:/|\s{0,2}[:=]\s{0,2}|\s)[\"']?([a-z0-9]{1,40}(?:-[a-z0-9]{1,40}){1,12})"
+    r"(?<![\w-])(?:[Pp]od|[Nn]amespace|configmap|secret|service|deployment|statefulset)[\"']?(?:/|\s{0,2}[:=]\s{0,2}|\s)[\"']?([a-z0-9]{1,40}(?:-[a-z0-9]{1,40}){1,12})"
 )
 _MACHINE = r"(?:node|host|compute|gpunode|dgx|hgx|gpu|nid|cn|worker|blade|rack|login|head|trainer)"
 _NUMBERED = re.compile(rf"(?:\d{{3,8}}|0\d{{1,7}}|{_MACHINE}(?:\d{{3,8}}|0\d{{1,7}}))")
@@ -489,7 +488,8 @@ _EVERYONES = frozenset(_EVERYONES_DOMAINS.split())
 def hosts(text: str) -> Iterator[str]:
     """Yield the names of hosts that `text` tells, whole or short."""
     for match in _WHOLE.finditer(text):
-        if _is_host(match[1], port=text[match.end() : match.end() + 1] == ":"):
+        port = text[match.end() : match.end() + 1] == ":" and text[match.end() + 1 : match.end() + 2].isdigit()
+        if _is_host(match[1], port=port, called=port or text[match.start(1) - 2 : match.start(1)] == "//"):
             yield match[1]
     for match in _SAID.finditer(text):
         name = match[1] or match[2]
@@ -510,7 +510,7 @@ def mail_domains(text: str) -> Iterator[str]:
     return (match[1] for match in _MAIL.finditer(text) if not _is_everyones(match[1].lower()))
 
 
-def _is_host(name: str, *, port: bool = False) -> bool:
+def _is_host(name: str, *, port: bool, called: bool) -> bool:
     first, *_, last = name.lower().split(".")
     if _is_everyones(name.lower()) or "." not in name:
         return False
@@ -518,7 +518,10 @@ def _is_host(name: str, *, port: bool = False) -> bool:
         return name.count(".") > 1
     numbered = bool(re.search("[a-z][a-z-]{0,40}[0-9]", first))
     named = "-" in first or _looks_like_host(first) or (numbered and (port or last != "net"))
-    return last in _OTHERS and name.count(".") > 1 and named
+    own = last != "net" and not is_public(name.lower().split(".")[-2])
+    if last not in _OTHERS:
+        return name.count(".") > 1 and last.isalpha() and (is_numbered(first) or (called and own))
+    return name.count(".") > 1 and (named or own)
 
 
 def _is_everyones(name: str) -> bool:

@@ -32,7 +32,16 @@ from ncclprobe.redact.identifiers import (
     structure,
     without_keys,
 )
-from ncclprobe.redact.spellings import Spellings, hosts_by_form, owners, users, without_secrets
+from ncclprobe.redact.public import SOURCE, is_public, renamed, strange
+from ncclprobe.redact.spellings import (
+    Spellings,
+    hosts_by_form,
+    listed_nodes,
+    names_by_form,
+    owners,
+    users,
+    without_secrets,
+)
 
 T = TypeVar("T")
 _COMMON_WORDS = (
@@ -45,32 +54,6 @@ _COMMON_WORDS = (
 )
 _COMMON = frozenset(_COMMON_WORDS.split())
 """Names that identify no one: replacing them would hide nothing and spoil words and paths."""
-
-_NO_LOGIN_WORDS = (
-    "able access account accounting accounts action admin agent alloc allocated allocation allocations and any api"
-    " app application are argument arguments array at attempt attempts azureuser bad balance based batch bench bf bin"
-    " block buf buffer buffers but by call callback callbacks can cannot ckpt class client code coder collective comm"
-    " command communicator config configuration context count cpu create credentials ctx cu current custom data"
-    " database debug def default defined deploy dev device did dir directory disabled does domain dp driver ec email"
-    " enabled error errors event exception exists exit failed failure fd file files float flow for format found fp"
-    " from function functions gid git given grad gradient group groups guide handle has hook hpc id ids impl in info"
-    " init input instance int interface interrupt into invalid is issue jovyan kernel key keys kind latency launch"
-    " learner level limit limits list load loader local log login logs long main manager manual may mem memory message"
-    " method missing mlx mode model module mount mpi must my mysql name named names namespace namespaces network new"
-    " no not null num number of on only op opc operation option options or org out output over page pages param"
-    " parameter parameters params path pattern permission permissions pg pid ping plugin pointer policy port postgres"
-    " pp pre process processes profile program project prompt proto protocol provided ptr py queue quota raised ray"
-    " read recv reduce ref registered registration remote request requested requests reserved result ring role run"
-    " runner running script self send session set setting settings shell should signal simple size slurm sm socket"
-    " software some source space specified stack start state status step stop stopped storage str stream streams"
-    " string supplied support svm sys system table task tasks tensor tensors term text that the then there this thread"
-    " threads time timed timeout times to token tool tools torch total tp train trainer training tree type uid uint"
-    " unset usage use used users using value values variable version via vscode was what when where which who will"
-    " window with without work workers workspace would write you your"
-)
-_NO_LOGINS = frozenset(_NO_LOGIN_WORDS.split())
-"""Words that a text puts after ``user`` or where a login stands, and that would spoil it if each was replaced."""
-_NO_LOGIN_ENDING = re.compile(r"[a-z]{3,24}(?:ing|tions?|ments?)")
 
 _KERNEL_PATH = re.compile(r"(?<![\w/.-])/(?:proc|dev|sys(?!/fs/cgroup))/(?:[^\s\"',;:]|:(?!/))*")
 """Here every word is the kernel's: ``/proc/sys/vm`` is no host called vm. (But users name cgroups.)"""
@@ -93,12 +76,6 @@ _JOB_VARIABLE = re.compile(
 )
 _NFS = re.compile(r" - nfs4? ([\w.-]+):/")  # a source in /proc/self/mountinfo
 _SERVER = re.compile(r"(?i:nfs|lustre|ceph|smb|cifs)[^\n]{0,40}?\bserver:? '?([\w.-]{1,255})")  # in the kernel's words
-_SOURCE = re.compile(
-    r"(?:/(?:site|dist)-packages|^|/workspace|/opt)/(?:torch(?:vision|audio)?|pytorch|nccl|nvshmem|gloo|megatron|deepspeed"
-    r"|transformers|lightning|vllm|sglang|accelerate|flash_attn|transformer_engine|apex|triton|jax|tensorflow|horovod"
-    r"|nvidia|dvs/p4/build/sw)(?:/[\w.+-]{1,80}){1,16}\.(?:py|cc|cpp|cu|cuh|h|hpp|c|so(?:\.\d{1,9}){0,4})$"
-)
-"""A file of a public source tree, which support needs: what all sites have identifies none."""
 _FILE_NAME = re.compile(r"/|[^.]\.[A-Za-z]\w*$")
 _FILE_PARTS = re.compile(r"((?:.*/)?)([^/]*?)((?:\.[A-Za-z][A-Za-z0-9]{0,9})?)", re.DOTALL)
 _SERIAL_FILE = re.compile(r"/\w*(?:serial|serial[_-]number|asset_tag)$")
@@ -208,8 +185,6 @@ class Redactor:
             self._learn_variables(seen)
         elif ask == ("home",):
             self._learn_variables({"HOME": value})
-        elif ask[:1] == ("kernel_log",):
-            self._learn_kernel_text(value)
         elif ask[:1] == ("conf",):
             lines = (line.partition("=") for line in value.split("\n"))
             self._learn_variables({name.strip(): value.strip() for name, _, value in lines})
@@ -234,27 +209,30 @@ class Redactor:
             for name in _NFS.findall(value):
                 self._learn_host(name)
 
-    def _learn_kernel_text(self, text: str) -> None:
-        for name in _SERVER.findall(text):
-            self._learn_host(name.strip("."))
-
     def _learn_text(self, text: str) -> None:
         for name in hosts(text):
             self._learn_told(name)
         for name in hosts_by_form(text):
             self._learn_host(name)
+        for name in _SERVER.findall(text):
+            if not is_public(name):
+                self._learn_host(name.strip("."))
         for name in users(text):
             self._learn(name, self._new.user)
+        for name in names_by_form(text):
+            self._learn(name, self._new.name)
+        for nodes in listed_nodes(text):
+            self._learn_variables({"NODELIST": nodes})
         for name in owners(text):
             self._learn(name, self._new.name)
         self._domains.update(name.lower() for name in mail_domains(text))
         for name in pods(text):
-            if not all(map(_is_word, re.findall(r"[a-z]{2,}", name))):
+            if not all(map(is_public, re.findall(r"[a-z]{2,}", name))):
                 self._learn(name, self._new.name)
         for match in LOGINS.finditer(text):
             login = next(filter(None, match.groups())).strip(".-")
             parts = re.findall(r"[a-z]{2,}", login.lower())
-            if len(login) > 2 and not all(map(_is_word, parts)):
+            if len(login) > 2 and not all(map(is_public, parts)):
                 self._learn(login, self._new.user)
             host = match["host"] or match["at"] or match["of_key"] or ""
             if len(host) > 2:
@@ -406,7 +384,7 @@ class Redactor:
 
     def _path(self, text: str) -> str:
         """Replace the parts of a path that are not on machines everywhere; what follows /home is a user."""
-        kept = _SOURCE.search(text)
+        kept = SOURCE.search(text)
         if kept:
             return f"{self._path(text[: kept.start()]) if kept.start() else ''}{kept[0]}"
         parts = text.split("/")
@@ -502,10 +480,6 @@ def _texts(value: object) -> Iterator[str]:
         yield from _texts(item)
 
 
-def _is_word(part: str) -> bool:
-    return part in _NO_LOGINS or part in _COMMON or is_public(part) or bool(_NO_LOGIN_ENDING.fullmatch(part))
-
-
 def _object(line: str) -> dict[str, Any] | str:
     """Return a row of a capture, or the line where it is none."""
     row = structure(line)
@@ -543,75 +517,3 @@ def _nodes(value: str) -> tuple[str, ...]:
 
 PATH = re.compile(r"(?<![\w./-])/(?:[^/\s\"',;:|<>\\][^\s\"',;:|<>\\]{0,4094})?")
 """An absolute path in a text, without what a search path or a mount puts before or after it."""
-
-_SYSTEM = (
-    "aarch64 all alternatives anaconda apt arch archive asound bin boot build cache cgroup common compat conda"
-    " conf config containerenv containers core cpu cpuset current d data debian default dev devel dist dmi"
-    " dockerenv downloads dpkg el7 el8 el9 env envs etc exe export exports files fs fstab fsx gcc gnu governor"
-    " gpfs group grub home host hosts id idmapd include info init issue job jobs json kernel ld lib lib32 lib64 libexec"
-    " limits linux linux64 local lock log logs lost lustre machine mamba maps meta metadata micromamba miniconda"
-    " miniconda3 mnt modprobe module modules mount mounts name net network nfs nobody node none opt os out"
-    " overlay overlay0 overlay1 overlay2 package packages path pid plugin plugins powerpc64le ppc64le private"
-    " proc profile profiles project projects py pyenv python release releases resolv root rootfs run runtime sbin"
-    " scope scratch security self service services session shadow share shared shm site slice snap so software"
-    " spack src srv stable stage state stderr stdout step storage store stubs sudoers sys sysctl system systemd"
-    " tag target targets task tasks tmp tools triggers tun txt upper user users usr var venv venvs version"
-    " versions vmlinuz volume volumes work workdir workspace x86 x8664 xml yaml zfs"
-)
-_PROGRAMS = (
-    "abi amazon amzn2023 apptainer aws azure besteffort buildkit burstable c10 caps channels cloud containerd cri"
-    " crio cu11 cu12 cu13 cublas cuda cudart cudnn cufft cupti curand cusolver cusparse cusparselt cxxabi docker"
-    " driver drivers dt dynamic efa enroot ext fabricmanager fastrak fi frontend gcc generic gib glibc glibcxx"
-    " google gpu gpudirect guaranteed hcoll hostengine hotplug hpc hpcx ib ibverbs imex intel internal jax json"
-    " kubelet kubepods kubernetes libc libc10 libcrypto libcublas libcublaslt libcuda libcudadevrt libcudart"
-    " libcudnn libcufft libcufile libcupti libcurand libcusolver libcusparse libcusparselt libdl libefa libfabric"
-    " libgcc libgomp libhwloc libibverbs libm libmlx5 libmpi libnccl libnl libnuma libnvidia libnvjitlink libnvrtc"
-    " libnvshmem libpod libpsm2 libpthread librdmacm librt libssl libstdc libtorch libucp libucs libuct libz lxc m"
-    " main ml mlnx mlx5 mofed mpi nccl ncclnet ncclprobe nsswitch numa nv nvhpc nvidia nvidiactl nvme nvml nvshmem"
-    " nvtx oci ofed ofi openib openmpi oracle pingpong pip pmix pod podman profiler prrte psm2 pytorch rdma relr rw"
-    " sharp singularity slurm slurmd slurmstepd spectrum spectrumx tcp tcpx tcpxo tensorflow tools topo topology"
-    " torch torchrun torchvision triton tuner ubuntu ucc uccl ucp ucx uid unified uverbs uvm verbs virtme wheel"
-    " wheels x zg gpudirecttcpx ibext"
-)
-_PUBLIC = frozenset(f"{_SYSTEM} {_PROGRAMS}".split())
-_VERSION = re.compile(
-    r"v?\d{1,12}(?:rc\d{1,3}|[a-z])?"
-    r"|(?:cu|cuda|cp|py|python|cudnn|gcc|rocm|sm|pci|gpu|nic|nvidia|nvswitch|uverbs|channel)\d{1,6}"
-)
-_PSEUDONYM = re.compile(r"(?:name|host|user|serial)-[0-9a-f]{8,12}")
-_KERNEL_FILE = re.compile(r"(?:cgroup|cpu|cpuacct|cpuset|hugetlb|io|memory|misc|pids|rdma)\.[a-z0-9_.]{1,60}")
-_PIECES = re.compile(r"(?:name|host|user|serial)-[0-9a-f]{8,12}(?![^\W_])|[^\W_]+|[\W_]+")
-
-
-def is_public(word: str) -> bool:
-    """Return whether machines of every site may have `word` in a path: a word of the system, a number, a version."""
-    return (
-        len(word) == 1
-        or word.lower() in _PUBLIC
-        or bool(_VERSION.fullmatch(word.lower()) or _PSEUDONYM.fullmatch(word))
-    )
-
-
-def renamed(part: str, pseudonym: Callable[[str], str]) -> str:
-    """Return a part of a path, or a file's name, with each run of words that are not public replaced."""
-    return "".join(pseudonym(run) if own else run for run, own in _runs(part))
-
-
-def strange(part: str) -> list[str]:
-    """Return the runs of words in a part of a path that are not public."""
-    return [run for run, own in _runs(part) if own]
-
-
-def _runs(part: str) -> list[tuple[str, bool]]:
-    """Split a part into what is public, separators with it, and runs of words that are not, and say which is which."""
-    if _KERNEL_FILE.fullmatch(part):  # a control group's own, in a folder that users name
-        return [(part, False)]
-    runs: list[tuple[str, bool]] = []
-    for piece in _PIECES.findall(part):
-        word = piece[0].isalnum()
-        own = word and not is_public(piece)
-        if own and len(runs) > 1 and runs[-2][1]:  # a separator between two of them belongs to the run
-            runs[-2:] = [(runs[-2][0] + runs[-1][0] + piece, True)]
-        else:
-            runs.append((piece, own))
-    return runs

@@ -10,19 +10,24 @@ from ipaddress import IPv4Address, IPv6Address
 from itertools import pairwise
 from typing import TYPE_CHECKING
 
+from ncclprobe.redact.public import is_public, renamed
+
 if TYPE_CHECKING:
     from ncclprobe.redact.identifiers import Pseudonyms
 
 _PRIVATE = r"(?:10|100|172|192)"
 """How addresses begin that sites give themselves: what else is joined by dashes or has a fifth number is a version."""
 _SPELLED = re.compile(
-    r"(?<![0-9A-Fa-f-])(?P<dashed>[0-9A-Fa-f]{2}(?:-[0-9A-Fa-f]{2}){5})(?![0-9A-Fa-f-])"
+    r"(?i:guid)[\"']?[:=]?\s{0,16}(?:0[xX])?(?P<guid>[0-9A-Fa-f]{16})(?!\w)"
+    r"|(?<![0-9A-Fa-f-])(?P<dashed>[0-9A-Fa-f]{2}(?:-[0-9A-Fa-f]{2}){5})(?![0-9A-Fa-f-])"
     r"|(?<![\w.])(?=[0-9.]{0,13}[A-Fa-f])(?P<dotted>[0-9A-Fa-f]{4}(?:\.[0-9A-Fa-f]{4}){2})(?![\w.])"
-    r"|(?<![^\W_])(?:(?<=enx)|(?<=wlx)|(?<=hwaddr=)|(?<=ether )|(?<=mac=)|(?<=mac )|(?<=MAC=)|(?<=MAC ))"
-    r"(?P<mac>[0-9A-Fa-f]{12})(?!\w)"
-    r"|enx(?P<named>[0-9a-f]{12})(?!\w)"
-    r"|(?:(?<=wwn-0x)|(?<=eui\.)|(?<=guid=)|(?<=guid=0x)|(?<=GUID=0x)|(?<=0x)(?=[0-9a-f]{16}:\d{1,3}(?!\d))"
+    r"|(?<![^\W_])(?i:mac|hw|ll|ether)(?i:_?addr(?:ess)?)?[\"']?[ :=]{1,3}[\"']?(?P<mac>[0-9A-Fa-f]{12})(?!\w)"
+    r"|(?:enx|wlx)(?P<named>[0-9a-f]{12})(?!\w)"
+    r"|(?:(?<=wwn-0x)|(?<=eui\.)|(?<=\"[HSR]-)|(?<=0x)(?<!commId 0x)(?!0000|[Ff]{4})"
     r"|(?<![\w.+/=-])(?=[0-9]{0,15}[a-f])(?=[a-f]{0,15}[0-9])(?!ffff|0000))(?P<eui>[0-9a-fA-F]{16})(?!\w)"
+    r"|(?<![\w:])(?P<socket>(?:[0-9A-F]{32}|[0-9A-F]{8}))(?=:[0-9A-F]{4} (?:[0-9A-F]{32}|[0-9A-F]{8})(?!\w))"
+    r"|(?<![\w-])[a-z]{1,12}-(?P<cloud>[0-9a-f]{17})(?!\w)"
+    r"|(?<=addr=)(?P<whole>\d{8,10})(?!\w)"
     r"|(?<=0x)(?P<hex>(?:0[aA]|[aA][cC]1|[cC]0[aA]8)[0-9A-Fa-f]{4,6})(?!\w)"
     rf"|(?<![\d.])(?<!\d[-_])(?P<joined>{_PRIVATE}(?P<by>[-_])\d{{1,3}}(?P=by)\d{{1,3}}(?P=by)\d{{1,3}})(?![-_.]?\d)"
     rf"|(?<![\w.])(?P<tcpdump>{_PRIVATE}(?:\.\d{{1,3}}){{3}})(?=\.\d{{1,5}}(?![\w.]))"
@@ -32,13 +37,17 @@ _SPELLED = re.compile(
 
 _OWNED = re.compile(
     r"(?<!\w)(?P<bucket>(?:s3a?|gs|gcs|oss|oci|cos|az|wasbs?|abfss?)://(?:[\w-]{1,64}@)?|arn:aws[\w-]{0,8}:s3:::)"
-    r"(?P<name>[A-Za-z0-9][\w-]{1,62})"
+    r"(?P<name>[A-Za-z0-9][\w-]{1,62})(?P<key>(?:/[\w.=-]{1,100}){0,16})"
     r"|(?<![\w.-])(?P<site>[a-z0-9][a-z0-9-]{2,62})(?=\.(?:s3(?:[.-][a-z0-9-]{1,30})?\.amazonaws|blob\.core\.windows"
     r"|storage\.googleapis)\.)"
     r"|(?<=:)(?P<remote>[\w-]{1,64}/[\w.-]{1,100})(?=\.git(?!\w))"
-    r"|(?<!\w)(?P<host>(?:git@)?(?:github|gitlab)\.com[/:]|(?:git@)?bitbucket\.org[/:]|wandb\.ai/"
-    r"|huggingface\.co/(?:datasets/|spaces/)?|(?:\w{1,4}\.)?gcr\.io/|[\w-]{1,32}\.pkg\.dev/)"
-    r"(?P<owner>[A-Za-z0-9][\w.-]{0,62})(?P<repository>/[\w.-]{1,100})?"
+    r"|(?<!\w)(?P<host>(?:git@)?(?:github|gitlab)\.com[/:]|(?:git@)?bitbucket\.org[/:]|wandb\.ai/|(?:www\.)?comet\.com/"
+    r"|huggingface\.co/(?:api/)?(?:datasets/|spaces/|models/)?|(?:[\w-]{1,20}\.)?(?:gcr|ghcr|quay|docker)\.io/|[\w-]{1,32}\.pkg\.dev/"
+    r"|(?:s3(?:[.-][a-z0-9-]{1,30})?\.amazonaws|storage\.googleapis)\.com/|access denied for "
+    r"|(?:project|entity|workspace|repository|image)[ =:]{1,2}[\"']?(?=[\w.-]{1,63}/))"
+    r"(?P<owner>[A-Za-z0-9][\w.-]{0,62})(?P<repository>/[\w.-]{1,100}(?:/runs)?(?:/(?=[a-z]{0,12}\d)[a-z0-9]{8,32}(?!\w))?)?"
+    r"|(?<![\w/])(?P<tree>(?:projects|organizations|subscriptions)(?:/[\w.-]{1,63}){1,16})"
+    r"|(?<=//)(?P<server>[^\s/]{1,255}/)(?P<way>[\w./~-]{1,255})(?=\.git(?!\w))"
     r"|(?P<arn>arn:aws[\w-]{0,8}:[\w-]{1,40}:[\w-]{0,20}:)(?P<account>\d{12})(?P<resource>:[\w.-]{1,64}[/:][\w./-]{1,128})?"
     r"|(?<!\d)(?P<registry>\d{12})(?=\.dkr\.ecr\.)(?P<region>\.dkr\.ecr\.[\w-]{1,32}\.amazonaws\.com/)(?P<image>[\w./-]{1,128})"
 )
@@ -57,20 +66,54 @@ _TILDE = re.compile(r"(?<![\w/~:.])~([A-Za-z_][\w.-]{1,31})(?=[/\s:,;'\"]|$)", r
 _WINDOWS = re.compile(r"[A-Za-z]:[\\/]{1,2}Users[\\/]{1,2}([^\s\\/\"',;:]{2,64})")
 _ENCODED = re.compile(r"(?<![\w.+-])([\w.+-]{1,64})%40([A-Za-z][\w-]{0,62}(?:\.[\w-]{1,63}){1,8})")
 _COLUMN = re.compile(r"(?<!\w)(?:USER|ACCOUNT)\s{1,8}([a-z][\w.-]{2,31})(?!\w)")
-_HEADS = ("USER", "ACCOUNT")
+_NAMED_ID = re.compile(r"(?<!\w)\w{0,8}[Ii]d=([A-Za-z_][\w.-]{0,31})\(\d{1,10}\)")
+_LOGS_IN = re.compile(
+    r"(?:publickey|password|session opened|session closed|user) for (?:invalid )?(?:user )?"
+    r"([a-z_][\w.-]{2,31})(?= from| by|\()"
+    r"|(?<!\S)([a-z_][\w.-]{2,31})(?= is not in the sudoers| \(uid[ =]\d)"
+    r"|(?:(?:authenticating|invalid|unknown) user|(?:owned|submitted|launched) by) "
+    r"([a-z_][\w.-]{2,31})"
+    r"|sudo: {1,9}([a-z_][\w.-]{2,31}) :"
+    r"|(?<!\w)(?:mysql\w{0,8}|psql|runuser|sudo|su|ssh|kinit|mongosh?)(?:\s{1,2}\S{1,80}){0,8}?\s{1,2}-[uUl][ =]?"
+    r"([A-Za-z_][\w.-]{2,31})(?!\w)"
+)
+_HEADS = {"user": "user", "account": "user", "owner": "user", "group": "user", "jobname": "name", "nodelist": "host"}
+"""What stands below a word of a table's head."""
+_LISTED_NODES = re.compile(
+    r"(?i)(?<![A-Z])(?:node_?list|batch_?host|nodename)[\"']?[=:] ?[\"']?([A-Za-z][\w.,\[\]-]{1,2000})"
+)
+_RANGE = re.compile(r"(?<![\w.-])[a-z][a-z0-9-]{1,40}\[\d{1,6}[,-][\d,-]{1,200}\]")
+_JOB_NAME = re.compile(r"(?<!\w)(?:JobName|Reservation|QOS|WorkDir)=([A-Za-z][\w.-]{2,63})(?!\w)")
+_PREFIXED = re.compile(
+    r"^(?:\[[^\]\n]{1,40}\] ?)?([A-Za-z][\w.-]{1,62}):\d{1,8}:\d{1,8} \["
+    r"|^(?:[A-Z][a-z]{2} [ \d]\d \d\d:\d\d:\d\d|\d{4}-\d\d-\d\d[T ]\d\d:\d\d:\d\d(?:[.,]\d{1,9})?(?:Z|[+-]\d\d:?\d\d)?)"
+    r" ((?=[A-Za-z-]{0,60}\d)[A-Za-z][\w.-]{1,62}|[A-Za-z][\w.-]{1,62}(?= kernel:)) [\w./()-]{1,40}(?:\[\d{1,8}\])?:",
+    re.MULTILINE,
+)
+"""A host before a line of NCCL, and before one of syslog."""
+_IN_CLUSTER = re.compile(r"(?<![\w.-])((?:[a-z0-9-]{1,63}\.){1,4})(?=(?:svc|pod)(?:\.cluster\.local|(?![\w.-])))")
+_DESCRIBED = re.compile(r";([A-Za-z][\w-]{1,62}):\w{2,16}/U\d")
+"""A switch in its node description."""
+_FILE_SYSTEM = re.compile(r"(?<![\w-])([A-Za-z][\w]{1,15})-(?:OST|MDT|MGS)[0-9a-f]{4}")
 
 _CALLED = re.compile(
     r"(?<![\w-])(?i:resolve|lookup|connect(?:ed|ing)? to|unreachable:?|no route to|lost|ssh|ping)\s{1,2}"
     r"(?=[A-Za-z-]{0,40}\d)([A-Za-z][\w-]{1,62}(?:\.[A-Za-z][\w-]{0,62}){1,6})(?![\w(]|\.\w)"
 )
+_NUMBERED = re.compile(
+    r"(?:(?<![\w./@%$-])|(?<=//)|(?<=node/)|(?<=nodes/))"
+    r"(?=[a-z-]{2,40}\d)(?![a-z]{2,12}-(?:gov-)?(?:north|south|east|west|central)[a-z]{0,5}-?\d)"
+    r"(?!e[nt]|ib|ro|rd|wl|ve|dgx|hgx|float|u?int\d|[0-9a-f-]{1,64}(?![\w-]))"
+    r"([a-z][a-z0-9]{0,30}(?:-[a-z0-9]{1,30}){0,6})(?![\w(-]|/(?!\d)|\.\w)"
+    r"|(?:host|cluster)(?:\(s\))? <(?:\d{1,4}\*)?([A-Za-z][\w.-]{1,62})>"
+)
 _RACK = re.compile(
     r"(?<![\w.-])(?!e[nt]|ib|ro|rd|wl)(?=[a-z]{1,3}\d{0,2}0\d|[a-z]\d\d)([a-z]{1,3}\d{2,4}(?:[a-z]{1,2}\d{2,3}){2,3})(?![\w-])"
 )
-_RAIL = re.compile(r"(?<![\w.-])([a-z]{2,20}\d{1,5}[a-z]?)-(?:ib|eth|hsn|roce|bmc|ipmi|mgmt)\d{0,2}(?![\w-])")
-_DEVICE = re.compile(r"(?:mlx|bnxt|efa|rank|gpu|nic|node|eth|ib|cuda|local|proc|worker)\d{0,3}")
+_DEVICE = re.compile(r"(?:mlx|bnxt|efa|rank|gpu|nic|node|eth|ib|cuda|local|proc|worker|master|numa|v)[\d_-]{0,4}")
 
 _SAYS_SECRET = re.compile(
-    r"(?i)(?<![^\W_])((?:api[ _-]?)?(?:key|token|secret)[\"']?[ :=]{1,3}[\"']?)([A-Za-z0-9][\w+/=-]{15,256})"
+    r"(?i)(?<![^\W_])((?:api[ _-]?)?(?:key(?:_id)?|token|secret)[\"']?[ :=]{1,3}[\"']?)([A-Za-z0-9][\w+/=-]{15,256})"
 )
 _PASSWORD = re.compile(
     r"(?i)(?<![^\W_])((?:password|passwd|passphrase)\s{0,2}[\"'])([^\s\"']{4,128})(?=[\"'])"
@@ -96,29 +139,59 @@ def _drawn(run: str) -> bool:
 
 def users(text: str) -> Iterator[str]:
     """Yield the users whom a text names by form: in a home, a listing, a table, after ``~``, in a mail."""
-    for pattern in (_WINDOWS, _TILDE, _LISTED, _LOGGED_IN, _COLUMN):
+    for pattern in (_WINDOWS, _TILDE, _LISTED, _LOGGED_IN, _COLUMN, _NAMED_ID, _LOGS_IN):
         for match in pattern.finditer(text):
-            yield from filter(None, match.groups())
+            yield from (name for name in match.groups() if name and not (pattern is _LOGS_IN and is_public(name)))
+    yield from (word for kind, word in _tables(text) if kind == "user")
+
+
+def _tables(text: str) -> Iterator[tuple[str, str]]:
+    """Yield the words below the heads of tables, as squeue, sacct and ps print them, and what each is."""
     lines = text.split("\n")
     for at, line in enumerate(lines):
-        heads = line.split()
-        if len(heads) > 2 and any(head in heads for head in _HEADS) and all(head.isupper() for head in heads):
-            yield from _of_table(heads, lines[at + 1 : at + 1000])
+        by = "|" if line.count("|") > 1 else None
+        heads = line.lower().split(by)
+        kinds = {column: _HEADS[head.strip()] for column, head in enumerate(heads) if head.strip() in _HEADS}
+        if len(heads) > 2 and kinds and sum(word[:1].isupper() for word in line.split(by)) * 2 > len(heads):
+            for words in (each.split(by) for each in lines[at + 1 : at + 1000]):
+                if len(words) < len(heads):
+                    break
+                yield from ((kind, words[column].strip()) for column, kind in kinds.items())
 
 
-def _of_table(heads: list[str], lines: list[str]) -> Iterator[str]:
-    """Yield the words below USER and ACCOUNT, as long as rows have as many words."""
-    for words in (line.split() for line in lines):
-        if len(words) < len(heads):
-            return
-        yield from (words[heads.index(head)] for head in _HEADS if head in heads)
+def names_by_form(text: str) -> Iterator[str]:
+    """Yield names of jobs and of file systems."""
+    yield from (match[1] for pattern in (_JOB_NAME, _FILE_SYSTEM) for match in pattern.finditer(text))
+    yield from (word for kind, word in _tables(text) if kind == "name")
+
+
+def listed_nodes(text: str) -> Iterator[str]:
+    """Yield lists of nodes, as Slurm writes them."""
+    yield from (match[1] for match in _LISTED_NODES.finditer(text))
+    yield from (
+        match[0] for match in _RANGE.finditer(text) if not all(map(is_public, re.findall("[a-z]{2,40}", match[0])))
+    )
+    yield from (word for kind, word in _tables(text) if kind == "host")
 
 
 def hosts_by_form(text: str) -> Iterator[str]:
-    """Yield hosts that a verb names, and names of a rack's place or of a host's rail."""
+    """Yield hosts that a verb or a noun names, that begin a line, and names of a rack's place or of a host's rail."""
     yield from (match[1] for match in _CALLED.finditer(text))
+    yield from (match[2] or match[1] for match in _NUMBERED.finditer(text) if match[2] or is_numbered(match[1]))
+    yield from (match[1] or match[2] for match in _PREFIXED.finditer(text))
+    yield from (match[1] for match in _DESCRIBED.finditer(text))
+    for match in _IN_CLUSTER.finditer(text):
+        yield from (label for label in match[1].strip(".").split(".") if not _DEVICE.fullmatch(label))
     yield from (match[1] for match in _RACK.finditer(text))
-    yield from (match[1] for match in _RAIL.finditer(text) if not _DEVICE.fullmatch(match[1]))
+
+
+def is_numbered(word: str) -> bool:
+    """Return whether a word ends with a number of a row of things, and has letters that no public word has."""
+    own = [part for part in word.split("-") if not is_public(part)]
+    letters = re.findall(r"[a-z]{2,31}", " ".join(own))
+    return bool(re.search(r"(?:\d\d[ac-z]?|-[a-z]{0,8}\d|\d[a-z0-9]*-[a-z0-9]+)$", word)) and not all(
+        map(is_public, letters)
+    )
 
 
 def owners(text: str) -> Iterator[str]:
@@ -137,8 +210,12 @@ class Spellings:
             "dotted": lambda text: _as(text, ".".join(re.findall("....", self._mac(text.replace(".", ""))))),
             "mac": lambda text: _as(text, self._mac(text)),
             "named": self._mac,
-            "eui": lambda text: _as(text, f"{new.eui64(int(text, 16)):016x}"),
+            "guid": self._eui,
+            "eui": self._eui,
             "hex": lambda text: _as(text, f"{int(new.ipv4(IPv4Address(int(text, 16)))):08x}"),
+            "socket": self._little,
+            "whole": lambda text: str(int(new.ipv4(IPv4Address(int(text) & 0xFFFF_FFFF)))),
+            "cloud": new.digits,
             "joined": self._joined,
             "tcpdump": self._dotted,
             "arpa": lambda text: ".".join(reversed(self._dotted(".".join(reversed(text.split(".")))).split("."))),
@@ -155,8 +232,17 @@ class Spellings:
         start = match.start(kind) - match.start()
         return match[0][:start] + self._of[kind](match[kind]) + match[0][start + len(match[kind]) :]
 
+    def _eui(self, digits: str) -> str:
+        return _as(digits, f"{self._new.eui64(int(digits, 16)):016x}")
+
     def _mac(self, digits: str) -> str:
         return f"{self._new.mac(int(digits, 16)):012x}"
+
+    def _little(self, digits: str) -> str:
+        """Replace an address as /proc/net/tcp has it: numbers of 32 bits in this processor's order."""
+        value = int(swapped(digits), 16)
+        new = self._new.ipv4(IPv4Address(value)) if len(digits) == 8 else self._new.ipv6(IPv6Address(value))
+        return swapped(f"{int(new):0{len(digits)}X}")
 
     def _joined(self, text: str) -> str:
         by = "-" if "-" in text else "_"
@@ -176,20 +262,32 @@ class Spellings:
         name = self._new.name
         if match["bucket"]:
             head = re.sub(r"//[\w-]+@", lambda user: f"//{name(user[0][2:-1])}@", match["bucket"])
-            return head + name(match["name"])
+            return head + name(match["name"]) + renamed(match["key"], name)
         if match["site"] or match["remote"]:
             return "/".join(map(name, match[0].split("/")))
         if match["owner"]:
             if match["owner"].lower() in _PUBLIC_OWNERS:
                 return match[0]
-            repository = f"/{name(match['repository'][1:])}" if match["repository"] else ""
+            parts = match["repository"].split("/")[1:] if match["repository"] else []
+            repository = "".join(f"/{part if part == 'runs' else name(part)}" for part in parts)
             return match["host"].removeprefix("git@") + name(match["owner"]) + repository
+        if match["way"]:
+            return match["server"] + "/".join(map(name, match["way"].split("/")))
+        if match["tree"]:
+            parts = match["tree"].split("/")
+            return "/".join(part if at % 2 == 0 or part in parts[0::2] else name(part) for at, part in enumerate(parts))
         if match["account"]:
             kind, by, what = (
                 re.split(r"([/:])", match["resource"][1:], maxsplit=1) if match["resource"] else ("", "", "")
             )
             return f"{match['arn']}{self._new.digits(match['account'])}" + (f":{kind}{by}{name(what)}" if kind else "")
         return self._new.digits(match["registry"]) + match["region"] + name(match["image"])
+
+
+def swapped(digits: str) -> str:
+    """Reverse the byte order of 32-bit numbers in hexadecimal."""
+    words = (digits[at : at + 8] for at in range(0, len(digits), 8))
+    return "".join(bytes.fromhex(word)[::-1].hex().upper() for word in words)
 
 
 def _pairs(digits: str) -> list[str]:
