@@ -51,7 +51,7 @@ def _unpack(package: "Traversable", folder: Path) -> None:
     """Write the files of all demos below `folder`; an overlay names its machine in the same folder."""
     for each in package.iterdir():
         if each.is_dir():
-            (folder / each.name).mkdir(exist_ok=True)
+            files.make_folder(folder / each.name)
             _unpack(each, folder / each.name)
         else:
             held = each.read_bytes()
