@@ -209,6 +209,16 @@ ENDED_BY_OTHERS = {
     "gpu-isolation",
     "RuntimeError: Unable to initialize backend 'cuda': FAILED_PRECONDITION: No visible GPU devices.\n":
     "gpu-isolation",
+    "".join(f"n1:7:9 [0] NCCL INFO socketPollConnect: connect returned No route to host, retrying ({n}/34)\n"
+            for n in range(30, 34)): "port-blocked",
+    "step 7 loss 2\nlauncher: rank 2 crashed with exit code -11.\n": "rank-crashed",
+    "distributed.nanny.memory - WARNING - Worker exceeded 95% memory budget. Restarting\n": "oom",
+    "E0102 03:04:05.678901 7 pool.cpp:9] slice failed (local_nic: mlx5_1, retry_cnt: 0): transport retry counter "
+    "exceeded\n": "ib-link-error",
+    '9s   Warning   Failed   kubelet   Failed to pull image "zeta:v9": rpc error: not found\n': "rank-crashed",
+    "WARN: device mlx5_1 cannot allocate buffer on the specified memory type. Skipping\nabort\n": "gdr-off",
+    "WARNING:torch.distributed.elastic.rendezvous.dynamic_rendezvous:The node 'n4_8_0' has failed to shutdown the "
+    "rendezvous 'none' due to an error of type RendezvousConnectionError.\n": "master-unreachable",
 }  # fmt: skip
 
 
@@ -219,7 +229,7 @@ def test_what_other_schedulers_and_runtimes_say_is_a_cause(tmp_path: Path) -> No
         if not found or code not in (found[0]["code"], *found[0]["could_be"]):
             wrong[text] = found
     assert wrong == {}
-    assert len(ENDED_BY_OTHERS) >= 5
+    assert len(ENDED_BY_OTHERS) >= 12
 
 
 def test_how_a_process_ended_does_not_stand_before_why(tmp_path: Path) -> None:

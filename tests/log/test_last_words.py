@@ -57,6 +57,22 @@ SAID = {
         "*** An error occurred in MPI_Init\n*** MPI_ERRORS_ARE_FATAL (processes in this communicator will now abort,\n",
         "a version or a device",
     ),
+    "a limit of its user, in the C library's words": (
+        "frob: pthread_create failed for thread 9 of 16: Resource temporarily unavailable\n",
+        "a limit",
+    ),
+    "the innermost of what others have wrapped": (
+        "Error: cannot begin: step one failed: child: exit status 1: login: expired token: unknown\n",
+        "access was refused",
+    ),
+    "a process holds what another needs": (
+        "frob: error: the accelerator is already in use by process 5521\n",
+        "in use by another process",
+    ),
+    "a class of exceptions whose name says nothing of an error": (
+        "zeta.errors.ModelIsGated: cannot read the weights of zeta/base\n",
+        "ModelIsGated",
+    ),
     "a logger's last error is of rights": (
         f"{steps(0, 3)}ERROR store: /data/x: Permission denied\n{EXITED}",
         "refused",
@@ -117,6 +133,11 @@ GOES_ON = {
         f"{RULE}\nNo schemes were able to be used on a port that failed\nto answer.\n{RULE}\n{steps(0, 9)}"
     ),
     "a table between two rules": f"{RULE}\nloss  failed  aborted  invalid  lr  time\n{RULE}\n",
+    "a pod that got a node later": (
+        "5m   Warning   FailedScheduling   pod/w-0   0/4 nodes are available\n"
+        "4m   Normal   Scheduled   pod/w-0   Successfully assigned default/w-0 to n1\n"
+    ),
+    "an exception after which its line says what is done": "zeta.FetchError: no answer; retrying\nworld_size=2\n",
     "a logger's error, and steps after it": f"ERROR tracker: server not found\n{steps(0, 9)}",
 }
 
