@@ -15,7 +15,7 @@ from ncclprobe.expect.baselines import load
 from ncclprobe.facts.run.samples import Expected, Notes, Participants
 from ncclprobe.model.errors import UsageError
 from ncclprobe.model.findings import Status, Verdict
-from ncclprobe.model.measurement import Band, Expectation, Fingerprint
+from ncclprobe.model.measurement import Band, Expectation, Fingerprint, Judged
 from ncclprobe.model.report import Report, Tool
 from ncclprobe.model.snapshot import Job
 from ncclprobe.model.values import replace
@@ -169,7 +169,7 @@ def test_a_baseline_without_a_machine_judges_and_says_so(tmp_path: Path) -> None
     compare_with(record, load(folder), folder, MACHINE)
     notes, bands = record.said
     assert (len(bands), record.passes()) == (1, True)
-    assert "does not say of which machine" in notes[0]
+    assert "does not name its machine" in notes[0]
 
 
 def test_an_empty_folder_is_refused(tmp_path: Path) -> None:
@@ -188,3 +188,22 @@ def test_a_number_out_of_range_is_refused_in_one_line(
     capsys.readouterr()
     assert main(["compare", str(folder / "s.json"), str(tmp_path / "run.json")]) == 2
     assert capsys.readouterr().err.endswith("row 1: a number is out of its range\n")
+
+
+def test_a_run_without_a_collective_is_refused_and_compared_with_a_reason(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    pairs = str(Path(__file__).parent.parent / "reports" / "four-hosts-one-bad-nic.json")
+    assert main(["baseline", pairs, "-o", str(tmp_path / "site.json")]) == 2
+    assert "holds no collective: a baseline is of `ncclprobe bandwidth` or nccl-tests" in capsys.readouterr().err
+    assert main(["compare", pairs, pairs]) == 3
+    assert "pairs and copies are not compared" in " ".join(capsys.readouterr().out.split())
+
+
+def test_a_page_recommends_a_baseline_only_for_collectives() -> None:
+    from ncclprobe.report.html import render
+
+    pairs = as_json.read(str(Path(__file__).parent.parent / "reports" / "four-hosts-one-bad-nic.json"))
+    unjudged = replace(pairs, status=Status.PASS, exit_code=0, checks=(), judged=Judged(0, 78))
+    assert "ncclprobe baseline" not in render(unjudged)
+    assert "baselines are of collectives" in render(unjudged)

@@ -10,6 +10,7 @@ from ncclprobe.commands import arguments
 from ncclprobe.commands.run_files import printable_lines, read_runs
 from ncclprobe.expect import baselines
 from ncclprobe.host import files
+from ncclprobe.model.errors import UsageError
 from ncclprobe.model.findings import ExitCode
 from ncclprobe.model.layout import wrap
 from ncclprobe.model.measurement import Fingerprint, Measurement
@@ -51,6 +52,8 @@ def merged(
     Raises UsageError.
     """
     runs, twice = baselines.distinct([run for path in paths for run in read_runs(path)])
+    if not any(run.rows for run in runs):
+        raise UsageError(f"{paths[0]}: holds no collective: a baseline is of `ncclprobe bandwidth` or nccl-tests")
     kept = baselines.keep(runs, _allowed(machine), accept_low=accept_low)
     fingerprint = next((run.fingerprint for run in runs if run.fingerprint), None)
     return _site(runs, kept, fingerprint), kept, twice

@@ -314,7 +314,8 @@ def _last(found: Comparison) -> str:
     if found.captures:
         words = f"{len(found.new_findings)} new, {len(found.fixed_findings)} fixed, {len(found.changed)} changed"
     elif not found.rows:
-        words = "no row was measured in both under the same conditions, so there is nothing to compare"
+        words = "no collective was measured in both under the same conditions, so there is nothing to compare"
+        words += "; pairs and copies are not compared"
     failed = len(found.new_failures)
     failures = f", {failed} new failure{'s' * (failed > 1)}" if failed else ""
     head = {ExitCode.OK: "PASS", ExitCode.FAIL: "FAIL"}.get(code, "UNKNOWN")

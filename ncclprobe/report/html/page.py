@@ -84,6 +84,9 @@ _UNJUDGED = (
     "Nothing is known to judge these numbers by. If this run is known to be healthy, keep it: "
     "`ncclprobe baseline REPORT.json -o site.json`; later runs are judged by it: `{command} --baseline site.json`"
 )
+_UNKEPT = (
+    "Nothing is known to judge these numbers by, and baselines are of collectives: compare them with another node's."
+)
 _NOTHING = {
     "pass": "No finding fails or warns, and nothing required was left unseen.",
     "unknown": "Nothing fails, and nothing was judged either: the notes say what is lacking.",
@@ -109,7 +112,8 @@ def _nothing(report: Report) -> tuple[str, str]:
     """Return heading and words if there is no finding: it is good news only if something was judged."""
     said = _NOTHING.get(report.status.value, _VERDICTS["warn"])
     if report.status is Status.PASS and none_judged(report):
-        return "Nothing found wrong; speed not judged", _UNJUDGED.format(command=report.command)
+        words = _UNJUDGED if report.measurements else _UNKEPT
+        return "Nothing found wrong; speed not judged", words.format(command=report.command)
     if report.status is Status.SKIP:
         return "Nothing was judged", "No check had anything to judge, and no number was judged."
     return ("Nothing to do" if report.status is Status.PASS else "No finding to act on"), said
