@@ -21,6 +21,7 @@ _SOURCES = re.compile(
 OWN = {
     "tests/test_policy.py": "the expressions of this test",
     "scripts/gpu_stages/standins.py": "tests/fake_nvml.c",
+    "scripts/refused_starts.py": "tests/cuda_stand_in/refusing_driver.c",
     "scripts/stand_in/build.py": "tests/fake_nvml.c and what tests/cuda_stand_in holds",
     "tests/fake_nvml.py": "tests/fake_nvml.c",
     "tests/fake_verbs.py": "tests/fake_verbs.c and tests/fake_cuda.c",
@@ -69,7 +70,7 @@ def test_no_path_of_a_foreign_source_tree_is_written(read: list[tuple[str, int, 
 def test_who_may_compile_exists_and_names_a_source_of_ours() -> None:
     missing = [name for name in OWN if not (ROOT / name).exists()]
     assert not missing
-    sources = re.findall(r"tests/\w+\.c\b", " ".join(OWN.values()))
+    sources = re.findall(r"tests/[\w/]+\.c\b", " ".join(OWN.values()))
     assert [each for each in sources if not (ROOT / each).exists()] == []
 
 

@@ -55,7 +55,8 @@ def ranks_may_not_meet(log: JobLog) -> Iterator[Finding]:
 
 
 _SOCKET, _NO_DEVICE = "Using network Socket", "NET/IB : No device found"
-_NO_VERBS, _NO_PROVIDER = "Failed to open libibverbs.so", "No eligible providers were found"
+_NO_VERBS = ("Failed to open libibverbs.so", "Failed to load libibverbs")
+_NO_PROVIDER = "No eligible providers were found"
 _SET = " set by environment to "
 _IB_OFF = f"NCCL_IB_DISABLE{_SET}1"
 _COSTLY = {
@@ -73,7 +74,7 @@ _COSTLY = {
 
 @cause(
     code="slow-socket-fallback",
-    signs=(_SOCKET, _NO_DEVICE, _NO_VERBS, _NO_PROVIDER, *_COSTLY),
+    signs=(_SOCKET, _NO_DEVICE, *_NO_VERBS, _NO_PROVIDER, *_COSTLY),
     doctor="env.transport",
     bad=lambda: ["n1:7:7 [0] NCCL INFO NCCL_P2P_DISABLE set by environment to 1."],
     good=lambda: ["n1:7:7 [0] NCCL INFO NCCL_P2P_LEVEL set by environment to NVL."],
@@ -100,7 +101,7 @@ def slow_path(log: JobLog) -> Iterator[Finding]:
 
 def _without_rdma(log: JobLog) -> tuple[str, str]:
     """Return why a job without an RDMA device has none, by code and in words."""
-    if next(log.having(_NO_VERBS), None):
+    if next(log.having(*_NO_VERBS), None):
         return "libibverbs-missing", "libibverbs is not in the image"
     if next(log.having(_NO_PROVIDER), None):
         return "efa-no-provider", "libfabric has no EFA provider"

@@ -119,7 +119,8 @@ _SAME_GPU = (
 
 _REFUSED = "invalid usage (run with"
 """What NCCL returns for it; releases that allow it say Init COMPLETE."""
-_BUSY = "all CUDA-capable devices are busy or unavailable"
+_BUSY = ("all CUDA-capable devices are busy or unavailable", "CUDA-capable device(s) is/are busy or unavailable")
+"""Up to CUDA 11, and since (tests/data/refused_starts.jsonl.gz)."""
 
 
 _MIG = ("MIG-", "MIG device", "MIG mode")
@@ -162,7 +163,7 @@ def _addresses_of(log: JobLog, rank: int) -> set[str]:
 
 @cause(
     code="duplicate-gpu",
-    signs=(*_SAME_GPU, *_MIG, _BUSY, *_USING, "Init START", _REFUSED),
+    signs=(*_SAME_GPU, *_MIG, *_BUSY, *_USING, "Init START", _REFUSED),
     doctor="launch.ranks",
     bad=lambda: [
         "n1:7:7 [0] init.cc:900 NCCL WARN Duplicate GPU detected : rank 1 and rank 0 both on CUDA device 7000"
@@ -188,7 +189,7 @@ def two_ranks_on_one_gpu(log: JobLog) -> Iterator[Finding]:
         words = f"ranks {', '.join(map(str, ranks))} opened one GPU, {between(event.text, 'busId ', ' ')}"
         yield said(log, event, words, ranks=ranks, peers=ranks, **JOB)
     held = "a GPU is held by another process, in exclusive mode, or does not come up"
-    yield from each(log, (_BUSY,), held, codes=("duplicate-gpu", "gpu-hw-error"), **UNPROVEN)
+    yield from each(log, _BUSY, held, codes=("duplicate-gpu", "gpu-hw-error"), **UNPROVEN)
 
 
 def _sharing(log: JobLog, event: LogEvent, *, mig: bool) -> Finding:
@@ -248,6 +249,7 @@ _DRIVER = (
     "NVIDIA driver on your system is too old",
     "CUDA Driver version found is",
     "CUDA some PFN functions not found in the library",
+    "CUDA driver is a stub library",
     "CUDA driver is older than the minimum version",
     "couldn't communicate with the NVIDIA driver",
     "Failed to initialize NVML: Driver Not Loaded",

@@ -70,17 +70,20 @@ _LIBRARIES = (
     good=lambda: ["[rank1]: RuntimeError: CUDA error: device-side assert triggered"],
 )
 def launch_failed(log: JobLog) -> Iterator[Finding]:
-    """A kernel failed on a GPU, and CUDA does not say why.
+    """A kernel failed on a GPU, or CUDA did not come up, and CUDA does not say why.
 
     Right: No kernel failed without a reason.
     Why: "unspecified launch failure", "unknown error" and what cuBLAS and cuDNN make of them come from a kernel that
-    reads wild memory as well as from a GPU that fails.
+    reads wild memory as well as from a GPU that fails; "initialization error" from a process that was forked after
+    CUDA's start as well as from a driver or GPU that does not come up.
     Fix: the kernel log of this host: an Xid of 48, 63, 74, 79, 94 or 95 is the GPU, 13 or 31 the program.
     """
     lines = {(e.stream, e.line): e for e in log.having(*_LIBRARIES) if not demoted(e)}
     errors = ("unspecified launch failure", "'unknown error'", "CUDA error: unknown error")
     for event in (lines | {(e.stream, e.line): e for e in cuda_errors(log, *errors)}).values():
         yield said(log, event, "a kernel failed", codes=("rank-crashed", "gpu-hw-error"), **UNPROVEN)
+    for event in cuda_errors(log, "initialization error"):
+        yield said(log, event, "CUDA does not come up", codes=("rank-crashed", "gpu-hw-error"), **UNPROVEN)
 
 
 _WILD_XIDS = (13, 31)

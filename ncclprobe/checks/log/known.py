@@ -177,7 +177,9 @@ _REFUSED = (
     "Unrecognized prefix token",
     "All entries except the first must have a prefix",
     "o algorithm/protocol available",
+    "o algorithm/protocol nor symKernelId available",  # since 2.31
     "no symmetric kernel available",
+    "algSelection names only symmetric kernel(s) that are unavailable",
     "Invalid NCCL_COMM_ID",
     "Could not force merge NICs",
 )
@@ -368,6 +370,7 @@ HARMLESS = (
     "UserWarning",
     "DeprecationWarning",
     # NCCL's own warnings after which it goes on, 2.4 to 2.30
+    "Failed to load libibverbs",  # the same since 2.30
     "Failed to open libibverbs.so",  # a machine without RDMA; a warning until 2.10
     "Call to bind failed",  # of the RAS port that another job has; elsewhere log.port/port-taken speaks of it
     "client reregistration",  # the subnet manager asks ports to register again

@@ -358,7 +358,11 @@ def device_not_in_container(log: JobLog) -> Iterator[Finding]:
             yield said(log, event, "an RDMA device cannot be opened", **LIMIT)
 
 
-_NO_LIBRARY = ("Failed to open libibverbs.so", "libibverbs.so.1: cannot open shared object file")
+_NO_LIBRARY = (
+    "Failed to open libibverbs.so",
+    "Failed to load libibverbs",
+    "libibverbs.so.1: cannot open shared object file",
+)
 _NO_DRIVER = ("no userspace device-specific driver found",)
 _WANTED = (
     "NCCL_IB_HCA set",
