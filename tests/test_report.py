@@ -1,17 +1,19 @@
 """Reports: what was written is read back, foreign files are refused, and text says what matters first."""
 
+import hashlib
 import json
 import os
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
+import msgspec
 import pytest
 
 from ncclprobe.model.errors import UsageError
 from ncclprobe.model.findings import Related, Status, Verdict, fail, note, seen, warn
 from ncclprobe.model.measurement import Expectation, FirstCall, Library, Measurement, Retest, TimeStats
-from ncclprobe.model.report import NodeRow, Report, Tool
+from ncclprobe.model.report import NodeRow, Report, Tool, digest
 from ncclprobe.model.values import replace
 from ncclprobe.report import html as as_html
 from ncclprobe.report import json as as_json
@@ -260,3 +262,10 @@ def test_every_format_for_people_names_the_related_findings(render: Callable[[Re
     finding = fail("all_reduce 64 MiB", "is slow", related=(Related("ib.mtu", "mlx5_3:1"),))
     assert "mlx5_3:1" in render(with_findings(finding))
     assert "mlx5_3:1" not in render(with_findings(replace(finding, related=())))
+
+
+def test_a_large_report_has_one_digest_however_it_is_laid_out() -> None:
+    told = {"b": ["x" * 300] * 1000, "a": {"é": [1.5, None, "y" * 70_000]}}
+    other = {"a": told["a"], "b": told["b"]}
+    plain = hashlib.sha256(msgspec.json.encode(told, order="sorted")).hexdigest()
+    assert {digest(json.dumps(told)), digest(json.dumps(other, indent=2)), digest(" []")} == {plain, digest("[]")}

@@ -1,5 +1,6 @@
 """The report as JSON, ``ncclprobe.report/1``: written atomically, read back strictly, with its JSON Schema."""
 
+import contextlib
 import json
 import os
 import sys
@@ -92,7 +93,10 @@ def read_with_digest(path: str, refuse: Callable[[os.stat_result], None]) -> tup
     `refuse` may raise for a file of the wrong owner. Raises UsageError as :func:`read` does.
     """
     text = _bounded(Path(path), refuse)
-    return parse(text, path), digest(text)
+    found = ""
+    with contextlib.suppress(msgspec.DecodeError, ValueError, RecursionError):  # then parse says why
+        found = digest(text)  # before there is a report, which needs memory too
+    return parse(text, path), found
 
 
 def parse(text: str, path: str) -> Report:
