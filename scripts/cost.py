@@ -4,25 +4,25 @@
     .venv/bin/python scripts/cost.py [--against COMMIT] [--runs N] [--nodes N ...]
 
 Printed is processor time, of all processes that a command starts, as medians of runs taken by turns: of an interpreter
-with json and argparse (B), and of each command in its multiples; beside a commit, the ratio too. Judging N captures of
-one job that differ (tests/fleets) comes with its peak of memory. Both trees lie in temporary folders, with byte code,
-and run with this interpreter and its libraries. What no processor tells, the number of calls, scripts/calls.py keeps.
+with json and argparse (B), and of each command in its multiples; beside a commit, the ratio too. Judging N captures
+that differ (tests/fleets) comes by the clock too, which says something only if nothing else runs. Both trees lie in
+temporary folders, with byte code, and run with this interpreter and its libraries. What no processor tells, the number
+of calls, scripts/calls.py keeps.
 """
 
 import argparse
 import compileall
-import json
-import resource
 import shutil
 import statistics
 import sys
 import tempfile
+import time
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[1]
 sys.path += [str(ROOT / "scripts"), str(ROOT / "tests")]  # behind PYTHONPATH, which says whose ncclprobe it is
 
-from child import fail, spent
+from child import spent
 from same import unpack
 
 CAPTURE = "tests/captures/hgx-h200.jsonl"
@@ -40,10 +40,7 @@ def main() -> int:
     parser.add_argument("--against", metavar="COMMIT")
     parser.add_argument("--runs", type=int, default=15)
     parser.add_argument("--nodes", type=int, nargs="*", default=[1024, 2048])
-    parser.add_argument("--judge", type=Path, help=argparse.SUPPRESS)
     options = parser.parse_args()
-    if options.judge:
-        return judge(options.judge)
     with tempfile.TemporaryDirectory() as folder:
         trees = {"here": tree("", Path(folder, "here"))}
         if options.against:
@@ -85,38 +82,18 @@ def starting(trees: dict[str, Path], runs: int) -> dict[tuple[str, str], float]:
 
 
 def judging(trees: dict[str, Path], count: int, folder: Path) -> dict[tuple[str, str], float]:
-    """Return the seconds of processors to judge so many captures, by a name with the peak of memory, and by tree."""
+    """Return the seconds of processors to judge so many captures, and those by the clock, by name and tree."""
     from fleets import captures
 
     folder.mkdir()
     captures.write(ROOT / CAPTURE, count, folder)
     found = {}
     for at, code in trees.items():
-        told = spent(within(code, [sys.executable, __file__, "--judge", str(folder)]))
-        try:
-            seen = json.loads(told.text.splitlines()[-1])
-        except (ValueError, IndexError):
-            fail(f"the judge of {count} captures said: {told.text[-400:]}")
-        print(f"{count} captures, {at}: {seen['peak_mib']:.0f} MiB at most, {seen['verdicts']} verdicts")
-        found[f"{count} captures", at] = float(seen["cpu_s"])
+        began = time.monotonic()
+        told = spent(within(code, [sys.executable, "-m", "ncclprobe", "doctor", str(folder), "-q"]))
+        found[f"{count} captures by the clock", at] = time.monotonic() - began
+        found[f"{count} captures", at] = told.processor_s
     return found
-
-
-def judge(folder: Path) -> int:
-    """Read, replay and judge the captures in `folder`, and say in JSON what that took."""
-    from ncclprobe.engine import diagnose
-    from ncclprobe.engine.collect import replayed
-    from ncclprobe.engine.judge import judge as judged
-    from ncclprobe.model.registry import Collector, discover
-    from ncclprobe.model.snapshot import Job
-
-    began = resource.getrusage(resource.RUSAGE_SELF)
-    snapshots = replayed(sorted(folder.iterdir()), discover("ncclprobe.facts", Collector))
-    verdicts = judged(snapshots, diagnose.every_check(diagnose.MACHINE), Job())
-    now = resource.getrusage(resource.RUSAGE_SELF)
-    cpu_s = now.ru_utime + now.ru_stime - began.ru_utime - began.ru_stime
-    print(json.dumps({"cpu_s": cpu_s, "peak_mib": now.ru_maxrss / 1024, "verdicts": len(verdicts)}))
-    return 0
 
 
 if __name__ == "__main__":

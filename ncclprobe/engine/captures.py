@@ -7,8 +7,10 @@ from functools import cache
 from pathlib import Path
 
 from ncclprobe.checks.sync.roster import missing
+from ncclprobe.engine import doctor
 from ncclprobe.engine.collect import replayed
 from ncclprobe.engine.diagnose import Question, diagnose
+from ncclprobe.engine.judge import together
 from ncclprobe.facts.environment import Environment
 from ncclprobe.facts.launcher import Launch
 from ncclprobe.model.findings import Finding, Verdict
@@ -27,15 +29,34 @@ def of_captures(
     question: Question, collectors: Sequence[Collector], paths: Sequence[Path], *, one_job: bool = False
 ) -> Report:
     """Judge the machines of captures: as nodes of one job if they are, or if `one_job` says so. Raises UsageError."""
-    snapshots = replayed(paths, collectors)
-    question, notes = _of_pastes(question, snapshots)
+    from ncclprobe.engine import workers  # what only many captures need
+
+    if not workers.suits(paths, question.checks):
+        snapshots = replayed(paths, collectors)
+        question, notes = _of_pastes(question, snapshots)
+        return _diagnosed(question, snapshots, notes, one_job or is_one_job(snapshots))
+    wanted = workers.wanted(question.checks, doctor.SHOWN, question.pictures)
+    with workers.Workers([workers.Source(str(path)) for path in paths], wanted) as at_work:
+        snapshots = at_work.learn()
+        joined = one_job or is_one_job(snapshots)
+        job = question.job if joined else replace(question.job, apart=True)
+        snapshots = at_work.judge(workers.Terms(job, together(snapshots, job), len(snapshots)))
+        notes = tuple(f"{path}: not judged: {why}" for path, why in at_work.lost.items())
+        lost = tuple(Path(path).stem for path in at_work.lost)
+    return _diagnosed(question, snapshots, notes, joined, lost)
+
+
+def _diagnosed(
+    question: Question, snapshots: Sequence[Snapshot], notes: Sequence[str], joined: bool, lost: Sequence[str] = ()
+) -> Report:
+    """Make the report on nodes that are one job, or that are not. `lost`: captures that could not be judged."""
     notes = (*notes, *(f"{each.node}: {each.cut}" for each in snapshots if each.cut))
-    if one_job or is_one_job(snapshots):
+    if joined:
         absent = () if question.job.local else missing(Every({s.node: _launch(s) for s in snapshots}))
-        return spoken(diagnose(question, snapshots, missing=absent, notes=notes))
+        return spoken(diagnose(question, snapshots, missing=(*lost, *absent), notes=notes))
     checks = tuple(check for check in question.checks if not check.compares)
     question = replace(question, checks=checks, job=replace(question.job, apart=True))
-    return spoken(diagnose(question, snapshots, notes=(*notes, APART)))
+    return spoken(diagnose(question, snapshots, missing=lost, notes=(*notes, APART)))
 
 
 def is_one_job(snapshots: Sequence[Snapshot]) -> bool:

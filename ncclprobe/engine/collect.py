@@ -28,10 +28,10 @@ from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
 from ncclprobe.facts.machine import Machine, System
 from ncclprobe.facts.nccl_conf import Settings
 from ncclprobe.host import Host, Question
-from ncclprobe.host.capture import NOT_SHOWN, Recorder, Replay, machines
+from ncclprobe.host.capture import NOT_SHOWN, Recorder, Replay, machines, second
 from ncclprobe.lifetime import NO_MEMORY
 from ncclprobe.model import bounds
-from ncclprobe.model.errors import HostError, NotCaptured, ParseError, UsageError
+from ncclprobe.model.errors import HostError, NotCaptured, ParseError
 from ncclprobe.model.nccl_selection import Choices
 from ncclprobe.model.registry import MACHINE, Check, Collector, Need, modules
 from ncclprobe.model.report import AttainableRate
@@ -40,30 +40,36 @@ from ncclprobe.model.values import Struct, field, replace
 from ncclprobe.nccl.values import SLOWING
 
 
-def with_choices(snapshots: Sequence[Snapshot], checks: Sequence[Check]) -> list[Snapshot]:
-    """Return the snapshots with what NCCL would choose on each, if a check asks for it."""
+def with_choices(snapshots: Sequence[Snapshot], checks: Sequence[Check], others: Any = None) -> list[Snapshot]:
+    """Return the snapshots with what NCCL would choose on each, if a check asks for it. `others`: of nodes before."""
     asked = any(need.fact is Choices for each in checks for need in each.needs)
     if not asked or all(Choices in snapshot.facts for snapshot in snapshots):
         return list(snapshots)
     from ncclprobe.nccl.networks import Choosing
     from ncclprobe.nccl.selection import choose  # and with it the distances between devices
 
-    others = Choosing()
+    others = others or Choosing()
     return [replace(s, facts={**s.facts, Choices: choose(s, others)}) for s in snapshots]
 
 
-def with_predictions(snapshots: Sequence[Snapshot], checks: Sequence[Check], job: Job) -> list[Snapshot]:
+_Predicted = dict[Any, AttainableRate | Absent]
+
+
+def with_predictions(
+    snapshots: Sequence[Snapshot], checks: Sequence[Check], job: Job, nodes: int, before: _Predicted | None = None
+) -> list[Snapshot]:
     """Return the snapshots with the most that each machine can still reach, if a check asks for it and a setting may
     have taken something away.
+
+    `nodes`: of the job. `before`: what was predicted of other nodes, by all that it rests on.
     """
     asked = job.backend == "nccl" and any(need.fact is AttainableRate for each in checks for need in each.needs)
-    nodes = 1 if job.local or job.apart else len(snapshots)
-    predicted: dict[Any, AttainableRate | Absent] = {}
-    return [_with_prediction(each, nodes, predicted) if asked else each for each in snapshots]
+    predicted = {} if before is None else before
+    nodes = 1 if job.local or job.apart else nodes
+    return [_with_prediction(each, nodes, predicted) if asked and not each.said else each for each in snapshots]
 
 
-def _with_prediction(snapshot: Snapshot, nodes: int, before: dict[Any, AttainableRate | Absent]) -> Snapshot:
-    """`before`: what was predicted of other nodes, by all that it rests on."""
+def _with_prediction(snapshot: Snapshot, nodes: int, before: _Predicted) -> Snapshot:
     settings = learned(snapshot.facts, Settings)
     if not settings or SLOWING.isdisjoint(settings.effective):
         return snapshot
@@ -255,11 +261,8 @@ class Traces:
             at = at.branches.get(_recorded(host, at.question))
         if at is not None:
             return at.fact
-        traced = Traced(host)
-        fact = run(traced)
-        if fact == runs.last:  # other answers, the same fact: one object, so that what is known of it is known again
-            fact = runs.last
-        runs.last = fact
+        traced = Traced(host, runs.last)
+        fact = runs.last = run(traced)
         if len(runs.given) < _MOST_GIVEN:
             runs.given.append(given)
             _keep(runs.begin, start, traced.asked, fact)
@@ -267,10 +270,11 @@ class Traces:
 
 
 class Traced:
-    """A replay that notes what it was asked, and what it said."""
+    """A replay that notes what it was asked, and what it said. `last`: what was made of the answers of another one."""
 
-    def __init__(self, host: Replay) -> None:
+    def __init__(self, host: Replay, last: Any) -> None:
         self._host = host
+        self.last = last
         self.asked: list[tuple[Question, _Said]] = []
 
     def ask(self, *question: str | int) -> str:
@@ -380,6 +384,8 @@ def _made(collector: Collector, host: Host, given: Sequence[Any]) -> Any:
     """What the collector makes of the host's answers, or why it makes nothing of them."""
     try:
         fact = collector.run(host, *given)
+        if isinstance(host, Traced) and fact == host.last:
+            return host.last  # other answers, the same fact: one object, so that what is known of it is known again
         wrong = "" if isinstance(host, Recorder) else misfit(fact, collector.produces)  # live JSON is of our own making
         return Absent(f"not understood: {collector.produces.__name__}{wrong}", "ParseError") if wrong else fact
     except HostError as refusal:
@@ -468,9 +474,7 @@ def replayed(paths: Sequence[Path], collectors: Sequence[Collector]) -> list[Sna
     traces = Traces()
     for file, host in machines(paths):
         if host.node in snapshots:
-            raise UsageError(
-                f"{file}: a second capture of node {host.node}; `ncclprobe compare OLD NEW` says what changed"
-            )
+            raise second(file, host.node)
         snapshot = of_capture(host, collectors, traces)
         kept = len(paths) <= bounds.SHOWN_CAPTURES
         snapshots[host.node] = snapshot if kept else replace(snapshot, answers={})

@@ -9,27 +9,38 @@ from ncclprobe.engine import inventory
 from ncclprobe.engine.collect import observed, with_choices, with_predictions
 from ncclprobe.engine.diagnose import Known, Question, Topic, diagnose
 from ncclprobe.engine.judge import conclude, judge, shares
+from ncclprobe.facts.cpu import Cpus
+from ncclprobe.facts.data_paths import DataPaths
 from ncclprobe.facts.infiniband import Fabric
 from ncclprobe.facts.interfaces import Interfaces
 from ncclprobe.facts.launcher import Launch
 from ncclprobe.facts.machine import System
+from ncclprobe.facts.memory import Memory
 from ncclprobe.facts.nccl_conf import Settings
+from ncclprobe.facts.nvlink import NvLinks
 from ncclprobe.facts.nvml import Gpu, Gpus
 from ncclprobe.facts.placement import Placement
 from ncclprobe.facts.plugins import Plugins
-from ncclprobe.facts.reach import Rails
+from ncclprobe.facts.process import SharedMemory
+from ncclprobe.facts.reach import Paths, Rails
 from ncclprobe.facts.software import Software
 from ncclprobe.host.patience import until
 from ncclprobe.localise.rails import Seen, Tried, Way, tests
 from ncclprobe.model.errors import OutOfTime, Unlearned
 from ncclprobe.model.hostlist import fold
-from ncclprobe.model.nccl_selection import Choices
+from ncclprobe.model.nccl_selection import Choices, NodeTopology
 from ncclprobe.model.pair_results import RailState, RailWay
 from ncclprobe.model.registry import Collector
 from ncclprobe.model.report import AttainableRate, LaunchRow, NodeEnvironment, NodeRow, Report, Setting
 from ncclprobe.model.snapshot import Absent, Every, Snapshot, learned
 from ncclprobe.model.stats import median
 from ncclprobe.model.values import Struct, field, grouped, replace
+
+SHOWN: tuple[type, ...] = (
+    AttainableRate, Choices, Cpus, DataPaths, Fabric, Gpus, Interfaces, Launch, Memory, NodeTopology, NvLinks, Paths,
+    Placement, Plugins, Rails, Settings, SharedMemory, Software, System,
+)  # fmt: skip
+"""The facts of a node that a report shows, whoever judged it."""
 
 
 def look_s(timeout_s: float) -> float:
@@ -58,7 +69,9 @@ def _launch(snapshot: Snapshot) -> Launch:
 
 def _learn(known: Known) -> Known:
     snapshots = with_choices(known.snapshots, known.question.checks)
-    return replace(known, snapshots=tuple(with_predictions(snapshots, known.question.checks, known.job)))
+    return replace(
+        known, snapshots=tuple(with_predictions(snapshots, known.question.checks, known.job, len(snapshots)))
+    )
 
 
 def _judge(known: Known) -> Known:
@@ -98,7 +111,7 @@ def sections(known: Known) -> dict[str, Any]:
         from ncclprobe.nccl.selection import choose
 
         nccl = known.job.backend == "nccl"
-        said["topology"] = {s.node: layout(s) for s in snapshots}
+        said["topology"] = {s.node: s.facts.get(NodeTopology) or layout(s) for s in snapshots}
         said["choices"] = {s.node: s.facts.get(Choices) or choose(s) for s in snapshots} if nccl else {}
     return said
 
@@ -138,8 +151,9 @@ def _digest_of_gpus(facts: Mapping[type, Any]) -> str:
 def _counters(facts: Mapping[type, Any]) -> Iterator[tuple[str, int]]:
     """Yield what counts links that went down, and errors of memory that nothing corrects."""
     for port in (learned(facts, Fabric) or Fabric(())).ports:
-        if not isinstance(port.counters, Absent) and "link_downed" in port.counters:
-            yield f"{port.name} link_downed", port.counters["link_downed"]
+        counted = {} if isinstance(port.counters, Absent) else dict(port.counters)
+        if "link_downed" in counted:
+            yield f"{port.name} link_downed", counted["link_downed"]
     for nic in (learned(facts, Interfaces) or Interfaces(())).all:
         if nic.carrier_changes:
             yield f"{nic.name} carrier lost", (nic.carrier_changes - 1) // 2  # a bring-up is 1 or 2 of them

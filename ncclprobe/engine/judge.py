@@ -63,10 +63,20 @@ def judge(
     """
     snapshots = with_choices(snapshots, checks)
     known = Judged()
-    own = [verdict for snapshot in of_one_job(snapshots, job) for verdict in judge_node(snapshot, checks, job, known)]
+    own = [verdict for snapshot in of_one_job(snapshots, job) for verdict in _own(snapshot, checks, job, known)]
     by_key = {check.key: check for check in checks}
     joint = compare(snapshots, checks, job, run)
     return _followed((*own, *(_explained(by_key[each.key], each, own) for each in joint)))
+
+
+def _own(snapshot: Snapshot, checks: Sequence[Check], job: Job, known: "Judged") -> Sequence[Verdict]:
+    """Return what the checks that need no other node say of this one: what a worker said, and the rest."""
+    if not snapshot.said:
+        return judge_node(snapshot, checks, job, known)
+    said = {verdict.key: verdict for verdict in snapshot.said}
+    rest = judge_node(snapshot, [check for check in checks if check.key not in said], job, known)
+    said |= {verdict.key: verdict for verdict in rest}
+    return [said[check.key] for check in checks if not check.compares]
 
 
 def of_one_job(snapshots: Sequence[Snapshot], job: Job) -> list[Snapshot]:
@@ -75,25 +85,29 @@ def of_one_job(snapshots: Sequence[Snapshot], job: Job) -> list[Snapshot]:
     With --local it is not, nor if each is judged by itself. Snapshots of one machine's network are one node, looked at
     more than once.
     """
+    several = together(snapshots, job)
+    wide: dict[int, Launch] = {}
+    return [each if each.said else widened(each, several, wide) for each in snapshots]
+
+
+def together(snapshots: Sequence[Snapshot], job: Job) -> int:
+    """Return how many machines' networks the nodes of one job are on; 1: they are judged each by itself."""
     networks = {each.node: _network(each) for each in snapshots}
     several = len({network if None not in network else node for node, network in networks.items()})
-    together: dict[int, Launch] = {}  # equal facts stay one, so that what a check said of them is known
-    found = []
-    for each in snapshots:
-        launch = each.facts.get(Launch)
-        if (
-            several == 1
-            or job.local
-            or job.apart
-            or not isinstance(launch, Launch)
-            or launch.nnodes is not None
-            or launch.world_size is not None
-        ):
-            found.append(each)
-            continue
-        widened = together.setdefault(id(launch), replace(launch, nnodes=several))
-        found.append(replace(each, facts={**each.facts, Launch: widened}))
-    return found
+    return 1 if job.local or job.apart else several
+
+
+def widened(snapshot: Snapshot, several: int, wide: dict[int, Launch]) -> Snapshot:
+    """Return `snapshot` in a job of so many nodes, if its launcher says nothing of them.
+
+    `wide`: what was made of others' facts, so that equal ones stay one, and what a check said of them is known.
+    """
+    launch = snapshot.facts.get(Launch)
+    known = not isinstance(launch, Launch) or launch.nnodes is not None or launch.world_size is not None
+    if several == 1 or not isinstance(launch, Launch) or known:
+        return snapshot
+    changed = wide.setdefault(id(launch), replace(launch, nnodes=several))
+    return replace(snapshot, facts={**snapshot.facts, Launch: changed})
 
 
 def _network(snapshot: Snapshot) -> Stack:
@@ -183,10 +197,10 @@ class Judged:
             if len(said) >= _MOST_DIFFERENT:
                 return _judge_one(check, node, look)
             said[key] = facts, _judge_one(check, node, look)
-        return _said_of(node, said[key][1])
+        return said_of(node, said[key][1])
 
 
-def _said_of(node: str, verdict: Verdict) -> Verdict:
+def said_of(node: str, verdict: Verdict) -> Verdict:
     """Return `verdict` on `node`; spelled out, because `replace` takes four times as long."""
     v = verdict
     return v if v.node == node else Verdict(v.id, node, v.status, v.title, v.why, v.required, v.findings, v.part)

@@ -37,7 +37,7 @@ class AskedPaths(Struct, frozen=True):
     paths: Annotated[tuple[str, ...], msgspec.Meta(max_length=bounds.DATA_PATHS)]
 
 
-class Mount(Struct, frozen=True):
+class Mount(Struct, frozen=True, tag=True):
     """The file system that a path is on. `source`: its server or device; `root`: the part of it that is mounted."""
 
     point: str
@@ -61,7 +61,7 @@ class Mount(Struct, frozen=True):
         return f"{self.kind} {self.source}{'' if self.root == '/' else f' ({self.root})'}"
 
 
-class Look(Struct, frozen=True):
+class Look(Struct, frozen=True, tag=True):
     """What stat(2) and access(2) say, asked as `user`: an effective user id."""
 
     kind: Literal["file", "folder", "other"]
@@ -75,7 +75,7 @@ class Look(Struct, frozen=True):
     enter: bool
 
 
-class Content(Struct, frozen=True):
+class Content(Struct, frozen=True, tag=True):
     """A hash of a file's size, head, tail and a sample, or of a folder's names; empty if `cut`.
 
     `cut`: the folder has more than bounds.LISTED_ENTRIES entries, and each node may list others.
@@ -87,7 +87,7 @@ class Content(Struct, frozen=True):
     hashed_bytes: int = 0
 
 
-class ReadRate(Struct, frozen=True):
+class ReadRate(Struct, frozen=True, tag=True):
     """The best of a few turns of sequential reads; `why`: why nothing was measured, empty if it was.
 
     `resident`: the share of what was read that this node's memory still held just before (mincore(2)), after the kernel

@@ -29,7 +29,7 @@ VERBS = "/sys/class/infiniband_verbs"
 NO_GID, NO_PKEY = ":".join(["0000"] * 8), "0x0000"
 
 
-class Rate(Struct, frozen=True):
+class Rate(Struct, frozen=True, tag=True):
     """A port's signalling rate: Gb/s over all lanes, the lanes, and the generation's name (empty: SDR)."""
 
     gbps: float
@@ -86,10 +86,10 @@ class Port(Struct, frozen=True):
     rate: Rate | Absent
     link_layer: str | Absent = "InfiniBand"
     lid: int | Absent = 0
-    pkeys: Mapping[int, int] | Absent = field(default_factory=dict)
+    pkeys: tuple[tuple[int, int], ...] | Absent = ()
     gids: tuple[Gid, ...] | Absent = ()
-    counters: Mapping[str, int] | Absent = field(default_factory=dict)
-    hw_counters: Mapping[str, int] | Absent = field(default_factory=dict)
+    counters: tuple[tuple[str, int], ...] | Absent = ()
+    hw_counters: tuple[tuple[str, int], ...] | Absent = ()
 
     @property
     def name(self) -> str:
@@ -191,8 +191,8 @@ def _port(host: Host, device: str, number: int) -> Port:
         lid=learn(host, hexadecimal, "read", f"{folder}/lid"),
         pkeys=learn(host, pkeys, "files", f"{folder}/pkeys", NO_PKEY),
         gids=_gids(host, folder),
-        counters=_unless_missing(learn(host, counters, "files", f"{folder}/counters"), {}),
-        hw_counters=_unless_missing(learn(host, counters, "files", f"{folder}/hw_counters"), {}),
+        counters=_unless_missing(learn(host, counters, "files", f"{folder}/counters"), ()),
+        hw_counters=_unless_missing(learn(host, counters, "files", f"{folder}/hw_counters"), ()),
     )
 
 
@@ -260,9 +260,9 @@ def gids(text: str) -> dict[int, IPv6Address]:
 
 
 @lru_cache(1024)
-def pkeys(text: str) -> Mapping[int, int]:
+def pkeys(text: str) -> tuple[tuple[int, int], ...]:
     """Return the P_Keys of a host's answer to ``files``, by index."""
-    return {index: hexadecimal(reported) for index, reported in _table(text)}
+    return tuple((index, hexadecimal(reported)) for index, reported in _table(text))
 
 
 def _table(text: str) -> list[tuple[int, str]]:
@@ -274,13 +274,13 @@ def _table(text: str) -> list[tuple[int, str]]:
 
 
 @lru_cache(1024)
-def counters(text: str) -> Mapping[str, int]:
+def counters(text: str) -> tuple[tuple[str, int], ...]:
     """Return the numbers of a host's answer to ``files``, without those that cannot be read ("N/A (no PMA)").
 
     ``lifespan`` among the hw_counters is not a counter but the milliseconds that the kernel keeps them.
     """
     reported = {name: text for name, text in _files(text).items() if text and name != "lifespan"}
-    return {name: int(count) for name, count in reported.items() if re.fullmatch("[0-9]{1,20}", count)}
+    return tuple((name, int(count)) for name, count in reported.items() if re.fullmatch("[0-9]{1,20}", count))
 
 
 def _files(text: str) -> dict[str, str | None]:

@@ -141,7 +141,7 @@ SLOWED = ("hw-slowdown", "sw-thermal-slowdown", "hw-thermal-slowdown", "hw-power
 GONE = ("GPU is lost", "GPU requires restart", "GPU requires reset")  # NVML_ERROR_GPU_IS_LOST and _RESET_REQUIRED
 
 
-class GpuFabric(Struct, frozen=True):
+class GpuFabric(Struct, frozen=True, tag=True):
     """The registration of a GPU with the NVSwitch fabric.
 
     `status` is NVML's error code for it, meaningful once `state` is "completed" (0: success). `cluster` is a UUID, all

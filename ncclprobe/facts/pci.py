@@ -35,7 +35,7 @@ _MOST_CAPABILITIES = 48
 _SHOWN_TO_ALL, _FIRST_EXTENDED, _CONFIG_BYTES = 64, 0x100, 0x1000
 
 
-class Identity(Struct, frozen=True):
+class Identity(Struct, frozen=True, tag=True):
     """What a function is: its 24-bit class, ids of the chip and of the board, and the driver bound, if one is."""
 
     class_code: int
@@ -76,7 +76,7 @@ class PciPosition(NamedTuple):
         return self.bridges[-2::-2]
 
 
-class PcieLink(Struct, frozen=True):
+class PcieLink(Struct, frozen=True, tag=True):
     """A PCIe link: GT/s per lane and lanes, now and at best. None: unknown to the kernel (a virtual function, a VM).
 
     An idle GPU lowers its speed, never its width: judge the current speed under load only.
@@ -98,7 +98,7 @@ class PcieLink(Struct, frozen=True):
         return _gbps(self.max_speed_gtps, self.max_width)
 
 
-class Errors(Struct, frozen=True):
+class Errors(Struct, frozen=True, tag=True):
     """Advanced Error Reporting since boot: counts that are not zero, by the kernel's names (``BadTLP``)."""
 
     correctable: Mapping[str, int] = field(default_factory=dict)
@@ -106,7 +106,7 @@ class Errors(Struct, frozen=True):
     fatal: Mapping[str, int] = field(default_factory=dict)
 
 
-class PcieSettings(Struct, frozen=True):
+class PcieSettings(Struct, frozen=True, tag=True):
     """What the firmware and the kernel have set of a function's PCIe requests.
 
     `max_read_bytes` (MaxReadReq) and `max_payload_bytes` bound one request; `relaxed_ordering` lets it pass others;

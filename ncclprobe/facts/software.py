@@ -42,7 +42,7 @@ class NcclLibrary(Struct, frozen=True):
     path: str = ""
 
 
-class Mapped(Struct, frozen=True):
+class Mapped(Struct, frozen=True, tag=True):
     """The libnccl that a torch process maps, and why that one: ``DT_RPATH``, ``LD_LIBRARY_PATH``, ``LD_PRELOAD`` …
 
     ``static``: `path` has NCCL inside. Without a torch for CUDA: what a program without a path of its own would map.
@@ -52,7 +52,7 @@ class Mapped(Struct, frozen=True):
     why: str
 
 
-class Torch(Struct, frozen=True):
+class Torch(Struct, frozen=True, tag=True):
     """The installed torch: its folder, and the CUDA version it was built for, None for a build without CUDA."""
 
     folder: str

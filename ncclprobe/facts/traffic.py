@@ -73,7 +73,7 @@ def _names(host: Host, folder: str) -> list[str]:
 
 def _count(host: Host, folder: str, names: tuple[str, str], unit: int, look: int) -> Count | Absent:
     try:
-        found = counters(host.ask("counters", folder, look) if look else host.ask("files", folder))
+        found = dict(counters(host.ask("counters", folder, look) if look else host.ask("files", folder)))
     except Missing:
         return Absent("its driver keeps no counters", "Missing")
     except (HostError, ParseError) as error:

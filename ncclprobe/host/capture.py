@@ -153,10 +153,20 @@ def _is_capture(text: str) -> bool:
     return True
 
 
-def load(path: Path) -> Replay:
-    """Return the capture in `path`, with the captures it is ``like``. Raises UsageError naming file and line."""
+def load(path: Path, node: str = "", more: Iterable[str] = ()) -> Replay:
+    """Return the capture in `path`, with the captures it is ``like``. Raises UsageError naming file and line.
+
+    `node`: its node's name where the job knows a better one. `more`: rows that were measured since.
+    """
     header, answers = _load(path, (), {})
-    return _replay(header, answers, str(header.get("node") or path.stem), str(path), header[_CUT])
+    for row in more:
+        answers.update(_parse_row(_object(row, str(path)), str(path)))
+    return _replay(header, answers, node or str(header.get("node") or path.stem), str(path), header[_CUT])
+
+
+def second(file: str, node: str) -> UsageError:
+    """Return the error of two captures of one node."""
+    return UsageError(f"{file}: a second capture of node {node}; `ncclprobe compare OLD NEW` says what changed")
 
 
 def machines(paths: Iterable[Path]) -> Iterator[tuple[str, Replay]]:

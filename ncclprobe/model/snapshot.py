@@ -11,6 +11,7 @@ from collections.abc import Hashable, Iterable, Iterator, Mapping
 from typing import Any, Generic, Literal, TypeVar
 
 from ncclprobe.model.errors import Unlearned
+from ncclprobe.model.findings import Verdict
 from ncclprobe.model.values import Struct, field, grouped
 
 T = TypeVar("T")
@@ -78,7 +79,7 @@ def vote(values: Mapping[str, K]) -> Vote[K]:
     return Vote({value: tuple(nodes) for value, nodes in ranked})
 
 
-class Absent(Struct, frozen=True):
+class Absent(Struct, frozen=True, tag=True):
     """A fact that could not be learned. ``refused`` is the name of the HostError behind it, if there was one."""
 
     why: str
@@ -123,7 +124,8 @@ class Snapshot(Struct, frozen=True):
     `ranks`: the own facts of each rank of this node that reported, by rank. `answers`: the node's answers, by
     question, for a report to show what findings cite; empty if they are not kept. `taken`: when its capture was
     taken, in ISO 8601; empty: it was examined now, or that is unknown. `pasted`: it is made from pasted texts,
-    which show a part of a machine. `cut`: how much of its capture is left, if that was cut.
+    which show a part of a machine. `cut`: how much of its capture is left, if that was cut. `said`: what its own checks
+    found, if a worker judged it; it then has only the facts that comparisons and reports take.
     """
 
     node: str
@@ -133,3 +135,4 @@ class Snapshot(Struct, frozen=True):
     taken: str = ""
     pasted: bool = False
     cut: str = ""
+    said: tuple[Verdict, ...] = ()

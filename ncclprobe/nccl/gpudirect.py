@@ -166,15 +166,16 @@ def _counts_as(path: PathType, settings: Settings, version: Version | None) -> P
     return PathType.P2C if reaches(version, _P2C) else PathType.PHB
 
 
-def _relay(topology: Topology, gpu: str, nic: str, settings: Settings, version: Version | None) -> str:
-    """Return the GPU that NCCL uses as a relay from `gpu` to `nic` (PXN), or empty."""
-    relay = topology.relays.get((gpu, nic), "")
-    if not relay or not reaches(version, _PXN) or read_setting(settings, "NCCL_PXN_DISABLE", 0, version) == 1:
-        return ""
-    over_c2c = reaches(version, _P2C) and read_setting(
+def _relays(topology: Topology, settings: Settings, version: Version | None) -> Mapping[tuple[str, str], str]:
+    """Return the GPU over which NCCL goes from a GPU to a NIC (PXN), for the pairs that it joins so."""
+    if not reaches(version, _PXN) or read_setting(settings, "NCCL_PXN_DISABLE", 0, version) == 1:
+        return {}
+    if reaches(version, _P2C) and read_setting(
         settings, "NCCL_PXN_C2C", int(reaches(version, _PXN_C2C_BY_DEFAULT)), version
-    )
-    return relay if topology.paths[relay, nic] is not PathType.P2C or over_c2c else ""
+    ):
+        return topology.relays
+    found = topology.relays.items()
+    return {pair: relay for pair, relay in found if relay and topology.paths[relay, pair[1]] is not PathType.P2C}
 
 
 def decide(
@@ -185,34 +186,35 @@ def decide(
     version: Version | None = None,
 ) -> tuple[Direct, ...]:
     """Return every pair of a GPU and a NIC, if the kernel supports it. `gpus` by the names that `topology` has."""
-    level = gdr_level(settings, version)
-    return tuple(
-        _decide(topology, gpus, pair, level, settings, version) for pair in ((g, n) for n in nics for g in gpus)
-    )
+    level, relays = gdr_level(settings, version), _relays(topology, settings, version)
+    sends = {name: _sends(topology, name, gpu, settings, version) for name, gpu in gpus.items() if supported(gpu)}
+    counts = {path: _counts_as(path, settings, version) for path in PathType}
+    found = []
+    for nic in nics:
+        for gpu in gpus:
+            relay = relays.get((gpu, nic), "")
+            path = topology.paths.get((relay or gpu, nic))
+            if gpu not in sends:
+                found.append(Direct(gpu, nic, False, False, path, f"{gpus[gpu].name} has no GPUDirect RDMA"))
+            elif path is None:
+                why = "the PCI tree does not show how far apart they are"
+                found.append(Direct(gpu, nic, None, None, None, why))
+            else:
+                found.append(_decide((gpu, nic), relay, path, counts[path], level, sends[gpu]))
+    return tuple(found)
 
 
 def _decide(
-    topology: Topology,
-    gpus: Mapping[str, Gpu],
-    pair: tuple[str, str],
-    level: Level,
-    settings: Settings,
-    version: Version | None,
+    pair: tuple[str, str], relay: str, path: PathType, counted: PathType, level: Level, sending: tuple[bool | None, str]
 ) -> Direct:
+    """Return what NCCL does between a GPU and a NIC at `path`, which counts as `counted`."""
     gpu, nic = pair
-    relay = _relay(topology, gpu, nic, settings, version)
-    path = topology.paths.get((relay or gpu, nic))
-    if not supported(gpus[gpu]):
-        return Direct(gpu, nic, False, False, path, f"{gpus[gpu].name} has no GPUDirect RDMA")
-    if path is None:
-        return Direct(gpu, nic, None, None, None, "the PCI tree does not show how far apart they are")
-    counted = _counts_as(path, settings, version)
     through = f" through {relay} (PXN)" if relay else ""
     if counted > level.path:
         where = _FAR.get(counted, f"at {counted.name}")
         later = " (from 2.27 on a NIC of the same Grace is near)" if counted is not path else ""
         return Direct(gpu, nic, False, False, counted, f"{nic} is {where}{through}, {level}{later}", relay)
-    sends, why = _sends(topology, gpu, gpus[gpu], settings, version)
+    sends, why = sending
     near = f"{nic} is at {counted.name}{through}, within {level.path.name}"
     return Direct(gpu, nic, True, sends, counted, f"{near}; {why}" if why else near, relay)
 

@@ -112,7 +112,7 @@ PLANTS: dict[str, tuple[str, Plant, Severity]] = {
     "sync.env": ("Ring", with_setting("NCCL_ALGO", "Ring"), Severity.FAIL),
     "sync.network/rate": ("100 Gb/s", ports(rate=Rate(100, 4, "EDR")), Severity.FAIL),
     "sync.network/mtu": ("MTU 576", with_mtu, Severity.WARN),
-    "sync.network/pkey": ("0x0003", ports(pkeys={0: 0x8003}), Severity.FAIL),
+    "sync.network/pkey": ("0x0003", ports(pkeys=((0, 0x8003),)), Severity.FAIL),
     "sync.network/subnet-prefix": ("fec0:0:0:7::", ports(gids=(Gid(0, IPv6Address("fec0:0:0:7::1")),)), Severity.WARN),
     "sync.machine/topology": ("below NUMA node 1", moved, Severity.WARN),
     "sync.limits/limits": ("8 MiB", put(Memlock(8 << 20)), Severity.WARN),

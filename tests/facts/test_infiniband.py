@@ -71,9 +71,9 @@ def test_a_card_is_read_with_its_port() -> None:
     (port,) = card.ports
     assert (port.name, port.state, port.physical) == ("mlx5_0:1", "ACTIVE", "LinkUp")
     assert (port.rate, port.link_layer, port.lid) == (Rate(400.0, 4, "NDR"), "InfiniBand", 31)
-    assert port.pkeys == {0: 0x7FFF, 2: 0xFFFF}
+    assert port.pkeys == ((0, 0x7FFF), (2, 0xFFFF))
     assert port.gids == (Gid(0, IPv6Address(LOCAL), "IB/RoCE v1"),)
-    assert (port.counters, port.hw_counters) == ({"symbol_error": 0, "link_downed": 3}, {"out_of_sequence": 7})
+    assert (port.counters, port.hw_counters) == ((("symbol_error", 0), ("link_downed", 3)), (("out_of_sequence", 7),))
     assert read(CARD).ports == (port,)
 
 
@@ -97,7 +97,7 @@ def test_a_class_that_may_not_be_listed_is_unknown() -> None:
 def test_soft_roce_has_no_pci_address_and_may_say_little() -> None:
     gone = [("link", f"{DEVICE}/device"), ("read", f"{DEVICE}/fw_ver"), ("files", f"{PORT}/counters")]
     (card,) = read(CARD | {question: Missing("not there") for question in gone}).devices
-    assert (card.pci, card.firmware, card.ports[0].counters) == (None, "", {})
+    assert (card.pci, card.firmware, card.ports[0].counters) == (None, "", ())
 
 
 def test_a_parent_that_is_no_pci_function_is_no_address() -> None:
@@ -142,7 +142,7 @@ def test_a_table_of_which_no_entry_is_readable_is_unknown_not_empty() -> None:
 
 def test_a_table_without_any_entry_is_empty() -> None:
     (port,) = read(CARD | {("files", f"{PORT}/gids", NO_GID): {}, ("files", f"{PORT}/pkeys", NO_PKEY): {}}).ports
-    assert (port.gids, port.pkeys) == ((), {})
+    assert (port.gids, port.pkeys) == ((), ())
 
 
 @each_row(

@@ -189,7 +189,9 @@ def gdr(
         used = Fabric(tuple(device for device in fabric.devices if device.name in nics))
         topology = of_machine(pci, gpus, nvlinks, used)
         able = {name: gpu for name, gpu in able.items() if name in topology.gpus}
-        made, usual = (decide(topology, able, nics, by, version) for by in (settings, Settings()))
+        made = decide(topology, able, nics, settings, version)
+        asked = any(settings.get(name) is not None for name in (*_PREVENT, "NCCL_NET_GDR_READ"))
+        usual = decide(topology, able, nics, Settings(), version) if asked else made
         yield from _by_settings(made, usual, settings)
         unsure = tell is note or _another_tree(machine, settings)
         yield from _too_far(made, usual, list(able), note if unsure else warn)

@@ -275,7 +275,9 @@ _SINCE = Certainty("low", "since the driver was loaded")
 
 
 def _troubled(number: int, **counted: int) -> Port:
-    return port(number, counters={"port_rcv_packets": 10**9}, hw_counters=dict.fromkeys(_TROUBLES, 5) | counted)
+    return port(
+        number, counters=(("port_rcv_packets", 10**9),), hw_counters=(*(dict.fromkeys(_TROUBLES, 5) | counted).items(),)
+    )
 
 
 @check(
@@ -299,7 +301,7 @@ def losses(fabric: Fabric, settings: Settings) -> Iterator[Finding]:
         shares = {each.name: share for each in ports if (share := _share(each, name)) is not None}
         for each in ports:
             others = [share for other, share in shares.items() if other != each.name]
-            count = each.hw_counters.get(name, 0) if isinstance(each.hw_counters, Mapping) else 0
+            count = 0 if isinstance(each.hw_counters, Absent) else dict(each.hw_counters).get(name, 0)
             if len(others) >= 2 and count >= _MANY and shares.get(each.name, 0.0) > _TIMES_MORE * max(others):
                 message = f"{name} {count}, more than {_TIMES_MORE} times the share of any other port"
                 evidence = seen(f"{path(each)}/hw_counters/{name}", str(count))
@@ -308,10 +310,10 @@ def losses(fabric: Fabric, settings: Settings) -> Iterator[Finding]:
 
 def _share(port: Port, name: str) -> float | None:
     """Return a counter's share of the packets received; None where either is not known, or hardly any came."""
-    if isinstance(port.counters, Absent) or isinstance(port.hw_counters, Absent) or name not in port.hw_counters:
+    if isinstance(port.counters, Absent) or isinstance(port.hw_counters, Absent):
         return None
-    packets = port.counters.get("port_rcv_packets", 0)
-    return port.hw_counters[name] / packets if packets >= _MANY else None
+    count, packets = dict(port.hw_counters).get(name), dict(port.counters).get("port_rcv_packets", 0)
+    return count / packets if count is not None and packets >= _MANY else None
 
 
 _HEADERS = 96

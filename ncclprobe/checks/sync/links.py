@@ -193,7 +193,7 @@ def mtu(
         yield from unlike(ballot, "MTU {}".format, name, subject=name, evidence=seen, **IMAGE)
 
 
-_LIMITED = _changed(_FAST, pkeys={0: 0x7FFF})
+_LIMITED = _changed(_FAST, pkeys=((0, 0x7FFF),))
 
 
 @check(
@@ -218,7 +218,7 @@ def pkey(fabrics: Every[Fabric], settings: Every[Settings]) -> Iterator[Finding]
     for node, ports in _ports(fabrics, settings).items():
         index = read_setting(settings.by_node[node], "NCCL_IB_PKEY", 0)
         every = [port.pkeys for port in ports if port.link_layer == "InfiniBand"]
-        tables = [table for table in every if not isinstance(table, Absent) and table]
+        tables = [dict(table) for table in every if not isinstance(table, Absent) and table]
         if any(index not in table for table in tables):
             empty.setdefault(index, []).append(node)
         elif tables:

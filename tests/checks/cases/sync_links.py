@@ -34,8 +34,8 @@ def _second(mtu: int) -> Interfaces:
     return Interfaces((*_JUMBO.all, replace(ETH1, mtu=mtu)))
 
 
-_OPEN = _changed(_FAST, pkeys={0: 0xFFFF})
-_APART = _changed(_FAST, pkeys={0: 0x8001, 1: 0xFFFF})
+_OPEN = _changed(_FAST, pkeys=((0, 0xFFFF),))
+_APART = _changed(_FAST, pkeys=((0, 0x8001), (1, 0xFFFF)))
 _HIDDEN = Absent("the driver does not show it", "Missing")
 _UNSET = RoceQos({name: replace(_SET, slows=()) for name in _NODE.ports})
 _OTHER = RoceQos({name: replace(_SET, traffic_class="") for name in _NODE.ports})

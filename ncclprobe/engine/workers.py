@@ -1,0 +1,353 @@
+"""Captures read, replayed and judged one by one in worker processes, one for each core.
+
+A worker is given paths and returns JSON: what its checks say of a node, and of its facts those that comparisons and the
+report name. What two nodes share is sent once. First all captures are learned, because what a node's checks say depends
+on how many nodes there are and on whether they are of one job; then each is judged where it was learned. The memory of
+a worker is bounded. A capture of which a worker dies, or that takes too long, is named, and the others are judged.
+"""
+
+import os
+import resource
+import sys
+import threading
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from functools import lru_cache
+from ipaddress import IPv6Address
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from ncclprobe.engine.collect import Traces, of_capture, with_choices, with_predictions
+from ncclprobe.engine.judge import Judged, judge_node, said_of, widened
+from ncclprobe.facts.launcher import Launch
+from ncclprobe.host import capture, files
+from ncclprobe.host.limited_child import LimitedChild, framed, requests
+from ncclprobe.host.patience import at_once
+from ncclprobe.model import bounds
+from ncclprobe.model.errors import HostError, UsageError
+from ncclprobe.model.findings import Verdict
+from ncclprobe.model.nccl_selection import Choices, NodeTopology
+from ncclprobe.model.registry import MACHINE, Check, Collector, discover
+from ncclprobe.model.report import AttainableRate
+from ncclprobe.model.snapshot import Absent, Job, Snapshot
+from ncclprobe.model.values import Struct, field, replace
+from ncclprobe.nccl.networks import Choosing
+from ncclprobe.nccl.paths import layout
+
+FEW = 64
+"""So many captures are judged in this process: workers would take as long to start as they save."""
+_MOST_WORKERS = 16
+_MEMORY_BYTES = 8 << 30
+_PATIENCE_S = 60.0
+MADE: tuple[type, ...] = (Choices, AttainableRate, NodeTopology)
+"""What follows from facts, and is made where they are."""
+_MOST_KEPT = 1 << 16
+_FIRST = frozenset({"Launch", "Environment", "System", "Process"})
+"""Facts that tell whether nodes are of one job, and how many there are."""
+
+
+class Wanted(Struct, frozen=True):
+    """What a worker is told when it begins: the keys of its checks, and the names of the facts to return: those that
+    the report shows, and those that comparisons name.
+
+    `pictures`: the report shows each node's topology, which is made where its facts are.
+    """
+
+    checks: tuple[str, ...]
+    shown: tuple[str, ...]
+    compared: tuple[str, ...]
+    pictures: bool = False
+
+
+class Terms(Struct, frozen=True):
+    """What all captures together tell of each: the job, how many nodes run together, and for how many one is judged."""
+
+    job: Job
+    together: int
+    nodes: int
+
+
+class Source(Struct, frozen=True):
+    """A capture, by its path; with the name that the job has for its node, and rows that were measured since."""
+
+    path: str
+    node: str = ""
+    rows: tuple[str, ...] = ()
+
+
+class _Request(Struct, frozen=True):
+    source: Source
+    terms: Terms | None = None
+    wanted: Wanted | None = None
+
+
+class _Told(Struct, frozen=True):
+    """What a worker returns. Facts and verdicts are places in its tables, which `fresh` and `said` make longer."""
+
+    node: str = ""
+    taken: str = ""
+    cut: str = ""
+    facts: dict[str, int] = field(default_factory=dict)
+    ranks: dict[int, dict[str, int]] = field(default_factory=dict)
+    verdicts: tuple[int, ...] = ()
+    fresh: tuple[tuple[str, msgspec.Raw], ...] = ()
+    said: tuple[Verdict, ...] = ()
+    refused: str = ""
+
+
+def suits(paths: Sequence[Path], checks: Sequence[Check]) -> bool:
+    """Return whether workers pay: for many captures, of which none is a text that people pasted, and our own checks."""
+    many = len(paths) > FEW and cores() > 1
+    return (
+        many and not any(c.origin for c in checks) and all(files.read_start(p, limit=64).startswith("{") for p in paths)
+    )
+
+
+def cores() -> int:
+    """Return how many processes can run at once."""
+    return min(len(os.sched_getaffinity(0)), _MOST_WORKERS)
+
+
+def wanted(checks: Sequence[Check], shown: Sequence[type], pictures: bool) -> Wanted:
+    """Return what workers are told so that their parent can compare the nodes and show them."""
+    compared = {need.fact.__name__ for check in checks if check.compares for need in check.needs}
+    own = tuple(check.key for check in checks if not check.compares)
+    return Wanted(own, tuple(each.__name__ for each in shown), (*sorted(compared & _KINDS.keys()),), pictures)
+
+
+class Workers:
+    """The processes, and what each returned. To be closed: they are killed."""
+
+    def __init__(self, sources: Sequence[Source], wanted: Wanted) -> None:
+        self._sources = sources
+        self._hands = [_Hand(wanted) for _ in range(min(cores(), len(sources)))]
+        self._told: dict[int, Snapshot] = {}
+        self.lost: dict[str, str] = {}
+        """Captures that were not judged, and why."""
+
+    def __enter__(self) -> "Workers":
+        """Begin; a worker is started by its first capture."""
+        return self
+
+    def __exit__(self, *ended: object) -> None:
+        """Kill the workers."""
+        for hand in self._hands:
+            hand.end()
+
+    def learn(self) -> list[Snapshot]:
+        """Return the nodes with a few of their facts, in the order of the captures. Raises UsageError."""
+        waiting = iter(range(len(self._sources)))
+        self._share(lambda hand: waiting, None)
+        return self._found()
+
+    def judge(self, terms: Terms) -> list[Snapshot]:
+        """Return the nodes with verdicts and with the facts that were wanted, in the order of the captures."""
+        self._share(lambda hand: iter(hand.learned), terms)
+        return self._found()
+
+    def _share(self, places: Callable[["_Hand"], Iterator[int]], terms: Terms | None) -> None:
+        refusals: dict[int, UsageError] = {}
+
+        def work(hand: "_Hand") -> None:
+            for place in places(hand):
+                source = self._sources[place]
+                if source.path in self.lost or hand.ended:
+                    continue
+                try:
+                    self._told[place] = hand.ask(place, _Request(source, terms))
+                except HostError as why:
+                    self.lost[source.path] = str(why)
+                    self._told.pop(place, None)
+                except UsageError as why:
+                    refusals[place] = why
+
+        at_once([lambda hand=hand: work(hand) for hand in self._hands])  # type: ignore[misc]
+        if refusals:
+            raise refusals[min(refusals)]
+
+    def _found(self) -> list[Snapshot]:
+        nodes: dict[str, Snapshot] = {}
+        for place, snapshot in sorted(self._told.items()):
+            if snapshot.node in nodes:
+                raise capture.second(self._sources[place].path, snapshot.node)
+            nodes[snapshot.node] = snapshot
+        return list(nodes.values())
+
+
+class _Hand:
+    """One worker, from here: it is started anew where it died, and then learns again what it had learned."""
+
+    def __init__(self, wanted: Wanted) -> None:
+        self._child = LimitedChild(__name__, bounds.MESSAGE_BYTES)
+        self._wanted = wanted
+        self._facts: list[tuple[str, Any]] = []
+        self._verdicts: list[Verdict] = []
+        self.learned: list[int] = []
+        self.ended = False
+
+    def ask(self, place: int, request: _Request) -> Snapshot:
+        """Return what the worker tells of a capture. Raises UsageError for one that is none, and HostError."""
+        if not self._child.started:
+            self._facts, self._verdicts = [], []
+            request = replace(request, wanted=self._wanted)
+        told = _TELLING.decode(self._child.ask(encoded(request), _PATIENCE_S))
+        if told.refused:
+            raise UsageError(told.refused)
+        self._facts += [(name, decoded(name, bytes(raw))) for name, raw in told.fresh]
+        self._verdicts += told.said
+        if request.terms is None:
+            self.learned.append(place)
+        own = tuple([said_of(told.node, self._verdicts[at]) for at in told.verdicts])
+        ranks = {rank: self._named(facts) for rank, facts in told.ranks.items()}
+        answers = Answers(request.source.path)
+        return Snapshot(told.node, self._named(told.facts), ranks, answers, told.taken, cut=told.cut, said=own)
+
+    def _named(self, places: Mapping[str, int]) -> dict[type, Any]:
+        return {_KINDS[name]: self._facts[at][1] for name, at in places.items()}
+
+    def end(self) -> None:
+        """Kill the worker; nothing more is asked."""
+        self.ended = True
+        self._child.close()
+
+
+class Answers(Mapping[tuple[str | int, ...], Any]):
+    """What a node answered, read from its capture where a report shows what findings cite: of few among many."""
+
+    def __init__(self, path: str) -> None:
+        self._path = path
+        self._read: Mapping[tuple[str | int, ...], Any] | None = None
+
+    def __bool__(self) -> bool:
+        """Return true, without looking."""
+        return True
+
+    def __getitem__(self, question: tuple[str | int, ...]) -> Any:
+        """Return the answer to `question`."""
+        return self._known()[question]
+
+    def __iter__(self) -> Iterator[tuple[str | int, ...]]:
+        """Yield the questions."""
+        return iter(self._known())
+
+    def __len__(self) -> int:
+        """Return how many there are."""
+        return len(self._known())
+
+    def _known(self) -> Mapping[tuple[str | int, ...], Any]:
+        if self._read is None:
+            try:
+                self._read = capture.load(Path(self._path)).answers
+            except UsageError:  # it was there, and is gone: nothing is shown of it
+                self._read = {}
+        return self._read
+
+
+_COLLECTORS = discover("ncclprobe.facts", Collector, {MACHINE})
+_KINDS: dict[str, type] = {kind.__name__: kind for kind in (*(c.produces for c in _COLLECTORS), *MADE)}
+_DECODERS: dict[str, msgspec.json.Decoder[Any]] = {}
+_ONE_AT_A_TIME = threading.Lock()
+"""What msgspec knows of a type is made at the first use, and not safe from a second thread meanwhile."""
+
+
+@lru_cache(_MOST_KEPT)
+def decoded(name: str, raw: bytes) -> Any:
+    """Return a fact, made once for all nodes of which it is true; without a name it is Absent."""
+    with _ONE_AT_A_TIME:
+        if name not in _DECODERS:
+            _DECODERS[name] = msgspec.json.Decoder(_KINDS[name] if name else Absent, dec_hook=_address)
+        return _DECODERS[name].decode(raw)
+
+
+def _address(kind: type, text: str) -> Any:
+    return kind(text) if kind is IPv6Address else text
+
+
+_ENCODER = msgspec.json.Encoder(enc_hook=str)
+encoded = _ENCODER.encode
+_TELLING = msgspec.json.Decoder(_Told)
+_ASKING = msgspec.json.Decoder(_Request)
+
+
+def serve() -> None:
+    """Be a worker: answer requests of standard input, each with its length before it, until it closes."""
+    resource.setrlimit(resource.RLIMIT_AS, (_MEMORY_BYTES, resource.getrlimit(resource.RLIMIT_AS)[1]))
+    asked, answers = os.fdopen(os.dup(0), "rb"), os.fdopen(os.dup(1), "wb")
+    sys.stdin.close()
+    worker = None
+    for raw in requests(asked, bounds.MESSAGE_BYTES):
+        request = _ASKING.decode(raw)
+        worker = _Worker(request.wanted) if request.wanted else worker
+        assert worker
+        answers.write(framed(encoded(worker.answer(request))))
+        answers.flush()
+
+
+class _Worker:
+    """One worker, from within: what it knows of nodes that were judged before."""
+
+    def __init__(self, wanted: Wanted) -> None:
+        by_key = {check.key: check for check in discover("ncclprobe.checks", Check, {MACHINE})}
+        self._checks = [by_key[key] for key in wanted.checks]
+        self._wanted = wanted
+        self._traces, self._judged, self._choosing = Traces(), Judged(), Choosing()
+        self._predicted: dict[Any, Any] = {}
+        self._wide: dict[int, Launch] = {}
+        self._kept: dict[str, Snapshot] = {}
+        self._places: dict[bytes, int] = {}
+        self._verdicts: dict[bytes, int] = {}
+
+    def answer(self, request: _Request) -> _Told:
+        """Return what is asked of one capture."""
+        try:
+            snapshot = self._learned(request.source)
+        except UsageError as error:
+            return _Told(refused=str(error))
+        if request.terms is None:
+            return self._told(snapshot, _FIRST)
+        return self._said(snapshot, request.terms)
+
+    def _learned(self, source: Source) -> Snapshot:
+        if (kept := self._kept.get(source.path)) is None:
+            replay = capture.load(Path(source.path), source.node, source.rows)
+            kept = replace(of_capture(replay, _COLLECTORS, self._traces), answers={})
+            self._kept[source.path] = kept
+        return kept
+
+    def _said(self, snapshot: Snapshot, terms: Terms) -> _Told:
+        (whole,) = with_choices([snapshot], self._checks, self._choosing)
+        (whole,) = with_predictions([whole], self._checks, terms.job, terms.nodes, self._predicted)
+        if self._wanted.pictures:
+            whole = replace(whole, facts={**whole.facts, NodeTopology: layout(whole)})
+        own = judge_node(widened(whole, terms.together, self._wide), self._checks, terms.job, self._judged)
+        fresh: list[Verdict] = []
+        places = tuple([self._place(said_of("", verdict), fresh) for verdict in own])
+        names = {*self._wanted.shown, *(() if terms.job.apart else self._wanted.compared)}
+        return replace(self._told(whole, names), verdicts=places, said=tuple(fresh))
+
+    def _place(self, verdict: Verdict, fresh: list[Verdict]) -> int:
+        key = encoded(verdict)
+        if key not in self._verdicts:
+            self._verdicts[key] = len(self._verdicts)
+            fresh.append(verdict)
+        return self._verdicts[key]
+
+    def _told(self, snapshot: Snapshot, names: Collection[str]) -> _Told:
+        fresh: list[tuple[str, msgspec.Raw]] = []
+
+        def placed(facts: Mapping[type, Any]) -> dict[str, int]:
+            named = ((kind.__name__, fact) for kind, fact in facts.items())
+            return {name: self._place_of(name, fact, fresh) for name, fact in named if name in names}
+
+        ranks = {rank: placed(own) for rank, own in snapshot.ranks.items()}
+        return _Told(snapshot.node, snapshot.taken, snapshot.cut, placed(snapshot.facts), ranks, fresh=tuple(fresh))
+
+    def _place_of(self, name: str, fact: Any, fresh: list[tuple[str, msgspec.Raw]]) -> int:
+        name = "" if isinstance(fact, Absent) else name
+        raw = encoded(fact)
+        key = b"%s %s" % (name.encode(), raw)
+        if key not in self._places:
+            self._places[key] = len(self._places)
+            fresh.append((name, msgspec.Raw(raw)))
+        return self._places[key]
