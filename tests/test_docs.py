@@ -210,8 +210,8 @@ def test_what_fails_by_an_expectation_is_what_its_page_says() -> None:
     cells = [c for c in evidence.table().values() if (c.mark or 0.0) >= loose.get(c.decade, evidence.LOOSE)]
     least = {path: min(cell.decade for cell in cells if cell.path == path) for path in {cell.path for cell in cells}}
     one_way = {path: decade for path, decade in least.items() if path.split()[0] not in ("rdma", "pcie")}
-    known = {"nvlink hopper": 6, "nvlink ampere": 7, "nvlink blackwell": 7, "ib": 7, "roce": 8, "tcpxo": 9, "mnnvl": 9}
-    assert one_way == {**known, "efa": 9, "roce unified": 9}
+    known = {"nvlink hopper": 6, "nvlink ampere": 7, "nvlink blackwell": 7, "ib": 6, "roce": 8, "tcpxo": 9, "mnnvl": 9}
+    assert one_way == {**known, "efa": 9, "roce unified": 9, "nvlink pairs": 9}
     assert least["pcie"] == 6
 
 
