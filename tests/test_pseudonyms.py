@@ -5,7 +5,7 @@ from ipaddress import IPv4Address, IPv6Address, ip_network
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ncclprobe.redact.identifiers import Pseudonyms
+from ncclprobe.redact.pseudonyms import Pseudonyms
 
 
 def shared(first: int, second: int, bits: int) -> int:

@@ -435,7 +435,7 @@ drwxr-x--- 5 kpatel nlp-core 4096 Nov 29 10:00 runs :: kpatel
 export HF_HOME=/mnt/weka/kpatel/hf :: kpatel
 PermissionError: [Errno 13] Permission denied: '/data/kpatel/ckpts' :: kpatel
 wandb: Currently logged in as: kpatel (nlp-core) :: kpatel
-git clone https://oauth2:glpat-abcDEF123456ghiJKL78@gitlab.quorvix.io/nlp/core.git :: glpat-abc
+cloning https://oauth2:glpat-abcDEF123456ghiJKL78@gitlab.quorvix.io/nlp/core.git :: glpat-abc
 docker login -u kpatel -p S3cr3tPw registry.quorvix.io :: kpatel
 aws_session_token=IQoJb3JpZ2luX2VjEXAMPLE//////////wEaCXVzLWVhc3QtMSJHMEUCIQ :: iqojb3jp
 AZURE_CLIENT_SECRET=Xyz8Q~abcdefghijklmnopqrstuvwxyz012345 :: xyz8q~abc

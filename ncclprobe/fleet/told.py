@@ -21,7 +21,7 @@ from ncclprobe.model.measurement import Measurement
 from ncclprobe.model.report import NodeEnvironment, Report, looked_at, placed, when
 from ncclprobe.model.units import printable, size
 from ncclprobe.model.values import replace
-from ncclprobe.redact.identifiers import PSEUDONYM
+from ncclprobe.redact.pseudonyms import PSEUDONYM
 
 _MACHINE = ("driver", "NIC firmware", "kernel", "distribution", "cuda")
 """Versions of a node that may be the cause of a change; torch, NCCL and settings make another series."""

@@ -25,13 +25,13 @@ from ncclprobe.redact.identifiers import (
     IDENTIFIER,
     LOGINS,
     Identifiers,
-    Pseudonyms,
     hosts,
     mail_domains,
     pods,
     structure,
     without_keys,
 )
+from ncclprobe.redact.pseudonyms import Pseudonyms
 from ncclprobe.redact.public import SOURCE, is_public, renamed, strange
 from ncclprobe.redact.spellings import (
     Spellings,

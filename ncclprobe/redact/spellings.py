@@ -8,12 +8,9 @@ import re
 from collections.abc import Callable, Iterator
 from ipaddress import IPv4Address, IPv6Address
 from itertools import pairwise
-from typing import TYPE_CHECKING
 
+from ncclprobe.redact.pseudonyms import Pseudonyms
 from ncclprobe.redact.public import is_public, renamed
-
-if TYPE_CHECKING:
-    from ncclprobe.redact.identifiers import Pseudonyms
 
 _PRIVATE = r"(?:10|100|172|192)"
 """How addresses begin that sites give themselves: what else is joined by dashes or has a fifth number is a version."""
@@ -203,7 +200,7 @@ def owners(text: str) -> Iterator[str]:
 class Spellings:
     """Replaces addresses in their spellings, and who owns a bucket, a repository or an account."""
 
-    def __init__(self, new: "Pseudonyms") -> None:
+    def __init__(self, new: Pseudonyms) -> None:
         self._new = new
         self._of: dict[str, Callable[[str], str]] = {
             "dashed": lambda text: _as(text, "-".join(_pairs(self._mac(text.replace("-", ""))))),
