@@ -3,7 +3,7 @@
 Rules name causes; the ranking of lines decides what is shown first. A named cause yields to a line that no rule knows
 where a layer inside the one that the cause rests on wrote that line: the wrapper repeats what the inner layer said.
 
-The last words of a process say what it lacks, in whatever program's wording, where no check and no row knows the line.
+The last words of a process say what it lacks, in whatever program's wording, if no check and no row knows the line.
 Projects word their errors each in their own way, but what they lack has few names: memory, a file, a permission, an
 option, a version, a shape. Only a line that ends its process is read so. What it says of others (a peer, a connection,
 a worker that exited) is a consequence as often as a cause, and stays unknown.

@@ -1,7 +1,7 @@
 """From what lines of logs mean to why the job failed: which findings explain which others.
 
-A finding explains another where that is a consequence, or echoes its code, where it is not later, and where both have
-to do with each other: of the peers that the other speaks of, of the same rank, communicator or host; else of the same
+A finding explains another if that is a consequence, or echoes its code, if it is not later, and where both have to do
+with each other: of the peers that the other speaks of, of the same rank, communicator or host; otherwise of the same
 job, which one failed rank ends as a whole. What nothing explains is a cause; two independent faults are two causes.
 """
 
@@ -65,7 +65,7 @@ def causes(
 ) -> tuple[Cause, ...]:
     """Return the causes, most likely first, each with its consequences.
 
-    `rules`: of each check's id. `clocks`: by how many seconds each host's clock is ahead, where that is known; times of
+    `rules`: of each check's id. `clocks`: by how many seconds each host's clock is ahead, if that is known; times of
     hosts that it does not hold are compared with nothing.
     """
     found = sorted(_meanings(verdicts, rules), key=_order)
@@ -140,7 +140,7 @@ def _gathered(of: Mapping[K, list[int]], keys: Collection[K]) -> list[int]:
 
 
 def later(one: Occurrence, other: Occurrence, clocks: Mapping[str, float]) -> bool:
-    """Return whether `one` is certainly later than `other`: by their lines in one log, else by clocks.
+    """Return whether `one` is certainly later than `other`: by their lines in one log, otherwise by clocks.
 
     The clock of one host is one clock; those of different hosts are compared only where `clocks` has both.
     """

@@ -2,11 +2,11 @@
 
 The records of all ranks are laid side by side: what every rank called as collective 17 of a group. Ranks must make the
 same collectives of a group in the same order; what must be equal depends on the operation (:func:`equal_on_all`). The
-first that is not the same on all is where they parted; else who has not come to a call that others wait in, and who
-came too late. A rank without a dump is not judged.
+first that is not the same on all is where they parted; otherwise who has not arrived to a call that others wait in, and
+who came too late. A rank without a dump is not judged.
 
-A rank that has not come to one group's collective may itself wait in another group's, or for a send. Only the calls at
-the end of such a chain are reported, and calls that wait for each other in a circle.
+A rank that has not arrived to one group's collective may itself wait in another group's, or for a send. Only the calls
+at the end of such a chain are reported, and calls that wait for each other in a circle.
 """
 
 import re
@@ -198,9 +198,9 @@ def entered(dump: FlightDump, at: int) -> Entered:
 
 
 def caller(stack: Sequence[FlightFrame]) -> FlightFrame | None:
-    """Return the innermost frame of the program itself; of a library where there is none; of torch at last.
+    """Return the innermost frame of the program itself; of a library if there is none; of torch at last.
 
-    Libraries are what lies where libraries do, or where torch does.
+    Libraries are what lies where libraries do, or if torch does.
     """
     beside_torch = {f.filename.partition("torch/")[0] for f in stack if "/torch/distributed/" in f.filename}
     for outside in ((*_LIBRARIES, *beside_torch), ("/torch/",)):
@@ -449,7 +449,7 @@ Trouble = Parted | CameLate | NotEntered | AllEntered | Crossed
 
 
 def judge(records: FlightRecords) -> tuple[Trouble, ...]:
-    """Return where the ranks parted, the first of all; else who came too late; else who waits for whom."""
+    """Return where the ranks parted, the first of all; otherwise who came too late; otherwise who waits for whom."""
     return _judged(Same(records))
 
 

@@ -72,7 +72,7 @@ class LogEvent(Struct, frozen=True):
     """One line. `text` is what the program wrote: launcher's prefix, time and colours removed, cut at 4,096 characters.
 
     `stream` is the index of its log in :attr:`JobLog.streams` and `line` its number there, from 1. `time_s` is seconds
-    since 1970 by the writer's clock, taken as UTC where the line names no zone. `level` is INFO, WARN, ERROR, FATAL …
+    since 1970 by the writer's clock, taken as UTC if the line names no zone. `level` is INFO, WARN, ERROR, FATAL …
     as far as the line says it; `place` is the source line that NCCL, torch's C++ or glog name, such as
     ``bootstrap.cc:126``. `local_rank` is the number on its node that torchrun's prefix names. None or empty: not known.
 
@@ -108,11 +108,11 @@ class Pace(Struct, frozen=True):
 class LogStream(Struct, frozen=True):
     """One log as it was given: `name` is its path, ``-`` or a member of an archive.
 
-    `rank`, `host` and `pid` are of the only process that writes it, where that is known. `nlines` lines and
+    `rank`, `host` and `pid` are of the only process that writes it, if that is known. `nlines` lines and
     `nbytes` bytes were read; `cut` says why not all were. `step` is the last that a line near its end names, and
     `step_line` which; `finished`: a line at its end that says that the job came to its end.
-    `cut_short`: its last line has no end, as where a process was killed that had not written all. `last`: its last
-    line; `paces`: steps of one of its writers with their times and lines, where nothing in it speaks of a failure.
+    `cut_short`: its last line has no end, as if a process was killed that had not written all. `last`: its last
+    line; `paces`: steps of one of its writers with their times and lines, if nothing in it speaks of a failure.
     `over`: up to this line all belongs to attempts that others followed, or to what came to its result. `served`: the
     last line in which a server answers a request. `bars`: the progress bars near its end.
     """
@@ -158,8 +158,8 @@ class JobLog(Struct, frozen=True):
     """All logs of one job. `events` are in the order of `streams`, and in each in the order in which they were written.
 
     `versions`: of ``nccl``, ``torch`` and plugins, every version that a line names, in that order. `world_size`: of
-    NCCL's communicators the largest, else what most lines say; None: none says it. `addresses`: the host that has an IP
-    address, where a line names both. `unread` counts what the bounds left out, in words.
+    NCCL's communicators the largest, otherwise what most lines say; None: none says it. `addresses`: the host that has
+    an IP address, if a line names both. `unread` counts what the bounds left out, in words.
     """
 
     streams: tuple[LogStream, ...]
@@ -188,7 +188,7 @@ class JobLog(Struct, frozen=True):
         return Evidence(self.streams[event.stream].name, event.line, event.text)
 
     def where(self, event: LogEvent) -> str:
-        """Return ``rank 3``, else the host and process, else the log's name: the subject of a finding."""
+        """Return ``rank 3``, otherwise the host and process, otherwise the log's name: the subject of a finding."""
         if event.rank is not None:
             return f"rank {event.rank}"
         if event.host:

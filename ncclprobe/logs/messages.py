@@ -182,8 +182,8 @@ def message(text: str) -> Message | None:
 
 
 def said(text: str, level: str) -> Message | None:
-    """Return the message of a line of some level; what is a warning in the sources is none at INFO, where the program
-    tries something else, and what is raised there with a cause none where it is only logged: these may be words of
+    """Return the message of a line of some level; what is a warning in the sources is none at INFO, if the program
+    tries something else, and what is raised there with a cause none if it is only logged: these may be words of
     anybody's, but behind the exception's name. NCCL writes WARN: another library may speak of the same call.
     """
     found = message(text)

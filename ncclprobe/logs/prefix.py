@@ -64,7 +64,7 @@ LEVELS = {"D": "DEBUG", "I": "INFO", "W": "WARN", "E": "ERROR", "F": "FATAL", "C
 
 
 def time_at_start(text: str) -> tuple[float, int] | None:
-    """Return seconds since 1970 (UTC where no zone is named) and how many characters the time takes; None: no time."""
+    """Return seconds since 1970 (UTC if no zone is named) and how many characters the time takes; None: no time."""
     if not text[:1] or text[0] not in "[0123456789JFMASOND" + "TW":
         return None
     for form in _FORMS:
@@ -84,7 +84,7 @@ def glog_at_start(text: str) -> tuple[float | None, str, str, int] | None:
 
 
 def seconds(part: dict[str, str | None]) -> float | None:
-    """Return seconds since 1970 of the parts of a time; None where there is no such day or hour."""
+    """Return seconds since 1970 of the parts of a time; None if there is no such day or hour."""
     fraction = float(f"0.{part.get('fraction') or 0}")
     if part.get("epoch"):
         return int(part["epoch"] or 0) + fraction
@@ -204,7 +204,7 @@ _WORKER = re.compile(
     r"\((?:Worker_TP|(?:[\w.-]{1,64},? )?rank=|\w{1,64}\[rank=)(?P<rank>\d{1,7})(?:_EP\d{1,7}|\])?,? "
     r"pid=(?P<pid>\d{1,10})(?:, ip=(?P<host>[0-9A-Fa-f.:]{3,45}))?\) ?"
 )
-"""Of vLLM's workers, named by their ranks where there is tensor parallelism alone, of NeMo's and SkyPilot's."""
+"""Of vLLM's workers, named by their ranks if there is tensor parallelism alone, of NeMo's and SkyPilot's."""
 _SRUN = re.compile(r"srun: error: (?P<host>[A-Za-z0-9][\w.-]{0,252}): (?=tasks? \d)")
 _LOST = re.compile(r"srun: error: (?=Node failure on (?P<host>[A-Za-z0-9][\w-]{0,252}))")
 _TESTED = re.compile(r"(?P<host>[A-Za-z0-9][\w.-]{0,252}): (?=Test (?:CUDA|NCCL|HIP) failure )")
@@ -236,7 +236,7 @@ _SYSLOG = re.compile(
 _KERNEL = re.compile(r"\[ {0,8}\d{1,10}\.\d{6}\](?:\[ ?[TC]\d{1,10}\])? ?")
 _OF_A_RANK = ("[Rank ", "[rank")
 _GLUED = re.compile(r"(?<=[^\s\[])(?=\[(?:Rank \d{1,7}\] |rank\d{1,7}\]:))")
-"""Between the words of two ranks where the line of the first has no end of its own."""
+"""Between the words of two ranks if the line of the first has no end of its own."""
 _BAR = re.compile(r"(?:it/s|s/it)(?:, [^\]]{0,120})?\](?=\S)")
 """The end of tqdm's progress bar behind which another writer goes on in the same line."""
 _GROUP_RANK = re.compile(r"\[(?:PG [^\]]{1,120} )?Rank (?P<rank>\d{1,7})\]")
@@ -337,7 +337,7 @@ def _text(raw: bytes) -> str:
 
 
 def _prefixes(line: LogEvent, habit: Habit) -> LogEvent:
-    """Return `line` without its prefixes: who wrote it stays where a prefix does not say otherwise."""
+    """Return `line` without its prefixes: who wrote it stays if a prefix does not say otherwise."""
     for _ in range(_MOST_PREFIXES):
         shorter = _shorter(line, habit)
         if shorter is None:
@@ -418,7 +418,7 @@ def _taken(line: LogEvent, found: "re.Match[str]") -> LogEvent:
 
 
 def _first(one: float | None, other: float | None) -> float | None:
-    """Return the outer time where there is one: it names its zone more often, and is one clock for all writers."""
+    """Return the outer time if there is one: it names its zone more often, and is one clock for all writers."""
     return other if one is None else one
 
 

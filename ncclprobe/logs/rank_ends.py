@@ -1,7 +1,7 @@
 """What became of each rank of a job: who speaks of a failure, who has fallen silent, how far each came.
 
 A rank that was killed, or hangs, says nothing: it is known by what is not there. Expected are the ranks of the job's
-size, else those that any line or file names; silent are those of them that do not complain where others do.
+size, otherwise those that any line or file names; silent are those of them that do not complain if others do.
 
 Clocks of hosts are compared by moments that their logs share: the ranks of a communicator finish its initialisation
 together, after a last exchange with all others (bootstrap.cc, initTransportsRank): a second or less apart. Where no
@@ -29,7 +29,7 @@ _OF_RANKS = {"rank-crashed", "timeout-straggler", "collective-desync", "world-si
 """Codes of causes of which a rank that says nothing may be the culprit."""
 _MOST_RANKS = 1 << 16
 _FEW_MISSING = 7
-"""Ranks that have to complain for each that no line names, where nothing says how many there are."""
+"""Ranks that have to complain for each that no line names, if nothing says how many there are."""
 _CLOSED = (
     "losed by remote peer", "losed by peer", "eset by peer", "roken pipe", "unexpectedly closed", "Read error [",
     "Write error [", "remote process exited", "likely closed", "onnection refused", "socketProgress: Connection closed",
@@ -133,7 +133,7 @@ class Ends(Struct, frozen=True):
 
     @property
     def silent(self) -> tuple[RankEnd, ...]:
-        """Return those that do not, where others do: where a launcher saw some of them end by themselves, these."""
+        """Return those that do not, if others do: where a launcher saw some of them end by themselves, these."""
         quiet = (each for each in self.ranks.values() if not each.said and not self._left_after(each))
         silent = tuple(quiet) if self.complaining else ()
         return tuple(each for each in silent if each.by_itself) or silent
@@ -234,7 +234,7 @@ def _kind(said: LogEvent | None) -> Complains:
 
 
 def _expected(log: JobLog, said: Mapping[int, LogEvent]) -> Iterable[int]:
-    """Return the ranks of the job: of its size, else those of which there is a line or a file.
+    """Return the ranks of the job: of its size, otherwise those of which there is a line or a file.
 
     Where nearly all numbers up to the highest complain, the others are expected too.
     """

@@ -32,7 +32,7 @@ _KERNEL_OF_NAME = re.compile(
 _NUMBERED = re.compile(
     r"(?:^|[/._-])(?:workerlog|worker|trainer|task|proc(?:ess)?|log|out|stdout|stderr)[_.-]?(\d{1,6})(?!\d)"
 )
-"""Names of logs that may number ranks, where there are several and no line says otherwise."""
+"""Names of logs that may number ranks, if there are several and no line says otherwise."""
 _LOCAL_OF_NAME = re.compile(r"(?:^|/)attempt_\d{1,4}/(\d{1,5})/std(?:out|err)\.log")
 
 OF_SLURM = ("slurmstepd: ", "srun: ")
@@ -181,10 +181,10 @@ def _stream(number: int, log: ReadLog, events: Sequence[LogEvent], known: _Known
 def _one_each(
     streams: list[LogStream], raw: Sequence[Sequence[LogEvent]], logs: Sequence[ReadLog], known: _Known
 ) -> list[LogStream]:
-    """Return the logs with their ranks where each is of another rank: the one that names none is of the rank left over.
+    """Return the logs with their ranks if each is of another rank: the one that names none is of the rank left over.
 
     So a rank is known that was killed before it wrote its number. Where names of files tell ranks, a file whose name
-    does not is no rank's.
+    does not is not a rank's.
     """
     named = [{event.rank for event in (*log.events, *log.last.values())} - {None} for log in logs]
     processes = ({known.rank_of(event) for event in events if event.host and event.pid is not None} for events in raw)
@@ -215,7 +215,7 @@ def _numbered(
 
 def rank_of_name(name: str, one_node: bool = False) -> int | None:
     """Return the rank in a file's name, such as ``rank_3.log`` or ``logs/rank3/out``; torchrun's folders hold local
-    ranks, which are global ones only where there is one node.
+    ranks, which are global ones only if there is one node.
     """
     found = [*_OF_NAME.finditer(name[-512:].lower())] or ([*_LOCAL_OF_NAME.finditer(name[-512:])] if one_node else [])
     return int(found[-1][1]) if found else None
@@ -278,7 +278,9 @@ def _of_stream(event: LogEvent, stream: LogStream) -> bool:
 
 
 def _world_size(known: _Known) -> int | None:
-    """Return the size of the largest communicator that a line names, else the size of the job that most lines say."""
+    """Return the size of the largest communicator that a line names, otherwise the size of the job that most lines
+    say.
+    """
     said = max((size for size in known.sizes if size > 1), key=lambda size: (known.sizes[size], size), default=None)
     return max((size for _, size in known.of.values() if size > 1), default=said)
 
@@ -308,7 +310,7 @@ def of_launcher(event: LogEvent) -> bool:
 
 
 def _of_others(event: LogEvent) -> bool:
-    """Return whether a line is no word of the rank's program: a launcher's, or a frame of a stack that was asked for
+    """Return whether a line is not a word of the rank's program: a launcher's, or a frame of a stack that was asked for
     (faulthandler: ``File "a.py", line 3 in f``, without the comma that a traceback has).
     """
     asked_for = event.text.lstrip().startswith('File "') and ", in " not in event.text

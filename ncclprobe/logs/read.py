@@ -133,7 +133,7 @@ class JobFiles(Struct, frozen=True):
 
 
 def looked_at(files: Sequence[JobFile], signs: Sequence[str], show: Show = lambda _: None) -> JobFiles:
-    """Return what `files` say, with `signs` the texts that checks search for. Raises UsageError where none is read."""
+    """Return what `files` say, with `signs` the texts that checks search for. Raises UsageError if none is read."""
     odd: list[NotUnderstood] = []
     by_kind = _by_kind(files, odd)
     facts: dict[type, Any] = {}
@@ -201,7 +201,7 @@ def _parsed(
 
 
 def _kind(file: JobFile) -> FileKind:
-    """Return the kind of a file. Raises UsageError where it cannot be read."""
+    """Return the kind of a file. Raises UsageError if it cannot be read."""
     head = next(iter(Blocks(file)), b"")[:HEAD]
     kind = kind_of(head)
     return "document" if kind == "log" and file.found and is_document(head) else kind
@@ -275,7 +275,7 @@ def _on_cores(
 
 
 def refuse_nothing_read(found: JobFiles, files: Sequence[JobFile]) -> None:
-    """Raise UsageError where no file is of a kind that says why a job failed."""
+    """Raise UsageError if no file is of a kind that says why a job failed."""
     if not found.facts:
         if not files:
             raise UsageError("there is no file in what was named; give the job's logs, or the folder that has them")

@@ -163,7 +163,7 @@ def _width(lines: Sequence[str]) -> int:
 
 
 def _continued(lines: Sequence[str], width: int) -> dict[int, int]:
-    """Return the lines that go on with another one, by number, each with that one; none where nothing was cut.
+    """Return the lines that go on with another one, by number, each with that one; none if nothing was cut.
 
     A line that begins as others do that follow a shorter one is a line of its own: so rows of a table are.
     """
@@ -247,8 +247,9 @@ _BARE = re.compile(
     r")"
 )
 _LAST_RAISED = 60
-"""An exception without its traceback, as where a log was cut or a C++ program wrote it: in so many last lines it is
-taken for what ended the process."""
+"""An exception without its traceback, as if a log was cut or a C++ program wrote it: in so many last lines it is
+taken for what ended the process.
+"""
 _IGNORED = ("Exception ignored in", "--- Logging error ---")
 _OF_RESULTS = re.compile(rb"train|run_?stop|RESULT,|ENDING|pass|\bOK\b|succe|complete|Tasks", re.IGNORECASE)
 """What a line has that brings a result: most ends of logs have none of it."""
@@ -504,8 +505,8 @@ def _forget_lookup(events: list[LogEvent]) -> None:
 
 
 def _resolved(events: list[LogEvent]) -> None:
-    """Take, instead of an exception that only refers to errors above it, the last exception above it, else the last
-    error.
+    """Take, instead of an exception that only refers to errors above it, the last exception above it, otherwise the
+    last error.
     """
     for number, each in enumerate(events):
         if each.level == "EXCEPTION" and refers(each.text):
@@ -565,7 +566,7 @@ def read(logs: Iterable[NamedBytes], signs: Collection[str] = ()) -> JobLog:
 
 
 class LogRequest(Struct, frozen=True):
-    """Read this log. `signs` are None where they are those of the request before; `most` events are kept."""
+    """Read this log. `signs` are None if they are those of the request before; `most` events are kept."""
 
     file: JobFile
     most: int

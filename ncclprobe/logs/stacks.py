@@ -7,7 +7,7 @@
         wait (threading.py:320)
         <module> (train.py:12)
 
-One file may hold many processes; where the lines that begin them are lost, each has one main thread, whose number is
+One file may hold many processes; if the lines that begin them are lost, each has one main thread, whose number is
 that of the process. Which rank a process is, the file's name says, a line before the process, its command line, or a
 log that names the number of the process.
 """
@@ -93,7 +93,7 @@ def _is_own(filename: str, top: str | None) -> bool:
 
 
 def read_stacks(name: str, data: bytes) -> tuple[ProcessStack, ...]:
-    """Return the processes of a file. Raises ParseError where it holds none."""
+    """Return the processes of a file. Raises ParseError if it holds none."""
     text = data.decode("utf-8", "replace")
     found = tuple(_of_json(name, data) if text.lstrip()[:1] == "[" else _of_text(name, text))
     if not found:

@@ -112,9 +112,10 @@ _HEADINGS = ("Error executing job with overrides",)
 
 
 def form_of_failure(text: str, level: str = "") -> int:
-    """Return ENDS, ERROR or WORDS of a line that by its form speaks of a failure, whatever program wrote it; else 0.
+    """Return ENDS, ERROR or WORDS of a line that by its form speaks of a failure, whatever program wrote it; otherwise
+    0.
 
-    A logger's warning has words of a failure at most; of a line by whose words the program goes on it is 0, as where a
+    A logger's warning has words of a failure at most; of a line by whose words the program goes on it is 0, as if a
     server gives up one request, and of a heading, which announces what it does not say.
     """
     head = text[:_WITHIN]

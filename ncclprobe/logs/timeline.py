@@ -1,4 +1,4 @@
-"""Who said what when in a failed job, what became of each rank, and what to collect where no cause is named.
+"""Who said what when in a failed job, what became of each rank, and what to collect if no cause is named.
 
 Of a job that says nothing of a failure and nothing of its end: where its ranks stand, who is behind, since when.
 """
@@ -145,7 +145,7 @@ _EMPTY = JobLog((), ())
 def timeline(log: JobLog | None, verdicts: Sequence[Verdict], ahead_s: Mapping[str, float]) -> tuple[Moment, ...]:
     """Return the lines that findings rest on, and the last line of each rank, in the order of their times.
 
-    A line without a time stands where the lines of its log do that have one; in a log without any, a finding comes
+    A line without a time stands if the lines of its log do that have one; in a log without any, a finding comes
     first and a last line last. `ahead_s`: by how much each host's clock is ahead; the times given are without it.
     """
     log = log or _EMPTY
@@ -173,7 +173,9 @@ def _times(log: JobLog) -> Mapping[int, list[tuple[int, float]]]:
 def _place(
     known: Mapping[int, list[tuple[int, float]]], moment: Moment, stream: int, line: int
 ) -> tuple[float, int, int]:
-    """Return what sorts a moment: its time, else that of the line before it in its log, else of the one after."""
+    """Return what sorts a moment: its time, otherwise that of the line before it in its log, otherwise of the one
+    after.
+    """
     if moment.time_s is not None:
         return moment.time_s, stream, line
     timed = known.get(stream, [])
@@ -261,7 +263,7 @@ class _Writer(Struct, frozen=True):
 
 
 def last_seen(log: JobLog) -> tuple[LastSeen, ...]:
-    """Return where ranks end, else logs: those that end alike together, those that came least far first."""
+    """Return where ranks end, otherwise logs: those that end alike together, those that came least far first."""
     found = [_Writer(e.last, log.streams[e.last.stream].name, e.rank, e.step) for e in log.ranks.values() if e.last]
     found = [each for each in found if not _counts_for_all(log.streams[each.last.stream], each)]
     if len(found) < 2 or {each.last.stream for each in found} != {*range(len(log.streams))}:
@@ -291,7 +293,7 @@ def _seen(group: Sequence[_Writer]) -> LastSeen:
 
 
 def standing_still(log: JobLog, seen: Sequence[LastSeen]) -> tuple[str, ...]:
-    """Return what the ends of logs tell of a job that may stand still: who is behind, what did not come, since when."""
+    """Return what the ends of logs show of a job that may hang: ranks that are behind or missing, and since when."""
     behind = [*_behind(seen)]
     steps = any(each.step is not None for each in seen)
     slow = [text for stream in log.streams if (text := _slower(stream.paces, stream.name))]
@@ -300,7 +302,7 @@ def standing_still(log: JobLog, seen: Sequence[LastSeen]) -> tuple[str, ...]:
 
 
 def _not_here(log: JobLog) -> Iterator[str]:
-    """Yield which ranks of the job no line is of, where others have lines."""
+    """Yield which ranks of the job no line is of, if others have lines."""
     missing = missing_ranks(log)
     if missing and 0 < len(log.ranks) < (log.world_size or 0):
         yield (
@@ -388,7 +390,7 @@ def _slower(paces: Sequence[Pace], name: str) -> str:
 
 
 def _before_steps(log: JobLog) -> Iterator[str]:
-    """Yield how far NCCL's initialisation came where no line names a step."""
+    """Yield how far NCCL's initialisation came if no line names a step."""
     used = log.having("Bootstrap : Using", "NET/Socket : Using")
     bridged = {event.host: found for event in used if (found := _BRIDGE.search(event.text))}
     if len(bridged) > 1:

@@ -18,7 +18,7 @@ TIMED_OUT = "Watchdog caught collective operation timeout"
 class TimedOutWork(Struct, frozen=True):
     """A collective that a watchdog gave up: its number in its group, operation and elements.
 
-    `group` is the process group as torch names it; empty before 2.3. `nelements` is empty where a release prints a
+    `group` is the process group as torch names it; empty before 2.3. `nelements` is empty if a release prints a
     shape, which then stands in `shape`.
     """
 
@@ -109,7 +109,7 @@ def ranks_in(text: str) -> tuple[int, ...]:
 
 _MOST_RANKS = 1 << 20
 _FEW_MISSING = 7
-"""Ranks that have to speak for each that does not, where nothing says how many there are: 7 of 8 on one host."""
+"""Ranks that have to speak for each that does not, if nothing says how many there are: 7 of 8 on one host."""
 _POINT_TO_POINT = ("SEND", "RECV", "COALESCED", "UNKNOWN")
 _EQUAL_ELEMENTS = ("ALLREDUCE", "BROADCAST", "REDUCE", "ALLGATHER", "_ALLGATHER_BASE", "REDUCE_SCATTER",
                    "_REDUCE_SCATTER_BASE")  # fmt: skip

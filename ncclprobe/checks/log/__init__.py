@@ -1,4 +1,4 @@
-"""Why a job failed, from what it left behind: each check is one cause, or one consequence of whatever the cause is.
+"""Checks on the files of a job that failed: each check is one cause, or one consequence of another cause.
 
 ``@cause`` declares one::
 
@@ -14,9 +14,9 @@
             yield said(log, event, "…", blame="job", action="fix-job")
 
 An example is the text of one log, or texts by the name of their log, and goes through the reader of logs itself; or it
-is a tuple of facts. `code` names the cause; an empty one says that the line is a consequence: whatever is named on the
-same ranks, their peers or their communicator, and not later, explains it. `echoes` are the codes of causes that explain
-this one in the same way, such as a port that went down and the timeouts of its peers.
+is a tuple of facts. `code` names the cause; an empty one marks the line as a consequence. A cause on the same ranks,
+their peers or their communicator explains it unless it is later. `echoes` are the codes of causes that explain this one
+in the same way, such as a port that went down and the timeouts of its peers.
 
 Codes, by group.
 - Interfaces, names, ports: ``iface-missing`` (no interface passes the selection), ``iface-loopback``,
@@ -37,7 +37,7 @@ Codes, by group.
   that NCCL refuses), ``version-mismatch``, ``nccl-lib-mismatch``, ``wrong-data``, ``collective-stalled`` (with all
   ranks in it). Faults of a release: ``nccl-bug-VERSION-topic``.
 - Slow, not failed: ``gdr-off`` too, ``slow-socket-fallback`` (sockets although there is RDMA), ``nvls`` (left out),
-  ``container-topology`` (NCCL sees another topology than there is), ``ib-mixed-link-layer``.
+  ``container-topology`` (NCCL sees a topology other than the real one), ``ib-mixed-link-layer``.
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -174,7 +174,7 @@ def said(
 ) -> Finding:
     """Return a finding that rests on one line of a log. `details`: fields of :class:`Finding` by name.
 
-    `ranks`: whom it is about, where the rank that wrote the line speaks of others, which did not come.
+    `ranks`: whom it is about, if the rank that wrote the line speaks of others, which did not arrive.
     """
     own = () if event.rank is None else (event.rank,)
     known = {log.ranks[rank].host: None for rank in ranks if rank in log.ranks} if ranks else {event.host: None}

@@ -1,4 +1,4 @@
-"""Collectives that differ between ranks, or come too late: watchdogs, desync reports, messages of another size."""
+"""Collectives that differ between ranks, or are too late: watchdogs, desync reports, messages of different size."""
 
 from collections import Counter
 from collections.abc import Iterator
@@ -95,10 +95,10 @@ def _number(work: TimedOutWork) -> str:
 def a_rank_did_not_come(log: JobLog) -> Iterator[Finding]:
     """All ranks but some waited in a collective.
 
-    Right: No rank waited for one that did not come.
-    Why: the ranks that give up are those that came; one that is late with data, a checkpoint or a compilation, or that
-    has ended, is the one whose watchdog does not speak of this collective.
-    Fix: look at what the log of the ranks that did not come says last; if they only were late, raise the timeout of
+    Right: No rank waited for one that did not arrive.
+    Why: the ranks that give up are those that joined. The rank whose watchdog does not mention this collective is late
+    with data, a checkpoint or a compilation, or it has ended.
+    Fix: look at the last lines of the ranks that did not join; if they only were late, raise the timeout of
     init_process_group for that phase, or let all ranks wait for it.
     """
     for hang in _hangs(log):
@@ -133,11 +133,11 @@ _REPORT = (
     good=lambda: ["\t - Snapshot of ranks' latest states:"],
 )
 def torch_names_the_late_ranks(log: JobLog) -> Iterator[Finding]:
-    """torch's own report names the ranks that came late.
+    """torch's own report names the ranks that joined late.
 
-    Right: torch's report names no rank that came late.
-    Why: with TORCH_NCCL_DESYNC_DEBUG=1 every rank notes its collectives in the store, and the report names those that
-    never came.
+    Right: torch's report names no late rank.
+    Why: with TORCH_NCCL_DESYNC_DEBUG=1 every rank records its collectives in the store, and the report names the ranks
+    that did not join.
     Fix: look at what these ranks did instead: loading data, a checkpoint, a compilation, or nothing any more.
     """
     for event in log.having(_REPORT[0]):
@@ -204,11 +204,11 @@ _MISMATCH = (
     ],
 )
 def collectives_do_not_match(log: JobLog) -> Iterator[Finding]:
-    """A library says that ranks called different collectives.
+    """A library reports that ranks called different collectives.
 
-    Right: No library says that ranks called different collectives.
-    Why: the sizes or kinds that two ends of a connection passed are not the same: the ranks' programs went different
-    ways, or a model differs between them.
+    Right: No library reports that ranks called different collectives.
+    Why: the sizes or types at two ends of a connection differ: the ranks' programs took different branches, or a model
+    differs between them.
     Fix: the line names the two ranks and what differs; look for a branch on the rank or its data before that call, and
     for unequal numbers of batches.
     """
@@ -244,9 +244,9 @@ def ranks_waited_in_different_calls(log: JobLog) -> Iterator[Finding]:
     """Tracebacks of ranks that waited too long end in different collectives.
 
     Right: All ranks that waited too long did so in the same collective.
-    Why: a collective ends only when every rank has called the same one; where some wait in another, their programs went
-    different ways before: a branch on the rank or its data, one batch more, a call that one rank skipped.
-    Fix: look at the lines of the program in these tracebacks, and for what leads to the one or the other; start again
+    Why: a collective ends only when every rank has called the same one; if some wait in another, their programs took
+    different branches before: a branch on the rank or its data, one batch more, a call that one rank skipped.
+    Fix: look at the lines of the program in these tracebacks, and for the branch that leads to them; start again
     with TORCH_DISTRIBUTED_DEBUG=DETAIL, which names the first call that differs.
     """
     waits = {event.rank: event for event in log.having(_WAITING) if event.rank is not None and _is_collective(event)}
@@ -312,11 +312,11 @@ _BARRIER = ("failed to pass monitoredBarrier",)
     good=lambda: ["[rank1]: RuntimeError: Rank 1 successfully reached monitoredBarrier, but received errors"],
 )
 def barrier_not_passed(log: JobLog) -> Iterator[Finding]:
-    """Ranks did not come to a monitored barrier.
+    """Ranks did not reach a monitored barrier.
 
-    Right: All ranks came to every monitored barrier.
-    Why: rank 0 waits for each rank in turn and names those that did not answer in time; they are late, have ended, or
-    went another way.
+    Right: All ranks reached every monitored barrier.
+    Why: rank 0 waits for each rank in turn and names those that did not answer in time. They are late, have ended, or
+    took another branch.
     Fix: look at the last lines of the ranks that it names.
     """
     for event in log.having(*_BARRIER):
@@ -349,12 +349,12 @@ _GAVE_UP = (
     good=lambda: ["[rank3]: loss 2"],
 )
 def waited_in_vain(log: JobLog) -> Iterator[Finding]:
-    """A rank waited in a collective until its time was over.
+    """A rank waited in a collective until its timeout.
 
     Right: Every collective that a rank waited in ended.
-    Why: the rank that says so is one that came; why another did not stands in the other's log.
-    Fix: which ranks do not say it, and which collective each names; flight records (TORCH_FR_BUFFER_SIZE=2000) show
-    where each was.
+    Why: the rank that reports a timeout is one that joined. The log of the missing rank has the reason.
+    Fix: find the ranks that do not report it, and the collective that each names; flight records
+    (TORCH_FR_BUFFER_SIZE=2000) show where each rank was.
     """
     for event in log.having(*_GAVE_UP):
         if not demoted(event) and event.level != "INFO" and not (_is_of_monitor(event) and _ended_by_monitor(log)):
@@ -387,13 +387,13 @@ _OTHERS_HANG = (TIMED_OUT, "Timeout at NCCL work: ", "Received a dump signal")
     ],
 )
 def ended_by_its_own_monitor(log: JobLog) -> Iterator[Finding]:
-    """A rank ended itself, because its watchdog stood still.
+    """A rank ended itself, because its watchdog was stuck.
 
     Right: No rank's heartbeat monitor ended it.
     Why: torch's watchdog takes turns with the program at the interpreter and at CUDA; a call that keeps either for
     longer than TORCH_NCCL_HEARTBEAT_TIMEOUT_SEC (480 s), such as reading weights or compiling, looks like a hang, and
-    the monitor ends the process. Where no collective timed out before, what its peers then say of the network follows.
-    Where most ranks' monitors fire, all wait for the same, and none of them is to blame.
+    the monitor ends the process. If no collective timed out before, the network errors of its peers are consequences.
+    If most ranks' monitors fire, all wait for the same, and none of them is to blame.
     Fix: look at what that rank did in the minutes before (the stack beneath, `py-spy dump`); let long calls release the
     interpreter's lock, or raise TORCH_NCCL_HEARTBEAT_TIMEOUT_SEC for that phase.
     """
@@ -433,12 +433,12 @@ _BAR_GOES_ON = (
     good=lambda: [_BAR_GOES_ON.format(gave_up="")],
 )
 def works_on_alone(log: JobLog) -> Iterator[Finding]:
-    """A rank works on, while the others' time to wait for it is over.
+    """A rank works on, while the others have timed out waiting for it.
 
-    Right: No rank was at work of its own when others gave up.
-    Why: what one rank does alone, such as scanning or tokenizing a data set, writing a checkpoint or evaluating, counts
-    against the time that the others wait in the next collective or barrier. A progress bar that goes on after they gave
-    up shows that its rank was neither dead nor stuck.
+    Right: No rank was busy with its own work when others gave up.
+    Why: work that only one rank does, such as scanning or tokenizing a data set, writing a checkpoint or evaluating,
+    counts against the time that the others wait in the next collective or barrier. A progress bar that goes on after
+    they gave up shows that its rank was neither dead nor stuck.
     Fix: raise the timeout of init_process_group (`timedelta(hours=3)`, in trainers `ddp_timeout`) above what that work
     takes; or do it before the job and keep its result, or spread it over the ranks.
     """

@@ -29,12 +29,12 @@ def _begun(first: str, second: str) -> str:
     good=lambda: [_begun("eth0", "eth0")],
 )
 def ranks_may_not_meet(log: JobLog) -> Iterator[Finding]:
-    """Ranks use what others may not reach, though no line says that they failed.
+    """Ranks use interfaces that others may not reach, though no line reports that they failed.
 
     Right: All ranks use interfaces of one kind, and as many workers joined as the group has.
-    Why: NCCL takes the first interface that is up; one that exists only within its host, or on another network than
-    the others, makes all wait without an error. More workers than ranks come from another job with the same store.
-    Fix: NCCL_SOCKET_IFNAME with the interface that the other hosts use, on every host; for workers too many, a port or
+    Why: NCCL takes the first interface that is up. If that exists only within its host, or on another network than
+    the others, all ranks wait without an error. More workers than ranks belong to another job with the same store.
+    Fix: NCCL_SOCKET_IFNAME with the interface that the other hosts use, on every host; for too many workers, a port or
     an `--rdzv-id` of its own for each job.
     """
     if failed(log):

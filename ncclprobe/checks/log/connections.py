@@ -83,10 +83,10 @@ _NOT_HERE = tuple(f"Call to bind failed{colon} Cannot assign requested address" 
 def no_interface(log: JobLog) -> Iterator[Finding]:
     """NCCL found no network interface that it may use.
 
-    Right: No log says that NCCL found no interface.
+    Right: NCCL found an interface on every host.
     Why: NCCL_SOCKET_IFNAME or NCCL_SOCKET_FAMILY leaves no interface that is up, so a rank cannot even listen for the
     others (src/bootstrap.cc, bootstrapNetInit); all other ranks then wait for it or fail after it. Releases such as
-    2.27 do not notice and send an address without a family to the root, which says so (NVIDIA/nccl issue 1837).
+    2.27 do not notice and send an address without a family to the root, which reports it (NVIDIA/nccl issue 1837).
     Fix: compare `ip -br addr` on this host with NCCL_SOCKET_IFNAME (a prefix such as `eth`, `=eth0` exactly, `^docker`
     for all but); correct it or unset it.
     """
@@ -114,7 +114,7 @@ def loopback(log: JobLog) -> Iterator[Finding]:
     """Ranks of several hosts listen on a loopback address.
 
     Right: No rank of a job of several hosts uses a loopback address.
-    Why: NCCL takes lo where nothing else passes NCCL_SOCKET_IFNAME, or where no other interface is up
+    Why: NCCL takes lo if only lo passes NCCL_SOCKET_IFNAME, or if no other interface is up
     (src/misc/socket.cc, ncclFindInterfaces); other hosts that connect to 127.0.0.1 reach only themselves.
     Fix: set NCCL_SOCKET_IFNAME to the interface with the address that other hosts know, for example
     `NCCL_SOCKET_IFNAME=eth0`, and check that it is up.
@@ -199,7 +199,7 @@ def _strange(log: JobLog, prefixes: tuple[str, ...], what: str) -> Iterator[Find
 
 
 def _connects_strangely(log: JobLog, prefixes: tuple[str, ...], what: str) -> Iterator[Finding]:
-    """Yield the connections that failed over such an interface: they say which, where there are several."""
+    """Yield the connections that failed over such an interface: they say which, if there are several."""
     for event in log.having("onnect to "):
         scope = event.text.partition("%")[2].partition("<")[0] if "<" in event.text else ""
         to = between(event.text, "onnect to ", " ") if LINK_LOCAL in prefixes else ""
@@ -272,7 +272,7 @@ def gloo_interface(log: JobLog) -> Iterator[Finding]:
 
     Right: Gloo found the interfaces that it was to use.
     Why: gloo takes a list of exact names; NCCL's prefixes, `^` and `=` mean nothing to it
-    (gloo/transport/tcp/device.cc), and it ends where the name is no interface of this host.
+    (gloo/transport/tcp/device.cc), and it ends if the name is not a interface of this host.
     Fix: set GLOO_SOCKET_IFNAME to one name as `ip -br addr` shows it, the same network on all hosts, for example
     `GLOO_SOCKET_IFNAME=eth0`.
     """
@@ -371,9 +371,9 @@ def rejected_by_a_firewall(log: JobLog) -> Iterator[Finding]:
     """A firewall rejects the ports of the job.
 
     Right: No connection between ranks was rejected on its way.
-    Why: the ranks have met at MASTER_PORT; "No route to host" within one network is then what a firewall sends back
-    (firewalld and iptables' icmp-host-prohibited) for the ephemeral ports that NCCL listens on. To another network a
-    router says the same where no way leads there.
+    Why: the ranks have met at MASTER_PORT; "No route to host" within one network is then the answer of a firewall
+    (firewalld and iptables' icmp-host-prohibited) for the ephemeral ports that NCCL listens on. A router gives the same
+    answer if it has no route to another network.
     Fix: let all TCP between the hosts of the job pass (`firewall-cmd --zone=trusted --add-source=SUBNET`), or at least
     the range in net.ipv4.ip_local_port_range.
     """
@@ -404,7 +404,7 @@ def connection_timed_out(log: JobLog) -> Iterator[Finding]:
     """A rank's packets to a peer are not answered.
 
     Right: Every connection between ranks was answered.
-    Why: nothing comes back where a firewall drops packets, or where the peer's address is of an interface that leads
+    Why: nothing comes back if a firewall drops packets, or if the peer's address is of an interface that leads
     elsewhere; a rank whose process has ended answers with a refusal instead.
     Fix: on this host `nc -vz PEER PORT` while the peer waits. Answered by ping and not by nc: open the ports. Answered
     by neither: the peer published the wrong interface; set NCCL_SOCKET_IFNAME on all hosts.
@@ -444,10 +444,10 @@ def peer_unreachable(log: JobLog) -> Iterator[Finding]:
     """Two ranks that have met cannot reach each other.
 
     Right: Every rank reached its peers.
-    Why: each rank publishes the address of the interface that it chose; where hosts choose interfaces of different
-    networks, the address that was published has no route from the other side.
+    Why: each rank publishes the address of the interface that it chose; if hosts choose interfaces of different
+    networks, the published address has no route from the other side.
     Fix: set NCCL_SOCKET_IFNAME and GLOO_SOCKET_IFNAME to one network that all hosts share, and `ip route get PEER` on
-    the host that says it.
+    the host that reports it.
     """
     for event, found in _connections(log, "Network is unreachable"):
         message = f"no route leads to {found.peer or 'a peer'}"

@@ -267,9 +267,9 @@ def ended_from_outside(log: JobLog) -> Iterator[Finding]:
 
     Right: No job was ended from outside.
     Why: at its time limit, for a job of higher priority, by `scancel`, `kubectl delete` or a node that is drained, a
-    job gets SIGTERM and later SIGKILL. One that hangs is ended so as well: what its ranks did last tells.
+    job gets SIGTERM and later SIGKILL. A job that hangs is ended the same way: look at the last lines of its ranks.
     Fix: a longer `--time` or a checkpoint to go on from; `sacct -j JOB -o JobID,State,ExitCode,Elapsed,Timelimit`, or
-    `kubectl get events`, says who ended it.
+    `kubectl get events`, shows who ended it.
     """
     if any(rank.init_started > rank.init_complete for rank in log.ranks.values()) or _failed_by_itself(log):
         return
@@ -417,9 +417,9 @@ def program_raised(log: JobLog) -> Iterator[Finding]:
     """A rank's own program raised an exception.
 
     Right: No rank's program raised an exception of its own.
-    Why: one rank that ends by itself leaves the others in a collective that it will never join; they say so minutes
-    later, and louder.
-    Fix: correct what the exception says on that rank; its frame stands in the same line.
+    Why: one rank that ends by itself leaves the others in a collective that it will never join. Their errors follow
+    minutes later and are longer.
+    Fix: correct the fault that the exception names on that rank; its frame is in the same line.
     """
     raised = list(_own_exceptions(log))
     roots = _roots(log)
@@ -461,7 +461,7 @@ _OF_MACHINE = ("CUDA error", "CUDA driver", "CUDA GPUs", "NVML", "NCCL error", "
                "annot allocate memory", "Connection", "imed out")  # fmt: skip
 """What an exception speaks of that the machine lacks or another process did: no fault of the program by itself."""
 _NOT_INSTALLED = ("No module named ", "cannot open shared object file", "undefined symbol: ", ": fatal error: ")
-"""What is missing where the program runs, or does not fit the rest of it."""
+"""What is missing if the program runs, or does not fit the rest of it."""
 _LOST_BEFORE = ("remote process exited or there was a network error", "due to async NCCL error")
 
 
@@ -500,7 +500,7 @@ def segmentation_fault(log: JobLog) -> Iterator[Finding]:
 
     Right: No rank's process crashed.
     Why: native code of the rank touched memory that is not its own: an extension built for another torch, a library
-    found twice, or a fault of it; the others then lose the connection to this rank.
+    found twice, or a fault of that code. The others then lose the connection to this rank.
     Fix: the stack beneath the line, or `python -X faulthandler` and a core dump, names the library.
     """
     for event in log.having(*_SEGFAULT):

@@ -108,8 +108,8 @@ def nvls_used_up(log: JobLog) -> Iterator[Finding]:
     Right: Every NVLS group could be made.
     Why: each communicator with NVLS takes multicast groups of the NVSwitches and GPU memory for them; many
     communicators, or processes of an ended job, leave none.
-    Fix: NCCL_NVLS_ENABLE=0 to go on; fewer communicators with NVLS, and no left-over processes (`nvidia-smi`); else
-    restart the fabric manager.
+    Fix: NCCL_NVLS_ENABLE=0 to go on; fewer communicators with NVLS, and no left-over processes (`nvidia-smi`);
+    otherwise restart the fabric manager.
     """
     for event in cuda_errors(log, "out of memory"):
         if "nvls" in event.place:
@@ -154,9 +154,9 @@ def nvls_refused(log: JobLog) -> Iterator[Finding]:
     good=lambda: ["n1:7:7 [0] NCCL INFO NCCL_NVLS_ENABLE set by environment to 1."],
 )
 def nvls_forced(log: JobLog) -> Iterator[Finding]:
-    """NVLS is forced where two ranks share a GPU.
+    """NVLS is forced although two ranks share a GPU.
 
-    Right: NVLS is not forced where two ranks share a GPU.
+    Right: NVLS is not forced if two ranks share a GPU.
     Why: a GPU joins a multicast group once; NCCL leaves NVLS out by itself unless NCCL_NVLS_ENABLE=1.
     Fix: unset NCCL_NVLS_ENABLE.
     """

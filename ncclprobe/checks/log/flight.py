@@ -1,6 +1,6 @@
-"""What torch's flight records say of the ranks: who called something else, who did not come, who came too late.
+"""Judge torch's flight records: ranks that called something different, did not join, or joined late.
 
-And what stacks of a job that hangs say: who stands where.
+Also the stacks of a job that hangs: ranks whose stacks differ.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -109,8 +109,8 @@ def desync(records: FlightRecords) -> Iterator[Finding]:
     """Ranks made different collectives.
 
     Right: Every rank made the same collectives in the same order, as far as flight records go.
-    Why: every rank of a group has to make the same collectives in the same order, with the same sizes and types. Where
-    one does not, all wait for each other until the watchdog ends them, or they exchange the wrong data.
+    Why: every rank of a group has to make the same collectives in the same order, with the same sizes and types. If one
+    does not, all wait for each other until the watchdog ends them, or they exchange the wrong data.
     Fix: make the two lines of the program agree: a branch that only some ranks take, a data set that ends sooner on
     some, a model that is not the same on all.
     """
@@ -187,7 +187,7 @@ def late_rank(records: FlightRecords) -> Iterator[Finding]:
     good=lambda: [(recorded({0: "all_reduce barrier*", 1: "all_reduce barrier*"}, world=3),)],
 )
 def absent_rank(records: FlightRecords) -> Iterator[Finding]:
-    """A rank did not come to a collective in which the others wait.
+    """A rank did not arrive to a collective in which the others wait.
 
     Right: Every rank that left a flight record came to the collective that the others wait in.
     Why: the rank lived, for it wrote its record, but its program did something else: it is late, or took a way through
@@ -249,7 +249,7 @@ def all_entered(records: FlightRecords, log: JobLog | Absent) -> Iterator[Findin
 
     Right: No collective stands still with all ranks in it.
     Why: all programs did the same, so the program is not at fault, as far as these records go: the network or a GPU
-    held it up. Where a rank's state is scheduled, its GPU had not come to it, and hangs in earlier work perhaps.
+    held it up. Where a rank's state is scheduled, its GPU had not arrived to it, and hangs in earlier work perhaps.
     Fix: look at the kernel logs and NCCL WARN lines of all hosts; before the next run set NCCL_DEBUG=INFO, and collect
     the flight records of all ranks.
     """
@@ -266,7 +266,7 @@ def all_entered(records: FlightRecords, log: JobLog | Absent) -> Iterator[Findin
 
 
 def _apart(found: NotEntered) -> bool:
-    """Return whether the ranks that did not come went to calls of different groups."""
+    """Return whether the ranks that did not arrive went to calls of different groups."""
     return len({entry.group for entry in found.last}) > 1
 
 
@@ -383,7 +383,7 @@ def _of_stacks(
 
 
 def _rank(process: ProcessStack, log: JobLog | Absent) -> int | None:
-    """Return the rank of a process: its own word, else that of a log that names its number."""
+    """Return the rank of a process: its own word, otherwise that of a log that names its number."""
     if process.rank is not None or isinstance(log, Absent):
         return process.rank
     return next((each.rank for each in log.ranks.values() if each.pid == process.pid), None)

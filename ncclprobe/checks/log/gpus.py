@@ -89,7 +89,9 @@ def gpu_failed(log: JobLog) -> Iterator[Finding]:
 
 
 def _gpu(log: JobLog, event: LogEvent) -> str:
-    """Return ``GPU 0000:5e:00`` that the driver names in a line, or in the first line of its message; else nothing."""
+    """Return ``GPU 0000:5e:00`` that the driver names in a line, or in the first line of its message; otherwise
+    nothing.
+    """
     before = [each.text for each in preceding(log, event, _OF_ONE_MESSAGE) if each.host == event.host]
     places = [(event.text, "(PCI:", ")"), (event.text, "NVRM: GPU ", ": ")]
     places += [(text, _NAMED_BEFORE, " ") for text in (event.text, *reversed(before))]
@@ -149,7 +151,7 @@ def _two_ranks(event: LogEvent) -> tuple[int, ...]:
 
 
 def _machines_of(log: JobLog, ranks: tuple[int, ...]) -> set[str]:
-    """Return the names of these ranks' hosts; where they share one, as `localhost`, their addresses if these differ."""
+    """Return the names of these ranks' hosts; if they share one, as `localhost`, their addresses if these differ."""
     names = {log.ranks[rank].host for rank in ranks if rank in log.ranks} - {""}
     own = [_addresses_of(log, rank) for rank in ranks]
     if len(names) > 1 or len(own) < 2 or not all(own) or set.intersection(*own):

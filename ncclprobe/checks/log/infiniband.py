@@ -99,7 +99,7 @@ def _gids_without_address(log: JobLog) -> tuple[str, ...]:
     """Return the codes of a RoCE job all whose GIDs are link-local, which is sure where somebody chose their index;
     none if it had worked over them.
 
-    InfiniBand's GIDs begin so too; RoCE's do where an index without an address is taken, and lead as far as one switch.
+    InfiniBand's GIDs begin so too; RoCE's do if an index without an address is taken, and lead as far as one switch.
     NCCL prints the two halves of a GID as the processor reads them: ``GID 0 (80FE/…``.
     """
     roce = any(each.link == "RoCE" for event in log.having(*_ROCE) for each in used(event.text))

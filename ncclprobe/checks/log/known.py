@@ -260,8 +260,8 @@ def _are_last(log: JobLog, event: LogEvent) -> bool:
 
 
 def _speaks(event: LogEvent, found: messages.Message, failure: bool) -> bool:
-    """Return whether a line counts. `failure`: the job failed; else only causes do, and none of a plugin, without which
-    NCCL goes on.
+    """Return whether a line counts. `failure`: the job failed; otherwise only causes do, and none of a plugin, without
+    which NCCL goes on.
     """
     if found.row.level == "FATAL":
         return found.kind in ("cause", "symptom", "consequence")
@@ -388,9 +388,9 @@ HARMLESS = (
     "recvValueWithTimeout failed on",
     "sendBytes failed on",
 )
-"""Texts of such lines, where the table of messages does not have them: of older releases and of other programs.
+"""Texts of such lines, if the table of messages does not have them: of older releases and of other programs.
 
-They are counted nowhere; where one of them matters after all, a check says so by itself.
+They are counted nowhere; if one of them matters after all, a check says so by itself.
 """
 
 

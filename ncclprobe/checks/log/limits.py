@@ -137,7 +137,7 @@ _LIMITS = (
     "Out Of Memory",
     "job killed",
 )
-"""The job reached a limit of its own; else all that runs on the host shares the fault."""
+"""The job reached a limit of its own; otherwise all that runs on the host shares the fault."""
 _REPORT_LINES = 3
 """The kernel's report begins with who asked for memory, and says a little below whether a limit was reached."""
 _NO_MEMORY = ("CUDA out of memory", "Unable to allocate resources", '"OOMKilled":false', '"OOMKilled": false')
@@ -197,9 +197,9 @@ _BLAS = ("oom", "cuda-driver-mismatch", "rank-crashed")
 def gpu_memory_full(log: JobLog) -> Iterator[Finding]:
     """A GPU's memory is full.
 
-    Right: Every GPU had memory for what was asked for.
+    Right: Every GPU had memory for every request.
     Why: the rank ends at the allocation that fails, and the others wait in the next collective; NCCL's own buffers,
-    some hundred MB per communicator, come on top of what the framework has reserved.
+    some hundred MB per communicator, are in addition to the framework's reservation.
     Fix: a smaller batch or more sharding; `nvidia-smi` for left-over processes; for NCCL's buffers fewer process
     groups, or a lower NCCL_MAX_CTAS or NCCL_BUFFSIZE.
     """
@@ -283,8 +283,8 @@ def node_failed(log: JobLog) -> Iterator[Finding]:
     """Slurm or Kubernetes lost a host of the job.
 
     Right: The scheduler lost no host of the job.
-    Why: a scheduler calls a host failed whose slurmd or kubelet no longer answers: it has crashed, has no power or no
-    network; its ranks end without a word, and the others lose the connection to them.
+    Why: a scheduler marks a host as failed if its slurmd or kubelet no longer answers: it has crashed, has no power or
+    no network. Its ranks end without a message, and the others lose the connection to them.
     Fix: `scontrol show node HOST` or `kubectl describe node HOST` for the reason, its console and its kernel's log;
     leave it out (`--exclude=HOST`, `kubectl cordon HOST`).
     """
@@ -351,10 +351,10 @@ def storage_stalled(log: JobLog) -> Iterator[Finding]:
     """The kernel waits for a file server, or a process for the kernel.
 
     Right: No host of a job that failed waited for a file server.
-    Why: a read or a write to a server that does not answer stops a rank where it stands, in a state that no signal
-    ends; the others wait for it in the next collective (fs/nfs and net/sunrpc, kernel/hung_task.c).
-    Fix: `ls` of the mount on that host; the server's own log and its network; `cat /proc/PID/stack` of a process that
-    is blocked says on what.
+    Why: a read or a write to a server that does not answer stops a rank in a state that no signal ends; the others wait
+    for it in the next collective (fs/nfs and net/sunrpc, kernel/hung_task.c).
+    Fix: `ls` of the mount on that host; the server's own log and its network; `cat /proc/PID/stack` of a blocked
+    process shows what it waits for.
     """
     if not failed(log):
         return
@@ -386,7 +386,7 @@ def _same_host(one: LogEvent, other: LogEvent) -> bool:
 
 
 def _earlier(one: LogEvent, other: LogEvent) -> bool:
-    """Return whether one of two lines is known to be earlier: by its place in their log, else by their times."""
+    """Return whether one of two lines is known to be earlier: by its place in their log, otherwise by their times."""
     if one.stream == other.stream:
         return one.line < other.line
     return one.time_s is not None and other.time_s is not None and one.time_s < other.time_s
@@ -420,8 +420,9 @@ def pod_not_placed(log: JobLog) -> Iterator[Finding]:
     """Kubernetes finds no node for a pod of the job.
 
     Right: Every pod of a job that failed was placed on a node.
-    Why: a pod that no node has room for stays Pending, and the ranks in the others wait for its ranks in vain.
-    Fix: `kubectl describe pod` says what is short on each node (GPUs, memory, a taint, an affinity); free it or ask for
+    Why: a pod that no node has room for stays Pending, and the ranks in the other pods wait for its ranks until they
+    time out.
+    Fix: `kubectl describe pod` lists what each node lacks (GPUs, memory, a taint, an affinity); free it or ask for
     less, and start all pods of a job at once (gang scheduling: Kueue, Volcano).
     """
     runs = bool(log.ranks) and not failed(log)

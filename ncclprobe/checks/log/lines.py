@@ -153,7 +153,7 @@ def hosts(log: JobLog) -> frozenset[str]:
 
 
 def of_peer(log: JobLog, address: str) -> dict[str, Any]:
-    """Return ``peer_hosts`` for :func:`said`: the host that has this address, else the address itself."""
+    """Return ``peer_hosts`` for :func:`said`: the host that has this address, otherwise the address itself."""
     return {"peer_hosts": (log.addresses.get(address, address),)} if address else {}
 
 

@@ -50,12 +50,12 @@ _GAVE_UP = ("The client socket has failed to connect to", "The client socket has
     ],
 )
 def unresolved_name(log: JobLog) -> Iterator[Finding]:
-    """A name that ranks need for meeting does not resolve.
+    """A name that ranks need to meet does not resolve.
 
     Right: Every name that ranks asked for was resolved.
-    Why: a rank whose resolver does not know MASTER_ADDR, or a host of the hostfile, cannot join; torch warns of every
-    attempt and goes on with the other address family, so only what it gives up in the end counts.
-    Fix: `getent hosts NAME` on the host that says it; use an address in MASTER_ADDR, or in Kubernetes a headless
+    Why: a rank whose resolver does not know MASTER_ADDR, or a host of the hostfile, cannot join. torch warns of every
+    attempt and goes on with the other address family, so only its final error counts.
+    Fix: `getent hosts NAME` on the host that reports it; use an address in MASTER_ADDR, or in Kubernetes a headless
     service that publishes addresses before pods are ready.
     """
     for event in log.having(*_UNRESOLVED):
@@ -286,8 +286,8 @@ def foreign_connection(log: JobLog) -> Iterator[Finding]:
     """A connection from outside the job disturbed the start.
 
     Right: Only ranks of the job connected to it.
-    Why: a port scanner, a health check or a rank of an earlier job connects to the port on which NCCL's root listens;
-    from 2.16 on NCCL checks a magic word and waits on, before it takes any 4 bytes for a length.
+    Why: a port scanner, a health check or a rank of an earlier job connects to the port that NCCL's root listens on.
+    From 2.16 on NCCL checks a magic word and waits on; older releases read any 4 bytes as a length.
     Fix: keep scanners and load balancers away from the hosts' ephemeral ports, end left-over ranks, give each job its
     own MASTER_PORT or NCCL_COMM_ID; NCCL 2.27 and newer discard strangers.
     """
@@ -328,12 +328,12 @@ _MISMATCH = (
     ],
 )
 def ranks_missing(log: JobLog) -> Iterator[Finding]:
-    """Ranks disagree about the size of the job, or some never came.
+    """Ranks disagree about the size of the job, or some did not join.
 
-    Right: As many ranks met as were told to.
-    Why: each rank is told the number of ranks by its launcher; where one counts 8 and another 16, where two have the
-    same number, or where a node was never started, the rest waits until its time is over.
-    Fix: compare WORLD_SIZE, RANK and --nnodes/--node-rank on all hosts; look whether a launcher was started on every
+    Right: As many ranks joined as the launcher announced.
+    Why: each rank gets the number of ranks from its launcher. If one counts 8 and another 16, if two have the
+    same number, or if a node was never started, the rest waits until its timeout.
+    Fix: compare WORLD_SIZE, RANK and --nnodes/--node-rank on all hosts; check that a launcher was started on every
     one, and end ranks left over from an earlier start.
     """
     for event in log.having(*_MISMATCH):
@@ -420,12 +420,13 @@ _TASK = re.compile(r"/task:(\d{1,7})")
     good=lambda: ["Missing ranks:\nnone"],
 )
 def listed_as_missing(log: JobLog) -> Iterator[Finding]:
-    """Horovod or JAX lists ranks that did not come.
+    """Horovod or JAX lists ranks that did not arrive.
 
-    Right: No framework listed ranks that others waited for.
-    Why: they know who has submitted a tensor, or come to a barrier, and who has not: these have ended, were never
-    started, or are in another call or in longer work.
-    Fix: look at what these ranks did last; count the processes that were started against the size that each was told.
+    Right: No framework listed missing ranks.
+    Why: the framework knows which ranks have submitted a tensor, or reached a barrier. The others have ended, were
+    never started, or are in another call or in longer work.
+    Fix: look at the last lines of these ranks; compare the number of started processes with the size that each was
+    given.
     """
     for event in log.having(*_LISTED):
         kind = next((kind for kind in _LISTED if kind in event.text), "")
@@ -495,10 +496,10 @@ def no_address_of_a_rank(log: JobLog) -> Iterator[Finding]:
     """A rank of a gloo group never wrote its address to the store.
 
     Right: Every rank found the addresses of the others.
-    Why: each rank of the group writes its address under its number, and reads those of all others. A number that no
-    rank writes is one that no process has: a rank was not started, two have one number, or ranks differ in the size of
-    the job. A rank that has a log says itself why it did not come.
-    Fix: compare WORLD_SIZE and RANK of all ranks; look whether the rank of that number was started, and at its log.
+    Why: each rank of the group writes its address under its number, and reads those of all others. If no rank writes a
+    number, no process has it: a rank was not started, two have one number, or ranks differ in the size of the job. If
+    the missing rank has a log, the reason is in it.
+    Fix: compare WORLD_SIZE and RANK of all ranks; check that the rank of that number was started, and at its log.
     """
     if next(log.having("clients joined"), None):
         return  # the store's own rank waits for the others, and writes no address before they have come

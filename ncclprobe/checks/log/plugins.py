@@ -53,8 +53,8 @@ def no_efa_provider(log: JobLog) -> Iterator[Finding]:
     Right: libfabric found a provider wherever one was needed.
     Why: aws-ofi-nccl asks libfabric for the provider efa; without EFA devices in the container, the kernel's module or
     a libfabric that has it, NCCL falls back to sockets or fails. Images carry the plugin to machines without EFA too,
-    where the same line means nothing.
-    Fix: `fi_info -p efa` where the job runs; give the container its devices (`vpc.amazonaws.com/efa`,
+    and there the same line is harmless.
+    Fix: `fi_info -p efa` on the job's hosts; give the container its devices (`vpc.amazonaws.com/efa`,
     `--device=/dev/infiniband`), and use the instance's own libfabric in /opt/amazon/efa.
     """
     wanted = failed(log) or any(True for _ in log.having(*_EFA_WANTED, "Using network AWS", "Using network Libfabric"))
@@ -84,12 +84,12 @@ _GROUP = (
     ],
 )
 def efa_security_group(log: JobLog) -> Iterator[Finding]:
-    """EFA traffic is not let through between the hosts.
+    """EFA traffic is blocked between the hosts.
 
     Right: EFA traffic passed between all hosts.
-    Why: a security group has to allow all traffic from and to itself; EFA's packets have no ports that a rule could
-    name, and libfabric says "unreachable" (FI_EHOSTUNREACH) only where they are dropped.
-    Fix: add inbound and outbound rules "all traffic" whose source and destination are the group itself, on all hosts of
+    Why: a security group has to allow all traffic from and to itself. EFA's packets have no ports that a rule could
+    name, and libfabric reports "unreachable" (FI_EHOSTUNREACH) only if they are dropped.
+    Fix: add inbound and outbound rules "all traffic" with the group itself as source and destination, on all hosts of
     the job, and start them in one subnet.
     """
     yield from each(log, _GROUP, "EFA's packets are dropped between the hosts", **FABRIC)
@@ -119,7 +119,7 @@ def efa_completion(log: JobLog) -> Iterator[Finding]:
 
     Right: All transfers over EFA ended well.
     Why: "unresponsive remote" means that the peer answered before and no longer does: its process or host has gone;
-    but where its host id is "N/A" it never answered, as behind a security group that lets nothing through.
+    but if its host id is "N/A" it never answered, as behind a security group that blocks everything.
     Fix: look for the rank that failed first; if none has, look at EFA's counters on both hosts
     (`rdma -p statistic show`).
     """
@@ -199,7 +199,7 @@ def plugin_not_found(log: JobLog) -> Iterator[Finding]:
 
 
 def _without_nccls_lines(text: str) -> tuple[str, ...]:
-    """Return what may be meant where torch repeats NCCL's last error, without the lines of NCCL that would tell."""
+    """Return what may be meant if torch repeats NCCL's last error, without the lines of NCCL that would tell."""
     if "network " in text and "network IB" not in text:
         return ("plugin-missing", "plugin-mismatch", *(("efa-no-provider",) if "network AWS" in text else ()))
     return ("ib-device-not-in-container", "libibverbs-missing", "ib-hca-wrong")
@@ -391,9 +391,9 @@ def rdma_wanted(log: JobLog) -> bool:
 def verbs_library_missing(log: JobLog) -> Iterator[Finding]:
     """The verbs library, or its driver for the NIC, is not in the image.
 
-    Right: The verbs library was found wherever RDMA was wanted.
-    Why: NCCL opens libibverbs at run time and goes on over sockets without it; the line stands in healthy logs of
-    machines without RDMA as well, so it counts only where settings or other ranks speak of RDMA.
+    Right: The verbs library was found on every host that needs RDMA.
+    Why: NCCL opens libibverbs at run time and goes on over sockets without it; healthy logs of machines without RDMA
+    have the line as well, so it counts only if settings or other ranks mention RDMA.
     Fix: install rdma-core's libraries in the image: `apt-get install libibverbs1 ibverbs-providers`, and
     `ibv_devinfo` inside the container to confirm.
     """
@@ -427,12 +427,12 @@ and does not say what it was looking for.
     good=lambda: ["n1:7:7 [0] NCCL INFO NET/IB : No device found.\nn1:7:7 [0] NCCL INFO Using network Socket"],
 )
 def no_device_of_that_name(log: JobLog) -> Iterator[Finding]:
-    """RDMA was asked for, and NCCL found no device for it.
+    """RDMA was requested, and NCCL found no device for it.
 
-    Right: NCCL found a device wherever RDMA was asked for.
+    Right: NCCL found a device on every host that needs RDMA.
     Why: NCCL_IB_HCA matches none of the devices, all ports that it names are down, or the container has none.
-    Fix: `ibv_devinfo` where the job runs; shows it none: give the container /dev/infiniband. Shows it some: correct
-    NCCL_IB_HCA to their names.
+    Fix: run `ibv_devinfo` in the job's container. If it shows no device, give the container /dev/infiniband. If it
+    shows some, correct NCCL_IB_HCA to their names.
     """
     asked = ("NCCL_IB_HCA set to", "NCCL_NET set by environment to IB", "Error: network IB not")
     details: dict[str, Any] = {"codes": ("ib-hca-wrong", "ib-device-not-in-container"), **JOB}
@@ -462,7 +462,7 @@ def networks_differ(log: JobLog) -> Iterator[Finding]:
     """Nodes chose different networks.
 
     Right: All nodes chose the same network.
-    Why: each rank chooses for itself; where one host has no usable NIC it takes sockets, and the ranks then wait for
+    Why: each rank chooses for itself; if one host has no usable NIC it takes sockets, and the ranks then wait for
     each other on different networks.
     Fix: compare the lines before "Using network" on both hosts for the reason; set NCCL_NET=IB to make the host without
     devices fail at once.

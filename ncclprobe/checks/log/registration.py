@@ -89,9 +89,9 @@ def locked_memory(log: JobLog) -> Iterator[Finding]:
 def refused_without_a_limit(log: JobLog) -> Iterator[Finding]:
     """Memory cannot be registered although locked memory is not limited.
 
-    Right: No registration failed where locked memory is not limited.
+    Right: No registration failed without a limit on locked memory.
     Why: the limit is the usual reason for ENOMEM, and none was shown on that host; firmware, IOMMU and driver refuse
-    with the same error, and the line does not say which.
+    with the same error, and the line does not name the one.
     Fix: the kernel log of that host and minute; `cat /proc/PID/limits` of the rank itself, whose limit may be another
     than the shell's; to confirm, start once with NCCL_NET_GDR_LEVEL=LOC.
     """
@@ -147,8 +147,9 @@ def pinning_failed(log: JobLog) -> Iterator[Finding]:
     """The kernel cannot pin memory for a device.
 
     Right: The kernel pinned all memory that was to be registered.
-    Why: EFAULT or EINVAL for GPU memory says that no module translates it for the NIC (nvidia-peermem not loaded, or of
-    another driver); for host memory that the kernel or sandbox does not support it (gVisor, some virtual machines).
+    Why: EFAULT or EINVAL for GPU memory means that no module translates it for the NIC (nvidia-peermem not loaded, or
+    of another driver). For host memory it means that the kernel or sandbox does not support it (gVisor, some virtual
+    machines).
     Fix: `lsmod | grep nvidia_peermem` and `modprobe nvidia-peermem` after the NIC's driver; or the open kernel modules
     with DMA-BUF. To confirm, start once with NCCL_NET_GDR_LEVEL=LOC.
     """
@@ -175,7 +176,7 @@ def dmabuf_refused(log: JobLog) -> Iterator[Finding]:
     """The kernel or NIC does not register GPU memory by DMA-BUF.
 
     Right: Every registration by DMA-BUF was accepted.
-    Why: NCCL takes DMA-BUF where the GPU's driver offers it; an older kernel (below 5.12), an out-of-tree NIC driver or
+    Why: NCCL takes DMA-BUF if the GPU's driver offers it; an older kernel (below 5.12), an out-of-tree NIC driver or
     an IOMMU may refuse it all the same.
     Fix: NCCL_DMABUF_ENABLE=0 together with a loaded nvidia-peermem; or update the NIC's driver and kernel.
     """

@@ -46,13 +46,13 @@ def _example(*complaints: str, size: int = 0) -> tuple[JobLog, Explained]:
     good=lambda: [_example("", "")],
 )
 def rank_fell_silent(log: JobLog, explained: Explained) -> Iterator[Finding]:
-    """A rank said nothing while the others lost it, or waited for it.
+    """A rank logged nothing while the others lost it, or waited for it.
 
     Right: No rank fell silent while others complained.
-    Why: a rank that is killed writes nothing, and one that hangs nothing either: those that complain are the others.
-    A process that ends closes its connections, so where they were closed it has ended; where the others only waited,
+    Why: a rank that is killed or hangs logs nothing; the others complain.
+    A process that ends closes its connections, so if they were closed it has ended. If the others only waited,
     it may live still.
-    Fix: look at the last line of that rank and, of its host and that minute, at `journalctl -k | grep -iE
+    Fix: look at the last line of that rank and, for its host and that minute, at `journalctl -k | grep -iE
     'oom|killed|xid|segfault'` and the scheduler's record (`sacct -j JOB -o JobID,State,ExitCode,NodeList`, `kubectl
     describe pod`); if its process is still there, `py-spy dump --pid PID`.
     """
@@ -96,11 +96,12 @@ def rank_did_not_begin(log: JobLog, explained: Explained) -> Iterator[Finding]:
     """Ranks wait in NCCL's initialisation for one that did not begin it.
 
     Right: All ranks of a communicator began its initialisation.
-    Why: ncclCommInitRank waits for all ranks without a limit and without a word. A rank that was never started, that
-    hangs before, or was killed, is missing among the lines "Init START"; of a killed one that line may be lost, because
+    Why: ncclCommInitRank waits for all ranks without a limit and without a message. A rank that was never started, that
+    hangs before, or was killed, has no line "Init START". A killed rank may lose that line, because
     NCCL does not flush stdout.
-    Fix: look whether a process of that rank is there, and where it is (`py-spy dump --pid PID`); else for its end in
-    the launcher's words and the kernel's log. NCCL_DEBUG_FILE=/tmp/nccl.%h.%p keeps the last lines of a killed rank.
+    Fix: check that a process of that rank exists, and what it does (`py-spy dump --pid PID`). Otherwise look for its
+    end in the messages of the launcher and the kernel. NCCL_DEBUG_FILE=/tmp/nccl.%h.%p keeps the last lines of a killed
+    rank.
     """
     ranks = log.ranks.values()
     waiting = [each.rank for each in ranks if each.init_started > each.init_complete]
@@ -138,13 +139,13 @@ _TOLD = f"n1:8:8 [0] NCCL INFO comm 0x1 - {ABORTED}\n{_ABORT}"
     good=lambda: [_ending(_TOLD, _TOLD, _TOLD)],
 )
 def one_rank_ended_otherwise(log: JobLog, explained: Explained) -> Iterator[Finding]:
-    """One rank came to its end and all others were aborted, or the other way round.
+    """One rank completed and all others were aborted, or the reverse.
 
     Right: All ranks ended alike.
-    Why: a rank that makes one call fewer, or calls with another size or type, comes to its end, and the others wait for
-    it until they are aborted; where one alone is aborted, the others came out of a call of which it was no part,
-    and what they got is not to be trusted.
-    Fix: compare what that rank calls with what the others do, at the same step; TORCH_DISTRIBUTED_DEBUG=DETAIL.
+    Why: a rank that makes one call fewer, or calls with another size or type, completes, and the others wait for
+    it until they are aborted. If only one is aborted, the others completed a call without it, and their results
+    cannot be trusted.
+    Fix: compare the calls of that rank with those of the others, at the same step; TORCH_DISTRIBUTED_DEBUG=DETAIL.
     """
     gone = aborted(log)
     well = [number for number, stream in enumerate(log.streams) if stream.finished and number not in gone]
@@ -249,8 +250,8 @@ _BY_ITS_WORDS = "failed, by its own words, before the others lost it"
 
 
 def _own_words(log: JobLog, ends: Ends, rank: int) -> LogEvent | None:
-    """Return the line of a rank that by its form is an error, after which it did not go on, else its last line if that
-    has words of a failure; None: there is none, or the others had given up before.
+    """Return the line of a rank that by its form is an error, after which it did not go on, otherwise its last line if
+    that has words of a failure; None: there is none, or the others had given up before.
     """
     own = (e for e in log.events if e.rank == rank and not of_launcher(e) and not ends.later_than_others(e))
     errors = [event for event in own if form_of_failure(event.text, event.level) >= ERROR]
@@ -516,7 +517,7 @@ def _seen(answer: RasAnswer, statement: RasStatement) -> Evidence:
 def _occurrence(
     statement: RasStatement, processes: list[RasProcess] | tuple[RasProcess, ...], codes: tuple[str, ...] = ()
 ) -> Occurrence:
-    """Return whom it speaks of. The rank is the communicator's, which is the job's where that holds all ranks."""
+    """Return whom it speaks of. The rank is the communicator's, which is the job's if that holds all ranks."""
     return Occurrence(
         ranks=tuple(each.rank for each in processes if each.rank is not None),
         hosts=tuple(dict.fromkeys(each.host for each in processes if each.host)),

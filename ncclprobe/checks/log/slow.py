@@ -200,7 +200,7 @@ def finished_beside_an_abort(log: JobLog) -> Iterator[Finding]:
     Right: No rank finished beside one that aborted.
     Why: the kernel of a rank that aborts skips its copies and still tells its neighbours that their data is there
     (prims_simple.h, genericOp): over P2P they complete the operation with wrong data, and no call returns an error.
-    Fix: throw away what all ranks computed from that operation on; let all ranks abort where one does.
+    Fix: throw away what all ranks computed from that operation on; let all ranks abort if one does.
     """
     aborted = {_member(event): event for event in log.having(ABORTED)}
     finished = {_member(event) for event in log.having(_DESTROYED)} - {*aborted}

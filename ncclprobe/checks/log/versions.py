@@ -261,7 +261,7 @@ def known_bugs(log: JobLog) -> Iterator[Finding]:
 
     Right: No job met a known fault of its release.
     Why: 2.19 and 2.20 mix up messages on slow networks while ranks connect; 2.25 asks compute capability 12 for more
-    shared memory than it has; 2.24 to 2.28 share host memory by CUDA where a container does not let them.
+    shared memory than it has; 2.24 to 2.28 share host memory by CUDA if a container does not let them.
     Fix: the release, or the setting, that the finding names.
     """
     for bug in _BUGS:

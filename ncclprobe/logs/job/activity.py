@@ -67,7 +67,7 @@ _FOR_A_CHILD = ("wait4", "waitid")
 class Seen(Struct, frozen=True):
     """One rank as it was seen: on which node, its process at both looks, the stacks of its first thread.
 
-    `rank` is below zero where it is not known: the number of its process. `process` is None where it has none.
+    `rank` is below zero if it is not known: the number of its process. `process` is None if it has none.
     `oom_kills` are those of the cgroups of its node's ranks. `unread`: why its stacks were asked for and not read.
     `of_children` are the stacks of processes that it has started. `gpu` is what NVML says of its GPU, `trouble` why
     this may hold it up. `received_bytes` came between the looks on sockets of its own, see :func:`received`.
@@ -227,7 +227,7 @@ def blocked_s(rank: Seen) -> float:
 
 
 def _frame(stack: Sequence[FlightFrame]) -> str:
-    """Return where a program is: ``, in next, train.py:212 in step``; nothing where it is not known."""
+    """Return where a program is: ``, in next, train.py:212 in step``; nothing if unknown."""
     own = caller(stack)
     if own is None:
         return ""
@@ -262,7 +262,7 @@ _RAS_PORT = ":28028"
 class Wire(Struct, frozen=True):
     """A connection of `rank` at both looks. `peer` is the rank at its other end, None: none that was looked at.
 
-    `nic` is the interface of its own address, empty where it is not known.
+    `nic` is the interface of its own address, empty if unknown.
     """
 
     rank: int
@@ -409,8 +409,8 @@ def gpus_of(here: LocalRanks, looks: JobLooks) -> Mapping[int, tuple[str, str]]:
 def _by_process(rank: JobProcess, gpus: Sequence[LiveGpu]) -> LiveGpu | None:
     """Return the GPU on which a process computes, by NVML at either look: a lost one tells of no process any more.
 
-    Of several that on which the fewest ranks are: all have a context on GPU 0 where a program does not say which it
-    means. None where that leaves two.
+    Of several that on which the fewest ranks are: all have a context on GPU 0 if a program does not say which it
+    means. None if that leaves two.
     """
     pids: dict[int, set[int]] = {}
     for gpu in gpus:

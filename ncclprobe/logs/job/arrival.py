@@ -32,7 +32,7 @@ class Arrival(Struct, frozen=True):
     """Ranks in init: those that joined the store `where`, and for each other rank its class and what it does.
 
     `connecting` are those that try to connect. `waited_s`: how long the first of those that joined has waited, or
-    has tried to join. `world` is 0 where the environment does not say how many ranks there are.
+    has tried to join. `world` is 0 if the environment does not say how many ranks there are.
     """
 
     where: str

@@ -279,7 +279,7 @@ def _waits_in_c(rank: Seen) -> str:
 def _by_ras(job: LookedAt) -> Iterator[Stalled]:
     """Yield the operations that some ranks have launched and others not, by NCCL's RAS, if no count grew.
 
-    Few ranks that launched what no other has are in another operation; where more of one is launched by few, the others
+    Few ranks that launched what no other has are in another operation; if more of one is launched by few, the others
     may only be late.
     """
     for answer in job.ras:
