@@ -103,6 +103,7 @@ def test_of_two_vendors_at_once_each_wrong_value_is_held_against_its_own() -> No
 
 def test_who_turns_sharp_off_is_not_asked_to_turn_it_on() -> None:
     assert grave("hgx-h100", {"NCCL_COLLNET_ENABLE": "0", "SHARP_COLL_ENABLE_SAT": "0"}) == []
+    assert grave("hgx-h100", {"NCCL_COLLNET_ENABLE": "0", "SHARP_COLL_ENABLE_PCI_RELAXED_ORDERING": "1"}) == []
     half = grave("hgx-h100", {"NCCL_COLLNET_ENABLE": "0", "SHARP_COLL_ENABLE_SAT": "1"})
     assert [finding.subject for finding in half] == ["NCCL_COLLNET_ENABLE"]
 

@@ -43,7 +43,7 @@ def test_workers_say_what_one_process_says(monkeypatch: pytest.MonkeyPatch, one_
     names = ("gb200-tray", "aws-p4d", "gcp-a3-mega", "hgx-h100-user", "rtx4090-2", "dgx-1v")
     paths = [CAPTURES / "sick" / "ib-down.jsonl", *(CAPTURES / f"{name}.jsonl" for name in names)]
     alone = told(judged(paths, one_job, pictures=True))
-    monkeypatch.setattr(workers, "FEW", 0)
+    monkeypatch.setattr(captures, "FEW", 0)
     assert workers.suits(paths, ()) or workers.cores() == 1
     shared = told(judged(paths, one_job, pictures=True))
     assert [name for name in alone if alone[name] != shared[name]] == []
@@ -63,7 +63,7 @@ def test_a_worker_that_is_killed_costs_one_capture_which_is_named(
             return super().ask(request, patience_s)
 
     monkeypatch.setattr(workers, "LimitedChild", Dying)
-    monkeypatch.setattr(workers, "FEW", 0)
+    monkeypatch.setattr(captures, "FEW", 0)
     monkeypatch.setattr(workers, "cores", lambda: 2)
     report = judged(paths)
     assert [node.name for node in report.nodes] == ["n0", "n1", "n2", "n4", "n5"]
@@ -75,7 +75,7 @@ def test_a_worker_that_is_killed_costs_one_capture_which_is_named(
 
 def test_the_first_capture_that_is_none_is_refused(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     paths = fleet.write(MODEL, 6, tmp_path)
-    monkeypatch.setattr(workers, "FEW", 0)
+    monkeypatch.setattr(captures, "FEW", 0)
     monkeypatch.setattr(workers, "cores", lambda: 2)
     for number in (4, 2):
         paths[number].write_text('{"capture": 1}\n{"what": 1}\n')
@@ -85,15 +85,15 @@ def test_the_first_capture_that_is_none_is_refused(monkeypatch: pytest.MonkeyPat
         judged([paths[0], paths[1], paths[0]])
 
 
-def test_few_captures_and_pasted_texts_stay_in_this_process(tmp_path: Path) -> None:
+def test_few_captures_and_pasted_texts_stay_in_this_process(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     paths = fleet.write(MODEL, 2, tmp_path)
-    many = paths * workers.FEW
     checks = diagnose.every_check(diagnose.MACHINE)
-    assert not workers.suits(many[: workers.FEW], checks)
-    assert workers.suits(many, checks) or workers.cores() == 1
+    assert workers.suits(paths, checks) or workers.cores() == 1
     paste = tmp_path / "env.txt"
     paste.write_text("NCCL_DEBUG=INFO\n")
-    assert not workers.suits([*many, paste], checks)
+    assert not workers.suits([*paths, paste], checks)
+    monkeypatch.setattr(workers, "Workers", None)
+    assert [node.name for node in judged(paths).nodes] == ["n0", "n1"]
 
 
 def test_every_fact_that_workers_return_is_read_as_it_was_written() -> None:
@@ -113,7 +113,7 @@ def test_every_fact_that_workers_return_is_read_as_it_was_written() -> None:
 
 
 def test_an_interrupt_ends_the_workers(tmp_path: Path) -> None:
-    fleet.write(MODEL, workers.FEW + 40, tmp_path)
+    fleet.write(MODEL, captures.FEW + 40, tmp_path)
     doctor_ = subprocess.Popen(
         [sys.executable, "-m", "ncclprobe", "doctor", str(tmp_path), "-q"],
         stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, start_new_session=True,

@@ -20,6 +20,8 @@ from ncclprobe.model.snapshot import Every, Snapshot, learned
 from ncclprobe.model.values import replace
 
 APART = "judged apart, because nothing shows that these nodes are of one job; --one-job compares them."
+FEW = 64
+"""So many captures are judged in this process: workers would take as long to start as they save."""
 _ONE_JOB_S = 3600.0
 """Nodes that meet at one address and port, with captures further apart in time, are of different jobs."""
 _OF_SCHEDULERS = ("SLURM_JOB_ID", "PBS_JOBID", "LSB_JOBID")
@@ -29,12 +31,19 @@ def of_captures(
     question: Question, collectors: Sequence[Collector], paths: Sequence[Path], *, one_job: bool = False
 ) -> Report:
     """Judge the machines of captures: as nodes of one job if they are, or if `one_job` says so. Raises UsageError."""
-    from ncclprobe.engine import workers  # what only many captures need
+    if len(paths) > FEW:
+        from ncclprobe.engine import workers  # what only many captures need
 
-    if not workers.suits(paths, question.checks):
-        snapshots = replayed(paths, collectors)
-        question, notes = _of_pastes(question, snapshots)
-        return _diagnosed(question, snapshots, notes, one_job or is_one_job(snapshots))
+        if workers.suits(paths, question.checks):
+            return _of_many(question, paths, one_job)
+    snapshots = replayed(paths, collectors)
+    question, notes = _of_pastes(question, snapshots)
+    return _diagnosed(question, snapshots, notes, one_job or is_one_job(snapshots))
+
+
+def _of_many(question: Question, paths: Sequence[Path], one_job: bool) -> Report:
+    from ncclprobe.engine import workers
+
     wanted = workers.wanted(question.checks, doctor.SHOWN, question.pictures)
     with workers.Workers([workers.Source(str(path)) for path in paths], wanted) as at_work:
         snapshots = at_work.learn()

@@ -35,8 +35,6 @@ from ncclprobe.model.values import Struct, field, replace
 from ncclprobe.nccl.networks import Choosing
 from ncclprobe.nccl.paths import layout
 
-FEW = 64
-"""So many captures are judged in this process: workers would take as long to start as they save."""
 _MOST_WORKERS = 16
 _MEMORY_BYTES = 8 << 30
 _PATIENCE_S = 60.0
@@ -97,11 +95,10 @@ class _Told(Struct, frozen=True):
 
 
 def suits(paths: Sequence[Path], checks: Sequence[Check]) -> bool:
-    """Return whether workers pay: for many captures, of which none is a text that people pasted, and our own checks."""
-    many = len(paths) > FEW and cores() > 1
-    return (
-        many and not any(c.origin for c in checks) and all(files.read_start(p, limit=64).startswith("{") for p in paths)
-    )
+    """Return whether workers can judge: no text that people pasted, and by no check of a site's own."""
+    if cores() == 1 or any(check.origin for check in checks):
+        return False
+    return all(files.read_start(path, limit=64).startswith("{") for path in paths)
 
 
 def cores() -> int:

@@ -505,7 +505,8 @@ def in_use(settings: Settings, machine: Machine | Absent, choices: Choices) -> t
     cloud = _CLOUDS.get(machine.cloud, "") if isinstance(machine, Machine) else ""
     found |= {cloud} if cloud and taken and taken[0].name == "IB" else set()
     found -= {"efa"} if "cxi" in found else set()
-    turned_off = {settings.get("NCCL_COLLNET_ENABLE"), settings.get("SHARP_COLL_ENABLE_SAT")} == {"0"}
+    asked = settings.get("SHARP_COLL_ENABLE_SAT") not in (None, "0")
+    turned_off = settings.get("NCCL_COLLNET_ENABLE") == "0" and not asked
     found -= {"sharp"} if turned_off else set()
     return tuple(name for name in TITLES if name in found)
 
