@@ -11,12 +11,11 @@ from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from functools import partial
 from typing import Any
 
-from ncclprobe.checks.sync.addresses import Stack, stack_of
 from ncclprobe.engine.collect import Facts, arguments, of_node, prescriptions, with_choices
 from ncclprobe.facts.launcher import Launch
 from ncclprobe.facts.machine import System
 from ncclprobe.facts.nvidia_smi import UNTOLD
-from ncclprobe.facts.process import Process
+from ncclprobe.facts.process import Process, Stack, stack_of
 from ncclprobe.host.capture import NOT_SHOWN
 from ncclprobe.model.errors import NotCaptured, ParseError, Unlearned
 from ncclprobe.model.findings import (

@@ -14,6 +14,7 @@ from typing import Any, NamedTuple
 from ncclprobe.facts.cpu import cpu_list
 from ncclprobe.facts.environment import Environment
 from ncclprobe.facts.field import attempt, learn
+from ncclprobe.facts.machine import System
 from ncclprobe.host import Host
 from ncclprobe.model import bounds
 from ncclprobe.model.errors import HostError, Missing, ParseError
@@ -68,6 +69,19 @@ class Process(Struct, frozen=True):
     first_user_namespace: bool
     namespaces: dict[str, int | Absent]
     uid: int | None = None
+
+
+Stack = tuple[str | None, int | None]
+"""Whose network it is: the machine's boot id and the network namespace. None: not known."""
+
+
+def stack_of(system: System | Absent | None, process: Process | Absent | None) -> Stack:
+    """Return whose network a node has: its own, or that of another node that runs on the same machine."""
+    namespace = process.namespaces.get("net") if isinstance(process, Process) else None
+    return (
+        system.boot_id if isinstance(system, System) else None,
+        namespace if isinstance(namespace, int) else None,
+    )
 
 
 class Container(Struct, frozen=True):

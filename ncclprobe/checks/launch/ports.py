@@ -24,14 +24,13 @@ from ncclprobe.checks.launch import (
     is_master,
     of_several_nodes,
 )
-from ncclprobe.checks.sync.addresses import Stack, stack_of
 from ncclprobe.facts.environment import Environment
 from ncclprobe.facts.interfaces import Address, Interface, Interfaces
 from ncclprobe.facts.launcher import Launch
 from ncclprobe.facts.machine import System
 from ncclprobe.facts.names import Master, OwnName
 from ncclprobe.facts.ports import ROOT, Chain, Firewall, Listener, Ports, Sysctls
-from ncclprobe.facts.process import Process
+from ncclprobe.facts.process import Process, Stack, stack_of
 from ncclprobe.facts.reach import Paths
 from ncclprobe.model.errors import Unlearned
 from ncclprobe.model.findings import Evidence, Finding, fail, note, seen, warn

@@ -12,7 +12,7 @@ from ncclprobe.facts.infiniband import Fabric
 from ncclprobe.facts.interfaces import Interface, Interfaces
 from ncclprobe.facts.machine import System
 from ncclprobe.facts.nccl_conf import Settings
-from ncclprobe.facts.process import Process, ResourceLimit
+from ncclprobe.facts.process import Process, ResourceLimit, Stack, stack_of
 from ncclprobe.facts.software import Software
 from ncclprobe.model.findings import Finding, fail, note
 from ncclprobe.model.hostlist import fold
@@ -48,9 +48,6 @@ def data_interfaces(
         **{f"RoCE port {port}": by_name[name] for port, name in owners.items() if name in by_name},
     }
 
-
-Stack = tuple[str | None, int | None]
-"""Whose network it is: the machine's boot id and the network namespace. None: not known."""
 
 _NO_LIMIT = ResourceLimit(None, None)
 
@@ -120,15 +117,6 @@ class _Holder(Struct, frozen=True):
     interface: str
     stack: Stack
     used: bool
-
-
-def stack_of(system: System | Absent | None, process: Process | Absent | None) -> Stack:
-    """Return whose network a node has: its own, or that of another node that runs on the same machine."""
-    namespace = process.namespaces.get("net") if isinstance(process, Process) else None
-    return (
-        system.boot_id if isinstance(system, System) else None,
-        namespace if isinstance(namespace, int) else None,
-    )
 
 
 def _used(
