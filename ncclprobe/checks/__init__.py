@@ -10,7 +10,7 @@ what a run measured; ``trend`` what a store of reports knows of a node. What sev
 its ``__init__``, small facts for examples in its ``fixtures``.
 
 `blame` is whose fault it is: the job's settings, the image, the node, a link or the fabric between nodes; `action` what
-helps: fix-job, fix-image, retest where the cause may have passed, repair where a part has to be seen to. `applies`
+helps: fix-job, fix-image, retest if the cause may have passed, repair if a part has to be seen to. `applies`
 names the jobs or machines of which the question makes sense, others are skipped; a fact that is missing needs none of
 that, and is unknown.
 """

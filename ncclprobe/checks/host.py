@@ -36,8 +36,8 @@ CPU_GROUP = CheckGroup("cpu", "Ranks do not get the processors, or the memory ne
 
 
 def ranks_here(launch: Launch, gpus: Gpus | Absent, job: Job) -> int:
-    """Return the ranks that this node gets: as many as the launcher said, else one per GPU that CUDA shows to an NCCL
-    job (of which a rank may be shown one), else one.
+    """Return the ranks that this node gets: as many as the launcher said, otherwise one per GPU that CUDA shows to an
+    NCCL job (of which a rank may be shown one), otherwise one.
     """
     if launch.local_world_size:
         return launch.local_world_size
@@ -199,7 +199,7 @@ def in_a_container(container: Container, job: Job) -> bool:
 def _may_use_cumem(gpus: Gpus | Absent, software: Software, settings: Settings) -> bool:
     """Return whether this NCCL keeps shared buffers in cuMem host memory, unless it finds that not to work.
 
-    src/misc/cudawrap.cc (v2.30.7): from 2.24 on with a driver for CUDA 12.6. Raises Unlearned where the driver decides
+    src/misc/cudawrap.cc (v2.30.7): from 2.24 on with a driver for CUDA 12.6. Raises Unlearned if the driver decides
     and is not known.
     """
     version = software.nccl_version or ()
@@ -549,7 +549,7 @@ def numa_bind(policy: MemoryPolicy, process: Process, cpus: Cpus) -> Iterator[Fi
 
 
 def _nearest(cpus: Cpus, wanted: int) -> set[int]:
-    """Return the nodes with processors that are nearest to a node's memory: itself, where it has some."""
+    """Return the nodes with processors that are nearest to a node's memory: itself, if it has some."""
     node = next((node for node in cpus.numa if node.id == wanted), None)
     if node is None or len(node.distances) != len(cpus.numa):  # not online, or no distances: it is not known to be far
         return {other.id for other in cpus.numa}

@@ -37,7 +37,7 @@ class _Linked(Struct, frozen=True):
     """A GPU and its links, from either source.
 
     `up` are those that are not inactive, `dozing` those of them that carry nothing now ("sleep", "traffic-disabled"),
-    `speeds` of those up in MB/s, None where it is not told. `switched`: one leads to an NVSwitch; None: not told.
+    `speeds` of those up in MB/s, None if it is not told. `switched`: one leads to an NVSwitch; None: not told.
     `meshed`: they lead to several GPUs.
     """
 
@@ -64,7 +64,7 @@ class _Box(Struct, frozen=True):
 
 
 def look(gpus: Gpus | Absent, links: NvLinks | Absent, status: NvlinkStatus | Absent) -> _Box:
-    """Return the links of every GPU but those with MIG, which show none. Raises Unlearned where nothing tells."""
+    """Return the links of every GPU but those with MIG, which show none. Raises Unlearned if nothing tells."""
     if isinstance(gpus, Gpus) and isinstance(links, NvLinks):
         return _from_nvml(gpus, links)
     if isinstance(status, NvlinkStatus):
@@ -191,7 +191,7 @@ def _unlike_siblings(gpu: _Linked, product: GpuProduct | None, message: str, see
 
 
 def _unlike_its_kind(gpu: _Linked, product: GpuProduct, message: str, seen: _Box, virtual: bool) -> Iterator[Finding]:
-    """Report that all siblings have equally few: certain where the board decides, not with bridges or part of one."""
+    """Report that all siblings have equally few: certain if the board decides, not with bridges or part of one."""
     evidence = (seen.evidence, Evidence(product.nvlink_source, text=f"{product.nvlinks} links"))
     alone, part = len(seen.gpus) < 2, virtual and len(seen.gpus) < _BASEBOARD
     if product.wiring == "board" and not part:
@@ -292,7 +292,7 @@ def in_a_rack(job: Job, gpus: Gpus | Absent) -> bool:
 
 
 def _cluster(gpu: Gpu) -> str:
-    """Return the UUID of the cluster of machines that a GPU is part of, empty where it is in none."""
+    """Return the UUID of the cluster of machines that a GPU is part of, empty if it is in none."""
     uuid = gpu.fabric.cluster if isinstance(gpu.fabric, GpuFabric) else ""
     return "" if uuid == _NO_CLUSTER else uuid
 
@@ -312,8 +312,8 @@ def fabric(gpus: Gpus, links: NvLinks | Absent, log: KernelLog | Absent) -> Iter
     Right: Every GPU has joined the NVSwitch fabric.
     Why: until the fabric manager has let every GPU in, cudaInit fails with error 802 or NVLink SHARP and multicast are
     missing; on GB200 and GB300 machines without a cluster NCCL leaves the rack's NVLink unused.
-    Fix: wait while it is in progress, some minutes after a start; else `systemctl start nvidia-fabricmanager`, of the
-    driver's own version (on racks: look at the switch trays), and reboot if the state stays.
+    Fix: wait while it is in progress, some minutes after a start; otherwise `systemctl start nvidia-fabricmanager`, of
+    the driver's own version (on racks: look at the switch trays), and reboot if the state stays.
     """
     found: list[Finding] = []
     for name, gpu in named(gpus):

@@ -38,7 +38,7 @@ _ANYWHERE_S = 10e-3
 
 _UNCROWDED: Every[Gathering | Absent] = Every({})
 _ONE_PATH_LOSS, _ONE_PATH_SLOW = 0.03, 0.75 * SLOW
-"""What one path must show to be more than a note where a node's others are well.
+"""What one path must show to be more than a note if a node's others are well.
 
 A busy host drops a burst of 45 segments (one GSO packet of 64 KiB) here and there, and its streams wait for the
 processor: on four virtual hosts with two cores between them, healthy paths resent up to 1.5 %, and rates differed by 3.
@@ -46,7 +46,8 @@ processor: on four virtual hosts with two cores between them, healthy paths rese
 
 _GROSS = 0.02
 """Of the usual rate, in a second look too: jobs time out there (gloo did within 20 s at 0.007), and no healthy path is
-so slow: the slowest was at 0.3, and two guests of one machine have 40 Gbit/s where others have 1."""
+so slow: the slowest was at 0.3, and two guests of one machine have 40 Gbit/s if others have 1.
+"""
 
 _NICS: Every[Interfaces | Absent] = Every({})
 
@@ -254,7 +255,7 @@ def delay(paths: Every[Paths]) -> Iterator[Finding]:
 
 
 def _refuse_gaps(paths: Every[Paths], tried: Mapping[str, Collection[object]]) -> None:
-    """Refuse to pass where there were paths and none of them could be judged. Raises Unlearned."""
+    """Refuse to pass if there were paths and none of them could be judged. Raises Unlearned."""
     if any(each.rows for _, each in paths.items()) and not any(tried.values()):
         raise Unlearned("no path between nodes was measured: the run had no time, or none connects")
 
@@ -419,7 +420,7 @@ def _nic(found: Interfaces | Absent | None, path: Path) -> Interface | None:
 
 
 def _speed(found: Interfaces | Absent | None, path: Path) -> float | None:
-    """Return the link's speed in Gb/s as the driver reports it; None where it reports none or the NIC is virtual."""
+    """Return the link's speed in Gb/s as the driver reports it; None if it reports none or the NIC is virtual."""
     nic = _nic(found, path)
     return nic.speed_mbps / 1000 if nic and nic.speed_mbps and nic.virtual is False else None
 
@@ -430,5 +431,5 @@ def _mtu(found: Interfaces | Absent | None, bad: list[Path]) -> int | None:
 
 
 def _spread(values: list[float]) -> str:
-    """Write the least and the most value; one number where they are equal as written."""
+    """Write the least and the most value; one number if they are equal as written."""
     return " to ".join(dict.fromkeys(f"{value:.3g}" for value in (values[0], values[-1])))

@@ -128,7 +128,7 @@ def _run(argv: list[str]) -> int:
 
 
 _IN_ASCII = {"·": "-", "×": "x", "±": "+-", "…": "...", "–": "-", "•": "*", "µ": "u", "→": "->", "’": "'"}
-"""What stands for our own characters where a stream does not know them."""
+"""What stands for our own characters if a stream does not know them."""
 
 
 def _plainly(error: UnicodeError) -> tuple[str, int]:

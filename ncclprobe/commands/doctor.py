@@ -156,7 +156,7 @@ def _given(options: argparse.Namespace, flags: Flags) -> dict[Question, str]:
 def _judge_alone(
     options: argparse.Namespace, question: diagnose.Question, given: Mapping[Question, str], waiting: Waiting
 ) -> int:
-    """Look at this node and judge it; return the exit code. Raises UsageError where --keep cannot be written."""
+    """Look at this node and judge it; return the exit code. Raises UsageError if --keep cannot be written."""
     if options.keep:
         nodes.make_folder(options.keep)
     collectors = discover("ncclprobe.facts", Collector, diagnose.MACHINE)

@@ -66,7 +66,7 @@ def _explain(options: argparse.Namespace, argv: Sequence[str]) -> int:
 
 
 def _bundle(report: "Report", path: str) -> None:
-    """Write what to attach to an issue. Raises UsageError where it cannot be written."""
+    """Write what to attach to an issue. Raises UsageError if it cannot be written."""
     from ncclprobe.report import delivery
 
     delivery.write("json", report, path)

@@ -225,7 +225,7 @@ def _would_pass(run: Run, place: Setup, found: Assumed) -> Iterator[str]:
 
 
 def _gpus(run: Run) -> tuple[str, int]:
-    """The GPUs of the first host, by name and number per node; empty and 0 where the log does not say."""
+    """The GPUs of the first host, by name and number per node; empty and 0 if the log does not say."""
     told = run.fingerprint.machine.get("gpu", "") if run.fingerprint else ""
     gpu = told.split(", ")[0].partition(" x ")[2][:80]
     row = run.rows[0]

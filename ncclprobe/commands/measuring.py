@@ -112,7 +112,7 @@ def main(
 ) -> int:
     """Measure what `parse` makes of `argv`, or start ranks that do; returns the exit code.
 
-    `alone`: what a process without a launcher does, where the command does not leave that to :func:`_alone`.
+    `alone`: what a process without a launcher does, if the command does not leave that to :func:`_alone`.
     Raises UsageError, on rank 0 only.
     """
     launch = detect(os.environ)
@@ -188,7 +188,7 @@ def start_ranks(
 ) -> int:
     """Start `count` ranks of our own; `refused`: as of :func:`session.ranks.launch.launch`.
 
-    Raises UsageError where a launcher has started several, or it cannot be done.
+    Raises UsageError if a launcher has started several, or it cannot be done.
     """
     if launch.kind not in ("single", _BY_HAND) and launch.world_size != 1:
         raise UsageError(f"--nproc starts ranks of its own, but {launch.kind} has started this one; leave --nproc out")

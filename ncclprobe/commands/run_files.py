@@ -51,7 +51,7 @@ def printable_lines(lines: Sequence[str]) -> str:
 
 
 def expected_bands(path: str | None, tolerance: float = bands.TOLERANCE) -> tuple[Band, ...]:
-    """Return what the file at `path` expects: an earlier report if it is JSON, else TOML. Raises UsageError."""
+    """Return what the file at `path` expects: an earlier report if it is JSON, otherwise TOML. Raises UsageError."""
     if path is None:
         return ()
     text = files.read(Path(path), limit=bounds.EXPECT_BYTES)

@@ -1,4 +1,4 @@
-"""Captures judged: as nodes of one job if they are, else each by itself; and in words that are true of them."""
+"""Captures judged: as nodes of one job if they are, otherwise each by itself; and in words that are true of them."""
 
 import re
 from collections.abc import Callable, Sequence

@@ -36,7 +36,7 @@ class Judging(Struct, frozen=True):
     """What every command that judges is asked of judging.
 
     `pictures`: the report holds all that its JSON does. `gates`: what is found makes the exit code, as it does not
-    where a job is explained, unless that is asked for. `fleet`: the store by which the nodes are judged too.
+    if a job is explained, unless that is asked for. `fleet`: the store by which the nodes are judged too.
     """
 
     select: tuple[str, ...] = ()
@@ -137,7 +137,7 @@ def _refuse_unknown(option: str, patterns: Sequence[str], checks: Sequence[Check
 
 
 class Known(Struct, frozen=True):
-    """What is known where a report is made: of each node, and `facts` of the run or of the job; nothing is None.
+    """What is known if a report is made: of each node, and `facts` of the run or of the job; nothing is None.
 
     `missing`: the nodes that could not be looked at. `verdicts`: of the topics that have judged.
     """
@@ -170,7 +170,7 @@ class Topic(Struct, frozen=True):
 
 
 _TOPICS: Mapping[Source, str] = {"machine": "doctor", "run": "measured", "files": "job_files", "job": "job_files"}
-"""The module of each source's topic, in the order in which they build on each other; imported where it is asked."""
+"""The module of each source's topic, in the order in which they build on each other; imported if it is asked."""
 
 
 def diagnose(

@@ -63,7 +63,7 @@ def of_this_machine(question: Question, collectors: Sequence[Collector], timeout
 
 
 def _launch(snapshot: Snapshot) -> Launch:
-    """Return how this node's process was started; of kind none where that is not known."""
+    """Return how this node's process was started; of kind none if unknown."""
     return learned(snapshot.facts, Launch) or Launch()
 
 
@@ -181,7 +181,7 @@ def _versions(facts: Mapping[type, Any]) -> dict[str, str | None]:
 
 
 def _firmware(fabric: Fabric | None) -> str:
-    """Return the firmware of the RDMA devices, with their names where they differ; empty: none is known."""
+    """Return the firmware of the RDMA devices, with their names if they differ; empty: none is known."""
     devices = fabric.devices if fabric else ()
     found = grouped((each.firmware, each.name) for each in devices if isinstance(each.firmware, str) and each.firmware)
     named = (f"{version} ({fold(names)})" for version, names in sorted(found.items()))
@@ -189,7 +189,7 @@ def _firmware(fabric: Fabric | None) -> str:
 
 
 def rail_ways(snapshots: Sequence[Snapshot]) -> tuple[RailWay, ...]:
-    """Return what all nodes saw, by node and rail; nothing where nothing was tried."""
+    """Return what all nodes saw, by node and rail; nothing if nothing was tried."""
     rails = Every({s.node: seen for s in snapshots if isinstance(seen := s.facts.get(Rails), Rails)})
     try:
         found = tests(rails)

@@ -118,7 +118,7 @@ def _lines(kind: str, answer: str, finding: Finding, evidence: Evidence) -> list
 
 
 def _cited(lines: Sequence[str], evidence: Evidence) -> list[int]:
-    """Return the places of the cited lines: by their number, else by what of the evidence's text stands in them."""
+    """Return the places of the cited lines: by their number, otherwise by the parts of the evidence's text."""
     if evidence.line is not None:
         return [evidence.line - 1] if 0 < evidence.line <= len(lines) else []
     parts = [part.strip() for part in evidence.text.split("…") if len(part.strip()) > 2]
@@ -147,6 +147,6 @@ def _cut(
 
 
 def explained(verdicts: Sequence[Verdict], checks: Sequence[Check]) -> dict[str, CheckNote]:
-    """Return of each check that fails or warns what holds where it passes, and why it matters."""
+    """Return of each check that fails or warns what holds if it passes, and why it matters."""
     loud = {v.key for v in verdicts for f in v.findings if f.severity is not Severity.NOTE}
     return {check.key: CheckNote(check.title, check.right, check.why) for check in checks if check.key in loud}

@@ -38,7 +38,7 @@ def explain(
 ) -> Report:
     """Return the report on the files of a job; `read` reads a report among them. `asked`: what is known of it.
 
-    Raises UsageError where nothing can be read.
+    Raises UsageError if nothing can be read.
     """
     signs = [sign for check in question.checks if check.cause for sign in check.cause.signs]
     signs += messages.use(Path(question.accepted.messages) if question.accepted.messages else None)

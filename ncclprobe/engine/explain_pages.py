@@ -89,7 +89,7 @@ def entry(wanted: str, kind: str = "check or variable", folder: str = "") -> lis
     """Return the lines on the check or variable `wanted`, on the checks that name it as a cause, or on the group whose
     names begin so: ``ib``, ``NCCL_IB_``. `folder` holds checks of the site's own.
 
-    Raises UsageError where there is none, naming the nearest checks and variables; `kind` says what it could have been.
+    Raises UsageError if there is none, naming the nearest checks and variables; `kind` says what it could have been.
     """
     if variable := table().get(wanted) or table().get(wanted.upper()):
         return of_variable(variable)
@@ -108,7 +108,7 @@ def entry(wanted: str, kind: str = "check or variable", folder: str = "") -> lis
 
 
 def _group(prefix: str, checks: Mapping[str, Sequence[Check]]) -> Iterator[str]:
-    """Yield a line for each check, or each variable, of a prefix that ends where a part of a name does."""
+    """Yield a line for each check, or each variable, of a prefix that ends if a part of a name does."""
     ids = [each for each in sorted(checks) if prefix and each.startswith(f"{prefix.rstrip('.')}.")]
     names = [each for each in table() if prefix and each.startswith(f"{prefix.upper().rstrip('_')}_")]
     if ids or names:

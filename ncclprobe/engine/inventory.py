@@ -68,7 +68,7 @@ def areas(
 ) -> tuple[Area, ...]:
     """Return a line for each part of the machines that was looked at.
 
-    `expected`: how many nodes the job has, where that is known. `rows`: what was measured, in words.
+    `expected`: how many nodes the job has, if that is known. `rows`: what was measured, in words.
     """
     said = grouped((name, each) for each in verdicts for name in {each.id.partition(".")[0], each.key})
     wanted = [name for name in _PREFIXES if name not in _NOT_OF[job.backend]]

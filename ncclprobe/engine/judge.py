@@ -41,7 +41,7 @@ _MOST_DIFFERENT = 256
 
 
 def _of_all(snapshots: Sequence[Snapshot], job: Job, run: Facts, need: Need) -> Any:
-    """Return the argument of a comparison. Nodes whose fact is absent are in it only where the check takes them."""
+    """Return the argument of a comparison. Nodes whose fact is absent are in it only if the check takes them."""
     if need.fact is Job:
         return job
     if need.of in ("run", "job", "files"):
@@ -369,7 +369,7 @@ def worst(findings: Iterable[Finding]) -> Status:
 
 
 def _silenced(check: Check, verdicts: Mapping[str, Verdict]) -> Verdict:
-    """Return `check`'s verdict, or SKIP where the check that it requires has failed and so explains it."""
+    """Return `check`'s verdict, or SKIP if the check that it requires has failed and so explains it."""
     verdict, cause = verdicts[check.key], verdicts.get(check.requires)
     if cause and cause.status is Status.FAIL and verdict.status in (Status.WARN, Status.FAIL, Status.UNKNOWN):
         return replace(verdict, status=Status.SKIP, why=f"explained by {check.cause_id}", findings=())
@@ -450,7 +450,7 @@ def shares(
 ) -> dict[str, Share]:
     """Each node's share of the verdicts, in one pass over all of them.
 
-    A finding stops every node where the job is to blame, or where it names none of the nodes that are here: a
+    A finding stops every node if the job is to blame, or if it names none of the nodes that are here: a
     comparison that cannot name a node, a node that never came (docs/reference/exit-codes.md). What a comparison could
     not learn concerns the report on all nodes. A node without verdicts of its own, because only comparisons were
     selected, shares in these: see :func:`_compared`. Nodes that are judged `apart` share nothing.

@@ -173,7 +173,7 @@ def about_only(finding: Finding, devices: frozenset[str]) -> bool:
 
 
 def unused_devices(snapshot: Snapshot, run: Facts) -> frozenset[str]:
-    """GPUs, ports and interfaces of a node that the run did not use; empty where that is not known: of the GPUs, until
+    """GPUs, ports and interfaces of a node that the run did not use; empty if unknown: of the GPUs, until
     the ranks of an NCCL job have told theirs.
     """
     who, gpus = learned(run, Participants), learned(snapshot.facts, Gpus)
@@ -232,13 +232,13 @@ def environments(run: Facts, looked: dict[str, NodeEnvironment]) -> dict[str, No
 
 
 def rows_of(run: Facts) -> tuple[Measurement, ...]:
-    """The rows of a run with their verdicts; none where it measured none."""
+    """The rows of a run with their verdicts; none if it measured none."""
     rows = learned(run, Rows)
     return judge_rows(rows, learned(run, Expected) or Expected()) if rows else ()
 
 
 def copies_of(run: Facts) -> tuple[CopyRow, ...]:
-    """The copies of a run with their verdicts; none where it measured none."""
+    """The copies of a run with their verdicts; none if it measured none."""
     nodes = (learned(run, ExpectedCopies) or ExpectedCopies()).nodes
     return tuple(copies.judged(row, nodes.get(row.node, {})) for row in _rows(run, Copies))
 
@@ -269,7 +269,7 @@ def sections(run: Facts) -> dict[str, Any]:
 
 
 def judged(run: Facts) -> Judged | None:
-    """How many of the numbers of a run have a verdict; None where it measured nothing.
+    """How many of the numbers of a run have a verdict; None if it measured nothing.
 
     Pairs are compared with each other: of fewer than three nodes either of two may be the slow one, so that only an
     expectation judges them. Nothing judges groups and steps.
@@ -337,7 +337,7 @@ def _stood_still(rows: Sequence[Measurement]) -> Iterator[str]:
 
 
 def _judged_by(asked: Asked, rows: Sequence[Measurement]) -> Iterator[str]:
-    """How many rows have a verdict, where not all have one."""
+    """How many rows have a verdict, if not all have one."""
     judged = sum(row.status != "unjudged" for row in rows)
     if rows and not judged and not (asked.expect or asked.baseline):
         yield f"{plural(len(rows), 'row')} measured, none judged{_why_none(rows)}"
@@ -378,7 +378,7 @@ def relate(
 ) -> tuple[Verdict, ...]:
     """Return `verdicts`, those on the run with what may be their cause.
 
-    A cause is a finding of a check that `slows`, on a node that the symptom names or on any where it names none, and
+    A cause is a finding of a check that `slows`, on a node that the symptom names or on any if it names none, and
     not only about devices that the run did not use (`unused`, by node).
     """
     slowing = {check.key for check in checks if check.slows}

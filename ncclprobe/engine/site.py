@@ -74,7 +74,7 @@ def of_file(path: Path) -> tuple[Check, ...]:
 
 
 def loaded(name: str, origin: str, load: Callable[[], ModuleType]) -> tuple[Check, ...]:
-    """Return the checks of the module that `load` imports; where that fails, one that is unknown for that reason."""
+    """Return the checks of the module that `load` imports; if that fails, one that is unknown for that reason."""
     if not re.fullmatch(_NAME, name):
         return (_broken("unnamed", origin, f"{name[:40]!r} is no name: it has small letters, digits and hyphens"),)
     try:
@@ -96,7 +96,7 @@ def _adopted(check: Check, name: str, origin: str) -> Check:
 
 
 def _findings(run: Callable[..., Iterator[Finding]], *facts: Any) -> Sequence[Finding]:
-    """Return what `run` finds. Raises Unlearned where it does not end, or leaves, or finds too much."""
+    """Return what `run` finds. Raises Unlearned if it does not end, or leaves, or finds too much."""
     most = bounds.SITE_FINDINGS
     found = _in_time(lambda: [_finding(each) for each in islice(run(*facts), most + 1)])
     if len(found) > most:
@@ -105,7 +105,7 @@ def _findings(run: Callable[..., Iterator[Finding]], *facts: Any) -> Sequence[Fi
 
 
 def _in_time(work: Callable[..., T], *facts: Any) -> T:
-    """Return what a site's function returns. Raises what it raises, and Unlearned where it does not end, or leaves.
+    """Return what a site's function returns. Raises what it raises, and Unlearned if it does not end, or leaves.
 
     It is left behind on its thread: what holds Python's lock in C code cannot be bounded from within.
     """

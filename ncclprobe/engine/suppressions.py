@@ -55,7 +55,7 @@ class Ignore(Struct, frozen=True):
 
 
 class Accepted(Struct, frozen=True):
-    """The entries of a project file. `found`: its path where it was read because it lies there, not on request.
+    """The entries of a project file. `found`: its path if it was read because it lies there, not on request.
 
     `checks`: the folder of the site's own checks, `messages` the file of what its programs say; empty: there is none.
     `options`: defaults of each command's options.
@@ -87,7 +87,7 @@ def load(path: Path | None, checks: Callable[[str], Iterable[Check]]) -> Accepte
     """Return what the project file says: `path`, or ncclprobe.toml in the working directory, if there is one.
 
     NO_FILE: no file. Raises UsageError naming file, entry, key and reason; also for an id that none of `checks` has,
-    which are asked for, with those in the file's folder, only where there is a file; and for a file of the working
+    which are asked for, with those in the file's folder, only if there is a file; and for a file of the working
     directory that another user owns or may write, or that a link of another user leads to.
     """
     if path == NO_FILE or (path is None and not Path(NAME).is_file()):
@@ -106,7 +106,7 @@ def load(path: Path | None, checks: Callable[[str], Iterable[Check]]) -> Accepte
 
 
 def _refuse_to_run(path: Path, seen: Sequence[os.stat_result]) -> None:
-    """Raise UsageError where a file names what judges and was not asked for, or that another user may have written."""
+    """Raise UsageError if a file names what judges and was not asked for, or that another user may have written."""
     if not seen:
         why = "checks and messages are not followed in a file of the working directory"
         raise UsageError(f"{path}: {why}: pass --config ./{NAME}")
@@ -114,7 +114,7 @@ def _refuse_to_run(path: Path, seen: Sequence[os.stat_result]) -> None:
 
 
 def _refuse_foreign(found: os.stat_result) -> None:
-    """Raises UsageError where another user may have left the file, or a link to it, on purpose.
+    """Raises UsageError if another user may have left the file, or a link to it, on purpose.
 
     Files of root are read, and those that root's group or this user's own may write.
     """

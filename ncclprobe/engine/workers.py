@@ -2,7 +2,7 @@
 
 A worker is given paths and returns JSON: what its checks say of a node, and of its facts those that comparisons and the
 report name. What two nodes share is sent once. First all captures are learned, because what a node's checks say depends
-on how many nodes there are and on whether they are of one job; then each is judged where it was learned. The memory of
+on how many nodes there are and on whether they are of one job; then each is judged if it was learned. The memory of
 a worker is bounded. A capture of which a worker dies, or that takes too long, is named, and the others are judged.
 """
 
@@ -39,7 +39,7 @@ _MOST_WORKERS = 16
 _MEMORY_BYTES = 8 << 30
 _PATIENCE_S = 60.0
 MADE: tuple[type, ...] = (Choices, AttainableRate, NodeTopology)
-"""What follows from facts, and is made where they are."""
+"""What follows from facts, and is made if they are."""
 _MOST_KEPT = 1 << 16
 _FIRST = frozenset({"Launch", "Environment", "System", "Process"})
 """Facts that tell whether nodes are of one job, and how many there are."""
@@ -49,7 +49,7 @@ class Wanted(Struct, frozen=True):
     """What a worker is told when it begins: the keys of its checks, and the names of the facts to return: those that
     the report shows, and those that comparisons name.
 
-    `pictures`: the report shows each node's topology, which is made where its facts are.
+    `pictures`: the report shows each node's topology, which is made if its facts are.
     """
 
     checks: tuple[str, ...]
@@ -173,7 +173,7 @@ class Workers:
 
 
 class _Hand:
-    """One worker, from here: it is started anew where it died, and then learns again what it had learned."""
+    """One worker, from here: it is started anew if it died, and then learns again what it had learned."""
 
     def __init__(self, wanted: Wanted) -> None:
         self._child = LimitedChild(__name__, bounds.MESSAGE_BYTES)

@@ -3,7 +3,7 @@
 A row is judged alone: an average over sizes or places hides the size that is slow. The rules, in this order:
 
 fails grossly
-    From 64 MiB on, what lies below a third of the expectation fails even where that is too loosely known to judge by.
+    From 64 MiB on, what lies below a third of the expectation fails even if that is too loosely known to judge by.
 is shown
     The expectation is too loosely known to judge by (:mod:`ncclprobe.expect.evidence`): unjudged.
 falsified
@@ -14,7 +14,7 @@ straddles
     The interval reaches the lowest acceptable value at one end only: inconclusive.
 fails
     It lies below at both ends. What keeps that from being a failure: it was measured again and reached the expectation
-    then (something comes and goes), or the repetition was itself inconclusive, or had no turn where others had one;
+    then (something comes and goes), or the repetition was itself inconclusive, or had no turn if others had one;
     handing the calls over took most of the time, and the expectation is not of such calls; or something else was seen
     to slow the run down (GPUs throttled, processors busy with other work) by enough to explain it. Where the
     expectation may warn at most, this is a warning.
@@ -64,7 +64,7 @@ _FAINT = 0.5
 
 
 class Judgement(Struct, frozen=True):
-    """`status` and, where it is inconclusive, why."""
+    """`status` and, if it is inconclusive, why."""
 
     status: RowVerdict
     why: str = ""
@@ -198,7 +198,7 @@ def _judge_repeated(row: Measurement, rows: Rows, bands: Sequence[Band], over: b
 
 
 def from_report(report: Report, path: str, tolerance: float = TOLERANCE) -> tuple[Band, ...]:
-    """The bands of an earlier run: its bus bandwidths, less `tolerance`. Raises UsageError where it has none.
+    """The bands of an earlier run: its bus bandwidths, less `tolerance`. Raises UsageError if it has none.
 
     Rows with wrong data, and rows that the run itself called failed or inconclusive, are no baseline.
     """

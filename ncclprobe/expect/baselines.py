@@ -93,7 +93,7 @@ _MOST_NOISE = 0.5
 """What would have to lose half to be noticed is no expectation."""
 SCHEMA = "ncclprobe.baseline/1"
 Allowed = Callable[[Measurement], float | None]
-"""The least GB/s that a model allows a row; None where it cannot say."""
+"""The least GB/s that a model allows a row; None if it cannot say."""
 
 
 class Origin(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -202,7 +202,7 @@ def distinct(runs: Sequence[Run]) -> tuple[list[Run], list[str]]:
 
 
 def _refuse_strangers(runs: Sequence[Run]) -> None:
-    """Raises UsageError where two runs are of machines or software that differ."""
+    """Raises UsageError if two runs are of machines or software that differ."""
     known = [run for run in runs if run.fingerprint]
     for run in known[1:]:
         changed = changes(known[0].fingerprint, run.fingerprint)
@@ -250,7 +250,7 @@ def _merged(rows: Sequence[Measurement], allowed: Allowed | None) -> tuple[Row, 
 
 
 def bands(site: Site, path: str, changed: str = "") -> tuple[Band, ...]:
-    """What `site`, read from `path`, expects. `changed`: ends why, where this run is not as those were."""
+    """What `site`, read from `path`, expects. `changed`: ends why, if this run is not as those were."""
     rows = site.rows
     return tuple(Band(row.op, row.nbytes, row.nbytes, _expected(row, path, changed), row.conditions()) for row in rows)
 
@@ -318,7 +318,7 @@ RowKey = tuple[str, int, Conditions]
 TOLERANCE = 0.1
 """What a single run may differ from another without anything being different."""
 _BLIND = 2.0
-"""Times the tolerance where a side has one number and no interval, as a run of nccl-tests does."""
+"""Times the tolerance if a side has one number and no interval, as a run of nccl-tests does."""
 
 
 class Point(Struct, frozen=True):
@@ -393,7 +393,7 @@ def _difference(key: RowKey, old: Point, new: Point, tolerance: float) -> RowDif
 
 
 def _change(share: float, low: float, high: float, due: float, usual: float) -> Trend:
-    """Slower where even the best case is, beyond what is `due` to chance besides; unsure where only the middle is.
+    """Slower where even the best case is, beyond what is `due` to chance besides; unsure if only the middle is.
 
     `usual`: how far the middle may be off unremarked.
     """

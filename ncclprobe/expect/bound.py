@@ -83,8 +83,8 @@ def likeness(facts: Mapping[type, Any]) -> tuple[Any, ...]:
 
 
 def nodes_of(facts: Mapping[type, Any], system: NodeSystem, together: int = 1) -> int:
-    """Return for how many nodes a machine is judged: those announced, else `together`, and two at least if it has NICs
-    for a fabric.
+    """Return for how many nodes a machine is judged: those announced, otherwise `together`, and two at least if it has
+    NICs for a fabric.
     """
     launch = learned(facts, Launch)
     announced = (launch.nnodes if launch else None) or together

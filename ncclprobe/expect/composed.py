@@ -1,7 +1,7 @@
 """A machine that has no name, of its parts: ``8 x L40S, 2 sockets, 4 NICs x 200 Gb/s roce``.
 
 Of parts only the GPUs must be said. The rest is what is usual of such a box, and `source` names each part that was not
-said: boards of SXM GPUs are switched, those of V100 and GH200 wired, bridges are there where they are said, more than
+said: boards of SXM GPUs are switched, those of V100 and GH200 wired, bridges are there if they are said, more than
 four GPUs sit on two sockets, of AMD. A GPU that has no slot is a machine by itself (GB10), and several are nodes.
 """
 
@@ -174,7 +174,7 @@ def _own_processor(product: GpuProduct) -> bool:
 
 
 def with_links(system: NodeSystem, product: GpuProduct) -> NodeSystem:
-    """Add the NVLinks of a board; bridges are there only where they are said."""
+    """Add the NVLinks of a board; bridges are there only if they are said."""
     if not product.nvlinks or system.gpus < 2:
         return system
     if product.wiring in ("board", "rack"):
@@ -232,7 +232,7 @@ def _with(system: NodeSystem, part: str, product: GpuProduct) -> NodeSystem:
 
 
 def _switched(system: NodeSystem, parts: Sequence[str]) -> NodeSystem:
-    """`system` whose GPUs reach each other below switches, if that is said: over two sockets where they are said too.
+    """`system` whose GPUs reach each other below switches, if that is said: over two sockets if they are said too.
 
     Measured behind the switches of one socket, and behind CX8 over two: 40 to 50 GB/s with eight RTX PRO 6000.
     """
@@ -249,7 +249,7 @@ def _say_sockets(parts: Sequence[str]) -> bool:
 
 
 def _with_nics(system: NodeSystem, nics: re.Match[str]) -> NodeSystem | None:
-    """`system` with NICs, of InfiniBand where nothing is said but a rate, of RoCE where that is one of Ethernet.
+    """`system` with NICs, of InfiniBand where nothing is said but a rate, of RoCE if that is one of Ethernet.
 
     Raises UsageError for more than a node has.
     """
@@ -355,7 +355,7 @@ def same_gpu(said: str, gpu: str) -> bool:
 
 
 def capability_of(said: str) -> int | None:
-    """The compute capability of a GPU that calls itself `said`; None where it is not known."""
+    """The compute capability of a GPU that calls itself `said`; None if unknown."""
     return next((gpu.compute_capability for gpu in _meant(said)), None)
 
 

@@ -80,7 +80,7 @@ def host_copy(generation: int, width: int) -> Expectation | None:
 
 
 def c2c_copy(gpus_per_host: int, compute_capability: int) -> Expectation | None:
-    """A copy over NVLink-C2C between a GPU and its Grace, one direction; None where no such machine is published."""
+    """A copy over NVLink-C2C between a GPU and its Grace, one direction; None if no such machine is published."""
     known = _C2C.get((gpus_per_host, compute_capability // 10))
     if known is None:
         return None
@@ -136,7 +136,7 @@ _SPEED = re.compile(r"(\d+(?:\.\d+)?) GT/s")
 
 
 def generation(speed: str) -> int | None:
-    """Of the kernel's words for a link's speed (``16.0 GT/s PCIe``); None where they are others."""
+    """Of the kernel's words for a link's speed (``16.0 GT/s PCIe``); None if they are others."""
     found = _SPEED.match(speed)
     return next((g for g, rate in _GTS.items() if found and float(found[1]) == rate), None)
 

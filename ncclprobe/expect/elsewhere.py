@@ -39,9 +39,9 @@ class Alternative(Struct, frozen=True):
 
 
 class Setup(Struct, frozen=True):
-    """On what the rows were measured. `nodes` is null where each row says it, `settings` are those of the job.
+    """On what the rows were measured. `nodes` is null if each row says it, `settings` are those of the job.
 
-    `version` is NCCL's, null where each row says it. `failed` is why the run calls itself no measure of health (wrong
+    `version` is NCCL's, null if each row says it. `failed` is why the run calls itself no measure of health (wrong
     data in its summary, an error); empty: it does not. `system` is null for a run that is not judged, and `not_judged`
     says why. `assumed` is what of the machine nobody said, in words: a row never fails by it. Nor does a row fail that
     one of the `alternatives` allows.
@@ -105,7 +105,7 @@ def _reached(row: Measurement) -> Measurement:
 
 
 def _unless_another_machine(row: Measurement, place: Setup) -> Measurement:
-    """`row`, which is no pass where it is faster than this machine can be."""
+    """`row`, which is no pass if it is faster than this machine can be."""
     shape = shape_of(row, place)
     if row.expectation is None or shape is None or place.system is None:
         return row
@@ -161,7 +161,7 @@ def _band(row: Measurement, place: Setup) -> Iterator[Band]:
 
 
 def shape_of(row: Measurement, place: Setup) -> Shape | None:
-    """How the ranks of `row` are spread: evenly; None where they cannot be."""
+    """How the ranks of `row` are spread: evenly; None if they cannot be."""
     nodes = place.nodes or row.nodes
     if not 0 < nodes <= min(row.ranks, _MOST_NODES) or row.ranks % nodes:
         return None
@@ -250,7 +250,7 @@ class JudgedLog(Result, frozen=True):
 
 
 def exit_code(runs: Sequence[JudgedRun], *, must: bool = False) -> ExitCode:
-    """4 if a row or a finding fails, 3 if one is too noisy to say or the run failed, else 0.
+    """4 if a row or a finding fails, 3 if one is too noisy to say or the run failed, otherwise 0.
 
     If no row was judged: 0, or 3 if one `must` be.
     """

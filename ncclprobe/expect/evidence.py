@@ -27,12 +27,14 @@ PathClass = Literal[
     "tcpxo", "tcp", "unknown",
 ]  # fmt: skip
 """What decides: within a node NVLink, PCIe, the link between sockets, or host memory where GPUs may not copy directly;
-NVLink over nodes, the NICs between such racks; else the network between nodes, each with errors of its own. ``rdma`` is
-InfiniBand and RoCE together, which share NICs and NCCL's own plugin: it stands in where one alone is known too little.
+NVLink over nodes, the NICs between such racks; otherwise the network between nodes, each with errors of its own.
+``rdma`` is InfiniBand and RoCE together, which share NICs and NCCL's own plugin: it stands in if one alone is known too
+little.
 
 A word behind a network says that a GPU's way to its NIC decides: ``host`` through host memory, without GPUDirect,
 ``slot`` by a slot that carries less than the NICs behind it, ``unified`` where both share one memory (GB10). Behind
-NVLink, ``wired`` says that no switch joins the GPUs."""
+NVLink, ``wired`` says that no switch joins the GPUs.
+"""
 WORDS: Mapping[PathClass, str] = MappingProxyType(
     {
         "nvlink": "over NVLink in a node",
@@ -77,7 +79,8 @@ each was judged with its own source held back, and without the outliers of scrip
 """
 FAR = 8
 """Nor does a row of more than so many times the nodes that its class is known of, but by the gross mark: what a network
-loses as it grows is no part of the model. All 39 healthy rows of four to eight times as many pass."""
+loses as it grows is not a part of the model. All 39 healthy rows of four to eight times as many pass.
+"""
 _NO_FAIL_BETWEEN_NODES = 64 << 20
 """Nor does any row up to this size fail between nodes without a baseline or peers."""
 
@@ -86,7 +89,7 @@ class ErrorCell(Struct, frozen=True):
     """What sources held back say of one basis, path and decade of bytes (9: from 1 GB on).
 
     `median` and `ninety` are of the absolute log of measured by expected, each source counted once. `mark` is the share
-    of the expected value below which a row fails; null where too little is known. `nodes` are those of the largest job.
+    of the expected value below which a row fails; null if too little is known. `nodes` are those of the largest job.
     """
 
     basis: str
@@ -141,7 +144,7 @@ def deciding(system: NodeSystem, shape: Shape, op: str) -> str:
 
 
 def pooled(path: str) -> str | None:
-    """The class that stands in for `path` where that alone is known too little; None: there is none.
+    """The class that stands in for `path` if that alone is known too little; None: there is none.
 
     What GPUs exchange in pairs over switches is bytes over links alone, in every generation of NVLink.
     """

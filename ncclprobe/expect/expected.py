@@ -80,7 +80,7 @@ def _as_rate(machine: MachineType, row: Latency, op: str, nbytes: int, shape: Sh
 
 
 def published_start_us(machine: MachineType, shape: Shape, hops_us: Callable[[Latency], float | None]) -> float | None:
-    """What a call on this machine waits for on top of its hops, in a node or between nodes; None where nothing tells.
+    """What a call on this machine waits for on top of its hops, in a node or between nodes; None if nothing tells.
 
     `hops_us`: what the model makes of a published small call without that wait.
     """
@@ -144,7 +144,7 @@ def expectation(
     settings: Pinned = NOTHING,
     itemsize: int = 4,
 ) -> Expectation | None:
-    """What `op` of `nbytes` bytes (as printed) should reach on `shape`; None where nothing is known.
+    """What `op` of `nbytes` bytes (as printed) should reach on `shape`; None if nothing is known.
 
     `given` are the user's and the site's bands, in that order; `system` are the links there are, `machine` the type
     that was recognised, for what was published of it. `settings` are the job's: where it is not known what is reached
@@ -303,7 +303,7 @@ _MOST_NAMED = 3
 
 
 class Described(Struct, frozen=True):
-    """One node as expectations see it. `system`: null where nothing can be expected, and `why` says so.
+    """One node as expectations see it. `system`: null if nothing can be expected, and `why` says so.
 
     `machine`: the name of the type that was recognised; `nccl`: the version on that node; `settings`: those that leave
     NCCL less to choose.
@@ -348,7 +348,7 @@ def expecting(
 
 
 def _node_bands(sizes: Sequence[int], itemsize: int, shape: Shape, kinds: Sequence[Described]) -> Iterator[Band]:
-    """Bands of an all_reduce over the ranks of one node, where there are several nodes of several ranks."""
+    """Bands of an all_reduce over the ranks of one node, if there are several nodes of several ranks."""
     if shape.nodes > 1:
         for gpus in sorted({gpus for gpus in shape.gpus if gpus > 1}):
             like = Conditions(gpus, 1, "float32", "sum", "in", "queued", "nccl")
@@ -357,7 +357,7 @@ def _node_bands(sizes: Sequence[int], itemsize: int, shape: Shape, kinds: Sequen
 
 
 def expecting_pairs(nbytes: int, shape: Shape, nodes: Mapping[str, Described]) -> Expecting:
-    """The band of one transfer of `nbytes` between two ranks of the run, on different nodes where there are several.
+    """The band of one transfer of `nbytes` between two ranks of the run, on different nodes if there are several.
 
     A rank of one node sends to one of another: its NIC's rate, of which healthy machines reach a published share.
     """

@@ -167,7 +167,7 @@ def slots_decide(system: NodeSystem) -> bool:
 def limit(
     system: NodeSystem, shape: Shape, op: str, node_GBps: float | None = None, *, ring: bool = False
 ) -> Limit | None:
-    """What the network of `system` allows `op`; None where it has no part in it, or where nothing is known of it.
+    """What the network of `system` allows `op`; None if it has no part in it, or if nothing is known of it.
 
     `node_GBps` is what one node alone reaches, which no number of nodes exceeds; `ring`: the call takes a ring.
     """

@@ -44,7 +44,7 @@ class Channels(Struct, frozen=True):
 class Pinned(Struct, frozen=True):
     """What is set: `algorithms` and `protocols` by function, as `algo` and `proto` say in the environment's words.
 
-    `nvls`, `mnnvl` and `p2p` are how those were turned off, empty where they were not.
+    `nvls`, `mnnvl` and `p2p` are how those were turned off, empty if they were not.
     """
 
     algorithms: Pin = field(default_factory=Pin)
@@ -72,7 +72,7 @@ class Pinned(Struct, frozen=True):
         return next((f"NCCL refuses {text}: {pin.error}" for pin, text in pins if pin.error), "")
 
     def left(self, op: str) -> Forced | None:
-        """Return what the lists leave to `op`; None where they say nothing of it, or NCCL has no choice for it."""
+        """Return what the lists leave to `op`; None if they say nothing of it, or NCCL has no choice for it."""
         function = FUNCTIONS.get(op)
         if function is None:
             return None

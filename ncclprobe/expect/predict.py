@@ -23,7 +23,7 @@ machine of a class, and each is one number here:
   which each byte crosses twice while NCCL counts the slot alone. Below one across sockets: 8 GPUs on two EPYC reach
   22 GB/s where NCCL counts 16 (https://github.com/voipmonitor/rtx6kpro).
 - `filling`: a pipeline that fills and drains costs time that neither latency nor bandwidth alone accounts for; it is
-  greatest where both are equal, hence the geometric mean: 1 MiB on 8 A100 reaches 24 of the 29 GB/s modelled, 8 MiB
+  greatest if both are equal, hence the geometric mean: 1 MiB on 8 A100 reaches 24 of the 29 GB/s modelled, 8 MiB
   90 of 125. It ends at FILLED times the wait: a pipeline fills once, however much follows. Rings between nodes show
   none, trees do.
 
@@ -31,7 +31,7 @@ machine of a class, and each is one number here:
 L``, for a modelled latency L and transfer time B.
 
 The numbers come from ``scripts/accuracy.py --fit`` over published runs; ``reports/expected-accuracy.md`` says how far
-they are off where each source is compared with factors that were fitted without it. Never tuned to a row.
+they are off if each source is compared with factors that were fitted without it. Never tuned to a row.
 
 Small messages are expected by time: their bus bandwidth is the factor of the collective times bytes by that time.
 """
@@ -126,7 +126,7 @@ def modelled(
     forced: Forced | None = None,
     told: Graphs | None = None,
 ) -> _Modelled | None:
-    """NCCL's choice; None where it has no model of `op`, its search cannot be told, or `forced` leaves nothing.
+    """NCCL's choice; None if it has no model of `op`, its search cannot be told, or `forced` leaves nothing.
 
     `told` are graphs that NCCL itself wrote, in place of the search.
     """
@@ -169,7 +169,7 @@ def as_counted(system: NodeSystem) -> NodeSystem:
     one of the two ports of a card (NCCL_IB_MERGE_NICS, 1 since 2.20). Two NICs per GPU are taken for the ports of one.
 
     Two nodes of A100 with 16 ports reach 180 to 190 GB/s in pods, by 2.14 and by 2.29, and 221 to 238 on bare metal,
-    where NCCL sees 16 NICs and takes a tree; the lower is expected.
+    if NCCL sees 16 NICs and takes a tree; the lower is expected.
     """
     each = system.nics // system.gpus if system.gpus and system.nics % system.gpus == 0 else 1
     ports = each == 2 and system.network in ("ib", "roce")
@@ -246,7 +246,9 @@ _BOARD, _SHARES = 8, (2, 28, 0)
 
 
 def start_us(path: str, starts: Mapping[str, float] = STARTS_US) -> float:
-    """What a call over `path` waits for on top of its hops: by its class, else by what it is a kind of, else none."""
+    """What a call over `path` waits for on top of its hops: by its class, otherwise by what it is a kind of, otherwise
+    none.
+    """
     words = path.removesuffix(" pairs")
     base, kind = words.split()[0], " ".join(words.split()[:2])
     return next((starts[each] for each in (words, kind, base, _KIND.get(base, "")) if each in starts), 0.0)
@@ -352,11 +354,11 @@ def predict(
     left: Forced | None = None,
     start: float | None = None,
 ) -> Prediction | None:
-    """What `op` of `nbytes` (as nccl-tests prints it) takes; None where nothing can be said.
+    """What `op` of `nbytes` (as nccl-tests prints it) takes; None if nothing can be said.
 
     `algorithm` is the only one that NCCL may take, `left` what settings leave it. `graphs` are what NCCL itself wrote
     of its search (:mod:`.topology_text`). `start`: what a call of this machine waits for on top of its hops, in
-    microseconds, where that is known better than of its class.
+    microseconds, if that is known better than of its class.
     """
     if shape.ranks < 2 or nbytes < 1 or op not in OPS:
         return None
@@ -473,7 +475,7 @@ def _timed(
 
 @lru_cache(maxsize=256)
 def _alone_GBps(system: NodeSystem, shape: Shape, op: str, version: NcclVersion, ring: bool) -> float | None:
-    """What the fullest NVLink domain of the job reaches alone; None where it is one rank."""
+    """What the fullest NVLink domain of the job reaches alone; None if it is one rank."""
     parts = network.domains(system, shape)
     if parts.count < 2 or parts.ranks < 2:
         return None

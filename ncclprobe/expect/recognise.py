@@ -60,7 +60,7 @@ class Facts(Struct, frozen=True):
 class Nics(Struct, frozen=True):
     """The NICs that serve GPUs: the fastest of those nearest to one. `idle` are as many more whose port is not up.
 
-    `gbps` is one of them, None where none is up or none tells. `names` are those counted.
+    `gbps` is one of them, None if none is up or none tells. `names` are those counted.
     """
 
     count: int = 0
@@ -72,7 +72,7 @@ class Nics(Struct, frozen=True):
 
 
 def system_of(facts: Facts, name: str = "this machine") -> NodeSystem | Absent:
-    """This machine as the cost model sees it; Absent where its GPUs are not known or not all of one kind.
+    """This machine as the cost model sees it; Absent if its GPUs are not known or not all of one kind.
 
     A GPU that reaches its CPU by C2C is as near to the NICs of that CPU as below one switch (NCCL's P2C).
     """
@@ -254,7 +254,7 @@ def _distance_to(distances: Sequence[int], node: int) -> int:
 
 
 def nics_of(facts: Facts) -> Nics:
-    """The NICs that serve GPUs: RDMA devices, or network interfaces where there are none."""
+    """The NICs that serve GPUs: RDMA devices, or network interfaces if there are none."""
     devices = _rdma(facts.fabric)
     if devices:
         up = {device.name: rate for device in devices if (rate := _rate(device)) is not None}
@@ -291,7 +291,7 @@ def _network(devices: Iterable[RdmaDevice], names: Sequence[str], pci: Pci | Abs
 
 
 def _interfaces(facts: Facts) -> Nics:
-    """What TCP would go over: the fastest interfaces of hardware that run, near the GPUs where that is known."""
+    """What TCP would go over: the fastest interfaces of hardware that run, near the GPUs if that is known."""
     everything = facts.interfaces.all if isinstance(facts.interfaces, Interfaces) else ()
     found = {i.name: i for i in everything if i.running and not i.loopback and i.virtual is False and i.speed_mbps}
     near = _serving(facts, {name: i.pci for name, i in found.items()}) or tuple(found)
@@ -313,7 +313,7 @@ def _topology(facts: Facts, nics: Mapping[str, str]) -> Topology | None:
 
 
 def _serving(facts: Facts, nics: Mapping[str, str]) -> tuple[str, ...]:
-    """The NICs that are nearest to some GPU, in their order; none where the tree does not tell."""
+    """The NICs that are nearest to some GPU, in their order; none if the tree does not tell."""
     topology = _topology(facts, nics)
     near = {nic for gpu in topology.gpus for nic in topology.near(gpu)} if topology else set()
     return tuple(name for name in nics if name in near)

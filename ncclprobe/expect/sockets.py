@@ -52,7 +52,7 @@ class SocketLink(Struct, frozen=True):
 
 
 class SocketInterface(Struct, frozen=True):
-    """One interface of one node that the job goes through. `gbps` is null where nothing is reported or measured."""
+    """One interface of one node that the job goes through. `gbps` is null if nothing is reported or measured."""
 
     node: str
     interface: str
@@ -61,7 +61,7 @@ class SocketInterface(Struct, frozen=True):
 
 
 def slowest(interfaces: Sequence[SocketInterface]) -> SocketLink | None:
-    """Return the slowest of `interfaces` by the speed that they report; None where one is virtual or reports none.
+    """Return the slowest of `interfaces` by the speed that they report; None if one is virtual or reports none.
 
     An interface of unknown speed may be the slowest, so then nothing is expected.
     """

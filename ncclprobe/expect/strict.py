@@ -1,4 +1,4 @@
-"""TOML written by hand: refused with file, key and reason where it is not valid.
+"""TOML written by hand: refused with file, key and reason if it is not valid.
 
 An unknown key is an error, not a word from the future: a number whose key is misspelt would otherwise be believed to
 have been said. Numbers are finite and carry their unit in the key; text is never empty.

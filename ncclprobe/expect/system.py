@@ -25,7 +25,7 @@ class NodeSystem(Struct, frozen=True, kw_only=True):
     """One node. `gpu` is NVML's name, `compute_capability` 90 for 9.0, `gpus` how many the node has.
 
     `nvlinks` are those of one GPU, `nvlink_GBps` is one of them as NCCL counts; `domain_gpus` are joined by one NVLink
-    fabric, over several nodes where that is more than `gpus`. `pcie_GBps` is a GPU's slot as NCCL counts, `p2p` whether
+    fabric, over several nodes if that is more than `gpus`. `pcie_GBps` is a GPU's slot as NCCL counts, `p2p` whether
     GPUs reach each other over PCIe without the host, `at_roots` whether no one switch joins those of a NUMA node.
     `nics` serve GPUs, each `nic_gbps` (1e9 bits per second), over `network`, null: unknown or none; `gdr` whether they
     reach GPU memory by themselves. `source` says where from.

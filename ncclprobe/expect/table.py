@@ -73,7 +73,7 @@ _MOST_NODES, MOST_SIZES = 1 << 16, 64
 
 
 class Line(Struct, frozen=True):
-    """One size of one operation. `prediction` is null where no model speaks of it, `changed_GBps` without a what-if."""
+    """One size of one operation. `prediction` is null if no model speaks of it, `changed_GBps` without a what-if."""
 
     op: str
     nbytes: int

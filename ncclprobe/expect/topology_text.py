@@ -67,7 +67,7 @@ ASSUMED = "assumed: slots and P2P as the GPU has them"
 
 
 def system_in(text: str, path: str, gpu: str | None, nic_gbps: float | None, *, network: bool) -> NodeSystem:
-    """Return the machine in `text`. `gpu`: which product it has, `nic_gbps`: how fast a NIC is, where it does not say.
+    """Return the machine in `text`. `gpu`: which product it has, `nic_gbps`: how fast a NIC is, if it does not say.
 
     Raises UsageError naming `path` and what is wrong, or what a job over the `network` needs and nothing says.
     """
@@ -100,7 +100,7 @@ def system_in(text: str, path: str, gpu: str | None, nic_gbps: float | None, *, 
 
 
 def _named(gpu: Gpu, product: GpuProduct | None, path: str, *, by_name: bool) -> Gpu:
-    """`gpu` with what only its product tells: all of it where a matrix is read, the capability where no <gpu> is."""
+    """`gpu` with what only its product tells: all of it if a matrix is read, the capability if no <gpu> is."""
     if product is None:
         return gpu
     capability = divmod(product.compute_capability, 10)
@@ -141,7 +141,7 @@ def _supposed(system: NodeSystem, fabric: Fabric, path: str, *, network: bool) -
 
 
 def _product(known: Mapping[type, Any], pci_ids: set[str], path: str) -> GpuProduct | None:
-    """The GPU that the file means; None where several may be meant that do not differ in what counts.
+    """The GPU that the file means; None if several may be meant that do not differ in what counts.
 
     What counts and no topology tells: whether GPUs that NVLink does not join reach each other over PCIe. Raises
     UsageError asking for the product.
@@ -250,7 +250,7 @@ class _Xml:
                 yield NvLink(0, "active", remote=remote, remote_pci=end)
 
     def _nets(self, slot: Element) -> list[Element]:
-        """The NICs of a slot: those that NCCL found there, else one that no <net> speaks of."""
+        """The NICs of a slot: those that NCCL found there, otherwise one that no <net> speaks of."""
         nic = slot if slot.tag == "nic" else slot.find("nic")
         nets = [] if nic is None else [net for net in nic.findall("net") if net in self.nets]
         bare = slot.tag == "pci" and self._identity(slot).kind == "nic" and not any(True for _ in self._all_nets())
@@ -277,7 +277,7 @@ class _Xml:
         return RdmaDevice(name, (Port(name, 1, "ACTIVE", "LinkUp", rate, layer),), device.address)
 
     def refined(self, system: NodeSystem, product: GpuProduct | None) -> NodeSystem:
-        """`system` with what NCCL itself reads from the XML, and the boards' NVLinks where it has no <gpu>."""
+        """`system` with what NCCL itself reads from the XML, and the boards' NVLinks if it has no <gpu>."""
         nets = list(self._all_nets())
         if product and all(slot.find("gpu") is None for slot, _ in self.gpus):
             system = with_links(system, product)

@@ -41,7 +41,7 @@ T = TypeVar("T")
 
 
 def recognise(connection: sqlite3.Connection, path: Path, *, create: bool) -> None:
-    """Raise UsageError where the file is not ours; `create`: make the tables in an empty one."""
+    """Raise UsageError if the file is not ours; `create`: make the tables in an empty one."""
     if create and not value(connection, "PRAGMA schema_version"):
         with transaction(connection):
             if not value(connection, "PRAGMA schema_version"):  # no other process has made them meanwhile
@@ -72,7 +72,7 @@ def transaction(connection: sqlite3.Connection) -> Iterator[None]:
 
 
 def value(connection: sqlite3.Connection, statement: str, *values: Any) -> Any:
-    """Return the first column of the first row; None: there is no row."""
+    """Return the first column of the first row; None: there is not a row."""
     row = connection.execute(statement, values).fetchone()
     return row[0] if row else None
 

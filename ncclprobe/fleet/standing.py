@@ -1,7 +1,7 @@
 """How a node stands, after all that was told of it: failing, degraded, flapping, watched, unknown or ok, and why.
 
 A node fails where its newest look found a settled fault of the node or its links, by the rule of --nodes-out. A fault
-that is not settled, and one whose culprit is not known, makes it watched. It flaps where the same fault came FLAPS
+that is not settled, and one whose culprit is not known, makes it watched. It flaps if the same fault came FLAPS
 times within WINDOW_S and was looked for and not found in between, or a rate was lost and back as often.
 """
 

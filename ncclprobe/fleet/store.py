@@ -312,7 +312,7 @@ class Store:
         return [str(name) for (name,) in self._sql.execute("SELECT name FROM nodes")]
 
     def _few(self) -> None:
-        """Raise UsageError where there are more nodes than can be shown."""
+        """Raise UsageError if there are more nodes than can be shown."""
         if (nodes := value(self._sql, "SELECT count(*) FROM nodes")) > bounds.FLEET_NODES:
             raise UsageError(f"{nodes:,} nodes in one store; {bounds.FLEET_NODES:,} at most: give some another --fleet")
 
@@ -413,7 +413,7 @@ class Store:
         self._sql.execute("UPDATE nodes SET course = ?, standing = ? WHERE id = ?", row)
 
     def _note_series(self, node: int, number: int, time_s: float) -> None:
-        """Make the series of a number; where it began earlier than was known, all that a node has is late."""
+        """Make the series of a number; if it began earlier than was known, all that a node has is late."""
         first_s = value(self._sql, "SELECT first_s FROM series WHERE node = ? AND number = ?", node, number)
         if first_s is None:
             names = "series (node, number, first_s, last_s, drift, day, machine, level, newest, old_day, old_machine,"
@@ -512,7 +512,7 @@ class Store:
             self._stands(node, name, read(text, NodeCourse))
 
     def _marked(self, number: int, late: int) -> tuple[dict[int, _Course], int]:
-        """Return the courses of a number by node as they were kept before a day, and that day; else none, and 0."""
+        """Return the courses of a number by node, kept before a day, and that day; otherwise none, and 0."""
         found = "SELECT node, marks.day, course FROM marks JOIN series ON id = series WHERE number = ?"
         rows = msgspec.convert(self._sql.execute(found, (number,)).fetchall(), list[tuple[int, int, str]])
         if not rows or any(day > late for _, day, _ in rows):

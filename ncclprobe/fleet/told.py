@@ -32,7 +32,7 @@ _SUBJECT, _MESSAGE, _HOW = 100, 200, 500
 
 
 def told(report: Report, source: str) -> list[Told]:
-    """Return what `report`, of the file `source`, tells of each of its nodes. Raises UsageError where it has none."""
+    """Return what `report`, of the file `source`, tells of each of its nodes. Raises UsageError if it has none."""
     time_s = placed(report, source)
     names = [node.name for node in report.nodes]
     if not names or not all(0 < len(name) <= bounds.NAME_CHARACTERS for name in names):

@@ -1,7 +1,7 @@
 """The one door through which everything is looked at.
 
 A *question* is a tuple such as ``("read", "/proc/cpuinfo")``, ``("list", "/sys/class/net")``,
-``("run", "nvidia-smi", "-L")`` or ``("nvml", "nvmlDeviceGetName", 0)``. The answer is text, JSON where it has
+``("run", "nvidia-smi", "-L")`` or ``("nvml", "nvmlDeviceGetName", 0)``. The answer is text, JSON if it has
 structure, so that a capture can be searched and compared with ordinary tools.
 """
 

@@ -79,7 +79,7 @@ class Replay:
         self.ranks = {rank: Replay(own, f"{node} rank {rank}", older, cut=cut) for rank, own in (ranks or {}).items()}
 
     def with_answers(self, answers: Answers) -> "Replay":
-        """Return this capture with other answers of the node; itself where they are the same."""
+        """Return this capture with other answers of the node; itself if they are the same."""
         if answers is self.answers:
             return self
         return Replay(answers, self.node, self._older, taken=self.taken, pasted=self.pasted, cut=self.cut)
@@ -156,7 +156,7 @@ def _is_capture(text: str) -> bool:
 def load(path: Path, node: str = "", more: Iterable[str] = ()) -> Replay:
     """Return the capture in `path`, with the captures it is ``like``. Raises UsageError naming file and line.
 
-    `node`: its node's name where the job knows a better one. `more`: rows that were measured since.
+    `node`: its node's name if the job knows a better one. `more`: rows that were measured since.
     """
     header, answers = _load(path, (), {})
     for row in more:
@@ -192,7 +192,7 @@ def machines(paths: Iterable[Path]) -> Iterator[tuple[str, Replay]]:
 def parse(text: str, name: str, node: str = "") -> Replay:
     """Return the capture in `text`, which came from another process and may be like no file of ours.
 
-    `name` is what to call it in a UsageError, `node` the node's name where the job knows a better one.
+    `name` is what to call it in a UsageError, `node` the node's name if the job knows a better one.
     """
     header, lines = _lines(text, name)
     if header[_CUT]:

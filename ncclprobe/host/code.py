@@ -34,7 +34,7 @@ _COMMIT = r"[0-9a-f]{40}(?:[0-9a-f]{24})?"
 def tree(folder: str) -> dict[str, Any]:
     """Return digest, number and bytes of the code files below `folder`, its commit, and why the walk ended early.
 
-    `unread` counts files and folders that could not be read. Raises OSError where `folder` itself cannot be.
+    `unread` counts files and folders that could not be read. Raises OSError if `folder` itself cannot be.
     """
     import hashlib  # which costs every start milliseconds, and is used where --code is given
 
@@ -88,7 +88,7 @@ def _counts(path: Path) -> bool:
 
 
 def _digest(path: Path) -> bytes | None:
-    """Return a digest of a file's first bytes, or of where a link leads; None where it cannot be read."""
+    """Return a digest of a file's first bytes, or of where a link leads; None if it cannot be read."""
     import hashlib
 
     try:
@@ -105,7 +105,7 @@ def _digest(path: Path) -> bytes | None:
 
 
 def _commit(root: Path) -> str:
-    """Return the commit that is checked out in the repository around `root`; empty where there is none to be seen."""
+    """Return the commit that is checked out in the repository around `root`; empty if there is none to be seen."""
     for folder in (root, *root.parents):
         git = folder / ".git"
         with contextlib.suppress(OSError, UnicodeError):

@@ -1,6 +1,6 @@
 """Starting processes without ever being held by one: the one place that starts any.
 
-Each leads a session of its own, whose group is killed as a whole, by the kernel where this process was itself killed;
+Each leads a session of its own, whose group is killed as a whole, by the kernel if this process was itself killed;
 no caller waits for a process that survives SIGKILL in uninterruptible sleep, nor for its pipes. Neither a program, a
 library nor a module of it is looked for in the working directory, which may be a folder that others write to.
 """
@@ -43,7 +43,7 @@ def found(name: str, more: Sequence[str] = ()) -> str | None:
     """Return the program `name` in PATH, or in the folders `more`, as it may be started here; None: there is none.
 
     Root starts what root alone may change: the program, what it is a link to, and the folders of both. Raises
-    PermissionError where there are others alone.
+    PermissionError if there are others alone.
     """
     folders = [*more, *os.environ.get("PATH", os.defpath).split(os.pathsep)]
     there = [path for each in folders if each.startswith("/") and _starts(path := f"{each.rstrip('/')}/{name}")]
@@ -141,7 +141,7 @@ def _elements(name: str, text: str) -> list[str]:
 
 
 def run(argv: Sequence[str], patience_s: float) -> str:
-    """Return the standard output of a command that ends with 0 within `patience_s` seconds; else kill its group."""
+    """Return the standard output of a command that ends with 0 in `patience_s` seconds; otherwise kill its group."""
     what = " ".join(argv)
     try:
         process = start(argv, stdout=subprocess.PIPE, stderr=subprocess.PIPE, variables={"LC_ALL": "C"})

@@ -50,7 +50,7 @@ class _Segment(NamedTuple):
 
 
 def dynamic(path: str) -> _Dynamic:
-    """Return the dynamic section of a 64-bit ELF file. Raises OSError; Failed where the file is no such thing.
+    """Return the dynamic section of a 64-bit ELF file. Raises OSError; Failed if the file is no such thing.
 
     Read, not mapped: a page of a dead NFS server would be waited for with the interpreter's lock held.
     """
@@ -108,7 +108,7 @@ Records = list[tuple[int, tuple[int, ...]]]
 def _version_records(
     file: BinaryIO, segments: list[_Segment], tags: dict[int, list[int]], where: tuple[int, int], layout: str
 ) -> Records:
-    """Return the records of a table of versions, each with its offset; empty where there is no such table."""
+    """Return the records of a table of versions, each with its offset; empty if there is no such table."""
     if where[0] not in tags or where[1] not in tags:
         return []
     at, found = _offset(segments, tags[where[0]][0]), []
@@ -152,7 +152,7 @@ def _sections(file: BinaryIO) -> tuple[str, list[_Section]]:
 def texts(path: str, beginning: str) -> tuple[str, ...]:
     """Return the texts among a library's constants that begin so, at most 16 of 64 characters each.
 
-    Raises OSError; Failed where the file is no whole 64-bit ELF file.
+    Raises OSError; Failed if the file is no whole 64-bit ELF file.
     """
     with Path(path).open("rb") as file:
         try:
@@ -230,7 +230,7 @@ def _named(file: BinaryIO, order: str, sections: list[_Section], beginning: str)
 
 
 def _pointers(file: BinaryIO, sections: list[_Section], order: str, places: set[int]) -> dict[int, int]:
-    """Return where the loader lets each of these places point: as a relocation says it, else as it stands there."""
+    """Return the target that the loader gives each of these places: by a relocation, otherwise the stored one."""
     found = dict[int, int]()
     for place in places:
         if data := _at_address(file, sections, place, 8)[:8]:
@@ -245,7 +245,7 @@ def _pointers(file: BinaryIO, sections: list[_Section], order: str, places: set[
 
 
 def _text_at(file: BinaryIO, sections: list[_Section], address: int) -> str:
-    """Return the text at an address; empty where there is none that can be printed."""
+    """Return the text at an address; empty if there is none that can be printed."""
     text = _at_address(file, sections, address, bounds.ELF_TEXT).partition(b"\0")[0].decode(errors="replace")
     return text if text.isprintable() else ""
 
@@ -300,7 +300,7 @@ def _string(data: bytes, start: int) -> str:
 def cached(*prefixes: str, path: str = CACHE) -> list[tuple[str, str]]:
     """Return (soname, file) of the loader's cache where the soname starts with a prefix, the preferred first.
 
-    Raises OSError; Failed where the file is not what glibc writes.
+    Raises OSError; Failed if the file is not what glibc writes.
     """
     data = _whole(path)
     start = data.find(_CACHE_MAGIC) if data.startswith(_OLD_CACHE_MAGIC) else 0

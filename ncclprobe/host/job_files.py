@@ -143,7 +143,7 @@ class Blocks:
         self._patience_s, self._began, self._found = file.patience_s, time.monotonic(), file.found
 
     def __iter__(self) -> Iterator[bytes]:
-        """Yield block by block. Raises UsageError where not even the first can be read."""
+        """Yield block by block. Raises UsageError if not even the first can be read."""
         try:
             with _standard_input() if self.name == STDIN else _opened(self.name, self._found) as raw:
                 first = cast(BufferedReader, raw).peek(_LONGEST_MAGIC)

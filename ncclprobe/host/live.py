@@ -1,8 +1,8 @@
 """The machine itself: how each kind of question is asked, each with its deadline.
 
 Nothing here may hang: files and names are asked for on a thread that is abandoned when it does not come back (a dead
-NFS server, a wedged driver), commands and NVML in processes that are. The kernel's log is its ring buffer, or where
-that is closed to this user, systemd's journal of this boot. Of it only the lines that are asked for leave this module,
+NFS server, a wedged driver), commands and NVML in processes that are. The kernel's log is its ring buffer, or if that
+is closed to this user, systemd's journal of this boot. Of it only the lines that are asked for leave this module,
 without process names: it speaks of every user's processes.
 """
 
@@ -48,8 +48,8 @@ def matching(pattern: str) -> dict[str, Any]:
     """Return the newest bounds.KERNEL_LINES lines that match `pattern`, of this boot.
 
     `source`, `lines` as [seconds since boot, message], `dropped` older ones, `oldest_s` the time of the oldest line
-    that is kept at all: a full ring buffer has lost what came before. Raises Denied where both logs are closed to this
-    user (kernel.dmesg_restrict, no membership of systemd-journal), Missing where there is neither.
+    that is kept at all: a full ring buffer has lost what came before. Raises Denied if both logs are closed to this
+    user (kernel.dmesg_restrict, no membership of systemd-journal), Missing if there is neither.
     """
     try:
         source, (oldest_s, found) = RING, _of_ring(pattern)
@@ -98,7 +98,7 @@ def _line(record: bytes) -> Line | None:
 
 
 def _journal(ring: HostError) -> list[Line]:
-    """Return the journal's kernel lines. `ring`: why the ring buffer could not be read, raised where this is no help.
+    """Return the journal's kernel lines. `ring`: why the ring buffer could not be read, raised if this is no help.
 
     A user who may not read the system's journal gets no line and no error, but a boot without kernel messages there is
     not: to be shown nothing is to be refused.
@@ -247,7 +247,7 @@ def _in_words(kind: str, rest: Sequence[str]) -> str:
 
 
 def _looked(kind: str, rest: Sequence[str]) -> str:
-    """Return what a source of this process's own says. Raises Failed where the kernel's files are hidden: what cannot
+    """Return what a source of this process's own says. Raises Failed if the kernel's files are hidden: what cannot
     be seen is not known to be missing.
     """
     try:
@@ -262,7 +262,7 @@ def _looked(kind: str, rest: Sequence[str]) -> str:
 
 
 def hidden(path: str) -> str:
-    """Return why the kernel does not show `path` here, and what would help; empty where it shows what there is.
+    """Return why the kernel does not show `path` here, and what would help; empty if it shows what there is.
 
     A container may have no /proc or /sys, or an empty file system mounted over a part of it.
     """
@@ -301,7 +301,7 @@ def _bytes(path: str) -> str:
 
 
 def _files(path: str, but: str = "") -> str:
-    """Return the text of every file of a folder by name, null where unreadable, without those that only say `but`."""
+    """Return the text of every file of a folder by name, null if unreadable, without those that only say `but`."""
     texts = {entry.name: _text_or_none(entry) for entry in sorted(Path(path).iterdir()) if entry.is_file()}
     return json.dumps({name: text for name, text in texts.items() if not but or text != but})
 
@@ -419,7 +419,7 @@ def _uname() -> str:
 
 
 def _home() -> str:
-    """Return this user's home by the password file. Raises Missing where the file has no such user."""
+    """Return this user's home by the password file. Raises Missing if the file has no such user."""
     try:
         return pwd.getpwuid(os.getuid()).pw_dir
     except KeyError:

@@ -1,6 +1,6 @@
 """Start a Python process of ours: the one place that does, so that no code of the working directory runs in any.
 
-Python looks for modules in the working directory first where it is given ``-m`` or ``-c``, and where PYTHONPATH has an
+Python looks for modules in the working directory first if it is given ``-m`` or ``-c``, and where PYTHONPATH has an
 empty or a relative element; in a folder that others may write to, such as /tmp, theirs would run with our rights. So a
 child is told what its path is before it imports anything. ``-P`` says the same for what Python imports before that
 (3.13: linecache), and is not known to 3.10, which imports nothing then.

@@ -1,7 +1,7 @@
 """Looks at paths that may never answer: in a child process, one per path.
 
 A dead NFS or FUSE server holds every process that asks it, so this one asks nothing of a data path. A child that is
-late is killed and not waited for; where the kernel does not let it die before its server is back (a FUSE request that
+late is killed and not waited for; if the kernel does not let it die before its server is back (a FUSE request that
 the server has taken), it is left to the kernel. The child answers one JSON request after another
 (:class:`~ncclprobe.host.limited_child.LimitedChild`), and only reads.
 """
@@ -38,7 +38,7 @@ class PathChild:
     def ask(self, what: str, patience_s: float) -> dict[str, Any]:
         """Return what the child's `what` returns. Raises the HostError that says why not.
 
-        To start, it is given `patience_s` of its own: a busy machine is no path that does not answer.
+        To start, it is given `patience_s` of its own: a busy machine is not a path that does not answer.
         """
         if not self._child.started:
             try:

@@ -25,7 +25,7 @@ class _Worker:
         _thread.start_new_thread(self._serve, ())  # threading waits for ever for one that has no memory to begin with
 
     def do(self, work: Callable[[], Any], patience_s: float) -> tuple[Any, BaseException | None]:
-        """Return what `work` returned, or what it raised. Raises Empty where it takes longer."""
+        """Return what `work` returned, or what it raised. Raises Empty if it takes longer."""
         self._work.put(work)
         return self._done.get(timeout=max(0.0, patience_s))
 
@@ -52,7 +52,7 @@ os.register_at_fork(after_in_child=_IDLE.clear)  # a fork has none of these thre
 def within(patience_s: float, work: Callable[[], T], what: str) -> T:
     """Return what `work` returns, or TimedOut after `patience_s` seconds; operating-system errors become HostErrors.
 
-    OutOfTime where there is no thread to ask with.
+    OutOfTime if there is no thread to ask with.
 
     A thread in uninterruptible sleep (a frozen local file system; NFS can be killed) holds up nothing but the end of
     this process: the report is out by then, and the shell waits until the kernel lets the thread go.

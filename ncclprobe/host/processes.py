@@ -202,7 +202,7 @@ def environment(pid: int) -> dict[str, str]:
 
 
 def _process(pid: int, start: int, look: int = 0) -> dict[str, Any]:
-    """Return what process `pid`, which began at tick `start`, does now. Raises Missing where it is gone.
+    """Return what process `pid`, which began at tick `start`, does now. Raises Missing if it is gone.
 
     Of ranks in one cgroup this is read once for each `look`.
     """

@@ -240,7 +240,7 @@ def ask_dump(pid: str, rank: str) -> str:
 
 
 def _used_s(pid: str) -> float:
-    """Return how many bytes a process has written so far, endlessly many where that is not told.
+    """Return how many bytes a process has written so far, endlessly many if that is not told.
 
     Jobs of a user that name no file write to the same, in a home that all nodes see: one that wrote too few is another.
     """
@@ -252,7 +252,7 @@ def _used_s(pid: str) -> float:
 
 
 def left_dump(pid: str, rank: str) -> str:
-    """Return the path of flight records that process `pid` has written by itself. Raises Missing where it has not."""
+    """Return the path of flight records that process `pid` has written by itself. Raises Missing if it has not."""
     up_s = float(Path("/proc/uptime").read_text().split()[0])
     began_s = time.time() - up_s + int((stat_or_none(f"/proc/{pid}") or ["0"] * 20)[19]) / USER_HZ
     for path in _dumps(environment(int(pid)), rank):
@@ -263,7 +263,7 @@ def left_dump(pid: str, rank: str) -> str:
 
 
 def _dumps(own: Mapping[str, str], rank: str) -> Iterator[str]:
-    """Yield where torch may write: to the file that is named, or where its releases do by themselves."""
+    """Yield the files that torch may write: the one that is named, or the default of its releases."""
     if named := next((own[name] for name in _FILES if own.get(name)), ""):
         yield f"{named}{rank}"
         return

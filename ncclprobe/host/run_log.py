@@ -44,7 +44,7 @@ class RunLog:
             self.write_to(path)
 
     def write_to(self, path: Path) -> None:
-        """Write what there is to `path`, and from now on every line. Raises UsageError where it cannot be written."""
+        """Write what there is to `path`, and from now on every line. Raises UsageError if it cannot be written."""
         with self._lock:
             self._file, self.path = _create(path), path
             lines, self._lines = self._lines, []
@@ -72,7 +72,7 @@ class RunLog:
         self.foreseen = why
 
     def ask(self, *question: str | int) -> str:
-        """The values of ``("sample", NAME)`` as a JSON list. Raises NotCaptured where the run has none."""
+        """The values of ``("sample", NAME)`` as a JSON list. Raises NotCaptured if the run has none."""
         if question[0] == SAMPLE and question[1] == _END:
             return json.dumps([self.foreseen if self.end is None else self.end])
         with self._lock:
@@ -152,7 +152,7 @@ def ends(path: Path) -> bool:
 
 
 def is_run_log(path: Path) -> bool:
-    """Whether the first line of `path` says that it is one. Raises UsageError where it cannot be read."""
+    """Whether the first line of `path` says that it is one. Raises UsageError if it cannot be read."""
     head = files.read_start(path, limit=4096).partition("\n")[0]
     try:
         row = json.loads(head)
@@ -185,7 +185,7 @@ def _is_whole(text: str) -> bool:
 
 
 def _create(path: Path) -> int:
-    """Make the file anew, its owner's alone, as captures are. Raises UsageError where `path` cannot be written.
+    """Make the file anew, its owner's alone, as captures are. Raises UsageError if `path` cannot be written.
 
     What is there goes first: in a folder of others it may be a link, a pipe, or a file that all can read.
     """

@@ -1,4 +1,4 @@
-"""Folders for a run's own temporary files: removed at its end, or by the next run where this one was killed.
+"""Folders for a run's own temporary files: removed at its end, or by the next run if this one was killed.
 
 A folder is locked (flock) for as long as a process of its run lives, however that ends: one that can be locked by
 another process is left behind. Only folders with our name and of this user are touched; without locks, none is.
@@ -72,7 +72,7 @@ def _remove_abandoned(path: Path) -> None:
 
 
 def _locked(path: Path) -> int | None:
-    """Lock the folder for this process and those that inherit the descriptor; None where it cannot be locked."""
+    """Lock the folder for this process and those that inherit the descriptor; None if it cannot be locked."""
     handle = None
     try:
         handle = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)

@@ -28,7 +28,7 @@ _ANSWER_S = 1.0
 
 
 def same_network(process: Path) -> None:
-    """Do nothing if a process is in this one's network namespace. Raises Denied where it is in another."""
+    """Do nothing if a process is in this one's network namespace. Raises Denied if it is in another."""
     if Path("/proc/self/ns/net").readlink() != (process / "ns/net").readlink():
         raise Denied(f"process {process.name} is in another network namespace: attach inside its container")
 

@@ -102,12 +102,12 @@ def lock_holder(pid: int, text: str) -> int:
 
 
 def _path_at(path: str, address: int) -> str:
-    """Return the path that a process has given to the kernel, from its memory; empty where that may not be read."""
+    """Return the path that a process has given to the kernel, from its memory; empty if that may not be read."""
     return _memory(path, address, _PATH_BYTES).partition(b"\0")[0].decode(errors="replace")
 
 
 def _memory(path: str, address: int, size: int) -> bytes:
-    """Return so many bytes of a process's memory, at most to the end of a page; none where it may not be read."""
+    """Return so many bytes of a process's memory, at most to the end of a page; none if it may not be read."""
 
     def read() -> bytes:
         with open(f"{path}/mem", "rb", buffering=0) as memory:  # noqa: PTH123

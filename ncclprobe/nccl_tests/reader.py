@@ -182,7 +182,7 @@ def _take(line: str, section: _Section, number: int) -> int:
 
 
 def _columns(line: str) -> tuple[str, ...]:
-    """Return the names of a header's columns; empty where `line` is none."""
+    """Return the names of a header's columns; empty if `line` is none."""
     words = line.lstrip("# \t").split()
     if words[:3] != ["size", "count", "type"] or not set(words) & set(_TIMES):
         return ()
@@ -229,7 +229,7 @@ def _listed(group: str, rank: str, section: _Section) -> None:
 
 
 def _row(line: str, section: _Section) -> int:
-    """Take the placements of a row. A line with other numbers of words than the header has columns is no row."""
+    """Take the placements of a row. A line with other numbers of words than the header has columns is not a row."""
     words = _STAMP.sub("", line).split()
     cut = section.columns != _TODAY and len(words) == len(_TODAY) and sum(map(section.columns.count, _TIMES)) < 2
     columns = _TODAY if cut else section.columns
@@ -301,7 +301,7 @@ def _whole(text: str) -> int:
 
 
 def _run(section: _Section, path: str, given: Given) -> Iterator[Run]:
-    """Yield the run that `section` has become; nothing where it has no rows. Raises UsageError."""
+    """Yield the run that `section` has become; nothing if it has no rows. Raises UsageError."""
     if not section.lines:
         return
     try:
@@ -366,7 +366,7 @@ def _nodes(section: _Section, ranks: int) -> int:
 
 
 def _suspected(rows: Sequence[Measurement], section: _Section) -> Iterator[Measurement]:
-    """Yield the rows; where only the summary knows of wrong data, none of them counts as verified."""
+    """Yield the rows; if only the summary knows of wrong data, none of them counts as verified."""
     unknown = section.wrong and not any(row.wrong for row in rows)
     for row in rows:
         yield replace(row, wrong=None) if unknown else row
@@ -437,7 +437,7 @@ class _Bounds(msgspec.Struct, frozen=True):
 
 
 class _Library(msgspec.Struct, frozen=True):
-    """What ncclprobe adds where the file is its own: with which library the rows were measured."""
+    """What ncclprobe adds if the file is its own: with which library the rows were measured."""
 
     backend: str = "nccl"
     version: str = ""
@@ -518,7 +518,7 @@ def _json_line(result: _Result, place: Place | str) -> Line | None:
 
 
 def _json_number(said: _Number) -> float:
-    """Return a number, also one written as text. Raises ValueError where there is none, or it is not finite."""
+    """Return a number, also one written as text. Raises ValueError if there is none, or it is not finite."""
     number = math.nan if said is None else float(said)
     if not math.isfinite(number):
         raise ValueError("a time or bandwidth is missing or no number")

@@ -55,7 +55,7 @@ class Log(Struct, frozen=True):
 
 
 class Run(Struct, frozen=True):
-    """One run: its rows, when it was started (as it says, else empty), on what, and where it was read.
+    """One run: its rows, when it was started (as it says, otherwise empty), on what, and where it was read.
 
     `failed` is why its numbers are no measure of health, by its own words: wrong data, or an error that ended it.
     Empty: it does not say so. `cut`: its output has no end, so that rows may lack.
@@ -170,7 +170,7 @@ def _speeds(line: Line, setup: Setup) -> tuple[float, float, float]:
     """Return microseconds, algorithm and bus bandwidth: from the time, which is printed with more digits.
 
     Where the printed time is the host's (``-C``), or the operation has a rule of its own (alltoallv), what was printed
-    is all there is. Raises ValueError where the two contradict each other: then this is another operation.
+    is all there is. Raises ValueError if the two contradict each other: then this is another operation.
     """
     op = KNOWN.get(setup.op)
     if line.cpu and line.algbw > 0:
@@ -191,7 +191,7 @@ def _speeds(line: Line, setup: Setup) -> tuple[float, float, float]:
 
 def _rounded(printed: float) -> float:
     """Return by how much a bandwidth may be rounded: nccl-tests prints one digit from 1e6 GB/s on (``3e+06``), which
-    one rank reaches in place, where nothing is to be done.
+    one rank reaches in place, if nothing is to be done.
     """
     return 10.0 ** math.floor(math.log10(printed)) / 2 if printed >= 1e6 else 0.0
 

@@ -338,7 +338,7 @@ _SITES_OWN_ENDINGS = "com org edu gov mil internal local lan corp intra"
 _SITES_OWN = frozenset(_SITES_OWN_ENDINGS.split())
 _OTHER_ENDINGS = "net io ai cloud eu de fr ch uk jp cn kr nl se fi dk at be es au ca ru br sg tw"
 _OTHERS = frozenset(_OTHER_ENDINGS.split())
-"""Words of programs end so as well (``encoder.net``): a name is one where its first label is a host's."""
+"""Words of programs end so as well (``encoder.net``): a name is one if its first label is a host's."""
 _EVERYONES_DOMAINS = (
     "amazon.com amazonaws.com amd.com anaconda.com anaconda.org apache.org azure.com broadcom.com cloudflare.com"
     " debian.org docker.com example.com example.net example.org fedoraproject.org github.com githubusercontent.com"

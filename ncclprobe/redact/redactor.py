@@ -104,7 +104,7 @@ class Redactor:
         return _split(_KERNEL_PATH, plain, lambda path: self._forms.text(path[0]), self._paths)
 
     def capture(self, text: str) -> str:
-        """Redact a capture's text; keep its rows. Never raises: a line that is no row is free text."""
+        """Redact a capture's text; keep its rows. Never raises: a line that is not a row is free text."""
         rows = [_object(line) for line in text.split("\n")]
         for row in rows:
             if isinstance(row, dict):
@@ -135,7 +135,7 @@ class Redactor:
     def _command(self, command: str) -> str:
         """Redact a command line, with the names of its files: what `explain` was given, operands, what looks like one.
 
-        The word after an option is one where it has a folder or a suffix, as ``--op all_reduce`` has not.
+        The word after an option is one if it has a folder or a suffix, as ``--op all_reduce`` has not.
         """
         try:
             words = shlex.split(self.text(command))
@@ -273,7 +273,7 @@ class Redactor:
                 self._learn(value.rstrip("/").rpartition("/")[2], self._new.user)
 
     def _learn_run(self, value: str) -> None:
-        """Learn a run's id where it is a name; after a number comes the server of its queue. Numbers alone stay."""
+        """Learn a run's id if it is a name; after a number comes the server of its queue. Numbers alone stay."""
         number, _, server = value.partition(".")
         if number.isdigit():
             self._learn_host(server)
@@ -508,7 +508,7 @@ def _pieces(name: str) -> list[str]:
 
 
 def _nodes(value: str) -> tuple[str, ...]:
-    """Return the hosts of ``gpu[001-003,7]``; the text itself where it is no such list, or one of absurd length."""
+    """Return the hosts of ``gpu[001-003,7]``; the text itself if it is no such list, or one of absurd length."""
     try:
         return expand(value)
     except ValueError:

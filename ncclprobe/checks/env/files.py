@@ -149,7 +149,7 @@ def topo_file(settings: Settings, named_files: NamedFiles, pci: Pci | Absent) ->
     Right: The files of NCCL_TOPO_FILE and NCCL_GRAPH_FILE are complete and describe this machine.
     Why: NCCL takes the places of GPUs and NICs from NCCL_TOPO_FILE; with the file of another machine type it pairs the
     wrong ones, and the job is slow without any message. Without the file of NCCL_GRAPH_FILE, or with a broken one, no
-    communicator starts ("Could not open XML graph file", src/graph/xml.cc ncclTopoGetXmlGraphFromFile), even where the
+    communicator starts ("Could not open XML graph file", src/graph/xml.cc ncclTopoGetXmlGraphFromFile), even if the
     variable is set to an empty text; of both files version 1 alone is taken ("has wrong version").
     Fix: use the file of this machine type, or unset the variable.
     """
@@ -183,7 +183,7 @@ def _graphs(settings: Settings, found: str | Absent | None) -> Iterator[Finding]
 
 
 def _unread(name: str, found: Absent, shown: Sources) -> Finding:
-    """Return that a file cannot be read. Raises Unlearned where that is not known: it was asked too late, or never."""
+    """Return that a file cannot be read. Raises Unlearned if that is not known: it was asked too late, or never."""
     if found.refused not in ("Missing", "Denied", "Failed"):
         raise Unlearned(f"{name}: {found.why}")
     return jobs_fail(name, f"cannot be read: {found.why}", shown)
@@ -287,7 +287,7 @@ _FOUND = Software(_PACKAGES, (_WHEEL,), mapped=None, torch=_CUDA)
 
 @applies
 def gpu_seen(job: Job, gpus: Gpus | Absent) -> bool:
-    """to jobs on GPUs, where there is a GPU."""
+    """to jobs on GPUs, if there is a GPU."""
     return job.backend == "nccl" and isinstance(gpus, Gpus)
 
 
@@ -363,7 +363,7 @@ _ALL = "installed distributions and the loader's folders"
 
 
 def _older(software: Software, mapped: Mapped) -> Iterator[Finding]:
-    """Yield a finding where the library that is mapped is older than the wheel that torch brought."""
+    """Yield a finding if the library that is mapped is older than the wheel that torch brought."""
     wheels = [version for name, version in software.packages.items() if name.startswith("nvidia-nccl")]
     version = software.nccl_version
     if version and len(wheels) == 1 and version < parse_version(wheels[0]):

@@ -250,7 +250,7 @@ _VARIABLES = ("NCCL_IB_GID_INDEX", "NCCL_IB_ADDR_FAMILY", "NCCL_IB_ADDR_RANGE", 
 
 @applies
 def roce_job(job: Job, settings: Settings, fabric: Fabric) -> bool:
-    """to jobs on GPUs where NCCL takes RoCE ports."""
+    """to jobs on GPUs if NCCL takes RoCE ports."""
     off = read_setting(settings, "NCCL_IB_DISABLE", 0) != 0
     taken = select(fabric, settings.get("NCCL_IB_HCA") or "").taken
     return job.backend == "nccl" and not off and any(each.link_layer != "InfiniBand" for each in taken)
@@ -273,7 +273,7 @@ def gid_index(
     Why: NCCL takes NCCL_IB_GID_INDEX unchecked, and before 2.21 index 0 without it, which is link-local RoCE v1; the
     queue pairs of two nodes then do not meet, and ibv_modify_qp or the first message ends in a timeout (nccl#769,
     nccl#426). Since 2.21 it searches for RoCE v2 over IPv4.
-    Fix: unset NCCL_IB_GID_INDEX with NCCL >= 2.21, else give the index of the RoCE v2 GID of an IPv4 address.
+    Fix: unset NCCL_IB_GID_INDEX with NCCL >= 2.21, otherwise give the index of the RoCE v2 GID of an IPv4 address.
     """
     version = loaded(software)
     wanted = wish(settings, version)
@@ -330,7 +330,7 @@ def _judged(port: Port, found: Pick, settings: Settings, launch: Launch | Absent
 
 
 def _wrong(found: Pick) -> str:
-    """Return what is wrong with a GID, empty where nothing is known to be."""
+    """Return what is wrong with a GID, empty if nothing is known to be."""
     if found.gid is None:
         return "is empty"
     words = ["link-local"] if found.gid.link_local else []

@@ -164,8 +164,8 @@ def comm_id(
 
     Right: NCCL_COMM_ID is an address in the subnet of one of this node's interfaces.
     Why: once the variable is set, even to an empty text, NCCL's bootstrap takes it for the root's address and refuses
-    to start where it is none, or a name that does not resolve ("Invalid NCCL_COMM_ID", src/bootstrap.cc
-    bootstrapNetInit), or where no interface is in its subnet ("No usable listening interface found").
+    to start if it is none, or a name that does not resolve ("Invalid NCCL_COMM_ID", src/bootstrap.cc
+    bootstrapNetInit), or if no interface is in its subnet ("No usable listening interface found").
     Fix: unset it; under torch, MASTER_ADDR and torch's store do the same. Otherwise NCCL_COMM_ID=10.0.0.1:9999.
     """
     entry = settings.effective["NCCL_COMM_ID"]

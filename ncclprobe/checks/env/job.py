@@ -191,7 +191,7 @@ def debug_file(settings: Settings, named_files: NamedFiles, launch: Launch | Abs
 
     Right: NCCL_DEBUG_FILE is writable and a file of its own for every rank.
     Why: every rank opens it anew, so that the last one leaves its lines and no other; where it cannot be opened NCCL
-    writes to stdout instead (src/debug.cc:103), and to that too where the variable is not set: only a file is written
+    writes to stdout instead (src/debug.cc:103), and to that too if the variable is not set: only a file is written
     line by line.
     Fix: NCCL_DEBUG_FILE=/tmp/nccl.%h.%p
     """

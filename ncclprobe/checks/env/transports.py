@@ -48,7 +48,7 @@ _EFA = fabric(port("rdmap79s0", link_layer="Unknown"))
 
 @applies
 def efa_job(job: Job, fabric: Fabric) -> bool:
-    """to jobs on GPUs where there are EFA devices."""
+    """to jobs on GPUs if there are EFA devices."""
     return job.backend == "nccl" and bool(efa_ports(fabric))
 
 
@@ -228,7 +228,7 @@ def forced_algo(
     what the list leaves out, such as NVLS on NVSwitches. Since 2.24 a collective without an algorithm fails when it is
     called: NCCL_ALGO=Tree leaves no algorithm for broadcast, all-gather and reduce-scatter. Without a protocol it fails
     in every release ("no algorithm/protocol available", src/enqueue.cc). LL128 allowed by hand, also by excluding
-    others, is used where NCCL does not consider it safe, and may corrupt data (env.rst).
+    others, is used if NCCL does not consider it safe, and may corrupt data (env.rst).
     Fix: unset it, or name the function: NCCL_ALGO=allreduce:tree,ring.
     """
     version = loaded(software)

@@ -1,4 +1,4 @@
-"""How variables are written: their names, numbers, and texts where a reader knows a few words.
+"""How variables are written: their names, numbers, and texts if a reader knows a few words.
 
 All of it comes from the table of variables. Numbers are NCCL's own, read by its own rule, and those of other readers,
 which refuse or misread what NCCL would take. Some are right or wrong only in comparison with those of the other nodes.
@@ -137,7 +137,7 @@ def retired_var(settings: Settings, software: Software | Absent) -> Iterator[Fin
 
 
 def _torch(software: Software | Absent) -> Version | None:
-    """Return the version of the installed torch; None where none is, or it is not known."""
+    """Return the version of the installed torch; None if none is, or it is not known."""
     found = software.packages.get("torch") if isinstance(software, Software) else None
     return parse_version(found) if found else None
 
@@ -165,7 +165,7 @@ def _integers(settings: Settings) -> Iterator[tuple[Setting, Parameter, Reading]
     required=True,
 )
 def bool_word(settings: Settings, software: Software | Absent) -> Iterator[Finding]:
-    """A word stands where NCCL reads a number.
+    """A word is set although NCCL reads a number.
 
     Right: Every on/off variable is a number.
     Why: NCCL reads integers with strtoll, to which every word is 0, without a message (src/misc/param.cc:95). So
@@ -245,7 +245,7 @@ def range(settings: Settings) -> Iterator[Finding]:
 
 
 def _no_size(parameter: Parameter, value: int) -> str:
-    """Return why `value` is no size; empty where it is one, or a code of the variable such as -2 for its default."""
+    """Return why `value` is no size; empty if it is one, or a code of the variable such as -2 for its default."""
     if value in (parameter.low, -2) or parameter.type != "size":
         return ""
     if parameter.name in _BUFFERS and value < _STEPS:
@@ -254,7 +254,7 @@ def _no_size(parameter: Parameter, value: int) -> str:
 
 
 def default_of(parameter: Parameter, version: Version | None) -> int | None:
-    """Return the default in `version` as the table tells it, None where it is no number: ``20 [14 from v2.3.5 …]``."""
+    """Return the default in `version` as the table tells it, None if it is not a number: ``20 [14 from v2.3.5 …]``."""
     now, _, history = parameter.default.partition("[")
     value = now.strip().partition(" ")[0]
     changes = [(found[1], parse_version(found[2])) for found in re.finditer(_LATER, history)]
@@ -398,9 +398,9 @@ def unknown_text(settings: Settings) -> Iterator[Finding]:
     """A variable has a value that its reader does not know.
 
     Right: Every variable has a value that its reader knows.
-    Why: NCCL drops a word that it does not know without a message, so that NCCL_P2P_LEVEL=nvl is no level; from 2.30.7
-    one unknown name in NCCL_DEBUG_SUBSYS discards the whole list. torch and gloo end the process instead, at an empty
-    text, too.
+    Why: NCCL drops a word that it does not know without a message, so that NCCL_P2P_LEVEL=nvl is not a level; from
+    2.30.7 one unknown name in NCCL_DEBUG_SUBSYS discards the whole list. torch and gloo end the process instead, at an
+    empty text, too.
     Fix: use one of the values that the message names.
     """
     for entry in settings.effective.values():
@@ -451,7 +451,7 @@ def _out_of_range(value: int, parameter: Parameter) -> str:
 
 
 def _finding(entry: Setting, parameter: Parameter, problem: str) -> Finding:
-    """Return a refusal where the process ends with it; a note where a plugin may know more words than our table."""
+    """Return a refusal where the process ends with it; a note if a plugin may know more words than our table."""
     message, shown = f"is {entry.value!r}: {problem} ({parameter.source})", as_evidence(entry)
     if parameter.owner in _REFUSED and (parameter.words or problem == _NO_NUMBER):
         return jobs_fail(entry.name, f"{message}; {parameter.owner} refuses it and ends the process", shown)
@@ -494,7 +494,7 @@ _TURNED = fabric(roce("mlx5_0", (LINK_LOCAL, V1), (LINK_LOCAL, V2), (PRIVATE, V2
 
 @applies
 def roce_fleet(job: Job, fabrics: Every[Fabric]) -> bool:
-    """to jobs on GPUs, where several nodes have RoCE ports."""
+    """to jobs on GPUs, if several nodes have RoCE ports."""
     ports = [any(p.link_layer == "Ethernet" for p in each.ports) for _, each in fabrics.items()]
     return job.backend == "nccl" and sum(ports) > 1
 

@@ -33,7 +33,7 @@ def named(gpus: Gpus) -> Iterator[tuple[str, Gpu]]:
 
 
 def shown(gpus: Gpus, environment: Environment | Absent) -> Iterator[tuple[str, Gpu]]:
-    """Return those of `named` that CUDA_VISIBLE_DEVICES shows to the job; all of them where it names none of them."""
+    """Return those of `named` that CUDA_VISIBLE_DEVICES shows to the job; all of them if it names none of them."""
     text = None if isinstance(environment, Absent) else environment.get("CUDA_VISIBLE_DEVICES")
     words = {word.strip() for word in (text or "").split(",")}
     uuids = tuple(word for word in words if word.startswith("GPU-"))  # or how they begin, which CUDA takes as well
@@ -59,7 +59,7 @@ def unread(gpus: Gpus, field: str, evidence: Sources, lacking: bool = False) -> 
 
 
 def blanks(unknown: Mapping[str, Absent], subjects: int, evidence: Sources) -> Iterator[Finding]:
-    """Yield a note that names the subjects of which nothing is known. Raises Unlearned where that is all of them."""
+    """Yield a note that names the subjects of which nothing is known. Raises Unlearned if that is all of them."""
     if len(unknown) >= subjects:
         raise unlearned(unknown.values() or [Absent("no GPU could be looked at")])
     if unknown:

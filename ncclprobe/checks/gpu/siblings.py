@@ -45,7 +45,7 @@ def access(status: P2pStatus, nvlink: P2pStatus) -> PeerAccess:
 
 @applies
 def several_gpus(job: Job, gpus: Gpus | Absent) -> bool:
-    """to jobs on GPUs, where there are several."""
+    """to jobs on GPUs, if there are several."""
     return job.backend == "nccl" and (isinstance(gpus, Absent) or len(gpus.all) > 1)
 
 
@@ -64,7 +64,7 @@ def p2p(
     Right: GPUs that are connected for it have access to each other's memory.
     Why: NCCL gives up where NVLink joins two GPUs and NVML denies them peer-to-peer access (graph/paths.cc, "P2P is
     disabled between NVLINK connected GPUs"), and goes through the host's memory, at about half
-    the speed, where a PCIe switch does.
+    the speed, if a PCIe switch does.
     Fix: NVLink: `systemctl start nvidia-fabricmanager`; look for MIG, confidential computing, a registry key of the
     driver. PCIe: turn ACS and the IOMMU's translation off, or leave it to the host. NCCL_IGNORE_DISABLED_P2P only hides
     it.
@@ -110,7 +110,7 @@ def _desktop(gpus: Gpus, *numbers: int) -> bool:
 
 
 def _by_design(peers: PeerAccess) -> Iterator[Finding]:
-    """Yield one note where no pair has access: NCCL then goes through the host's memory for all of them."""
+    """Yield one note if no pair has access: NCCL then goes through the host's memory for all of them."""
     words = {_denied(peers, one, other) for one, other in peers.read}
     if words and "" not in words and not any(status == "OK" for status in peers.nvlink.values()):
         message = f"no pair has peer-to-peer access ({', '.join(sorted(words))}): NCCL uses host memory"
@@ -242,7 +242,7 @@ def _gib(gpu: Gpu) -> int:
 def _unlike(
     gpus: dict[str, Gpu], read: Callable[[Gpu], Any], say: Callable[[Any], str], evidence: str
 ) -> Iterator[Finding]:
-    """Yield one finding where `read` tells GPUs apart: on the few where most are equal, else on all."""
+    """Yield one finding where `read` tells GPUs apart: on the few where most are equal, otherwise on all."""
     counted = Counter(map(read, gpus.values())).most_common()
     if len(counted) < 2:
         return

@@ -26,13 +26,13 @@ SYSFS = "/sys/class/infiniband"
 
 @applies
 def rdma_job(job: Job, fabric: Fabric) -> bool:
-    """to jobs on GPUs (--backend nccl) where there are RDMA devices that NCCL's own transport can take."""
+    """to jobs on GPUs (--backend nccl) if there are RDMA devices that NCCL's own transport can take."""
     return job.backend == "nccl" and any(layer_fits(port) for device in hardware(fabric) for port in device.ports)
 
 
 @applies
 def rdma_or_soft_job(job: Job, fabric: Fabric) -> bool:
-    """to jobs on GPUs (--backend nccl) where there are RDMA devices, or soft-RoCE, that NCCL's own transport takes."""
+    """to jobs on GPUs (--backend nccl) if there are RDMA devices, or soft-RoCE, that NCCL's own transport takes."""
     return job.backend == "nccl" and any(layer_fits(port) for port in meant(fabric).ports)
 
 
@@ -42,7 +42,7 @@ def hardware(fabric: Fabric) -> tuple[RdmaDevice, ...]:
 
 
 def meant(fabric: Fabric) -> Fabric:
-    """Return the devices that a job is meant to use: those that are software only where there are no others."""
+    """Return the devices that a job is meant to use: those that are software only if there are no others."""
     return Fabric(hardware(fabric) or fabric.devices)
 
 
@@ -68,12 +68,12 @@ def kind(fabric: Fabric, port: Port) -> tuple[str, str, int]:
 
 
 def single_node(launch: Launch | Absent) -> bool:
-    """Return whether the job is known to stay on this node, where NCCL needs no NIC."""
+    """Return whether the job is known to stay on this node, if NCCL needs no NIC."""
     return isinstance(launch, Launch) and launch.nnodes == 1
 
 
 def distances(pci: Pci | Absent, gpus: Gpus | Absent, fabric: Fabric) -> Topology:
-    """Return how far GPUs and NICs are apart; empty where that cannot be known."""
+    """Return how far GPUs and NICs are apart; empty if that cannot be known."""
     if isinstance(pci, Absent) or isinstance(gpus, Absent):
         return Topology()
     return of_machine(pci, gpus, Absent("not needed for these distances"), fabric)

@@ -71,7 +71,7 @@ def gpu_near(fabric: Fabric, settings: Settings, pci: Pci, gpus: Gpus, machine: 
 
 
 def _unread(fabric: Fabric, settings: Settings, pci: Pci) -> list[str]:
-    """Return the NICs of which is not known where they are, or whether they are up and how fast."""
+    """Return the NICs whose place, state or rate is unknown."""
     ports = taken(fabric, settings)
     names = {port.device for port in ports if isinstance(port.state, Absent) or isinstance(port.rate, Absent)}
     for each in fabric.devices:
@@ -102,7 +102,7 @@ def numa(fabric: Fabric, settings: Settings, pci: Pci, gpus: Gpus, machine: Mach
     Right: NICs are distributed over the NUMA nodes as the GPUs are.
     Why: NCCL pins its proxy threads and buffers near the GPU; what goes to a NIC of another NUMA node crosses the link
     between the processors, twice without GPUDirect.
-    Fix: on bare metal compare the slots with a healthy neighbour's; where a node is -1, the firmware or the hypervisor
+    Fix: on bare metal compare the slots with a healthy neighbour's; if a node is -1, the firmware or the hypervisor
     does not tell it, and NCCL takes the NIC for a neighbour of node 0.
     """
     ports = fast(active(taken(fabric, settings)))
@@ -198,7 +198,7 @@ def gdr(
 
 
 def _how_bad(ports: Sequence[Port], launch: Launch | Absent, nvlinks: NvLinks | Absent) -> Callable[..., Finding]:
-    """Return a note where nothing leaves the node, or only management's NICs do; a failure for NVLink across nodes."""
+    """Return a note if nothing leaves the node, or only management's NICs do; a failure for NVLink across nodes."""
     large = any(port.link_layer == "InfiniBand" or (gbps(port) or 0) >= 100 for port in ports)
     if single_node(launch) or not large:
         return note
@@ -219,7 +219,7 @@ def _without(gpus: Gpus) -> Iterator[Finding]:
 
 
 def _reached(made: Sequence[Direct], gpu: str) -> bool | None:
-    """Return whether some NIC writes the GPU's memory; None where that is not known of any, and no known one does."""
+    """Return whether some NIC writes the GPU's memory; None if unknown of any, and no known one does."""
     said = [direct.receives for direct in made if direct.gpu == gpu]
     return True if True in said else None if None in said else False
 

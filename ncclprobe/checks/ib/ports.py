@@ -150,7 +150,7 @@ def _by_number(
 
 
 def _unread(ports: Sequence[Port], what: str, unread: Sequence[Port]) -> Iterator[Finding]:
-    """Yield a note that names the ports nothing is known of. Raises Unlearned where that is all of them."""
+    """Yield a note that names the ports nothing is known of. Raises Unlearned if that is all of them."""
     if not unread:
         return
     reasons = {v.why for port in unread for v in (port.state, port.rate, port.gids) if isinstance(v, Absent)}
@@ -208,7 +208,7 @@ def perm(fabric: Fabric, settings: Settings, launch: Launch | Absent) -> Iterato
     Why: NCCL goes on without a device that it cannot open, and without any over TCP; with fewer NICs than other nodes
     a job hangs (nccl#2428). A container sees all devices below /sys, and opens those that it was given.
     Fix: docker --device=/dev/infiniband, a device plugin's resource for every NIC in Kubernetes, or the node's udev
-    rules and the job's device cgroup; load ib_uverbs where there is no uverbs node at all.
+    rules and the job's device cgroup; load ib_uverbs if there is no uverbs node at all.
     """
     wanted = {port.device for port in active(taken(fabric, settings))}
     devices = [device for device in fabric.devices if device.name in wanted]
@@ -309,7 +309,7 @@ def losses(fabric: Fabric, settings: Settings) -> Iterator[Finding]:
 
 
 def _share(port: Port, name: str) -> float | None:
-    """Return a counter's share of the packets received; None where either is not known, or hardly any came."""
+    """Return a counter's share of the packets received; None if either is not known, or hardly any came."""
     if isinstance(port.counters, Absent) or isinstance(port.hw_counters, Absent):
         return None
     count, packets = dict(port.hw_counters).get(name), dict(port.counters).get("port_rcv_packets", 0)
@@ -349,7 +349,7 @@ def roce_v2(fabric: Fabric, settings: Settings, launch: Launch | Absent) -> Iter
     """An Ethernet port has no routable RoCE v2 address.
 
     Right: Every Ethernet port in use has a routable RoCE v2 address.
-    Why: NCCL looks for a RoCE v2 GID with an IPv4 address and, where there is none, takes GID 0: link-local and RoCE v1
+    Why: NCCL looks for a RoCE v2 GID with an IPv4 address and, if there is none, takes GID 0: link-local and RoCE v1
     (src/transport/net_ib/connect.cc). Queue pairs then end in "ibv_modify_qp failed with error 110" (nccl#426, #769).
     Fix: give the port's interface an IP address; NCCL_IB_GID_INDEX cannot name a GID that is not there.
     """
@@ -374,7 +374,7 @@ def roce_v2(fabric: Fabric, settings: Settings, launch: Launch | Absent) -> Iter
 
 
 def _routable(table: Sequence[Gid] | Absent) -> bool | None:
-    """Return whether a GID is RoCE v2 and not link-local; None where the table, or its types, are unknown."""
+    """Return whether a GID is RoCE v2 and not link-local; None if the table, or its types, are unknown."""
     if isinstance(table, Absent):
         return None
     kinds = {entry.type for entry in table if not entry.link_local}
@@ -422,7 +422,7 @@ def roce_mtu(fabric: Fabric, settings: Settings, found: Interfaces, routes: Rout
 
 
 def _packet(mtu: int) -> int:
-    """Return the largest packet of RoCE that fits an interface's MTU, 0 where none does."""
+    """Return the largest packet of RoCE that fits an interface's MTU, 0 if none does."""
     return next((size for size in _SIZES if size + _HEADERS <= mtu), 0)
 
 

@@ -43,7 +43,7 @@ def sent_to_a_master(launch: Launch, master: Master, job: Job) -> bool:
 
 
 def is_master(launch: Launch, master: Master, interfaces: Interfaces) -> bool:
-    """Return whether MASTER_ADDR is this node; where it is a loopback address, whether rank 0 of the job is here."""
+    """Return whether MASTER_ADDR is this node; if it is a loopback address, whether rank 0 of the job is here."""
     reachable = set(master.addresses) - set(master.loopback)
     if reachable:
         return bool(reachable & own_addresses(interfaces))

@@ -27,7 +27,7 @@ _CONNECTED = ("ok", "stalled-out", "stalled-back")
 _UNTRIED = "late"
 _UNKNOWN = (_UNTRIED, "hung-up")
 _TRIES = 2
-"""So often a call that gets no answer is made, where there is time."""
+"""So often a call that gets no answer is made, if there is time."""
 MOST_SUSPECTS = 20  # that are reported one by one
 _MEANINGS = {
     "refused": "a firewall there rejects it, or the listener is gone",
@@ -246,7 +246,7 @@ def tcp_mesh_iface(paths: Every[Paths], gatherings: Every[Gathering | Absent]) -
 
 
 def _known(paths: Every[Paths], gatherings: Every[Gathering | Absent]) -> list[Try]:
-    """Return all paths that were tried. Raises Unlearned where none was, though there were nodes to call.
+    """Return all paths that were tried. Raises Unlearned if none was, though there were nodes to call.
 
     Nodes that rank 0 lost are left out: sync.nodes reports them.
     """
@@ -259,7 +259,7 @@ def _known(paths: Every[Paths], gatherings: Every[Gathering | Absent]) -> list[T
 
 
 def _refuse_gaps(paths: Every[Paths]) -> None:
-    """Refuse to pass where some paths were not tried. Raises Unlearned."""
+    """Refuse to pass if some paths were not tried. Raises Unlearned."""
     rows = [row for _, each in paths.items() for row in each.rows]
     if late := sum(row.outcome == _UNTRIED for row in rows):
         raise Unlearned(f"{late} of {len(rows)} paths were not tried: the run had no more time")
@@ -333,7 +333,7 @@ def _finding(suspects: ByRole, failed: list[Path]) -> Finding:
 
 
 def _on_node(suspect: Suspect[str], failed: list[Path]) -> str:
-    """Return what to type on the one node that fails with all, by one interface; else nothing."""
+    """Return what to type on the one node that fails with all, by one interface; otherwise nothing."""
     nics = {path.interface for path in failed}
     if not suspect.at_one_node or len(suspect.nodes) != 1 or len(nics) != 1:
         return ""

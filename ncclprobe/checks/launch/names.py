@@ -73,7 +73,7 @@ def master_resolve(master: Master) -> Iterator[Finding]:
     """MASTER_ADDR does not resolve on this node, or only slowly.
 
     Right: MASTER_ADDR resolves on this node.
-    Why: every rank looks it up before anything else; where it fails torch retries until its timeout and does not name
+    Why: every rank looks it up before anything else; if it fails torch retries until its timeout and does not name
     the cause (pytorch#150532).
     Fix: use an IP address, or a name that DNS or /etc/hosts of every node knows.
     """
@@ -124,7 +124,7 @@ def fqdn(
     """This node's own name leads to no address that other nodes can reach.
 
     Right: This node's own name leads to an address that others can reach.
-    Why: without GLOO_SOCKET_IFNAME gloo listens on the address of its host's name, and on 127.0.0.1 where the name
+    Why: without GLOO_SOCKET_IFNAME gloo listens on the address of its host's name, and on 127.0.0.1 if the name
     leads to no address of the host; torchrun announces that name for rank 0. Where it is 127.0.1.1, as Debian writes
     into /etc/hosts, the other nodes connect to themselves (pytorch#150532). torch makes gloo groups in addition to
     NCCL's in many frameworks.
@@ -270,7 +270,7 @@ def master_here(master: Master, interfaces: Interfaces) -> Iterator[Finding]:
     Right: MASTER_ADDR is node 0.
     Why: node 0 listens at MASTER_ADDR; a node 0 elsewhere waits for all others, and they wait for it. The same
     command line pasted on each node does that.
-    Fix: give each node its own --node-rank (NODE_RANK), 0 where MASTER_ADDR is.
+    Fix: give each node its own --node-rank (NODE_RANK), 0 if MASTER_ADDR is.
     """
     elsewhere = set(master.addresses) - set(master.loopback)
     if not elsewhere & own_addresses(interfaces):
@@ -288,7 +288,7 @@ def loopback(interfaces: Interfaces) -> Iterator[Finding]:
     Right: The loopback device is up.
     Why: Linux carries what a host sends to any address of its own over lo: rank 0 does not reach the store at
     MASTER_ADDR that it has opened itself, nor NCCL's bootstrap its root, and both wait to their timeouts.
-    Fix: `ip link set lo up`, in the job's own network namespace where it has one.
+    Fix: `ip link set lo up`, in the job's own network namespace if it has one.
     """
     for each in interfaces.all:
         if each.loopback and "up" not in each.flags:
@@ -311,7 +311,7 @@ def ipv6_split(master: Master, launch: Launch, interfaces: Interfaces, ports: Po
     """MASTER_ADDR leads to one listener by IPv4 and to another by IPv6.
 
     Right: MASTER_ADDR leads to one listener.
-    Why: torch's store listens on both families with one socket, and on IPv4 alone where the port is taken in IPv6
+    Why: torch's store listens on both families with one socket, and on IPv4 alone if the port is taken in IPv6
     (torch/csrc/distributed/c10d/socket.cpp); ranks that try the IPv6 address first then talk to another program
     (strands#2600).
     Fix: give MASTER_ADDR as an IPv4 address, or choose a MASTER_PORT that is free for IPv4 and IPv6 (ss -ltn).
@@ -409,7 +409,7 @@ def container_split(processes: Ranks[RankProcess], systems: Every[System | Absen
 
 
 def _identity(node: str, process: RankProcess, system: System | Absent | None) -> str:
-    """Return what tells machines apart for NCCL; where the boot id is not known, the node."""
+    """Return what tells machines apart for NCCL; if the boot id is not known, the node."""
     if process.host_id:
         return process.host_id
     return f"{system.hostname} {system.boot_id}" if isinstance(system, System) and system.boot_id else node

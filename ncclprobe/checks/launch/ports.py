@@ -254,7 +254,7 @@ def gloo_group(
 
     Right: The nodes of this job can come together in a gloo group.
     Why: gloo listens on the address of the host's own name unless GLOO_SOCKET_IFNAME names interfaces, and on 127.0.0.1
-    where that name leads to no address of the host. Of two ranks the one with the greater address calls: who calls a
+    if that name leads to no address of the host. Of two ranks the one with the greater address calls: who calls a
     loopback address calls itself ("Connection refused", pytorch#150532), and IPv4 does not call IPv6
     ("ss1.ss_family == ss2.ss_family", gloo#399). Frameworks make gloo groups in addition to NCCL's.
     Fix: GLOO_SOCKET_IFNAME=<the interface, in full> on every node, or give each host's name its real address in
@@ -308,7 +308,7 @@ def _odd_first(nodes: dict[str, Node]) -> dict[str, Node]:
 def _chosen(
     interfaces: Every[Interfaces], names: Every[OwnName | Absent], environments: Every[Environment | Absent]
 ) -> dict[str, tuple[Chosen, ...]]:
-    """Return the devices of gloo on each node; none where it could not be learned what they would be."""
+    """Return the devices of gloo on each node; none if it could not be learned what they would be."""
     found = {}
     for node, own in interfaces.items():
         ifname, name = _ifname(environments.by_node.get(node)), names.by_node.get(node)
@@ -327,7 +327,9 @@ def _listens(node: Node) -> list[Device]:
 
 
 def _blamed(nodes: dict[str, Node], one: str, other: str) -> tuple[str, set[str]]:
-    """Return why a pair is parted, and whose doing that is: of a loopback address its node's, else the fewer nodes'."""
+    """Return why a pair is parted, and whose doing that is: of a loopback address its node's, otherwise the fewer
+    nodes'.
+    """
     counts = {name: len(node.devices) for name, node in nodes.items()}
     if counts[one] != counts[other]:
         return "count", _fewer(counts, one, other)
@@ -339,7 +341,7 @@ def _blamed(nodes: dict[str, Node], one: str, other: str) -> tuple[str, set[str]
 
 
 def _fewer(values: dict[str, Any], one: str, other: str) -> set[str]:
-    """Return the node of a pair whose value fewer nodes have; both where neither is the rarer."""
+    """Return the node of a pair whose value fewer nodes have; both if neither is the rarer."""
     count = Counter(values.values())
     mine, theirs = count[values[one]], count[values[other]]
     return {one, other} if mine == theirs else {one if mine < theirs else other}

@@ -70,7 +70,7 @@ _LIBRARIES = (
     good=lambda: ["[rank1]: RuntimeError: CUDA error: device-side assert triggered"],
 )
 def launch_failed(log: JobLog) -> Iterator[Finding]:
-    """A kernel failed on a GPU, or CUDA did not come up, and CUDA does not say why.
+    """A kernel failed on a GPU, or CUDA did not arrive up, and CUDA does not say why.
 
     Right: No kernel failed without a reason.
     Why: "unspecified launch failure", "unknown error" and what cuBLAS and cuDNN make of them come from a kernel that

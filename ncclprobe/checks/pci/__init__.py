@@ -14,12 +14,12 @@ LINK_GROUP = CheckGroup("link", "A PCIe link carries less than it could")
 
 @applies
 def bare_metal(job: Job, machine: Machine | Absent) -> bool:
-    """to jobs on GPUs, where this is not a virtual machine."""
+    """to jobs on GPUs, if this is not a virtual machine."""
     return job.backend == "nccl" and not is_virtual(machine)
 
 
 def gpu_devices(pci: Pci | Absent, gpus: Gpus | Absent) -> dict[str, Device]:
-    """Return what sysfs says of the GPUs, by ``GPU3``, or by address where NVML does not number them."""
+    """Return what sysfs says of the GPUs, by ``GPU3``, or by address if NVML does not number them."""
     if isinstance(pci, Absent):
         return {}
     if isinstance(gpus, Absent):

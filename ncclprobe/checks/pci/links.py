@@ -190,7 +190,7 @@ OLD_SLOT = PcieLink(16.0, 16, 32.0, 16)
 
 @applies
 def nics_with_links(job: Job, fabric: Fabric | Absent, pci: Pci | Absent, gpus: Gpus | Absent) -> bool:
-    """to jobs on GPUs, where the kernel knows the PCIe links of RDMA devices (not on virtual functions, or DGX Spark).
+    """to jobs on GPUs, if the kernel knows the PCIe links of RDMA devices (not on virtual functions, or DGX Spark).
 
     Each port of a Spark is on two links on purpose, and each shows as a device with the whole port's rate.
     """
@@ -264,7 +264,7 @@ def nic_fits(fabric: Fabric, pci: Pci) -> Iterator[Finding]:
     Right: Every NIC's PCIe link carries what its ports do.
     Why: 400 Gb/s take a slot of generation 5 with 16 lanes; in a smaller slot the port never reaches its rate. Two
     ports of one card share its slot.
-    Fix: move the NIC to a faster slot; else expect the slot's rate, not the port's.
+    Fix: move the NIC to a faster slot; otherwise expect the slot's rate, not the port's.
     """
     found = rdma_cards(fabric, pci)
     unknown = {}
@@ -311,7 +311,7 @@ def settings(pci: Pci, gpus: Gpus | Absent, fabric: Fabric | Absent) -> Iterator
     """A GPU or NIC has other PCIe settings than its siblings.
 
     Right: All GPUs, and all NICs of one model, have the same PCIe settings.
-    Why: a NIC whose MaxReadReq is 512 where the others have 4096, or without relaxed ordering, reads memory slower than
+    Why: a NIC whose MaxReadReq is 512 if the others have 4096, or without relaxed ordering, reads memory slower than
     they do, and every ring goes at its pace; a card that was exchanged or reset, or a script that missed one, leaves
     that behind. Address translation by the device (ATS) on one GPU alone makes its DMA go another way.
     Fix: `setpci -s ADDRESS CAP_EXP+8.w` shows the register; set it as for the others at each boot, or in the firmware.

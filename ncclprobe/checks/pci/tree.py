@@ -303,7 +303,7 @@ def topology_agree(
     """sysfs and nvidia-smi disagree about how two devices are connected.
 
     Right: sysfs and nvidia-smi agree about how devices are connected.
-    Why: NCCL goes by sysfs and NVML, people and launchers by `nvidia-smi topo -m`; where the two differ, one of them is
+    Why: NCCL goes by sysfs and NVML, people and launchers by `nvidia-smi topo -m`; if the two differ, one of them is
     wrong, and processes get bound to the wrong NIC or processor, or NCCL passes by a near one.
     Fix: compare `lspci -tv` with `nvidia-smi topo -m` outside of any container or job, whose cgroup hides processors
     from nvidia-smi; then look at NCCL's own view (NCCL_TOPO_DUMP_FILE), which decides.

@@ -111,7 +111,7 @@ def _usual(judged: "Localisation") -> float:
 
 
 def _port_rates(found: Sequence[Tried]) -> Mapping[End, float]:
-    """Return what each port says of its rate, Gb/s, where it does."""
+    """Return what each port says of its rate, Gb/s, if it does."""
     told = ((end.end, end.outcome.own) for each in found for end in each.seen if end.outcome)
     return {end: own.rate_gbps for end, own in told if own and own.rate_gbps > 0}
 
@@ -287,7 +287,7 @@ def gpu(rails: Every[Rails]) -> Iterator[Finding]:
     """A rail is slower with a GPU's memory than with the host's, or works with the host's alone.
 
     Right: Rails are as fast with a GPU's memory as with the host's.
-    Why: with GPUDirect the NIC reads and writes the GPU itself; where an IOMMU, ACS or a path through the processor is
+    Why: with GPUDirect the NIC reads and writes the GPU itself; if an IOMMU, ACS or a path through the processor is
     between the two it does so at a fraction of the rate, which no setting shows and a job feels in every step.
     Fix: turn ACS off on the switches between GPU and NIC, and the IOMMU to passthrough; use the NIC below the GPU's own
     switch (`ncclprobe topo`); until then NCCL_NET_GDR_LEVEL can turn GPUDirect off.
@@ -318,7 +318,7 @@ def gpu(rails: Every[Rails]) -> Iterator[Finding]:
 
 
 def _rates(rails: Every[Rails], *, gpu: bool) -> Mapping[tuple[End, End, int], tuple[float, Tried]]:
-    """Return the rate of each way, GB/s, 0 where it is dead, by how many rails were at work."""
+    """Return the rate of each way, GB/s, 0 if it is dead, by how many rails were at work."""
     found: dict[tuple[End, End, int], tuple[float, Tried]] = {}
     for each in tests(rails):
         if each.gpu is gpu and each.straight:

@@ -1,4 +1,4 @@
-"""Whether all rails were tried, whether every one connects, and what is wrong where one does not."""
+"""Whether all rails were tried, whether every one connects, and what is wrong if one does not."""
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
@@ -135,7 +135,7 @@ def unusable(rails: Every[Rails]) -> Iterator[Finding]:
     """An RDMA port cannot be used at all.
 
     Right: Every RDMA port that NCCL takes can be opened and used.
-    Why: NCCL opens each port, registers memory and makes queue pairs before any other node is asked; where that fails,
+    Why: NCCL opens each port, registers memory and makes queue pairs before any other node is asked; if that fails,
     or hangs, the job ends, or waits for ever, on this node. What failed needs no partner, so no other node is at fault.
     Fix: see the call and the error: ENOMEM is `ulimit -l`, EACCES the device's file, a hang the driver or its firmware
     (dmesg); of a job's container, /dev/infiniband has to be in it.
@@ -190,7 +190,7 @@ def _whose_gid(
 
 
 def _other_gid(node: str, devices: Sequence[str], setting: str) -> str:
-    """Return how to come to a fitting GID on the one node that is at fault: by the variable only where it is set."""
+    """Return how to come to a fitting GID on the one node that is at fault: by the variable only if it is set."""
     shown = f"`show_gids {devices[0]}`" if devices else "`show_gids`"
     if setting:
         return (
@@ -286,7 +286,7 @@ def _passing(found: Sequence[Tried], rails: Every[Rails]) -> Iterator[Finding]:
 
 
 def _told(each: Tried) -> list[RailAddress]:
-    """Return what the ends tell of themselves: both, where more is known than that they are dead."""
+    """Return what the ends tell of themselves: both, if more is known than that they are dead."""
     return [end.address for end in each.seen if end.address]
 
 
@@ -329,7 +329,7 @@ def _needed(rails: Every[Rails]) -> str:
 
 
 def _setting(node: str, variable: str, settings: Every[Settings | Absent]) -> str:
-    """Return ``NCCL_IB_GID_INDEX=0 (environment)`` where the node sets it."""
+    """Return ``NCCL_IB_GID_INDEX=0 (environment)`` if the node sets it."""
     known = settings.by_node.get(node)
     row = known.effective.get(variable) if isinstance(known, Settings) else None
     return f"{row.name}={row.value} ({row.origin})" if row else ""

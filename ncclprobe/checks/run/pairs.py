@@ -38,7 +38,7 @@ def pairs(localised: Localised, asked: Asked, expected: Expected) -> Iterator[Fi
     Right: No node, NIC, pair or direction is slow or corrupts data.
     Why: a collective is as slow as its slowest pair, and its own time does not say which that is. First every node is
     measured alone, so that what is slow inside of it is not taken for its network. A part that looks slow in the
-    round-robin of all pairs is measured again with other partners, and named only where that confirms it and the loss
+    round-robin of all pairs is measured again with other partners, and named only if that confirms it and the loss
     is larger than what repeated measurements differ by.
     Fix: look at what is named: of a node its links, NICs and processes (`ncclprobe doctor`), of a rail its NIC, cable
     and switch port, of a pair what lies between the two; then measure again.
@@ -56,7 +56,7 @@ def pairs(localised: Localised, asked: Asked, expected: Expected) -> Iterator[Fi
 
 
 def _slow_inside(found: Localisation) -> Iterator[Finding]:
-    """What is slow within a node, where no network is."""
+    """What is slow within a node, apart from any network."""
     for each in found.intra_node:
         finding = fail if each.ratio < _RUINED else warn
         yield finding(
@@ -84,7 +84,7 @@ _INSIDE = {
 
 
 def _level_GBps(found: Localisation) -> float:
-    """Return what is usual one way; 0 where nothing came through."""
+    """Return what is usual one way; 0 if nothing came through."""
     return found.level_GBps.get(ONE_WAY, 0.0)
 
 
@@ -134,7 +134,7 @@ _RDMA = ("mlx", "bnxt_re", "irdma", "rdmap", "roce", "rxe", "siw", "efa", "ib")
 
 
 def _of_device(where: str, hosts: Sequence[str]) -> str:
-    """Return what to type where one device of one node is named: ``n2 rail 1 (eth1)``; else nothing."""
+    """Return what to type if one device of one node is named: ``n2 rail 1 (eth1)``; otherwise nothing."""
     device = where.removesuffix(")").rpartition(" (")[2] if where.endswith(")") else ""
     name, _, port = device.partition(":")
     if len(hosts) != 1 or not name or not name.replace("_", "").isalnum():

@@ -79,7 +79,7 @@ def init(arrivals: Arrivals, participants: Participants) -> Iterator[Finding]:
 
 
 def _late(arrivals: Arrivals) -> str:
-    """Say which ranks had not come, and why that is not held against them."""
+    """Say which ranks had not arrived, and why that is not held against them."""
     allowed = f", of the {arrivals.allowed_s:.0f} s that it may take" if arrivals.waited_s < arrivals.allowed_s else ""
     runs = f"; the process of {fold_ranks(arrivals.running)} runs" if arrivals.running else ""
     late = f"{fold_ranks(arrivals.missing)} had not come after {arrivals.waited_s:.0f} s of waiting{allowed}{runs}"
@@ -231,7 +231,7 @@ _MOST_TOLD = 64
 
 @applies
 def nvml_listened(heard: HeardXids | Absent) -> bool:
-    """where NVML was listened to while GPUs were measured."""
+    """if NVML was listened to while GPUs were measured."""
     return isinstance(heard, HeardXids)
 
 
@@ -244,8 +244,8 @@ def xids(heard: HeardXids, participants: Participants) -> Iterator[Finding]:
     """A GPU reported errors while it was measured.
 
     Right: No GPU reported an error while it was measured.
-    Why: a link or a memory that fails under load is how a GPU begins to fail, also where the run ends well. NVML tells
-    an Xid to every user, where the kernel's log is often closed (nvml.h, nvmlEventTypeXidCriticalError).
+    Why: a link or a memory that fails under load is how a GPU begins to fail, also if the run ends well. NVML reports
+    an Xid to every user, although the kernel's log is often closed (nvml.h, nvmlEventTypeXidCriticalError).
     Fix: look the code up at docs.nvidia.com/deploy/xid-errors; for a grave one drain the node, reset the GPU
     (`nvidia-smi --gpu-reset -i N`), measure again, and have it repaired if the error returns.
     """

@@ -47,7 +47,7 @@ def nic_traffic(traffic: NicTraffic) -> Iterator[Finding]:
     Why: sockets carry a small part of what RDMA does, and a route over the wrong one of two NICs leaves the fast one
     idle; the number alone does not say which it was. A NIC is named that moved at least 1 MiB and ten times as much
     as all those together that were to carry the bytes of its node. An RDMA NIC is named that moved less
-    than a quarter of what most of its node's did, where the NIC of its name on other nodes did its part, and all nodes
+    than a quarter of what most of its node's did, if the NIC of its name on other nodes did its part, and all nodes
     were to use the same ones: a rail less takes its share from every collective, and no message tells.
     Fix: look at NCCL_SOCKET_IFNAME, NCCL_IB_HCA, NCCL_IB_DISABLE, NCCL_NET and GLOO_SOCKET_IFNAME, at the routes (`ip
     route get <address of the other node>`; two NICs in one subnet need rules of their own), and run `ncclprobe doctor`.
@@ -133,7 +133,7 @@ def _idle(each: OperationTraffic) -> Iterator[tuple[NicBytes, float]]:
 
 
 def _usual(rails: Collection[NicBytes]) -> float:
-    """Return what a node's NICs moved, 0 where fewer than most did much the same, or there are few."""
+    """Return what a node's NICs moved, 0 if fewer than most did much the same, or there are few."""
     known = sorted(moved for nic in rails if (moved := _moved(nic)) is not None)
     middle = known[len(known) // 2] if known else 0
     most = sum(2 * moved >= middle for moved in known) >= _MOST_BUSY * len(rails)

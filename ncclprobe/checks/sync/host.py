@@ -55,7 +55,7 @@ def gpu_count(gpus: Every[Gpus], machines: Every[Machine | Absent], job: Job) ->
     """Nodes of one kind have different numbers of GPUs.
 
     Right: Nodes of one kind have the same number of GPUs.
-    Why: a job is started with as many ranks on each node; where one has lost a GPU its last rank has none, and all
+    Why: a job is started with as many ranks on each node; if one has lost a GPU its last rank has none, and all
     others wait for it (NVIDIA/aicr#1858: every nightly run failed for days because one of two VMs had 7).
     Fix: compare nvidia-smi -L with a healthy neighbour's; reboot or drain the node that has fewer. Where it is meant:
     --mixed-gpus.
@@ -104,7 +104,7 @@ def _kind_in_words(kind: tuple[str, str]) -> str:
 
 
 def _smallest(gpus: Gpus) -> int:
-    """Return the memory of the smallest GPU in bytes, 0 where none is known."""
+    """Return the memory of the smallest GPU in bytes, 0 if none is known."""
     return min((gpu.memory_bytes for gpu in gpus.all if isinstance(gpu.memory_bytes, int)), default=0)
 
 
@@ -115,7 +115,9 @@ _MOST_NODES = 4
 
 
 def usable(fabric: Fabric, settings: Settings, found: Interfaces, software: Software | Absent) -> Names:
-    """Return what NCCL has for its network: ports of HCAs, else devices of a plugin, else interfaces for sockets."""
+    """Return what NCCL has for its network: ports of HCAs, otherwise devices of a plugin, otherwise interfaces for
+    sockets.
+    """
     if not read_setting(settings, "NCCL_IB_DISABLE", 0):
         if ports := fast(_selected(fabric, settings, software).taken):
             return tuple(sorted(port.name for port in ports))
@@ -164,7 +166,7 @@ def nic_count(
     """Nodes of one kind have different numbers of NICs that NCCL can use.
 
     Right: Nodes of one kind have the same number of NICs that NCCL can use.
-    Why: ranks plan their channels over the NICs of all nodes; where a node has fewer, NCCL ends its start, or since
+    Why: ranks plan their channels over the NICs of all nodes; if a node has fewer, NCCL ends its start, or since
     2.30.3 by default goes on without a message (NCCL_IGNORE_NET_MISMATCH, src/init.cc:131), slower or until it hangs
     (nccl#2428).
     Fix: compare ibstat and ip -br link with a healthy neighbour's: a NIC that has left the bus, a port that is down,
@@ -190,7 +192,7 @@ def network(
     interfaces: Every[Interfaces],
     software: Every[Software | Absent],
 ) -> dict[str, Names]:
-    """Return `usable` of every node of which it can be known. Raises Unlearned where that is none."""
+    """Return `usable` of every node of which it can be known. Raises Unlearned if that is none."""
     every = fabrics.by_node.keys() & settings.by_node.keys() & interfaces.by_node.keys()
     known: Software | Absent = Absent("not asked")
     found = {

@@ -207,7 +207,8 @@ def pkey(fabrics: Every[Fabric], settings: Every[Settings]) -> Iterator[Finding]
 
     Right: InfiniBand ports of all nodes are full members of one partition.
     Why: two queue pairs talk only where the P_Keys at their NCCL_IB_PKEY index (0 by default) name one partition and at
-    least one is a full member (bit 15); else every message is dropped without a message, and the job ends in retries.
+    least one is a full member (bit 15); otherwise every message is dropped without a message, and the job ends in
+    retries.
     Fix: have the subnet manager put all ports of the job into one partition as full members (partitions.conf, or the
     cloud's placement), or set NCCL_IB_PKEY to the index of the common one.
     """
@@ -286,7 +287,7 @@ def subnet_prefix(
 
 
 def _prefix(port: Port) -> str:
-    """Return the upper half of GID 0, empty where there is none."""
+    """Return the upper half of GID 0, empty if there is none."""
     table = {gid.index: gid for gid in port.gids} if isinstance(port.gids, tuple) else {}
     return str(IPv6Address(int(table[0].address) >> 64 << 64)) if 0 in table else ""
 
@@ -316,7 +317,7 @@ def roce_qos(marks: Every[RoceQos], machines: Every[Machine | Absent], gpus: Eve
 
     Right: RoCE ports of nodes of one kind mark and slow their traffic in one way.
     Why: switches queue and pause by what the packets are marked with: a node whose traffic class is another is dropped
-    where the others are paused, and one that does not slow down by ECN takes the rate that the others give up.
+    if the others are paused, and one that does not slow down by ECN takes the rate that the others give up.
     Fix: set the same everywhere at boot: /sys/class/infiniband/*/tc/1/traffic_class, mlnx_qos -i INTERFACE --pfc and
     --trust dscp, ecn/roce_np/enable and ecn/roce_rp/enable; NCCL_IB_TC gives NCCL's own packets their class.
     """

@@ -29,7 +29,8 @@ _MOST_CALLS = 5  # of strangers that a finding tells
 
 
 def missing(launches: Every[Launch], came: Collection[int] = ()) -> tuple[str, ...]:
-    """The nodes of the job that are not among `launches`: by the scheduler's names, else as ``node 3``, else as ``?``.
+    """The nodes of the job that are not among `launches`: by the scheduler's names, otherwise as ``node 3``, otherwise
+    as ``?``.
 
     `came` are the ranks of those that were there, whatever is known of them.
 
@@ -81,7 +82,7 @@ def gathered(gatherings: Every[Gathering | Absent]) -> bool:
     applies=gathered,
 )
 def node_missing(launches: Every[Launch], gatherings: Every[Gathering | Absent]) -> Iterator[Finding]:
-    """Nodes of the job did not come.
+    """Nodes of the job did not arrive.
 
     Right: All nodes of the job came.
     Why: a job starts with all of its nodes or not at all: the others wait for the one that is missing until the

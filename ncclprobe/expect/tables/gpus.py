@@ -56,7 +56,7 @@ class GpuProduct(Struct, frozen=True):
 
     @property
     def nccl_pcie_GBps(self) -> float | None:
-        """Return the slot as NCCL counts it; None where it has none."""
+        """Return the slot as NCCL counts it; None if it has none."""
         if self.pcie_generation is None or self.pcie_width is None:
             return None
         return nccl_pcie_GBps(self.pcie_generation, self.pcie_width)

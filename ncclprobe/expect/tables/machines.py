@@ -108,10 +108,10 @@ class NodeLinks(Struct, frozen=True):
 
 
 class Published(Struct, frozen=True):
-    """A published bus bandwidth of this type, and its threshold where the source gives one.
+    """A published bus bandwidth of this type, and its threshold if the source gives one.
 
     For `op` on `nodes` nodes with `gpus` of each, sizes `min_bytes` to `max_bytes`, both included. `algorithm` is
-    empty where it does not matter.
+    empty if it does not matter.
     """
 
     op: str
@@ -152,7 +152,7 @@ class Latency(Struct, frozen=True):
 class MachineType(Struct, frozen=True):
     """One type of machine. `gpu` is NVML's name of the product that it is described with.
 
-    `board` is the type with the same GPUs on the same baseboard, whose numbers for one node hold here too; where both
+    `board` is the type with the same GPUs on the same baseboard, whose numbers for one node hold here too; if both
     say something, its own do. `origin`: the distribution of a site's own type; empty: it comes with ncclprobe.
     """
 
@@ -360,7 +360,7 @@ def _refuse_ranks(per_node: int, ranks: int, links: NodeLinks, where: str) -> No
 def most_GBps(row: Published, links: NodeLinks, gpu: GpuProduct) -> float:
     """Return the bus bandwidth that no healthy machine exceeds in `row`'s case.
 
-    Inside a node or NVLink domain a ring moves busbw over each GPU's links; NVLS moves (n+1)/n buffers where the ring
+    Inside a node or NVLink domain a ring moves busbw over each GPU's links; NVLS moves (n+1)/n buffers if the ring
     moves 2(n-1)/n, so its busbw may be 2(n-1)/(n+1) times as much. Between nodes busbw x (n-g)/(n-1) has to pass the
     NICs of a node at least (n ranks, g of one node), which a ring does not reach and a tree may; SHARP halves it.
     """

@@ -107,7 +107,7 @@ class _Communicator(Struct, frozen=True):
         return self._nvls_channels_between() if self.version >= (2, 30, 0) else 32
 
     def _nvls_channels_between(self) -> int:
-        """Return Blackwell's number, since 2.30: fewer where the NICs are the limit."""
+        """Return Blackwell's number, since 2.30: fewer if the NICs are the limit."""
         nic = min(self.system.nic_gbps / 8, self.system.to_nic_GBps)
         if nic < 48 or self.nodes == 2:
             return 32
@@ -182,7 +182,7 @@ def table(
 ) -> tuple[Cost, ...]:
     """Every algorithm and protocol that NCCL may take for `op` of `nbytes` (as nccl-tests prints it), in its order.
 
-    Empty where `forced` leaves none, which is where the call fails (since 2.24; before, rings came back). Raises
+    Empty if `forced` leaves none, and the call then fails (since 2.24; before, rings came back). Raises
     UsageError for an operation that NCCL has no model of.
     """
     found = cells(graphs, system, shape, op, version)
@@ -202,7 +202,7 @@ def best(
     version: NcclVersion,
     forced: Forced | None = None,
 ) -> Cost | None:
-    """What NCCL chooses: the first of the shortest times. None where `forced` leaves nothing."""
+    """What NCCL chooses: the first of the shortest times. None if `forced` leaves nothing."""
     return min(table(graphs, system, shape, op, nbytes, version, forced), key=lambda cost: cost.time_us, default=None)
 
 
@@ -437,7 +437,7 @@ def _corrected(cell: Cell, comm: _Communicator, op: str, nbytes: int) -> float:
 
 
 def _plateau(cell: Cell, comm: _Communicator, op: str, nbytes: int) -> float:
-    """Rings between nodes stall where each rank has a little of every channel."""
+    """Rings between nodes stall if each rank has a little of every channel."""
     if (cell.algorithm, cell.protocol, op) != ("Ring", "Simple", "all_reduce") or comm.nodes == 1:
         return 1.0
     if nbytes // (comm.channels * comm.ranks) < 64:

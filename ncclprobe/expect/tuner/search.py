@@ -83,7 +83,7 @@ class _Within(Struct, frozen=True, kw_only=True):
     """The links of one node: how many channels fit at a speed, within it alone, and how many of them on one path.
 
     `fastest` is the best path between two GPUs, `total` what leaves one GPU, `least` the fewest channels to try. `path`
-    is null where every ring takes the same one, `open` counts those that leave the node by a NIC, null: as many.
+    is null if every ring takes the same one, `open` counts those that leave the node by a NIC, null: as many.
     `turns`: chains over the slots may differ in their direction, which NCCL does not try between sockets of AMD.
     """
 
