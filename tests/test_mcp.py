@@ -70,7 +70,7 @@ def test_what_is_pasted_is_judged_and_looked_up() -> None:
     wanted = {
         "explain": "iface-missing",
         "doctor": "NCCL_IB_DISABLE",
-        "expect": "below 342.8 it fails",
+        "expect": "it fails; published",
         "judge": "rows measured",
         "lookup": "read",
         "lookup of a cause": "log.interface",

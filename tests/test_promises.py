@@ -61,7 +61,7 @@ def test_every_address_that_a_report_prints_is_explained(capsys: pytest.CaptureF
 
 
 def test_an_option_is_above_what_a_capture_says(capsys: pytest.CaptureFixture[str]) -> None:
-    asked = ["--nodes", "2", "--op", "all_gather", "-b", "1G", "-e", "1G", "--json", "--nic-rate", "100"]
+    asked = ["--nodes", "2", "--op", "all_gather", "-b", "1G", "-e", "1G", "--json", "-", "--nic-rate", "100"]
     assert main(["expect", str(zoo.CAPTURES / "hgx-h100.jsonl"), *asked]) == 0
     (row,) = json.loads(capsys.readouterr().out)["rows"]
     assert row["model"]["busbw_GBps"] > 300, "eight NICs at the capture's 400 Gb/s"

@@ -73,7 +73,7 @@ def test_replacing_makes_another_value_and_leaves_the_first() -> None:
 
 def test_replacing_refuses_what_making_refuses() -> None:
     sample = Sample(End("a", "x"), End("b", "x"), 2.0)
-    with pytest.raises(ValueError, match="is no rate"):
+    with pytest.raises(ValueError, match="is not a rate"):
         replace(sample, GBps=-1.0)
 
 
@@ -130,8 +130,8 @@ def test_a_verdict_as_json_reads_back_as_it_was() -> None:
 
 def test_dictionaries_and_tuples_inside_a_value_are_written_out_too() -> None:
     every = Every({"n1": DENIED})
-    assert asdict(every) == {"by_node": {"n1": {"why": "permission denied", "refused": "Denied"}}}
-    denied = {"why": "permission denied", "refused": "Denied"}
+    denied = {"type": "Absent", "why": "permission denied", "refused": "Denied"}
+    assert asdict(every) == {"by_node": {"n1": denied}}
     assert asdict(Part((DENIED,), "")) == {"chosen": (denied,), "why": "", "refused": False, "subject": ""}
 
 

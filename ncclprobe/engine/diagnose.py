@@ -236,7 +236,7 @@ def _without_accepted(
     judged, ignored = suppress(verdicts, question.judging.ignore)
     judged, accepted = suppressions.suppress(judged, question.accepted.entries)
     left_out = (Suppression(name, "every subject", "--ignore") for name in question.left_out)
-    notes = (*question.accepted.announce(accepted, question.command[1]), *site.origins(question.checks))
+    notes = (*question.accepted.announce(accepted, "".join(question.command[1:2])), *site.origins(question.checks))
     return judged, (*ignored, *accepted, *left_out), notes
 
 

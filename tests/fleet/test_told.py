@@ -123,7 +123,7 @@ def test_every_report_of_ours_tells_something_or_is_refused_in_words(path: Path)
 def test_what_has_no_node_or_no_time_or_explains_a_job_is_refused() -> None:
     with pytest.raises(UsageError, match="names no node"):
         told(replace(HEALTHY, nodes=()), "r.json")
-    with pytest.raises(UsageError, match="is no time"):
+    with pytest.raises(UsageError, match="is not a time"):
         told(replace(HEALTHY, started="yesterday"), "r.json")
     with pytest.raises(UsageError, match="explains a job"):
         told(replace(HEALTHY, files=("a.log",)), "r.json")

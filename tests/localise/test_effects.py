@@ -100,9 +100,9 @@ def test_effects_do_not_depend_on_the_unit(rates: list[float], unit: float) -> N
 
 @each_row("rate", [0.0, -1.0, math.inf, math.nan])
 def test_what_is_no_rate_is_refused(rate: float) -> None:
-    with pytest.raises(ValueError, match="is no rate"):
+    with pytest.raises(ValueError, match="is not a rate"):
         Sample(End("a"), End("b"), rate)
-    with pytest.raises(ValueError, match="is no rate"):
+    with pytest.raises(ValueError, match="is not a rate"):
         peers({"a": 1.0, "b": 1.0, "c": rate})
 
 

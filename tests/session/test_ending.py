@@ -79,4 +79,4 @@ def test_rank_0_is_lost_where_the_time_ran_out_because_it_was_stopped_for_longer
         assert ending.attendance == Attendance(4, (LostRank(0, "h0", "pairs, round 1: forth", why),))
     else:
         assert (ending.attendance, ending.code) == (None, ExitCode.INCONCLUSIVE)
-        assert f"after it had itself stood still for {paused_s:.0f} s" in ending.why
+        assert f"after it had itself been stopped for {paused_s:.0f} s" in ending.why

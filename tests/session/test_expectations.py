@@ -85,17 +85,17 @@ def test_more_ranks_than_gpus_are_not_judged(monkeypatch: pytest.MonkeyPatch) ->
     assert "nothing is expected" in found.note
 
 
-@each_row(("hosts", "GBps"), [(HERE, (300, 400)), (("a",) * 4 + ("b",) * 4, (20, 50))])
+@each_row(("hosts", "GBps", "worst"), [(HERE, (300, 400), "fail"), (("a",) * 4 + ("b",) * 4, (20, 50), "unjudged")])
 def test_pairs_are_expected_by_the_nvlinks_of_a_gpu_or_by_one_nic(
-    monkeypatch: pytest.MonkeyPatch, hosts: tuple[str, ...], GBps: tuple[float, float]
+    monkeypatch: pytest.MonkeyPatch, hosts: tuple[str, ...], GBps: tuple[float, float], worst: str
 ) -> None:
     monkeypatch.setitem(globals(), "parse", pairs.parse)
     found = judged_by(monkeypatch, "hgx-h100", "-e", "1G", hosts=hosts)
     [band] = found.bands
     assert (band.op, band.low_bytes) == (PAIRS, 1 << 30)
     assert GBps[0] < band.expectation.value < GBps[1]
-    assert (band.expectation.worst, band.expectation.threshold) == ("unjudged", 0.0)
-    assert band.expectation.known.startswith("not judged")
+    assert (band.expectation.worst, band.expectation.threshold > 0) == (worst, worst == "fail")
+    assert band.expectation.known.startswith("not judged") == (worst == "unjudged")
 
 
 def test_of_pairs_over_gloo_nothing_is_expected(monkeypatch: pytest.MonkeyPatch) -> None:

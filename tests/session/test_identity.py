@@ -109,7 +109,7 @@ def test_a_backend_that_needs_no_comment(
 def test_gloo_where_no_gpu_is_says_so() -> None:
     backend, remark = choose_backend(None, "torchrun", 2, Devices(0, 0))
     assert backend == "gloo"
-    assert "says nothing about NCCL" in remark
+    assert "does not apply to NCCL" in remark
 
 
 @each_row(

@@ -59,7 +59,7 @@ def test_a_process_of_another_user_is_neither_heard_nor_believed(monkeypatch: py
     async def run() -> dict[int, str]:
         async with Siblings(TOKEN, 0, (1,), soon()) as siblings:
             monkeypatch.setattr(os, "geteuid", lambda: 12345)  # of whoever asks the kernel for the other side's user
-            with pytest.raises(WireError, match="holds the socket"):
+            with pytest.raises(WireError, match="rendezvous socket"):
                 await hand_over(TOKEN, 0, 1, "facts", soon(2.0))
             return await siblings.gather(soon(0.2))
 
