@@ -161,7 +161,9 @@ def events(lines: Iterable[tuple[float, str]]) -> Iterator[Event]:
 
 def _driver(at: float, text: str) -> Event | None:
     if match := re.search(_XID, text):
-        return Event(at, "xid", match[1].lower(), match[2], match[3] or "", _fatal(match[3] or ""))
+        cause = re.search(r"caused by previous Xid (\d+)", match[3] or "")
+        code = cause[1] if cause else match[2]
+        return Event(at, "xid", match[1].lower(), code, match[3] or "", _fatal(match[3] or ""))
     if match := re.search(_SXID, text):
         return Event(at, "sxid", match[1].lower(), str(int(match[2])), match[3], _fatal(match[3]))
     if match := re.search(_LOST, text):

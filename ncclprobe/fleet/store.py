@@ -1,13 +1,9 @@
-"""The store: one SQLite file, to which every node adds its reports, and which a killed writer leaves as it was.
+"""The store: one SQLite file for the reports of every node, which a killed writer leaves as it was.
 
-A report is one transaction. With it go the numbers that it tells, the state of the sequential test of each, and how its
-nodes stand, so that listing a fleet reads one row for each node. A number that comes late, older than the newest of its
-own node or of an earlier day than a sibling's, is put in its place before anything is answered: the order of adding
-changes nothing. SQLite's rollback journal is used and not its
-write-ahead log, which needs shared memory: nodes write to one file over NFS or Lustre, as long as that can lock.
+A report is one transaction: its numbers, their sequential tests and its nodes' states, so listing reads a row per node.
+A late number is put in its place before any answer. The rollback journal is used: write-ahead logs need shared memory.
 
-What the file holds is taken for a stranger's: tables that are not exactly ours are refused, texts are decoded into
-types, and no statement outlasts the deadline.
+The file is treated as a stranger's: other tables are refused, texts are typed, and no statement outlasts the deadline.
 """
 
 import contextlib

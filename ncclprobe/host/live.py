@@ -1,9 +1,6 @@
 """The machine itself: how each kind of question is asked, each with its deadline.
 
-Nothing here may hang: files and names are asked for on a thread that is abandoned when it does not come back (a dead
-NFS server, a wedged driver), commands and NVML in processes that are. The kernel's log is its ring buffer, or if that
-is closed to this user, systemd's journal of this boot. Of it only the lines that are asked for leave this module,
-without process names: it speaks of every user's processes.
+Nothing may hang: threads and children that do not return are abandoned. The kernel's log is kept without process names.
 """
 
 import fnmatch

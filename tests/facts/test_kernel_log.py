@@ -18,6 +18,7 @@ LINES = [
     ("NVRM: Xid (PCI:0000:44:00): 79, GPU has fallen off the bus.", "xid 0000:44:00 79 None"),
     ("NVRM: Xid (PCI:0000:01:00 GPU-I:05): 94, pid=7, name=-, Contained", "xid 0000:01:00 94 None"),
     ("NVRM: Xid (0000:03:00): 14, Channel 00000001", "xid 0000:03:00 14 None"),
+    ("NVRM: Xid (PCI:0000:dc:00): 45, pid=9, Ch 00000001 caused by previous Xid 149", "xid 0000:dc:00 149 None"),
     ("NVRM: Xid (PCI:0018:01:00): 145, RLW_RXPIPE Nonfatal XC0 i0 Link 13 (0x0409a0c2)", "xid 0018:01:00 145 False"),
     ("NVRM: Xid (PCI:0000:0A:00): 149, NETIR_LINK_EVT Fatal XC0 i0 Link 00 (0x026001c6)", "xid 0000:0a:00 149 True"),
     (

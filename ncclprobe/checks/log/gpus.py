@@ -106,8 +106,9 @@ def _gpus_bus(event: LogEvent) -> str:
 
 
 def _xid(event: LogEvent) -> str:
-    """Return the number of ``NVRM: Xid (PCI:0000:5e:00): 79, …``; empty: the line has none."""
-    found = number(between(between(event.text, "NVRM: Xid (", ""), "): "))
+    """Return the number of ``NVRM: Xid (PCI:0000:5e:00): 79, …``, or of the Xid that caused it; empty: none."""
+    cause = number(between(event.text, "caused by previous Xid "))
+    found = number(between(between(event.text, "NVRM: Xid (", ""), "): ")) if cause is None else cause
     return str(found) if found is not None else ""
 
 

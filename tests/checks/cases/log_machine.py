@@ -164,6 +164,10 @@ CASES = {
             ),
             (
                 "FAIL node: example",
+                "[ 812.1] NVRM: Xid (PCI:0000:5e:00): 45, pid=9, name=python3, Ch 00000002 caused by previous Xid 145",
+            ),
+            (
+                "FAIL node: example",
                 "[ 812.1] NVRM: Xid (PCI:0000:5e:00): 74, pid=9, NVLink: fatal error detected on link 4(0x10000, 0x0)",
             ),
             (
