@@ -158,6 +158,10 @@ class Workers:
                     self._told.pop(place, None)
                 except UsageError as why:
                     refusals[place] = why
+                except (OSError, ValueError):
+                    if not hand.ended:
+                        raise
+                    return  # the run was interrupted, and the pipe was closed beneath this thread
 
         at_once([lambda hand=hand: work(hand) for hand in self._hands])  # type: ignore[misc]
         if refusals:
