@@ -39,19 +39,34 @@ _VALUE = re.compile(r"[A-Z]{4,}[A-Z_0-9=]*|[^\s,;()'\"<>|]*\d[^\s,;()'\"<>|]*")
 
 
 def values(argv: list[str], folder: Path) -> Iterator[str]:
-    """Yield the exit code of a command, and the values of each line that it prints."""
-    out = io.StringIO()
+    """Yield the exit code of a command, and the values of each line that it prints.
+
+    It runs beside its files and has short names for them: lines are wrapped, and a checkout may be anywhere.
+    """
+    out, beside = io.StringIO(), folder if any(str(folder) in word for word in argv) else TESTS
     clean = {name: os.environ[name] for name in ("PATH", "HOME", "TMPDIR") if name in os.environ}
     with (
         mock.patch.dict(os.environ, {**clean, "COLUMNS": "9999"}, clear=True),
         contextlib.redirect_stdout(out),
         contextlib.redirect_stderr(out),
+        working_in(beside),
     ):
-        code = main(argv)
+        code = main([word.replace(f"{beside}/", "") for word in argv])
     yield f"exit {code}"
-    for line in out.getvalue().replace(f"{folder}/", "").replace(f"{TESTS}/", "").splitlines():
+    for line in out.getvalue().splitlines():
         if words := _VALUE.findall(_NOW.sub("", line)):
             yield " ".join(words)
+
+
+@contextlib.contextmanager
+def working_in(folder: Path) -> Iterator[None]:
+    """Change the working directory for a while, as contextlib.chdir does since Python 3.11."""
+    before = Path.cwd()
+    os.chdir(folder)
+    try:
+        yield
+    finally:
+        os.chdir(before)
 
 
 def text(file: str) -> str:
