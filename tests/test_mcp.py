@@ -138,3 +138,30 @@ def test_it_serves_over_standard_input_and_output_as_a_program() -> None:
     names, text = asyncio.run(asyncio.wait_for(session(), 100))
     assert names == {"doctor", "expect", "explain", "judge", "lookup"}
     assert text.startswith("NCCL_IB_TIMEOUT")
+
+
+def test_a_capture_brings_in_no_file_outside_the_folders(tmp_path: Path) -> None:
+    whole = (ROOT / "tests" / "captures" / "hgx-h100.jsonl").read_text()
+    (tmp_path / "secret.jsonl").write_text(whole)
+    overlay = '{"capture": 1, "node": "n1"}\n{"\\u006cike": "../secret.jsonl"}\n'
+    inside = tmp_path / "given"
+    inside.mkdir()
+    (inside / "overlay.jsonl").write_text(overlay)
+    (inside / "whole.jsonl").write_text(whole)
+    reader = served.Reader([inside], redact=True)
+    found = asked(
+        reader,
+        {
+            "overlay": ("doctor", {"paths": ["overlay.jsonl"]}),
+            "overlay in explain": ("explain", {"paths": ["overlay.jsonl"]}),
+            "pasted overlay": ("doctor", {"text": overlay}),
+            "whole": ("doctor", {"paths": ["whole.jsonl"]}),
+        },
+    )
+    assert {name: failed for name, (failed, _) in found.items()} == {
+        "overlay": True,
+        "overlay in explain": True,
+        "pasted overlay": True,
+        "whole": False,
+    }
+    assert all("like" in text for name, (_, text) in found.items() if name != "whole")

@@ -471,6 +471,17 @@ def folder(text: str) -> Path:
     return path
 
 
+def existing_folder(text: str) -> Path:
+    """Return the full path of a folder to read from, for argparse."""
+    path = Path(text)
+    try:
+        if not path.is_dir():
+            raise argparse.ArgumentTypeError(f"{ascii(text)[:200]} is not a folder")
+        return path.resolve()
+    except (OSError, RuntimeError, ValueError):
+        raise argparse.ArgumentTypeError(f"{ascii(text)[:200]} cannot be read") from None
+
+
 def _markdown(text: str) -> str:
     if text == GITHUB and not os.environ.get(SUMMARY):
         raise argparse.ArgumentTypeError(f"{GITHUB}: {SUMMARY} is not set, so this is no job of GitHub Actions")

@@ -206,17 +206,6 @@ def _report_of_run(options: argparse.Namespace, question: diagnose.Question, log
     return diagnose.diagnose(question, snapshots, run)
 
 
-def _folder(text: str) -> Path:
-    """Return a folder that is there, in full, for argparse."""
-    path = Path(text)
-    try:
-        if not path.is_dir():
-            raise argparse.ArgumentTypeError(f"{ascii(text)[:200]} is no folder")
-        return path.resolve()
-    except (OSError, RuntimeError, ValueError):
-        raise argparse.ArgumentTypeError(f"{ascii(text)[:200]} cannot be looked at") from None
-
-
 def _parser() -> argparse.ArgumentParser:
     parser = arguments.Parser(
         "doctor",
@@ -237,7 +226,7 @@ def _parser() -> argparse.ArgumentParser:
         help="Also try the RDMA ports of all nodes with each other, as `ncclprobe rails` does.")  # fmt: skip
     nodes.rail_options(parser)
     options(parser)
-    add("--code", type=_folder, metavar="DIR",
+    add("--code", type=arguments.existing_folder, metavar="DIR",
         help="Compare the code in this folder, its commit and all installed packages between nodes.")  # fmt: skip
     add("--expect-gpus", type=arguments.count, metavar="N", help="Fail if fewer than N GPUs are usable.")
     add("--expect-nics", type=arguments.count, metavar="N",

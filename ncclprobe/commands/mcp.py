@@ -3,7 +3,6 @@
 Nothing is measured, started or changed: tools read files below the folders that were named at the start, or text.
 """
 
-import argparse
 import functools
 import tempfile
 import time
@@ -154,7 +153,7 @@ class Reader:
         with tempfile.TemporaryDirectory(prefix="ncclprobe-mcp-") as folder:
             file = Path(folder) / "pasted"
             file.write_text(text, encoding="utf-8", errors="backslashreplace")
-            yield [file]
+            yield [_whole(file)]
 
     def _allowed(self, path: str) -> Path:
         """Return `path` if it lies below one of the folders, whatever links say. Raises UsageError."""
@@ -164,7 +163,7 @@ class Reader:
             except (OSError, RuntimeError, ValueError):
                 continue
             if found.is_relative_to(folder):
-                return found
+                return _whole(found)
         named = ", ".join(map(str, self.folders)) or "none was named: ncclprobe mcp --folder DIR"
         raise UsageError(f"{path[:200]}: no such file below the folders that may be read ({named}); or give text")
 
@@ -181,6 +180,15 @@ class Reader:
 
     def _text(self, text: str) -> str:
         return _cut(self.redactor.text(text) if self.redactor else text)
+
+
+def _whole(path: Path) -> Path:
+    """Return `path`. Raises UsageError for a capture with rows of another file, which could be outside the folders."""
+    from ncclprobe.host.capture import is_overlay
+
+    if path.is_file() and is_overlay(path):
+        raise UsageError(f"{path.name}: a 'like' row names another file; give a whole capture")
+    return path
 
 
 def _cut(text: str) -> str:
@@ -233,18 +241,10 @@ def main(argv: Sequence[str]) -> int:
 def _parser() -> arguments.Parser:
     parser = arguments.Parser(
         "mcp",
-        "Serve explain, doctor, expect, judge and lookup to an assistant, by the Model Context Protocol over standard "
-        "input and output. Tools only read: text, and files below the folders that are named here. Names, addresses "
-        "and serial numbers in answers are pseudonyms.",
+        "Serve explain, doctor, expect, judge and lookup to an assistant, by the Model Context Protocol on standard "
+        "streams. Tools only read: text, and files below the named folders. Answers have pseudonyms for names.",
     )
-    parser.add_argument("--folder", type=_folder, action="append", default=[], metavar="DIR",
+    parser.add_argument("--folder", type=arguments.existing_folder, action="append", default=[], metavar="DIR",
         help="Let tools read files below this folder; may be repeated (default: none, text only).")  # fmt: skip
     parser.add_argument("--no-redact", action="store_true", help="Leave names and addresses as they are.")
     return parser
-
-
-def _folder(text: str) -> Path:
-    path = Path(text)
-    if not path.is_dir():
-        raise argparse.ArgumentTypeError(f"{ascii(text)[:200]} is not a folder")
-    return path

@@ -164,6 +164,24 @@ def load(path: Path, node: str = "", more: Iterable[str] = ()) -> Replay:
     return _replay(header, answers, node or str(header.get("node") or path.stem), str(path), header[_CUT])
 
 
+def is_overlay(path: Path) -> bool:
+    """Return whether `path` is a capture that takes rows of other files. Raises UsageError if it cannot be read."""
+    if not files.read_start(path, limit=4096).lstrip().startswith("{"):
+        return False
+    try:
+        _, lines = _lines(files.read(path, limit=bounds.CAPTURE_BYTES), str(path))
+    except UsageError:  # JSON of another kind, which `load` refuses as well
+        return False
+    return any(map(_names_another, lines))
+
+
+def _names_another(line: str) -> bool:
+    try:
+        return "like" in _object(line, "")
+    except UsageError:  # a damaged row names nothing
+        return False
+
+
 def second(file: str, node: str) -> UsageError:
     """Return the error of two captures of one node."""
     return UsageError(f"{file}: a second capture of node {node}; `ncclprobe compare OLD NEW` says what changed")
