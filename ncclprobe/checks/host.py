@@ -37,7 +37,7 @@ CPU_GROUP = CheckGroup("cpu", "Ranks do not get the processors, or the memory ne
 
 def ranks_here(launch: Launch, gpus: Gpus | Absent, job: Job) -> int:
     """Return the ranks that this node gets: as many as the launcher said, otherwise one per GPU that CUDA shows to an
-    NCCL job (of which a rank may be shown one), otherwise one.
+    NCCL job (a rank may be shown only one), otherwise one.
     """
     if launch.local_world_size:
         return launch.local_world_size

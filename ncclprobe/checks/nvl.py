@@ -159,7 +159,7 @@ def links(
 
 
 def _lacking(seen: _Box) -> Iterator[Finding]:
-    """Yield a note on a number of GPUs that no board has: of a matrix, in which none has a name and all are shown."""
+    """Yield a note on a number of GPUs that no board has, for a matrix: it shows all GPUs, without their names."""
     count = len(seen.gpus) + len(seen.unknown)
     missing = next((board for board in _BOARDS if board >= count), count) - count
     if missing and count > _BOARDS[0] and all(gpu.switched and not gpu.product for gpu in seen.gpus):

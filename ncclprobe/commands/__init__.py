@@ -128,7 +128,7 @@ def _run(argv: list[str]) -> int:
 
 
 _IN_ASCII = {"·": "-", "×": "x", "±": "+-", "…": "...", "–": "-", "•": "*", "µ": "u", "→": "->", "’": "'"}
-"""What stands for our own characters if a stream does not know them."""
+"""Replacements of our own characters if a stream cannot encode them."""
 
 
 def _plainly(error: UnicodeError) -> tuple[str, int]:
@@ -154,14 +154,14 @@ _STEERING = re.compile(
     r"|(?P<control>[\x7f-\x9f\u200e\u200f\u2028-\u202e\u2066-\u2069])",
     re.MULTILINE,
 )
-"""What a reader of the stream obeys: a runner of GitHub ``##[`` anywhere in a line and ``::word`` at its beginning, one
-of Azure also ``##vso[``, a terminal the controls of ISO 6429 with the eighth bit, and what turns a line's direction."""
+"""Commands to the reader of a stream. A runner of GitHub obeys ``##[`` anywhere in a line and ``::word`` at its start,
+one of Azure also ``##vso[``, a terminal the eight-bit controls of ISO 6429 and marks that turn a line's direction."""
 
 
 class Screen:
-    """A stream that a terminal or a runner may read: what would steer them is spelled as in JSON, which stays JSON.
+    """A stream that a terminal or a runner may read: commands to them are escaped as in JSON, so JSON stays JSON.
 
-    This is the last step of all that a command prints, on standard output and on standard error.
+    It is the last step of all output of a command, on standard output and on standard error.
     """
 
     def __init__(self, stream: TextIO) -> None:

@@ -10,14 +10,14 @@ from ncclprobe.engine.diagnose import accepted_by
 from ncclprobe.model.errors import UsageError, unknown
 
 _OF_FILES = ("PATH", "DIR", "FILE")
-"""Metavars of options that name files. A file that lies in a working directory says nothing of what is written."""
+"""Metavars of options that name files. A file found in the working directory must not decide what is written."""
 
 
 def words(parser: argparse.ArgumentParser, argv: Sequence[str], commands: Collection[str]) -> list[str]:
-    """Return the options that the project file has for the command of `parser`, as a command line says them.
+    """Return the options of the project file for the command of `parser`, as words of a command line.
 
-    `argv` names the file, and may say that none is read. Raises UsageError for a section, a key or a value that the
-    command line does not know.
+    `argv` may name the file, or forbid one. Raises UsageError for a section, a key or a value that the command line
+    does not know.
     """
     actions = parser._option_string_actions
     if "--config" not in actions or "--no-config" in argv:
@@ -32,8 +32,10 @@ def words(parser: argparse.ArgumentParser, argv: Sequence[str], commands: Collec
 
 
 def _named(argv: Sequence[str]) -> str:
-    """Return the file that --config names; empty: none."""
+    """Return the file that --config names; empty: none. The words after -- are the user's own command."""
     for word, after in zip(argv, [*argv[1:], ""], strict=True):
+        if word == "--":
+            break
         if word == "--config":
             return after
         if word.startswith("--config="):

@@ -45,7 +45,7 @@ def _of_many(question: Question, paths: Sequence[Path], one_job: bool) -> Report
     from ncclprobe.engine import workers
 
     wanted = workers.wanted(question.checks, doctor.SHOWN, question.pictures)
-    with workers.Workers([workers.Source(str(path)) for path in paths], wanted) as at_work:
+    with workers.Workers([str(path) for path in paths], wanted) as at_work:
         snapshots = at_work.learn()
         joined = one_job or is_one_job(snapshots)
         job = question.job if joined else replace(question.job, apart=True)

@@ -36,7 +36,7 @@ class Judging(Struct, frozen=True):
     """What every command that judges is asked of judging.
 
     `pictures`: the report holds all that its JSON does. `gates`: what is found makes the exit code, as it does not
-    if a job is explained, unless that is asked for. `fleet`: the store by which the nodes are judged too.
+    if a job is explained, unless that is asked for. `fleet`: the store that the nodes are also judged by.
     """
 
     select: tuple[str, ...] = ()
@@ -170,7 +170,7 @@ class Topic(Struct, frozen=True):
 
 
 _TOPICS: Mapping[Source, str] = {"machine": "doctor", "run": "measured", "files": "job_files", "job": "job_files"}
-"""The module of each source's topic, in the order in which they build on each other; imported if it is asked."""
+"""The module of each source's topic, each after those it builds on; imported on demand."""
 
 
 def diagnose(

@@ -34,7 +34,7 @@ def collectors() -> tuple[Collector, ...]:
 
 
 def stands(snapshots: Sequence[Snapshot]) -> JobFiles:
-    """Return how the job stands that was looked at on these nodes. Raises UsageError if no rank was found."""
+    """Return the state of the job that was examined on these nodes. Raises UsageError if no rank was found."""
     nodes: dict[str, tuple[LocalRanks, JobLooks]] = {}
     agents: dict[str, tuple[LocalRanks, Meetings]] = {}
     meetings: dict[str, Meetings] = {}

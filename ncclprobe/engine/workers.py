@@ -1,9 +1,9 @@
 """Captures read, replayed and judged one by one in worker processes, one for each core.
 
-A worker is given paths and returns JSON: what its checks say of a node, and of its facts those that comparisons and the
-report name. What two nodes share is sent once. First all captures are learned, because what a node's checks say depends
-on how many nodes there are and on whether they are of one job; then each is judged if it was learned. The memory of
-a worker is bounded. A capture of which a worker dies, or that takes too long, is named, and the others are judged.
+A worker receives paths and returns JSON: the verdicts on a node, and the facts that comparisons and the report need.
+Facts and verdicts that nodes share are sent once. First all captures are learned, because the verdicts on a node depend
+on how many nodes there are and on whether they are one job. Then the worker that learned a capture judges it. Memory is
+bounded. A capture that kills its worker, or takes too long, is named, and the others are judged.
 """
 
 import os
@@ -39,15 +39,15 @@ _MOST_WORKERS = 16
 _MEMORY_BYTES = 8 << 30
 _PATIENCE_S = 60.0
 MADE: tuple[type, ...] = (Choices, AttainableRate, NodeTopology)
-"""What follows from facts, and is made if they are."""
+"""Conclusions from facts, made if the facts are wanted."""
 _MOST_KEPT = 1 << 16
 _FIRST = frozenset({"Launch", "Environment", "System", "Process"})
-"""Facts that tell whether nodes are of one job, and how many there are."""
+"""Facts that show whether nodes are one job, and how many there are."""
 
 
 class Wanted(Struct, frozen=True):
-    """What a worker is told when it begins: the keys of its checks, and the names of the facts to return: those that
-    the report shows, and those that comparisons name.
+    """The first message to a worker: the keys of its checks, and the names of the facts that the report shows and that
+    comparisons need.
 
     `pictures`: the report shows each node's topology, which is made if its facts are.
     """
@@ -59,29 +59,21 @@ class Wanted(Struct, frozen=True):
 
 
 class Terms(Struct, frozen=True):
-    """What all captures together tell of each: the job, how many nodes run together, and for how many one is judged."""
+    """The conclusion from all captures for each: the job, its number of nodes, and for how many nodes one is judged."""
 
     job: Job
     together: int
     nodes: int
 
 
-class Source(Struct, frozen=True):
-    """A capture, by its path; with the name that the job has for its node, and rows that were measured since."""
-
-    path: str
-    node: str = ""
-    rows: tuple[str, ...] = ()
-
-
 class _Request(Struct, frozen=True):
-    source: Source
+    path: str
     terms: Terms | None = None
     wanted: Wanted | None = None
 
 
 class _Told(Struct, frozen=True):
-    """What a worker returns. Facts and verdicts are places in its tables, which `fresh` and `said` make longer."""
+    """A worker's answer. Facts and verdicts are places in its tables; `fresh` and `said` extend these."""
 
     node: str = ""
     taken: str = ""
@@ -107,18 +99,18 @@ def cores() -> int:
 
 
 def wanted(checks: Sequence[Check], shown: Sequence[type], pictures: bool) -> Wanted:
-    """Return what workers are told so that their parent can compare the nodes and show them."""
+    """Return the workers' first message, for a parent that compares the nodes and shows them."""
     compared = {need.fact.__name__ for check in checks if check.compares for need in check.needs}
     own = tuple(check.key for check in checks if not check.compares)
     return Wanted(own, tuple(each.__name__ for each in shown), (*sorted(compared & _KINDS.keys()),), pictures)
 
 
 class Workers:
-    """The processes, and what each returned. To be closed: they are killed."""
+    """The processes and their answers. Closing kills them."""
 
-    def __init__(self, sources: Sequence[Source], wanted: Wanted) -> None:
-        self._sources = sources
-        self._hands = [_Hand(wanted) for _ in range(min(cores(), len(sources)))]
+    def __init__(self, paths: Sequence[str], wanted: Wanted) -> None:
+        self._paths = paths
+        self._hands = [_Hand(wanted) for _ in range(min(cores(), len(paths)))]
         self._told: dict[int, Snapshot] = {}
         self.lost: dict[str, str] = {}
         """Captures that were not judged, and why."""
@@ -134,7 +126,7 @@ class Workers:
 
     def learn(self) -> list[Snapshot]:
         """Return the nodes with a few of their facts, in the order of the captures. Raises UsageError."""
-        waiting = iter(range(len(self._sources)))
+        waiting = iter(range(len(self._paths)))
         self._share(lambda hand: waiting, None)
         return self._found()
 
@@ -148,13 +140,13 @@ class Workers:
 
         def work(hand: "_Hand") -> None:
             for place in places(hand):
-                source = self._sources[place]
-                if source.path in self.lost or hand.ended:
+                path = self._paths[place]
+                if path in self.lost or hand.ended:
                     continue
                 try:
-                    self._told[place] = hand.ask(place, _Request(source, terms))
+                    self._told[place] = hand.ask(place, _Request(path, terms))
                 except HostError as why:
-                    self.lost[source.path] = str(why)
+                    self.lost[path] = str(why)
                     self._told.pop(place, None)
                 except UsageError as why:
                     refusals[place] = why
@@ -171,13 +163,13 @@ class Workers:
         nodes: dict[str, Snapshot] = {}
         for place, snapshot in sorted(self._told.items()):
             if snapshot.node in nodes:
-                raise capture.second(self._sources[place].path, snapshot.node)
+                raise capture.second(self._paths[place], snapshot.node)
             nodes[snapshot.node] = snapshot
         return list(nodes.values())
 
 
 class _Hand:
-    """One worker, from here: it is started anew if it died, and then learns again what it had learned."""
+    """The parent's end of one worker: it is started anew if it died, and then learns its captures again."""
 
     def __init__(self, wanted: Wanted) -> None:
         self._child = LimitedChild(__name__, bounds.MESSAGE_BYTES)
@@ -188,7 +180,7 @@ class _Hand:
         self.ended = False
 
     def ask(self, place: int, request: _Request) -> Snapshot:
-        """Return what the worker tells of a capture. Raises UsageError for one that is none, and HostError."""
+        """Return the worker's answer on a capture. Raises UsageError for any other file, and HostError."""
         if not self._child.started:
             self._facts, self._verdicts = [], []
             request = replace(request, wanted=self._wanted)
@@ -201,7 +193,7 @@ class _Hand:
             self.learned.append(place)
         own = tuple([said_of(told.node, self._verdicts[at]) for at in told.verdicts])
         ranks = {rank: self._named(facts) for rank, facts in told.ranks.items()}
-        answers = Answers(request.source.path)
+        answers = Answers(request.path)
         return Snapshot(told.node, self._named(told.facts), ranks, answers, told.taken, cut=told.cut, said=own)
 
     def _named(self, places: Mapping[str, int]) -> dict[type, Any]:
@@ -214,7 +206,7 @@ class _Hand:
 
 
 class Answers(Mapping[tuple[str | int, ...], Any]):
-    """What a node answered, read from its capture where a report shows what findings cite: of few among many."""
+    """The answers of a node, read from its capture only if a report cites them, as it does for few of many nodes."""
 
     def __init__(self, path: str) -> None:
         self._path = path
@@ -249,12 +241,12 @@ _COLLECTORS = discover("ncclprobe.facts", Collector, {MACHINE})
 _KINDS: dict[str, type] = {kind.__name__: kind for kind in (*(c.produces for c in _COLLECTORS), *MADE)}
 _DECODERS: dict[str, msgspec.json.Decoder[Any]] = {}
 _ONE_AT_A_TIME = threading.Lock()
-"""What msgspec knows of a type is made at the first use, and not safe from a second thread meanwhile."""
+"""msgspec builds its knowledge of a type at the first use, and two threads must not do so at once."""
 
 
 @lru_cache(_MOST_KEPT)
 def decoded(name: str, raw: bytes) -> Any:
-    """Return a fact, made once for all nodes of which it is true; without a name it is Absent."""
+    """Return a fact, made once for all nodes that share it; without a name it is Absent."""
     with _ONE_AT_A_TIME:
         if name not in _DECODERS:
             _DECODERS[name] = msgspec.json.Decoder(_KINDS[name] if name else Absent, dec_hook=_address)
@@ -286,7 +278,7 @@ def serve() -> None:
 
 
 class _Worker:
-    """One worker, from within: what it knows of nodes that were judged before."""
+    """The child's end of one worker, with its knowledge of the nodes that it has judged."""
 
     def __init__(self, wanted: Wanted) -> None:
         by_key = {check.key: check for check in discover("ncclprobe.checks", Check, {MACHINE})}
@@ -300,20 +292,19 @@ class _Worker:
         self._verdicts: dict[bytes, int] = {}
 
     def answer(self, request: _Request) -> _Told:
-        """Return what is asked of one capture."""
+        """Return the answer on one capture."""
         try:
-            snapshot = self._learned(request.source)
+            snapshot = self._learned(request.path)
         except UsageError as error:
             return _Told(refused=str(error))
         if request.terms is None:
             return self._told(snapshot, _FIRST)
         return self._said(snapshot, request.terms)
 
-    def _learned(self, source: Source) -> Snapshot:
-        if (kept := self._kept.get(source.path)) is None:
-            replay = capture.load(Path(source.path), source.node, source.rows)
-            kept = replace(of_capture(replay, _COLLECTORS, self._traces), answers={})
-            self._kept[source.path] = kept
+    def _learned(self, path: str) -> Snapshot:
+        if (kept := self._kept.get(path)) is None:
+            kept = replace(of_capture(capture.load(Path(path)), _COLLECTORS, self._traces), answers={})
+            self._kept[path] = kept
         return kept
 
     def _said(self, snapshot: Snapshot, terms: Terms) -> _Told:

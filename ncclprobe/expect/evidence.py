@@ -28,8 +28,8 @@ PathClass = Literal[
 ]  # fmt: skip
 """What decides: within a node NVLink, PCIe, the link between sockets, or host memory where GPUs may not copy directly;
 NVLink over nodes, the NICs between such racks; otherwise the network between nodes, each with errors of its own.
-``rdma`` is InfiniBand and RoCE together, which share NICs and NCCL's own plugin: it stands in if one alone is known too
-little.
+``rdma`` is InfiniBand and RoCE together, which share NICs and NCCL's own plugin: it is used if one of
+them is known too little.
 
 A word behind a network says that a GPU's way to its NIC decides: ``host`` through host memory, without GPUDirect,
 ``slot`` by a slot that carries less than the NICs behind it, ``unified`` where both share one memory (GB10). Behind
@@ -144,7 +144,7 @@ def deciding(system: NodeSystem, shape: Shape, op: str) -> str:
 
 
 def pooled(path: str) -> str | None:
-    """The class that stands in for `path` if that alone is known too little; None: there is none.
+    """The wider class used for `path` if too little is known of it; None: none exists.
 
     What GPUs exchange in pairs over switches is bytes over links alone, in every generation of NVLink.
     """

@@ -33,7 +33,7 @@ class NvmlChild:
         """Return what ``pynvml.<function>`` returns, as JSON; ``nvmlDevice…`` takes the GPU's index first.
 
         An argument that is text, such as ``"0,1,2"``, asks once for each of its numbers: the answer is a list, in which
-        ``{"refused": …, "why": …}`` stands if there was no value.
+        ``{"refused": …, "why": …}`` is given in place of a missing value.
 
         Raises the HostError that says why not, NVML's own words in it; TimedOut if the child was late, died or talked
         nonsense, after which it is not asked again: every further call raises the same.

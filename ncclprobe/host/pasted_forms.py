@@ -300,7 +300,7 @@ _LEGEND = frozenset(("X", "SYS", "NODE", "PHB", "PXB", "PIX", "NV#", "PXN", "Leg
 
 
 def _nvlinks(lines: Sequence[str]) -> Answers:
-    """Read ``nvidia-smi nvlink -s`` as it is, without a last GPU of which the paste has a part."""
+    """Read ``nvidia-smi nvlink -s`` as it is, without a last GPU that the paste cuts off."""
     gpus: list[list[str]] = []
     for line in lines:
         if line.startswith(("GPU ", "NVML: ")):

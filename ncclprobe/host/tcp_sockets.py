@@ -1,7 +1,7 @@
 """TCP sockets of this network namespace, as its kernel knows them, and whose they are.
 
 What the kernel knows of connections is from sock_diag(7), open to every user and only of one's own network namespace:
-inet_diag_req_v2, inet_diag_msg (linux/inet_diag.h) and tcp_info (linux/tcp.h), of which it sends as much as it knows.
+inet_diag_req_v2, inet_diag_msg (linux/inet_diag.h) and tcp_info (linux/tcp.h), which it fills as far as it knows.
 """
 
 import json

@@ -42,7 +42,7 @@ _SYSCALLS = {
         **{98: "futex", 56: "open", 95: "waitid", 124: "sched_yield", 67: "read", 68: "write", 79: "stat"},
     },
 }
-"""Names of the calls in which processes wait, by their numbers (asm/unistd.h); variants of one have its name."""
+"""Names of the calls that processes wait in, by their numbers (asm/unistd.h); variants of one have its name."""
 
 
 def waits(path: str) -> dict[str, Any]:

@@ -250,7 +250,7 @@ def _ends_there(log: JobLog, line: LogEvent) -> bool:
 def _by_its_words(likely: Cause, words: _LastWords | None, text: str) -> Cause:
     """Return the cause as the line's own words name it, or leave one of several; as it is if they say nothing.
 
-    Of a long line its end is told, where what others have wrapped stands.
+    Of a long line its end is shown, because wrappers put the cause there.
     """
     if words is None:
         return likely

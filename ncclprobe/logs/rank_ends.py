@@ -234,7 +234,7 @@ def _kind(said: LogEvent | None) -> Complains:
 
 
 def _expected(log: JobLog, said: Mapping[int, LogEvent]) -> Iterable[int]:
-    """Return the ranks of the job: of its size, otherwise those of which there is a line or a file.
+    """Return the ranks of the job: of its size, otherwise those with a line or a file.
 
     Where nearly all numbers up to the highest complain, the others are expected too.
     """

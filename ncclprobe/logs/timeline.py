@@ -145,7 +145,7 @@ _EMPTY = JobLog((), ())
 def timeline(log: JobLog | None, verdicts: Sequence[Verdict], ahead_s: Mapping[str, float]) -> tuple[Moment, ...]:
     """Return the lines that findings rest on, and the last line of each rank, in the order of their times.
 
-    A line without a time stands if the lines of its log do that have one; in a log without any, a finding comes
+    A line without a time is ordered by the lines of its log that have one; in a log without any, a finding comes
     first and a last line last. `ahead_s`: by how much each host's clock is ahead; the times given are without it.
     """
     log = log or _EMPTY

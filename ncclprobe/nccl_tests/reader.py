@@ -437,7 +437,7 @@ class _Bounds(msgspec.Struct, frozen=True):
 
 
 class _Library(msgspec.Struct, frozen=True):
-    """What ncclprobe adds if the file is its own: with which library the rows were measured."""
+    """The library that measured the rows, which ncclprobe adds to a file of its own."""
 
     backend: str = "nccl"
     version: str = ""

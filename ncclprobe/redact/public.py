@@ -1,4 +1,4 @@
-"""What machines of every site have: words of public programs and systems, versions, and files of public source trees.
+"""Names that every site has: words of public programs and systems, versions, and files of public source trees.
 
 Support needs them, and they identify no one. The words of messages are those of the table that `explain` reads.
 """
@@ -25,7 +25,7 @@ _SYSTEM = (
     " torchvision triggers tun ubuntu ucc uccl ucp uid unified usr uverbs uvm var venvs verbs virtme vmlinuz volume"
     " volumes wheel wheels workdir x86 x8664 yaml zfs zg"
 )
-"""Names of the system, and of programs and libraries, that no message of the table has."""
+"""Names of the system, of programs and of libraries that the table of messages lacks."""
 _MESSAGES = "messages.tsv"
 _VERSION = re.compile(
     r"v?\d{1,12}(?:rc\d{1,3}|[a-z])?"
@@ -69,7 +69,7 @@ def strange(part: str) -> list[str]:
 
 
 def _runs(part: str) -> list[tuple[str, bool]]:
-    """Split a part into what is public, separators with it, and runs of words that are not, and say which is which."""
+    """Split a part into public pieces, with separators, and runs of other words; true marks the latter."""
     if _KERNEL_FILE.fullmatch(part):  # a control group's own, in a folder that users name
         return [(part, False)]
     runs: list[tuple[str, bool]] = []

@@ -75,7 +75,7 @@ _LOGS_IN = re.compile(
     r"([A-Za-z_][\w.-]{2,31})(?!\w)"
 )
 _HEADS = {"user": "user", "account": "user", "owner": "user", "group": "user", "jobname": "name", "nodelist": "host"}
-"""What stands below a word of a table's head."""
+"""The cell below a word of a table's head."""
 _LISTED_NODES = re.compile(
     r"(?i)(?<![A-Z])(?:node_?list|batch_?host|nodename)[\"']?[=:] ?[\"']?([A-Za-z][\w.,\[\]-]{1,2000})"
 )

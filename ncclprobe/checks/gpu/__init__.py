@@ -59,7 +59,7 @@ def unread(gpus: Gpus, field: str, evidence: Sources, lacking: bool = False) -> 
 
 
 def blanks(unknown: Mapping[str, Absent], subjects: int, evidence: Sources) -> Iterator[Finding]:
-    """Yield a note that names the subjects of which nothing is known. Raises Unlearned if that is all of them."""
+    """Yield a note that names the unknown subjects. Raises Unlearned if all of them are unknown."""
     if len(unknown) >= subjects:
         raise unlearned(unknown.values() or [Absent("no GPU could be looked at")])
     if unknown:

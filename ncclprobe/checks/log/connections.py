@@ -335,7 +335,7 @@ _FEWEST_TRIES = 3
 
 
 def _tries_to_the_end(log: JobLog, event: LogEvent) -> bool:
-    """Return whether a log ends with a rank's tries to connect, of which this is the last."""
+    """Return whether a log ends with a rank's attempts to connect, and this is the last one."""
     stream = log.streams[event.stream]
     tries = (e for e in log.having(*_CONNECT) if e.stream == event.stream and e.line > stream.nlines - _FEWEST_TRIES)
     return event.line == stream.nlines and sum(", retrying" in each.text for each in tries) == _FEWEST_TRIES

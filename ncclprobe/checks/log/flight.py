@@ -187,7 +187,7 @@ def late_rank(records: FlightRecords) -> Iterator[Finding]:
     good=lambda: [(recorded({0: "all_reduce barrier*", 1: "all_reduce barrier*"}, world=3),)],
 )
 def absent_rank(records: FlightRecords) -> Iterator[Finding]:
-    """A rank did not arrive to a collective in which the others wait.
+    """A rank did not join a collective that the others wait in.
 
     Right: Every rank that left a flight record came to the collective that the others wait in.
     Why: the rank lived, for it wrote its record, but its program did something else: it is late, or took a way through

@@ -192,7 +192,7 @@ def network(
     interfaces: Every[Interfaces],
     software: Every[Software | Absent],
 ) -> dict[str, Names]:
-    """Return `usable` of every node of which it can be known. Raises Unlearned if that is none."""
+    """Return `usable` of every node with known facts. Raises Unlearned if no node has them."""
     every = fabrics.by_node.keys() & settings.by_node.keys() & interfaces.by_node.keys()
     known: Software | Absent = Absent("not asked")
     found = {

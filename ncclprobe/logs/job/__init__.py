@@ -236,7 +236,7 @@ def _alone(job: LookedAt, number: int, quiet: bool, found: Sequence[Stalled]) ->
 
 
 def _none_works(job: LookedAt) -> bool:
-    """Return whether no rank of the job, all of which were looked at, did anything between the looks."""
+    """Return whether all ranks of the job were examined, and none did anything between the looks."""
     return len(job.ranks) >= job.world and not job.moved and {*job.activities.values()} == {"idle"}
 
 

@@ -43,7 +43,7 @@ def said(findings: Iterable[Finding]) -> str:
 def case_values(rules: Iterable[Check]) -> Iterator[str]:
     """Yield a line for each finding of each bad case: the numbers and names that a user reads, without the wording.
 
-    They are the words with a digit of the message, the remedy and the evidence; then who said it, of whom, and where.
+    They are the words with a digit of the message, the remedy and the evidence; then the writer, subject and place.
     """
     for rule in rules:
         for number, example in enumerate(rule.bad_examples()):
