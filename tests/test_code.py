@@ -123,7 +123,7 @@ def test_the_fact_holds_a_digest_and_packages_and_nothing_of_the_files(folder: P
 
 
 def test_code_is_of_live_nodes_and_of_folders(tmp_path: Path) -> None:
-    with pytest.raises(UsageError, match="is no folder"):
+    with pytest.raises(UsageError, match="is not a folder"):
         doctor.main(["--code", str(tmp_path / "none")])
     with pytest.raises(UsageError, match="exclude each other"):
         doctor.main(["--code", str(tmp_path), str(tmp_path / "n0.jsonl")])
