@@ -3,6 +3,7 @@
 import importlib
 import re
 import shlex
+from pathlib import Path
 
 import pytest
 
@@ -53,8 +54,11 @@ def test_all_options_are_in_the_whole_help(command: str, capsys: pytest.CaptureF
 
 
 @each_row("command", BRIEF)
-def test_the_examples_are_commands_that_the_parser_takes(command: str) -> None:
-    """Options only: what they name need not be there."""
+def test_the_examples_are_commands_that_the_parser_takes(
+    command: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Options only: what they name need not be there. The folder of --keep is made at once, so not in the checkout."""
+    monkeypatch.chdir(tmp_path)
     assert BRIEF[command].examples
     for example in BRIEF[command].examples:
         words = shlex.split(example.partition(" -- ")[0])  # behind it stands the user's own command
