@@ -3,16 +3,16 @@
 A check never looks at the machine. Its docstring is its explanation: what the problem is, why it matters, how to fix
 it; its decorator holds an example that triggers it and one that does not, and both run as tests.
 
-Prefixes: ``env`` what variables and NCCL's files say; ``host`` limits, memory, processors and clocks of the node;
-``gpu``, ``nvl``, ``pci``, ``ib`` devices and the links between them; ``launch`` who takes part and how nodes find each
-other; ``path`` what was measured between nodes, ``rail`` over RDMA; ``sync`` what has to be equal on all nodes; ``run``
-what a run measured; ``trend`` what a store of reports knows of a node. What several checks of a folder share stands in
-its ``__init__``, small facts for examples in its ``fixtures``.
+Prefixes: ``env`` environment variables and NCCL's files; ``host`` limits, memory, processors and clocks of the node;
+``gpu``, ``nvl``, ``pci``, ``ib`` devices and the links between them; ``launch`` which ranks take part and how nodes
+find each other; ``path`` measurements between nodes, ``rail`` over RDMA; ``sync`` what has to be equal on all nodes;
+``run`` what a run measured; ``trend`` a node's history in a store of reports. A folder's ``__init__`` holds what its
+checks share; ``fixtures`` holds small facts for examples.
 
-`blame` is whose fault it is: the job's settings, the image, the node, a link or the fabric between nodes; `action` what
-helps: fix-job, fix-image, retest if the cause may have passed, repair if a part has to be seen to. `applies`
-names the jobs or machines of which the question makes sense, others are skipped; a fact that is missing needs none of
-that, and is unknown.
+`blame` is whose fault it is: the job's settings, the image, the node, a link or the fabric between nodes; `action` is
+what helps: fix-job, fix-image, retest (the cause may have passed) or repair (a part needs service). `applies` names the
+jobs or machines that the question makes sense for; all others are skipped. A check whose fact is missing is unknown
+without it.
 """
 
 from collections.abc import Mapping

@@ -169,8 +169,8 @@ def file_system(paths: Every[DataPaths]) -> Iterator[Finding]:
     """Nodes have different file systems at one path.
 
     Right: Every node has the same file system at each path.
-    Why: if a mount is missing, its mount point is an empty folder of the node's own disk: what is read there is old
-    or nothing, and what is written no other node ever sees, until a checkpoint is loaded that is not whole.
+    Why: if a mount is missing, its mount point is an empty folder of the node's own disk: reads there return old files
+    or none, and no other node sees what is written there, until somebody loads an incomplete checkpoint.
     Fix: compare findmnt -T PATH on the nodes named with another's; mount what is missing, from one fstab or automount
     map for all nodes.
     """
@@ -219,8 +219,8 @@ def content(paths: Every[DataPaths]) -> Iterator[Finding]:
     """Nodes see different data at one path.
 
     Right: Every node sees the same data at each path that is read.
-    Why: ranks that read other files, or an older copy, train on other data and disagree on the number of batches: the
-    job hangs at the end of an epoch, or learns something else, and nothing names the node.
+    Why: ranks that read different files, or an older copy, train on different data and disagree on the number of
+    batches. The job hangs at the end of an epoch, or learns the wrong thing, and no message names the node.
     Fix: on the nodes named, compare ls -la PATH and findmnt -T PATH with another's; copy the data again, remount, or
     drop the node's cache of it (FS-Cache, a local copy).
     """

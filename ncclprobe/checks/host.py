@@ -1,7 +1,7 @@
-"""What the host or container lets a job have, and how many ranks share it.
+"""The limits that the host or container sets for a job, and how many ranks share them.
 
-Open files, threads and clocks; processors: which a rank may use, how fast they run, where its memory lies; memory:
-what NCCL shares through /dev/shm, what it may lock, and what is left of the machine's.
+Open files, threads and clocks; processors: which a rank may use, how fast they run, which NUMA node its memory is on;
+memory: what NCCL shares through /dev/shm, what it may lock, and how much of the machine's is left.
 """
 
 from collections.abc import Iterator
@@ -36,8 +36,8 @@ CPU_GROUP = CheckGroup("cpu", "Ranks do not get the processors, or the memory ne
 
 
 def ranks_here(launch: Launch, gpus: Gpus | Absent, job: Job) -> int:
-    """Return the ranks that this node gets: as many as the launcher said, otherwise one per GPU that CUDA shows to an
-    NCCL job (a rank may be shown only one), otherwise one.
+    """Return the ranks that this node gets: the launcher's number, otherwise one per GPU that CUDA shows to an NCCL job
+    (a rank may see only one), otherwise one.
     """
     if launch.local_world_size:
         return launch.local_world_size
@@ -101,7 +101,7 @@ def nofile(limit: OpenFiles, launch: Launch, job: Job) -> Iterator[Finding]:
 
 
 _THREADS_PER_RANK = 256
-"""Of torch with NCCL on a GPU: proxies, watchdogs, autograd, OpenMP and data loading make some 150 to 250."""
+"""Threads of torch with NCCL on a GPU: proxies, watchdogs, autograd, OpenMP and data loading make some 150 to 250."""
 _LEAST_PER_RANK = 32
 """With one thread for OpenMP, one communicator and no data loading, a rank has as many, and cannot start with fewer."""
 _FREE = Cgroup(None, None)
@@ -180,7 +180,7 @@ def user(*capabilities: str, first_user_namespace: bool = True) -> Process:
 
 @applies
 def rdma(fabric: Fabric, job: Job) -> bool:
-    """to jobs on GPUs (--backend nccl), where there are RDMA devices."""
+    """to jobs on GPUs (--backend nccl), if there are RDMA devices."""
     return job.backend == "nccl" and bool(fabric.devices)
 
 
@@ -245,10 +245,10 @@ def shm(
     """/dev/shm is too small for what NCCL keeps there.
 
     Right: /dev/shm is large enough for what NCCL keeps there.
-    Why: docker gives a container 64 MiB; ranks of one node that exchange data through /dev/shm then die in
-    "unable to allocate shared memory" or with a bus error (nccl#342, nccl#525). NCCL >= 2.24 on a driver for CUDA >=
-    12.6 keeps these buffers in cuMem host memory instead, where NCCL_CUMEM_HOST_ENABLE is not 0; but not the queue of
-    what a rank sends to other nodes, 33 MiB for each since 2.28: "Error while creating shared memory segment".
+    Why: docker gives a container 64 MiB; ranks of one node that exchange data through /dev/shm then exit with "unable
+    to allocate shared memory" or a bus error (nccl#342, nccl#525). NCCL >= 2.24 on a driver for CUDA >= 12.6 keeps
+    these buffers in cuMem host memory instead, unless NCCL_CUMEM_HOST_ENABLE is 0. A rank's send queue to other nodes
+    stays in /dev/shm, 33 MiB for each rank since 2.28: "Error while creating shared memory segment".
     Fix: docker run --shm-size=8g or --ipc=host; in Kubernetes an emptyDir with medium: Memory at /dev/shm.
     """
     ranks = ranks_here(launch, gpus, job)
@@ -359,7 +359,7 @@ def caps(
 
     Right: The container has CAP_SYS_NICE or a /dev/shm that is large enough.
     Why: NCCL >= 2.24 avoids /dev/shm by cuMem host memory, which needs NUMA calls; docker's seccomp profile refuses
-    them without CAP_SYS_NICE. NCCL then says "cuMem host allocations do not appear to be working; falling back to a
+    them without CAP_SYS_NICE. NCCL then prints "cuMem host allocations do not appear to be working; falling back to a
     /dev/shm/ based implementation" (src/misc/cudawrap.cc:92; NCCL user guide, Troubleshooting, Shared memory).
     Fix: docker run --cap-add SYS_NICE, or give /dev/shm its size: --shm-size=8g or --ipc=host.
     """
@@ -448,11 +448,11 @@ def affinity(process: Process, cpus: Cpus, gpus: Gpus | Absent, launch: Launch, 
     """Ranks may use too few processors, or none near their GPU.
 
     Right: Ranks may use enough processors, near their GPUs.
-    Why: a rank keeps about four threads busy: its own, autograd's, and NCCL's two proxies (src/proxy.cc). Crowded onto
-    a core or two they wait for each other, which has cost a factor of 30 (Primus; nccl#1017). Far from the GPU, every
-    copy crosses between the sockets.
+    Why: a rank keeps about four threads busy: its own, autograd's, and NCCL's two proxies (src/proxy.cc). On one or two
+    cores they wait for each other, which has cost a factor of 30 (Primus; nccl#1017). On processors far from the GPU,
+    every copy crosses the link between the sockets.
     Fix: srun --cpus-per-task=N (srun does not take it over from sbatch since Slurm 22.05), mpirun --bind-to none, a
-    container without a narrow --cpuset-cpus; torchrun's ranks share what torchrun was given.
+    container without a narrow --cpuset-cpus; torchrun's ranks share torchrun's own processors.
     """
     ranks, few = ranks_here(launch, gpus, job), len(process.cpus)
     shared = launch.kind in _SHARED_MASK
@@ -506,8 +506,8 @@ def cpu_quota(cgroup: Cgroup, launch: Launch, gpus: Gpus | Absent, job: Job) -> 
     """A control group gives the ranks too little processor time.
 
     Right: No control group limits the ranks' processor time too much.
-    Why: when the quota of a period (usually 100 ms) is used up, all threads of the group stand still until the next
-    one: NCCL's proxy threads too, and with them every rank (Documentation/admin-guide/cgroup-v2.rst, cpu.max).
+    Why: when the quota of a period (usually 100 ms) is used up, all threads of the group stop until the next one,
+    NCCL's proxy threads included, and every rank waits for them (Documentation/admin-guide/cgroup-v2.rst, cpu.max).
     Fix: raise the limit (docker --cpus, resources.limits.cpu in Kubernetes), or remove it and keep the request.
     """
     if isinstance(cgroup.cpu, Absent):
@@ -534,7 +534,7 @@ def numa_bind(policy: MemoryPolicy, process: Process, cpus: Cpus) -> Iterator[Fi
     """Memory comes from a NUMA node that is far from the processors in use.
 
     Right: Memory comes from the NUMA nodes of the processors in use.
-    Why: NCCL's host buffers then lie behind the link between the sockets, and each of its bytes crosses it twice.
+    Why: NCCL's host buffers are then behind the link between the sockets, and each byte crosses it twice.
     Fix: bind processors and memory together: numactl --cpunodebind=N --membind=N, or srun --mem-bind=local.
     """
     allowed_nodes = set(process.memory_nodes) or {node.id for node in cpus.numa}

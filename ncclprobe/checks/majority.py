@@ -24,7 +24,9 @@ def several_with_gpus(nodes: Every[System | Absent], job: Job) -> bool:
 
 
 def describe(ballot: Vote[K], say: Callable[[K], str] = str) -> str:
-    """Say which nodes differ: ``1 of 64 differs: n3: 7 GPUs; the others: 8 GPUs``, or that there is no majority."""
+    """Name the nodes that differ: ``1 of 64 differs: n3: 7 GPUs; the others: 8 GPUs``; otherwise say that there is no
+    majority.
+    """
     groups = list(ballot.groups.items())
     total = sum(len(nodes) for _, nodes in groups)
     clear = ballot.settled
@@ -43,7 +45,7 @@ def differing(
 ) -> dict[str, Any]:
     """Return message, headline and nodes of a finding about nodes that differ.
 
-    `say` puts a value into words, which tell its kind where `what` is empty; `before` and `after` frame the message.
+    `say` words a value, and names its kind if `what` is empty; `before` and `after` frame the message.
     """
     shown = list(ballot.groups.items())[: _MOST_GROUPS if len(ballot.groups) <= _MOST_GROUPS else _MOST_GROUPS - 1]
     groups = [(value, fold(nodes)) for value, nodes in shown]
@@ -61,7 +63,7 @@ def unlike(
     ballot: Vote[K], say: Callable[[K], str] = str, what: str = "", *, subject: str = "",
     tell: Callable[..., Finding] = warn, before: str = "", after: str = "", **details: Any,
 ) -> Iterator[Finding]:  # fmt: skip
-    """Yield what :func:`differing` says where nodes differ, as a finding on them, or on `subject`."""
+    """Yield what :func:`differing` returns if nodes differ, as a finding on them, or on `subject`."""
     if not ballot.agreed:
         told = differing(ballot, say, what, before, after)
         yield tell(subject or named(ballot.outliers), **told, **details)

@@ -1,6 +1,6 @@
 """NVLink: the links of each GPU, and the NVSwitch fabric that they lead to.
 
-The links are NVML's, and where it does not tell them, those that ``nvidia-smi nvlink -s`` prints.
+The links are NVML's, or ``nvidia-smi nvlink -s`` lists them if NVML does not.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -37,7 +37,7 @@ class _Linked(Struct, frozen=True):
     """A GPU and its links, from either source.
 
     `up` are those that are not inactive, `dozing` those of them that carry nothing now ("sleep", "traffic-disabled"),
-    `speeds` of those up in MB/s, None if it is not told. `switched`: one leads to an NVSwitch; None: not told.
+    `speeds` of those up in MB/s, None if unknown. `switched`: one leads to an NVSwitch; None if unknown.
     `meshed`: they lead to several GPUs.
     """
 
@@ -52,7 +52,7 @@ class _Linked(Struct, frozen=True):
 
 
 class _Box(Struct, frozen=True):
-    """The GPUs whose links are known, why those of others are not, and where this is from."""
+    """The GPUs with known links, why those of the others are unknown, and the source."""
 
     gpus: tuple[_Linked, ...]
     unknown: Mapping[str, Absent]
@@ -64,7 +64,7 @@ class _Box(Struct, frozen=True):
 
 
 def look(gpus: Gpus | Absent, links: NvLinks | Absent, status: NvlinkStatus | Absent) -> _Box:
-    """Return the links of every GPU but those with MIG, which show none. Raises Unlearned if nothing tells."""
+    """Return the links of every GPU except those with MIG, which show none. Raises Unlearned if no source has them."""
     if isinstance(gpus, Gpus) and isinstance(links, NvLinks):
         return _from_nvml(gpus, links)
     if isinstance(status, NvlinkStatus):
@@ -169,7 +169,7 @@ def _lacking(seen: _Box) -> Iterator[Finding]:
 
 
 def _short(gpu: _Linked, seen: _Box, virtual: bool) -> Iterator[Finding]:
-    """Yield what is to be said of a GPU with fewer links than its siblings have, or than every one of its kind has."""
+    """Yield findings about a GPU with fewer links than its siblings, or than every GPU of its model has."""
     product = nvlink_products().get(gpu.product)
     siblings = most_frequent([len(other.up) for other in seen.like(gpu)])
     message = f"{len(gpu.up)} NVLinks are up{f', {_listed(gpu.down)} down' if gpu.down else ''}"
@@ -280,7 +280,7 @@ def _registers(gpu: Gpu) -> bool:
 
 @applies
 def on_switches(job: Job, pci: Pci | Absent) -> bool:
-    """to jobs on GPUs, where NVSwitches are on the PCI bus."""
+    """to jobs on GPUs, if NVSwitches are on the PCI bus."""
     return job.backend == "nccl" and (isinstance(pci, Absent) or bool(pci.of("nvswitch")))
 
 
@@ -334,7 +334,7 @@ _LONG_S = 3600.0
 
 
 def _wait(gpus: Gpus, log: KernelLog | Absent) -> None:
-    """Raise Unlearned where GPUs still register: no job starts until that has ended, well or not."""
+    """Raise Unlearned while GPUs still register: no job starts before that has ended, well or not."""
     late = [name for name, gpu in named(gpus) if isinstance(gpu.fabric, GpuFabric) and gpu.fabric.state == _REGISTERING]
     if late:
         long = not isinstance(log, Absent) and log.uptime_s > _LONG_S
@@ -392,8 +392,8 @@ def fm_service(
     """The fabric manager does not run, or its version differs from the driver's.
 
     Right: The fabric manager runs in the driver's version.
-    Why: NVSwitches carry nothing until it has set them up: cudaInit fails with error 802, "system not yet initialized".
-    It does not start with a driver of another version (LlamaFactory#8968).
+    Why: NVSwitches carry nothing until it has configured them: cudaInit fails with error 802, "system not yet
+    initialized". It does not start with a driver of another version (LlamaFactory#8968).
     Fix: install the fabric manager of exactly the driver's version, then `systemctl enable --now nvidia-fabricmanager`.
     """
     if isinstance(manager.running, Absent):

@@ -45,15 +45,15 @@ processor: on four virtual hosts with two cores between them, healthy paths rese
 """
 
 _GROSS = 0.02
-"""Of the usual rate, in a second look too: jobs time out there (gloo did within 20 s at 0.007), and no healthy path is
-so slow: the slowest was at 0.3, and two guests of one machine have 40 Gbit/s if others have 1.
+"""A share of the usual rate, in the second look too. Jobs time out there (gloo did within 20 s at 0.007), and no
+healthy path is so slow: the slowest was at 0.3, and two guests of one machine have 40 Gbit/s if others have 1.
 """
 
 _NICS: Every[Interfaces | Absent] = Every({})
 
 
 def _with(change: Callable[[int, int], dict[str, object] | None]) -> Every[Paths]:
-    """Return three healthy nodes, but for what `change` says of the path from one to another."""
+    """Return three healthy nodes, except what `change` changes about the path from one to another."""
     changed = {}
     for node, paths in HEALTHY.items():
         rows = tuple(replace(row, **change(paths.me, row.to) or {}) for row in paths.rows)
@@ -73,9 +73,9 @@ def mtu(paths: Every[Paths], nics: Every[Interfaces | Absent]) -> Iterator[Findi
     """Small messages pass between nodes, and large ones are lost.
 
     Right: Large messages pass between all nodes.
-    Why: somewhere on the way an MTU is smaller than at the ends and no message says so (ICMP "fragmentation needed" is
-    filtered): connections open, the first large transfer hangs, and NCCL or gloo time out without naming a reason.
-    Fix: give all interfaces and switch ports of this network one MTU, or let ICMP type 3 code 4 through; to confirm:
+    Why: somewhere on the way an MTU is smaller than at the ends and no message reports it (ICMP "fragmentation needed"
+    is filtered): connections open, the first large transfer hangs, and NCCL or gloo time out without giving a reason.
+    Fix: give all interfaces and switch ports of this network one MTU, or allow ICMP type 3 code 4; to confirm:
     ping -M do -s <MTU - 28> to the other node.
     """
     failed: dict[str, dict[Pair, Path]] = {}
@@ -115,7 +115,9 @@ _SMALLER = (
 
 
 def _large(each: Try) -> Iterator[tuple[Pair, bool]]:
-    """Yield the directions in which a large message was sent, and whether it stalled: what arrives is sent back."""
+    """Yield the directions in which a large message was sent, and whether it stalled: the other end echoes what it
+    receives.
+    """
     back = (each.other, each.one)
     if each.path.outcome in ("ok", "stalled-out", "stalled-back"):
         yield each.pair, each.path.outcome == "stalled-out"
@@ -136,9 +138,9 @@ def rate(
     """A node or a path carries far less than the others, or than its interfaces should.
 
     Right: All paths between nodes carry what their interfaces should.
-    Why: every ring of NCCL goes through every node, so that the slowest path sets the pace of all; a link that came up
-    at a tenth of its speed, a shaper or a saturated uplink look like this. What a node carried that strangers called
-    meanwhile says nothing of its links: a warning.
+    Why: every ring of NCCL goes through every node, so the slowest path sets the pace of all. A link that negotiated a
+    tenth of its speed, a shaper or a saturated uplink look like this. If strangers called a node meanwhile, its rate
+    proves nothing about its links: a warning.
     Fix: compare ethtool <interface> (Speed) and the switch port with a neighbour's; look for shapers (tc qdisc) and for
     other traffic on that path.
     """
@@ -169,7 +171,7 @@ def rate(
 
 
 def _flooded(paths: Every[Paths], gatherings: Every[Gathering | Absent]) -> set[str]:
-    """Return the nodes that hung up on a crowd, at the port where nodes meet or at their own."""
+    """Return the nodes that hung up on a crowd, at the rendezvous port or at their own."""
     hubs = {node for node, each in gatherings.items() if isinstance(each, Gathering) and each.floods}
     return hubs | {node for node, each in paths.items() if each.floods}
 
@@ -271,7 +273,7 @@ def _explained(
 def _tell(
     severity: Callable[..., Finding], suspect: Suspect[str], message: str, evidence: Sources, action: str, times: int
 ) -> Finding:
-    """Make a finding about `suspect`: blame a node's link only where several other nodes confirm it."""
+    """Make a finding about `suspect`: blame a node's link only if several other nodes confirm it."""
     return severity(
         subject(suspect),
         message,
@@ -322,7 +324,7 @@ def _slow_paths(
 
 
 def _useless(path: Path) -> bool:
-    """Return whether 4 MiB do not arrive within ten seconds, for which the whole time was waited."""
+    """Return whether 4 MiB did not arrive within ten seconds, if the run waited for all of them."""
     return path.streams > 1 and path.rate_gbps is not None and path.rate_gbps < LEAST_GBPS
 
 
@@ -340,9 +342,9 @@ def route(paths: Every[Paths], routes: Every[Routes | Absent], nics: Every[Inter
     """Packets to other nodes leave by another interface than the one that NCCL uses.
 
     Right: Packets to other nodes leave by the interface that NCCL uses.
-    Why: NCCL binds to an interface's address, and the kernel's routes decide by which interface packets leave: what
-    comes in by one card goes out by the other. One card carries all, firewalls and switches that saw one direction
-    drop the other, and a strict net.ipv4.conf.*.rp_filter drops both.
+    Why: NCCL binds to an interface's address, and the kernel's routes decide by which interface packets leave: they
+    arrive by one NIC and leave by the other. One NIC then carries everything, firewalls and switches that see only one
+    direction drop the other, and a strict net.ipv4.conf.*.rp_filter drops both.
     Fix: give each interface a subnet, or a table and a rule of its own: `ip route add SUBNET dev INTERFACE table N`,
     `ip rule add from ADDRESS table N`; to see it: `ip route get ADDRESS from SOURCE`.
     """
@@ -365,15 +367,15 @@ def route(paths: Every[Paths], routes: Every[Routes | Absent], nics: Every[Inter
 
 
 def _leads_on(nics: Interfaces, name: str) -> bool:
-    """Return whether an interface is up, and no bridge of this node alone."""
+    """Return whether an interface is up and is not a bridge inside this node."""
     interface = nics.by_name.get(name)
     return interface is None or (interface.running and interface.kind != "bridge")
 
 
 def _strays(paths: Paths, routes: Routes) -> dict[tuple[str, str, str], list[str]]:
-    """Return the addresses to which NCCL's packets leave by another interface, by both interfaces and the source.
+    """Return the addresses that NCCL's packets reach by another interface, with both interfaces and the source.
 
-    Where it is half of them or fewer, these addresses are odd, and not the routes.
+    If that is half of them or fewer, these addresses are odd, not the routes.
     """
     found: dict[tuple[str, str, str], list[str]] = {}
     rows = [row for row in paths.rows if row.role.startswith("nccl") and "." in row.address]
@@ -393,7 +395,7 @@ def _slow(each: Try, usual: float, nics: Every[Interfaces | Absent]) -> bool:
 
 
 def _carried(path: Path) -> bool:
-    """Return whether a stream went through: the few packets before it tell little of loss."""
+    """Return whether a stream went through: the few packets before it prove little about loss."""
     return path.outcome == "ok" and path.rate_gbps is not None
 
 
@@ -402,7 +404,9 @@ def _lossy(paths: Mapping[Pair, Path]) -> set[Pair]:
 
 
 def _conclusive(tried: set[Pair], bad: Collection[Pair]) -> set[Pair]:
-    """Return `tried` without what came through by luck: where a third of a node's paths lose, in that direction."""
+    """Return `tried` without lucky successes: if a third of a node's paths lose packets, all of them in that direction
+    do.
+    """
     of_all = Counter(end for pair in tried for end in enumerate(pair))
     of_bad = Counter(end for pair in bad for end in enumerate(pair))
     lossy_ends = {end for end, number in of_bad.items() if number > 1 and 3 * number >= of_all[end]}

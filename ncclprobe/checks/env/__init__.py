@@ -1,9 +1,9 @@
-"""What the environment and NCCL's configuration files say, read as NCCL reads it.
+"""The environment and NCCL's configuration files, read as NCCL reads them.
 
 Where to find what: ``values`` (how a variable is written), ``files`` (configuration, topology and plugin files, and
-which NCCL would be loaded), ``interfaces``, ``hcas`` and ``gids`` (what NCCL chooses by them), ``transports`` (what is
-taken out of its hands), ``choices`` (what it chooses as a whole, and what vendors prescribe), ``job`` and ``uniform``.
-``fixtures`` holds what the examples of several of them share.
+which NCCL would be loaded), ``interfaces``, ``hcas`` and ``gids`` (what NCCL chooses by them), ``transports`` (what a
+setting takes out of its hands), ``choices`` (what it chooses as a whole, and what vendors prescribe), ``job`` and
+``uniform``. ``fixtures`` holds what the examples of several of them share.
 """
 
 from ncclprobe.checks import JOB
@@ -35,7 +35,7 @@ def nccl_job(job: Job) -> bool:
 
 
 def as_evidence(entry: Setting) -> Evidence:
-    """Return a setting as it was written, and where: the environment, or a file and its line."""
+    """Return a setting as it was written, and its place: the environment, or a file and its line."""
     file, _, line = entry.origin.rpartition(":")
     text = entry.name if entry.value is None else f"{entry.name}={entry.value}"
     return seen(file, text, int(line)) if file and line.isdecimal() else seen(entry.origin, text)
@@ -47,7 +47,7 @@ def evidence(settings: Settings, *names: str) -> tuple[Evidence, ...]:
 
 
 def loaded(software: Software | Absent) -> Version | None:
-    """Return the version of the NCCL that a job would load; None: not known, which stands for the newest."""
+    """Return the version of the NCCL that a job would load; None if it is not known; callers then assume the newest."""
     return software.nccl_version if isinstance(software, Software) else None
 
 

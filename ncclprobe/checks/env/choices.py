@@ -87,8 +87,8 @@ def transport(choices: Choices, settings: Settings, launch: Launch | Absent, job
     """NCCL goes over sockets although faster NICs are up.
 
     Right: NCCL goes over the fastest NICs that are up.
-    Why: where its plugin is missing, or a setting leaves the fast NICs out, NCCL falls back to sockets without an
-    error, at a tenth of the rate or less: 3 to 6 GB/s instead of 50 to 400 between nodes. One node alone runs well.
+    Why: if its plugin is missing, or a setting excludes the fast NICs, NCCL falls back to sockets without an
+    error, at a tenth of the rate or less: 3 to 6 GB/s instead of 50 to 400 between nodes. A job on one node runs well.
     Fix: unset NCCL_NET, NCCL_IB_DISABLE, NCCL_IB_HCA and FI_PROVIDER; install the network's plugin, in a release that
     this NCCL takes, where the loader finds it (LD_LIBRARY_PATH=/opt/amazon/ofi-nccl/lib on AWS,
     /usr/local/nvidia/lib64 or /usr/local/gib/lib64 on Google Cloud); give the container /dev/infiniband.
@@ -151,9 +151,8 @@ def vendor(
     """A setting is not what the vendor of the network prescribes.
 
     Right: Every setting is what the vendor of the network prescribes.
-    Why: clouds and makers of networks test one set of settings with their plugin, and some of their plugins end the job
-    where one differs (Google's guest config checker); what is right on InfiniBand is wrong there, and the other way
-    round.
+    Why: clouds and network vendors test one set of settings with their plugin, and some plugins end the job if one
+    differs (Google's guest config checker). What is right on InfiniBand is wrong there, and the other way round.
     Fix: take the vendor's whole block of settings, from the page or the script that the message names.
     """
     vendors = in_use(settings, machine, choices)

@@ -233,7 +233,7 @@ _NO_FILE = ("none", "static_plugin", "internal")
 
 @applies
 def of_a_plugin(settings: Settings, job: Job) -> bool:
-    """to jobs on GPUs where NCCL_NET names a network that is not NCCL's own."""
+    """to jobs on GPUs if NCCL_NET names a network that is not NCCL's own."""
     return job.backend == "nccl" and (settings.get("NCCL_NET") or "").lower() not in ("", "ib", "socket")
 
 
@@ -247,8 +247,9 @@ def net_name(settings: Settings, plugins: Plugins, loader: Loader, software: Sof
     """NCCL_NET names a network of a plugin, and NCCL can load no plugin.
 
     Right: NCCL can load a plugin for the network that NCCL_NET names.
-    Why: NCCL itself has IB and Socket. Of every other name it takes the network of a plugin, and where none is so
-    called each communicator ends with "Failed to initialize any NET plugin" (src/plugin/net.cc:349), on one node too.
+    Why: NCCL itself has IB and Socket. For every other name it looks for a plugin's network. If no plugin has one of
+    that name, each communicator ends with "Failed to initialize any NET plugin" (src/plugin/net.cc:349), on one node
+    too.
     Fix: install the plugin where the loader finds it (LD_LIBRARY_PATH), or unset NCCL_NET.
     """
     text = settings.get("NCCL_NET_PLUGIN")
@@ -265,10 +266,10 @@ def net_name(settings: Settings, plugins: Plugins, loader: Loader, software: Sof
 
 
 def _looks_only_there(software: Software | Absent, loader: Loader) -> bool:
-    """Return whether libnccl opens plugins in the loader's folders alone.
+    """Return whether libnccl opens plugins only in the loader's folders.
 
-    One in a folder of its own, as conda's, may say by its DT_RUNPATH that its neighbours are found, too; the wheel has
-    none.
+    A libnccl in a folder of its own, as conda's, may have a DT_RUNPATH that lets its neighbours be found too; the
+    wheel's has none.
     """
     mapped = software.mapped if isinstance(software, Software) else None
     path = mapped.path if isinstance(mapped, Mapped) else ""
@@ -346,9 +347,9 @@ def torch_driver(software: Software, gpus: Gpus) -> Iterator[Finding]:
     """torch was built for a newer CUDA than the driver's.
 
     Right: The driver's CUDA is as new as that which torch was built for.
-    Why: a driver runs all minor versions of its CUDA, and none of a later major one: "The NVIDIA driver on your system
+    Why: a driver runs every minor version of its CUDA, and no later major version: "The NVIDIA driver on your system
     is too old", and no rank has a GPU (docs.nvidia.com/deploy/cuda-compatibility).
-    Fix: take the torch that is built for the driver's CUDA (pytorch.org/get-started), upgrade the driver, or have
+    Fix: install the torch that is built for the driver's CUDA (pytorch.org/get-started), upgrade the driver, or have
     NVIDIA's cuda-compat for it on LD_LIBRARY_PATH.
     """
     torch = software.torch

@@ -21,12 +21,12 @@ PLAIN = Settings()
 
 
 def setting(name: str, value: str, origin: str = "environment") -> Settings:
-    """Return settings in which only `name` is set."""
+    """Return settings that contain only `name`."""
     return Settings({name: Setting(name, value, origin)})
 
 
 def having(**values: str) -> Settings:
-    """Return settings in which these are set in the environment."""
+    """Return settings with these environment variables."""
     return Settings({name: Setting(name, value, "environment") for name, value in values.items()})
 
 
@@ -75,7 +75,7 @@ _UNKNOWN: Part[Any] = Part(None, "not looked at")
 
 
 def over(network: str) -> Choices:
-    """Return choices of which no more is known than the network; empty: nor that."""
+    """Return choices of which only the network is known; with an empty name not even that."""
     parts = dict.fromkeys(("bootstrap", "sockets", "hcas", "hcas_left_out", "gids", "gpudirect", "p2p"), _UNKNOWN)
     devices = ("eth0",) if network == "Socket" else ("rdmap0s0",)
     taken = Part((NetworkChoice(network, "", devices, None, ""),), "") if network else _UNKNOWN

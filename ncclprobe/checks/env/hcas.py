@@ -1,4 +1,4 @@
-"""Which HCAs NCCL takes, with which GID index on each RoCE port, and whether these are the ones that were meant."""
+"""Which HCAs NCCL takes, with which GID index on each RoCE port, and whether these are the intended ones."""
 
 from collections import Counter
 from collections.abc import Iterator, Sequence
@@ -58,7 +58,7 @@ _BY_ETH0 = Routes((Route("0.0.0.0/0", "eth0", "10.0.0.1"),), ())
 
 @applies
 def hca_list(job: Job, settings: Settings) -> bool:
-    """to jobs on GPUs where NCCL_IB_HCA is set and NCCL's own InfiniBand transport is in use."""
+    """to jobs on GPUs if NCCL_IB_HCA is set and NCCL's own InfiniBand transport is in use."""
     named = bool(settings.get("NCCL_IB_HCA")) and (settings.get("NCCL_NET") or "ib").lower() == "ib"
     return job.backend == "nccl" and named and read_setting(settings, "NCCL_IB_DISABLE", 0) == 0
 
@@ -86,7 +86,7 @@ def hca_match(
     """NCCL_IB_HCA, or an entry of it, matches no port.
 
     Right: Every entry of NCCL_IB_HCA matches a port.
-    Why: a name that matches no port is ignored without a message, and without any port NCCL uses sockets, at a
+    Why: NCCL ignores a name that matches no port without a message. If no port is left it uses sockets, at a
     tenth of the rate or less (src/transport/net_ib/init.cc:470).
     Fix: spell devices as in /sys/class/infiniband, without blanks: =mlx5_0:1,mlx5_1:1.
     """
@@ -293,7 +293,7 @@ def gid_index(
 
 
 def _range(settings: Settings, wanted: Wish) -> Iterator[Finding]:
-    """Yield what is wrong with NCCL_IB_ADDR_RANGE: NCCL goes on without it, and says nothing."""
+    """Yield what is wrong with NCCL_IB_ADDR_RANGE: NCCL goes on without it and prints nothing."""
     text, shown = settings.get("NCCL_IB_ADDR_RANGE"), evidence(settings, "NCCL_IB_ADDR_RANGE")
     if text and wanted.within is None and wanted.index < 0:
         family = "IPv4" if wanted.family == "inet" else "IPv6"

@@ -121,7 +121,7 @@ def ifname_match(
     """NCCL_SOCKET_IFNAME matches no interface that can reach the other nodes.
 
     Right: NCCL_SOCKET_IFNAME matches an interface that can reach the other nodes.
-    Why: once the variable is set NCCL has no fallback: without a match it ends in "Bootstrap : no socket interface
+    Why: once the variable is set NCCL has no fallback. Without a match it exits with "Bootstrap : no socket interface
     found" (src/misc/socket.cc:193, src/os/linux.cc:389), and over lo it reaches no other node.
     Fix: name an interface that is up and has an address, or exclude the others with one leading ^.
     """
@@ -160,11 +160,11 @@ def comm_id_set(settings: Settings) -> bool:
 def comm_id(
     settings: Settings, interfaces: Interfaces, software: Software | Absent, named_host: CommIdHost | Absent
 ) -> Iterator[Finding]:
-    """NCCL_COMM_ID is no address that NCCL can start from.
+    """NCCL_COMM_ID is not an address that NCCL can start from.
 
     Right: NCCL_COMM_ID is an address in the subnet of one of this node's interfaces.
-    Why: once the variable is set, even to an empty text, NCCL's bootstrap takes it for the root's address and refuses
-    to start if it is none, or a name that does not resolve ("Invalid NCCL_COMM_ID", src/bootstrap.cc
+    Why: once the variable is set, even to an empty text, NCCL's bootstrap uses it as the root's address. It refuses to
+    start if the value is not an address, if the name does not resolve ("Invalid NCCL_COMM_ID", src/bootstrap.cc
     bootstrapNetInit), or if no interface is in its subnet ("No usable listening interface found").
     Fix: unset it; under torch, MASTER_ADDR and torch's store do the same. Otherwise NCCL_COMM_ID=10.0.0.1:9999.
     """
@@ -209,11 +209,11 @@ def ifname_virtual(
     """NCCL uses an interface that does not lead to the other nodes, or only slowly.
 
     Right: NCCL uses only interfaces for its sockets that lead to other nodes.
-    Why: NCCL itself excludes only docker*, lo and virbr*, and listens on the first interface that is left; bridges
-    of containers (cni0, br-…) have the same addresses on every node, so that ranks connect to themselves (horovod#310,
-    pytorch-operator#332), and a network over USB to the management board reaches no other node. A list of one's own
-    replaces NCCL's: ^docker0 lets lo in, which comes first (src/os/linux.cc:411 leaves out ::1 alone). The bootstrap
-    takes the first alone (src/bootstrap.cc:124), sockets that carry data take all.
+    Why: NCCL itself excludes only docker*, lo and virbr*, and listens on the first interface that is left; bridges of
+    containers (cni0, br-…) have the same addresses on every node, so that ranks connect to themselves (horovod#310,
+    pytorch-operator#332), and a network over USB to the management board reaches no other node. A user's list replaces
+    NCCL's: ^docker0 admits lo, which is first (src/os/linux.cc:411 leaves out only ::1). The bootstrap uses only the
+    first interface (src/bootstrap.cc:124); sockets that carry data use all of them.
     Fix: NCCL_SOCKET_IFNAME==eth0 with the interface's whole name, or NCCL_SOCKET_IFNAME=^docker,lo,cni,br-,veth with
     every other virtual interface.
     """
@@ -248,7 +248,7 @@ def ifname_ambiguous(
 
     Right: Every entry of NCCL_SOCKET_IFNAME matches only the interface that it names.
     Why: an entry is the beginning of a name unless the list starts with =: eth1 also takes eth10, and eth takes
-    interfaces of different networks, of which the bootstrap uses the first and sockets all (nccl#1580).
+    interfaces of different networks. The bootstrap uses the first of them, and sockets use all (nccl#1580).
     Fix: start the list with =, such as NCCL_SOCKET_IFNAME==eth1.
     """
     selector = parse_selector(settings.get("NCCL_SOCKET_IFNAME") or "", MAX_INTERFACES)

@@ -96,8 +96,8 @@ def hostid(settings: Settings, launch: Launch | Absent) -> Iterator[Finding]:
 
     Right: NCCL_HOSTID gives no two nodes one identity.
     Why: ranks with the same identity are one node to NCCL, which then tries shared memory and P2P between machines,
-    and fails (src/misc/utils.cc:117, nccl#879). A file that is part of an image says the same on every node.
-    Fix: unset NCCL_HOSTID; the host name and the boot id tell nodes apart.
+    and fails (src/misc/utils.cc:117, nccl#879). A file that is part of an image gives every node the same identity.
+    Fix: unset NCCL_HOSTID; the host name and the boot id already distinguish nodes.
     """
     entry = settings.effective.get("NCCL_HOSTID")
     if entry is None:
@@ -114,14 +114,14 @@ def hostid(settings: Settings, launch: Launch | Absent) -> Iterator[Finding]:
     good=lambda: [(setting("TORCH_NCCL_HEARTBEAT_TIMEOUT_SEC", "1800"),)],
 )
 def torch_timeouts(settings: Settings) -> Iterator[Finding]:
-    """torch's watchdog is set so that it ends healthy jobs, or records nothing of a hang.
+    """torch's watchdog is configured to end healthy jobs, or to record nothing of a hang.
 
     Right: torch's watchdog tolerates healthy jobs and records hangs.
-    Why: the monitor ends a process whose watchdog was silent for TORCH_NCCL_HEARTBEAT_TIMEOUT_SEC, which a slow CUDA or
-    file system call can be for a minute; without a flight recorder a hang leaves no trace of which rank was behind, and
+    Why: the monitor ends a process whose watchdog was silent for TORCH_NCCL_HEARTBEAT_TIMEOUT_SEC, and a slow CUDA or
+    file system call can last a minute; without a flight recorder a hang leaves no trace of which rank was behind, and
     without NCCL's RAS `ncclprobe attach` does not see which rank has launched less. Without asynchronous error handling
-    a collective that fails or is late hangs for ever. With blocking wait torch starts no watchdog at all, so the other
-    setting does nothing (ProcessGroupNCCL.cpp, "NO watchdog thread is created").
+    a collective that fails or times out hangs for ever. With blocking wait torch starts no watchdog at all, so the
+    other setting does nothing (ProcessGroupNCCL.cpp, "NO watchdog thread is created").
     Fix: leave the heartbeat at its default (480 s), the recorder on (TORCH_FR_BUFFER_SIZE=2000), and
     TORCH_NCCL_ASYNC_ERROR_HANDLING, TORCH_NCCL_BLOCKING_WAIT and NCCL_RAS_ENABLE unset.
     """
@@ -190,9 +190,8 @@ def debug_file(settings: Settings, named_files: NamedFiles, launch: Launch | Abs
     """NCCL_DEBUG_FILE is one file for many ranks, or cannot be written.
 
     Right: NCCL_DEBUG_FILE is writable and a file of its own for every rank.
-    Why: every rank opens it anew, so that the last one leaves its lines and no other; where it cannot be opened NCCL
-    writes to stdout instead (src/debug.cc:103), and to that too if the variable is not set: only a file is written
-    line by line.
+    Why: every rank truncates it when it opens it, so only the last rank's lines remain. If the file cannot be opened,
+    or the variable is not set, NCCL writes to stdout (src/debug.cc:103); only a file is written line by line.
     Fix: NCCL_DEBUG_FILE=/tmp/nccl.%h.%p
     """
     name = settings.get("NCCL_DEBUG_FILE")

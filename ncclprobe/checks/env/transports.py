@@ -64,7 +64,7 @@ def ib_disable(settings: Settings, fabric: Fabric, launch: Launch | Absent) -> I
     """InfiniBand or RoCE is switched off although this node has NICs for it.
 
     Right: InfiniBand and RoCE are not switched off.
-    Why: NCCL then sends everything through sockets and the kernel: a tenth of the rate or less (nccl#634).
+    Why: NCCL then sends everything through sockets and the kernel, at a tenth of the rate or less (nccl#634).
     Fix: unset NCCL_IB_DISABLE and NCCL_NET; if they hide another fault, find that one.
     """
     network = (settings.get("NCCL_NET") or "").lower()
@@ -93,7 +93,7 @@ def net_unpinned(settings: Settings, fabric: Fabric, launch: Launch | Absent) ->
 
     Right: NCCL_NET rules out a silent fallback to sockets.
     Why: without NCCL_NET the first network that starts is used, so a node that loses its NICs drops the job to sockets
-    without an error; with it NCCL says "Failed to initialize any NET plugin" instead.
+    without an error; with it NCCL reports "Failed to initialize any NET plugin" instead.
     Fix: NCCL_NET=IB, or the plugin's name, in jobs of several nodes whose nodes have HCAs.
     """
     network, several = settings.get("NCCL_NET"), isinstance(launch, Launch) and launch.spans_by_launcher
@@ -182,8 +182,8 @@ def efa(settings: Settings, fabric: Fabric, plugins: Plugins, launch: Launch | A
     """EFA devices are present, and NCCL's plugin for them is incomplete.
 
     Right: NCCL's plugin for the EFA devices is complete.
-    Why: NCCL does not know EFA; the OFI plugin does. Where the loader does not find it, or libfabric is told to use
-    another provider, NCCL goes over TCP without an error.
+    Why: NCCL does not know EFA; the OFI plugin does. If the loader does not find it, or a setting selects another
+    provider of libfabric, NCCL goes over TCP without an error.
     Fix: install aws-ofi-nccl, put its folder on LD_LIBRARY_PATH, and leave FI_PROVIDER to it (or set it to efa).
     """
     several = isinstance(launch, Launch) and launch.several_nodes
@@ -221,13 +221,13 @@ def forced_algo(
     software: Software | Absent,
     job: Job = _OF_NCCL,
 ) -> Iterator[Finding]:
-    """NCCL_ALGO or NCCL_PROTO overrides NCCL's choice, or leaves a collective without any algorithm.
+    """NCCL_ALGO or NCCL_PROTO overrides NCCL's choice, or leaves a collective without an algorithm.
 
     Right: NCCL is free to choose algorithm and protocol.
-    Why: NCCL chooses by size, and what is forced for one size is slow at others; of a list it chooses still, but never
-    what the list leaves out, such as NVLS on NVSwitches. Since 2.24 a collective without an algorithm fails when it is
-    called: NCCL_ALGO=Tree leaves no algorithm for broadcast, all-gather and reduce-scatter. Without a protocol it fails
-    in every release ("no algorithm/protocol available", src/enqueue.cc). LL128 allowed by hand, also by excluding
+    Why: NCCL chooses by size, and what is forced for one size is slow at others. From a list it still chooses, but
+    never what the list leaves out, such as NVLS on NVSwitches. Since 2.24 a collective without an algorithm fails when
+    it is called: NCCL_ALGO=Tree leaves no algorithm for broadcast, all-gather and reduce-scatter. Without a protocol it
+    fails in every release ("no algorithm/protocol available", src/enqueue.cc). LL128 allowed by hand, also by excluding
     others, is used if NCCL does not consider it safe, and may corrupt data (env.rst).
     Fix: unset it, or name the function: NCCL_ALGO=allreduce:tree,ring.
     """

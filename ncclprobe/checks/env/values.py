@@ -168,9 +168,9 @@ def bool_word(settings: Settings, software: Software | Absent) -> Iterator[Findi
     """A word is set although NCCL reads a number.
 
     Right: Every on/off variable is a number.
-    Why: NCCL reads integers with strtoll, to which every word is 0, without a message (src/misc/param.cc:95). So
-    NCCL_IB_DISABLE=true leaves InfiniBand on, and NCCL_NVLS_ENABLE=yes turns NVLS off. Since 2.32 it says that the
-    value is invalid, and keeps its default. torch's own switches are the opposite: they take words.
+    Why: NCCL reads integers with strtoll, which returns 0 for every word, without a message (src/misc/param.cc:95). So
+    NCCL_IB_DISABLE=true leaves InfiniBand on, and NCCL_NVLS_ENABLE=yes turns NVLS off. Since 2.32 NCCL reports that the
+    value is invalid and keeps its default. torch's own switches are the opposite: they take words.
     Fix: write 1 for on and 0 for off, such as NCCL_IB_DISABLE=1.
     """
     version = loaded(software)
@@ -198,7 +198,7 @@ def bool_word(settings: Settings, software: Software | Absent) -> Iterator[Findi
     good=lambda: [(setting("NCCL_IB_TIMEOUT", "0x16"),)],
 )
 def number_text(settings: Settings) -> Iterator[Finding]:
-    """NCCL reads a number as another one than was written.
+    """NCCL reads a number differently from how it was written.
 
     Right: NCCL reads every number as it was written.
     Why: NCCL knows no suffixes, fractions or comments (4M is 4), takes a leading 0 for octal (010 is 8) and falls back
@@ -224,10 +224,10 @@ def range(settings: Settings) -> Iterator[Finding]:
 
     Right: Every number is within the range of its variable.
     Why: the NCCL_IB_ ones are bit fields of a queue pair (timeout 5 bits, retry count 3): the NIC rejects or wraps what
-    does not fit, and NCCL does not look first. Without a queue pair it makes an empty completion queue, which the NIC
-    rejects, and divides by their number (src/transport/net_ib.cc:2184, v2.28.9). It takes the sizes of its buffers as
-    they stand, too, and divides them into 8 steps (src/init.cc:827, src/include/device.h:26): 4M, which is 4 bytes to
-    it, holds nothing. The others NCCL cuts down or ignores, at most with an INFO line.
+    does not fit, and NCCL does not check first. With 0 queue pairs it makes an empty completion queue, which the NIC
+    rejects, and divides by 0 (src/transport/net_ib.cc:2184, v2.28.9). It also accepts any buffer size and divides it
+    into 8 steps (src/init.cc:827, src/include/device.h:26): 4M, which NCCL reads as 4 bytes, holds nothing. The others
+    NCCL cuts down or ignores, at most with an INFO line.
     Fix: choose a value inside the range, or unset the variable.
     """
     for entry, parameter, reading in _integers(settings):
@@ -245,7 +245,7 @@ def range(settings: Settings) -> Iterator[Finding]:
 
 
 def _no_size(parameter: Parameter, value: int) -> str:
-    """Return why `value` is no size; empty if it is one, or a code of the variable such as -2 for its default."""
+    """Return why `value` is not a size; empty if it is one, or a code of the variable such as -2 for its default."""
     if value in (parameter.low, -2) or parameter.type != "size":
         return ""
     if parameter.name in _BUFFERS and value < _STEPS:
@@ -254,7 +254,7 @@ def _no_size(parameter: Parameter, value: int) -> str:
 
 
 def default_of(parameter: Parameter, version: Version | None) -> int | None:
-    """Return the default in `version` as the table tells it, None if it is not a number: ``20 [14 from v2.3.5 …]``."""
+    """Return the default in `version` according to the table, None if it is not a number: ``20 [14 from v2.3.5 …]``."""
     now, _, history = parameter.default.partition("[")
     value = now.strip().partition(" ")[0]
     changes = [(found[1], parse_version(found[2])) for found in re.finditer(_LATER, history)]
@@ -328,13 +328,13 @@ _FAR_BELOW = {  # defaults: as many channels as the links need, 4 MiB, 512 KiB, 
     good=lambda: [(having(NCCL_MIN_CTAS="8", NCCL_MAX_CTAS="8"), nccl(2, 30, 7))],
 )
 def overruled(settings: Settings, software: Software | Absent) -> Iterator[Finding]:
-    """NCCL runs with another number than was set, because two settings, or the hardware, contradict it.
+    """NCCL runs with a number other than the one that was set, because two settings, or the hardware, contradict it.
 
     Right: NCCL runs with the numbers that were set.
-    Why: with a minimum of CTAs above the maximum NCCL takes the maximum for both (src/init.cc:2190); of channels it
-    takes the minimum, and repeats those that the maximum left (src/graph/connect.cc:493); threads that are no multiple
-    of a warp become the most there can be (src/graph/tuning.cc:17), and of sockets there are 64 at most
-    (src/transport/net_socket.cc:391). All of it says at most an INFO line.
+    Why: if the minimum of CTAs is above the maximum NCCL uses the maximum for both (src/init.cc:2190). For channels it
+    uses the minimum, and repeats those that the maximum left (src/graph/connect.cc:493). A number of threads that is
+    not a multiple of a warp becomes the largest one possible (src/graph/tuning.cc:17), and there are at most 64 sockets
+    (src/transport/net_socket.cc:391). NCCL reports all of this at INFO level at most.
     Fix: make the minimum no more than the maximum, threads a multiple of 32, threads times sockets 64 or less.
     """
     version = loaded(software)
@@ -378,7 +378,7 @@ _OF_LAUNCHERS = frozenset({"launch", "slurm", "mpi", "none"})
 """Owners whose variables describe the job: `launch.*` judges them by what they say of it."""
 
 _REFUSED = frozenset({"torch", "gloo"})
-"""Owners that end the process where they cannot read a value (torch c10d/Utils.hpp; gloo's device factory)."""
+"""Owners that end the process if they cannot read a value (torch c10d/Utils.hpp; gloo's device factory)."""
 
 _REFUSED_EMPTY = ("TORCH_NCCL_", "TORCH_GLOO_", "TORCH_DISTRIBUTED_DEBUG", "GLOO_DEVICE_TRANSPORT")
 """What they read, in whole or by their beginning: an empty text is as bad as a wrong one (torch c10d/Utils.hpp)."""
@@ -395,12 +395,12 @@ _SIZE_ENDS = frozenset({"", "b", "k", "kb", "ki", "kib", "m", "mb", "mi", "mib",
     required=True,
 )
 def unknown_text(settings: Settings) -> Iterator[Finding]:
-    """A variable has a value that its reader does not know.
+    """A variable has a value that its library does not know.
 
-    Right: Every variable has a value that its reader knows.
+    Right: Every variable has a value that its library knows.
     Why: NCCL drops a word that it does not know without a message, so that NCCL_P2P_LEVEL=nvl is not a level; from
-    2.30.7 one unknown name in NCCL_DEBUG_SUBSYS discards the whole list. torch and gloo end the process instead, at an
-    empty text, too.
+    2.30.7 one unknown name in NCCL_DEBUG_SUBSYS discards the whole list. torch and gloo end the process instead, even
+    for an empty text.
     Fix: use one of the values that the message names.
     """
     for entry in settings.effective.values():
@@ -451,7 +451,7 @@ def _out_of_range(value: int, parameter: Parameter) -> str:
 
 
 def _finding(entry: Setting, parameter: Parameter, problem: str) -> Finding:
-    """Return a refusal where the process ends with it; a note if a plugin may know more words than our table."""
+    """Return a refusal if the process ends with it; a note if a plugin may know more words than our table."""
     message, shown = f"is {entry.value!r}: {problem} ({parameter.source})", as_evidence(entry)
     if parameter.owner in _REFUSED and (parameter.words or problem == _NO_NUMBER):
         return jobs_fail(entry.name, f"{message}; {parameter.owner} refuses it and ends the process", shown)

@@ -52,7 +52,7 @@ def _slot(address: str) -> str:
 
 
 def unread(gpus: Gpus, field: str, evidence: Sources, lacking: bool = False) -> Iterator[Finding]:
-    """Yield as `blanks` does the GPUs that do not tell `field`; `lacking`: also those that have no such thing."""
+    """Yield, as `blanks` does, the GPUs that do not report `field`; `lacking`: also those that have no such thing."""
     gaps = {name: gap for name, gpu in named(gpus) if isinstance(gap := getattr(gpu, field), Absent)}
     unknown = {name: gap for name, gap in gaps.items() if lacking or not unsupported(gap)}
     yield from blanks(unknown, sum(1 for _ in named(gpus)), evidence)

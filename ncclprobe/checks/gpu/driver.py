@@ -87,13 +87,13 @@ def count(
     """A GPU is lost, or the node has fewer than expected.
 
     Right: All expected GPUs are present.
-    Why: the launcher starts a rank per expected GPU; the one without a GPU fails or shares one, and all others wait.
-    Where a process sees one GPU only, each may have been given its own (srun --gpus-per-task, Ray). A node on which
-    none can be used fails if something says that it has one: --expect-gpus, an NVIDIA GPU on the PCI bus that is not
+    Why: the launcher starts a rank per expected GPU; the one without a GPU fails or shares one, and all others wait. If
+    a process sees only one GPU, the launcher may have given each its own (srun --gpus-per-task, Ray). A node without a
+    usable GPU fails if something shows that it should have one: --expect-gpus, an NVIDIA GPU on the PCI bus that is not
     handed on to a guest, SLURM_GPUS_ON_NODE, in a prolog SLURM_JOB_GPUS, or NVIDIA_VISIBLE_DEVICES with UUIDs. A GPU
     that did not initialise is on the PCI bus with its driver and in /dev, and NVML leaves it out.
-    Fix: drain the node; a lost GPU needs a reset or a reboot, and a repair if it stays away. Where more ranks than GPUs
-    were asked for: --nproc-per-node=gpu.
+    Fix: drain the node; a lost GPU needs a reset or a reboot, and a repair if it stays away. If more ranks than GPUs
+    were started: --nproc-per-node=gpu.
     """
     ranks = (launch.local_world_size or 0) if isinstance(launch, Launch) else 0
     if isinstance(gpus, Absent):
@@ -175,7 +175,7 @@ def _twins(gpus: Gpus) -> Iterator[Finding]:
 
 
 def _signs(job: Job, pci: Pci | Absent, environment: Environment | Absent) -> Iterator[tuple[str, Evidence]]:
-    """What says that this node has GPUs, each in words and as it was seen."""
+    """The evidence that this node has GPUs, each as a phrase with the value that was seen."""
     if job.expect_gpus:
         yield f"{job.expect_gpus} expected", seen("command line", f"--expect-gpus {job.expect_gpus}")
     bus = () if isinstance(pci, Absent) else pci.of("gpu")
@@ -246,7 +246,7 @@ def xid(log: KernelLog, gpus: Gpus | Absent) -> Iterator[Finding]:
     """The driver has reported errors of a GPU or NVSwitch.
 
     Right: The driver has reported no grave error of a GPU or NVSwitch.
-    Why: an Xid names the cause where a job only sees a collective that hangs or a CUDA error; 48, 64, 74, 79, 95, 119,
+    Why: an Xid names the cause when a job only sees a collective that hangs or a CUDA error; 48, 64, 74, 79, 95, 119,
     120 and, on Blackwell, the fatal ones of 144 to 150 leave a GPU that needs a reset at least.
     Fix: look the code up at docs.nvidia.com/deploy/xid-errors; for a grave one drain the node, reset the GPU
     (`nvidia-smi --gpu-reset -i N`; after 74 those at both ends of the link that `nvidia-smi nvlink -e` names), and have
@@ -282,7 +282,7 @@ def _judged(events: Sequence[Event], log: KernelLog, gpus: Gpus | Absent) -> Fin
 
 
 def meaning_of(event: Event, fatal: bool | None) -> Xid:
-    """Return what `event` means, whose lines say or do not say that it is `fatal`; None: there is no line."""
+    """Return the meaning of `event`; its lines may state whether it is `fatal`. None: there is no line."""
     known = XIDS.get(event.code, Xid())
     if event.kind == "lost":
         return XIDS["79"]
@@ -298,7 +298,7 @@ def meaning_of(event: Event, fatal: bool | None) -> Xid:
 
 
 def _recovered(event: Event, all_events: Sequence[Event]) -> bool:
-    """Return whether the driver has said later that this device needs nothing any more."""
+    """Return whether the driver reported later that this device needs no further action."""
     return any(
         later.code == _RECOVERY and later.device == event.device and later.at_s >= event.at_s and "to 0x0" in later.text
         for later in all_events

@@ -38,7 +38,7 @@ METAL, NO_LINKS = Machine(virtual=False), NvLinks(((), ()))
 
 
 def access(status: P2pStatus, nvlink: P2pStatus) -> PeerAccess:
-    """Return what NVML says of two GPUs, for examples."""
+    """Return NVML's answer about two GPUs, for examples."""
     both = ((0, 1), (1, 0))
     return PeerAccess(*(dict.fromkeys(both, said) for said in (status, status, nvlink)))
 
@@ -62,9 +62,9 @@ def p2p(
     """GPUs have no access to each other's memory, though they are connected for it.
 
     Right: GPUs that are connected for it have access to each other's memory.
-    Why: NCCL gives up where NVLink joins two GPUs and NVML denies them peer-to-peer access (graph/paths.cc, "P2P is
-    disabled between NVLINK connected GPUs"), and goes through the host's memory, at about half
-    the speed, if a PCIe switch does.
+    Why: NCCL gives up if NVLink joins two GPUs and NVML denies them peer-to-peer access (graph/paths.cc, "P2P is
+    disabled between NVLINK connected GPUs"). If a PCIe switch joins them it goes through the host's memory, at about
+    half the speed.
     Fix: NVLink: `systemctl start nvidia-fabricmanager`; look for MIG, confidential computing, a registry key of the
     driver. PCIe: turn ACS and the IOMMU's translation off, or leave it to the host. NCCL_IGNORE_DISABLED_P2P only hides
     it.
@@ -95,7 +95,7 @@ def p2p(
 
 
 def _denied(peers: PeerAccess, one: int, other: int) -> str:
-    """Return NVML's word for a pair of which reads or writes are not allowed, in one direction or both; empty: none."""
+    """Return NVML's status of a pair whose reads or writes are not allowed, in one direction or both; otherwise empty."""
     said = [table.get(pair) for table in (peers.read, peers.write) for pair in ((one, other), (other, one))]
     return next((word for word in said if isinstance(word, str) and word != "OK"), "")
 
@@ -118,7 +118,7 @@ def _by_design(peers: PeerAccess) -> Iterator[Finding]:
 
 
 _FEW = 3
-"""GPUs of which one differs: of two, neither is the odd one."""
+"""GPUs of which one differs from the others; with two GPUs neither is the odd one."""
 _FOR_A_SCREEN = 8
 """A card with this many times less memory than the others is there for a screen, as in a DGX Station A100."""
 
@@ -142,15 +142,15 @@ def has_ecc(job: Job, gpus: Gpus | Absent) -> bool:
     applies=has_ecc,
 )
 def ecc(gpus: Gpus) -> Iterator[Finding]:
-    """A GPU's memory has had errors that could not be corrected.
+    """A GPU's memory has had uncorrectable errors.
 
-    Right: No GPU's memory has had an error that could not be corrected since its last reset.
-    Why: such an error ends the job that meets it (Xid 48, 94, 95), and all ranks with it; what counts since the last
-    reset has not been seen to yet: DCGM's health watch and Meta's GCM fail a GPU at the first. Older ones have been
-    seen to by rows remapped or pages retired, but for SRAM, of which NVIDIA replaces a GPU beyond a number of its own
+    Right: No GPU's memory has had an uncorrectable error since its last reset.
+    Why: such an error ends the job that meets it (Xid 48, 94, 95), and all ranks with it. Errors counted since the last
+    reset have not been dealt with yet: DCGM's health watch and Meta's GCM fail a GPU at the first. A reset has dealt
+    with older ones by remapping rows or retiring pages. For SRAM, NVIDIA replaces a GPU above a threshold of its own
     ("SRAM Threshold Exceeded" of nvidia-smi -q).
     Fix: drain the node, reset the GPU (`nvidia-smi --gpu-reset -i N`) and run `dcgmi diag -r 3`; have it replaced if
-    errors come again, or its SRAM threshold is exceeded.
+    errors return, or its SRAM threshold is exceeded.
     """
     for name, gpu in named(gpus):
         if gpu.sram_worn is True:
@@ -215,8 +215,9 @@ def model(gpus: Gpus, environment: Environment | Absent) -> Iterator[Finding]:
 
     Right: All GPUs of the job are of one model, with the same memory.
     Why: every collective runs at the pace of the slowest GPU, NCCL tunes for the oldest (src/init.cc), and a batch that
-    fits the others does not fit the smallest. Where one among equals differs, a repair has brought the wrong part.
-    Fix: have the odd one exchanged, or leave it out: CUDA_VISIBLE_DEVICES with the numbers of the others.
+    fits the others does not fit the smallest. If one of several equal GPUs differs, a repair probably fitted the wrong
+    part.
+    Fix: have the odd one replaced, or exclude it: CUDA_VISIBLE_DEVICES with the numbers of the others.
     """
     ours = dict(shown(gpus, environment))
     most = max(map(_gib, ours.values()), default=0)
@@ -242,7 +243,9 @@ def _gib(gpu: Gpu) -> int:
 def _unlike(
     gpus: dict[str, Gpu], read: Callable[[Gpu], Any], say: Callable[[Any], str], evidence: str
 ) -> Iterator[Finding]:
-    """Yield one finding where `read` tells GPUs apart: on the few where most are equal, otherwise on all."""
+    """Yield one finding if `read` gives different values: on the few GPUs that differ if most are equal, otherwise on
+    all.
+    """
     counted = Counter(map(read, gpus.values())).most_common()
     if len(counted) < 2:
         return

@@ -25,9 +25,9 @@ from ncclprobe.model.values import replace
 GIB = 1 << 30
 _MUCH = 2 * GIB  # AMD-AGI/Primus' limit; the driver keeps up to 1 GiB for itself
 _LEAST = GIB
-"""Free memory with which a rank cannot begin: CUDA's context takes half of it, NCCL's buffers the rest."""
+"""The least free memory with which a rank can begin: CUDA's context takes half of it, NCCL's buffers the rest."""
 _CONTEXT = 128 << 20
-"""A CUDA context takes more; the server of MPS, for which exclusive-process is meant, takes less."""
+"""A CUDA context takes more; the server of MPS, which exclusive-process mode is meant for, takes less."""
 _SLOWED = {
     "hw-slowdown": "the hardware has lowered its clocks",
     "hw-thermal-slowdown": "too hot: the hardware has lowered its clocks",
@@ -102,8 +102,8 @@ def remap(gpus: Gpus) -> Iterator[Finding]:
     """A GPU's memory has rows to remap, or no spare rows left.
 
     Right: No GPU memory has rows to remap.
-    Why: a pending replacement happens at the next reset only, and until then the bad row can end a job with Xid 94 or
-    95; a failed one means that the memory is worn out (docs.nvidia.com/deploy/a100-gpu-mem-error-mgmt).
+    Why: a pending remapping happens only at the next reset, and until then the bad row can end a job with Xid 94 or 95.
+    A failed remapping means that the memory is worn out (docs.nvidia.com/deploy/a100-gpu-mem-error-mgmt).
     Fix: pending: `nvidia-smi --gpu-reset -i N`, or reboot the node, when it is free. Failed: have the GPU replaced.
     """
     for name, gpu in named(gpus):
@@ -127,8 +127,8 @@ def busy(gpus: Gpus) -> Iterator[Finding]:
     """A GPU is already in use.
 
     Right: No GPU is in use.
-    Why: a job then runs out of memory or shares the GPU, and a measurement during other work says nothing. With less
-    than 1 GiB free it does not begin: "Failed to CUDA calloc", "out of memory".
+    Why: a job then runs out of memory or shares the GPU, and a measurement during other work means nothing. With less
+    than 1 GiB free it does not start: "Failed to CUDA calloc", "out of memory".
     Fix: `nvidia-smi --query-compute-apps=pid,name,used_memory --format=csv` names the processes; end your own, or take
     another node.
     """
@@ -200,8 +200,8 @@ def persistence(gpus: Gpus) -> Iterator[Finding]:
     """Persistence mode is off.
 
     Right: Persistence mode is on.
-    Why: the driver then leaves a GPU when the last program does, and takes seconds per GPU to come back for the next.
-    Where only some GPUs have it, these have been reset, or taken out and back, since the node was set up.
+    Why: the driver then releases a GPU when the last program exits, and takes seconds per GPU to initialise it for the
+    next. If only some GPUs have it, the others were reset, or removed and added again, since the node was set up.
     Fix: run nvidia-persistenced, or `nvidia-smi -pm 1` as root.
     """
     known = {name: gpu.persistence for name, gpu in named(gpus) if isinstance(gpu.persistence, bool)}
@@ -246,13 +246,13 @@ def compute_mode(gpus: Gpus, job: Job) -> Iterator[Finding]:
 
 
 _LESS = 0.95
-"""Of what is usual: the limits that boards of one model are shipped with differ by less."""
+"""A share of the usual limit: the limits that boards of one model are shipped with differ by less."""
 _HALF = 0.6
-"""A limit on all GPUs below this share of the default costs NCCL too, and not the arithmetic alone."""
+"""A limit on all GPUs below this share of the default slows NCCL too, not only arithmetic."""
 _LEAST_MHZ = 500
 """The least default clocks of NVIDIA's data sheets are those of K80, 560 MHz, and T4, 585."""
 _MARGIN_C = 5
-"""NVML's slowdown threshold is where the hardware halves the clocks; idle GPUs are 30 to 60 degrees below it."""
+"""The hardware halves the clocks at NVML's slowdown threshold; idle GPUs are 30 to 60 degrees below it."""
 _MANY, _TIMES = 1000, 100
 """Replays that are worth a word, and how many times the siblings' median."""
 _LONG_S, _LONGER = 60, 10
@@ -354,9 +354,9 @@ def replays(gpus: Gpus) -> Iterator[Finding]:
     """A GPU's PCIe link has repeated many packets.
 
     Right: No GPU's PCIe link has repeated many more packets than its siblings' links.
-    Why: a packet is repeated when it arrives damaged; a link that does so all the time carries less, and ends in AER
+    Why: a packet is repeated when it arrives damaged. A link that does so all the time carries less, and ends with AER
     errors or a GPU that falls off the bus (nvmlDeviceGetPcieReplayCounter, since the driver was loaded).
-    Fix: compare with `nvidia-smi -q | grep -i replay` in an hour; where it grows, reseat the GPU, its riser or cable.
+    Fix: compare with `nvidia-smi -q | grep -i replay` in an hour; if it grows, reseat the GPU, its riser or cable.
     """
     counts = {name: gpu.pcie_replays for name, gpu in named(gpus) if isinstance(gpu.pcie_replays, int)}
     usual = median(counts.values()) if counts else 0

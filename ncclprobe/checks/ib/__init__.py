@@ -42,7 +42,7 @@ def hardware(fabric: Fabric) -> tuple[RdmaDevice, ...]:
 
 
 def meant(fabric: Fabric) -> Fabric:
-    """Return the devices that a job is meant to use: those that are software only if there are no others."""
+    """Return the devices that a job is meant to use: software devices only if there are no others."""
     return Fabric(hardware(fabric) or fabric.devices)
 
 
@@ -91,7 +91,7 @@ class Group(Struct, frozen=True):
 
 
 def groups(topology: Topology, nics: Sequence[str]) -> tuple[Group, ...]:
-    """Return the GPUs by the nearest of `nics`. GPUs of which no distance is known are left out."""
+    """Return the GPUs by the nearest of `nics`; GPUs without a known distance are left out."""
     found: dict[tuple[str, ...], list[str]] = {}
     for gpu in topology.gpus:
         known = {nic: path for nic in nics if (path := topology.paths.get((gpu, nic))) is not None}

@@ -24,7 +24,7 @@ NO_NCCL = Software({})
 
 
 def having(name: str, value: str) -> Settings:
-    """Return settings in which only `name` is set."""
+    """Return settings that contain only `name`."""
     return Settings({name: Setting(name, value, "environment")})
 
 

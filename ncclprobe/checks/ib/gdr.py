@@ -37,12 +37,12 @@ METAL, GUEST = Machine(virtual=False), Machine(virtual=True)
     applies=rdma_job,
 )
 def gpu_near(fabric: Fabric, settings: Settings, pci: Pci, gpus: Gpus, machine: Machine | Absent) -> Iterator[Finding]:
-    """A GPU has no NIC near it, or fewer than the other GPUs have.
+    """A GPU has no NIC near it, or fewer than the other GPUs.
 
-    Right: Every GPU has a NIC near it, and all equally many.
+    Right: Every GPU has a NIC near it, and all have the same number.
     Why: what a GPU sends to a NIC beyond its PCI switch crosses the processor, without GPUDirect (src/graph/paths.cc),
-    or shares another GPU's NIC; the slowest GPU paces every collective. Where most GPUs of a machine have a NIC of
-    their own, the one without has lost it, or a card is in the wrong slot.
+    or shares another GPU's NIC; the slowest GPU paces every collective. If most GPUs of a machine have a NIC of their
+    own, the one without has lost it, or a card is in the wrong slot.
     Fix: compare the slots with a healthy neighbour's (lspci -tv), and look for a NIC that is missing or down.
     """
     nics = list(dict.fromkeys(port.device for port in fast(active(taken(fabric, settings)))))
@@ -100,10 +100,10 @@ def numa(fabric: Fabric, settings: Settings, pci: Pci, gpus: Gpus, machine: Mach
     """NICs are distributed over the NUMA nodes differently from the GPUs.
 
     Right: NICs are distributed over the NUMA nodes as the GPUs are.
-    Why: NCCL pins its proxy threads and buffers near the GPU; what goes to a NIC of another NUMA node crosses the link
+    Why: NCCL pins its proxy threads and buffers near the GPU. Traffic to a NIC of another NUMA node crosses the link
     between the processors, twice without GPUDirect.
     Fix: on bare metal compare the slots with a healthy neighbour's; if a node is -1, the firmware or the hypervisor
-    does not tell it, and NCCL takes the NIC for a neighbour of node 0.
+    does not report it, and NCCL assumes that the NIC is near node 0.
     """
     ports = fast(active(taken(fabric, settings)))
     places = {device.name: device.pci for device in fabric.devices if isinstance(device.pci, str)}
@@ -247,7 +247,7 @@ def _prevented(settings: Settings, name: str, message: str) -> Finding:
 def _too_far(
     made: Sequence[Direct], usual: Sequence[Direct], gpus: Sequence[str], tell: Callable[..., Finding]
 ) -> Iterator[Finding]:
-    """Yield GPUs that are farther from every NIC than the level allows: a fault only where most are near enough."""
+    """Yield GPUs that are farther from every NIC than the level allows: a fault only if most are near enough."""
     unknown = [gpu for gpu in gpus if _reached(usual, gpu) is None]
     if unknown:
         message = "its distance from the NICs is not known, so it is not known whether NCCL uses GPUDirect RDMA"
@@ -266,6 +266,6 @@ def _too_far(
 
 
 def _alike(made: Sequence[Direct], gpus: Sequence[str]) -> dict[str, list[str]]:
-    """Return the GPUs by what is said of the NIC that is nearest to them."""
+    """Return the GPUs by a phrase about the NIC that is nearest to them."""
     known = {gpu: [direct for direct in made if direct.gpu == gpu and direct.path is not None] for gpu in gpus}
     return grouped((min(found, key=lambda direct: direct.path or 0).why, gpu) for gpu, found in known.items())

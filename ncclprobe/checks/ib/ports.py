@@ -68,7 +68,7 @@ def state(
     """A port that should carry the GPUs' data is down.
 
     Right: Every port that should carry the GPUs' data is up.
-    Why: NCCL takes active ports only and says nothing of the others (src/transport/net_ib/init.cc): the GPUs of a port
+    Why: NCCL uses only active ports and is silent about the others (src/transport/net_ib/init.cc). The GPUs of a port
     that is down share the NICs of their neighbours, and nodes with fewer NICs than others hang or are slow.
     Fix: Polling: reseat or replace the cable and look at the switch's end; INIT: start the subnet manager, or let it
     have this port; to go on without the port, leave it out with NCCL_IB_HCA on every node, which hides the loss.
@@ -131,7 +131,7 @@ def _short_of(ports: Sequence[Port], fabric: Fabric, topology: Topology, gpus: i
 
 
 def _by_distance(near: Sequence[Group], working: Set[str]) -> dict[str, bool]:
-    """Return the nearest NICs of GPUs with fewer working ones than usual; certain where most GPUs have enough."""
+    """Return the nearest NICs of GPUs with fewer working ones than usual; certain if most GPUs have enough."""
     usual = typical([group for group in near if group.share(working)], working)
     short = [group for group in near if group.share(working) < usual]
     certain = 2 * sum(len(group.gpus) for group in short) < sum(len(group.gpus) for group in near)
@@ -141,7 +141,7 @@ def _by_distance(near: Sequence[Group], working: Set[str]) -> dict[str, bool]:
 def _by_number(
     ports: Sequence[Port], up: Sequence[Port], down: Sequence[Port], fabric: Fabric, gpus: int
 ) -> dict[str, bool]:
-    """Where distances tell nothing (a VM with a flat bus): of a board there are as many as GPUs, and most are up."""
+    """If distances are unknown (a VM with a flat bus): a board has as many as it has GPUs, and most are up."""
     size, lit = (Counter(kind(fabric, port) for port in which) for which in (ports, up))
     rails = {kind: max(gpus or number, 4) for kind, number in size.items()}  # without GPUs shown: as many as there are
     of = {port.device: kind(fabric, port) for port in down}
@@ -205,8 +205,8 @@ def perm(fabric: Fabric, settings: Settings, launch: Launch | Absent) -> Iterato
     """This process cannot open an RDMA device.
 
     Right: This process can open every RDMA device.
-    Why: NCCL goes on without a device that it cannot open, and without any over TCP; with fewer NICs than other nodes
-    a job hangs (nccl#2428). A container sees all devices below /sys, and opens those that it was given.
+    Why: NCCL goes on without a device that it cannot open, and over TCP if it can open none; with fewer NICs than other
+    nodes a job hangs (nccl#2428). A container sees all devices below /sys, but can open only those passed to it.
     Fix: docker --device=/dev/infiniband, a device plugin's resource for every NIC in Kubernetes, or the node's udev
     rules and the job's device cgroup; load ib_uverbs if there is no uverbs node at all.
     """
@@ -291,9 +291,9 @@ def losses(fabric: Fabric, settings: Settings) -> Iterator[Finding]:
     """A port has lost or repeated far more packets than its siblings.
 
     Right: No port has lost or repeated far more packets than its siblings.
-    Why: RDMA sends again from the packet that was lost, and NCCL's call waits for it; a bad cable, or a switch port
-    without the pauses (PFC) or marks (ECN) of the others, shows on its rail alone. Adaptive routing puts packets out of
-    order on all rails, which is no loss.
+    Why: RDMA retransmits from the lost packet on, and NCCL's call waits for it. A bad cable, or a switch port whose PFC
+    or ECN settings differ from the others', shows only on its own rail. Adaptive routing reorders packets on all rails,
+    which is not loss.
     Fix: look at cable and transceiver, and compare the switch port's PFC, ECN and drop counters with its neighbours'.
     """
     ports = active(taken(fabric, settings))
@@ -309,7 +309,7 @@ def losses(fabric: Fabric, settings: Settings) -> Iterator[Finding]:
 
 
 def _share(port: Port, name: str) -> float | None:
-    """Return a counter's share of the packets received; None if either is not known, or hardly any came."""
+    """Return a counter's share of the packets received; None if either is unknown, or hardly any were received."""
     if isinstance(port.counters, Absent) or isinstance(port.hw_counters, Absent):
         return None
     count, packets = dict(port.hw_counters).get(name), dict(port.counters).get("port_rcv_packets", 0)
@@ -332,7 +332,9 @@ def _rails(fabric: Fabric, settings: Settings) -> tuple[Port, ...]:
 
 
 def _interface(port: Port, found: Interfaces) -> Interface | None:
-    """Return the interface that the port's GIDs belong to; a bond of which it is a member carries the addresses."""
+    """Return the interface that the port's GIDs belong to: its bond's, if it is a member of one, for that has the
+    addresses.
+    """
     table = port.gids if not isinstance(port.gids, Absent) else ()
     names = {entry.netdev for entry in table if entry.netdev}
     return next((interface for interface in found.all if interface.name in names), None)

@@ -1,3 +1,3 @@
-"""How a running job stands: each check is one class of ranks that keeps the others waiting."""
+"""The state of a running job: each check is one class of ranks that the others wait for."""
 
 SOURCE = "job"

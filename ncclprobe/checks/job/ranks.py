@@ -24,10 +24,10 @@ def _standing(name: ClassName, doing: str = "sleeps (nanosleep)") -> Stand:
     good=lambda: [(_standing("stuck outside"),)],
 )
 def gone(stand: Stand) -> Iterator[Finding]:
-    """A rank of the running job has no process any more.
+    """A rank of the running job no longer has a process.
 
     Right: Every rank of the job has a process.
-    Why: the others wait in their next collective for a rank that cannot come, until the timeout of their group.
+    Why: the others wait in their next collective for a rank that cannot join it, until their group times out.
     Fix: look at the end of this rank's log and at the kernel's log of its node (`journalctl -k`), then start the job
     again.
     """
@@ -44,8 +44,8 @@ def absent(stand: Stand) -> Iterator[Finding]:
     """A rank has not joined the store at which all meet in init_process_group.
 
     Right: All ranks of the job have joined its store.
-    Why: init_process_group ends when WORLD_SIZE ranks have connected to MASTER_ADDR:MASTER_PORT; until then those that
-    have wait, for half an hour by default.
+    Why: init_process_group ends when WORLD_SIZE ranks have connected to MASTER_ADDR:MASTER_PORT; until then the
+    connected ranks wait, for half an hour by default.
     Fix: start the rank that is missing. If it cannot connect, compare MASTER_ADDR and MASTER_PORT of all ranks, and let
     its node reach this port: `nc -vz ADDRESS PORT` there.
     """
@@ -59,11 +59,11 @@ def absent(stand: Stand) -> Iterator[Finding]:
     good=lambda: [(_standing("working"),)],
 )
 def outside(stand: Stand) -> Iterator[Finding]:
-    """A rank does not come to the collective in which the others wait, and does nothing.
+    """A rank does not enter the collective that the others wait in, and does nothing.
 
-    Right: No rank keeps the others waiting and does nothing.
-    Why: a collective ends when its last rank has come. This one waits for something outside of NCCL: a file, a lock, a
-    worker of its data loader, a person at a debugger.
+    Right: Every rank enters its collectives, or works.
+    Why: a collective ends when its last rank has joined. This rank waits for something outside of NCCL: a file, a lock,
+    a worker of its data loader, a person at a debugger.
     Fix: free what it waits for, as named here.
     """
     yield from _found(stand, "stuck outside", "job", "fix-job")
@@ -75,7 +75,7 @@ def outside(stand: Stand) -> Iterator[Finding]:
     good=lambda: [(_standing("stuck outside"),)],
 )
 def apart(stand: Stand) -> Iterator[Finding]:
-    """Ranks of the running job are in different collectives, and wait for each other.
+    """Ranks of the running job are in different collectives and wait for each other.
 
     Right: All ranks of the job are in the same collectives, as far as torch has recorded them.
     Why: every rank of a group has to make the same collectives in the same order, with the same sizes and types.
@@ -93,8 +93,8 @@ def apart(stand: Stand) -> Iterator[Finding]:
 def inside(stand: Stand) -> Iterator[Finding]:
     """All ranks are in the same collective, and it does not end.
 
-    Right: No collective stands still with all ranks in it.
-    Why: the programs did the same, so the network, a GPU or a rank's communication thread holds it up.
+    Right: No collective hangs with all ranks in it.
+    Why: the programs did the same, so the network, a GPU or a rank's communication thread is holding it up.
     Fix: `ncclprobe doctor` on these nodes looks at links and ports; look at the kernel's logs for Xid and link events.
     """
     yield from _found(stand, "stuck inside", "unknown", "retest")
@@ -105,12 +105,12 @@ def inside(stand: Stand) -> Iterator[Finding]:
     good=lambda: [(_standing("working"),)],
 )
 def untold(stand: Stand) -> Iterator[Finding]:
-    """What a rank does cannot be told.
+    """What a rank does cannot be determined.
 
     Right: What every rank does is known.
-    Why: torch has recorded nothing that can be read of it, and its process alone does not say for whom it waits.
-    Fix: `ncclprobe attach --stacks` reads the stacks where `pip install 'ncclprobe[stacks]'` was run and ptrace is
-    allowed; `ncclprobe attach --prepare` says what to put into the program.
+    Why: torch has recorded nothing readable about it, and its process does not show which rank it waits for.
+    Fix: `ncclprobe attach --stacks` reads the stacks if `pip install 'ncclprobe[stacks]'` was run and ptrace is
+    allowed; `ncclprobe attach --prepare` prints what to put into the program.
     """
     if stand.answer.word == "CANNOT TELL":
         yield from _found(stand, "cannot tell", "unknown", "none", Severity.WARN)
@@ -119,7 +119,7 @@ def untold(stand: Stand) -> Iterator[Finding]:
 def _found(
     stand: Stand, name: ClassName, blame: Blame, action: Action, severity: Severity = Severity.FAIL
 ) -> Iterator[Finding]:
-    """Yield a finding for each row of ranks of one class. What the answer calls work is no failure."""
+    """Yield a finding for each row of ranks of one class. What the answer calls work is not a failure."""
     for each in stand.classes:
         if each.name == name and stand.answer.word in ("STUCK", "CANNOT TELL"):
             fault, to_do, remedy = _fault(each, blame, action)

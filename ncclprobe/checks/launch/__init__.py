@@ -38,7 +38,7 @@ def given_a_master(master: Master) -> bool:
 
 @applies
 def sent_to_a_master(launch: Launch, master: Master, job: Job) -> bool:
-    """in jobs of several nodes where MASTER_ADDR is set, and not with --local."""
+    """in jobs of several nodes, if MASTER_ADDR is set and --local is not given."""
     return not job.local and launch.several_nodes and bool(master.name)
 
 

@@ -1,4 +1,4 @@
-"""Whether the nodes of a job find rank 0, and tell of one and the same job when they do."""
+"""Whether the nodes of a job find rank 0, and whether they all describe the same job."""
 
 from collections import Counter
 from collections.abc import Iterator, Mapping
@@ -96,7 +96,7 @@ _FOREIGN = replace(_AT, outcome="foreign", detail="it said 'SSH-2.0-OpenSSH_9.2'
 
 @applies
 def sent_to_another(launch: Launch, master: Master, job: Job) -> bool:
-    """in jobs of several nodes where MASTER_ADDR resolves to more than a loopback address, and not on rank 0's node."""
+    """in jobs of several nodes, if MASTER_ADDR resolves to more than a loopback address; not on rank 0's node."""
     elsewhere = len(master.addresses) > len(master.loopback)
     return not job.local and launch.spans_by_launcher and elsewhere and launch.node_rank != 0
 
@@ -113,9 +113,9 @@ def master_reach(reach: Reach) -> Iterator[Finding]:
     """This node does not reach rank 0.
 
     Right: This node reaches rank 0.
-    Why: every rank connects to MASTER_ADDR:MASTER_PORT before anything else. torch says "timed out" after minutes,
-    whether no process listens, a firewall drops the call, or another program answers.
-    A port that takes the call and says nothing may be rank 0's on a busy host: then nothing is known.
+    Why: every rank connects to MASTER_ADDR:MASTER_PORT before anything else. torch reports "timed out" after minutes,
+    whether no process listens, a firewall drops the connection, or another program answers.
+    A port that accepts the connection and then is silent may be rank 0's on a busy host: then nothing is known.
     Fix: the finding names it, by the step that failed: name, route, connection or answer.
     """
     if reach.outcome == "ok":
@@ -165,8 +165,8 @@ def rank_twice(launches: Every[Launch], processes: Ranks[RankProcess | Absent]) 
     """Several nodes claim to be the same node or rank of the job.
 
     Right: Every node and rank of the job has a number of its own.
-    Why: the one that comes second takes the first one's place in the rendezvous or is turned away, and all ranks wait
-    for the rank whose number is missing.
+    Why: the second one replaces the first in the rendezvous or is refused, and all ranks wait for the rank whose number
+    is missing.
     Fix: give each node its own --node-rank (NODE_RANK), and do not set RANK by hand inside srun or mpirun.
     """
     claims: dict[str, dict[str, None]] = {}
@@ -203,8 +203,8 @@ def world_agree(launches: Every[Launch]) -> Iterator[Finding]:
     """Nodes disagree on the size of the job, or on its port.
 
     Right: Nodes agree on the size of the job and on its port.
-    Why: rank 0 waits for as many as it was told; a node that was told otherwise is one too many, or waits itself for
-    ranks that were not started.
+    Why: rank 0 waits for as many ranks as its own WORLD_SIZE. A node with another number is one too many, or waits for
+    ranks that were never started.
     Fix: give all nodes the same --nnodes, WORLD_SIZE and MASTER_PORT; under Slurm take them from srun's variables.
     """
     for field, name in (("world_size", "WORLD_SIZE"), ("nnodes", "nnodes"), ("master_port", "MASTER_PORT")):
@@ -216,7 +216,7 @@ def world_agree(launches: Every[Launch]) -> Iterator[Finding]:
 
 
 def _is_known(launch: Launch, field: str) -> bool:
-    """Whether the launcher said it. Nodes with other numbers of GPUs may well derive other numbers of nodes."""
+    """Whether the launcher gave it. Nodes with different numbers of GPUs may well derive different numbers of nodes."""
     origin = dict(launch.origins).get(field, "")
     return getattr(launch, field) is not None and not origin.startswith("as many")
 
@@ -237,8 +237,8 @@ def master_agree(masters: Every[Master], reaches: Every[Reach | Absent]) -> Iter
     """MASTER_ADDR resolves to different addresses on different nodes.
 
     Right: MASTER_ADDR resolves to one address on all nodes.
-    Why: each node connects to what its own DNS and /etc/hosts say; a stale entry sends it to a host that is not rank 0
-    of this job, where it waits, or joins another job.
+    Why: each node asks its own DNS and /etc/hosts. A stale entry sends it to a host that is not rank 0 of this job, and
+    there it waits, or joins another job.
     Fix: compare `getent ahosts <MASTER_ADDR>` on the nodes named, or give rank 0's IP address.
     """
     values = {node: _others(master) for node, master in masters.items()}
@@ -262,7 +262,7 @@ def _others(master: Master) -> frozenset[str]:
 
 
 def _hosts(answers: set[frozenset[str]]) -> list[frozenset[str]]:
-    """The addresses of each host: those that came in one answer belong together, such as its IPv4 and its IPv6 one."""
+    """The addresses of each host: addresses of one answer belong together, such as its IPv4 and its IPv6 one."""
     hosts: list[frozenset[str]] = []
     for answer in answers:
         apart = [host for host in hosts if not host & answer]
@@ -295,7 +295,7 @@ def rank_silent(
 
     Right: All ranks that were started on a node reported.
     Why: a rank that hangs in its first import, on a wedged GPU or a dead file system, holds up all others, and NCCL
-    names none. Where further ranks of any node reported to the first, those of all nodes should have.
+    names none. If further ranks of any node reported to the first, those of all nodes should have.
     Fix: look at that rank's log and stack (`py-spy dump --pid PID`), and its GPU.
     """
     called = {node for node, roll in rolls.items() if isinstance(roll, RollCall)}

@@ -58,10 +58,10 @@ class Try(NamedTuple):
 
 
 def tries(every: Every[Paths], lost: Collection[int] = ()) -> list[Try]:
-    """Return all paths that were tried, without those to nodes that are `lost` and those that say nothing of a node.
+    """Return all paths that were tried, except those to `lost` nodes and those that prove nothing about a node.
 
-    Those are: paths that the run had no time for, and those that ended before the other side greeted; failures and
-    times where strangers flood one of the two.
+    The latter are: paths that the run had no time for; paths that ended before the other side greeted; failures and
+    times while strangers flood one of the two.
     """
     by_rank = {paths.me: node for node, paths in every.items()}
     flooded = {paths.me for _, paths in every.items() if paths.floods}
@@ -109,7 +109,9 @@ def subject(suspect: Suspect[str]) -> str:
 
 
 def counted(suspects: ByRole, failed: Collection[Path]) -> str:
-    """Say how many paths failed of how many, where, and by which interfaces: ``7 of 7 paths into n3 (eth0)``."""
+    """Say how many paths failed out of how many, at which end, and by which interfaces: ``7 of 7 paths into n3
+    (eth0)``.
+    """
     suspect, total = one_of(suspects), sum(each.tests for each in suspects.values())
     where = {
         "everything": "between all nodes",
@@ -125,7 +127,7 @@ def counted(suspects: ByRole, failed: Collection[Path]) -> str:
 
 
 def confirmed(suspect: Suspect[str], times: int) -> Certainty:
-    """Return how certain `suspect` is: confirmed by several other nodes, or seen between two alone."""
+    """Return how certain `suspect` is: confirmed by several other nodes, or seen only between two."""
     partners = _partners(suspect)
     with_whom = f"with {partners} other nodes" if partners > 1 else "between these two alone"
     how = f"tried {plural(times, 'time')} {with_whom if suspect.nodes else 'between all'}"
@@ -195,8 +197,8 @@ def tcp_mesh(paths: Every[Paths], gatherings: Every[Gathering | Absent]) -> Iter
 
     Right: All nodes can connect to each other.
     Why: NCCL and gloo listen on ports that the kernel chooses (src/bootstrap.cc:413), so an open MASTER_PORT is not
-    enough; where one pair cannot connect, all ranks wait until they time out, and the message names none
-    (nccl#388, horovod#1408).
+    enough. If one pair cannot connect, all ranks wait until they time out, and the message names no rank (nccl#388,
+    horovod#1408).
     Fix: let TCP through on all ports (net.ipv4.ip_local_port_range) between the nodes of a job, in both directions;
     on a node that fails with all, look at its link, address and firewall (ip addr, nft list ruleset).
     """
@@ -234,7 +236,7 @@ def tcp_mesh_iface(paths: Every[Paths], gatherings: Every[Gathering | Absent]) -
 
     Right: All nodes can connect to each other on the interface that NCCL uses.
     Why: NCCL does not follow the default route: it binds to the interface that NCCL_SOCKET_IFNAME or
-    its own order chooses, so ping, ssh and MASTER_PORT may work where it hangs (nccl#1580).
+    its own order chooses, so ping, ssh and MASTER_PORT may work while NCCL hangs (nccl#1580).
     Fix: NCCL_SOCKET_IFNAME=<the interface of the default route>, or let TCP through on the interface named and see that
     all nodes have it on one network.
     """
@@ -305,7 +307,7 @@ def _findings(found: Iterable[Try], counts: Callable[[Try], bool]) -> Iterator[F
 
 
 def _is_witnessed(suspect: Suspect[str], failed: Collection[Path]) -> bool:
-    """Return whether it failed with two other nodes, was tried again, or was told so: silence once is no evidence."""
+    """Return whether the node failed with two others, was tried again, or was refused: one silence is not evidence."""
     return _partners(suspect) > 1 or not all(map(_unanswered_once, failed))
 
 
@@ -379,7 +381,7 @@ def unproven(proofs: Every[Proof | Absent]) -> Iterator[Finding]:
     Why: any process that reaches MASTER_PORT could hand in a healthy report in a dead node's place, or a sick one in a
     healthy node's, so that no exit code could be relied on.
     Fix: NCCLPROBE_TOKEN=<the same secret on every node>, such as `openssl rand -hex 16` gives (mpirun -x
-    NCCLPROBE_TOKEN); where no stranger reaches these hosts, --trust-network.
+    NCCLPROBE_TOKEN); if no stranger can reach these hosts, --trust-network.
     """
     known = {node: each for node, each in proofs.items() if isinstance(each, Proof)}
     if not any(each.proved or each.trusted for each in known.values()):
@@ -404,10 +406,10 @@ def port_flooded(gatherings: Every[Gathering | Absent], paths: Every[Paths | Abs
     """Other programs flood the ports of this run.
 
     Right: No other program floods the ports of this run.
-    Why: the job will meet on the same port, and torch's store answers every caller: nodes that get no turn time out
-    without a reason. Here, whatever could not be tried meanwhile is unknown.
-    Fix: end what runs at the addresses named (a port scanner, a job of an earlier run), choose another MASTER_PORT, or
-    have a firewall let in the job's nodes alone.
+    Why: the job will meet on the same port, and torch's store answers every caller: nodes that get no turn time out,
+    and no message gives the reason. In this report, what could not be tried meanwhile is unknown.
+    Fix: end the programs at the addresses named (a port scanner, an earlier job), choose another MASTER_PORT, or have a
+    firewall admit only the job's nodes.
     """
     hubs = {node: each.floods for node, each in gatherings.items() if isinstance(each, Gathering)}
     meshes = {node: each.floods for node, each in paths.items() if isinstance(each, Paths)}

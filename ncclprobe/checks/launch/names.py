@@ -73,7 +73,7 @@ def master_resolve(master: Master) -> Iterator[Finding]:
     """MASTER_ADDR does not resolve on this node, or only slowly.
 
     Right: MASTER_ADDR resolves on this node.
-    Why: every rank looks it up before anything else; if it fails torch retries until its timeout and does not name
+    Why: every rank looks it up before anything else; if that fails torch retries until its timeout and does not report
     the cause (pytorch#150532).
     Fix: use an IP address, or a name that DNS or /etc/hosts of every node knows.
     """
@@ -97,9 +97,9 @@ def master_loopback(master: Master, launch: Launch) -> Iterator[Finding]:
     """MASTER_ADDR is a loopback address in a job of several nodes.
 
     Right: MASTER_ADDR is an address that other nodes can reach.
-    Why: Debian and Ubuntu put "127.0.1.1 <hostname>" into /etc/hosts, so on that node rank 0 announces an address
-    that every other node takes for itself; they then wait for a rank that never comes.
-    Fix: take the host's own name off the 127.0.x.x line of /etc/hosts, or give rank 0's IP address.
+    Why: Debian and Ubuntu put "127.0.1.1 <hostname>" into /etc/hosts, so rank 0 on that node announces an address that
+    means "myself" to every other node. They then wait for a rank that never joins.
+    Fix: remove the host's own name from the 127.0.x.x line of /etc/hosts, or give rank 0's IP address.
     """
     if launch.several_nodes and master.loopback:
         message = f"resolves to {', '.join(master.loopback)}, which no other of the {launch.nnodes} nodes can reach"
@@ -121,13 +121,13 @@ def master_loopback(master: Master, launch: Launch) -> Iterator[Finding]:
 def fqdn(
     system: System, names: Names, own: OwnName | Absent, interfaces: Interfaces, environment: Environment, job: Job
 ) -> Iterator[Finding]:
-    """This node's own name leads to no address that other nodes can reach.
+    """This node's own name does not resolve to an address that other nodes can reach.
 
-    Right: This node's own name leads to an address that others can reach.
+    Right: This node's own name resolves to an address that others can reach.
     Why: without GLOO_SOCKET_IFNAME gloo listens on the address of its host's name, and on 127.0.0.1 if the name
-    leads to no address of the host; torchrun announces that name for rank 0. Where it is 127.0.1.1, as Debian writes
-    into /etc/hosts, the other nodes connect to themselves (pytorch#150532). torch makes gloo groups in addition to
-    NCCL's in many frameworks.
+    does not resolve to an address of the host; torchrun announces that name for rank 0. If it is 127.0.1.1, as Debian
+    writes into /etc/hosts, the other nodes connect to themselves (pytorch#150532). In many frameworks torch makes gloo
+    groups in addition to NCCL's.
     Fix: give the name its real address in /etc/hosts, or set GLOO_SOCKET_IFNAME, and torchrun --local-addr.
     """
     if named(environment.get("GLOO_SOCKET_IFNAME") or ""):
@@ -185,9 +185,9 @@ def route(
     """No route leads to MASTER_ADDR, or it does not leave by the interface that NCCL uses.
 
     Right: The route to MASTER_ADDR leaves by the interface that NCCL uses.
-    Why: NCCL's bootstrap takes the first interface that is none of ib*, docker*, lo or virbr* after ib*
-    (src/misc/socket.cc:190), so the bridge of a container network may come before the NIC, and no other node can reach
-    it. A network of its own for NCCL, apart from that of MASTER_ADDR, is common, and fine.
+    Why: NCCL's bootstrap prefers ib*, then takes the first interface other than docker*, lo or virbr*
+    (src/misc/socket.cc:190). The bridge of a container network may be listed before the NIC, and no other node can
+    reach it. A separate network for NCCL, apart from that of MASTER_ADDR, is common and fine.
     Fix: NCCL_SOCKET_IFNAME=<the interface named>, or exclude the other: ^docker,lo,cni.
     """
     if master.failure:
@@ -245,7 +245,7 @@ def _bootstrap(interfaces: Interfaces, settings: Settings, software: Software | 
 
 @applies
 def called_node_0(launch: Launch, master: Master, job: Job) -> bool:
-    """to node 0 of several that were started by hand, by srun or by mpirun, where MASTER_ADDR resolves."""
+    """to node 0 of several that were started by hand, srun or mpirun, if MASTER_ADDR resolves."""
     by_name = launch.kind in (
         "options",
         "environment",
@@ -286,8 +286,8 @@ def loopback(interfaces: Interfaces) -> Iterator[Finding]:
     """The loopback device is down.
 
     Right: The loopback device is up.
-    Why: Linux carries what a host sends to any address of its own over lo: rank 0 does not reach the store at
-    MASTER_ADDR that it has opened itself, nor NCCL's bootstrap its root, and both wait to their timeouts.
+    Why: Linux uses lo for whatever a host sends to its own addresses. Rank 0 does not reach its own store at
+    MASTER_ADDR, NCCL's bootstrap does not reach its root, and both wait until they time out.
     Fix: `ip link set lo up`, in the job's own network namespace if it has one.
     """
     for each in interfaces.all:
@@ -336,7 +336,7 @@ _APART = Every({"n0": _node("n0", "a"), "n1": _node("n1", "b")})
 
 @applies
 def several_ranks(processes: Ranks[RankProcess], job: Job) -> bool:
-    """to jobs on GPUs (--backend nccl), where several ranks reported."""
+    """to jobs on GPUs (--backend nccl), if several ranks reported."""
     return job.backend == "nccl" and len(list(processes.items())) > 1
 
 
@@ -350,9 +350,9 @@ def hostname_unique(systems: Every[System]) -> Iterator[Finding]:
     """Nodes of the job are one machine, or have one host name.
 
     Right: Every node of the job is a machine with a host name of its own.
-    Why: NCCL tells machines apart by host name and boot id (src/misc/utils.cc:117). Two agents started on one machine
-    share its GPUs and NICs; virtual machines cloned with a boot id are one to NCCL, which then tries shared memory
-    between them (nccl-tests#64).
+    Why: NCCL distinguishes machines by host name and boot id (src/misc/utils.cc:117). Two agents started on one machine
+    share its GPUs and NICs. Virtual machines cloned with a boot id are one machine to NCCL, which then tries shared
+    memory between them (nccl-tests#64).
     Fix: start one agent per machine (check the host file or --nodes); give containers that are meant to be separate
     nodes an NCCL_HOSTID each.
     """
@@ -409,7 +409,7 @@ def container_split(processes: Ranks[RankProcess], systems: Every[System | Absen
 
 
 def _identity(node: str, process: RankProcess, system: System | Absent | None) -> str:
-    """Return what tells machines apart for NCCL; if the boot id is not known, the node."""
+    """Return what distinguishes machines for NCCL; if the boot id is not known, the node."""
     if process.host_id:
         return process.host_id
     return f"{system.hostname} {system.boot_id}" if isinstance(system, System) and system.boot_id else node
@@ -476,7 +476,7 @@ def dup_gpu(
 
 
 def _gpu(process: RankProcess, uuids: Mapping[int, str]) -> str:
-    """Return the UUID of the GPU that a rank would use, given those that numbers stand for; empty: nothing tells it."""
+    """Return the UUID of the GPU that a rank would use, given those that the numbers mean; empty if unknown."""
     if process.local_rank is None:
         return ""
     listed = process.visible

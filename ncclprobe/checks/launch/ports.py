@@ -1,11 +1,7 @@
-"""The port of the rendezvous, the ports that everything else takes, and what gloo groups listen on.
+"""The port of the rendezvous, the ephemeral ports, and the addresses that gloo groups listen on.
 
-The port of the rendezvous, and the ports that everything else takes as it comes. No check connects to find out.
-
-What gloo groups listen on: whether the nodes of the job can come together in one.
-
-torch makes them with ``--backend gloo``, and frameworks make them in addition to NCCL's groups, for what stays on the
-CPU: checkpoints, barriers, monitored barriers, schedulers.
+No check connects to find out. torch makes gloo groups with ``--backend gloo``, and frameworks make them in addition to
+NCCL's groups, for work on the CPU: checkpoints, barriers, monitored barriers, schedulers.
 """
 
 from collections import Counter
@@ -54,7 +50,7 @@ USUAL = Sysctls((32768, 60999), ())
 
 @applies
 def before_the_launch(launch: Launch, master: Master, job: Job) -> bool:
-    """before a job starts, where MASTER_ADDR and MASTER_PORT are set and no torchrun listens there itself."""
+    """before a job starts, if MASTER_ADDR and MASTER_PORT are set and no torchrun listens there itself."""
     given = bool(master.name) and launch.master_port is not None
     listened = launch.kind == "torchrun" or job.running or job.met
     return given and not listened and not job.local
@@ -97,9 +93,9 @@ def port_ephemeral(launch: Launch, sysctls: Sysctls) -> Iterator[Finding]:
     """MASTER_PORT is in the range of ephemeral ports, which the kernel gives to any connection.
 
     Right: MASTER_PORT is outside the range of ephemeral ports.
-    Why: any connection that starts between now and rank 0's turn may be given this port, and rank 0 then cannot listen
-    on it: a job that fails once in a while, and never twice in the same way (ip_local_port_range in the kernel's
-    Documentation/networking/ip-sysctl.rst; zeekctl#41).
+    Why: any connection that starts before rank 0 does may be given this port, and rank 0 then cannot listen on it. Such
+    a job fails once in a while (ip_local_port_range in the kernel's Documentation/networking/ip-sysctl.rst;
+    zeekctl#41).
     Fix: choose a MASTER_PORT below the range, such as 29500, or reserve it: `sysctl -w
     net.ipv4.ip_local_reserved_ports=PORT`.
     """
@@ -164,13 +160,13 @@ UNCHOSEN: Every[Choices] = Every({})
 def firewall(
     firewalls: Every[Firewall | Absent], paths: Every[Paths | Absent], choices: Every[Choices]
 ) -> Iterator[Finding]:
-    """A node's firewall refuses what comes in, but for what its rules let in.
+    """A node's firewall rejects incoming connections unless a rule admits them.
 
-    Right: No node's firewall filters what comes in, or nodes were seen to connect to each other.
-    Why: NCCL, gloo and torch listen on ports that the kernel chooses (src/bootstrap.cc:413); a rule for ssh, or for
-    MASTER_PORT, leaves those closed, and the other ranks wait until they time out. Rules are not read here: whether
-    they let the job's nodes in, launch.mesh finds out, where the doctor runs on all nodes at once.
-    Fix: let TCP from the job's nodes in on all ports (`ufw allow from 10.0.0.0/24`, or `firewall-cmd --zone=trusted
+    Right: No node's firewall filters incoming connections, or nodes were seen to connect to each other.
+    Why: NCCL, gloo and torch listen on ports that the kernel chooses (src/bootstrap.cc:413). A rule for ssh, or for
+    MASTER_PORT, leaves those closed, and the other ranks wait until they time out. This check does not read the rules:
+    launch.mesh finds out whether they admit the job's nodes, if the doctor runs on all nodes at once.
+    Fix: allow TCP from the job's nodes on all ports (`ufw allow from 10.0.0.0/24`, or `firewall-cmd --zone=trusted
     --add-source=10.0.0.0/24`, with their network).
     """
     if any(isinstance(each, Paths) for _, each in paths.items()):
@@ -201,7 +197,7 @@ def firewall(
 
 
 def _families(choices: Choices | None) -> set[str]:
-    """Return the families of tables through which a job's packets pass: by the address that NCCL's bootstrap takes."""
+    """Return the families of tables that a job's packets pass, by the address that NCCL's bootstrap uses."""
     found = choices.bootstrap.chosen if choices else None
     versions = {ip_address(each.address).version for each in found or ()} or {4, 6}
     every = {"inet": {4, 6}, "netdev": {4, 6}, "ip": {4}, "ipv4": {4}, "ip6": {6}, "ipv6": {6}}
@@ -250,13 +246,13 @@ def gloo_group(
     processes: Every[Process | Absent],
     job: Job,
 ) -> Iterator[Finding]:
-    """The nodes of this job cannot come together in a gloo group.
+    """The nodes of this job cannot form a gloo group.
 
-    Right: The nodes of this job can come together in a gloo group.
+    Right: The nodes of this job can form a gloo group.
     Why: gloo listens on the address of the host's own name unless GLOO_SOCKET_IFNAME names interfaces, and on 127.0.0.1
-    if that name leads to no address of the host. Of two ranks the one with the greater address calls: who calls a
-    loopback address calls itself ("Connection refused", pytorch#150532), and IPv4 does not call IPv6
-    ("ss1.ss_family == ss2.ss_family", gloo#399). Frameworks make gloo groups in addition to NCCL's.
+    if that name does not resolve to an address of the host. Of two ranks the one with the greater address connects. A
+    rank that connects to a loopback address reaches itself ("Connection refused", pytorch#150532), and IPv4 does not
+    connect to IPv6 ("ss1.ss_family == ss2.ss_family", gloo#399). Frameworks make gloo groups in addition to NCCL's.
     Fix: GLOO_SOCKET_IFNAME=<the interface, in full> on every node, or give each host's name its real address in
     /etc/hosts, of one family on all nodes.
     """
@@ -279,7 +275,7 @@ def gloo_group(
 
 
 class _Culprits(Struct):
-    """The nodes to which a reason is due, and the reason of one pair of them, as an example."""
+    """The nodes that a reason applies to, and the reason for one pair of them, as an example."""
 
     example: str
     nodes: set[str] = field(default_factory=set)
@@ -383,7 +379,7 @@ def _evidence(node: str, found: Node, environments: Every[Environment | Absent])
 
 
 def _some_only(nodes: dict[str, Node], environments: Every[Environment | Absent], job: Job) -> Iterator[Finding]:
-    """Report GLOO_SOCKET_IFNAME on some nodes only where these then listen in another network than the others."""
+    """Report GLOO_SOCKET_IFNAME on some nodes only if these then listen in another network than the others."""
     on = tuple(node for node in nodes if named(_ifname(environments.by_node.get(node)) or ""))
     off = [node for node in nodes if node not in on]
     if not on or not off or _networks(nodes, on) & _networks(nodes, off):

@@ -55,8 +55,8 @@ def slurm_agree(launch: Launch, environment: Environment) -> Iterator[Finding]:
     """torchrun's variables and those of Slurm or MPI describe different jobs.
 
     Right: torchrun's variables and those of Slurm or MPI describe one job.
-    Why: torch believes RANK and WORLD_SIZE; where srun or mpirun started another number of processes, or each its own
-    torchrun, the ranks wait for others that never come, or several jobs run that know nothing of each other.
+    Why: torch believes RANK and WORLD_SIZE. If srun or mpirun started another number of processes, or each its own
+    torchrun, the ranks wait for others that never start, or several separate jobs run.
     Fix: take RANK and WORLD_SIZE from SLURM_PROCID and SLURM_NTASKS inside the task (in the body of a batch script they
     are those of the script), and give torchrun --nnodes=$SLURM_JOB_NUM_NODES with one task per node.
     """

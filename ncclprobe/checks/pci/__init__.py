@@ -19,7 +19,7 @@ def bare_metal(job: Job, machine: Machine | Absent) -> bool:
 
 
 def gpu_devices(pci: Pci | Absent, gpus: Gpus | Absent) -> dict[str, Device]:
-    """Return what sysfs says of the GPUs, by ``GPU3``, or by address if NVML does not number them."""
+    """Return sysfs's record of the GPUs, by ``GPU3``, or by address if NVML does not number them."""
     if isinstance(pci, Absent):
         return {}
     if isinstance(gpus, Absent):

@@ -93,7 +93,7 @@ def gpu_width(gpus: Gpus, pci: Pci | Absent, machine: Machine | Absent) -> Itera
 def _switches(gpus: Mapping[str, Device], pci: Pci | Absent, virtual: bool) -> Iterator[Finding]:
     """Yield the switches above GPUs that have fewer lanes to the processor than they could.
 
-    Where as many of their kind have no more, or a hypervisor shows them, the board is taken to be built so.
+    If as many of their kind have no more, or a hypervisor shows them, the board is assumed to be built so.
     """
     below = grouped(
         (address, name)

@@ -107,7 +107,7 @@ def _may_redirect(pci: Pci) -> bool:
 
 
 def _ports_between(pci: Pci) -> tuple[str, ...]:
-    """Return the lower ports of switches that lie between two devices of which one is a GPU, below their common bridge.
+    """Return the lower ports of switches between two devices, one of them a GPU, below their common bridge.
 
     A place's bridges are a root port, then an upper and a lower port of each switch.
     """
@@ -136,10 +136,10 @@ def iommu(
     """The IOMMU translates the addresses of GPUs or NICs.
 
     Right: The IOMMU does not translate the addresses of GPUs and NICs.
-    Why: between GPUs, and between GPU and NIC, each transfer then goes up to the processor to be translated: hangs, or
-    6 GB/s where 20 were (nccl#257, nccl-tests#115).
+    Why: between GPUs, and between GPU and NIC, each transfer then goes up to the processor to be translated. Jobs hang,
+    or reach 6 GB/s instead of 20 (nccl#257, nccl-tests#115).
     Fix: boot with iommu=pt (and intel_iommu=on or amd_iommu=on as before), or turn the IOMMU off in the firmware. Until
-    then NCCL_P2P_DISABLE=1 has GPUs without NVLink go through host memory, which is slow and does not hang.
+    then NCCL_P2P_DISABLE=1 sends GPUs without NVLink through host memory, which is slow but does not hang.
     """
     if not any(isinstance(each.iommu, Absent) or str(each.iommu).startswith("DMA") for each in pci.devices.values()):
         return
@@ -341,12 +341,12 @@ def _unread(links: NvLinks | Absent) -> set[str]:
 def _compared(
     printed: Mapping[str, Mapping[str, str]], own: Mapping[tuple[str, str], str | None]
 ) -> dict[tuple[str, str], tuple[str, str]]:
-    """Each pair of which both sources know a word: the tree's, then nvidia-smi's."""
+    """Each pair that both sources describe: the tree's word, then nvidia-smi's."""
     words = {(one, other): word for one, row in printed.items() for other, word in row.items() if one != other}
     known = {pair: (own.get(pair), "SYS" if word == "SOC" else word) for pair, word in words.items()}  # its old name
     return {pair: (shown, said) for pair, (shown, said) in known.items() if shown is not None}
 
 
 def _means(word: str) -> str:
-    """Return what a word says is between two devices: two that say the same are no matter for NCCL."""
+    """Return what a word means is between two devices; words with one meaning do not matter to NCCL."""
     return "NVLink" if word.startswith("NV") else _MEANS.get(word, word)

@@ -47,7 +47,7 @@ def counted(each: Broken) -> str:
 
 
 def certainty(each: Broken) -> Certainty:
-    """Return how certain it is: confirmed by several other nodes, or seen between two alone."""
+    """Return how certain it is: confirmed by several other nodes, or seen only between two."""
     suspect = each.suspect
     partners = len({end.node for way in suspect.pairs for end in way} - set(suspect.nodes))
     with_whom = f"with {partners} other nodes" if partners > 1 else "between these two alone"

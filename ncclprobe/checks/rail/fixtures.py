@@ -1,6 +1,7 @@
-"""Small fleets for the examples of the checks: nodes of equal rails, whose tests go as planned but for what is said.
+"""Small fleets for the examples of the checks: nodes of equal rails, whose tests succeed unless an argument changes
+them.
 
-What both ends of a test see follows from the ways between them: a way that is dead loses what is sent over it and the
+What both ends of a test see follows from the ways between them: a dead way loses what is sent over it and the
 acknowledgements of what is sent the other way, as on a reliable connection.
 """
 
@@ -35,10 +36,10 @@ def _all_well(src: End, dst: End, gpu: bool) -> float:
 
 
 class World(Struct, frozen=True):
-    """A fleet. `addresses` changes what an end tells of itself, `local` is what fails at an end by itself.
+    """A fleet. `addresses` changes what an end reports about itself, `local` is what fails at an end by itself.
 
-    `small_only`: ends to and from which small messages pass and large ones do not. `wrong`: bytes of what is written to
-    an end that are wrong. `latency_us`: of the ends that are slower than USUAL_US. `gpus`: every rail has one near it.
+    `small_only`: ends to and from which only small messages pass. `wrong`: wrong bytes among those written to an end.
+    `latency_us`: of the ends that are slower than USUAL_US. `gpus`: every rail has one near it.
     """
 
     nodes: tuple[str, ...] = ("n0", "n1", "n2")
@@ -60,7 +61,7 @@ class World(Struct, frozen=True):
         return replace(port, memory="cuda-dmabuf", gpu=end.rail) if gpu else port
 
     def address(self, end: End) -> RailAddress:
-        """Return what `end` tells of itself."""
+        """Return what `end` reports about itself."""
         number = self.nodes.index(end.node)
         port = self.port(end)
         address = RailAddress(
@@ -154,7 +155,7 @@ def add_rows(
 
 
 def only(*ends: End, share: float = 0.0, out: bool = True, into: bool = True) -> Carries:
-    """Return a fabric in which what these ends send (`out`) and receive (`into`) is a `share` of the usual."""
+    """Return a fabric in which these ends send (`out`) and receive (`into`) a `share` of the usual rate."""
 
     def carries(src: End, dst: End, gpu: bool) -> float:
         return share if (out and src in ends) or (into and dst in ends) else 1.0

@@ -37,9 +37,9 @@ than the late trips of a usual rail, one in eight."""
 _BUSY = 10.0
 """So many times the usual trip in the late ones: then it is the processors that were measured."""
 _DIRECT_SHARE = 0.75
-"""Of what host memory reaches over the same rail; on healthy machines GPU memory is as fast or faster."""
+"""A share of host memory's rate over the same rail; on healthy machines GPU memory is as fast or faster."""
 _BUSY_INTERPRETER = 0.5
-"""Of a write's time, spent in posting and polling: then it is the interpreter that was measured."""
+"""A share of a write's time, spent in posting and polling: above it, the interpreter was measured."""
 
 
 @check(
@@ -52,11 +52,11 @@ _BUSY_INTERPRETER = 0.5
 def slow(rails: Every[Rails], fabrics: Every[Fabric | Absent], buses: Every[Pci | Absent]) -> Iterator[Finding]:
     """A rail is slower than the others, or than its port, or answers much later.
 
-    Right: Every rail carries what the others carry, as soon as they do.
+    Right: Every rail is as fast as the others, and answers as soon.
     Why: NCCL spreads each ring over all rails and waits for the last one, so the slowest rail sets the pace of the job.
-    A port that came up with fewer lanes or at a lower rate, a PCIe link at half its width, a cable that makes errors
-    and a switch port that is shared all look like this. NCCL's small operations wait for one trip, which a longer way
-    or a port in a power-saving state makes late.
+    A port that negotiated fewer lanes or a lower rate, a PCIe link at half its width, a cable that makes errors
+    and a switch port that is shared all look like this. NCCL's small operations wait for one trip, and a longer way
+    or a port in a power-saving state makes that slow.
     Fix: compare rate, width and error counters of the port and its switch port with a neighbour's, and the NIC's PCIe
     link (`ncclprobe doctor`: ib.rate, pci.width); move the cable to tell it from the port.
     """
@@ -111,7 +111,7 @@ def _usual(judged: "Localisation") -> float:
 
 
 def _port_rates(found: Sequence[Tried]) -> Mapping[End, float]:
-    """Return what each port says of its rate, Gb/s, if it does."""
+    """Return the rate that each port reports, Gb/s, if it does."""
     told = ((end.end, end.outcome.own) for each in found for end in each.seen if end.outcome)
     return {end: own.rate_gbps for end, own in told if own and own.rate_gbps > 0}
 
@@ -149,10 +149,10 @@ def _slow(
 
 
 def _expected(found: list[Tried], fabrics: Every[Fabric | Absent], buses: Every[Pci | Absent]) -> float | None:
-    """Return the least that the usual rail should reach, GB/s, by ports and their PCIe links; None: not known.
+    """Return the least that the usual rail should reach, GB/s, by ports and their PCIe links; None if unknown.
 
-    A device that is no PCI function, such as soft-RoCE, has no rate that means anything. Nor is anything expected where
-    the interpreter kept the rail waiting.
+    A device that is not a PCI function, such as soft-RoCE, has no meaningful rate. Nothing is expected either if the
+    interpreter kept the rail waiting.
     """
     values = []
     for each in found:
@@ -238,9 +238,9 @@ def data(rails: Every[Rails]) -> Iterator[Finding]:
     """Wrong bytes arrive over a rail.
 
     Right: All bytes arrive as they were sent.
-    Why: RDMA checks each packet on the wire and no byte in the NIC, on PCIe or in memory: a corrupt gradient raises no
+    Why: RDMA checks each packet on the wire, but no byte in the NIC, on PCIe or in memory. A corrupt gradient raises no
     error, and the model is lost days later.
-    Fix: take the node out; measure it again with others: where its bytes are wrong there too, replace the NIC, then
+    Fix: take the node out; measure it again with others; if its bytes are wrong there too, replace the NIC, then
     memory; look for PCIe and ECC errors (`dmesg`, `ncclprobe doctor`).
     """
     bad: dict[Way, tuple[Tried, int]] = {}
@@ -284,11 +284,11 @@ _HALVED = World(gpus=True, carries=lambda src, dst, gpu: 0.5 if gpu and _BAD in 
     slows=True,
 )
 def gpu(rails: Every[Rails]) -> Iterator[Finding]:
-    """A rail is slower with a GPU's memory than with the host's, or works with the host's alone.
+    """A rail is slower with a GPU's memory than with the host's, or works only with the host's.
 
     Right: Rails are as fast with a GPU's memory as with the host's.
-    Why: with GPUDirect the NIC reads and writes the GPU itself; if an IOMMU, ACS or a path through the processor is
-    between the two it does so at a fraction of the rate, which no setting shows and a job feels in every step.
+    Why: with GPUDirect the NIC reads and writes the GPU itself. If an IOMMU, ACS or a path through the processor is
+    between the two, it does so at a fraction of the rate. No setting shows that, and it slows every step of a job.
     Fix: turn ACS off on the switches between GPU and NIC, and the IOMMU to passthrough; use the NIC below the GPU's own
     switch (`ncclprobe topo`); until then NCCL_NET_GDR_LEVEL can turn GPUDirect off.
     """

@@ -81,7 +81,7 @@ def untried(rails: Every[Rails]) -> Iterator[Finding]:
 
 
 def _untold(rails: Every[Rails]) -> str:
-    """Return why tests that nodes made do not tell of all rails; empty: they do."""
+    """Return why the nodes' tests do not cover all rails; empty: they do."""
     found = tests(rails)
     short = {node: each for node, each in rails.items() if len(each.rows) < each.planned}
     if short:
@@ -103,7 +103,7 @@ def _untold(rails: Every[Rails]) -> str:
 
 
 def _late(found: Iterable[Tried]) -> list[Way]:
-    """Return the ways whose last test came to no end in time: no rate is known of them, only the most it can be."""
+    """Return the ways whose last test timed out: their rate is unknown, only its upper bound is known."""
     last: dict[Way, bool] = {}
     for tried in found:
         last |= {way: way in tried.late() for way in tried.both}
@@ -135,10 +135,11 @@ def unusable(rails: Every[Rails]) -> Iterator[Finding]:
     """An RDMA port cannot be used at all.
 
     Right: Every RDMA port that NCCL takes can be opened and used.
-    Why: NCCL opens each port, registers memory and makes queue pairs before any other node is asked; if that fails,
-    or hangs, the job ends, or waits for ever, on this node. What failed needs no partner, so no other node is at fault.
+    Why: NCCL opens each port, registers memory and makes queue pairs before any other node is asked; if that fails the
+    job ends, and if it hangs the job waits for ever, on this node. These calls need no partner, so no other node is at
+    fault.
     Fix: see the call and the error: ENOMEM is `ulimit -l`, EACCES the device's file, a hang the driver or its firmware
-    (dmesg); of a job's container, /dev/infiniband has to be in it.
+    (dmesg); in a container, /dev/infiniband has to be passed to it.
     """
     found = [each for each in tests(rails) if not each.gpu]
     by_error: dict[tuple[str, int], dict[End, list[RailFailure]]] = {}
@@ -190,7 +191,7 @@ def _whose_gid(
 
 
 def _other_gid(node: str, devices: Sequence[str], setting: str) -> str:
-    """Return how to come to a fitting GID on the one node that is at fault: by the variable only if it is set."""
+    """Return how to get a suitable GID on the one node that is at fault: by the variable only if it is set."""
     shown = f"`show_gids {devices[0]}`" if devices else "`show_gids`"
     if setting:
         return (
@@ -213,10 +214,10 @@ def dead(rails: Every[Rails], settings: Every[Settings | Absent]) -> Iterator[Fi
     """Nothing passes over a rail, or in one direction only, or no large messages.
 
     Right: Every rail carries data both ways.
-    Why: TCP passes between these nodes, and RDMA over this port does not: NCCL connects, sends, and the job ends with
-    "got completion from peer with status=12" half a minute later, or hangs. A reliable connection needs both
-    directions. RoCE v1 and v2 do not talk to each other, nor does a link-local address beyond its own subnet; packets
-    of another partition, and those larger than a switch's MTU, are dropped without a word.
+    Why: TCP passes between these nodes, and RDMA over this port does not. NCCL connects and sends, and the job ends
+    with "got completion from peer with status=12" half a minute later, or hangs. A reliable connection needs both
+    directions. RoCE v1 and v2 do not talk to each other, and a link-local address does not work beyond its own subnet.
+    Packets of another partition, and those larger than a switch's MTU, are dropped silently.
     Fix: if GIDs do not fit, unset NCCL_IB_GID_INDEX, or give the port's interface an IPv4 address (`show_gids`). If
     P_Keys do not, compare pkeys/0 of both ports and NCCL_IB_PKEY. If only small messages pass, give all switch ports
     the MTU of the ports (RoCE: 4200 or more for 4096). Otherwise look at the port's cable and switch port, its VLAN and
@@ -270,7 +271,7 @@ _EXPLAINED: Mapping[Reason, Callable[[Broken, Every[Settings | Absent]], Explain
 
 
 def _passing(found: Sequence[Tried], rails: Every[Rails]) -> Iterator[Finding]:
-    """Yield the rails of which some tests failed and the last one did not."""
+    """Yield the rails on which some tests failed and the last one did not."""
     every, faltered = faltering(found)
     for suspect in by_rail(every, faltered):
         bad = {each.number: each for way in suspect.pairs for each in faltered[way]}
@@ -286,7 +287,7 @@ def _passing(found: Sequence[Tried], rails: Every[Rails]) -> Iterator[Finding]:
 
 
 def _told(each: Tried) -> list[RailAddress]:
-    """Return what the ends tell of themselves: both, if more is known than that they are dead."""
+    """Return what the ends report about themselves: both, if more is known than that they are dead."""
     return [end.address for end in each.seen if end.address]
 
 

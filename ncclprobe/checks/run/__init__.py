@@ -1,3 +1,3 @@
-"""What became of a measurement: did every rank come, stay, and carry the right bytes fast enough?"""
+"""The outcome of a measurement: did every rank join, stay, and carry the right bytes fast enough?"""
 
 SOURCE = "run"

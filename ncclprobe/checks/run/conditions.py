@@ -1,4 +1,4 @@
-"""To which runs a check applies: what was asked decides."""
+"""Which runs a check applies to: the options of the run decide."""
 
 from ncclprobe.facts.run.samples import Asked, Participants
 from ncclprobe.model.registry import applies

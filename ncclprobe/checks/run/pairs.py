@@ -36,12 +36,12 @@ def pairs(localised: Localised, asked: Asked, expected: Expected) -> Iterator[Fi
     """A node, a NIC, a pair or a direction is slow or corrupts data, or a pair was lost.
 
     Right: No node, NIC, pair or direction is slow or corrupts data.
-    Why: a collective is as slow as its slowest pair, and its own time does not say which that is. First every node is
-    measured alone, so that what is slow inside of it is not taken for its network. A part that looks slow in the
-    round-robin of all pairs is measured again with other partners, and named only if that confirms it and the loss
-    is larger than what repeated measurements differ by.
-    Fix: look at what is named: of a node its links, NICs and processes (`ncclprobe doctor`), of a rail its NIC, cable
-    and switch port, of a pair what lies between the two; then measure again.
+    Why: a collective is as slow as its slowest pair, and its own time does not show which pair that is. Every node is
+    measured by itself first, so that slowness inside it is not mistaken for its network. A part that looks slow in the
+    round-robin of all pairs is measured again with other partners, and named only if that confirms it and the loss is
+    larger than what repeated measurements differ by.
+    Fix: look at what is named: for a node its links, NICs and processes (`ncclprobe doctor`); for a rail its NIC, cable
+    and switch port; for a pair the switches and cables between the two. Then measure again.
     """
     found = localised.found
     named = [*_slow_inside(found), *_slow_between(found), *_wrong_or_lost(found)]
@@ -84,7 +84,7 @@ _INSIDE = {
 
 
 def _level_GBps(found: Localisation) -> float:
-    """Return what is usual one way; 0 if nothing came through."""
+    """Return the usual rate one way; 0 if nothing went through."""
     return found.level_GBps.get(ONE_WAY, 0.0)
 
 

@@ -1,4 +1,4 @@
-"""Ranks and their nodes: did all come and stay, set alike, in groups that fit, and is one slow by itself?"""
+"""Ranks and their nodes: did all join and stay, with equal settings and suitable groups, and is one slow by itself?"""
 
 import signal
 from collections import Counter
@@ -60,11 +60,10 @@ def init(arrivals: Arrivals, participants: Participants) -> Iterator[Finding]:
 
     Right: Every rank arrived.
     Why: a collective needs all ranks, so a job with one rank missing waits until a timeout half an hour away. A rank
-    whose process runs, or that may still take its time, is not missing: it may be importing torch, and nothing is known
-    of it.
+    whose process runs, or whose time is not over, is not missing but unknown: it may be importing torch.
     Fix: look at the launcher's output for the ranks named, and check that their node reaches MASTER_ADDR and
-    MASTER_PORT and that every node starts as many ranks as the others believe. Where torch comes from a slow file
-    system, raise --phase-timeout.
+    MASTER_PORT and that every node starts as many ranks as the others expect. If torch is on a slow file system, raise
+    --phase-timeout.
     """
     for rank in arrivals.lost:
         yield seen_once(
@@ -135,10 +134,10 @@ _ALONE = ("allocating", "calibrate", "import torch", "pairs, buffers")
     requires="run.init",
 )
 def rank_lost(attendance: Attendance, ending: Ending) -> Iterator[Finding]:
-    """A rank was lost, or the run stood still.
+    """A rank was lost, or the run stalled.
 
-    Right: No rank was lost, and the run did not stand still.
-    Why: the other ranks only see a collective that does not return; which rank to look at is what they cannot say.
+    Right: No rank was lost, and the run did not stall.
+    Why: the other ranks only see a collective that does not return; they cannot report which rank to look at.
     Fix: look at the node named: its kernel log (Xid, out of memory), its launcher's output, and whether the process
     still runs; then measure again without that node.
     """
@@ -175,7 +174,7 @@ _FEWEST_TIMES, _LOST_SHARE, _TIMES_OTHERS, _FELLOWS = 3, 0.4, 4.0, 3
 
 
 def _is_of_all(skew: Skew, participants: Participants) -> bool:
-    """Return whether a row says it of each rank; a log that was edited may not."""
+    """Return whether each rank has such a row; a log that was edited may lack some."""
     return len(skew.late_us) == len(skew.late_rounds) == len(participants.hosts) == participants.ranks
 
 
@@ -191,13 +190,14 @@ def arrivals_noted(asked: Asked, rows: Rows | Absent) -> bool:
 
 @check(bad=lambda: [_with(_LATECOMER)], good=lambda: [_with(_PUNCTUAL)], applies=arrivals_noted)
 def straggler(rows: Rows, participants: Participants) -> Iterator[Finding]:
-    """A rank comes late to its calls: its host is slow, not a link.
+    """A rank is late in its calls: its host is slow, not a link.
 
-    Right: Every rank comes to its calls in time.
+    Right: Every rank makes its calls in time.
     Why: the other ranks wait inside the collective, so every rank measures the same long time, and it looks like a slow
-    network. After a barrier, each rank computes for four milliseconds and calls; one that comes late by itself, having
-    lost two fifths of its time, at least three times and four times as much as its fellows, is named. Of two ranks the
-    later one has no fellows, and on a host that was busy with other work it says nothing of the host: a note.
+    network. After a barrier, each rank computes for four milliseconds and calls. A rank is named if it is late by
+    itself, having lost two fifths of its time, at least three times and four times as much as the others. With only two
+    ranks there are no others to compare the later one with, and a host that was busy with other work proves nothing: a
+    note.
     Fix: look at the rank's host: other processes on its cores, a CPU limit of its container (cpu.max), all ranks bound
     to the same cores, a processor slowed down by heat or power.
     """
@@ -226,7 +226,7 @@ def straggler(rows: Rows, participants: Participants) -> Iterator[Finding]:
 
 
 _MOST_TOLD = 64
-"""So many Xids of one kind are told: see host.nvml_server."""
+"""At most this many Xids of one kind are reported: see host.nvml_server."""
 
 
 @applies
@@ -273,7 +273,7 @@ _WHOLE = Ending()
 
 @applies
 def settings_told(settings: RankSettings | Absent) -> bool:
-    """if the ranks have told their settings."""
+    """if the ranks have reported their settings."""
     return isinstance(settings, RankSettings)
 
 
@@ -288,7 +288,7 @@ def settings(settings: RankSettings, participants: Participants, ending: Ending 
 
     Right: All ranks have the same settings.
     Why: each rank chooses algorithm, protocol, buffers and network by its own settings and never compares them with the
-    others': where they disagree the first call hangs, and no library names the variable.
+    others'. If they disagree the first call hangs, and no library names the variable.
     Fix: set the variable in one place for all ranks: the job script with srun --export or mpirun -x, or none.
     """
     whole = isinstance(ending, Ending) and not ending.why
@@ -384,10 +384,10 @@ def ladder(
     """A node by itself is slower than it should be, or the user's script failed on a rung.
 
     Right: Every rung of the ladder was measured, and no judged node is slower than expected.
-    Why: what a job loses between nodes is only known by what its nodes reach by themselves. Speed-up and
-    efficiency are shown and not judged: what a network should leave of them depends on the model that is trained.
-    A script that ends well on one rank and not on several asks for what only several have: a network, more memory.
-    Fix: run `ncclprobe accept` on the named node alone; look at its NVLinks, its GPUs' clocks and its PCIe links.
+    Why: the loss between nodes is known only if each node was measured by itself. Speed-up and efficiency are shown and
+    not judged: what a network should leave of them depends on the model that is trained. A script that succeeds on one
+    rank and fails on several needs what only several use: a network, more memory.
+    Fix: run `ncclprobe accept` on only the named node; look at its NVLinks, its GPUs' clocks and its PCIe links.
     """
     if "script" in asked.what:
         yield from _of_script(script)

@@ -84,7 +84,7 @@ def data(asked: Asked, participants: Participants, skipped: Skipped, rows: Rows)
 
 
 def _refuse_gaps(asked: frozenset[tuple[str, int, str]], skipped: Skipped, rows: Rows) -> None:
-    """Raises Unlearned for rows that were left out or never came, or whose data was not compared."""
+    """Raises Unlearned for rows that were left out or never arrived, or whose data was not compared."""
     if gaps := tuple(why_left_out(skipped.rows)):
         raise Unlearned("; ".join(gaps))
     left_out = {each.op for each in skipped.rows if each.nbytes is None} | {(e.op, e.nbytes) for e in skipped.rows}
@@ -235,7 +235,7 @@ def _least(row: Measurement) -> str:
 
 
 def _sources(row: Measurement) -> tuple[Evidence, ...]:
-    """The time with its interval, and where the expectation comes from."""
+    """The time with its interval, and the source of the expectation."""
     interval, expected = row.interval_us, row.expectation
     within = f"median between {interval[0]:.1f} and {interval[1]:.1f} us" if interval else "too few for an interval"
     how = f"{row.batches} batches of {row.iters} calls over {row.ranks} ranks, {row.place} place, {row.mode} mode"
@@ -247,7 +247,7 @@ def _sources(row: Measurement) -> tuple[Evidence, ...]:
 
 
 def _host_side(row: Measurement) -> str:
-    """Why `row` says nothing against the links: hosts that hand calls over slowly, or ranks that come late."""
+    """Why `row` proves nothing about the links: hosts that hand calls over slowly, or ranks that are late."""
     if row.launch_bound:
         return (
             f"; but the host needs {row.issue_us:.1f} us to hand a call over, of {row.time_us.typical:.1f}: "

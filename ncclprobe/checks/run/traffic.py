@@ -41,17 +41,17 @@ def _rails(moved: Mapping[str, int | None], nodes: Sequence[str] = ("n0", "n1"))
     applies=counters_of_nics,
 )
 def nic_traffic(traffic: NicTraffic) -> Iterator[Finding]:
-    """Bytes went over NICs that NCCL or gloo should not use, or left out one that they should.
+    """Bytes went over NICs that NCCL or gloo should not use, or avoided one that they should.
 
-    Right: Bytes went over the NICs that were meant to carry them.
+    Right: Bytes went over the intended NICs.
     Why: sockets carry a small part of what RDMA does, and a route over the wrong one of two NICs leaves the fast one
-    idle; the number alone does not say which it was. A NIC is named that moved at least 1 MiB and ten times as much
-    as all those together that were to carry the bytes of its node. An RDMA NIC is named that moved less
-    than a quarter of what most of its node's did, if the NIC of its name on other nodes did its part, and all nodes
-    were to use the same ones: a rail less takes its share from every collective, and no message tells.
+    idle; the rate does not show which of the two happened. A NIC is named if it moved at least 1 MiB and ten times as
+    much as all NICs together that should have carried the bytes of its node. An RDMA NIC is named if it moved less than
+    a quarter of what most of its node's did, the NIC of its name on other nodes did its part, and all nodes should use
+    the same ones. A missing rail takes its share from every collective, and no message reports it.
     Fix: look at NCCL_SOCKET_IFNAME, NCCL_IB_HCA, NCCL_IB_DISABLE, NCCL_NET and GLOO_SOCKET_IFNAME, at the routes (`ip
     route get <address of the other node>`; two NICs in one subnet need rules of their own), and run `ncclprobe doctor`.
-    Of a NIC that is left out compare NCCL_DEBUG=INFO's `via NET` lines, its cable and its switch port with another's.
+    For an idle NIC compare NCCL_DEBUG=INFO's `via NET` lines, its cable and its switch port with another's.
     """
     named: set[str] = set()
     for each in traffic.rows:
@@ -88,7 +88,7 @@ def _in_place_of_others(each: OperationTraffic) -> Iterator[NicBytes]:
 
 
 def _first_of_each(traffic: NicTraffic) -> dict[str, Finding]:
-    """Return what is said of each idle NIC, of the first operation that left it out."""
+    """Return a phrase for each idle NIC, about the first operation that left it out."""
     found: dict[str, Finding] = {}
     for each in traffic.rows:
         for nic, usual in _idle(each):
@@ -111,10 +111,10 @@ def _left_out(each: OperationTraffic, nic: NicBytes, usual: float) -> Finding:
 
 
 def _idle(each: OperationTraffic) -> Iterator[tuple[NicBytes, float]]:
-    """Yield RDMA NICs that were left out on their node alone, with what most of its NICs moved, sent and received.
+    """Yield RDMA NICs that were idle only on their node, with what most of its NICs moved, sent and received.
 
-    NICs that no node used do not count. Where nodes were to use different NICs, NCCL leaves out some of those that
-    have more: sync.machine tells that.
+    NICs that no node used do not count. If nodes should use different NICs, NCCL leaves out some of those that
+    have more: sync.machine reports that.
     """
     nodes: dict[str, dict[str, NicBytes]] = {}
     used = {nic.nic for nic in each.nics if (_moved(nic) or 0) >= FLOOR_BYTES}  # the others are of storage, say
@@ -155,7 +155,7 @@ def _counted(nic: NicBytes) -> Evidence:
 
 
 def _blind(traffic: NicTraffic) -> str:
-    """Why it cannot be said which way the bytes went, where it cannot."""
+    """Why it is unknown which way the bytes went, if it is."""
     for each in traffic.rows:
         for nic in each.nics:
             if nic.expected and nic.sent is None:
@@ -205,10 +205,10 @@ def copies(measured: Copies, expected: ExpectedCopies, asked: Asked) -> Iterator
 
     Right: Every judged copy is as fast as its link allows.
     Why: a PCIe link that trained narrower or slower than it could, a riser, or memory of the wrong NUMA node shows only
-    under load: at rest a link saves power by slowing down. Data loading, checkpoints and NCCL's own buffers take this
-    way.
+    under load: at rest a link saves power by slowing down. Data loading, checkpoints and NCCL's own buffers use this
+    path.
     Fix: compare `nvidia-smi -q -d PCIE` under load with a healthy neighbour and look at the kernel log for AER; reseat
-    the GPU or its riser. Where only the far NUMA node is slow, bind the rank with `numactl`.
+    the GPU or its riser. If only the far NUMA node is slow, bind the rank with `numactl`.
     """
     rows = [judged(row, expected.nodes.get(row.node, {})) for row in measured.rows]
     for row in rows:

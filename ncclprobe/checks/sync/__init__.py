@@ -1,9 +1,9 @@
-"""Comparisons: what must be equal on all nodes of a job, or is likelier to be a mistake than meant.
+"""Comparisons: what must be equal on all nodes of a job, or is probably a mistake if it is not.
 
 ``host`` (inventories, kernel, limits, layout), ``software`` (versions, what the job runs, clocks), ``settings``
 (variables, from any source), ``links`` (ports, marks of RoCE, NVLink between machines), ``placement`` (zones,
 switches), ``addresses`` (also of the interfaces that carry data) and ``roster`` (nodes that are missing or were lost).
-A majority may be wrong: nodes that differ are named, and blamed only if they have less than the others. Of two nodes
+A majority may be wrong: nodes that differ are named, and blamed only if they have less than the others. With two nodes
 neither is blamed. A fabric manager whose version differs from the driver's concerns one node: ``nvl.fabric``.
 """
 

@@ -1,4 +1,4 @@
-"""The interfaces that the nodes of a job use, and addresses, of which every machine needs its own."""
+"""The interfaces that the nodes of a job use, and addresses that only one machine may have."""
 
 from collections.abc import Iterator
 from ipaddress import ip_address
@@ -88,8 +88,8 @@ def address_twice(
     """Two nodes have the same address.
 
     Right: Every node has an address of its own.
-    Why: what is sent to one arrives at the other, whichever answered ARP last: connections open, and then are reset or
-    reach the wrong rank. Bridges of containers have the same address everywhere, and do no harm.
+    Why: packets to one arrive at the other, whichever answered ARP last. Connections open, and then are reset or reach
+    the wrong rank. Bridges of containers have the same address everywhere and do no harm.
     Fix: give one of them another address; look for a cloned image, a DHCP lease that was kept, or a failover address.
     """
     holders: dict[str, list[_Holder]] = {}

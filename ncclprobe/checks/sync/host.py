@@ -55,9 +55,9 @@ def gpu_count(gpus: Every[Gpus], machines: Every[Machine | Absent], job: Job) ->
     """Nodes of one kind have different numbers of GPUs.
 
     Right: Nodes of one kind have the same number of GPUs.
-    Why: a job is started with as many ranks on each node; if one has lost a GPU its last rank has none, and all
+    Why: a launcher starts the same number of ranks on each node. If one has lost a GPU its last rank has none, and all
     others wait for it (NVIDIA/aicr#1858: every nightly run failed for days because one of two VMs had 7).
-    Fix: compare nvidia-smi -L with a healthy neighbour's; reboot or drain the node that has fewer. Where it is meant:
+    Fix: compare nvidia-smi -L with a healthy neighbour's; reboot or drain the node that has fewer. If it is intended:
     --mixed-gpus.
     """
     counted = {node: len(each.all) for node, each in gpus.items()}  # also those that gpu.count says are lost
@@ -136,7 +136,7 @@ def _foreign(fabric: Fabric) -> Names:
 
 
 def _idle(fabric: Fabric, settings: Settings, software: Software | Absent) -> Names:
-    """Return ports that are here and selected, but not usable: another check has said why."""
+    """Return ports that are present and selected, but not usable: another check has reported why."""
     found = _selected(fabric, settings, software)
     return tuple(port.name for port in (*found.down, *found.closed, *found.unknown))
 
@@ -166,8 +166,8 @@ def nic_count(
     """Nodes of one kind have different numbers of NICs that NCCL can use.
 
     Right: Nodes of one kind have the same number of NICs that NCCL can use.
-    Why: ranks plan their channels over the NICs of all nodes; if a node has fewer, NCCL ends its start, or since
-    2.30.3 by default goes on without a message (NCCL_IGNORE_NET_MISMATCH, src/init.cc:131), slower or until it hangs
+    Why: ranks plan their channels over the NICs of all nodes; if a node has fewer, NCCL fails to start, or since 2.30.3
+    by default goes on without a message (NCCL_IGNORE_NET_MISMATCH, src/init.cc:131), slower or until it hangs
     (nccl#2428).
     Fix: compare ibstat and ip -br link with a healthy neighbour's: a NIC that has left the bus, a port that is down,
     or another NCCL_IB_HCA.
@@ -343,7 +343,7 @@ def limits(locked: Every[Memlock | Absent], shared: Every[SharedMemory | Absent]
     """A node lets its processes lock or share less memory than the others do.
 
     Right: All nodes let their processes lock and share enough memory.
-    Why: a job that runs on most nodes then fails on this one alone: ibv_reg_mr with "Cannot allocate memory", or a bus
+    Why: a job that runs on most nodes then fails only on this one: ibv_reg_mr with "Cannot allocate memory", or a bus
     error in /dev/shm. slurmd started by hand, or a container without --shm-size, are the usual reasons.
     Fix: LimitMEMLOCK=infinity for slurmd or containerd, --ulimit memlock=-1 and --shm-size for docker, as on the other
     nodes.
@@ -399,7 +399,7 @@ _SLOW = box(*(replace(FULL, power_limit_W=500) for _ in range(3)))
     applies=several_with_gpus,
 )
 def gpu_limits(gpus: Every[Gpus]) -> Iterator[Finding]:
-    """GPUs of one model have other power limits or clocks on some nodes.
+    """GPUs of one model have different power limits or clocks on some nodes.
 
     Right: GPUs of one model have the same power limits and clocks on all nodes.
     Why: all ranks wait for the slowest GPU; a node whose GPUs all have the same limit looks healthy by itself.
@@ -417,7 +417,9 @@ def gpu_limits(gpus: Every[Gpus]) -> Iterator[Finding]:
 
 
 def _most(gpus: Gpus, model: str, field: str) -> int:
-    """Return the most that a GPU of `model` may do on a node; what single ones lack is told of these. 0: not known."""
+    """Return the most that a GPU of `model` may do on a node; limits of single GPUs are reported for those. 0:
+    unknown.
+    """
     known = [getattr(gpu, field) for gpu in gpus.all if gpu.name == model]
     return max((value for value in known if isinstance(value, int)), default=0)
 
@@ -444,12 +446,12 @@ def ignore_net_mismatch(
     machines: Every[Machine | Absent],
     gpus: Every[Gpus | Absent],
 ) -> Iterator[Finding]:
-    """Nodes have different numbers of NICs, and NCCL is told not to report it.
+    """Nodes have different numbers of NICs, and NCCL is set not to report it.
 
     Right: NCCL reports it if nodes have different numbers of NICs, or their numbers are equal.
-    Why: since 2.30.3 NCCL accepts this by default (src/init.cc:131, v2.30.7) and logs it at INFO only; such jobs have
+    Why: since 2.30.3 NCCL accepts this by default (src/init.cc:131, v2.30.7) and logs it only at INFO; such jobs have
     hung with all GPUs busy (nccl#2428).
-    Fix: NCCL_IGNORE_NET_MISMATCH=0, so that the job ends at its start instead, until the node is repaired.
+    Fix: NCCL_IGNORE_NET_MISMATCH=0, so that the job fails at its start instead, until the node is repaired.
     """
     counts = {node: len(names) for node, names in network(fabrics, settings, interfaces, software).items()}
     silent = {

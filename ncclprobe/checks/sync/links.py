@@ -108,11 +108,11 @@ def port_state(
     """A port is down on a node, and up on the others.
 
     Right: Every port that is up on most nodes is up on all.
-    Why: what is up elsewhere was meant to be up: NCCL takes the ports that are active and is silent about the others,
-    so that this node has fewer NICs than the rest. One node alone cannot tell a port without a cable from one that
-    needs none.
-    Fix: reseat or replace the cable of this port and look at its switch port; one that is Disabled is switched on by
-    mlxlink or ibportstate.
+    Why: a port that is up elsewhere should be up here too. NCCL uses the active ports and is silent about the others,
+    so this node has fewer NICs than the rest. Looking at one node, nobody can tell a port that lost its cable from one
+    that needs none.
+    Fix: reseat or replace the cable of this port and look at its switch port; mlxlink or ibportstate enables a port
+    that is Disabled.
     """
     parts = of_one_kind(
         {node: _placed(each, settings.by_node.get(node)) for node, each in fabrics.items()}, kinds(machines, gpus)
@@ -170,9 +170,9 @@ def mtu(
     """The interfaces between the nodes have different MTUs.
 
     Right: The interfaces between the nodes have one MTU.
-    Why: RoCE takes the smaller packet of both ends (src/transport/net_ib/connect.cc), and TCP agrees on the smaller
-    segment, so that the node with the smaller MTU slows its peers; if anything between them drops what is too large for
-    it, connections open and then stand still (nccl#1524). Whether large messages pass is tried where paths are probed.
+    Why: RoCE uses the smaller packet of both ends (src/transport/net_ib/connect.cc), and TCP agrees on the smaller
+    segment, so the node with the smaller MTU slows its peers. If anything between them drops packets that are too large
+    for it, connections open and then stall (nccl#1524). Path probes try whether large messages pass.
     Fix: `ip link set dev INTERFACE mtu 9000` on all nodes, or the largest MTU that the switches carry.
     """
     ends: dict[str, dict[str, Interface]] = {}
@@ -206,9 +206,9 @@ def pkey(fabrics: Every[Fabric], settings: Every[Settings]) -> Iterator[Finding]
     """InfiniBand ports of different nodes are not full members of one partition.
 
     Right: InfiniBand ports of all nodes are full members of one partition.
-    Why: two queue pairs talk only where the P_Keys at their NCCL_IB_PKEY index (0 by default) name one partition and at
-    least one is a full member (bit 15); otherwise every message is dropped without a message, and the job ends in
-    retries.
+    Why: two queue pairs can talk only if the P_Keys at their NCCL_IB_PKEY index (0 by default) name one partition and
+    at least one is a full member (bit 15). Otherwise every packet is dropped silently, and the job fails when its
+    retries are exhausted.
     Fix: have the subnet manager put all ports of the job into one partition as full members (partitions.conf, or the
     cloud's placement), or set NCCL_IB_PKEY to the index of the common one.
     """
@@ -298,7 +298,7 @@ _NODE = RoceQos({f"mlx5_{n}:1": _SET for n in range(2)})
 
 @applies
 def marks_shown(marks: Every[RoceQos | Absent], job: Job) -> bool:
-    """to jobs on GPUs, where the driver of several nodes shows how RoCE ports mark their traffic (MLNX_OFED, DOCA)."""
+    """to jobs on GPUs, if the driver of several nodes shows how RoCE ports mark their traffic (MLNX_OFED, DOCA)."""
     told = [isinstance(each, RoceQos) and any(map(_told, each.ports.values())) for _, each in marks.items()]
     return job.backend == "nccl" and sum(told) > 1
 
@@ -316,8 +316,8 @@ def roce_qos(marks: Every[RoceQos], machines: Every[Machine | Absent], gpus: Eve
     """RoCE ports of nodes of one kind mark or slow their traffic differently.
 
     Right: RoCE ports of nodes of one kind mark and slow their traffic in one way.
-    Why: switches queue and pause by what the packets are marked with: a node whose traffic class is another is dropped
-    if the others are paused, and one that does not slow down by ECN takes the rate that the others give up.
+    Why: switches queue and pause packets by their marks. Packets of a node with another traffic class are dropped when
+    those of the others are paused, and a node that ignores ECN takes the rate that the others give up.
     Fix: set the same everywhere at boot: /sys/class/infiniband/*/tc/1/traffic_class, mlnx_qos -i INTERFACE --pfc and
     --trust dscp, ecn/roce_np/enable and ecn/roce_rp/enable; NCCL_IB_TC gives NCCL's own packets their class.
     """
@@ -356,7 +356,7 @@ _UNSEEN: Every[Imex | Absent] = Every({"n0": Absent("not here"), "n1": Absent("n
 
 @applies
 def several_trays(gpus: Every[Gpus | Absent], job: Job) -> bool:
-    """to jobs on GPUs, where the NVLinks of several nodes lead to other machines (MNNVL)."""
+    """to jobs on GPUs, if the NVLinks of several nodes lead to other machines (MNNVL)."""
     return (
         job.backend == "nccl" and sum(isinstance(each, Gpus) and bool(_domains(each)) for _, each in gpus.items()) > 1
     )
@@ -393,11 +393,11 @@ def rack(
     """Machines of one rack are not in one NVLink domain.
 
     Right: Machines of one rack are in one NVLink domain, by their GPUs and by IMEX.
-    Why: NCCL uses NVLink between machines whose GPUs have one cluster UUID and one clique (src/mnnvl.cc), and goes over
-    the NICs between all others; where IMEX on them does not know the same nodes, or is not ready, sharing memory fails,
-    and with it NCCL's start.
+    Why: NCCL uses NVLink between machines whose GPUs have one cluster UUID and one clique (src/mnnvl.cc), and the NICs
+    between all others. If IMEX on them does not list the same nodes, or is not ready, sharing memory fails, and NCCL
+    does not start.
     Fix: write one nodes_config.cfg with the addresses of all trays, and restart nvidia-imex on each (Kubernetes: one
-    ComputeDomain). Other cliques are partitions that the fabric manager, NMX-C on racks, was told of.
+    ComputeDomain). Different cliques are partitions that the fabric manager (NMX-C on racks) was configured with.
     """
     off = {n for n, each in settings.items() if read_setting(each, "NCCL_MNNVL_ENABLE", 2, _version(software, n)) == 0}
     domains = {node: _domains(each) for node, each in gpus.items() if node not in off and _domains(each)}
@@ -422,7 +422,7 @@ def _cliques(cluster: str, domains: dict[str, frozenset[tuple[str, int]]]) -> It
 
 
 def _alone(clusters: dict[str, list[str]]) -> Iterator[Finding]:
-    """Yield machines that are alone in a cluster, where others share one: every byte of theirs goes over the NICs."""
+    """Yield machines that are alone in a cluster while others share one: all their traffic goes over the NICs."""
     single = [nodes[0] for nodes in clusters.values() if len(nodes) == 1]
     if single and len(single) < len(clusters):
         message = "alone in its NVLink cluster, where the others share one: its traffic goes over the NICs"

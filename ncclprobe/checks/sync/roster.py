@@ -1,4 +1,4 @@
-"""Who is missing, and where those that are there stand: close to each other or not, as far as anything tells."""
+"""Which nodes are missing, and how close to each other the others are, as far as known."""
 
 from collections import Counter
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
@@ -29,12 +29,12 @@ _MOST_CALLS = 5  # of strangers that a finding tells
 
 
 def missing(launches: Every[Launch], came: Collection[int] = ()) -> tuple[str, ...]:
-    """The nodes of the job that are not among `launches`: by the scheduler's names, otherwise as ``node 3``, otherwise
-    as ``?``.
+    """Return the nodes of the job that are not among `launches`: the scheduler's names, otherwise ``node 3``, otherwise
+    ``?``.
 
-    `came` are the ranks of those that were there, whatever is known of them.
+    `came` are the ranks of those that arrived, whatever else is known about them.
 
-    The number of nodes is what most say. Where nodes know neither their rank nor their name, the others are counted.
+    Most nodes' number of nodes counts. If nodes know neither their rank nor their name, the others are counted.
     """
     names = _names(launches)
     lacking = len(names) - len(launches)
@@ -84,10 +84,10 @@ def gathered(gatherings: Every[Gathering | Absent]) -> bool:
 def node_missing(launches: Every[Launch], gatherings: Every[Gathering | Absent]) -> Iterator[Finding]:
     """Nodes of the job did not arrive.
 
-    Right: All nodes of the job came.
+    Right: All nodes of the job arrived.
     Why: a job starts with all of its nodes or not at all: the others wait for the one that is missing until the
-    rendezvous times out, and are not told which it is.
-    Fix: look at what the doctor says on that node itself; if it says nothing, see whether the node is up and the
+    rendezvous times out, and no message names it.
+    Fix: look at the doctor's output on that node itself; if there is none, check whether the node is up and the
     launcher started anything there (squeue, scontrol show node, kubectl get pods).
     """
     gathering = next(each for _, each in gatherings.items() if isinstance(each, Gathering))
@@ -117,13 +117,13 @@ def node_missing(launches: Every[Launch], gatherings: Every[Gathering | Absent])
 
 
 def _calls(troubles: Collection[Trouble]) -> str:
-    """Describe connections that came to nothing."""
+    """Describe connections that failed."""
     calls = [f"{each.peer or 'rank 0'}: {each.kind} ({each.detail})" for each in troubles]
     return first_of(calls, _MOST_CALLS, "; ")
 
 
 _UNHEARD = ("late", "reset", "silent")
-"""What becomes under a flood of a node that lives: it says that rank 0 is late for it, or is not heard saying so."""
+"""How a flood affects a live node: it reports that rank 0 is late to it, or its report is not heard."""
 _CUT = Gathering(1, 2.0, lost=(Trouble("10.77.0.2", "reset", "closed the connection", 1),))
 
 
@@ -135,11 +135,11 @@ _CUT = Gathering(1, 2.0, lost=(Trouble("10.77.0.2", "reset", "closed the connect
     applies=gathered,
 )
 def node_lost(launches: Every[Launch], gatherings: Every[Gathering | Absent]) -> Iterator[Finding]:
-    """Nodes came, and were lost before the run was over.
+    """Nodes arrived, and were lost before the run was over.
 
     Right: No node was lost during the run.
     Why: a node that dies, hangs or loses its network within seconds of doing next to nothing will do so in the job, and
-    take it along.
+    take the job with it.
     Fix: look at that node's console, kernel log and memory (dmesg, out-of-memory kills), and at what stopped the
     process there: a scheduler's limit, a signal, a dead file system.
     """
@@ -172,7 +172,7 @@ def below(*leaves: str) -> Every[Placement | Absent]:
 
 @applies
 def told(placements: Every[Placement | Absent]) -> bool:
-    """if several nodes were looked at, and one is told where it stands (NCCLPROBE_PLACEMENT, Slurm, a cloud)."""
+    """if several nodes were looked at, and the placement of one is known (NCCLPROBE_PLACEMENT, Slurm, a cloud)."""
     return len(placements) > 1 and any(isinstance(each, Placement) and each.levels for _, each in placements.items())
 
 
@@ -187,10 +187,10 @@ def placement(placements: Every[Placement | Absent]) -> Iterator[Finding]:
     """Nodes of the job are far from each other.
 
     Right: No node of the job is in another zone or placement group than the others, or below a switch by itself.
-    Why: between zones and placement groups of a cloud are more switches, a longer way and less bandwidth, and EFA and
-    InfiniBand do not reach everywhere. All that a node below its own switch sends and receives goes over uplinks, which
-    it shares with other jobs: that it is slow may be the fabric's load and not its own fault.
-    Fix: nothing is broken. Where the rate matters, start the nodes in one zone and one cluster placement group (AWS),
+    Why: between zones and placement groups of a cloud there are more switches, a longer way and less bandwidth, and EFA
+    and InfiniBand do not reach everywhere. All traffic of a node below its own switch goes over uplinks that it shares
+    with other jobs, so its slowness may be the fabric's load and not its own fault.
+    Fix: nothing is broken. If the rate matters, start the nodes in one zone and one cluster placement group (AWS),
     with one compact placement policy (GCP), in one scale set with a single placement group (Azure). Slurm: ask for one
     switch, and how long to wait for it: sbatch --switches=1@10:00.
     """
@@ -232,7 +232,7 @@ def _alone(trees: Mapping[str, tuple[PlacementLevel, ...]]) -> Iterator[Finding]
 
 
 def _by_itself(levels: Mapping[str, PlacementLevel], others: Sequence[tuple[str, int]], groups: int) -> Finding:
-    """Return what is said of `levels`, a node's own; a warning where all others share one: they nearly fitted."""
+    """Return a phrase about `levels`, a node's own; a warning if all others share one: they nearly fitted."""
     alone, kind = tuple(levels), next(iter(levels.values())).kind
     more: dict[str, Any] = {"nodes": alone, "evidence": _sources(levels.values())}
     if groups == 2 and len(alone) == 1:

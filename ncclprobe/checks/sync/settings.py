@@ -45,7 +45,7 @@ _OWN_NAMES = """
     TORCH_NCCL_DEBUG_INFO_PIPE_FILE
 """
 OWN_BUSINESS = frozenset(_OWN_NAMES.split())
-"""Devices, files, addresses, and what is written where: each node may have its own."""
+"""Devices, files, addresses, and output paths: each node may have its own."""
 _MUST_NAMES = """
     NCCL_ALGO NCCL_PROTO NCCL_NET NCCL_NET_PLUGIN NCCL_IB_DISABLE NCCL_BUFFSIZE NCCL_LL_BUFFSIZE NCCL_LL128_BUFFSIZE
     NCCL_P2P_NET_CHUNKSIZE NCCL_COLLNET_ENABLE NCCL_NVLS_ENABLE NCCL_CUMEM_ENABLE
@@ -56,13 +56,13 @@ _MUST_NAMES = """
     GLOO_DEVICE_TRANSPORT GLOO_ENABLE_RANK_AS_SEQUENCE_NUMBER GLOO_ENABLE_STORE_V2_API
 """
 MUST_AGREE = frozenset(_MUST_NAMES.split())
-"""The table's `hazard` of each says what becomes of ranks that disagree.
+"""The table's `hazard` of each says what happens to ranks that disagree.
 
-NCCL_CROSS_NIC is none: of all ranks the greatest counts (src/init.cc initTransportsRank, v2.30.7), and where one
-differs the job ends well (played with 2.23.4 and 2.28.9).
+NCCL_CROSS_NIC has none: the greatest of all ranks counts (src/init.cc initTransportsRank, v2.30.7), and if one
+differs the job succeeds (played with 2.23.4 and 2.28.9).
 """
 MUST_AGREE_ON_A_HOST = frozenset({"NCCL_P2P_DISABLE", "NCCL_P2P_LEVEL", "NCCL_SHM_DISABLE"})
-"""Ranks of one host choose how they reach each other by these: where one of them differs, some crash and others wait
+"""Ranks of one host choose by these how they reach each other: if one of them differs, some crash and others wait
 (played with 2.23.4 and 2.28.9).
 """
 _RING = having(NCCL_ALGO="Ring")
@@ -80,9 +80,9 @@ def env(settings: Every[Settings], software: Every[Software | Absent], job: Job)
     """Nodes have different settings, from the environment or from NCCL's configuration files.
 
     Right: All nodes have the same settings.
-    Why: ranks choose algorithm, protocol, buffers and network each by its own settings and never compare them: where
-    they disagree, the job hangs, or ends in "message truncated", and neither names the variable. A file such as
-    /etc/nccl.conf, or a shell's profile, differs without a change by hand.
+    Why: ranks choose algorithm, protocol, buffers and network each by its own settings and never compare them. If they
+    disagree, the job hangs, or fails with "message truncated", and neither names the variable. A file such as
+    /etc/nccl.conf, or a shell's profile, can differ although nobody changed a setting by hand.
     Fix: set the variable in one place for all nodes: the job script with srun --export or mpirun -x, or one image.
     """
     version = _version(software)
@@ -138,7 +138,9 @@ def is_read_by(name: str, job: Job) -> bool:
 
 
 def meaning(entry: Setting | None, parameter: Parameter | None, version: Version | None) -> str:
-    """Return what a setting comes to, one for all ways to write it: ``0x10`` is 16, and so may be not to set it."""
+    """Return a setting's effective value, the same for all spellings: ``0x10`` is 16, and an unset variable may be
+    too.
+    """
     if parameter is not None and parameter.name == _DETAIL:  # INFO and OFF are one: no rank waits for another's checks
         return "DETAIL" if entry and (entry.value or "").upper() == "DETAIL" else UNSET
     if parameter is None or (entry and entry.value is None):
@@ -180,7 +182,7 @@ def hostid(settings: Every[Settings], systems: Every[System | Absent]) -> Iterat
 
     Right: Every machine has an identity of its own for NCCL.
     Why: to NCCL ranks with one identity are on one machine (getHostHash in src/misc/utils.cc:117): it takes GPUs with
-    the same PCI address for one GPU, and tries shared memory between machines, and fails (nccl#879).
+    the same PCI address for one GPU, then tries shared memory between machines and fails (nccl#879).
     Fix: unset it, or make it differ: NCCL_HOSTID=$(hostname), evaluated on each node.
     """
     groups: dict[str, dict[str, str]] = {}
@@ -213,9 +215,9 @@ def nccl_version(software: Every[Software]) -> Iterator[Finding]:
     """Nodes would load different versions of NCCL.
 
     Right: All nodes would load one version of NCCL.
-    Why: NCCL compares the whole version of all ranks when it starts, and ends with "Mismatched NCCL version detected"
-    (src/init.cc:1042); a patch release is enough. Ranks of different branches do not come so far: of 2.23.4, 2.27.7,
-    2.28.9, 2.29.7 and 2.30.7 no two talk to each other (played), and most pairs wait without an end.
+    Why: NCCL compares the whole version of all ranks when it starts, and fails with "Mismatched NCCL version detected"
+    (src/init.cc:1042) even if only the patch release differs. Ranks of different branches do not get so far: no two of
+    2.23.4, 2.27.7, 2.28.9, 2.29.7 and 2.30.7 talk to each other (played), and most pairs wait for ever.
     Fix: run one image or environment on all nodes; look for another libnccl in LD_LIBRARY_PATH of those that differ.
     """
     said = {node: each.nccl[0] if each.nccl else None for node, each in software.items()}
@@ -325,10 +327,10 @@ def transport(choices: Every[Choices]) -> Iterator[Finding]:
     """Nodes get different networks from NCCL.
 
     Right: All nodes get the same network from NCCL.
-    Why: every rank takes the network of its own node, and two that differ cannot connect: the handle of an InfiniBand
+    Why: every rank uses the network of its own node, and two that differ cannot connect: the handle of an InfiniBand
     port means nothing to a socket, and the job fails or hangs at its first connection (nccl#2428).
     Fix: look at the choice of network of the nodes that differ (`ncclprobe doctor -v`): a plugin that the loader does
-    not find, /dev/infiniband that is not given, ports that are down, a setting of this node alone.
+    not find, a container without /dev/infiniband, ports that are down, a setting that only this node has.
     """
     known = {node: each.network.chosen[0].name for node, each in choices.items() if each.network.chosen}
     ballot = vote(known)
@@ -410,7 +412,7 @@ _HUB: Every[Gathering | Absent] = Every({"n0": _ASKED, "n1": Absent("not rank 0"
 
 
 def _offsets(*seconds: float) -> Every[ClockOffset | Absent]:
-    """Of n1, n2 … against n0."""
+    """The settings of n1, n2 … compared with n0's."""
     return Every({"n0": _SELF, **{f"n{i}": ClockOffset(s, 0.001) for i, s in enumerate(seconds, start=1)}})
 
 

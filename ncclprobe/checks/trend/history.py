@@ -51,11 +51,11 @@ def known(history: History) -> bool:
 def rate(history: History) -> Iterator[Finding]:
     """A rate of the node is lower than it was, or than its siblings'.
 
-    Right: the node is as fast as it was, and as its siblings.
-    Why: a node that loses some percent is within every expectation, and still each collective is as slow as it. By many
-    reports a small loss is told from noise, and since when it is there says what to look for.
-    Fix: look at what changed on the node then (`ncclprobe fleet node NAME`); test it again after the repair, or let it
-    be usual as it is now with `ncclprobe fleet accept NAME`.
+    Right: The node is as fast as it was, and as its siblings.
+    Why: a node that loses some percent is within every expectation, and still slows every collective. Many reports
+    together distinguish a small loss from noise, and the date of its start shows what to look for.
+    Fix: look at what changed on the node then (`ncclprobe fleet node NAME`); test it again after the repair, or accept
+    its present rate as usual with `ncclprobe fleet accept NAME`.
     """
     for each in of_series(history.course, history.series):
         yield _finding(each, blame="node", action="retest")
@@ -67,10 +67,10 @@ def rate(history: History) -> Iterator[Finding]:
     applies=known,
 )
 def flapping(history: History) -> Iterator[Finding]:
-    """A fault of the node comes, goes and comes back.
+    """A fault of the node comes and goes.
 
-    Right: no fault of the node comes and goes.
-    Why: each look that finds it gone lets jobs back on the node, and it ends the next one.
+    Right: No fault of the node comes and goes.
+    Why: each look that finds it gone allows jobs back on the node, and it ends the next one.
     Fix: replace the part instead of resetting it: the cable and its module, the GPU, or the NIC.
     """
     blames = {f"{each.fault.check} {each.fault.subject}": each.fault.blame for each in history.course.faults.values()}
