@@ -95,7 +95,7 @@ def p2p(
 
 
 def _denied(peers: PeerAccess, one: int, other: int) -> str:
-    """Return NVML's status of a pair whose reads or writes are not allowed, in one direction or both; otherwise empty."""
+    """Return NVML's status of a pair that may not read or write, in one direction or both; otherwise empty."""
     said = [table.get(pair) for table in (peers.read, peers.write) for pair in ((one, other), (other, one))]
     return next((word for word in said if isinstance(word, str) and word != "OK"), "")
 
