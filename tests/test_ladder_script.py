@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 from launching import Launcher
 
-from ncclprobe.checks.run.ranks import _NO_SCRIPT, _TWO, ladder
+from ncclprobe.checks.run.ranks import NO_SCRIPT, TWO, ladder
 from ncclprobe.commands.accept import parse
 from ncclprobe.facts.run.samples import Asked, Expected, ScriptRungs
 from ncclprobe.model.errors import Unlearned, UsageError
@@ -198,7 +198,7 @@ def test_speed_up_is_by_time_by_the_jobs_number_or_by_that_of_a_rank() -> None:
 
 
 def judged(*rows: ScriptRung) -> list[Finding]:
-    return list(ladder.run(Absent("x"), ScriptRungs(rows), Expected(), _TWO, Asked(what=("script",))))
+    return list(ladder.run(Absent("x"), ScriptRungs(rows), Expected(), TWO, Asked(what=("script",))))
 
 
 def test_a_rung_that_failed_fails_and_one_that_cannot_be_compared_is_unknown() -> None:
@@ -214,7 +214,7 @@ def test_a_rung_that_failed_fails_and_one_that_cannot_be_compared_is_unknown() -
     ):
         judged(replace(ONE, by="metric"), replace(NODE, by="metric", metric=1.0))
     with pytest.raises(Unlearned, match="started on no rung"):
-        list(ladder.run(_NO_SCRIPT, Absent("started on no rung"), Expected(), _TWO, Asked(what=("script",))))
+        list(ladder.run(NO_SCRIPT, Absent("started on no rung"), Expected(), TWO, Asked(what=("script",))))
 
 
 def test_every_format_has_the_table() -> None:

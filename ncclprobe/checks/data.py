@@ -37,29 +37,29 @@ _MEANINGFUL = (
 )
 """Options of a mount that change what a job sees, or what becomes of it when the server is away: nfs(5)."""
 
-_NFS = Mount("/data", "nfs4", "fs1:/export", options=("hard", "rw", "vers=4.2"))
+NFS = Mount("/data", "nfs4", "fs1:/export", options=("hard", "rw", "vers=4.2"))
 _FOLDER = Look("folder", "/data", 0, 0, "0755", 1000, 4096, read=True, enter=True)
-_NAMES = Content(12, "0123456789abcdef", cut=False)
-_ROW = DataPath("/data", _NFS, _FOLDER, _NAMES, ReadRate(64 << 20, 0.07, 0.0))
+NAMES = Content(12, "0123456789abcdef", cut=False)
+ROW = DataPath("/data", NFS, _FOLDER, NAMES, ReadRate(64 << 20, 0.07, 0.0))
 
 
-def _nodes(*rows: DataPath) -> Every[DataPaths]:
+def on_nodes(*rows: DataPath) -> Every[DataPaths]:
     """Return nodes n0, n1 … with one path each."""
     return Every({f"n{i}": DataPaths((row,)) for i, row in enumerate(rows)})
 
 
-def _looking(**changes: Any) -> DataPath:
-    return replace(_ROW, look=replace(_FOLDER, **changes))
+def looking(**changes: Any) -> DataPath:
+    return replace(ROW, look=replace(_FOLDER, **changes))
 
 
-_HEALTHY = _nodes(_ROW, _ROW, _ROW)
-_HUNG = replace(_ROW, look=Absent("/data: stat: no answer within 10 s", "TimedOut"), content=None, rate=None)
+HEALTHY = on_nodes(ROW, ROW, ROW)
+HUNG = replace(ROW, look=Absent("/data: stat: no answer within 10 s", "TimedOut"), content=None, rate=None)
 
 
-def _reading(*per_s: float, **changes: Any) -> Every[DataPaths]:
+def reading(*per_s: float, **changes: Any) -> Every[DataPaths]:
     """Return nodes n0, n1 … that read so many MB/s."""
     rates = [replace(ReadRate(64 << 20, (64 << 20) / (1e6 * each), 0.0), **changes) for each in per_s]
-    return _nodes(*(replace(_ROW, rate=rate) for rate in rates))
+    return on_nodes(*(replace(ROW, rate=rate) for rate in rates))
 
 
 @applies
@@ -123,8 +123,8 @@ def _problem(row: DataPath) -> str:
 
 
 @check(
-    bad=lambda: [(_nodes(_ROW, _HUNG, _ROW),)],
-    good=lambda: [(_nodes(_ROW),)],
+    bad=lambda: [(on_nodes(ROW, HUNG, ROW),)],
+    good=lambda: [(on_nodes(ROW),)],
     required=True,
     applies=asked,
 )
@@ -160,8 +160,8 @@ def _source(row: DataPath) -> str:
 
 
 @check(
-    bad=lambda: [(_nodes(_ROW, _ROW, replace(_ROW, mount=replace(_NFS, source="fs2:/export"))),)],
-    good=lambda: [(_HEALTHY,)],
+    bad=lambda: [(on_nodes(ROW, ROW, replace(ROW, mount=replace(NFS, source="fs2:/export"))),)],
+    good=lambda: [(HEALTHY,)],
     required=True,
     applies=asked_of_several,
 )
@@ -210,8 +210,8 @@ def _options(mount: Mount) -> str:
 
 
 @check(
-    bad=lambda: [(_nodes(_ROW, _looking(kind="file")),)],
-    good=lambda: [(_HEALTHY,)],
+    bad=lambda: [(on_nodes(ROW, looking(kind="file")),)],
+    good=lambda: [(HEALTHY,)],
     required=True,
     applies=asked,
 )
@@ -258,8 +258,8 @@ def _as_seen(row: DataPath) -> str:
 
 
 @check(
-    bad=lambda: [(_nodes(_ROW, _ROW, _looking(user=1001)),)],
-    good=lambda: [(_HEALTHY,)],
+    bad=lambda: [(on_nodes(ROW, ROW, looking(user=1001)),)],
+    good=lambda: [(HEALTHY,)],
     applies=asked_of_several,
 )
 def owner(paths: Every[DataPaths]) -> Iterator[Finding]:
@@ -292,8 +292,8 @@ _SHORT_S = 0.02
 
 @check(
     slows=True,
-    bad=lambda: [(_reading(900, 300, 900, 900),)],
-    good=lambda: [(_reading(900, 700, 900, 900),)],
+    bad=lambda: [(reading(900, 300, 900, 900),)],
+    good=lambda: [(reading(900, 700, 900, 900),)],
     required=True,
     requires="data.content",
     applies=asked,

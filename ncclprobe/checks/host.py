@@ -104,13 +104,13 @@ _THREADS_PER_RANK = 256
 """Threads of torch with NCCL on a GPU: proxies, watchdogs, autograd, OpenMP and data loading make some 150 to 250."""
 _LEAST_PER_RANK = 32
 """With one thread for OpenMP, one communicator and no data loading, a rank has as many, and cannot start with fewer."""
-_FREE = Cgroup(None, None)
+FREE = Cgroup(None, None)
 
 
 @check(
     group=LIMITS_GROUP,
-    bad=lambda: [(replace(user(), nproc=ResourceLimit(1024, 1024)), LARGE, _FREE, EIGHT, Job())],
-    good=lambda: [(user(), LARGE, _FREE, EIGHT, Job())],
+    bad=lambda: [(replace(user(), nproc=ResourceLimit(1024, 1024)), LARGE, FREE, EIGHT, Job())],
+    good=lambda: [(user(), LARGE, FREE, EIGHT, Job())],
 )
 def threads(
     process: Process, launch: Launch, cgroup: Cgroup | Absent, gpus: Gpus | Absent, job: Job

@@ -247,17 +247,17 @@ def rate(gpus: Gpus | Absent, links: NvLinks | Absent, status: NvlinkStatus | Ab
 
 
 _HOPPER = (9, 0)
-_CHANNELS = "/dev/nvidia-caps-imex-channels"
+CHANNELS = "/dev/nvidia-caps-imex-channels"
 _REGISTERING = "in-progress"
-_NO_LOG = Absent("not permitted", "Denied")
-_NO_CLUSTER = "00000000-0000-0000-0000-000000000000"
+NO_LOG = Absent("not permitted", "Denied")
+NO_CLUSTER = "00000000-0000-0000-0000-000000000000"
 _SWITCH = Device(
     "0000:c1:00.0", Identity(0x068000, 0x10DE, 0x22A3), PciPosition("pci0000:c0"), PcieLink(16.0, 2, 16.0, 2)
 )
 
-JOINED = replace(HEALTHY, fabric=GpuFabric("completed", cluster=_NO_CLUSTER, troubles=()))
-WAITING = replace(HEALTHY, fabric=GpuFabric("in-progress", cluster=_NO_CLUSTER, troubles=()))
-REFUSED = replace(HEALTHY, fabric=GpuFabric("completed", 3, cluster=_NO_CLUSTER, troubles=()))
+JOINED = replace(HEALTHY, fabric=GpuFabric("completed", cluster=NO_CLUSTER, troubles=()))
+WAITING = replace(HEALTHY, fabric=GpuFabric("in-progress", cluster=NO_CLUSTER, troubles=()))
+REFUSED = replace(HEALTHY, fabric=GpuFabric("completed", 3, cluster=NO_CLUSTER, troubles=()))
 CLUSTER = GpuFabric("completed", cluster="4e5631c0-ffee-4d0d-8f9a-1d2c3b4a5968", clique=32766, troubles=())
 TRAY = box(*[replace(HEALTHY, name="NVIDIA GB200", fabric=CLUSTER)] * 4)
 LINKS, TWO_TRAYS = NvLinks((FULL,) * 4), Launch("torchrun", 0, 8, 0, 4, 2)
@@ -294,14 +294,14 @@ def in_a_rack(job: Job, gpus: Gpus | Absent) -> bool:
 def _cluster(gpu: Gpu) -> str:
     """Return the UUID of the cluster of machines that a GPU is part of, empty if it is in none."""
     uuid = gpu.fabric.cluster if isinstance(gpu.fabric, GpuFabric) else ""
-    return "" if uuid == _NO_CLUSTER else uuid
+    return "" if uuid == NO_CLUSTER else uuid
 
 
 @check(
     group=FABRIC_GROUP,
     slows=True,
-    bad=lambda: [(box(JOINED, REFUSED), LINKS, _NO_LOG)],
-    good=lambda: [(box(JOINED, JOINED), LINKS, _NO_LOG)],
+    bad=lambda: [(box(JOINED, REFUSED), LINKS, NO_LOG)],
+    good=lambda: [(box(JOINED, JOINED), LINKS, NO_LOG)],
     required=True,
     requires="gpu.smi-canary",
     applies=may_have_a_fabric,
@@ -450,6 +450,6 @@ def imex(
     seen = "none may be opened" if devices.imex_channels else "there is none"
     message = f"{seen}, and {members} are part of a cluster of machines"
     if launch.several_nodes or enabled == 1:
-        yield fail(_CHANNELS, message, **IMAGE, evidence=f"{_CHANNELS}/channel*")
+        yield fail(CHANNELS, message, **IMAGE, evidence=f"{CHANNELS}/channel*")
     else:
-        yield note(_CHANNELS, f"{message}; a job on this machine alone needs none", evidence=f"{_CHANNELS}/channel*")
+        yield note(CHANNELS, f"{message}; a job on this machine alone needs none", evidence=f"{CHANNELS}/channel*")

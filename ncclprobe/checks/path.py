@@ -36,7 +36,7 @@ _FAR_TO_JUDGE_S = 5e-3
 _ANYWHERE_S = 10e-3
 """No two nodes of one site are so far apart, whatever the others are: 1000 km of fibre."""
 
-_UNCROWDED: Every[Gathering | Absent] = Every({})
+UNCROWDED: Every[Gathering | Absent] = Every({})
 _ONE_PATH_LOSS, _ONE_PATH_SLOW = 0.03, 0.75 * SLOW
 """What one path must show to be more than a note if a node's others are well.
 
@@ -49,10 +49,10 @@ _GROSS = 0.02
 healthy path is so slow: the slowest was at 0.3, and two guests of one machine have 40 Gbit/s if others have 1.
 """
 
-_NICS: Every[Interfaces | Absent] = Every({})
+NICS: Every[Interfaces | Absent] = Every({})
 
 
-def _with(change: Callable[[int, int], dict[str, object] | None]) -> Every[Paths]:
+def altered(change: Callable[[int, int], dict[str, object] | None]) -> Every[Paths]:
     """Return three healthy nodes, except what `change` changes about the path from one to another."""
     changed = {}
     for node, paths in HEALTHY.items():
@@ -63,8 +63,8 @@ def _with(change: Callable[[int, int], dict[str, object] | None]) -> Every[Paths
 
 @check(
     slows=True,
-    bad=lambda: [(_with(lambda one, to: {"outcome": "stalled-back"} if (one, to) == (0, 1) else None), _NICS)],
-    good=lambda: [(HEALTHY, _NICS)],
+    bad=lambda: [(altered(lambda one, to: {"outcome": "stalled-back"} if (one, to) == (0, 1) else None), NICS)],
+    good=lambda: [(HEALTHY, NICS)],
     required=True,
     requires="sync.identity/address-twice",
     applies=several,
@@ -127,8 +127,8 @@ def _large(each: Try) -> Iterator[tuple[Pair, bool]]:
 
 @check(
     slows=True,
-    bad=lambda: [(_with(lambda one, _: {"rate_gbps": 0.2} if one == 1 else None), _NICS, _UNCROWDED)],
-    good=lambda: [(_with(lambda one, _: {"rate_gbps": 4.0} if one == 1 else None), _NICS, _UNCROWDED)],
+    bad=lambda: [(altered(lambda one, _: {"rate_gbps": 0.2} if one == 1 else None), NICS, UNCROWDED)],
+    good=lambda: [(altered(lambda one, _: {"rate_gbps": 4.0} if one == 1 else None), NICS, UNCROWDED)],
     requires="sync.identity/address-twice",
     applies=several,
 )
@@ -178,8 +178,8 @@ def _flooded(paths: Every[Paths], gatherings: Every[Gathering | Absent]) -> set[
 
 @check(
     slows=True,
-    bad=lambda: [(_with(lambda one, _: {"resent": 600} if one == 1 else None), _NICS)],
-    good=lambda: [(HEALTHY, _NICS)],
+    bad=lambda: [(altered(lambda one, _: {"resent": 600} if one == 1 else None), NICS)],
+    good=lambda: [(HEALTHY, NICS)],
     requires="sync.identity/address-twice",
     applies=several,
 )
@@ -217,8 +217,8 @@ def loss(paths: Every[Paths], nics: Every[Interfaces | Absent]) -> Iterator[Find
 
 @check(
     slows=True,
-    bad=lambda: [(_with(lambda one, to: {"rtt_s": 0.02}),)],
-    good=lambda: [(_with(lambda one, to: {"rtt_s": 4e-3}),)],
+    bad=lambda: [(altered(lambda one, to: {"rtt_s": 0.02}),)],
+    good=lambda: [(altered(lambda one, to: {"rtt_s": 4e-3}),)],
     requires="sync.identity/address-twice",
     applies=several,
 )

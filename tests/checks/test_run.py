@@ -6,10 +6,10 @@ from ncclprobe.checks.run import pairs as of_pairs
 from ncclprobe.checks.run import ranks, traffic
 from ncclprobe.checks.run import ranks as of_groups
 from ncclprobe.checks.run import rows as of_rows
-from ncclprobe.checks.run.pairs import _NONE
-from ncclprobe.checks.run.ranks import _LATECOMER, _PUNCTUAL, _with
+from ncclprobe.checks.run.pairs import NONE
+from ncclprobe.checks.run.ranks import LATECOMER, PUNCTUAL, rungs_of
 from ncclprobe.checks.run.rows import BAND, ROW
-from ncclprobe.checks.run.traffic import _BY_SLOT, _SLOW_COPY
+from ncclprobe.checks.run.traffic import BY_SLOT, SLOW_COPY
 from ncclprobe.engine.judge import judge
 from ncclprobe.facts.run.samples import (
     Arrivals,
@@ -158,24 +158,24 @@ def named(*skews: Skew) -> list[str]:
 
 
 def test_a_straggler_is_named_with_its_host_and_blamed_on_it() -> None:
-    (finding,) = ranks.straggler.run(*_with(_LATECOMER))
+    (finding,) = ranks.straggler.run(*rungs_of(LATECOMER))
     assert finding.message.startswith("on host n1 comes late to collectives: by 5.0 ms on average")
     assert finding.blame == "node"
 
 
 def test_lateness_adds_up_over_rows() -> None:
-    rarely = replace(_PUNCTUAL, late_us=(0.0,) * 7 + (3000.0,), late_rounds=(0,) * 7 + (1,))
+    rarely = replace(PUNCTUAL, late_us=(0.0,) * 7 + (3000.0,), late_rounds=(0,) * 7 + (1,))
     assert named(rarely) == []
     assert named(rarely, rarely, rarely) == ["rank 7"]
-    assert named(rarely, *[_PUNCTUAL] * 20) == []
+    assert named(rarely, *[PUNCTUAL] * 20) == []
 
 
 def test_one_long_pause_is_no_straggler() -> None:
-    assert named(replace(_PUNCTUAL, late_us=(9000.0,) + (0.0,) * 7, late_rounds=(1,) + (0,) * 7)) == []
+    assert named(replace(PUNCTUAL, late_us=(9000.0,) + (0.0,) * 7, late_rounds=(1,) + (0,) * 7)) == []
 
 
 def test_two_ranks_of_eight_may_both_be_late() -> None:
-    both = replace(_PUNCTUAL, late_us=(0.0,) * 6 + (5000.0,) * 2, late_rounds=(0,) * 6 + (4,) * 2)
+    both = replace(PUNCTUAL, late_us=(0.0,) * 6 + (5000.0,) * 2, late_rounds=(0,) * 6 + (4,) * 2)
     assert named(both) == ["rank 6", "rank 7"]
 
 
@@ -193,7 +193,7 @@ def said_of(found: Localisation, *bands: Band) -> list[Finding]:
 
 
 def test_pairs_far_below_a_loosely_known_expectation_are_noted_and_fail_nothing() -> None:
-    slow = replace(_NONE, level_GBps={"one way": 20.0, "both ways at once": 60.0, "inside a node, one way": 300.0})
+    slow = replace(NONE, level_GBps={"one way": 20.0, "both ways at once": 60.0, "inside a node, one way": 300.0})
     [finding] = said_of(slow, _LOOSE)
     assert (finding.severity, finding.subject) == (Severity.NOTE, "all pairs")
     assert "reaches 20 GB/s one way, and 46 GB/s are expected: one NIC of 50 GB/s" in finding.message
@@ -203,7 +203,7 @@ def test_pairs_far_below_a_loosely_known_expectation_are_noted_and_fail_nothing(
 
 
 def test_of_two_ranks_neither_can_be_said_to_be_slow_where_that_must_be_judged() -> None:
-    two = Localised(replace(_NONE, nodes=2))
+    two = Localised(replace(NONE, nodes=2))
     verdict = said(of_pairs.pairs, two, Expected(), asked=PAIRS)
     why = "of two nodes that differ, either may be the slow one: measure three nodes or more"
     assert (verdict.status, verdict.why) == (Status.UNKNOWN, why)
@@ -212,37 +212,37 @@ def test_of_two_ranks_neither_can_be_said_to_be_slow_where_that_must_be_judged()
 
 def test_a_node_with_some_bad_pairs_is_not_said_to_be_slow_with_all() -> None:
     several = Blamed("several pairs of n3", "node", ("n3",), None, "both", 0.6, 0.999, 24, 24, 8, 4, ("n3",), True)
-    [finding] = said_of(replace(_NONE, kind="node", culprits=(several,)))
+    [finding] = said_of(replace(NONE, kind="node", culprits=(several,)))
     assert finding.message.startswith("what this node exchanges with 4 of the others is slow: 60 %")
 
 
 def test_a_node_that_is_slow_alone_is_named_before_its_pairs_which_say_so_too() -> None:
     node = replace(_BAD_NIC, where="n2", kind="node", nodes=("n2",), rail=None, hosts=("n2",))
-    inside, pair = said_of(replace(_NONE, kind="node", culprits=(node,), intra_node=(_SLOW_INSIDE,)))
+    inside, pair = said_of(replace(NONE, kind="node", culprits=(node,), intra_node=(_SLOW_INSIDE,)))
     assert (inside.subject, inside.blame, inside.nodes, inside.severity.value) == ("inside n2", "node", ("n2",), "fail")
     assert "30 % of what its peers reach" in inside.message
     assert pair.message.endswith("so is the node inside, which may be the cause: look there first")
-    (other,) = said_of(replace(_NONE, kind="rail", culprits=(_BAD_NIC,)))
+    (other,) = said_of(replace(NONE, kind="rail", culprits=(_BAD_NIC,)))
     assert other.remedy.startswith("on n3: `ibstatus mlx5_1`; `rdma statistic show link mlx5_1/1`")
-    (other,) = said_of(replace(_NONE, kind="rail", culprits=(replace(_BAD_NIC, where="out of n3 rail 1 (eth1)"),)))
+    (other,) = said_of(replace(NONE, kind="rail", culprits=(replace(_BAD_NIC, where="out of n3 rail 1 (eth1)"),)))
     assert other.remedy.startswith("on n3: `ethtool eth1`; `ip -s link show eth1`")
     assert "inside" not in other.message
 
 
 def test_a_node_that_lost_little_inside_only_warns() -> None:
-    (finding,) = said_of(replace(_NONE, intra_node=(replace(_SLOW_INSIDE, ratio=0.7),)))
+    (finding,) = said_of(replace(NONE, intra_node=(replace(_SLOW_INSIDE, ratio=0.7),)))
     assert finding.severity.value == "warn"
 
 
 def test_a_culprit_of_a_single_node_is_a_rank_and_its_node_is_the_host() -> None:
     rank = replace(_BAD_NIC, where="rank 3", kind="node", nodes=("rank 3",), rail=None, hosts=("h",))
-    (finding,) = said_of(replace(_NONE, kind="node", culprits=(rank,)))
+    (finding,) = said_of(replace(NONE, kind="node", culprits=(rank,)))
     assert (finding.subject, finding.nodes) == ("rank 3", ("h",))
 
 
 def test_wrong_bytes_of_a_pair_fail_once_with_ranks_offset_and_bits() -> None:
     wrong = WrongBytes(0, 4, "n0", "n1 (mlx5_1)", 12, Mismatch(4, 1023, 0, "7", "6", "0x07", "0x06"))
-    (finding,) = said_of(replace(_NONE, nodes=2, wrong=(wrong, replace(wrong, wrong=9))))
+    (finding,) = said_of(replace(NONE, nodes=2, wrong=(wrong, replace(wrong, wrong=9))))
     assert (finding.subject, finding.severity.value) == ("n0 to n1 (mlx5_1)", "fail")
     assert finding.seen == "rank 0 to rank 4, byte 1023: 6 (0x06) instead of 7 (0x07)"
     assert finding.message.startswith("12 bytes")
@@ -250,17 +250,17 @@ def test_wrong_bytes_of_a_pair_fail_once_with_ranks_offset_and_bits() -> None:
 
 def test_a_lost_pair_says_who_was_set_aside() -> None:
     aside = (Aside(2, "n2 (eth0)", "gone", gone=True),)
-    (finding,) = said_of(replace(_NONE, lost=(LostPair("n0 (eth0)", "n2 (eth0)", "reset"),) * 2, excluded_ranks=aside))
+    (finding,) = said_of(replace(NONE, lost=(LostPair("n0 (eth0)", "n2 (eth0)", "reset"),) * 2, excluded_ranks=aside))
     assert finding.message.endswith("set aside: n2 (eth0)")
 
 
-@each_row("found", [replace(_NONE, complete=False), replace(_NONE, nodes=2)], ids=["cut short", "two nodes"])
+@each_row("found", [replace(NONE, complete=False), replace(NONE, nodes=2)], ids=["cut short", "two nodes"])
 def test_what_cannot_be_decided_is_unknown_and_no_pass(found: Localisation) -> None:
     assert said(of_pairs.pairs, Localised(found), asked=PAIRS).status.value == "unknown"
 
 
 def test_of_two_nodes_pairs_are_numbers_and_enough_where_no_verdict_must_be() -> None:
-    two = Localised(replace(_NONE, nodes=2))
+    two = Localised(replace(NONE, nodes=2))
     assert said(of_pairs.pairs, two, asked=Asked(what=("pairs",))).status is Status.PASS
 
 
@@ -269,7 +269,7 @@ def test_a_lost_rank_and_a_straggler_are_found_on_their_own_node() -> None:
         Attendance(4, (LostRank(2, "node7", "timing", "its heartbeat stopped"),)), Ending("ranks were lost")
     )
     assert lost.nodes == ("node7",)
-    (late,) = ranks.straggler.run(*_with(_LATECOMER))
+    (late,) = ranks.straggler.run(*rungs_of(LATECOMER))
     assert late.nodes == ("n1",)
 
 
@@ -324,9 +324,9 @@ def test_a_row_below_a_loosely_known_threshold_warns_and_says_that_the_table_may
 
 def test_a_slow_copy_over_nvlink_sends_nobody_to_the_pcie_slot() -> None:
     links = Expectation(420.0, 390.0, "GB/s", "datasheet", "18 NVLinks of 25 GB/s to one peer", "…")
-    slow = replace(_SLOW_COPY, kind="d2d", peer="GPU4", GBps=200.0, min_GBps=199.0, max_GBps=201.0)
+    slow = replace(SLOW_COPY, kind="d2d", peer="GPU4", GBps=200.0, min_GBps=199.0, max_GBps=201.0)
     asked = Asked(what=("copies",))
     (over_nvlink,) = traffic.copies.run(Copies((slow,)), ExpectedCopies({"n0": {"d2d": links}}), asked)
-    (over_pcie,) = traffic.copies.run(Copies((_SLOW_COPY,)), _BY_SLOT, asked)
+    (over_pcie,) = traffic.copies.run(Copies((SLOW_COPY,)), BY_SLOT, asked)
     assert "nvidia-smi nvlink -s" in over_nvlink.remedy
     assert over_pcie.remedy == ""  # the check's own

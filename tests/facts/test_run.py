@@ -5,9 +5,9 @@ from typing import Any
 
 import msgspec
 
-from ncclprobe.checks.run.ranks import _NODE, _ONE, _WITHIN
+from ncclprobe.checks.run.ranks import NODE_RUNG, ONE, WITHIN
 from ncclprobe.checks.run.rows import BAND, ROW
-from ncclprobe.checks.run.traffic import _BY_SLOT, _SLOW_COPY
+from ncclprobe.checks.run.traffic import BY_SLOT, SLOW_COPY
 from ncclprobe.engine.measured import run_facts
 from ncclprobe.facts.run.samples import (
     Arrivals,
@@ -88,12 +88,12 @@ CASES: list[tuple[list[tuple[str, Any]], Any]] = [
     ([("xids", HEARD)], HeardXids((HEARD,))),
     ([("nic_traffic", [_RIGHT])], NicTraffic((_RIGHT,))),
     ([("nic_traffic", [])], NicTraffic(())),
-    ([("copies", [_SLOW_COPY])], Copies((_SLOW_COPY,))),
+    ([("copies", [SLOW_COPY])], Copies((SLOW_COPY,))),
     ([("rank_settings", [_PROTO])], RankSettings((_PROTO,))),
-    ([("expected_copies", _BY_SLOT)], _BY_SLOT),
-    ([("rung", _ONE), ("rung", _NODE)], Ladder((_ONE, _NODE))),
+    ([("expected_copies", BY_SLOT)], BY_SLOT),
+    ([("rung", ONE), ("rung", NODE_RUNG)], Ladder((ONE, NODE_RUNG))),
     ([("script_rung", SCRIPT)], ScriptRungs((SCRIPT,))),
-    ([("group", _WITHIN), ("group", _WITHIN)], Groups((_WITHIN, _WITHIN))),
+    ([("group", WITHIN), ("group", WITHIN)], Groups((WITHIN, WITHIN))),
     ([("step", STEP)], Steps((STEP,))),
 ]  # fmt: skip
 

@@ -6,7 +6,7 @@ from typing import Any, get_type_hints
 
 from hypothesis import strategies as st
 
-from ncclprobe.checks.run.rows import ROW
+from ncclprobe.checks.run import rows
 from ncclprobe.model.findings import (
     Certainty,
     Evidence,
@@ -31,7 +31,7 @@ COPY = CopyRow(node="n0", rank=0, kind="h2d", device="GPU0", nbytes=1 << 28, GBp
 GROUP = GroupRow(kind="tp", op="all_reduce", nbytes=1 << 20, size=8, groups=2, crossing=0, slowest=(0,), alone_us=10.0,
                  alone_busbw_GBps=100.0, advice=("a group spans nodes",))  # fmt: skip
 BAND = Expectation(100.0, 95.0, "GB/s", "user", "acceptance test", "bands.toml")
-ROW: Measurement = replace(ROW, wrong=0, expectation=BAND, status="pass", busbw_GBps=98.0)
+ROW: Measurement = replace(rows.ROW, wrong=0, expectation=BAND, status="pass", busbw_GBps=98.0)
 SLOW: Measurement = replace(ROW, nbytes=4 << 20, busbw_GBps=50.0, status="fail")
 ROWS = (
     ROW,

@@ -1,7 +1,7 @@
 """Transports and copies in words: equal rows on one line, unknown ones left out, hostile names printable."""
 
 from ncclprobe.checks.run.rows import ROW
-from ncclprobe.checks.run.traffic import _SLOW_COPY
+from ncclprobe.checks.run.traffic import SLOW_COPY
 from ncclprobe.model.measurement import Transport
 from ncclprobe.model.values import replace
 from ncclprobe.report import rows as as_rows
@@ -44,7 +44,7 @@ def test_no_gpudirect_is_said_and_unknown_is_not() -> None:
 
 def test_tables_name_the_nic_and_the_copy() -> None:
     hostile = replace(_WRONG, nics=(replace(_WRONG.nics[0], nic="eth\x1b[2J"), *_WRONG.nics[1:]))
-    report = replace(HEALTHY, nic_traffic=(hostile,), copies=(_SLOW_COPY,))
+    report = replace(HEALTHY, nic_traffic=(hostile,), copies=(SLOW_COPY,))
     shown = as_text.render(report)
     assert "\x1b" not in shown
     assert "629.1 MB" in shown
@@ -53,9 +53,9 @@ def test_tables_name_the_nic_and_the_copy() -> None:
 
 
 def test_copies_of_several_hosts_say_of_which_and_those_of_one_do_not() -> None:
-    several = (_SLOW_COPY, replace(_SLOW_COPY, node="n7"))
-    (one,) = traffic.blocks(replace(HEALTHY, copies=(_SLOW_COPY,)), 80)
+    several = (SLOW_COPY, replace(SLOW_COPY, node="n7"))
+    (one,) = traffic.blocks(replace(HEALTHY, copies=(SLOW_COPY,)), 80)
     (both,) = traffic.blocks(replace(HEALTHY, copies=several), 80)
     assert "host " not in one[0].replace("host to GPU", "")
     assert both[0].split()[:2] == ["host", "copy"]
-    assert [line.split()[0] for line in both[1:]] == [_SLOW_COPY.node, "n7"]
+    assert [line.split()[0] for line in both[1:]] == [SLOW_COPY.node, "n7"]

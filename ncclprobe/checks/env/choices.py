@@ -69,17 +69,17 @@ def _looked_at(name: str, interfaces: Interfaces) -> Sources:
     return f"/sys/class/net: {'; '.join(each) or 'no interface'}"
 
 
-_FAST = Part(tuple(HcaChoice(f"mlx5_{n}:1", 400.0, "ACTIVE, InfiniBand") for n in range(8)), "ACTIVE devices")
+FAST = Part(tuple(HcaChoice(f"mlx5_{n}:1", 400.0, "ACTIVE, InfiniBand") for n in range(8)), "ACTIVE devices")
 _SOCKET = Part((NetworkChoice("Socket", "", ("eth0",), 10.0, "the first"),), "the loader finds no libnccl-net.so")
-_OVER_SOCKETS = replace(STARTS, network=_SOCKET, fast_nics=_FAST)
-_NO_NIC: Part[HcaChoice] = Part((), "no RDMA device is ACTIVE")
+OVER_SOCKETS = replace(STARTS, network=_SOCKET, fast_nics=FAST)
+NO_NIC: Part[HcaChoice] = Part((), "no RDMA device is ACTIVE")
 
 
 @check(
     group=TRANSPORT_GROUP,
     slows=True,
-    bad=lambda: [(_OVER_SOCKETS, PLAIN, TWO_NODES, Job())],
-    good=lambda: [(replace(_OVER_SOCKETS, fast_nics=_NO_NIC), PLAIN, TWO_NODES, Job())],
+    bad=lambda: [(OVER_SOCKETS, PLAIN, TWO_NODES, Job())],
+    good=lambda: [(replace(OVER_SOCKETS, fast_nics=NO_NIC), PLAIN, TWO_NODES, Job())],
     last=True,
     applies=nccl_job,
 )
@@ -123,7 +123,7 @@ def _kept_by(choices: Choices, settings: Settings) -> tuple[str, Blamed]:
     return "/dev/infiniband" if closed else "libnccl-net.so", IMAGE
 
 
-_TCPX = {
+TCPX = {
     "NCCL_GPUDIRECTTCPX_SOCKET_IFNAME": "eth0",
     "NCCL_GPUDIRECTTCPX_CTRL_DEV": "eth0",
     "NCCL_CROSS_NIC": "0",
@@ -131,7 +131,7 @@ _TCPX = {
     "NCCL_PROTO": "Simple",
     "NCCL_NET_GDR_LEVEL": "PIX",
 }
-_ANY = Absent("not asked")
+ANY = Absent("not asked")
 _INTERFACES = (
     ("NCCL_FASTRAK_IFNAME", "NCCL_FASTRAK_CTRL_DEV"),
     ("NCCL_GPUDIRECTTCPX_SOCKET_IFNAME", "NCCL_GPUDIRECTTCPX_CTRL_DEV"),
@@ -140,8 +140,8 @@ _INTERFACES = (
 
 @check(
     slows=True,
-    bad=lambda: [(having(**{**_TCPX, "NCCL_PROTO": "LL"}), _ANY, STARTS, _ANY)],
-    good=lambda: [(having(**_TCPX), _ANY, STARTS, _ANY)],
+    bad=lambda: [(having(**{**TCPX, "NCCL_PROTO": "LL"}), ANY, STARTS, ANY)],
+    good=lambda: [(having(**TCPX), ANY, STARTS, ANY)],
     last=True,
     applies=nccl_job,
 )

@@ -32,13 +32,13 @@ from ncclprobe.model.snapshot import Absent, Job
 from ncclprobe.model.values import replace
 from ncclprobe.nccl.parameters import looks_like_ours
 
-_ETC = f"{SYSTEM_FILE}:1"
+ETC = f"{SYSTEM_FILE}:1"
 _GPU = Device(
     "0000:07:00.0", Identity(0x030200, 0x10DE, 0x2330), PciPosition("pci0000:00", ()), PcieLink(32, 16, 32, 16), 0
 )
-_TREE = Pci({_GPU.address: _GPU})
-_IN_WHEEL = Software({}, mapped=Mapped("/venv/lib/python3.11/site-packages/nvidia/nccl/lib/libnccl.so.2", "DT_RPATH"))
-_PLUGIN = Plugin("/opt/hpcx/nccl_rdma_sharp_plugin/lib/libnccl-net.so", "net", "sharp", reachable=True)
+TREE = Pci({_GPU.address: _GPU})
+IN_WHEEL = Software({}, mapped=Mapped("/venv/lib/python3.11/site-packages/nvidia/nccl/lib/libnccl.so.2", "DT_RPATH"))
+PLUGIN = Plugin("/opt/hpcx/nccl_rdma_sharp_plugin/lib/libnccl-net.so", "net", "sharp", reachable=True)
 
 
 _SHELL_WORDS = ("export", "set", "setenv", "declare")
@@ -52,13 +52,9 @@ def topology_named(settings: Settings) -> bool:
 
 @check(
     group=FILES_GROUP,
-    bad=lambda: [(Settings({}, (Setting("NCCL_DEBUG", "INFO", _ETC),)),)],
+    bad=lambda: [(Settings({}, (Setting("NCCL_DEBUG", "INFO", ETC),)),)],
     good=lambda: [
-        (
-            Settings(
-                {"NCCL_DEBUG": Setting("NCCL_DEBUG", "INFO", "environment")}, (Setting("NCCL_DEBUG", "INFO", _ETC),)
-            ),
-        )
+        (Settings({"NCCL_DEBUG": Setting("NCCL_DEBUG", "INFO", "environment")}, (Setting("NCCL_DEBUG", "INFO", ETC),)),)
     ],
     required=True,
 )
@@ -136,10 +132,10 @@ def _refused(settings: Settings) -> Iterator[Finding]:
     group=FILES_GROUP,
     slows=True,
     bad=lambda: [
-        (setting("NCCL_TOPO_FILE", "/t.xml"), NamedFiles(TopologyFile("/t.xml", addresses=("0000:99:00.0",))), _TREE)
+        (setting("NCCL_TOPO_FILE", "/t.xml"), NamedFiles(TopologyFile("/t.xml", addresses=("0000:99:00.0",))), TREE)
     ],
     good=lambda: [
-        (setting("NCCL_TOPO_FILE", "/t.xml"), NamedFiles(TopologyFile("/t.xml", addresses=("0000:07:00.0",))), _TREE)
+        (setting("NCCL_TOPO_FILE", "/t.xml"), NamedFiles(TopologyFile("/t.xml", addresses=("0000:07:00.0",))), TREE)
     ],
     applies=topology_named,
 )
@@ -192,8 +188,8 @@ def _unread(name: str, found: Absent, shown: Sources) -> Finding:
 @check(
     group=LIBRARIES_GROUP,
     slows=True,
-    bad=lambda: [(setting("NCCL_NET_PLUGIN", "aws-ofi"), NamedFiles(), Plugins((_PLUGIN,)), Loader())],
-    good=lambda: [(setting("NCCL_NET_PLUGIN", "libnccl-net.so"), NamedFiles(), Plugins((_PLUGIN,)), Loader())],
+    bad=lambda: [(setting("NCCL_NET_PLUGIN", "aws-ofi"), NamedFiles(), Plugins((PLUGIN,)), Loader())],
+    good=lambda: [(setting("NCCL_NET_PLUGIN", "libnccl-net.so"), NamedFiles(), Plugins((PLUGIN,)), Loader())],
     applies=nccl_job,
 )
 def plugin_path(settings: Settings, named_files: NamedFiles, plugins: Plugins, loader: Loader) -> Iterator[Finding]:
@@ -239,8 +235,8 @@ def of_a_plugin(settings: Settings, job: Job) -> bool:
 
 @check(
     group=TRANSPORT_GROUP,
-    bad=lambda: [(setting("NCCL_NET", "ofi"), Plugins(), Loader(), _IN_WHEEL)],
-    good=lambda: [(having(NCCL_NET="ofi", NCCL_NET_PLUGIN="/opt/ofi/libnccl-net.so"), Plugins(), Loader(), _IN_WHEEL)],
+    bad=lambda: [(setting("NCCL_NET", "ofi"), Plugins(), Loader(), IN_WHEEL)],
+    good=lambda: [(having(NCCL_NET="ofi", NCCL_NET_PLUGIN="/opt/ofi/libnccl-net.so"), Plugins(), Loader(), IN_WHEEL)],
     applies=of_a_plugin,
 )
 def net_name(settings: Settings, plugins: Plugins, loader: Loader, software: Software | Absent) -> Iterator[Finding]:
@@ -279,11 +275,11 @@ def _looks_only_there(software: Software | Absent, loader: Loader) -> bool:
 _BY_HAND = ("single", "options")
 """Started by a person, who may start the job from another environment."""
 
-_SYSTEM = (NcclLibrary((2, 19, 3), "/usr/lib/libnccl.so.2.19.3", "/usr/lib/libnccl.so.2.19.3"),)
-_WHEEL = NcclLibrary((2, 27, 3), "nvidia-nccl-cu12", "/venv/nvidia/nccl/lib/libnccl.so.2")
-_CUDA = Torch("/venv/torch", "12.8")
-_PACKAGES = {"torch": "2.8.0", "nvidia-nccl-cu12": "2.27.3"}
-_FOUND = Software(_PACKAGES, (_WHEEL,), mapped=None, torch=_CUDA)
+SYSTEM = (NcclLibrary((2, 19, 3), "/usr/lib/libnccl.so.2.19.3", "/usr/lib/libnccl.so.2.19.3"),)
+WHEEL = NcclLibrary((2, 27, 3), "nvidia-nccl-cu12", "/venv/nvidia/nccl/lib/libnccl.so.2")
+CUDA = Torch("/venv/torch", "12.8")
+PACKAGES = {"torch": "2.8.0", "nvidia-nccl-cu12": "2.27.3"}
+FOUND = Software(PACKAGES, (WHEEL,), mapped=None, torch=CUDA)
 
 
 @applies
@@ -295,8 +291,8 @@ def gpu_seen(job: Job, gpus: Gpus | Absent) -> bool:
 @check(
     group=START_GROUP,
     slows=True,
-    bad=lambda: [(_FOUND, ONE_NODE, Job())],
-    good=lambda: [(replace(_FOUND, mapped=Mapped("/venv/torch/lib/libtorch_cuda.so", "static")), ONE_NODE, Job())],
+    bad=lambda: [(FOUND, ONE_NODE, Job())],
+    good=lambda: [(replace(FOUND, mapped=Mapped("/venv/torch/lib/libtorch_cuda.so", "static")), ONE_NODE, Job())],
     required=True,
     applies=gpu_seen,
 )
@@ -332,14 +328,14 @@ def nccl(software: Software, launch: Launch | Absent, job: Job) -> Iterator[Find
         raise Unlearned(f"neither torch nor {NCCL} is in this environment: run the doctor in the job's own")
 
 
-_NEW = replace(_FOUND, torch=Torch("/venv/torch", "13.0"))
-_CUDA_12 = gpus(2)
+_NEW = replace(FOUND, torch=Torch("/venv/torch", "13.0"))
+CUDA_12 = gpus(2)
 
 
 @check(
     group=START_GROUP,
-    bad=lambda: [(_NEW, _CUDA_12)],
-    good=lambda: [(_NEW, replace(_CUDA_12, cuda=(13, 0)))],
+    bad=lambda: [(_NEW, CUDA_12)],
+    good=lambda: [(_NEW, replace(CUDA_12, cuda=(13, 0)))],
     required=True,
     applies=gpu_seen,
 )
@@ -372,18 +368,18 @@ def _older(software: Software, mapped: Mapped) -> Iterator[Finding]:
         yield warn(mapped.path, message, evidence=mapped.why, **IMAGE)
 
 
-_CUDART = SharedLibrary(
+CUDART = SharedLibrary(
     "libcudart.so.12", "/venv/torch/lib/libtorch_cuda.so", "/venv/nvidia/lib/libcudart.so.12", "DT_RPATH"
 )
-_OURS = SharedLibrary(NCCL, _CUDART.needed_by, _WHEEL.path, "DT_RPATH")
-_OLD_NCCL = replace(_OURS, path=_SYSTEM[0].path, why="LD_LIBRARY_PATH", others=(_WHEEL.path,))
+OURS = SharedLibrary(NCCL, CUDART.needed_by, WHEEL.path, "DT_RPATH")
+_OLD_NCCL = replace(OURS, path=SYSTEM[0].path, why="LD_LIBRARY_PATH", others=(WHEEL.path,))
 
 
 @check(
     group=LIBRARIES_GROUP,
     slows=True,
-    bad=lambda: [(Linking((_CUDART, replace(_OLD_NCCL, lacks=("ncclCommWindowRegister",)))),)],
-    good=lambda: [(Linking((_CUDART, _OLD_NCCL)),)],
+    bad=lambda: [(Linking((CUDART, replace(_OLD_NCCL, lacks=("ncclCommWindowRegister",)))),)],
+    good=lambda: [(Linking((CUDART, _OLD_NCCL)),)],
     applies=gpu_seen,
 )
 def libraries(linking: Linking) -> Iterator[Finding]:

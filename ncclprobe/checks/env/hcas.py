@@ -47,13 +47,13 @@ from ncclprobe.nccl.hcas import (
 from ncclprobe.nccl.values import read_setting
 
 
-def _down(device: str, number: int = 1) -> Port:
+def downed(device: str, number: int = 1) -> Port:
     return port(device, number, state="DOWN", physical="Polling")
 
 
-_TEN = ("mlx5_1", *(f"mlx5_{n}" for n in (0, 10, 11)))
-_MANAGED = fabric(port("mlx5_0"), port("mlx5_1", rate=Rate(25, 1, "EDR"), link_layer="Ethernet"))
-_BY_ETH0 = Routes((Route("0.0.0.0/0", "eth0", "10.0.0.1"),), ())
+TEN = ("mlx5_1", *(f"mlx5_{n}" for n in (0, 10, 11)))
+MANAGED = fabric(port("mlx5_0"), port("mlx5_1", rate=Rate(25, 1, "EDR"), link_layer="Ethernet"))
+BY_ETH0 = Routes((Route("0.0.0.0/0", "eth0", "10.0.0.1"),), ())
 
 
 @applies
@@ -108,8 +108,8 @@ def hca_match(
 @check(
     group=HCA_GROUP,
     slows=True,
-    bad=lambda: [(setting("NCCL_IB_HCA", "mlx5_1"), fabric(*map(port, _TEN)))],
-    good=lambda: [(setting("NCCL_IB_HCA", "mlx5"), fabric(*map(port, _TEN)))],
+    bad=lambda: [(setting("NCCL_IB_HCA", "mlx5_1"), fabric(*map(port, TEN)))],
+    good=lambda: [(setting("NCCL_IB_HCA", "mlx5"), fabric(*map(port, TEN)))],
     applies=hca_list,
 )
 def hca_prefix(settings: Settings, fabric: Fabric) -> Iterator[Finding]:
@@ -179,8 +179,8 @@ def _left_out(picked: Selection, fabric: Fabric, software: Software | Absent) ->
 @check(
     group=HCA_GROUP,
     slows=True,
-    bad=lambda: [(setting("NCCL_IB_HCA", "=mlx5_0,mlx5_1"), fabric(port("mlx5_0"), _down("mlx5_1")), NO_NCCL)],
-    good=lambda: [(setting("NCCL_IB_HCA", "mlx5"), fabric(port("mlx5_0"), _down("mlx5_1")), NO_NCCL)],
+    bad=lambda: [(setting("NCCL_IB_HCA", "=mlx5_0,mlx5_1"), fabric(port("mlx5_0"), downed("mlx5_1")), NO_NCCL)],
+    good=lambda: [(setting("NCCL_IB_HCA", "mlx5"), fabric(port("mlx5_0"), downed("mlx5_1")), NO_NCCL)],
     required=True,
     requires="ib.state",
     applies=hca_list,
@@ -214,8 +214,8 @@ def hca_down(settings: Settings, fabric: Fabric, software: Software | Absent) ->
 @check(
     group=HCA_GROUP,
     slows=True,
-    bad=lambda: [(setting("NCCL_IB_HCA", "=mlx5_0,mlx5_1"), _MANAGED, _BY_ETH0, Interfaces((ETH0,)), NO_NCCL)],
-    good=lambda: [(PLAIN, _MANAGED, _BY_ETH0, Interfaces((ETH0,)), NO_NCCL)],
+    bad=lambda: [(setting("NCCL_IB_HCA", "=mlx5_0,mlx5_1"), MANAGED, BY_ETH0, Interfaces((ETH0,)), NO_NCCL)],
+    good=lambda: [(PLAIN, MANAGED, BY_ETH0, Interfaces((ETH0,)), NO_NCCL)],
     applies=hca_list,
 )
 def hca_mgmt(

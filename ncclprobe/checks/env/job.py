@@ -16,7 +16,7 @@ from ncclprobe.model.snapshot import Absent, Job
 from ncclprobe.model.units import plural
 from ncclprobe.nccl.values import read_int
 
-_LIST = "CUDA_VISIBLE_DEVICES"
+LIST = "CUDA_VISIBLE_DEVICES"
 _UUID = r"(GPU|MIG)-[0-9a-fA-F-]+(/\d+/\d+)?"
 _DESYNC_MIN_S = 120
 
@@ -24,12 +24,12 @@ _DESYNC_MIN_S = 120
 @applies
 def devices_restricted(environment: Environment) -> bool:
     """if CUDA_VISIBLE_DEVICES is set."""
-    return _LIST in environment.variables
+    return LIST in environment.variables
 
 
 @check(
-    bad=lambda: [(Environment({_LIST: "0,1"}), ONE_NODE, gpus(8), Job())],
-    good=lambda: [(Environment({_LIST: "3"}), ONE_NODE, gpus(8), Job())],
+    bad=lambda: [(Environment({LIST: "0,1"}), ONE_NODE, gpus(8), Job())],
+    good=lambda: [(Environment({LIST: "3"}), ONE_NODE, gpus(8), Job())],
     applies=devices_restricted,
 )
 def visible(environment: Environment, launch: Launch | Absent, gpus: Gpus | Absent, job: Job) -> Iterator[Finding]:
@@ -41,43 +41,43 @@ def visible(environment: Environment, launch: Launch | Absent, gpus: Gpus | Abse
     Slurm's NoDevFiles show none, and NVML and nvidia-smi still list all.
     Fix: name as many GPUs as there are ranks on this node, each once, all by number or all by UUID.
     """
-    text = environment.get(_LIST)
+    text = environment.get(LIST)
     if text is None:
         return
-    shown = seen("environment", f"{_LIST}={text}")
+    shown = seen("environment", f"{LIST}={text}")
     entries = [word.strip() for word in text.split(",")] if text.strip() else []
     total = len(gpus.all) if isinstance(gpus, Gpus) else None
     if not text.strip() or not _may_name(entries[0]):
         if job.backend == "nccl":
-            yield jobs_fail(_LIST, f"is {text!r}: CUDA sees no GPU at all", shown)
+            yield jobs_fail(LIST, f"is {text!r}: CUDA sees no GPU at all", shown)
         return
     repeated = [word for word, times in Counter(entries).items() if times > 1]
     if repeated:
-        yield jobs_fail(_LIST, f"names {', '.join(repeated)} more than once", shown)
+        yield jobs_fail(LIST, f"names {', '.join(repeated)} more than once", shown)
     beyond = [word for word in entries if word.isdecimal() and total is not None and int(word) >= total]
     if beyond:
-        yield jobs_fail(_LIST, f"names GPU {', '.join(beyond)}, of {total}: CUDA ends the list there", shown)
+        yield jobs_fail(LIST, f"names GPU {', '.join(beyond)}, of {total}: CUDA ends the list there", shown)
     strange = [word for word in entries if word and not _may_name(word)]
     if strange:
-        yield jobs_fail(_LIST, f"names {', '.join(strange)}, which is no GPU: CUDA ends the list there", shown)
+        yield jobs_fail(LIST, f"names {', '.join(strange)}, which is no GPU: CUDA ends the list there", shown)
     uuids = [gpu.uuid for gpu in gpus.all] if isinstance(gpus, Gpus) else []
     several = [word for word in entries if word.startswith("GPU-") and sum(u.startswith(word) for u in uuids) > 1]
     if several:
         message = f"names {', '.join(several)}, which begins several UUIDs: CUDA ends the list there"
-        yield jobs_fail(_LIST, message, shown)
+        yield jobs_fail(LIST, message, shown)
     absent = [word for word in entries if word.startswith("GPU-") and not any(u.startswith(word) for u in uuids)]
     if absent and uuids and all(uuids):
         left = plural(entries.index(absent[0]), "GPU")
         message = f"names {', '.join(absent)}, which is no GPU of this node: CUDA ends the list there, and shows {left}"
-        yield jobs_fail(_LIST, message, shown)
+        yield jobs_fail(LIST, message, shown)
     if len({bool(re.fullmatch(_UUID, word)) for word in entries}) > 1:
-        yield jobs_warn(_LIST, "mixes numbers with UUIDs: CUDA ignores those of the other kind", shown)
+        yield jobs_warn(LIST, "mixes numbers with UUIDs: CUDA ignores those of the other kind", shown)
     ranks = None if isinstance(launch, Absent) else launch.local_world_size
     # One GPU per process is how Slurm and Ray hand them out.
     if ranks and ranks > 1 and len(entries) != 1 and len(entries) < ranks:
-        yield jobs_fail(_LIST, f"shows {len(entries)} GPUs to {ranks} ranks of this node", shown)
+        yield jobs_fail(LIST, f"shows {len(entries)} GPUs to {ranks} ranks of this node", shown)
     elif not ranks and job.expect_gpus and 1 < len(entries) < job.expect_gpus:
-        yield jobs_fail(_LIST, f"shows {len(entries)} GPUs, {job.expect_gpus} expected (--expect-gpus)", shown)
+        yield jobs_fail(LIST, f"shows {len(entries)} GPUs, {job.expect_gpus} expected (--expect-gpus)", shown)
 
 
 def _may_name(word: str) -> bool:

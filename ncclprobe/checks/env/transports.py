@@ -42,8 +42,8 @@ from ncclprobe.nccl.hcas import select
 from ncclprobe.nccl.networks import efa_ports, ofi_plugin_named, other_provider
 from ncclprobe.nccl.values import read_level, read_setting
 
-_OFI = Plugin("/opt/amazon/ofi-nccl/lib/libnccl-net.so", "net", "ofi", reachable=True)
-_EFA = fabric(port("rdmap79s0", link_layer="Unknown"))
+OFI = Plugin("/opt/amazon/ofi-nccl/lib/libnccl-net.so", "net", "ofi", reachable=True)
+EFA = fabric(port("rdmap79s0", link_layer="Unknown"))
 
 
 @applies
@@ -173,8 +173,8 @@ def _nvlinked(nvlinks: NvLinks | Absent) -> bool:
 @check(
     group=LIBRARIES_GROUP,
     slows=True,
-    bad=lambda: [(PLAIN, _EFA, Plugins((Plugin(_OFI.path, "net", "ofi", reachable=False),)), TWO_NODES)],
-    good=lambda: [(PLAIN, _EFA, Plugins((_OFI,)), TWO_NODES)],
+    bad=lambda: [(PLAIN, EFA, Plugins((Plugin(OFI.path, "net", "ofi", reachable=False),)), TWO_NODES)],
+    good=lambda: [(PLAIN, EFA, Plugins((OFI,)), TWO_NODES)],
     requires="env.transport/transport",
     applies=efa_job,
 )

@@ -486,10 +486,10 @@ def debugging(settings: Settings) -> Iterator[Finding]:
             yield jobs_warn(name, f"is {settings.get(name)}: {cost}", evidence(settings, name))
 
 
-_THREE = setting("NCCL_IB_GID_INDEX", "3")
-_ANY: Every[Software | Absent] = Every({})
-_ROCE = fabric(roce("mlx5_0", *USUAL), roce("mlx5_1", *USUAL))
-_TURNED = fabric(roce("mlx5_0", (LINK_LOCAL, V1), (LINK_LOCAL, V2), (PRIVATE, V2), (PRIVATE, V1)))
+THREE = setting("NCCL_IB_GID_INDEX", "3")
+ANY: Every[Software | Absent] = Every({})
+ROCE = fabric(roce("mlx5_0", *USUAL), roce("mlx5_1", *USUAL))
+TURNED = fabric(roce("mlx5_0", (LINK_LOCAL, V1), (LINK_LOCAL, V2), (PRIVATE, V2), (PRIVATE, V1)))
 
 
 @applies
@@ -501,10 +501,8 @@ def roce_fleet(job: Job, fabrics: Every[Fabric]) -> bool:
 
 @check(
     group=GID_GROUP,
-    bad=lambda: [
-        (Every({"n0": _ROCE, "n1": _ROCE, "n2": _TURNED}), Every(dict.fromkeys(("n0", "n1", "n2"), _THREE)), _ANY)
-    ],
-    good=lambda: [(Every({"n0": _ROCE, "n1": _ROCE}), Every(dict.fromkeys(("n0", "n1"), _THREE)), _ANY)],
+    bad=lambda: [(Every({"n0": ROCE, "n1": ROCE, "n2": TURNED}), Every(dict.fromkeys(("n0", "n1", "n2"), THREE)), ANY)],
+    good=lambda: [(Every({"n0": ROCE, "n1": ROCE}), Every(dict.fromkeys(("n0", "n1"), THREE)), ANY)],
     applies=roce_fleet,
 )
 def gid_uniform(

@@ -25,8 +25,8 @@ from ncclprobe.model.values import grouped
 PAIR = Gpus((Gpu(0, "NVIDIA H200"), Gpu(1, "NVIDIA H200")), driver="570.86.15", cuda=(12, 8))
 NODES = Devices(tuple(DeviceNode(f"/dev/nvidia{n}", usable=True) for n in (*range(7), "ctl", "-uvm")), (), ())
 
-_NO_DRIVER = Absent("no module", "Missing")
-_REST = Pci(), _NO_DRIVER, Environment(), Container()
+NO_DRIVER = Absent("no module", "Missing")
+REST = Pci(), NO_DRIVER, Environment(), Container()
 NO_SMI = Absent("nvidia-smi: not there", "Missing")
 
 
@@ -68,8 +68,8 @@ def smi_canary(smi: Smi | Absent, gpus: Gpus | Absent) -> Iterator[Finding]:
 
 
 @check(
-    bad=lambda: [(PAIR, Job(expect_gpus=8), Launch(), NODES, *_REST)],
-    good=lambda: [(PAIR, Job(), Launch(), NODES, *_REST)],
+    bad=lambda: [(PAIR, Job(expect_gpus=8), Launch(), NODES, *REST)],
+    good=lambda: [(PAIR, Job(), Launch(), NODES, *REST)],
     required=True,
     requires="gpu.smi-canary",
     applies=gpu_job,

@@ -199,14 +199,14 @@ def ecc_mode(gpus: Gpus, environment: Environment | Absent) -> Iterator[Finding]
     yield from blanks(unknown, len(known) + len(unknown), "nvmlDeviceGetEccMode")
 
 
-_OTHER = replace(HEALTHY, name="NVIDIA H100 80GB HBM3", memory_bytes=80 << 30)
+OTHER = replace(HEALTHY, name="NVIDIA H100 80GB HBM3", memory_bytes=80 << 30)
 _SCREEN = Environment({"CUDA_VISIBLE_DEVICES": "0,1,2"})
 
 
 @check(
     slows=True,
-    bad=lambda: [(box(HEALTHY, HEALTHY, HEALTHY, _OTHER), ALL)],
-    good=lambda: [(box(HEALTHY, HEALTHY, HEALTHY, _OTHER), _SCREEN)],
+    bad=lambda: [(box(HEALTHY, HEALTHY, HEALTHY, OTHER), ALL)],
+    good=lambda: [(box(HEALTHY, HEALTHY, HEALTHY, OTHER), _SCREEN)],
     requires="gpu.smi-canary",
     applies=several_gpus,
 )

@@ -135,8 +135,8 @@ def numa(fabric: Fabric, settings: Settings, pci: Pci, gpus: Gpus, machine: Mach
             yield tell(listed(names), message, **NODE, evidence="/sys/bus/pci/devices/*/numa_node")
 
 
-_NOTHING = GpuDirect({}, (5, 15), "proprietary")
-_BARE = NvLinks(((),) * 4)
+NOTHING = GpuDirect({}, (5, 15), "proprietary")
+BARE = NvLinks(((),) * 4)
 _PREVENT = ("NCCL_NET_GDR_LEVEL", "NCCL_NET_GDR_C2C", "NCCL_PXN_DISABLE", "NCCL_PXN_C2C")
 _ORIGIN = ("/sys/module", "/sys/kernel/mm/memory_peers", "/proc/driver/nvidia/version", "/sys/bus/pci/devices")
 
@@ -144,8 +144,8 @@ _ORIGIN = ("/sys/module", "/sys/kernel/mm/memory_peers", "/proc/driver/nvidia/ve
 @check(
     group=GDR_GROUP,
     slows=True,
-    bad=lambda: [(fabric(), PLAIN, _NOTHING, gpus(), pci(), _BARE, NO_NCCL, TWO_NODES, METAL)],
-    good=lambda: [(fabric(), PLAIN, _NOTHING, gpus(), pci(), _BARE, NO_NCCL, ONE_NODE, METAL)],
+    bad=lambda: [(fabric(), PLAIN, NOTHING, gpus(), pci(), BARE, NO_NCCL, TWO_NODES, METAL)],
+    good=lambda: [(fabric(), PLAIN, NOTHING, gpus(), pci(), BARE, NO_NCCL, ONE_NODE, METAL)],
     required=True,
     applies=rdma_job,
 )

@@ -234,7 +234,7 @@ def perm(fabric: Fabric, settings: Settings, launch: Launch | Absent) -> Iterato
             yield tell(each.name, message + rest, **IMAGE, evidence=evidence)
 
 
-def _downs(*hours_ago: float) -> KernelLog:
+def downs(*hours_ago: float) -> KernelLog:
     now = 360_000.0
     return KernelLog(
         tuple(Event(now - 3600 * h, "mlx5", "0000:22:00.0", "link-down") for h in sorted(hours_ago, reverse=True)), now
@@ -244,8 +244,8 @@ def _downs(*hours_ago: float) -> KernelLog:
 @check(
     group=LOSSES_GROUP,
     slows=True,
-    bad=lambda: [(fabric(), PLAIN, _downs(0.5, 3, 11))],
-    good=lambda: [(fabric(), PLAIN, _downs())],
+    bad=lambda: [(fabric(), PLAIN, downs(0.5, 3, 11))],
+    good=lambda: [(fabric(), PLAIN, downs())],
     privilege="root, kernel.dmesg_restrict=0, or membership of adm or systemd-journal",
     applies=rdma_job,
 )
@@ -274,7 +274,7 @@ _MANY, _TIMES_MORE = 10_000, 10
 _SINCE = Certainty("low", "since the driver was loaded")
 
 
-def _troubled(number: int, **counted: int) -> Port:
+def troubled(number: int, **counted: int) -> Port:
     return port(
         number, counters=(("port_rcv_packets", 10**9),), hw_counters=(*(dict.fromkeys(_TROUBLES, 5) | counted).items(),)
     )
@@ -283,8 +283,8 @@ def _troubled(number: int, **counted: int) -> Port:
 @check(
     group=LOSSES_GROUP,
     slows=True,
-    bad=lambda: [(fabric(_troubled(0), _troubled(1, local_ack_timeout_err=20_000), _troubled(2), _troubled(3)), PLAIN)],
-    good=lambda: [(fabric(*map(_troubled, range(4))), PLAIN)],
+    bad=lambda: [(fabric(troubled(0), troubled(1, local_ack_timeout_err=20_000), troubled(2), troubled(3)), PLAIN)],
+    good=lambda: [(fabric(*map(troubled, range(4))), PLAIN)],
     applies=rdma_job,
 )
 def losses(fabric: Fabric, settings: Settings) -> Iterator[Finding]:
@@ -321,7 +321,7 @@ _HEADERS = 96
 
 _SIZES = (4096, 2048, 1024, 512, 256)  # enum ib_mtu
 _NO_SYSCTL = Absent("not read")
-_FLUX = Ipv4Settings(0, 0)
+FLUX = Ipv4Settings(0, 0)
 
 
 def _rails(fabric: Fabric, settings: Settings) -> tuple[Port, ...]:
@@ -383,15 +383,15 @@ def _routable(table: Sequence[Gid] | Absent) -> bool | None:
     return True if "RoCE v2" in kinds else None if None in kinds else False
 
 
-def _routes(*found: Route) -> Routes:
+def routed(*found: Route) -> Routes:
     return Routes(found, ())
 
 
 @check(
     group=ROCE_GROUP,
     slows=True,
-    bad=lambda: [(fabric(roce(0, "10.0.0.5"), count=0), PLAIN, interfaces(1500), _routes())],
-    good=lambda: [(fabric(roce(0, "10.0.0.5"), count=0), PLAIN, interfaces(1500), _routes(Route("0.0.0.0/0", "eth0")))],
+    bad=lambda: [(fabric(roce(0, "10.0.0.5"), count=0), PLAIN, interfaces(1500), routed())],
+    good=lambda: [(fabric(roce(0, "10.0.0.5"), count=0), PLAIN, interfaces(1500), routed(Route("0.0.0.0/0", "eth0")))],
     applies=rdma_job,
 )
 def roce_mtu(fabric: Fabric, settings: Settings, found: Interfaces, routes: Routes | Absent) -> Iterator[Finding]:
@@ -428,19 +428,19 @@ def _packet(mtu: int) -> int:
     return next((size for size in _SIZES if size + _HEADERS <= mtu), 0)
 
 
-def _sysctls(**found: Ipv4Settings) -> Sysctls:
+def sysctls_of(**found: Ipv4Settings) -> Sysctls:
     return Sysctls(_NO_SYSCTL, _NO_SYSCTL, found)
 
 
-_SAME = interfaces(9000, 9000, prefix="10.0.0.{}")
-_BOTH = fabric(roce(0, "10.0.0.0"), roce(1, "10.0.0.1"), count=0)
+SAME = interfaces(9000, 9000, prefix="10.0.0.{}")
+BOTH = fabric(roce(0, "10.0.0.0"), roce(1, "10.0.0.1"), count=0)
 
 
 @check(
     group=ROCE_GROUP,
     slows=True,
-    bad=lambda: [(_BOTH, PLAIN, _SAME, _routes(), _sysctls(eth0=_FLUX, eth1=_FLUX))],
-    good=lambda: [(fabric(*_BOTH.ports, count=4), PLAIN, _SAME, _routes(), _sysctls(eth0=_FLUX, eth1=_FLUX))],
+    bad=lambda: [(BOTH, PLAIN, SAME, routed(), sysctls_of(eth0=FLUX, eth1=FLUX))],
+    good=lambda: [(fabric(*BOTH.ports, count=4), PLAIN, SAME, routed(), sysctls_of(eth0=FLUX, eth1=FLUX))],
     applies=rdma_job,
 )
 def same_subnet(

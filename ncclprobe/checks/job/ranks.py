@@ -10,7 +10,7 @@ from ncclprobe.model.findings import Action, Blame, Certainty, Finding, Occurren
 _LOOKED = Certainty("high", "looked at twice while the job ran")
 
 
-def _standing(name: ClassName, doing: str = "sleeps (nanosleep)") -> Stand:
+def standing(name: ClassName, doing: str = "sleeps (nanosleep)") -> Stand:
     others = RankClass("waiting", (0, 1, 3), ("n1",), doing="waits in all_reduce #51 (group 0) for rank 2")
     read = (seen("n1:/proc/4242", "state S, hrtimer_nanosleep"),)
     one = RankClass(name, (2,), ("n1",), ("n1:4242",), doing, read)
@@ -20,8 +20,8 @@ def _standing(name: ClassName, doing: str = "sleeps (nanosleep)") -> Stand:
 
 @cause(
     code="rank-crashed",
-    bad=lambda: [(_standing("dead or gone"),)],
-    good=lambda: [(_standing("stuck outside"),)],
+    bad=lambda: [(standing("dead or gone"),)],
+    good=lambda: [(standing("stuck outside"),)],
 )
 def gone(stand: Stand) -> Iterator[Finding]:
     """A rank of the running job no longer has a process.
@@ -37,8 +37,8 @@ def gone(stand: Stand) -> Iterator[Finding]:
 @cause(
     code="master-unreachable",
     echoes=("rank-crashed",),
-    bad=lambda: [(_standing("not arrived", "cannot connect to n1:29500: nobody listens there"),)],
-    good=lambda: [(_standing("stuck outside"),)],
+    bad=lambda: [(standing("not arrived", "cannot connect to n1:29500: nobody listens there"),)],
+    good=lambda: [(standing("stuck outside"),)],
 )
 def absent(stand: Stand) -> Iterator[Finding]:
     """A rank has not joined the store at which all meet in init_process_group.
@@ -55,8 +55,8 @@ def absent(stand: Stand) -> Iterator[Finding]:
 @cause(
     code="timeout-straggler",
     echoes=("rank-crashed", "collective-desync"),
-    bad=lambda: [(_standing("stuck outside"),)],
-    good=lambda: [(_standing("working"),)],
+    bad=lambda: [(standing("stuck outside"),)],
+    good=lambda: [(standing("working"),)],
 )
 def outside(stand: Stand) -> Iterator[Finding]:
     """A rank does not enter the collective that the others wait in, and does nothing.
@@ -71,8 +71,8 @@ def outside(stand: Stand) -> Iterator[Finding]:
 
 @cause(
     code="collective-desync",
-    bad=lambda: [(_standing("desync", "rank 2 called all_gather and ranks 0-1 all_reduce"),)],
-    good=lambda: [(_standing("stuck outside"),)],
+    bad=lambda: [(standing("desync", "rank 2 called all_gather and ranks 0-1 all_reduce"),)],
+    good=lambda: [(standing("stuck outside"),)],
 )
 def apart(stand: Stand) -> Iterator[Finding]:
     """Ranks of the running job are in different collectives and wait for each other.
@@ -87,8 +87,8 @@ def apart(stand: Stand) -> Iterator[Finding]:
 @cause(
     code="collective-stalled",
     echoes=("rank-crashed", "timeout-straggler", "collective-desync"),
-    bad=lambda: [(_standing("stuck inside"),)],
-    good=lambda: [(_standing("stuck outside"),)],
+    bad=lambda: [(standing("stuck inside"),)],
+    good=lambda: [(standing("stuck outside"),)],
 )
 def inside(stand: Stand) -> Iterator[Finding]:
     """All ranks are in the same collective, and it does not end.
@@ -101,8 +101,8 @@ def inside(stand: Stand) -> Iterator[Finding]:
 
 
 @cause(
-    bad=lambda: [(_standing("cannot tell"),)],
-    good=lambda: [(_standing("working"),)],
+    bad=lambda: [(standing("cannot tell"),)],
+    good=lambda: [(standing("working"),)],
 )
 def untold(stand: Stand) -> Iterator[Finding]:
     """What a rank does cannot be determined.

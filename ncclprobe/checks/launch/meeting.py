@@ -90,8 +90,8 @@ _LAYERS: Mapping[str, tuple[str, str, str, str]] = {
 _CROWDED = ("silent", "reset", "filtered")
 """What else a listener with too many callers may look like."""
 
-_AT = Reach("node0", 29500, "ok", "", ("10.0.0.1",), "10.0.0.1", "10.0.0.5", "eth0", 1, 0.004, 0.002, ("ok",))
-_FOREIGN = replace(_AT, outcome="foreign", detail="it said 'SSH-2.0-OpenSSH_9.2'", seen=("foreign",))
+AT = Reach("node0", 29500, "ok", "", ("10.0.0.1",), "10.0.0.1", "10.0.0.5", "eth0", 1, 0.004, 0.002, ("ok",))
+_FOREIGN = replace(AT, outcome="foreign", detail="it said 'SSH-2.0-OpenSSH_9.2'", seen=("foreign",))
 
 
 @applies
@@ -104,7 +104,7 @@ def sent_to_another(launch: Launch, master: Master, job: Job) -> bool:
 @check(
     group=MASTER_GROUP,
     bad=lambda: [(_FOREIGN,)],
-    good=lambda: [(_AT,)],
+    good=lambda: [(AT,)],
     required=True,
     requires="launch.master/route",
     applies=sent_to_another,
@@ -149,15 +149,15 @@ def _at(host: str, port: int) -> str:
     return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
 
 
-_NODE1 = replace(TWO_NODES, rank=8, node_rank=1)
-_NO_PROCESSES: Ranks[RankProcess | Absent] = Ranks({})
-_PROCESS = RankProcess(0, 2, None, None, (), {}, 0)
+NODE1 = replace(TWO_NODES, rank=8, node_rank=1)
+NO_PROCESSES: Ranks[RankProcess | Absent] = Ranks({})
+PROCESS = RankProcess(0, 2, None, None, (), {}, 0)
 
 
 @check(
     group=RANKS_GROUP,
-    bad=lambda: [(Every({"n0": TWO_NODES, "n1": replace(_NODE1, rank=0)}), _NO_PROCESSES)],
-    good=lambda: [(Every({"n0": TWO_NODES, "n1": _NODE1}), _NO_PROCESSES)],
+    bad=lambda: [(Every({"n0": TWO_NODES, "n1": replace(NODE1, rank=0)}), NO_PROCESSES)],
+    good=lambda: [(Every({"n0": TWO_NODES, "n1": NODE1}), NO_PROCESSES)],
     required=True,
     applies=several,
 )
@@ -194,8 +194,8 @@ def _ranks(launches: Every[Launch], processes: Ranks[RankProcess | Absent]) -> I
 
 @check(
     group=VARS_GROUP,
-    bad=lambda: [(Every({"n0": TWO_NODES, "n1": replace(_NODE1, world_size=8)}),)],
-    good=lambda: [(Every({"n0": TWO_NODES, "n1": _NODE1}),)],
+    bad=lambda: [(Every({"n0": TWO_NODES, "n1": replace(NODE1, world_size=8)}),)],
+    good=lambda: [(Every({"n0": TWO_NODES, "n1": NODE1}),)],
     required=True,
     applies=several,
 )
@@ -221,15 +221,15 @@ def _is_known(launch: Launch, field: str) -> bool:
     return getattr(launch, field) is not None and not origin.startswith("as many")
 
 
-_THERE = Master("node0", ("10.0.0.1",))
-_ELSEWHERE = Master("node0", ("10.9.0.1",))
-_NOBODY: Every[Reach | Absent] = Every({})
+THERE = Master("node0", ("10.0.0.1",))
+ELSEWHERE = Master("node0", ("10.9.0.1",))
+NOBODY: Every[Reach | Absent] = Every({})
 
 
 @check(
     group=MASTER_GROUP,
-    bad=lambda: [(Every({"n0": _THERE, "n1": _THERE, "n2": _ELSEWHERE}), _NOBODY)],
-    good=lambda: [(Every({"n0": _THERE, "n1": _THERE}), _NOBODY)],
+    bad=lambda: [(Every({"n0": THERE, "n1": THERE, "n2": ELSEWHERE}), NOBODY)],
+    good=lambda: [(Every({"n0": THERE, "n1": THERE}), NOBODY)],
     required=True,
     applies=several,
 )
@@ -271,9 +271,9 @@ def _hosts(answers: set[frozenset[str]]) -> list[frozenset[str]]:
     return hosts
 
 
-_FIRST, _SECOND = replace(_PROCESS, local_rank=0), replace(_PROCESS, local_rank=1)
-_LACKING = Ranks({"n0": {0: _FIRST, 1: _SECOND}, "n1": {2: _FIRST}})
-_OF_TWO: Every[Launch] = Every({f"n{i}": replace(TWO_NODES, local_world_size=2) for i in range(2)})
+FIRST, _SECOND = replace(PROCESS, local_rank=0), replace(PROCESS, local_rank=1)
+_LACKING = Ranks({"n0": {0: FIRST, 1: _SECOND}, "n1": {2: FIRST}})
+OF_TWO: Every[Launch] = Every({f"n{i}": replace(TWO_NODES, local_world_size=2) for i in range(2)})
 
 
 @applies
@@ -284,8 +284,8 @@ def several_ranks(launches: Every[Launch], job: Job) -> bool:
 
 @check(
     group=RANKS_GROUP,
-    bad=lambda: [(_OF_TWO, _LACKING, Every({}))],
-    good=lambda: [(_OF_TWO, Ranks({"n0": {0: _FIRST, 1: _SECOND}, "n1": {2: _FIRST, 3: _SECOND}}), Every({}))],
+    bad=lambda: [(OF_TWO, _LACKING, Every({}))],
+    good=lambda: [(OF_TWO, Ranks({"n0": {0: FIRST, 1: _SECOND}, "n1": {2: FIRST, 3: _SECOND}}), Every({}))],
     applies=several_ranks,
 )
 def rank_silent(

@@ -139,7 +139,7 @@ def _partners(suspect: Suspect[str]) -> int:
     return len({node for pair in suspect.pairs for node in pair} - set(suspect.nodes))
 
 
-def _example(*rows: tuple[int, int, str, str]) -> Every[Paths]:
+def example(*rows: tuple[int, int, str, str]) -> Every[Paths]:
     """Three nodes that reach each other, but for `rows`: from, to, role, outcome."""
     names = {rank: f"n{rank}" for rank in range(3)}
     changed = {(one, other, role): outcome for one, other, role, outcome in rows}
@@ -177,17 +177,17 @@ def _address(role: str, rank: int) -> str:
     return f"10.{net}.0.{rank + 1}"
 
 
-HEALTHY = _example()
-_ALL_STAYED: Every[Gathering | Absent] = Every({"n0": Gathering(2, 1.0)})
-_ONE_PAIR = _example((0, 1, "nccl0", "silent"), (1, 0, "nccl0", "silent"))
-_ONLY_DEFAULT = _example((0, 2, "nccl0", "filtered"), (1, 2, "nccl0", "filtered"), (0, 2, "default", "ok"))
-_ONLY_NCCL = _example((0, 2, "default", "filtered"), (0, 2, "nccl0", "ok"))
+HEALTHY = example()
+ALL_STAYED: Every[Gathering | Absent] = Every({"n0": Gathering(2, 1.0)})
+_ONE_PAIR = example((0, 1, "nccl0", "silent"), (1, 0, "nccl0", "silent"))
+ONLY_DEFAULT = example((0, 2, "nccl0", "filtered"), (1, 2, "nccl0", "filtered"), (0, 2, "default", "ok"))
+ONLY_NCCL = example((0, 2, "default", "filtered"), (0, 2, "nccl0", "ok"))
 
 
 @check(
     group=MESH_GROUP,
-    bad=lambda: [(_ONE_PAIR, _ALL_STAYED)],
-    good=lambda: [(HEALTHY, _ALL_STAYED)],
+    bad=lambda: [(_ONE_PAIR, ALL_STAYED)],
+    good=lambda: [(HEALTHY, ALL_STAYED)],
     required=True,
     requires="sync.identity/address-twice",
     applies=several,
@@ -225,8 +225,8 @@ def tcp_mesh(paths: Every[Paths], gatherings: Every[Gathering | Absent]) -> Iter
 
 @check(
     group=MESH_GROUP,
-    bad=lambda: [(_ONLY_DEFAULT, _ALL_STAYED)],
-    good=lambda: [(_ONLY_NCCL, _ALL_STAYED)],
+    bad=lambda: [(ONLY_DEFAULT, ALL_STAYED)],
+    good=lambda: [(ONLY_NCCL, ALL_STAYED)],
     required=True,
     requires="sync.identity/address-twice",
     applies=several,
@@ -392,14 +392,14 @@ def unproven(proofs: Every[Proof | Absent]) -> Iterator[Finding]:
         yield warn("--trust-network", message, **JOB, evidence="the command line")
 
 
-_CALM: Every[Gathering | Absent] = Every({"n0": Gathering(2, 1.0), "n1": _ALONE})
-_CROWD = (Flood("10.0.0.99", 7900),)
+CALM: Every[Gathering | Absent] = Every({"n0": Gathering(2, 1.0), "n1": _ALONE})
+CROWD = (Flood("10.0.0.99", 7900),)
 
 
 @check(
     group=PORT_GROUP,
-    bad=lambda: [(_CALM, Every({"n0": replace(HEALTHY.by_node["n0"], floods=_CROWD)}))],
-    good=lambda: [(_CALM, Every({"n0": _ALONE}))],
+    bad=lambda: [(CALM, Every({"n0": replace(HEALTHY.by_node["n0"], floods=CROWD)}))],
+    good=lambda: [(CALM, Every({"n0": _ALONE}))],
     applies=met,
 )
 def port_flooded(gatherings: Every[Gathering | Absent], paths: Every[Paths | Absent]) -> Iterator[Finding]:

@@ -296,15 +296,15 @@ def loopback(interfaces: Interfaces) -> Iterator[Finding]:
             yield fail(each.name, message, blame="node", action="fix-image", evidence=f"getifaddrs(3): {each.name}")
 
 
-_BOTH = Master("localhost", ("::1", "127.0.0.1"))
-_SPLIT = Ports((Listener("::1", 29500), Listener("0.0.0.0", 29500)), 0)
-_ONE = Launch("environment", 0, 8, 0, 8, 1, 0, "localhost", 29500)
+BOTH = Master("localhost", ("::1", "127.0.0.1"))
+SPLIT = Ports((Listener("::1", 29500), Listener("0.0.0.0", 29500)), 0)
+ONE = Launch("environment", 0, 8, 0, 8, 1, 0, "localhost", 29500)
 
 
 @check(
     group=MASTER_GROUP,
-    bad=lambda: [(_BOTH, _ONE, Interfaces((ETH0,)), _SPLIT)],
-    good=lambda: [(Master("localhost", ("127.0.0.1",)), _ONE, Interfaces((ETH0,)), _SPLIT)],
+    bad=lambda: [(BOTH, ONE, Interfaces((ETH0,)), SPLIT)],
+    good=lambda: [(Master("localhost", ("127.0.0.1",)), ONE, Interfaces((ETH0,)), SPLIT)],
     applies=given_a_master,
 )
 def ipv6_split(master: Master, launch: Launch, interfaces: Interfaces, ports: Ports) -> Iterator[Finding]:
@@ -327,11 +327,11 @@ def ipv6_split(master: Master, launch: Launch, interfaces: Interfaces, ports: Po
         yield warn(master.name, message, **JOB, evidence=evidence)
 
 
-def _node(hostname: str, boot_id: str | None) -> System:
+def host_of(hostname: str, boot_id: str | None) -> System:
     return System(hostname, "6.8.0", "x86_64", "Ubuntu 22.04", boot_id)
 
 
-_APART = Every({"n0": _node("n0", "a"), "n1": _node("n1", "b")})
+APART = Every({"n0": host_of("n0", "a"), "n1": host_of("n1", "b")})
 
 
 @applies
@@ -342,8 +342,8 @@ def several_ranks(processes: Ranks[RankProcess], job: Job) -> bool:
 
 @check(
     group=RANKS_GROUP,
-    bad=lambda: [(Every({"n0": _node("gpu", "a"), "n1": _node("gpu", "a")}),)],
-    good=lambda: [(Every({"n0": _node("gpu", "a"), "n1": _node("gpu", "b")}),)],
+    bad=lambda: [(Every({"n0": host_of("gpu", "a"), "n1": host_of("gpu", "a")}),)],
+    good=lambda: [(Every({"n0": host_of("gpu", "a"), "n1": host_of("gpu", "b")}),)],
     applies=several,
 )
 def hostname_unique(systems: Every[System]) -> Iterator[Finding]:
@@ -372,15 +372,15 @@ def hostname_unique(systems: Every[System]) -> Iterator[Finding]:
             yield note(name, f"is the host name of {len(nodes)} machines: {fold(nodes)}", evidence=seen)
 
 
-def _process(local_rank: int, shm: int = 26, ipc: int = 39, visible: tuple[str, ...] | None = None) -> RankProcess:
+def process_of(local_rank: int, shm: int = 26, ipc: int = 39, visible: tuple[str, ...] | None = None) -> RankProcess:
     return RankProcess(local_rank, 2, visible, None, (0, 1), {"ipc": ipc, "mnt": 32}, shm)
 
 
 @check(
     group=RANKS_GROUP,
     slows=True,
-    bad=lambda: [(Ranks({"n0": {0: _process(0), 1: _process(1, shm=44, ipc=77)}}), _APART)],
-    good=lambda: [(Ranks({"n0": {0: _process(0)}, "n1": {1: _process(0, shm=44)}}), _APART)],
+    bad=lambda: [(Ranks({"n0": {0: process_of(0), 1: process_of(1, shm=44, ipc=77)}}), APART)],
+    good=lambda: [(Ranks({"n0": {0: process_of(0)}, "n1": {1: process_of(0, shm=44)}}), APART)],
     requires="sync.identity/hostid",
     applies=several_ranks,
 )
@@ -425,21 +425,21 @@ def _surroundings(ranks: dict[int, RankProcess]) -> dict[str, set[int]]:
     return found
 
 
-_EIGHT: Every[Gpus | Absent] = Every({"n0": gpus(8), "n1": gpus(8)})
-_PLAIN: Every[Settings | Absent] = Every({"n0": PLAIN})
+EIGHT_GPUS: Every[Gpus | Absent] = Every({"n0": gpus(8), "n1": gpus(8)})
+NOTHING_SET: Every[Settings | Absent] = Every({"n0": PLAIN})
 
 
-_UNASKED: Ranks[OwnGpus | Absent] = Ranks({"n0": {}})
+NO_OWN_GPUS: Ranks[OwnGpus | Absent] = Ranks({"n0": {}})
 
 
-def _two(one: RankProcess, other: RankProcess) -> Ranks[RankProcess]:
+def two(one: RankProcess, other: RankProcess) -> Ranks[RankProcess]:
     return Ranks({"n0": {0: one, 1: other}})
 
 
 @check(
     group=RANKS_GROUP,
-    bad=lambda: [(_two(_process(0), _process(0)), _EIGHT, _PLAIN, _UNASKED)],
-    good=lambda: [(_two(_process(0), _process(1)), _EIGHT, _PLAIN, _UNASKED)],
+    bad=lambda: [(two(process_of(0), process_of(0)), EIGHT_GPUS, NOTHING_SET, NO_OWN_GPUS)],
+    good=lambda: [(two(process_of(0), process_of(1)), EIGHT_GPUS, NOTHING_SET, NO_OWN_GPUS)],
     applies=several_ranks,
 )
 def dup_gpu(

@@ -147,14 +147,14 @@ DROPS = Firewall((Chain("ip/filter/INPUT", "drop", 3),), ())
 REJECTS = Firewall((Chain("inet/firewalld/filter_INPUT", "reject", 5),), ())
 RULED = Firewall((Chain("ip/filter/INPUT", "accept", 2),), ())
 OPEN = Firewall((Chain("ip/filter/INPUT"),), ())
-_UNTRIED: Every[Paths | Absent] = Every({})
+UNTRIED: Every[Paths | Absent] = Every({})
 UNCHOSEN: Every[Choices] = Every({})
 
 
 @check(
     group=MESH_GROUP,
-    bad=lambda: [(Every({"n0": OPEN, "n1": DROPS}), _UNTRIED, UNCHOSEN)],
-    good=lambda: [(Every({"n0": OPEN, "n1": OPEN}), _UNTRIED, UNCHOSEN)],
+    bad=lambda: [(Every({"n0": OPEN, "n1": DROPS}), UNTRIED, UNCHOSEN)],
+    good=lambda: [(Every({"n0": OPEN, "n1": OPEN}), UNTRIED, UNCHOSEN)],
     applies=several,
 )
 def firewall(
@@ -215,11 +215,11 @@ def between_nodes(names: Every[OwnName | Absent], job: Job) -> bool:
     return not job.local and sum(isinstance(each, OwnName) and bool(each.name) for _, each in names.items()) > 1
 
 
-def _named(*names: str) -> Every[OwnName | Absent]:
+def names_of(*names: str) -> Every[OwnName | Absent]:
     return Every({f"n{i}": OwnName(f"n{i}", (name,) if name else ()) for i, name in enumerate(names)})
 
 
-def _with(*values: str) -> Every[Environment | Absent]:
+def ifnames(*values: str) -> Every[Environment | Absent]:
     return Every({f"n{i}": Environment({VARIABLE: value} if value else {}) for i, value in enumerate(values)})
 
 
@@ -227,14 +227,14 @@ def _system(number: int, boot_id: str) -> System:
     return System(f"n{number}", "6.8.0", "x86_64", "Ubuntu 22.04", boot_id)
 
 
-_HOSTS = Every({f"n{i}": Interfaces((LO, interface("eth0", 2, f"10.0.0.{5 + i}"))) for i in range(2)})
-_SYSTEMS: Every[System | Absent] = Every({f"n{i}": _system(i, f"boot{i}") for i in range(2)})
-_ANY: Every[Process | Absent] = Every({})
+HOSTS = Every({f"n{i}": Interfaces((LO, interface("eth0", 2, f"10.0.0.{5 + i}"))) for i in range(2)})
+SYSTEMS: Every[System | Absent] = Every({f"n{i}": _system(i, f"boot{i}") for i in range(2)})
+ANY: Every[Process | Absent] = Every({})
 
 
 @check(
-    bad=lambda: [(_HOSTS, _named("127.0.1.1", "127.0.1.1"), _with("", ""), _SYSTEMS, _ANY, Job("gloo"))],
-    good=lambda: [(_HOSTS, _named("127.0.1.1", "127.0.1.1"), _with("eth0", "eth0"), _SYSTEMS, _ANY, Job("gloo"))],
+    bad=lambda: [(HOSTS, names_of("127.0.1.1", "127.0.1.1"), ifnames("", ""), SYSTEMS, ANY, Job("gloo"))],
+    good=lambda: [(HOSTS, names_of("127.0.1.1", "127.0.1.1"), ifnames("eth0", "eth0"), SYSTEMS, ANY, Job("gloo"))],
     requires="env.ifname/gloo-mismatch",
     applies=between_nodes,
 )

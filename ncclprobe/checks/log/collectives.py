@@ -28,7 +28,7 @@ _SAME = (
 _REST = "OpType={op}, NumelIn={n}, NumelOut={n}, Timeout(ms)=600000) ran for 600042 milliseconds before timing out.\n"
 
 
-def _timeout(rank: int, seq: int = 7, op: str = "ALLREDUCE", n: int = 4) -> str:
+def timeout(rank: int, seq: int = 7, op: str = "ALLREDUCE", n: int = 4) -> str:
     """Return a watchdog's line, for examples."""
     return (_SAME + _REST).format(rank=rank, seq=seq, op=op, n=n)
 
@@ -58,8 +58,8 @@ def _lines_of(log: JobLog, hang: Hang) -> Iterator[tuple[LogEvent, TimedOutWork]
 @cause(
     code="collective-desync",
     signs=_WATCHDOG,
-    bad=lambda: [_timeout(0) + _timeout(1, op="_ALLGATHER_BASE")],
-    good=lambda: [_timeout(0) + _timeout(1)],
+    bad=lambda: [timeout(0) + timeout(1, op="_ALLGATHER_BASE")],
+    good=lambda: [timeout(0) + timeout(1)],
 )
 def ranks_called_different_collectives(log: JobLog) -> Iterator[Finding]:
     """Ranks waited in different collectives when their watchdogs gave up.
@@ -88,9 +88,9 @@ def _number(work: TimedOutWork) -> str:
     doctor="run.straggler",
     echoes=("rank-crashed", "oom", "gpu-hw-error", "ib-link-error"),
     bad=lambda: [
-        _timeout(0) + "[Rank 1] Timeout at NCCL work: 9, last enqueued NCCL work: 6, last completed NCCL work: 6.\n"
+        timeout(0) + "[Rank 1] Timeout at NCCL work: 9, last enqueued NCCL work: 6, last completed NCCL work: 6.\n"
     ],
-    good=lambda: [_timeout(0) + _timeout(1)],
+    good=lambda: [timeout(0) + timeout(1)],
 )
 def a_rank_did_not_come(log: JobLog) -> Iterator[Finding]:
     """All ranks but some waited in a collective.
@@ -227,7 +227,7 @@ def collectives_do_not_match(log: JobLog) -> Iterator[Finding]:
 _TORCH, _WAITING = "distributed_c10d.py:", "Timed out waiting "
 
 
-def _waited_at(rank: int, call: str) -> str:
+def waited_at(rank: int, call: str) -> str:
     """Return the end of a rank that waited too long in a call, for examples."""
     frame = f'[rank{rank}]:   File "/opt/torch/distributed/distributed_c10d.py", line 9, in {call}'
     error = f"[rank{rank}]: RuntimeError: [gloo/transport/tcp/unbound_buffer.cc:78] {_WAITING}8000ms for recv operation"
@@ -237,8 +237,8 @@ def _waited_at(rank: int, call: str) -> str:
 @cause(
     code="collective-desync",
     signs=(_WAITING,),
-    bad=lambda: [_waited_at(0, "all_reduce") + _waited_at(1, "barrier")],
-    good=lambda: [_waited_at(0, "all_reduce") + _waited_at(1, "all_reduce")],
+    bad=lambda: [waited_at(0, "all_reduce") + waited_at(1, "barrier")],
+    good=lambda: [waited_at(0, "all_reduce") + waited_at(1, "all_reduce")],
 )
 def ranks_waited_in_different_calls(log: JobLog) -> Iterator[Finding]:
     """Tracebacks of ranks that waited too long end in different collectives.
@@ -345,7 +345,7 @@ _GAVE_UP = (
 
 @cause(
     signs=_GAVE_UP,
-    bad=lambda: [_timeout(3)],
+    bad=lambda: [timeout(3)],
     good=lambda: ["[rank3]: loss 2"],
 )
 def waited_in_vain(log: JobLog) -> Iterator[Finding]:
@@ -382,7 +382,7 @@ _OTHERS_HANG = (TIMED_OUT, "Timeout at NCCL work: ", "Received a dump signal")
         "timed out! Process will be terminated after dumping debug info. workMetaList_.size()=0"
     ],
     good=lambda: [
-        _timeout(0) + "[rank3]:[E1122 10:00:00.1 ProcessGroupNCCL.cpp:1722] [PG ID 0 PG GUID 0(default_pg) Rank 3] "
+        timeout(0) + "[rank3]:[E1122 10:00:00.1 ProcessGroupNCCL.cpp:1722] [PG ID 0 PG GUID 0(default_pg) Rank 3] "
         "Heartbeat monitor timed out! Process will be terminated after dumping debug info. workMetaList_.size()=2"
     ],
 )
@@ -429,7 +429,7 @@ _BAR_GOES_ON = (
     code="timeout-straggler",
     signs=_LET_WAIT,
     doctor="run.straggler",
-    bad=lambda: [_BAR_GOES_ON.format(gave_up=_timeout(1))],
+    bad=lambda: [_BAR_GOES_ON.format(gave_up=timeout(1))],
     good=lambda: [_BAR_GOES_ON.format(gave_up="")],
 )
 def works_on_alone(log: JobLog) -> Iterator[Finding]:

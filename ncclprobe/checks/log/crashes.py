@@ -110,7 +110,7 @@ def killed_by_a_signal(log: JobLog) -> Iterator[Finding]:
         yield said(log, event, f"was ended by a signal: {event.text.rpartition(': ')[2]}", **UNPROVEN)
 
 
-_ENDED_ITSELF = (
+ENDED_ITSELF = (
     "Root Cause (first observed failure):\n[0]:\n  time      : 2026-01-02_03:04:05\n  host      : n2\n"
     "  rank      : 3 (local_rank: 1)\n  exitcode  : 3 (pid: 77)\n  error_file: <N/A>\n"
     "  traceback : To enable traceback see: https://pytorch.org/docs/stable/elastic/errors.html\n========\n"
@@ -121,8 +121,8 @@ _ENDED_ITSELF = (
     code="rank-crashed",
     signs=("Root Cause (first observed failure)",),
     echoes=("oom", "gpu-hw-error", "shm-too-small", "collective-desync"),
-    bad=lambda: [_ENDED_ITSELF],
-    good=lambda: [_ENDED_ITSELF.replace(": 3 (pid", ": 1 (pid")],
+    bad=lambda: [ENDED_ITSELF],
+    good=lambda: [ENDED_ITSELF.replace(": 3 (pid", ": 1 (pid")],
 )
 def exited(log: JobLog) -> Iterator[Finding]:
     """A rank ended itself with an exit code of its own.

@@ -8,19 +8,17 @@ from ncclprobe.logs.job_log import JobLog
 from ncclprobe.model.findings import Finding
 
 _NOT_READY = ("system not yet initialized", "GPU fabric is not ready within")
-_BIND = "Failed to bind NVLink SHARP (NVLS) Multicast memory"
+BIND = "Failed to bind NVLink SHARP (NVLS) Multicast memory"
 _NVLINK_OFF = "P2P is disabled between NVLINK connected GPUs"
 _UNKNOWN_STATE = ("invalid argument", "present state", "operation not supported", "unknown error", "not permitted")
 
 
 @cause(
     code="fabric-manager",
-    signs=(*CUDA_SIGNS, *_NOT_READY, _BIND),
+    signs=(*CUDA_SIGNS, *_NOT_READY, BIND),
     doctor="nvl.fabric",
     bad=lambda: ["[rank0]: RuntimeError: CUDA error: system not yet initialized"],
-    good=lambda: [
-        f"n1:7:7 [0] transport/nvls.cc:376 NCCL WARN {_BIND} of size 2097152 : CUDA error 2 'out of memory'."
-    ],
+    good=lambda: [f"n1:7:7 [0] transport/nvls.cc:376 NCCL WARN {BIND} of size 2097152 : CUDA error 2 'out of memory'."],
 )
 def fabric_not_ready(log: JobLog) -> Iterator[Finding]:
     """The NVSwitch fabric, or its manager, is not ready or does not fit.
@@ -32,7 +30,7 @@ def fabric_not_ready(log: JobLog) -> Iterator[Finding]:
     of exactly the driver's version and restart it.
     """
     yield from each(log, _NOT_READY, "the NVSwitch fabric is not ready", **NODE)
-    for event in log.having(_BIND):
+    for event in log.having(BIND):
         if not demoted(event) and any(words in event.text for words in _UNKNOWN_STATE):
             yield said(log, event, "NVLS memory cannot be bound: the fabric refuses it", **NODE)
 
@@ -98,7 +96,7 @@ def no_imex_channel(log: JobLog) -> Iterator[Finding]:
 
 @cause(
     code="nvls-slots",
-    signs=(*CUDA_SIGNS, _BIND),
+    signs=(*CUDA_SIGNS, BIND),
     bad=lambda: ["n1:7:7 [0] transport/nvls.cc:245 NCCL WARN Cuda failure 2 'out of memory'"],
     good=lambda: ["n1:7:7 [0] NCCL INFO NVLS multicast support is available on dev 0"],
 )
@@ -114,7 +112,7 @@ def nvls_used_up(log: JobLog) -> Iterator[Finding]:
     for event in cuda_errors(log, "out of memory"):
         if "nvls" in event.place:
             yield said(log, event, "no multicast group is left for NVLS", **NODE)
-    for event in log.having(_BIND):
+    for event in log.having(BIND):
         rest = (event, *following(log, event, 2))
         if not demoted(event) and any("out of memory" in each_line.text for each_line in rest):
             yield said(log, event, "no multicast memory is left for NVLS", **NODE)

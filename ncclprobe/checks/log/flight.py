@@ -97,7 +97,7 @@ _HOW = {
     "additional": "called one more",
 }
 _SHOWN = 4
-_NO_LOG = Absent("no log was given")
+NO_LOG = Absent("no log was given")
 
 
 @cause(
@@ -241,7 +241,7 @@ def no_dump(records: FlightRecords) -> Iterator[Finding]:
 
 
 @cause(
-    bad=lambda: [(recorded({0: "all_reduce*", 1: "all_reduce?"}), _NO_LOG)],
+    bad=lambda: [(recorded({0: "all_reduce*", 1: "all_reduce?"}), NO_LOG)],
     good=lambda: [(recorded({0: "all_reduce*", 1: "all_reduce?"}), JobLog((), ()))],
 )
 def all_entered(records: FlightRecords, log: JobLog | Absent) -> Iterator[Finding]:
@@ -327,8 +327,8 @@ _IN_CALL = "all_reduce (torch/distributed/distributed_c10d.py:2709)"
 
 @cause(
     echoes=_ENDS_A_RANK,
-    bad=lambda: [(_stacks(_IN_CALL, _IN_CALL, "get (queue.py:171)"), _NO_LOG)],
-    good=lambda: [(_stacks("step (train.py:9)"), _NO_LOG)],
+    bad=lambda: [(_stacks(_IN_CALL, _IN_CALL, "get (queue.py:171)"), NO_LOG)],
+    good=lambda: [(_stacks("step (train.py:9)"), NO_LOG)],
 )
 def stands_elsewhere(stacks: Stacks, log: JobLog | Absent) -> Iterator[Finding]:
     """A process stands elsewhere than the others, as stacks show.

@@ -48,14 +48,14 @@ def _words(found: Completion) -> str:
     return f"{words} from {found.peer}" if found.peer else words
 
 
-_ERROR_12 = "NET/IB : Got completion from peer 10.0.0.2<40211> with status=12 opcode=32616 len=0 vendor err 129 (Send)"
+ERROR_12 = "NET/IB : Got completion from peer 10.0.0.2<40211> with status=12 opcode=32616 len=0 vendor err 129 (Send)"
 
 
 @cause(
     signs=(*_COMPLETION, " mtu ", _UCX_RETRIES, *_ROCE, _GID_INDEX),
     doctor="ib.state",
     echoes=_DEAD_PEER,
-    bad=lambda: [f"n1:7:9 [0] transport/net_ib.cc:1290 NCCL WARN {_ERROR_12}"],
+    bad=lambda: [f"n1:7:9 [0] transport/net_ib.cc:1290 NCCL WARN {ERROR_12}"],
     good=lambda: [
         "n1:7:9 [0] transport/net_ib.cc:1290 NCCL WARN NET/IB : Got completion from peer 10.0.0.2<40211> with status=5 "
         "opcode=0 len=0 vendor err 249 (Recv)"
@@ -132,7 +132,7 @@ _VIOLATION = "access violation"
         "n1:7:9 [0] transport/net_ib.cc:1290 NCCL WARN NET/IB : Got completion from peer 10.0.0.2<40211> with status=5 "
         "opcode=0 len=0 vendor err 249 (Recv)"
     ],
-    good=lambda: [f"n1:7:9 [0] transport/net_ib.cc:1290 NCCL WARN {_ERROR_12}"],
+    good=lambda: [f"n1:7:9 [0] transport/net_ib.cc:1290 NCCL WARN {ERROR_12}"],
 )
 def flushed(log: JobLog) -> Iterator[Finding]:
     """An RDMA request was flushed, or its receiver was not ready.
@@ -159,7 +159,7 @@ _ACS_HINTS = ("ACS is enabled which would break GPU Direct RDMA", "ACS is enable
         "n1:7:9 [0] transport/net_ib.cc:1290 NCCL WARN NET/IB : Got completion from peer 10.0.0.2<40211> with status=4 "
         "opcode=0 len=0 vendor err 81 (Recv)"
     ],
-    good=lambda: [f"n1:7:9 [0] transport/net_ib.cc:1290 NCCL WARN {_ERROR_12}"],
+    good=lambda: [f"n1:7:9 [0] transport/net_ib.cc:1290 NCCL WARN {ERROR_12}"],
 )
 def device_access_broken(log: JobLog) -> Iterator[Finding]:
     """Devices cannot reach each other's memory: ACS, the IOMMU or virtualisation is between them.
@@ -187,7 +187,7 @@ def device_access_broken(log: JobLog) -> Iterator[Finding]:
         "n1:7:9 [0] transport/net_ib.cc:1290 NCCL WARN NET/IB : Got completion from peer 10.0.0.2<40211> with status=1 "
         "opcode=0 len=0 vendor err 105 (Recv)"
     ],
-    good=lambda: [f"n1:7:9 [0] transport/net_ib.cc:1290 NCCL WARN {_ERROR_12}"],
+    good=lambda: [f"n1:7:9 [0] transport/net_ib.cc:1290 NCCL WARN {ERROR_12}"],
 )
 def message_of_another_size(log: JobLog) -> Iterator[Finding]:
     """A peer sent more than was expected.
@@ -245,7 +245,7 @@ def port_went_down(log: JobLog) -> Iterator[Finding]:
 _MODIFY = ("Call to ibv_modify_qp failed",)
 _NO_TYPE = "failed in ncclIbRoceGetVersionNum"
 _INVALID, _NO_DATA, _NO_DEVICE, _NET_UNREACHABLE, _TIMED_OUT, _NO_ROUTE = 22, 61, 19, 101, 110, 113
-_REFUSAL = "n1:7:9 [0] misc/ibvwrap.cc:376 NCCL WARN Call to ibv_modify_qp failed with "
+REFUSAL = "n1:7:9 [0] misc/ibvwrap.cc:376 NCCL WARN Call to ibv_modify_qp failed with "
 
 
 def _refusals(log: JobLog) -> Iterator[tuple[LogEvent, QpRefusal]]:
@@ -299,7 +299,7 @@ def _refusal_words(found: QpRefusal) -> str:
     doctor="sync.network",
     echoes=("ib-link-error",),
     bad=lambda: [
-        f"{_REFUSAL}110 Connection timed out, on dev mlx5_0:1, curr state INIT, next state RTR, local GID index 3, "
+        f"{REFUSAL}110 Connection timed out, on dev mlx5_0:1, curr state INIT, next state RTR, local GID index 3, "
         "local GID ::ffff:10.1.0.1, remote GID ::ffff:10.2.0.2"
     ],
     good=lambda: [

@@ -202,7 +202,7 @@ def setting_refused(log: JobLog) -> Iterator[Finding]:
     yield from each(log, _REFUSED, "NCCL refuses the value of a variable", **JOB)
 
 
-def _log(text: str, level: str = "WARN") -> JobLog:
+def log_of(text: str, level: str = "WARN") -> JobLog:
     """Return the log of a job that failed with this line of NCCL's, for examples."""
     failure = LogEvent(0, 2, "NCCL failure", level="ERROR")
     return JobLog((LogStream("a.log", 2),), (LogEvent(0, 1, text, host="n1", pid=7, level=level), failure))
@@ -228,8 +228,8 @@ _IN_OTHER_WORDS = (
 @cause(
     signs=_IN_OTHER_WORDS,
     echoes=("*",),
-    bad=lambda: [(_log("Call to ibv_frob failed"), Explained())],
-    good=lambda: [(_log("Call to ibv_frob failed"), Explained(lines=frozenset({(0, 1)})))],
+    bad=lambda: [(log_of("Call to ibv_frob failed"), Explained())],
+    good=lambda: [(log_of("Call to ibv_frob failed"), Explained(lines=frozenset({(0, 1)})))],
 )
 def known_message(log: JobLog, explained: Explained) -> Iterator[Finding]:
     """A program says that something failed, in words that its sources have.
@@ -415,8 +415,8 @@ def understood(event: LogEvent) -> bool:
 
 
 @cause(
-    bad=lambda: [(_log("ValueError: x", "EXCEPTION"), Explained(("oom",)))],
-    good=lambda: [(_log("loss 3.1"), Explained())],
+    bad=lambda: [(log_of("ValueError: x", "EXCEPTION"), Explained(("oom",)))],
+    good=lambda: [(log_of("loss 3.1"), Explained())],
     required=True,
 )
 def unexplained(log: JobLog, explained: Explained) -> Iterator[Finding]:

@@ -481,7 +481,7 @@ def store_left(log: JobLog) -> Iterator[Finding]:
 
 _WAITED = "wait timeout after "
 _CPU_KEY = "//cpu//"
-_LINE = "torch.distributed.DistStoreError: wait timeout after 6000ms, keys: /default_pg/0//cpu//0/4"
+LINE = "torch.distributed.DistStoreError: wait timeout after 6000ms, keys: /default_pg/0//cpu//0/4"
 
 
 @cause(
@@ -489,7 +489,7 @@ _LINE = "torch.distributed.DistStoreError: wait timeout after 6000ms, keys: /def
     signs=(_WAITED, "clients joined"),
     doctor="launch.vars",
     echoes=("rank-crashed", "gloo-iface", "oom", "fd-limit", "master-unreachable", "dns-unresolved", "port-blocked"),
-    bad=lambda: [_LINE],
+    bad=lambda: [LINE],
     good=lambda: ["torch.distributed.DistStoreError: wait timeout after 6000ms, keys: /default_pg/0//cpu//0/info"],
 )
 def no_address_of_a_rank(log: JobLog) -> Iterator[Finding]:

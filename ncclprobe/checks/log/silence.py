@@ -26,10 +26,10 @@ _NO_WORD = (_DIED, "oom", "gpu-hw-error")
 """What may have ended a process that says nothing of it."""
 _MOST_SILENT, _FEWEST = 3, 3
 _MOST_RANKS = 1 << 16
-_WAITED = "[rank{r}]: RuntimeError: [gloo/transport/tcp/unbound_buffer.cc:78] Timed out waiting 8000ms for recv"
+WAITED = "[rank{r}]: RuntimeError: [gloo/transport/tcp/unbound_buffer.cc:78] Timed out waiting 8000ms for recv"
 
 
-def _example(*complaints: str, size: int = 0) -> tuple[JobLog, Explained]:
+def example(*complaints: str, size: int = 0) -> tuple[JobLog, Explained]:
     """Return a log and what is known of it: each rank makes a step, and then says what is given, if anything."""
     texts = {
         f"rank{rank}": "\n".join([f"step 7 of a job of world size {size or len(complaints)}", text.format(r=rank)])
@@ -42,8 +42,8 @@ def _example(*complaints: str, size: int = 0) -> tuple[JobLog, Explained]:
 @cause(
     code=_DIED,
     echoes=("oom", "gpu-hw-error", "fd-limit", "shm-too-small", "memlock", _DIED, _LATE),
-    bad=lambda: [_example(_WAITED, "")],
-    good=lambda: [_example("", "")],
+    bad=lambda: [example(WAITED, "")],
+    good=lambda: [example("", "")],
 )
 def rank_fell_silent(log: JobLog, explained: Explained) -> Iterator[Finding]:
     """A rank logged nothing while the others lost it, or waited for it.
@@ -74,23 +74,23 @@ def rank_fell_silent(log: JobLog, explained: Explained) -> Iterator[Finding]:
         yield lost
 
 
-_BEGINS = "Init START"
+BEGINS = "Init START"
 
 
-def _begun(*ranks: int, end: str = "START") -> tuple[JobLog, Explained]:
+def begun(*ranks: int, end: str = "START") -> tuple[JobLog, Explained]:
     """Return the logs of four ranks, of which these come to NCCL's initialisation."""
     text = (
         "n1:{r}:7 [{r}] NCCL INFO ncclCommInitRank comm 0x1 rank {r} nranks 4 cudaDev 0 busId 1a000 commId 0x2 - Init "
     )
     lines = {rank: f"{text}START\n{text}{end}".format(r=rank) if rank in ranks else "" for rank in range(4)}
-    return read(((f"rank{rank}", [line.encode()]) for rank, line in lines.items()), (_BEGINS,)), Explained()
+    return read(((f"rank{rank}", [line.encode()]) for rank, line in lines.items()), (BEGINS,)), Explained()
 
 
 @cause(
-    signs=(_BEGINS,),
+    signs=(BEGINS,),
     doctor="launch.vars",
-    bad=lambda: [_begun(0, 1, 3)],
-    good=lambda: [_begun(0, 1, 2, 3)],
+    bad=lambda: [begun(0, 1, 3)],
+    good=lambda: [begun(0, 1, 2, 3)],
 )
 def rank_did_not_begin(log: JobLog, explained: Explained) -> Iterator[Finding]:
     """Ranks wait in NCCL's initialisation for one that did not begin it.
@@ -107,36 +107,36 @@ def rank_did_not_begin(log: JobLog, explained: Explained) -> Iterator[Finding]:
     waiting = [each.rank for each in ranks if each.init_started > each.init_complete]
     if explained.codes or not {*explained.could_be} <= _OPEN:
         return
-    last = {event.rank: between(event.text, "nranks ", " ") for event in log.having(_BEGINS)}
+    last = {event.rank: between(event.text, "nranks ", " ") for event in log.having(BEGINS)}
     again = any(each.init_complete for each in ranks)  # then another communicator, which may be of some ranks alone
     if again and {last.get(rank) for rank in waiting} != {str(log.world_size)}:
         return
     absent = tuple(rank for rank in range(min(log.world_size or 0, _MOST_RANKS)) if rank not in waiting)
     if 0 < len(absent) <= min(_MOST_SILENT, len(waiting) - 1):
         names = ", ".join(map(str, absent))
-        event = next(event for event in log.having(_BEGINS))
+        event = next(event for event in log.having(BEGINS))
         message = f"{len(waiting)} ranks wait in NCCL's initialisation, which rank {names} did not begin"
         codes = (_DIED, _LATE, "world-size-mismatch")
         yield said(log, event, message, ranks=absent, codes=codes, subject=f"rank {names}", **UNPROVEN)
 
 
-def _ending(*words: str) -> tuple[JobLog, Explained]:
+def ending(*words: str) -> tuple[JobLog, Explained]:
     """Return the logs of as many ranks that end so."""
     lines = (
         f"n1:{n}:7 [{n}] NCCL INFO comm 0x{n} rank {n} nranks 3 - Init START\n{text}" for n, text in enumerate(words)
     )
-    return read(((f"rank{n}", [text.encode()]) for n, text in enumerate(lines)), (_BEGINS, ABORTED)), Explained()
+    return read(((f"rank{n}", [text.encode()]) for n, text in enumerate(lines)), (BEGINS, ABORTED)), Explained()
 
 
-_ABORT = "n1:8:8 [0] NCCL INFO misc/socket.cc:707 (ncclSocketTryRecv) -> 3"
-_TOLD = f"n1:8:8 [0] NCCL INFO comm 0x1 - {ABORTED}\n{_ABORT}"
+ABORT = "n1:8:8 [0] NCCL INFO misc/socket.cc:707 (ncclSocketTryRecv) -> 3"
+_TOLD = f"n1:8:8 [0] NCCL INFO comm 0x1 - {ABORTED}\n{ABORT}"
 
 
 @cause(
     code=_DESYNC,
-    signs=(_BEGINS, ABORTED),
-    bad=lambda: [_ending(_TOLD, "done", _TOLD)],
-    good=lambda: [_ending(_TOLD, _TOLD, _TOLD)],
+    signs=(BEGINS, ABORTED),
+    bad=lambda: [ending(_TOLD, "done", _TOLD)],
+    good=lambda: [ending(_TOLD, _TOLD, _TOLD)],
 )
 def one_rank_ended_otherwise(log: JobLog, explained: Explained) -> Iterator[Finding]:
     """One rank completed and all others were aborted, or the reverse.
@@ -301,36 +301,36 @@ def _awaited(ends: Ends) -> str:
 _SURE = Certainty("high", "NCCL RAS")
 _HEAD = "Job summary\n===========\n\nCommunicators... (0.00s)\n=============\n\n"
 _AT = "GPU 5 managed by process 3487984 on node 172.16.64.213"
-_DEAD = (
+DEAD = (
     f"{_HEAD}Errors\n======\n\nDEAD\n  1 job process is considered dead (unreachable via the RAS network)\n"
     "  Process 3487984 on node 172.16.64.213 managing GPU 5\n\n#0-0 (cf264af53edbe986) INCOMPLETE\n"
     f"  Missing communicator data from 1 rank\n  Rank 21 -- {_AT}\n"
 )
-_BEHIND = (
+BEHIND = (
     f"{_HEAD}Warnings\n========\n\n#0-0 (27a079b828ff1a75) MISMATCH\n"
     "  Communicator ranks have different AllReduce operation counts\n  31 ranks have launched up to operation 6650\n"
     f"  Rank 21 has launched up to operation 6649 -- {_AT}\n"
 )
-_OTHER = (
-    f"{_BEHIND}\n  Communicator ranks have different AllGather operation counts\n"
+OTHER = (
+    f"{BEHIND}\n  Communicator ranks have different AllGather operation counts\n"
     "  31 ranks have launched up to operation 9\n"
     f"  Rank 21 has launched up to operation 10 -- {_AT}\n"
 )
-_ERROR = (
+RAS_ERROR = (
     f"{_HEAD}Errors\n======\n\n#0-0 (27a079b828ff1a75) ERROR\n  Asynchronous errors on 2 ranks\n"
     f"  2 ranks reported Remote process error\n  Rank 21 -- {_AT}\n"
 )
 
 
-def _said(text: str) -> tuple[RasStatus]:
+def ras_said(text: str) -> tuple[RasStatus]:
     return (RasStatus((read_answer("ras.txt", text.encode()),)),)
 
 
 @cause(
     code="rank-crashed",
     echoes=("oom", "gpu-hw-error", "collective-desync", "shm-too-small", "fd-limit"),
-    bad=lambda: [_said(_DEAD)],
-    good=lambda: [_said(_HEAD)],
+    bad=lambda: [ras_said(DEAD)],
+    good=lambda: [ras_said(_HEAD)],
 )
 def ras_dead_process(ras: RasStatus) -> Iterator[Finding]:
     """NCCL's RAS holds a process of the job for dead.
@@ -355,8 +355,8 @@ def ras_dead_process(ras: RasStatus) -> Iterator[Finding]:
 
 @cause(
     echoes=("rank-crashed", "oom", "gpu-hw-error", "timeout-straggler", "collective-desync"),
-    bad=lambda: [_said(_DEAD.replace("DEAD", "INCOMPLETE").replace("  1 job process is considered dead", "  1 job"))],
-    good=lambda: [_said(_HEAD)],
+    bad=lambda: [ras_said(DEAD.replace("DEAD", "INCOMPLETE").replace("  1 job process is considered dead", "  1 job"))],
+    good=lambda: [ras_said(_HEAD)],
 )
 def ras_no_answer(ras: RasStatus) -> Iterator[Finding]:
     """A process of the job did not answer NCCL's RAS.
@@ -381,8 +381,8 @@ def ras_no_answer(ras: RasStatus) -> Iterator[Finding]:
 
 @cause(
     code="collective-desync",
-    bad=lambda: [_said(_OTHER)],
-    good=lambda: [_said(_HEAD)],
+    bad=lambda: [ras_said(OTHER)],
+    good=lambda: [ras_said(_HEAD)],
 )
 def ras_other_operations(ras: RasStatus) -> Iterator[Finding]:
     """Ranks launched more of one operation and fewer of another than the others.
@@ -408,8 +408,8 @@ def ras_other_operations(ras: RasStatus) -> Iterator[Finding]:
 
 @cause(
     echoes=("rank-crashed", "oom", "gpu-hw-error", "timeout-straggler", "collective-desync"),
-    bad=lambda: [_said(_BEHIND)],
-    good=lambda: [_said(_HEAD)],
+    bad=lambda: [ras_said(BEHIND)],
+    good=lambda: [ras_said(_HEAD)],
 )
 def ras_rank_behind(ras: RasStatus) -> Iterator[Finding]:
     """A rank launched fewer operations than the others.
@@ -437,8 +437,8 @@ def ras_rank_behind(ras: RasStatus) -> Iterator[Finding]:
 
 
 @cause(
-    bad=lambda: [_said(_ERROR)],
-    good=lambda: [_said(_HEAD)],
+    bad=lambda: [ras_said(RAS_ERROR)],
+    good=lambda: [ras_said(_HEAD)],
 )
 def ras_error(ras: RasStatus) -> Iterator[Finding]:
     """NCCL's RAS knows of ranks with an error.

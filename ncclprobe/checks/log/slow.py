@@ -73,15 +73,15 @@ def gpudirect_off(log: JobLog) -> Iterator[Finding]:
         yield said(log, event, "GPUDirect RDMA is off for all NICs", severity=Severity.WARN, **IMAGE)
 
 
-_BIND = "Failed to bind NVLink SHARP (NVLS) Multicast memory"
+BIND = "Failed to bind NVLink SHARP (NVLS) Multicast memory"
 
 
 @cause(
     code="nvls",
-    signs=(_BIND,),
+    signs=(BIND,),
     doctor="nvl.fabric",
     bad=lambda: [
-        f"n1:7:7 [0] NCCL INFO {_BIND} of size 2097152 : CUDA error 1 'invalid argument'. Proceeding without NVLS "
+        f"n1:7:7 [0] NCCL INFO {BIND} of size 2097152 : CUDA error 1 'invalid argument'. Proceeding without NVLS "
         "support."
     ],
     good=lambda: ["n1:7:7 [0] NCCL INFO NVLS multicast support is not available on dev 0"],
@@ -94,7 +94,7 @@ def nvls_left_out(log: JobLog) -> Iterator[Finding]:
     slower, and may wait for ever where only some ranks leave it out.
     Fix: `systemctl status nvidia-fabricmanager` and `nvidia-smi -q | grep -A3 Fabric` on this host.
     """
-    for event in log.having(_BIND):
+    for event in log.having(BIND):
         if "Proceeding without NVLS" in event.text:
             yield said(log, event, "goes on without NVLS", severity=Severity.WARN, **NODE)
 
@@ -177,11 +177,11 @@ def wrong_data(log: JobLog) -> Iterator[Finding]:
             yield said(log, event, f"{count} values are wrong", blame="unknown", action="retest")
 
 
-_DESTROYED, _BEGAN = "Destroy COMPLETE", "Init COMPLETE"
+DESTROYED, _BEGAN = "Destroy COMPLETE", "Init COMPLETE"
 _NO_END = ("rank-crashed", "timeout-straggler")
 
 
-def _ended(*ends: str) -> str:
+def ended(*ends: str) -> str:
     """Return how the communicators of ranks ended, for examples."""
     start = "n1:{0}:{0} [{0}] NCCL INFO comm 0x1 rank {0} nranks 3 cudaDev {0} busId 1a000 - {1}"
     return "\n".join(start.format(rank, end) for rank, end in enumerate(ends))
@@ -189,10 +189,10 @@ def _ended(*ends: str) -> str:
 
 @cause(
     code="wrong-data",
-    signs=(ABORTED, _DESTROYED, _BEGAN),
+    signs=(ABORTED, DESTROYED, _BEGAN),
     doctor="run.data",
-    bad=lambda: [_ended(_DESTROYED, ABORTED, _DESTROYED)],
-    good=lambda: [_ended(ABORTED, ABORTED, ABORTED)],
+    bad=lambda: [ended(DESTROYED, ABORTED, DESTROYED)],
+    good=lambda: [ended(ABORTED, ABORTED, ABORTED)],
 )
 def finished_beside_an_abort(log: JobLog) -> Iterator[Finding]:
     """A rank aborted its communicator, and others came to the end of theirs.
@@ -203,7 +203,7 @@ def finished_beside_an_abort(log: JobLog) -> Iterator[Finding]:
     Fix: throw away what all ranks computed from that operation on; let all ranks abort if one does.
     """
     aborted = {_member(event): event for event in log.having(ABORTED)}
-    finished = {_member(event) for event in log.having(_DESTROYED)} - {*aborted}
+    finished = {_member(event) for event in log.having(DESTROYED)} - {*aborted}
     began = log.having(_BEGAN) if aborted and finished else ()
     left = {_member(event) for event in began} - {*aborted} - finished
     if left and {size for _, size in left} <= {size for _, size in finished}:

@@ -51,7 +51,7 @@ def _settings(log: JobLog) -> dict[str, dict[Process, tuple[str, LogEvent]]]:
     return found
 
 
-_HUNG = "n2:8:9 [0] net_socket.cc:1 NCCL WARN NET/Socket : socket progress error\nn2:8:8 RuntimeError: NCCL error"
+HUNG = "n2:8:9 [0] net_socket.cc:1 NCCL WARN NET/Socket : socket progress error\nn2:8:8 RuntimeError: NCCL error"
 
 
 @cause(
@@ -60,11 +60,11 @@ _HUNG = "n2:8:9 [0] net_socket.cc:1 NCCL WARN NET/Socket : socket progress error
     doctor="sync.env",
     bad=lambda: [
         "n1:7:7 [0] NCCL INFO NCCL_PROTO set by environment to Simple\n"
-        f"n2:8:8 [0] NCCL INFO NCCL_PROTO set by environment to LL\n{_HUNG}"
+        f"n2:8:8 [0] NCCL INFO NCCL_PROTO set by environment to LL\n{HUNG}"
     ],
     good=lambda: [
         f"n1:7:7 [0] NCCL INFO NCCL_PROTO set by environment to LL\n"
-        f"n2:8:8 [0] NCCL INFO NCCL_PROTO set by environment to LL\n{_HUNG}"
+        f"n2:8:8 [0] NCCL INFO NCCL_PROTO set by environment to LL\n{HUNG}"
     ],
 )
 def settings_differ(log: JobLog) -> Iterator[Finding]:

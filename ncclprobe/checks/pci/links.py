@@ -286,24 +286,24 @@ def nic_fits(fabric: Fabric, pci: Pci) -> Iterator[Finding]:
     yield from blanks(unknown, len(found), "/sys/bus/pci/devices/*/current_link_speed")
 
 
-_LARGE = PcieSettings(4096, 256, True)
+LARGE = PcieSettings(4096, 256, True)
 _FEW = 3
 
 
-def _with(pci: Pci, *settings: PcieSettings | Absent | None) -> Pci:
+def linked(pci: Pci, *settings: PcieSettings | Absent | None) -> Pci:
     """Return these devices with these settings, in their order; the last one is for all others."""
     every = [*settings, *[settings[-1]] * len(pci.devices)]
     named = zip(pci.devices.items(), every, strict=False)
     return replace(pci, devices={address: replace(device, settings=each) for (address, device), each in named})
 
 
-_FABRIC, _CARDS = cards(*(nic(number, FULL) for number in range(4)))
+FABRIC, CARDS = cards(*(nic(number, FULL) for number in range(4)))
 
 
 @check(
     slows=True,
-    bad=lambda: [(_with(_CARDS, replace(_LARGE, relaxed_ordering=False), _LARGE), Absent("no driver"), _FABRIC)],
-    good=lambda: [(_with(_CARDS, _LARGE), Absent("no driver"), _FABRIC)],
+    bad=lambda: [(linked(CARDS, replace(LARGE, relaxed_ordering=False), LARGE), Absent("no driver"), FABRIC)],
+    good=lambda: [(linked(CARDS, LARGE), Absent("no driver"), FABRIC)],
     privilege="root",
     applies=bare_metal,
 )

@@ -28,7 +28,7 @@ from ncclprobe.nccl.paths import of_machine
 
 _REDIRECTS = frozenset({"ReqRedir", "CmpltRedir"})
 _TURING = (7, 5)
-_SMALL_WINDOW = 256 << 20
+SMALL_WINDOW = 256 << 20
 _GRACE = ("GH200", "GB200", "GB300", "GB10")
 _MOST_NAMED = 4
 
@@ -237,7 +237,7 @@ def window(nbytes: int, name: str = "NVIDIA L40S", compute: tuple[int, int] = (8
 
 @check(
     slows=True,
-    bad=lambda: [(box(window(_SMALL_WINDOW)), WITH_NIC)],
+    bad=lambda: [(box(window(SMALL_WINDOW)), WITH_NIC)],
     good=lambda: [(box(window(64 * GIB)), WITH_NIC)],
     requires="gpu.smi-canary",
     applies=gpu_job,
@@ -258,7 +258,7 @@ def bar1(gpus: Gpus, fabric: Fabric | Absent) -> Iterator[Finding]:
         name = f"GPU{gpu.index}"
         if isinstance(gpu.bar1_bytes, Absent):
             unknown[name] = gpu.bar1_bytes
-        elif gpu.bar1_bytes <= _SMALL_WINDOW:
+        elif gpu.bar1_bytes <= SMALL_WINDOW:
             message = f"BAR 1 is {gpu.bar1_bytes >> 20} MiB"
             if widest[gpu.name] > gpu.bar1_bytes:
                 message += f", {widest[gpu.name] >> 20} MiB at its siblings"

@@ -21,10 +21,10 @@ from ncclprobe.model.units import certain, plural
 if TYPE_CHECKING:  # imported where rails were tried: localisation is a dozen modules, and most doctors try none
     from ncclprobe.localise.pairs.suspects import Localisation, Suspect
 
-_BAD = End("n1", 1)
-_NO_FABRIC: Every[Fabric | Absent] = Every({})
-_NO_PCI: Every[Pci | Absent] = Every({})
-_FOUR = ("n0", "n1", "n2", "n3")
+BAD = End("n1", 1)
+NO_FABRIC: Every[Fabric | Absent] = Every({})
+NO_PCI: Every[Pci | Absent] = Every({})
+FOUR = ("n0", "n1", "n2", "n3")
 _RUINED = 0.5
 """Below this share of the usual rate a job is better off without the rail: that fails, and the rest warns."""
 PORT_SHARE, PCIE_SHARE = 0.90, 0.80
@@ -43,8 +43,8 @@ _BUSY_INTERPRETER = 0.5
 
 
 @check(
-    bad=lambda: [(rails_of(World(_FOUR, carries=only(End("n1", 0), End("n1", 1), share=0.4))), _NO_FABRIC, _NO_PCI)],
-    good=lambda: [(rails_of(World(_FOUR)), _NO_FABRIC, _NO_PCI)],
+    bad=lambda: [(rails_of(World(FOUR, carries=only(End("n1", 0), End("n1", 1), share=0.4))), NO_FABRIC, NO_PCI)],
+    good=lambda: [(rails_of(World(FOUR)), NO_FABRIC, NO_PCI)],
     required=True,
     applies=asked,
     slows=True,
@@ -229,7 +229,7 @@ def _round_trips(found: list[Tried]) -> tuple[dict[Way, float], float]:
 
 
 @check(
-    bad=lambda: [(rails_of(World(wrong={_BAD: 64})),)],
+    bad=lambda: [(rails_of(World(wrong={BAD: 64})),)],
     good=lambda: [(rails_of(World()),)],
     required=True,
     applies=asked,
@@ -274,7 +274,7 @@ def with_gpus(rails: Every[Rails | Absent]) -> bool:
     return any(row.outcome.asked.memory != "host" for row in rows)
 
 
-_HALVED = World(gpus=True, carries=lambda src, dst, gpu: 0.5 if gpu and _BAD in (src, dst) else 1.0)
+_HALVED = World(gpus=True, carries=lambda src, dst, gpu: 0.5 if gpu and BAD in (src, dst) else 1.0)
 
 
 @check(

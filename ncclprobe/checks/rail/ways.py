@@ -118,16 +118,16 @@ def _alone(found: Sequence[Tried], rails: Every[Rails]) -> list[End]:
 
 
 _BAD = End("n1", 1)
-_SET: Every[Settings | Absent] = Every({})
-_DEAD = World(carries=only(_BAD))
+SET: Every[Settings | Absent] = Every({})
+DEAD = World(carries=only(_BAD))
 _HANGS = World(local={_BAD: RailFailure(step="open", kind="hangs", text="ibv_open_device did not return in 5 s")})
 _NO_GID = RailFailure(step="open", kind="missing", text="the GID at index 5 is empty", call="ibv_query_gid")
-_EMPTY = World(local={_BAD: _NO_GID})
+EMPTY = World(local={_BAD: _NO_GID})
 
 
 @check(
     bad=lambda: [(rails_of(_HANGS),)],
-    good=lambda: [(rails_of(_EMPTY),)],
+    good=lambda: [(rails_of(EMPTY),)],
     required=True,
     applies=asked,
 )
@@ -205,8 +205,8 @@ def _other_gid(node: str, devices: Sequence[str], setting: str) -> str:
 
 
 @check(
-    bad=lambda: [(rails_of(_DEAD), _SET)],
-    good=lambda: [(rails_of(_HANGS), _SET)],
+    bad=lambda: [(rails_of(DEAD), SET)],
+    good=lambda: [(rails_of(_HANGS), SET)],
     required=True,
     applies=asked,
 )

@@ -14,7 +14,7 @@ from ncclprobe.model.registry import check
 from ncclprobe.model.units import certain
 from ncclprobe.model.values import replace
 
-_NONE = Localisation(4, "none", tests=36)
+NONE = Localisation(4, "none", tests=36)
 _RUINED = 0.5
 """Below this share of the usual bandwidth a job is better off without: that fails, and the rest warns."""
 _FEWEST_NODES = 3
@@ -22,13 +22,13 @@ _NOTED = 0.7
 """Pairs below this share of an unjudged expectation are worth a note: it is off by a third in one row of ten."""
 
 
-def _said(found: Localisation, *bands: Band) -> tuple[Localised, Asked, Expected]:
+def said(found: Localisation, *bands: Band) -> tuple[Localised, Asked, Expected]:
     return Localised(found), Asked(what=("pairs",)), Expected(bands)
 
 
 @check(
-    bad=lambda: [_said(replace(_NONE, lost=(LostPair("n0", "n3", "timed out"),)))],
-    good=lambda: [_said(_NONE)],
+    bad=lambda: [said(replace(NONE, lost=(LostPair("n0", "n3", "timed out"),)))],
+    good=lambda: [said(NONE)],
     required=True,
     applies=pairs_of_ranks,
 )

@@ -47,12 +47,12 @@ def seen_once(subject: str, message: str, **details: Any) -> Finding:
     return fail(subject, message, action="retest", confidence=ONCE, **details)
 
 
-_FOUR = Participants("torchrun", 4, ("n0", "n0", "n1", "n1"), "nccl")
+FOUR = Participants("torchrun", 4, ("n0", "n0", "n1", "n1"), "nccl")
 
 
 @check(
-    bad=lambda: [(Arrivals(4, (2, 3), 60.0), _FOUR)],
-    good=lambda: [(Arrivals(4), _FOUR)],
+    bad=lambda: [(Arrivals(4, (2, 3), 60.0), FOUR)],
+    good=lambda: [(Arrivals(4), FOUR)],
     required=True,
 )
 def init(arrivals: Arrivals, participants: Participants) -> Iterator[Finding]:
@@ -168,8 +168,8 @@ def rank_lost(attendance: Attendance, ending: Ending) -> Iterator[Finding]:
         raise Unlearned(ending.why)
 
 
-_PUNCTUAL = Skew(8, 4000.0, 100.0, 30.0, (10.0,) * 8, (0,) * 8)
-_LATECOMER = replace(_PUNCTUAL, late_us=(10.0,) * 7 + (5000.0,), late_rounds=(0,) * 7 + (4,))
+PUNCTUAL = Skew(8, 4000.0, 100.0, 30.0, (10.0,) * 8, (0,) * 8)
+LATECOMER = replace(PUNCTUAL, late_us=(10.0,) * 7 + (5000.0,), late_rounds=(0,) * 7 + (4,))
 _FEWEST_TIMES, _LOST_SHARE, _TIMES_OTHERS, _FELLOWS = 3, 0.4, 4.0, 3
 
 
@@ -178,7 +178,7 @@ def _is_of_all(skew: Skew, participants: Participants) -> bool:
     return len(skew.late_us) == len(skew.late_rounds) == len(participants.hosts) == participants.ranks
 
 
-def _with(skew: Skew) -> tuple[Rows, Participants]:
+def rungs_of(skew: Skew) -> tuple[Rows, Participants]:
     return Rows((replace(ROW, skew=skew),)), Participants("torchrun", 8, ("n0",) * 4 + ("n1",) * 4, "nccl")
 
 
@@ -188,7 +188,7 @@ def arrivals_noted(asked: Asked, rows: Rows | Absent) -> bool:
     return "collectives" in asked.what and isinstance(rows, Rows) and any(row.skew for row in rows.measured)
 
 
-@check(bad=lambda: [_with(_LATECOMER)], good=lambda: [_with(_PUNCTUAL)], applies=arrivals_noted)
+@check(bad=lambda: [rungs_of(LATECOMER)], good=lambda: [rungs_of(PUNCTUAL)], applies=arrivals_noted)
 def straggler(rows: Rows, participants: Participants) -> Iterator[Finding]:
     """A rank is late in its calls: its host is slow, not a link.
 
@@ -236,8 +236,8 @@ def nvml_listened(heard: HeardXids | Absent) -> bool:
 
 
 @check(
-    bad=lambda: [(HeardXids((Xids("n0"), Xids("n1", ((3, "74"), (3, "74"))))), _FOUR)],
-    good=lambda: [(HeardXids((Xids("n0"), Xids("n1"))), _FOUR)],
+    bad=lambda: [(HeardXids((Xids("n0"), Xids("n1", ((3, "74"), (3, "74"))))), FOUR)],
+    good=lambda: [(HeardXids((Xids("n0"), Xids("n1"))), FOUR)],
     applies=nvml_listened,
 )
 def xids(heard: HeardXids, participants: Participants) -> Iterator[Finding]:
@@ -268,7 +268,7 @@ def xids(heard: HeardXids, participants: Participants) -> Iterator[Finding]:
 
 
 _PROTO = DifferingSetting("NCCL_PROTO", ((UNSET, (0, 2, 3)), ("LL", (1,))))
-_WHOLE = Ending()
+WHOLE = Ending()
 
 
 @applies
@@ -279,8 +279,8 @@ def settings_told(settings: RankSettings | Absent) -> bool:
 
 @check(
     slows=True,
-    bad=lambda: [(RankSettings((_PROTO,)), _FOUR, _WHOLE)],
-    good=lambda: [(RankSettings(()), _FOUR, _WHOLE)],
+    bad=lambda: [(RankSettings((_PROTO,)), FOUR, WHOLE)],
+    good=lambda: [(RankSettings(()), FOUR, WHOLE)],
     applies=settings_told,
 )
 def settings(settings: RankSettings, participants: Participants, ending: Ending | Absent) -> Iterator[Finding]:
@@ -326,16 +326,16 @@ def ranks_that_differ(each: DifferingSetting) -> tuple[int, ...]:
     return tuple(sorted(rank for value in each.values if value is not usual for rank in value[1]))
 
 
-_WITHIN = GroupRow(
+WITHIN = GroupRow(
     kind="tp", op="all_reduce", nbytes=1 << 20, size=8, groups=2, crossing=0, slowest=tuple(range(8)), alone_us=80.0,
     alone_busbw_GBps=23.0,
 )  # fmt: skip
-_ACROSS = replace(_WITHIN, crossing=2, advice=("2 of 2 tensor-parallel groups cross nodes",))
+_ACROSS = replace(WITHIN, crossing=2, advice=("2 of 2 tensor-parallel groups cross nodes",))
 
 
 @check(
     bad=lambda: [(Groups((_ACROSS,)),)],
-    good=lambda: [(Groups((_WITHIN,)),)],
+    good=lambda: [(Groups((WITHIN,)),)],
     applies=groups_of_ranks,
 )
 def groups(measured: Groups) -> Iterator[Finding]:
@@ -353,24 +353,26 @@ def groups(measured: Groups) -> Iterator[Finding]:
             yield warn(f"{row.kind} groups", advised, **JOB, evidence=evidence)
 
 
-_ONE = LadderRow(
+ONE = LadderRow(
     rung="rank", ranks=1, groups=16, slowest=(0,), step_bytes=64 << 20, step_us=2000.0, samples_us=(2000.0,) * 9,
     nbytes=1 << 30,
 )  # fmt: skip
-_NODE = replace(_ONE, rung="node", ranks=8, groups=2, slowest=tuple(range(8)), busbw_GBps=472.0, best_GBps=474.0)
-_SLOW = replace(_NODE, busbw_GBps=210.0, best_GBps=214.0)
-_JOB = replace(_NODE, rung="job", ranks=16, groups=1, slowest=tuple(range(16)), step_us=2300.0, busbw_GBps=370.0)
+NODE_RUNG = replace(ONE, rung="node", ranks=8, groups=2, slowest=tuple(range(8)), busbw_GBps=472.0, best_GBps=474.0)
+_SLOW = replace(NODE_RUNG, busbw_GBps=210.0, best_GBps=214.0)
+JOB_RUNG = replace(
+    NODE_RUNG, rung="job", ranks=16, groups=1, slowest=tuple(range(16)), step_us=2300.0, busbw_GBps=370.0
+)
 _REACHES = Expectation(480.0, 440.0, "GB/s", "published", "8 H100 joined by NVSwitch", "https://github.com/NVIDIA/nccl")
 _EIGHT_OF_ONE = Conditions(8, 1, "float32", "sum", "in", "queued", "nccl")
-_BY_NODE = Expected((Band("all_reduce", 1 << 30, 1 << 30, _REACHES, _EIGHT_OF_ONE),))
-_TWO = Participants("torchrun", 16, ("n0",) * 8 + ("n1",) * 8, "nccl", nnodes=2)
-_ASKED = Asked(what=("ladder",))
-_NO_SCRIPT = Absent("no script was given")
+BY_NODE = Expected((Band("all_reduce", 1 << 30, 1 << 30, _REACHES, _EIGHT_OF_ONE),))
+TWO = Participants("torchrun", 16, ("n0",) * 8 + ("n1",) * 8, "nccl", nnodes=2)
+ASKED = Asked(what=("ladder",))
+NO_SCRIPT = Absent("no script was given")
 
 
 @check(
-    bad=lambda: [(Ladder((_ONE, _SLOW, _JOB)), _NO_SCRIPT, _BY_NODE, _TWO, _ASKED)],
-    good=lambda: [(Ladder((_ONE, _SLOW, _JOB)), _NO_SCRIPT, Expected(), _TWO, _ASKED)],
+    bad=lambda: [(Ladder((ONE, _SLOW, JOB_RUNG)), NO_SCRIPT, BY_NODE, TWO, ASKED)],
+    good=lambda: [(Ladder((ONE, _SLOW, JOB_RUNG)), NO_SCRIPT, Expected(), TWO, ASKED)],
     required=True,
     applies=rungs_of_the_ladder,
 )

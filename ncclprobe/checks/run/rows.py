@@ -46,8 +46,8 @@ _MOST_SHOWN = 3
 """Ranks whose first wrong element a finding shows; the JSON has more."""
 
 
-_ONE_SIZE = Asked(ops=("all_reduce",), sizes=(1 << 20,))
-_EIGHT = Participants("torchrun", 8, ("n0",) * 8, "nccl")
+ONE_SIZE = Asked(ops=("all_reduce",), sizes=(1 << 20,))
+EIGHT = Participants("torchrun", 8, ("n0",) * 8, "nccl")
 _RIGHT = Rows((replace(ROW, wrong=0), replace(ROW, wrong=0, place="out")))
 
 
@@ -55,8 +55,8 @@ EXACT = Certainty("high", "compared with exact values outside the timed window")
 
 
 @check(
-    bad=lambda: [(_ONE_SIZE, _EIGHT, Skipped(), Rows((replace(ROW, wrong=3),)))],
-    good=lambda: [(_ONE_SIZE, _EIGHT, Skipped(), _RIGHT)],
+    bad=lambda: [(ONE_SIZE, EIGHT, Skipped(), Rows((replace(ROW, wrong=3),)))],
+    good=lambda: [(ONE_SIZE, EIGHT, Skipped(), _RIGHT)],
     required=True,
     applies=collectives,
 )
@@ -121,7 +121,7 @@ def _shown(row: Measurement) -> Iterator[str]:
         )
 
 
-_BY_FILE = replace(_ONE_SIZE, expect="bands.toml")
+_BY_FILE = replace(ONE_SIZE, expect="bands.toml")
 _EXPECTED = Expected((Band("all_reduce", 1 << 20, 1 << 20, BAND),))
 
 

@@ -15,7 +15,7 @@ from ncclprobe.model.units import size
 from ncclprobe.model.values import grouped
 from ncclprobe.nccl.nic_traffic import FLOOR_BYTES
 
-_MANY = 600 << 20
+MANY = 600 << 20
 
 _IN_PLACE = 10
 """So many times what the expected NICs moved: what others send meanwhile is seldom so much."""
@@ -23,7 +23,7 @@ _FEWEST_RAILS, _MOST_BUSY, _IDLE = 4, 0.75, 0.25
 """One NIC of two may be idle by the library's choice. Most: of a node's NICs. Idle: of what its siblings moved."""
 
 
-def _rails(moved: Mapping[str, int | None], nodes: Sequence[str] = ("n0", "n1")) -> NicTraffic:
+def of_rails(moved: Mapping[str, int | None], nodes: Sequence[str] = ("n0", "n1")) -> NicTraffic:
     """Return what the NICs of nodes sent and received: `moved` by the last, by the others 64 MiB each."""
     usual: dict[str, int | None] = {f"mlx5_{n}:1": 64 << 20 for n in range(8)}
     each = [
@@ -32,12 +32,12 @@ def _rails(moved: Mapping[str, int | None], nodes: Sequence[str] = ("n0", "n1"))
         for name, count in {**usual, **(moved if node == nodes[-1] else {})}.items()
     ]
     rows = tuple(NicBytes(node, name, "rdma", count, count, expected=True) for node, name, count in each)
-    return NicTraffic((OperationTraffic("all_reduce", _MANY, rows),))
+    return NicTraffic((OperationTraffic("all_reduce", MANY, rows),))
 
 
 @check(
-    bad=lambda: [(_rails({"mlx5_3:1": 0}),)],
-    good=lambda: [(_rails({}),)],
+    bad=lambda: [(of_rails({"mlx5_3:1": 0}),)],
+    good=lambda: [(of_rails({}),)],
     applies=counters_of_nics,
 )
 def nic_traffic(traffic: NicTraffic) -> Iterator[Finding]:
@@ -165,7 +165,7 @@ def _blind(traffic: NicTraffic) -> str:
     return ""
 
 
-_SLOW_COPY = CopyRow(
+SLOW_COPY = CopyRow(
     node="n0",
     rank=3,
     kind="h2d",
@@ -179,8 +179,8 @@ _SLOW_COPY = CopyRow(
     samples=7,
 )
 _SLOT = Expectation(54.2, 49.8, "GB/s", "datasheet", "PCIe Gen5 x16 carries 63.01 GB/s, of which 0.86 is payload", "…")
-_BY_SLOT = ExpectedCopies({"n0": {"host": _SLOT}})
-_JUDGED = Asked(what=("copies",), require_judged=True)
+BY_SLOT = ExpectedCopies({"n0": {"host": _SLOT}})
+JUDGED = Asked(what=("copies",), require_judged=True)
 _NVLINKS = (
     "look at the NVLinks of both GPUs: `nvidia-smi nvlink -s` (links that are down, or slower than their siblings), "
     "`nvidia-smi nvlink -e` (errors); reset the GPUs, or restart nvidia-fabricmanager where there are NVSwitches"
@@ -195,8 +195,8 @@ _KINDS = {
 
 
 @check(
-    bad=lambda: [(Copies((_SLOW_COPY,)), _BY_SLOT, _JUDGED)],
-    good=lambda: [(Copies((_SLOW_COPY,)), ExpectedCopies(), Asked(what=("copies",)))],
+    bad=lambda: [(Copies((SLOW_COPY,)), BY_SLOT, JUDGED)],
+    good=lambda: [(Copies((SLOW_COPY,)), ExpectedCopies(), Asked(what=("copies",)))],
     required=True,
     applies=copies_within_nodes,
 )

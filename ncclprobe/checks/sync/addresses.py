@@ -56,24 +56,24 @@ def _machine(boot_id: str | None) -> System:
     return System("node", "6.8.0", "x86_64", "Ubuntu 22.04", boot_id)
 
 
-def _within(namespace: int) -> Process:
+def within(namespace: int) -> Process:
     return Process(_NO_LIMIT, (0,), (0,), frozenset(), True, {"net": namespace})
 
 
-_HOST = Interfaces((LO, ETH0, DOCKER0))
-_TWO: Every[System | Absent] = Every({"n0": _machine("a"), "n1": _machine("b")})
-_ONE: Every[System | Absent] = Every({"n0": _machine("a"), "n1": _machine("a")})
-_TOGETHER: Every[Process | Absent] = Every({"n0": _within(1), "n1": _within(1)})
-_PLAIN: Every[Settings | Absent] = Every({})
-_ANY: Every[Software | Absent] = Every({})
-_NO_FABRICS: Every[Fabric | Absent] = Every({})
+HOST = Interfaces((LO, ETH0, DOCKER0))
+TWO: Every[System | Absent] = Every({"n0": _machine("a"), "n1": _machine("b")})
+ONE: Every[System | Absent] = Every({"n0": _machine("a"), "n1": _machine("a")})
+TOGETHER: Every[Process | Absent] = Every({"n0": within(1), "n1": within(1)})
+UNSET: Every[Settings | Absent] = Every({})
+ANY: Every[Software | Absent] = Every({})
+NO_FABRICS: Every[Fabric | Absent] = Every({})
 OVER_SOCKETS = Every({f"n{i}": over("Socket") for i in range(4)})
 
 
 @check(
     group=IDENTITY_GROUP,
-    bad=lambda: [(Every({"n0": _HOST, "n1": _HOST}), _TWO, _TOGETHER, _PLAIN, _ANY, _NO_FABRICS, OVER_SOCKETS)],
-    good=lambda: [(Every({"n0": _HOST, "n1": _HOST}), _ONE, _TOGETHER, _PLAIN, _ANY, _NO_FABRICS, OVER_SOCKETS)],
+    bad=lambda: [(Every({"n0": HOST, "n1": HOST}), TWO, TOGETHER, UNSET, ANY, NO_FABRICS, OVER_SOCKETS)],
+    good=lambda: [(Every({"n0": HOST, "n1": HOST}), ONE, TOGETHER, UNSET, ANY, NO_FABRICS, OVER_SOCKETS)],
     applies=several,
 )
 def address_twice(

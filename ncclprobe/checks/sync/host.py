@@ -142,16 +142,16 @@ def _idle(fabric: Fabric, settings: Settings, software: Software | Absent) -> Na
 
 
 _DOWN = fabric(*(port(f"mlx5_{n}", state="DOWN" if n == 3 else "ACTIVE") for n in range(8)))
-_FABRICS = {f"n{i}": hcas(8) for i in range(4)}
-_SETTINGS, _HOSTS = Every({f"n{i}": PLAIN for i in range(4)}), Every({f"n{i}": PLAIN_HOST for i in range(4)})
-_ANY: Every[Software | Absent] = Every({})
+FABRICS = {f"n{i}": hcas(8) for i in range(4)}
+SETTINGS, HOSTS = Every({f"n{i}": PLAIN for i in range(4)}), Every({f"n{i}": PLAIN_HOST for i in range(4)})
+ANY: Every[Software | Absent] = Every({})
 
 
 @check(
     group=MACHINE_GROUP,
     slows=True,
-    bad=lambda: [(Every({**_FABRICS, "n3": _DOWN}), _SETTINGS, _HOSTS, _ANY, DGXS, H100S)],
-    good=lambda: [(Every(_FABRICS), _SETTINGS, _HOSTS, _ANY, DGXS, H100S)],
+    bad=lambda: [(Every({**FABRICS, "n3": _DOWN}), SETTINGS, HOSTS, ANY, DGXS, H100S)],
+    good=lambda: [(Every(FABRICS), SETTINGS, HOSTS, ANY, DGXS, H100S)],
     required=True,
     applies=several_with_gpus,
 )
@@ -259,20 +259,20 @@ class _Shape(Struct, frozen=True):
     roots: tuple[tuple[str, ...], ...]
 
 
-def _cpus(*sizes: int) -> Cpus:
+def cpus_of(*sizes: int) -> Cpus:
     nodes = (NumaNode(i, tuple(range(count)), (10,) * len(sizes)) for i, count in enumerate(sizes))
     return Cpus(tuple(range(sum(sizes))), "", tuple(nodes))
 
 
-_TREES, _MOVED = {f"n{i}": pci() for i in range(3)}, pci(far=(3,))
-_TWO_SOCKETS = Every({f"n{i}": _cpus(56, 56) for i in range(4)})
+TREES, MOVED = {f"n{i}": pci() for i in range(3)}, pci(far=(3,))
+TWO_SOCKETS = Every({f"n{i}": cpus_of(56, 56) for i in range(4)})
 
 
 @check(
     group=MACHINE_GROUP,
     slows=True,
-    bad=lambda: [(Every({**_TREES, "n3": _MOVED}), _TWO_SOCKETS, DGXS, H100S)],
-    good=lambda: [(Every({**_TREES, "n3": pci()}), _TWO_SOCKETS, DGXS, H100S)],
+    bad=lambda: [(Every({**TREES, "n3": MOVED}), TWO_SOCKETS, DGXS, H100S)],
+    good=lambda: [(Every({**TREES, "n3": pci()}), TWO_SOCKETS, DGXS, H100S)],
     requires="sync.machine/gpu-count",
     applies=several_with_gpus,
 )
@@ -327,16 +327,16 @@ def _own_roots(common: Counter[tuple[str, ...]], roots: tuple[tuple[str, ...], .
     return ", ".join(shown[:3]) or "without"
 
 
-_ROOMY = SharedMemory(64 * GIB, 60 * GIB)
-_FREE, _FEW = Memlock(None), Memlock(8 * MIB)
-_ALL_ROOMY: Every[SharedMemory | Absent] = Every({f"n{i}": _ROOMY for i in range(4)})
-_ALL_FREE: Every[Memlock | Absent] = Every({f"n{i}": _FREE for i in range(4)})
+ROOMY = SharedMemory(64 * GIB, 60 * GIB)
+FREE, FEW = Memlock(None), Memlock(8 * MIB)
+ALL_ROOMY: Every[SharedMemory | Absent] = Every({f"n{i}": ROOMY for i in range(4)})
+ALL_FREE: Every[Memlock | Absent] = Every({f"n{i}": FREE for i in range(4)})
 
 
 @check(
     group=LIMITS_GROUP,
-    bad=lambda: [(Every({**_ALL_FREE.by_node, "n3": _FEW}), _ALL_ROOMY)],
-    good=lambda: [(Every({**_ALL_FREE.by_node, "n3": Memlock(8 * MIB, exempt=True)}), _ALL_ROOMY)],
+    bad=lambda: [(Every({**ALL_FREE.by_node, "n3": FEW}), ALL_ROOMY)],
+    good=lambda: [(Every({**ALL_FREE.by_node, "n3": Memlock(8 * MIB, exempt=True)}), ALL_ROOMY)],
     applies=several,
 )
 def limits(locked: Every[Memlock | Absent], shared: Every[SharedMemory | Absent]) -> Iterator[Finding]:
@@ -427,15 +427,15 @@ def _most(gpus: Gpus, model: str, field: str) -> int:
 _IGNORES = "NCCL_IGNORE_NET_MISMATCH"
 _IGNORES_SINCE = (2, 30, 3)
 
-_NEWEST: Every[Software | Absent] = Every(dict.fromkeys(("n0", "n1"), nccl(2, 30, 7)))
-_PLAINS, _LOUD = Every(dict.fromkeys(("n0", "n1"), PLAIN)), Every(dict.fromkeys(("n0", "n1"), setting(_IGNORES, "0")))
-_TWO_HOSTS, _UNLIKE = Every(dict.fromkeys(("n0", "n1"), PLAIN_HOST)), Every({"n0": hcas(8), "n1": hcas(7)})
+NEWEST: Every[Software | Absent] = Every(dict.fromkeys(("n0", "n1"), nccl(2, 30, 7)))
+PLAINS, _LOUD = Every(dict.fromkeys(("n0", "n1"), PLAIN)), Every(dict.fromkeys(("n0", "n1"), setting(_IGNORES, "0")))
+TWO_HOSTS, UNLIKE = Every(dict.fromkeys(("n0", "n1"), PLAIN_HOST)), Every({"n0": hcas(8), "n1": hcas(7)})
 
 
 @check(
     group=MACHINE_GROUP,
-    bad=lambda: [(_UNLIKE, _PLAINS, _TWO_HOSTS, _NEWEST, DGXS, H100S)],
-    good=lambda: [(_UNLIKE, _LOUD, _TWO_HOSTS, _NEWEST, DGXS, H100S)],
+    bad=lambda: [(UNLIKE, PLAINS, TWO_HOSTS, NEWEST, DGXS, H100S)],
+    good=lambda: [(UNLIKE, _LOUD, TWO_HOSTS, NEWEST, DGXS, H100S)],
     applies=several_with_gpus,
 )
 def ignore_net_mismatch(

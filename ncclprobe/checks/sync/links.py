@@ -33,18 +33,18 @@ from ncclprobe.nccl.values import read_setting
 
 _FULL_MEMBER = 0x8000
 
-_PLAIN: Every[Settings] = Every({f"n{i}": PLAIN for i in range(4)})
-_ANY: Every[Software | Absent] = Every({})
-_FAST = hcas(2)
+UNSET: Every[Settings] = Every({f"n{i}": PLAIN for i in range(4)})
+ANY: Every[Software | Absent] = Every({})
+FAST = hcas(2)
 
 
-def _changed(fabric: Fabric, **changes: Any) -> Fabric:
+def changed(fabric: Fabric, **changes: Any) -> Fabric:
     """Return the same devices, each with a port changed so."""
     return Fabric(tuple(replace(d, ports=tuple(replace(p, **changes) for p in d.ports)) for d in fabric.devices))
 
 
-_SLOW = _changed(_FAST, rate=Rate(200, 4, "HDR"))
-_THREE_FAST = {f"n{i}": _FAST for i in range(3)}
+SLOW = changed(FAST, rate=Rate(200, 4, "HDR"))
+THREE_FAST = {f"n{i}": FAST for i in range(3)}
 _WITHOUT_IT = {f"n{i}": having(NCCL_IB_HCA="mlx5_0") for i in range(4)}
 
 
@@ -57,8 +57,8 @@ def _ports(fabrics: Every[Fabric], settings: Every[Settings]) -> dict[str, tuple
 @check(
     group=NETWORK_GROUP,
     slows=True,
-    bad=lambda: [(Every({**_THREE_FAST, "n3": _SLOW}), _PLAIN, DGXS, H100S)],
-    good=lambda: [(Every({"n0": _FAST}), _PLAIN, DGXS, H100S)],
+    bad=lambda: [(Every({**THREE_FAST, "n3": SLOW}), UNSET, DGXS, H100S)],
+    good=lambda: [(Every({"n0": FAST}), UNSET, DGXS, H100S)],
     applies=several_with_gpus,
 )
 def rate(
@@ -88,15 +88,15 @@ def rate(
 
 
 _DARK: dict[str, Any] = {"state": "DOWN", "physical": "Polling"}
-_ONE_DARK = Fabric((_FAST.devices[0], *_changed(Fabric(_FAST.devices[1:]), **_DARK).devices))
+ONE_DARK = Fabric((FAST.devices[0], *changed(Fabric(FAST.devices[1:]), **_DARK).devices))
 
 
 @check(
     group=NETWORK_GROUP,
     slows=True,
     requires="ib.state",
-    bad=lambda: [(Every({**_THREE_FAST, "n3": _ONE_DARK}), _PLAIN, DGXS, H100S)],
-    good=lambda: [(Every({**_THREE_FAST, "n3": _ONE_DARK}), Every(_WITHOUT_IT), DGXS, H100S)],
+    bad=lambda: [(Every({**THREE_FAST, "n3": ONE_DARK}), UNSET, DGXS, H100S)],
+    good=lambda: [(Every({**THREE_FAST, "n3": ONE_DARK}), Every(_WITHOUT_IT), DGXS, H100S)],
     applies=several_with_gpus,
 )
 def port_state(
@@ -144,20 +144,20 @@ def _dark(dark: dict[str, Port], lit: int) -> Finding:
     return tell(f"{named(nodes)} {port.name}", message, blame="link", action="repair", nodes=nodes, evidence=evidence)
 
 
-def _with_mtu(mtu: int) -> Interfaces:
+def with_mtu(mtu: int) -> Interfaces:
     return Interfaces((LO, replace(ETH0, mtu=mtu)))
 
 
-_JUMBO = _with_mtu(9000)
-_THREE_JUMBO = {f"n{i}": _JUMBO for i in range(3)}
-_NO_FABRICS: Every[Fabric | Absent] = Every({})
+JUMBO = with_mtu(9000)
+_THREE_JUMBO = {f"n{i}": JUMBO for i in range(3)}
+NO_FABRICS: Every[Fabric | Absent] = Every({})
 
 
 @check(
     group=NETWORK_GROUP,
     slows=True,
-    bad=lambda: [(Every({**_THREE_JUMBO, "n3": _with_mtu(1500)}), _PLAIN, _ANY, _NO_FABRICS, OVER_SOCKETS)],
-    good=lambda: [(Every({**_THREE_JUMBO, "n3": _JUMBO}), _PLAIN, _ANY, _NO_FABRICS, OVER_SOCKETS)],
+    bad=lambda: [(Every({**_THREE_JUMBO, "n3": with_mtu(1500)}), UNSET, ANY, NO_FABRICS, OVER_SOCKETS)],
+    good=lambda: [(Every({**_THREE_JUMBO, "n3": JUMBO}), UNSET, ANY, NO_FABRICS, OVER_SOCKETS)],
     applies=several,
 )
 def mtu(
@@ -193,13 +193,13 @@ def mtu(
         yield from unlike(ballot, "MTU {}".format, name, subject=name, evidence=seen, **IMAGE)
 
 
-_LIMITED = _changed(_FAST, pkeys=((0, 0x7FFF),))
+LIMITED = changed(FAST, pkeys=((0, 0x7FFF),))
 
 
 @check(
     group=NETWORK_GROUP,
-    bad=lambda: [(Every({"n0": _LIMITED, "n1": _LIMITED}), _PLAIN)],
-    good=lambda: [(Every({"n0": _FAST, "n1": _FAST}), _PLAIN)],
+    bad=lambda: [(Every({"n0": LIMITED, "n1": LIMITED}), UNSET)],
+    good=lambda: [(Every({"n0": FAST, "n1": FAST}), UNSET)],
     applies=several_with_gpus,
 )
 def pkey(fabrics: Every[Fabric], settings: Every[Settings]) -> Iterator[Finding]:
@@ -240,20 +240,20 @@ def pkey(fabrics: Every[Fabric], settings: Every[Settings]) -> Iterator[Finding]
         yield warn(named(limited), message, nodes=tuple(limited), **blamed)
 
 
-def _prefixed(*prefixes: str) -> Fabric:
+def prefixed(*prefixes: str) -> Fabric:
     tables = [(Gid(0, IPv6Address(f"{prefix}::{n + 1}")),) for n, prefix in enumerate(prefixes)]
     devices = hcas(len(prefixes)).devices
     ports = [replace(device.ports[0], gids=table) for device, table in zip(devices, tables, strict=True)]
     return Fabric(tuple(replace(d, ports=(p,)) for d, p in zip(devices, ports, strict=True)))
 
 
-_RAILS, _SWAPPED = _prefixed("fec0:0:0:1", "fec0:0:0:2"), _prefixed("fec0:0:0:2", "fec0:0:0:1")
+RAILS, _SWAPPED = prefixed("fec0:0:0:1", "fec0:0:0:2"), prefixed("fec0:0:0:2", "fec0:0:0:1")
 
 
 @check(
     group=NETWORK_GROUP,
-    bad=lambda: [(Every({"n0": _RAILS, "n1": _RAILS, "n2": _SWAPPED}), _PLAIN, DGXS, H100S)],
-    good=lambda: [(Every({"n0": _RAILS, "n1": _RAILS}), _PLAIN, DGXS, H100S)],
+    bad=lambda: [(Every({"n0": RAILS, "n1": RAILS, "n2": _SWAPPED}), UNSET, DGXS, H100S)],
+    good=lambda: [(Every({"n0": RAILS, "n1": RAILS}), UNSET, DGXS, H100S)],
     applies=several_with_gpus,
 )
 def subnet_prefix(
@@ -292,8 +292,8 @@ def _prefix(port: Port) -> str:
     return str(IPv6Address(int(table[0].address) >> 64 << 64)) if 0 in table else ""
 
 
-_SET = RoceMarks("Global tclass=106", (3,), (3,))
-_NODE = RoceQos({f"mlx5_{n}:1": _SET for n in range(2)})
+SET = RoceMarks("Global tclass=106", (3,), (3,))
+NODE = RoceQos({f"mlx5_{n}:1": SET for n in range(2)})
 
 
 @applies
@@ -307,9 +307,9 @@ def marks_shown(marks: Every[RoceQos | Absent], job: Job) -> bool:
     group=NETWORK_GROUP,
     slows=True,
     bad=lambda: [
-        (Every({"n0": _NODE, "n1": RoceQos({**_NODE.ports, "mlx5_1:1": replace(_SET, notifies=(0, 3))})}), DGXS, H100S)
+        (Every({"n0": NODE, "n1": RoceQos({**NODE.ports, "mlx5_1:1": replace(SET, notifies=(0, 3))})}), DGXS, H100S)
     ],
-    good=lambda: [(Every({"n0": _NODE, "n1": _NODE}), DGXS, H100S)],
+    good=lambda: [(Every({"n0": NODE, "n1": NODE}), DGXS, H100S)],
     applies=marks_shown,
 )
 def roce_qos(marks: Every[RoceQos], machines: Every[Machine | Absent], gpus: Every[Gpus | Absent]) -> Iterator[Finding]:
@@ -349,9 +349,9 @@ def _words(marks: RoceMarks) -> str:
 
 
 _OTHER_CLIQUE = replace(TRAY, all=tuple(replace(gpu, fabric=replace(CLUSTER, clique=7)) for gpu in TRAY.all))
-_HOSTS = Every({"n0": Interfaces((LO, ETH0)), "n1": Interfaces((LO, interface("eth0", 2, "10.0.0.6")))})
-_PLAINS = Every({"n0": PLAIN, "n1": PLAIN})
-_UNSEEN: Every[Imex | Absent] = Every({"n0": Absent("not here"), "n1": Absent("not here")})
+HOSTS = Every({"n0": Interfaces((LO, ETH0)), "n1": Interfaces((LO, interface("eth0", 2, "10.0.0.6")))})
+PLAINS = Every({"n0": PLAIN, "n1": PLAIN})
+UNSEEN: Every[Imex | Absent] = Every({"n0": Absent("not here"), "n1": Absent("not here")})
 
 
 @applies
@@ -371,14 +371,14 @@ def _domains(gpus: Gpus) -> frozenset[tuple[str, int]]:
 @check(
     group=LOCATION_GROUP,
     slows=True,
-    bad=lambda: [(Every({"n0": TRAY, "n1": _OTHER_CLIQUE}), _UNSEEN, _HOSTS, _PLAINS, _ANY)],
+    bad=lambda: [(Every({"n0": TRAY, "n1": _OTHER_CLIQUE}), UNSEEN, HOSTS, PLAINS, ANY)],
     good=lambda: [
         (
             Every({"n0": TRAY, "n1": _OTHER_CLIQUE}),
-            _UNSEEN,
-            _HOSTS,
+            UNSEEN,
+            HOSTS,
             Every(dict.fromkeys(("n0", "n1"), having(NCCL_MNNVL_ENABLE="0"))),
-            _ANY,
+            ANY,
         )
     ],
     applies=several_trays,

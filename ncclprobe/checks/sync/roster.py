@@ -63,7 +63,7 @@ def _usual(values: Iterable[T | None]) -> T | None:
 
 
 _THREE = replace(TWO_NODES, nnodes=3, world_size=24, names=("n0", "n1", "n2"))
-_TWO_OF_THREE = Every({"n0": _THREE, "n2": replace(_THREE, rank=16, node_rank=2)})
+TWO_OF_THREE = Every({"n0": _THREE, "n2": replace(_THREE, rank=16, node_rank=2)})
 _WAITED: Every[Gathering | Absent] = Every({"n0": Gathering(2, 60.0), "n2": Absent("only rank 0 knows")})
 
 
@@ -75,8 +75,8 @@ def gathered(gatherings: Every[Gathering | Absent]) -> bool:
 
 @check(
     group=NODES_GROUP,
-    bad=lambda: [(_TWO_OF_THREE, _WAITED)],
-    good=lambda: [(Every({**_TWO_OF_THREE.by_node, "n1": replace(_THREE, rank=8, node_rank=1)}), _WAITED)],
+    bad=lambda: [(TWO_OF_THREE, _WAITED)],
+    good=lambda: [(Every({**TWO_OF_THREE.by_node, "n1": replace(_THREE, rank=8, node_rank=1)}), _WAITED)],
     required=True,
     requires="launch.ranks/rank-twice",
     applies=gathered,
@@ -130,7 +130,7 @@ _CUT = Gathering(1, 2.0, lost=(Trouble("10.77.0.2", "reset", "closed the connect
 @check(
     group=NODES_GROUP,
     bad=lambda: [(Every({"n0": TWO_NODES, "n1": replace(TWO_NODES, rank=8, node_rank=1)}), Every({"n0": _CUT}))],
-    good=lambda: [(_TWO_OF_THREE, _WAITED)],
+    good=lambda: [(TWO_OF_THREE, _WAITED)],
     required=True,
     applies=gathered,
 )

@@ -65,14 +65,14 @@ MUST_AGREE_ON_A_HOST = frozenset({"NCCL_P2P_DISABLE", "NCCL_P2P_LEVEL", "NCCL_SH
 """Ranks of one host choose by these how they reach each other: if one of them differs, some crash and others wait
 (played with 2.23.4 and 2.28.9).
 """
-_RING = having(NCCL_ALGO="Ring")
+RING = having(NCCL_ALGO="Ring")
 _ANY: Every[Software | Absent] = Every({})
 
 
 @check(
     slows=True,
-    bad=lambda: [(Every({"n0": _RING, "n1": having(NCCL_ALGO="Tree")}), _ANY, Job())],
-    good=lambda: [(Every({"n0": _RING, "n1": _RING}), _ANY, Job())],
+    bad=lambda: [(Every({"n0": RING, "n1": having(NCCL_ALGO="Tree")}), _ANY, Job())],
+    good=lambda: [(Every({"n0": RING, "n1": RING}), _ANY, Job())],
     required=True,
     applies=several,
 )
@@ -163,18 +163,18 @@ def _written(entry: Setting | None) -> str:
     return "set" if entry.value is None else repr(entry.value) if entry.value != entry.value.strip() else entry.value
 
 
-def _booted(identity: str) -> System:
+def booted(identity: str) -> System:
     return System(identity, "6.8.0", "x86_64", "Ubuntu 22.04", identity)
 
 
-_SYSTEMS: Every[System | Absent] = Every({"n0": _booted("a"), "n1": _booted("b")})
-_NODE = having(NCCL_HOSTID="node")
+SYSTEMS: Every[System | Absent] = Every({"n0": booted("a"), "n1": booted("b")})
+NODE = having(NCCL_HOSTID="node")
 
 
 @check(
     group=IDENTITY_GROUP,
-    bad=lambda: [(Every({"n0": _NODE, "n1": setting("NCCL_HOSTID", "node", "/etc/nccl.conf:1")}), _SYSTEMS)],
-    good=lambda: [(Every({"n0": _NODE, "n1": having(NCCL_HOSTID="node1")}), _SYSTEMS)],
+    bad=lambda: [(Every({"n0": NODE, "n1": setting("NCCL_HOSTID", "node", "/etc/nccl.conf:1")}), SYSTEMS)],
+    good=lambda: [(Every({"n0": NODE, "n1": having(NCCL_HOSTID="node1")}), SYSTEMS)],
     applies=several_with_gpus,
 )
 def hostid(settings: Every[Settings], systems: Every[System | Absent]) -> Iterator[Finding]:
@@ -200,14 +200,14 @@ def hostid(settings: Every[Settings], systems: Every[System | Absent]) -> Iterat
 
 _SHOWN = 4  # nodes whose library is named as evidence
 
-_NEW, _OLD = nccl(2, 29, 7), nccl(2, 27, 3)
+NEW, OLD = nccl(2, 29, 7), nccl(2, 27, 3)
 
 
 @check(
     group=VERSIONS_GROUP,
     slows=True,
-    bad=lambda: [(Every({"n0": _NEW, "n1": _NEW, "n2": _OLD}),)],
-    good=lambda: [(Every({"n0": _NEW, "n1": _NEW}),)],
+    bad=lambda: [(Every({"n0": NEW, "n1": NEW, "n2": OLD}),)],
+    good=lambda: [(Every({"n0": NEW, "n1": NEW}),)],
     required=True,
     applies=several_with_gpus,
 )
@@ -238,18 +238,18 @@ def _in_words(version: Version | None) -> str:
     return f"NCCL {'.'.join(map(str, version))}" if version else "no libnccl"
 
 
-def _built(torch: str, cuda: str) -> Software:
+def built(torch: str, cuda: str) -> Software:
     return Software({"torch": torch}, torch=Torch("/usr/lib/torch", cuda))
 
 
-_TORCH = _built("2.7.0+cu128", "12.8")
-_GPUS: Every[Gpus | Absent] = Every({"n0": gpus(8), "n1": gpus(8), "n2": gpus(8)})
+TORCH = built("2.7.0+cu128", "12.8")
+GPUS: Every[Gpus | Absent] = Every({"n0": gpus(8), "n1": gpus(8), "n2": gpus(8)})
 
 
 @check(
     group=VERSIONS_GROUP,
-    bad=lambda: [(Every({"n0": _TORCH, "n1": _TORCH, "n2": _built("2.6.0+cu128", "12.8")}), _GPUS)],
-    good=lambda: [(Every({"n0": _TORCH, "n1": _TORCH}), _GPUS)],
+    bad=lambda: [(Every({"n0": TORCH, "n1": TORCH, "n2": built("2.6.0+cu128", "12.8")}), GPUS)],
+    good=lambda: [(Every({"n0": TORCH, "n1": TORCH}), GPUS)],
     applies=several,
 )
 def torch_cuda(software: Every[Software], gpus: Every[Gpus | Absent]) -> Iterator[Finding]:
@@ -282,19 +282,19 @@ def _versions(what: str, said: dict[str, str | Absent], evidence: str) -> Iterat
     yield from unlike(ballot, what=what, subject=what, evidence=evidence, **IMAGE)
 
 
-def _flashed(version: str) -> Fabric:
+def flashed(version: str) -> Fabric:
     devices = hcas(2).devices
     return Fabric(tuple(replace(each, board="MT_0000000838", firmware=version) for each in devices))
 
 
-_FW = _flashed("28.39.1002")
+FW = flashed("28.39.1002")
 
 
 @check(
     group=VERSIONS_GROUP,
     slows=True,
-    bad=lambda: [(Every({"n0": _FW, "n1": _FW, "n2": _flashed("28.36.1010")}),)],
-    good=lambda: [(Every({"n0": _FW, "n1": _FW}),)],
+    bad=lambda: [(Every({"n0": FW, "n1": FW, "n2": flashed("28.36.1010")}),)],
+    good=lambda: [(Every({"n0": FW, "n1": FW}),)],
     applies=several_with_gpus,
 )
 def nic_fw(fabrics: Every[Fabric]) -> Iterator[Finding]:
@@ -348,9 +348,9 @@ _MOST_NAMED = 12
 _OTHERS_BUSINESS = ("torch", "nvidia-nccl")
 """What sync.versions and sync.versions compare."""
 
-_ONE = Code("a" * 64, 12, "1" * 40, packages={"python": "3.11.7", "transformers": "4.57.1"})
-_EDITED = replace(_ONE, digest="b" * 64)
-_NEWER = replace(_EDITED, commit="2" * 40)
+ONE = Code("a" * 64, 12, "1" * 40, packages={"python": "3.11.7", "transformers": "4.57.1"})
+EDITED = replace(ONE, digest="b" * 64)
+_NEWER = replace(EDITED, commit="2" * 40)
 
 
 @applies
@@ -361,8 +361,8 @@ def code_given(codes: Every[Code | Absent]) -> bool:
 
 @check(
     group=VERSIONS_GROUP,
-    bad=lambda: [(Every({"n0": _ONE, "n1": _ONE, "n2": _NEWER}),)],
-    good=lambda: [(Every({"n0": _ONE, "n1": _ONE}),)],
+    bad=lambda: [(Every({"n0": ONE, "n1": ONE, "n2": _NEWER}),)],
+    good=lambda: [(Every({"n0": ONE, "n1": ONE}),)],
     required=True,
     applies=code_given,
 )
@@ -407,18 +407,18 @@ _APART_S = 1.0  # clocks that are kept by NTP are within hundredths of a second
 _MOST_TOLD = 5
 
 _ASKED = Gathering(4, 0.1)
-_SELF: ClockOffset | Absent = Absent("rank 0 is what others compare with")
-_HUB: Every[Gathering | Absent] = Every({"n0": _ASKED, "n1": Absent("not rank 0")})
+SELF: ClockOffset | Absent = Absent("rank 0 is what others compare with")
+HUB: Every[Gathering | Absent] = Every({"n0": _ASKED, "n1": Absent("not rank 0")})
 
 
-def _offsets(*seconds: float) -> Every[ClockOffset | Absent]:
+def offsets_of(*seconds: float) -> Every[ClockOffset | Absent]:
     """The settings of n1, n2 … compared with n0's."""
-    return Every({"n0": _SELF, **{f"n{i}": ClockOffset(s, 0.001) for i, s in enumerate(seconds, start=1)}})
+    return Every({"n0": SELF, **{f"n{i}": ClockOffset(s, 0.001) for i, s in enumerate(seconds, start=1)}})
 
 
 @check(
-    bad=lambda: [(_offsets(-1.5), _HUB)],
-    good=lambda: [(Every({"n0": _SELF, "n1": ClockOffset(1.4, 1.2)}), _HUB)],
+    bad=lambda: [(offsets_of(-1.5), HUB)],
+    good=lambda: [(Every({"n0": SELF, "n1": ClockOffset(1.4, 1.2)}), HUB)],
     applies=several,
 )
 def clock(offsets: Every[ClockOffset | Absent], gatherings: Every[Gathering | Absent]) -> Iterator[Finding]:

@@ -10,22 +10,22 @@ from ncclprobe.model.registry import applies, check
 from ncclprobe.model.report import when
 
 _STORE = "the reports of this node that --fleet keeps"
-_DAY_S, _NOW_S = 86400.0, 1_790_000_000.0
+DAY_S, NOW_S = 86400.0, 1_790_000_000.0
 _DOWN = Fault("ib.state", "mlx5_3:1", Severity.FAIL, "link", "bad", "is DOWN; its siblings are ACTIVE")
-_GOOD = NodeCourse(40, _NOW_S)
+GOOD = NodeCourse(40, NOW_S)
 
 
-def _series(own: Sum) -> tuple[Series, ...]:
+def series_of(own: Sum) -> tuple[Series, ...]:
     drift = Drift(tests=40, count=28, mean=3.9, recent=(44.5, 44.1), own=own)
-    return (Series(Number("rail 3", "rails out", "GB/s", ""), drift, 0.0, _NOW_S, ("NIC firmware 28.43 → 28.45",)),)
+    return (Series(Number("rail 3", "rails out", "GB/s", ""), drift, 0.0, NOW_S, ("NIC firmware 28.43 → 28.45",)),)
 
 
-def _faults(*came: float, there: bool = True) -> NodeCourse:
-    course = FaultCourse(_DOWN, there, came[-1], tests=3, came=tuple(_NOW_S - days * _DAY_S for days in came))
-    return NodeCourse(40, _NOW_S, faults={"ib.state mlx5_3:1": course})
+def faults_of(*came: float, there: bool = True) -> NodeCourse:
+    course = FaultCourse(_DOWN, there, came[-1], tests=3, came=tuple(NOW_S - days * DAY_S for days in came))
+    return NodeCourse(40, NOW_S, faults={"ib.state mlx5_3:1": course})
 
 
-_LOST = Sum("degraded", 9.0, 12, lost=-0.1, most=-0.1, since_s=_NOW_S - 12 * _DAY_S)
+LOST = Sum("degraded", 9.0, 12, lost=-0.1, most=-0.1, since_s=NOW_S - 12 * DAY_S)
 
 
 @applies
@@ -44,8 +44,8 @@ def known(history: History) -> bool:
 
 
 @check(
-    bad=lambda: [(History(_GOOD, _series(_LOST)),)],
-    good=lambda: [(History(_GOOD, _series(Sum())),)],
+    bad=lambda: [(History(GOOD, series_of(LOST)),)],
+    good=lambda: [(History(GOOD, series_of(Sum())),)],
     applies=measured,
 )
 def rate(history: History) -> Iterator[Finding]:
@@ -62,8 +62,8 @@ def rate(history: History) -> Iterator[Finding]:
 
 
 @check(
-    bad=lambda: [(History(_faults(20.0, 9.0, 1.0)),)],
-    good=lambda: [(History(_faults(20.0, 1.0)),)],
+    bad=lambda: [(History(faults_of(20.0, 9.0, 1.0)),)],
+    good=lambda: [(History(faults_of(20.0, 1.0)),)],
     applies=known,
 )
 def flapping(history: History) -> Iterator[Finding]:

@@ -1,6 +1,6 @@
 """What the checks of variables that name devices and transports must object to, and what they must accept."""
 
-from ncclprobe.checks.env.choices import _ANY, _TCPX, STARTS
+from ncclprobe.checks.env.choices import ANY, STARTS, TCPX
 from ncclprobe.checks.env.fixtures import (
     ALONE,
     DOCKER_HOST,
@@ -29,8 +29,8 @@ from ncclprobe.checks.env.fixtures import (
     roce,
     setting,
 )
-from ncclprobe.checks.env.hcas import _BY_ETH0, _MANAGED, _TEN, _down
-from ncclprobe.checks.env.transports import _EFA, _OFI
+from ncclprobe.checks.env.hcas import BY_ETH0, MANAGED, TEN, downed
+from ncclprobe.checks.env.transports import EFA, OFI
 from ncclprobe.facts.environment import Environment
 from ncclprobe.facts.infiniband import Fabric
 from ncclprobe.facts.interfaces import Interface, Interfaces
@@ -128,17 +128,17 @@ CASES = {
         good=[
             (setting("NCCL_IB_HCA", "=mlx5_0:1,mlx5_1:1"), hcas(8), TWO_NODES, NO_NCCL),
             (setting("NCCL_IB_HCA", "^mlx5_9"), hcas(8), TWO_NODES, NO_NCCL),
-            (setting("NCCL_IB_HCA", "mlx5_0"), fabric(_down("mlx5_0")), TWO_NODES, NO_NCCL),
+            (setting("NCCL_IB_HCA", "mlx5_0"), fabric(downed("mlx5_0")), TWO_NODES, NO_NCCL),
             (setting("NCCL_IB_HCA", "mlx5_0"), Fabric(), ONE_NODE, NO_NCCL),
             (setting("NCCL_IB_HCA", "mlx5_0"), Fabric(), ALONE, NO_NCCL),
         ],
     ),
     "env.hca/hca-prefix": Cases(
-        bad=[("WARN job: NCCL_IB_HCA", setting("NCCL_IB_HCA", "^mlx5_1"), fabric(*map(port, _TEN)))],
+        bad=[("WARN job: NCCL_IB_HCA", setting("NCCL_IB_HCA", "^mlx5_1"), fabric(*map(port, TEN)))],
         good=[
-            (setting("NCCL_IB_HCA", "=mlx5_1"), fabric(*map(port, _TEN))),
+            (setting("NCCL_IB_HCA", "=mlx5_1"), fabric(*map(port, TEN))),
             (setting("NCCL_IB_HCA", "mlx5_1"), hcas(8)),
-            (setting("NCCL_IB_HCA", "mlx5_0,mlx5_1,mlx5_10,mlx5_11"), fabric(*map(port, _TEN))),
+            (setting("NCCL_IB_HCA", "mlx5_0,mlx5_1,mlx5_10,mlx5_11"), fabric(*map(port, TEN))),
         ],
     ),
     "env.hca/hca-dup": Cases(
@@ -186,16 +186,16 @@ CASES = {
             )
         ],
         good=[
-            (setting("NCCL_IB_HCA", "=mlx5_0"), fabric(port("mlx5_0"), _down("mlx5_1")), NO_NCCL),
-            (setting("NCCL_IB_HCA", "^mlx5_1"), fabric(port("mlx5_0"), _down("mlx5_1")), NO_NCCL),
-            (setting("NCCL_IB_HCA", "mlx5_0"), fabric(port("mlx5_0"), _down("mlx5_0", 2)), NO_NCCL),
+            (setting("NCCL_IB_HCA", "=mlx5_0"), fabric(port("mlx5_0"), downed("mlx5_1")), NO_NCCL),
+            (setting("NCCL_IB_HCA", "^mlx5_1"), fabric(port("mlx5_0"), downed("mlx5_1")), NO_NCCL),
+            (setting("NCCL_IB_HCA", "mlx5_0"), fabric(port("mlx5_0"), downed("mlx5_0", 2)), NO_NCCL),
         ],
     ),
     "env.hca/hca-mgmt": Cases(
-        bad=[("WARN job: mlx5_1:1", setting("NCCL_IB_HCA", "mlx5"), _MANAGED, Routes((), ()), Interfaces(), NO_NCCL)],
+        bad=[("WARN job: mlx5_1:1", setting("NCCL_IB_HCA", "mlx5"), MANAGED, Routes((), ()), Interfaces(), NO_NCCL)],
         good=[
-            (setting("NCCL_IB_HCA", "=mlx5_0"), _MANAGED, _BY_ETH0, Interfaces((ETH0,)), NO_NCCL),
-            (having(NCCL_IB_HCA="mlx5"), hcas(8), _BY_ETH0, Interfaces((ETH0,)), NO_NCCL),
+            (setting("NCCL_IB_HCA", "=mlx5_0"), MANAGED, BY_ETH0, Interfaces((ETH0,)), NO_NCCL),
+            (having(NCCL_IB_HCA="mlx5"), hcas(8), BY_ETH0, Interfaces((ETH0,)), NO_NCCL),
         ],
     ),
     "env.ifname/ifname-match": Cases(
@@ -250,7 +250,7 @@ CASES = {
                 CommIdHost("far", ("192.168.7.7",)),
             ),
         ],
-        good=[(setting("NCCL_COMM_ID", "10.0.0.1:9999"), PLAIN_HOST, NO_NCCL, _ANY)],
+        good=[(setting("NCCL_COMM_ID", "10.0.0.1:9999"), PLAIN_HOST, NO_NCCL, ANY)],
     ),
     "env.ifname/ifname-virtual": Cases(
         bad=[
@@ -389,36 +389,36 @@ CASES = {
     ),
     "env.libraries/efa": Cases(
         bad=[
-            ("WARN job: libnccl-net.so", PLAIN, _EFA, Plugins(), TWO_NODES),
-            ("WARN job: FI_PROVIDER", setting("FI_PROVIDER", "tcp"), _EFA, Plugins((_OFI,)), TWO_NODES),
+            ("WARN job: libnccl-net.so", PLAIN, EFA, Plugins(), TWO_NODES),
+            ("WARN job: FI_PROVIDER", setting("FI_PROVIDER", "tcp"), EFA, Plugins((OFI,)), TWO_NODES),
         ],
         good=[
-            (setting("FI_PROVIDER", "efa"), _EFA, Plugins((_OFI,)), TWO_NODES),
-            (PLAIN, _EFA, Plugins(), ONE_NODE),
-            (PLAIN, _EFA, Plugins(), ALONE),
+            (setting("FI_PROVIDER", "efa"), EFA, Plugins((OFI,)), TWO_NODES),
+            (PLAIN, EFA, Plugins(), ONE_NODE),
+            (PLAIN, EFA, Plugins(), ALONE),
         ],
     ),
     "env.vendor": Cases(
         bad=[
             (
                 "WARN job: NCCL_GPUDIRECTTCPX_SOCKET_IFNAME",
-                having(**{**_TCPX, "NCCL_GPUDIRECTTCPX_SOCKET_IFNAME": "eth1,eth2"}),
-                _ANY,
+                having(**{**TCPX, "NCCL_GPUDIRECTTCPX_SOCKET_IFNAME": "eth1,eth2"}),
+                ANY,
                 STARTS,
                 PLAIN_HOST,
             ),
             (
                 "WARN job: FI_CXI_DISABLE_HOST_REGISTER, FI_MR_CACHE_MONITOR",
                 having(FI_CXI_RX_MATCH_MODE="software"),
-                _ANY,
+                ANY,
                 STARTS,
-                _ANY,
+                ANY,
             ),
-            ("WARN job: NCCL_IB_TC", having(NCCL_IB_TC="106"), Machine(cloud="oracle"), ON_IB, _ANY),
+            ("WARN job: NCCL_IB_TC", having(NCCL_IB_TC="106"), Machine(cloud="oracle"), ON_IB, ANY),
         ],
         good=[
-            (having(NCCL_PROTO="Simple", NCCL_ALGO="Ring"), _ANY, STARTS, _ANY),
-            (PLAIN, Machine(cloud="aws"), STARTS, _ANY),
+            (having(NCCL_PROTO="Simple", NCCL_ALGO="Ring"), ANY, STARTS, ANY),
+            (PLAIN, Machine(cloud="aws"), STARTS, ANY),
         ],
     ),
 }

@@ -1,19 +1,19 @@
 """What the checks of variables, their values and files must object to, and what they must accept."""
 
-from ncclprobe.checks.env.choices import _FAST, _NO_NIC, _OVER_SOCKETS, STARTS
+from ncclprobe.checks.env.choices import FAST, NO_NIC, OVER_SOCKETS, STARTS
 from ncclprobe.checks.env.files import (
-    _CUDA,
-    _CUDA_12,
-    _CUDART,
-    _ETC,
-    _FOUND,
-    _IN_WHEEL,
-    _OURS,
-    _PACKAGES,
-    _PLUGIN,
-    _SYSTEM,
-    _TREE,
-    _WHEEL,
+    CUDA,
+    CUDA_12,
+    CUDART,
+    ETC,
+    FOUND,
+    IN_WHEEL,
+    OURS,
+    PACKAGES,
+    PLUGIN,
+    SYSTEM,
+    TREE,
+    WHEEL,
 )
 from ncclprobe.checks.env.fixtures import (
     ALONE,
@@ -34,8 +34,8 @@ from ncclprobe.checks.env.fixtures import (
     roce,
     setting,
 )
-from ncclprobe.checks.env.job import _LIST
-from ncclprobe.checks.env.values import _ANY, _ROCE, _THREE, _TURNED
+from ncclprobe.checks.env.job import LIST
+from ncclprobe.checks.env.values import ANY, ROCE, THREE, TURNED
 from ncclprobe.facts.environment import Environment
 from ncclprobe.facts.interfaces import Interfaces
 from ncclprobe.facts.loader import Loader
@@ -50,7 +50,7 @@ from tests.checks.cases import Cases
 
 _NOTHING: Part[InterfaceChoice] = Part((), "no interface is left: NCCL does not start", True, "interfaces")
 _IB = Part((NetworkChoice("IB", "", ("mlx5_0:1",), 400.0, "ACTIVE, InfiniBand"),), "every active port")
-ON_IB = replace(STARTS, network=_IB, fast_nics=_FAST)
+ON_IB = replace(STARTS, network=_IB, fast_nics=FAST)
 _IN_CONDA = Software({}, mapped=Mapped("/opt/conda/lib/libnccl.so.2", "DT_RPATH"))
 _CPU = Software({"torch": "2.13.0+cpu"}, torch=Torch("/venv/torch", None))
 _NET = "/opt/amazon/ofi-nccl/lib/libnccl-net.so"
@@ -72,11 +72,11 @@ CASES = {
     ),
     "env.transport/transport": Cases(
         bad=[
-            ("FAIL job: NCCL_NET", _OVER_SOCKETS, setting("NCCL_NET", "Socket"), TWO_NODES, Job(local=True)),
-            ("WARN job: NCCL_IB_DISABLE", _OVER_SOCKETS, setting("NCCL_IB_DISABLE", "1"), ALONE, Job()),
+            ("FAIL job: NCCL_NET", OVER_SOCKETS, setting("NCCL_NET", "Socket"), TWO_NODES, Job(local=True)),
+            ("WARN job: NCCL_IB_DISABLE", OVER_SOCKETS, setting("NCCL_IB_DISABLE", "1"), ALONE, Job()),
             (
                 "FAIL image: /dev/infiniband",
-                replace(_OVER_SOCKETS, fast_nics=_NO_NIC),
+                replace(OVER_SOCKETS, fast_nics=NO_NIC),
                 PLAIN,
                 ALONE,
                 Job(expect_nics=8),
@@ -90,10 +90,10 @@ CASES = {
     ),
     "env.files/conf-files": Cases(
         bad=[
-            ("FAIL job: NCCL_DEBUG", setting("NCCL_DEBUG ", " INFO", _ETC)),
-            ("WARN job: NCCL_DEBUG", setting("  #NCCL_DEBUG", "INFO", _ETC)),
-            ("WARN job: NCCL_DEBUG", setting("export NCCL_DEBUG", "INFO", _ETC)),
-            ("WARN job: NCCL_DEBUG", setting("set  NCCL_DEBUG", "INFO", _ETC)),
+            ("FAIL job: NCCL_DEBUG", setting("NCCL_DEBUG ", " INFO", ETC)),
+            ("WARN job: NCCL_DEBUG", setting("  #NCCL_DEBUG", "INFO", ETC)),
+            ("WARN job: NCCL_DEBUG", setting("export NCCL_DEBUG", "INFO", ETC)),
+            ("WARN job: NCCL_DEBUG", setting("set  NCCL_DEBUG", "INFO", ETC)),
             (
                 "FAIL job: NCCL_CONF_FILE",
                 Settings({}, (), (ConfFile("/etc/job.conf", Absent("no such file", "Missing")), ConfFile(SYSTEM_FILE))),
@@ -108,7 +108,7 @@ CASES = {
             ),
         ],
         good=[
-            (setting("NCCL_DEBUG", "INFO", _ETC),),
+            (setting("NCCL_DEBUG", "INFO", ETC),),
             (setting("NCCL_DEBUG", "INFO"),),
             (
                 Settings(
@@ -123,40 +123,40 @@ CASES = {
                 "FAIL job: NCCL_TOPO_FILE",
                 setting("NCCL_TOPO_FILE", "/none.xml"),
                 NamedFiles(Absent("no such file", "Missing")),
-                _TREE,
+                TREE,
             ),
             (
                 "FAIL job: NCCL_TOPO_FILE",
                 setting("NCCL_TOPO_FILE", "/t.xml"),
                 NamedFiles(TopologyFile("/t.xml", whole=False)),
-                _TREE,
+                TREE,
             ),
             (
                 "FAIL job: NCCL_GRAPH_FILE",
                 setting("NCCL_GRAPH_FILE", "/g.xml"),
                 NamedFiles(graph=Absent("no such file", "Missing")),
-                _TREE,
+                TREE,
             ),
             (
                 "FAIL job: NCCL_GRAPH_FILE",
                 setting("NCCL_GRAPH_FILE", "/g.xml"),
                 NamedFiles(graph="is not whole"),
-                _TREE,
+                TREE,
             ),
             (
                 "FAIL job: NCCL_TOPO_FILE",
                 setting("NCCL_TOPO_FILE", "/t.xml"),
                 NamedFiles(TopologyFile("/t.xml", version="9")),
-                _TREE,
+                TREE,
             ),
         ],
         good=[
             (setting("NCCL_TOPO_FILE", "/t.xml"), NamedFiles(TopologyFile("/t.xml")), Absent("no PCI tree")),
-            (setting("NCCL_GRAPH_FILE", "/g.xml"), NamedFiles(graph=""), _TREE),
+            (setting("NCCL_GRAPH_FILE", "/g.xml"), NamedFiles(graph=""), TREE),
             (
                 setting("NCCL_TOPO_FILE", "/t.xml"),
                 NamedFiles(TopologyFile("/t.xml", addresses=("ffff:ff:01.0",))),
-                _TREE,
+                TREE,
             ),
         ],
     ),
@@ -185,7 +185,7 @@ CASES = {
             ),
         ],
         good=[
-            (setting("NCCL_NET_PLUGIN", _PLUGIN.path), NamedFiles(libraries={_PLUGIN.path: True}), Plugins(), Loader()),
+            (setting("NCCL_NET_PLUGIN", PLUGIN.path), NamedFiles(libraries={PLUGIN.path: True}), Plugins(), Loader()),
             (setting("NCCL_NET_PLUGIN", "none"), NamedFiles(), Plugins(), Loader()),
             (setting("NCCL_NET_PLUGIN", "libours.so"), NamedFiles(libraries={"libours.so": True}), Plugins(), Loader()),
             (having(NCCL_NET_PLUGIN=""), NamedFiles(), Plugins(), Loader()),
@@ -197,45 +197,45 @@ CASES = {
             (
                 "FAIL job: NCCL_NET",
                 having(NCCL_NET="FasTrak", NCCL_NET_PLUGIN="none"),
-                Plugins((_PLUGIN,)),
+                Plugins((PLUGIN,)),
                 Loader(),
                 NO_NCCL,
             ),
             (
                 "WARN job: NCCL_NET",
                 having(NCCL_NET="IBext_v8", NCCL_NET_PLUGIN="ucx"),
-                Plugins((_PLUGIN,)),
+                Plugins((PLUGIN,)),
                 Loader(),
                 _IN_CONDA,
             ),
         ],
         good=[
-            (setting("NCCL_NET", "AWS Libfabric"), Plugins((_PLUGIN,)), Loader(), _IN_WHEEL),
-            (having(NCCL_NET="ours", NCCL_NET_PLUGIN="libours.so"), Plugins(), Loader(), _IN_WHEEL),
+            (setting("NCCL_NET", "AWS Libfabric"), Plugins((PLUGIN,)), Loader(), IN_WHEEL),
+            (having(NCCL_NET="ours", NCCL_NET_PLUGIN="libours.so"), Plugins(), Loader(), IN_WHEEL),
         ],
     ),
     "env.visible": Cases(
         bad=[
-            ("FAIL job: CUDA_VISIBLE_DEVICES", Environment({_LIST: "0,1,1,3"}), ALONE, gpus(8), Job()),
-            ("FAIL job: CUDA_VISIBLE_DEVICES", Environment({_LIST: "0,1,9"}), ALONE, gpus(8), Job()),
-            ("FAIL job: CUDA_VISIBLE_DEVICES", Environment({_LIST: "0,1,x"}), ALONE, gpus(8), Job()),
-            ("WARN job: CUDA_VISIBLE_DEVICES", Environment({_LIST: "0,1,GPU-0002"}), ALONE, gpus(8), Job()),
-            ("FAIL job: CUDA_VISIBLE_DEVICES", Environment({_LIST: "GPU-0000,GPU-9c1d"}), ALONE, gpus(8), Job()),
-            ("FAIL job: CUDA_VISIBLE_DEVICES", Environment({_LIST: "0,1,2,3"}), ALONE, gpus(8), Job(expect_gpus=8)),
-            ("FAIL job: CUDA_VISIBLE_DEVICES", Environment({_LIST: ""}), ONE_NODE, gpus(8), Job()),
-            ("FAIL job: CUDA_VISIBLE_DEVICES", Environment({_LIST: ""}), ALONE, gpus(8), Job()),
-            ("FAIL job: CUDA_VISIBLE_DEVICES", Environment({_LIST: "-1"}), ALONE, Absent("no driver"), Job()),
-            ("FAIL job: CUDA_VISIBLE_DEVICES", Environment({_LIST: "NoDevFiles"}), ONE_NODE, gpus(8), Job()),
+            ("FAIL job: CUDA_VISIBLE_DEVICES", Environment({LIST: "0,1,1,3"}), ALONE, gpus(8), Job()),
+            ("FAIL job: CUDA_VISIBLE_DEVICES", Environment({LIST: "0,1,9"}), ALONE, gpus(8), Job()),
+            ("FAIL job: CUDA_VISIBLE_DEVICES", Environment({LIST: "0,1,x"}), ALONE, gpus(8), Job()),
+            ("WARN job: CUDA_VISIBLE_DEVICES", Environment({LIST: "0,1,GPU-0002"}), ALONE, gpus(8), Job()),
+            ("FAIL job: CUDA_VISIBLE_DEVICES", Environment({LIST: "GPU-0000,GPU-9c1d"}), ALONE, gpus(8), Job()),
+            ("FAIL job: CUDA_VISIBLE_DEVICES", Environment({LIST: "0,1,2,3"}), ALONE, gpus(8), Job(expect_gpus=8)),
+            ("FAIL job: CUDA_VISIBLE_DEVICES", Environment({LIST: ""}), ONE_NODE, gpus(8), Job()),
+            ("FAIL job: CUDA_VISIBLE_DEVICES", Environment({LIST: ""}), ALONE, gpus(8), Job()),
+            ("FAIL job: CUDA_VISIBLE_DEVICES", Environment({LIST: "-1"}), ALONE, Absent("no driver"), Job()),
+            ("FAIL job: CUDA_VISIBLE_DEVICES", Environment({LIST: "NoDevFiles"}), ONE_NODE, gpus(8), Job()),
         ],
         good=[
-            (Environment({_LIST: "0,1,2,3,4,5,6,7"}), ONE_NODE, gpus(8), Job()),
-            (Environment({_LIST: "GPU-0000,GPU-0001"}), ALONE, gpus(8), Job()),
-            (Environment({_LIST: "MIG-9a0c/3/0"}), ALONE, gpus(8), Job()),
-            (Environment({_LIST: "GPU-9c1d"}), ALONE, Absent("no driver"), Job()),
-            (Environment({_LIST: "3"}), ALONE, gpus(8), Job(expect_gpus=8)),
-            (Environment({_LIST: "0,1"}), ALONE, gpus(8), Job()),
-            (Environment({_LIST: "0,1"}), ALONE, Absent("no driver"), Job()),
-            (Environment({_LIST: ""}), ONE_NODE, gpus(8), Job("gloo")),
+            (Environment({LIST: "0,1,2,3,4,5,6,7"}), ONE_NODE, gpus(8), Job()),
+            (Environment({LIST: "GPU-0000,GPU-0001"}), ALONE, gpus(8), Job()),
+            (Environment({LIST: "MIG-9a0c/3/0"}), ALONE, gpus(8), Job()),
+            (Environment({LIST: "GPU-9c1d"}), ALONE, Absent("no driver"), Job()),
+            (Environment({LIST: "3"}), ALONE, gpus(8), Job(expect_gpus=8)),
+            (Environment({LIST: "0,1"}), ALONE, gpus(8), Job()),
+            (Environment({LIST: "0,1"}), ALONE, Absent("no driver"), Job()),
+            (Environment({LIST: ""}), ONE_NODE, gpus(8), Job("gloo")),
         ],
     ),
     "env.identity/hostid": Cases(
@@ -262,29 +262,29 @@ CASES = {
             ("FAIL image: libnccl.so.2", Software({}), TWO_NODES, Job()),
             (
                 "WARN image: /usr/lib/libnccl.so.2.19.3",
-                Software(_PACKAGES, (*_SYSTEM, _WHEEL), Mapped(_SYSTEM[0].path, "LD_LIBRARY_PATH"), _CUDA),
+                Software(PACKAGES, (*SYSTEM, WHEEL), Mapped(SYSTEM[0].path, "LD_LIBRARY_PATH"), CUDA),
                 ALONE,
                 Job(),
             ),
         ],
         good=[
-            (replace(_FOUND, mapped=Mapped(_WHEEL.path, "DT_RPATH")), ONE_NODE, Job()),
-            (Software({}, _SYSTEM, Mapped(_SYSTEM[0].path, "/etc/ld.so.cache")), ONE_NODE, Job()),
+            (replace(FOUND, mapped=Mapped(WHEEL.path, "DT_RPATH")), ONE_NODE, Job()),
+            (Software({}, SYSTEM, Mapped(SYSTEM[0].path, "/etc/ld.so.cache")), ONE_NODE, Job()),
             (Software({}), ALONE, Job(local=True)),
         ],
     ),
-    "env.start/torch-driver": Cases(good=[(_FOUND, _CUDA_12), (Software({}), _CUDA_12)]),
+    "env.start/torch-driver": Cases(good=[(FOUND, CUDA_12), (Software({}), CUDA_12)]),
     "env.libraries/libraries": Cases(
         bad=[
-            ("FAIL image: libcudart.so.12", Linking((replace(_CUDART, path="", why=""), _OURS))),
-            ("WARN image: libfabric.so.1", Linking((_CUDART, _OURS, replace(_OFI, path="", why="")), _NET)),
+            ("FAIL image: libcudart.so.12", Linking((replace(CUDART, path="", why=""), OURS))),
+            ("WARN image: libfabric.so.1", Linking((CUDART, OURS, replace(_OFI, path="", why="")), _NET)),
             (
                 "WARN image: libc.so.6",
-                Linking((_CUDART, SharedLibrary("libc.so.6", _NET, "/lib/libc.so.6", "", ("GLIBC_2.38",))), _NET),
+                Linking((CUDART, SharedLibrary("libc.so.6", _NET, "/lib/libc.so.6", "", ("GLIBC_2.38",))), _NET),
             ),
         ],
         good=[
-            (Linking((_CUDART, _OURS, _OFI), _NET),),
+            (Linking((CUDART, OURS, _OFI), _NET),),
             (Linking(),),
         ],
     ),
@@ -474,9 +474,9 @@ CASES = {
     ),
     "env.gid/gid-uniform": Cases(
         bad=[
-            ("FAIL job: nodes", Every({"n0": _ROCE, "n1": _SIXTH}), Every(dict.fromkeys(("n0", "n1"), _THREE)), _ANY),
-            ("FAIL image: nodes", Every({"n0": _ROCE, "n1": _SIXTH}), Every(dict.fromkeys(("n0", "n1"), PLAIN)), _ANY),
+            ("FAIL job: nodes", Every({"n0": ROCE, "n1": _SIXTH}), Every(dict.fromkeys(("n0", "n1"), THREE)), ANY),
+            ("FAIL image: nodes", Every({"n0": ROCE, "n1": _SIXTH}), Every(dict.fromkeys(("n0", "n1"), PLAIN)), ANY),
         ],
-        good=[(Every({"n0": _ROCE, "n1": _TURNED}), Every(dict.fromkeys(("n0", "n1"), PLAIN)), _ANY)],
+        good=[(Every({"n0": ROCE, "n1": TURNED}), Every(dict.fromkeys(("n0", "n1"), PLAIN)), ANY)],
     ),
 }

@@ -1,7 +1,7 @@
 """What the checks of GPUs must object to, and what they must accept."""
 
-from ncclprobe.checks.gpu.driver import _NO_DRIVER, _REST, BOX, BUS, FELL, NODES, PAIR, log
-from ncclprobe.checks.gpu.siblings import _OTHER, ALL, METAL, NO_LINKS, PROTECTED, TREE, TWO, access
+from ncclprobe.checks.gpu.driver import BOX, BUS, FELL, NO_DRIVER, NODES, PAIR, REST, log
+from ncclprobe.checks.gpu.siblings import ALL, METAL, NO_LINKS, OTHER, PROTECTED, TREE, TWO, access
 from ncclprobe.checks.gpu.state import CAPPED, FULL, GIB, HEALTHY, WELL, box
 from ncclprobe.facts.driver import Driver
 from ncclprobe.facts.environment import Environment
@@ -60,10 +60,10 @@ CASES = {
     ),
     "gpu.count": Cases(
         bad=[
-            ("FAIL node: GPU1", ONE_LOST, Job(), Launch(), NODES, *_REST),
-            ("FAIL node: GPUs", FEWER, Job(), EIGHT_RANKS, NODES, *_REST),
-            ("FAIL node: GPUs", NO_NVML, Job(), EIGHT_RANKS, NODES, *_REST),
-            ("FAIL node: GPUs", NO_NVML, Job(expect_gpus=1), Launch(), _NO_NODES, *_REST),
+            ("FAIL node: GPU1", ONE_LOST, Job(), Launch(), NODES, *REST),
+            ("FAIL node: GPUs", FEWER, Job(), EIGHT_RANKS, NODES, *REST),
+            ("FAIL node: GPUs", NO_NVML, Job(), EIGHT_RANKS, NODES, *REST),
+            ("FAIL node: GPUs", NO_NVML, Job(expect_gpus=1), Launch(), _NO_NODES, *REST),
             (
                 "FAIL node: GPUs",
                 NO_NVML,
@@ -71,7 +71,7 @@ CASES = {
                 Launch(),
                 _NO_NODES,
                 on_the_bus(),
-                _NO_DRIVER,
+                NO_DRIVER,
                 Environment(),
                 BARE_HOST,
             ),
@@ -86,8 +86,8 @@ CASES = {
                 Environment(),
                 BARE_HOST,
             ),
-            ("FAIL node: GPUs", NO_NVML, Job(), Launch(), _NO_NODES, _PASSED_ON, _NO_DRIVER, _GIVEN, BARE_HOST),
-            ("FAIL node: GPUs", NO_NVML, Job(), Launch(), _NO_NODES, _PASSED_ON, _NO_DRIVER, _IN_A_PROLOG, BARE_HOST),
+            ("FAIL node: GPUs", NO_NVML, Job(), Launch(), _NO_NODES, _PASSED_ON, NO_DRIVER, _GIVEN, BARE_HOST),
+            ("FAIL node: GPUs", NO_NVML, Job(), Launch(), _NO_NODES, _PASSED_ON, NO_DRIVER, _IN_A_PROLOG, BARE_HOST),
             (
                 "FAIL node: GPUs",
                 FEWER,
@@ -106,14 +106,14 @@ CASES = {
                 Job(),
                 Launch(),
                 NODES,
-                *_REST,
+                *REST,
             ),
         ],
         good=[
-            (PAIR, Job(expect_gpus=2), Launch("torchrun", 0, 2, 0, 2, 1), NODES, *_REST),
-            (_TOLD_APART, Job(), Launch(), NODES, *_REST),
-            (Gpus(PAIR.all[:1], "570.86.15", (12, 8)), Job(), EIGHT_RANKS, NODES, *_REST),
-            (replace(PAIR, instead_of_nvml="NVML: no libnvidia-ml.so.1"), Job(), Launch(), NODES, *_REST),
+            (PAIR, Job(expect_gpus=2), Launch("torchrun", 0, 2, 0, 2, 1), NODES, *REST),
+            (_TOLD_APART, Job(), Launch(), NODES, *REST),
+            (Gpus(PAIR.all[:1], "570.86.15", (12, 8)), Job(), EIGHT_RANKS, NODES, *REST),
+            (replace(PAIR, instead_of_nvml="NVML: no libnvidia-ml.so.1"), Job(), Launch(), NODES, *REST),
             (PAIR, Job(), Launch(), _WITHOUT_UVM, Pci(), _LOADED, Environment(), BARE_HOST),
             (FEWER, Job(), Launch(), EIGHT_NODES, EIGHT_ON_THE_BUS, _LOADED, Environment(), DOCKER),
             (FEWER, Job(), Launch(), EIGHT_NODES, EIGHT_ON_THE_BUS, _LOADED, _GIVEN, BARE_HOST),
@@ -151,7 +151,7 @@ CASES = {
     ),
     "gpu.model": Cases(
         bad=[
-            ("WARN job: GPUs", box(HEALTHY, _OTHER), ALL),
+            ("WARN job: GPUs", box(HEALTHY, OTHER), ALL),
             ("WARN node: GPU2", box(HEALTHY, HEALTHY, replace(HEALTHY, memory_bytes=70 << 30)), ALL),
         ],
         good=[

@@ -1,10 +1,10 @@
 """What the checks of the node itself must object to, and what they must accept."""
 
 from ncclprobe.checks.host import (
-    _FREE,
     DOCKER,
     EIGHT,
     FOUR,
+    FREE,
     GIB,
     HIGH,
     LARGE,
@@ -78,12 +78,12 @@ CASES = {
                 EIGHT,
                 Job(),
             ),
-            ("FAIL image: RLIMIT_NPROC", _few(1000, frozenset()), Launch(), _FREE, EIGHT, Job()),
-            ("FAIL image: RLIMIT_NPROC", _few(0, frozenset({"sys_admin"}), first=False), Launch(), _FREE, EIGHT, Job()),
+            ("FAIL image: RLIMIT_NPROC", _few(1000, frozenset()), Launch(), FREE, EIGHT, Job()),
+            ("FAIL image: RLIMIT_NPROC", _few(0, frozenset({"sys_admin"}), first=False), Launch(), FREE, EIGHT, Job()),
         ],
         good=[
-            (_few(0, frozenset()), Launch(), _FREE, EIGHT, Job()),  # root in docker
-            (_few(1000, frozenset({"sys_admin"})), Launch(), _FREE, EIGHT, Job()),
+            (_few(0, frozenset()), Launch(), FREE, EIGHT, Job()),  # root in docker
+            (_few(1000, frozenset({"sys_admin"})), Launch(), FREE, EIGHT, Job()),
             (user(), Launch(visible_gpus="3"), _pids(300, used=20), EIGHT, Job()),
             (user(), Launch(), _pids(1024), Absent("no NVML"), Job()),
             (user(), Launch(), _pids(1024), EIGHT, Job("gloo")),

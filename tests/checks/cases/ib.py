@@ -17,8 +17,8 @@ from ncclprobe.checks.ib.fixtures import (
     port,
     roce,
 )
-from ncclprobe.checks.ib.gdr import _BARE, _NOTHING, GUEST, METAL
-from ncclprobe.checks.ib.ports import _BOTH, _FLUX, _SAME, _downs, _routes, _sysctls, _troubled
+from ncclprobe.checks.ib.gdr import BARE, GUEST, METAL, NOTHING
+from ncclprobe.checks.ib.ports import BOTH, FLUX, SAME, downs, routed, sysctls_of, troubled
 from ncclprobe.facts.driver import GpuDirect
 from ncclprobe.facts.infiniband import Fabric, Rate
 from ncclprobe.facts.interfaces import Interfaces
@@ -61,7 +61,7 @@ CASES = {
                 replace(PEERMEM, driver="proprietary"),
                 gpus(),
                 pci(),
-                _BARE,
+                BARE,
                 nccl(2, 21, 5),
                 Launch(),
                 METAL,
@@ -73,12 +73,12 @@ CASES = {
                 _OPEN,
                 gpus(),
                 pci(),
-                _BARE,
+                BARE,
                 NO_NCCL,
                 Launch(),
                 METAL,
             ),
-            ("WARN node: GPU3", fabric(), PLAIN, PEERMEM, gpus(), pci(far=(3,)), _BARE, NO_NCCL, Launch(), METAL),
+            ("WARN node: GPU3", fabric(), PLAIN, PEERMEM, gpus(), pci(far=(3,)), BARE, NO_NCCL, Launch(), METAL),
             (
                 "WARN job: NCCL_NET_GDR_LEVEL",
                 fabric(),
@@ -86,7 +86,7 @@ CASES = {
                 PEERMEM,
                 gpus(),
                 pci(),
-                _BARE,
+                BARE,
                 NO_NCCL,
                 Launch(),
                 METAL,
@@ -98,26 +98,26 @@ CASES = {
                 PEERMEM,
                 gpus(),
                 pci(),
-                _BARE,
+                BARE,
                 NO_NCCL,
                 Launch(),
                 METAL,
             ),
         ],
         good=[
-            (fabric(), PLAIN, PEERMEM, gpus(), pci(), _BARE, NO_NCCL, TWO_NODES, METAL),
-            (fabric(), PLAIN, _OPEN, gpus(), pci(), _BARE, nccl(2, 21, 5), TWO_NODES, METAL),
-            (fabric(), PLAIN, _NOTHING, gpus(4, "NVIDIA GeForce RTX 4090"), pci(), _BARE, NO_NCCL, Launch(), METAL),
+            (fabric(), PLAIN, PEERMEM, gpus(), pci(), BARE, NO_NCCL, TWO_NODES, METAL),
+            (fabric(), PLAIN, _OPEN, gpus(), pci(), BARE, nccl(2, 21, 5), TWO_NODES, METAL),
+            (fabric(), PLAIN, NOTHING, gpus(4, "NVIDIA GeForce RTX 4090"), pci(), BARE, NO_NCCL, Launch(), METAL),
             (fabric(), PLAIN, PEERMEM, gpus(), pci(far=(3,)), _SWITCHED, NO_NCCL, TWO_NODES, METAL),
-            (fabric(), PLAIN, PEERMEM, gpus(), pci(far=(0, 1, 2, 3)), _BARE, NO_NCCL, TWO_NODES, METAL),
-            (fabric(), PLAIN, PEERMEM, gpus(), pci(far=(3,)), _BARE, NO_NCCL, TWO_NODES, GUEST),
+            (fabric(), PLAIN, PEERMEM, gpus(), pci(far=(0, 1, 2, 3)), BARE, NO_NCCL, TWO_NODES, METAL),
+            (fabric(), PLAIN, PEERMEM, gpus(), pci(far=(3,)), BARE, NO_NCCL, TWO_NODES, GUEST),
             (
                 fabric(),
                 having("NCCL_NET_GDR_LEVEL", "SYS"),
                 PEERMEM,
                 gpus(),
                 pci(far=(3,)),
-                _BARE,
+                BARE,
                 NO_NCCL,
                 TWO_NODES,
                 METAL,
@@ -125,10 +125,10 @@ CASES = {
             (
                 fabric(port(0, Rate(25, 1), link_layer="Ethernet"), count=0),
                 PLAIN,
-                _NOTHING,
+                NOTHING,
                 gpus(),
                 pci(),
-                _BARE,
+                BARE,
                 NO_NCCL,
                 Launch(),
                 METAL,
@@ -200,21 +200,21 @@ CASES = {
     ),
     "ib.losses/flap-history": Cases(
         good=[
-            (fabric(), PLAIN, _downs(2, 9)),
-            (fabric(), PLAIN, _downs(20, 30, 40, 50)),
+            (fabric(), PLAIN, downs(2, 9)),
+            (fabric(), PLAIN, downs(20, 30, 40, 50)),
         ]
     ),
     "ib.losses/losses": Cases(
         bad=[
             (
                 "WARN link: mlx5_2:1",
-                fabric(_troubled(0), _troubled(1), _troubled(2, out_of_sequence=400_000), _troubled(3)),
+                fabric(troubled(0), troubled(1), troubled(2, out_of_sequence=400_000), troubled(3)),
                 PLAIN,
             )
         ],
         good=[
-            (fabric(*(_troubled(n, out_of_sequence=400_000) for n in range(4))), PLAIN),
-            (fabric(*(_troubled(n, out_of_sequence=900) for n in range(1)), *map(_troubled, range(1, 4))), PLAIN),
+            (fabric(*(troubled(n, out_of_sequence=400_000) for n in range(4))), PLAIN),
+            (fabric(*(troubled(n, out_of_sequence=900) for n in range(1)), *map(troubled, range(1, 4))), PLAIN),
             (fabric(), PLAIN),
         ],
     ),
@@ -242,31 +242,31 @@ CASES = {
                 fabric(roce(0, "10.0.0.5"), roce(1, "10.1.0.5"), count=0),
                 PLAIN,
                 interfaces(9000, 4000),
-                _routes(),
+                routed(),
             )
         ],
         good=[
-            (fabric(roce(0, "10.0.0.5"), roce(1, "10.1.0.5"), count=0), PLAIN, interfaces(4200, 9000), _routes()),
-            (fabric(roce(4, "10.0.0.5")), PLAIN, interfaces(1500), _routes()),
-            (fabric(roce(0, "10.0.0.5", Rate(25, 1, "EDR")), count=0), PLAIN, interfaces(1500), _routes()),
-            (fabric(port(0)), PLAIN, Interfaces(), _routes()),
+            (fabric(roce(0, "10.0.0.5"), roce(1, "10.1.0.5"), count=0), PLAIN, interfaces(4200, 9000), routed()),
+            (fabric(roce(4, "10.0.0.5")), PLAIN, interfaces(1500), routed()),
+            (fabric(roce(0, "10.0.0.5", Rate(25, 1, "EDR")), count=0), PLAIN, interfaces(1500), routed()),
+            (fabric(port(0)), PLAIN, Interfaces(), routed()),
         ],
     ),
     "ib.roce/same-subnet": Cases(
         bad=[
             (
                 "WARN node: eth0 and eth1",
-                _BOTH,
+                BOTH,
                 PLAIN,
-                _SAME,
+                SAME,
                 Routes((), Absent("no ip")),
-                _sysctls(eth0=_FLUX, eth1=_FLUX),
+                sysctls_of(eth0=FLUX, eth1=FLUX),
             )
         ],
         good=[
-            (_BOTH, PLAIN, _SAME, _routes(), _sysctls(eth0=_KEPT_APART, eth1=_KEPT_APART)),
-            (_BOTH, PLAIN, _SAME, Routes((), _BY_SOURCE), _sysctls(eth0=_FLUX, eth1=_KEPT_APART)),
-            (_BOTH, PLAIN, interfaces(9000, 9000), _routes(), _sysctls()),
+            (BOTH, PLAIN, SAME, routed(), sysctls_of(eth0=_KEPT_APART, eth1=_KEPT_APART)),
+            (BOTH, PLAIN, SAME, Routes((), _BY_SOURCE), sysctls_of(eth0=FLUX, eth1=_KEPT_APART)),
+            (BOTH, PLAIN, interfaces(9000, 9000), routed(), sysctls_of()),
         ],
     ),
 }

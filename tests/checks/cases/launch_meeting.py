@@ -3,32 +3,32 @@
 from ncclprobe.checks.env.fixtures import ETH0, LO, interface, over
 from ncclprobe.checks.launch import BY_HAND, TWO_NODES
 from ncclprobe.checks.launch.meeting import (
-    _AT,
-    _ELSEWHERE,
-    _FIRST,
-    _NO_PROCESSES,
-    _NOBODY,
-    _NODE1,
-    _OF_TWO,
-    _PROCESS,
-    _THERE,
+    AT,
+    ELSEWHERE,
+    FIRST,
+    NO_PROCESSES,
+    NOBODY,
+    NODE1,
+    OF_TWO,
+    PROCESS,
+    THERE,
 )
-from ncclprobe.checks.launch.mesh import _ALL_STAYED, _CALM, _CROWD, _ONLY_DEFAULT, _ONLY_NCCL, HEALTHY, _example
+from ncclprobe.checks.launch.mesh import ALL_STAYED, CALM, CROWD, HEALTHY, ONLY_DEFAULT, ONLY_NCCL, example
 from ncclprobe.checks.launch.ports import (
-    _ANY,
-    _HOSTS,
-    _SYSTEMS,
-    _UNTRIED,
+    ANY,
     DROPS,
     HERE,
+    HOSTS,
     MASTER,
     OPEN,
     REJECTS,
+    SYSTEMS,
     TAKEN,
     UNCHOSEN,
+    UNTRIED,
     USUAL,
-    _named,
-    _with,
+    ifnames,
+    names_of,
 )
 from ncclprobe.facts.interfaces import Interfaces
 from ncclprobe.facts.launcher import Launch
@@ -47,16 +47,16 @@ _TWO_NETS = Every(
     }
 )
 _DOCKERS = Every(
-    {node: Interfaces((*own.all, interface("docker0", 4, "172.17.0.1"))) for node, own in _HOSTS.by_node.items()}
+    {node: Interfaces((*own.all, interface("docker0", 4, "172.17.0.1"))) for node, own in HOSTS.by_node.items()}
 )
 _SAME = Every(dict.fromkeys(("n0", "n1"), Interfaces((LO, ETH0))))
-_FILTERED = replace(_AT, outcome="filtered", detail="timed out", tries=14, seconds=60.0, seen=("refused", "filtered"))
-_TWICE = Ranks({"n0": {0: _PROCESS, 1: _PROCESS}, "n1": {1: _PROCESS, 2: _PROCESS}})
-_REACHED: Every[Reach | Absent] = Every({"n1": _AT, "n2": replace(_AT, address="10.9.0.1")})
+_FILTERED = replace(AT, outcome="filtered", detail="timed out", tries=14, seconds=60.0, seen=("refused", "filtered"))
+_TWICE = Ranks({"n0": {0: PROCESS, 1: PROCESS}, "n1": {1: PROCESS, 2: PROCESS}})
+_REACHED: Every[Reach | Absent] = Every({"n1": AT, "n2": replace(AT, address="10.9.0.1")})
 _LOST_ONE: Every[Gathering | Absent] = Every({"n0": Gathering(2, 1.0, lost=(Trouble("10.0.0.3", "reset", "", 2),))})
-_DEAD = _example(*((a, b, "nccl0", "filtered") for a, b in ((0, 2), (1, 2), (2, 0), (2, 1))))
-_ONE_WAY = _example((0, 2, "nccl0", "refused"), (1, 2, "nccl0", "refused"))
-_ONLY_GLOO = _example((0, 2, "gloo0", "filtered"), (1, 2, "gloo0", "filtered"), (2, 0, "gloo0", "ok"))
+_DEAD = example(*((a, b, "nccl0", "filtered") for a, b in ((0, 2), (1, 2), (2, 0), (2, 1))))
+_ONE_WAY = example((0, 2, "nccl0", "refused"), (1, 2, "nccl0", "refused"))
+_ONLY_GLOO = example((0, 2, "gloo0", "filtered"), (1, 2, "gloo0", "filtered"), (2, 0, "gloo0", "ok"))
 _AT_ETH0 = [Part((InterfaceChoice("eth0", address, "", ""),), "") for address in ("10.0.0.5", "fd00::5%eth0")]
 _OVER_IPV4, _OVER_IPV6 = (
     Every(dict.fromkeys(("n0", "n1"), replace(over("Socket"), bootstrap=bootstrap))) for bootstrap in _AT_ETH0
@@ -67,55 +67,55 @@ LARGE = replace(TWO_NODES, world_size=4096, nnodes=512)
 CASES = {
     "launch.gloo-group": Cases(
         bad=[
-            ("WARN job: n[0-1] on n0 n1", _HOSTS, _named("10.0.0.5", ""), _with("lo", ""), _SYSTEMS, _ANY, Job()),
+            ("WARN job: n[0-1] on n0 n1", HOSTS, names_of("10.0.0.5", ""), ifnames("lo", ""), SYSTEMS, ANY, Job()),
             (
                 "WARN job: n[0-1] on n0 n1",
                 _DOCKERS,
-                _named("10.0.0.5", "10.0.0.6"),
-                _with("docker0", "docker0"),
-                _SYSTEMS,
-                _ANY,
+                names_of("10.0.0.5", "10.0.0.6"),
+                ifnames("docker0", "docker0"),
+                SYSTEMS,
+                ANY,
                 Job(),
             ),
             (
                 "FAIL job: n[0-1] on n0 n1",
                 _TWO_NETS,
-                _named("10.0.0.5", "10.0.0.6"),
-                _with("eth0,eth1", "eth0"),
-                _SYSTEMS,
-                _ANY,
+                names_of("10.0.0.5", "10.0.0.6"),
+                ifnames("eth0,eth1", "eth0"),
+                SYSTEMS,
+                ANY,
                 Job("gloo"),
             ),
             (
                 "WARN job: GLOO_SOCKET_IFNAME on n0",
                 _TWO_NETS,
-                _named("10.0.0.5", "10.0.0.6"),
-                _with("eth1", ""),
-                _SYSTEMS,
-                _ANY,
+                names_of("10.0.0.5", "10.0.0.6"),
+                ifnames("eth1", ""),
+                SYSTEMS,
+                ANY,
                 Job(),
             ),
         ],
         good=[
-            (_HOSTS, _named("10.0.0.5", "10.0.0.6"), _with("", ""), _SYSTEMS, _ANY, Job("gloo")),
-            (_HOSTS, _named("10.0.0.5", "10.0.0.6"), _with("eth0", ""), _SYSTEMS, _ANY, Job()),
-            (_HOSTS, _named("10.0.0.5", "10.0.0.6"), _with("eth9", ""), _SYSTEMS, _ANY, Job()),
-            (_SAME, _named("127.0.1.1", "127.0.1.1"), _with("", ""), Every({}), _ANY, Job("gloo")),
+            (HOSTS, names_of("10.0.0.5", "10.0.0.6"), ifnames("", ""), SYSTEMS, ANY, Job("gloo")),
+            (HOSTS, names_of("10.0.0.5", "10.0.0.6"), ifnames("eth0", ""), SYSTEMS, ANY, Job()),
+            (HOSTS, names_of("10.0.0.5", "10.0.0.6"), ifnames("eth9", ""), SYSTEMS, ANY, Job()),
+            (_SAME, names_of("127.0.1.1", "127.0.1.1"), ifnames("", ""), Every({}), ANY, Job("gloo")),
         ],
     ),
     "launch.master/master-reach": Cases(
         bad=[
             ("FAIL unknown: node0:29500", _FILTERED),
-            ("FAIL job: node0:29500", replace(_AT, outcome="resolve", address="", source="", interface="")),
+            ("FAIL job: node0:29500", replace(AT, outcome="resolve", address="", source="", interface="")),
         ],
-        good=[(replace(_AT, tries=3, seconds=1.2, seen=("refused", "ok")),)],
+        good=[(replace(AT, tries=3, seconds=1.2, seen=("refused", "ok")),)],
     ),
     "launch.ranks/rank-twice": Cases(
         bad=[
-            ("FAIL job: node rank 0 on n0 n1", Every({"n0": TWO_NODES, "n1": TWO_NODES}), _NO_PROCESSES),
-            ("FAIL job: rank 1 on n0 n1", Every({"n0": TWO_NODES, "n1": _NODE1}), _TWICE),
+            ("FAIL job: node rank 0 on n0 n1", Every({"n0": TWO_NODES, "n1": TWO_NODES}), NO_PROCESSES),
+            ("FAIL job: rank 1 on n0 n1", Every({"n0": TWO_NODES, "n1": NODE1}), _TWICE),
         ],
-        good=[(Every({"n0": Launch(), "n1": Launch()}), _NO_PROCESSES)],
+        good=[(Every({"n0": Launch(), "n1": Launch()}), NO_PROCESSES)],
     ),
     "launch.vars/world-agree": Cases(
         bad=[
@@ -123,63 +123,63 @@ CASES = {
             ("FAIL job: MASTER_PORT", Every({"n0": BY_HAND, "n1": replace(BY_HAND, master_port=29501)})),
         ],
         good=[
-            (Every({"n0": TWO_NODES, "n1": replace(_NODE1, master_port=None, local_world_size=7)}),),
-            (Every({"n0": TWO_NODES, "n1": replace(_NODE1, nnodes=3, origins=(("nnodes", "as many as here"),))}),),
+            (Every({"n0": TWO_NODES, "n1": replace(NODE1, master_port=None, local_world_size=7)}),),
+            (Every({"n0": TWO_NODES, "n1": replace(NODE1, nnodes=3, origins=(("nnodes", "as many as here"),))}),),
         ],
     ),
     "launch.master/master-agree": Cases(
         bad=[
-            ("WARN image: node0 on n2", Every({"n0": _THERE, "n1": _THERE, "n2": _ELSEWHERE}), _REACHED),
-            ("FAIL image: node0", Every({"n0": _THERE, "n1": _ELSEWHERE}), _NOBODY),
+            ("WARN image: node0 on n2", Every({"n0": THERE, "n1": THERE, "n2": ELSEWHERE}), _REACHED),
+            ("FAIL image: node0", Every({"n0": THERE, "n1": ELSEWHERE}), NOBODY),
         ],
         good=[
-            (Every({"n0": replace(_THERE, addresses=("127.0.1.1",)), "n1": _THERE}), _NOBODY),
-            (Every({"n0": _THERE, "n1": replace(_THERE, name="10.0.0.1")}), _NOBODY),
-            (Every({"n0": replace(_THERE, addresses=("fd00::1", "10.0.0.1")), "n1": _THERE}), _NOBODY),
-            (Every({"n0": _THERE, "n1": Master("node0", failure="Name or service not known")}), _NOBODY),
+            (Every({"n0": replace(THERE, addresses=("127.0.1.1",)), "n1": THERE}), NOBODY),
+            (Every({"n0": THERE, "n1": replace(THERE, name="10.0.0.1")}), NOBODY),
+            (Every({"n0": replace(THERE, addresses=("fd00::1", "10.0.0.1")), "n1": THERE}), NOBODY),
+            (Every({"n0": THERE, "n1": Master("node0", failure="Name or service not known")}), NOBODY),
         ],
     ),
     "launch.ranks/rank-silent": Cases(
-        bad=[("FAIL unknown: n0 local rank 1 on n0", _OF_TWO, Ranks({"n0": {0: _FIRST}}), Every({"n0": RollCall(1)}))]
+        bad=[("FAIL unknown: n0 local rank 1 on n0", OF_TWO, Ranks({"n0": {0: FIRST}}), Every({"n0": RollCall(1)}))]
     ),
     "launch.mesh/tcp-mesh": Cases(
         bad=[
-            ("FAIL node: n2 on n2", _DEAD, _ALL_STAYED),
-            ("FAIL node: n2 on n2", _ONE_WAY, _ALL_STAYED),
-            ("WARN fabric: n0 -> n2 on n0 n2", _ONLY_NCCL, _ALL_STAYED),
-            ("WARN node: n2 on n2", _ONLY_GLOO, _ALL_STAYED),
+            ("FAIL node: n2 on n2", _DEAD, ALL_STAYED),
+            ("FAIL node: n2 on n2", _ONE_WAY, ALL_STAYED),
+            ("WARN fabric: n0 -> n2 on n0 n2", ONLY_NCCL, ALL_STAYED),
+            ("WARN node: n2 on n2", _ONLY_GLOO, ALL_STAYED),
         ],
         good=[
-            (_example((0, 1, "nccl0", "stalled-out")), _ALL_STAYED),
+            (example((0, 1, "nccl0", "stalled-out")), ALL_STAYED),
             (_DEAD, _LOST_ONE),
-            (_ONLY_DEFAULT, _ALL_STAYED),
+            (ONLY_DEFAULT, ALL_STAYED),
         ],
     ),
     "launch.mesh/tcp-mesh-iface": Cases(
         good=[
-            (HEALTHY, _ALL_STAYED),
-            (_DEAD, _ALL_STAYED),
-            (_ONLY_GLOO, _ALL_STAYED),
+            (HEALTHY, ALL_STAYED),
+            (_DEAD, ALL_STAYED),
+            (_ONLY_GLOO, ALL_STAYED),
         ]
     ),
     "launch.mesh/firewall": Cases(
         bad=[
-            ("WARN image: inet/firewalld/filter_INPUT on n1", Every({"n0": OPEN, "n1": REJECTS}), _UNTRIED, UNCHOSEN),
-            ("WARN image: ip/filter/INPUT on n1", Every({"n0": OPEN, "n1": DROPS}), _UNTRIED, _OVER_IPV4),
+            ("WARN image: inet/firewalld/filter_INPUT on n1", Every({"n0": OPEN, "n1": REJECTS}), UNTRIED, UNCHOSEN),
+            ("WARN image: ip/filter/INPUT on n1", Every({"n0": OPEN, "n1": DROPS}), UNTRIED, _OVER_IPV4),
             (
                 "WARN image: inet/firewalld/filter_INPUT on n0",
                 Every({"n0": REJECTS, "n1": DROPS}),
-                _UNTRIED,
+                UNTRIED,
                 _OVER_IPV6,
             ),
         ],
         good=[
             (Every({"n0": DROPS, "n1": DROPS}), HEALTHY, UNCHOSEN),  # they have tried, and connect
             (Every({"n0": DROPS, "n1": Absent("not root")}), HEALTHY, UNCHOSEN),
-            (Every({"n0": OPEN, "n1": DROPS}), _UNTRIED, _OVER_IPV6),
-            (Every({"n0": OPEN, "n1": Firewall((Chain("arp/filter/INPUT", "drop"),), ())}), _UNTRIED, UNCHOSEN),
-            (Every({"n0": OPEN, "n1": Firewall((Chain("ip6/filter/INPUT", "drop"),), ())}), _UNTRIED, _OVER_IPV4),
-            (Every({"n0": OPEN, "n1": Firewall((), ("ipv6/filter",))}), _UNTRIED, _OVER_IPV4),
+            (Every({"n0": OPEN, "n1": DROPS}), UNTRIED, _OVER_IPV6),
+            (Every({"n0": OPEN, "n1": Firewall((Chain("arp/filter/INPUT", "drop"),), ())}), UNTRIED, UNCHOSEN),
+            (Every({"n0": OPEN, "n1": Firewall((Chain("ip6/filter/INPUT", "drop"),), ())}), UNTRIED, _OVER_IPV4),
+            (Every({"n0": OPEN, "n1": Firewall((), ("ipv6/filter",))}), UNTRIED, _OVER_IPV4),
         ],
     ),
     "launch.port/port-free": Cases(
@@ -199,7 +199,7 @@ CASES = {
         ],
     ),
     "launch.port/port-flooded": Cases(
-        bad=[("WARN unknown: MASTER_PORT", Every({"n0": Gathering(2, 1.0, floods=_CROWD)}), HEALTHY)],
-        good=[(_CALM, HEALTHY)],
+        bad=[("WARN unknown: MASTER_PORT", Every({"n0": Gathering(2, 1.0, floods=CROWD)}), HEALTHY)],
+        good=[(CALM, HEALTHY)],
     ),
 }

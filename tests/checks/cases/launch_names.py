@@ -3,27 +3,27 @@
 from ncclprobe.checks.env.fixtures import gpus, setting
 from ncclprobe.checks.launch import TWO_NODES
 from ncclprobe.checks.launch.names import (
-    _APART,
-    _BOTH,
-    _EIGHT,
-    _ONE,
-    _PLAIN,
-    _SPLIT,
-    _UNASKED,
+    APART,
+    BOTH,
     CNI0,
     DEBIANS,
+    EIGHT_GPUS,
     ETH0,
     FAR,
     HERE,
+    NO_OWN_GPUS,
     NO_SOFTWARE,
     NODE0,
+    NOTHING_SET,
+    ONE,
     ROUTED,
     RULES,
+    SPLIT,
     UNASKED,
-    _node,
-    _process,
-    _two,
+    host_of,
     interface,
+    process_of,
+    two,
 )
 from ncclprobe.checks.launch.variables import EIGHT, STEP, TASK_3
 from ncclprobe.facts.environment import Environment
@@ -38,7 +38,7 @@ from ncclprobe.model.snapshot import Absent, Every, Job, Ranks
 from ncclprobe.model.values import replace
 from tests.checks.cases import Cases
 
-_SHARING = Ranks({"n0": {0: _process(0), 1: _process(1)}, "n1": {2: _process(0), 3: _process(1)}})
+_SHARING = Ranks({"n0": {0: process_of(0), 1: process_of(1)}, "n1": {2: process_of(0), 3: process_of(1)}})
 _ALLOWED: Every[Settings | Absent] = Every({"n0": setting("NCCL_MULTI_RANK_GPU_ENABLE", "1")})
 _OWN: Ranks[OwnGpus | Absent] = Ranks({"n0": {0: OwnGpus(("GPU-0000",)), 1: OwnGpus(("GPU-0001",))}})
 ALONE = Launch()
@@ -57,49 +57,59 @@ SHELL_OF_SALLOC = Environment(
 CASES = {
     "launch.ranks/hostname-unique": Cases(
         good=[
-            (_APART,),
-            (Every({"n0": _node("pod-0", "a"), "n1": _node("pod-1", "a")}),),
-            (Every({"n0": _node("gpu", None), "n1": _node("gpu", None)}),),
+            (APART,),
+            (Every({"n0": host_of("pod-0", "a"), "n1": host_of("pod-1", "a")}),),
+            (Every({"n0": host_of("gpu", None), "n1": host_of("gpu", None)}),),
         ]
     ),
     "launch.ranks/container-split": Cases(
         bad=[
             (
                 "WARN job: ranks 0-1 on n0 n1",
-                Ranks({"n0": {0: _process(0)}, "n1": {1: _process(0, shm=44)}}),
-                Every({"n0": _node("gpu", "a"), "n1": _node("gpu", "a")}),
+                Ranks({"n0": {0: process_of(0)}, "n1": {1: process_of(0, shm=44)}}),
+                Every({"n0": host_of("gpu", "a"), "n1": host_of("gpu", "a")}),
             )
         ],
-        good=[(_SHARING, _APART)],
+        good=[(_SHARING, APART)],
     ),
     "launch.ranks/dup-gpu": Cases(
         bad=[
             (
                 "FAIL job: GPU-0003 on n0",
-                _two(_process(0, visible=("3",)), _process(1, visible=("3",))),
-                _EIGHT,
-                _PLAIN,
-                _UNASKED,
+                two(process_of(0, visible=("3",)), process_of(1, visible=("3",))),
+                EIGHT_GPUS,
+                NOTHING_SET,
+                NO_OWN_GPUS,
             ),
             (
                 "FAIL job: GPU-0000 on n0",
-                _two(_process(0, visible=("0",)), _process(1, visible=("GPU-0000",))),
-                _EIGHT,
-                _PLAIN,
-                _UNASKED,
+                two(process_of(0, visible=("0",)), process_of(1, visible=("GPU-0000",))),
+                EIGHT_GPUS,
+                NOTHING_SET,
+                NO_OWN_GPUS,
             ),
         ],
         good=[
-            (_two(_process(0, visible=("0",)), _process(1, visible=("1",))), _EIGHT, _PLAIN, _UNASKED),
-            (_two(_process(0, visible=("0", "1")), _process(1, visible=("0", "1"))), _EIGHT, _PLAIN, _UNASKED),
-            (_two(_process(0), _process(0)), _EIGHT, _ALLOWED, _UNASKED),
-            (_two(_process(0, visible=("0",)), _process(1, visible=("0",))), Every({"n0": gpus(1)}), _PLAIN, _UNASKED),
-            (_two(_process(0, visible=("0",)), _process(1, visible=("0",))), _EIGHT, _PLAIN, _OWN),
+            (two(process_of(0, visible=("0",)), process_of(1, visible=("1",))), EIGHT_GPUS, NOTHING_SET, NO_OWN_GPUS),
             (
-                _two(replace(_process(0), local_rank=None), replace(_process(0), local_rank=None)),
-                _EIGHT,
-                _PLAIN,
-                _UNASKED,
+                two(process_of(0, visible=("0", "1")), process_of(1, visible=("0", "1"))),
+                EIGHT_GPUS,
+                NOTHING_SET,
+                NO_OWN_GPUS,
+            ),
+            (two(process_of(0), process_of(0)), EIGHT_GPUS, _ALLOWED, NO_OWN_GPUS),
+            (
+                two(process_of(0, visible=("0",)), process_of(1, visible=("0",))),
+                Every({"n0": gpus(1)}),
+                NOTHING_SET,
+                NO_OWN_GPUS,
+            ),
+            (two(process_of(0, visible=("0",)), process_of(1, visible=("0",))), EIGHT_GPUS, NOTHING_SET, _OWN),
+            (
+                two(replace(process_of(0), local_rank=None), replace(process_of(0), local_rank=None)),
+                EIGHT_GPUS,
+                NOTHING_SET,
+                NO_OWN_GPUS,
             ),
         ],
     ),
@@ -169,9 +179,9 @@ CASES = {
     "launch.master/master-here": Cases(good=[(Master("node0", ("fd00::1", "10.0.0.5")), Interfaces((ETH0,)))]),
     "launch.master/ipv6-split": Cases(
         good=[
-            (_BOTH, _ONE, Interfaces((ETH0,)), Ports((Listener("::", 29500),), 0)),
-            (_BOTH, _ONE, Interfaces((ETH0,)), Ports((), 0)),
-            (FAR, replace(TWO_NODES, rank=8, node_rank=1), Interfaces((ETH0,)), _SPLIT),
+            (BOTH, ONE, Interfaces((ETH0,)), Ports((Listener("::", 29500),), 0)),
+            (BOTH, ONE, Interfaces((ETH0,)), Ports((), 0)),
+            (FAR, replace(TWO_NODES, rank=8, node_rank=1), Interfaces((ETH0,)), SPLIT),
         ]
     ),
     "launch.vars/slurm-agree": Cases(

@@ -1,7 +1,7 @@
 """Logs of machines, their software and launchers; what each cause must find, and what it must leave alone."""
 
-from ncclprobe.checks.log.crashes import _ENDED_ITSELF
-from ncclprobe.checks.log.versions import _HUNG
+from ncclprobe.checks.log.crashes import ENDED_ITSELF
+from ncclprobe.checks.log.versions import HUNG
 from tests.checks.cases import Cases
 
 _LIMIT = "slurmstepd: error: *** JOB 7 ON n1 CANCELLED AT 2026-01-02T03:04:05 DUE TO"
@@ -391,12 +391,12 @@ CASES = {
             (
                 "FAIL job: rank 3 on n2",
                 "[rank0]: Traceback (most recent call last):\n[rank0]: RuntimeError: Connection closed by peer\n"
-                + _ENDED_ITSELF.replace(": 3 (pid", ": 1 (pid"),
+                + ENDED_ITSELF.replace(": 3 (pid", ": 1 (pid"),
             )
         ],
         good=[
-            _ENDED_ITSELF.replace(": 3 (pid", ": -15 (pid"),
-            _ENDED_ITSELF.replace(": 3 (pid", ": 137 (pid"),
+            ENDED_ITSELF.replace(": 3 (pid", ": -15 (pid"),
+            ENDED_ITSELF.replace(": 3 (pid", ": 137 (pid"),
         ],
     ),
     "log.ended-by-others/ended-by-the-launcher": Cases(
@@ -586,17 +586,17 @@ CASES = {
             (
                 "FAIL job: NCCL_BUFFSIZE on n1; FAIL job: NCCL_BUFFSIZE on n2",
                 "n1:7:7 [0] NCCL INFO NCCL_BUFFSIZE set by environment to 8388608.\n"
-                f"n2:8:8 [0] NCCL INFO NCCL_BUFFSIZE set by environment to 4194304.\n{_HUNG}",
+                f"n2:8:8 [0] NCCL INFO NCCL_BUFFSIZE set by environment to 4194304.\n{HUNG}",
             ),
             (
                 "FAIL job: NCCL_P2P_DISABLE on n1",
                 "n1:7:7 [0] NCCL INFO NCCL_P2P_DISABLE set by environment to 1\nn1:7:7 [0] NCCL INFO Init COMPLETE\n"
-                f"n2:8:8 [0] NCCL INFO Init COMPLETE\n{_HUNG}",
+                f"n2:8:8 [0] NCCL INFO Init COMPLETE\n{HUNG}",
             ),
             (
                 "FAIL job: NCCL_SOCKET_FAMILY on n1",
                 f"n1:7:7 [0] NCCL INFO NCCL_SOCKET_FAMILY set by environment to AF_INET6\n"
-                f"n2:8:8 [0] NCCL INFO comm 0x1 rank 1 nranks 2 - Init START\n{_HUNG}",
+                f"n2:8:8 [0] NCCL INFO comm 0x1 rank 1 nranks 2 - Init START\n{HUNG}",
             ),
             (
                 "FAIL job: NCCL_PROTO on n1; FAIL job: NCCL_PROTO on n2",
@@ -617,8 +617,8 @@ CASES = {
             "n1:7:7 [0] NCCL INFO NCCL_BUFFSIZE set by environment to 262144.\nn1:7:7 [0] NCCL INFO Init COMPLETE\n"
             "n2:8:8 [0] NCCL INFO NCCL_BUFFSIZE set by environment to 262144.\nn2:8:8 [0] NCCL INFO Init COMPLETE",
             f"n1:7:7 [0] NCCL INFO NCCL_SOCKET_IFNAME set by environment to a\n"
-            f"n2:8:8 [0] NCCL INFO NCCL_SOCKET_IFNAME set by environment to b\n{_HUNG}",
-            f"n1:7:7 [0] NCCL INFO NCCL_PROTO set by environment to LL\nn2:8:8 [0] NCCL INFO Init START\n{_HUNG}",
+            f"n2:8:8 [0] NCCL INFO NCCL_SOCKET_IFNAME set by environment to b\n{HUNG}",
+            f"n1:7:7 [0] NCCL INFO NCCL_PROTO set by environment to LL\nn2:8:8 [0] NCCL INFO Init START\n{HUNG}",
         ],
     ),
     "log.versions/nccl-versions-differ": Cases(

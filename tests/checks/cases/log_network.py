@@ -1,8 +1,8 @@
 """Logs of networks; what each cause must find, and what it must leave alone."""
 
-from ncclprobe.checks.log.fabric import _BIND
-from ncclprobe.checks.log.infiniband import _ERROR_12, _REFUSAL
-from ncclprobe.checks.log.meeting import _LINE
+from ncclprobe.checks.log.fabric import BIND
+from ncclprobe.checks.log.infiniband import ERROR_12, REFUSAL
+from ncclprobe.checks.log.meeting import LINE
 from tests.checks.cases import Cases
 from tests.checks.cases.log_machine import GARBLED
 
@@ -113,14 +113,14 @@ CASES = {
             ),
             (
                 "FAIL node: n1:7 on n1",
-                f"n1:7:7 [0] transport/nvls.cc:376 NCCL WARN {_BIND} of size 2097152 : CUDA error 401 'the operation "
+                f"n1:7:7 [0] transport/nvls.cc:376 NCCL WARN {BIND} of size 2097152 : CUDA error 401 'the operation "
                 "cannot be performed in the present state'.\nThis is usually caused by a system or "
                 "configuration error in "
                 "the Fabric Manager or NVSwitches.",
             ),
         ],
         good=[
-            f"n1:7:7 [0] NCCL INFO {_BIND} of size 2097152 : CUDA error 1 'invalid argument'. Proceeding without NVLS "
+            f"n1:7:7 [0] NCCL INFO {BIND} of size 2097152 : CUDA error 1 'invalid argument'. Proceeding without NVLS "
             "support."
         ],
     ),
@@ -147,7 +147,7 @@ CASES = {
         bad=[
             (
                 "FAIL node: n1:7 on n1",
-                f"n1:7:7 [0] transport/nvls.cc:376 NCCL WARN {_BIND} of size 2097152 : CUDA error 2 'out of memory'.",
+                f"n1:7:7 [0] transport/nvls.cc:376 NCCL WARN {BIND} of size 2097152 : CUDA error 2 'out of memory'.",
             )
         ],
         good=["n1:7:7 [0] transport/p2p.cc:245 NCCL WARN Cuda failure 2 'out of memory'"],
@@ -156,12 +156,12 @@ CASES = {
         bad=[("FAIL node: n1:7 on n1", "n1:7:7 [0] mnnvl.cc:70 NCCL WARN Cuda failure 800 'operation not permitted'")]
     ),
     "log.ranks-missing/no-address-of-a-rank": Cases(
-        bad=[("FAIL job: rank 3", f"[rank3]: {_LINE}")],
+        bad=[("FAIL job: rank 3", f"[rank3]: {LINE}")],
         good=[
             "torch.distributed.DistStoreError: wait timeout after 300000ms, keys: /default_pg/0//cuda//0",
-            f"[rank3]: {_LINE}\n[rank0]: torch.distributed.DistStoreError: Timed out after 9 seconds waiting for "
+            f"[rank3]: {LINE}\n[rank0]: torch.distributed.DistStoreError: Timed out after 9 seconds waiting for "
             "clients. 3/4 clients joined.",
-            {"rank3": _LINE, "rank4": "ValueError: no data"},
+            {"rank3": LINE, "rank4": "ValueError: no data"},
         ],
     ),
     "log.rdma-transfer/no-acknowledgement": Cases(
@@ -189,7 +189,7 @@ CASES = {
                 "FAIL fabric: n1:7 on n1",
                 "n1:7:9 [0] NCCL INFO NET/IB: Dev 0 Port 1 qpn 9 mtu 5 LID 1\n"
                 "n2:8:9 [0] NCCL INFO NET/IB: Dev 0 Port 1 qpn 4 mtu 3 LID 2\n"
-                f"n1:7:9 [0] transport/net_ib.cc:1290 NCCL WARN {_ERROR_12}",
+                f"n1:7:9 [0] transport/net_ib.cc:1290 NCCL WARN {ERROR_12}",
             ),
         ]
     ),
@@ -461,7 +461,7 @@ CASES = {
         bad=[
             (
                 "FAIL job: n1:7 on n1",
-                f"{_REFUSAL}22 Invalid argument, on dev mlx5_0:1, curr state INIT, next state RTR, local GID index 0, "
+                f"{REFUSAL}22 Invalid argument, on dev mlx5_0:1, curr state INIT, next state RTR, local GID index 0, "
                 "local GID fe80::ba3f:d2ff:fe11:1, remote GID ::ffff:10.0.0.2",
             ),
             (
@@ -477,7 +477,7 @@ CASES = {
             ),
         ],
         good=[
-            f"{_REFUSAL}110 Connection timed out, on dev mlx5_0:1, curr state INIT, next state RTR, local GID index 3, "
+            f"{REFUSAL}110 Connection timed out, on dev mlx5_0:1, curr state INIT, next state RTR, local GID index 3, "
             "local GID ::ffff:10.1.0.1, remote GID ::ffff:10.2.0.2"
         ],
     ),

@@ -1,22 +1,22 @@
 """Logs of ranks and their calls; what each cause must find, and what it must leave alone."""
 
-from ncclprobe.checks.log.collectives import _timeout, _waited_at
-from ncclprobe.checks.log.flight import _NO_LOG, recorded
-from ncclprobe.checks.log.known import _log
+from ncclprobe.checks.log.collectives import timeout, waited_at
+from ncclprobe.checks.log.flight import NO_LOG, recorded
+from ncclprobe.checks.log.known import log_of
 from ncclprobe.checks.log.silence import (
-    _ABORT,
-    _BEGINS,
-    _BEHIND,
-    _DEAD,
-    _ERROR,
-    _OTHER,
-    _WAITED,
-    _begun,
-    _ending,
-    _example,
-    _said,
+    ABORT,
+    BEGINS,
+    BEHIND,
+    DEAD,
+    OTHER,
+    RAS_ERROR,
+    WAITED,
+    begun,
+    ending,
+    example,
+    ras_said,
 )
-from ncclprobe.checks.log.slow import _BIND, _DESTROYED, _ended
+from ncclprobe.checks.log.slow import BIND, DESTROYED, ended
 from ncclprobe.logs.job_log import Explained, JobLog
 from ncclprobe.logs.outcome import ABORTED
 from ncclprobe.logs.reader import read
@@ -32,46 +32,46 @@ def _again(nranks: int) -> tuple[JobLog, Explained]:
     for rank in range(4):
         first = text.format(r=rank, n=4)
         lines[rank] = f"{first}START\n{first}COMPLETE\n" + (text.format(r=rank, n=nranks) + "START") * (rank < 3)
-    return read(((f"rank{r}", [line.encode()]) for r, line in lines.items()), (_BEGINS,)), Explained()
+    return read(((f"rank{r}", [line.encode()]) for r, line in lines.items()), (BEGINS,)), Explained()
 
 
 CASES = {
     "log.rank-silent/rank-did-not-begin": Cases(
         bad=[("FAIL unknown: rank 3 on n1", *_again(4))],
-        good=[_begun(0), _begun(0, 1, 3, end="COMPLETE"), _again(3)],
+        good=[begun(0), begun(0, 1, 3, end="COMPLETE"), _again(3)],
     ),
     "log.collective-mismatch/one-rank-ended-otherwise": Cases(
-        bad=[("FAIL unknown: n1:8 on n1", *_ending(_ABORT, "done", "done"))],
+        bad=[("FAIL unknown: n1:8 on n1", *ending(ABORT, "done", "done"))],
         good=[
-            _ending("done", "done", "done"),
-            _ending(_ABORT, "done"),
+            ending("done", "done", "done"),
+            ending(ABORT, "done"),
             # log.finished-beside-an-abort tells of these.
-            _ending(f"n1:8:8 [0] NCCL INFO comm 0x1 rank 0 nranks 3 - {ABORTED}", "done", "done"),
+            ending(f"n1:8:8 [0] NCCL INFO comm 0x1 rank 0 nranks 3 - {ABORTED}", "done", "done"),
             # torch up to 2.5 aborts where a job comes to its end.
-            _ending("done", "done", f"done\nn1:8:8 [0] NCCL INFO comm 0x1 rank 2 nranks 3 - {ABORTED}\ndone"),
-            _ending(_ABORT, "done", "loss 1"),
+            ending("done", "done", f"done\nn1:8:8 [0] NCCL INFO comm 0x1 rank 2 nranks 3 - {ABORTED}\ndone"),
+            ending(ABORT, "done", "loss 1"),
         ],
     ),
     "log.finished-beside-an-abort": Cases(
         good=[
-            _ended(_DESTROYED, _DESTROYED, _DESTROYED),
-            f"{_ended(_DESTROYED, _DESTROYED, _DESTROYED)}\n{_ended(ABORTED).replace('nranks 3', 'nranks 1')}",
-            f"{_ended(ABORTED, ABORTED, ABORTED)}\n"
-            + _ended(*[_DESTROYED] * 4).replace("nranks 3", "nranks 4").replace(":0 [0] NCCL INFO comm 0x1 rank 0", ""),
+            ended(DESTROYED, DESTROYED, DESTROYED),
+            f"{ended(DESTROYED, DESTROYED, DESTROYED)}\n{ended(ABORTED).replace('nranks 3', 'nranks 1')}",
+            f"{ended(ABORTED, ABORTED, ABORTED)}\n"
+            + ended(*[DESTROYED] * 4).replace("nranks 3", "nranks 4").replace(":0 [0] NCCL INFO comm 0x1 rank 0", ""),
         ]
     ),
     "log.collective-mismatch/ranks-called-different-collectives": Cases(
         bad=[
             (
                 "FAIL job: rank 0, rank 1",
-                (_timeout(0) + _timeout(1, op="BROADCAST")).replace("[Rank", "[PG ID 0 PG GUID 0(default_pg) Rank"),
+                (timeout(0) + timeout(1, op="BROADCAST")).replace("[Rank", "[PG ID 0 PG GUID 0(default_pg) Rank"),
             ),
-            ("FAIL job: rank 0, rank 1", _timeout(0, n=1024) + _timeout(1, n=512)),
-            ("FAIL job: rank 0, rank 1, rank 2", _timeout(0, seq=8) + _timeout(1, seq=7) + _timeout(2, seq=8)),
+            ("FAIL job: rank 0, rank 1", timeout(0, n=1024) + timeout(1, n=512)),
+            ("FAIL job: rank 0, rank 1, rank 2", timeout(0, seq=8) + timeout(1, seq=7) + timeout(2, seq=8)),
         ],
         good=[
-            _timeout(0, op="ALLTOALL", n=4) + _timeout(1, op="ALLTOALL", n=8),
-            _timeout(0, op="SEND", seq=3) + _timeout(1, op="RECV", seq=4),
+            timeout(0, op="ALLTOALL", n=4) + timeout(1, op="ALLTOALL", n=8),
+            timeout(0, op="SEND", seq=3) + timeout(1, op="RECV", seq=4),
         ],
     ),
     "log.rank-behind/a-rank-did-not-come": Cases(
@@ -79,10 +79,10 @@ CASES = {
             (
                 "FAIL unknown: rank 0",
                 "n1:7:7 [0] NCCL INFO comm 0x5 rank 0 nranks 4 cudaDev 0 busId 7000 commId 0x9 - Init COMPLETE\n"
-                + "".join(_timeout(rank) for rank in (0, 1, 3)),
+                + "".join(timeout(rank) for rank in (0, 1, 3)),
             )
         ],
-        good=["".join(_timeout(rank) for rank in range(4))],
+        good=["".join(timeout(rank) for rank in range(4))],
     ),
     "log.collective-mismatch/collectives-do-not-match": Cases(
         bad=[
@@ -103,10 +103,10 @@ CASES = {
         bad=[
             (
                 "FAIL job: rank 0, rank 1, rank 2",
-                _waited_at(0, "all_reduce") + _waited_at(1, "all_reduce") + _waited_at(2, "broadcast"),
+                waited_at(0, "all_reduce") + waited_at(1, "all_reduce") + waited_at(2, "broadcast"),
             )
         ],
-        good=[_waited_at(0, "send") + _waited_at(1, "recv")],
+        good=[waited_at(0, "send") + waited_at(1, "recv")],
     ),
     "log.rank-behind/barrier-not-passed": Cases(
         bad=[
@@ -150,46 +150,46 @@ CASES = {
     ),
     "log.rank-silent/no-dump": Cases(good=[(recorded({0: "all_reduce*"}, world=4),)]),
     "log.collective-stuck/all-entered": Cases(
-        bad=[("WARN unknown: group 0 (default_pg)", recorded({0: "all_reduce*"}, world=4), _NO_LOG)],
+        bad=[("WARN unknown: group 0 (default_pg)", recorded({0: "all_reduce*"}, world=4), NO_LOG)],
         good=[
-            (recorded({0: "all_reduce", 1: "all_reduce"}), _NO_LOG),
-            (recorded({0: "all_reduce*", 1: "all_reduce*"}, world=3), _NO_LOG),
+            (recorded({0: "all_reduce", 1: "all_reduce"}), NO_LOG),
+            (recorded({0: "all_reduce*", 1: "all_reduce*"}, world=3), NO_LOG),
         ],
     ),
     "log.rank-silent/ras-dead-process": Cases(
         good=[
-            _said(_BEHIND),
-            _said(_ERROR),
+            ras_said(BEHIND),
+            ras_said(RAS_ERROR),
         ]
     ),
     "log.rank-silent/ras-no-answer": Cases(
         good=[
-            _said(_BEHIND),
-            _said(_DEAD),
+            ras_said(BEHIND),
+            ras_said(DEAD),
         ]
     ),
     "log.collective-mismatch/ras-other-operations": Cases(
         good=[
-            _said(_BEHIND),
-            _said(_DEAD),
+            ras_said(BEHIND),
+            ras_said(DEAD),
         ]
     ),
     "log.rank-behind/ras-rank-behind": Cases(
         good=[
-            _said(_OTHER),
-            _said(_DEAD),
+            ras_said(OTHER),
+            ras_said(DEAD),
         ]
     ),
-    "log.gpu-failed/ras-error": Cases(good=[_said(_BEHIND)]),
+    "log.gpu-failed/ras-error": Cases(good=[ras_said(BEHIND)]),
     "log.rank-silent/rank-fell-silent": Cases(
         bad=[
-            ("FAIL unknown: rank 2", *_example(_CLOSED, _CLOSED, "", _CLOSED)),
-            ("FAIL unknown: ranks 2, 3", *_example(_CLOSED, _CLOSED, "step 8", size=4)),
-            ("FAIL job: rank 1", *_example(_WAITED, _CLOSED, _WAITED)),
+            ("FAIL unknown: rank 2", *example(_CLOSED, _CLOSED, "", _CLOSED)),
+            ("FAIL unknown: ranks 2, 3", *example(_CLOSED, _CLOSED, "step 8", size=4)),
+            ("FAIL job: rank 1", *example(WAITED, _CLOSED, WAITED)),
         ],
         good=[
-            _example(_CLOSED, _CLOSED),
-            (_example(_CLOSED, "")[0], Explained(("oom",), failing=_example(_CLOSED, "")[1].failing)),
+            example(_CLOSED, _CLOSED),
+            (example(_CLOSED, "")[0], Explained(("oom",), failing=example(_CLOSED, "")[1].failing)),
         ],
     ),
     "log.slow-path/sockets-instead-of-rdma": Cases(
@@ -224,7 +224,7 @@ CASES = {
         ],
     ),
     "log.nvls/nvls-left-out": Cases(
-        good=[f"n1:7:7 [0] transport/nvls.cc:376 NCCL WARN {_BIND} of size 2097152 : CUDA error 2 'out of memory'."]
+        good=[f"n1:7:7 [0] transport/nvls.cc:376 NCCL WARN {BIND} of size 2097152 : CUDA error 2 'out of memory'."]
     ),
     "log.networks-differ/link-layers-in-use": Cases(
         good=["n1:7:7 [0] NCCL INFO NET/IB : Using [0]mlx5_0:1/IB [1]mlx5_1:1/IB/SHARP [RO]; OOB eth0:10.0.0.1<0>"]
@@ -240,9 +240,9 @@ CASES = {
     ),
     "log.known-message": Cases(
         good=[
-            (_log("group_desc must not be None"), Explained()),
-            (_log("Something new went wrong"), Explained()),
-            (_log("NCCL_WORK_FIFO_BYTES=3 is being ignored because it is not a power of 2."), Explained()),
+            (log_of("group_desc must not be None"), Explained()),
+            (log_of("Something new went wrong"), Explained()),
+            (log_of("NCCL_WORK_FIFO_BYTES=3 is being ignored because it is not a power of 2."), Explained()),
         ],
     ),
 }

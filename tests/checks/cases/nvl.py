@@ -3,15 +3,15 @@
 from ncclprobe.checks.env.fixtures import NO_NCCL
 from ncclprobe.checks.gpu.state import HEALTHY, box
 from ncclprobe.checks.nvl import (
-    _CHANNELS,
-    _NO_CLUSTER,
-    _NO_LOG,
+    CHANNELS,
     FULL,
     H200S,
     JOINED,
     LINKS,
     METAL,
     NO_CHANNEL,
+    NO_CLUSTER,
+    NO_LOG,
     REFUSED,
     SWITCHES,
     TRAY,
@@ -31,12 +31,12 @@ from ncclprobe.model.snapshot import Absent
 from ncclprobe.model.values import replace
 from tests.checks.cases import Cases
 
-DEGRADED = replace(HEALTHY, fabric=GpuFabric("completed", cluster=_NO_CLUSTER, troubles=("degraded-bandwidth",)))
+DEGRADED = replace(HEALTHY, fabric=GpuFabric("completed", cluster=NO_CLUSTER, troubles=("degraded-bandwidth",)))
 LONELY_TRAY = box(*[replace(JOINED, name="NVIDIA GB200")] * 4)
 NO_FABRIC = replace(HEALTHY, fabric=Absent("NVML nvmlDeviceGetGpuFabricInfoV: Not Supported", "Failed"))
 OLD_MANAGER = FabricManager("535.104.05", running=True)
-CLOSED = Devices((), (DeviceNode(f"{_CHANNELS}/channel0", usable=False),), ())
-OPEN = Devices((), (DeviceNode(f"{_CHANNELS}/channel0", usable=True),), ())
+CLOSED = Devices((), (DeviceNode(f"{CHANNELS}/channel0", usable=False),), ())
+OPEN = Devices((), (DeviceNode(f"{CHANNELS}/channel0", usable=True),), ())
 NONE = links_of(0, 18)
 ASLEEP = links_of(17, 1, "sleep")
 A6000S = box(*(replace(HEALTHY, name="NVIDIA RTX A6000") for _ in range(3)))
@@ -51,15 +51,15 @@ PRINTED_NONE = NvlinkStatus({6: GpuLinks("NVIDIA A100-SXM4-80GB", "", {})})
 CASES = {
     "nvl.fabric/fabric": Cases(
         bad=[
-            ("FAIL node: GPU1", box(WAITING, REFUSED), LINKS, _NO_LOG),
-            ("WARN fabric: GPU1", box(JOINED, DEGRADED), LINKS, _NO_LOG),
-            ("FAIL node: GPU0", box(replace(WAITING, fabric=GpuFabric("not-started"))), LINKS, _NO_LOG),
-            ("WARN fabric: GPU0, GPU1, GPU2, GPU3", LONELY_TRAY, LINKS, _NO_LOG),
+            ("FAIL node: GPU1", box(WAITING, REFUSED), LINKS, NO_LOG),
+            ("WARN fabric: GPU1", box(JOINED, DEGRADED), LINKS, NO_LOG),
+            ("FAIL node: GPU0", box(replace(WAITING, fabric=GpuFabric("not-started"))), LINKS, NO_LOG),
+            ("WARN fabric: GPU0, GPU1, GPU2, GPU3", LONELY_TRAY, LINKS, NO_LOG),
         ],
         good=[
-            (TRAY, LINKS, _NO_LOG),
-            (box(replace(WAITING, fabric=GpuFabric("not-started"))), NvLinks(((),)), _NO_LOG),
-            (box(replace(JOINED, name="NVIDIA GB300")), NvLinks(((),)), _NO_LOG),
+            (TRAY, LINKS, NO_LOG),
+            (box(replace(WAITING, fabric=GpuFabric("not-started"))), NvLinks(((),)), NO_LOG),
+            (box(replace(JOINED, name="NVIDIA GB300")), NvLinks(((),)), NO_LOG),
         ],
     ),
     "nvl.fabric/fm-service": Cases(

@@ -1,7 +1,7 @@
 """What the checks of paths between nodes must object to, and what they must accept."""
 
 from ncclprobe.checks.launch.mesh import HEALTHY
-from ncclprobe.checks.path import _NICS, _UNCROWDED, _with
+from ncclprobe.checks.path import NICS, UNCROWDED, altered
 from ncclprobe.facts.interfaces import Interface, Interfaces
 from ncclprobe.model.snapshot import Absent, Every
 from tests.checks.cases import Cases
@@ -15,28 +15,28 @@ CASES = {
         bad=[
             (
                 "FAIL link: n1 on n1",
-                _with(lambda one, _: {"outcome": "stalled-out"} if one == 1 else None),
+                altered(lambda one, _: {"outcome": "stalled-out"} if one == 1 else None),
                 _TEN_GIGABIT,
             )
         ],
-        good=[(_with(lambda one, _: {"outcome": "filtered"} if one == 1 else None), _NICS)],
+        good=[(altered(lambda one, _: {"outcome": "filtered"} if one == 1 else None), NICS)],
     ),
     "path.rate": Cases(
         bad=[
             (
                 "WARN fabric: n0 -> n1 on n0 n1",
-                _with(lambda one, to: {"rate_gbps": 0.2} if (one, to) == (0, 1) else None),
-                _NICS,
-                _UNCROWDED,
+                altered(lambda one, to: {"rate_gbps": 0.2} if (one, to) == (0, 1) else None),
+                NICS,
+                UNCROWDED,
             ),
-            ("WARN fabric: all nodes", _with(lambda one, _: {"rate_gbps": 0.9}), _TEN_GIGABIT, _UNCROWDED),
+            ("WARN fabric: all nodes", altered(lambda one, _: {"rate_gbps": 0.9}), _TEN_GIGABIT, UNCROWDED),
         ],
         good=[
-            (HEALTHY, _TEN_GIGABIT, _UNCROWDED),
+            (HEALTHY, _TEN_GIGABIT, UNCROWDED),
             (
-                _with(lambda one, _: {"rate_gbps": 0.2, "resent": 900} if one == 1 else None),
-                _NICS,
-                _UNCROWDED,
+                altered(lambda one, _: {"rate_gbps": 0.2, "resent": 900} if one == 1 else None),
+                NICS,
+                UNCROWDED,
             ),  # path.loss says it
         ],
     ),
@@ -44,22 +44,25 @@ CASES = {
         bad=[
             (
                 "WARN fabric: n0 -> n1 on n0 n1",
-                _with(lambda one, to: {"resent": 600} if (one, to) == (0, 1) else None),
-                _NICS,
+                altered(lambda one, to: {"resent": 600} if (one, to) == (0, 1) else None),
+                NICS,
             )
         ],
         good=[
-            (_with(lambda one, to: {"resent": 180} if (one, to) == (0, 1) else None), _NICS),  # four bursts on one path
-            (_with(lambda one, _: {"resent": 60} if one == 1 else None), _NICS),
-            (_with(lambda one, _: {"resent": 2, "segments": 150}), _NICS),
+            (
+                altered(lambda one, to: {"resent": 180} if (one, to) == (0, 1) else None),
+                NICS,
+            ),  # four bursts on one path
+            (altered(lambda one, _: {"resent": 60} if one == 1 else None), NICS),
+            (altered(lambda one, _: {"resent": 2, "segments": 150}), NICS),
         ],
     ),
     "path.delay": Cases(
-        bad=[("WARN fabric: n1 on n1", _with(lambda one, to: {"rtt_s": 0.02} if 1 in (one, to) else None))],
+        bad=[("WARN fabric: n1 on n1", altered(lambda one, to: {"rtt_s": 0.02} if 1 in (one, to) else None))],
         good=[
             (HEALTHY,),
-            (_with(lambda one, to: {"rtt_s": 1.5e-3} if 1 in (one, to) else None),),
-            (_with(lambda one, to: {"rtt_s": 0.02} if (one, to) == (0, 1) else None),),  # the way back was quick
+            (altered(lambda one, to: {"rtt_s": 1.5e-3} if 1 in (one, to) else None),),
+            (altered(lambda one, to: {"rtt_s": 0.02} if (one, to) == (0, 1) else None),),  # the way back was quick
         ],
     ),
 }

@@ -3,26 +3,26 @@
 from ncclprobe.checks.gpu.siblings import TREE, TWO
 from ncclprobe.checks.gpu.state import GIB, HEALTHY, box
 from ncclprobe.checks.pci.links import (
-    _CARDS,
-    _FABRIC,
-    _LARGE,
+    CARDS,
     EQUAL,
+    FABRIC,
     FULL,
     HALF,
+    LARGE,
     OLD_SLOT,
     UNEQUAL,
-    _with,
     cards,
     gpu_at,
+    linked,
     nic,
     node,
 )
 from ncclprobe.checks.pci.tree import (
-    _SMALL_WINDOW,
     METAL,
     NO_LINKS,
     NO_PEERS,
     ONE,
+    SMALL_WINDOW,
     UNCHOSEN,
     WITH_NIC,
     below_a_switch,
@@ -114,18 +114,18 @@ CASES = {
     ),
     "pci.settings": Cases(
         bad=[
-            ("WARN node: mlx5_1", _with(_CARDS, _LARGE, _SMALL, _LARGE), Absent("no driver"), _FABRIC),
+            ("WARN node: mlx5_1", linked(CARDS, LARGE, _SMALL, LARGE), Absent("no driver"), FABRIC),
             (
                 "WARN node: GPU0",
-                _with(EQUAL[1], replace(_SMALL, ats=True), replace(_SMALL, ats=False)),
+                linked(EQUAL[1], replace(_SMALL, ats=True), replace(_SMALL, ats=False)),
                 EQUAL[0],
                 Fabric(),
             ),
         ],
         good=[
-            (_with(_CARDS, None), Absent("no driver"), _FABRIC),
-            (_with(_CARDS, _LARGE, _SMALL, _LARGE, _SMALL), Absent("no driver"), _FABRIC),
-            (_with(UNEQUAL[1], _SMALL), UNEQUAL[0], Fabric()),
+            (linked(CARDS, None), Absent("no driver"), FABRIC),
+            (linked(CARDS, LARGE, _SMALL, LARGE, _SMALL), Absent("no driver"), FABRIC),
+            (linked(UNEQUAL[1], _SMALL), UNEQUAL[0], Fabric()),
         ],
     ),
     "pci.acs": Cases(
@@ -149,11 +149,11 @@ CASES = {
     ),
     "pci.aer": Cases(good=[(with_errors(Errors(correctable={"BadTLP": 7}, nonfatal={"UnsupReq": 1})), ONE, Fabric())]),
     "pci.bar1": Cases(
-        bad=[("WARN node: GPU1", box(window(64 * GIB), window(_SMALL_WINDOW)), Fabric())],
+        bad=[("WARN node: GPU1", box(window(64 * GIB), window(SMALL_WINDOW)), Fabric())],
         good=[
-            (box(window(_SMALL_WINDOW)), Fabric()),
-            (box(window(_SMALL_WINDOW, "NVIDIA GeForce RTX 4090")), WITH_NIC),
-            (box(window(_SMALL_WINDOW, "Tesla T4", (7, 5))), WITH_NIC),
+            (box(window(SMALL_WINDOW)), Fabric()),
+            (box(window(SMALL_WINDOW, "NVIDIA GeForce RTX 4090")), WITH_NIC),
+            (box(window(SMALL_WINDOW, "Tesla T4", (7, 5))), WITH_NIC),
         ],
     ),
 }

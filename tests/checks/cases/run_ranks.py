@@ -1,6 +1,6 @@
 """What the checks of a run's ranks, their settings and their arrival must object to, and what they must accept."""
 
-from ncclprobe.checks.run.ranks import _FOUR, _LATECOMER, _PUNCTUAL, _WHOLE, _WITHIN, _with
+from ncclprobe.checks.run.ranks import FOUR, LATECOMER, PUNCTUAL, WHOLE, WITHIN, rungs_of
 from ncclprobe.checks.sync.settings import UNSET
 from ncclprobe.facts.run.samples import (
     Arrivals,
@@ -20,10 +20,10 @@ from tests.checks.cases import Cases
 _NCCLS = (
     f"it failed (rank 0: all_reduce first call: {OUT_OF_MEMORY}NCCL error; last error: Cuda failure 'out of memory')"
 )
-_ACROSS = replace(_WITHIN, size=16, groups=1, crossing=1, advice=("1 of 1 tensor-parallel groups cross nodes",))
-_STAGES = replace(_WITHIN, kind="pp", op="sendrecv", crossing=8)
-_ALL_LATE = replace(_PUNCTUAL, late_us=(5000.0,) * 8, late_rounds=(4,) * 8)
-_LATER_OF_TWO = replace(_PUNCTUAL, late_us=(10.0, 5000.0), late_rounds=(0, 4))
+_ACROSS = replace(WITHIN, size=16, groups=1, crossing=1, advice=("1 of 1 tensor-parallel groups cross nodes",))
+_STAGES = replace(WITHIN, kind="pp", op="sendrecv", crossing=8)
+_ALL_LATE = replace(PUNCTUAL, late_us=(5000.0,) * 8, late_rounds=(4,) * 8)
+_LATER_OF_TWO = replace(PUNCTUAL, late_us=(10.0, 5000.0), late_rounds=(0, 4))
 _LOAD = Disturbance("a load of 24 on n0", 0.2)
 _BY_NODE = DifferingSetting("NCCL_PROTO", ((UNSET, (0, 1)), ("LL", (2, 3))))
 _TC = DifferingSetting("NCCL_IB_TC", (("0", (0, 2, 3)), ("106", (1,))))
@@ -32,7 +32,7 @@ _CUT = Ending("ranks were lost")
 
 
 CASES = {
-    "run.init": Cases(bad=[("FAIL unknown: rank 3", Arrivals(4, (2, 3), 62.0, 60.0, running=(2,)), _FOUR)]),
+    "run.init": Cases(bad=[("FAIL unknown: rank 3", Arrivals(4, (2, 3), 62.0, 60.0, running=(2,)), FOUR)]),
     "run.out-of-memory": Cases(
         bad=[("FAIL job: rank 0 on node7", Attendance(2, (LostRank(0, "node7", "all_reduce first call", _NCCLS),)))]
     ),
@@ -48,19 +48,19 @@ CASES = {
     "run.groups": Cases(bad=[("WARN job: tp groups", Groups((_ACROSS,)))], good=[(Groups((_STAGES,)),)]),
     "run.straggler": Cases(
         good=[
-            _with(_ALL_LATE),
-            (replace(_with(_LATECOMER)[0], disturbances=(_LOAD,)), _with(_LATECOMER)[1]),
-            (_with(_LATER_OF_TWO)[0], Participants("self", 2, ("n0",) * 2, "gloo")),
+            rungs_of(_ALL_LATE),
+            (replace(rungs_of(LATECOMER)[0], disturbances=(_LOAD,)), rungs_of(LATECOMER)[1]),
+            (rungs_of(_LATER_OF_TWO)[0], Participants("self", 2, ("n0",) * 2, "gloo")),
         ]
     ),
     "run.settings": Cases(
         bad=[
-            ("WARN job: NCCL_IB_TC on n0", RankSettings((_TC,)), _FOUR, _WHOLE),
-            ("FAIL job: NCCL_PROTO on n1", RankSettings((_BY_NODE,)), _FOUR, _CUT),
-            ("FAIL job: NCCL_P2P_DISABLE on n0", RankSettings((_P2P,)), _FOUR, _CUT),
+            ("WARN job: NCCL_IB_TC on n0", RankSettings((_TC,)), FOUR, WHOLE),
+            ("FAIL job: NCCL_PROTO on n1", RankSettings((_BY_NODE,)), FOUR, _CUT),
+            ("FAIL job: NCCL_P2P_DISABLE on n0", RankSettings((_P2P,)), FOUR, _CUT),
         ],
         good=[
-            (RankSettings((_BY_NODE,)), _FOUR, _WHOLE),  # sync.env compares nodes, once they all have been looked at
+            (RankSettings((_BY_NODE,)), FOUR, WHOLE),  # sync.env compares nodes, once they all have been looked at
         ],
     ),
 }

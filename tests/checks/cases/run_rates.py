@@ -1,9 +1,9 @@
 """What the checks of what a run reached must object to, and what they must accept."""
 
-from ncclprobe.checks.run.pairs import _NONE, _said
-from ncclprobe.checks.run.ranks import _ASKED, _BY_NODE, _JOB, _NO_SCRIPT, _NODE, _ONE, _TWO
-from ncclprobe.checks.run.rows import _EIGHT, _ONE_SIZE, ROW
-from ncclprobe.checks.run.traffic import _BY_SLOT, _JUDGED, _MANY, _SLOW_COPY, _rails
+from ncclprobe.checks.run.pairs import NONE, said
+from ncclprobe.checks.run.ranks import ASKED, BY_NODE, JOB_RUNG, NO_SCRIPT, NODE_RUNG, ONE, TWO
+from ncclprobe.checks.run.rows import EIGHT, ONE_SIZE, ROW
+from ncclprobe.checks.run.traffic import BY_SLOT, JUDGED, MANY, SLOW_COPY, of_rails
 from ncclprobe.facts.run.samples import Copies, Ladder, NicTraffic, Rows, Skipped
 from ncclprobe.model.measurement import Band, Expectation, Mismatch
 from ncclprobe.model.pair_results import PAIRS, Blamed, Inside, WrongBytes
@@ -26,42 +26,42 @@ _LOOSE = Band(
 )
 _GROSS = replace(_LOOSE, expectation=replace(_LOOSE.expectation, gross=46 / 3))
 _LAST_SHARE = Mismatch(5, 1023, 3, "7.0", "0.0", "0x40e00000", "0x00000000")
-_TAKEN = NicBytes("n1", "eth0", "ethernet", _MANY, _MANY, 1.0, False)
+_TAKEN = NicBytes("n1", "eth0", "ethernet", MANY, MANY, 1.0, False)
 _MEANT = NicBytes("n1", "mlx5_0:1", "rdma", 0, 0, 0.0, True)
-_WRONG = OperationTraffic("all_reduce", _MANY, (_MEANT, _TAKEN))
-_RIGHT = OperationTraffic("all_reduce", _MANY, (NicBytes("n1", "mlx5_0:1", "rdma", _MANY, _MANY, 1.0, True),))
+_WRONG = OperationTraffic("all_reduce", MANY, (_MEANT, _TAKEN))
+_RIGHT = OperationTraffic("all_reduce", MANY, (NicBytes("n1", "mlx5_0:1", "rdma", MANY, MANY, 1.0, True),))
 _HALF_IDLE = {f"mlx5_{n}:1": 0 for n in range(4)}
-_RIGHT_COPY = replace(_SLOW_COPY, GBps=53.0, min_GBps=52.0, max_GBps=54.0)
+_RIGHT_COPY = replace(SLOW_COPY, GBps=53.0, min_GBps=52.0, max_GBps=54.0)
 
 
 CASES = {
-    "run.ladder": Cases(good=[(Ladder((_ONE, _NODE, _JOB)), _NO_SCRIPT, _BY_NODE, _TWO, _ASKED)]),
+    "run.ladder": Cases(good=[(Ladder((ONE, NODE_RUNG, JOB_RUNG)), NO_SCRIPT, BY_NODE, TWO, ASKED)]),
     "run.pairs": Cases(
         bad=[
-            ("FAIL node: n3 rail 1 (mlx5_1) on n3", *_said(replace(_NONE, kind="rail", culprits=(_BAD_NIC,)))),
+            ("FAIL node: n3 rail 1 (mlx5_1) on n3", *said(replace(NONE, kind="rail", culprits=(_BAD_NIC,)))),
             (
                 "WARN unknown: all pairs",
-                *_said(replace(_NONE, kind="everything", all_slow=True, level_GBps={"one way": 1.1})),
+                *said(replace(NONE, kind="everything", all_slow=True, level_GBps={"one way": 1.1})),
             ),
-            ("FAIL node: inside n2 on n2", *_said(replace(_NONE, intra_node=(_SLOW_INSIDE,)))),
-            ("FAIL unknown: all pairs", *_said(replace(_NONE, level_GBps={"one way": 14.0}), _GROSS)),
-            ("FAIL fabric: all nodes rail 1", *_said(replace(_NONE, slow_rails={1: 0.4}))),
-            ("WARN fabric: all nodes rail 1", *_said(replace(_NONE, slow_rails={1: 0.6}))),
-            ("WARN fabric: n[0-2] with the others", *_said(replace(_NONE, kind="pair", culprits=(_SHARED,)))),
-            ("FAIL unknown: n0 to n1", *_said(replace(_NONE, wrong=(WrongBytes(0, 4, "n0", "n1", 12, _SHIFTED),)))),
+            ("FAIL node: inside n2 on n2", *said(replace(NONE, intra_node=(_SLOW_INSIDE,)))),
+            ("FAIL unknown: all pairs", *said(replace(NONE, level_GBps={"one way": 14.0}), _GROSS)),
+            ("FAIL fabric: all nodes rail 1", *said(replace(NONE, slow_rails={1: 0.4}))),
+            ("WARN fabric: all nodes rail 1", *said(replace(NONE, slow_rails={1: 0.6}))),
+            ("WARN fabric: n[0-2] with the others", *said(replace(NONE, kind="pair", culprits=(_SHARED,)))),
+            ("FAIL unknown: n0 to n1", *said(replace(NONE, wrong=(WrongBytes(0, 4, "n0", "n1", 12, _SHIFTED),)))),
         ],
         good=[
-            _said(replace(_NONE, suspects=(_UNSURE,), cleared=("out of n2",))),
-            _said(replace(_NONE, nodes=2)),
-            _said(replace(_NONE, level_GBps={"one way": 45.0}), _LOOSE),
+            said(replace(NONE, suspects=(_UNSURE,), cleared=("out of n2",))),
+            said(replace(NONE, nodes=2)),
+            said(replace(NONE, level_GBps={"one way": 45.0}), _LOOSE),
         ],
     ),
     "run.data": Cases(
         bad=[
             (
                 "FAIL unknown: all_reduce 1 MiB",
-                _ONE_SIZE,
-                _EIGHT,
+                ONE_SIZE,
+                EIGHT,
                 Skipped(),
                 Rows((replace(ROW, wrong=3, mismatches=(_LAST_SHARE,)),)),
             )
@@ -70,14 +70,14 @@ CASES = {
     "run.nic-traffic": Cases(
         bad=[
             ("WARN job: n1 eth0 on n1", NicTraffic((_WRONG,))),
-            ("WARN unknown: n1 mlx5_3:1 on n1", _rails({"mlx5_3:1": 6 << 20})),
+            ("WARN unknown: n1 mlx5_3:1 on n1", of_rails({"mlx5_3:1": 6 << 20})),
         ],
         good=[
             (NicTraffic((_RIGHT,)),),
-            (_rails({"mlx5_3:1": 32 << 20}),),
-            (_rails(_HALF_IDLE),),
-            (_rails({"mlx5_3:1": 0}, nodes=("n0",)),),
+            (of_rails({"mlx5_3:1": 32 << 20}),),
+            (of_rails(_HALF_IDLE),),
+            (of_rails({"mlx5_3:1": 0}, nodes=("n0",)),),
         ],
     ),
-    "run.copies": Cases(good=[(Copies((_RIGHT_COPY,)), _BY_SLOT, _JUDGED)]),
+    "run.copies": Cases(good=[(Copies((_RIGHT_COPY,)), BY_SLOT, JUDGED)]),
 }

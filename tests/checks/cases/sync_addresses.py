@@ -15,18 +15,18 @@ from ncclprobe.checks.env.fixtures import (
 )
 from ncclprobe.checks.nvl import CLUSTER, TRAY
 from ncclprobe.checks.sync.addresses import (
-    _ANY,
-    _HOST,
-    _NO_FABRICS,
-    _ONE,
-    _PLAIN,
-    _TOGETHER,
-    _TWO,
+    ANY,
+    HOST,
+    NO_FABRICS,
+    ONE,
     OVER_SOCKETS,
-    _within,
+    TOGETHER,
+    TWO,
+    UNSET,
+    within,
 )
-from ncclprobe.checks.sync.links import _HOSTS, _PLAINS, _UNSEEN
-from ncclprobe.checks.sync.settings import _NODE, _RING, _SYSTEMS, _booted
+from ncclprobe.checks.sync.links import HOSTS, PLAINS, UNSEEN
+from ncclprobe.checks.sync.settings import NODE, RING, SYSTEMS, booted
 from ncclprobe.facts.driver import Imex
 from ncclprobe.facts.interfaces import Interfaces
 from ncclprobe.facts.machine import System
@@ -37,7 +37,7 @@ from ncclprobe.model.values import replace
 from tests.checks.cases import Cases
 
 _OTHER = Interfaces((LO, interface("eth0", 2, "10.0.0.6"), DOCKER0))
-_APART: Every[Process | Absent] = Every({"n0": _within(1), "n1": _within(2)})
+_APART: Every[Process | Absent] = Every({"n0": within(1), "n1": within(2)})
 _LINK_LOCAL = interface("eth0", 2, "169.254.3.1")
 _LIST = Imex(("10.0.0.5", "10.0.0.6"), "READY")
 _OTHER_RACK = replace(
@@ -49,7 +49,7 @@ _OTHER_RACK = replace(
 _LISTS = Every({"n0": _LIST, "n1": _LIST})
 _ELSEWHERE = setting("NCCL_IB_TC", "106", "/etc/nccl.conf:3")
 _NEW: Every[Software | Absent] = Every({"n0": nccl(2, 29, 7), "n1": NO_NCCL})
-_ONE_MACHINE: Every[System | Absent] = Every({"n0": _booted("a"), "n1": _booted("a")})
+_ONE_MACHINE: Every[System | Absent] = Every({"n0": booted("a"), "n1": booted("a")})
 
 
 CASES = {
@@ -57,103 +57,103 @@ CASES = {
         bad=[
             (
                 "FAIL fabric: 10.0.0.5 on n0 n1",
-                Every({"n0": _HOST, "n1": _HOST}),
-                _ONE,
+                Every({"n0": HOST, "n1": HOST}),
+                ONE,
                 _APART,
-                _PLAIN,
-                _ANY,
-                _NO_FABRICS,
+                UNSET,
+                ANY,
+                NO_FABRICS,
                 OVER_SOCKETS,
             ),
             (
                 "FAIL fabric: 10.1.0.5 on n0 n1",
                 Every({"n0": Interfaces((ETH0, ETH1)), "n1": Interfaces((*_OTHER.all, ETH1))}),
-                _TWO,
-                _TOGETHER,
-                _PLAIN,
-                _ANY,
-                _NO_FABRICS,
+                TWO,
+                TOGETHER,
+                UNSET,
+                ANY,
+                NO_FABRICS,
                 Every(dict.fromkeys(("n0", "n1"), over(""))),
             ),
         ],
         good=[
-            (Every({"n0": _HOST, "n1": _OTHER}), _TWO, _TOGETHER, _PLAIN, _ANY, _NO_FABRICS, OVER_SOCKETS),
+            (Every({"n0": HOST, "n1": _OTHER}), TWO, TOGETHER, UNSET, ANY, NO_FABRICS, OVER_SOCKETS),
             (
                 Every(dict.fromkeys(("n0", "n1"), Interfaces((_LINK_LOCAL,)))),
-                _TWO,
-                _TOGETHER,
-                _PLAIN,
-                _ANY,
-                _NO_FABRICS,
+                TWO,
+                TOGETHER,
+                UNSET,
+                ANY,
+                NO_FABRICS,
                 OVER_SOCKETS,
             ),
             (
                 Every({"n0": Interfaces((ETH0, ETH1)), "n1": Interfaces((*_OTHER.all, ETH1))}),
-                _TWO,
-                _TOGETHER,
-                _PLAIN,
-                _ANY,
-                _NO_FABRICS,
+                TWO,
+                TOGETHER,
+                UNSET,
+                ANY,
+                NO_FABRICS,
                 Every(dict.fromkeys(("n0", "n1"), over("AWS Libfabric"))),
             ),
         ],
     ),
     "sync.location/rack": Cases(
         bad=[
-            ("WARN job: n2 on n2", Every({"n0": TRAY, "n1": TRAY, "n2": _OTHER_RACK}), _UNSEEN, _HOSTS, _PLAINS, _ANY),
+            ("WARN job: n2 on n2", Every({"n0": TRAY, "n1": TRAY, "n2": _OTHER_RACK}), UNSEEN, HOSTS, PLAINS, ANY),
             (
                 "FAIL image: nodes",
                 Every({"n0": TRAY, "n1": TRAY}),
                 Every({"n0": _LIST, "n1": replace(_LIST, nodes=("10.0.0.6",))}),
-                _HOSTS,
-                _PLAINS,
-                _ANY,
+                HOSTS,
+                PLAINS,
+                ANY,
             ),
             (
                 "FAIL image: n0 on n0",
                 Every({"n0": TRAY, "n1": TRAY}),
                 Every(dict.fromkeys(("n0", "n1"), replace(_LIST, nodes=("10.0.0.6", "10.0.0.7")))),
-                _HOSTS,
-                _PLAINS,
-                _ANY,
+                HOSTS,
+                PLAINS,
+                ANY,
             ),
             (
                 "FAIL image: n1 on n1",
                 Every({"n0": TRAY, "n1": TRAY}),
                 Every({"n0": _LIST, "n1": replace(_LIST, state="INITIALIZING")}),
-                _HOSTS,
-                _PLAINS,
-                _ANY,
+                HOSTS,
+                PLAINS,
+                ANY,
             ),
         ],
         good=[
-            (Every({"n0": TRAY, "n1": TRAY}), _LISTS, _HOSTS, _PLAINS, _ANY),
-            (Every({"n0": TRAY, "n1": TRAY}), _UNSEEN, _HOSTS, _PLAINS, _ANY),
-            (Every({"n0": TRAY, "n1": _OTHER_RACK}), _UNSEEN, _HOSTS, _PLAINS, _ANY),
+            (Every({"n0": TRAY, "n1": TRAY}), _LISTS, HOSTS, PLAINS, ANY),
+            (Every({"n0": TRAY, "n1": TRAY}), UNSEEN, HOSTS, PLAINS, ANY),
+            (Every({"n0": TRAY, "n1": _OTHER_RACK}), UNSEEN, HOSTS, PLAINS, ANY),
         ],
     ),
     "sync.env": Cases(
         bad=[
-            ("FAIL job: NCCL_ALGO on n2", Every({"n0": _RING, "n1": _RING, "n2": PLAIN}), _ANY, Job()),
-            ("WARN image: NCCL_IB_TC on n0", Every({"n0": _ELSEWHERE, "n1": PLAIN, "n2": PLAIN}), _ANY, Job()),
+            ("FAIL job: NCCL_ALGO on n2", Every({"n0": RING, "n1": RING, "n2": PLAIN}), ANY, Job()),
+            ("WARN image: NCCL_IB_TC on n0", Every({"n0": _ELSEWHERE, "n1": PLAIN, "n2": PLAIN}), ANY, Job()),
             (
                 "FAIL job: GLOO_DEVICE_TRANSPORT",
                 Every({"n0": having(GLOO_DEVICE_TRANSPORT="UV"), "n1": PLAIN}),
-                _ANY,
+                ANY,
                 Job("gloo"),
             ),
         ],
         good=[
-            (Every({"n0": having(NCCL_SOCKET_IFNAME="eth0"), "n1": having(NCCL_SOCKET_IFNAME="ens3")}), _ANY, Job()),
+            (Every({"n0": having(NCCL_SOCKET_IFNAME="eth0"), "n1": having(NCCL_SOCKET_IFNAME="ens3")}), ANY, Job()),
             (Every({"n0": having(NCCL_IB_TIMEOUT="20"), "n1": PLAIN}), _NEW, Job()),
-            (Every({"n0": having(NCCL_BUFFSIZE="0x400000"), "n1": having(NCCL_BUFFSIZE="4194304")}), _ANY, Job()),
-            (Every({"n0": _RING, "n1": PLAIN}), _ANY, Job("gloo")),
+            (Every({"n0": having(NCCL_BUFFSIZE="0x400000"), "n1": having(NCCL_BUFFSIZE="4194304")}), ANY, Job()),
+            (Every({"n0": RING, "n1": PLAIN}), ANY, Job("gloo")),
         ],
     ),
     "sync.identity/hostid": Cases(
         good=[
-            (Every({"n0": _NODE, "n1": _NODE}), _ONE_MACHINE),
-            (Every({"n0": PLAIN, "n1": PLAIN}), _SYSTEMS),
+            (Every({"n0": NODE, "n1": NODE}), _ONE_MACHINE),
+            (Every({"n0": PLAIN, "n1": PLAIN}), SYSTEMS),
         ]
     ),
 }

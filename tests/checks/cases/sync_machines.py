@@ -5,45 +5,45 @@ from ncclprobe.checks.gpu.state import CAPPED, FULL, PACED, box
 from ncclprobe.checks.ib.fixtures import pci
 from ncclprobe.checks.launch import TWO_NODES
 from ncclprobe.checks.sync.host import (
-    _ALL_FREE,
-    _ALL_ROOMY,
-    _ANY,
-    _FABRICS,
-    _FEW,
-    _FREE,
-    _HOSTS,
-    _MOVED,
-    _NEWEST,
-    _PLAINS,
-    _ROOMY,
-    _SETTINGS,
-    _TREES,
-    _TWO_HOSTS,
-    _TWO_SOCKETS,
-    _UNLIKE,
+    ALL_FREE,
+    ALL_ROOMY,
+    ANY,
     DGX,
     DGXS,
     EIGHT,
+    FABRICS,
+    FEW,
+    FREE,
     GIB,
     H100S,
+    HOSTS,
     MIB,
+    MOVED,
+    NEWEST,
+    PLAINS,
+    ROOMY,
+    SETTINGS,
     SEVEN,
-    _cpus,
+    TREES,
+    TWO_HOSTS,
+    TWO_SOCKETS,
+    UNLIKE,
+    cpus_of,
 )
-from ncclprobe.checks.sync.roster import _TWO_OF_THREE
+from ncclprobe.checks.sync.roster import TWO_OF_THREE
 from ncclprobe.checks.sync.settings import (
-    _EDITED,
-    _FW,
-    _GPUS,
-    _HUB,
-    _NEW,
-    _OLD,
-    _ONE,
-    _SELF,
-    _TORCH,
-    _built,
-    _flashed,
-    _offsets,
+    EDITED,
+    FW,
+    GPUS,
+    HUB,
+    NEW,
+    OLD,
+    ONE,
+    SELF,
+    TORCH,
+    built,
+    flashed,
+    offsets_of,
 )
 from ncclprobe.facts.infiniband import Fabric
 from ncclprobe.facts.machine import Dmi, Machine
@@ -55,7 +55,7 @@ from ncclprobe.model.snapshot import Every, Job
 from ncclprobe.model.values import replace
 from tests.checks.cases import Cases
 
-_UPDATED = replace(_ONE, packages={"python": "3.11.7", "transformers": "4.56.0"})
+_UPDATED = replace(ONE, packages={"python": "3.11.7", "transformers": "4.56.0"})
 OTHER = Machine(Dmi("Supermicro", "SYS-420GP"))
 SMALL = Gpus(tuple(replace(gpu, memory_bytes=40 << 30) for gpu in EIGHT.all), EIGHT.driver, EIGHT.cuda)
 LARGE = Gpus(tuple(replace(gpu, memory_bytes=80 << 30) for gpu in EIGHT.all), EIGHT.driver, EIGHT.cuda)
@@ -68,7 +68,7 @@ def _efa(state: str = "ACTIVE") -> Fabric:
 
 
 _NO_HCAS = Every({f"n{i}": Fabric() for i in range(4)})
-_SPLIT = Every({**_TWO_SOCKETS.by_node, "n3": _cpus(28, 28, 28, 28)})
+_SPLIT = Every({**TWO_SOCKETS.by_node, "n3": cpus_of(28, 28, 28, 28)})
 _SMALL = SharedMemory(64 * MIB, 64 * MIB)
 _BABBLE = Trouble("10.77.0.2", "foreign", "it said 'GET / HTTP/1.1'")
 _HALF = Trouble("10.77.0.2", "reset", "closed the connection within a message of 90210 bytes", 1)
@@ -81,20 +81,20 @@ _OTHERS = box(*(replace(FULL, name="NVIDIA H100 NVL", power_limit_W=400) for _ i
 CASES = {
     "sync.clock": Cases(
         bad=[
-            ("WARN image: n3 on n3", _offsets(0.0, 0.0, 180.0), _HUB),
-            ("WARN image: n0 on n0", _offsets(-180.0, -180.0, -180.0), _HUB),
+            ("WARN image: n3 on n3", offsets_of(0.0, 0.0, 180.0), HUB),
+            ("WARN image: n0 on n0", offsets_of(-180.0, -180.0, -180.0), HUB),
         ],
         good=[
-            (_offsets(0.001, -0.02, 0.3), _HUB),
-            (Every({"n0": _SELF, "n1": ClockOffset(-1.4, 1.2)}), _HUB),
+            (offsets_of(0.001, -0.02, 0.3), HUB),
+            (Every({"n0": SELF, "n1": ClockOffset(-1.4, 1.2)}), HUB),
         ],
     ),
     "sync.versions/code": Cases(
         bad=[
-            ("FAIL job: nodes", Every({"n0": _ONE, "n1": _EDITED})),
-            ("WARN image: transformers on n2", Every({"n0": _ONE, "n1": _ONE, "n2": _UPDATED})),
+            ("FAIL job: nodes", Every({"n0": ONE, "n1": EDITED})),
+            ("WARN image: transformers on n2", Every({"n0": ONE, "n1": ONE, "n2": _UPDATED})),
         ],
-        good=[(Every({"n0": _ONE, "n1": replace(_ONE, commit="")}),)],
+        good=[(Every({"n0": ONE, "n1": replace(ONE, commit="")}),)],
     ),
     "sync.machine/gpu-count": Cases(
         bad=[
@@ -115,47 +115,47 @@ CASES = {
     ),
     "sync.machine/nic-count": Cases(
         bad=[
-            ("FAIL node: n3 on n3", Every({**_FABRICS, "n3": hcas(7)}), _SETTINGS, _HOSTS, _ANY, DGXS, H100S),
-            ("FAIL unknown: nodes", Every({"n0": hcas(8), "n1": hcas(7)}), _SETTINGS, _HOSTS, _ANY, DGXS, H100S),
-            ("FAIL unknown: nodes", Every({"n0": _efa(), "n1": _efa("DOWN")}), _SETTINGS, _HOSTS, _ANY, DGXS, H100S),
+            ("FAIL node: n3 on n3", Every({**FABRICS, "n3": hcas(7)}), SETTINGS, HOSTS, ANY, DGXS, H100S),
+            ("FAIL unknown: nodes", Every({"n0": hcas(8), "n1": hcas(7)}), SETTINGS, HOSTS, ANY, DGXS, H100S),
+            ("FAIL unknown: nodes", Every({"n0": _efa(), "n1": _efa("DOWN")}), SETTINGS, HOSTS, ANY, DGXS, H100S),
             (
                 "FAIL node: n3 on n3",
                 _NO_HCAS,
-                _SETTINGS,
+                SETTINGS,
                 Every({**{f"n{i}": TWO_NETS for i in range(3)}, "n3": PLAIN_HOST}),
-                _ANY,
+                ANY,
                 DGXS,
                 H100S,
             ),
         ],
         good=[
-            (_NO_HCAS, _SETTINGS, _HOSTS, _ANY, DGXS, H100S),
-            (Every({"n0": _efa(), "n1": _efa()}), _SETTINGS, _HOSTS, _ANY, DGXS, H100S),
-            (Every({**_FABRICS, "n3": hcas(4)}), _SETTINGS, _HOSTS, _ANY, Every({**DGXS.by_node, "n3": OTHER}), H100S),
+            (_NO_HCAS, SETTINGS, HOSTS, ANY, DGXS, H100S),
+            (Every({"n0": _efa(), "n1": _efa()}), SETTINGS, HOSTS, ANY, DGXS, H100S),
+            (Every({**FABRICS, "n3": hcas(4)}), SETTINGS, HOSTS, ANY, Every({**DGXS.by_node, "n3": OTHER}), H100S),
         ],
     ),
     "sync.machine/topology": Cases(
         bad=[
-            ("WARN unknown: n3 on n3", Every({**_TREES, "n3": pci()}), _SPLIT, DGXS, H100S),
-            ("WARN unknown: nodes", Every({"n0": pci(), "n1": _MOVED}), _TWO_SOCKETS, DGXS, H100S),
+            ("WARN unknown: n3 on n3", Every({**TREES, "n3": pci()}), _SPLIT, DGXS, H100S),
+            ("WARN unknown: nodes", Every({"n0": pci(), "n1": MOVED}), TWO_SOCKETS, DGXS, H100S),
         ],
-        good=[(Every({**_TREES, "n3": pci(3)}), _TWO_SOCKETS, DGXS, H100S)],
+        good=[(Every({**TREES, "n3": pci(3)}), TWO_SOCKETS, DGXS, H100S)],
     ),
     "sync.limits/limits": Cases(
         bad=[
-            ("WARN image: /dev/shm on n3", _ALL_FREE, Every({**_ALL_ROOMY.by_node, "n3": _SMALL})),
-            ("WARN image: RLIMIT_MEMLOCK", Every({"n0": _FREE, "n1": _FEW}), _ALL_ROOMY),
+            ("WARN image: /dev/shm on n3", ALL_FREE, Every({**ALL_ROOMY.by_node, "n3": _SMALL})),
+            ("WARN image: RLIMIT_MEMLOCK", Every({"n0": FREE, "n1": FEW}), ALL_ROOMY),
         ],
         good=[
-            (_ALL_FREE, _ALL_ROOMY),
-            (Every({"n0": _FEW, "n1": _FEW}), _ALL_ROOMY),
-            (_ALL_FREE, Every({"n0": _ROOMY, "n1": SharedMemory(30 * GIB, 30 * GIB)})),
+            (ALL_FREE, ALL_ROOMY),
+            (Every({"n0": FEW, "n1": FEW}), ALL_ROOMY),
+            (ALL_FREE, Every({"n0": ROOMY, "n1": SharedMemory(30 * GIB, 30 * GIB)})),
         ],
     ),
     "sync.nodes/node-missing": Cases(
         bad=[
-            ("FAIL unknown: n1 on n1", _TWO_OF_THREE, Every({"n0": Gathering(2, 60.0, (_BABBLE,))})),
-            ("FAIL unknown: n1 on n1", _TWO_OF_THREE, Every({"n0": Gathering(2, 60.0, (_HALF,))})),
+            ("FAIL unknown: n1 on n1", TWO_OF_THREE, Every({"n0": Gathering(2, 60.0, (_BABBLE,))})),
+            ("FAIL unknown: n1 on n1", TWO_OF_THREE, Every({"n0": Gathering(2, 60.0, (_HALF,))})),
         ],
         good=[
             (
@@ -166,21 +166,21 @@ CASES = {
     ),
     "sync.versions/nccl-version": Cases(
         bad=[
-            ("FAIL image: nodes", Every({"n0": _NEW, "n1": _OLD})),
-            ("FAIL image: n2 on n2", Every({"n0": _NEW, "n1": _NEW, "n2": Software({})})),
+            ("FAIL image: nodes", Every({"n0": NEW, "n1": OLD})),
+            ("FAIL image: n2 on n2", Every({"n0": NEW, "n1": NEW, "n2": Software({})})),
         ],
-        good=[(Every({"n0": _NEW, "n1": nccl(2, 29, 7)}),)],
+        good=[(Every({"n0": NEW, "n1": nccl(2, 29, 7)}),)],
     ),
     "sync.versions/torch-cuda": Cases(
         bad=[
-            ("WARN image: torch, CUDA of torch", Every({"n0": _TORCH, "n1": _built("2.7.0", "12.6")}), _GPUS),
-            ("WARN image: driver", Every({"n0": _TORCH, "n1": _TORCH}), Every({"n0": gpus(8), "n1": _OTHER_DRIVER})),
+            ("WARN image: torch, CUDA of torch", Every({"n0": TORCH, "n1": built("2.7.0", "12.6")}), GPUS),
+            ("WARN image: driver", Every({"n0": TORCH, "n1": TORCH}), Every({"n0": gpus(8), "n1": _OTHER_DRIVER})),
         ],
-        good=[(Every({"n0": Software({}), "n1": Software({})}), _GPUS)],
+        good=[(Every({"n0": Software({}), "n1": Software({})}), GPUS)],
     ),
     "sync.versions/nic-fw": Cases(
-        bad=[("WARN image: MT_0000000838", Every({"n0": _FW, "n1": _flashed("28.36.1010")}))],
-        good=[(Every({"n0": _FW, "n1": Fabric()}),)],
+        bad=[("WARN image: MT_0000000838", Every({"n0": FW, "n1": flashed("28.36.1010")}))],
+        good=[(Every({"n0": FW, "n1": Fabric()}),)],
     ),
     "sync.network/transport": Cases(
         bad=[("FAIL image: nodes", Every({"n0": over("IB"), "n1": over("Socket")}))],
@@ -194,8 +194,8 @@ CASES = {
     ),
     "sync.machine/ignore-net-mismatch": Cases(
         good=[
-            (_UNLIKE, _PLAINS, _TWO_HOSTS, Every(dict.fromkeys(("n0", "n1"), nccl(2, 29, 7))), DGXS, H100S),
-            (Every({"n0": hcas(8), "n1": hcas(8)}), _PLAINS, _TWO_HOSTS, _NEWEST, DGXS, H100S),
+            (UNLIKE, PLAINS, TWO_HOSTS, Every(dict.fromkeys(("n0", "n1"), nccl(2, 29, 7))), DGXS, H100S),
+            (Every({"n0": hcas(8), "n1": hcas(8)}), PLAINS, TWO_HOSTS, NEWEST, DGXS, H100S),
         ]
     ),
 }
