@@ -75,6 +75,7 @@ def meet(
     every node must be given. `waiting` shows what is under way. Raises UsageError.
     """
     from ncclprobe.cluster.gather import Part, Times, assemble  # imports that a look at one node does without
+    from ncclprobe.engine.captures import on_arrival
 
     if options.keep and launch.node_rank == 0:
         make_folder(options.keep)
@@ -101,6 +102,7 @@ def meet(
         keep=options.keep,
         attempt=os.environ.get("TORCHELASTIC_RESTART_COUNT", "0"),
         rails=rails,
+        workers=partial(on_arrival, question, launch.nnodes or 1),
     )
     code = assemble(replace(part, progress=waiting.say) if waiting else part)
     for report in made:  # the other nodes have left

@@ -5,6 +5,7 @@ from collections.abc import Callable, Sequence
 from datetime import datetime
 from functools import cache
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from ncclprobe.checks.sync.roster import missing
 from ncclprobe.engine import doctor
@@ -19,9 +20,14 @@ from ncclprobe.model.report import Report
 from ncclprobe.model.snapshot import Every, Snapshot, learned
 from ncclprobe.model.values import replace
 
+if TYPE_CHECKING:
+    from ncclprobe.engine.workers import Workers
+
 APART = "judged apart, because nothing shows that these nodes are of one job; --one-job compares them."
 FEW = 64
 """So many captures are judged in this process: workers would take as long to start as they save."""
+_NICE = 10
+"""Workers of a live run leave the processors to what measures the paths between the nodes."""
 _ONE_JOB_S = 3600.0
 """Nodes that meet at one address and port, with captures further apart in time, are of different jobs."""
 _OF_SCHEDULERS = ("SLURM_JOB_ID", "PBS_JOBID", "LSB_JOBID")
@@ -53,6 +59,20 @@ def _of_many(question: Question, paths: Sequence[Path], one_job: bool) -> Report
         notes = tuple(f"{path}: not judged: {why}" for path, why in at_work.lost.items())
         lost = tuple(Path(path).stem for path in at_work.lost)
     return _diagnosed(question, snapshots, notes, joined, lost)
+
+
+def on_arrival(question: Question, nodes: int) -> "Workers | None":
+    """Return workers that judge the captures of a job of so many nodes as they arrive; None: one process does."""
+    if nodes <= FEW:
+        return None
+    from ncclprobe.engine import workers
+
+    if not workers.suits((), question.checks):
+        return None
+    wanted = workers.wanted(question.checks, doctor.SHOWN, question.pictures)
+    at_work = workers.Workers((), replace(wanted, nice=_NICE))
+    at_work.expect(workers.Terms(question.job, nodes, nodes))
+    return at_work
 
 
 def _diagnosed(

@@ -49,7 +49,7 @@ def with_choices(snapshots: Sequence[Snapshot], checks: Sequence[Check], others:
     from ncclprobe.nccl.selection import choose  # and with it the distances between devices
 
     others = others or Choosing()
-    return [replace(s, facts={**s.facts, Choices: choose(s, others)}) for s in snapshots]
+    return [s if Choices in s.facts else replace(s, facts={**s.facts, Choices: choose(s, others)}) for s in snapshots]
 
 
 _Predicted = dict[Any, AttainableRate | Absent]

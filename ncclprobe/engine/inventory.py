@@ -70,7 +70,8 @@ def areas(
 
     `expected`: how many nodes the job has, if that is known. `rows`: what was measured, in words.
     """
-    said = grouped((name, each) for each in verdicts for name in {each.id.partition(".")[0], each.key})
+    by_key = grouped((each.key, each) for each in verdicts)
+    said = grouped((name, v) for key, own in by_key.items() for name in {key.partition(".")[0], key} for v in own)
     wanted = [name for name in _PREFIXES if name not in _NOT_OF[job.backend]]
     values = {name: _over_nodes(snapshots, show) for name, show in _SHOWN.items() if name in wanted}
     values = {"nodes": _nodes(snapshots, expected), **values, "rails": _rails(snapshots), "measured": rows}

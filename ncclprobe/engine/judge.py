@@ -61,8 +61,8 @@ def judge(
     `run`: the facts of a measuring run, which the checks take that judge it.
     """
     snapshots = with_choices(snapshots, checks)
-    known = Judged()
-    own = [verdict for snapshot in of_one_job(snapshots, job) for verdict in _own(snapshot, checks, job, known)]
+    known, alone = Judged(), [check for check in checks if not check.compares]
+    own = [verdict for snapshot in of_one_job(snapshots, job) for verdict in _own(snapshot, alone, job, known)]
     by_key = {check.key: check for check in checks}
     joint = compare(snapshots, checks, job, run)
     return _followed((*own, *(_explained(by_key[each.key], each, own) for each in joint)))
@@ -70,12 +70,12 @@ def judge(
 
 def _own(snapshot: Snapshot, checks: Sequence[Check], job: Job, known: "Judged") -> Sequence[Verdict]:
     """Return what the checks that need no other node say of this one: what a worker said, and the rest."""
-    if not snapshot.said:
-        return judge_node(snapshot, checks, job, known)
+    if len(snapshot.said) in (0, len(checks)):
+        return snapshot.said or judge_node(snapshot, checks, job, known)
     said = {verdict.key: verdict for verdict in snapshot.said}
     rest = judge_node(snapshot, [check for check in checks if check.key not in said], job, known)
     said |= {verdict.key: verdict for verdict in rest}
-    return [said[check.key] for check in checks if not check.compares]
+    return [said[check.key] for check in checks]
 
 
 def of_one_job(snapshots: Sequence[Snapshot], job: Job) -> list[Snapshot]:

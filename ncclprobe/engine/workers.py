@@ -2,8 +2,9 @@
 
 A worker receives paths and returns JSON: the verdicts on a node, and the facts that comparisons and the report need.
 Facts and verdicts that nodes share are sent once. First all captures are learned, because the verdicts on a node depend
-on how many nodes there are and on whether they are one job. Then the worker that learned a capture judges it. Memory is
-bounded. A capture that kills its worker, or takes too long, is named, and the others are judged.
+on how many nodes there are and on whether they are one job. Then the worker that learned a capture judges it. In a live
+run both are known before, so that each node is judged as its capture arrives. Memory is bounded. A capture that kills
+its worker, or takes too long, is named, and the others are judged.
 """
 
 import os
@@ -14,6 +15,7 @@ from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from functools import lru_cache
 from ipaddress import IPv6Address
 from pathlib import Path
+from queue import SimpleQueue
 from typing import Any
 
 import msgspec
@@ -49,13 +51,14 @@ class Wanted(Struct, frozen=True):
     """The first message to a worker: the keys of its checks, and the names of the facts that the report shows and that
     comparisons need.
 
-    `pictures`: the report shows each node's topology, which is made if its facts are.
+    `pictures`: the report shows each node's topology, which is made if its facts are. `nice`: as of `nice(1)`.
     """
 
     checks: tuple[str, ...]
     shown: tuple[str, ...]
     compared: tuple[str, ...]
     pictures: bool = False
+    nice: int = 0
 
 
 class Terms(Struct, frozen=True):
@@ -67,7 +70,10 @@ class Terms(Struct, frozen=True):
 
 
 class _Request(Struct, frozen=True):
+    """`node`: the name of the node that sent the capture; empty: it is a file of the user's."""
+
     path: str
+    node: str = ""
     terms: Terms | None = None
     wanted: Wanted | None = None
 
@@ -84,6 +90,12 @@ class _Told(Struct, frozen=True):
     fresh: tuple[tuple[str, msgspec.Raw], ...] = ()
     said: tuple[Verdict, ...] = ()
     refused: str = ""
+
+
+def of_a_run(snapshot: Snapshot, node: str, measured: Mapping[type, Any]) -> Snapshot:
+    """Return a node of this run with its name there, and with the facts that were measured after it was judged."""
+    said = tuple([said_of(node, verdict) for verdict in snapshot.said])
+    return replace(snapshot, node=node, facts={**snapshot.facts, **measured}, said=said, taken="")
 
 
 def suits(paths: Sequence[Path], checks: Sequence[Check]) -> bool:
@@ -109,9 +121,12 @@ class Workers:
     """The processes and their answers. Closing kills them."""
 
     def __init__(self, paths: Sequence[str], wanted: Wanted) -> None:
-        self._paths = paths
-        self._hands = [_Hand(wanted) for _ in range(min(cores(), len(paths)))]
+        self._asked = [_Request(path) for path in paths]
+        self._hands = [_Hand(wanted) for _ in range(min(cores(), len(paths) or cores()))]
         self._told: dict[int, Snapshot] = {}
+        self._refused: dict[int, UsageError] = {}
+        self._arrived: SimpleQueue[int | None] = SimpleQueue()
+        self._at_work: threading.Thread | None = None
         self.lost: dict[str, str] = {}
         """Captures that were not judged, and why."""
 
@@ -123,10 +138,11 @@ class Workers:
         """Kill the workers."""
         for hand in self._hands:
             hand.end()
+            self._arrived.put(None)
 
     def learn(self) -> list[Snapshot]:
         """Return the nodes with a few of their facts, in the order of the captures. Raises UsageError."""
-        waiting = iter(range(len(self._paths)))
+        waiting = iter(range(len(self._asked)))
         self._share(lambda hand: waiting, None)
         return self._found()
 
@@ -135,35 +151,56 @@ class Workers:
         self._share(lambda hand: iter(hand.learned), terms)
         return self._found()
 
-    def _share(self, places: Callable[["_Hand"], Iterator[int]], terms: Terms | None) -> None:
-        refusals: dict[int, UsageError] = {}
+    def expect(self, terms: Terms) -> None:
+        """Judge each capture that arrives from now on; it is a node's that sent it."""
 
+        def waiting(hand: "_Hand") -> Iterator[int]:
+            return iter(self._arrived.get, None)
+
+        self._at_work = threading.Thread(target=self._share, args=(waiting, terms), daemon=True)
+        self._at_work.start()
+
+    def add(self, path: Path, node: str) -> None:
+        """Have the capture that `node` sent judged."""
+        self._asked.append(_Request(str(path), node))
+        self._arrived.put(len(self._asked) - 1)
+
+    def arrived(self) -> dict[str, Snapshot]:
+        """Return the nodes whose captures arrived, with their verdicts, by path; none that is lost."""
+        for _ in self._hands:
+            self._arrived.put(None)
+        if self._at_work:
+            self._at_work.join()
+        self.lost |= {self._asked[place].path: str(why) for place, why in self._refused.items()}
+        return {self._asked[place].path: snapshot for place, snapshot in self._told.items()}
+
+    def _share(self, places: Callable[["_Hand"], Iterator[int]], terms: Terms | None) -> None:
         def work(hand: "_Hand") -> None:
             for place in places(hand):
-                path = self._paths[place]
+                path = self._asked[place].path
                 if path in self.lost or hand.ended:
                     continue
                 try:
-                    self._told[place] = hand.ask(place, _Request(path, terms))
+                    self._told[place] = hand.ask(place, replace(self._asked[place], terms=terms))
                 except HostError as why:
                     self.lost[path] = str(why)
                     self._told.pop(place, None)
                 except UsageError as why:
-                    refusals[place] = why
+                    self._refused[place] = why
                 except (OSError, ValueError):
                     if not hand.ended:
                         raise
                     return  # the run was interrupted, and the pipe was closed beneath this thread
 
         at_once([lambda hand=hand: work(hand) for hand in self._hands])  # type: ignore[misc]
-        if refusals:
-            raise refusals[min(refusals)]
 
     def _found(self) -> list[Snapshot]:
+        if self._refused:
+            raise self._refused[min(self._refused)]
         nodes: dict[str, Snapshot] = {}
         for place, snapshot in sorted(self._told.items()):
             if snapshot.node in nodes:
-                raise capture.second(self._paths[place], snapshot.node)
+                raise capture.second(self._asked[place].path, snapshot.node)
             nodes[snapshot.node] = snapshot
         return list(nodes.values())
 
@@ -193,7 +230,7 @@ class _Hand:
             self.learned.append(place)
         own = tuple([said_of(told.node, self._verdicts[at]) for at in told.verdicts])
         ranks = {rank: self._named(facts) for rank, facts in told.ranks.items()}
-        answers = Answers(request.path)
+        answers = Answers(request)
         return Snapshot(told.node, self._named(told.facts), ranks, answers, told.taken, cut=told.cut, said=own)
 
     def _named(self, places: Mapping[str, int]) -> dict[type, Any]:
@@ -208,8 +245,8 @@ class _Hand:
 class Answers(Mapping[tuple[str | int, ...], Any]):
     """The answers of a node, read from its capture only if a report cites them, as it does for few of many nodes."""
 
-    def __init__(self, path: str) -> None:
-        self._path = path
+    def __init__(self, request: _Request) -> None:
+        self._request = request
         self._read: Mapping[tuple[str | int, ...], Any] | None = None
 
     def __bool__(self) -> bool:
@@ -231,7 +268,7 @@ class Answers(Mapping[tuple[str | int, ...], Any]):
     def _known(self) -> Mapping[tuple[str | int, ...], Any]:
         if self._read is None:
             try:
-                self._read = capture.load(Path(self._path)).answers
+                self._read = _captured(self._request).answers
             except UsageError:  # it was there, and is gone: nothing is shown of it
                 self._read = {}
         return self._read
@@ -263,6 +300,12 @@ _TELLING = msgspec.json.Decoder(_Told)
 _ASKING = msgspec.json.Decoder(_Request)
 
 
+def _captured(request: _Request) -> capture.Replay:
+    """Return the capture of a request. Raises UsageError."""
+    path = Path(request.path)
+    return capture.received(path, request.node) if request.node else capture.load(path)
+
+
 def serve() -> None:
     """Be a worker: answer requests of standard input, each with its length before it, until it closes."""
     resource.setrlimit(resource.RLIMIT_AS, (_MEMORY_BYTES, resource.getrlimit(resource.RLIMIT_AS)[1]))
@@ -281,6 +324,7 @@ class _Worker:
     """The child's end of one worker, with its knowledge of the nodes that it has judged."""
 
     def __init__(self, wanted: Wanted) -> None:
+        os.nice(wanted.nice)
         by_key = {check.key: check for check in discover("ncclprobe.checks", Check, {MACHINE})}
         self._checks = [by_key[key] for key in wanted.checks]
         self._wanted = wanted
@@ -294,17 +338,17 @@ class _Worker:
     def answer(self, request: _Request) -> _Told:
         """Return the answer on one capture."""
         try:
-            snapshot = self._learned(request.path)
+            snapshot = self._learned(request)
         except UsageError as error:
             return _Told(refused=str(error))
         if request.terms is None:
             return self._told(snapshot, _FIRST)
         return self._said(snapshot, request.terms)
 
-    def _learned(self, path: str) -> Snapshot:
-        if (kept := self._kept.get(path)) is None:
-            kept = replace(of_capture(capture.load(Path(path)), _COLLECTORS, self._traces), answers={})
-            self._kept[path] = kept
+    def _learned(self, request: _Request) -> Snapshot:
+        if (kept := self._kept.get(request.path)) is None:
+            kept = replace(of_capture(_captured(request), _COLLECTORS, self._traces), answers={})
+            self._kept[request.path] = kept
         return kept
 
     def _said(self, snapshot: Snapshot, terms: Terms) -> _Told:

@@ -263,3 +263,7 @@ class Rails(Struct, frozen=True):
 def rails(host: Host) -> Rails:
     """Read what this node saw of its rails."""
     return sample(host, "rails", Rails)
+
+
+MEASURED: frozenset[type] = frozenset({ClockOffset, Paths, Rails})
+"""What nodes measure once rank 0 has their captures; it only compares them by it."""

@@ -153,15 +153,15 @@ def _is_capture(text: str) -> bool:
     return True
 
 
-def load(path: Path, node: str = "", more: Iterable[str] = ()) -> Replay:
-    """Return the capture in `path`, with the captures it is ``like``. Raises UsageError naming file and line.
-
-    `node`: its node's name if the job knows a better one. `more`: rows that were measured since.
-    """
+def load(path: Path) -> Replay:
+    """Return the capture in `path`, with the captures it is ``like``. Raises UsageError naming file and line."""
     header, answers = _load(path, (), {})
-    for row in more:
-        answers.update(_parse_row(_object(row, str(path)), str(path)))
-    return _replay(header, answers, node or str(header.get("node") or path.stem), str(path), header[_CUT])
+    return _replay(header, answers, str(header.get("node") or path.stem), str(path), header[_CUT])
+
+
+def received(path: Path, node: str) -> Replay:
+    """Return the capture that another node sent, which names no other file. Raises UsageError naming the line."""
+    return parse(files.read(path, limit=bounds.CAPTURE_BYTES), f"the capture of {node}", node)
 
 
 def is_overlay(path: Path) -> bool:

@@ -13,6 +13,7 @@ Rail and plane are read since 2.30.7; before, an empty port (``mlx5_0:``) was po
 
 import re
 from collections.abc import Mapping, Sequence
+from functools import lru_cache
 from ipaddress import IPv4Address, IPv4Network, IPv6Address, IPv6Network, ip_network
 from typing import Literal
 
@@ -68,6 +69,7 @@ class Selector(Struct, frozen=True):
         return found != self.exclude
 
 
+@lru_cache(256)
 def parse_selector(text: str, limit: int) -> Selector:
     """Split `text` as NCCL does; `limit` is `MAX_INTERFACES` or `MAX_HCAS`. No text is an error."""
     exclude, text = text.startswith("^"), text.removeprefix("^")
@@ -129,7 +131,7 @@ def select(fabric: Fabric, text: str = "", version: Version | None = None, pci_o
     chosen = [(device, port) for device, port in ports if selector.takes(port.device, port.number)]
     opened = [port for device, port in chosen if _opens(device)]
     active = [port for port in opened if port.state == "ACTIVE"]
-    everything = [(port.device, port.number) for port in fabric.ports]
+    everything = [(port.device, port.number) for port in fabric.ports] if selector.entries else []
     return Selection(
         selector=selector,
         taken=tuple(active[:limit]),

@@ -9,14 +9,20 @@ from typing import Any
 import pytest
 
 from ncclprobe.cluster.gather import Times, _name, _parse_rank_answers
-from ncclprobe.cluster.gather.coordinator import _listeners_of, _lost, _replays, _unique_names, only_listed
+from ncclprobe.cluster.gather.coordinator import _listeners_of, _lost, _replays, _snapshots, _unique_names, only_listed
 from ncclprobe.cluster.rendezvous.coordinator import Peer
 from ncclprobe.cluster.rendezvous.messages import Hello
+from ncclprobe.engine import captures, diagnose
+from ncclprobe.engine.diagnose import Judging
 from ncclprobe.facts.launcher import Launch
+from ncclprobe.facts.reach import MEASURED
 from ncclprobe.host.capture import dump
-from ncclprobe.model.snapshot import Snapshot
+from ncclprobe.model.registry import Collector, discover
+from ncclprobe.model.snapshot import Job, Snapshot
 from ncclprobe.model.values import replace
 from tests.each_row import each_row
+
+MACHINES = Path(__file__).parents[1] / "captures"
 
 
 def peer(name: str, rank: int, capture: Path = Path(), **details: Any) -> Peer:
@@ -128,3 +134,51 @@ def test_without_a_secret_a_node_is_heard_only_from_its_own_address(rank: int, a
     answer = asyncio.run(only_listed(("n0", "n1", "n2"), resolve)(Hello("x", rank, "n1"), address))
     assert answer.startswith(why) if why.startswith("10") else why in answer
     assert bool(answer) == bool(why)
+
+
+def test_nodes_that_are_judged_as_they_arrive_are_judged_as_ever(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """Three nodes sent what they know: one is sick, one broke its capture, and one of two has the same name."""
+    monkeypatch.setattr(captures, "FEW", 0)
+    monkeypatch.setattr("ncclprobe.engine.workers.cores", lambda: 2)
+    machines = (MACHINES / "hgx-h100.jsonl", MACHINES / "hgx-h200.jsonl", MACHINES / "hgx-h200.jsonl")
+    texts = [*(each.read_text() for each in machines), '{"capture": 1}\n{"like": "00001.jsonl"}\n']
+    texts[1] = texts[1].replace('"4: ACTIVE', '"1: DOWN', 1)
+    paths = {"me": 0, "listeners": {}, "paths": []}
+    peers = []
+    for number, text in enumerate(texts):
+        path = tmp_path / f"{number:05}.jsonl"
+        path.write_text(text)
+        samples = {"clock": {"offset_s": 0.001 * number, "rtt_s": 0.001}, "paths": paths | {"me": number}}
+        peers.append(peer("twin" if number else "n1", number, path, samples=samples if number != 2 else None))
+    question = diagnose.ask(Judging(), ("doctor",), Job())
+    collectors = discover("ncclprobe.facts", Collector, diagnose.MACHINE)
+    part: Any = type("Part", (), {"collectors": collectors})
+    names = _unique_names("n0", peers)
+    reports = []
+    for workers in (None, captures.on_arrival(question, 4)):
+        for each in peers:
+            each.lost = ""
+            if workers:
+                workers.add(each.capture, each.hello.name)
+        try:
+            snapshots = list(_snapshots(part, peers, names, workers))
+        finally:
+            if workers:
+                workers.__exit__()
+        said = diagnose.diagnose(question, snapshots)
+        assert [bool(each.said) for each in snapshots] == [bool(workers)] * 3 + [False]
+        assert peers[3].lost.startswith("garbled: the capture of twin")
+        reports.append(replace(said, started="", duration_s=0.0))
+    assert [each.node for each in snapshots] == list(names.values())
+    assert reports[0] == reports[1]
+    assert {finding.subject for verdict in reports[0].checks for finding in verdict.findings} >= {"mlx5_0:1"}
+
+
+def test_no_check_of_one_node_needs_what_is_measured_once_its_capture_is_sent() -> None:
+    question = diagnose.ask(Judging(), ("doctor",), Job())
+    own = [check for check in question.checks if not check.compares]
+    needs = {need.fact for check in own for need in (*check.needs, *(check.applies.needs if check.applies else ()))}
+    assert len(own) > 100
+    assert not needs & MEASURED

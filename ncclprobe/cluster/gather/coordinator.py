@@ -5,9 +5,10 @@ import contextlib
 import json
 import secrets
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import msgspec
 
@@ -22,15 +23,17 @@ from ncclprobe.cluster.rendezvous.messages import Hello, Leave
 from ncclprobe.cluster.rendezvous.reach import Resolve, addresses_of
 from ncclprobe.cluster.rendezvous.run_in_thread import run_in_thread
 from ncclprobe.cluster.rendezvous.store import StoreError, announce
-from ncclprobe.engine.collect import Heard, Traces, of_capture
+from ncclprobe.engine.collect import Heard, Traces, collect, of_capture
 from ncclprobe.engine.judge import Share
-from ncclprobe.facts.reach import MeshListener, Paths, Trouble
+from ncclprobe.engine.workers import Workers, of_a_run
+from ncclprobe.facts.reach import MEASURED, MeshListener, Paths, Trouble
 from ncclprobe.host import SAMPLE, files
-from ncclprobe.host.capture import Answers, Replay, dump, parse, save
+from ncclprobe.host.capture import Answers, Replay, dump, received, save
 from ncclprobe.model import bounds
-from ncclprobe.model.errors import Failed, HostError, TimedOut, UsageError
+from ncclprobe.model.errors import Failed, HostError, NotCaptured, TimedOut, UsageError
 from ncclprobe.model.findings import ExitCode
 from ncclprobe.model.report import Report
+from ncclprobe.model.snapshot import Absent, Snapshot
 from ncclprobe.model.values import asdict, replace
 
 _OPENING_S = 2.0  # for a node to open its listeners: who answers its pings does so at once
@@ -46,7 +49,12 @@ async def run_coordinator(part: Part, local: LocalNode, spool: Path) -> ExitCode
     secret = secrets.token_bytes(32)
     key = secret if part.launch.agent_store else part.token.key or part.token.mark
     allowed = only_listed(part.launch.names) if part.token.unproven else all_allowed
-    async with Coordinator(key, part.nnodes, spool, part.times.end, allowed=allowed) as coordinator:
+    async with contextlib.AsyncExitStack() as stack:
+        workers = part.workers()
+        joined = _handing_over(stack.enter_context(workers)) if workers else lambda peer: None
+        coordinator = await stack.enter_async_context(
+            Coordinator(key, part.nnodes, spool, part.times.end, allowed=allowed, joined=joined)
+        )
         try:
             await _open(part, coordinator, secret)
         except (CannotListen, StoreError) as error:
@@ -66,12 +74,12 @@ async def run_coordinator(part: Part, local: LocalNode, spool: Path) -> ExitCode
         came = tuple(peer.hello.node_rank for peer in coordinator.peers)
         lost = () if part.token.unproven else _lost(coordinator.peers)
         local.add("gathering", replace(gathering, came=came, lost=lost))
-        report, replays = await _judged(part, local, coordinator, names, came)
+        report = await _judged(part, local, coordinator, names, came, workers)
         shares = part.leaves(report)
         words = {key: _leave_message(name, local.name, shares[name]) for key, name in names.items()}
         await coordinator.leave(words, time.monotonic() + PARTING_S)
     if part.keep:
-        _keep(part.keep, replays)
+        _keep(part.keep, [local.replay(), *_replays(coordinator.peers, names)])
     return shares[local.name].exit_code
 
 
@@ -79,14 +87,23 @@ def _say_who_came(part: Part, others: int) -> None:
     part.progress(f"waiting for the nodes: {1 + others} of {part.nnodes} came")
 
 
+def _handing_over(workers: Workers) -> Callable[[Peer], None]:
+    return lambda peer: workers.add(peer.capture, peer.hello.name)
+
+
 async def _judged(
-    part: Part, local: LocalNode, coordinator: Coordinator, names: Mapping[str, str], came: Sequence[int]
-) -> tuple[Report, Sequence[Replay]]:
+    part: Part,
+    local: LocalNode,
+    coordinator: Coordinator,
+    names: Mapping[str, str],
+    came: Sequence[int],
+    workers: Workers | None,
+) -> Report:
     """Judge on a thread, so that the run's deadline holds. Raises TimeoutError.
 
     Raises UsageError for a report that cannot be written, after sending the other nodes their exit code.
     """
-    work = partial(_judge, part, local, coordinator.peers, names, came)
+    work = partial(_judge, part, local, coordinator.peers, names, came, workers)
     try:
         return await run_in_thread(work, part.times.end)
     except UsageError as error:
@@ -97,12 +114,40 @@ async def _judged(
 
 
 def _judge(
-    part: Part, local: LocalNode, peers: Sequence[Peer], names: Mapping[str, str], came: Sequence[int]
-) -> tuple[Report, Sequence[Replay]]:
-    replays, traces = [local.replay(), *_replays(peers, names)], Traces()
-    snapshots = [of_capture(replay, part.collectors, traces) for replay in replays]
+    part: Part,
+    local: LocalNode,
+    peers: Sequence[Peer],
+    names: Mapping[str, str],
+    came: Sequence[int],
+    workers: Workers | None,
+) -> Report:
+    snapshots = [local.snapshot_with_samples(part.collectors), *_snapshots(part, peers, names, workers)]
     notes = [describe_meeting(part), *([f"{UNPROVEN}: no path between them was tried"] if part.token.unproven else [])]
-    return part.judge(snapshots, missing(snapshots, came), notes), replays
+    return part.judge(snapshots, missing(snapshots, came), notes)
+
+
+def _snapshots(
+    part: Part, peers: Sequence[Peer], names: Mapping[str, str], workers: Workers | None
+) -> Iterator[Snapshot]:
+    """Yield the peers' facts, with the verdicts of the workers that judged a capture as it arrived."""
+    judged, unread, traces = workers.arrived() if workers else {}, workers.lost if workers else {}, Traces()
+    for peer in peers:
+        name, path = names[peer.hello.id], str(peer.capture)
+        if path in unread:
+            peer.lost = peer.lost or f"garbled: {unread[path]}"
+        if path in judged:
+            measured = Replay(_samples(peer), name, older=False)
+            facts = collect(measured, [each for each in part.collectors if each.produces in MEASURED], traces=traces)
+            known = {kind: fact for kind, fact in facts.items() if not _is_unasked(fact)}
+            yield of_a_run(judged[path], name, known)
+        else:
+            replay = Replay(_samples(peer), name, older=False) if path in unread else _replay(peer, name)
+            yield of_capture(replay, part.collectors, traces)
+
+
+def _is_unasked(fact: Any) -> bool:
+    """Return whether no sample holds this fact."""
+    return isinstance(fact, Absent) and fact.refused == NotCaptured.__name__
 
 
 def only_listed(names: Sequence[str], resolve: Resolve = addresses_of) -> Allowed:
@@ -260,17 +305,21 @@ def _lost(peers: Sequence[Peer]) -> tuple[Trouble, ...]:
 def _replays(peers: Sequence[Peer], names: Mapping[str, str]) -> Iterator[Replay]:
     """Yield the peers' captures with their measured samples, or with the reason why a sample is absent."""
     for peer in peers:
-        name = names[peer.hello.id]
-        try:
-            replay = parse(files.read(peer.capture, limit=bounds.CAPTURE_BYTES), f"the capture of {name}", name)
-        except UsageError as error:
-            peer.lost = peer.lost or f"garbled: {error}"
-            replay = Replay({}, name, older=False)
-        samples = {} if peer.extra else peer.samples or {}
-        measured: Heard = {(SAMPLE, kind): json.dumps(value) for kind, value in samples.items()}
-        yield Replay(
-            {**replay.answers, (SAMPLE, "paths"): _why_not(peer), **measured}, name, False, _rank_answers(replay)
-        )
+        yield _replay(peer, names[peer.hello.id])
+
+
+def _replay(peer: Peer, name: str) -> Replay:
+    try:
+        replay = received(peer.capture, name)
+    except UsageError as error:
+        peer.lost = peer.lost or f"garbled: {error}"
+        replay = Replay({}, name, older=False)
+    return Replay({**replay.answers, **_samples(peer)}, name, False, _rank_answers(replay))
+
+
+def _samples(peer: Peer) -> Heard:
+    samples = {} if peer.extra else peer.samples or {}
+    return {(SAMPLE, "paths"): _why_not(peer), **{(SAMPLE, kind): json.dumps(each) for kind, each in samples.items()}}
 
 
 def _rank_answers(replay: Replay) -> dict[int, Answers]:

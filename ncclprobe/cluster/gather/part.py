@@ -14,6 +14,7 @@ from ncclprobe.cluster.rendezvous.messages import Leave
 from ncclprobe.cluster.rendezvous.token import Token
 from ncclprobe.engine.collect import Heard, of_capture
 from ncclprobe.engine.judge import Share
+from ncclprobe.engine.workers import Workers
 from ncclprobe.facts.launcher import Launch
 from ncclprobe.host import SAMPLE, Question
 from ncclprobe.host.capture import Replay, dump
@@ -75,7 +76,8 @@ class Part(Struct, frozen=True):
     """The place of this process in the assembly, and what it needs for it.
 
     `keep` is the folder for captures, if any; `attempt` counts torchrun's restarts. `leaves` is each node's exit, by
-    its name. `progress` shows what is under way. `rails`: the rail tests, if any.
+    its name. `progress` shows what is under way. `rails`: the rail tests, if any. `workers` makes those that judge the
+    captures of many nodes as they arrive, if that pays.
     """
 
     launch: Launch
@@ -90,6 +92,7 @@ class Part(Struct, frozen=True):
     attempt: str = "0"
     progress: Callable[[str], None] = lambda what: None
     rails: RailsWanted | None = None
+    workers: Callable[[], Workers | None] = lambda: None
 
     @property
     def node_rank(self) -> int:

@@ -64,13 +64,24 @@ class Peer(Struct, eq=False):
 class Coordinator:
     """Expects `nnodes` - 1 other nodes. ``async with``: at its end every connection is closed.
 
-    `spool` is a private folder for captures; `deadline` (time.monotonic()) the end of the whole run. Call `listen`,
-    `gather`, `open_mesh`, `mesh`, `order` and `leave` in this order. `mesh_key` is what nodes prove to each other.
+    `spool` is a private folder for captures; `deadline` (time.monotonic()) the end of the whole run. `joined` receives
+    each peer once its whole capture is there. Call `listen`, `gather`, `open_mesh`, `mesh`, `order` and `leave` in this
+    order. `mesh_key` is what nodes prove to each other.
     """
 
-    def __init__(self, key: Key, nnodes: int, spool: Path, deadline: float, *, allowed: Allowed = all_allowed) -> None:
+    def __init__(
+        self,
+        key: Key,
+        nnodes: int,
+        spool: Path,
+        deadline: float,
+        *,
+        allowed: Allowed = all_allowed,
+        joined: Callable[["Peer"], None] = lambda peer: None,
+    ) -> None:
         self.mesh_key = secrets.token_bytes(SECRET_BYTES)
         self._key, self._nnodes, self._spool, self._deadline, self._allowed = key, nnodes, spool, deadline, allowed
+        self._joined = joined
         self._admission = Admission(self._handle, 0, 0)
         self._transfers = asyncio.Semaphore(_TRANSFERS)
         self._peers: dict[str, Peer] = {}
@@ -224,6 +235,7 @@ class Coordinator:
         self._peers[hello.id] = peer
         if not extra:
             self._holders[hello.node_rank] = hello.id
+        self._joined(peer)
         await wire.send({"welcome": True}, self._soon(_HELLO_S))
         return peer
 
