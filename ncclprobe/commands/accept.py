@@ -19,10 +19,9 @@ from ncclprobe.model.measurement import SkippedRow
 from ncclprobe.model.ops import OPS, default_sizes
 from ncclprobe.model.values import Struct, replace
 from ncclprobe.session.measure import single_rank
-from ncclprobe.session.measure.rank import devices
 from ncclprobe.session.options import LARGEST, Options
 from ncclprobe.session.ranks import rank_files
-from ncclprobe.session.ranks.identity import choose_backend
+from ncclprobe.session.ranks.identity import choose_backend, devices
 
 _ABOUT = """\
 Accept a node or a job: check every machine as `ncclprobe doctor` does, then measure copies inside nodes, collectives

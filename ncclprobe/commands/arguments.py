@@ -50,12 +50,13 @@ BRIEF: Mapping[str, _Brief] = MappingProxyType(
         "doctor": _Brief(
             {
                 "what to look at": "--backend --local --path --expect-gpus",
-                "several nodes by hand": "--nnodes --node-rank --master-addr",
+                "several nodes": "--hosts --nnodes --node-rank --master-addr",
                 "how it is judged": "--ignore",
                 "the report": _REPORT,
             },
             (
                 "ncclprobe doctor",
+                "ncclprobe doctor --hosts n1,n2,n3",
                 "srun --ntasks-per-node=1 ncclprobe doctor --path /data",
                 "ncclprobe doctor node7.jsonl",
             ),

@@ -11,7 +11,7 @@ from functools import partial
 from pathlib import Path
 
 from ncclprobe import lifetime
-from ncclprobe.commands import arguments, nodes
+from ncclprobe.commands import arguments, hosts, nodes
 from ncclprobe.engine import diagnose, doctor
 from ncclprobe.engine.collect import observed, replayed
 from ncclprobe.facts.data_paths import AskedPaths
@@ -88,6 +88,11 @@ def main(argv: Sequence[str]) -> int:
     options.timeout = options.timeout or (math.inf if options.captures else _TIMEOUT_S)
     flags = Flags(options.nnodes, options.node_rank, options.master_addr, options.master_port)
     nodes.refuse_half_given(flags, options)
+    if where := nodes.over_ssh(options, flags):
+        return hosts.run(
+            hosts.Started(where, ("doctor", *argv), options.timeout, arguments.output(options), options.keep),
+            _question(options, argv),
+        )
     launch = detect(os.environ, flags)
     refuse(options)
     if options.rails and (options.captures or options.local):
@@ -236,6 +241,7 @@ def _parser() -> argparse.ArgumentParser:
     )
     arguments.selection(parser)
     arguments.fleet_store(parser)
+    hosts.options(parser)
     add("--expect", metavar="FILE", help="Judge a run.jsonl by the numbers in FILE: TOML, or an earlier report.")
     add("--rejudge", action="store_true", help="Judge a run.jsonl by what its nodes should reach by now.")
     add("--timeout", type=arguments.positive, metavar="SECONDS",

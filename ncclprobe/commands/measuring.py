@@ -31,13 +31,13 @@ from ncclprobe.model.findings import ExitCode
 from ncclprobe.model.ops import OPS
 from ncclprobe.model.snapshot import Job
 from ncclprobe.model.units import parse_size
-from ncclprobe.session.measure.rank import Rank, devices
+from ncclprobe.session.measure.rank import Rank
 from ncclprobe.session.measure.recorder import Publisher
 from ncclprobe.session.measure.survivor import LOG
 from ncclprobe.session.options import Options
 from ncclprobe.session.ranks import launch as selflaunch
 from ncclprobe.session.ranks import rank_files
-from ncclprobe.session.ranks.identity import Backend, Devices, choose_backend, identify
+from ncclprobe.session.ranks.identity import Backend, Devices, choose_backend, devices, identify
 
 _MOST_CHARACTERS = 32
 _RANKS_PER_CPU, _FEW_RANKS = 4, 16

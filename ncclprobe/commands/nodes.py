@@ -11,7 +11,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from ncclprobe.commands import arguments
+from ncclprobe.commands import arguments, hosts
 from ncclprobe.engine import diagnose
 from ncclprobe.facts.launcher import Flags, Launch, half_given
 from ncclprobe.host import Question, files
@@ -142,6 +142,19 @@ def refuse_half_given(flags: Flags, options: argparse.Namespace) -> None:
     if flags.given and (options.captures or options.local):
         with_ = "captures" if options.captures else "--local"
         raise UsageError(f"--{next(iter(flags.given)).replace('_', '-')} and {with_} exclude each other")
+
+
+def over_ssh(options: argparse.Namespace, flags: Flags) -> hosts.Hosts | None:
+    """Return the hosts of --hosts; None: there are none. Raises UsageError for options that exclude them."""
+    found = hosts.named(options)
+    if not found.names:
+        return None
+    others = {"captures": options.captures, "--local": options.local, "--fleet": options.fleet}
+    others |= {f"--{name.replace('_', '-')}": True for name in flags.given}
+    for name, given in others.items():
+        if given:
+            raise UsageError(f"{name} and --hosts exclude each other")
+    return found
 
 
 def below(limit: int) -> Callable[[str], int]:

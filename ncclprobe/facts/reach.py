@@ -104,6 +104,25 @@ class RollCall(Struct, frozen=True):
     expected: int
 
 
+class HostFailure(Struct, frozen=True):
+    """A host of --hosts that takes no part, in the `words` of ssh or of that host.
+
+    `kind`: ``ssh`` did not connect, ``absent``: ncclprobe did not start, ``silent``: no answer in time, ``version``:
+    another version, ``lost``: it ended before it reported.
+    """
+
+    host: str
+    kind: str
+    words: str
+
+
+class StartedHosts(Struct, frozen=True):
+    """The hosts that ncclprobe was to be started on over ssh: so many, and those that take no part."""
+
+    asked: int
+    failed: tuple[HostFailure, ...] = ()
+
+
 @collector
 def roll_call(host: Host) -> RollCall:
     """Read whether the other ranks of this node were waited for."""
@@ -126,6 +145,12 @@ def clock_offset(host: Host) -> ClockOffset:
 def gathering(host: Host) -> Gathering:
     """Read whom rank 0 waited for; only on rank 0's node."""
     return sample(host, "gathering", Gathering)
+
+
+@collector
+def started_hosts(host: Host) -> StartedHosts:
+    """Read on which hosts ncclprobe was started over ssh; known to the process that started them."""
+    return sample(host, "hosts", StartedHosts)
 
 
 @collector

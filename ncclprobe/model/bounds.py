@@ -77,6 +77,10 @@ NODE_RANKS = 4096
 """Ranks that a launcher claims to have started on one node; each gets a slot."""
 HOST_NAMES = 65_536
 """Nodes of a job, and names that one host list expands to."""
+SSH_HOSTS, SSH_AT_ONCE = 1024, 32
+"""Hosts of --hosts, each with an ssh of its own, and how many of these may connect at the same time."""
+SSH_LINES_BYTES, KEPT_BYTES = 1 << 20, 64 << 20
+"""What one of these hosts may print, its report and its captures aside; and its captures."""
 
 # Answers of a machine.
 ANSWER_BYTES = 16 << 20

@@ -8,8 +8,8 @@ from conftest import answers
 
 from ncclprobe.facts.launcher import detect
 from ncclprobe.model.errors import ProbeError, UsageError
-from ncclprobe.session.measure.rank import devices as counted
 from ncclprobe.session.ranks.identity import Devices, RankIdentity, choose_backend, device_index, identify
+from ncclprobe.session.ranks.identity import devices as counted
 from ncclprobe.session.ranks.store import Exchange, key
 from tests.each_row import each_row
 

@@ -10,7 +10,7 @@ from ncclprobe.checks.majority import describe, named
 from ncclprobe.checks.sync import LOCATION_GROUP, NODES_GROUP
 from ncclprobe.facts.launcher import Launch
 from ncclprobe.facts.placement import GROUP, HOST, OWN, REGION, SLURM, ZONE, Placement
-from ncclprobe.facts.reach import Gathering, Trouble
+from ncclprobe.facts.reach import Gathering, HostFailure, StartedHosts, Trouble
 from ncclprobe.model import bounds
 from ncclprobe.model.errors import Unlearned
 from ncclprobe.model.findings import Finding, fail, note, seen, warn
@@ -157,6 +157,56 @@ def node_lost(launches: Every[Launch], gatherings: Every[Gathering | Absent]) ->
         message = f"came to rank 0 and was lost: {kind}: {lost[0].detail}"
         yield fail(
             fold(nodes), message, nodes=nodes, action="retest", evidence=f"rank 0's connection to {lost[0].peer}"
+        )
+
+
+_REFUSED = HostFailure("n1", "ssh", "root@n1: Permission denied (publickey).")
+_HOSTS: Every[StartedHosts | Absent] = Every({"n0": StartedHosts(2, (_REFUSED,))})
+_HOW = {
+    "ssh": ("ssh did not connect: {}", "try `ssh -o BatchMode=yes {} true`: it must not ask for anything"),
+    "absent": (
+        "ncclprobe did not start there: {}",
+        "install ncclprobe there, or name a Python that has it with --remote-python PATH",
+    ),
+    "silent": ("did not answer: {}", "try `ssh {} true`; a login shell or a file system may hang there"),
+    "version": ("not used: {}", "install the same version on all hosts"),
+    "lost": ("ended before it reported: {}", "start ncclprobe on that host itself, and see what it prints"),
+}
+
+
+@applies
+def started_over_ssh(hosts: Every[StartedHosts | Absent]) -> bool:
+    """with --hosts or --hostfile."""
+    return any(isinstance(each, StartedHosts) for _, each in hosts.items())
+
+
+@check(
+    group=NODES_GROUP,
+    bad=lambda: [(_HOSTS,)],
+    good=lambda: [(Every({"n0": StartedHosts(2)}),)],
+    required=True,
+    applies=started_over_ssh,
+)
+def host_unused(hosts: Every[StartedHosts | Absent]) -> Iterator[Finding]:
+    """Hosts of --hosts take no part.
+
+    Right: ncclprobe was started on all hosts of --hosts.
+    Why: nothing is known of a host on which ncclprobe does not start, and the others are judged without it.
+    Fix: see what ssh says on a terminal: `ssh -o BatchMode=yes HOST true` must end without a question.
+    """
+    started = [each for _, each in hosts.items() if isinstance(each, StartedHosts)]
+    every = [each for one in started for each in one.failed]
+    alike = grouped(((each.kind, each.words.replace(each.host, "HOST")), each) for each in every)
+    for (kind, _), failed in alike.items():
+        names, first = tuple(each.host for each in failed), failed[0]
+        message, remedy = _HOW[kind]
+        yield warn(
+            fold(names),
+            message.format(first.words),
+            nodes=names,
+            action="retest",
+            evidence=seen(f"ssh {first.host}", first.words),
+            remedy=remedy.format(first.host),
         )
 
 

@@ -1,8 +1,6 @@
 """One rank in a run, from meeting the others to the verdict."""
 
-import json
 import os
-import re
 import socket
 import time
 import warnings
@@ -17,7 +15,7 @@ from ncclprobe.facts.environment import of_measuring, of_release
 from ncclprobe.facts.run.samples import Participants, What
 from ncclprobe.host import Host, scratch, settings
 from ncclprobe.lifetime import leave
-from ncclprobe.model.errors import HostError, ProbeError, UsageError, without_torch
+from ncclprobe.model.errors import ProbeError, UsageError, without_torch
 from ncclprobe.model.measurement import Band, SkippedRow
 from ncclprobe.model.snapshot import Absent, Snapshot
 from ncclprobe.model.values import asdict, replace
@@ -32,40 +30,18 @@ from ncclprobe.session.options import Options
 from ncclprobe.session.ranks import group, rank_files
 from ncclprobe.session.ranks.identity import (
     Backend,
-    Devices,
     RankIdentity,
     RankInfo,
     RunConfig,
     agree_on,
     choose_backend,
     device_index,
+    devices,
 )
 from ncclprobe.session.ranks.rank_files import RankFile, explain_exit
 from ncclprobe.session.ranks.store import Exchange, connect, resolve
 from ncclprobe.session.watchdog.ending import Ending, reserve_s
 from ncclprobe.session.watchdog.watchdog import Callbacks, Limits, Watchdog
-
-
-def devices(host: Host) -> Devices:
-    """Count the NVIDIA devices of this node in /dev, without asking the driver.
-
-    A control group leaves the files of GPUs that are not this process's own there, and refuses to open them.
-    """
-    try:
-        names = json.loads(host.ask("list", "/dev"))
-    except HostError:
-        return Devices(0)
-    paths = [f"/dev/{name}" for name in names if re.fullmatch(r"nvidia\d+", name)]
-    denied = sum(_denied(host, path) for path in paths)
-    return Devices(len(paths), denied=denied, listed=os.environ.get("CUDA_VISIBLE_DEVICES"))
-
-
-def _denied(host: Host, path: str) -> bool:
-    try:
-        may = json.loads(host.ask("access", path))
-    except HostError:
-        return False
-    return not (may["read"] and may["write"])
 
 
 def _survivor(options: Options, recorder: Recorder) -> Survivor | None:

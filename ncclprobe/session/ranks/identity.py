@@ -4,12 +4,16 @@ Pure, and decided before torch is imported: ranks send JSON to rank 0 over the s
 """
 
 import itertools
+import json
+import os
+import re
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import Any, Literal
 
 from ncclprobe.facts.launcher import Launch, derived_port, no_master
-from ncclprobe.model.errors import UsageError
+from ncclprobe.host import Host
+from ncclprobe.model.errors import HostError, UsageError
 from ncclprobe.model.values import Struct, field
 
 Backend = Literal["nccl", "gloo"]
@@ -97,6 +101,28 @@ class Devices(Struct, frozen=True):
 
         entries = (entry.strip() for entry in self.listed.split(","))
         return min(allowed, len({*itertools.takewhile(may_know, entries)}))
+
+
+def devices(host: Host) -> Devices:
+    """Count the NVIDIA devices of this node in /dev, without asking the driver.
+
+    A control group leaves the files of GPUs that are not this process's own there, and refuses to open them.
+    """
+    try:
+        names = json.loads(host.ask("list", "/dev"))
+    except HostError:
+        return Devices(0)
+    paths = [f"/dev/{name}" for name in names if re.fullmatch(r"nvidia\d+", name)]
+    denied = sum(_denied(host, path) for path in paths)
+    return Devices(len(paths), denied=denied, listed=os.environ.get("CUDA_VISIBLE_DEVICES"))
+
+
+def _denied(host: Host, path: str) -> bool:
+    try:
+        may = json.loads(host.ask("access", path))
+    except HostError:
+        return False
+    return not (may["read"] and may["write"])
 
 
 def choose_backend(asked: Backend | None, kind: str, local_ranks: int, devices: Devices) -> tuple[Backend, str]:

@@ -1,0 +1,214 @@
+"""The caller's side of ``--hosts``: an ssh for each host, what each says first, what it is ordered to do, and its end.
+
+ssh is the system's, with the user's own configuration; it may ask nothing (BatchMode). It only starts processes: they
+meet as they do under any launcher. One thread watches all of them. A host that fails never keeps the others waiting.
+"""
+
+import contextlib
+import os
+import selectors
+import shlex
+import subprocess
+import time
+from collections import deque
+from collections.abc import Callable, Sequence
+from types import TracebackType
+
+import msgspec
+
+from ncclprobe import __version__
+from ncclprobe.facts.reach import HostFailure
+from ncclprobe.host.command import abandon, start
+from ncclprobe.model import bounds
+from ncclprobe.model.errors import UsageError
+from ncclprobe.model.units import printable
+from ncclprobe.session.ssh.there import MARK, ORDER_BYTES, Hello, Order, Outcome
+
+HELLO_S = 30.0
+_CONNECT_S = 15
+_LOOK_S = 0.1
+_WORDS = 300
+_NOT_CONNECTED = 255  # ssh(1), EXIT STATUS
+_ENTRY = "ncclprobe.session.ssh.there"
+
+
+class Call:
+    """One host. `hello`: once it has answered; `outcome`: once its order is done; `failure`: if it failed."""
+
+    def __init__(self, host: str, selector: selectors.BaseSelector) -> None:
+        self.host = host
+        self.hello: Hello | None = None
+        self.outcome: Outcome | None = None
+        self.failure: HostFailure | None = None
+        self.ordered = False
+        self.began = 0.0
+        self._selector = selector
+        self._process: subprocess.Popen[bytes] | None = None
+        self._out, self._err = bytearray(), bytearray()
+        self._heard = self._complained = 0
+        self._last: deque[str] = deque(maxlen=2)
+
+    @property
+    def open(self) -> bool:
+        """Return whether something is still to come: a hello, or the outcome of an order."""
+        done = self.outcome if self.ordered else self.hello
+        return self._process is not None and done is None and self.failure is None
+
+    @property
+    def present(self) -> bool:
+        """Return whether it waits for an order."""
+        return self.hello is not None and self.failure is None
+
+    def start(self, python: str) -> None:
+        """Start ssh. Raises UsageError if there is none."""
+        self.began = time.monotonic()
+        try:
+            pipe = subprocess.PIPE
+            self._process = start(command(self.host, python), stdin=pipe, stdout=pipe, stderr=pipe)
+        except OSError as error:
+            raise UsageError(f"--hosts: ssh cannot be started: {error.strerror}") from None
+        for stream, take in ((self._process.stdout, self._take_out), (self._process.stderr, self._take_err)):
+            assert stream
+            os.set_blocking(stream.fileno(), False)
+            self._selector.register(stream, selectors.EVENT_READ, (self, take))
+
+    def order(self, order: Order) -> None:
+        """Tell the host what to start. Raises UsageError for more than it may be told."""
+        text = msgspec.json.encode(order) + b"\n"
+        if len(text) > ORDER_BYTES:
+            raise UsageError(f"--hosts: {len(text)} bytes of options and files; at most {ORDER_BYTES} are passed on")
+        assert self._process
+        assert self._process.stdin
+        self.ordered = True
+        with contextlib.suppress(BrokenPipeError):  # then its end is seen
+            self._process.stdin.write(text)
+            self._process.stdin.flush()
+
+    def fail(self, kind: str, words: str = "") -> None:
+        """Give this host up, with what it or ssh said last."""
+        said = "; ".join(each for each in (words, *self._last) if each)
+        self.failure = HostFailure(self.host, kind, said[-_WORDS:] or "it said nothing")
+        self.close()
+
+    def close(self) -> None:
+        """End ssh, and with it what runs on the host: its standard input ends there."""
+        if self._process is None:
+            return
+        for stream in (self._process.stdout, self._process.stderr):
+            with contextlib.suppress(KeyError, ValueError):  # it has ended, or was closed before
+                self._selector.unregister(stream)  # type: ignore[arg-type]
+        abandon(self._process)
+
+    @property
+    def over(self) -> bool:
+        """Return whether ssh has ended although something was to come."""
+        return self.open and self._process is not None and self._process.poll() is not None
+
+    def give_up(self) -> None:
+        """Say how ssh has ended, once all that it printed was read."""
+        code = self._process.returncode if self._process else None
+        kind = "lost" if self.ordered else "ssh" if code == _NOT_CONNECTED else "absent"
+        self.fail(kind, "" if self._last and kind != "lost" else f"exit code {code}")
+
+    def _take_out(self, text: bytes) -> str:
+        """Read what the host prints, of which only lines with our mark count."""
+        self._out += text
+        self._heard += len(text)
+        most = bounds.REPORT_BYTES + bounds.KEPT_BYTES if self.ordered else bounds.SSH_LINES_BYTES
+        if self._heard > most:
+            self.fail("lost" if self.ordered else "absent", f"it printed more than {most >> 20} MiB")
+        while b"\n" in text and b"\n" in self._out and self.failure is None:
+            line, _, rest = bytes(self._out).partition(b"\n")
+            self._out, text = bytearray(rest), rest
+            _, mark, message = line.partition(MARK)
+            if mark:
+                self._understand(message)
+        return ""
+
+    def _understand(self, message: bytes) -> None:
+        try:
+            if self.ordered:
+                self.outcome = msgspec.json.decode(message, type=Outcome)
+            else:
+                self.hello = msgspec.json.decode(message, type=Hello)
+        except msgspec.DecodeError as error:
+            self.fail("lost" if self.ordered else "absent", f"its answer is not understood: {error}")
+            return
+        if self.hello and self.hello.version != __version__:
+            self._last.clear()
+            self.fail("version", f"it has ncclprobe {self.hello.version}, and this is {__version__}")
+
+    def _take_err(self, text: bytes) -> str:
+        """Keep the last words of ssh or of the host, and return the whole lines among them."""
+        self._complained += len(text)
+        self._err += text
+        lines, _, rest = bytes(self._err).rpartition(b"\n")
+        self._err = bytearray(rest[-_WORDS:])
+        found = [printable(each.decode(errors="replace").strip()) for each in lines.split(b"\n")]
+        self._last += [each for each in found if each]
+        return "\n".join(found) if self._complained <= bounds.SSH_LINES_BYTES else ""
+
+
+def command(host: str, python: str) -> list[str]:
+    """Return the command line of the one connection to `host`. No connection of the user's own is left behind."""
+    alive = ("ServerAliveInterval=10", "ServerAliveCountMax=3")
+    options = ("BatchMode=yes", f"ConnectTimeout={_CONNECT_S}", "ControlMaster=no", *alive)
+    settings = [word for each in options for word in ("-o", each)]
+    return ["ssh", "-T", *settings, "--", host, f"exec {shlex.quote(python)} -m {_ENTRY}"]
+
+
+class Calls:
+    """All hosts, in their order. `say` prints a line that the first of those present writes on standard error."""
+
+    def __init__(self, hosts: Sequence[str], python: str, say: Callable[[str], None]) -> None:
+        self._python, self._say = python, say
+        self._selector = selectors.DefaultSelector()
+        self.all = [Call(host, self._selector) for host in hosts]
+
+    def __enter__(self) -> "Calls":
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
+        for call in self.all:
+            call.close()
+        self._selector.close()
+
+    def greet(self, progress: Callable[[str], None]) -> list[Call]:
+        """Call every host, so many at a time, and return those that answer. Raises UsageError without an ssh."""
+        waiting, called = deque(self.all), list[Call]()
+        while waiting or any(call.open for call in called):
+            while waiting and sum(call.open for call in called) < bounds.SSH_AT_ONCE:
+                called.append(waiting.popleft())
+                called[-1].start(self._python)
+            self._turn()
+            for call in called:
+                if call.open and time.monotonic() - call.began > HELLO_S:
+                    call.fail("silent", f"no answer within {HELLO_S:g} s")
+            progress(f"calling the hosts: {sum(call.present for call in called)} of {len(self.all)} answered")
+        return [call for call in self.all if call.present]
+
+    def outcomes(self, calls: Sequence[Call], deadline: float) -> None:
+        """Wait until all `calls` have done what they were told, or failed."""
+        while any(call.open for call in calls) and time.monotonic() < deadline:
+            self._turn(calls[0])
+        for call in calls:
+            if call.open:
+                call.fail("lost", "it had not ended when --timeout was over")
+
+    def _turn(self, loud: Call | None = None) -> None:
+        """Read what has come. A host is given up if its ssh had ended before, and nothing was left to read."""
+        over = [each for each in self.all if each.over]
+        ready = self._selector.select(_LOOK_S)
+        for key, _ in ready:
+            call, take = key.data
+            if call.failure:  # since this turn began
+                continue
+            text = os.read(key.fd, 1 << 16)
+            if not text:
+                self._selector.unregister(key.fileobj)
+            elif (lines := take(text)) and call is loud:
+                self._say(lines)
+        heard = {key.data[0] for key, _ in ready}
+        for each in over:
+            if each not in heard and each.open:
+                each.give_up()

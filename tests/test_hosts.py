@@ -1,0 +1,206 @@
+"""``--hosts``: which hosts, what each is told, and what becomes of one that fails. ssh is tests/fake_ssh.py."""
+
+import argparse
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Sequence
+from pathlib import Path
+
+import pytest
+
+from ncclprobe.commands import hosts
+from ncclprobe.commands.doctor import main as doctor
+from ncclprobe.model.errors import UsageError
+from ncclprobe.report.delivery import Output
+from ncclprobe.session.ssh import here, there
+from ncclprobe.wire import SECRET_BYTES
+
+ROOT = Path(__file__).resolve().parent.parent
+DEADLINE_S = 60.0
+HOSTFILES = {
+    "n1 slots=8\nn2 slots=8 max_slots=9\n": ["n1", "n2"],
+    "# of the cluster\n\nn1:8\n n2:4 # slow\n": ["n1", "n2"],
+    "gpu[07-09]\n": ["gpu07", "gpu08", "gpu09"],
+    "a,b\nroot@c": ["a", "b", "root@c"],
+    "fd77::5\n10.0.0.7": ["fd77::5", "10.0.0.7"],
+}
+NO_HOSTS = ("-oProxyCommand=x", "a,-b", "a b", "a,,b", "a;b", "$(id)", "a,a", "n[1-9999]", "", "me@-b", "me@", "n[1-")
+
+
+def named(tmp_path: Path, words: Sequence[str]) -> tuple[str, ...]:
+    parser = argparse.ArgumentParser()
+    hosts.options(parser)
+    return hosts.named(parser.parse_args(words)).names
+
+
+def test_host_files_of_mpirun_and_ranges_of_slurm_are_read(tmp_path: Path) -> None:
+    file, wrong = tmp_path / "hosts", {}
+    for text, names in HOSTFILES.items():
+        file.write_text(text)
+        if (found := [*named(tmp_path, ["--hostfile", str(file)])]) != names:
+            wrong[text] = found
+    assert wrong == {}
+    assert named(tmp_path, ["--hosts", "a,n[1-2]"]) == ("a", "n1", "n2")
+
+
+def test_what_is_no_host_is_refused_before_ssh_sees_it(tmp_path: Path) -> None:
+    taken = []
+    for text in NO_HOSTS:
+        try:
+            taken += [text] if named(tmp_path, [f"--hosts={text}"]) else []
+        except UsageError:
+            continue
+    assert taken == []
+    assert len(NO_HOSTS) > 10
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ["--hosts=a", "--hostfile=b"], ["--hosts=a", "--local"], ["--hosts=a", "--nnodes=2", "--node-rank=0"],
+        ["--remote-python=/p"], ["--hosts=a", "--fleet=f"], ["--hosts=a", str(ROOT / "tests/captures/dgx-h100.jsonl")],
+    ],
+)  # fmt: skip
+def test_options_that_contradict_hosts_are_refused(words: list[str]) -> None:
+    with pytest.raises(UsageError):
+        doctor(words)
+
+
+def test_what_concerns_this_side_stays_here_and_files_are_passed_on(tmp_path: Path) -> None:
+    file = tmp_path / "own.toml"
+    file.write_text("x = 1\n")
+    typed = (
+        f"doctor --hosts a,b --json r.json -q --timeout=9 --config {file} --path data --backend gloo -- run --json x"
+    )
+    words, texts = hosts._words(typed.split())
+    assert words == [
+        *("doctor", "--config", "{config}", "--path", str(Path.cwd() / "data"), "--backend", "gloo"),
+        *("--", "run", "--json", "x"),
+    ]
+    assert texts == {"config": "x = 1\n"}
+
+
+def answered(*gpus: int) -> list[here.Call]:
+    """Hosts h0, h1, … that have answered, with so many GPUs."""
+    import selectors
+
+    calls = [here.Call(f"me@h{number}", selectors.DefaultSelector()) for number in range(len(gpus))]
+    for call, count in zip(calls, gpus, strict=True):
+        call.hello = there.Hello("1", count, 20_000, "")
+    return calls
+
+
+def test_nodes_get_their_places_and_the_token_is_on_no_command_line() -> None:
+    asked = hosts.Started(hosts.Hosts(("h0", "h1"), "python"), (), 60.0, Output())
+    orders = hosts._orders(asked, answered(8, 8), ["doctor"], 60.0, {})
+    tokens = {variables["NCCLPROBE_TOKEN"] for order in orders for variables in order.ranks}
+    (token,) = tokens
+    assert len(token) >= SECRET_BYTES
+    assert not any(token in word for order in orders for word in order.words)
+    assert [order.words[3:7] for order in orders] == [("--nnodes", "2", "--node-rank", str(n)) for n in (0, 1)]
+    assert all(order.words[7:] == ("--master-addr", "h0", "--master-port", "20000") for order in orders)
+    assert [order.report for order in orders] == [True, False]
+    assert "NCCLPROBE" not in " ".join(here.command("h0", "/opt/a b/python"))
+    assert "'/opt/a b/python'" in here.command("h0", "/opt/a b/python")[-1]
+
+
+def test_ranks_are_as_many_as_gpus_and_numbered_through() -> None:
+    asked = hosts.Started(hosts.Hosts(("h0", "h1"), "python"), (), 60.0, Output(), ranks=lambda gpus: max(gpus, 1))
+    orders = hosts._orders(asked, answered(2, 0, 3), ["pairs", "--", "x"], 60.0, {})
+    seen = [(each["RANK"], each["LOCAL_RANK"], each["NODE_RANK"]) for order in orders for each in order.ranks]
+    assert seen == [
+        ("0", "0", "0"),
+        ("1", "1", "0"),
+        ("2", "0", "1"),
+        ("3", "0", "2"),
+        ("4", "1", "2"),
+        ("5", "2", "2"),
+    ]
+    assert {each["WORLD_SIZE"] for order in orders for each in order.ranks} == {"6"}
+    assert orders[0].words == ("pairs", "--timeout", "60", "--", "x")
+    (alone,) = hosts._orders(asked, answered(4), ["pairs"], 60.0, {})
+    assert alone.words == ("pairs", "--timeout", "60", "--nproc", "4")
+    assert "RANK" not in alone.ranks[0]
+
+
+def ssh_here(folder: Path) -> dict[str, str]:
+    """The environment in which `ssh` is the one of the tests."""
+    program = folder / "ssh"
+    program.write_text(f'#!/bin/sh\nexec "{sys.executable}" "{ROOT / "tests/fake_ssh.py"}" "$@"\n')
+    program.chmod(0o755)
+    path = os.pathsep.join((str(folder), os.environ["PATH"]))
+    return {**os.environ, "PATH": path, "PYTHONPATH": str(ROOT), "FAKE_SSH_LOG": str(folder / "log")}
+
+
+def started(folder: Path, *words: str) -> "subprocess.Popen[str]":
+    return subprocess.Popen(
+        [sys.executable, "-m", "ncclprobe", *words],
+        env=ssh_here(folder), stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, cwd=folder,
+    )  # fmt: skip
+
+
+@pytest.mark.slow
+def test_each_host_that_fails_is_a_finding_in_its_own_words_and_the_others_are_judged(tmp_path: Path) -> None:
+    names = "down1,fit,bare,old,dies,loud"
+    program = started(tmp_path, "doctor", "--hosts", names, "--backend", "gloo", "--json", "r.json", "--keep", "kept")
+    out, err = program.communicate(timeout=2 * DEADLINE_S)
+    report = json.loads((tmp_path / "r.json").read_text())
+    assert program.returncode == report["exit_code"] == 3, (out, err)
+    assert {*report["missing_nodes"]} == {"down1", "bare", "old", "dies", "loud"}
+    assert len(report["nodes"]) == 1
+    told = {
+        each["subject"]: each for check in report["checks"] if check["id"] == "sync.nodes" for each in check["findings"]
+    }
+    words = {
+        "down1": "No route to host",
+        "bare": "No module named",
+        "old": "it has ncclprobe 0.0.1",
+        "dies": "exit code -9",
+        "loud": "it printed more than 1 MiB",
+    }
+    assert {name: text for name, text in words.items() if text not in told[name]["message"]} == {}
+    assert "No route to host" in out
+    assert [path.suffix for path in (tmp_path / "kept").iterdir()] == [".jsonl"]
+    assert report["command"].startswith("ncclprobe doctor --hosts")
+
+
+@pytest.mark.slow
+def test_an_interruption_ends_every_ssh_and_is_130(tmp_path: Path) -> None:
+    program = started(tmp_path, "doctor", "--hosts", "hang1,hang2", "--backend", "gloo")
+    end_s = time.monotonic() + DEADLINE_S
+    while not (log := tmp_path / "log").exists() or len(log.read_text().splitlines()) < 2:
+        assert time.monotonic() < end_s
+        time.sleep(0.05)
+    pids = [int(line.split()[0]) for line in log.read_text().splitlines()]
+    program.send_signal(signal.SIGINT)
+    _, err = program.communicate(timeout=DEADLINE_S)
+    assert program.returncode == 130, err
+    assert err == "ncclprobe: interrupted; nothing was judged\n"
+    assert [pid for pid in pids if Path(f"/proc/{pid}").exists()] == []
+
+
+@pytest.mark.slow
+def test_what_runs_on_a_host_ends_with_its_caller(tmp_path: Path) -> None:
+    agent = subprocess.Popen(
+        [sys.executable, "-m", "ncclprobe.session.ssh.there"],
+        stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env={**os.environ, "TMPDIR": str(tmp_path)},
+    )  # fmt: skip
+    assert agent.stdin
+    assert agent.stdout
+    assert agent.stdout.readline().startswith("ncclprobe-host {")
+    waits = "doctor --nnodes 2 --node-rank 0 --master-addr 127.0.0.1 --master-port 20001 --wait 90 --timeout 200"
+    agent.stdin.write(json.dumps({"words": waits.split(), "ranks": [{"NCCLPROBE_TOKEN": "x" * 32}]}) + "\n")
+    agent.stdin.flush()
+    children = Path(f"/proc/{agent.pid}/task/{agent.pid}/children")
+    end_s = time.monotonic() + DEADLINE_S
+    while not (pids := children.read_text().split()):
+        assert time.monotonic() < end_s
+        time.sleep(0.05)
+    rest, _ = agent.communicate(timeout=DEADLINE_S)  # which closes its standard input
+    assert agent.returncode == 0
+    assert rest == ""
+    assert [pid for pid in pids if Path(f"/proc/{pid}").exists()] == []
