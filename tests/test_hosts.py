@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from ncclprobe.commands import hosts
+from ncclprobe.commands import hosts, over_ssh
 from ncclprobe.commands.doctor import main as doctor
 from ncclprobe.model.errors import UsageError
 from ncclprobe.report.delivery import Output
@@ -34,6 +34,7 @@ NO_HOSTS = ("-oProxyCommand=x", "a,-b", "a b", "a,,b", "a;b", "$(id)", "a,a", "n
 def named(tmp_path: Path, words: Sequence[str]) -> tuple[str, ...]:
     parser = argparse.ArgumentParser()
     hosts.options(parser)
+    parser.set_defaults(fleet=None)
     return hosts.named(parser.parse_args(words)).names
 
 
@@ -76,7 +77,7 @@ def test_what_concerns_this_side_stays_here_and_files_are_passed_on(tmp_path: Pa
     typed = (
         f"doctor --hosts a,b --json r.json -q --timeout=9 --config {file} --path data --backend gloo -- run --json x"
     )
-    words, texts = hosts._words(typed.split())
+    words, texts = over_ssh._words(typed.split())
     assert words == [
         *("doctor", "--config", "{config}", "--path", str(Path.cwd() / "data"), "--backend", "gloo"),
         *("--", "run", "--json", "x"),
@@ -95,8 +96,8 @@ def answered(*gpus: int) -> list[here.Call]:
 
 
 def test_nodes_get_their_places_and_the_token_is_on_no_command_line() -> None:
-    asked = hosts.Started(hosts.Hosts(("h0", "h1"), "python"), (), 60.0, Output())
-    orders = hosts._orders(asked, answered(8, 8), ["doctor"], 60.0, {})
+    asked = over_ssh.Started(hosts.Hosts(("h0", "h1"), "python"), (), 60.0, Output())
+    orders = over_ssh._orders(asked, answered(8, 8), ["doctor"], 60.0, {})
     tokens = {variables["NCCLPROBE_TOKEN"] for order in orders for variables in order.ranks}
     (token,) = tokens
     assert len(token) >= SECRET_BYTES
@@ -109,8 +110,8 @@ def test_nodes_get_their_places_and_the_token_is_on_no_command_line() -> None:
 
 
 def test_ranks_are_as_many_as_gpus_and_numbered_through() -> None:
-    asked = hosts.Started(hosts.Hosts(("h0", "h1"), "python"), (), 60.0, Output(), ranks=lambda gpus: max(gpus, 1))
-    orders = hosts._orders(asked, answered(2, 0, 3), ["pairs", "--", "x"], 60.0, {})
+    asked = over_ssh.Started(hosts.Hosts(("h0", "h1"), "python"), (), 60.0, Output(), ranks=lambda gpus: max(gpus, 1))
+    orders = over_ssh._orders(asked, answered(2, 0, 3), ["pairs", "--", "x"], 60.0, {})
     seen = [(each["RANK"], each["LOCAL_RANK"], each["NODE_RANK"]) for order in orders for each in order.ranks]
     assert seen == [
         ("0", "0", "0"),
@@ -122,7 +123,7 @@ def test_ranks_are_as_many_as_gpus_and_numbered_through() -> None:
     ]
     assert {each["WORLD_SIZE"] for order in orders for each in order.ranks} == {"6"}
     assert orders[0].words == ("pairs", "--timeout", "60", "--", "x")
-    (alone,) = hosts._orders(asked, answered(4), ["pairs"], 60.0, {})
+    (alone,) = over_ssh._orders(asked, answered(4), ["pairs"], 60.0, {})
     assert alone.words == ("pairs", "--timeout", "60", "--nproc", "4")
     assert "RANK" not in alone.ranks[0]
 

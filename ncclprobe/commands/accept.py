@@ -10,7 +10,7 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
-from ncclprobe.commands import arguments, measuring
+from ncclprobe.commands import arguments, hosts, measuring
 from ncclprobe.engine.diagnose import Question
 from ncclprobe.facts.launcher import Launch
 from ncclprobe.facts.run.samples import What
@@ -183,4 +183,5 @@ def _parser() -> argparse.ArgumentParser:
         f"`-- CMD` {_SCRIPT_S:g}, of which each rung has an equal share).")  # fmt: skip
     measuring.judging(parser)
     measuring.reporting(parser)
+    hosts.options(parser)
     return parser

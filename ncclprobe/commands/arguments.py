@@ -50,7 +50,7 @@ BRIEF: Mapping[str, _Brief] = MappingProxyType(
         "doctor": _Brief(
             {
                 "what to look at": "--backend --local --path --expect-gpus",
-                "several nodes": "--hosts --nnodes --node-rank --master-addr",
+                "several nodes": "--hosts --hostfile --remote-python",
                 "how it is judged": "--ignore",
                 "the report": _REPORT,
             },
@@ -120,7 +120,7 @@ BRIEF: Mapping[str, _Brief] = MappingProxyType(
         "rails": _Brief(
             {
                 "what to try": "--plan --cross-rails --force",
-                "several nodes by hand": "--nnodes --node-rank --master-addr",
+                "several nodes": "--hosts --hostfile --nnodes",
                 "the run": "--timeout --keep",
                 "the report": _REPORT,
             },
@@ -156,7 +156,7 @@ BRIEF: Mapping[str, _Brief] = MappingProxyType(
         ),
         "attach": _Brief(
             {
-                "what to look at": "--pid --stacks --dumps --prepare",
+                "what to look at": "--pid --hosts --stacks --dumps --prepare",
                 "what counts": "--exit-code",
                 "the run": "--keep --timeout",
                 "the report": _REPORT,

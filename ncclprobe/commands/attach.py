@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from ncclprobe import lifetime
-from ncclprobe.commands import arguments
+from ncclprobe.commands import arguments, hosts
 from ncclprobe.model.errors import UsageError
 from ncclprobe.model.findings import ExitCode
 
@@ -51,14 +51,15 @@ def main(argv: Sequence[str]) -> int:
     lifetime.end_by(options.timeout + _LAST_RESORT_S)
     from ncclprobe.engine import diagnose
     from ncclprobe.model.snapshot import Job
+    from ncclprobe.report import delivery
 
     question = diagnose.ask(arguments.judging(options), ("attach", *argv), Job(), diagnose.LEFT)
     end = time.monotonic() + options.timeout
     options.redactor = redactor
+    if (where := hosts.named(options)).names:
+        return delivery.deliver(_over_ssh(options, where, ("attach", *argv), question), arguments.output(options))
     report = _watched(options, question, end) if options.watch else _looked(options, question, end)
     report = redactor.report(report) if redactor else report
-    from ncclprobe.report import delivery
-
     return delivery.deliver(report, arguments.output(options))
 
 
@@ -117,6 +118,30 @@ def _looked(options: argparse.Namespace, question: "diagnose.Question", end: flo
     return report_on(question, facts={type(found): found}, notes=notes)
 
 
+def _over_ssh(
+    options: argparse.Namespace, where: hosts.Hosts, line: Sequence[str], question: "diagnose.Question"
+) -> "Report":
+    """Return the report on the job of which each host looks at its own ranks. Raises UsageError if none has any."""
+    from ncclprobe.commands import over_ssh
+    from ncclprobe.engine import running
+    from ncclprobe.engine.collect import of_capture
+    from ncclprobe.engine.diagnose import diagnose as report_on
+    from ncclprobe.host.capture import parse
+
+    if options.watch or options.pid:
+        raise UsageError(f"{'--watch' if options.watch else '--pid'} looks at one node, and excludes --hosts")
+    asked = over_ssh.Started(where, line, options.timeout, arguments.output(options), options.keep)
+    kept, started = over_ssh.look(asked, question)
+    snapshots = [of_capture(parse(text, name), running.collectors()) for name, text in kept.items()]
+    if not snapshots:
+        words = "; ".join(f"{each.host}: {each.words}" for each in started.failed)
+        raise UsageError(f"--hosts: no rank of a job was found on any host{f' ({words})' if words else ''}")
+    found = running.stands(snapshots)
+    notes = [f"{each.host}: not looked at: {each.words}" for each in started.failed]
+    report = over_ssh.with_hosts(report_on(question, facts={type(found): found}, notes=notes), question, started)
+    return options.redactor.report(report) if options.redactor else report
+
+
 def _parser() -> argparse.ArgumentParser:
     parser = arguments.Parser(
         "attach",
@@ -147,5 +172,6 @@ def _parser() -> argparse.ArgumentParser:
     arguments.arguments(parser, judges=False)
     arguments.selection(parser)
     arguments.redaction(parser)
-    parser.set_defaults(fail_on="fail")
+    hosts.options(parser)
+    parser.set_defaults(fail_on="fail", fleet=None)
     return parser

@@ -5,7 +5,7 @@ import re
 from collections.abc import Sequence
 from typing import Any
 
-from ncclprobe.commands import arguments, measuring
+from ncclprobe.commands import arguments, hosts, measuring
 from ncclprobe.commands.arguments import known
 from ncclprobe.commands.measuring import bytes_of
 from ncclprobe.commands.run_files import expected_bands
@@ -149,6 +149,7 @@ def _parser() -> argparse.ArgumentParser:
         help="Measure a slow row up to N times again; it fails only if it stays slow (default: 1).")  # fmt: skip
     measuring.limits(parser)
     measuring.reporting(parser)
+    hosts.options(parser)
     return parser
 
 

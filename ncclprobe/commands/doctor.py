@@ -88,11 +88,8 @@ def main(argv: Sequence[str]) -> int:
     options.timeout = options.timeout or (math.inf if options.captures else _TIMEOUT_S)
     flags = Flags(options.nnodes, options.node_rank, options.master_addr, options.master_port)
     nodes.refuse_half_given(flags, options)
-    if where := nodes.over_ssh(options, flags):
-        return hosts.run(
-            hosts.Started(where, ("doctor", *argv), options.timeout, arguments.output(options), options.keep),
-            _question(options, argv),
-        )
+    if where := nodes.named(options, flags):
+        return nodes.over_ssh(where, options, ("doctor", *argv), _question(options, argv))
     launch = detect(os.environ, flags)
     refuse(options)
     if options.rails and (options.captures or options.local):

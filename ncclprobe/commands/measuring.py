@@ -15,7 +15,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from ncclprobe.commands import arguments
+from ncclprobe.commands import arguments, hosts
 from ncclprobe.commands.run_files import expected_bands
 from ncclprobe.engine.diagnose import MACHINE, MEASURED, Question, ask, diagnose
 from ncclprobe.engine.measured import run_facts
@@ -93,6 +93,9 @@ def reporting(parser: argparse.ArgumentParser) -> None:
 def made(command: str, argv: Sequence[str], given: argparse.Namespace, what: tuple[What, ...], **own: Any) -> Options:
     """Return the options of `command`: those in `given` by their names, and its `own`."""
     ours = {**own, "judging": arguments.judging(given), "output": arguments.output(given)}
+    if "hosts" in given:
+        where = hosts.named(given)
+        ours |= {"hosts": where.names, "remote_python": where.python}
     named = {*Options.__struct_fields__} - ours.keys()
     taken = {name: value for name, value in vars(given).items() if name in named}
     return Options(command=command, argv=tuple(argv), what=what, **taken, **ours)
@@ -124,6 +127,8 @@ def main(
             return _report_on(Path(log), options, question)
         expected = expected_bands(options.expect, options.tolerance)
         readable(options.baseline)
+        if options.hosts:
+            return _over_ssh(options, question)
         ours = rank_files.FOLDER in os.environ
         if options.nproc is not None and not ours:
             return (alone or _with_nproc)(options, question, launch)
@@ -141,6 +146,19 @@ def main(
             _let_rank_zero_speak()
             return ExitCode.USAGE
         raise
+
+
+def _over_ssh(options: Options, question: Question) -> int:
+    """Start a rank for each GPU of each host, or --nproc ranks on each. Raises UsageError."""
+
+    def ranks(gpus: int) -> int:
+        return options.nproc or (gpus if options.backend != "gloo" else 0) or 1
+
+    from ncclprobe.commands.over_ssh import Started, run
+
+    where = hosts.Hosts(options.hosts, options.remote_python)
+    line = (options.command, *options.argv)
+    return run(Started(where, line, options.timeout_s, options.output, options.keep, ranks), question)
 
 
 def _keep_stdout() -> None:

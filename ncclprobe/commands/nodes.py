@@ -144,17 +144,25 @@ def refuse_half_given(flags: Flags, options: argparse.Namespace) -> None:
         raise UsageError(f"--{next(iter(flags.given)).replace('_', '-')} and {with_} exclude each other")
 
 
-def over_ssh(options: argparse.Namespace, flags: Flags) -> hosts.Hosts | None:
+def named(options: argparse.Namespace, flags: Flags) -> hosts.Hosts | None:
     """Return the hosts of --hosts; None: there are none. Raises UsageError for options that exclude them."""
     found = hosts.named(options)
     if not found.names:
         return None
-    others = {"captures": options.captures, "--local": options.local, "--fleet": options.fleet}
+    others = {"captures": options.captures, "--local": options.local}
     others |= {f"--{name.replace('_', '-')}": True for name in flags.given}
     for name, given in others.items():
         if given:
             raise UsageError(f"{name} and --hosts exclude each other")
     return found
+
+
+def over_ssh(where: hosts.Hosts, options: argparse.Namespace, line: Sequence[str], question: diagnose.Question) -> int:
+    """Run the command `line` on the hosts, a process on each; return the exit code. Raises UsageError."""
+    from ncclprobe.commands import over_ssh  # imports that a look at one node does without
+
+    asked = over_ssh.Started(where, line, options.timeout, arguments.output(options), options.keep)
+    return over_ssh.run(asked, question)
 
 
 def below(limit: int) -> Callable[[str], int]:

@@ -3,7 +3,7 @@
 import argparse
 from collections.abc import Sequence
 
-from ncclprobe.commands import arguments, measuring
+from ncclprobe.commands import arguments, hosts, measuring
 from ncclprobe.commands.measuring import bytes_of
 from ncclprobe.localise.pairs import rounds
 from ncclprobe.model.errors import UsageError
@@ -46,4 +46,5 @@ def _parser() -> argparse.ArgumentParser:
     measuring.judging(parser)
     measuring.limits(parser)
     measuring.reporting(parser)
+    hosts.options(parser)
     return parser

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from functools import partial
 
 from ncclprobe import lifetime
-from ncclprobe.commands import arguments, nodes
+from ncclprobe.commands import arguments, hosts, nodes
 from ncclprobe.engine import diagnose
 from ncclprobe.facts.launcher import Flags, detect
 from ncclprobe.host import SAMPLE, Question
@@ -36,6 +36,9 @@ def main(argv: Sequence[str]) -> int:
     options.select = options.select or list(_SELECT)
     flags = Flags(options.nnodes, options.node_rank, options.master_addr, options.master_port)
     nodes.refuse_half_given(flags, options)
+    if where := nodes.named(options, flags):
+        question = diagnose.ask(arguments.judging(options), ("rails", *argv), Job())
+        return nodes.over_ssh(where, options, ("rails", *argv), question)
     launch = detect(os.environ, flags)
     if not nodes.in_company(launch, options) or not launch.several_nodes:
         wrong = next((problem for problem in launch.problems if not problem.harmless), None)
@@ -78,6 +81,7 @@ def _parser() -> argparse.ArgumentParser:
     nodes.options(parser)
     arguments.selection(parser)
     arguments.fleet_store(parser)
+    hosts.options(parser)
     add("--timeout", type=arguments.positive, default=_TIMEOUT_S, metavar="SECONDS",
         help="End after so many seconds (default: %(default)g).")  # fmt: skip
     arguments.arguments(parser)

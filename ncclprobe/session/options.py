@@ -39,6 +39,7 @@ class Options(Struct, frozen=True, kw_only=True):
     `accepts`: the node itself is judged too, as by the doctor; it is to have `expect_gpus`. `left_out`: parts that were
     requested and cannot be measured here. `script` is the user's own command, `script_metric` the text before the
     number that it prints, of one rank with `script_per_rank`.
+    `hosts`: those that it is started on over ssh, with `remote_python`; none: here.
     `mode` and `backend` are None if they were not given, `precision` if -n or --batches fix the number of calls.
     """
 
@@ -80,6 +81,8 @@ class Options(Struct, frozen=True, kw_only=True):
     script: tuple[str, ...] = ()
     script_metric: str = ""
     script_per_rank: bool = False
+    hosts: tuple[str, ...] = ()
+    remote_python: str = ""
 
     def sizes_for(self, backend: str) -> tuple[int, ...]:
         """Return the sizes to measure with `backend`."""
