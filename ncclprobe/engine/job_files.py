@@ -18,7 +18,7 @@ from ncclprobe.host.job_files import Blocks, JobFile
 from ncclprobe.logs.answer import answers, is_condition, outcome, when, with_telling_lines
 from ncclprobe.logs.causes import causes
 from ncclprobe.logs.job_log import Explained, JobLog, LogEvent
-from ncclprobe.logs.lines import telling_lines
+from ncclprobe.logs.lines import has_own_reason, states_reason, telling_lines
 from ncclprobe.logs.outcome import (
     alone,
     earlier_attempts,
@@ -253,11 +253,14 @@ def _with_telling_lines(
 ) -> tuple[Cause, ...]:
     """Return the causes; if none is named, or an inner line contradicts it, first the lines that likely say why."""
     failed = known.facts[JobFiles].asked == "failed"
-    said = {(o.stream, o.line): f for v in known.verdicts for f in v.findings if (o := f.occurrence)}
+    told = [(o, f, v.key) for v in known.verdicts for f in v.findings if (o := f.occurrence)]
+    said = {(o.stream, o.line): f for o, f, _ in told}
+    by_the_table = {(o.stream, o.line) for o, _, key in told if key == "log.known-message"}
 
     def doubted(event: LogEvent) -> bool:
         own = said.get((event.stream, event.line))
-        known_to_follow = own is not None and own.severity is Severity.WARN
+        by_itself = (event.stream, event.line) in by_the_table and states_reason(event, ended=True)
+        known_to_follow = own is not None and own.severity is Severity.WARN and not by_itself
         lived = not failed and (lived_on(log, event) or goes_on(event.text, event.level))
         lived = lived or (_OF_PODS in event.text and (bool(failing) or any(log.having(_PLACED))))
         return (
@@ -275,12 +278,18 @@ def _status(
     known = [each for each in told if each.known]
     if well and not known:
         return Status.PASS, ExitCode.OK
-    if any(each.kind == "named" for each in known):
-        failed = any(each.kind == "named" and each.when != "slow" for each in known)
+    said = [each for each in known if each.kind == "named" or (each.kind == "narrowed" and _is_stated(each))]
+    if said:
+        failed = any(each.when != "slow" for each in said)
         return Status.FAIL if failed else Status.WARN, ExitCode.FAIL
     if known or any(v.status is Status.UNKNOWN and v.required for v in verdicts):
         return Status.UNKNOWN, ExitCode.INCONCLUSIVE
     return Status.WARN if found else Status.PASS, ExitCode.OK
+
+
+def _is_stated(answer: Answer) -> bool:
+    """Return whether the line of an answer says what failed and why, though several faults may be behind it."""
+    return any(has_own_reason(each.text) for each in answer.evidence)
 
 
 def _of_whole_logs(log: JobLog, times: Clocks) -> Iterator[str]:

@@ -3,162 +3,24 @@
 Rules name causes; the ranking of lines decides what is shown first. A named cause yields to a line that no rule knows
 where a layer inside the one that the cause rests on wrote that line: the wrapper repeats what the inner layer said.
 
-The last words of a process say what it lacks, in whatever program's wording, if no check and no row knows the line.
-Projects word their errors each in their own way, but what they lack has few names: memory, a file, a permission, an
-option, a version, a shape. Only a line that ends its process is read so. What it says of others (a peer, a connection,
-a worker that exited) is a consequence as often as a cause, and stays unknown.
+A line that states a reason of its own, in whatever program's wording, is the cause if no check and no row of the table
+knows it. What it says of others (a peer, a connection, a worker that exited) is a consequence as often as a cause, and
+stays unknown.
 """
 
-import re
-from collections.abc import Collection, Iterator, Mapping, Sequence
-from typing import NamedTuple
+from collections.abc import Collection, Mapping, Sequence
 
-from ncclprobe.logs import messages
 from ncclprobe.logs.job_log import JobLog, LogEvent
 from ncclprobe.logs.layers import PROGRAM, inside, layer_of
+from ncclprobe.logs.lines import in_its_own_words, states_reason
 from ncclprobe.logs.outcome import ended_badly, is_near_the_end
-from ncclprobe.logs.texts import ENDS, ERROR, form_of_failure
 from ncclprobe.model.causes import Answer, Cause, Consequence, JobOutcome, When
-from ncclprobe.model.findings import Action, Blame, Evidence, Finding, Severity
+from ncclprobe.model.findings import Evidence, Finding, Severity
 from ncclprobe.model.values import replace
 
-_WITHIN, _LAST, _WRAPPED, _TOLD = 512, 8, 4, 120
-_CRASHED = ("rank-crashed",)
-
-
-class _LastWords(NamedTuple):
-    """What a line lacks, in `message`; the words that it says it by; what to do; the codes that it may be."""
-
-    message: str
-    words: str
-    remedy: str
-    codes: tuple[str, ...] = _CRASHED
-    blame: Blame = "unknown"
-    action: Action = "none"
-
-
-def _any(*words: str) -> str:
-    """Return a pattern that finds any of `words`, in capitals or not; none of them repeats without a bound."""
-    return "(?i)" + "|".join(rf"\b{word}\b" for word in words)
-
-
-_OF_OTHERS = _any(
-    r"(?:dis)?connect\w{0,4}", r"peers?", "socket", "unreachable", "no route", "timed out", "time-?out",
-    "deadline exceeded", r"heartbeats?", "other ranks?", "another rank", "remote", "workers?", r"child\w{0,3}",
-    r"subprocess\w{0,2}", "exited", "exit ?code", "exit status", "non-?zero", "return code", "killed", "terminated",
-    "died", "dead", "crashed", "shut ?down", "closed", r"interrupt\w{0,2}", r"cancel\w{0,4}", r"abort\w{0,3}",
-    "see above", "root cause", "previous error", r"[nrh]ccl(?:result|comm|proxy)\w{0,40}",
-    r"[nrh]ccl\w{0,8} (?:error|failure)", "gloo", "rendezvous", "barrier", "collectives?",
-    r"preempt\w{0,2}", "signal",
-)  # fmt: skip
-"""Of lines that may repeat what happened to another process, or that name no reason."""
-
-_REASONS = (
-    _LastWords(
-        "memory is full, or a limit of it reached",
-        _any(r"out of (?:\w{1,12} )?memory", r"(?:insufficient|not enough|no available) (?:\w{1,12} )?memory",
-             "memory (?:is )?exhausted", "out of resources", "resource exhausted", "bad alloc", "memoryerror",
-             r"(?:can ?not|failed to|unable to) (?:re)?allocate (?:\w{1,12} )?memory"),
-        "lower what the job holds (batch, cache, workers), or give it the memory that the line asks for",
-        ("oom",), "job", "fix-job",
-    ),
-    _LastWords(
-        "a disk is full, or what its user may keep there",
-        _any("no space left", "disk quota exceeded", "disk is full", r"not enough (?:\w{1,12} )?disk space"),
-        "make room on the file system of the path that the line or its stack names, or write elsewhere (df -h, df -i)",
-    ),
-    _LastWords(
-        "a device reports an error of its own",
-        _any("hardware (?:error|exception|fault)", "(?:gpu|device|engine) hang", "uncorrectable", "machine check",
-             "parity error", "double bit"),
-        "the kernel's log of that host and minute tells a fault of the device from a wild access of the program",
-        ("gpu-hw-error", "rank-crashed"),
-    ),
-    _LastWords(
-        "a check within the program failed",
-        _any("check failed", "assertion", "assertion ?error", "precondition"),
-        "the condition that the line names did not hold: correct what led to it, or report it to the program's makers",
-    ),
-    _LastWords(
-        "a limit of the process, its user or its container is reached",
-        _any("resource temporarily unavailable", "too many (?:open files|processes|threads)", "can't start new thread",
-             r"exceed(?:s|ed)? (?:\w{1,16} ){0,4}(?:limits?|quota)", "(?:limit|quota) (?:is |was |has been )?"
-             "(?:reached|exceeded)"),
-        "raise the limit that the line or its neighbours name (`ulimit -a` in the job; a pod's own), or use less",
-        _CRASHED, "unknown", "fix-job",
-    ),
-    _LastWords(
-        "what the program needs is in use by another process",
-        _any("already (?:in use|running|bound)", r"(?:device|resource) (?:\w{1,8} ){0,2}busy", "in use by"),
-        "end the process that holds what the line names, most often one left over from an earlier start",
-    ),
-    _LastWords(
-        "access was refused to the program",
-        _any("permission denied", "access (?:is )?denied", "unauthorized", "forbidden", "authentication failed",
-             "not authorized", "operation not permitted", "gated repo", "invalid (?:api )?(?:token|key|credentials?)",
-             "insufficient permissions?", r"expired (?:credential|token|certificate|key)\w?",
-             "no authentication methods?", r"not a valid (?:\w{1,8} )?private key"),
-        "give the user of the job the right, the key or the token that the line names",
-    ),
-    _LastWords(
-        "the program refuses its options or settings",
-        _any("un(?:recognized|known) (?:arguments?|options?|flags?|keys?)", "no such option", "ambiguous option",
-             r"invalid (?:arguments?|options?|choice|values?|config\w{0,12}|settings?)", r"misconfig\w{0,24}",
-             "(?:arguments?|options?) (?:are|is) required", r"missing (?:\w{1,12} ){0,3}arguments?",
-             "unexpected keyword", "expected one argument", "(?:must|should) (?:be|have|not)", "divisible",
-             "not (?:a )?(?:valid|allowed)", "out of range", "not in list"),
-        "correct the option or setting that the line names",
-        _CRASHED, "job", "fix-job",
-    ),
-    _LastWords(
-        "a version or a device does not fit, or lacks what is asked of it",
-        _any("(?:not|un)[ -]?supported", "not implemented", "unimplemented", "incompatible", "not compatible",
-             r"requires (?:\w{1,24} ){0,4}versions?", "version mismatch", "undefined symbol", "no kernel image",
-             "(?:compiled|built) (?:with|without|for)", "is too old"),
-        "install the version, or take the hardware or the feature, that the line names",
-    ),
-    _LastWords(
-        "something that the program needs is not there",
-        _any("no such file", "not found", "no module named", "does not exist", "doesn't exist", "not installed",
-             "(?:can ?not|could not|couldn't|unable to|failed to) (?:find|open|load|read|locate|import|download)",
-             "is missing", "not available", r"no (?:\w{1,12} ){0,2}(?:gpus?|devices?) found", "cannot reach",
-             r"no (?:\w{1,16} ){1,3}(?:available|found|configured|detected|provided)", "offline mode"),
-        "put the file, module, name or device there that the line names, on the host and in the image of this rank",
-    ),
-    _LastWords(
-        "what the program compares does not agree",
-        _any(r"mismatch\w{0,4}", r"invalid (?!argument)\w{1,24}", "does(?: not|n't) match", "do not match",
-             "must match", "expected", "inconsistent",
-             r"(?:wrong|different) (?:size|shape|dtype|type|device|number)\w{0,2}", "nan", "overflow"),
-        "correct the sizes, types or values that the line names",
-        _CRASHED, "job", "fix-job",
-    ),
-)  # fmt: skip
-"""The first whose words a line holds. What follows in a line is often what came of it, so the graver come first."""
-
-
-def last_words(line: LogEvent, *, ended: bool) -> _LastWords | None:
-    """Return what a process's last line says; None: it says it of others, or in no words of these.
-
-    `ended`: something else tells that a process of the job ended badly, or the log ends there; without it an error that
-    a logger writes may be one that the program went on from.
-    """
-    form = ENDS if line.level in ("EXCEPTION", "FATAL") else form_of_failure(line.text, line.level)
-    if form < (ERROR if ended else ENDS):
-        return None
-    for clause in _clauses(line.text):
-        if found := next((each for each in _REASONS if re.search(each.words, clause)), None):
-            of_others = "oom" not in found.codes and re.search(_OF_OTHERS, clause)
-            return None if of_others else found
-    return None
-
-
-def _clauses(text: str) -> Iterator[str]:
-    """Yield a line; of one that many have wrapped, or that is too long for a message, its clauses, the last first."""
-    if len(text) <= _WITHIN and text.count(": ") < _WRAPPED:
-        yield text.replace("_", " ")
-        return
-    yield from reversed(re.split(r": ", text[-_WITHIN:].replace("_", " ")))
+_LAST = 8
+STATED = "stated"
+"""The code of a cause that a line states in its own words, which no check knows."""
 
 
 Place = tuple[int, int]
@@ -183,32 +45,42 @@ def with_telling_lines(
         return tuple(found)
     first = ranked[0]
     open_ones = [each for each in found if each.confidence == "unknown"]
+    ended = bool(failing) or ended_badly(log, first)
+    states = states_reason(first, ended=ended or _ends_there(log, first))
     own = next((each for each in open_ones if _rests_on(each, log.evidence(first))), None)
-    if own:
+    if own and not states:
         told = _led_by(own, log, ranked, said[first.stream, first.line])
         return tuple(told if each is own else each for each in found)
     followed = [*firm, *open_ones]
-    consequences = [Consequence(each.id, each.message, each.ranks, each.nodes, each.evidence[:1]) for each in followed]
-    layer = layer_of(first)
-    who, remedy = ("this line", "") if layer is PROGRAM else (f"this line of {layer.title}", layer.look)
-    ended = bool(failing) or ended_badly(log, first)
-    at_the_end = _ends_there(log, first)
-    likely = Cause(
-        code="unknown",
+    likely = _likely(log, ranked, followed, states=states, failed=failed or ended or is_near_the_end(log, first))
+    return (likely, *(each for each in found if each not in followed))
+
+
+def _likely(log: JobLog, ranked: Sequence[LogEvent], followed: Sequence[Cause], *, states: bool, failed: bool) -> Cause:
+    """Return the first of the `ranked` lines as the cause, with `followed` as what came of it.
+
+    `states`: the line says why in its own words. `failed`: it is known that something did.
+    """
+    first, line = ranked[0], log.evidence(ranked[0])
+    layer, text = layer_of(first), in_its_own_words(first)
+    consequences = [
+        *(Consequence(each.id, each.message, each.ranks, each.nodes, each.evidence[:1]) for each in followed),
+        *(each for cause in followed for each in cause.consequences),
+    ]
+    return Cause(
+        code=STATED if states else "unknown",
         id="log.unexplained",
-        confidence="unknown",
-        severity=Severity.FAIL if failed or ended or is_near_the_end(log, first) else Severity.NOTE,
-        message=f"{who} most likely says why; ncclprobe does not know its meaning{_origin(first)}",
+        confidence="named" if states else "unknown",
+        severity=Severity.FAIL if failed else Severity.NOTE,
+        message=text if states else f"most likely why: {text}",
+        blame=layer.fault if states and layer is not PROGRAM else "unknown",
         ranks=() if first.rank is None else (first.rank,),
         nodes=(first.host,) if first.host else (),
         evidence=tuple(map(log.evidence, ranked)),
-        remedy=f"look at {remedy}" if remedy else "",
+        remedy=f"look at {layer.look}" if layer.look and layer is not PROGRAM else "",
         collect=(f"start again with {layer.switch}",) if layer.switch and "NCCL_DEBUG" not in layer.switch else (),
-        consequences=(*consequences, *(each for cause in followed for each in cause.consequences)),
+        consequences=tuple(each for each in consequences if line not in each.evidence[:1]),
     )
-    words = last_words(first, ended=ended or at_the_end)
-    likely = _by_its_words(likely, words, " ".join(first.text.split()))
-    return (likely, *(each for each in found if each not in followed))
 
 
 def _contradicted(log: JobLog, cause: Cause, first: LogEvent, said: Mapping[Place, Finding]) -> bool:
@@ -245,33 +117,6 @@ def _ends_there(log: JobLog, line: LogEvent) -> bool:
     last = "".join(stream.last.text.split()) if stream.last else ""
     figures = sum(map(str.isdecimal, last)) * 2 > len(last)
     return stream.nlines - line.line < _LAST and is_near_the_end(log, line) and not figures
-
-
-def _by_its_words(likely: Cause, words: _LastWords | None, text: str) -> Cause:
-    """Return the cause as the line's own words name it, or leave one of several; as it is if they say nothing.
-
-    Of a long line its end is shown, because wrappers put the cause there.
-    """
-    if words is None:
-        return likely
-    told = text if len(text) <= _TOLD else f"… {text[-_TOLD:].partition(' ')[2]}"
-    return replace(
-        likely,
-        code=words.codes[0],
-        confidence="named" if len(words.codes) == 1 else "narrowed",
-        could_be=words.codes if len(words.codes) > 1 else (),
-        message=f"{words.message}: {told}",
-        blame=words.blame,
-        action=words.action,
-        remedy=words.remedy,
-    )
-
-
-def _origin(line: LogEvent) -> str:
-    """Return who says a line, as far as the table of messages or NCCL's head of it tells."""
-    if found := messages.said(line.text, line.level):
-        return f": {messages.origin(found)}"
-    return f": NCCL says it, in {line.place}" if line.level == "WARN" and line.host and line.pid and line.place else ""
 
 
 def outcome(found: Sequence[Cause], well: Sequence[Evidence]) -> JobOutcome:

@@ -153,7 +153,7 @@ LAYERS = (
         "launcher", "the launcher",
         ("ChildFailedError", "torch.distributed.elastic", "torchelastic", "sigkill_handler", "ORTE ", "PRTE ",
          "PMIX ERROR", "mpirun", "mpiexec", "horovodrun", "MPI_ABORT", "MPI_ERRORS_ARE_FATAL", "BAD TERMINATION",
-         "orted", "CalledProcessError", "returned non-zero exit status", "exits with return code", "SignalException",
+         " orted", "CalledProcessError", "returned non-zero exit status", "exits with return code", "SignalException",
          "death signal", "Exited with exit code", "a non-zero exit code"),
         ("torchrun", "prterun: ", "deepspeed: "), wraps=("program", "framework", "ray", "ssh", *_LIBRARIES),
         look="the output of the process that it names: torchrun --redirects 3 --log-dir DIR keeps one a rank",
@@ -190,7 +190,8 @@ def layer_of(event: LogEvent) -> Layer:
     if event.level in SUMMARY:
         return by_name()["launcher"]
     found = _layer_of_text(event.text[:_WITHIN])
-    if found is PROGRAM and event.host and event.pid and event.level == "WARN":
+    of_nccl = (event.host and event.pid) or any(source in event.place for source in (".cc:", ".h:"))
+    if found is PROGRAM and event.level == "WARN" and of_nccl:
         return by_name()["nccl"]
     if found is PROGRAM and event.place == "pyxis":
         return by_name()["container"]

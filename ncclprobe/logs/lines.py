@@ -9,7 +9,7 @@ import errno
 import os
 import re
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import cache
 from types import MappingProxyType
 
@@ -85,20 +85,21 @@ _RAISED = re.compile(
     rf" {{0,4}}(?:what\(\): |[A-Za-z_][\w.]{{2,120}}(?:Error|Exception|Exit|Interrupt)(?:$|: |\()|{RAISED_CLASS})"
 )
 _REASONS = _any(
-    "denied", "not found", "no such", "refused", "unreachable", "no route", "not supported", "unsupported",
-    "mismatch", "invalid", "illegal", "insufficient", "not enough", r"exceed(?:s|ed)?", r"out of(?! \d)", "no space",
-    "no available", "no eligible", r"no \w{1,16} found", "corrupt(?:ed|ion)?", "unauthorized", "forbidden", "expired",
-    "already in use", "too (?:small|large|many|few|long|old|new|low|high)", "undefined symbol", r"unrecogni[sz]ed",
-    "unknown", "duplicate", "incompatible", "missing", "preempt(?:ed|ion)?", "reclaimed", "fallen off",
-    "not (?:available|permitted|allowed)",
-    "not (?:accessible|detected|loaded|installed|enumerated|writable|responding|set|mounted|ready|implemented)",
-    "bus error", "segmentation (?:fault|violation)", "assert(?:ion)?", "does(?: not|n't)", "do not match",
-    "empty list", "neither",
+    "denied", "not found", "no such", "refused", "unreachable", "no route", "not supported", "unsupported", "mismatch",
+    "invalid", "illegal", "insufficient", "not enough", r"exceed(?:s|ed)?", r"out of(?! \d)", "no space",
+    r"no (?:\w{1,16} ){0,3}(?:available|eligible|found|configured|detected|provided|methods?)",
+    "corrupt(?:ed|ion)?", "unauthorized", "forbidden", "expired", "in use(?: by)?", "busy",
+    "too (?:small|large|many|few|long|old|new|low|high)", "undefined symbol", r"unrecogni[sz]ed", "unknown",
+    "duplicate", "incompatible", "missing", "preempt(?:ed|ion)?", "reclaimed", "fallen off",
+    "not (?:accessible|allowed|available|built|compiled|detected|enumerated|implemented|installed|loaded|mounted)",
+    "not (?:permitted|ready|responding|set|writable)", "not (?:a )?valid", "bus error",
+    "segmentation (?:fault|violation)", "assert(?:ion)?", "does(?: not|n't)", "do not match", "empty list", "neither",
     "(?:could not|couldn't|can't|can ?not|unable to) (?:find|resolve|open|read|allocate|bind)", "no data available",
-    "(?:temporarily )?unavailable", "uncorrectable", "lost",
-    "empty", "not (?:a )?valid", "overflow", "nan", "must (?:be|have|match)",
-    "expected", "limit(?:s|ed)?", "is too", "killed", "interruption",
-    "cancelled",
+    "(?:temporarily )?unavailable", "uncorrectable", "lost", "empty", "overflow", "nan", "must (?:be|have|match)",
+    "expected", "limit(?:s|ed)?", "is too", "killed", "interruption", "cancelled", "quota", "wrong", "divisible",
+    "hardware (?:error|exception|fault)", "check failed", r"misconfig\w{0,24}", "(?:is|are) required",
+    "unexpected (?:nan|result|keyword|values?|types?|tokens?)", r"bad (?!alloc)\w{3,16}", "(?:has|have) only",
+    r"more \w{1,16} (?:\w{1,16} )?than",
 )  # fmt: skip
 """What a line says that something lacked, had wrong or met: a reason, of whatever kind."""
 _FAILURES = _any(
@@ -127,7 +128,7 @@ _ADVICE = _any(
 _GOES_ON = _any(
     r"retry(?:ing)?(?! count| limit| exceed)", "falling back", "fallback", r"ignor(?:ed|ing)", "instead",
     "using internal", "won't affect",
-    "deprecated", r"\w{1,16}Warning", "continuing", "set by environment", "closing",
+    "deprecated", r"\w{1,16}Warning", "continuing", "still trying", "set by environment", "closing",
     "setting [A-Z_]{4,40} ?environment", "will use", "default(?:ing)? to", "may not be optimal", "optional",
 )  # fmt: skip
 _SOURCE = re.compile(
@@ -164,6 +165,13 @@ def _errnos() -> "re.Pattern[str]":
     return re.compile("|".join(re.escape(text) for text in sorted(texts, key=len, reverse=True)), re.IGNORECASE)
 
 
+@cache
+def _errnos_of_others() -> frozenset[str]:
+    """Return the texts that the C library has for what a peer does."""
+    of_peers = (errno.ECONNRESET, errno.ECONNREFUSED, errno.EPIPE, errno.ETIMEDOUT, errno.ENOTCONN, errno.EINTR)
+    return frozenset(os.strerror(number).lower() for number in of_peers)
+
+
 class _Form(Struct, frozen=True):
     """What the form of a line alone is worth, and the layer of its writer."""
 
@@ -172,9 +180,73 @@ class _Form(Struct, frozen=True):
     warns: bool = False
 
 
-def gives_a_reason(text: str) -> bool:
-    """Return whether a line has words of a reason, of whatever kind, or the text of an errno."""
-    return bool(_REASONS.search(text[:_WITHIN]) or _errnos().search(text[:_WITHIN]))
+_OF_OTHERS = _any(
+    r"(?:dis)?connect\w{0,4}", r"peers?", "socket", "unreachable", "no route", "timed out", "time-?out",
+    r"deadline[ _]exceeded", r"heartbeats?", "other ranks?", "another rank", "remote", "workers?", r"child\w{0,3}",
+    r"subprocess\w{0,2}", "exited", "exit ?code", "exit status", "non-?zero", "return code", "killed", "terminated",
+    "died", "dead", "crashed", "shut ?down", "closed", r"interrupt\w{0,2}", r"cancel\w{0,4}", r"abort\w{0,3}",
+    "see above", "root cause", "previous error", r"[nrh]ccl(?:result|comm|proxy)\w{0,40}",
+    r"[nrh]ccl\w{0,8} (?:error|failure)", "gloo", "rendezvous", "barrier", "collectives?",
+    r"preempt\w{0,2}", "signal", "segmentation (?:fault|violation)", "bus error",
+)  # fmt: skip
+"""Of lines that may repeat what happened to another process, or that name no reason."""
+_STRONG, _WRAPPED = 3.0, 4
+"""What a line must be worth by its looks to be a cause; so many clauses are of wrappers, each around the next."""
+_TOLD, _BEFORE, _NEAR = 160, 100, 48
+
+
+def in_its_own_words(event: LogEvent) -> str:
+    """Return a line as what its layer reports; of a long one the part around its reason: wrappers stand before it."""
+    text, layer = " ".join(event.text.split()), layer_of(event)
+    if len(text) > _TOLD:
+        at = max(text.find(reason_of(event.text)) - _BEFORE, 0)
+        text = f"… {text[at : at + _TOLD].partition(' ')[2]} …" if at else f"{text[:_TOLD]} …"
+    return text if layer is PROGRAM else f"{layer.title} reports: {text}"
+
+
+def reason_of(text: str) -> str:
+    """Return the words of a reason, of whatever kind, or the text of an errno, that a line holds; empty: none.
+
+    Of a line that many have wrapped, or that is too long for a message, its last clause that has any.
+    """
+    for clause in _clauses(text):
+        if found := _reason(clause):
+            return found
+    return ""
+
+
+def _reason(clause: str) -> str:
+    found = _REASONS.search(clause) or _errnos().search(clause)
+    return found[0] if found else ""
+
+
+def _clauses(text: str) -> Iterator[str]:
+    """Yield a line; of one that many have wrapped its clauses of several words, the last first."""
+    if len(text) <= _WITHIN and text.count(": ") < _WRAPPED:
+        yield text
+    else:
+        yield from (each for each in reversed(text[-_WITHIN:].split(": ")) if " " in each.strip())
+
+
+def states_reason(event: LogEvent, *, ended: bool) -> bool:
+    """Return whether a line says why its process failed: an error by its form, for a reason of its own.
+
+    `ended`: something else tells that a process of the job ended badly, or the log ends there; without it an error that
+    a logger writes may be one that the program went on from.
+    """
+    form = ENDS if event.level in ("EXCEPTION", "FATAL") else form_of_failure(event.text, event.level)
+    if form < ENDS and (not ended or (form < ERROR and _look(event).worth < _STRONG)):
+        return False
+    return has_own_reason(event.text)
+
+
+def has_own_reason(text: str) -> bool:
+    """Return whether a line has words of a reason, and does not say them of another process."""
+    clause = next((each for each in _clauses(text) if _reason(each)), "")
+    clause = clause[: clause.find(_reason(clause)) + _NEAR]
+    own = _errnos().search(clause)
+    of_others = _OF_OTHERS.search(clause) and (own is None or own[0].lower() in _errnos_of_others())
+    return bool(clause) and not of_others and not _HEARSAY.search(clause)
 
 
 def telling_lines(

@@ -36,7 +36,6 @@ _BOUNDED = re.compile(r"(?<![A-Za-z_\x01])[A-Za-z_]{3,}(?![A-Za-z_\x01])")
 _HOLE = re.compile(r"\{([a-z]+)\}")
 FAMILY = "FAMILY"
 KINDS = ("cause", "consequence", "symptom", "harmless", "aside", "?")
-_NAMES = {"nccl": "NCCL", "torch": "torch", "c10d": "torch", "ofi": "aws-ofi-nccl", "gloo": "gloo"}
 _MOST_SHAPES = 4096
 _MOST_WORDS = 64
 _DIGITS = str.maketrans("123456789", "0" * 9)
@@ -193,18 +192,6 @@ def said(text: str, level: str) -> Message | None:
         return None
     raised = level in ENDINGS or "Error: " in text or "Exception: " in text
     return None if found.row.level == "RAISED" and found.codes and not raised else found
-
-
-def origin(found: Message) -> str:
-    """Return who says it, in which releases and file, and what follows."""
-    row = found.row
-    if row.level == "FATAL":
-        return row.then
-    if row.level == FAMILY:
-        return f"{_NAMES[row.project]} says it"
-    then = {"goes on": " and goes on", "fails": " and gives up", "": ""}.get(row.then, f" and returns {row.then}")
-    then = f" and raises {row.then}" if row.level == "RAISED" else then
-    return f"{_NAMES.get(row.project, row.project)} says it in {row.place} (read in {row.releases}){then}"
 
 
 def _stands(fixed: Sequence[str], text: str) -> bool:

@@ -242,7 +242,7 @@ _OF_STACK = re.compile(
 """The last line of a stack, as Python, Java, C++, torch and glibc write one."""
 
 
-_REACH = {ENDS: 60, ERROR: 30, WORDS: 8}
+_REACH = {ENDS: 60, ERROR: 30, WORDS: 6}
 """Lines that may follow a process's last words, by their form: those of shells, launchers and other ranks."""
 
 

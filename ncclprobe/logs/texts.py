@@ -76,8 +76,9 @@ _ERROR = re.compile(
     r"|Permission denied|cannot execute\b.{0,80})$"
 )
 _WORDS = re.compile(
-    r"\b(?:fail(?:ed|ure|s)|can ?not|could not|couldn't|unable to|refuse[ds]|denied|mismatch\w*|invalid|no such"
-    r"|crash(?:ed|es)|abort(?:ed|ing)|un(?:recogni[sz]ed|known) (?:arguments?|options?))\b",
+    r"\b(?:fail(?:ed|ure|s)|can ?not|could not|couldn't|unable to|refuse[ds]|denied|invalid|no such"
+    r"|do(?:es)? not match"
+    r"|crash(?:ed|es)|abort(?:ed|ing)|un(?:recogni[sz]ed|known) (?:arguments?|options?))\b|mismatch",
     re.IGNORECASE,
 )
 _ERRNOS = (
@@ -96,7 +97,8 @@ _GOES_ON = re.compile(
     r"\b(?:fall(?:ing|s)?[ -]?back|retr(?:y|ies|ying)(?! count| limit| exceed)|ignor(?:e|ed|ing)|instead"
     r"|skip(?:ped|ping|s)?"
     r"|continu(?:e|es|ing)|proceed(?:s|ing)?"
-    r"|optional|(?:not|non)[ -]fatal|harmless|recover(?:ed|ing)|please install|deprecated|trying (?:again|another)"
+    r"|optional|(?:not|non)[ -]fatal|harmless|recover(?:ed|ing)|please install|deprecated|still trying"
+    r"|trying (?:again|another)"
     r"|(?:the|this) request|request[ _-]?id|rid=\w{1,64}|client (?:has )?disconnected)\b",
     re.IGNORECASE,
 )

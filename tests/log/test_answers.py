@@ -86,7 +86,7 @@ def test_what_a_wrapper_repeats_is_no_cause_beside_a_line_of_what_it_wraps(tmp_p
     assert (alone["causes"][0]["confidence"], alone["exit_code"]) == ("named", 4)
     report = explained(tmp_path, WRAPPED, "--exit-code")
     assert "not mounted" in report["causes"][0]["evidence"][0]["text"]
-    assert (report["causes"][0]["confidence"], report["exit_code"]) == ("unknown", 3)
+    assert (report["causes"][0]["confidence"], report["exit_code"]) == ("named", 4)
     assert any("Slurm" in each["message"] for each in report["causes"][0]["consequences"])
 
 

@@ -276,4 +276,4 @@ def test_a_plugin_that_failed_with_the_last_words_of_a_log_is_told(tmp_path: Pat
     folder.mkdir()
     explain.main([written(folder, a=f"n1:7:9 [0] NCCL INFO Channel 00\n{failed}"), "-q", "--json", str(report)])
     (cause,) = json.loads(report.read_text())["causes"]
-    assert (cause["code"], "open AV" in cause["evidence"][0]["text"]) == ("unknown", True)
+    assert (cause["code"], "open AV" in cause["evidence"][0]["text"]) == ("stated", True)

@@ -36,6 +36,7 @@ Codes, by group.
   ``world-size-mismatch``, ``collective-desync``, ``timeout-straggler``, ``env-mismatch``, ``nccl-setting`` (a value
   that NCCL refuses), ``version-mismatch``, ``nccl-lib-mismatch``, ``wrong-data``, ``collective-stalled`` (with all
   ranks in it). Faults of a release: ``nccl-bug-VERSION-topic``.
+- ``stated``: no check knows the line that says why; its own words are the answer.
 - Slow, not failed: ``gdr-off`` too, ``slow-socket-fallback`` (sockets although there is RDMA), ``nvls`` (left out),
   ``container-topology`` (NCCL sees a topology other than the real one), ``ib-mixed-link-layer``.
 """

@@ -17,7 +17,7 @@ from ncclprobe.checks.log.lines import (
 )
 from ncclprobe.logs import messages
 from ncclprobe.logs.job_log import ENDINGS, SUMMARY, JobLog, LogEvent
-from ncclprobe.logs.lines import gives_a_reason
+from ncclprobe.logs.lines import reason_of
 from ncclprobe.logs.outcome import lived_on
 from ncclprobe.logs.rank_ends import rank_ends
 from ncclprobe.logs.texts import ERROR, between, form_of_failure, number
@@ -429,7 +429,7 @@ def program_raised(log: JobLog) -> Iterator[Finding]:
         whose = UNPROVEN if any(text in event.text for text in (*_OF_STORAGE, *_OF_MACHINE)) else JOB
         whose = IMAGE if any(text in event.text for text in _NOT_INSTALLED) else whose
         found = said(log, event, f"the program raised {whole_words(event.text, 120)}{place}", **whose)
-        yield found if gives_a_reason(event.text) else _with_errors_before(log, event, found)
+        yield found if reason_of(event.text) else _with_errors_before(log, event, found)
 
 
 @cause(

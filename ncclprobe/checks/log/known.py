@@ -23,6 +23,7 @@ from ncclprobe.checks.log.lines import (
 from ncclprobe.logs import messages
 from ncclprobe.logs.job_log import ENDINGS, TALK, Explained, JobLog, LogEvent, LogStream
 from ncclprobe.logs.layers import Layer, layer_of
+from ncclprobe.logs.lines import in_its_own_words
 from ncclprobe.logs.outcome import lived_on
 from ncclprobe.logs.texts import address_of, between, number
 from ncclprobe.model.errors import Unlearned
@@ -275,7 +276,7 @@ def _finding(log: JobLog, event: LogEvent, found: messages.Message) -> Finding:
 
     The job is at fault only by what NCCL refuses of its program, or what a layer says that the job brings along.
     """
-    text = messages.origin(found)
+    text = found.row.then if found.row.level == "FATAL" else in_its_own_words(event)
     host, rank = found.held("host").strip(), number(found.held("rank")) if found.row.level == "FATAL" else None
     peer = number(found.held("peer")) if found.row.meaning.endswith(" peer") else None
     details: dict[str, Any] = {} if peer is None else {"peers": (peer,)}
@@ -286,6 +287,7 @@ def _finding(log: JobLog, event: LogEvent, found: messages.Message) -> Finding:
     if host and event.text.endswith(_GONE_ALREADY):
         codes = ()
     if not codes:
+        text = text if found.row.level == "FATAL" else f"{layer_of(event).title} reports an error"
         return consequence(log, event, text, action="none", **details)
     own = layer_of(event)
     by_the_job = {*codes} <= _OF_THE_JOB and (found.row.level != "FATAL" or own.fault == "job")

@@ -167,7 +167,8 @@ def host_memory_full(log: JobLog) -> Iterator[Finding]:
             message = "a process ended, perhaps at the memory limit of its pod" if may else message
             texts = (event.text, *(other.text for other in following(log, event, _REPORT_LINES)))
             whose = JOB if any(limit in text for limit in _LIMITS for text in texts) else UNPROVEN
-            found = said(log, event, message, ranks=of_process(log, event), **whose)
+            codes = ("oom", "rank-crashed") if may else ()
+            found = said(log, event, message, ranks=of_process(log, event), codes=codes, **whose)
             yield _on_rays_node(log, event, found) if "running low on memory" in event.text else found
 
 

@@ -361,7 +361,8 @@ def ranks_missing(log: JobLog) -> Iterator[Finding]:
             whose = JOB if own == codes else RESTART if late else UNPROVEN
             told = said(log, event, message, ranks=late or absent, codes=own, **whose)
             yield told if late or absent else of_no_rank(told)
-    yield from each(log, ("RendezvousTimeoutError",), "not as many nodes as wanted met in time", **LIMIT)
+    few = "not as many nodes as wanted met in time"
+    yield from each(log, ("RendezvousTimeoutError",), few, codes=("world-size-mismatch", *_LATE), **UNPROVEN)
 
 
 def _of_another_size(log: JobLog) -> tuple[int, ...]:
