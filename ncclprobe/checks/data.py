@@ -368,7 +368,10 @@ def _numbers(name: str, rates: Mapping[str, ReadRate]) -> Iterator[Finding]:
         yield note(name, message, nodes=tuple(held), evidence="mincore(2) after POSIX_FADV_DONTNEED")
     unknown = [node for node, each in rates.items() if each.resident is None]
     if unknown:
-        message = f"reads on {named(unknown)} may have come from memory: the kernel says so only to who may write"
+        message = (
+            f"reads on {named(unknown)} may have been served from memory: "
+            "the kernel reports that only to a process that may write"
+        )
         yield note(name, message, evidence="mincore(2) after POSIX_FADV_DONTNEED")
 
 

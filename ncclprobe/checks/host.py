@@ -332,7 +332,7 @@ def memlock(
     devices = f"with {plural(len(fabric.devices), 'RDMA device')}" if isinstance(fabric, Fabric) else "if RDMA is used"
     message = f"{size(memlock.soft_bytes)}, {devices}; NCCL registers gigabytes"
     if isinstance(process, Process) and "ipc_lock" in process.capabilities:
-        message += "; CAP_IPC_LOCK is held, but only in a user namespace, where it does not lift the limit"
+        message += "; CAP_IPC_LOCK is held, but only in a user namespace, which does not lift the limit"
     yield tell("RLIMIT_MEMLOCK", message, **IMAGE, evidence="getrlimit(RLIMIT_MEMLOCK)")
 
 
@@ -488,7 +488,7 @@ def _far(process: Process, gpus: Gpus, shared: bool, evidence: Evidence) -> Iter
     far = [index for index, near in known.items() if not set(near) & set(process.cpus)]
     if far and (shared or len(far) == len(known)):
         for index in far:
-            message = f"is near processors {fold_numbers(known[index])}, of which this process may use none"
+            message = f"is near processors {fold_numbers(known[index])}, and this process may use none of these"
             yield warn(f"GPU{index}", message, **JOB, evidence=evidence)
     unknown = [f"GPU{gpu.index}" for gpu in alive if gpu.index not in known]
     if unknown:
@@ -516,7 +516,7 @@ def cpu_quota(cgroup: Cgroup, launch: Launch, gpus: Gpus | Absent, job: Job) -> 
         return
     ranks, quota, evidence = ranks_here(launch, gpus, job), cgroup.cpu.cpus, cgroup.cpu.group
     if quota < 2 * ranks:
-        message = f"allows {quota:g} processors' time to {ranks} ranks, of which each polls on two threads at least"
+        message = f"allows {quota:g} processors' time to {ranks} ranks, and each polls on at least two threads"
         yield warn("cpu quota", message, **IMAGE, evidence=evidence)
     throttling = cgroup.cpu.throttling
     if isinstance(throttling, Throttling) and throttling.throttled:

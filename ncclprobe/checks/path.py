@@ -154,7 +154,7 @@ def rate(
             {_speed(nics.by_node.get(node), path) or 0 for node in suspect.nodes for path in slow_paths} - {0}
         )
         against = f"others reach {others:.3g} Gb/s" if others > 2 * rates_seen[-1] else "no path is faster"
-        wired = f"; the interface says {speeds[0]:g} Gb/s" if speeds else ""
+        wired = f"; the interface reports {speeds[0]:g} Gb/s" if speeds else ""
         message = f"{_spread(rates_seen)} Gb/s on {counted(suspects, slow_paths)}; {against}{wired}"
         sure = _beyond_one_path(suspect) or rates_seen[0] < _ONE_PATH_SLOW * others or others <= 2 * rates_seen[-1]
         evidence = f"one TCP stream to {slow_paths[0].address}"

@@ -293,14 +293,14 @@ def test_gids_without_a_type_are_unknown() -> None:
 def test_a_gpu_whose_nic_is_missing_is_told_where_the_next_one_is() -> None:
     (found,) = gdr.gpu_near.run(fabric(count=3), PLAIN, pci(), gpus(), Machine(virtual=False))
     assert (found.severity, found.subject) == (WARN, "GPU3")
-    assert found.message == "the nearest NIC is mlx5_2 at PHB, where most GPUs have one below their own switch"
+    assert found.message == "the nearest NIC is mlx5_2 at PHB; most GPUs have one below their own switch"
 
 
 def test_a_nic_that_is_near_and_not_taken_is_named_before_the_next_one() -> None:
     settings = having("NCCL_IB_HCA", "^mlx5_3")
     (found,) = gdr.gpu_near.run(fabric(), settings, pci(), gpus(), Machine(virtual=False))
     start = "mlx5_3 near it is down, slow or left out; the next is mlx5_2 at PHB"
-    assert found.message == f"{start}, where most GPUs have one below their own switch"
+    assert found.message == f"{start}; most GPUs have one below their own switch"
 
 
 @each_row("check", [gdr.gpu_near, gdr.numa], ids=lambda check: check.key)

@@ -32,7 +32,7 @@ def test_a_node_that_did_not_come_in_a_part_of_the_stated_wait_is_not_known_to_b
 ) -> None:
     launches = Every({"n0": TWO_NODES})
     short = Gathering(1, waited_s, allowed_s=allowed_s)
-    with pytest.raises(Unlearned, match="did not come, but rank 0 waited no longer"):
+    with pytest.raises(Unlearned, match="did not arrive, but rank 0 waited no longer"):
         list(roster.node_missing.run(launches, Every({"n0": short})))
     (found,) = roster.node_missing.run(launches, Every({"n0": Gathering(1, 60.0, allowed_s=60.0)}))
     assert found.severity.value == "fail"
@@ -90,7 +90,7 @@ def test_a_port_that_takes_calls_and_does_not_answer_or_hangs_up_is_no_failure(
 
 
 def test_what_a_foreign_service_said_is_told() -> None:
-    assert "SSH-2.0-OpenSSH_9.2" in reached("foreign", detail="it said 'SSH-2.0-OpenSSH_9.2'").message
+    assert "SSH-2.0-OpenSSH_9.2" in reached("foreign", detail="it sent 'SSH-2.0-OpenSSH_9.2'").message
 
 
 def test_what_was_seen_before_is_told_but_not_repeated() -> None:

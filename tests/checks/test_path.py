@@ -189,7 +189,7 @@ def test_of_two_nodes_the_slow_direction_is_named() -> None:
 
 def test_two_nodes_that_are_slow_both_ways_are_seen_by_the_speed_of_their_interfaces() -> None:
     (finding,) = seen(path.rate, 2, lambda *_: {"rate_gbps": 0.9}, nics(2, 10_000))
-    assert "the interface says 10 Gb/s" in finding.message
+    assert "the interface reports 10 Gb/s" in finding.message
     assert seen(path.rate, 2, lambda *_: {"rate_gbps": 0.9}, nics(2, 10_000, virtual=True)) == []
     assert seen(path.rate, 2, lambda *_: {"rate_gbps": 0.9}, UNKNOWN) == []
 

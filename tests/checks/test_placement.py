@@ -66,9 +66,9 @@ def test_nodes_that_share_a_machine_are_a_note() -> None:
 
 
 def test_what_nothing_tells_of_some_nodes_is_unknown_and_of_all_is_not_asked() -> None:
-    with pytest.raises(Unlearned, match="nothing tells where n1 stands; NCCLPROBE_PLACEMENT would"):
+    with pytest.raises(Unlearned, match="the placement of n1 is unknown; NCCLPROBE_PLACEMENT would"):
         found(at(zone="a"), Placement())
-    with pytest.raises(Unlearned, match=r"where n\[1-2\] stand"):
+    with pytest.raises(Unlearned, match=r"placement of n\[1-2\] is"):
         found(at(zone="a"), Placement(), Absent("refused"))
     assert len(found(at(zone="a"), at(zone="b"), Placement())) == 1  # what is known to be wrong is said
     assert told.run(Every({"n0": at(zone="a"), "n1": Placement()}))

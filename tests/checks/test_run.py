@@ -64,8 +64,8 @@ def banded(*rows: Measurement) -> Verdict:
 @each_row(
     ("found", "words"),
     [
-        (Arrivals(4, (1, 2), 2.0, 60.0), "ranks 1-2 had not come after 2 s of waiting, of the 60 s that it may take"),
-        (Arrivals(4, (1,), 99.0, 60.0, running=(1,)), "after 99 s of waiting; the process of rank 1 runs"),
+        (Arrivals(4, (1, 2), 2.0, 60.0), "ranks 1-2 had not joined after 2 s, of the 60 s that it may take"),
+        (Arrivals(4, (1,), 99.0, 60.0, running=(1,)), "after 99 s; the process of rank 1 runs"),
     ],
 )
 def test_a_rank_that_may_still_come_is_unknown_and_not_lost(found: Arrivals, words: str) -> None:
@@ -82,7 +82,7 @@ def test_a_node_on_which_nvml_was_not_heard_is_not_well(of_gpus: tuple[tuple[int
     assert said(ranks.xids, both, ranks._FOUR).status is (Status.PASS if status is Status.UNKNOWN else status)
 
 
-@each_row(("times", "words"), [(63, "told 63 times while"), (64, "told 64 times or more while")])
+@each_row(("times", "words"), [(63, "reported 63 times while"), (64, "reported 64 times or more while")])
 def test_of_a_storm_of_xids_no_number_is_made_up(times: int, words: str) -> None:
     verdict = said(ranks.xids, HeardXids((Xids("n0", ((0, "79"),) * times), Xids("n1"))), ranks._FOUR)
     assert words in verdict.findings[0].message
@@ -159,7 +159,7 @@ def named(*skews: Skew) -> list[str]:
 
 def test_a_straggler_is_named_with_its_host_and_blamed_on_it() -> None:
     (finding,) = ranks.straggler.run(*rungs_of(LATECOMER))
-    assert finding.message.startswith("on host n1 comes late to collectives: by 5.0 ms on average")
+    assert finding.message.startswith("on host n1 is late in collectives: by 5.0 ms on average")
     assert finding.blame == "node"
 
 

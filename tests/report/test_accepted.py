@@ -21,7 +21,7 @@ PAIR = PairRow(
 )  # fmt: skip
 COPY = CopyRow(
     node="n0", rank=0, kind="h2d", device="GPU0", nbytes=1, GBps=53.0, min_GBps=52.0, max_GBps=54.0, samples=7,
-    why="PCIe Gen5 x16 carries 63.01 GB/s, of which 0.86 is payload", status="pass",
+    why="PCIe Gen5 x16 carries 63.01 GB/s, 0.86 of it payload", status="pass",
 )  # fmt: skip
 
 

@@ -22,7 +22,7 @@ from ncclprobe.nccl.selection import CLOSED
 
 _ETH0 = Part((InterfaceChoice("eth0", "10.0.0.5", "^docker,lo,virbr", "the first"),), "the first")
 _UNKNOWN: Part[Any] = Part(None, "not looked at")
-_UNCALLED: Part[Any] = Part((), "NCCL_NET=ofi: no network is so called: NCCL does not start", True, "NCCL_NET")
+_UNCALLED: Part[Any] = Part((), "NCCL_NET=ofi: no network has this name: NCCL does not start", True, "NCCL_NET")
 STARTS = Choices(
     nccl="2.27.3",
     bootstrap=_ETH0,

@@ -106,7 +106,7 @@ def _overridden(settings: Settings) -> Iterator[Finding]:
         if counts and counts.value == late.value and late.value is not None:
             continue
         first = f"{_shown(counts)} of {counts.origin}" if counts else "an earlier definition"
-        message = f"{_shown(late)} has no effect: {first} comes first"
+        message = f"{_shown(late)} has no effect: {first} overrides it"
         yield jobs_warn(late.name, message, f"{late.name}={late.value} ({late.origin})")
 
 
@@ -160,7 +160,7 @@ def topo_file(settings: Settings, named_files: NamedFiles, pci: Pci | Absent) ->
         yield jobs_fail("NCCL_TOPO_FILE", "is not a whole topology: <system … </system> is incomplete", shown)
         return
     if found.version not in ("1", ""):
-        yield jobs_fail("NCCL_TOPO_FILE", f"is of version {found.version}, and NCCL takes 1 alone", shown)
+        yield jobs_fail("NCCL_TOPO_FILE", f"has version {found.version}, but NCCL reads only version 1", shown)
         return
     here = set() if isinstance(pci, Absent) else {address.lower() for address in pci.devices}
     real = [address for address in found.addresses if not address.startswith("ffff:")]
@@ -255,9 +255,11 @@ def net_name(settings: Settings, plugins: Plugins, loader: Loader, software: Sof
     tried = {name for each in listed for name in (each, f"libnccl-net-{each}.so")}
     if not usual or tried & known or "static_plugin" in map(str.lower, listed):
         return
-    why = f"no {' or '.join(listed)} is where the loader looks" if listed else f"NCCL_NET_PLUGIN={text} loads no plugin"
+    why = f"the loader finds no {' or '.join(listed)}" if listed else f"NCCL_NET_PLUGIN={text} loads no plugin"
     tell = jobs_fail if not listed or _looks_only_there(software, loader) else jobs_warn
-    message = f"is {settings.get('NCCL_NET')!r}, which is no network of NCCL's own, and {why}: no communicator starts"
+    message = (
+        f"is {settings.get('NCCL_NET')!r}, which is not one of NCCL's own networks, and {why}: no communicator starts"
+    )
     yield tell("NCCL_NET", message, evidence(settings, "NCCL_NET", "NCCL_NET_PLUGIN"))
 
 
@@ -310,8 +312,8 @@ def nccl(software: Software, launch: Launch | Absent, job: Job) -> Iterator[Find
     if isinstance(mapped, Absent):
         raise Unlearned(mapped.why)
     if isinstance(torch, Torch) and torch.cuda is None:
-        message = f"{software.packages.get('torch', '')} is built without CUDA, and so without NCCL".strip()
-        rest = f"; what is no torch would load {mapped.path}" if mapped else ""
+        message = f"{software.packages.get('torch', '')} was built without CUDA, and so without NCCL".strip()
+        rest = f"; a program without torch would load {mapped.path}" if mapped else ""
         yield (warn if mapped else fail)("torch", message + rest, evidence=f"{torch.folder}/version.py", **IMAGE)
     elif mapped:
         yield from _older(software, mapped)
@@ -319,7 +321,7 @@ def nccl(software: Software, launch: Launch | Absent, job: Job) -> Iterator[Find
         message = "torch needs it, and the loader finds none"
         yield fail(NCCL, message, evidence=f"{torch.folder}/lib/libtorch_cuda.so", **IMAGE)
     elif isinstance(launch, Launch) and launch.kind not in _BY_HAND:
-        message = f"neither torch nor {NCCL} is in the environment in which {launch.kind} started this"
+        message = f"neither torch nor {NCCL} is in the environment that {launch.kind} started this in"
         yield fail(NCCL, message, evidence=_ALL, **IMAGE)
     elif job.local:
         message = "neither it nor torch is in this environment; jobs bring their own, or find none"
@@ -364,7 +366,7 @@ def _older(software: Software, mapped: Mapped) -> Iterator[Finding]:
     wheels = [version for name, version in software.packages.items() if name.startswith("nvidia-nccl")]
     version = software.nccl_version
     if version and len(wheels) == 1 and version < parse_version(wheels[0]):
-        message = f"{written(version)}, by {mapped.why}, where torch brought {wheels[0]}"
+        message = f"{written(version)}, by {mapped.why}, although torch installed {wheels[0]}"
         yield warn(mapped.path, message, evidence=mapped.why, **IMAGE)
 
 
@@ -399,7 +401,7 @@ def libraries(linking: Linking) -> Iterator[Finding]:
         if not each.path:
             yield tell(each.name, f"{by} needs it, and the loader finds none{after}", evidence=each.needed_by, **IMAGE)
         elif each.lacks:
-            message = f"{each.path}, by {each.why}, lacks {', '.join(each.lacks)}, for which {by} asks{after}"
+            message = f"{each.path}, by {each.why}, lacks {', '.join(each.lacks)}, which {by} needs{after}"
             yield tell(each.name, message, evidence=each.needed_by, **IMAGE)
         elif each.others and each.why in ("LD_LIBRARY_PATH", "LD_PRELOAD"):
             yield note(

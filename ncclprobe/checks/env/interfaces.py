@@ -338,6 +338,6 @@ def gloo_mismatch(
     elif several and not unusable and settings.get("NCCL_SOCKET_IFNAME"):
         ours = {i.name for i in chosen(settings, interfaces, software).interfaces}
         if ours and not ours & set(names):
-            message = f"selects {', '.join(names)}, where NCCL_SOCKET_IFNAME selects {', '.join(sorted(ours))}"
+            message = f"selects {', '.join(names)}, but NCCL_SOCKET_IFNAME selects {', '.join(sorted(ours))}"
             both = (shown, *evidence(settings, "NCCL_SOCKET_IFNAME"))
             yield jobs_warn("GLOO_SOCKET_IFNAME", message, both)

@@ -59,7 +59,7 @@ def visible(environment: Environment, launch: Launch | Absent, gpus: Gpus | Abse
         yield jobs_fail(LIST, f"names GPU {', '.join(beyond)}, of {total}: CUDA ends the list there", shown)
     strange = [word for word in entries if word and not _may_name(word)]
     if strange:
-        yield jobs_fail(LIST, f"names {', '.join(strange)}, which is no GPU: CUDA ends the list there", shown)
+        yield jobs_fail(LIST, f"names {', '.join(strange)}, which is not a GPU: CUDA ends the list there", shown)
     uuids = [gpu.uuid for gpu in gpus.all] if isinstance(gpus, Gpus) else []
     several = [word for word in entries if word.startswith("GPU-") and sum(u.startswith(word) for u in uuids) > 1]
     if several:
@@ -68,7 +68,9 @@ def visible(environment: Environment, launch: Launch | Absent, gpus: Gpus | Abse
     absent = [word for word in entries if word.startswith("GPU-") and not any(u.startswith(word) for u in uuids)]
     if absent and uuids and all(uuids):
         left = plural(entries.index(absent[0]), "GPU")
-        message = f"names {', '.join(absent)}, which is no GPU of this node: CUDA ends the list there, and shows {left}"
+        message = (
+            f"names {', '.join(absent)}, which is not a GPU of this node: CUDA ends the list there and shows {left}"
+        )
         yield jobs_fail(LIST, message, shown)
     if len({bool(re.fullmatch(_UUID, word)) for word in entries}) > 1:
         yield jobs_warn(LIST, "mixes numbers with UUIDs: CUDA ignores those of the other kind", shown)

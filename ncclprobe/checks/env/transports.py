@@ -196,7 +196,7 @@ def efa(settings: Settings, fabric: Fabric, plugins: Plugins, launch: Launch | A
         message = "the loader does not search the folder of the OFI plugin"
         yield tell("libnccl-net.so", message, found[0].path)
     if other_provider(settings):
-        message = f"is {settings.get('FI_PROVIDER')!r}, with which libfabric does not use EFA"
+        message = f"is {settings.get('FI_PROVIDER')!r}: libfabric does not use EFA then"
         yield tell("FI_PROVIDER", message, evidence(settings, "FI_PROVIDER"))
 
 
@@ -249,7 +249,7 @@ def forced_algo(
     if job.backend != "nccl" or any(pin.error for pin in pins.values()):
         return
     if forces_ll128(pins["NCCL_PROTO"]):
-        message = "forces LL128 even where NCCL would not use it"
+        message = "forces LL128 even if NCCL would not use it"
         yield jobs_warn("NCCL_PROTO", message, evidence(settings, "NCCL_PROTO"), _REMEDIES["NCCL_PROTO"])
     lacking = _lacking(settings, gpus, nvlinks, launch, software)
     left = stranded(pins["NCCL_ALGO"], pins["NCCL_PROTO"], lacking, version)

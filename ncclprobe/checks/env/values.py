@@ -185,9 +185,9 @@ def bool_word(settings: Settings, software: Software | Absent) -> Iterator[Findi
         if meant is None or value is None:
             yield warn(entry.name, message, **JOB, evidence=as_evidence(entry))
         elif bool(value) == meant:
-            yield note(entry.name, f"{message}, as its wording says", evidence=as_evidence(entry))
+            yield note(entry.name, f"{message}, as intended", evidence=as_evidence(entry))
         else:
-            contrary = f"{message}: the opposite of its wording"
+            contrary = f"{message}: the opposite of what it means"
             yield fail(entry.name, contrary, **JOB, evidence=as_evidence(entry))
 
 
@@ -343,7 +343,7 @@ def overruled(settings: Settings, software: Software | Absent) -> Iterator[Findi
         threads = read_setting(settings, name, -2, version)
         most = table()[name].high
         if threads > 0 and threads % _WARP:
-            message = f"is {threads}, which is no multiple of {_WARP}: NCCL runs {most} threads"
+            message = f"is {threads}, which is not a multiple of {_WARP}: NCCL runs {most} threads"
             yield jobs_warn(name, message, evidence(settings, name))
         elif 0 < threads < least:
             yield jobs_warn(

@@ -63,7 +63,7 @@ def smi_canary(smi: Smi | Absent, gpus: Gpus | Absent) -> Iterator[Finding]:
     elif smi.wedged:
         yield fail("nvidia-smi", smi.wedged, **NODE, evidence="nvidia-smi -L")
     elif isinstance(gpus, Gpus) and smi.gpus < (alive := sum(not gpu.lost for gpu in gpus.all)):
-        message = f"lists {plural(smi.gpus, 'GPU')}, and NVML counts {alive}: a GPU comes and goes"
+        message = f"lists {plural(smi.gpus, 'GPU')}, and NVML counts {alive}: a GPU appears and disappears"
         yield fail("nvidia-smi", message, blame="node", action="retest", confidence=ONCE, evidence="nvidia-smi -L")
 
 
@@ -104,10 +104,12 @@ def count(
         yield _none_usable(signs, gpus.why, driver) if signs else _too_few(len(nodes), ranks, "/dev/nvidia[0-9]*")
         return
     if gpus.instead_of_nvml:
-        yield note("NVML", f"could not be asked, and nvidia-smi was: {gpus.instead_of_nvml}", evidence="nvidia-smi")
+        yield note(
+            "NVML", f"could not be asked; nvidia-smi answered instead: {gpus.instead_of_nvml}", evidence="nvidia-smi"
+        )
     for gpu in gpus.all:
         if gpu.lost:
-            message = f"is lost, as NVML says ({gpu.lost})"
+            message = f"NVML reports that it is lost ({gpu.lost})"
             yield fail(f"GPU{gpu.index}", message, **NODE, evidence="NVML")
     yield from _closed(devices, container)
     yield from _twins(gpus)
@@ -232,7 +234,7 @@ FELL = Event(3600.0, "xid", BUS, "79", "pid='<unknown>', name=<unknown>, GPU has
 
 
 _LOGGED = Certainty("high", "kernel log")
-_KEEP = "nothing, unless earlier jobs matter: `journalctl -k` has more where the journal is kept on disk."
+_KEEP = "nothing, unless earlier jobs matter: `journalctl -k` has more if the journal is kept on disk."
 
 
 @check(

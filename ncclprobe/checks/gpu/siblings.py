@@ -72,7 +72,7 @@ def p2p(
     known = [status for table in (peers.read, peers.write) for status in table.values() if isinstance(status, str)]
     if not known:
         gaps = [status.why for status in peers.read.values() if isinstance(status, Absent)]
-        raise Unlearned(gaps[0] if gaps else "NVML tells of no pair of GPUs")
+        raise Unlearned(gaps[0] if gaps else "NVML reports on no pair of GPUs")
     paths = {} if isinstance(pci, Absent) else of_machine(pci, gpus, links, Fabric()).paths
     virtual, stops = isinstance(machine, Machine) and machine.virtual is True, False
     for one, other in sorted(peers.read):

@@ -292,7 +292,7 @@ def limits(gpus: Gpus) -> Iterator[Finding]:
         if isinstance(gpu.temperature_C, int) and isinstance(gpu.slowdown_C, int):
             left = gpu.slowdown_C - gpu.temperature_C
             if left <= _MARGIN_C:
-                message = f"{gpu.temperature_C} °C, {max(left, 0)} below the {gpu.slowdown_C} at which it slows down"
+                message = f"{gpu.temperature_C} °C, {max(left, 0)} below its slowdown threshold of {gpu.slowdown_C}"
                 yield warn(name, message, blame="node", action="retest", confidence=ONCE,
                            evidence="nvmlDeviceGetTemperature")  # fmt: skip
     yield from _was_hot(every)

@@ -64,9 +64,9 @@ def gpu_near(fabric: Fabric, settings: Settings, pci: Pci, gpus: Gpus, machine: 
             yield note(subject, message, evidence=sources)
             continue
         if not group.nics:
-            message = f"{_nearest(topology, group.gpus[0], nics)}, where most GPUs have one below their own switch"
+            message = f"{_nearest(topology, group.gpus[0], nics)}; most GPUs have one below their own switch"
         else:
-            message = f"{listed(group.nics)} for {len(group.gpus)} GPUs, where most have {usual:g} NIC each"
+            message = f"{listed(group.nics)} for {len(group.gpus)} GPUs; most have {usual:g} NIC each"
         yield tell(subject, message, **NODE, evidence=sources)
 
 

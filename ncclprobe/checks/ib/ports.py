@@ -185,7 +185,7 @@ def rate(fabric: Fabric, settings: Settings, pci: Pci | Absent, gpus: Gpus | Abs
         best, runs = max(siblings), f"{each.rate.gbps:g} Gb/s ({each.rate.lanes}X {each.rate.generation or 'SDR'})"
         blamed: dict[str, Any] = {"blame": "link", "action": "repair", "evidence": seen(f"{path(each)}/rate", runs)}
         if each.rate.lanes == 1 and each.link_layer == "InfiniBand":
-            message = f"runs at {runs}: on one lane, where InfiniBand cables have four, or two when split"
+            message = f"runs at {runs}: on one lane, but InfiniBand cables have four, or two when split"
             yield fail(each.name, message, **blamed)
         elif each.rate.gbps < best and 2 * siblings.count(best) > len(siblings):
             message = f"runs at {runs}, {siblings.count(best)} of {len(siblings)} ports of its kind at {best:g} Gb/s"

@@ -19,7 +19,7 @@ from ncclprobe.model.registry import applies, check
 from ncclprobe.model.snapshot import Absent, Every, Job, Ranks, vote
 from ncclprobe.model.values import grouped, replace
 
-_HANDSHAKE = "check that all nodes run the same ncclprobe, and that no proxy stands between them"
+_HANDSHAKE = "check that all nodes run the same ncclprobe, and that no proxy is between them"
 _LAYERS: Mapping[str, tuple[str, str, str, str]] = {
     "resolve": (
         "did not resolve",
@@ -48,7 +48,7 @@ _LAYERS: Mapping[str, tuple[str, str, str, str]] = {
         "between",
     ),
     "unreachable": (
-        "the network says that it cannot be reached: no host has the address, or a router rejects it",
+        "the network reports it unreachable: no host has the address, or a router rejects it",
         "unknown",
         "retest",
         "see that the address is rank 0's, and that this interface is on a network that leads there",
@@ -91,7 +91,7 @@ _CROWDED = ("silent", "reset", "filtered")
 """What else a listener with too many callers may look like."""
 
 AT = Reach("node0", 29500, "ok", "", ("10.0.0.1",), "10.0.0.1", "10.0.0.5", "eth0", 1, 0.004, 0.002, ("ok",))
-_FOREIGN = replace(AT, outcome="foreign", detail="it said 'SSH-2.0-OpenSSH_9.2'", seen=("foreign",))
+_FOREIGN = replace(AT, outcome="foreign", detail="it sent 'SSH-2.0-OpenSSH_9.2'", seen=("foreign",))
 
 
 @applies

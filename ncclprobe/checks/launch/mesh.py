@@ -39,7 +39,7 @@ _MEANINGS = {
     "hung-up": "connected, and closed before any answer: the listener there had too many callers",
     "silent": "connected, then nothing: the process there is stopped, or larger packets are lost",
     "wrong-peer": "another node answers: two nodes have this address",
-    "foreign": "something else answers",
+    "foreign": "another program answers",
     "stranger": "another run of ncclprobe answers",
 }
 
@@ -129,7 +129,7 @@ def counted(suspects: ByRole, failed: Collection[Path]) -> str:
 def confirmed(suspect: Suspect[str], times: int) -> Certainty:
     """Return how certain `suspect` is: confirmed by several other nodes, or seen only between two."""
     partners = _partners(suspect)
-    with_whom = f"with {partners} other nodes" if partners > 1 else "between these two alone"
+    with_whom = f"with {partners} other nodes" if partners > 1 else "only between these two"
     how = f"tried {plural(times, 'time')} {with_whom if suspect.nodes else 'between all'}"
     return Certainty("high" if partners > 1 and times > 1 else "medium", how)
 
@@ -388,7 +388,9 @@ def unproven(proofs: Every[Proof | Absent]) -> Iterator[Finding]:
         remedy = "set NCCLPROBE_TOKEN to one secret on every node (openssl rand -hex 16), or give --trust-network"
         raise Unlearned(f"the nodes have no secret, so that none proved that it belongs to the job; {remedy}")
     if any(each.trusted for each in known.values()):
-        message = "no node had to prove that it belongs to the job: any process on this network could have come as one"
+        message = (
+            "no node had to prove that it belongs to the job: any process on this network could have joined as one"
+        )
         yield warn("--trust-network", message, **JOB, evidence="the command line")
 
 

@@ -274,7 +274,9 @@ def master_here(master: Master, interfaces: Interfaces) -> Iterator[Finding]:
     """
     elsewhere = set(master.addresses) - set(master.loopback)
     if not elsewhere & own_addresses(interfaces):
-        message = f"leads to {', '.join(sorted(elsewhere))}, which is no address of this node, though it is node 0"
+        message = (
+            f"resolves to {', '.join(sorted(elsewhere))}, which is not an address of this node, although it is node 0"
+        )
         yield warn(master.name, message, **JOB, evidence=f"getaddrinfo({master.name})")
 
 

@@ -75,14 +75,14 @@ def gpu_width(gpus: Gpus, pci: Pci | Absent, machine: Machine | Absent) -> Itera
             unknown[name] = now if isinstance(now, Absent) else best if isinstance(best, Absent) else CHIP_TO_CHIP
         elif now < best:
             siblings = max((width for other, width in widths.items() if other != name), default=0)
-            message = f"x{now}, where GPU and slot support x{best}"
+            message = f"x{now}; GPU and slot support x{best}"
             evidence = f"NVML of {gpu.pci}: current and maximal link width"
             if siblings <= now and (is_virtual(machine) or _drives_screens(devices.get(name))):
                 yield note(name, f"{message}, as its siblings have", evidence=evidence)
             else:
                 yield fail(name, message, **NODE, evidence=evidence)
         elif best < (usual := most_frequent(like)):
-            message = f"x{best} at most, where {like.count(usual)} of {len(like)} reach x{usual}"
+            message = f"x{best} at most; {like.count(usual)} of {len(like)} reach x{usual}"
             by_design = is_virtual(machine) or _drives_screens(devices.get(name)) or 2 * like.count(usual) <= len(like)
             tell = note if by_design else warn
             yield tell(name, message, **NODE, evidence="nvmlDeviceGetMaxPcieLinkWidth")
@@ -156,7 +156,7 @@ def gpu_gen(gpus: Gpus) -> Iterator[Finding]:
         )
         working = isinstance(gpu.throttle, tuple) and "gpu-idle" not in gpu.throttle
         if best < usual:
-            message = f"PCIe generation {best} at most, where its siblings reach {usual}"
+            message = f"PCIe generation {best} at most; its siblings reach {usual}"
             yield warn(name, message, **NODE, evidence="nvmlDeviceGetMaxPcieLinkGeneration")
         elif working and now < best:
             message = f"PCIe generation {now} of {best}, though it is not idle"
@@ -339,6 +339,6 @@ def _odd(found: Mapping[str, PcieSettings], devices: Mapping[str, Device]) -> It
         return
     for name, own in found.items():
         if own != usual:
-            message = f"{own}, where {times} of {len(found)} have {usual}"
+            message = f"{own}; {times} of {len(found)} have {usual}"
             evidence = f"/sys/bus/pci/devices/{devices[name].address}/config (lspci -vvv: DevCtl)"
             yield warn(name, message, blame="node", action="fix-image", evidence=evidence)

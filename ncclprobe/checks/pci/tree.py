@@ -35,7 +35,7 @@ _MOST_NAMED = 4
 _UP, _DOWN = "0000:01:00.0", ("0000:02:00.0", "0000:02:01.0")
 _PORT = Identity(0x060400, 0x1000, 0xC030)
 RDMA, _NIC = nic(0, FULL)
-UNREAD = Absent("config space: only 64 bytes are shown, and ACS lies beyond (root sees it)", "Denied")
+UNREAD = Absent("config space: only 64 bytes are readable, and ACS is beyond (root sees it)", "Denied")
 
 
 def below_a_switch(*acs: str, iommu: str = "identity", seen: bool = True) -> Pci:

@@ -50,7 +50,7 @@ def certainty(each: Broken) -> Certainty:
     """Return how certain it is: confirmed by several other nodes, or seen only between two."""
     suspect = each.suspect
     partners = len({end.node for way in suspect.pairs for end in way} - set(suspect.nodes))
-    with_whom = f"with {partners} other nodes" if partners > 1 else "between these two alone"
+    with_whom = f"with {partners} other nodes" if partners > 1 else "only between these two"
     how = f"{plural(len(each.tests), 'test')} {with_whom if suspect.nodes else 'between all'}"
     return Certainty("high" if partners > 1 else "medium", how)
 
@@ -64,7 +64,7 @@ def choices(seen: Seen) -> str:
     """Return what NCCL's rules chose at one end, and what is read from its port."""
     outcome = seen.outcome
     if outcome is None:
-        return f"{seen.end.node}: not told"
+        return f"{seen.end.node}: not reported"
     asked, own = outcome.asked, outcome.own
     where = f"{seen.end.node} {asked.device}:{asked.port}"
     told = f"SL {asked.service_level or 0}, TC {asked.traffic_class or 0}, {asked.queue_pairs} QP"

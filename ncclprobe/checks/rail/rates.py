@@ -260,7 +260,7 @@ def data(rails: Every[Rails]) -> Iterator[Finding]:
         own = suspect.at_one_node
         yield fail(
             named(suspect, rails),
-            f"{wrong} bytes of one test came out wrong, on {len(suspect.pairs)} of {suspect.tests} ways",
+            f"{wrong} bytes of one test arrived wrong, on {len(suspect.pairs)} of {suspect.tests} ways",
             blame="node" if own else "unknown", action="repair" if own else "retest",
             nodes=tuple(dict.fromkeys(end.node for end in suspect.nodes)) if own else (),
             evidence=seen("the bytes that arrived, compared with the pattern", both_ends(each)),

@@ -66,7 +66,7 @@ def untried(rails: Every[Rails]) -> Iterator[Finding]:
     for node, each in rails.items():
         if not each.ports and any(other.ports for _, other in rails.items()):
             yield warn(
-                node, f"has no rail to try: {each.why or 'no reason is told'}", **NODE,
+                node, f"has no rail to try: {each.why or 'no reason is known'}", **NODE,
                 nodes=(node,), evidence=f"{len(rails)} nodes",
             )  # fmt: skip
     silent = dict.fromkeys(node for _, each in rails.items() for node in each.silent)
@@ -74,7 +74,7 @@ def untried(rails: Every[Rails]) -> Iterator[Finding]:
         yield fail(
             node, "stopped answering while rails were tried", blame="node", action="retest", nodes=(node,),
             confidence=ONCE, evidence="an order of node 0 that was not answered in time",
-            remedy="see what its process did: was it killed (dmesg: out of memory), stopped, or its node lost?",
+            remedy="check whether its process was killed (dmesg: out of memory) or stopped, or its node was lost",
         )  # fmt: skip
     if not silent and (why := _untold(rails)):
         raise Unlearned(why)
@@ -162,7 +162,7 @@ def _unusable(
     """Make a finding of ends that failed by themselves, all in the same way, in some of `count` tests."""
     first, failed_so = next(iter(ends.values()))[0], sum(map(len, ends.values()))
     number = f"; error {first.errno}" if first.errno else ""
-    part = "" if failed_so >= count else f"; so in {failed_so} of {count} tests, the others came further"
+    part = "" if failed_so >= count else f"; in {failed_so} of {count} tests, the others got further"
     nodes = tuple(dict.fromkeys(end.node for end in ends))
     numbers = sorted({end.rail for end in ends})
     where = name(next(iter(ends)), rails) if len(ends) == 1 else f"{fold(nodes)} rail {fold_numbers(numbers)}"
@@ -249,7 +249,7 @@ def _pkey(each: Broken, _: Every[Settings | Absent]) -> Explained:
 
 def _mtu(each: Broken, _: Every[Settings | Absent]) -> Explained:
     sizes = sorted({own.mtu for test in each.tests for own in _told(test)})
-    used = f"path MTU {sizes[0]}" if sizes else "path MTU not told"
+    used = f"path MTU {sizes[0]}" if sizes else "path MTU unknown"
     return f"small messages pass and large ones do not on {counted(each)} ways ({used})", FABRIC
 
 

@@ -181,7 +181,7 @@ def _wrong_or_lost(found: Localisation) -> Iterator[Finding]:
         first = bad.first
         yield fail(
             f"{bad.src_end} to {bad.dst_end}",
-            f"{bad.wrong} bytes of one transfer came out wrong",
+            f"{bad.wrong} bytes of one transfer arrived wrong",
             action="retest",
             confidence=EXACT,
             evidence=seen(
@@ -195,7 +195,7 @@ def _wrong_or_lost(found: Localisation) -> Iterator[Finding]:
     for (src, dst), why in {(lost.src, lost.dst): lost.why for lost in found.lost}.items():
         yield seen_once(
             f"{src} to {dst}",
-            f"nothing came through before the deadline; {what_next}",
+            f"nothing arrived before the deadline; {what_next}",
             evidence=seen("pair test", why),
         )
 
@@ -206,9 +206,9 @@ _WHOSE: dict[str, Blame] = {"node": "node", "rail": "node", "pair": "link"}
 def _what(each: Blamed) -> str:
     """What of a cause is slow, in words: its subject names it."""
     if len(each.nodes) > _PAIR:
-        return "what lies between these nodes and the others, and not between themselves,"
+        return "the path between these nodes and the others"
     if each.kind == "pair":
-        return "what lies between them" if each.direction == "both" else "the way from the first to the second"
+        return "the path between them" if each.direction == "both" else "the path from the first to the second"
     if each.several:
         return f"what this {'node' if each.kind == 'node' else 'NIC'} exchanges with {each.partners} of the others"
     moved = {"both": "sends and receives", "out": "sends", "into": "receives"}[each.direction]

@@ -81,7 +81,7 @@ def _late(arrivals: Arrivals) -> str:
     """Say which ranks had not arrived, and why that is not held against them."""
     allowed = f", of the {arrivals.allowed_s:.0f} s that it may take" if arrivals.waited_s < arrivals.allowed_s else ""
     runs = f"; the process of {fold_ranks(arrivals.running)} runs" if arrivals.running else ""
-    late = f"{fold_ranks(arrivals.missing)} had not come after {arrivals.waited_s:.0f} s of waiting{allowed}{runs}"
+    late = f"{fold_ranks(arrivals.missing)} had not joined after {arrivals.waited_s:.0f} s{allowed}{runs}"
     return f"{late}: it may still be importing torch; start again, or raise --timeout"
 
 
@@ -153,13 +153,13 @@ def rank_lost(attendance: Attendance, ending: Ending) -> Iterator[Finding]:
         )
     if attendance.stalled.startswith(_ALONE):
         raise Unlearned(
-            f"no rank came out of its own {attendance.stalled!r} in time: slow memory, processors, GPUs or files of "
+            f"no rank finished its own {attendance.stalled!r} in time: slow memory, processors, GPUs or files of "
             "these hosts, and no bytes were on their way; ask for less (-e, --params), or raise --phase-timeout"
         )
     if attendance.stalled:
         yield seen_once(
             "all ranks",
-            f"none of {attendance.ranks} ranks came out of phase {attendance.stalled!r}, and none is behind the others",
+            f"none of {attendance.ranks} ranks finished phase {attendance.stalled!r}, and none is behind the others",
             evidence=seen("the job's store", "heartbeats (rank, phase)"),
             remedy="the calls may only be slow: raise --phase-timeout, or ask for fewer with -n; if one alone does not "
             "end either, bytes do not get through: check the interface that NCCL or gloo chose, and the path MTU",
@@ -211,7 +211,7 @@ def straggler(rows: Rows, participants: Participants) -> Iterator[Finding]:
         if times >= _FEWEST_TIMES and lost >= _LOST_SHARE * (lost + waited_us) and lost >= _TIMES_OTHERS * usual:
             yield (note if participants.ranks < _FELLOWS or rows.disturbances else warn)(
                 f"rank {rank}",
-                f"on host {participants.hosts[rank]} comes late to collectives: by {lost / rounds / 1e3:.1f} ms on "
+                f"on host {participants.hosts[rank]} is late in collectives: by {lost / rounds / 1e3:.1f} ms on "
                 f"average, the other ranks by {usual / rounds / 1e3:.1f} ms",
                 blame="node",
                 action="retest",
@@ -258,7 +258,7 @@ def xids(heard: HeardXids, participants: Participants) -> Iterator[Finding]:
             deaf = set() if tell is not note else deaf
             yield tell(
                 f"GPU{gpu}",
-                f"Xid {code}: {meaning.words}; told {told} while it was measured",
+                f"Xid {code}: {meaning.words}; reported {told} while it was measured",
                 **(NODE if meaning.grave or meaning.risky else {}),
                 nodes=(each.node,),
                 evidence=seen("NVML's events", f"Xid {code}"),
@@ -305,7 +305,7 @@ def settings(settings: RankSettings, participants: Participants, ending: Ending 
             each.name,
             in_words(each),
             **JOB,
-            evidence=seen("the ranks", "what each would pass to its libraries, told before the first call"),
+            evidence=seen("the ranks", "what each would pass to its libraries, reported before the first call"),
             nodes=tuple(dict.fromkeys(hosts[rank] for rank in odd)),
         )
 

@@ -178,12 +178,12 @@ SLOW_COPY = CopyRow(
     max_GBps=12.5,
     samples=7,
 )
-_SLOT = Expectation(54.2, 49.8, "GB/s", "datasheet", "PCIe Gen5 x16 carries 63.01 GB/s, of which 0.86 is payload", "…")
+_SLOT = Expectation(54.2, 49.8, "GB/s", "datasheet", "PCIe Gen5 x16 carries 63.01 GB/s, 0.86 of it payload", "…")
 BY_SLOT = ExpectedCopies({"n0": {"host": _SLOT}})
 JUDGED = Asked(what=("copies",), require_judged=True)
 _NVLINKS = (
     "look at the NVLinks of both GPUs: `nvidia-smi nvlink -s` (links that are down, or slower than their siblings), "
-    "`nvidia-smi nvlink -e` (errors); reset the GPUs, or restart nvidia-fabricmanager where there are NVSwitches"
+    "`nvidia-smi nvlink -e` (errors); reset the GPUs, or restart nvidia-fabricmanager if there are NVSwitches"
 )
 _KINDS = {
     "h2d": "from the host to it",
@@ -219,7 +219,7 @@ def copies(measured: Copies, expected: ExpectedCopies, asked: Asked) -> Iterator
                 f"{row.threshold_GBps:.4g} expected ({row.why})",
                 blame="node",
                 action="retest",
-                confidence=Certainty("medium", f"median of {row.samples}, measured on this node alone"),
+                confidence=Certainty("medium", f"median of {row.samples}, measured only on this node"),
                 evidence=(
                     seen(f"{size(row.nbytes)} copies", f"{row.min_GBps:.4g} to {row.max_GBps:.4g} GB/s"),
                     row.source,

@@ -225,7 +225,7 @@ def pkey(fabrics: Every[Fabric], settings: Every[Settings]) -> Iterator[Finding]
         elif tables:
             keys[node] = frozenset(table[index] for table in tables)
     for index, nodes in empty.items():
-        message = f"is {index}, an index at which the tables of partitions on {named(nodes)} are empty"
+        message = f"is {index}, but the partition tables on {named(nodes)} are empty at that index"
         yield fail("NCCL_IB_PKEY", message, nodes=tuple(nodes), **JOB, evidence=seen)
     partitions = vote({node: frozenset(key & ~_FULL_MEMBER for key in found) for node, found in keys.items()})
     limited = [node for node, found in keys.items() if not any(key & _FULL_MEMBER for key in found)]
@@ -425,7 +425,7 @@ def _alone(clusters: dict[str, list[str]]) -> Iterator[Finding]:
     """Yield machines that are alone in a cluster while others share one: all their traffic goes over the NICs."""
     single = [nodes[0] for nodes in clusters.values() if len(nodes) == 1]
     if single and len(single) < len(clusters):
-        message = "alone in its NVLink cluster, where the others share one: its traffic goes over the NICs"
+        message = "is alone in its NVLink cluster while the others share one: its traffic goes over the NICs"
         yield warn(named(single), message, **JOB, nodes=tuple(single), evidence=_SEEN)
     elif len(clusters) > 1:
         yield note("racks", f"the nodes are in {len(clusters)} NVLink clusters: NICs connect them", evidence=_SEEN)
@@ -436,10 +436,10 @@ def _services(services: dict[str, Imex | Absent | None], interfaces: Every[Inter
     lists = {node: tuple(sorted(each.nodes)) for node, each in known.items() if isinstance(each.nodes, tuple)}
     ballot = vote(lists)
     if not ballot.agreed:
-        what = "IMEX is told of other nodes:"
+        what = "IMEX lists other nodes:"
         yield from unlike(ballot, _listed, what, before=f"{what} ", tell=fail, evidence=NODES, **IMAGE)
     elif lists and (missing := _unlisted(lists, interfaces)):
-        message = f"IMEX of {len(lists)} nodes is not told of any of its addresses"
+        message = f"IMEX of {len(lists)} nodes lists none of its addresses"
         yield fail(named(missing), message, nodes=missing, evidence=NODES, **IMAGE)
     late = {node: each.state for node, each in known.items() if isinstance(each.state, str) and each.state != "READY"}
     if late:

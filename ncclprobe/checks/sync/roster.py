@@ -97,19 +97,19 @@ def node_missing(launches: Every[Launch], gatherings: Every[Gathering | Absent])
     if set(absent) - set(troubled) and gathering.waited_s < max(_LEAST_WAIT_S, gathering.allowed_s - _CLOCKS_S):
         words = f"rank 0 waited no longer than {gathering.waited_s:.1f} s"
         allowed = f" of {gathering.allowed_s:.0f}: the rest of its time was over before" if gathering.allowed_s else ""
-        raise Unlearned(f"{fold(absent)} did not come, but {words}{allowed}")
+        raise Unlearned(f"{fold(absent)} did not arrive, but {words}{allowed}")
     if absent and gathering.floods:
-        raise Unlearned(f"{fold(absent)} did not come while strangers flooded rank 0's port: see launch.port")
+        raise Unlearned(f"{fold(absent)} did not arrive while strangers flooded rank 0's port: see launch.port")
     by_kind = grouped((troubled[name].kind if name in troubled else "", name) for name in absent)
     strangers = _calls([each for each in gathering.troubles if each.node_rank is None])
     for kind, nodes in by_kind.items():
         known = tuple(node for node in nodes if node != "?")
         if kind:
-            message = f"came to rank 0, and then: {kind}: {troubled[nodes[0]].detail}"
+            message = f"reached rank 0, and then: {kind}: {troubled[nodes[0]].detail}"
             peers = ", ".join(sorted({troubled[node].peer for node in nodes})[:_MOST_CALLS])
             evidence = seen("rank 0's listener", f"from {peers}")
         else:
-            message = f"{len(nodes)} of {len(names)} nodes did not come to rank 0 in {gathering.waited_s:.0f} s"
+            message = f"{len(nodes)} of {len(names)} nodes did not reach rank 0 in {gathering.waited_s:.0f} s"
             evidence = seen("rank 0's listener", f"no connection from them; other connections: {strangers or 'none'}")
         yield fail(fold(known) or "nodes", message, nodes=known, action="retest", evidence=evidence)
     if not absent and strangers:  # they cost nothing, but may belong to another job that waits for them
@@ -154,7 +154,7 @@ def node_lost(launches: Every[Launch], gatherings: Every[Gathering | Absent]) ->
         raise Unlearned(f"{left} left, too late to be heard by rank 0{flooded}: raise --timeout, and run it again")
     for kind, lost in by_kind.items():
         nodes = tuple(dict.fromkeys(names.get(each.node_rank) or each.peer for each in lost))
-        message = f"came to rank 0 and was lost: {kind}: {lost[0].detail}"
+        message = f"reached rank 0 and was lost: {kind}: {lost[0].detail}"
         yield fail(
             fold(nodes), message, nodes=nodes, action="retest", evidence=f"rank 0's connection to {lost[0].peer}"
         )
@@ -249,7 +249,7 @@ def placement(placements: Every[Placement | Absent]) -> Iterator[Finding]:
     yield from found
     silent = [node for node, _ in placements.items() if node not in known]
     if silent and not found:
-        raise Unlearned(f"nothing tells where {fold(silent)} stand{'s' if len(silent) == 1 else ''}; {OWN} would")
+        raise Unlearned(f"the placement of {fold(silent)} is unknown; {OWN} would give it")
 
 
 def _apart(known: Placements) -> Iterator[Finding]:
