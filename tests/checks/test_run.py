@@ -77,19 +77,19 @@ def test_a_rank_that_may_still_come_is_unknown_and_not_lost(found: Arrivals, wor
 
 @each_row(("of_gpus", "status"), [((), Status.UNKNOWN), (((0, "13"),), Status.UNKNOWN), (((0, "79"),), Status.FAIL)])
 def test_a_node_on_which_nvml_was_not_heard_is_not_well(of_gpus: tuple[tuple[int, str], ...], status: Status) -> None:
-    assert said(ranks.xids, HeardXids((Xids("n0", of_gpus),)), ranks._FOUR).status is status
+    assert said(ranks.xids, HeardXids((Xids("n0", of_gpus),)), ranks.FOUR).status is status
     both = HeardXids((Xids("n0", of_gpus), Xids("n1")))
-    assert said(ranks.xids, both, ranks._FOUR).status is (Status.PASS if status is Status.UNKNOWN else status)
+    assert said(ranks.xids, both, ranks.FOUR).status is (Status.PASS if status is Status.UNKNOWN else status)
 
 
 @each_row(("times", "words"), [(63, "reported 63 times while"), (64, "reported 64 times or more while")])
 def test_of_a_storm_of_xids_no_number_is_made_up(times: int, words: str) -> None:
-    verdict = said(ranks.xids, HeardXids((Xids("n0", ((0, "79"),) * times), Xids("n1"))), ranks._FOUR)
+    verdict = said(ranks.xids, HeardXids((Xids("n0", ((0, "79"),) * times), Xids("n1"))), ranks.FOUR)
     assert words in verdict.findings[0].message
 
 
 def test_an_nvlink_error_that_may_have_been_fatal_warns() -> None:
-    verdict = said(ranks.xids, HeardXids((Xids("n0", ((0, "149"),)), Xids("n1"))), ranks._FOUR)
+    verdict = said(ranks.xids, HeardXids((Xids("n0", ((0, "149"),)), Xids("n1"))), ranks.FOUR)
     assert verdict.status is Status.WARN
     assert "NETIR error, fatal or not" in verdict.findings[0].message
 
@@ -300,7 +300,7 @@ def test_a_rank_without_memory_is_not_lost_and_what_fails_because_it_left_is_sil
 
 
 def test_a_tensor_parallel_group_over_nodes_warns_and_a_pipeline_over_nodes_is_as_meant() -> None:
-    row = of_groups._WITHIN
+    row = of_groups.WITHIN
     advice = training.advice(Grid(tp=2), ["a", "b"])
     [finding] = of_groups.groups.run(Groups((replace(row, advice=advice), replace(row, kind="pp", crossing=8))))
     assert (finding.subject, finding.severity.value, finding.blame) == ("tp groups", "warn", "job")
