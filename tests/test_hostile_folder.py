@@ -23,7 +23,7 @@ ROOT = Path(__file__).resolve().parents[1]
 NOBODY = "65534"
 MODULES = {*sys.stdlib_module_names, "ncclprobe", "torch", "numpy", "msgspec", "psutil", "pynvml", "jinja2",
            "junitparser", "ClusterShell", "typing_extensions", "sitecustomize", "usercustomize"}  # fmt: skip
-PROGRAMS = ("nvidia-smi", "munge", "unmunge", "ibv_devinfo", "lspci", "ethtool", "ip", "timeout", "ldconfig", "gcc",
+PROGRAMS = ("nvidia-smi", "ibv_devinfo", "lspci", "ethtool", "ip", "timeout", "ldconfig", "gcc",
             "py-spy")  # fmt: skip
 LIBRARIES = ("libnvidia-ml.so.1", "libibverbs.so.1", "libcuda.so.1")
 PLANTED = """\
@@ -61,12 +61,10 @@ CHILDREN = {
     "path": "PathChild(str(pathlib.Path(__file__).parent)).ask('content', 30)",
     "verbs": "asyncio.run(VerbsChild().start(30))",
     "program": "run(['nvidia-smi'], 30)",
-    "munge": "is_here()",
     "nccl": "run_task(Task(0, 1, '127.0.0.1', 1, 'cpu', 'float32', 'sum', (), 5.0), command(_RANK), 40.0)",
 }
 SCRIPT = """\
 import asyncio, pathlib, sys
-from ncclprobe.cluster.rendezvous.token import is_here
 from ncclprobe.model.errors import HostError
 from ncclprobe.host.command import run
 from ncclprobe.host.limited_child import LimitedChild

@@ -204,8 +204,8 @@ def forged(message: bytes, number: int, speaker: bytes = b"answerer") -> Handler
 
     async def handle(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         theirs = (await reader.readline())[len(b"ncclprobe/2 ") : -1]
-        nonce = b"token " + b"0" * 32
-        writer.write(b"ncclprobe/2 " + nonce + b"\n")
+        nonce = b"0" * 32
+        writer.write(b"ncclprobe/2 token " + nonce + b"\n")
         for index, body in ((0, zlib.compress(b"{}")), (number, zlib.compress(message))):
             signed = speaker + theirs + nonce + index.to_bytes(8, "big") + body
             mac = wire.hmac.digest(TOKEN, signed, hashlib.sha256)

@@ -3,10 +3,8 @@
 import argparse
 import importlib.util
 import os
-import shutil
 from collections.abc import Mapping, Sequence
 from functools import partial
-from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
@@ -59,13 +57,10 @@ def main(argv: Sequence[str]) -> int:
 
 
 def parse(argv: Sequence[str]) -> Options:
-    """The options in `argv`, and the command after ``--``. Raises UsageError."""
-    ours, dashes, command = _split(argv)
-    given = _parser().parse_args(ours)
+    """The options in `argv`. Raises UsageError."""
+    given = _parser().parse_args(argv)
     if given.expect_gpus and given.backend == "gloo":
         raise UsageError("--expect-gpus asks for GPUs and --backend gloo for none; leave one out")
-    if dashes or given.ladder_metric or given.ladder_per_rank:
-        return _of_script(argv, given, command)
     level = LEVELS[given.level]
     if given.ladder and not level.what:
         raise UsageError(f"--ladder measures, and --level {given.level} only looks; leave one out")
@@ -87,43 +82,6 @@ def parse(argv: Sequence[str]) -> Options:
     }
     options = measuring.made("accept", argv, given, (*level.what, "ladder") if given.ladder else level.what, **own)
     return _of_one_rank(options) if _is_only_rank() else options
-
-
-_COMMAND_FOLLOWS = "--"
-_SCRIPT_S = 1800.0
-_STARTERS = ("torchrun", "srun", "mpirun", "mpiexec", "accelerate", "deepspeed", "horovodrun")
-
-
-def _split(argv: Sequence[str]) -> tuple[Sequence[str], bool, Sequence[str]]:
-    place = argv.index(_COMMAND_FOLLOWS) if _COMMAND_FOLLOWS in argv else len(argv)
-    return argv[:place], place < len(argv), argv[place + 1 :]
-
-
-def _of_script(argv: Sequence[str], given: argparse.Namespace, command: Sequence[str]) -> Options:
-    """Return the options of a ladder of the user's own command. Raises UsageError."""
-    if not given.ladder or not command:
-        raise UsageError("the script is given so: ncclprobe accept --ladder -- python train.py")
-    if given.level != "full":
-        raise UsageError("--level says what is measured, and a ladder of your own command measures that alone")
-    if given.expect or given.baseline or given.require_judged:
-        raise UsageError("speed-up is shown and not judged; leave out --expect, --baseline and --require-judged")
-    if given.ladder_per_rank and not given.ladder_metric:
-        raise UsageError("--ladder-per-rank says of which number --ladder-metric is; give that too")
-    if Path(command[0]).name in _STARTERS:
-        raise UsageError(f"{command[0]} starts ranks itself; give what one rank runs: -- python train.py")
-    program = shutil.which(command[0])
-    if program is None:
-        raise UsageError(f"-- {command[0]}: there is no such program")
-    seconds = given.timeout or _SCRIPT_S
-    own: dict[str, Any] = {
-        "accepts": True,
-        "timeout_s": seconds,
-        "phase_timeout_s": seconds,  # a rung has a deadline of its own
-        "script": (program, *command[1:]),
-        "script_metric": given.ladder_metric or "",
-        "script_per_rank": given.ladder_per_rank,
-    }
-    return measuring.made("accept", argv, given, ("script",), **own)
 
 
 def _is_only_rank() -> bool:
@@ -172,15 +130,9 @@ def _parser() -> argparse.ArgumentParser:
     add("--expect-gpus", type=arguments.count, metavar="N", help="Fail if fewer than N GPUs are usable.")
     add("--ladder", action="store_true",
         help="Also climb from one rank to its node to all nodes (with gloo two ranks come between), and say what "
-        "speed-up a training step has on each rung. With `-- CMD` after all options run CMD on each rung instead, "
-        "and measure nothing else: it is what one rank runs, and gets RANK and the like as by torchrun.")  # fmt: skip
-    add("--ladder-metric", metavar="TEXT",
-        help="Compare the rungs of `--ladder -- CMD` by the last number that CMD prints right after or before TEXT, "
-        "taken for the rate of the whole job (default: by wall time).")  # fmt: skip
-    add("--ladder-per-rank", action="store_true", help="Take the number of --ladder-metric for one rank's rate.")
+        "speed-up a training step has on each rung.")  # fmt: skip
     add("--timeout", type=arguments.positive, metavar="SECONDS",
-        help="End the whole run after so many seconds, if that is sooner (default: the time of --level; with "
-        f"`-- CMD` {_SCRIPT_S:g}, of which each rung has an equal share).")  # fmt: skip
+        help="End the whole run after so many seconds, if that is sooner (default: the time of --level).")  # fmt: skip
     measuring.judging(parser)
     measuring.reporting(parser)
     hosts.options(parser)

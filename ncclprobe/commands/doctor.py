@@ -100,8 +100,6 @@ def main(argv: Sequence[str]) -> int:
         raise UsageError("--fleet and captures exclude each other: they would be kept as of now")
     if options.one_job and not options.captures:
         raise UsageError("--one-job is for captures of several nodes: name them")
-    if options.code and options.captures:
-        raise UsageError("--code and captures exclude each other: a capture holds what --code told when it was taken")
     if options.keep and options.captures:
         raise UsageError("--keep and captures exclude each other: they are kept already")
     if logs := [path for path in options.captures if is_run_log(path)]:
@@ -139,7 +137,6 @@ def _look_and_judge(
             return ExitCode.OK
         return _judge_alone(options, question, given, waiting)
     words = list(shared(options))
-    words += ["--code", str(options.code)] if options.code else []
     words += ["--rails", *nodes.rail_words(options)] if options.rails else []
     wanted = nodes.rails_wanted(options) if options.rails else None
     return nodes.meet(options, launch, question, given, ("doctor", *words), wanted, waiting)
@@ -150,8 +147,6 @@ def _given(options: argparse.Namespace, flags: Flags) -> dict[Question, str]:
     given: dict[Question, str] = {(SAMPLE, "flags"): json.dumps(flags.given)} if flags.given else {}
     if options.paths:
         given[SAMPLE, "asked_paths"] = json.dumps(asdict(asked(options)))
-    if options.code:
-        given[SAMPLE, "code"] = json.dumps({"folder": str(options.code)})
     return given
 
 
@@ -228,8 +223,6 @@ def _parser() -> argparse.ArgumentParser:
         help="Also try the RDMA ports of all nodes with each other, as `ncclprobe rails` does.")  # fmt: skip
     nodes.rail_options(parser)
     options(parser)
-    add("--code", type=arguments.existing_folder, metavar="DIR",
-        help="Compare the code in this folder, its commit and all installed packages between nodes.")  # fmt: skip
     add("--expect-gpus", type=arguments.count, metavar="N", help="Fail if fewer than N GPUs are usable.")
     add("--expect-nics", type=arguments.count, metavar="N",
         help="Fail if NCCL's network goes over fewer than N fast NICs of a node, as over sockets.")  # fmt: skip

@@ -38,7 +38,6 @@ from ncclprobe.facts.run.samples import (
     Notes,
     Participants,
     Rows,
-    ScriptRungs,
     Skipped,
     Steps,
 )
@@ -52,7 +51,7 @@ from ncclprobe.model.registry import Check, Collector, discover
 from ncclprobe.model.report import LaunchRow, NodeEnvironment, NodeRow
 from ncclprobe.model.snapshot import Absent, Job, Snapshot, learned
 from ncclprobe.model.traffic import CopyRow, LadderRow
-from ncclprobe.model.training import climbed, scaled
+from ncclprobe.model.training import climbed
 from ncclprobe.model.units import plural, size
 from ncclprobe.model.values import grouped, replace
 from ncclprobe.nccl.selection import choose
@@ -261,7 +260,6 @@ def sections(run: Facts) -> dict[str, Any]:
         "groups": _rows(run, Groups),
         "steps": _rows(run, Steps),
         "ladder": _ladder(run),
-        "script": scaled(_rows(run, ScriptRungs)),
         "skipped_rows": _rows(run, Skipped),
         "first_call": first.cost if first else None,
         "fingerprint": printed.fingerprint if printed else None,
@@ -292,8 +290,6 @@ def in_words(run: Facts) -> str:
     parts = [f"{plural(len(rows), 'row')}, {judged or 'none'} judged"] if rows else []
     parts += [plural(len({frozenset(way) for way in ways}), "pair")] if ways else []
     parts += ["1 copy" if len(copies) == 1 else f"{len(copies)} copies"] if copies else []
-    scripted = _rows(run, ScriptRungs)
-    parts += [f"script on {plural(len(scripted), 'rung')}"] if scripted else []
     return " · ".join(parts)
 
 

@@ -8,15 +8,14 @@ import json
 import re
 from collections.abc import Iterator, Sequence
 from pathlib import PurePosixPath
-from typing import Any
 
 from ncclprobe.facts.field import attempt, learn
 from ncclprobe.facts.loader import Elf, Loader, choose, elf, libraries, usr
-from ncclprobe.host import SAMPLE, Host
+from ncclprobe.host import Host
 from ncclprobe.model.errors import Failed, HostError, Missing, ParseError
 from ncclprobe.model.registry import collector
 from ncclprobe.model.snapshot import Absent
-from ncclprobe.model.values import Struct, field, replace
+from ncclprobe.model.values import Struct, replace
 
 Version = tuple[int, int, int]
 """NCCL's major, minor, patch: (2, 29, 7)."""
@@ -222,48 +221,3 @@ def _from_code(code: int) -> Version:
 def reaches(version: Version | None, first: tuple[int, ...]) -> bool:
     """Return whether `version` is `first` or later. None is the newest version known, which has everything."""
     return version is None or version >= first
-
-
-class Code(Struct, frozen=True):
-    """A folder of code. `digest` is over the names and contents of its `files`; `unread`: how many are not in it.
-
-    `cut`: why not all files are in the digest; empty: they are. `commit` of the repository around it, empty if there
-    is none. `packages`: installed distributions of the interpreter that runs this, and ``python`` itself.
-    """
-
-    digest: str
-    files: int
-    commit: str = ""
-    unread: int = 0
-    cut: str = ""
-    packages: dict[str, str] = field(default_factory=dict)
-
-
-@collector
-def code(host: Host) -> Code:
-    """Read the folder that --code names, and names and versions of distributions: nothing of the files but a digest."""
-    folder = _object(host.ask(SAMPLE, "code")).get("folder")
-    found = _object(host.ask("tree", str(folder)))
-    installed = _object(host.ask("interpreter"))
-    try:
-        packages = {str(name): str(version) for name, version in installed["distributions"].items()}
-        return Code(
-            digest=str(found["digest"]),
-            files=int(found["files"]),
-            commit=str(found["commit"]),
-            unread=int(found["unread"]),
-            cut=str(found["cut"]),
-            packages={"python": str(installed["python"]), **packages},
-        )
-    except (KeyError, ValueError, TypeError, AttributeError) as error:
-        raise ParseError(f"the answer about a folder of code: {error!r}") from None
-
-
-def _object(text: str) -> dict[str, Any]:
-    try:
-        found = json.loads(text)
-    except (ValueError, RecursionError):
-        found = None
-    if not isinstance(found, dict):
-        raise ParseError(f"the answer about a folder of code: {text[:80]!r}")
-    return found

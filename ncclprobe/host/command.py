@@ -31,8 +31,6 @@ _SEARCHED = ("PATH", "LD_LIBRARY_PATH", "PYTHONPATH", "PYTHONHOME", "PYTHONUSERB
 """Variables with lists of folders, in which an empty or a relative one means the working directory (ld.so(8))."""
 _LEFT_OUT = ("PYTHONINSPECT",)
 """It would have a process of ours ask for more when it has done its work."""
-CHANGED = (*_SEARCHED, *_LEFT_OUT, "PYTHONSAFEPATH")
-"""Variables that a process of ours may be given in another form than this one has."""
 RUNNING: "dict[subprocess.Popen[bytes], int]" = {}
 """Each leads a group of its own, which a signal to ours does not reach: they are killed when this process leaves. With
 the end of a pipe that only this process holds."""
@@ -80,10 +78,9 @@ def start(
     stderr: Stream = subprocess.DEVNULL,
     pass_fds: Sequence[int] = (),
     variables: Mapping[str, str] | None = None,
-    whole: Mapping[str, str] | None = None,
     outlives: bool = False,
 ) -> "subprocess.Popen[bytes]":
-    """Start `argv`, with `variables` over our environment, or with `whole` as it is in place of it. Raises OSError.
+    """Start `argv`, with `variables` over our environment. Raises OSError.
 
     End it by :func:`abandon`; it is killed where this process leaves, unless it `outlives` us.
     """
@@ -98,7 +95,7 @@ def start(
             stderr=stderr,
             pass_fds=pass_fds if outlives else (*pass_fds, theirs),
             start_new_session=True,
-            env=_environment({**os.environ, **(variables or {})}) if whole is None else whole,
+            env=_environment({**os.environ, **(variables or {})}),
         )
         if not outlives:
             _end_with_us(theirs, process.pid)

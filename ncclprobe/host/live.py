@@ -18,7 +18,7 @@ from io import FileIO
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from ncclprobe.host import SAMPLE, WITHHELD, Question, code, elf
+from ncclprobe.host import SAMPLE, WITHHELD, Question, distributions, elf
 from ncclprobe.host.command import as_host_error, found, run
 from ncclprobe.host.nvml_child import NvmlChild
 from ncclprobe.host.patience import within
@@ -557,9 +557,7 @@ _SOURCES: dict[str, Callable[..., str]] = {
     "home": _home,
     "resolve": _resolve,
     "psutil": _psutil,
-    "packages": lambda: json.dumps(code.distributions(_PACKAGES)),
-    "interpreter": lambda: json.dumps(code.interpreter()),
-    "tree": lambda folder: json.dumps(code.tree(folder)),
+    "packages": lambda: json.dumps(distributions.versions(_PACKAGES)),
     "module": _module,
     "wait": _wait,
     "server": _server,

@@ -111,12 +111,6 @@ NEEDED_LIBRARIES = 64
 """Libraries that one needs itself."""
 IMEX_NODES = 4096
 """Addresses of an IMEX domain; racks have 18 or 36."""
-CODE_FILES, CODE_FOLDERS, CODE_BYTES, CODE_FILE_BYTES = 50_000, 20_000, 1 << 30, 8 << 20
-"""Limits of --code: files, folders, bytes in total and bytes of one file."""
-GIT_REF, GIT_REFS_BYTES = 4096, 16 << 20
-"""Characters of a reference of git's, and of the file of packed ones."""
-DISTRIBUTIONS = 5000
-"""Installed packages of one interpreter."""
 SHM_SEGMENTS = 64
 """NCCL's segments in /dev/shm that are examined one by one."""
 IMEX_CHANNELS = 16
@@ -141,7 +135,6 @@ JOB_CONNECTIONS = 1024
 # Other processes.
 MESSAGE_BYTES = 64 << 20
 """The largest JSON text of one message: a capture of a node with 8 GPUs is below 1 MiB."""
-CREDENTIAL_BYTES = 8 << 10
 WHOLE_DIGITS = 18
 """Digits of a whole number in a message: fits 64 bits, as do all counters of the kernel that are passed on."""
 SENT_CAPTURE_CHARACTERS = 8 << 20

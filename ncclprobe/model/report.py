@@ -27,7 +27,7 @@ from ncclprobe.model.findings import Evidence, NamedFinding, Severity, Status, S
 from ncclprobe.model.measurement import Fingerprint, FirstCall, Judged, Measurement, SkippedRow
 from ncclprobe.model.nccl_selection import Choices, NodeTopology
 from ncclprobe.model.pair_results import Localisation, PairRow, RailWay
-from ncclprobe.model.traffic import CopyRow, GroupRow, LadderRow, OperationTraffic, ScriptRung, StepRow
+from ncclprobe.model.traffic import CopyRow, GroupRow, LadderRow, OperationTraffic, StepRow
 from ncclprobe.model.units import printable
 from ncclprobe.model.values import Result, Struct, field
 
@@ -217,7 +217,6 @@ class Report(Result, frozen=True, kw_only=True):
     groups: tuple[GroupRow, ...] = ()
     steps: tuple[StepRow, ...] = ()
     ladder: tuple[LadderRow, ...] = ()
-    script: tuple[ScriptRung, ...] = ()
     skipped_rows: tuple[SkippedRow, ...] = ()
     notes: tuple[str, ...] = ()
     fingerprint: Fingerprint | None = None

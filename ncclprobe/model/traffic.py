@@ -143,28 +143,3 @@ class LadderRow(Struct, frozen=True, kw_only=True):
     interval: tuple[float, float] | None = None
     expectation: Expectation | None = None
     status: Literal["pass", "warn", "fail", "inconclusive", "unjudged"] = "unjudged"
-
-
-class ScriptRung(Struct, frozen=True, kw_only=True):
-    """One rung of the user's own script: the same command on `ranks` ranks of `nodes` nodes.
-
-    `seconds` from its start to the end of its last rank. `metric`: the number that it printed after the text of
-    --ladder-metric, null: none. `ended`: well; badly, first on `rank` of `host` with `code` (below 0: a signal); late:
-    it was ended at its deadline. `said` is the last line of that rank. `by` is the basis of the comparison: seconds,
-    because the work of a rank is taken to be the same on every rung; the metric of the whole job; or that of one rank.
-    `efficiency` is of one rank, by the rung of one rank; `speedup`: that times the ranks.
-    """
-
-    rung: RungName
-    ranks: int
-    nodes: int
-    seconds: float
-    metric: float | None = None
-    by: Literal["seconds", "metric", "metric per rank"] = "seconds"
-    ended: Literal["well", "badly", "late"] = "well"
-    rank: int | None = None
-    host: str = ""
-    code: int | None = None
-    said: str = ""
-    speedup: float | None = None
-    efficiency: float | None = None

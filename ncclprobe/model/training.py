@@ -30,7 +30,7 @@ from ncclprobe.model import bounds, stats
 from ncclprobe.model.errors import UsageError, unknown
 from ncclprobe.model.layout import first_of
 from ncclprobe.model.measurement import Band
-from ncclprobe.model.traffic import LadderRow, RungName, ScriptRung
+from ncclprobe.model.traffic import LadderRow, RungName
 from ncclprobe.model.values import Struct, grouped, replace
 
 Axis = Literal["tp", "dp", "pp"]
@@ -345,22 +345,6 @@ def climbed(rows: Sequence[LadderRow], bands: Sequence[Band]) -> tuple[LadderRow
     """Return `rows` with speed-up, efficiency and verdict: what follows from them, and from `bands` of one node."""
     alone = next((row for row in rows if row.rung == "rank"), None)
     return tuple(_judged(_compared(row, alone), bands) for row in rows)
-
-
-def scaled(rows: Sequence[ScriptRung]) -> tuple[ScriptRung, ...]:
-    """Return `rows` of the user's script with speed-up and efficiency, if a single rank gives the reference."""
-    alone = next((row for row in rows if row.ranks == 1 and row.ended == "well"), None)
-    return tuple(_scaled(row, alone) if alone and row.ended == "well" else row for row in rows)
-
-
-def _scaled(row: ScriptRung, alone: ScriptRung) -> ScriptRung:
-    if row.by == "seconds":
-        efficiency = alone.seconds / row.seconds
-    elif row.metric and alone.metric:
-        efficiency = row.metric / alone.metric / (1 if row.by == "metric per rank" else row.ranks)
-    else:
-        return row
-    return replace(row, speedup=row.ranks * efficiency, efficiency=efficiency)
 
 
 def _compared(row: LadderRow, alone: LadderRow | None) -> LadderRow:

@@ -324,7 +324,7 @@ class Redactor:
 
     def _answer(self, ask: tuple[Any, ...], value: str) -> str:
         kind, what = ask[0], str(ask[1]) if len(ask) > 1 else ""
-        if kind in ("packages", "interpreter") or (kind == "nvml" and what.endswith("Version")):
+        if kind == "packages" or (kind == "nvml" and what.endswith("Version")):
             return value  # of versions some look like addresses
         if kind == "bytes":
             return self._forms.config_space(value)

@@ -171,7 +171,7 @@ def _headline(report: Report) -> str:
         return "; ".join([*missing, first_of([_briefly(problem, report) for problem in worst], MOST_NAMED, "; ")])
     over_gloo = report.fingerprint is not None and report.fingerprint.software.get("backend") == "gloo"
     r = report
-    rows = (r.measurements, r.pairs, r.copies, r.groups, r.steps, r.ladder, r.script)
+    rows = (r.measurements, r.pairs, r.copies, r.groups, r.steps, r.ladder)
     measured = any(rows) and not over_gloo
     needs_driver = report.scope.backend == "nccl" and not (report.scope.driver or measured or _of_rails(report))
     if report.status is Status.UNKNOWN and needs_driver:

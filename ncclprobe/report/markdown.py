@@ -130,11 +130,8 @@ def _sections(report: Report) -> Iterator[_Section]:
     yield _Section("Could not be looked at, though required", [_gap(gap, report) for gap in gaps if gap.required])
     yield _Section(f"Measurements ({len(report.measurements)})", [_row(row) for row in report.measurements],
                   folded=True, head=_head_of(_TABLE))  # fmt: skip
-    blocks = [
-        *traffic.of_training(report.groups, report.steps, report.ladder, 120),
-        traffic.of_script(report.script, 120),
-    ]
-    tables = [line for block in blocks if block for line in (*block, "")]
+    blocks = traffic.of_training(report.groups, report.steps, report.ladder, 120)
+    tables = [line for block in blocks for line in (*block, "")]
     yield _Section("Groups, steps and ladder of training", [f"    {printable(line)}" for line in tables], folded=True)
     yield _Section(f"Notes ({len(notes)})", [_problem(problem, report) for problem in notes], folded=True)
     yield _Section("Could not be looked at", [_gap(gap, report) for gap in gaps if not gap.required], folded=True)

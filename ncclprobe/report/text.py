@@ -14,7 +14,7 @@ from ncclprobe.model.measurement import FirstCall, Measurement
 from ncclprobe.model.nccl_selection import Choices, HcaChoice, Part, PeerChoice
 from ncclprobe.model.report import Area, Report, Setting
 from ncclprobe.model.stats import median
-from ncclprobe.model.traffic import CopyRow, LadderRow, ScriptRung
+from ncclprobe.model.traffic import CopyRow, LadderRow
 from ncclprobe.model.units import plural, printable, size
 from ncclprobe.model.values import Struct, grouped, replace
 from ncclprobe.report import digest, overview, pairs, rails, rows, traffic
@@ -60,7 +60,6 @@ def render(
         *rails.blocks(report.rails, width),
         *traffic.blocks(report, width),
         *traffic.of_training(report.groups, report.steps, report.ladder, width),
-        traffic.of_script(report.script, width),
         _first_call(report.first_call, width),
         [f"suppressed: {s.id} on {s.subject} ({s.reason})" for s in report.suppressed],
         [line for remark in report.notes for line in wrap("note: ", remark, width)],
@@ -383,10 +382,7 @@ def accepted_line(report: Report) -> str:
     if accepted_begins(report):
         within = (_near_pairs(report), _ladder(report.ladder), _copies(report.copies), _widths(report))
         measured = report.measurements or report.pairs or report.copies
-        if report.script:
-            parts = (_ladder(report.script, "script on") or "the script has no speed-up", _widths(report))
-        else:
-            parts = (*parts, *within) if measured else (_why_nothing(report), _widths(report))
+        parts = (*parts, *within) if measured else (_why_nothing(report), _widths(report))
     none = digest.none_judged(report) if report.status is Status.PASS else ""
     verdict = f"{none or report.status.value.upper()} (exit {report.exit_code})"
     return printable(f"{_who(report)}: {'; '.join(part for part in (*parts, *_missing(report), verdict) if part)}")
@@ -478,14 +474,14 @@ def _usual(report: Report, inside: bool, rates: Sequence[float]) -> float:
     return known or (median(rates) if rates else 0.0)
 
 
-def _ladder(rungs: Sequence[LadderRow | ScriptRung], lead: str = "ladder") -> str:
+def _ladder(rungs: Sequence[LadderRow]) -> str:
     """What each rung above one rank brings: ``ladder 8 ranks 7.9 x (99 %), 64 ranks 58 x (91 %)``."""
     said = [
         f"{row.ranks} ranks {row.speedup:.3g} x ({100 * row.efficiency:.0f} %)"
         for row in rungs
         if row.rung != "rank" and row.speedup is not None and row.efficiency is not None
     ]
-    return f"{lead} {', '.join(said)}" if said else ""
+    return f"ladder {', '.join(said)}" if said else ""
 
 
 def _widths(report: Report) -> str:

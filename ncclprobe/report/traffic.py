@@ -9,7 +9,7 @@ from ncclprobe.model import layout
 from ncclprobe.model.layout import wrap
 from ncclprobe.model.measurement import Measurement, Transport
 from ncclprobe.model.report import Report
-from ncclprobe.model.traffic import GroupRow, LadderRow, NicBytes, OperationTraffic, ScriptRung, StepRow
+from ncclprobe.model.traffic import GroupRow, LadderRow, NicBytes, OperationTraffic, StepRow
 from ncclprobe.model.units import size, three_digits
 from ncclprobe.report.rows import ROOM_FOR_ALL
 
@@ -143,38 +143,7 @@ def of_training(
         yield [*_table(LADDER, rungs), *wrap("ladder: ", said, width, 2)]
 
 
-def of_script(rungs: Sequence[ScriptRung], width: int) -> list[str]:
-    """The table of the user's own script, and what its numbers mean; empty: there was none."""
-    if not rungs:
-        return []
-    more = "" if all((row.efficiency or 0.0) <= _MOST for row in rungs) else f"; {_TOO_GOOD}"
-    return [*_table(SCRIPT, rungs), *wrap("script: ", f"{BY[rungs[0].by]}{more}", width, 2)]
-
-
-_MOST = 1.1
-_TOO_GOOD = (
-    "more than 100% means that a rank had less to do on the larger rung, as where one epoch is shared out, or that the "
-    "number is one step's: this is no gain"
-)
-
-
-BY = {
-    "seconds": "compared by wall time, with its start, as if each rank had the same work on every rung; "
-    "--ladder-metric TEXT compares by a number that it prints",
-    "metric": "compared by the number that it printed, taken for the whole job's; --ladder-per-rank: for one rank's",
-    "metric per rank": "compared by the number that it printed, taken for one rank's",
-}
 RUNGS = {"rank": "one rank", "pair": "two ranks", "node": "one node", "job": "all nodes"}
-SCRIPT: Sequence[Column] = (
-    ("script on", lambda row: RUNGS[row.rung]),
-    ("ranks", lambda row: row.ranks),
-    ("nodes", lambda row: row.nodes),
-    ("seconds", lambda row: f"{row.seconds:.1f}"),
-    ("printed", lambda row: None if row.metric is None else f"{row.metric:.4g}"),
-    ("speed-up", lambda row: _times(row.speedup)),
-    ("efficiency", lambda row: _percent(row.efficiency)),
-    ("ended", lambda row: row.ended),
-)
 GROUPS: Sequence[Column] = (
     ("kind", lambda row: row.kind),
     ("op", lambda row: row.op),

@@ -37,8 +37,7 @@ class Options(Struct, frozen=True, kw_only=True):
     be judged. `pair_sizes` are those of pairs: the latency's, and the bandwidth's if given; `rounds` of pairs, None: as
     many as are needed. `training` is the part of real training to measure. `transport`: whether to find the transports.
     `accepts`: the node itself is judged too, as by the doctor; it is to have `expect_gpus`. `left_out`: parts that were
-    requested and cannot be measured here. `script` is the user's own command, `script_metric` the text before the
-    number that it prints, of one rank with `script_per_rank`.
+    requested and cannot be measured here.
     `hosts`: those that it is started on over ssh, with `remote_python`; none: here.
     `mode` and `backend` are None if they were not given, `precision` if -n or --batches fix the number of calls.
     """
@@ -78,9 +77,6 @@ class Options(Struct, frozen=True, kw_only=True):
     expect_gpus: int | None = None
     left_out: tuple[SkippedRow, ...] = ()
     notes: tuple[str, ...] = ()
-    script: tuple[str, ...] = ()
-    script_metric: str = ""
-    script_per_rank: bool = False
     hosts: tuple[str, ...] = ()
     remote_python: str = ""
 
@@ -111,10 +107,7 @@ class Options(Struct, frozen=True, kw_only=True):
         """Return a digest of what all ranks must share: with different options they would wait for each other."""
         calls = (self.iters, self.warmup, self.batches, self.precision, self.budget_s)
         shared = (self.ops, self.sizes, self.open_end, calls, self.dtype, self.redop, self.mode, self.what)
-        script = (self.script, self.script_metric) if self.script else ()
-        return zlib.crc32(
-            repr((*shared, self.training, self.pair_sizes, self.rounds, self.transport, *script)).encode()
-        )
+        return zlib.crc32(repr((*shared, self.training, self.pair_sizes, self.rounds, self.transport)).encode())
 
     @property
     def writes_files(self) -> bool:

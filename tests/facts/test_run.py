@@ -30,7 +30,6 @@ from ncclprobe.facts.run.samples import (
     Participants,
     RankSettings,
     Rows,
-    ScriptRungs,
     Skipped,
     Steps,
 )
@@ -39,7 +38,7 @@ from ncclprobe.model.measurement import Band, Disturbance, Fingerprint, FirstCal
 from ncclprobe.model.pair_results import Aside, LostTransfer, Nic, OwnCollective, PairRow, RankNics
 from ncclprobe.model.registry import Collector, discover
 from ncclprobe.model.snapshot import Absent
-from ncclprobe.model.traffic import ScriptRung, StepRow
+from ncclprobe.model.traffic import StepRow
 from ncclprobe.model.values import replace
 from tests.checks.cases.run_rates import _RIGHT
 from tests.each_row import each_row
@@ -64,7 +63,6 @@ OWN = OwnCollective("n0", 2, 4, 1.5, 1.0, (1.0,), 2)
 STEP = StepRow(strategy="ddp", ranks=2, params=1, layers=1, dtype="float32", micro_batches=1, bucket_bytes=None,
                overlap=True, calls=1, call_bytes=4, steps=1, step_us=1.0, step_min_us=1.0, step_max_us=1.0,
                compute_us=1.0, calls_us=1.0, exposed_us=0.0, efficiency=1.0)  # fmt: skip
-SCRIPT = ScriptRung(rung="rank", ranks=1, nodes=1, seconds=2.0, metric=3.0, by="metric")
 
 _PROTO = DifferingSetting("NCCL_PROTO", (("not set", (0,)), ("LL", (1,))))
 CASES: list[tuple[list[tuple[str, Any]], Any]] = [
@@ -92,7 +90,6 @@ CASES: list[tuple[list[tuple[str, Any]], Any]] = [
     ([("rank_settings", [_PROTO])], RankSettings((_PROTO,))),
     ([("expected_copies", BY_SLOT)], BY_SLOT),
     ([("rung", ONE), ("rung", NODE_RUNG)], Ladder((ONE, NODE_RUNG))),
-    ([("script_rung", SCRIPT)], ScriptRungs((SCRIPT,))),
     ([("group", WITHIN), ("group", WITHIN)], Groups((WITHIN, WITHIN))),
     ([("step", STEP)], Steps((STEP,))),
 ]  # fmt: skip
@@ -121,7 +118,6 @@ def test_every_fact_of_a_run_has_a_case_here() -> None:
         (Asked, "the run holds no sample asked"),
         (MeasuredPairs, "no pair was measured"),
         (Ladder, "no rung of the ladder was measured"),
-        (ScriptRungs, "the script was started on no rung"),
         (Participants, "the run holds no sample participants"),
         (Arrivals, f"the ranks had not met when the run ended: {CUT_SHORT}"),
         (Attendance, f"the ranks had not met when the run ended: {CUT_SHORT}"),

@@ -26,7 +26,7 @@ def prepared(row: Row, count: int) -> Iterator[Setup]:
         setup = Setup(lab, lab.hosts[count // 2], row.gpus)
         if row.gpus:
             give_gpus(lab)
-        if row.launcher in ("hand", "mpirun"):  # Slurm has munge, and torchrun its store
+        if row.launcher != "torchrun":  # that has its store
             for host in lab.hosts:
                 host.env["NCCLPROBE_TOKEN"] = TOKEN
         row.make(setup)

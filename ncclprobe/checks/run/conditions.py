@@ -37,4 +37,4 @@ def counters_of_nics(asked: Asked, participants: Participants) -> bool:
 @applies
 def rungs_of_the_ladder(asked: Asked) -> bool:
     """if the ladder from one rank to all nodes was to be climbed."""
-    return not {"ladder", "script"}.isdisjoint(asked.what)
+    return "ladder" in asked.what

@@ -1,6 +1,5 @@
 """Ranks and their nodes: did all join and stay, with equal settings and suitable groups, and is one slow by itself?"""
 
-import signal
 from collections import Counter
 from collections.abc import Iterator
 from statistics import median_low
@@ -27,7 +26,6 @@ from ncclprobe.facts.run.samples import (
     Participants,
     RankSettings,
     Rows,
-    ScriptRungs,
 )
 from ncclprobe.model.errors import OUT_OF_MEMORY, Unlearned
 from ncclprobe.model.findings import ONCE, Certainty, Finding, fail, note, seen, warn
@@ -367,35 +365,27 @@ _EIGHT_OF_ONE = Conditions(8, 1, "float32", "sum", "in", "queued", "nccl")
 BY_NODE = Expected((Band("all_reduce", 1 << 30, 1 << 30, _REACHES, _EIGHT_OF_ONE),))
 TWO = Participants("torchrun", 16, ("n0",) * 8 + ("n1",) * 8, "nccl", nnodes=2)
 ASKED = Asked(what=("ladder",))
-NO_SCRIPT = Absent("no script was given")
 
 
 @check(
-    bad=lambda: [(Ladder((ONE, _SLOW, JOB_RUNG)), NO_SCRIPT, BY_NODE, TWO, ASKED)],
-    good=lambda: [(Ladder((ONE, _SLOW, JOB_RUNG)), NO_SCRIPT, Expected(), TWO, ASKED)],
+    bad=lambda: [(Ladder((ONE, _SLOW, JOB_RUNG)), BY_NODE, TWO, ASKED)],
+    good=lambda: [(Ladder((ONE, _SLOW, JOB_RUNG)), Expected(), TWO, ASKED)],
     required=True,
     applies=rungs_of_the_ladder,
 )
 def ladder(
-    measured: Ladder | Absent,
-    script: ScriptRungs | Absent,
+    measured: Ladder,
     expected: Expected,
     participants: Participants,
     asked: Asked,
 ) -> Iterator[Finding]:
-    """A node by itself is slower than it should be, or the user's script failed on a rung.
+    """A node by itself is slower than it should be.
 
     Right: Every rung of the ladder was measured, and no judged node is slower than expected.
     Why: the loss between nodes is known only if each node was measured by itself. Speed-up and efficiency are shown and
-    not judged: what a network should leave of them depends on the model that is trained. A script that succeeds on one
-    rank and fails on several needs what only several use: a network, more memory.
+    not judged: what a network should leave of them depends on the model that is trained.
     Fix: run `ncclprobe accept` on only the named node; look at its NVLinks, its GPUs' clocks and its PCIe links.
     """
-    if "script" in asked.what:
-        yield from _of_script(script)
-        return
-    if isinstance(measured, Absent):
-        raise Unlearned(measured.why)
     rows = climbed(measured.rows, expected.bands)
     for row in rows:
         if row.expectation and row.status in ("fail", "warn"):
@@ -417,29 +407,3 @@ def ladder(
     noise = [row for row in rows if row.status == "inconclusive"]
     if noise:
         raise Unlearned(f"too noisy to say: {noise[0].busbw_GBps:.4g} to {noise[0].best_GBps:.4g} GB/s within a node")
-
-
-def _of_script(script: ScriptRungs | Absent) -> Iterator[Finding]:
-    if isinstance(script, Absent):
-        raise Unlearned(script.why)
-    for row in script.rows:
-        where = f"{plural(row.ranks, 'rank')} of {plural(row.nodes, 'node')}"
-        if row.ended == "badly":
-            code = {-number: number.name for number in signal.Signals}.get(row.code or 0, f"exit code {row.code}")
-            said = f": {row.said}" if row.said else ""
-            yield fail(
-                f"rank {row.rank} on {row.host}",
-                f"the script ended with {code} after {row.seconds:.0f} s, on {where}{said}",
-                **JOB,
-                confidence=Certainty("high", "how its process ended"),
-                evidence=seen("the last line of the script", row.said),
-                remedy=f"read what this rank wrote: `ncclprobe accept --ladder --keep DIR -- CMD` keeps it, and "
-                f"`ncclprobe explain DIR/ladder-{row.rung}-rank{row.rank}.log` reads it.",
-            )
-        elif row.ended == "late":
-            why = f"the script had not ended after {row.seconds:.0f} s on {where}, its share of --timeout"
-            raise Unlearned(f"{why}: let it make fewer steps, or give more")
-        elif row.by != "seconds" and not row.metric:
-            raise Unlearned(
-                f"the script printed no number right after or before the text of --ladder-metric, on {where}"
-            )

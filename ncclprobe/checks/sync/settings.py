@@ -15,16 +15,15 @@ from ncclprobe.facts.machine import System
 from ncclprobe.facts.nccl_conf import Settings
 from ncclprobe.facts.nvml import Gpus
 from ncclprobe.facts.reach import ClockOffset, Gathering
-from ncclprobe.facts.software import Code, Software, Torch, Version
+from ncclprobe.facts.software import Software, Torch, Version
 from ncclprobe.model.errors import Unlearned
 from ncclprobe.model.findings import Finding, fail, note, seen, warn
 from ncclprobe.model.hostlist import fold
 from ncclprobe.model.layout import first_of
 from ncclprobe.model.nccl_selection import Choices
-from ncclprobe.model.registry import applies, check
+from ncclprobe.model.registry import check
 from ncclprobe.model.report import Setting
 from ncclprobe.model.snapshot import Absent, Every, Job, vote
-from ncclprobe.model.units import plural
 from ncclprobe.model.values import replace
 from ncclprobe.nccl.parameters import Parameter, table
 from ncclprobe.nccl.values import read_int
@@ -342,65 +341,6 @@ def transport(choices: Every[Choices]) -> Iterator[Finding]:
     unread = [node for node, each in choices.items() if node not in known and not each.network.refused]
     if unread and (known or len({choices.by_node[node].network.why for node in unread}) > 1):
         raise Unlearned(f"the network of {named(unread)} is not known: {choices.by_node[unread[0]].network.why}")
-
-
-_MOST_NAMED = 12
-_OTHERS_BUSINESS = ("torch", "nvidia-nccl")
-"""What sync.versions and sync.versions compare."""
-
-ONE = Code("a" * 64, 12, "1" * 40, packages={"python": "3.11.7", "transformers": "4.57.1"})
-EDITED = replace(ONE, digest="b" * 64)
-_NEWER = replace(EDITED, commit="2" * 40)
-
-
-@applies
-def code_given(codes: Every[Code | Absent]) -> bool:
-    """if --code names the folder of the job's code, on several nodes."""
-    return len(codes) > 1 and any(isinstance(each, Code) for _, each in codes.items())
-
-
-@check(
-    group=VERSIONS_GROUP,
-    bad=lambda: [(Every({"n0": ONE, "n1": ONE, "n2": _NEWER}),)],
-    good=lambda: [(Every({"n0": ONE, "n1": ONE}),)],
-    required=True,
-    applies=code_given,
-)
-def code(codes: Every[Code]) -> Iterator[Finding]:
-    """Nodes have different code, or different versions of what it imports.
-
-    Right: All nodes have the same code, and the same versions of what it imports.
-    Why: ranks that run different programs call collectives in another order, or of another size, and hang without a
-    message that names the file; another version of a package changes what is computed, or how it is sharded.
-    Fix: check out one commit on all nodes, or copy the folder anew (rsync --delete); build one image, or install from
-    one lock file.
-    """
-    yield from _trees(codes)
-    names, seen = sorted({name for _, each in codes.items() for name in each.packages}), "installed distributions"
-    found: list[Finding] = []
-    for name in (each for each in names if not each.startswith(_OTHERS_BUSINESS)):
-        found += _versions(name, {n: e.packages.get(name, "not installed") for n, e in codes.items()}, seen)
-    yield from found[:_MOST_NAMED]
-    if more := found[_MOST_NAMED:]:
-        listed = first_of((each.subject for each in more), _MOST_NAMED)
-        yield note("packages", f"{len(more)} more differ: {listed}", evidence=seen)
-    if cut := [node for node, each in codes.items() if each.cut or each.unread]:
-        why = codes.by_node[cut[0]].cut or f"{codes.by_node[cut[0]].unread} of its files cannot be read"
-        raise Unlearned(f"not all of the code of {named(cut)} is known: {why}")
-
-
-def _trees(codes: Every[Code]) -> Iterator[Finding]:
-    ballot = vote({node: each.digest for node, each in codes.items()})
-    said = {each.digest: _told(each) for _, each in codes.items()}
-    commits = {each.commit for _, each in codes.items()}
-    same = "; the commit is the same: files were changed after it" if len(commits) == 1 and commits != {""} else ""
-    seen = "a digest of the names and contents of code files"
-    yield from unlike(ballot, said.__getitem__, "code:", after=same, tell=fail, evidence=seen, **JOB)
-
-
-def _told(code: Code) -> str:
-    commit = f"commit {code.commit[:12]}, " if code.commit else ""
-    return f"{commit}{plural(code.files, 'file')}, digest {code.digest[:12]}"
 
 
 _APART_S = 1.0  # clocks that are kept by NTP are within hundredths of a second

@@ -28,7 +28,7 @@ from ncclprobe.model.ops import OPS
 from ncclprobe.model.pair_results import PAIRS, Aside, Localisation, LostTransfer, OwnCollective, PairRow, RankNics
 from ncclprobe.model.registry import Collector, collector
 from ncclprobe.model.snapshot import Absent
-from ncclprobe.model.traffic import CopyRow, GroupRow, LadderRow, OperationTraffic, ScriptRung, StepRow
+from ncclprobe.model.traffic import CopyRow, GroupRow, LadderRow, OperationTraffic, StepRow
 from ncclprobe.model.values import Struct, field
 
 T = TypeVar("T")
@@ -75,7 +75,7 @@ def _sample(fact: type, read: Callable[..., Any], name: str, kind: Any = None, n
     return Collector(run, fact)
 
 
-What = Literal["collectives", "pairs", "copies", "training", "ladder", "script"]
+What = Literal["collectives", "pairs", "copies", "training", "ladder"]
 
 
 class Asked(Struct, frozen=True, kw_only=True):
@@ -417,12 +417,3 @@ class Ladder(Struct, frozen=True):
 
 
 ladder = _sample(Ladder, every, "rung", LadderRow, "no rung of the ladder was measured")
-
-
-class ScriptRungs(Struct, frozen=True):
-    """The rungs of the user's own script, without speed-up. At least one."""
-
-    rows: tuple[ScriptRung, ...]
-
-
-script_rungs = _sample(ScriptRungs, every, "script_rung", ScriptRung, "the script was started on no rung")

@@ -36,14 +36,12 @@ def tables(report: Report) -> list[_Table]:
     copies = sorted(report.copies, key=lambda row: _LOUD[row.status])
     advice = tuple(dict.fromkeys(said for row in report.groups for said in row.advice))
     ladder = "Ladder of training: the same step on more and more ranks"
-    compared = (traffic.BY[report.script[0].by],) if report.script else ()
     found = [
         _table("Copies within a node", traffic.COPIES, copies),
         _rails(report),
         _table("Groups of a parallel job", traffic.GROUPS, report.groups, advice),
         _table("Steps of training", traffic.STEPS, report.steps),
         _table(ladder, traffic.LADDER, report.ladder),
-        _table("The own script on more and more ranks", traffic.SCRIPT, report.script, compared),
         _table("NICs that the bytes took", (*traffic.NICS, _REMARK), traffic.nics(report)),
     ]
     return [each for each in found if each.rows]

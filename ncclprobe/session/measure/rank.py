@@ -193,11 +193,7 @@ class Rank:
             self._watchdog.set_phase("learn which GPUs each rank of a node sees")
             share_gpus(exchange, self._look, self._hostname, self._hosts())
         run = self._expect(self._context(exchange, config))
-        if self._options.script:
-            from ncclprobe.session.measure import script
-
-            script.play(run)
-        elif self._options.what:
+        if self._options.what:
             self._measure_in_group(run)
         self._watchdog.set_phase("collect the captures of all nodes")
         self._gather_captures(exchange)

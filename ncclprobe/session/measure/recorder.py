@@ -30,7 +30,7 @@ from ncclprobe.model.measurement import Band, Disturbance, Fingerprint, FirstCal
 from ncclprobe.model.pair_results import Aside, LostTransfer, OwnCollective, PairRow, RankNics
 from ncclprobe.model.report import Report
 from ncclprobe.model.snapshot import Snapshot
-from ncclprobe.model.traffic import CopyRow, GroupRow, LadderRow, OperationTraffic, ScriptRung, StepRow
+from ncclprobe.model.traffic import CopyRow, GroupRow, LadderRow, OperationTraffic, StepRow
 from ncclprobe.model.values import Struct, replace
 from ncclprobe.report import delivery, rows
 from ncclprobe.report import json as as_json
@@ -43,7 +43,6 @@ from ncclprobe.session.watchdog.ending import Ending
 _VERDICT: Mapping[type, Collection[str]] = {
     Measurement: ("expectation", "status", "inconclusive_why", "retest"),
     LadderRow: ("speedup", "efficiency", "interval", "expectation", "status"),
-    ScriptRung: ("speedup", "efficiency"),
     CopyRow: ("expected_GBps", "threshold_GBps", "why", "source", "status"),
 }
 """Fields of a row that are judged: the log holds none of them."""
@@ -58,7 +57,6 @@ _SAMPLES: Mapping[type, str] = {
     OwnCollective: "node_all_reduce",
     PairRow: "pair",
     RankNics: "pair_ranks",
-    ScriptRung: "script_rung",
     SkippedRow: "skipped",
     StepRow: "step",
     Xids: "xids",

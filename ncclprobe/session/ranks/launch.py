@@ -6,8 +6,6 @@ rank ended badly after that, the log is completed from the files of the ranks.
 """
 
 import contextlib
-import json
-import os
 import signal
 import socket
 import subprocess
@@ -21,7 +19,7 @@ from ncclprobe.engine.diagnose import Question, diagnose
 from ncclprobe.engine.measured import run_facts
 from ncclprobe.facts.run.samples import Asked, Attendance, LostRank, Participants
 from ncclprobe.host import run_log, scratch
-from ncclprobe.host.command import CHANGED, abandon
+from ncclprobe.host.command import abandon
 from ncclprobe.host.own_child import start_own
 from ncclprobe.host.run_log import FILE, RunLog, ends
 from ncclprobe.lifetime import ENDING
@@ -133,8 +131,6 @@ def _variables(nproc: int, port: int) -> dict[str, str]:
 
 def _start(rank: int, job: Mapping[str, str], options: Options) -> "subprocess.Popen[bytes]":
     own = {**job, "RANK": str(rank), "LOCAL_RANK": str(rank)}
-    if options.script:
-        own[rank_files.GIVEN] = json.dumps({name: os.environ.get(name) for name in CHANGED})
     entry = ("ncclprobe.start:program", options.command, *options.argv)
     try:
         return start_own(*entry, stdin=None, stdout=None, stderr=None, variables=own)

@@ -22,8 +22,6 @@ from ncclprobe.model.values import Struct, asdict, replace
 
 FOLDER = "NCCLPROBE_FOLDER"
 """The variable that names the folder to the ranks."""
-GIVEN = "NCCLPROBE_GIVEN"
-"""The variables of host.command.CHANGED as who started the ranks has them, in JSON: for the user's own script."""
 STARTED = "NCCLPROBE_STARTED"
 """The variable with the time of the command's start: --timeout counts from then.
 

@@ -293,7 +293,6 @@ EXAMPLES = {
     "run.xids": "FAIL node: GPU3 on n1",
     "sync.identity/address-twice": "FAIL fabric: 10.0.0.5 on n0 n1",
     "sync.clock": "WARN image: clocks",
-    "sync.versions/code": "FAIL job: n2 on n2",
     "sync.env": "FAIL job: NCCL_ALGO",
     "sync.machine/gpu-count": "FAIL node: n3 on n3",
     "sync.limits/gpu-limits": "WARN image: n2 on n2",

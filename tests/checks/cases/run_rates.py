@@ -1,7 +1,7 @@
 """What the checks of what a run reached must object to, and what they must accept."""
 
 from ncclprobe.checks.run.pairs import NONE, said
-from ncclprobe.checks.run.ranks import ASKED, BY_NODE, JOB_RUNG, NO_SCRIPT, NODE_RUNG, ONE, TWO
+from ncclprobe.checks.run.ranks import ASKED, BY_NODE, JOB_RUNG, NODE_RUNG, ONE, TWO
 from ncclprobe.checks.run.rows import EIGHT, ONE_SIZE, ROW
 from ncclprobe.checks.run.traffic import BY_SLOT, JUDGED, MANY, SLOW_COPY, of_rails
 from ncclprobe.facts.run.samples import Copies, Ladder, NicTraffic, Rows, Skipped
@@ -35,7 +35,7 @@ _RIGHT_COPY = replace(SLOW_COPY, GBps=53.0, min_GBps=52.0, max_GBps=54.0)
 
 
 CASES = {
-    "run.ladder": Cases(good=[(Ladder((ONE, NODE_RUNG, JOB_RUNG)), NO_SCRIPT, BY_NODE, TWO, ASKED)]),
+    "run.ladder": Cases(good=[(Ladder((ONE, NODE_RUNG, JOB_RUNG)), BY_NODE, TWO, ASKED)]),
     "run.pairs": Cases(
         bad=[
             ("FAIL node: n3 rail 1 (mlx5_1) on n3", *said(replace(NONE, kind="rail", culprits=(_BAD_NIC,)))),

@@ -32,13 +32,11 @@ from ncclprobe.checks.sync.host import (
 )
 from ncclprobe.checks.sync.roster import TWO_OF_THREE
 from ncclprobe.checks.sync.settings import (
-    EDITED,
     FW,
     GPUS,
     HUB,
     NEW,
     OLD,
-    ONE,
     SELF,
     TORCH,
     built,
@@ -55,7 +53,6 @@ from ncclprobe.model.snapshot import Every, Job
 from ncclprobe.model.values import replace
 from tests.checks.cases import Cases
 
-_UPDATED = replace(ONE, packages={"python": "3.11.7", "transformers": "4.56.0"})
 OTHER = Machine(Dmi("Supermicro", "SYS-420GP"))
 SMALL = Gpus(tuple(replace(gpu, memory_bytes=40 << 30) for gpu in EIGHT.all), EIGHT.driver, EIGHT.cuda)
 LARGE = Gpus(tuple(replace(gpu, memory_bytes=80 << 30) for gpu in EIGHT.all), EIGHT.driver, EIGHT.cuda)
@@ -88,13 +85,6 @@ CASES = {
             (offsets_of(0.001, -0.02, 0.3), HUB),
             (Every({"n0": SELF, "n1": ClockOffset(-1.4, 1.2)}), HUB),
         ],
-    ),
-    "sync.versions/code": Cases(
-        bad=[
-            ("FAIL job: nodes", Every({"n0": ONE, "n1": EDITED})),
-            ("WARN image: transformers on n2", Every({"n0": ONE, "n1": ONE, "n2": _UPDATED})),
-        ],
-        good=[(Every({"n0": ONE, "n1": replace(ONE, commit="")}),)],
     ),
     "sync.machine/gpu-count": Cases(
         bad=[
