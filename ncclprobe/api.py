@@ -5,11 +5,10 @@
     from ncclprobe import api
 
     report = api.doctor()                       # is this machine fit for an NCCL job?
-    report = api.bandwidth()                    # on every rank of a job: is its network as fast as it should be?
     outlook = api.expect(machine="dgx-h100", nodes=4)
     report = api.explain(["logs/"])             # why did the job fail?
     report = api.attach()                       # for whom does the job on this node wait?
-    report = api.accept(timeout_s=180)          # check and measure; also pairs() and copies()
+    report = api.accept(timeout_s=180)          # check and measure; also bandwidth(), pairs() and copies()
     found = api.judge("all_reduce.log")         # are these numbers of nccl-tests right?
     report = api.load("report.json")            # what a command wrote with --json
 
@@ -17,7 +16,8 @@
         print(finding.check, finding.node, finding.subject, finding.message, finding.remedy)
 
 Every answer has ``to_dict()``. Nothing is printed, no process of yours is ended, no signal handler is set, and torch is
-imported by :func:`bandwidth` only. What is asked and how long it took goes to the logger ``ncclprobe``.
+not imported: what measures runs in processes of its own. What is asked and how long it took goes to the logger
+``ncclprobe``.
 What is wrong is raised as one of :mod:`ncclprobe.model.errors`, all of which are :class:`NcclprobeError`: UsageError
 for what cannot be asked, ProbeError where a measurement did not end, OutOfTime where the deadline was over before a
 verdict.
@@ -45,8 +45,6 @@ from ncclprobe.model.report import Report
 from ncclprobe.model.values import Result
 
 if TYPE_CHECKING:
-    from torch.distributed import ProcessGroup
-
     from ncclprobe.commands.compare import Comparison
     from ncclprobe.engine.diagnose import Judging
     from ncclprobe.expect.baselines import Site
@@ -93,6 +91,7 @@ _KINDS: dict[str, tuple[str, type | tuple[type, ...]]] = {
     "capture": ("a path", (str, os.PathLike)),
     "nodes": ("a whole number above zero", int),
     "nproc": ("a whole number above zero", int),
+    "largest": ("a whole number above zero", int),
     "pid": ("a whole number above zero", int),
     "old": ("a path", (str, os.PathLike)),
     "new": ("a path", (str, os.PathLike)),
@@ -196,50 +195,6 @@ def doctor(
     return doctors.of_this_machine(question, collectors, timeout_s)
 
 
-def bandwidth(
-    ops: Sequence[str] = ("all_reduce",),
-    sizes: Sequence[int | str] = (),
-    *,
-    group: ProcessGroup | None = None,
-    dtype: str = "float32",
-    precision: float = 0.02,
-    budget_s: float | None = None,
-    expect: AnyPath | None = None,
-    baseline: AnyPath | None = None,
-    require_judged: bool = False,
-    select: Sequence[str] = (),
-    ignore: Sequence[str] = (),
-    config: AnyPath | None = None,
-    timeout_s: float = 60.0,
-) -> Report:
-    """Measure collectives over the ranks of `group` (null: all), which must all call this, equally often.
-
-    Every rank gets the same report. `sizes` are bytes, or as in ``"64K"``; empty: what can be judged, up to 1 GiB, with
-    gloo 64 MiB. A row takes `budget_s` seconds, or fewer once its median is known within ±`precision`. `expect` and
-    `baseline` are files, the same on every node, to judge by in place of what is known of the machine. NCCL is measured
-    on the current device.
-
-    The group itself is not used: a second one over the same ranks is made, measured and removed, and device, stream and
-    environment are left as they are. Raises UsageError, on all ranks where it is wrong on one, and ProbeError where
-    a rank does not come, leaves or is late: after `timeout_s` seconds, and at once where torch tells of it.
-    """
-    began = time.monotonic()
-    from ncclprobe.commands.bandwidth import InGroup, in_group
-
-    _refuse_no_time(timeout_s)
-    asked = InGroup(
-        ops=tuple(ops),
-        sizes=tuple(sizes),
-        dtype=dtype,
-        precision=precision,
-        budget_s=budget_s,
-        expect=None if expect is None else os.fspath(expect),
-        baseline=None if baseline is None else os.fspath(baseline),
-        require_judged=require_judged,
-    )
-    return in_group(group, asked, _judging(select, ignore, config), timeout_s, began)
-
-
 @_typed
 def expect(
     machine: str | None = None,
@@ -319,6 +274,26 @@ def accept(
     """
     words = ["--level", level, *(["--backend", backend] if backend else [])]
     return _run("accept", [*words, *(["--expect-gpus", str(expect_gpus)] if expect_gpus else [])], timeout_s)
+
+
+@_typed
+def bandwidth(
+    ops: Sequence[str] = ("all_reduce",),
+    *,
+    largest: int | None = None,
+    nproc: int | None = None,
+    backend: Literal["nccl", "gloo"] | None = None,
+    expect: AnyPath | None = None,
+    timeout_s: float = 120.0,
+) -> Report:
+    """Return the bandwidth of collectives between ranks on this node (`report.measurements`), each judged.
+
+    Sizes go up to `largest` bytes; None: what can be judged. `expect` is a file to judge by in place of what is known
+    of the machine. As :func:`pairs` starts ranks. Raises UsageError and ProbeError.
+    """
+    words = ["--op", ",".join(ops), *(["-e", str(largest)] if largest else [])]
+    words += ["--expect", str(Path(expect))] if expect else []
+    return _run("bandwidth", [*words, *_ranks(nproc, backend)], timeout_s)
 
 
 @_typed

@@ -20,7 +20,7 @@ from ncclprobe import api, page
 from ncclprobe.commands import arguments, main, workload
 from ncclprobe.commands import bandwidth as command_line
 from ncclprobe.engine.collect import of_capture
-from ncclprobe.engine.diagnose import Judging, every_check
+from ncclprobe.engine.diagnose import every_check
 from ncclprobe.expect.topology_text import pattern_lines
 from ncclprobe.host import files
 from ncclprobe.host.capture import load
@@ -34,18 +34,13 @@ from ncclprobe.nccl.selection import gpu_rails
 
 def test_every_option_of_the_api_arrives_at_what_measures(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     seen: list[Any] = []
-    monkeypatch.setattr(command_line, "in_group", lambda *given: seen.extend(given))
-    api.bandwidth(
-        ["all_gather"], ["64K"], dtype="float64", precision=0.5, budget_s=3.0, expect="e.toml", baseline="b.json",
-        require_judged=True, select=["run.*"], ignore=["run.skew"], config=tmp_path / "c.toml", timeout_s=9.0,
-    )  # fmt: skip
-    _, asked, judging, timeout_s, _ = seen
-    assert asked == command_line.InGroup(
-        ops=("all_gather",), sizes=("64K",), dtype="float64", precision=0.5, budget_s=3.0, expect="e.toml",
-        baseline="b.json", require_judged=True,
-    )  # fmt: skip
-    assert judging == Judging(("run.*",), ("run.skew",), tmp_path / "c.toml")
-    assert timeout_s == 9.0
+    monkeypatch.setattr(api, "_run", lambda *given: seen.extend(given))
+    api.bandwidth(["all_gather"], largest=65536, nproc=2, backend="gloo", expect=tmp_path / "e.toml", timeout_s=9.0)
+    command, words, timeout_s = seen
+    options = command_line.parse(words)
+    asked = options.ops, max(options.sizes), options.nproc, options.backend, options.judging.expect
+    assert (command, timeout_s) == ("bandwidth", 9.0)
+    assert asked == (("all_gather",), 65536, 2, "gloo", str(tmp_path / "e.toml"))
 
 
 def test_every_address_that_a_report_prints_is_explained(capsys: pytest.CaptureFixture[str]) -> None:

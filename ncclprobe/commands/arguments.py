@@ -72,7 +72,6 @@ BRIEF: Mapping[str, _Brief] = MappingProxyType(
                 "ncclprobe accept",
                 "ncclprobe accept --level quick",
                 "srun --ntasks-per-node=8 ncclprobe accept --json accept.json --ladder",
-                "srun --ntasks-per-node=8 ncclprobe accept --ladder -- python train.py",
             ),
         ),
         "bandwidth": _Brief(

@@ -8,18 +8,12 @@ from typing import Any
 from ncclprobe.commands import arguments, hosts, measuring
 from ncclprobe.commands.arguments import known
 from ncclprobe.commands.measuring import bytes_of
-from ncclprobe.commands.run_files import expected_bands
-from ncclprobe.engine.diagnose import MEASURED, Judging, Question, ask
-from ncclprobe.model import bounds, stats
+from ncclprobe.model import stats
 from ncclprobe.model.errors import UsageError
-from ncclprobe.model.measurement import Band, Mode
+from ncclprobe.model.measurement import Mode
 from ncclprobe.model.ops import DTYPES, OPS, REDOPS, default_sizes, sizes
-from ncclprobe.model.report import Report
-from ncclprobe.model.snapshot import Job
 from ncclprobe.model.units import size
-from ncclprobe.model.values import Struct
 from ncclprobe.session.options import LARGEST, Options
-from ncclprobe.session.ranks.identity import Backend
 
 _ABOUT = """\
 Measure collectives across ranks and judge their bandwidth. It starts one rank per GPU, or --nproc ranks, and also works
@@ -63,81 +57,6 @@ def parse(argv: Sequence[str]) -> Options:
     rows = len(steps) * sum(len(OPS[op].places) for op in ops)
     own: dict[str, Any] = {"ops": ops, "sizes": steps, "open_end": given.end is None, "mode": _mode(given)}
     return measuring.made("bandwidth", argv, given, ("collectives",), **own, **_sampling(given, rows))
-
-
-class InGroup(Struct, frozen=True, kw_only=True):
-    """What a program asks to be measured in its process group; sizes are bytes or as in ``-e 64K``, none: the usual."""
-
-    ops: tuple[str, ...]
-    sizes: tuple[int | str, ...]
-    dtype: str
-    precision: float
-    budget_s: float | None
-    expect: str | None
-    baseline: str | None
-    require_judged: bool
-
-
-def in_group(group: Any, asked: InGroup, judging: Judging, timeout_s: float, began: float) -> Report:
-    """Measure inside the caller's process `group`, on all of its ranks; returns the report on each.
-
-    `began`: when the caller asked, on time.monotonic(); its imports count.
-
-    Raises UsageError and ProbeError: see :mod:`ncclprobe.session.measure.in_group`.
-    """
-    from ncclprobe.session.measure.in_group import measured
-
-    def prepare(backend: Backend) -> tuple[Options, Question, Sequence[Band]]:
-        _refuse(asked, timeout_s)
-        measuring.readable(asked.baseline)
-        options = _options_in_group(asked, judging, backend, timeout_s)
-        return (
-            options,
-            ask(judging, ("api.bandwidth",), Job(backend, running=True), MEASURED),
-            expected_bands(asked.expect),
-        )
-
-    return measured(group, prepare, measuring.this_host(), timeout_s, began)
-
-
-def _refuse(asked: InGroup, timeout_s: float) -> None:
-    """Raises UsageError for what no sweep could be made of."""
-    for op in asked.ops:
-        known("ops", "operation", op, OPS)
-    known("dtype", "data type", asked.dtype, DTYPES)
-    for wrong, words in (
-        (not asked.ops, "ops: name one at least"),
-        (
-            not all(0 < nbytes <= bounds.BYTES for nbytes in _bytes(asked)),
-            "sizes: each is a number of bytes above zero",
-        ),
-        (not 0 < asked.precision <= 0.5, f"precision={asked.precision:g}: give a share above 0 and up to 0.5"),
-        (not 0 < (asked.budget_s or timeout_s) <= timeout_s, "budget_s: give no more than timeout_s, above zero"),
-    ):
-        if wrong:
-            raise UsageError(words)
-
-
-def _bytes(asked: InGroup) -> tuple[int, ...]:
-    """Return the sizes in bytes. Raises UsageError."""
-    for each in asked.sizes:
-        if not isinstance(each, int | str) or isinstance(each, bool):
-            raise UsageError(f"sizes: {each!r:.32} is neither a number of bytes nor a text such as 64K")
-    return tuple(bytes_of("sizes", each) if isinstance(each, str) else each for each in asked.sizes)
-
-
-def _options_in_group(asked: InGroup, judging: Judging, backend: Backend, timeout_s: float) -> Options:
-    """Return the options of a command line without any, but for what was asked."""
-    given = _parser().parse_args(["--quiet"])
-    given.select, given.ignore = judging.select, judging.ignore
-    steps = _bytes(asked) or default_sizes(1, LARGEST[backend])
-    rows = len(steps) * sum(len(OPS[op].places) for op in asked.ops)
-    own = {name: getattr(asked, name) for name in ("ops", "dtype", "precision", "expect", "baseline", "require_judged")}
-    own |= {"backend": backend, "sizes": steps, "open_end": not asked.sizes, "transport": False}
-    own |= {"timeout_s": timeout_s, "phase_timeout_s": timeout_s}
-    own |= {"budget_s": asked.budget_s or min(_BUDGET_S, timeout_s / 2 / rows)}
-    own |= {"iters": _ITERS, "batches": stats.MIN_SAMPLES}
-    return measuring.made("api.bandwidth", (), given, ("collectives",), **own)
 
 
 def _parser() -> argparse.ArgumentParser:

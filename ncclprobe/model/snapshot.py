@@ -103,9 +103,9 @@ class Job(Struct, frozen=True):
     """The job that the user is about to run, as far as the command line describes it. A fact like any other to a check.
 
     `expect_nics`: each node must have this many fast NICs in NCCL's network. `local`: only this node is examined,
-    whatever the launcher sets. `running`: the job asks from within, so that its own ports and memory are in use.
-    `met`: the ranks of a measuring run have met, so that the listener on its port is its own rank 0. `mixed_gpus`:
-    nodes have different numbers of GPUs on purpose. `apart`: the nodes are judged each by itself, not as one job.
+    whatever the launcher sets. `met`: the ranks of a measuring run have met, so that the listener on its port is its
+    own rank 0. `mixed_gpus`: nodes have different numbers of GPUs on purpose. `apart`: the nodes are judged each by
+    itself, not as one job.
     """
 
     backend: Literal["nccl", "gloo"] = "nccl"
@@ -113,7 +113,6 @@ class Job(Struct, frozen=True):
     expect_nics: int | None = None
     local: bool = False
     mixed_gpus: bool = False
-    running: bool = False
     met: bool = False
     apart: bool = False
 

@@ -62,20 +62,14 @@ class _Host:
 
 
 class CpuClock(_Host):
-    """For tensors in host memory. gloo's calls return when they have happened: nothing is left to wait for.
-
-    `group`: whose ranks meet in a barrier; null: those of the default group.
-    """
-
-    def __init__(self, group: dist.ProcessGroup | None = None) -> None:
-        self._group = group
+    """For tensors in host memory. gloo's calls return when they have happened: nothing is left to wait for."""
 
     def synchronise(self) -> None:
         """Do nothing: the host is the device."""
 
     def barrier(self) -> None:
-        """Wait for all ranks of the group."""
-        dist.barrier(self._group)
+        """Wait for all ranks."""
+        dist.barrier()
 
     def mark(self) -> None:
         """Return nothing to compare: the host is the device."""
@@ -89,10 +83,7 @@ class CpuClock(_Host):
 
 
 class CudaClock(_Host):
-    """For tensors on the current CUDA device. `group`: whose ranks meet in a barrier; null: the default group's."""
-
-    def __init__(self, group: dist.ProcessGroup | None = None) -> None:
-        self._group = group
+    """For tensors on the current CUDA device."""
 
     def synchronise(self) -> None:
         """Wait for every stream of the device."""
@@ -100,7 +91,7 @@ class CudaClock(_Host):
 
     def barrier(self) -> None:
         """Wait for all ranks; without its device NCCL would guess one (distributed_c10d.py, barrier)."""
-        dist.barrier(self._group, device_ids=[torch.cuda.current_device()])
+        dist.barrier(device_ids=[torch.cuda.current_device()])
 
     def mark(self) -> torch.cuda.Event:
         """Record an event on the current stream: torch's blocking collectives run (2.8) or are waited for there."""
@@ -122,9 +113,9 @@ class CudaClock(_Host):
         return replay
 
 
-def clock_of(device: torch.device, group: dist.ProcessGroup | None = None) -> Clock:
-    """Return the clock for calls of `group` on tensors of `device`, which must be the current one."""
-    return CudaClock(group) if device.type == "cuda" else CpuClock(group)
+def clock_of(device: torch.device) -> Clock:
+    """Return the clock for calls on tensors of `device`, which must be the current one."""
+    return CudaClock() if device.type == "cuda" else CpuClock()
 
 
 class Batch(Struct, frozen=True):

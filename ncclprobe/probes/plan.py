@@ -127,7 +127,6 @@ class Plan(Struct, frozen=True, kw_only=True):
     mode: Mode = "queued"
     verify: bool = True
     footprint_bytes: int = 64 << 20
-    group: dist.ProcessGroup | None = None
 
     @property
     def target(self) -> Target | None:
@@ -158,7 +157,7 @@ class SweepContext(Struct, frozen=True):
         """Return up to `most` places in memory for one call each."""
         plan, redop = self.plan, TORCH_REDOPS[self.plan.redop]
         pairs = self.buffers.views(shape, place, plan.rank, most)
-        return [BufferView(send, recv, plan.rank, plan.ranks, redop, plan.group) for send, recv in pairs]
+        return [BufferView(send, recv, plan.rank, plan.ranks, redop) for send, recv in pairs]
 
 
 @contextmanager

@@ -289,7 +289,7 @@ def run(
     need = max(_footprint(plan, nbytes) for nbytes in fits)
     with phase(plan.rank, set_phase, f"allocating 2 x {units.size(need)}"):
         buffers = allocate(need, getattr(torch, plan.dtype), device)
-    context = SweepContext(plan, exchange, set_phase, clock or clock_of(device, plan.group), buffers, reach)
+    context = SweepContext(plan, exchange, set_phase, clock or clock_of(device), buffers, reach)
     probes = {probe.name: probe for probe in discover("ncclprobe.probes", Probe)}
     for name in plan.ops:
         yield from _sweep(context, OPS[name], probes[name])

@@ -79,13 +79,6 @@ def test_memory_in_use_that_nobody_owns_is_told_as_such() -> None:
     assert "no process visible to NVML" in finding.message
 
 
-@each_row(("job", "status"), [(Job(), Status.WARN), (Job(running=True), Status.SKIP)])
-def test_what_a_job_that_runs_uses_is_its_own(job: Job, status: Status) -> None:
-    facts = {Gpus: box(replace(HEALTHY, memory_used_bytes=40 * GIB))}
-    (verdict,) = judge([Snapshot("n", facts)], [replace(busy, requires="")], job)
-    assert verdict.status is status
-
-
 def test_mig_on_some_gpus_only_names_both_kinds() -> None:
     (finding,) = mig.run(box(replace(HEALTHY, mig=True), HEALTHY), Launch())
     assert (finding.severity, finding.subject) == (Severity.WARN, "GPU0")

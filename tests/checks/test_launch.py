@@ -123,7 +123,6 @@ def test_a_torchrun_that_listens_itself_is_not_asked_for_a_free_port() -> None:
     assert judge(ports.port_free, TWO_NODES, *facts).status is Status.SKIP
     assert judge(ports.port_free, BY_HAND, *facts).status is Status.FAIL
     assert judge(ports.port_free, BY_HAND, *facts, job=Job(local=True)).status is Status.SKIP
-    assert judge(ports.port_free, BY_HAND, *facts, job=Job(running=True)).status is Status.SKIP
     assert judge(ports.port_free, BY_HAND, *facts, job=Job(met=True)).status is Status.SKIP
 
 

@@ -1,7 +1,4 @@
-"""A rank of somebody's training job with NCCL: ``job.py WORD``; rank 1 does in the fourth step what WORD says.
-
-``api``: the job asks ncclprobe.api between two steps.
-"""
+"""A rank of somebody's training job with NCCL: ``job.py WORD``; rank 1 does in the fourth step what WORD says."""
 
 import os
 import signal
@@ -29,24 +26,8 @@ def main():
         torch.cuda.synchronize()
         if rank == 0:
             print(f"step {step} loss {1 / step:.3f}", flush=True)
-        if step == STRUCK and word == "api":
-            ask(rank)
     print(f"rank {rank}: done", flush=True)
     dist.destroy_process_group()
-
-
-def ask(rank):
-    from ncclprobe import api
-
-    begun = time.monotonic()
-    try:
-        report = api.bandwidth(sizes=(65536, 262144), budget_s=0.5, timeout_s=30.0)
-    except api.NcclprobeError as error:
-        print(f"rank {rank}: {type(error).__name__}: {error}", flush=True)
-    else:
-        if report is not None:
-            print(f"rank {rank}: {report.status}\n{api.render(report)}", flush=True)
-    print(f"rank {rank}: asked for {time.monotonic() - begun:.1f} s", flush=True)
 
 
 def _raise(tensor):

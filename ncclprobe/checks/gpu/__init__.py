@@ -24,7 +24,7 @@ def gpu_job(job: Job) -> bool:
 @applies
 def unstarted_gpu_job(job: Job) -> bool:
     """to jobs on GPUs (--backend nccl) that do not run yet."""
-    return job.backend == "nccl" and not job.running
+    return job.backend == "nccl"
 
 
 def named(gpus: Gpus) -> Iterator[tuple[str, Gpu]]:

@@ -235,7 +235,7 @@ def compute_mode(gpus: Gpus, job: Job) -> Iterator[Finding]:
         if mode == "prohibited":
             message = "its compute mode is prohibited"
             yield fail(name, message, blame="node", action="fix-image", evidence="nvmlDeviceGetComputeMode")
-        elif mode.startswith("exclusive") and not isinstance(gpu.processes, Absent) and not job.running:
+        elif mode.startswith("exclusive") and not isinstance(gpu.processes, Absent):
             held = [nbytes for nbytes in gpu.processes if nbytes is None or nbytes > _CONTEXT]
             if held:
                 message = f"its compute mode is {mode}, and another process has it: it takes no second one"

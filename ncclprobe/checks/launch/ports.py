@@ -52,7 +52,7 @@ USUAL = Sysctls((32768, 60999), ())
 def before_the_launch(launch: Launch, master: Master, job: Job) -> bool:
     """before a job starts, if MASTER_ADDR and MASTER_PORT are set and no torchrun listens there itself."""
     given = bool(master.name) and launch.master_port is not None
-    listened = launch.kind == "torchrun" or job.running or job.met
+    listened = launch.kind == "torchrun" or job.met
     return given and not listened and not job.local
 
 

@@ -70,7 +70,6 @@ def play(run: RankContext) -> bool:
     plan, options, recorder = run.plan(), run.options, run.recorder
     detection = TransportDetection(run)
     if options.transport:
-        assert run.watchdog  # of ranks that a launcher started
         detection.before(plan, log_pass_s(options.phase_timeout_s, run.watchdog.left_s()))
         if recorder:
             recorder.with_transport = detection.with_transport

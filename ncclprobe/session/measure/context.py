@@ -2,7 +2,7 @@
 
 import socket
 from collections.abc import Callable, Iterable
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from ncclprobe.host import Host
 from ncclprobe.model.values import Struct
@@ -27,7 +27,7 @@ class RankContext(Struct, frozen=True):
 
     `device` is torch's name, `gpu` the identity of the GPU, if it uses one. `sizes` of collectives are empty if the
     options give them. `hosts` are those of all ranks on rank 0, elsewhere this rank's. `look` is None on all but one
-    rank of each node, `recorder` on all but rank 0. `group`: torch's process group to measure; null: the default one.
+    rank of each node, `recorder` on all but rank 0.
     """
 
     options: Options
@@ -39,11 +39,10 @@ class RankContext(Struct, frozen=True):
     look: NodeSnapshot | None
     exchange: Exchange
     set_phase: Callable[[str], None]
+    watchdog: Watchdog
     recorder: Recorder | None
     gpu: str | None = None
     sizes: tuple[int, ...] = ()
-    watchdog: Watchdog | None = None
-    group: Any = None
 
     @property
     def node(self) -> NodeSnapshot:
@@ -83,5 +82,4 @@ class RankContext(Struct, frozen=True):
             budget_s=options.budget_s,
             longest_s=_LONGEST_BUDGETS * options.budget_s if options.open_end else options.phase_timeout_s / 2,
             mode=options.mode or "queued",
-            group=self.group,
         )

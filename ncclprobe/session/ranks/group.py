@@ -1,17 +1,14 @@
 """The process group that is measured: open it with a deadline, wait in a barrier, examine and abort it."""
 
 import contextlib
-import math
-import os
 import re
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from datetime import timedelta
 from functools import partial
 from typing import Any
 
-from ncclprobe.facts.environment import EVENTS, MEASURING, of_release
 from ncclprobe.facts.files.flight_child import Refusing, loaded
 from ncclprobe.model.errors import NCCL_NO_MEMORY, OUT_OF_MEMORY, ProbeError, reason
 from ncclprobe.model.units import size
@@ -125,8 +122,8 @@ def why(error: BaseException, backend: Backend | None, device: int) -> str:
     return f"{OUT_OF_MEMORY * full}{text}; of the {size(total)} of GPU {device} {size(free)} are free"
 
 
-def aborter(group: Any = None) -> Callable[[], object] | None:
-    """Return torch's way to abort the communicators of NCCL's `group`, or the default one; None: it has none.
+def aborter() -> Callable[[], object] | None:
+    """Return torch's way to abort the communicators of NCCL's default group; None: it has none.
 
     The group's own method is of 2025. Until then its backend has one, and in 2.4, which has no method of that name, its
     shutdown aborts.
@@ -134,7 +131,7 @@ def aborter(group: Any = None) -> Callable[[], object] | None:
     import torch
     import torch.distributed as dist
 
-    whole = group or dist.group.WORLD
+    whole: Any = dist.group.WORLD
     if hasattr(whole, "abort"):
         found: Callable[[], object] = whole.abort
         return found
@@ -142,62 +139,19 @@ def aborter(group: Any = None) -> Callable[[], object] | None:
     return next((getattr(backend, name) for name in ("abort", "_abort", "_shutdown") if hasattr(backend, name)), None)
 
 
-def abort(backend: Backend, group: Any = None, within_s: float = math.inf) -> bool:
-    """Abort NCCL's communicator, of `group` or the default one, so that a stuck kernel keeps no process.
+def abort(backend: Backend) -> None:
+    """Abort NCCL's communicator, so that a stuck kernel keeps no process.
 
-    Only NCCL can (see torch's _abort_process_group). The abort itself may hang, so wait only a moment; return
-    whether it is over.
+    Only NCCL can (see torch's _abort_process_group). The abort itself may hang, so wait only a moment.
     """
     if backend != "nccl":
-        return True
+        return
 
     def abort_group() -> None:
         with contextlib.suppress(RuntimeError, ValueError, AttributeError):  # it is over, or was never made
-            if way := aborter(group):
+            if way := aborter():
                 way()
 
     thread = threading.Thread(target=abort_group, daemon=True)
     thread.start()
-    thread.join(max(0.0, min(within_s, ABORT_S)))
-    return not thread.is_alive()
-
-
-def watching() -> dict[str, str | None]:
-    """Return how the process that this runs in has set what a measuring run sets otherwise."""
-    return {name: os.environ.get(name) for name in (*MEASURING, *EVENTS)}
-
-
-def watch_again(before: Mapping[str, str | None]) -> None:
-    """Set what :func:`watching` returned."""
-    for name, value in before.items():
-        os.environ.pop(name, None) if value is None else os.environ.update({name: value})
-
-
-@contextlib.contextmanager
-def unwatched() -> Iterator[None]:
-    """Let what torch makes within read its settings as a measuring run sets them.
-
-    torch reads them when it makes a group, so that those made before and after keep the threads that they have.
-    """
-    import torch
-
-    before = watching()
-    os.environ.update({**MEASURING, **of_release(torch.__version__)})
-    try:
-        yield
-    finally:
-        watch_again(before)
-
-
-def forget(group: Any) -> None:
-    """Take `group` out of torch's tables, so that no later end of all groups waits for it."""
-    from torch.distributed import distributed_c10d as c10d
-
-    world = c10d._world
-    for table in (world.pg_map, world.pg_names, world.pg_group_ranks, world.pg_backend_config, world.pg_coalesce_state):
-        table.pop(group, None)
-    for tag in {world.pg_to_tag.pop(group, ""), ""}:
-        with contextlib.suppress(ValueError, KeyError):
-            world.tags_to_pg[tag].remove(group)
-    with contextlib.suppress(RuntimeError):  # torch has forgotten it
-        c10d._unregister_process_group(group.group_name)
+    thread.join(ABORT_S)

@@ -5,7 +5,6 @@ rank 0 serves it on MASTER_PORT. All our keys have one prefix, and values are JS
 """
 
 import json
-import math
 import socket
 import time
 from collections.abc import Callable, Collection, Mapping, Sequence
@@ -87,9 +86,8 @@ class Exchange:
     Rank 0 may go on without some ranks: it waits for no `excluded` one again, and ignores what that still sends.
     """
 
-    def __init__(self, store: Store, identity: RankIdentity, deadline_s: float, until: float = math.inf) -> None:
-        """`until`: when all waits end, on time.monotonic()."""
-        self._store, self._identity, self._deadline_s, self._until = store, identity, deadline_s, until
+    def __init__(self, store: Store, identity: RankIdentity, deadline_s: float) -> None:
+        self._store, self._identity, self._deadline_s = store, identity, deadline_s
         self._round = 0
         self._shared: list[str] = []  # which all have read once all have answered again
         self.excluded: set[int] = set()
@@ -163,14 +161,6 @@ class Exchange:
         self._wait([name])
         return json.loads(self._store.get(name))
 
-    def raise_flag(self, name: str) -> None:
-        """Notify all ranks that look, by :meth:`raised`, whatever they wait for."""
-        self._store.set(key(self._identity, f"flag/{name}"), "1")
-
-    def raised(self, name: str) -> bool:
-        """Return whether a rank has raised this flag."""
-        return self._store.check([key(self._identity, f"flag/{name}")])
-
     def _name(self, rank: int) -> str:
         return key(self._identity, f"exchange/{self._round}/{rank}")
 
@@ -184,7 +174,7 @@ class Exchange:
         began, pause_s = clock(), _FIRST_POLL_S
         while not self._store.check(list(names)):
             waited_s = clock() - began
-            if waited_s > self._deadline_s or clock() > self._until:
+            if waited_s > self._deadline_s:
                 silent = [name.rpartition("/")[2] for name in names if not self._store.check([name])]
                 raise ProbeError(f"no answer from rank {', '.join(silent)} within {waited_s:.0f} s")
             time.sleep(pause_s)

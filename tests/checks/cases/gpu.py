@@ -197,7 +197,6 @@ CASES = {
         good=[
             (box(_EXCLUSIVE), Job()),
             (box(replace(_EXCLUSIVE, processes=(30 << 20,))), Job()),  # the server of MPS
-            (box(replace(_EXCLUSIVE, processes=(600 << 20,))), Job(running=True)),
         ],
     ),
     "gpu.errors/xid": Cases(
