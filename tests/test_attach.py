@@ -3,35 +3,46 @@
 import json
 import subprocess
 import sys
+import time
 from pathlib import Path
+from typing import Any
 
+import hanging_job
 import pytest
 
 ROOT = Path(__file__).resolve().parent.parent
-sys.path.insert(0, str(ROOT / "scripts"))
-
-import hangs
 
 pytest.importorskip("torch")
 SLOW = pytest.mark.slow  # three ranks of torch each: one that hangs and one that does not run every time
+NAMES = {"another collective": "desync", "sigstop": "stuck outside", "gil held in C": "stuck outside"}
+"""The class of the rank that hangs."""
 
 
 def ncclprobe(*argv: str) -> "subprocess.CompletedProcess[str]":
     command = [sys.executable, "-m", "ncclprobe", *argv, "--no-config"]
-    return subprocess.run(command, capture_output=True, text=True, timeout=90, cwd=ROOT, check=False)
+    return subprocess.run(command, capture_output=True, text=True, timeout=120, cwd=ROOT, check=False)
+
+
+def looked(ranks: hanging_job.Job, *more: str) -> dict[str, Any]:
+    done = ncclprobe("attach", "--pid", str(ranks[0].pid), "--json", "-", *more)
+    assert done.returncode == 0, done.stderr
+    report: dict[str, Any] = json.loads(done.stdout)
+    return report
+
+
+def blamed(report: dict[str, Any]) -> list[tuple[str, list[int]]]:
+    bad = ("stuck outside", "stuck inside", "desync", "dead or gone")
+    return [(each["name"], each["ranks"]) for each in report["classes"] if each["name"] in bad]
 
 
 @pytest.mark.parametrize(
     "way", ["another collective", *(pytest.param(way, marks=SLOW) for way in ("sigstop", "gil held in C"))]
 )
 def test_the_rank_that_hangs_is_named_and_again_from_what_was_kept(way: str, tmp_path: Path) -> None:
-    ranks = hangs.started(way, server=True)
-    try:
-        hangs.settled(ranks, 5.0)
-        found, _ = hangs.looked(ranks, "server", tmp_path / "kept")
-    finally:
-        hangs.ended(ranks)
-    assert hangs.judged(way, found)[0] == "right", found["standing"]
+    with hanging_job.started(way) as ranks:
+        time.sleep(5.0)
+        found = looked(ranks, "--keep", str(tmp_path / "kept"))
+    assert (found["standing"]["word"], blamed(found)) == ("STUCK", [(NAMES[way], [hanging_job.VICTIM])])
     again = ncclprobe("explain", str(tmp_path / "kept"), "--exit-code", "--json", str(tmp_path / "again.json"))
     assert again.returncode == 4, again.stderr
     told = json.loads((tmp_path / "again.json").read_text())
@@ -39,13 +50,11 @@ def test_the_rank_that_hangs_is_named_and_again_from_what_was_kept(way: str, tmp
 
 
 @pytest.mark.parametrize("way", ["rank 1 waits 1 s for data", pytest.param("fast", marks=SLOW)])
-def test_a_healthy_job_is_not_called_stuck(way: str, tmp_path: Path) -> None:
-    ranks = hangs.started(way, server=True)
-    try:
-        found, _ = hangs.looked(ranks, "server", None)
-    finally:
-        hangs.ended(ranks)
-    assert hangs.judged(way, found)[0] == "right", found["standing"]
+def test_a_healthy_job_is_not_called_stuck(way: str) -> None:
+    with hanging_job.started(way) as ranks:
+        found = looked(ranks)
+    assert found["standing"]["word"] != "STUCK"
+    assert blamed(found) == []
 
 
 @pytest.mark.slow
@@ -61,4 +70,4 @@ def test_a_process_that_is_no_rank_is_refused_in_one_line() -> None:
 def test_what_prepares_a_job_is_printed_and_is_what_the_jobs_above_run() -> None:
     done = ncclprobe("attach", "--prepare")
     assert done.returncode == 0
-    assert done.stdout == hangs.PREPARE
+    assert done.stdout == hanging_job.PREPARE
