@@ -53,7 +53,7 @@ from ncclprobe.engine.judge import judge_node
 from ncclprobe.engine.measured import run_facts
 from ncclprobe.expect import bands, baselines, composed
 from ncclprobe.expect.tables.machines import from_toml
-from ncclprobe.expect.topology_text import graph_dump, pattern_lines, system_in
+from ncclprobe.expect.topology_text import system_in
 from ncclprobe.facts import nccl_conf, nvlink, topo_matrix
 from ncclprobe.facts.files import flight_child
 from ncclprobe.facts.files.ras import read_answer
@@ -139,8 +139,7 @@ def _of_texts() -> Iterator[Reader]:
     yield _of("nvidia-smi nvlink", nvlink.parse, literals("facts/test_nvlink_status.py"))
     conf = ["NCCL_DEBUG=WARN\n# comment\nNCCL_IB_HCA= mlx5_0:1,mlx5_1\n", "A=B\nNCCL_NET_GDR_LEVEL=PHB\n" * 5]
     yield _of("nccl.conf", lambda each: nccl_conf.parse_conf(each, "nccl.conf"), lambda: conf)
-    yield _of("NCCL's log", nccl_log.read, literals("nccl/test_log.py", "expect/test_dumps.py"))
-    yield _of("NCCL's graphs", _graphs, literals("expect/test_dumps.py"))
+    yield _of("NCCL's log", nccl_log.read, literals("nccl/test_log.py"))
     yield _of("topology files", _topology, literals("expect/test_topology_file.py"))
     yield _of("topology XML", lambda each: topology_file("/x", each), literals("facts/test_named_files.py"))
     hosts = ["gpu[007-010,20],cpu1", "n[0-3]r[1,2].example.org", "a,b,c", "node-[1-8]-[001-002]"]
@@ -322,10 +321,6 @@ def _launch(each: str) -> object:
 
 def _topology(text: str) -> object:
     return system_in(text, "topology", "H200", 400.0, network=True)
-
-
-def _graphs(each: str) -> object:
-    return graph_dump(each, "g") if each.lstrip().startswith("<") else pattern_lines(each, "g")
 
 
 def _unless(refusal: type[Exception], read: Callable[[], object]) -> object:

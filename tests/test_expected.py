@@ -147,26 +147,6 @@ def test_another_release_of_nccl_stands_beside(capsys: pytest.CaptureFixture[str
     assert "NCCL 2.12.0" in said(capsys, "--machine", "dgx-h100", "--nccl", "2.12", *LARGE)
 
 
-LOG = """n:1:1 [0] NCCL INFO Pattern 4, crossNic 0, nChannels 6, bw 20.0/20.0, type NVL/PIX, sameChannels 1
-n:1:1 [0] NCCL INFO Pattern 1, crossNic 0, nChannels 6, bw 20.0/20.0, type NVL/PIX, sameChannels 1
-"""
-
-
-def test_what_nccl_wrote_of_its_search_takes_the_place_of_ours(
-    capsys: pytest.CaptureFixture[str], tmp_path: Path
-) -> None:
-    log = tmp_path / "nccl.log"
-    log.write_text(LOG)
-    ours, theirs = (
-        data(capsys, str(CAPTURES / "rtx4090-2.jsonl"), "-b", "4G", "-e", "4G", *more)["rows"]
-        for more in ((), ("--graphs", str(log)))
-    )
-    assert isinstance(ours, list)
-    assert isinstance(theirs, list)
-    assert theirs[0]["model"]["model_GBps"] == pytest.approx(120, rel=0.05)
-    assert ours[0]["model"]["model_GBps"] < 30
-
-
 def test_the_list_names_every_type(capsys: pytest.CaptureFixture[str]) -> None:
     listing = said(capsys, "--list")
     assert max(map(len, listing.splitlines())) <= 80

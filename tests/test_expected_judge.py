@@ -109,7 +109,7 @@ def test_more_ranks_than_gpus_are_not_judged(tmp_path: Path, capsys: pytest.Capt
     assert "spread evenly" in str(found(capsys, 0, "--judge", path, "--machine", "dgx-h100", "--nodes", "3"))
 
 
-@each_row("option", [("--op", "broadcast,reduce"), ("-b", "1K"), ("--gpus-per-node", "4"), ("--graphs", "x")])
+@each_row("option", [("--op", "broadcast,reduce"), ("-b", "1K"), ("--gpus-per-node", "4")])
 def test_options_that_do_not_apply_to_results_are_refused(option: tuple[str, str], tmp_path: Path) -> None:
     with pytest.raises(UsageError, match=r"does not apply|give one of"):
         main(("--judge", log(tmp_path, NVLS_US), "--machine", "dgx-h100", *option))

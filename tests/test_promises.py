@@ -21,7 +21,6 @@ from ncclprobe.commands import arguments, main, workload
 from ncclprobe.commands import bandwidth as command_line
 from ncclprobe.engine.collect import of_capture
 from ncclprobe.engine.diagnose import every_check
-from ncclprobe.expect.topology_text import pattern_lines
 from ncclprobe.host import files
 from ncclprobe.host.capture import load
 from ncclprobe.model.causes import Cause
@@ -61,14 +60,6 @@ def test_an_option_is_above_what_a_capture_says(capsys: pytest.CaptureFixture[st
     (row,) = json.loads(capsys.readouterr().out)["rows"]
     assert row["model"]["busbw_GBps"] > 300, "eight NICs at the capture's 400 Gb/s"
     assert 80 < row["changed_GBps"] < 100, "eight NICs at 100 Gb/s carry 100 GB/s at most"
-
-
-def pattern(bw: float) -> str:
-    return f"n:1:1 [0] NCCL INFO Pattern 4, crossNic 0, nChannels 12, bw {bw}/{bw}, type NVL/PIX, sameChannels 1\n"
-
-
-def test_of_several_communicators_in_a_log_the_first_is_expected() -> None:
-    assert pattern_lines(pattern(30.0) + pattern(1.5), "nccl.log").ring.bw_intra == 30.0
 
 
 def test_a_large_report_reaches_a_slow_reader_whole(tmp_path: Path) -> None:

@@ -16,7 +16,6 @@ from ncclprobe.expect.recognise import ExpectationContext
 from ncclprobe.expect.system import NcclVersion, Shape
 from ncclprobe.expect.table import MOST_SIZES, TableRequest, WhatIf, lines, shape_of
 from ncclprobe.expect.tables import machines
-from ncclprobe.expect.tuner.search import Graphs
 from ncclprobe.facts.environment import Environment
 from ncclprobe.facts.nccl_conf import merge
 from ncclprobe.host import files
@@ -126,9 +125,6 @@ def _parser() -> argparse.ArgumentParser:
     add("-e", dest="end", default="8G", metavar="SIZE", help="Set the largest message (default: %(default)s).")
     add("-f", dest="factor", type=count, default=4, metavar="N",
         help="Make each size N times the previous one (default: %(default)s).")  # fmt: skip
-    add("--graphs", type=Path, metavar="FILE",
-        help="Read NCCL's graphs from a file of NCCL_GRAPH_DUMP_FILE, or from a log of NCCL_DEBUG=INFO with "
-        "NCCL_DEBUG_SUBSYS=GRAPH (default: search them).")  # fmt: skip
     _what_if(parser)
     arguments.json_option(parser)
     add("-q", "--quiet", action="store_true", help="Print one line only, with --judge.")
@@ -165,8 +161,7 @@ def _version(text: str) -> NcclVersion:
     return version
 
 
-_NOT_FOR_RESULTS = {"begin": "-b", "end": "-e", "factor": "-f", "graphs": "--graphs",
-                    "gpus_per_node": "--gpus-per-node"}  # fmt: skip
+_NOT_FOR_RESULTS = {"begin": "-b", "end": "-e", "factor": "-f", "gpus_per_node": "--gpus-per-node"}
 
 
 def _refuse_unused(options: argparse.Namespace) -> None:
@@ -201,22 +196,9 @@ def _asked(options: argparse.Namespace, here: ExpectationContext) -> TableReques
         machine=here.machine,
         version=here.nccl or LATEST,
         change=_change(options),
-        graphs=_graphs(options.graphs),
         settings=pinned(here.settings, here.nccl or LATEST),
     )
     return replace(asked, changed_version=options.nccl) if options.nccl else asked
-
-
-def _graphs(path: Path | None) -> Graphs | None:
-    """What NCCL itself wrote of its search. Raises UsageError."""
-    if path is None:
-        return None
-    text = files.read(path, limit=topology_text.MOST_BYTES)
-    return (
-        topology_text.graph_dump(text, str(path))
-        if text.lstrip().startswith("<")
-        else topology_text.pattern_lines(text, str(path))
-    )
 
 
 def _shape(options: argparse.Namespace, gpus: int) -> Shape:

@@ -27,7 +27,6 @@ from ncclprobe.expect.recognise import expectation_context
 from ncclprobe.expect.system import NcclVersion, NodeSystem, Shape
 from ncclprobe.expect.tables import machines
 from ncclprobe.expect.tables.machines import Latency, MachineType, Published
-from ncclprobe.expect.tuner.search import Graphs
 from ncclprobe.model.measurement import Band, Conditions, Expectation
 from ncclprobe.model.ops import OPS
 from ncclprobe.model.pair_results import PAIRS
@@ -140,7 +139,6 @@ def expectation(
     machine: MachineType | None = None,
     version: NcclVersion = LATEST,
     given: Sequence[Band] = (),
-    graphs: Graphs | None = None,
     settings: Pinned = NOTHING,
     itemsize: int = 4,
 ) -> Expectation | None:
@@ -159,10 +157,10 @@ def expectation(
     whole = system or cast(MachineType, machine).system()
     if itemsize == 1 and op in ("all_reduce", "reduce_scatter") and whole.nvls:
         whole, machine = replace(whole, nvls=False), None
-    call = Call(settings.applied(whole), shape, op, nbytes, version, settings, graphs)
+    call = Call(settings.applied(whole), shape, op, nbytes, version, settings)
     call = replace(call, start=_wait(machine, call.system, shape, version)) if machine else call
     own = call.predicted()
-    same = not settings or _same(own, predict(whole, shape, op, nbytes, version, graphs=graphs))
+    same = not settings or _same(own, predict(whole, shape, op, nbytes, version))
     chosen = own.algorithm if own else None
     printed = published_at_size(machine, op, nbytes, shape, chosen, same=same) if machine else None
     of_it = _weighed(printed, call)
@@ -183,14 +181,13 @@ class Call(Struct, frozen=True):
     nbytes: int
     version: NcclVersion
     settings: Pinned = NOTHING
-    graphs: Graphs | None = None
     start: float | None = None
 
     def predicted(self) -> Prediction | None:
         """What the model makes of it."""
         left = self.settings.left(self.op)
         args = self.system, self.shape, self.op, self.nbytes, self.version
-        return predict(*args, graphs=self.graphs, left=left, start=self.start)
+        return predict(*args, left=left, start=self.start)
 
     def time_us(self, nbytes: int) -> float | None:
         """The same for another size, as a time."""
@@ -241,7 +238,7 @@ def _unknown(call: Call, whole: NodeSystem, own: Prediction | None, *, same: boo
 
 def _own_choice(call: Call, own: Prediction) -> bool:
     """Whether the protocol is what NCCL takes for the algorithm anyway."""
-    free = predict(call.system, call.shape, call.op, call.nbytes, call.version, own.algorithm, call.graphs)
+    free = predict(call.system, call.shape, call.op, call.nbytes, call.version, own.algorithm)
     return free is not None and free.protocol == own.protocol
 
 

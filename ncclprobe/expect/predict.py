@@ -124,16 +124,12 @@ def modelled(
     nbytes: int,
     version: NcclVersion,
     forced: Forced | None = None,
-    told: Graphs | None = None,
 ) -> _Modelled | None:
-    """NCCL's choice; None if it has no model of `op`, its search cannot be told, or `forced` leaves nothing.
-
-    `told` are graphs that NCCL itself wrote, in place of the search.
-    """
+    """NCCL's choice; None if it has no model of `op`, its search cannot be told, or `forced` leaves nothing."""
     if op not in FUNCTIONS:
         return None
     counted = as_counted(system)
-    found = told or _graphs(counted, shape, version)
+    found = _graphs(counted, shape, version)
     if isinstance(found, Absent):
         return None
     cost = best(found, counted, shape, op, nbytes, version, forced)
@@ -350,15 +346,13 @@ def predict(
     nbytes: int,
     version: NcclVersion = LATEST,
     algorithm: str | None = None,
-    graphs: Graphs | None = None,
     left: Forced | None = None,
     start: float | None = None,
 ) -> Prediction | None:
     """What `op` of `nbytes` (as nccl-tests prints it) takes; None if nothing can be said.
 
-    `algorithm` is the only one that NCCL may take, `left` what settings leave it. `graphs` are what NCCL itself wrote
-    of its search (:mod:`.topology_text`). `start`: what a call of this machine waits for on top of its hops, in
-    microseconds, if that is known better than of its class.
+    `algorithm` is the only one that NCCL may take, `left` what settings leave it. `start`: what a call of this
+    machine waits for on top of its hops, in microseconds, if that is known better than of its class.
     """
     if shape.ranks < 2 or nbytes < 1 or op not in OPS:
         return None
@@ -371,7 +365,7 @@ def predict(
     if op in DIRECT_OPS:
         return _of_pairs(system, shape, op, nbytes, version, wait)
     forced = left or only(algorithm)
-    found = modelled(system, shape, op, nbytes, version, forced, graphs)
+    found = modelled(system, shape, op, nbytes, version, forced)
     if found is None and parts.count < 2 and (forced is None or forced.ring):
         found = _over_links(system, shape, op, nbytes, version)
     if found is None:

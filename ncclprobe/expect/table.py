@@ -8,7 +8,6 @@ from ncclprobe.expect.pinned import Pinned
 from ncclprobe.expect.predict import LATEST, Prediction, predict
 from ncclprobe.expect.system import MOST_NICS, NcclVersion, NodeSystem, Shape
 from ncclprobe.expect.tables.machines import MachineType
-from ncclprobe.expect.tuner.search import Graphs
 from ncclprobe.model.errors import UsageError
 from ncclprobe.model.measurement import Expectation
 from ncclprobe.model.ops import OPS
@@ -123,7 +122,6 @@ class TableRequest(Struct, frozen=True, kw_only=True):
     version: NcclVersion = LATEST
     change: WhatIf = NOTHING
     changed_version: NcclVersion | None = None
-    graphs: Graphs | None = None
     settings: Pinned = NOT_SET
 
 
@@ -161,13 +159,11 @@ def printed(op: str, sizes: Sequence[int], ranks: int, itemsize: int = 4) -> Ite
 
 def _line(asked: TableRequest, op: str, nbytes: int) -> Line | None:
     system, shape = asked.system, asked.shape
-    settings, graphs = asked.settings, asked.graphs
-    found = expectation(
-        op, nbytes, shape, system, machine=asked.machine, version=asked.version, graphs=graphs, settings=settings
-    )
+    settings = asked.settings
+    found = expectation(op, nbytes, shape, system, machine=asked.machine, version=asked.version, settings=settings)
     if found is None:
         return None
-    base = Call(settings.applied(system), shape, op, nbytes, asked.version, settings, graphs).predicted()
+    base = Call(settings.applied(system), shape, op, nbytes, asked.version, settings).predicted()
     if not asked.change and asked.changed_version is None:
         return Line(op, nbytes, found, base)
     version = asked.changed_version or asked.version
