@@ -23,7 +23,6 @@ ALLOWED = {
     "redact/public.py": OWN,
     "model/additions.py": "metadata of installed packages",
     "host/elf.py": "libraries of the loader, whose text is never quoted",
-    "host/distributions.py": "names of folders on Python's path",
     "host/live.py": KERNEL,
     "host/rank_servers.py": KERNEL,
     "host/waits.py": KERNEL,

@@ -37,7 +37,7 @@ def test_every_option_of_the_api_arrives_at_what_measures(monkeypatch: pytest.Mo
     api.bandwidth(["all_gather"], largest=65536, nproc=2, backend="gloo", expect=tmp_path / "e.toml", timeout_s=9.0)
     command, words, timeout_s = seen
     options = command_line.parse(words)
-    asked = options.ops, max(options.sizes), options.nproc, options.backend, options.judging.expect
+    asked = options.ops, max(options.sizes), options.nproc, options.backend, options.expect
     assert (command, timeout_s) == ("bandwidth", 9.0)
     assert asked == (("all_gather",), 65536, 2, "gloo", str(tmp_path / "e.toml"))
 
