@@ -38,7 +38,7 @@ _SPARE_S = 15.0  # after --timeout, for the hosts to end and to send what they f
 _VALUES = ("--hosts", "--hostfile", "--remote-python", "--nodes-out", "--keep", "--timeout", "--nproc")
 _FLAGS = {"-q", "--quiet", "-v", "--verbose", "--no-color"}
 _LOCAL = {*_VALUES, *_FLAGS, *(f"--{name}" for name in FORMATS)}
-_FILES, _PATHS = {"--config", "--expect", "--baseline"}, {"--path", "--code"}
+_FILES, _PATHS = {"--config", "--expect", "--baseline"}, {"--path"}
 """Options of this side, and those whose file or path is passed on."""
 
 

@@ -61,7 +61,7 @@ def run_of(
     options: Options, config: RunConfig, exchange: Exchange, look: NodeSnapshot | None, hosts: tuple[str, ...]
 ) -> RankContext:
     return RankContext(
-        options, SEAT, cast(Host, None), config, "cpu", hosts, look, exchange, lambda phase: None, recorder=None
+        options, SEAT, cast(Host, None), config, "cpu", hosts, look, exchange, lambda phase: None, cast(Any, None), None
     )
 
 

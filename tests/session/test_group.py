@@ -1,7 +1,6 @@
 """The measured group: who is missing from its first barrier, and what the flight recorder has of a call."""
 
 import json
-import os
 import pickle
 import threading
 from collections.abc import Callable
@@ -12,7 +11,6 @@ from typing import Any
 
 import pytest
 
-from ncclprobe.facts.environment import MEASURING
 from ncclprobe.session.ranks import group
 from ncclprobe.session.ranks.identity import Backend
 from tests.each_row import each_row
@@ -148,7 +146,7 @@ def test_nccl_is_aborted_in_no_more_than_a_moment_and_gloo_not_at_all(monkeypatc
     ],
 )
 def test_each_torch_is_asked_to_abort_by_the_name_that_it_has(
-    group_has: tuple[str, ...], backend_has: tuple[str, ...], way: str | None
+    group_has: tuple[str, ...], backend_has: tuple[str, ...], way: str | None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def made(owner: str, names: tuple[str, ...]) -> SimpleNamespace:
         return SimpleNamespace(**{name: partial(done.append, f"{owner}.{name}") for name in names})
@@ -156,32 +154,10 @@ def test_each_torch_is_asked_to_abort_by_the_name_that_it_has(
     done: list[str] = []
     asked = made("group", group_has)
     asked._get_backend = lambda device: made("backend", backend_has)
-    assert (group.aborter(asked) is None) == (way is None)
-    assert group.abort("nccl", asked)
+    monkeypatch.setattr(dist, "group", SimpleNamespace(WORLD=asked))
+    assert (group.aborter() is None) == (way is None)
+    group.abort("nccl")
     assert done == [way] * bool(way)
-
-
-def test_a_group_made_unwatched_has_no_thread_that_ends_the_process_and_others_have(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    monkeypatch.setenv("TORCH_NCCL_ASYNC_ERROR_HANDLING", "1")
-    monkeypatch.delenv("TORCH_NCCL_ENABLE_MONITORING", raising=False)
-    before = dict(os.environ)
-    with group.unwatched():
-        assert all(os.environ[name] == "0" for name in MEASURING)
-    assert dict(os.environ) == before
-
-
-@each_row(("torch_version", "kept"), [("2.6.0+cu124", "0"), ("2.5.1", "0"), ("2.7.1", None), ("2.4.1", None)])
-def test_no_call_of_a_thread_that_has_ended_ends_the_process_with_the_releases_whose_events_end_with_it(
-    monkeypatch: pytest.MonkeyPatch, torch_version: str, kept: str | None
-) -> None:
-    """Seen with torch 2.6 in `pairs`, whose first transfers are made by threads: std::system_error."""
-    monkeypatch.setattr("torch.__version__", torch_version)
-    monkeypatch.delenv("TORCH_NCCL_CUDA_EVENT_CACHE", raising=False)
-    with group.unwatched():
-        assert os.environ.get("TORCH_NCCL_CUDA_EVENT_CACHE") == kept
-    assert "TORCH_NCCL_CUDA_EVENT_CACHE" not in os.environ
 
 
 def test_a_recorder_that_never_answers_costs_a_moment(monkeypatch: pytest.MonkeyPatch) -> None:
