@@ -408,6 +408,17 @@ def test_ctrl_c_keeps_what_was_measured(lab: Lab) -> None:
     assert all(map(ended, workers))
 
 
+def test_ctrl_c_before_anything_was_measured_is_130_in_one_line(lab: Lab) -> None:
+    process = lab.start(["-m", "ncclprobe", "bandwidth", "--backend", "gloo", "--nproc", "2", *ENDLESS])
+    end_s = time.monotonic() + 30.0
+    while len(psutil.Process(process.popen.pid).children()) < 2:
+        assert time.monotonic() < end_s
+        time.sleep(0.02)
+    process.popen.send_signal(signal.SIGINT)
+    assert process.wait() == 130
+    assert (process.out, process.err) == ("", "ncclprobe: interrupted; nothing was judged\n")
+
+
 def test_ranks_with_other_options_are_told_instead_of_waiting_for_each_other(lab: Lab) -> None:
     seats = by_hand(free_port())
     processes = [

@@ -107,12 +107,15 @@ def claimed(text: str, published: set[str]) -> list[str]:
     return [name for name, words in UNPUBLISHED.items() if name not in published and re.search(words, text)]
 
 
-def test_readme_claims_no_index_and_no_page_that_no_release_has_published() -> None:
+def test_readme_and_docs_claim_no_index_and_no_page_that_no_release_has_published() -> None:
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())
     published = set(project["tool"]["ncclprobe"]["published"])
     assert published <= UNPUBLISHED.keys()
     text = README.read_text(encoding="utf-8")
-    assert claimed(text, published) == []
+    pages = [README, *(page for page in (ROOT / "docs").rglob("*.md") if "maintainers" not in page.parts)]
+    found = {page.name: names for page in pages if (names := claimed(page.read_text(encoding="utf-8"), published))}
+    assert found == {}
+    assert len(pages) > 15
     assert ("There is no release yet" in text) is ("PyPI" not in published)
     address = project["project"]["urls"].get("Repository")
     assert address is None or f"git+{address}" in text or "PyPI" in published

@@ -47,8 +47,13 @@ def test_the_help_of_a_command_shows_few_options_and_says_what_shows_all(
 
 
 @each_row("command", WITH_PARSER)
-def test_all_options_are_in_the_whole_help(command: str, capsys: pytest.CaptureFixture[str]) -> None:
-    found = set(re.findall(r"(?<![\w-])--?[a-z][\w-]*", shown(capsys, command, "--help-all")))
+def test_all_options_are_in_the_whole_help(
+    command: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("COLUMNS", "80")
+    text = shown(capsys, command, "--help-all")
+    assert max(map(len, text.splitlines())) <= 80
+    found = set(re.findall(r"(?<![\w-])--?[a-z][\w-]*", text))
     wanted = {each for each in parser_of(command)._option_string_actions if each != "--help-all"}
     assert found >= wanted
 
@@ -86,3 +91,18 @@ def test_help_and_version_are_words_too(capsys: pytest.CaptureFixture[str]) -> N
     assert shown(capsys, "help", "doctor") == shown(capsys, "doctor", "--help")
     assert main(["help", "doctro"]) == 2
     assert "did you mean doctor" in capsys.readouterr().err
+
+
+def test_an_error_is_folded_on_a_terminal_and_one_line_elsewhere(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("COLUMNS", "80")
+    wrong = ["doctor", "--backend", "ncl"]
+    assert main(wrong) == 2
+    whole = capsys.readouterr().err
+    monkeypatch.setattr("sys.stderr.isatty", lambda: True, raising=False)
+    assert main(wrong) == 2
+    folded = capsys.readouterr().err
+    assert (whole.count("\n"), len(whole) > 80) == (1, True)
+    assert max(map(len, folded.splitlines())) <= 80
+    assert folded.split() == whole.split()

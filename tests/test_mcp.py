@@ -11,7 +11,7 @@ import pytest
 from ncclprobe.commands import mcp as served
 from ncclprobe.model.errors import UsageError
 
-sdk = pytest.importorskip("mcp", reason="pip install 'ncclprobe[mcp]'")
+sdk = pytest.importorskip("mcp", reason="pip install mcp")
 
 ROOT = Path(__file__).resolve().parent.parent
 FAILURES = ROOT / "tests" / "data" / "failures"

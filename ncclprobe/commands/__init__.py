@@ -195,10 +195,15 @@ def _prepare_streams() -> None:
 
 
 def _say(message: str, code: int) -> int:
-    """Print one line on standard error, with unprintable characters escaped; return `code`."""
+    """Print one line on standard error, folded on a terminal, with unprintable characters escaped; return `code`."""
     message = "".join(each if each.isprintable() else ascii(each)[1:-1] for each in message)
     with contextlib.suppress(OSError):
-        print(f"ncclprobe: {message}", file=sys.stderr, flush=True)
+        lines = [f"ncclprobe: {message}"]
+        if sys.stderr.isatty():
+            from ncclprobe.model.layout import columns, wrap
+
+            lines = wrap("ncclprobe: ", message, columns(80), whole=True)
+        print(*lines, sep="\n", file=sys.stderr, flush=True)
     return code
 
 

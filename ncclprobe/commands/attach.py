@@ -152,7 +152,7 @@ def _parser() -> argparse.ArgumentParser:
     add("--pid", type=arguments.count, metavar="PID",
         help="Look at the job of this process: a rank, or what has started ranks.")  # fmt: skip
     add("--stacks", action="store_true",
-        help="Also read the Python stacks with py-spy, without stopping anything (pip install 'ncclprobe[stacks]').",
+        help="Also read the Python stacks with py-spy, without stopping anything (pip install py-spy).",
     )  # fmt: skip
     add("--dumps", action="store_true",
         help="Where a rank has TORCH_NCCL_DEBUG_INFO_PIPE_FILE and no worker server, write a byte into this pipe, and "

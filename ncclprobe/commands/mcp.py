@@ -213,7 +213,7 @@ def server(reader: Reader) -> "MCPServer":
         from mcp.server.mcpserver.exceptions import ToolError
         from mcp.types import ToolAnnotations
     except ImportError as error:
-        raise UsageError(f"mcp needs the package {error.name}: pip install 'ncclprobe[mcp]'") from None
+        raise UsageError(f"mcp needs the package {error.name}: pip install mcp") from None
     made = MCPServer("ncclprobe", version=__version__, instructions=INSTRUCTIONS, log_level="ERROR")
 
     def one_line(tool: Callable[_P, str]) -> Callable[_P, str]:

@@ -506,7 +506,7 @@ def _stacks(pid: str, look: str) -> str:
     """Return the Python stacks of a process as py-spy reads them from its memory, without stopping it."""
     py_spy = found("py-spy", [str(Path(sys.executable).parent)])
     if not py_spy:
-        raise Missing("py-spy is not installed: pip install 'ncclprobe[stacks]'")
+        raise Missing("py-spy is not installed: pip install py-spy")
     return run([py_spy, "dump", "--nonblocking", "--json", "--pid", pid], _STACKS_S)
 
 

@@ -73,7 +73,7 @@ def unknown(given: str, kind: str, names: Iterable[str], lists: str = "", near: 
     return UsageError(f"{shown} is no {kind}; {hint}")
 
 
-_INSTALL = "pip install 'ncclprobe[torch]'"
+_INSTALL = "pip install torch"
 NO_TORCH = f"torch is not installed for this Python; run it with the job's own, or: {_INSTALL}"
 
 

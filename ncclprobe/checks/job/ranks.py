@@ -109,7 +109,7 @@ def untold(stand: Stand) -> Iterator[Finding]:
 
     Right: What every rank does is known.
     Why: torch has recorded nothing readable about it, and its process does not show which rank it waits for.
-    Fix: `ncclprobe attach --stacks` reads the stacks if `pip install 'ncclprobe[stacks]'` was run and ptrace is
+    Fix: `ncclprobe attach --stacks` reads the stacks if `pip install py-spy` was run and ptrace is
     allowed; `ncclprobe attach --prepare` prints what to put into the program.
     """
     if stand.answer.word == "CANNOT TELL":

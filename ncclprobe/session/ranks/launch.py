@@ -22,7 +22,7 @@ from ncclprobe.host import run_log, scratch
 from ncclprobe.host.command import abandon
 from ncclprobe.host.own_child import start_own
 from ncclprobe.host.run_log import FILE, RunLog, ends
-from ncclprobe.lifetime import ENDING
+from ncclprobe.lifetime import ENDING, Interrupted
 from ncclprobe.model.errors import NO_TORCH, UsageError
 from ncclprobe.model.findings import ExitCode
 from ncclprobe.model.snapshot import learned
@@ -141,7 +141,10 @@ def _start(rank: int, job: Mapping[str, str], options: Options) -> "subprocess.P
 def _publish(
     options: Options, question: Question, nproc: int, end: RanksEnd, folder: Path, log: Path, waiting: Waiting
 ) -> int:
-    """Publish the report of a run that is over, once `waiting` has made room for it; return the exit code."""
+    """Publish the report of a run that is over, once `waiting` has made room for it; return the exit code.
+
+    Raises Interrupted if a signal came before anything was measured, and nothing fails.
+    """
     host, publisher = socket.gethostname(), Publisher(options)
     record = _resumed(log, asked(options, options.backend or "gloo"), nproc, host)
     if record.end is None and (own := {ExitCode.USAGE, ExitCode.BROKEN} & {*end.codes.values()}):
@@ -157,6 +160,8 @@ def _publish(
     facts = run_facts(record)
     report = diagnose(question, snapshots, facts)
     waiting.end()
+    if end.signal and report.exit_code == ExitCode.INCONCLUSIVE and not (report.judged and report.judged.of):
+        raise Interrupted(signal.Signals[end.signal])
     return publisher.publish(report)
 
 
