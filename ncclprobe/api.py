@@ -35,6 +35,7 @@ import os
 import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
+from types import BuiltinFunctionType, FunctionType, MethodType
 from typing import TYPE_CHECKING, Literal, ParamSpec, TypeVar
 
 from ncclprobe.model.errors import NcclprobeError, OutOfTime, ProbeError, UsageError
@@ -45,6 +46,8 @@ from ncclprobe.model.report import Report
 from ncclprobe.model.values import Result
 
 if TYPE_CHECKING:
+    import subprocess
+
     from ncclprobe.commands.compare import Comparison
     from ncclprobe.engine.diagnose import Judging
     from ncclprobe.expect.baselines import Site
@@ -83,6 +86,8 @@ _LOG = logging.getLogger("ncclprobe")
 
 Format = Literal["text", "json", "markdown", "html", "junit", "prometheus"]
 AnyPath = str | os.PathLike[str]
+Progress = Callable[[str], None]
+"""Is given a line whenever a part of the work has ended. What it raises ends the work."""
 _P = ParamSpec("_P")
 _T = TypeVar("_T")
 _KINDS: dict[str, tuple[str, type | tuple[type, ...]]] = {
@@ -98,6 +103,7 @@ _KINDS: dict[str, tuple[str, type | tuple[type, ...]]] = {
     "path": ("a path", (str, os.PathLike)),
     "expect_gpus": ("a whole number above zero", int),
     "timeout_s": ("a number", (int, float)),
+    "progress": ("a function", (FunctionType, MethodType, BuiltinFunctionType, functools.partial)),
     "report": ("a Report, or for load a path", (Report, str, os.PathLike)),
 }
 _LISTS: dict[str, tuple[str, type]] = {
@@ -267,13 +273,14 @@ def accept(
     backend: Literal["nccl", "gloo"] | None = None,
     expect_gpus: int | None = None,
     timeout_s: float = 180.0,
+    progress: Progress | None = None,
 ) -> Report:
     """Return whether this node is good: the doctor's checks, copies, all_reduce and all pairs of its GPUs.
 
     It runs in processes of its own. Raises UsageError, and ProbeError if they end without a report.
     """
     words = ["--level", level, *(["--backend", backend] if backend else [])]
-    return _run("accept", [*words, *(["--expect-gpus", str(expect_gpus)] if expect_gpus else [])], timeout_s)
+    return _run("accept", [*words, *(["--expect-gpus", str(expect_gpus)] if expect_gpus else [])], timeout_s, progress)
 
 
 @_typed
@@ -285,6 +292,7 @@ def bandwidth(
     backend: Literal["nccl", "gloo"] | None = None,
     expect: AnyPath | None = None,
     timeout_s: float = 120.0,
+    progress: Progress | None = None,
 ) -> Report:
     """Return the bandwidth of collectives between ranks on this node (`report.measurements`), each judged.
 
@@ -293,29 +301,37 @@ def bandwidth(
     """
     words = ["--op", ",".join(ops), *(["-e", str(largest)] if largest else [])]
     words += ["--expect", str(Path(expect))] if expect else []
-    return _run("bandwidth", [*words, *_ranks(nproc, backend)], timeout_s)
+    return _run("bandwidth", [*words, *_ranks(nproc, backend)], timeout_s, progress)
 
 
 @_typed
 def pairs(
-    *, nproc: int | None = None, backend: Literal["nccl", "gloo"] | None = None, timeout_s: float = 120.0
+    *,
+    nproc: int | None = None,
+    backend: Literal["nccl", "gloo"] | None = None,
+    timeout_s: float = 120.0,
+    progress: Progress | None = None,
 ) -> Report:
     """Return how fast each pair of ranks on this node is, and which part is slow (`report.localisation`).
 
     It starts `nproc` ranks, by default one for each GPU, in processes of its own. Raises UsageError and ProbeError.
     """
-    return _run("pairs", _ranks(nproc, backend), timeout_s)
+    return _run("pairs", _ranks(nproc, backend), timeout_s, progress)
 
 
 @_typed
 def copies(
-    *, nproc: int | None = None, backend: Literal["nccl", "gloo"] | None = None, timeout_s: float = 120.0
+    *,
+    nproc: int | None = None,
+    backend: Literal["nccl", "gloo"] | None = None,
+    timeout_s: float = 120.0,
+    progress: Progress | None = None,
 ) -> Report:
     """Return how fast this node copies between host and GPUs, and between GPUs (`report.copies`).
 
     As :func:`pairs` starts ranks. Raises UsageError and ProbeError.
     """
-    return _run("copies", _ranks(nproc, backend), timeout_s)
+    return _run("copies", _ranks(nproc, backend), timeout_s, progress)
 
 
 @_typed
@@ -399,9 +415,8 @@ def _ranks(nproc: int | None, backend: str | None) -> list[str]:
     return [*(["--nproc", str(nproc)] if nproc else []), *(["--backend", backend] if backend else [])]
 
 
-def _run(command: str, words: Sequence[str], timeout_s: float) -> Report:
+def _run(command: str, words: Sequence[str], timeout_s: float, progress: Progress | None = None) -> Report:
     """Return the report of a command that runs in processes of its own. Raises UsageError, ProbeError and OutOfTime."""
-    import subprocess
     import tempfile
 
     from ncclprobe.host.command import abandon
@@ -409,23 +424,46 @@ def _run(command: str, words: Sequence[str], timeout_s: float) -> Report:
     from ncclprobe.report import json
 
     _refuse_no_time(timeout_s)
-    with tempfile.TemporaryDirectory(prefix="ncclprobe-") as folder, tempfile.TemporaryFile() as said:
-        path = f"{folder}/report.json"
-        own = ("--no-config", "--quiet", "--json", path, "--timeout", f"{timeout_s:g}")
-        process = start_own("ncclprobe.start:program", command, *words, *own, stderr=said)
+    with tempfile.TemporaryDirectory(prefix="ncclprobe-") as folder:
+        path, said = f"{folder}/report.json", Path(folder, "said")
+        own = ("--no-config", "--json", path, "--timeout", f"{timeout_s:g}", *([] if progress else ["--quiet"]))
+        with said.open("wb") as file:
+            process = start_own("ncclprobe.start:program", command, *words, *own, stderr=file)
         try:
-            code = process.wait(timeout_s + _ENDING_S)
-        except subprocess.TimeoutExpired:
-            raise OutOfTime(f"{command} did not end within {timeout_s:g} s") from None
+            code = _ended(process, said, time.monotonic() + timeout_s + _ENDING_S, progress)
         finally:
             abandon(process)
+        if code is None:
+            raise OutOfTime(f"{command} did not end within {timeout_s:g} s")
         if Path(path).exists():
             return json.read(path)
-        said.seek(0)
-        why = said.read(_MOST_SAID).decode(errors="replace").strip().rpartition("\n")[2].removeprefix("ncclprobe: ")
+        why = (_lines(said, 0)[0] or [""])[-1]
     raise (UsageError if code == ExitCode.USAGE else ProbeError)(why or f"{command} ended with exit code {code}")
 
 
+def _ended(process: subprocess.Popen[bytes], said: Path, end_s: float, progress: Progress | None) -> int | None:
+    """Return the exit code of a command whose lines `progress` is given; None: it did not end in time."""
+    place, code = 0, None
+    while code is None and time.monotonic() < end_s:
+        time.sleep(_LOOK_S)
+        code = process.poll()
+        if progress:
+            lines, place = _lines(said, place)
+            for line in lines:
+                progress(line)
+    return code
+
+
+def _lines(said: Path, place: int) -> tuple[list[str], int]:
+    """Return the whole lines from `place` on, and where the next one begins."""
+    with said.open("rb") as file:
+        file.seek(place)
+        text = file.read(_MOST_SAID).rpartition(b"\n")[0]
+    lines = [line.removeprefix("ncclprobe: ") for line in text.decode(errors="replace").split("\n")]
+    return [line for line in lines if line], place + len(text) + bool(text)
+
+
+_LOOK_S = 0.05
 _ENDING_S = 15.0
 """A command needs after its deadline, to write its report."""
 _MOST_SAID = 1 << 20

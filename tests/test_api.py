@@ -217,6 +217,21 @@ def test_a_command_that_ends_without_a_report_says_why() -> None:
         api.attach(pid=999_999_999)
 
 
+def test_long_work_tells_how_far_it_is_and_is_ended_by_what_that_raises() -> None:
+    told: list[str] = []
+    report = api.copies(nproc=1, backend="gloo", progress=told.append)
+    assert report.copies
+    assert [line for line in told if line.startswith("copies")], told
+
+    def enough(line: str) -> None:
+        raise RuntimeError(line)
+
+    with pytest.raises(RuntimeError):
+        api.copies(nproc=1, backend="gloo", progress=enough)
+    with pytest.raises(api.UsageError, match="progress: give a function, not 5"):
+        api.copies(progress=5)  # type: ignore[arg-type]
+
+
 def test_what_is_asked_goes_to_the_log(caplog: pytest.LogCaptureFixture) -> None:
     with caplog.at_level("INFO", "ncclprobe"):
         api.load(SICK)
