@@ -1,6 +1,5 @@
 """The machines: looked at here or replayed from captures, judged, and what a report shows of them."""
 
-import hashlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
@@ -145,7 +144,11 @@ def _digest_of_gpus(facts: Mapping[type, Any]) -> str:
     gpus = learned(facts, Gpus)
     uuids = sorted(gpu.uuid for gpu in gpus.all if isinstance(gpu, Gpu)) if gpus else []
     whole = gpus is not None and len(uuids) == len(gpus.all) and all(uuids)
-    return hashlib.sha256(" ".join(uuids).encode()).hexdigest()[:8] if uuids and whole else ""
+    if not (uuids and whole):
+        return ""
+    import hashlib  # and with it OpenSSL's library
+
+    return hashlib.sha256(" ".join(uuids).encode()).hexdigest()[:8]
 
 
 def _counters(facts: Mapping[type, Any]) -> Iterator[tuple[str, int]]:

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from ncclprobe import __version__
-from ncclprobe.host import SAMPLE, Host, Question, files, pasted
+from ncclprobe.host import SAMPLE, Host, Question, files
 from ncclprobe.model import bounds
 from ncclprobe.model.errors import REFUSALS, HostError, NotCaptured, OutOfTime, UsageError
 
@@ -192,6 +192,8 @@ def machines(paths: Iterable[Path]) -> Iterator[tuple[str, Replay]]:
 
     Raises UsageError for a file that is neither, and for pastes that contradict each other.
     """
+    from ncclprobe.host import pasted  # and with it the patterns of all that people paste
+
     pastes: dict[str, dict[str, dict[Question, str | HostError]]] = {}
     for path in paths:
         begins = files.read_start(path, limit=4096).lstrip()

@@ -182,6 +182,7 @@ def modules(package: str, sources: frozenset[Source] = EVERY_SOURCE) -> tuple[Mo
     return tuple(found)
 
 
+@cache
 def source_of(fact: type) -> Source | None:
     """Return the source of facts of this type: the ``SOURCE`` of the nearest folder around their module.
 

@@ -1,7 +1,7 @@
 """Measured rows as a table of a terminal: 80 columns, and more of each row if there is more room."""
 
+import math
 from collections.abc import Callable, Sequence
-from statistics import fmean
 
 from ncclprobe.model.layout import Style, unstyled, wrap
 from ncclprobe.model.measurement import Measurement, operation
@@ -118,7 +118,7 @@ def table(rows: Sequence[Measurement], width: int, style: Style = unstyled) -> l
 
 def averages(rows: Sequence[Measurement]) -> list[str]:
     """Return the line that people know from nccl-tests, for each operation: the mean over all sizes and places."""
-    means = {op: fmean(each) for op, each in grouped((m.op, m.busbw_GBps) for m in rows).items()}
+    means = {op: math.fsum(each) / len(each) for op, each in grouped((m.op, m.busbw_GBps) for m in rows).items()}
     return [f"Avg bus bandwidth of {op}, as nccl-tests: {rate(mean)} GB/s" for op, mean in means.items()]
 
 
