@@ -109,6 +109,10 @@ TABLE = [
     (H100, "TORCH_NCCL_ENABLE_MONITORING=0", NOTE),
     (H100, "TORCH_NCCL_ENABLE_MONITORING=1 TORCH_NCCL_DUMP_ON_TIMEOUT=1", None),
     (PCIE, "NCCL_IB_DISABLE=1", None),
+    (PCIE, "NCCL_SHM_DISABLE=1", NOTE),
+    (H100, "NCCL_IB_PKEY=0x8001", FAIL),
+    (H100, "NCCL_IB_PKEY=0", NOTE),
+    (H100, "NCCL_MAX_P2P_NCHANNELS=1", WARN),
 ]  # fmt: skip
 
 
@@ -129,6 +133,15 @@ def test_a_setting_is_as_grave_as_what_it_costs_here(name: str, words: str, seve
 )
 def test_what_a_line_of_a_file_does_not_set_is_said(text: str, severity: Severity) -> None:
     assert gravest(H100, "", conf=text) == severity
+
+
+def test_half_of_the_nics_of_google_s_plugin_is_objected_to() -> None:
+    def told(number: int) -> list[Severity]:
+        names = ",".join(f"eth{each}" for each in range(1, number + 1))
+        words = f"NCCL_FASTRAK_IFNAME={names} NCCL_FASTRAK_CTRL_DEV=eth0"
+        return [f.severity for f in findings(TCPXO, words) if f.subject == "NCCL_FASTRAK_IFNAME"]
+
+    assert (told(4), told(8)) == ([WARN], [])
 
 
 def test_a_family_that_no_gid_has_is_named() -> None:

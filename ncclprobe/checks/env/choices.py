@@ -1,12 +1,12 @@
 """What NCCL would choose on this node as a whole, and what the vendor of the network prescribes."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from ncclprobe.checks import IMAGE, JOB, Blamed
 from ncclprobe.checks.env import START_GROUP, TRANSPORT_GROUP, as_evidence, evidence, jobs_warn, nccl_job
 from ncclprobe.checks.env.fixtures import PLAIN, PLAIN_HOST, TWO_NODES, having, setting
-from ncclprobe.facts.interfaces import Interfaces
+from ncclprobe.facts.interfaces import Interface, Interfaces
 from ncclprobe.facts.launcher import Launch
 from ncclprobe.facts.machine import Machine
 from ncclprobe.facts.nccl_conf import Settings
@@ -138,6 +138,10 @@ _INTERFACES = (
 )
 
 
+_OF_ALL_NICS = _INTERFACES[0][0]
+"""The list of all NICs of a kind but the control device's. GPUDirect-TCPX leaves some to storage."""
+
+
 @check(
     slows=True,
     bad=lambda: [(having(**{**TCPX, "NCCL_PROTO": "LL"}), ANY, STARTS, ANY)],
@@ -169,16 +173,27 @@ def vendor(
     yield from _absent_interfaces(settings, interfaces)
 
 
+def _alike(here: Mapping[str, Interface], listed: Sequence[str]) -> list[Interface]:
+    """Return the running interfaces with the driver and the speed of those that are listed, if these have one kind."""
+    kinds = {(here[name].driver, here[name].speed_mbps) for name in listed if name in here}
+    known = len(kinds) == 1 and all(next(iter(kinds)))
+    return [each for each in here.values() if known and each.running and {(each.driver, each.speed_mbps)} == kinds]
+
+
 def _absent_interfaces(settings: Settings, interfaces: Interfaces | Absent) -> Iterator[Finding]:
     """Yield each list of Google's data NICs that this node does not have, or that the control device is one of."""
     for names, control in _INTERFACES:
         listed = [name for name in (settings.get(names) or "").split(",") if name]
-        here = () if isinstance(interfaces, Absent) else interfaces.by_name
+        here = {} if isinstance(interfaces, Absent) else interfaces.by_name
         for variable, wanted in ((names, listed), (control, [settings.get(control) or ""])):
             strange = [name for name in wanted if name and here and name not in here]
             if strange:
                 message = f"names {', '.join(strange)}, which this node does not have"
                 yield jobs_warn(variable, message, as_evidence(settings.effective[variable]))
+        like = [each.name for each in _alike(here, listed) if each.name != settings.get(control)]
+        if names == _OF_ALL_NICS and settings.get(control) and len(like) > len({*listed}):
+            message = f"names {len({*listed})} of {plural(len(like), 'NIC')} of one kind: {', '.join(like)}"
+            yield jobs_warn(names, message, as_evidence(settings.effective[names]))
         if len({*listed}) < len(listed):
             yield jobs_warn(names, "names a NIC twice", as_evidence(settings.effective[names]))
         if len(listed) > 1 and settings.get(control) in listed:

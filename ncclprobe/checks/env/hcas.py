@@ -29,6 +29,7 @@ from ncclprobe.model.errors import Unlearned
 from ncclprobe.model.findings import Finding, fail, note
 from ncclprobe.model.registry import applies, check
 from ncclprobe.model.snapshot import Absent, Job
+from ncclprobe.model.values import replace
 from ncclprobe.nccl.hcas import (
     MAX_HCAS,
     Pick,
@@ -53,19 +54,66 @@ def downed(device: str, number: int = 1) -> Port:
 
 TEN = ("mlx5_1", *(f"mlx5_{n}" for n in (0, 10, 11)))
 MANAGED = fabric(port("mlx5_0"), port("mlx5_1", rate=Rate(25, 1, "EDR"), link_layer="Ethernet"))
+PARTITIONED = Fabric(
+    tuple(
+        replace(device, ports=tuple(replace(port, pkeys=((0, 0xFFFF), (1, 0x8001))) for port in device.ports))
+        for device in hcas(2).devices
+    )
+)
+_NAME = 0x7FFF
+"""The bits of a P_Key that name the partition."""
 BY_ETH0 = Routes((Route("0.0.0.0/0", "eth0", "10.0.0.1"),), ())
+
+
+@applies
+def pkey_set(job: Job, settings: Settings) -> bool:
+    """to jobs on GPUs if NCCL_IB_PKEY is set and NCCL's own InfiniBand transport is in use."""
+    return job.backend == "nccl" and bool(settings.get("NCCL_IB_PKEY")) and not over_sockets(settings)
 
 
 @applies
 def hca_list(job: Job, settings: Settings) -> bool:
     """to jobs on GPUs if NCCL_IB_HCA is set and NCCL's own InfiniBand transport is in use."""
-    named = bool(settings.get("NCCL_IB_HCA")) and (settings.get("NCCL_NET") or "ib").lower() == "ib"
-    return job.backend == "nccl" and named and read_setting(settings, "NCCL_IB_DISABLE", 0) == 0
+    return job.backend == "nccl" and bool(settings.get("NCCL_IB_HCA")) and not over_sockets(settings)
+
+
+def over_sockets(settings: Settings) -> bool:
+    """Return whether settings keep NCCL off its own InfiniBand transport."""
+    other = (settings.get("NCCL_NET") or "ib").lower() != "ib"
+    return other or read_setting(settings, "NCCL_IB_DISABLE", 0) != 0
 
 
 def selection(fabric: Fabric, settings: Settings, software: Software | Absent) -> Selection:
     """Return the ports that NCCL takes here."""
     return select_by(fabric, settings, loaded(software))
+
+
+@check(
+    group=HCA_GROUP,
+    bad=lambda: [(setting("NCCL_IB_PKEY", "0x8001"), PARTITIONED, NO_NCCL)],
+    good=lambda: [(setting("NCCL_IB_PKEY", "1"), PARTITIONED, NO_NCCL)],
+    applies=pkey_set,
+)
+def pkey(settings: Settings, fabric: Fabric, software: Software | Absent) -> Iterator[Finding]:
+    """NCCL_IB_PKEY is not an index in the partition tables of the ports.
+
+    Right: NCCL_IB_PKEY is an index in the partition table of every port.
+    Why: NCCL takes the index of a P_Key, not the key. At an index without a key the connection cannot be made:
+    ibv_modify_qp fails with "Invalid argument" (src/transport/net_ib/connect.cc:17).
+    Fix: set the index at which /sys/class/infiniband/*/ports/*/pkeys holds the job's key, or unset the variable. Since
+    NCCL 2.31.2 NCCL_IB_PKEY_VALUE takes the key.
+    """
+    index = read_setting(settings, "NCCL_IB_PKEY", 0)
+    for each in selection(fabric, settings, software).taken:
+        table = {} if isinstance(each.pkeys, Absent) else dict(each.pkeys)
+        if each.link_layer == "InfiniBand" and table and index not in table:
+            places = [str(place) for place, key in table.items() if key & _NAME == index & _NAME]
+            hint = f"; that is the key at index {' and '.join(places)}" if places else ""
+            message = (
+                f"is {settings.get('NCCL_IB_PKEY')!r}, an index at which the partition table of {each.name} is empty"
+            )
+            yield jobs_fail("NCCL_IB_PKEY", message + hint, evidence(settings, "NCCL_IB_PKEY"))
+            return
 
 
 def _gbps(port: Port) -> float:

@@ -150,7 +150,8 @@ def p2p_off(
         shown = evidence(settings, "NCCL_NVLS_ENABLE")
         yield jobs_warn("NCCL_NVLS_ENABLE", "is 0: NVLink SHARP of this node is not used", shown)
     for name, off, cost in _ABILITIES:
-        if not closed and read_setting(settings, name, 1 - off, version) == off and joined:
+        needs_links = name != "NCCL_SHM_DISABLE"  # which joins GPUs of other machines too
+        if not closed and read_setting(settings, name, 1 - off, version) == off and (joined or not needs_links):
             yield jobs_note(name, f"is {off}: {cost}", evidence(settings, name))
 
 

@@ -314,6 +314,7 @@ _SHORT = "every step waits for the one before"
 _SLOW = "few threads move less in each channel"
 _FAR_BELOW = {  # defaults: as many channels as the links need, 4 MiB, 512 KiB, 4.7 MiB, 128 KiB (src/init.cc:814)
     **dict.fromkeys(("NCCL_MAX_NCHANNELS", "NCCL_MAX_NRINGS", "NCCL_MAX_CTAS"), (2, _FEW)),
+    "NCCL_MAX_P2P_NCHANNELS": (2, _FEW),
     **dict.fromkeys(("NCCL_BUFFSIZE", "NCCL_LL128_BUFFSIZE"), (1 << 17, _SHORT)),
     **dict.fromkeys(("NCCL_LL_BUFFSIZE", "NCCL_P2P_NET_CHUNKSIZE"), (1 << 14, _SHORT)),
     "NCCL_NTHREADS": (128, _SLOW),

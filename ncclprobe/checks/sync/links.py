@@ -215,18 +215,12 @@ def pkey(fabrics: Every[Fabric], settings: Every[Settings]) -> Iterator[Finding]
     seen = "/sys/class/infiniband/*/ports/*/pkeys"
     blamed = {**FABRIC, "evidence": seen}
     keys: dict[str, frozenset[int]] = {}
-    empty: dict[int, list[str]] = {}
     for node, ports in _ports(fabrics, settings).items():
         index = read_setting(settings.by_node[node], "NCCL_IB_PKEY", 0)
         every = [port.pkeys for port in ports if port.link_layer == "InfiniBand"]
         tables = [dict(table) for table in every if not isinstance(table, Absent) and table]
-        if any(index not in table for table in tables):
-            empty.setdefault(index, []).append(node)
-        elif tables:
+        if tables and all(index in table for table in tables):
             keys[node] = frozenset(table[index] for table in tables)
-    for index, nodes in empty.items():
-        message = f"is {index}, but the partition tables on {named(nodes)} are empty at that index"
-        yield fail("NCCL_IB_PKEY", message, nodes=tuple(nodes), **JOB, evidence=seen)
     partitions = vote({node: frozenset(key & ~_FULL_MEMBER for key in found) for node, found in keys.items()})
     limited = [node for node, found in keys.items() if not any(key & _FULL_MEMBER for key in found)]
     if not partitions.agreed:

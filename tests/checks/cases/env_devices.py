@@ -29,7 +29,7 @@ from ncclprobe.checks.env.fixtures import (
     roce,
     setting,
 )
-from ncclprobe.checks.env.hcas import BY_ETH0, MANAGED, TEN, downed
+from ncclprobe.checks.env.hcas import BY_ETH0, MANAGED, PARTITIONED, TEN, downed
 from ncclprobe.checks.env.transports import EFA, OFI
 from ncclprobe.facts.environment import Environment
 from ncclprobe.facts.infiniband import Fabric
@@ -55,6 +55,13 @@ def _board(name: str, address: str) -> Interface:
 
 
 CASES = {
+    "env.hca/pkey": Cases(
+        bad=[("FAIL job: NCCL_IB_PKEY", setting("NCCL_IB_PKEY", "7"), PARTITIONED, NO_NCCL)],
+        good=[
+            (setting("NCCL_IB_PKEY", "0"), PARTITIONED, NO_NCCL),
+            (setting("NCCL_IB_PKEY", "7"), hcas(2), NO_NCCL),  # tables that are not known
+        ],
+    ),
     "env.ifname/other-libraries": Cases(
         bad=[
             ("WARN job: UCX_NET_DEVICES", setting("UCX_NET_DEVICES", "mlx5_0:2"), PLAIN_HOST, hcas(8)),

@@ -23,6 +23,7 @@ EXAMPLES = {
     "env.hca/hca-match": "FAIL job: NCCL_IB_HCA",
     "env.hca/hca-mgmt": "WARN job: mlx5_1:1",
     "env.hca/hca-prefix": "WARN job: NCCL_IB_HCA",
+    "env.hca/pkey": "FAIL job: NCCL_IB_PKEY",
     "env.identity/hostid": "WARN job: NCCL_HOSTID",
     "env.transport/ib-disable": "FAIL job: NCCL_IB_DISABLE",
     "env.ifname/ifname-ambiguous": "WARN job: NCCL_SOCKET_IFNAME",
