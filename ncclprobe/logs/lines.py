@@ -30,6 +30,7 @@ WEIGHTS: Mapping[str, float] = MappingProxyType(
         "failure": 1.0,
         "errno": 1.5,
         "exit": 0.5,
+        "exit code": -1.0,
         "return chain": 1.0,
         "named": 0.5,
         "outside": 2.0,
@@ -108,9 +109,12 @@ _FAILURES = _any(
     "skipped", "disabled", "(?:could not|couldn't|can't|can ?not|unable to) [a-z]+", "may be stuck",
     "deadline[ _]exceeded",
 )  # fmt: skip
+_EXIT_CODE = _any(
+    r"exit(?:ed|s)?(?: with)?(?: exit)?[ _]?(?:code|status)", "exitcode", "return code", "non-zero status"
+)
+"""How a process ended, which never says why."""
 _EXIT = _any(
-    r"exit(?:ed|s)?(?: with)?(?: exit)?[ _]?(?:code|status)", "exitcode", "return code", r"signals? \d{1,2}",
-    "SIG[A-Z]{3,5}", "core dumped", "non-zero status",
+    r"signals? \d{1,2}", "SIG[A-Z]{3,5}", "core dumped",
 )  # fmt: skip
 _SHELL = re.compile(
     r"(?:.{1,80}: line \d{1,6}: {1,8}\d{1,10} )?(?:Aborted|Killed|Segmentation fault|Bus error)"
@@ -398,6 +402,7 @@ def _look(event: LogEvent) -> _Form:
 _WORDS = {
     "failure": _FAILURES,
     "exit": _EXIT,
+    "exit code": _EXIT_CODE,
     "goes on": _GOES_ON,
 }
 

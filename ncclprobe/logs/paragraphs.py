@@ -9,7 +9,7 @@ What Open MPI explains between two rules of dashes (opal/util/show_help.c) becom
 
 import re
 from collections.abc import Iterable, Iterator, Sequence
-from itertools import islice
+from itertools import islice, takewhile
 
 from ncclprobe.logs.job_log import LogEvent
 from ncclprobe.logs.prefix import time_at_start
@@ -42,6 +42,9 @@ _HELP_LINES = 40
 _PROSE = re.compile(r"[A-Z]?[a-z']{1,24}(?: [\w\"'(),.:/-]{1,64}){5}")
 _MESSAGE = re.compile(r" {1,8}\"message\": \"(.{1,2000}?)\",?$")
 """Of torchelastic's error file, which its handler also logs (distributed/elastic/multiprocessing/errors)."""
+STACK = "error stack:"
+_CALL = re.compile(r"\s{0,8}[\w:<>~]{1,80}\(\d{1,7}\)\.{0,60}: ?(.{0,1000})")
+"""MPICH's calls beneath a line that ends so, the innermost last; some say nothing."""
 _LISTS = ("issing ranks:", "imed out task names:", "stopped sending heartbeats):")
 """Ends of lines beneath which Horovod and JAX list ranks, one a line."""
 _LISTED = re.compile(r" {0,8}(?:/job:\w{1,64}/replica:\d{1,7}/task:)?(\d{1,7})(?:$|: ?\[(.{0,400}))")
@@ -63,6 +66,8 @@ def follows(line: LogEvent) -> str:
         return HELP_RULE
     if _HEADING.match(line.text):
         return _NAMELESS
+    if line.text.endswith(STACK):
+        return STACK
     begins = next((begin for begin in _BEGINS if line.text.lstrip().startswith(begin)), "")
     return begins or next((end for end in _LISTS if line.text.endswith(end)), "")
 
@@ -73,6 +78,11 @@ def paragraph(begin: str, first: LogEvent, lines: Iterable[LogEvent]) -> Iterato
         return _list(first, lines)
     if begin == HELP_RULE:
         return _help(lines)
+    if begin == STACK:
+        calls = takewhile(lambda each: _CALL.match(each.text), lines)
+        said_more = [each for each in calls if (found := _CALL.match(each.text)) and found[1].strip()]
+        head = first.text.removesuffix(STACK).rstrip(", ")
+        return (replace(each, text=f"{head}: {each.text.strip()}", level="ERROR") for each in said_more[-1:])
     if begin == _NAMELESS:
         below = (each for each in islice(lines, 1) if each.text.strip() and TRACEBACK not in each.text)
         return (replace(each, text=f"{first.text.rstrip()} {each.text.strip()}", level="ERROR") for each in below)

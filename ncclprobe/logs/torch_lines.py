@@ -112,7 +112,7 @@ _FEW_MISSING = 7
 """Ranks that have to speak for each that does not, if nothing says how many there are: 7 of 8 on one host."""
 _POINT_TO_POINT = ("SEND", "RECV", "COALESCED", "UNKNOWN")
 _EQUAL_ELEMENTS = ("ALLREDUCE", "BROADCAST", "REDUCE", "ALLGATHER", "_ALLGATHER_BASE", "REDUCE_SCATTER",
-                   "_REDUCE_SCATTER_BASE")  # fmt: skip
+                   "COALESCED", "_REDUCE_SCATTER_BASE")  # fmt: skip
 """Of these every rank passes equally many elements; scatter, gather and all-to-all may differ."""
 
 

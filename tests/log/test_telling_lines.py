@@ -62,6 +62,10 @@ BY_EVIDENCE: Mapping[str, tuple[tuple[LogEvent, ...], str]] = {
         said("frob: error: widget failed", "frob: error: widget failed, SIGBUS"),
         "frob: error: widget failed, SIGBUS",
     ),
+    "exit code": (
+        said("frob: error: a widget failed with exit code 4", "frob: error: a widget has failed"),
+        "frob: error: a widget has failed",
+    ),
     "return chain": (
         said("the widget is here", ("widget.cc:12 -> 3", {"level": "INFO", "host": "n1", "pid": 7})),
         "widget.cc:12 -> 3",
@@ -99,7 +103,7 @@ BY_EVIDENCE: Mapping[str, tuple[tuple[LogEvent, ...], str]] = {
         "nvidia-container-cli: error: no widget",
     ),
     "launcher": (
-        said("mpirun: widget failed in slot 3, exitcode", "frob: widget failed"),
+        said("mpirun: widget failed in slot 3, SIGBUS", "frob: widget failed"),
         "frob: widget failed",
     ),
     "hearsay": (

@@ -72,7 +72,8 @@ def ranks_called_different_collectives(log: JobLog) -> Iterator[Finding]:
     """
     for hang in _hangs(log):
         difference = hang.differ
-        for event, work in _lines_of(log, hang) if difference else ():
+        lines = _lines_of(log, hang) if difference else ()
+        for event, work in sorted(lines, key=lambda line: line[0].rank not in hang.odd):
             message = f"waits in {work.op} {_number(work)}; {difference}"
             codes = () if hang.certain else ("collective-desync", "timeout-straggler")
             found = said(log, event, message, ranks=hang.odd, comm=hang.group, codes=codes, **JOB)
@@ -184,7 +185,6 @@ _MISMATCH = (
     "Mismatched collective detected",
     "Is there a distributed collective mismatch in your code",
     "op.preamble.length <= op.nbytes",
-    "DDP expects same model across all ranks",
     "symmetric registration check failed",
     "data size doesn't match expected size",
 )

@@ -17,7 +17,7 @@ from ncclprobe.checks.log.lines import (
 )
 from ncclprobe.logs import messages
 from ncclprobe.logs.job_log import ENDINGS, SUMMARY, JobLog, LogEvent
-from ncclprobe.logs.lines import reason_of
+from ncclprobe.logs.lines import has_own_reason, reason_of
 from ncclprobe.logs.outcome import lived_on
 from ncclprobe.logs.rank_ends import rank_ends
 from ncclprobe.logs.texts import ERROR, between, form_of_failure, number
@@ -339,7 +339,7 @@ _NOT_OWN = (
     "nable to allocate", "bad_alloc", "KeyboardInterrupt", "SystemExit",
     "SignalException", "SIGTERM", "onitoredBarrier", "between collectives", "ddress already in use", "Name or service",
     "name resolution", "Too many open files", "shared memory", "received signal", "collective operation",
-    "DDP expects same model", "torch_shm", "TCPStore", "HashStore", "FileStore", "key-value store", "rendezvous",
+    "torch_shm", "TCPStore", "HashStore", "FileStore", "key-value store", "rendezvous",
     "ncclSystemError", "libnccl", "rror: NVML", "RayTaskError",
     "ActorUnavailable", "EOFError", "Broken", "all workers",
     "NVIDIA driver", "exited with non-zero status", "DEADLINE_EXCEEDED", "UNAVAILABLE: ", "HorovodInternalError",
@@ -429,7 +429,7 @@ def program_raised(log: JobLog) -> Iterator[Finding]:
         whose = UNPROVEN if any(text in event.text for text in (*_OF_STORAGE, *_OF_MACHINE)) else JOB
         whose = IMAGE if any(text in event.text for text in _NOT_INSTALLED) else whose
         found = said(log, event, f"the program raised {whole_words(event.text, 120)}{place}", **whose)
-        yield found if reason_of(event.text) else _with_errors_before(log, event, found)
+        yield _with_errors_before(log, event, found)
 
 
 @cause(
@@ -518,11 +518,19 @@ def _with_errors_before(log: JobLog, event: LogEvent, found: Finding) -> Finding
         log.evidence(other)
         for other in preceding(log, event, _SAID_BEFORE)
         if (other.stream, other.host, other.pid, other.rank) == writer
-        and form_of_failure(other.text, other.level) >= ERROR
+        and _says_more(other.text, other.level, event.text)
         and not (other.level == "OUTER" or other.text.startswith("terminate called"))
     ]
     more = f", just after it said: {whole_words(before[-1].text, 100)}" if before else ""
     return replace(found, message=f"{found.message}{more}", evidence=(*before[-2:], *found.evidence))
+
+
+def _says_more(text: str, level: str, later: str) -> bool:
+    """Return whether a line before the end of a process says why: it gives the reason of `later`, or one if that has
+    none.
+    """
+    reason = reason_of(later) if has_own_reason(later) else ""
+    return (reason_of(text) == reason and len(text) > len(later)) if reason else form_of_failure(text, level) >= ERROR
 
 
 def _lost_others_before(log: JobLog, event: LogEvent) -> bool:

@@ -1,5 +1,6 @@
 """What a host or container has too little of: memory of each kind, descriptors, room for a pod; a host that is gone."""
 
+import re
 from collections.abc import Iterator
 
 from ncclprobe.checks.log import cause, said
@@ -228,17 +229,23 @@ def _could_not_go_on(log: JobLog, event: LogEvent) -> bool:
 
 
 def _full(text: str) -> str:
-    """Return whose memory is full: where more is free than was asked for, it is a limit of the process."""
+    """Return whose memory is full, and who has most of it: if more is free than was asked for, a limit is reached."""
     gpu = number(between(text, "GPU ")) if "Tried to allocate" in text else None
     whose = "a GPU's memory" if gpu is None else f"the memory of GPU {gpu}"
     asked = _gib(between(text, "Tried to allocate "))
     free = _gib(between(text, "of which "))
-    if asked is None or free is None or free <= asked:
-        return f"{whose} is full"
+    others = len(_OF_OTHERS.findall(text))
+    more = f", {others} of its processes not this one" if others else ""
+    if asked is None or free is None or free - asked < _SPARE_GIB:
+        return f"{whose} is full{more}"
     return (
         f"the process may take no more of a GPU's memory, of which {free:.0f} GiB are free: a limit of its own "
         "(set_per_process_memory_fraction, max_split_size_mb) or of its MIG instance"
     )
+
+
+_SPARE_GIB = 1.0
+_OF_OTHERS = re.compile(r"\bProcess \d{1,10} has \S{1,12} [GMK]iB memory in use")
 
 
 def _gib(text: str) -> float | None:

@@ -1,6 +1,6 @@
 """Ranks that say nothing while the others complain, by the logs and by NCCL's RAS."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 
 from ncclprobe.checks.log import cause, said
 from ncclprobe.checks.log.known import harmless
@@ -421,6 +421,8 @@ def ras_rank_behind(ras: RasStatus) -> Iterator[Finding]:
     """
     for answer, ahead, behind in _outliers(ras):
         ranks = sorted(behind.keys() - ahead.keys())
+        if not ranks and not behind:
+            yield _few_ahead(answer, ahead)
         if not ranks:
             continue
         first = behind[ranks[0]]
@@ -462,6 +464,24 @@ def _statements(ras: RasStatus, kind: str) -> Iterator[tuple[RasAnswer, RasState
         for statement in answer.statements:
             if statement.kind == kind:
                 yield answer, statement
+
+
+def _few_ahead(answer: RasAnswer, ahead: Mapping[int, RasStatement]) -> Finding:
+    """Return that most ranks have launched fewer operations than a few: it does not tell which of them the others lack.
+
+    Those that are ahead wait, too, unless the counts grow.
+    """
+    first = next(iter(ahead.values()))
+    what = f" {first.operation}" if first.operation else ""
+    return fail(
+        f"communicator {first.comm}",
+        f"only {fold_ranks(sorted(ahead))} launched {first.value} operations{what} of communicator {first.comm}; most "
+        "ranks launched fewer",
+        **JOB,
+        confidence=_SURE,
+        evidence=_seen(answer, first),
+        occurrence=_occurrence(first, [], ("timeout-straggler", "collective-desync")),
+    )
 
 
 def _outliers(ras: RasStatus) -> Iterator[tuple[RasAnswer, dict[int, RasStatement], dict[int, RasStatement]]]:
