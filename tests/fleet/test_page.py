@@ -77,6 +77,8 @@ def test_the_command_writes_a_page_with_the_worst_first(
     assert main(["fleet", "page", "--html", str(written), "--fleet", str(path), "--exit-code", "-q"]) == 4
     found = data(written.read_text())
     assert found["names"] == ["n7", "n1"]
+    (cell,) = found["cells"].values()
+    assert f'<a href="{found["texts"][cell[0]]}">' in written.read_text()  # the report on the node that is not ok
     assert [row.strip() for row in found["rows"]] == ["0", "5555"]
     (cell,) = found["cells"].values()
     assert [found["texts"][cell[0]], found["texts"][cell[2]]] == [

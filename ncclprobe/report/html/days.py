@@ -2,11 +2,13 @@
 
 import json
 from collections.abc import Sequence
+from pathlib import PurePath
 from typing import Any
+from urllib.parse import quote
 
 from markupsafe import Markup
 
-from ncclprobe.model.fleet import STATES, NodeDays, NodeStanding
+from ncclprobe.model.fleet import STATES, NodeDays
 from ncclprobe.model.report import when
 from ncclprobe.model.units import printable
 from ncclprobe.report.fleet import counts
@@ -23,17 +25,20 @@ def render(nodes: Sequence[NodeDays], now_s: float, days: int, store: str) -> st
     worst = sorted(nodes, key=lambda each: (STATES.index(each.standing.state), each.standing.since_s or 0.0,
                                             each.standing.name))  # fmt: skip
     first = int(now_s // DAY_S) - days + 1
-    ill = [each.standing for each in worst if each.standing.state != "ok"]
+    ill = [each for each in worst if each.standing.state != "ok"]
     return filled("days.html.j2", "days.js", {
-        "counts": counts([each.standing for each in nodes]), "ill": list(map(_line, ill[:_MOST_TOLD])),
+        "counts": counts([each.standing for each in nodes]), "ill": [_line(each) for each in ill[:_MOST_TOLD]],
         "more": max(len(ill) - _MOST_TOLD, 0), "now": when(now_s), "store": store, "states": STATES, "days": days,
         "data": Markup(_embedded(_data(worst, first, days))),
     })  # fmt: skip
 
 
-def _line(node: NodeStanding) -> tuple[str, str, str, str]:
-    since = when(node.since_s) if node.since_s is not None else "–"
-    return printable(node.name), node.state, since, printable(node.evidence)
+def _line(node: NodeDays) -> tuple[str, str, str, str, str, str]:
+    """Return a row of the table: its last fields are the file of the newest report on the node, and its address."""
+    found, source = node.standing, node.days[max(node.days)].source if node.days else ""
+    since = when(found.since_s) if found.since_s is not None else "–"
+    place = quote(source) if source != "-" else ""  # a colon is quoted too: it is never another kind of address
+    return printable(found.name), found.state, since, printable(found.evidence), PurePath(source).name, place
 
 
 def _embedded(data: dict[str, Any]) -> str:

@@ -14,6 +14,7 @@ LONGEST = 1500
 """Characters of one text on the page; an answer of a machine may have megabytes."""
 _PERCENT = re.compile(r"(\d) %")
 """A number and its sign, which a line may not break apart."""
+_WORD = re.compile(r"[a-z]{1,20}[ ,;:]")
 _NAMES = 160
 """Characters of a folded list of nodes before it is cut."""
 
@@ -50,6 +51,11 @@ def typed(text: str) -> Markup:
     return escape(printable(plain)) + Markup().join(
         Markup("<code>{}</code>").format(each) if n % 2 == 0 else each for n, each in enumerate(shown)
     )
+
+
+def sentence(text: str) -> Markup:
+    """Return `text` as :func:`typed` does, beginning with a capital if its first word is a word."""
+    return typed(text[:1].upper() + text[1:] if _WORD.match(text) else text)
 
 
 def breaks(names: str) -> Markup:

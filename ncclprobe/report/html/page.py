@@ -17,7 +17,7 @@ from ncclprobe.model.units import plural, size
 from ncclprobe.report.digest import copyable, gaps, headline, launcher, looked, none_judged
 from ncclprobe.report.html import charts, findings, fleet, legible, matrix, tables
 from ncclprobe.report.html.findings import Cards
-from ncclprobe.report.html.legible import breaks, folded, lasting, micros, rate, typed
+from ncclprobe.report.html.legible import breaks, folded, lasting, micros, rate, sentence, typed
 from ncclprobe.report.html.tables import ORDER, Row, rows, where
 from ncclprobe.report.pairs import words
 
@@ -68,6 +68,7 @@ def _environment() -> Environment:
         "fold": folded,
         "breaks": breaks,
         "typed": typed,
+        "sentence": sentence,
         "copyable": copyable,
         "launcher": launcher,
     }
@@ -185,7 +186,7 @@ def _cells(row: Row, everywhere: int, places: dict[str, int]) -> list[Any]:
     """Return a row beyond those in the page, in the order of the page's template row that page.js fills."""
     why = (row.evidence, row.see_also, row.remedy, row.blame)
     texts = (row.title, where(row, everywhere), row.subject, row.message, *why)
-    short = (legible.printable(text, 300) for text in texts)
+    short = (legible.printable(text.replace("`", ""), 300) for text in texts)  # the script makes no code of it
     return [row.kind, row.id, *short, _spans(row.nodes, places)]
 
 

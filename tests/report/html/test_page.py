@@ -14,7 +14,7 @@ from ncclprobe.model.findings import Evidence, Status, Suppression, Verdict, fai
 from ncclprobe.model.report import CheckNote, Excerpt, NodeEnvironment, NodeRow, Report, Setting
 from ncclprobe.model.values import replace
 from ncclprobe.report.html import findings, fleet, render, tables
-from ncclprobe.report.html.legible import typed
+from ncclprobe.report.html.legible import sentence, typed
 from ncclprobe.report.html.page import HERE
 from tests.each_row import each_row
 
@@ -83,6 +83,18 @@ def test_any_report_makes_a_page_of_legible_text(report: Report) -> None:
     text.encode()
     assert not re.search(r"[\x00-\x08\x0b-\x1f\x7f\u2028\u2029\u202e]", text)
     assert len(Page(text).scripts) == 2
+
+
+def test_what_is_typed_is_code_and_a_sentence_begins_with_a_capital() -> None:
+    told = fail("NCCL_X", "is `1` here; `x y` says so", remedy="run `ncclprobe doctor` again")
+    page = render(samples.report(samples.verdict(Status.FAIL, told), notes=("it ran `late`",)))
+    words = Page(page).words
+    assert "`" not in words
+    for said in ("Is 1 here; x y says so", "Run ncclprobe doctor again", "It ran late"):
+        assert said in words
+    assert "<code>x y</code>" in page
+    assert str(sentence("mlx5_0:1 is DOWN")) == "mlx5_0:1 is DOWN"
+    assert str(sentence("")) == ""
 
 
 def test_the_policy_of_the_page_lets_its_own_scripts_run_and_nothing_be_fetched() -> None:
@@ -196,8 +208,9 @@ def test_findings_of_one_check_are_one_card_that_names_each_node_once() -> None:
 
 def test_a_finding_is_told_once_and_its_row_among_the_checks_leads_to_it() -> None:
     text = render(made.fleet(8))
-    told = Page(text).words.count("runs at 200 Gb/s, 7 of 8 ports at 400 Gb/s")
-    assert told == 4  # the title, the headline, which nodes and why, and itself
+    words = Page(text).words
+    assert words.count("runs at 200 Gb/s, 7 of 8 ports at 400 Gb/s") == 3  # the title, the headline, and which nodes
+    assert words.count("Runs at 200 Gb/s, 7 of 8 ports at 400 Gb/s") == 1  # and itself, a sentence
     assert text.count('href="#finding-ib.rate"') == 4  # of the card, the nodes, their kind and the checks
     assert text.count('id="finding-ib.rate"') == 1
 
