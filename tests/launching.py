@@ -75,7 +75,8 @@ class Launcher:
     def ranks(
         self, variables: Callable[[int], Mapping[str, str]], *argv: str, count: int = 2, command: str = "bandwidth"
     ) -> list[Process]:
-        own = ("-m", f"ncclprobe.{command}", "--backend", "gloo", "--json", str(self.report_path))
+        kept = ("--keep", str(self.folder / "kept"))  # whose run log tells how far they are
+        own = ("-m", f"ncclprobe.{command}", "--backend", "gloo", "--json", str(self.report_path), *kept)
         return [self.start([*own, *argv], variables(rank)) for rank in range(count)]
 
     @property

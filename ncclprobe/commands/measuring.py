@@ -17,14 +17,12 @@ from typing import Any
 
 from ncclprobe.commands import arguments, hosts
 from ncclprobe.commands.run_files import expected_bands
-from ncclprobe.engine.diagnose import MACHINE, MEASURED, Question, ask, diagnose
-from ncclprobe.engine.measured import run_facts
+from ncclprobe.engine.diagnose import MACHINE, MEASURED, Question, ask
 from ncclprobe.expect import bands
 from ncclprobe.facts.launcher import Launch, detect
 from ncclprobe.facts.memory import memory
 from ncclprobe.facts.run.samples import What
 from ncclprobe.host import Host
-from ncclprobe.host.run_log import RunLog
 from ncclprobe.model import training
 from ncclprobe.model.errors import HostError, ParseError, UsageError
 from ncclprobe.model.findings import ExitCode
@@ -32,8 +30,6 @@ from ncclprobe.model.ops import OPS
 from ncclprobe.model.snapshot import Job
 from ncclprobe.model.units import parse_size
 from ncclprobe.session.measure.rank import Rank
-from ncclprobe.session.measure.recorder import Publisher
-from ncclprobe.session.measure.survivor import LOG
 from ncclprobe.session.options import Options
 from ncclprobe.session.ranks import launch as selflaunch
 from ncclprobe.session.ranks import rank_files
@@ -123,8 +119,6 @@ def main(
         options = parse(argv)
         job = Job(options.backend or "nccl", options.expect_gpus)
         question = ask(options.judging, (options.command, *argv), job, MEASURED if options.what else MACHINE)
-        if log := os.environ.get(LOG):
-            return _report_on(Path(log), options, question)
         expected = expected_bands(options.expect, options.tolerance)
         readable(options.baseline)
         if options.hosts:
@@ -188,11 +182,6 @@ def readable(baseline: str | None) -> None:
         from ncclprobe.expect.baselines import load
 
         load(baseline)
-
-
-def _report_on(path: Path, options: Options, question: Question) -> int:
-    """Return the report of a run log whose rank 0 is gone, or stands still."""
-    return Publisher(options).publish(diagnose(question, (), run_facts(RunLog.read(path))))
 
 
 def _with_nproc(options: Options, question: Question, launch: Launch) -> int:

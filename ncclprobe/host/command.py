@@ -78,11 +78,10 @@ def start(
     stderr: Stream = subprocess.DEVNULL,
     pass_fds: Sequence[int] = (),
     variables: Mapping[str, str] | None = None,
-    outlives: bool = False,
 ) -> "subprocess.Popen[bytes]":
     """Start `argv`, with `variables` over our environment. Raises OSError.
 
-    End it by :func:`abandon`; it is killed where this process leaves, unless it `outlives` us.
+    End it by :func:`abandon`; it is killed where this process leaves.
     """
     program = argv[0] if "/" in argv[0] else found(argv[0]) or argv[0]
     theirs, ours = os.pipe()
@@ -93,13 +92,12 @@ def start(
             stdin=stdin,
             stdout=stdout,
             stderr=stderr,
-            pass_fds=pass_fds if outlives else (*pass_fds, theirs),
+            pass_fds=(*pass_fds, theirs),
             start_new_session=True,
             env=_environment({**os.environ, **(variables or {})}),
         )
-        if not outlives:
-            _end_with_us(theirs, process.pid)
-            RUNNING[process], ours = ours, -1
+        _end_with_us(theirs, process.pid)
+        RUNNING[process], ours = ours, -1
     finally:
         os.close(theirs)
         if ours >= 0:

@@ -31,7 +31,6 @@ def start_own(
     stderr: Stream = subprocess.DEVNULL,
     pass_fds: Sequence[int] = (),
     variables: Mapping[str, str] | None = None,
-    outlives: bool = False,
 ) -> "subprocess.Popen[bytes]":
     """Start a process that calls `entry`, ``module:function``, with `arguments`. Raises OSError.
 
@@ -44,7 +43,6 @@ def start_own(
         stderr=stderr,
         pass_fds=pass_fds,
         variables={"PYTHONSAFEPATH": "1", **(variables or {})},
-        outlives=outlives,
     )
 
 

@@ -7,14 +7,14 @@ missing line means unknown, never "no".
 
 import re
 from collections.abc import Iterable, Iterator
-from typing import Literal
+from typing import Any, Literal
 
-from ncclprobe.model.values import Struct, field
+from ncclprobe.model.values import Struct
 
 _MOST_LINE = 2048
 """Characters: NCCL cuts its lines at 1023 bytes; a launcher's prefix precedes them."""
-_MOST_KEPT = 4096
-"""Lines kept of each kind: 64 channels to each of some peers. Further ones add nothing new."""
+_MOST_KEPT = 256
+"""What differs among the lines of each kind; further ones add nothing new."""
 
 _ANSI = re.compile(r"\x1b\[[0-9;]*[A-Za-z]")
 _PREFIX = re.compile(
@@ -26,12 +26,11 @@ _NETWORK = re.compile(r"Using network (.{1,64}?)\s*$")
 _SOCKETS = re.compile(r"NET/Socket : Using((?: \[\d+\][^:]+:\S+)+)")
 _HCAS = re.compile(r"NET/IB : Using((?: \[\d+\]\S+:\d+/\S+)+)")
 _DEVICE = re.compile(r"\[(\d+)\]([^:\s]+)(?::(\d+)/([\w/]+))?")
-_CHANNELS = re.compile(r"(\d+) coll channels, (?:\d+ collnet channels, )?(?:(\d+) nvls channels, )?\d+ p2p channels")
+_CHANNELS = re.compile(r"(\d+) coll channels, (?:\d+ collnet channels, )?(?:\d+ nvls channels, )?\d+ p2p channels")
 _HOP = re.compile(
-    r"Channel (?P<channel>\d+)(?:/\d+)? : (?P<src>\d+)\[\w+\] -> (?P<dst>\d+)\[\w+\] "
-    r"(?:\[(?P<way>send|receive)\] )?via "
+    r"Channel \d+(?:/\d+)? : \d+\[\w+\] -> \d+\[\w+\] (?:\[(?:send|receive)\] )?via "
     r"(?:P2P/(?P<p2p>direct pointer|IPC|CUMEM|MNNVL|indirect)|(?P<shm>SHM|direct shared memory)|"
-    r"NET/(?P<net>.+?)/(?P<device>\d+)(?:\((?P<proxy>\d+)\))?(?P<gdr>/GDRDMA)?(?:\(PCI\))?(?:/Shared)?\s*$)"
+    r"NET/(?P<net>.+?)/(?P<device>\d+)(?:\(\d+\))?(?P<gdr>/GDRDMA)?(?:\(PCI\))?(?:/Shared)?\s*$)"
 )
 _CHOICE = re.compile(
     r"(?:(?P<op>\w+): )?(?P<nbytes>\d+) Bytes -> Algo (?P<algo>\w+) proto (?P<proto>\w+) "
@@ -61,21 +60,16 @@ class Device(Struct, frozen=True):
 
 
 class Hop(Struct, frozen=True):
-    """How one channel goes from rank `src` to rank `dst`.
+    """How channels go from one rank to another.
 
-    `how`: P2P, SHM or NET; `by`: CUMEM, IPC, …, of a network its name. `device` is the network's number of the device,
-    `gdr` whether it reaches GPU memory by itself, `proxy` the rank whose NIC is used if it is another's (PXN).
+    `by`: CUMEM, IPC, …, of a network its name. `device` is the network's number of the device, `gdr` whether it reaches
+    GPU memory by itself.
     """
 
-    channel: int
-    src: int
-    dst: int
     how: Literal["P2P", "SHM", "NET"]
     by: str = ""
     device: int | None = None
     gdr: bool = False
-    proxy: int | None = None
-    way: str = ""
 
 
 class Choice(Struct, frozen=True):
@@ -96,10 +90,8 @@ class Log(Struct, frozen=True):
     interfaces: tuple[Device, ...] = ()
     hcas: tuple[Device, ...] = ()
     channels: int | None = None
-    nvls_channels: int | None = None
     hops: tuple[Hop, ...] = ()
     choices: tuple[Choice, ...] = ()
-    warnings: tuple[str, ...] = ()
 
     @property
     def gdr(self) -> bool | None:
@@ -133,78 +125,42 @@ def lines(text: str) -> Iterator[Line]:
             yield Line("", 0, "INFO", raw.strip())
 
 
-class _Reading(Struct):
-    """A log as far as it has been read."""
-
-    version: str | None = None
-    network: str | None = None
-    channels: int | None = None
-    nvls_channels: int | None = None
-    interfaces: list[Device] = field(default_factory=list)
-    hcas: list[Device] = field(default_factory=list)
-    hops: list[Hop] = field(default_factory=list)
-    choices: list[Choice] = field(default_factory=list)
-    warnings: list[str] = field(default_factory=list)
-
-    def take(self, line: Line) -> None:
-        message = line.message
-        if line.level == "WARN":
-            _keep(self.warnings, message)
-        elif found := _HOP.search(message):
-            _keep(self.hops, _hop(found))
-        elif found := _CHOICE.search(message):
-            _keep(self.choices, _choice(found))
-        elif found := _CHANNELS.search(message):
-            self.channels, nvls = int(found[1]), found[2]
-            self.nvls_channels = int(nvls) if nvls else None
-        elif found := _NETWORK.search(message):
-            self.network = found[1]
-        elif found := _SOCKETS.search(message):
-            self.interfaces = _devices(found[1])
-        elif found := _HCAS.search(message):
-            self.hcas = _devices(found[1])
-        elif found := _VERSION.search(message):
-            self.version = self.version or found[1]
-
-
 def read(text: str | Iterable[Line]) -> Log:
     """Read the log of one rank. Never fails: lines that are not NCCL's are skipped."""
-    reading = _Reading()
+    found: dict[str, Any] = {}
+    hops, choices = dict[Hop, None](), dict[Choice, None]()
     for line in lines(text) if isinstance(text, str) else text:
-        reading.take(line)
-    return Log(
-        reading.version,
-        reading.network,
-        tuple(reading.interfaces),
-        tuple(reading.hcas),
-        reading.channels,
-        reading.nvls_channels,
-        tuple(reading.hops),
-        tuple(reading.choices),
-        tuple(dict.fromkeys(reading.warnings)),
-    )
+        message = line.message
+        if line.level == "WARN":
+            continue
+        if (match := _HOP.search(message)) and len(hops) < _MOST_KEPT:
+            hops[_hop(match)] = None
+        elif (match := _CHOICE.search(message)) and len(choices) < _MOST_KEPT:
+            choices[_choice(match)] = None
+        elif match := _CHANNELS.search(message):
+            found["channels"] = int(match[1])
+        elif match := _NETWORK.search(message):
+            found["network"] = match[1]
+        elif match := _SOCKETS.search(message):
+            found["interfaces"] = _devices(match[1])
+        elif match := _HCAS.search(message):
+            found["hcas"] = _devices(match[1])
+        elif match := _VERSION.search(message):
+            found.setdefault("version", match[1])
+    return Log(**found, hops=tuple(hops), choices=tuple(choices))
 
 
-def _keep(kept: list[object] | list[str] | list[Hop] | list[Choice], new: object) -> None:
-    if len(kept) < _MOST_KEPT:
-        kept.append(new)  # type: ignore[arg-type]
-
-
-def _devices(text: str) -> list[Device]:
-    return [
-        Device(int(number), name, int(port) if port else None, link)
-        for number, name, port, link in _DEVICE.findall(text)[:_MOST_KEPT]
-    ]
+def _devices(text: str) -> tuple[Device, ...]:
+    found = _DEVICE.findall(text)[:_MOST_KEPT]
+    return tuple(Device(int(number), name, int(port) if port else None, link) for number, name, port, link in found)
 
 
 def _hop(found: re.Match[str]) -> Hop:
-    ends = int(found["channel"]), int(found["src"]), int(found["dst"])
     if found["p2p"]:
-        return Hop(*ends, "P2P", found["p2p"])
+        return Hop("P2P", found["p2p"])
     if found["shm"]:
-        return Hop(*ends, "SHM")
-    proxy = int(found["proxy"]) if found["proxy"] else None
-    return Hop(*ends, "NET", found["net"], int(found["device"]), bool(found["gdr"]), proxy, found["way"] or "")
+        return Hop("SHM")
+    return Hop("NET", found["net"], int(found["device"]), bool(found["gdr"]))
 
 
 def _choice(found: re.Match[str]) -> Choice:

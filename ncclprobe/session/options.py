@@ -108,8 +108,3 @@ class Options(Struct, frozen=True, kw_only=True):
         calls = (self.iters, self.warmup, self.batches, self.precision, self.budget_s)
         shared = (self.ops, self.sizes, self.open_end, calls, self.dtype, self.redop, self.mode, self.what)
         return zlib.crc32(repr((*shared, self.training, self.pair_sizes, self.rounds, self.transport)).encode())
-
-    @property
-    def writes_files(self) -> bool:
-        """Return whether the report is written to a file."""
-        return self.output.nodes_out is not None or any(path != "-" for path in self.output.files.values())

@@ -56,7 +56,8 @@ def _said(started: list[Process], own: Mapping[str, str]) -> list[str]:
 
 
 def _start(case: Case, launcher: Launcher) -> list[Process]:
-    argv = ["--backend", "gloo", "--json", str(launcher.report_path), *case.argv]
+    kept = ["--keep", str(launcher.folder / "kept")]  # whose run log tells how far they are
+    argv = ["--backend", "gloo", "--json", str(launcher.report_path), *kept, *case.argv]
     module = ["-m", "ncclprobe.bandwidth"]
     if case.kind == "hand":
         seats = by_hand(free_port())

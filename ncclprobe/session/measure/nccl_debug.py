@@ -14,6 +14,7 @@ from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import torch
 import torch.distributed as dist
 
@@ -38,8 +39,6 @@ from ncclprobe.session.ranks.store import Exchange, free_port
 SUBSYSTEMS = "INIT,BOOTSTRAP,ENV,NET,GRAPH,TUNING"
 _RANK = "ncclprobe.session.measure.nccl_debug:begin"
 _MOST_LOG_BYTES = 16 << 20
-_MOST_LINES = 256
-"""Lines of a kind that are sent to rank 0: of channels as many as differ, of choices one per row."""
 _MOST_CHARACTERS = 600
 _SECOND = ": they come from a second process, which a GPU in the compute mode EXCLUSIVE_PROCESS does not take"
 
@@ -71,10 +70,10 @@ def run_pass(
         identity.rank, identity.ranks, identity.address, port, plan.device, plan.dtype, plan.redop, calls, deadline_s
     )
     found, why = run_task(task, command or own_child.command(_RANK), deadline_s)
-    received = exchange.collect([_packed(found) if found else None, why])
+    received = exchange.collect([msgspec.to_builtins(found) if found else None, why])
     if received is None:
         return None
-    logs = tuple(_unpacked(each) for each, _ in received if each)
+    logs = tuple(msgspec.convert(each, Log) for each, _ in received if each)
     missing = [f"rank {rank}: {why}{_SECOND * (TAKEN in why)}" for rank, (_, why) in enumerate(received) if why]
     return logs, f"NCCL's own lines are missing, so its transport is not known: {missing[0]}" if missing else ""
 
@@ -117,33 +116,6 @@ def _text(path: Path) -> str:
     with contextlib.suppress(OSError), path.open("rb") as stream:
         return stream.read(_MOST_LOG_BYTES).decode(errors="replace")
     return ""
-
-
-def _packed(found: Log) -> dict[str, Any]:
-    """Convert a log to JSON, as far as transports need it: each kind of hop once, and each choice once."""
-    hops = {(h.how, h.by, h.device, h.gdr): asdict(h) for h in found.hops}
-    choices = {(c.op, c.nbytes): asdict(c) for c in found.choices}
-    return {
-        "version": found.version,
-        "network": found.network,
-        "channels": found.channels,
-        "interfaces": [asdict(each) for each in found.interfaces[:_MOST_LINES]],
-        "hcas": [asdict(each) for each in found.hcas[:_MOST_LINES]],
-        "hops": list(hops.values())[:_MOST_LINES],
-        "choices": list(choices.values())[:_MOST_LINES],
-    }
-
-
-def _unpacked(received: dict[str, Any]) -> Log:
-    return Log(
-        version=received["version"],
-        network=received["network"],
-        channels=received["channels"],
-        interfaces=tuple(log.Device(**each) for each in received["interfaces"]),
-        hcas=tuple(log.Device(**each) for each in received["hcas"]),
-        hops=tuple(log.Hop(**each) for each in received["hops"]),
-        choices=tuple(log.Choice(**each) for each in received["choices"]),
-    )
 
 
 def make_calls(task: Task, backend: str) -> None:

@@ -13,7 +13,7 @@ from ncclprobe.engine.diagnose import Question
 from ncclprobe.facts import nvml
 from ncclprobe.facts.environment import of_measuring, of_release
 from ncclprobe.facts.run.samples import Participants, What
-from ncclprobe.host import Host, scratch, settings
+from ncclprobe.host import Host, settings
 from ncclprobe.lifetime import leave
 from ncclprobe.model.errors import ProbeError, UsageError, without_torch
 from ncclprobe.model.measurement import Band, SkippedRow
@@ -25,7 +25,6 @@ from ncclprobe.session.measure.context import TORCH_SLACK_S, RankContext
 from ncclprobe.session.measure.expectations import judgeable, learn
 from ncclprobe.session.measure.node_snapshot import NodeSnapshot, gather_captures, share_gpus, write_captures
 from ncclprobe.session.measure.recorder import Recorder
-from ncclprobe.session.measure.survivor import Survivor
 from ncclprobe.session.options import Options
 from ncclprobe.session.ranks import group, rank_files
 from ncclprobe.session.ranks.identity import (
@@ -42,23 +41,6 @@ from ncclprobe.session.ranks.rank_files import RankFile, explain_exit
 from ncclprobe.session.ranks.store import Exchange, connect, resolve
 from ncclprobe.session.watchdog.ending import Ending, reserve_s
 from ncclprobe.session.watchdog.watchdog import Callbacks, Limits, Watchdog
-
-
-def _survivor(options: Options, recorder: Recorder) -> Survivor | None:
-    """Start a process that makes the report if this one is killed, if a file is to hold it and no other process could
-    make it.
-    """
-    if rank_files.FOLDER in os.environ or not options.writes_files:
-        return None
-    folder = None
-    if recorder.path is None:
-        try:
-            folder = scratch.make()
-            recorder.write_to(folder.path)
-        except (OSError, UsageError):
-            return None
-    assert recorder.path
-    return Survivor(recorder.path, (options.command, *options.argv), options.timeout_s, folder)
 
 
 def _rank_file(rank: int, host: str) -> RankFile | None:
@@ -119,7 +101,6 @@ class Rank:
         self._look = NodeSnapshot(self._hostname, folder=folder) if identity.local_rank == 0 else None
         self._nodes: list[Snapshot] = []
         self._recorder: Recorder | None = None
-        self._survivor: Survivor | None = None
         if identity.rank == 0:
             participants = Participants(
                 _kind(identity), identity.ranks, (self._hostname,), backend, nnodes=identity.nnodes
@@ -144,7 +125,6 @@ class Rank:
         """Measure with the others and leave with rank 0's exit code. Raises UsageError, then on every rank."""
         if self._recorder:
             self._recorder.open()  # raises now where a path cannot be written
-            self._survivor = _survivor(self._options, self._recorder)
         self._watchdog.start()
         if self._look:
             self._look.start()
@@ -348,8 +328,6 @@ class Rank:
 
     def _close(self, ending: Ending) -> int:
         code = self._recorder.close(ending) if self._recorder else int(ending.code)
-        if self._survivor:
-            self._survivor.dismiss()
         explain_exit(code, fail_on=self._options.judging.fail_on)
         return code
 

@@ -222,15 +222,6 @@ class Recorder:
         """Write a first report, which states that the run was cut short. Raises UsageError if it cannot be written."""
         self._publisher.write(self._report(()))
 
-    @property
-    def path(self) -> Path | None:
-        """Return the path of the run log; None: only in memory."""
-        return self._log.path
-
-    def write_to(self, folder: Path) -> None:
-        """Keep the run log in `folder` as well, from its beginning."""
-        self._log.write_to(folder / FILE)
-
     def keep(self, ending: Ending) -> None:
         """Record why the run ends if this process is killed now."""
         with self._lock:

@@ -31,7 +31,6 @@ from ncclprobe.report import delivery
 from ncclprobe.report.progress import Waiting
 from ncclprobe.session.measure.node_snapshot import captures_in, replayed_nodes, write_captures
 from ncclprobe.session.measure.recorder import Publisher, asked, log_path
-from ncclprobe.session.measure.survivor import Survivor
 from ncclprobe.session.options import Options
 from ncclprobe.session.ranks import rank_files
 from ncclprobe.session.ranks.rank_files import RankState
@@ -75,15 +74,10 @@ def launch(nproc: int, options: Options, question: Question, refused: Callable[[
     try:
         if options.keep:
             run_log.remove(log)  # of an earlier run
-        survivor = Survivor(log, (options.command, *options.argv), options.timeout_s, folder, started_ranks=True)
-    except BaseException:  # a signal too, which is a KeyboardInterrupt here: nothing else removes the folder as yet
-        folder.remove()
-        raise
-    try:
         code = _run(nproc, options, question, str(folder.path), log)
         why = _refusal(folder.path, log) if code == ExitCode.USAGE and refused else ""
     finally:
-        survivor.dismiss()
+        folder.remove()
     return refused(why) if refused and why else code
 
 
@@ -166,7 +160,7 @@ def _publish(
 
 
 def _folder() -> scratch.Scratch:
-    """Make a folder for the files of the ranks. The survivor removes it if this process cannot."""
+    """Make a folder for the files of the ranks, which a later run removes if this process is killed."""
     try:
         return scratch.make()
     except OSError as error:

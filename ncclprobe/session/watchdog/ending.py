@@ -1,7 +1,6 @@
 """How a run ends before its last row, and how a process leaves it."""
 
 import contextlib
-import json
 import os
 import threading
 import time
@@ -9,12 +8,9 @@ from pathlib import Path
 from typing import NoReturn
 
 from ncclprobe.facts.launcher import detect
-from ncclprobe.facts.run.samples import Arrivals, Attendance, LostRank, Participants, any_of
-from ncclprobe.host import SAMPLE, Host
+from ncclprobe.facts.run.samples import Arrivals, Attendance
 from ncclprobe.model.errors import UsageError
 from ncclprobe.model.findings import ExitCode
-from ncclprobe.model.measurement import Measurement
-from ncclprobe.model.units import size
 from ncclprobe.model.values import Struct, replace
 from ncclprobe.session.ranks.identity import RankIdentity, identify
 from ncclprobe.session.ranks.rank_files import environment
@@ -28,7 +24,6 @@ _EXITING = 0x4  # PF_EXITING of include/linux/sched.h
 _KILLED = 1 << 8  # SIGKILL, in a set of signals of proc(5)
 _STILL = ("", "Z", "X", "T", "t")
 """States of proc(5) of a process that does nothing more: none, a zombie, dead, stopped by a signal or a debugger."""
-_KILLED_WHY = "its process has ended without a word, as one that is killed does"
 
 
 def reserve_s(timeout_s: float) -> float:
@@ -78,29 +73,6 @@ def lives(pid: int) -> bool:
         return False
     pending = [int(line.split()[1], 16) for line in status.splitlines() if line.startswith(("SigPnd:", "ShdPnd:"))]
     return not (flags & _EXITING or any(each & _KILLED for each in pending))
-
-
-def gone_with_rank_0(log: Host, *, stopped: bool = False) -> tuple[LostRank, ...]:
-    """Return the ranks of this host, rank 0's, whose process has ended, by the run log of a rank 0 that is gone.
-
-    None while rank 0's process exists, and none if all have ended: a job that is ended ends as a whole. A launcher
-    ends the others once one has, and these take a while to leave. `stopped`: the same of processes that are stopped.
-    Raises NotCaptured, ParseError.
-    """
-    said = json.loads(log.ask(SAMPLE, "participants"))[-1].get("pids", ())
-    pids = {rank: pid for rank, pid in enumerate(said) if pid}
-    gone = [rank for rank, pid in pids.items() if (is_stopped(pid) if stopped else not lives(pid))]  # before they leave
-    if 0 not in gone or (len(gone) == len(pids) > 1):
-        return ()
-    who, rows = any_of(log, "participants", Participants), any_of(log, "row", Measurement)
-    phase = f"after {rows[-1].op} {size(rows[-1].nbytes)}" if rows else "before the first row"
-    why = "its process was stopped, as by SIGSTOP" if stopped else _KILLED_WHY
-    return tuple(LostRank(rank, who[-1].hosts[rank], phase, why) for rank in gone)
-
-
-def is_stopped(pid: int) -> bool:
-    """Return whether process `pid` of this host is stopped by a signal; not by a debugger, for a moment."""
-    return _state(Path(f"/proc/{pid}"))[0] == "T"
 
 
 def runs(pid: int) -> bool:
