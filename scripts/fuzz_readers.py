@@ -357,11 +357,12 @@ def _on_bytes(read: Callable[[Path], object]) -> Callable[[bytes], object]:
 
 def _of_child(data: bytes) -> object:
     """Read a flight record with as much memory as the child has that reads them."""
+    before = resource.getrlimit(resource.RLIMIT_AS)
     resource.setrlimit(resource.RLIMIT_AS, (flight_child.MEMORY_BYTES, resource.RLIM_INFINITY))
     try:
         return flight_child.answer(data)
     finally:
-        resource.setrlimit(resource.RLIMIT_AS, (resource.RLIM_INFINITY, resource.RLIM_INFINITY))
+        resource.setrlimit(resource.RLIMIT_AS, before)
 
 
 def _greeted(data: bytes) -> object:
