@@ -1,6 +1,5 @@
 """The parts of an assembly, where no second process is needed; with many, tests/lab plays them."""
 
-import asyncio
 import json
 import time
 from pathlib import Path
@@ -9,7 +8,7 @@ from typing import Any
 import pytest
 
 from ncclprobe.cluster.gather import Times, _name, _parse_rank_answers
-from ncclprobe.cluster.gather.coordinator import _listeners_of, _lost, _replays, _snapshots, _unique_names, only_listed
+from ncclprobe.cluster.gather.coordinator import _listeners_of, _lost, _replays, _snapshots, _unique_names
 from ncclprobe.cluster.rendezvous.coordinator import Peer
 from ncclprobe.cluster.rendezvous.messages import Hello
 from ncclprobe.engine import captures, diagnose
@@ -114,26 +113,6 @@ def test_a_capture_from_another_node_is_like_no_file_of_ours_and_breaks_nothing(
     (replay,) = _replays([one], {one.hello.id: "n1"})
     assert one.lost.startswith(lost)
     assert replay.node == "n1"
-
-
-@each_row(
-    ("rank", "address", "why"),
-    [
-        (1, "10.0.0.2", ""),
-        (1, "10.0.0.9", "10.0.0.9 is no address of n1"),
-        (2, "10.0.0.2", "10.0.0.2 is no address of n2"),
-        (3, "10.0.0.2", "no node of rank 3"),
-    ],
-)
-def test_without_a_secret_a_node_is_heard_only_from_its_own_address(rank: int, address: str, why: str) -> None:
-    def resolve(name: str) -> list[str]:
-        if name != "n1":
-            raise OSError(-2, "Name or service not known")
-        return ["10.0.0.2", "fd00::2"]
-
-    answer = asyncio.run(only_listed(("n0", "n1", "n2"), resolve)(Hello("x", rank, "n1"), address))
-    assert answer.startswith(why) if why.startswith("10") else why in answer
-    assert bool(answer) == bool(why)
 
 
 def test_nodes_that_are_judged_as_they_arrive_are_judged_as_ever(

@@ -17,7 +17,7 @@ from functools import partial
 from typing import Any
 
 from ncclprobe.cluster.gather.coordinator import run_coordinator
-from ncclprobe.cluster.gather.part import PARTING_S, UNPROVEN, LocalNode, Part, Times, alone, code_of, say
+from ncclprobe.cluster.gather.part import PARTING_S, LocalNode, Part, Times, alone, code_of, say
 from ncclprobe.cluster.gather.worker import run_worker
 from ncclprobe.cluster.rendezvous.messages import Leave
 from ncclprobe.cluster.rendezvous.run_in_thread import run_in_thread
@@ -132,8 +132,8 @@ async def _join_nodes(part: Part, local: LocalNode) -> ExitCode:
             save(part.keep / files.named_after(local.name), local.text())
         return ExitCode(part.judge([local.snapshot_with_samples(part.collectors)], (), ()).exit_code)
     local.add("proof", part.token.proof)
-    if part.token.unproven and not part.launch.names:
-        return alone(part, local, f"{UNPROVEN}, and the launcher has no list of nodes: only this node was judged")
+    if part.token.unproven:
+        return alone(part, local, "the nodes share no secret to prove who they are: only this node was judged")
     if problem := no_master(part.launch):
         return alone(part, local, f"{problem.subject} {problem.message}; {problem.remedy}")
     with contextlib.ExitStack() as stack:

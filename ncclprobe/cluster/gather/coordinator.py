@@ -12,15 +12,14 @@ from typing import Any
 
 import msgspec
 
-from ncclprobe.cluster.gather.part import PARTING_S, UNPROVEN, LocalNode, Part, alone, describe_meeting, missing, say
+from ncclprobe.cluster.gather.part import PARTING_S, LocalNode, Part, alone, describe_meeting, missing, say
 from ncclprobe.cluster.mesh.listeners import Listeners, mesh_interfaces, parse_listeners, reserve_listeners
 from ncclprobe.cluster.mesh.plan import NodePlan, answering, plan_mesh
 from ncclprobe.cluster.mesh.walk import doubtful, merged, walk
 from ncclprobe.cluster.rails.lead import Fleet, RailRun
 from ncclprobe.cluster.rails.node import RailNode
-from ncclprobe.cluster.rendezvous.coordinator import Allowed, CannotListen, Coordinator, Peer, all_allowed
-from ncclprobe.cluster.rendezvous.messages import Hello, Leave
-from ncclprobe.cluster.rendezvous.reach import Resolve, addresses_of
+from ncclprobe.cluster.rendezvous.coordinator import CannotListen, Coordinator, Peer
+from ncclprobe.cluster.rendezvous.messages import Leave
 from ncclprobe.cluster.rendezvous.run_in_thread import run_in_thread
 from ncclprobe.cluster.rendezvous.store import StoreError, announce
 from ncclprobe.engine.collect import Heard, Traces, collect, of_capture
@@ -37,7 +36,6 @@ from ncclprobe.model.snapshot import Absent, Snapshot
 from ncclprobe.model.values import asdict, replace
 
 _OPENING_S = 2.0  # for a node to open its listeners: who answers its pings does so at once
-_RESOLVE_S = 5.0
 _THOROUGH_S = 20.0  # for streams of which all must arrive, and for the size of packets that pass
 _STRAGGLERS_S = 5.0  # in addition to twice what node 0 needed for its own paths
 _INTERFACES = '{"ask": ["psutil", "net_if_addrs"]'
@@ -48,12 +46,11 @@ async def run_coordinator(part: Part, local: LocalNode, spool: Path) -> ExitCode
     """Do node 0's part of the run, with the others' captures in the folder `spool`; return what it leaves with."""
     secret = secrets.token_bytes(32)
     key = secret if part.launch.agent_store else part.token.key or part.token.mark
-    allowed = only_listed(part.launch.names) if part.token.unproven else all_allowed
     async with contextlib.AsyncExitStack() as stack:
         workers = part.workers()
         joined = _handing_over(stack.enter_context(workers)) if workers else lambda peer: None
         coordinator = await stack.enter_async_context(
-            Coordinator(key, part.nnodes, spool, part.times.end, allowed=allowed, joined=joined)
+            Coordinator(key, part.nnodes, spool, part.times.end, joined=joined)
         )
         try:
             await _open(part, coordinator, secret)
@@ -64,16 +61,14 @@ async def run_coordinator(part: Part, local: LocalNode, spool: Path) -> ExitCode
             gathering = await coordinator.gather(part.times.meeting(), partial(_say_who_came, part))
             gathering = replace(gathering, allowed_s=part.times.allowed_s)
             names = _unique_names(local.name, coordinator.peers)
-            if not part.token.unproven:
-                part.progress("trying the paths between the nodes")
-                await _mesh(part, local, coordinator, listeners, names)
-                await _try_rails(part, local, coordinator, listeners, names)
+            part.progress("trying the paths between the nodes")
+            await _mesh(part, local, coordinator, listeners, names)
+            await _try_rails(part, local, coordinator, listeners, names)
         finally:
             listeners.close()
         part.progress("judging")
         came = tuple(peer.hello.node_rank for peer in coordinator.peers)
-        lost = () if part.token.unproven else _lost(coordinator.peers)
-        local.add("gathering", replace(gathering, came=came, lost=lost))
+        local.add("gathering", replace(gathering, came=came, lost=_lost(coordinator.peers)))
         report = await _judged(part, local, coordinator, names, came, workers)
         shares = part.leaves(report)
         words = {key: _leave_message(name, local.name, shares[name]) for key, name in names.items()}
@@ -122,8 +117,7 @@ def _judge(
     workers: Workers | None,
 ) -> Report:
     snapshots = [local.snapshot_with_samples(part.collectors), *_snapshots(part, peers, names, workers)]
-    notes = [describe_meeting(part), *([f"{UNPROVEN}: no path between them was tried"] if part.token.unproven else [])]
-    return part.judge(snapshots, missing(snapshots, came), notes)
+    return part.judge(snapshots, missing(snapshots, came), [describe_meeting(part)])
 
 
 def _snapshots(
@@ -148,30 +142,6 @@ def _snapshots(
 def _is_unasked(fact: Any) -> bool:
     """Return whether no sample holds this fact."""
     return isinstance(fact, Absent) and fact.refused == NotCaptured.__name__
-
-
-def only_listed(names: Sequence[str], resolve: Resolve = addresses_of) -> Allowed:
-    """Hear a node only from an address of the name that the launcher has for its rank."""
-    known: dict[str, frozenset[str]] = {}
-
-    async def allowed(hello: Hello, address: str) -> str:
-        if not 0 <= hello.node_rank < len(names):
-            return f"the launcher has no node of rank {hello.node_rank}"
-        name = names[hello.node_rank]
-        if name not in known:
-            known[name] = await _resolved(name, resolve)
-        if address in known[name]:
-            return ""
-        return f"{address} is no address of {name}, and {UNPROVEN}"
-
-    return allowed
-
-
-async def _resolved(name: str, resolve: Resolve) -> frozenset[str]:
-    try:
-        return frozenset(await run_in_thread(lambda: resolve(name), time.monotonic() + _RESOLVE_S))
-    except (OSError, ValueError, TimeoutError):
-        return frozenset()
 
 
 async def _open(part: Part, coordinator: Coordinator, secret: bytes) -> None:

@@ -26,7 +26,6 @@ from ncclprobe.model.snapshot import Every, Snapshot
 from ncclprobe.model.units import printable
 from ncclprobe.model.values import Struct, asdict, field
 
-UNPROVEN = "the nodes share no secret, so they cannot prove who they are"
 _LATEST_SHARE = 0.75
 """The share of a run's time after which waiting for nodes ends, however late this one began."""
 _MESH_S = 45.0

@@ -12,7 +12,7 @@ import resource
 import secrets
 import socket
 import time
-from collections.abc import Awaitable, Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from itertools import islice
 from pathlib import Path
 from types import TracebackType
@@ -35,14 +35,6 @@ _FROM_ONE_ADDRESS = 64  # that have not proved the key, beyond one for each node
 _MOST_EXTRA = 16  # beyond one for each node rank
 _DUPLICATE_WAIT_S = 3.0
 _TRANSIENT = {"reset", "silent"}  # troubles of a peer that may succeed later
-
-Allowed = Callable[[Hello, str], Awaitable[str]]
-"""Why a node that calls from this address may not be heard; empty if it may."""
-
-
-async def all_allowed(hello: Hello, address: str) -> str:
-    """Hear every node: it has proved the run's key."""
-    return ""
 
 
 class Peer(Struct, eq=False):
@@ -76,11 +68,10 @@ class Coordinator:
         spool: Path,
         deadline: float,
         *,
-        allowed: Allowed = all_allowed,
         joined: Callable[["Peer"], None] = lambda peer: None,
     ) -> None:
         self.mesh_key = secrets.token_bytes(SECRET_BYTES)
-        self._key, self._nnodes, self._spool, self._deadline, self._allowed = key, nnodes, spool, deadline, allowed
+        self._key, self._nnodes, self._spool, self._deadline = key, nnodes, spool, deadline
         self._joined = joined
         self._admission = Admission(self._handle, 0, 0)
         self._transfers = asyncio.Semaphore(_TRANSFERS)
@@ -215,9 +206,6 @@ class Coordinator:
 
     async def _received(self, wire: Wire, hello: Hello, address: str) -> Peer:
         """Receive the capture; only a peer that sent a whole one has joined."""
-        if why := await self._allowed(hello, address):
-            await wire.send({"refused": why}, self._soon(_HELLO_S))
-            raise Refused(why)
         async with self._transfers:
             path = await self._transfer(wire) if self._open else None
         extra = self._is_surplus(hello)
