@@ -8,13 +8,16 @@ import pytest
 
 from ncclprobe.checks.run.rows import ROW
 from ncclprobe.commands import main
-from ncclprobe.model.findings import Status, Verdict, fail, warn
+from ncclprobe.commands.compare import compared, side
+from ncclprobe.model.findings import ExitCode, Status, Verdict, fail, warn
 from ncclprobe.model.measurement import Fingerprint, Measurement, TimeStats
 from ncclprobe.model.report import NodeEnvironment, Report, Tool
 from ncclprobe.model.values import replace
 from ncclprobe.report import json as as_json
 from tests.each_row import each_row
 from tests.nccl_tests_texts import render_json, render_text
+
+CAPTURES = Path(__file__).parent / "captures"
 
 
 def row(busbw: float, half: float = 0.01, **changes: Any) -> Measurement:
@@ -178,3 +181,26 @@ def test_a_run_that_a_signal_ended_is_no_pass_for_the_rows_it_lacks(tmp_path: Pa
     cut = report(row(100), status=Status.UNKNOWN, exit_code=3)
     assert compare(tmp_path, report(row(100), row(100, nbytes=8)), cut) == 3
     assert compare(tmp_path, report(row(100)), cut) == 0
+
+
+DEVICES = (
+    ("ib-down", "mlx5_3:1 state: ACTIVE -> DOWN"),
+    ("ib-half-rate", "mlx5_3:1 rate: 400 Gb/s over 4 lanes -> 200 Gb/s over 4 lanes"),
+    ("gpu-x8", "GPU3 PCIe width: 16 -> 8"),
+    ("nvlink-down", "GPU5 NVLink 7 state: active -> inactive"),
+)
+
+
+@each_row(("sick", "changed"), DEVICES)
+def test_two_captures_are_compared_port_by_port_and_gpu_by_gpu(sick: str, changed: str) -> None:
+    healthy = side(str(CAPTURES / "hgx-h100.jsonl"))
+    found = compared(healthy, side(str(CAPTURES / "sick" / f"{sick}.jsonl")), 0.0)
+    assert changed in found.changed, found.changed
+    assert (len(found.changed) <= 4, found.exit_code) == (True, ExitCode.FAIL)
+
+
+def test_a_capture_differs_from_itself_in_nothing() -> None:
+    healthy = side(str(CAPTURES / "hgx-h100.jsonl"))
+    found = compared(healthy, healthy, 0.0)
+    assert len(healthy.environment) > 500
+    assert (found.changed, found.new_findings, found.exit_code) == ((), (), ExitCode.OK)

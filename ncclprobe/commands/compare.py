@@ -132,22 +132,21 @@ def side(path: str) -> _Side:
 
 
 _HEADER_BYTES = 64
-_LINKS = ("GPUs", "PCIe", "NICs", "transport")
-"""Areas of a report that say what is linked how."""
 
 
 def _captured(path: str) -> _Side:
     """Return what the doctor says of a capture, without the node's name in what is compared. Raises UsageError."""
-    from ncclprobe.engine import diagnose
-    from ncclprobe.engine.captures import of_captures
+    from ncclprobe.engine import devices, diagnose
+    from ncclprobe.engine.captures import of_snapshots
+    from ncclprobe.engine.collect import replayed
     from ncclprobe.model.registry import Collector, discover
     from ncclprobe.model.snapshot import Job
 
     question = diagnose.ask(diagnose.Judging(), ("compare", path), Job())
-    report = of_captures(question, discover("ncclprobe.facts", Collector, diagnose.MACHINE), [Path(path)])
-    node = report.nodes[0].name
-    found = dict(_environment(report)) | {area.name: area.values for area in report.areas if area.name in _LINKS}
-    found |= {name: str(count) for name, count in report.environment[node].counters.items()}
+    snapshots = replayed([Path(path)], discover("ncclprobe.facts", Collector, diagnose.MACHINE))
+    report, node = of_snapshots(question, snapshots), snapshots[0].node
+    found = dict(_environment(report)) | {area.name: area.values for area in report.areas if area.name == "transport"}
+    found |= devices.states(snapshots[0].facts)
     return _Side(
         path,
         {},

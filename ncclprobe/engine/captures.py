@@ -42,7 +42,11 @@ def of_captures(
 
         if workers.suits(paths, question.checks):
             return _of_many(question, paths, one_job)
-    snapshots = replayed(paths, collectors)
+    return of_snapshots(question, replayed(paths, collectors), one_job=one_job)
+
+
+def of_snapshots(question: Question, snapshots: Sequence[Snapshot], *, one_job: bool = False) -> Report:
+    """Judge machines that were captured."""
     question, notes = _of_pastes(question, snapshots)
     return _diagnosed(question, snapshots, notes, one_job or is_one_job(snapshots))
 
