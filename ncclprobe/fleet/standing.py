@@ -195,10 +195,15 @@ def events(tests: Sequence[Told], series: Sequence[Series], more: Sequence[NodeE
     found = [*more, *_changed(tests), *_found(tests), *_lost(series, accepted), *_measured(series)]
     found += [
         NodeEvent(each.last_s + WINDOW_S, f"not measured for 30 days: {each.number.called}")
-        for each in series
+        for each in {_thing(each): each for each in sorted(series, key=lambda each: each.last_s)}.values()
         if tests and _unmeasured(each, tests[-1].time_s)
     ]
     return sorted(dict.fromkeys(found), key=lambda each: each.time_s)
+
+
+def _thing(series: Series) -> tuple[str, str, str]:
+    """Return what is measured, however that is done: with other software it is another series."""
+    return series.number.part, series.number.name, series.number.unit
 
 
 def _changed(tests: Sequence[Told]) -> Iterator[NodeEvent]:
@@ -245,7 +250,7 @@ def _measured(series: Sequence[Series]) -> Iterator[NodeEvent]:
     """Yield when a number began to be measured otherwise: other software, other settings."""
     by_number: dict[tuple[str, str, str], list[Series]] = {}
     for each in sorted(series, key=lambda each: each.first_s):
-        by_number.setdefault((each.number.part, each.number.name, each.number.unit), []).append(each)
+        by_number.setdefault(_thing(each), []).append(each)
     for old, new in (both for those in by_number.values() for both in pairwise(those)):
         before, now = (dict.fromkeys(each.number.how.split(", ")) for each in (old, new))
         was = ", ".join(word for word in before if word not in now)

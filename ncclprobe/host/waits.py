@@ -15,12 +15,12 @@ from ncclprobe.model.errors import HostError
 BLOCKED_S = 0.2
 """How long one file of one process is waited for."""
 _OF_FD = re.compile("(read|write)v?|(recv|send)(from|to|msg)|connect|accept|flock|fcntl|fsync")
-_POLLED, _MOST_POLLED = struct.Struct("=i4x"), 64
-"""A file that poll(2) waits for, and how many are looked at."""
+_POLLED, _MOST_POLLED, _MOST_SELECTED = struct.Struct("=i4x"), 64, 1023
+"""A file that poll(2) waits for, how many are looked at, and the last one that select(2) can wait for."""
 _TARGET = re.compile(r"^tfd: +([0-9]+) ", re.MULTILINE)
 """A file that epoll_wait(2) waits for, in proc_pid_fdinfo(5)."""
 _OF_CHILD = {"wait4": 1, "waitid": 2}
-_LOCKS, _FOR_INPUT = ("flock", "fcntl"), ("poll", "epoll_wait")
+_LOCKS, _FOR_INPUT = ("flock", "fcntl"), ("poll", "epoll_wait", "select")
 _OPENED = {"x86_64": {"2": 1, "257": 2}, "aarch64": {"56": 2}}
 """Which word of /proc/PID/syscall is the address of the path of open(2) and openat(2)."""
 _PATH_BYTES, _PAGE = 4096, 4096
@@ -69,9 +69,12 @@ def waits(path: str) -> dict[str, Any]:
 
 
 def _awaited(path: str, call: str, words: list[str]) -> list[int]:
-    """Return the files for which a process waits in poll(2) or epoll_wait(2), where its memory may be read."""
+    """Return the files for which a process waits in epoll_wait(2) or, if its memory may be read, in poll or select."""
     if call == "epoll_wait":
         return [int(each) for each in _TARGET.findall(text_or_empty(f"{path}/fdinfo/{int(words[1], 16)}"))]
+    if call == "select":
+        memory = _memory(path, int(words[2], 16), min(int(words[1], 16), _MOST_SELECTED) // 8 + 1)
+        return [8 * at + bit for at, byte in enumerate(memory) for bit in range(8) if byte >> bit & 1][:_MOST_POLLED]
     if call != "poll":
         return []
     count = min(int(words[2], 16), _MOST_POLLED)

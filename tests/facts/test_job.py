@@ -575,6 +575,8 @@ def test_of_a_process_that_waits_for_input_the_file_is_named_and_whether_it_take
     programs = {
         f"s = {serves}; s.settimeout(60); s.accept()": ("poll", True, "a socket that listens at 127.0.0.1:"),
         f"s = {serves}; s.accept()": ("accept", True, "a socket that listens at 127.0.0.1:"),
+        f"import select; select.select([{serves}], [], [])": (
+            "select", True, "a socket that listens at 127.0.0.1:"),
         "import select; p = select.poll(); p.register(0); p.poll()": ("poll", False, "pipe:["),
         f"import select; e = select.epoll(); e.register({serves}.detach()); e.poll()": (
             "epoll_wait", True, "a socket that listens at 127.0.0.1:"),

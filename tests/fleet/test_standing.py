@@ -123,6 +123,14 @@ def test_a_number_that_is_measured_no_more_makes_no_node_degraded() -> None:
     assert (FIRST_S + 30 * DAY_S, "not measured for 30 days: all_reduce 1 GiB") in told_of
 
 
+def test_a_number_that_is_measured_with_other_software_is_still_measured() -> None:
+    old, tests = lost(0.3, 12), days(*[[]] * 32)
+    new = replace(old, number=replace(RATE, how=f"{RATE.how}, NCCL 2.30"), first_s=FIRST_S, last_s=tests[-1].time_s)
+    told_of = [each.what for each in standing.events(tests, [old, new])]
+    assert any("measured with NCCL 2.30" in each for each in told_of), told_of
+    assert not any("not measured" in each for each in told_of), told_of
+
+
 def test_the_worst_state_is_the_nodes() -> None:
     assert after(days([UNSETTLED]), lost(0.2, 12)).state == "degraded"
     assert after(days([DOWN]), lost(0.2, 12)).state == "failing"
