@@ -487,4 +487,4 @@ def _judging(select: Sequence[str], ignore: Sequence[str], config: AnyPath | Non
 
 def _refuse_no_time(timeout_s: float) -> None:
     if not 0 < timeout_s < 1e7:
-        raise UsageError(f"timeout_s={timeout_s:g} is no number of seconds above zero and below 10,000,000")
+        raise UsageError(f"timeout_s={timeout_s:g} is not a number of seconds above zero and below 10,000,000")

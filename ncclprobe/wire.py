@@ -314,9 +314,9 @@ def _message(body: bytes, limit: int) -> dict[str, Any]:
         if _SURROGATE.search(text):
             json.dumps(message, ensure_ascii=False).encode()  # half a pair could not be written into any report
     except (zlib.error, ValueError, RecursionError):
-        raise WireError("garbled", f"sent {len(body)} bytes that are no message") from None
+        raise WireError("garbled", f"sent {len(body)} bytes that are not a message") from None
     if not isinstance(message, dict):
-        raise WireError("garbled", "sent a message that is no JSON object")
+        raise WireError("garbled", "sent a message that is not a JSON object")
     return message
 
 

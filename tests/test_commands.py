@@ -163,7 +163,7 @@ def test_a_capture_is_private_and_names_what_to_do_with_it(tmp_path: Path) -> No
     [
         (["doctor", "no-such.jsonl"], "no-such.jsonl: cannot be read"),
         (["doctor", "--backend", "mpi"], "--backend: mpi is no choice; choose from nccl, gloo"),
-        (["doctor", "--timeout", "soon"], "--timeout: soon is no number above 0"),
+        (["doctor", "--timeout", "soon"], "--timeout: soon is not a number above 0"),
         (["doctr"], "doctr is no command; did you mean doctor?"),
         (["doctor", "--select", "nosuch"], "--select: nosuch is no check; `ncclprobe checks` lists them"),
         (["doctor", "--ignore", "env"], "--ignore: env is no check; did you mean 'env.*'?"),

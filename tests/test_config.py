@@ -209,7 +209,7 @@ def test_the_doctor_refuses_a_file_that_it_does_not_understand(tmp_path: Path) -
         ('[doctor]\njson = "x"\n', "[doctor]: json names a file, which only the command line may"),
         ("[doctor]\nlocal = 1\n", "[doctor]: local is true or false"),
         ("[doctor]\nexpect-gpus = true\n", "[doctor]: expect-gpus must be a text or a number"),
-        ("[doctor]\nexpect-gpus = 0\n", "--expect-gpus: 0 is no whole number above zero"),
+        ("[doctor]\nexpect-gpus = 0\n", "--expect-gpus: 0 is not a whole number above zero"),
     ],
 )
 def test_a_default_that_the_command_line_does_not_know_is_wrong_usage(

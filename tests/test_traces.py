@@ -143,7 +143,7 @@ def test_where_only_comparisons_are_selected_a_node_leaves_by_what_they_say_of_i
 
 def test_a_comparison_that_found_something_and_did_not_see_every_node_calls_no_node_healthy() -> None:
     found = Finding(Severity.FAIL, "x", "y", nodes=("n1",))
-    said = replace(verdict(None, found, status=Status.FAIL), why="not known of n0: it said nothing")
+    said = replace(verdict(None, found, status=Status.FAIL), why="not known of n0: it printed nothing")
     each = shares(("n0", "n1"), [said], "fail")
     assert (each["n0"].exit_code, each["n1"].exit_code) == (3, 4)
 

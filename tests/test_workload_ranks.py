@@ -56,7 +56,7 @@ def test_groups_are_measured_alone_and_together_and_every_strategy_is_replayed(l
 @pytest.mark.parametrize(
     ("asked", "said"),
     [
-        (["ddp", "--params", "many"], "many is no number of parameters"),
+        (["ddp", "--params", "many"], "many is not a number of parameters"),
         (["ddp", "--params", "4", "--layers", "8"], "--params 4 are fewer than --layers 8"),
         (["ddp", "--params", "25M", "--bucket", "1"], "more than 10000 calls"),
     ],

@@ -45,7 +45,7 @@ GROUPS = {
         "compare": "Compare two runs: what is slower beyond noise, new, or gone.",
         "baseline": "Keep runs as what this machine reaches, to judge later ones by.",
         "fleet": "Keep reports; name the nodes that are not as they were.",
-        "capture": "Write what the doctor asks and is told, to be judged anywhere.",
+        "capture": "Write the doctor's questions and answers, to judge anywhere.",
     },
     "look up": {
         "expect": "Show what a machine should reach, why, and what a fault costs.",
@@ -120,7 +120,7 @@ def _run(argv: list[str]) -> int:
             argv = [argv[0], *defaults.words(command._parser(), argv[1:], COMMANDS), *argv[1:]]
         return int(command.main(argv[1:]))
     if argv and argv[0] not in ("-h", "--help", "--version"):
-        order = "; options come after the command" if argv[0].startswith("-") else ""
+        order = "; options follow the command" if argv[0].startswith("-") else ""
         known = (*COMMANDS, "help", "version", "--help", "--version")
         raise unknown(argv[0], "command", known, f"`ncclprobe --help` lists them{order}")
     print(f"ncclprobe {__version__}\n" if argv[:1] == ["--version"] else _help(), end="")

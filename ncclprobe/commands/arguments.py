@@ -332,21 +332,21 @@ def positive(text: str) -> float:
     except ValueError:
         number = 0.0
     if not 0 < number < 1e9:
-        raise argparse.ArgumentTypeError(f"{text} is no number above 0 and below 1e9")
+        raise argparse.ArgumentTypeError(f"{text} is not a number above 0 and below 1e9")
     return number
 
 
 def count(text: str) -> int:
     """Parse a whole number above zero, for argparse."""
     if not (text.isascii() and text.isdecimal() and int(text)):
-        raise argparse.ArgumentTypeError(f"{text} is no whole number above zero")
+        raise argparse.ArgumentTypeError(f"{text} is not a whole number above zero")
     return int(text)
 
 
 def whole(text: str) -> int:
     """Parse a whole number from zero on, for argparse."""
     if not (text.isascii() and text.isdecimal()):
-        raise argparse.ArgumentTypeError(f"{text} is no whole number from 0 on")
+        raise argparse.ArgumentTypeError(f"{text} is not a whole number from 0 on")
     return int(text)
 
 
@@ -384,7 +384,7 @@ def arguments(parser: argparse.ArgumentParser, *, judges: bool = True) -> None:
 
     An unwritable path is refused here, before the command starts.
     """
-    add = parser.add_argument_group("reports", "PATH may be - in one of them: then standard output has that alone.")
+    add = parser.add_argument_group("reports", "PATH may be - in one of them: then standard output has only that.")
     put = partial(add.add_argument, metavar="PATH")
     for name, about in FORMATS.items():
         put(f"--{name}", type=_markdown if name == "markdown" else destination, help=about)
@@ -403,7 +403,7 @@ def arguments(parser: argparse.ArgumentParser, *, judges: bool = True) -> None:
 def json_option(parser: argparse.ArgumentParser) -> None:
     """Add --json to a command that makes no report."""
     parser.add_argument("--json", type=destination, metavar="PATH",
-        help="Also write JSON to PATH; - is standard output, with nothing else there.")  # fmt: skip
+        help="Also write JSON to PATH; - is standard output, which then has only that.")  # fmt: skip
 
 
 def write_json(given: argparse.Namespace, kind: str, told: Mapping[str, Any]) -> None:
@@ -484,7 +484,7 @@ def existing_folder(text: str) -> Path:
 
 def _markdown(text: str) -> str:
     if text == GITHUB and not os.environ.get(SUMMARY):
-        raise argparse.ArgumentTypeError(f"{GITHUB}: {SUMMARY} is not set, so this is no job of GitHub Actions")
+        raise argparse.ArgumentTypeError(f"{GITHUB}: {SUMMARY} is not set, so this is not a job of GitHub Actions")
     return text if text == GITHUB else destination(text)
 
 
@@ -494,7 +494,7 @@ def _node_lists(text: str) -> Path:
     folder = Path(text)
     try:
         if folder.exists() and not folder.is_dir():
-            raise argparse.ArgumentTypeError(f"{text}: is no folder")
+            raise argparse.ArgumentTypeError(f"{text}: not a folder")
         if not folder.exists() and not folder.parent.is_dir():
             raise argparse.ArgumentTypeError(f"{text}: cannot be made: there is no folder {folder.parent}")
     except OSError as error:

@@ -155,14 +155,14 @@ def _parser() -> argparse.ArgumentParser:
         help="Also read the Python stacks with py-spy, without stopping anything (pip install py-spy).",
     )  # fmt: skip
     add("--dumps", action="store_true",
-        help="Where a rank has TORCH_NCCL_DEBUG_INFO_PIPE_FILE and no worker server, write a byte into this pipe, and "
+        help="If a rank has TORCH_NCCL_DEBUG_INFO_PIPE_FILE and no worker server, write a byte into this pipe, and "
         "read the flight records that torch then writes to its file.",
     )  # fmt: skip
     add("--prepare", action="store_true", help="Print what to put into a program, so that more is seen of it.")
     add("--keep", type=arguments.folder, metavar="DIR",
         help="Keep what was seen in DIR, for `ncclprobe explain DIR` anywhere.")  # fmt: skip
     add("--exit-code", action="store_true",
-        help="Exit with 4 if a cause is named, and with 3 if something stands whose cause cannot be told.",
+        help="Exit with 4 if a cause is named, and with 3 if something hangs for an unknown reason.",
     )  # fmt: skip
     add("--watch", type=arguments.positive, metavar="SECONDS",
         help="Look again every so many seconds until the answer is another, and say how many calls were made between.",

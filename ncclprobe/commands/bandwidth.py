@@ -114,7 +114,7 @@ def _share(text: str) -> float:
     number = re.fullmatch(r"(\d{1,3}(?:\.\d{1,6})?) ?%?", text)
     percent = float(number[1]) if number else 0.0
     if not 0 < percent <= 50:
-        raise argparse.ArgumentTypeError(f"{text} is no percentage above 0 and up to 50, such as 2%")
+        raise argparse.ArgumentTypeError(f"{text} is not a percentage above 0 and up to 50, such as 2%")
     return percent / 100
 
 

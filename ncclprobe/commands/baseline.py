@@ -20,7 +20,7 @@ from ncclprobe.report import delivery
 
 _ABOUT = """\
 Write a baseline of this site from runs: JSON reports of `ncclprobe bandwidth`, or JSON (-J) or text output of
-nccl-tests. Several runs are merged into their median, with their spread as the noise by which later runs are judged."""
+nccl-tests. Several runs are merged into their median, with their spread as the noise that later runs are judged by."""
 
 _MORE = """\
 examples:

@@ -69,7 +69,7 @@ def main(argv: Sequence[str]) -> int:
         if options.json == "-":
             return ExitCode.INCONCLUSIVE
         print(f"nothing is expected of GPUs here: {printable(here.system.why)}")
-        print("gloo between such nodes is judged by streams measured between them: `ncclprobe bandwidth` says so")
+        print("gloo between such nodes is judged by streams measured between them: `ncclprobe bandwidth` judges it")
         return ExitCode.INCONCLUSIVE
     asked = _asked(options, here)
     found = lines(asked)
@@ -114,7 +114,7 @@ def _parser() -> argparse.ArgumentParser:
     add("--judge", type=Path, metavar="FILE",
         help="Judge the rows of this JSON report, or of JSON or text output of nccl-tests, by what the machine should "
         "reach; without --machine by what is usual of the GPUs that the file names.")  # fmt: skip
-    add("--require-judged", action="store_true", help="Exit with 3 where --judge could judge no row.")
+    add("--require-judged", action="store_true", help="Exit with 3 if --judge could judge no row.")
     add("--op", metavar="NAME[,NAME]",
         help=f"Show these operations: all, or some of {', '.join(OPS)} (default: all_reduce); with --judge, say which "
         "one the rows are of.")  # fmt: skip
@@ -146,14 +146,14 @@ def _what_if(parser: argparse.ArgumentParser) -> None:
 
 def _gbps(text: str) -> float:
     if not re.fullmatch(r"\d{1,6}(\.\d{1,3})?", text) or not float(text):
-        raise argparse.ArgumentTypeError(f"{text} is no number of Gb/s above zero, such as 200")
+        raise argparse.ArgumentTypeError(f"{text} is not a number of Gb/s above zero, such as 200")
     return float(text)
 
 
 def _version(text: str) -> NcclVersion:
     found = re.fullmatch(r"v?(\d{1,3})\.(\d{1,3})(?:\.(\d{1,3}))?(?:[-+].{0,32})?", text)
     if not found:
-        raise argparse.ArgumentTypeError(f"{text[:40]} is no release of NCCL, such as 2.28.9")
+        raise argparse.ArgumentTypeError(f"{text[:40]} is not a release of NCCL, such as 2.28.9")
     version = int(found[1]), int(found[2]), int(found[3] or 0)
     if not _FIRST <= version[:2] <= _LAST:
         least, most = (".".join(map(str, each)) for each in (_FIRST, _LAST))
@@ -169,7 +169,7 @@ def _refuse_unused(options: argparse.Namespace) -> None:
     usual = _parser().parse_args([])
     given = [flag for name, flag in _NOT_FOR_RESULTS.items() if getattr(options, name) != getattr(usual, name)]
     if given:
-        raise UsageError(f"--judge {options.judge}: {given[0]} does not apply: the file says what was measured")
+        raise UsageError(f"--judge {options.judge}: {given[0]} does not apply: the file names what was measured")
 
 
 def _change(options: argparse.Namespace) -> WhatIf:

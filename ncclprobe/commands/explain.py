@@ -94,10 +94,10 @@ def _parser() -> argparse.ArgumentParser:
         "the most likely line is then shown.",
     )  # fmt: skip
     known.add_argument("--hung", action="store_const", dest="asked", const="hung",
-        help="Take it as known that the job hung: what explains that comes first.",
+        help="Assume that the job hung: the explanation of that is first.",
     )  # fmt: skip
     known.add_argument("--slow", action="store_const", dest="asked", const="slow",
-        help="Take it as known that the job was slow: what explains that comes first, and a named cause counts.",
+        help="Assume that the job was slow: the explanation of that is first, and a named cause counts.",
     )  # fmt: skip
     parser.add_argument("--exit-code", action="store_true",
         help="Exit with 4 if a cause is named, and with 3 if something failed whose cause cannot be told, or is "

@@ -44,12 +44,12 @@ def options(parser: argparse.ArgumentParser) -> None:
     """Add the options of a command that several nodes run together."""
     add = parser.add_argument
     add("--nnodes", type=below(bounds.HOST_NAMES + 1), metavar="N",
-        help="Check N nodes together (default: as the launcher says).")  # fmt: skip
+        help="Check N nodes together (default: the launcher's).")  # fmt: skip
     add("--node-rank", type=arguments.whole, metavar="R",
-        help="Be node R of them, from 0 to N-1 (default: as the launcher says).")  # fmt: skip
-    add("--master-addr", type=_host, metavar="HOST", help="Reach node 0 at HOST (default: as the launcher says).")
+        help="Be node R of them, from 0 to N-1 (default: the launcher's).")  # fmt: skip
+    add("--master-addr", type=_host, metavar="HOST", help="Reach node 0 at HOST (default: the launcher's).")
     add("--master-port", type=below(1 << 16), metavar="PORT",
-        help="Reach node 0 at PORT, the one that the job will use (default: as the launcher says).")  # fmt: skip
+        help="Reach node 0 at PORT, the one that the job will use (default: the launcher's).")  # fmt: skip
     add("--wait", type=arguments.positive, metavar="SECONDS",
         help=f"Wait so many seconds for other nodes, at most {bounds.MEETING_SHARE:g} of --timeout (default: "
         f"{WAIT_S:g}; as long as that allows if node 0 prints the lines that start the others).")  # fmt: skip
@@ -214,7 +214,7 @@ def rail_options(parser: argparse.ArgumentParser) -> None:
     add = parser.add_argument
     add("--force", action="store_true", help="Try rails even if a port carries other traffic.")
     add("--cross-rails", action="store_true",
-        help="Also try rails of different numbers with each other (default: where NCCL would).")  # fmt: skip
+        help="Also try rails of different numbers with each other (default: if NCCL would).")  # fmt: skip
     add("--full-bisection", action="store_true",
         help="Let all nodes send at once (default: 16 pairs of nodes at a time).")  # fmt: skip
 

@@ -39,7 +39,7 @@ def _parser() -> argparse.ArgumentParser:
     parser = measuring.parser("workload", _ABOUT)
     add = parser.add_argument
     add("steps", nargs="?", metavar="NAME[,NAME]", help="Replay a step of each of these: all, or some of "
-        f"{', '.join(STRATEGIES)} (default: all; none with --groups alone).")  # fmt: skip
+        f"{', '.join(STRATEGIES)} (default: all; none if only --groups is given).")  # fmt: skip
     add("--params", type=_count, default=5_000_000, metavar="N",
         help="Give the model N parameters, such as 25M or 7B (default: 5M).")  # fmt: skip
     add("--layers", type=count, default=8, metavar="N", help="Give the model N equal layers (default: %(default)s).")
@@ -96,5 +96,5 @@ def _count(text: str) -> int:
     found = re.fullmatch(r"(\d{1,15}(?:\.\d{1,6})?)([KMBGT]?)", text, re.ASCII)
     number = round(float(found[1]) * _DECIMAL[found[2]]) if found else 0
     if not 0 < number <= 10**15:
-        raise argparse.ArgumentTypeError(f"{text} is no number of parameters, such as 25M or 7B")
+        raise argparse.ArgumentTypeError(f"{text} is not a number of parameters, such as 25M or 7B")
     return number

@@ -343,7 +343,7 @@ def _on_threads(learn: Callable[[Collector], Any], collectors: Sequence[Collecto
     A thread that has no memory to begin with takes no collector; what no thread takes is learned here. (threading would
     wait for such a thread without a limit.)
     """
-    learned: dict[type, Any] = {c.produces: Absent("its collector broke, and said why on stderr") for c in collectors}
+    learned: dict[type, Any] = {c.produces: Absent("its collector failed; the reason is on stderr") for c in collectors}
     waiting, done = deque(collectors), SimpleQueue[None]()
 
     def work() -> None:

@@ -39,7 +39,7 @@ def broken(check: Check) -> Iterator[str]:
 
 def _words(check: Check) -> Iterator[str]:
     if not re.fullmatch(_ID, check.id):
-        yield f"{check.id} is no id: small letters, a dot, and words of small letters with hyphens"
+        yield f"{check.id} is not an id: small letters, a dot, and words of small letters with hyphens"
     for name in ("title", "right", "fix"):
         if not getattr(check, name):
             yield f"its docstring has no {'first line' if name == 'title' else name.capitalize() + ':'}"

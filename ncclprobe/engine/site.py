@@ -76,7 +76,7 @@ def of_file(path: Path) -> tuple[Check, ...]:
 def loaded(name: str, origin: str, load: Callable[[], ModuleType]) -> tuple[Check, ...]:
     """Return the checks of the module that `load` imports; if that fails, one that is unknown for that reason."""
     if not re.fullmatch(_NAME, name):
-        return (_broken("unnamed", origin, f"{name[:40]!r} is no name: it has small letters, digits and hyphens"),)
+        return (_broken("unnamed", origin, f"{name[:40]!r} is not a name: it has small letters, digits and hyphens"),)
     try:
         module, error = outcome(time.monotonic() + bounds.SITE_LOAD_S, load)
     except TimeoutError:

@@ -39,7 +39,7 @@ def count(text: str) -> int:
     return len(listed)
 
 
-UNTOLD = "nvidia-smi -q does not tell"
+UNTOLD = "nvidia-smi -q does not report"
 ASK = ("run", "nvidia-smi", "-q", "-x")
 ASK_COMPUTE = ("run", "nvidia-smi", "--query-gpu=compute_cap", "--format=csv,noheader")
 _REASONS = (  # in place of a value; NVML's own words, but for the last two

@@ -294,7 +294,7 @@ def _smi_fabric(gpu: "Element") -> GpuFabric | Absent:
         status=0 if status == "Success" or state != "completed" else _UNKNOWN_ERROR,
         cluster=cluster if isinstance(cluster, str) else "",
         clique=clique if isinstance(clique, int) else 0,
-        troubles=Absent("nvidia-smi -q does not tell fabric/health", "Missing") if health is None else troubles,
+        troubles=Absent("nvidia-smi -q does not report fabric/health", "Missing") if health is None else troubles,
     )
 
 
@@ -307,12 +307,12 @@ def _smi_reasons(gpu: "Element") -> tuple[str, ...] | Absent:
                 tag.replace("_", "-").replace("clocks", "clock", tag == "display_clocks_setting") for tag in active
             }
             return tuple(name for name in _REASONS if name in names)
-    return Absent("nvidia-smi -q does not tell clocks_event_reasons", "Missing")
+    return Absent("nvidia-smi -q does not report clocks_event_reasons", "Missing")
 
 
 def _smi_processes(gpu: "Element") -> tuple[int | None, ...] | Absent:
     if gpu.find("processes") is None:
-        return Absent("nvidia-smi -q does not tell processes", "Missing")
+        return Absent("nvidia-smi -q does not report processes", "Missing")
     computing = [each for each in gpu.iterfind("processes/process_info") if "C" in (each.findtext("type") or "")]
     used = [_told(each, _mebibytes, "used_memory") for each in computing]
     return tuple(None if isinstance(each, Absent) else each for each in used)
@@ -445,7 +445,7 @@ def reasons(mask: Any) -> tuple[str, ...]:
 def _fabric(info: dict[str, Any]) -> GpuFabric:
     digits = bytes(map(number, info["clusterUuid"])).hex()
     mask = info.get("healthMask")
-    old = Absent("NVML nvmlDeviceGetGpuFabricInfo does not tell", Missing.__name__)
+    old = Absent("NVML nvmlDeviceGetGpuFabricInfo does not report", Missing.__name__)
     return GpuFabric(
         state=_FABRIC_STATES[number(info["state"])],
         status=number(info["status"]),

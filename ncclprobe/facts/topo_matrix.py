@@ -337,7 +337,7 @@ def _affinity(row: MatrixRow, header: Header, end: int) -> tuple[dict[str, str |
     texts = blank + values if always or row.wide or "N/A" in values else values + blank
     odd = [text for text in texts if not _is_list(text)]
     known = {column: None if text in odd else text for column, text in zip(columns, texts, strict=True)}
-    return known, [f"row {row.device}: {text!r} is no list of CPUs or nodes" for text in odd]
+    return known, [f"row {row.device}: {text!r} is not a list of CPUs or nodes" for text in odd]
 
 
 def _unglued(values: Sequence[str], lacking: int) -> tuple[str, ...]:

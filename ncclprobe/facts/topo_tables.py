@@ -311,7 +311,7 @@ def _problem(device: str, cells: Sequence[str], rest: Sequence[str], header: Hea
     """Return what is wrong with a row, empty if nothing is."""
     size = len(header.devices)
     if len(cells) < size and rest and not re.fullmatch(_VALUE, rest[0]):
-        return f"{rest[0]!r} under {header.devices[len(cells)]} is no link that nvidia-smi prints"
+        return f"{rest[0]!r} under {header.devices[len(cells)]} is not a link that nvidia-smi prints"
     if len(cells) != size or (rest and split_links(rest[0])):
         count = len(cells) + sum(map(bool, map(split_links, rest)))
         return f"{count} cells, but the header names {size} devices: cells are lost, glued or wrapped"

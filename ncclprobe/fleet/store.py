@@ -95,7 +95,7 @@ def _explained(path: Path, patience_s: float) -> Iterator[None]:
         elif "interrupted" in said:
             why = f"did not answer within {patience_s:g} s; give --timeout more"
         elif "not a database" in said:
-            why = "is no store of `ncclprobe fleet`; nothing was changed"
+            why = "is not a store of `ncclprobe fleet`; nothing was changed"
         elif "malformed" in said:
             why = f"is damaged ({said}); copy it, and `sqlite3 COPY .recover | sqlite3 NEW` saves what can be read"
         raise UsageError(f"{path}: {why}") from None

@@ -40,7 +40,7 @@ def told(report: Report, source: str) -> list[Told]:
     if len(set(names)) < len(names):
         raise UsageError(f"{source}: names a node twice: not ours")
     if report.status is Status.UNKNOWN and any("ended by SIG" in verdict.why for verdict in report.checks):
-        raise UsageError(f"{source}: a signal ended its run, so that it tells nothing of its nodes")
+        raise UsageError(f"{source}: a signal ended its run, so it proves nothing about its nodes")
     faults: dict[str, list[Fault]] = {name: [] for name in names}
     looked: dict[str, set[str]] = {name: set() for name in names}
     known = [verdict for verdict in report.checks if not verdict.id.startswith(TREND)]  # that the store says itself

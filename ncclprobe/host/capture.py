@@ -342,7 +342,7 @@ def _parse_row(row: dict[str, Any], where: str) -> _Recorded:
     """Return what a row says: one answer or refusal, or the samples in it. Raises UsageError."""
     ask, recorded, refused, rank = row.get("ask"), row.get("said"), row.get("refused"), row.get("rank")
     if not (rank is None or (type(rank) is int and rank >= 0)):
-        raise UsageError(f"{where}: the rank of this row is no number from 0 up")
+        raise UsageError(f"{where}: the rank of this row is not a number from 0 up")
     if isinstance(row.get(SAMPLE), dict):
         return {(rank, (SAMPLE, name)): json.dumps(value) for name, value in row[SAMPLE].items()}
     if not (isinstance(ask, list) and ask and all(isinstance(part, str | int) for part in ask)):

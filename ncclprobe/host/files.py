@@ -44,7 +44,7 @@ def trusted_folder(path: Path) -> Path:
     try:
         folder = path.resolve(strict=True)
         if not folder.is_dir():
-            raise UsageError(f"{path}: is no folder")
+            raise UsageError(f"{path}: not a folder")
         refuse_foreign(folder, folder.stat())
         for each in folder.parents:
             found = each.stat()

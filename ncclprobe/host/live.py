@@ -270,7 +270,7 @@ def hidden(path: str) -> str:
                 return f"{root} is hidden from this process; {shown}"
             seen = next(each for each in (Path(path), *Path(path).parents) if each.exists())
             if path.startswith(parts) and seen.stat().st_dev != Path(root).stat().st_dev:
-                return f"something else is mounted over {seen}; {shown}"
+                return f"another file system is mounted over {seen}; {shown}"
     return ""
 
 

@@ -42,7 +42,7 @@ class _Worker:
                 self._done.put(outcome)
 
 
-_BROKE: tuple[Any, BaseException | None] = (None, Failed("its reader broke, and said why on stderr"))
+_BROKE: tuple[Any, BaseException | None] = (None, Failed("its reader failed; the reason is on stderr"))
 _IDLE: deque[_Worker] = deque()
 """Workers that came back. There are never more than were needed at once; a thread for every question of the hundred and
 more would cost more than the answers."""

@@ -49,7 +49,7 @@ def ask_ras(address: str, pids: Collection[str]) -> str:
     """Return the state of the job whose ranks are `pids`, as JSON (NCCL 2.28.7) or text. Raises HostError."""
     found = _ADDRESS.fullmatch(address)
     if found is None or int(found[2]) > _LAST_PORT:
-        raise Missing(f"{address!a} is no address: NCCL_RAS_ADDR is HOST:PORT")
+        raise Missing(f"{address!a} is not an address: NCCL_RAS_ADDR is HOST:PORT")
     port = int(found[2])
     _same_network(pids)
     listening = {inode: _called(family, message) for family, inode, message in sockets([LISTENING], port)}

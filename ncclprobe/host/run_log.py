@@ -204,7 +204,7 @@ def _rows(text: str, name: str) -> Iterator[tuple[int, dict[str, Any]]]:
     for number, line in enumerate([*whole, half] if _parses(half) else whole, start=1):
         row = _object(line)
         if row is None:
-            raise UsageError(f"{name}:{number}: truncated or not a run log: this line is no JSON object")
+            raise UsageError(f"{name}:{number}: truncated or not a run log: this line is not a JSON object")
         if number > 1:
             yield number, row
 

@@ -103,7 +103,7 @@ def fit(grid: Grid, ranks: int) -> Grid:
     if grid.ranks == ranks:
         return grid
     others = grid.ranks // grid.dp
-    hint = f"; dp={ranks // others} would" if ranks % others == 0 else f"; {ranks} is no multiple of {others}"
+    hint = f"; dp={ranks // others} would" if ranks % others == 0 else f"; {ranks} is not a multiple of {others}"
     raise UsageError(f"--groups {grid} is {grid.ranks} ranks and this job has {ranks}: it must make up the world{hint}")
 
 

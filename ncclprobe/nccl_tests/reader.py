@@ -284,7 +284,7 @@ def _wrong(body: dict[str, str]) -> int | None:
         return None
     number = _number(text)
     if number == math.inf:
-        raise ValueError(f"{text[:20]!r} is no count of elements")
+        raise ValueError(f"{text[:20]!r} is not a count of elements")
     return int(number) if "#wrong" in body else 0 if number == 0 else None
 
 
@@ -296,7 +296,7 @@ def _number(text: str) -> float:
 
 def _whole(text: str) -> int:
     if not re.fullmatch(r"\d{1,18}", text):
-        raise ValueError(f"{text[:20]!r} is no size or count")
+        raise ValueError(f"{text[:20]!r} is not a size or count")
     return int(text)
 
 

@@ -122,7 +122,7 @@ def measurement(line: Line, setup: Setup) -> Measurement | None:
     if not line.nbytes or not line.time_us:
         return None
     if line.time_us < bounds.LEAST_TIME_US:
-        raise ValueError(f"{line.time_us:g} us is no time that was measured")
+        raise ValueError(f"{line.time_us:g} us is not a measured time")
     mean_us, algbw, busbw = _speeds(line, setup)
     fine = bounds.LEAST_TIME_US <= mean_us <= bounds.MOST_TIME_US
     if not (fine and algbw <= bounds.MOST_GBPS and busbw <= bounds.MOST_GBPS):

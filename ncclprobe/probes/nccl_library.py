@@ -32,7 +32,7 @@ class LoadedNccl(Struct, frozen=True):
         if self.version == self.compiled:
             return ""
         compiled = ".".join(map(str, self.compiled))
-        return f"NCCL {self} is what is loaded, from {self.path}; torch was compiled with {compiled}"
+        return f"NCCL {self} is loaded, from {self.path}; torch was compiled with {compiled}"
 
 
 @cache

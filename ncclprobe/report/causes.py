@@ -212,7 +212,7 @@ def _cause(cause: Cause, width: int, style: Style, verbose: bool, word: str) -> 
     if cause.confidence != "unknown" and (whose := blamed(cause)):
         yield from wrap(_LEAD, whose, width)
     if cause.consequences:
-        yield f"{_LEAD}what followed:" if cause.confidence != "unknown" else f"{_LEAD}what else was said:"
+        yield f"{_LEAD}what followed:" if cause.confidence != "unknown" else f"{_LEAD}other lines:"
         shown = cause.consequences if verbose else cause.consequences[:_MOST_CONSEQUENCES]
         for each in shown:
             yield from _consequence(each, width)

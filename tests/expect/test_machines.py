@@ -124,7 +124,7 @@ def test_a_file_becomes_a_machine_with_its_origin() -> None:
         (toml("links", fabric='"none"', nvlinks="18"), "fabric is none, and yet there are NVLinks"),
         (toml("links", nvlinks="19"), "nvlinks 19: NVIDIA H100 80GB HBM3 has 18"),
         (toml("links", domain_gpus="4"), "domain_gpus 4 is less than one machine's"),
-        (toml("links", unverified='["colour"]'), "'colour' is no key of links"),
+        (toml("links", unverified='["colour"]'), "'colour' is not a key of links"),
         (toml("links", source=None), "source is missing"),
         (toml("published", op='"allreduce"'), "'allreduce' is unknown"),
         (toml("published", source=None), "source is missing"),
@@ -291,8 +291,8 @@ def test_names_twins_and_boards_must_exist_and_be_one() -> None:
         by_name([one, one])
     with pytest.raises(UsageError, match="two machine types are called BOX"):  # none would find the later
         by_name([one, replace(one, name="BOX")])
-    with pytest.raises(UsageError, match="twins: 'other' is no machine type that names it in turn"):
+    with pytest.raises(UsageError, match="twins: 'other' is not a machine type that names it in turn"):
         by_name([from_toml(toml("match", twins='["other"]'), "a")])
     for board in ("missing", "box"):
-        with pytest.raises(UsageError, match=f"board: '{board}' is no machine type"):
+        with pytest.raises(UsageError, match=f"board: '{board}' is not a machine type"):
             by_name([from_toml(toml(board=f'"{board}"'), "a")])

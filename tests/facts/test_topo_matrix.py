@@ -116,7 +116,7 @@ def test_an_affinity_that_is_no_list_is_said_and_its_row_kept(value: str) -> Non
     matrix = parse(PAIR.text().replace("0-31", value, 1))[0]
     assert matrix.links == PAIR.matrix().links
     assert matrix.cpu_affinity == (None, "0-31")
-    assert matrix.incomplete == (f"row GPU0: {value!r} is no list of CPUs or nodes",)
+    assert matrix.incomplete == (f"row GPU0: {value!r} is not a list of CPUs or nodes",)
 
 
 def test_a_markdown_table_with_the_affinities_in_front_is_read() -> None:
@@ -177,8 +177,8 @@ def test_a_text_without_rows_of_nics_says_so() -> None:
         (on_header(lambda line: line.replace("\tNIC0", "\tNIC0NIC1")), "row GPU0: 3 cells, but the header names 4"),
         (lambda text: text.replace("\tNV18", "", 1), "row GPU0: 2 cells, but the header names 3 devices"),
         (lambda text: text.replace("\tPIX", "\tPIX\tPIX", 1), "row GPU0: 4 cells, but the header names 3"),
-        (lambda text: text.replace("PIX", "PINK", 1), "row GPU0: 'PINK' under NIC0 is no link"),
-        (lambda text: text.replace("\tPIX\t0", "\tPIX0", 1), "row GPU0: 'PIX0-31' under NIC0 is no link"),
+        (lambda text: text.replace("PIX", "PINK", 1), "row GPU0: 'PINK' under NIC0 is not a link"),
+        (lambda text: text.replace("\tPIX\t0", "\tPIX0", 1), "row GPU0: 'PIX0-31' under NIC0 is not a link"),
         (lambda text: text.replace(" X \tNV18", "NV18\t X ", 1), "row GPU0: NV18 under GPU0: X marks"),
         (lambda text: text.replace("NV18\t X ", " X \tNV18", 1), "row GPU1: X under GPU0: X marks"),
         (lambda text: text.replace("NV18", "NV4", 1), "rows disagree: GPU0 says NV4 of GPU1, GPU1 says NV18 of GPU0"),

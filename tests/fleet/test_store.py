@@ -380,10 +380,10 @@ def refused(path: Path, why: str) -> None:
 
 def test_what_is_no_store_of_ours_is_refused_and_left_as_it_is(tmp_path: Path) -> None:
     (tmp_path / "text").write_text("a report? " * 500)
-    refused(tmp_path / "text", "is no store of `ncclprobe fleet`; nothing was changed")
+    refused(tmp_path / "text", "is not a store of `ncclprobe fleet`; nothing was changed")
     with contextlib.closing(sqlite3.connect(tmp_path / "other.db")) as connection:
         connection.execute("CREATE TABLE passwords (word TEXT)")
-    refused(tmp_path / "other.db", "is no store of `ncclprobe fleet`; nothing was changed")
+    refused(tmp_path / "other.db", "is not a store of `ncclprobe fleet`; nothing was changed")
     refused(tmp_path, "not a regular file")
     os.mkfifo(tmp_path / "pipe")
     refused(tmp_path / "pipe", "not a regular file")

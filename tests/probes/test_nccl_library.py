@@ -47,7 +47,7 @@ def ask(*libraries: Path, preload: Path | None = None) -> list[str] | None:
 def test_the_library_that_is_mapped_is_named_with_its_path_beside_what_torch_was_compiled_with(tmp_path: Path) -> None:
     nccl = build(tmp_path / "site", "libnccl.so.2", NCCL % 23007)
     caller = build(tmp_path / "torch", "libcaller.so", CALLER, nccl)
-    said = f"NCCL 2.30.7 is what is loaded, from {nccl}; torch was compiled with 2.29.7"
+    said = f"NCCL 2.30.7 is loaded, from {nccl}; torch was compiled with 2.29.7"
     assert ask(caller) == ["2.30.7", str(nccl), said]
 
 

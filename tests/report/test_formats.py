@@ -99,7 +99,7 @@ def test_redaction_holds_in_every_format(tmp_path: Path, capsys: pytest.CaptureF
         (["--markdown", "github"], "GITHUB_STEP_SUMMARY is not set"),
         (["--junit", "/no/such/x"], "there is no folder /no/such"),
         (["--nodes-out", "/no/such/x"], "there is no folder /no/such"),
-        (["--nodes-out", "/etc/passwd"], "is no folder"),
+        (["--nodes-out", "/etc/passwd"], "not a folder"),
     ],
 )
 @each_row("parse", [report.main, bandwidth.parse], ids=["report", "bandwidth"])

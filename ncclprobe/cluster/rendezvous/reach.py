@@ -68,7 +68,7 @@ async def find(
     `interfaces` are the names of this node's, by address. `resolve` may hang: it runs on a thread that is left behind.
     """
     started = time.monotonic()
-    reach = Reach(target, port, "resolve", "there was no time to try")
+    reach = Reach(target, port, "resolve", "no time was left to try")
     counts: Counter[str] = Counter()
     while time.monotonic() < deadline:
         patience_s = STRANGERS_PATIENCE_S + _LONGER_S * counts["silent"]

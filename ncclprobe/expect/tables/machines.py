@@ -323,7 +323,7 @@ def _links(entry: Mapping[str, Any], gpu: GpuProduct, where: str) -> NodeLinks:
 def _fields(names: tuple[str, ...], where: str) -> tuple[str, ...]:
     for name in names:
         if name not in _LINKS:
-            raise UsageError(f"{where}: unverified: {name!r} is no key of links")
+            raise UsageError(f"{where}: unverified: {name!r} is not a key of links")
     return names
 
 
@@ -446,7 +446,7 @@ def by_name(found: Iterable[MachineType]) -> Mapping[str, MachineType]:
     for machine in named.values():
         for twin in machine.match.twins:
             if twin not in named or machine.name not in named[twin].match.twins:
-                raise UsageError(f"{machine.name}: twins: {twin!r} is no machine type that names it in turn")
+                raise UsageError(f"{machine.name}: twins: {twin!r} is not a machine type that names it in turn")
     return MappingProxyType({name: _with_board(machine, named) for name, machine in named.items()})
 
 
@@ -455,7 +455,9 @@ def _with_board(machine: MachineType, named: Mapping[str, MachineType]) -> Machi
         return machine
     board = named.get(machine.board)
     if board is None or board.board or _inside(board) != _inside(machine):
-        raise UsageError(f"{machine.name}: board: {machine.board!r} is no machine type with the same GPUs and NVLinks")
+        raise UsageError(
+            f"{machine.name}: board: {machine.board!r} is not a machine type with the same GPUs and NVLinks"
+        )
     why = f"same baseboard as {board.name}"
     rows = [
         row for row in board.published if row.nodes == 1 and not any(row.overlaps(own) for own in machine.published)

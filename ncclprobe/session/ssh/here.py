@@ -87,7 +87,7 @@ class Call:
     def fail(self, kind: str, words: str = "") -> None:
         """Give this host up, with what it or ssh said last."""
         said = "; ".join(each for each in (words, *self._last) if each)
-        self.failure = HostFailure(self.host, kind, said[-_WORDS:] or "it said nothing")
+        self.failure = HostFailure(self.host, kind, said[-_WORDS:] or "it printed nothing")
         self.close()
 
     def close(self) -> None:
