@@ -200,7 +200,7 @@ class _Xml:
         try:
             return normal(text)
         except ParseError:
-            raise UsageError(f'{self.path}: {name}="{text[:40]}" is no PCI address') from None
+            raise UsageError(f'{self.path}: {name}="{text[:40]}" is not a PCI address') from None
 
     def _identity(self, slot: Element) -> Identity:
         if slot.tag == "nic":
