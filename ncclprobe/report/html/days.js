@@ -18,7 +18,7 @@
     const scale = window.devicePixelRatio || 1;
     [canvas.width, canvas.height] = [width * scale, height * scale];
     [canvas.style.width, canvas.style.height] = [`${width}px`, `${height}px`];
-    wide = Math.max((width - LEFT) / Math.max(columns, 1), 4);
+    wide = Math.max((width - LEFT) / Math.max(columns, 1), 2);
     const paint = canvas.getContext("2d");
     paint.scale(scale, scale);
     const colour = keys.map((key) => getComputedStyle(key).backgroundColor);
