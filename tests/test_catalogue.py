@@ -1,8 +1,6 @@
 """``ncclprobe checks`` and ``ncclprobe explain``: nothing is left out, and nothing disagrees with the check itself."""
 
 import json
-import subprocess
-import sys
 
 import pytest
 
@@ -57,13 +55,6 @@ def test_the_catalogue_as_json_says_what_a_check_needs(capsys: pytest.CaptureFix
     memlock = rows["memlock"]
     assert (memlock["required"], memlock["facts"]) == (True, ["Memlock", "Fabric", "Process", "Environment"])
     assert memlock["applies"].startswith("to jobs on GPUs")
-
-
-@each_row(("argv", "code"), [(("checks",), 0), (("explain", "host.shm"), 0), (("explain", "x.y"), 2)])
-def test_the_commands_exist(argv: tuple[str, ...], code: int) -> None:
-    done = subprocess.run([sys.executable, "-m", "ncclprobe", *argv], capture_output=True, text=True, timeout=60)
-    assert done.returncode == code
-    assert "Traceback" not in done.stderr
 
 
 def test_a_check_and_a_variable_are_printed(capsys: pytest.CaptureFixture[str]) -> None:

@@ -3,7 +3,8 @@
 import contextlib
 import json
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -57,12 +58,19 @@ def old(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return fake_nvml.build(tmp_path_factory.mktemp("old"), "-DOLD")
 
 
+@pytest.fixture(scope="module")
+def captures(new: Path) -> Iterator[fake_nvml.Captures]:
+    with contextlib.closing(fake_nvml.Captures(new)) as started:
+        yield started
+
+
 @pytest.fixture
-def box(new: Path, tmp_path: Path) -> Callable[..., Box]:
+def box(captures: fake_nvml.Captures, tmp_path: Path) -> Callable[..., Box]:
     """Shows the box that the settings describe."""
 
-    def show(library: Path = new, **fake: object) -> Box:
-        return look(fake_nvml.capture(library, tmp_path, **fake))
+    def show(library: Path | None = None, **fake: object) -> Box:
+        capture = partial(fake_nvml.capture, library) if library else captures.capture
+        return look(capture(tmp_path, **fake))
 
     return show
 
@@ -487,6 +495,7 @@ JSON = st.recursive(
 )
 
 
+@pytest.mark.slow
 @given(st.data())
 def test_whatever_the_answers_are_each_fact_is_known_or_says_why(data: st.DataObject) -> None:
     said = JSON.map(json.dumps) | st.text(max_size=8) | st.just("2") | st.just('"text"') | st.just('{"busId": "0"}')

@@ -3,6 +3,7 @@
 import json
 from typing import Any
 
+import pytest
 from conftest import answers
 from hypothesis import given
 from hypothesis import strategies as st
@@ -55,6 +56,7 @@ def test_another_shape_is_unknown_not_empty(sample: Any) -> None:
     assert isinstance(learn(sample), Absent)
 
 
+@pytest.mark.slow
 @given(st.recursive(st.none() | st.integers() | st.text(), lambda x: st.lists(x) | st.dictionaries(st.text(), x)))
 def test_whatever_a_node_sends_is_a_fact_or_unknown(sample: Any) -> None:
     assert isinstance(learn(sample), Paths | Absent)

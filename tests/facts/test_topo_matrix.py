@@ -280,6 +280,7 @@ def test_any_text_is_read_or_refused(text: str) -> None:
             assert matrix.incomplete or all(len(matrix.links[gpu]) == len(names) for gpu in matrix.gpus)
 
 
+@pytest.mark.slow
 @each_row(
     "piece",
     [

@@ -73,6 +73,7 @@ def test_a_loss_among_the_first_tests_is_told_with_its_size_and_start() -> None:
     assert (back.own.state, len(back.own.spells)) == ("ok", 1)
 
 
+@pytest.mark.slow
 def test_the_first_tests_of_a_node_that_loses_nothing_are_no_loss() -> None:
     for noise, most in ((0.02, 0.002), (0.04, 0.02)):
         made = (drift.course(readings(random.Random(seed), [0.0] * 24, noise=noise), sums=2) for seed in range(2000))

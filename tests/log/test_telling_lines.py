@@ -238,6 +238,7 @@ def test_of_recorded_failures_the_line_of_the_cause_is_among_those_shown() -> No
     assert seen >= 3
 
 
+@pytest.mark.slow
 def test_as_many_lines_as_a_large_job_keeps_take_seconds() -> None:
     events = tuple(
         LogEvent(n % 800, n // 800, f"n{n % 99}: error: widget {n} failed: Connection refused", rank=n % 800)

@@ -2,6 +2,7 @@
 
 import ctypes
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -100,6 +101,7 @@ def test_the_limits_are_those_of_nccl() -> None:
     assert (MAX_INTERFACES, MAX_HCAS) == (16, 32)
 
 
+@pytest.mark.slow
 @given(st.text(), st.sampled_from([MAX_INTERFACES, MAX_HCAS]), st.text(), st.integers(-1, 3))
 def test_any_text_is_a_list(text: str, limit: int, name: str, port: int) -> None:
     selector = parse_selector(text, limit)

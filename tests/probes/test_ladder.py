@@ -13,6 +13,7 @@ from ncclprobe.model.traffic import LadderRow
 from ncclprobe.model.training import climbed
 
 
+@pytest.mark.slow
 def test_five_ranks_of_two_nodes_climb_from_one_to_all(tmp_path: Path) -> None:
     said = printed("gloo_ladder.py", 5, "a,a,a,b,b", tmp_path / "store")
     assert said[1:] == [[]] * 4

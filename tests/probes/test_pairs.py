@@ -4,6 +4,8 @@ from itertools import permutations
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 from ncclprobe.localise.pairs.rounds import place_ranks
 from ncclprobe.localise.pairs.samples import End
 from probes.gloo_ranks import printed
@@ -16,6 +18,7 @@ def played(store: Path, hosts: str, planted: str, one: int, other: int) -> list[
     return printed("gloo_pairs.py", len(hosts.split(",")), hosts, store, planted, one, other)
 
 
+@pytest.mark.slow
 def test_a_pair_that_hangs_is_named_and_its_two_ranks_connect_anew_and_play_on(tmp_path: Path) -> None:
     said = played(tmp_path / "store", ",".join("h" * RANKS), "silent", SILENT, DEAF)
     found, rows = said[0]["found"], said[0]["rows"]
@@ -28,6 +31,7 @@ def test_a_pair_that_hangs_is_named_and_its_two_ranks_connect_anew_and_play_on(t
     assert all(row["GBps"] > 0 and row["latency_us"] > 0 and len(row["samples_us"]) == 5 for row in rows)
 
 
+@pytest.mark.slow
 def test_three_nodes_of_two_ranks_play_alone_inside_and_between_and_a_wrong_byte_is_named(tmp_path: Path) -> None:
     said = played(tmp_path / "store", "a,a,b,b,c,c", "flip", 0, 4)
     found, rows = said[0]["found"], said[0]["rows"]

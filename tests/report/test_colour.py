@@ -73,12 +73,14 @@ def test_no_color_leaves_a_terminal_plain() -> None:
     assert "\x1b[" not in on_terminal(controlling=True, argv=("--no-color",))
 
 
+@pytest.mark.slow
 def test_a_file_gets_colour_only_by_force() -> None:
     for own, coloured in (({}, False), ({"FORCE_COLOR": "1"}, True)):
         done = subprocess.run(DOCTOR, env=variables(**own), capture_output=True, text=True, timeout=60)
         assert ("\x1b[" in done.stdout) is coloured
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(shutil.which("mpirun") is None, reason="needs mpirun")
 def test_what_mpirun_writes_to_a_file_has_no_colour(tmp_path: Path) -> None:
     root = {"OMPI_ALLOW_RUN_AS_ROOT": "1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1"}

@@ -103,6 +103,7 @@ def test_a_gigabyte_is_refused_before_it_is_read(tmp_path: Path) -> None:
 FORMATS = [f"--{name}" for name in delivery.FORMATS if name not in ("json", "html")]
 
 
+@pytest.mark.slow
 @each_row("option", [*FORMATS, "--json"])
 def test_a_hostile_report_is_shown_as_text_in_every_format(tmp_path: Path, option: str) -> None:
     source = hostile()

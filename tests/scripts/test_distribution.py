@@ -51,6 +51,7 @@ def test_another_copy_of_the_sources_gives_the_same_bytes(built: distribution.Bu
         assert (tree / "dist" / path.name).read_bytes() == path.read_bytes(), path.name
 
 
+@pytest.mark.slow
 def test_they_hold_what_they_must_and_nothing_else(built: distribution.Built) -> None:
     assert distribution.surplus_and_lack(built, distribution.sources()) == []
 

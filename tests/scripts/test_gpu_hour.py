@@ -14,6 +14,7 @@ from typing import Any
 import psutil
 import pytest
 
+pytestmark = pytest.mark.slow  # once before an hour on a GPU
 SCRIPTS = Path(__file__).parents[2] / "scripts"
 PYTHON_PATH = {**os.environ, "PYTHONPATH": f"{SCRIPTS.parent}:{SCRIPTS}"}
 
@@ -132,7 +133,6 @@ def test_nothing_that_a_stage_started_outlives_it(played: tuple[Path, Any]) -> N
     assert ended(int((played[0] / "stage2" / "for ever" / "pid").read_text()))
 
 
-@pytest.mark.slow
 def test_a_stage_ends_with_the_command_that_started_it(played: tuple[Path, Any], tmp_path: Path) -> None:
     command = [sys.executable, played[0].parent / "driver.py", tmp_path / "out", "--rehearse", "--stage", "2"]
     program = subprocess.Popen(list(map(str, command)), stdout=subprocess.DEVNULL, start_new_session=True)
@@ -209,7 +209,6 @@ def test_a_program_that_ignores_everything_is_killed_at_its_deadline(tmp_path: P
     assert (good.code, good.text) == (0, "3\n")
 
 
-@pytest.mark.slow
 def test_a_rehearsal_of_the_machine_ends_well(tmp_path: Path) -> None:
     started = time.monotonic()
     done = hour(tmp_path / "out", "--rehearse", "--stage", "2")

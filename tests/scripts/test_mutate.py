@@ -48,6 +48,7 @@ def test_the_same_seed_plants_the_same_faults() -> None:
     assert mutate.drawn(5, 1) == mutate.drawn(5, 1) != mutate.drawn(5, 2)
 
 
+@pytest.mark.slow
 def test_near_tests_are_those_that_import_the_module_and_for_a_check_those_of_all_checks() -> None:
     assert "tests/test_wire.py" in mutate.near_tests(Path("ncclprobe/wire.py"))
     assert "tests/test_checks.py" in mutate.near_tests(Path("ncclprobe/checks/nvl.py"))
