@@ -157,10 +157,9 @@ def test_a_number_that_json_does_not_have_is_no_sample(tmp_path: Path) -> None:
     assert of(RunLog.read(tmp_path / FILE), "row") == []
 
 
-def test_a_log_that_began_in_memory_is_whole_in_its_file(tmp_path: Path) -> None:
-    log = RunLog()
+def test_a_log_is_whole_in_its_file(tmp_path: Path) -> None:
+    log = RunLog(tmp_path / FILE)
     log.add("note", "early")
-    log.write_to(tmp_path / FILE)
     log.add("note", "late")
     assert of(RunLog.read(tmp_path / FILE), "note") == of(log, "note") == ["early", "late"]
     assert is_run_log(tmp_path / FILE)

@@ -29,27 +29,16 @@ class RunLog:
     """The samples so far. Safe to use from several threads; `path` null: they are kept in memory alone."""
 
     def __init__(self, path: Path | None = None) -> None:
+        """Raises UsageError if `path` cannot be written."""
         self._samples: dict[str, list[str]] = {}
-        self._lines: list[str] = []  # until there is a file
         self._lock = threading.Lock()
-        self._file: int | None = None
-        self.path: Path | None = None
+        self._file: int | None = None if path is None else _create(path)
         self.end: str | None = None
         """Why the run ended (empty: it was complete); null: the log has no end."""
         self.foreseen = CUT_SHORT
         """Why the run ends if nothing more is appended."""
         taken = datetime.now(timezone.utc).isoformat(timespec="seconds")
         self._append({"capture": 1, "run": 1, "taken": taken, "tool": __version__, "origin": "real"})
-        if path is not None:
-            self.write_to(path)
-
-    def write_to(self, path: Path) -> None:
-        """Write what there is to `path`, and from now on every line. Raises UsageError if it cannot be written."""
-        with self._lock:
-            self._file, self.path = _create(path), path
-            lines, self._lines = self._lines, []
-            for line in lines:
-                self._write(line)
 
     def add(self, name: str, value: Any) -> None:
         """Append one sample: any value that JSON can hold."""
@@ -90,8 +79,6 @@ class RunLog:
     def _write(self, line: str) -> None:
         """One write per line, so that a killed process leaves at most one half line. A full disk ends no run."""
         if self._file is None:
-            if self.path is None:
-                self._lines.append(line)
             return
         try:
             os.write(self._file, f"{line}\n".encode())
@@ -102,7 +89,6 @@ class RunLog:
     def read(cls, path: Path) -> "RunLog":
         """The run log in `path`. Raises UsageError naming file and line."""
         found = cls()
-        found._lines = []
         for number, row in _rows(files.read(path, limit=bounds.RUN_LOG_BYTES), str(path)):
             sample, end = row.get(SAMPLE), row.get(_END)
             if isinstance(sample, dict):
@@ -121,7 +107,7 @@ class RunLog:
         found = cls.read(path)
         text = files.read(path, limit=bounds.RUN_LOG_BYTES)
         try:
-            found._file, found.path = opener.opened(path, os.O_WRONLY | os.O_APPEND), path
+            found._file = opener.opened(path, os.O_WRONLY | os.O_APPEND)
             whole, _, half = text.rpartition("\n")
             if _parses(half):
                 os.write(found._file, b"\n")

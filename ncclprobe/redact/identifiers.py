@@ -18,7 +18,7 @@ from ncclprobe.host.settings import SECRET
 from ncclprobe.model import bounds
 from ncclprobe.redact.pseudonyms import Pseudonyms
 from ncclprobe.redact.public import is_public
-from ncclprobe.redact.spellings import is_numbered, swapped
+from ncclprobe.redact.spellings import is_numbered, little
 
 _ISSUED = re.compile(
     r"(?<![^\W_])(gh[oprsu]_|github_pat_|gl[a-z]{2,6}-|hf_|AKIA|ASIA|xox[abeprs]-|xapp-|hooks\.slack\.com/\w{1,16}/|sk-|npm_"
@@ -241,9 +241,7 @@ class Identifiers:
 
     def words(self, digits: str) -> str:
         """Replace an address that is one or four 32-bit numbers in little-endian order."""
-        value = int(swapped(digits), 16)
-        new = self._new.ipv4(IPv4Address(value)) if len(digits) == 8 else self._new.ipv6(IPv6Address(value))
-        return swapped(f"{int(new):0{len(digits)}X}")
+        return little(self._new, digits)
 
     def config_space(self, value: str) -> str:
         """Replace the Device Serial Number (capability 3), often a NIC's MAC, of a configuration space."""

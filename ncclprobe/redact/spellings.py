@@ -6,6 +6,7 @@ MAC becomes another MAC, and an address has one pseudonym in all spellings.
 
 import re
 from collections.abc import Callable, Iterator
+from functools import partial
 from ipaddress import IPv4Address, IPv6Address
 from itertools import pairwise
 
@@ -210,7 +211,7 @@ class Spellings:
             "guid": self._eui,
             "eui": self._eui,
             "hex": lambda text: _as(text, f"{int(new.ipv4(IPv4Address(int(text, 16)))):08x}"),
-            "socket": self._little,
+            "socket": partial(little, new),
             "whole": lambda text: str(int(new.ipv4(IPv4Address(int(text) & 0xFFFF_FFFF)))),
             "cloud": new.digits,
             "joined": self._joined,
@@ -234,12 +235,6 @@ class Spellings:
 
     def _mac(self, digits: str) -> str:
         return f"{self._new.mac(int(digits, 16)):012x}"
-
-    def _little(self, digits: str) -> str:
-        """Replace an address as /proc/net/tcp has it: numbers of 32 bits in this processor's order."""
-        value = int(swapped(digits), 16)
-        new = self._new.ipv4(IPv4Address(value)) if len(digits) == 8 else self._new.ipv6(IPv6Address(value))
-        return swapped(f"{int(new):0{len(digits)}X}")
 
     def _joined(self, text: str) -> str:
         by = "-" if "-" in text else "_"
@@ -281,7 +276,14 @@ class Spellings:
         return self._new.digits(match["registry"]) + match["region"] + name(match["image"])
 
 
-def swapped(digits: str) -> str:
+def little(pseudonyms: Pseudonyms, digits: str) -> str:
+    """Replace an address as /proc/net/tcp has it: one or four numbers of 32 bits in this processor's order."""
+    value = int(_swapped(digits), 16)
+    new = pseudonyms.ipv4(IPv4Address(value)) if len(digits) == 8 else pseudonyms.ipv6(IPv6Address(value))
+    return _swapped(f"{int(new):0{len(digits)}X}")
+
+
+def _swapped(digits: str) -> str:
     """Reverse the byte order of 32-bit numbers in hexadecimal."""
     words = (digits[at : at + 8] for at in range(0, len(digits), 8))
     return "".join(bytes.fromhex(word)[::-1].hex().upper() for word in words)
