@@ -519,16 +519,21 @@ def test_spawned_ranks_are_numbered_as_they_began_if_the_first_serves_the_store(
         (meets(11, 12, 13), 0, numbered),  # no process was named
         (meets(11), 9, numbered),  # the others have not come yet
         (meets(12, 11, 13), 9, [(11, None), (12, None), (13, None)]),  # another began first than rank 0
-        (meets(12, 11, 13), 0, []),
+        (meets(12, 11, 13), 0, [(11, None), (12, None), (13, None)]),
         ([], 9, [(11, None), (12, None), (13, None)]),
         ([*meets(11), *meets(12)], 9, [(11, None), (12, None), (13, None)]),  # which one is the store is not known
-        ([], 0, []),
+        ([], 0, [(11, None), (12, None), (13, None)]),  # rank 0 may never have reached init
     ]
     assert len(rows) >= 8
     for connections, pid, wanted in rows:
         known = of_spawned(parent, *ranks, connections=connections, pid=pid)
         assert pids(known) == wanted, (connections, pid)
         assert {each.launch.master_port for each in known.ranks} <= {29500 if (11, 0) in wanted else None, 29500}
+
+
+def test_programs_that_a_shell_started_are_no_ranks_of_one_job() -> None:
+    shell, programs = process(9, None, library=False), [process(n, None, 9) for n in (11, 12, 13)]
+    assert pids(of_spawned(shell, *programs, connections=[])) == []
 
 
 def test_a_worker_that_has_outlived_its_rank_is_not_the_rank() -> None:

@@ -675,3 +675,32 @@ def test_other_nodes_of_the_job_are_asked_for_and_what_was_done_is_not() -> None
         assert all(words in answer.prepare for words in wanted), answer.prepare
         assert not any(words in answer.prepare for words in unwanted), answer.prepare
         assert (answer.sources == "worker server: 1 of 1 ranks answer") == (seen is done)
+
+
+IN_INIT = (
+    FlightFrame("_create_c10d_store", "/lib/torch/distributed/rendezvous.py", 189),
+    FlightFrame("init_process_group", "/lib/torch/distributed/distributed_c10d.py", 1759),
+    FlightFrame("main", "/home/me/train.py", 7),
+)
+
+
+@each_row(
+    ("native", "age_s", "word"),
+    [
+        (True, 60.0, "STUCK"),
+        (True, 7.0, "SLOW"),  # the others may still be on their way
+        (False, 60.0, "CANNOT TELL"),  # it woke, and not to try again: it may be at work
+    ],
+)
+def test_ranks_that_try_again_to_reach_their_store_wait_in_init(native: bool, age_s: float, word: str) -> None:
+    """They wake every second or so to do so, so that they do not seem to wait."""
+    tries = replace(SLEEPS, native=native, age_s=age_s, still_s=0.3)
+    again = later(tries, switches=8)
+    found = looked(
+        {0: (SLEEPS, later(SLEEPS)), 1: (tries, again), 2: (tries, again)},
+        stacks={0: (IN_LOADER,) * 2, 1: (IN_INIT,) * 2, 2: (IN_INIT,) * 2},
+    )
+    assert found.answer.word == word, found.answer.message
+    if word == "STUCK":
+        assert classes(found) == {"stuck outside": (0,), "waiting": (1, 2)}
+        assert "2 of 3 ranks wait in init_process_group (train.py:7) since 55 s" in found.answer.message

@@ -113,7 +113,7 @@ def local_ranks(host: Host, asked: AskedJob) -> LocalRanks:
     answer: _Answer = decoded(host.ask("ranks", asked.pid, *_NAMES), _Answer)
     jobs = _one_of_parts(_jobs(answer.processes))
     if not jobs and not asked.pid and not any(each.agent is not None for each in answer.processes):
-        jobs = _spawned(host)
+        jobs, answer = _spawned(host, answer)
     if asked.pid:
         own = {job: ranks for job, ranks in jobs.items() if _of(asked.pid, ranks, answer.processes)}
         beneath = _jobs(answer.processes, asked.pid)
@@ -133,20 +133,26 @@ def local_ranks(host: Host, asked: AskedJob) -> LocalRanks:
     )
 
 
-def _spawned(host: Host) -> dict[str, tuple[JobProcess, ...]]:
-    """Return the jobs whose ranks have no variables: processes that one has started, the first of which has a store."""
+def _spawned(host: Host, before: _Answer) -> tuple[dict[str, tuple[JobProcess, ...]], _Answer]:
+    """Return the jobs whose ranks have no variables: processes that one has started, the first of which has a store.
+
+    If none has, rank 0 may never have reached init_process_group: then what a process with torch has started, without
+    numbers. Also return all processes, or `before` if they could not be asked for.
+    """
     said = attempt(lambda: host.ask("ranks", _EVERY))
     if isinstance(said, Absent):
-        return {}
+        return {}, before
     answer: _Answer = decoded(said, _Answer)
     by_parent = grouped((each.parent, each) for each in answer.processes if each.library and each.agent is None)
-    found = {}
+    found, unnumbered, own = {}, {}, {each.pid for each in answer.processes if each.library}
     for parent, children in [*by_parent.items()][: bounds.NODE_RANKS]:
         jobs = _jobs(children, parent) if len(children) > 1 else {}
-        ranks = _numbered(host, tuple(each for own in jobs.values() for each in own))
+        ranks = _numbered(host, tuple(chain.from_iterable(jobs.values())))
         if ranks and ranks[0].rank is not None:
             found[ranks[0].job] = ranks
-    return found
+        elif len(ranks) > 1 and parent in own:
+            unnumbered[f"{ranks[0].job} {parent}"] = ranks
+    return found or unnumbered, replace(answer, hidden=before.hidden, late=before.late)
 
 
 def _numbered(host: Host, ranks: tuple[JobProcess, ...]) -> tuple[JobProcess, ...]:

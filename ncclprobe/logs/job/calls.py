@@ -30,6 +30,7 @@ from ncclprobe.model.values import Struct, grouped, replace
 _MOST_GAPS = 200
 _UNKNOWN_USUAL_S = 3.0
 """What passes between two calls of a job of which nothing but stacks is known."""
+_INIT = "init_process_group"
 _ONE_SIDED = ("send", "recv", "recv_object_list", "send_object_list")
 
 
@@ -224,14 +225,15 @@ def gaps(dump: FlightDump) -> list[float]:
 
 
 def _by_stacks(job: LookedAt) -> Iterator[Stalled]:
-    """Yield the calls in which ranks wait by their stacks, if their first threads did not even wake between the looks.
+    """Yield the calls in which ranks wait by their stacks, if their first threads did not even wake between the looks,
+    or only to try again to reach the store.
 
     Where all ranks are in calls, and not in the same, or all receive and none sends, they wait for each other: those
     who send or receive are missing in the collective of the others, however many they are.
     """
     inside = {number: call for number, rank in job.ranks.items() if (call := call_of(rank))}
     others = tuple(sorted(job.ranks.keys() - inside.keys()))
-    if not inside or not all(job.ranks[number].still for number in inside):
+    if not inside or not all(job.ranks[number].still or _tries_again(job.ranks[number]) for number in inside):
         return
     by_call = grouped((call, number) for number, call in sorted(inside.items()))
     ranks = {call: tuple(numbers) for call, numbers in by_call.items()}
@@ -310,7 +312,17 @@ def _ranks_of(job: LookedAt, process: RasProcess) -> tuple[int, ...]:
 
 
 def _still_s(rank: Seen) -> float | None:
-    return None if isinstance(rank.second, Absent) else rank.second.still_s
+    """Return for how long a rank has waited, if known: for a store that it cannot reach, as long as it idled."""
+    at = rank.second
+    if isinstance(at, Absent) or not _tries_again(rank):
+        return None if isinstance(at, Absent) else at.still_s
+    return None if at.age_s is None else max(at.age_s - at.cpu_s, 0.0)
+
+
+def _tries_again(rank: Seen) -> bool:
+    """Return whether a rank tries again and again to reach its store, and sleeps in between as C++ does."""
+    looks = [each for each in (rank.first, rank.second) if not isinstance(each, Absent)]
+    return function(call_of(rank)) == _INIT and any(each.native for each in looks) and activity(rank) == "idle"
 
 
 def call_of(rank: Seen) -> str:
