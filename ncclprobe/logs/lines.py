@@ -244,6 +244,11 @@ def states_reason(event: LogEvent, *, ended: bool) -> bool:
     return has_own_reason(event.text)
 
 
+def says_only_of_others(text: str) -> bool:
+    """Return whether a line speaks of a peer, a connection or another process, and gives no reason."""
+    return bool(_OF_OTHERS.search(text[:_WITHIN])) and not reason_of(text)
+
+
 def has_own_reason(text: str) -> bool:
     """Return whether a line has words of a reason, and does not say them of another process."""
     clause = next((each for each in _clauses(text) if _reason(each)), "")

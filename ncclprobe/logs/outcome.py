@@ -11,6 +11,7 @@ from collections.abc import Collection, Iterator
 from functools import lru_cache
 
 from ncclprobe.logs.job_log import ENDINGS, SUMMARY, TALK, JobLog, LogEvent, LogStream
+from ncclprobe.logs.layers import layer_of
 from ncclprobe.logs.ranks import of_launcher
 from ncclprobe.logs.texts import ENDS, ERROR, WORDS, bar_of, begins_anew, form_of_failure
 from ncclprobe.model.findings import Evidence
@@ -48,7 +49,7 @@ def lived_on(log: JobLog, event: LogEvent) -> bool:
         went_on = went_on and not _only_others_step(log, event)
     else:
         went_on = step is not None and step > event.step + more and line > event.line
-    if event.level in TALK and _is_talk(event) and stream.nlines > event.line:
+    if event.level in TALK and _is_talk(event) and stream.nlines > event.line and layer_of(event).name != "cloud":
         return True
     if event.level in ENDINGS[1:] or of_launcher(event) or (event.level == "ERROR" and ".cpp:" in event.place):
         return False

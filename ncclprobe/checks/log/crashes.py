@@ -17,7 +17,7 @@ from ncclprobe.checks.log.lines import (
 )
 from ncclprobe.logs import messages
 from ncclprobe.logs.job_log import ENDINGS, SUMMARY, JobLog, LogEvent
-from ncclprobe.logs.lines import has_own_reason, reason_of
+from ncclprobe.logs.lines import has_own_reason, reason_of, says_only_of_others
 from ncclprobe.logs.outcome import lived_on
 from ncclprobe.logs.rank_ends import rank_ends
 from ncclprobe.logs.texts import ERROR, between, form_of_failure, number
@@ -243,10 +243,13 @@ _BY_A_PERSON = {
 """The signals of a terminal: the name, what it means, what to do."""
 _ELSEWHERE = "start it again from its last checkpoint, on another machine or one that is not taken back"
 _SIGNALS = ("got signal: ", "death signal", "KeyboardInterrupt")
-_NOTICES = (
-    "being preempted", "Spot interruption notice", "spot interruption notice", "instance/preempted TRUE",
-    "The cluster is preempted", "instance-action: terminate", "PreemptScheduled", "TERMINATE_ON_HOST_MAINTENANCE",
-)  # fmt: skip
+_NOTICES = ("preempt", "Preempt", "nterruption notice", "instance-action: terminate", "TERMINATE_ON_HOST_MAINTENANCE")
+_TAKEN_BACK = re.compile(
+    r"\b(?:cluster|node|instance|vm|machine|host|pod|server)s?\b.{0,60}?\b(?:is|are|was|were|been|being|got) "
+    r"(?:being )?preempted\b|being preempted|preempted TRUE|PreemptScheduled|[Ii]nterruption notice"
+    r"|instance-action: terminate|TERMINATE_ON_HOST",
+    re.IGNORECASE,
+)
 """How clouds, and those who start jobs there, say that they take a machine back."""
 
 
@@ -274,6 +277,8 @@ def ended_from_outside(log: JobLog) -> Iterator[Finding]:
     if any(rank.init_started > rank.init_complete for rank in log.ranks.values()) or _failed_by_itself(log):
         return
     for event in log.having(*_NOTICES):
+        if not _TAKEN_BACK.search(event.text[:512]):
+            continue
         yield said(log, event, "the cloud takes this machine back", remedy=_ELSEWHERE, **RESTART)
     for event in log.having(*_OTHER_LIMITS):
         yield said(log, event, "the scheduler ended the job, at a limit or for its owner", **RESTART)
@@ -390,7 +395,7 @@ def _is_own(event: LogEvent) -> bool:
     if event.text.partition(":")[0].rpartition(".")[2] in _OF_PROGRAMS:
         return True
     words = _OF_ELEMENTS.sub("", event.text)
-    foreign = any(text in words for text in _NOT_OWN)
+    foreign = any(text in words for text in _NOT_OWN) or says_only_of_others(event.text)
     return not foreign or any(text in event.text for text in _OWN_ALL_THE_SAME)
 
 
