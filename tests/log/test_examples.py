@@ -10,6 +10,7 @@ from ncclprobe.checks import log as rules
 from ncclprobe.checks.log import Examples
 from ncclprobe.engine.diagnose import LEFT, MACHINE, MEASURED, every_check
 from ncclprobe.engine.judge import judge
+from ncclprobe.logs import messages
 from ncclprobe.logs import ranks as log_ranks
 from ncclprobe.logs.causes import ANY, SAME_LINE, causes
 from ncclprobe.logs.job_log import JobLog
@@ -27,7 +28,7 @@ CHECKS = [
 RULES = {check.key: check.cause for check in CHECKS if check.cause}
 READER = Reader([sign for rule in RULES.values() for sign in rule.signs])
 NO_LINE_ALONE = {
-    "nccl-bug-shm-attach": "narrowed with two others by log.peer-access/shared-memory-not-seen",
+    "stated": "of a line that no check knows",
     "collective-stalled": "of a job that runs: job.inside",
     "nccl-bug-VERSION-topic": "the form of such codes",
 }
@@ -116,6 +117,7 @@ def _vocabulary() -> set[str]:
 
 def test_every_code_is_of_the_list_and_every_code_of_the_list_has_a_check() -> None:
     named = {code for check in CHECKS for code in declared(check.key)}
+    named |= {code for row in messages.rows() if row.meaning.startswith("cause ") for code in row.meaning.split()[1:]}
     echoed = {code for check in CHECKS if check.cause for code in check.cause.echoes}
     listed = {code for code in named | echoed if not code.startswith("nccl-bug-2.")} - {ANY, SAME_LINE}
     assert listed <= _vocabulary() | {*NO_LINE_ALONE}

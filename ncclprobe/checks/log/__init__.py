@@ -31,14 +31,14 @@ Codes, by group.
   ``topo-file``, ``graph-file``.
 - One host: ``fabric-manager``, ``imex-missing``, ``nvls-slots``, ``shm-too-small``, ``oom``, ``fd-limit``,
   ``duplicate-gpu``, ``gpu-isolation``, ``gpu-hw-error``, ``gpu-arch-unsupported``, ``cuda-driver-mismatch``, ``mig``,
-  ``peer-limit``, ``vm-topology``, ``wsl-unsupported``.
+  ``peer-limit``, ``vm-topology``.
 - Ranks, program, versions: ``rank-crashed``, ``ended-from-outside`` (a time limit, a person, a drained node),
   ``world-size-mismatch``, ``collective-desync``, ``timeout-straggler``, ``env-mismatch``, ``nccl-setting`` (a value
   that NCCL refuses), ``version-mismatch``, ``nccl-lib-mismatch``, ``wrong-data``, ``collective-stalled`` (with all
   ranks in it). Faults of a release: ``nccl-bug-VERSION-topic``.
 - ``stated``: no check knows the line that says why; its own words are the answer.
 - Slow, not failed: ``gdr-off`` too, ``slow-socket-fallback`` (sockets although there is RDMA), ``nvls`` (left out),
-  ``container-topology`` (NCCL sees a topology other than the real one), ``ib-mixed-link-layer``.
+  ``ib-mixed-link-layer``.
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -54,7 +54,7 @@ SOURCE = "files"
 _PARTS = {
     "collective-mismatch": ("Ranks are in different collectives, or in one of different sizes",
         "ranks-called-different-collectives collectives-do-not-match ranks-waited-in-different-calls "
-        "message-truncated message-of-another-size desync one-rank-ended-otherwise ras-other-operations"),
+        "message-of-another-size desync one-rank-ended-otherwise ras-other-operations"),
     "rank-behind": ("A rank did not join what the others wait in, or joined too late",
         "a-rank-did-not-come torch-names-the-late-ranks torch-names-the-lost-ranks barrier-not-passed "
         "listed-as-missing works-on-alone late-rank absent-rank ras-rank-behind rank-came-late-to-nccl"),
@@ -76,26 +76,26 @@ _PARTS = {
     "ended-by-others": ("A launcher or the scheduler ended ranks", "ended-by-the-launcher ended-in-initialisation"),
     "nvlink-fabric": ("NVLink between GPUs, or what manages it, does not work",
         "fabric-not-ready nvlink-without-peer-access no-imex-channel"),
-    "nvls": ("NVLS was refused, left out or used up", "nvls-used-up nvls-refused nvls-forced nvls-left-out"),
+    "nvls": ("NVLS was refused, left out or used up", "nvls-used-up nvls-left-out"),
     "gpu-failed": ("A GPU or an NVLink failed",
         "gpu-failed dcgm-found-a-fault nvidia-smi-wants-a-reset nccl-diagnosed ras-error"),
     "gpu-shared": ("Ranks share a GPU, or hosts look like one",
         "two-ranks-on-one-gpu"),
-    "driver": ("The driver, the CUDA runtime and the binary do not fit", "driver-does-not-fit no-code-for-this-gpu"),
+    "driver": ("The driver, the CUDA runtime and the binary do not fit", "driver-does-not-fit"),
     "peer-access": ("A rank cannot open the memory of another GPU",
-        "too-many-peers peer-memory-closed no-peer-access shared-memory-not-seen"),
+        "too-many-peers peer-memory-closed no-peer-access"),
     "topology": ("The topology that NCCL reads is unusable or of another machine",
-        "pci-tree-unusable wsl topology-file no-path-for-a-pattern"),
+        "topology-file"),
     "rdma-transfer": ("A transfer over RDMA failed", "no-acknowledgement flushed device-access-broken efa-completion"),
     "rdma-path": ("No path leads from one RDMA port to another, or a port is down",
         "port-went-down no-path-between-ports wrong-gid efa-security-group"),
     "networks-differ": ("Hosts use different networks, link layers or numbers of devices",
-        "networks-differ link-layers-mixed link-layers-in-use devices-differ"),
+        "networks-differ link-layers-in-use"),
     "rdma-device": ("RDMA was to be used, and a device, a driver or a library is missing",
-        "device-not-in-container verbs-library-missing no-device-of-that-name no-efa-provider"),
+        "verbs-library-missing no-device-of-that-name no-efa-provider"),
     "plugin": ("The network plugin is not loaded or does not fit", "plugin-not-found plugin-does-not-fit"),
     "registration": ("Memory cannot be registered with a device",
-        "locked-memory refused-without-a-limit pinning-failed dmabuf-refused"),
+        "locked-memory refused-without-a-limit pinning-failed"),
     "memory-full": ("Memory is full: the host's, a GPU's or shared memory",
         "host-memory-full gpu-memory-full shared-memory-full"),
     "node-failed": ("A host or pod of the job was lost, or none was found", "node-failed pod-evicted pod-not-placed"),
@@ -104,7 +104,7 @@ _PARTS = {
     "nccl-failed": ("NCCL returned an error, and another line says why", "nccl-returned-an-error proxy-failed"),
     "slow-path": ("NCCL uses a slower path than it could", "slow-path sockets-instead-of-rdma gpudirect-off"),
     "versions": ("Ranks run different versions or settings",
-        "settings-differ nccl-versions-differ structure-of-another-length another-library"),
+        "settings-differ nccl-versions-differ another-library"),
 }  # fmt: skip
 """Ids that several functions share: the title of each, and the names of its parts."""
 _GROUPS = {part: CheckGroup(name, title) for name, (title, parts) in _PARTS.items() for part in parts.split()}

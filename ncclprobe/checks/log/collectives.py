@@ -4,7 +4,7 @@ from collections import Counter
 from collections.abc import Iterator
 
 from ncclprobe.checks.log import cause, consequence, said
-from ncclprobe.checks.log.lines import JOB, RESTART, demoted, each, has_called, of_no_rank
+from ncclprobe.checks.log.lines import JOB, RESTART, demoted, has_called, of_no_rank
 from ncclprobe.logs.job_log import JobLog, LogEvent
 from ncclprobe.logs.rank_ends import rank_ends
 from ncclprobe.logs.texts import bar_of, begins_anew, between, number
@@ -274,31 +274,6 @@ _PAIRS = ("send", "recv", "isend", "irecv", "batch_isend_irecv")
 def _call(event: LogEvent) -> str:
     """Return the function of torch that raised an exception."""
     return event.place.rpartition(" ")[2]
-
-
-_TRUNCATED = ("message truncated : receiving",)
-
-
-@cause(
-    signs=_TRUNCATED,
-    doctor="sync.env",
-    echoes=("env-mismatch",),
-    bad=lambda: [
-        "n1:7:9 [0] net_socket.cc:636 NCCL WARN NET/Socket : peer 10.0.0.2<4> message truncated : receiving 4096 bytes "
-        "instead of 2048. If you believe your socket network is in a healthy state, there may be a mismatch in "
-        "collective sizes or environment settings (e.g. NCCL_PROTO, NCCL_ALGO) between ranks"
-    ],
-    good=lambda: ["n1:7:9 [0] bootstrap.cc:77 NCCL WARN Message truncated : received 264 bytes instead of 256"],
-)
-def message_truncated(log: JobLog) -> Iterator[Finding]:
-    """A peer sent more than was expected over sockets.
-
-    Right: All messages over sockets had the size that was expected.
-    Why: the two ranks run different collectives or sizes, or settings that divide a collective differently.
-    Fix: compare the variables that start with NCCL_ on both hosts; start again with TORCH_DISTRIBUTED_DEBUG=DETAIL.
-    """
-    codes = ("collective-desync", "env-mismatch")
-    yield from each(log, _TRUNCATED, "a peer sent more than was expected", codes=codes, **JOB)
 
 
 _BARRIER = ("failed to pass monitoredBarrier",)

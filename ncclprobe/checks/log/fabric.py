@@ -3,7 +3,7 @@
 from collections.abc import Iterator
 
 from ncclprobe.checks.log import cause, said
-from ncclprobe.checks.log.lines import CUDA_SIGNS, JOB, NODE, cuda_errors, demoted, each, following, informed
+from ncclprobe.checks.log.lines import CUDA_SIGNS, NODE, cuda_errors, demoted, each, following, informed
 from ncclprobe.logs.job_log import JobLog
 from ncclprobe.model.findings import Finding
 
@@ -116,48 +116,3 @@ def nvls_used_up(log: JobLog) -> Iterator[Finding]:
         rest = (event, *following(log, event, 2))
         if not demoted(event) and any("out of memory" in each_line.text for each_line in rest):
             yield said(log, event, "no multicast memory is left for NVLS", **NODE)
-
-
-@cause(
-    signs=(*CUDA_SIGNS, "Cuda failure"),
-    echoes=("fabric-manager", "imex-missing"),
-    doctor="nvl.fabric",
-    bad=lambda: ["n1:7:7 [0] transport/nvls.cc:245 NCCL WARN Cuda failure 1 'invalid argument'"],
-    good=lambda: ["n1:7:7 [0] transport/nvls.cc:245 NCCL WARN Cuda failure 2 'out of memory'"],
-)
-def nvls_refused(log: JobLog) -> Iterator[Finding]:
-    """CUDA refuses NVLS or memory that is shared over NVLink.
-
-    Right: CUDA refused neither NVLS nor shared memory over NVLink.
-    Why: multicast and fabric handles need NVSwitches that the fabric manager has set up, and between hosts an IMEX
-    channel; NCCL finds out when it makes the first communicator.
-    Fix: `nvidia-smi -q | grep -A3 Fabric` (State Completed, Status Success); to confirm, NCCL_NVLS_ENABLE=0 or
-    NCCL_MNNVL_ENABLE=0.
-    """
-    for event in log.having("Cuda failure"):
-        nvls, many = "nvls" in event.place, "mnnvl" in event.place
-        if (nvls or many) and "out of memory" not in event.text and not demoted(event):
-            codes = ("imex-missing", "fabric-manager") if many else ("fabric-manager", "nvls-slots")
-            yield said(log, event, "CUDA refuses what NVLink's switches are to do", codes=codes, **NODE)
-
-
-@cause(
-    code="nvls-slots",
-    signs=("NCCL_NVLS_ENABLE has been set to", "multiple ranks per gpu is incompatible with NVLS"),
-    doctor="launch.ranks",
-    bad=lambda: [
-        'n1:7:7 [0] transport/nvls.cc:254 NCCL WARN NCCL_NVLS_ENABLE has been set to "1" and communicator has multiple '
-        "ranks using the same NVML device. This is not compatible with NCCL_NVLS_ENABLE=1."
-    ],
-    good=lambda: ["n1:7:7 [0] NCCL INFO NCCL_NVLS_ENABLE set by environment to 1."],
-)
-def nvls_forced(log: JobLog) -> Iterator[Finding]:
-    """NVLS is forced although two ranks share a GPU.
-
-    Right: NVLS is not forced if two ranks share a GPU.
-    Why: a GPU joins a multicast group once; NCCL leaves NVLS out by itself unless NCCL_NVLS_ENABLE=1.
-    Fix: unset NCCL_NVLS_ENABLE.
-    """
-    yield from each(
-        log, ("This is not compatible with NCCL_NVLS_ENABLE=1", "incompatible with NVLS"), "NVLS is forced", **JOB
-    )

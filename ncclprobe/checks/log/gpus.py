@@ -28,7 +28,6 @@ from ncclprobe.logs.nccl_lines import used
 from ncclprobe.logs.texts import between, number
 from ncclprobe.logs.torch_lines import ranks_in
 from ncclprobe.model.findings import Finding, Severity
-from ncclprobe.model.values import replace
 
 _FAULTS = (
     "uncorrectable ECC error encountered",
@@ -210,38 +209,6 @@ def _sharing(log: JobLog, event: LogEvent, *, mig: bool) -> Finding:
     return found
 
 
-_NO_CODE = (
-    "no kernel image is available for execution on the device",
-    "invalid device function",
-    "is not compatible with the current PyTorch installation",
-    "device kernel image is invalid",
-    "hipErrorNoBinaryForGpu",
-)
-
-
-@cause(
-    code="gpu-arch-unsupported",
-    signs=_NO_CODE,
-    doctor="sync.versions",
-    bad=lambda: ["[rank0]: RuntimeError: CUDA error: no kernel image is available for execution on the device"],
-    good=lambda: ["n1:7:7 [0] NCCL INFO Cuda failure 'invalid device function'"],
-)
-def no_code_for_this_gpu(log: JobLog) -> Iterator[Finding]:
-    """The binary has no code for this GPU.
-
-    Right: Every binary had code for the GPU that it ran on.
-    Why: kernels are compiled for a list of compute capabilities; a GPU newer than the build, or one that it has
-    dropped, finds none.
-    Fix: install torch (and NCCL) built for this GPU: `torch.cuda.get_arch_list()` has to name its capability
-    (`nvidia-smi --query-gpu=compute_cap --format=csv`).
-    """
-    for found in each(log, _NO_CODE, "the binary has no code for this GPU", **IMAGE):
-        at = found.occurrence
-        by_triton = any("Triton Error" in seen.text for seen in found.evidence)  # whose ptxas may be of a later CUDA
-        codes = ("cuda-driver-mismatch", "gpu-arch-unsupported") if by_triton else ()
-        yield replace(found, occurrence=at and replace(at, codes=codes))
-
-
 _DRIVER = (
     "CUDA driver version is insufficient for CUDA runtime version",
     "Driver/library version mismatch",
@@ -393,55 +360,6 @@ def _asked_in_vain(event: LogEvent) -> bool:
     """Return whether a program, and not NCCL, was told that two GPUs have no peer access."""
     nccls = event.level == "WARN" and bool(event.host and event.pid)
     return not nccls and any(text in event.text for text in _NO_PEERS)
-
-
-_RDMA_DEVICE = "/sys/class/infiniband/"
-"""NCCL goes on with one that is on no PCI bus, as soft-RoCE's are."""
-_NO_PCI = ("could not find CPU close to GPU", "Could not find real path of", "localHostHash", "Could not find id ")
-
-
-@cause(
-    code="vm-topology",
-    signs=_NO_PCI,
-    doctor="pci.topology-agree",
-    bad=lambda: ["n1:7:7 [0] graph/paths.cc:700 NCCL WARN Error : could not find CPU close to GPU 0"],
-    good=lambda: ["n1:7:7 [0] NCCL INFO Could not find real path of /sys/class/net/eth0/device"],
-)
-def pci_tree_unusable(log: JobLog) -> Iterator[Finding]:
-    """The PCI topology of a virtual machine or container is unusable.
-
-    Right: NCCL found every GPU in the PCI topology.
-    Why: NCCL reads /sys to see which GPUs and NICs are near each other; hypervisors and some container runtimes hide
-    bridges or whole buses.
-    Fix: give the virtual machine the real PCIe hierarchy, or NCCL_TOPO_FILE with the machine type's own file; mount
-    /sys into the container.
-    """
-    yield from each(log, _NO_PCI, "a GPU is not found in the PCI topology", but=(_RDMA_DEVICE,), **NODE)
-
-
-@cause(
-    code="wsl-unsupported",
-    signs=("microsoft-standard", "WSL2", "/usr/lib/wsl", *CUDA_SIGNS, "Failed to open libnvidia-ml"),
-    doctor="gpu.p2p",
-    bad=lambda: [
-        "Linux box 5.15.167.4-microsoft-standard-WSL2\n"
-        "n1:7:7 [0] a.h:40 NCCL WARN Cuda failure 'OS call failed or operation not supported on this OS'"
-    ],
-    good=lambda: ["Linux box 5.15.167.4-microsoft-standard-WSL2\nloss 2"],
-)
-def wsl(log: JobLog) -> Iterator[Finding]:
-    """The job runs in WSL without the support that NCCL needs.
-
-    Right: No job failed for what WSL does not support.
-    Why: WSL has neither CUDA's IPC between processes nor pinned host memory in all releases, so peer access and shared
-    memory fail.
-    Fix: update Windows, WSL and the driver; NCCL_P2P_DISABLE=1, and NCCL_CUMEM_HOST_ENABLE=0 from 2.26 on; or use Linux
-    itself.
-    """
-    if any(True for _ in log.having("microsoft-standard", "WSL2", "/usr/lib/wsl")):
-        errors = ("OS call failed", "operation not supported", "named symbol not found", "invalid argument")
-        for event in cuda_errors(log, *errors):
-            yield said(log, event, "CUDA does not support in WSL what NCCL asks for", **NODE)
 
 
 _DCGM = (

@@ -77,32 +77,6 @@ def shared_memory_full(log: JobLog) -> Iterator[Finding]:
             yield said(log, event, unopened, codes=("fd-limit", "shm-too-small"), **JOB)
 
 
-_ATTACH = ("Error while attaching to shared memory segment", "failed to open shared memory file")
-
-
-@cause(
-    signs=_ATTACH,
-    doctor="launch.ranks",
-    echoes=("host-identity", "shm-too-small"),
-    bad=lambda: [
-        "n1:7:7 [0] misc/shmutils.cc:128 NCCL WARN Error while attaching to shared memory segment /dev/shm/nccl-Ab12cd "
-        "(size 9637888), error: No such file or directory (2)"
-    ],
-    good=lambda: ["n1:7:7 [0] NCCL INFO Allocated 9637888 bytes of shared memory in /dev/shm/nccl-Ab12cd"],
-)
-def shared_memory_not_seen(log: JobLog) -> Iterator[Finding]:
-    """A rank does not see shared memory that another rank of its host has made.
-
-    Right: Every rank saw the shared memory of its peers.
-    Why: ranks that NCCL takes for one host (by name and boot id) must share /dev/shm; containers of their own do not.
-    Where they share it, it is a fault of older releases.
-    Fix: run all ranks of a host in one container, or share its IPC namespace (`--ipc=host`); or tell them apart with a
-    NCCL_HOSTID per container.
-    """
-    codes = ("gpu-isolation", "host-identity", "nccl-bug-shm-attach")
-    yield from each(log, _ATTACH, "shared memory of another rank is not seen", codes=codes, **JOB)
-
-
 _REFUSED = (
     "DefaultCPUAllocator: can't allocate memory",
     "DefaultCPUAllocator: not enough memory",

@@ -12,13 +12,12 @@ from ncclprobe.checks.log.lines import (
     UNPROVEN,
     demoted,
     each,
-    failed,
     of_no_rank,
     of_the_job,
     warned,
 )
 from ncclprobe.logs.job_log import JobLog, LogEvent
-from ncclprobe.logs.nccl_lines import INFO_DIFFERS, MET_WITH, of_another_build, other_length, stranger_length
+from ncclprobe.logs.nccl_lines import INFO_DIFFERS, of_another_build
 from ncclprobe.logs.outcome import worked_before
 from ncclprobe.logs.paragraphs import OF_EACH_OTHER
 from ncclprobe.logs.rank_ends import rank_ends
@@ -270,34 +269,6 @@ def _never_resolved(log: JobLog, event: LogEvent) -> bool:
 
 def _of_ipv6_alone(event: LogEvent) -> bool:
     return "The IPv6 network" in event.text and "Temporary failure" not in event.text
-
-
-_MAGIC = ("wrong magic", "wrong type", "wrong socket type")
-
-
-@cause(
-    code="foreign-connection",
-    signs=(*_MAGIC, MET_WITH),
-    doctor="launch.port",
-    bad=lambda: ["n1:7:9 [0] misc/socket.cc:484 NCCL WARN socketFinalizeAccept: wrong type 3 != 4"],
-    good=lambda: ["n1:7:9 [0] NCCL INFO socketFinalizeAccept: didn't receive a valid magic from 10.0.0.9<5511>"],
-)
-def foreign_connection(log: JobLog) -> Iterator[Finding]:
-    """A connection from outside the job disturbed the start.
-
-    Right: Only ranks of the job connected to it.
-    Why: a port scanner, a health check or a rank of an earlier job connects to the port that NCCL's root listens on.
-    From 2.16 on NCCL checks a magic word and waits on; older releases read any 4 bytes as a length.
-    Fix: keep scanners and load balancers away from the hosts' ephemeral ports, end left-over ranks, give each job its
-    own MASTER_PORT or NCCL_COMM_ID; NCCL 2.27 and newer discard strangers.
-    """
-    failure = failed(log)
-    mixed = any(other_length(event.text) for event in log.having(MET_WITH))  # all after it is read at a wrong place
-    for event in log.having(*_MAGIC, MET_WITH):
-        wrong = "wrong type" in event.text or "wrong socket type" in event.text
-        strange = stranger_length(event.text) and not mixed if MET_WITH in event.text else wrong or failure
-        if not demoted(event) and strange:
-            yield said(log, event, "a connection from outside the job came in", blame="fabric", action="restart")
 
 
 _TRIED_IN_VAIN = "The client socket has timed out after"

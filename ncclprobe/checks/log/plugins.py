@@ -8,7 +8,6 @@ from ncclprobe.checks.log.lines import (
     FABRIC,
     IMAGE,
     JOB,
-    LIMIT,
     NODE,
     demoted,
     each,
@@ -332,30 +331,6 @@ def _of_the_graph(log: JobLog, event: LogEvent) -> bool:
     ]
     before = [each for each in read if each.line < event.line]
     return _PARSED in event.text and bool(before) and _GRAPH_SET in before[-1].text
-
-
-_OPEN = ("NET/IB : Unable to open device", "ibv_open_device failed", "ibv_open_device(", "/dev/infiniband/")
-
-
-@cause(
-    code="ib-device-not-in-container",
-    signs=_OPEN,
-    doctor="ib.perm",
-    bad=lambda: ["n1:7:9 [0] transport/net_ib.cc:334 NCCL WARN NET/IB : Unable to open device mlx5_0"],
-    good=lambda: ["mounting /dev/infiniband/uverbs0 into the container"],
-)
-def device_not_in_container(log: JobLog) -> Iterator[Finding]:
-    """RDMA devices are seen and cannot be opened.
-
-    Right: Every RDMA device that was seen could be opened.
-    Why: /sys shows the host's devices in every container, but /dev/infiniband has to be given to it and allowed by its
-    control group.
-    Fix: `docker run --device=/dev/infiniband` (and `--cap-add=IPC_LOCK`), or the RDMA device plugin of the cluster.
-    """
-    refusals = ("Unable to open", "failed", "No such file", "ermission denied", "not permitted", "cannot open")
-    for event in log.having(*_OPEN):
-        if any(text in event.text for text in refusals) and not demoted(event):
-            yield said(log, event, "an RDMA device cannot be opened", **LIMIT)
 
 
 _NO_LIBRARY = (

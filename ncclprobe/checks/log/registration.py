@@ -5,7 +5,6 @@ from collections.abc import Iterator
 
 from ncclprobe.checks.log import cause, consequence, said
 from ncclprobe.checks.log.lines import (
-    IMAGE,
     JOB,
     LIMIT,
     NODE,
@@ -161,25 +160,3 @@ def pinning_failed(log: JobLog) -> Iterator[Finding]:
     if not any(True for _ in log.having("microsoft-standard", "WSL2")):
         signs = ("OS call failed or operation not supported on this OS",)
         yield from each(log, signs, "the kernel refused to pin host memory for a GPU", **NODE)
-
-
-@cause(
-    code="dmabuf-unsupported",
-    signs=_REGISTER,
-    doctor="ib.gdr",
-    bad=lambda: [
-        "n1:7:9 [0] misc/ibvwrap.cc:200 NCCL WARN Call to ibv_reg_dmabuf_mr failed with error Operation not supported"
-    ],
-    good=lambda: ["n1:7:9 [0] NCCL INFO DMA-BUF is available on GPU device 0"],
-)
-def dmabuf_refused(log: JobLog) -> Iterator[Finding]:
-    """The kernel or NIC does not register GPU memory by DMA-BUF.
-
-    Right: Every registration by DMA-BUF was accepted.
-    Why: NCCL takes DMA-BUF if the GPU's driver offers it; an older kernel (below 5.12), an out-of-tree NIC driver or
-    an IOMMU may refuse it all the same.
-    Fix: NCCL_DMABUF_ENABLE=0 together with a loaded nvidia-peermem; or update the NIC's driver and kernel.
-    """
-    for event, error in _registrations(log, ("Call to ibv_reg_dmabuf_mr",)):
-        if not error.startswith(_ENOMEM):
-            yield said(log, event, f"registration by DMA-BUF is refused: {error or 'failed'}", **IMAGE)

@@ -99,33 +99,6 @@ def nvls_left_out(log: JobLog) -> Iterator[Finding]:
             yield said(log, event, "goes on without NVLS", severity=Severity.WARN, **NODE)
 
 
-_SIMPLE = ("falling back to simple order", "run the container without '--net host'")
-
-
-@cause(
-    code="container-topology",
-    signs=(*_SIMPLE, "NCCL_TOPO_FILE"),
-    doctor="pci.topology-agree",
-    bad=lambda: [
-        "n1:7:7 [0] graph/search.cc:900 NCCL WARN Could not find a path for pattern 4, falling back to simple order"
-    ],
-    good=lambda: [
-        "n1:7:7 [0] NCCL INFO Pattern 4, crossNic 0, nChannels 12, bw 30.0/30.0, type NVL/PIX, sameChannels 1"
-    ],
-)
-def no_path_for_a_pattern(log: JobLog) -> Iterator[Finding]:
-    """NCCL found no path through the topology that it sees.
-
-    Right: NCCL found a path through the topology.
-    Why: in containers and virtual machines /sys may show another PCIe tree than there is; NCCL then orders ranks simply
-    and takes one channel at a hundredth of the rate.
-    Fix: NCCL_TOPO_DUMP_FILE=topo.xml and compare it with `nvidia-smi topo -m` on the host; mount /sys, or set
-    NCCL_TOPO_FILE to the machine type's own file.
-    """
-    message = "no path is found in the topology that NCCL sees"
-    yield from informed(log, _SIMPLE, message, severity=Severity.WARN, **NODE)
-
-
 @cause(
     code="ib-mixed-link-layer",
     signs=("NET/IB : Using",),

@@ -139,26 +139,6 @@ def _in_one_communicator(log: JobLog) -> bool:
     return any(len(versions) > 1 for versions in began.values())
 
 
-@cause(
-    signs=(*MIXED_UP, "NCCL version "),
-    doctor="sync.versions",
-    echoes=("version-mismatch", "nccl-bug-2.19-bootstrap", "foreign-connection"),
-    bad=lambda: ["n2:8:8 [0] bootstrap.cc:77 NCCL WARN Message truncated : received 264 bytes instead of 256"],
-    good=lambda: ["n1:7:9 [0] bootstrap.cc:77 NCCL WARN Message truncated : received 1347703880 bytes instead of 256"],
-)
-def structure_of_another_length(log: JobLog) -> Iterator[Finding]:
-    """Ranks that meet send each other structures of different builds.
-
-    Right: Ranks that met sent each other structures of one build.
-    Why: they run different builds of NCCL, or they belong to different jobs that use one port.
-    Fix: compare the "NCCL version" lines of all ranks, and end ranks left over from an earlier start.
-    """
-    for event in log.having(*MIXED_UP):
-        if of_another_build(event.text) and not demoted(event):
-            codes = ("version-mismatch", "world-size-mismatch", "nccl-lib-mismatch")
-            yield said(log, event, "ranks that meet are of different builds or jobs", codes=codes, **IMAGE)
-
-
 _TOO_OLD = (
     "NCCL library is too old",
     "NCCL library version is too old",

@@ -152,9 +152,6 @@ CASES = {
         ],
         good=["n1:7:7 [0] transport/p2p.cc:245 NCCL WARN Cuda failure 2 'out of memory'"],
     ),
-    "log.nvls/nvls-refused": Cases(
-        bad=[("FAIL node: n1:7 on n1", "n1:7:7 [0] mnnvl.cc:70 NCCL WARN Cuda failure 800 'operation not permitted'")]
-    ),
     "log.ranks-missing/no-address-of-a-rank": Cases(
         bad=[("FAIL job: rank 3", f"[rank3]: {LINE}")],
         good=[
@@ -403,25 +400,6 @@ CASES = {
             ),
         ]
     ),
-    "log.foreign-connection": Cases(
-        bad=[
-            (
-                "FAIL fabric: n1:7 on n1",
-                "n1:7:9 [0] bootstrap.cc:77 NCCL WARN Message truncated : received 1347703880 bytes instead of 256",
-            ),
-            (
-                "FAIL fabric: n1:7 on n1",
-                "n1:7:9 [0] misc/socket.cc:431 NCCL WARN socketFinalizeAccept: wrong magic 2f20544547 != 9af8e1c2\n"
-                "[rank0]: RuntimeError: NCCL error in: a.cpp:1, internal error - please report this issue",
-            ),
-        ],
-        good=[
-            "n1:7:9 [0] misc/socket.cc:431 NCCL WARN socketFinalizeAccept: wrong magic 2f20544547 != 9af8e1c2",
-            "n1:7:9 [0] bootstrap.cc:77 NCCL WARN Message truncated : received 264 bytes instead of 256",
-            "n1:7:9 [0] bootstrap.cc:220 NCCL WARN Message truncated : received 120 bytes instead of 64\n"
-            "n1:7:9 [0] bootstrap.cc:220 NCCL WARN Message truncated : received 1503789058 bytes instead of 104",
-        ],
-    ),
     "log.ranks-missing/ranks-missing": Cases(
         bad=[
             ("FAIL job: n1:7 on n1", GARBLED.replace("4 vs 4", "4 vs 5")),
@@ -494,25 +472,6 @@ CASES = {
             ),
         ]
     ),
-    "log.networks-differ/link-layers-mixed": Cases(
-        bad=[
-            (
-                "FAIL job: n1:7 on n1",
-                "n1:7:9 [0] transport/net_ib.cc:900 NCCL WARN NET/IB : Can't merge net devices with different "
-                "link_layer. "
-                "i=0 remMeta.ndevs=1 link_layer=1 rem_link_layer=2",
-            )
-        ]
-    ),
-    "log.networks-differ/devices-differ": Cases(
-        bad=[
-            (
-                "FAIL node: n1:7 on n1",
-                "n1:7:9 [0] transport/net_ib.cc:700 NCCL WARN NET/IB : Local mergedDev mlx5_0+mlx5_1 has a different "
-                "number of devices=2 as remote mlx5_0 1",
-            )
-        ]
-    ),
     "log.registration/locked-memory": Cases(
         bad=[
             (
@@ -552,29 +511,6 @@ CASES = {
             "5.15.167.4-microsoft-standard-WSL2\n"
             "n1:7:7 [0] a.h:40 NCCL WARN Cuda failure 'OS call failed or operation not supported on this OS'",
         ],
-    ),
-    "log.registration/dmabuf-refused": Cases(
-        bad=[
-            (
-                "FAIL image: n1:7 on n1",
-                "n1:7:9 [0] misc/ibvwrap.cc:200 NCCL WARN Call to ibv_reg_dmabuf_mr failed with error Bad "
-                "address errno 14",
-            )
-        ],
-        good=[
-            "n1:7:9 [0] misc/ibvwrap.cc:180 NCCL WARN Call to ibv_reg_mr failed with error Bad address",
-            "n1:7:9 [0] misc/ibvwrap.cc:200 NCCL WARN Call to ibv_reg_dmabuf_mr failed with error Cannot allocate "
-            "memory",
-        ],
-    ),
-    "log.rdma-device/device-not-in-container": Cases(
-        bad=[
-            (
-                "FAIL unknown: example",
-                "[n1:7 :0] ib_device.c:500 UCX ERROR ibv_open_device failed on mlx5_0: Operation not permitted",
-            ),
-            ("FAIL unknown: example", "cannot open /dev/infiniband/uverbs0: No such file or directory"),
-        ]
     ),
     "log.rdma-device/verbs-library-missing": Cases(
         bad=[
