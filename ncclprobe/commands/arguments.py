@@ -175,7 +175,7 @@ _MOST_SHOWN = 200
 
 
 class HelpFormatter(argparse.RawDescriptionHelpFormatter):
-    """Fits descriptions to the terminal: fills paragraphs, and keeps indented lines, of which lists hang."""
+    """Fits descriptions to the terminal: fills paragraphs, and keeps indented lines with a hanging indent for lists."""
 
     def __init__(self, prog: str) -> None:
         super().__init__(prog, width=columns(80) - 2)
@@ -199,7 +199,7 @@ _OF_ARGPARSE = {
     ": ignored explicit argument ": ": takes no value, and was given ",
     ": not allowed with argument ": ": excludes ",
 }
-"""What argparse says, and what it means to a reader who does not know its words."""
+"""argparse's messages, and their meaning for a reader who does not know its words."""
 
 
 class _Help(argparse.Action):
@@ -218,7 +218,7 @@ _CODES = "exit codes:"
 class Parser(argparse.ArgumentParser):
     """A command's parser: it refuses in one line, and no option may be abbreviated.
 
-    ``--help`` shows what brief.py says of the command, where it says something, and ``--help-all`` everything. Both
+    ``--help`` shows the command's selection in brief.py, if it has one, and ``--help-all`` everything. Both
     end with its exit codes.
     """
 
@@ -279,7 +279,7 @@ class Parser(argparse.ArgumentParser):
         return overwriting.refused(self, super().parse_args(args))
 
     def parse_intermixed_args(self, args: Sequence[str] | None = None) -> argparse.Namespace:  # type: ignore[override]
-        """Do the same where options may stand between the words of one argument."""
+        """Do the same if options may be between the words of one argument."""
         return overwriting.refused(self, super().parse_intermixed_args(args))
 
     def _get_values(self, action: argparse.Action, arg_strings: list[str]) -> Any:
@@ -367,7 +367,7 @@ def destination(text: str) -> str:
 
 
 def _refuse_closed(text: str, target: Path) -> None:
-    """Refuse, before the run, what could not be written after it: a file is replaced, for which its folder counts."""
+    """Refuse, before the run, an output that cannot be written after it; the folder counts, for a file is replaced."""
     into = target if target.exists() and not target.is_file() else target.parent
     if text != "-" and not os.access(into, os.W_OK):
         raise argparse.ArgumentTypeError(f"{text}: cannot be written: no permission for {into}; choose another path")
@@ -439,7 +439,7 @@ def fleet_store(parser: argparse.ArgumentParser) -> None:
 
 
 def keep_in_fleet(given: argparse.Namespace, report: "Report", left_s: float) -> None:
-    """Add a report that was delivered to the store of --fleet, if there is one; what keeps it out is said."""
+    """Add a report that was delivered to the store of --fleet, if there is one; report what prevents it."""
     if given.fleet:
         from ncclprobe.engine import history
 
@@ -447,7 +447,7 @@ def keep_in_fleet(given: argparse.Namespace, report: "Report", left_s: float) ->
 
 
 def judging(given: argparse.Namespace) -> "Judging":
-    """Return what a command line says of judging."""
+    """Return the part of a command line that concerns judging."""
     from ncclprobe.engine.diagnose import Judging  # and with it all that judges, which `--help` does without
 
     return Judging(
@@ -462,7 +462,7 @@ def judging(given: argparse.Namespace) -> "Judging":
 
 
 def folder(text: str) -> Path:
-    """Make a folder to write to, for its owner alone, for argparse, before the command starts."""
+    """Make a folder to write to, only for its owner, for argparse, before the command starts."""
     path = Path(text)
     try:
         files.make_folder(path, 0o700)

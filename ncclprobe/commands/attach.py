@@ -1,4 +1,4 @@
-"""``ncclprobe attach``: the job that stands still, while it stands: which rank, where, since when."""
+"""``ncclprobe attach``: a job that hangs, while it hangs: which rank, in which call, since when."""
 
 import argparse
 import json
@@ -35,7 +35,7 @@ except (ImportError, RuntimeError) as error:
 
 
 def main(argv: Sequence[str]) -> int:
-    """Look at the ranks of a job on this node and say how they stand. Raises UsageError."""
+    """Look at the ranks of a job on this node and report their state. Raises UsageError."""
     options = _parser().parse_args(argv)
     if options.pid and options.prepare:
         raise UsageError("--prepare prints what goes into a program and looks at none; leave --pid out")
@@ -121,7 +121,7 @@ def _looked(options: argparse.Namespace, question: "diagnose.Question", end: flo
 def _over_ssh(
     options: argparse.Namespace, where: hosts.Hosts, line: Sequence[str], question: "diagnose.Question"
 ) -> "Report":
-    """Return the report on the job of which each host looks at its own ranks. Raises UsageError if none has any."""
+    """Return the report on a job whose hosts each look at their own ranks. Raises UsageError if none has any."""
     from ncclprobe.commands import over_ssh
     from ncclprobe.engine import running
     from ncclprobe.engine.collect import of_capture

@@ -137,7 +137,7 @@ def _sampling(given: argparse.Namespace, rows: int) -> dict[str, Any]:
 
 
 def _mode(given: argparse.Namespace) -> Mode | None:
-    """Return how calls are timed, as far as it was said."""
+    """Return how calls are timed, as far as the options set it."""
     if given.graph and given.mode:
         raise UsageError(f"--graph and --mode {given.mode}: a graph is a mode of its own; give one")
     if given.graph and given.backend == "gloo":

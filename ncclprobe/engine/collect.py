@@ -484,7 +484,7 @@ def replayed(paths: Sequence[Path], collectors: Sequence[Collector]) -> list[Sna
 def of_capture(host: Replay, collectors: Sequence[Collector], traces: Traces | None = None) -> Snapshot:
     """Return the facts of a captured node and of its ranks. `traces`: what was learned of the job's other nodes.
 
-    The node has the GPUs of all its ranks, of which each may see its own alone.
+    The node has the GPUs of all its ranks; each rank may see only its own.
     """
     from ncclprobe.facts.rank import together  # and with it six collectors, which a report that is drawn again spares
 
@@ -497,7 +497,7 @@ def of_capture(host: Replay, collectors: Sequence[Collector], traces: Traces | N
 
 
 def _with_matrix(host: Replay, facts: dict[type, Any]) -> dict[type, Any]:
-    """Return facts with what a pasted matrix shows, if nothing else that was pasted shows the GPUs."""
+    """Return facts with the content of a pasted matrix, if no other pasted text shows the GPUs."""
     text = host.answers.get(("run", "nvidia-smi", "topo", "-m")) if host.pasted else None
     if not isinstance(text, str):
         return facts

@@ -49,10 +49,10 @@ class Judging(Struct, frozen=True):
 
 
 class Question(Struct, frozen=True):
-    """What a command was asked: which checks judge what, since when, and what a site accepts.
+    """A command's request: which checks judge what, since when, and what a site accepts.
 
-    `command` is what was typed, `left_out` the ids that --ignore leaves out, `accepted` what ncclprobe.toml holds.
-    `pictures`: whether topology and NCCL's choices are to be in the report; the last line of accept says widths.
+    `command` is the command line, `left_out` the ids of --ignore, `accepted` the entries of ncclprobe.toml.
+    `pictures`: whether the report has topology and NCCL's choices; the last line of accept has widths.
     """
 
     command: tuple[str, ...]
@@ -95,7 +95,7 @@ def ask(judging: Judging, command: Sequence[str], job: Job, sources: frozenset[S
 
 
 SECRET_OPTIONS = ("--redact-key",)
-"""Their values are shown nowhere: who has the key can tell originals from pseudonyms."""
+"""Their values are shown nowhere: whoever has the key can tell originals from pseudonyms."""
 
 
 def without_secrets(command: Sequence[str]) -> tuple[str, ...]:
@@ -156,11 +156,11 @@ def unchanged(known: Known) -> Known:
 
 
 class Topic(Struct, frozen=True):
-    """What is judged together, in steps of which each adds to what is known.
+    """What is judged together, in steps that each add to what is known.
 
-    `learn`: facts that follow from others. `judge`: verdicts. `weigh`: how verdicts count, and what explains them, once
-    those are left out that the site accepts. `conclude`: fields of the report, of which ``status``, ``exit_code`` and
-    ``notes`` are always there.
+    `learn`: facts that follow from others. `judge`: verdicts. `weigh`: how verdicts count, and what explains them,
+    without those that the site accepts. `conclude`: fields of the report; ``status``, ``exit_code`` and ``notes`` are
+    always there.
     """
 
     judge: Callable[[Known], Known]
@@ -182,8 +182,8 @@ def diagnose(
 ) -> Report:
     """Make the report on all nodes of a job, on what a run of it measured, or on what it left.
 
-    `facts`: those of the run, or of the files. `missing`: the nodes that could not be looked at. Where a store is
-    given, it says of a first report how the nodes were before.
+    `facts`: those of the run, or of the files. `missing`: the nodes that could not be looked at. A store, if given,
+    adds the earlier state of the nodes to a first report.
     """
     without = replace(question, checks=tuple(check for check in question.checks if not check.id.startswith(TREND)))
     if question.judging.fleet is None or not snapshots or without.checks == question.checks:

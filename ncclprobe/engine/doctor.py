@@ -48,7 +48,7 @@ def look_s(timeout_s: float) -> float:
 
 
 def within(question: Question, timeout_s: float, judge: Callable[[], Report]) -> Report:
-    """Return what `judge` makes within --timeout. Raises OutOfTime, and leaves it behind, where time is over."""
+    """Return what `judge` makes within --timeout. Raises OutOfTime when time is over, and leaves it behind."""
     try:
         return until(question.clock + timeout_s, judge)
     except TimeoutError:
@@ -140,7 +140,7 @@ def _environment(snapshot: Snapshot) -> NodeEnvironment:
 
 
 def _digest_of_gpus(facts: Mapping[type, Any]) -> str:
-    """Return a few digits that tell the GPUs of a node from all others; empty: one of them is not known."""
+    """Return a few digits that distinguish the GPUs of a node from all others; empty: one of them is unknown."""
     gpus = learned(facts, Gpus)
     uuids = sorted(gpu.uuid for gpu in gpus.all if isinstance(gpu, Gpu)) if gpus else []
     whole = gpus is not None and len(uuids) == len(gpus.all) and all(uuids)
@@ -231,7 +231,7 @@ class _Seen(Struct):
 
     @property
     def state(self) -> RailState:
-        """Return what the last test with the host's memory says."""
+        """Return the result of the last test with the host's memory."""
         last = ([each for each in self.tests if not each.gpu] or self.tests)[-1]
         way = (self.src.end, self.dst.end)
         if not last.met:

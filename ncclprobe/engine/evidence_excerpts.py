@@ -1,6 +1,6 @@
-"""What stands in the sources that findings cite: a machine's answers as it gave them.
+"""Excerpts of the sources that findings cite: a machine's answers as it gave them.
 
-A report without them says what was concluded; with them its reader sees what it was concluded from.
+A report without them has only conclusions; with them its reader sees their grounds.
 """
 
 import json
@@ -22,7 +22,7 @@ MOST = 60
 _MOST_LOOKED_AT = 300
 """Findings whose sources are looked for: each is compared with a thousand questions."""
 _MOST_OF_ONE = 4
-"""Of one piece of evidence: NVML answers for each GPU."""
+"""The most lines for one piece of evidence: NVML answers for each GPU."""
 _MOST_LINES, _MOST_CHARACTERS, LONGEST_LINE = 24, 4000, 400
 AROUND = 5
 """Lines before and after the one that is cited."""
@@ -31,7 +31,7 @@ _GPU = r"GPU(\d{1,3})(?!\d)"
 
 
 def of_machines(verdicts: Sequence[Verdict], snapshots: Sequence[Snapshot]) -> tuple[Excerpt, ...]:
-    """Return what the machines answered where failures and warnings cite it, failures first."""
+    """Return the machines' answers that failures and warnings cite, failures first."""
     answers = {snapshot.node: snapshot.answers for snapshot in snapshots if snapshot.answers}
     loud = [(v, f) for v in verdicts for f in v.findings if f.severity is not Severity.NOTE]
     loud.sort(key=lambda each: each[1].severity is not Severity.FAIL)
@@ -126,7 +126,7 @@ def _cited(lines: Sequence[str], evidence: Evidence) -> list[int]:
 
 
 def _of_gpu(lines: Sequence[str], finding: Finding) -> list[int]:
-    """Return the place of the line with which nvidia-smi begins what it says of the finding's GPU."""
+    """Return the place of the line that begins the section of nvidia-smi on the finding's GPU."""
     gpu = re.search(_GPU, finding.subject)
     return [at for at, line in enumerate(lines) if gpu and line.startswith(f"GPU {gpu[1]}:")][:1]
 

@@ -56,7 +56,7 @@ def explain(
 
 
 def with_running_job(found: JobFiles) -> JobFiles:
-    """Return what files say, and how the job stood of which they hold what `ncclprobe attach --keep` saw."""
+    """Return the facts of the files, and the state of the job if they hold what `ncclprobe attach --keep` saw."""
     from ncclprobe.engine import running  # imports of a running job, which other files do without
 
     snapshots = running.kept(found.captures) if found.captures else ()
@@ -78,7 +78,7 @@ def of_captures(paths: Sequence[str], found: Sequence[Cause]) -> tuple[Verdict, 
 
 
 def with_verdicts(found: Sequence[Cause], by_source: Mapping[str, Sequence[Verdict]]) -> tuple[Cause, ...]:
-    """Return the causes, each with what its check said. `by_source`: the verdicts of each report, and of captures."""
+    """Return the causes, each with its check's verdict. `by_source`: the verdicts of each report, and of captures."""
     return tuple(replace(cause, checked=_in_words(cause.doctor, by_source)) for cause in found)
 
 

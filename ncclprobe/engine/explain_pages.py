@@ -20,7 +20,7 @@ COLUMNS = 80
 _MOST_FINDINGS, _MOST_SUGGESTED = 2, 3
 _CHECKS = "`ncclprobe checks` lists the checks"
 _LIKE = 0.8
-"""Of two names, the share of letters in common by which one may be meant for the other."""
+"""The share of letters that two names have in common if one may be meant for the other."""
 _NAME = 30  # of a name's column; few are longer, and push their text aside
 
 

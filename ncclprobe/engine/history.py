@@ -1,6 +1,6 @@
-"""What a store of reports (``--fleet``) says of the nodes of a report, and the report's way into it.
+"""The history that a store of reports (``--fleet``) has of a report's nodes, and the report's way into the store.
 
-Neither changes what a command says of the machine: a store that does not answer is said, and no more.
+Neither changes a command's verdict on the machine: a store that does not answer is reported, and nothing else changes.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -35,7 +35,7 @@ def _past(report: Report, path: Path) -> dict[str, History] | Absent:
 
 
 def keep(report: Report, path: Path, written: str, left_s: float, complain: Callable[[str], None]) -> None:
-    """Add a report that was delivered to the store at `path`; where it cannot be, `complain`.
+    """Add a report that was delivered to the store at `path`; if that fails, `complain`.
 
     `written`: the file that it was written to, or nothing. `left_s`: of --timeout.
     """

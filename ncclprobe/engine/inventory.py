@@ -54,7 +54,9 @@ _PREFIXES: Mapping[str, tuple[str, ...]] = {
 
 
 def scope(snapshots: Sequence[Snapshot], job: Job) -> Scope:
-    """Say for which jobs the report speaks: GPUs are counted only where every node says how many it has, and whole."""
+    """Return the jobs that the report speaks for: GPUs are counted only if every node reports how many it has, and
+    whole.
+    """
     said = [snapshot.facts.get(Gpus) for snapshot in snapshots]
     counted = [sum(gpu.mig is not True for gpu in gpus.all) for gpus in said if isinstance(gpus, Gpus)]
     gpus = sum(counted) if counted and len(counted) == len(said) else None
@@ -122,7 +124,7 @@ def _nodes(snapshots: Sequence[Snapshot], expected: int | None) -> str:
 
 
 def _placed(snapshots: Sequence[Snapshot]) -> str:
-    """Return the zone, group and switch right above the nodes, or how many there are; empty: nothing tells."""
+    """Return the zone, group and switch right above the nodes, or how many there are; empty if unknown."""
     known = [where for s in snapshots if (where := learned(s.facts, Placement))]
     found = [{each.name: each for where in known if (each := where.get(kind))} for kind in (ZONE, GROUP)]
     found.append({"/".join(each.name for each in where.tree): where.tree[-1] for where in known if where.tree})
@@ -196,7 +198,7 @@ def _nics(facts: Mapping[type, Any]) -> str:
 
 
 def _per_gpu(facts: Mapping[type, Any], ports: int) -> str:
-    """Return how many NICs each GPU has, or how many GPUs share one, where that comes out even."""
+    """Return how many NICs each GPU has, or how many GPUs share one, if that is a whole number."""
     gpus = learned(facts, Gpus)
     number = len(gpus.all) if gpus else 0
     if not number or not ports or max(number, ports) % min(number, ports):
@@ -239,7 +241,7 @@ def _direct(choices: Choices) -> str:
 
 
 def _sockets(facts: Mapping[type, Any]) -> str:
-    """Return the interfaces by which sockets can go: physical ones that are up, with their rate where they say it."""
+    """Return the interfaces that sockets can use: physical ones that are up, with their rate if they report it."""
     if not (found := learned(facts, Interfaces)):
         return ""
     up = [i for i in found.all if i.addresses and "RUNNING" in i.flags and "LOOPBACK" not in i.flags and not i.virtual]

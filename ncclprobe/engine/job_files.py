@@ -1,7 +1,7 @@
-"""From the files that a job left to facts, verdicts, and the sections of a report that say why.
+"""From the files that a job left to facts, verdicts, and the sections of a report that explain its end.
 
-Each file is read by its kind, which it shows by what it holds, since people choose its name; logs on all cores. What a
-running job says of itself is judged and told the same way.
+Each file is read by its kind, recognised by its content, since people choose its name; logs on all cores. A
+running job's own answers are judged and reported the same way.
 """
 
 from collections.abc import Collection, Iterator, Mapping, Sequence
@@ -51,7 +51,7 @@ from ncclprobe.model.snapshot import Job, learned
 from ncclprobe.model.values import replace
 
 _MOST_FILES, _CITED_IN_ONE, _MOST_READ = 12, 4, 64 << 20
-"""Logs of which lines are shown, lines of one that are cited, and how many bytes of one are read again for them."""
+"""Limits: logs with lines shown, lines cited of one, and bytes of one that are read again for them."""
 
 
 def excerpts(causes: Sequence[Cause], files: Sequence[JobFile]) -> tuple[Excerpt, ...]:
@@ -77,7 +77,7 @@ def _of_log(name: str, number: int, lines: Mapping[int, str]) -> Excerpt:
 
 
 def _around(file: JobFile, numbers: Sequence[int]) -> dict[int, str]:
-    """Return the lines of `file` around `numbers`, by number, reading no further than they stand."""
+    """Return the lines of `file` around `numbers`, by number, reading no further than the last of them."""
     wanted = {at for number in numbers for at in range(number - AROUND, number + AROUND + 1)}
     found: dict[int, str] = {}
     number, rest, read = 1, b"", 0
@@ -184,7 +184,7 @@ def _cut_short(log: JobLog) -> Iterator[str]:
 
 
 def _learn(known: Known) -> Known:
-    """Add the facts that files hold, with the files themselves as one of them; of logs what their last attempt says."""
+    """Add the facts that files hold, with the files themselves as one of them; for logs those of the last attempt."""
     left = known.facts[JobFiles]
     log = left.facts.get(JobLog)
     last = {JobLog: of_the_last_attempt(log, failed=left.asked == "failed")} if isinstance(log, JobLog) else {}
@@ -196,7 +196,7 @@ def _judge(known: Known) -> Known:
 
 
 def _conclude(known: Known) -> dict[str, Any]:
-    """Return the fields of a report that say why a job failed. One that runs has come to no end."""
+    """Return the fields of a report that explain a job's failure. One that runs has come to no end."""
     left, verdicts, checks = known.facts[JobFiles], known.verdicts, known.question.checks
     log, records = learned(known.facts, JobLog), FlightRecords in known.facts
     stand = learned(known.facts, Stand)
@@ -239,13 +239,13 @@ def _conclude(known: Known) -> dict[str, Any]:
 
 
 def _beside(found: Sequence[Cause]) -> tuple[str, ...]:
-    """Return what is said of causes where the job ended well."""
+    """Return the answer about causes if the job ended well."""
     failing = (each for each in found if each.severity is Severity.FAIL)
     return tuple(f"this ended nothing, and is worth a look: {each.message} ({each.code})" for each in failing)
 
 
 _OF_PODS, _PLACED = "FailedScheduling", "Successfully assigned "
-"""What Kubernetes says of any pod: if a process has words of its own, they say more, and so does that it has a node."""
+"""Kubernetes' words for any pod: a process's own words explain more, and so does the fact that it has a node."""
 
 
 def _with_telling_lines(
@@ -288,7 +288,7 @@ def _status(
 
 
 def _is_stated(answer: Answer) -> bool:
-    """Return whether the line of an answer says what failed and why, though several faults may be behind it."""
+    """Return whether the line of an answer states what failed and why, although several faults may be behind it."""
     return any(has_own_reason(each.text) for each in answer.evidence)
 
 
@@ -298,7 +298,7 @@ def _of_whole_logs(log: JobLog, times: Clocks) -> Iterator[str]:
 
 
 def _other_files(left: JobFiles) -> Iterator[str]:
-    """Yield which files were left out and why, and what else can be done with captures among them."""
+    """Yield which files were left out and why, and what to do with captures among them."""
     if left.left_out:
         yield f"left out: {first_of(left.left_out, 3)}: by their form documents and no logs; name one to read it"
     if left.captures and not left.facts.keys() - {JobLog}:

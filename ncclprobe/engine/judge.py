@@ -37,7 +37,7 @@ from ncclprobe.model.snapshot import Absent, Every, Job, Ranks, Snapshot, learne
 from ncclprobe.model.values import Struct, grouped, replace
 
 _MOST_DIFFERENT = 256
-"""Different facts of which a check's verdict is remembered: where so many nodes differ, the next one will too."""
+"""The most facts that a check's verdicts are remembered for: if so many nodes differ, the next one will too."""
 
 
 def _of_all(snapshots: Sequence[Snapshot], job: Job, run: Facts, need: Need) -> Any:
@@ -56,9 +56,9 @@ def _of_all(snapshots: Sequence[Snapshot], job: Job, run: Facts, need: Need) -> 
 def judge(
     snapshots: Sequence[Snapshot], checks: Sequence[Check], job: Job, run: Facts | None = None
 ) -> tuple[Verdict, ...]:
-    """Return what every check says of every node, in the order of `checks`, node by node; then the comparisons.
+    """Return the verdicts of every check on every node, in the order of `checks`, node by node; then the comparisons.
 
-    `run`: the facts of a measuring run, which the checks take that judge it.
+    `run`: the facts of a measuring run, for the checks that judge it.
     """
     snapshots = with_choices(snapshots, checks)
     known, alone = Judged(), [check for check in checks if not check.compares]
@@ -69,7 +69,7 @@ def judge(
 
 
 def _own(snapshot: Snapshot, checks: Sequence[Check], job: Job, known: "Judged") -> Sequence[Verdict]:
-    """Return what the checks that need no other node say of this one: what a worker said, and the rest."""
+    """Return the verdicts of checks that need no other node on this one: a worker's, and the rest."""
     if len(snapshot.said) in (0, len(checks)):
         return snapshot.said or judge_node(snapshot, checks, job, known)
     said = {verdict.key: verdict for verdict in snapshot.said}
@@ -97,9 +97,9 @@ def together(snapshots: Sequence[Snapshot], job: Job) -> int:
 
 
 def widened(snapshot: Snapshot, several: int, wide: dict[int, Launch]) -> Snapshot:
-    """Return `snapshot` in a job of so many nodes, if its launcher says nothing of them.
+    """Return `snapshot` in a job of so many nodes, if its launcher does not report their number.
 
-    `wide`: what was made of others' facts, so that equal ones stay one, and what a check said of them is known.
+    `wide`: what was made of others' facts, so that equal ones stay one and their verdicts are known.
     """
     launch = snapshot.facts.get(Launch)
     known = not isinstance(launch, Launch) or launch.nnodes is not None or launch.world_size is not None
@@ -153,7 +153,7 @@ def _of_its_cause(
 
 
 def _explained(check: Check, verdict: Verdict, own: Sequence[Verdict]) -> Verdict:
-    """Return a comparison without what the check that it requires says already, of that subject on those nodes."""
+    """Return a comparison without what a check that it requires reports already, about that subject on those nodes."""
     if not (check.requires and verdict.findings):
         return verdict
     failed = {
@@ -178,16 +178,16 @@ def _said_before(finding: Finding, failed: Collection[tuple[str | None, str]]) -
 
 
 class Judged:
-    """What checks said of facts before. Nodes of a fleet share equal facts, and a check is a pure function of its own.
+    """Earlier verdicts on facts. Nodes of a fleet share equal facts, and a check is a pure function of its own.
 
-    Facts are told apart by identity, which costs nothing; an entry keeps its facts, so that no other gets their ids.
+    Facts are distinguished by identity, which costs nothing; an entry keeps its facts, so that no other gets their ids.
     """
 
     def __init__(self) -> None:
         self._said: dict[str, dict[tuple[Any, ...], tuple[Sequence[Any], Verdict]]] = {}
 
     def judge(self, check: Check, node: str, look: Callable[[Need], Any]) -> Verdict:
-        """Return what `check` says of `node`, whose facts `look` finds."""
+        """Return `check`'s verdict on `node`; `look` finds its facts."""
         needs = (*check.applies.needs, *check.needs) if check.applies else check.needs
         facts = [look(need) for need in needs]
         key = tuple([fact if isinstance(fact, Absent) else id(fact) for fact in facts])
@@ -208,7 +208,7 @@ def said_of(node: str, verdict: Verdict) -> Verdict:
 def judge_node(
     snapshot: Snapshot, checks: Sequence[Check], job: Job, known: Judged | None = None
 ) -> tuple[Verdict, ...]:
-    """Return what the checks that need no other node say of this one. `known`: what they said of others."""
+    """Return the verdicts of checks that need no other node on this one. `known`: those on others."""
     own, known = [c for c in checks if not c.compares], known or Judged()
     (snapshot,) = with_choices([snapshot], own)
     look = partial(of_node, {**snapshot.facts, Job: job})
@@ -230,13 +230,13 @@ def _not_shown(verdict: Verdict) -> Verdict:
 
 
 _COSTS = "env.transport/cost"
-"""The check that says of each setting what it costs, unless another one objects to the setting."""
+"""The check that states the cost of each setting, unless another one objects to the setting."""
 
 
 def _priced(check: Check, verdict: Verdict, cost: AttainableRate | None) -> Verdict:
-    """Return a verdict on settings that states what they cost, and is as grave as that. It is never less grave.
+    """Return a verdict on settings with their cost, and a severity by it. It is never less severe than before.
 
-    Of a check of what makes transfers slower (``slows``): others speak of something else that is wrong with a setting.
+    Only for checks of what makes transfers slower (``slows``): others object to something else about a setting.
     """
     named = cost and any(f.subject in cost.settings for f in verdict.findings)
     if cost is None or not named or verdict.key == _COSTS or not check.slows:
@@ -299,7 +299,7 @@ def compare(
 
 
 def _compare_one(check: Check, snapshots: Sequence[Snapshot], job: Job, run: Facts) -> Verdict:
-    """Judge one comparison. Where what is known agrees and some node's fact is not known, that is no agreement."""
+    """Judge one comparison. If the known facts agree and some node's fact is unknown, that is not agreement."""
     verdict = _judge_one(check, None, partial(_of_all, snapshots, job, run))
     needed = [need for need in check.needs if need.of == "nodes" and not need.accepts_absent]
     facts = ((of_node(each.facts, need), each.node) for each in snapshots for need in needed)
@@ -343,7 +343,7 @@ def _judged(check: Check, blank: Verdict, look: Callable[[Need], Any]) -> Verdic
 
 
 def _lacking(check: Check, blank: Verdict, missing: Sequence[Absent]) -> Verdict:
-    """UNKNOWN for want of facts. What a run was asked to measure and did not is required, whatever the check says."""
+    """UNKNOWN for lack of facts. What a run should have measured and did not is required, whatever the check declares."""
     verdict = _unknown(blank, missing, check.privilege)
     return replace(verdict, required=True) if check.of_run else verdict
 
@@ -405,7 +405,9 @@ def suppress(verdicts: Sequence[Verdict], ignore: Sequence[str]) -> tuple[tuple[
 
 
 def _without(verdict: Verdict, findings: tuple[Finding, ...]) -> Verdict:
-    """Return `verdict` of no more than these of its findings. A pass by suppression alone says so."""
+    """Return `verdict` with only these of its findings. If it passes only because some are suppressed, it reports
+    that.
+    """
     status = worst(findings)
     passes = status is Status.PASS and verdict.status is not Status.PASS
     return replace(
@@ -450,10 +452,10 @@ def shares(
 ) -> dict[str, Share]:
     """Each node's share of the verdicts, in one pass over all of them.
 
-    A finding stops every node if the job is to blame, or if it names none of the nodes that are here: a
-    comparison that cannot name a node, a node that never came (docs/reference/exit-codes.md). What a comparison could
-    not learn concerns the report on all nodes. A node without verdicts of its own, because only comparisons were
-    selected, shares in these: see :func:`_compared`. Nodes that are judged `apart` share nothing.
+    A finding stops every node if the job is to blame, or if it names none of the nodes present: a comparison that
+    cannot name a node, a node that never arrived (docs/reference/exit-codes.md). What a comparison could not learn
+    concerns the report on all nodes. A node without verdicts of its own, because only comparisons were selected, shares
+    in these: see :func:`_compared`. Nodes that are judged `apart` share nothing.
     """
     found: dict[str, set[Status]] = {node: set() for node in (*nodes, _EVERYBODY)}
     first: dict[str, tuple[int, str, Finding]] = {}
@@ -479,9 +481,9 @@ def shares(
 
 
 def _compared(verdicts: Iterable[Verdict]) -> set[Status]:
-    """Return what comparisons say of a node that none of their findings names.
+    """Return the verdict of comparisons on a node that none of their findings names.
 
-    One that found something has looked at this node too, and found nothing, unless `why` says of whom it knows nothing.
+    One that found something has looked at this node too, and found nothing, unless `why` names it as unknown.
     """
     joint = [verdict for verdict in verdicts if verdict.node is None]
     looked = {Status.PASS for v in joint if v.status in (Status.PASS, Status.WARN, Status.FAIL) and not v.why}

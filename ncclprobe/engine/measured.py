@@ -1,8 +1,8 @@
 """What a measuring run adds to a report: its rows and notes, and which machine findings count in its exit code.
 
-In a measuring run a machine check that could not look is advisory, and what is found of devices that the run did not
-use is a NOTE; all else that is found of the machines counts as what was measured does. `accept` requires what the
-doctor requires (docs/reference/exit-codes.md).
+In a measuring run a machine check that could not look is advisory, and a finding about devices that the run did not use
+is a NOTE. All other findings on machines count as the measured ones do. `accept` requires what the doctor requires
+(docs/reference/exit-codes.md).
 
 Slow results are related to findings on machines that may explain them; no finding is hidden.
 """
@@ -92,7 +92,7 @@ def expecting(run: Facts, bands: Sequence[Band], path: str) -> Facts:
 
 
 def rejudged(run: Facts, snapshots: Sequence[Snapshot]) -> Facts:
-    """`run` judged by what its nodes are now known to reach; of gloo, for which links were measured, as it was."""
+    """`run`, judged by what its nodes are now known to reach; unchanged for gloo, whose links were measured."""
     asked, who, notes = learned(run, Asked), learned(run, Participants), learned(run, Notes) or Notes()
     if asked is None or who is None or who.backend != "nccl":
         return run
@@ -123,9 +123,9 @@ def job_of(run: Facts, job: Job) -> Job:
 def weighed(
     verdicts: Sequence[Verdict], checks: Sequence[Check], unused: Mapping[str, frozenset[str]], run: Facts
 ) -> tuple[Verdict, ...]:
-    """`verdicts` as they count in this run: those on machines are not required, and of `unused` devices (by node) there
-    are only NOTEs; in the run's own of `unused` GPUs, which may be another job's. Where the machines are to be accepted
-    too, they stay as they are.
+    """`verdicts` as they count in this run: those on machines are not required, and for `unused` devices (by node)
+    there are only NOTEs; the run's own about `unused` GPUs too, for these may be another job's. If the machines are to
+    be accepted too, they stay as they are.
     """
     if _accepts(run):
         return tuple(verdicts)
@@ -154,9 +154,9 @@ def is_idle(verdict: Verdict, finding: Finding, unused: Mapping[str, frozenset[s
 
 
 def counted(verdicts: Sequence[Verdict], checks: Sequence[Check], run: Facts) -> tuple[Verdict, ...]:
-    """The verdicts that make the status of a run: its own, and all that was found of the machines.
+    """The verdicts that make the status of a run: its own, and all findings on the machines.
 
-    A machine on which nothing is wrong makes no run pass that measured nothing, unless it is to be accepted too.
+    A healthy machine makes no run pass that measured nothing, unless it is to be accepted too.
     """
     of_run = {check.id for check in checks if check.of_run}
     found = (Status.FAIL, Status.WARN)
@@ -172,8 +172,8 @@ def about_only(finding: Finding, devices: frozenset[str]) -> bool:
 
 
 def unused_devices(snapshot: Snapshot, run: Facts) -> frozenset[str]:
-    """GPUs, ports and interfaces of a node that the run did not use; empty if unknown: of the GPUs, until
-    the ranks of an NCCL job have told theirs.
+    """GPUs, ports and interfaces of a node that the run did not use; empty if unknown. GPUs are unknown until
+    the ranks of an NCCL job have reported theirs.
     """
     who, gpus = learned(run, Participants), learned(snapshot.facts, Gpus)
     if who is None or snapshot.node not in who.hosts:
@@ -209,7 +209,7 @@ def _used(snapshot: Snapshot, names: Mapping[str, str], who: Participants, run: 
 
 
 def node_rows(run: Facts, verdicts: Sequence[Verdict]) -> tuple[NodeRow, ...]:
-    """A row per host of the ranks; a finding on the run that names nodes is these nodes' alone."""
+    """A row per host of the ranks; a finding on the run that names nodes belongs only to these nodes."""
     who = learned(run, Participants)
     hosts = dict.fromkeys(who.hosts) if who else {}
     each = shares(list(hosts), verdicts, "fail")
@@ -217,7 +217,7 @@ def node_rows(run: Facts, verdicts: Sequence[Verdict]) -> tuple[NodeRow, ...]:
 
 
 def environments(run: Facts, looked: dict[str, NodeEnvironment]) -> dict[str, NodeEnvironment]:
-    """Versions and settings by node; on rank 0's those of the libraries that were measured come first."""
+    """Versions and settings by node; on rank 0's those of the measured libraries are first."""
     who = learned(run, Participants)
     if who is None or not who.hosts:
         return looked
@@ -319,7 +319,7 @@ def _left_out(rows: Sequence[SkippedRow]) -> Iterator[str]:
 
 
 def _stood_still(rows: Sequence[Measurement]) -> Iterator[str]:
-    """Where one batch took so much longer than the others of its row that something must have stopped meanwhile."""
+    """Rows with one batch that took so much longer than the others that something must have stopped meanwhile."""
     for row in rows:
         batches = row.samples.by_batch if row.samples else ()
         usual_us = median(batches) if batches else 0.0
@@ -350,7 +350,7 @@ def _why_none(rows: Sequence[Measurement]) -> str:
 
 
 def imprecise(rows: Sequence[Measurement], accepts: bool) -> Iterator[str]:
-    """Where the precision that was asked for was not reached, and what was."""
+    """Rows that missed the requested precision, and the one that they reached."""
     short = [row for row in rows if row.precision_asked and (row.precision or 1.0) > row.precision_asked]
     if short:
         worst = max(short, key=lambda row: row.precision or 1.0)

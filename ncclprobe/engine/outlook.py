@@ -1,4 +1,4 @@
-"""The machine of which something is expected: one that is named, one that was captured, or this one."""
+"""The machine to predict for: one that is named, one that was captured, or this one."""
 
 import time
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""A running job: this node looked at, or a look that was kept, and how the job stands."""
+"""A running job: a look at this node, or one that was kept, and the state of the job."""
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path

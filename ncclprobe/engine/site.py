@@ -44,7 +44,7 @@ def checks(sources: Collection[Source] | None = None, folder: str = "") -> tuple
 
 
 def origins(checks: Sequence[Check]) -> list[str]:
-    """Return which of `checks` are not ncclprobe's own, and where they come from: what the report notes."""
+    """Return which of `checks` are not ncclprobe's own, and their files: the report notes it."""
     found = {check.id.partition(".")[0]: check.origin for check in checks if check.origin}
     return [f"{prefix}.* are checks of {printable(origin)}, not of ncclprobe" for prefix, origin in found.items()]
 

@@ -11,13 +11,13 @@
     reason = "storage port, waits for its cable"
 
     [doctor]
-    expect-gpus = 8               # as `ncclprobe doctor --expect-gpus 8`; the command line comes after it
+    expect-gpus = 8               # as `ncclprobe doctor --expect-gpus 8`; the command line overrides it
 
-A finding that is left out is still said, with the reason. Nothing else may stand in the file: a misspelt key would
-otherwise ignore, or spare, something without a word.
+A finding that is left out is still listed, with the reason. The file may contain nothing else: a misspelt key would
+otherwise ignore, or spare, something silently.
 
-The file of the working directory is read unasked, so the report announces it, and one that another user may have left
-there is refused: /tmp is a working directory too.
+The file of the working directory is read without a request, so the report announces it. One that another user may have
+left there is refused: /tmp is a working directory too.
 """
 
 import os
@@ -55,9 +55,9 @@ class Ignore(Struct, frozen=True):
 
 
 class Accepted(Struct, frozen=True):
-    """The entries of a project file. `found`: its path if it was read because it lies there, not on request.
+    """The entries of a project file. `found`: its path if it was found in the working directory, not requested.
 
-    `checks`: the folder of the site's own checks, `messages` the file of what its programs say; empty: there is none.
+    `checks`: the folder of the site's own checks, `messages` the file of its programs' messages; empty: there is none.
     `options`: defaults of each command's options.
     """
 
@@ -68,7 +68,9 @@ class Accepted(Struct, frozen=True):
     options: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
 
     def announce(self, left_out: Sequence[Suppression], command: str) -> tuple[str, ...]:
-        """Return what the report says of defaults, and of a file that was read unasked: its entries, what they did."""
+        """Return the report's notes on defaults, and on a file that was read without a request: its entries, what they
+        did.
+        """
         own = self.options.get(command, {})
         listed = ", ".join(f"{name} = {value}" for name, value in own.items())
         defaults = (f"options of {command} from {self.found or 'the file of --config'}: {listed}",) if own else ()
@@ -84,11 +86,11 @@ class Accepted(Struct, frozen=True):
 
 
 def load(path: Path | None, checks: Callable[[str], Iterable[Check]]) -> Accepted:
-    """Return what the project file says: `path`, or ncclprobe.toml in the working directory, if there is one.
+    """Return the content of the project file: `path`, or ncclprobe.toml in the working directory, if there is one.
 
-    NO_FILE: no file. Raises UsageError naming file, entry, key and reason; also for an id that none of `checks` has,
-    which are asked for, with those in the file's folder, only if there is a file; and for a file of the working
-    directory that another user owns or may write, or that a link of another user leads to.
+    NO_FILE: no file. Raises UsageError naming file, entry, key and reason; also for an id that none of `checks` has
+    (these, and those in the file's folder, are loaded only if there is a file); and for a file of the working directory
+    that another user owns or may write, or that a link of another user leads to.
     """
     if path == NO_FILE or (path is None and not Path(NAME).is_file()):
         return Accepted()

@@ -1,4 +1,4 @@
-"""The one door through which everything is looked at.
+"""The one door through which ncclprobe looks at a machine.
 
 A *question* is a tuple such as ``("read", "/proc/cpuinfo")``, ``("list", "/sys/class/net")``,
 ``("run", "nvidia-smi", "-L")`` or ``("nvml", "nvmlDeviceGetName", 0)``. The answer is text, JSON if it has
@@ -21,5 +21,5 @@ class Host(Protocol):
     """Answers questions: a machine, a recording of one, or a test's own dictionary."""
 
     def ask(self, *question: str | int) -> str:
-        """Return the answer, as text. Raises the HostError that says why there is none."""
+        """Return the answer, as text. Raises the HostError that gives the reason if there is none."""
         ...

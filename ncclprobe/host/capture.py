@@ -19,7 +19,7 @@ from ncclprobe.model.errors import REFUSALS, HostError, NotCaptured, OutOfTime, 
 
 Answers = Mapping[Question, str | HostError]
 _Recorded = dict[tuple[int | None, Question], str | HostError]
-"""What a capture holds: by the rank that asked (None: the node's own), then by question."""
+"""The content of a capture: by the rank that asked (None: the node's own), then by question."""
 
 NOT_SHOWN = "the pasted texts do not show it"
 _CUT = "cut"
@@ -52,12 +52,12 @@ _LONGEST_TIME = 40
 
 
 class Replay:
-    """Answers as a capture says the machine did.
+    """Answers with the machine's answers in a capture.
 
     `older`: the capture was taken by an older ncclprobe, which could not know every question of today. `ranks` are the
-    answers that ranks of that node got for themselves. `taken`: when, in ISO 8601; empty: its first line does not say.
+    answers that ranks of that node got for themselves. `taken`: when, in ISO 8601; empty if its first line lacks it.
     `pasted`: the answers are of texts that people pasted. `cut`: how much of the capture is left, if it was cut; what
-    it then lacks is not known for this reason.
+    it lacks is then unknown for this reason.
     """
 
     def __init__(
@@ -244,7 +244,7 @@ def _taken(said: object) -> str:
 
 
 def _is_older(tool: object) -> bool:
-    """Return whether `tool`, a version such as 0.1.0, came before this one."""
+    """Return whether `tool`, a version such as 0.1.0, is older than this one."""
     numbers, ours = (re.findall(r"\d{1,6}", str(version)) for version in (tool, __version__))
     return bool(numbers) and list(map(int, numbers)) < list(map(int, ours))
 
@@ -320,7 +320,9 @@ def _is_whole(line: str) -> bool:
 
 @lru_cache(_MOST_ROWS)
 def _recorded_line(line: str) -> _Recorded | None:
-    """Return what the row in `line` says, made once for all nodes that say so; None: it takes more than the row."""
+    """Return the content of the row in `line`, made once for all nodes with an equal row; None: it needs more than the
+    row.
+    """
     try:
         row = _object(line, "")
         return None if "like" in row else _parse_row(row, "")
@@ -339,7 +341,7 @@ def _object(line: str, where: str) -> dict[str, Any]:
 
 
 def _parse_row(row: dict[str, Any], where: str) -> _Recorded:
-    """Return what a row says: one answer or refusal, or the samples in it. Raises UsageError."""
+    """Return the content of a row: one answer or refusal, or the samples in it. Raises UsageError."""
     ask, recorded, refused, rank = row.get("ask"), row.get("said"), row.get("refused"), row.get("rank")
     if not (rank is None or (type(rank) is int and rank >= 0)):
         raise UsageError(f"{where}: the rank of this row is not a number from 0 up")

@@ -28,7 +28,7 @@ _LOOK_AGAIN_S = 0.1
 Stream = int | IO[bytes] | None
 """Standard input, output or errors of a process, as subprocess takes it. None: it has ours."""
 _SEARCHED = ("PATH", "LD_LIBRARY_PATH", "PYTHONPATH", "PYTHONHOME", "PYTHONUSERBASE", "PYTHONPYCACHEPREFIX")
-"""Variables with lists of folders, in which an empty or a relative one means the working directory (ld.so(8))."""
+"""Variables that list folders; an empty or a relative one means the working directory (ld.so(8))."""
 _LEFT_OUT = ("PYTHONINSPECT",)
 """It would have a process of ours ask for more when it has done its work."""
 RUNNING: "dict[subprocess.Popen[bytes], int]" = {}
@@ -38,10 +38,10 @@ _F_SETSIG = 10  # fcntl(2)
 
 
 def found(name: str, more: Sequence[str] = ()) -> str | None:
-    """Return the program `name` in PATH, or in the folders `more`, as it may be started here; None: there is none.
+    """Return the program `name` in PATH, or in the folders `more`, if it may be started here; None: there is none.
 
-    Root starts what root alone may change: the program, what it is a link to, and the folders of both. Raises
-    PermissionError if there are others alone.
+    Root starts only what only root can change: the program, the target of its link, and the folders of both. Raises
+    PermissionError if there are only others.
     """
     folders = [*more, *os.environ.get("PATH", os.defpath).split(os.pathsep)]
     there = [path for each in folders if each.startswith("/") and _starts(path := f"{each.rstrip('/')}/{name}")]
@@ -81,7 +81,7 @@ def start(
 ) -> "subprocess.Popen[bytes]":
     """Start `argv`, with `variables` over our environment. Raises OSError.
 
-    End it by :func:`abandon`; it is killed where this process leaves.
+    End it by :func:`abandon`; it is killed when this process exits.
     """
     program = argv[0] if "/" in argv[0] else found(argv[0]) or argv[0]
     theirs, ours = os.pipe()

@@ -1,7 +1,7 @@
 """What the dynamic loader reads of a shared library and of its own cache: elf(5) and /etc/ld.so.cache.
 
-Besides, the texts among a library's constants, where NCCL keeps its version. Read without running or mapping anything,
-so that it works for libraries of which the rest is missing.
+It also reads the texts among a library's constants, for NCCL keeps its version there. Nothing is run or mapped, so
+incomplete libraries can be read too.
 """
 
 import os
@@ -29,7 +29,7 @@ _SYMBOL = "IBBHQQ"  # Elf64_Sym: name, info, other, section, value, size
 
 
 class _Dynamic(NamedTuple):
-    """The dynamic section of a library: its name, what it needs, and where it says to look for that.
+    """The dynamic section of a library: its name, the libraries that it needs, and its own search path for them.
 
     `needs_versions`: which versions of symbols (``GLIBC_2.34``) it asks of each library, `versions` those it defines.
     """
@@ -50,7 +50,7 @@ class _Segment(NamedTuple):
 
 
 def dynamic(path: str) -> _Dynamic:
-    """Return the dynamic section of a 64-bit ELF file. Raises OSError; Failed if the file is no such thing.
+    """Return the dynamic section of a 64-bit ELF file. Raises OSError; Failed if the file is not one.
 
     Read, not mapped: a page of a dead NFS server would be waited for with the interpreter's lock held.
     """
@@ -120,7 +120,7 @@ def _version_records(
 
 
 def _chain(file: BinaryIO, at: int, count: int, layout: str) -> Iterator[tuple[int, ...]]:
-    """Yield `count` records from `at` on, each of which says last how far the next one is."""
+    """Yield `count` records from `at` on; the last member of each is the distance to the next."""
     for _ in range(min(count, bounds.ELF_VERSIONS)):
         record = struct.unpack(layout, _at(file, at, struct.calcsize(layout)))
         yield record
@@ -137,7 +137,7 @@ class _Section(NamedTuple):
 
 
 def _sections(file: BinaryIO) -> tuple[str, list[_Section]]:
-    """Return the byte order and the sections. Raises ValueError for what is no 64-bit ELF file."""
+    """Return the byte order and the sections. Raises ValueError unless it is a 64-bit ELF file."""
     header = file.read(64)
     if header[:5] != _MAGIC + b"\x02":
         raise ValueError
@@ -152,7 +152,7 @@ def _sections(file: BinaryIO) -> tuple[str, list[_Section]]:
 def texts(path: str, beginning: str) -> tuple[str, ...]:
     """Return the texts among a library's constants that begin so, at most 16 of 64 characters each.
 
-    Raises OSError; Failed if the file is no whole 64-bit ELF file.
+    Raises OSError; Failed unless the file is a whole 64-bit ELF file.
     """
     with Path(path).open("rb") as file:
         try:
@@ -203,8 +203,8 @@ def symbols(path: str, beginning: str) -> _Symbols:
 def objects(path: str, beginning: str) -> dict[str, str]:
     """Return a library's objects whose names begin so, each with the text that its first member points to.
 
-    So a plugin of NCCL's says its name, without being loaded: ``ncclNetPlugin_v8``, ``AWS Libfabric``. An object whose
-    text cannot be told is left out. Raises OSError, and Failed as `texts`.
+    This gives the name of a plugin of NCCL without loading it: ``ncclNetPlugin_v8``, ``AWS Libfabric``. An object whose
+    text cannot be read is left out. Raises OSError, and Failed as `texts`.
     """
     with Path(path).open("rb") as file:
         try:
@@ -283,7 +283,7 @@ def _tags(section: bytes, order: str) -> dict[int, list[int]]:
 
 
 def _offset(segments: list[_Segment], address: int) -> int:
-    """Return where in the file a virtual address lies."""
+    """Return the offset in the file of a virtual address."""
     for segment in segments:
         if segment.kind == _PT_LOAD and segment.address <= address < segment.address + segment.size:
             return segment.offset + address - segment.address
@@ -298,9 +298,9 @@ def _string(data: bytes, start: int) -> str:
 
 
 def cached(*prefixes: str, path: str = CACHE) -> list[tuple[str, str]]:
-    """Return (soname, file) of the loader's cache where the soname starts with a prefix, the preferred first.
+    """Return (soname, file) of the loader's cache for sonames that start with a prefix, the preferred first.
 
-    Raises OSError; Failed if the file is not what glibc writes.
+    Raises OSError; Failed if the file is not in glibc's format.
     """
     data = _whole(path)
     start = data.find(_CACHE_MAGIC) if data.startswith(_OLD_CACHE_MAGIC) else 0

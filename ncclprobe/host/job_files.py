@@ -43,9 +43,9 @@ _BROKEN = (EOFError, OSError, ValueError)
 
 
 class JobFile(Struct, frozen=True):
-    """One file: its name as a person finds it again, and its size as it lies there; of a pipe 0.
+    """One file: its name as a person finds it again, and its size on disk; 0 for a pipe.
 
-    `once`: a pipe, such as standard input, which can be read once. `found`: in a folder or by a pattern, so that
+    `once`: a pipe, such as standard input, which can be read once. `found`: in a folder or by a pattern, so
     nobody named this very file.
     """
 
@@ -63,7 +63,7 @@ class JobFile(Struct, frozen=True):
 def named(arguments: Sequence[str]) -> tuple[JobFile, ...]:
     """Return the files that `arguments` name, each once: those of folders and patterns by name, numbers as numbers.
 
-    Of rotated logs the oldest comes first. Raises UsageError for an argument that names nothing that can be read.
+    The oldest of rotated logs is first. Raises UsageError for an argument that names nothing that can be read.
     """
     found: dict[str, JobFile] = {}
     for argument in arguments:
@@ -101,7 +101,7 @@ def _paths(argument: str) -> Iterator[str]:
 
 
 def _regular(path: str) -> bool:
-    """Return whether this is no pipe or device."""
+    """Return whether this is neither a pipe nor a device."""
     try:
         return stat.S_ISREG(os.stat(path).st_mode)  # noqa: PTH116
     except OSError:
@@ -136,7 +136,7 @@ def _age(path: str) -> tuple[list[tuple[int, str]], int]:
 
 
 class Blocks:
-    """The bytes of one file, in blocks. `cut` says, after the last, why it was not the end; empty: it was."""
+    """The bytes of one file, in blocks. After the last, `cut` is why that was not the end; empty if it was."""
 
     def __init__(self, file: JobFile) -> None:
         self.name, self.cut, self.nbytes = file.name, "", 0
@@ -190,9 +190,9 @@ def _standard_input() -> BinaryIO:
 
 
 def _opened(path: str, found: bool) -> BufferedReader:
-    """Open a file, or a pipe into which something is written. Raises OSError, and UsageError for what may never end.
+    """Open a file, or a pipe that something writes to. Raises OSError, and UsageError for what may never end.
 
-    `found`: in a folder, in which a pipe may have replaced a file since it was listed.
+    `found`: in a folder; a pipe may have replaced the file since it was listed.
     """
     handle = opener.opened(path, os.O_RDONLY | os.O_NONBLOCK, found=found)
     raw = os.fdopen(handle, "rb")

@@ -120,7 +120,7 @@ def _death(process: "subprocess.Popen[bytes]") -> HostError:
 
 
 def serve_limited(work: Callable[[bytes], bytes], max_bytes: int, memory_bytes: int) -> None:
-    """Answer requests of standard input until it closes: in the child, and nowhere else.
+    """Answer requests of standard input until it closes; only the child calls this.
 
     Its address space is limited to `memory_bytes`; it can write no file and start no process. Once it serves, Python's
     audit events (an import, an opened file, a call of ``exec``) end it.

@@ -45,7 +45,7 @@ def matching(pattern: str) -> dict[str, Any]:
     """Return the newest bounds.KERNEL_LINES lines that match `pattern`, of this boot.
 
     `source`, `lines` as [seconds since boot, message], `dropped` older ones, `oldest_s` the time of the oldest line
-    that is kept at all: a full ring buffer has lost what came before. Raises Denied if both logs are closed to this
+    that is kept at all: a full ring buffer has lost earlier lines. Raises Denied if both logs are closed to this
     user (kernel.dmesg_restrict, no membership of systemd-journal), Missing if there is neither.
     """
     try:
@@ -95,10 +95,11 @@ def _line(record: bytes) -> Line | None:
 
 
 def _journal(ring: HostError) -> list[Line]:
-    """Return the journal's kernel lines. `ring`: why the ring buffer could not be read, raised if this is no help.
+    """Return the journal's kernel lines. `ring`: why the ring buffer could not be read, raised if the journal does not
+    help.
 
-    A user who may not read the system's journal gets no line and no error, but a boot without kernel messages there is
-    not: to be shown nothing is to be refused.
+    A user who may not read the system's journal gets no line and no error. Every boot has kernel messages, so an empty
+    answer counts as a refusal.
     """
     try:
         lines = _journal_lines(run(JOURNAL, _JOURNAL_PATIENCE_S).splitlines())
@@ -156,7 +157,7 @@ class LiveHost:
         self._processes: ProcessChild | None = None
 
     def ask(self, *question: str | int) -> str:
-        """Return the machine's answer, or the HostError that says why there is none."""
+        """Return the machine's answer. Raises the HostError that gives the reason if there is none."""
         kind, *rest = (str(part) for part in question)
         wanted_s = _PATIENCE_S.get(" ".join((kind, *rest[:1])), _PATIENCE_S.get(kind, 2.0))
         left_s = self._deadline - time.monotonic()
@@ -229,7 +230,7 @@ class LiveHost:
 
 
 def _statements(rules: str) -> str:
-    """Return of nft's rules no more than of which statements each is made: addresses and comments are the site's."""
+    """Return only the kinds of statements in nft's rules: addresses and comments are the site's."""
     try:
         found = [item["rule"]["expr"] for item in json.loads(rules)["nftables"] if "rule" in item]
         kept = [[{name: of if name == "xt" else None for name, of in part.items()} for part in each] for each in found]
@@ -239,12 +240,12 @@ def _statements(rules: str) -> str:
 
 
 def _in_words(kind: str, rest: Sequence[str]) -> str:
-    """Return what was asked, for a reader: of what, and not by which patterns."""
+    """Return the question, for a reader: its subject, without its patterns."""
     return _SPOKEN.get(kind) or " ".join((kind, *rest[:1]))
 
 
 def _looked(kind: str, rest: Sequence[str]) -> str:
-    """Return what a source of this process's own says. Raises Failed if the kernel's files are hidden: what cannot
+    """Return the answer of a source of this process's own. Raises Failed if the kernel's files are hidden: what cannot
     be seen is not known to be missing.
     """
     try:
@@ -289,7 +290,7 @@ def _read(path: str) -> str:
 def _bytes(path: str) -> str:
     """Return a binary file's length, and in hex those of its 16-byte rows that are not all zero, by offset.
 
-    Of a PCI config space the kernel shows 64 bytes to users without CAP_SYS_ADMIN, and 256 or 4096 to others.
+    The kernel shows 64 bytes of a PCI config space to users without CAP_SYS_ADMIN, and 256 or 4096 to others.
     """
     with Path(path).open("rb", buffering=0) as file:
         data = file.read(_CHUNK_BYTES)
@@ -448,7 +449,7 @@ def _wait(seconds: str) -> str:
 
 
 def _server(pid: str, path: str, look: str) -> str:
-    """Return what torch's worker server in a process answers; `look` tells a second question from the first."""
+    """Return the answer of torch's worker server in a process; `look` makes a second question another one."""
     from ncclprobe.host.rank_servers import ask_server
 
     return ask_server(pid, path)
@@ -476,7 +477,7 @@ def _ras(address: str, look: str, *pids: str) -> str:
 
 
 def _counters(folder: str, look: str) -> str:
-    """Return the counters of a folder; `look` tells a second question from the first."""
+    """Return the counters of a folder; `look` distinguishes a second question from the first."""
     return _files(folder)
 
 
@@ -495,7 +496,7 @@ def _at_port(port: str, *pids: str) -> str:
 
 
 def _route(address: str) -> str:
-    """Return from which of its addresses this node would send to `address`. Nothing is sent."""
+    """Return which of its addresses this node would use to send to `address`. Nothing is sent."""
     family = socket.AF_INET6 if ":" in address else socket.AF_INET
     with socket.socket(family, socket.SOCK_DGRAM) as asked:
         asked.connect((address, 9))

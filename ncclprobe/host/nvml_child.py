@@ -32,11 +32,11 @@ class NvmlChild:
     def call(self, function: str, *arguments: str | int, patience_s: float) -> str:
         """Return what ``pynvml.<function>`` returns, as JSON; ``nvmlDevice…`` takes the GPU's index first.
 
-        An argument that is text, such as ``"0,1,2"``, asks once for each of its numbers: the answer is a list, in which
-        ``{"refused": …, "why": …}`` is given in place of a missing value.
+        An argument that is text, such as ``"0,1,2"``, asks once for each of its numbers: the answer is a list, with
+        ``{"refused": …, "why": …}`` in place of a missing value.
 
-        Raises the HostError that says why not, NVML's own words in it; TimedOut if the child was late, died or talked
-        nonsense, after which it is not asked again: every further call raises the same.
+        Raises the HostError that gives the reason in NVML's own words; TimedOut if the child was late, died or sent
+        nonsense. Then it is not asked again, and every further call raises the same.
         """
         deadline = time.monotonic() + patience_s
         if not self._lock.acquire(timeout=max(0.0, patience_s)):
@@ -78,7 +78,7 @@ class NvmlChild:
 def _refuse_without_library() -> None:
     """Raise Missing if there is no NVML. Loading the library asks the driver nothing.
 
-    Where it would be looked for in the working directory too, only the child looks for it, which does not do that.
+    If the working directory would be searched too, only the child looks for it, because it does not search there.
     """
     try:
         if not means_here("LD_LIBRARY_PATH"):

@@ -1,4 +1,4 @@
-"""What runs in the child of :mod:`ncclprobe.host.nvml_child`, and nowhere else: nvidia-ml-py, as a service.
+"""nvidia-ml-py as a service; it runs only in the child of :mod:`ncclprobe.host.nvml_child`.
 
 A request is the name of a function and its arguments, ``["nvmlDeviceGetName", 0]``, the answer ``{"said": value}`` or
 ``{"refused": kind, "why": words}``, each with its length before it. Nothing of the package is imported, so that the
@@ -16,7 +16,9 @@ from typing import Any, BinaryIO
 
 _LENGTH = struct.Struct("<Q")
 _MOST_XIDS, _MOST_EVENTS = 64, 1 << 17
-"""Of one kind that are told, so that a storm of one hides no other, and that are taken from NVML at once."""
+"""The most events of one kind that are reported, so that a storm of one hides no other, and that NVML is asked for at
+once.
+"""
 
 
 def serve() -> None:
@@ -31,7 +33,7 @@ def serve() -> None:
 
 
 def _private_stdout() -> BinaryIO:
-    """Reserve standard output for the answers: what a driver's library prints goes where errors go."""
+    """Reserve standard output for the answers: a driver library's output goes to standard error."""
     answers = os.fdopen(os.dup(1), "wb")
     os.dup2(2, 1)
     return answers
@@ -47,7 +49,7 @@ class _Library:
         self._events: Any = None
 
     def answer(self, function: str, *arguments: str | int) -> dict[str, Any]:
-        """Return what the function says, or why it does not."""
+        """Return the function's answer, or why there is none."""
         return self._attempt(lambda: self._call(function, arguments), f"NVML {function}: ")
 
     def handle(self, index: int) -> Any:
@@ -57,7 +59,7 @@ class _Library:
         return self._handles[index]
 
     def each(self, work: Callable[[Any], Any], things: Sequence[Any]) -> list[Any]:
-        """Return what `work` makes of each thing; in its place ``{"refused": …, "why": …}`` where it makes nothing."""
+        """Return what `work` makes of each thing; ``{"refused": …, "why": …}`` replaces what it cannot."""
         answers = [self._attempt(lambda thing=thing: work(thing)) for thing in things]  # type: ignore[misc]
         return [answer.get("said", answer) for answer in answers]
 

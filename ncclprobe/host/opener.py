@@ -52,7 +52,7 @@ class Place(NamedTuple):
 
 @contextlib.contextmanager
 def place(path: str | Path, *, root: str = "/", follow: bool = True) -> Iterator[Place]:
-    """Yield where `path` ends after all links; the end itself need not exist. Raises OSError.
+    """Yield the place that `path` ends at after all links; the end itself need not exist. Raises OSError.
 
     Without `follow` a link in the last part is the end itself, which can be removed but not opened.
     `root`: the folder that is / for this path and its links, such as /proc/PID/root for a process in a container.

@@ -2,8 +2,8 @@
 
 Python looks for modules in the working directory first if it is given ``-m`` or ``-c``, and where PYTHONPATH has an
 empty or a relative element; in a folder that others may write to, such as /tmp, theirs would run with our rights. So a
-child is told what its path is before it imports anything. ``-P`` says the same for what Python imports before that
-(3.13: linecache), and is not known to 3.10, which imports nothing then.
+child receives its path before it imports anything. ``-P`` does the same for what Python imports before that (3.13:
+linecache); 3.10 does not know it, and imports nothing then.
 """
 
 import os
@@ -20,7 +20,7 @@ _BEGIN = (
     "getattr(import_module(module), name)(*arguments)"
 )
 _PASSED_ON = {"isolated": "-I", "ignore_environment": "-E", "no_user_site": "-s", "no_site": "-S"}
-"""What our own Python may have been told for safety (sys.flags), and how a child is told it."""
+"""Safety flags that our own Python may have been started with (sys.flags), and how a child gets them."""
 
 
 def start_own(
@@ -47,7 +47,7 @@ def start_own(
 
 
 def command(entry: str, *arguments: str) -> list[str]:
-    """Return the command line of such a process, where another starts it."""
+    """Return the command line of such a process, if another starts it."""
     path = import_path()
     flags = [flag for name, flag in _PASSED_ON.items() if getattr(sys.flags, name)]
     safe = ["-P"] if sys.version_info >= (3, 11) else []
@@ -55,11 +55,7 @@ def command(entry: str, *arguments: str) -> list[str]:
 
 
 def import_path() -> list[str]:
-    """Return where modules are looked for in a child: as here, but for what is meant by where we were started.
-
-    That is the working directory, unless PYTHONPATH has its whole name, and relative elements. What ncclprobe itself
-    was imported from stays, a checkout in the working directory too: its code runs already.
-    """
+    """Return the search path of modules for a child: ours, without entries that mean the folder we were started in."""
     elements = os.environ.get("PYTHONPATH", "").split(os.pathsep)
     ours = _absolute(ncclprobe.__path__[0]).rpartition("/")[0]
     named = {os.path.normpath(each) for each in elements if each.startswith("/")}

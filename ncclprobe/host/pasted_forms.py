@@ -113,7 +113,7 @@ def _devinfo(lines: Sequence[str]) -> Answers:
 
 
 def _completed(fields: dict[str, str]) -> None:
-    """Add what ibv_devinfo says in other words: width and speed are a rate, and a port in INIT has a link."""
+    """Add the same facts in other words: width and speed are a rate, and a port in INIT has a link."""
     width, speed = fields.get("active_width", ""), fields.get("active_speed", "")
     lanes, lane = width.partition("X")[0], speed.partition(" ")[0]
     if lanes.isdecimal() and lane.replace(".", "", 1).isdecimal():
@@ -180,7 +180,7 @@ _IN_XML = {
     "fabric/cliqueid": "fabric/cliqueId",
     "fabric/clusteruuid": "fabric/clusterUuid",
 }
-"""Where ``-x`` puts what ``nvidia-smi -q`` prints, if that is not the heading in small letters."""
+"""The place in ``-x`` of what ``nvidia-smi -q`` prints, unless it is the heading in small letters."""
 _REASONS = re.compile(r"clocks_(event|throttle)_reasons/(?:\w{1,40}/)?(\w{1,40})")
 
 
@@ -210,7 +210,7 @@ def _tag(name: str) -> str:
 
 
 def _place(path: Sequence[str]) -> str:
-    """Return where ``-x`` has it."""
+    """Return its place in ``-x``."""
     whole = "/".join(path)
     reason = _REASONS.fullmatch(whole)
     if reason:

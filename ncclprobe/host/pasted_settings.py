@@ -24,7 +24,7 @@ _COMMANDS = re.compile(
     r"(?:torchrun|python[\d.]*|mpirun|mpiexec|srun|accelerate|deepspeed|bash|sh|numactl|nohup|exec|\.{0,2}/\S*|[\w/.-]*_perf)"
 )
 _LEAST = 3
-"""Of so many lines one must be a bare setting: fewer are in any log or script."""
+"""One in so many lines has to be a bare setting: any log or script has fewer."""
 _LOG = re.compile(
     r"NCCL (?:INFO|WARN|ERROR)|Traceback \(most recent|^\[rank\d|"
     r"^\d{4}-\d\d-\d\d[T ]\d\d:\d\d:\d\d.{0,40}(?:INFO|WARN|ERROR)"

@@ -36,9 +36,9 @@ class PathChild:
         self._child = LimitedChild(__name__)
 
     def ask(self, what: str, patience_s: float) -> dict[str, Any]:
-        """Return what the child's `what` returns. Raises the HostError that says why not.
+        """Return what the child's `what` returns. Raises the HostError that gives the reason.
 
-        To start, it is given `patience_s` of its own: a busy machine is not a path that does not answer.
+        It has `patience_s` of its own for starting: a busy machine is not a path that does not answer.
         """
         if not self._child.started:
             try:

@@ -108,7 +108,7 @@ def _turn(files: _Files, total: int) -> dict[str, Any]:
 
 
 def _stretch(files: _Files, start: int, amount: int) -> Iterator[_Extent]:
-    """Yield `amount` bytes from `start` on of all files one after the other; after the last comes the first."""
+    """Yield `amount` bytes from `start` on of all files one after the other; the first follows the last."""
     number = 0
     while start >= files[number][1]:
         start -= files[number][1]
@@ -150,7 +150,7 @@ def _resident(extent: _Extent) -> tuple[int, int] | None:
 
 
 def _is_ours(fd: int) -> bool:
-    """Return whether mincore(2) tells this process the truth of a file that it says is in memory."""
+    """Return whether mincore(2) answers this process truthfully about a file that it reports as in memory."""
     return os.fstat(fd).st_uid == os.geteuid() or os.access(f"/proc/self/fd/{fd}", os.W_OK)
 
 

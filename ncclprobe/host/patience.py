@@ -54,8 +54,8 @@ def within(patience_s: float, work: Callable[[], T], what: str) -> T:
 
     OutOfTime if there is no thread to ask with.
 
-    A thread in uninterruptible sleep (a frozen local file system; NFS can be killed) holds up nothing but the end of
-    this process: the report is out by then, and the shell waits until the kernel lets the thread go.
+    A thread in uninterruptible sleep (a frozen local file system; NFS can be killed) delays only the end of this
+    process: the report is written by then, and the shell waits until the kernel releases the thread.
     """
     try:
         worker = _IDLE.pop()
@@ -75,7 +75,7 @@ def within(patience_s: float, work: Callable[[], T], what: str) -> T:
 
 
 def until(deadline: float, work: Callable[[], T]) -> T:
-    """Return or raise what `work` does; TimeoutError at `deadline` (time.monotonic()), where it is left behind."""
+    """Return or raise what `work` does; TimeoutError at `deadline` (time.monotonic()), leaving the thread behind."""
     if deadline == math.inf:
         return work()
     found, error = outcome(deadline, work)

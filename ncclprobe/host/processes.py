@@ -27,7 +27,9 @@ from ncclprobe.model.errors import REFUSALS, Denied, Failed, HostError, Missing
 from ncclprobe.model.units import USER_HZ
 
 _MOVED = ("rchar", "wchar")
-"""What a program reads and writes; read_bytes counts pages of its libraries too, which come and go with memory."""
+"""What a program reads and writes; read_bytes counts pages of its libraries too, which appear and disappear with
+memory.
+"""
 _LIBRARIES = re.compile(rb"/(libtorch|libnccl)[a-z_]*\.so")
 _INTERPRETER = re.compile(r"python|pt_main_thread|torchrun|pt_elastic")
 _AGENTS = ("torch.distributed.run", "torch.distributed.launch")
@@ -35,7 +37,7 @@ _AGENT_OPTIONS = ("nnodes", "node_rank", "rdzv_endpoint", "master_addr", "master
 _FLAGS = ("standalone", "no_python", "m", "module", "run_path")
 _EXEC_START = re.compile(r"^se\.exec_start *: *([0-9.]+)$", re.MULTILINE)
 _PROCESSOR = 36
-"""On which a thread last ran: its place among the fields of proc_pid_stat(5) from the state on."""
+"""The processor that a thread last ran on: its place among the fields of proc_pid_stat(5), counted from the state."""
 _CGROUPS = Path("/sys/fs/cgroup")
 _STALLED = re.compile(r"^some [^\n]{0,80} total=([0-9]+)$", re.MULTILINE)
 _OF_KERNEL = 1 << 21
@@ -50,7 +52,7 @@ class ProcessChild:
         self._recordable = sorted(recordable)
 
     def ask(self, kind: str, rest: Collection[str], patience_s: float) -> str:
-        """Return the child's answer as JSON. Raises the HostError that says why there is none."""
+        """Return the child's answer as JSON. Raises the HostError that gives the reason if there is none."""
         request = {"do": kind, "of": list(rest), "recordable": [] if self._child.started else self._recordable}
         answer = json.loads(self._child.ask(json.dumps(request).encode(), patience_s))
         if "refused" in answer:
@@ -204,7 +206,7 @@ def environment(pid: int) -> dict[str, str]:
 def _process(pid: int, start: int, look: int = 0) -> dict[str, Any]:
     """Return what process `pid`, which began at tick `start`, does now. Raises Missing if it is gone.
 
-    Of ranks in one cgroup this is read once for each `look`.
+    For ranks in one cgroup this is read once for each `look`.
     """
     path = f"/proc/{pid}"
     stat = stat_or_none(path)

@@ -1,20 +1,21 @@
-"""Whom to ask within ranks, and no others: NCCL's RAS, torch's worker server, and its pipe for flight records.
+"""The servers inside ranks that may be asked, and no others: NCCL's RAS, torch's worker server, and its pipe for flight
+records.
 
 RAS: all ranks of a node with NCCL 2.24 and later listen on one port, those of another job too (SO_REUSEPORT), and the
-kernel chooses who answers. Only the address of a rank's own listening socket is called, whatever address the rank's
-environment names, and nothing is asked of a connection that is not a rank's own (src/ras/client_support.cc, client.cc;
-the protocol is lines of text).
+kernel chooses which one answers. Only the address of a rank's own listening socket is called, whatever address the
+rank's environment names, and no question is sent over a connection that is not a rank's own (src/ras/client_support.cc,
+client.cc; the protocol is lines of text).
 
 torch's is started by `torch.distributed.debug.start_debug_server` and `elastic.control_plane.worker_main`: HTTP, whose
 handlers answer JSON without the interpreter's lock (torch/csrc/distributed/c10d/control_plane/WorkerServer.cpp,
-Handlers.cpp). The port is the one on which a thread called ``pt_workerserver`` waits in accept(2), so that no store or
-peer is called.
+Handlers.cpp). Its port is the one that a thread called ``pt_workerserver`` waits on in accept(2), so no store or peer
+is called.
 
 torch's own offer to write a rank's flight records: a byte into a pipe, and a file that it then writes.
 `TORCH_NCCL_DEBUG_INFO_PIPE_FILE` names the pipe, PATH and rank and ``.pipe`` (DumpPipe in ProcessGroupNCCL.hpp); the
 thread that watches the heartbeat looks at it once a second, and writes the file of `TORCH_FR_DUMP_TEMP_FILE`, PATH and
-rank (DebugInfoWriter), at first after some seconds in which torch looks up the names of its stacks. Only a pipe, and a
-file, of the rank's own user are touched, reached through no link of another user.
+rank (DebugInfoWriter), the first time after some seconds, because torch looks up the names of its stacks. Only a pipe,
+and a file, of the rank's own user are touched, reached through no link of another user.
 """
 
 import base64
@@ -71,7 +72,7 @@ def ask_ras(address: str, pids: Collection[str]) -> str:
 
 
 def _asked(connection: socket.socket, deadline: float, pids: Collection[str]) -> str | None:
-    """Return what the server of one of `pids` says; None: it is of another process."""
+    """Return the answer of the server of one of `pids`; None: it belongs to another process."""
     hello = _said(connection, b"CLIENT PROTOCOL 2\n", deadline)
     if not hello.startswith(b"SERVER PROTOCOL "):
         raise Failed(f"port {connection.getpeername()[1]}: {hello[:60]!a} is not what NCCL's RAS answers")
@@ -129,15 +130,16 @@ def _to_the_end(connection: socket.socket, most: int, deadline: float) -> bytes:
 
 
 def _called(family: int, message: memoryview) -> tuple[str, int]:
-    """Return the address at which a listening socket is called: its own, for another socket may have the same port."""
+    """Return the address to call a listening socket at: its own, for another socket may have the same port."""
     host = socket.inet_ntop(family, bytes(message[8 : 12 if family == socket.AF_INET else 24]))
     return {"0.0.0.0": "127.0.0.1", "::": "::1"}.get(host, host), struct.unpack_from("!H", message, 4)[0]
 
 
 def ask_server(pid: str, path: str) -> str:
-    """Return what the worker server of process `pid` answers, JSON as it came. Raises the HostError that says why not.
+    """Return the answer of the worker server of process `pid`, its JSON unchanged. Raises the HostError with the
+    reason.
 
-    Missing: it has no such server. TimedOut: it does not answer, as of a process that is stopped.
+    Missing: it has no such server. TimedOut: it does not answer, for example because the process is stopped.
     """
     kind, address = _address(pid)
     deadline = time.monotonic() + _WORKER_S
@@ -158,7 +160,7 @@ def ask_server(pid: str, path: str) -> str:
 
 
 def _address(pid: str) -> tuple[int, tuple[str, int] | str]:
-    """Return the address on which the server of `pid` listens."""
+    """Return the address that the server of `pid` listens on."""
     process = Path(f"/proc/{pid}")
     threads = [each for each in (process / "task").iterdir() if _THREAD in (each / "comm").read_text()]
     if not threads:
