@@ -343,7 +343,7 @@ def _judged(check: Check, blank: Verdict, look: Callable[[Need], Any]) -> Verdic
 
 
 def _lacking(check: Check, blank: Verdict, missing: Sequence[Absent]) -> Verdict:
-    """UNKNOWN for lack of facts. What a run should have measured and did not is required, whatever the check declares."""
+    """UNKNOWN for lack of facts. A missing measurement that was asked for is required, whatever the check declares."""
     verdict = _unknown(blank, missing, check.privilege)
     return replace(verdict, required=True) if check.of_run else verdict
 
