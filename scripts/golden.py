@@ -1,5 +1,6 @@
 #!/usr/bin/env python3
-"""Write what tests keep: the findings of captured machines, the values of bad cases and of whole commands.
+"""Write what tests keep: the findings of captured machines, the values of bad cases with the edges
+of their numbers, and the values of whole commands.
 
     .venv/bin/python scripts/golden.py
 
@@ -16,6 +17,7 @@ from zoo import findings
 
 from tests import command_values
 from tests.checks.cases import VALUES, case_values, checks
+from tests.checks.edges import EDGES, edges
 
 
 def main() -> int:
@@ -26,7 +28,8 @@ def main() -> int:
     for path, text in wanted.items():
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(text, encoding="utf-8")
-    VALUES.write_text("".join(f"{line}\n" for line in case_values(checks())), encoding="utf-8")
+    for path, lines in ((VALUES, case_values(checks())), (EDGES, edges(checks()))):
+        path.write_text("".join(f"{line}\n" for line in lines), encoding="utf-8")
     command_values.KEPT.mkdir(exist_ok=True)
     for name in command_values.FILES:
         (command_values.KEPT / f"{name}.txt").write_text(command_values.text(name), encoding="utf-8")

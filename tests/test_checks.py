@@ -10,6 +10,7 @@ from ncclprobe.model.findings import Finding, Status
 from ncclprobe.model.registry import Check, Collector, check, discover
 from ncclprobe.model.snapshot import Job, Snapshot
 from tests.checks.cases import VALUES, case_values, checks, expected, said, written
+from tests.checks.edges import EDGES, moved
 
 CHECKS = checks()
 COLLECTORS = discover("ncclprobe.facts", Collector)
@@ -38,6 +39,14 @@ def test_the_numbers_and_names_of_every_bad_case_are_those_that_were_read() -> N
     kept, now = VALUES.read_text(encoding="utf-8").splitlines(), list(case_values(CHECKS))
     assert sorted({*kept} ^ {*now}) == [], "run scripts/golden.py, and read the difference"
     assert len(kept) == len(now) > 800
+
+
+def test_every_number_that_a_check_judges_has_the_edge_that_was_read() -> None:
+    """On both sides of each: a threshold a little off, or `<` in place of `<=`, must fail here."""
+    kept = EDGES.read_text(encoding="utf-8").splitlines()
+    assert list(moved(CHECKS, kept)) == [], "run scripts/golden.py, and read the difference"
+    assert len(kept) > 400
+    assert len({line.partition("\t")[0] for line in kept}) > 100
 
 
 def test_every_case_is_of_a_check() -> None:

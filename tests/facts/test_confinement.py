@@ -280,6 +280,12 @@ VIRTUAL, BARE = "flags\t\t: fpu sse hypervisor lahf\n", "flags\t\t: fpu sse lahf
         (Dmi("NVIDIA", "DGXH100"), BARE, ("", "", False)),
         (Dmi("QEMU", "Standard PC (Q35 + ICH9, 2009)"), VIRTUAL, ("", "", True)),
         (Dmi("NVIDIA", "GB200 NVL"), "processor\t: 0\n", ("", "", None)),
+        (Dmi("Supermicro", "SYS-821GE.2"), BARE, ("", "", False)),
+        (Dmi("Amazon EC2", "unnamed"), VIRTUAL, ("aws", "", True)),
+        (Dmi("Microsoft Corporation", "Surface"), "processor\t: 0\n", ("", "", None)),
+        (Dmi("Microsoft Corporation", "Virtual Machine"), "processor\t: 0\n", ("", "", True)),
+        (Dmi("Acme", "Virtual Machine"), "processor\t: 0\n", ("", "", None)),
+        (Dmi("Acme", "node.metal"), VIRTUAL, ("", "", True)),
         (Dmi(), VIRTUAL, ("", "", True)),
     ],
 )

@@ -11,9 +11,10 @@ from ncclprobe.fleet.standing import standing
 from ncclprobe.fleet.standing import step as one_more
 from ncclprobe.fleet.told import told
 from ncclprobe.model.findings import Severity, fail, warn
-from ncclprobe.model.fleet import Drift, NodeCourse, Number, Series, Sum
+from ncclprobe.model.fleet import Drift, NodeCourse, Number, Series, SharedLoss, Sum
 from ncclprobe.model.report import Report
 from ncclprobe.model.values import replace
+from ncclprobe.report.fleet import shared_words
 
 HOT = warn("GPU2", "too hot: the hardware has lowered its clocks", blame="node", action="repair")
 
@@ -52,6 +53,20 @@ def test_what_changed_is_said_of_a_roll_out_that_takes_days(tmp_path: Path) -> N
     with store.opened(tmp_path / "fleet.db", 60) as kept:
         (found,) = kept.shared()
     assert (len(found.nodes), found.changed) == (6, ("driver changed 550.127.08 → 560.35.03",))
+
+
+def test_a_shared_loss_is_said_with_its_nodes_rates_day_and_two_changes_at_most() -> None:
+    all_of_them = SharedLoss("all_reduce 1 GiB", "GB/s", tuple(f"n{n}" for n in range(12)), 12, 394.0, 353.0, 20406,
+                             ("driver changed 1 → 2", "NCCL changed 3 → 4", "torch changed 5 → 6"))  # fmt: skip
+    words = shared_words(all_of_them)
+    assert words.startswith("all 12")
+    assert "394 → 353 GB/s" in words
+    assert "-10 %" in words
+    assert "since 2025-11-14" in words
+    assert ("the driver changed 1 → 2 and the NCCL changed 3 → 4" in words, "torch" in words) == (True, False)
+    some = shared_words(replace(all_of_them, nodes=("n1", "n2"), changed=()))
+    assert some.startswith("2 of 12")
+    assert "when" not in some
 
 
 def test_the_day_of_a_step_is_found_and_chance_is_none() -> None:

@@ -46,6 +46,19 @@ def name_slow(on: dict[str, list[int]], rate: Callable[[int, int], float]) -> li
         (nodes(2, 4), lambda src, dst: 3.0 if {src, dst} == {1, 2} else 10.0, [("pair", "n0", (1, 2))]),
         (nodes(3, 2), lambda src, dst: 3.0 if {src, dst} == {2, 3} else 10.0, [("pair", "n1", (2, 3))]),
         ({"n0": [0, 1]}, lambda src, dst: 3.0 if src else 10.0, []),
+        # Two of a rank's seven ways out are its pairs' fault, and five of seven its own.
+        (
+            nodes(3, 8),
+            lambda src, dst: 3.0 if (src, dst) in ((8, 9), (8, 10)) else 10.0,
+            [("pair", "n1", (8, 9)), ("pair", "n1", (8, 10))],
+        ),
+        (nodes(3, 8), lambda src, dst: 3.0 if src == 8 and dst < 14 else 10.0, [("rank", "n1", (8,))]),
+        # The worst comes first.
+        (
+            nodes(4, 4),
+            lambda src, dst: {(5, 6): 5.0, (8, 9): 2.0}.get((src, dst), 10.0),
+            [("pair", "n2", (8, 9)), ("pair", "n1", (5, 6))],
+        ),
     ],
 )
 def test_what_is_slow_inside_a_node_is_named_in_the_fewest_words(
