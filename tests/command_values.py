@@ -23,6 +23,7 @@ from ncclprobe.model.registry import Collector, discover
 from ncclprobe.model.snapshot import Absent
 from ncclprobe.model.values import Struct
 from tests import recorded_jobs
+from tests.checks.cases import written
 
 TESTS = Path(__file__).parent
 DATA, CAPTURES = TESTS / "data", TESTS / "captures"
@@ -120,6 +121,15 @@ def _of_nccl(folder: Path) -> Iterator[tuple[str, list[str]]]:
             yield path.stem, ["explain", str(path)]
 
 
+def _of_cases(folder: Path) -> Iterator[tuple[str, list[str]]]:
+    """The last bad case of each check of logs as a whole log: which of all causes is named, and what to do."""
+    for key, cases in written().items():
+        if key.startswith("log.") and cases.bad and isinstance(text := cases.bad[-1][1], str):
+            path = folder / f"{key.replace('/', '-')}.log"
+            path.write_text(text)
+            yield key, ["explain", str(path)]
+
+
 def _of_captures(_: Path) -> Iterator[tuple[str, list[str]]]:
     sick = [str(CAPTURES / "sick" / f"{name}.jsonl") for name in SICK if (CAPTURES / "sick" / f"{name}.jsonl").exists()]
     for path in [str(CAPTURES / "hgx-h100.jsonl"), *sick]:
@@ -168,6 +178,7 @@ COMMANDS: Mapping[str, Callable[[Path], Iterator[tuple[str, list[str]]]]] = {
     "explain-others": lambda _: _of_jobs("failures/[!dn-z]*"),
     "explain-cuda": lambda _: _of_jobs("on_cpu/job-*"),
     "explain-nccl": _of_nccl,
+    "explain-cases": _of_cases,
     "doctor": _of_captures,
     "attach": _of_attached,
     "report": _of_reports,

@@ -111,11 +111,30 @@ def cause(folder: Path, text: str) -> Cause:
 OOM = "torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 20.00 MiB. {} has a total capacity of 79.11 GiB"
 
 
+ASKED = "torch.OutOfMemoryError: CUDA out of memory. Tried to allocate {}. GPU 1 has a total capacity of 79.11 GiB of "
+ASKED += "which {} is free."
+LIMIT = (
+    "the process may take no more of a GPU's memory, of which {} GiB are free: a limit of its own "
+    "(set_per_process_memory_fraction, max_split_size_mb) or of its MIG instance"
+)
+
+
 @pytest.mark.parametrize(
     ("line", "named"),
     [
         (OOM.format("GPU 3"), "the memory of GPU 3 is full"),
         ("RuntimeError: CUDA out of memory. See GPU 3 of the dashboard", "a GPU's memory is full"),
+        (ASKED.format("2.00 GiB", "2.99 GiB"), "the memory of GPU 1 is full"),
+        (ASKED.format("512.00 MiB", "1.49 GiB"), "the memory of GPU 1 is full"),
+        (ASKED.format("512.00 MiB", "1.51 GiB"), LIMIT.format(2)),
+        (ASKED.format("900.00 KiB", "1020.00 MiB"), "the memory of GPU 1 is full"),
+        (ASKED.format("2.00 GiB", "40.00 GiB"), LIMIT.format(40)),
+        (
+            ASKED.format("2.00 GiB", "1.00 GiB")
+            + " Process 77 has 30.00 GiB memory in use. Process 78 has 9.00 GiB memory"
+            " in use.",
+            "the memory of GPU 1 is full, 2 of its processes not this one",
+        ),
     ],
 )
 def test_the_gpu_whose_memory_is_full_is_the_one_that_torch_names(tmp_path: Path, line: str, named: str) -> None:

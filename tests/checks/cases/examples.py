@@ -290,6 +290,7 @@ EXAMPLES = {
     "sync.versions/nccl-version": "FAIL image: n2 on n2",
     "sync.machine/nic-count": "WARN link: n3 on n3",
     "sync.versions/nic-fw": "WARN image: MT_0000000838 on n2",
+    "sync.nodes/host-unused": "WARN unknown: n1 on n1",
     "sync.nodes/node-lost": "FAIL unknown: n1 on n1",
     "sync.nodes/node-missing": "FAIL unknown: n1 on n1",
     "sync.network/pkey": "FAIL fabric: n[0-1] on n0 n1",
