@@ -73,9 +73,10 @@ def _any(*words: str, flags: re.RegexFlag = re.IGNORECASE) -> "re.Pattern[str]":
 _FATAL = re.compile(
     r"\b(?:FATAL|CRITICAL|PANIC)\b|\bpanic: |\[F\]|(?:^| )[FC] \d{1,10} \d{1,10}\]|: F [a-z]|^F\d{4} \d|^fatal: "
     r"|\bAssertion [`'\"]"
-    r"|\b[Ff]atal (?:\w{1,16} ){0,2}error\b"
+    r"|\b[Ff]atal (?:\w{1,16} ){0,2}error\b|\blevel=\"?(?:fatal|panic)\b|\"(?:level|severity)\": ?\"(?:fatal|panic)\""
 )
 _ERROR = re.compile(
+    r"\blevel=\"?err(?:or)?\b|\"(?:level|severity)\": ?\"(?:err(?:or)?|ERROR)\"|"
     r"(?:\b|_)ERROR\b|\b(?:SEVERE|ERR)\b|\berror: (?!-?\d)|\b[Ee]rror [a-z]+ing\b|\bError: |\[E\]"
     r"|(?:^| )E \d{1,10} \d{1,10}\]|: E [a-z]|^E\d{4} \d|^\[?E \w|^\s{0,8}Warning {2,12}[A-Z]|\bNVRM: Xid\b"
 )
@@ -95,7 +96,8 @@ _REASONS = _any(
     "not (?:accessible|allowed|available|built|compiled|detected|enumerated|implemented|installed|loaded|mounted)",
     "not (?:permitted|ready|responding|set|writable)", "not (?:a )?valid", "bus error",
     "segmentation (?:fault|violation)", "assert(?:ion)?", "does(?: not|n't)", "do not match", "empty list", "neither",
-    "(?:could not|couldn't|can't|can ?not|unable to) (?:find|resolve|open|read|allocate|bind)", "no data available",
+    "(?:could not|couldn't|can't|can ?not|unable to) (?:find|resolve|open|read|load|insert|allocate|bind|determine)",
+    "differs?", "no data available",
     "(?:temporarily )?unavailable", "uncorrectable", "lost", "empty", "overflow", "nan", "must (?:be|have|match)",
     "expected", "limit(?:s|ed)?", "is too", "killed", "interruption", "cancelled", "quota", "wrong", "divisible",
     "hardware (?:error|exception|fault)", "check failed", r"misconfig\w{0,24}", "(?:is|are) required",

@@ -39,6 +39,8 @@ WORDS, ERROR, ENDS = 1, 2, 3
 """How a line speaks of a failure by its form: it has words of one; it is an error; a process ends with it."""
 _WITHIN = 512
 _PROGRAM = r"(?:[^\s:]{1,256}: )"
+_STRUCTURED = re.compile(r"(?:\blevel=\"?|\"(?:level|severity)\": ?\")(fatal|panic|FATAL|err(?:or)?\b|ERROR)")
+"""How loggers write a level that give each part of a line its name."""
 _ENDS = re.compile(
     r"terminate called|Aborted(?=$| \(|[.!])|Killed(?=$| {3})|Segmentation fault|Bus error|Check failed: "
     r"|[Ff]atal(?: \w{1,20}){0,2} error\b|FATAL\b|(?:fatal|panic): |Uncaught |[Uu]nhandled exception"
@@ -123,14 +125,15 @@ def form_of_failure(text: str, level: str = "") -> int:
     head = text[:_WITHIN]
     if level in ("INFO", "DEBUG", "TRACE"):
         return 0
-    if level == "FATAL" or _ENDS.match(head):
+    named = _STRUCTURED.search(head) if "level" in head or "severity" in head else None
+    if level == "FATAL" or _ENDS.match(head) or (named and named[1].lower() in ("fatal", "panic")):
         return ENDS
     if _OF_EVENTS.match(head):
         return ERROR
     if _GOES_ON.search(head) or head.startswith(_HEADINGS):
         return 0
     failed_call = head.endswith(_ERRNOS) and _FAILS.search(head)
-    if level != "WARN" and not _WARNS.match(head) and (level == "ERROR" or failed_call or _ERROR.match(head)):
+    if level != "WARN" and not _WARNS.match(head) and (level == "ERROR" or named or failed_call or _ERROR.match(head)):
         return ERROR
     if head.rstrip().endswith(":") or _WARNS.match(head):
         return 0
