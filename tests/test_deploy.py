@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from ncclprobe.commands import main
-from ncclprobe.commands.deploy import FILES, _about, _text
+from ncclprobe.commands.deploy import FILES, launch_text, summary
 from tests.each_row import each_row
 
 PACKAGED = Path(__file__).resolve().parent.parent / "ncclprobe" / "deploy"
@@ -31,11 +31,11 @@ def test_the_files_of_a_launcher_are_written_and_named(
 
 @each_row("name", [name for names in FILES.values() for name in names])
 def test_what_a_file_is_for_is_a_whole_sentence(name: str) -> None:
-    about = _about(_text(name))
+    about = summary(launch_text(name))
     assert len(about) > 30
     assert about.count("(") == about.count(")")
     rest = (
-        " ".join(line.lstrip("# ") for line in _text(name).splitlines()[:8] if line[:2] == "# ")
+        " ".join(line.lstrip("# ") for line in launch_text(name).splitlines()[:8] if line[:2] == "# ")
         .partition(about)[2]
         .strip()
     )

@@ -217,7 +217,7 @@ def test_why_there_are_no_records_is_told_of_both_ways() -> None:
 def test_what_is_asked_for_is_in_the_kept_look_only_if_it_was() -> None:
     from argparse import Namespace
 
-    from ncclprobe.commands.attach import _asked
+    from ncclprobe.commands.attach import asked_of
 
-    assert json.dumps(_asked(Namespace(pid=None, stacks=False, dumps=False))) == '{"pid": 0, "stacks": false}'
-    assert _asked(Namespace(pid=7, stacks=True, dumps=True)) == {"pid": 7, "stacks": True, "dumps": True}
+    assert json.dumps(asked_of(Namespace(pid=None, stacks=False, dumps=False))) == '{"pid": 0, "stacks": false}'
+    assert asked_of(Namespace(pid=7, stacks=True, dumps=True)) == {"pid": 7, "stacks": True, "dumps": True}

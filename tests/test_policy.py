@@ -1,5 +1,6 @@
 """The repository holds our own code: nothing in it clones, builds or reads the sources of another project."""
 
+import ast
 import re
 from collections.abc import Iterator
 from pathlib import Path
@@ -86,3 +87,27 @@ def test_what_is_forbidden_is_seen() -> None:
 def test_ordinary_sentences_are_not_taken_for_commands() -> None:
     said = ("to make it fast", "it can make, say, two", "cc: the team")
     assert not [text for text in said if _CLONE.search(text) or _COMMAND.search(text)]
+
+
+MOST_PRIVATE = 65
+
+
+def private_names(path: Path) -> Iterator[tuple[str, bool]]:
+    """Yield each private name of ncclprobe that a file uses, and whether it imports the name itself."""
+    modules = set()
+    tree = ast.parse(path.read_text(encoding="utf-8"))
+    for node in ast.walk(tree):
+        if isinstance(node, ast.ImportFrom) and (node.module or "").startswith("ncclprobe"):
+            modules |= {each.asname or each.name for each in node.names}
+            yield from ((each.name, True) for each in node.names if re.match("_[^_]", each.name))
+    for node in ast.walk(tree):
+        owner = node.value if isinstance(node, ast.Attribute) else None
+        if isinstance(owner, ast.Name) and owner.id in modules and re.match("_[^_]", node.attr):
+            yield node.attr, False
+
+
+def test_tests_import_no_private_name_and_reach_into_modules_for_ever_fewer() -> None:
+    """What a test needs is public; lower the number with each that you take away."""
+    found = [(path.name, *each) for path in sorted((ROOT / "tests").rglob("*.py")) for each in private_names(path)]
+    assert [(file, name) for file, name, imported in found if imported] == []
+    assert len(found) <= MOST_PRIVATE

@@ -86,7 +86,7 @@ def _watched(options: argparse.Namespace, question: "diagnose.Question", end: fl
         time.sleep(max(next_look - time.monotonic(), 0.0))
 
 
-def _asked(options: argparse.Namespace) -> dict[str, object]:
+def asked_of(options: argparse.Namespace) -> dict[str, object]:
     """Return what is asked for beside the usual; what is not is left out, as in looks that older versions kept."""
     return {"pid": options.pid or 0, "stacks": options.stacks, **({"dumps": True} if options.dumps else {})}
 
@@ -101,7 +101,7 @@ def _looked(options: argparse.Namespace, question: "diagnose.Question", end: flo
     from ncclprobe.model.units import printable
     from ncclprobe.report.progress import Waiting
 
-    asked: dict[Question, str] = {(SAMPLE, "attach"): json.dumps(_asked(options))}
+    asked: dict[Question, str] = {(SAMPLE, "attach"): json.dumps(asked_of(options))}
     with Waiting("looking at the ranks of the job", wanted=not (options.quiet or options.watch)):
         snapshot, answers = observed(running.collectors(), min(end, time.monotonic() + _TIMEOUT_S), asked)
         for line in running.jobs(snapshot.facts[LocalRanks]):

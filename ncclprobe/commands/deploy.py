@@ -33,7 +33,7 @@ _MOST_BYTES = 1 << 20
 def main(argv: Sequence[str]) -> int:
     """Write the files of one launcher and say what each is. Raises UsageError, before any file is written."""
     options = _parser().parse_args(argv)
-    texts = {options.out / Path(name).name: _text(name) for name in FILES[options.launcher]}
+    texts = {options.out / Path(name).name: launch_text(name) for name in FILES[options.launcher]}
     for path, text in texts.items():
         if path.exists() and files.read(path, limit=_MOST_BYTES) != text:
             raise UsageError(f"{path}: is there and differs; move it away, or name another folder with -o")
@@ -41,16 +41,16 @@ def main(argv: Sequence[str]) -> int:
         files.write(path, text)
         if text.startswith("#!"):
             path.chmod(0o755)
-        about = _about(text)
+        about = summary(text)
         print("\n".join([str(path), *(wrap("  ", about, delivery.width()) if about else [])]))
     return ExitCode.OK
 
 
-def _text(name: str) -> str:
+def launch_text(name: str) -> str:
     return resources.files("ncclprobe").joinpath(f"deploy/{name}").read_text(encoding="utf-8")
 
 
-def _about(text: str) -> str:
+def summary(text: str) -> str:
     """Return what a file says of itself: the first sentence of its first comment, or the description in JSON."""
     if text.startswith("{"):
         return str(json.loads(text)["description"])

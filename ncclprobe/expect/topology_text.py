@@ -65,7 +65,7 @@ def system_in(text: str, path: str, gpu: str | None, nic_gbps: float | None, *, 
     Raises UsageError naming `path` and what is wrong, or what a job over the `network` needs and nothing says.
     """
     given = product_called(gpu, "--gpu") if gpu else None
-    xml = _Xml(text, path) if text.lstrip().startswith("<") else None
+    xml = Xml(text, path) if text.lstrip().startswith("<") else None
     known = xml.facts() if xml else _of_matrix(text, path)
     product = given or _product(known, xml.pci_ids if xml else set(), path)
     known[Gpus] = Gpus(tuple(_named(each, product, path, by_name=xml is None) for each in known[Gpus].all), "", (0, 0))
@@ -151,7 +151,7 @@ def _product(known: Mapping[type, Any], pci_ids: set[str], path: str) -> GpuProd
     return may_be[0] if len(may_be) == 1 else None
 
 
-class _Xml:
+class Xml:
     """The elements of one host: of several that share an NVLink fabric the first, which speaks for all."""
 
     def __init__(self, text: str, path: str) -> None:

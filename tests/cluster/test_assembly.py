@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from ncclprobe.cluster.gather import Times, _name, _parse_rank_answers
-from ncclprobe.cluster.gather.coordinator import _listeners_of, _lost, _replays, _snapshots, _unique_names
+from ncclprobe.cluster.gather import Times, node_name, parse_rank_answers
+from ncclprobe.cluster.gather.coordinator import listeners_of, replayed, snapshots_of, troubles, unique_names
 from ncclprobe.cluster.rendezvous.coordinator import Peer
 from ncclprobe.cluster.rendezvous.messages import Hello
 from ncclprobe.engine import captures, diagnose
@@ -47,10 +47,10 @@ def test_a_node_that_began_late_waits_as_long_as_it_states_while_the_run_allows_
 
 
 def test_nodes_of_one_name_are_told_apart() -> None:
-    names = _unique_names("n0", [peer("n0", 1), peer("n1", 2), peer("n3", 3)])
+    names = unique_names("n0", [peer("n0", 1), peer("n1", 2), peer("n3", 3)])
     assert set(names.values()) == {"n0#1", "n1", "n3"}
     twins = [peer("n1", 2), Peer(Hello("other", 2, "n1"), None, "", Path(), True)]  # type: ignore[arg-type]
-    assert len(set(_unique_names("n0", twins).values())) == 2
+    assert len(set(unique_names("n0", twins).values())) == 2
 
 
 def test_no_node_is_called_at_an_address_that_its_own_capture_does_not_have(
@@ -72,25 +72,25 @@ def test_no_node_is_called_at_an_address_that_its_own_capture_does_not_have(
         (tmp_path / name).write_text(text)
         node = peer("n1", 1, tmp_path / name)
         node = replace(node, hello=replace(node.hello, listeners=tuple(announced)))
-        kept[name] = [each.address for each in _listeners_of(node)]
+        kept[name] = [each.address for each in listeners_of(node)]
     assert kept == {"true": ["10.0.0.1", "fe80::1%eth0"], "none": [], "garbled": []}
     first, *_ = capsys.readouterr().err.splitlines()
     assert first == "ncclprobe: node 1 listens at 10.0.0.9, which its capture does not have: not called"
 
 
 def test_the_scheduler_knows_a_node_by_a_better_name() -> None:
-    assert _name(Launch(names=("gpu-0", "gpu-1")), Snapshot("localhost", {}), 1) == "gpu-1"
-    assert _name(Launch(), Snapshot("localhost", {}), 1) == "localhost"
+    assert node_name(Launch(names=("gpu-0", "gpu-1")), Snapshot("localhost", {}), 1) == "gpu-1"
+    assert node_name(Launch(), Snapshot("localhost", {}), 1) == "localhost"
 
 
 def test_ranks_call_themselves_by_their_number_in_the_job() -> None:
     told = {1: dump({("read", "/a"): "one"}, "rank 12"), 2: dump({}, "rank None"), 3: "no capture"}
-    assert _parse_rank_answers(Launch(rank=8), told) == {12: {("read", "/a"): "one"}, 10: {}, 11: {}}
+    assert parse_rank_answers(Launch(rank=8), told) == {12: {("read", "/a"): "one"}, 10: {}, 11: {}}
 
 
 def test_a_node_that_was_lost_is_remembered_with_what_went_wrong() -> None:
     told = peer("n1", 1, samples={"paths": {}})
-    lost, mute = _lost([told, peer("n2", 2, lost="reset: hung up: at once"), peer("n3", 3)])
+    lost, mute = troubles([told, peer("n2", 2, lost="reset: hung up: at once"), peer("n3", 3)])
     assert (lost.peer, lost.kind, lost.detail, lost.node_rank) == ("10.0.0.2", "reset", "hung up: at once", 2)
     assert (mute.kind, mute.node_rank) == ("silent", 3)
 
@@ -110,7 +110,7 @@ def test_a_capture_from_another_node_is_like_no_file_of_ours_and_breaks_nothing(
     path = tmp_path / "c.jsonl"
     path.write_text(text)
     one = peer("n1", 1, path)
-    (replay,) = _replays([one], {one.hello.id: "n1"})
+    (replay,) = replayed([one], {one.hello.id: "n1"})
     assert one.lost.startswith(lost)
     assert replay.node == "n1"
 
@@ -134,7 +134,7 @@ def test_nodes_that_are_judged_as_they_arrive_are_judged_as_ever(
     question = diagnose.ask(Judging(), ("doctor",), Job())
     collectors = discover("ncclprobe.facts", Collector, diagnose.MACHINE)
     part: Any = type("Part", (), {"collectors": collectors})
-    names = _unique_names("n0", peers)
+    names = unique_names("n0", peers)
     reports = []
     for workers in (None, captures.on_arrival(question, 4)):
         for each in peers:
@@ -142,7 +142,7 @@ def test_nodes_that_are_judged_as_they_arrive_are_judged_as_ever(
             if workers:
                 workers.add(each.capture, each.hello.name)
         try:
-            snapshots = list(_snapshots(part, peers, names, workers))
+            snapshots = list(snapshots_of(part, peers, names, workers))
         finally:
             if workers:
                 workers.__exit__()

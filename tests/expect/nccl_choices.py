@@ -10,7 +10,7 @@ from typing import Any
 ROOT = Path(__file__).resolve().parents[2]
 from ncclprobe.checks.env.fixtures import having
 from ncclprobe.expect.system import NcclVersion, NodeSystem, Shape
-from ncclprobe.expect.topology_text import _Xml, system_in
+from ncclprobe.expect.topology_text import Xml, system_in
 from ncclprobe.expect.tuner import cost
 from ncclprobe.expect.tuner.constants import Algorithm, Protocol
 from ncclprobe.expect.tuner.search import Graph, Graphs, graphs
@@ -74,7 +74,7 @@ def lines() -> Iterator[Line]:
 
 def _transports(machine: Topology, row: dict[str, Any]) -> Iterator[tuple[str, str, str | None]]:
     """Within a node which one; between nodes whether the NIC that NCCL takes reaches the GPU's memory."""
-    facts = _Xml(machine.xml(), machine.name).facts()
+    facts = Xml(machine.xml(), machine.name).facts()
     paths = of_machine(facts[Pci], facts[Gpus], facts[NvLinks], facts[Fabric])
     word = "OK" if machine.p2p else "CNS"
     every = {(one, other): word for one in range(machine.gpus) for other in range(machine.gpus) if one != other}

@@ -3,7 +3,7 @@
 from ncclprobe.checks.log.flight import recorded
 from ncclprobe.facts.files.flight_records import FlightFrame
 from ncclprobe.facts.job.ranks import Child, LiveRank, Stand
-from ncclprobe.logs.job import _merged
+from ncclprobe.logs.job import merged
 from ncclprobe.model.causes import RankClass
 from ncclprobe.model.snapshot import Absent
 from ncclprobe.model.values import replace
@@ -57,7 +57,7 @@ def test_ranks_that_wait_in_different_calls_stay_apart() -> None:
     rows = [
         RankClass("waiting", (rank,), doing=f"waits in all_reduce #{51 + rank % 2} for rank 9") for rank in range(4)
     ]
-    assert [each.ranks for each in _merged(iter(rows))] == [(0, 2), (1, 3)]
+    assert [each.ranks for each in merged(iter(rows))] == [(0, 2), (1, 3)]
 
 
 def test_why_stacks_were_not_read_is_said() -> None:

@@ -22,7 +22,7 @@ from ncclprobe.model.values import replace
 from ncclprobe.report.progress import Waiting
 from ncclprobe.session.measure.recorder import Recorder, asked
 from ncclprobe.session.ranks import rank_files
-from ncclprobe.session.ranks.launch import RanksEnd, _complete_log, _held_port, _publish, _resumed
+from ncclprobe.session.ranks.launch import RanksEnd, complete_log, held_port, publish_outputs, resumed
 from ncclprobe.session.ranks.rank_files import RankFile
 from ncclprobe.session.watchdog.ending import Ending
 
@@ -55,8 +55,8 @@ class Run:
             self.zero.close()
 
     def settles(self, end: RanksEnd) -> RunLog:
-        log = _resumed(self.folder / FILE, asked(self.options, "gloo"), 2, "h0")
-        _complete_log(log, self.folder, 2, "h0", end)
+        log = resumed(self.folder / FILE, asked(self.options, "gloo"), 2, "h0")
+        complete_log(log, self.folder, 2, "h0", end)
         return log
 
     def settle(self, end: RanksEnd) -> Report:
@@ -191,7 +191,7 @@ def test_what_no_capture_tells_of_a_whole_runs_node_is_unknown_and_not_left_out(
     options = replace(run.options, output=replace(run.options.output, files={"json": str(path)}))
     run.closes()
     waiting = Waiting("", wanted=False)
-    _publish(options, run.question(), 2, RanksEnd(), run.folder, run.folder / FILE, waiting)
+    publish_outputs(options, run.question(), 2, RanksEnd(), run.folder, run.folder / FILE, waiting)
     report = json.loads(path.read_text())
     limits = {(check["status"], check["why"]) for check in report["checks"] if check["id"] == "host.limits"}
     skipped = {(status, why) for status, why in limits if status == "skip" and why.startswith("applies only to ")}
@@ -213,7 +213,7 @@ def test_wrong_usage_and_our_own_bugs_are_no_verdict_and_have_been_said(
     options = replace(run.options, output=replace(run.options.output, files={"json": str(path)}))
     run.zero.keep(Ending(why="64 GiB: two buffers need 128 GiB and rank 1 has only 8 GiB free"))
     waiting = Waiting("", wanted=False)
-    published = _publish(options, run.question(), 2, RanksEnd(codes), run.folder, run.folder / FILE, waiting)
+    published = publish_outputs(options, run.question(), 2, RanksEnd(codes), run.folder, run.folder / FILE, waiting)
     assert (published, capsys.readouterr()) == (code, ("", ""))
     report = json.loads(path.read_text())
     assert (report["exit_code"], len(report["measurements"])) == (3, 1)  # what was measured is kept
@@ -222,7 +222,7 @@ def test_wrong_usage_and_our_own_bugs_are_no_verdict_and_have_been_said(
 
 @pytest.mark.parametrize("uv", [True, False])
 def test_the_port_of_ranks_that_are_started_here_is_kept_for_their_store(uv: bool) -> None:
-    with _held_port() as port:
+    with held_port() as port:
         for family, address in ((socket.AF_INET, "127.0.0.1"), (socket.AF_INET, ""), (socket.AF_INET6, "::1")):
             if family == socket.AF_INET or socket.has_dualstack_ipv6():
                 with socket.socket(family) as other, pytest.raises(OSError, match="in use"):

@@ -47,7 +47,7 @@ def assemble(part: Part) -> ExitCode:
     role = _run_node if part.launch.speaks_for_node else _run_other_rank
     before = {number: signal.getsignal(number) for number in ENDING}
     try:
-        return asyncio.run(_interruptible(role(part), [each for each in ENDING if before[each] != signal.SIG_IGN]))
+        return asyncio.run(interruptible(role(part), [each for each in ENDING if before[each] != signal.SIG_IGN]))
     except TimeoutError as error:
         why = str(error) or "this run had no time left to look and to judge within --timeout"
         say(f"{why}; nothing was judged")
@@ -57,7 +57,7 @@ def assemble(part: Part) -> ExitCode:
             signal.signal(number, handler)
 
 
-async def _interruptible(work: Coroutine[Any, Any, ExitCode], numbers: Sequence[int]) -> ExitCode:
+async def interruptible(work: Coroutine[Any, Any, ExitCode], numbers: Sequence[int]) -> ExitCode:
     """Return the result of `work`. Raises Interrupted at a signal of `numbers`, once its resources are released.
 
     An exception from a signal handler could occur anywhere, and be printed with a traceback if nothing catches it.
@@ -111,7 +111,7 @@ async def _run_node(part: Part) -> ExitCode:
             ) from None
         local = await _look(part)
         texts = await siblings.gather(min(time.monotonic() + _SIBLINGS_S, part.times.by(0.5)))
-        local.ranks |= _parse_rank_answers(part.launch, texts)
+        local.ranks |= parse_rank_answers(part.launch, texts)
         local.add("roll", RollCall(len(others)))
         try:
             return await _join_nodes(part, local)
@@ -123,7 +123,7 @@ async def _look(part: Part) -> LocalNode:
     """Look at this node on a thread, while the other ranks of this node connect."""
     look = partial(observed, part.collectors, part.times.by(0.4), part.given)
     snapshot, answers = await run_in_thread(look, part.times.end + _LOOKING_ON_S)
-    return LocalNode(_name(part.launch, snapshot, part.node_rank), answers, {}, snapshot)
+    return LocalNode(node_name(part.launch, snapshot, part.node_rank), answers, {}, snapshot)
 
 
 async def _join_nodes(part: Part, local: LocalNode) -> ExitCode:
@@ -148,12 +148,12 @@ async def _join_nodes(part: Part, local: LocalNode) -> ExitCode:
         return await (run_worker(part, local) if part.node_rank else run_coordinator(part, local, spool))
 
 
-def _name(launch: Launch, snapshot: Snapshot, rank: int) -> str:
+def node_name(launch: Launch, snapshot: Snapshot, rank: int) -> str:
     """Return the scheduler's name of this node, or else its own."""
     return (launch.names[rank] if rank < len(launch.names) else snapshot.node)[: bounds.NAME_CHARACTERS]
 
 
-def _parse_rank_answers(launch: Launch, texts: Mapping[int, str]) -> dict[int, Heard]:
+def parse_rank_answers(launch: Launch, texts: Mapping[int, str]) -> dict[int, Heard]:
     """Parse the captures of the other ranks of this node; key them by the rank in the job that each states."""
     answers_by_rank: dict[int, Heard] = {}
     for local, text in texts.items():

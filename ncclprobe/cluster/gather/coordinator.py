@@ -60,7 +60,7 @@ async def run_coordinator(part: Part, local: LocalNode, spool: Path) -> ExitCode
         try:
             gathering = await coordinator.gather(part.times.meeting(), partial(_say_who_came, part))
             gathering = replace(gathering, allowed_s=part.times.allowed_s)
-            names = _unique_names(local.name, coordinator.peers)
+            names = unique_names(local.name, coordinator.peers)
             part.progress("trying the paths between the nodes")
             await _mesh(part, local, coordinator, listeners, names)
             await _try_rails(part, local, coordinator, listeners, names)
@@ -68,13 +68,13 @@ async def run_coordinator(part: Part, local: LocalNode, spool: Path) -> ExitCode
             listeners.close()
         part.progress("judging")
         came = tuple(peer.hello.node_rank for peer in coordinator.peers)
-        local.add("gathering", replace(gathering, came=came, lost=_lost(coordinator.peers)))
+        local.add("gathering", replace(gathering, came=came, lost=troubles(coordinator.peers)))
         report = await _judged(part, local, coordinator, names, came, workers)
         shares = part.leaves(report)
         words = {key: _leave_message(name, local.name, shares[name]) for key, name in names.items()}
         await coordinator.leave(words, time.monotonic() + PARTING_S)
     if part.keep:
-        _keep(part.keep, [local.replay(), *_replays(coordinator.peers, names)])
+        _keep(part.keep, [local.replay(), *replayed(coordinator.peers, names)])
     return shares[local.name].exit_code
 
 
@@ -116,11 +116,11 @@ def _judge(
     came: Sequence[int],
     workers: Workers | None,
 ) -> Report:
-    snapshots = [local.snapshot_with_samples(part.collectors), *_snapshots(part, peers, names, workers)]
+    snapshots = [local.snapshot_with_samples(part.collectors), *snapshots_of(part, peers, names, workers)]
     return part.judge(snapshots, missing(snapshots, came), [describe_meeting(part)])
 
 
-def _snapshots(
+def snapshots_of(
     part: Part, peers: Sequence[Peer], names: Mapping[str, str], workers: Workers | None
 ) -> Iterator[Snapshot]:
     """Yield the peers' facts, with the verdicts of the workers that judged a capture as it arrived."""
@@ -161,7 +161,7 @@ async def _mesh(
     by_rank = {peer.hello.node_rank: peer for peer in coordinator.peers if not peer.extra}
     listening = {
         0: listeners.addresses,
-        **{rank: _listeners_of(peer) for rank, peer in by_rank.items()},
+        **{rank: listeners_of(peer) for rank, peer in by_rank.items()},
     }
     node_names = {0: local.name, **{rank: names[peer.hello.id] for rank, peer in by_rank.items()}}
     plans, deadline = plan_mesh(listening, names=node_names), part.times.mesh()
@@ -218,7 +218,7 @@ async def _try_rails(
     fleet = Fleet(
         {0: local.name, **{rank: names[key] for rank, key in ids.items()}},
         ids,
-        {0: listeners.addresses, **{rank: _listeners_of(peer) for rank, peer in peers.items()}},
+        {0: listeners.addresses, **{rank: listeners_of(peer) for rank, peer in peers.items()}},
     )
     node = RailNode(local.snapshot, part.rails.host, listeners, part.rails.run)
     run = RailRun(part.rails, node, coordinator, fleet, part.times.rails())
@@ -229,7 +229,7 @@ async def _try_rails(
             local.add("rails", seen)
 
 
-def _listeners_of(peer: Peer) -> tuple[MeshListener, ...]:
+def listeners_of(peer: Peer) -> tuple[MeshListener, ...]:
     """Return the listeners that a node announced, as far as its own capture has their addresses.
 
     Nobody calls another address, because it may belong to a stranger. One that is left out is reported.
@@ -252,7 +252,7 @@ def _addresses_in(capture: Path) -> frozenset[str]:
     return frozenset()
 
 
-def _unique_names(local: str, peers: Sequence[Peer]) -> dict[str, str]:
+def unique_names(local: str, peers: Sequence[Peer]) -> dict[str, str]:
     """Return a name for each peer, by its id, that no other node has."""
     names: dict[str, str] = {}
     taken = {local}
@@ -265,14 +265,14 @@ def _unique_names(local: str, peers: Sequence[Peer]) -> dict[str, str]:
     return names
 
 
-def _lost(peers: Sequence[Peer]) -> tuple[Trouble, ...]:
+def troubles(peers: Sequence[Peer]) -> tuple[Trouble, ...]:
     """Return the peers that joined, but ended or fell silent before they reported."""
     reasons = {peer.hello.id: peer.lost or ("" if peer.samples else _SILENT) for peer in peers}
     split_reasons = [(peer, reasons[peer.hello.id].partition(": ")) for peer in peers if reasons[peer.hello.id]]
     return tuple(Trouble(peer.address, kind, words, peer.hello.node_rank) for peer, (kind, _, words) in split_reasons)
 
 
-def _replays(peers: Sequence[Peer], names: Mapping[str, str]) -> Iterator[Replay]:
+def replayed(peers: Sequence[Peer], names: Mapping[str, str]) -> Iterator[Replay]:
     """Yield the peers' captures with their measured samples, or with the reason why a sample is absent."""
     for peer in peers:
         yield _replay(peer, names[peer.hello.id])

@@ -75,12 +75,12 @@ def stand(nodes: Mapping[str, tuple[LocalRanks, JobLooks]], meetings: Mapping[st
     by_node = {node: looks for node, (_, looks) in nodes.items()}
     job = looked_at(ranks, records[0], records[1], answers, grew, wires(by_node, ranks))
     if in_init := arrival(job, by_node, meetings or {}):
-        rows = tuple(_merged(_in_init(job, in_init)))
+        rows = tuple(merged(_in_init(job, in_init)))
         return Stand(rows, _answer(job, rows, None, in_init.message), "init_process_group", in_init.arrived)
     found = stalled(job)
     first = next((each for each in found if each.missing or each.apart), found[0] if found else None)
     counts = {node: tuple(counted(node, looks)) for node, looks in by_node.items()}
-    rows = tuple(_merged(_classes(job, found, counts)))
+    rows = tuple(merged(_classes(job, found, counts)))
     waiting = first.waiting if first else ()
     return Stand(rows, _answer(job, rows, first), first.where if first else "", waiting)
 
@@ -263,7 +263,7 @@ def _row(job: LookedAt, number: int, name: ClassName, text: str, more: Sequence[
     return RankClass(name, ranks, (rank.node,), process, text, (*evidence(rank), *more))
 
 
-def _merged(rows: Iterator[RankClass]) -> Iterator[RankClass]:
+def merged(rows: Iterator[RankClass]) -> Iterator[RankClass]:
     """Yield the ranks of one class that do the same, but for numbers, as one row, what is worst first."""
     groups = grouped(((each.name, _alike(each)), each) for each in rows)
     for group in sorted(groups.values(), key=lambda group: _ORDER.index(group[0].name)):

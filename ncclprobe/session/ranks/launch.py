@@ -93,15 +93,15 @@ def _run(nproc: int, options: Options, question: Question, name: str, log: Path)
     folder = Path(name)
     last = question.clock + options.timeout_s - _REPORTING * reserve_s(options.timeout_s)
     starting = Waiting(f"starting {nproc} ranks, which import torch", wanted=not options.output.quiet)
-    with starting as waiting, _held_port() as port:
+    with starting as waiting, held_port() as port:
         own = _variables(nproc, port) | {rank_files.FOLDER: name, rank_files.STARTED: repr(question.clock)}
         ranks = [_start(rank, own, options) for rank in range(nproc)]
         end = _wait_for(ranks, folder, log, last, waiting)
-        return _publish(options, question, nproc, end, folder, log, waiting)
+        return publish_outputs(options, question, nproc, end, folder, log, waiting)
 
 
 @contextlib.contextmanager
-def _held_port() -> Iterator[int]:
+def held_port() -> Iterator[int]:
     """Hold a free port for rank 0's store, which listens there seconds later: the kernel gives it to no other process.
 
     Sockets that set SO_REUSEADDR, as torch's does, may be bound to one port as long as none listens yet (socket(7)).
@@ -132,7 +132,7 @@ def _start(rank: int, job: Mapping[str, str], options: Options) -> "subprocess.P
         raise UsageError(f"--nproc: rank {rank} cannot be started: {error.strerror}; see `ulimit -u`") from None
 
 
-def _publish(
+def publish_outputs(
     options: Options, question: Question, nproc: int, end: RanksEnd, folder: Path, log: Path, waiting: Waiting
 ) -> int:
     """Publish the report of a run that is over, once `waiting` has made room for it; return the exit code.
@@ -140,13 +140,13 @@ def _publish(
     Raises Interrupted if a signal came before anything was measured, and nothing fails.
     """
     host, publisher = socket.gethostname(), Publisher(options)
-    record = _resumed(log, asked(options, options.backend or "gloo"), nproc, host)
+    record = resumed(log, asked(options, options.backend or "gloo"), nproc, host)
     if record.end is None and (own := {ExitCode.USAGE, ExitCode.BROKEN} & {*end.codes.values()}):
         record.close(record.foreseen)
         with contextlib.suppress(UsageError):  # what is wrong has been printed, by the rank that found it
             publisher.write(diagnose(question, (), run_facts(record)))
         return int(min(own))
-    _complete_log(record, folder, nproc, host, end)
+    complete_log(record, folder, nproc, host, end)
     captures = captures_in(folder)
     if options.keep:
         publisher.lose(write_captures(options.keep, captures))
@@ -167,7 +167,7 @@ def _folder() -> scratch.Scratch:
         raise UsageError(f"--nproc needs a folder for temporary files: {error}; set TMPDIR to one") from None
 
 
-def _complete_log(record: RunLog, folder: Path, nproc: int, host: str, end: RanksEnd) -> None:
+def complete_log(record: RunLog, folder: Path, nproc: int, host: str, end: RanksEnd) -> None:
     """Complete the run log with the ranks that were lost, and with its end."""
     codes, whole = end.codes, record.end is not None
     known = learned(run_facts(record), Attendance)
@@ -183,7 +183,7 @@ def _complete_log(record: RunLog, folder: Path, nproc: int, host: str, end: Rank
         record.close("ranks were lost" if found else _cut_short(folder, host, end))
 
 
-def _resumed(log: Path, request: Asked, nproc: int, host: str) -> RunLog:
+def resumed(log: Path, request: Asked, nproc: int, host: str) -> RunLog:
     """Return the run log that rank 0 has written; if none, one that states what was requested."""
     if log.exists():
         return RunLog.resume(log)

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from ncclprobe.cluster.gather import _interruptible
+from ncclprobe.cluster.gather import interruptible
 from ncclprobe.lifetime import Interrupted
 from ncclprobe.model.findings import ExitCode
 
@@ -57,4 +57,4 @@ def test_a_cancellation_that_is_lost_on_its_way_is_made_again() -> None:
         return ExitCode.OK
 
     with pytest.raises(Interrupted):
-        asyncio.run(_interruptible(work(), [signal.SIGUSR1]))
+        asyncio.run(interruptible(work(), [signal.SIGUSR1]))
