@@ -39,7 +39,7 @@ def render(
     loud, notes = _shown(report, found, verbose)
     blocks = [
         [accepted_line(report)] if accepted_begins(report) else [],
-        [_about(report)],
+        wrap("", _about(report), width, whole=True),
         _answer(report, width, style),
         overview.lines(report, found, width, style),
         *_problems(loud, report, width, style),
@@ -195,22 +195,26 @@ def _areas(report: Report, width: int, style: Style) -> list[str]:
     return lines
 
 
-def _values(lead: str, values: Sequence[str], width: int) -> list[str]:
-    """Return `values` after `lead`, none of them parted by the end of a line if it fits into one."""
-    lines, indent = [lead], " " * len(lead)
-    for value in values:
-        joint = " · " if len(lines[-1]) > len(lead) else ""
-        if len(lines[-1] + joint + value) > width and joint:
-            lines.append(indent)
-            joint = ""
-        lines[-1] += joint + value
+def _values(lead: str, kinds: Sequence[Sequence[str]], width: int) -> list[str]:
+    """Return the values of each kind of node after `lead`, none parted by the end of a line if it fits into one."""
+    lines: list[str] = []
+    for values in kinds:
+        lines.append(" " * len(lead) if lines else lead)
+        for value in values:
+            joint = " · " if len(lines[-1]) > len(lead) else ""
+            if len(lines[-1] + joint + value) > width and joint:
+                lines.append(" " * len(lead))
+                joint = ""
+            lines[-1] += joint + value
     return [part for line in lines for part in wrap(line[: len(lead)], line[len(lead) :], width)]
 
 
-def _area(area: Area) -> list[str]:
-    """Return what it is, value by value, then the checks that make it worse than good."""
+def _area(area: Area) -> list[list[str]]:
+    """Return what it is, value by value of each kind of node, then the checks that make it worse than good."""
     unseen = f"{plural(area.unseen, 'advisory check')} could not look" if area.unseen else ""
-    return [each for each in (*area.values.split(" · "), first_of(area.ids, _MOST_EVIDENCE), unseen) if each]
+    kinds = [kind.split(" · ") for kind in area.values.split("; ")]
+    kinds[-1] += [first_of(area.ids, _MOST_EVIDENCE), unseen]
+    return [[each for each in kind if each] for kind in kinds]
 
 
 def _on(nodes: Sequence[str], report: Report) -> str:

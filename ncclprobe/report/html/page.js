@@ -46,8 +46,9 @@
     const number = parseFloat(text.replaceAll(",", ""));
     return Number.isNaN(number) ? text : number * (UNITS[text.split(/\s/)[1]] || 1);
   };
-  const compare = (a, b) => (typeof a === typeof b ? (a < b ? -1 : a > b ? 1 : 0) : typeof a === "number" ? -1 : 1);
-  for (const table of document.querySelectorAll("table.sweep, table.worst")) {
+  const order = new Intl.Collator("en", { numeric: true });
+  const compare = (a, b) => (typeof a === typeof b ? order.compare(a, b) : typeof a === "number" ? -1 : 1);
+  for (const table of document.querySelectorAll("table.sweep, table.worst, table.which, table.checks")) {
     [...table.tHead.rows[0].cells].forEach((head, column) => {
       const button = document.createElement("button");
       button.type = "button";
