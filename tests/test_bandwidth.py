@@ -43,11 +43,11 @@ def no_launcher(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.parametrize(
     ("argv", "words"),
     [
-        (["--op", "allreduce"], "--op: allreduce is no operation; did you mean all_reduce?"),
+        (["--op", "allreduce"], "--op: allreduce is not a known operation; did you mean all_reduce?"),
         (["--op", "xyzzy"], "choose from all_reduce"),
         (["--op", ""], "--op: an empty word was given"),
-        (["--dtype", "fp9"], "--dtype: fp9 is no data type"),
-        (["--redop", "median"], "--redop: median is no reduction"),
+        (["--dtype", "fp9"], "--dtype: fp9 is not a known data type"),
+        (["--redop", "median"], "--redop: median is not a known reduction"),
         (["-b", "0"], "-b 0: less than one float32"),
         (["-b", "1G", "-e", "1M"], "-b 1G is above -e 1M"),
         (["-b", "1T"], "size '1T'"),
@@ -62,7 +62,7 @@ def no_launcher(monkeypatch: pytest.MonkeyPatch) -> None:
         (["--timeout", "1e999"], "--timeout: 1e999 is not a number above 0 and below 1e9"),
         (["--timeout", "nan"], "--timeout: nan"),
         (["--tolerance", "20"], "--tolerance '20'"),
-        (["--mode", "fast"], "fast is no choice"),
+        (["--mode", "fast"], "fast is not a known choice"),
         (["--precision", "0"], "--precision: 0 is not a percentage"),
         (["--precision", "51%"], "--precision: 51% is not a percentage"),
         (["--precision", "two"], "--precision: two is not a percentage"),

@@ -203,8 +203,11 @@ def test_the_doctor_refuses_a_file_that_it_does_not_understand(tmp_path: Path) -
 @each_row(
     ("text", "says"),
     [
-        ("[doctor]\nexpct-gpus = 9\n", "[doctor]: expct-gpus is no option of this command; did you mean expect-gpus?"),
-        ("[doctr]\nexpect-gpus = 9\n", "doctr is no command; did you mean doctor?"),
+        (
+            "[doctor]\nexpct-gpus = 9\n",
+            "[doctor]: expct-gpus is not a known option of this command; did you mean expect-gpus?",
+        ),
+        ("[doctr]\nexpect-gpus = 9\n", "doctr is not a known command; did you mean doctor?"),
         ('[doctor]\nkeep = "x"\n', "[doctor]: keep names a file, which only the command line may"),
         ('[doctor]\njson = "x"\n', "[doctor]: json names a file, which only the command line may"),
         ("[doctor]\nlocal = 1\n", "[doctor]: local is true or false"),

@@ -131,7 +131,7 @@ def test_the_case_of_a_variable_does_not_matter() -> None:
     ],
 )
 def test_a_near_miss_suggests_checks_and_variables(wanted: str, near: str) -> None:
-    with pytest.raises(UsageError, match="is no check or variable; did you mean ") as refusal:
+    with pytest.raises(UsageError, match="is not a known check or variable; did you mean ") as refusal:
         entry(wanted)
     assert near in str(refusal.value)
 

@@ -54,7 +54,7 @@ def test_a_saved_report_is_rendered_in_every_format(capsys: pytest.CaptureFixtur
 @each_row("option", sorted(JUDGING))
 def test_a_saved_report_is_not_judged_again_without_a_word(option: str) -> None:
     value = [] if option == "--no-config" else ["warn"]
-    with pytest.raises(UsageError, match=f"{option} is no option of"):
+    with pytest.raises(UsageError, match=f"{option} is not a known option of"):
         importlib.import_module("ncclprobe.commands.report").main(["r.json", option, *value])
 
 

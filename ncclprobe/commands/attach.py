@@ -22,9 +22,9 @@ _TIMEOUT_S, _WATCH_S, _LAST_RESORT_S = 60.0, 3600.0, 5.0
 _BETWEEN_S = 1.0
 """From the second look of a watch to the first of the next: for each, the ranks write down all that they recorded."""
 PREPARE = """\
-# At the top level of the program (torch 2.10 and later): each rank then tells programs of its own node which
-# collectives it has called. torch.distributed.debug.start_debug_server() tells every node, and ends a program that
-# has not installed what its web page needs.
+# At the top level of the program (torch 2.10 and later): each rank then reports the
+# collectives that it has called to programs of its own node. torch.distributed.debug.start_debug_server() reports
+# them to every node, and ends a program that has not installed what its web page needs.
 try:
     from torch._C._distributed_c10d import _WorkerServer
 

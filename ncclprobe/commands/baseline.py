@@ -29,7 +29,7 @@ examples:
   torchrun … -m ncclprobe.bandwidth --baseline site.json
 
 Refused are rows that failed, were inconclusive or carried wrong data, and rows below what the machine should reach,
-where that is known from the report or --machine: a sick machine is no baseline."""
+if that is known from the report or --machine: a sick machine cannot be a baseline."""
 
 
 def main(argv: Sequence[str]) -> int:

@@ -91,7 +91,7 @@ def _shown(options: argparse.Namespace) -> ExpectationContext:
     system = topology_text.system_in(text, str(path), options.gpu, options.nic_rate, network=several)
     if options.nic_rate == system.nic_gbps:
         options.nic_rate = None
-    return ExpectationContext(system, None, f"the topology of {path}, as it stands")
+    return ExpectationContext(system, None, f"the topology of {path}, unchanged")
 
 
 def printable_lines(text: str) -> str:

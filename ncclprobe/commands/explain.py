@@ -84,8 +84,8 @@ def _parser() -> argparse.ArgumentParser:
         "of NCCL's RAS, the kernel's log. Or explain a check, a cause, or a variable of NCCL.",
     )
     parser.add_argument("what", nargs="+", metavar="FILE|ID",
-        help="Read these files, folders or patterns, and - for standard input; also compressed ones. A word that is no "
-        "file is a check, such as env.value (see `ncclprobe checks`), a cause, such as iface-missing, or a "
+        help="Read these files, folders or patterns, and - for standard input; also compressed ones. A word that "
+        "is not a file is a check, such as env.value (see `ncclprobe checks`), a cause, such as iface-missing, or a "
         "variable, such as NCCL_IB_TIMEOUT."
     )  # fmt: skip
     known = parser.add_mutually_exclusive_group()
@@ -100,8 +100,8 @@ def _parser() -> argparse.ArgumentParser:
         help="Assume that the job was slow: the explanation of that is first, and a named cause counts.",
     )  # fmt: skip
     parser.add_argument("--exit-code", action="store_true",
-        help="Exit with 4 if a cause is named, and with 3 if something failed whose cause cannot be told, or is "
-        "one of several.",
+        help="Exit with 4 if a cause is named, and with 3 if something failed for an unknown reason, or "
+        "for one of several.",
     )  # fmt: skip
     parser.add_argument("--report", dest="bundle", type=arguments.destination, metavar="PATH",
         help="Also write one file to attach to an issue: the answer, the lines that it rests on and the first that was "

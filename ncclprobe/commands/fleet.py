@@ -177,7 +177,7 @@ def _say_unsettled(fleet: store.Store) -> None:
         print(f"ncclprobe: {printable(words)}", file=sys.stderr)
     if fleet.unsettled:
         late = plural(fleet.unsettled, "number")
-        print(f"ncclprobe: {late} of reports that came late left out: give --timeout more, or let it write to the file",
+        print(f"ncclprobe: {late} of late reports left out: raise --timeout, or let it write to the file",
               file=sys.stderr)  # fmt: skip
 
 

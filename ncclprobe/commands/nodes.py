@@ -34,7 +34,7 @@ WAIT_S = 30.0
 _MOST_LINES = 8
 _LONGEST_NAME = 253  # of DNS: RFC 1035, 2.3.4
 ALONE = (
-    "rails are tried between nodes, and this is one alone: start it once on each node, by srun, mpirun or torchrun, or "
+    "rails are tried between nodes, and this is only one: start it once on each node, by srun, mpirun or torchrun, or "
     "with --nnodes N --node-rank R --master-addr HOST --master-port PORT"
 )
 _OF_RAILS = ("force", "cross_rails", "full_bisection")

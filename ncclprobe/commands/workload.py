@@ -52,7 +52,7 @@ def _parser() -> argparse.ArgumentParser:
     add("--compute", type=positive, metavar="SECONDS", help="Let each rank compute so many seconds per step (default: "
         "6 operations per parameter and token at the measured rate of this device, at most 0.1 s).")  # fmt: skip
     add("--groups", metavar="tp=N,…", help="Measure the communicators of a hybrid-parallel job (tp, dp, pp): each "
-        "kind alone, then all at once.")  # fmt: skip
+        "kind by itself, then all at once.")  # fmt: skip
     add("-e", dest="end", default="16M", metavar="SIZE",
         help="Use messages of this size in --groups (default: %(default)s).")  # fmt: skip
     add("--dtype", default="float32", metavar="TYPE",

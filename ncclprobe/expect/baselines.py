@@ -286,13 +286,13 @@ def _no_doubles(pairs: Iterable[tuple[str, Any]]) -> Mapping[str, Any]:
     found: dict[str, Any] = {}
     for key, value in pairs:
         if key in found:
-            raise ValueError(f"key {key[:40]!r} stands twice")
+            raise ValueError(f"key {key[:40]!r} appears twice")
         found[key] = value
     return found
 
 
 def _no_constant(text: str) -> float:
-    raise ValueError(f"{text} is no number")
+    raise ValueError(f"{text} is not a number")
 
 
 def recognises(text: str) -> bool:

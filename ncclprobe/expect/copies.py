@@ -74,7 +74,7 @@ def host_copy(generation: int, width: int) -> Expectation | None:
     if line is None:
         return None
     value, low, seen = _PAYLOAD.get(generation, _UNSEEN)
-    why = f"PCIe Gen{generation} x{width} carries {line:.4g} GB/s, of which {value:g} is payload; {_WRONG_NODE}"
+    why = f"PCIe Gen{generation} x{width} carries {line:.4g} GB/s, {value:g} of it payload; {_WRONG_NODE}"
     confidence: Confidence = "high" if generation in _PAYLOAD and width == 16 else "medium"
     return Expectation(line * value, line * low, "GB/s", "datasheet", why, seen, confidence)
 
@@ -101,7 +101,7 @@ def nvlink_copy(system: NodeSystem) -> Expectation | None:
     links = system.nvlinks // max(1, peers)
     line = links * _DATASHEET_LINK[major]
     value, low, source = _COPY_ENGINE[major]
-    why = f"{links} NVLinks of {_DATASHEET_LINK[major]:g} GB/s to one peer, {value:g} of which a copy engine reaches"
+    why = f"{links} NVLinks of {_DATASHEET_LINK[major]:g} GB/s to one peer, a copy engine reaches {value:g} of it"
     return Expectation(line * value, line * low, "GB/s", "datasheet", why, source, "medium")
 
 

@@ -191,7 +191,7 @@ def limit(
 
 def _ring(shape: Shape, parts: Domains, share: _Fraction) -> Limit:
     line, value = parts.line_GBps, parts.reached(share)
-    why = f"{line:g} GB/s of NICs per node, of which {value / line:.2g} is normal"
+    why = f"{line:g} GB/s of NICs per node; {value / line:.2g} of it is normal"
     return Limit(line * crossing(shape, parts), value, "ring", why, share.source, share.confidence)
 
 
@@ -214,7 +214,7 @@ def _all_to_all(shape: Shape, parts: Domains, share: _Fraction) -> Limit:
 
 def _one_nic(system: NodeSystem, share: _Fraction) -> Limit:
     nic = _nic_GBps(system)
-    why = f"one NIC of {nic:g} GB/s, of which {share.value:.2g} is normal"
+    why = f"one NIC of {nic:g} GB/s; {share.value:.2g} of it is normal"
     return Limit(nic, nic * share.value, "one NIC", why, share.source, share.confidence)
 
 
@@ -240,7 +240,7 @@ def _of_racks(found: Limit, parts: Domains, rack_GBps: float | None) -> Limit:
     if rack_GBps is None or rack_GBps * share.value >= found.value_GBps:
         return found
     many = "two racks" if parts.count == 2 else f"{parts.count} racks"
-    why = f"{many}, of which {share.value:.2g} of one rack alone ({rack_GBps:.4g} GB/s) is published"
+    why = f"{many}: published runs reach {share.value:.2g} of one rack's {rack_GBps:.4g} GB/s"
     value = min(rack_GBps * share.value, found.hard_GBps)
     return Limit(found.hard_GBps, value, "racks", why, share.source, share.confidence)
 

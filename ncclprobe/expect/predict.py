@@ -526,7 +526,7 @@ def _pcie(system: NodeSystem, shape: Shape) -> str:
     if have.kind == "inter-socket":
         path, place = f"the link between processor sockets, which NCCL counts as {have.inside_GBps:g} GB/s", "sockets"
     share = 1 / CORRECTIONS[place].transfer
-    return path if share == 1 else f"{path}, of which {share:.2g} is reached"
+    return path if share == 1 else f"{path}, {share:.2g} of it reached"
 
 
 def _of_pairs(

@@ -89,7 +89,7 @@ def gloo(op: str, nbytes: int, link: SocketLink) -> Expectation | None:
     line = link.gbps / 8
     if link.known == "measured":
         value, low = min(line * _OF_STREAM, _STREAM_GBps), min(line * _OF_STREAM_LOW, _SHARED_CORES_GBps)
-        why = f"a TCP stream carries {line:.3g} GB/s ({link.where}), of which gloo reaches {value:.3g}"
+        why = f"a TCP stream carries {line:.3g} GB/s ({link.where}); gloo reaches {value:.3g} of them"
         return Expectation(value, low, "GB/s", "model", why, "TCP streams measured by this run", "low")
     value = min(line * _LINE, _STREAM_GBps)
     bound = "the wire" if line * _LINE < _STREAM_GBps else "one core per stream"

@@ -126,7 +126,7 @@ def process(host: Host) -> Process:
 def _limit(host: Host, name: str) -> ResourceLimit:
     said = json.loads(host.ask("rlimit", name))
     if not isinstance(said, list) or len(said) != 2 or not all(each is None or type(each) is int for each in said):
-        raise ParseError(f"{name}: {said!r:.80} are no two limits")
+        raise ParseError(f"{name}: {said!r:.80} are not two limits")
     return ResourceLimit(*said)
 
 

@@ -214,7 +214,7 @@ def rows(table: Table) -> list[MatrixRow]:
         words = line.words[len(table.header.label) :]
         row = _row(table, line, known)
         if row and stray and not row.problem and len(row.cells) == len(known):
-            raise ParseError(f"line {stray.number} stands between rows and is none: is the table hard-wrapped?")
+            raise ParseError(f"line {stray.number} is between rows and is not a row: is the table hard-wrapped?")
         if row and not stray:
             found.append(_sound(row))
         elif words and found and not row and _continues(found[-1], line, words, table.header):

@@ -163,7 +163,7 @@ class Blocks:
     def _in_time(self) -> bool:
         seconds = time.monotonic() - self._began
         if seconds > self._patience_s:
-            self.cut = f"took longer than {self._patience_s:.0f} s, of which no more than {self.nbytes} bytes were read"
+            self.cut = f"took longer than {self._patience_s:.0f} s; only {self.nbytes} bytes were read"
         return not self.cut
 
     def _inflated(self, raw: BinaryIO, kind: str) -> Iterator[bytes]:
@@ -177,7 +177,7 @@ class Blocks:
                     self.nbytes += len(block)
                     yield block
                     if self.nbytes > MOST_INFLATED:
-                        self.cut = f"holds more than {MOST_INFLATED >> 30} GiB, of which no more were read"
+                        self.cut = f"holds more than {MOST_INFLATED >> 30} GiB; the rest was not read"
                         return
         except _errors(kind) as error:
             self.cut = f"ends early or is damaged after {self.nbytes} bytes of text: {error}"

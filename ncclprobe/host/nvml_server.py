@@ -105,7 +105,7 @@ class _Library:
                 known = numbers.get(_address(event.device))
                 index = self.nvml.nvmlDeviceGetIndex(event.device) if known is None else known
                 found[index, event.eventData] += 1
-            raise ValueError(f"more than {_MOST_EVENTS} at once, of which not all were read")
+            raise ValueError(f"more than {_MOST_EVENTS} at once; not all were read")
         except self.nvml.NVMLError as error:
             if not found and not isinstance(error, self.nvml.NVMLError_Timeout):
                 raise  # else one that a GPU which falls off the bus ends the wait with, after it told why

@@ -55,7 +55,7 @@ class UsageError(NcclprobeError):
 def unknown(given: str, kind: str, names: Iterable[str], lists: str = "", near: Sequence[str] = ()) -> UsageError:
     """Return the error for an unknown word: the nearest of `names`, and the command that lists them.
 
-    ``unknown check 'ib.stat'; did you mean ib.state? `ncclprobe checks` lists them``. `near`: the nearest name, if the
+    ``ib.stat is not a known check; did you mean ib.state? `ncclprobe checks` lists them``. `near`: the nearest, if the
     caller knows better; `lists`: what lists all names, if they are too many to print here.
     """
     import difflib
@@ -70,7 +70,7 @@ def unknown(given: str, kind: str, names: Iterable[str], lists: str = "", near: 
         hint = f"did you mean {' or '.join(likely)}?{' ' * bool(lists)}{lists}"
     else:
         hint = lists or f"choose from {', '.join(known)}"
-    return UsageError(f"{shown} is no {kind}; {hint}")
+    return UsageError(f"{shown} is not a known {kind}; {hint}")
 
 
 _INSTALL = "pip install torch"

@@ -41,7 +41,7 @@ def facts_of(matrix: Matrix, peers: Matrix | None = None) -> dict[type, Any]:
     """Return the facts that a matrix yields. `peers`: the table of peer-to-peer status printed of the same GPUs."""
     names = (*matrix.gpus, *matrix.nics)
     if len(names) > bounds.TOPO_DEVICES or max(map(len, names)) > bounds.TOPO_NAME:
-        why = f"{len(names)} devices, or names of more than {bounds.TOPO_NAME} letters, are no machine's"
+        why = f"{len(names)} devices, or names of more than {bounds.TOPO_NAME} letters, are not a machine's"
         return dict.fromkeys((Gpus, NvLinks, NvlinkStatus, Pci, Fabric, PeerAccess), Absent(why))
     words = _words(matrix)
     table = matrix if matrix.kind == "p2p" else peers

@@ -222,8 +222,8 @@ def _listed(group: str, rank: str, section: _Section) -> None:
     number = int(rank[:9])
     if (group, number) in section.listed:
         raise ValueError(
-            f"rank {number} is listed twice: several runs wrote into this log at once, as processes do of which "
-            "each runs alone (nccl-tests built without MPI=1)"
+            f"rank {number} is listed twice: several runs wrote into this log at once, because "
+            "each process runs by itself (nccl-tests built without MPI=1)"
         )
     section.listed.add((group, number))
 
@@ -290,7 +290,7 @@ def _wrong(body: dict[str, str]) -> int | None:
 
 def _number(text: str) -> float:
     if not re.fullmatch(r"-?\d{1,18}(?:\.\d{0,9})?(?:e[+-]?\d{1,3})?", text):
-        raise ValueError(f"{text[:20]!r} is no number")
+        raise ValueError(f"{text[:20]!r} is not a number")
     return float(text)
 
 

@@ -156,7 +156,7 @@ def _stands(report: Report, width: int) -> Iterator[str]:
         names = filter(None, (who(each.ranks, ()), digest.folded(each.sources)))
         yield from wrap(_LEAD, f"{', '.join(names)}{step}{when}", width)
         yield from _quoted((each.last,), width)
-    yield from wrap(f"{_LEAD}if it stands still: ", _IF_IT_STANDS, width)
+    yield from wrap(f"{_LEAD}if it hangs: ", _IF_IT_STANDS, width)
 
 
 _IF_IT_STANDS = (

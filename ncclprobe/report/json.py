@@ -174,7 +174,7 @@ def _refuse_duplicates(text: str, path: str) -> None:
         if len({key for key, _ in pairs}) < len(pairs):
             keys = [key for key, _ in pairs]
             twice = next(key for key in keys if keys.count(key) > 1)
-            raise UsageError(f"{path}: the key {_shown(twice)} stands twice in one object: not ours")
+            raise UsageError(f"{path}: the key {_shown(twice)} appears twice in one object: not ours")
 
     if text.count("[") + text.count("{") > bounds.REPORT_PARTS:
         raise UsageError(f"{path}: more than {bounds.REPORT_PARTS} lists and objects: not ours")

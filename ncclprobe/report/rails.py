@@ -93,7 +93,7 @@ def _grids(every: Sequence[RailEnd], width: int) -> Iterator[list[str]]:
         lines.append(" " * head + "".join(f"{f'rail {rail}':>{column}}" for rail in part))
         lines += [f"{node:<{head}}" + "".join(f"{cells[node, rail]:>{column}}" for rail in part) for node in kept]
         left = len(nodes) - len(kept)
-        yield [*lines, *([f"{left} more nodes are no worse"] if left else [])]
+        yield [*lines, *([f"{left} more nodes are not worse"] if left else [])]
 
 
 def by_node(every: Sequence[RailEnd]) -> dict[str, dict[int, RailEnd]]:

@@ -69,7 +69,7 @@ def test_the_default_tolerance_is_said() -> None:
         (toml(threshold_GBps="101"), "at most busbw_GBps"),
         (toml(tolerance="0.1"), "not both"),
         (toml(threshold_GBps=None, tolerance="20"), "0.1 is 10 %"),
-        (toml(op='"allreduce"'), "allreduce is no operation; did you mean all_reduce?"),
+        (toml(op='"allreduce"'), "allreduce is not a known operation; did you mean all_reduce?"),
         (toml(op="3"), "non-empty text"),
         (toml(source=None), "source is missing"),
         (toml(why='" "'), "non-empty text"),

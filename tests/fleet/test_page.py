@@ -105,7 +105,7 @@ def test_names_and_findings_with_markup_stay_data() -> None:
     ("argv", "why"),
     [
         (["page"], "--html is missing"),
-        (["page", "--html", "f.html", "--json"], "--json is no option of ncclprobe fleet page"),
+        (["page", "--html", "f.html", "--json"], "--json is not a known option of ncclprobe fleet page"),
         (["--html", "f.html"], "--html is for `ncclprobe fleet page`"),
     ],
 )

@@ -51,7 +51,7 @@ def test_of_many_nodes_those_with_dead_rails_are_shown() -> None:
     rows = ways(MOST_NODES + 6, 2, carries=only(End("n29", 1)))
     shown = text(rows)
     assert any(line.startswith("n29") and "DEAD" in line for line in shown.splitlines())
-    assert "6 more nodes are no worse" in shown
+    assert "6 more nodes are not worse" in shown
 
 
 def test_nothing_is_shown_where_nothing_was_tried() -> None:

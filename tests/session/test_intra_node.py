@@ -180,7 +180,7 @@ def test_what_taskset_took_away_a_process_may_have_back() -> None:
     ],
 )
 def test_an_option_that_does_not_apply_is_refused(parse: Callable[[list[str]], object], option: str) -> None:
-    with pytest.raises(UsageError, match="is no option of"):
+    with pytest.raises(UsageError, match="is not a known option of"):
         parse([option])
 
 

@@ -110,7 +110,7 @@ def pkey(settings: Settings, fabric: Fabric, software: Software | Absent) -> Ite
             places = [str(place) for place, key in table.items() if key & _NAME == index & _NAME]
             hint = f"; that is the key at index {' and '.join(places)}" if places else ""
             message = (
-                f"is {settings.get('NCCL_IB_PKEY')!r}, an index at which the partition table of {each.name} is empty"
+                f"is {settings.get('NCCL_IB_PKEY')!r}, but the partition table of {each.name} is empty at that index"
             )
             yield jobs_fail("NCCL_IB_PKEY", message + hint, evidence(settings, "NCCL_IB_PKEY"))
             return

@@ -100,7 +100,7 @@ _PARTS = {
         "host-memory-full gpu-memory-full shared-memory-full"),
     "node-failed": ("A host or pod of the job was lost, or none was found", "node-failed pod-evicted pod-not-placed"),
     "port": ("A port cannot be used by this job", "port-taken port-privileged"),
-    "store": ("The store at which ranks meet cannot be reached, or was lost", "master-unreachable store-left"),
+    "store": ("The store that ranks meet at cannot be reached, or was lost", "master-unreachable store-left"),
     "nccl-failed": ("NCCL returned an error, and another line says why", "nccl-returned-an-error proxy-failed"),
     "slow-path": ("NCCL uses a slower path than it could", "slow-path sockets-instead-of-rdma gpudirect-off"),
     "versions": ("Ranks run different versions or settings",

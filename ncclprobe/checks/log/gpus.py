@@ -190,7 +190,7 @@ def two_ranks_on_one_gpu(log: JobLog) -> Iterator[Finding]:
     for event, ranks in _one_bus_id(log) if refused and not mig and not any(log.having(*_SAME_GPU)) else ():
         words = f"ranks {', '.join(map(str, ranks))} opened one GPU, {between(event.text, 'busId ', ' ')}"
         yield said(log, event, words, ranks=ranks, peers=ranks, **JOB)
-    held = "a GPU is held by another process, in exclusive mode, or does not come up"
+    held = "a GPU is held by another process, in exclusive mode, or does not initialise"
     yield from each(log, _BUSY, held, codes=("duplicate-gpu", "gpu-hw-error"), **UNPROVEN)
 
 

@@ -83,7 +83,7 @@ def launch_failed(log: JobLog) -> Iterator[Finding]:
     for event in (lines | {(e.stream, e.line): e for e in cuda_errors(log, *errors)}).values():
         yield said(log, event, "a kernel failed", codes=("rank-crashed", "gpu-hw-error"), **UNPROVEN)
     for event in cuda_errors(log, "initialization error"):
-        yield said(log, event, "CUDA does not come up", codes=("rank-crashed", "gpu-hw-error"), **UNPROVEN)
+        yield said(log, event, "CUDA does not initialise", codes=("rank-crashed", "gpu-hw-error"), **UNPROVEN)
 
 
 _WILD_XIDS = (13, 31)

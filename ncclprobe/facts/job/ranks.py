@@ -533,7 +533,7 @@ def _of_rank(rank: JobProcess, found: FlightDump | str) -> FlightDump | str:
     world, groups = rank.launch.world_size or bounds.JOB_RANKS, [group.ranks for group in found.groups if group.ranks]
     if rank.rank is None or all(rank.rank in ranks and max(ranks) < world for ranks in groups):
         return found
-    return f"these are no records of rank {rank.rank}: they tell of {fold_ranks({*chain(*groups)})}"
+    return f"these are not records of rank {rank.rank}, but of {fold_ranks({*chain(*groups)})}"
 
 
 def _in_time(learn: Callable[[], T]) -> T | Absent:
