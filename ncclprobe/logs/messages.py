@@ -169,7 +169,7 @@ def _of_site(where: str, line: str) -> MessageRow:
     row = MessageRow(*fields)
     kind, *codes = row.meaning.split() or [""]
     if kind not in KINDS or bool(codes) < (kind == "cause"):
-        raise UsageError(f"{where}: {row.meaning!r} is no meaning; one of {', '.join(KINDS)}, and codes after cause")
+        raise UsageError(f"{where}: {row.meaning!r} is not a meaning; one of {', '.join(KINDS)}, and codes after cause")
     if not (found := words(row.text)):
         raise UsageError(f"{where}: the text has no word of three letters that no hole touches")
     return row._replace(word=row.word if row.word in found else max(found, key=len))

@@ -307,7 +307,7 @@ def _not_here(log: JobLog) -> Iterator[str]:
     if missing and 0 < len(log.ranks) < (log.world_size or 0):
         yield (
             f"of {log.world_size} ranks {len(log.ranks)} wrote a line: there is none of {fold_ranks(missing)}, which "
-            "did not come, or whose logs are not here"
+            "did not join, or whose logs are not here"
         )
 
 

@@ -111,7 +111,7 @@ def a_rank_did_not_come(log: JobLog) -> Iterator[Finding]:
             continue
         codes = ("timeout-straggler", "rank-crashed", "collective-desync")
         names = ", ".join(map(str, absent[:8]))
-        message = f"rank {names} did not come to {work.op} {_number(work)}"
+        message = f"rank {names} did not reach {work.op} {_number(work)}"
         yield said(log, event, message, ranks=absent, comm=hang.group, codes=codes, **RESTART)
 
 
@@ -299,7 +299,7 @@ def barrier_not_passed(log: JobLog) -> Iterator[Finding]:
         ranks = ranks_in(before.rpartition("Ranks ")[2] if "Ranks " in before else before.rpartition("Rank ")[2])
         names = ", ".join(map(str, ranks))
         codes = ("timeout-straggler", "rank-crashed", "collective-desync")
-        yield said(log, event, f"rank {names} did not come to a barrier", ranks=ranks, codes=codes, **RESTART)
+        yield said(log, event, f"rank {names} did not reach a barrier", ranks=ranks, codes=codes, **RESTART)
 
 
 _GAVE_UP = (

@@ -87,7 +87,7 @@ _ENDS_A_RANK = (
     "peer-unreachable",
     "ib-link-error",
 )
-"""Causes after which a rank does not come to its next collective."""
+"""Causes after which a rank does not reach its next collective."""
 _HOW = {
     "operation": "called another operation",
     "size": "called it with another size",
@@ -200,7 +200,7 @@ def absent_rank(records: FlightRecords) -> Iterator[Finding]:
             codes = ("timeout-straggler", "collective-desync")
             yield fail(
                 fold_ranks(found.missing),
-                f"did not come to {_where(found.entry)}, in which {_wait(found.waiting)}{last}",
+                f"did not reach {_where(found.entry)}; {_wait(found.waiting)} in it{last}",
                 **_OF_JOB,
                 evidence=[*map(_seen, found.last[:_SHOWN]), _seen(found.entry)],
                 occurrence=_occurrence(
@@ -247,9 +247,9 @@ def no_dump(records: FlightRecords) -> Iterator[Finding]:
 def all_entered(records: FlightRecords, log: JobLog | Absent) -> Iterator[Finding]:
     """Every rank with a flight record waits in the same collective.
 
-    Right: No collective stands still with all ranks in it.
+    Right: No collective hangs with all ranks in it.
     Why: all programs did the same, so the program is not at fault, as far as these records go: the network or a GPU
-    held it up. Where a rank's state is scheduled, its GPU had not arrived to it, and hangs in earlier work perhaps.
+    held it up. If a rank's state is scheduled, its GPU had not arrived to it, and hangs in earlier work perhaps.
     Fix: look at the kernel logs and NCCL WARN lines of all hosts; before the next run set NCCL_DEBUG=INFO, and collect
     the flight records of all ranks.
     """
@@ -331,12 +331,12 @@ _IN_CALL = "all_reduce (torch/distributed/distributed_c10d.py:2709)"
     good=lambda: [(_stacks("step (train.py:9)"), NO_LOG)],
 )
 def stands_elsewhere(stacks: Stacks, log: JobLog | Absent) -> Iterator[Finding]:
-    """A process stands elsewhere than the others, as stacks show.
+    """A process is at another place than the others, by its stack.
 
-    Right: All processes stand at one line, as far as stacks were given.
+    Right: All processes are at one line, as far as stacks were given.
     Why: in a job that hangs the ranks wait at one line for those that are not there: these are in another call, or in
     work of their own, such as reading data.
-    Fix: look at the line at which the odd rank stands, and why it is there; a second dump, a minute later, tells
+    Fix: look at the line of the odd rank, and why it is there; a second dump, a minute later, shows
     whether it still is.
     """
     processes = [each for each in stacks.processes if each.frames and not any(f.name in _AIDES for f in each.frames)]

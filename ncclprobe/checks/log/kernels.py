@@ -75,7 +75,7 @@ def launch_failed(log: JobLog) -> Iterator[Finding]:
     Right: No kernel failed without a reason.
     Why: "unspecified launch failure", "unknown error" and what cuBLAS and cuDNN make of them come from a kernel that
     reads wild memory as well as from a GPU that fails; "initialization error" from a process that was forked after
-    CUDA's start as well as from a driver or GPU that does not come up.
+    CUDA's start as well as from a driver or GPU that does not start.
     Fix: the kernel log of this host: an Xid of 48, 63, 74, 79, 94 or 95 is the GPU, 13 or 31 the program.
     """
     lines = {(e.stream, e.line): e for e in log.having(*_LIBRARIES) if not demoted(e)}

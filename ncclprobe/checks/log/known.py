@@ -84,7 +84,7 @@ def ended_in_initialisation(log: JobLog) -> Iterator[Finding]:
 
     Right: No job came to its time limit while NCCL was initialising.
     Why: ncclCommInitRank waits for all ranks without a limit of its own, so a rank that is missing, or that no packet
-    reaches, shows only when Slurm ends the job. A job that trains may reach its limit too, which is no failure.
+    reaches, shows only when Slurm ends the job. A job that trains may reach its limit too, and that is not a failure.
     Fix: look which ranks wrote Init START without Init COMPLETE, and which wrote neither; start again with
     NCCL_DEBUG=INFO.
     """
@@ -235,7 +235,7 @@ _IN_OTHER_WORDS = (
 def known_message(log: JobLog, explained: Explained) -> Iterator[Finding]:
     """A program says that something failed, in words that its sources have.
 
-    Right: no line of a failed job is known from sources alone.
+    Right: no line of a failed job is known only from sources.
     Why: no check reads more out of the line than its message says; ncclprobe's table knows where it is in the sources,
     what follows it there, and whether it says why or only that something failed.
     Fix: read the lines before it in the same log, then what the layer that wrote it records elsewhere.

@@ -62,8 +62,8 @@ def shared_memory_full(log: JobLog) -> Iterator[Finding]:
     """/dev/shm is too small.
 
     Right: /dev/shm had room for all that was to be shared.
-    Why: ranks of one host without peer access, and the workers of torch's data loaders, share memory in /dev/shm, of
-    which a container gets 64 MB by default; what killed jobs leave there counts as well.
+    Why: ranks of one host without peer access, and the workers of torch's data loaders, share memory in /dev/shm. A
+    container gets 64 MB of it by default; what killed jobs leave there counts as well.
     Fix: `docker run --shm-size=16g` or `--ipc=host`; in Kubernetes an emptyDir with `medium: Memory` at /dev/shm;
     remove /dev/shm/nccl-* of ended jobs.
     """
@@ -213,7 +213,7 @@ def _full(text: str) -> str:
     if asked is None or free is None or free - asked < _SPARE_GIB:
         return f"{whose} is full{more}"
     return (
-        f"the process may take no more of a GPU's memory, of which {free:.0f} GiB are free: a limit of its own "
+        f"the process may take no more of a GPU's memory, although {free:.0f} GiB are free: a limit of its own "
         "(set_per_process_memory_fraction, max_split_size_mb) or of its MIG instance"
     )
 

@@ -369,7 +369,7 @@ def _who_came(came: int, wanted: int) -> str:
     if came > wanted:
         return f"{came} ranks came where {wanted} were wanted"
     missing = wanted - came
-    return f"{missing} of {wanted} ranks did not come" if missing else f"all {wanted} ranks came, and not in time"
+    return f"{missing} of {wanted} ranks did not join" if missing else f"all {wanted} ranks came, and not in time"
 
 
 _LISTED = {

@@ -272,21 +272,21 @@ def _why(ends: Ends, subject: str, first: RankEnd) -> tuple[str, tuple[str, ...]
     """Return what is known of ranks that say nothing, and which causes are left."""
     one, lost = len(ends.silent) == 1, "closed" in ends.of_what and "timed out" not in ends.of_what
     if one and first.rank == ends.first_out and first.by_itself:
-        return f"{subject} ended first, without a word of an error: {first.exit_text}", (_DIED,)
+        return f"{subject} ended first, without an error message: {first.exit_text}", (_DIED,)
     if one and first.alive:
-        return f"{subject} had not come to {_awaited(ends)}, and its process lived", (_LATE,)
+        return f"{subject} had not reached {_awaited(ends)}, and its process lived", (_LATE,)
     if one and first.over:
         alone = [each.rank for each in ends.complaining]
         if len(alone) == 1 and "timed out" in ends.of_what:
-            return f"rank {alone[0]} waits alone in {_awaited(ends)}: {subject} had come to its end", (_DESYNC,)
-        return f"{subject} came to its end while the others went on", (_DESYNC, _DIED)
+            return f"only rank {alone[0]} waits in {_awaited(ends)}: {subject} had ended", (_DESYNC,)
+        return f"{subject} ended while the others went on", (_DESYNC, _DIED)
     if one and not lost and ends.wrote_on(first):
-        return f"{subject} had not come to {_awaited(ends)}, and was still at work", (_LATE,)
+        return f"{subject} had not reached {_awaited(ends)}, and was still at work", (_LATE,)
     if not lost:
         codes = (_LATE, _DIED) if first.has_log else (_LATE, _DIED, _DESYNC)  # it may have waited in another call
-        return f"{subject} did not come to {_awaited(ends)}, and said nothing", codes
+        return f"{subject} did not reach {_awaited(ends)}, and printed nothing", codes
     if not one:
-        return f"{subject} say nothing, and the others lost connections", (_DIED, _LATE)
+        return f"{subject} print nothing, and the others lost connections", (_DIED, _LATE)
     if not first.has_log:
         return f"{subject} ended, and there is no log of it", _NO_WORD
     return f"{subject} ended without a word: its log just ends, and the others lost it", (_DIED,)

@@ -116,7 +116,7 @@ def link_layers_in_use(log: JobLog) -> Iterator[Finding]:
     Right: NCCL uses NICs of one link layer on every host.
     Why: channels are spread over the NICs that are near, so a slow Ethernet NIC for storage or management can pace the
     fast ones, and an InfiniBand port that meets an Ethernet port at the other end connects to nothing.
-    Fix: NCCL_IB_HCA with the compute NICs alone, for example `NCCL_IB_HCA=mlx5_0,mlx5_1`.
+    Fix: NCCL_IB_HCA with only the compute NICs, for example `NCCL_IB_HCA=mlx5_0,mlx5_1`.
     """
     severity = Severity.FAIL if failed(log) else Severity.WARN
     using = ((e, {each.link.partition("/")[0] for each in used(e.text)}) for e in log.having("NET/IB : Using"))
@@ -171,7 +171,7 @@ def finished_beside_an_abort(log: JobLog) -> Iterator[Finding]:
     """A rank aborted its communicator, and others came to the end of theirs.
 
     Right: No rank finished beside one that aborted.
-    Why: the kernel of a rank that aborts skips its copies and still tells its neighbours that their data is there
+    Why: the kernel of a rank that aborts skips its copies and still signals its neighbours that their data is there
     (prims_simple.h, genericOp): over P2P they complete the operation with wrong data, and no call returns an error.
     Fix: throw away what all ranks computed from that operation on; let all ranks abort if one does.
     """

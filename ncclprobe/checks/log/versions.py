@@ -113,8 +113,8 @@ def nccl_versions_differ(log: JobLog) -> Iterator[Finding]:
     Right: All ranks run the same version of NCCL.
     Why: what ranks send each other while they meet are structures of one release; another release reads them with
     another length.
-    Fix: one image on all hosts; `ncclprobe doctor` on each says which version a job loads, from the file itself (torch
-    tells what it was compiled with); look for another libnccl.so.2 in LD_LIBRARY_PATH.
+    Fix: one image on all hosts; `ncclprobe doctor` on each reads the version that a job loads from the file itself
+    (torch reports the one that it was compiled with); look for another libnccl.so.2 in LD_LIBRARY_PATH.
     """
     yield from each(log, _VERSIONS, "ranks run different versions of NCCL", **IMAGE)
     if len(log.versions.get("nccl", ())) > 1 and (failed_to_meet(log) or _in_one_communicator(log)):

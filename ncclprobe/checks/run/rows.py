@@ -66,7 +66,7 @@ def data(asked: Asked, participants: Participants, skipped: Skipped, rows: Rows)
     Right: Every verified value is right.
     Why: corrupt gradients do not stop a job; they ruin the model it trains. Rows that were asked for and are missing
     leave open whether theirs would have been right; a size with fewer elements than ranks cannot be measured and is
-    no gap.
+    not a gap.
     Fix: take the node out and measure the remaining ones; if it is every node, unset the transport and algorithm
     settings (NCCL_ALGO, NCCL_PROTO, NCCL_NET_GDR_LEVEL, …) one at a time and measure again.
     """

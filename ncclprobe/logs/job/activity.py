@@ -187,7 +187,7 @@ def _waits(at: ProcessState) -> str:
     where = f" ({call or at.wchan}{f' of {at.file}' if at.file else ''})" if call or at.wchan else ""
     text = _CALLS.get(call, "waits")
     if call in READS:
-        text = "reads what does not come"
+        text = "reads data that do not arrive"
     if call in WRITES:
         text = "writes what is not taken"
     if at.listens:
