@@ -34,11 +34,19 @@ from ncclprobe.nccl.selection import gpu_rails
 def test_every_option_of_the_api_arrives_at_what_measures(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     seen: list[Any] = []
     monkeypatch.setattr(api, "_run", lambda *given: seen.extend(given))
-    api.bandwidth(["all_gather"], largest=65536, nproc=2, backend="gloo", expect=tmp_path / "e.toml", timeout_s=9.0)
-    command, words, timeout_s = seen
+    api.bandwidth(
+        ["all_gather"],
+        largest=65536,
+        nproc=2,
+        backend="gloo",
+        expect=tmp_path / "e.toml",
+        timeout_s=9.0,
+        progress=print,
+    )
+    command, words, timeout_s, progress = seen
     options = command_line.parse(words)
     asked = options.ops, max(options.sizes), options.nproc, options.backend, options.expect
-    assert (command, timeout_s) == ("bandwidth", 9.0)
+    assert (command, timeout_s, progress) == ("bandwidth", 9.0, print)
     assert asked == (("all_gather",), 65536, 2, "gloo", str(tmp_path / "e.toml"))
 
 
