@@ -13,10 +13,11 @@ import contextlib
 import functools
 import inspect
 from collections.abc import Callable, Iterable, Iterator
-from typing import Any
+from typing import Any, TypeVar
 
 import pytest
 
+T = TypeVar("T")
 _SHOWN = 120
 
 
@@ -54,6 +55,13 @@ def each_row(
         return on_all_rows
 
     return decorate
+
+
+def some(rows: Iterable[T]) -> list[T]:
+    """Return `rows` as a list. Raises AssertionError for none: a loop that asserts nothing passes."""
+    found = list(rows)
+    assert found, "there is nothing to try"
+    return found
 
 
 @contextlib.contextmanager

@@ -18,7 +18,7 @@ from ncclprobe.model.findings import Status
 from ncclprobe.model.report import Area
 from ncclprobe.model.values import replace
 from ncclprobe.report import prometheus
-from tests.each_row import each_row
+from tests.each_row import each_row, some
 
 FOLDER = ROOT / "ncclprobe" / "deploy" / "prometheus"
 PROMTOOL = shutil.which("promtool")
@@ -48,7 +48,7 @@ def expressions() -> Iterator[str]:
 
 def test_rules_and_dashboard_ask_for_metrics_and_labels_that_are_written() -> None:
     there = written()
-    for text in expressions():
+    for text in some(expressions()):
         for name, selector in re.findall(r"(ncclprobe_\w+)(\{[^}]*\})?", text):
             assert name in there, text
             assert set(re.findall(r"(\w+)=", selector)) <= there[name] | {"instance", "job"}, text

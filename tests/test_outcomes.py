@@ -34,7 +34,7 @@ from ncclprobe.model.traffic import CopyRow
 from ncclprobe.model.values import Struct, replace
 from ncclprobe.report import digest
 from ncclprobe.session.measure.recorder import asked
-from tests.each_row import each_row
+from tests.each_row import each_row, some
 
 MEASURING = ("bandwidth", "pairs", "copies", "workload", "accept")
 IDLE = "GPU7"  # of eight, of which two ranks use the first two
@@ -250,7 +250,7 @@ def test_every_command_has_its_lines_of_the_table_and_says_them(
 
 def test_every_outcome_is_made_somewhere() -> None:
     made: dict[str, Callable[..., Any]] = {"too large": UsageError, "typo": UsageError}
-    for command in ("doctor", "rails", "explain", *MEASURING):
+    for command in some(("doctor", "rails", "explain", *MEASURING)):
         for name, outcome in OUTCOMES[command].items():
             judged = (command, name) in {(each, end) for each, end, _ in JUDGED}
             assert judged or name in LEFT_BEHIND or (name in made and outcome.status is None), (command, name)

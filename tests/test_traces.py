@@ -18,7 +18,7 @@ from ncclprobe.model.findings import Finding, Severity, Status, Verdict
 from ncclprobe.model.registry import Collector, collector, discover
 from ncclprobe.model.snapshot import Absent, Job, Snapshot
 from ncclprobe.model.values import replace
-from tests.each_row import each_row
+from tests.each_row import each_row, some
 
 COLLECTORS = discover("ncclprobe.facts", Collector)
 MODEL = zoo.CAPTURES / "hgx-h200.jsonl"
@@ -33,14 +33,14 @@ def machines() -> list[Replay]:
 
 def test_every_machine_is_learned_of_as_if_it_were_the_only_one(machines: list[Replay]) -> None:
     traces = Traces()
-    for host in machines:
+    for host in some(machines):
         assert repr(collect(host, COLLECTORS, traces=traces)) == repr(collect(host, COLLECTORS)), host.node
 
 
 def test_every_machine_is_judged_as_if_it_were_the_only_one(machines: list[Replay]) -> None:
     traces, known = Traces(), Judged()
     checks = every_check()
-    for host in machines:
+    for host in some(machines):
         snapshot = of_capture(host, COLLECTORS, traces)
         assert judge_node(snapshot, checks, Job(), known) == judge_node(snapshot, checks, Job())
 
@@ -110,7 +110,9 @@ def test_the_share_of_a_node_is_what_concludes_from_its_part_of_the_verdicts() -
     said += [verdict("n2", status=status, required=True) for status in (Status.UNKNOWN, Status.SKIP, Status.PASS)]
     said += [verdict(None, status=status, required=True) for status in (Status.UNKNOWN, Status.SKIP, Status.PASS)]
     own = [verdict(node, status=Status.SKIP) for node in nodes]
-    for few, rest in itertools.product((*itertools.combinations(said, 1), *itertools.combinations(said, 2)), (own, [])):
+    for few, rest in some(
+        itertools.product((*itertools.combinations(said, 1), *itertools.combinations(said, 2)), (own, []))
+    ):
         every = [*few, *rest]
         for fail_on in ("fail", "warn"):
             for node, share in shares(nodes, every, fail_on).items():

@@ -10,7 +10,7 @@ from ncclprobe.expect.system import NodeSystem, Shape
 from ncclprobe.expect.tables import machines
 from ncclprobe.model.errors import UsageError
 from ncclprobe.model.ops import OPS
-from tests.each_row import each_row
+from tests.each_row import each_row, some
 
 GIB = 1 << 30
 GPUS = ("L40S", "RTX 4090", "5090", "RTX PRO 6000", "A6000", "RTX 6000 Ada", "A40", "A10", "T4", "H100 PCIe")
@@ -199,7 +199,7 @@ def test_a_spark_with_one_of_its_two_ports_fails_and_healthy_ones_do_not() -> No
 @each_row("gpu", GPUS)
 def test_every_box_gets_a_number_that_judges_nothing(gpu: str, p2p: str, sockets: int) -> None:
     box = composed(f"8 x {gpu}, {sockets} sockets, {p2p}")
-    for op in OPS:
+    for op in some(OPS):
         found = expectation(op, GIB, Shape((8,)), box)
         assert found is not None
         assert 0 < found.value <= box.pcie_GBps

@@ -8,7 +8,7 @@ from ncclprobe.expect import composed
 from ncclprobe.expect.recognise import nccl_link_GBps
 from ncclprobe.expect.tables import gpus
 from ncclprobe.model.errors import UsageError
-from tests.each_row import each_row
+from tests.each_row import each_row, some
 
 every_gpu = each_row("gpu", gpus.products(), ids=lambda gpu: gpu.name)
 
@@ -43,7 +43,7 @@ def test_a_slot_counts_for_nccl_by_generation_and_width(generation: int, width: 
 
 
 def test_every_gpu_of_the_zoo_is_in_the_table() -> None:
-    for machine in zoo.MACHINES.values():
+    for machine in some(zoo.MACHINES.values()):
         if machine.gpu:
             gpu = gpus.table()[machine.gpu.name]
             assert gpu.compute_capability == machine.gpu.capability[0] * 10 + machine.gpu.capability[1]

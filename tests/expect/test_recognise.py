@@ -9,7 +9,7 @@ from ncclprobe.expect.tables.machines import MachineType, Match, find, table
 from ncclprobe.facts.nvlink import NvLink, NvLinks
 from ncclprobe.model.snapshot import Absent
 from ncclprobe.model.values import replace
-from tests.each_row import each_row
+from tests.each_row import each_row, some
 
 every_type = each_row("machine", table().values(), ids=lambda machine: machine.name)
 KNOWN = {
@@ -78,7 +78,7 @@ def test_what_is_missing_is_named() -> None:
 
 
 def test_an_order_of_the_table_changes_nothing() -> None:
-    for machine in table().values():
+    for machine in some(table().values()):
         facts = ideal(machine)
         forwards, backwards = recognise(facts, table().values()), recognise(facts, list(table().values())[::-1])
         assert forwards == backwards

@@ -9,7 +9,7 @@ from ncclprobe.expect.tables import machines
 from ncclprobe.expect.tuner.search import Graphs, graphs, nvlink_domains
 from ncclprobe.model.snapshot import Absent
 from ncclprobe.model.values import replace
-from tests.each_row import each_row
+from tests.each_row import each_row, some
 
 
 @each_row(
@@ -100,7 +100,7 @@ def test_what_is_irregular_is_not_guessed(system: NodeSystem, shape: Shape, why:
 
 
 def test_every_known_machine_is_searched_or_says_why_not() -> None:
-    for machine in machines.table().values():
+    for machine in some(machines.table().values()):
         system = machine.system()
         if isinstance(system, Absent):
             continue

@@ -27,7 +27,7 @@ from ncclprobe.host.capture import Replay
 from ncclprobe.host.rank_servers import ask_server
 from ncclprobe.model.errors import Failed, HostError, Missing, OutOfTime, ParseError, TimedOut
 from ncclprobe.model.snapshot import Absent
-from tests.each_row import each_row
+from tests.each_row import each_row, some
 
 QUESTION = ("RANK", "OMPI_COMM_WORLD_RANK", "PMI_RANK", "SLURM_PROCID", "PET_NODE_RANK")
 
@@ -480,7 +480,7 @@ def test_the_thread_for_which_the_first_waits_is_read() -> None:
         ([joins, stack(11, ("run", "/usr/lib/python3.11/site-packages/tqdm/_monitor.py"))], "join"),
         ([computes, collective], "forward"),
     ]
-    for threads, name in rows:
+    for threads, name in some(rows):
         found = stacks.stack(Replay({("stacks", 7, 1): json.dumps(threads)}, older=False), 7, 1)
         assert isinstance(found, tuple)
         assert found[0].name == name

@@ -14,7 +14,7 @@ from ncclprobe.localise.pairs.causes import noise_floor, noise_limit, retest_noi
 from ncclprobe.localise.pairs.rounds import PairRound
 from ncclprobe.localise.pairs.samples import End, Rules, Sample
 from ncclprobe.localise.pairs.suspects import Localisation, localise_slowness, verdict
-from tests.each_row import each_row
+from tests.each_row import each_row, some
 
 RULES = Rules()
 ONE_WAY = False
@@ -59,7 +59,7 @@ CROWDED = "cluster00 all_to_all 8"
 @each_row("name", [name for name in recorded_sets() if name.startswith(HELD_BACK) and name != CROWDED])
 def test_a_node_a_tenth_slow_among_recorded_ones_is_named(name: str) -> None:
     recorded = recorded_sets()[name]
-    for number, slow in enumerate(recorded.nodes[::4]):
+    for number, slow in some(enumerate(recorded.nodes[::4])):
         fleet = Replay(recorded, lambda src, dst, slow=slow: 0.9 if slow in (src.node, dst.node) else 1.0, number)  # type: ignore[misc]
         found = localise_slowness(fleet.rails, fleet.measure)
         assert slow in [str(each.cause) for each in found.confirmed]

@@ -20,7 +20,7 @@ from ncclprobe.model.findings import Finding
 from ncclprobe.model.registry import Check
 from ncclprobe.model.snapshot import Job
 from tests.checks.cases import with_cases
-from tests.each_row import each_row
+from tests.each_row import each_row, some
 
 CHECKS = [
     with_cases(check) for check in every_check(LEFT) if check.cause and [need.fact for need in check.needs] == [JobLog]
@@ -87,7 +87,7 @@ def test_a_cause_is_named_first_among_all_checks(check: Check, logs: Mapping[str
 @each_row(("check", "logs"), examples("bad"))
 def test_no_other_check_names_its_own_cause_there(check: Check, logs: Mapping[str, str]) -> None:
     log, own = whole(logs), declared(check.key)
-    for other in CHECKS:
+    for other in some(CHECKS):
         assert other.cause
         said = [each for each in found(other, log) if other.key not in OF_NO_FAILURE]
         strange = codes_of(other, said) - own

@@ -16,7 +16,7 @@ from ncclprobe.logs.ranks import joined
 from ncclprobe.logs.reader import Reader
 from ncclprobe.model.causes import Cause
 from ncclprobe.model.snapshot import Job
-from tests.each_row import each_row
+from tests.each_row import each_row, some
 from tests.log.test_examples import explained
 
 ROWS = list(messages.rows())
@@ -57,7 +57,7 @@ def written(row: MessageRow) -> str:
 
 
 def test_every_message_is_found_by_a_line_that_holds_it() -> None:
-    for row in ROWS:
+    for row in some(ROWS):
         text = re.sub(r"\{([a-z]+)\}", lambda found: HELD[found[1]], row.text)
         found = messages.message(text)
         assert found

@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-from tests.each_row import each_row
+from tests.each_row import each_row, some
 from tests.log.test_outcome import CLOSING, TRACE, explained, first_cause, steps
 from tests.log.test_pastes import BARE, EFA, GAVE_UP, INDEX, NO_ANSWER, ROCE, STARTED, cause
 
@@ -89,9 +89,9 @@ FIRST = [
 @each_row(("text", "code"), FIRST)
 def test_over_what_a_job_has_worked_it_is_not_to_blame(tmp_path: Path, text: str, code: str) -> None:
     between = text if "{}" in text and "WARN" in text.partition("{}")[2] else "{}" + text
-    for work in WORK:
+    for work in some(WORK):
         assert cause(tmp_path, between.replace("{}", work, 1))["code"] != code, work
-    for work in NO_WORK:
+    for work in some(NO_WORK):
         assert cause(tmp_path, between.replace("{}", work, 1))["code"] == code, work
 
 

@@ -10,7 +10,7 @@ from ncclprobe.model.traffic import CopyRow, LadderRow
 from ncclprobe.model.values import replace
 from ncclprobe.report import text
 from ncclprobe.report.text import accepted_line
-from tests.each_row import each_row
+from tests.each_row import each_row, some
 
 H100 = Fingerprint({"gpu": "8 x NVIDIA H100 80GB HBM3"}, software={"backend": "nccl"})
 GLOO = Fingerprint({"gpu": "8 x NVIDIA H100 80GB HBM3"}, software={"backend": "gloo"})
@@ -134,7 +134,7 @@ def test_what_was_not_measured_is_said() -> None:
 def test_a_model_is_known_by_its_short_name() -> None:
     names = {"NVIDIA A100-SXM4-80GB": "A100", "NVIDIA GeForce RTX 4090": "RTX 4090", "NVIDIA GB200": "GB200",
              "NVIDIA L40S": "L40S", "Tesla V100-SXM2-16GB": "V100", "NVIDIA Graphics": "Graphics"}  # fmt: skip
-    for name, short in names.items():
+    for name, short in some(names.items()):
         found = Fingerprint({"gpu": f"8 x {name}"}, software={"backend": "nccl"})
         assert accepted_line(report(fingerprint=found)).startswith(f"8 × {short} on n0: ")
 

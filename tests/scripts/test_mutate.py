@@ -10,6 +10,8 @@ sys.path[:0] = [str(Path(__file__).parents[2] / "scripts")]
 
 import mutate
 
+from tests.each_row import some
+
 KINDS = {
     "a < b": "(a) <= (b)",
     "a == b": "(a) != (b)",
@@ -38,7 +40,7 @@ def test_each_kind_of_fault_changes_one_expression(tmp_path: Path, monkeypatch: 
 
 @pytest.mark.slow
 def test_every_drawn_fault_leaves_python_that_parses_and_differs() -> None:
-    for fault in mutate.drawn(20, 5):
+    for fault in some(mutate.drawn(20, 5)):
         data = (mutate.ROOT / fault.path).read_bytes()
         planted = data[: fault.begin] + fault.new.encode() + data[fault.end :]
         assert ast.dump(ast.parse(planted)) != ast.dump(ast.parse(data)), mutate.described(fault)
