@@ -318,12 +318,12 @@ def test_a_node_that_the_firmware_does_not_give_is_a_note() -> None:
 
 @each_row("make", [fabric, lambda: Fabric(())], ids=["NICs", "none"])
 def test_flaps_of_other_devices_are_not_ours(make: Callable[[], Fabric]) -> None:
-    log = ports._downs(1, 2, 3)
+    log = ports.downs(1, 2, 3)
     other = replace(log, events=tuple(replace(event, device="0000:99:00.0") for event in log.events))
     assert not said(ports.flap_history, make(), PLAIN, other)
 
 
 def test_a_link_that_comes_up_after_a_boot_has_not_flapped() -> None:
-    log = ports._downs(0.1, 0.11, 0.12)
+    log = ports.downs(0.1, 0.11, 0.12)
     young = replace(log, uptime_s=700.0, events=tuple(replace(event, at_s=200.0) for event in log.events))
     assert not said(ports.flap_history, fabric(), PLAIN, young)

@@ -26,7 +26,7 @@ def nics(nodes: int, speed_mbps: int | None = None, mtu: int = 1500, virtual: bo
 
 
 def seen(check: Check, nodes: int, change: Change, *more: Any, **details: Any) -> list[Finding]:
-    crowds = (path._UNCROWDED,) if check is path.rate and len(more) < 2 else ()
+    crowds = (path.UNCROWDED,) if check is path.rate and len(more) < 2 else ()
     return list(check.run(fleet(nodes, change, **details), *more, *crowds))
 
 
