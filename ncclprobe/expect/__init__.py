@@ -1,1 +1,1 @@
-"""What a healthy machine does, and where each such number comes from."""
+"""The expected performance of a healthy machine, and the source of each number."""

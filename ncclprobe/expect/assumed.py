@@ -1,7 +1,7 @@
-"""The machine of a log that names its GPUs and no more: what is usual of such nodes is assumed, and said.
+"""The machine of a log that names only its GPUs: the usual parts of such nodes are assumed, and the report lists them.
 
-``tables/assumed.csv`` has the NICs by GPU and count. Where the measurement refutes an assumption, the next description
-that would allow it is taken. What was only assumed never fails a row.
+``tables/assumed.csv`` has the NICs by GPU and count. If the measurement refutes an assumption, the next description
+that would allow it is taken. A row never fails by an assumption.
 """
 
 import csv
@@ -22,7 +22,7 @@ from ncclprobe.model.values import Struct, replace
 _FALLBACK: Mapping[int, str] = MappingProxyType({7: "100 Gb/s ib", 8: "200 Gb/s ib", 9: "400 Gb/s ib"})
 """A NIC of each GPU on a board that the table does not have, by the generation; of later ones 400 Gb/s."""
 _CARD = "1 NIC x 100 Gb/s roce"
-"""Of a box of cards nothing is usual: one NIC."""
+"""A box of cards has no usual number of NICs: one is assumed."""
 _LADDER = (
     "8 NICs x 800",
     "8 NICs x 400",
@@ -158,7 +158,7 @@ def _usual(product: GpuProduct, count: int, network: str) -> _Usual | None:
 
 
 def _inside(product: GpuProduct, count: int) -> Iterator[str]:
-    """Yield what joins the GPUs of a node, the usual first; empty: nothing has to be said."""
+    """Yield the links between the GPUs of a node, the usual first; empty: none has to be named."""
     yield ""
     if count < 2 or product.wiring in ("board", "rack", "system"):
         return

@@ -1,29 +1,28 @@
 """The user's own expectations, a TOML file or an earlier report taken as the baseline, and the verdict on a row.
 
-A row is judged alone: an average over sizes or places hides the size that is slow. The rules, in this order:
+Each row is judged by itself: an average over sizes or places hides the size that is slow. The rules, in this order:
 
 fails grossly
-    From 64 MiB on, what lies below a third of the expectation fails even if that is too loosely known to judge by.
+    From 64 MiB on, a row below a third of the expectation fails even if the expectation is too uncertain to judge by.
 is shown
-    The expectation is too loosely known to judge by (:mod:`ncclprobe.expect.evidence`): unjudged.
+    The expectation is too uncertain to judge by (:mod:`ncclprobe.expect.evidence`): unjudged.
 falsified
     A setting of a rank (TORCH_DISTRIBUTED_DEBUG=DETAIL, CUDA_LAUNCH_BLOCKING=1) changes what is timed: inconclusive.
 too few samples
-    Without an interval it is not known where the median lies: inconclusive.
+    Without an interval the median is unknown: inconclusive.
 straddles
     The interval reaches the lowest acceptable value at one end only: inconclusive.
 fails
-    It lies below at both ends. What keeps that from being a failure: it was measured again and reached the expectation
-    then (something comes and goes), or the repetition was itself inconclusive, or had no turn if others had one;
-    handing the calls over took most of the time, and the expectation is not of such calls; or something else was seen
-    to slow the run down (GPUs throttled, processors busy with other work) by enough to explain it. Where the
-    expectation may warn at most, this is a warning.
+    Both ends are below. It is not a failure if a retest reached the expectation (the fault is intermittent), if the
+    retest was inconclusive or had no turn although others had one, if handing the calls over took most of the time and
+    the expectation is not for such calls, or if something else slowed the run down (GPUs throttled, processors busy
+    with other work) by enough to explain it. If the expectation may only warn, this is a warning.
 warns
-    It reaches the lowest value, but all of its interval lies below the middle between that and the value expected.
-    Not where a user drew the line: what is above that passes, by their own words. Where the expectation may warn at
-    most, the warning is for what would else fail, and inconclusive is no verdict.
+    It reaches the lowest value, but all of its interval is below the middle between that and the expected value. This
+    does not apply to a user's own threshold: what is above it passes. If the expectation may only warn, the warning is
+    for what would otherwise fail, and inconclusive is not a verdict.
 passes
-    All else. Faster than expected is never a failure.
+    All other rows. Faster than expected is never a failure.
 
 The file::
 
@@ -60,7 +59,7 @@ STRADDLES = "its interval reaches the expectation at one end only"
 _OF_THE_SAME_LOOP = ("user", "baseline")
 """Expectations of rows that were measured as these are; the others are of loops that hand calls over faster."""
 _FAINT = 0.5
-"""Where the warning begins: half of the way from the value expected down to the lowest acceptable."""
+"""The start of the warning: half of the way from the expected value down to the lowest acceptable one."""
 
 
 class Judgement(Struct, frozen=True):
@@ -108,7 +107,7 @@ def judge(
 
 
 def once(ends: tuple[float, float] | None, expected: Expectation, rate: float = math.inf) -> Judgement:
-    """Judge a single bandwidth, `rate`, that lies between `ends` (GB/s; None: not known between which)."""
+    """Judge a single bandwidth, `rate`, in the interval `ends` (GB/s; None: the interval is unknown)."""
     if expected.below_gross(max(ends) if ends else rate):
         return Judgement("fail")
     if expected.worst == "unjudged":
@@ -126,7 +125,7 @@ def once(ends: tuple[float, float] | None, expected: Expectation, rate: float = 
 
 
 def warn_threshold(expected: Expectation) -> float:
-    """GB/s from which on a row passes without a warning."""
+    """The least GB/s of a row that passes without a warning."""
     if expected.basis == "user":
         return expected.threshold
     return expected.value - (expected.value - expected.threshold) * _FAINT
@@ -200,7 +199,7 @@ def _judge_repeated(row: Measurement, rows: Rows, bands: Sequence[Band], over: b
 def from_report(report: Report, path: str, tolerance: float = TOLERANCE) -> tuple[Band, ...]:
     """The bands of an earlier run: its bus bandwidths, less `tolerance`. Raises UsageError if it has none.
 
-    Rows with wrong data, and rows that the run itself called failed or inconclusive, are no baseline.
+    Rows with wrong data, and rows that the run itself called failed or inconclusive, cannot be a baseline.
     """
     right = [m for m in report.measurements if not m.wrong and m.busbw_GBps >= bounds.LEAST_GBPS]
     usable = [m for m in right if m.status not in ("fail", "inconclusive")]
@@ -273,7 +272,7 @@ def _sizes(entry: Mapping[str, Any], where: str) -> tuple[int, int]:
 
 
 def _limits(entry: Mapping[str, Any], where: str, tolerance: float) -> tuple[float, float, str]:
-    """Value, lowest that passes, and why; the reason says where the lowest was not given."""
+    """Value, lowest that passes, and why; the reason mentions if the lowest was not given."""
     value, low, why = float(entry["busbw_GBps"]), entry.get("threshold_GBps"), entry["why"]
     if low is not None and "tolerance" in entry:
         raise UsageError(f"{where}: give threshold_GBps or tolerance, not both")

@@ -1,17 +1,17 @@
-"""A site's own expectation: what its machines did when they were well, with the noise that they had.
+"""A site's own expectation: measurements of its healthy machines, with their noise.
 
 ``ncclprobe.baseline/1`` is a JSON file with one row per operation, size and way of measuring. Runs are merged: the
-value is the median over runs, the noise their median absolute deviation. How far below the value a number may lie is
-the largest of three: NOISE_SIGMAS standard deviations over runs (1.4826 MAD, as of normal noise), how well single runs
-knew their medians, and a floor that shrinks with the number of runs, for few of them say little of their spread.
+value is the median over runs, the noise their median absolute deviation. A number may be below the value by the largest
+of three: NOISE_SIGMAS standard deviations over runs (1.4826 MAD, as of normal noise), the uncertainty of single runs'
+medians, and a floor that shrinks with the number of runs, for a few runs show little of their spread.
 
 A baseline is only as good as the day it was taken: rows that failed, were inconclusive or carried wrong data are
-refused, and so is what lies below what a model allows. Otherwise a sick fleet becomes its own norm. Numbers of another
-machine, topology or software are no baseline either: fingerprints tell.
+refused, and so are rows below the model's limit. Otherwise a sick fleet becomes its own norm. Numbers of another
+machine, topology or software are refused too, by their fingerprints.
 
-Two sets of rows can be compared as well. A row of one side is a value and the ends between which it lies: the median's
+Two sets of rows can be compared as well. A row of one side is a value and its interval: the median's
 interval of one run, the least and the most of several, or what a baseline keeps as noise. Between two runs numbers move
-by more than within one, so a single run is given a tolerance besides.
+by more than within one, so a single run gets a tolerance as well.
 """
 
 import hashlib
@@ -60,7 +60,7 @@ def same_machine(old: Fingerprint | None, new: Fingerprint | None) -> bool:
 
 
 def digest_of(devices: Any) -> str:
-    """Return twelve hexadecimal digits of `devices`, any JSON: what the topology is told apart by."""
+    """Return twelve hexadecimal digits of `devices`, any JSON, which distinguish topologies."""
     text = json.dumps(devices, sort_keys=True, separators=(",", ":"))
     return hashlib.sha256(text.encode()).hexdigest()[:12]
 
@@ -75,7 +75,7 @@ def _flat(print_: Fingerprint | None) -> dict[str, str]:
 NOISE_SIGMAS = 3.0
 _MAD_TO_SIGMA = 1.4826
 FLOORS = ((5, 0.05), (2, 0.10), (1, 0.20))
-"""From so many runs on, at least such a share may be missing: one run says nothing of what the next will do."""
+"""From this number of runs on, at least this share may be missing: one run does not predict the next."""
 
 
 def spread(rates: Sequence[float], within: float = 0.0) -> tuple[float, float, float]:
@@ -90,7 +90,7 @@ def spread(rates: Sequence[float], within: float = 0.0) -> tuple[float, float, f
 
 
 _MOST_NOISE = 0.5
-"""What would have to lose half to be noticed is no expectation."""
+"""A number that would have to lose half to be noticed is not an expectation."""
 SCHEMA = "ncclprobe.baseline/1"
 Allowed = Callable[[Measurement], float | None]
 """The least GB/s that a model allows a row; None if it cannot say."""
@@ -148,7 +148,7 @@ class Site(Result, frozen=True, forbid_unknown_fields=True):
         return f"<Baseline of {len(self.runs)} runs: {len(self.rows)} rows>"
 
     def print(self) -> Fingerprint | None:
-        """Of the machine that the runs were made on."""
+        """The machine that the runs were made on."""
         mine = self.fingerprint
         return Fingerprint(mine.machine, mine.topology, mine.software) if mine else None
 
@@ -212,7 +212,7 @@ def _refuse_strangers(runs: Sequence[Run]) -> None:
 
 
 def _unfit(row: Measurement) -> str:
-    """Why `row` says nothing of a healthy machine; empty: it may."""
+    """Why `row` is no evidence of a healthy machine; empty: it is."""
     if row.wrong:
         return f"{row.wrong} elements were wrong"
     if row.status in ("fail", "inconclusive"):
@@ -221,7 +221,7 @@ def _unfit(row: Measurement) -> str:
 
 
 def _merged(rows: Sequence[Measurement], allowed: Allowed | None) -> tuple[Row, str, bool]:
-    """The row that `rows` become, why it is no expectation (empty: it is), and whether that is for being low."""
+    """The row that `rows` become, why it is not an expectation (empty: it is), and whether that is for being low."""
     first, rates = rows[0], [row.busbw_GBps for row in rows]
     value, mad, noise = spread(rates, median(row.precision or 0.0 for row in rows))
     kept = Row(
@@ -335,7 +335,7 @@ class Point(Struct, frozen=True):
 
 
 class RowDifference(Struct, frozen=True):
-    """One row on both sides. `share` is new / old - 1, and lies between `low` and `high`."""
+    """One row on both sides. `share` is new / old - 1, in the interval from `low` to `high`."""
 
     op: str
     nbytes: int
@@ -393,9 +393,9 @@ def _difference(key: RowKey, old: Point, new: Point, tolerance: float) -> RowDif
 
 
 def _change(share: float, low: float, high: float, due: float, usual: float) -> Trend:
-    """Slower where even the best case is, beyond what is `due` to chance besides; unsure if only the middle is.
+    """Slower if even the best case is, beyond what chance explains (`due`); unsure if only the middle is.
 
-    `usual`: how far the middle may be off unremarked.
+    `usual`: how far the middle may be off without a remark.
     """
     if high < -due:
         return "slower"

@@ -93,7 +93,7 @@ def nodes_of(facts: Mapping[type, Any], system: NodeSystem, together: int = 1) -
 
 
 def predicted(facts: Mapping[type, Any], together: int = 1) -> AttainableRate | Absent:
-    """Return what a node with these facts can still reach, and what a healthy one should; Absent if that is not known.
+    """Return what a node with these facts can still reach, and what a healthy one should; Absent if that is unknown.
 
     `together`: how many nodes are judged, if no launcher says how many the job has. A setting that the vendor of the
     network prescribes has no cost: the machine is measured with it.

@@ -1,7 +1,7 @@
-"""A machine that has no name, of its parts: ``8 x L40S, 2 sockets, 4 NICs x 200 Gb/s roce``.
+"""A machine without a name, described by its parts: ``8 x L40S, 2 sockets, 4 NICs x 200 Gb/s roce``.
 
-Of parts only the GPUs must be said. The rest is what is usual of such a box, and `source` names each part that was not
-said: boards of SXM GPUs are switched, those of V100 and GH200 wired, bridges are there if they are said, more than
+Only the GPUs are required. Everything else is what is usual for such a box, and `source` names each part that was not
+given: boards of SXM GPUs are switched, those of V100 and GH200 wired, bridges are there if they are named, more than
 four GPUs sit on two sockets, of AMD. A GPU that has no slot is a machine by itself (GB10), and several are nodes.
 """
 
@@ -31,9 +31,9 @@ _NICS = re.compile(
     r"(?: ?(?:gbe|gb/s|gbps|gb|g))?(?: ([a-z]+))?"
 )
 _BYTES = re.compile(r"GB(?![eE])")
-"""Of a rate, as it is typed: GB/s is eight times Gb/s, and GbE, also GBE, is Ethernet."""
+"""Units of a rate, as they are typed: GB/s is eight times Gb/s, and GbE, also GBE, is Ethernet."""
 _RATES = {"edr": 100, "hdr": 200, "ndr": 400, "xdr": 800}
-"""Of InfiniBand's generations, four lanes, in Gb/s."""
+"""Rates of InfiniBand's generations, four lanes, in Gb/s."""
 _BRIDGES = re.compile(r"(?:nvlink )?bridge[ds]?(?: of ([24]))?|nvl([24])|([24])-way(?: nvlink)?(?: bridges?)?")
 _SWITCH = r"(?:\d |two |four )?(?:(?:cx|connectx)-?8s?|(?:pcie ?[345]? |plx )?switch(?:es)?)"
 _SWITCHES = re.compile(rf"(?:behind |below |under )?{_SWITCH}")
@@ -42,9 +42,9 @@ _BEHIND = re.compile(
     rf"no nvlink|no p2p|(?:behind|below|under) {_SWITCH}|(?:\d|one|two|dual|four)[ -](?:sockets?|cpus?))$",
     re.IGNORECASE,
 )
-"""Parts that are said behind the GPUs' name without a comma: ``2 x RTX 3090 NVLink bridge``."""
+"""Parts that follow the GPUs' name without a comma: ``2 x RTX 3090 NVLink bridge``."""
 _OWN_SWITCH = "x-?8"
-"""Of a NIC that is a switch itself (CX8): what leaves its GPUs goes over it, and not between the sockets."""
+"""NICs that are switches themselves (CX8): what leaves their GPUs goes over them, and not between the sockets."""
 _CALLED: Mapping[str, Processor] = {
     **dict.fromkeys(("rome", "milan", "genoa", "bergamo", "turin", "epyc", "threadripper"), "amd"),
     **dict.fromkeys(("skylake", "cascade lake", "ice lake"), "skl"),
@@ -53,7 +53,7 @@ _CALLED: Mapping[str, Processor] = {
     "emerald rapids": "emr",
     "grace": "arm",
 }
-"""Processors as they are called; Intel's go by NCCL's model numbers, where Ice Lake counts as Skylake."""
+"""Processors as they are called; Intel's go by NCCL's model numbers, and Ice Lake counts as Skylake."""
 _PATH = re.compile(r"nics at (pix|pxb|phb|node|sys)")
 _ONE_SOCKET = 4
 _DGX_1, _MESH = 8, 4
@@ -67,7 +67,7 @@ _ON_XEON = ("NVIDIA H200 NVL", "NVIDIA RTX PRO 6000 Blackwell Server Edition")
 
 
 def is_composed(name: str) -> bool:
-    """Whether `name` says parts, not a machine type."""
+    """Return whether `name` lists parts, instead of naming a machine type."""
     return _GPUS.match(_count_first(name)) is not None
 
 
@@ -85,7 +85,7 @@ def _count_first(text: str) -> str:
 def composed(text: str) -> NodeSystem:
     """The machine that `text` describes, in whatever order.
 
-    Raises UsageError for a part or a GPU that is not understood, and for parts of which one undoes the other.
+    Raises UsageError for a part or a GPU that is not understood, and for parts that contradict each other.
     """
     _refuse_long(text)
     first, *parts = (part.strip() for part in _count_first(text).replace("(", ",").replace(")", "").split(","))
@@ -112,7 +112,7 @@ def composed(text: str) -> NodeSystem:
 
 
 def _kind(part: str) -> str:
-    """What a part speaks of: of each kind one may be said. A part of no known kind is a kind of its own."""
+    """The kind of a part: each kind may be given once. A part of no known kind is a kind of its own."""
     words = part.lower()
     if words in get_args(Processor) or words in _CALLED:
         return "processor"
@@ -174,7 +174,7 @@ def _own_processor(product: GpuProduct) -> bool:
 
 
 def with_links(system: NodeSystem, product: GpuProduct) -> NodeSystem:
-    """Add the NVLinks of a board; bridges are there only if they are said."""
+    """Add the NVLinks of a board; bridges are there only if they are given."""
     if not product.nvlinks or system.gpus < 2:
         return system
     if product.wiring in ("board", "rack"):
@@ -232,7 +232,7 @@ def _with(system: NodeSystem, part: str, product: GpuProduct) -> NodeSystem:
 
 
 def _switched(system: NodeSystem, parts: Sequence[str]) -> NodeSystem:
-    """`system` whose GPUs reach each other below switches, if that is said: over two sockets if they are said too.
+    """`system` whose GPUs reach each other below switches, if that is given: over two sockets if they are given too.
 
     Measured behind the switches of one socket, and behind CX8 over two: 40 to 50 GB/s with eight RTX PRO 6000.
     """
@@ -249,7 +249,7 @@ def _say_sockets(parts: Sequence[str]) -> bool:
 
 
 def _with_nics(system: NodeSystem, nics: re.Match[str]) -> NodeSystem | None:
-    """`system` with NICs, of InfiniBand where nothing is said but a rate, of RoCE if that is one of Ethernet.
+    """`system` with NICs: InfiniBand if only a rate is given, RoCE if that is a rate of Ethernet.
 
     Raises UsageError for more than a node has.
     """
@@ -283,7 +283,7 @@ def _bridged(system: NodeSystem, product: GpuProduct, together: int) -> NodeSyst
 
 
 def _assumed(parts: Sequence[str], product: GpuProduct, system: NodeSystem) -> Iterator[str]:
-    """What was not said, and is taken to be usual."""
+    """The parts that were not given and are assumed to be usual."""
     said, count = " ".join(parts).lower(), system.gpus
     if _by_switches(parts):
         yield "GPUs that reach each other below switches, not between sockets"
@@ -346,7 +346,9 @@ def _refuse_others(name: str, flag: str = "--machine") -> None:
 
 
 def same_gpu(said: str, gpu: str) -> bool:
-    """Whether what calls itself `said` may be a `gpu`: of the same model (``h100``) and, if known, the same links."""
+    """Return whether a product called `said` may be a `gpu`: of the same model (``h100``) and, if known, the same
+    links.
+    """
     models = {next((word for word in _words(name) if not word.isalpha()), "") for name in (said, gpu)}
     if "" not in models and len(models) > 1:
         return False
@@ -355,7 +357,7 @@ def same_gpu(said: str, gpu: str) -> bool:
 
 
 def capability_of(said: str) -> int | None:
-    """The compute capability of a GPU that calls itself `said`; None if unknown."""
+    """The compute capability of a GPU called `said`; None if unknown."""
     return next((gpu.compute_capability for gpu in _meant(said)), None)
 
 
@@ -382,9 +384,9 @@ def _one(found: Sequence[GpuProduct]) -> bool:
 
 
 def _without_variant(words: Sequence[str]) -> Sequence[str]:
-    """`words` of a name without the last, which says a variant: 3e of H20-3e, LC of A100 80GB PCIe LC; empty: none is.
+    """`words` of a name without the last, if that is a variant: 3e of H20-3e, LC of A100 80GB PCIe LC; otherwise empty.
 
-    The model stays, and a mobile GPU is no variant of the card whose name it has.
+    The model stays, and a mobile GPU is not a variant of the card whose name it has.
     """
     model = next((at for at, word in enumerate(words) if not word.isalpha()), len(words))
     return words[:-1] if model < len(words) - 1 and not _MOBILE & set(words) else ()
@@ -423,7 +425,7 @@ def _several(gpu: GpuProduct) -> bool:
 
 
 def _links(gpu: GpuProduct) -> tuple[object, ...]:
-    """All that a machine takes from its GPUs: where products differ in memory alone, either is meant."""
+    """All that a machine takes from its GPUs: if products differ only in memory, either is meant."""
     slot = gpu.nccl_pcie_GBps, gpu.c2c_GBps, gpu.p2p
     return gpu.compute_capability, gpu.nvlinks, gpu.nccl_nvlink_GBps, gpu.wiring, gpu.nvls, *slot
 

@@ -30,7 +30,7 @@ _PAYLOAD = {
     ),
     5: (0.86, 0.79, "H100 and H200 51 to 55.4 of 63 GB/s (https://github.com/Azure/AI-benchmarking-guide)"),
 }
-"""Of a slot, copying from pinned memory of the near NUMA node: what is left after packet headers and flow control."""
+"""The share of a slot when copying from pinned memory of the near NUMA node: less packet headers and flow control."""
 _UNSEEN = (0.82, 0.70, "generations 3 to 5 reach 0.77 to 0.90; nothing is published of this one")
 _WRONG_NODE = "memory of the wrong NUMA node costs up to two thirds, so allocate near the GPU"
 
@@ -106,7 +106,7 @@ def nvlink_copy(system: NodeSystem) -> Expectation | None:
 
 
 def p2p_pcie_copy(generation: int, width: int, *, same_socket: bool = True, p2p: bool = True) -> Expectation | None:
-    """A copy from GPU to GPU without NVLink: over PCIe alone, across sockets, or (`p2p` false) through host memory."""
+    """A copy from GPU to GPU without NVLink: only over PCIe, across sockets, or (`p2p` false) through host memory."""
     line = pcie_line_GBps(generation, width)
     if line is None:
         return None
@@ -136,7 +136,7 @@ _SPEED = re.compile(r"(\d+(?:\.\d+)?) GT/s")
 
 
 def generation(speed: str) -> int | None:
-    """Of the kernel's words for a link's speed (``16.0 GT/s PCIe``); None if they are others."""
+    """The rate in the kernel's words for a link's speed (``16.0 GT/s PCIe``); None for other words."""
     found = _SPEED.match(speed)
     return next((g for g, rate in _GTS.items() if found and float(found[1]) == rate), None)
 
@@ -144,7 +144,7 @@ def generation(speed: str) -> int | None:
 def by_kind(facts: Mapping[type, Any]) -> dict[str, Expectation]:
     """What a copy between host and GPU (``host``) and one between GPUs (``d2d``) reaches on a node with these facts.
 
-    A kind of which nothing can be expected is left out.
+    A kind without an expectation is left out.
     """
     system = expectation_context(facts).system
     if isinstance(system, Absent):
@@ -160,8 +160,8 @@ def by_kind(facts: Mapping[type, Any]) -> dict[str, Expectation]:
 def judged(row: CopyRow, expected: Mapping[str, Expectation]) -> CopyRow:
     """`row` with what its link carries, of the node's `expected` by kind, and with its verdict.
 
-    Nothing is published of copies both ways at once, from the far NUMA node, and of all GPUs together: the first of
-    these are held to the gross mark alone, the others may lie below it on a healthy machine.
+    No numbers are published for copies both ways at once, from the far NUMA node, and of all GPUs together. The first
+    are held only to the gross mark; the others may be below it on a healthy machine.
     """
     kind = "d2d" if row.kind == "d2d" else "host"
     ways = ("h2d", "d2h", "d2d", "bidirectional")

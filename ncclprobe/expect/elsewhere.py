@@ -21,8 +21,9 @@ from ncclprobe.model.values import Result, Struct, asdict, replace
 _VERSION = re.compile(r"(\d{1,3})\.(\d{1,3})(?:\.(\d{1,3}))?")
 _MOST_NODES = 1 << 16
 REACHED = 0.8
-"""A row from 64 MiB on passes with this share of a number whose error is not known; below it nothing is said of it, and
-below a third it fails."""
+"""A row from 64 MiB on passes with this share of a number whose error is unknown. Below it there is no verdict, and
+below a third it fails.
+"""
 REFUTED, REFUTED_LOOSE = 1.3, 1.5
 """A run whose fastest row is so many times faster than expected was not on this machine: the first if the error of the
 class is known, the second if not."""
@@ -39,12 +40,12 @@ class Alternative(Struct, frozen=True):
 
 
 class Setup(Struct, frozen=True):
-    """On what the rows were measured. `nodes` is null if each row says it, `settings` are those of the job.
+    """The machine that the rows were measured on. `nodes` is null if each row has it, `settings` are those of the job.
 
-    `version` is NCCL's, null if each row says it. `failed` is why the run calls itself no measure of health (wrong
-    data in its summary, an error); empty: it does not. `system` is null for a run that is not judged, and `not_judged`
-    says why. `assumed` is what of the machine nobody said, in words: a row never fails by it. Nor does a row fail that
-    one of the `alternatives` allows.
+    `version` is NCCL's, null if each row has it. `failed` is why the run is no evidence of health by its own words
+    (wrong data in its summary, an error); otherwise empty. `system` is null for a run that is not judged, for the
+    reason `not_judged`. `assumed` describes the parts of the machine that nobody gave: a row never fails by them. Nor
+    does a row fail that one of the `alternatives` allows.
     """
 
     system: NodeSystem | None
@@ -62,8 +63,8 @@ class Setup(Struct, frozen=True):
 def judge(rows: Sequence[Measurement], place: Setup) -> tuple[Measurement, ...]:
     """Each row with its expectation and verdict; a row with wrong data fails whatever its speed.
 
-    Where no interval is known, as in nccl-tests' tables, the time is all there is, and is taken as it stands. Baselines
-    and verdicts that a report carries of itself are left aside.
+    If no interval is known, as in nccl-tests' tables, the time is used as it is. A report's own baselines and verdicts
+    are ignored.
     """
     return tuple(_judged(row, place) for row in rows)
 
@@ -80,7 +81,7 @@ def _judged(row: Measurement, place: Setup) -> Measurement:
 
 
 def _unless_uncertain(row: Measurement, place: Setup) -> Measurement:
-    """`row`, which fails, as a warning if what nobody said of the machine decides that."""
+    """`row`, which fails, as a warning if an assumption about the machine decides that."""
     for other in place.alternatives:
         found = next((band.expectation for band in _band(row, replace(place, system=other.system, machine=None))), None)
         if found and row.busbw_GBps >= max(found.mark(row.busbw_GBps), found.value * GROSS_SHARE):
@@ -92,9 +93,9 @@ def _unless_uncertain(row: Measurement, place: Setup) -> Measurement:
 
 
 def _reached(row: Measurement) -> Measurement:
-    """`row`, which passes if it is large and near its expectation, however little is known of that one's error.
+    """`row`, which passes if it is large and near its expectation, however uncertain that is.
 
-    Nor does it pass by a mark that says less than the gross one.
+    It does not pass by a mark that is lower than the gross one.
     """
     found = row.expectation
     if row.status == "pass" and found and found.gross and found.threshold < found.gross:
@@ -105,7 +106,7 @@ def _reached(row: Measurement) -> Measurement:
 
 
 def _unless_another_machine(row: Measurement, place: Setup) -> Measurement:
-    """`row`, which is no pass if it is faster than this machine can be."""
+    """`row`, which does not pass if it is faster than this machine can be."""
     shape = shape_of(row, place)
     if row.expectation is None or shape is None or place.system is None:
         return row
@@ -120,7 +121,7 @@ def _unless_another_machine(row: Measurement, place: Setup) -> Measurement:
 
 
 def peak(rows: Sequence[Measurement]) -> Measurement | None:
-    """The fastest of the large rows of which something is expected."""
+    """The fastest of the large rows that have an expectation."""
     large = [row for row in rows if row.expectation and row.expectation.gross is not None]
     return max(large, key=lambda row: row.busbw_GBps, default=None)
 
@@ -213,9 +214,9 @@ def _row(row: Measurement, place: Setup) -> Mapping[str, Any]:
 
 
 class JudgedRun(Struct, frozen=True):
-    """One table of a log: its rows with their verdicts, what they were judged by, and what else the table shows.
+    """One table of a log: its rows with their verdicts, their expectations, and other observations.
 
-    `title` says which table it is, if there are several.
+    `title` names the table, if there are several.
     """
 
     rows: tuple[Measurement, ...]
@@ -225,7 +226,7 @@ class JudgedRun(Struct, frozen=True):
 
 
 class JudgedLog(Result, frozen=True):
-    """What a log of measurements came to: its tables with their verdicts, of the file `source`."""
+    """The result of a log of measurements, the file `source`: its tables with their verdicts."""
 
     source: str
     runs: tuple[JudgedRun, ...]
@@ -263,7 +264,7 @@ def exit_code(runs: Sequence[JudgedRun], *, must: bool = False) -> ExitCode:
 
 
 def headline(runs: Sequence[JudgedRun]) -> str:
-    """How many rows, how many of them judged, and what they came to."""
+    """The number of rows, of judged rows, and their verdicts."""
     rows = [row for run in runs for row in run.rows]
     count, said = f"{len(rows)} row{'s' * (len(rows) != 1)} measured", judged_of(rows)
     states = [(word, sum(row.status == word for row in rows)) for word in ("fail", "warn", "inconclusive", "pass")]

@@ -28,12 +28,12 @@ PathClass = Literal[
 ]  # fmt: skip
 """What decides: within a node NVLink, PCIe, the link between sockets, or host memory where GPUs may not copy directly;
 NVLink over nodes, the NICs between such racks; otherwise the network between nodes, each with errors of its own.
-``rdma`` is InfiniBand and RoCE together, which share NICs and NCCL's own plugin: it is used if one of
-them is known too little.
+``rdma`` is InfiniBand and RoCE together, which share NICs and NCCL's own plugin: it is used if one of them has too few
+runs.
 
-A word behind a network says that a GPU's way to its NIC decides: ``host`` through host memory, without GPUDirect,
-``slot`` by a slot that carries less than the NICs behind it, ``unified`` where both share one memory (GB10). Behind
-NVLink, ``wired`` says that no switch joins the GPUs.
+A word behind a network means that a GPU's path to its NIC decides: ``host`` through host memory, without GPUDirect,
+``slot`` by a slot that carries less than the NICs behind it, ``unified`` if both share one memory (GB10). Behind
+NVLink, ``wired`` means that no switch joins the GPUs.
 """
 WORDS: Mapping[PathClass, str] = MappingProxyType(
     {
@@ -62,20 +62,21 @@ _SWITCHED = 90
 _COUNTED: NcclVersion = (2, 30, 7)
 _POOLED: Mapping[str, str] = MappingProxyType({"ib": "rdma", "roce": "rdma"})
 GENERATIONS: Mapping[int, str] = MappingProxyType({7: "volta", 8: "ampere", 9: "hopper", 10: "blackwell"})
-"""Of NVLink, by the major compute capability: NCCL has constants for each, and each has an error of its own."""
+"""Classes of NVLink, by the major compute capability: NCCL has constants for each, and each has an error of its own."""
 
 FEWEST_SOURCES, FEWEST_ROWS, ROWS_OF_FIVE = 3, 15, 10
 """The mark follows from the sources, and the fewer they are the lower it is; rows only show what each of them is."""
 LARGEST_DECADE = 9
-"""Sizes from 1 GB on are one class: there bytes decide alone."""
+"""Sizes from 1 GB on are one class: only bytes decide there."""
 LOOSE = 0.5
-"""A mark below this: the number is not known within a factor of two, and a slow row is as likely a wrong table. It
-warns at most, but from 1 GB on, where bytes decide alone: there a mark counts that is above the gross one. What latency
-decides warns at most, too: a wrong table looks the same there as a slow machine."""
+"""A mark below this: the number is not known within a factor of two, and a slow row is as likely a wrong table. It only
+warns, except from 1 GB on, because only bytes decide there: a mark above the gross one counts. Rows that latency
+decides only warn too: a wrong table looks like a slow machine there.
+"""
 GROSS_FROM, GROSS_SHARE = 64 << 20, 1 / 3
-"""A row of such a size that is below this share of what is expected fails, whatever is known of its class. Of 308
-healthy published rows that nothing else fails one is below it (a send and receive of 64 MiB), of 13 sick ones six are;
-each was judged with its own source held back, and without the outliers of scripts/published.py.
+"""A row of such a size that is below this share of what is expected fails, whatever is known of its class. Among 308
+healthy published rows that no other rule fails one is below it (a send and receive of 64 MiB), among 13 sick ones six
+are; each was judged with its own source held back, and without the outliers of scripts/published.py.
 """
 FAR = 8
 """Nor does a row of more than so many times the nodes that its class is known of, but by the gross mark: what a network
@@ -146,7 +147,7 @@ def deciding(system: NodeSystem, shape: Shape, op: str) -> str:
 def pooled(path: str) -> str | None:
     """The wider class used for `path` if too little is known of it; None: none exists.
 
-    What GPUs exchange in pairs over switches is bytes over links alone, in every generation of NVLink.
+    Exchanges in pairs over switches depend only on bytes over links, in every generation of NVLink.
     """
     base, _, rest = path.partition(" ")
     if base == "nvlink" and rest.removesuffix(" pairs") in GENERATIONS.values() and rest.endswith(" pairs"):

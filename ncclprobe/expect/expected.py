@@ -1,13 +1,13 @@
 """What one collective should reach on one machine: the best evidence there is, how sure it is, and why in a sentence.
 
-A few published numbers say more than themselves. Small calls of one operation tell what every call of that machine
-waits for on top of its hops, and a curve between two published numbers meets both: the model keeps its shape and is
-drawn to them, in the logarithm of the time over that of the size.
+A few published numbers reveal more than themselves. Small calls of one operation show what every call of that machine
+waits for on top of its hops. A curve between two published numbers meets both: the model keeps its shape and is drawn
+to them, in the logarithm of the time over that of the size.
 
-In the order of trust: what the user or the site's baseline says (:mod:`ncclprobe.expect.bands`), what was
+In the order of trust: the user's numbers or the site's baseline (:mod:`ncclprobe.expect.bands`), what was
 published for this very machine type, NCCL's own cost model with a correction and the limits of the network
 (:mod:`ncclprobe.expect.predict`), and last the datasheet. Without any of these there is no expectation, and so no
-FAIL. What passes, and whether a row is judged at all, is :mod:`ncclprobe.expect.evidence`'s to say.
+FAIL. :mod:`ncclprobe.expect.evidence` decides what passes, and whether a row is judged at all.
 
 Of the rows of a run, every node's own facts are used for that node: a few hundred bytes of each reach rank 0 before
 anything is measured (:class:`Described`), and a replay takes them from the captures. A collective is as slow as its
@@ -243,9 +243,9 @@ def _own_choice(call: Call, own: Prediction) -> bool:
 
 
 def combined(published: Expectation | None, modelled: Expectation | None) -> Expectation:
-    """What was published of a machine, and what the model makes of it: a row fails below the thresholds of both.
+    """Return the published numbers for a machine together with the model's: a row fails below the thresholds of both.
 
-    Where one of them is too loosely known, the other's threshold counts. Either may be missing, not both.
+    If one of them is too uncertain, the other's threshold counts. Either may be missing, not both.
     """
     if published is None or modelled is None:
         return cast(Expectation, published or modelled)
@@ -280,7 +280,7 @@ def _by_model(own: Prediction | None, call: Call, machine: MachineType | None) -
 
 
 def as_expectation(found: Prediction, settings: Pinned = NOTHING) -> Expectation:
-    """The model's number, before the evidence says what it may decide."""
+    """The model's number, before the evidence decides how it may be used."""
     why = found.why + ("; corrected" if found.corrected else "") + (f"; with {settings}" if settings else "")
     return Expectation(found.busbw_GBps, 0.0, "GB/s", "model", why, found.source, found.confidence)
 
@@ -300,7 +300,7 @@ _MOST_NAMED = 3
 
 
 class Described(Struct, frozen=True):
-    """One node as expectations see it. `system`: null if nothing can be expected, and `why` says so.
+    """One node as expectations see it. `system`: null if there is no expectation, with the reason in `why`.
 
     `machine`: the name of the type that was recognised; `nccl`: the version on that node; `settings`: those that leave
     NCCL less to choose.
@@ -314,7 +314,7 @@ class Described(Struct, frozen=True):
 
 
 class Expecting(Struct, frozen=True):
-    """Bands for the rows of a run, and what the reader must know of where they come from (empty: nothing).
+    """Bands for the rows of a run, and a note on their source for the reader (empty: none is needed).
 
     `node_bands`: of each node by itself, for the rungs of a ladder.
     """
@@ -356,7 +356,7 @@ def _node_bands(sizes: Sequence[int], itemsize: int, shape: Shape, kinds: Sequen
 def expecting_pairs(nbytes: int, shape: Shape, nodes: Mapping[str, Described]) -> Expecting:
     """The band of one transfer of `nbytes` between two ranks of the run, on different nodes if there are several.
 
-    A rank of one node sends to one of another: its NIC's rate, of which healthy machines reach a published share.
+    A rank of one node sends to one of another: its NIC's rate, times the published share that healthy machines reach.
     """
     found = expecting(("sendrecv",), (nbytes,), 1, Shape((1, 1)) if shape.nodes > 1 else Shape((2,)), nodes)
     return Expecting(tuple(replace(band, op=PAIRS) for band in found.bands), found.note)
@@ -386,7 +386,7 @@ def _distinct(nodes: Iterable[Described]) -> list[Described]:
 def _bands(
     ops: Sequence[str], sizes: Sequence[int], itemsize: int, shape: Shape, kinds: Sequence[Described]
 ) -> Iterator[Band]:
-    """One band per operation and printed size of which anything is expected: that of the slowest kind of node."""
+    """One band per operation and printed size with an expectation: that of the slowest kind of node."""
     for op in ops:
         printed = dict.fromkeys(OPS[op].shape(nbytes, shape.ranks, itemsize).nbytes for nbytes in sizes)
         for nbytes in filter(None, printed):

@@ -31,7 +31,7 @@ class LogFinding(Struct, frozen=True):
 
 
 def steps(rows: Sequence[Measurement]) -> Iterator[LogFinding]:
-    """Yield each row that dips below both of its neighbours, or stands above both, by :data:`STEP` or more."""
+    """Yield each row that dips below both of its neighbours, or rises above both, by :data:`STEP` or more."""
     for op, place in dict.fromkeys((row.op, row.place) for row in rows):
         own = [row for row in rows if (row.op, row.place) == (op, place)]
         for before, row, after in zip(own, own[1:], own[2:], strict=False):
@@ -69,7 +69,7 @@ def unfinished(nbytes: int) -> Iterator[LogFinding]:
 
 
 def tcp_instead(network: str, usual: str) -> Iterator[LogFinding]:
-    """Yield a warning if NCCL says that it took sockets on nodes that have a `usual` fabric."""
+    """Yield a warning if NCCL reports that it took sockets on nodes that have a `usual` fabric."""
     if network == "sockets" and usual:
         yield LogFinding(Severity.WARN, f"NCCL took TCP sockets; such nodes usually have {usual}")
 

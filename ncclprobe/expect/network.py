@@ -1,11 +1,12 @@
-"""What the NICs of the nodes allow a collective, and what healthy clusters reach of it: no search, no algorithm.
+"""The limit that the nodes' NICs set for a collective, and the share that healthy clusters reach: no search, no
+algorithm.
 
 With g ranks per node, n ranks in all and L the NICs of one node together, the least traffic through those NICs is
 ``busbw (n-g)/(n-1)`` in an all-reduce, whatever the algorithm, so ``busbw <= L (n-1)/(n-g)`` in every run, healthy or
 not. A ring crosses each node's NICs once per direction and stays below L itself. With two nodes a tree comes close to
-the first limit and not to the second: 21 published two-node runs lie above L, none of three nodes or more does.
+the first limit and not to the second: 21 published two-node runs are above L, and none of three nodes or more is.
 
-Where one NVLink fabric joins several nodes, they count as one node here.
+If one NVLink fabric joins several nodes, they count as one node here.
 """
 
 from collections.abc import Mapping
@@ -20,11 +21,13 @@ from ncclprobe.model.values import Struct
 Confidence = Literal["high", "medium", "low"]
 
 _PCIE_PAYLOAD = 1.1
-"""What a slot carries of what NCCL counts for it: copies reach 26.3 where NCCL counts 24, and 52.8 where it counts 48
-(https://github.com/NVIDIA/nvbandwidth, README)."""
+"""A slot's rate as a share of what NCCL counts for it: copies reach 26.3 for 24, and 52.8 for 48
+(https://github.com/NVIDIA/nvbandwidth, README).
+"""
 _THROUGH_HOST, _THROUGH_HOST_GBps = 0.7, 25.0
-"""Without GPUDirect: 8.8 of 12.5 GB/s where the slot carries hardly more than the NIC (p3dn), 12.4 of 12.5 where it
-carries four times as much (2 g7e.8xlarge), but never more than 25 per NIC (46 aligned: OCI GB200, Azure GB300)."""
+"""Without GPUDirect: 8.8 of 12.5 GB/s if the slot carries hardly more than the NIC (p3dn), 12.4 of 12.5 if it carries
+four times as much (2 g7e.8xlarge), but never more than 25 per NIC (46 aligned: OCI GB200, Azure GB300).
+"""
 _GRACE_SLOT_GBps = 56.0
 """A Gen5 x16 slot of a Grace, whatever the NIC in it could do: one and two NICs of 800 Gb/s reach 56 and 112 GB/s
 (https://github.com/kubernetes-sigs/dranet, Azure GB300), copies over such a slot 51 to 57."""
@@ -68,8 +71,9 @@ FRACTIONS: Mapping[Network | None, _Fraction] = MappingProxyType(
         None: _Fraction(0.85, "low", "the scatter over all fabrics of published runs, 0.59 to 0.98 of line rate"),
     }
 )
-"""Of machines whose own NVLinks are no limit: 365 GB/s of eight NICs is what a ring of H100 reaches alone. Sockets
-are in :mod:`ncclprobe.expect.sockets`."""
+"""A share for machines whose own NVLinks are not the limit: a ring of H100 by itself reaches the 365 GB/s of eight
+NICs. Sockets are in :mod:`ncclprobe.expect.sockets`.
+"""
 
 _ON_A100: Mapping[Network | None, _Fraction] = MappingProxyType(
     {
@@ -81,16 +85,19 @@ _ON_A100: Mapping[Network | None, _Fraction] = MappingProxyType(
         ),
     }
 )
-"""Hosts of A100: the first EFA, and four nodes of Perlmutter and of Polaris, where Grace's share is not reached."""
+"""Hosts of A100: the first EFA, and four nodes of Perlmutter and of Polaris, which do not reach Grace's share."""
 SENDRECV = _Fraction(0.92, "medium", "https://github.com/NVIDIA/nccl/issues/1272: 24.2 of 25 GB/s")
-"""Of one NIC: each rank sends to the next. Runs that reach 0.30 to 0.52 are published too, and not called healthy."""
+"""A share of one NIC: each rank sends to the next. Runs that reach 0.30 to 0.52 are published too, and not called
+healthy.
+"""
 ALL_TO_ALL = _Fraction(0.90, "medium", "https://github.com/xxrjun/nccl-tests-cluster: 45.3 of 50 GB/s")
 _COREWEAVE = "https://github.com/coreweave/nccl-tests/blob/cb86553328f8/README.md"
 _ORACLE_RACKS = "Oracle GB300 onboarding document; https://github.com/oracle-quickstart/oci-hpc-oke, GB200 document"
 TWO_RACKS = _Fraction(0.85, "low", f"{_COREWEAVE}: 810 of 834 GB/s; {_ORACLE_RACKS}: 738 of 930, 684 of 840")
 MORE_RACKS = _Fraction(0.49, "low", f"{_COREWEAVE}: 20 racks 405 of 834 GB/s")
-"""Of what one rack reaches alone. Of two racks each sends its sum once, of three or more most racks pass others' on, up
-and down the tree, through the same NICs."""
+"""A share of what one rack reaches by itself. With two racks each sends its sum once; with three or more most racks
+pass others' on, up and down the tree, through the same NICs.
+"""
 RACKS_ALL_TO_ALL = _Fraction(
     0.24, "low", f"{_ORACLE_RACKS}: 47.7 GB/s of two NICs of 50 per GPU, called expected there"
 )
@@ -99,7 +106,7 @@ RACKS_ALL_TO_ALL = _Fraction(
 class Limit(Struct, frozen=True):
     """What the network lets a collective reach, as bus bandwidth in GB/s.
 
-    `hard_GBps`: no run can exceed it, or it is not the run it is said to be. `value_GBps` is what a healthy cluster
+    `hard_GBps`: a faster run is not the run that it claims to be. `value_GBps` is what a healthy cluster
     reaches. `rule` is ``ring``, ``two nodes``, ``all to all``, ``one NIC``, ``racks`` or ``one node``.
     """
 
@@ -115,7 +122,7 @@ class Domains(Struct, frozen=True):
     """The job as the network sees it: `count` groups of nodes that NVLink joins, of `fewest` to `ranks` ranks each.
 
     `line_GBps` is what the NICs of the poorest group and the slots before them carry, `nic_GBps` what one of its ranks
-    has of it, `nics_GBps` the line rate of the NICs alone.
+    has of it, `nics_GBps` the line rate of only the NICs.
     """
 
     count: int
@@ -224,7 +231,9 @@ def crossing(shape: Shape, parts: Domains) -> float:
 
 
 def _slowed(found: Limit, system: NodeSystem) -> Limit:
-    """Where the NICs do not reach GPU memory by themselves. TCPX and TCPXO do so by other means than GPUDirect RDMA."""
+    """The share if the NICs do not reach GPU memory by themselves. TCPX and TCPXO do so by means other than GPUDirect
+    RDMA.
+    """
     if system.gdr or system.unified or system.network not in _NEEDS_GDR:
         return found
     nic = system.nic_gbps / 8

@@ -1,8 +1,8 @@
 """Settings of the job that change what a collective should reach: read as NCCL reads them, and applied to the links.
 
-NCCL_ALGO and NCCL_PROTO leave algorithms and protocols out, NCCL_NVLS_ENABLE and NCCL_MNNVL_ENABLE take links away:
-what is then chosen, NCCL's own tables tell. What shared memory carries in place of P2P, and what fewer channels cost,
-or more of them a call that latency decides, is not published: rows that such a setting changes are not judged.
+NCCL_ALGO and NCCL_PROTO exclude algorithms and protocols, NCCL_NVLS_ENABLE and NCCL_MNNVL_ENABLE remove links; NCCL's
+own tables give its choice then. No numbers are published for shared memory in place of P2P, for the cost of fewer
+channels, or of more channels in a call that latency decides: rows that such a setting changes are not judged.
 """
 
 from collections.abc import Iterator

@@ -1,28 +1,27 @@
-"""What one collective takes on one machine, by NCCL's own cost model with a correction and the limits of the network.
+"""The time of one collective on one machine, by NCCL's own cost model with a correction and the limits of the network.
 
-Of all-to-all, sendrecv, gather and scatter, which are pairs of ranks, NCCL's cost model says nothing. A rank's links
+NCCL's cost model does not cover all-to-all, sendrecv, gather and scatter, which are pairs of ranks. A rank's links
 carry its own share at once, so the bandwidth is that of one GPU's links
-(:func:`ncclprobe.expect.tuner.search.rank_links`), less what no published run reaches of it, and the time before the
-first byte that of one kernel and one hop.
+(:func:`ncclprobe.expect.tuner.search.rank_links`), less the share that no published run reaches. The time before the
+first byte is that of one kernel and one hop.
 
-For all else NCCL's model decides which algorithm, protocol and channels a call takes, and its time is split into that
-of hops and that of bytes. Where a communicator exists, NCCL since 2.22
-gives the same estimate for that very one: a call between ncclGroupStart and ncclGroupSimulateEnd returns estimatedTime
-without running. It would stand in for :func:`ncclprobe.expect.tuner.cost.best` here, plugins and settings included;
-nothing calls it yet.
+For all other operations NCCL's model decides which algorithm, protocol and channels a call takes, and its time is split
+into that of hops and that of bytes. If a communicator exists, NCCL since 2.22 gives the same estimate for that very
+one: a call between ncclGroupStart and ncclGroupSimulateEnd returns estimatedTime without running. It would stand in for
+:func:`ncclprobe.expect.tuner.cost.best` here, plugins and settings included; nothing calls it yet.
 
-NCCL's model ranks algorithms; it was never meant to tell the time. Four things are missing in it, the same for every
+NCCL's model ranks algorithms; it was never meant to predict times. Four things are missing in it, the same for every
 machine of a class, and each is one number here:
 
-- `STARTS_US`: what a call waits for before its first and after its last hop: the launch, the slowest rank, and between
+- `STARTS_US`: the wait before a call's first and after its last hop: the launch, the slowest rank, and between
   nodes the host's thread that posts to the NIC (with TCPX a program on the host that moves every message).
 - `latency`: hops that take longer than NCCL counts: only through host memory.
-- `transfer`: what the bytes take, by the constants of the search. Below one on a single Blackwell board: the 0.74
+- `transfer`: the time of the bytes, by the constants of the search. Below one on a single Blackwell board: the 0.74
   that NCCL since 2.28 gives its switches was set for racks, and the share of (n-1)/n heads then counts twice for
   eight. Above one in a rack by older releases, which give these switches Hopper's 0.85. Above one through host memory,
-  which each byte crosses twice while NCCL counts the slot alone. Below one across sockets: 8 GPUs on two EPYC reach
-  22 GB/s where NCCL counts 16 (https://github.com/voipmonitor/rtx6kpro).
-- `filling`: a pipeline that fills and drains costs time that neither latency nor bandwidth alone accounts for; it is
+  because each byte crosses it twice while NCCL counts only the slot. Below one across sockets: 8 GPUs on two EPYC reach
+  22 GB/s, and NCCL counts 16 (https://github.com/voipmonitor/rtx6kpro).
+- `filling`: a pipeline that fills and drains costs time that is neither latency nor bandwidth; it is
   greatest if both are equal, hence the geometric mean: 1 MiB on 8 A100 reaches 24 of the 29 GB/s modelled, 8 MiB
   90 of 125. It ends at FILLED times the wait: a pipeline fills once, however much follows. Rings between nodes show
   none, trees do.
@@ -30,8 +29,8 @@ machine of a class, and each is one number here:
 ``corrected_us = wait + transfer x B + filling x min(sqrt(wait x B), FILLED x wait)`` with ``wait = start + latency x
 L``, for a modelled latency L and transfer time B.
 
-The numbers come from ``scripts/accuracy.py --fit`` over published runs; ``reports/expected-accuracy.md`` says how far
-they are off if each source is compared with factors that were fitted without it. Never tuned to a row.
+The numbers come from ``scripts/accuracy.py --fit`` over published runs; ``reports/expected-accuracy.md`` has their
+error if each source is compared with factors that were fitted without it. Never tuned to a row.
 
 Small messages are expected by time: their bus bandwidth is the factor of the collective times bytes by that time.
 """
@@ -52,11 +51,13 @@ from ncclprobe.model.snapshot import Absent
 from ncclprobe.model.values import Struct, replace
 
 _NVLINK = 0.92
-"""Of the NVLinks of a GPU as NCCL counts them: 8 H100 exchange 348 of 370.8 GB/s and send 367 to their neighbour, 4
-GB300 exchange 628 of 722 (https://github.com/xxrjun/nccl-tests-cluster, Oracle's GB300 results)."""
+"""A share of a GPU's NVLinks as NCCL counts them: 8 H100 exchange 348 of 370.8 GB/s and send 367 to their neighbour, 4
+GB300 exchange 628 of 722 (https://github.com/xxrjun/nccl-tests-cluster, Oracle's GB300 results).
+"""
 _PCIE, _HOST = 0.75, 0.38
-"""Of a slot as NCCL counts it, without P2P, where each byte crosses memory: 4.6 of 12 GB/s
-(2 RTX 2080 Ti, https://github.com/Anthony-Hoo/Anthony-Hoo.github.io)."""
+"""A share of a slot as NCCL counts it, without P2P, when each byte crosses memory: 4.6 of 12 GB/s
+(2 RTX 2080 Ti, https://github.com/Anthony-Hoo/Anthony-Hoo.github.io).
+"""
 _USED_OF_18 = 320 / 370.8
 _HOP_US = 12.0
 """One kernel and one hop: 13 us (2 RTX 2080 Ti, 8 H100), 30 over IB with what a call waits for there."""
@@ -95,10 +96,11 @@ def direct(system: NodeSystem, shape: Shape, version: NcclVersion) -> _Direct:
 
 
 _EFA_US = ((90, 20.0), (0, 75.0))
-"""The latency of EFA, by the GPU of the machine. Of v1 what AWS's plugin tells NCCL (aws-ofi-nccl, src/platform-aws.cpp
-at 2daf7d303aa1). Of later ones it says 75 and 35, but a p5's whole all-reduce takes 65 us, two g7e's 46: 20 is nearest
-to four publishers (15 to 25 are alike), and what NCCL would choose by the plugin's number does not count: the plugin
-brings a tuner of its own. NCCL's own plugin for IB and RoCE says nothing."""
+"""The latency of EFA, by the GPU of the machine. For v1 it is what AWS's plugin reports to NCCL (aws-ofi-nccl,
+src/platform-aws.cpp at 2daf7d303aa1). For later ones the plugin reports 75 and 35, but a p5's whole all-reduce takes 65
+us, two g7e's 46: 20 is nearest to four publishers (15 to 25 are alike), and what NCCL would choose by the plugin's
+number does not count: the plugin brings a tuner of its own. NCCL's own plugin for IB and RoCE reports none.
+"""
 
 
 class _Modelled(Struct, frozen=True):
@@ -125,7 +127,7 @@ def modelled(
     version: NcclVersion,
     forced: Forced | None = None,
 ) -> _Modelled | None:
-    """NCCL's choice; None if it has no model of `op`, its search cannot be told, or `forced` leaves nothing."""
+    """NCCL's choice; None if it has no model of `op`, its search is unknown, or `forced` leaves nothing."""
     if op not in FUNCTIONS:
         return None
     counted = as_counted(system)
@@ -230,9 +232,10 @@ STARTS_US: Mapping[str, float] = MappingProxyType(
         "racks": 117.0,
     }
 )
-"""By the path of the bytes as :mod:`.evidence` words it. Between racks one run says it: 184 us for 8 B on two of them
+"""By the path of the bytes as :mod:`.evidence` words it. Between racks one run shows it: 184 us for 8 B on two of them
 (https://github.com/oracle-quickstart/oci-hpc-oke, GB200 document), and so over TCPX: 1 ms for anything up to 16 MiB
-(https://github.com/GoogleCloudPlatform/cluster-toolkit, gke-a3-highgpu)."""
+(https://github.com/GoogleCloudPlatform/cluster-toolkit, gke-a3-highgpu).
+"""
 _KIND: Mapping[str, str] = MappingProxyType(
     {**dict.fromkeys(("ib", "roce", "efa", "slingshot", "opa"), "rdma"), "host": "pcie", "sockets": "pcie"}
 )
@@ -292,7 +295,7 @@ class Prediction(Struct, frozen=True, kw_only=True):
 
     `latency_us` and `transfer_us` are NCCL's own; `model_GBps` is the bus bandwidth that they alone give. `start_us` is
     what a call waits for on top of its hops, `bytes_us` the transfer time within what the network allows, `bus_bytes`
-    what the bus bandwidth counts. `links` says in words what the bytes cross, `bottleneck` what decides: ``launch``,
+    what the bus bandwidth counts. `links` describes what the bytes cross, `bottleneck` what decides: ``launch``,
     ``latency``, ``NVLink``, ``PCIe``, ``inter-socket`` or ``NIC``.
     """
 
@@ -335,7 +338,7 @@ class Prediction(Struct, frozen=True, kw_only=True):
 
     @property
     def above_the_wire(self) -> bool:
-        """Whether the bus bandwidth exceeds what any link carries: right where not every byte goes around a ring."""
+        """Return whether the bus bandwidth may exceed what any link carries: not every byte goes around a ring."""
         return self.busbw_GBps > self.wire_GBps > 0
 
 
@@ -349,10 +352,10 @@ def predict(
     left: Forced | None = None,
     start: float | None = None,
 ) -> Prediction | None:
-    """What `op` of `nbytes` (as nccl-tests prints it) takes; None if nothing can be said.
+    """What `op` of `nbytes` (as nccl-tests prints it) takes; None if there is no prediction.
 
     `algorithm` is the only one that NCCL may take, `left` what settings leave it. `start`: what a call of this
-    machine waits for on top of its hops, in microseconds, if that is known better than of its class.
+    machine waits for on top of its hops, in microseconds, if that is known better than for its class.
     """
     if shape.ranks < 2 or nbytes < 1 or op not in OPS:
         return None
@@ -386,7 +389,7 @@ def _in_ring(found: _Modelled, system: NodeSystem, groups: int, forced: Forced |
 
 
 def _over_links(system: NodeSystem, shape: Shape, op: str, nbytes: int, version: NcclVersion) -> _Modelled | None:
-    """A ring over the slowest link of a node without NVLink, where NCCL's search finds no channel of its speeds.
+    """A ring over the slowest link of a node without NVLink, if NCCL's search finds no channel of its speeds.
 
     NCCL then falls back on one in simple order, as between the sockets of 8 RTX 5090.
     """
@@ -469,7 +472,7 @@ def _timed(
 
 @lru_cache(maxsize=256)
 def _alone_GBps(system: NodeSystem, shape: Shape, op: str, version: NcclVersion, ring: bool) -> float | None:
-    """What the fullest NVLink domain of the job reaches alone; None if it is one rank."""
+    """What the fullest NVLink domain of the job reaches by itself; None if it is one rank."""
     parts = network.domains(system, shape)
     if parts.count < 2 or parts.ranks < 2:
         return None

@@ -1,14 +1,14 @@
-"""Which machine type this is, exactly one that fits the facts or none and why, and what links its facts show.
+"""The machine type: exactly one that fits the facts, or none and why; and the links that its facts show.
 
-What is seen are the links and NICs that are there now, without a NIC that fell out or an NVLink that is down; what the
-machine should have, a type of :mod:`ncclprobe.expect.tables.machines` says. Where a fact is missing, the field falls
-back on what NCCL would assume, and `source` says so.
+Seen are the links and NICs that are present now, without a NIC that fell out or an NVLink that is down. A type of
+:mod:`ncclprobe.expect.tables.machines` has what the machine should have. If a fact is missing, the field falls back on
+NCCL's assumption, and `source` mentions it.
 
-Firmware that names the type (AWS, NVIDIA's own machines) decides, and whatever else is seen is compared with what the
-type should have. A cloud whose firmware gives only its own name leaves the types that its GPUs fit; there, parts may be
-missing, because parts fail and none appears, but no more than half of them: half a machine is another product. Where
-no firmware speaks, everything has to be there but NVLinks that are down. Links are
-expected of the machine type that this is, or of those that can be seen.
+Firmware that names the type (AWS, NVIDIA's own machines) decides, and the seen parts are compared with what the type
+should have. A cloud whose firmware gives only its own name leaves the types that its GPUs fit; there, parts may be
+missing, because parts fail and none appears, but no more than half of them: half a machine is another product. If no
+firmware names it, everything has to be present except NVLinks that are down. Links are expected of the machine type
+that this is, or of those that can be seen.
 """
 
 import re
@@ -60,7 +60,7 @@ class Facts(Struct, frozen=True):
 class Nics(Struct, frozen=True):
     """The NICs that serve GPUs: the fastest of those nearest to one. `idle` are as many more whose port is not up.
 
-    `gbps` is one of them, None if none is up or none tells. `names` are those counted.
+    `gbps` is one of them, None if none is up or none reports it. `names` are those counted.
     """
 
     count: int = 0
@@ -139,7 +139,7 @@ def nccl_link_GBps(capability: int) -> float:
 def nvlink_fabric(facts: Facts) -> tuple[Joined, int, int]:
     """How the NVLinks are laid, how many the GPU with the fewest has up, and how many GPUs they join.
 
-    The GPU with the fewest paces all; one with none at all is not joined. Of a rack's switches a machine sees only its
+    The GPU with the fewest paces all; one without any is not joined. Behind a rack's switches a machine sees only its
     own GPUs, so it counts those.
     """
     rows = [[link for link in row if link.remote != "ibm-npu"] for row in _up(facts)]
@@ -176,7 +176,7 @@ def _up(facts: Facts) -> list[list[NvLink]]:
 def _slot(facts: Facts, present: Sequence[Gpu], product: gpu_table.GpuProduct | None, link_GBps: float) -> float:
     """The slowest GPU's way to its CPU as NCCL counts it: C2C, NVLink on a POWER9, or a PCIe slot.
 
-    Of a slot the best generation, because an idle GPU lowers the present one, and the present width.
+    For a slot it is the best generation, because an idle GPU lowers the present one, and the present width.
     """
     to_cpu = [sum(link.remote == "ibm-npu" for link in row) for row in _up(facts)]
     if any(to_cpu):
@@ -208,7 +208,7 @@ def _processor(facts: Facts, product: gpu_table.GpuProduct | None) -> Processor:
 def processor(model: str) -> Processor:
     """NCCL's class of a processor, by the name in /proc/cpuinfo. NCCL goes by Intel's model numbers (graph/topo.cc).
 
-    Xeon Scalable says its generation in the second digit; Granite Rapids (Xeon 6) counts as Emerald Rapids.
+    Xeon Scalable has its generation in the second digit; Granite Rapids (Xeon 6) counts as Emerald Rapids.
     """
     name = model.lower()
     if name.startswith("amd "):
@@ -313,14 +313,14 @@ def _topology(facts: Facts, nics: Mapping[str, str]) -> Topology | None:
 
 
 def _serving(facts: Facts, nics: Mapping[str, str]) -> tuple[str, ...]:
-    """The NICs that are nearest to some GPU, in their order; none if the tree does not tell."""
+    """The NICs that are nearest to some GPU, in their order; none if the tree does not show it."""
     topology = _topology(facts, nics)
     near = {nic for gpu in topology.gpus for nic in topology.near(gpu)} if topology else set()
     return tuple(name for name in nics if name in near)
 
 
 def _path(facts: Facts, names: Sequence[str]) -> NicPath | None:
-    """How far the GPU that is worst off has it to its nearest NIC; where NVLink joins all, the one that is best off.
+    """The distance from a GPU to its nearest NIC: the longest of all GPUs; the shortest if NVLink joins them all.
 
     The others reach the NIC over that one (NCCL's PXN, and its rings: 8 V100 of one NIC are PHB to it, not SYS).
     """
@@ -349,12 +349,12 @@ def _gdr(gpudirect: GpuDirect | Absent, nics: Nics) -> bool:
 
 _NVLINKS = "NVLinks of a GPU"
 _NO_RDMA = (None, "sockets", "slingshot")
-"""Networks whose NICs are not told for certain from others of the machine."""
+"""Networks whose NICs cannot be distinguished for certain from others of the machine."""
 _FROM_HERE = ("nics", "nic_gbps", "network", "gdr", "nic_path", "processor", "sockets")
 
 
 class Seen(Struct, frozen=True):
-    """What types are told apart by. None: not known; `unknown` says what and why.
+    """The facts that distinguish types. None: unknown; `unknown` has what and why.
 
     `gpus` counts those on the PCI bus too, which a container may not be given. `nvlinks` are those up of the GPU with
     the fewest, `nics` those that serve GPUs, whether their port is up or not.
@@ -446,9 +446,9 @@ def recognise(facts: Seen, types: Iterable[MachineType] | None = None) -> Recogn
 
 
 def should_be(found: Recognised, here: NodeSystem | Absent) -> NodeSystem | Absent:
-    """Return the machine as its type should be; what no source states of the type is as `here` seen.
+    """Return the machine as its type should be; fields that no source states are as seen (`here`).
 
-    Of a board of any maker the NICs are the maker's choice, so they are those that are here.
+    On a board of any maker the NICs are the maker's choice, so they are those that are present.
     """
     if found.machine is None:
         return here
@@ -535,7 +535,7 @@ def _far(differs: Iterable[TypeDifference]) -> float:
 
 
 def _distance(difference: TypeDifference) -> float:
-    """Return how far two things are apart: 1 plus the share by which they differ, 2 for names and what is not known."""
+    """Return the distance of two values: 1 plus the share by which they differ, 2 for names and unknown values."""
     seen, expected = difference.seen, difference.expected
     if isinstance(seen, str) or isinstance(expected, str) or seen is None:
         return 2.0

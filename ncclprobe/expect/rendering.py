@@ -101,7 +101,7 @@ def links(asked: TableRequest) -> str:
 
 
 def _nics(system: NodeSystem) -> str:
-    """``8 NICs x 400 Gb/s (ib, GPUDirect)``; what is not known is said so."""
+    """``8 NICs x 400 Gb/s (ib, GPUDirect)``; unknown parts are called unknown."""
     count = f"{system.nics} NIC{'s' * (system.nics > 1)}"
     rate = f" x {system.nic_gbps:g} Gb/s" if system.nic_gbps else " of a rate that is not known"
     return f"{count}{rate} ({system.network or 'unknown network'}{', GPUDirect' if system.gdr else ''})"
@@ -184,7 +184,7 @@ def _by_worst(rows: Sequence[Line]) -> Iterator[list[Line]]:
 
 
 def _known(of: Sequence[Line]) -> str:
-    """How well the last and largest of these sizes is known; what the model expects is said of one size alone."""
+    """The error of the last and largest of these sizes; the model's own expectation concerns only one size."""
     known = of[-1].expectation.known
     return _EXPECTS.sub("", known) if len(of) > 1 else known
 

@@ -19,9 +19,11 @@ whole input and takes a slice, its all_gather copies as much again: 3 to 4 times
 _STREAM_GBps = 1.1
 """One stream of gloo on one core: 1.07 to 1.16 GB/s over 40GbE (https://github.com/pytorch/gloo/issues/248)."""
 _SHARED_CORES_GBps = 0.15
-"""What still passes where ranks share cores, as in containers: 2 cores carry 0.7 GB/s of four ranks over loopback."""
+"""The share that still passes if ranks share cores, as in containers: 2 cores carry 0.7 GB/s of four ranks over
+loopback.
+"""
 _LINE = 0.88
-"""Of the line rate, where the processor keeps up: 110 of 125 MB/s (https://github.com/pytorch/gloo/issues/21)."""
+"""A share of the line rate if the processor keeps up: 110 of 125 MB/s (https://github.com/pytorch/gloo/issues/21)."""
 _REPORTED = (
     "not judged: what gloo reaches of a line that an interface reports is known from 2 sources and 2 rows; streams "
     "measured between three nodes or more would judge it"
@@ -30,10 +32,11 @@ _NCCL_NODE_GBps = 4.5
 """All streams of one node with NCCL's defaults: 4.5 to 5.2 GB/s over 100GbE
 (https://github.com/NVIDIA/nccl/issues/450), 3.2 over IPoIB, 4 of an A3 Mega without TCPXO."""
 _NCCL_LINE = 0.75
-"""Of links so slow that the processor keeps up: 0.6 of 32 Gb/s
-(https://github.com/NVIDIA/nccl/issues/209), 0.77 of 10."""
+"""A share of links so slow that the processor keeps up: 0.6 of 32 Gb/s
+(https://github.com/NVIDIA/nccl/issues/209), 0.77 of 10.
+"""
 _OF_STREAM, _OF_STREAM_LOW = 0.8, 0.4
-"""Of a measured TCP stream: gloo copies and reduces between its messages."""
+"""A share of a measured TCP stream: gloo copies and reduces between its messages."""
 LEAST_NBYTES = 1 << 20
 """Below it latency decides, and of the latency of TCP nothing is known here."""
 
@@ -44,7 +47,7 @@ Speed = Literal["reported", "measured"]
 
 
 class SocketLink(Struct, frozen=True):
-    """The slowest link of a job: `gbps` (1e9 bit/s) of `where` (``eth0 of node3``), and how that is known."""
+    """The slowest link of a job: `gbps` (1e9 bit/s) of `where` (``eth0 of node3``), and the source of that rate."""
 
     gbps: float
     where: str

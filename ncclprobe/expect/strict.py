@@ -1,7 +1,7 @@
 """TOML written by hand: refused with file, key and reason if it is not valid.
 
-An unknown key is an error, not a word from the future: a number whose key is misspelt would otherwise be believed to
-have been said. Numbers are finite and carry their unit in the key; text is never empty.
+An unknown key is an error, not a word from the future: a number with a misspelt key would otherwise be ignored
+silently. Numbers are finite and carry their unit in the key; text is never empty.
 """
 
 import math

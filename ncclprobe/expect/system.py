@@ -1,8 +1,8 @@
 """A machine as the cost model sees it: links and their speeds, whatever it is called.
 
 All nodes of a job are assumed to be equal, except for the number of its GPUs that take part (:class:`Shape`).
-Bandwidths are GB/s of 1e9 bytes per second, in one direction, and where they are ``as NCCL counts`` they are NCCL's own
-constants (src/graph/topo.h), which are what its search works with, not what a datasheet says.
+Bandwidths are GB/s of 1e9 bytes per second, in one direction, and those ``as NCCL counts`` are NCCL's own constants
+(src/graph/topo.h), which its search works with, not a datasheet's.
 """
 
 from typing import Literal
@@ -13,11 +13,11 @@ NvlinkFabric = Literal["nvswitch", "mesh", "cube-mesh", "pairs", "none"]
 """How the NVLinks of a node are laid: switched, each GPU to each, the DGX-1's hybrid cube, bridged pairs, none."""
 Network = Literal["ib", "roce", "efa", "tcpx", "tcpxo", "slingshot", "opa", "sockets"]
 Processor = Literal["bdw", "skl", "spr", "emr", "amd", "arm", "power9", "zhaoxin", "yongfeng", "unknown"]
-"""The class of processor by which NCCL takes the speed between sockets; the first four are Intel's."""
+"""The class of processor that NCCL takes the speed between sockets by; the first four are Intel's."""
 NicPath = Literal["PIX", "PXB", "PHB", "NODE", "SYS"]
-"""What lies between a GPU and its nearest NIC, as `nvidia-smi topo -m` spells it."""
+"""The path between a GPU and its nearest NIC, as `nvidia-smi topo -m` spells it."""
 NcclVersion = tuple[int, int, int]
-"""Of NCCL: (2, 28, 9)."""
+"""A release of NCCL: (2, 28, 9)."""
 MOST_NICS = 64
 
 
@@ -28,7 +28,7 @@ class NodeSystem(Struct, frozen=True, kw_only=True):
     fabric, over several nodes if that is more than `gpus`. `pcie_GBps` is a GPU's slot as NCCL counts, `p2p` whether
     GPUs reach each other over PCIe without the host, `at_roots` whether no one switch joins those of a NUMA node.
     `nics` serve GPUs, each `nic_gbps` (1e9 bits per second), over `network`, null: unknown or none; `gdr` whether they
-    reach GPU memory by themselves. `source` says where from.
+    reach GPU memory by themselves. `source` is where they are from.
     """
 
     name: str

@@ -1,4 +1,7 @@
-"""What a machine should reach, size by size, as data: the rows of ``ncclprobe expect``, and the same with a fault."""
+"""What a machine should reach: a line per operation and size with an expectation.
+
+`machine`: its type, null: none was recognised. `why`: how it was recognised, or why nothing is expected.
+"""
 
 from collections.abc import Iterator, Sequence
 
@@ -146,7 +149,7 @@ def shape_of(counts: tuple[int, ...], nodes: int | None, gpus: int) -> Shape:
 
 
 def lines(asked: TableRequest) -> tuple[Line, ...]:
-    """A line per operation and size of which anything can be said. Sizes are rounded as nccl-tests rounds float32."""
+    """A line per operation and size with an expectation. Sizes are rounded as nccl-tests rounds float32."""
     rows = ((op, nbytes) for op in asked.ops for nbytes in printed(op, asked.sizes, asked.shape.ranks))
     return tuple(line for op, nbytes in rows if (line := _line(asked, op, nbytes)))
 

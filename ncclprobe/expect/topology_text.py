@@ -54,15 +54,18 @@ _VIRTUAL = re.compile(r"veth|docker|br-|virbr|cali|tunl|flannel|cni|lxc|vxlan|du
 """How interfaces begin that no wire leaves by."""
 _DEEPEST = 32
 _LIMITS = {"sm": (30, 199), "link_width": (0, 32), "count": (1, 64), "bw": (1, 10**7), "speed": (-1, 10**7)}
-"""Of numbers: compute capability, lanes, links, MB/s of one C2C link, Mb/s of a NIC (-1: the driver does not know)."""
+"""Kinds of numbers: compute capability, lanes, links, MB/s of one C2C link, Mb/s of a NIC (-1: the driver does not
+know).
+"""
 CAPABILITY = "GPUs of compute capability"
 ASSUMED = "assumed: slots and P2P as the GPU has them"
 
 
 def system_in(text: str, path: str, gpu: str | None, nic_gbps: float | None, *, network: bool) -> NodeSystem:
-    """Return the machine in `text`. `gpu`: which product it has, `nic_gbps`: how fast a NIC is, if it does not say.
+    """Return the machine in `text`. `gpu`: which product it has, `nic_gbps`: how fast a NIC is, if the text does not
+    show it.
 
-    Raises UsageError naming `path` and what is wrong, or what a job over the `network` needs and nothing says.
+    Raises UsageError naming `path` and what is wrong, or what a job over the `network` needs and the text lacks.
     """
     given = product_called(gpu, "--gpu") if gpu else None
     xml = Xml(text, path) if text.lstrip().startswith("<") else None
@@ -93,7 +96,7 @@ def system_in(text: str, path: str, gpu: str | None, nic_gbps: float | None, *, 
 
 
 def _named(gpu: Gpu, product: GpuProduct | None, path: str, *, by_name: bool) -> Gpu:
-    """`gpu` with what only its product tells: all of it if a matrix is read, the capability if no <gpu> is."""
+    """`gpu` with what only its product determines: all of it for a matrix, the capability if no <gpu> has it."""
     if product is None:
         return gpu
     capability = divmod(product.compute_capability, 10)
@@ -122,7 +125,7 @@ def _of_matrix(text: str, path: str) -> dict[type, Any]:
 
 
 def _supposed(system: NodeSystem, fabric: Fabric, path: str, *, network: bool) -> NodeSystem:
-    """`system` of a matrix with what is usual and no matrix tells. What the NICs' names tell is not supposed."""
+    """`system` of a matrix with usual parts that no matrix shows. What the NICs' names show is not assumed."""
     amd = system.processor == "unknown"
     told = all(from_matrix.told_by_name(device.name) for device in fabric.devices)
     words = [*(["processors of AMD"] if amd else []), *(["GPUDirect RDMA"] if network else [])]
@@ -134,9 +137,9 @@ def _supposed(system: NodeSystem, fabric: Fabric, path: str, *, network: bool) -
 
 
 def _product(known: Mapping[type, Any], pci_ids: set[str], path: str) -> GpuProduct | None:
-    """The GPU that the file means; None if several may be meant that do not differ in what counts.
+    """The GPU that the file means; None for several candidates that do not differ in what counts.
 
-    What counts and no topology tells: whether GPUs that NVLink does not join reach each other over PCIe. Raises
+    No topology shows one thing that counts: whether GPUs that NVLink does not join reach each other over PCIe. Raises
     UsageError asking for the product.
     """
     computes = {gpu.compute for gpu in known[Gpus].all}

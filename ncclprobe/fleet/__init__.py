@@ -1,1 +1,1 @@
-"""The store of reports: what each tells of each node, a test over time of its numbers, and how the node stands."""
+"""The store of reports: each report's record of each node, a test of its numbers over time, and its state."""

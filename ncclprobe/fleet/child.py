@@ -23,7 +23,7 @@ _START_S = 3.0
 
 
 class _Asked(Struct, frozen=True):
-    """A report as JSON; the store is at `path`, `source` is what it keeps of where the report stands."""
+    """A report as JSON; the store is at `path`, `source` is the place of the report that it keeps."""
 
     path: str
     source: str

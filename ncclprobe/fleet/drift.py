@@ -1,15 +1,15 @@
 """Is a node slower than it was, or than its siblings? A sequential test of one series of numbers, one step a number.
 
-CUSUM (Page, Biometrika 41, 1954) of logarithms, so that a loss is a share. Each number adds how far it lies below what
-is usual, in standard deviations, less SLACK; the sum never falls below 0. At 0 the node is as usual. Above a limit it
-has changed, and it did so after the sum was last 0, or small beside what one number added: `since` says when. SLACK
-lies between how far a healthy node wanders and 1.5 standard deviations, the 3 % of numbers that scatter by 2 %. A
-single number adds CLIP at most, so that no one odd test condemns a node.
+CUSUM (Page, Biometrika 41, 1954) of logarithms, so that a loss is a share. Each number adds how far it is below the
+usual one, in standard deviations, less SLACK; the sum never falls below 0. At 0 the node is as usual. Above a limit it
+has changed, and it did so after the sum was last 0, or small beside what one number added: `since` is that time. SLACK
+is between a healthy node's wandering and 1.5 standard deviations, the 3 % of numbers that scatter by 2 %. A single
+number adds CLIP at most, so that no one odd test condemns a node.
 
 There are two sums: against the node's own past, and against its siblings, the median of other nodes measured alike on
-machines of the same driver and firmware, of each the newest number of an earlier day: then it does not matter which
-report of a day came first. A node may always be somewhat slower than its siblings, by what their levels differ, means
-of a few numbers each. And what all siblings have lost is no node's own loss: the own past moves as they do.
+machines of the same driver and firmware, each with its newest number of an earlier day, so the order of one day's
+reports does not matter. A node may always be somewhat slower than its siblings, by what their levels differ, means of a
+few numbers each. A loss of all siblings is not a node's own loss: the own past moves as they do.
 
 Numbers measured otherwise, or with other software or settings, are another series and begin anew. A new driver or
 firmware does not: it may be the cause.
@@ -25,10 +25,11 @@ from ncclprobe.model.fleet import Drift, Reading, Sum
 from ncclprobe.model.values import replace
 
 BURN_IN = 12
-"""Numbers that make what is usual, before the own past says anything."""
+"""The numbers that make a usual value, before a node's own past counts."""
 SIBLINGS, SPREADS = 8, 4.0
-"""Other nodes without which their median says too little, and by how many of their standard deviations a healthy node
-may be below it."""
+"""The least number of other nodes for a median, and by how many of their standard deviations a healthy node may be
+below it.
+"""
 PARTNERS, LOW = 3, 2.0
 """Nodes with which a number between nodes is measured, at once or one after the other, before it is one node's own; and
 by how many standard deviations it is low with them. Less, and chance would name a healthy node of few."""
@@ -41,13 +42,14 @@ is for those whose scatter is too small to lose anything by."""
 DOUBT = 10
 """So many numbers know what is usual as well as a single number scatters by."""
 REPAIRED, MOST_ODDS = 3.0, 2.0
-"""Logarithm of the odds for what was usual, against what was lost, at which a node is well again; one number gives
-MOST_ODDS at most."""
+"""Logarithm of the odds for what was usual, against what was lost, at which a node is healthy again; one number gives
+MOST_ODDS at most.
+"""
 EARLY, SIDE, SURE = (8, 24), 3, 5.0
 """Among so many first numbers a loss is looked for, with so many on either side of its start at least, and by how many
 of its standard deviations it has to differ from none."""
 REST = 1 / 8
-"""Of a loss so much may remain, or as much as a single number scatters by; twice as much is no repair."""
+"""The share of a loss that may remain, or as much as a single number scatters by; twice as much is not a repair."""
 _LEAP = 2.0
 """A number that makes a sum so many times as high, and lost so many times as much, is where the loss begins."""
 _RECENT, _MOST_WAITING, _MOST_SPELLS = 5, 100, 16

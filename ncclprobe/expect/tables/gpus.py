@@ -1,9 +1,9 @@
 """GPUs by the name that NVML gives them: links, slot, memory, how NCCL counts them, and their NVLinks.
 
-The data is ``gpus.csv`` in this folder. An empty cell is not known; "NVIDIA H100" alone is several products, and says
-no more than all of them have in common.
+The data is ``gpus.csv`` in this folder. An empty cell is not known; "NVIDIA H100" without more is several products, and
+has only what all of them have in common.
 
-How many NVLinks a product has, how fast, and who decides which are used, is asked by NVML's name and no other.
+The number and speed of a product's NVLinks, and who decides which are used, are looked up only by NVML's name.
 """
 
 import csv
@@ -25,11 +25,11 @@ NCCL_PCIE_GBPS_PER_LANE = {1: 3 / 16, 2: 6 / 16, 3: 12 / 16, 4: 24 / 16, 5: 48 /
 class GpuProduct(Struct, frozen=True):
     """One product. Speeds are 1e9 bytes per second in one direction; None is not known.
 
-    `nvlinks` with `nvlink_GBps` of payload each, `nccl_nvlink_GBps` as NCCL counts one. `wiring` says who decides how
+    `nvlinks` with `nvlink_GBps` of payload each, `nccl_nvlink_GBps` as NCCL counts one. `wiring` is what decides how
     many are used: *board*, its baseboard uses every link; *bridge*, the bridges that are mounted; *system*, boards
-    differ, and a virtual machine may have part of one; *rack*, switches outside the machine; empty: no NVLink, or
-    it is not known. `pcie_generation` and `pcie_width` are the slot's at best, `c2c_GBps` the link to a Grace in its
-    place. `p2p`: whether the stock driver lets it reach other GPUs over PCIe. `nvls`: with NVSwitches of its time.
+    differ, and a virtual machine may have part of one; *rack*, switches outside the machine; empty: no NVLink, or it is
+    not known. `pcie_generation` and `pcie_width` are the slot's at best, `c2c_GBps` the link to a Grace in its place.
+    `p2p`: whether the stock driver lets it reach other GPUs over PCIe. `nvls`: with NVSwitches of its time.
     """
 
     name: str
@@ -63,12 +63,12 @@ class GpuProduct(Struct, frozen=True):
 
     @property
     def alone(self) -> bool:
-        """Return whether it has neither slot nor C2C of which something is known: it is one chip with its processor."""
+        """Return whether neither a slot nor C2C is known: then it is one chip with its processor."""
         return self.pcie_generation is None and self.c2c_GBps is None
 
 
 def nccl_pcie_GBps(generation: int, width: int) -> float:
-    """Return a slot as NCCL counts it: 24 for Gen4 x16, where 26 are reached. An unknown generation counts as Gen3."""
+    """Return a slot as NCCL counts it: 24 for Gen4 x16, but 26 are reached. Unknown generations count as Gen3."""
     return NCCL_PCIE_GBPS_PER_LANE.get(generation, NCCL_PCIE_GBPS_PER_LANE[3]) * width
 
 

@@ -1,4 +1,4 @@
-"""Machine types: how one is recognised, what it is made of, and what runs on it have reached.
+"""Machine types: how one is recognised, its parts, and the published results of runs on it.
 
 One file of ``machines/`` is one type. Its name, ``[match]`` and ``[links]`` are facts about the product, each number
 with its source; ``[[published]]`` are bus bandwidths and ``[[latency]]`` times from public sources::
@@ -61,11 +61,12 @@ ALGORITHMS = ("ring", "tree", "nvls", "nvlstree", "sharp")
 
 
 class Match(Struct, frozen=True):
-    """What of a machine's facts says that it is this type: everything given must fit.
+    """The facts that identify this type: everything given must fit.
 
     `cloud` is as facts.machine spells it, `vendor` DMI's sys_vendor, `products` its product_name, whole or its first
     words, `cpus` one word of the processor's name. `elsewhere`: no cloud, and no machine of NVIDIA's own. `twins` are
-    types that no fact tells from this one. `by_name_only`: why nothing can be recognised, which excludes all else.
+    types that no fact distinguishes from this one. `by_name_only`: why nothing can be recognised, which excludes all
+    other keys.
     """
 
     gpu_names: tuple[str, ...] = ()
@@ -81,9 +82,9 @@ class Match(Struct, frozen=True):
 class NodeLinks(Struct, frozen=True):
     """What a node is made of: see :class:`~ncclprobe.expect.system.NodeSystem` for each name; None: not known.
 
-    `network_total_gbps` counts the host's own NIC too. `at_roots`: no switch joins the GPUs. Of a NIC that shows itself
-    as `ports_per_nic` of `nics`, NCCL makes one (ncclTopoMakeVNics, src/graph/topo.cc, v2.30.7). `unverified` are names
-    of fields that no source states.
+    `network_total_gbps` counts the host's own NIC too. `at_roots`: no switch joins the GPUs. If one NIC shows itself as
+    `ports_per_nic` of `nics`, NCCL makes one of them (ncclTopoMakeVNics, src/graph/topo.cc, v2.30.7). `unverified` are
+    names of fields that no source states.
     """
 
     gpus: int
@@ -432,8 +433,8 @@ def _of_site(addition: Addition) -> list[MachineType]:
 def by_name(found: Iterable[MachineType]) -> Mapping[str, MachineType]:
     """The types by name, with what their boards add.
 
-    Raises UsageError for a name that comes twice, whatever its case and hyphens, a twin that does not name its twin,
-    and a board that is none.
+    Raises UsageError for a duplicate name, whatever its case and hyphens, a twin that does not name its twin, and an
+    unknown board.
     """
     named: dict[str, MachineType] = {}
     folded = set[str]()
@@ -486,7 +487,7 @@ def named(name: str) -> MachineType | None:
 
 @cache
 def _alone(folded: str) -> MachineType | None:
-    """The type that comes with ncclprobe, of which no other file is read than its board's."""
+    """The type that is part of ncclprobe; no file is read except its own and its board's."""
     if folded not in _own():
         return None
     machine = _type_in(_own()[folded])

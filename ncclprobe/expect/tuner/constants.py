@@ -1,12 +1,12 @@
-"""What NCCL counts with, version by version: speeds of links, the steps of its search, constants of its cost model.
+"""NCCL's constants, version by version: speeds of links, the steps of its search, constants of its cost model.
 
 Speeds are GB/s of 1e9 bytes in one direction. Sources: src/graph/topo.h:17 (links), src/graph/search.cc (speed arrays,
 v2.20.5 to v2.30.7), docs/maintainers/nccl.md. What changed between versions is a row of a table, not a branch of the
 code.
 
 The constants of the cost model are src/graph/tuning.cc and src/plugin/tuner, compared tag by tag from v2.20.5 to
-v2.30.7; latencies are microseconds, bandwidths GB/s. The newest stand in :class:`Tuning`'s defaults, and :data:`BEFORE`
-says what each release replaced. A version older than 2.20 is taken as 2.20: no torch that is supported comes with one.
+v2.30.7; latencies are microseconds, bandwidths GB/s. The newest are :class:`Tuning`'s defaults, and :data:`BEFORE` has
+what each release replaced. A version older than 2.20 is taken as 2.20: no supported torch includes one.
 """
 
 from collections.abc import Mapping
@@ -22,7 +22,7 @@ LOCAL_GBps: Final = 5000.0
 PCI_GBps: Final = 12.0
 """A slot of Gen3 x16, below which NCCL gives its rings 256 threads only."""
 MOST_CHANNELS: Final = 32
-"""Of a search; the communicator has up to twice as many."""
+"""The most channels of a search; the communicator has up to twice as many."""
 MOST_NVLS: Final = 32
 """GPUs that pull out of the switch (NCCL_MAX_NVLS_ARITY)."""
 
@@ -61,7 +61,7 @@ def between_sockets_GBps(processor: Processor, version: NcclVersion) -> float:
 
 
 def nvlink_GBps(compute_capability: int, link_GBps: float, version: NcclVersion) -> float:
-    """Return one NVLink as `version` counts it, where the newest counts `link_GBps`."""
+    """Return one NVLink as `version` counts it, if the newest counts `link_GBps`."""
     for since, speed in _NVLINK_BEFORE:
         if version < since and compute_capability // 10 == 10:
             link_GBps = min(link_GBps, speed)
@@ -109,7 +109,7 @@ Limits = tuple[tuple[float, float, float], ...]
 """Rows Volta, Ampere, Hopper, Blackwell; columns one node, two, more."""
 
 ALGORITHMS: Final[tuple[Algorithm, ...]] = ("Tree", "Ring", "NVLS", "NVLSTree", "PAT")
-"""In NCCL's order, by which equal times are decided. CollNet needs SHARP or a plugin, and is left out."""
+"""In NCCL's order, which decides between equal times. CollNet needs SHARP or a plugin, and is left out."""
 PROTOCOLS: Final[tuple[Protocol, ...]] = ("LL", "LL128", "Simple")
 
 _ONES: Final = (1.0, 1.0, 1.0, 1.0)
@@ -170,7 +170,7 @@ class Tuning(Struct, frozen=True, kw_only=True):
     """One version's constants. The defaults are those of 2.30.
 
     `ring_ll` is the share of the bus that LL has, `ring_ll_copies` that of an operation within a node that reduces
-    nothing. `gathers_ratio` is what NVLS keeps where it gathers or scatters. `nvls_ratio` is what NVLS kept of its
+    nothing. `gathers_ratio` is what NVLS keeps when it gathers or scatters. `nvls_ratio` is what NVLS kept of its
     bandwidth before it had an efficiency per generation (None: it has). `corrected` is how many steps of the trees'
     correction there are, and `nvls_tree_corrected` whether Blackwell's NVLSTree takes them too. `inter_steps` are added
     to the 2(M - 1) steps of an all-reduce that cross the network. `ll128_generations`: None is every one since Volta.

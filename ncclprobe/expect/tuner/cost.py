@@ -267,7 +267,7 @@ def _cell(comm: _Communicator, function: Function, algorithm: Algorithm, protoco
 
 
 def _ll128(comm: _Communicator, graph: Graph) -> bool:
-    """Where NCCL trusts 128-byte stores to arrive whole."""
+    """The GPUs whose 128-byte stores NCCL trusts to arrive whole."""
     cc = comm.system.compute_capability
     generations = comm.tuning.ll128_generations
     farthest = WORDS.index("PXN" if cc >= 90 else "PXB")

@@ -1,17 +1,17 @@
 """NCCL's search for channels, for regular machines: from links and their speeds to the graphs of its cost model.
 
 A graph has channels, speeds and types of path for each pattern; :mod:`ncclprobe.expect.topology_text` reads the same
-from what NCCL itself wrote.
+from NCCL's own output.
 
 The search tries speeds from fast to slow and keeps the best of channels x speed; here the number of channels that fit
 at a speed is counted from the links instead of tried path by path. Source: src/graph/search.cc:1074 ncclTopoCompute,
 :330 ncclTopoSearchRecGpu, :1033 ncclTopoDupChannels, :726 NIC reservation, ncclTopoSearchTryNvls src/include/graph.h
 (v2.30.7), docs/maintainers/nccl.md.
 
-It comes to what NCCL's own code finds for the machines of tests/data/nccl. Assumed, because a NodeSystem does not say:
-NICs are spread evenly over the GPUs that are near them, and a job with fewer GPUs per node uses its share of them;
-GPUs on PCIe that may not copy directly hang at one root port each; a processor that is not known counts as Skylake.
-CollNet (SHARP) is left out. What has no such regularity is Absent, with the reason.
+It finds what NCCL's own code finds for the machines of tests/data/nccl. Assumed, because a NodeSystem does not have it:
+NICs are spread evenly over the GPUs that are near them, and a job with fewer GPUs per node uses its share of them; GPUs
+on PCIe that may not copy directly are below one root port each; an unknown processor counts as Skylake. CollNet (SHARP)
+is left out. Irregular machines are Absent, with the reason.
 """
 
 import math
@@ -40,13 +40,13 @@ PathWord = Literal["LOC", "NVL", "NVB", "C2C", "PIX", "PXB", "P2C", "PXN", "PHB"
 WORDS: Final[tuple[PathWord, ...]] = get_args(PathWord)
 
 BALANCED_TREE, SPLIT_TREE, TREE, RING, NVLS, COLLNET_DIRECT = range(1, 7)
-"""The numbers after ``Pattern``: the two first differ in which GPU of a node talks to which of its neighbours."""
+"""The numbers after ``Pattern``: the first two differ in which GPU of a node talks to which of its neighbours."""
 
 
 class Graph(Struct, frozen=True, kw_only=True):
     """One pattern. `bw_intra` and `bw_inter` are GB/s of one channel, within a node and between nodes.
 
-    `channels` are those of the search, before NCCL doubles them. `latency_inter_us` is what the net plugin says.
+    `channels` are those of the search, before NCCL doubles them. `latency_inter_us` is the net plugin's.
     """
 
     pattern: int
@@ -60,7 +60,7 @@ class Graph(Struct, frozen=True, kw_only=True):
 
 
 class Graphs(Struct, frozen=True, kw_only=True):
-    """The patterns of one communicator; None: NCCL has none there. `source` says who found them."""
+    """The patterns of one communicator; None: NCCL has none there. `source` is who found them."""
 
     ring: Graph
     tree: Graph
@@ -153,7 +153,7 @@ def fit(capacity: float, speed: float) -> int:
 
 
 def _mesh(system: NodeSystem, gpus: int, link: float) -> _Within | Absent:
-    """Each GPU joined to each: directed Hamiltonian cycles, of which an odd share of four GPUs lacks one."""
+    """Each GPU joined to each: directed Hamiltonian cycles; four GPUs lack an odd one."""
     others = system.neighbours
     if system.nvlinks % others:
         return _uneven(system, gpus, link)
@@ -254,7 +254,7 @@ def nvlink_domains(system: NodeSystem, shape: Shape) -> tuple[int, ...]:
 
 
 def graphs(system: NodeSystem, shape: Shape, version: NcclVersion) -> Graphs | Absent:
-    """What NCCL's search finds for `shape` on nodes like `system`; Absent with the reason where it cannot be told.
+    """What NCCL's search finds for `shape` on nodes like `system`; Absent with the reason if it cannot be determined.
 
     Nodes with different numbers of GPUs end on the least of channels and speeds, as NCCL agrees on them.
     """
@@ -298,7 +298,7 @@ def _multicast(system: NodeSystem, gpus: int, version: NcclVersion) -> bool:
 class _Nics(Struct, frozen=True, kw_only=True):
     """The NICs of the GPUs that take part: `speed` of one, `slot` of one GPU, and the kind of path between them.
 
-    Without GPUDirect the way leads over the processor, whatever lies between.
+    Without GPUDirect the path crosses the processor, whatever is between.
     """
 
     count: int
@@ -380,9 +380,9 @@ def _over_slots(inside: _Within, nics: "_Nics") -> PathWord:
 
 
 def _ring_fits(inside: _Within, nics: "_Nics | None") -> Callable[[float], int]:
-    """With a network a ring leaves its node once, so that one GPU of each channel spares its NVLinks.
+    """With a network a ring leaves its node once, so one GPU of each channel spares its NVLinks.
 
-    NCCL looks first for rings that come back to their NIC, and for no more where these fill the links.
+    NCCL looks first for rings that return to their NIC, and stops if these fill the links.
     """
 
     def fits(speed: float) -> int:
@@ -398,7 +398,7 @@ def _ring_fits(inside: _Within, nics: "_Nics | None") -> Callable[[float], int]:
 def _descend(
     fits: Callable[[float], int], steps: Speeds, fastest: float, total: float, least: int, most: int = MOST_CHANNELS
 ) -> _Best | None:
-    """From fast to slow, until nothing better can come."""
+    """From fast to slow, until no better result is possible."""
     start = next((at for at, speed in enumerate(steps) if speed <= fastest and speed * least <= total), len(steps) - 1)
     best: _Best | None = None
     for speed in steps[start:]:
@@ -447,8 +447,8 @@ def _tree(system: NodeSystem, ring: Graph, inside: _Within, nics: _Nics | None, 
 
 
 def _tree_speeds(system: NodeSystem, ring: Graph, inside: _Within, steps: Speeds) -> tuple[float, float]:
-    """Within the node and between nodes. Over PCIe the first GPU's slot carries half of what goes to the NIC, too, but
-    where a bridge brings it what comes from the other socket.
+    """Within the node and between nodes. Over PCIe the first GPU's slot also carries half of what goes to the NIC,
+    unless a bridge brings it what is from the other socket.
     """
     inner = inter = ring.bw_inter
     slot = math.inf
@@ -517,7 +517,7 @@ def _nvls(system: NodeSystem, inside: _Within, nics: _Nics | None, steps: Speeds
 def _most_heads(
     fits: Callable[[float], int], steps: Speeds, fastest: float, total: float, least: int, most: int
 ) -> _Best | None:
-    """As :func:`_descend`, but more channels win even where they carry less."""
+    """As :func:`_descend`, but more channels win even if they carry less."""
     start = next((at for at, speed in enumerate(steps) if speed <= fastest and speed * least <= total), len(steps) - 1)
     best: _Best | None = None
     for speed in steps[start:]:
@@ -554,13 +554,13 @@ def _least(one: Graph, other: Graph) -> Graph:
 
 
 _NARROW = 0.8
-"""Of the NICs: Gen5 carries 48 of 400 Gb/s's 50, which is no fault of it."""
+"""A share for the NICs: Gen5 carries 48 of 400 Gb/s's 50, which is not a fault of it."""
 
 
 class RankLinks(Struct, frozen=True, kw_only=True):
     """What one rank can send, GB/s in one direction: within its node by `kind` of link, and to others over its NICs.
 
-    `gate` is ``nic``, or ``pcie`` where the slot of the GPU carries far less than its NICs.
+    `gate` is ``nic``, or ``pcie`` if the slot of the GPU carries far less than its NICs.
     """
 
     kind: str
