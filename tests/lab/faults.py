@@ -61,6 +61,13 @@ def refused(
 
 
 @contextmanager
+def lossy(host: Host, percent: int, *, to: Direction = "out") -> Iterator[None]:
+    """Loses packets at random: 0 to 99 per cent."""
+    with rules(host, [f"numgen random mod 100 < {percent} drop"], to):
+        yield
+
+
+@contextmanager
 def mtu_black_hole(host: Host, *, above: int = 1400, peer: Host | None = None) -> Iterator[None]:
     """Packets longer than `above` bytes vanish without an ICMP: small messages pass and large ones hang."""
     with rules(host, [f"{match} meta length > {above} drop" for match in _peers(host, peer, "daddr")], "out"):

@@ -11,9 +11,9 @@ import os
 import random
 import select
 import socket
+import subprocess
 import sys
 from pathlib import Path
-from subprocess import Popen
 
 import msgspec
 
@@ -132,7 +132,7 @@ def _run(order: Order, folder: Path) -> tuple[int, ...] | None:
     end = words.index("--") if "--" in words else len(words)
     words[end:end] = own
     nowhere = os.open(os.devnull, os.O_WRONLY)  # standard output is for this process's own lines
-    processes: list[Popen[bytes]] = []
+    processes: list[subprocess.Popen[bytes]] = []
     try:
         for variables in order.ranks:
             entry = ("ncclprobe.start:program", *words)
