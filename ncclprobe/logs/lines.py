@@ -241,7 +241,8 @@ def states_reason(event: LogEvent, *, ended: bool) -> bool:
     a logger writes may be one that the program went on from.
     """
     form = ENDS if event.level in ("EXCEPTION", "FATAL") else form_of_failure(event.text, event.level)
-    if form < ENDS and (not ended or (form < ERROR and _look(event).worth < _STRONG)):
+    warns = not form and layer_of(event).name not in ("nccl", "rccl")  # they give their errors the level WARN
+    if form < ENDS and (not ended or warns or (form < ERROR and _look(event).worth < _STRONG)):
         return False
     return has_own_reason(event.text)
 

@@ -199,7 +199,7 @@ def rank_ends(log: JobLog, failing: Collection[tuple[int, int]]) -> Ends:
 def _unattributed(log: JobLog) -> bool:
     """Return whether an exception stands in a log of several ranks without its rank, and is no launcher's."""
     return any(
-        event.level == "EXCEPTION" and event.rank is None and not _of_others(event) and not lived_on(log, event)
+        event.level == "EXCEPTION" and event.rank is None and not of_others(event) and not lived_on(log, event)
         for event in log.events
     )
 
@@ -249,7 +249,7 @@ def _complaints(log: JobLog, failing: Collection[tuple[int, int]]) -> Mapping[in
     """Return the first line of each rank that speaks of a failure; of lines that no check knows, those near its end."""
     found: dict[int, LogEvent] = {}
     for event in log.events:
-        if event.rank is None or event.rank in found or of_launcher(event) or _of_others(event):
+        if event.rank is None or event.rank in found or of_launcher(event) or of_others(event):
             continue
         known = (event.stream, event.line) in failing
         if known or (event.level in ("EXCEPTION", "FATAL") and not lived_on(log, event)):
@@ -257,7 +257,7 @@ def _complaints(log: JobLog, failing: Collection[tuple[int, int]]) -> Mapping[in
     return found
 
 
-def _of_others(event: LogEvent) -> bool:
+def of_others(event: LogEvent) -> bool:
     """Return whether a line only passes on what launchers or other ranks say."""
     return any(text in event.text for text in (*_OF_LAUNCHERS, *_PASSED_ON))
 

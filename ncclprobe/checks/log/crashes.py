@@ -395,7 +395,8 @@ def _is_own(event: LogEvent) -> bool:
     if event.text.partition(":")[0].rpartition(".")[2] in _OF_PROGRAMS:
         return True
     words = _OF_ELEMENTS.sub("", event.text)
-    foreign = any(text in words for text in _NOT_OWN) or says_only_of_others(event.text)
+    raised = event.text.partition(", ")[2] if event.level == "ROOT CAUSE" else ""  # behind the exit code
+    foreign = any(text in words for text in _NOT_OWN) or says_only_of_others(raised or event.text)
     return not foreign or any(text in event.text for text in _OWN_ALL_THE_SAME)
 
 

@@ -8,7 +8,7 @@ from ncclprobe.checks.log.lines import JOB, UNPROVEN, has_called, of_hosts
 from ncclprobe.facts.files.ras import RasAnswer, RasProcess, RasStatement, RasStatus, by_operation, read_answer
 from ncclprobe.logs.job_log import Explained, JobLog, LogEvent
 from ncclprobe.logs.outcome import ABORTED, aborted, lived_on
-from ncclprobe.logs.rank_ends import Ends, RankEnd, rank_ends
+from ncclprobe.logs.rank_ends import Ends, RankEnd, of_others, rank_ends
 from ncclprobe.logs.ranks import of_launcher
 from ncclprobe.logs.reader import read
 from ncclprobe.logs.texts import ERROR, address_of, between, form_of_failure
@@ -167,9 +167,11 @@ def one_rank_ended_otherwise(log: JobLog, explained: Explained) -> Iterator[Find
 
 def _few(ends: Ends) -> bool:
     """Return whether few say nothing. A rank of which there is no log may be one whose log was not given: of two ranks
-    the other one is at fault all the same if it closed its connections.
+    the other one is at fault all the same if it closed its connections. If only one rank complains, no rank between
+    those that were seen may be missing: that one could be the one at fault.
     """
     known = len(ends.complaining) > 1 or any(each.has_log for each in ends.silent) or ends.of_what == {"closed"}
+    known = known and (len(ends.complaining) > 1 or len(ends.ranks) > max(ends.ranks))
     return 0 < len(ends.silent) <= min(_MOST_SILENT, len(ends.complaining)) and known
 
 
@@ -253,12 +255,13 @@ def _own_words(log: JobLog, ends: Ends, rank: int) -> LogEvent | None:
     """Return the line of a rank that by its form is an error, after which it did not go on, otherwise its last line if
     that has words of a failure; None: there is none, or the others had given up before.
     """
-    own = (e for e in log.events if e.rank == rank and not of_launcher(e) and not ends.later_than_others(e))
+    own = (event for event in log.events if event.rank == rank and not of_launcher(event))
     errors = [event for event in own if form_of_failure(event.text, event.level) >= ERROR]
     last = log.ranks[rank].last if rank in log.ranks else None
-    if last and form_of_failure(last.text, last.level) and not ends.later_than_others(last):
+    if last and form_of_failure(last.text, last.level):
         errors.append(last)
-    return next((event for event in errors if not lived_on(log, event) and not harmless(event)), None)
+    first = (event for event in errors if not of_others(event) and not ends.later_than_others(event))
+    return next((event for event in first if not lived_on(log, event) and not harmless(event)), None)
 
 
 def _outspoken(ends: Ends, explained: Explained) -> LogEvent | None:
