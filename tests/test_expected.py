@@ -29,7 +29,7 @@ def test_a_named_machine_of_sixteen_nodes(capsys: pytest.CaptureFixture[str]) ->
     text = " ".join(said(capsys, "--machine", "a3-megagpu-8g", "--nodes", "16", "--op", "all_reduce").split())
     assert "16 x 8 NVIDIA H100 80GB HBM3" in text
     assert "8 NICs x 200 Gb/s (tcpxo" in text
-    assert "200 GB/s of NICs per node, of which 0.94 is normal" in text
+    assert "200 GB/s of NICs per node; 0.94 of it is normal" in text
     assert "source: " in text
     assert " NIC " in text
     assert " latency " in text

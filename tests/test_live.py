@@ -154,7 +154,7 @@ def test_a_thread_answers_one_question_after_another_and_not_after_it_was_late()
 def test_a_reader_that_breaks_is_a_refusal_and_takes_no_other_with_it(monkeypatch: pytest.MonkeyPatch) -> None:
     broken: list[sys.UnraisableHookArgs] = []
     monkeypatch.setattr(sys, "unraisablehook", broken.append)
-    with pytest.raises(Failed, match="its reader broke"):
+    with pytest.raises(Failed, match="its reader failed"):
         within(10.0, lambda: [][0], "nothing")
     assert within(10.0, lambda: "well", "something") == "well"
     assert [each.exc_type for each in broken] == [IndexError]

@@ -99,8 +99,7 @@ def test_a_value_shows_its_type_and_every_field() -> None:
     assert repr(DENIED) == "Absent(why='permission denied', refused='Denied')"
     assert repr(Part(None, "no GPU")) == "Part(chosen=None, why='no GPU', refused=False, subject='')"
     assert repr(Job()) == (
-        "Job(backend='nccl', expect_gpus=None, expect_nics=None, local=False, mixed_gpus=False, running=False, "
-        "met=False, apart=False)"
+        "Job(backend='nccl', expect_gpus=None, expect_nics=None, local=False, mixed_gpus=False, met=False, apart=False)"
     )
 
 

@@ -238,7 +238,7 @@ def conclusion(report: Report) -> str:
         Status.PASS: f"Ready for {of}.",
         Status.WARN: f"Ready for {of}{' on this node only' * alone}, with {plural(number, 'warning')} above.",
         Status.FAIL: f"Not ready for {of}: fix the failures above first.",
-        Status.UNKNOWN: f"Not known to be ready for {of}: see the required checks above that are unknown.",
+        Status.UNKNOWN: f"Not known to be ready for {of}: required checks above are unknown.",
     }.get(report.status, "Nothing was judged.")
     if report.scope.apart and report.status is Status.PASS:
         said = f"Each of {len(report.nodes)} nodes is ready for NCCL jobs."

@@ -68,9 +68,9 @@ def test_a_plan_is_said_before_anything_is_started(capsys: pytest.CaptureFixture
     ("words", "said"),
     [
         (["rails", "--plan"], "give --nnodes N"),
-        (["rails"], "this is one alone"),
+        (["rails"], "this is only one"),
         (["doctor", "--force"], "--rails works, which is not given"),
-        (["doctor", "--rails"], "this is one alone"),
+        (["doctor", "--rails"], "this is only one"),
         (["doctor", "--rails", "--local"], "--rails is for several nodes"),
     ],
 )

@@ -276,7 +276,5 @@ def test_a_start_that_failed_adds_no_ranks_to_the_next() -> None:
 @each_row(("size", "time"), [(10**400, 1000.0), (1 << 63, 1000.0), (-8, 1000.0), (8, 1e-300), (1 << 30, 1e-3)])
 def test_a_number_that_no_machine_can_reach_is_refused(size: int, time: float) -> None:
     line = Line(size, 1, "float", "sum", "out", time, 0.0, 0.0, 0)
-    with pytest.raises(
-        ValueError, match=r"out of range|nothing that a machine can do|is printed|no time that was measured"
-    ):
+    with pytest.raises(ValueError, match=r"out of range|nothing that a machine can do|is printed|not a measured time"):
         measurement(line, Setup("all_reduce", 8, 1, "queued", 20, "unknown"))

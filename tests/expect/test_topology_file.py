@@ -184,7 +184,7 @@ def test_a_matrix_of_one_node_assumes_nothing_of_the_network_and_has_processors_
 
 
 def test_where_nvlink_does_not_join_all_and_products_differ_in_p2p_the_gpu_is_asked_for() -> None:
-    with pytest.raises(UsageError, match="not all have P2P"):
+    with pytest.raises(UsageError, match="not all of them have P2P"):
         read(L40S)
     assert not read(L40S, "RTX 4090").p2p
     assert read(H100).gpu == "GPUs of compute capability 9.0"
@@ -200,8 +200,8 @@ def test_where_nvlink_does_not_join_all_and_products_differ_in_p2p_the_gpu_is_as
         (H100.replace('sm="90"', 'sm="nine"', 1), 'sm="nine"'),
         (H100.replace('sm="90"', 'sm="9"', 1), 'sm="9"'),
         (H100.replace('link_width="16"', 'link_width="-4"'), 'link_width="-4"'),
-        (H100.replace("0000:11:00.0", "here", 1), "no PCI address"),
-        (dgx_1().replace('target="0000:11:00.0"', 'target="there"', 1), "no PCI address"),
+        (H100.replace("0000:11:00.0", "here", 1), "not a PCI address"),
+        (dgx_1().replace('target="0000:11:00.0"', 'target="there"', 1), "not a PCI address"),
         ('<!DOCTYPE a [<!ENTITY b "c">]><system/>', "no XML|document type"),
         (MATRIX.replace("GPU1    NV18     X      SYS ", "GPU1    NV18     X "), "nvidia-smi"),
         (machine([slot(1, gpu(90)), slot(2, gpu(90))]), "shows no NIC"),

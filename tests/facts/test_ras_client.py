@@ -98,7 +98,7 @@ def test_a_connection_that_is_not_accepted_by_a_rank_is_asked_nothing(monkeypatc
 
 
 def test_a_port_that_is_none_is_not_looked_for() -> None:
-    with pytest.raises(Missing, match="is no address"):
+    with pytest.raises(Missing, match="is not an address"):
         ask_ras("localhost:70000", OWN)
 
 

@@ -188,7 +188,7 @@ def test_a_text_without_rows_of_nics_says_so() -> None:
         (lambda text: text.replace("\nGPU1", "\nGPU7"), "row GPU7: the header does not name this device"),
         (lambda text: re.sub(r"(\nGPU0.*)", r"\1\1", text), "a second row of GPU0: two outputs may be interleaved"),
         (lambda text: re.sub(r"(.*\n)", r"\1\1", text), "header twice in a row: several outputs are interleaved"),
-        (lambda text: text.replace("\nGPU1", "\nkernel: mlx5_core 0000:4a:00.0\nGPU1"), "line 3 stands between rows"),
+        (lambda text: text.replace("\nGPU1", "\nkernel: mlx5_core 0000:4a:00.0\nGPU1"), "line 3 is between rows"),
         (lambda text: rewrap(text, 40), "wrapped"),
         (lambda text: re.sub(r"(\nNIC0.*)", r"\1 0-31", text), "row NIC0: '0-31' follows a NIC's cells"),
         (lambda text: re.sub(r"\n(\w+\d\t.*)", lambda m: "\n" + re.sub(r"\s", "", m[1]), text), "lost the white space"),

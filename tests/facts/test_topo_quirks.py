@@ -143,7 +143,7 @@ def test_a_legend_of_peer_to_peer_status_may_be_missing_or_cut(behind: str) -> N
     ("text", "cause"),
     [
         ("-i command line argument must be used in conjunction with -n or -p.\n", "itself failed"),
-        (TWO.text().replace("\tPXB\t0-15", "\tPH0-15", 1), "is no link"),
+        (TWO.text().replace("\tPXB\t0-15", "\tPH0-15", 1), "is not a link"),
         (plain(TWO.text()).replace("\t", "").replace(" ", ""), "lost the white space|no link|no row"),
         ("\tPPU0\tPPU1\nPPU0\tX\tICN4\nPPU1\tICN4\tX\n", "ppu-smi"),
     ],

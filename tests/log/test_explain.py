@@ -158,7 +158,7 @@ def test_a_file_that_says_nothing_is_wrong_usage(
 def test_a_name_that_is_neither_file_nor_id_is_refused_as_both(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["explain", "no.such-check"]) == 2
     told = capsys.readouterr().err
-    assert "is no check, cause, variable or file" in told
+    assert "is not a known check, cause, variable or file" in told
     assert main(["explain", "/no/such/file"]) == 2
 
 
@@ -221,8 +221,8 @@ def test_a_site_says_what_its_own_programs_mean(tmp_path: Path, capsys: pytest.C
     ("table", "says"),
     [
         ("x\ty", "has 2 columns; 8 are needed"),
-        (OWN.replace("cause gpu-hw-error", "bad"), "'bad' is no meaning"),
-        (OWN.replace("cause gpu-hw-error", "cause"), "'cause' is no meaning"),
+        (OWN.replace("cause gpu-hw-error", "bad"), "'bad' is not a meaning"),
+        (OWN.replace("cause gpu-hw-error", "cause"), "'cause' is not a meaning"),
         (OWN.rpartition("\t")[0] + "\t{text}: {number}", "no word of three letters"),
     ],
 )

@@ -138,7 +138,7 @@ def test_a_list_of_nodes_that_would_keep_the_run_waiting_is_refused(
 
 
 def test_a_saved_verdict_cannot_be_asked_to_be_another(saved: str) -> None:
-    with pytest.raises(UsageError, match="--fail-on is no option"):
+    with pytest.raises(UsageError, match="--fail-on is not a known option"):
         report.main([saved, "--fail-on", "warn"])
 
 
