@@ -4,7 +4,9 @@ The caller sends ``ncclprobe/2 token NONCE``, the answerer the same with a nonce
 that follows is frames: length (4 bytes, big-endian), HMAC-SHA256, body (a JSON object, deflated). The HMAC is keyed
 with the run's key and covers the speaker, both nonces and the number of the frame, so that no frame can be forged,
 replayed, reordered or sent back. The caller proves the key with its first frame, and the answerer signs nothing before:
-a stranger that connects learns a random number. Nothing is encrypted but what :meth:`Wire.seal` hides.
+a stranger that connects learns a random number. ``munge`` in place of ``token``: after the greetings the caller sends a
+credential (length, text) that holds the connection's key, and that only the same user on a node of the cluster can
+open. Nothing is encrypted but that key.
 
 A deadline is a time.monotonic(). Sizes are limited before anything is allocated, decompressed or parsed.
 """
@@ -22,7 +24,7 @@ import socket
 import time
 import zlib
 from collections.abc import Awaitable, Mapping, Sequence
-from typing import Any, Literal, TypeVar
+from typing import Any, Literal, Protocol, TypeVar
 
 from ncclprobe.model import bounds
 from ncclprobe.model.errors import NcclprobeError
@@ -53,9 +55,10 @@ SocketOptions = Sequence[tuple[int, int, int]]
 SECRET_BYTES = 32
 """Of a key that one side hands to the other: see :meth:`Wire.seal`."""
 
-_GREETING = b"ncclprobe/2 token "
+_GREETING = b"ncclprobe/2 "
+_BY_TOKEN, _BY_CREDENTIAL = b"token", b"munge"
 _NONCE_BYTES = 16
-_GREETING_BYTES = len(_GREETING) + 2 * _NONCE_BYTES + 1
+_GREETING_BYTES = len(_GREETING) + len(_BY_TOKEN) + 1 + 2 * _NONCE_BYTES + 1
 _MAC_BYTES = 32
 _SURROGATE = re.compile(rb"\\u[dD][89a-fA-F]")
 STRANGERS_PATIENCE_S = 1.0
@@ -86,6 +89,19 @@ class WireError(NcclprobeError):
     def __init__(self, kind: Kind, message: str) -> None:
         super().__init__(message)
         self.kind: Kind = kind
+
+
+class Credentials(Protocol):
+    """A way to agree on a key with another process of the same user, in place of a token that both have."""
+
+    async def offer(self, deadline: float) -> tuple[bytes, bytes]:
+        """Return a credential, good for once, and the key in it. Raises WireError."""
+
+    async def key(self, credential: bytes, deadline: float) -> bytes:
+        """Return the key in the caller's `credential`. Raises WireError (stranger) where it is another user's."""
+
+
+Key = bytes | Credentials
 
 
 class Wire:
@@ -168,7 +184,7 @@ class Wire:
 async def connect(
     address: str,
     port: int,
-    key: bytes,
+    key: Key,
     deadline: float,
     source: str = "",
     *,
@@ -187,14 +203,18 @@ async def connect(
 async def hail(
     reader: asyncio.StreamReader,
     writer: asyncio.StreamWriter,
-    key: bytes,
+    key: Key,
     deadline: float,
     patience_s: float = STRANGERS_PATIENCE_S,
 ) -> Wire:
     """Authenticate as the caller, over an open connection. On failure close it and raise WireError."""
     try:
-        mine = _greet(writer)
+        mine = _greet(writer, key)
         theirs = await _answer(reader, min(deadline, time.monotonic() + patience_s))
+        _refuse_other_way(mine, theirs)
+        if not isinstance(key, bytes):
+            credential, key = await key.offer(deadline)
+            writer.write(len(credential).to_bytes(4, "big") + credential)
         wire = _wire(reader, writer, key, mine + theirs, calling=True)
         await wire.send({}, deadline)
         await wire.receive(deadline, limit=64)
@@ -204,11 +224,14 @@ async def hail(
     return wire
 
 
-async def accept(reader: asyncio.StreamReader, writer: asyncio.StreamWriter, key: bytes, deadline: float) -> Wire:
+async def accept(reader: asyncio.StreamReader, writer: asyncio.StreamWriter, key: Key, deadline: float) -> Wire:
     """Authenticate as the answerer, over an accepted connection. On failure close it and raise WireError."""
     try:
         theirs = await _greeting(reader, deadline)
-        mine = _greet(writer)
+        mine = _greet(writer, key)
+        _refuse_other_way(mine, theirs)
+        if not isinstance(key, bytes):
+            key = await key.key(await _credential(reader, deadline), deadline)
         wire = _wire(reader, writer, key, theirs + mine, calling=False)
         await wire.receive(deadline, limit=64)
         await wire.send({}, deadline)
@@ -225,11 +248,18 @@ async def accept(reader: asyncio.StreamReader, writer: asyncio.StreamWriter, key
     return wire
 
 
-def _greet(writer: asyncio.StreamWriter) -> bytes:
-    """Send the first line; return its nonce, which is signed later."""
-    nonce = secrets.token_hex(_NONCE_BYTES).encode()
-    writer.write(_GREETING + nonce + b"\n")
-    return nonce
+def _greet(writer: asyncio.StreamWriter, key: Key) -> bytes:
+    """Say the first line; return what of it is signed later: how this side proves itself, and its nonce."""
+    way = _BY_TOKEN if isinstance(key, bytes) else _BY_CREDENTIAL
+    said = way + b" " + secrets.token_hex(_NONCE_BYTES).encode()
+    writer.write(_GREETING + said + b"\n")
+    return said
+
+
+def _refuse_other_way(mine: bytes, theirs: bytes) -> None:
+    ways = [said.partition(b" ")[0].decode() for said in (mine, theirs)]
+    if ways[0] != ways[1]:
+        raise WireError("stranger", f"proves itself by a {ways[1]}, and this node by a {ways[0]}")
 
 
 async def _answer(reader: asyncio.StreamReader, deadline: float) -> bytes:
@@ -240,6 +270,14 @@ async def _answer(reader: asyncio.StreamReader, deadline: float) -> bytes:
         if error.kind == "reset":
             raise WireError("hung-up", str(error)) from None
         raise
+
+
+async def _credential(reader: asyncio.StreamReader, deadline: float) -> bytes:
+    head = await _by(deadline, reader.readexactly(4), "said nothing")
+    nbytes = int.from_bytes(head, "big")
+    if nbytes > bounds.CREDENTIAL_BYTES:
+        raise WireError("too-big", f"announced a credential of {nbytes} bytes")
+    return await _by(deadline, reader.readexactly(nbytes), "stopped within its credential")
 
 
 async def _call(
@@ -280,14 +318,14 @@ def segments_of(nbytes: int) -> SocketOptions:
 
 
 async def _greeting(reader: asyncio.StreamReader, deadline: float) -> bytes:
-    """Return the nonce in the other side's first line."""
+    """Return what the other side's first line says: how it proves itself, and its nonce."""
     line = b""
     while len(line) < _GREETING_BYTES and line[: len(_GREETING)] == _GREETING[: len(line)]:
         more = await _by(deadline, reader.read(_GREETING_BYTES - len(line)), "said nothing")
         if not more:
             break
         line += more
-    if match := re.fullmatch(_GREETING + rb"([0-9a-f]{%d})\n" % (2 * _NONCE_BYTES), line):
+    if match := re.fullmatch(_GREETING + rb"((?:token|munge) [0-9a-f]{%d})\n" % (2 * _NONCE_BYTES), line):
         return match[1]
     if not line:
         raise WireError("reset", "hung up without a word")

@@ -203,9 +203,9 @@ def forged(message: bytes, number: int, speaker: bytes = b"answerer") -> Handler
     """A peer that knows the token, and sends `message` deflated and signed as frame `number`."""
 
     async def handle(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        theirs = (await reader.readline())[len(b"ncclprobe/2 token ") : -1]
-        nonce = b"0" * 32
-        writer.write(b"ncclprobe/2 token " + nonce + b"\n")
+        theirs = (await reader.readline())[len(b"ncclprobe/2 ") : -1]
+        nonce = b"token " + b"0" * 32
+        writer.write(b"ncclprobe/2 " + nonce + b"\n")
         for index, body in ((0, zlib.compress(b"{}")), (number, zlib.compress(message))):
             signed = speaker + theirs + nonce + index.to_bytes(8, "big") + body
             mac = wire.hmac.digest(TOKEN, signed, hashlib.sha256)

@@ -79,6 +79,8 @@ HOST_NAMES = 65_536
 """Nodes of a job, and names that one host list expands to."""
 SSH_HOSTS, SSH_AT_ONCE = 1024, 32
 """Hosts of --hosts, each with an ssh of its own, and how many of these may connect at the same time."""
+CREDENTIAL_BYTES = 8 << 10
+"""A credential of munge."""
 SSH_LINES_BYTES, KEPT_BYTES = 1 << 20, 64 << 20
 """What one of these hosts may print, its report and its captures aside; and its captures."""
 

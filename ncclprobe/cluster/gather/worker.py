@@ -21,7 +21,7 @@ from ncclprobe.host import SAMPLE
 from ncclprobe.model.findings import ExitCode
 from ncclprobe.model.snapshot import Snapshot, learned
 from ncclprobe.model.values import asdict
-from ncclprobe.wire import WireError
+from ncclprobe.wire import Key, WireError
 
 
 async def run_worker(part: Part, local: LocalNode) -> ExitCode:
@@ -74,7 +74,7 @@ async def _until_leave(
     return instruction
 
 
-async def _where(part: Part, until: float) -> tuple[str, int, bytes]:
+async def _where(part: Part, until: float) -> tuple[str, int, Key]:
     """Return the coordinator's address, its port and the key to prove. Raises StoreError."""
     target, port = part.launch.master_addr or "", part.launch.master_port or 0
     if not part.launch.agent_store:

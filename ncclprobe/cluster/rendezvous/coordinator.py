@@ -25,7 +25,7 @@ from ncclprobe.facts.reach import Gathering, Trouble
 from ncclprobe.model import bounds
 from ncclprobe.model.errors import NcclprobeError
 from ncclprobe.model.values import Struct, asdict, field
-from ncclprobe.wire import SECRET_BYTES, SMALL_SEGMENT, Wire, WireError, accept, segments_of
+from ncclprobe.wire import SECRET_BYTES, SMALL_SEGMENT, Key, Wire, WireError, accept, segments_of
 
 _HELLO_S = 10.0
 _TRANSFER_S = 20.0
@@ -63,7 +63,7 @@ class Coordinator:
 
     def __init__(
         self,
-        key: bytes,
+        key: Key,
         nnodes: int,
         spool: Path,
         deadline: float,

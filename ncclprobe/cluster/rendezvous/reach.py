@@ -23,7 +23,7 @@ from ncclprobe.facts.reach import ClockOffset, Reach
 from ncclprobe.model import bounds
 from ncclprobe.model.errors import HostError
 from ncclprobe.model.values import replace
-from ncclprobe.wire import SMALL_SEGMENT, STRANGERS_PATIENCE_S, Wire, WireError, connect, segments_of
+from ncclprobe.wire import SMALL_SEGMENT, STRANGERS_PATIENCE_S, Key, Wire, WireError, connect, segments_of
 
 Resolve = Callable[[str], Sequence[str]]
 
@@ -57,7 +57,7 @@ def addresses_of(name: str) -> Sequence[str]:
 async def find(
     target: str,
     port: int,
-    key: bytes,
+    key: Key,
     deadline: float,
     *,
     interfaces: Mapping[str, str] = MappingProxyType({}),
@@ -88,7 +88,7 @@ async def find(
 
 
 async def _round(
-    reach: Reach, key: bytes, deadline: float, interfaces: Mapping[str, str], resolve: Resolve, patience_s: float
+    reach: Reach, key: Key, deadline: float, interfaces: Mapping[str, str], resolve: Resolve, patience_s: float
 ) -> tuple[Wire | None, Reach]:
     """Try every address once."""
     started = time.monotonic()
@@ -110,7 +110,7 @@ async def _round(
 
 
 async def _attempt(
-    reach: Reach, address: str, key: bytes, deadline: float, interfaces: Mapping[str, str], patience_s: float
+    reach: Reach, address: str, key: Key, deadline: float, interfaces: Mapping[str, str], patience_s: float
 ) -> tuple[Wire | None, Reach]:
     reach = replace(reach, address=address, source="", interface="")
     try:

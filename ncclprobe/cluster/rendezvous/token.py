@@ -1,26 +1,110 @@
 """Find the secret by which the processes of one run prove to each other that they belong to it.
 
-The first of these that exists: a random one through torchrun's store; NCCLPROBE_TOKEN; a file of this user in a home
-that the nodes share; one that node 0 makes and prints if the nodes are started by hand. Without any, no node can prove
-anything, and the report states it.
+The first of these that exists: a random one through torchrun's store; NCCLPROBE_TOKEN; munge, in a Slurm job; a file
+of this user in a home that the nodes share; one that node 0 makes and prints if the nodes are started by hand. Without
+any, no node can prove anything, and the report states it.
+
+By munge, as Slurm itself does, a key is agreed on with a process of the same user on another node. The caller draws it
+and has the munged of its node seal it for its own user. The answerer's munged opens it only for that user (munge(1),
+--restrict-uid), once (munged(8) refuses replays), and reports who sealed it.
 """
 
+import asyncio
 import contextlib
 import hashlib
 import hmac
 import json
 import os
+import re
 import secrets
 import stat
-from collections.abc import Mapping
+import subprocess
+import time
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
+from ncclprobe.cluster.rendezvous.run_in_thread import run_in_thread
 from ncclprobe.facts.launcher import Launch
 from ncclprobe.facts.reach import Proof
 from ncclprobe.host import files, opener
+from ncclprobe.host.command import abandon, found, start
 from ncclprobe.model.errors import UsageError
 from ncclprobe.model.values import Struct
-from ncclprobe.wire import SECRET_BYTES
+from ncclprobe.wire import SECRET_BYTES, Key, WireError
+
+PATIENCE_S = 5.0
+_AT_ONCE = 4  # processes: every caller of the port may have credentials looked at
+_OPENED = re.compile(rf"UID:\s+(\d{{1,10}})\n\n([0-9a-f]{{{2 * SECRET_BYTES}}})")
+
+
+class Munge:
+    """Credentials of this user. `mark` is mixed into every key: runs of one user stay apart."""
+
+    def __init__(self, mark: bytes) -> None:
+        self._mark = mark
+        self._places = asyncio.Semaphore(_AT_ONCE)
+
+    async def offer(self, deadline: float) -> tuple[bytes, bytes]:
+        """Return a credential, and the key in it. Raises WireError (denied)."""
+        secret = secrets.token_hex(SECRET_BYTES)
+        async with self._places:
+            code, credential, trouble = await _run(_seal_command(), secret.encode(), deadline)
+        if code or not credential:
+            raise WireError("denied", f"munge on this node: {trouble}")
+        return credential.strip(), self._mixed(secret)
+
+    async def key(self, credential: bytes, deadline: float) -> bytes:
+        """Return the key in a caller's `credential`. Raises WireError (stranger)."""
+        async with self._places:
+            code, opened, trouble = await _run(("unmunge", "--numeric", "--keys=UID"), credential, deadline)
+        match = _OPENED.fullmatch(opened.decode(errors="replace"))
+        if code or not match:
+            raise WireError("stranger", f"has a credential that munge does not take here: {trouble}")
+        if int(match[1]) != os.geteuid():
+            raise WireError("stranger", f"is of user {match[1]}, and this run of user {os.geteuid()}")
+        return self._mixed(match[2])
+
+    def _mixed(self, secret: str) -> bytes:
+        return hmac.digest(bytes.fromhex(secret), b"munge" + self._mark, hashlib.sha256)
+
+
+def is_here() -> bool:
+    """Return whether munge seals a credential on this machine."""
+    try:
+        if not (found("munge") and found("unmunge")):
+            return False
+    except OSError:
+        return False
+    return _ask(_seal_command(), b"", time.monotonic() + PATIENCE_S)[0] == 0
+
+
+def _seal_command() -> tuple[str, ...]:
+    return "munge", f"--restrict-uid={os.geteuid()}"
+
+
+async def _run(argv: Sequence[str], text: bytes, deadline: float) -> tuple[int, bytes, str]:
+    try:
+        return await run_in_thread(lambda: _ask(argv, text, deadline), deadline)
+    except TimeoutError:
+        return -1, b"", "no answer"
+
+
+def _ask(argv: Sequence[str], text: bytes, deadline: float) -> tuple[int, bytes, str]:
+    """Return the exit code of a command that reads `text`, what it prints, and its last words."""
+    left_s = max(0.001, min(PATIENCE_S, deadline - time.monotonic()))
+    try:
+        process = start(argv, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+    except OSError as error:
+        return -1, b"", str(error)
+    try:
+        out, err = process.communicate(text, left_s)
+    except (OSError, subprocess.SubprocessError) as error:
+        return -1, b"", str(error)
+    finally:
+        abandon(process)
+    words = " ".join(err.decode(errors="replace").split())
+    return process.returncode, out, words[:200] or f"exit code {process.returncode}"
+
 
 VARIABLE = "NCCLPROBE_TOKEN"
 TRUST = "--trust-network"
@@ -47,7 +131,7 @@ class Token(Struct, frozen=True):
     """
 
     mark: bytes
-    key: bytes | None
+    key: Key | None
     origin: str
     trusted: bool = False
     by_store: bool = False
@@ -64,7 +148,7 @@ class Token(Struct, frozen=True):
     @property
     def local(self) -> bytes:
         """Return the name of the socket on which the ranks of one node meet; the kernel identifies its peers."""
-        return self.mark if self.key is None else self.key
+        return self.key if isinstance(self.key, bytes) else self.mark
 
     @property
     def proof(self) -> Proof:
@@ -85,6 +169,8 @@ def find_token(variables: Mapping[str, str | None], launch: Launch, *, trust: bo
     if trust:
         return Token(mark, mark, f"none ({TRUST}): every process on this network may be part of the run", trusted=True)
     if launch.several_nodes:
+        if variables.get("SLURM_JOB_ID") and is_here():
+            return Token(mark, Munge(mark), "munge")
         if secret := _of_home(Path(variables.get("HOME") or "/")):
             return Token(mark, hmac.digest(secret, mark, hashlib.sha256), f"~/{_FILE}")
         if launch.kind == "options":

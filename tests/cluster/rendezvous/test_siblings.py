@@ -54,7 +54,7 @@ def test_another_token_has_another_door_and_cannot_enter_this_one() -> None:
 
 
 def test_a_process_of_another_user_is_neither_heard_nor_believed(monkeypatch: pytest.MonkeyPatch) -> None:
-    """It may well know the token: under torchrun the socket's name is no secret."""
+    """It may well know the token: under munge and torchrun the socket's name is no secret."""
 
     async def run() -> dict[int, str]:
         async with Siblings(TOKEN, 0, (1,), soon()) as siblings:

@@ -16,6 +16,11 @@ LAUNCH = Launch("openmpi", 0, 16, 0, 8, 2, 0, "node0", 29500, run_id="job 7")
 BY_HAND = Launch("options", 0, 2, 0, 1, 2, 0, "node0", 29500)
 
 
+@pytest.fixture(autouse=True)
+def no_munge(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(token, "is_here", lambda: False)
+
+
 @pytest.fixture
 def shared_home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.setattr(token, "is_shared", lambda home: True)
@@ -65,6 +70,12 @@ def test_node_0_of_nodes_started_by_hand_makes_one_and_the_others_need_it() -> N
     assert find_token({"NCCLPROBE_TOKEN": first.made}, BY_HAND).key == first.key
     with pytest.raises(UsageError, match="the line that node 0 prints"):
         find_token({}, Launch("options", 1, 2, 0, 1, 2, 1, "node0", 29500))
+
+
+def test_slurm_has_munge(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(token, "is_here", lambda: True)
+    assert isinstance(find_token({"SLURM_JOB_ID": "7"}, LAUNCH).key, token.Munge)
+    assert find_token({}, LAUNCH).key is None
 
 
 def test_a_shared_home_has_a_file_that_all_nodes_of_a_user_read(shared_home: Path) -> None:
