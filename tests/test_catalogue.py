@@ -63,6 +63,10 @@ def test_a_check_and_a_variable_are_printed(capsys: pytest.CaptureFixture[str]) 
         assert capsys.readouterr().out.splitlines() == entry(wanted)
 
 
+def test_the_code_of_a_cause_that_no_check_knows_is_explained() -> None:
+    assert entry("stated") == entry("log.unexplained")
+
+
 def test_an_id_of_several_parts_is_explained_with_each_and_a_part_with_its_examples() -> None:
     parts = CHECKS["env.hca"]
     lines = "\n".join(entry("env.hca"))
