@@ -33,6 +33,8 @@ _GPUS = {"bandwidth-1": 1, "devices-mig-one": 3, "devices-mig*": 2, "copies": 4,
 _GPUS |= {"devices-*": 4, "doctor-*": 4}
 _UNJUDGED = {"NCCL_PROTO": "Simple"}
 """What a call of most sizes reaches with it is not known, so no rate is judged: none means anything."""
+_GONE = "api-*"
+"""Recorded while the API measured within the caller's process group; it has processes of its own now."""
 _UNRECORDED = {
     "bandwidth-other-channels": {"NCCL_MAX_NCHANNELS": "1"},
     "bandwidth-other-algorithm": {"NCCL_ALGO": "Tree"},
@@ -67,6 +69,7 @@ def play_all(python: Path, torch: str, out: Path, names: Sequence[str], patience
     own = RECORDED / f"torch-{torch}"
     places = {path.parent.name: path.parent for path in RECORDED.glob("*/case.json")}
     places |= {path.parent.name: path.parent for path in own.glob("*/case.json")}
+    places = {name: place for name, place in places.items() if not fnmatch.fnmatch(name, _GONE)}
     chosen = [name for name in sorted(places) if any(fnmatch.fnmatch(name, each) for each in names)]
     out.parent.mkdir(parents=True, exist_ok=True)
     differing = 0

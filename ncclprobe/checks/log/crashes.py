@@ -117,6 +117,10 @@ ENDED_ITSELF = (
 )
 
 
+_OWN_VERDICT = "above, not a crash"
+"""What ncclprobe's own ranks leave for torchrun to print (:mod:`ncclprobe.session.ranks.rank_files`)."""
+
+
 @cause(
     code="rank-crashed",
     signs=("Root Cause (first observed failure)",),
@@ -136,7 +140,7 @@ def exited(log: JobLog) -> Iterator[Finding]:
     silent = set() if ends.unattributed else {each.rank for each in ends.silent}
     for event in log.events:
         code = number(between(event.text, "exitcode: ")) if event.level == "ROOT CAUSE" else None
-        if code is None or _signal(event) is not None:
+        if code is None or _signal(event) is not None or _OWN_VERDICT in event.text:
             continue
         if code > 1 or (code == 1 and event.rank in silent):
             without = "" if code > 1 else " and printed no exception, where others did"
