@@ -74,13 +74,10 @@ def test_options_that_contradict_hosts_are_refused(words: list[str]) -> None:
 def test_what_concerns_this_side_stays_here_and_files_are_passed_on(tmp_path: Path) -> None:
     file = tmp_path / "own.toml"
     file.write_text("x = 1\n")
-    typed = (
-        f"doctor --hosts a,b --json r.json -q --timeout=9 --config {file} --path data --backend gloo -- run --json x"
-    )
+    typed = f"doctor --hosts a,b --json r.json -q --timeout=9 --config {file} --path data --backend gloo"
     words, texts = over_ssh._words(typed.split())
     assert words == [
         *("doctor", "--config", "{config}", "--path", str(Path.cwd() / "data"), "--backend", "gloo"),
-        *("--", "run", "--json", "x"),
     ]
     assert texts == {"config": "x = 1\n"}
 
@@ -111,7 +108,7 @@ def test_nodes_get_their_places_and_the_token_is_on_no_command_line() -> None:
 
 def test_ranks_are_as_many_as_gpus_and_numbered_through() -> None:
     asked = over_ssh.Started(hosts.Hosts(("h0", "h1"), "python"), (), 60.0, Output(), ranks=lambda gpus: max(gpus, 1))
-    orders = over_ssh._orders(asked, answered(2, 0, 3), ["pairs", "--", "x"], 60.0, {})
+    orders = over_ssh._orders(asked, answered(2, 0, 3), ["pairs"], 60.0, {})
     seen = [(each["RANK"], each["LOCAL_RANK"], each["NODE_RANK"]) for order in orders for each in order.ranks]
     assert seen == [
         ("0", "0", "0"),
@@ -122,7 +119,7 @@ def test_ranks_are_as_many_as_gpus_and_numbered_through() -> None:
         ("5", "2", "2"),
     ]
     assert {each["WORLD_SIZE"] for order in orders for each in order.ranks} == {"6"}
-    assert orders[0].words == ("pairs", "--timeout", "60", "--", "x")
+    assert orders[0].words == ("pairs", "--timeout", "60")
     (alone,) = over_ssh._orders(asked, answered(4), ["pairs"], 60.0, {})
     assert alone.words == ("pairs", "--timeout", "60", "--nproc", "4")
     assert "RANK" not in alone.ranks[0]

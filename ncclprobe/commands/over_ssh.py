@@ -120,8 +120,6 @@ def _words(argv: Sequence[str]) -> tuple[list[str], dict[str, str]]:
     words, texts = list[str](), dict[str, str]()
     rest = iter(argv)
     for word in rest:
-        if word == "--":
-            return [*words, word, *rest], texts
         name, equals, value = word.partition("=")
         takes = name in (_LOCAL | _FILES | _PATHS) - _FLAGS
         value = value if equals or not takes else next(rest, "")
@@ -139,7 +137,6 @@ def _orders(
     asked: Started, present: Sequence[Call], words: Sequence[str], left_s: float, extra: Mapping[str, str]
 ) -> list[Order]:
     """Return what each of the hosts is to start. They meet at the first."""
-    place = words.index("--") if "--" in words else len(words)
     hello = present[0].hello if present else None
     port, address = (hello.port, hello.address) if hello else (0, "")
     address = address or (present[0].host.rpartition("@")[2] if present else "")
@@ -153,7 +150,7 @@ def _orders(
             own += ["--master-addr", address, "--master-port", str(port)]
         elif asked.ranks and len(present) == 1 and counts[0] > 1:
             own += ["--nproc", str(counts[0])]
-        line = (*words[:place], *own, *words[place:])
+        line = (*words, *own)
         job = {"MASTER_ADDR": address, "MASTER_PORT": str(port), "NNODES": str(len(present)), "NODE_RANK": str(number)}
         ranks = _ranks(counts, number, job) if asked.ranks and len(present) > 1 else [{}]
         given = tuple({STARTED: "1", **token, **each} for each in ranks)

@@ -5,10 +5,11 @@ from typing import Any
 
 from ncclprobe.facts.infiniband import Fabric, Rate, RdmaDevice
 from ncclprobe.facts.interfaces import Interfaces
-from ncclprobe.facts.nvlink import NvLink, NvLinks
-from ncclprobe.facts.nvml import Gpu, GpuFabric, Gpus
+from ncclprobe.facts.nvlink import NvLinks
+from ncclprobe.facts.nvml import GpuFabric, Gpus
 from ncclprobe.facts.pci import Device, Pci, PcieLink
 from ncclprobe.model.snapshot import Absent, learned
+from ncclprobe.model.values import Struct
 
 _OF_THE_MOMENT = frozenset(
     {"memory_used_bytes", "processes", "throttle", "temperature_C", "pcie_generation", "clock_MHz", "carrier_changes"}
@@ -58,7 +59,7 @@ def _pcie(name: str, device: Device) -> Iterator[tuple[str, str, str]]:
     yield name, "NUMA node", _words(device.numa_node)
 
 
-def _fields(name: str, value: RdmaDevice | Gpu | NvLink | Any) -> Iterator[tuple[str, str, str]]:
+def _fields(name: str, value: Struct) -> Iterator[tuple[str, str, str]]:
     for field in value.__struct_fields__:
         if field not in _OF_THE_MOMENT | _OF_LISTS:
             yield name, field.replace("_", " ").replace("pcie", "PCIe"), _words(getattr(value, field))

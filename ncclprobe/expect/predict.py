@@ -7,7 +7,7 @@ first byte is that of one kernel and one hop.
 
 For all other operations NCCL's model decides which algorithm, protocol and channels a call takes, and its time is split
 into that of hops and that of bytes. If a communicator exists, NCCL since 2.22 gives the same estimate for that very
-one: a call between ncclGroupStart and ncclGroupSimulateEnd returns estimatedTime without running. It would stand in for
+one: a call between ncclGroupStart and ncclGroupSimulateEnd returns estimatedTime without running. It could replace
 :func:`ncclprobe.expect.tuner.cost.best` here, plugins and settings included; nothing calls it yet.
 
 NCCL's model ranks algorithms; it was never meant to predict times. Four things are missing in it, the same for every

@@ -203,7 +203,7 @@ _TOLD, _BEFORE, _NEAR = 160, 100, 48
 
 
 def in_its_own_words(event: LogEvent) -> str:
-    """Return a line as what its layer reports; of a long one the part around its reason: wrappers stand before it."""
+    """Return a line as what its layer reports; of a long one the part around its reason: wrappers come first."""
     text, layer = " ".join(event.text.split()), layer_of(event)
     if len(text) > _TOLD:
         at = max(text.find(reason_of(event.text)) - _BEFORE, 0)
@@ -238,7 +238,7 @@ def _clauses(text: str) -> Iterator[str]:
 def states_reason(event: LogEvent, *, ended: bool) -> bool:
     """Return whether a line says why its process failed: an error by its form, for a reason of its own.
 
-    `ended`: something else tells that a process of the job ended badly, or the log ends there; without it an error that
+    `ended`: something else shows that a process of the job ended badly, or the log ends there; without it an error that
     a logger writes may be one that the program went on from.
     """
     form = ENDS if event.level in ("EXCEPTION", "FATAL") else form_of_failure(event.text, event.level)

@@ -75,7 +75,7 @@ _UNKNOWN: Part[Any] = Part(None, "not looked at")
 
 
 def over(network: str) -> Choices:
-    """Return choices of which only the network is known; with an empty name not even that."""
+    """Return choices with only the network known, and not even that if its name is empty."""
     parts = dict.fromkeys(("bootstrap", "sockets", "hcas", "hcas_left_out", "gids", "gpudirect", "p2p"), _UNKNOWN)
     devices = ("eth0",) if network == "Socket" else ("rdmap0s0",)
     taken = Part((NetworkChoice(network, "", devices, None, ""),), "") if network else _UNKNOWN

@@ -1,4 +1,4 @@
-"""Which HCAs NCCL takes, with which GID index on each RoCE port, and whether these are the intended ones."""
+"""The HCAs that NCCL takes, the GID index on each RoCE port, and whether these are the intended ones."""
 
 from collections import Counter
 from collections.abc import Iterator, Sequence

@@ -118,7 +118,7 @@ def _by_design(peers: PeerAccess) -> Iterator[Finding]:
 
 
 _FEW = 3
-"""GPUs of which one differs from the others; with two GPUs neither is the odd one."""
+"""The fewest GPUs among which one can be odd: with two GPUs neither is."""
 _FOR_A_SCREEN = 8
 """A card with this many times less memory than the others is there for a screen, as in a DGX Station A100."""
 

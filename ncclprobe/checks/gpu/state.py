@@ -25,7 +25,7 @@ from ncclprobe.model.values import replace
 GIB = 1 << 30
 _MUCH = 2 * GIB  # AMD-AGI/Primus' limit; the driver keeps up to 1 GiB for itself
 _LEAST = GIB
-"""The least free memory with which a rank can begin: CUDA's context takes half of it, NCCL's buffers the rest."""
+"""The least free memory that a rank can begin with: CUDA's context takes half of it, NCCL's buffers the rest."""
 _CONTEXT = 128 << 20
 """A CUDA context takes more; the server of MPS, which exclusive-process mode is meant for, takes less."""
 _SLOWED = {

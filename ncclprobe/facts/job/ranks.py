@@ -134,7 +134,7 @@ def local_ranks(host: Host, asked: AskedJob) -> LocalRanks:
 
 
 def _spawned(host: Host, before: _Answer) -> tuple[dict[str, tuple[JobProcess, ...]], _Answer]:
-    """Return the jobs whose ranks have no variables: processes that one has started, the first of which has a store.
+    """Return the jobs whose ranks have no variables: processes that another started, if the first serves a store.
 
     If none has, rank 0 may never have reached init_process_group: then what a process with torch has started, without
     numbers. Also return all processes, or `before` if they could not be asked for.

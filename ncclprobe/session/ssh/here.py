@@ -111,7 +111,7 @@ class Call:
         self.fail(kind, "" if self._last and kind != "lost" else f"exit code {code}")
 
     def _take_out(self, text: bytes) -> str:
-        """Read what the host prints, of which only lines with our mark count."""
+        """Read what the host prints; only lines with our mark count."""
         self._out += text
         self._heard += len(text)
         most = bounds.REPORT_BYTES + bounds.KEPT_BYTES if self.ordered else bounds.SSH_LINES_BYTES

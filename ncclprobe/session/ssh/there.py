@@ -36,7 +36,7 @@ _REPORT, _KEPT = "report.json", "kept"
 
 
 class Hello(Struct, frozen=True):
-    """What a host says first. `address`: where the caller reached it, `port`: one that is free; of no use: empty, 0."""
+    """What a host says first. `address`: where the caller reached it, `port`: a free one. Unknown: empty, 0."""
 
     version: str
     gpus: int = 0
@@ -47,7 +47,7 @@ class Hello(Struct, frozen=True):
 class Order(Struct, frozen=True):
     """What a host starts: `words` of a command line, once for each of `ranks`, which are sets of variables.
 
-    `files` are written before, by name; a word ``{name}`` stands for the path of one. `report`: the first process
+    `files` are written before, by name; a word ``{name}`` becomes the path of one. `report`: the first process
     writes a report, which is returned. `keep`: captures are returned too.
     """
 
@@ -77,7 +77,7 @@ def main() -> int:
         return 0
     order = msgspec.json.decode(text, type=Order)
     with scratch() as folder:
-        os.chdir(folder)  # where no ncclprobe.toml is
+        os.chdir(folder)  # it has no ncclprobe.toml
         codes = _run(order, folder)
         if codes is not None:
             kept, left = _kept(folder / _KEPT) if order.keep else ({}, 0)
@@ -127,10 +127,8 @@ def _run(order: Order, folder: Path) -> tuple[int, ...] | None:
         files.write(folder / files.named_after(name), text, private=True)
     places = {f"{{{name}}}": str(folder / files.named_after(name)) for name in order.files}
     words = [places.get(word, word) for word in order.words]
-    own = [f"--json={folder / _REPORT}"] if order.report else []
-    own += [f"--keep={folder / _KEPT}"] if order.keep else []
-    end = words.index("--") if "--" in words else len(words)
-    words[end:end] = own
+    words += [f"--json={folder / _REPORT}"] if order.report else []
+    words += [f"--keep={folder / _KEPT}"] if order.keep else []
     nowhere = os.open(os.devnull, os.O_WRONLY)  # standard output is for this process's own lines
     processes: list[subprocess.Popen[bytes]] = []
     try:

@@ -4,7 +4,7 @@ from ncclprobe.checks.log.fabric import BIND
 from ncclprobe.checks.log.infiniband import ERROR_12, REFUSAL
 from ncclprobe.checks.log.meeting import LINE
 from tests.checks.cases import Cases
-from tests.checks.cases.log_machine import GARBLED
+from tests.checks.cases.log_versions import GARBLED
 
 _VIOLATED = (
     "n2:8:9 [0] transport/net_ib.cc:101 NCCL WARN NET/IB : mlx5_0:1 Got async event : local access violation work "
