@@ -1,10 +1,10 @@
-"""What explains a job's trouble: a cause that rules name, or the line that most likely says why, and what happened.
+"""Explain a job's trouble with a cause that a rule names, or with the line that most likely gives the reason.
 
-Rules name causes; the ranking of lines decides what is shown first. A named cause yields to a line that no rule knows
-where a layer inside the one that the cause rests on wrote that line: the wrapper repeats what the inner layer said.
+Rules name causes; the ranking of lines decides what is shown first. A named cause yields to an unknown line if a layer
+inside the one that the cause rests on wrote that line, because the wrapper repeats what the inner layer reported.
 
-A line that states a reason of its own, in whatever program's wording, is the cause if no check and no row of the table
-knows it. What it says of others (a peer, a connection, a worker that exited) is a consequence as often as a cause, and
+A line that gives a reason of its own, in any program's wording, is the cause if neither a check nor a row of the table
+knows it. A line about others (a peer, a connection, a worker that exited) is a consequence as often as a cause, and
 stays unknown.
 """
 
@@ -36,9 +36,10 @@ def with_telling_lines(
     *,
     failed: bool,
 ) -> tuple[Cause, ...]:
-    """Return the causes, the first as `ranked` has it: the lines that most likely say why, the likeliest first.
+    """Return the causes, most likely first; the order of `ranked` decides which one leads.
 
-    `said`: what checks say of lines. `failing`: the lines that speak of a failure. `failed`: the user knows of one.
+    `said`: what checks conclude from lines. `failing`: the lines that report a failure. `failed`: the user knows of
+    one.
     """
     firm = [each for each in found if each.severity is Severity.FAIL and each.confidence != "unknown"]
     if not ranked or (firm and not _contradicted(log, firm[0], ranked[0], said)):
@@ -57,9 +58,9 @@ def with_telling_lines(
 
 
 def _likely(log: JobLog, ranked: Sequence[LogEvent], followed: Sequence[Cause], *, states: bool, failed: bool) -> Cause:
-    """Return the first of the `ranked` lines as the cause, with `followed` as what came of it.
+    """Return the first of the `ranked` lines as the cause, with `followed` as its consequences.
 
-    `states`: the line says why in its own words. `failed`: it is known that something did.
+    `states`: the line gives the reason in its own words. `failed`: it is known that something did.
     """
     first, line = ranked[0], log.evidence(ranked[0])
     layer, text = layer_of(first), in_its_own_words(first)
@@ -84,9 +85,9 @@ def _likely(log: JobLog, ranked: Sequence[LogEvent], followed: Sequence[Cause], 
 
 
 def _contradicted(log: JobLog, cause: Cause, first: LogEvent, said: Mapping[Place, Finding]) -> bool:
-    """Return whether a cause rests on what a wrapper repeats, while no rule knows `first`, of a layer inside it.
+    """Return whether a cause rests on what a wrapper repeats, while `first`, from a layer inside it, matches no rule.
 
-    What another rank or a program says contradicts nothing.
+    A line of another rank or program contradicts nothing.
     """
     of_another = first.rank is not None and cause.ranks and first.rank not in cause.ranks
     if of_another or layer_of(first) is PROGRAM or (first.stream, first.line) in said or not cause.evidence:
@@ -100,7 +101,7 @@ def _rests_on(cause: Cause, line: Evidence) -> bool:
 
 
 def _led_by(cause: Cause, log: JobLog, ranked: Sequence[LogEvent], finding: Finding) -> Cause:
-    """Return an unknown cause with what is said of the first of the `ranked` lines, and these in their order."""
+    """Return an unknown cause with what is known about the first of the `ranked` lines, and these in their order."""
     lines = [line for each in ranked if (line := log.evidence(each)) in cause.evidence or each is ranked[0]]
     return replace(
         cause,

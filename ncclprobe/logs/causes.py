@@ -1,8 +1,8 @@
-"""From what lines of logs mean to why the job failed: which findings explain which others.
+"""Decide which findings explain which others, from what lines mean to why the job failed.
 
-A finding explains another if that is a consequence, or echoes its code, if it is not later, and where both have to do
-with each other: of the peers that the other speaks of, of the same rank, communicator or host; otherwise of the same
-job, which one failed rank ends as a whole. What nothing explains is a cause; two independent faults are two causes.
+A finding explains another if the other is its consequence or repeats its code, if it is not later, and if the two are
+related: the same peers, rank, communicator or host; otherwise the same job, which one failed rank ends as a whole. A
+finding that nothing explains is a cause; two independent faults are two causes.
 """
 
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
@@ -17,9 +17,9 @@ K = TypeVar("K", int, str)
 UNKNOWN = "unknown"
 ANY, SAME_LINE = "*", "="
 _SAME_TEXT_LINES = 10
-"""Lines after a consequence in which its cause may still stand: torch prints NCCL's last error below its own."""
+"""Lines after a consequence in which its cause may still appear: torch prints NCCL's last error below its own."""
 _BUFFERED_LINES = 100
-"""Lines by which a launcher may mix up those of different ranks."""
+"""Lines over which a launcher may interleave the output of different ranks."""
 _CLOCK_S = 2.0
 _MOST_TRIED = 64
 _MOST_EVIDENCE = 8
@@ -41,7 +41,7 @@ class _Meaning(Struct, frozen=True):
 
     @property
     def line(self) -> tuple[int, int]:
-        """Return where the line stands: index of the log, and number."""
+        """Return the position of the line: index of the log, and line number."""
         return self.occurrence.stream, self.occurrence.line
 
     @property
@@ -56,7 +56,7 @@ class _Meaning(Struct, frozen=True):
 
     @property
     def confidence(self) -> CauseConfidence:
-        """Return how far the line itself says why."""
+        """Return how much of the reason the line itself gives."""
         return "narrowed" if len(self.codes) > 1 else "named" if self.codes else "unknown"
 
 
@@ -81,13 +81,13 @@ def causes(
 
 
 def _standing(cause: Cause) -> int:
-    """Return the place of a cause: what is merely slow comes after all that failed, even for reasons not known."""
+    """Return the sort key of a cause: slow operations come after all failures, even failures of unknown reason."""
     slow = cause.confidence == "named" and cause.severity is not Severity.FAIL
     return len(_CONFIDENCES) if slow else _CONFIDENCES.index(cause.confidence)
 
 
 class _Causes:
-    """Findings that say why something happened, by whom they speak of."""
+    """Findings that give a reason, grouped by the ranks and hosts that they speak of."""
 
     def __init__(self, found: Sequence[_Meaning], clocks: Mapping[str, float]) -> None:
         self._found, self._clocks = found, clocks
@@ -101,7 +101,7 @@ class _Causes:
     def explaining(self, number: int, other: _Meaning) -> int:
         """Return the number of the finding that explains this one best; its own if none does.
 
-        Of those that have to do with it one that is named comes before one that is one of several.
+        Among related findings, one that is named comes before one that is one of several.
         """
         best = number
         for tried in self._near(other):
@@ -142,7 +142,7 @@ def _gathered(of: Mapping[K, list[int]], keys: Collection[K]) -> list[int]:
 def later(one: Occurrence, other: Occurrence, clocks: Mapping[str, float]) -> bool:
     """Return whether `one` is certainly later than `other`: by their lines in one log, otherwise by clocks.
 
-    The clock of one host is one clock; those of different hosts are compared only where `clocks` has both.
+    The clock of one host is one clock; times of different hosts are compared only if `clocks` has both.
     """
     if not (one.ordered and other.ordered):
         return False
@@ -174,7 +174,7 @@ def _order(each: _Meaning) -> tuple[float, int, int]:
 
 
 def _root(number: int, heads: Sequence[int], found: Sequence[_Meaning]) -> int:
-    """Return the finding that explains this one at last. Of some that explain each other, the one that says most."""
+    """Return the finding that explains this one in the end; if some explain each other, the most specific one."""
     seen: list[int] = []
     while heads[number] != number and number not in seen:
         seen.append(number)
@@ -189,10 +189,10 @@ def _key(head: _Meaning) -> tuple[str, ...]:
 
 
 def _cause(group: Sequence[_Meaning], echoes: Sequence[_Meaning]) -> Cause:
-    """Return the cause that a group of findings of one code is.
+    """Return the cause for a group of findings of one code.
 
-    First come those that fail, last those that any cause brings about: a launcher's SIGTERM says least, and what
-    nothing else can explain, such as full memory, says most.
+    Failures come first. Findings that any cause produces come last: a launcher's SIGTERM is the least specific, and a
+    finding that nothing else can explain, such as full memory, the most specific.
     """
     ordered = sorted(
         group, key=lambda e: (e.finding.severity is not Severity.FAIL, ANY in e.rule.echoes, bool(e.rule.echoes))

@@ -1,12 +1,12 @@
-"""Where the ranks of a job parted, from their flight records: pure, and of whatever dumps there are.
+"""Find the point at which a job's ranks diverged, from any set of their flight records. Pure.
 
-The records of all ranks are laid side by side: what every rank called as collective 17 of a group. Ranks must make the
-same collectives of a group in the same order; what must be equal depends on the operation (:func:`equal_on_all`). The
-first that is not the same on all is where they parted; otherwise who has not arrived to a call that others wait in, and
-who came too late. A rank without a dump is not judged.
+The records of all ranks are aligned: what every rank called as collective 17 of a group. Ranks must call the same
+collectives of a group in the same order; the values that must be equal depend on the operation (:func:`equal_on_all`).
+The first call that is not the same on all ranks is the point of divergence. Otherwise the ranks that are missing from a
+call that others wait in are reported, and then the ranks that were late. A rank without a dump is not judged.
 
-A rank that has not arrived to one group's collective may itself wait in another group's, or for a send. Only the calls
-at the end of such a chain are reported, and calls that wait for each other in a circle.
+A rank that is missing from one group's collective may itself wait in another group's, or for a send. Only the calls at
+the end of such a chain are reported, and calls that wait for each other in a circle.
 """
 
 import re
@@ -28,7 +28,7 @@ from ncclprobe.facts.files.flight_records import (
 from ncclprobe.model.values import Same, Struct
 
 WITHOUT_KERNELS = frozenset({"gloo", "mpi", "ucc"})
-"""Backends that record neither start nor completion: `retired` says only that torch looks after it no longer."""
+"""Backends that record neither start nor completion: `retired` means only that torch no longer tracks the call."""
 
 
 class Entered(Struct, frozen=True):
@@ -49,14 +49,14 @@ class Entered(Struct, frozen=True):
 
     @property
     def place(self) -> str:
-        """Return where the program made the call, `` (train.py:12 in step)``; empty: it was not recorded."""
+        """Return the program's line that made the call, `` (train.py:12 in step)``; empty if it was not recorded."""
         return f" ({self.caller})" if self.caller else ""
 
 
 class _Lane:
     """The collectives of one group on all ranks.
 
-    `slots`: of each number, the ranks by what they called. `last`: the number that each rank came to; a rank whose
+    `slots`: for each number, the ranks by what they called. `last`: the number that each rank reached; a rank whose
     recorder has dropped all of this group is not in it. `open`: the first that a rank has not finished.
     """
 
@@ -70,13 +70,13 @@ class _Lane:
 
     @property
     def without_kernels(self) -> bool:
-        """Return whether its backend says neither that a collective began nor that it was completed."""
+        """Return whether its backend records neither the start nor the completion of a collective."""
         return self.group.backend in WITHOUT_KERNELS
 
     def stuck_at(self) -> int | None:
         """Return the first collective that some rank has not finished, or that only some ranks have entered.
 
-        Where the backend does not say that a collective was finished, the last is taken for it if a rank has no dump.
+        If the backend does not record completion, the last collective counts as unfinished if a rank has no dump.
         """
         if self.open:
             return min(self.open.values())
@@ -198,9 +198,9 @@ def entered(dump: FlightDump, at: int) -> Entered:
 
 
 def caller(stack: Sequence[FlightFrame]) -> FlightFrame | None:
-    """Return the innermost frame of the program itself; of a library if there is none; of torch at last.
+    """Return the innermost frame of the program itself; of a library if there is none; of torch as the last resort.
 
-    Libraries are what lies where libraries do, or if torch does.
+    A frame belongs to a library if its path is in a library folder or in torch's.
     """
     beside_torch = {f.filename.partition("torch/")[0] for f in stack if "/torch/distributed/" in f.filename}
     for outside in ((*_LIBRARIES, *beside_torch), ("/torch/",)):
@@ -243,11 +243,11 @@ _ANY_SIZE = frozenset({"all_to_all", "all_to_all_single", "all_to_all_v_single"}
 
 
 def equal_on_all(call: FlightCall) -> object:
-    """Return what of a call must be the same on every rank of its group.
+    """Return the values of a call that must be the same on every rank of its group.
 
-    Ranks of an all_to_all may send as much as they like; of a gather or scatter only the root has the long list; an
-    all_gather into a list, and a reduce_scatter from one, may be of uneven parts but of one whole. Of an operation that
-    is not known here, its name alone.
+    Ranks of an all_to_all may send any sizes; in a gather or scatter only the root has the long list; an all_gather
+    into a list, and a reduce_scatter from one, may have uneven parts but one total. For an unknown operation, only its
+    name.
     """
     if call.op in _BY_INPUT:
         return (call.op, call.input_numel, call.input_dtype)
@@ -275,9 +275,9 @@ class NotEntered(Struct, frozen=True):
 
 
 class AllEntered(Struct, frozen=True):
-    """A call that every rank with a dump entered and that some did not finish: the ranks by how far it came.
+    """A call that every rank with a dump entered and that some did not finish: the ranks by their progress.
 
-    `ended`: of backends that record no kernels, finished or given up.
+    `ended`: for backends that record no kernels, finished or given up.
     """
 
     entry: Entered
@@ -319,7 +319,7 @@ def waits(side: SideBySide) -> dict[Call, Wait]:
 
 
 def blocked(side: SideBySide, found: Mapping[Call, Wait]) -> dict[int, Call]:
-    """Return the call in which each rank is stuck: its oldest that is not finished."""
+    """Return the call in which each rank is stuck: its oldest unfinished one."""
     stuck: dict[int, Call] = {}
     for rank, dump in side.dumps.items():
         for at in open_entries(dump):
@@ -351,7 +351,9 @@ def roots(side: SideBySide) -> Iterator[NotEntered | AllEntered | Crossed]:
 
 
 def _waits_on(call: Call, wait: Wait, stuck: Mapping[int, Call]) -> set[Call | None]:
-    """Return the calls in which ranks hang that have not come to `call`, or whose GPU has not; None: in no call."""
+    """Return the calls that block the ranks missing from `call`, or whose GPU has not reached it; None: no call blocks
+    it.
+    """
     behind = {stuck[rank] for rank in wait.waiting if rank in stuck}
     return ({stuck.get(rank) for rank in wait.missing} | behind) - {call}
 
@@ -416,7 +418,7 @@ __all__ = ["AllEntered", "CameLate", "Crossed", "Entered", "NotEntered", "Parted
 
 Difference = Literal["operation", "size", "type", "order", "skipped", "additional"]
 _LATE_SHARE = 0.95
-"""Of the group's timeout: a rank that came later than this was too late for the others."""
+"""Fraction of the group's timeout: a rank that was later than this was too late for the others."""
 
 
 class Parted(Struct, frozen=True):
@@ -449,7 +451,7 @@ Trouble = Parted | CameLate | NotEntered | AllEntered | Crossed
 
 
 def judge(records: FlightRecords) -> tuple[Trouble, ...]:
-    """Return where the ranks parted, the first of all; otherwise who came too late; otherwise who waits for whom."""
+    """Return the first divergence of the ranks; otherwise the ranks that were late; otherwise who waits for whom."""
     return _judged(Same(records))
 
 

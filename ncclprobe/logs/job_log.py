@@ -15,7 +15,7 @@ from ncclprobe.model.values import Same, Struct, field
 TALK = ("INFO", "TRACE", "DEBUG")
 SUMMARY = ("ROOT CAUSE", "FAILURE")
 ENDINGS = ("EXCEPTION", "FATAL", *SUMMARY)
-"""Levels of lines: of what is no failure, of what torchrun says of a rank, and after which a process does not go on."""
+"""Levels of lines: not a failure, torchrun's report of a rank, and those after which a process does not go on."""
 _DIGITS = str.maketrans("123456789", "0" * 9)
 _KEPT_LOGS, _KEPT_SIGNS, _FEWEST_LINES = 2, 4096, 3
 
@@ -72,16 +72,15 @@ class LogEvent(Struct, frozen=True):
     """One line. `text` is what the program wrote: launcher's prefix, time and colours removed, cut at 4,096 characters.
 
     `stream` is the index of its log in :attr:`JobLog.streams` and `line` its number there, from 1. `time_s` is seconds
-    since 1970 by the writer's clock, taken as UTC if the line names no zone. `level` is INFO, WARN, ERROR, FATAL …
-    as far as the line says it; `place` is the source line that NCCL, torch's C++ or glog name, such as
+    since 1970 by the writer's clock, taken as UTC if the line has no zone. `level` is INFO, WARN, ERROR, FATAL …
+    if the line has one; `place` is the source line that NCCL, torch's C++ or glog name, such as
     ``bootstrap.cc:126``. `local_rank` is the number on its node that torchrun's prefix names. None or empty: not known.
 
-    `step` is the last step that stands shortly before it in its log; None: none does, or the line is of INFO.
+    `step` is the last step that its log names shortly before it; None: there is none, or the line is of INFO.
 
-    Texts of several lines are also said in one (:mod:`ncclprobe.logs.paragraphs`): a traceback's exception
-    has the level EXCEPTION, OUTER if it only passes on another, CAUGHT if the program says that it goes on; a
-    traceback that ends before its exception has CUT OFF; what torchrun says of a rank that failed has ROOT CAUSE or
-    FAILURE.
+    Texts of several lines are also given as one (:mod:`ncclprobe.logs.paragraphs`): a traceback's exception
+    has the level EXCEPTION, OUTER if it only passes on another, CAUGHT if the program reports that it goes on; a
+    traceback that ends before its exception has CUT OFF; torchrun's report of a failed rank has ROOT CAUSE or FAILURE.
     """
 
     stream: int
@@ -98,7 +97,7 @@ class LogEvent(Struct, frozen=True):
 
 
 class Pace(Struct, frozen=True):
-    """That a program was at `step` at `time_s`, seconds since 1970, as `line` of its log says."""
+    """Progress: a program was at `step` at `time_s`, seconds since 1970, by `line` of its log."""
 
     step: int
     time_s: float
@@ -108,13 +107,13 @@ class Pace(Struct, frozen=True):
 class LogStream(Struct, frozen=True):
     """One log as it was given: `name` is its path, ``-`` or a member of an archive.
 
-    `rank`, `host` and `pid` are of the only process that writes it, if that is known. `nlines` lines and
-    `nbytes` bytes were read; `cut` says why not all were. `step` is the last that a line near its end names, and
-    `step_line` which; `finished`: a line at its end that says that the job came to its end.
-    `cut_short`: its last line has no end, as if a process was killed that had not written all. `last`: its last
-    line; `paces`: steps of one of its writers with their times and lines, if nothing in it speaks of a failure.
-    `over`: up to this line all belongs to attempts that others followed, or to what came to its result. `served`: the
-    last line in which a server answers a request. `bars`: the progress bars near its end.
+    `rank`, `host` and `pid` are of the only process that writes it, if that is known. `nlines` lines and `nbytes` bytes
+    were read; `cut` gives the reason if not all were. `step` is the last that a line near its end names, in line
+    `step_line`; `finished`: a line at its end that reports the end of the job. `cut_short`: its last line has no end,
+    as if a process was killed in the middle of a write. `last`: its last line; `paces`: steps of one of its writers
+    with their times and lines, if nothing in it reports a failure. `over`: up to this line all belongs to attempts that
+    others followed, or that reached a result. `served`: the last line in which a server answers a request. `bars`: the
+    progress bars near its end.
     """
 
     name: str
@@ -136,11 +135,11 @@ class LogStream(Struct, frozen=True):
 
 
 class RankLog(Struct, frozen=True):
-    """What is known of one rank: where it ran, its log, the last line it wrote, and how far its communicators came.
+    """What is known of one rank: its host, its log, its last line, and the progress of its communicators.
 
     `init_started` and `init_complete` count NCCL's ``Init START`` and ``Init COMPLETE`` lines; a log without INFO lines
-    has none. `step` is the last that its lines name, of those near the end of its log, and `step_line` where; None: no
-    line names one.
+    has none. `step` is the last that its lines name near the end of its log, in line `step_line`; None: no line names
+    one.
     """
 
     rank: int
@@ -155,11 +154,11 @@ class RankLog(Struct, frozen=True):
 
 
 class JobLog(Struct, frozen=True):
-    """All logs of one job. `events` are in the order of `streams`, and in each in the order in which they were written.
+    """All logs of one job. `events` are in the order of `streams`, and within each in the order of writing.
 
-    `versions`: of ``nccl``, ``torch`` and plugins, every version that a line names, in that order. `world_size`: of
-    NCCL's communicators the largest, otherwise what most lines say; None: none says it. `addresses`: the host that has
-    an IP address, if a line names both. `unread` counts what the bounds left out, in words.
+    `versions`: for ``nccl``, ``torch`` and plugins, every version that a line names, in that order. `world_size`: the
+    size of NCCL's largest communicator, otherwise the size in most lines; None: no line has it. `addresses`: the host
+    that has an IP address, if a line names both. `unread` counts what the bounds left out, in words.
     """
 
     streams: tuple[LogStream, ...]
@@ -197,14 +196,14 @@ class JobLog(Struct, frozen=True):
 
 
 OF_LOCAL = -2
-"""A process of which its number on its node is known alone has this, less that number, as its key."""
+"""Added to a local number to make the key of a process of which only that number is known."""
 
 
 class ReadLog(Struct):
-    """One log as it was read: the `stream` that it is, as far as it tells by itself. `dropped`: lines in its middle.
+    """One log as it was read: its `stream`, as far as the log itself shows it. `dropped`: lines in its middle.
 
-    `last`: its last line of each rank, and of all under -1; `steps`: the last step that a line of it names, and which
-    line, by the same keys. `labelled`: its lines begin with the numbers of srun's tasks.
+    `last`: the last line of each rank, and of all under -1; `steps`: the last step that a line names, and that line's
+    number, by the same keys. `labelled`: its lines begin with the numbers of srun's tasks.
     """
 
     stream: LogStream

@@ -1,7 +1,7 @@
-"""The layers that write into a job's logs: how to recognise each, what it wraps, its debug switch, where to look next.
+"""List the layers that write into a job's logs: their marks, what each wraps, its debug switch, where to look next.
 
-A wrapper repeats that what it started failed; the layer inside says why. So of two complaints the inner one tells
-more: enroot's 401 more than pyxis' "container start failed", and that more than srun's "task 0: Exited".
+A wrapper repeats that its child failed; the layer inside gives the reason. So the inner of two complaints is more
+specific: enroot's 401 before pyxis' "container start failed", and that before srun's "task 0: Exited".
 """
 
 from collections.abc import Mapping
@@ -19,7 +19,7 @@ class Layer(Struct, frozen=True):
     """One layer. `marks`: texts of its lines, `begins`: how some of them begin, both at any log level.
 
     `wraps`: names of the layers whose failures it repeats; `fault`: who is usually at fault when it complains.
-    `switch` makes it say more, and `look` is where it says more already. Empty: nothing of the kind exists.
+    `switch` makes it log more, and `look` names the place that already has more. Empty: nothing of the kind exists.
     """
 
     name: str
@@ -171,7 +171,7 @@ LAYERS = (
         wraps=("program", "ray", *_LIBRARIES), look="the log of the worker that it names",
     ),
 )  # fmt: skip
-"""The first row that a line fits has it, so the inner ones stand first where texts overlap."""
+"""The first row that matches a line wins, so inner layers come first if texts overlap."""
 PROGRAM = Layer(
     "program", "the user's program", wraps=_LIBRARIES, fault="job",
     look="the traceback and the source line that it names",

@@ -1,8 +1,8 @@
-"""Rank the lines of a job's logs by how likely each says why, without knowing what any of them means.
+"""Rank the lines of a job's logs by how likely each gives the reason, without knowing what any of them means.
 
-Evidence is how a line looks (a level, an exception, a refusal, the text of an errno), whose it is (a wrapper repeats
-what a layer inside said; who was told knows less than who saw) and whether it is unusual (one rank says it; nothing
-worked after it). It is weighed, so that no single word decides, and none of it is about a cause.
+Evidence is a line's form (a level, an exception, a refusal, the text of an errno), its writer (a wrapper repeats what a
+layer inside reported; a witness knows more than a rank that only heard of it) and whether it is unusual (one rank wrote
+it; nothing worked after it). All evidence is weighed, so that no single word decides, and none of it is about a cause.
 """
 
 import errno
@@ -104,7 +104,7 @@ _REASONS = _any(
     "unexpected (?:nan|result|keyword|values?|types?|tokens?)", r"bad (?!alloc)\w{3,16}", "(?:has|have) only",
     r"more \w{1,16} (?:\w{1,16} )?than",
 )  # fmt: skip
-"""What a line says that something lacked, had wrong or met: a reason, of whatever kind."""
+"""Words for something lacking, wrong or unexpected: a reason, of any kind."""
 _FAILURES = _any(
     r"fail(?:ed|s|ure|ures|ing)?", r"abort(?:ed|ing)?", r"crash(?:ed|es)?", "timed out", r"time-?out", "exception",
     "died", "dead", "terminated", "unexpected(?:ly)?", "stuck", "hang", "fault", "broken", "skipping", "unhandled",
@@ -114,7 +114,7 @@ _FAILURES = _any(
 _EXIT_CODE = _any(
     r"exit(?:ed|s)?(?: with)?(?: exit)?[ _]?(?:code|status)", "exitcode", "return code", "non-zero status"
 )
-"""How a process ended, which never says why."""
+"""How a process ended, which never gives the reason."""
 _EXIT = _any(
     r"signals? \d{1,2}", "SIG[A-Z]{3,5}", "core dumped",
 )  # fmt: skip
@@ -122,7 +122,7 @@ _SHELL = re.compile(
     r"(?:.{1,80}: line \d{1,6}: {1,8}\d{1,10} )?(?:Aborted|Killed|Segmentation fault|Bus error)"
     r"(?: \(core dumped\))?\s{0,4}$"
 )
-"""How a shell says that a signal ended a program: never why."""
+"""A shell's report that a signal ended a program: never the reason."""
 _CHAIN = re.compile(r" -> [1-9]\d{0,2}(?:$| \[)")
 _HEADS = (":", "...")
 _ADVICE = _any(
@@ -167,7 +167,7 @@ _OUTSIDE = frozenset(("kernel", "cloud", "terminal"))
 
 @cache
 def _errnos() -> "re.Pattern[str]":
-    """Return a pattern that finds what the C library says of any errno."""
+    """Return a pattern that finds the C library's text for any errno."""
     texts = {os.strerror(number) for number in errno.errorcode}
     return re.compile("|".join(re.escape(text) for text in sorted(texts, key=len, reverse=True)), re.IGNORECASE)
 
@@ -196,14 +196,16 @@ _OF_OTHERS = _any(
     r"[nrh]ccl\w{0,8} (?:error|failure)", "gloo", "rendezvous", "barrier", "collectives?",
     r"preempt\w{0,2}", "signal", "segmentation (?:fault|violation)", "bus error",
 )  # fmt: skip
-"""Of lines that may repeat what happened to another process, or that name no reason."""
+"""Forms of lines that may repeat what happened to another process, or that give no reason."""
 _STRONG, _WRAPPED = 3.0, 4
 """What a line must be worth by its looks to be a cause; so many clauses are of wrappers, each around the next."""
 _TOLD, _BEFORE, _NEAR = 160, 100, 48
 
 
 def in_its_own_words(event: LogEvent) -> str:
-    """Return a line as what its layer reports; of a long one the part around its reason: wrappers come first."""
+    """Return a line as its layer's report; if it is long, only the part around its reason, because wrappers come
+    first.
+    """
     text, layer = " ".join(event.text.split()), layer_of(event)
     if len(text) > _TOLD:
         at = max(text.find(reason_of(event.text)) - _BEFORE, 0)
@@ -212,9 +214,9 @@ def in_its_own_words(event: LogEvent) -> str:
 
 
 def reason_of(text: str) -> str:
-    """Return the words of a reason, of whatever kind, or the text of an errno, that a line holds; empty: none.
+    """Return the words of a reason, of any kind, or the text of an errno, that a line holds; empty: none.
 
-    Of a line that many have wrapped, or that is too long for a message, its last clause that has any.
+    If many have wrapped the line, or it is too long for a message, return its last clause that has any.
     """
     for clause in _clauses(text):
         if found := _reason(clause):
@@ -236,10 +238,10 @@ def _clauses(text: str) -> Iterator[str]:
 
 
 def states_reason(event: LogEvent, *, ended: bool) -> bool:
-    """Return whether a line says why its process failed: an error by its form, for a reason of its own.
+    """Return whether a line gives the reason why its process failed: an error by its form, with a reason of its own.
 
-    `ended`: something else shows that a process of the job ended badly, or the log ends there; without it an error that
-    a logger writes may be one that the program went on from.
+    `ended`: something else shows that a process of the job ended badly, or the log ends there. Without it, the program
+    may have gone on after an error that a logger writes.
     """
     form = ENDS if event.level in ("EXCEPTION", "FATAL") else form_of_failure(event.text, event.level)
     warns = not form and layer_of(event).name not in ("nccl", "rccl")  # they give their errors the level WARN
@@ -265,9 +267,10 @@ def has_own_reason(text: str) -> bool:
 def telling_lines(
     events: Sequence[LogEvent], harmless: Callable[[LogEvent], bool] = lambda _: False
 ) -> tuple[LogEvent, ...]:
-    """Return the one to three lines that most likely say why a job failed, the likeliest first; none speaks: empty.
+    """Return the one to three lines that most likely explain the failure of a job, most likely first; empty if none
+    does.
 
-    `events` are those of all ranks, each log in its order; `harmless` says of a line that it is known to mean nothing.
+    `events` are those of all ranks, each log in its order; `harmless` returns whether a line is known to mean nothing.
     """
     order = _order(events)
     worth = _weighed(events, order)
@@ -358,7 +361,7 @@ def _form(event: LogEvent) -> str:
 
 
 def _order(events: Sequence[LogEvent]) -> list[int]:
-    """Return the numbers of the events in the order in which they were said.
+    """Return the numbers of the events in the order of their times.
 
     Lines without a time follow the line before them in their log, so that a traceback stays beneath its heading.
     """
@@ -374,7 +377,7 @@ def _order(events: Sequence[LogEvent]) -> list[int]:
 
 
 def _look(event: LogEvent) -> _Form:
-    """Return what a line is worth by its looks, whoever else speaks."""
+    """Return the weight of a line by its form, whatever other lines report."""
     text, layer = event.text[:_WITHIN], layer_of(event)
     if event.level in TALK and layer.name not in _OUTSIDE:
         return _Form(WEIGHTS["return chain"] if _CHAIN.search(text) else 0.0, layer)

@@ -1,21 +1,21 @@
-"""What single lines mean, by a table of messages that was taken from sources: ``messages.tsv``.
+"""Look up what single lines mean in a table of messages taken from sources: ``messages.tsv``.
 
 The table is kept by hand. The column ``meaning`` is the judgement on a line. A meaning is one of
 
-- ``cause CODE [CODE …]``: the line says why; of several codes one of them. Codes are those of the checks;
-- ``consequence``: another rank, or an earlier line, says why;
-- ``symptom``: it says that this layer failed, and not why;
-- ``harmless``: the program goes on as if nothing were; ``aside``: of no concern to a failure;
+- ``cause CODE [CODE …]``: the line gives the reason; with several codes, one of them. Codes are those of the checks;
+- ``consequence``: another rank, or an earlier line, gives the reason;
+- ``symptom``: this layer failed, and the line does not give the reason;
+- ``harmless``: the program goes on as if nothing had happened; ``aside``: unrelated to a failure;
 - ``?``: not yet judged.
 
-A row of level FAMILY is what all texts of a project have in common; it gives way to any row that says more.
+A row of level FAMILY holds what all texts of a project have in common; it gives way to any more specific row.
 
-The rows of level FATAL are by hand, of launchers and frameworks, after whose line a process does not go on whatever
-stands beside it; what follows is then the sentence to say.
+Rows of level FATAL are for launchers and frameworks whose process does not go on after the line, whatever surrounds it;
+the next column is then the sentence to print.
 
-After ``consequence`` or ``symptom`` may stand ``peer``: whom the line names is at fault rather than who wrote it.
+``peer`` may follow ``consequence`` or ``symptom``: the rank or host that the line names is at fault, not its writer.
 A line is looked up by its rarest word and then compared with the fixed parts of a text in their order: linear in its
-length, whatever it holds. The rarest word stands in the table's first column, so that no index is made at a start.
+length, whatever it holds. The rarest word is the table's first column, so that no index is built at startup.
 """
 
 import re
@@ -40,7 +40,7 @@ _MOST_SHAPES = 4096
 _MOST_WORDS = 64
 _DIGITS = str.maketrans("123456789", "0" * 9)
 _BEGINS = (":", ": ", "] ", "- ")
-"""What stands before a message if anything does: ``WARNING:root:``, ``ValueError: ``, ``[Rank 3] ``."""
+"""A prefix of a message, if it has one: ``WARNING:root:``, ``ValueError: ``, ``[Rank 3] ``."""
 
 
 class MessageRow(NamedTuple):
@@ -93,7 +93,7 @@ def _read(lines: Iterable[str]) -> Iterator[MessageRow]:
 
 
 def parts(text: str) -> list[str]:
-    """Return what is fixed in a text: what stands before, between and after its holes."""
+    """Return the fixed parts of a text: those before, between and after its holes."""
     return _HOLE.split(text)[::2]
 
 
@@ -181,9 +181,11 @@ def message(text: str) -> Message | None:
 
 
 def said(text: str, level: str) -> Message | None:
-    """Return the message of a line of some level; what is a warning in the sources is none at INFO, if the program
-    tries something else, and what is raised there with a cause none if it is only logged: these may be words of
-    anybody's, but behind the exception's name. NCCL writes WARN: another library may speak of the same call.
+    """Return the message for a line of some level.
+
+    A warning in the sources is not a warning at INFO if the program tries something else. A text that the sources raise
+    as a cause is not one if it is only logged, since anybody may use these words, except behind the exception's name.
+    NCCL writes WARN: another library may speak of the same call.
     """
     found = message(text)
     if found is None or (level in TALK and found.row.level != "INFO"):
@@ -195,7 +197,7 @@ def said(text: str, level: str) -> Message | None:
 
 
 def _stands(fixed: Sequence[str], text: str) -> bool:
-    """Return whether the fixed parts stand in a line in their order, the first at the beginning of what it says."""
+    """Return whether a line holds the fixed parts in their order, the first at the beginning of its message."""
     at = _begin(fixed[0], text)
     for part in fixed[1:] if at >= 0 else ():
         at = text.find(part, at)
@@ -206,7 +208,7 @@ def _stands(fixed: Sequence[str], text: str) -> bool:
 
 
 def _begin(first: str, text: str) -> int:
-    """Return where the text after the first part goes on; -1: it stands nowhere where a message begins."""
+    """Return the position after the first part; -1: it is not at any place where a message begins."""
     if text.startswith(first):
         return len(first)
     places = [text.find(before + first) + len(before) for before in _BEGINS if before + first in text]

@@ -127,7 +127,7 @@ class Used(Struct, frozen=True):
 
 
 def completion(text: str) -> Completion | None:
-    """Return what ``Got completion … with error 12, …`` or ``… status=IBV_WC_RETRY_EXC_ERR(12) …`` says."""
+    """Parse ``Got completion … with error 12, …`` or ``… status=IBV_WC_RETRY_EXC_ERR(12) …``."""
     if "Got completion" not in text:
         return None
     status = _status(text)
@@ -153,7 +153,7 @@ def _status(text: str) -> int | None:
 
 
 def qp_refusal(text: str) -> QpRefusal | None:
-    """Return what ``Call to ibv_modify_qp failed with …`` says, in any release's form."""
+    """Parse ``Call to ibv_modify_qp failed with …``, in any release's form."""
     rest = between(text, "Call to ibv_modify_qp failed")
     if not rest:
         return None
@@ -175,7 +175,7 @@ def _gid(text: str, name: str) -> str:
 
 
 def failed_connection(text: str) -> FailedConnection | None:
-    """Return the connection that a line says has failed; of any release since 2.4."""
+    """Return the connection that a line reports as failed, for any release since 2.4."""
     error = next((words for words in ERRNOS if words in text), "")
     if "exceeded error retry count" in text or "exceeded retries" in text or "exceeded timeouts" in text:
         error = error or ("Connection timed out" if "timeouts" in text else "Connection refused")

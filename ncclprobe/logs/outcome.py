@@ -1,9 +1,11 @@
-"""Evidence for and against: whether a job ended well, and whether a line that sounds like a failure ended anything.
+"""Weigh evidence for and against: whether a job ended well, and whether a line that sounds like a failure ended
+anything.
 
-A program that catches an error goes on making steps; one that prints data prints what looks like errors. What a
-launcher or a watchdog writes ends a process. Standard output that is written in blocks stands after an exception that
-was earlier: so after a traceback steps count only where some stand before it too; a block that ends there would cut a
-line. What is no traceback may stand before the first step: many steps after it show that it ended nothing.
+A program that catches an error goes on making steps; one that prints data prints what looks like errors. A line of a
+launcher or a watchdog means that a process ended. Standard output is written in blocks, so its steps may appear after
+an exception that was earlier. After a traceback, steps therefore count only if some appear before it too; a block that
+ends there would cut a line. Other complaints may precede the first step: many steps after one show that it ended
+nothing.
 """
 
 import re
@@ -36,7 +38,7 @@ _LAUNCHERS = (
 
 
 def lived_on(log: JobLog, event: LogEvent) -> bool:
-    """Return whether the process that wrote a line certainly went on: it made steps afterwards, or came to its end."""
+    """Return whether the writer of a line certainly went on: it made steps afterwards, or reached its end."""
     stream = log.streams[event.stream]
     own = log.ranks.get(event.rank) if event.rank is not None else None
     if own and own.step_line and own.stream == event.stream:
@@ -58,8 +60,10 @@ def lived_on(log: JobLog, event: LogEvent) -> bool:
 
 
 def _may_stand_before_steps(event: LogEvent) -> bool:
-    """Return whether steps after a line tell that it ended nothing: not of the kernel's, which are of any time, nor of
-    those that state what is set or chosen, which may matter later; and steps after a traceback may be earlier ones.
+    """Return whether steps after a line show that it ended nothing.
+
+    This does not hold for the kernel's lines, which have any time, or for lines that state a setting or a choice, which
+    may matter later. Steps after a traceback may be earlier ones.
     """
     raised = event.level == "EXCEPTION" and not event.place
     return event.level not in TALK and not _of_kernel(event) and (raised or event.level not in ENDINGS)
@@ -72,9 +76,9 @@ def _only_others_step(log: JobLog, event: LogEvent) -> bool:
 
 
 def _nothing_else_says_why(log: JobLog, event: LogEvent, last: int) -> bool:
-    """Return whether a process ended badly and no complaint stands after the steps, of which `last` is the last line.
+    """Return whether a process ended badly and no complaint follows the steps, the last of them in line `last`.
 
-    Standard output is written in blocks, so that its steps may stand after what came after them.
+    Standard output is written in blocks, so that its steps may appear after lines that were written later.
     """
     ended, complaints = _bad_end(Same(log.events))
     return ended and all(stream == event.stream and line <= last for stream, line in complaints.items())
@@ -82,7 +86,7 @@ def _nothing_else_says_why(log: JobLog, event: LogEvent, last: int) -> bool:
 
 @lru_cache(maxsize=2)
 def _bad_end(events: Same[tuple[LogEvent, ...]]) -> tuple[bool, dict[int, int]]:
-    """Return whether a traceback or a launcher tells that a process ended badly, and each log's last complaint."""
+    """Return whether a traceback or a launcher shows that a process ended badly, and each log's last complaint."""
     ended, complaints = False, dict[int, int]()
     for each in events.value:
         raised = each.level == "EXCEPTION" and not each.place
@@ -124,10 +128,10 @@ _OF_DATA = r"(?i)\b(?:split|map|generating|loading|preparing|processing|tokeni[s
 
 
 def of_the_last_attempt(log: JobLog, *, failed: bool) -> JobLog:
-    """Return a log without errors of attempts that others followed, of what came to a result, of single requests of a
-    server, and without those that the program says it caught, unless a launcher saw a process of that log end.
+    """Return a log without the errors of superseded attempts, of completed results and of a server's single requests.
 
-    `failed`: the job is known to have failed, so that each may tell why.
+    Errors that the program caught are left out too, unless a launcher saw a process of that log end. `failed`: the job
+    is known to have failed, so that any of them may be the reason.
     """
     ended = {
         event.stream
@@ -165,7 +169,7 @@ def _wrote_on(stream: LogStream, event: LogEvent) -> bool:
 
 
 def earlier_attempts(log: JobLog) -> Iterator[str]:
-    """Yield of each log with several attempts where the last begins, and the last error before it."""
+    """Yield for each log with several attempts the beginning of the last one, and the last error before it."""
     for number, stream in enumerate(log.streams):
         own = [event for event in log.events if event.stream == number and event.line <= stream.over]
         anew = max((event.line for event in own if begins_anew(event.text)), default=0)
@@ -187,9 +191,9 @@ def _is_talk(event: LogEvent) -> bool:
 
 
 def ended_well(log: JobLog, failing: Collection[tuple[int, int]]) -> tuple[Evidence, ...]:
-    """Return the lines that say that the job came to its end, if no line after which none goes on says otherwise.
+    """Return the lines that report the end of the job, if no line that ends a process contradicts them.
 
-    `failing`: the lines that speak of a failure.
+    `failing`: the lines that report a failure.
     """
     said = [stream.finished for stream in log.streams if stream.finished]
     if not said or aborted(log) or any(_ends(log, event, failing) for event in log.events):
@@ -198,9 +202,10 @@ def ended_well(log: JobLog, failing: Collection[tuple[int, int]]) -> tuple[Evide
 
 
 def aborted(log: JobLog) -> tuple[int, ...]:
-    """Return the logs of ranks whose communicator was aborted before they said that they came to their end.
+    """Return the logs of ranks whose communicator was aborted before they reported their end.
 
-    NCCL says so, or its functions return an error at INFO and nothing follows. Some releases of torch abort at the end.
+    NCCL logs this, or its functions return an error at INFO and nothing follows. Some releases of torch abort at the
+    end.
     """
     ends = ((number, stream.last) for number, stream in enumerate(log.streams))
     found = {number for number, last in ends if last and last.level == "INFO" and _RETURNED.search(last.text)}
@@ -220,7 +225,9 @@ _KERNELS = (
 
 
 def _of_kernel(event: LogEvent) -> bool:
-    """Return whether the kernel wrote a line: of its host, and of any time, so that the job's own end says more."""
+    """Return whether the kernel wrote a line: it is about its host, at any time, so the job's own end is better
+    evidence.
+    """
     return event.rank is None and event.level not in ENDINGS and any(text in event.text[:64] for text in _KERNELS)
 
 
@@ -235,7 +242,7 @@ _EXITED = re.compile(
 """That a process ended badly, as launchers and shells say it of whatever program."""
 ABORTED = "Abort COMPLETE"
 _RETURNED = re.compile(r" -> \d{1,2}$")
-"""How NCCL says at INFO which of its functions return an error."""
+"""The form in which NCCL reports at INFO that one of its functions returns an error."""
 _OF_STACK = re.compile(
     r"frame #\d{1,3}: | {0,8}(?:#?\d{1,3}:? {1,8})?"
     r"(?:0x[0-9a-f]{4}|@ {1,16}0x|File \"|at [\w.$]{1,256}\(|[\w./-]{1,256}\(\+?\w{0,256}\+0x)"
@@ -248,7 +255,7 @@ _REACH = {ENDS: 60, ERROR: 30, WORDS: 6}
 
 
 def alone(log: JobLog, event: LogEvent) -> bool:
-    """Return whether there is no other line but those of its stack, which may have a heading: it is asked about."""
+    """Return whether only lines of its stack follow, which may have a heading: the user asked about this line."""
     stream = log.streams[event.stream]
     stack = stream.nlines == 1 or (stream.last is not None and _OF_STACK.match(stream.last.text) is not None)
     beneath = all(other.line <= 2 or _OF_STACK.match(other.text) for other in log.events)
@@ -261,8 +268,8 @@ def events_at(log: JobLog, lines: Collection[tuple[int, int]]) -> Iterator[LogEv
 
 
 def ended_badly(log: JobLog, line: LogEvent) -> bool:
-    """Return whether a process of the log certainly ended with `line`: nothing stands beneath it but a stack, or a
-    launcher, a shell or an exception says so.
+    """Return whether a process of the log certainly ended with `line`: only a stack follows it, or a launcher, a shell
+    or an exception reports it.
     """
     stream = log.streams[line.stream]
     last = line.line == stream.nlines and form_of_failure(line.text, line.level) >= ERROR
@@ -272,9 +279,9 @@ def ended_badly(log: JobLog, line: LogEvent) -> bool:
 
 
 def is_near_the_end(log: JobLog, line: LogEvent) -> bool:
-    """Return whether a line may be the last words of its process, so that the job most likely failed.
+    """Return whether a line may be the last message of its process, so that the job most likely failed.
 
-    A warning is so only if NCCL says nothing more, or that its functions return an error.
+    A warning counts only if NCCL logs nothing more, or logs that its functions return an error.
     """
     stream = log.streams[line.stream]
     last = stream.last
@@ -286,7 +293,7 @@ def is_near_the_end(log: JobLog, line: LogEvent) -> bool:
 
 
 def last_resort(log: JobLog) -> tuple[LogEvent, ...]:
-    """Return the line that says of a process that it ended badly, and nothing more, or a log's only line."""
+    """Return the line that reports only that a process ended badly, or a log's only line."""
     for e in log.events:
         exited = of_launcher(e) or _EXITED.search(e.text[:512]) or form_of_failure(e.text, e.level) == ENDS
         if (alone(log, e) and e.level != "INFO") or (exited and not lived_on(log, e)):

@@ -23,7 +23,7 @@ _RAISED = re.compile(
 )
 _OF_RAY = re.compile(r"ray\.exceptions\.|[\w.]{1,80}\(\w{1,40}\): ray::")
 _WRAPS = re.compile(r"Original Traceback|-- Process \d{1,6} terminated")
-"""What stands between an exception and the traceback that is its message."""
+"""The line between an exception and the traceback that is its message."""
 _BLANK_LINES = 3
 _MEMBER = re.compile(r" {1,4}(time|host|rank|exitcode|error_file|traceback) {0,8}: (.{0,2000})")
 _ITEM = re.compile(r"\[\d{1,6}\]:$")
@@ -36,12 +36,12 @@ _OTHERS = "Failures:"
 _BEGINS = (TRACEBACK, _SUMMARY, _OTHERS)
 LAST_ERROR, _PANICKED, _HANDLED = "Last error:", " panicked at ", "errors.error_handler:{"
 _NAMELESS, _HEADING = "error:", re.compile(r"(?:[\w.]{1,40}: )?(?:[Ff]atal |FATAL )?(?:[Ee]rror|ERROR):? ?$")
-"""A line of these words alone: the next one says which error it is."""
+"""A line with only these words: the next one names the error."""
 HELP_RULE = "-" * 74
 _HELP_LINES = 40
 _PROSE = re.compile(r"[A-Z]?[a-z']{1,24}(?: [\w\"'(),.:/-]{1,64}){5}")
 _MESSAGE = re.compile(r" {1,8}\"message\": \"(.{1,2000}?)\",?$")
-"""Of torchelastic's error file, which its handler also logs (distributed/elastic/multiprocessing/errors)."""
+"""torchelastic's error file, which its handler also logs (distributed/elastic/multiprocessing/errors)."""
 STACK = "error stack:"
 _CALL = re.compile(r"\s{0,8}[\w:<>~]{1,80}\(\d{1,7}\)\.{0,60}: ?(.{0,1000})")
 """MPICH's calls beneath a line that ends so, the innermost last; some say nothing."""
@@ -49,7 +49,7 @@ _LISTS = ("issing ranks:", "imed out task names:", "stopped sending heartbeats):
 """Ends of lines beneath which Horovod and JAX list ranks, one a line."""
 _LISTED = re.compile(r" {0,8}(?:/job:\w{1,64}/replica:\d{1,7}/task:)?(\d{1,7})(?:$|: ?\[(.{0,400}))")
 OF_EACH_OTHER = "each other's: "
-"""Before ranks of which each lacks what another has submitted."""
+"""The heading of ranks that each lack something that another has submitted."""
 
 
 def follows(line: LogEvent) -> str:
@@ -73,7 +73,7 @@ def follows(line: LogEvent) -> str:
 
 
 def paragraph(begin: str, first: LogEvent, lines: Iterable[LogEvent]) -> Iterator[LogEvent]:
-    """Yield what the `lines` after `first` say together, with the number of the line in which it stands."""
+    """Yield the joined message of the `lines` after `first`, with the number of the line that holds it."""
     if begin in _LISTS:
         return _list(first, lines)
     if begin == HELP_RULE:
@@ -132,7 +132,8 @@ def _writer(line: LogEvent) -> tuple[object, ...]:
 def _exception(first: LogEvent, lines: Iterable[LogEvent]) -> Iterator[LogEvent]:
     """Yield the exception: the first line of the same writer that is not indented. Other writers may come between.
 
-    One whose message is the traceback of another, as of a worker process or of Ray's tasks, only passes that on.
+    An exception whose message is the traceback of another, from a worker process or one of Ray's tasks, only passes it
+    on.
     """
     indent = len(first.text) - len(first.text.lstrip())
     place, said = "", list[LogEvent]()

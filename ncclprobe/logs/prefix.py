@@ -1,4 +1,4 @@
-"""What stands before a program's own words in a line of a log: launcher, container, time, colour, NCCL's own head.
+"""Split a line of a log into its prefix (launcher, container, time, colour, NCCL's own head) and the program's words.
 
 Log shippers write a JSON object for each line, with the program's line in one of its members: docker's json-file driver
 (``log``, ``time``), journalctl -o json (``MESSAGE``, ``_HOSTNAME``), fluentd and fluent-bit (``log`` or ``message``,
@@ -45,20 +45,21 @@ _GLOG = re.compile(
     r"\[?(?P<level>[IWEFC]) ?(?P<month>\d{1,2})(?P<day>\d\d) (?P<hour>\d\d):(?P<minute>\d\d):(?P<second>\d\d)"
     r"(?:\.(?P<fraction>\d{1,9}))? {1,8}(?:\d{1,20} {1,4})?(?P<place>[^\s\]]{1,200}:\d{1,6})\] ?"
 )
-"""Of glog, c10 and torch's Python logging: ``[E1122 10:00:00.123456789 ProcessGroupNCCL.cpp:607] `` and
-``W1122 10:00:00.123000 139 torch/distributed/run.py:792] ``; c10 writes February as ``2``."""
+"""glog, c10 and torch's Python logging: ``[E1122 10:00:00.123456789 ProcessGroupNCCL.cpp:607] `` and
+``W1122 10:00:00.123000 139 torch/distributed/run.py:792] ``; c10 writes February as ``2``.
+"""
 _C10 = re.compile(r"\[?(?P<level>[IWEFC]) (?P<place>[^\s\]]{1,200}:\d{1,6})\] ?")
-"""Of c10 until torch 2.2, which names no time: ``[W socket.cpp:601] ``; of XLA and TensorFlow, after theirs."""
+"""c10 until torch 2.2, without a time: ``[W socket.cpp:601] ``; XLA and TensorFlow, after their time."""
 _LEVEL_FIRST = re.compile(
     rf"(?P<level>DEBUG|INFO|WARNING|ERROR|CRITICAL) (?P<month>\d\d)-(?P<day>\d\d) {_CLOCK} "
     r"\[?(?P<place>[^\s\]]{1,200}:\d{1,6})\] ?"
 )
-"""Of vLLM and SGLang: ``ERROR 12-04 11:46:29 [core.py:843] ``."""
+"""vLLM and SGLang: ``ERROR 12-04 11:46:29 [core.py:843] ``."""
 _NAMED = re.compile(
     rf"\[[A-Z]\w{{1,24}} (?P<level>[DIWEFC]) (?P<year>\d{{4}})-(?P<month>\d\d)-(?P<day>\d\d) {_CLOCK} "
     r"(?P<place>[^\s\]]{1,200}:\d{1,6})\] ?"
 )
-"""Of NeMo: ``[NeMo E 2026-01-18 07:39:42 exp_manager:423] ``."""
+"""NeMo: ``[NeMo E 2026-01-18 07:39:42 exp_manager:423] ``."""
 
 LEVELS = {"D": "DEBUG", "I": "INFO", "W": "WARN", "E": "ERROR", "F": "FATAL", "C": "ERROR"}
 
@@ -84,7 +85,7 @@ def glog_at_start(text: str) -> tuple[float | None, str, str, int] | None:
 
 
 def seconds(part: dict[str, str | None]) -> float | None:
-    """Return seconds since 1970 of the parts of a time; None if there is no such day or hour."""
+    """Return seconds since 1970 for the parts of a time; None if there is no such day or hour."""
     fraction = float(f"0.{part.get('fraction') or 0}")
     if part.get("epoch"):
         return int(part["epoch"] or 0) + fraction
@@ -125,7 +126,7 @@ MOST_JSON = 1 << 20
 """Bytes of one object that are decoded; a longer line is read as plain text."""
 _MESSAGES = ("log", "message", "msg", "MESSAGE", "textPayload", "line", "@message", "_raw", "text", "event", "body")
 _OF_ANYBODY = ("text", "event", "body")
-"""Of these only beside a time, a host or a level: rows of data sets have them too."""
+"""Accepted only beside a time, a host or a level: rows of data sets have them too."""
 _WITHIN = ("jsonPayload", "fields", "data", "result", "_source", "attributes")
 _TIMES = ("time", "timestamp", "@timestamp", "ts", "__REALTIME_TIMESTAMP", "receiveTimestamp", "asctime")
 _HOSTS = ("_HOSTNAME", "hostname", "host", "node", "node_name", "nodename", "instance")
@@ -133,7 +134,7 @@ _HOSTS_WITHIN = (("kubernetes", "host"), ("kubernetes", "node_name"), ("kubernet
 
 
 class _ShippedLine(Struct, frozen=True):
-    """The program's own line, and what the shipper says of it."""
+    """The program's own line, and the shipper's fields about it."""
 
     text: str
     host: str = ""
@@ -141,7 +142,7 @@ class _ShippedLine(Struct, frozen=True):
 
 
 def shipped_record(raw: bytes) -> _ShippedLine | None:
-    """Return the line in a JSON object; None: it is no object, or has no line in it."""
+    """Return the line in a JSON object; None: this is not an object, or has no line in it."""
     if len(raw) > MOST_JSON:
         return None
     try:
@@ -194,9 +195,9 @@ _MPIRUN = re.compile(
     r"\[(?:[^\[\],\s]{1,256}@)?(?:\d{1,10},)?(?:mpirank:)?(?P<rank>\d{1,7})(?:,(?P<host>[\w.-]{1,253}))?\]"
     r"(?:\[[^\]\s]{0,256}\])?<std\w{3,4}>: ?"
 )
-"""Of Open MPI, and of SageMaker on it: ``[1,mpirank:7,algo-1]<stderr>:``."""
+"""Open MPI, and SageMaker on it: ``[1,mpirank:7,algo-1]<stderr>:``."""
 _PLACE = re.compile(r"\[(?P<place>[\w./-]{1,120}\.(?:py|cc|cpp|cu|h):\d{1,6})\] (?=\S)")
-"""Of vLLM's lines without time and level: ``[multiproc_executor.py:492] ``."""
+"""vLLM's lines without time and level: ``[multiproc_executor.py:492] ``."""
 _CRI = re.compile(r"std(?:out|err) [FP] ")
 _POD = re.compile(r"\[pod/(?P<host>[^\s/\]]{1,253})/[^\s\]]{1,253}\] ?")
 _COMPOSE = re.compile(r"(?P<host>[A-Za-z0-9][\w.@-]{0,252}) {1,64}\| ")
@@ -204,14 +205,14 @@ _WORKER = re.compile(
     r"\((?:Worker_TP|(?:[\w.-]{1,64},? )?rank=|\w{1,64}\[rank=)(?P<rank>\d{1,7})(?:_EP\d{1,7}|\])?,? "
     r"pid=(?P<pid>\d{1,10})(?:, ip=(?P<host>[0-9A-Fa-f.:]{3,45}))?\) ?"
 )
-"""Of vLLM's workers, named by their ranks if there is tensor parallelism alone, of NeMo's and SkyPilot's."""
+"""vLLM's workers, named by their ranks if only tensor parallelism is used; NeMo's and SkyPilot's."""
 _SRUN = re.compile(r"srun: error: (?P<host>[A-Za-z0-9][\w.-]{0,252}): (?=tasks? \d)")
 _LOST = re.compile(r"srun: error: (?=Node failure on (?P<host>[A-Za-z0-9][\w-]{0,252}))")
 _TESTED = re.compile(r"(?P<host>[A-Za-z0-9][\w.-]{0,252}): (?=Test (?:CUDA|NCCL|HIP) failure )")
 _PYXIS = re.compile(
     r"slurmstepd(?:-[\w.-]{1,253})?: error: (?P<place>pyxis): {2,8}(?:\[(?P<level>INFO|WARN|ERROR)\] )?(?=\S)"
 )
-"""What enroot said, as pyxis repeats it."""
+"""enroot's message, as pyxis repeats it."""
 _INDENTED = ("File ", "time ", "host ", "rank ", "exitcode ", "error_file", "traceback ")
 _RAY = re.compile(
     r"\((?:[^\s()]{1,128} )?(?:pid=(?P<pid>\d{1,10})|raylet|gcs_server|autoscaler[^()]{0,24})"
@@ -224,7 +225,7 @@ _BEFORE_2_3 = re.compile(
     r"(?P<host>[A-Za-z0-9][\w.-]{0,252}):(?P<pid>\d{1,10}):\d{1,10} \[-?\d{1,3}\] "
     r"(?:(?P<place>[^\s:]{1,128}:\d{1,6}) )?(?P<level>WARN|INFO) "
 )
-"""Of NCCL when it did not yet write its name in every line."""
+"""NCCL before it wrote its name in every line."""
 _LIBFABRIC = re.compile(r"libfabric:(?P<pid>\d{1,10}):[^<>\s]{1,200}<(?P<level>warn|info|critical)> ?")
 _QUOTED = re.compile(r"[ \t>]{0,64}\| ?")
 """A bar at the left: of exception groups, and of tools that show the output of what they ran."""
@@ -244,18 +245,18 @@ _LOGGER = re.compile(
     r"\[(?:(?P<level>DEBUG|INFO|WARNING|ERROR|CRITICAL)\|)?[A-Za-z][\w.:/-]{0,80}\] "
     r"(?=\d{4}-\d\d-\d\d[ T]\d\d:\d\d:\d\d)"
 )
-"""Of torchtitan and transformers: the logger, before the time."""
+"""torchtitan and transformers: the logger, before the time."""
 _LAUNCH = re.compile(
     r"(?:[A-Z]{2,16} |\[[\w.-]{2,40}\]\[)(?P<level>DEBUG|INFO|WARNING|ERROR)"
     r"(?:\] |(?= \d{4}-\d\d-\d\d \d\d:\d\d:\d\d)) ?"
 )
-"""Of Paddle's launcher and TensorRT-LLM: ``LAUNCH ERROR 2026-01-02 03:04:05,678 ``, ``[TensorRT-LLM][INFO] ``."""
+"""Paddle's launcher and TensorRT-LLM: ``LAUNCH ERROR 2026-01-02 03:04:05,678 ``, ``[TensorRT-LLM][INFO] ``."""
 _PROCESS = re.compile(r"(?P<rank>\d{1,7}) - (?=[A-Za-z_][\w.]{0,120} - )")
-"""Of levanter, after the time: the number of JAX's process, before the logger's name."""
+"""levanter, after the time: the number of JAX's process, before the logger's name."""
 _SPOKEN_RANK = re.compile(r" {0,4}[Rr]ank[ =_#]?(?P<rank>\d{1,7})(?:/\d{1,7})? ?(?:[:|>] ?|- )")
 """What programs themselves write before their words: ``rank 3: step 7``, ``Rank 3/8 | step 7``."""
 _LOGGED_WITHIN = 100
-"""Characters of a line in which a logger's own words may stand before those."""
+"""Characters of a line in which a logger's own words may precede those."""
 _BARE_RANK = re.compile(r" {0,6}(?:\[(?P<one>\d{1,7})\](?!<std):? ?|(?P<two>\d{1,7}): ?|r(?P<three>\d{1,5})[ :] ?)")
 _BARE_HOST = re.compile(r"(?P<host>[A-Za-z][\w.-]{0,252}|\d{1,3}(?:\.\d{1,3}){3}): ")
 _SPOKEN_OF = ("arrier", "GLOBAL_RANK: ", "MPI size: ")
@@ -267,7 +268,7 @@ _BARRIER_RANK = re.compile(
 """Whose process writes of the barrier at the start (torch/distributed/distributed_c10d.py until 2.2), or of how it
 joins the others (Lightning, TensorRT-LLM)."""
 _LETTER = re.compile(r"(?P<level>[DIWEFC]) (?P<pid>\d{1,10}) \d{1,10}\] ")
-"""Of Ray's processes in C++, after the time: ``[2026-01-02 03:04:05,678 C 39 39] ``."""
+"""Ray's processes in C++, after the time: ``[2026-01-02 03:04:05,678 C 39 39] ``."""
 _LETTERS = {"D": "DEBUG", "I": "INFO", "W": "WARN", "E": "ERROR", "F": "FATAL", "C": "FATAL"}
 _LEVEL = re.compile(r"(?:- )?\[?(DEBUG|INFO|WARNING|WARN|ERROR|CRITICAL|FATAL)\b")
 _LEVELS = ("DEBUG", "INFO", "WARN", "WARNING", "ERROR", "CRITICAL", "FATAL", "NOTE")
@@ -312,9 +313,9 @@ def _names(form: "re.Pattern[str]", lines: Sequence[str]) -> int:
 
 
 def cleaned(raw: bytes, habit: Habit = Habit(), number: int = 0) -> Iterator[LogEvent]:  # noqa: B008 - frozen
-    """Yield what line `number` says and who wrote it: where half lines of several writers meet in it, each of them.
+    """Yield the message of line `number` and its writer; if half lines of several writers meet in it, each of them.
 
-    Never fails. What stands before a carriage return is a line of its own: a progress bar that was overwritten.
+    Never fails. Text before a carriage return is a line of its own: a progress bar that was overwritten.
     """
     if raw[:1] == b"{" and (record := shipped_record(raw)):
         outer = LogEvent(0, number, "", host=record.host, time_s=record.time_s)
@@ -403,7 +404,7 @@ def _shorter(line: LogEvent, habit: Habit) -> LogEvent | None:
 
 
 def _taken(line: LogEvent, found: "re.Match[str]") -> LogEvent:
-    """Return `line` without the prefix that was found, and with what it says."""
+    """Return `line` without the prefix that was found, with the prefix's fields."""
     said = found.groupdict()
     return replace(
         line,
@@ -423,7 +424,7 @@ def _first(one: float | None, other: float | None) -> float | None:
 
 
 def _messages(line: LogEvent) -> Iterator[LogEvent]:
-    """Yield the message of each head of NCCL's in a line, and what stands before the first."""
+    """Yield the message of each of NCCL's heads in a line, and the text before the first."""
     text, start = line.text, 0
     current = line
     for _ in range(_MOST_HEADS):
@@ -448,7 +449,7 @@ def _next_head(text: str, start: int) -> tuple[int, str]:
 
 
 def _head(text: str, at: int, head: str, line: LogEvent) -> tuple[int, LogEvent]:
-    """Return where the head ``host:pid:tid [dev] file:line (func) `` before `at` begins, and whose it is."""
+    """Return the start of the head ``host:pid:tid [dev] file:line (func) `` before `at`, and whose it is."""
     begin, place = at, ""
     for _ in range(6):
         begin = text.rfind(" ", 0, max(begin - 1, 0)) + 1

@@ -1,11 +1,11 @@
-"""What became of each rank of a job: who speaks of a failure, who has fallen silent, how far each came.
+"""Determine how each rank of a job ended: who reports a failure, who fell silent, and how far each got.
 
-A rank that was killed, or hangs, says nothing: it is known by what is not there. Expected are the ranks of the job's
-size, otherwise those that any line or file names; silent are those of them that do not complain if others do.
+A rank that was killed, or hangs, logs nothing: its absence is the evidence. The expected ranks are those of the job's
+size, otherwise those that any line or file names; silent ranks are those that do not complain while others do.
 
 Clocks of hosts are compared by moments that their logs share: the ranks of a communicator finish its initialisation
-together, after a last exchange with all others (bootstrap.cc, initTransportsRank): a second or less apart. Where no
-such line is in the logs of two hosts, their times are compared with nothing, and order is known within each log alone.
+together, after a last exchange with all others (bootstrap.cc, initTransportsRank), a second or less apart. If the logs
+of two hosts have no such line, their times are not compared, and the order is known only within each log.
 """
 
 import re
@@ -22,14 +22,14 @@ from ncclprobe.model.units import plural
 from ncclprobe.model.values import Struct, field, grouped, replace
 
 Complains = Literal["", "closed", "timed out", "otherwise"]
-"""Of what a rank complains first: a connection that a peer closed, a wait that took too long, something else."""
+"""Kinds of first complaint: a connection that a peer closed, a wait that took too long, something else."""
 
 MOST_SUSPECTS = 8
 _OF_RANKS = {"rank-crashed", "timeout-straggler", "collective-desync", "world-size-mismatch", "oom", "gpu-hw-error"}
-"""Codes of causes of which a rank that says nothing may be the culprit."""
+"""Codes of causes whose culprit may be a silent rank."""
 _MOST_RANKS = 1 << 16
 _FEW_MISSING = 7
-"""Ranks that have to complain for each that no line names, if nothing says how many there are."""
+"""Ranks that have to complain for each that no line names, if the number of ranks is unknown."""
 _CLOSED = (
     "losed by remote peer", "losed by peer", "eset by peer", "roken pipe", "unexpectedly closed", "Read error [",
     "Write error [", "remote process exited", "likely closed", "onnection refused", "socketProgress: Connection closed",
@@ -43,7 +43,7 @@ _OF_LAUNCHERS = (
 )  # fmt: skip
 DUMP_SIGNAL = "Received a dump signal due to a collective timeout from"
 _PASSED_ON = ("dump signal", "preparing to dump", "Stack trace of the failed collective")
-"""What torch's watchdog says when another rank's gave up."""
+"""The message of torch's watchdog when another rank's watchdog gave up."""
 _OVER = (
     "Closing env plugin",
     "finish",
@@ -73,9 +73,9 @@ _LATE_S, _LONGEST_S = 3.0, 30 * 86_400.0
 
 
 class RankEnd(Struct, frozen=True):
-    """How one rank ended, as far as lines tell. `last`: its last line; `said`: its first complaint; None: it has none.
+    """How one rank ended, as far as lines show. `last`: its last line; `said`: its first complaint; None: it has none.
 
-    `has_log`: a log of its own, or a line of it, was given. `exit_text`: what torchrun says of its end.
+    `has_log`: a log of its own, or a line of it, was given. `exit_text`: torchrun's report of its end.
     `alive`: its watchdog answered when others gave up.
     """
 
@@ -96,16 +96,16 @@ class RankEnd(Struct, frozen=True):
 
     @property
     def over(self) -> bool:
-        """Return whether its last line says that its program came to its end."""
+        """Return whether its last line reports the end of its program."""
         return self.last is not None and any(word in self.last.text for word in _OVER)
 
 
 class Ends(Struct, frozen=True):
     """All ranks that are expected.
 
-    `ahead_s`: by how much the clock of each host is ahead; without it, times of hosts are compared only where
-    `one_clock` says that there is one. `first_out`: the rank that a launcher saw end first; None: it says none.
-    `unattributed`: there is an exception of which no line says whose it is.
+    `ahead_s`: by how much the clock of each host is ahead; without it, times of hosts are compared only if `one_clock`
+    is set. `first_out`: the rank that a launcher saw end first; None: unknown. `unattributed`: there is an exception
+    that no line assigns to a rank.
     """
 
     ranks: Mapping[int, RankEnd]
@@ -133,13 +133,13 @@ class Ends(Struct, frozen=True):
 
     @property
     def silent(self) -> tuple[RankEnd, ...]:
-        """Return those that do not, if others do: where a launcher saw some of them end by themselves, these."""
+        """Return those that do not, if others do; if a launcher saw some of them end by themselves, only these."""
         quiet = (each for each in self.ranks.values() if not each.said and not self._left_after(each))
         silent = tuple(quiet) if self.complaining else ()
         return tuple(each for each in silent if each.by_itself) or silent
 
     def _left_after(self, rank: RankEnd) -> bool:
-        """Return whether a rank ended by itself, as its last line says, once another had complained."""
+        """Return whether a rank ended by itself, by its last line, once another had complained."""
         if rank.last is None or AT_EXIT not in rank.last.text:
             return False
         own, first_s = self.when(rank.last), self.first_s
@@ -164,9 +164,10 @@ class Ends(Struct, frozen=True):
 
     @property
     def latecomer(self) -> RankEnd | None:
-        """Return the one rank that lost connections when all others had waited until their time was over.
+        """Return the one rank that lost connections when all others had waited until their timeout.
 
-        That it gave up later than they says nothing: where all wait for the same, the network may have failed.
+        That it gave up later than the others proves nothing: if all wait for the same thing, the network may have
+        failed.
         """
         closed = [each for each in self.complaining if each.complains == "closed"]
         late = len(closed) == 1 and self.of_what == {"closed", "timed out"} and not self.silent
@@ -197,7 +198,7 @@ def rank_ends(log: JobLog, failing: Collection[tuple[int, int]]) -> Ends:
 
 
 def _unattributed(log: JobLog) -> bool:
-    """Return whether an exception stands in a log of several ranks without its rank, and is no launcher's."""
+    """Return whether a log of several ranks holds an exception without a rank that is not a launcher's."""
     return any(
         event.level == "EXCEPTION" and event.rank is None and not of_others(event) and not lived_on(log, event)
         for event in log.events
@@ -234,9 +235,9 @@ def _kind(said: LogEvent | None) -> Complains:
 
 
 def _expected(log: JobLog, said: Mapping[int, LogEvent]) -> Iterable[int]:
-    """Return the ranks of the job: of its size, otherwise those with a line or a file.
+    """Return the ranks of the job: those of its size, otherwise those with a line or a file.
 
-    Where nearly all numbers up to the highest complain, the others are expected too.
+    If nearly all numbers up to the highest complain, the others are expected too.
     """
     known = sorted(rank for rank in {*log.ranks, *said} if rank < _MOST_RANKS)
     if log.world_size and (known[-1] if known else 0) < log.world_size <= _MOST_RANKS:  # else it is of a smaller group
@@ -291,7 +292,7 @@ def _fits(cause: Cause, rank: RankEnd) -> bool:
 
 
 def suspects(log: JobLog, ends: Ends, ranks: Collection[int]) -> tuple[Suspect, ...]:
-    """Return what is known of `ranks`, those that came least far first."""
+    """Return what is known of `ranks`, least advanced first."""
     known = [ends.ranks[rank] for rank in ranks if rank in ends.ranks]
     known.sort(key=lambda each: (each.step is None, each.step or 0, each.rank))
     furthest = max((each.step for each in ends.ranks.values() if each.step is not None), default=None)

@@ -1,4 +1,4 @@
-"""Logs that were read one by one put together: which process is which rank, where it ran, what it said last."""
+"""Combine logs that were read one by one: which process is which rank, its host, and its last line."""
 
 import re
 from collections import Counter
@@ -9,7 +9,7 @@ from ncclprobe.logs.prefix import in_year, names_year
 from ncclprobe.model.values import Struct, field, replace
 
 MOST_EVENTS = 200_000
-"""Of all logs together: each takes some 500 bytes."""
+"""For all logs together: each takes some 500 bytes."""
 MOST_RANKS = 1 << 20
 
 _INIT = re.compile(r"\brank (\d{1,7}) n[rR]anks (\d{1,7}) .{0,400}- Init (START|COMPLETE)")
@@ -23,7 +23,7 @@ _TORCH = re.compile(r"(?:Py)?[Tt]orch version:? ?(\d{1,3}\.\d{1,3}\.\d{1,3})")
 _ADDRESS = re.compile(r"Using ?(?:\[\d{1,3}\])?[^\s:\[\]]{1,64}:([0-9A-Fa-f.:%]{3,60})<")
 _OF_NAME = re.compile(r"(?:^|[^A-Za-z])(?:global_?)?rank[_.-]?(\d{1,6})(?!\d)")
 _TASKS = re.compile(r"tasks? ([\d,-]{1,2000}): ")
-"""What srun says of the tasks of one host, after its name."""
+"""srun's report about the tasks of one host, after its name."""
 _MOST_TASKS = 4096
 _OF_SRUN = re.compile(r"tasks? \d|Node failure on ")
 _KERNEL_OF_NAME = re.compile(
@@ -32,7 +32,7 @@ _KERNEL_OF_NAME = re.compile(
 _NUMBERED = re.compile(
     r"(?:^|[/._-])(?:workerlog|worker|trainer|task|proc(?:ess)?|log|out|stdout|stderr)[_.-]?(\d{1,6})(?!\d)"
 )
-"""Names of logs that may number ranks, if there are several and no line says otherwise."""
+"""Names of logs that may number ranks, if there are several and no line contradicts them."""
 _LOCAL_OF_NAME = re.compile(r"(?:^|/)attempt_\d{1,4}/(\d{1,5})/std(?:out|err)\.log")
 
 OF_SLURM = ("slurmstepd: ", "srun: ")
@@ -60,7 +60,7 @@ class _Known(Struct):
     year_of: float = 0.0
 
     def learn(self, event: LogEvent) -> None:
-        """Learn what one line says of its process."""
+        """Learn from one line about its process."""
         if event.host:
             self.hosts.add(event.host)
         if event.host and (found := _INIT.search(event.text)):
@@ -106,7 +106,7 @@ class _Known(Struct):
 
 
 def joined(logs: Sequence[ReadLog]) -> JobLog:
-    """Return logs as one: every event with its stream, and with the rank of its process where any line tells it."""
+    """Return logs as one: every event with its stream, and with the rank of its process if any line shows it."""
     known = _Known()
     known.labelled = {number for number, log in enumerate(logs) if log.labelled}
     raw = [[replace(event, stream=number) for event in log.events] for number, log in enumerate(logs)]
@@ -145,9 +145,9 @@ def _unread(logs: Sequence[ReadLog]) -> Iterator[str]:
 
 
 def _stream(number: int, log: ReadLog, events: Sequence[LogEvent], known: _Known) -> LogStream:
-    """Return a log, with its rank and host where only one process writes it.
+    """Return a log, with its rank and host if only one process writes it.
 
-    That one rank alone has a prefix says nothing of the lines without: those are its launcher's.
+    If only one rank has a prefix, the lines without one are not its own: they are its launcher's.
     """
     processes = {(event.host, event.pid): event for event in events if event.host and event.pid is not None}
     ranks = {event.rank for event in events} | {event.local_rank for event in events}
@@ -181,9 +181,9 @@ def _stream(number: int, log: ReadLog, events: Sequence[LogEvent], known: _Known
 def _one_each(
     streams: list[LogStream], raw: Sequence[Sequence[LogEvent]], logs: Sequence[ReadLog], known: _Known
 ) -> list[LogStream]:
-    """Return the logs with their ranks if each is of another rank: the one that names none is of the rank left over.
+    """Return the logs with their ranks if each belongs to another rank: a log without one gets the rank left over.
 
-    So a rank is known that was killed before it wrote its number. Where names of files tell ranks, a file whose name
+    This identifies a rank that was killed before it wrote its number. If file names number ranks, a file whose name
     does not is not a rank's.
     """
     named = [{event.rank for event in (*log.events, *log.last.values())} - {None} for log in logs]
@@ -242,7 +242,7 @@ def _listed(text: str) -> list[int]:
 
 
 def _placed(event: LogEvent, stream: LogStream, known: _Known) -> LogEvent:
-    """Return `event` with the rank, host and year that other lines tell."""
+    """Return `event` with the rank, host and year that other lines show."""
     rank = event.rank
     if rank is None and event.local_rank is not None:
         rank = known.locals.get((event.stream, event.local_rank))
@@ -291,7 +291,7 @@ def _with_steps(
     logs: Sequence[ReadLog],
     last: Mapping[tuple[int, int], LogEvent],
 ) -> Mapping[int, RankLog]:
-    """Return what is known of each rank with the step that it came to; a log without any line is of a rank too."""
+    """Return what is known of each rank with its last step; a log without any line belongs to a rank too."""
     found = dict(ranks)
     for number, (stream, log) in enumerate(zip(streams, logs, strict=True)):
         if stream.rank is not None:

@@ -1,6 +1,6 @@
-"""From the files that a job left to facts: each is read by its kind, which it shows by what it holds.
+"""Read the files that a job left into facts. The content of each file decides its kind.
 
-People choose a file's name, so that it says nothing of the kind. Logs are read on all cores.
+People choose a file's name, so the name does not. Logs are read on all cores.
 """
 
 import os
@@ -99,7 +99,7 @@ def _json(text: bytes) -> FileKind:
 
 
 def _binary(head: bytes) -> bool:
-    """Return whether this is no text: many control characters that are not NUL, which broken logs hold too."""
+    """Return whether this is not text: many control characters other than NUL, which broken logs hold too."""
     sample = head[:4096]
     odd = sum(byte < 32 and byte not in b"\0\t\n\r\x0b\x0c\x1b\x08\x07" for byte in sample)
     return odd > len(sample) // 10 or head.startswith((b"\x7fELF", b"\x89PNG", b"PK\x03\x04", b"%PDF"))
@@ -117,10 +117,10 @@ T = TypeVar("T")
 
 
 class JobFiles(Struct, frozen=True):
-    """What files say: facts of the kinds that were given and no others; `kinds` in words; the `reports` among them.
+    """The content of files: facts of the given kinds only; `kinds` in words; the `reports` among them.
 
-    `asked`: what the user knows of the job, whatever its logs say. `left_out`: files of folders that are no logs by
-    their form.
+    `asked`: the user's own knowledge of the job, whatever its logs show. `left_out`: files in folders that do not have
+    the form of a log.
     """
 
     facts: dict[type, Any]
@@ -168,7 +168,7 @@ def looked_at(files: Sequence[JobFile], signs: Sequence[str], show: Show = lambd
 
 
 def _by_kind(files: Sequence[JobFile], odd: list[NotUnderstood]) -> dict[FileKind, list[JobFile]]:
-    """Return the files of each kind; one that cannot be read is told in `odd`. Raises UsageError for the only one."""
+    """Return the files of each kind; an unreadable one is listed in `odd`. Raises UsageError if it is the only one."""
     by_kind: dict[FileKind, list[JobFile]] = {}
     for file in files:
         try:
@@ -190,7 +190,7 @@ def _unread(log: ReadLog) -> bool:
 def _parsed(
     files: Sequence[JobFile], parse: Callable[[str, bytes], T], odd: list[NotUnderstood], show: Show
 ) -> list[T]:
-    """Return what `parse` makes of each file; one that it does not understand is told in `odd`."""
+    """Return the result of `parse` for each file; one that it does not understand is listed in `odd`."""
     found = []
     for name, data in _whole(files, show):
         try:
@@ -229,7 +229,7 @@ def _read_logs(files: Sequence[JobFile], signs: Sequence[str], show: Show) -> li
 
 
 class _Progress:
-    """Says, once a second, how much was read."""
+    """Report once a second how much was read."""
 
     def __init__(self, nfiles: int, show: Show) -> None:
         self._nfiles, self._show = nfiles, show
@@ -275,7 +275,7 @@ def _on_cores(
 
 
 def refuse_nothing_read(found: JobFiles, files: Sequence[JobFile]) -> None:
-    """Raise UsageError if no file is of a kind that says why a job failed."""
+    """Raise UsageError if no file is of a kind that can explain a failed job."""
     if not found.facts:
         if not files:
             raise UsageError("there is no file in what was named; give the job's logs, or the folder that has them")

@@ -1,11 +1,10 @@
-"""From the bytes of logs to a :class:`~ncclprobe.logs.job_log.JobLog`.
+"""Read the bytes of logs into a :class:`~ncclprobe.logs.job_log.JobLog`.
 
-Logs are large and nearly all of what they hold says nothing: a line is looked at only if it holds one of the texts that
+Logs are large and nearly all of their lines are irrelevant: a line is parsed only if it holds one of the texts that
 checks search for (:attr:`ncclprobe.model.registry.CauseRule.signs`) or that this module needs itself. Each log is read
-by itself, so that processes can share the work (:func:`serve`); :mod:`ncclprobe.logs.ranks` then puts all
-together.
+by itself, so that processes can share the work (:func:`serve`); :mod:`ncclprobe.logs.ranks` then combines them.
 
-Texts of several lines that say one thing are put together by :mod:`ncclprobe.logs.paragraphs`.
+:mod:`ncclprobe.logs.paragraphs` joins texts of several lines that form one message.
 """
 
 import os
@@ -119,9 +118,9 @@ _WORD, _BEGINNING = 26, r"(\s*)([^\s\]:|>=,]{0,24}[\]:|>=,]?)"
 
 
 def _unwrapped(data: bytes) -> bytes:
-    """Return a small log with its lines whole again where a terminal, or who copied from it, cut all at one width.
+    """Return a small log with whole lines again if a terminal, or a copy from it, cut all at one width.
 
-    Every line keeps its number: what a line takes from the next leaves that one empty.
+    Every line keeps its number: a line that is joined to the one before it becomes empty.
     """
     if max(map(len, data.split(b"\n"))) > 4 * _MOST_WIDTH:
         return data
@@ -185,13 +184,13 @@ def _continued(lines: Sequence[str], width: int) -> dict[int, int]:
 
 
 def _beginning(start: str) -> str:
-    """Return the form of the first word of a line that starts so, by which lines of one program are alike."""
+    """Return the form of the first word of a line that begins with this, by which lines of one program are alike."""
     found = re.match(_BEGINNING, start)
     return re.sub(r"\d+", "0", f"{bool(found[1])}{found[2]}") if found else ""
 
 
 def window(data: bytes, begin: int, end: int, hit: int | None = None) -> bytes:
-    """Return a line; of one of more than 16 KiB its beginning and what stands around `hit`."""
+    """Return a line; if it has more than 16 KiB, its beginning and the text around `hit`."""
     if end - begin <= _LONG:
         return data[begin:end]
     around = begin if hit is None else max(hit - _AROUND // 4, begin + _START)
@@ -228,16 +227,17 @@ _OWN = ("NCCL version", "- Init START", "- Init COMPLETE", "Bootstrap : Using", 
         "NET/Socket : Using", "NET/IB : Using", "torch version", "PyTorch version", "world size", "world_size",
         "World size", "World Size", "WORLD_SIZE", "GLOBAL_RANK: ", "MPI size: ")  # fmt: skip
 MOST_ALIKE = 32
-"""Of lines of one log that differ in digits alone; of those that a check searches for, of which a rank each may say
-one, MOST_WANTED."""
+"""For lines of one log that differ only in digits; MOST_WANTED for those that a check searches for, since each rank may
+write one.
+"""
 MOST_WANTED = 4096
 _DIGITS = b"0123456789"
 """Takes what ranks write differently in one message: their numbers and addresses."""
 _COUNTED = r"(?<!-)\b(?:global[ _])?(?:step|iter|iteration|batch|epoch|it)s?[ =:#\[]{1,12}(\d{1,12})\b(?!\.\d|\(factor)"
 _STEP, _STEP_BEFORE = re.compile(_COUNTED, re.IGNORECASE), re.compile(_COUNTED.encode(), re.IGNORECASE)
 _STEP_WITHIN, _BEFORE = 256, 2048
-"""How training programs count: ``step 7``, ``iteration:  120/ 500``, ``[global_step=40]``; in so much of a line, and in
-so many bytes before one. Slurm's ``STEP 7.0`` is none.
+"""How training programs count: ``step 7``, ``iteration:  120/ 500``, ``[global_step=40]``; within this much of a line,
+and this many bytes before one. Slurm's ``STEP 7.0`` is not a step.
 """
 _SAYS = re.compile(r"\w")
 _BARE = re.compile(
@@ -260,13 +260,13 @@ _CUT_BY = re.compile(rf"\[rank(\d{{1,7}})\]: ?(?={re.escape(TRACEBACK)})")
 _LOOKUPS = ("KeyError", "LookupError", "StopIteration")
 _OF_A_CHAIN = ("EXCEPTION", "OUTER", "CAUGHT")
 _LAST_WORDS = 12
-"""What a program says at its end, in so many last lines."""
+"""A program's words at its end, within this many last lines."""
 MOST_EVENTS = 20_000
-"""Of one log: half of them the first, half the last."""
+"""For one log: half of them the first, half the last."""
 _FEW_LAST, _MOST_LAST = 120, 2000
 _MOST_PACES = 64
 _CHARACTERS_EACH = 320
-"""Of the texts of a log on average: beyond that, texts are cut to it, so that memory has a bound."""
+"""Average over the texts of a log: beyond it, texts are cut to this length, so that memory has a bound."""
 
 
 class Reader:
@@ -280,7 +280,7 @@ class Reader:
         self.shapes = Whole(sign.encode().translate(None, _DIGITS).decode() for sign in (*signs, *_OWN))
 
     def read_one(self, name: str, blocks: Iterable[bytes]) -> ReadLog:
-        """Return what one log says. Never fails on what it holds; raises what `blocks` raise."""
+        """Return the content of one log. Never fails on its content; raises what `blocks` raise."""
         reading, chunks = _Reading(name, self), Chunks(blocks)
         for chunk in chunks:
             reading.begin(chunk.data)
@@ -297,21 +297,21 @@ class _Reading:
         self._habit: Habit | None = None
         self._nchars = 0
         self._raised: set[int] = set()
-        """Lines that were read as the end of a traceback: none is told twice."""
+        """Lines that were read as the end of a traceback: none is reported twice."""
         self._late: deque[LogEvent] = deque(maxlen=(reader.most + 1) // 2)
         self._alike: Counter[bytes] = Counter()
         self._shapes: dict[bytes, bool] = {}
         self._anew: list[tuple[int, int | None]] = []
         """Lines at which the job was started again, and the last step before each."""
         self._result = 0
-        """The last line that says what came out of the job."""
+        """The last line that reports a result of the job."""
         self._by: int | None = None
-        """The rank that says it."""
+        """The rank that wrote it."""
         self._tested = False
         self._bars: list[LogEvent] = []
         """The progress bars near its end."""
         self._finished: LogEvent | None = None
-        """The last line that says that the job came to its end."""
+        """The last line that reports the end of the job."""
 
     def begin(self, head: bytes) -> None:
         """Learn from the beginning of the log which prefixes its lines have."""
@@ -381,7 +381,7 @@ class _Reading:
             self._late.append(event)
 
     def end(self, tail: bytes, nlines: int, nbytes: int) -> ReadLog:
-        """Return the log, with the last line of each rank and what its end says of it."""
+        """Return the log, with the last line of each rank and what the end of the log shows about it."""
         self.log.events += self._late
         raws = tail.removesuffix(b"\n").split(b"\n")[-_MOST_LAST:]
         self._take_last(raws, nlines)
@@ -408,7 +408,7 @@ class _Reading:
         return self.log
 
     def _take_last(self, raws: Sequence[bytes], nlines: int) -> None:
-        """Note the last line of each rank, the step that it came to, and whether a line says that the job has ended."""
+        """Note the last line of each rank, its last step, and whether a line reports the end of the job."""
         came, taken = 0, {event.line for event in self.log.events}
         hint = _OF_RESULTS.search(b"\n".join(raws[-_FEW_LAST:])) is not None
         for line in self._last_lines(raws, nlines):
@@ -428,7 +428,7 @@ class _Reading:
             self._finished = None  # of a part: the job went on
 
     def _last_lines(self, raws: Sequence[bytes], nlines: int) -> Iterable[LogEvent]:
-        """Return the last lines, more of them where several ranks write the log: each has a last line of its own."""
+        """Return the last lines, more of them if several ranks write the log: each has a last line of its own."""
         few = [*self._lines(raws[-_FEW_LAST:], nlines - len(raws[-_FEW_LAST:]) + 1)]
         ranks = {rank for each in (*self.log.events, *few) for rank in (each.rank, each.local_rank)}
         return self._lines(raws, nlines - len(raws) + 1) if len(ranks - {None}) > 1 else few
@@ -445,9 +445,10 @@ class _Reading:
                 self.log.steps[writer] = int(step[1]), line.line
 
     def _weighed(self, line: LogEvent) -> bool:
-        """Return whether a line says that all went well, and note up to which line it outweighs what stands before it.
+        """Return whether a line reports success, and note up to which line it outweighs what precedes it.
 
-        A result does up to itself; a mere claim up to the last step: who raised after it may not have gone on.
+        A result does up to itself; a mere claim up to the last step: a program that raised after it may not have gone
+        on.
         """
         self._tested |= bool(_TESTED.match(line.text))
         if brings_result(line.text) or (self._tested and line.text.startswith("OK")):
@@ -459,7 +460,7 @@ class _Reading:
         return claimed
 
     def _history(self) -> int:
-        """Return the last line of what another attempt followed that came further, or of tests that passed."""
+        """Return the last line of an attempt that a later one surpassed, or of tests that passed."""
         finished = self._finished.line if self._finished else 0
         came = max(finished, self.log.steps.get(-1, (0, 0))[1])
         made = [(each.line, each.step) for each in self.log.events if self._anew and each.step is not None]
@@ -486,7 +487,7 @@ class _Reading:
 
 
 def _step(text: str) -> "re.Match[str] | None":
-    """Return the step that a line names; what nccl-tests says of its sizes is none, nor a number in an error."""
+    """Return the step that a line names; nccl-tests' sizes and numbers in an error are not steps."""
     found = _STEP.search(text)
     return None if found and ("minBytes" in text or form_of_failure(text) >= ERROR) else found
 
@@ -554,7 +555,7 @@ def _raised(event: LogEvent) -> LogEvent:
 
 
 def _step_before(data: bytes, at: int) -> int | None:
-    """Return the last step that stands shortly before a line; None: none does."""
+    """Return the last step shortly before a line; None: there is none."""
     found = _STEP_BEFORE.findall(data, max(at - _BEFORE, 0), at)
     return int(found[-1]) if found else None
 
@@ -574,7 +575,7 @@ class LogRequest(Struct, frozen=True):
 
 
 def answered(file: JobFile, reader: Reader) -> ReadLog:
-    """Return what one log says; one that cannot be read says why."""
+    """Return the content of one log; if it cannot be read, the reason."""
     blocks = Blocks(file)
     try:
         read = reader.read_one(file.name, blocks)

@@ -1,10 +1,10 @@
-"""Find the few lines of a large log that hold one of some hundred texts, at a speed near that of reading it.
+"""Find the few lines of a large log that hold one of some hundred texts, at nearly the speed of reading it.
 
-Searching a block for one literal takes half a nanosecond a byte in CPython, and so does a regular expression that
-begins with one literal character, however many texts go on from there; one that begins with any of several characters
-takes ten times that. So a handful of characters is chosen such that every text has one of them, and texts are searched
-for from that character on, what stands before it being looked at last. Case is folded first, which is cheap and halves
-the characters. A line that is found is then tested for the whole texts.
+Searching a block for one literal takes half a nanosecond a byte in CPython. A regular expression that begins with one
+literal character costs the same, however many texts continue from there; one that begins with any of several characters
+takes ten times that. So the sieve chooses a few characters such that every text has one of them, searches for texts
+from that character on, and checks the part before it last. Case is folded first, which is cheap and halves the
+characters. A line that is found is then tested for the whole texts.
 """
 
 import re
@@ -29,7 +29,7 @@ bytes that it stops at: measured on one core of 2026 with Python 3.11.
 _SHORTEST, _LONGEST = 4, 6
 """Characters that a piece must have, and of those before and after its character that it may have."""
 _CLEAR = re.compile(r"[^\"\\<>&\x00-\x1f\x7f-\U0010ffff]+")
-"""What JSON writes as it is: pieces hold nothing else, so that lines of log shippers are found too."""
+"""What JSON writes unchanged: pieces hold nothing else, so that lines of log shippers are found too."""
 _EVERYWHERE = "] nccl info channel via net/ib/"
 """What very many lines hold: a piece of it would find them all."""
 _Choice = tuple[str, str]
@@ -37,7 +37,7 @@ _Choice = tuple[str, str]
 
 
 class Whole:
-    """Says whether a line holds one of `texts`."""
+    """Test whether a line holds one of `texts`."""
 
     def __init__(self, texts: Iterable[str]) -> None:
         self._words = {text.encode(): b"" for text in texts if text}
@@ -59,8 +59,8 @@ class Sieve:
         self.begun = tuple(re.compile(_from(char, pieces)) for char in sorted({after[0] for _, after in pieces}))
 
     def lines(self, block: bytes, own: int | None = None) -> Iterator[tuple[int, int, int]]:
-        """Yield where the lines of `block` that may hold a text begin and end, in their order, each once, and where
-        the text may be. `own`: no further than up to there.
+        """Yield begin and end of each line of `block` that may hold a text, in order and once, and the position of
+        the text. `own`: no further than up to there.
         """
         end = -1
         for at in sorted(self._hits(block.lower(), len(block) if own is None else own)):
@@ -70,7 +70,7 @@ class Sieve:
                 yield begin, end, at
 
     def _hits(self, block: bytes, own: int) -> Iterator[int]:
-        """Yield where a piece stands: of each literal at most once in a line."""
+        """Yield the position of each piece: of each literal at most once in a line."""
         for literal in self.literals:
             at = block.find(literal, 0, own)
             while at >= 0:
@@ -91,7 +91,7 @@ def sieve(texts: tuple[str, ...]) -> Sieve:
 def _pieces(texts: Sequence[str]) -> tuple[list[tuple[str, str]], list[bytes]]:
     """Return pieces, each cut before the character that it begins at, and literals: every text holds one of them.
 
-    Which characters and which literals is a weighted cover: what is cheapest for each text that it adds comes first.
+    The choice of characters and literals is a weighted cover: the cheapest for each text that it adds comes first.
     """
     cuts = {text: _cuts(text) for text in texts}
     covers: dict[_Choice, int] = {}  # a bit for each text
@@ -163,7 +163,7 @@ def _cuts(text: str) -> dict[str, tuple[str, str]]:
 
 
 def _from(char: str, pieces: Collection[tuple[str, str]]) -> bytes:
-    """Return an expression that matches any piece from `char` on, and then looks at what stands before."""
+    """Return an expression that matches any piece from `char` on, and then looks at what precedes it."""
     leaves: dict[bytes, list[bytes]] = {}
     for before, after in pieces:
         if after[0] == char:
@@ -176,7 +176,7 @@ def _behind(after: bytes, found: Collection[bytes]) -> bytes:
 
 
 def _tree(words: Mapping[bytes, bytes]) -> bytes:
-    """Return an expression that matches any of `words`, each with what is to follow it: each beginning stands once."""
+    """Return an expression that matches any of `words`, each with its continuation; each beginning occurs once."""
     first, last = min(words), max(words)
     shared = first[
         : next((at for at, (one, other) in enumerate(zip(first, last, strict=False)) if one != other), len(first))

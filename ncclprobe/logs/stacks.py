@@ -7,9 +7,9 @@
         wait (threading.py:320)
         <module> (train.py:12)
 
-One file may hold many processes; if the lines that begin them are lost, each has one main thread, whose number is
-that of the process. Which rank a process is, the file's name says, a line before the process, its command line, or a
-log that names the number of the process.
+One file may hold many processes; if the lines that begin them are lost, each has one main thread, whose number is that
+of the process. The rank of a process is taken from the file's name, a line before the process, its command line, or a
+log that names its pid.
 """
 
 import re
@@ -30,7 +30,7 @@ _THREAD = re.compile(r"Thread ((?:0x)?[0-9A-Fa-f]{1,16}) \([\w+]{1,24}\)(?:: \"(
 _MAIN = "MainThread"
 _FRAME = re.compile(r"\s{2,16}(\S.{0,400}?) \(([^()]{1,400})\)$")
 _LIBRARY = re.compile(r"[\w.+-]{1,200}\.so[\d.]{0,40}$")
-"""Where a frame of `py-spy dump --native` is: it has no line there."""
+"""The place of a frame of `py-spy dump --native`, which has no line."""
 _RANK_OF_TP = re.compile(r"(?:^|[^A-Za-z])TP[ _]?(\d{1,6})\b")
 _MORE_THAN_TP = re.compile(r"(?:^|[^A-Za-z])(?:DP|PP)[ _]?[1-9]")
 _OF_CUDA = re.compile(r"(?:cu(?:da)?[A-Z]|p?nccl[A-Z])\w{2,60}$")
@@ -43,8 +43,8 @@ _WITHOUT_NAME = ("wrapper", "inner", "_fn")
 class ProcessStack(Struct, frozen=True):
     """One process: the stack of its first thread, or of the thread that is in a call of torch.distributed.
 
-    `line` is where the stack stands in its file; frames are innermost first. `title`: its command line, or what it
-    calls itself; empty: not known.
+    `line` is the line of its stack in the file; frames are innermost first. `title`: its command line, or its own name
+    for itself; empty: not known.
     """
 
     source: str
@@ -72,7 +72,7 @@ class ProcessStack(Struct, frozen=True):
 
     @property
     def where(self) -> str:
-        """Return in words where it stands: the call, or the innermost function, and the program's own line."""
+        """Describe its position: the call, or the innermost function, and the program's own line."""
         native = (frame.name for frame in self.frames if not frame.line and _OF_CUDA.match(frame.name))
         inner = next(native, self.frames[0].name if self.frames else "")
         return f"{self.call or inner} ({self.own or ''})"

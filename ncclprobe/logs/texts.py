@@ -8,9 +8,9 @@ from typing import NamedTuple
 
 
 def between(text: str, start: str, end: str = "") -> str:
-    """Return what follows the first `start`, up to `end` or, where `end` is not there or empty, to the end.
+    """Return the text after the first `start`, up to `end`, or to the end if `end` is missing or empty.
 
-    Empty where `start` is not in the text.
+    Empty if `start` is not in the text.
     """
     _, found, rest = text.partition(start)
     if not found:
@@ -59,7 +59,7 @@ _STATUS = (
     r"|PERMISSION_DENIED|UNIMPLEMENTED|DATA_LOSS|CANCELLED|UNKNOWN"
 )
 _STATUS_IN_WORDS = "|".join(each.replace("_", " ").capitalize() for each in _STATUS.split("|"))
-"""Of TensorFlow, beneath the number of its root errors."""
+"""TensorFlow's, beneath the number of its root errors."""
 _ERROR = re.compile(
     r"(?:(?:\S{0,40}[\d\]\[:/.|]\S{0,40}|[A-Z]{2,12}) {1,8}){0,6}[\[|]?(?:ERROR|CRITICAL|SEVERE)\]?(?=[ :|\]]|$)|"
     r"(?:[\w.:()/-]{1,80} (?:[-|:] )?){0,3}[\[|]?(?:[A-Z]{2,8}_)?(?:ERROR|CRITICAL|SEVERE)\]?(?=[ :|\]]|$)"
@@ -88,12 +88,12 @@ _ERRNOS = (
     ": Invalid argument", ": Operation not permitted", ": Operation not supported",
 )  # fmt: skip
 _FAILS = re.compile(r"\b(?:failed|failure|error|can ?not|could not|unable to)\b", re.IGNORECASE)
-"""Together: what the C library says of a call that failed, at the end of a line, whatever program wrote it."""
+"""Together: the C library's text for a failed call, at the end of a line, whatever program wrote it."""
 _OF_EVENTS = re.compile(
     r"\s{0,8}(?:\S{1,12} {1,16})?(?:\S{1,60} {1,8})?Warning {1,16}"
     r"(?:Failed\w{0,32}|BackOff|Evicted|OOM\w{1,16}|N(?:ode|etwork)NotReady|ErrImage\w{1,16})\b"
 )
-"""Of Kubernetes, which calls Warning whatever is no success."""
+"""Kubernetes, which calls Warning anything other than success."""
 _WARNS = re.compile(r"(?:[\w.-]{1,64}: )?\[?(?:WARN|[Ww]arning:)")
 _GOES_ON = re.compile(
     r"\b(?:fall(?:ing|s)?[ -]?back|retr(?:y|ies|ying)(?! count| limit| exceed)|ignor(?:e|ed|ing)|instead"
@@ -107,7 +107,7 @@ _GOES_ON = re.compile(
 
 
 def goes_on(text: str, level: str) -> bool:
-    """Return whether a program says in one line that something failed and what it does instead, or of one request."""
+    """Return whether a program reports a failure and its fallback in one line, or the failure of one request."""
     return level not in ("EXCEPTION", "FATAL") and bool(_GOES_ON.search(text[:_WITHIN]))
 
 
@@ -164,7 +164,7 @@ AT_EXIT = "destroy_process_group() was not called before program exit"
 
 
 def says_finished(text: str) -> bool:
-    """Return whether a line says that the job came to its end."""
+    """Return whether a line reports the end of the job."""
     head = text[:_FINISHED_WITHIN]
     return bool(_FINISHED.search(head)) and not _UNFINISHED.search(head)
 
@@ -200,10 +200,11 @@ _LOGGED = re.compile(
 
 
 def brings_result(text: str) -> bool:
-    """Return whether a program says at its end what came out: it came there, whatever its lines before sound like.
+    """Return whether a program reports a result at its end: it got there, whatever its earlier lines sound like.
 
-    So too where who runs tests, or a node's ranks, says of all of them that they ended well: what failed before was
-    provoked, or another attempt followed it. What a shell says after a program, it says of one that failed too.
+    The same holds if a test runner, or the launcher of a node's ranks, reports that all ended well: an earlier failure
+    was provoked, or another attempt followed it. A shell's line after a program does not count: it follows failures
+    too.
     """
     return bool(_RESULT.search(text[:4096]) or _PASSED.match(text))
 
@@ -231,7 +232,7 @@ _OF_A_CALL = re.compile(
 
 
 def begins_anew(text: str) -> bool:
-    """Return whether a line says that the job, or its ranks, are started again: what stands before it is history."""
+    """Return whether a line reports a restart of the job or its ranks: everything before it is history."""
     head = text[:_WITHIN]
     return bool(_ANEW.search(head)) and not _OF_A_CALL.search(head)
 
@@ -247,13 +248,13 @@ _EXPECTED = re.compile(
 
 
 def was_caught(text: str) -> bool:
-    """Return whether the line beneath an exception says what the program does instead."""
+    """Return whether the line beneath an exception names the program's fallback."""
     head = text[:_WITHIN]
     return bool(_CAUGHT.search(head)) and not _OF_A_CALL.search(head) and not head.startswith("Exception ignored")
 
 
 def was_expected(text: str) -> bool:
-    """Return whether a line says of the failure before it that it was wanted, or that the task is begun again."""
+    """Return whether a line calls the failure before it intended, or reports that the task is started again."""
     return bool(_EXPECTED.search(text[:_WITHIN]))
 
 
@@ -276,7 +277,7 @@ _IF = re.compile(r"\W{0,8}(?:If|In case|When) (?:you|your|this|the) \w{1,20} [^.
 
 
 def advises(text: str) -> bool:
-    """Return whether a line says what to do if an error came, which it quotes: ``If you get `CUDA error: …```."""
+    """Return whether a line is advice for an error that it quotes: ``If you get `CUDA error: …```."""
     return bool(_IF.match(text[:_WITHIN]))
 
 
@@ -288,7 +289,7 @@ _ABOVE = re.compile(
 
 
 def refers(text: str) -> bool:
-    """Return whether an error says only that its reason stands elsewhere in the log."""
+    """Return whether an error only points to another place in the log for its reason."""
     return bool(_ABOVE.search(text[:_WITHIN]))
 
 
@@ -296,7 +297,7 @@ _BAR = re.compile(
     r"\s{0,8}(.{0,160}?) {0,8}\d{1,3}%\|[^|]{0,256}\| {0,2}([\d.]{1,12})([kMG]?)/([\d.]{1,12}[kMG]?) \[([\d:]{4,12})<"
 )
 _COUNT = re.compile(r"\s{0,8}(.{0,160}?):? {0,8}(\d{1,12})([kMG]?) ?[A-Za-z]{0,16} \[([\d:]{4,12}), ")
-"""Of what has no known end, as a data set that is made."""
+"""For counts without a known end, such as a data set that is being built."""
 _TIMES = {"": 1.0, "k": 1e3, "M": 1e6, "G": 1e9}
 
 

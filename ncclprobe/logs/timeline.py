@@ -1,6 +1,6 @@
-"""Who said what when in a failed job, what became of each rank, and what to collect if no cause is named.
+"""List who wrote what when in a failed job, how each rank ended, and what to collect if no cause is named.
 
-Of a job that says nothing of a failure and nothing of its end: where its ranks stand, who is behind, since when.
+If a job reports neither a failure nor its end: the position of its ranks, who is behind, and since when.
 """
 
 import re
@@ -41,9 +41,9 @@ _BEFORE_2_9 = {"size": "TORCH_NCCL_TRACE_BUFFER_SIZE", "file": "TORCH_NCCL_DEBUG
 
 
 def with_next_steps(found: Sequence[Cause], log: JobLog | None, *, records: bool) -> tuple[Cause, ...]:
-    """Return the causes, those that are not named with what would name them. `records`: flight records were given.
+    """Return the causes, unnamed ones with what would name them. `records`: flight records were given.
 
-    Of ranks that fell silent their host and minute come first: what the kernel and the scheduler say of them.
+    For ranks that fell silent, their host and minute come first, because the kernel and the scheduler log about those.
     """
     steps = tuple(_steps(found, log, records))
     return tuple(
@@ -70,7 +70,7 @@ def _of_suspects(suspects: Sequence[Suspect], log: JobLog | None) -> Iterator[st
 
 
 def _slurm_job(log: JobLog) -> str:
-    """Return the number of the Slurm job, of a log's name or of a line; empty: none says it."""
+    """Return the number of the Slurm job from a log's name or a line; empty if neither has it."""
     names = (stream.name for stream in log.streams)
     lines = (event.text for event in log.having("slurmstepd: error", "srun: "))
     found = next((each for text in (*names, *lines) if (each := _SLURM_JOB.search(text))), None)
@@ -98,7 +98,7 @@ _OF_NCCL = ("NCCL error", "NCCL failure", "ncclUniqueId", "ncclCommInit", "ncclS
 
 
 def _met_by_nccl(found: Sequence[Cause], log: JobLog) -> bool:
-    """Return whether a cause rests on lines of NCCL's before any step was made: what INFO shows is said by then."""
+    """Return whether a cause rests on NCCL's lines before the first step: INFO has shown all it can by then."""
     told = {(e.source, e.line) for cause in found if cause.confidence != "named" for e in _rests_on(cause)}
     lines = (event for event in log.events if (log.streams[event.stream].name, event.line) in told)
     own = (e for e in lines if (e.host and e.pid) or any(words in e.text for words in _OF_NCCL))
@@ -127,7 +127,7 @@ def _release(version: str) -> tuple[int, ...]:
 
 
 def missing_ranks(log: JobLog) -> tuple[int, ...]:
-    """Return the ranks of the job of which there is no line, as far as a line says how many there are."""
+    """Return the ranks of the job that have no line, if a line gives the number of ranks."""
     return tuple(rank for rank in range(log.world_size or 0) if rank not in log.ranks)
 
 
@@ -190,7 +190,7 @@ def _when(o: Occurrence, ahead_s: Mapping[str, float]) -> float | None:
 
 
 def ranks(log: JobLog | None, records: FlightRecords | None) -> tuple[RankState, ...]:
-    """Return what became of each rank of which there is a log or a dump, or of which there should be one."""
+    """Return the end of each rank that has a log or a dump, or should have one."""
     log = log or _EMPTY
     dumps = {dump.rank: dump for dump in records.dumps if dump.rank is not None} if records else {}
     waiting = _waiting(log)
@@ -232,8 +232,8 @@ def _state(rank: RankLog, last: Entered | None, waited: bool) -> str:
 def not_understood(
     log: JobLog, verdicts: Sequence[Verdict], understood: Callable[[LogEvent], bool]
 ) -> Iterator[NotUnderstood]:
-    """Yield by log how many lines speak of a failure on which no finding rests and which are not understood either,
-    with the first of them.
+    """Yield for each log the number of unrecognised lines that report a failure and support no finding, with the first
+    of them.
     """
     known = cited_lines(verdicts)
     loud = (e for e in log.events if e.level in ("WARN", "ERROR", *ENDINGS) and (e.stream, e.line) not in known)
@@ -263,7 +263,7 @@ class _Writer(Struct, frozen=True):
 
 
 def last_seen(log: JobLog) -> tuple[LastSeen, ...]:
-    """Return where ranks end, otherwise logs: those that end alike together, those that came least far first."""
+    """Return the ends of ranks, otherwise of logs: equal ends together, least advanced first."""
     found = [_Writer(e.last, log.streams[e.last.stream].name, e.rank, e.step) for e in log.ranks.values() if e.last]
     found = [each for each in found if not _counts_for_all(log.streams[each.last.stream], each)]
     if len(found) < 2 or {each.last.stream for each in found} != {*range(len(log.streams))}:
@@ -348,7 +348,7 @@ def stage(log: JobLog, seen: Sequence[LastSeen]) -> Iterator[str]:
 
 
 def _behind(seen: Sequence[LastSeen]) -> Iterator[str]:
-    """Yield who came less far than others, or fell silent long before most."""
+    """Yield the ranks that are behind the others, or fell silent long before most."""
     furthest = max((each.step for each in seen if each.step is not None), default=None)
     most = max(seen, key=_nwriters, default=None)
     for each in seen:
@@ -390,7 +390,7 @@ def _slower(paces: Sequence[Pace], name: str) -> str:
 
 
 def _before_steps(log: JobLog) -> Iterator[str]:
-    """Yield how far NCCL's initialisation came if no line names a step."""
+    """Yield the progress of NCCL's initialisation if no line names a step."""
     used = log.having("Bootstrap : Using", "NET/Socket : Using")
     bridged = {event.host: found for event in used if (found := _BRIDGE.search(event.text))}
     if len(bridged) > 1:

@@ -30,12 +30,12 @@ class TimedOutWork(Struct, frozen=True):
     group: str = ""
 
     def __str__(self) -> str:
-        """Return ``ALLREDUCE number 7``, or its operation alone where a release prints no number."""
+        """Return ``ALLREDUCE number 7``, or only its operation if a release prints no number."""
         return f"{self.op} number {self.seq}" if self.seq is not None else self.op
 
 
 class Progress(Struct, frozen=True):
-    """How far a rank's group came when its watchdog ended it: numbers of collectives; None: not said."""
+    """Progress of a rank's group when its watchdog ended it: numbers of collectives; None: unknown."""
 
     rank: int | None
     group: str
@@ -44,7 +44,7 @@ class Progress(Struct, frozen=True):
 
 
 class Waited(Struct, frozen=True):
-    """A store that waited for ranks: how many came, and how many were to come."""
+    """A store that waited for ranks: how many joined, and how many were expected."""
 
     came: int
     wanted: int
@@ -56,7 +56,7 @@ def watchdog_rank(text: str) -> int | None:
 
 
 def watchdog_group(text: str) -> str:
-    """Return the process group of the same prefixes; empty: none is said."""
+    """Return the process group of the same prefixes; empty: the prefixes name none."""
     return between(text, "[PG ", " Rank ") if "[PG " in text else ""
 
 
@@ -77,7 +77,7 @@ def timed_out_work(text: str) -> TimedOutWork | None:
 
 
 def progress(text: str) -> Progress | None:
-    """Return how far a rank came: ``last enqueued NCCL work: 5, last completed NCCL work: 4.`` and newer forms."""
+    """Return the progress of a rank: ``last enqueued NCCL work: 5, last completed NCCL work: 4.`` and newer forms."""
     said = text.replace("Last enqueued", "last enqueued")
     if "last enqueued" not in said:
         return None
@@ -109,17 +109,17 @@ def ranks_in(text: str) -> tuple[int, ...]:
 
 _MOST_RANKS = 1 << 20
 _FEW_MISSING = 7
-"""Ranks that have to speak for each that does not, if nothing says how many there are: 7 of 8 on one host."""
+"""Ranks that must report for each that does not, if the number of ranks is unknown: 7 of 8 on one host."""
 _POINT_TO_POINT = ("SEND", "RECV", "COALESCED", "UNKNOWN")
 _EQUAL_ELEMENTS = ("ALLREDUCE", "BROADCAST", "REDUCE", "ALLGATHER", "_ALLGATHER_BASE", "REDUCE_SCATTER",
                    "COALESCED", "_REDUCE_SCATTER_BASE")  # fmt: skip
-"""Of these every rank passes equally many elements; scatter, gather and all-to-all may differ."""
+"""Operations to which every rank passes the same number of elements; scatter, gather and all-to-all may differ."""
 
 
 class Hang(Struct, frozen=True):
     """One process group whose watchdogs gave up. `works` is the first collective that each rank gave up.
 
-    `late` are ranks that had not called it although others had: by their own counts, or because they said nothing.
+    `late` are ranks that had not called it although others had: by their own counts, or because they logged nothing.
     """
 
     group: str
@@ -153,7 +153,7 @@ class Hang(Struct, frozen=True):
 
     @property
     def certain(self) -> bool:
-        """Return whether operations or sizes differ, and not numbers alone, in one group: before 2.3 none is named."""
+        """Return whether operations or sizes differ, and not only numbers, in one group: before 2.3 none is named."""
         return bool(self.group) and "differ" in self.differ
 
 
@@ -185,7 +185,7 @@ def _hang(group: str, works: Mapping[int, TimedOutWork], came: Mapping[int, Prog
 
 
 def _up_to_highest(group: str, works: Mapping[int, TimedOutWork]) -> range:
-    """Return the ranks of a job whose size no line names, if nearly all up to the highest gave up: else none."""
+    """Return the ranks of a job whose size no line names, if nearly all up to the highest gave up; otherwise none."""
     ranks = range(max(works, default=0) + 1)
     missing = len(ranks) - len(works)
     return ranks if _is_default(group) and missing <= len(works) // _FEW_MISSING else range(0)

@@ -1,8 +1,8 @@
-"""How a running job stands, from two looks at its ranks: pure, and of whatever nodes were looked at.
+"""Judge the state of a running job from two looks at its ranks. Pure; any subset of the nodes will do.
 
-What torch has recorded says who waits in which call for whom, and since when; what the kernel shows says whether these
-are at work. A rank for which others wait is stuck only if it does nothing, or nothing new, for longer than is usual: a
-checkpoint, a compilation or a slow file is work. A call in which a rank moved between the looks does not stand.
+torch's records show which rank waits in which call for whom, and since when; the kernel shows whether the others are at
+work. A rank that others wait for is stuck only if it does nothing, or nothing new, for longer than is usual: a
+checkpoint, a compilation or a slow file is work. A call in which a rank moved between the looks is not stuck.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -47,7 +47,7 @@ from ncclprobe.model.values import grouped
 _LEAST_S: Mapping[Activity, float] = {"idle": 3.0, "spins": 180.0}
 """How long others wait at least for a rank that does nothing, or nothing new, until it is called stuck."""
 _INSIDE_LEAST_S, _QUIET_LEAST_S, _PAUSE_S = 30.0, 60.0, 10.0
-"""The same of a call that all have entered, of ranks of which none is in a call, and until these may not be at work."""
+"""The same for a call that all ranks have entered, for ranks outside any call, and for how long these may be idle."""
 _SILENT_LEAST_S, _MOVES_BYTES = 9.0, 64 << 10
 """The same of such a call if nothing arrives over a connection; and what passes over one between the looks of a call
 that is slow."""
@@ -145,7 +145,7 @@ def _classes(
 
 
 def _in_call(job: LookedAt, number: int, call: Stalled) -> tuple[ClassName, str]:
-    """Return the class of a rank that is in a call that stands, or is missing there, and what it does."""
+    """Return the class of a rank that is in a stuck call, or is missing from one, and its activity."""
     rank, what = job.ranks.get(number), job.activities.get(number, "unseen")
     if rank is None and number in call.missing:
         unheard = [wire for wire in job.wires if wire.silent and wire.rank in call.waiting and wire.peer is None]
@@ -185,7 +185,7 @@ def _waiting(job: LookedAt, number: int, call: Stalled) -> tuple[ClassName, str]
 
 
 def _inside(job: LookedAt, number: int, call: Stalled) -> tuple[ClassName, str]:
-    """Return the class of a rank that is in a call in which all are, and between which two nothing arrives."""
+    """Return the class of a rank in a call that all ranks have entered, and over whose links no data arrives."""
     text, silent = f"is in {call.where}, as all are", job.silent(call.waiting)
     ill = {at: trouble for at in call.waiting if at in job.ranks and (trouble := job.ranks[at].trouble)}
     if call.waited_s < max(_SILENT_LEAST_S if silent or ill else _INSIDE_LEAST_S, _OF_USUAL * call.usual_s):
@@ -205,7 +205,7 @@ def _inside(job: LookedAt, number: int, call: Stalled) -> tuple[ClassName, str]:
 
 
 def _still(job: LookedAt, call: Stalled) -> bool:
-    """Return whether nothing shows that a call goes on which all have entered: no rank woke, and no byte passed."""
+    """Return whether a call that all ranks have entered shows no progress: no rank woke, and no byte passed."""
     if call.waited_s < _PAUSE_S:
         return False
     sent = any(wire.sent_bytes for wire in job.wires if wire.rank in call.waiting and wire.peer in call.waiting)
@@ -213,7 +213,7 @@ def _still(job: LookedAt, call: Stalled) -> bool:
 
 
 def _alone(job: LookedAt, number: int, quiet: bool, found: Sequence[Stalled]) -> tuple[ClassName, str]:
-    """Return the class of a rank that is in no call that stands, and what it does."""
+    """Return the class of a rank that is in no stuck call, and its activity."""
     what = job.activities[number]
     text = doing(job.ranks[number], what)
     if what in ("gone", "stopped"):
@@ -295,7 +295,7 @@ def _answer(job: LookedAt, rows: Sequence[RankClass], call: Stalled | None, in_i
 
 
 def _to_see_more(job: LookedAt, word: str) -> str:
-    """Return what would have told more, and was not done: other nodes, torch's worker server, the stacks."""
+    """Return what was not examined and would have added evidence: other nodes, torch's worker server, the stacks."""
     ranks = [each for each in job.ranks.values() if each.process]
     silent = not job.second.dumps and all(each.silent for each in ranks)
     unread = next((f"stacks were not read: {each.unread}" for each in ranks if each.unread), _STACKS)
@@ -304,7 +304,7 @@ def _to_see_more(job: LookedAt, word: str) -> str:
 
 
 def _sources(job: LookedAt) -> str:
-    """Return how many ranks told of themselves: ``worker server: 3 of 3 ranks answer; stacks of 3 of 3 read``."""
+    """Return how many ranks could be examined: ``worker server: 3 of 3 ranks answer; stacks of 3 of 3 read``."""
     ranks = [each for each in job.ranks.values() if each.process]
     number = sum(not each.silent for each in ranks)
     read = sum(bool(each.stacks) for each in ranks)

@@ -1,4 +1,4 @@
-"""What one rank's process and its GPU do, from two looks at it, and over which of its connections nothing arrives."""
+"""Describe the activity of one rank's process and its GPU from two looks, and find the connections that are idle."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Literal
@@ -60,17 +60,17 @@ _CALLS = {
     "fsync": "waits for a disk",
 }
 _FIFO = "wait_for_partner"
-"""The kernel's function in which open(2) of a FIFO waits (fs/pipe.c)."""
+"""The kernel function in which open(2) of a FIFO waits (fs/pipe.c)."""
 _FOR_A_CHILD = ("wait4", "waitid")
 
 
 class Seen(Struct, frozen=True):
-    """One rank as it was seen: on which node, its process at both looks, the stacks of its first thread.
+    """One rank as it was examined: its node, its process at both looks, the stacks of its first thread.
 
     `rank` is below zero if it is not known: the number of its process. `process` is None if it has none.
     `oom_kills` are those of the cgroups of its node's ranks. `unread`: why its stacks were asked for and not read.
-    `of_children` are the stacks of processes that it has started. `gpu` is what NVML says of its GPU, `trouble` why
-    this may hold it up. `received_bytes` came between the looks on sockets of its own, see :func:`received`.
+    `of_children` are the stacks of processes that it has started. `gpu` is NVML's report of its GPU, `trouble` why
+    this may hold it up. `received_bytes` arrived between the looks on sockets of its own, see :func:`received`.
     """
 
     rank: int
@@ -198,7 +198,7 @@ def _waits(at: ProcessState) -> str:
 
 
 def waits_outside(rank: Seen) -> bool:
-    """Return whether a rank waits for what is no other rank; a lock or a socket may be of a collective."""
+    """Return whether a rank waits for something other than a rank; a lock or a socket may belong to a collective."""
     at = rank.second
     return not isinstance(at, Absent) and (at.state == "D" or at.call in ("nanosleep", *_FOR_A_CHILD, *OUTSIDE))
 
@@ -227,7 +227,7 @@ def blocked_s(rank: Seen) -> float:
 
 
 def _frame(stack: Sequence[FlightFrame]) -> str:
-    """Return where a program is: ``, in next, train.py:212 in step``; nothing if unknown."""
+    """Return the position of a program: ``, in next, train.py:212 in step``; empty if unknown."""
     own = caller(stack)
     if own is None:
         return ""
@@ -314,10 +314,10 @@ def wires(nodes: Mapping[str, JobLooks], ranks: Mapping[int, Seen]) -> tuple[Wir
 
 
 def received(node: str, here: LocalRanks, looks: JobLooks) -> Mapping[int, int]:
-    """Return what each rank of a node, with what it has started, received between the looks on sockets of its own.
+    """Return the bytes that each rank of a node, with its children, received between the looks on its own sockets.
 
-    A model, a rollout or data come so, and in no counter of /proc. Not of its own are those to other ranks, to the
-    store and to RAS, and those whose two ends it has itself.
+    A model, a rollout or data arrives this way, and no counter of /proc shows it. Connections to other ranks, to the
+    store and to RAS do not count, and neither do those whose two ends belong to the rank itself.
     """
     owners = {each.pid: each.pid for each in here.ranks}
     for rank, state in zip(here.ranks, looks.second.processes, strict=False):
@@ -368,7 +368,7 @@ def _known(connections: Sequence[Connection] | Absent) -> Sequence[Connection]:
 
 
 def _ends(node: str, local: str, peer: str) -> tuple[str, str, str]:
-    """Return what tells a connection from all others; an address of the loopback is of one node."""
+    """Return the identity of a connection; a loopback address belongs to one node."""
     return (node if local.startswith(LOOPBACK) else "", local, peer)
 
 
@@ -407,10 +407,10 @@ def gpus_of(here: LocalRanks, looks: JobLooks) -> Mapping[int, tuple[str, str]]:
 
 
 def _by_process(rank: JobProcess, gpus: Sequence[LiveGpu]) -> LiveGpu | None:
-    """Return the GPU on which a process computes, by NVML at either look: a lost one tells of no process any more.
+    """Return the GPU on which a process computes, by NVML at either look: a lost GPU no longer reports its processes.
 
-    Of several that on which the fewest ranks are: all have a context on GPU 0 if a program does not say which it
-    means. None if that leaves two.
+    If there are several, return the one with the fewest ranks: every rank has a context on GPU 0 unless its program
+    selects another. None if that leaves two.
     """
     pids: dict[int, set[int]] = {}
     for gpu in gpus:
@@ -421,9 +421,9 @@ def _by_process(rank: JobProcess, gpus: Sequence[LiveGpu]) -> LiveGpu | None:
 
 
 def _by_place(rank: JobProcess, ranks: Sequence[JobProcess], gpus: Sequence[LiveGpu]) -> LiveGpu | None:
-    """Return the GPU of a local rank, if NVML tells of no process there and each GPU has a rank.
+    """Return the GPU of a local rank if NVML reports no process there and each GPU has a rank.
 
-    So it is in a container, and where a GPU is lost.
+    This is the case in a container, and if a GPU is lost.
     """
     at = rank.launch.local_rank
     if at is None or _VISIBLE in rank.settings or not len(gpus) == len(ranks) == rank.launch.local_world_size:
@@ -458,7 +458,7 @@ def _gpu_troubles(first: LiveGpu, last: LiveGpu) -> Iterator[str]:
 
 
 def _xids(rank: JobProcess, gpu: LiveGpu, events: Sequence[Event] | Absent) -> Iterator[str]:
-    """Yield what the driver has said of a GPU since its rank began, but for what is usually of the program."""
+    """Yield the driver's messages about a GPU since its rank began, except those that a program usually causes."""
     known = () if isinstance(events, Absent) or isinstance(gpu.pci, Absent) else events
     said = {
         f"its GPU{gpu.index} has had Xid {each.code}" if each.kind == "xid" else f"its GPU{gpu.index} fell off the bus"

@@ -29,10 +29,10 @@ _ASKED_BYTES_S = 160
 
 
 class Arrival(Struct, frozen=True):
-    """Ranks in init: those that joined the store `where`, and for each other rank its class and what it does.
+    """Ranks in init: those that joined the store `where`, and for each other rank its class and its activity.
 
     `connecting` are those that try to connect. `waited_s`: how long the first of those that joined has waited, or
-    has tried to join. `world` is 0 if the environment does not say how many ranks there are.
+    has tried to join. `world` is 0 if the environment does not give the number of ranks.
     """
 
     where: str

@@ -1,4 +1,4 @@
-"""Which calls of a running job stand, from what torch has recorded at both looks, or from stacks."""
+"""Find the stuck calls of a running job, from torch's records at both looks, or from stacks."""
 
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from itertools import pairwise
@@ -29,17 +29,17 @@ from ncclprobe.model.values import Struct, grouped, replace
 
 _MOST_GAPS = 200
 _UNKNOWN_USUAL_S = 3.0
-"""What passes between two calls of a job of which nothing but stacks is known."""
+"""The time that passes between two calls of a job for which only stacks are known."""
 _INIT = "init_process_group"
 _ONE_SIDED = ("send", "recv", "recv_object_list", "send_object_list")
 
 
 class Stalled(Struct, frozen=True):
-    """A call in which nothing moves: who is in it, for whom they wait, since when, and how long calls usually take.
+    """A stuck call: who is in it, for whom they wait, since when, and how long calls usually take.
 
-    `apart`: those who are missing made another call, in words. `over`: it has ended on those who wait, for something
-    that torch does not record. `launched`: only counts of launches are known, so `waited_s` is how long those who are
-    missing have not run.
+    `apart`: the other call that the missing ranks made, in words. `over`: it has ended on the waiting ranks, which now
+    wait for something that torch does not record. `launched`: only counts of launches are known, so `waited_s` is how
+    long the missing ranks have not run.
     """
 
     where: str
@@ -54,7 +54,7 @@ class Stalled(Struct, frozen=True):
 
     @property
     def place(self) -> str:
-        """Return the place at which its ranks wait: ``in all_reduce #51``."""
+        """Return the call in which its ranks wait: ``in all_reduce #51``."""
         return f"after {self.where}, which has ended," if self.over else f"in {self.where}"
 
 
@@ -73,7 +73,7 @@ class LookedAt(Struct, frozen=True):
     wires: tuple[Wire, ...] = ()
 
     def silent(self, ranks: Collection[int]) -> list[Wire]:
-        """Return the connections among `ranks` over which nothing arrives."""
+        """Return the connections among `ranks` over which no data arrives."""
         return [wire for wire in self.wires if wire.silent and {wire.rank, wire.peer} <= {*ranks}]
 
     def dump(self, rank: int) -> FlightDump | None:
@@ -114,7 +114,7 @@ def looked_at(
 
 
 def confirmed(looks: JobLooks) -> RasAnswer | None:
-    """Return what NCCL's RAS says at both looks: of a job at work the counts differ."""
+    """Return NCCL's RAS report at both looks: if the job is at work, the counts differ."""
     first, second = looks.first.ras, looks.second.ras
     if isinstance(first, Absent) or isinstance(second, Absent):
         return None
@@ -144,7 +144,7 @@ def _progress(dump: FlightDump) -> tuple[object, ...]:
 
 
 def stalled(job: LookedAt) -> list[Stalled]:
-    """Return the calls in which nothing moves."""
+    """Return the stuck calls."""
     if not job.second.dumps:
         return _without_records(job)
     found = judge(job.second)
@@ -161,9 +161,9 @@ def _without_records(job: LookedAt) -> list[Stalled]:
 
 
 def _of_unknown_members(job: LookedAt) -> Iterator[Stalled]:
-    """Yield what stands if every rank waits, and some in a call of a group whose members torch has not recorded.
+    """Yield a stuck call if every rank waits, some of them in a call of a group whose members torch has not recorded.
 
-    Gloo records them of no group but the first that a rank made: who is missing in such a call cannot be told.
+    Gloo records the members only of the first group that a rank made: nobody can name who is missing from such a call.
     """
     side = SideBySide(job.second)
     found = waits(side)
@@ -226,10 +226,10 @@ def gaps(dump: FlightDump) -> list[float]:
 
 def _by_stacks(job: LookedAt) -> Iterator[Stalled]:
     """Yield the calls in which ranks wait by their stacks, if their first threads did not even wake between the looks,
-    or only to try again to reach the store.
+    or only to retry the store.
 
-    Where all ranks are in calls, and not in the same, or all receive and none sends, they wait for each other: those
-    who send or receive are missing in the collective of the others, however many they are.
+    If all ranks are in calls that differ, or all receive and none sends, they wait for each other: those that send or
+    receive are missing from the collective of the others, however many they are.
     """
     inside = {number: call for number, rank in job.ranks.items() if (call := call_of(rank))}
     others = tuple(sorted(job.ranks.keys() - inside.keys()))
@@ -340,7 +340,7 @@ def _is_backward(frame: FlightFrame) -> bool:
 
 
 def function(where: str) -> str:
-    """Return which function a rank is in: the first word of where."""
+    """Return the function that a rank is in: the first word of its position."""
     return where.partition(" ")[0]
 
 
