@@ -45,7 +45,7 @@ def _hangs(log: JobLog) -> tuple[Hang, ...]:
 
 
 def _lines_of(log: JobLog, hang: Hang) -> Iterator[tuple[LogEvent, TimedOutWork]]:
-    """Yield the line that says each rank's first collective of a hang."""
+    """Yield the line with each rank's first collective of a hang."""
     seen: set[int] = set()
     for event in log.having(TIMED_OUT):
         work = timed_out_work(event.text)
@@ -139,7 +139,7 @@ def torch_names_the_late_ranks(log: JobLog) -> Iterator[Finding]:
     Right: torch's report names no late rank.
     Why: with TORCH_NCCL_DESYNC_DEBUG=1 every rank records its collectives in the store, and the report names the ranks
     that did not join.
-    Fix: look at what these ranks did instead: loading data, a checkpoint, a compilation, or nothing any more.
+    Fix: look at what these ranks did instead: loading data, a checkpoint, a compilation, or nothing.
     """
     for event in log.having(_REPORT[0]):
         late = ranks_in(between(event.text, "ranks [", "]"))
@@ -176,7 +176,8 @@ _OF_RECEIVERS = (
     "data size doesn't match expected size",
     "collective mismatch error",
 )
-"""Of a rank that received more than it expects: it or the sender called another size, and the line cannot say which."""
+"""For a rank that received more than it expects: it or the sender called another size, and the line cannot show which.
+"""
 
 _MISMATCH = (
     "Detected mismatch between collectives on ranks",
@@ -384,9 +385,9 @@ def _is_of_monitor(event: LogEvent) -> bool:
 
 
 def _ended_by_monitor(log: JobLog) -> bool:
-    """Return whether monitors ended some ranks of a job in which no collective had timed out: then it is no hang.
+    """Return whether monitors ended some ranks of a job in which no collective had timed out: then it is not a hang.
 
-    It is one where most ranks' monitors fire.
+    It is a hang if the monitors of most ranks fire.
     """
     if any(event.level != "INFO" for event in log.having(*_OTHERS_HANG)):
         return False

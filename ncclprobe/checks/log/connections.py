@@ -47,7 +47,7 @@ _CUT_OFF = ("onnect to ", "exceeded retries", "exceeded timeouts", "exceeded err
 
 
 def _taken(log: JobLog) -> Iterator[tuple[LogEvent, Used]]:
-    """Yield every interface that a rank says it uses, with the line."""
+    """Yield every interface that a rank reports to use, with the line."""
     for event in log.having(*_USING):
         for each_used in used(event.text):
             yield event, each_used
@@ -208,7 +208,9 @@ def _connects_strangely(log: JobLog, prefixes: tuple[str, ...], what: str) -> It
 
 
 def _leads_nowhere(peer: str, text: str) -> bool:
-    """Return whether a peer's address is link-local. Of IPv6 it is one host's alone: who refuses there was reached."""
+    """Return whether a peer's address is link-local. An IPv6 one belongs to one host: a refusal there proves that it
+    answers.
+    """
     return peer.startswith(LINK_LOCAL) or (peer.startswith(LINK_LOCAL_V6) and "refused" not in text)
 
 
@@ -347,7 +349,7 @@ def _nccls(event: LogEvent) -> bool:
 
 
 def _explained(peer: str, error: str) -> bool:
-    """Return whether the address itself says what is wrong: loopback, link-local, or of a strange interface."""
+    """Return whether the address itself is wrong: loopback, link-local, or of a strange interface."""
     scope = peer.partition("%")[2]
     own = peer.startswith(("127.", "::1")) or _leads_nowhere(peer, error)
     return own or (bool(scope) and scope.startswith((*CONTAINER_PORTS, *TUNNELS)))

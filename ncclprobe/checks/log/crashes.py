@@ -32,9 +32,9 @@ _STEP_ENDED = ("srun: Job step aborted", "STEP CANCELLED", "JOB CANCELLED", "DUE
 
 
 def _first_tasks_of_srun(log: JobLog) -> Iterator[LogEvent]:
-    """Yield of each log the first task of which srun says that it ended, if a signal did and the step still ran.
+    """Yield for each log the first task that srun reports as ended, if a signal ended it while the step still ran.
 
-    srun says it of the other tasks too, once it has ended them.
+    srun reports the other tasks too, once it has ended them.
     """
     over: set[int] = set()
     for event in log.having(*_TASK_ENDED, *_STEP_ENDED):
@@ -59,7 +59,7 @@ _NEGATIVE = re.compile(r"\b(?:exit|return)[ _]?(?:code|status)(?:: ?| ?= ?| )-(\
 """How Python, and what is written in it, gives the signal that ended a process."""
 _IN_WORDS = {"Killed": 9, "Bus error": 7, "Illegal instruction": 4}
 _LEFT_OPEN = {_KILLED: ("rank-crashed", "oom"), _BUS: ("shm-too-small", "rank-crashed")}
-"""What a signal may mean that does not tell who sent it, or why."""
+"""Meanings of a signal that does not show its sender or reason."""
 _WORDS = {4: "SIGILL", _KILLED: "SIGKILL", _SEGV: "SIGSEGV", _BUS: "SIGBUS", 8: "SIGFPE"}
 
 
@@ -312,7 +312,7 @@ def _of_a_person(text: str) -> int | None:
 
 
 def _a_task_ended(log: JobLog, event: LogEvent) -> bool:
-    """Return whether srun says before a line that a task ended: Slurm ends the step then."""
+    """Return whether srun reports before a line that a task ended: Slurm ends the step then."""
     return any(
         other.stream == event.stream and other.line < event.line and "task" in other.text
         for other in log.having(*_TASK_ENDED)
@@ -320,7 +320,7 @@ def _a_task_ended(log: JobLog, event: LogEvent) -> bool:
 
 
 def _failed_by_itself(log: JobLog) -> bool:
-    """Return whether a line tells of a failure that no signal from outside explains."""
+    """Return whether a line reports a failure that no signal from outside explains."""
     ended = (e for e in log.events if e.level in ENDINGS)
     said_so = (e for e in log.having(*FAILED) if e.level != "INFO" and not warned(e))
     return any(
@@ -332,7 +332,7 @@ def _failed_by_itself(log: JobLog) -> bool:
 
 
 def _after_the_first(log: JobLog, event: LogEvent, found: Finding) -> Finding:
-    """Return `found` as if it stood beneath torchrun's first observed failure, which the summary lists last."""
+    """Return `found` as if it followed torchrun's first observed failure, which the summary lists last."""
     roots = [e.line for e in log.events if e.stream == event.stream and e.level == "ROOT CAUSE" and e.line > event.line]
     occurrence = found.occurrence
     return replace(found, occurrence=replace(occurrence, line=min(roots))) if occurrence and roots else found
@@ -361,12 +361,12 @@ _OF_ELEMENTS = re.compile(r"c10::(?:Half|BFloat16|Float8|complex)")
 _OF_ACTORS = ("ActorDiedError", "RayActorError", "WorkerCrashedError", "NodeDiedError")
 """What Ray raises in a process that waits for one that has ended (ray.exceptions)."""
 _OWN_ALL_THE_SAME = ("expected, but not set", "HTTP", "requests.", "urllib", "huggingface", "Hugging Face")
-"""Of the program's own environment, or of its own connections to somewhere else."""
+"""Errors of the program's own environment, or of its own connections to somewhere else."""
 _OF_PROGRAMS = (
     "ValueError", "TypeError", "KeyError", "IndexError", "AttributeError", "NameError", "AssertionError",
     "NotImplementedError", "ModuleNotFoundError", "ZeroDivisionError", "UnicodeDecodeError",
 )  # fmt: skip
-"""Types of exceptions by which no library of the job says that a peer, a network or a device failed."""
+"""Types of exceptions that no library of the job uses for a failed peer, network or device."""
 _IGNORED = "Exception ignored in"
 _LAST_LINES = 60
 
@@ -382,7 +382,7 @@ def _own_exceptions(log: JobLog) -> Iterator[LogEvent]:
 
 
 def _ignored(log: JobLog, event: LogEvent) -> bool:
-    """Return whether Python says shortly before that it ignores the exception: at the end of a process it may."""
+    """Return whether Python logs shortly before that it ignores the exception: at the end of a process it may."""
     return any(
         other.stream == event.stream and 0 <= event.line - other.line <= _LAST_LINES for other in log.having(_IGNORED)
     )
@@ -509,8 +509,8 @@ def segmentation_fault(log: JobLog) -> Iterator[Finding]:
     """A rank's process crashed.
 
     Right: No rank's process crashed.
-    Why: native code of the rank touched memory that is not its own: an extension built for another torch, a library
-    found twice, or a fault of that code. The others then lose the connection to this rank.
+    Why: native code of the rank accessed memory that is not its own. The reason is an extension built for another
+    torch, a library found twice, or a fault of that code. The others then lose the connection to this rank.
     Fix: the stack beneath the line, or `python -X faulthandler` and a core dump, names the library.
     """
     for event in log.having(*_SEGFAULT):
@@ -522,7 +522,7 @@ def segmentation_fault(log: JobLog) -> Iterator[Finding]:
 
 
 def _with_errors_before(log: JobLog, event: LogEvent, found: Finding) -> Finding:
-    """Return a crash with what the same process said just before, if that is an error by its form."""
+    """Return a crash with the preceding line of the same process, if that is an error by its form."""
     writer = (event.stream, event.host, event.pid, event.rank)
     before = [
         log.evidence(other)
@@ -536,7 +536,7 @@ def _with_errors_before(log: JobLog, event: LogEvent, found: Finding) -> Finding
 
 
 def _says_more(text: str, level: str, later: str) -> bool:
-    """Return whether a line before the end of a process says why: it gives the reason of `later`, or one if that has
+    """Return whether a line before the end of a process explains it: it gives the reason of `later`, or any if that has
     none.
     """
     reason = reason_of(later) if has_own_reason(later) else ""

@@ -26,8 +26,8 @@ def recorded(
     """Return flight records from what each rank called, such as ``all_reduce:8 all_gather:8:Half* 1/barrier?``.
 
     A word is the operation, its elements and their type; ``1/`` before it is the group (with its ranks: ``1=0,1/``),
-    ``@12.5`` after it the second at which it was called. It is completed, but for ``*`` started, ``?`` scheduled, and
-    ``!`` started and given up.
+    ``@12.5`` after it the second of the call. A call is completed unless it is marked: ``*`` started, ``?`` scheduled,
+    and ``!`` started and given up.
     """
     everyone = tuple(range(world or len(ranks)))
     dumps = ((rank, _written(text.split(), everyone, backend, timeout_s, first)) for rank, text in ranks.items())
@@ -108,7 +108,7 @@ NO_LOG = Absent("no log was given")
 def desync(records: FlightRecords) -> Iterator[Finding]:
     """Ranks made different collectives.
 
-    Right: Every rank made the same collectives in the same order, as far as flight records go.
+    Right: Every rank made the same collectives in the same order, by their flight records.
     Why: every rank of a group has to make the same collectives in the same order, with the same sizes and types. If one
     does not, all wait for each other until the watchdog ends them, or they exchange the wrong data.
     Fix: make the two lines of the program agree: a branch that only some ranks take, a data set that ends sooner on
@@ -122,7 +122,7 @@ def desync(records: FlightRecords) -> Iterator[Finding]:
 
 
 def _parted(found: Parted) -> Finding:
-    """Return who called what else. What all ranks finished all the same is no failure, but wrong."""
+    """Return who called what else. If all ranks finished all the same, that is wrong but not a failure."""
     first, usual = found.others[0], found.usual
     they = f"as many called each: {fold_ranks(found.usual_ranks)}" if found.tied else fold_ranks(found.usual_ranks)
     message = (
@@ -162,9 +162,9 @@ def _crossed(found: Crossed) -> Finding:
     good=lambda: [(recorded({0: "all_reduce@1 all_reduce*@2", 1: "all_reduce@1 all_reduce*@300"}),)],
 )
 def late_rank(records: FlightRecords) -> Iterator[Finding]:
-    """A rank came to a collective after the others had given up.
+    """A rank joined a collective after the others had given up.
 
-    Right: No rank came to a collective later than the timeout, as far as flight records go.
+    Right: No rank joined a collective after the timeout, by their flight records.
     Why: a collective waits for its last rank, and torch ends the job when that takes longer than the timeout of its
     process group: the rank loaded data, wrote a checkpoint, compiled, or computed something that the others did not.
     Fix: let every rank do the same work before the collective, or give init_process_group a longer timeout.
@@ -189,9 +189,9 @@ def late_rank(records: FlightRecords) -> Iterator[Finding]:
 def absent_rank(records: FlightRecords) -> Iterator[Finding]:
     """A rank did not join a collective that the others wait in.
 
-    Right: Every rank that left a flight record came to the collective that the others wait in.
-    Why: the rank lived, for it wrote its record, but its program did something else: it is late, or took a way through
-    the program without this collective. Its stack at that time says which.
+    Right: Every rank with a flight record joined the collective that the others wait in.
+    Why: the rank was alive, because it wrote its record, but its program did something else: it is late, or its path
+    through the program does not have this collective. Its stack at that time shows which.
     Fix: look at what this rank did after its last collective; `py-spy dump --pid PID` shows it while it hangs.
     """
     for found in judge(records):
@@ -302,12 +302,12 @@ def _seen(entry: Entered) -> Evidence:
 def _occurrence(
     entry: Entered, ranks: tuple[int, ...], peers: tuple[int, ...] = (), codes: tuple[str, ...] = ()
 ) -> Occurrence:
-    """Return where it stands among lines of logs: of no stream, by the clock of the rank that entered."""
+    """Return its place among lines of logs: in no stream, by the clock of the rank that entered."""
     return Occurrence(ranks=ranks, peers=peers, stream=-1, time_s=entry.time_s or None, codes=codes)
 
 
 _AIDES = ("_worker_loop", "_launch_agent", "launch_agent", "_run_once_resource", "_MonitorThread")
-"""Functions of processes that are no ranks: workers of a data loader, torchrun's agent."""
+"""Functions of processes that are not ranks: workers of a data loader, torchrun's agent."""
 _KEEPERS = ("EngineCore", "APIServer", "DPCoordinator", "detokenizer", "data_parallel_controller")
 """What such processes of vLLM and SGLang call themselves; an EngineCore without workers is a rank itself."""
 
@@ -333,9 +333,9 @@ _IN_CALL = "all_reduce (torch/distributed/distributed_c10d.py:2709)"
 def stands_elsewhere(stacks: Stacks, log: JobLog | Absent) -> Iterator[Finding]:
     """A process is at another place than the others, by its stack.
 
-    Right: All processes are at one line, as far as stacks were given.
-    Why: in a job that hangs the ranks wait at one line for those that are not there: these are in another call, or in
-    work of their own, such as reading data.
+    Right: All processes with a stack are at one line.
+    Why: in a job that hangs the ranks wait at one line for the missing ones. Those are in another call, or in work of
+    their own, such as reading data.
     Fix: look at the line of the odd rank, and why it is there; a second dump, a minute later, shows
     whether it still is.
     """

@@ -48,7 +48,8 @@ _LINK = {
     "remedy": "`nvidia-smi nvlink -e` names the link whose errors grow. Drain the host and reset the GPUs at both its "
     "ends (all of the host if they meet in NVSwitches); if it returns, reseat or replace the bridge, baseboard or GPU.",
 }
-"""Of NVIDIA's GPU debug guidelines, Xid 74: a link has two ends, and its connection is looked at before a GPU goes."""
+"""NVIDIA's GPU debug guidelines, Xid 74: a link has two ends, and its connection is examined before a GPU is replaced.
+"""
 
 
 @cause(
@@ -61,7 +62,7 @@ _LINK = {
 def gpu_failed(log: JobLog) -> Iterator[Finding]:
     """A GPU, its memory or an NVLink failed.
 
-    Right: No line says that a GPU, its memory or an NVLink failed.
+    Right: No line reports that a GPU, its memory or an NVLink failed.
     Why: after an uncorrected ECC error, an NVLink error or a GPU that left the bus the process on it cannot go on, and
     the others wait for it; a new start on the same GPU fails again.
     Fix: `nvidia-smi -q -d ECC,ROW_REMAPPER` and the kernel log on this host; drain it, reset the GPU
@@ -237,9 +238,9 @@ _DRIVER = (
     good=lambda: ["n1:7:7 [0] NCCL INFO cudaDriverVersion 12020"],
 )
 def driver_does_not_fit(log: JobLog) -> Iterator[Finding]:
-    """The driver and the CUDA runtime do not fit.
+    """The driver and the CUDA runtime are incompatible.
 
-    Right: Every driver fits the CUDA runtime that ran on it.
+    Right: Every driver supports the CUDA runtime that ran on it.
     Why: a wheel or image brings its own CUDA runtime, which needs a driver of at least its own release; after an update
     of the driver's packages without a reboot the kernel module and the libraries differ.
     Fix: `nvidia-smi` on this host shows the CUDA release that the driver supports: take torch built for it, or update
@@ -357,7 +358,7 @@ def no_peer_access(log: JobLog) -> Iterator[Finding]:
 
 
 def _asked_in_vain(event: LogEvent) -> bool:
-    """Return whether a program, and not NCCL, was told that two GPUs have no peer access."""
+    """Return whether a program, and not NCCL, got the error that two GPUs have no peer access."""
     nccls = event.level == "WARN" and bool(event.host and event.pid)
     return not nccls and any(text in event.text for text in _NO_PEERS)
 
@@ -415,13 +416,13 @@ _YES = ("Remapping Failure Occurred", "Drain and Reset Recommended", "Reset Requ
     good=lambda: ["        Remapping Failure Occurred        : No"],
 )
 def nvidia_smi_wants_a_reset(log: JobLog) -> Iterator[Finding]:
-    """nvidia-smi says that a GPU has to be reset or repaired.
+    """nvidia-smi reports that a GPU has to be reset or repaired.
 
     Right: nvidia-smi asks for no reset or repair of a GPU.
     Why: the driver asks for a reset after an error that it cannot mend while the GPU runs; rows of memory that could
     not be remapped stay broken.
-    Fix: drain the host, then `nvidia-smi --gpu-reset -i N`, or a reboot where it says so; a remapping failure is a
-    repair.
+    Fix: drain the host, then `nvidia-smi --gpu-reset -i N`, or a reboot if nvidia-smi asks for one; a remapping failure
+    needs a repair.
     """
     for event in log.having(_RECOVERY, *_YES):
         key, colon, value = event.text.strip().partition(":")
@@ -446,7 +447,7 @@ _DIAG_P2P, _DIAG_NET = "peer accesses passed verification", "% off median"
     ],
 )
 def nccl_diagnosed(log: JobLog) -> Iterator[Finding]:
-    """NCCL's own diagnostics found a GPU, a path between GPUs or a NIC that is not as it should be.
+    """NCCL's own diagnostics found a GPU, a path between GPUs or a NIC that is faulty.
 
     Right: NCCL's diagnostics found nothing.
     Why: they read the driver's Xids, write and read between every two GPUs, and measure each NIC beside the others,

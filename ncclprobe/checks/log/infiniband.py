@@ -26,7 +26,7 @@ from ncclprobe.model.findings import Finding
 _COMPLETION = ("Got completion",)
 _ROCE, _GID_INDEX = ("NET/IB : Using",), "NCCL_IB_GID_INDEX set by environment"
 _UCX_RETRIES = "ransport retry count"
-"""As UCX says it, and as libibverbs words the status (ibv_wc_status_str), in whatever program."""
+"""UCX's text for it, and libibverbs' text for the status (ibv_wc_status_str), in any program."""
 _RETRY_EXCEEDED, _FLUSHED, _RNR = 12, 5, 13
 _ACCESS = (4, 8, 10, 11)
 _LENGTH = (1, 9)
@@ -96,11 +96,11 @@ _CHOOSE = (
 
 
 def _gids_without_address(log: JobLog) -> tuple[str, ...]:
-    """Return the codes of a RoCE job all whose GIDs are link-local, which is sure where somebody chose their index;
-    none if it had worked over them.
+    """Return the codes for a RoCE job whose GIDs are all link-local, which is sure if somebody chose their index; none
+    if it had worked over them.
 
-    InfiniBand's GIDs begin so too; RoCE's do if an index without an address is taken, and lead as far as one switch.
-    NCCL prints the two halves of a GID as the processor reads them: ``GID 0 (80FE/…``.
+    InfiniBand's GIDs begin this way too. RoCE's do if an index without an address is taken, and reach no further than
+    one switch. NCCL prints the two halves of a GID as the processor reads them: ``GID 0 (80FE/…``.
     """
     roce = any(each.link == "RoCE" for event in log.having(*_ROCE) for each in used(event.text))
     own = [event.text for event in log.having(" mtu ") if " GID " in event.text]
@@ -138,9 +138,9 @@ def flushed(log: JobLog) -> Iterator[Finding]:
     """An RDMA request was flushed, or its receiver was not ready.
 
     Right: No RDMA request was flushed.
-    Why: status 5 is what all other requests of a queue pair get after its first error; status 13 says that the peer
-    lives and does not receive. Status 9 with an access violation that a NIC reports is of memory that may not be
-    written, and the line does not say why.
+    Why: status 5 is what all other requests of a queue pair get after its first error; status 13 means that the peer is
+    alive and does not receive. Status 9 with an access violation that a NIC reports means memory that may not be
+    written, and the line does not give the reason.
     Fix: look for the first completion with another status, on this rank or the peer.
     """
     refused = _LENGTH if any(True for _ in log.having(_VIOLATION)) else ()
@@ -165,8 +165,8 @@ def device_access_broken(log: JobLog) -> Iterator[Finding]:
     """Devices cannot reach each other's memory: ACS, the IOMMU or virtualisation is between them.
 
     Right: No device was refused another's memory.
-    Why: with GPUDirect the NIC reads and writes the GPU over PCIe; where a switch redirects that to the processor
-    (ACS), or the IOMMU translates it, the access fails: status 4, 8, 10 or 11, and a page fault in the kernel log.
+    Why: with GPUDirect the NIC reads and writes the GPU over PCIe. If a switch redirects that to the processor (ACS),
+    or the IOMMU translates it, the access fails: status 4, 8, 10 or 11, and a page fault in the kernel log.
     Fix: switch ACS off on the PCIe bridges (`lspci -vvv | grep ACSCtl` shows SrcValid-), or `iommu=pt`; to confirm,
     start once with NCCL_NET_GDR_LEVEL=LOC.
     """
@@ -312,9 +312,9 @@ def no_path_between_ports(log: JobLog) -> Iterator[Finding]:
     """No path leads from one RDMA port to another.
 
     Right: A path leads between all RDMA ports that ranks connected.
-    Why: the kernel resolves the peer's address before a queue pair is ready; it times out where rails are networks of
-    their own that no router joins and NCCL pairs NICs of different rails, or where just these two ports do not see
-    each other.
+    Why: the kernel resolves the peer's address before a queue pair is ready; it times out if rails are networks of
+    their own that no router joins and NCCL pairs NICs of different rails, or if only these two ports cannot reach each
+    other.
     Fix: `ping -I INTERFACE PEER` from the port's interface, of the same rail and of another. Only the same rail
     answers: route between rails, or NCCL_CROSS_NIC=0 and equal NCCL_IB_HCA order. Neither: the cabling or VLAN.
     """

@@ -11,7 +11,7 @@ from ncclprobe.model.findings import Finding, Severity
 from ncclprobe.model.values import replace
 
 _KERNEL, _ASSERTED = "a kernel of the program failed", 1024
-"""Lines: every thread of a block says so of itself."""
+"""Lines: every thread of a block prints this about itself."""
 _KERNEL_FAULTS = (
     "an illegal memory access",
     "device-side assert triggered",
@@ -70,7 +70,7 @@ _LIBRARIES = (
     good=lambda: ["[rank1]: RuntimeError: CUDA error: device-side assert triggered"],
 )
 def launch_failed(log: JobLog) -> Iterator[Finding]:
-    """A kernel failed on a GPU, or CUDA did not arrive up, and CUDA does not say why.
+    """A kernel failed on a GPU, or CUDA did not start, and CUDA does not give the reason.
 
     Right: No kernel failed without a reason.
     Why: "unspecified launch failure", "unknown error" and what cuBLAS and cuDNN make of them come from a kernel that

@@ -1,5 +1,5 @@
-"""Lines that are no cause of their own: what follows from something else, as another rank or layer that has failed, and
-what no other check makes anything of: known by the table of messages, harmless, or unexplained.
+"""Lines that are not a cause of their own: consequences of something else, such as a failed rank or layer, and lines
+that no other check explains: known by the table of messages, harmless, or unexplained.
 """
 
 from collections.abc import Iterator
@@ -56,9 +56,9 @@ _RETURNED = (
 def nccl_returned_an_error(log: JobLog) -> Iterator[Finding]:
     """NCCL returned an error to the program.
 
-    Right: no log says that NCCL returned an error.
-    Why: the text of a return code (ncclGetErrorString in src/init.cc) says only of which kind the error was; the line
-    that says why is an earlier one, of this rank or of another.
+    Right: no log reports that NCCL returned an error.
+    Why: the text of a return code (ncclGetErrorString in src/init.cc) names only the kind of the error; the line with
+    the reason is an earlier one, of this rank or of another.
     Fix: look at the first NCCL WARN line of this rank; without one, start again with NCCL_DEBUG=INFO.
     """
     for event in log.having(*_RETURNED):
@@ -82,10 +82,10 @@ _LIMIT = "DUE TO TIME LIMIT"
 def ended_in_initialisation(log: JobLog) -> Iterator[Finding]:
     """Slurm's time limit ended a job whose ranks were still initialising NCCL.
 
-    Right: No job came to its time limit while NCCL was initialising.
+    Right: No job reached its time limit while NCCL was initialising.
     Why: ncclCommInitRank waits for all ranks without a limit of its own, so a rank that is missing, or that no packet
     reaches, shows only when Slurm ends the job. A job that trains may reach its limit too, and that is not a failure.
-    Fix: look which ranks wrote Init START without Init COMPLETE, and which wrote neither; start again with
+    Fix: find out which ranks wrote Init START without Init COMPLETE, and which wrote neither; start again with
     NCCL_DEBUG=INFO.
     """
     waiting = sorted(rank.rank for rank in log.ranks.values() if rank.init_started > rank.init_complete)
@@ -104,7 +104,7 @@ _PROXY = (
     "communicator encountered a fatal error",
 )
 _CLOSED, _NEAR = "Connection closed by remote peer", 8
-"""What the same process says of the peer whose end its proxy passes on, within so many lines."""
+"""The line of the same process about the peer whose end its proxy passes on, within this many lines."""
 
 
 @cause(
@@ -223,7 +223,7 @@ _IN_OTHER_WORDS = (
     ": Permission denied (",
     "output empty list",
 )
-"""Of messages in the table that have no word of a failure and stand beneath no exception."""
+"""Messages in the table that have no word of a failure and follow no exception."""
 
 
 @cause(
@@ -233,11 +233,11 @@ _IN_OTHER_WORDS = (
     good=lambda: [(log_of("Call to ibv_frob failed"), Explained(lines=frozenset({(0, 1)})))],
 )
 def known_message(log: JobLog, explained: Explained) -> Iterator[Finding]:
-    """A program says that something failed, in words that its sources have.
+    """A program reports a failure in words that are in its sources.
 
     Right: no line of a failed job is known only from sources.
-    Why: no check reads more out of the line than its message says; ncclprobe's table knows where it is in the sources,
-    what follows it there, and whether it says why or only that something failed.
+    Why: no check reads more out of the line than its message says; ncclprobe's table knows its place in the sources,
+    what follows it there, and whether it gives the reason or only reports a failure.
     Fix: read the lines before it in the same log, then what the layer that wrote it records elsewhere.
     """
     failure = failed(log)
@@ -272,9 +272,9 @@ def _speaks(event: LogEvent, found: messages.Message, failure: bool) -> bool:
 
 
 def _finding(log: JobLog, event: LogEvent, found: messages.Message) -> Finding:
-    """Return a cause, or what another line explains; the peer of a line is at fault where its meaning says so.
+    """Return a cause, or what another line explains; the peer of a line is at fault if its meaning includes ``peer``.
 
-    The job is at fault only by what NCCL refuses of its program, or what a layer says that the job brings along.
+    The job is at fault only if NCCL refuses something of its program, or if a layer blames what the job brings along.
     """
     text = found.row.then if found.row.level == "FATAL" else in_its_own_words(event)
     host, rank = found.held("host").strip(), number(found.held("rank")) if found.row.level == "FATAL" else None
@@ -302,7 +302,7 @@ def _finding(log: JobLog, event: LogEvent, found: messages.Message) -> Finding:
 
 
 def _next(event: LogEvent, own: Layer, peer: int | None) -> str:
-    """Return where to look for more: in what a rank and its peer said, otherwise in the records of the line's layer."""
+    """Return the next place to look: lines of a rank and its peer, otherwise the records of the line's layer."""
     if event.rank is not None and peer is not None:
         return f"look at what rank {event.rank} and rank {peer} said before"
     return f"look at {own.look}" if own.look else ""
@@ -314,10 +314,10 @@ _LOG_IN = (
     "in `authorized_keys` here (in pods: a secret that all mount), an `sshd` that runs, a name that resolves"
 )
 _GONE_ALREADY = ": No such process"
-"""Of a host that had to end what another host's failure had made futile."""
+"""A host that had to end work that another host's failure had made futile."""
 _NO_REASON = "does not say why"
 _DO_NOT_KNOW = (_NO_REASON, "has ended, or its host", *_OF_SSH)
-"""Meanings of lines that tell that a process is gone, and not how."""
+"""Meanings of lines that report that a process is gone, and not how."""
 _OF_THE_JOB = {"rank-crashed", "nccl-setting", "gloo-iface", "collective-desync", "graph-file"}
 _OF_THE_IMAGE = {"plugin-mismatch", "plugin-missing", "efa-no-provider", "cuda-driver-mismatch", "nccl-lib-mismatch"}
 _NO_MEMORY, _REFUSAL = "Cannot allocate memory", "onnection refused"
@@ -326,7 +326,7 @@ _OPENS = ("domain", "endpoint", "CQ", "completion queue")
 
 
 def _by_error(event: LogEvent, found: messages.Message) -> tuple[tuple[str, ...], str]:
-    """Return what the kernel's error says of a call that failed, by codes and in words; empty: it does not tell."""
+    """Return the kernel's error for a failed call, by codes and in words; empty: there is none."""
     if found.kind != "symptom":
         return (), ""
     if _NO_MEMORY in event.text and any(word in event.text for word in _PINS):
@@ -392,7 +392,7 @@ HARMLESS = (
 )
 """Texts of such lines, if the table of messages does not have them: of older releases and of other programs.
 
-They are counted nowhere; if one of them matters after all, a check says so by itself.
+They are counted nowhere; if one of them matters after all, a check reports it by itself.
 """
 
 
@@ -405,7 +405,7 @@ def harmless(event: LogEvent) -> bool:
 
 
 def follows(event: LogEvent) -> bool:
-    """Return whether a line says by its sources only that another rank, or an earlier line, has failed."""
+    """Return whether a line, by its sources, reports only that another rank, or an earlier line, has failed."""
     found = messages.said(event.text, event.level)
     return found is not None and found.kind == "consequence"
 
@@ -426,7 +426,7 @@ def unexplained(log: JobLog, explained: Explained) -> Iterator[Finding]:
 
     Right: every failure in the logs has a named cause, or there is none.
     Why: a log may show only what followed: a return code, a timeout, a connection that a peer closed. The cause is then
-    in another rank's log, in the kernel's, or was not logged.
+    in another rank's log or in the kernel's, or nobody logged it.
     Fix: collect what is missing as the report says, and explain all of it together.
     """
     left = [each for each in log.events if each.level in ENDINGS and (each.stream, each.line) not in explained.lines]

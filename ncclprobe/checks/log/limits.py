@@ -85,7 +85,7 @@ _REFUSED = (
     "cannot allocate memory for thread-local data",
     "[Errno 12] Cannot allocate memory",
 )
-"""What a program says of memory that it did not get, of a full host or at a limit of its own (ulimit -v)."""
+"""A program's text for memory that it did not get, on a full host or at a limit of its own (ulimit -v)."""
 _HOST_OOM = (
     "Out of memory: Kill",
     "oom-kill",
@@ -114,7 +114,9 @@ _LIMITS = (
 )
 """The job reached a limit of its own; otherwise all that runs on the host shares the fault."""
 _REPORT_LINES = 3
-"""The kernel's report begins with who asked for memory, and says a little below whether a limit was reached."""
+"""The kernel's report begins with the process that asked for memory, and shows a little below whether a limit was
+reached.
+"""
 _NO_MEMORY = ("CUDA out of memory", "Unable to allocate resources", '"OOMKilled":false', '"OOMKilled": false')
 
 
@@ -128,7 +130,7 @@ _NO_MEMORY = ("CUDA out of memory", "Unable to allocate resources", '"OOMKilled"
 def host_memory_full(log: JobLog) -> Iterator[Finding]:
     """The host's or container's memory is full, and a rank was killed.
 
-    Right: No rank was killed for want of memory.
+    Right: No rank was killed because memory ran out.
     Why: the kernel ends the process that uses most: a rank that loads a checkpoint, or its data loaders; it writes
     nothing itself, and the others lose the connection to it.
     Fix: more memory for the job (Slurm --mem, Kubernetes limits), fewer data-loader workers, checkpoints loaded by one
@@ -148,7 +150,7 @@ def host_memory_full(log: JobLog) -> Iterator[Finding]:
 
 
 def _on_rays_node(log: JobLog, event: LogEvent, found: Finding) -> Finding:
-    """Return what Ray says of full memory with the node that it names there, or in the line beneath."""
+    """Return Ray's report of full memory with the node that it names there, or in the line beneath."""
     texts = (event.text, *(other.text for other in following(log, event, 2)))
     host = next((ip for text in texts if (ip := between(text, "the node (IP: ", ","))), "")
     return of_hosts(found, host) if host else found

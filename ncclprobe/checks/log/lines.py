@@ -20,7 +20,7 @@ FABRIC: dict[str, Any] = {"blame": "fabric", "action": "repair"}
 RETEST: dict[str, Any] = {"blame": "fabric", "action": "retest"}
 RESTART: dict[str, Any] = {"blame": "unknown", "action": "restart"}
 LIMIT: dict[str, Any] = {"blame": "unknown", "action": "fix-job"}
-"""Whose fault something is, and what helps: for :func:`said`."""
+"""Who is at fault, and what helps: for :func:`said`."""
 
 FAILED = (
     "unhandled system error",
@@ -42,13 +42,13 @@ FAILED = (
     "NCCL failure",
     "Test NCCL failure",
 )
-"""Texts of lines that say that something failed, whatever the cause. What is odd but no failure alone, such as ranks
+"""Texts of lines that report a failure, whatever the cause. An oddity that is not a failure by itself, such as ranks
 with different settings, is a cause only in a log that holds one of them.
 """
 
 
 def failed(log: JobLog) -> bool:
-    """Return whether a line of the job says that something failed."""
+    """Return whether a line of the job reports a failure."""
     said_so = any(event.level != "INFO" and not warned(event) for event in log.having(*FAILED))
     return said_so or any(event.host and event.level == "WARN" for event in log.having("onnect to "))
 
@@ -59,12 +59,12 @@ def demoted(event: LogEvent) -> bool:
 
 
 def warned(event: LogEvent) -> bool:
-    """Return whether torch wrote it as a warning: it tries something else, and says it again if that fails."""
+    """Return whether torch wrote it as a warning: it tries something else, and logs it again if that fails."""
     return event.level == "WARN" and (".cpp:" in event.place or ".py:" in event.place)
 
 
 def of_no_rank(found: Finding) -> Finding:
-    """Return a finding as one of the job: the line does not tell which rank is at fault, its writer or another."""
+    """Return a finding as one of the job: the line does not show which rank is at fault, its writer or another."""
     return of_hosts(found, ranks=())
 
 
@@ -97,7 +97,7 @@ def each(
 
 
 def of_process(log: JobLog, event: LogEvent) -> tuple[int, ...]:
-    """Return the rank whose process a line of the kernel names, of which other lines tell number and host, if any."""
+    """Return the rank whose process a line of the kernel names, if other lines show that process's number and host."""
     pid = number(between(event.text, "Killed process ")) or number(between(event.text, "pid="))
     host = event.host.partition(".")[0]
     found = (each for each in log.ranks.values() if pid is not None and each.pid == pid)
@@ -134,9 +134,10 @@ def preceding(log: JobLog, event: LogEvent, nlines: int) -> list[LogEvent]:
 
 
 def has_called(log: JobLog, rank: int, seq: int | None) -> bool:
-    """Return whether the last line of a rank is NCCL's of call `seq`, or a later one: it came to what others wait for.
+    """Return whether the last line of a rank is NCCL's for call `seq`, or a later one: it reached the call that others
+    wait in.
 
-    src/enqueue.cc, ncclEnqueueCheck, with NCCL_DEBUG_SUBSYS=COLL: in base 16 and from 0, where torch counts from 1.
+    src/enqueue.cc, ncclEnqueueCheck, with NCCL_DEBUG_SUBSYS=COLL: in base 16 and from 0, while torch counts from 1.
     """
     last = log.ranks[rank].last if rank in log.ranks else None
     count = between(last.text, ": opCount ", " ")[:16] if last else ""
@@ -147,7 +148,7 @@ def has_called(log: JobLog, rank: int, seq: int | None) -> bool:
 def hosts(log: JobLog) -> frozenset[str]:
     """Return the hosts whose processes wrote a line that names its host.
 
-    What launchers call a host is another name of it: torchrun says ``localhost``, srun the node's name.
+    Launchers use other names for a host: torchrun writes ``localhost``, srun the node's name.
     """
     return frozenset(e.host for e in log.events if e.host and e.pid is not None and e.level not in SUMMARY)
 
@@ -161,7 +162,9 @@ CUDA_SIGNS = ("Cuda failure", "CUDA error: ", "CUDA driver error: ", "CUDA failu
 
 
 def cuda_errors(log: JobLog, *errors: str) -> Iterator[LogEvent]:
-    """Yield the lines in which CUDA returned one of these errors, in its own words, that were not lived with."""
+    """Yield the lines in which CUDA returned one of these errors, in its own words, if the program did not live with
+    it.
+    """
     for event in log.having(*CUDA_SIGNS):
         if not demoted(event) and any(error in event.text for error in errors):
             yield event

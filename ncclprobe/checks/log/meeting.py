@@ -1,4 +1,4 @@
-"""How ranks meet, in NCCL's groups and gloo's: names, ports, the master, strangers, who came."""
+"""How ranks meet, in NCCL's groups and gloo's: names, ports, the master, strangers, and the ranks that joined."""
 
 import re
 from collections import Counter
@@ -73,7 +73,7 @@ _AT_THE_END = 6
 
 
 def _is_asked_again(log: JobLog, event: LogEvent) -> bool:
-    """Return whether busybox' nslookup says it, as scripts do that wait for a name, and the log goes on without it."""
+    """Return whether busybox' nslookup wrote it, as in scripts that wait for a name, and the log goes on without it."""
     asks = "nslookup: can't resolve" in event.text
     return asks and ("'(null)'" in event.text or event.line <= log.streams[event.stream].nlines - _AT_THE_END)
 
@@ -81,7 +81,7 @@ def _is_asked_again(log: JobLog, event: LogEvent) -> bool:
 def _given_up(log: JobLog, event: LogEvent, name: str) -> bool:
     """Return whether the same log gives up the connection to that name after it failed to resolve for IPv4 or all.
 
-    torch 2.13 says it of IPv6 alone; a resolver that does not answer answers for neither family.
+    torch 2.13 writes it only for IPv6; a resolver that does not answer answers for neither family.
     """
     if _of_ipv6_alone(event):
         return False
@@ -174,8 +174,9 @@ _MASTER = (
 
 
 _HAD_MET = ("has failed to send a keep-alive heartbeat to the rendezvous",)
-"""Of torchrun's agent, which has met the others before; later the one that keeps the store has ended. That it failed to
-shut the rendezvous down it also says if it never came there."""
+"""torchrun's agent, which has met the others before; later the agent that keeps the store has ended. It reports a
+failed shutdown of the rendezvous also if it never joined it.
+"""
 
 
 @cause(
@@ -258,7 +259,7 @@ def _tries_to_the_end(log: JobLog) -> Iterator[LogEvent]:
 
 
 def _never_resolved(log: JobLog, event: LogEvent) -> bool:
-    """Return whether the same log said before that this name does not resolve."""
+    """Return whether the same log reported before that this name does not resolve."""
     name = between(event.text, "connect to (", ",")
     return bool(name) and any(
         other.stream == event.stream and other.line < event.line and f"({name}," in other.text

@@ -117,8 +117,8 @@ def efa_completion(log: JobLog) -> Iterator[Finding]:
     """A transfer over EFA ended with an error.
 
     Right: All transfers over EFA ended well.
-    Why: "unresponsive remote" means that the peer answered before and no longer does: its process or host has gone;
-    but if its host id is "N/A" it never answered, as behind a security group that blocks everything.
+    Why: "unresponsive remote" means that the peer answered before and no longer does: its process or host has gone. If
+    its host id is "N/A" it never answered, for example behind a security group that blocks everything.
     Fix: look for the rank that failed first; if none has, look at EFA's counters on both hosts
     (`rdma -p statistic show`).
     """
@@ -138,7 +138,7 @@ _TIMED_OUT = ("RC: 20.", "err: 20,")
 
 
 def _first_unanswered(log: JobLog) -> bool:
-    """Return whether hosts complain of each other before a step was made: both live, and nothing came over."""
+    """Return whether hosts complain of each other before the first step: both are alive, and no data arrived."""
     failed_ones = [event for event in log.having(*_OFI_COMPLETION) if "OFI" in event.text]
     unanswered = [event for event in failed_ones if any(text in event.text for text in _TIMED_OUT)]
     both_live = len(unanswered) == len(failed_ones) and len({event.host for event in unanswered}) > 1
@@ -198,7 +198,7 @@ def plugin_not_found(log: JobLog) -> Iterator[Finding]:
 
 
 def _without_nccls_lines(text: str) -> tuple[str, ...]:
-    """Return what may be meant if torch repeats NCCL's last error, without the lines of NCCL that would tell."""
+    """Return the possible meanings if torch repeats NCCL's last error, without the lines of NCCL that would decide."""
     if "network " in text and "network IB" not in text:
         return ("plugin-missing", "plugin-mismatch", *(("efa-no-provider",) if "network AWS" in text else ()))
     return ("ib-device-not-in-container", "libibverbs-missing", "ib-hca-wrong")
@@ -253,11 +253,11 @@ def plugin_does_not_fit(log: JobLog) -> Iterator[Finding]:
 
 
 def _lacks_a_library(text: str) -> bool:
-    """Return whether the loader misses a library of a plugin; a plugin that is itself not there is no misfit.
+    """Return whether the loader misses a library of a plugin; a missing plugin is not a mismatch.
 
-    NCCL 2.4 to 2.21 print dlerror() in five forms, of which "Plugin load returned 2 : libnccl-net.so: cannot open …"
-    (2.21) and "Plugin load (libnccl-net.so) returned 2 : …" (to 2.18) are in every log of a machine without a plugin
-    (src/net.cc: tryOpenDynamicLib, summarizeOpenNetPluginErrors).
+    NCCL 2.4 to 2.21 print dlerror() in five forms. Two of them are in every log of a machine without a plugin: "Plugin
+    load returned 2 : libnccl-net.so: cannot open …" (2.21) and "Plugin load (libnccl-net.so) returned 2 : …" (to 2.18);
+    see src/net.cc: tryOpenDynamicLib, summarizeOpenNetPluginErrors.
     """
     before, cannot, after = text.partition(": cannot open shared object file")
     missing = before.rpartition(" ")[2].rpartition("=")[2]

@@ -101,13 +101,15 @@ def refused_without_a_limit(log: JobLog) -> Iterator[Finding]:
 
 
 def _unlimited(log: JobLog, host: str) -> bool:
-    """Return whether all that a host answered says that locked memory is not limited; what names no host is its own."""
+    """Return whether all answers of a host show that locked memory is not limited; an answer without a host is its
+    own.
+    """
     found = [*_answers(log, host)]
     return bool(found) and all(found)
 
 
 def _said_low(log: JobLog, host: str) -> bool:
-    """Return whether an answer of a host, or a program, says that the limit on locked memory is low."""
+    """Return whether an answer of a host, or a program, shows that the limit on locked memory is low."""
     told = (
         e for e in log.having(*_LOCKED) if not (_asks(e.text) or _IN_A_LINE.match(e.text) or _RAISED.search(e.text))
     )

@@ -19,18 +19,18 @@ from ncclprobe.model.values import replace
 
 _DIED, _LATE, _DESYNC = "rank-crashed", "timeout-straggler", "collective-desync"
 _OPEN = {_DIED, _LATE, _DESYNC, "peer-unreachable"}
-"""What is left open where peers only lost a rank, or were refused by its host."""
+"""Causes that stay possible if peers only lost a rank, or were refused by its host."""
 _LOST = {*_OPEN, "ib-link-error", "ib-no-path"}
-"""The same where all ranks of one host say nothing."""
+"""The same if all ranks of one host are silent."""
 _NO_WORD = (_DIED, "oom", "gpu-hw-error")
-"""What may have ended a process that says nothing of it."""
+"""Possible ends of a process that logs nothing about it."""
 _MOST_SILENT, _FEWEST = 3, 3
 _MOST_RANKS = 1 << 16
 WAITED = "[rank{r}]: RuntimeError: [gloo/transport/tcp/unbound_buffer.cc:78] Timed out waiting 8000ms for recv"
 
 
 def example(*complaints: str, size: int = 0) -> tuple[JobLog, Explained]:
-    """Return a log and what is known of it: each rank makes a step, and then says what is given, if anything."""
+    """Return a log and its facts: each rank makes a step, and then writes the given text, if any."""
     texts = {
         f"rank{rank}": "\n".join([f"step 7 of a job of world size {size or len(complaints)}", text.format(r=rank)])
         for rank, text in enumerate(complaints)
@@ -78,7 +78,7 @@ BEGINS = "Init START"
 
 
 def begun(*ranks: int, end: str = "START") -> tuple[JobLog, Explained]:
-    """Return the logs of four ranks, of which these come to NCCL's initialisation."""
+    """Return the logs of four ranks; the given ones reach NCCL's initialisation."""
     text = (
         "n1:{r}:7 [{r}] NCCL INFO ncclCommInitRank comm 0x1 rank {r} nranks 4 cudaDev 0 busId 1a000 commId 0x2 - Init "
     )
@@ -166,9 +166,11 @@ def one_rank_ended_otherwise(log: JobLog, explained: Explained) -> Iterator[Find
 
 
 def _few(ends: Ends) -> bool:
-    """Return whether few say nothing. A rank of which there is no log may be one whose log was not given: of two ranks
-    the other one is at fault all the same if it closed its connections. If only one rank complains, no rank between
-    those that were seen may be missing: that one could be the one at fault.
+    """Return whether few ranks are silent.
+
+    A rank without a log may be one whose log was not given: of two ranks the other one is at fault all the same if it
+    closed its connections. If only one rank complains, no rank between those that were seen may be missing: that one
+    could be the one at fault.
     """
     known = len(ends.complaining) > 1 or any(each.has_log for each in ends.silent) or ends.of_what == {"closed"}
     known = known and (len(ends.complaining) > 1 or len(ends.ranks) > max(ends.ranks))
@@ -178,7 +180,8 @@ def _few(ends: Ends) -> bool:
 def _one_host(log: JobLog, ends: Ends) -> str:
     """Return the host that all silent ranks share and no other rank: it was lost.
 
-    Where no line of theirs names it, it is the one peer of which others complain, if they are a host's ranks by number.
+    If none of their lines names it, it is the one peer that others complain about, if they are a host's ranks by
+    number.
     """
     hosts = {each.host for each in ends.silent}
     if hosts == {""} and len(ends.silent) > 1 and _a_hosts_share(ends):
@@ -195,12 +198,12 @@ def _a_hosts_share(ends: Ends) -> bool:
 
 
 def _peer(text: str) -> str:
-    """Return the peer that a line says it lost: its name, or its address; empty: it names none."""
+    """Return the peer that a line reports as lost: its name, or its address; empty: it names none."""
     return address_of(between(text, "peer ", " ")) if "<" in text or "[" in text else ""
 
 
 def _lost_peer(log: JobLog, explained: Explained) -> Finding | None:
-    """Return that a process ended if several lost their connections, all to it, and it says nothing itself."""
+    """Return that a process ended if several lost their connections, all to it, and it logs nothing itself."""
     lost = [(e, _peer(e.text)) for e in log.having("losed by remote peer", "losed by peer") if e.level != "INFO"]
     lost = [
         (e, peer)
@@ -265,7 +268,7 @@ def _own_words(log: JobLog, ends: Ends, rank: int) -> LogEvent | None:
 
 
 def _outspoken(ends: Ends, explained: Explained) -> LogEvent | None:
-    """Return the line of the one rank that ended with words of its own, where all others lost a connection."""
+    """Return the line of the one rank that ended with words of its own, if all others lost a connection."""
     own = [each.said for each in ends.complaining if each.said and each.complains == "otherwise"]
     alone = len(own) == 1 and not ends.silent and ends.of_what == {"closed", "otherwise"}
     return own[0] if alone and (own[0].stream, own[0].line) not in explained.failing else None
@@ -390,9 +393,9 @@ def ras_no_answer(ras: RasStatus) -> Iterator[Finding]:
 def ras_other_operations(ras: RasStatus) -> Iterator[Finding]:
     """Ranks launched more of one operation and fewer of another than the others.
 
-    Right: No rank has launched more of one operation and fewer of another than the others, as NCCL's RAS says.
+    Right: No rank has launched more of one operation and fewer of another than the others, by NCCL's RAS.
     Why: every rank of a communicator has to call the same collectives; a rank that is ahead in one operation and behind
-    in another called the one for the other.
+    in another called one instead of the other.
     Fix: look for a branch that only this rank takes; flight records (TORCH_FR_BUFFER_SIZE) name the lines.
     """
     for answer, ahead, behind in _outliers(ras):
@@ -417,9 +420,9 @@ def ras_other_operations(ras: RasStatus) -> Iterator[Finding]:
 def ras_rank_behind(ras: RasStatus) -> Iterator[Finding]:
     """A rank launched fewer operations than the others.
 
-    Right: All ranks of a communicator have launched the same number of operations, as NCCL's RAS says.
-    Why: if the counts stay as they are when RAS is asked again, the others wait for this rank. A count that grows is a
-    job at work: RAS does not stop it to look.
+    Right: All ranks of a communicator have launched the same number of operations, by NCCL's RAS.
+    Why: if the counts stay as they are when RAS is asked again, the others wait for this rank. A count that grows shows
+    a job at work, because RAS does not stop it to look.
     Fix: ask RAS again; if nothing moves, `py-spy dump --pid PID` on this rank's host shows where it is.
     """
     for answer, ahead, behind in _outliers(ras):
@@ -470,9 +473,10 @@ def _statements(ras: RasStatus, kind: str) -> Iterator[tuple[RasAnswer, RasState
 
 
 def _few_ahead(answer: RasAnswer, ahead: Mapping[int, RasStatement]) -> Finding:
-    """Return that most ranks have launched fewer operations than a few: it does not tell which of them the others lack.
+    """Return that most ranks have launched fewer operations than a few: this does not show which of them the others
+    lack.
 
-    Those that are ahead wait, too, unless the counts grow.
+    The ranks ahead wait, too, unless the counts grow.
     """
     first = next(iter(ahead.values()))
     what = f" {first.operation}" if first.operation else ""
@@ -488,9 +492,9 @@ def _few_ahead(answer: RasAnswer, ahead: Mapping[int, RasStatement]) -> Finding:
 
 
 def _outliers(ras: RasStatus) -> Iterator[tuple[RasAnswer, dict[int, RasStatement], dict[int, RasStatement]]]:
-    """Yield each answer with the ranks that are ahead, and those that are behind, of most ranks in any operation.
+    """Yield each answer with the ranks that are ahead of most in any operation, and those that are behind.
 
-    Of several answers only what the last says: counts of a job at work differ at every moment.
+    If there are several answers, only the last counts: counts of a job at work differ at every moment.
     """
     for answer in ras.answers[-1:]:
         ahead: dict[int, RasStatement] = {}
@@ -506,7 +510,7 @@ def _outliers(ras: RasStatus) -> Iterator[tuple[RasAnswer, dict[int, RasStatemen
 
 
 def _rank_of(answer: RasAnswer, process: RasProcess) -> RasProcess:
-    """Return `process` with its rank, where another line of the answer says it; 2.24 lists missing ranks alone."""
+    """Return `process` with its rank, if another line of the answer has it; 2.24 lists only missing ranks."""
     ranked = [each for statement in answer.statements for each in statement.processes if each.rank is not None]
     for each in ranked:
         if (each.host, each.pid) == (process.host, process.pid):

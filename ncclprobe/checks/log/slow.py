@@ -87,11 +87,11 @@ BIND = "Failed to bind NVLink SHARP (NVLS) Multicast memory"
     good=lambda: ["n1:7:7 [0] NCCL INFO NVLS multicast support is not available on dev 0"],
 )
 def nvls_left_out(log: JobLog) -> Iterator[Finding]:
-    """NVLS was to be used and was left out.
+    """NCCL was to use NVLS and left it out.
 
     Right: NVLS is used wherever NCCL wanted it.
-    Why: NCCL 2.27 and 2.28 go on without NVLS where its memory cannot be bound: all_reduce is then up to a third
-    slower, and may wait for ever where only some ranks leave it out.
+    Why: NCCL 2.27 and 2.28 go on without NVLS if its memory cannot be bound. all_reduce is then up to a third slower,
+    and may wait for ever if only some ranks leave it out.
     Fix: `systemctl status nvidia-fabricmanager` and `nvidia-smi -q | grep -A3 Fabric` on this host.
     """
     for event in log.having(BIND):
@@ -139,10 +139,10 @@ def wrong_data(log: JobLog) -> Iterator[Finding]:
     """nccl-tests counted wrong values.
 
     Right: nccl-tests counted no wrong value.
-    Why: each result is compared with what it must be; a value that is not is memory, a link or a NIC that corrupts data
-    without an error, or a fault of NCCL's release with these settings.
-    Fix: repeat on each node alone (`all_reduce_perf -g 8`) and then with pairs of nodes: the one that fails alone is
-    sick; look there for ECC and NVLink errors (`nvidia-smi -q`); also without NCCL_PROTO and NCCL_ALGO.
+    Why: nccl-tests compares each result with the right one. A wrong value means that memory, a link or a NIC corrupts
+    data without an error, or that this NCCL release has a fault with these settings.
+    Fix: repeat on each node by itself (`all_reduce_perf -g 8`) and then with pairs of nodes. A node that fails by
+    itself is faulty: look there for ECC and NVLink errors (`nvidia-smi -q`); also without NCCL_PROTO and NCCL_ALGO.
     """
     for event in log.having(*_WRONG):
         if "FAILED" in event.text:
@@ -168,7 +168,7 @@ def ended(*ends: str) -> str:
     good=lambda: [ended(ABORTED, ABORTED, ABORTED)],
 )
 def finished_beside_an_abort(log: JobLog) -> Iterator[Finding]:
-    """A rank aborted its communicator, and others came to the end of theirs.
+    """A rank aborted its communicator, and others completed theirs.
 
     Right: No rank finished beside one that aborted.
     Why: the kernel of a rank that aborts skips its copies and still signals its neighbours that their data is there
@@ -217,11 +217,11 @@ def _timings(rank: int, bootstrap_s: float) -> str:
     good=lambda: [{"0.log": _timings(0, 2.0), "rank1.log": _timings(1, 0.2)}],
 )
 def rank_came_late_to_nccl(log: JobLog) -> Iterator[Finding]:
-    """A rank came to NCCL's initialisation long after the others.
+    """A rank joined NCCL's initialisation long after the others.
 
-    Right: All ranks came to NCCL's initialisation within a minute.
+    Right: All ranks joined NCCL's initialisation within a minute.
     Why: in its phase "bootstrap" every rank waits for the last one, which itself waits least (NCCL from 2.22 on prints
-    the seconds of each phase); what that rank did before, such as loading a model, all others pay for.
+    the seconds of each phase); all others pay for that rank's earlier work, such as loading a model.
     Fix: let all ranks make the group before long work, and look at what slows this one down: its disk, its image, its
     host.
     """

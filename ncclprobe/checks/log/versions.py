@@ -28,7 +28,7 @@ _READ_LATER = frozenset({"NCCL_SHM_DISABLE", "NCCL_NET", "NCCL_IB_DISABLE"})
 _READ_FIRST = frozenset({"NCCL_SOCKET_FAMILY", "NCCL_CUMEM_ENABLE"})
 """Ranks that do without read these at the latest when they begin a communicator."""
 _SPOILING = frozenset({"NCCL_BUFFSIZE"})
-"""Where these differ a job may come to its end with wrong data, and no error (2.23 to 2.30, played over sockets)."""
+"""If these differ, a job may end normally with wrong data, and no error (2.23 to 2.30, played over sockets)."""
 _BEGUN, _COMPLETE, _CUDA = "Init START", "Init COMPLETE", "Cuda failure"
 _DIAGNOSED = "NCCL environment: mismatch across"
 
@@ -36,7 +36,7 @@ Process = tuple[str, int | None]
 
 
 def _settings(log: JobLog) -> dict[str, dict[Process, tuple[str, LogEvent]]]:
-    """Return of each variable what each process says that it is set to, with the line."""
+    """Return for each variable the value that each process reports, with the line."""
     found: dict[str, dict[Process, tuple[str, LogEvent]]] = {}
     for event in log.having(*_SET):
         name = event.text.partition(" set by")[0].split()[-1] if event.host else ""
@@ -70,10 +70,10 @@ HUNG = "n2:8:9 [0] net_socket.cc:1 NCCL WARN NET/Socket : socket progress error\
 def settings_differ(log: JobLog) -> Iterator[Finding]:
     """Ranks run with different NCCL settings.
 
-    Right: All ranks say the same of every setting that has to be equal.
+    Right: All ranks report the same value of every setting that has to be equal.
     Why: each rank computes by itself how a collective is divided; ranks with different algorithms, protocols, buffers
-    or transports wait for messages that the others never send, or get more than they expect. With another NCCL_BUFFSIZE
-    they may end with wrong data and no error.
+    or transports wait for messages that the others never send, or get more data than they expect. With another
+    NCCL_BUFFSIZE they may end with wrong data and no error.
     Fix: set the variable on all hosts or on none: in mpirun with -x, in sbatch with --export, in Kubernetes in every
     pod; /etc/nccl.conf of single hosts counts as well.
     """
