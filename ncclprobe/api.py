@@ -16,12 +16,10 @@
         print(finding.check, finding.node, finding.subject, finding.message, finding.remedy)
 
 Every answer has ``to_dict()``. Nothing is printed, no process of yours is ended, no signal handler is set, and torch is
-not imported: what measures runs in processes of its own. What is asked and how long it took goes to the logger
-``ncclprobe``.
-What is wrong is raised as one of :mod:`ncclprobe.model.errors`, all of which are :class:`NcclprobeError`: UsageError
-for what cannot be asked, ProbeError where a measurement did not end, OutOfTime where the deadline was over before a
-verdict.
-A file ``ncclprobe.toml`` in the working directory is not read; give it as `config`.
+not imported: what measures runs in processes of its own. Each question and its duration go to the logger ``ncclprobe``.
+Errors are those of :mod:`ncclprobe.model.errors`, all of class :class:`NcclprobeError`: UsageError for an invalid
+question, ProbeError if a measurement did not end, OutOfTime if the deadline passed before a verdict. A file
+``ncclprobe.toml`` in the working directory is not read; give it as `config`.
 
 Importing this module loads no more than errors and the report's types.
 """
@@ -113,7 +111,7 @@ _LISTS: dict[str, tuple[str, type]] = {
     "sizes": ("sizes in bytes", int),
     "gpus_per_node": ("numbers of GPUs", int),
 }
-"""What a parameter of one name is everywhere: one value, or several of which one may stand alone."""
+"""A parameter has the same type everywhere: one value, or several, or one of several."""
 
 
 def _typed(asks: Callable[_P, _T]) -> Callable[_P, _T]:
@@ -177,10 +175,10 @@ def doctor(
 ) -> Report:
     """Return whether this machine, or the machines of `captures`, are fit for a job with `backend`.
 
-    This process's machine is looked at alone, whatever launcher started it; captures, one per node, are
-    also compared if they are of one job, or if `one_job` says so.
+    Only this process's machine is examined, whatever launcher started it; captures, one per node, are
+    also compared if they are of one job, or if `one_job` is set.
     `expect_gpus`: fewer usable ones fail. `select`, `ignore`: patterns of check ids, as on the command line; `config`:
-    the findings that the site accepts. Raises UsageError, and OutOfTime where nothing could be judged in `timeout_s`.
+    the findings that the site accepts. Raises UsageError, and OutOfTime if nothing could be judged in `timeout_s`.
     """
     from ncclprobe.engine import diagnose
     from ncclprobe.engine import doctor as doctors
@@ -236,8 +234,8 @@ def explain(
 ) -> Report:
     """Return why a job failed (`report.causes`), from what it left: logs, flight records, captures, reports.
 
-    `paths` are files, folders or patterns. Raises UsageError where nothing can be read, and OutOfTime after `timeout_s`
-    seconds: what reads a file that hangs is then left behind.
+    `paths` are files, folders or patterns. Raises UsageError if nothing can be read, and OutOfTime after `timeout_s`
+    seconds; a thread that reads a file that hangs is then left behind.
     """
     from ncclprobe.engine import diagnose
     from ncclprobe.engine import explain as explaining
@@ -258,7 +256,7 @@ def explain(
 
 @_typed
 def attach(*, pid: int | None = None, stacks: bool = False, timeout_s: float = 60.0) -> Report:
-    """Return for whom the ranks of a job on this node wait (`report.standing`, `report.classes`).
+    """Return which ranks the others on this node wait for (`report.standing`, `report.classes`).
 
     `pid` is a process of that job, `stacks` reads Python stacks with py-spy too. Raises UsageError if there is no rank.
     """
@@ -455,7 +453,7 @@ def _ended(process: subprocess.Popen[bytes], said: Path, end_s: float, progress:
 
 
 def _lines(said: Path, place: int) -> tuple[list[str], int]:
-    """Return the whole lines from `place` on, and where the next one begins."""
+    """Return the whole lines from `place` on, and the start of the next one."""
     with said.open("rb") as file:
         file.seek(place)
         text = file.read(_MOST_SAID).rpartition(b"\n")[0]

@@ -1,4 +1,4 @@
-"""``torchrun -m ncclprobe.copies``: the command, where a launcher starts modules."""
+"""``torchrun -m ncclprobe.copies``: the command, for launchers that start modules."""
 
 from ncclprobe.start import program
 

@@ -1,4 +1,4 @@
-"""``torchrun -m ncclprobe.doctor``: the command, where a launcher starts modules."""
+"""``torchrun -m ncclprobe.doctor``: the command, for launchers that start modules."""
 
 from ncclprobe.start import program
 

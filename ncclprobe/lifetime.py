@@ -1,8 +1,8 @@
-"""When the run of ncclprobe as a program began, what SIGINT, SIGTERM and SIGHUP do to it, and how it leaves.
+"""The start of ncclprobe as a program, its handling of SIGINT, SIGTERM and SIGHUP, and its exit.
 
-A signal ends the program without a traceback, with 128 + its number (130, 143, 129), as a shell says it. While a
-command runs it is an exception, so that what was made for the run is removed. Before and after that, and at a second
-signal, the process ends at once. Only a program does this: importing ncclprobe changes no handler.
+A signal ends the program without a traceback, with 128 + its number (130, 143, 129), as a shell reports it. While a
+command runs it is an exception, so that temporary files and processes of the run are removed. Before and after that,
+and at a second signal, the process ends at once. Only a program does this: importing ncclprobe changes no handler.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ NO_MEMORY = "no memory is left to this process (raise ulimit -v, or the limit of
 _INCONCLUSIVE = 3  # of model.findings.ExitCode, which takes too long to import here
 _LONGEST_S = 1e7  # of a --timeout that means anything; inf: there is none
 _CLEANING_S = 2.0
-"""For removing what was made for the run. After it, or where the exception comes to nothing, the process ends."""
+"""For removing what was made for the run. After it, or if the exception is lost, the process ends."""
 
 
 LAST: list[Callable[[], None]] = []

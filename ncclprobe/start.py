@@ -1,4 +1,4 @@
-"""Start ncclprobe as a program. Signals are taken over first: whatever is imported takes time, and one may come."""
+"""Start ncclprobe as a program. Signals are taken over first, because imports take time and a signal may arrive."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def program(*command: str) -> NoReturn:
 
 
 def _say_version() -> None:
-    """Answer what scripts and probes ask before anything else, without the 40 ms of the parsers' imports."""
+    """Answer the usual first questions of scripts and probes, without the 40 ms of the parsers' imports."""
     with contextlib.suppress(OSError):  # where it cannot be written, the usual way says so
         os.write(1, f"ncclprobe {__version__}\n".encode())
         lifetime.leave(0)

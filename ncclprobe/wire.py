@@ -62,7 +62,7 @@ _GREETING_BYTES = len(_GREETING) + len(_BY_TOKEN) + 1 + 2 * _NONCE_BYTES + 1
 _MAC_BYTES = 32
 _SURROGATE = re.compile(rb"\\u[dD][89a-fA-F]")
 STRANGERS_PATIENCE_S = 1.0
-"""For a greeting where something that is not ours may listen: leave within a second (docs/threat-model.md)."""
+"""For a greeting if something other than ncclprobe may listen: leave within a second (docs/threat-model.md)."""
 _BY_ERRNO: dict[int, Kind] = {
     errno.ECONNREFUSED: "refused",
     errno.ETIMEDOUT: "filtered",
@@ -76,14 +76,14 @@ _BY_ERRNO: dict[int, Kind] = {
 
 
 class WireError(NcclprobeError):
-    """A connection that failed. ``kind`` says in which way, the message in words, and quotes what was received.
+    """A connection that failed. ``kind`` is the way, the message describes it, and quotes what was received.
 
-    refused: no process listens, or a firewall says so. filtered: no answer at all to connecting. unreachable: no route,
-    or a router says so. address: this side's own address is unusable. denied: this host's own firewall or policy.
+    refused: no process listens, or a firewall rejects. filtered: no answer at all to connecting. unreachable: no route,
+    or a router reports so. address: this side's own address is unusable. denied: this host's own firewall or policy.
     reset: closed by the other side in the middle of a conversation. late: it left because this side had not answered in
-    its time. hung-up: closed before it greeted, as a process
-    does that has too many callers. silent: connected, then nothing until the deadline. foreign: something else answers.
-    stranger: another run of ncclprobe, with another token. too-big, garbled: the message is none of ours.
+    time. hung-up: closed before it greeted, as a process does that has too many callers. silent: connected, then
+    nothing until the deadline. foreign: something else answers. stranger: another run of ncclprobe, with another token.
+    too-big, garbled: the message is not one of ours.
     """
 
     def __init__(self, kind: Kind, message: str) -> None:
@@ -98,7 +98,7 @@ class Credentials(Protocol):
         """Return a credential, good for once, and the key in it. Raises WireError."""
 
     async def key(self, credential: bytes, deadline: float) -> bytes:
-        """Return the key in the caller's `credential`. Raises WireError (stranger) where it is another user's."""
+        """Return the key in the caller's `credential`. Raises WireError (stranger) if it belongs to another user."""
 
 
 Key = bytes | Credentials
@@ -115,7 +115,7 @@ class Wire:
         self._sent = self._received = 0
 
     def option(self, level: int, name: int, nbytes: int) -> bytes | None:
-        """Return getsockopt(2), the kernel's view of the connection; None where the kernel does not say."""
+        """Return getsockopt(2), the kernel's view of the connection; None if the kernel does not show it."""
         try:
             value: bytes = self._writer.get_extra_info("socket").getsockopt(level, name, nbytes)
         except (OSError, AttributeError):
@@ -124,12 +124,12 @@ class Wire:
 
     @property
     def peer(self) -> str:
-        """Return the other side's address; empty where the connection has none any more."""
+        """Return the other side's address; empty if the connection no longer has one."""
         name = self._writer.get_extra_info("peername")
         return str(name[0]) if name else ""
 
     async def send(self, message: Mapping[str, Any], deadline: float) -> None:
-        """Send `message`. Raises WireError: reset; silent where the other side takes nothing more."""
+        """Send `message`. Raises WireError: reset; silent if the other side takes nothing more."""
         body = zlib.compress(json.dumps(message, allow_nan=False).encode(), 1)
         mac = self._mac(self._out, self._sent, body)
         self._sent += 1
@@ -193,9 +193,9 @@ async def connect(
 ) -> Wire:
     """Connect to `address`, from `source` if given, and authenticate. Raises WireError of any kind.
 
-    `options` are set before the first packet: with :func:`segments_of` SMALL_SEGMENT, packets pass both ways where
-    larger ones are lost. `patience_s` is for the greeting: a process of ours on a busy node may take longer than what
-    is left to a stranger.
+    `options` are set before the first packet: with :func:`segments_of` SMALL_SEGMENT, packets pass both ways even if
+    larger ones are lost. `patience_s` is for the greeting: a process of ours on a busy node may take longer than a
+    stranger is allowed.
     """
     return await hail(*await _call(address, port, deadline, source, options), key, deadline, patience_s)
 
@@ -263,7 +263,7 @@ def _refuse_other_way(mine: bytes, theirs: bytes) -> None:
 
 
 async def _answer(reader: asyncio.StreamReader, deadline: float) -> bytes:
-    """Return the answerer's greeting; a connection that ends before it tells nothing of who is there."""
+    """Return the answerer's greeting; a connection that ends before it does not identify the other side."""
     try:
         return await _greeting(reader, deadline)
     except WireError as error:
@@ -318,7 +318,7 @@ def segments_of(nbytes: int) -> SocketOptions:
 
 
 async def _greeting(reader: asyncio.StreamReader, deadline: float) -> bytes:
-    """Return what the other side's first line says: how it proves itself, and its nonce."""
+    """Return the content of the other side's first line: its kind of proof, and its nonce."""
     line = b""
     while len(line) < _GREETING_BYTES and line[: len(_GREETING)] == _GREETING[: len(line)]:
         more = await _by(deadline, reader.read(_GREETING_BYTES - len(line)), "said nothing")
@@ -376,7 +376,7 @@ def _int(text: str) -> int:
 
 
 async def _by(deadline: float, work: Awaitable[T], trouble: str) -> T:
-    """Return what `work` returns. Raises WireError: silent at the deadline, reset where the other side hung up."""
+    """Return the result of `work`. Raises WireError: silent at the deadline, reset if the other side hung up."""
     try:
         return await asyncio.wait_for(work, _left(deadline))
     except (TimeoutError, asyncio.TimeoutError):

@@ -29,7 +29,7 @@ first and the last line of the report are the same, to be pasted into a ticket."
 
 
 class _Level(Struct, frozen=True):
-    """How thorough: within how many seconds, which parts, which operations at which sizes, how sure of a row."""
+    """Thoroughness: the time limit in seconds, the parts, the operations with their sizes, the precision of a row."""
 
     seconds: float
     what: tuple[What, ...] = ("copies", "collectives", "pairs")
@@ -85,7 +85,7 @@ def parse(argv: Sequence[str]) -> Options:
 
 
 def _is_only_rank() -> bool:
-    """Return whether this is a rank that this command has started, and there is no other."""
+    """Return whether this is the only rank, and this command has started it."""
     return rank_files.FOLDER in os.environ and os.environ.get("WORLD_SIZE") == "1"
 
 

@@ -1,4 +1,4 @@
-"""``ncclprobe attach``: a job that hangs, while it hangs: which rank, in which call, since when."""
+"""``ncclprobe attach``: examine a job while it hangs: which rank, in which call, since when."""
 
 import argparse
 import json

@@ -148,7 +148,7 @@ def _mode(given: argparse.Namespace) -> Mode | None:
 
 
 def _steps(given: argparse.Namespace) -> tuple[int, ...]:
-    """Return the sizes in the order of measuring. Where the end is open it is NCCL's, and gloo's is in it."""
+    """Return the sizes in the order of measuring. With an open end they are NCCL's, which include gloo's."""
     begin, element = bytes_of("-b", given.begin or _BEGIN), DTYPES[given.dtype]
     end = bytes_of("-e", given.end) if given.end is not None else LARGEST["nccl"]
     if begin > end:

@@ -71,7 +71,7 @@ def _site(runs: Sequence[Run], kept: baselines.Kept, fingerprint: Fingerprint | 
 
 
 def _allowed(machine: str | None) -> baselines.Allowed:
-    """Return what says how much a row must reach to be kept: what it was judged by, or the machine of that name."""
+    """Return what decides whether a row is kept: the expectation that judged it, or the machine of that name."""
 
     def allowed(row: Measurement) -> float | None:
         said = row.expectation

@@ -16,7 +16,7 @@ from ncclprobe.model.registry import Collector, discover
 
 
 def main(argv: Sequence[str]) -> int:
-    """Write a capture of this machine and return 0, or 3 where --timeout cut it. Raises UsageError."""
+    """Write a capture of this machine and return 0, or 3 if --timeout cut it. Raises UsageError."""
     options = _parser().parse_args(argv)
     redactor = arguments.redactor(options)
     deadline = lifetime.began() + options.timeout

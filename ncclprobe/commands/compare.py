@@ -34,12 +34,12 @@ with a baseline by more than the noise of the baseline."""
 _COLUMNS = "{:<14} {:>8} {:<3} {:>9} {:>9} {:>7} {:>11} {:<12}"
 _MOST_LISTED = 20
 _OF_THE_LAUNCH = ("TORCHELASTIC_", "MASTER_PORT", "LOCAL_WORLD_SIZE", "ROLE_WORLD_SIZE")
-"""Settings that differ at every start and mean nothing, or say again what WORLD_SIZE says."""
+"""Settings that differ at every start and mean nothing, or repeat WORLD_SIZE."""
 _WORDS = {"same": "within noise", "unsure": "unsure"}
 
 
 class _Side(Struct, frozen=True):
-    """One of the two: its points by key, and what a report says besides. `failed`: its own words against its data.
+    """One side: its points by key, and other data of a report. `failed`: its own verdict against its data.
     `cut`: it ended early, or it may have. `about`: which machines it was, and when.
     """
 
@@ -135,7 +135,7 @@ _HEADER_BYTES = 64
 
 
 def _captured(path: str) -> _Side:
-    """Return what the doctor says of a capture, without the node's name in what is compared. Raises UsageError."""
+    """Return the doctor's result for a capture, without the node's name in the compared parts. Raises UsageError."""
     from ncclprobe.engine import devices, diagnose
     from ncclprobe.engine.captures import of_snapshots
     from ncclprobe.engine.collect import replayed
@@ -206,13 +206,13 @@ def _is_worse(now: str, before: str | None) -> bool:
 
 
 def _machines(old: _Side, new: _Side, *, both: bool) -> Iterator[str]:
-    """Yield how the fingerprints differ; where `both` are reports, settings are compared one by one."""
+    """Yield how the fingerprints differ; if `both` are reports, settings are compared one by one."""
     found = changes(old.fingerprint, new.fingerprint)
     yield from (each for each in found if not (both and each.startswith("settings: ")))
 
 
 def _changed(old: _Side, new: _Side) -> Iterator[str]:
-    """Yield what of the environment differs; settings that only one of two reports has are set there alone."""
+    """Yield how the environments differ; a setting that only one of two reports has is set only there."""
     if not (old.report and new.report):
         return
     for name in dict.fromkeys((*old.environment, *new.environment)):
@@ -279,7 +279,7 @@ def _several(op: str, how: Conditions, sizes: Sequence[int]) -> str:
 
 
 def _table(rows: Sequence[RowDifference]) -> Iterator[str]:
-    """Yield the rows below their columns; what rows have in common stands above them, once."""
+    """Yield the rows below their columns; values that all rows share are above them, once."""
     before = None
     for row in rows:
         if (common := _measured(replace(row.how, place="in"), place=False)) != before:

@@ -24,7 +24,7 @@ FILES: Mapping[str, Sequence[str]] = MappingProxyType(
         "prometheus": ("prometheus/rules.yaml", "prometheus/rules_test.yaml", "prometheus/dashboard.json"),
     }
 )
-"""What is started by whom: names below ncclprobe/deploy."""
+"""The files by launcher: names below ncclprobe/deploy."""
 
 
 _MOST_BYTES = 1 << 20
@@ -51,7 +51,7 @@ def launch_text(name: str) -> str:
 
 
 def summary(text: str) -> str:
-    """Return what a file says of itself: the first sentence of its first comment, or the description in JSON."""
+    """Return a file's description of itself: the first sentence of its first comment, or the description in JSON."""
     if text.startswith("{"):
         return str(json.loads(text)["description"])
     lines = text.removeprefix("#!/bin/sh\n").splitlines()

@@ -143,7 +143,7 @@ def _look_and_judge(
 
 
 def _given(options: argparse.Namespace, flags: Flags) -> dict[Question, str]:
-    """Return what the command line says of this node, as samples that a capture keeps."""
+    """Return the options about this node, as samples that a capture keeps."""
     given: dict[Question, str] = {(SAMPLE, "flags"): json.dumps(flags.given)} if flags.given else {}
     if options.paths:
         given[SAMPLE, "asked_paths"] = json.dumps(asdict(asked(options)))

@@ -165,7 +165,7 @@ _NOT_FOR_RESULTS = {"begin": "-b", "end": "-e", "factor": "-f", "gpus_per_node":
 
 
 def _refuse_unused(options: argparse.Namespace) -> None:
-    """Raises UsageError for an option that says which rows are wanted: the file says which there are."""
+    """Raise UsageError for an option that selects rows: the file has its own."""
     usual = _parser().parse_args([])
     given = [flag for name, flag in _NOT_FOR_RESULTS.items() if getattr(options, name) != getattr(usual, name)]
     if given:

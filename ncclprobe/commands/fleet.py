@@ -119,7 +119,7 @@ _Read = tuple[Sequence[Told], str, str, str]
 
 
 def _read(names: Sequence[str], now_s: float, trust: bool) -> tuple[list[_Read], list[str]]:
-    """Return what each report tells, its digest, its file and the command that wrote it; and why others are refused."""
+    """Return each report's data, its digest, its file and the command that wrote it; and why others are refused."""
     found: list[_Read] = []
     refused = []
     for name in names:

@@ -14,11 +14,11 @@ from ncclprobe.model.values import Struct
 
 _NAME = r"(?:[\w][\w.+-]{0,63}@)?[\w:][\w.:%-]{0,252}"
 STARTED = "NCCLPROBE_HOST"
-"""Set on the hosts: what ncclprobe.toml says of --hosts is for the process that called them."""
+"""Set on the hosts: the --hosts of ncclprobe.toml is meant for the process that called them."""
 
 
 class Hosts(Struct, frozen=True):
-    """Where a command runs: on these hosts, by this Python; none: here."""
+    """The place of a command: these hosts, with this Python; none: here."""
 
     names: tuple[str, ...] = ()
     python: str = ""

@@ -1,4 +1,4 @@
-"""``ncclprobe expect --judge FILE``: on which machine a log was measured, and what its rows are worth there."""
+"""``ncclprobe expect --judge FILE``: the machine on which a log was measured, and the verdict on its rows there."""
 
 import argparse
 from collections.abc import Iterator, Mapping, Sequence
@@ -34,7 +34,7 @@ _NAMELESS = "not judged: this log does not name the GPUs: give --machine NAME, o
 
 
 class Wanted(Struct, frozen=True):
-    """What the user says of a log: the machine, nodes, NVLink domains, what to change in it, the release."""
+    """The user's knowledge of a log: the machine, nodes, NVLink domains, changes to it, the release."""
 
     here: ExpectationContext
     named: bool
@@ -70,7 +70,7 @@ def judged_file(path: str, wanted: Wanted, given: Given = NOT_GIVEN) -> elsewher
 
 
 def _given(options: argparse.Namespace) -> Given:
-    """What the user says of the rows. Raises UsageError for several operations."""
+    """The user's knowledge of the rows. Raises UsageError for several operations."""
     if options.op is None and not options.ranks:
         return NOT_GIVEN
     if options.op is not None and options.op not in OPS:
@@ -210,7 +210,7 @@ def _domain_gpus(system: NodeSystem, nodes: int, domains: int) -> int:
 
 
 def _would_pass(run: Run, place: Setup, found: Assumed) -> Iterator[str]:
-    """What else of the NICs would let all large rows pass that do not, if anything would."""
+    """Return the NICs that would let all large rows pass that do not, if any would."""
 
     def bad(other: Setup) -> bool:
         judged = elsewhere.judge([row for row in run.rows if row.nbytes >= LARGE], other)
@@ -238,7 +238,7 @@ def _is_here(gpu: str, here: ExpectationContext) -> bool:
 
 
 def _with_usual_nics(run: Run, wanted: Wanted, system: NodeSystem) -> Assumed | None:
-    """`system`, of which nobody said NICs, with the usual ones; None: its NICs are known, or no row crosses them."""
+    """`system` with the usual NICs if nobody gave any; None: its NICs are known, or no row crosses them."""
     nodes = wanted.nodes or run.rows[0].nodes
     if system.nics or nodes < 2 or wanted.change.nics or composed.capability_of(system.gpu) is None:
         return None
@@ -262,14 +262,14 @@ def _system_of(run: Run, here: ExpectationContext, path: str) -> NodeSystem:
 
 
 def _fits(gpu: str, system: NodeSystem) -> bool:
-    """Whether a log's GPU may be the machine's; a topology may tell its compute capability alone."""
+    """Return whether a log's GPU may be the machine's; a topology may show only its compute capability."""
     if system.gpu.startswith(topology_text.CAPABILITY):
         return composed.capability_of(gpu) in (None, system.compute_capability)
     return not gpu or composed.same_gpu(gpu, system.gpu)
 
 
 def _reported(path: str) -> Mapping[str, str]:
-    """Which of NCCL's variables a report of ours says were set. Raises UsageError."""
+    """Return the NCCL variables that a report of ours lists as set. Raises UsageError."""
     text = files.read(Path(path), limit=bounds.RUN_FILE_BYTES)
     if not text.lstrip().startswith("{") or schema_of(text, path) == "nccl-tests":
         return {}

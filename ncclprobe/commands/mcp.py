@@ -156,7 +156,7 @@ class Reader:
             yield [_whole(file)]
 
     def _allowed(self, path: str) -> Path:
-        """Return `path` if it lies below one of the folders, whatever links say. Raises UsageError."""
+        """Return `path` if it is below one of the folders after links are followed. Raises UsageError."""
         for folder in self.folders:
             try:
                 found = (folder / path).resolve(strict=True)

@@ -40,7 +40,7 @@ _RANKS_PER_CPU, _FEW_RANKS = 4, 16
 _FIRST_WORD_S = 10.0  # for rank 0 to start and complain on a busy node
 _BY_HAND = "environment"
 _WSL = "/dev/dxg"
-"""Where Windows lends its GPU to Linux, there is no /dev/nvidia0."""
+"""On Windows, which lends its GPU to Linux, there is no /dev/nvidia0."""
 
 
 def parser(command: str, about: str, more: str = "") -> argparse.ArgumentParser:
@@ -65,7 +65,7 @@ def limits(parser: argparse.ArgumentParser, timeout_s: float = 120.0) -> None:
 
 
 def judging(parser: argparse.ArgumentParser, *, files: bool = True) -> None:
-    """Add the options that say by what numbers are judged: whether they must be, and with `files` by which files."""
+    """Add the options for the numbers to judge by: whether a verdict is required, and with `files` the files."""
     add = parser.add_argument_group("judging").add_argument
     if files:
         add("--expect", metavar="FILE", help="Judge by the numbers in FILE: TOML, or an earlier JSON report.")
@@ -98,7 +98,7 @@ def made(command: str, argv: Sequence[str], given: argparse.Namespace, what: tup
 
 
 def bytes_of(option: str, text: str) -> int:
-    """Return the bytes that a size says. Raises UsageError."""
+    """Return the bytes of a size. Raises UsageError."""
     if len(text) > _MOST_CHARACTERS:
         raise UsageError(f"{option} {text[:_MOST_CHARACTERS]}… is too long for a size, such as 64M")
     return parse_size(text)
@@ -185,7 +185,7 @@ def readable(baseline: str | None) -> None:
 
 
 def _with_nproc(options: Options, question: Question, launch: Launch) -> int:
-    """Start as many ranks as --nproc says. Raises UsageError."""
+    """Start as many ranks as --nproc asks for. Raises UsageError."""
     count = options.nproc or 1
     return _alone(options, question, launch) if count == 1 else start_ranks(options, question, launch, count)
 
@@ -256,7 +256,7 @@ def _say(text: str, options: Options) -> None:
 
 
 def _alone(options: Options, question: Question, launch: Launch) -> int:
-    """Start a rank per GPU, or one that copies, or say how to start more: one rank has nothing else to measure.
+    """Start a rank per GPU, or one that copies, or explain how to start more: one rank has nothing else to measure.
 
     Raises UsageError.
     """

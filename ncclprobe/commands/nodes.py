@@ -71,8 +71,8 @@ def meet(
 ) -> int:
     """Gather all nodes of the job, judge them and deliver the report; return this process's exit code.
 
-    `given`: what the command line says of this node, as samples. `words`: the command and those of its options that
-    every node must be given. `waiting` shows what is under way. Raises UsageError.
+    `given`: the options about this node, as samples. `words`: the command and those of its options that
+    every node must get. `waiting` shows the current work. Raises UsageError.
     """
     from ncclprobe.cluster.gather import Part, Times, assemble  # imports that a look at one node does without
     from ncclprobe.engine.captures import on_arrival
@@ -121,7 +121,7 @@ def _token(options: argparse.Namespace, launch: Launch, words: Sequence[str]) ->
 
 
 def in_company(launch: Launch, options: argparse.Namespace) -> bool:
-    """Return whether there are other ranks or nodes to be heard. A launch that contradicts itself is judged alone."""
+    """Return whether there are other ranks or nodes. A launch that contradicts itself is judged by itself."""
     several = launch.several_nodes or (launch.local_world_size or 1) > 1
     return several and not options.local and not any(not problem.harmless for problem in launch.problems)
 
@@ -135,7 +135,7 @@ def make_folder(folder: Path) -> None:
 
 
 def refuse_half_given(flags: Flags, options: argparse.Namespace) -> None:
-    """Refuse flags that say too little, or something else than they seem to. Raises UsageError."""
+    """Refuse options that mean too little, or something else than they seem to. Raises UsageError."""
     wrong = half_given(flags, os.environ)
     if wrong:
         raise UsageError(wrong)

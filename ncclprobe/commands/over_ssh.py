@@ -1,6 +1,6 @@
-"""What each host of ``--hosts`` is to start, and one report of what they found.
+"""The orders for each host of ``--hosts``, and one report of their findings.
 
-The first host that answers is node 0. Its report comes back, with what ssh said of the hosts that take no part.
+The first host that answers is node 0. Its report comes back, with ssh's messages about the hosts that take no part.
 """
 
 import os
@@ -86,7 +86,7 @@ def look(asked: Started, question: Question) -> tuple[dict[str, str], StartedHos
 def _called(
     asked: Started, question: Question, orders: Callable[[Sequence[Call], float], Sequence[Order]]
 ) -> tuple[list[Call], list[HostFailure]]:
-    """Return the hosts that answered, once each has done what `orders` says or failed, and those that failed."""
+    """Return the hosts that answered, once each has done its `orders` or failed, and those that failed."""
     total, quiet = len(asked.hosts.names), asked.output.quiet
     with (
         Waiting(f"calling {total} hosts", wanted=not quiet) as waiting,
@@ -178,7 +178,7 @@ def _report(question: Question, first: Call | None, failed: list[HostFailure]) -
 
 
 def with_hosts(report: Report, question: Question, hosts: StartedHosts) -> Report:
-    """Return `report` with what is to be said of hosts that take no part; without them it is inconclusive."""
+    """Return `report` with the hosts that take no part; without them it is inconclusive."""
     checks = selected([host_unused], question.judging.select, question.judging.ignore)
     snapshot = Snapshot(report.nodes[0].name if report.nodes else "", {StartedHosts: hosts})
     own = compare([snapshot], checks, question.job)

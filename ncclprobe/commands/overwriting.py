@@ -47,7 +47,7 @@ def _refuse_foreign(parser: argparse.ArgumentParser, options: argparse.Namespace
 
 
 def _recognises(dest: str) -> Callable[[str], bool]:
-    """Return what says whether a text is what the option `dest` would have written."""
+    """Return a function that decides whether a text is what the option `dest` would have written."""
     return delivery.recognises({"nodes_out": "nodes", "bundle": "json"}.get(dest, dest))
 
 

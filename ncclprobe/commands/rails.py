@@ -25,7 +25,9 @@ _SELECT = (
     *("rail.*", "launch.*", "path.*", "pci.link/nic-*", "ib.losses", "ib.perm", "ib.rate", "ib.roce", "ib.state"),
     *("sync.env", "sync.identity", "sync.limits", "sync.network", "sync.nodes"),
 )
-"""What is judged where --select does not say: the rails, who came, and what may be why one fails. No GPU is asked."""
+"""The checks if --select is not given: the rails, the nodes that joined, and likely reasons for a failure. No GPU is
+used.
+"""
 
 
 def main(argv: Sequence[str]) -> int:

@@ -13,7 +13,7 @@ from ncclprobe.nccl_tests import NOT_GIVEN, Given, Run, parse_json, parse_text
 
 
 def read_runs(path: str, given: Given = NOT_GIVEN) -> tuple[Run, ...]:
-    """Return the runs in a report of ours, or in JSON or text of nccl-tests, of which the user says what is `given`.
+    """Return the runs in a report of ours, or in JSON or text of nccl-tests, with the user's `given` knowledge.
 
     Raises UsageError.
     """

@@ -108,7 +108,7 @@ def _shown(matrix: Matrix) -> Iterator[str]:
 
 
 def _wrong(verdicts: Sequence[Verdict], several: bool) -> Iterator[str]:
-    """Yield what the checks find, what to do about it, and what they could not tell."""
+    """Yield the findings of the checks, their remedies, and the unknowns."""
     told: dict[str, None] = {}
     yield from wrap("what looks wrong ", f"(taken for granted: {ASSUMED}):", delivery.width())
     for verdict in verdicts:
@@ -181,6 +181,6 @@ def _paired(matrices: Sequence[Matrix]) -> Iterator[tuple[Matrix, Matrix | None]
 
 
 def _from(source: str, verdict: Verdict) -> Verdict:
-    """The findings rest on the text alone, and not on the files that a check would read on a machine."""
+    """The findings rest only on the text, and not on the files that a check would read on a machine."""
     findings = tuple(replace(finding, evidence=(Evidence(source),)) for finding in verdict.findings)
     return replace(verdict, findings=findings)

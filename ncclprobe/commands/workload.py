@@ -19,7 +19,7 @@ Replay the collectives of one training step with stand-in compute, with and with
 communicators of a hybrid-parallel job. SIZE is in bytes, or a number with a binary K, M or G."""
 _DECIMAL = {"": 1, "K": 10**3, "M": 10**6, "B": 10**9, "G": 10**9, "T": 10**12}
 _MOST_LAYERS, _MOST_MICRO_BATCHES, _MOST_BUCKETS = 1000, 1000, 10_000
-"""Of a replay: more calls would take too long for one step."""
+"""Limit of a replay: more calls would take too long for one step."""
 
 
 def main(argv: Sequence[str]) -> int:

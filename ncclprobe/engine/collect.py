@@ -100,13 +100,13 @@ Misfit = Callable[[Any], str]
 
 
 def misfit(value: Any, kind: Any) -> str:
-    """Return what of `value` is not as its type `kind` says: ``.ports[3].rate_gbps is 'x'``; empty: all is."""
+    """Return the part of `value` that does not have its type `kind`: ``.ports[3].rate_gbps is 'x'``; empty: all has."""
     return _checker(kind)(value)
 
 
 @cache
 def _checker(kind: Any) -> Misfit:
-    """Return the check of one type, made once; of what is no plain type, such as a callable, nothing is asked."""
+    """Return the validator of one type, made once; types such as a callable are not validated."""
     origin, parts = get_origin(kind), get_args(kind)
     if origin in (Union, types.UnionType):
         return _any_of([_checker(part) for part in parts])
@@ -224,7 +224,7 @@ def _look_into(own: type, hint: Any) -> Misfit | None:
 
 
 _MOST_GIVEN = 64
-"""Runs of one collector that are kept: where so many nodes differ, the next one will too."""
+"""Runs of one collector that are kept: if this many nodes differ, the next one will too."""
 
 _Said = str | tuple[type, str]
 
@@ -270,7 +270,7 @@ class Traces:
 
 
 class Traced:
-    """A replay that notes what it was asked, and what it said. `last`: what was made of the answers of another one."""
+    """A replay that notes its questions and answers. `last`: the fact that another one's answers produced."""
 
     def __init__(self, host: Replay, last: Any) -> None:
         self._host = host
@@ -304,17 +304,17 @@ Facts = dict[type, Any]
 _BEGIN_S = 0.5
 """Without any answer for so long, see whether a collector waits for a thread."""
 _NO_ROOM = ("can't allocate lock",)
-"""What Python calls RuntimeError where memory ends."""
+"""Python's message for RuntimeError if memory runs out."""
 _NOT_UNDERSTOOD = (ValueError, LookupError, TypeError, AttributeError, ArithmeticError, RuntimeError, OSError)
 
 
 def collect(
     host: Host, collectors: Sequence[Collector], *, at_once: bool = False, traces: Traces | None = None
 ) -> Facts:
-    """Every fact that `host` can give, or ``Absent`` with the reason, in the order in which facts need each other.
+    """Return every fact that `host` can give, or ``Absent`` with the reason, in the order of their dependencies.
 
     `at_once`: on threads, so that slow commands of a live machine are waited for together. `traces`: what was learned
-    of other replays, where `host` is one too.
+    from other replays, if `host` is one too.
     """
     facts: Facts = {}
     waiting = list(collectors)

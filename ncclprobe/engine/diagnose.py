@@ -95,7 +95,7 @@ def ask(judging: Judging, command: Sequence[str], job: Job, sources: frozenset[S
 
 
 SECRET_OPTIONS = ("--redact-key",)
-"""Their values are shown nowhere: whoever has the key can tell originals from pseudonyms."""
+"""Their values are shown nowhere: the holder of the key can distinguish originals from pseudonyms."""
 
 
 def without_secrets(command: Sequence[str]) -> tuple[str, ...]:

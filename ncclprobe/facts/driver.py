@@ -71,7 +71,7 @@ Flavour = Literal["open", "proprietary"]
 
 
 class Driver(Struct, frozen=True):
-    """The loaded kernel module: its version, and which of the two it is: only the open one exports DMA-BUFs."""
+    """The loaded kernel module: its version, and its flavour: only the open one exports DMA-BUFs."""
 
     version: str
     flavour: Flavour

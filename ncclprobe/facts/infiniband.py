@@ -297,7 +297,7 @@ _LONGEST_TEXT = 200
 
 
 class RoceMarks(Struct, frozen=True):
-    """The settings of one port. `traffic_class`: the text of the driver's file, empty if none is forced.
+    """The settings of one port. `traffic_class`: the text of the driver's file, empty if the driver forces none.
 
     `slows` and `notifies`: the priorities for which the port lowers its rate (reaction point), and notifies the sender
     of marked packets (notification point). Absent in a field: the driver does not show it.

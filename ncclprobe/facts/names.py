@@ -46,7 +46,7 @@ def resolver(host: Host, launch: Launch) -> Master:
 class OwnName(Struct, frozen=True):
     """The answers of getaddrinfo(3) for this host's own name, in its order. `failure`: why there is no answer.
 
-    `name` is empty if it was not asked, in jobs of one node.
+    `name` is empty if it was not looked up, in jobs of one node.
     """
 
     name: str = ""

@@ -226,7 +226,7 @@ def named_files(host: Host, settings: Settings, loader: Loader | Absent) -> Name
 
 
 def log_folder(pattern: str) -> str:
-    """Return the folder of NCCL_DEBUG_FILE; empty: unknown: relative, one of NCCL's devices, or with a ``%``."""
+    """Return the folder of NCCL_DEBUG_FILE; empty if unknown: relative, one of NCCL's devices, or with a ``%``."""
     folder = str(PurePosixPath(pattern).parent)
     special = pattern.lower() in ("stdout", "stderr") or pattern.startswith("/dev/")
     return "" if special or not pattern.startswith("/") or "%" in folder else folder

@@ -1,10 +1,10 @@
 """NVLink, link by link, as NVML shows it.
 
-One call gives every field of every link of a GPU (nvmlDeviceGetFieldValues, the link as scope). NCCL's
-RAS reads state and speed the same way (rasDiagnosticsNvLinkData). If the library is too old for these fields, what they
-replaced is asked: functions, and a field for each of links 0 to 11, all that GPUs of that time have.
+One call gives every field of every link of a GPU (nvmlDeviceGetFieldValues, the link as scope). NCCL's RAS reads state
+and speed the same way (rasDiagnosticsNvLinkData). If the library is too old for these fields, their predecessors are
+used: functions, and a field for each of links 0 to 11, all that GPUs of that time have.
 
-`nvidia-smi nvlink -s`: which NVLinks of each GPU are up, and how fast: a second opinion on what NVML says.
+`nvidia-smi nvlink -s`: which NVLinks of each GPU are up, and how fast: a second opinion beside NVML's.
 """
 
 import re
@@ -119,7 +119,7 @@ class NvLink(Struct, frozen=True):
 
     NCCL counts a link only if it is "active". `version` is a NVML_NVLINK_VERSION_… and not a generation to judge by:
     H100s have been seen to give the 7 of NVLink 5. `speed_MBps` is 1e6 bytes per second in each direction on the wire,
-    coding included (26562 for 25 GB/s of payload). `remote` is asked of links that are not inactive. `recoveries` are
+    coding included (26562 for 25 GB/s of payload). `remote` is read for links that are not inactive. `recoveries` are
     NVLink 5's recovery events if there are no older ones, `effective_errors` those that its error correction let pass.
     """
 

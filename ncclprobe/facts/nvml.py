@@ -6,7 +6,7 @@ Meanings and numbers are nvml.h's, as nvidia-ml-py 13.615.71 declares them and N
 
 Asking NVML, one field at a time: every field of its facts is a value, or ``Absent`` with NVML's own reason.
 
-A field says why it is absent: `unsupported` is true of one that this GPU does not have, which is usually knowledge;
+An absent field holds its reason: `unsupported` is true if this GPU does not have it, which is usually knowledge;
 ``refused`` is "Missing" if the library is too old for the function and "Denied" if it needs privilege.
 
 The GPUs that may reach each other's memory directly, by NVML: what ``nvidia-smi topo -p2p`` prints.

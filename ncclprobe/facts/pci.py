@@ -292,7 +292,7 @@ def speed(text: str) -> float | None:
 
 
 def width(text: str) -> int | None:
-    """Return lanes. None for an invalid width: 0 if there is no link, 63 or 255 read from a device that is gone."""
+    """Return lanes. None for an invalid width: 0 without a link, 63 or 255 read from a device that is gone."""
     lanes = integer(text)
     return lanes if lanes in _WIDTHS else None
 

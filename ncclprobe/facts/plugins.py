@@ -67,7 +67,7 @@ _NAMED_BY = ("NCCL_NET_PLUGIN", "NCCL_TUNER_PLUGIN", "NCCL_PROFILER_PLUGIN", "NC
 
 
 class Plugin(Struct, frozen=True):
-    """One plugin file. `kind` is net, tuner, profiler, env or gin, `flavour` ofi, tcpx, sharp … where its path tells.
+    """One plugin file. `kind` is net, tuner, profiler, env or gin, `flavour` ofi, tcpx, sharp … if its path shows it.
 
     `reachable`: the loader finds it by its bare name, so that NCCL does. For one that NCCL opens, by its usual name or
     a variable's: `names` and `interfaces` (8 for ``v8``) as the file gives them to NCCL, the newest first, and

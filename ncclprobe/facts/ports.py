@@ -145,7 +145,7 @@ def _legacy(host: Host) -> tuple[str, ...]:
 
 
 def _with_rules(host: Host, chain: Chain) -> Chain:
-    """Return the chain with its rules. nft reads its arguments as one text, so it is not asked for an odd name."""
+    """Return the chain with its rules. nft reads its arguments as one text, so an odd name is not passed to it."""
     if not re.fullmatch(r"[a-z0-9]+(/[A-Za-z_][\w.-]*){2}", chain.name, re.ASCII):
         return chain
     found = attempt(lambda: rules(host.ask("run", "nft", "-j", "list", "chain", *chain.name.split("/"))))

@@ -277,8 +277,8 @@ def _segments(host: Host) -> tuple[Segment, ...]:
 def is_held(path: str, mine: bool, mapped: dict[str, Any], everyone: bool) -> bool | None:
     """Return whether a process has `path` mapped, given the visible part of all of them.
 
-    `everyone`: the processes of all containers can be seen from here. For one's own file the other users' hidden
-    processes do not matter: NCCL makes it only for its owner (mkstemp(3): mode 0600).
+    `everyone`: the processes of all containers can be seen from here. For the caller's own file the hidden processes of
+    other users do not matter: NCCL makes it only for its owner (mkstemp(3): mode 0600).
     """
     if path in mapped["paths"]:
         return True

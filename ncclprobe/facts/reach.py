@@ -86,7 +86,7 @@ class Gathering(Struct, frozen=True):
 
     `allowed_s`: how long it was to wait, had no other work taken time.
     `came` are the node ranks that rank 0 admitted; `lost` those of them that ended, fell silent or made no sense before
-    the run was over. `floods` are the addresses that rank 0 disconnected to have room.
+    the run was over. `floods` are the addresses that rank 0 disconnected to make room.
     """
 
     expected: int
@@ -149,7 +149,7 @@ def gathering(host: Host) -> Gathering:
 
 @collector
 def started_hosts(host: Host) -> StartedHosts:
-    """Read on which hosts ncclprobe was started over ssh; known to the process that started them."""
+    """Read the hosts on which ncclprobe was started over ssh; known to the process that started them."""
     return sample(host, "hosts", StartedHosts)
 
 
@@ -267,8 +267,8 @@ class Rails(Struct, frozen=True):
     `why`: why there is not a port, or what NCCL would use instead; `untested`: why no rail was tried although it was
     requested. `cross`: why the job would need rails of different numbers to reach each other; empty: it would not.
     `moved_gbps` is the rate of each port before the tests, 1e9 bit/s, of ports that report it. `planned` tests were
-    asked of this node; fewer rows came if the run had no more time. `plan` is, on node 0, the request to the fabric,
-    `silent` which nodes stopped answering meanwhile.
+    requested from this node; there are fewer rows if the run ran out of time. `plan` is, on node 0, the request to the
+    fabric, `silent` which nodes stopped answering meanwhile.
     """
 
     me: int

@@ -33,7 +33,7 @@ _WHEEL_FOLDER = "nvidia/nccl/lib"
 class NcclLibrary(Struct, frozen=True):
     """One libnccl on this machine. `source` is the wheel or the file it was read from.
 
-    `version` is None if neither a wheel, the file's name nor its constants tell it; `path` is the file, if known.
+    `version` is None if neither a wheel, the file's name nor its constants show it; `path` is the file, if known.
     """
 
     version: Version | None
@@ -116,7 +116,7 @@ def version_text(text: str) -> Version:
 
 
 def _torch(host: Host) -> Torch | None:
-    """Return where torch lies, and torch/version.py."""
+    """Return the folder of torch, and torch/version.py."""
     try:
         folder = str(PurePosixPath(host.ask("module", "torch")).parent)
     except Missing:

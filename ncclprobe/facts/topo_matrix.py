@@ -148,7 +148,7 @@ _OWN = (
 
 
 def _refusal_text(text: str) -> str:
-    """Return what nvidia-smi itself, or the hwloc in it, says of its failure."""
+    """Return the error message of nvidia-smi itself, or of the hwloc in it."""
     line = next((line for line in text.splitlines() if re.search(_OWN, line)), "")
     return line and f"nvidia-smi itself failed: {line.strip()[:200]}"
 
@@ -192,7 +192,7 @@ def no_matrix(text: str, lines: MatrixLines) -> str:
 
 
 def orphans(lines: Iterable[MatrixLine]) -> int:
-    """Return the number of the first of these lines that is a row, though it stands under no header; 0 if none is."""
+    """Return the number of the first of these lines that is a row without a header; 0 if none is."""
     rows = (line for line in lines if line.words[0].startswith(("GPU", "NIC", "mlx")))
     return next((row.number for row in rows if all(map(split_links, (*row.words, "", "")[1:3]))), 0)
 
@@ -204,11 +204,11 @@ Affinity = tuple[str | None, ...]
 class Matrix(Struct, frozen=True):
     """One matrix: `links` maps row to column to the word printed there (NV18, PIX, SYS, OK …; X is the device itself).
 
-    `nics` and the keys of `links` are named as the NIC Legend says, otherwise as the header does. The affinities have
-    one text per GPU, as printed: "" is a blank, None a column that is not there, or not in the part of the text we
-    have; of the latter, `incomplete` says what is missing, as of everything else that the text stops before or leaves
-    out. A matrix of kind topo-mp shows PCIe paths only: that it has no NVLink says nothing. `capability`: what a table
-    of kind p2p is of, by the command above it: r read, w write, n NVLink, a atomics, p PCI; empty if none says.
+    `nics` and the keys of `links` are named by the NIC Legend, otherwise by the header. The affinities have
+    one text per GPU, as printed: "" is a blank, None a column that is missing, or not in the part of the text we
+    have; in the latter case `incomplete` names what is missing, as for everything else that the text cuts off or leaves
+    out. A matrix of kind topo-mp shows only PCIe paths: a missing NVLink proves nothing. `capability`: the subject of a
+    table of kind p2p, by the command above it: r read, w write, n NVLink, a atomics, p PCI; empty if there is none.
     """
 
     kind: MatrixKind
@@ -295,7 +295,7 @@ _DISPLAYED = re.compile(r"(\d{1,4}) NICs found in the topology, only displaying 
 
 
 def _not_displayed(table: Table) -> list[str]:
-    """Return how many NICs nvidia-smi says that it leaves out: it has columns for so many and no more."""
+    """Return how many NICs nvidia-smi reports to leave out, because it has a limited number of columns."""
     found = next((match for line in table.above if (match := _DISPLAYED.search(line.text))), None)
     return [f"{int(found[1]) - int(found[2])} of {found[1]} NICs are not shown"] if found else []
 
@@ -341,7 +341,7 @@ def _affinity(row: MatrixRow, header: Header, end: int) -> tuple[dict[str, str |
 
 
 def _unglued(values: Sequence[str], lacking: int) -> tuple[str, ...]:
-    """Return `values`, of which `lacking` are not there, with those apart that lost the white space between them.
+    """Return `values`, `lacking` of them missing, with those separated that lost the white space between them.
 
     A column that is full runs into the next: ``0-55,112-1670`` are the CPUs 0-55,112-167 of NUMA node 0.
     """
@@ -402,6 +402,6 @@ def _capability(table: Table) -> str:
 
 
 def _command(table: Table) -> tuple[str, ...]:
-    """Return the words of the command, or of the title, that stands above the table; empty if none does."""
+    """Return the words of the command, or of the title, above the table; empty if there is none."""
     lines = (line.words for line in reversed(table.above))
     return next((words for words in lines if any(word in ("topo", "p2p", "-p2p") for word in words)), ())

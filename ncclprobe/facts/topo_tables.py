@@ -1,13 +1,13 @@
-"""The tables of `nvidia-smi topo` in a text, however it was pasted: header and rows, before it is known what they mean.
+"""The tables of `nvidia-smi topo` in a text, however it was pasted: header and rows, before their meaning is known.
 
-Taken away are colours (also where a paste lost the escape byte and left ``[4m``), HTML tags, table borders and
-drawn lines; blanks of any kind part words, and so does the end of a label that log collectors put before a line
+Removed are colours (also if a paste lost the escape byte and left ``[4m``), HTML tags, table borders and drawn lines.
+Words are separated by blanks of any kind, and by the end of a label that log collectors put before a line
 (``[pod/a] ``, ``0: ``, ``> ``, ``file:``), which may have no blank behind it.
 
-A table is told by its header, a line of device names and affinity titles with nothing else behind a label that log
-collectors put before every line. Cells are counted, never cut out by column: tabs expand differently in header and
+A table is recognised by its header, a line of device names and affinity titles with nothing else behind a label that
+log collectors put before every line. Cells are counted, never cut out by column: tabs expand differently in header and
 rows, blank affinity cells leave no trace, and a paste may have lost or doubled any blank. So a row must have exactly
-as many link words as its header has devices; anything less is a cut text if the text ends there, and else refused.
+as many link words as its header has devices; a row with fewer is a cut text if the text ends there, otherwise refused.
 """
 
 import re
@@ -70,7 +70,7 @@ P2P_LINKS = ("CNS", "GNS", "TNS", "NS", "OK", "DR", "U")
 _LINK = "|".join(("NV[0-9]{1,3}", *TOPO_LINKS, *P2P_LINKS, "X"))
 _GPU_OR_NIC = r"(?:GPU|NIC)[0-9]+"
 _GLUED = r"(?:GPU|NIC)[0-9]+|mlx[0-9]+_(?:[a-z]+_)?[0-9]+"
-"""The names that can be told apart where nothing stands between them."""
+"""The names that can be separated if nothing is between them."""
 RDMA_DEVICE = r"[a-z][A-Za-z0-9_]*[0-9]"
 _VALUE = r"[0-9][0-9,-]*|N/A"
 _DIGITS = r"[0-9]+"
@@ -94,8 +94,8 @@ class Header(Struct, frozen=True):
 class MatrixRow(Struct, frozen=True):
     """A device's cells and, as printed, its affinities. `cut`: the text ends before the row does.
 
-    `wide`: between the last cell and the first affinity there is room for a blank column. `problem` says why this
-    cannot be a row of the table, where it cannot.
+    `wide`: between the last cell and the first affinity there is room for a blank column. `problem` is the reason why
+    this cannot be a row of the table, if it cannot.
     """
 
     line: int
@@ -110,8 +110,8 @@ class MatrixRow(Struct, frozen=True):
 class Table(Struct, frozen=True):
     """A header with the lines above it (to the header before) and below it (to the next).
 
-    `end` is the number of the text's last line that says anything, `size` that of its last line, which is `unfinished`
-    where the text ends without a line feed.
+    `end` is the number of the text's last line that is not blank, `size` that of its last line, which is `unfinished`
+    if the text ends without a line feed.
     """
 
     header: Header
@@ -123,7 +123,7 @@ class Table(Struct, frozen=True):
 
 
 def tables(lines: MatrixLines) -> list[Table]:
-    """Return every header with its surroundings, in their order. Raises ParseError if one comes twice in a row."""
+    """Return every header with its surroundings, in their order. Raises ParseError if one appears twice in a row."""
     end = lines.speaking[-1].number if lines.speaking else 0
     found: list[Table] = []
     between: list[MatrixLine] = []
@@ -145,7 +145,7 @@ def tables(lines: MatrixLines) -> list[Table]:
 
 
 def _heads(table: Table, line: MatrixLine, header: Header | None) -> bool:
-    """Return whether a header is one, by the line right below it: prose may name a few GPUs and nothing else."""
+    """Return whether this is a header, by the line right below it: prose may name a few GPUs and nothing else."""
     if header and header.columns and header.devices == table.header.devices:
         raise ParseError(f"line {line.number}: the header twice in a row: several outputs are interleaved")
     return bool(table.header.columns or _row(table, line, frozenset(table.header.devices)))
@@ -249,13 +249,13 @@ def _continues(row: MatrixRow, line: MatrixLine, words: Sequence[str], header: H
 
 
 def split_links(word: str) -> list[str]:
-    """Return the link words in `word`: one, several where a terminal ate the tab between them, or none."""
+    """Return the link words in `word`: one, several if a terminal ate the tab between them, or none."""
     found = re.findall(_LINK, word)
     return found if "".join(found) == word else []
 
 
 def _row(table: Table, line: MatrixLine, known: frozenset[str]) -> MatrixRow | None:
-    """Return the row on this line, None if the line is no attempt at one."""
+    """Return the row on this line, None if the line does not look like one."""
     header, skip = table.header, len(table.header.label)
     if _label(line.words[:skip]) != header.label or len(line.words) == skip:
         return None
@@ -321,7 +321,7 @@ def _problem(device: str, cells: Sequence[str], rest: Sequence[str], header: Hea
 
 
 def _misplaced(device: str, cells: Sequence[str], header: Header) -> str:
-    """Return the X that is misplaced: it stands for the device itself, in its own column only."""
+    """Return the X that is misplaced: it means the device itself, in its own column only."""
     for cell, other in zip(cells, header.devices, strict=False):
         if (cell == "X") != (other == device):
             return f"{cell} under {other}: X marks only the device itself, so cells are shifted"

@@ -43,7 +43,7 @@ class Traffic(Struct, frozen=True):
 
 
 def read(host: Host, look: int = 0) -> Traffic:
-    """Return all counters of this network namespace, as they stand now; those that cannot be read say why.
+    """Return all counters of this network namespace at this moment; unreadable ones hold the reason.
 
     Each `look` is another question of a capture.
     """

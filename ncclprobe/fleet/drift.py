@@ -31,8 +31,10 @@ SIBLINGS, SPREADS = 8, 4.0
 below it.
 """
 PARTNERS, LOW = 3, 2.0
-"""Nodes with which a number between nodes is measured, at once or one after the other, before it is one node's own; and
-by how many standard deviations it is low with them. Less, and chance would name a healthy node of few."""
+"""Number of nodes that a number between nodes must be measured with, at once or one after the other, before it counts
+as one node's own; and how many standard deviations low it must be with them. With less, chance would name a healthy
+node.
+"""
 SLACK, CLIP = 0.9, 3.0
 WATCH, DEGRADED = 6.5, 7.0
 """Limits of the sum of a node that has one only: from here it is watched, and degraded."""
@@ -42,7 +44,7 @@ is for those whose scatter is too small to lose anything by."""
 DOUBT = 10
 """So many numbers know what is usual as well as a single number scatters by."""
 REPAIRED, MOST_ODDS = 3.0, 2.0
-"""Logarithm of the odds for what was usual, against what was lost, at which a node is healthy again; one number gives
+"""Logarithm of the odds of the usual level against the lost one at which a node is healthy again; one number adds
 MOST_ODDS at most.
 """
 EARLY, SIDE, SURE = (8, 24), 3, 5.0
@@ -51,21 +53,23 @@ of its standard deviations it has to differ from none."""
 REST = 1 / 8
 """The share of a loss that may remain, or as much as a single number scatters by; twice as much is not a repair."""
 _LEAP = 2.0
-"""A number that makes a sum so many times as high, and lost so many times as much, is where the loss begins."""
+"""A number that makes a sum this many times as high, and the loss this many times as large, is the beginning of the
+loss.
+"""
 _RECENT, _MOST_WAITING, _MOST_SPELLS = 5, 100, 16
 _QUARTILES = 1.349
 """Standard deviations between the quartiles of a normal distribution."""
 
 
 def course(readings: Iterable[Reading], sums: int = 1) -> Drift:
-    """Return where the test stands after all `readings`, oldest first, of a node that has so many sums."""
+    """Return the state of the test after all `readings`, oldest first, of a node that has this many sums."""
     return reduce(lambda drift, reading: step(drift, reading, sums), readings, Drift())
 
 
 def step(drift: Drift, reading: Reading, sums: int = 1) -> Drift:
-    """Return where the test stands after one more reading.
+    """Return the state of the test after one more reading.
 
-    Of many sums one is sooner wrong: their limits rise, so that all together are wrong as often as a single one.
+    With many sums a false alarm comes sooner: the limits rise, so that all together alarm as rarely as a single one.
     """
     level = math.log(reading.value)
     theirs = math.log(reading.siblings) if reading.siblings else None
@@ -123,9 +127,9 @@ class Siblings:
         self._sorted = [sorted(each[place] for each in of.values()) for place in (0, 1)]
 
     def beside(self, node: int) -> tuple[float, float]:
-        """Return the median of the siblings of `node`, and by which share they differ; 0: too few.
+        """Return the median of the siblings of `node`, and the share by which they differ; 0: too few.
 
-        The median is of the newest numbers: levels lag behind what all lose together.
+        The median is over the newest numbers: levels lag behind a loss that all nodes share.
         """
         own, count = self._of.get(node), len(self._of) - (node in self._of)
         if count < SIBLINGS:
@@ -175,11 +179,11 @@ def _learned(drift: Drift, level: float) -> Drift:
 
 
 def _added(to: Sum, reading: Reading, off: float, noise: float, more: float, allowed: float = 0.0) -> Sum:
-    """Return a sum with one more number, which lies `off` (negative: below) what it is compared with.
+    """Return a sum with one more number, which is `off` (negative: below) its comparison.
 
-    `allowed`: how far below is no loss yet; `more`: by how much the limits are higher. What was measured with one or
-    two others is degraded by no fewer than PARTNERS with whom it was low when last measured: else a partner may be the
-    slow one, and the sum waits at a height from which some good numbers with others bring it down.
+    `allowed`: how far below is not yet a loss; `more`: by how much the limits are higher. A number measured with one or
+    two others counts as degraded only if it was low with at least PARTNERS nodes when last measured. Otherwise a
+    partner may be the slow one, and the sum waits at a height from which some good numbers with others bring it down.
     """
     time_s = reading.time_s
     if to.state == "degraded":

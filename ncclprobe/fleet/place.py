@@ -1,4 +1,4 @@
-"""The place of a store: looked at before SQLite opens anything, because SQLite acts on files that it finds there.
+"""Check the place of a store before SQLite opens anything, because SQLite acts on files that it finds there.
 
 A rollback journal beside the store is played back by whoever opens the store next, and it may name a further file (a
 "super-journal"), by an absolute path, that SQLite then removes. So only the store's owner may be able to put a file

@@ -29,8 +29,9 @@ def merge(sql: sqlite3.Connection, other: int, node: int) -> None:
 
 
 def same_machine(sql: sqlite3.Connection) -> list[tuple[str, str, str]]:
-    """Return nodes that may be one under two names, and what says so: the second came after the first, and has its
-    boot, or its GPUs."""
+    """Return nodes that may be one under two names, with the evidence: the second appeared after the first, and has its
+    boot, or its GPUs.
+    """
     rows = sql.execute("SELECT name, course, (SELECT min(time_s) FROM tests WHERE node = id) FROM nodes ORDER BY name")
     known: dict[tuple[str, str], list[tuple[float, float, str]]] = {}
     for name, text, first_s in rows:

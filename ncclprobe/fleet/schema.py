@@ -83,7 +83,7 @@ def text_of(value: Any) -> str:
 
 
 def read(text: Any, kind: type[T]) -> T:
-    """Return what a text of the store says. Raises ValueError, as msgspec does, for what is none of ours."""
+    """Parse a text of the store. Raises ValueError, as msgspec does, for anything that is not ours."""
     if not isinstance(text, str):
         raise ValueError(f"{type(text).__name__} where a text should be")
     return msgspec.json.decode(text, type=kind)

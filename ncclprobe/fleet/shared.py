@@ -19,7 +19,9 @@ from ncclprobe.model.values import replace
 LEAST = 0.05
 """A share: what fewer than some nodes lose by chance on the same days."""
 NODES, BEFORE, AFTER, MOST = 3, 3, 2, 0.8
-"""Nodes and days on either side of a change without which nothing is said, and which part of the nodes is all."""
+"""Nodes and days required on either side of a change before it is reported, and the share of the nodes that counts as
+all.
+"""
 _WINDOW = 14
 _DAY_S, _BACK_S = 86400.0, 90 * 86400.0
 """A day, and how far back from the newest number a loss is looked for."""

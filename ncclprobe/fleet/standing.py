@@ -1,8 +1,8 @@
-"""How a node stands, after all that was told of it: failing, degraded, flapping, watched, unknown or ok, and why.
+"""The state of a node from its whole history: failing, degraded, flapping, watched, unknown or ok, and why.
 
-A node fails where its newest look found a settled fault of the node or its links, by the rule of --nodes-out. A fault
-that is not settled, and one whose culprit is not known, makes it watched. It flaps if the same fault came FLAPS
-times within WINDOW_S and was looked for and not found in between, or a rate was lost and back as often.
+A node fails if its newest look found a settled fault of the node or its links, by the rule of --nodes-out. A fault
+that is not settled, or whose culprit is not known, makes it watched. It flaps if the same fault appeared FLAPS
+times within WINDOW_S and was looked for and not found in between, or if a rate was lost and recovered as often.
 """
 
 import math
@@ -66,7 +66,7 @@ def step(course: NodeCourse, told: Told) -> NodeCourse:
 
 
 def _counted(boot: str, before: dict[str, int], told: Told) -> dict[str, int]:
-    """Return what is known to be counted once this is told: of the same boot also what was not read again."""
+    """Return what is known after this report: of the same boot also what was not read again."""
     return {**before, **told.counters} if told.boot in ("", boot) else told.counters
 
 
@@ -90,7 +90,7 @@ class Reason(NamedTuple):
 
 
 def standing(name: str, course: NodeCourse, series: Sequence[Series]) -> NodeStanding:
-    """Return how the node `name` stands by all that was told of it: by the worst that is known, and since when."""
+    """Return the state of the node `name` from its history: the worst that is known, and since when."""
     reasons = [*of_faults(course), *of_series(course, series), *_of_looking(course, series)]
     state = min((each.state for each in reasons), key=STATES.index)
     why = [each for each in reasons if each.state == state]
@@ -104,8 +104,8 @@ _OLD = "not tested for 30 days; a report of it lets it be judged"
 
 
 def aged(stands: NodeStanding, now_s: float) -> NodeStanding:
-    """Return how a node stands by now: of one that was not tested for long nothing is known, nor of one whose newest
-    report is of a day to come, after which no other counts.
+    """Return the state of a node now. It is unknown if the node was not tested for long, or if its newest report is
+    from a future day, after which no other counts.
     """
     if stands.last_s > now_s + bounds.FLEET_AHEAD_S:
         ahead = (
@@ -136,7 +136,7 @@ def _unjudged(series: Sequence[Series]) -> str:
 
 
 def of_faults(course: NodeCourse) -> Iterator[Reason]:
-    """Yield what is there, and what came and went, the oldest first."""
+    """Yield the faults that are present, and those that appeared and disappeared, oldest first."""
     for each in sorted(course.faults.values(), key=lambda each: each.since_s):
         came = [time_s for time_s in each.came if time_s > course.last_s - WINDOW_S]
         name = f"{each.fault.check} {each.fault.subject}"
@@ -152,7 +152,7 @@ def of_faults(course: NodeCourse) -> Iterator[Reason]:
 
 
 def of_series(course: NodeCourse, series: Sequence[Series]) -> Iterator[Reason]:
-    """Yield what the test over time says, the greatest loss first, and of each number its greater one."""
+    """Yield the results of the test over time, the greatest loss first, and for each number its greater one."""
     sums = [(each, sum_) for each in series if not _unmeasured(each, course.last_s)
             for sum_ in (each.drift.own, each.drift.siblings)]  # fmt: skip
     told = set()
@@ -170,12 +170,12 @@ def of_series(course: NodeCourse, series: Sequence[Series]) -> Iterator[Reason]:
 
 
 def _with(fault: FaultCourse, sum_: Sum) -> bool:
-    """Whether a fault came in the report with which a loss begins, or on the day before."""
+    """Return whether a fault appeared in the report with which a loss begins, or on the day before."""
     return sum_.since_s is not None and 0 <= sum_.since_s - fault.since_s <= DAY_S
 
 
 def _unmeasured(series: Series, last_s: float) -> bool:
-    """Whether a number was not measured for long, though its node was tested: it says nothing of the node any more."""
+    """Return whether a number was not measured for long though its node was tested: it is no longer evidence."""
     return last_s - series.last_s > WINDOW_S
 
 
@@ -221,7 +221,7 @@ def differences(old: dict[str, str], new: dict[str, str]) -> tuple[str, ...]:
 
 
 def _found(tests: Sequence[Told]) -> Iterator[NodeEvent]:
-    """Yield what came, and what went because its check looked and found nothing."""
+    """Yield faults that appeared, and faults that went because their check looked and did not find them."""
     there: dict[tuple[str, str], Fault] = {}
     boot, counted = "", dict[str, int]()
     for test in tests:

@@ -61,9 +61,9 @@ _AT_A_TIME = 10_000
 
 @contextlib.contextmanager
 def opened(path: Path, patience_s: float, *, create: bool = False) -> Iterator["Store"]:
-    """Open the store at `path`, for `patience_s` at most, in which it also waits for other writers.
+    """Open the store at `path` within `patience_s`, during which it also waits for other writers.
 
-    Raises UsageError for a file that is not a store of ours, is damaged, locked, not there, or that others may change.
+    Raises UsageError for a file that is not a store of ours, is damaged, locked, missing, or that others may change.
     """
     with _explained(path, patience_s), guarded(path, create=create) as place:
         uri = f"{place.as_uri()}?mode=rw"
@@ -104,7 +104,7 @@ def _explained(path: Path, patience_s: float) -> Iterator[None]:
 
 
 def _can_lock(path: Path) -> bool:
-    """Whether the file system says that it can lock. SQLite takes an NFS without locks for one that another holds."""
+    """Return whether the file system can lock. SQLite takes an NFS without locks for one that another process holds."""
     try:
         with os.fdopen(os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_NOFOLLOW | os.O_CLOEXEC), "rb") as file:
             fcntl.lockf(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
@@ -114,7 +114,7 @@ def _can_lock(path: Path) -> bool:
 
 
 class _Undone(Exception):
-    """Ends a transaction of which nothing is to stay."""
+    """Ends a transaction that must leave nothing behind."""
 
 
 class _Counted(Struct, frozen=True, array_like=True):
@@ -126,7 +126,7 @@ class _Counted(Struct, frozen=True, array_like=True):
 
 
 class _Level(NamedTuple):
-    """Where a series stood at the end of a day: its level and its newest number, as logarithms, and its machine."""
+    """The state of a series at the end of a day: its level and its newest number, as logarithms, and its machine."""
 
     day: int = -1
     machine: int = -1
@@ -154,7 +154,7 @@ class _Course(NamedTuple):
 
 
 def _alike(courses: Mapping[int, _Course], day: int) -> dict[int, drifts.Siblings]:
-    """Return, by machine, how series stood that end before `day`; not those long untested."""
+    """Return, by machine, the state of series that end before `day`; not those long untested."""
     levels: dict[int, dict[int, tuple[float, float]]] = {}
     for node, course in courses.items():
         if course.now.day >= day - _DAYS:
@@ -190,7 +190,7 @@ class Store:
         self._siblings: dict[tuple[int, int], drifts.Siblings] = {}
 
     def add(self, told: Sequence[Told], digest: str, added: Added) -> bool:
-        """Add what one report tells of its nodes, as one transaction; False: it is there already, by its `digest`."""
+        """Add one report's data about its nodes, as one transaction; False: it is already there, by its `digest`."""
         self._begin()
         with transaction(self._sql):
             if value(self._sql, "SELECT 1 FROM reports WHERE digest = ?", digest):
@@ -217,7 +217,7 @@ class Store:
         return found
 
     def settle(self) -> None:
-        """Put numbers that came late in their place: of each what all nodes have of it is gone through once more."""
+        """Insert late numbers in their place: all nodes' values of each are processed once more."""
         self._begin()
         self.unsettled = 0
         numbers = [int(number) for (number,) in self._sql.execute("SELECT number FROM late")]
@@ -249,7 +249,9 @@ class Store:
             self._stands(node, name, course)
 
     def forget(self, name: str) -> None:
-        """Drop what was told of a node, which is no sibling any more either; what tells of it alone may come again."""
+        """Delete a node's history and stop comparing others with it; reports that are only about it may be added
+        again.
+        """
         self._begin()
         with transaction(self._sql):
             node = value(self._sql, "SELECT id FROM nodes WHERE name = ?", name)
@@ -313,7 +315,7 @@ class Store:
             raise UsageError(f"{nodes:,} nodes in one store; {bounds.FLEET_NODES:,} at most: give some another --fleet")
 
     def standings(self) -> list[NodeStanding]:
-        """Return how each node stands."""
+        """Return the state of each node."""
         self.settle()
         self._begin()
         self._few()
@@ -375,12 +377,12 @@ class Store:
         return int(self._sql.execute(f"INSERT INTO {table} VALUES ({marks})", row).lastrowid or 0)
 
     def _interned(self, text: str) -> int:
-        """Return the number of a text, of which many tests have the same."""
+        """Return the number of a text, because many tests share one."""
         known = value(self._sql, "SELECT id FROM texts WHERE text = ?", text)
         return int(known) if known is not None else self._insert("texts (text)", (text,))
 
     def _add_test(self, report: int, told: Told) -> None:
-        """Add what a report tells of one node, and how the node stands then."""
+        """Add a report's data about one node, and the node's state after it."""
         row = self._sql.execute("SELECT id, course FROM nodes WHERE name = ?", (told.node,)).fetchone()
         node = row[0] if row else self._insert("nodes (name, course, standing)", (told.node, "", ""))
         course = read(row[1], NodeCourse) if row else NodeCourse()
@@ -448,7 +450,7 @@ class Store:
             " old_machine = ?, old_level = ?, old_newest = ? WHERE id = ?", row)  # fmt: skip
 
     def _alike(self, number: int, machine: int, day: int) -> drifts.Siblings:
-        """Return how the series of a number stood before that day, on machines alike; not those long untested."""
+        """Return the state of the series of a number before that day, on equal machines; not those long untested."""
         if (number, machine) not in self._siblings:
             since = day - _DAYS
             rows = self._sql.execute(
@@ -470,8 +472,8 @@ class Store:
         return {node: sorted(of.values()) for node, of in firsts.items()}
 
     def _settle(self, number: int, late: int) -> None:
-        """Go through what all nodes have of a number, in the order of time: from where their courses were kept, if that
-        is no later than the day of what came `late`.
+        """Process all nodes' values of a number in the order of time: from the last saved state, if that is no later
+        than the day of the `late` ones.
         """
         alike = "node IN (SELECT node FROM series WHERE number = ?)"
         firsts, accepted = self._firsts(alike, number), dict[int, list[float]]()
@@ -538,9 +540,9 @@ class Store:
         return found
 
     def _changed(self, series: int, drift: Drift) -> tuple[str, ...]:
-        """Return what of the machine changed in the report with which a loss begins, or on the day before.
+        """Return the parts of the machine that changed in the report with which a loss begins, or on the day before.
 
-        What most other nodes have that are measured alike explains no single one's loss.
+        A change that most other nodes measured the same way share does not explain the loss of one.
         """
         sum_ = max(drift.own, drift.siblings, key=lambda each: (each.state != "ok", -each.lost))
         if sum_.state == "ok" or sum_.since_s is None:
@@ -570,7 +572,7 @@ class Store:
         return [(read(text, dict[str, str]), int(count)) for text, count in rows]
 
     def _tests(self, node: int, name: str) -> Iterator[Told]:
-        """Yield what reports told of a node but for its numbers, oldest first."""
+        """Yield a node's history from reports, without its numbers, oldest first."""
         rows = self._sql.execute(
             "SELECT time_s, faults, looked.text, unknown, machine.text, counted.text FROM tests"
             " JOIN reports ON reports.id = report JOIN texts AS looked ON looked.id = looked"

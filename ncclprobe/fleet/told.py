@@ -1,7 +1,7 @@
-"""What a report tells of each of its nodes: findings, and numbers that are one node's own.
+"""Extract from a report the data about each of its nodes: findings, and numbers that belong to one node.
 
-A collective of several nodes is as slow as the slowest, and says nothing of any single one. Between nodes a number is
-the median over partners, so that a sick partner makes no other node sick.
+A collective of several nodes is as slow as the slowest, and is not evidence about any single one. Between nodes a
+number is the median over partners, so that a faulty partner does not make another node look faulty.
 """
 
 import contextlib
@@ -32,7 +32,7 @@ _SUBJECT, _MESSAGE, _HOW = 100, 200, 500
 
 
 def told(report: Report, source: str) -> list[Told]:
-    """Return what `report`, of the file `source`, tells of each of its nodes. Raises UsageError if it has none."""
+    """Return the data about each node in `report`, from the file `source`. Raises UsageError if it has none."""
     time_s = placed(report, source)
     names = [node.name for node in report.nodes]
     if not names or not all(0 < len(name) <= bounds.NAME_CHARACTERS for name in names):
@@ -68,7 +68,7 @@ def told(report: Report, source: str) -> list[Told]:
 
 
 def _faults(verdict: Verdict, names: Sequence[str]) -> Iterator[tuple[str, Fault]]:
-    """Yield (node, what is wrong with it). What is wrong with a run of several nodes is no single one's."""
+    """Yield (node, what is wrong with it). A fault of a run of several nodes belongs to none of them."""
     for finding in verdict.findings:
         if finding.severity is Severity.NOTE:
             continue
@@ -133,7 +133,7 @@ def _numbers(report: Report) -> Iterator[_Found]:
 
 
 def _how(report: Report, *words: str, library: bool = True) -> str:
-    """Return how a number was measured: `words`, the type of machine, and what a `library` was told."""
+    """Return the conditions of a measurement: `words`, the type of machine, and the settings of a `library`."""
     known = report.fingerprint
     machine = [known.machine[name] for name in ("product", "gpu") if name in known.machine] if known else []
     software = known.software.items() if known and library else ()
@@ -167,9 +167,9 @@ def _copies(report: Report) -> Iterator[_Found]:
 
 
 def _between(report: Report) -> Iterator[_Found]:
-    """Yield what each rail, or node, gave to and took from the others: the median over its partners.
+    """Yield what each rail, or node, sent to and received from the others: the median over its partners.
 
-    Of one or two it is another number, which says with whom it was measured: what a plan for idle nodes measures.
+    With one or two partners it is another number, which names them: a plan for idle nodes measures this one.
     """
     ends: dict[tuple[str, str, str], dict[str, list[float]]] = {}
 

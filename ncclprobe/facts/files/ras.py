@@ -65,7 +65,7 @@ class RasStatus(Struct, frozen=True):
 
 
 def read_answer(source: str, data: bytes) -> RasAnswer:
-    """Return the contents of an answer, the last of several in one text. Raises ParseError for anything else."""
+    """Return the contents of an answer, the last if one text has several. Raises ParseError for anything else."""
     if data.lstrip()[:1] == b"{":
         return _of_json(source, data)
     lines = data.decode(errors="replace").splitlines()

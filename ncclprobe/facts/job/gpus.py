@@ -1,4 +1,4 @@
-"""What NVML says of the GPUs of a running job, at one moment, and what the kernel's log says of them."""
+"""NVML's state of the GPUs of a running job, at one moment, and the kernel log's messages about them."""
 
 import json
 from collections.abc import Sequence
@@ -39,7 +39,7 @@ class LiveGpu(Struct, frozen=True):
 
 
 def gpus(host: Host, pids: Sequence[int], look: int) -> tuple[LiveGpu, ...]:
-    """Return what NVML says of every GPU; of other processes than `pids` it says nothing."""
+    """Return NVML's state of every GPU; of all processes, only `pids` are listed."""
     said = host.ask("nvml", "gpusOf", look, ",".join(map(str, pids)))
     try:
         rows = json.loads(said)
@@ -73,7 +73,7 @@ _FIELDS = {
 
 
 def xids(host: Host) -> tuple[Event, ...]:
-    """Return what the kernel's log of this boot says of GPUs that failed."""
+    """Return the messages about failed GPUs in the kernel's log of this boot."""
     lines = json.loads(host.ask("kernel_log", OF_GPUS))["lines"]
     found = events((float(at), str(line)) for at, line in lines)
     return tuple(event for event in found if event.kind in ("xid", "lost"))

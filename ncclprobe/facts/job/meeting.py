@@ -1,4 +1,4 @@
-"""Where the processes of a job meet: their TCP connections, the store of the master, and agents without ranks."""
+"""The meeting point of a job's processes: their TCP connections, the master's store, and agents without ranks."""
 
 import json
 from collections.abc import Mapping, Sequence
@@ -53,7 +53,7 @@ class Agent(Struct, frozen=True):
 
 
 class JobStore(Struct, frozen=True):
-    """A store at which processes meet, as this node sees it.
+    """A store at which processes meet, as seen from this node.
 
     `resolved` is its address as a number, `source` the address of this node from which it would be called. `sockets`
     are those of this node that listen at its port, or were accepted there; the process is 0 if it is not of the job.

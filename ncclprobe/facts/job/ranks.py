@@ -1,4 +1,6 @@
-"""The ranks of a job on a node, what each and its GPU does at two looks, and how those of all nodes stand."""
+"""The ranks of a job on a node, the activity of each and of its GPU at two looks, and the state of the ranks of all
+nodes.
+"""
 
 import base64
 import json
@@ -38,7 +40,7 @@ _NAMES = (TORCH[0], "OMPI_COMM_WORLD_RANK", "PMI_RANK", "SLURM_PROCID", "PET_NOD
 
 
 class AskedJob(Struct, frozen=True):
-    """What the command line says: which process, 0: none; whether to read stacks, and to write to torch's pipe."""
+    """Options of the command line: the process, 0: none; whether to read stacks, and to write to torch's pipe."""
 
     pid: int = 0
     stacks: bool = False
@@ -46,9 +48,9 @@ class AskedJob(Struct, frozen=True):
 
 
 class JobProcess(Struct, frozen=True):
-    """One rank. `start` is the tick since boot at which it began, by which its number is known not to be of another.
+    """One rank. `start` is the tick since boot at which it began, which shows that its pid was not reused.
 
-    `rank` is None if its environment does not say it. `job` tells the ranks of one job from those of another.
+    `rank` is None if its environment does not have it. `job` distinguishes the ranks of one job from those of another.
     """
 
     pid: int
@@ -100,7 +102,7 @@ class _Answer(Struct, frozen=True):
 
 @collector
 def asked_job(host: Host) -> AskedJob:
-    """Read what the command line says."""
+    """Read the options of the command line."""
     try:
         return AskedJob(**json.loads(host.ask(SAMPLE, "attach")))
     except HostError:
@@ -156,7 +158,7 @@ def _spawned(host: Host, before: _Answer) -> tuple[dict[str, tuple[JobProcess, .
 
 
 def _numbered(host: Host, ranks: tuple[JobProcess, ...]) -> tuple[JobProcess, ...]:
-    """Return ranks without numbers with those that they have by the order in which they began, if that is known."""
+    """Return ranks without numbers with the numbers that their order of start gives them, if that is known."""
     by_start = sorted(ranks, key=lambda each: (each.start, each.pid))
     if len(ranks) < 2 or any(each.rank is not None for each in ranks):
         return ranks
@@ -186,7 +188,7 @@ def _agents(processes: Sequence[_Process], named: int) -> Iterator[Agent]:
 
 @collector
 def places_met(host: Host, here: LocalRanks) -> Meetings:
-    """Look at the stores at which the ranks of the job, or agents without ranks, meet."""
+    """Examine the stores at which the ranks of the job, or agents without ranks, meet."""
     launches = [each.launch for each in here.ranks]
     places = [(each.master_addr, each.master_port) for each in launches if each.master_addr and each.master_port]
     places += [(each.address, each.port) for each in here.agents if each.address]
@@ -243,11 +245,11 @@ def _job(process: _Process, launch: Launch) -> str:
 
 
 def _itself(processes: Sequence[_Process]) -> _Process | None:
-    """Return the rank among the processes with its environment: of those that have mapped torch or NCCL the topmost.
+    """Return the rank among the processes with its environment: the topmost of those that have mapped torch or NCCL.
 
-    Its children, such as workers of a data loader, have the same; a shell or launcher before it maps neither. Where
-    none has mapped them, a Python that may still import them; a launcher that is none, and no rank, has neither.
-    A worker that has outlived its rank, whose sockets it still has, is not this rank.
+    Its children, such as workers of a data loader, have the same environment; a shell or launcher above it maps
+    neither. If none has mapped them, return a Python that may still import them; a launcher other than Python, which is
+    not a rank, has neither. A worker that has outlived its rank, and still holds its sockets, is not this rank.
     """
     processes = [each for each in processes if each.name != _LOADER]
     for chosen in ([p for p in processes if p.library], [p for p in processes if p.python and p.library is not False]):
@@ -325,17 +327,17 @@ SLURM_JOB = "SLURM_JOB_ID"
 _RAS, _RAS_DEFAULT = "NCCL_RAS_ADDR", "localhost:28028"
 _AT_ONCE = 16
 _EVERY = -1
-"""In place of a process of whom all are asked for that this one has started: every one."""
+"""In place of a pid that this process waits for: any process that it has started."""
 _RECORDS = {PIPE, "TORCH_FR_DUMP_TEMP_FILE", "TORCH_NCCL_DEBUG_INFO_TEMP_FILE"}
 
 
 class ProcessState(Struct, frozen=True):
-    """What a process does at one moment.
+    """The activity of a process at one moment.
 
     `call` is the system call that its first thread is in (empty: not known; ``running``: none), with `file` its
-    descriptor's; `wchan` is the kernel's function in which it sleeps. Counters grow from its start: `cpu_s`, page
-    `faults`, `moved_bytes` read and written, `queued_s` for which its first thread waited for a processor. `awaits` is
-    the process whose end it waits for, 0: none, or any; `holder` that which holds the lock on a file that it wants.
+    descriptor's; `wchan` is the kernel function in which it sleeps. Counters grow from its start: `cpu_s`, page
+    `faults`, `moved_bytes` read and written, `queued_s` that its first thread waited for a processor. `awaits` is
+    the process whose end it waits for, 0: none, or any; `holder` the one that holds the file lock that it wants.
     `listens`: it waits for others to connect to it.
     """
 
@@ -362,12 +364,12 @@ class Child(ProcessState, frozen=True, kw_only=True):
 
 
 class LiveRank(ProcessState, frozen=True, kw_only=True):
-    """What a rank's process does at one moment, and the processes that it has started.
+    """The activity of a rank's process at one moment, and of the processes that it has started.
 
-    Counters: `switches` to which its first thread agreed by waiting, `held_s` by its cgroup's quota, and of
-    this cgroup `oom_kills`, and `memory_s` for which a process of it waited for memory. `tracer` is the
-    process that traces it, 0: none. `still_s` is how long ago its first thread last ran, None: the kernel does not say;
-    `age_s` how long ago it began.
+    Counters: `switches` that its first thread made voluntarily by waiting, `held_s` by its cgroup's quota, and of this
+    cgroup `oom_kills`, and `memory_s` that a process of it waited for memory. `tracer` is the process that traces it,
+    0: none. `still_s` is how long ago its first thread last ran, None: the kernel does not show it; `age_s` how long
+    ago it began.
     """
 
     time_s: float
@@ -390,9 +392,9 @@ _LOADER = "pt_data_worker"
 
 
 def suspects(at: LiveRank) -> Sequence[Child]:
-    """Return the processes that a rank has started and for which it waits, or that cannot go on.
+    """Return the processes that a rank has started and waits for, or that cannot go on.
 
-    That whose end it awaits, or which that one awaits, comes first; then those that share a pipe with it.
+    The one whose end it awaits, or that this one awaits, comes first; then those that share a pipe with it.
     """
     known, pid, awaited = {child.pid: child for child in at.children}, at.awaits, dict[Child, None]()
     while (child := known.pop(pid, None)) is not None:
@@ -422,7 +424,7 @@ class JobLook(Struct, frozen=True):
 
     `stacks` are those of the first threads, innermost frame first, if they were asked for, and `of_children` at the
     second look those of processes that ranks have started and that cannot go on.
-    `ras` is what NCCL's RAS says, `traffic` what the node's NICs have counted, `gpus` what NVML says.
+    `ras` is NCCL's RAS report, `traffic` the counters of the node's NICs, `gpus` NVML's state.
     """
 
     processes: tuple[LiveRank | Absent, ...] = ()
@@ -437,9 +439,9 @@ class JobLook(Struct, frozen=True):
 
 
 class JobLooks(Struct, frozen=True):
-    """Two looks at the ranks of a node: a second apart, and longer where nothing tells since when a rank waits.
+    """Two looks at the ranks of a node: a second apart, and longer if nothing shows since when a rank waits.
 
-    `interfaces` are those of the node's addresses. `xids` are of this boot; they are asked for where NVML answers.
+    `interfaces` are those of the node's addresses. `xids` are of this boot; they are read if NVML answers.
     """
 
     first: JobLook

@@ -1,4 +1,4 @@
-"""The Python stack of a rank that says where it is: of its first thread, or of that for which this one waits."""
+"""The Python stack that shows a rank's position: of its first thread, or of the thread that this one waits for."""
 
 from collections.abc import Sequence
 
@@ -11,7 +11,7 @@ from ncclprobe.model.values import Struct
 
 C10D = "/torch/distributed/distributed_c10d.py"
 _OF_THREADS = ("/threading.py", "/concurrent/futures/_base.py", "/queue.py", "/concurrent/futures/thread.py")
-"""Where a thread waits for another one."""
+"""Functions in which a thread waits for another one."""
 _LIBRARIES = ("/site-packages/", "/dist-packages/", "/lib/python")
 
 
@@ -31,8 +31,9 @@ def stack(host: Host, pid: int, number: int) -> tuple[FlightFrame, ...] | Absent
 
 
 def _stuck(first: tuple[FlightFrame, ...], threads: Sequence[_Stack]) -> tuple[FlightFrame, ...]:
-    """Return the stack of the first thread, or of that for which it waits: one in a collective, or the only other one
-    that is in the program."""
+    """Return the stack of the first thread, or of the thread that it waits for: one in a collective, or the only other
+    one in the program.
+    """
     if not first or not first[0].filename.endswith(_OF_THREADS):
         return first
     others = [thread.frames for thread in threads if thread.frames is not first]

@@ -145,11 +145,11 @@ notes = _sample(Notes, any_of, "note", str)
 class Participants(Struct, frozen=True):
     """The ranks of a run and their means.
 
-    `kind`: how the ranks were started; `hosts`: of each rank, or only rank 0's before all have met; `versions`: of
-    torch and the library; `fallback`: why the times are not a verdict on NCCL here (another backend though none was
-    named, ranks that share a GPU), empty: they are.
-    `gpus`: of each rank the identity of its GPU (PCI address or UUID; in older logs NVML's index), empty with gloo.
-    `pids`: of each rank its process if it is on rank 0's host, otherwise 0. `settings`: what rank 0's come to.
+    `kind`: how the ranks were started; `hosts`: the host of each rank, or only rank 0's before all have met;
+    `versions`: of torch and the library; `fallback`: why the times are not a verdict on NCCL here (another backend
+    though none was named, ranks that share a GPU), empty: they are. `gpus`: of each rank the identity of its GPU (PCI
+    address or UUID; in older logs NVML's index), empty with gloo. `pids`: of each rank its process if it is on rank 0's
+    host, otherwise 0. `settings`: rank 0's, as they take effect.
     """
 
     kind: str
@@ -362,7 +362,7 @@ class Localised(Struct, frozen=True):
 
 
 class NicTraffic(Struct, frozen=True):
-    """Which NICs carried the bytes of which operation; empty: nothing was to leave a node."""
+    """The NICs that carried the bytes of each operation; empty: nothing was to leave a node."""
 
     rows: tuple[OperationTraffic, ...]
 
