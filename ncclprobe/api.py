@@ -348,11 +348,10 @@ def judge(
     """
     from ncclprobe.commands.judged_log import Wanted, judged_file
     from ncclprobe.engine.outlook import machine_of
-    from ncclprobe.expect.table import WhatIf
 
     _refuse_no_time(timeout_s)
     here = machine_of(machine, None if capture is None else Path(capture), timeout_s)
-    return judged_file(os.fspath(path), Wanted(here, bool(machine or capture), nodes, None, WhatIf(), None))
+    return judged_file(os.fspath(path), Wanted(here, bool(machine or capture), nodes))
 
 
 @_typed

@@ -12,9 +12,12 @@ of calls, scripts/calls.py keeps.
 
 import argparse
 import compileall
+import io
 import shutil
 import statistics
+import subprocess
 import sys
+import tarfile
 import tempfile
 import time
 from pathlib import Path
@@ -23,8 +26,8 @@ ROOT = Path(__file__).resolve().parents[1]
 sys.path += [str(ROOT / "scripts"), str(ROOT / "tests")]  # behind PYTHONPATH, which says whose ncclprobe it is
 
 from child import spent
-from same import unpack
 
+GIT_S = 120.0
 CAPTURE = "tests/captures/hgx-h200.jsonl"
 COMMANDS = {
     "B": [sys.executable, "-c", "import json, argparse"],
@@ -65,6 +68,13 @@ def tree(commit: str, folder: Path) -> Path:
         shutil.copytree(ROOT / "ncclprobe", folder / "ncclprobe", ignore=shutil.ignore_patterns("__pycache__"))
     compileall.compile_dir(folder / "ncclprobe", quiet=2)
     return folder
+
+
+def unpack(commit: str, folder: Path) -> None:
+    """Write the files of `commit` to `folder`."""
+    said = subprocess.run(["git", "archive", commit], cwd=ROOT, stdout=subprocess.PIPE, check=True, timeout=GIT_S)
+    with tarfile.open(fileobj=io.BytesIO(said.stdout)) as archive:
+        archive.extractall(folder, filter="data")
 
 
 def within(code: Path, command: list[str]) -> list[str]:

@@ -1,9 +1,7 @@
 #!/usr/bin/env python3
 """Runs a program with torch's CUDA build above our own stand-ins of CUDA and NCCL, on a machine without a GPU.
 
-    scripts/torch_on_stand_in.py [--torch 2.12.0] -- COMMAND…          run COMMAND there; `python` is torch's
-    scripts/torch_on_stand_in.py [--torch 2.12.0] --replay OUT [GLOB…] play the recorded cases of tests/data/on_cpu
-                                                                       again, and compare
+    scripts/torch_on_stand_in.py [--torch 2.12.0] -- COMMAND…  run COMMAND there; `python` is torch's
 
     scripts/torch_on_stand_in.py -- python -m torch.distributed.run --nproc-per-node 2 \\
         -m ncclprobe.bandwidth --backend nccl -b 8 -e 4M
@@ -24,22 +22,20 @@ ROOT = Path(__file__).resolve().parents[1]
 sys.path[:0] = [str(ROOT), str(ROOT / "scripts")]
 
 from child import fail
-from stand_in import build, machine, replay, torch_env
+from stand_in import build, machine, torch_env
 
 TORCH = "2.12.0"
 NOT_NCCL = "torch_on_stand_in.py: this is our stand-in, not NCCL: nothing here shows what NCCL says or decides"
 
 
 def main() -> int:
-    """Make the environment if it is missing, and run the command or the cases."""
+    """Make the environment if it is missing, and run the command."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
     parser.add_argument("--torch", default=TORCH, metavar="VERSION", help="torch's release (%(default)s)")
     parser.add_argument("--gpus", type=int, default=8, metavar="N", help="of the machine (%(default)s)")
     usual = Path.home() / ".cache" / "ncclprobe" / "stand_in"
     parser.add_argument("--folder", type=Path, default=usual, metavar="FOLDER", help="keeps environments (%(default)s)")
-    parser.add_argument("--replay", type=Path, metavar="OUT", help="play recorded cases, and write a table to OUT")
-    parser.add_argument("--patience", type=float, default=1.0, metavar="X", help="multiplies deadlines of the cases")
-    parser.add_argument("command", nargs="*", metavar="COMMAND", help="or names of cases")
+    parser.add_argument("command", nargs="*", metavar="COMMAND")
     args = parser.parse_args()
     if missing := build.missing_tools():
         fail(f"needs {', '.join(missing)}")
@@ -50,8 +46,6 @@ def main() -> int:
     if problem := machine.impossible():
         fail(problem)
     print(NOT_NCCL, file=sys.stderr)
-    if args.replay:
-        return replay.play_all(python, args.torch, args.replay, args.command or ["*"], args.patience)
     if not args.command:
         print(python)
         return 0

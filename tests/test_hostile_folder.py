@@ -49,7 +49,7 @@ COMMAND_LINES = {
     "fleet": ["add", "REPORT", "--fleet", "OUT"],
     "mcp": [],
     "pairs": [*RANKS],
-    "rails": ["--plan"],
+    "rails": [],
     "report": ["REPORT", "--html", "OUT"],
     "topo": [],
     "workload": [*RANKS, "--params", "40K", "--layers", "1", "--tokens", "16", "--micro-batches", "1", "ddp"],

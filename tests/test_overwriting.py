@@ -70,7 +70,7 @@ COMMAND_LINES: dict[str, list[str]] = {
     "doctor": ["--local"],
     "explain": ["LOG"],
     "pairs": ["--nproc", "2"],
-    "rails": ["--plan"],
+    "rails": [],
     "report": ["REPORT"],
     "workload": ["--nproc", "2", "ddp"],
 }

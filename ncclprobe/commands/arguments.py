@@ -118,25 +118,23 @@ BRIEF: Mapping[str, _Brief] = MappingProxyType(
         ),
         "rails": _Brief(
             {
-                "what to try": "--plan --cross-rails --force",
+                "what to try": "--cross-rails --full-bisection --force",
                 "several nodes": "--hosts --hostfile --nnodes",
                 "the run": "--timeout --keep",
                 "the report": _REPORT,
             },
-            ("srun --ntasks-per-node=1 ncclprobe rails", "ncclprobe rails --plan --nnodes 64"),
+            ("srun --ntasks-per-node=1 ncclprobe rails", "ncclprobe rails --hosts node[1-8]"),
         ),
         "expect": _Brief(
             {
                 "which machine": "--machine --nodes --gpus-per-node --list",
-                "which numbers": "--op -b -e --judge",
-                "what if": "--nics --tcp --algo",
+                "which numbers": "--op -b -e --judge --algo",
                 "the report": "--json",
             },
             (
                 "ncclprobe expect",
                 "ncclprobe expect --machine a3-megagpu-8g --nodes 16 --op all_reduce",
                 "ncclprobe expect node7.jsonl --op all_gather,all_to_all -b 1M -e 8G",
-                "ncclprobe expect --machine dgx-h100 --nodes 4 --nics 7",
                 "ncclprobe expect --machine '8 x L40S, 2 sockets, no P2P'",
                 "ncclprobe expect --judge all_reduce.log",
             ),

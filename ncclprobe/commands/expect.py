@@ -1,4 +1,4 @@
-"""``ncclprobe expect``: what this machine, a captured or a named one should reach, why, and what a fault would cost."""
+"""``ncclprobe expect``: what this machine, a captured or a named one should reach, and why."""
 
 import argparse
 import os
@@ -8,13 +8,11 @@ from pathlib import Path
 from typing import Any
 
 from ncclprobe.commands import arguments
-from ncclprobe.engine.outlook import machine_of
+from ncclprobe.engine.outlook import machine_of, request
 from ncclprobe.expect import composed, rendering, topology_text
-from ncclprobe.expect.pinned import pinned
-from ncclprobe.expect.predict import LATEST
 from ncclprobe.expect.recognise import ExpectationContext
-from ncclprobe.expect.system import NcclVersion, Shape
-from ncclprobe.expect.table import MOST_SIZES, TableRequest, WhatIf, lines, shape_of
+from ncclprobe.expect.system import NcclVersion
+from ncclprobe.expect.table import lines
 from ncclprobe.expect.tables import machines
 from ncclprobe.facts.environment import Environment
 from ncclprobe.facts.nccl_conf import merge
@@ -44,24 +42,14 @@ def main(argv: Sequence[str]) -> int:
     if options.list:
         print(rendering.listing([*machines.table().values()]))
         return ExitCode.OK
-    if options.gpu and not options.topology:
-        raise UsageError(
-            f"--gpu {options.gpu[:40]!r} does not apply without --topology FILE; --machine '8 x H200' says more"
-        )
-    if options.file and not options.machine and not options.file.exists():
-        raise UsageError(f"{options.file}: there is no such capture; a machine type is given by --machine NAME")
-    here = _shown(options) if options.topology else machine_of(options.machine, options.file)
-    if options.machine or options.topology:  # it has no settings of its own: those of this shell are meant
-        here = replace(here, settings=merge(Environment({n: os.environ[n] for n in table() if n in os.environ}), ()))
+    _refuse_alone(options)
+    algorithm = ALGORITHMS.get(options.algo or "", "")
+    here = _machine(options, algorithm)
     if options.judge:
         _refuse_unused(options)
         from ncclprobe.commands import judged_log
 
-        return judged_log.judge(options, here, _change(options))
-    if wrong := [flag for flag in ("ranks", "domains") if getattr(options, flag)]:
-        raise UsageError(f"--{wrong[0]} does not apply without --judge FILE: --nodes and --gpus-per-node say the ranks")
-    if unused := [flag for flag in ("require_judged", "quiet") if getattr(options, flag)]:
-        raise UsageError(f"--{unused[0].replace('_', '-')} does not apply without --judge FILE")
+        return judged_log.judge(options, here, algorithm)
     if isinstance(here.system, Absent):
         if options.json:
             nothing = {"machine": None, "system": None, "rows": list[Any]()}
@@ -71,7 +59,9 @@ def main(argv: Sequence[str]) -> int:
         print(f"nothing is expected of GPUs here: {printable(here.system.why)}")
         print("gloo between such nodes is judged by streams measured between them: `ncclprobe bandwidth` judges it")
         return ExitCode.INCONCLUSIVE
-    asked = _asked(options, here)
+    steps = sizes(parse_size(options.begin), parse_size(options.end), options.factor)
+    ops = arguments.operations(options.op or "all_reduce")
+    asked = request(here, options.nodes, _gpus_per_node(options), ops, steps, options.nccl)
     found = lines(asked)
     if options.json:
         arguments.write_json(options, "expectation", rendering.as_json(asked, here, found))
@@ -80,8 +70,34 @@ def main(argv: Sequence[str]) -> int:
     return ExitCode.OK if found else ExitCode.INCONCLUSIVE
 
 
+def _refuse_alone(options: argparse.Namespace) -> None:
+    """Raises UsageError for an option whose file is not given."""
+    for name in ("gpu", "nic_rate"):
+        if getattr(options, name) and not options.topology:
+            raise UsageError(
+                f"--{name.replace('_', '-')} does not apply without --topology FILE; "
+                f"--machine '8 x H200, 8 NICs x 400 Gb/s ib' says more"
+            )
+    for name in () if options.judge else ("ranks", "domains", "require_judged", "quiet"):
+        if getattr(options, name):
+            more = ": --nodes and --gpus-per-node say the ranks" if name in ("ranks", "domains") else ""
+            raise UsageError(f"--{name.replace('_', '-')} does not apply without --judge FILE{more}")
+
+
+def _machine(options: argparse.Namespace, algorithm: str) -> ExpectationContext:
+    """The machine that is meant, with the settings of its job. Raises UsageError."""
+    if options.file and not options.machine and not options.file.exists():
+        raise UsageError(f"{options.file}: there is no such capture; a machine type is given by --machine NAME")
+    here = _shown(options) if options.topology else machine_of(options.machine, options.file)
+    if options.machine or options.topology:  # it has no settings of its own: those of this shell are meant
+        here = replace(here, settings=merge(Environment({n: os.environ[n] for n in table() if n in os.environ}), ()))
+    if algorithm:
+        here = replace(here, settings=merge(Environment({**_values(here), "NCCL_ALGO": algorithm}), ()))
+    return here
+
+
 def _shown(options: argparse.Namespace) -> ExpectationContext:
-    """The machine of --topology; a NIC's rate that the file lacks is a fact, no what-if. Raises UsageError."""
+    """The machine of --topology. Raises UsageError."""
     path = options.topology
     for other, given in (("FILE", options.file), ("--machine", options.machine)):
         if given:
@@ -89,8 +105,6 @@ def _shown(options: argparse.Namespace) -> ExpectationContext:
     text = files.read(path, limit=bounds.TOPO_BYTES)
     several = options.nodes not in (None, 1)
     system = topology_text.system_in(text, str(path), options.gpu, options.nic_rate, network=several)
-    if options.nic_rate == system.nic_gbps:
-        options.nic_rate = None
     return ExpectationContext(system, None, f"the topology of {path}, unchanged")
 
 
@@ -109,6 +123,7 @@ def _parser() -> argparse.ArgumentParser:
         help="Take the machine of this topology: XML of NCCL_TOPO_FILE or NCCL_TOPO_DUMP_FILE, or the output of "
         "`nvidia-smi topo -m`.")  # fmt: skip
     add("--gpu", metavar="NAME", help="Say which GPUs --topology shows, if the file does not.")
+    add("--nic-rate", type=_gbps, metavar="GBPS", help="Say the Gb/s of each NIC of --topology, if the file does not.")
     add("--nodes", type=count, metavar="N", help="Take N equal nodes (default: 1).")
     add("--gpus-per-node", metavar="N[,N]", help="Use N GPUs of each node, or of each as listed (default: all).")
     add("--judge", type=Path, metavar="FILE",
@@ -125,23 +140,12 @@ def _parser() -> argparse.ArgumentParser:
     add("-e", dest="end", default="8G", metavar="SIZE", help="Set the largest message (default: %(default)s).")
     add("-f", dest="factor", type=count, default=4, metavar="N",
         help="Make each size N times the previous one (default: %(default)s).")  # fmt: skip
-    _what_if(parser)
+    add("--algo", choices=tuple(ALGORITHMS), help="Take NCCL_ALGO as so set in the job.")
+    add("--nccl", type=_version, metavar="VERSION", help="Take this release of NCCL, such as 2.28.9.")
     arguments.json_option(parser)
     add("-q", "--quiet", action="store_true", help="Print one line only, with --judge.")
     add("--list", action="store_true", help="List the machine types.")
     return parser
-
-
-def _what_if(parser: argparse.ArgumentParser) -> None:
-    group = parser.add_argument_group("what if", "Show the same numbers with a change, and what it costs.")
-    add = group.add_argument
-    add("--nic-rate", type=_gbps, metavar="GBPS", help="Run each NIC at so many Gb/s.")
-    add("--nics", type=arguments.count, metavar="N", help="Use N NICs per node.")
-    add("--no-gdr", action="store_true", help="Use no GPUDirect RDMA.")
-    add("--no-nvls", action="store_true", help="Use no NVLink SHARP (the reduction in NVSwitches).")
-    add("--tcp", action="store_true", help="Use TCP sockets instead of RDMA.")
-    add("--algo", choices=tuple(ALGORITHMS), help="Set NCCL_ALGO.")
-    add("--nccl", type=_version, metavar="VERSION", help="Use another release of NCCL, such as 2.28.9.")
 
 
 def _gbps(text: str) -> float:
@@ -172,38 +176,15 @@ def _refuse_unused(options: argparse.Namespace) -> None:
         raise UsageError(f"--judge {options.judge}: {given[0]} does not apply: the file names what was measured")
 
 
-def _change(options: argparse.Namespace) -> WhatIf:
-    return WhatIf(
-        nic_gbps=options.nic_rate,
-        nics=options.nics,
-        no_gdr=options.no_gdr,
-        no_nvls=options.no_nvls,
-        tcp=options.tcp,
-        algorithm=ALGORITHMS.get(options.algo),
-    )
+def _values(here: ExpectationContext) -> dict[str, str]:
+    return {name: entry.value for name, entry in here.settings.effective.items() if entry.value is not None}
 
 
-def _asked(options: argparse.Namespace, here: ExpectationContext) -> TableRequest:
-    assert not isinstance(here.system, Absent)
-    steps = sizes(parse_size(options.begin), parse_size(options.end), options.factor)
-    if len(steps) > MOST_SIZES:
-        raise UsageError(f"-b {options.begin} -e {options.end} -f {options.factor}: more than {MOST_SIZES} sizes")
-    asked = TableRequest(
-        system=here.system,
-        shape=_shape(options, here.system.gpus),
-        ops=arguments.operations(options.op or "all_reduce"),
-        sizes=steps,
-        machine=here.machine,
-        version=here.nccl or LATEST,
-        change=_change(options),
-        settings=pinned(here.settings, here.nccl or LATEST),
-    )
-    return replace(asked, changed_version=options.nccl) if options.nccl else asked
-
-
-def _shape(options: argparse.Namespace, gpus: int) -> Shape:
-    """The ranks. Raises UsageError for a list that does not fit the number of nodes, or for GPUs that are not there."""
-    text = options.gpus_per_node or str(gpus)
+def _gpus_per_node(options: argparse.Namespace) -> tuple[int, ...]:
+    """How many GPUs of each node take part; empty: all. Raises UsageError."""
+    text = options.gpus_per_node
+    if text is None:
+        return ()
     if not re.fullmatch(r"\d{1,3}(,\d{1,3}){0,4095}", text):
         raise UsageError(f"--gpus-per-node {text[:40]!r}: give a number, or one for each node such as 8,8,4")
-    return shape_of(tuple(map(int, text.split(","))), options.nodes, gpus)
+    return tuple(map(int, text.split(",")))

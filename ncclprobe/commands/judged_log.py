@@ -15,7 +15,6 @@ from ncclprobe.expect.pinned import pinned
 from ncclprobe.expect.predict import LATEST
 from ncclprobe.expect.recognise import ExpectationContext
 from ncclprobe.expect.system import NodeSystem
-from ncclprobe.expect.table import WhatIf, changed
 from ncclprobe.facts.environment import Environment
 from ncclprobe.facts.nccl_conf import merge
 from ncclprobe.host import files
@@ -34,21 +33,21 @@ _NAMELESS = "not judged: this log does not name the GPUs: give --machine NAME, o
 
 
 class Wanted(Struct, frozen=True):
-    """The user's knowledge of a log: the machine, nodes, NVLink domains, changes to it, the release."""
+    """The user's knowledge of a log: the machine, nodes, NVLink domains, NCCL_ALGO, the release."""
 
     here: ExpectationContext
     named: bool
-    nodes: int | None
-    domains: int | None
-    change: WhatIf
-    version: tuple[int, int, int] | None
+    nodes: int | None = None
+    domains: int | None = None
+    algorithm: str = ""
+    version: tuple[int, int, int] | None = None
 
 
-def judge(options: argparse.Namespace, here: ExpectationContext, change: WhatIf) -> int:
+def judge(options: argparse.Namespace, here: ExpectationContext, algorithm: str) -> int:
     """Judge the rows of a file, print them, and return the verdict's exit code. Raises UsageError."""
     path = str(options.judge)
     named = bool(options.machine or options.topology or options.file)
-    wanted = Wanted(here, named, options.nodes, options.domains, change, options.nccl)
+    wanted = Wanted(here, named, options.nodes, options.domains, algorithm, options.nccl)
     judged = judged_file(path, wanted, _given(options)).runs
     must = options.require_judged
     code = elsewhere.exit_code(judged, must=must)
@@ -81,8 +80,8 @@ def _given(options: argparse.Namespace) -> Given:
 def judged_run(run: Run, wanted: Wanted, path: str, *, several: bool) -> JudgedRun:
     """`run` with its verdicts. Raises UsageError."""
     said = {**_reported(path), **run.log.settings}
-    if wanted.change.algorithm:
-        said["NCCL_ALGO"] = wanted.change.algorithm
+    if wanted.algorithm:
+        said["NCCL_ALGO"] = wanted.algorithm
     version = wanted.version or wanted.here.nccl
     settings = pinned(merge(Environment(said), ()), version or LATEST)
     base = Setup(None, None, wanted.nodes, settings, run.failed, wanted.version)
@@ -146,7 +145,7 @@ def _placed(run: Run, wanted: Wanted, base: Setup, path: str) -> tuple[Setup, He
     if wanted.named or _is_here(gpu, wanted.here):
         system = _system_of(run, wanted.here, path)
         found = _with_usual_nics(run, wanted, system)
-        machine = None if found or replace(wanted.change, algorithm=None) else wanted.here.machine
+        machine = None if found else wanted.here.machine
         whole = Assumed(system, machine, "", "") if found is None else replace(found, machine=None)
         return _finished(run, wanted, base, whole)
     if not count:
@@ -177,11 +176,9 @@ def _first_allowed(run: Run, wanted: Wanted, base: Setup, node: Node) -> Assumed
 
 
 def _finished(run: Run, wanted: Wanted, base: Setup, found: Assumed) -> tuple[Setup, Healthy]:
-    """`base` on the machine that was found, with the changes and the domains that the user asks for."""
-    plain = replace(wanted.change, algorithm=None)
-    system, words = changed(found.system, plain), found.words
+    """`base` on the machine that was found, with the domains that the user asks for."""
+    system, machine, words = found.system, found.machine, found.words
     nodes = wanted.nodes or run.rows[0].nodes
-    machine = None if plain else found.machine
     if wanted.domains:
         system, machine = replace(system, domain_gpus=_domain_gpus(system, nodes, wanted.domains)), None
         words = words.replace(", all nodes in one NVLink domain", "")
@@ -240,7 +237,7 @@ def _is_here(gpu: str, here: ExpectationContext) -> bool:
 def _with_usual_nics(run: Run, wanted: Wanted, system: NodeSystem) -> Assumed | None:
     """`system` with the usual NICs if nobody gave any; None: its NICs are known, or no row crosses them."""
     nodes = wanted.nodes or run.rows[0].nodes
-    if system.nics or nodes < 2 or wanted.change.nics or composed.capability_of(system.gpu) is None:
+    if system.nics or nodes < 2 or composed.capability_of(system.gpu) is None:
         return None
     found = assumed.with_nics(system, Node(system.gpu, system.gpus, nodes, run.log.network, run.log.nics))
     return replace(found, described=system.name) if found else None

@@ -122,12 +122,11 @@ class Reader:
         from ncclprobe.engine.outlook import machine_of
         from ncclprobe.expect import elsewhere
         from ncclprobe.expect.recognise import ExpectationContext
-        from ncclprobe.expect.table import WhatIf
         from ncclprobe.model.snapshot import Absent
 
         here = machine_of(machine, None) if machine else ExpectationContext(Absent("no machine is named"))
         with self._given(text, [path] if path else []) as (file,):
-            wanted = Wanted(here, bool(machine), nodes or None, None, WhatIf(), None)
+            wanted = Wanted(here, bool(machine), nodes or None)
             return self._text(elsewhere.as_text(judged_file(str(file), wanted).runs, [path or "the text"]))
 
     def lookup(self, name: str) -> str:

@@ -4,22 +4,16 @@ import argparse
 import json
 import os
 from collections.abc import Sequence
-from functools import partial
 
 from ncclprobe import lifetime
 from ncclprobe.commands import arguments, hosts, nodes
 from ncclprobe.engine import diagnose
 from ncclprobe.facts.launcher import Flags, detect
 from ncclprobe.host import SAMPLE, Question
-from ncclprobe.model import bounds
 from ncclprobe.model.errors import UsageError
-from ncclprobe.model.findings import ExitCode
-from ncclprobe.model.layout import wrap
 from ncclprobe.model.snapshot import Job
-from ncclprobe.report import delivery
 
 _TIMEOUT_S = 180.0
-PLAN_RAILS, PLAN_GBPS = 8, 400.0
 _LAST_RESORT_S = 5.0  # after --timeout, for a process that cannot end by itself
 _SELECT = (
     *("rail.*", "launch.*", "path.*", "pci.link/nic-*", "ib.losses", "ib.perm", "ib.rate", "ib.roce", "ib.state"),
@@ -33,8 +27,6 @@ used.
 def main(argv: Sequence[str]) -> int:
     """Meet the other nodes, try rails, judge, report; returns the exit code. Raises UsageError."""
     options = _parser().parse_args(argv)
-    if options.plan:
-        return _show_plan(options)
     options.select = options.select or list(_SELECT)
     flags = Flags(options.nnodes, options.node_rank, options.master_addr, options.master_port)
     nodes.refuse_half_given(flags, options)
@@ -52,18 +44,6 @@ def main(argv: Sequence[str]) -> int:
     return nodes.meet(options, launch, question, said, words, nodes.rails_wanted(options))
 
 
-def _show_plan(options: argparse.Namespace) -> int:
-    """Print what a run would ask of the fabric. Raises UsageError."""
-    from ncclprobe.cluster.rails.plan import in_words, plan_rails
-
-    if not options.nnodes or options.nnodes < 2:
-        raise UsageError("--plan: give --nnodes N, 2 or more")
-    plan = partial(plan_rails, options.nnodes, options.rails_per_node, options.rate)
-    said = in_words(plan(nodes.rail_budget(options), cross=options.cross_rails))
-    print(*wrap("", said, delivery.width()), sep="\n")
-    return ExitCode.OK
-
-
 def _parser() -> argparse.ArgumentParser:
     parser = arguments.Parser(
         "rails",
@@ -73,12 +53,6 @@ def _parser() -> argparse.ArgumentParser:
     )
     parser.set_defaults(captures=(), local=False, backend="nccl", mixed_gpus=False, expect_gpus=None, expect_nics=None)
     add = parser.add_argument
-    add("--plan", action="store_true",
-        help="Say how many bytes and seconds a run over --nnodes nodes takes, and start nothing.")  # fmt: skip
-    add("--rails-per-node", type=nodes.below(bounds.RAIL_PORTS + 1), default=PLAN_RAILS, metavar="N",
-        help="Plan for so many ports of a node (default: %(default)s); a run counts them.")  # fmt: skip
-    add("--rate", type=arguments.positive, default=PLAN_GBPS, metavar="GBPS",
-        help="Plan for ports of so many Gb/s (default: %(default)g); a run reads it.")  # fmt: skip
     nodes.rail_options(parser)
     nodes.options(parser)
     arguments.selection(parser)

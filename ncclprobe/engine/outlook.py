@@ -8,6 +8,7 @@ from ncclprobe.expect import composed
 from ncclprobe.expect.pinned import pinned
 from ncclprobe.expect.predict import LATEST
 from ncclprobe.expect.recognise import ExpectationContext, expectation_context
+from ncclprobe.expect.system import NcclVersion
 from ncclprobe.expect.table import MOST_SIZES, Outlook, TableRequest, lines, shape_of
 from ncclprobe.model import bounds
 from ncclprobe.model.errors import UsageError
@@ -36,6 +37,30 @@ def machine_of(name: str | None, capture: Path | None, look_s: float = LOOK_S) -
     return expectation_context(collect.observed(collectors, time.monotonic() + look_s)[0].facts)
 
 
+def request(
+    here: ExpectationContext,
+    nodes: int | None,
+    gpus: tuple[int, ...],
+    ops: tuple[str, ...],
+    nbytes: tuple[int, ...],
+    version: NcclVersion | None = None,
+) -> TableRequest:
+    """Ask for `ops` of `nbytes` on `nodes` of a known machine, with `gpus` of each (empty: all). Raises UsageError."""
+    assert not isinstance(here.system, Absent)
+    if len(nbytes) > MOST_SIZES:
+        raise UsageError(f"{len(nbytes)} sizes: give {MOST_SIZES} or fewer")
+    release = version or here.nccl or LATEST
+    return TableRequest(
+        system=here.system,
+        shape=shape_of(gpus or (here.system.gpus,), nodes, here.system.gpus),
+        ops=ops,
+        sizes=nbytes,
+        machine=here.machine,
+        version=release,
+        settings=pinned(here.settings, release),
+    )
+
+
 def outlook(
     name: str | None,
     capture: Path | None,
@@ -51,19 +76,10 @@ def outlook(
     for op in ops:
         if op not in OPS:
             raise UsageError(f"op {op[:40]!r} is unknown; choose from {', '.join(OPS)}")
-    if len(nbytes) > MOST_SIZES or any(not 0 < each <= bounds.BYTES for each in nbytes):
-        raise UsageError(f"sizes: give up to {MOST_SIZES}, each above zero and no more than {bounds.BYTES} bytes")
+    if any(not 0 < each <= bounds.BYTES for each in nbytes):
+        raise UsageError(f"sizes: each is above zero and no more than {bounds.BYTES} bytes")
     here = machine_of(name, capture, look_s)
     if isinstance(here.system, Absent):
         return Outlook(None, here.system.why)
-    version = here.nccl or LATEST
-    asked = TableRequest(
-        system=here.system,
-        shape=shape_of(gpus or (here.system.gpus,), nodes, here.system.gpus),
-        ops=ops,
-        sizes=nbytes or sizes(*_SIZES),
-        machine=here.machine,
-        version=version,
-        settings=pinned(here.settings, version),
-    )
+    asked = request(here, nodes, gpus, ops, nbytes or sizes(*_SIZES))
     return Outlook(here.machine.name if here.machine else None, here.why, lines(asked))

@@ -5,14 +5,15 @@ from collections.abc import Iterator, Mapping, Sequence
 from itertools import groupby
 from typing import Any
 
+from ncclprobe.expect.pinned import NOTHING
 from ncclprobe.expect.predict import LATEST, predict
 from ncclprobe.expect.recognise import ExpectationContext
 from ncclprobe.expect.system import NcclVersion, NodeSystem
-from ncclprobe.expect.table import Line, TableRequest
+from ncclprobe.expect.table import Line, TableRequest, lines
 from ncclprobe.expect.tables.machines import MachineType
 from ncclprobe.model.layout import wrap
 from ncclprobe.model.units import size
-from ncclprobe.model.values import asdict
+from ncclprobe.model.values import asdict, replace
 
 _WIDTH = 80
 _ABOVE = (
@@ -34,17 +35,13 @@ def _text(asked: TableRequest, here: ExpectationContext, found: Sequence[Line]) 
     yield from (line for rows in of_op.values() if rows for line in _wrapped(_answer(rows[-1])))
     if asked.settings:
         yield from _wrapped(f"settings: {asked.settings}")
-    if asked.change or asked.changed_version:
-        yield from _wrapped(f"what if: {_change(asked)}")
     yield from (line for note in notes(asked) for line in _wrapped(f"note: {note}"))
     for op, rows in of_op.items():
         yield ""
         if not rows:
-            yield f"{op}: nothing is known of it here, so nothing is expected"
+            yield _nothing(asked, op)
             continue
         yield from _table(rows, shape.ranks, asked)
-        if asked.change.algorithm and all(line.changed_GBps is None for line in rows):
-            yield f"with NCCL_ALGO={asked.change.algorithm} the call fails: NCCL has no such {op} here"
     if shape.nodes > 1 and not found:
         yield "what NICs these nodes have is not known"
     yield ""
@@ -57,6 +54,12 @@ def _text(asked: TableRequest, here: ExpectationContext, found: Sequence[Line]) 
         yield from _wrapped(f"{op} of {_span(of)}: {_VERDICTS[of[-1].expectation.worst]}{_known(of)}")
 
 
+def _nothing(asked: TableRequest, op: str) -> str:
+    if asked.settings.algo and lines(replace(asked, ops=(op,), settings=NOTHING)):
+        return f"with {asked.settings.algo} the call fails: NCCL has no such {op} here"
+    return f"{op}: nothing is known of it here, so nothing is expected"
+
+
 def _answer(line: Line) -> str:
     """Return the number of the largest size in a sentence."""
     value = line.expectation
@@ -66,9 +69,7 @@ def _answer(line: Line) -> str:
 
 def notes(asked: TableRequest) -> list[str]:
     """What the reader must know of all the numbers: a release of NCCL that is newer than what is known here."""
-    versions = filter(None, (asked.version, asked.changed_version))
-    newer = [version for version in dict.fromkeys(versions) if version > LATEST]
-    return [_NEWER.format(asked=_dotted(version), known=_dotted(LATEST)) for version in newer]
+    return [_NEWER.format(asked=_dotted(asked.version), known=_dotted(LATEST))] if asked.version > LATEST else []
 
 
 def _wrapped(text: str, hang: int = 2) -> list[str]:
@@ -86,11 +87,6 @@ def _ranks(asked: TableRequest) -> str:
     same = len(set(shape.gpus)) == 1
     each = f"{shape.nodes} x {shape.gpus[0]}" if same else f"{shape.nodes} nodes with {per_node}"
     return f"{each} {asked.system.gpu}"
-
-
-def _change(asked: TableRequest) -> str:
-    version = f"NCCL {_dotted(asked.changed_version)}" if asked.changed_version else ""
-    return ", ".join(filter(None, (str(asked.change), version)))
 
 
 def links(asked: TableRequest) -> str:
@@ -119,38 +115,31 @@ def _laid(system: NodeSystem) -> str:
 
 def _table(rows: Sequence[Line], ranks: int, asked: TableRequest) -> Iterator[str]:
     """A line per size, each with the number of its reason, and below it each reason once."""
-    faulty = any(line.changed_GBps is not None for line in rows)
-    last = f"{'then':>8} {'cost':>6}" if faulty else f"{'how':<15}"
     yield rows[0].op
-    yield f"{'size':>8} {'time us':>9} {'GB/s':>8} {'threshold':>9} {'decides':<12} {last} from"
+    yield f"{'size':>8} {'time us':>9} {'GB/s':>8} {'threshold':>9} {'decides':<12} {'how':<15} from"
     reasons: dict[tuple[str, str, str], int] = {}
     for line in rows:
         number = reasons.setdefault(_reason(line), len(reasons) + 1)
-        yield _row(line, ranks, number, faulty=faulty)
+        yield _row(line, ranks, number)
     for (why, source, confidence), number in reasons.items():
         yield from _wrapped(f"[{number}] {why}. Source: {source} (confidence {confidence})", 4)
     yield from (line for note in _above(rows, asked) for line in _wrapped(note))
 
 
-def _row(line: Line, ranks: int, number: int, *, faulty: bool) -> str:
+def _row(line: Line, ranks: int, number: int) -> str:
     value = line.expectation
     decides = line.prediction.bottleneck if line.prediction else "TCP"
     time_us = line.time_us(ranks)
     time = f"{time_us:9.4g}" if time_us < 10_000 else f"{time_us:9.0f}"
     low = f"{value.threshold:9.4g}" if value.worst != "unjudged" else f"{'-':>9}"
-    last = _fault(line) if faulty else f"{_how(line):<15}"
-    return f"{size(line.nbytes):>8} {time} {_rate(value.value)} {low} {decides:<12} {last} {value.basis} [{number}]"
+    how = f"{_how(line):<15}"
+    return f"{size(line.nbytes):>8} {time} {_rate(value.value)} {low} {decides:<12} {how} {value.basis} [{number}]"
 
 
 def _rate(value: float) -> str:
     """GB/s in eight columns: four digits, and three of what is very small."""
     text = f"{value:8.4g}"
     return text if len(text) == 8 else f"{value:8.3g}"
-
-
-def _fault(line: Line) -> str:
-    then, cost = line.changed_GBps, line.cost
-    return f"{then:8.4g} {cost:6.0%}" if then is not None and cost is not None else f"{'?':>8} {'?':>6}"
 
 
 def _how(line: Line) -> str:
@@ -221,7 +210,6 @@ def as_json(asked: TableRequest, here: ExpectationContext, found: Sequence[Line]
         "ranks": asked.shape.ranks,
         "nccl": _dotted(asked.version),
         "notes": notes(asked),
-        "what_if": _change(asked) or None,
         "settings": str(asked.settings) or None,
         "rows": [_line(line) for line in found],
     }
@@ -235,9 +223,6 @@ def _line(line: Line) -> Mapping[str, Any]:
         "expectation": asdict(line.expectation),
         "decides": line.prediction.bottleneck if line.prediction else "TCP",
         "model": prediction and {key: prediction[key] for key in _MODEL},
-        "changed_GBps": line.changed_GBps,
-        "changed_decides": line.changed_bottleneck,
-        "cost": line.cost,
     }
 
 

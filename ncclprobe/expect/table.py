@@ -6,93 +6,25 @@
 from collections.abc import Iterator, Sequence
 
 from ncclprobe.expect.expected import Call, expectation
-from ncclprobe.expect.pinned import NOTHING as NOT_SET
-from ncclprobe.expect.pinned import Pinned
-from ncclprobe.expect.predict import LATEST, Prediction, predict
-from ncclprobe.expect.system import MOST_NICS, NcclVersion, NodeSystem, Shape
+from ncclprobe.expect.pinned import NOTHING, Pinned
+from ncclprobe.expect.predict import LATEST, Prediction
+from ncclprobe.expect.system import NcclVersion, NodeSystem, Shape
 from ncclprobe.expect.tables.machines import MachineType
 from ncclprobe.model.errors import UsageError
 from ncclprobe.model.measurement import Expectation
 from ncclprobe.model.ops import OPS
-from ncclprobe.model.values import Result, Struct, replace
-
-_FASTEST_GBPS = 1e5
-
-
-class WhatIf(Struct, frozen=True, kw_only=True):
-    """What is to be different; None and False: as it is. `nic_gbps` is 1e9 bits per second of each NIC."""
-
-    nic_gbps: float | None = None
-    nics: int | None = None
-    no_gdr: bool = False
-    no_nvls: bool = False
-    tcp: bool = False
-    algorithm: str | None = None
-
-    def __bool__(self) -> bool:
-        """Return whether anything is."""
-        return self != NOTHING
-
-    def __str__(self) -> str:
-        """In words: ``NICs at 200 Gb/s, ring``."""
-        return ", ".join(self._words())
-
-    def _words(self) -> Iterator[str]:
-        if self.nics is not None:
-            yield f"{self.nics} NICs"
-        if self.nic_gbps is not None:
-            yield f"NICs at {self.nic_gbps:g} Gb/s"
-        if self.no_gdr:
-            yield "no GPUDirect RDMA"
-        if self.no_nvls:
-            yield "no NVLS"
-        if self.tcp:
-            yield "TCP sockets"
-        if self.algorithm:
-            yield f"NCCL_ALGO={self.algorithm}"
-
-
-NOTHING = WhatIf()
-
-
-def changed(system: NodeSystem, change: WhatIf) -> NodeSystem:
-    """Return `system` with `change`. Raises UsageError for one that it cannot have."""
-    if change.nics is not None and not 0 < change.nics <= MOST_NICS:
-        raise UsageError(f"--nics {change.nics}: a node has 1 to {MOST_NICS}")
-    if change.nic_gbps is not None and not 0 < change.nic_gbps <= _FASTEST_GBPS:
-        raise UsageError(f"--nic-rate {change.nic_gbps:g}: give Gb/s of one NIC, such as 200")
-    return replace(
-        system,
-        nics=system.nics if change.nics is None else change.nics,
-        nic_gbps=system.nic_gbps if change.nic_gbps is None else change.nic_gbps,
-        gdr=system.gdr and not (change.no_gdr or change.tcp),
-        nvls=system.nvls and not change.no_nvls,
-        network="sockets" if change.tcp else system.network,
-    )
-
+from ncclprobe.model.values import Result, Struct
 
 _MOST_NODES, MOST_SIZES = 1 << 16, 64
 
 
 class Line(Struct, frozen=True):
-    """One size of one operation. `prediction` is null if no model speaks of it, `changed_GBps` without a what-if."""
+    """One size of one operation. `prediction` is null if no model speaks of it."""
 
     op: str
     nbytes: int
     expectation: Expectation
     prediction: Prediction | None
-    changed_GBps: float | None = None
-    changed_bottleneck: str | None = None
-
-    @property
-    def cost(self) -> float | None:
-        """The share of the bandwidth that the change costs; below zero: it gains."""
-        return None if self.changed_GBps is None else 1 - self.changed_GBps / self.unchanged_GBps
-
-    @property
-    def unchanged_GBps(self) -> float:
-        """What the change is compared with: model with model, never model with a published number."""
-        return self.prediction.busbw_GBps if self.prediction else self.expectation.value
 
     def time_us(self, ranks: int) -> float:
         """What a call of the expected bandwidth takes."""
@@ -115,7 +47,7 @@ class Outlook(Result, frozen=True):
 
 
 class TableRequest(Struct, frozen=True, kw_only=True):
-    """For what numbers are asked: links, as many of them, what of, and what if."""
+    """For what numbers are asked: links, as many of them, and what of."""
 
     system: NodeSystem
     shape: Shape
@@ -123,9 +55,7 @@ class TableRequest(Struct, frozen=True, kw_only=True):
     sizes: tuple[int, ...]
     machine: MachineType | None = None
     version: NcclVersion = LATEST
-    change: WhatIf = NOTHING
-    changed_version: NcclVersion | None = None
-    settings: Pinned = NOT_SET
+    settings: Pinned = NOTHING
 
 
 def shape_of(counts: tuple[int, ...], nodes: int | None, gpus: int) -> Shape:
@@ -167,14 +97,4 @@ def _line(asked: TableRequest, op: str, nbytes: int) -> Line | None:
     if found is None:
         return None
     base = Call(settings.applied(system), shape, op, nbytes, asked.version, settings).predicted()
-    if not asked.change and asked.changed_version is None:
-        return Line(op, nbytes, found, base)
-    version = asked.changed_version or asked.version
-    other = changed(system, asked.change)
-    fault = predict(other, shape, op, nbytes, version, asked.change.algorithm)
-    if fault:
-        return Line(op, nbytes, found, base, fault.busbw_GBps, fault.bottleneck)
-    if asked.change.algorithm and predict(other, shape, op, nbytes, version):  # without it there would be a number
-        return Line(op, nbytes, found, base)
-    plain = expectation(op, nbytes, shape, other, version=version)
-    return Line(op, nbytes, found, base, plain.value if plain else None, "TCP" if plain else None)
+    return Line(op, nbytes, found, base)

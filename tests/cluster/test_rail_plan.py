@@ -57,17 +57,13 @@ def test_full_bisection_lets_all_send_at_once() -> None:
     assert full.rounds > some.rounds
 
 
-def test_a_plan_is_said_before_anything_is_started(capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["rails", "--plan", "--nnodes", "64"]) == 0
-    said = capsys.readouterr().out
-    assert " ".join(said.split()) == in_words(plan_rails(64, 8, 400, Budget()))
-    assert said.startswith("64 nodes with 8 rails of 400 Gb/s: ")
+def test_a_plan_says_what_it_asks_of_the_fabric() -> None:
+    assert in_words(plan_rails(64, 8, 400, Budget())).startswith("64 nodes with 8 rails of 400 Gb/s: 8 partners")
 
 
 @pytest.mark.parametrize(
     ("words", "said"),
     [
-        (["rails", "--plan"], "give --nnodes N"),
         (["rails"], "this is only one"),
         (["doctor", "--force"], "--rails works, which is not given"),
         (["doctor", "--rails"], "this is only one"),
