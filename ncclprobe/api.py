@@ -193,10 +193,10 @@ def doctor(
     question = diagnose.ask(_judging(select, ignore, config), ("api.doctor",), job)
     collectors = discover("ncclprobe.facts", Collector, diagnose.MACHINE)
     if paths:
-        from ncclprobe.engine.captures import of_captures
+        from ncclprobe.engine.captures import judge_captures
 
-        return doctors.within(question, timeout_s, lambda: of_captures(question, collectors, paths, one_job=one_job))
-    return doctors.of_this_machine(question, collectors, timeout_s)
+        return doctors.within(question, timeout_s, lambda: judge_captures(question, collectors, paths, one_job=one_job))
+    return doctors.examine_machine(question, collectors, timeout_s)
 
 
 @_typed

@@ -96,7 +96,7 @@ class CheckBroke(Exception):
 
 def readers() -> list[Reader]:
     """Return every reader, the collectors last."""
-    return [*_of_texts(), *_of_bytes(), *_of_messages(), *_of_files(), *_of_machines()]
+    return [*_of_texts(), *_of_bytes(), *_of_messages(), *_file_sections(), *_of_machines()]
 
 
 def _of(name: str, read: Callable[[str], object], seeds: Callable[[], Sequence[str]]) -> Reader:
@@ -157,7 +157,7 @@ def _of_texts() -> Iterator[Reader]:
     yield _of("NVML child", lambda each: nvml_child._understand(each.encode(errors="replace")), lambda: lines)
 
 
-def _of_files() -> Iterator[Reader]:
+def _file_sections() -> Iterator[Reader]:
     captures = lambda: [path.read_text() for path in sorted(CAPTURES.glob("*.jsonl"))[:6]]  # noqa: E731
     yield _of("capture", lambda each: parse(each, "capture"), captures)
     yield _of("redacted capture", lambda each: Redactor(b"key").capture(each[:100_000]), captures)

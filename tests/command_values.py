@@ -113,7 +113,7 @@ def _of_jobs(folder: str) -> Iterator[tuple[str, list[str]]]:
             yield job.name, ["explain", *map(str, logs)]
 
 
-def _of_nccl(folder: Path) -> Iterator[tuple[str, list[str]]]:
+def _expect_nccl(folder: Path) -> Iterator[tuple[str, list[str]]]:
     for release in sorted((DATA / "nccl_failures").glob("*.gz")):
         for name, row in list(recorded_jobs.read(release).items())[::EVERY_NTH_OF_NCCL]:
             path = folder / f"{release.name}-{re.sub('[^a-z0-9]+', '-', name)}.log"
@@ -177,7 +177,7 @@ COMMANDS: Mapping[str, Callable[[Path], Iterator[tuple[str, list[str]]]]] = {
     "explain-silent": lambda _: _of_jobs("failures/[n-z]*"),
     "explain-others": lambda _: _of_jobs("failures/[!dn-z]*"),
     "explain-cuda": lambda _: _of_jobs("on_cpu/job-*"),
-    "explain-nccl": _of_nccl,
+    "explain-nccl": _expect_nccl,
     "explain-cases": _of_cases,
     "doctor": _of_captures,
     "attach": _of_attached,

@@ -15,7 +15,7 @@ import msgspec
 from fleets.captures import capture
 
 from ncclprobe.checks.ib import distances, groups, serving
-from ncclprobe.engine.collect import Traces, of_capture
+from ncclprobe.engine.collect import Traces, capture_facts
 from ncclprobe.engine.diagnose import MACHINE, MEASURED, every_check
 from ncclprobe.engine.judge import judge
 from ncclprobe.engine.measured import run_facts
@@ -179,7 +179,7 @@ class Machines(Struct, frozen=True):
         """One of them with the fault."""
         answers = dict(self.answers[at])
         plant(answers, device)
-        return of_capture(Replay(answers, f"n{at}"), _collectors(), self.traces)
+        return capture_facts(Replay(answers, f"n{at}"), _collectors(), self.traces)
 
 
 @cache
@@ -192,7 +192,7 @@ def machines(name: str, count: int = MOST) -> Machines:
     """`count` machines of the capture `name`."""
     traces = Traces()
     hosts = [parse(capture(CAPTURES / f"{name}.jsonl", n), f"n{n}") for n in range(count)]
-    snapshots = tuple(of_capture(host, _collectors(), traces) for host in hosts)
+    snapshots = tuple(capture_facts(host, _collectors(), traces) for host in hosts)
     facts = snapshots[0].facts
     pci, gpus, fabric = facts[Pci], facts[Gpus], facts[Fabric]
     near = serving(groups(distances(pci, gpus, fabric), [device.name for device in fabric.devices]))

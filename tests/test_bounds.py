@@ -72,7 +72,7 @@ def test_a_job_of_more_ranks_than_any_is_one_problem_and_no_place_is_kept_for_th
     with pytest.raises(UsageError):
         identify(launch, {})
     options = doctor._parser().parse_args([])
-    assert not nodes.in_company(launch, options)
+    assert not nodes.has_peers(launch, options)
 
 
 def test_a_large_job_is_none_too_many() -> None:

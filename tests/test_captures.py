@@ -55,7 +55,7 @@ def test_captures_are_one_job_only_if_they_say_so(nodes: list[Snapshot], togethe
 
 def judged(*paths: Path, one_job: bool = False) -> Report:
     collectors = discover("ncclprobe.facts", Collector, MACHINE)
-    return captures.of_captures(ask(Judging(), ("doctor",), Job()), collectors, paths, one_job=one_job)
+    return captures.judge_captures(ask(Judging(), ("doctor",), Job()), collectors, paths, one_job=one_job)
 
 
 SOME = [zoo.CAPTURES / "sick" / f"{name}.jsonl" for name in ("ib-disable", "ib-down", "governor")]

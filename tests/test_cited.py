@@ -29,7 +29,9 @@ ANSWERS = {
 
 def excerpts(finding: Finding, node: str | None = "n0") -> tuple[Excerpt, ...]:
     verdict = Verdict("a.b", node, Status.FAIL, "t", findings=(finding,))
-    return evidence_excerpts.of_machines([verdict], [Snapshot("n0", {}, {}, ANSWERS), Snapshot("n1", {}, {}, ANSWERS)])
+    return evidence_excerpts.machine_excerpts(
+        [verdict], [Snapshot("n0", {}, {}, ANSWERS), Snapshot("n1", {}, {}, ANSWERS)]
+    )
 
 
 @each_row(
@@ -89,7 +91,7 @@ def test_a_note_a_node_without_answers_and_a_finding_of_the_run_have_no_excerpt(
 def test_a_long_answer_is_cut_and_says_by_how_much() -> None:
     snapshot = Snapshot("n0", {}, {}, {("read", "/proc/long"): "x" * 5000 + "\n" + "line\n" * 1000})
     verdict = Verdict("a.b", "n0", Status.FAIL, "t", findings=(fail("s", "m", evidence="/proc/long"),))
-    (found,) = evidence_excerpts.of_machines([verdict], [snapshot])
+    (found,) = evidence_excerpts.machine_excerpts([verdict], [snapshot])
     assert sum(map(len, found.lines)) < 5000
     assert found.cut == f"{1001 - len(found.lines)} other lines not shown"
 
@@ -98,7 +100,9 @@ def test_every_excerpt_of_a_report_has_its_bound() -> None:
     answers = {("read", f"/proc/{n}"): "1" for n in range(500)}
     found = [fail(str(n), "m", evidence=f"/proc/{n}") for n in range(500)]
     verdicts = [Verdict("a.b", "n0", Status.FAIL, "t", findings=(each,)) for each in found]
-    assert len(evidence_excerpts.of_machines(verdicts, [Snapshot("n0", {}, {}, answers)])) == evidence_excerpts.MOST
+    assert (
+        len(evidence_excerpts.machine_excerpts(verdicts, [Snapshot("n0", {}, {}, answers)])) == evidence_excerpts.MOST
+    )
 
 
 def _cause(name: str, line: int) -> Cause:

@@ -45,7 +45,7 @@ RUN_CHECKS = [c for c in every_check(MEASURED) if c.of_run]
 @cache
 def machine() -> Snapshot:
     """A node with eight GPUs and their NICs."""
-    found = collect.of_capture(load(CAPTURES / "hgx-h100.jsonl"), discover("ncclprobe.facts", Collector, MACHINE))
+    found = collect.capture_facts(load(CAPTURES / "hgx-h100.jsonl"), discover("ncclprobe.facts", Collector, MACHINE))
     return Snapshot("hgx", found.facts, found.ranks)
 
 

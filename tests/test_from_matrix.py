@@ -16,7 +16,7 @@ from ncclprobe.model.findings import Severity, Status
 from ncclprobe.model.snapshot import Absent
 from ncclprobe.model.values import replace
 from ncclprobe.nccl.from_matrix import facts_of
-from ncclprobe.nccl.paths import of_machine
+from ncclprobe.nccl.paths import machine_topology
 from tests.each_row import each_row
 
 Links = Sequence[Sequence[str]]
@@ -193,5 +193,5 @@ def test_the_tree_of_a_matrix_prints_the_matrix(machine: tuple[int, list[list[st
     facts = facts_of(shown)
     assert isinstance(facts[Pci], Pci)
     assert isinstance(facts[Gpus], Gpus)
-    own = of_machine(facts[Pci], facts[Gpus], facts[NvLinks], facts[Fabric]).smi
+    own = machine_topology(facts[Pci], facts[Gpus], facts[NvLinks], facts[Fabric]).smi
     assert {one: {two: own[one, two] for two in row} for one, row in shown.links.items()} == shown.links

@@ -19,7 +19,7 @@ from fleet.made import day_of
 from ncclprobe import api, page
 from ncclprobe.commands import arguments, main, workload
 from ncclprobe.commands import bandwidth as command_line
-from ncclprobe.engine.collect import of_capture
+from ncclprobe.engine.collect import capture_facts
 from ncclprobe.engine.diagnose import every_check
 from ncclprobe.host import files
 from ncclprobe.host.capture import load
@@ -98,7 +98,7 @@ def test_a_fleet_that_is_locked_keeps_a_job_no_longer_than_was_left(
     [("dgx-1v", {0: 0, 1: 2, 2: 4, 3: 6}), ("hgx-h200", {0: 3, 1: 3, 2: 3, 3: 0, 4: 2, 5: 1, 6: 7, 7: 4, 8: 6, 9: 5})],
 )
 def test_a_rail_is_measured_with_the_first_of_the_gpus_beside_its_nic(machine: str, gpus: dict[int, int]) -> None:
-    facts = of_capture(load(zoo.CAPTURES / f"{machine}.jsonl"), discover("ncclprobe.facts", Collector))
+    facts = capture_facts(load(zoo.CAPTURES / f"{machine}.jsonl"), discover("ncclprobe.facts", Collector))
     found = gpu_rails(facts, [RailPort(device=f"mlx5_{number}") for number in gpus])
     assert [port and port.gpu for port in found] == list(gpus.values())
 

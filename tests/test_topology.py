@@ -13,7 +13,7 @@ from ncclprobe.facts.nvml import Gpu, Gpus
 from ncclprobe.facts.pci import Bridge, Device, Identity, Pci, PciPosition, pci
 from ncclprobe.model.snapshot import Absent
 from ncclprobe.model.values import replace
-from ncclprobe.nccl.paths import PathType, Topology, of_machine, topology, tree_word
+from ncclprobe.nccl.paths import PathType, Topology, machine_topology, topology, tree_word
 from tests.each_row import each_row
 
 LOC, NVL, NVB, C2C, PIX, PXB, P2C, PXN, PHB, SYS = PathType
@@ -282,6 +282,6 @@ def test_a_machines_facts_give_names_links_and_chip_to_chip() -> None:
     switched = (NvLink(0, "active", remote="switch", remote_pci=NOT_READ), NvLink(1, "inactive"))
     links = NvLinks((switched, NOT_READ, (NvLink(0, "active", remote="switch", remote_pci="0000FFFF:FF:FF.0"),)))
     fabric = Fabric((RdmaDevice("mlx5_0", pci="0000:02:00.0"), RdmaDevice("rxe0")))
-    seen = of_machine(machine(card, nic, other), gpus, links, fabric)
+    seen = machine_topology(machine(card, nic, other), gpus, links, fabric)
     assert (seen.gpus, seen.nics["rxe0"]) == ({"GPU0": "0000:01:00.0", "GPU2": "0000:03:00.0"}, "")
     assert words(seen, "GPU0") == {"GPU0": "LOC/X", "GPU2": "NVL/NV1", "mlx5_0": "P2C/NODE"}

@@ -8,9 +8,9 @@ import zoo
 from fleets.captures import capture
 from zoo import findings
 
-from ncclprobe.engine.collect import Traces, collect, of_capture
+from ncclprobe.engine.collect import Traces, capture_facts, collect
 from ncclprobe.engine.diagnose import every_check
-from ncclprobe.engine.judge import Judged, conclude, judge, judge_node, of_one_job, shares
+from ncclprobe.engine.judge import Judged, conclude, judge, judge_node, one_job_snapshots, shares
 from ncclprobe.facts.machine import System
 from ncclprobe.facts.pci import Pci
 from ncclprobe.host.capture import Replay, load, parse
@@ -41,7 +41,7 @@ def test_every_machine_is_judged_as_if_it_were_the_only_one(machines: list[Repla
     traces, known = Traces(), Judged()
     checks = every_check()
     for host in some(machines):
-        snapshot = of_capture(host, COLLECTORS, traces)
+        snapshot = capture_facts(host, COLLECTORS, traces)
         assert judge_node(snapshot, checks, Job(), known) == judge_node(snapshot, checks, Job())
 
 
@@ -55,7 +55,7 @@ def test_nodes_that_answer_the_same_share_their_facts_and_no_others() -> None:
 
 def test_a_machine_of_a_fleet_differs_in_nothing_that_is_judged() -> None:
     checks = every_check()
-    same = [of_capture(parse(capture(MODEL, n), f"n{n}"), COLLECTORS) for n in (0, 70000)]
+    same = [capture_facts(parse(capture(MODEL, n), f"n{n}"), COLLECTORS) for n in (0, 70000)]
     said = [[(v.id, v.status, v.why) for v in judge_node(snapshot, checks, Job())] for snapshot in same]
     assert said[0] == said[1]
 
@@ -152,7 +152,7 @@ def test_a_comparison_that_found_something_and_did_not_see_every_node_calls_no_n
 
 def test_a_fleet_is_judged_as_its_nodes_are_one_by_one() -> None:
     traces, checks = Traces(), [c for c in every_check() if not c.compares]
-    snapshots = [of_capture(parse(capture(MODEL, n), f"n{n}"), COLLECTORS, traces) for n in range(3)]
+    snapshots = [capture_facts(parse(capture(MODEL, n), f"n{n}"), COLLECTORS, traces) for n in range(3)]
     alone = [Snapshot(s.node, collect(parse(capture(MODEL, n), s.node), COLLECTORS)) for n, s in enumerate(snapshots)]
-    apart = [v for snapshot in of_one_job(alone, Job()) for v in judge_node(snapshot, checks, Job())]
+    apart = [v for snapshot in one_job_snapshots(alone, Job()) for v in judge_node(snapshot, checks, Job())]
     assert list(judge(snapshots, checks, Job())) == apart

@@ -30,7 +30,7 @@ COLLECTORS = discover("ncclprobe.facts", Collector, diagnose.MACHINE)
 
 def judged(paths: list[Path], one_job: bool = False, pictures: bool = False) -> Report:
     question = diagnose.ask(Judging(pictures=pictures), ("doctor",), Job())
-    return captures.of_captures(question, COLLECTORS, paths, one_job=one_job)
+    return captures.judge_captures(question, COLLECTORS, paths, one_job=one_job)
 
 
 def told(report: Report) -> dict[str, Any]:

@@ -94,7 +94,7 @@ def _models(gpus: Gpus | Absent | None) -> str:
     return " and ".join(sorted({gpu.name for gpu in known if gpu.name}))
 
 
-def of_one_kind(values: Mapping[str, T], kind: Mapping[str, object]) -> list[dict[str, T]]:
+def split_by_kind(values: Mapping[str, T], kind: Mapping[str, object]) -> list[dict[str, T]]:
     """Split values by kind of machine; a kind with one node is left out."""
     parts: dict[object, dict[str, T]] = {}
     for node, value in values.items():

@@ -358,7 +358,7 @@ def _registration(name: str, gpu: Gpu, fabric: GpuFabric, switched: bool) -> Ite
     elif fabric.state == "completed" and fabric.status:
         message = f"its registration with the NVLink fabric failed (NVML error {fabric.status})"
         yield fail(name, message, **NODE, evidence=evidence)
-    elif fabric.state == "completed" and _of_a_rack(gpu) and switched and not _cluster(gpu):
+    elif fabric.state == "completed" and _is_rack_gpu(gpu) and switched and not _cluster(gpu):
         message = "its cluster UUID is zero, so NCCL does not use NVLink between machines"
         yield warn(name, message, **FABRIC, evidence=evidence)
     if isinstance(fabric.troubles, tuple) and fabric.troubles:
@@ -366,7 +366,7 @@ def _registration(name: str, gpu: Gpu, fabric: GpuFabric, switched: bool) -> Ite
         yield warn(name, message, **FABRIC, evidence=evidence)
 
 
-def _of_a_rack(gpu: Gpu) -> bool:
+def _is_rack_gpu(gpu: Gpu) -> bool:
     product = nvlink_products().get(gpu.name)
     return product is not None and product.wiring == "rack"
 

@@ -81,7 +81,7 @@ def parse(argv: Sequence[str]) -> Options:
         "budget_s": min(level.row_s, seconds / 4 / rows),
     }
     options = measuring.made("accept", argv, given, (*level.what, "ladder") if given.ladder else level.what, **own)
-    return _of_one_rank(options) if _is_only_rank() else options
+    return _single_rank_options(options) if _is_only_rank() else options
 
 
 def _is_only_rank() -> bool:
@@ -89,7 +89,7 @@ def _is_only_rank() -> bool:
     return rank_files.FOLDER in os.environ and os.environ.get("WORLD_SIZE") == "1"
 
 
-def _of_one_rank(options: Options) -> Options:
+def _single_rank_options(options: Options) -> Options:
     """Return what one rank can do of `options`: the parts that need another one are left out, and named."""
     gpu = options.backend != "gloo"
     why = "one GPU: nothing between GPUs to measure" if gpu else "one rank: nothing between ranks to measure"

@@ -124,7 +124,7 @@ def _over_ssh(
     """Return the report on a job whose hosts each look at their own ranks. Raises UsageError if none has any."""
     from ncclprobe.commands import over_ssh
     from ncclprobe.engine import running
-    from ncclprobe.engine.collect import of_capture
+    from ncclprobe.engine.collect import capture_facts
     from ncclprobe.engine.diagnose import diagnose as report_on
     from ncclprobe.host.capture import parse
 
@@ -132,7 +132,7 @@ def _over_ssh(
         raise UsageError(f"{'--watch' if options.watch else '--pid'} looks at one node, and excludes --hosts")
     asked = over_ssh.Started(where, line, options.timeout, arguments.output(options), options.keep)
     kept, started = over_ssh.look(asked, question)
-    snapshots = [of_capture(parse(text, name), running.collectors()) for name, text in kept.items()]
+    snapshots = [capture_facts(parse(text, name), running.collectors()) for name, text in kept.items()]
     if not snapshots:
         words = "; ".join(f"{each.host}: {each.words}" for each in started.failed)
         raise UsageError(f"--hosts: no rank of a job was found on any host{f' ({words})' if words else ''}")

@@ -116,11 +116,11 @@ def side(path: str) -> _Side:
         rows = [row for run in runs for row in run.rows]
         failed = tuple(run.failed for run in runs if run.failed)
         cut = any(run.cut for run in runs)
-        return _Side(path, baselines.of_rows(rows), runs[0].fingerprint, failed=failed, cut=cut)
+        return _Side(path, baselines.row_points(rows), runs[0].fingerprint, failed=failed, cut=cut)
     report = as_json.read(path)
     return _Side(
         path,
-        baselines.of_rows(report.measurements),
+        baselines.row_points(report.measurements),
         report.fingerprint,
         dict(_findings(report)),
         dict(_environment(report)),
@@ -137,14 +137,14 @@ _HEADER_BYTES = 64
 def _captured(path: str) -> _Side:
     """Return the doctor's result for a capture, without the node's name in the compared parts. Raises UsageError."""
     from ncclprobe.engine import devices, diagnose
-    from ncclprobe.engine.captures import of_snapshots
+    from ncclprobe.engine.captures import judge_snapshots
     from ncclprobe.engine.collect import replayed
     from ncclprobe.model.registry import Collector, discover
     from ncclprobe.model.snapshot import Job
 
     question = diagnose.ask(diagnose.Judging(), ("compare", path), Job())
     snapshots = replayed([Path(path)], discover("ncclprobe.facts", Collector, diagnose.MACHINE))
-    report, node = of_snapshots(question, snapshots), snapshots[0].node
+    report, node = judge_snapshots(question, snapshots), snapshots[0].node
     found = dict(_environment(report)) | {area.name: area.values for area in report.areas if area.name == "transport"}
     found |= devices.states(snapshots[0].facts)
     return _Side(

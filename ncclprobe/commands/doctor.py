@@ -125,14 +125,14 @@ def _look_and_judge(
     question = _question(options, argv)
     if options.captures:
         collectors = discover("ncclprobe.facts", Collector, diagnose.MACHINE)
-        from ncclprobe.engine.captures import of_captures
+        from ncclprobe.engine.captures import judge_captures
 
-        judge = partial(of_captures, question, collectors, options.captures, one_job=options.one_job)
+        judge = partial(judge_captures, question, collectors, options.captures, one_job=options.one_job)
         return _deliver(options, question, judge, waiting)
     given = _given(options, flags)
     if options.rails and not launch.several_nodes and not launch.problems:
         raise UsageError(f"--rails: {nodes.ALONE}")
-    if not nodes.in_company(launch, options):
+    if not nodes.has_peers(launch, options):
         if not launch.speaks_for_node and not launch.problems:
             return ExitCode.OK
         return _judge_alone(options, question, given, waiting)

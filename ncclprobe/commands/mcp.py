@@ -72,7 +72,7 @@ class Reader:
             backend: nccl, or gloo for machines without GPUs.
         """
         from ncclprobe.engine import diagnose
-        from ncclprobe.engine.captures import of_captures
+        from ncclprobe.engine.captures import judge_captures
         from ncclprobe.engine.doctor import within
         from ncclprobe.model.registry import Collector, discover
 
@@ -81,7 +81,7 @@ class Reader:
         collectors = discover("ncclprobe.facts", Collector, diagnose.MACHINE)
         with self._given(text, paths) as given:
             question = _question("mcp.doctor", diagnose.MACHINE, backend)
-            return self._shown(within(question, _TIMEOUT_S, lambda: of_captures(question, collectors, given)))
+            return self._shown(within(question, _TIMEOUT_S, lambda: judge_captures(question, collectors, given)))
 
     def expect(
         self,

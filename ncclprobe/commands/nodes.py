@@ -75,7 +75,7 @@ def meet(
     every node must get. `waiting` shows the current work. Raises UsageError.
     """
     from ncclprobe.cluster.gather import Part, Times, assemble  # imports that a look at one node does without
-    from ncclprobe.engine.captures import on_arrival
+    from ncclprobe.engine.captures import arrival_workers
 
     if options.keep and launch.node_rank == 0:
         make_folder(options.keep)
@@ -102,7 +102,7 @@ def meet(
         keep=options.keep,
         attempt=os.environ.get("TORCHELASTIC_RESTART_COUNT", "0"),
         rails=rails,
-        workers=partial(on_arrival, question, launch.nnodes or 1),
+        workers=partial(arrival_workers, question, launch.nnodes or 1),
     )
     code = assemble(replace(part, progress=waiting.say) if waiting else part)
     for report in made:  # the other nodes have left
@@ -120,7 +120,7 @@ def _token(options: argparse.Namespace, launch: Launch, words: Sequence[str]) ->
     return token
 
 
-def in_company(launch: Launch, options: argparse.Namespace) -> bool:
+def has_peers(launch: Launch, options: argparse.Namespace) -> bool:
     """Return whether there are other ranks or nodes. A launch that contradicts itself is judged by itself."""
     several = launch.several_nodes or (launch.local_world_size or 1) > 1
     return several and not options.local and not any(not problem.harmless for problem in launch.problems)

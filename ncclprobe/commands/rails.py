@@ -34,7 +34,7 @@ def main(argv: Sequence[str]) -> int:
         question = diagnose.ask(arguments.judging(options), ("rails", *argv), Job())
         return nodes.over_ssh(where, options, ("rails", *argv), question)
     launch = detect(os.environ, flags)
-    if not nodes.in_company(launch, options) or not launch.several_nodes:
+    if not nodes.has_peers(launch, options) or not launch.several_nodes:
         wrong = next((problem for problem in launch.problems if not problem.harmless), None)
         raise UsageError(f"{wrong.subject} {wrong.message}; {wrong.remedy}" if wrong else nodes.ALONE)
     lifetime.end_by(options.timeout + _LAST_RESORT_S)

@@ -33,7 +33,7 @@ _ONE_JOB_S = 3600.0
 _OF_SCHEDULERS = ("SLURM_JOB_ID", "PBS_JOBID", "LSB_JOBID")
 
 
-def of_captures(
+def judge_captures(
     question: Question, collectors: Sequence[Collector], paths: Sequence[Path], *, one_job: bool = False
 ) -> Report:
     """Judge the machines of captures: as nodes of one job if they are, or if `one_job` says so. Raises UsageError."""
@@ -41,17 +41,17 @@ def of_captures(
         from ncclprobe.engine import workers  # what only many captures need
 
         if workers.suits(paths, question.checks):
-            return _of_many(question, paths, one_job)
-    return of_snapshots(question, replayed(paths, collectors), one_job=one_job)
+            return _judge_many(question, paths, one_job)
+    return judge_snapshots(question, replayed(paths, collectors), one_job=one_job)
 
 
-def of_snapshots(question: Question, snapshots: Sequence[Snapshot], *, one_job: bool = False) -> Report:
+def judge_snapshots(question: Question, snapshots: Sequence[Snapshot], *, one_job: bool = False) -> Report:
     """Judge machines that were captured."""
-    question, notes = _of_pastes(question, snapshots)
+    question, notes = _drop_settings_checks(question, snapshots)
     return _diagnosed(question, snapshots, notes, one_job or is_one_job(snapshots))
 
 
-def _of_many(question: Question, paths: Sequence[Path], one_job: bool) -> Report:
+def _judge_many(question: Question, paths: Sequence[Path], one_job: bool) -> Report:
     from ncclprobe.engine import workers
 
     wanted = workers.wanted(question.checks, doctor.SHOWN, question.pictures)
@@ -65,7 +65,7 @@ def _of_many(question: Question, paths: Sequence[Path], one_job: bool) -> Report
     return _diagnosed(question, snapshots, notes, joined, lost)
 
 
-def on_arrival(question: Question, nodes: int) -> "Workers | None":
+def arrival_workers(question: Question, nodes: int) -> "Workers | None":
     """Return workers that judge the captures of a job of so many nodes as they arrive; None: one process does."""
     if nodes <= FEW:
         return None
@@ -117,7 +117,7 @@ def _launch(snapshot: Snapshot) -> Launch:
     return learned(snapshot.facts, Launch) or Launch()
 
 
-def _of_pastes(question: Question, snapshots: Sequence[Snapshot]) -> tuple[Question, tuple[str, ...]]:
+def _drop_settings_checks(question: Question, snapshots: Sequence[Snapshot]) -> tuple[Question, tuple[str, ...]]:
     """Return the question without checks of settings if pasted texts show none, and a note that says so."""
     settings = [learned(each.facts, Environment) for each in snapshots if each.pasted]
     if len(settings) < len(snapshots) or any(each and each.variables for each in settings):

@@ -475,13 +475,13 @@ def replayed(paths: Sequence[Path], collectors: Sequence[Collector]) -> list[Sna
     for file, host in machines(paths):
         if host.node in snapshots:
             raise second(file, host.node)
-        snapshot = of_capture(host, collectors, traces)
+        snapshot = capture_facts(host, collectors, traces)
         kept = len(paths) <= bounds.SHOWN_CAPTURES
         snapshots[host.node] = snapshot if kept else replace(snapshot, answers={})
     return list(snapshots.values())
 
 
-def of_capture(host: Replay, collectors: Sequence[Collector], traces: Traces | None = None) -> Snapshot:
+def capture_facts(host: Replay, collectors: Sequence[Collector], traces: Traces | None = None) -> Snapshot:
     """Return the facts of a captured node and of its ranks. `traces`: what was learned of the job's other nodes.
 
     The node has the GPUs of all its ranks; each rank may see only its own.

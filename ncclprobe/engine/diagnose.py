@@ -221,7 +221,7 @@ def _diagnosed(
         coverage=coverage(known.verdicts),
         suppressed=suppressed,
         explained=evidence_excerpts.explained(known.verdicts, question.checks),
-        excerpts=evidence_excerpts.of_machines(known.verdicts, snapshots) if question.pictures else (),
+        excerpts=evidence_excerpts.machine_excerpts(known.verdicts, snapshots) if question.pictures else (),
         notes=tuple(dict.fromkeys(notes)),
         **said,
     )

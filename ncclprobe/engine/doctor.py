@@ -55,7 +55,7 @@ def within(question: Question, timeout_s: float, judge: Callable[[], Report]) ->
         raise OutOfTime("no time was left to judge within --timeout") from None
 
 
-def of_this_machine(question: Question, collectors: Sequence[Collector], timeout_s: float) -> Report:
+def examine_machine(question: Question, collectors: Sequence[Collector], timeout_s: float) -> Report:
     """Look at this machine, and judge it. Raises OutOfTime."""
     snapshot, _ = observed(collectors, question.clock + look_s(timeout_s))
     return within(question, timeout_s, lambda: diagnose(question, [snapshot]))

@@ -30,7 +30,7 @@ _BRACES = r"\{([^{},]*),([^{}]*)\}"
 _GPU = r"GPU(\d{1,3})(?!\d)"
 
 
-def of_machines(verdicts: Sequence[Verdict], snapshots: Sequence[Snapshot]) -> tuple[Excerpt, ...]:
+def machine_excerpts(verdicts: Sequence[Verdict], snapshots: Sequence[Snapshot]) -> tuple[Excerpt, ...]:
     """Return the machines' answers that failures and warnings cite, failures first."""
     answers = {snapshot.node: snapshot.answers for snapshot in snapshots if snapshot.answers}
     loud = [(v, f) for v in verdicts for f in v.findings if f.severity is not Severity.NOTE]
@@ -97,7 +97,7 @@ def _excerpt(node: str, evidence: Evidence, finding: Finding, question: Sequence
     if isinstance(answer, HostError):
         return Excerpt(evidence.source, node, title, (f"refused: {answer}"[:LONGEST_LINE],))
     lines = _lines(str(question[0]), str(answer), finding, evidence)
-    cited = _cited(lines, evidence) or _of_gpu(lines, finding)
+    cited = _cited(lines, evidence) or _gpu_section(lines, finding)
     first = max(0, min(cited) - AROUND) if cited else 0
     numbered = question[0] in ("read", "conf") and len(lines) > 1
     return _cut(evidence.source, node, title, lines, first, cited, numbered)
@@ -125,7 +125,7 @@ def _cited(lines: Sequence[str], evidence: Evidence) -> list[int]:
     return [at for at, line in enumerate(lines) if parts and all(part in line for part in parts)]
 
 
-def _of_gpu(lines: Sequence[str], finding: Finding) -> list[int]:
+def _gpu_section(lines: Sequence[str], finding: Finding) -> list[int]:
     """Return the place of the line that begins the section of nvidia-smi on the finding's GPU."""
     gpu = re.search(_GPU, finding.subject)
     return [at for at, line in enumerate(lines) if gpu and line.startswith(f"GPU {gpu[1]}:")][:1]

@@ -51,7 +51,7 @@ def explain(
         return report
     said = {path: read(path).checks for path in found.reports}
     if found.captures:
-        said["captures"] = of_captures(found.captures, report.causes)
+        said["captures"] = judge_captures(found.captures, report.causes)
     return replace(report, causes=with_verdicts(report.causes, said))
 
 
@@ -66,7 +66,7 @@ def with_running_job(found: JobFiles) -> JobFiles:
     return replace(found, facts={**found.facts, **seen.facts}, kinds=(*found.kinds, *seen.kinds))
 
 
-def of_captures(paths: Sequence[str], found: Sequence[Cause]) -> tuple[Verdict, ...]:
+def judge_captures(paths: Sequence[str], found: Sequence[Cause]) -> tuple[Verdict, ...]:
     """Return what the checks that find these causes say of captured machines. Raises UsageError."""
     wanted = {cause.doctor for cause in found}
     checks = [check for check in every_check(MACHINE) if check.id in wanted]

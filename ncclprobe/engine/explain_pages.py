@@ -29,10 +29,10 @@ def _headed(about: Sequence[tuple[str, str]]) -> list[str]:
     return [line for head, text in about if text for line in wrap(f"{head + ':':<10}", text, COLUMNS, whole=True)]
 
 
-def of_parts(parts: Sequence[Check]) -> list[str]:
+def part_lines(parts: Sequence[Check]) -> list[str]:
     """Return the lines on what shares an id: of several parts a title for all, and of each its words."""
     if len(parts) == 1:
-        return of_check(parts[0])
+        return check_lines(parts[0])
     lines = [*wrap(f"{parts[0].id}  ", title_of(parts), COLUMNS, whole=True), ""]
     for part in parts:
         lines += [f"{part.part}: {part.title}.", *_headed([("  why", part.why), ("  fix", part.fix)])]
@@ -40,7 +40,7 @@ def of_parts(parts: Sequence[Check]) -> list[str]:
     return [*lines, "", *wrap("", about, COLUMNS, whole=True)]
 
 
-def of_check(check: Check) -> list[str]:
+def check_lines(check: Check) -> list[str]:
     """Return the lines on one check: its title, why, fix, an example of what it finds, and where to read more."""
     title = wrap(f"{check.key}  ", check.title, COLUMNS, whole=True)
     try:
@@ -80,7 +80,7 @@ def _shown(finding: Finding) -> list[str]:
     return wrap("    ", said, COLUMNS, whole=True)
 
 
-def of_variable(parameter: Parameter) -> list[str]:
+def variable_lines(parameter: Parameter) -> list[str]:
     """Return the lines: what it does, its values, what a wrong one does, its releases, an example, the source."""
     return [parameter.name, "", *_headed(about_variable(parameter))]
 
@@ -92,18 +92,18 @@ def entry(wanted: str, kind: str = "check or variable", folder: str = "") -> lis
     Raises UsageError if there is none, naming the nearest checks and variables; `kind` says what it could have been.
     """
     if variable := table().get(wanted) or table().get(wanted.upper()):
-        return of_variable(variable)
+        return variable_lines(variable)
     from ncclprobe.logs.answer import STATED
 
     every = every_check(None, folder)
     checks, keys = by_id(every), {check.key: check for check in every}
     wanted = "log.unexplained" if wanted == STATED else wanted
     if wanted in checks:
-        return of_parts(checks[wanted])
+        return part_lines(checks[wanted])
     if wanted in keys:
-        return of_check(keys[wanted])
+        return check_lines(keys[wanted])
     if rules := [check for check in every if wanted and check.cause and check.cause.code == wanted]:
-        return of_check(*rules) if len(rules) == 1 else [*_rows({each.id: each.title for each in rules})]
+        return check_lines(*rules) if len(rules) == 1 else [*_rows({each.id: each.title for each in rules})]
     if group := list(_group(wanted.rstrip("*"), checks)):
         return group
     lists = "`ncclprobe explain NCCL_IB_` lists the variables that begin so" if wanted.isupper() else _CHECKS

@@ -24,9 +24,9 @@ from ncclprobe.logs.outcome import (
     earlier_attempts,
     ended_well,
     events_at,
+    last_attempt,
     last_resort,
     lived_on,
-    of_the_last_attempt,
 )
 from ncclprobe.logs.rank_ends import Clocks, clocks, with_suspects
 from ncclprobe.logs.read import JobFiles
@@ -65,11 +65,11 @@ def excerpts(causes: Sequence[Cause], files: Sequence[JobFile]) -> tuple[Excerpt
     found = []
     for name, numbers in list(wanted.items())[:_MOST_FILES]:
         lines = _around(by_name[name], sorted(numbers)[:_CITED_IN_ONE])
-        found += [_of_log(name, number, lines) for number in list(numbers)[:_CITED_IN_ONE] if number in lines]
+        found += [_log_excerpt(name, number, lines) for number in list(numbers)[:_CITED_IN_ONE] if number in lines]
     return tuple(found[:MOST])
 
 
-def _of_log(name: str, number: int, lines: Mapping[int, str]) -> Excerpt:
+def _log_excerpt(name: str, number: int, lines: Mapping[int, str]) -> Excerpt:
     near = [at for at in range(number - AROUND, number + AROUND + 1) if at in lines]
     return Excerpt(
         name, "", f"{name}:{number}", tuple(lines[at].expandtabs(4) for at in near), near[0], (near.index(number),)
@@ -187,7 +187,7 @@ def _learn(known: Known) -> Known:
     """Add the facts that files hold, with the files themselves as one of them; for logs those of the last attempt."""
     left = known.facts[JobFiles]
     log = left.facts.get(JobLog)
-    last = {JobLog: of_the_last_attempt(log, failed=left.asked == "failed")} if isinstance(log, JobLog) else {}
+    last = {JobLog: last_attempt(log, failed=left.asked == "failed")} if isinstance(log, JobLog) else {}
     return replace(known, facts={**known.facts, **left.facts, **last})
 
 
@@ -234,7 +234,7 @@ def _conclude(known: Known) -> dict[str, Any]:
         "standing": stand and stand.answer,
         "classes": stand.classes if stand else (),
         "not_understood": (*left.not_understood, *(not_understood(log, verdicts, understood) if log else ())),
-        "notes": [*(_of_whole_logs(log, times) if log else ()), *_attempts(left), *_other_files(left), *beside],
+        "notes": [*(_log_notes(log, times) if log else ()), *_attempts(left), *_other_files(left), *beside],
     }
 
 
@@ -292,7 +292,7 @@ def _is_stated(answer: Answer) -> bool:
     return any(has_own_reason(each.text) for each in answer.evidence)
 
 
-def _of_whole_logs(log: JobLog, times: Clocks) -> Iterator[str]:
+def _log_notes(log: JobLog, times: Clocks) -> Iterator[str]:
     """Yield what a reader must know of the logs as a whole: whose clocks agree, and what was not read."""
     yield from filter(None, (times.in_words(), *_cut_short(log), *log.unread))
 

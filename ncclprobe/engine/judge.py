@@ -62,7 +62,7 @@ def judge(
     """
     snapshots = with_choices(snapshots, checks)
     known, alone = Judged(), [check for check in checks if not check.compares]
-    own = [verdict for snapshot in of_one_job(snapshots, job) for verdict in _own(snapshot, alone, job, known)]
+    own = [verdict for snapshot in one_job_snapshots(snapshots, job) for verdict in _own(snapshot, alone, job, known)]
     by_key = {check.key: check for check in checks}
     joint = compare(snapshots, checks, job, run)
     return _followed((*own, *(_explained(by_key[each.key], each, own) for each in joint)))
@@ -78,7 +78,7 @@ def _own(snapshot: Snapshot, checks: Sequence[Check], job: Job, known: "Judged")
     return [said[check.key] for check in checks]
 
 
-def of_one_job(snapshots: Sequence[Snapshot], job: Job) -> list[Snapshot]:
+def one_job_snapshots(snapshots: Sequence[Snapshot], job: Job) -> list[Snapshot]:
     """Return `snapshots` as nodes of one job: without a launcher's word, what is judged together is to run together.
 
     With --local it is not, nor if each is judged by itself. Snapshots of one machine's network are one node, looked at
@@ -131,11 +131,11 @@ _GRAVEST = (Severity.FAIL, Severity.WARN, Severity.NOTE)
 
 
 def _following(verdict: Verdict, causes: Mapping[tuple[str | None, str], list[tuple[int, Related]]]) -> Verdict:
-    found = tuple(_of_its_cause(verdict, finding, causes) for finding in verdict.findings)
+    found = tuple(_link_to_cause(verdict, finding, causes) for finding in verdict.findings)
     return verdict if found == verdict.findings else replace(verdict, findings=found)
 
 
-def _of_its_cause(
+def _link_to_cause(
     verdict: Verdict, finding: Finding, causes: Mapping[tuple[str | None, str], list[tuple[int, Related]]]
 ) -> Finding:
     if verdict.node is not None and not finding.message.startswith(UNSEEN):

@@ -132,7 +132,8 @@ def weighed(
     of_run = {check.id for check in checks if check.of_run}
     gpus = {node: frozenset(each for each in names if each.startswith("GPU")) for node, names in unused.items()}
     return tuple(
-        _of_used(v, gpus) if v.id in of_run else replace(_of_used(v, unused), required=False) for v in verdicts
+        _excuse_unused(v, gpus) if v.id in of_run else replace(_excuse_unused(v, unused), required=False)
+        for v in verdicts
     )
 
 
@@ -141,7 +142,7 @@ def _accepts(run: Facts) -> bool:
     return bool(asked and asked.accepts)
 
 
-def _of_used(verdict: Verdict, unused: Mapping[str, frozenset[str]]) -> Verdict:
+def _excuse_unused(verdict: Verdict, unused: Mapping[str, frozenset[str]]) -> Verdict:
     """Return `verdict` with a NOTE for each finding about devices alone that the run did not use."""
     findings = tuple(replace(f, severity=Severity.NOTE) if is_idle(verdict, f, unused) else f for f in verdict.findings)
     return verdict if findings == verdict.findings else replace(verdict, status=worst(findings), findings=findings)

@@ -3,7 +3,7 @@
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from ncclprobe.engine.collect import of_capture
+from ncclprobe.engine.collect import capture_facts
 from ncclprobe.facts.files.ras import RasStatus
 from ncclprobe.facts.job.meeting import Meetings
 from ncclprobe.facts.job.ranks import OF_A_JOB, JobLooks, LocalRanks, Stand
@@ -75,7 +75,7 @@ def _none(snapshots: Sequence[Snapshot]) -> str:
 def kept(paths: Sequence[str]) -> tuple[Snapshot, ...]:
     """Return the looks at a running job among these captures. Raises UsageError for one that cannot be read."""
     found = [load(Path(path)) for path in paths]
-    return tuple(of_capture(each, collectors()) for each in found if _is_of_job(each))
+    return tuple(capture_facts(each, collectors()) for each in found if _is_of_job(each))
 
 
 def _is_of_job(capture: Replay) -> bool:

@@ -37,7 +37,7 @@ def checks(sources: Collection[Source] | None = None, folder: str = "") -> tuple
     Raises UsageError for a folder that another user may write.
     """
     own = (check for each in installed(CHECKS) for check in installed_as(each))
-    found = (*own, *(_of_folder(folder) if folder else ()))
+    found = (*own, *(_folder_checks(folder) if folder else ()))
     names = [check.key for check in found]
     named = {check.key: check for check in (_doubled(c) if names.count(c.key) > 1 else c for c in found)}
     return tuple(check for check in named.values() if sources is None or _asked(check, sources))
@@ -61,7 +61,7 @@ def installed_as(addition: Addition) -> tuple[Check, ...]:
 
 
 @cache
-def _of_folder(folder: str) -> tuple[Check, ...]:
+def _folder_checks(folder: str) -> tuple[Check, ...]:
     paths = sorted(path for path in files.trusted_folder(Path(folder)).glob("*.py") if not path.name.startswith("_"))
     if len(paths) > bounds.SITE_FILES:
         raise UsageError(f"{folder}: more than {bounds.SITE_FILES} files of checks")

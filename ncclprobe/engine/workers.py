@@ -20,7 +20,7 @@ from typing import Any
 
 import msgspec
 
-from ncclprobe.engine.collect import Traces, of_capture, with_choices, with_predictions
+from ncclprobe.engine.collect import Traces, capture_facts, with_choices, with_predictions
 from ncclprobe.engine.judge import Judged, judge_node, said_of, widened
 from ncclprobe.facts.launcher import Launch
 from ncclprobe.host import capture, files
@@ -92,7 +92,7 @@ class _Told(Struct, frozen=True):
     refused: str = ""
 
 
-def of_a_run(snapshot: Snapshot, node: str, measured: Mapping[type, Any]) -> Snapshot:
+def run_snapshot(snapshot: Snapshot, node: str, measured: Mapping[type, Any]) -> Snapshot:
     """Return a node of this run with its name there, and with the facts that were measured after it was judged."""
     said = tuple([said_of(node, verdict) for verdict in snapshot.said])
     return replace(snapshot, node=node, facts={**snapshot.facts, **measured}, said=said, taken="")
@@ -347,7 +347,7 @@ class _Worker:
 
     def _learned(self, request: _Request) -> Snapshot:
         if (kept := self._kept.get(request.path)) is None:
-            kept = replace(of_capture(_captured(request), _COLLECTORS, self._traces), answers={})
+            kept = replace(capture_facts(_captured(request), _COLLECTORS, self._traces), answers={})
             self._kept[request.path] = kept
         return kept
 

@@ -348,7 +348,7 @@ class RowDifference(Struct, frozen=True):
     change: Trend
 
 
-def of_rows(rows: Iterable[Measurement]) -> dict[RowKey, Point]:
+def row_points(rows: Iterable[Measurement]) -> dict[RowKey, Point]:
     """The points of measured rows; those of one key are runs of the same thing. Wrong data counts for nothing."""
     sound = [row for row in rows if row.busbw_GBps >= bounds.LEAST_GBPS and not row.wrong]
     found = grouped(((row.op, row.nbytes, conditions(row)), row) for row in sound)

@@ -193,7 +193,7 @@ def limit(
     else:
         found = _ring(shape, parts, share)
     slowed = _slowed(found, system)
-    return _of_racks(slowed, parts, node_GBps) if racks and not direct else _within(slowed, node_GBps)
+    return _rack_limit(slowed, parts, node_GBps) if racks and not direct else _within(slowed, node_GBps)
 
 
 def _ring(shape: Shape, parts: Domains, share: _Fraction) -> Limit:
@@ -243,7 +243,7 @@ def _slowed(found: Limit, system: NodeSystem) -> Limit:
     return Limit(found.hard_GBps, value, found.rule, why, found.source, "low")
 
 
-def _of_racks(found: Limit, parts: Domains, rack_GBps: float | None) -> Limit:
+def _rack_limit(found: Limit, parts: Domains, rack_GBps: float | None) -> Limit:
     """Racks that NVLink joins each in itself: never what their NICs together would allow, but a share of one rack."""
     share = TWO_RACKS if parts.count == 2 else MORE_RACKS
     if rack_GBps is None or rack_GBps * share.value >= found.value_GBps:

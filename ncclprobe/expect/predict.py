@@ -366,7 +366,7 @@ def predict(
         return None
     wait = start_us(evidence.path_of(system, shape, op)) if start is None else start
     if op in DIRECT_OPS:
-        return _of_pairs(system, shape, op, nbytes, version, wait)
+        return _pairwise(system, shape, op, nbytes, version, wait)
     forced = left or only(algorithm)
     found = modelled(system, shape, op, nbytes, version, forced)
     if found is None and parts.count < 2 and (forced is None or forced.ring):
@@ -532,7 +532,7 @@ def _pcie(system: NodeSystem, shape: Shape) -> str:
     return path if share == 1 else f"{path}, {share:.2g} of it reached"
 
 
-def _of_pairs(
+def _pairwise(
     system: NodeSystem, shape: Shape, op: str, nbytes: int, version: NcclVersion, start: float
 ) -> Prediction | None:
     inside = direct(system, shape, version)

@@ -33,7 +33,7 @@ from ncclprobe.facts.software import Software
 from ncclprobe.model.layout import first_of
 from ncclprobe.model.snapshot import Absent, learned
 from ncclprobe.model.values import Struct, field, replace
-from ncclprobe.nccl.paths import Topology, of_devices
+from ncclprobe.nccl.paths import Topology, device_topology
 
 AMAZON = 0x1D0F
 NIC_PATHS: tuple[NicPath, ...] = ("PIX", "PXB", "PHB", "NODE", "SYS")
@@ -309,7 +309,7 @@ def _topology(facts: Facts, nics: Mapping[str, str]) -> Topology | None:
     if isinstance(facts.pci, Absent) or isinstance(facts.gpus, Absent):
         return None
     addresses = {name: normal(pci) if pci else "" for name, pci in nics.items()}
-    return of_devices(facts.pci, facts.gpus, facts.nvlinks, addresses)
+    return device_topology(facts.pci, facts.gpus, facts.nvlinks, addresses)
 
 
 def _serving(facts: Facts, nics: Mapping[str, str]) -> tuple[str, ...]:

@@ -69,7 +69,7 @@ def system_in(text: str, path: str, gpu: str | None, nic_gbps: float | None, *, 
     """
     given = product_called(gpu, "--gpu") if gpu else None
     xml = Xml(text, path) if text.lstrip().startswith("<") else None
-    known = xml.facts() if xml else _of_matrix(text, path)
+    known = xml.facts() if xml else _matrix_facts(text, path)
     product = given or _product(known, xml.pci_ids if xml else set(), path)
     known[Gpus] = Gpus(tuple(_named(each, product, path, by_name=xml is None) for each in known[Gpus].all), "", (0, 0))
     facts = _facts(known)
@@ -111,7 +111,7 @@ def _facts(known: Mapping[type, Any]) -> Facts:
     return Facts(*(known.get(kind, _UNSAID) for kind in kinds))
 
 
-def _of_matrix(text: str, path: str) -> dict[type, Any]:
+def _matrix_facts(text: str, path: str) -> dict[type, Any]:
     """The facts of the first matrix. Raises UsageError for none, and for one that hides the NVLinks."""
     try:
         matrix = topo_matrix.parse(text)[0]

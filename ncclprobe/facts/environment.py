@@ -30,12 +30,12 @@ it records nothing. From 2.8 on TORCH_FR_BUFFER_SIZE counts first.
 """
 
 
-def of_release(torch: str) -> dict[str, str]:
+def release_settings(torch: str) -> dict[str, str]:
     """Return what a measuring run sets with a release of torch beside MEASURING."""
     return EVENTS if torch.startswith(("2.5.", "2.6.")) else {}
 
 
-def of_measuring(variables: Mapping[str, str]) -> dict[str, str]:
+def measuring_environment(variables: Mapping[str, str]) -> dict[str, str]:
     """Return the environment of a process that measures, from the one that it was started with."""
     return {**RECORDING, **variables, **MEASURING}
 

@@ -238,7 +238,7 @@ def launcher(host: Host, environment: Environment) -> Launch:
 
 def detect(variables: Variables, flags: Flags | None = None) -> Launch:
     """Read `variables` as the job would; `flags` win over them. Never raises: see `problems` and `half_given`."""
-    launch = _meeting(_of_environment(variables), variables)
+    launch = _meeting(_read_environment(variables), variables)
     if flags is None or not flags.given:
         return launch
     origins_of = {name: f"--{name.replace('_', '-')}" for name in flags.given}
@@ -259,7 +259,7 @@ def detect(variables: Variables, flags: Flags | None = None) -> Launch:
 
 def half_given(flags: Flags, variables: Variables) -> str:
     """Return what is wrong with the flags in these variables, as a sentence for the user; empty if nothing is."""
-    launch = _of_environment(variables)
+    launch = _read_environment(variables)
     started = launch.kind not in ("single", "environment", "pytorchjob") and not launch.problems
     nodes, rank = flags.nnodes, flags.node_rank
     if not flags.given or (started and nodes is None and rank is None):
@@ -285,7 +285,7 @@ def no_master(launch: Launch) -> Problem | None:
     return Problem("MASTER_ADDR", message, "set MASTER_ADDR to the host of rank 0 (mpirun -x MASTER_ADDR=HOST)")
 
 
-def _of_environment(variables: Variables) -> Launch:
+def _read_environment(variables: Variables) -> Launch:
     """Return everything that is not derived: the rendezvous, and how many nodes there are by default."""
     source = recognise(variables)
     given = {member: name for member, name in source.names.items() if variables.get(name)}

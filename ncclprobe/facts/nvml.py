@@ -256,7 +256,7 @@ def _by_nvidia_smi(host: Host, refusal: HostError) -> Gpus:
     computes = nvidia_smi.capabilities(host, len(gpus))
     return Gpus(
         all=tuple(
-            _of_smi(index, gpu, compute) for index, (gpu, compute) in enumerate(zip(gpus, computes, strict=True))
+            _parse_smi_gpu(index, gpu, compute) for index, (gpu, compute) in enumerate(zip(gpus, computes, strict=True))
         ),
         driver=driver,
         cuda=nvidia_smi.cuda_version(host.ask("run", "nvidia-smi", "--version")),
@@ -265,7 +265,7 @@ def _by_nvidia_smi(host: Host, refusal: HostError) -> Gpus:
     )
 
 
-def _of_smi(index: int, gpu: "Element", compute: tuple[int, int] | Absent) -> Gpu:
+def _parse_smi_gpu(index: int, gpu: "Element", compute: tuple[int, int] | Absent) -> Gpu:
     """Return the data of ``nvidia-smi -q -x`` on a GPU; it lacks the near processors."""
     told: dict[str, Any] = {name: _told(gpu, parse, *paths) for name, (parse, *paths) in _OF_SMI.items()}
     told |= {name: gpu.findtext(path, "") for name, path in _SMI_NAMES.items()}
@@ -414,10 +414,10 @@ def heated_s(host: Host) -> dict[int, float]:
 
 def xids(host: Host) -> tuple[tuple[int, str], ...] | Absent:
     """Return GPU and code of each Xid since this was asked the last time. NVML listens from the first time on."""
-    return attempt(lambda: _read(_of_gpus, "xids", host.ask("nvml", "xids")))
+    return attempt(lambda: _read(_parse_xids, "xids", host.ask("nvml", "xids")))
 
 
-def _of_gpus(told: list[list[int]]) -> tuple[tuple[int, str], ...]:
+def _parse_xids(told: list[list[int]]) -> tuple[tuple[int, str], ...]:
     return tuple((number(gpu), str(number(code))) for gpu, code in told)
 
 

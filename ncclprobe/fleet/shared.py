@@ -40,11 +40,11 @@ def losses(sql: sqlite3.Connection) -> list[SharedLoss]:
     for number, day, mean in msgspec.convert(rows.fetchall(), list[tuple[int, int, float]]):
         means.setdefault(number, []).append((day, mean))
     steps = [(number, since) for number, days in means.items() if (since := step(days)) is not None]
-    found = [each for number, since in steps if (each := _of_number(sql, number, since, since_s))]
+    found = [each for number, since in steps if (each := _number_loss(sql, number, since, since_s))]
     return sorted(found, key=lambda each: (each.after / each.before, each.called))
 
 
-def _of_number(sql: sqlite3.Connection, number: int, day: int, since_s: float) -> SharedLoss | None:
+def _number_loss(sql: sqlite3.Connection, number: int, day: int, since_s: float) -> SharedLoss | None:
     which = read(value(sql, "SELECT text FROM texts WHERE id = ?", number), Number)
     rows = sql.execute(
         "SELECT name, CAST(time_s / 86400 AS INTEGER), value FROM readings JOIN series ON series.id = series"

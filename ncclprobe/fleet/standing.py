@@ -91,7 +91,7 @@ class Reason(NamedTuple):
 
 def standing(name: str, course: NodeCourse, series: Sequence[Series]) -> NodeStanding:
     """Return the state of the node `name` from its history: the worst that is known, and since when."""
-    reasons = [*of_faults(course), *of_series(course, series), *_of_looking(course, series)]
+    reasons = [*fault_reasons(course), *series_reasons(course, series), *_incomplete_reasons(course, series)]
     state = min((each.state for each in reasons), key=STATES.index)
     why = [each for each in reasons if each.state == state]
     more = Counter(each.of for each in why[1:] if each.of)
@@ -118,7 +118,7 @@ def aged(stands: NodeStanding, now_s: float) -> NodeStanding:
     return replace(stands, state="unknown", since_s=stands.last_s, evidence=f"{was}{_OLD}")
 
 
-def _of_looking(course: NodeCourse, series: Sequence[Series]) -> Iterator[Reason]:
+def _incomplete_reasons(course: NodeCourse, series: Sequence[Series]) -> Iterator[Reason]:
     if course.unknown:
         yield Reason("unknown", None, "the newest report could not look at all that is required")
     yield Reason("ok", None, _unjudged([each for each in series if not _unmeasured(each, course.last_s)]))
@@ -135,7 +135,7 @@ def _unjudged(series: Sequence[Series]) -> str:
     return f"rates are not judged yet: {most} of {BURN_IN} tests; {other}"
 
 
-def of_faults(course: NodeCourse) -> Iterator[Reason]:
+def fault_reasons(course: NodeCourse) -> Iterator[Reason]:
     """Yield the faults that are present, and those that appeared and disappeared, oldest first."""
     for each in sorted(course.faults.values(), key=lambda each: each.since_s):
         came = [time_s for time_s in each.came if time_s > course.last_s - WINDOW_S]
@@ -151,7 +151,7 @@ def of_faults(course: NodeCourse) -> Iterator[Reason]:
             yield Reason("flapping", came[0], words, "finding", name)
 
 
-def of_series(course: NodeCourse, series: Sequence[Series]) -> Iterator[Reason]:
+def series_reasons(course: NodeCourse, series: Sequence[Series]) -> Iterator[Reason]:
     """Yield the results of the test over time, the greatest loss first, and for each number its greater one."""
     sums = [(each, sum_) for each in series if not _unmeasured(each, course.last_s)
             for sum_ in (each.drift.own, each.drift.siblings)]  # fmt: skip

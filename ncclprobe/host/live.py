@@ -49,7 +49,7 @@ def matching(pattern: str) -> dict[str, Any]:
     user (kernel.dmesg_restrict, no membership of systemd-journal), Missing if there is neither.
     """
     try:
-        source, (oldest_s, found) = RING, _of_ring(pattern)
+        source, (oldest_s, found) = RING, _ring_lines(pattern)
     except OSError as error:
         source, lines = " ".join(JOURNAL[:2]), _journal(as_host_error(error, RING))
         oldest_s, found = lines[0][0], [line for line in lines if re.search(pattern, line[1])]
@@ -61,7 +61,7 @@ def matching(pattern: str) -> dict[str, Any]:
     }
 
 
-def _of_ring(pattern: str) -> tuple[float, list[Line]]:
+def _ring_lines(pattern: str) -> tuple[float, list[Line]]:
     """Return the time of the oldest record, and the lines that match: a ring holds tens of thousands, and few do."""
     records = list(_ring())
     sieve = re.compile(pattern.encode())

@@ -45,7 +45,7 @@ _ENV: Question = ("env",)
 def forms(text: str) -> dict[str, dict[str, Answers]]:
     """Return what each form in a text shows, by host ("": no line names one) and form; empty: none is recognised."""
     lines = [_COLOURS.sub("", line).rstrip("\r ") for line in text.splitlines()[:_MOST_LINES]]
-    found = {host: dict(_of_host(own)) for host, own in _by_host(_bare(lines)).items()}
+    found = {host: dict(_host_answers(own)) for host, own in _by_host(_bare(lines)).items()}
     return {host: own for host, own in found.items() if own}
 
 
@@ -71,7 +71,7 @@ def _by_host(lines: list[str]) -> dict[str, list[str]]:
     return found if len(found) > 1 or not next(iter(found)).isdecimal() else {"": next(iter(found.values()))}
 
 
-def _of_host(lines: Sequence[str]) -> Iterator[tuple[str, Answers]]:
+def _host_answers(lines: Sequence[str]) -> Iterator[tuple[str, Answers]]:
     for name, read in FORMS.items():
         if answers := read(lines):
             yield name, answers

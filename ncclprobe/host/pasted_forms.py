@@ -132,12 +132,12 @@ def _devices(ports: Mapping[str, Mapping[int, Mapping[str, str]]], names: Mappin
         found["list", f"{_IB}/{device}/ports"] = json.dumps([str(number) for number in of])
         for number, fields in of.items():
             for name, file in names.items():
-                if (value := _of_port(file, fields.get(name, ""))) is not None:
+                if (value := _port_file(file, fields.get(name, ""))) is not None:
                     found["read", f"{_IB}/{device}/ports/{number}/{file}"] = value
     return found
 
 
-def _of_port(file: str, value: str) -> str | None:
+def _port_file(file: str, value: str) -> str | None:
     """Return what the kernel's file of a port would hold for a value of a tool; None: the tool does not say."""
     bare = value.partition(": ")[2] if value[:1].isdecimal() and ": " in value else value  # `4: ACTIVE` of ibstatus
     word = bare.partition(" ")[0].removeprefix("PORT_")

@@ -86,7 +86,7 @@ def _explicit(line: str) -> Iterator[tuple[str, str]]:
     for command in _commands(line):
         words = _words(command)
         if words[:1] and words[0] in _SHELL:
-            yield from _of_shell(words)
+            yield from _shell_settings(words)
         for option, word in pairwise(words):
             if _OPTION.fullmatch(option):
                 yield from _assignment(word)
@@ -112,7 +112,7 @@ def _words(command: str) -> list[str]:
         return command.split()
 
 
-def _of_shell(words: Sequence[str]) -> Iterator[tuple[str, str]]:
+def _shell_settings(words: Sequence[str]) -> Iterator[tuple[str, str]]:
     if words[0] in ("setenv", "ENV") and len(words) == 3 and "=" not in words[1]:
         yield words[1], words[2]
     for word in words[1:]:

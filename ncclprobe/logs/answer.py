@@ -12,7 +12,7 @@ from collections.abc import Collection, Mapping, Sequence
 
 from ncclprobe.logs.job_log import JobLog, LogEvent
 from ncclprobe.logs.layers import PROGRAM, inside, layer_of
-from ncclprobe.logs.lines import in_its_own_words, states_reason
+from ncclprobe.logs.lines import layer_report, states_reason
 from ncclprobe.logs.outcome import ended_badly, is_near_the_end
 from ncclprobe.model.causes import Answer, Cause, Consequence, JobOutcome, When
 from ncclprobe.model.findings import Evidence, Finding, Severity
@@ -63,7 +63,7 @@ def _likely(log: JobLog, ranked: Sequence[LogEvent], followed: Sequence[Cause], 
     `states`: the line gives the reason in its own words. `failed`: it is known that something did.
     """
     first, line = ranked[0], log.evidence(ranked[0])
-    layer, text = layer_of(first), in_its_own_words(first)
+    layer, text = layer_of(first), layer_report(first)
     consequences = [
         *(Consequence(each.id, each.message, each.ranks, each.nodes, each.evidence[:1]) for each in followed),
         *(each for cause in followed for each in cause.consequences),

@@ -315,7 +315,7 @@ def waits(side: SideBySide) -> dict[Call, Wait]:
         entry = next((e for rank in waiting if (e := side.entry(lane, rank, seq)) is not None), None)
         if entry is not None:
             found["collective", id(lane), seq] = Wait(entry, waiting, lane.missing(seq), lane)
-    return found | _of_pairs(side)
+    return found | _unfinished_transfers(side)
 
 
 def blocked(side: SideBySide, found: Mapping[Call, Wait]) -> dict[int, Call]:
@@ -389,16 +389,16 @@ def _pair(lane: _Lane, op: str) -> Call | None:
     found = _PEER.fullmatch(op)
     if found is None:
         return None
-    own, peer = (_of_job(lane, int(number)) for number in found.groups()[1:])
+    own, peer = (_job_rank(lane, int(number)) for number in found.groups()[1:])
     return ("p2p", id(lane), *((own, peer) if found[1] == "send" else (peer, own)))
 
 
-def _of_job(lane: _Lane, rank: int) -> int:
+def _job_rank(lane: _Lane, rank: int) -> int:
     """Return the job's rank of a group's."""
     return lane.group.ranks[rank] if rank < len(lane.group.ranks) else rank
 
 
-def _of_pairs(side: SideBySide) -> dict[Call, Wait]:
+def _unfinished_transfers(side: SideBySide) -> dict[Call, Wait]:
     """Return the sends and receives that are not finished. A peer with a dump that does not wait too is missing."""
     entries: dict[Call, dict[int, Entered]] = defaultdict(dict)
     for rank, dump in side.dumps.items():
@@ -406,10 +406,10 @@ def _of_pairs(side: SideBySide) -> dict[Call, Wait]:
             call = _call_at(side, rank, at)
             if call[0] == "p2p":
                 entries[call].setdefault(rank, entered(dump, at))
-    return {call: _of_pair(side, call, each) for call, each in entries.items()}
+    return {call: _pair_wait(side, call, each) for call, each in entries.items()}
 
 
-def _of_pair(side: SideBySide, call: Call, entries: Mapping[int, Entered]) -> Wait:
+def _pair_wait(side: SideBySide, call: Call, entries: Mapping[int, Entered]) -> Wait:
     missing = tuple(rank for rank in call[2:] if isinstance(rank, int) and rank in side.dumps and rank not in entries)
     return Wait(next(iter(entries.values())), tuple(sorted(entries)), missing)
 

@@ -202,7 +202,7 @@ _STRONG, _WRAPPED = 3.0, 4
 _TOLD, _BEFORE, _NEAR = 160, 100, 48
 
 
-def in_its_own_words(event: LogEvent) -> str:
+def layer_report(event: LogEvent) -> str:
     """Return a line as its layer's report; if it is long, only the part around its reason, because wrappers come
     first.
     """
@@ -381,7 +381,7 @@ def _look(event: LogEvent) -> _Form:
     text, layer = event.text[:_WITHIN], layer_of(event)
     if event.level in TALK and layer.name not in _OUTSIDE:
         return _Form(WEIGHTS["return chain"] if _CHAIN.search(text) else 0.0, layer)
-    total = level = _of_level(event, text, layer)
+    total = level = _level_weight(event, text, layer)
     if layer.name in _OUTSIDE:
         total += WEIGHTS["outside"]
     if _GUESS.search(text[: _LONG // 2]):
@@ -419,7 +419,7 @@ _WORDS = {
 }
 
 
-def _of_level(event: LogEvent, text: str, layer: Layer) -> float:
+def _level_weight(event: LogEvent, text: str, layer: Layer) -> float:
     """Return what the level is worth that the reader, the line's logger or its exception gives.
 
     NCCL has no level above WARN.

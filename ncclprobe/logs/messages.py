@@ -151,7 +151,7 @@ def use(table: Path | None) -> list[str]:
     is not of this form, or has no word to be found by.
     """
     text = files.read(table, limit=bounds.CONFIG_BYTES) if table else ""
-    found = [_of_site(f"{table}:{number}", line) for number, line in enumerate(text.splitlines(), 1) if _is_row(line)]
+    found = [_site_row(f"{table}:{number}", line) for number, line in enumerate(text.splitlines(), 1) if _is_row(line)]
     if _of_a_site or found:
         _of_a_site[:] = ["\t".join(row) for row in found]
         _lookup.cache_clear()
@@ -162,7 +162,7 @@ def _is_row(line: str) -> bool:
     return bool(line.strip()) and not line.startswith(("#", "\t".join(HEAD)))
 
 
-def _of_site(where: str, line: str) -> MessageRow:
+def _site_row(where: str, line: str) -> MessageRow:
     fields = line.split("\t")
     if len(fields) != len(HEAD):
         raise UsageError(f"{where}: has {len(fields)} columns; {len(HEAD)} are needed: {', '.join(HEAD)}")

@@ -205,7 +205,7 @@ def stranger_length(text: str) -> bool:
     return received is not None and not 0 <= received < _MOST_STRUCT
 
 
-def of_another_build(text: str) -> bool:
+def is_build_mismatch(text: str) -> bool:
     """Return whether a rank that met another read what another release, or another message, has in that place."""
     if INFO_DIFFERS in text:  # 2.27 and newer: a garbled offset beside equal numbers of ranks
         one, _, other = between(text, "nranks ", ",").partition(" vs ")

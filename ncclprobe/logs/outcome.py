@@ -14,7 +14,7 @@ from functools import lru_cache
 
 from ncclprobe.logs.job_log import ENDINGS, SUMMARY, TALK, JobLog, LogEvent, LogStream
 from ncclprobe.logs.layers import layer_of
-from ncclprobe.logs.ranks import of_launcher
+from ncclprobe.logs.ranks import is_launcher_line
 from ncclprobe.logs.texts import ENDS, ERROR, WORDS, bar_of, begins_anew, form_of_failure
 from ncclprobe.model.findings import Evidence
 from ncclprobe.model.units import whole_words
@@ -53,7 +53,7 @@ def lived_on(log: JobLog, event: LogEvent) -> bool:
         went_on = step is not None and step > event.step + more and line > event.line
     if event.level in TALK and _is_talk(event) and stream.nlines > event.line and layer_of(event).name != "cloud":
         return True
-    if event.level in ENDINGS[1:] or of_launcher(event) or (event.level == "ERROR" and ".cpp:" in event.place):
+    if event.level in ENDINGS[1:] or is_launcher_line(event) or (event.level == "ERROR" and ".cpp:" in event.place):
         return False
     finished = stream.finished is not None and stream.finished.line > event.line
     return went_on or (finished and event.level not in ENDINGS and _is_talk(event))
@@ -66,7 +66,7 @@ def _may_stand_before_steps(event: LogEvent) -> bool:
     may matter later. Steps after a traceback may be earlier ones.
     """
     raised = event.level == "EXCEPTION" and not event.place
-    return event.level not in TALK and not _of_kernel(event) and (raised or event.level not in ENDINGS)
+    return event.level not in TALK and not _is_kernel_line(event) and (raised or event.level not in ENDINGS)
 
 
 def _only_others_step(log: JobLog, event: LogEvent) -> bool:
@@ -90,7 +90,7 @@ def _bad_end(events: Same[tuple[LogEvent, ...]]) -> tuple[bool, dict[int, int]]:
     ended, complaints = False, dict[int, int]()
     for each in events.value:
         raised = each.level == "EXCEPTION" and not each.place
-        launcher = of_launcher(each)
+        launcher = is_launcher_line(each)
         ended = ended or (each.level in ENDINGS and not raised) or bool(launcher and _EXITED.search(each.text))
         if each.level in ("ERROR", "WARN", "EXCEPTION") and not launcher:
             complaints[each.stream] = each.line
@@ -127,7 +127,7 @@ _OF_TRAINING = r"(?i)\b(?:train(?:ing)?|epochs?|steps?|iter(?:ation)?s?)\b"
 _OF_DATA = r"(?i)\b(?:split|map|generating|loading|preparing|processing|tokeni[sz]ing|filter|download(?:ing)?)\b"
 
 
-def of_the_last_attempt(log: JobLog, *, failed: bool) -> JobLog:
+def last_attempt(log: JobLog, *, failed: bool) -> JobLog:
     """Return a log without the errors of superseded attempts, of completed results and of a server's single requests.
 
     Errors that the program caught are left out too, unless a launcher saw a process of that log end. `failed`: the job
@@ -136,7 +136,7 @@ def of_the_last_attempt(log: JobLog, *, failed: bool) -> JobLog:
     ended = {
         event.stream
         for event in log.events
-        if event.line > log.streams[event.stream].over and (event.level in SUMMARY or of_launcher(event))
+        if event.line > log.streams[event.stream].over and (event.level in SUMMARY or is_launcher_line(event))
     }
     kept = [event for event in log.events if failed or not _is_history(log, event, ended)]
     if len(kept) == len(log.events) and not any(event.level == "CAUGHT" for event in kept):
@@ -214,8 +214,8 @@ def aborted(log: JobLog) -> tuple[int, ...]:
 
 
 def _ends(log: JobLog, event: LogEvent, failing: Collection[tuple[int, int]]) -> bool:
-    speaks = event.level in ENDINGS or ((event.stream, event.line) in failing and not _of_kernel(event))
-    return (speaks or of_launcher(event)) and not lived_on(log, event)
+    speaks = event.level in ENDINGS or ((event.stream, event.line) in failing and not _is_kernel_line(event))
+    return (speaks or is_launcher_line(event)) and not lived_on(log, event)
 
 
 _KERNELS = (
@@ -224,7 +224,7 @@ _KERNELS = (
 )  # fmt: skip
 
 
-def _of_kernel(event: LogEvent) -> bool:
+def _is_kernel_line(event: LogEvent) -> bool:
     """Return whether the kernel wrote a line: it is about its host, at any time, so the job's own end is better
     evidence.
     """
@@ -275,7 +275,9 @@ def ended_badly(log: JobLog, line: LogEvent) -> bool:
     last = line.line == stream.nlines and form_of_failure(line.text, line.level) >= ERROR
     if last or (stream.last and _OF_STACK.match(stream.last.text)):
         return True
-    return any(each.level in ENDINGS or of_launcher(each) or _EXITED.search(each.text[:512]) for each in log.events)
+    return any(
+        each.level in ENDINGS or is_launcher_line(each) or _EXITED.search(each.text[:512]) for each in log.events
+    )
 
 
 def is_near_the_end(log: JobLog, line: LogEvent) -> bool:
@@ -295,7 +297,7 @@ def is_near_the_end(log: JobLog, line: LogEvent) -> bool:
 def last_resort(log: JobLog) -> tuple[LogEvent, ...]:
     """Return the line that reports only that a process ended badly, or a log's only line."""
     for e in log.events:
-        exited = of_launcher(e) or _EXITED.search(e.text[:512]) or form_of_failure(e.text, e.level) == ENDS
+        exited = is_launcher_line(e) or _EXITED.search(e.text[:512]) or form_of_failure(e.text, e.level) == ENDS
         if (alone(log, e) and e.level != "INFO") or (exited and not lived_on(log, e)):
             return (e,)
     return ()

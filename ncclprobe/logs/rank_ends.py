@@ -15,7 +15,7 @@ from typing import Literal
 
 from ncclprobe.logs.job_log import JobLog, LogEvent, RankLog
 from ncclprobe.logs.outcome import lived_on
-from ncclprobe.logs.ranks import of_launcher
+from ncclprobe.logs.ranks import is_launcher_line
 from ncclprobe.logs.texts import AT_EXIT
 from ncclprobe.model.causes import Cause, Suspect
 from ncclprobe.model.units import plural
@@ -158,7 +158,7 @@ class Ends(Struct, frozen=True):
         return own is not None and first_s is not None and _LATE_S < own - first_s < _LONGEST_S
 
     @property
-    def of_what(self) -> frozenset[str]:
+    def complaint_kinds(self) -> frozenset[str]:
         """Return of what ranks complain."""
         return frozenset(each.complains for each in self.complaining)
 
@@ -170,7 +170,7 @@ class Ends(Struct, frozen=True):
         failed.
         """
         closed = [each for each in self.complaining if each.complains == "closed"]
-        late = len(closed) == 1 and self.of_what == {"closed", "timed out"} and not self.silent
+        late = len(closed) == 1 and self.complaint_kinds == {"closed", "timed out"} and not self.silent
         return closed[0] if late else None
 
     def came_later(self, one: RankEnd) -> bool:
@@ -185,7 +185,7 @@ def rank_ends(log: JobLog, failing: Collection[tuple[int, int]]) -> Ends:
     """Return how the ranks ended. `failing`: the lines, as index of the log and number, that speak of a failure."""
     said = _complaints(log, failing)
     last = {e.rank: e for e in reversed(log.events) if _is_last_error(e, said.get(-1 if e.rank is None else e.rank))}
-    told = {e.rank: e.text for e in reversed(log.events) if e.rank is not None and of_launcher(e)}
+    told = {e.rank: e.text for e in reversed(log.events) if e.rank is not None and is_launcher_line(e)}
     alive = _alive(log)
     ranks = {
         rank: _end(
@@ -207,7 +207,7 @@ def _unattributed(log: JobLog) -> bool:
 
 def _first_out(log: JobLog) -> int | None:
     """Return the rank that torchrun saw fail first, or srun end first."""
-    outs = (e for e in log.events if of_launcher(e) and e.level != "FAILURE")
+    outs = (e for e in log.events if is_launcher_line(e) and e.level != "FAILURE")
     return next((each.rank for each in outs), None)
 
 
@@ -220,7 +220,7 @@ def _is_last_error(event: LogEvent, said: LogEvent | None) -> bool:
 def _end(
     rank: RankLog, said: LogEvent | None, exit_text: str, alive: bool, last_error: LogEvent | None = None
 ) -> RankEnd:
-    last = rank.last if rank.last and not of_launcher(rank.last) else None
+    last = rank.last if rank.last and not is_launcher_line(rank.last) else None
     has_log = last is not None or (rank.stream is not None and rank.last is None)
     kind = _kind(last_error) if last_error and _kind(said) == "otherwise" else _kind(said)
     return RankEnd(rank.rank, rank.host, last, said, kind, has_log, rank.step, exit_text, alive)
@@ -250,7 +250,7 @@ def _complaints(log: JobLog, failing: Collection[tuple[int, int]]) -> Mapping[in
     """Return the first line of each rank that speaks of a failure; of lines that no check knows, those near its end."""
     found: dict[int, LogEvent] = {}
     for event in log.events:
-        if event.rank is None or event.rank in found or of_launcher(event) or of_others(event):
+        if event.rank is None or event.rank in found or is_launcher_line(event) or of_others(event):
             continue
         known = (event.stream, event.line) in failing
         if known or (event.level in ("EXCEPTION", "FATAL") and not lived_on(log, event)):

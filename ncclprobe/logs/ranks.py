@@ -250,7 +250,7 @@ def _placed(event: LogEvent, stream: LogStream, known: _Known) -> LogEvent:
             rank = event.local_rank
     if rank is None and event.pid is not None:
         rank = known.rank_of(event)
-    if rank is None and event.local_rank is None and stream.rank is not None and _of_stream(event, stream):
+    if rank is None and event.local_rank is None and stream.rank is not None and _is_in_stream(event, stream):
         rank = stream.rank
     labelled = event.stream in known.labelled and not known.has_torchrun
     if (
@@ -273,7 +273,7 @@ def _in_known_year(time_s: float | None, known: _Known) -> float | None:
     return time_s if time_s is None or not known.year_of else in_year(time_s, known.year_of)
 
 
-def _of_stream(event: LogEvent, stream: LogStream) -> bool:
+def _is_in_stream(event: LogEvent, stream: LogStream) -> bool:
     return event.pid is None or stream.pid is None or event.pid == stream.pid
 
 
@@ -304,17 +304,17 @@ def _with_steps(
     return dict(sorted(found.items()))
 
 
-def of_launcher(event: LogEvent) -> bool:
+def is_launcher_line(event: LogEvent) -> bool:
     """Return whether a launcher wrote this line of a rank: torchrun's summary, or srun of a task."""
     return event.level in SUMMARY or bool(_TASKS.match(event.text))
 
 
-def _of_others(event: LogEvent) -> bool:
+def _is_foreign_line(event: LogEvent) -> bool:
     """Return whether a line is not a word of the rank's program: a launcher's, or a frame of a stack that was asked for
     (faulthandler: ``File "a.py", line 3 in f``, without the comma that a traceback has).
     """
     asked_for = event.text.lstrip().startswith('File "') and ", in " not in event.text
-    return asked_for or of_launcher(event) or event.text.startswith(OF_SLURM)
+    return asked_for or is_launcher_line(event) or event.text.startswith(OF_SLURM)
 
 
 def _ranks(events: Sequence[LogEvent], last: Sequence[LogEvent]) -> Mapping[int, RankLog]:
@@ -326,8 +326,8 @@ def _ranks(events: Sequence[LogEvent], last: Sequence[LogEvent]) -> Mapping[int,
         if event.rank is None or event.rank >= MOST_RANKS:
             continue
         rank = found.get(event.rank) or RankLog(event.rank)
-        newer = rank.last is None or _of_others(rank.last)
-        if rank.last and not newer and not _of_others(event):
+        newer = rank.last is None or _is_foreign_line(rank.last)
+        if rank.last and not newer and not _is_foreign_line(event):
             newer = (event.stream, event.line) >= (rank.last.stream, rank.last.line)
         found[event.rank] = replace(
             rank,

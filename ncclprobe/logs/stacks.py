@@ -95,13 +95,13 @@ def _is_own(filename: str, top: str | None) -> bool:
 def read_stacks(name: str, data: bytes) -> tuple[ProcessStack, ...]:
     """Return the processes of a file. Raises ParseError if it holds none."""
     text = data.decode("utf-8", "replace")
-    found = tuple(_of_json(name, data) if text.lstrip()[:1] == "[" else _of_text(name, text))
+    found = tuple(_parse_json(name, data) if text.lstrip()[:1] == "[" else _parse_text(name, text))
     if not found:
         raise ParseError("no stack of a process is in it")
     return found
 
 
-def _of_text(name: str, text: str) -> Iterator[ProcessStack]:
+def _parse_text(name: str, text: str) -> Iterator[ProcessStack]:
     pid, title, rank, said, at = -1, "", rank_of_name(name), None, 0
     threads: list[tuple[str, int, list[FlightFrame]]] = []
     for number, line in enumerate(text.splitlines(), start=1):
@@ -146,7 +146,7 @@ def _process(
     yield from [*(each for each in made if each.call), *main, *made][:1]
 
 
-def _of_json(name: str, data: bytes) -> Iterator[ProcessStack]:
+def _parse_json(name: str, data: bytes) -> Iterator[ProcessStack]:
     try:
         threads = msgspec.json.decode(data, type=list[dict[str, Any]])
         made = [(str(each.get("thread_name") or ""), 1, [*_frames(each["frames"])]) for each in threads]

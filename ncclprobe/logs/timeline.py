@@ -47,13 +47,13 @@ def with_next_steps(found: Sequence[Cause], log: JobLog | None, *, records: bool
     """
     steps = tuple(_steps(found, log, records))
     return tuple(
-        replace(each, collect=(*_of_suspects(each.suspects, log), *(() if named else each.collect + steps)))
+        replace(each, collect=(*_suspect_steps(each.suspects, log), *(() if named else each.collect + steps)))
         for each in found
         for named in [each.confidence == "named"]
     )
 
 
-def _of_suspects(suspects: Sequence[Suspect], log: JobLog | None) -> Iterator[str]:
+def _suspect_steps(suspects: Sequence[Suspect], log: JobLog | None) -> Iterator[str]:
     for each in suspects[:_MOST_NAMED]:
         span = ""
         if each.time is not None and names_year(each.time):

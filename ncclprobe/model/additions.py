@@ -38,7 +38,7 @@ class Addition(Struct, frozen=True):
 
 def installed(group: str) -> tuple[Addition, ...]:
     """Return the entry points of `group`, CHECKS or MACHINES, by name."""
-    found = (each for folder in trusted_path() for each in _of_folder(folder) if each[0] == group)
+    found = (each for folder in trusted_path() for each in _folder_additions(folder) if each[0] == group)
     return tuple(sorted((addition for _, addition in dict.fromkeys(found)), key=lambda each: each.name))
 
 
@@ -62,16 +62,16 @@ def trusted_path() -> list[str]:
 
 
 @cache
-def _of_folder(folder: str) -> tuple[tuple[str, Addition], ...]:
+def _folder_additions(folder: str) -> tuple[tuple[str, Addition], ...]:
     """Return the entry points for ncclprobe of what is installed in `folder`, each with its group."""
     try:
         names = sorted(name for name in os.listdir(folder) if name.endswith(_METADATA))  # noqa: PTH208
     except OSError:  # a zip archive, or nothing
         return ()
-    return tuple(each for name in names for each in _of_distribution(Path(folder, name)))
+    return tuple(each for name in names for each in _distribution_additions(Path(folder, name)))
 
 
-def _of_distribution(metadata: Path) -> Iterator[tuple[str, Addition]]:
+def _distribution_additions(metadata: Path) -> Iterator[tuple[str, Addition]]:
     """Yield them of one distribution. importlib.metadata, slow to import, reads files that name us, and no others."""
     try:
         with (metadata / _ENTRY_POINTS).open("rb") as file:

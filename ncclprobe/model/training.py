@@ -359,7 +359,7 @@ def _compared(row: LadderRow, alone: LadderRow | None) -> LadderRow:
 
 def _judged(row: LadderRow, bands: Sequence[Band]) -> LadderRow:
     """Judge a node's all_reduce by what a node of so many ranks reaches; that of the job is judged as a row is."""
-    found = next(_of_node(row, bands), None)
+    found = next(_node_bands(row, bands), None)
     usual, best = row.busbw_GBps, row.best_GBps
     if found is None or usual is None or best is None:
         return row
@@ -374,7 +374,7 @@ def _judged(row: LadderRow, bands: Sequence[Band]) -> LadderRow:
     return replace(row, status=expected.worst if best < expected.threshold else "inconclusive")
 
 
-def _of_node(row: LadderRow, bands: Sequence[Band]) -> Iterator[Band]:
+def _node_bands(row: LadderRow, bands: Sequence[Band]) -> Iterator[Band]:
     for band in bands:
         same = band.like is not None and (band.like.ranks, band.like.nodes) == (row.ranks, 1)
         if row.rung == "node" and same and band.op == row.op and band.low_bytes <= row.nbytes <= band.high_bytes:

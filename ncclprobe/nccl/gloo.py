@@ -71,11 +71,11 @@ def devices(interfaces: Interfaces, ifname: str, hostname: str, resolved: Sequen
     `resolved` is what getaddrinfo(3) answers for `hostname`, in its order and in numbers; empty: nothing.
     """
     if names := named(ifname):
-        return tuple(of_interface(interfaces, name) for name in names)
-    return (of_hostname(interfaces, hostname, resolved),)
+        return tuple(interface_address(interfaces, name) for name in names)
+    return (hostname_address(interfaces, hostname, resolved),)
 
 
-def of_interface(interfaces: Interfaces, name: str) -> Chosen:
+def interface_address(interfaces: Interfaces, name: str) -> Chosen:
     """Return the first address of exactly this name, IPv4 before IPv6, as getifaddrs(3) lists them."""
     if not name:
         return Refused("an empty name is not an interface")
@@ -85,7 +85,7 @@ def of_interface(interfaces: Interfaces, name: str) -> Chosen:
     return _unsure(interfaces, own) or _device(interfaces, own.address)
 
 
-def of_hostname(interfaces: Interfaces, hostname: str, resolved: Sequence[str]) -> Chosen:
+def hostname_address(interfaces: Interfaces, hostname: str, resolved: Sequence[str]) -> Chosen:
     """Return the first address of the host's own name that it may bind to, otherwise 127.0.0.1."""
     if len(hostname) > _LONGEST_NAME:
         return Refused(f"the host's name has {len(hostname)} characters, and torch reads at most {_LONGEST_NAME}")
@@ -105,7 +105,7 @@ def _bound(interfaces: Interfaces, address: str) -> Chosen | None:
         return _unsure(interfaces, own) or _device(interfaces, address)
     parsed = ip_address(address)
     if isinstance(parsed, IPv4Address):
-        if _in_a_loopback(interfaces, parsed):
+        if _is_loopback(interfaces, parsed):
             return _device(interfaces, address)
         nobodys = parsed.is_unspecified or parsed.is_multicast or _broadcast(interfaces, parsed)
     else:
@@ -138,7 +138,7 @@ def _unsure(interfaces: Interfaces, own: Address) -> Absent | None:
     return None
 
 
-def _in_a_loopback(interfaces: Interfaces, address: IPv4Address) -> bool:
+def _is_loopback(interfaces: Interfaces, address: IPv4Address) -> bool:
     """Return whether an IPv4 address is local by being in a network of a loopback interface, as all of 127/8 is."""
     return any(
         address in ip_interface(f"{each.address}/{each.netmask}").network

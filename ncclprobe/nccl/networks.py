@@ -277,7 +277,7 @@ def network(known: Known, hcas: Part[HcaChoice], sockets: Part[InterfaceChoice])
         if wanted and not asked.may_be(wanted):
             passed += [_other_name(asked)]
             continue
-        taken = _of_plugin(asked, known, sockets)
+        taken = _plugin_network(asked, known, sockets)
         if not isinstance(taken, str):
             return taken
         passed += [taken]
@@ -308,7 +308,7 @@ def _missing(asked: Asked) -> str:
     return "" if asked.plugin or asked.name == _DEFAULT else f"the loader finds no {asked.name}"
 
 
-def _of_plugin(asked: Asked, known: Known, sockets: Part[InterfaceChoice]) -> Part[NetworkChoice] | str:
+def _plugin_network(asked: Asked, known: Known, sockets: Part[InterfaceChoice]) -> Part[NetworkChoice] | str:
     """Return the plugin's network, or why it is passed over."""
     plugin = asked.plugin
     if plugin is None:
@@ -320,7 +320,7 @@ def _of_plugin(asked: Asked, known: Known, sockets: Part[InterfaceChoice]) -> Pa
     flavour = plugin.flavour or next((name for name, each in _IFNAMES.items() if known.settings.get(each)), "")
     if flavour == "ofi" and over_kernel(known.settings):
         why = f"{known.set('FI_PROVIDER')}: {plugin.path} goes through the kernel"
-        return replace(_of_sockets(sockets, known, plugin.path), why=why) if sockets.chosen else Part(None, why)
+        return replace(_socket_network(sockets, known, plugin.path), why=why) if sockets.chosen else Part(None, why)
     over = part(partial(_over, flavour), known)
     if over.chosen is None:
         return Part(None, f"the network plugin {plugin.path} is asked first: {over.why}")
@@ -392,10 +392,10 @@ def _own(
         rows = None if hcas.chosen is None else (_choice("IB", hcas.chosen, ""),) if hcas.chosen else ()
         yield Part(rows, hcas.why)
     if wanted.lower() in ("", "socket"):
-        yield _of_sockets(sockets, known)
+        yield _socket_network(sockets, known)
 
 
-def _of_sockets(sockets: Part[InterfaceChoice], known: Known, plugin: str = "") -> Part[NetworkChoice]:
+def _socket_network(sockets: Part[InterfaceChoice], known: Known, plugin: str = "") -> Part[NetworkChoice]:
     """Return sockets as a network: NCCL's own, or a plugin's whose libfabric goes through the kernel."""
     names = tuple(each.name for each in sockets.chosen or ())
     rates = [_gbps(i) for i in known.need(Interfaces).all if i.name in names]

@@ -112,19 +112,21 @@ def topology(
     found = {name: search(ends[name], graph) for name in gpus}
     paths = {(gpu, other): _sure(found[gpu], ends[gpu], end, ways) for gpu in gpus for other, end in ends.items()}
     bare = Topology(gpus, nics, paths, smi=_smi(pci, gpus, nics, links))
-    whole = replace(bare, paths={**paths, **_over_c2c(bare, ends, ways, c2c)})
+    whole = replace(bare, paths={**paths, **_mark_p2c(bare, ends, ways, c2c)})
     return replace(whole, relays=_relays(whole))
 
 
-def of_machine(pci: Pci, gpus: Gpus, nvlinks: NvLinks | Absent, fabric: Fabric) -> Topology:
+def machine_topology(pci: Pci, gpus: Gpus, nvlinks: NvLinks | Absent, fabric: Fabric) -> Topology:
     """Return the distances between the GPUs and RDMA devices of a machine, by name (``GPU0``, ``mlx5_0``).
 
     A lost GPU whose address is not known is left out.
     """
-    return of_devices(pci, gpus, nvlinks, {d.name: d.pci if isinstance(d.pci, str) else "" for d in fabric.devices})
+    return device_topology(
+        pci, gpus, nvlinks, {d.name: d.pci if isinstance(d.pci, str) else "" for d in fabric.devices}
+    )
 
 
-def of_devices(pci: Pci, gpus: Gpus, nvlinks: NvLinks | Absent, nics: Mapping[str, str]) -> Topology:
+def device_topology(pci: Pci, gpus: Gpus, nvlinks: NvLinks | Absent, nics: Mapping[str, str]) -> Topology:
     """Return the same with any NICs: PCI addresses by name, empty for one that is not on the bus.
 
     A link with an unknown other end leads to an NVSwitch if NVML calls it one. NVML's answers about chip-to-chip
@@ -258,7 +260,7 @@ def _sure(found: Mapping[_Node, PathType], start: _Node, end: _Node, ways: Ways)
     return None if unknown and path is not None and path >= PathType.PHB else path
 
 
-def _over_c2c(
+def _mark_p2c(
     topology: Topology, ends: Mapping[str, _Node], ways: Ways, c2c: Collection[str]
 ) -> dict[Pair, PathType | None]:
     """Mark P2C: from a GPU with a C2C link to the nearest NICs of the same CPU (ncclTopoComputePaths)."""
@@ -397,8 +399,8 @@ def _paths(
     """Return the paths in NCCL's words. Without the NVLinks the result is empty: any path between GPUs may differ."""
     if isinstance(pci, Absent) or isinstance(gpus, Absent) or isinstance(links, Absent) or isinstance(fabric, Absent):
         return None
-    rdma = of_machine(pci, gpus, links, fabric)  # apart: of a Grace's NICs NCCL brings the nearest nearer
-    others = of_devices(pci, gpus, links, _other_nics(fabric, interfaces))
+    rdma = machine_topology(pci, gpus, links, fabric)  # apart: of a Grace's NICs NCCL brings the nearest nearer
+    others = device_topology(pci, gpus, links, _other_nics(fabric, interfaces))
     unread = {f"GPU{index}" for index, row in enumerate(links.gpus) if isinstance(row, Absent)}
     return {gpu: {**_words(others, gpu, unread), **_words(rdma, gpu, unread)} for gpu in rdma.gpus}
 

@@ -60,7 +60,7 @@ from ncclprobe.nccl.gpudirect import (
 from ncclprobe.nccl.hcas import LAYERS, MAX_INTERFACES, Pick, Selection, fast, gbps, pick, select_by, wish
 from ncclprobe.nccl.interfaces import Choice, find_by, same_subnet
 from ncclprobe.nccl.networks import Choosing, Known, efa_ports, fast_nics, hca_choice, network, part, refused
-from ncclprobe.nccl.paths import PathType, Topology, of_machine
+from ncclprobe.nccl.paths import PathType, Topology, machine_topology
 from ncclprobe.nccl.values import read_setting
 
 LIST = "CUDA_VISIBLE_DEVICES"
@@ -336,7 +336,7 @@ def _distances(known: Known, nics: Sequence[str]) -> Topology:
     """Return the distances between the GPUs and the RDMA devices named."""
     devices = known.need(Fabric).devices if nics else ()
     used = Fabric(tuple(device for device in devices if device.name in nics))
-    return of_machine(known.need(Pci), known.gpus, known.need(NvLinks), used)
+    return machine_topology(known.need(Pci), known.gpus, known.need(NvLinks), used)
 
 
 def _links_unread(known: Known) -> str:

@@ -333,7 +333,7 @@ def play_groups(bench: Bench, grid: Grid, hosts: Sequence[str]) -> Iterator[Grou
     if grid.ranks < 2:
         raise UsageError("--groups: no kind has two ranks, so nothing would be sent")
     made = [_opened(bench, grid, kind) for kind in AXES if grid.along(kind) > 1]
-    alone = {each.kind: _by_itself(bench, each) for each in made}
+    alone = {each.kind: _time_one_kind(bench, each) for each in made}
     together = _together(bench, made, alone) if len(made) > 1 else {}
     for each in made:
         bench.set_phase(f"{each.kind} groups gather")
@@ -366,7 +366,7 @@ def _opened(bench: Bench, grid: Grid, kind: Axis) -> _Group:
     return _Group(kind, members, shape, probes[op.name].run(view))
 
 
-def _by_itself(bench: Bench, group: _Group) -> list[float]:
+def _time_one_kind(bench: Bench, group: _Group) -> list[float]:
     """Return seconds per call while no other kind is at work, batch by batch; the slowest rank settles the calls."""
     with bench.phase(f"{group.kind} groups warm-up"):
         bench.clock.barrier()

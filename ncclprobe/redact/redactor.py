@@ -94,7 +94,7 @@ class Redactor:
         self._names: dict[str, Callable[[str], str]] = {}
         self._domains: set[str] = set()
         self._devices: set[str] = set()  # /etc/hosts may call a host ib0
-        self._of_files = False  # the sources of a report are files, whose names the site chose
+        self._file_sections = False  # the sources of a report are files, whose names the site chose
         self._longest = {"i": 9}  # by how names begin: pieces of the longest one known, or of ip-10-0-0-5
 
     def text(self, text: str) -> str:
@@ -128,7 +128,7 @@ class Redactor:
             self._learn_variables({setting.name: setting.value for setting in environment.settings})
         for text in _texts(report):
             self._learn_text(text)
-        self._of_files = bool(report.files)
+        self._file_sections = bool(report.files)
         redacted = self._tree(replace(report, excerpts=()))
         return replace(redacted, command=self._command(report.command))
 
@@ -369,7 +369,7 @@ class Redactor:
         if field in _WORDS_OF_OURS or isinstance(value, Enum):
             return value
         if isinstance(value, str):
-            of_file = field == "source" and self._of_files and _FILE_NAME.search(value)
+            of_file = field == "source" and self._file_sections and _FILE_NAME.search(value)
             new = self._named_file(value) if of_file else self.text(value)
         elif isinstance(value, tuple | list):
             new = type(value)(self._tree(item) for item in value)

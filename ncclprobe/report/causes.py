@@ -27,7 +27,7 @@ _STATUS = {"named": "fail", "narrowed": "warn", "unknown": "unknown"}
 def render(report: Report, *, width: int = 80, verbose: bool = False, style: Style = unstyled) -> str:
     """Return the causes as text, lines no wider than `width` where words allow. Ends with a newline."""
     width = max(width, 40)
-    told = 0 if verbose or _of_standing(report) is None else 1
+    told = 0 if verbose or _standing_cause(report) is None else 1
     shown = report.causes if verbose else report.causes[told : told + _MOST_CAUSES]
     left = len(report.causes) - told - len(shown)
     nothing = [] if shown else [[*_nothing_to_name(report, width)]]
@@ -87,7 +87,7 @@ def _standing(report: Report, width: int, style: Style) -> Iterator[str]:
     first, *rest = wrap(f"{found.word}  ", found.message, width)
     yield style(first[: len(found.word)], _WORDS[found.word]) + first[len(found.word) :]
     yield from rest
-    if (first_cause := _of_standing(report)) and found.word == "STUCK":
+    if (first_cause := _standing_cause(report)) and found.word == "STUCK":
         yield from wrap(_LEAD, f"{who(first_cause.ranks, first_cause.nodes)}: {first_cause.message}", width)
         if first_cause.remedy:
             yield from wrap(f"{_LEAD}what to do: ", first_cause.remedy, width)
@@ -104,7 +104,7 @@ def _standing(report: Report, width: int, style: Style) -> Iterator[str]:
         yield from wrap(f"{_LEAD}to see more: ", found.prepare, width)
 
 
-def _of_standing(report: Report) -> Cause | None:
+def _standing_cause(report: Report) -> Cause | None:
     """Return the cause that says what keeps a running job."""
     first = report.causes[0] if report.standing and report.causes else None
     return first if first and any(first.message == each.doing for each in report.classes) else None

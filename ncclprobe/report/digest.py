@@ -173,7 +173,7 @@ def _headline(report: Report) -> str:
     r = report
     rows = (r.measurements, r.pairs, r.copies, r.groups, r.steps, r.ladder)
     measured = any(rows) and not over_gloo
-    needs_driver = report.scope.backend == "nccl" and not (report.scope.driver or measured or _of_rails(report))
+    needs_driver = report.scope.backend == "nccl" and not (report.scope.driver or measured or _is_rails_report(report))
     if report.status is Status.UNKNOWN and needs_driver:
         return "no GPU: a node for gloo jobs; if that is what it is meant for, add --backend gloo"
     stopped = [signal + gap.why.partition(signal)[2] for gap in blind if (signal := "ended by SIG") in gap.why]
@@ -230,7 +230,7 @@ def when(started: str) -> str:
 def conclusion(report: Report) -> str:
     """Return the last sentence, with the exit code: whether jobs can start, of which kind and on what."""
     of = f"{'NCCL' if report.scope.backend == 'nccl' else report.scope.backend} jobs{_extent(report)}"
-    if _of_rails(report):
+    if _is_rails_report(report):
         of = f"NCCL over rails{_extent(report)}; `ncclprobe doctor` looks at everything else"
     alone = any(check.key in OF_SOCKETS and check.status is Status.WARN for check in report.checks)
     number = report.coverage.get("warn", 0)
@@ -263,7 +263,7 @@ def _required_unknown(report: Report) -> bool:
     return any(check.required and check.status is Status.UNKNOWN for check in report.checks)
 
 
-def _of_rails(report: Report) -> bool:
+def _is_rails_report(report: Report) -> bool:
     """Return whether `ncclprobe rails` wrote it, which looks at no GPU."""
     return report.command.split(" ")[1:2] == ["rails"]
 

@@ -47,7 +47,7 @@ def render(report: Report) -> str:
     """`report` as GitHub's Markdown, at most MOST_BYTES of UTF-8. Ends with a newline."""
     left = MOST_BYTES - _RESERVED
     blocks: list[str] = []
-    for section in (_of_files if report.files else _sections)(report):
+    for section in (_file_sections if report.files else _sections)(report):
         if section.items:
             block, used = _block(section, left)
             blocks.append(block)
@@ -99,7 +99,7 @@ def _command(text: str, also: str = "") -> str:
     return "".join(f"%{ord(c):02X}" if c in also else c for c in short)
 
 
-def _of_files(report: Report) -> Iterator[_Section]:
+def _file_sections(report: Report) -> Iterator[_Section]:
     """Yield the sections of a report of what a job left."""
     yield _Section("", [_caption(report)])
     ranks = [_line_of(row) for row in causes.class_rows(report)]
@@ -130,7 +130,7 @@ def _sections(report: Report) -> Iterator[_Section]:
     yield _Section("Could not be looked at, though required", [_gap(gap, report) for gap in gaps if gap.required])
     yield _Section(f"Measurements ({len(report.measurements)})", [_row(row) for row in report.measurements],
                   folded=True, head=_head_of(_TABLE))  # fmt: skip
-    blocks = traffic.of_training(report.groups, report.steps, report.ladder, 120)
+    blocks = traffic.training_tables(report.groups, report.steps, report.ladder, 120)
     tables = [line for block in blocks for line in (*block, "")]
     yield _Section("Groups, steps and ladder of training", [f"    {printable(line)}" for line in tables], folded=True)
     yield _Section(f"Notes ({len(notes)})", [_problem(problem, report) for problem in notes], folded=True)

@@ -59,7 +59,7 @@ def render(
         *pairs.blocks(report.pairs, report.localisation, width),
         *rails.blocks(report.rails, width),
         *traffic.blocks(report, width),
-        *traffic.of_training(report.groups, report.steps, report.ladder, width),
+        *traffic.training_tables(report.groups, report.steps, report.ladder, width),
         _first_call(report.first_call, width),
         [f"suppressed: {s.id} on {s.subject} ({s.reason})" for s in report.suppressed],
         [line for remark in report.notes for line in wrap("note: ", remark, width)],

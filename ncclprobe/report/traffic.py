@@ -129,7 +129,7 @@ COPIES: Sequence[Column] = (
 )
 
 
-def of_training(
+def training_tables(
     groups: Sequence[GroupRow], steps: Sequence[StepRow], rungs: Sequence[LadderRow], width: int
 ) -> Iterator[list[str]]:
     """The table of groups, that of steps, and that of the ladder."""

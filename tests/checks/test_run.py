@@ -5,7 +5,7 @@ from typing import Any
 from ncclprobe.checks.run import pairs as of_pairs
 from ncclprobe.checks.run import ranks, traffic
 from ncclprobe.checks.run import ranks as of_groups
-from ncclprobe.checks.run import rows as of_rows
+from ncclprobe.checks.run import rows as row_points
 from ncclprobe.checks.run.pairs import NONE
 from ncclprobe.checks.run.ranks import LATECOMER, PUNCTUAL, rungs_of
 from ncclprobe.checks.run.rows import BAND, ROW
@@ -58,7 +58,7 @@ LOOSE = replace(BAND, basis="model", worst="warn", known="off by 60% in the medi
 
 def banded(*rows: Measurement) -> Verdict:
     """The verdict over `rows`, as the engine gives it."""
-    return said(of_rows.bandwidth, Rows(rows))
+    return said(row_points.bandwidth, Rows(rows))
 
 
 @each_row(
@@ -113,7 +113,7 @@ def test_one_batch_decides_nothing() -> None:
 
 
 def found(row: Measurement) -> Finding:
-    (finding,) = of_rows.bandwidth.run(ASKED, Expected(), Rows((row,)))
+    (finding,) = row_points.bandwidth.run(ASKED, Expected(), Rows((row,)))
     return finding
 
 
@@ -147,7 +147,7 @@ def test_a_host_that_hands_calls_over_slowly_is_said() -> None:
 
 def test_wrong_data_is_shown_with_rank_offset_values_and_bits() -> None:
     wrong = tuple(Mismatch(rank, 9, None, "3.0", "nan", "0x40400000", "0x7fc00000") for rank in range(5))
-    (finding,) = of_rows.data.run(ASKED, EIGHT, Skipped(), Rows((replace(ROW, wrong=5, mismatches=wrong),)))
+    (finding,) = row_points.data.run(ASKED, EIGHT, Skipped(), Rows((replace(ROW, wrong=5, mismatches=wrong),)))
     assert "rank 0, element 9, of the reduction: nan (0x7fc00000) instead of 3.0 (0x40400000)" in finding.seen
     assert finding.seen.count("instead of") == 3
 

@@ -136,7 +136,7 @@ def test_nodes_that_are_judged_as_they_arrive_are_judged_as_ever(
     part: Any = type("Part", (), {"collectors": collectors})
     names = unique_names("n0", peers)
     reports = []
-    for workers in (None, captures.on_arrival(question, 4)):
+    for workers in (None, captures.arrival_workers(question, 4)):
         for each in peers:
             each.lost = ""
             if workers:

@@ -22,7 +22,7 @@ from ncclprobe.model.snapshot import Absent
 from ncclprobe.model.values import Struct, replace
 from ncclprobe.nccl.gpudirect import Direct, Maker, decide, p2p_level, peer_transports
 from ncclprobe.nccl.paths import Topology as TopologyPaths
-from ncclprobe.nccl.paths import of_machine
+from ncclprobe.nccl.paths import machine_topology
 from ncclprobe.nccl.values import Settings
 from tests.expect.nccl_machines import TOPOLOGIES, Topology, settings_of
 
@@ -75,7 +75,7 @@ def lines() -> Iterator[Line]:
 def _transports(machine: Topology, row: dict[str, Any]) -> Iterator[tuple[str, str, str | None]]:
     """Within a node which one; between nodes whether the NIC that NCCL takes reaches the GPU's memory."""
     facts = Xml(machine.xml(), machine.name).facts()
-    paths = of_machine(facts[Pci], facts[Gpus], facts[NvLinks], facts[Fabric])
+    paths = machine_topology(facts[Pci], facts[Gpus], facts[NvLinks], facts[Fabric])
     word = "OK" if machine.p2p else "CNS"
     every = {(one, other): word for one in range(machine.gpus) for other in range(machine.gpus) if one != other}
     settings = having(**row["settings"])

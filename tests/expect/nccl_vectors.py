@@ -102,7 +102,7 @@ def _function(row: dict[str, Any], name: str) -> Function:
     return Function(OPS[name], table, tuple(choices))
 
 
-def of_release(release: NcclVersion) -> list[Communicator]:
+def release_settings(release: NcclVersion) -> list[Communicator]:
     """Those that NCCL's tables are known of."""
     return [each for each in communicators() if release in each.releases and each.functions]
 

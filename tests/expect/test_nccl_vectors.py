@@ -1,6 +1,6 @@
 """Our tables, choices and channels beside those of NCCL's own code, release by release."""
 
-from expect.nccl_vectors import communicators, differences, of_release, same_channels, searched
+from expect.nccl_vectors import communicators, differences, release_settings, same_channels, searched
 from ncclprobe.expect.system import NcclVersion
 from tests.each_row import each_row, some
 
@@ -17,14 +17,14 @@ IRREGULAR = {
 
 @each_row("release", RELEASES, ids=str)
 def test_given_nccls_graphs_tables_and_choices_are_nccls(release: NcclVersion) -> None:
-    for each in some(of_release(release)):
+    for each in some(release_settings(release)):
         for function in each.functions:
             assert differences(each, each.graphs, function, release, within=1e-3) == []
 
 
 @each_row("release", RELEASES, ids=str)
 def test_our_own_search_finds_nccls_channels_and_so_its_times(release: NcclVersion) -> None:
-    for each in some(of_release(release)):
+    for each in some(release_settings(release)):
         found = searched(each, release)
         assert same_channels(each, release), each.name
         for function in each.functions:

@@ -195,12 +195,12 @@ def test_resolving_is_asked_only_where_there_is_a_master() -> None:
 
 def test_no_thread_of_torchs_may_end_a_rank_that_measures_and_its_calls_are_recorded() -> None:
     by_torchrun = {"TORCH_NCCL_ASYNC_ERROR_HANDLING": "1", "TORCH_NCCL_TRACE_BUFFER_SIZE": "9", "PATH": "/bin"}
-    assert environment.of_measuring(by_torchrun) == {
+    assert environment.measuring_environment(by_torchrun) == {
         **dict.fromkeys(environment.MEASURING, "0"),
         "TORCH_NCCL_TRACE_BUFFER_SIZE": "9",
         "PATH": "/bin",
     }
-    assert environment.of_measuring({})["TORCH_NCCL_TRACE_BUFFER_SIZE"] == "2000"
+    assert environment.measuring_environment({})["TORCH_NCCL_TRACE_BUFFER_SIZE"] == "2000"
 
 
 @each_row("name", [*environment.MEASURING, *environment.EVENTS, *environment.RECORDING])

@@ -402,7 +402,7 @@ def test_no_text_in_place_of_a_value_ends_the_reader(text: str, name: str) -> No
     escaped = text.replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;")
     with contextlib.suppress(ParseError):
         _, (gpu,) = "", nvidia_smi.log(xml(HEALTHY | {name: escaped})).findall("gpu")
-        assert nvml._of_smi(0, gpu, (9, 0)).index == 0
+        assert nvml._parse_smi_gpu(0, gpu, (9, 0)).index == 0
 
 
 def test_the_cuda_version_is_read_in_both_spellings() -> None:

@@ -3,7 +3,7 @@
 import json
 from pathlib import Path
 
-from ncclprobe.engine.collect import of_capture
+from ncclprobe.engine.collect import capture_facts
 from ncclprobe.facts.environment import Environment
 from ncclprobe.facts.nvlink import NvLinks
 from ncclprobe.facts.nvml import Gpus, PeerAccess
@@ -36,13 +36,13 @@ def of_rank(rank: int, variables: dict[str, str], gpus: tuple[int, ...]) -> Answ
 
 
 def node_of(ranks: dict[int, Answers]) -> Snapshot:
-    return of_capture(
+    return capture_facts(
         Replay(ranks[0], "n0", older=False, ranks={rank: own for rank, own in ranks.items() if rank}), COLLECTORS
     )
 
 
 def test_the_gpus_of_all_ranks_are_the_nodes_whoever_saw_them_and_in_the_order_of_their_addresses() -> None:
-    whole = of_capture(NODE, COLLECTORS)
+    whole = capture_facts(NODE, COLLECTORS)
     backwards = {rank: of_rank(rank, {"CUDA_VISIBLE_DEVICES": "0"}, (GPUS - 1 - rank,)) for rank in range(GPUS)}
     node = node_of(backwards)
     assert node.facts[Gpus] == whole.facts[Gpus]
@@ -59,7 +59,7 @@ def test_the_gpus_of_all_ranks_are_the_nodes_whoever_saw_them_and_in_the_order_o
 
 def test_ranks_that_see_all_gpus_change_nothing_of_the_node() -> None:
     alike = {rank: of_rank(rank, {}, tuple(range(GPUS))) for rank in range(GPUS)}
-    alone = of_capture(Replay(alike[0], "n0", older=False), COLLECTORS)
+    alone = capture_facts(Replay(alike[0], "n0", older=False), COLLECTORS)
     assert node_of(alike).facts == alone.facts
 
 

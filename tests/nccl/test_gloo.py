@@ -22,9 +22,9 @@ from ncclprobe.nccl.gloo import (
     Refused,
     calls,
     devices,
+    hostname_address,
+    interface_address,
     named,
-    of_hostname,
-    of_interface,
     parted,
     partings,
 )
@@ -99,14 +99,14 @@ def test_a_list_is_split_as_torch_splits_it(text: str, names: tuple[str, ...]) -
 def test_a_label_is_an_interface_and_a_beginning_of_a_name_is_none() -> None:
     labelled = Address("eth0:1", "inet", "10.9.0.5", "255.255.255.0", running=True)
     here = Interfaces((LO, replace(ETH0, addresses=(*ETH0.addresses, labelled))))
-    assert of_interface(here, "eth0:1") == Device("eth0:1", "10.9.0.5")
-    assert isinstance(of_interface(here, "eth"), Refused)
+    assert interface_address(here, "eth0:1") == Device("eth0:1", "10.9.0.5")
+    assert isinstance(interface_address(here, "eth"), Refused)
 
 
 def test_ipv4_comes_before_ipv6_on_an_interface() -> None:
     six = Address("eth0", "inet6", "fd00::5", "ffff:ffff:ffff:ffff::", running=True)
     both = Interfaces((replace(ETH0, addresses=(six, *ETH0.addresses)),))
-    assert of_interface(both, "eth0") == Device("eth0", "10.0.0.5")
+    assert interface_address(both, "eth0") == Device("eth0", "10.0.0.5")
 
 
 @each_row(
@@ -120,26 +120,26 @@ def test_ipv4_comes_before_ipv6_on_an_interface() -> None:
     ],
 )
 def test_the_own_names_first_address_of_this_host_counts(resolved: tuple[str, ...], found: Device) -> None:
-    assert of_hostname(HERE, "node0", resolved) == found
+    assert hostname_address(HERE, "node0", resolved) == found
 
 
 @each_row("address", ["0.0.0.0", "224.0.0.1", "10.0.0.255", "::"])
 def test_an_address_of_no_interface_that_can_be_bound_to_ends_torch(address: str) -> None:
-    assert isinstance(of_hostname(HERE, "node0", (address,)), Refused)
+    assert isinstance(hostname_address(HERE, "node0", (address,)), Refused)
 
 
 def test_a_name_of_64_characters_ends_torch_and_one_of_63_does_not() -> None:
-    assert isinstance(of_hostname(HERE, "x" * 64, ("10.0.0.5",)), Refused)
-    assert of_hostname(HERE, "x" * 63, ("10.0.0.5",)) == Device("eth0", "10.0.0.5")
+    assert isinstance(hostname_address(HERE, "x" * 64, ("10.0.0.5",)), Refused)
+    assert hostname_address(HERE, "x" * 63, ("10.0.0.5",)) == Device("eth0", "10.0.0.5")
 
 
 def test_without_a_loopback_address_there_is_no_fallback() -> None:
-    assert isinstance(of_hostname(Interfaces((ETH0,)), "node0", ()), Refused)
+    assert isinstance(hostname_address(Interfaces((ETH0,)), "node0", ()), Refused)
 
 
 def test_an_interface_that_is_down_is_not_known_to_serve() -> None:
     down = Interfaces((LO, replace(ETH0, flags=frozenset())))
-    assert isinstance(of_interface(down, "eth0"), Absent)
+    assert isinstance(interface_address(down, "eth0"), Absent)
     assert any(isinstance(each, Absent) for each in devices(down, "eth0", "n0", ()))
 
 

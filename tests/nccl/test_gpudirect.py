@@ -10,7 +10,7 @@ from ncclprobe.facts.software import Version
 from ncclprobe.model.snapshot import Absent
 from ncclprobe.model.values import replace
 from ncclprobe.nccl.gpudirect import Direct, decide, gdr_level, kernel_support, supported, user_level
-from ncclprobe.nccl.paths import PathType, Topology, of_machine
+from ncclprobe.nccl.paths import PathType, Topology, machine_topology
 from tests.each_row import each_row
 
 NV_MEM, NV_MEM_NC, NVIDIA_PEERMEM = PATHS
@@ -134,7 +134,7 @@ def test_the_default_level_is_pxb_and_p2c_since_2_29(
 
 def four(far: tuple[int, ...] = (), links: NvLinks | Absent = UNLINKED) -> tuple[Topology, dict[str, Gpu]]:
     gpus = fixtures.gpus()
-    topology = of_machine(fixtures.pci(far=far), gpus, links, fixtures.fabric())
+    topology = machine_topology(fixtures.pci(far=far), gpus, links, fixtures.fabric())
     return topology, {f"GPU{gpu.index}": gpu for gpu in gpus.all}
 
 
@@ -181,7 +181,7 @@ def test_a_level_set_by_the_user_replaces_the_default(level: str, receives: bool
 
 def grace() -> tuple[Topology, dict[str, Gpu]]:
     gpus = Gpus((replace(fixtures.gpus(1).all[0], name="NVIDIA GH200 480GB"),), "550.127.08", CUDA)
-    topology = of_machine(fixtures.pci(1, far=(0,)), gpus, Absent("none"), fixtures.fabric(count=1))
+    topology = machine_topology(fixtures.pci(1, far=(0,)), gpus, Absent("none"), fixtures.fabric(count=1))
     return topology, {"GPU0": gpus.all[0]}
 
 
@@ -230,7 +230,7 @@ def test_what_a_gpu_sends_is_staged_before_ampere_without_nvlink(
 
 def test_the_only_gpu_sends_directly_whatever_its_age() -> None:
     gpu = replace(fixtures.gpus(1).all[0], compute=(7, 5))
-    topology = of_machine(fixtures.pci(1), Gpus((gpu,), "550", CUDA), Absent("none"), fixtures.fabric(count=1))
+    topology = machine_topology(fixtures.pci(1), Gpus((gpu,), "550", CUDA), Absent("none"), fixtures.fabric(count=1))
     assert decide(topology, {"GPU0": gpu}, ["mlx5_0"], NONE)[0].sends is True
 
 
@@ -242,5 +242,5 @@ def test_a_distance_that_nobody_knows_decides_nothing() -> None:
 
 def test_soft_devices_are_at_no_distance() -> None:
     fabric = Fabric((fixtures.device(fixtures.port(0), pci=None),))
-    topology = of_machine(fixtures.pci(), fixtures.gpus(), Absent("none"), fabric)
+    topology = machine_topology(fixtures.pci(), fixtures.gpus(), Absent("none"), fabric)
     assert topology.path("GPU0", "mlx5_0") is None

@@ -56,7 +56,7 @@ def _live(report: Report) -> str:
     return "".join(said)
 
 
-def _of_json(report: Report) -> Iterator[Shown]:
+def _parse_json(report: Report) -> Iterator[Shown]:
     for row in json.loads(as_json.render(report))["measurements"]:
         judged = row["expectation"] and row["status"] != "unjudged"
         least = f"{row['expectation']['threshold']:.6g}" if judged else ""
@@ -135,7 +135,7 @@ FORMATS: dict[str, Callable[[Report], Iterator[Shown]]] = {
     "live table": lambda report: _lines(_live(report)),
     "final table, 80 columns": lambda report: _lines(as_text.render(report, width=80)),
     "final table, 160 columns": lambda report: _lines(as_text.render(report, width=160)),
-    "json": _of_json,
+    "json": _parse_json,
     "html": _of_html,
     "markdown": _of_markdown,
     "junit": _of_junit,

@@ -50,7 +50,7 @@ def judged_by(
     monkeypatch: pytest.MonkeyPatch, capture: str, *argv: str, hosts: tuple[str, ...] = HERE, backend: str = "nccl"
 ) -> Expecting:
     collectors = discover("ncclprobe.facts", Collector)
-    snapshot = collect.of_capture(load(CAPTURES / f"{capture}.jsonl"), collectors)
+    snapshot = collect.capture_facts(load(CAPTURES / f"{capture}.jsonl"), collectors)
     monkeypatch.setattr(NodeSnapshot, "snapshot", lambda _: snapshot)
     config = RunConfig(cast(Any, backend), len(set(hosts)))
     exchange = cast(Exchange, Alone(*[cast(Any, None)] * (len(hosts) - 1)))
@@ -131,7 +131,7 @@ def test_gloo_between_nodes_is_judged_by_the_slowest_interface(monkeypatch: pyte
 
 def test_of_nodes_that_differ_the_slowest_is_expected_and_named() -> None:
     collectors = discover("ncclprobe.facts", Collector)
-    seen = expected.describe(collect.of_capture(load(CAPTURES / "hgx-h100.jsonl"), collectors).facts)
+    seen = expected.describe(collect.capture_facts(load(CAPTURES / "hgx-h100.jsonl"), collectors).facts)
     assert seen.system
     whole = replace(seen, machine=None)
     slow = replace(whole, system=replace(seen.system, nics=4), why="this is the slow one")

@@ -18,11 +18,11 @@ from ncclprobe.session.measure.joining import (
     Heat,
     Reading,
     falsifying,
-    of_all_hosts,
+    host_disturbances,
     of_gpus,
-    of_processors,
-    of_settings,
     parse,
+    processor_disturbance,
+    setting_disturbances,
 )
 from ncclprobe.session.measure.recorder import Recorder
 from tests.each_row import each_row
@@ -44,13 +44,13 @@ def test_what_are_no_counters_says_nothing(text: str) -> None:
 
 
 def test_our_own_work_is_no_interference() -> None:
-    assert of_processors("n0", BEFORE, after(80), [40.0, 40.0]) is None
-    found = of_processors("n0", BEFORE, after(80), [20.0, 20.0])
+    assert processor_disturbance("n0", BEFORE, after(80), [40.0, 40.0]) is None
+    found = processor_disturbance("n0", BEFORE, after(80), [20.0, 20.0])
     assert found == Disturbance("40% of the processors of n0 were busy with other work", 0.25)
 
 
 def test_a_hypervisor_that_takes_processors_is_said() -> None:
-    found = of_processors("n0", BEFORE, after(20, steal=30.0), [20.0])
+    found = processor_disturbance("n0", BEFORE, after(20, steal=30.0), [20.0])
     assert found is not None
     assert found.what == "30% of the processors of n0 were taken by its hypervisor"
     assert found.left == pytest.approx(0.4)
@@ -58,7 +58,7 @@ def test_a_hypervisor_that_takes_processors_is_said() -> None:
 
 def test_ranks_of_one_host_are_counted_together_and_hosts_apart() -> None:
     told = [("n0", BEFORE, after(70)), ("n0", BEFORE, after(70)), ("n1", BEFORE, after(20)), ("n2", None, None)]
-    (found,) = of_all_hosts(told)
+    (found,) = host_disturbances(told)
     assert found.what == "30% of the processors of n0 were busy with other work"
 
 
@@ -156,14 +156,14 @@ def test_a_setting_of_nccls_own_files_counts_as_nccl_would_take_it(
 
 def test_each_setting_is_named_once_with_its_ranks() -> None:
     detail, blocking = {"TORCH_DISTRIBUTED_DEBUG": "DETAIL"}, {"CUDA_LAUNCH_BLOCKING": "1"}
-    assert of_settings([{}, {}]) == []
-    every, some, one = of_settings([detail, detail | blocking, detail | blocking | {"NCCL_DEBUG": "TRACE"}])
+    assert setting_disturbances([{}, {}]) == []
+    every, some, one = setting_disturbances([detail, detail | blocking, detail | blocking | {"NCCL_DEBUG": "TRACE"}])
     assert every.what.startswith("TORCH_DISTRIBUTED_DEBUG=DETAIL on every rank: torch compares")
     assert some.what.startswith("CUDA_LAUNCH_BLOCKING=1 on 2 of 3 ranks, 1 first: ")
     assert one.what.startswith("NCCL_DEBUG=TRACE on rank 2: ")
     assert every.falsifies
     assert some.falsifies
-    assert of_settings([{"OTHER": "1"}]) == []  # of another version of ncclprobe on another node
+    assert setting_disturbances([{"OTHER": "1"}]) == []  # of another version of ncclprobe on another node
 
 
 def test_under_a_setting_that_falsifies_no_row_is_judged_fast_or_slow() -> None:
@@ -172,7 +172,7 @@ def test_under_a_setting_that_falsifies_no_row_is_judged_fast_or_slow() -> None:
     record = Recorder(
         asked, ask(asked.judging, (), Job(), MEASURED), Participants("none", 8, ("n0",) * 8, "nccl"), (band,)
     )
-    record.disturbed(of_settings([{"TORCH_DISTRIBUTED_DEBUG": "DETAIL"}] * 8))
+    record.disturbed(setting_disturbances([{"TORCH_DISTRIBUTED_DEBUG": "DETAIL"}] * 8))
     for busbw, nbytes in ((60.0, 1 << 20), (1000.0, 1 << 20), (60.0, 1 << 24)):
         record.add(replace(ROW, nbytes=nbytes, busbw_GBps=busbw, time_us=TimeStats(20.0), interval_us=(19.8, 20.2)))
     assert record.failing(9) == []

@@ -14,8 +14,8 @@ CAPTURES = Path(__file__).parents[1] / "captures"
 
 
 def looked_at(name: str) -> dict[str, Any]:
-    snapshot = collect.of_capture(load(CAPTURES / f"{name}.jsonl"), discover("ncclprobe.facts", Collector))
-    return rank_nics.of_snapshot(snapshot)
+    snapshot = collect.capture_facts(load(CAPTURES / f"{name}.jsonl"), discover("ncclprobe.facts", Collector))
+    return rank_nics.snapshot_nics(snapshot)
 
 
 def of_ranks(name: str) -> list[Nic | None]:

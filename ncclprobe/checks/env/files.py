@@ -228,7 +228,7 @@ _NO_FILE = ("none", "static_plugin", "internal")
 
 
 @applies
-def of_a_plugin(settings: Settings, job: Job) -> bool:
+def plugin_network_named(settings: Settings, job: Job) -> bool:
     """to jobs on GPUs if NCCL_NET names a network that is not NCCL's own."""
     return job.backend == "nccl" and (settings.get("NCCL_NET") or "").lower() not in ("", "ib", "socket")
 
@@ -237,7 +237,7 @@ def of_a_plugin(settings: Settings, job: Job) -> bool:
     group=TRANSPORT_GROUP,
     bad=lambda: [(setting("NCCL_NET", "ofi"), Plugins(), Loader(), IN_WHEEL)],
     good=lambda: [(having(NCCL_NET="ofi", NCCL_NET_PLUGIN="/opt/ofi/libnccl-net.so"), Plugins(), Loader(), IN_WHEEL)],
-    applies=of_a_plugin,
+    applies=plugin_network_named,
 )
 def net_name(settings: Settings, plugins: Plugins, loader: Loader, software: Software | Absent) -> Iterator[Finding]:
     """NCCL_NET names a network of a plugin, and NCCL can load no plugin.

@@ -39,7 +39,7 @@ from ncclprobe.model.findings import Finding, fail, note, seen, warn
 from ncclprobe.model.nccl_selection import Choices
 from ncclprobe.model.registry import applies, check
 from ncclprobe.model.snapshot import Absent, Job
-from ncclprobe.nccl.gloo import Device, named, of_interface
+from ncclprobe.nccl.gloo import Device, interface_address, named
 from ncclprobe.nccl.hcas import MAX_INTERFACES, parse_selector
 from ncclprobe.nccl.interfaces import Choice, find_by, same_subnet
 
@@ -323,7 +323,7 @@ def gloo_mismatch(
     """
     shown = seen("environment", f"GLOO_SOCKET_IFNAME={environment.get('GLOO_SOCKET_IFNAME')}")
     names = named(environment.get("GLOO_SOCKET_IFNAME") or "")
-    chosen_by_name = {name: of_interface(interfaces, name) for name in names}
+    chosen_by_name = {name: interface_address(interfaces, name) for name in names}
     unusable = [name for name, found in chosen_by_name.items() if not isinstance(found, Device)]
     tell, whose = (jobs_fail, "a gloo group") if job.backend == "gloo" else (jobs_warn, "gloo groups of this job")
     if unusable:

@@ -18,7 +18,7 @@ from ncclprobe.model.findings import Finding, fail, note, warn
 from ncclprobe.model.registry import applies, check
 from ncclprobe.model.snapshot import Absent, Job
 from ncclprobe.model.values import replace
-from ncclprobe.nccl.paths import PathType, of_machine
+from ncclprobe.nccl.paths import PathType, machine_topology
 
 _WORDS = {
     "CNS": "not supported by the chipset",
@@ -73,7 +73,7 @@ def p2p(
     if not known:
         gaps = [status.why for status in peers.read.values() if isinstance(status, Absent)]
         raise Unlearned(gaps[0] if gaps else "NVML reports on no pair of GPUs")
-    paths = {} if isinstance(pci, Absent) else of_machine(pci, gpus, links, Fabric()).paths
+    paths = {} if isinstance(pci, Absent) else machine_topology(pci, gpus, links, Fabric()).paths
     virtual, stops = isinstance(machine, Machine) and machine.virtual is True, False
     for one, other in sorted(peers.read):
         denied = _denied(peers, one, other)

@@ -15,7 +15,7 @@ from ncclprobe.model.snapshot import Absent, Job
 from ncclprobe.model.stats import median_low
 from ncclprobe.model.values import Struct
 from ncclprobe.nccl.hcas import layer_fits, select
-from ncclprobe.nccl.paths import PathType, Topology, of_machine
+from ncclprobe.nccl.paths import PathType, Topology, machine_topology
 
 GDR_GROUP = CheckGroup("gdr", "GPUDirect RDMA is not available between a GPU and a NIC near it")
 LOSSES_GROUP = CheckGroup("losses", "A port loses packets, or goes down again and again")
@@ -76,7 +76,7 @@ def distances(pci: Pci | Absent, gpus: Gpus | Absent, fabric: Fabric) -> Topolog
     """Return how far GPUs and NICs are apart; empty if that cannot be known."""
     if isinstance(pci, Absent) or isinstance(gpus, Absent):
         return Topology()
-    return of_machine(pci, gpus, Absent("not needed for these distances"), fabric)
+    return machine_topology(pci, gpus, Absent("not needed for these distances"), fabric)
 
 
 class Group(Struct, frozen=True):

@@ -23,7 +23,7 @@ from ncclprobe.model.snapshot import Absent
 from ncclprobe.model.values import grouped
 from ncclprobe.nccl.gpudirect import Direct, decide, kernel_support, supported
 from ncclprobe.nccl.hcas import fast, gbps
-from ncclprobe.nccl.paths import Topology, of_machine
+from ncclprobe.nccl.paths import Topology, machine_topology
 
 METAL, GUEST = Machine(virtual=False), Machine(virtual=True)
 
@@ -187,7 +187,7 @@ def gdr(
     else:
         nics = list(dict.fromkeys(port.device for port in ports))
         used = Fabric(tuple(device for device in fabric.devices if device.name in nics))
-        topology = of_machine(pci, gpus, nvlinks, used)
+        topology = machine_topology(pci, gpus, nvlinks, used)
         able = {name: gpu for name, gpu in able.items() if name in topology.gpus}
         made = decide(topology, able, nics, settings, version)
         asked = any(settings.get(name) is not None for name in (*_PREVENT, "NCCL_NET_GDR_READ"))

@@ -25,7 +25,7 @@ def part_of_a_job(launch: Launch, job: Job) -> bool:
 
 
 @applies
-def of_several_nodes(launch: Launch, job: Job) -> bool:
+def launched_on_several_nodes(launch: Launch, job: Job) -> bool:
     """in jobs that a launcher starts on several nodes, and not with --local."""
     return not job.local and launch.spans_by_launcher
 

@@ -12,7 +12,7 @@ from ncclprobe.checks.launch import (
     TWO_NODES,
     given_a_master,
     is_master,
-    of_several_nodes,
+    launched_on_several_nodes,
     own_addresses,
     sent_to_a_master,
 )
@@ -33,7 +33,7 @@ from ncclprobe.model.hostlist import fold, fold_ranks
 from ncclprobe.model.registry import applies, check
 from ncclprobe.model.snapshot import Absent, Every, Job, Ranks
 from ncclprobe.model.values import grouped, replace
-from ncclprobe.nccl.gloo import Device, Refused, named, of_hostname
+from ncclprobe.nccl.gloo import Device, Refused, hostname_address, named
 from ncclprobe.nccl.interfaces import find_by
 from ncclprobe.nccl.values import read_setting
 
@@ -116,7 +116,7 @@ def master_loopback(master: Master, launch: Launch) -> Iterator[Finding]:
     bad=lambda: [(NODE0, DEBIANS, UNASKED, HERE, Environment({}), Job("gloo"))],
     good=lambda: [(NODE0, DEBIANS, UNASKED, HERE, Environment({"GLOO_SOCKET_IFNAME": "eth0"}), Job("gloo"))],
     requires="launch.master/master-loopback",
-    applies=of_several_nodes,
+    applies=launched_on_several_nodes,
 )
 def fqdn(
     system: System, names: Names, own: OwnName | Absent, interfaces: Interfaces, environment: Environment, job: Job
@@ -135,7 +135,7 @@ def fqdn(
     entries = names.entries(system.hostname)
     evidence = seen(HOSTS, line=entries[0].line) if entries else f"getaddrinfo({system.hostname})"
     if isinstance(own, OwnName) and own.name:
-        device = of_hostname(interfaces, own.name, own.addresses)
+        device = hostname_address(interfaces, own.name, own.addresses)
         if isinstance(device, Refused):
             tell, group = (fail, "a gloo group") if job.backend == "gloo" else (warn, "gloo groups of this job")
             message = f"{device.why}: {group} cannot be made here"

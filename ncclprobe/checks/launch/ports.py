@@ -18,7 +18,7 @@ from ncclprobe.checks.launch import (
     PORT_GROUP,
     TWO_NODES,
     is_master,
-    of_several_nodes,
+    launched_on_several_nodes,
 )
 from ncclprobe.facts.environment import Environment
 from ncclprobe.facts.interfaces import Address, Interface, Interfaces
@@ -49,7 +49,7 @@ USUAL = Sysctls((32768, 60999), ())
 
 
 @applies
-def before_the_launch(launch: Launch, master: Master, job: Job) -> bool:
+def master_not_running(launch: Launch, master: Master, job: Job) -> bool:
     """before a job starts, if MASTER_ADDR and MASTER_PORT are set and no torchrun listens there itself."""
     given = bool(master.name) and launch.master_port is not None
     listened = launch.kind == "torchrun" or job.met
@@ -62,7 +62,7 @@ def before_the_launch(launch: Launch, master: Master, job: Job) -> bool:
     good=lambda: [(BY_HAND, MASTER, HERE, Ports((Listener("0.0.0.0", 22),), 0))],
     required=True,
     requires="launch.master/master-resolve",
-    applies=before_the_launch,
+    applies=master_not_running,
 )
 def port_free(launch: Launch, master: Master, interfaces: Interfaces, ports: Ports) -> Iterator[Finding]:
     """Another process already listens on MASTER_PORT.
@@ -87,7 +87,7 @@ def port_free(launch: Launch, master: Master, interfaces: Interfaces, ports: Por
     bad=lambda: [(replace(BY_HAND, master_port=40123), USUAL)],
     good=lambda: [(BY_HAND, USUAL)],
     requires="launch.port/port-free",
-    applies=before_the_launch,
+    applies=master_not_running,
 )
 def port_ephemeral(launch: Launch, sysctls: Sysctls) -> Iterator[Finding]:
     """MASTER_PORT is in the range of ephemeral ports, which the kernel gives to any connection.
@@ -114,7 +114,7 @@ def port_ephemeral(launch: Launch, sysctls: Sysctls) -> Iterator[Finding]:
     group=LIMITS_GROUP,
     bad=lambda: [(TWO_NODES, replace(USUAL, ephemeral_ports=(60000, 60999)), Ports((), 0))],
     good=lambda: [(TWO_NODES, USUAL, Ports((), 0))],
-    applies=of_several_nodes,
+    applies=launched_on_several_nodes,
 )
 def ports_enough(launch: Launch, sysctls: Sysctls, ports: Ports | Absent) -> Iterator[Finding]:
     """The range of ephemeral ports is too small for a job of this size.

@@ -69,7 +69,7 @@ def slurm_agree(launch: Launch, environment: Environment) -> Iterator[Finding]:
 
 
 @applies
-def of_torchrun_on_gpus(launch: Launch, job: Job) -> bool:
+def torchrun_on_gpus(launch: Launch, job: Job) -> bool:
     """under torchrun, in jobs on GPUs."""
     return launch.kind == "torchrun" and job.backend == "nccl"
 
@@ -81,7 +81,7 @@ def of_torchrun_on_gpus(launch: Launch, job: Job) -> bool:
         (Launch("torchrun", 0, 2, 0, 1, 2), EIGHT, Environment({})),  # all that the doctor needs: a note
     ],
     requires="launch.vars/vars",
-    applies=of_torchrun_on_gpus,
+    applies=torchrun_on_gpus,
 )
 def one_rank(launch: Launch, gpus: Gpus, environment: Environment) -> Iterator[Finding]:
     """torchrun started one rank on a node of several GPUs.

@@ -4,7 +4,7 @@ from collections import Counter
 from collections.abc import Iterator
 
 from ncclprobe.checks.log import cause, consequence, said
-from ncclprobe.checks.log.lines import JOB, RESTART, demoted, has_called, of_no_rank
+from ncclprobe.checks.log.lines import JOB, RESTART, blame_no_rank, demoted, has_called
 from ncclprobe.logs.job_log import JobLog, LogEvent
 from ncclprobe.logs.rank_ends import rank_ends
 from ncclprobe.logs.texts import bar_of, begins_anew, between, number
@@ -77,7 +77,7 @@ def ranks_called_different_collectives(log: JobLog) -> Iterator[Finding]:
             message = f"waits in {work.op} {_number(work)}; {difference}"
             codes = () if hang.certain else ("collective-desync", "timeout-straggler")
             found = said(log, event, message, ranks=hang.odd, comm=hang.group, codes=codes, **JOB)
-            yield found if hang.odd else of_no_rank(found)
+            yield found if hang.odd else blame_no_rank(found)
 
 
 def _number(work: TimedOutWork) -> str:
@@ -221,7 +221,7 @@ def collectives_do_not_match(log: JobLog) -> Iterator[Finding]:
         found = said(log, event, "ranks called different collectives", peers=peers, **JOB)
         if any(text in event.text for text in _OF_RECEIVERS):
             message = f"{found.subject} received another size than it expects: it or the sender called another one"
-            found = of_no_rank(replace(found, message=message))
+            found = blame_no_rank(replace(found, message=message))
         yield found
 
 
@@ -262,7 +262,7 @@ def ranks_waited_in_different_calls(log: JobLog) -> Iterator[Finding]:
     for event in waits.values():
         message = f"ranks waited in different calls: {', '.join(sorted(calls))}"
         found = said(log, event, message, ranks=odd, codes=codes, **JOB)
-        yield found if sure else of_no_rank(found)
+        yield found if sure else blame_no_rank(found)
 
 
 def _is_collective(event: LogEvent) -> bool:
@@ -428,7 +428,7 @@ def works_on_alone(log: JobLog) -> Iterator[Finding]:
             who = "a rank" if event.rank is None else f"rank {event.rank}"
             work = f"{other.title or 'a progress bar'}, for {other.elapsed}"
             found = said(log, event, f"{who} was still at work of its own ({work}) when others gave up", **JOB)
-            yield of_no_rank(found) if event.rank is None else found
+            yield blame_no_rank(found) if event.rank is None else found
 
 
 def _begun_anew(log: JobLog, stream: int, first: int, last: int) -> bool:

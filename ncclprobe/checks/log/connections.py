@@ -15,8 +15,8 @@ from ncclprobe.checks.log.lines import (
     each,
     failed,
     hosts,
-    of_peer,
     of_the_job,
+    peer_fields,
     warned,
 )
 from ncclprobe.logs.job_log import JobLog, LogEvent
@@ -382,12 +382,12 @@ def rejected_by_a_firewall(log: JobLog) -> Iterator[Finding]:
     for event, found in _connections(log, "No route to host"):
         message = f"the way to {found.peer or 'a peer'} is rejected: No route to host"
         own = [address for address, name in log.addresses.items() if name == event.host and "." in address]
-        codes = () if _in_one_network(own, found.peer) else ("port-blocked", "peer-unreachable")
+        codes = () if _shares_network(own, found.peer) else ("port-blocked", "peer-unreachable")
         codes = codes[::-1] if own else codes
-        yield said(log, event, message, **FABRIC, codes=codes, **of_peer(log, found.peer))
+        yield said(log, event, message, **FABRIC, codes=codes, **peer_fields(log, found.peer))
 
 
-def _in_one_network(own: Sequence[str], peer: str) -> bool:
+def _shares_network(own: Sequence[str], peer: str) -> bool:
     """Return whether one of the IPv4 addresses that a host uses has the first 24 bits of its peer's."""
     return "." in peer and any(each.rpartition(".")[0] == peer.rpartition(".")[0] for each in own)
 
@@ -414,7 +414,7 @@ def connection_timed_out(log: JobLog) -> Iterator[Finding]:
     for event, found in _connections(log, "Connection timed out"):
         message = f"{found.peer or 'a peer'} does not answer: Connection timed out"
         codes = ("port-blocked", "peer-unreachable")
-        yield said(log, event, message, **FABRIC, codes=codes, **of_peer(log, found.peer))
+        yield said(log, event, message, **FABRIC, codes=codes, **peer_fields(log, found.peer))
 
 
 _GLOO_CONNECT = ("Connect timeout [", "timed out connecting: ", "onnectFullMesh failed")
@@ -453,7 +453,7 @@ def peer_unreachable(log: JobLog) -> Iterator[Finding]:
     """
     for event, found in _connections(log, "Network is unreachable"):
         message = f"no route leads to {found.peer or 'a peer'}"
-        yield said(log, event, message, **LIMIT, **of_peer(log, found.peer))
+        yield said(log, event, message, **LIMIT, **peer_fields(log, found.peer))
     for event in log.having(*_GLOO_CONNECT):
         if "127.0." not in event.text:
             peer = between(event.text, "timeout [", "]") or between(event.text, "remote=[", "]")
@@ -462,7 +462,7 @@ def peer_unreachable(log: JobLog) -> Iterator[Finding]:
             message = f"gloo did not connect to {peer or 'a peer'} in time"
             codes = ("rank-crashed", "peer-unreachable") if "onnection refused" in event.text else ()
             codes = codes if peer else ("gloo-iface", "peer-unreachable")
-            yield said(log, event, message, codes=codes, **JOB, **of_peer(log, peer))
+            yield said(log, event, message, codes=codes, **JOB, **peer_fields(log, peer))
 
 
 _REFUSED = ("Connection refused",)
@@ -489,7 +489,7 @@ def refused(log: JobLog) -> Iterator[Finding]:
     for event, found in _connections(log, "Connection refused"):
         codes = ("rank-crashed", "peer-unreachable") if found.peer else ()
         message = f"{found.peer or 'a peer'} refuses the connection"
-        yield consequence(log, event, message, codes=codes, **of_peer(log, found.peer))
+        yield consequence(log, event, message, codes=codes, **peer_fields(log, found.peer))
 
 
 _CLOSED = (
@@ -520,7 +520,7 @@ def closed_by_the_peer(log: JobLog) -> Iterator[Finding]:
     for event in log.having(*_CLOSED):
         if of_the_job(event) and not demoted(event) and not warned(event):
             peer = closed_peer(event.text)
-            yield consequence(log, event, f"{peer or 'a peer'} closed the connection", **of_peer(log, peer))
+            yield consequence(log, event, f"{peer or 'a peer'} closed the connection", **peer_fields(log, peer))
 
 
 def closed_peer(text: str) -> str:

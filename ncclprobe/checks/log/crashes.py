@@ -209,7 +209,7 @@ def ended_by_the_launcher(log: JobLog) -> Iterator[Finding]:
         ended = ended and not event.text.startswith("    ")  # of a traceback's own source
         if summary or (not demoted(event) and ended and not _says_why(event)):
             found = consequence(log, event, _how_ended(event.text))
-            yield _after_the_first(log, event, found) if event.level == "FAILURE" else found
+            yield _join_to_first_failure(log, event, found) if event.level == "FAILURE" else found
 
 
 def _says_why(event: LogEvent) -> bool:
@@ -221,7 +221,7 @@ def _says_why(event: LogEvent) -> bool:
 def _how_ended(text: str) -> str:
     if "terminate called" in text:
         return "a process aborted on an exception of C++"
-    if (signal := _of_a_person(text)) is not None:
+    if (signal := _terminal_signal(text)) is not None:
         return f"a launcher ended its ranks after {_BY_A_PERSON[signal][0]}"
     return "a rank was ended by SIGTERM" if any(sign in text for sign in _OUTSIDE) else "a launcher saw a rank fail"
 
@@ -287,7 +287,7 @@ def ended_from_outside(log: JobLog) -> Iterator[Finding]:
     for event in log.having(*_OTHER_LIMITS):
         yield said(log, event, "the scheduler ended the job, at a limit or for its owner", **RESTART)
     for event in log.having(*_SCHEDULER, *_OUTSIDE, *_SIGNALS):
-        signal = _of_a_person(event.text)
+        signal = _terminal_signal(event.text)
         if signal is not None:
             _, message, remedy = _BY_A_PERSON[signal]
             yield said(log, event, message, remedy=remedy, **RESTART)
@@ -301,7 +301,7 @@ def ended_from_outside(log: JobLog) -> Iterator[Finding]:
             yield said(log, event, "the launcher was ended from outside by SIGTERM", **RESTART)
 
 
-def _of_a_person(text: str) -> int | None:
+def _terminal_signal(text: str) -> int | None:
     """Return the terminal's signal of ``got signal: 1``, ``Received 2 death signal`` or Python's own exception."""
     if text.startswith("KeyboardInterrupt"):
         return 2
@@ -331,7 +331,7 @@ def _failed_by_itself(log: JobLog) -> bool:
     )
 
 
-def _after_the_first(log: JobLog, event: LogEvent, found: Finding) -> Finding:
+def _join_to_first_failure(log: JobLog, event: LogEvent, found: Finding) -> Finding:
     """Return `found` as if it followed torchrun's first observed failure, which the summary lists last."""
     roots = [e.line for e in log.events if e.stream == event.stream and e.level == "ROOT CAUSE" and e.line > event.line]
     occurrence = found.occurrence

@@ -348,12 +348,12 @@ def stands_elsewhere(stacks: Stacks, log: JobLog | Absent) -> Iterator[Finding]:
         if len(ranks) > 1 and usual[0].call:
             rest = f"; {', '.join(f'{_who(each, log)} in {each.where}' for each in others[:_SHOWN])}" if others else ""
             message = f"{len(usual)} of {len(ranks)} processes stand in {usual[0].where}{rest}"
-            yield _of_stacks(usual, (), message, log)
+            yield _stack_finding(usual, (), message, log)
         return
     apart = [f"{_who(each, log)} stands in {each.where}" for each in others[:_SHOWN]]
     codes = ("timeout-straggler", "collective-desync")
     message = f"{'; '.join(apart)}, while {len(usual)} others are in {usual[0].where}"
-    yield _of_stacks(others, codes[::-1] if any(each.call for each in others) else codes, message, log, usual)
+    yield _stack_finding(others, codes[::-1] if any(each.call for each in others) else codes, message, log, usual)
 
 
 def _keeps_workers(process: ProcessStack, all_of_them: Sequence[ProcessStack]) -> bool:
@@ -362,7 +362,7 @@ def _keeps_workers(process: ProcessStack, all_of_them: Sequence[ProcessStack]) -
     return keeps and any(each.rank is not None or "Worker" in each.title for each in all_of_them)
 
 
-def _of_stacks(
+def _stack_finding(
     whose: Sequence[ProcessStack],
     codes: tuple[str, ...],
     message: str,

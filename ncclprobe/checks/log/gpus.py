@@ -14,12 +14,12 @@ from ncclprobe.checks.log.lines import (
     JOB,
     NODE,
     UNPROVEN,
+    blame_hosts,
     cuda_errors,
     demoted,
     each,
     informed,
-    of_hosts,
-    of_process,
+    kernel_line_ranks,
     preceding,
 )
 from ncclprobe.facts.kernel_log import HARMLESS_XIDS, LINK_XIDS
@@ -78,7 +78,7 @@ def gpu_failed(log: JobLog) -> Iterator[Finding]:
         whose = _LINK if xid in LINK_XIDS else NODE
         gpu = _gpu(log, event)
         what = f"Xid {xid}{f' of {gpu}' if gpu else ''}" if xid else f"{gpu or 'a GPU or NVSwitch'} that failed"
-        yield said(log, event, f"the driver reports {what}", ranks=of_process(log, event), **whose)
+        yield said(log, event, f"the driver reports {what}", ranks=kernel_line_ranks(log, event), **whose)
     gpus = {bus for event in log.having(*_BUS_FATAL, *_KERNEL) if (bus := _gpus_bus(event))}
     for event in log.having(*_BUS_FATAL):
         if _gpus_bus(event) or any(bus in event.text for bus in gpus):
@@ -461,7 +461,7 @@ def nccl_diagnosed(log: JobLog) -> Iterator[Finding]:
             host = between(text, "on host ", " ").rstrip(".")
             message = f"NCCL's diagnostics report {text.partition(' ')[0]} {xid}"
             found = said(log, event, message, **NODE)
-            yield of_hosts(found, host, ranks=()) if host else found
+            yield blame_hosts(found, host, ranks=()) if host else found
         elif _DIAG_P2P in text:
             codes = ("p2p-broken-acs-iommu", "gpu-hw-error")
             yield said(log, event, "GPUs of a host read or write each other's memory wrongly", codes=codes, **NODE)

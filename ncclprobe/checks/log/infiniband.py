@@ -6,7 +6,7 @@ Queue pairs that could not be made: GIDs, rails, link layers, devices that diffe
 from collections.abc import Iterator
 
 from ncclprobe.checks.log import cause, consequence, said
-from ncclprobe.checks.log.lines import JOB, LINK, NODE, RETEST, demoted, each, of_peer
+from ncclprobe.checks.log.lines import JOB, LINK, NODE, RETEST, demoted, each, peer_fields
 from ncclprobe.logs.job_log import JobLog, LogEvent
 from ncclprobe.logs.nccl_lines import (
     STATUS_NAMES,
@@ -79,13 +79,13 @@ def no_acknowledgement(log: JobLog) -> Iterator[Finding]:
     one_peer = len({each.peer for _, each in events}) == 1 and len({event.host for event, _ in events}) > 2
     bare = _gids_without_address(log) if events else ()
     for event, found in events:
-        left = ("mtu", "ib-no-path", "ib-link-error") if len(mtus) > 1 else _of_unanswered(found, one_peer)
+        left = ("mtu", "ib-no-path", "ib-link-error") if len(mtus) > 1 else _unanswered_codes(found, one_peer)
         if bare and (without_address(found.local_gid, found.remote_gid) or not found.local_gid):
             details = {**JOB, "codes": bare, "remedy": _CHOOSE}
-            yield said(log, event, f"{_words(found)}, {_BARE}", **details, **of_peer(log, found.peer))
+            yield said(log, event, f"{_words(found)}, {_BARE}", **details, **peer_fields(log, found.peer))
             continue
         details = {**RETEST, "codes": left}
-        yield said(log, event, _words(found), **details, **of_peer(log, found.peer))
+        yield said(log, event, _words(found), **details, **peer_fields(log, found.peer))
 
 
 _BARE = "to which a link-local GID was to lead: of no IP address, and often of RoCE v1"
@@ -112,7 +112,7 @@ def _gids_without_address(log: JobLog) -> tuple[str, ...]:
     return ("ib-gid",) if forced else ("ib-gid", "ib-no-path", "ib-link-error", "rank-crashed")
 
 
-def _of_unanswered(found: Completion, one_peer: bool) -> tuple[str, ...]:
+def _unanswered_codes(found: Completion, one_peer: bool) -> tuple[str, ...]:
     """Return what an unanswered message can be, the likelier first: by its GIDs, and whether all name one peer."""
     if types_differ(found.local_gid, found.remote_gid):
         return ("ib-gid", "ib-no-path", "ib-link-error")
@@ -145,7 +145,7 @@ def flushed(log: JobLog) -> Iterator[Finding]:
     """
     refused = _LENGTH if any(True for _ in log.having(_VIOLATION)) else ()
     for event, found in _completions(log, _FLUSHED, _RNR, *refused):
-        yield consequence(log, event, _words(found), **of_peer(log, found.peer))
+        yield consequence(log, event, _words(found), **peer_fields(log, found.peer))
 
 
 _ACS_HINTS = ("ACS is enabled which would break GPU Direct RDMA", "ACS is enabled, which breaks the GPU Direct RDMA")
@@ -176,7 +176,7 @@ def device_access_broken(log: JobLog) -> Iterator[Finding]:
         codes = ("p2p-broken-acs-iommu", "kernel-pin-failure") if local else ("p2p-broken-acs-iommu", "rank-crashed")
         named = hinted and found.status == 4
         details = {**NODE, "codes": () if named else codes}
-        yield said(log, event, _words(found), **details, **of_peer(log, found.peer))
+        yield said(log, event, _words(found), **details, **peer_fields(log, found.peer))
     for event in log.having("IO_PAGE_FAULT", "DMAR: [DMA", "DMAR: DRHD: handling fault"):
         yield said(log, event, "the IOMMU refused a device's access to memory", **NODE)
 
@@ -202,7 +202,7 @@ def message_of_another_size(log: JobLog) -> Iterator[Finding]:
     for event, found in _completions(log, *_LENGTH):
         details = {**JOB, "codes": ("collective-desync", "env-mismatch")}
         if not violated:
-            yield said(log, event, _words(found), **details, **of_peer(log, found.peer))
+            yield said(log, event, _words(found), **details, **peer_fields(log, found.peer))
 
 
 _EVENTS = (
@@ -239,7 +239,7 @@ def port_went_down(log: JobLog) -> Iterator[Finding]:
             yield said(log, event, message, **LINK)
     for event, found in _completions(log, *_DEVICE):
         details = {**NODE, "codes": ("ib-link-error", "ib-no-path")}
-        yield said(log, event, _words(found), **details, **of_peer(log, found.peer))
+        yield said(log, event, _words(found), **details, **peer_fields(log, found.peer))
 
 
 _MODIFY = ("Call to ibv_modify_qp failed",)

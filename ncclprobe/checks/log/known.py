@@ -11,19 +11,19 @@ from ncclprobe.checks.log.lines import (
     JOB,
     NODE,
     UNPROVEN,
+    blame_hosts,
     demoted,
     each,
     failed,
     following,
-    of_hosts,
-    of_peer,
+    peer_fields,
     preceding,
     warned,
 )
 from ncclprobe.logs import messages
 from ncclprobe.logs.job_log import ENDINGS, TALK, Explained, JobLog, LogEvent, LogStream
 from ncclprobe.logs.layers import Layer, layer_of
-from ncclprobe.logs.lines import in_its_own_words
+from ncclprobe.logs.lines import layer_report
 from ncclprobe.logs.outcome import lived_on
 from ncclprobe.logs.texts import address_of, between, number
 from ncclprobe.model.errors import Unlearned
@@ -276,11 +276,11 @@ def _finding(log: JobLog, event: LogEvent, found: messages.Message) -> Finding:
 
     The job is at fault only if NCCL refuses something of its program, or if a layer blames what the job brings along.
     """
-    text = found.row.then if found.row.level == "FATAL" else in_its_own_words(event)
+    text = found.row.then if found.row.level == "FATAL" else layer_report(event)
     host, rank = found.held("host").strip(), number(found.held("rank")) if found.row.level == "FATAL" else None
     peer = number(found.held("peer")) if found.row.meaning.endswith(" peer") else None
     details: dict[str, Any] = {} if peer is None else {"peers": (peer,)}
-    details |= of_peer(log, address_of(found.held("address")))
+    details |= peer_fields(log, address_of(found.held("address")))
     codes, why = (found.codes, text) if found.codes else _by_error(event, found)
     if _NO_REASON in text and codes == ("rank-crashed",):
         codes = ("rank-crashed", "oom")
@@ -298,7 +298,7 @@ def _finding(log: JobLog, event: LogEvent, found: messages.Message) -> Finding:
     if any(words in text for words in _OF_SSH):
         details["remedy"] = _LOG_IN
     told = said(log, event, why, codes=codes, ranks=() if rank is None else (rank,), **details, **whose)
-    return of_hosts(told, host) if host else told
+    return blame_hosts(told, host) if host else told
 
 
 def _next(event: LogEvent, own: Layer, peer: int | None) -> str:

@@ -11,15 +11,15 @@ from ncclprobe.checks.log.lines import (
     LIMIT,
     NODE,
     UNPROVEN,
+    blame_hosts,
+    blame_no_rank,
     cuda_errors,
     demoted,
     each,
     failed,
     following,
     hosts,
-    of_hosts,
-    of_no_rank,
-    of_process,
+    kernel_line_ranks,
     warned,
 )
 from ncclprobe.logs.job_log import JobLog, LogEvent
@@ -145,15 +145,15 @@ def host_memory_full(log: JobLog) -> Iterator[Finding]:
             texts = (event.text, *(other.text for other in following(log, event, _REPORT_LINES)))
             whose = JOB if any(limit in text for limit in _LIMITS for text in texts) else UNPROVEN
             codes = ("oom", "rank-crashed") if may else ()
-            found = said(log, event, message, ranks=of_process(log, event), codes=codes, **whose)
-            yield _on_rays_node(log, event, found) if "running low on memory" in event.text else found
+            found = said(log, event, message, ranks=kernel_line_ranks(log, event), codes=codes, **whose)
+            yield _add_ray_node(log, event, found) if "running low on memory" in event.text else found
 
 
-def _on_rays_node(log: JobLog, event: LogEvent, found: Finding) -> Finding:
+def _add_ray_node(log: JobLog, event: LogEvent, found: Finding) -> Finding:
     """Return Ray's report of full memory with the node that it names there, or in the line beneath."""
     texts = (event.text, *(other.text for other in following(log, event, 2)))
     host = next((ip for text in texts if (ip := between(text, "the node (IP: ", ","))), "")
-    return of_hosts(found, host) if host else found
+    return blame_hosts(found, host) if host else found
 
 
 _OF_RAY = "ray.exceptions."
@@ -275,10 +275,10 @@ def node_failed(log: JobLog) -> Iterator[Finding]:
     for event in log.having(_GONE):
         yield said(log, event, "Slurm lost this host", **NODE)
     for event in log.having(_LOST):
-        yield of_no_rank(said(log, event, "Slurm lost a host of the job", **NODE))
+        yield blame_no_rank(said(log, event, "Slurm lost a host of the job", **NODE))
     for event in log.having(_NOT_READY) if failed(log) else ():
         host = event.text.partition(_NOT_READY)[0].rpartition(" ")[2]
-        yield of_hosts(said(log, event, "Kubernetes lost this host: it is not ready", **NODE), host, ranks=())
+        yield blame_hosts(said(log, event, "Kubernetes lost this host: it is not ready", **NODE), host, ranks=())
 
 
 _EVICTED = ("The node was low on resource", "pod is evicted successfully")
@@ -307,12 +307,12 @@ def pod_evicted(log: JobLog) -> Iterator[Finding]:
     placed = {pod: event.text.rpartition(" to ")[2] for event in log.having(_PLACED) if (pod := _pod(event.text))}
     for event in log.having(*_EVICTED) if failed(log) else ():
         pod = _pod(event.text)
-        if _of_another_job(log, pod):
+        if _is_foreign_pod(log, pod):
             continue
         host = event.host or placed.get(pod, "").strip()
         what = between(event.text, "low on resource: ", ". ").rstrip(".")
         message = f"Kubernetes evicted {pod or 'a pod'}" + (f": its node was low on {what}" if what else "")
-        yield of_hosts(said(log, event, message, **NODE), *filter(None, (host,)))
+        yield blame_hosts(said(log, event, message, **NODE), *filter(None, (host,)))
 
 
 _SILENT, _ANSWERS = " not responding, ", "nfs: server "
@@ -416,10 +416,10 @@ def pod_not_placed(log: JobLog) -> Iterator[Finding]:
     for event in log.having(*_UNPLACED):
         pod = _pod(event.text)
         later = any(_pod(each.text) == pod or (not pod and not _earlier(each, event)) for each in placed)
-        if "nodes are available: " in event.text and not later and not _of_another_job(log, pod):
+        if "nodes are available: " in event.text and not later and not _is_foreign_pod(log, pod):
             short = event.text.partition("nodes are available: ")[2].partition(". preemption")[0].strip(". ")
             message = f"Kubernetes found no node for {pod or 'a pod'}: {short}"
-            yield of_no_rank(said(log, event, message, **JOB))
+            yield blame_no_rank(said(log, event, message, **JOB))
 
 
 def _pod(text: str) -> str:
@@ -428,7 +428,7 @@ def _pod(text: str) -> str:
     return name.rpartition("/")[2]
 
 
-def _of_another_job(log: JobLog, pod: str) -> bool:
+def _is_foreign_pod(log: JobLog, pod: str) -> bool:
     """Return whether a pod is none of the job's: its ranks name their pods as their hosts, all of another set."""
     known = hosts(log) & {_pod(event.text) for event in log.having(_PLACED, *_UNPLACED, *_EVICTED)}
     return bool(pod and known) and pod.rpartition("-")[0] not in {each.rpartition("-")[0] for each in known}

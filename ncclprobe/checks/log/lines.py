@@ -63,12 +63,12 @@ def warned(event: LogEvent) -> bool:
     return event.level == "WARN" and (".cpp:" in event.place or ".py:" in event.place)
 
 
-def of_no_rank(found: Finding) -> Finding:
+def blame_no_rank(found: Finding) -> Finding:
     """Return a finding as one of the job: the line does not show which rank is at fault, its writer or another."""
-    return of_hosts(found, ranks=())
+    return blame_hosts(found, ranks=())
 
 
-def of_hosts(found: Finding, *hosts: str, ranks: tuple[int, ...] | None = None) -> Finding:
+def blame_hosts(found: Finding, *hosts: str, ranks: tuple[int, ...] | None = None) -> Finding:
     """Return a finding as one of the hosts that its line names, and of `ranks` (None: as it was), not of its writer."""
     at = found.occurrence
     told = at and replace(at, hosts=hosts, ranks=at.ranks if ranks is None else ranks)
@@ -96,7 +96,7 @@ def each(
             yield said(log, event, message, **details)
 
 
-def of_process(log: JobLog, event: LogEvent) -> tuple[int, ...]:
+def kernel_line_ranks(log: JobLog, event: LogEvent) -> tuple[int, ...]:
     """Return the rank whose process a line of the kernel names, if other lines show that process's number and host."""
     pid = number(between(event.text, "Killed process ")) or number(between(event.text, "pid="))
     host = event.host.partition(".")[0]
@@ -153,7 +153,7 @@ def hosts(log: JobLog) -> frozenset[str]:
     return frozenset(e.host for e in log.events if e.host and e.pid is not None and e.level not in SUMMARY)
 
 
-def of_peer(log: JobLog, address: str) -> dict[str, Any]:
+def peer_fields(log: JobLog, address: str) -> dict[str, Any]:
     """Return ``peer_hosts`` for :func:`said`: the host that has this address, otherwise the address itself."""
     return {"peer_hosts": (log.addresses.get(address, address),)} if address else {}
 

@@ -10,14 +10,14 @@ from ncclprobe.checks.log.lines import (
     LIMIT,
     RESTART,
     UNPROVEN,
+    blame_no_rank,
     demoted,
     each,
-    of_no_rank,
     of_the_job,
     warned,
 )
 from ncclprobe.logs.job_log import JobLog, LogEvent
-from ncclprobe.logs.nccl_lines import INFO_DIFFERS, of_another_build
+from ncclprobe.logs.nccl_lines import INFO_DIFFERS, is_build_mismatch
 from ncclprobe.logs.outcome import worked_before
 from ncclprobe.logs.paragraphs import OF_EACH_OTHER
 from ncclprobe.logs.rank_ends import rank_ends
@@ -83,7 +83,7 @@ def _given_up(log: JobLog, event: LogEvent, name: str) -> bool:
 
     torch 2.13 writes it only for IPv6; a resolver that does not answer answers for neither family.
     """
-    if _of_ipv6_alone(event):
+    if _is_ipv6_only(event):
         return False
     return any(
         other.stream == event.stream and other.line >= event.line and f"({name}," in other.text
@@ -264,11 +264,11 @@ def _never_resolved(log: JobLog, event: LogEvent) -> bool:
     return bool(name) and any(
         other.stream == event.stream and other.line < event.line and f"({name}," in other.text
         for other in log.having(*_UNRESOLVED)
-        if not _of_ipv6_alone(other)
+        if not _is_ipv6_only(other)
     )
 
 
-def _of_ipv6_alone(event: LogEvent) -> bool:
+def _is_ipv6_only(event: LogEvent) -> bool:
     return "The IPv6 network" in event.text and "Temporary failure" not in event.text
 
 
@@ -309,9 +309,9 @@ def ranks_missing(log: JobLog) -> Iterator[Finding]:
     one, and end ranks left over from an earlier start.
     """
     for event in log.having(*_MISMATCH):
-        if not demoted(event) and not (INFO_DIFFERS in event.text and of_another_build(event.text)):
+        if not demoted(event) and not (INFO_DIFFERS in event.text and is_build_mismatch(event.text)):
             twice = number(between(event.text, "rank ")) if _TWICE in event.text else None
-            ranks = _of_another_size(log) if twice is None else (twice,)
+            ranks = _odd_sized_ranks(log) if twice is None else (twice,)
             yield said(log, event, "ranks disagree about who is in the job", ranks=ranks, **JOB)
     late_lines = tuple(came_too_late(log))
     late = tuple(sorted({event.rank for event in late_lines if event.rank is not None}))
@@ -332,12 +332,12 @@ def ranks_missing(log: JobLog) -> Iterator[Finding]:
             message += f": rank {', '.join(map(str, late or absent))}" if late or absent else ""
             whose = JOB if own == codes else RESTART if late else UNPROVEN
             told = said(log, event, message, ranks=late or absent, codes=own, **whose)
-            yield told if late or absent else of_no_rank(told)
+            yield told if late or absent else blame_no_rank(told)
     few = "not as many nodes as wanted met in time"
     yield from each(log, ("RendezvousTimeoutError",), few, codes=("world-size-mismatch", *_LATE), **UNPROVEN)
 
 
-def _of_another_size(log: JobLog) -> tuple[int, ...]:
+def _odd_sized_ranks(log: JobLog) -> tuple[int, ...]:
     """Return the ranks that began one communicator with another number of ranks than most of it."""
     begun: dict[str, dict[int, int]] = {}
     for event in log.having("Init START"):
@@ -483,7 +483,7 @@ def no_address_of_a_rank(log: JobLog) -> Iterator[Finding]:
         if rank in unsaid:
             message = f"rank {rank} did not write its address to the store"
             told = said(log, event, message, ranks=(rank,), peers=(rank,), **JOB)
-            yield told if waiters[rank] > 1 else of_no_rank(told)  # a rank that alone waits may be wrong of the size
+            yield told if waiters[rank] > 1 else blame_no_rank(told)  # a rank that alone waits may be wrong of the size
 
 
 def _awaited(event: LogEvent) -> int | None:

@@ -185,7 +185,7 @@ def plugin_not_found(log: JobLog) -> Iterator[Finding]:
         if name == "Socket" or demoted(event) or (name == "IB" and not mute) or (no_device and name in ("", "IB")):
             continue  # NCCL's own transport was asked for, and says itself what it lacks
         message = f"no network {name} is there" if name else "no network is there"
-        yield said(log, event, message, codes=_without_nccls_lines(event.text) if mute else (), **IMAGE)
+        yield said(log, event, message, codes=_likely_nccl_errors(event.text) if mute else (), **IMAGE)
     named = {
         between(event.text, "set by env to ").strip() or between(event.text, "set by environment to ").strip()
         for event in log.having(*_NAMED)
@@ -197,7 +197,7 @@ def plugin_not_found(log: JobLog) -> Iterator[Finding]:
         yield from informed(log, _UNLOADED, message, severity=severity, **IMAGE)
 
 
-def _without_nccls_lines(text: str) -> tuple[str, ...]:
+def _likely_nccl_errors(text: str) -> tuple[str, ...]:
     """Return the possible meanings if torch repeats NCCL's last error, without the lines of NCCL that would decide."""
     if "network " in text and "network IB" not in text:
         return ("plugin-missing", "plugin-mismatch", *(("efa-no-provider",) if "network AWS" in text else ()))
@@ -312,7 +312,7 @@ def topology_file(log: JobLog) -> Iterator[Finding]:
         if (attribute and not named) or ("Attribute " in event.text and not attribute):
             continue
         found = said(log, event, "the topology file is missing, broken or of another machine", **JOB)
-        yield said(log, event, **_OF_GRAPH) if _of_the_graph(log, event) else found
+        yield said(log, event, **_OF_GRAPH) if _is_graph_error(log, event) else found
     yield from each(log, _GRAPH, **_OF_GRAPH)
 
 
@@ -324,7 +324,7 @@ _OF_GRAPH: dict[str, Any] = {
 }
 
 
-def _of_the_graph(log: JobLog, event: LogEvent) -> bool:
+def _is_graph_error(log: JobLog, event: LogEvent) -> bool:
     """Return whether a parser's error is about the graph file: NCCL reads it after the topology, and names neither."""
     read = [
         each for each in log.having(*_TOPO_SET, _GRAPH_SET) if each.stream == event.stream and each.pid == event.pid

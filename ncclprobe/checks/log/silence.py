@@ -4,12 +4,12 @@ from collections.abc import Iterator, Mapping
 
 from ncclprobe.checks.log import cause, said
 from ncclprobe.checks.log.known import harmless
-from ncclprobe.checks.log.lines import JOB, UNPROVEN, has_called, of_hosts
+from ncclprobe.checks.log.lines import JOB, UNPROVEN, blame_hosts, has_called
 from ncclprobe.facts.files.ras import RasAnswer, RasProcess, RasStatement, RasStatus, by_operation, read_answer
 from ncclprobe.logs.job_log import Explained, JobLog, LogEvent
 from ncclprobe.logs.outcome import ABORTED, aborted, lived_on
 from ncclprobe.logs.rank_ends import Ends, RankEnd, of_others, rank_ends
-from ncclprobe.logs.ranks import of_launcher
+from ncclprobe.logs.ranks import is_launcher_line
 from ncclprobe.logs.reader import read
 from ncclprobe.logs.texts import ERROR, address_of, between, form_of_failure
 from ncclprobe.logs.torch_lines import timed_out_work
@@ -59,7 +59,7 @@ def rank_fell_silent(log: JobLog, explained: Explained) -> Iterator[Finding]:
     ends = rank_ends(log, explained.failing)
     if explained.codes or not {*explained.could_be} <= (_LOST if _one_host(log, ends) else _OPEN):
         return
-    if ends.unattributed or ends.of_what == {"otherwise"}:
+    if ends.unattributed or ends.complaint_kinds == {"otherwise"}:
         return  # it may be of a rank that seems to say nothing; and who lost no one and waited for no one failed itself
     works = [work for each in ends.complaining if each.said and (work := timed_out_work(each.said.text))]
     if works and any(has_called(log, each.rank, works[0].seq) for each in ends.silent):
@@ -172,7 +172,7 @@ def _few(ends: Ends) -> bool:
     closed its connections. If only one rank complains, no rank between those that were seen may be missing: that one
     could be the one at fault.
     """
-    known = len(ends.complaining) > 1 or any(each.has_log for each in ends.silent) or ends.of_what == {"closed"}
+    known = len(ends.complaining) > 1 or any(each.has_log for each in ends.silent) or ends.complaint_kinds == {"closed"}
     known = known and (len(ends.complaining) > 1 or len(ends.ranks) > max(ends.ranks))
     return 0 < len(ends.silent) <= min(_MOST_SILENT, len(ends.complaining)) and known
 
@@ -216,7 +216,7 @@ def _lost_peer(log: JobLog, explained: Explained) -> Finding | None:
         return None
     event, peer = lost[0]
     message = f"{peer} ended: {len(writers)} processes lost their connections, all to it"
-    return of_hosts(said(log, event, message, codes=_NO_WORD, subject=peer, **UNPROVEN), peer, ranks=())
+    return blame_hosts(said(log, event, message, codes=_NO_WORD, subject=peer, **UNPROVEN), peer, ranks=())
 
 
 def _late(log: JobLog, ends: Ends, rank: RankEnd) -> Finding:
@@ -258,7 +258,7 @@ def _own_words(log: JobLog, ends: Ends, rank: int) -> LogEvent | None:
     """Return the line of a rank that by its form is an error, after which it did not go on, otherwise its last line if
     that has words of a failure; None: there is none, or the others had given up before.
     """
-    own = (event for event in log.events if event.rank == rank and not of_launcher(event))
+    own = (event for event in log.events if event.rank == rank and not is_launcher_line(event))
     errors = [event for event in own if form_of_failure(event.text, event.level) >= ERROR]
     last = log.ranks[rank].last if rank in log.ranks else None
     if last and form_of_failure(last.text, last.level):
@@ -270,20 +270,20 @@ def _own_words(log: JobLog, ends: Ends, rank: int) -> LogEvent | None:
 def _outspoken(ends: Ends, explained: Explained) -> LogEvent | None:
     """Return the line of the one rank that ended with words of its own, if all others lost a connection."""
     own = [each.said for each in ends.complaining if each.said and each.complains == "otherwise"]
-    alone = len(own) == 1 and not ends.silent and ends.of_what == {"closed", "otherwise"}
+    alone = len(own) == 1 and not ends.silent and ends.complaint_kinds == {"closed", "otherwise"}
     return own[0] if alone and (own[0].stream, own[0].line) not in explained.failing else None
 
 
 def _why(ends: Ends, subject: str, first: RankEnd) -> tuple[str, tuple[str, ...]]:
     """Return what is known of ranks that say nothing, and which causes are left."""
-    one, lost = len(ends.silent) == 1, "closed" in ends.of_what and "timed out" not in ends.of_what
+    one, lost = len(ends.silent) == 1, "closed" in ends.complaint_kinds and "timed out" not in ends.complaint_kinds
     if one and first.rank == ends.first_out and first.by_itself:
         return f"{subject} ended first, without an error message: {first.exit_text}", (_DIED,)
     if one and first.alive:
         return f"{subject} had not reached {_awaited(ends)}, and its process lived", (_LATE,)
     if one and first.over:
         alone = [each.rank for each in ends.complaining]
-        if len(alone) == 1 and "timed out" in ends.of_what:
+        if len(alone) == 1 and "timed out" in ends.complaint_kinds:
             return f"only rank {alone[0]} waits in {_awaited(ends)}: {subject} had ended", (_DESYNC,)
         return f"{subject} ended while the others went on", (_DESYNC, _DIED)
     if one and not lost and ends.wrote_on(first):

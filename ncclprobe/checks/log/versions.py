@@ -6,7 +6,7 @@ from typing import NamedTuple
 from ncclprobe.checks.log import cause, said
 from ncclprobe.checks.log.lines import CUDA_SIGNS, IMAGE, JOB, demoted, each, failed
 from ncclprobe.logs.job_log import JobLog, LogEvent
-from ncclprobe.logs.nccl_lines import MET_WITH, MIXED_UP, of_another_build, other_length
+from ncclprobe.logs.nccl_lines import MET_WITH, MIXED_UP, is_build_mismatch, other_length
 from ncclprobe.logs.outcome import ABORTED, aborted
 from ncclprobe.logs.texts import between
 from ncclprobe.model.findings import Finding
@@ -117,7 +117,7 @@ def nccl_versions_differ(log: JobLog) -> Iterator[Finding]:
     (torch reports the one that it was compiled with); look for another libnccl.so.2 in LD_LIBRARY_PATH.
     """
     yield from each(log, _VERSIONS, "ranks run different versions of NCCL", **IMAGE)
-    if len(log.versions.get("nccl", ())) > 1 and (failed_to_meet(log) or _in_one_communicator(log)):
+    if len(log.versions.get("nccl", ())) > 1 and (failed_to_meet(log) or _shares_communicator(log)):
         named = (e for e in log.having(_VERSION) if "error" not in e.text)
         for version, (event, *_) in grouped((between(e.text, _VERSION, "+"), e) for e in named).items():
             if version[:1].isdecimal():
@@ -126,10 +126,10 @@ def nccl_versions_differ(log: JobLog) -> Iterator[Finding]:
 
 def failed_to_meet(log: JobLog) -> bool:
     """Return whether ranks got another release's structure, or another message, while they met."""
-    return any(of_another_build(event.text) for event in log.having(*MIXED_UP))
+    return any(is_build_mismatch(event.text) for event in log.having(*MIXED_UP))
 
 
-def _in_one_communicator(log: JobLog) -> bool:
+def _shares_communicator(log: JobLog) -> bool:
     """Return whether processes with different versions began one communicator, which never works."""
     said_by = {(event.host, event.pid): between(event.text, _VERSION, "+") for event in log.having(_VERSION)}
     began: dict[str, set[str]] = {}

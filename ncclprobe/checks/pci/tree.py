@@ -24,7 +24,7 @@ from ncclprobe.model.snapshot import Absent
 from ncclprobe.model.units import plural
 from ncclprobe.model.values import grouped, replace
 from ncclprobe.nccl.gpudirect import supported
-from ncclprobe.nccl.paths import of_machine
+from ncclprobe.nccl.paths import machine_topology
 
 _REDIRECTS = frozenset({"ReqRedir", "CmpltRedir"})
 _TURING = (7, 5)
@@ -308,7 +308,7 @@ def topology_agree(
     Fix: compare `lspci -tv` with `nvidia-smi topo -m` outside of any container or job, whose cgroup hides processors
     from nvidia-smi; then look at NCCL's own view (NCCL_TOPO_DUMP_FILE), which decides.
     """
-    own = of_machine(
+    own = machine_topology(
         pci,
         gpus,
         links if matrix.kind == "topo-m" else NvLinks(((),) * len(gpus.all)),

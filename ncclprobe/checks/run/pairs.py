@@ -109,7 +109,7 @@ def _slow_between(found: Localisation) -> Iterator[Finding]:
                 f"slow in {each.slow} of the {each.tests} it took part in, {each.retests} of these retests"
                 + (f"; usual: {found.usual}" if found.usual else ""),
             ),
-            remedy=_SHARED if len(each.nodes) > _PAIR else _of_device(each.where, hosts),
+            remedy=_SHARED if len(each.nodes) > _PAIR else _device_command(each.where, hosts),
             nodes=hosts if each.kind in ("node", "rail") else (),
         )
     for rail, share in found.slow_rails.items():
@@ -133,7 +133,7 @@ def _slow_between(found: Localisation) -> Iterator[Finding]:
 _RDMA = ("mlx", "bnxt_re", "irdma", "rdmap", "roce", "rxe", "siw", "efa", "ib")
 
 
-def _of_device(where: str, hosts: Sequence[str]) -> str:
+def _device_command(where: str, hosts: Sequence[str]) -> str:
     """Return what to type if one device of one node is named: ``n2 rail 1 (eth1)``; otherwise nothing."""
     device = where.removesuffix(")").rpartition(" (")[2] if where.endswith(")") else ""
     name, _, port = device.partition(":")

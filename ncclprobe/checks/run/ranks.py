@@ -294,10 +294,10 @@ def settings(settings: RankSettings, participants: Participants, ending: Ending 
         odd = ranks_that_differ(each)
         hosts = participants.hosts
         by_host = {(hosts[rank], value) for value, ranks in each.values for rank in ranks}
-        of_hosts = len(by_host) == len({*hosts})  # the ranks of each node agree
-        if of_hosts and whole:
+        blame_hosts = len(by_host) == len({*hosts})  # the ranks of each node agree
+        if blame_hosts and whole:
             continue
-        within = each.name in MUST_AGREE_ON_A_HOST and not of_hosts and not whole
+        within = each.name in MUST_AGREE_ON_A_HOST and not blame_hosts and not whole
         tell = fail if each.name in MUST_AGREE or within else warn
         yield tell(
             each.name,

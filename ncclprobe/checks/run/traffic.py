@@ -23,7 +23,7 @@ _FEWEST_RAILS, _MOST_BUSY, _IDLE = 4, 0.75, 0.25
 """One NIC of two may be idle by the library's choice. Most: of a node's NICs. Idle: of what its siblings moved."""
 
 
-def of_rails(moved: Mapping[str, int | None], nodes: Sequence[str] = ("n0", "n1")) -> NicTraffic:
+def rail_traffic(moved: Mapping[str, int | None], nodes: Sequence[str] = ("n0", "n1")) -> NicTraffic:
     """Return what the NICs of nodes sent and received: `moved` by the last, by the others 64 MiB each."""
     usual: dict[str, int | None] = {f"mlx5_{n}:1": 64 << 20 for n in range(8)}
     each = [
@@ -36,8 +36,8 @@ def of_rails(moved: Mapping[str, int | None], nodes: Sequence[str] = ("n0", "n1"
 
 
 @check(
-    bad=lambda: [(of_rails({"mlx5_3:1": 0}),)],
-    good=lambda: [(of_rails({}),)],
+    bad=lambda: [(rail_traffic({"mlx5_3:1": 0}),)],
+    good=lambda: [(rail_traffic({}),)],
     applies=counters_of_nics,
 )
 def nic_traffic(traffic: NicTraffic) -> Iterator[Finding]:
@@ -55,7 +55,7 @@ def nic_traffic(traffic: NicTraffic) -> Iterator[Finding]:
     """
     named: set[str] = set()
     for each in traffic.rows:
-        for wrong in _in_place_of_others(each):
+        for wrong in _displacing_nics(each):
             where, node = f"{wrong.node} {wrong.nic}", wrong.node
             if where in named:
                 continue
@@ -77,7 +77,7 @@ def nic_traffic(traffic: NicTraffic) -> Iterator[Finding]:
         raise Unlearned(f"which NICs carried the bytes is not known: {blind}")
 
 
-def _in_place_of_others(each: OperationTraffic) -> Iterator[NicBytes]:
+def _displacing_nics(each: OperationTraffic) -> Iterator[NicBytes]:
     """Yield the NICs that moved most of their node's bytes and should not have; one on top of others has no share."""
     for nodes_nics in grouped((nic.node, nic) for nic in each.nics).values():
         meant = [_moved(nic) for nic in nodes_nics if nic.expected]

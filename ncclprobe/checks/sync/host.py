@@ -12,7 +12,7 @@ from ncclprobe.checks.env.fixtures import PLAIN, PLAIN_HOST, fabric, gpus, hcas,
 from ncclprobe.checks.gpu.state import CLOCK, FULL, PACED, POWER, box
 from ncclprobe.checks.ib import meant
 from ncclprobe.checks.ib.fixtures import pci
-from ncclprobe.checks.majority import differing, kinds, named, of_one_kind, several_with_gpus, unlike
+from ncclprobe.checks.majority import differing, kinds, named, several_with_gpus, split_by_kind, unlike
 from ncclprobe.checks.sync import LIMITS_GROUP, MACHINE_GROUP
 from ncclprobe.checks.sync.addresses import sockets
 from ncclprobe.facts.cpu import Cpus, NumaNode
@@ -61,7 +61,7 @@ def gpu_count(gpus: Every[Gpus], machines: Every[Machine | Absent], job: Job) ->
     --mixed-gpus.
     """
     counted = {node: len(each.all) for node, each in gpus.items()}  # also those that gpu.count says are lost
-    for part in of_one_kind(counted, kinds(machines, Every(dict(gpus.items())))):
+    for part in split_by_kind(counted, kinds(machines, Every(dict(gpus.items())))):
         ballot = vote(part)
         details: dict[str, Any] = {"tell": note, "after": " (--mixed-gpus)"}
         if not job.mixed_gpus:
@@ -173,7 +173,7 @@ def nic_count(
     or another NCCL_IB_HCA.
     """
     found = network(fabrics, settings, interfaces, software)
-    for part in of_one_kind(found, kinds(machines, gpus)):
+    for part in split_by_kind(found, kinds(machines, gpus)):
         ballot = vote({node: len(names) for node, names in part.items()})
         if ballot.agreed:
             continue
@@ -291,7 +291,7 @@ def topology(
     devices = {node: each for node, each in counted.items() if node in cpus.by_node}
     kind = kinds(machines, gpus)
     shapes = {node: _shape(trees.by_node[node], cpus.by_node[node]) for node in devices}
-    for part in of_one_kind(shapes, {node: (kind.get(node), devices[node]) for node in devices}):
+    for part in split_by_kind(shapes, {node: (kind.get(node), devices[node]) for node in devices}):
         # The tree of a virtual machine is what its hypervisor shows.
         tell = note if any(is_virtual(machines.by_node.get(node)) for node in part) else warn
         numa = vote({node: shape.numa for node, shape in part.items()})
@@ -459,7 +459,7 @@ def ignore_net_mismatch(
         for node, each in settings.items()
         if _knows(software.by_node.get(node)) and read_setting(each, _IGNORES, 1, loaded(software.by_node[node]))
     }
-    for part in of_one_kind(counts, kinds(machines, gpus)) if silent else ():
+    for part in split_by_kind(counts, kinds(machines, gpus)) if silent else ():
         shown = evidence(next(iter(silent.values())), _IGNORES) or f"{_IGNORES} is not set: 1 by default"
         more = {"before": "lets NCCL start without a message: ", "evidence": shown, **JOB}
         yield from unlike(vote(part), "{} NICs".format, "NCCL starts without a message:", subject=_IGNORES, **more)

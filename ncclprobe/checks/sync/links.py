@@ -9,7 +9,7 @@ from ncclprobe.checks import FABRIC, IMAGE, JOB, several
 from ncclprobe.checks.env import loaded
 from ncclprobe.checks.env.fixtures import ETH0, LO, PLAIN, having, hcas, interface
 from ncclprobe.checks.ib import active, listed, taken
-from ncclprobe.checks.majority import differing, kinds, named, of_one_kind, several_with_gpus, unlike
+from ncclprobe.checks.majority import differing, kinds, named, several_with_gpus, split_by_kind, unlike
 from ncclprobe.checks.nvl import CLUSTER, TRAY
 from ncclprobe.checks.sync import LOCATION_GROUP, NETWORK_GROUP
 from ncclprobe.checks.sync.addresses import OVER_SOCKETS, data_interfaces
@@ -79,7 +79,7 @@ def rate(
         for node, ports in _ports(fabrics, settings).items()
         if (rates := [known for port in ports if (known := gbps(port)) is not None])
     }
-    for part in of_one_kind(best, kinds(machines, gpus)):
+    for part in split_by_kind(best, kinds(machines, gpus)):
         ballot = vote(part)
         lower = bool(ballot.outliers) and all(part[node] < ballot.usual for node in ballot.outliers)
         details: dict[str, Any] = {"tell": warn if ballot.settled and not lower else fail, "action": "repair"}
@@ -114,7 +114,7 @@ def port_state(
     Fix: reseat or replace the cable of this port and look at its switch port; mlxlink or ibportstate enables a port
     that is Disabled.
     """
-    parts = of_one_kind(
+    parts = split_by_kind(
         {node: _placed(each, settings.by_node.get(node)) for node, each in fabrics.items()}, kinds(machines, gpus)
     )
     for part in parts:
@@ -271,7 +271,7 @@ def subnet_prefix(
     same: dict[str, tuple[dict[str, Any], list[str]]] = {}
     kind = kinds(machines, gpus)
     for rail, values in rails.items():
-        for ballot in (vote(part) for part in of_one_kind(values, kind)):
+        for ballot in (vote(part) for part in split_by_kind(values, kind)):
             if not ballot.agreed:
                 told = differing(ballot, "subnet {}".format)
                 same.setdefault(told["message"], (told, []))[1].append(rail)
@@ -316,7 +316,7 @@ def roce_qos(marks: Every[RoceQos], machines: Every[Machine | Absent], gpus: Eve
     --trust dscp, ecn/roce_np/enable and ecn/roce_rp/enable; NCCL_IB_TC gives NCCL's own packets their class.
     """
     known = {node: each for node, each in marks.items() if any(map(_told, each.ports.values()))}
-    for part in of_one_kind(known, kinds(machines, gpus)):
+    for part in split_by_kind(known, kinds(machines, gpus)):
         for name in dict.fromkeys(name for each in part.values() for name in each.ports):
             here = {node: each.ports[name] for node, each in part.items() if name in each.ports}
             yield from _compared(name, {node: each for node, each in here.items() if _told(each)})

@@ -278,10 +278,10 @@ def _alone(trees: Mapping[str, tuple[PlacementLevel, ...]]) -> Iterator[Finding]
         said |= {*alone}
         levels = {node: told[node][len(told[node]) - inner - 1] for node in alone}
         others = [(names[-1], len(nodes)) for names, nodes in groups.items() if len(nodes) > 1]
-        yield _by_itself(levels, others, len(groups))
+        yield _node_phrase(levels, others, len(groups))
 
 
-def _by_itself(levels: Mapping[str, PlacementLevel], others: Sequence[tuple[str, int]], groups: int) -> Finding:
+def _node_phrase(levels: Mapping[str, PlacementLevel], others: Sequence[tuple[str, int]], groups: int) -> Finding:
     """Return a phrase about `levels`, a node's own; a warning if all others share one: they nearly fitted."""
     alone, kind = tuple(levels), next(iter(levels.values())).kind
     more: dict[str, Any] = {"nodes": alone, "evidence": _sources(levels.values())}

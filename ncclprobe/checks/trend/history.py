@@ -3,7 +3,7 @@
 from collections.abc import Iterator
 
 from ncclprobe.fleet.drift import BURN_IN
-from ncclprobe.fleet.standing import Reason, of_faults, of_series
+from ncclprobe.fleet.standing import Reason, fault_reasons, series_reasons
 from ncclprobe.model.findings import Certainty, Finding, Severity, note, warn
 from ncclprobe.model.fleet import Drift, Fault, FaultCourse, History, NodeCourse, Number, Series, Sum
 from ncclprobe.model.registry import applies, check
@@ -57,7 +57,7 @@ def rate(history: History) -> Iterator[Finding]:
     Fix: look at what changed on the node then (`ncclprobe fleet node NAME`); test it again after the repair, or accept
     its present rate as usual with `ncclprobe fleet accept NAME`.
     """
-    for each in of_series(history.course, history.series):
+    for each in series_reasons(history.course, history.series):
         yield _finding(each, blame="node", action="retest")
 
 
@@ -74,7 +74,7 @@ def flapping(history: History) -> Iterator[Finding]:
     Fix: replace the part instead of resetting it: the cable and its module, the GPU, or the NIC.
     """
     blames = {f"{each.fault.check} {each.fault.subject}": each.fault.blame for each in history.course.faults.values()}
-    for each in of_faults(history.course):
+    for each in fault_reasons(history.course):
         if each.state == "flapping":
             yield _finding(each, blame=blames[each.subject], action="repair")
         elif (since := _before(history.course, each)) is not None:

@@ -22,9 +22,9 @@ from ncclprobe.cluster.rendezvous.coordinator import CannotListen, Coordinator, 
 from ncclprobe.cluster.rendezvous.messages import Leave
 from ncclprobe.cluster.rendezvous.run_in_thread import run_in_thread
 from ncclprobe.cluster.rendezvous.store import StoreError, announce
-from ncclprobe.engine.collect import Heard, Traces, collect, of_capture
+from ncclprobe.engine.collect import Heard, Traces, capture_facts, collect
 from ncclprobe.engine.judge import Share
-from ncclprobe.engine.workers import Workers, of_a_run
+from ncclprobe.engine.workers import Workers, run_snapshot
 from ncclprobe.facts.reach import MEASURED, MeshListener, Paths, Trouble
 from ncclprobe.host import SAMPLE, files
 from ncclprobe.host.capture import Answers, Replay, dump, received, save
@@ -133,10 +133,10 @@ def snapshots_of(
             measured = Replay(_samples(peer), name, older=False)
             facts = collect(measured, [each for each in part.collectors if each.produces in MEASURED], traces=traces)
             known = {kind: fact for kind, fact in facts.items() if not _is_unasked(fact)}
-            yield of_a_run(judged[path], name, known)
+            yield run_snapshot(judged[path], name, known)
         else:
             replay = Replay(_samples(peer), name, older=False) if path in unread else _replay(peer, name)
-            yield of_capture(replay, part.collectors, traces)
+            yield capture_facts(replay, part.collectors, traces)
 
 
 def _is_unasked(fact: Any) -> bool:

@@ -12,7 +12,7 @@ from ncclprobe.checks.sync.roster import missing as absent_nodes
 from ncclprobe.cluster.rails.lead import RailsWanted
 from ncclprobe.cluster.rendezvous.messages import Leave
 from ncclprobe.cluster.rendezvous.token import Token
-from ncclprobe.engine.collect import Heard, of_capture
+from ncclprobe.engine.collect import Heard, capture_facts
 from ncclprobe.engine.judge import Share
 from ncclprobe.engine.workers import Workers
 from ncclprobe.facts.launcher import Launch
@@ -129,7 +129,7 @@ class LocalNode(Struct):
 
     def snapshot_with_samples(self, collectors: Sequence[Collector]) -> Snapshot:
         """Return the facts of this node, measured samples included."""
-        return of_capture(self.replay(), collectors)
+        return capture_facts(self.replay(), collectors)
 
 
 def alone(part: Part, local: LocalNode, why: str) -> ExitCode:

@@ -171,7 +171,7 @@ def find_token(variables: Mapping[str, str | None], launch: Launch, *, trust: bo
     if launch.several_nodes:
         if variables.get("SLURM_JOB_ID") and is_here():
             return Token(mark, Munge(mark), "munge")
-        if secret := _of_home(Path(variables.get("HOME") or "/")):
+        if secret := _home_secret(Path(variables.get("HOME") or "/")):
             return Token(mark, hmac.digest(secret, mark, hashlib.sha256), f"~/{_FILE}")
         if launch.kind == "options":
             return _made_by_hand(mark, launch)
@@ -204,7 +204,7 @@ def _made_by_hand(mark: bytes, launch: Launch) -> Token:
     return Token(mark, _stretched(text), "made by node 0, for this run", made=text)
 
 
-def _of_home(home: Path) -> bytes | None:
+def _home_secret(home: Path) -> bytes | None:
     """Return the secret of this user's file; make one if the home is on a file system that nodes share.
 
     None: no file. Raises UsageError if the file could be another's, or others can read it.

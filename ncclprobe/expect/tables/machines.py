@@ -400,7 +400,7 @@ def table() -> Mapping[str, MachineType]:
     Raises UsageError for one of a distribution that cannot be read, or has the name of another.
     """
     own = map(_type_in, _own().values())
-    return by_name([*own, *(machine for each in installed(MACHINES) for machine in _of_site(each))])
+    return by_name([*own, *(machine for each in installed(MACHINES) for machine in _site_machines(each))])
 
 
 @cache
@@ -417,7 +417,7 @@ def _type_in(path: "Traversable", origin: str = "") -> MachineType:
     return replace(from_toml(path.read_text(encoding="utf-8"), path.name), origin=origin)
 
 
-def _of_site(addition: Addition) -> list[MachineType]:
+def _site_machines(addition: Addition) -> list[MachineType]:
     """Return the types in the package that a distribution names. Raises UsageError."""
     try:
         found = [_type_in(path, addition.origin) for path in _files(resources.files(module_of(addition.module)))]

@@ -67,11 +67,11 @@ class RasStatus(Struct, frozen=True):
 def read_answer(source: str, data: bytes) -> RasAnswer:
     """Return the contents of an answer, the last if one text has several. Raises ParseError for anything else."""
     if data.lstrip()[:1] == b"{":
-        return _of_json(source, data)
+        return _parse_json(source, data)
     lines = data.decode(errors="replace").splitlines()
     if not any(line.startswith(("Job summary", "Communicators...")) or "PEER_DEAD" in line for line in lines):
         raise ParseError(f"{source}: no answer of NCCL's RAS: {data[:80]!r}")
-    return _of_text(source, lines)
+    return _parse_text(source, lines)
 
 
 _PROCESS = re.compile(r" *Process (\d+) on node (\S+) managing GPUs? (.+)")
@@ -162,7 +162,7 @@ def _process(line: str) -> RasProcess | None:
     return None
 
 
-def _of_text(source: str, lines: Iterable[str]) -> RasAnswer:
+def _parse_text(source: str, lines: Iterable[str]) -> RasAnswer:
     state = _Text()
     for number, line in enumerate(lines, start=1):
         state.add(number, line[:_MAX_LINE].rstrip())
@@ -198,13 +198,13 @@ class _Json(Struct):
     communicators: list[_Communicator]
 
 
-def _of_json(source: str, data: bytes) -> RasAnswer:
+def _parse_json(source: str, data: bytes) -> RasAnswer:
     """Return what the text would say of the same job: RAS judges nothing in JSON."""
     try:
         found = msgspec.json.decode(data, type=_Json)
     except (msgspec.MsgspecError, RecursionError) as error:
         raise ParseError(f"{source}: no answer of NCCL's RAS: {error}") from None
-    statements = [each for comm in found.communicators for each in _of_communicator(comm)]
+    statements = [each for comm in found.communicators for each in _communicator_statements(comm)]
     return RasAnswer(source, found.nccl_version[:40], tuple(statements[:_MAX_STATEMENTS]), _launched(found))
 
 
@@ -217,7 +217,7 @@ def _launched(found: _Json) -> tuple[tuple[int, int], ...]:
     return tuple((pid, total) for (_, pid), total in totals.items() if shared[pid] == 1)[:_MAX_STATEMENTS]
 
 
-def _of_communicator(comm: _Communicator) -> Iterator[RasStatement]:
+def _communicator_statements(comm: _Communicator) -> Iterator[RasStatement]:
     name = comm.hash.removeprefix("0x")
     gone = [rank for rank in comm.missing_ranks if rank.status.considered_dead]
     silent = [rank for rank in comm.missing_ranks if rank.status.unresponsive and not rank.status.considered_dead]

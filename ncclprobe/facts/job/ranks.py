@@ -122,7 +122,7 @@ def local_ranks(host: Host, asked: AskedJob) -> LocalRanks:
         helpers = _many(own) < _many(beneath) and all(each.rank is None for ranks in beneath.values() for each in ranks)
         jobs = beneath if helpers or not own else own
     elif len(jobs) > 1:
-        jobs = _of_own_step(jobs, attempt(lambda: host.ask("env"))) or jobs
+        jobs = _own_step_job(jobs, attempt(lambda: host.ask("env"))) or jobs
     ranks = _numbered(host, next(iter(jobs.values()), ()))
     return LocalRanks(
         ranks,
@@ -170,7 +170,7 @@ def _numbered(host: Host, ranks: tuple[JobProcess, ...]) -> tuple[JobProcess, ..
     return tuple(replace(each, rank=of.rank, launch=of) for each, of in zip(by_start, launches, strict=True))
 
 
-def _of_own_step(jobs: dict[str, tuple[JobProcess, ...]], env: str | Absent) -> dict[str, tuple[JobProcess, ...]]:
+def _own_step_job(jobs: dict[str, tuple[JobProcess, ...]], env: str | Absent) -> dict[str, tuple[JobProcess, ...]]:
     """Return of several jobs the one in whose allocation of Slurm this command runs, if only one is."""
     variables: dict[str, str | None] = {} if isinstance(env, Absent) else decoded(env, dict[str, str | None])
     own = variables.get(SLURM_JOB)
@@ -480,7 +480,7 @@ def _look(
     children = [child.pid for state in states if isinstance(state, LiveRank) for child in state.children]
     answers = answers or _each(ranks, lambda rank: _records(host, rank, number, asked), at_once)
     found = [
-        (rank, _of_rank(rank, dump(said)) if isinstance(said, str) else said.why)
+        (rank, _rank_records(rank, dump(said)) if isinstance(said, str) else said.why)
         for rank, said in zip(ranks, answers, strict=True)
     ]
     return JobLook(
@@ -488,15 +488,15 @@ def _look(
         records((_named(rank), each) for rank, each in found if isinstance(each, FlightDump)),
         tuple("" if isinstance(each, FlightDump) else each for _, each in found),
         tuple(_each(ranks[: bounds.JOB_STACKS], lambda rank: stack(host, rank.pid, number))) if asked.stacks else (),
-        attempt(lambda: read_answer(f"NCCL RAS, look {number}", _of_ras(host, ranks, number).encode())),
+        attempt(lambda: read_answer(f"NCCL RAS, look {number}", _ras_answer(host, ranks, number).encode())),
         attempt(lambda: _connections(host, number, (*_pids(ranks), *children))),
         traffic.read(host, number),
-        dict(_of_children(host, states[: bounds.JOB_STACKS])) if asked.stacks and number > 1 else {},
+        dict(_children_stacks(host, states[: bounds.JOB_STACKS])) if asked.stacks and number > 1 else {},
         attempt(lambda: gpus(host, _pids(ranks), number)),
     )
 
 
-def _of_children(host: Host, states: Sequence[LiveRank | Absent]) -> Iterator[tuple[int, tuple[FlightFrame, ...]]]:
+def _children_stacks(host: Host, states: Sequence[LiveRank | Absent]) -> Iterator[tuple[int, tuple[FlightFrame, ...]]]:
     held = [child.pid for state in states if isinstance(state, LiveRank) for child in suspects(state)]
     found = zip(held, _each(held, lambda pid: stack(host, pid, 2)), strict=True)
     yield from ((pid, stack) for pid, stack in found if isinstance(stack, tuple) and stack)
@@ -528,7 +528,7 @@ def _dump(child: LimitedChild, said: str) -> FlightDump | str:
         return read(said)
 
 
-def _of_rank(rank: JobProcess, found: FlightDump | str) -> FlightDump | str:
+def _rank_records(rank: JobProcess, found: FlightDump | str) -> FlightDump | str:
     """Return the records of a rank, or why there are none: what another job wrote to its file accuses nobody."""
     if isinstance(found, str):
         return f"its records were not read: {found}"
@@ -551,7 +551,7 @@ def _interfaces(text: str) -> Mapping[str, str]:
     return {each.address.partition("%")[0]: name for name, addresses in rows.items() for each in addresses}
 
 
-def _of_ras(host: Host, ranks: Sequence[JobProcess], number: int) -> str:
+def _ras_answer(host: Host, ranks: Sequence[JobProcess], number: int) -> str:
     address = next((each.settings[_RAS] for each in ranks if each.settings.get(_RAS)), _RAS_DEFAULT)
     return host.ask("ras", address, number, *_pids(ranks))
 

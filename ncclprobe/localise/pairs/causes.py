@@ -128,23 +128,23 @@ def candidates(results: Sequence[Result], effects: Effects, rules: Rules) -> dic
     found: set[Cause] = set()
     alone = len({end.node for end in ends}) == _TWO  # then nothing tells an end from its only partner
     for end in () if alone else suspects:
-        found |= set(_of_end(end, rails=many_rails))
+        found |= set(_end_causes(end, rails=many_rails))
     pairs = [(each.src, each.dst) for each in [*outliers, *lost]]
     pairs += [(each.src, each.dst) for each in samples if alone and many_rails]
     for src, dst in pairs:
-        found |= set(_of_pair(src, dst, rails=many_rails))
+        found |= set(_pair_causes(src, dst, rails=many_rails))
     many = _count_per_kind(ends, results)
     return {cause: _prior(cause, many, rules) for cause in found}
 
 
-def _of_end(end: End, rails: bool) -> Iterator[Cause]:
+def _end_causes(end: End, rails: bool) -> Iterator[Cause]:
     for direction in DIRECTIONS:
         yield Cause("node", (end.node,), direction=direction)
         if rails:
             yield Cause("rail", (end.node,), end.rail, direction)
 
 
-def _of_pair(src: End, dst: End, rails: bool) -> Iterator[Cause]:
+def _pair_causes(src: End, dst: End, rails: bool) -> Iterator[Cause]:
     both = tuple(sorted((src.node, dst.node)))
     for rail in (None, src.rail) if rails and src.rail == dst.rail else (None,):
         yield Cause("pair", both, rail)

@@ -142,11 +142,11 @@ def name_slow(
         bad = {way: ratio for way, ratio in ratios.items() if way[0] in ranks}
         if bad:
             tried = [way for way in rates if way[0] in ranks]
-            found += _of_node(node, ranks, bad, tried, rates)
+            found += _node_slow(node, ranks, bad, tried, rates)
     return tuple(sorted(found, key=lambda each: each.ratio))
 
 
-def _of_node(
+def _node_slow(
     node: str, ranks: Sequence[int], bad: Mapping[Way, float], tried: Sequence[Way], rates: Mapping[Way, float]
 ) -> Iterable[Slow]:
     def slow_of(kind: Literal["node", "rank", "pair"], slow_ranks: Sequence[int], ways: Collection[Way]) -> Slow:

@@ -289,12 +289,12 @@ def _alike(row: RankClass) -> str:
 def _answer(job: LookedAt, rows: Sequence[RankClass], call: Stalled | None, in_init: str = "") -> Standing:
     at = datetime.fromtimestamp(job.time_s, timezone.utc).isoformat(timespec="seconds")
     word = _word(rows, call)
-    message = in_init or (_of_no_call(job, rows, word) if call is None else _of_call(job, rows, call))
+    message = in_init or (_describe_idle(job, rows, word) if call is None else _describe_call(job, rows, call))
     calls = sum(dump.first_record + len(dump) for dump in job.second.dumps)
-    return Standing(word, message, at, round(job.took_s, 1), _to_see_more(job, word), calls, _sources(job))
+    return Standing(word, message, at, round(job.took_s, 1), _missing_evidence(job, word), calls, _sources(job))
 
 
-def _to_see_more(job: LookedAt, word: str) -> str:
+def _missing_evidence(job: LookedAt, word: str) -> str:
     """Return what was not examined and would have added evidence: other nodes, torch's worker server, the stacks."""
     ranks = [each for each in job.ranks.values() if each.process]
     silent = not job.second.dumps and all(each.silent for each in ranks)
@@ -344,7 +344,7 @@ def _word(rows: Sequence[RankClass], call: Stalled | None) -> str:
     return "SLOW" if "slow, not stuck" in names else "WORKING"
 
 
-def _of_no_call(job: LookedAt, rows: Sequence[RankClass], word: str) -> str:
+def _describe_idle(job: LookedAt, rows: Sequence[RankClass], word: str) -> str:
     looked = f"{len(job.ranks)} of {job.world} ranks were looked at"
     if word == "WORKING":
         return f"{looked}, and none waits for another that does not go on"
@@ -354,7 +354,7 @@ def _of_no_call(job: LookedAt, rows: Sequence[RankClass], word: str) -> str:
     return f"{looked}, and nothing says who waits for whom"
 
 
-def _of_call(job: LookedAt, rows: Sequence[RankClass], call: Stalled) -> str:
+def _describe_call(job: LookedAt, rows: Sequence[RankClass], call: Stalled) -> str:
     since = f" since {call.waited_s:.0f} s" if call.waited_s >= 1 and not call.launched else ""
     if call.apart:
         return f"{call.apart}{since}"

@@ -120,7 +120,7 @@ def activity(seen_rank: Seen) -> Activity:
     cores, moved = _grown(first, second, "cpu_s") / took_s, _grown(first, second, "moved_bytes") / took_s
     starved = cores >= _STARVED_CORES and cores + _grown(first, second, "queued_s") / took_s >= _BUSY_CORES
     computes = cores >= _BUSY_CORES or first.state == second.state == "R"
-    children = _of_children(first, second, "cpu_s") / took_s >= _STARVED_CORES
+    children = _children_growth(first, second, "cpu_s") / took_s >= _STARVED_CORES
     if second.held_s > first.held_s or moved >= _BUSY_BYTES_S or seen_rank.received_bytes / took_s >= _RECEIVED_BYTES_S:
         return "busy"
     few = max(_LOOP_FAULTS * _grown(first, second, "cpu_s"), _ANSWER_FAULTS)
@@ -131,10 +131,10 @@ def activity(seen_rank: Seen) -> Activity:
 
 def _grown(first: LiveRank, second: LiveRank, name: str) -> float:
     """Return by how much a counter has grown, of a rank and of the processes that it has started."""
-    return float(getattr(second, name) - getattr(first, name) + _of_children(first, second, name))
+    return float(getattr(second, name) - getattr(first, name) + _children_growth(first, second, name))
 
 
-def _of_children(first: LiveRank, second: LiveRank, name: str) -> float:
+def _children_growth(first: LiveRank, second: LiveRank, name: str) -> float:
     before = {child.pid: getattr(child, name) for child in first.children}
     return float(max(sum(getattr(child, name) - before.get(child.pid, 0) for child in second.children), 0))
 
@@ -157,11 +157,11 @@ def doing(rank: Seen, what: Activity) -> str:
     if what == "spins":
         return f"keeps a processor busy and reads and writes nothing: an endless loop, or a wait for its GPU{place}"
     if what == "busy":
-        return f"is at work{_at_what(rank)}{place}"
-    return f"{_waits(at)}{place}{_of_suspects(rank, at)}"
+        return f"is at work{_describe_work(rank)}{place}"
+    return f"{_waits(at)}{place}{_describe_suspects(rank, at)}"
 
 
-def _at_what(rank: Seen) -> str:
+def _describe_work(rank: Seen) -> str:
     first, second = rank.first, rank.second
     if isinstance(first, Absent) or isinstance(second, Absent):
         return ""
@@ -174,7 +174,7 @@ def _at_what(rank: Seen) -> str:
     return f" ({cores:.1f} cores{queued}{data}{came}{held})"
 
 
-def _of_suspects(rank: Seen, at: LiveRank) -> str:
+def _describe_suspects(rank: Seen, at: LiveRank) -> str:
     return "".join(f"; {_child(child, at)}{_frame(rank.of_children.get(child.pid, ()))}" for child in suspects(at))
 
 

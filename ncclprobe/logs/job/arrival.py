@@ -256,7 +256,7 @@ def unreachable(
     at = master if master.here else next(iter(known), None)
     if at is not None and not isinstance(at.sockets, Absent):
         called = at is not master or bool(calls)
-        return _of_listeners([each for each in at.sockets if each.state == "listening"], at, own, called)
+        return _describe_listeners([each for each in at.sockets if each.state == "listening"], at, own, called)
     if any(each.state == "connecting" for each in calls):
         return "nothing answers: its host is down, or a firewall drops the packets"
     if any(each.state == "closed by its peer" for each in calls):
@@ -264,7 +264,7 @@ def unreachable(
     return "it refuses: nobody listens there, or a firewall rejects the packets"
 
 
-def _of_listeners(listeners: Sequence[Connection], at: JobStore, own: frozenset[int], called: bool) -> str:
+def _describe_listeners(listeners: Sequence[Connection], at: JobStore, own: frozenset[int], called: bool) -> str:
     if not listeners:
         return _NOBODY
     hosts = sorted({each.local.rpartition(":")[0] for each in listeners})

@@ -153,14 +153,14 @@ def stalled(job: LookedAt) -> list[Stalled]:
     made = [each for each in (_stalled(job, each) for each in found) if each and not {*each.waiting} & job.moved]
     if made and all(each.missing for each in made):
         return made
-    return list(_of_unknown_members(job)) or made or ([] if job.moved else _without_records(job))
+    return list(_unknown_group_calls(job)) or made or ([] if job.moved else _without_records(job))
 
 
 def _without_records(job: LookedAt) -> list[Stalled]:
     return list(_by_stacks(job)) or list(_by_lines(job)) or list(_by_ras(job))
 
 
-def _of_unknown_members(job: LookedAt) -> Iterator[Stalled]:
+def _unknown_group_calls(job: LookedAt) -> Iterator[Stalled]:
     """Yield a stuck call if every rank waits, some of them in a call of a group whose members torch has not recorded.
 
     Gloo records the members only of the first group that a rank made: nobody can name who is missing from such a call.

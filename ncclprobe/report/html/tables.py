@@ -185,12 +185,12 @@ def where(row: Row, everywhere: int) -> str:
 def _on(row: Row, names: Sequence[str]) -> Row:
     return Row(
         row.kind, row.id, row.title, tuple(dict.fromkeys(names)), row.subject, row.message, row.evidence, row.remedy,
-        _of_several(row.blame) if len(set(names)) > 1 else row.blame, row.required,
+        _blame_word(row.blame) if len(set(names)) > 1 else row.blame, row.required,
         row.see_also,
     )  # fmt: skip
 
 
-def _of_several(blame: str) -> str:
+def _blame_word(blame: str) -> str:
     return blame.replace("This node is", "These nodes are").replace("this node", "these nodes")
 
 

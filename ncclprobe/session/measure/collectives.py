@@ -146,4 +146,4 @@ def _merged(received: Sequence[Any]) -> tuple[Disturbance, ...]:
         for name, first, last, _ in received
     ]
     gpus = [Disturbance(**each) for *_, slowed in received for each in slowed]
-    return tuple(dict.fromkeys([*joining.of_all_hosts(readings), *gpus]))
+    return tuple(dict.fromkeys([*joining.host_disturbances(readings), *gpus]))

@@ -108,7 +108,7 @@ class Copies:
         """Copy on one local rank after the other, then on all at once."""
         if self._device == "cpu":
             with phase(self._identity.rank, self._set_phase, "copies within the host's memory"):
-                yield from self._of_host() if self._identity.local_rank == 0 else ()
+                yield from self._copy_host() if self._identity.local_rank == 0 else ()
             return
         turns, buffers = self._most_ranks(), None
         for turn in range(turns):
@@ -189,7 +189,7 @@ class Copies:
             if reached := self._to_peer(number, peer):
                 yield self._row("d2d", reached, peer=gpu_identity(peer), concurrent=True)
 
-    def _of_host(self) -> Iterator[CopyRow]:
+    def _copy_host(self) -> Iterator[CopyRow]:
         """Copy within each NUMA node's memory, by its own processors and by another node's."""
         nbytes = self._size()
         if nbytes < _LEAST_NBYTES:

@@ -127,7 +127,7 @@ def expecting(run: RankContext) -> Expecting:
     if options.expect or not {"collectives", "pairs"} & {*options.what}:
         return Expecting()
     if run.config.backend == "nccl":
-        return _of_nccl(run)
+        return _expect_nccl(run)
     if run.config.nodes < 2 or "collectives" not in options.what:
         return Expecting()
     from ncclprobe.session.measure.rank_nics import slowest_link
@@ -138,7 +138,7 @@ def expecting(run: RankContext) -> Expecting:
     return Expecting(tuple(_bands(options, identity.ranks, lambda op, nbytes: sockets.gloo(op, nbytes, link))))
 
 
-def _of_nccl(run: RankContext) -> Expecting:
+def _expect_nccl(run: RankContext) -> Expecting:
     """Expect by what each node reports of itself; on rank 0, nothing elsewhere."""
     from ncclprobe.expect import expected
 

@@ -74,7 +74,7 @@ def parse(text: str, own_s: float) -> Reading | None:
     return Reading(busy + idle + iowait + steal, busy, steal, own_s)
 
 
-def of_processors(host: str, before: Reading, after: Reading, own_s: Iterable[float]) -> Disturbance | None:
+def processor_disturbance(host: str, before: Reading, after: Reading, own_s: Iterable[float]) -> Disturbance | None:
     """Return whether other work kept the processors of `host` busy; `own_s` is what its ranks used meanwhile."""
     total = after.total_s - before.total_s
     if total <= 0:
@@ -141,14 +141,14 @@ def gpus_now(host: Host) -> Gpus | None:
     return learned(collect(host, found), Gpus)
 
 
-def of_all_hosts(readings: Sequence[tuple[str, Reading | None, Reading | None]]) -> list[Disturbance]:
+def host_disturbances(readings: Sequence[tuple[str, Reading | None, Reading | None]]) -> list[Disturbance]:
     """Return which hosts were busy; `readings` are each rank's host and its readings before and after."""
     found = []
     for host in dict.fromkeys(host for host, _, _ in readings):
         pairs = [(before, after) for name, before, after in readings if name == host and before and after]
         if pairs:
             own = (after.own_s - before.own_s for before, after in pairs)
-            found.append(of_processors(host, *pairs[0], own))
+            found.append(processor_disturbance(host, *pairs[0], own))
     return [each for each in found if each]
 
 
@@ -217,7 +217,7 @@ def _value(name: str, variables: Mapping[str, str], settings: Settings) -> str:
     return f"{(setting.value or '')[:_MOST_CHARACTERS]} ({setting.origin})"
 
 
-def of_settings(by_rank: Sequence[Mapping[str, str]]) -> list[Disturbance]:
+def setting_disturbances(by_rank: Sequence[Mapping[str, str]]) -> list[Disturbance]:
     """Return the settings of all ranks that change what is timed: each once, with its ranks."""
     ranks = grouped((setting, rank) for rank, settings in enumerate(by_rank) for setting in settings.items())
     return [
@@ -308,7 +308,7 @@ def record_participants(recorder: Recorder, kind: str, infos: Sequence[RankInfo]
     for text in dict.fromkeys(info.other_nccl for info in infos if info.other_nccl):
         ranks = [rank for rank, info in enumerate(infos) if info.other_nccl == text]
         recorder.note(text if len(ranks) == len(infos) else f"{text} (on {named(ranks, len(infos))})")
-    recorder.disturbed(of_settings([info.falsifying for info in infos]))
+    recorder.disturbed(setting_disturbances([info.falsifying for info in infos]))
     found = differing(infos)
     recorder.differ(found)
     return tuple(f"{each.name}: {in_words(each)}" for each in found if each.name in MUST_AGREE)

@@ -18,7 +18,7 @@ import msgspec
 import torch
 import torch.distributed as dist
 
-from ncclprobe.facts.environment import of_measuring
+from ncclprobe.facts.environment import measuring_environment
 from ncclprobe.host import own_child
 from ncclprobe.host.command import abandon, start
 from ncclprobe.host.scratch import scratch
@@ -109,7 +109,7 @@ def _end(process: "subprocess.Popen[bytes]", deadline_s: float) -> str:
 def variables(mine: Mapping[str, str], path: Path) -> dict[str, str]:
     """Return the environment of such a process: this rank's own, with NCCL's log in `path`."""
     ours = {"NCCL_DEBUG": "INFO", "NCCL_DEBUG_SUBSYS": SUBSYSTEMS, "NCCL_DEBUG_FILE": str(path)}
-    return {**of_measuring(mine), **ours, "TORCH_CPP_LOG_LEVEL": "FATAL"}
+    return {**measuring_environment(mine), **ours, "TORCH_CPP_LOG_LEVEL": "FATAL"}
 
 
 def _text(path: Path) -> str:

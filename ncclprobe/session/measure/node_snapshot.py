@@ -13,7 +13,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from ncclprobe.engine.collect import Heard, heard_by_rank, observed, of_capture
+from ncclprobe.engine.collect import Heard, capture_facts, heard_by_rank, observed
 from ncclprobe.host import files
 from ncclprobe.host.capture import Answers, Replay, dump, parse, save
 from ncclprobe.host.run_log import FILE
@@ -67,7 +67,7 @@ class NodeSnapshot:
         self.snapshot()  # waits for it
         if self._found and ranks:
             heard = self._found[1]
-            snapshot = of_capture(Replay(heard, self.node, older=False, ranks=ranks), _collectors())
+            snapshot = capture_facts(Replay(heard, self.node, older=False, ranks=ranks), _collectors())
             self._found = snapshot, heard
 
     def capture(self) -> str | None:
@@ -158,7 +158,7 @@ def replayed_nodes(captures: Sequence[tuple[str, str]], hosts: Iterable[str] = (
     that reason.
     """
     collectors, told = _collectors(), [node for node, _ in captures]
-    found = [of_capture(parse(text, node, node), collectors) for node, text in captures]
+    found = [capture_facts(parse(text, node, node), collectors) for node, text in captures]
     none = {each.produces: Absent("no capture of this node arrived") for each in collectors}
     return found + [Snapshot(node, none) for node in dict.fromkeys(hosts) if node not in told]
 

@@ -11,7 +11,7 @@ from typing import Any, NoReturn
 
 from ncclprobe.engine.diagnose import Question
 from ncclprobe.facts import nvml
-from ncclprobe.facts.environment import of_measuring, of_release
+from ncclprobe.facts.environment import measuring_environment, release_settings
 from ncclprobe.facts.run.samples import Participants, What
 from ncclprobe.host import Host, settings
 from ncclprobe.lifetime import leave
@@ -247,7 +247,9 @@ class Rank:
 
     def _torch(self) -> Any:
         self._watchdog.prepare(rank_files.IMPORTING)
-        changed = {name: value for name, value in of_measuring(os.environ).items() if os.environ.get(name) != value}
+        changed = {
+            name: value for name, value in measuring_environment(os.environ).items() if os.environ.get(name) != value
+        }
         if not self._options.output.verbose and "TORCH_CPP_LOG_LEVEL" not in os.environ:
             changed["TORCH_CPP_LOG_LEVEL"] = "FATAL"  # its stack traces would bury the report
         settings.set_ours(changed)
@@ -257,7 +259,7 @@ class Rank:
                 import torch.distributed
             except ImportError as error:
                 raise without_torch(error) from None
-        settings.set_ours(of_release(torch.__version__))
+        settings.set_ours(release_settings(torch.__version__))
         return torch
 
     def _agree(self, exchange: Exchange, torch: Any) -> RunConfig:

@@ -120,7 +120,7 @@ def rank_info(backend: Backend, host: Host, gpu: str | None, look: NodeSnapshot 
     """
     if backend == "gloo":
         return {"gpu": gpu, "own": _interface(host)}
-    return {"gpu": gpu, "node": of_snapshot(look.snapshot())} if look else {"gpu": gpu}
+    return {"gpu": gpu, "node": snapshot_nics(look.snapshot())} if look else {"gpu": gpu}
 
 
 def nics(hosts: Sequence[str], infos: Sequence[Mapping[str, Any]]) -> tuple[Nic | None, ...]:
@@ -149,7 +149,7 @@ def _interface(host: Host) -> str:
     return found.name if found else ""
 
 
-def of_snapshot(snapshot: Snapshot) -> dict[str, Any]:
+def snapshot_nics(snapshot: Snapshot) -> dict[str, Any]:
     """Return the NICs that NCCL chooses on a node, in its order, and those nearest to each GPU, by its identity.
 
     Without an HCA all GPUs share the interface of NCCL's sockets.

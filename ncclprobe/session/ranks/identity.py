@@ -173,7 +173,7 @@ def gpu_identity(number: int) -> str:
     import torch
 
     properties = torch.cuda.get_device_properties(number)
-    return pci_address(properties) or str(getattr(properties, "uuid", "")) or _of_driver(number)
+    return pci_address(properties) or str(getattr(properties, "uuid", "")) or _driver_identity(number)
 
 
 def gpu_instance(number: int) -> str:
@@ -184,7 +184,7 @@ def gpu_instance(number: int) -> str:
     return str(getattr(properties, "uuid", "")) if " MIG " in str(properties.name) else ""
 
 
-def _of_driver(number: int) -> str:
+def _driver_identity(number: int) -> str:
     """Return the same by the driver's library, which torch has loaded: torch 2.4 reports neither address nor UUID."""
     import ctypes
 

@@ -3,7 +3,7 @@
 from ncclprobe.checks.run.pairs import NONE, said
 from ncclprobe.checks.run.ranks import ASKED, BY_NODE, JOB_RUNG, NODE_RUNG, ONE, TWO
 from ncclprobe.checks.run.rows import EIGHT, ONE_SIZE, ROW
-from ncclprobe.checks.run.traffic import BY_SLOT, JUDGED, MANY, SLOW_COPY, of_rails
+from ncclprobe.checks.run.traffic import BY_SLOT, JUDGED, MANY, SLOW_COPY, rail_traffic
 from ncclprobe.facts.run.samples import Copies, Ladder, NicTraffic, Rows, Skipped
 from ncclprobe.model.measurement import Band, Expectation, Mismatch
 from ncclprobe.model.pair_results import PAIRS, Blamed, Inside, WrongBytes
@@ -70,13 +70,13 @@ CASES = {
     "run.nic-traffic": Cases(
         bad=[
             ("WARN job: n1 eth0 on n1", NicTraffic((_WRONG,))),
-            ("WARN unknown: n1 mlx5_3:1 on n1", of_rails({"mlx5_3:1": 6 << 20})),
+            ("WARN unknown: n1 mlx5_3:1 on n1", rail_traffic({"mlx5_3:1": 6 << 20})),
         ],
         good=[
             (NicTraffic((_RIGHT,)),),
-            (of_rails({"mlx5_3:1": 32 << 20}),),
-            (of_rails(_HALF_IDLE),),
-            (of_rails({"mlx5_3:1": 0}, nodes=("n0",)),),
+            (rail_traffic({"mlx5_3:1": 32 << 20}),),
+            (rail_traffic(_HALF_IDLE),),
+            (rail_traffic({"mlx5_3:1": 0}, nodes=("n0",)),),
         ],
     ),
     "run.copies": Cases(good=[(Copies((_RIGHT_COPY,)), BY_SLOT, JUDGED)]),
