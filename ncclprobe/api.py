@@ -216,7 +216,7 @@ def expect(
     captured; with neither it is this one, looked at for no longer than `timeout_s` seconds. `gpus_per_node`: of each
     node, or one number for all; empty: all of them. `sizes` are bytes; empty: 8 B to 8 GiB. Raises UsageError.
     """
-    from ncclprobe.engine.outlook import outlook
+    from ncclprobe.engine.expect_target import outlook
 
     _refuse_no_time(timeout_s)
     path = None if capture is None else Path(capture)
@@ -347,7 +347,7 @@ def judge(
     Raises UsageError.
     """
     from ncclprobe.commands.judged_log import Wanted, judged_file
-    from ncclprobe.engine.outlook import machine_of
+    from ncclprobe.engine.expect_target import machine_of
 
     _refuse_no_time(timeout_s)
     here = machine_of(machine, None if capture is None else Path(capture), timeout_s)

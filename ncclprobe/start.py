@@ -7,7 +7,7 @@ import gc
 import os
 import sys
 
-from ncclprobe import __version__, lifetime
+from ncclprobe import __version__, signals
 
 _OBJECTS_BEFORE_GC = 200_000
 """Values hold no cycles, and a doctor of one node makes fewer objects: searching was a sixth of a start."""
@@ -19,28 +19,28 @@ if TYPE_CHECKING:
 
 def program(*command: str) -> NoReturn:
     """Run the command line after the words `command`, and end this process with its exit code."""
-    lifetime.begin()
-    lifetime.take_over()
+    signals.begin()
+    signals.take_over()
     gc.set_threshold(_OBJECTS_BEFORE_GC)
     if [*command, *sys.argv[1:]] == ["--version"]:
         _say_version()
     try:
         from ncclprobe.commands import main
     except MemoryError:
-        _refuse(lifetime.NO_MEMORY, _INCONCLUSIVE)
+        _refuse(signals.NO_MEMORY, _INCONCLUSIVE)
     except ImportError as error:
         short = "annot allocate memory" in str(error) or "failed to map segment" in str(error)  # the loader's words
-        _refuse(lifetime.NO_MEMORY if short else f"cannot start: {error}", _INCONCLUSIVE if short else _BROKEN)
-    lifetime.run(main, [*command, *sys.argv[1:]])
+        _refuse(signals.NO_MEMORY if short else f"cannot start: {error}", _INCONCLUSIVE if short else _BROKEN)
+    signals.run(main, [*command, *sys.argv[1:]])
 
 
 def _say_version() -> None:
     """Answer the usual first questions of scripts and probes, without the 40 ms of the parsers' imports."""
     with contextlib.suppress(OSError):  # where it cannot be written, the usual way says so
         os.write(1, f"ncclprobe {__version__}\n".encode())
-        lifetime.leave(0)
+        signals.leave(0)
 
 
 def _refuse(why: str, code: int) -> NoReturn:
     sys.stderr.write(f"ncclprobe: {why}; nothing was judged\n")
-    lifetime.leave(code)
+    signals.leave(code)

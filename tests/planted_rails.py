@@ -22,7 +22,7 @@ from ncclprobe.engine.measured import run_facts
 from ncclprobe.facts.infiniband import Fabric
 from ncclprobe.facts.nvml import Gpus
 from ncclprobe.facts.pci import Pci
-from ncclprobe.facts.run.samples import Asked, Participants
+from ncclprobe.facts.run.samples import Participants, RunRequest
 from ncclprobe.facts.traffic import Count
 from ncclprobe.host import Question
 from ncclprobe.host.capture import Replay, parse
@@ -263,7 +263,7 @@ def traffic(name: str, size: int, at: int, device: str, left: float) -> RunLog:
     row = operation_traffic("all_reduce", NBYTES, carried)
     log = RunLog()
     said = {
-        "asked": Asked(nic_traffic=True),
+        "asked": RunRequest(nic_traffic=True),
         "participants": Participants(
             "torchrun", len(hosts), hosts, "nccl", nnodes=size, gpus=tuple(range(gpus)) * size
         ),

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 from report.samples import HEALTHY
 
-from ncclprobe import lifetime
+from ncclprobe import signals
 from ncclprobe.checks.launch.meeting import rank_silent
 from ncclprobe.checks.run.rows import ROW
 from ncclprobe.commands import doctor, main, nodes
@@ -23,7 +23,7 @@ from ncclprobe.facts.rank import RankProcess
 from ncclprobe.facts.reach import RollCall
 from ncclprobe.host import elf
 from ncclprobe.host.capture import parse
-from ncclprobe.host.patience import until
+from ncclprobe.host.deadlines import until
 from ncclprobe.host.run_log import RunLog
 from ncclprobe.model import bounds
 from ncclprobe.model.errors import UsageError
@@ -167,18 +167,18 @@ def test_captures_that_take_longer_than_the_timeout_are_not_judged_and_that_is_n
 
 
 def test_a_run_begins_with_its_process_and_elsewhere_with_each_command(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(lifetime, "_BEGAN", [])
+    monkeypatch.setattr(signals, "_BEGAN", [])
     before = time.monotonic()
-    assert before <= lifetime.began() <= lifetime.began()
-    lifetime.begin()
-    began = lifetime.began()
-    assert before <= began == lifetime.began() <= time.monotonic()
+    assert before <= signals.began() <= signals.began()
+    signals.begin()
+    began = signals.began()
+    assert before <= began == signals.began() <= time.monotonic()
 
 
 def test_a_program_begins_its_run_before_it_imports_the_command() -> None:
     told = (
-        "from ncclprobe import lifetime, start; import sys, time; lifetime.run = lambda *_: print("
-        "lifetime.began() <= time.monotonic() and 'ncclprobe.engine.diagnose' not in sys.modules); start.program()"
+        "from ncclprobe import signals, start; import sys, time; signals.run = lambda *_: print("
+        "signals.began() <= time.monotonic() and 'ncclprobe.engine.diagnose' not in sys.modules); start.program()"
     )
     done = subprocess.run([sys.executable, "-c", told], capture_output=True, text=True, timeout=60, check=True)
     assert done.stdout == "True\n"

@@ -21,7 +21,7 @@ from ncclprobe.facts.software import Software
 from ncclprobe.host.capture import dump, load
 from ncclprobe.model.findings import Status
 from ncclprobe.model.hostlist import fold_numbers
-from ncclprobe.model.nccl_selection import Choices, DirectChoice, Part
+from ncclprobe.model.nccl_selection import Choices, Decision, DirectChoice
 from ncclprobe.model.registry import Collector, discover
 from ncclprobe.model.report import Report, Tool
 from ncclprobe.model.snapshot import Absent, Snapshot
@@ -54,16 +54,16 @@ def under(name: str, **variables: str) -> Choices:
     return choose(changed(name, settings=having(**variables)))
 
 
-def chosen(part: Part[Any]) -> tuple[Any, ...]:
+def chosen(part: Decision[Any]) -> tuple[Any, ...]:
     assert part.chosen is not None, part.why
     return part.chosen
 
 
-def names(part: Part[Any]) -> list[str]:
+def names(part: Decision[Any]) -> list[str]:
     return [each.name for each in chosen(part)]
 
 
-def ports(part: Part[Any]) -> list[str]:
+def ports(part: Decision[Any]) -> list[str]:
     return [each.port for each in chosen(part)]
 
 

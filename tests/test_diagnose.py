@@ -21,7 +21,7 @@ from ncclprobe.engine.judge import judge
 from ncclprobe.engine.measured import about_only, counted, job_of, node_rows, run_facts, unused_devices, weighed
 from ncclprobe.facts.nvml import Gpus
 from ncclprobe.facts.pci import normal
-from ncclprobe.facts.run.samples import Asked, Participants
+from ncclprobe.facts.run.samples import Participants, RunRequest
 from ncclprobe.host.capture import load
 from ncclprobe.host.run_log import RunLog
 from ncclprobe.logs.read import JobFiles
@@ -38,7 +38,7 @@ from tests.each_row import each_row
 
 CAPTURES = Path(__file__).parent / "captures"
 WHO = Participants("self", 2, ("hgx",) * 2, "nccl", nnodes=1, gpus=(0, 1))
-ONE_SIZE = Asked(ops=("all_reduce",), sizes=(1 << 20,))
+ONE_SIZE = RunRequest(ops=("all_reduce",), sizes=(1 << 20,))
 RUN_CHECKS = [c for c in every_check(MEASURED) if c.of_run]
 
 
@@ -151,7 +151,7 @@ class Told(Struct, frozen=True):
 
 
 def lacking(name: str, **details: Any) -> Check:
-    def run_lacks(asked: Asked, who: Participants) -> Iterator[Finding]:
+    def run_lacks(asked: RunRequest, who: Participants) -> Iterator[Finding]:
         """Something is wrong.
 
         Right: Nothing is wrong.
@@ -165,36 +165,36 @@ def lacking(name: str, **details: Any) -> Check:
 
 
 def test_a_fact_that_a_run_lacks_is_unknown_and_required_though_the_check_is_advisory() -> None:
-    (seen,) = judge((machine(),), [lacking("a.b")], Job(), {Asked: ONE_SIZE})
+    (seen,) = judge((machine(),), [lacking("a.b")], Job(), {RunRequest: ONE_SIZE})
     assert (seen.status, seen.required, seen.node) == (Status.UNKNOWN, True, None)
-    gone = {Asked: ONE_SIZE, Participants: Absent("not captured", "NotCaptured")}
+    gone = {RunRequest: ONE_SIZE, Participants: Absent("not captured", "NotCaptured")}
     (seen,) = judge((machine(), machine()), [lacking("a.b")], Job(), gone)
     assert (seen.status, seen.required, seen.why) == (Status.UNKNOWN, True, "not captured")
 
 
 def test_a_check_of_a_run_is_judged_once_and_of_no_node() -> None:
-    run = {Asked: replace(ONE_SIZE, groups=True), Participants: WHO}
+    run = {RunRequest: replace(ONE_SIZE, groups=True), Participants: WHO}
     (seen,) = judge((machine(), replace(machine(), node="other")), [lacking("a.b")], Job(), run)
     assert (seen.status, seen.node) == (Status.FAIL, None)
 
 
 def test_what_nobody_asked_for_is_skipped_and_lacks_nothing() -> None:
     @applies
-    def groups(asked: Asked) -> bool:
+    def groups(asked: RunRequest) -> bool:
         """if groups were to be measured."""
         return asked.groups
 
-    (seen,) = judge((), [lacking("a.b", applies=groups)], Job(), {Asked: ONE_SIZE})
+    (seen,) = judge((), [lacking("a.b", applies=groups)], Job(), {RunRequest: ONE_SIZE})
     assert (seen.status, seen.why) == (Status.SKIP, "applies only if groups were to be measured")
 
 
 def test_a_condition_that_takes_an_absent_fact_is_asked_with_it() -> None:
     @applies
-    def where_known(asked: Asked, who: Participants | Absent) -> bool:
+    def where_known(asked: RunRequest, who: Participants | Absent) -> bool:
         """where it is known who measured."""
         return not isinstance(who, Absent)
 
-    (seen,) = judge((), [lacking("a.b", applies=where_known)], Job(), {Asked: ONE_SIZE})
+    (seen,) = judge((), [lacking("a.b", applies=where_known)], Job(), {RunRequest: ONE_SIZE})
     assert seen.status is Status.SKIP
 
 

@@ -9,7 +9,7 @@ from ncclprobe.commands.bandwidth import parse
 from ncclprobe.engine.diagnose import MEASURED, ask, diagnose
 from ncclprobe.engine.measured import expecting, rejudged, run_facts
 from ncclprobe.expect import bands
-from ncclprobe.facts.run.samples import Asked, Localised, Participants
+from ncclprobe.facts.run.samples import Localised, Participants, RunRequest
 from ncclprobe.host.run_log import RunLog
 from ncclprobe.model.findings import Status
 from ncclprobe.model.measurement import Expectation
@@ -30,7 +30,7 @@ def run_of_pairs(*more: tuple[str, Any], slow: float = 5.0, steps: int = 3) -> R
     who = Participants("self", 4, ("n0", "n1", "n2", "n3"), "nccl", nnodes=4)
     ways = [(src, dst) for src in range(4) for dst in range(4) if src != dst]
     pairs = [pair(src, dst, slow if 3 in (src, dst) else 20.0, step=step) for step in range(steps) for src, dst in ways]
-    begun = [("asked", Asked(what=("pairs",))), ("participants", who), ("arrivals", {"expected": 4})]
+    begun = [("asked", RunRequest(what=("pairs",))), ("participants", who), ("arrivals", {"expected": 4})]
     return log(*begun, ("pair_ranks", {"hosts": who.hosts}), *(("pair", each) for each in pairs), *more)
 
 

@@ -74,10 +74,10 @@ def test_a_signal_that_is_ignored_stays_so_as_under_nohup(tmp_path: Path) -> Non
 
 ASKED = """\
 import os, signal, sys
-from ncclprobe import lifetime
-lifetime.take_over()
+from ncclprobe import signals
+signals.take_over()
 {body}
-lifetime.run(main, [])
+signals.run(main, [])
 """
 
 
@@ -116,7 +116,7 @@ def test_importing_the_command_changes_no_handler() -> None:
 
 
 def test_what_a_thread_keeps_for_ever_ends_a_few_seconds_after_the_timeout() -> None:
-    body = "import threading\ndef main(argv):\n lifetime.end_by(0.2)\n threading.Event().wait()"
+    body = "import threading\ndef main(argv):\n signals.end_by(0.2)\n threading.Event().wait()"
     done = subprocess.run(
         [sys.executable, "-c", ASKED.format(body=body)],
         cwd=ROOT, capture_output=True, text=True, timeout=DEADLINE_S, check=False,

@@ -14,7 +14,7 @@ PACKAGE = Path(__file__).resolve().parent.parent / "ncclprobe"
 FILES = sorted(PACKAGE.rglob("*.py"))
 
 ROWS = {
-    **dict.fromkeys(("lifetime", "model"), 0),
+    **dict.fromkeys(("signals", "model"), 0),
     **dict.fromkeys(("fleet", "host", "redact", "wire"), 1),
     "facts": 2,
     **dict.fromkeys(("nccl", "nccl_tests", "expect", "localise", "logs"), 3),

@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 
-from ncclprobe.host import live, patience
+from ncclprobe.host import deadlines, live
 from ncclprobe.host.command import run
 from ncclprobe.host.live import LiveHost, within
 from ncclprobe.host.settings import as_started, sanitised, set_ours
@@ -90,7 +90,7 @@ def test_what_this_process_had_no_room_to_ask_says_nothing_of_the_machine(
         raise RuntimeError("can't start new thread") if lacking == "a thread" else MemoryError
 
     if lacking == "a thread":
-        monkeypatch.setattr(patience, "_IDLE", deque())
+        monkeypatch.setattr(deadlines, "_IDLE", deque())
         monkeypatch.setattr("_thread.start_new_thread", refuse)
     with pytest.raises(OutOfTime, match="not asked, for "):
         within(1.0, refuse, "resolve n0")
@@ -161,7 +161,7 @@ def test_a_reader_that_breaks_is_a_refusal_and_takes_no_other_with_it(monkeypatc
 
 
 def test_a_fork_asks_on_threads_of_its_own() -> None:
-    script = "import os\nfrom ncclprobe.host.patience import within\nwithin(9.0, lambda: None, '')\n"
+    script = "import os\nfrom ncclprobe.host.deadlines import within\nwithin(9.0, lambda: None, '')\n"
     script += "pid = os.fork()\nok = within(9.0, lambda: 1, '') == 1\n"
     script += "os._exit(not ok) if not pid else os._exit(os.waitpid(pid, 0)[1] != 0 or not ok)\n"
     assert subprocess.run([sys.executable, "-c", script], timeout=60).returncode == 0

@@ -25,7 +25,7 @@ from ncclprobe.host import Question
 from ncclprobe.host.capture import Replay, load
 from ncclprobe.model.errors import Failed, HostError, Missing
 from ncclprobe.model.findings import ExitCode, Severity, Status, Verdict
-from ncclprobe.model.nccl_selection import Choices, Part
+from ncclprobe.model.nccl_selection import Choices, Decision
 from ncclprobe.model.registry import Collector, discover
 from ncclprobe.model.report import Report
 from ncclprobe.model.snapshot import Absent, Every, Job, Snapshot
@@ -151,7 +151,7 @@ def test_cuda_reads_its_list_up_to_the_first_entry_that_names_no_gpu(text: str, 
 
 
 def test_a_report_of_an_older_release_refuses_nothing() -> None:
-    part: Part[Any] = Part(None, "not asked")
+    part: Decision[Any] = Decision(None, "not asked")
     made = choose(Snapshot("n", {Settings: Absent("not asked")}))
     assert isinstance(made, Choices)
     assert made.refused == ()

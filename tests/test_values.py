@@ -11,7 +11,7 @@ from ncclprobe.facts.nccl_conf import Settings
 from ncclprobe.facts.pci import Pci
 from ncclprobe.localise.pairs.samples import End, Sample
 from ncclprobe.model.findings import Evidence, Finding, Severity, Status, Verdict, warn
-from ncclprobe.model.nccl_selection import InterfaceChoice, NvlsChoice, Part
+from ncclprobe.model.nccl_selection import Decision, InterfaceChoice, NvlsChoice
 from ncclprobe.model.snapshot import Absent, Every, Job, Snapshot
 from ncclprobe.model.values import asdict, replace
 from tests.each_row import some
@@ -24,7 +24,7 @@ VALUES = [
     FINDING,
     VERDICT,
     Job(),
-    Part((NvlsChoice(None, "no GPU"),), "two"),
+    Decision((NvlsChoice(None, "no GPU"),), "two"),
     Sample(End("a", "x"), End("b", "x"), 2.0),
 ]
 each = pytest.mark.parametrize("value", VALUES, ids=lambda value: type(value).__name__)
@@ -42,7 +42,7 @@ def test_values_differ_by_any_field_and_by_their_type() -> None:
     assert Absent("a") != Absent("b")
     assert Absent("a", "Denied") != Absent("a", "Missing")
     assert Absent("a", "b") != ("a", "b")
-    assert NvlsChoice(None, "no GPU") != Part(None, "no GPU")
+    assert NvlsChoice(None, "no GPU") != Decision(None, "no GPU")
 
 
 def test_a_value_that_holds_a_mapping_is_equal_by_it_and_has_no_hash() -> None:
@@ -53,8 +53,8 @@ def test_a_value_that_holds_a_mapping_is_equal_by_it_and_has_no_hash() -> None:
 
 def test_a_number_that_is_none_equals_itself_inside_a_value() -> None:
     nan = float("nan")
-    assert Part((nan,), "") == Part((nan,), "")
-    assert Part((nan,), "") != Part((float("nan"),), "")
+    assert Decision((nan,), "") == Decision((nan,), "")
+    assert Decision((nan,), "") != Decision((float("nan"),), "")
 
 
 @each
@@ -97,7 +97,7 @@ def test_a_default_mapping_belongs_to_one_value() -> None:
 
 def test_a_value_shows_its_type_and_every_field() -> None:
     assert repr(DENIED) == "Absent(why='permission denied', refused='Denied')"
-    assert repr(Part(None, "no GPU")) == "Part(chosen=None, why='no GPU', refused=False, subject='')"
+    assert repr(Decision(None, "no GPU")) == "Decision(chosen=None, why='no GPU', refused=False, subject='')"
     assert repr(Job()) == (
         "Job(backend='nccl', expect_gpus=None, expect_nics=None, local=False, mixed_gpus=False, met=False, apart=False)"
     )
@@ -112,13 +112,13 @@ def test_values_match_by_position() -> None:
 
 
 def test_a_value_as_json_has_every_field_by_its_name_in_order() -> None:
-    choice = Part((InterfaceChoice("eth0", "10.0.0.1", "socket", "the first"),), "found")
+    choice = Decision((InterfaceChoice("eth0", "10.0.0.1", "socket", "the first"),), "found")
     rows = '[{"name":"eth0","address":"10.0.0.1","step":"socket","why":"the first"}]'
     text = f'{{"chosen":{rows},"why":"found","refused":false,"subject":""}}'
     assert msgspec.json.encode(choice).decode() == text
     assert json.dumps(asdict(choice), separators=(",", ":")) == text
     assert json.loads(json.dumps(msgspec.to_builtins(choice))) == json.loads(text)
-    assert msgspec.json.decode(text, type=Part[InterfaceChoice]) == choice
+    assert msgspec.json.decode(text, type=Decision[InterfaceChoice]) == choice
 
 
 def test_a_verdict_as_json_reads_back_as_it_was() -> None:
@@ -132,7 +132,7 @@ def test_dictionaries_and_tuples_inside_a_value_are_written_out_too() -> None:
     every = Every({"n1": DENIED})
     denied = {"type": "Absent", "why": "permission denied", "refused": "Denied"}
     assert asdict(every) == {"by_node": {"n1": denied}}
-    assert asdict(Part((DENIED,), "")) == {"chosen": (denied,), "why": "", "refused": False, "subject": ""}
+    assert asdict(Decision((DENIED,), "")) == {"chosen": (denied,), "why": "", "refused": False, "subject": ""}
 
 
 def test_what_is_not_known_is_no_value_of_any_other_kind() -> None:

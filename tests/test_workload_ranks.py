@@ -67,12 +67,12 @@ def test_what_cannot_be_replayed_is_refused(asked: list[str], said: str) -> None
 
 
 def test_a_step_that_needs_more_memory_than_a_rank_has_is_refused() -> None:
-    from ncclprobe.probes.training import Asked, Bench, play_strategy
+    from ncclprobe.probes.training import Bench, TrainingRequest, play_strategy
 
     nobody = cast(Any, None)
     bench = Bench(plan(), nobody, lambda phase: None, nobody)
     with pytest.raises(UsageError, match=r"fsdp: its largest call needs .* on every rank and a rank has only 1 GiB"):
-        next(play_strategy(bench, nobody, Asked("fsdp", Model(params=10**12, layers=1)), 1 << 30))
+        next(play_strategy(bench, nobody, TrainingRequest("fsdp", Model(params=10**12, layers=1)), 1 << 30))
 
 
 @pytest.mark.slow

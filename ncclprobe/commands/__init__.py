@@ -14,7 +14,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, TextIO
 
-from ncclprobe import __version__, lifetime
+from ncclprobe import __version__, signals
 from ncclprobe.model.errors import UsageError, unknown
 from ncclprobe.model.findings import ExitCode
 
@@ -94,7 +94,7 @@ def _guarded(argv: list[str]) -> int:
         silent = ended_by_another or FOLDER in os.environ  # who started the ranks reports
         return code if silent else _say("interrupted; nothing was judged", code)
     except MemoryError:
-        return _say(f"{lifetime.NO_MEMORY}; nothing was judged", ExitCode.INCONCLUSIVE)
+        return _say(f"{signals.NO_MEMORY}; nothing was judged", ExitCode.INCONCLUSIVE)
     except OSError as error:
         if error.errno in (errno.ENAMETOOLONG, errno.ELOOP):  # only what a user names can be so
             return _say(f"{os.fsdecode(error.filename or 'a path')[:80]}: {error.strerror}", ExitCode.USAGE)

@@ -16,7 +16,7 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, NoReturn
 
-from ncclprobe.commands import overwriting
+from ncclprobe.commands import output_paths
 from ncclprobe.engine.suppressions import NO_FILE
 from ncclprobe.host import files
 from ncclprobe.model import outcomes
@@ -274,11 +274,11 @@ class Parser(argparse.ArgumentParser):
 
     def parse_args(self, args: Sequence[str] | None = None) -> argparse.Namespace:  # type: ignore[override]
         """Parse what was typed. Raises UsageError, also for a file that would be destroyed."""
-        return overwriting.refused(self, super().parse_args(args))
+        return output_paths.refused(self, super().parse_args(args))
 
     def parse_intermixed_args(self, args: Sequence[str] | None = None) -> argparse.Namespace:  # type: ignore[override]
         """Do the same if options may be between the words of one argument."""
-        return overwriting.refused(self, super().parse_intermixed_args(args))
+        return output_paths.refused(self, super().parse_intermixed_args(args))
 
     def _get_values(self, action: argparse.Action, arg_strings: list[str]) -> Any:
         """Refuse an empty word, as of a variable that is not set: it would be taken for the default, or for `.`."""

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from ncclprobe import lifetime
+from ncclprobe import signals
 from ncclprobe.commands import arguments, hosts
 from ncclprobe.model.errors import UsageError
 from ncclprobe.model.findings import ExitCode
@@ -48,7 +48,7 @@ def main(argv: Sequence[str]) -> int:
         raise UsageError("--watch looks at most once a second: give it 1 or more")
     options.timeout = options.timeout or (_WATCH_S if options.watch else _TIMEOUT_S)
     redactor = arguments.redactor(options)
-    lifetime.end_by(options.timeout + _LAST_RESORT_S)
+    signals.end_by(options.timeout + _LAST_RESORT_S)
     from ncclprobe.engine import diagnose
     from ncclprobe.model.snapshot import Job
     from ncclprobe.report import delivery

@@ -6,7 +6,7 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from ncclprobe import lifetime
+from ncclprobe import signals
 from ncclprobe.commands import arguments
 from ncclprobe.engine.collect import observed
 from ncclprobe.host.capture import dump, save
@@ -19,7 +19,7 @@ def main(argv: Sequence[str]) -> int:
     """Write a capture of this machine and return 0, or 3 if --timeout cut it. Raises UsageError."""
     options = _parser().parse_args(argv)
     redactor = arguments.redactor(options)
-    deadline = lifetime.began() + options.timeout
+    deadline = signals.began() + options.timeout
     snapshot, answers = observed(discover("ncclprobe.facts", Collector, {"machine"}), deadline)
     text, node = dump(answers, snapshot.node), snapshot.node
     if redactor:

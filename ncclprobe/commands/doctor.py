@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 
-from ncclprobe import lifetime
+from ncclprobe import signals
 from ncclprobe.commands import arguments, hosts, nodes
 from ncclprobe.engine import diagnose, doctor
 from ncclprobe.engine.collect import observed, replayed
@@ -106,7 +106,7 @@ def main(argv: Sequence[str]) -> int:
         return _judge_run(options, argv, logs)
     if options.expect or options.rejudge:
         raise UsageError("--expect and --rejudge are for a measured run: give its run.jsonl among the captures")
-    lifetime.end_by(options.timeout + _LAST_RESORT_S)
+    signals.end_by(options.timeout + _LAST_RESORT_S)
     doing = f"judging {plural(len(options.captures), 'capture')}" if options.captures else "looking at this machine"
     with Waiting(doing, wanted=not options.quiet) as waiting:
         return _look_and_judge(options, argv, flags, launch, waiting)

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from ncclprobe.commands import arguments
-from ncclprobe.engine.outlook import machine_of, request
+from ncclprobe.engine.expect_target import machine_of, request
 from ncclprobe.expect import composed, rendering, topology_text
 from ncclprobe.expect.recognise import ExpectationContext
 from ncclprobe.expect.system import NcclVersion

@@ -12,13 +12,13 @@ from typing import Any
 from ncclprobe.commands import arguments
 from ncclprobe.commands.run_files import printable_lines
 from ncclprobe.fleet import store
-from ncclprobe.fleet.standing import aged
-from ncclprobe.fleet.told import by, refuse, told
+from ncclprobe.fleet.extract import by, refuse, told
+from ncclprobe.fleet.node_health import aged
 from ncclprobe.host import files
 from ncclprobe.model import bounds
 from ncclprobe.model.errors import UsageError, unknown
 from ncclprobe.model.findings import ExitCode
-from ncclprobe.model.fleet import Added, NodeStanding, SharedLoss, Told
+from ncclprobe.model.fleet import Added, NodeReport, NodeStanding, SharedLoss
 from ncclprobe.model.units import plural, printable
 from ncclprobe.model.values import replace
 from ncclprobe.report import delivery
@@ -115,7 +115,7 @@ def _add(options: argparse.Namespace, names: Sequence[str]) -> int:
     return ExitCode.USAGE if refused else ExitCode.OK
 
 
-_Read = tuple[Sequence[Told], str, str, str]
+_Read = tuple[Sequence[NodeReport], str, str, str]
 
 
 def _read(names: Sequence[str], now_s: float, trust: bool) -> tuple[list[_Read], list[str]]:

@@ -98,7 +98,7 @@ class Reader:
             operations: all_reduce, all_gather, reduce_scatter, all_to_all, broadcast, reduce, sendrecv.
             sizes: Bytes, as nccl-tests counts them.
         """
-        from ncclprobe.engine.outlook import outlook
+        from ncclprobe.engine.expect_target import outlook
 
         found = outlook(machine, None, nodes, (), tuple(operations), tuple(sizes), 1.0)
         lines = [f"{found.machine or machine}, {nodes} nodes: {found.why}"]
@@ -119,7 +119,7 @@ class Reader:
             nodes: How many nodes took part, if the output does not say.
         """
         from ncclprobe.commands.judged_log import Wanted, judged_file
-        from ncclprobe.engine.outlook import machine_of
+        from ncclprobe.engine.expect_target import machine_of
         from ncclprobe.expect import elsewhere
         from ncclprobe.expect.recognise import ExpectationContext
         from ncclprobe.model.snapshot import Absent

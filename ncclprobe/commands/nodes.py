@@ -74,7 +74,7 @@ def meet(
     `given`: the options about this node, as samples. `words`: the command and those of its options that
     every node must get. `waiting` shows the current work. Raises UsageError.
     """
-    from ncclprobe.cluster.gather import Part, Times, assemble  # imports that a look at one node does without
+    from ncclprobe.cluster.gather import NodePlace, Times, assemble  # imports that a look at one node does without
     from ncclprobe.engine.captures import arrival_workers
 
     if options.keep and launch.node_rank == 0:
@@ -90,7 +90,7 @@ def meet(
         made.append(report)
         return report
 
-    part = Part(
+    part = NodePlace(
         launch=launch,
         token=token,
         times=Times(question.clock, options.timeout, options.wait or (options.timeout if token.made else WAIT_S)),

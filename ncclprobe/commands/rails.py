@@ -5,7 +5,7 @@ import json
 import os
 from collections.abc import Sequence
 
-from ncclprobe import lifetime
+from ncclprobe import signals
 from ncclprobe.commands import arguments, hosts, nodes
 from ncclprobe.engine import diagnose
 from ncclprobe.facts.launcher import Flags, detect
@@ -37,7 +37,7 @@ def main(argv: Sequence[str]) -> int:
     if not nodes.has_peers(launch, options) or not launch.several_nodes:
         wrong = next((problem for problem in launch.problems if not problem.harmless), None)
         raise UsageError(f"{wrong.subject} {wrong.message}; {wrong.remedy}" if wrong else nodes.ALONE)
-    lifetime.end_by(options.timeout + _LAST_RESORT_S)
+    signals.end_by(options.timeout + _LAST_RESORT_S)
     question = diagnose.ask(arguments.judging(options), ("rails", *argv), Job())
     said: dict[Question, str] = {(SAMPLE, "flags"): json.dumps(flags.given)} if flags.given else {}
     words = ("rails", *nodes.rail_words(options))

@@ -29,7 +29,6 @@ from ncclprobe.facts.machine import Machine, System
 from ncclprobe.facts.nccl_conf import Settings
 from ncclprobe.host import Host, Question
 from ncclprobe.host.capture import NOT_SHOWN, Recorder, Replay, machines, second
-from ncclprobe.lifetime import NO_MEMORY
 from ncclprobe.model import bounds
 from ncclprobe.model.errors import HostError, NotCaptured, ParseError
 from ncclprobe.model.nccl_selection import Choices
@@ -38,6 +37,7 @@ from ncclprobe.model.report import AttainableRate
 from ncclprobe.model.snapshot import Absent, Job, Snapshot, learned
 from ncclprobe.model.values import Struct, field, replace
 from ncclprobe.nccl.values import SLOWING
+from ncclprobe.signals import NO_MEMORY
 
 
 def with_choices(snapshots: Sequence[Snapshot], checks: Sequence[Check], others: Any = None) -> list[Snapshot]:

@@ -14,7 +14,7 @@ from operator import attrgetter
 from pathlib import Path
 from typing import Any
 
-from ncclprobe import __version__, lifetime, page
+from ncclprobe import __version__, page, signals
 from ncclprobe.engine import evidence_excerpts, site, suppressions
 from ncclprobe.engine.collect import Facts
 from ncclprobe.engine.judge import Share, coverage, selected, shares, suppress
@@ -69,7 +69,7 @@ class Question(Struct, frozen=True):
 
 def ask(judging: Judging, command: Sequence[str], job: Job, sources: frozenset[Source] = MACHINE) -> Question:
     """Return the question that `judging` puts to `sources`, in the run that has begun. Raises UsageError."""
-    clock = lifetime.began()
+    clock = signals.began()
     sources |= HISTORY if judging.fleet else frozenset()
     started = datetime.now(timezone.utc) - timedelta(seconds=time.monotonic() - clock)
     accepted = accepted_by(judging.config)
@@ -136,7 +136,7 @@ def _refuse_unknown(option: str, patterns: Sequence[str], checks: Sequence[Check
             raise UsageError(f"{option}: {unknown(wanted, 'check', ids, '`ncclprobe checks` lists them', near)}")
 
 
-class Known(Struct, frozen=True):
+class JudgedNodes(Struct, frozen=True):
     """What is known if a report is made: of each node, and `facts` of the run or of the job; nothing is None.
 
     `missing`: the nodes that could not be looked at. `verdicts`: of the topics that have judged.
@@ -150,7 +150,7 @@ class Known(Struct, frozen=True):
     verdicts: tuple[Verdict, ...] = ()
 
 
-def unchanged(known: Known) -> Known:
+def unchanged(known: JudgedNodes) -> JudgedNodes:
     """Add nothing to what is known."""
     return known
 
@@ -163,10 +163,10 @@ class Topic(Struct, frozen=True):
     always there.
     """
 
-    judge: Callable[[Known], Known]
-    conclude: Callable[[Known], dict[str, Any]]
-    learn: Callable[[Known], Known] = unchanged
-    weigh: Callable[[Known], Known] = unchanged
+    judge: Callable[[JudgedNodes], JudgedNodes]
+    conclude: Callable[[JudgedNodes], dict[str, Any]]
+    learn: Callable[[JudgedNodes], JudgedNodes] = unchanged
+    weigh: Callable[[JudgedNodes], JudgedNodes] = unchanged
 
 
 _TOPICS: Mapping[Source, str] = {"machine": "doctor", "run": "measured", "files": "job_files", "job": "job_files"}
@@ -199,7 +199,7 @@ def _diagnosed(
 ) -> Report:
     names = dict.fromkeys(name for source, name in _TOPICS.items() if source in question.sources)
     topics: list[Topic] = [import_module(f"ncclprobe.engine.{name}").TOPIC for name in names]
-    known = Known(question, question.job, tuple(snapshots), facts or {}, tuple(missing))
+    known = JudgedNodes(question, question.job, tuple(snapshots), facts or {}, tuple(missing))
     for topic in topics:
         known = topic.learn(known)
     for topic in topics:

@@ -6,7 +6,7 @@ from typing import Any
 from ncclprobe.checks.rail import choices, name
 from ncclprobe.engine import inventory
 from ncclprobe.engine.collect import observed, with_choices, with_predictions
-from ncclprobe.engine.diagnose import Known, Question, Topic, diagnose
+from ncclprobe.engine.diagnose import JudgedNodes, Question, Topic, diagnose
 from ncclprobe.engine.judge import conclude, judge, shares
 from ncclprobe.facts.cpu import Cpus
 from ncclprobe.facts.data_paths import DataPaths
@@ -23,8 +23,8 @@ from ncclprobe.facts.plugins import Plugins
 from ncclprobe.facts.process import SharedMemory
 from ncclprobe.facts.reach import Paths, Rails
 from ncclprobe.facts.software import Software
-from ncclprobe.host.patience import until
-from ncclprobe.localise.rails import Seen, Tried, Way, tests
+from ncclprobe.host.deadlines import until
+from ncclprobe.localise.rails import EndView, Tried, Way, tests
 from ncclprobe.model.errors import OutOfTime, Unlearned
 from ncclprobe.model.hostlist import fold
 from ncclprobe.model.nccl_selection import Choices, NodeTopology
@@ -66,19 +66,19 @@ def _launch(snapshot: Snapshot) -> Launch:
     return learned(snapshot.facts, Launch) or Launch()
 
 
-def _learn(known: Known) -> Known:
+def _learn(known: JudgedNodes) -> JudgedNodes:
     snapshots = with_choices(known.snapshots, known.question.checks)
     return replace(
         known, snapshots=tuple(with_predictions(snapshots, known.question.checks, known.job, len(snapshots)))
     )
 
 
-def _judge(known: Known) -> Known:
+def _judge(known: JudgedNodes) -> JudgedNodes:
     """Judge each node, then compare the nodes and, in the order of the checks, what they measured."""
     return replace(known, verdicts=judge(known.snapshots, known.question.checks, known.job, known.facts))
 
 
-def _conclude(known: Known) -> dict[str, Any]:
+def _conclude(known: JudgedNodes) -> dict[str, Any]:
     fail_on, first = known.question.judging.fail_on, _launch(known.snapshots[0]) if known.snapshots else Launch()
     status, code = conclude(known.verdicts, fail_on, inconclusive=bool(known.missing))
     return {
@@ -91,7 +91,7 @@ def _conclude(known: Known) -> dict[str, Any]:
     }
 
 
-def sections(known: Known) -> dict[str, Any]:
+def sections(known: JudgedNodes) -> dict[str, Any]:
     """Return the report's fields that show the machines. Pictures are made, and imported, only for who sees them."""
     snapshots = known.snapshots
     rails = [seen for s in snapshots if (seen := learned(s.facts, Rails))]
@@ -115,7 +115,7 @@ def sections(known: Known) -> dict[str, Any]:
     return said
 
 
-def _nodes(known: Known, fail_on: str) -> tuple[NodeRow, ...]:
+def _nodes(known: JudgedNodes, fail_on: str) -> tuple[NodeRow, ...]:
     snapshots, apart = known.snapshots, known.job.apart
     each = shares([s.node for s in snapshots], known.verdicts, fail_on, apart=apart)
     rows = []
@@ -208,8 +208,8 @@ def rail_ways(snapshots: Sequence[Snapshot]) -> tuple[RailWay, ...]:
 class _Seen(Struct):
     """All tests of one way."""
 
-    src: Seen
-    dst: Seen
+    src: EndView
+    dst: EndView
     tests: list[Tried] = field(default_factory=list)
     rates: dict[str, list[float]] = field(default_factory=dict)
     latencies: list[float] = field(default_factory=list)

@@ -7,7 +7,7 @@ from functools import partial
 
 from ncclprobe import page
 from ncclprobe.engine.diagnose import every_check
-from ncclprobe.host.patience import outcome
+from ncclprobe.host.deadlines import outcome
 from ncclprobe.model import bounds
 from ncclprobe.model.errors import unknown
 from ncclprobe.model.findings import Finding, Severity

@@ -9,11 +9,11 @@ from typing import Any
 
 from ncclprobe.checks.log.known import follows, harmless, understood
 from ncclprobe.engine.collect import Facts
-from ncclprobe.engine.diagnose import Known, Topic
+from ncclprobe.engine.diagnose import JudgedNodes, Topic
 from ncclprobe.engine.evidence_excerpts import AROUND, LONGEST_LINE, MOST
 from ncclprobe.engine.judge import judge
 from ncclprobe.facts.files.flight_records import FlightRecords
-from ncclprobe.facts.job.ranks import Stand
+from ncclprobe.facts.job.ranks import JobState
 from ncclprobe.host.job_files import Blocks, JobFile
 from ncclprobe.logs.answer import answers, is_condition, outcome, when, with_telling_lines
 from ncclprobe.logs.causes import causes
@@ -183,7 +183,7 @@ def _cut_short(log: JobLog) -> Iterator[str]:
         )
 
 
-def _learn(known: Known) -> Known:
+def _learn(known: JudgedNodes) -> JudgedNodes:
     """Add the facts that files hold, with the files themselves as one of them; for logs those of the last attempt."""
     left = known.facts[JobFiles]
     log = left.facts.get(JobLog)
@@ -191,15 +191,15 @@ def _learn(known: Known) -> Known:
     return replace(known, facts={**known.facts, **left.facts, **last})
 
 
-def _judge(known: Known) -> Known:
+def _judge(known: JudgedNodes) -> JudgedNodes:
     return replace(known, verdicts=judged(known.question.checks, known.facts, known.job))
 
 
-def _conclude(known: Known) -> dict[str, Any]:
+def _conclude(known: JudgedNodes) -> dict[str, Any]:
     """Return the fields of a report that explain a job's failure. One that runs has come to no end."""
     left, verdicts, checks = known.facts[JobFiles], known.verdicts, known.question.checks
     log, records = learned(known.facts, JobLog), FlightRecords in known.facts
-    stand = learned(known.facts, Stand)
+    stand = learned(known.facts, JobState)
     times = clocks(log) if log else Clocks()
     found = _causes(verdicts, checks, times.ahead_s)
     failing = _failing(_without_the_silent(verdicts), checks)
@@ -249,7 +249,7 @@ _OF_PODS, _PLACED = "FailedScheduling", "Successfully assigned "
 
 
 def _with_telling_lines(
-    known: Known, log: JobLog, found: tuple[Cause, ...], failing: Collection[tuple[int, int]]
+    known: JudgedNodes, log: JobLog, found: tuple[Cause, ...], failing: Collection[tuple[int, int]]
 ) -> tuple[Cause, ...]:
     """Return the causes; if none is named, or an inner line contradicts it, first the lines that likely say why."""
     failed = known.facts[JobFiles].asked == "failed"

@@ -15,7 +15,7 @@ from typing import Any
 
 from ncclprobe.engine import doctor, inventory
 from ncclprobe.engine.collect import Facts, collect
-from ncclprobe.engine.diagnose import Known, Topic, unchanged
+from ncclprobe.engine.diagnose import JudgedNodes, Topic, unchanged
 from ncclprobe.engine.judge import conclude, shares, worst
 from ncclprobe.expect import copies, expected
 from ncclprobe.expect.bands import judge_rows
@@ -24,7 +24,6 @@ from ncclprobe.facts.infiniband import Fabric
 from ncclprobe.facts.interfaces import Interfaces
 from ncclprobe.facts.nvml import Gpus
 from ncclprobe.facts.run.samples import (
-    Asked,
     Copies,
     Expected,
     ExpectedCopies,
@@ -38,6 +37,7 @@ from ncclprobe.facts.run.samples import (
     Notes,
     Participants,
     Rows,
+    RunRequest,
     Skipped,
     Steps,
 )
@@ -86,14 +86,14 @@ def _least_of_a_pair(run: Facts) -> float | None:
 
 def expecting(run: Facts, bands: Sequence[Band], path: str) -> Facts:
     """`run` judged by `bands` of the file `path`, and not by what it expected of itself."""
-    asked = learned(run, Asked)
-    by_file: Facts = {Asked: replace(asked, expect=path, baseline=None)} if asked else {}
+    asked = learned(run, RunRequest)
+    by_file: Facts = {RunRequest: replace(asked, expect=path, baseline=None)} if asked else {}
     return {**run, **by_file, Expected: Expected(tuple(bands))}
 
 
 def rejudged(run: Facts, snapshots: Sequence[Snapshot]) -> Facts:
     """`run`, judged by what its nodes are now known to reach; unchanged for gloo, whose links were measured."""
-    asked, who, notes = learned(run, Asked), learned(run, Participants), learned(run, Notes) or Notes()
+    asked, who, notes = learned(run, RunRequest), learned(run, Participants), learned(run, Notes) or Notes()
     if asked is None or who is None or who.backend != "nccl":
         return run
     shape = Shape(tuple(Counter(who.hosts).values()))
@@ -113,7 +113,7 @@ def job_of(run: Facts, job: Job) -> Job:
     """`job` whose ranks have met, with the backend that was measured; a node that is to be accepted is judged for the
     one that was meant.
     """
-    who, asked = learned(run, Participants), learned(run, Asked)
+    who, asked = learned(run, Participants), learned(run, RunRequest)
     if who is None:
         return job
     meant = asked.backend or "nccl" if asked and asked.accepts else who.backend
@@ -138,7 +138,7 @@ def weighed(
 
 
 def _accepts(run: Facts) -> bool:
-    asked = learned(run, Asked)
+    asked = learned(run, RunRequest)
     return bool(asked and asked.accepts)
 
 
@@ -301,7 +301,7 @@ def _rows(run: Facts, kind: type[Any]) -> tuple[Any, ...]:
 
 def notes(run: Facts) -> Iterator[str]:
     """What the reader must know of the run: how it was understood, what was found out, what was not reached."""
-    asked, rows = learned(run, Asked), rows_of(run)
+    asked, rows = learned(run, RunRequest), rows_of(run)
     yield from asked.notes if asked else ()
     yield from (learned(run, Notes) or Notes()).texts
     yield from _left_out(_rows(run, Skipped))
@@ -333,7 +333,7 @@ def _stood_still(rows: Sequence[Measurement]) -> Iterator[str]:
             )
 
 
-def _judged_by(asked: Asked, rows: Sequence[Measurement]) -> Iterator[str]:
+def _judged_by(asked: RunRequest, rows: Sequence[Measurement]) -> Iterator[str]:
     """How many rows have a verdict, if not all have one."""
     judged = sum(row.status != "unjudged" for row in rows)
     if rows and not judged and not (asked.expect or asked.baseline):
@@ -408,18 +408,18 @@ def _same_place(symptom: Finding, verdict: Verdict, cause: Finding) -> bool:
     return not symptom.nodes or not nodes or not nodes.isdisjoint(symptom.nodes)
 
 
-def _learn(known: Known) -> Known:
+def _learn(known: JudgedNodes) -> JudgedNodes:
     run = concluded(known.facts)
     return replace(known, facts=run, job=job_of(run, known.job))
 
 
-def _weigh(known: Known) -> Known:
+def _weigh(known: JudgedNodes) -> JudgedNodes:
     run, checks = known.facts, known.question.checks
     unused = {s.node: unused_devices(s, run) for s in known.snapshots}
     return replace(known, verdicts=relate(weighed(known.verdicts, checks, unused, run), checks, unused))
 
 
-def _conclude(known: Known) -> dict[str, Any]:
+def _conclude(known: JudgedNodes) -> dict[str, Any]:
     run, who = known.facts, learned(known.facts, Participants)
     launch = LaunchRow(who.kind, who.nnodes, who.ranks) if who else LaunchRow()
     counting = counted(known.verdicts, known.question.checks, run)

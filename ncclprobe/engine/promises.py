@@ -7,7 +7,7 @@ from functools import partial
 from typing import Any
 
 from ncclprobe.engine.judge import judge
-from ncclprobe.host.patience import outcome
+from ncclprobe.host.deadlines import outcome
 from ncclprobe.model import bounds
 from ncclprobe.model.findings import Finding, Severity, Status
 from ncclprobe.model.fleet import History

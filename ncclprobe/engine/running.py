@@ -6,7 +6,7 @@ from pathlib import Path
 from ncclprobe.engine.collect import capture_facts
 from ncclprobe.facts.files.ras import RasStatus
 from ncclprobe.facts.job.meeting import Meetings
-from ncclprobe.facts.job.ranks import OF_A_JOB, JobLooks, LocalRanks, Stand
+from ncclprobe.facts.job.ranks import OF_A_JOB, JobLooks, JobState, LocalRanks
 from ncclprobe.facts.machine import system
 from ncclprobe.host.capture import Replay, load
 from ncclprobe.logs.job import of_agents, stand
@@ -54,12 +54,12 @@ def stands(snapshots: Sequence[Snapshot]) -> JobFiles:
             agents[snapshot.node] = here, met
     if agents and not nodes:
         kind = f"{plural(len(agents), 'node')} with an agent of torchrun and no rank"
-        return JobFiles({Stand: of_agents(agents)}, (kind,))
+        return JobFiles({JobState: of_agents(agents)}, (kind,))
     if not nodes:
         raise UsageError(_none(snapshots))
     number = sum(len(here.ranks) for here, _ in nodes.values())
     kind = f"{plural(number, 'rank')} of a running job on {plural(len(nodes), 'node')}"
-    facts: dict[type, object] = {Stand: stand(nodes, meetings)}
+    facts: dict[type, object] = {JobState: stand(nodes, meetings)}
     if answers := [each for _, looks in nodes.values() if (each := confirmed(looks)) is not None]:
         facts[RasStatus] = RasStatus(tuple(answers))
     return JobFiles(facts, (kind,))

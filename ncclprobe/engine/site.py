@@ -17,7 +17,7 @@ from typing import Any, TypeVar, cast
 import msgspec
 
 from ncclprobe.host import files
-from ncclprobe.host.patience import outcome
+from ncclprobe.host.deadlines import outcome
 from ncclprobe.model import bounds
 from ncclprobe.model.additions import CHECKS, Addition, installed, module_of
 from ncclprobe.model.errors import Unlearned, UsageError

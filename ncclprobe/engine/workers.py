@@ -24,8 +24,8 @@ from ncclprobe.engine.collect import Traces, capture_facts, with_choices, with_p
 from ncclprobe.engine.judge import Judged, judge_node, said_of, widened
 from ncclprobe.facts.launcher import Launch
 from ncclprobe.host import capture, files
+from ncclprobe.host.deadlines import at_once
 from ncclprobe.host.limited_child import LimitedChild, framed, requests
-from ncclprobe.host.patience import at_once
 from ncclprobe.model import bounds
 from ncclprobe.model.errors import HostError, UsageError
 from ncclprobe.model.findings import Verdict

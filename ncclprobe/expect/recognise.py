@@ -1,6 +1,6 @@
 """The machine type: exactly one that fits the facts, or none and why; and the links that its facts show.
 
-Seen are the links and NICs that are present now, without a NIC that fell out or an NVLink that is down. A type of
+The facts are the links and NICs that are present now, without a NIC that fell out or an NVLink that is down. A type of
 :mod:`ncclprobe.expect.tables.machines` has what the machine should have. If a fact is missing, the field falls back on
 NCCL's assumption, and `source` mentions it.
 
@@ -353,7 +353,7 @@ _NO_RDMA = (None, "sockets", "slingshot")
 _FROM_HERE = ("nics", "nic_gbps", "network", "gdr", "nic_path", "processor", "sockets")
 
 
-class Seen(Struct, frozen=True):
+class MachineFacts(Struct, frozen=True):
     """The facts that distinguish types. None: unknown; `unknown` has what and why.
 
     `gpus` counts those on the PCI bus too, which a container may not be given. `nvlinks` are those up of the GPU with
@@ -397,14 +397,14 @@ class Recognised(Struct, frozen=True):
     why: str = ""
 
 
-def seen(facts: Facts, firmware: Firmware | Absent) -> Seen:
+def seen(facts: Facts, firmware: Firmware | Absent) -> MachineFacts:
     """Return what a machine's facts say."""
     said = firmware if isinstance(firmware, Firmware) else Firmware()
     nics = nics_of(facts)
     names = sorted({gpu.name for gpu in facts.gpus.all if gpu.name}) if isinstance(facts.gpus, Gpus) else []
     links = nvlink_fabric(facts)[1] if isinstance(facts.nvlinks, NvLinks) else None
     missing = {"firmware": firmware, "GPUs": facts.gpus, "NVLinks": facts.nvlinks, "RDMA devices": facts.fabric}
-    return Seen(
+    return MachineFacts(
         cloud=said.cloud,
         vendor=said.dmi.vendor,
         product=said.dmi.product,
@@ -425,7 +425,7 @@ def _gpus(facts: Facts) -> int | None:
     return max((count for count in (by_nvml, by_pci) if count is not None), default=None)
 
 
-def recognise(facts: Seen, types: Iterable[MachineType] | None = None) -> Recognised:
+def recognise(facts: MachineFacts, types: Iterable[MachineType] | None = None) -> Recognised:
     """Return the type that fits, of `types` or all that are known; a site's own before ours."""
     known = list(table().values() if types is None else types)
     possible = [machine for machine in known if _host_fits(machine.match, facts)]
@@ -461,7 +461,7 @@ def should_be(found: Recognised, here: NodeSystem | Absent) -> NodeSystem | Abse
     return replace(known, **{name: getattr(here, name) for name in unsaid})
 
 
-def _host_fits(match: Match, facts: Seen) -> bool:
+def _host_fits(match: Match, facts: MachineFacts) -> bool:
     """Return whether firmware and processor allow this type."""
     if match.by_name_only:
         return False
@@ -483,7 +483,7 @@ def _begins(product: str, words: str) -> bool:
     return product.split()[: len(wanted)] == wanted
 
 
-def differences(machine: MachineType, facts: Seen) -> tuple[TypeDifference, ...]:
+def differences(machine: MachineType, facts: MachineFacts) -> tuple[TypeDifference, ...]:
     """Return how a machine differs from a type. What no source states of the type is not compared."""
     links, match = machine.links, machine.match
     found = []
@@ -502,7 +502,7 @@ def differences(machine: MachineType, facts: Seen) -> tuple[TypeDifference, ...]
     return tuple(found)
 
 
-def _alike(machine: MachineType, facts: Seen) -> bool:
+def _alike(machine: MachineType, facts: MachineFacts) -> bool:
     """Return whether the GPUs seen are the type's; the links of another product are another matter."""
     return bool(facts.gpu_names) and set(facts.gpu_names) <= set(machine.match.gpu_names)
 
@@ -542,7 +542,7 @@ def _distance(difference: TypeDifference) -> float:
     return 1 + abs(seen - expected) / max(seen, expected, 1)
 
 
-def _unrecognised(facts: Seen) -> str:
+def _unrecognised(facts: MachineFacts) -> str:
     """Return why no type is possible at all."""
     if facts.unknown and not facts.gpu_names:
         return f"no machine type fits; not known: {'; '.join(facts.unknown)}"

@@ -11,7 +11,7 @@ import msgspec
 from ncclprobe.facts.field import attempt
 from ncclprobe.facts.reach import sample
 from ncclprobe.host import Host
-from ncclprobe.host.patience import at_once
+from ncclprobe.host.deadlines import at_once
 from ncclprobe.model import bounds
 from ncclprobe.model.errors import NotCaptured, ParseError
 from ncclprobe.model.registry import collector

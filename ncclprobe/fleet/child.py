@@ -10,7 +10,7 @@ from pathlib import Path
 import msgspec
 
 from ncclprobe.fleet import store
-from ncclprobe.fleet.told import by, refuse, told
+from ncclprobe.fleet.extract import by, refuse, told
 from ncclprobe.host.limited_child import LimitedChild, framed, requests
 from ncclprobe.model import bounds
 from ncclprobe.model.errors import HostError, UsageError

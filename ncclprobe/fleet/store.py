@@ -23,9 +23,9 @@ from typing import Any, NamedTuple
 import msgspec
 
 from ncclprobe.fleet import drift as drifts
+from ncclprobe.fleet import node_health as standings
 from ncclprobe.fleet import renaming
 from ncclprobe.fleet import shared as shares
-from ncclprobe.fleet import standing as standings
 from ncclprobe.fleet.place import guarded
 from ncclprobe.fleet.schema import EARLIEST, LATE, read, recognise, text_of, transaction, value
 from ncclprobe.model import bounds
@@ -39,12 +39,12 @@ from ncclprobe.model.fleet import (
     NodeDays,
     NodeEvent,
     NodeHistory,
+    NodeReport,
     NodeStanding,
     Number,
     Reading,
     Series,
     SharedLoss,
-    Told,
 )
 from ncclprobe.model.report import when
 from ncclprobe.model.values import Struct, replace
@@ -189,7 +189,7 @@ class Store:
         self._sql.set_progress_handler(lambda: time.monotonic() > end, _AT_A_TIME)
         self._siblings: dict[tuple[int, int], drifts.Siblings] = {}
 
-    def add(self, told: Sequence[Told], digest: str, added: Added) -> bool:
+    def add(self, told: Sequence[NodeReport], digest: str, added: Added) -> bool:
         """Add one report's data about its nodes, as one transaction; False: it is already there, by its `digest`."""
         self._begin()
         with transaction(self._sql):
@@ -202,7 +202,7 @@ class Store:
             self._few()
         return True
 
-    def preview(self, told: Sequence[Told]) -> dict[str, History]:
+    def preview(self, told: Sequence[NodeReport]) -> dict[str, History]:
         """Return what is kept of each node once this is added, which it is not."""
         self._begin()
         found: dict[str, History] = {}
@@ -281,7 +281,7 @@ class Store:
                 course = standings.step(course, each)
             self._stands(node, new, course)
 
-    def refuse_behind(self, told: Sequence[Told]) -> None:
+    def refuse_behind(self, told: Sequence[NodeReport]) -> None:
         """Refuse what was measured just now and is dated before the newest of its node: a clock is behind.
 
         Raises UsageError.
@@ -361,7 +361,7 @@ class Store:
                 "SELECT time_s, faults, unknown, source FROM tests JOIN reports ON reports.id = report"
                 " WHERE node = ? AND time_s >= ? ORDER BY time_s, digest", (node, since_s))  # fmt: skip
             tests = [
-                (Told(name, at_s, read(faults, tuple[Fault, ...]), unknown=unknown), source)
+                (NodeReport(name, at_s, read(faults, tuple[Fault, ...]), unknown=unknown), source)
                 for at_s, faults, unknown, source in msgspec.convert(
                     rows.fetchall(), list[tuple[float, str, bool, str]], strict=False)
             ]  # fmt: skip
@@ -381,7 +381,7 @@ class Store:
         known = value(self._sql, "SELECT id FROM texts WHERE text = ?", text)
         return int(known) if known is not None else self._insert("texts (text)", (text,))
 
-    def _add_test(self, report: int, told: Told) -> None:
+    def _add_test(self, report: int, told: NodeReport) -> None:
         """Add a report's data about one node, and the node's state after it."""
         row = self._sql.execute("SELECT id, course FROM nodes WHERE name = ?", (told.node,)).fetchone()
         node = row[0] if row else self._insert("nodes (name, course, standing)", (told.node, "", ""))
@@ -571,7 +571,7 @@ class Store:
         )
         return [(read(text, dict[str, str]), int(count)) for text, count in rows]
 
-    def _tests(self, node: int, name: str) -> Iterator[Told]:
+    def _tests(self, node: int, name: str) -> Iterator[NodeReport]:
         """Yield a node's history from reports, without its numbers, oldest first."""
         rows = self._sql.execute(
             "SELECT time_s, faults, looked.text, unknown, machine.text, counted.text FROM tests"
@@ -580,7 +580,7 @@ class Store:
             " WHERE node = ? ORDER BY time_s, digest", (node,))  # fmt: skip
         for time_s, faults, looked, unknown, machine, counted in rows:
             own = read(counted, _Counted)
-            yield Told(
+            yield NodeReport(
                 name, msgspec.convert(time_s, float), read(faults, tuple[Fault, ...]),
                 read(looked, tuple[str, ...]), bool(unknown),
                 machine=read(machine, dict[str, str]), boot=own.boot, counters=own.counters, gpus=own.gpus,

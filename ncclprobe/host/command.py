@@ -18,7 +18,7 @@ from functools import cache
 from pathlib import Path
 from typing import IO
 
-from ncclprobe import lifetime
+from ncclprobe import signals
 from ncclprobe.host import files
 from ncclprobe.model import bounds
 from ncclprobe.model.errors import Denied, Failed, HostError, Missing, OutOfTime, TimedOut, UsageError
@@ -205,7 +205,7 @@ def _kill_all() -> None:
             _kill(process)
 
 
-lifetime.LAST.append(_kill_all)
+signals.LAST.append(_kill_all)
 
 
 def as_host_error(error: BaseException, what: str) -> HostError:
@@ -219,5 +219,5 @@ def as_host_error(error: BaseException, what: str) -> HostError:
             f"{what}: {error.strerror or 'permission denied'}".replace("Permission denied", "permission denied")
         )
     if isinstance(error, MemoryError):
-        return OutOfTime(f"{what}: not asked, for {lifetime.NO_MEMORY}")
+        return OutOfTime(f"{what}: not asked, for {signals.NO_MEMORY}")
     return Failed(f"{what}: {getattr(error, 'strerror', None) or error}")

@@ -20,8 +20,8 @@ from typing import TYPE_CHECKING, Any
 
 from ncclprobe.host import SAMPLE, WITHHELD, Question, distributions, elf
 from ncclprobe.host.command import as_host_error, found, run
+from ncclprobe.host.deadlines import within
 from ncclprobe.host.nvml_child import NvmlChild
-from ncclprobe.host.patience import within
 from ncclprobe.host.settings import as_started, encodable, recorded
 from ncclprobe.model import bounds
 from ncclprobe.model.errors import Denied, Failed, HostError, Missing, NotCaptured, OutOfTime, TimedOut

@@ -18,8 +18,8 @@ from pathlib import Path
 from typing import Any
 
 from ncclprobe.host.command import as_host_error
+from ncclprobe.host.deadlines import within
 from ncclprobe.host.limited_child import LimitedChild, framed, requests
-from ncclprobe.host.patience import within
 from ncclprobe.host.settings import recorded
 from ncclprobe.host.waits import BLOCKED_S, bytes_of, link_or_empty, text_or_empty, waits
 from ncclprobe.model import bounds

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from contextlib import suppress
 from typing import Any
 
-from ncclprobe.host.patience import within
+from ncclprobe.host.deadlines import within
 from ncclprobe.host.tcp_sockets import LISTENING, ends, sockets
 from ncclprobe.model import bounds
 from ncclprobe.model.errors import HostError

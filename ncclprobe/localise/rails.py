@@ -40,7 +40,7 @@ _SILENT = (0, 5, 12)
 """ibv_wc_status when nothing answers: none, WR_FLUSH_ERR behind the first error, and RETRY_EXC_ERR."""
 
 
-class Seen(NamedTuple):
+class EndView(NamedTuple):
     """One end of a test and what it saw."""
 
     end: End
@@ -65,8 +65,8 @@ class Tried(Struct, frozen=True):
     """
 
     number: int
-    leads: Seen
-    other: Seen
+    leads: EndView
+    other: EndView
     together: int
     step: int
     most_GBps: float = 0.0
@@ -82,7 +82,7 @@ class Tried(Struct, frozen=True):
         return any(each.outcome is not None and each.outcome.asked.memory != "host" for each in self.seen)
 
     @property
-    def seen(self) -> tuple[Seen, Seen]:
+    def seen(self) -> tuple[EndView, EndView]:
         """Return both ends, the one that leads first."""
         return self.leads, self.other
 
@@ -109,7 +109,7 @@ class Tried(Struct, frozen=True):
         failures = (each for end in self.seen if end.outcome for each in end.outcome.failures)
         return list(dict.fromkeys(each.text for each in failures if each.kind == "channel"))
 
-    def own_failure(self, end: Seen) -> RailFailure | None:
+    def own_failure(self, end: EndView) -> RailFailure | None:
         """Return what failed at `end` without any other node; None: nothing."""
         failures = end.outcome.failures if end.outcome else ()
         return next((each for each in failures if _is_own(each)), None)
@@ -159,7 +159,7 @@ class Tried(Struct, frozen=True):
                 found[(reader.end, writer.end) if back else (writer.end, reader.end)] = None
         return list(found)
 
-    def _is_late(self, writer: Seen, reader: Seen, direction: RailDirection) -> bool:
+    def _is_late(self, writer: EndView, reader: EndView, direction: RailDirection) -> bool:
         failed = _failure(writer, reader, direction) if self.usable else None
         return failed is not None and failed.kind == "late" and _came(reader, direction)
 
@@ -172,7 +172,7 @@ class Tried(Struct, frozen=True):
             if failure.kind not in _TOLD
         ]
 
-    def _writes(self) -> Iterator[tuple[Seen, Seen, RailDirection]]:
+    def _writes(self) -> Iterator[tuple[EndView, EndView, RailDirection]]:
         yield self.leads, self.other, "out"
         yield self.other, self.leads, "in"
         yield self.leads, self.other, "both"
@@ -189,9 +189,9 @@ def tried(rows: Mapping[str, Sequence[RailRow]], names: Mapping[int, str]) -> li
     for number, both in sorted(ends.items()):
         node, row = both.get(True) or both[False]
         mine, theirs = End(node, row.rail), End(names.get(row.to, f"node {row.to}"), row.other)
-        seen = {row.leads: Seen(mine, row.outcome), not row.leads: Seen(theirs, None)}
+        seen = {row.leads: EndView(mine, row.outcome), not row.leads: EndView(theirs, None)}
         if len(both) == 2:
-            seen[False] = Seen(theirs, both[False][1].outcome)
+            seen[False] = EndView(theirs, both[False][1].outcome)
         if mine.node != theirs.node:
             found.append(Tried(number, seen[True], seen[False], row.together, row.step, _most(row)))
     return found
@@ -416,12 +416,12 @@ def _unmet(outcome: RailOutcome) -> bool:
     return outcome.own is None and any(each.step == "open" and each.kind == "channel" for each in outcome.failures)
 
 
-def _stream(writer: Seen, direction: RailDirection) -> RailStream | None:
+def _stream(writer: EndView, direction: RailDirection) -> RailStream | None:
     streams = writer.outcome.streams if writer.outcome else ()
     return next((each for each in streams if each.direction == direction and each.seconds > 0), None)
 
 
-def _failure(writer: Seen, reader: Seen, direction: RailDirection) -> RailFailure | None:
+def _failure(writer: EndView, reader: EndView, direction: RailDirection) -> RailFailure | None:
     """Return why `writer` could not write in this direction: by its own word, or that the other end got nothing."""
     for end, kinds in ((writer, None), (reader, "late")):
         for each in end.outcome.failures if end.outcome else ():
@@ -431,6 +431,6 @@ def _failure(writer: Seen, reader: Seen, direction: RailDirection) -> RailFailur
     return None
 
 
-def _came(reader: Seen, direction: RailDirection) -> bool:
+def _came(reader: EndView, direction: RailDirection) -> bool:
     arrivals = reader.outcome.arrivals if reader.outcome else ()
     return next((each.arrived_bytes > 0 for each in arrivals if each.direction == direction), False)

@@ -38,7 +38,7 @@ class RankClass(Struct, frozen=True):
     evidence: tuple[Evidence, ...] = ()
 
 
-class Standing(Struct, frozen=True):
+class JobVerdict(Struct, frozen=True):
     """The answer: ``STUCK``, ``SLOW``, ``WORKING`` or ``CANNOT TELL``, and one line on which ranks wait at which place.
 
     `looked_at` is in ISO 8601, `looked_s` the time that looking took, `prepare` the step that would have revealed more.

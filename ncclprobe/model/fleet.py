@@ -63,7 +63,7 @@ class Fault(Struct, frozen=True):
     message: str
 
 
-class Told(Struct, frozen=True):
+class NodeReport(Struct, frozen=True):
     """One report's facts on one node.
 
     `looked`: the checks that had something to judge there. `unknown`: something required could not be looked at.

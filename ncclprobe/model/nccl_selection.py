@@ -11,7 +11,7 @@ from ncclprobe.model.values import Struct
 T = TypeVar("T")
 
 
-class Part(Struct, Generic[T], frozen=True):
+class Decision(Struct, Generic[T], frozen=True):
     """One part of the choice. `chosen` null: the facts do not decide it. `why`: the missing fact, or the deciding one.
 
     `refused`: NCCL, or CUDA before it, does not start because of this part; then `subject` is the thing to change
@@ -24,7 +24,7 @@ class Part(Struct, Generic[T], frozen=True):
     subject: str = ""
 
 
-NOT_CHOSEN: Part[Any] = Part(None, "an older report does not say")
+NOT_CHOSEN: Decision[Any] = Decision(None, "an older report does not say")
 
 
 class NetworkChoice(Struct, frozen=True):
@@ -109,17 +109,17 @@ class Choices(Struct, frozen=True):
     """
 
     nccl: str | None
-    bootstrap: Part[InterfaceChoice]
-    sockets: Part[InterfaceChoice]
-    hcas: Part[HcaChoice]
-    hcas_left_out: Part[HcaChoice]
-    gids: Part[GidChoice]
-    gpudirect: Part[DirectChoice]
-    p2p: Part[PeerChoice]
+    bootstrap: Decision[InterfaceChoice]
+    sockets: Decision[InterfaceChoice]
+    hcas: Decision[HcaChoice]
+    hcas_left_out: Decision[HcaChoice]
+    gids: Decision[GidChoice]
+    gpudirect: Decision[DirectChoice]
+    p2p: Decision[PeerChoice]
     nvls: NvlsChoice
-    gpus: Part[str] = NOT_CHOSEN
-    network: Part[NetworkChoice] = NOT_CHOSEN
-    fast_nics: Part[HcaChoice] = NOT_CHOSEN
+    gpus: Decision[str] = NOT_CHOSEN
+    network: Decision[NetworkChoice] = NOT_CHOSEN
+    fast_nics: Decision[HcaChoice] = NOT_CHOSEN
 
     @property
     def over_sockets(self) -> bool:
@@ -127,10 +127,10 @@ class Choices(Struct, frozen=True):
         return any(network.name == "Socket" for network in self.network.chosen or ())
 
     @property
-    def refused(self) -> tuple[tuple[str, Part[Any]], ...]:
+    def refused(self) -> tuple[tuple[str, Decision[Any]], ...]:
         """Return the names of the parts that stop NCCL from starting."""
         parts = ((name, getattr(self, name)) for name in self.__struct_fields__)
-        return tuple((name, part) for name, part in parts if isinstance(part, Part) and part.refused)
+        return tuple((name, part) for name, part in parts if isinstance(part, Decision) and part.refused)
 
 
 class DeviceRow(Struct, frozen=True):

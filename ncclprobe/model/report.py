@@ -15,12 +15,12 @@ from ncclprobe.model.causes import (
     Answer,
     Cause,
     JobOutcome,
+    JobVerdict,
     LastSeen,
     Moment,
     NotUnderstood,
     RankClass,
     RankState,
-    Standing,
 )
 from ncclprobe.model.errors import UsageError
 from ncclprobe.model.findings import Evidence, NamedFinding, Severity, Status, Suppression, Verdict, own_node
@@ -232,7 +232,7 @@ class Report(Result, frozen=True, kw_only=True):
     timeline: tuple[Moment, ...] = ()
     ranks: tuple[RankState, ...] = ()
     not_understood: tuple[NotUnderstood, ...] = ()
-    standing: Standing | None = None
+    standing: JobVerdict | None = None
     classes: tuple[RankClass, ...] = ()
 
     def findings(self) -> tuple[NamedFinding, ...]:

@@ -32,7 +32,7 @@ from ncclprobe.facts.nvml import Gpus
 from ncclprobe.facts.plugins import Linking, Plugin, Plugins
 from ncclprobe.facts.software import Software, Version, reaches
 from ncclprobe.model.errors import ParseError, Unlearned
-from ncclprobe.model.nccl_selection import Choices, HcaChoice, InterfaceChoice, NetworkChoice, Part
+from ncclprobe.model.nccl_selection import Choices, Decision, HcaChoice, InterfaceChoice, NetworkChoice
 from ncclprobe.model.report import Setting
 from ncclprobe.model.snapshot import Absent
 from ncclprobe.model.values import Struct, grouped, replace
@@ -43,7 +43,7 @@ _MOST_DIFFERENT = 64
 """The number of different facts for which a part is remembered: if more nodes differ, the next one will too."""
 
 
-class Known(Struct, frozen=True):
+class NetworkFacts(Struct, frozen=True):
     """The facts of a node."""
 
     facts: Mapping[type, Any]
@@ -89,14 +89,14 @@ class Choosing:
     def __init__(self) -> None:
         self._made: dict[Any, list[tuple[Mapping[type, Any], Any]]] = {}
 
-    def part(self, decide: Callable[[Known], Part[T]], facts: Mapping[type, Any]) -> Part[T]:
+    def part(self, decide: Callable[[NetworkFacts], Decision[T]], facts: Mapping[type, Any]) -> Decision[T]:
         """Return what `decide` makes of these facts."""
         before = self._made.setdefault(decide, [])
         for asked, made in before:
             if all(_same(kind, facts.get(kind), fact) for kind, fact in asked.items()):
-                return cast(Part[T], made)
+                return cast(Decision[T], made)
         watched = _Watched(facts)
-        chosen = part(decide, Known(watched))
+        chosen = part(decide, NetworkFacts(watched))
         if len(before) < _MOST_DIFFERENT:
             before.append((watched.asked, chosen))
         return chosen
@@ -121,15 +121,15 @@ def _same(kind: type, one: Any, other: Any) -> bool:
     return one is other or (kind is Settings and bool(one == other))
 
 
-def part(decide: Callable[[Known], Part[T]], known: Known) -> Part[T]:
+def part(decide: Callable[[NetworkFacts], Decision[T]], known: NetworkFacts) -> Decision[T]:
     try:
         return decide(known)
     except (Unlearned, ParseError) as gap:
-        return Part(None, str(gap))
+        return Decision(None, str(gap))
 
 
-def refused(subject: str, why: str) -> Part[Any]:
-    return Part((), f"{why}: NCCL does not start", refused=True, subject=subject)
+def refused(subject: str, why: str) -> Decision[Any]:
+    return Decision((), f"{why}: NCCL does not start", refused=True, subject=subject)
 
 
 _NETWORK = "libfabric"
@@ -181,7 +181,7 @@ _DEFAULT = "libnccl-net.so"
 _NONE, _STATIC = "none", "static_plugin"
 
 
-class Asked(Struct, frozen=True):
+class NetworkLibrary(Struct, frozen=True):
     """One library that NCCL would open for a network. `plugin` None: the loader finds none. `broken`: it cannot be
     loaded. `anywhere`: the loader's path could not be read, so the library may be anywhere.
     """
@@ -205,7 +205,7 @@ class Asked(Struct, frozen=True):
         return wanted in names or (self.plugin.flavour in _VERSIONED and wanted.startswith(tuple(names)))
 
 
-def asked_plugins(known: Known) -> tuple[Asked, ...]:
+def asked_plugins(known: NetworkFacts) -> tuple[NetworkLibrary, ...]:
     """Return the libraries that NCCL opens for a network, in its order."""
     text = known.settings.get("NCCL_NET_PLUGIN")
     names = [_DEFAULT] if text is None else [name for name in text.split(",") if name]
@@ -214,7 +214,7 @@ def asked_plugins(known: Known) -> tuple[Asked, ...]:
     return tuple(_asked(name, known) for name in names)
 
 
-def _asked(name: str, known: Known) -> Asked:
+def _asked(name: str, known: NetworkFacts) -> NetworkLibrary:
     every = known.need(Plugins).all
     if name.startswith("/"):
         found = next((each for each in every if each.path == name), None)
@@ -224,8 +224,8 @@ def _asked(name: str, known: Known) -> Asked:
         found = next((p for file in files for p in ready if PurePosixPath(p.path).name == file), None)
     if found is None:
         usual = "/" not in name and (name.startswith("libnccl") or not name.endswith(".so"))
-        return Asked(name, anywhere=not usual or name.lower() == _STATIC)
-    return Asked(name, found, _broken(found, known.maybe(Linking)) or _unfit(found, known.version))
+        return NetworkLibrary(name, anywhere=not usual or name.lower() == _STATIC)
+    return NetworkLibrary(name, found, _broken(found, known.maybe(Linking)) or _unfit(found, known.version))
 
 
 _TAKES: dict[tuple[int, ...], tuple[int, float]] = {
@@ -269,7 +269,9 @@ def _broken(plugin: Plugin, linking: Linking | Absent) -> str:
     return ""
 
 
-def network(known: Known, hcas: Part[HcaChoice], sockets: Part[InterfaceChoice]) -> Part[NetworkChoice]:
+def network(
+    known: NetworkFacts, hcas: Decision[HcaChoice], sockets: Decision[InterfaceChoice]
+) -> Decision[NetworkChoice]:
     """Return the network that NCCL takes. `hcas` and `sockets` are what its own two would go over."""
     wanted = known.settings.get("NCCL_NET") or ""
     passed = [known.set("NCCL_NET", "NCCL_NET_PLUGIN")]
@@ -290,7 +292,7 @@ def network(known: Known, hcas: Part[HcaChoice], sockets: Part[InterfaceChoice])
     return refused("NCCL_NET", "; ".join(filter(None, passed)) or "no network is left")
 
 
-def _unserved(known: Known) -> str:
+def _unserved(known: NetworkFacts) -> str:
     """Return which plugin the devices of this node wait for; empty: they need none, or it was asked."""
     if any(asked.plugin for asked in asked_plugins(known)):
         return ""
@@ -299,58 +301,60 @@ def _unserved(known: Known) -> str:
     return "the loader finds none of Google's plugins (libnccl-net.so)" if _gve(known) else ""
 
 
-def _other_name(asked: Asked) -> str:
+def _other_name(asked: NetworkLibrary) -> str:
     names = (asked.plugin.names or NAMES.get(asked.plugin.flavour)) if asked.plugin else None
     return f"the network of {asked.name} is called {' or '.join(names)}" if names else _missing(asked)
 
 
-def _missing(asked: Asked) -> str:
+def _missing(asked: NetworkLibrary) -> str:
     return "" if asked.plugin or asked.name == _DEFAULT else f"the loader finds no {asked.name}"
 
 
-def _plugin_network(asked: Asked, known: Known, sockets: Part[InterfaceChoice]) -> Part[NetworkChoice] | str:
+def _plugin_network(
+    asked: NetworkLibrary, known: NetworkFacts, sockets: Decision[InterfaceChoice]
+) -> Decision[NetworkChoice] | str:
     """Return the plugin's network, or why it is passed over."""
     plugin = asked.plugin
     if plugin is None:
         if asked.anywhere:
-            return Part(None, f"the plugin {asked.name} is asked first, and what it takes is not known")
+            return Decision(None, f"the plugin {asked.name} is asked first, and what it takes is not known")
         return _missing(asked)
     if asked.broken:
         return f"{plugin.path} cannot be loaded: {asked.broken}"
     flavour = plugin.flavour or next((name for name, each in _IFNAMES.items() if known.settings.get(each)), "")
     if flavour == "ofi" and over_kernel(known.settings):
         why = f"{known.set('FI_PROVIDER')}: {plugin.path} goes through the kernel"
-        return replace(_socket_network(sockets, known, plugin.path), why=why) if sockets.chosen else Part(None, why)
+        return replace(_socket_network(sockets, known, plugin.path), why=why) if sockets.chosen else Decision(None, why)
     over = part(partial(_over, flavour), known)
     if over.chosen is None:
-        return Part(None, f"the network plugin {plugin.path} is asked first: {over.why}")
+        return Decision(None, f"the network plugin {plugin.path} is asked first: {over.why}")
     if not over.chosen:
         return f"the network plugin {plugin.path} finds no device: {over.why}"
     chosen = replace(_choice(NAMES[flavour][0], over.chosen, plugin.path), version=plugin.told())
-    return Part((chosen,), f"the plugin {plugin.path}")
+    return Decision((chosen,), f"the plugin {plugin.path}")
 
 
-def _over(flavour: str, known: Known) -> Part[HcaChoice]:
+def _over(flavour: str, known: NetworkFacts) -> Decision[HcaChoice]:
     """Return the devices that a plugin takes; null: not known."""
     if flavour in _OVER_HCAS:
         ports = select_by(known.need(Fabric), known.settings, known.version).taken
-        return Part(tuple(map(hca_choice, ports)), known.set("NCCL_IB_HCA") or "no port is active")
+        return Decision(tuple(map(hca_choice, ports)), known.set("NCCL_IB_HCA") or "no port is active")
     if variable := _IFNAMES.get(flavour):
         named = (known.settings.get(variable) or "").split(",")
         rows = tuple(HcaChoice(i.name, _gbps(i), variable) for i in known.need(Interfaces).all if i.name in named)
-        return Part(rows or None, f"{variable} names {'them' if rows else 'no interface of this node'}")
+        return Decision(rows or None, f"{variable} names {'them' if rows else 'no interface of this node'}")
     if flavour != "ofi":
-        return Part(None, "what it takes is not known")
+        return Decision(None, "what it takes is not known")
     if other_provider(known.settings) and known.settings.get("FI_PROVIDER") != "cxi":
-        return Part(None, f"{known.set('FI_PROVIDER')}: what that has is not known")
+        return Decision(None, f"{known.set('FI_PROVIDER')}: what that has is not known")
     ports, slingshot = efa_ports(known.need(Fabric)), _slingshot(known)
     active = slingshot or tuple(hca_choice(port) for port in ports if port.state == "ACTIVE")
     if active or ports:
-        return Part(active, "no EFA device is active")
-    return Part(None, "what libfabric has is not known")
+        return Decision(active, "no EFA device is active")
+    return Decision(None, "what libfabric has is not known")
 
 
-def _slingshot(known: Known) -> tuple[HcaChoice, ...]:
+def _slingshot(known: NetworkFacts) -> tuple[HcaChoice, ...]:
     """Return the interfaces of HPE's Slingshot, which are not RDMA devices of the kernel."""
     return tuple(
         HcaChoice(i.name, _gbps(i), "Slingshot, up")
@@ -359,17 +363,17 @@ def _slingshot(known: Known) -> tuple[HcaChoice, ...]:
     )
 
 
-def fast_nics(known: Known) -> Part[HcaChoice]:
+def fast_nics(known: NetworkFacts) -> Decision[HcaChoice]:
     """Return the devices that are up and made for the GPUs' data: RDMA ports, EFA, Slingshot, Google's data NICs."""
     fabric = known.need(Fabric)
     ours = [port for device in fabric.devices if device.pci is not None for port in device.ports]
     usable = [port for port in ours if port.state == "ACTIVE" and port.link_layer in LAYERS]
     efa = [port for port in efa_ports(fabric) if port.state == "ACTIVE"]
     rows = (*map(hca_choice, (*fast(usable), *efa)), *(() if usable or efa else (*_slingshot(known), *_gve(known))))
-    return Part(rows, "ACTIVE devices" if rows else "no RDMA device is ACTIVE, and no Slingshot NIC was found")
+    return Decision(rows, "ACTIVE devices" if rows else "no RDMA device is ACTIVE, and no Slingshot NIC was found")
 
 
-def _gve(known: Known) -> tuple[HcaChoice, ...]:
+def _gve(known: NetworkFacts) -> tuple[HcaChoice, ...]:
     """Return Google's NICs for GPUs (A3 High and Mega): every gVNIC but the first, if there are four more or so."""
     found = [i for i in known.need(Interfaces).all if i.driver == "gve" and i.running]
     return tuple(HcaChoice(i.name, _gbps(i), "gVNIC, up") for i in found[1:]) if len(found) > _FEWEST_GVE else ()
@@ -385,22 +389,24 @@ def hca_choice(port: Port) -> HcaChoice:
 
 
 def _own(
-    hcas: Part[HcaChoice], sockets: Part[InterfaceChoice], wanted: str, known: Known
-) -> Iterator[Part[NetworkChoice]]:
+    hcas: Decision[HcaChoice], sockets: Decision[InterfaceChoice], wanted: str, known: NetworkFacts
+) -> Iterator[Decision[NetworkChoice]]:
     """Yield NCCL's own networks in its order; without devices, those that have nothing to go over."""
     if wanted.lower() in ("", "ib"):
         rows = None if hcas.chosen is None else (_choice("IB", hcas.chosen, ""),) if hcas.chosen else ()
-        yield Part(rows, hcas.why)
+        yield Decision(rows, hcas.why)
     if wanted.lower() in ("", "socket"):
         yield _socket_network(sockets, known)
 
 
-def _socket_network(sockets: Part[InterfaceChoice], known: Known, plugin: str = "") -> Part[NetworkChoice]:
+def _socket_network(
+    sockets: Decision[InterfaceChoice], known: NetworkFacts, plugin: str = ""
+) -> Decision[NetworkChoice]:
     """Return sockets as a network: NCCL's own, or a plugin's whose libfabric goes through the kernel."""
     names = tuple(each.name for each in sockets.chosen or ())
     rates = [_gbps(i) for i in known.need(Interfaces).all if i.name in names]
     taken = (NetworkChoice("Socket", plugin, names, _total(rates), sockets.why),) if names else ()
-    return Part(None if sockets.chosen is None else taken, sockets.why, sockets.refused, sockets.subject)
+    return Decision(None if sockets.chosen is None else taken, sockets.why, sockets.refused, sockets.subject)
 
 
 def _choice(name: str, devices: Sequence[HcaChoice], plugin: str) -> NetworkChoice:

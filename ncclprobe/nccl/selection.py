@@ -33,13 +33,13 @@ from ncclprobe.facts.software import Version, reaches
 from ncclprobe.model.errors import ParseError, Unlearned
 from ncclprobe.model.nccl_selection import (
     Choices,
+    Decision,
     DirectChoice,
     GidChoice,
     HcaChoice,
     InterfaceChoice,
     NetworkChoice,
     NvlsChoice,
-    Part,
     PeerChoice,
 )
 from ncclprobe.model.rails import RailMemory, RailPort
@@ -59,28 +59,28 @@ from ncclprobe.nccl.gpudirect import (
 )
 from ncclprobe.nccl.hcas import LAYERS, MAX_INTERFACES, Pick, Selection, fast, gbps, pick, select_by, wish
 from ncclprobe.nccl.interfaces import Choice, find_by, same_subnet
-from ncclprobe.nccl.networks import Choosing, Known, efa_ports, fast_nics, hca_choice, network, part, refused
+from ncclprobe.nccl.networks import Choosing, NetworkFacts, efa_ports, fast_nics, hca_choice, network, part, refused
 from ncclprobe.nccl.paths import PathType, Topology, machine_topology
 from ncclprobe.nccl.values import read_setting
 
 LIST = "CUDA_VISIBLE_DEVICES"
 
 
-def usable_gpus(gpus: Gpus, environment: Environment | Absent) -> Part[str]:
+def usable_gpus(gpus: Gpus, environment: Environment | Absent) -> Decision[str]:
     """Return the names of the GPUs on which a rank of a job can run; refused if that is none."""
     text = None if isinstance(environment, Absent) else environment.get(LIST)
     if text is not None and "MIG-" in text.upper():
-        return Part(None, f"{LIST}={text} names parts of GPUs")
+        return Decision(None, f"{LIST}={text} names parts of GPUs")
     seen = gpus.all if text is None else visible(text, gpus)
     able = tuple(f"GPU{gpu.index}" for gpu in seen if not gpu.lost and gpu.compute_mode != "prohibited")
     if seen and all(gpu.mig is True for gpu in seen):
-        return Part(None, "MIG splits them, and CUDA shows a process only one instance")
+        return Decision(None, "MIG splits them, and CUDA shows a process only one instance")
     if able:
-        return Part(able, "every GPU" if text is None else f"{LIST}={text}")
+        return Decision(able, "every GPU" if text is None else f"{LIST}={text}")
     if not seen:
-        return Part((), f"{LIST}={text!r} shows none: CUDA sees no GPU", refused=True, subject=LIST)
+        return Decision((), f"{LIST}={text!r} shows none: CUDA sees no GPU", refused=True, subject=LIST)
     why = seen[0].lost or "its compute mode is prohibited"
-    return Part((), f"none can compute: GPU{seen[0].index}: {why}", refused=True, subject=f"GPU{seen[0].index}")
+    return Decision((), f"none can compute: GPU{seen[0].index}: {why}", refused=True, subject=f"GPU{seen[0].index}")
 
 
 def visible(text: str, gpus: Gpus) -> tuple[Gpu, ...]:
@@ -115,9 +115,9 @@ def choose(snapshot: Snapshot, others: Choosing | None = None) -> Choices:
 
     `others`: the choices on other nodes of the job.
     """
-    known, choosing = Known(snapshot.facts), others or Choosing()
+    known, choosing = NetworkFacts(snapshot.facts), others or Choosing()
 
-    def made(decide: Callable[[Known], Part[T]]) -> Part[T]:
+    def made(decide: Callable[[NetworkFacts], Decision[T]]) -> Decision[T]:
         return choosing.part(decide, snapshot.facts)
 
     return Choices(
@@ -136,18 +136,18 @@ def choose(snapshot: Snapshot, others: Choosing | None = None) -> Choices:
     )
 
 
-def _gpus(known: Known) -> Part[str]:
+def _gpus(known: NetworkFacts) -> Decision[str]:
     return usable_gpus(known.need(Gpus), known.maybe(Environment))
 
 
-def _network(known: Known) -> Part[NetworkChoice]:
+def _network(known: NetworkFacts) -> Decision[NetworkChoice]:
     return network(known, part(_hcas, known), part(_sockets, known))
 
 
 # Interfaces.
 
 
-def _bootstrap(known: Known) -> Part[InterfaceChoice]:
+def _bootstrap(known: NetworkFacts) -> Decision[InterfaceChoice]:
     """Return one interface: that of NCCL_COMM_ID's subnet, otherwise the first of NCCL's search."""
     try:
         addresses, address = known.need(Interfaces).addresses, _comm_id(known)
@@ -161,7 +161,7 @@ def _bootstrap(known: Known) -> Part[InterfaceChoice]:
     return _searched(Choice(tuple(near), "subnet"), known)
 
 
-def _sockets(known: Known) -> Part[InterfaceChoice]:
+def _sockets(known: NetworkFacts) -> Decision[InterfaceChoice]:
     """Return what NET/Socket would spread over: at most 16 interfaces, each with its first address."""
     addresses = known.need(Interfaces).addresses
     try:
@@ -172,16 +172,16 @@ def _sockets(known: Known) -> Part[InterfaceChoice]:
     return _searched(found, known)
 
 
-def _searched(found: Choice, known: Known) -> Part[InterfaceChoice]:
+def _searched(found: Choice, known: NetworkFacts) -> Decision[InterfaceChoice]:
     why = known.set("NCCL_SOCKET_IFNAME") if found.step == "env" else _STEPS.get(found.step, "")
     if not why:
         why = f"what {found.step} leaves, in the kernel's order" if found.interfaces else "no interface is left"
     if not found.interfaces:
         return refused("NCCL_SOCKET_IFNAME" if found.step == "env" else "interfaces", why)
-    return Part(tuple(InterfaceChoice(i.name, i.address, found.step, why) for i in found.interfaces), why)
+    return Decision(tuple(InterfaceChoice(i.name, i.address, found.step, why) for i in found.interfaces), why)
 
 
-def _comm_id(known: Known) -> str | None:
+def _comm_id(known: NetworkFacts) -> str | None:
     """Return the address in NCCL_COMM_ID; None: not set.
 
     Raises ValueError if NCCL refuses it, or the resolver its host, and Unlearned if it was not asked.
@@ -204,11 +204,11 @@ def _comm_id(known: Known) -> str | None:
 # HCAs and their GIDs.
 
 
-def _selection(known: Known) -> Selection:
+def _selection(known: NetworkFacts) -> Selection:
     return select_by(known.need(Fabric), known.settings, known.version)
 
 
-def _off(known: Known) -> str:
+def _off(known: NetworkFacts) -> str:
     """Return why NCCL's own InfiniBand transport is not used at all; empty: nothing keeps it from that."""
     wanted = known.settings.get("NCCL_NET") or "ib"
     if wanted.lower() != "ib":
@@ -218,29 +218,29 @@ def _off(known: Known) -> str:
     return ""
 
 
-def _taken(known: Known) -> tuple[Port, ...]:
+def _taken(known: NetworkFacts) -> tuple[Port, ...]:
     return () if _off(known) else _selection(known).taken
 
 
-def _hcas(known: Known) -> Part[HcaChoice]:
+def _hcas(known: NetworkFacts) -> Decision[HcaChoice]:
     off, named = _off(known), known.set("NCCL_IB_HCA")
     rows = tuple(map(hca_choice, _taken(known)))
     why = off or named or "NCCL_IB_HCA is not set: every active port"
     if not off and not rows:
         why = f"no port is left; {named}" if named else "no active port of InfiniBand or Ethernet"
-    return Part(rows, why)
+    return Decision(rows, why)
 
 
-def _left_out(known: Known) -> Part[HcaChoice]:
+def _left_out(known: NetworkFacts) -> Decision[HcaChoice]:
     off, found = _off(known), _selection(known)
     kept = () if off else found.taken
     rows = [
         HcaChoice(p.name, gbps(p), off or _why_not(p, found, known)) for p in known.need(Fabric).ports if p not in kept
     ]
-    return Part(tuple(rows), "not for NCCL's own transport" if rows else "no other port exists")
+    return Decision(tuple(rows), "not for NCCL's own transport" if rows else "no other port exists")
 
 
-def _why_not(port: Port, found: Selection, known: Known) -> str:
+def _why_not(port: Port, found: Selection, known: NetworkFacts) -> str:
     if isinstance(port.link_layer, str) and port.link_layer not in LAYERS:
         return f"link layer {port.link_layer}, which NCCL's own transport does not support"
     if port in found.down:
@@ -252,14 +252,16 @@ def _why_not(port: Port, found: Selection, known: Known) -> str:
     return "beyond the most that NCCL takes" if port in found.beyond else known.set("NCCL_IB_HCA")
 
 
-def _gids(known: Known) -> Part[GidChoice]:
+def _gids(known: NetworkFacts) -> Decision[GidChoice]:
     ports = [port for port in _taken(known) if port.link_layer != "InfiniBand"]
     wanted = wish(known.settings, known.version)
     rows = tuple(_gid(port, pick(port, wanted, known.version), known) for port in ports)
-    return Part(rows, known.set(*_GID_VARIABLES) or "NCCL_IB_GID_INDEX is not set" if rows else "no RoCE port is taken")
+    return Decision(
+        rows, known.set(*_GID_VARIABLES) or "NCCL_IB_GID_INDEX is not set" if rows else "no RoCE port is taken"
+    )
 
 
-def _gid(port: Port, found: Pick | None, known: Known) -> GidChoice:
+def _gid(port: Port, found: Pick | None, known: NetworkFacts) -> GidChoice:
     if found is None:
         return GidChoice(port.name, None, None, None, "its GID table or link layer could not be read")
     reasons = {
@@ -273,20 +275,20 @@ def _gid(port: Port, found: Pick | None, known: Known) -> GidChoice:
     return GidChoice(port.name, found.index, found.gid.text, found.gid.type, reasons[found.by] + better)
 
 
-def choose_rails(snapshot: Snapshot) -> Part[RailPort]:
+def choose_rails(snapshot: Snapshot) -> Decision[RailPort]:
     """Return the parameters with which NCCL would connect each port of this node, in its order; null if the facts do
     not decide it.
     """
-    return part(_rails, Known(snapshot.facts))
+    return part(_rails, NetworkFacts(snapshot.facts))
 
 
-def _rails(known: Known) -> Part[RailPort]:
+def _rails(known: NetworkFacts) -> Decision[RailPort]:
     taken = _taken(known)
     efa = "" if taken else ", ".join(port.device for port in efa_ports(known.need(Fabric)))
     if efa:
         why = f"no active port of InfiniBand or Ethernet; EFA ({efa}) has no reliable connections, so it is not tested"
-        return Part((), why)
-    return Part(rail_ports(taken, known.settings, known.version), _hcas(known).why)
+        return Decision((), why)
+    return Decision(rail_ports(taken, known.settings, known.version), _hcas(known).why)
 
 
 def crossing(snapshot: Snapshot) -> str:
@@ -295,7 +297,7 @@ def crossing(snapshot: Snapshot) -> str:
     Rings stay on their rail unless NCCL_CROSS_NIC=1, and PXN (src/graph/paths.cc:668) hands data to the GPU of the
     right rail over NVLink, unless it is off or there is none.
     """
-    known = Known(snapshot.facts)
+    known = NetworkFacts(snapshot.facts)
     try:
         if read_setting(known.settings, "NCCL_CROSS_NIC", 2, known.version) == 1:
             return known.set("NCCL_CROSS_NIC")
@@ -314,7 +316,7 @@ def gpu_rails(snapshot: Snapshot, ports: Sequence[RailPort]) -> tuple[RailPort |
     NCCL registers by DMA-BUF if it can, and otherwise by address, which needs a peer-memory module
     (src/transport/net.cc, src/init.cc dmaBufSupported).
     """
-    known, nearest = Known(snapshot.facts), dict[str, int]()
+    known, nearest = NetworkFacts(snapshot.facts), dict[str, int]()
     rows = part(_gpudirect, known).chosen or ()
     for row in rows:
         if row.receives:
@@ -332,14 +334,14 @@ def gpu_rails(snapshot: Snapshot, ports: Sequence[RailPort]) -> tuple[RailPort |
 # GPUs.
 
 
-def _distances(known: Known, nics: Sequence[str]) -> Topology:
+def _distances(known: NetworkFacts, nics: Sequence[str]) -> Topology:
     """Return the distances between the GPUs and the RDMA devices named."""
     devices = known.need(Fabric).devices if nics else ()
     used = Fabric(tuple(device for device in devices if device.name in nics))
     return machine_topology(known.need(Pci), known.gpus, known.need(NvLinks), used)
 
 
-def _links_unread(known: Known) -> str:
+def _links_unread(known: NetworkFacts) -> str:
     """Return why the NVLinks of a GPU are not known; empty: they are."""
     every = known.need(NvLinks).gpus
     rows = [every[gpu.index] for gpu in known.gpus.all if gpu.index < len(every)]
@@ -348,23 +350,25 @@ def _links_unread(known: Known) -> str:
     return next((gap.why for gap in (*gaps, *states) if isinstance(gap, Absent)), "")
 
 
-def _file(known: Known) -> str:
+def _file(known: NetworkFacts) -> str:
     given = known.set("NCCL_TOPO_FILE")
     return f"; {given} may tell NCCL of another topology" if given else ""
 
 
-def _gpudirect(known: Known) -> Part[DirectChoice]:
+def _gpudirect(known: NetworkFacts) -> Decision[DirectChoice]:
     gpus = known.gpus
     nics = list(dict.fromkeys(port.device for port in fast(_taken(known))))
     if not nics:
-        return Part((), "NET/IB takes no port")
+        return Decision((), "NET/IB takes no port")
     gdr = kernel_support(known.need(GpuDirect), known.settings, known.version, gpus.cuda)
     topology = _distances(known, nics)
     able = {f"GPU{gpu.index}": gpu for gpu in gpus.all if f"GPU{gpu.index}" in topology.gpus}
     made = decide(topology, able, nics, known.settings, known.version)
     rows = (_nearest(topology, [each for each in made if each.gpu == name]) for name in able)
     unread = _links_unread(known)
-    return Part(tuple(_settled(row, able[row.gpu], gdr.works, gdr.why, unread) for row in rows), gdr.why + _file(known))
+    return Decision(
+        tuple(_settled(row, able[row.gpu], gdr.works, gdr.why, unread) for row in rows), gdr.why + _file(known)
+    )
 
 
 def _nearest(topology: Topology, made: Sequence[Direct]) -> DirectChoice:
@@ -392,7 +396,7 @@ def _settled(row: DirectChoice, gpu: Gpu, works: bool | None, why: str, unread: 
     return row
 
 
-def _p2p(known: Known) -> Part[PeerChoice]:
+def _p2p(known: NetworkFacts) -> Decision[PeerChoice]:
     gpus, unread = known.gpus, _links_unread(known)
     if unread:
         raise Unlearned(f"NVLinks not known: {unread}")
@@ -403,8 +407,8 @@ def _p2p(known: Known) -> Part[PeerChoice]:
     rows = tuple(_peers(link, pairs) for link, pairs in by_transport.items())
     if broken := [row for row in rows if row.refused]:
         pair = " and ".join(broken[0].pairs[0])
-        return Part(rows, f"{pair}: {broken[0].why}", refused=True, subject=pair)
-    return Part(rows, (str(level) if rows else "one GPU has no peer") + _file(known))
+        return Decision(rows, f"{pair}: {broken[0].why}", refused=True, subject=pair)
+    return Decision(rows, (str(level) if rows else "one GPU has no peer") + _file(known))
 
 
 def _peers(link: PeerTransport, pairs: Sequence[tuple[str, str]]) -> PeerChoice:
@@ -413,7 +417,7 @@ def _peers(link: PeerTransport, pairs: Sequence[tuple[str, str]]) -> PeerChoice:
     return PeerChoice(tuple(pairs), link.transport, path, link.broken, why)
 
 
-def _nvls(known: Known) -> NvlsChoice:
+def _nvls(known: NetworkFacts) -> NvlsChoice:
     try:
         return nvls(known.need(Gpus), known.maybe(NvLinks), known.settings, known.version)
     except Unlearned as gap:

@@ -18,7 +18,7 @@ from ncclprobe.model.errors import HostError
 from ncclprobe.model.measurement import Mismatch, Place
 from ncclprobe.model.ops import CallShape
 from ncclprobe.model.values import Struct
-from ncclprobe.probes.collectives import Part
+from ncclprobe.probes.collectives import Slice
 
 _HELD = ("reserved_bytes", "active_bytes", "inactive_split_bytes")
 _NCCLS_OWN_BYTES = 2 << 30
@@ -149,14 +149,14 @@ class Pattern(Struct, frozen=True):
         for start, piece in _pieces(buffer):
             piece.copy_(_repeated(self.rows[rank], start, len(piece)))
 
-    def wrong(self, received: torch.Tensor, parts: Sequence[Part]) -> int:
+    def wrong(self, received: torch.Tensor, parts: Sequence[Slice]) -> int:
         """Return how many elements of `received` differ from those in `parts`."""
         count = torch.zeros((), dtype=torch.int64, device=received.device)
         for part, _, piece, expected in self._expected(received, parts):
             count += self._differing(piece, expected, part.source is None).sum()
         return int(count)
 
-    def first_wrong(self, received: torch.Tensor, parts: Sequence[Part], rank: int) -> Mismatch | None:
+    def first_wrong(self, received: torch.Tensor, parts: Sequence[Slice], rank: int) -> Mismatch | None:
         """Return the first element of what `rank` `received` that :meth:`wrong` counts."""
         for part, begin, piece, expected in self._expected(received, parts):
             found = self._differing(piece, expected, part.source is None).nonzero()
@@ -168,8 +168,8 @@ class Pattern(Struct, frozen=True):
         return None
 
     def _expected(
-        self, received: torch.Tensor, parts: Sequence[Part]
-    ) -> Iterator[tuple[Part, int, torch.Tensor, torch.Tensor]]:
+        self, received: torch.Tensor, parts: Sequence[Slice]
+    ) -> Iterator[tuple[Slice, int, torch.Tensor, torch.Tensor]]:
         """Yield piece by piece: its part, its offset in `received`, what it is and what it must be."""
         begin = 0
         for part in parts:

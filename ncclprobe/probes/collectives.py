@@ -36,7 +36,7 @@ class BufferView(Struct, frozen=True):
         return rank if self.group is None else int(dist.get_global_rank(self.group, rank))
 
 
-class Part(Struct, frozen=True):
+class Slice(Struct, frozen=True):
     """`count` elements of a receive buffer: what rank `source` sends from its element `start` on.
 
     A `source` of None is the reduction over all ranks, of the elements from `start` on.
@@ -55,10 +55,10 @@ class Probe(Struct, frozen=True):
 
     name: str
     run: Callable[[BufferView], Call]
-    result: Callable[[int, int, int], Sequence[Part]]
+    result: Callable[[int, int, int], Sequence[Slice]]
 
 
-def probe(result: Callable[[int, int, int], Sequence[Part]]) -> Callable[[Callable[[BufferView], Call]], Probe]:
+def probe(result: Callable[[int, int, int], Sequence[Slice]]) -> Callable[[Callable[[BufferView], Call]], Probe]:
     """Declare that the function binds the collective it is named after."""
 
     def declare(run: Callable[[BufferView], Call]) -> Probe:
@@ -72,11 +72,11 @@ _all_gather: Callable[..., Any] = getattr(dist, "all_gather_single", None) or di
 _reduce_scatter: Callable[..., Any] = getattr(dist, "reduce_scatter_single", None) or dist.reduce_scatter_tensor
 
 
-def _one_from_each(rank: int, ranks: int, count: int) -> list[Part]:
-    return [Part(source, 0, count) for source in range(ranks)]
+def _one_from_each(rank: int, ranks: int, count: int) -> list[Slice]:
+    return [Slice(source, 0, count) for source in range(ranks)]
 
 
-@probe(result=lambda rank, ranks, count: [Part(None, 0, count)])
+@probe(result=lambda rank, ranks, count: [Slice(None, 0, count)])
 def all_reduce(at: BufferView) -> Call:
     """Give every rank the reduction of all."""
     return partial(dist.all_reduce, at.recv, at.redop, at.group)
@@ -88,25 +88,25 @@ def all_gather(at: BufferView) -> Call:
     return partial(_all_gather, at.recv, at.send, at.group)
 
 
-@probe(result=lambda rank, ranks, count: [Part(None, rank * count, count)])
+@probe(result=lambda rank, ranks, count: [Slice(None, rank * count, count)])
 def reduce_scatter(at: BufferView) -> Call:
     """Give every rank its own share of the reduction of all."""
     return partial(_reduce_scatter, at.recv, at.send, at.redop, at.group)
 
 
-@probe(result=lambda rank, ranks, count: [Part(source, rank * count, count) for source in range(ranks)])
+@probe(result=lambda rank, ranks, count: [Slice(source, rank * count, count) for source in range(ranks)])
 def all_to_all(at: BufferView) -> Call:
     """Send the n-th share of every rank to rank n."""
     return partial(dist.all_to_all_single, at.recv, at.send, group=at.group)
 
 
-@probe(result=lambda rank, ranks, count: [Part(ROOT, 0, count)])
+@probe(result=lambda rank, ranks, count: [Slice(ROOT, 0, count)])
 def broadcast(at: BufferView) -> Call:
     """Give every rank what the root had."""
     return partial(dist.broadcast, at.recv, at.member(ROOT), at.group)
 
 
-@probe(result=lambda rank, ranks, count: [Part(None, 0, count)] if rank == ROOT else [])
+@probe(result=lambda rank, ranks, count: [Slice(None, 0, count)] if rank == ROOT else [])
 def reduce(at: BufferView) -> Call:
     """Give the root the reduction of all; what the others hold is not defined."""
     return partial(dist.reduce, at.recv, at.member(ROOT), at.redop, at.group)
@@ -119,14 +119,14 @@ def gather(at: BufferView) -> Call:
     return partial(dist.gather, at.send, shares, at.member(ROOT), at.group)
 
 
-@probe(result=lambda rank, ranks, count: [Part(ROOT, rank * count, count)])
+@probe(result=lambda rank, ranks, count: [Slice(ROOT, rank * count, count)])
 def scatter(at: BufferView) -> Call:
     """Give rank n the n-th share of what the root had."""
     shares = list(at.send.view(at.ranks, -1).unbind()) if at.rank == ROOT else None
     return partial(dist.scatter, at.recv, shares, at.member(ROOT), at.group)
 
 
-@probe(result=lambda rank, ranks, count: [Part((rank - 1) % ranks, 0, count)])
+@probe(result=lambda rank, ranks, count: [Slice((rank - 1) % ranks, 0, count)])
 def sendrecv(at: BufferView) -> Call:
     """Send round a ring: every rank to the next, receiving from the one before, in one batch."""
     to_next = dist.P2POp(dist.isend, at.send, at.member((at.rank + 1) % at.ranks), at.group)

@@ -27,7 +27,7 @@ from ncclprobe.model.errors import reason
 from ncclprobe.model.measurement import Mismatch
 from ncclprobe.model.values import Struct, asdict, replace
 from ncclprobe.probes.buffers import PERIOD, Pattern
-from ncclprobe.probes.collectives import Part
+from ncclprobe.probes.collectives import Slice
 
 Kind = Literal["latency", "forth", "back", "both"]
 SAMPLES = 5
@@ -165,7 +165,7 @@ class PairEndpoint:
         self._move(self._out if sends else None, self._in if receives else None, peer, until)
         if not receives:
             return PairTiming()
-        parts, right = [Part(0, 0, len(self._in))], pattern(peer, self._rank, self._device)
+        parts, right = [Slice(0, 0, len(self._in))], pattern(peer, self._rank, self._device)
         wrong = right.wrong(self._in, parts)
         first = right.first_wrong(self._in, parts, self._rank) if wrong else None
         return PairTiming(wrong=wrong, mismatch=replace(first, source=peer) if first else None)

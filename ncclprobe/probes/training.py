@@ -156,7 +156,7 @@ _ISSUE: Mapping[str, Issue] = {
 }  # fmt: skip
 
 
-class Asked(Struct, frozen=True):
+class TrainingRequest(Struct, frozen=True):
     """The request of a replay: `compute_s` of one rank in one step, null: the time of 6 operations per parameter and
     token.
     """
@@ -166,7 +166,7 @@ class Asked(Struct, frozen=True):
     compute_s: float | None = None
 
 
-def play_strategy(bench: Bench, work: Work, asked: Asked, room: int | None) -> Iterator[StepRow]:
+def play_strategy(bench: Bench, work: Work, asked: TrainingRequest, room: int | None) -> Iterator[StepRow]:
     """Replay one strategy over the default group, without and with overlap; the same rows on every rank.
 
     `room`: bytes that may be allocated, null: unknown. Raises UsageError if that is not enough, before anything is
@@ -199,7 +199,7 @@ def play_strategy(bench: Bench, work: Work, asked: Asked, room: int | None) -> I
 
 def _step_row(
     plan: Plan,
-    asked: Asked,
+    asked: TrainingRequest,
     overlap: bool,
     step: Seconds,
     parts: Seconds,
@@ -231,7 +231,7 @@ def _step_row(
     )
 
 
-def _compute_s(bench: Bench, work: Work, asked: Asked) -> float:
+def _compute_s(bench: Bench, work: Work, asked: TrainingRequest) -> float:
     """Return seconds of one rank's step: 6 operations per parameter and token (Kaplan et al. 2020, section 2.1)."""
     if asked.compute_s is not None:
         return asked.compute_s

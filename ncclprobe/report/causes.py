@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 from datetime import datetime, timezone
 
 from ncclprobe import page
-from ncclprobe.model.causes import Cause, Consequence, Standing, Suspect
+from ncclprobe.model.causes import Cause, Consequence, JobVerdict, Suspect
 from ncclprobe.model.findings import Evidence, Finding, Severity
 from ncclprobe.model.layout import Style, unstyled, wrap
 from ncclprobe.model.report import Report
@@ -110,7 +110,7 @@ def _standing_cause(report: Report) -> Cause | None:
     return first if first and any(first.message == each.doing for each in report.classes) else None
 
 
-def looked(found: Standing) -> str:
+def looked(found: JobVerdict) -> str:
     """Return for how long a running job was looked at, when, and how many of its ranks told of themselves."""
     more = f"; {found.sources}" if found.sources else ""
     return f"looked for {found.looked_s:g} s, until {digest.when(found.looked_at)}{more}"

@@ -11,7 +11,7 @@ from ncclprobe.model.findings import NOTHING_TO_SET, WORTH_SAYING, Severity, Sta
 from ncclprobe.model.hostlist import fold
 from ncclprobe.model.layout import Style, first_of, labelled, shorten, unstyled, wrap
 from ncclprobe.model.measurement import FirstCall, Measurement
-from ncclprobe.model.nccl_selection import Choices, HcaChoice, Part, PeerChoice
+from ncclprobe.model.nccl_selection import Choices, Decision, HcaChoice, PeerChoice
 from ncclprobe.model.report import Area, Report, Setting
 from ncclprobe.model.stats import median
 from ncclprobe.model.traffic import CopyRow, LadderRow
@@ -324,7 +324,7 @@ def _choices(node: str, made: Choices, width: int) -> list[str]:
 
 def choice_rows(made: Choices) -> Iterator[tuple[str, str]]:
     """Yield each part of the choice: equal ones in one row with their reason, then what decided it all, unnamed."""
-    parts: list[tuple[str, Part[Any], Callable[[Any], tuple[str, str]]]] = [
+    parts: list[tuple[str, Decision[Any], Callable[[Any], tuple[str, str]]]] = [
         ("bootstrap", made.bootstrap, lambda each: ("", f"{each.name} {each.address}")),
         ("sockets", made.sockets, lambda each: ("", f"{each.name} {each.address}")),
         ("HCAs", made.hcas, _hca),
@@ -348,7 +348,7 @@ def _hca(port: HcaChoice) -> tuple[str, str]:
     return "" if port.rate_gbps is None else f"{port.rate_gbps:g} Gb/s", port.port
 
 
-def _pairs(peers: PeerChoice, part: Part[PeerChoice]) -> str:
+def _pairs(peers: PeerChoice, part: Decision[PeerChoice]) -> str:
     if part.chosen == (peers,) and peers.pairs[1:]:
         return f"all {len(peers.pairs)}"
     return first_of(map("-".join, peers.pairs), 3)

@@ -28,7 +28,7 @@ from ncclprobe.facts.nvml import Gpus
 from ncclprobe.facts.pci import Bridge, Device, Identity, Pci, PcieLink, PciPosition
 from ncclprobe.model.errors import Unlearned
 from ncclprobe.model.findings import Finding, Severity, Status
-from ncclprobe.model.nccl_selection import Choices, Part, PeerChoice
+from ncclprobe.model.nccl_selection import Choices, Decision, PeerChoice
 from ncclprobe.model.snapshot import Absent, Job, Snapshot
 from ncclprobe.model.values import replace
 from tests.checks.cases.pci import GUEST, LINKED, UNTOLD, _below_switches
@@ -190,7 +190,7 @@ def test_a_lost_gpu_does_not_disagree_with_anybody() -> None:
 
 def between_gpus(*ways: tuple[str, str]) -> Choices:
     pairs = (("GPU0", "GPU1"), ("GPU2", "GPU3"))
-    return replace(over(""), p2p=Part(tuple(PeerChoice(pairs, *way, False, "") for way in ways), ""))
+    return replace(over(""), p2p=Decision(tuple(PeerChoice(pairs, *way, False, "") for way in ways), ""))
 
 
 def test_what_nccl_does_between_gpus_without_nvlink_and_what_keeps_it_from_that_is_said() -> None:

@@ -13,7 +13,6 @@ from ncclprobe.checks.run.traffic import BY_SLOT, SLOW_COPY
 from ncclprobe.engine.judge import judge
 from ncclprobe.facts.run.samples import (
     Arrivals,
-    Asked,
     Attendance,
     Copies,
     Ending,
@@ -25,6 +24,7 @@ from ncclprobe.facts.run.samples import (
     LostRank,
     Participants,
     Rows,
+    RunRequest,
     Skipped,
 )
 from ncclprobe.model import training
@@ -42,11 +42,11 @@ FAILED = replace(ROW, expectation=BAND, interval_us=(19.8, 20.2))
 NOISE = replace(ROW, expectation=BAND, interval_us=(15.0, 25.0))
 
 
-ASKED = Asked(ops=("all_reduce",), sizes=(1 << 20,))
+ASKED = RunRequest(ops=("all_reduce",), sizes=(1 << 20,))
 EIGHT = Participants("torchrun", 8, ("n0",) * 8, "nccl")
 
 
-def said(check: Check, *facts: Any, asked: Asked = ASKED) -> Verdict:
+def said(check: Check, *facts: Any, asked: RunRequest = ASKED) -> Verdict:
     """The verdict of `check` over a run of these facts, as the engine gives it."""
     run = {type(fact): fact for fact in (asked, EIGHT, Expected(), Ending(), Skipped(), *facts)}
     (verdict,) = judge((), (check,), Job(), run)
@@ -185,7 +185,7 @@ def test_of_two_ranks_the_late_one_is_named_and_not_its_peer() -> None:
     assert [f.subject for f in ranks.straggler.run(Rows((row,)), two)] == ["rank 0"]
 
 
-PAIRS = Asked(what=("pairs",), require_judged=True)
+PAIRS = RunRequest(what=("pairs",), require_judged=True)
 
 
 def said_of(found: Localisation, *bands: Band) -> list[Finding]:
@@ -207,7 +207,7 @@ def test_of_two_ranks_neither_can_be_said_to_be_slow_where_that_must_be_judged()
     verdict = said(of_pairs.pairs, two, Expected(), asked=PAIRS)
     why = "of two nodes that differ, either may be the slow one: measure three nodes or more"
     assert (verdict.status, verdict.why) == (Status.UNKNOWN, why)
-    assert said(of_pairs.pairs, two, Expected(), asked=Asked(what=("pairs",))).status is Status.PASS
+    assert said(of_pairs.pairs, two, Expected(), asked=RunRequest(what=("pairs",))).status is Status.PASS
 
 
 def test_a_node_with_some_bad_pairs_is_not_said_to_be_slow_with_all() -> None:
@@ -261,7 +261,7 @@ def test_what_cannot_be_decided_is_unknown_and_no_pass(found: Localisation) -> N
 
 def test_of_two_nodes_pairs_are_numbers_and_enough_where_no_verdict_must_be() -> None:
     two = Localised(replace(NONE, nodes=2))
-    assert said(of_pairs.pairs, two, asked=Asked(what=("pairs",))).status is Status.PASS
+    assert said(of_pairs.pairs, two, asked=RunRequest(what=("pairs",))).status is Status.PASS
 
 
 def test_a_lost_rank_and_a_straggler_are_found_on_their_own_node() -> None:
@@ -325,7 +325,7 @@ def test_a_row_below_a_loosely_known_threshold_warns_and_says_that_the_table_may
 def test_a_slow_copy_over_nvlink_sends_nobody_to_the_pcie_slot() -> None:
     links = Expectation(420.0, 390.0, "GB/s", "datasheet", "18 NVLinks of 25 GB/s to one peer", "…")
     slow = replace(SLOW_COPY, kind="d2d", peer="GPU4", GBps=200.0, min_GBps=199.0, max_GBps=201.0)
-    asked = Asked(what=("copies",))
+    asked = RunRequest(what=("copies",))
     (over_nvlink,) = traffic.copies.run(Copies((slow,)), ExpectedCopies({"n0": {"d2d": links}}), asked)
     (over_pcie,) = traffic.copies.run(Copies((SLOW_COPY,)), BY_SLOT, asked)
     assert "nvidia-smi nvlink -s" in over_nvlink.remedy

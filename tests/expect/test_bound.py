@@ -18,7 +18,7 @@ from ncclprobe.facts.environment import Environment
 from ncclprobe.facts.launcher import Launch
 from ncclprobe.facts.nccl_conf import Settings, merge
 from ncclprobe.model.findings import Severity, severity_of
-from ncclprobe.model.nccl_selection import Choices, DirectChoice, NetworkChoice, Part
+from ncclprobe.model.nccl_selection import Choices, Decision, DirectChoice, NetworkChoice
 from ncclprobe.model.registry import Collector, discover
 from ncclprobe.model.report import AttainableRate
 from ncclprobe.model.values import replace
@@ -39,8 +39,8 @@ OVER = 1.1
 
 def through(name: str, *devices: str, gbps: float | None = None, direct: bool | None = True) -> Choices:
     rows = (DirectChoice("GPU0", devices, direct, direct, "PIX", None, "as asked"),)
-    chosen = Part((NetworkChoice(name, "", devices, gbps, "as asked"),), "as asked")
-    return replace(STARTS, network=chosen, gpudirect=Part(rows, "as asked"))
+    chosen = Decision((NetworkChoice(name, "", devices, gbps, "as asked"),), "as asked")
+    return replace(STARTS, network=chosen, gpudirect=Decision(rows, "as asked"))
 
 
 SOCKETS, INDIRECT = through("Socket", "eth0"), through("IB", "mlx5_0", direct=False)

@@ -2,7 +2,7 @@
 
 import pytest
 
-from ncclprobe.engine.outlook import machine_of
+from ncclprobe.engine.expect_target import machine_of
 from ncclprobe.expect.composed import EXAMPLE, composed, is_composed, same_gpu
 from ncclprobe.expect.expected import expectation
 from ncclprobe.expect.predict import predict

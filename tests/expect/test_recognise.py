@@ -3,7 +3,7 @@
 from pathlib import Path
 
 from expect.captured import CAPTURES, facts_of, named
-from ncclprobe.expect.recognise import Recognised, Seen, nvlink_fabric, recognise, seen, should_be, system_of
+from ncclprobe.expect.recognise import MachineFacts, Recognised, nvlink_fabric, recognise, seen, should_be, system_of
 from ncclprobe.expect.system import NodeSystem
 from ncclprobe.expect.tables.machines import MachineType, Match, find, table
 from ncclprobe.facts.nvlink import NvLink, NvLinks
@@ -26,10 +26,10 @@ KNOWN = {
 """The captures that are of a known type; all others of tests/captures are not."""
 
 
-def ideal(machine: MachineType) -> Seen:
+def ideal(machine: MachineType) -> MachineFacts:
     """Return what a machine of this type shows when nothing is wrong with it."""
     match, links = machine.match, machine.links
-    return Seen(
+    return MachineFacts(
         cloud=match.cloud,
         vendor=match.vendor or ("Some Vendor" if match.elsewhere else ""),
         product=match.products[0] if match.products else "",
@@ -136,8 +136,8 @@ def test_a_board_of_any_maker_is_known_by_its_gpus_unless_firmware_is_silent() -
 
 
 def test_a_machine_nobody_knows_is_told_what_was_seen_and_what_not() -> None:
-    assert recognise(Seen()).why == "the firmware names no machine, which has no GPU"
-    found = recognise(Seen(vendor="QEMU", unknown=("GPUs: no driver",)))
+    assert recognise(MachineFacts()).why == "the firmware names no machine, which has no GPU"
+    found = recognise(MachineFacts(vendor="QEMU", unknown=("GPUs: no driver",)))
     assert found.why == "no machine type fits; not known: GPUs: no driver"
     facts, firmware = named("hgx-h100")
     blind = seen(replace(facts, gpus=Absent("no driver")), Absent("denied"))

@@ -10,7 +10,7 @@ from ncclprobe.facts.loader import LIBRARIES, Loader
 from ncclprobe.facts.plugins import Plugin, plugins
 from ncclprobe.host import Question
 from ncclprobe.model.errors import Failed
-from ncclprobe.nccl.networks import Asked
+from ncclprobe.nccl.networks import NetworkLibrary
 from tests.each_row import each_row
 
 FOLDER = "/opt/amazon/ofi-nccl/lib"
@@ -40,7 +40,7 @@ def test_a_plugin_is_called_as_its_file_calls_it_the_newest_interface_first() ->
     (net,) = found(("libnccl-net.so",), said)
     assert (net.kind, net.flavour, net.names) == ("net", "ofi", ("Libfabric", "AWS Libfabric"))
     assert (net.interfaces, net.version) == ((10, 8), "1.14.0-aws")
-    asked = Asked("libnccl-net.so", net)
+    asked = NetworkLibrary("libnccl-net.so", net)
     assert [asked.may_be(name) for name in ("libfabric", "AWS Libfabric", "ofi", "IB")] == [True, True, False, False]
 
 

@@ -11,7 +11,6 @@ from ncclprobe.checks.run.traffic import BY_SLOT, SLOW_COPY
 from ncclprobe.engine.measured import run_facts
 from ncclprobe.facts.run.samples import (
     Arrivals,
-    Asked,
     Attendance,
     Copies,
     DifferingSetting,
@@ -30,6 +29,7 @@ from ncclprobe.facts.run.samples import (
     Participants,
     RankSettings,
     Rows,
+    RunRequest,
     Skipped,
     Steps,
 )
@@ -43,7 +43,7 @@ from ncclprobe.model.values import replace
 from tests.checks.cases.run_rates import _RIGHT
 from tests.each_row import each_row, some
 
-ASKED = Asked(ops=("all_reduce",), sizes=(8,), steps=("ddp",))
+ASKED = RunRequest(ops=("all_reduce",), sizes=(8,), steps=("ddp",))
 LOST = LostRank(1, "h1", "timing", "gone")
 CRASHED = replace(LOST, why="it was ended by SIGSEGV")
 ZERO = replace(LOST, rank=0)
@@ -115,7 +115,7 @@ def test_every_fact_of_a_run_has_a_case_here() -> None:
 @each_row(
     ("fact", "said"),
     [
-        (Asked, "the run holds no sample asked"),
+        (RunRequest, "the run holds no sample asked"),
         (MeasuredPairs, "no pair was measured"),
         (Ladder, "no rung of the ladder was measured"),
         (Participants, "the run holds no sample participants"),
@@ -143,7 +143,7 @@ def test_what_only_some_runs_have_is_known_to_be_none(fact: Any) -> None:
 
 FITS = {
     "[": {Ending, NicTraffic, Copies, RankSettings},
-    "{": {Ending, Asked, MeasuredOn, ExpectedCopies},
+    "{": {Ending, RunRequest, MeasuredOn, ExpectedCopies},
     '"': {Ending, Notes},
 }
 """Of which facts a value that begins with this is one: rows may be none, and fields left out."""
@@ -180,7 +180,7 @@ def test_a_run_that_came_to_its_end_was_cut_short_by_nothing() -> None:
 
 
 def test_the_rows_asked_for_are_those_of_every_place_with_something_to_move() -> None:
-    asked = Asked(ops=("all_reduce", "all_gather"), sizes=(8, 64), itemsize=4)
+    asked = RunRequest(ops=("all_reduce", "all_gather"), sizes=(8, 64), itemsize=4)
     assert asked.rows(4) == {
         ("all_reduce", 8, "in"), ("all_reduce", 64, "in"), ("all_gather", 64, "in"), ("all_gather", 64, "out"),
     }  # fmt: skip
@@ -188,5 +188,7 @@ def test_the_rows_asked_for_are_those_of_every_place_with_something_to_move() ->
 
 
 def test_the_rows_of_an_operation_that_is_not_known_are_none() -> None:
-    asked = Asked(what=("collectives",), ops=("all_reduce", "# all\nreduce"), sizes=(1 << 20,))
-    assert asked.rows(2) == Asked(what=("collectives",), ops=("all_reduce",), sizes=(1 << 20,)).rows(2) != frozenset()
+    asked = RunRequest(what=("collectives",), ops=("all_reduce", "# all\nreduce"), sizes=(1 << 20,))
+    assert (
+        asked.rows(2) == RunRequest(what=("collectives",), ops=("all_reduce",), sizes=(1 << 20,)).rows(2) != frozenset()
+    )

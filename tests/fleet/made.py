@@ -11,7 +11,7 @@ from report.samples import BAND, report
 
 from ncclprobe.checks.run.rows import ROW
 from ncclprobe.fleet import store
-from ncclprobe.fleet.told import told
+from ncclprobe.fleet.extract import told
 from ncclprobe.model.findings import Finding, Severity, Status, Verdict, fail
 from ncclprobe.model.fleet import Added, Reading
 from ncclprobe.model.measurement import Fingerprint

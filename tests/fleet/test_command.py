@@ -13,7 +13,7 @@ from fleet.made import DAY_S, DOWN, FIRST_S, day_of, filled, lost_by_all
 from ncclprobe.commands import main
 from ncclprobe.fleet import store
 from ncclprobe.model.findings import ExitCode
-from ncclprobe.model.fleet import Told
+from ncclprobe.model.fleet import NodeReport
 from ncclprobe.model.outcomes import EXIT_CODE, OUTCOMES
 from ncclprobe.model.report import Report
 from ncclprobe.model.values import replace
@@ -242,7 +242,7 @@ def test_more_nodes_than_can_be_shown_are_refused(fleet: Fleet, monkeypatch: pyt
 def test_who_interrupts_is_told_how_many_are_added(fleet: Fleet, monkeypatch: pytest.MonkeyPatch) -> None:
     add, files = store.Store.add, fleet.files(day_of("n1", 0), day_of("n2", 1))
 
-    def adds_one(self: store.Store, told: Sequence[Told], *more: Any) -> bool:
+    def adds_one(self: store.Store, told: Sequence[NodeReport], *more: Any) -> bool:
         if told[0].node == "n2":
             raise KeyboardInterrupt
         return add(self, told, *more)

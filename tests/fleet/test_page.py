@@ -11,7 +11,7 @@ import pytest
 from fleet.made import DAY_S, DOWN, FIRST_S, day_of
 from ncclprobe.commands import main
 from ncclprobe.fleet import store
-from ncclprobe.fleet.told import told
+from ncclprobe.fleet.extract import told
 from ncclprobe.model.fleet import Added, Day, NodeDays, NodeStanding
 from ncclprobe.model.report import Report
 from ncclprobe.report.html import days as page

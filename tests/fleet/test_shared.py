@@ -6,10 +6,10 @@ from pathlib import Path
 
 from fleet.made import DAY_S, FIRST_S, day_of, filled, lost_by_all
 from ncclprobe.fleet import store
+from ncclprobe.fleet.extract import told
+from ncclprobe.fleet.node_health import standing
+from ncclprobe.fleet.node_health import step as one_more
 from ncclprobe.fleet.shared import change, loss, step
-from ncclprobe.fleet.standing import standing
-from ncclprobe.fleet.standing import step as one_more
-from ncclprobe.fleet.told import told
 from ncclprobe.model.findings import Severity, fail, warn
 from ncclprobe.model.fleet import Drift, NodeCourse, Number, Series, SharedLoss, Sum
 from ncclprobe.model.report import Report

@@ -20,7 +20,7 @@ import pytest
 
 from fleet.made import DAY_S, DOWN, FIRST_S, day_of
 from ncclprobe.fleet import child, drift, store
-from ncclprobe.fleet.told import told
+from ncclprobe.fleet.extract import told
 from ncclprobe.model.errors import UsageError
 from ncclprobe.model.findings import Finding
 from ncclprobe.model.fleet import Added, Drift, NodeStanding

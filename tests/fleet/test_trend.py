@@ -15,7 +15,7 @@ from ncclprobe.checks.trend.history import flapping, rate
 from ncclprobe.commands import main
 from ncclprobe.engine import history
 from ncclprobe.fleet import child, store
-from ncclprobe.fleet.told import told
+from ncclprobe.fleet.extract import told
 from ncclprobe.model.errors import TimedOut, UsageError
 from ncclprobe.model.findings import Severity, Status, Verdict
 from ncclprobe.model.fleet import Added, History

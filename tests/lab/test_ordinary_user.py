@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from ncclprobe.lifetime import NO_MEMORY
+from ncclprobe.signals import NO_MEMORY
 
 from .situations import SITUATIONS, TOOLS, Situation, doctor
 

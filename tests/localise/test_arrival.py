@@ -9,7 +9,7 @@ from ncclprobe.checks.log.flight import recorded
 from ncclprobe.engine.running import kept, stands
 from ncclprobe.facts.files.flight_records import FlightRecords
 from ncclprobe.facts.job.meeting import Agent, Connection, JobStore, Meetings, agent
-from ncclprobe.facts.job.ranks import JobLook, JobLooks, JobProcess, LiveRank, LocalRanks, Stand
+from ncclprobe.facts.job.ranks import JobLook, JobLooks, JobProcess, JobState, LiveRank, LocalRanks
 from ncclprobe.facts.launcher import Launch
 from ncclprobe.logs.job import of_agents, stand
 from ncclprobe.model.snapshot import Absent
@@ -55,7 +55,7 @@ def init(
     mesh: tuple[Connection, ...] = (),
     records: FlightRecords = NOTHING,
     after: Any = None,
-) -> Stand:
+) -> JobState:
     """Return how a job of one node stands whose ranks were seen so."""
     launch = Launch("environment", world_size=world, master_addr="10.0.0.5", master_port=29500)
     ranks = tuple(JobProcess(100 + n, 1, "python", n, replace(launch, rank=n)) for n in states)
@@ -73,7 +73,7 @@ def test_a_rank_that_waits_in_init_is_told_with_those_that_have_not_come() -> No
     both, alone = {0: SLEEPS, 1: WAITS}, {0: SLEEPS}
     server = (LISTENS, accepted(ASKS[0]))
     stranger = Connection(100, "10.0.0.5:29500", "10.0.0.9:777")
-    rows: list[tuple[Stand, str, str]] = [
+    rows: list[tuple[JobState, str, str]] = [
         (init(alone, 2, (ASKS,), server), "STUCK", f"{COME_ALONE} since 41 s; {NO_PROCESS}"),
         (init(both, 2, (ASKS,), server), "STUCK", "rank 1 has not connected: it waits for input (poll)"),
         (init({0: SLEEPS, 1: PYTHON_SLEEPS}, 2, (ASKS,), server), "STUCK", "rank 1 has not connected: it sleeps"),
@@ -189,7 +189,7 @@ def test_an_agent_is_known_by_its_options_and_by_torchruns_variables() -> None:
 def test_looks_at_real_jobs_in_init_say_who_has_not_come(name: str, message: str, tmp_path: Path) -> None:
     """Torch 2.13 with gloo; the ranks of the first two have torch's worker server."""
     (tmp_path / "vm.jsonl").write_bytes(gzip.decompress((RECORDED / f"{name}.jsonl.gz").read_bytes()))
-    found = stands(kept([str(tmp_path / "vm.jsonl")])).facts[Stand]
-    assert isinstance(found, Stand)
+    found = stands(kept([str(tmp_path / "vm.jsonl")])).facts[JobState]
+    assert isinstance(found, JobState)
     assert found.answer.word == "STUCK"
     assert message in found.answer.message

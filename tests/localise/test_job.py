@@ -18,9 +18,9 @@ from ncclprobe.facts.job.ranks import (
     JobLook,
     JobLooks,
     JobProcess,
+    JobState,
     LiveRank,
     LocalRanks,
-    Stand,
 )
 from ncclprobe.facts.launcher import Launch
 from ncclprobe.logs.job import stand
@@ -62,7 +62,7 @@ def looked(
     silent: tuple[int, ...] = (),
     of_children: Mapping[int, tuple[FlightFrame, ...]] | None = None,
     gpus: tuple[tuple[LiveGpu, ...], tuple[LiveGpu, ...], Any] = ((), (), ()),
-) -> Stand:
+) -> JobState:
     """Return how a job stands whose ranks, all on one node, were seen so."""
     launch = Launch("torchrun", world_size=world or len(states), local_world_size=len(states))
     ranks = tuple(JobProcess(100 + rank, 1, "python", rank, replace(launch, local_rank=rank)) for rank in states)
@@ -78,12 +78,12 @@ def looked(
     return stand({"n1": (LocalRanks(ranks, absent), looks)})
 
 
-def waits_for_2(first: LiveRank | Absent, second: LiveRank | Absent) -> Stand:
+def waits_for_2(first: LiveRank | Absent, second: LiveRank | Absent) -> JobState:
     waiting = (IDLE, later(IDLE))
     return looked({0: waiting, 1: waiting, 2: (first, second)}, recorded(WAIT_OF_51, backend="gloo"))
 
 
-def classes(found: Stand) -> dict[str, tuple[int, ...]]:
+def classes(found: JobState) -> dict[str, tuple[int, ...]]:
     return {each.name: each.ranks for each in found.classes}
 
 
@@ -357,8 +357,8 @@ def test_counts_that_grow_are_work_and_those_that_agree_accuse_no_rank(
 def test_looks_at_jobs_of_real_nccl_say_who_is_waited_for(tmp_path: Path, name: str, word: str, message: str) -> None:
     """Four ranks of torch 2.12 and NCCL 2.30.7 on a processor, unprepared: the real RAS and /proc say it all."""
     (tmp_path / "vm.jsonl").write_bytes(gzip.decompress((RECORDED / f"attach-{name}.jsonl.gz").read_bytes()))
-    found = stands(kept([str(tmp_path / "vm.jsonl")])).facts[Stand]
-    assert isinstance(found, Stand)
+    found = stands(kept([str(tmp_path / "vm.jsonl")])).facts[JobState]
+    assert isinstance(found, JobState)
     assert (found.answer.word, found.answer.message) == (word, message)
     assert [each.name for each in found.classes if 2 not in each.ranks] in ([], ["waiting"])
 
@@ -370,8 +370,8 @@ def test_looks_at_two_nodes_name_the_rank_that_neither_node_shows_alone(tmp_path
         path.write_bytes(gzip.decompress((RECORDED.parent / f"attach-2-nodes-{path.name}.gz").read_bytes()))
     words = []
     for looks in (paths[:1], paths):
-        found = stands(kept([str(path) for path in looks])).facts[Stand]
-        assert isinstance(found, Stand)
+        found = stands(kept([str(path) for path in looks])).facts[JobState]
+        assert isinstance(found, JobState)
         words.append((found.answer.word, found.answer.message.partition(" since ")[0], classes(found)))
     waits = "ranks wait in all_reduce #41 (group 0 (default_pg))"
     assert words == [
@@ -384,8 +384,8 @@ def test_a_look_at_a_job_of_which_one_direction_is_dropped_names_both_ends(tmp_p
     """Three gloo ranks, unprepared, between ranks 0 and 2 of which nftables drops what rank 0 sends."""
     kept_look = (RECORDED.parent / "attach-one-direction.jsonl.gz").read_bytes()
     (tmp_path / "vm.jsonl").write_bytes(gzip.decompress(kept_look))
-    found = stands(kept([str(tmp_path / "vm.jsonl")])).facts[Stand]
-    assert isinstance(found, Stand)
+    found = stands(kept([str(tmp_path / "vm.jsonl")])).facts[JobState]
+    assert isinstance(found, JobState)
     assert (found.answer.word, classes(found)) == ("STUCK", {"stuck inside": (0, 2), "waiting": (1,)})
     assert "rank 0 sends to rank 2 over d0 (10.77.1.1:39433 to 10.77.1.1:57160)" in found.classes[0].doing
 

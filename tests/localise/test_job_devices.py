@@ -8,8 +8,8 @@ from ncclprobe.facts.job.gpus import LiveGpu
 from ncclprobe.facts.job.ranks import (
     Child,
     Connection,
+    JobState,
     LiveRank,
-    Stand,
 )
 from ncclprobe.facts.kernel_log import Event
 from ncclprobe.model.snapshot import Absent
@@ -22,7 +22,7 @@ RECEIVES = Connection(102, "10.77.1.3:50", "10.77.1.1:40")
 INSIDE = dict.fromkeys(range(3), "all_reduce@980 all_reduce*@985")
 
 
-def inside(*wires: tuple[Connection, Connection], texts: Mapping[int, str] = INSIDE) -> Stand:
+def inside(*wires: tuple[Connection, Connection], texts: Mapping[int, str] = INSIDE) -> JobState:
     """Return how three ranks stand that are in one call, of the first and second look at each connection."""
     states = dict.fromkeys(range(3), (IDLE, later(IDLE)))
     first, second = (tuple(both[at] for both in wires) for at in (0, 1))

@@ -2,7 +2,7 @@
 
 from ncclprobe.checks.log.flight import recorded
 from ncclprobe.facts.files.flight_records import FlightFrame
-from ncclprobe.facts.job.ranks import Child, LiveRank, Stand
+from ncclprobe.facts.job.ranks import Child, JobState, LiveRank
 from ncclprobe.model.values import replace
 from tests.each_row import each_row
 from tests.localise.test_job import (
@@ -149,7 +149,7 @@ def test_ranks_that_wait_in_c_at_one_line_wait_for_those_that_are_elsewhere() ->
     waits = replace(IDLE, still_s=40.0)
     in_queue = (FlightFrame("wait", "/usr/lib/python3.11/threading.py", 320), FlightFrame("step", "/home/u/t.py", 7))
 
-    def of(*stacks: tuple[FlightFrame, ...], state: LiveRank = waits, **after: int) -> Stand:
+    def of(*stacks: tuple[FlightFrame, ...], state: LiveRank = waits, **after: int) -> JobState:
         states = {rank: (state, later(state, **after)) for rank in range(len(stacks))}
         return looked(states, stacks={rank: (stack,) * 2 for rank, stack in enumerate(stacks)})
 

@@ -2,7 +2,7 @@
 
 from ncclprobe.checks.log.flight import recorded
 from ncclprobe.facts.files.flight_records import FlightFrame
-from ncclprobe.facts.job.ranks import Child, LiveRank, Stand
+from ncclprobe.facts.job.ranks import Child, JobState, LiveRank
 from ncclprobe.logs.job import merged
 from ncclprobe.model.causes import RankClass
 from ncclprobe.model.snapshot import Absent
@@ -39,7 +39,7 @@ def reading_a_shard(rank: int) -> Both:
     return state, later(state)
 
 
-def stand_of(state: object) -> Stand:
+def stand_of(state: object) -> JobState:
     assert callable(state)
     states = {rank: (IDLE, later(IDLE)) if rank < 2 else state(rank) for rank in range(RANKS)}
     return looked(states, recorded(CALLS, backend="gloo"))

@@ -5,7 +5,7 @@ from typing import Any
 from ncclprobe.checks.log.flight import recorded
 from ncclprobe.facts.files.flight_records import FlightRecords
 from ncclprobe.facts.job.meeting import Connection
-from ncclprobe.facts.job.ranks import Child, JobLook, JobLooks, JobProcess, LiveRank, LocalRanks, Stand
+from ncclprobe.facts.job.ranks import Child, JobLook, JobLooks, JobProcess, JobState, LiveRank, LocalRanks
 from ncclprobe.facts.launcher import Launch
 from ncclprobe.logs.job import stand
 from ncclprobe.model.values import replace
@@ -23,7 +23,7 @@ def job(
     states: dict[int, LiveRank] | None = None,
     later_of: dict[int, dict[str, Any]] | None = None,
     **after: Any,
-) -> Stand:
+) -> JobState:
     """Return how three ranks of one node stand, each of whose connections receives so many bytes in a second."""
     states = states or dict.fromkeys(range(3), IDLE)
     launch = Launch("torchrun", world_size=3, local_world_size=3, master_addr="10.0.0.1", master_port=29500)

@@ -10,7 +10,7 @@ from ncclprobe.model.ops import DTYPES, OPS, REDOPS
 from ncclprobe.probes.buffers import PERIOD, Pattern, pattern
 from ncclprobe.probes.collectives import (
     ROOT,
-    Part,
+    Slice,
     all_gather,
     all_to_all,
     gather,
@@ -59,7 +59,7 @@ def each_pair(*ranks: int) -> list[tuple[str, str, int]]:
 def test_every_reduction_is_exact_in_every_type_at_any_scale(dtype: str, redop: str, ranks: int) -> None:
     data = pattern(getattr(torch, dtype), redop, ranks, CPU)
     result = reduced(redop, sent(data, ranks, 3000 if ranks < 100 else PERIOD))
-    assert data.wrong(result, [Part(None, 0, len(result))]) == 0
+    assert data.wrong(result, [Slice(None, 0, len(result))]) == 0
 
 
 @each_row(
@@ -77,14 +77,14 @@ def test_a_rank_missing_from_a_reduction_is_noticed(dtype: str, redop: str, rank
         present = buffers[:lost] + buffers[lost + 1 :]
         neutral = torch.full_like(buffers[0], {"sum": 0, "avg": 0, "prod": 1}.get(redop, 0))
         padding = [present[0] if redop in ("min", "max") else neutral]
-        assert data.wrong(reduced(redop, present + padding), [Part(None, 0, 3000)]) > 0
+        assert data.wrong(reduced(redop, present + padding), [Slice(None, 0, 3000)]) > 0
 
 
 @each_row(("dtype", "redop", "ranks"), each_pair(2, 3, 8))
 def test_a_reduction_shifted_by_one_element_is_noticed(dtype: str, redop: str, ranks: int) -> None:
     data = pattern(getattr(torch, dtype), redop, ranks, CPU)
     result = reduced(redop, sent(data, ranks, 3000)).roll(1)
-    assert data.wrong(result, [Part(None, 0, 3000)]) > 0
+    assert data.wrong(result, [Slice(None, 0, 3000)]) > 0
 
 
 def test_every_wrong_element_of_moved_data_is_counted() -> None:
@@ -92,27 +92,27 @@ def test_every_wrong_element_of_moved_data_is_counted() -> None:
     received = sent(data, 2, 5000)[1]
     received[[3, 77, 4999]] += 1
     received[100] = float("nan")
-    assert data.wrong(received, [Part(1, 0, 5000)]) == 4
+    assert data.wrong(received, [Slice(1, 0, 5000)]) == 4
 
 
 def test_not_a_number_is_wrong_where_there_is_a_tolerance_too() -> None:
     data = pattern(torch.bfloat16, "avg", 3, CPU)
-    assert data.wrong(torch.full((10,), float("nan"), dtype=torch.bfloat16), [Part(None, 0, 10)]) == 10
+    assert data.wrong(torch.full((10,), float("nan"), dtype=torch.bfloat16), [Slice(None, 0, 10)]) == 10
 
 
 def test_zeros_are_never_right() -> None:
     for redop in some((None, *REDOPS)):
         data = pattern(torch.float32, redop, 3, CPU)
-        assert data.wrong(torch.zeros(100), [Part(0 if redop is None else None, 0, 100)]) == 100
+        assert data.wrong(torch.zeros(100), [Slice(0 if redop is None else None, 0, 100)]) == 100
 
 
 def test_data_longer_than_one_block_is_verified_to_its_end() -> None:
     count = PERIOD * 1024 + 100
     data = pattern(torch.int32, None, 2, CPU)
     received = sent(data, 2, count)[0]
-    assert data.wrong(received, [Part(0, 0, count)]) == 0
+    assert data.wrong(received, [Slice(0, 0, count)]) == 0
     received[-1] += 1
-    assert data.wrong(received, [Part(0, 0, count)]) == 1
+    assert data.wrong(received, [Slice(0, 0, count)]) == 1
 
 
 SHARES = {probe.name: probe for probe in (all_gather, all_to_all, gather, scatter, sendrecv)}
@@ -171,7 +171,7 @@ def test_the_first_wrong_element_is_shown_with_its_bits_and_who_sent_it(dtype: s
     data = Pattern(*(torch.ones(shape, dtype=getattr(torch, dtype)) for shape in ((3, PERIOD), (PERIOD,))))
     received = torch.ones(4000, dtype=data.rows.dtype)
     received[[2500, 3999]] = 2
-    found = data.first_wrong(received, [Part(0, 0, 2000), Part(1, 7, 2000)], rank=2)
+    found = data.first_wrong(received, [Slice(0, 0, 2000), Slice(1, 7, 2000)], rank=2)
     assert found is not None
     assert (found.rank, found.offset, found.source) == (2, 2500, 1)
     assert (found.expected_bits, found.got_bits) == (right, wrong)
@@ -181,9 +181,9 @@ def test_the_first_wrong_element_is_shown_with_its_bits_and_who_sent_it(dtype: s
 def test_a_flipped_sign_bit_of_zero_looks_equal_and_of_anything_else_does_not() -> None:
     data = pattern(torch.float64, "sum", 2, CPU)
     received = reduced("sum", sent(data, 2, 3000))
-    assert data.first_wrong(received, [Part(None, 0, 3000)], rank=0) is None
+    assert data.first_wrong(received, [Slice(None, 0, 3000)], rank=0) is None
     received[17] *= -1
-    found = data.first_wrong(received, [Part(None, 0, 3000)], rank=0)
+    found = data.first_wrong(received, [Slice(None, 0, 3000)], rank=0)
     assert found is not None
     assert (found.offset, found.source) == (17, None)
     assert int(found.expected_bits, 16) ^ int(found.got_bits, 16) == 1 << 63
@@ -194,7 +194,7 @@ def test_an_element_beyond_the_first_block_has_its_own_offset() -> None:
     data = pattern(torch.int64, None, 2, CPU)
     received = sent(data, 2, count)[0]
     received[-1] += 1
-    found = data.first_wrong(received, [Part(0, 0, count)], rank=1)
+    found = data.first_wrong(received, [Slice(0, 0, count)], rank=1)
     assert found is not None
     assert found.offset == count - 1
 
@@ -205,4 +205,4 @@ def test_an_average_that_is_off_by_more_than_its_roundings_is_wrong(dtype: str, 
     data = pattern(getattr(torch, dtype), "avg", ranks, CPU)
     eps = torch.finfo(data.total.dtype).eps
     off = data.total * (1 + (min(ranks, 8) + 5) / 2 * eps)
-    assert data.wrong(off, [Part(None, 0, PERIOD)]) > PERIOD // 2
+    assert data.wrong(off, [Slice(None, 0, PERIOD)]) > PERIOD // 2

@@ -13,7 +13,7 @@ from ncclprobe.commands import bandwidth, report
 from ncclprobe.engine.diagnose import MEASURED, ask
 from ncclprobe.facts.run.samples import Participants
 from ncclprobe.host.run_log import FILE
-from ncclprobe.model.causes import RankClass, Standing
+from ncclprobe.model.causes import JobVerdict, RankClass
 from ncclprobe.model.errors import UsageError
 from ncclprobe.model.report import Report
 from ncclprobe.model.snapshot import Job
@@ -41,7 +41,9 @@ def test_the_classes_of_a_running_job_are_a_row_each_in_text_markdown_and_the_pa
         RankClass("stuck outside", (3,), ("n4",), ("n4:7",), "sleeps (nanosleep), a|b.py:2 in <step>"),
         RankClass("waiting", (0, 1, 2), ("n1", "n4"), (), "waits in all_reduce #51"),
     )
-    made = replace(SICK, files=("1 capture",), causes=(), classes=rows, standing=Standing("STUCK", "3 of 4 ranks wait"))
+    made = replace(
+        SICK, files=("1 capture",), causes=(), classes=rows, standing=JobVerdict("STUCK", "3 of 4 ranks wait")
+    )
     assert "| waiting | ranks 0-2 | n1, n4 | waits in all\\_reduce #51 |" in markdown.render(made)
     assert "a\\|b.py:2 in &lt;step&gt; |" in markdown.render(made)
     assert "waiting        ranks 0-2 n1, n4: waits in all_reduce #51" in causes.render(made)

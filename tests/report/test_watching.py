@@ -8,7 +8,7 @@ import pytest
 
 from ncclprobe.commands import attach
 from ncclprobe.engine.diagnose import Question
-from ncclprobe.model.causes import RankClass, Standing
+from ncclprobe.model.causes import JobVerdict, RankClass
 from ncclprobe.model.report import Report
 from ncclprobe.model.values import replace
 from ncclprobe.report.causes import Watch
@@ -18,7 +18,7 @@ from .samples import HEALTHY
 
 def look(word: str, *classes: RankClass, calls: int = 0) -> Report:
     return replace(
-        HEALTHY, standing=Standing(word, "3 of 4 ranks", "2026-11-23T14:03:11+00:00", 1.0, "", calls), classes=classes
+        HEALTHY, standing=JobVerdict(word, "3 of 4 ranks", "2026-11-23T14:03:11+00:00", 1.0, "", calls), classes=classes
     )
 
 

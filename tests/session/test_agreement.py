@@ -19,7 +19,7 @@ from ncclprobe.model.values import asdict, replace
 from ncclprobe.nccl.parameters import table
 from ncclprobe.probes import nccl_library
 from ncclprobe.probes.nccl_library import LoadedNccl
-from ncclprobe.session.measure import joining
+from ncclprobe.session.measure import interference
 from ncclprobe.session.ranks import identity
 from ncclprobe.session.ranks.identity import RankInfo, RunConfig, agree_on
 from tests.each_row import each_row
@@ -97,19 +97,19 @@ def told(**settings: str) -> RankInfo:
 
 def test_settings_that_differ_are_told_with_the_ranks_and_a_default_is_a_value() -> None:
     infos = [told(), told(NCCL_PROTO="LL"), told(NCCL_BUFFSIZE="4194304"), told(NCCL_BUFFSIZE="8388608")]
-    found = {each.name: dict(each.values) for each in joining.differing(infos)}
+    found = {each.name: dict(each.values) for each in interference.differing(infos)}
     assert found["NCCL_PROTO"] == {"not set": (0, 2, 3), "LL": (1,)}
     assert set(found) == {"NCCL_PROTO", "NCCL_BUFFSIZE"}
-    assert joining.differing([told(NCCL_PROTO="LL")] * 2) == ()
+    assert interference.differing([told(NCCL_PROTO="LL")] * 2) == ()
     without = replace(INFO, versions={"torch": "2.13.0+cpu", "nccl": None}, settings={"GLOO_DEVICE_TRANSPORT": "TCP"})
-    assert [each.name for each in joining.differing([without, replace(without, settings={})])] == [
+    assert [each.name for each in interference.differing([without, replace(without, settings={})])] == [
         "GLOO_DEVICE_TRANSPORT"
     ]
-    assert joining.differing([told(NCCL_IB_TIMEOUT="20"), told()]) == ()  # what NCCL 2.28 takes unasked
+    assert interference.differing([told(NCCL_IB_TIMEOUT="20"), told()]) == ()  # what NCCL 2.28 takes unasked
 
 
 def test_debugging_by_torch_on_some_ranks_alone_is_told_and_its_quieter_words_are_not() -> None:
-    (found,) = joining.differing([told(TORCH_DISTRIBUTED_DEBUG="DETAIL"), told()])
+    (found,) = interference.differing([told(TORCH_DISTRIBUTED_DEBUG="DETAIL"), told()])
     assert (found.name, found.name in MUST_AGREE) == ("TORCH_DISTRIBUTED_DEBUG", True)
     assert "hangs the start" in in_words(found)
     for text, means in (("detail", "DETAIL"), ("INFO", UNSET), ("OFF", UNSET)):
@@ -133,10 +133,10 @@ def test_a_rank_tells_what_its_libraries_read_and_ranks_should_share(monkeypatch
         monkeypatch.setenv(name, value)
     monkeypatch.setattr(nccl_library, "loaded", lambda: LoadedNccl((2, 28, 9), "", (2, 28, 9)))
     host = answers({})
-    assert joining.told_settings("nccl", host) == {
+    assert interference.told_settings("nccl", host) == {
         "NCCL_PROTO": "LL", "NCCL_BUFFSIZE": "4194304", "GLOO_DEVICE_TRANSPORT": "TCP"
     }  # fmt: skip
-    assert joining.told_settings("gloo", host) == {"GLOO_DEVICE_TRANSPORT": "TCP"}
+    assert interference.told_settings("gloo", host) == {"GLOO_DEVICE_TRANSPORT": "TCP"}
 
 
 class Driver:
@@ -174,7 +174,7 @@ def test_a_gpu_is_known_by_what_no_list_of_visible_devices_changes(
     )
     monkeypatch.setattr(torch.cuda, "mem_get_info", lambda device: (80 << 30, 80 << 30))
     monkeypatch.setattr(torch.cuda, "memory_stats", lambda device: {})
-    info = joining.rank_info(bandwidth.parse([]), "n0", answers({}), "nccl", 0, 1)
+    info = interference.rank_info(bandwidth.parse([]), "n0", answers({}), "nccl", 0, 1)
     others = (Gpu(0, uuid="GPU-8a31-1", pci="00000000:3B:00.0"), Gpu(5, uuid="GPU-8a31-2", pci="00000001:AF:00.0"))
     assert (info.gpu, info.instance) == (known_by, "")
     assert Gpus(others, "", (13, 0)).names[known_by] == "GPU5"
@@ -187,9 +187,9 @@ def test_torch_counts_gpus_that_cuda_does_not_show_where_mig_splits_them(monkeyp
     torch = pytest.importorskip("torch")
     monkeypatch.setattr(torch.cuda, "device_count", lambda: 4)
     monkeypatch.setattr(torch._C, "_cuda_getDeviceCount", lambda: 1, raising=False)
-    assert joining.usable_gpus() == 1
+    assert interference.usable_gpus() == 1
     monkeypatch.setattr(torch.cuda, "device_count", lambda: 0)
-    assert joining.usable_gpus() == 0
+    assert interference.usable_gpus() == 0
 
 
 @each_row(

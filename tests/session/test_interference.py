@@ -14,7 +14,7 @@ from ncclprobe.model.errors import Missing
 from ncclprobe.model.measurement import Band, Disturbance, Expectation, Samples, TimeStats
 from ncclprobe.model.snapshot import Job
 from ncclprobe.model.values import replace
-from ncclprobe.session.measure.joining import (
+from ncclprobe.session.measure.interference import (
     Heat,
     Reading,
     falsifying,

@@ -12,7 +12,7 @@ from ncclprobe.facts.machine import Machine
 from ncclprobe.facts.nccl_conf import Settings
 from ncclprobe.model.errors import Unlearned
 from ncclprobe.model.findings import Finding, Sources, fail, warn
-from ncclprobe.model.nccl_selection import Choices, HcaChoice, InterfaceChoice, NetworkChoice, NvlsChoice, Part
+from ncclprobe.model.nccl_selection import Choices, Decision, HcaChoice, InterfaceChoice, NetworkChoice, NvlsChoice
 from ncclprobe.model.registry import check
 from ncclprobe.model.snapshot import Absent, Job
 from ncclprobe.model.units import plural
@@ -20,9 +20,9 @@ from ncclprobe.model.values import replace
 from ncclprobe.nccl.networks import TITLES, compared, in_use, over_kernel, source
 from ncclprobe.nccl.selection import CLOSED
 
-_ETH0 = Part((InterfaceChoice("eth0", "10.0.0.5", "^docker,lo,virbr", "the first"),), "the first")
-_UNKNOWN: Part[Any] = Part(None, "not looked at")
-_UNCALLED: Part[Any] = Part((), "NCCL_NET=ofi: no network has this name: NCCL does not start", True, "NCCL_NET")
+_ETH0 = Decision((InterfaceChoice("eth0", "10.0.0.5", "^docker,lo,virbr", "the first"),), "the first")
+_UNKNOWN: Decision[Any] = Decision(None, "not looked at")
+_UNCALLED: Decision[Any] = Decision((), "NCCL_NET=ofi: no network has this name: NCCL does not start", True, "NCCL_NET")
 STARTS = Choices(
     nccl="2.27.3",
     bootstrap=_ETH0,
@@ -69,10 +69,10 @@ def _looked_at(name: str, interfaces: Interfaces) -> Sources:
     return f"/sys/class/net: {'; '.join(each) or 'no interface'}"
 
 
-FAST = Part(tuple(HcaChoice(f"mlx5_{n}:1", 400.0, "ACTIVE, InfiniBand") for n in range(8)), "ACTIVE devices")
-_SOCKET = Part((NetworkChoice("Socket", "", ("eth0",), 10.0, "the first"),), "the loader finds no libnccl-net.so")
+FAST = Decision(tuple(HcaChoice(f"mlx5_{n}:1", 400.0, "ACTIVE, InfiniBand") for n in range(8)), "ACTIVE devices")
+_SOCKET = Decision((NetworkChoice("Socket", "", ("eth0",), 10.0, "the first"),), "the loader finds no libnccl-net.so")
 OVER_SOCKETS = replace(STARTS, network=_SOCKET, fast_nics=FAST)
-NO_NIC: Part[HcaChoice] = Part((), "no RDMA device is ACTIVE")
+NO_NIC: Decision[HcaChoice] = Decision((), "no RDMA device is ACTIVE")
 
 
 @check(

@@ -10,7 +10,7 @@ from ncclprobe.facts.nccl_conf import Settings
 from ncclprobe.facts.nvlink import NvLink, NvLinks
 from ncclprobe.facts.nvml import Gpu, Gpus
 from ncclprobe.facts.software import NcclLibrary, Software
-from ncclprobe.model.nccl_selection import Choices, NetworkChoice, NvlsChoice, Part
+from ncclprobe.model.nccl_selection import Choices, Decision, NetworkChoice, NvlsChoice
 from ncclprobe.model.report import Setting
 from ncclprobe.model.values import replace
 
@@ -71,14 +71,14 @@ def hcas(count: int) -> Fabric:
     return fabric(*(port(f"mlx5_{n}") for n in range(count)))
 
 
-_UNKNOWN: Part[Any] = Part(None, "not looked at")
+_UNKNOWN: Decision[Any] = Decision(None, "not looked at")
 
 
 def over(network: str) -> Choices:
     """Return choices with only the network known, and not even that if its name is empty."""
     parts = dict.fromkeys(("bootstrap", "sockets", "hcas", "hcas_left_out", "gids", "gpudirect", "p2p"), _UNKNOWN)
     devices = ("eth0",) if network == "Socket" else ("rdmap0s0",)
-    taken = Part((NetworkChoice(network, "", devices, None, ""),), "") if network else _UNKNOWN
+    taken = Decision((NetworkChoice(network, "", devices, None, ""),), "") if network else _UNKNOWN
     return Choices(nccl=None, nvls=NvlsChoice(None, ""), network=taken, **parts)
 
 

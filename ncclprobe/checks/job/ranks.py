@@ -3,19 +3,19 @@
 from collections.abc import Iterator
 
 from ncclprobe.checks.log import cause
-from ncclprobe.facts.job.ranks import Stand
-from ncclprobe.model.causes import ClassName, RankClass, Standing
+from ncclprobe.facts.job.ranks import JobState
+from ncclprobe.model.causes import ClassName, JobVerdict, RankClass
 from ncclprobe.model.findings import Action, Blame, Certainty, Finding, Occurrence, Severity, seen
 
 _LOOKED = Certainty("high", "looked at twice while the job ran")
 
 
-def standing(name: ClassName, doing: str = "sleeps (nanosleep)") -> Stand:
+def standing(name: ClassName, doing: str = "sleeps (nanosleep)") -> JobState:
     others = RankClass("waiting", (0, 1, 3), ("n1",), doing="waits in all_reduce #51 (group 0) for rank 2")
     read = (seen("n1:/proc/4242", "state S, hrtimer_nanosleep"),)
     one = RankClass(name, (2,), ("n1",), ("n1:4242",), doing, read)
     word = {"working": "WORKING", "slow, not stuck": "SLOW", "cannot tell": "CANNOT TELL"}.get(name, "STUCK")
-    return Stand((one, others), Standing(word, "3 of 4 ranks wait"), "all_reduce #51 (group 0)", (0, 1, 3))
+    return JobState((one, others), JobVerdict(word, "3 of 4 ranks wait"), "all_reduce #51 (group 0)", (0, 1, 3))
 
 
 @cause(
@@ -23,7 +23,7 @@ def standing(name: ClassName, doing: str = "sleeps (nanosleep)") -> Stand:
     bad=lambda: [(standing("dead or gone"),)],
     good=lambda: [(standing("stuck outside"),)],
 )
-def gone(stand: Stand) -> Iterator[Finding]:
+def gone(stand: JobState) -> Iterator[Finding]:
     """A rank of the running job no longer has a process.
 
     Right: Every rank of the job has a process.
@@ -40,7 +40,7 @@ def gone(stand: Stand) -> Iterator[Finding]:
     bad=lambda: [(standing("not arrived", "cannot connect to n1:29500: nobody listens there"),)],
     good=lambda: [(standing("stuck outside"),)],
 )
-def absent(stand: Stand) -> Iterator[Finding]:
+def absent(stand: JobState) -> Iterator[Finding]:
     """A rank has not joined the store at which all meet in init_process_group.
 
     Right: All ranks of the job have joined its store.
@@ -58,7 +58,7 @@ def absent(stand: Stand) -> Iterator[Finding]:
     bad=lambda: [(standing("stuck outside"),)],
     good=lambda: [(standing("working"),)],
 )
-def outside(stand: Stand) -> Iterator[Finding]:
+def outside(stand: JobState) -> Iterator[Finding]:
     """A rank does not enter the collective that the others wait in, and does nothing.
 
     Right: Every rank enters its collectives, or works.
@@ -74,7 +74,7 @@ def outside(stand: Stand) -> Iterator[Finding]:
     bad=lambda: [(standing("desync", "rank 2 called all_gather and ranks 0-1 all_reduce"),)],
     good=lambda: [(standing("stuck outside"),)],
 )
-def apart(stand: Stand) -> Iterator[Finding]:
+def apart(stand: JobState) -> Iterator[Finding]:
     """Ranks of the running job are in different collectives and wait for each other.
 
     Right: All ranks of the job are in the same collectives, as far as torch has recorded them.
@@ -90,7 +90,7 @@ def apart(stand: Stand) -> Iterator[Finding]:
     bad=lambda: [(standing("stuck inside"),)],
     good=lambda: [(standing("stuck outside"),)],
 )
-def inside(stand: Stand) -> Iterator[Finding]:
+def inside(stand: JobState) -> Iterator[Finding]:
     """All ranks are in the same collective, and it does not end.
 
     Right: No collective hangs with all ranks in it.
@@ -104,7 +104,7 @@ def inside(stand: Stand) -> Iterator[Finding]:
     bad=lambda: [(standing("cannot tell"),)],
     good=lambda: [(standing("working"),)],
 )
-def untold(stand: Stand) -> Iterator[Finding]:
+def untold(stand: JobState) -> Iterator[Finding]:
     """What a rank does cannot be determined.
 
     Right: What every rank does is known.
@@ -117,7 +117,7 @@ def untold(stand: Stand) -> Iterator[Finding]:
 
 
 def _found(
-    stand: Stand, name: ClassName, blame: Blame, action: Action, severity: Severity = Severity.FAIL
+    stand: JobState, name: ClassName, blame: Blame, action: Action, severity: Severity = Severity.FAIL
 ) -> Iterator[Finding]:
     """Yield a finding for each row of ranks of one class. What the answer calls work is not a failure."""
     for each in stand.classes:

@@ -3,7 +3,7 @@
 from ncclprobe.facts.infiniband import gid_text
 from ncclprobe.facts.reach import Rails
 from ncclprobe.localise.pairs.samples import End
-from ncclprobe.localise.rails import Broken, Seen, Tried, gid_address
+from ncclprobe.localise.rails import Broken, EndView, Tried, gid_address
 from ncclprobe.localise.reach import Suspect
 from ncclprobe.model.findings import Certainty
 from ncclprobe.model.hostlist import fold, fold_numbers
@@ -60,7 +60,7 @@ def both_ends(each: Tried) -> str:
     return " | ".join(choices(seen) for seen in each.seen)
 
 
-def choices(seen: Seen) -> str:
+def choices(seen: EndView) -> str:
     """Return what NCCL's rules chose at one end, and what is read from its port."""
     outcome = seen.outcome
     if outcome is None:

@@ -10,7 +10,7 @@ from ncclprobe.facts.infiniband import Fabric
 from ncclprobe.facts.pci import Pci
 from ncclprobe.facts.reach import Rails
 from ncclprobe.localise.pairs.samples import End
-from ncclprobe.localise.rails import Seen, Tried, Way, by_rail, own_failures, results, tests
+from ncclprobe.localise.rails import EndView, Tried, Way, by_rail, own_failures, results, tests
 from ncclprobe.model.errors import Unlearned
 from ncclprobe.model.findings import Blame, Certainty, Finding, fail, note, seen, warn
 from ncclprobe.model.registry import applies, check
@@ -165,7 +165,7 @@ def _expected(found: list[Tried], fabrics: Every[Fabric | Absent], buses: Every[
     return median(values) if values else None
 
 
-def _least(end: Seen, fabrics: Every[Fabric | Absent], buses: Every[Pci | Absent]) -> float | None:
+def _least(end: EndView, fabrics: Every[Fabric | Absent], buses: Every[Pci | Absent]) -> float | None:
     """Return the least that one end should reach, GB/s."""
     own = end.outcome.own if end.outcome else None
     bus = _bus(end.end.node, own.device if own else "", fabrics, buses)

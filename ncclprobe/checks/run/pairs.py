@@ -5,7 +5,7 @@ from collections.abc import Iterator, Sequence
 from ncclprobe.checks.run.conditions import pairs_of_ranks
 from ncclprobe.checks.run.ranks import seen_once
 from ncclprobe.checks.run.rows import EXACT
-from ncclprobe.facts.run.samples import Asked, Expected, Localised
+from ncclprobe.facts.run.samples import Expected, Localised, RunRequest
 from ncclprobe.model.errors import Unlearned
 from ncclprobe.model.findings import Blame, Certainty, Finding, fail, note, seen, warn
 from ncclprobe.model.measurement import Band
@@ -22,8 +22,8 @@ _NOTED = 0.7
 """Pairs below this share of an unjudged expectation are worth a note: it is off by a third in one row of ten."""
 
 
-def said(found: Localisation, *bands: Band) -> tuple[Localised, Asked, Expected]:
-    return Localised(found), Asked(what=("pairs",)), Expected(bands)
+def said(found: Localisation, *bands: Band) -> tuple[Localised, RunRequest, Expected]:
+    return Localised(found), RunRequest(what=("pairs",)), Expected(bands)
 
 
 @check(
@@ -32,7 +32,7 @@ def said(found: Localisation, *bands: Band) -> tuple[Localised, Asked, Expected]
     required=True,
     applies=pairs_of_ranks,
 )
-def pairs(localised: Localised, asked: Asked, expected: Expected) -> Iterator[Finding]:
+def pairs(localised: Localised, asked: RunRequest, expected: Expected) -> Iterator[Finding]:
     """A node, a NIC, a pair or a direction is slow or corrupts data, or a pair was lost.
 
     Right: No node, NIC, pair or direction is slow or corrupts data.

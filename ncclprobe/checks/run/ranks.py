@@ -14,7 +14,6 @@ from ncclprobe.facts.kernel_log import Event
 from ncclprobe.facts.run.samples import (
     FAILED,
     Arrivals,
-    Asked,
     Attendance,
     DifferingSetting,
     Ending,
@@ -26,6 +25,7 @@ from ncclprobe.facts.run.samples import (
     Participants,
     RankSettings,
     Rows,
+    RunRequest,
 )
 from ncclprobe.model.errors import OUT_OF_MEMORY, Unlearned
 from ncclprobe.model.findings import ONCE, Certainty, Finding, fail, note, seen, warn
@@ -181,7 +181,7 @@ def rungs_of(skew: Skew) -> tuple[Rows, Participants]:
 
 
 @applies
-def arrivals_noted(asked: Asked, rows: Rows | Absent) -> bool:
+def arrivals_noted(asked: RunRequest, rows: Rows | Absent) -> bool:
     """if collectives short enough for it were measured with a scheduled start."""
     return "collectives" in asked.what and isinstance(rows, Rows) and any(row.skew for row in rows.measured)
 
@@ -364,7 +364,7 @@ _REACHES = Expectation(480.0, 440.0, "GB/s", "published", "8 H100 joined by NVSw
 _EIGHT_OF_ONE = Conditions(8, 1, "float32", "sum", "in", "queued", "nccl")
 BY_NODE = Expected((Band("all_reduce", 1 << 30, 1 << 30, _REACHES, _EIGHT_OF_ONE),))
 TWO = Participants("torchrun", 16, ("n0",) * 8 + ("n1",) * 8, "nccl", nnodes=2)
-ASKED = Asked(what=("ladder",))
+ASKED = RunRequest(what=("ladder",))
 
 
 @check(
@@ -377,7 +377,7 @@ def ladder(
     measured: Ladder,
     expected: Expected,
     participants: Participants,
-    asked: Asked,
+    asked: RunRequest,
 ) -> Iterator[Finding]:
     """A node by itself is slower than it should be.
 

@@ -5,7 +5,7 @@ from collections.abc import Iterator, Sequence
 from ncclprobe.checks.run.conditions import collectives
 from ncclprobe.expect import bands
 from ncclprobe.expect.bands import judge_rows
-from ncclprobe.facts.run.samples import Asked, Expected, Participants, Rows, Skipped
+from ncclprobe.facts.run.samples import Expected, Participants, Rows, RunRequest, Skipped
 from ncclprobe.model.errors import Unlearned
 from ncclprobe.model.findings import Certainty, Evidence, Finding, fail, seen, warn
 from ncclprobe.model.layout import first_of
@@ -46,7 +46,7 @@ _MOST_SHOWN = 3
 """Ranks whose first wrong element a finding shows; the JSON has more."""
 
 
-ONE_SIZE = Asked(ops=("all_reduce",), sizes=(1 << 20,))
+ONE_SIZE = RunRequest(ops=("all_reduce",), sizes=(1 << 20,))
 EIGHT = Participants("torchrun", 8, ("n0",) * 8, "nccl")
 _RIGHT = Rows((replace(ROW, wrong=0), replace(ROW, wrong=0, place="out")))
 
@@ -60,7 +60,7 @@ EXACT = Certainty("high", "compared with exact values outside the timed window")
     required=True,
     applies=collectives,
 )
-def data(asked: Asked, participants: Participants, skipped: Skipped, rows: Rows) -> Iterator[Finding]:
+def data(asked: RunRequest, participants: Participants, skipped: Skipped, rows: Rows) -> Iterator[Finding]:
     """A collective delivered wrong values.
 
     Right: Every verified value is right.
@@ -126,7 +126,7 @@ _EXPECTED = Expected((Band("all_reduce", 1 << 20, 1 << 20, BAND),))
 
 
 @applies
-def to_be_judged(asked: Asked, expected: Expected, rows: Rows | Absent) -> bool:
+def to_be_judged(asked: RunRequest, expected: Expected, rows: Rows | Absent) -> bool:
     """if collectives were to be measured, and their numbers are judged or must be."""
     if "collectives" not in asked.what:
         return False
@@ -141,7 +141,7 @@ def to_be_judged(asked: Asked, expected: Expected, rows: Rows | Absent) -> bool:
     required=True,
     applies=to_be_judged,
 )
-def bandwidth(asked: Asked, expected: Expected, rows: Rows) -> Iterator[Finding]:
+def bandwidth(asked: RunRequest, expected: Expected, rows: Rows) -> Iterator[Finding]:
     """Slower than expected.
 
     Right: Every judged row is as fast as expected.
@@ -193,7 +193,7 @@ def _lost_GBps(row: Measurement) -> float | None:
     return round(max(0.0, row.expectation.value - row.busbw_GBps), 4) if _loss(row) and row.expectation else None
 
 
-def _why_none(asked: Asked, expected: Expected) -> str:
+def _why_none(asked: RunRequest, expected: Expected) -> str:
     """Why nothing judges a run whose numbers must be judged."""
     if asked.expect:
         return f"{asked.expect} expects nothing of the rows measured: it speaks for {first_of(expected.bands, 3)}"

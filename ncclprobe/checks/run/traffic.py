@@ -5,7 +5,7 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from ncclprobe.checks import JOB
 from ncclprobe.checks.run.conditions import copies_within_nodes, counters_of_nics
 from ncclprobe.expect.copies import judged
-from ncclprobe.facts.run.samples import Asked, Copies, ExpectedCopies, NicTraffic
+from ncclprobe.facts.run.samples import Copies, ExpectedCopies, NicTraffic, RunRequest
 from ncclprobe.model.errors import Unlearned
 from ncclprobe.model.findings import Certainty, Evidence, Finding, fail, seen, warn
 from ncclprobe.model.measurement import Expectation
@@ -180,7 +180,7 @@ SLOW_COPY = CopyRow(
 )
 _SLOT = Expectation(54.2, 49.8, "GB/s", "datasheet", "PCIe Gen5 x16 carries 63.01 GB/s, 0.86 of it payload", "…")
 BY_SLOT = ExpectedCopies({"n0": {"host": _SLOT}})
-JUDGED = Asked(what=("copies",), require_judged=True)
+JUDGED = RunRequest(what=("copies",), require_judged=True)
 _NVLINKS = (
     "look at the NVLinks of both GPUs: `nvidia-smi nvlink -s` (links that are down, or slower than their siblings), "
     "`nvidia-smi nvlink -e` (errors); reset the GPUs, or restart nvidia-fabricmanager if there are NVSwitches"
@@ -196,11 +196,11 @@ _KINDS = {
 
 @check(
     bad=lambda: [(Copies((SLOW_COPY,)), BY_SLOT, JUDGED)],
-    good=lambda: [(Copies((SLOW_COPY,)), ExpectedCopies(), Asked(what=("copies",)))],
+    good=lambda: [(Copies((SLOW_COPY,)), ExpectedCopies(), RunRequest(what=("copies",)))],
     required=True,
     applies=copies_within_nodes,
 )
-def copies(measured: Copies, expected: ExpectedCopies, asked: Asked) -> Iterator[Finding]:
+def copies(measured: Copies, expected: ExpectedCopies, asked: RunRequest) -> Iterator[Finding]:
     """A copy between host and GPU, or between GPUs, is slower than its link allows.
 
     Right: Every judged copy is as fast as its link allows.

@@ -3,7 +3,7 @@
 from collections.abc import Iterator
 
 from ncclprobe.fleet.drift import BURN_IN
-from ncclprobe.fleet.standing import Reason, fault_reasons, series_reasons
+from ncclprobe.fleet.node_health import Reason, fault_reasons, series_reasons
 from ncclprobe.model.findings import Certainty, Finding, Severity, note, warn
 from ncclprobe.model.fleet import Drift, Fault, FaultCourse, History, NodeCourse, Number, Series, Sum
 from ncclprobe.model.registry import applies, check

@@ -17,7 +17,7 @@ from functools import partial
 from typing import Any
 
 from ncclprobe.cluster.gather.coordinator import run_coordinator
-from ncclprobe.cluster.gather.part import PARTING_S, LocalNode, Part, Times, alone, code_of, say
+from ncclprobe.cluster.gather.part import PARTING_S, LocalNode, NodePlace, Times, alone, code_of, say
 from ncclprobe.cluster.gather.worker import run_worker
 from ncclprobe.cluster.rendezvous.messages import Leave
 from ncclprobe.cluster.rendezvous.run_in_thread import run_in_thread
@@ -28,21 +28,21 @@ from ncclprobe.facts.reach import RollCall
 from ncclprobe.host import files
 from ncclprobe.host.capture import Replay, dump, parse, save
 from ncclprobe.host.scratch import scratch
-from ncclprobe.lifetime import ENDING, Interrupted
 from ncclprobe.model import bounds
 from ncclprobe.model.errors import UsageError
 from ncclprobe.model.findings import ExitCode
 from ncclprobe.model.snapshot import Snapshot
+from ncclprobe.signals import ENDING, Interrupted
 from ncclprobe.wire import WireError
 
-__all__ = ["Part", "Times", "assemble"]
+__all__ = ["NodePlace", "Times", "assemble"]
 
 _SIBLINGS_S = 10.0
 _AGAIN_S = 1.0  # in which the work may remove what was made for it
 _LOOKING_ON_S = 1.0  # each question has its own deadline; this is the grace for the last one
 
 
-def assemble(part: Part) -> ExitCode:
+def assemble(part: NodePlace) -> ExitCode:
     """Run this process's role to its end; return its exit code. Raises Interrupted at a signal of ENDING."""
     role = _run_node if part.launch.speaks_for_node else _run_other_rank
     before = {number: signal.getsignal(number) for number in ENDING}
@@ -84,7 +84,7 @@ async def interruptible(work: Coroutine[Any, Any, ExitCode], numbers: Sequence[i
         raise Interrupted(received[0]) from None
 
 
-async def _run_other_rank(part: Part) -> ExitCode:
+async def _run_other_rank(part: NodePlace) -> ExitCode:
     launch = part.launch
     text = dump(heard_by_rank(part.collectors, part.times.by(0.3)), f"rank {launch.rank}")
     try:
@@ -95,7 +95,7 @@ async def _run_other_rank(part: Part) -> ExitCode:
     return code_of(leave)
 
 
-async def _run_node(part: Part) -> ExitCode:
+async def _run_node(part: NodePlace) -> ExitCode:
     """Run the rank that reports for its node; signal the other ranks of the node to leave when all is done."""
     others = range(1, part.launch.local_world_size or 1)
     if not others:
@@ -119,14 +119,14 @@ async def _run_node(part: Part) -> ExitCode:
             await siblings.leave(Leave(ExitCode.OK), time.monotonic() + PARTING_S)
 
 
-async def _look(part: Part) -> LocalNode:
+async def _look(part: NodePlace) -> LocalNode:
     """Look at this node on a thread, while the other ranks of this node connect."""
     look = partial(observed, part.collectors, part.times.by(0.4), part.given)
     snapshot, answers = await run_in_thread(look, part.times.end + _LOOKING_ON_S)
     return LocalNode(node_name(part.launch, snapshot, part.node_rank), answers, {}, snapshot)
 
 
-async def _join_nodes(part: Part, local: LocalNode) -> ExitCode:
+async def _join_nodes(part: NodePlace, local: LocalNode) -> ExitCode:
     if not part.launch.several_nodes:
         if part.keep:
             save(part.keep / files.named_after(local.name), local.text())

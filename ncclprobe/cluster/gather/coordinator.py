@@ -12,7 +12,7 @@ from typing import Any
 
 import msgspec
 
-from ncclprobe.cluster.gather.part import PARTING_S, LocalNode, Part, alone, describe_meeting, missing, say
+from ncclprobe.cluster.gather.part import PARTING_S, LocalNode, NodePlace, alone, describe_meeting, missing, say
 from ncclprobe.cluster.mesh.listeners import Listeners, mesh_interfaces, parse_listeners, reserve_listeners
 from ncclprobe.cluster.mesh.plan import NodePlan, answering, plan_mesh
 from ncclprobe.cluster.mesh.walk import doubtful, merged, walk
@@ -42,7 +42,7 @@ _INTERFACES = '{"ask": ["psutil", "net_if_addrs"]'
 _SILENT = "silent: it did not report in time what it measured to the others"
 
 
-async def run_coordinator(part: Part, local: LocalNode, spool: Path) -> ExitCode:
+async def run_coordinator(part: NodePlace, local: LocalNode, spool: Path) -> ExitCode:
     """Do node 0's part of the run, with the others' captures in the folder `spool`; return what it leaves with."""
     secret = secrets.token_bytes(32)
     key = secret if part.launch.agent_store else part.token.key or part.token.mark
@@ -78,7 +78,7 @@ async def run_coordinator(part: Part, local: LocalNode, spool: Path) -> ExitCode
     return shares[local.name].exit_code
 
 
-def _say_who_came(part: Part, others: int) -> None:
+def _say_who_came(part: NodePlace, others: int) -> None:
     part.progress(f"waiting for the nodes: {1 + others} of {part.nnodes} came")
 
 
@@ -87,7 +87,7 @@ def _handing_over(workers: Workers) -> Callable[[Peer], None]:
 
 
 async def _judged(
-    part: Part,
+    part: NodePlace,
     local: LocalNode,
     coordinator: Coordinator,
     names: Mapping[str, str],
@@ -109,7 +109,7 @@ async def _judged(
 
 
 def _judge(
-    part: Part,
+    part: NodePlace,
     local: LocalNode,
     peers: Sequence[Peer],
     names: Mapping[str, str],
@@ -121,7 +121,7 @@ def _judge(
 
 
 def snapshots_of(
-    part: Part, peers: Sequence[Peer], names: Mapping[str, str], workers: Workers | None
+    part: NodePlace, peers: Sequence[Peer], names: Mapping[str, str], workers: Workers | None
 ) -> Iterator[Snapshot]:
     """Yield the peers' facts, with the verdicts of the workers that judged a capture as it arrived."""
     judged, unread, traces = workers.arrived() if workers else {}, workers.lost if workers else {}, Traces()
@@ -144,7 +144,7 @@ def _is_unasked(fact: Any) -> bool:
     return isinstance(fact, Absent) and fact.refused == NotCaptured.__name__
 
 
-async def _open(part: Part, coordinator: Coordinator, secret: bytes) -> None:
+async def _open(part: NodePlace, coordinator: Coordinator, secret: bytes) -> None:
     """Listen on MASTER_PORT; if torchrun holds that port, listen elsewhere and announce it in torchrun's store."""
     port = part.launch.master_port or 0
     if not part.launch.agent_store:
@@ -155,7 +155,7 @@ async def _open(part: Part, coordinator: Coordinator, secret: bytes) -> None:
 
 
 async def _mesh(
-    part: Part, local: LocalNode, coordinator: Coordinator, listeners: Listeners, names: Mapping[str, str]
+    part: NodePlace, local: LocalNode, coordinator: Coordinator, listeners: Listeners, names: Mapping[str, str]
 ) -> None:
     """Have all nodes try the paths of the plan at the same time; then measure the doubtful ones once more."""
     by_rank = {peer.hello.node_rank: peer for peer in coordinator.peers if not peer.extra}
@@ -208,7 +208,7 @@ async def _run_plans(
 
 
 async def _try_rails(
-    part: Part, local: LocalNode, coordinator: Coordinator, listeners: Listeners, names: Mapping[str, str]
+    part: NodePlace, local: LocalNode, coordinator: Coordinator, listeners: Listeners, names: Mapping[str, str]
 ) -> None:
     """Have all nodes try their rails with each other, as far as the command line wants it."""
     if part.rails is None:

@@ -71,7 +71,7 @@ Judge = Callable[[Sequence[Snapshot], Sequence[str], Sequence[str]], Report]
 """From the snapshots, the names of missing nodes and the remarks to the report, which it has delivered by then."""
 
 
-class Part(Struct, frozen=True):
+class NodePlace(Struct, frozen=True):
     """The place of this process in the assembly, and what it needs for it.
 
     `keep` is the folder for captures, if any; `attempt` counts torchrun's restarts. `leaves` is each node's exit, by
@@ -132,7 +132,7 @@ class LocalNode(Struct):
         return capture_facts(self.replay(), collectors)
 
 
-def alone(part: Part, local: LocalNode, why: str) -> ExitCode:
+def alone(part: NodePlace, local: LocalNode, why: str) -> ExitCode:
     """Judge this node by itself, because the others are lost."""
     snapshots = [local.snapshot_with_samples(part.collectors)]
     return ExitCode(part.judge(snapshots, missing(snapshots), [why, describe_meeting(part)]).exit_code)
@@ -144,7 +144,7 @@ def missing(snapshots: Sequence[Snapshot], came: Collection[int] = ()) -> tuple[
     return absent_nodes(Every(launches), came)
 
 
-def describe_meeting(part: Part) -> str:
+def describe_meeting(part: NodePlace) -> str:
     """Describe how the nodes met, for readers who debug ports and tokens."""
     launch = part.launch
     origins = dict(launch.origins)

@@ -8,7 +8,7 @@ from typing import Any
 
 import msgspec
 
-from ncclprobe.cluster.gather.part import LocalNode, Part, alone, code_of, say
+from ncclprobe.cluster.gather.part import LocalNode, NodePlace, alone, code_of, say
 from ncclprobe.cluster.mesh.listeners import Listeners, mesh_interfaces, reserve_listeners
 from ncclprobe.cluster.mesh.plan import NodePlan
 from ncclprobe.cluster.mesh.walk import walk
@@ -24,7 +24,7 @@ from ncclprobe.model.values import asdict
 from ncclprobe.wire import Key, WireError
 
 
-async def run_worker(part: Part, local: LocalNode) -> ExitCode:
+async def run_worker(part: NodePlace, local: LocalNode) -> ExitCode:
     """Do this node's part of the run, and return its exit; judge only this node if node 0 is not there."""
     until = part.times.meeting()
     part.progress(f"calling node 0 at {part.launch.master_addr}")
@@ -62,7 +62,7 @@ async def run_worker(part: Part, local: LocalNode) -> ExitCode:
 
 
 async def _until_leave(
-    part: Part, local: LocalNode, worker: Worker, listeners: Listeners, rails: RailNode | None
+    part: NodePlace, local: LocalNode, worker: Worker, listeners: Listeners, rails: RailNode | None
 ) -> Leave:
     """Follow node 0's orders, and return the exit that it sends. Raises WireError, Refused."""
     while not isinstance(instruction := await worker.next_instruction(part.times.end), Leave):
@@ -74,7 +74,7 @@ async def _until_leave(
     return instruction
 
 
-async def _where(part: Part, until: float) -> tuple[str, int, Key]:
+async def _where(part: NodePlace, until: float) -> tuple[str, int, Key]:
     """Return the coordinator's address, its port and the key to prove. Raises StoreError."""
     target, port = part.launch.master_addr or "", part.launch.master_port or 0
     if not part.launch.agent_store:
@@ -87,7 +87,7 @@ async def _where(part: Part, until: float) -> tuple[str, int, Key]:
 
 
 async def _follow(
-    part: Part, local: LocalNode, worker: Worker, listeners: Listeners, instruction: bytes | Mapping[str, Any]
+    part: NodePlace, local: LocalNode, worker: Worker, listeners: Listeners, instruction: bytes | Mapping[str, Any]
 ) -> None:
     """Listen, or try the paths of a plan and report them. Raises WireError for a malformed plan."""
     if isinstance(instruction, bytes):
@@ -97,7 +97,9 @@ async def _follow(
         await _walk(part, local, worker, listeners, instruction)
 
 
-async def _walk(part: Part, local: LocalNode, worker: Worker, listeners: Listeners, plan: Mapping[str, Any]) -> None:
+async def _walk(
+    part: NodePlace, local: LocalNode, worker: Worker, listeners: Listeners, plan: Mapping[str, Any]
+) -> None:
     try:
         mine, seconds = msgspec.convert(plan["plan"], NodePlan, str_keys=True), float(plan["seconds"])
         mine.check()

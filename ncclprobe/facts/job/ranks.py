@@ -26,7 +26,7 @@ from ncclprobe.host import SAMPLE, Host
 from ncclprobe.host.limited_child import LimitedChild
 from ncclprobe.host.rank_servers import PIPE
 from ncclprobe.model import bounds
-from ncclprobe.model.causes import RankClass, Standing
+from ncclprobe.model.causes import JobVerdict, RankClass
 from ncclprobe.model.errors import HostError, OutOfTime
 from ncclprobe.model.hostlist import fold_ranks
 from ncclprobe.model.registry import collector
@@ -584,10 +584,10 @@ class _Address(Struct, frozen=True):
     address: str
 
 
-class Stand(Struct, frozen=True):
+class JobState(Struct, frozen=True):
     """The ranks in classes, and the answer in one line. `waiting` ranks are in the call `where`, for others."""
 
     classes: tuple[RankClass, ...]
-    answer: Standing
+    answer: JobVerdict
     where: str = ""
     waiting: tuple[int, ...] = ()

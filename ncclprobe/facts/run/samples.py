@@ -78,7 +78,7 @@ def _sample(fact: type, read: Callable[..., Any], name: str, kind: Any = None, n
 What = Literal["collectives", "pairs", "copies", "training", "ladder"]
 
 
-class Asked(Struct, frozen=True, kw_only=True):
+class RunRequest(Struct, frozen=True, kw_only=True):
     """The request of this run; the first sample of every run log.
 
     `what`: the parts of the run, in the order in which they are measured. `sizes` are in bytes, those requested for
@@ -112,7 +112,7 @@ class Asked(Struct, frozen=True, kw_only=True):
         return frozenset((op, nbytes, place) for op, nbytes in shapes if nbytes for place in OPS[op].places)
 
 
-asked = _sample(Asked, last, "asked")
+asked = _sample(RunRequest, last, "asked")
 
 
 class Ending(Struct, frozen=True):

@@ -10,10 +10,10 @@ from datetime import datetime, timezone
 
 from ncclprobe.facts.files.flight_records import FlightRecords
 from ncclprobe.facts.job.meeting import Meetings
-from ncclprobe.facts.job.ranks import SLURM_JOB, JobLook, JobLooks, LiveRank, LocalRanks, Stand
+from ncclprobe.facts.job.ranks import SLURM_JOB, JobLook, JobLooks, JobState, LiveRank, LocalRanks
 from ncclprobe.logs.job.activity import (
     Activity,
-    Seen,
+    RankView,
     asleep_s,
     blocked_s,
     counted,
@@ -38,7 +38,7 @@ from ncclprobe.logs.job.calls import (
     named,
     stalled,
 )
-from ncclprobe.model.causes import ClassName, RankClass, Standing
+from ncclprobe.model.causes import ClassName, JobVerdict, RankClass
 from ncclprobe.model.findings import Evidence
 from ncclprobe.model.snapshot import Absent
 from ncclprobe.model.units import size
@@ -62,11 +62,11 @@ _CALL = " #"
 _STACKS = "`ncclprobe attach --stacks` shows the lines of the program"
 
 
-def stand(nodes: Mapping[str, tuple[LocalRanks, JobLooks]], meetings: Mapping[str, Meetings] | None = None) -> Stand:
+def stand(nodes: Mapping[str, tuple[LocalRanks, JobLooks]], meetings: Mapping[str, Meetings] | None = None) -> JobState:
     """Return the state of the job whose ranks are on `nodes` and meet as `meetings` say."""
-    ranks: dict[int, Seen] = {}
+    ranks: dict[int, RankView] = {}
     for node, (here, looks) in nodes.items():
-        ranks |= {number: Seen(number, node, oom_kills=_oom_kills(looks)) for number in here.absent}
+        ranks |= {number: RankView(number, node, oom_kills=_oom_kills(looks)) for number in here.absent}
         ranks |= {each.rank: each for each in _seen(node, here, looks)}
     both = [looks for _, looks in nodes.values()]
     records = [_joined([getattr(looks, name) for looks in both]) for name in ("first", "second")]
@@ -76,21 +76,21 @@ def stand(nodes: Mapping[str, tuple[LocalRanks, JobLooks]], meetings: Mapping[st
     job = looked_at(ranks, records[0], records[1], answers, grew, wires(by_node, ranks))
     if in_init := arrival(job, by_node, meetings or {}):
         rows = tuple(merged(_in_init(job, in_init)))
-        return Stand(rows, _answer(job, rows, None, in_init.message), "init_process_group", in_init.arrived)
+        return JobState(rows, _answer(job, rows, None, in_init.message), "init_process_group", in_init.arrived)
     found = stalled(job)
     first = next((each for each in found if each.missing or each.apart), found[0] if found else None)
     counts = {node: tuple(counted(node, looks)) for node, looks in by_node.items()}
     rows = tuple(merged(_classes(job, found, counts)))
     waiting = first.waiting if first else ()
-    return Stand(rows, _answer(job, rows, first), first.where if first else "", waiting)
+    return JobState(rows, _answer(job, rows, first), first.where if first else "", waiting)
 
 
-def of_agents(nodes: Mapping[str, tuple[LocalRanks, Meetings]]) -> Stand:
+def of_agents(nodes: Mapping[str, tuple[LocalRanks, Meetings]]) -> JobState:
     """Return the state of a job whose agents have started no rank."""
     rows = tuple(row for node, (here, met) in nodes.items() for row in agent_rows(node, here.agents, met))
     time_s = max(here.time_s for here, _ in nodes.values())
     at = datetime.fromtimestamp(time_s, timezone.utc).isoformat(timespec="seconds")
-    return Stand(rows, Standing(_word(rows, None), "; ".join(each.doing for each in rows), at))
+    return JobState(rows, JobVerdict(_word(rows, None), "; ".join(each.doing for each in rows), at))
 
 
 def _in_init(job: LookedAt, found: Arrival) -> Iterator[RankClass]:
@@ -101,7 +101,7 @@ def _in_init(job: LookedAt, found: Arrival) -> Iterator[RankClass]:
             yield _row(job, number, name, text, found.evidence.get(number, ()))
 
 
-def _seen(node: str, here: LocalRanks, looks: JobLooks) -> Iterator[Seen]:
+def _seen(node: str, here: LocalRanks, looks: JobLooks) -> Iterator[RankView]:
     gpus, came = gpus_of(here, looks), received(node, here, looks)
     numbers = {each.pid: each.rank for each in here.ranks if each.rank is not None}
     for at, process in enumerate(here.ranks):
@@ -114,7 +114,9 @@ def _seen(node: str, here: LocalRanks, looks: JobLooks) -> Iterator[Seen]:
         children = looks.second.of_children
         gpu, trouble = gpus.get(process.pid, ("", ""))
         kills, bytes_in = _oom_kills(looks), came.get(process.pid, 0)
-        yield Seen(number, node, process, first, second, said, read, kills, unread, children, gpu, trouble, bytes_in)
+        yield RankView(
+            number, node, process, first, second, said, read, kills, unread, children, gpu, trouble, bytes_in
+        )
 
 
 def _oom_kills(looks: JobLooks) -> int:
@@ -159,7 +161,7 @@ def _in_call(job: LookedAt, number: int, call: Stalled) -> tuple[ClassName, str]
     return _waiting(job, number, call)
 
 
-def _missing(rank: Seen, what: Activity, call: Stalled) -> tuple[ClassName, str]:
+def _missing(rank: RankView, what: Activity, call: Stalled) -> tuple[ClassName, str]:
     text = doing(rank, what)
     if call.apart:
         return "desync", call.apart
@@ -286,12 +288,12 @@ def _alike(row: RankClass) -> str:
 # The answer.
 
 
-def _answer(job: LookedAt, rows: Sequence[RankClass], call: Stalled | None, in_init: str = "") -> Standing:
+def _answer(job: LookedAt, rows: Sequence[RankClass], call: Stalled | None, in_init: str = "") -> JobVerdict:
     at = datetime.fromtimestamp(job.time_s, timezone.utc).isoformat(timespec="seconds")
     word = _word(rows, call)
     message = in_init or (_describe_idle(job, rows, word) if call is None else _describe_call(job, rows, call))
     calls = sum(dump.first_record + len(dump) for dump in job.second.dumps)
-    return Standing(word, message, at, round(job.took_s, 1), _missing_evidence(job, word), calls, _sources(job))
+    return JobVerdict(word, message, at, round(job.took_s, 1), _missing_evidence(job, word), calls, _sources(job))
 
 
 def _missing_evidence(job: LookedAt, word: str) -> str:

@@ -64,7 +64,7 @@ _FIFO = "wait_for_partner"
 _FOR_A_CHILD = ("wait4", "waitid")
 
 
-class Seen(Struct, frozen=True):
+class RankView(Struct, frozen=True):
     """One rank as it was examined: its node, its process at both looks, the stacks of its first thread.
 
     `rank` is below zero if it is not known: the number of its process. `process` is None if it has none.
@@ -105,7 +105,7 @@ class Seen(Struct, frozen=True):
         return len(self.stacks) == 2 and bool(self.stacks[0]) and self.stacks[0] == self.stacks[1]
 
 
-def activity(seen_rank: Seen) -> Activity:
+def activity(seen_rank: RankView) -> Activity:
     """Return what a rank does, as far as the kernel shows it."""
     first, second = seen_rank.first, seen_rank.second
     if seen_rank.process is None or (isinstance(second, Absent) and second.refused == "Missing"):
@@ -139,7 +139,7 @@ def _children_growth(first: LiveRank, second: LiveRank, name: str) -> float:
     return float(max(sum(getattr(child, name) - before.get(child.pid, 0) for child in second.children), 0))
 
 
-def doing(rank: Seen, what: Activity) -> str:
+def doing(rank: RankView, what: Activity) -> str:
     """Return what a rank does, as the rest of a sentence about it."""
     at = rank.second
     place = _frame(rank.stacks[-1] if rank.stacks else ())
@@ -161,7 +161,7 @@ def doing(rank: Seen, what: Activity) -> str:
     return f"{_waits(at)}{place}{_describe_suspects(rank, at)}"
 
 
-def _describe_work(rank: Seen) -> str:
+def _describe_work(rank: RankView) -> str:
     first, second = rank.first, rank.second
     if isinstance(first, Absent) or isinstance(second, Absent):
         return ""
@@ -174,7 +174,7 @@ def _describe_work(rank: Seen) -> str:
     return f" ({cores:.1f} cores{queued}{data}{came}{held})"
 
 
-def _describe_suspects(rank: Seen, at: LiveRank) -> str:
+def _describe_suspects(rank: RankView, at: LiveRank) -> str:
     return "".join(f"; {_child(child, at)}{_frame(rank.of_children.get(child.pid, ()))}" for child in suspects(at))
 
 
@@ -197,7 +197,7 @@ def _waits(at: ProcessState) -> str:
     return f"{text}{where}"
 
 
-def waits_outside(rank: Seen) -> bool:
+def waits_outside(rank: RankView) -> bool:
     """Return whether a rank waits for something other than a rank; a lock or a socket may belong to a collective."""
     at = rank.second
     return not isinstance(at, Absent) and (at.state == "D" or at.call in ("nanosleep", *_FOR_A_CHILD, *OUTSIDE))
@@ -208,7 +208,7 @@ def _child(child: Child, at: LiveRank) -> str:
     return f"its process {child.pid} ({child.name}){by_pipe} {_waits(child)}"
 
 
-def asleep_s(rank: Seen) -> float:
+def asleep_s(rank: RankView) -> float:
     """Return for how long a rank is known to have been in uninterruptible sleep."""
     first, second = rank.first, rank.second
     if isinstance(first, Absent) or isinstance(second, Absent) or not first.state == second.state == "D":
@@ -216,7 +216,7 @@ def asleep_s(rank: Seen) -> float:
     return second.still_s or 0.0
 
 
-def blocked_s(rank: Seen) -> float:
+def blocked_s(rank: RankView) -> float:
     """Return for how long a rank is known to have waited for a lock that another process holds, or at a pipe which
     nobody reads or opens: nothing of the job lets it go on."""
     at = rank.second
@@ -235,7 +235,7 @@ def _frame(stack: Sequence[FlightFrame]) -> str:
     return f"{inner}, {own.filename.rpartition('/')[2]}:{own.line} in {own.name}"
 
 
-def evidence(rank: Seen) -> Iterator[Evidence]:
+def evidence(rank: RankView) -> Iterator[Evidence]:
     """Yield what was read of a rank."""
     at = rank.second
     if rank.process is not None and not isinstance(at, Absent):
@@ -295,7 +295,7 @@ class Wire(Struct, frozen=True):
         return f"{sent}: {size(at.unacknowledged_bytes)} wait, nothing was acknowledged between the looks, and {again}"
 
 
-def wires(nodes: Mapping[str, JobLooks], ranks: Mapping[int, Seen]) -> tuple[Wire, ...]:
+def wires(nodes: Mapping[str, JobLooks], ranks: Mapping[int, RankView]) -> tuple[Wire, ...]:
     """Return the connections of the ranks that were there at both looks."""
     numbers = {(rank.node, rank.process.pid): number for number, rank in ranks.items() if rank.process}
     ends = {

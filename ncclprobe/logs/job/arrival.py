@@ -10,7 +10,7 @@ from collections.abc import Iterator, Mapping, Sequence
 
 from ncclprobe.facts.job.meeting import LOOPBACK, Agent, Connection, JobStore, Meetings
 from ncclprobe.facts.job.ranks import JobLooks, JobProcess, LiveRank
-from ncclprobe.logs.job.activity import Seen, doing
+from ncclprobe.logs.job.activity import RankView, doing
 from ncclprobe.logs.job.calls import LookedAt, named
 from ncclprobe.model.causes import ClassName, RankClass
 from ncclprobe.model.findings import Evidence, seen
@@ -68,7 +68,7 @@ def _plural(text: str, ranks: Sequence[int]) -> str:
 class _Caller(Struct, frozen=True):
     """A rank, the store that it calls, and its connections to it at both looks; `serves`: the store is its own."""
 
-    rank: Seen
+    rank: RankView
     process: JobProcess
     first: LiveRank
     second: LiveRank

@@ -21,7 +21,7 @@ from ncclprobe.logs.collectives import (
     roots,
     waits,
 )
-from ncclprobe.logs.job.activity import Activity, Seen, Wire, activity
+from ncclprobe.logs.job.activity import Activity, RankView, Wire, activity
 from ncclprobe.model.findings import Evidence, seen
 from ncclprobe.model.hostlist import fold_ranks
 from ncclprobe.model.snapshot import Absent
@@ -61,7 +61,7 @@ class Stalled(Struct, frozen=True):
 class LookedAt(Struct, frozen=True):
     """All that is known of a job: its ranks by number, what each does, and what torch has recorded at both looks."""
 
-    ranks: Mapping[int, Seen]
+    ranks: Mapping[int, RankView]
     activities: Mapping[int, Activity]
     first: FlightRecords
     second: FlightRecords
@@ -86,7 +86,7 @@ class LookedAt(Struct, frozen=True):
 
 
 def looked_at(
-    ranks: Mapping[int, Seen],
+    ranks: Mapping[int, RankView],
     first: FlightRecords,
     second: FlightRecords,
     ras: Sequence[RasAnswer] = (),
@@ -270,7 +270,7 @@ def _by_lines(job: LookedAt) -> Iterator[Stalled]:
         yield Stalled(f"a wait ({where})", waiting, missing, min(timed), _UNKNOWN_USUAL_S)
 
 
-def _waits_in_c(rank: Seen) -> str:
+def _waits_in_c(rank: RankView) -> str:
     """Return the line of the program at which its first thread waits for another one in C, at both looks."""
     at, own = rank.second, caller(rank.stacks[-1]) if rank.same_stack else None
     if own is None or isinstance(at, Absent) or not rank.still or at.call != "futex" or rank.stacks[-1][0] != own:
@@ -311,7 +311,7 @@ def _ranks_of(job: LookedAt, process: RasProcess) -> tuple[int, ...]:
     return found if len(found) == 1 else ()
 
 
-def _still_s(rank: Seen) -> float | None:
+def _still_s(rank: RankView) -> float | None:
     """Return for how long a rank has waited, if known: for a store that it cannot reach, as long as it idled."""
     at = rank.second
     if isinstance(at, Absent) or not _tries_again(rank):
@@ -319,13 +319,13 @@ def _still_s(rank: Seen) -> float | None:
     return None if at.age_s is None else max(at.age_s - at.cpu_s, 0.0)
 
 
-def _tries_again(rank: Seen) -> bool:
+def _tries_again(rank: RankView) -> bool:
     """Return whether a rank tries again and again to reach its store, and sleeps in between as C++ does."""
     looks = [each for each in (rank.first, rank.second) if not isinstance(each, Absent)]
     return function(call_of(rank)) == _INIT and any(each.native for each in looks) and activity(rank) == "idle"
 
 
-def call_of(rank: Seen) -> str:
+def call_of(rank: RankView) -> str:
     """Return the function of torch.distributed that a rank is in at both looks: ``all_reduce (train.py:40)``."""
     stack = rank.stacks[-1] if rank.same_stack else ()
     call = next((frame.name for frame in reversed(stack) if frame.filename.endswith(C10D)), "")

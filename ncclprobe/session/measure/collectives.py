@@ -18,9 +18,9 @@ from ncclprobe.model.values import asdict, replace
 from ncclprobe.probes import sweep as probe
 from ncclprobe.probes.clock import clock_of
 from ncclprobe.probes.plan import phase
-from ncclprobe.session.measure import joining
+from ncclprobe.session.measure import interference
 from ncclprobe.session.measure.context import RankContext
-from ncclprobe.session.measure.joining import Heat, Reading
+from ncclprobe.session.measure.interference import Heat, Reading
 from ncclprobe.session.measure.nic_traffic import TransportDetection
 
 MOST = 64
@@ -93,8 +93,8 @@ def sweep(run: RankContext) -> None:
     Rows go to rank 0's `recorder`. Raises what :func:`ncclprobe.probes.sweep.run` does.
     """
     plan, recorder, exchange = run.plan(), run.recorder, run.exchange
-    before = joining.read(run.host)
-    heat = joining.heat(run.host) if plan.backend == "nccl" else None
+    before = interference.read(run.host)
+    heat = interference.heat(run.host) if plan.backend == "nccl" else None
     if recorder:
         recorder.progress.expect(sum(len(OPS[op].places) for op in plan.ops) * len(plan.sizes))
     reach = recorder.progress.reach if recorder else _unheard
@@ -131,8 +131,10 @@ def _look_for_disturbances(run: RankContext, before: Reading | None, heat: Heat 
     if not run.exchange.share(bool(recorder and recorder.failing(1))):
         return
     run.set_phase("look for disturbances")
-    after, here = joining.read(run.host), socket.gethostname()
-    gpus = joining.of_gpus(here, heat, joining.heat(run.host), joining.gpus_now(run.host)) if heat else ()
+    after, here = interference.read(run.host), socket.gethostname()
+    gpus = (
+        interference.of_gpus(here, heat, interference.heat(run.host), interference.gpus_now(run.host)) if heat else ()
+    )
     slowed = [asdict(each) for each in gpus]
     received = run.exchange.collect([here, *(asdict(each) if each else None for each in (before, after)), slowed])
     if received and recorder:
@@ -146,4 +148,4 @@ def _merged(received: Sequence[Any]) -> tuple[Disturbance, ...]:
         for name, first, last, _ in received
     ]
     gpus = [Disturbance(**each) for *_, slowed in received for each in slowed]
-    return tuple(dict.fromkeys([*joining.host_disturbances(readings), *gpus]))
+    return tuple(dict.fromkeys([*interference.host_disturbances(readings), *gpus]))

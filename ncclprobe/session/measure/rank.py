@@ -14,13 +14,12 @@ from ncclprobe.facts import nvml
 from ncclprobe.facts.environment import measuring_environment, release_settings
 from ncclprobe.facts.run.samples import Participants, What
 from ncclprobe.host import Host, settings
-from ncclprobe.lifetime import leave
 from ncclprobe.model.errors import ProbeError, UsageError, without_torch
 from ncclprobe.model.measurement import Band, SkippedRow
 from ncclprobe.model.snapshot import Absent, Snapshot
 from ncclprobe.model.values import asdict, replace
 from ncclprobe.report.progress import Progress
-from ncclprobe.session.measure import joining
+from ncclprobe.session.measure import interference
 from ncclprobe.session.measure.context import TORCH_SLACK_S, RankContext
 from ncclprobe.session.measure.expectations import judgeable, learn
 from ncclprobe.session.measure.node_snapshot import NodeSnapshot, gather_captures, share_gpus, write_captures
@@ -41,6 +40,7 @@ from ncclprobe.session.ranks.rank_files import RankFile, explain_exit
 from ncclprobe.session.ranks.store import Exchange, connect, resolve
 from ncclprobe.session.watchdog.ending import Ending, reserve_s
 from ncclprobe.session.watchdog.watchdog import Callbacks, Limits, Watchdog
+from ncclprobe.signals import leave
 
 
 def _rank_file(rank: int, host: str) -> RankFile | None:
@@ -138,7 +138,7 @@ class Rank:
             self._watchdog.failed(str(error), error.ranks)
         except (ProbeError, RuntimeError) as error:  # torch raises RuntimeError for a peer that is gone
             self._watchdog.failed(
-                group.why(error, self._backend, self._device) + joining.xids_behind(self._host, self._backend)
+                group.why(error, self._backend, self._device) + interference.xids_behind(self._host, self._backend)
             )
         finally:
             self._watchdog.stop()
@@ -195,7 +195,7 @@ class Rank:
         group_s = self._open_group(run.config.backend)
         intact = self._measure_parts(run, group_s)
         if run.config.backend == "nccl":
-            joining.tell_xids(run, heard=not isinstance(listens, Absent))
+            interference.tell_xids(run, heard=not isinstance(listens, Absent))
         self._watchdog.set_phase("close the process group")
         if intact:
             import torch.distributed
@@ -268,7 +268,7 @@ class Rank:
         config = RunConfig(**exchange.share(asdict(agree_on(infos, self._identity.nnodes)) if infos else None))
         if infos and not config.error:
             assert self._recorder
-            for line in joining.record_participants(self._recorder, _kind(self._identity), infos, config):
+            for line in interference.record_participants(self._recorder, _kind(self._identity), infos, config):
                 self._progress.say(f"ranks differ in {line}")
         exchange.collect(None)
         if config.error:
@@ -292,17 +292,17 @@ class Rank:
 
     def _rank_info(self, torch: Any) -> RankInfo:
         """Make what this rank sends to rank 0 before anything is measured."""
-        usable = joining.usable_gpus()
+        usable = interference.usable_gpus()
         self._device = device_index(self._identity, usable)
         seen = replace(devices(self._host), usable=usable, torch=str(torch.__version__))
         o = self._options
         try:
             backend, note = choose_backend(o.backend, self._identity.kind, self._identity.local_ranks, seen)
         except UsageError as error:
-            return RankInfo(self._hostname, o.digest, joining.versions(), error=str(error))
+            return RankInfo(self._hostname, o.digest, interference.versions(), error=str(error))
         local = self._identity.local_ranks
         note = "" if self._only_copies else note  # of host memory they say what they say of it
-        info = joining.rank_info(o, self._hostname, self._host, backend, self._device, local, note)
+        info = interference.rank_info(o, self._hostname, self._host, backend, self._device, local, note)
         self._gpu = info.gpu
         return info
 

@@ -15,13 +15,21 @@ from typing import Any
 
 import msgspec
 
-from ncclprobe import lifetime
+from ncclprobe import signals
 from ncclprobe.engine import history
 from ncclprobe.engine.collect import Facts
 from ncclprobe.engine.diagnose import Question, diagnose
 from ncclprobe.engine.measured import run_facts
 from ncclprobe.expect.bands import judge_rows
-from ncclprobe.facts.run.samples import Asked, DifferingSetting, Expected, ExpectedCopies, LostRank, Participants, Rows
+from ncclprobe.facts.run.samples import (
+    DifferingSetting,
+    Expected,
+    ExpectedCopies,
+    LostRank,
+    Participants,
+    Rows,
+    RunRequest,
+)
 from ncclprobe.host.run_log import FILE, RunLog
 from ncclprobe.model.errors import UsageError
 from ncclprobe.model.findings import ExitCode
@@ -73,10 +81,10 @@ def log_path(options: Options, folder: str | Path | None) -> Path | None:
     return Path(chosen, FILE) if chosen else None
 
 
-def asked(options: Options, backend: str) -> Asked:
+def asked(options: Options, backend: str) -> RunRequest:
     """Return what `options` ask to be measured with `backend`, the first sample of the log."""
     training, collectives = options.training, "collectives" in options.what
-    return Asked(
+    return RunRequest(
         what=options.what,
         ops=options.ops if collectives else (),
         sizes=options.sizes_for(backend) if collectives else options.sizes,
@@ -323,7 +331,7 @@ class Publisher:
         """Write `report` wherever it is wanted, then show it; returns the exit code."""
         code = delivery.deliver(report, self._output, measured=not self.shows_rows, shown=self._shown)
         if self._fleet:
-            left_s = lifetime.began() + self._timeout_s - time.monotonic()
+            left_s = signals.began() + self._timeout_s - time.monotonic()
             history.keep(report, self._fleet, self._output.files.get("json", ""), left_s, delivery.complain)
         return int(ExitCode.USAGE if self._lost and code != ExitCode.FAIL else code)
 

@@ -17,12 +17,11 @@ from pathlib import Path
 
 from ncclprobe.engine.diagnose import Question, diagnose
 from ncclprobe.engine.measured import run_facts
-from ncclprobe.facts.run.samples import Asked, Attendance, LostRank, Participants
+from ncclprobe.facts.run.samples import Attendance, LostRank, Participants, RunRequest
 from ncclprobe.host import run_log, scratch
 from ncclprobe.host.command import abandon
 from ncclprobe.host.own_child import start_own
 from ncclprobe.host.run_log import FILE, RunLog, ends
-from ncclprobe.lifetime import ENDING, Interrupted
 from ncclprobe.model.errors import NO_TORCH, UsageError
 from ncclprobe.model.findings import ExitCode
 from ncclprobe.model.snapshot import learned
@@ -35,6 +34,7 @@ from ncclprobe.session.options import Options
 from ncclprobe.session.ranks import rank_files
 from ncclprobe.session.ranks.rank_files import RankState
 from ncclprobe.session.watchdog.ending import reserve_s
+from ncclprobe.signals import ENDING, Interrupted
 
 _REPORTING = 0.25  # of what the ranks leave of --timeout: for ending those that are stopped, and for the report
 _LOOPBACK = "127.0.0.1"  # the host's own name means nothing in a plain container
@@ -183,7 +183,7 @@ def complete_log(record: RunLog, folder: Path, nproc: int, host: str, end: Ranks
         record.close("ranks were lost" if found else _cut_short(folder, host, end))
 
 
-def resumed(log: Path, request: Asked, nproc: int, host: str) -> RunLog:
+def resumed(log: Path, request: RunRequest, nproc: int, host: str) -> RunLog:
     """Return the run log that rank 0 has written; if none, one that states what was requested."""
     if log.exists():
         return RunLog.resume(log)

@@ -17,7 +17,7 @@ from pathlib import Path
 
 import msgspec
 
-from ncclprobe import __version__, lifetime
+from ncclprobe import __version__, signals
 from ncclprobe.host import files
 from ncclprobe.host.command import abandon
 from ncclprobe.host.own_child import start_own
@@ -165,6 +165,6 @@ def _kept(folder: Path) -> tuple[dict[str, str], int]:
 
 
 if __name__ == "__main__":
-    lifetime.begin()
-    lifetime.take_over()
-    lifetime.run(lambda _argv: main(), ())
+    signals.begin()
+    signals.take_over()
+    signals.run(lambda _argv: main(), ())

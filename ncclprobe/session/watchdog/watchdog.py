@@ -46,7 +46,6 @@ from functools import partial
 from typing import NoReturn
 
 from ncclprobe.facts.run.samples import FAILED, Attendance, LostRank
-from ncclprobe.lifetime import ENDING, leave
 from ncclprobe.model.findings import ExitCode
 from ncclprobe.model.values import Struct, asdict
 from ncclprobe.session.ranks.identity import RankIdentity
@@ -60,6 +59,7 @@ from ncclprobe.session.watchdog.heartbeat import (
     FailureDetector,
     Heartbeat,
 )
+from ncclprobe.signals import ENDING, leave
 
 _DECISION_READ_S = 1.5
 """How long rank 0 stays for the others to read its decision: each of them reads once a period."""

@@ -43,13 +43,13 @@ from ncclprobe.facts.nccl_conf import SYSTEM_FILE, ConfFile, NamedFiles, Setting
 from ncclprobe.facts.nvlink import NvLinks
 from ncclprobe.facts.plugins import Linking, Plugins, SharedLibrary
 from ncclprobe.facts.software import Mapped, Software, Torch
-from ncclprobe.model.nccl_selection import InterfaceChoice, NetworkChoice, Part
+from ncclprobe.model.nccl_selection import Decision, InterfaceChoice, NetworkChoice
 from ncclprobe.model.snapshot import Absent, Every, Job
 from ncclprobe.model.values import replace
 from tests.checks.cases import Cases
 
-_NOTHING: Part[InterfaceChoice] = Part((), "no interface is left: NCCL does not start", True, "interfaces")
-_IB = Part((NetworkChoice("IB", "", ("mlx5_0:1",), 400.0, "ACTIVE, InfiniBand"),), "every active port")
+_NOTHING: Decision[InterfaceChoice] = Decision((), "no interface is left: NCCL does not start", True, "interfaces")
+_IB = Decision((NetworkChoice("IB", "", ("mlx5_0:1",), 400.0, "ACTIVE, InfiniBand"),), "every active port")
 ON_IB = replace(STARTS, network=_IB, fast_nics=FAST)
 _IN_CONDA = Software({}, mapped=Mapped("/opt/conda/lib/libnccl.so.2", "DT_RPATH"))
 _CPU = Software({"torch": "2.13.0+cpu"}, torch=Torch("/venv/torch", None))

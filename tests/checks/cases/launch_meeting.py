@@ -35,7 +35,7 @@ from ncclprobe.facts.launcher import Launch
 from ncclprobe.facts.names import Master
 from ncclprobe.facts.ports import Chain, Firewall, Ports
 from ncclprobe.facts.reach import Gathering, Reach, RollCall, Trouble
-from ncclprobe.model.nccl_selection import InterfaceChoice, Part
+from ncclprobe.model.nccl_selection import Decision, InterfaceChoice
 from ncclprobe.model.snapshot import Absent, Every, Job, Ranks
 from ncclprobe.model.values import replace
 from tests.checks.cases import Cases
@@ -57,7 +57,7 @@ _LOST_ONE: Every[Gathering | Absent] = Every({"n0": Gathering(2, 1.0, lost=(Trou
 _DEAD = example(*((a, b, "nccl0", "filtered") for a, b in ((0, 2), (1, 2), (2, 0), (2, 1))))
 _ONE_WAY = example((0, 2, "nccl0", "refused"), (1, 2, "nccl0", "refused"))
 _ONLY_GLOO = example((0, 2, "gloo0", "filtered"), (1, 2, "gloo0", "filtered"), (2, 0, "gloo0", "ok"))
-_AT_ETH0 = [Part((InterfaceChoice("eth0", address, "", ""),), "") for address in ("10.0.0.5", "fd00::5%eth0")]
+_AT_ETH0 = [Decision((InterfaceChoice("eth0", address, "", ""),), "") for address in ("10.0.0.5", "fd00::5%eth0")]
 _OVER_IPV4, _OVER_IPV6 = (
     Every(dict.fromkeys(("n0", "n1"), replace(over("Socket"), bootstrap=bootstrap))) for bootstrap in _AT_ETH0
 )

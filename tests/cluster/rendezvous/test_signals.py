@@ -13,8 +13,8 @@ from pathlib import Path
 import pytest
 
 from ncclprobe.cluster.gather import interruptible
-from ncclprobe.lifetime import Interrupted
 from ncclprobe.model.findings import ExitCode
+from ncclprobe.signals import Interrupted
 
 ROOT = Path(__file__).resolve().parents[3]
 

@@ -4,10 +4,10 @@ import random
 from collections.abc import Sequence
 
 from fleet.made import DAY_S, DOWN, FIRST_S, day_of, readings
-from ncclprobe.fleet import drift, standing
-from ncclprobe.fleet.told import told
+from ncclprobe.fleet import drift, node_health
+from ncclprobe.fleet.extract import told
 from ncclprobe.model.findings import Finding, Status, fail
-from ncclprobe.model.fleet import NodeCourse, NodeStanding, Number, Series, Told
+from ncclprobe.model.fleet import NodeCourse, NodeReport, NodeStanding, Number, Series
 from ncclprobe.model.report import NodeEnvironment
 from ncclprobe.model.values import replace
 
@@ -15,7 +15,7 @@ RATE = Number("", "all_reduce 1 GiB", "GB/s", "8 ranks")
 UNSETTLED = replace(DOWN, action="retest")
 
 
-def days(*found: Sequence[Finding] | None) -> list[Told]:
+def days(*found: Sequence[Finding] | None) -> list[NodeReport]:
     """A day each of n1 with these findings; None: the check did not look."""
     made = []
     for day, each in enumerate(found):
@@ -24,11 +24,11 @@ def days(*found: Sequence[Finding] | None) -> list[Told]:
     return made
 
 
-def after(tests: Sequence[Told], *series: Series) -> NodeStanding:
+def after(tests: Sequence[NodeReport], *series: Series) -> NodeStanding:
     course = NodeCourse()
     for each in tests:
-        course = standing.step(course, each)
-    return standing.standing("n1", course, series)
+        course = node_health.step(course, each)
+    return node_health.standing("n1", course, series)
 
 
 def lost(loss: float, days: int, *changed: str) -> Series:
@@ -55,9 +55,10 @@ def test_the_same_fault_again_and_again_is_flapping_also_while_it_is_not_there()
     assert after(days(*[[DOWN], []] * 3, [DOWN])).evidence.endswith("(1 test, came 4 times in 30 days)")
 
 
-def counted(*counts: tuple[str, int], name: str = "mlx5_3:1 link_downed") -> list[Told]:
+def counted(*counts: tuple[str, int], name: str = "mlx5_3:1 link_downed") -> list[NodeReport]:
     return [
-        Told("n1", FIRST_S + day * DAY_S, boot=boot, counters={name: count}) for day, (boot, count) in enumerate(counts)
+        NodeReport("n1", FIRST_S + day * DAY_S, boot=boot, counters={name: count})
+        for day, (boot, count) in enumerate(counts)
     ]
 
 
@@ -75,7 +76,7 @@ def test_a_count_of_another_boot_and_one_that_was_set_back_have_not_risen() -> N
     assert after(blind).state == "ok"
     unread = [replace(each, counters={}) if day % 2 else each for day, each in enumerate(counted(*[("a", 0)] * 8))]
     assert after([*unread, *counted(("a", 5))]).state == "ok"
-    events = standing.events(counted(("a", 2), ("a", 4)), ())
+    events = node_health.events(counted(("a", 2), ("a", 4)), ())
     assert [each.what for each in events][-1] == "mlx5_3:1 link_downed had risen by 2"
 
 
@@ -118,15 +119,15 @@ def test_a_number_that_is_measured_no_more_makes_no_node_degraded() -> None:
     tests = days(*[[]] * 32)
     assert after(tests[:31], series).state == "degraded"
     assert after(tests, series).state == "ok"
-    assert standing.events(tests[:31], [series])[-1].what.startswith("degraded")
-    told_of = [(each.time_s, each.what) for each in standing.events(tests, [series])]
+    assert node_health.events(tests[:31], [series])[-1].what.startswith("degraded")
+    told_of = [(each.time_s, each.what) for each in node_health.events(tests, [series])]
     assert (FIRST_S + 30 * DAY_S, "not measured for 30 days: all_reduce 1 GiB") in told_of
 
 
 def test_a_number_that_is_measured_with_other_software_is_still_measured() -> None:
     old, tests = lost(0.3, 12), days(*[[]] * 32)
     new = replace(old, number=replace(RATE, how=f"{RATE.how}, NCCL 2.30"), first_s=FIRST_S, last_s=tests[-1].time_s)
-    told_of = [each.what for each in standing.events(tests, [old, new])]
+    told_of = [each.what for each in node_health.events(tests, [old, new])]
     assert any("measured with NCCL 2.30" in each for each in told_of), told_of
     assert not any("not measured" in each for each in told_of), told_of
 
@@ -140,12 +141,12 @@ def test_a_node_that_could_not_be_looked_at_or_was_not_for_long_is_not_ok() -> N
     (blind,) = told(replace(day_of("n1", 0), nodes=(replace(day_of("n1", 0).nodes[0], status=Status.UNKNOWN),)), "r")
     assert after([blind]).state == "unknown"
     found = after(days([], []))
-    assert standing.aged(found, FIRST_S + 20 * DAY_S).state == "ok"
-    old = standing.aged(found, FIRST_S + 40 * DAY_S)
+    assert node_health.aged(found, FIRST_S + 20 * DAY_S).state == "ok"
+    old = node_health.aged(found, FIRST_S + 40 * DAY_S)
     assert (old.state, old.since_s) == ("unknown", FIRST_S + DAY_S)
-    ahead = standing.aged(found, FIRST_S - 400 * DAY_S)
+    ahead = node_health.aged(found, FIRST_S - 400 * DAY_S)
     assert (ahead.state, "which is to come: set its clock" in ahead.evidence) == ("unknown", True)
-    ill = standing.aged(after(days([DOWN])), FIRST_S + 40 * DAY_S)
+    ill = node_health.aged(after(days([DOWN])), FIRST_S + 40 * DAY_S)
     assert (ill.state, ill.since_s) == ("unknown", FIRST_S)
     assert ill.evidence == (
         "was failing: ib.state mlx5_3:1: is DOWN; its siblings are ACTIVE (1 test); "
@@ -156,7 +157,7 @@ def test_a_node_that_could_not_be_looked_at_or_was_not_for_long_is_not_ok() -> N
 def test_what_changed_is_told_in_the_order_of_time() -> None:
     tests = [*days([], [DOWN], []), *told(day_of("n1", 3, driver="560.28.03"), "r.json")]
     other = replace(lost(0.0, 1), number=replace(RATE, how="8 ranks, NCCL_ALGO=Ring"), first_s=FIRST_S + 9 * DAY_S)
-    found = standing.events(tests, [lost(0.2, 12), other])
+    found = node_health.events(tests, [lost(0.2, 12), other])
     assert [each.what for each in found] == [
         "fail ib.state mlx5_3:1: is DOWN; its siblings are ACTIVE",
         "gone: ib.state mlx5_3:1",

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from report.samples import HEALTHY, INCONCLUSIVE, ROWS, SICK, fleet, hostile, report
 
-from ncclprobe.commands import main, overwriting
+from ncclprobe.commands import main, output_paths
 from ncclprobe.expect import baselines
 from ncclprobe.host import files
 from ncclprobe.host.capture import dump
@@ -101,7 +101,7 @@ def written_by(command: str) -> list[str]:
     """Each option of `command` that names a file to be written."""
     parser = importlib.import_module(f"ncclprobe.commands.{command}")._parser()
     found = {each.dest: each.option_strings[-1] for each in parser._actions if each.option_strings}
-    return [found[dest] for dest in overwriting._WRITTEN if dest in found and dest not in ("keep", "nodes_out")]
+    return [found[dest] for dest in output_paths._WRITTEN if dest in found and dest not in ("keep", "nodes_out")]
 
 
 @each_row("one_file", ["r", "link", "not/../r", "made"])

@@ -16,7 +16,7 @@ from ncclprobe.fleet.drift import PARTNERS
 from ncclprobe.model import bounds
 from ncclprobe.model.errors import UsageError
 from ncclprobe.model.findings import TREND, Finding, Severity, Status, Verdict, Weight, nodes_of, weight
-from ncclprobe.model.fleet import PAIRS, RAILS, Fault, Number, Reading, Told
+from ncclprobe.model.fleet import PAIRS, RAILS, Fault, NodeReport, Number, Reading
 from ncclprobe.model.measurement import Measurement
 from ncclprobe.model.report import NodeEnvironment, Report, looked_at, placed, when
 from ncclprobe.model.units import printable, size
@@ -31,7 +31,7 @@ _MAD_TO_SIGMA = 1.4826
 _SUBJECT, _MESSAGE, _HOW = 100, 200, 500
 
 
-def told(report: Report, source: str) -> list[Told]:
+def told(report: Report, source: str) -> list[NodeReport]:
     """Return the data about each node in `report`, from the file `source`. Raises UsageError if it has none."""
     time_s = placed(report, source)
     names = [node.name for node in report.nodes]
@@ -58,7 +58,7 @@ def told(report: Report, source: str) -> list[Told]:
             noise = min(max(reading.noise, 0.0), 1.0)
             numbers[name][number] = replace(reading, time_s=time_s, noise=noise)
     return [
-        Told(
+        NodeReport(
             node.name, time_s, tuple(faults[node.name][: bounds.FLEET_FAULTS]), tuple(sorted(looked[node.name])),
             node.status is Status.UNKNOWN, numbers[node.name], _machine(report, node.name),
             *_counted(report.environment.get(node.name, NodeEnvironment())),
@@ -104,7 +104,7 @@ def _counted(seen: NodeEnvironment) -> tuple[str, dict[str, int], str]:
     return _cut(seen.boot), counts, _cut(seen.gpus)
 
 
-def refuse(nodes: Sequence[Told], source: str, now_s: float) -> None:
+def refuse(nodes: Sequence[NodeReport], source: str, now_s: float) -> None:
     """Refuse what a clock dated that is ahead or was reset, and nodes without their names. Raises UsageError."""
     if (begun := nodes[0].time_s) > now_s + bounds.FLEET_AHEAD_S:
         raise UsageError(f"{source}: began at {when(begun)} UTC, which is to come: set that clock")

@@ -6,7 +6,7 @@ import pytest
 from report.samples import HEALTHY, SICK, report, verdict
 
 from fleet.made import DOWN, day_of
-from ncclprobe.fleet.told import told
+from ncclprobe.fleet.extract import told
 from ncclprobe.model.errors import UsageError
 from ncclprobe.model.findings import Status, fail
 from ncclprobe.model.measurement import Measurement

@@ -21,11 +21,11 @@ from ncclprobe.model.fleet import (
     FaultCourse,
     NodeCourse,
     NodeEvent,
+    NodeReport,
     NodeStanding,
     NodeState,
     Series,
     Sum,
-    Told,
 )
 from ncclprobe.model.layout import first_of
 from ncclprobe.model.measurement import Fingerprint, changes
@@ -40,7 +40,7 @@ COUNTER = "counter"
 _MOST_CAME = 64
 
 
-def step(course: NodeCourse, told: Told) -> NodeCourse:
+def step(course: NodeCourse, told: NodeReport) -> NodeCourse:
     """Return `course` after one more report, which is not older than those before."""
     found = {f"{each.check} {each.subject}": each for each in told.faults if each.weight}
     faults = {
@@ -65,12 +65,12 @@ def step(course: NodeCourse, told: Told) -> NodeCourse:
     return NodeCourse(course.tests + 1, told.time_s, told.unknown, faults, boot, counted, gpus)
 
 
-def _counted(boot: str, before: dict[str, int], told: Told) -> dict[str, int]:
+def _counted(boot: str, before: dict[str, int], told: NodeReport) -> dict[str, int]:
     """Return what is known after this report: of the same boot also what was not read again."""
     return {**before, **told.counters} if told.boot in ("", boot) else told.counters
 
 
-def _risen(boot: str, before: dict[str, int], told: Told) -> Iterator[tuple[str, int]]:
+def _risen(boot: str, before: dict[str, int], told: NodeReport) -> Iterator[tuple[str, int]]:
     """Yield what was counted since the look before, in the same boot; what is not among the counters was 0."""
     for name, count in told.counters.items() if told.boot and told.boot == boot else ():
         if count > before.get(name, 0):
@@ -189,7 +189,7 @@ def _loss(series: Series, sum_: Sum) -> str:
     return f"{what} ({100 * math.expm1(sum_.lost):+.0f} %, {plural(sum_.tests, 'test')})"
 
 
-def events(tests: Sequence[Told], series: Sequence[Series], more: Sequence[NodeEvent] = ()) -> list[NodeEvent]:
+def events(tests: Sequence[NodeReport], series: Sequence[Series], more: Sequence[NodeEvent] = ()) -> list[NodeEvent]:
     """Return what changed on a node and when, oldest first: findings, versions, rates, how these are measured."""
     accepted = {each.time_s for each in more}
     found = [*more, *_changed(tests), *_found(tests), *_lost(series, accepted), *_measured(series)]
@@ -206,7 +206,7 @@ def _thing(series: Series) -> tuple[str, str, str]:
     return series.number.part, series.number.name, series.number.unit
 
 
-def _changed(tests: Sequence[Told]) -> Iterator[NodeEvent]:
+def _changed(tests: Sequence[NodeReport]) -> Iterator[NodeEvent]:
     known: dict[str, str] = {}
     for test in tests:
         yield from (NodeEvent(test.time_s, each) for each in differences(known, test.machine))
@@ -220,7 +220,7 @@ def differences(old: dict[str, str], new: dict[str, str]) -> tuple[str, ...]:
     )
 
 
-def _found(tests: Sequence[Told]) -> Iterator[NodeEvent]:
+def _found(tests: Sequence[NodeReport]) -> Iterator[NodeEvent]:
     """Yield faults that appeared, and faults that went because their check looked and did not find them."""
     there: dict[tuple[str, str], Fault] = {}
     boot, counted = "", dict[str, int]()
@@ -258,7 +258,7 @@ def _measured(series: Sequence[Series]) -> Iterator[NodeEvent]:
         yield NodeEvent(new.first_s, f"measured with {is_ or 'less'}, before with {was or 'less'}")
 
 
-def days(tests: Sequence[tuple[Told, str]], series: Sequence[Series]) -> dict[int, Day]:
+def days(tests: Sequence[tuple[NodeReport, str]], series: Sequence[Series]) -> dict[int, Day]:
     """Return what was found on each day of `tests`, each with the file of its report, oldest first."""
     found: dict[int, Day] = {}
     for told, source in tests:
