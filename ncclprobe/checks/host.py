@@ -11,14 +11,22 @@ from ncclprobe.checks import IMAGE, JOB
 from ncclprobe.checks.gpu import gpu_job
 from ncclprobe.facts.cgroup import Cgroup, MemoryLimit, PidsLimit, Quota, Throttling
 from ncclprobe.facts.cpu import POLICY, Cpus, NumaNode, Scaling
-from ncclprobe.facts.environment import Environment
 from ncclprobe.facts.infiniband import Fabric, RdmaDevice
 from ncclprobe.facts.launcher import Launch
 from ncclprobe.facts.machine import TimeSync
 from ncclprobe.facts.memory import Memory, MemoryPolicy
 from ncclprobe.facts.nccl_conf import Settings
 from ncclprobe.facts.nvml import Gpu, Gpus
-from ncclprobe.facts.process import Container, Memlock, OpenFiles, Process, ResourceLimit, Segment, SharedMemory
+from ncclprobe.facts.process import (
+    Container,
+    JobUser,
+    Memlock,
+    OpenFiles,
+    Process,
+    ResourceLimit,
+    Segment,
+    SharedMemory,
+)
 from ncclprobe.facts.software import NcclLibrary, Software
 from ncclprobe.model.errors import Unlearned
 from ncclprobe.model.findings import NOTHING_TO_SET, Evidence, Finding, fail, note, seen, warn
@@ -72,10 +80,10 @@ def several_nodes(launch: Launch, job: Job) -> bool:
 
 @check(
     group=LIMITS_GROUP,
-    bad=lambda: [(OpenFiles(1024, 4096), LARGE, Job())],
-    good=lambda: [(OpenFiles(None, None), LARGE, Job())],
+    bad=lambda: [(OpenFiles(1024, 4096), LARGE, Job(), JobUser())],
+    good=lambda: [(OpenFiles(None, None), LARGE, Job(), JobUser())],
 )
-def nofile(limit: OpenFiles, launch: Launch, job: Job) -> Iterator[Finding]:
+def nofile(limit: OpenFiles, launch: Launch, job: Job, user: JobUser | Absent) -> Iterator[Finding]:
     """The limit on open files is too low for a job of this size.
 
     Right: The limit on open files is high enough for a job of this size.
@@ -83,21 +91,35 @@ def nofile(limit: OpenFiles, launch: Launch, job: Job) -> Iterator[Finding]:
     only in the process whose thread gathers all ranks, and to the hard limit at most (setFilesLimit in
     src/bootstrap.cc, v2.30.7); the others end in "Too many open files". With fewer than 1024, the usual least,
     a rank may not get through its start: CUDA opens some dozens for each GPU, and torch, NCCL and data loaders theirs.
+    A prolog runs as root: the limits of the job's user are then what Slurm hands on (SLURM_RLIMIT_NOFILE), otherwise
+    what limits.conf(5) gives to a login of that user.
     Fix: LimitNOFILE=1048576 in the unit of slurmd or containerd, --ulimit nofile=1048576 for docker, ulimit -n before
     the job.
     """
-    soft, hard = limit.soft, limit.hard
+    theirs = _of_job(user, "RLIMIT_NOFILE", ResourceLimit(limit.soft, limit.hard))
+    if isinstance(theirs, Finding):
+        yield theirs
+        return
+    (soft, hard), evidence = theirs
     large = not job.local and (launch.world_size or 1) > _SMALL_WORLD
     needed = _FILES_PER_RANK * (launch.world_size or 1) if large else _FEWEST_FILES
     if soft is None or soft >= needed:
         return
     ranks = f"{launch.world_size} ranks" if large else "one rank"
-    message = f"soft limit {soft}, hard limit {hard or 'none'}; {ranks} may need {needed}"
-    evidence = "getrlimit(RLIMIT_NOFILE)"
+    highest = "" if evidence.startswith("SLURM_") else f", hard limit {hard or 'none'}"
+    message = f"soft limit {soft}{highest}; {ranks} may need {needed}"
     if soft >= _FEWEST_FILES and (hard is None or hard >= needed):
         yield note("RLIMIT_NOFILE", f"{message}; any process may raise its own", evidence=evidence)
     else:
         yield warn("RLIMIT_NOFILE", message, **IMAGE, evidence=evidence)
+
+
+def _of_job(user: JobUser | Absent, name: str, own: ResourceLimit) -> tuple[ResourceLimit, str] | Finding:
+    """Return the limit of those who run the job and its source; a note if it is not known."""
+    if isinstance(user, Absent) or user.uid is None:
+        return own, f"getrlimit({name})"
+    message = f"is not known of the job's user {user.uid}: ncclprobe runs as another user; a step of the job shows it"
+    return user.limits.get(name, note(name, message, evidence=f"SLURM_JOB_UID={user.uid}"))
 
 
 _THREADS_PER_RANK = 256
@@ -302,13 +324,13 @@ def shm_stale(memory: SharedMemory) -> Iterator[Finding]:
 @check(
     group=LIMITS_GROUP,
     slows=True,
-    bad=lambda: [(Memlock(65536), NIC, user(), Environment({}))],
-    good=lambda: [(Memlock(None), NIC, user(), Environment({}))],
+    bad=lambda: [(Memlock(65536), NIC, user(), JobUser())],
+    good=lambda: [(Memlock(None), NIC, user(), JobUser())],
     required=True,
     applies=may_use_rdma,
 )
 def memlock(
-    memlock: Memlock, fabric: Fabric | Absent, process: Process | Absent, environment: Environment | Absent
+    memlock: Memlock, fabric: Fabric | Absent, process: Process | Absent, user: JobUser | Absent
 ) -> Iterator[Finding]:
     """The limit on locked memory is too low for RDMA.
 
@@ -316,24 +338,24 @@ def memlock(
     Why: every buffer that a NIC reads or writes is registered, and so locked; beyond the limit ibv_reg_mr fails with
     "Cannot allocate memory" (nccl-tests#206). limits.conf does not reach services, so slurmd's jobs keep its 8 MiB.
     CAP_IPC_LOCK lifts the limit, but only in the machine's first user namespace: not in a rootless container (mlock(2),
-    can_do_mlock in mm/mlock.c). A prolog runs as root, whose limits say nothing of the job's user.
+    can_do_mlock in mm/mlock.c). A prolog runs as root, whose limits say nothing of the job's user: see `nofile`.
     Fix: LimitMEMLOCK=infinity in the unit of slurmd or containerd, --ulimit memlock=-1 for docker, or CAP_IPC_LOCK
     (securityContext.capabilities.add: [IPC_LOCK] in Kubernetes).
     """
-    owner = environment.get("SLURM_JOB_UID") if isinstance(environment, Environment) else None
-    mine = process.uid if isinstance(process, Process) else None
-    if owner and mine is not None and owner != str(mine):
-        message = f"is not known of the job's user {owner}: ncclprobe runs as user {mine}; a step of the job shows it"
-        yield note("RLIMIT_MEMLOCK", message, evidence=f"SLURM_JOB_UID={owner}")
+    theirs = _of_job(user, "RLIMIT_MEMLOCK", ResourceLimit(memlock.soft_bytes, None))
+    if isinstance(theirs, Finding):
+        yield theirs
         return
-    if memlock.soft_bytes is None or memlock.exempt or memlock.soft_bytes >= 16 * GIB:
+    (soft, _), evidence = theirs
+    own = evidence.startswith("getrlimit")
+    if soft is None or soft >= 16 * GIB or (memlock.exempt and own):
         return
-    tell = fail if isinstance(fabric, Fabric) and memlock.soft_bytes < 64 * MIB else warn
+    tell = fail if isinstance(fabric, Fabric) and soft < 64 * MIB else warn
     devices = f"with {plural(len(fabric.devices), 'RDMA device')}" if isinstance(fabric, Fabric) else "if RDMA is used"
-    message = f"{size(memlock.soft_bytes)}, {devices}; NCCL registers gigabytes"
-    if isinstance(process, Process) and "ipc_lock" in process.capabilities:
+    message = f"{size(soft)}, {devices}; NCCL registers gigabytes"
+    if own and isinstance(process, Process) and "ipc_lock" in process.capabilities:
         message += "; CAP_IPC_LOCK is held, but only in a user namespace, which does not lift the limit"
-    yield tell("RLIMIT_MEMLOCK", message, **IMAGE, evidence="getrlimit(RLIMIT_MEMLOCK)")
+    yield tell("RLIMIT_MEMLOCK", message, **IMAGE, evidence=evidence)
 
 
 @check(

@@ -119,7 +119,8 @@ def predicted(facts: Mapping[type, Any], together: int = 1) -> AttainableRate | 
         if left < free:
             costs[name] = round(left, 1)
     now = min(whole.value, most(healthy, choices, own))
-    return AttainableRate(round(now, 1), round(whole.value, 1), shape.nodes, costs)
+    nvlinked = shape.nodes > 1 and network.domains(here.system, shape).count == 1
+    return AttainableRate(round(now, 1), round(whole.value, 1), shape.nodes, costs, nvlinked)
 
 
 def _with(facts: Mapping[type, Any], settings: Settings) -> Snapshot:

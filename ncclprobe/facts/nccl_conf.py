@@ -46,6 +46,7 @@ class Settings(Struct, frozen=True):
     """The settings that NCCL would read: `effective` by name, and `overridden`, the definitions that are too late to
     count.
 
+    `skipped` are lines of files without a ``=``, which define nothing: each is a name and its place.
     `files` are those that NCCL looks for, strongest first. `other_home` is a file that exists in the home that this
     NCCL does not ask for, if $HOME and the password file disagree. An environment
     plugin (NCCL >= 2.28.7) is stronger than all of this and cannot be seen from outside.
@@ -55,6 +56,7 @@ class Settings(Struct, frozen=True):
     overridden: tuple[Setting, ...] = ()
     files: tuple[ConfFile, ...] = ()
     other_home: str = ""
+    skipped: tuple[Setting, ...] = ()
 
     def get(self, name: str) -> str | None:
         """Return the value NCCL would read for `name`, or None if it is unset or withheld."""
@@ -79,12 +81,14 @@ def settings_of(host: Host, environment: Environment, version: Version | None) -
     here, other = _homes(host, environment, version)
     paths = conf_paths(environment.variables, here, version)
     texts = [_text(host, path) for path in paths]
-    defined = [parse_conf(t, p, version) for t, p in zip(texts, paths, strict=True) if isinstance(t, str)]
+    known = [(text, path) for text, path in zip(texts, paths, strict=True) if isinstance(text, str)]
+    defined = [parse_conf(text, path, version) for text, path in known]
+    skipped = tuple(each for text, path in known for each in undefined(text, path))
     files = [ConfFile(p, t if isinstance(t, Absent) else None) for t, p in zip(texts, paths, strict=True)]
     passed_over = f"{other}/.nccl.conf" if other and here != other else ""
     if not (passed_over and _readable(host, passed_over)):
         passed_over = ""
-    return replace(merge(environment, defined), files=tuple(files), other_home=passed_over)
+    return replace(merge(environment, defined), skipped=skipped, files=tuple(files), other_home=passed_over)
 
 
 def _homes(host: Host, environment: Environment, version: Version | None) -> tuple[str | None, str | None]:
@@ -147,6 +151,13 @@ def parse_conf(text: str, path: str, version: Version | None = None) -> tuple[Se
     return tuple(settings)
 
 
+def undefined(text: str, path: str) -> Iterator[Setting]:
+    """Yield the lines that define nothing, because they have no ``=``: ``setenv NAME VALUE``, ``NAME: VALUE``."""
+    for number, line in enumerate(text.split("\n"), start=1):
+        if line.strip() and "=" not in line and not line.startswith("#"):
+            yield Setting(line.strip()[:LONGEST_FIELD], None, f"{path}:{number}")
+
+
 def _lines(text: str, version: Version | None) -> Iterator[tuple[int, str]]:
     """Yield numbered lines as NCCL sees them, each ending at its first NUL as C strings do."""
     for number, line in enumerate(text.split("\n"), start=1):
@@ -189,13 +200,12 @@ class NamedFiles(Struct, frozen=True):
     `graph`: why NCCL refuses the file of NCCL_GRAPH_FILE; empty if it does not, None if that is not set.
 
     A plugin named without a folder, and not as NCCL's usually are, is a key unchanged: whether the loader finds it.
-    `log_folder`: the folder of NCCL_DEBUG_FILE; `log_writable`: None if that is not set, Absent: unknown. A
-    folder that does not exist is not writable.
+    `folders`: of each variable that names a file to be written, its folder and whether this process may write there;
+    Absent: unknown. A folder that does not exist is not writable.
     """
 
     topology: TopologyFile | Absent | None = None
-    log_folder: str = ""
-    log_writable: bool | Absent | None = None
+    folders: Mapping[str, tuple[str, bool | Absent]] = field(default_factory=dict)
     libraries: Mapping[str, bool | Absent] = field(default_factory=dict)
     graph: str | Absent | None = None
 
@@ -203,6 +213,7 @@ class NamedFiles(Struct, frozen=True):
 _CLASSES = ("0x0302", "0x0207", "0x0200", "0x0300")
 """PCI classes of GPUs and NICs."""
 _PLUGINS = ("NCCL_NET_PLUGIN", "NCCL_TUNER_PLUGIN", "NCCL_PROFILER_PLUGIN", "NCCL_ENV_PLUGIN")
+_WRITTEN = ("NCCL_DEBUG_FILE", "TORCH_FR_DUMP_TEMP_FILE", "TORCH_NCCL_DEBUG_INFO_TEMP_FILE")
 _MOST = 64  # names; NCCL reads 14 of NCCL_NET_PLUGIN
 _SONAME = re.compile(r"(?!libnccl)[^/]+\.so(\.\d+)*")
 """A library by its bare name; those that begin with libnccl are found by :mod:`ncclprobe.facts.plugins`."""
@@ -212,21 +223,20 @@ _SONAME = re.compile(r"(?!libnccl)[^/]+\.so(\.\d+)*")
 def named_files(host: Host, settings: Settings, loader: Loader | Absent) -> NamedFiles:
     """Inspect the files that variables name; open only NCCL_TOPO_FILE and NCCL_GRAPH_FILE, and create nothing."""
     wanted, graph = settings.get("NCCL_TOPO_FILE"), settings.get("NCCL_GRAPH_FILE")
-    folder = log_folder(settings.get("NCCL_DEBUG_FILE") or "")
+    folders = {name: folder for name in _WRITTEN if (folder := log_folder(settings.get(name) or ""))}
     named = list(dict.fromkeys(one for name in _PLUGINS for one in (settings.get(name) or "").split(",")))[:_MOST]
     there = {name: _there(host, name) for name in named if name.startswith("/")}
     there |= {name: _loadable(host, name, loader) for name in named if _SONAME.fullmatch(name)}
     return NamedFiles(
         topology=learn(host, lambda text: topology_file(wanted, text), "read", wanted) if wanted else None,
-        log_folder=folder,
-        log_writable=learn(host, _writable, "access", folder) if folder else None,
+        folders={name: (folder, learn(host, _writable, "access", folder)) for name, folder in folders.items()},
         libraries=there,
         graph=None if graph is None else learn(host, graph_trouble, "read", graph),
     )
 
 
 def log_folder(pattern: str) -> str:
-    """Return the folder of NCCL_DEBUG_FILE; empty if unknown: relative, one of NCCL's devices, or with a ``%``."""
+    """Return the folder of a file to be written; empty if unknown: relative, one of NCCL's devices, or with a ``%``."""
     folder = str(PurePosixPath(pattern).parent)
     special = pattern.lower() in ("stdout", "stderr") or pattern.startswith("/dev/")
     return "" if special or not pattern.startswith("/") or "%" in folder else folder

@@ -20,7 +20,7 @@ from ncclprobe.model import bounds
 from ncclprobe.model.errors import HostError, Missing, ParseError
 from ncclprobe.model.registry import collector
 from ncclprobe.model.snapshot import Absent
-from ncclprobe.model.values import Struct
+from ncclprobe.model.values import Struct, field
 
 _CAPABILITIES = {  # linux/capability.h: those that decide what a job or this tool may do
     12: "net_admin",
@@ -34,7 +34,8 @@ _CAPABILITIES = {  # linux/capability.h: those that decide what a job or this to
 _NAMESPACES = ("ipc", "mnt", "net", "pid", "user", "uts")
 _WHOLE_RANGE = ["0", "0", "4294967295"]
 
-READS = frozenset({"KUBERNETES_SERVICE_HOST", "container", "APPTAINER_CONTAINER", "SINGULARITY_CONTAINER"})
+_OF_SLURM = ("SLURM_RLIMIT_NOFILE", "SLURM_RLIMIT_MEMLOCK")
+READS = frozenset({"KUBERNETES_SERVICE_HOST", "container", "APPTAINER_CONTAINER", "SINGULARITY_CONTAINER", *_OF_SLURM})
 """Variables read here that NCCL's table of parameters does not hold: their values may be recorded too."""
 
 _BY_VARIABLE = {
@@ -121,6 +122,67 @@ def process(host: Host) -> Process:
         namespaces={kind: learn(host, namespace, "link", f"/proc/self/ns/{kind}") for kind in _NAMESPACES},
         uid=real_user(said),
     )
+
+
+class JobUser(Struct, frozen=True):
+    """The user of Slurm's job, if this process runs as another one, as a prolog does; None: it does not.
+
+    `limits`: those of the user that are known, by the name of getrlimit(2), each with its source.
+    """
+
+    uid: str | None = None
+    limits: dict[str, tuple[ResourceLimit, str]] = field(default_factory=dict)
+
+
+@collector
+def job_user(host: Host, environment: Environment, process: Process) -> JobUser:
+    """Read what Slurm hands on of the submitter's limits (SLURM_RLIMIT_*), otherwise the user's lines in limits.d."""
+    uid = environment.get("SLURM_JOB_UID")
+    if not uid or process.uid is None or uid == str(process.uid):
+        return JobUser()
+    told = {name.removeprefix("SLURM_"): name for name in _OF_SLURM}
+    limits = {
+        limit: (ResourceLimit(number, number), f"{name}={text}")
+        for limit, name in told.items()
+        if (text := environment.get(name)) and (number := _of_slurm(text)) != -1
+    }
+    lines = learn(host, of_limits_conf, "user_limits", uid) if len(limits) < len(told) else {}
+    return JobUser(uid, {**({} if isinstance(lines, Absent) else lines), **limits})
+
+
+def _of_slurm(text: str) -> int | None:
+    """Return the soft limit that Slurm hands on (slurmd/slurmstepd/ulimits.c): ``U4096`` if --propagate asked for it.
+
+    None: unlimited; -1: not a limit.
+    """
+    digits = text.removeprefix("U")
+    if not digits.isdecimal() or len(digits) > 20:
+        return -1
+    return None if int(digits) >= (1 << 63) - 1 else int(digits)
+
+
+_ITEMS = {"nofile": ("RLIMIT_NOFILE", 1), "memlock": ("RLIMIT_MEMLOCK", 1024)}
+"""Items of limits.conf(5) and their units in bytes or files."""
+
+
+def of_limits_conf(text: str) -> dict[str, tuple[ResourceLimit, str]]:
+    """Return the limits of the host's rows ``[place, rank, type, item, value]``. The nearest rank counts, of equal
+    ones the last.
+    """
+    won: dict[tuple[str, str], tuple[int, int | None, str]] = {}
+    for place, rank, kind, item, value in json.loads(text):
+        name, unit = _ITEMS.get(item, ("", 0))
+        unlimited = value in ("unlimited", "infinity", "-1")
+        if not name or not (unlimited or value.isdecimal()):
+            continue
+        for side in ("soft", "hard") if kind == "-" else (kind,):
+            if rank >= won.get((name, side), (0, None, ""))[0]:
+                won[name, side] = rank, None if unlimited else int(value) * unit, place
+    return {
+        name: (ResourceLimit(soft[1], won.get((name, "hard"), soft)[1]), soft[2])
+        for name, _ in _ITEMS.values()
+        if (soft := won.get((name, "soft")))
+    }
 
 
 def _limit(host: Host, name: str) -> ResourceLimit:

@@ -223,6 +223,9 @@ class LiveHost:
 
     def _conf_line(self, line: str) -> str:
         name, equals, value = line.partition("=")
+        if not equals and not line.startswith("#"):
+            words = re.split(r"[\s:]+", line)
+            return next((word for word in words if word in self._recordable or self._looks_like_ours(word)), "")
         plain = name.strip("# \t\r")
         if not equals or line.startswith("#") or not (plain in self._recordable or self._looks_like_ours(plain)):
             return ""
@@ -424,6 +427,13 @@ def _home() -> str:
         raise Missing(f"user {os.getuid()}: no entry in the password file") from None
 
 
+def _user_limits(uid: str) -> str:
+    """Return the lines of limits.conf that hold for a user. Raises Missing if the system does not know the user."""
+    from ncclprobe.host.user_limits import lines_of  # which only a prolog needs
+
+    return lines_of(uid)
+
+
 def _resolve(name: str) -> str:
     started = time.monotonic()
     try:
@@ -556,6 +566,7 @@ _SOURCES: dict[str, Callable[..., str]] = {
     "rlimit": _rlimit,
     "uname": _uname,
     "home": _home,
+    "user_limits": _user_limits,
     "resolve": _resolve,
     "psutil": _psutil,
     "packages": lambda: json.dumps(distributions.versions(_PACKAGES)),

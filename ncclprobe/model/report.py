@@ -152,13 +152,14 @@ class AttainableRate(Struct, frozen=True):
     """The most that an all_reduce of 1 GiB over all GPUs can still reach, and what it should reach on such a machine.
 
     Bus bandwidth out of place, in float32, over `nodes` nodes. `settings`: the most that is left with one setting, of
-    each that takes something away.
+    each that takes something away. `nvlinked`: NVLink joins all of these nodes.
     """
 
     now_GBps: float
     healthy_GBps: float
     nodes: int = 1
     settings: dict[str, float] = field(default_factory=dict)
+    nvlinked: bool = False
 
     def cost(self, name: str = "") -> str:
         """Return ``at most 50 of 370 GB/s at 1 GiB over 2 nodes (14 %)``, as the setting `name` leaves it."""

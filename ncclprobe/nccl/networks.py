@@ -148,7 +148,7 @@ def ofi_plugin_named(settings: Settings) -> bool:
 
 def other_provider(settings: Settings) -> bool:
     """Return whether settings point libfabric to other providers than EFA's."""
-    provider = settings.get("FI_PROVIDER") or ""
+    provider = (settings.get("FI_PROVIDER") or "").lower()  # strcasecmp (libfabric src/fabric.c)
     return bool(provider) and ("efa" in provider.removeprefix("^").split(",")) is provider.startswith("^")
 
 

@@ -118,7 +118,7 @@ def _version(text: str) -> Version | None:
 
 _FAMILIES = (
     *("TORCH_NCCL_", "TORCHELASTIC_", "TORCHCOMM_", "TORCH_", "PYTORCH_", "GLOO_"),
-    *("NCCL_", "OFI_NCCL_", "SHARP_", "NVSHMEM_", "UCX_", "FI_", "RDMAV_"),
+    *("NCCL_", "OFI_NCCL_", "SHARP_", "NVSHMEM_", "UCX_", "FI_", "RDMAV_", "CUDA_VISIBLE_"),
     *("MASTER_", "LOCAL_RANK", "LOCAL_WORLD", "WORLD_", "SLURM_", "SRUN_", "OMPI_", "PMIX_", "PMI_", "MV2_"),
 )
 """Prefixes of the names that we handle; the first that fits counts, so the longer ones are first."""
@@ -133,7 +133,7 @@ def looks_like_ours(name: str) -> bool:
 
     The *name* of such a variable may be recorded. Its *value* only if `table` holds the exact name.
     """
-    return _family(name) is not None or name in table()
+    return _family(name) is not None or name in table() or _in_front(name) is not None
 
 
 _SHORT = 8  # letters behind the prefix, below which two errors make another word of it
@@ -143,11 +143,22 @@ def nearest(name: str) -> str | None:
     """Return the known name that `name` most likely misspells; None if none is near, or `name` is known."""
     prefix = _family(name)
     if prefix is None or name in table():
-        return None
-    limit = 1 if len(name) - len(prefix) < _SHORT else 2
+        return _in_front(name)
+    limit = 1 if len(name) - len(prefix) < _SHORT or prefix in _HELD_IN_PART else 2
     ranked = ((distance(name, known, limit), known) for known in _offered(prefix))
     steps, best = min(ranked, default=(limit + 1, ""))
     return best if steps <= limit else None
+
+
+_HELD_IN_PART = frozenset({"OFI_NCCL_", "NVSHMEM_", "UCX_", "FI_", "CUDA_VISIBLE_"})
+"""Families of other libraries that have more names than the table, some of them near another."""
+
+
+def _in_front(name: str) -> str | None:
+    """Return NCCL's name that another begins like: ``NCLL_DEBUG``, ``nccl_debug``; None if there is none."""
+    word, _, rest = name.upper().partition("_")
+    meant = f"NCCL_{rest}"
+    return meant if name != meant and meant in table() and distance(word, "NCCL", 1) <= 1 else None
 
 
 def _offered(prefix: str) -> Iterator[str]:

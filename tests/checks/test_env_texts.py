@@ -231,6 +231,6 @@ def test_a_buffer_too_small_for_its_steps_fails() -> None:
 def test_lines_that_a_killed_rank_would_lose_in_a_pipe_are_noted(
     kind: str, settings: Settings, said: list[str]
 ) -> None:
-    found = [*debug_file.run(settings, NamedFiles(log_writable=True), Launch(kind, 0, 16, 0, 8, 2))]
+    found = [*debug_file.run(settings, NamedFiles(), Launch(kind, 0, 16, 0, 8, 2))]
     assert [each.subject for each in found] == said
     assert all(each.severity is Severity.NOTE for each in found)

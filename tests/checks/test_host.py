@@ -25,13 +25,12 @@ from ncclprobe.checks.host import (
 from ncclprobe.engine.judge import judge as judge_all
 from ncclprobe.facts.cgroup import Cgroup, Quota
 from ncclprobe.facts.cpu import Cpus, Scaling
-from ncclprobe.facts.environment import Environment
 from ncclprobe.facts.infiniband import Fabric
 from ncclprobe.facts.launcher import Launch
 from ncclprobe.facts.machine import TimeSync
 from ncclprobe.facts.memory import Memory, MemoryPolicy
 from ncclprobe.facts.nvml import Gpu, Gpus
-from ncclprobe.facts.process import Container, Memlock, OpenFiles, Process, SharedMemory
+from ncclprobe.facts.process import Container, JobUser, Memlock, OpenFiles, Process, SharedMemory
 from ncclprobe.model.findings import Finding, Severity, Status, Verdict
 from ncclprobe.model.registry import Check
 from ncclprobe.model.snapshot import Absent, Job, Snapshot
@@ -167,15 +166,19 @@ def test_leftovers_with_room_to_spare_are_a_note() -> None:
 
 
 def test_memlock_says_when_a_capability_is_held_in_vain() -> None:
-    (finding,) = host.memlock.run(Memlock(8 * MIB), NIC, user("ipc_lock", first_user_namespace=False), Environment({}))
+    (finding,) = host.memlock.run(Memlock(8 * MIB), NIC, user("ipc_lock", first_user_namespace=False), JobUser())
     assert "does not lift the limit" in finding.message
-    (finding,) = host.memlock.run(Memlock(8 * MIB), NIC, Absent("not there"), Environment({}))
+    (finding,) = host.memlock.run(Memlock(8 * MIB), NIC, Absent("not there"), JobUser())
     assert "does not lift the limit" not in finding.message
 
 
 def test_memlock_is_for_gpu_jobs_with_rdma() -> None:
-    assert judge(host.memlock, Memlock(65536), NIC, user(), Environment({}), job=Job("gloo")).status is Status.SKIP
-    assert judge(host.memlock, Memlock(65536), Fabric(), user(), Environment({})).status is Status.SKIP
+    for found in (host.nofile.run(OpenFiles(9, 9), host.LARGE, Job(), JobUser("1000")),
+                  host.memlock.run(Memlock(65536), NIC, user(), JobUser("1000"))):  # fmt: skip
+        (finding,) = found
+        assert (finding.severity, "not known of the job's user 1000" in finding.message) == (Severity.NOTE, True)
+    assert judge(host.memlock, Memlock(65536), NIC, user(), JobUser(), job=Job("gloo")).status is Status.SKIP
+    assert judge(host.memlock, Memlock(65536), Fabric(), user(), JobUser()).status is Status.SKIP
 
 
 def test_a_failure_of_dev_shm_is_one_finding_and_not_two() -> None:
@@ -206,12 +209,12 @@ def severities(findings: list[Finding]) -> set[Severity]:
 
 
 def test_a_soft_limit_that_anybody_may_raise_is_a_note() -> None:
-    assert severities(list(host.nofile.run(OpenFiles(1024, None), host.LARGE, Job()))) == {Severity.NOTE}
-    assert severities(list(host.nofile.run(OpenFiles(1024, 1024), host.LARGE, Job()))) == {Severity.WARN}
+    assert severities(list(host.nofile.run(OpenFiles(1024, None), host.LARGE, Job(), JobUser()))) == {Severity.NOTE}
+    assert severities(list(host.nofile.run(OpenFiles(1024, 1024), host.LARGE, Job(), JobUser()))) == {Severity.WARN}
 
 
 def test_small_jobs_and_single_nodes_are_asked_for_neither_files_nor_clocks() -> None:
-    assert judge(host.nofile, OpenFiles(1024, 1024), TORCHRUN).status is Status.PASS
+    assert judge(host.nofile, OpenFiles(1024, 1024), TORCHRUN, JobUser()).status is Status.PASS
     assert judge(host.timesync, TimeSync(False), TORCHRUN).status is Status.SKIP
     assert judge(host.timesync, TimeSync(False), host.TWO_NODES, job=Job(local=True)).status is Status.SKIP
     assert judge(host.timesync, TimeSync(False), host.TWO_NODES).status is Status.WARN

@@ -1,7 +1,12 @@
 """What a process may use: limits, control groups of both versions, /dev/shm and its leftovers, the kind of box."""
 
+import grp
+import json
+import os
+import pwd
 from collections.abc import Callable
 from contextlib import suppress
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -15,7 +20,7 @@ from ncclprobe.facts.cgroup import V1, V2, MemoryLimit, Quota, Throttling
 from ncclprobe.facts.environment import Environment
 from ncclprobe.facts.machine import Dmi, identify
 from ncclprobe.facts.memory import Memory, MemoryPolicy
-from ncclprobe.host import Question
+from ncclprobe.host import Question, user_limits
 from ncclprobe.model.errors import Denied, Missing, ParseError
 from ncclprobe.model.registry import Collector
 from ncclprobe.model.snapshot import Absent
@@ -80,6 +85,48 @@ def test_memlock_counts_a_capability_only_in_the_first_user_namespace() -> None:
     assert learn(process.memlock, inside, process.process) == process.Memlock(65536, exempt=False)
     without = said | {("read", "/proc/self/status"): STATUS.replace("4000", "3fff")}
     assert not learn(process.memlock, without, process.process).exempt
+
+
+def job_user(variables: dict[str, str], lines: Any = NOTHING) -> process.JobUser:
+    said = PROCESS | {("user_limits", "2000"): lines}
+    found: process.JobUser = learn(process.job_user, said, process.process, environment(**variables))
+    return found
+
+
+def test_the_job_s_user_has_the_limits_that_slurm_hands_on_otherwise_those_of_limits_conf() -> None:
+    lines = [["a:1", 0, "-", "nofile", "512"], ["a:2", 2, "soft", "nofile", "700"], ["a:3", 1, "soft", "nofile", "9"],
+             ["b:1", 0, "hard", "memlock", "unlimited"], ["b:2", 0, "soft", "memlock", "64"],
+             ["b:3", 2, "soft", "nproc", "1"], ["b:4", 2, "soft", "nofile", "many"]]  # fmt: skip
+    prolog = {"SLURM_JOB_UID": "2000"}
+    found = job_user(prolog, lines).limits
+    assert found == {"RLIMIT_NOFILE": ((700, 512), "a:2"), "RLIMIT_MEMLOCK": ((65536, None), "b:2")}
+    told = job_user(prolog | {"SLURM_RLIMIT_NOFILE": "U4096", "SLURM_RLIMIT_MEMLOCK": "18446744073709551615"}, lines)
+    files, locked = told.limits["RLIMIT_NOFILE"], told.limits["RLIMIT_MEMLOCK"]
+    assert (files, locked) == (
+        ((4096, 4096), "SLURM_RLIMIT_NOFILE=U4096"),
+        ((None, None), "SLURM_RLIMIT_MEMLOCK=18446744073709551615"),
+    )
+    assert job_user(prolog | {"SLURM_RLIMIT_NOFILE": "many"}) == process.JobUser("2000")
+    assert job_user({}, lines) == job_user({"SLURM_JOB_UID": "1000"}, lines) == process.JobUser()
+
+
+def test_the_lines_of_limits_conf_that_hold_for_a_user_are_answered_without_names(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    me = pwd.getpwuid(os.getuid())
+    own = grp.getgrgid(me.pw_gid).gr_name
+    (tmp_path / "limits.d").mkdir()
+    (tmp_path / "limits.conf").write_text(f"# {me.pw_name} - nofile 1\n{me.pw_name} soft nofile 2\nother - nofile 3\n")
+    other = f"@{own} - nofile 4\n@no-such hard nofile 5\n{me.pw_uid}:{me.pw_uid} - memlock 6\n{me.pw_name} -\n"
+    (tmp_path / "limits.d" / "20.conf").write_text(other)
+    monkeypatch.setattr(user_limits, "FOLDER", tmp_path)
+    text = user_limits.lines_of(str(me.pw_uid))
+    assert [row[1:] for row in json.loads(text)] == [
+        [2, "soft", "nofile", "2"], [1, "-", "nofile", "4"], [2, "-", "memlock", "6"]]  # fmt: skip
+    assert f'"{me.pw_name}"' not in text
+    for nobody in ("4294967000", "x", "9" * 40):
+        with pytest.raises(Missing):
+            user_limits.lines_of(nobody)
 
 
 MEMINFO = "MemTotal:  1024 kB\nMemFree:  1 kB\nMemAvailable:  512 kB\nHugePages_Total:  0\n"

@@ -1,15 +1,18 @@
 """Files that variables name."""
 
 import json
+from pathlib import Path
 
 from ncclprobe.facts.environment import Environment
 from ncclprobe.facts.loader import DEFAULT_FOLDERS, Loader
-from ncclprobe.facts.nccl_conf import Settings, log_folder, named_files, nccl_conf, topology_file
+from ncclprobe.facts.nccl_conf import Settings, log_folder, named_files, nccl_conf, topology_file, undefined
 from ncclprobe.host import Question
 from ncclprobe.host.capture import Replay
+from ncclprobe.host.live import LiveHost
 from ncclprobe.model.errors import Denied, HostError, Missing
 from ncclprobe.model.report import Setting
 from ncclprobe.model.snapshot import Absent
+from ncclprobe.nccl.parameters import looks_like_ours
 from tests.each_row import each_row
 
 XML = """<system version="1">
@@ -25,7 +28,7 @@ def settings(**values: str) -> Settings:
 
 def test_nothing_is_asked_where_nothing_is_named() -> None:
     found = named_files.run(Replay({}), Settings(), Loader())
-    assert (found.topology, found.log_folder, found.log_writable, found.libraries) == (None, "", None, {})
+    assert (found.topology, found.folders, found.libraries) == (None, {}, {})
 
 
 @each_row(
@@ -102,9 +105,23 @@ def test_what_is_named_is_looked_at() -> None:
     }
     named = settings(NCCL_DEBUG_FILE="/logs/%p", NCCL_NET_PLUGIN="/opt/a.so,/opt/b.so", NCCL_TUNER_PLUGIN="/opt/c.so")
     found = named_files.run(Replay(answers), named, Loader())
-    assert found.log_writable is False
+    assert found.folders == {"NCCL_DEBUG_FILE": ("/logs", False)}
     assert (found.libraries["/opt/a.so"], found.libraries["/opt/b.so"]) == (True, False)
     assert isinstance(found.libraries["/opt/c.so"], Absent)
+
+
+def test_lines_without_an_equals_sign_are_skipped_and_remembered(tmp_path: Path) -> None:
+    text = "setenv NCCL_IB_HCA mlx5_0\nNCCL_DEBUG=INFO\n# NCCL_NET\n\nNCCL_NET: IB\n"
+    assert [(each.name, each.origin) for each in undefined(text, "/c")] == [
+        ("setenv NCCL_IB_HCA mlx5_0", "/c:1"), ("NCCL_NET: IB", "/c:5")]  # fmt: skip
+    live = LiveHost(frozenset({"NCCL_NET"}), looks_like_ours)
+    assert [live._conf_line(line) for line in text.splitlines()] == [
+        "NCCL_IB_HCA",
+        "NCCL_DEBUG=<value not recorded>",
+        "",
+        "",
+        "NCCL_NET",
+    ]
 
 
 def test_the_settings_say_which_files_could_not_be_read() -> None:

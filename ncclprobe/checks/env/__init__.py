@@ -11,7 +11,7 @@ from ncclprobe.facts.nccl_conf import Settings
 from ncclprobe.facts.software import Software, Version
 from ncclprobe.model.findings import Evidence, Finding, Sources, fail, note, seen, warn
 from ncclprobe.model.registry import CheckGroup, applies
-from ncclprobe.model.report import Setting
+from ncclprobe.model.report import AttainableRate, Setting
 from ncclprobe.model.snapshot import Absent, Job
 
 HCA_GROUP = CheckGroup("hca", "NCCL_IB_HCA does not name the ports that the job needs")
@@ -44,6 +44,14 @@ def as_evidence(entry: Setting) -> Evidence:
 def evidence(settings: Settings, *names: str) -> tuple[Evidence, ...]:
     """Return those of `names` that are set."""
     return tuple(as_evidence(settings.effective[name]) for name in names if name in settings.effective)
+
+
+UNPRICED = Absent("no bandwidth is expected of this machine")
+
+
+def costs_nothing(predicted: AttainableRate | Absent, name: str) -> bool:
+    """Return whether nodes are known to lose nothing by a setting of the network, because NVLink joins them."""
+    return isinstance(predicted, AttainableRate) and predicted.nvlinked and name not in predicted.settings
 
 
 def loaded(software: Software | Absent) -> Version | None:

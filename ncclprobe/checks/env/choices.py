@@ -4,7 +4,16 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from ncclprobe.checks import IMAGE, JOB, Blamed
-from ncclprobe.checks.env import START_GROUP, TRANSPORT_GROUP, as_evidence, evidence, jobs_warn, nccl_job
+from ncclprobe.checks.env import (
+    START_GROUP,
+    TRANSPORT_GROUP,
+    UNPRICED,
+    as_evidence,
+    costs_nothing,
+    evidence,
+    jobs_warn,
+    nccl_job,
+)
 from ncclprobe.checks.env.fixtures import PLAIN, PLAIN_HOST, TWO_NODES, having, setting
 from ncclprobe.facts.interfaces import Interface, Interfaces
 from ncclprobe.facts.launcher import Launch
@@ -14,6 +23,7 @@ from ncclprobe.model.errors import Unlearned
 from ncclprobe.model.findings import Finding, Sources, fail, warn
 from ncclprobe.model.nccl_selection import Choices, Decision, HcaChoice, InterfaceChoice, NetworkChoice, NvlsChoice
 from ncclprobe.model.registry import check
+from ncclprobe.model.report import AttainableRate
 from ncclprobe.model.snapshot import Absent, Job
 from ncclprobe.model.units import plural
 from ncclprobe.model.values import replace
@@ -78,12 +88,14 @@ NO_NIC: Decision[HcaChoice] = Decision((), "no RDMA device is ACTIVE")
 @check(
     group=TRANSPORT_GROUP,
     slows=True,
-    bad=lambda: [(OVER_SOCKETS, PLAIN, TWO_NODES, Job())],
-    good=lambda: [(replace(OVER_SOCKETS, fast_nics=NO_NIC), PLAIN, TWO_NODES, Job())],
+    bad=lambda: [(OVER_SOCKETS, PLAIN, TWO_NODES, Job(), UNPRICED)],
+    good=lambda: [(replace(OVER_SOCKETS, fast_nics=NO_NIC), PLAIN, TWO_NODES, Job(), UNPRICED)],
     last=True,
     applies=nccl_job,
 )
-def transport(choices: Choices, settings: Settings, launch: Launch | Absent, job: Job) -> Iterator[Finding]:
+def transport(
+    choices: Choices, settings: Settings, launch: Launch | Absent, job: Job, predicted: AttainableRate | Absent
+) -> Iterator[Finding]:
     """NCCL goes over sockets although faster NICs are up.
 
     Right: NCCL goes over the fastest NICs that are up.
@@ -103,6 +115,8 @@ def transport(choices: Choices, settings: Settings, launch: Launch | Absent, job
     if job.expect_nics is not None and over < job.expect_nics:
         message = f"{over} fast NICs are in NCCL's network, {job.expect_nics} expected (--expect-nics)"
         yield fail(subject, f"{message}: it takes {network.name}, {choices.network.why}", evidence=shown, **blamed)
+    elif subject in settings.effective and costs_nothing(predicted, subject):
+        return
     elif network.name == "Socket" and nics:
         tell = fail if several else warn
         up = f"{plural(len(nics), 'faster NIC')} ({nics[0].port}{' …' * bool(nics[1:])})"

@@ -1,5 +1,6 @@
 """Files that rule NCCL, its configuration, a topology and plugins, and the libraries that a job would load."""
 
+import re
 from collections.abc import Iterator
 
 from ncclprobe.checks import IMAGE
@@ -31,6 +32,7 @@ from ncclprobe.model.report import Setting
 from ncclprobe.model.snapshot import Absent, Job
 from ncclprobe.model.values import replace
 from ncclprobe.nccl.parameters import looks_like_ours
+from ncclprobe.nccl.values import read_setting
 
 ETC = f"{SYSTEM_FILE}:1"
 _GPU = Device(
@@ -63,9 +65,9 @@ def conf_files(settings: Settings) -> Iterator[Finding]:
 
     Right: Every line of the NCCL configuration files sets what it names.
     Why: NCCL trims nothing: "NCCL_DEBUG = INFO" sets a variable whose name ends in a blank, "export NCCL_DEBUG=INFO"
-    one whose name begins with export, and # is a comment in the first column only. NCCL ignores a file that it cannot
-    read, and with NCCL_CONF_FILE set also ~/.nccl.conf, where ~ is the home of the password file before 2.30.3 and
-    $HOME since. The environment beats the files (src/misc/param.cc:28).
+    one whose name begins with export, a line without = sets nothing, and # is a comment in the first column only. NCCL
+    ignores a file that it cannot read, and with NCCL_CONF_FILE set also ~/.nccl.conf, where ~ is the home of the
+    password file before 2.30.3 and $HOME since. The environment beats the files (src/misc/param.cc:28).
     Fix: write NAME=value without blanks, in one place.
     """
     for entry in settings.effective.values():
@@ -82,6 +84,7 @@ def conf_files(settings: Settings) -> Iterator[Finding]:
             yield jobs_warn(entry.name, f"is {entry.value!r}, including blanks", as_evidence(entry))
         elif looks_like_ours(entry.name):
             yield jobs_note(entry.name, f"is set by a file: {entry.value}", as_evidence(entry))
+    yield from _skipped(settings)
     yield from _overridden(settings)
     yield from _refused(settings)
     if settings.other_home:
@@ -98,6 +101,13 @@ def _misnamed(entry: Setting, plain: str) -> Finding:
         )
         return jobs_warn(plain, message, as_evidence(entry))
     return jobs_fail(plain, f"is not set: the line defines {entry.name!r}, including blanks", as_evidence(entry))
+
+
+def _skipped(settings: Settings) -> Iterator[Finding]:
+    for line in settings.skipped:
+        words = [word for word in re.split(r"[\s:]+", line.name) if looks_like_ours(word)]
+        if words:
+            yield jobs_warn(words[0], "is not set: the line has no =, and NCCL skips it", as_evidence(line))
 
 
 def _overridden(settings: Settings) -> Iterator[Finding]:
@@ -197,7 +207,8 @@ def plugin_path(settings: Settings, named_files: NamedFiles, plugins: Plugins, l
 
     Right: The loader finds every plugin that is named.
     Why: NCCL goes on without a plugin that it cannot open, with an INFO line at most, and so without the network or the
-    tuning that it was for (nccl#1634).
+    tuning that it was for (nccl#1634). Collectives in the network's switches (NCCL_COLLNET_ENABLE) are only in NVIDIA's
+    plugin for SHARP; without it NCCL looks for them at each start, and goes on.
     Fix: give the whole path of the library, or put its folder on LD_LIBRARY_PATH.
     """
     known = {plugin.path.rpartition("/")[2] for plugin in plugins.all if plugin.reachable}
@@ -209,6 +220,9 @@ def plugin_path(settings: Settings, named_files: NamedFiles, plugins: Plugins, l
         elif not there:
             message = f"is named as a plugin, and is in none of the loader's folders: {', '.join(loader.folders())}"
             yield jobs_warn(path, message, evidence(settings, *_VARIABLES))
+    if read_setting(settings, "NCCL_COLLNET_ENABLE", 0) != 0 and not _may_have_collnet(plugins, settings):
+        message = "asks for collectives of the network's switches, and no plugin that the loader finds has them"
+        yield jobs_note("NCCL_COLLNET_ENABLE", message, evidence(settings, "NCCL_COLLNET_ENABLE"))
     for variable, kind in _VARIABLES.items():
         for name in (settings.get(variable) or "").split(","):
             if not name or "/" in name or name in named_files.libraries or name.lower() in _NO_FILE:
@@ -216,6 +230,13 @@ def plugin_path(settings: Settings, named_files: NamedFiles, plugins: Plugins, l
             if not {name, f"libnccl-{kind}-{name}.so"} & known:
                 shown = evidence(settings, variable)
                 yield jobs_warn(variable, f"{name!r} matches no plugin in the loader's folders", shown)
+
+
+def _may_have_collnet(plugins: Plugins, settings: Settings) -> bool:
+    """Return whether a plugin is SHARP's, or a site's own, whose flavour is not known."""
+    return bool(settings.get("NCCL_NET_PLUGIN")) or any(
+        plugin.reachable and plugin.kind in ("", "net") and plugin.flavour in ("", "sharp") for plugin in plugins.all
+    )
 
 
 _VARIABLES = {

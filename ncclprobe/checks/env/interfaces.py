@@ -60,7 +60,16 @@ def others_named(settings: Settings) -> bool:
     return any(settings.get(name) for name in _OF_OTHERS)
 
 
-_OF_OTHERS = ("UCX_NET_DEVICES", "NVSHMEM_HCA_LIST", "OMPI_MCA_btl_tcp_if_include")
+_OF_OTHERS = {
+    "UCX_NET_DEVICES": ("ports", "interfaces", "all"),
+    "NVSHMEM_HCA_LIST": ("ports", "devices"),
+    "OMPI_MCA_btl_openib_if_include": ("ports", "devices"),
+    "OMPI_MCA_btl_tcp_if_include": ("interfaces",),
+    "OMPI_MCA_oob_tcp_if_include": ("interfaces",),
+    "NVSHMEM_BOOTSTRAP_UID_SOCK_IFNAME": ("interfaces", "beginnings"),
+    "TP_SOCKET_IFNAME": ("interfaces",),
+}
+"""Variables that name devices, and what each takes: UCX a port (``mlx5_0:1``) and not its device."""
 _ANY_NAME = "*?[/^"
 """Characters of patterns, networks and lists of what is left out, which are not names."""
 
@@ -72,21 +81,26 @@ _ANY_NAME = "*?[/^"
     applies=others_named,
 )
 def other_libraries(settings: Settings, interfaces: Interfaces, fabric: Fabric) -> Iterator[Finding]:
-    """A variable of UCX, NVSHMEM or Open MPI names a device that this node does not have.
+    """A variable of UCX, NVSHMEM, Open MPI or TensorPipe names a device that this node does not have.
 
-    Right: The devices that variables of UCX, NVSHMEM and Open MPI name are there.
-    Why: UCX, and with it NIXL and Open MPI, fails or takes TCP if it does not find its device; NVSHMEM finds no NIC,
-    and Open MPI's TCP transport ends the job. NCCL reads none of these variables.
+    Right: The devices that variables of UCX, NVSHMEM, Open MPI and TensorPipe name are there.
+    Why: UCX, and with it NIXL and Open MPI, fails or takes TCP if it does not find its device, which it names with its
+    port (mlx5_0:1); NVSHMEM finds no NIC, Open MPI's TCP transport ends the job, and torch's RPC does not start. NCCL
+    reads none of these variables.
     Fix: name devices of this node (`ucx_info -d`, `ip link`), or unset the variable.
     """
-    ports = {name for port in fabric.ports for name in (port.device, port.name)}
-    here = {*interfaces.by_name}
-    known = dict(zip(_OF_OTHERS, ({"all", *ports, *here}, ports, here), strict=True))
-    for name in _OF_OTHERS:
+    devices = {port.device for port in fabric.ports}
+    here = {"ports": {port.name for port in fabric.ports}, "devices": devices, "all": {"all"}}
+    here["interfaces"] = {*interfaces.by_name}
+    for name, kinds in _OF_OTHERS.items():
+        known = {word for kind in kinds for word in here.get(kind, ())}
         listed = [word.strip() for word in (settings.get(name) or "").split(",")]
-        missing = [word for word in listed if word and word not in known[name] and not {*word} & {*_ANY_NAME}]
+        missing = [word for word in listed if word and word not in known and not {*word} & {*_ANY_NAME}]
+        if "beginnings" in kinds:
+            missing = [word for word in missing if not any(each.startswith(word) for each in known)]
         if missing:
-            message = f"names {', '.join(missing[:3])}, which this node does not have"
+            port = f"; a port is written {missing[0]}:1" if missing[0] in devices else ""
+            message = f"names {', '.join(missing[:3])}, which this node does not have{port}"
             yield jobs_warn(name, message, evidence(settings, name))
 
 

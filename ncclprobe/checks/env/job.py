@@ -183,19 +183,19 @@ def _level(settings: Settings) -> str:
 
 @check(
     group=DEBUG_GROUP,
-    bad=lambda: [
-        (having(NCCL_DEBUG="INFO", NCCL_DEBUG_FILE="/tmp/nccl.log"), NamedFiles(log_writable=True), TWO_NODES)
-    ],
-    good=lambda: [(setting("NCCL_DEBUG_FILE", "/tmp/nccl.log"), NamedFiles(log_writable=True), TWO_NODES)],
+    bad=lambda: [(having(NCCL_DEBUG="INFO", NCCL_DEBUG_FILE="/tmp/nccl.log"), NamedFiles(), TWO_NODES)],
+    good=lambda: [(setting("NCCL_DEBUG_FILE", "/tmp/nccl.log"), NamedFiles(), TWO_NODES)],
 )
 def debug_file(settings: Settings, named_files: NamedFiles, launch: Launch | Absent) -> Iterator[Finding]:
-    """NCCL_DEBUG_FILE is one file for many ranks, or cannot be written.
+    """NCCL_DEBUG_FILE is one file for many ranks, or it or torch's flight record cannot be written.
 
-    Right: NCCL_DEBUG_FILE is writable and a file of its own for every rank.
+    Right: NCCL's log and torch's flight record are writable, each a file of its own for every rank.
     Why: every rank truncates it when it opens it, so only the last rank's lines remain. If the file cannot be opened,
-    or the variable is not set, NCCL writes to stdout (src/debug.cc:103); only a file is written line by line.
-    Fix: NCCL_DEBUG_FILE=/tmp/nccl.%h.%p
+    or the variable is not set, NCCL writes to stdout (src/debug.cc:103); only a file is written line by line. torch
+    makes no folder for its flight record: without one a hang leaves only "Error opening file for writing".
+    Fix: NCCL_DEBUG_FILE=/tmp/nccl.%h.%p, and `mkdir -p` of the folders before the job.
     """
+    yield from _folders(settings, named_files)
     name = settings.get("NCCL_DEBUG_FILE")
     if not name:
         if _level(settings) not in _QUIET and isinstance(launch, Launch) and launch.kind in _PIPED:
@@ -218,13 +218,19 @@ def debug_file(settings: Settings, named_files: NamedFiles, launch: Launch | Abs
         yield jobs_note(
             "NCCL_DEBUG_FILE", "has no %h: nodes that share the folder may overwrite each other's files", shown
         )
-    if named_files.log_writable is False:
-        folder = named_files.log_folder
-        yield jobs_warn("NCCL_DEBUG_FILE", f"{folder} does not exist or is not writable: the log goes to stdout", shown)
-    elif isinstance(named_files.log_writable, Absent):
-        yield note(
-            "NCCL_DEBUG_FILE", f"whether it can be written is not known: {named_files.log_writable.why}", evidence=shown
-        )
+
+
+def _folders(settings: Settings, named_files: NamedFiles) -> Iterator[Finding]:
+    for name, (folder, writable) in named_files.folders.items():
+        lost = "the log goes to stdout" if name == "NCCL_DEBUG_FILE" else "a hang leaves no flight record"
+        if name == "NCCL_DEBUG_FILE" and _level(settings) in _QUIET:
+            continue
+        if writable is False:
+            message = f"{folder} does not exist or is not writable: {lost}"
+            yield jobs_warn(name, message, evidence(settings, name))
+        elif isinstance(writable, Absent):
+            message = f"whether {folder} can be written is not known: {writable.why}"
+            yield note(name, message, evidence=evidence(settings, name))
 
 
 @check(

@@ -6,6 +6,8 @@ from ncclprobe.checks.env import (
     DANGER_GROUP,
     LIBRARIES_GROUP,
     TRANSPORT_GROUP,
+    UNPRICED,
+    costs_nothing,
     evidence,
     jobs_fail,
     jobs_note,
@@ -35,6 +37,7 @@ from ncclprobe.facts.plugins import Plugin, Plugins
 from ncclprobe.facts.software import Software, Version
 from ncclprobe.model.findings import Finding
 from ncclprobe.model.registry import applies, check
+from ncclprobe.model.report import AttainableRate
 from ncclprobe.model.snapshot import Absent, Job
 from ncclprobe.nccl.algorithms import ALGORITHMS, PROTOCOLS, Pin, forces_ll128, parse_pin, stranded
 from ncclprobe.nccl.gpudirect import nvls
@@ -55,16 +58,19 @@ def efa_job(job: Job, fabric: Fabric) -> bool:
 @check(
     group=TRANSPORT_GROUP,
     slows=True,
-    bad=lambda: [(setting("NCCL_IB_DISABLE", "1"), hcas(8), TWO_NODES)],
-    good=lambda: [(setting("NCCL_IB_DISABLE", "0"), hcas(8), TWO_NODES)],
+    bad=lambda: [(setting("NCCL_IB_DISABLE", "1"), hcas(8), TWO_NODES, UNPRICED)],
+    good=lambda: [(setting("NCCL_IB_DISABLE", "0"), hcas(8), TWO_NODES, UNPRICED)],
     required=True,
     applies=nccl_job,
 )
-def ib_disable(settings: Settings, fabric: Fabric, launch: Launch | Absent) -> Iterator[Finding]:
+def ib_disable(
+    settings: Settings, fabric: Fabric, launch: Launch | Absent, predicted: AttainableRate | Absent
+) -> Iterator[Finding]:
     """InfiniBand or RoCE is switched off although this node has NICs for it.
 
     Right: InfiniBand and RoCE are not switched off.
-    Why: NCCL then sends everything through sockets and the kernel, at a tenth of the rate or less (nccl#634).
+    Why: NCCL then sends everything through sockets and the kernel, at a tenth of the rate or less (nccl#634). Between
+    nodes that NVLink joins it costs nothing, as long as the job stays in one rack.
     Fix: unset NCCL_IB_DISABLE and NCCL_NET; if they hide another fault, find that one.
     """
     network = (settings.get("NCCL_NET") or "").lower()
@@ -75,7 +81,9 @@ def ib_disable(settings: Settings, fabric: Fabric, launch: Launch | Absent) -> I
     name = "NCCL_IB_DISABLE" if off else "NCCL_NET"
     message = f"stops NCCL from using {', '.join(ports)}, which {'are' if len(ports) > 1 else 'is'} up"
     shown = evidence(settings, "NCCL_IB_DISABLE", "NCCL_NET")
-    if isinstance(launch, Absent) or launch.nnodes is None:
+    if costs_nothing(predicted, name):
+        yield jobs_note(name, f"{message}; between the nodes of a rack NVLink carries all", shown)
+    elif isinstance(launch, Absent) or launch.nnodes is None:
         yield jobs_warn(name, message, shown)
     else:
         yield (jobs_fail if launch.several_nodes else jobs_note)(name, message, shown)
@@ -160,6 +168,7 @@ _NO_PCIE = ("LOC", "NVL", "NVB", "C2C")
 _ABILITIES = (
     ("NCCL_CUMEM_ENABLE", 0, "NVLink SHARP and registered buffers need memory of cuMem"),
     ("NCCL_SHM_DISABLE", 1, "GPUs that P2P does not join go through the network"),
+    ("NCCL_DMABUF_ENABLE", 0, "GPUDirect RDMA needs the module nvidia-peermem then"),
     ("NCCL_PXN_DISABLE", 1, "a GPU does not send through the NIC of another GPU, so rails are left"),
 )
 """What a setting takes from NCCL, at a cost that is not known."""

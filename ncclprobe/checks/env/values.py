@@ -71,7 +71,7 @@ def unknown_var(settings: Settings, software: Software | Absent) -> Iterator[Fin
     asks for does not happen. Names of build scripts, such as NCCL_HOME, are only noted.
     Fix: correct the name, or unset it.
     """
-    strange = [entry for entry in settings.named("NCCL_", "TORCH_NCCL_", "GLOO_") if _unread(entry)]
+    strange = [entry for entry in settings.named("") if _unread(entry)]
     version = loaded(software)
     newer = version is not None and version > NEWEST
     if len(strange) > _MOST_NAMES:
@@ -98,10 +98,14 @@ def unknown_var(settings: Settings, software: Software | Absent) -> Iterator[Fin
 
 
 def _unread(entry: Setting) -> bool:
-    """Return whether no program reads this name. Blanks around one in a file are what env.files reports."""
+    """Return whether no program reads this name. Blanks around one in a file are what env.files reports.
+
+    Of other libraries' names, which the table does not hold in full, only a likely misspelling counts.
+    """
     known = table().get(entry.name)
-    in_a_file = entry.origin != "environment"
-    return not (known and known.owner != "none") and not (in_a_file and entry.name != entry.name.strip())
+    if (known and known.owner != "none") or (entry.origin != "environment" and entry.name != entry.name.strip()):
+        return False
+    return entry.name.startswith(("NCCL_", "TORCH_NCCL_", "GLOO_")) or bool(nearest(entry.name))
 
 
 @check(
@@ -386,7 +390,7 @@ _REFUSED_EMPTY = ("TORCH_NCCL_", "TORCH_GLOO_", "TORCH_DISTRIBUTED_DEBUG", "GLOO
 
 _NUMBER = r"\s*[+-]?(?:0[xX][0-9a-fA-F]{1,16}|[0-9]{1,19})"
 _NO_NUMBER = "no number"
-_SIZE_ENDS = frozenset({"", "b", "k", "kb", "ki", "kib", "m", "mb", "mi", "mib", "g", "gb", "gi", "gib"})
+_SIZE_ENDS = frozenset({"b", *(prefix + end for prefix in "kmgt" for end in ("", "b", "i", "ib"))})
 
 
 @check(
@@ -427,14 +431,16 @@ def unknown(text: str, parameter: Parameter) -> str:
         return ""
     if number is None:
         return _NO_NUMBER
-    if parameter.type == "size" and text[number.end() :].strip().lower() in _SIZE_ENDS - {""}:
-        return ""
+    if parameter.type == "size" and (unit := text[number.end() :].strip(" .0123456789").lower()):
+        return "" if unit in _SIZE_ENDS else f"{unit!r} is not a unit of size"
     return _out_of_range(read_int(text, 0).value, parameter)
 
 
 def _unknown_word(text: str, parameter: Parameter) -> str:
     words = {word.upper() if parameter.any_case else word for word in parameter.words}
     pieces = text.removeprefix("^").split(",") if parameter.type == "list" else [text]
+    if parameter.owner == "ucx":  # "\\ud:aux": only this transport, and only to help another
+        pieces = [piece.strip().removeprefix("\\").partition(":")[0] for piece in pieces]
     strange = [piece for piece in pieces if (piece.upper() if parameter.any_case else piece) not in words]
     if not strange:
         return ""
@@ -456,7 +462,7 @@ def _finding(entry: Setting, parameter: Parameter, problem: str) -> Finding:
     message, shown = f"is {entry.value!r}: {problem} ({parameter.source})", as_evidence(entry)
     if parameter.owner in _REFUSED and (parameter.words or problem == _NO_NUMBER):
         return jobs_fail(entry.name, f"{message}; {parameter.owner} refuses it and ends the process", shown)
-    if parameter.words and parameter.owner not in ("nccl", *_REFUSED):
+    if parameter.words and parameter.owner not in ("nccl", "nvshmem", "ucx", *_REFUSED):
         return jobs_note(entry.name, message, shown)
     return jobs_warn(entry.name, message, shown)
 
@@ -465,6 +471,8 @@ _DEBUGGING = {
     "TORCH_DISTRIBUTED_DEBUG": ("DETAIL", "every collective is compared over all ranks by gloo first"),
     "NCCL_CHECK_MODE": ("DEBUG_GLOBAL", "every call compares its arguments over all ranks"),
     "CUDA_LAUNCH_BLOCKING": ("1", "every kernel is waited for, so that nothing overlaps"),
+    "FI_LOG_LEVEL": ("DEBUG", "libfabric writes lines for every call"),
+    "UCX_LOG_LEVEL": ("DEBUG", "UCX writes lines for every call"),
 }
 
 

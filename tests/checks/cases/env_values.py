@@ -1,5 +1,6 @@
 """What the checks of variables, their values and files must object to, and what they must accept."""
 
+from ncclprobe.checks.env import UNPRICED
 from ncclprobe.checks.env.choices import FAST, NO_NIC, OVER_SOCKETS, STARTS
 from ncclprobe.checks.env.files import (
     CUDA,
@@ -44,6 +45,7 @@ from ncclprobe.facts.nvlink import NvLinks
 from ncclprobe.facts.plugins import Linking, Plugins, SharedLibrary
 from ncclprobe.facts.software import Mapped, Software, Torch
 from ncclprobe.model.nccl_selection import Decision, InterfaceChoice, NetworkChoice
+from ncclprobe.model.report import AttainableRate, Setting
 from ncclprobe.model.snapshot import Absent, Every, Job
 from ncclprobe.model.values import replace
 from tests.checks.cases import Cases
@@ -72,20 +74,22 @@ CASES = {
     ),
     "env.transport/transport": Cases(
         bad=[
-            ("FAIL job: NCCL_NET", OVER_SOCKETS, setting("NCCL_NET", "Socket"), TWO_NODES, Job(local=True)),
-            ("WARN job: NCCL_IB_DISABLE", OVER_SOCKETS, setting("NCCL_IB_DISABLE", "1"), ALONE, Job()),
+            ("FAIL job: NCCL_NET", OVER_SOCKETS, setting("NCCL_NET", "Socket"), TWO_NODES, Job(local=True), UNPRICED),
+            ("WARN job: NCCL_IB_DISABLE", OVER_SOCKETS, setting("NCCL_IB_DISABLE", "1"), ALONE, Job(), UNPRICED),
             (
                 "FAIL image: /dev/infiniband",
                 replace(OVER_SOCKETS, fast_nics=NO_NIC),
                 PLAIN,
                 ALONE,
                 Job(expect_nics=8),
+                UNPRICED,
             ),
-            ("FAIL image: libnccl-net.so", ON_IB, PLAIN, ALONE, Job(expect_nics=8)),
+            ("FAIL image: libnccl-net.so", ON_IB, PLAIN, ALONE, Job(expect_nics=8), UNPRICED),
         ],
         good=[
-            (ON_IB, PLAIN, TWO_NODES, Job()),
-            (ON_IB, PLAIN, TWO_NODES, Job(expect_nics=1)),
+            (OVER_SOCKETS, setting("NCCL_NET", "Socket"), TWO_NODES, Job(), AttainableRate(870.0, 870.0, 2, {}, True)),
+            (ON_IB, PLAIN, TWO_NODES, Job(), UNPRICED),
+            (ON_IB, PLAIN, TWO_NODES, Job(expect_nics=1), UNPRICED),
         ],
     ),
     "env.files/conf-files": Cases(
@@ -94,6 +98,11 @@ CASES = {
             ("WARN job: NCCL_DEBUG", setting("  #NCCL_DEBUG", "INFO", ETC)),
             ("WARN job: NCCL_DEBUG", setting("export NCCL_DEBUG", "INFO", ETC)),
             ("WARN job: NCCL_DEBUG", setting("set  NCCL_DEBUG", "INFO", ETC)),
+            ("WARN job: NCCL_IB_HCA", Settings(skipped=(Setting("setenv NCCL_IB_HCA mlx5_0", None, ETC),))),
+            (
+                "WARN job: NCCL_NET",
+                Settings(skipped=(Setting("NCCL_NET: IB", None, ETC), Setting("[nccl]", None, ETC))),
+            ),
             (
                 "FAIL job: NCCL_CONF_FILE",
                 Settings({}, (), (ConfFile("/etc/job.conf", Absent("no such file", "Missing")), ConfFile(SYSTEM_FILE))),
@@ -293,19 +302,26 @@ CASES = {
             (
                 "WARN job: NCCL_DEBUG_FILE",
                 having(NCCL_DEBUG="WARN", NCCL_DEBUG_FILE="/tmp/nccl.%h"),
-                NamedFiles(log_writable=True),
+                NamedFiles(),
                 TWO_NODES,
             ),
             (
                 "WARN job: NCCL_DEBUG_FILE",
                 having(NCCL_DEBUG="INFO", NCCL_DEBUG_FILE="/none/%h.%p"),
-                NamedFiles(None, "/none", False),
+                NamedFiles(folders={"NCCL_DEBUG_FILE": ("/none", False)}),
+                ALONE,
+            ),
+            (
+                "WARN job: TORCH_FR_DUMP_TEMP_FILE",
+                setting("TORCH_FR_DUMP_TEMP_FILE", "/none/dump_"),
+                NamedFiles(folders={"TORCH_FR_DUMP_TEMP_FILE": ("/none", False)}),
                 ALONE,
             ),
         ],
         good=[
-            (having(NCCL_DEBUG="INFO", NCCL_DEBUG_FILE="/tmp/nccl.%h.%p"), NamedFiles(log_writable=True), TWO_NODES),
-            (having(NCCL_DEBUG="INFO", NCCL_DEBUG_FILE="/tmp/nccl.log"), NamedFiles(log_writable=True), ALONE),
+            (having(NCCL_DEBUG="INFO", NCCL_DEBUG_FILE="/tmp/nccl.%h.%p"), NamedFiles(), TWO_NODES),
+            (having(NCCL_DEBUG="INFO", NCCL_DEBUG_FILE="/tmp/nccl.log"), NamedFiles(), ALONE),
+            (PLAIN, NamedFiles(folders={"TORCH_FR_DUMP_TEMP_FILE": ("/tmp", True)}), ALONE),
             (having(NCCL_DEBUG="INFO", NCCL_DEBUG_FILE="stdout"), NamedFiles(), TWO_NODES),
             (PLAIN, NamedFiles(), TWO_NODES),
         ],

@@ -24,11 +24,10 @@ from ncclprobe.checks.host import (
 )
 from ncclprobe.facts.cgroup import Cgroup, MemoryLimit, PidsLimit, Quota, Throttling
 from ncclprobe.facts.cpu import Cpus, NumaNode, Scaling
-from ncclprobe.facts.environment import Environment
 from ncclprobe.facts.launcher import Launch
 from ncclprobe.facts.memory import Memory, MemoryPolicy
 from ncclprobe.facts.nvml import Gpu, Gpus
-from ncclprobe.facts.process import Memlock, OpenFiles, Process, ResourceLimit, Segment, SharedMemory
+from ncclprobe.facts.process import JobUser, Memlock, OpenFiles, Process, ResourceLimit, Segment, SharedMemory
 from ncclprobe.model.snapshot import Absent, Job
 from ncclprobe.model.values import replace
 from tests.checks.cases import Cases
@@ -39,6 +38,11 @@ TINY = Cpus((0, 1), "Intel Xeon", (NumaNode(0, (0, 1), (10,)),))
 HIDDEN = Gpus(tuple(Gpu(n, "NVIDIA H200") for n in range(4)), "570.86.15", (12, 8))
 ONE_PER_NODE = Launch("slurm", 0, 2, 0, 1, 2, 0)
 BUSY = Throttling(1000, 400, 12.0)
+ROOTS = OpenFiles(1048576, 1048576)
+LOW_USER, HIGH_USER = (
+    JobUser("1000", {"RLIMIT_NOFILE": (files, "SLURM_RLIMIT_NOFILE"), "RLIMIT_MEMLOCK": (locked, "limits.conf:3")})
+    for files, locked in ((ResourceLimit(512, 512), ResourceLimit(65536, 65536)), (ResourceLimit(None, None),) * 2)
+)
 
 
 def _pids(most: int, used: int = 0) -> Cgroup:
@@ -56,14 +60,17 @@ _ROOM = Memory(256 * GIB, 200 * GIB)
 CASES = {
     "host.limits/nofile": Cases(
         bad=[
-            ("WARN image: RLIMIT_NOFILE", OpenFiles(512, 512), Launch(), Job()),
-            ("WARN image: RLIMIT_NOFILE", OpenFiles(64, 4096), Launch(), Job(local=True)),
+            ("WARN image: RLIMIT_NOFILE", OpenFiles(512, 512), Launch(), Job(), JobUser()),
+            ("WARN image: RLIMIT_NOFILE", OpenFiles(64, 4096), Launch(), Job(local=True), JobUser()),
+            ("WARN image: RLIMIT_NOFILE", ROOTS, Launch(), Job(local=True), LOW_USER),
         ],
         good=[
-            (OpenFiles(65536, 65536), LARGE, Job()),
-            (OpenFiles(1024, 1048576), LARGE, Job()),
-            (OpenFiles(1024, 4096), LARGE, Job(local=True)),
-            (OpenFiles(1024, 1024), Launch(), Job()),
+            (OpenFiles(65536, 65536), LARGE, Job(), JobUser()),
+            (OpenFiles(1024, 1048576), LARGE, Job(), JobUser()),
+            (OpenFiles(1024, 4096), LARGE, Job(local=True), JobUser()),
+            (OpenFiles(1024, 1024), Launch(), Job(), JobUser()),
+            (OpenFiles(64, 64), Launch(), Job(), HIGH_USER),
+            (OpenFiles(64, 64), Launch(), Job(), JobUser("1000")),
         ],
     ),
     "host.limits/threads": Cases(
@@ -131,18 +138,20 @@ CASES = {
     ),
     "host.limits/memlock": Cases(
         bad=[
-            ("WARN image: RLIMIT_MEMLOCK", Memlock(1 * GIB), NIC, user(), Environment({})),
+            ("WARN image: RLIMIT_MEMLOCK", Memlock(1 * GIB), NIC, user(), JobUser()),
+            ("FAIL image: RLIMIT_MEMLOCK", Memlock(None), NIC, user(), LOW_USER),
             (
                 "FAIL image: RLIMIT_MEMLOCK",
                 Memlock(65536),
                 NIC,
                 user("ipc_lock", first_user_namespace=False),
-                Environment({}),
+                JobUser(),
             ),
         ],
         good=[
-            (Memlock(65536, exempt=True), NIC, user("ipc_lock"), Environment({})),
-            (Memlock(65536), NIC, replace(user(), uid=0), Environment({"SLURM_JOB_UID": "1000"})),
+            (Memlock(65536, exempt=True), NIC, user("ipc_lock"), JobUser()),
+            (Memlock(65536), NIC, user(), HIGH_USER),
+            (Memlock(65536), NIC, user(), JobUser("1000")),
         ],
     ),
     "host.shm/caps": Cases(
