@@ -1,4 +1,4 @@
-"""The one door through which ncclprobe looks at a machine.
+"""The only access of ncclprobe to a machine.
 
 A *question* is a tuple such as ``("read", "/proc/cpuinfo")``, ``("list", "/sys/class/net")``,
 ``("run", "nvidia-smi", "-L")`` or ``("nvml", "nvmlDeviceGetName", 0)``. The answer is text, JSON if it has

@@ -1,8 +1,8 @@
 """Start a Python process of ours: the one place that does, so that no code of the working directory runs in any.
 
-Python looks for modules in the working directory first if it is given ``-m`` or ``-c``, and where PYTHONPATH has an
-empty or a relative element; in a folder that others may write to, such as /tmp, theirs would run with our rights. So a
-child receives its path before it imports anything. ``-P`` does the same for what Python imports before that (3.13:
+Python looks for modules in the working directory first if it is given ``-m`` or ``-c``, and if PYTHONPATH has an empty
+or a relative element; in a folder that others may write to, such as /tmp, theirs would run with our rights. So a child
+receives its path before it imports anything. ``-P`` does the same for what Python imports before that (3.13:
 linecache); 3.10 does not know it, and imports nothing then.
 """
 

@@ -178,8 +178,8 @@ def _address(pid: str) -> tuple[int, tuple[str, int] | str]:
 def _connect(connection: socket.socket, pid: str, name: str) -> None:
     """Connect to the Unix socket that process `pid` calls `name`. Raises Denied if another process answers there.
 
-    The name may lead elsewhere by now: a socket of another user is not called, and the kernel says who listens
-    (SO_PEERCRED in unix(7)). ``@`` begins an abstract name (proc_pid_net(5)).
+    The name may lead elsewhere by now: a socket of another user is not called, and the kernel names the listening
+    process (SO_PEERCRED in unix(7)). ``@`` begins an abstract name (proc_pid_net(5)).
     """
     if name.startswith("@"):
         connection.connect(f"\0{name[1:]}")
@@ -218,8 +218,9 @@ _STOP = b"."
 
 
 def ask_dump(pid: str, rank: str) -> str:
-    """Return the flight records that process `pid` writes when it is asked, in base64. Raises the HostError that says
-    why there are none."""
+    """Return the flight records that process `pid` writes on request, in base64. Raises the HostError with the reason
+    if there are none.
+    """
     own = environment(int(pid))
     if not own.get(PIPE):
         raise Missing(f"process {pid}: {PIPE} is not set")
@@ -242,9 +243,10 @@ def ask_dump(pid: str, rank: str) -> str:
 
 
 def _used_s(pid: str) -> float:
-    """Return how many bytes a process has written so far, endlessly many if that is not told.
+    """Return how many bytes a process has written so far; infinity if that is unknown.
 
-    Jobs of a user that name no file write to the same, in a home that all nodes see: one that wrote too few is another.
+    Jobs of a user that name no file write to the same one, in a home that all nodes see: if it wrote too few bytes, the
+    file is another job's.
     """
     try:
         lines = Path(f"/proc/{pid}/io").read_text().splitlines()

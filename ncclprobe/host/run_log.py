@@ -1,4 +1,4 @@
-"""The samples of a measuring run: appended to ``run.jsonl`` as they come, and asked for like any other question.
+"""The samples of a measuring run: appended to ``run.jsonl`` as they arise, and read like any other answer.
 
 A run log is a capture (docs/reference/files.md) whose header says ``"run": 1`` instead of a node's name. Each further
 line is ``{"sample": {NAME: VALUE}}``; many lines may have one name, and the answer to ``("sample", NAME)`` is the list
@@ -26,7 +26,7 @@ CUT_SHORT = "the run log has no end: the run was cut short"
 
 
 class RunLog:
-    """The samples so far. Safe to use from several threads; `path` null: they are kept in memory alone."""
+    """The samples so far. Safe to use from several threads; `path` null: they are only in memory."""
 
     def __init__(self, path: Path | None = None) -> None:
         """Raises UsageError if `path` cannot be written."""
@@ -49,7 +49,7 @@ class RunLog:
             self._write(sample if self.end is None else f"{sample}\n{self._end_row()}")
 
     def close(self, why: str = "") -> None:
-        """Append the end, unless there is one: `why` the run ended before all was measured, empty: it did not."""
+        """Append the end, unless there is one: `why` the run ended before all was measured, empty: it was complete."""
         with self._lock:
             if self.end is None:
                 self.end = why
@@ -138,7 +138,7 @@ def ends(path: Path) -> bool:
 
 
 def is_run_log(path: Path) -> bool:
-    """Whether the first line of `path` says that it is one. Raises UsageError if it cannot be read."""
+    """Return whether the first line of `path` marks it as one. Raises UsageError if it cannot be read."""
     head = files.read_start(path, limit=4096).partition("\n")[0]
     try:
         row = json.loads(head)
@@ -173,7 +173,7 @@ def _is_whole(text: str) -> bool:
 def _create(path: Path) -> int:
     """Make the file anew, its owner's alone, as captures are. Raises UsageError if `path` cannot be written.
 
-    What is there goes first: in a folder of others it may be a link, a pipe, or a file that all can read.
+    An existing file is removed first: in a folder of others it may be a link, a pipe, or a file that all can read.
     """
     try:
         with opener.place(path, follow=False) as end:

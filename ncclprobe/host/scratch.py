@@ -24,7 +24,7 @@ _MOST_ENTRIES = 10_000
 
 
 class Scratch(Struct, frozen=True):
-    """A folder of this run, for its owner alone. `lock`: the file descriptor that keeps it; None: it cannot be kept."""
+    """A folder of this run, only for its owner. `lock`: the file descriptor that keeps it; None: it cannot be kept."""
 
     path: Path
     lock: int | None

@@ -47,7 +47,7 @@ def as_started() -> dict[str, str]:
 
 
 def encodable(text: str) -> str:
-    """Return `text` without the lone surrogates that stand for bytes that are no UTF-8."""
+    """Return `text` without the lone surrogates that represent bytes that are not UTF-8."""
     return text.encode("utf-8", "surrogateescape").decode("utf-8", "backslashreplace")
 
 

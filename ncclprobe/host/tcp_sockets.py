@@ -34,9 +34,9 @@ def same_network(process: Path) -> None:
 
 
 def connections(pids: Collection[str]) -> str:
-    """Return the TCP connections of `pids` as JSON, those first on which something waits.
+    """Return the TCP connections of `pids` as JSON, first those that a call waits on.
 
-    One that several of them have, as workers that a rank has forked, is of the first.
+    A connection that several of them share, such as workers that a rank has forked, belongs to the first.
     """
     owners: dict[int, str] = {}
     for pid in pids:

@@ -1,4 +1,4 @@
-"""In which call a process waits, and for which file, socket, lock or process: of files of /proc, which may block."""
+"""Find the call in which a process waits, and its file, socket, lock or process, by files of /proc, which may block."""
 
 import os
 import re
@@ -69,7 +69,7 @@ def waits(path: str) -> dict[str, Any]:
 
 
 def _awaited(path: str, call: str, words: list[str]) -> list[int]:
-    """Return the files for which a process waits in epoll_wait(2) or, if its memory may be read, in poll or select."""
+    """Return the files that a process waits for in epoll_wait(2) or, if its memory may be read, in poll or select."""
     if call == "epoll_wait":
         return [int(each) for each in _TARGET.findall(text_or_empty(f"{path}/fdinfo/{int(words[1], 16)}"))]
     if call == "select":
@@ -83,7 +83,7 @@ def _awaited(path: str, call: str, words: list[str]) -> list[int]:
 
 
 def _listening(links: list[str]) -> str:
-    """Return the first of these sockets at which a process takes connections; empty: none is one."""
+    """Return the first of these sockets that accepts connections; empty: none does."""
     own = {each for each in links if each.startswith("socket:")}
     with suppress(OSError):
         for family, inode, message in sockets([LISTENING]) if own else ():
@@ -97,7 +97,7 @@ def _locks() -> str:
 
 
 def lock_holder(pid: int, text: str) -> int:
-    """Return the process that holds the lock on a file for which `pid` waits, by /proc/locks; 0: it does not say."""
+    """Return the process that holds the lock on a file that `pid` waits for, by /proc/locks; 0: unknown."""
     lines = [line.split() for line in text.splitlines()]
     number = next((words[0] for words in lines if len(words) > 5 and words[1] == "->" and words[5] == str(pid)), None)
     holds = (words[4] for words in lines if len(words) > 4 and words[0] == number and words[1] != "->")

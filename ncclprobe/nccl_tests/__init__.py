@@ -1,8 +1,8 @@
-"""What nccl-tests writes, read as our own rows: JSON (``-J``) and text tables.
+"""Read the output of nccl-tests as our own rows: JSON (``-J``) and text tables.
 
-The formats were read from nccl-tests a0b82b2 (2.19.6), src/util.cu, and from the headers of its older versions. A
-reader takes what those wrote: booleans as text, columns that come and go, several runs in one log, other programs'
-lines between. What nccl-tests does not say is not made up: a row's ``issue_us`` and ``footprint_bytes`` are then 0 and
+The formats were read from nccl-tests a0b82b2 (2.19.6), src/util.cu, and from the headers of its older versions. The
+reader accepts what those wrote: booleans as text, columns that only some versions have, several runs in one log, other
+programs' lines between. Missing values are not invented: a row's ``issue_us`` and ``footprint_bytes`` are then 0 and
 its ``slowest_rank`` is -1.
 """
 

@@ -1,4 +1,4 @@
-"""What a log of nccl-tests says around its tables: settings, the network that NCCL took, ranks started, errors."""
+"""Read what surrounds the tables of an nccl-tests log: settings, the network that NCCL took, ranks started, errors."""
 
 import re
 from collections.abc import Mapping
@@ -12,7 +12,7 @@ _ASSIGNED = re.compile(
 _GIVEN = re.compile(r"(?:^|\s)(?:-x|-e|--env|-env|-genv|env|export|declare -x)[\s=]*[\"']?$|--export[= ]\S*,?$")
 _PROMPT = re.compile(r"^(?:[+$>]+\s*|#\s*\$\s*)?")
 _ASSIGNMENTS = re.compile(r"(?:[A-Z_][A-Z0-9_]{0,64}=\S{0,256}\s+)*\s*")
-"""Of other programs' variables, before a command that they are set for."""
+"""Other programs' variables, before the command that they are set for."""
 _OFI = re.compile(r"NET/OFI .{0,80}\bis efa.{0,40}\(found (\d{1,3}) nics\)")
 _STARTED = re.compile(r"\b(?:mpirun|mpiexec|orterun|srun)\b.{0,2000}?\s(?:-np|-n|--np|--ntasks)[ =](\d{1,6})(?=\s|$)")
 _VERBS = re.compile(r"NET/IB : Using((?: \[\d{1,3}\][\w.-]{1,40}:\d{1,2}/[A-Za-z]{2,6}){1,64})")
@@ -27,12 +27,12 @@ _ERRORS = (
     re.compile(r"\berror while loading shared libraries\b"),
     re.compile(r"^(?:srun|slurmstepd|mpirun|ssh|bash|docker)\b.{0,60}?(?:error|fatal|not found|denied|refused)", re.I),
 )
-"""Lines by which a run says why it ended, what is first-hand before what others saw of it."""
+"""Lines that report why a run ended, first-hand ones before those of others."""
 _WARNING = 1
 
 
 class Context(Struct):
-    """What stands around one table. `exported` is that part of `settings` which holds for later tables too."""
+    """The surroundings of one table. `exported` is the part of `settings` that holds for later tables too."""
 
     settings: dict[str, str] = field(default_factory=dict)
     exported: dict[str, str] = field(default_factory=dict)
@@ -47,7 +47,7 @@ class Context(Struct):
         return Context(dict(self.exported), dict(self.exported))
 
     def take(self, line: str) -> None:
-        """Learn what `line` says."""
+        """Learn from `line`."""
         if "NCCL_" in line:
             self._set(line)
         if found := _STARTED.search(line):
@@ -84,7 +84,9 @@ class Context(Struct):
 
     @property
     def error(self) -> str:
-        """Return the line that says best why the run ended: NCCL's, if the test saw but its code. Empty: none does."""
+        """Return the line that best explains why the run ended: NCCL's, if the test saw only its code. Empty: there is
+        none.
+        """
         if "unhandled" in self.errors.get(0, "") and _WARNING in self.errors:
             return self.errors[_WARNING]
         return self.errors[min(self.errors)] if self.errors else ""

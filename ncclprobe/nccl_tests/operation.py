@@ -1,4 +1,4 @@
-"""Which operation a table is of, and over how many ranks: by what is said above it, or by its numbers.
+"""Find a table's operation and number of ranks, from the lines above it or from its numbers.
 
 The ratio of bus to algorithm bandwidth is the operation's factor, which for most of them depends on the ranks.
 """
@@ -25,7 +25,7 @@ _NAMED = {
 
 
 class Given(Struct, frozen=True):
-    """What the user says of a log: the operation (empty: nothing) and the number of ranks (0)."""
+    """The user's knowledge of a log: the operation (empty: none) and the number of ranks (0)."""
 
     op: str = ""
     ranks: int = 0
@@ -35,7 +35,7 @@ NOT_GIVEN = Given()
 
 
 class Printed(Struct, frozen=True):
-    """A table and what is said of it. `hints` are operations that lines above it name.
+    """A table and its hints. `hints` are operations that lines above it name.
 
     `counts` are numbers of ranks in the order of trust (0: not known): the user's, the list's, the command's.
     """
@@ -53,7 +53,7 @@ def named_ops(line: str) -> set[str]:
 
 
 def recognised(printed: Printed) -> tuple[str, int]:
-    """Return the operation and its ranks. Raises ValueError for a table of which neither is certain."""
+    """Return the operation and its ranks. Raises ValueError if neither is certain."""
     if printed.op:
         return printed.op, _ranks_of(printed.op, printed)
     fits = [(name, ranks) for name in KNOWN for ranks in _counts(name, printed) if _whole(name, ranks, printed)]
@@ -97,7 +97,9 @@ def _counts(name: str, printed: Printed) -> Iterator[int]:
 
 
 def ranks_by_ratio(name: str, lines: Sequence[Line]) -> int | None:
-    """Return the ranks for which bus by algorithm bandwidth is what is printed; None: rounding leaves several."""
+    """Return the number of ranks that gives the printed ratio of bus to algorithm bandwidth; None: rounding leaves
+    several.
+    """
     top = {"all_reduce": 2, "all_gather": 1, "reduce_scatter": 1, "all_to_all": 1}.get(name)
     timed = [line for line in lines if _timed(line)]
     if top is None or not timed:
@@ -141,7 +143,7 @@ def _near(op: Op, ranks: int, line: Line) -> bool:
 
 
 def _by_verification(names: Sequence[str], printed: Printed) -> list[str]:
-    """Return which of `names` a table may be of: some are checked out of place alone, others in both."""
+    """Return the operations of `names` that a table may show: some are checked only out of place, others in both."""
     checked = {
         place: {line.wrong is not None for line in printed.lines if line.place == place} for place in ("in", "out")
     }

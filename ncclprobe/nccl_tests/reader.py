@@ -1,9 +1,9 @@
-"""The text tables of nccl-tests, found in whatever log they stand in.
+"""Find the text tables of nccl-tests in any log.
 
 A table's own header names its columns, so that older and newer versions can be read (``-I`` and ``-S`` add some,
-``error`` became ``#wrong``, ``root`` came later). Rows whose header was cut off have the columns of today. Lines of
-other programs between the rows are passed over, or in the midst of one, and so are the marks that launchers put before
-each line (``[1,0]<stdout>:``, ``0: ``). What a terminal wrapped is joined.
+``error`` became ``#wrong``, ``root`` is newer). Rows whose header was cut off have today's columns. Lines of other
+programs between the rows, or in the middle of one, are skipped, and so are the marks that launchers put before each
+line (``[1,0]<stdout>:``, ``0: ``). Lines that a terminal wrapped are joined.
 
 The JSON of nccl-tests (``-J``), version 3 and before: booleans are text, a number may be ``"nan"``, parts may lack.
 
@@ -42,7 +42,7 @@ _MARK = re.compile(
     r"[\w.-]{1,80}\s{1,20}\|(?=\s)|>(?=\s)|\([^()]{0,80}\bpid=\d[^()]{0,80}\)(?=\s))"
 )
 _MARKS = 3
-"""So many marks may stand before a line: those of kubectl, Ray, Slurm and Open MPI, one behind the other."""
+"""The most marks before a line: those of kubectl, Ray, Slurm and Open MPI, one behind the other."""
 _ANSI = re.compile(r"\x1b\[[0-9;]*[A-Za-z]")
 _STAMP = re.compile(r"\s+\d{4}-\d\d-\d\d \d\d:\d\d:\d\d\s*$")
 _DEVICE = re.compile(
@@ -85,7 +85,7 @@ class _Section(Struct):
 
 
 def parse_text(text: str, path: str, given: Given = NOT_GIVEN) -> tuple[Run, ...]:
-    """Return the runs in a log, in their order. `given` is what the user says of them.
+    """Return the runs in a log, in their order. `given` is the user's knowledge of them.
 
     Raises UsageError for a log without rows, with the error that ended it, and for an impossible row.
     """
@@ -152,9 +152,9 @@ def _begins_row(line: str) -> bool:
 
 
 def _begins(line: str, section: _Section) -> bool:
-    """Return whether a new run begins here: after the rows of another its table ended, or another program is started.
+    """Return whether a new run begins here: the table of another ended after rows, or another program is started.
 
-    One that listed its ranks and got no further is over too where the next one starts.
+    A run that listed its ranks and got no further is over too when the next one starts.
     """
     started = "Collective test starting:" in line or line.startswith(("# nThread", "# nccl-tests version"))
     if not section.lines:
@@ -163,7 +163,7 @@ def _begins(line: str, section: _Section) -> bool:
 
 
 def _take(line: str, section: _Section, number: int) -> int:
-    """Learn what `line` says; returns how many rows it held. Raises ValueError."""
+    """Learn from `line`; return how many rows it held. Raises ValueError."""
     if section.unfinished and _FRAGMENT.fullmatch(line):
         read = _row(section.unfinished + line, section) or _row(f"{section.unfinished} {line}", section)
         section.unfinished = "" if read else section.unfinished
@@ -215,9 +215,9 @@ def _about(line: str, section: _Section) -> None:
 
 
 def _listed(group: str, rank: str, section: _Section) -> None:
-    """Raises ValueError for a rank that is there already: then two runs wrote this list, and ranks add up to neither.
+    """Raise ValueError for a rank that is already there: then two runs wrote this list, and ranks add up to neither.
 
-    It is what N processes of a build without MPI do, each of which is rank 0 of one (nccl-tests#3, #121).
+    N processes of a build without MPI do this; each is rank 0 of one (nccl-tests#3, #121).
     """
     number = int(rank[:9])
     if (group, number) in section.listed:
@@ -278,7 +278,7 @@ def _line(said: dict[str, str], body: dict[str, str], place: Place) -> Line:
 
 
 def _wrong(body: dict[str, str]) -> int | None:
-    """Return what was wrong: ``#wrong`` counts elements; of ``error``, of old versions, only 0 can be told."""
+    """Return the number of wrong elements: ``#wrong`` counts them; in ``error``, of old versions, only 0 is certain."""
     text = body.get("#wrong", body.get("error", "N/A")).rstrip("*")
     if text == "N/A":
         return None
@@ -325,7 +325,7 @@ def _run(section: _Section, path: str, given: Given) -> Iterator[Run]:
 
 
 def _log(section: _Section) -> Log:
-    """Return what the log says of the run beside its rows."""
+    """Return the log's facts on the run beside its rows."""
     context = section.context
     hosts: dict[str, list[str]] = {}
     for group, host, gpu in section.ranks:
@@ -345,7 +345,7 @@ def _log(section: _Section) -> Log:
 
 
 def _printed(section: _Section, given: Given) -> Printed:
-    """Return what tells the operation and the number of ranks."""
+    """Return the evidence for the operation and the number of ranks."""
     first = section.ranks[0][0] if section.ranks else ""
     numbers = [number for group, number in section.listed if group == first]
     return Printed(
@@ -358,7 +358,7 @@ def _printed(section: _Section, given: Given) -> Printed:
 
 
 def _nodes(section: _Section, ranks: int) -> int:
-    """Return how many hosts there were; of a list with gaps the highest number of a GPU says how many each has."""
+    """Return the number of hosts; in a list with gaps, the highest number of a GPU shows how many each has."""
     hosts = len({host for group, host, _ in section.ranks if group == section.ranks[0][0]}) or 1
     each = section.devices
     whole = len(section.ranks) >= ranks
@@ -458,7 +458,7 @@ class _Document(msgspec.Struct, frozen=True):
 
 
 def parse_json(text: str, path: str) -> Run:
-    """Return the run in `text`. Raises UsageError for what is no whole file of nccl-tests."""
+    """Return the run in `text`. Raises UsageError if it is not a whole file of nccl-tests."""
     try:
         document = msgspec.json.decode(text, type=_Document)
     except (msgspec.DecodeError, RecursionError) as error:

@@ -36,11 +36,11 @@ _SURE_GBps = 1.0  # below this two decimals say too little to compare with
 
 
 class Log(Struct, frozen=True):
-    """What a log says of a run beside its rows: the header's line, the command, and NCCL's variables that were set.
+    """A log's facts on a run beside its rows: the header's line, the command, and NCCL's variables that were set.
 
-    `hosts` are the GPUs of each, `average` the bus bandwidth of the summary. `network` and `nics` are what NCCL says
-    that it uses; empty and 0: it does not say. `listed`: whether ranks are listed. `unfinished` is the size of a last
-    row that has no end; 0: none lacks it.
+    `hosts` are the GPUs of each, `average` the bus bandwidth of the summary. `network` and `nics` are those that NCCL
+    reports to use; empty and 0: unknown. `listed`: whether ranks are listed. `unfinished` is the size of a last
+    row that has no end; 0: all have one.
     """
 
     line: int = 0
@@ -55,10 +55,10 @@ class Log(Struct, frozen=True):
 
 
 class Run(Struct, frozen=True):
-    """One run: its rows, when it was started (as it says, otherwise empty), on what, and where it was read.
+    """One run: its rows, its own time of start (otherwise empty), its machine, and the file that it was read from.
 
-    `failed` is why its numbers are no measure of health, by its own words: wrong data, or an error that ended it.
-    Empty: it does not say so. `cut`: its output has no end, so that rows may lack.
+    `failed` is why its numbers do not measure health, by its own words: wrong data, or an error that ended it.
+    Empty: no reason given. `cut`: its output has no end, so that rows may lack.
     """
 
     source: str
@@ -169,8 +169,8 @@ def _refuse_nonsense(line: Line, setup: Setup) -> None:
 def _speeds(line: Line, setup: Setup) -> tuple[float, float, float]:
     """Return microseconds, algorithm and bus bandwidth: from the time, which is printed with more digits.
 
-    Where the printed time is the host's (``-C``), or the operation has a rule of its own (alltoallv), what was printed
-    is all there is. Raises ValueError if the two contradict each other: then this is another operation.
+    If the printed time is the host's (``-C``), or the operation has a rule of its own (alltoallv), only the printed
+    numbers exist. Raises ValueError if the two contradict each other: then this is another operation.
     """
     op = KNOWN.get(setup.op)
     if line.cpu and line.algbw > 0:

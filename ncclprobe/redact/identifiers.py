@@ -1,10 +1,11 @@
-"""What identifies a machine by its form, wherever it stands: addresses, GUIDs, UUIDs, serials, paths of users' homes.
+"""What identifies a machine by its form, anywhere in a text: addresses, GUIDs, UUIDs, serials, paths of users' homes.
 
-Text by patterns, and the few answers of the kernel in which an address looks like any other number, by their format.
+Text is searched by patterns; the few answers of the kernel in which an address looks like any other number, by their
+format.
 
-Names of hosts, pods and domains that nothing but free text tells are known by their form: a whole name in a domain
-that is not everyone's, a word such as ``gpu-node-0042``; and by what stands before them: ``hostname:``, ``pod``,
-``namespace``, Open MPI's ``[name:pid]``. A host called like any other word is not known.
+Names of hosts, pods and domains that appear only in free text are recognised by their form: a whole name in a domain
+that is not public, a word such as ``gpu-node-0042``; and by the word before them: ``hostname:``, ``pod``,
+``namespace``, Open MPI's ``[name:pid]``. A host whose name looks like any other word is not recognised.
 """
 
 import json
@@ -49,8 +50,9 @@ LOGINS = re.compile(
     rf"|(?<!\w)ssh-(?:rsa|dss|ed25519) AAAA\S{{1,2000}} ({_USER})@(?P<of_key>{_HOST})"
     rf"|(?<![\w.+-])({_USER})@(?P<at>{_HOST})(?=:\s?(?:~|Permission denied)|\s[^\s\]]{{1,64}}\][$#])"
 )
-"""Where a text says who a user is: his home, what is assigned, the word after ``user`` with digits, in quotes or before
-a verb, what ``id`` prints, and who logs in where."""
+"""Places in which a text names a user: a home, an assignment, the word after ``user`` with digits, in quotes or before
+a verb, the output of ``id``, and logins.
+"""
 IDENTIFIER = re.compile(
     r"(?P<home>/(?:home|Users)/)(?P<user>[^/\s\"',;:]+)"
     r"|(?:(?<![0-9A-Fa-f])|(?<=pod))(?P<uuid>[0-9A-Fa-f]{8}(?P<dash>[-_])(?:[0-9A-Fa-f]{4}(?P=dash)){3}[0-9A-Fa-f]{12})"
@@ -71,7 +73,7 @@ IDENTIFIER = re.compile(
     r"|(?<![0-9A-Fa-f])(?P<digits>[0-9A-Fa-f]{64}|[0-9A-Fa-f]{32})(?![0-9A-Fa-f])"
 )
 LOGIN = re.compile(r"://[^\s/@:]{0,128}:[^\s/@]{1,256}@")
-"""``https://user:password@host``: to be cut before anything else is looked for, which would split it."""
+"""``https://user:password@host``: removed before any other search, which would split it."""
 
 _WORDS = r"(?:\s{1,4}(?!-[AGJNP][\s=])\S{1,80}|\s{1,4}-[AGJNP]\s{1,4}\d{1,6}(?!\S)){0,16}\s{1,4}"
 _JOB = re.compile(
@@ -90,8 +92,9 @@ _KEY = re.compile(
 """A private key in PEM: its head, which may be shown, and its body, whose lines a text may join."""
 _UUID = re.compile(r"[0-9A-Fa-f]{8}(?:-[0-9A-Fa-f]{4}){3}-[0-9A-Fa-f]{12}")
 _LIKE_CHANCE = 0.42
-"""Of the places in a run of letters and digits, how many change between capitals, small letters and digits: 0.6 in a
-random one, less than 0.4 in names of functions, machines and devices."""
+"""The share of places in a run of letters and digits that change between capitals, small letters and digits: 0.6 in a
+random one, less than 0.4 in names of functions, machines and devices.
+"""
 
 _SOCKET = re.compile(r"\b(?:[0-9A-F]{32}|[0-9A-F]{8})(?=:[0-9A-F]{4}\b)")
 _ROUTE4 = re.compile(r"(\S{1,64}\t)([0-9A-F]{8})\t([0-9A-F]{8})(\t(?:\w{1,10}\t){4})([0-9A-F]{8})")
@@ -163,7 +166,7 @@ class Identifiers:
         return self._new.digits(value) if len(set(value)) > 1 else value
 
     def serial(self, text: str) -> str:
-        """Replace a serial number, but not a text that stands for none."""
+        """Replace a serial number, but not a text that means there is none."""
         word = text.strip()
         identifying = any(map(str.isdigit, word)) and word.strip("0") and word not in _CLOUD_TAGS
         return text.replace(word, self._new.serial(word)) if identifying and not word.startswith("serial-") else text
@@ -276,7 +279,7 @@ class Identifiers:
 
 
 def structure(text: str) -> Any:
-    """Return what JSON text says; None for no JSON, nesting beyond all reason, or no more than a number."""
+    """Parse JSON text; None if it is not JSON, is nested too deeply, or is only a number."""
     if text.lstrip()[:1] not in ("[", "{", '"'):
         return None
     try:
@@ -308,7 +311,7 @@ def _grouped(digits: str, size: int) -> str:
 
 
 def _as(value: str, new: str) -> str:
-    """Return `new` in capitals where `value` is."""
+    """Return `new` in capitals if `value` is."""
     return new.upper() if value.upper() == value and value.lower() != value else new
 
 
@@ -350,7 +353,7 @@ _EVERYONES = frozenset(_EVERYONES_DOMAINS.split())
 
 
 def hosts(text: str) -> Iterator[str]:
-    """Yield the names of hosts that `text` tells, whole or short."""
+    """Yield the names of hosts in `text`, whole or short."""
     for match in _WHOLE.finditer(text):
         after, before = text[match.end() : match.end() + 2], text[match.start(1) - 2 : match.start(1)]
         if _is_host(match[1], port=after[:1] == ":", called=bool(re.match(r":\d", after)) or before == "//"):
@@ -394,7 +397,7 @@ def _is_everyones(name: str) -> bool:
 
 
 def _looks_like_host(word: str) -> bool:
-    """Return whether a word has the form ``gpu-node-0042``: a machine's, and a number that is no device's."""
+    """Return whether a word has the form ``gpu-node-0042``: a machine's, with a number that is not a device's."""
     numbered = _NUMBERED.fullmatch(word.rpartition("-")[2])
     return bool(numbered and _OF_MACHINES.search(word)) and not _is_known(word)
 

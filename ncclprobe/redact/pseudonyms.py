@@ -1,10 +1,10 @@
-"""Pseudonyms under a key: the same original under the same key always has the same one, and without the key none can
-go back.
+"""Pseudonyms under a key: the same original under the same key always has the same one, and nobody can reverse it
+without the key.
 
 Addresses, GUIDs and UUIDs are permuted with their prefixes preserved, as Crypto-PAn does it (Xu, Fan, Ammar, Moon,
 "Prefix-preserving IP address anonymization", ICNP 2002): two that share exactly k leading bits have pseudonyms that
 share exactly k leading bits, so subnets stay subnets. Whether a bit is flipped depends on the key and the bits before
-it, and on nothing else; where flipping would lead out of a range that has a meaning (10.0.0.0/8, fe80::/64), it is not.
+it, and on nothing else. It is not flipped if that would leave a range that has a meaning (10.0.0.0/8, fe80::/64).
 """
 
 import hmac

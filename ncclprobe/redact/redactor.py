@@ -1,11 +1,12 @@
 """Captures and reports without what identifies a site: names, addresses, GUIDs, UUIDs and serials become pseudonyms.
 
-What is judged stays: interfaces, devices, PCI addresses, versions, counters, sizes, settings. The same original has the
-same pseudonym wherever it stands, on every node whose capture was redacted under the same key.
+Everything that is judged stays: interfaces, devices, PCI addresses, versions, counters, sizes, settings. The same
+original has the same pseudonym everywhere, on every node whose capture was redacted under the same key.
 
-Names are known before they are replaced: those that the capture or report itself calls a host, domain or user, and
-those that a text calls a user. A name that any machine may have (``localhost``, ``ubuntu``) identifies no one and
-stays. What nothing but free text mentions is known by its form, or by the word before it: see :mod:`.identifiers`.
+Names are collected before they are replaced: those that the capture or report itself calls a host, domain or user, and
+those that a text calls a user. A name that any machine may have (``localhost``, ``ubuntu``) identifies nobody and
+stays. Names that appear only in free text are recognised by their form, or by the word before them: see
+:mod:`.identifiers`.
 """
 
 import itertools
@@ -56,7 +57,7 @@ _COMMON = frozenset(_COMMON_WORDS.split())
 """Names that identify no one: replacing them would hide nothing and spoil words and paths."""
 
 _KERNEL_PATH = re.compile(r"(?<![\w/.-])/(?:proc|dev|sys(?!/fs/cgroup))/(?:[^\s\"',;:]|:(?!/))*")
-"""Here every word is the kernel's: ``/proc/sys/vm`` is no host called vm. (But users name cgroups.)"""
+"""Here every word is the kernel's: ``/proc/sys/vm`` is not a host called vm. (But users name cgroups.)"""
 
 _NODES = r"[A-Za-z0-9][\w.-]{0,63}(?:\[\d{1,9}(?:[-,]\d{1,9}){0,9999}\][\w.-]{0,63}){1,4}"
 _WORDS = re.compile(r"[^\W_]+(?:[._-]+[^\W_]+)*")
@@ -114,8 +115,8 @@ class Redactor:
     def report(self, report: Report) -> Report:
         """Redact every text of a report; keep verdicts and numbers.
 
-        What stands in its sources is left out: a log holds names that nothing tells from other words. A redacted
-        capture keeps its answers, and a report on it shows them.
+        The contents of its sources are left out: a log holds names that cannot be distinguished from other words. A
+        redacted capture keeps its answers, and a report on it shows them.
         """
         for node in report.nodes:
             self._learn_host(node.name)
@@ -239,7 +240,7 @@ class Redactor:
                 self._learn_host(host)
 
     def _learn_told(self, name: str) -> None:
-        """Learn a host that free text tells; of its domain the whole alone, for its labels may be words."""
+        """Learn a host from free text; of its domain only the whole name, because its labels may be words."""
         short, _, domain = name.partition(".")
         if "-" in short or any(map(str.isdigit, short)):
             self._learn(short, self._new.host)
@@ -273,7 +274,7 @@ class Redactor:
                 self._learn(value.rstrip("/").rpartition("/")[2], self._new.user)
 
     def _learn_run(self, value: str) -> None:
-        """Learn a run's id if it is a name; after a number comes the server of its queue. Numbers alone stay."""
+        """Learn a run's id if it is a name; the server of its queue follows a number. A plain number stays."""
         number, _, server = value.partition(".")
         if number.isdigit():
             self._learn_host(server)
@@ -481,7 +482,7 @@ def _texts(value: object) -> Iterator[str]:
 
 
 def _object(line: str) -> dict[str, Any] | str:
-    """Return a row of a capture, or the line where it is none."""
+    """Return a row of a capture, or the line if it is not one."""
     row = structure(line)
     return row if isinstance(row, dict) else line
 
@@ -508,7 +509,7 @@ def _pieces(name: str) -> list[str]:
 
 
 def _nodes(value: str) -> tuple[str, ...]:
-    """Return the hosts of ``gpu[001-003,7]``; the text itself if it is no such list, or one of absurd length."""
+    """Return the hosts of ``gpu[001-003,7]``; the text itself if it is not such a list, or one of absurd length."""
     try:
         return expand(value)
     except ValueError:

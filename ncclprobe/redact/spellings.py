@@ -14,7 +14,9 @@ from ncclprobe.redact.pseudonyms import Pseudonyms
 from ncclprobe.redact.public import is_public, renamed
 
 _PRIVATE = r"(?:10|100|172|192)"
-"""How addresses begin that sites give themselves: what else is joined by dashes or has a fifth number is a version."""
+"""The first parts of addresses that sites give themselves: other numbers joined by dashes, or five numbers, are
+versions.
+"""
 _SPELLED = re.compile(
     r"(?i:guid)[\"']?[:=]?\s{0,16}(?:0[xX])?(?P<guid>[0-9A-Fa-f]{16})(?!\w)"
     r"|(?<![0-9A-Fa-f-])(?P<dashed>[0-9A-Fa-f]{2}(?:-[0-9A-Fa-f]{2}){5})(?![0-9A-Fa-f-])"

@@ -1,4 +1,4 @@
-"""Why a job failed, on one screen: cause, the line that says it, whose fault, what to do; what followed beneath."""
+"""Show why a job failed, on one screen: cause, its line, whose fault, what to do; the consequences beneath."""
 
 import re
 from collections import Counter
@@ -25,7 +25,7 @@ _STATUS = {"named": "fail", "narrowed": "warn", "unknown": "unknown"}
 
 
 def render(report: Report, *, width: int = 80, verbose: bool = False, style: Style = unstyled) -> str:
-    """Return the causes as text, lines no wider than `width` where words allow. Ends with a newline."""
+    """Return the causes as text, lines no wider than `width` if words allow. Ends with a newline."""
     width = max(width, 40)
     told = 0 if verbose or _standing_cause(report) is None else 1
     shown = report.causes if verbose else report.causes[told : told + _MOST_CAUSES]
@@ -80,7 +80,7 @@ def _introduced(cause: Cause) -> str:
 
 
 def _standing(report: Report, width: int, style: Style) -> Iterator[str]:
-    """Yield how a running job stands: the answer, and a row for each class of its ranks."""
+    """Yield the state of a running job: the answer, and a row for each class of its ranks."""
     found = report.standing
     if found is None:
         return
@@ -105,19 +105,19 @@ def _standing(report: Report, width: int, style: Style) -> Iterator[str]:
 
 
 def _standing_cause(report: Report) -> Cause | None:
-    """Return the cause that says what keeps a running job."""
+    """Return the cause that holds up a running job."""
     first = report.causes[0] if report.standing and report.causes else None
     return first if first and any(first.message == each.doing for each in report.classes) else None
 
 
 def looked(found: JobVerdict) -> str:
-    """Return for how long a running job was looked at, when, and how many of its ranks told of themselves."""
+    """Return how long and when a running job was examined, and how many of its ranks reported on themselves."""
     more = f"; {found.sources}" if found.sources else ""
     return f"looked for {found.looked_s:g} s, until {digest.when(found.looked_at)}{more}"
 
 
 def class_rows(report: Report) -> Iterator[tuple[str, str, str, str]]:
-    """Yield each class of a running job's ranks: its name, the ranks, where these run, and what they do."""
+    """Yield each class of a running job's ranks: its name, the ranks, their hosts, and their activity."""
     for each in report.classes:
         where = ", ".join(each.nodes) if each.ranks else digest.folded(each.processes)
         yield each.name, who(each.ranks, ()), where, each.doing
@@ -127,7 +127,7 @@ _WORDS = {"STUCK": "fail", "SLOW": "warn", "WORKING": "pass", "CANNOT TELL": "un
 
 
 def _nothing_to_name(report: Report, width: int) -> Iterator[str]:
-    """Yield that the job ended well, with the lines that say so; or that no line says anything, and where it stands."""
+    """Yield that the job ended well, with the lines that report it; or that no line does, and where the log ends."""
     yield from wrap("", _nothing(report), width)
     yield from _quoted(report.ended_well[:_MOST_EVIDENCE], width)
     yield from _stands(report, width)
@@ -138,7 +138,7 @@ def _nothing_to_name(report: Report, width: int) -> Iterator[str]:
 
 
 def _stands(report: Report, width: int) -> Iterator[str]:
-    """Yield where ranks or logs end of which none says that it ended, and what tells why a job stands still."""
+    """Yield the last positions of ranks or logs without an end of their own, and what would show why a job hangs."""
     if not report.last_seen:
         return
     for text in report.stands[1:] if not report.not_understood else report.stands:
@@ -223,7 +223,7 @@ def _cause(cause: Cause, width: int, style: Style, verbose: bool, word: str) -> 
 
 
 def _suspected(each: Suspect, shown: Sequence[Evidence], width: int) -> Iterator[str]:
-    """Yield who says nothing and its last line, unless that is shown already."""
+    """Yield the silent ranks and their last line, unless that is shown already."""
     line = Evidence(each.source, each.line, each.last_line)
     yield from wrap(f"{_LEAD}suspect: ", suspected(each), width)
     if each.source and line not in shown:
@@ -231,7 +231,7 @@ def _suspected(each: Suspect, shown: Sequence[Evidence], width: int) -> Iterator
 
 
 def suspected(each: Suspect) -> str:
-    """Return who says nothing, since when, and how far it came, in one line."""
+    """Return which ranks are silent, since when, and how far each got, in one line."""
     name = who((each.rank,), (each.host,) if each.host else ())
     if not each.source:
         return f"{name} (it logged nothing)"
@@ -247,7 +247,7 @@ def suspected(each: Suspect) -> str:
 def blamed(cause: Cause) -> str:
     """Return whose fault it is, and what to do: ``The job is at fault; correct it.``; empty: neither is known.
 
-    Of several causes that are left no line says that the job brought it about.
+    If several causes are left, no line shows that the job brought it about.
     """
     whose = "unknown" if cause.blame == "job" and cause.confidence != "named" else cause.blame
     finding = Finding(Severity.FAIL, "", "", whose, cause.action)
@@ -270,8 +270,8 @@ def _consequence(each: Consequence, width: int) -> Iterator[str]:
 
 
 def _quoted(found: Sequence[Evidence], width: int, lead: str = _LEAD + "  ") -> Iterator[str]:
-    """Yield each line with its place, wrapped: of a long one the beginning and the end, if a wrapped error says
-    what it was about.
+    """Yield each line with its place, wrapped; of a long line only the beginning, and the end if a wrapped error gives
+    its subject there.
     """
     for each in found:
         text = printable(str(each))

@@ -223,7 +223,7 @@ def _causes(report: Report, *, quiet: bool, verbose: bool, no_color: bool) -> st
 
 
 def width() -> int:
-    """Return how many columns standard output has, 160 at most; 100 if it is no terminal."""
+    """Return the columns of standard output, 160 at most; 100 if it is not a terminal."""
     return min(columns(100), 160)
 
 

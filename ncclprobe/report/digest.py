@@ -64,7 +64,7 @@ class Problem(NamedTuple):
 
 
 class Gap(NamedTuple):
-    """Checks that could not look: their ids, whether one of them is required, where and why."""
+    """Checks that could not look: their ids, whether one of them is required, on which nodes and why."""
 
     ids: tuple[str, ...]
     required: bool
@@ -81,7 +81,7 @@ def blame_of(problem: Problem) -> str:
 def blamed(finding: Finding, nodes: Sequence[str] = ()) -> str:
     """Return whose fault it is, how sure that is and what to do: ``n5 is at fault (seen once); repair it``.
 
-    `nodes`: where it was found; a finding that names nodes itself is about these.
+    `nodes`: those on which it was found; a finding that names nodes itself is about these.
     """
     names = finding.nodes or nodes
     whose = _WHOSE[finding.blame].format(node=folded(names) or "this node", is_="are" if len(names) > 1 else "is")
@@ -228,7 +228,7 @@ def when(started: str) -> str:
 
 
 def conclusion(report: Report) -> str:
-    """Return the last sentence, with the exit code: whether jobs can start, of which kind and on what."""
+    """Return the last sentence, with the exit code: whether jobs can start, of what kind and on which nodes."""
     of = f"{'NCCL' if report.scope.backend == 'nccl' else report.scope.backend} jobs{_extent(report)}"
     if _is_rails_report(report):
         of = f"NCCL over rails{_extent(report)}; `ncclprobe doctor` looks at everything else"
@@ -310,7 +310,7 @@ def judged(report: Report) -> Judged:
 def verdict_line(report: Report) -> str:
     """Return the run in one line of at most 80 characters: status, the counts, exit code.
 
-    Numbers that nothing judged come first: a PASS in front of them would be taken for theirs.
+    Numbers without a verdict come first: a PASS in front of them would look like theirs.
     """
     if unjudged := none_judged(report):
         lead = "" if report.status is Status.PASS else f"{report.status.value.upper()}  "
@@ -387,7 +387,7 @@ def yes(answer: bool | None) -> str:
 
 
 def on(nodes: Sequence[str], report: Report) -> str:
-    """Where something holds, if there are several nodes: ``n[0-3]``, ``all 8 nodes``; otherwise nothing."""
+    """Return the nodes concerned, if there are several nodes: ``n[0-3]``, ``all 8 nodes``; otherwise nothing."""
     if not nodes or len(report.nodes) < 2:
         return ""
     return f"all {len(nodes)} nodes" if len(nodes) == len(report.nodes) else folded(nodes)

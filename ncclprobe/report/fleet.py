@@ -64,7 +64,7 @@ def shared_words(loss: SharedLoss) -> str:
 
 
 def counts(nodes: Sequence[NodeStanding]) -> str:
-    """Return how many nodes are in which state, the good ones first."""
+    """Return the number of nodes in each state, the good ones first."""
     number = Counter(each.state for each in nodes)
     told = [f"{number[state]:,} {state}" for state in reversed(STATES) if number[state] or state == "ok"]
     alarms = FALSE_ALARMS * len(nodes) / 12

@@ -258,13 +258,13 @@ def _copy(row: CopyRow) -> str:
 
 
 def text(said: str) -> str:
-    """`said` as plain words: nothing in it is markup, and no ``@`` mentions a person."""
+    """Return `said` as plain words: nothing in it is markup, and no ``@`` mentions a person."""
     plain = "".join(_HTML.get(c, c) for c in _SPECIAL.sub(r"\\\1", _short(said)))
     return _LIST.sub(r"\1\\\2", plain).replace("@", "@\u200b")
 
 
 def code(said: str) -> str:
-    """`said` as a code span, whose fence is longer than any run of backticks in it."""
+    """Return `said` as a code span, whose fence is longer than any run of backticks in it."""
     short = _short(said)
     if not short:
         return ""

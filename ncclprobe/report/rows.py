@@ -11,7 +11,7 @@ from ncclprobe.model.values import Struct, grouped
 _JOINED = "\N{BOTTOM SQUARE BRACKET}"
 _LEAST = len("inconclusive")
 ROOM_FOR_ALL = 110
-"""Columns from which on all facts of a row are shown."""
+"""Width in columns from which all facts of a row are shown."""
 
 
 class _Column(Struct, frozen=True):

@@ -81,7 +81,7 @@ def _shown(report: Report, found: Sequence[Problem], verbose: bool) -> tuple[lis
 
 
 def quiet(report: Report) -> str:
-    """Return one line: the worst finding or the unknown checks, on which nodes, how much more, and the exit code."""
+    """Return one line: the worst finding or the unknown checks, their nodes, how much more, and the exit code."""
     every = [node.name for node in report.nodes]
     wrong = [p for p in digest.problems(report) if p.finding.severity is not Severity.NOTE]
     blind = [v for v in report.checks if v.status is Status.UNKNOWN and v.required]

@@ -1,4 +1,4 @@
-"""Why a job failed, as a page: causes, and who was where when."""
+"""Show why a job failed, as a page: causes, and a timeline of its ranks."""
 
 import re
 from collections.abc import Sequence
@@ -81,7 +81,7 @@ def _excerpts(cause: Cause, report: Report) -> list[Excerpt]:
 
 
 def _drawn(report: Report) -> tuple[list[_Lane], int, str, list[tuple[float, str]], float | None]:
-    """Return lanes, how many were left out, what the axis is, its ticks, and where ranks first part.
+    """Return lanes, how many were left out, the axis, its ticks, and the point at which ranks first diverge.
 
     Unless every line has a time, there is no common axis: each lane has its own lines from left to right.
     """
