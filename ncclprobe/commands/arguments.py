@@ -118,7 +118,7 @@ BRIEF: Mapping[str, _Brief] = MappingProxyType(
         ),
         "rails": _Brief(
             {
-                "what to try": "--cross-rails --full-bisection --force",
+                "what to try": "--full-bisection --force",
                 "several nodes": "--hosts --hostfile --nnodes",
                 "the run": "--timeout --keep",
                 "the report": _REPORT,

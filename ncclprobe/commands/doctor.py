@@ -92,10 +92,6 @@ def main(argv: Sequence[str]) -> int:
         return nodes.over_ssh(where, options, ("doctor", *argv), _question(options, argv))
     launch = detect(os.environ, flags)
     refuse(options)
-    if options.rails and (options.captures or options.local):
-        raise UsageError("--rails is for several nodes at once: captures hold what a run with --rails measured")
-    if nodes.rail_words(options) and not options.rails:
-        raise UsageError(f"{nodes.rail_words(options)[0]} says how --rails works, which is not given")
     if options.fleet and options.captures:
         raise UsageError("--fleet and captures exclude each other: they would be kept as of now")
     if options.one_job and not options.captures:
@@ -130,16 +126,11 @@ def _look_and_judge(
         judge = partial(judge_captures, question, collectors, options.captures, one_job=options.one_job)
         return _deliver(options, question, judge, waiting)
     given = _given(options, flags)
-    if options.rails and not launch.several_nodes and not launch.problems:
-        raise UsageError(f"--rails: {nodes.ALONE}")
     if not nodes.has_peers(launch, options):
         if not launch.speaks_for_node and not launch.problems:
             return ExitCode.OK
         return _judge_alone(options, question, given, waiting)
-    words = list(shared(options))
-    words += ["--rails", *nodes.rail_words(options)] if options.rails else []
-    wanted = nodes.rails_wanted(options) if options.rails else None
-    return nodes.meet(options, launch, question, given, ("doctor", *words), wanted, waiting)
+    return nodes.meet(options, launch, question, given, ("doctor", *shared(options)), waiting=waiting)
 
 
 def _given(options: argparse.Namespace, flags: Flags) -> dict[Question, str]:
@@ -219,9 +210,6 @@ def _parser() -> argparse.ArgumentParser:
         help="Check for a job with this library (default: %(default)s).")  # fmt: skip
     add("--local", action="store_true", help="Check this node only, even under a launcher.")
     nodes.options(parser)
-    add("--rails", action="store_true",
-        help="Also try the RDMA ports of all nodes with each other, as `ncclprobe rails` does.")  # fmt: skip
-    nodes.rail_options(parser)
     options(parser)
     add("--expect-gpus", type=arguments.count, metavar="N", help="Fail if fewer than N GPUs are usable.")
     add("--expect-nics", type=arguments.count, metavar="N",

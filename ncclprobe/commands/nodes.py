@@ -26,18 +26,12 @@ from ncclprobe.report import delivery
 
 if TYPE_CHECKING:
     from ncclprobe.cluster.rails.lead import RailsWanted
-    from ncclprobe.cluster.rails.plan import Budget
     from ncclprobe.cluster.rendezvous.token import Token
     from ncclprobe.report.progress import Waiting
 
 WAIT_S = 30.0
 _MOST_LINES = 8
 _LONGEST_NAME = 253  # of DNS: RFC 1035, 2.3.4
-ALONE = (
-    "rails are tried between nodes, and this is only one: start it once on each node, by srun, mpirun or torchrun, or "
-    "with --nnodes N --node-rank R --master-addr HOST --master-port PORT"
-)
-_OF_RAILS = ("force", "cross_rails", "full_bisection")
 
 
 def options(parser: argparse.ArgumentParser) -> None:
@@ -207,35 +201,3 @@ def _host(text: str) -> str:
     if not 0 < len(text) <= _LONGEST_NAME or not re.fullmatch(r"[\w.:%-]+", text):
         raise argparse.ArgumentTypeError(f"{ascii(text)[:80]} is neither a host's name nor an address")
     return text
-
-
-def rail_options(parser: argparse.ArgumentParser) -> None:
-    """Add how rails are tried."""
-    add = parser.add_argument
-    add("--force", action="store_true", help="Try rails even if a port carries other traffic.")
-    add("--cross-rails", action="store_true",
-        help="Also try rails of different numbers with each other (default: if NCCL would).")  # fmt: skip
-    add("--full-bisection", action="store_true",
-        help="Let all nodes send at once (default: 16 pairs of nodes at a time).")  # fmt: skip
-
-
-def rail_words(options: argparse.Namespace) -> Sequence[str]:
-    """Return those options of rails that were given, as every node must be given them."""
-    return [f"--{name.replace('_', '-')}" for name in _OF_RAILS if getattr(options, name)]
-
-
-def rail_budget(options: argparse.Namespace) -> "Budget":
-    """Return how much a run over rails may ask of the fabric."""
-    from ncclprobe.cluster.rails.plan import Budget
-
-    return Budget(at_once=bounds.HOST_NAMES) if options.full_bisection else Budget()
-
-
-def rails_wanted(options: argparse.Namespace) -> "RailsWanted":
-    """Return what is to be tried of rails, with the verbs library in children, and this machine's counters."""
-    from ncclprobe.cluster.rails.lead import RailsWanted
-    from ncclprobe.host.live import LiveHost
-    from ncclprobe.probes.verbs.pair import run_rail
-
-    host = LiveHost((), lambda _name: False)
-    return RailsWanted(run_rail, host, rail_budget(options), options.force, options.cross_rails)

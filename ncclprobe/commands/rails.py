@@ -6,15 +6,25 @@ import os
 from collections.abc import Sequence
 
 from ncclprobe import signals
+from ncclprobe.cluster.rails.lead import RailsWanted
+from ncclprobe.cluster.rails.plan import Budget
 from ncclprobe.commands import arguments, hosts, nodes
 from ncclprobe.engine import diagnose
 from ncclprobe.facts.launcher import Flags, detect
 from ncclprobe.host import SAMPLE, Question
+from ncclprobe.host.live import LiveHost
+from ncclprobe.model import bounds
 from ncclprobe.model.errors import UsageError
 from ncclprobe.model.snapshot import Job
+from ncclprobe.probes.verbs.pair import run_rail
 
+ALONE = (
+    "rails are tried between nodes, and this is only one: start it once on each node, by srun, mpirun or torchrun, or "
+    "with --nnodes N --node-rank R --master-addr HOST --master-port PORT"
+)
 _TIMEOUT_S = 180.0
 _LAST_RESORT_S = 5.0  # after --timeout, for a process that cannot end by itself
+_HOW = ("force", "full_bisection")
 _SELECT = (
     *("rail.*", "launch.*", "path.*", "pci.link/nic-*", "ib.losses", "ib.perm", "ib.rate", "ib.roce", "ib.state"),
     *("sync.env", "sync.identity", "sync.limits", "sync.network", "sync.nodes"),
@@ -36,12 +46,18 @@ def main(argv: Sequence[str]) -> int:
     launch = detect(os.environ, flags)
     if not nodes.has_peers(launch, options) or not launch.several_nodes:
         wrong = next((problem for problem in launch.problems if not problem.harmless), None)
-        raise UsageError(f"{wrong.subject} {wrong.message}; {wrong.remedy}" if wrong else nodes.ALONE)
+        raise UsageError(f"{wrong.subject} {wrong.message}; {wrong.remedy}" if wrong else ALONE)
     signals.end_by(options.timeout + _LAST_RESORT_S)
     question = diagnose.ask(arguments.judging(options), ("rails", *argv), Job())
     said: dict[Question, str] = {(SAMPLE, "flags"): json.dumps(flags.given)} if flags.given else {}
-    words = ("rails", *nodes.rail_words(options))
-    return nodes.meet(options, launch, question, said, words, nodes.rails_wanted(options))
+    words = ("rails", *[f"--{name.replace('_', '-')}" for name in _HOW if getattr(options, name)])
+    return nodes.meet(options, launch, question, said, words, _wanted(options))
+
+
+def _wanted(options: argparse.Namespace) -> RailsWanted:
+    """Return what is to be tried of rails, with the verbs library in children, and this machine's counters."""
+    budget = Budget(at_once=bounds.HOST_NAMES) if options.full_bisection else Budget()
+    return RailsWanted(run_rail, LiveHost((), lambda _name: False), budget, options.force)
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -53,7 +69,9 @@ def _parser() -> argparse.ArgumentParser:
     )
     parser.set_defaults(captures=(), local=False, backend="nccl", mixed_gpus=False, expect_gpus=None, expect_nics=None)
     add = parser.add_argument
-    nodes.rail_options(parser)
+    add("--force", action="store_true", help="Try rails even if a port carries other traffic.")
+    add("--full-bisection", action="store_true",
+        help="Let all nodes send at once (default: 16 pairs of nodes at a time).")  # fmt: skip
     nodes.options(parser)
     arguments.selection(parser)
     arguments.fleet_store(parser)

@@ -325,7 +325,7 @@ def _crossed(found: Sequence[Tried], rails: Every[Rails]) -> Iterator[Finding]:
 def _needed(rails: Every[Rails]) -> str:
     """Return why rails of different numbers were tried."""
     numbers = sorted({len(each.ports) for _, each in rails.items() if each.ports})
-    uneven = f"nodes have {numbers[0]} to {numbers[-1]} rails" if len(numbers) > 1 else "asked for by --cross-rails"
+    uneven = f"nodes have {numbers[0]} to {numbers[-1]} rails" if numbers else "no node has a rail"
     return next((each.cross for _, each in rails.items() if each.cross), uneven)
 
 

@@ -53,14 +53,12 @@ class RailsWanted(Struct, frozen=True):
     """The command line's request for rails, and the means to test them.
 
     `run` runs one end of a test, `host` has the counters of this node's ports. `force`: also if others use them.
-    `cross`: rails of different numbers as well, whatever the settings are.
     """
 
     run: Runner
     host: Host
     budget: Budget = field(default_factory=Budget)
     force: bool = False
-    cross: bool = False
 
 
 class Fleet(Struct, frozen=True):
@@ -138,8 +136,7 @@ class RailRun:
     def _search(self) -> None:
         """Play the round-robin, then retests, on a thread of its own: it waits for one wave after the other."""
         rails, rates = self._rails, [rate for ends in self._ends.values() for rate in ends.rates_gbps]
-        crossing = self._wanted.cross or any(ends.cross for ends in self._ends.values())
-        crossing = crossing or len({len(each) for each in rails.values()}) > 1
+        crossing = any(ends.cross for ends in self._ends.values()) or len({len(each) for each in rails.values()}) > 1
         plan = plan_rails(len(rails), max(map(len, rails.values())), fastest(rates), self._budget, cross=crossing)
         self._words = in_words(plan)
         localise_slowness(rails, _Measure(self, plan, rails), count=plan.rounds, excluded=self._excluded)
