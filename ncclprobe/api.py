@@ -172,6 +172,7 @@ def doctor(
     ignore: Sequence[str] = (),
     config: AnyPath | None = None,
     timeout_s: float = 120.0,
+    progress: Progress | None = None,
 ) -> Report:
     """Return whether this machine, or the machines of `captures`, are fit for a job with `backend`.
 
@@ -195,8 +196,10 @@ def doctor(
     if paths:
         from ncclprobe.engine.captures import judge_captures
 
-        return doctors.within(question, timeout_s, lambda: judge_captures(question, collectors, paths, one_job=one_job))
-    return doctors.examine_machine(question, collectors, timeout_s)
+        show = progress or _unseen
+        judged = functools.partial(judge_captures, question, collectors, paths, one_job=one_job, show=show)
+        return doctors.within(question, timeout_s, judged)
+    return doctors.examine_machine(question, collectors, timeout_s, progress or _unseen)
 
 
 @_typed
@@ -231,6 +234,7 @@ def explain(
     ignore: Sequence[str] = (),
     config: AnyPath | None = None,
     timeout_s: float = 600.0,
+    progress: Progress | None = None,
 ) -> Report:
     """Return why a job failed (`report.causes`), from what it left: logs, flight records, captures, reports.
 
@@ -251,7 +255,8 @@ def explain(
         raise UsageError("no file is given to explain")
     judging = replace(_judging(select, ignore, config), gates=False)
     question = diagnose.ask(judging, ("api.explain",), Job(), diagnose.LEFT)
-    return within(question, timeout_s, lambda: explaining.explain(question, job_files.named(names), json.read))
+    show = progress or _unseen
+    return within(question, timeout_s, lambda: explaining.explain(question, job_files.named(names), json.read, show))
 
 
 @_typed
@@ -406,6 +411,10 @@ def render(report: Report, format: Format = "text") -> str:
     from ncclprobe.report import delivery
 
     return delivery.rendered(report, format)
+
+
+def _unseen(_line: str) -> None:
+    """Take a line that nobody waits for."""
 
 
 def _ranks(nproc: int | None, backend: str | None) -> list[str]:

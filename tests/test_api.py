@@ -7,6 +7,7 @@ import signal
 import subprocess
 import sys
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any, get_args
 
@@ -226,6 +227,12 @@ def test_long_work_tells_how_far_it_is_and_is_ended_by_what_that_raises() -> Non
     def enough(line: str) -> None:
         raise RuntimeError(line)
 
+    for ask in (partial(api.doctor, HGX), partial(api.explain, LEFT)):
+        told.clear()
+        ask(progress=told.append)
+        assert [line for line in told if line.startswith("read ")], ask
+        with pytest.raises(RuntimeError):
+            ask(progress=enough)
     with pytest.raises(RuntimeError):
         api.copies(nproc=1, backend="gloo", progress=enough)
     with pytest.raises(api.UsageError, match="progress: give a function, not 5"):

@@ -102,8 +102,8 @@ def test_nodes_get_their_places_and_the_token_is_on_no_command_line() -> None:
     assert [order.words[3:7] for order in orders] == [("--nnodes", "2", "--node-rank", str(n)) for n in (0, 1)]
     assert all(order.words[7:] == ("--master-addr", "h0", "--master-port", "20000") for order in orders)
     assert [order.report for order in orders] == [True, False]
-    assert "NCCLPROBE" not in " ".join(here.command("h0", "/opt/a b/python"))
-    assert "'/opt/a b/python'" in here.command("h0", "/opt/a b/python")[-1]
+    assert "NCCLPROBE" not in " ".join(here.command("h0", "/opt/a b/python", 30.0))
+    assert "'/opt/a b/python'" in here.command("h0", "/opt/a b/python", 30.0)[-1]
 
 
 def test_ranks_are_as_many_as_gpus_and_numbered_through() -> None:
@@ -123,6 +123,19 @@ def test_ranks_are_as_many_as_gpus_and_numbered_through() -> None:
     (alone,) = over_ssh._orders(asked, answered(4), ["pairs"], 60.0, {})
     assert alone.words == ("pairs", "--timeout", "60", "--nproc", "4")
     assert "RANK" not in alone.ranks[0]
+
+
+def test_how_long_a_host_may_take_follows_timeout() -> None:
+    options = {time_s: here.command("h0", "python", time_s) for time_s in (1.0, 30.0, 450.0)}
+    assert [("ConnectTimeout=1" in options[1.0]), ("ConnectTimeout=225" in options[450.0])] == [True, True]
+
+
+@pytest.mark.slow
+def test_a_host_that_hangs_is_given_up_after_a_quarter_of_timeout(tmp_path: Path) -> None:
+    program = started(tmp_path, "doctor", "--hosts", "hang1,fit", "--backend", "gloo", "--timeout", "24")
+    out, err = program.communicate(timeout=DEADLINE_S)
+    assert program.returncode == 3, (out, err)
+    assert "no answer within 6 s" in " ".join(out.split())
 
 
 def ssh_here(folder: Path) -> dict[str, str]:

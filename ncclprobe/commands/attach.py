@@ -4,7 +4,7 @@ import argparse
 import json
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from ncclprobe.engine import diagnose
     from ncclprobe.host import Question
     from ncclprobe.model.report import Report
+    from ncclprobe.redact.redactor import Redactor
 
 _TIMEOUT_S, _WATCH_S, _LAST_RESORT_S = 60.0, 3600.0, 5.0
 _BETWEEN_S = 1.0
@@ -130,16 +131,25 @@ def _over_ssh(
 
     if options.watch or options.pid:
         raise UsageError(f"{'--watch' if options.watch else '--pid'} looks at one node, and excludes --hosts")
-    asked = over_ssh.Started(where, line, options.timeout, arguments.output(options), options.keep)
+    asked = over_ssh.Started(where, line, options.timeout, arguments.output(options))
     kept, started = over_ssh.look(asked, question)
     snapshots = [capture_facts(parse(text, name), running.collectors()) for name, text in kept.items()]
     if not snapshots:
         words = "; ".join(f"{each.host}: {each.words}" for each in started.failed)
         raise UsageError(f"--hosts: no rank of a job was found on any host{f' ({words})' if words else ''}")
+    if options.keep:
+        over_ssh.keep(options.keep, _pseudonymous(options.redactor, kept), 0)
     found = running.stands(snapshots)
     notes = [f"{each.host}: not looked at: {each.words}" for each in started.failed]
     report = over_ssh.with_hosts(report_on(question, facts={type(found): found}, notes=notes), question, started)
     return options.redactor.report(report) if options.redactor else report
+
+
+def _pseudonymous(redactor: "Redactor | None", kept: Mapping[str, str]) -> Mapping[str, str]:
+    """Return the captures of hosts as --redact wants them, whose names of files are then numbers."""
+    if redactor is None:
+        return kept
+    return {f"host{number}.jsonl": redactor.capture(text) for number, text in enumerate(kept.values())}
 
 
 def _parser() -> argparse.ArgumentParser:

@@ -35,8 +35,8 @@ from ncclprobe.session.ssh.here import Call, Calls
 from ncclprobe.session.ssh.there import Order
 
 _SPARE_S = 15.0  # after --timeout, for the hosts to end and to send what they found
-_VALUES = ("--hosts", "--hostfile", "--remote-python", "--nodes-out", "--keep", "--timeout", "--nproc")
-_FLAGS = {"-q", "--quiet", "-v", "--verbose", "--no-color"}
+_VALUES = ("--hosts", "--hostfile", "--remote-python", "--nodes-out", "--keep", "--timeout", "--nproc", "--redact-key")
+_FLAGS = {"-q", "--quiet", "-v", "--verbose", "--no-color", "--redact"}
 _LOCAL = {*_VALUES, *_FLAGS, *(f"--{name}" for name in FORMATS)}
 _FILES, _PATHS = {"--config", "--expect", "--baseline"}, {"--path"}
 """Options of this side, and those whose file or path is passed on."""
@@ -78,8 +78,8 @@ def look(asked: Started, question: Question) -> tuple[dict[str, str], StartedHos
 
     present, failed = _called(asked, question, orders)
     kept = {f"{call.host}-{name}": text for call in present if call.outcome for name, text in call.outcome.kept.items()}
-    if asked.keep:
-        keep(asked.keep, kept, sum(call.outcome.left for call in present if call.outcome))
+    if left := sum(call.outcome.left for call in present if call.outcome):
+        delivery.complain(f"--hosts: {left} captures are left out: together they are too large")
     return kept, StartedHosts(len(asked.hosts.names), tuple(failed))
 
 
@@ -92,7 +92,7 @@ def _called(
         Waiting(f"calling {total} hosts", wanted=not quiet) as waiting,
         Calls(asked.hosts.names, asked.hosts.python, lambda lines: None if quiet else _show(lines, waiting)) as calls,
     ):
-        present = calls.greet(waiting.say)
+        present = calls.greet(asked.timeout_s, waiting.say)
         waiting.say(f"running on {len(present)} of {total} hosts")
         left_s = max(asked.timeout_s - (time.monotonic() - question.clock), 1.0)
         for call, order in zip(present, orders(present, left_s), strict=True):

@@ -18,6 +18,7 @@ from ncclprobe.model.findings import Finding, Verdict
 from ncclprobe.model.registry import Collector
 from ncclprobe.model.report import Report
 from ncclprobe.model.snapshot import Every, Snapshot, learned
+from ncclprobe.model.units import plural
 from ncclprobe.model.values import replace
 
 if TYPE_CHECKING:
@@ -34,15 +35,22 @@ _OF_SCHEDULERS = ("SLURM_JOB_ID", "PBS_JOBID", "LSB_JOBID")
 
 
 def judge_captures(
-    question: Question, collectors: Sequence[Collector], paths: Sequence[Path], *, one_job: bool = False
+    question: Question,
+    collectors: Sequence[Collector],
+    paths: Sequence[Path],
+    *,
+    one_job: bool = False,
+    show: Callable[[str], None] = lambda _: None,
 ) -> Report:
     """Judge the machines of captures: as nodes of one job if they are, or if `one_job` says so. Raises UsageError."""
     if len(paths) > FEW:
         from ncclprobe.engine import workers  # what only many captures need
 
         if workers.suits(paths, question.checks):
-            return _judge_many(question, paths, one_job)
-    return judge_snapshots(question, replayed(paths, collectors), one_job=one_job)
+            return _judge_many(question, paths, one_job, show)
+    snapshots = replayed(paths, collectors)
+    show(f"read {plural(len(paths), 'capture')}")
+    return judge_snapshots(question, snapshots, one_job=one_job)
 
 
 def judge_snapshots(question: Question, snapshots: Sequence[Snapshot], *, one_job: bool = False) -> Report:
@@ -51,12 +59,13 @@ def judge_snapshots(question: Question, snapshots: Sequence[Snapshot], *, one_jo
     return _diagnosed(question, snapshots, notes, one_job or is_one_job(snapshots))
 
 
-def _judge_many(question: Question, paths: Sequence[Path], one_job: bool) -> Report:
+def _judge_many(question: Question, paths: Sequence[Path], one_job: bool, show: Callable[[str], None]) -> Report:
     from ncclprobe.engine import workers
 
     wanted = workers.wanted(question.checks, doctor.SHOWN, question.pictures)
     with workers.Workers([str(path) for path in paths], wanted) as at_work:
         snapshots = at_work.learn()
+        show(f"read {plural(len(paths), 'capture')}")
         joined = one_job or is_one_job(snapshots)
         job = question.job if joined else replace(question.job, apart=True)
         snapshots = at_work.judge(workers.Terms(job, together(snapshots, job), len(snapshots)))

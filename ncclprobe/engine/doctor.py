@@ -55,9 +55,12 @@ def within(question: Question, timeout_s: float, judge: Callable[[], Report]) ->
         raise OutOfTime("no time was left to judge within --timeout") from None
 
 
-def examine_machine(question: Question, collectors: Sequence[Collector], timeout_s: float) -> Report:
+def examine_machine(
+    question: Question, collectors: Sequence[Collector], timeout_s: float, show: Callable[[str], None]
+) -> Report:
     """Look at this machine, and judge it. Raises OutOfTime."""
     snapshot, _ = observed(collectors, question.clock + look_s(timeout_s))
+    show(f"looked at {snapshot.node}")
     return within(question, timeout_s, lambda: diagnose(question, [snapshot]))
 
 

@@ -7,7 +7,7 @@ import shutil
 import signal
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +16,8 @@ import pytest
 import ncclprobe
 
 from . import Host, Lab, why_not
-from .processes import Running, must
+from .processes import Completed, Running, must
+from .rails import FAULTS, build, give_rails
 
 TOOLS = ("sshd", "ssh", "ssh-keygen")
 pytestmark = [
@@ -24,6 +25,17 @@ pytestmark = [
     pytest.mark.skipif(bool(why_not(*TOOLS)), reason=why_not(*TOOLS) or "a lab can be made here"),
 ]
 UP_S = 20.0
+APART = ("unshare", "--pid", "--fork", "--kill-child", "--mount-proc")
+RANK = """\
+import pathlib, sys, time, torch
+import torch.distributed as dist
+dist.init_process_group("gloo")
+dist.all_reduce(torch.ones(1))
+pathlib.Path(sys.argv[1], str(dist.get_rank())).touch()
+if dist.get_rank():
+    time.sleep(1000)
+dist.all_reduce(torch.ones(1))
+"""
 _MODULE = b"ncclprobe.s"  # of session.ssh.there, and of start
 PACKAGE = Path(ncclprobe.__file__).parent
 SERVER = """\
@@ -57,14 +69,14 @@ class Cluster:
         program.chmod(0o755)
         Path("/run/sshd").mkdir(exist_ok=True)
 
-    def serve(self, host: Host, key: str = "user_key", more: str = "") -> None:
-        """Start the sshd of a host, which takes the user's key, or another one."""
+    def serve(self, host: Host, key: str = "user_key", more: str = "", before: Sequence[str] = ()) -> None:
+        """Start the sshd of a host, which takes the user's key, or another one; `before`: a program that starts it."""
         file, sshd = (
             self.folder / f"{host.name}.conf",
             shutil.which("sshd", path="/usr/sbin:/sbin:" + os.environ["PATH"]),
         )
         file.write_text(SERVER.format(folder=self.folder, keys=self.folder / f"{key}.pub", more=more))
-        running = host.start([str(sshd), "-D", "-e", "-f", str(file)])
+        running = host.start([*before, str(sshd), "-D", "-e", "-f", str(file)])
         end_s = time.monotonic() + UP_S
         while "listening" not in running.err:
             assert time.monotonic() < end_s, running.err
@@ -114,7 +126,7 @@ def test_of_eight_hosts_four_fail_each_in_its_own_way_and_four_are_judged_togeth
             "n7",
         }
         words = {
-            "n4": "no answer within 30 s",
+            "n4": "no answer within 30 s, a quarter of --timeout",
             "n5": "No module named",
             "n6": "Permission denied",
             "n7": "No route to host",
@@ -154,3 +166,59 @@ def test_an_interruption_leaves_nothing_on_the_hosts() -> None:
         while left := [pid for host in found.lab.hosts for pid in started_on(host)]:
             assert time.monotonic() < end_s, left
             time.sleep(0.1)
+
+
+def asked(found: Cluster, *words: str) -> tuple[Completed, dict[str, Any]]:
+    """Run a command over all hosts, and return its report too."""
+    file = found.folder / "r.json"
+    names = ",".join(host.name for host in found.lab.hosts)
+    done = found.start(words[0], "--hosts", names, "--json", str(file), *words[1:]).wait(200.0)
+    assert file.exists(), done
+    return done, json.loads(file.read_text())
+
+
+def test_hosts_are_accepted_and_a_job_that_hangs_on_them_is_looked_at() -> None:
+    with cluster(2) as found:
+        for host in found.lab.hosts:
+            found.serve(host, before=APART)
+        done, report = asked(found, "accept", "--backend", "gloo", "--nproc", "1", "--timeout", "90")
+        assert [each["name"] for each in report["nodes"]] == ["n0", "n1"], done
+        assert (done.code, report["launch"]["world_size"]) == (report["exit_code"], 2)
+        assert {each["nodes"] for each in report["measurements"]} == {2}
+        assert report["pairs"]
+
+        script, ready = found.folder / "rank.py", found.folder / "ready"
+        script.write_text(RANK)
+        ready.mkdir()
+        job = "MASTER_ADDR=n0 MASTER_PORT=29511 WORLD_SIZE=2 LOCAL_RANK=0 GLOO_SOCKET_IFNAME=eth0"
+        for number, host in enumerate(found.lab.hosts):
+            line = f"env {job} RANK={number} {sys.executable} {script} {ready}"
+            found.lab.ctl.start([str(found.folder / "bin/ssh"), host.name, line])
+        end_s = time.monotonic() + 60.0
+        while len([*ready.iterdir()]) < 2:
+            assert time.monotonic() < end_s, [*ready.iterdir()]
+            time.sleep(0.1)
+        kept = found.folder / "kept"
+        done, report = asked(found, "attach", "--redact-key", "k", "--keep", str(kept))
+        assert "2 of 2 ranks were looked at" in done.out, done
+        texts = {path.name: path.read_text() for path in kept.iterdir()}
+        assert sorted(texts) == ["host0.jsonl", "host1.jsonl"]
+        names = [
+            name for name in ("n0", "n1") for text in (*texts.values(), json.dumps(report["nodes"])) if name in text
+        ]
+        assert names == []
+
+
+def test_rails_are_tried_between_hosts() -> None:
+    with cluster(2) as found:
+        library = found.folder / "lib"
+        library.mkdir()
+        build(library)
+        give_rails(found.lab, library, FAULTS["port of rail 1 down"].rails(found.lab))
+        for host in found.lab.hosts:
+            given = " ".join(f'"{name}={value}"' for name, value in host.env.items())
+            found.serve(host, more=f"SetEnv {given}")
+        done, report = asked(found, "rails", "--timeout", "110")
+        dead = told(report, "rail.dead")
+        assert done.code == report["exit_code"] == 4, done
+        assert [*dead] == ["n0 rail 1 <-> n1 rail 1"]

@@ -24,8 +24,8 @@ from ncclprobe.model.errors import UsageError
 from ncclprobe.model.units import printable
 from ncclprobe.session.ssh.there import MARK, ORDER_BYTES, Hello, Order, Outcome
 
-HELLO_S = 30.0
-_CONNECT_S = 15
+_HELLO_SHARE = 0.25
+"""Of the time of a command: so long may a host take to answer, and half of that its ssh to connect."""
 _LOOK_S = 0.1
 _WORDS = 300
 _NOT_CONNECTED = 255  # ssh(1), EXIT STATUS
@@ -59,12 +59,12 @@ class Call:
         """Return whether it waits for an order."""
         return self.hello is not None and self.failure is None
 
-    def start(self, python: str) -> None:
+    def start(self, python: str, hello_s: float) -> None:
         """Start ssh. Raises UsageError if there is none."""
         self.began = time.monotonic()
         try:
             pipe = subprocess.PIPE
-            self._process = start(command(self.host, python), stdin=pipe, stdout=pipe, stderr=pipe)
+            self._process = start(command(self.host, python, hello_s), stdin=pipe, stdout=pipe, stderr=pipe)
         except OSError as error:
             raise UsageError(f"--hosts: ssh cannot be started: {error.strerror}") from None
         for stream, take in ((self._process.stdout, self._take_out), (self._process.stderr, self._take_err)):
@@ -149,10 +149,10 @@ class Call:
         return "\n".join(found) if self._complained <= bounds.SSH_LINES_BYTES else ""
 
 
-def command(host: str, python: str) -> list[str]:
+def command(host: str, python: str, hello_s: float) -> list[str]:
     """Return the command line of the one connection to `host`. No connection of the user's own is left behind."""
     alive = ("ServerAliveInterval=10", "ServerAliveCountMax=3")
-    options = ("BatchMode=yes", f"ConnectTimeout={_CONNECT_S}", "ControlMaster=no", *alive)
+    options = ("BatchMode=yes", f"ConnectTimeout={max(int(hello_s / 2), 1)}", "ControlMaster=no", *alive)
     settings = [word for each in options for word in ("-o", each)]
     return ["ssh", "-T", *settings, "--", host, f"exec {shlex.quote(python)} -m {_ENTRY}"]
 
@@ -173,17 +173,21 @@ class Calls:
             call.close()
         self._selector.close()
 
-    def greet(self, progress: Callable[[str], None]) -> list[Call]:
-        """Call every host, so many at a time, and return those that answer. Raises UsageError without an ssh."""
+    def greet(self, timeout_s: float, progress: Callable[[str], None]) -> list[Call]:
+        """Call every host, so many at a time, and return those that answer. Raises UsageError without an ssh.
+
+        `timeout_s`: of the whole command.
+        """
+        hello_s = _HELLO_SHARE * timeout_s
         waiting, called = deque(self.all), list[Call]()
         while waiting or any(call.open for call in called):
             while waiting and sum(call.open for call in called) < bounds.SSH_AT_ONCE:
                 called.append(waiting.popleft())
-                called[-1].start(self._python)
+                called[-1].start(self._python, hello_s)
             self._turn()
             for call in called:
-                if call.open and time.monotonic() - call.began > HELLO_S:
-                    call.fail("silent", f"no answer within {HELLO_S:g} s")
+                if call.open and time.monotonic() - call.began > hello_s:
+                    call.fail("silent", f"no answer within {hello_s:g} s, a quarter of --timeout")
             progress(f"calling the hosts: {sum(call.present for call in called)} of {len(self.all)} answered")
         return [call for call in self.all if call.present]
 
