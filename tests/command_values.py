@@ -1,18 +1,19 @@
 """What is learned of captured machines, and what the commands print of recorded input, without the wording.
 
 A fact is kept by its fields; a long collection by its length, its first items and its last. A line of a report is kept
-as its words with a digit or in capitals. `scripts/golden.py` writes them to tests/data/command_values; to add an input,
-add it to a function of `COMMANDS`.
+as its words with a digit or in capitals; an object of JSON as a line of its simple fields. `scripts/golden.py` writes
+them to tests/data/command_values; to add an input, add it to a function of `tests.command_inputs`.
 """
 
 import contextlib
-import gzip
 import io
 import json
 import os
 import re
 import tempfile
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
+from itertools import groupby
+from operator import itemgetter
 from pathlib import Path
 from unittest import mock
 
@@ -22,20 +23,14 @@ from ncclprobe.host.capture import load
 from ncclprobe.model.registry import Collector, discover
 from ncclprobe.model.snapshot import Absent
 from ncclprobe.model.values import Struct
-from tests import recorded_jobs
-from tests.checks.cases import written
+from tests.command_inputs import CAPTURES, COMMANDS, DATA, TESTS
+from tests.function_inputs import FUNCTIONS
 
-TESTS = Path(__file__).parent
-DATA, CAPTURES = TESTS / "data", TESTS / "captures"
 KEPT = DATA / "command_values"
 LEARNED = ("hgx-h100", "dgx-1v", "aws-p4d", "gb200-tray", "power9", "h100-vm", "guest-rxe-root", "one-gpu")
 FIRST_ITEMS, LONG = 2, 60
-EVERY_NTH_OF_NCCL = 40
-EVERY_NTH_REPORT = 3
-SICK = ("acs", "cpu-quota", "gid-link-local", "gpu-lost", "ib-down", "ib-half-rate", "nvlink-down", "pcie-narrow")
-MACHINES = ("dgx-h100", "dgx-a100", "a3-megagpu-8g", "p5.48xlarge", "gb200-nvl72", "8 x L40S, 2 sockets, no P2P")
-ALL_OPERATIONS = "all_reduce,all_gather,reduce_scatter,all_to_all,broadcast,reduce,gather,scatter,sendrecv"
-_NOW = re.compile(r"\d{4}-\d\d-\d\d[ T]\d\d:\d\d:\d\d\S*|sha256-\S*")
+_NOW = re.compile(r"\d{4}-\d\d-\d\d[ T]\d\d:\d\d:\d\d\S*|sha256-\S*|\b1\.7\d+e\+09\b")
+_NOT_KEPT = frozenset({"started", "duration_s", "tool", "versions", "ended", "environment", "seconds", "by"})
 _VALUE = re.compile(r"[A-Z]{4,}[A-Z_0-9=]*|[^\s,;()'\"<>|]*\d[^\s,;()'\"<>|]*")
 
 
@@ -52,11 +47,58 @@ def values(argv: list[str], folder: Path) -> Iterator[str]:
         contextlib.redirect_stderr(out),
         working_in(beside),
     ):
-        code = main([word.replace(f"{beside}/", "") for word in argv])
+        code = _ran([word.replace(f"{beside}/", "") for word in argv])
     yield f"exit {code}"
-    for line in out.getvalue().splitlines():
-        if words := _VALUE.findall(_NOW.sub("", line)):
-            yield " ".join(words)
+    printed = out.getvalue().replace(f"{folder}/", "")
+    if printed.startswith("{"):
+        yield from json_values(json.loads(printed), "")
+        return
+    for line in printed.splitlines():
+        if words := _said(line):
+            yield words
+
+
+def _ran(argv: list[str]) -> int:
+    try:
+        return main(argv)
+    except SystemExit as left:  # the page of a command
+        return int(left.code or 0)
+
+
+def _said(text: str) -> str:
+    return " ".join(_VALUE.findall(_NOW.sub("", text)))
+
+
+def json_values(value: object, name: str) -> Iterator[str]:
+    """Yield a line for each object: its numbers, its single words, and the values in its texts, with their names."""
+    if not isinstance(value, dict | list):
+        yield _simple(value)
+    if isinstance(value, list):
+        simple = [_simple(each) for each in value if not isinstance(each, dict | list)]
+        if any(simple):
+            yield f"{name}: {' '.join(filter(None, simple))}"
+        silent = [each for each in value if name == "checks" and not each.get("findings")]
+        rows = sorted((each["status"], each["id"], each.get("part") or "") for each in silent)
+        for status, ids in groupby(rows, itemgetter(0)):
+            listed = ["/".join(filter(None, each)) for _, *each in ids]
+            yield f"{status}: {len(listed)} {' '.join(listed) if status != 'pass' else ''}"
+        for each in value:
+            if isinstance(each, dict | list) and each not in silent:
+                yield from json_values(each, name)
+    elif isinstance(value, dict):
+        kept = {key: each for key, each in value.items() if key not in _NOT_KEPT and each is not None}
+        simple = [f"{key}={_simple(each)}" for key, each in kept.items() if not isinstance(each, dict | list)]
+        if line := " ".join(each for each in simple if not each.endswith("=")):
+            yield f"{name}: {line}"
+        for key, each in kept.items():
+            if isinstance(each, dict | list):
+                yield from json_values(each, f"{name}.{key}" if name else key)
+
+
+def _simple(value: object) -> str:
+    if isinstance(value, str):
+        return value if len(value.split()) == 1 and not _NOW.search(value) else _said(value)
+    return f"{value:.6g}" if isinstance(value, float) else str(value)
 
 
 @contextlib.contextmanager
@@ -71,7 +113,10 @@ def working_in(folder: Path) -> Iterator[None]:
 
 
 def text(file: str) -> str:
-    """Return the values of all commands of one file; "facts": those of captured machines."""
+    """Return the values of all commands or functions of one file; "facts": those of captured machines."""
+    if file in FUNCTIONS:
+        rows = ((name, json_values(builtin(found), "")) for name, found in FUNCTIONS[file]())
+        return "".join(f"{line}\n" for name, lines in rows for line in (f"== {name}", *lines))
     if file == "facts":
         return "".join(f"== {name}\n{''.join(_of_facts(CAPTURES / f'{name}.jsonl'))}" for name in LEARNED)
     with tempfile.TemporaryDirectory() as name:
@@ -107,12 +152,20 @@ def fields(value: object, name: str) -> Iterator[tuple[str, str]]:
         yield name, str(value)[:LONG].replace("\n", " ")
 
 
-def _of_jobs(folder: str) -> Iterator[tuple[str, list[str]]]:
-    for job in sorted(DATA.glob(folder)):
-        if logs := sorted(job.glob("*.gz")):
-            yield job.name, ["explain", *map(str, logs)]
+def builtin(value: object) -> object:
+    """Return a value as JSON has it; what is no part of JSON by its text."""
+    if isinstance(value, Struct):
+        return {name: builtin(getattr(value, name)) for name in type(value).__match_args__}
+    if isinstance(value, Mapping):
+        return {str(key): builtin(each) for key, each in value.items()}
+    if isinstance(value, set | frozenset):
+        return sorted(map(str, value))
+    if isinstance(value, list | tuple):
+        return [builtin(each) for each in value]
+    return value if isinstance(value, bool | int | float | None) else str(value)
 
 
+<<<<<<< HEAD
 def _expect_nccl(folder: Path) -> Iterator[tuple[str, list[str]]]:
     for release in sorted((DATA / "nccl_failures").glob("*.gz")):
         for name, row in list(recorded_jobs.read(release).items())[::EVERY_NTH_OF_NCCL]:
@@ -187,3 +240,6 @@ COMMANDS: Mapping[str, Callable[[Path], Iterator[tuple[str, list[str]]]]] = {
 }
 """The commands of each file with what they look at; what is compressed is unpacked into a folder."""
 FILES = (*COMMANDS, "facts")
+=======
+FILES = (*COMMANDS, *FUNCTIONS, "facts")
+>>>>>>> f6fa9edf (tests: keep the whole answers of commands and pure functions)

@@ -1,0 +1,274 @@
+"""The commands whose printed values are kept, each with the recorded or made-up input that it looks at.
+
+To add one, add a row to a function of `COMMANDS`, run `scripts/golden.py`, and read what it kept.
+"""
+
+import gzip
+import json
+import re
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
+from unittest import mock
+
+from fake_site import KEY
+from fake_site import capture as site_capture
+from fleet.made import DAY_S, DOWN, FIRST_S, day_of, lost_by_all
+from report import samples
+from report.html import made
+
+from ncclprobe import commands
+from ncclprobe.commands.demo import DEMOS
+from ncclprobe.model.report import Report
+from ncclprobe.redact.redactor import Redactor
+from ncclprobe.report import json as as_json
+from tests import nccl_tests_texts, recorded_jobs, test_pasted
+from tests.checks.cases import written
+
+TESTS = Path(__file__).parent
+DATA, CAPTURES = TESTS / "data", TESTS / "captures"
+EVERY_NTH_OF_NCCL = 40
+EVERY_NTH_REPORT = 3
+SICK = ("acs", "cpu-quota", "gid-link-local", "gpu-lost", "ib-down", "ib-half-rate", "nvlink-down", "pcie-narrow")
+MACHINES = ("dgx-h100", "dgx-a100", "a3-megagpu-8g", "p5.48xlarge", "gb200-nvl72", "8 x L40S, 2 sockets, no P2P")
+ALL_OPERATIONS = "all_reduce,all_gather,reduce_scatter,all_to_all,broadcast,reduce,gather,scatter,sendrecv"
+WHAT_IF = (
+    ("--nics", "4"),
+    ("--nic-rate", "200"),
+    ("--tcp",),
+    ("--no-gdr",),
+    ("--no-nvls",),
+    ("--algo", "ring"),
+    ("--algo", "tree"),
+    ("--gpus-per-node", "4"),
+    ("--gpus-per-node", "8,4,8"),
+    ("--nccl", "2.18.3"),
+)
+UNTIMED_FORMS = ("-v", "-q", "--markdown -", "--junit -")
+FORMS = (*UNTIMED_FORMS, "--prometheus -", "--html -")
+Rows = Iterator[tuple[str, list[str]]]
+
+
+def _of_jobs(folder: str) -> Rows:
+    for job in sorted(DATA.glob(folder)):
+        if logs := sorted(job.glob("*.gz")):
+            yield job.name, ["explain", *map(str, logs)]
+
+
+def _of_nccl(folder: Path) -> Rows:
+    for release in sorted((DATA / "nccl_failures").glob("*.gz")):
+        for name, row in list(recorded_jobs.read(release).items())[::EVERY_NTH_OF_NCCL]:
+            path = folder / f"{release.name}-{re.sub('[^a-z0-9]+', '-', name)}.log"
+            path.write_text("\n".join(row["logs"].values()))
+            yield path.stem, ["explain", str(path)]
+
+
+def _of_cases(folder: Path) -> Rows:
+    """The last bad case of each check of logs as a whole log: which of all causes is named, and what to do."""
+    for key, cases in written().items():
+        if key.startswith("log.") and cases.bad and isinstance(text := cases.bad[-1][1], str):
+            path = folder / f"{key.replace('/', '-')}.log"
+            path.write_text(text)
+            yield key, ["explain", str(path)]
+
+
+def _of_captures(_: Path) -> Rows:
+    sick = [str(CAPTURES / "sick" / f"{name}.jsonl") for name in SICK if (CAPTURES / "sick" / f"{name}.jsonl").exists()]
+    for path in [str(CAPTURES / "hgx-h100.jsonl"), *sick]:
+        yield Path(path).stem, ["doctor", path, "--no-config"]
+    yield "apart", ["doctor", *sick, "--no-config"]
+    yield "one job", ["doctor", *sick, "--one-job", "--no-config", "-v"]
+
+
+def _of_attached(folder: Path) -> Rows:
+    for packed in sorted([*DATA.glob("attach-*.gz"), *DATA.glob("attach-init/*.gz"), *DATA.glob("on_cpu/attach-*.gz")]):
+        path = folder / packed.stem
+        path.write_bytes(gzip.decompress(packed.read_bytes()))
+        yield packed.stem, ["explain", str(path)]
+    yield "3 nodes", ["explain", *map(str, sorted((DATA / "attach-3-nodes").glob("*.jsonl")))]
+
+
+def _of_reports(folder: Path) -> Rows:
+    for packed in sorted(DATA.glob("on_cpu/*/report.json.gz")):
+        path = folder / f"{packed.parent.name}.json"
+        path.write_bytes(gzip.decompress(packed.read_bytes()))
+    for path in sorted(folder.glob("*.json"))[::EVERY_NTH_REPORT]:
+        yield path.stem, ["report", str(path), "-v"]
+    for form in ("--markdown", "--junit", "--prometheus", "--html"):
+        yield form, ["report", str(folder / "pairs-2.json"), form, "-"]
+
+
+def _of_machines(_: Path) -> Rows:
+    for machine in MACHINES:
+        for nodes in ("1", "4"):
+            argv = ["expect", "--machine", machine, "--nodes", nodes, "--op", ALL_OPERATIONS, "-b", "1K", "-e", "1G"]
+            yield f"{machine}, {nodes}", argv
+
+
+def _of_matrices(folder: Path) -> Rows:
+    for capture in sorted(CAPTURES.glob("*.jsonl")):
+        for row in map(json.loads, capture.read_text(encoding="utf-8").splitlines()):
+            if row.get("ask", [])[:3] == ["run", "nvidia-smi", "topo"] and "said" in row:
+                path = folder / f"{capture.stem}.txt"
+                path.write_text(row["said"])
+                yield capture.stem, ["topo", str(path)]
+
+
+def _of_judged(folder: Path) -> Rows:
+    """Rows of nccl-tests, as text and as JSON: as they should be, slow, wrong, of two nodes, of a machine by name."""
+    for path in sorted((DATA / "nccl_tests").iterdir()):
+        yield path.name, ["expect", "--judge", str(path), "--json", "-"]
+    sweep = made.sweep()
+    for number, rows in enumerate(nccl_tests_texts.groups(sweep.measurements)):
+        for form, render in (("txt", nccl_tests_texts.render_text), ("json", nccl_tests_texts.render_json)):
+            path = folder / f"{number}-{rows[0].op}.{form}"
+            path.write_text(render(sweep, rows))
+            for machine in ("dgx-h100", "8 x H100 PCIe, 4 NICs x 200 Gb/s"):
+                argv = ["expect", "--judge", str(path), "--machine", machine]
+                yield f"{path.name}, {machine}", argv
+                yield f"{path.name}, {machine}, JSON", [*argv, "--json", "-"]
+
+
+def _of_expectations(_: Path) -> Rows:
+    """Each captured machine by itself and three of it, and what each option changes."""
+    for path in sorted(CAPTURES.glob("*.jsonl")):
+        for nodes in ("1", "3"):
+            argv = ["expect", str(path), "--nodes", nodes, "--op", ALL_OPERATIONS, "-b", "4K", "-e", "4G", "-f", "64"]
+            yield f"{path.stem}, {nodes}", argv
+    for machine in ("dgx-h100", "p5.48xlarge", "gb200-nvl72"):
+        for change in WHAT_IF:
+            argv = ["expect", "--machine", machine, "--nodes", "3", *change, "-b", "4K", "-e", "4G", "-f", "64"]
+            yield f"{machine} {' '.join(change)}", [*argv, "--json", "-"]
+
+
+def _written(folder: Path, name: str, report: Report) -> str:
+    as_json.write(report, str(folder / f"{name}.json"))
+    return str(folder / f"{name}.json")
+
+
+def _of_forms(folder: Path) -> Rows:
+    """A report of each kind, in each form."""
+    reports = {
+        **{"healthy": samples.HEALTHY, "sick": samples.SICK, "inconclusive": samples.INCONCLUSIVE},
+        **{"sweep": made.sweep(), "whole": made.whole(), "causes": made.causes(), "pairs": made.pairs()},
+        **{"moved": made.moved(), "fleet": made.fleet(12), "day": day_of("n1", 0, DOWN)},
+    }
+    for name, report in reports.items():
+        path = _written(folder, name, report)
+        for form in FORMS:
+            yield f"{name} {form}", ["report", path, *form.split()]
+    for one, other in (("sweep", "whole"), ("whole", "sweep"), ("sick", "day"), ("fleet", "sick")):
+        argv = ["compare", str(folder / f"{one}.json"), str(folder / f"{other}.json")]
+        yield f"{one} to {other}", argv
+        yield f"{one} to {other}, JSON", [*argv, "--tolerance", "0.02", "--json", "-"]
+    yield "baseline", ["baseline", str(folder / "sweep.json"), str(folder / "whole.json"), "-o", "-", "--accept-low"]
+
+
+def _of_comparisons(_: Path) -> Rows:
+    """A healthy machine beside each sick one that was made of it."""
+    for name in (*SICK, "ib-flaps", "gpu-other", "fm-version", "half-set", "gpu-x8", "nic-numa", "net-ofi"):
+        if (path := CAPTURES / "sick" / f"{name}.jsonl").exists():
+            yield name, ["compare", str(CAPTURES / "hgx-h100.jsonl"), str(path), "--json", "-"]
+    yield "another machine", ["compare", str(CAPTURES / "dgx-a100.jsonl"), str(CAPTURES / "aws-p4d.jsonl")]
+
+
+def _of_fleet(folder: Path) -> Rows:
+    """A store of many days: who fell, when, with which change, and what each of its commands does with that."""
+    store = ["--fleet", str(folder / "fleet.db")]
+    fallen = [
+        day_of("n3", day, rate=391.0 if day < 14 else 330.0, driver="550.54.15" if day < 14 else "560.28.03")
+        for day in range(20)
+    ]
+    flapping = [day_of("n4", day, *([DOWN] if day % 3 == 0 else [])) for day in range(12)]
+    steady = [day_of(f"n{node}", day, rate=391.0 + node + day % 3) for node in (5, 6) for day in range(14)]
+    reports = [*fallen, *flapping, *steady, day_of("n1", 19), day_of("n2", 19, DOWN), *lost_by_all(6, 16, 9, 0.2)]
+    paths = [_written(folder, f"{number:03}", each) for number, each in enumerate(reports)]
+    with mock.patch("time.time", return_value=FIRST_S + 20 * DAY_S):
+        yield "add", ["fleet", "add", *paths, *store, "--json", "-"]
+        yield "again", ["fleet", "add", *paths[:2], *store]
+        yield "all", ["fleet", *store, "--exit-code"]
+        yield "all, JSON", ["fleet", *store, "--json", "-"]
+        for node in ("n1", "n2", "n3", "n4", "n5", "w2"):
+            yield node, ["fleet", "node", node, *store]
+            yield f"{node}, JSON", ["fleet", "node", node, *store, "--json", "-"]
+        yield "page", ["fleet", "page", "--html", "-", *store]
+        yield "accept", ["fleet", "accept", "n3", *store]
+        yield "rename", ["fleet", "rename", "n5", "n50", *store]
+        yield "forget", ["fleet", "forget", "n2", *store]
+        yield "after all", ["fleet", *store, "--json", "-"]
+
+
+def _of_pseudonyms(folder: Path) -> Rows:
+    """What is left of names and addresses, under one key: the same name is the same pseudonym everywhere."""
+    site, hidden = folder / "site.jsonl", folder / "hidden.jsonl"
+    site.write_text(site_capture())
+    hidden.write_text(Redactor(KEY).capture(site_capture()))
+    yield "site", ["doctor", str(site), "--no-config", "-v", "--json", str(folder / "site.json")]
+    yield "site, hidden", ["doctor", str(hidden), "--no-config", "-v", "--json", "-"]
+    yield "its report", ["report", str(folder / "site.json"), "--redact-key", KEY, "-v"]
+    for name, report in (("sick", samples.SICK), ("moved", made.moved())):
+        yield name, ["report", _written(folder, name, report), "--redact-key", KEY, "--json", "-"]
+    for job in ("peers-blocked", "master-unresolved", "healthy-srun"):
+        logs = sorted((DATA / "failures" / job).glob("*.gz"))
+        yield job, ["explain", *map(str, logs), "--redact-key", KEY, "--json", "-"]
+
+
+def _of_pasted(folder: Path) -> Rows:
+    """What people paste of one machine."""
+    texts = {name: row[0] for rows in (test_pasted.FORMS, test_pasted.SAYS) for name, row in rows.items()}
+    for name, text in texts.items():
+        path = folder / f"{re.sub('[^a-z0-9]+', '-', name)}.txt"
+        path.write_text(text)
+        yield name, ["doctor", str(path), "--no-config", "--json", "-"]
+
+
+def _of_jobs_as_json(folder: Path) -> Rows:
+    for name in (
+        "straggler",
+        "desync-other-size",
+        "crash-killed",
+        "silent-stopped-2",
+        "healthy-torchrun",
+        "rank-twice",
+    ):
+        logs = sorted((DATA / "failures" / name).glob("*.gz"))
+        yield name, ["explain", *map(str, logs), "--json", "-"]
+        for form in UNTIMED_FORMS:
+            yield f"{name} {form}", ["explain", *map(str, logs), *form.split()]
+    sick = [str(CAPTURES / "sick" / f"{name}.jsonl") for name in ("ib-down", "acs", "gpu-lost")]
+    for path in (*sick, str(CAPTURES / "aws-p4d.jsonl"), str(CAPTURES / "laptop.jsonl")):
+        yield f"{Path(path).stem}, JSON", ["doctor", path, "--no-config", "--json", "-"]
+    for form in UNTIMED_FORMS:
+        yield f"3 machines {form}", ["doctor", *sick, "--no-config", *form.split()]
+
+
+def _of_help(_: Path) -> Rows:
+    """Each default, limit and exit code that the pages of commands state; and what the demos print."""
+    for command in sorted(commands.COMMANDS):
+        yield command, [command, "--help-all"]
+    for name in DEMOS:
+        yield f"demo {name}", ["demo", name]
+
+
+COMMANDS: Mapping[str, Callable[[Path], Rows]] = {
+    "explain-desync": lambda _: _of_jobs("failures/desync-*"),
+    "explain-silent": lambda _: _of_jobs("failures/[n-z]*"),
+    "explain-others": lambda _: _of_jobs("failures/[!dn-z]*"),
+    "explain-cuda": lambda _: _of_jobs("on_cpu/job-*"),
+    "explain-nccl": _of_nccl,
+    "explain-cases": _of_cases,
+    "doctor": _of_captures,
+    "attach": _of_attached,
+    "report": _of_reports,
+    "expect": _of_machines,
+    "topo": _of_matrices,
+    "judge": _of_judged,
+    "expect-captures": _of_expectations,
+    "forms": _of_forms,
+    "compare": _of_comparisons,
+    "fleet": _of_fleet,
+    "pseudonyms": _of_pseudonyms,
+    "pasted": _of_pasted,
+    "json": _of_jobs_as_json,
+    "help": _of_help,
+}
+"""The commands of each file with what they look at; what is compressed is unpacked into a folder."""

@@ -1,0 +1,198 @@
+"""The functions whose answers are kept, each with made-up input: planted faults, launchers' variables, plans, patterns.
+
+To add one, add a row to a function of `FUNCTIONS`, run `scripts/golden.py`, and read what it kept.
+"""
+
+import random
+from collections.abc import Callable, Iterator, Mapping
+from itertools import product
+
+import fake_rails
+import torch
+from facts import test_launcher
+from fake_pairs import Kept, measured
+from fleets.fabric import Fabric
+from fleets.faults import KINDS, plant
+from fleets.fleet import NOISES, Fleet
+from probes import test_round_robin as ranks
+
+from ncclprobe.checks.rail.fixtures import World, only
+from ncclprobe.cluster.mesh import plan as mesh
+from ncclprobe.cluster.rails import plan as rails
+from ncclprobe.facts.launcher import detect, half_given
+from ncclprobe.facts.reach import MeshListener
+from ncclprobe.localise.pairs.samples import End
+from ncclprobe.localise.pairs.suspects import localise_slowness
+from ncclprobe.localise.slow_ranks import localise
+from ncclprobe.model import hostlist, stats, units
+from ncclprobe.model.ops import OPS
+from ncclprobe.model.pair_results import OwnCollective
+from ncclprobe.probes import buffers, plan
+from ncclprobe.probes.pairs import PairTiming
+
+Rows = Iterator[tuple[str, object]]
+
+
+def _of_planted() -> Rows:
+    """One or two faults of each kind in a fleet of several rails, and in one of a single rail."""
+    for kind, count, (nodes, per_node) in product(KINDS, (1, 2), ((12, 4), (9, 1))):
+        fabric = Fabric(nodes, rails=per_node, per_leaf=4)
+        faults = plant(kind, count, 0.6, fabric, random.Random(f"{kind}{count}"))
+        fleet = Fleet(fabric, NOISES["bimodal" if count == per_node else "usual"], faults, seed=count)
+        yield f"{count} {kind} of {nodes}x{per_node}", localise_slowness(fleet.rails, fleet.measure)
+
+
+def _slow(kind: str, first: int, second: int) -> dict[int, PairTiming]:
+    """Ranks 2 and 3 of one node, and rank 6 with each other node, at a part of the rate."""
+    inside = {first, second} == {2, 3}
+    return ranks.healthy(kind, first, second, 3e8 if inside else 4e8 if 6 in (first, second) else 1e9)
+
+
+def _of_ranks() -> Rows:
+    """Tournaments of eight ranks: healthy, slow inside and between, without one rank, with a path that swallows all."""
+    fleets = {
+        "healthy": ranks.Fleet(),
+        "slow": ranks.Fleet(_slow),
+        "one gone": ranks.Fleet(gone={5: 9}),
+        "one gone at once, slow": ranks.Fleet(_slow, gone={1: 0}),
+        "a dead path": ranks.Fleet(ranks.swallowing({0, 4})),
+        "a dead path, stuck": ranks.Fleet(ranks.swallowing({0, 4}), stuck=frozenset({4})),
+        "one hangs": ranks.Fleet(ranks.swallowing(*({3, each} for each in range(8) if each != 3))),
+    }
+    for name, fleet in fleets.items():
+        found, rows, dropped = ranks.played(fleet)
+        yield name, (found, [(row.src, row.dst, row.both, row.step, row.inside, row.GBps) for row in rows], dropped)
+    kept: list[Kept] = []
+    ranks.Fleet(_slow).round_robin(kept, []).run()
+    own = [
+        OwnCollective(node, 2, 1 << 26, 60.0 + turn if node == "c" else 90.0, 9.0, (8.0, 9.0, 11.0), turn)
+        for turn in (1, 2, 3)
+        for node in "abcd"
+    ]
+    for level in (0.5, 1.0, 4.0):
+        yield f"expected {level}", localise(measured(ranks.HOSTS, kept, own, ranks.NICS), level)
+
+
+_BAD = End("n1", 1)
+
+
+def _without_gpus(src: End, dst: End, gpu: bool) -> float:
+    return 0.0 if gpu and _BAD in (src, dst) else 1.0
+
+
+_WORLDS = {
+    "healthy": World(fake_rails.names(4)),
+    "dead": World(fake_rails.names(5), carries=only(_BAD)),
+    "slow": World(fake_rails.names(5), carries=only(_BAD, share=0.5)),
+    "slow one way": World(fake_rails.names(6), carries=only(_BAD, share=0.4, into=False)),
+    "late": World(fake_rails.names(4), latency_us={_BAD: 30.0}),
+    "wrong": World(fake_rails.names(4), wrong={_BAD: 3}),
+    "small only": World(fake_rails.names(4), small_only=(_BAD,)),
+    "gpus": World(fake_rails.names(3), gpus=True, carries=_without_gpus),
+}
+
+
+def _of_rails() -> Rows:
+    """Runs over the ports of made-up fleets: what node 0 orders, and what the checks make of the answers."""
+    for name, world in _WORLDS.items():
+        nodes = fake_rails.FakeNodes(world)
+        found = fake_rails.verdicts(fake_rails.played(world, nodes))
+        yield name, ([each for each in found.values() if each.findings or each.why], nodes.waves)
+    for nodes, count, rate in ((2, 1, None), (3, 8, 400.0), (16, 8, 400.0), (65, 4, 200.0), (300, 8, 3200.0)):
+        size = rails.plan_rails(nodes, count, rate, rails.Budget(), cross=count > 1)
+        yield (
+            f"plan of {nodes}",
+            (size, size.seconds, size.nic_bytes, size.all_pairs, rails.in_words(size), size.test()),
+        )
+    four = rails.plan_rails(4, 2, 100.0, rails.Budget(at_once=1), cross=True)
+    pairs = [(End(one, rail), End(other, rail)) for one, other in (("a", "b"), ("c", "d")) for rail in (0, 1)]
+    for alone in (False, True):
+        yield (
+            f"waves, alone {alone}",
+            [
+                [(str(job.one), str(job.other), job.together) for job in wave]
+                for wave in rails.waves(pairs, four, alone=alone)
+            ],
+        )
+    wave = rails.cross_wave({"a": (0, 1), "b": (0, 1, 2)}, [("a", "b")], four)
+    yield "cross", [(str(job.one), str(job.other), job.test) for job in wave]
+
+
+def _of_meshes() -> Rows:
+    for nodes, limit in ((1, 4), (2, 4), (4, 4), (5, 4), (9, 4), (16, 4), (33, 32)):
+        yield f"steps of {nodes}", mesh.steps(nodes, limit)
+    listening = {
+        rank: tuple(
+            MeshListener(role, "eth0", f"10.0.{place}.{rank + 1}" if rank != 2 or place else "fd00::2", 4000 + rank)
+            for place, role in enumerate(("gloo", "nccl0", "nccl1")[: 2 + rank % 2])
+        )
+        for rank in range(6)
+    }
+    yield "plan", mesh.plan_mesh(listening, 4, {0: "head"})
+
+
+def _of_launchers() -> Rows:
+    """Each launcher's variables whole, and without each of them."""
+    names = [name for name in vars(test_launcher) if name.isupper() and isinstance(getattr(test_launcher, name), dict)]
+    for name in names:
+        variables: Mapping[str, str] = getattr(test_launcher, name)
+        yield name, detect(variables)
+        for gone in variables:
+            left = {key: value for key, value in variables.items() if key != gone}
+            yield f"{name} without {gone}", (detect(left), half_given(test_launcher.ALL_FLAGS, left))
+    yield "flags", detect({}, test_launcher.ALL_FLAGS)
+
+
+def _of_plans() -> Rows:
+    """How many calls and batches a row takes, and which numbers stand for its samples."""
+    for call_s, budget_s in product((1e-7, 1e-5, 3e-3, 2.0), (0.5, 4.0, 600.0)):
+        yield f"{call_s} in {budget_s}", plan.calls_per_batch(call_s, plan.Target(0.02, budget_s))
+    draw = random.Random(3)
+    for count, sigma in product((3, 7, 12, 40), (0.002, 0.05, 0.3)):
+        samples = [1e-3 * draw.lognormvariate(0, sigma) for _ in range(count)]
+        more = [plan.more_batches(samples, spent_s, plan.Target(0.02, 2.0)) for spent_s in (0.1, 1.5, 3.0)]
+        yield (
+            f"{count} of {sigma}",
+            (more, stats.summary(samples), stats.median_interval(samples), stats.precision(samples)),
+        )
+    for op, number in product(OPS.values(), (2, 3, 8)):
+        shape = op.shape(1 << 20, number, 4)
+        yield f"{op.name} of {number}", (shape, op.bus_factor(number))
+
+
+def _of_patterns() -> Rows:
+    """What ranks send and must receive, by the sums of periods; and what is wrong with a buffer that is not that."""
+    for dtype, redop, number in product(
+        (torch.float32, torch.bfloat16, torch.float16, torch.int8),
+        (None, "sum", "prod", "min", "max", "avg"),
+        (2, 7, 200),
+    ):
+        made = buffers.pattern(dtype, redop, number, torch.device("cpu"))
+        rows, total = made.rows.double(), made.total.double()
+        weights = torch.arange(1, rows.shape[1] + 1).double()
+        sums = [float((rows[0] * weights).sum()), float((rows[-1] * weights).sum()), float((total * weights).sum())]
+        yield f"{dtype} {redop} of {number}", (sums, made.tolerance)
+
+
+def _of_words() -> Rows:
+    """Lists of hosts, sizes and numbers as texts."""
+    for text in ("n1,n2", "n[1-3,7]", "r[01-12]-n[1-2]", "a[1-2],b[3]", "n[9-11].x.org"):
+        yield text, (names := hostlist.expand(text), hostlist.fold(names))
+    yield "ranks", (hostlist.fold_ranks([0, 1, 2, 5, 7, 8]), hostlist.fold_numbers([3]), hostlist.fold_ranks([4]))
+    for nbytes in (0, 7, 1023, 1024, 1536, 10**6, 1 << 20, (1 << 30) + 1, 1 << 33, 3 << 40):
+        yield str(nbytes), (units.size(nbytes), units.three_digits(nbytes / 7), units.certain(nbytes / (nbytes + 100)))
+    for said in ("8", "1K", "64M", "1.5G", "2g", "512KiB"):
+        yield said, units.parse_size(said)
+
+
+FUNCTIONS: Mapping[str, Callable[[], Rows]] = {
+    "planted": _of_planted,
+    "ranks": _of_ranks,
+    "rails": _of_rails,
+    "meshes": _of_meshes,
+    "launchers": _of_launchers,
+    "plans": _of_plans,
+    "patterns": _of_patterns,
+    "words": _of_words,
+}
+"""The functions of each file with their input."""
