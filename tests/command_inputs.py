@@ -31,30 +31,19 @@ EVERY_NTH_REPORT = 3
 SICK = ("acs", "cpu-quota", "gid-link-local", "gpu-lost", "ib-down", "ib-half-rate", "nvlink-down", "pcie-narrow")
 MACHINES = ("dgx-h100", "dgx-a100", "a3-megagpu-8g", "p5.48xlarge", "gb200-nvl72", "8 x L40S, 2 sockets, no P2P")
 ALL_OPERATIONS = "all_reduce,all_gather,reduce_scatter,all_to_all,broadcast,reduce,gather,scatter,sendrecv"
-WHAT_IF = (
-    ("--nics", "4"),
-    ("--nic-rate", "200"),
-    ("--tcp",),
-    ("--no-gdr",),
-    ("--no-nvls",),
-    ("--algo", "ring"),
-    ("--algo", "tree"),
-    ("--gpus-per-node", "4"),
-    ("--gpus-per-node", "8,4,8"),
-    ("--nccl", "2.18.3"),
-)
+WHAT_IF = (("--gpus-per-node", "4"), ("--gpus-per-node", "8,4,8"))
 UNTIMED_FORMS = ("-v", "-q", "--markdown -", "--junit -")
 FORMS = (*UNTIMED_FORMS, "--prometheus -", "--html -")
 Rows = Iterator[tuple[str, list[str]]]
 
 
-def _of_jobs(folder: str) -> Rows:
+def _jobs_inputs(folder: str) -> Rows:
     for job in sorted(DATA.glob(folder)):
         if logs := sorted(job.glob("*.gz")):
             yield job.name, ["explain", *map(str, logs)]
 
 
-def _of_nccl(folder: Path) -> Rows:
+def _nccl_inputs(folder: Path) -> Rows:
     for release in sorted((DATA / "nccl_failures").glob("*.gz")):
         for name, row in list(recorded_jobs.read(release).items())[::EVERY_NTH_OF_NCCL]:
             path = folder / f"{release.name}-{re.sub('[^a-z0-9]+', '-', name)}.log"
@@ -62,7 +51,7 @@ def _of_nccl(folder: Path) -> Rows:
             yield path.stem, ["explain", str(path)]
 
 
-def _of_cases(folder: Path) -> Rows:
+def _cases_inputs(folder: Path) -> Rows:
     """The last bad case of each check of logs as a whole log: which of all causes is named, and what to do."""
     for key, cases in written().items():
         if key.startswith("log.") and cases.bad and isinstance(text := cases.bad[-1][1], str):
@@ -71,7 +60,7 @@ def _of_cases(folder: Path) -> Rows:
             yield key, ["explain", str(path)]
 
 
-def _of_captures(_: Path) -> Rows:
+def _captures_inputs(_: Path) -> Rows:
     sick = [str(CAPTURES / "sick" / f"{name}.jsonl") for name in SICK if (CAPTURES / "sick" / f"{name}.jsonl").exists()]
     for path in [str(CAPTURES / "hgx-h100.jsonl"), *sick]:
         yield Path(path).stem, ["doctor", path, "--no-config"]
@@ -79,7 +68,7 @@ def _of_captures(_: Path) -> Rows:
     yield "one job", ["doctor", *sick, "--one-job", "--no-config", "-v"]
 
 
-def _of_attached(folder: Path) -> Rows:
+def _attached_inputs(folder: Path) -> Rows:
     for packed in sorted([*DATA.glob("attach-*.gz"), *DATA.glob("attach-init/*.gz"), *DATA.glob("on_cpu/attach-*.gz")]):
         path = folder / packed.stem
         path.write_bytes(gzip.decompress(packed.read_bytes()))
@@ -87,7 +76,7 @@ def _of_attached(folder: Path) -> Rows:
     yield "3 nodes", ["explain", *map(str, sorted((DATA / "attach-3-nodes").glob("*.jsonl")))]
 
 
-def _of_reports(folder: Path) -> Rows:
+def _reports_inputs(folder: Path) -> Rows:
     for packed in sorted(DATA.glob("on_cpu/*/report.json.gz")):
         path = folder / f"{packed.parent.name}.json"
         path.write_bytes(gzip.decompress(packed.read_bytes()))
@@ -97,14 +86,14 @@ def _of_reports(folder: Path) -> Rows:
         yield form, ["report", str(folder / "pairs-2.json"), form, "-"]
 
 
-def _of_machines(_: Path) -> Rows:
+def _machines_inputs(_: Path) -> Rows:
     for machine in MACHINES:
         for nodes in ("1", "4"):
             argv = ["expect", "--machine", machine, "--nodes", nodes, "--op", ALL_OPERATIONS, "-b", "1K", "-e", "1G"]
             yield f"{machine}, {nodes}", argv
 
 
-def _of_matrices(folder: Path) -> Rows:
+def _matrices_inputs(folder: Path) -> Rows:
     for capture in sorted(CAPTURES.glob("*.jsonl")):
         for row in map(json.loads, capture.read_text(encoding="utf-8").splitlines()):
             if row.get("ask", [])[:3] == ["run", "nvidia-smi", "topo"] and "said" in row:
@@ -113,7 +102,7 @@ def _of_matrices(folder: Path) -> Rows:
                 yield capture.stem, ["topo", str(path)]
 
 
-def _of_judged(folder: Path) -> Rows:
+def _judged_inputs(folder: Path) -> Rows:
     """Rows of nccl-tests, as text and as JSON: as they should be, slow, wrong, of two nodes, of a machine by name."""
     for path in sorted((DATA / "nccl_tests").iterdir()):
         yield path.name, ["expect", "--judge", str(path), "--json", "-"]
@@ -128,8 +117,8 @@ def _of_judged(folder: Path) -> Rows:
                 yield f"{path.name}, {machine}, JSON", [*argv, "--json", "-"]
 
 
-def _of_expectations(_: Path) -> Rows:
-    """Each captured machine by itself and three of it, and what each option changes."""
+def _expectations_inputs(_: Path) -> Rows:
+    """Each captured machine by itself and three of it, and nodes of which not all GPUs are used."""
     for path in sorted(CAPTURES.glob("*.jsonl")):
         for nodes in ("1", "3"):
             argv = ["expect", str(path), "--nodes", nodes, "--op", ALL_OPERATIONS, "-b", "4K", "-e", "4G", "-f", "64"]
@@ -145,7 +134,7 @@ def _written(folder: Path, name: str, report: Report) -> str:
     return str(folder / f"{name}.json")
 
 
-def _of_forms(folder: Path) -> Rows:
+def _forms_inputs(folder: Path) -> Rows:
     """A report of each kind, in each form."""
     reports = {
         **{"healthy": samples.HEALTHY, "sick": samples.SICK, "inconclusive": samples.INCONCLUSIVE},
@@ -163,7 +152,7 @@ def _of_forms(folder: Path) -> Rows:
     yield "baseline", ["baseline", str(folder / "sweep.json"), str(folder / "whole.json"), "-o", "-", "--accept-low"]
 
 
-def _of_comparisons(_: Path) -> Rows:
+def _comparisons_inputs(_: Path) -> Rows:
     """A healthy machine beside each sick one that was made of it."""
     for name in (*SICK, "ib-flaps", "gpu-other", "fm-version", "half-set", "gpu-x8", "nic-numa", "net-ofi"):
         if (path := CAPTURES / "sick" / f"{name}.jsonl").exists():
@@ -171,7 +160,7 @@ def _of_comparisons(_: Path) -> Rows:
     yield "another machine", ["compare", str(CAPTURES / "dgx-a100.jsonl"), str(CAPTURES / "aws-p4d.jsonl")]
 
 
-def _of_fleet(folder: Path) -> Rows:
+def _fleet_inputs(folder: Path) -> Rows:
     """A store of many days: who fell, when, with which change, and what each of its commands does with that."""
     store = ["--fleet", str(folder / "fleet.db")]
     fallen = [
@@ -197,7 +186,7 @@ def _of_fleet(folder: Path) -> Rows:
         yield "after all", ["fleet", *store, "--json", "-"]
 
 
-def _of_pseudonyms(folder: Path) -> Rows:
+def _pseudonyms_inputs(folder: Path) -> Rows:
     """What is left of names and addresses, under one key: the same name is the same pseudonym everywhere."""
     site, hidden = folder / "site.jsonl", folder / "hidden.jsonl"
     site.write_text(site_capture())
@@ -212,7 +201,7 @@ def _of_pseudonyms(folder: Path) -> Rows:
         yield job, ["explain", *map(str, logs), "--redact-key", KEY, "--json", "-"]
 
 
-def _of_pasted(folder: Path) -> Rows:
+def _pasted_inputs(folder: Path) -> Rows:
     """What people paste of one machine."""
     texts = {name: row[0] for rows in (test_pasted.FORMS, test_pasted.SAYS) for name, row in rows.items()}
     for name, text in texts.items():
@@ -221,7 +210,7 @@ def _of_pasted(folder: Path) -> Rows:
         yield name, ["doctor", str(path), "--no-config", "--json", "-"]
 
 
-def _of_jobs_as_json(folder: Path) -> Rows:
+def _jobs_as_json_inputs(folder: Path) -> Rows:
     for name in (
         "straggler",
         "desync-other-size",
@@ -241,7 +230,7 @@ def _of_jobs_as_json(folder: Path) -> Rows:
         yield f"3 machines {form}", ["doctor", *sick, "--no-config", *form.split()]
 
 
-def _of_help(_: Path) -> Rows:
+def _help_inputs(_: Path) -> Rows:
     """Each default, limit and exit code that the pages of commands state; and what the demos print."""
     for command in sorted(commands.COMMANDS):
         yield command, [command, "--help-all"]
@@ -250,25 +239,25 @@ def _of_help(_: Path) -> Rows:
 
 
 COMMANDS: Mapping[str, Callable[[Path], Rows]] = {
-    "explain-desync": lambda _: _of_jobs("failures/desync-*"),
-    "explain-silent": lambda _: _of_jobs("failures/[n-z]*"),
-    "explain-others": lambda _: _of_jobs("failures/[!dn-z]*"),
-    "explain-cuda": lambda _: _of_jobs("on_cpu/job-*"),
-    "explain-nccl": _of_nccl,
-    "explain-cases": _of_cases,
-    "doctor": _of_captures,
-    "attach": _of_attached,
-    "report": _of_reports,
-    "expect": _of_machines,
-    "topo": _of_matrices,
-    "judge": _of_judged,
-    "expect-captures": _of_expectations,
-    "forms": _of_forms,
-    "compare": _of_comparisons,
-    "fleet": _of_fleet,
-    "pseudonyms": _of_pseudonyms,
-    "pasted": _of_pasted,
-    "json": _of_jobs_as_json,
-    "help": _of_help,
+    "explain-desync": lambda _: _jobs_inputs("failures/desync-*"),
+    "explain-silent": lambda _: _jobs_inputs("failures/[n-z]*"),
+    "explain-others": lambda _: _jobs_inputs("failures/[!dn-z]*"),
+    "explain-cuda": lambda _: _jobs_inputs("on_cpu/job-*"),
+    "explain-nccl": _nccl_inputs,
+    "explain-cases": _cases_inputs,
+    "doctor": _captures_inputs,
+    "attach": _attached_inputs,
+    "report": _reports_inputs,
+    "expect": _machines_inputs,
+    "topo": _matrices_inputs,
+    "judge": _judged_inputs,
+    "expect-captures": _expectations_inputs,
+    "forms": _forms_inputs,
+    "compare": _comparisons_inputs,
+    "fleet": _fleet_inputs,
+    "pseudonyms": _pseudonyms_inputs,
+    "pasted": _pasted_inputs,
+    "json": _jobs_as_json_inputs,
+    "help": _help_inputs,
 }
 """The commands of each file with what they look at; what is compressed is unpacked into a folder."""

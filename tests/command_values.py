@@ -118,14 +118,14 @@ def text(file: str) -> str:
         rows = ((name, json_values(builtin(found), "")) for name, found in FUNCTIONS[file]())
         return "".join(f"{line}\n" for name, lines in rows for line in (f"== {name}", *lines))
     if file == "facts":
-        return "".join(f"== {name}\n{''.join(_of_facts(CAPTURES / f'{name}.jsonl'))}" for name in LEARNED)
+        return "".join(f"== {name}\n{''.join(_facts_of(CAPTURES / f'{name}.jsonl'))}" for name in LEARNED)
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name).resolve()
         commands = COMMANDS[file](folder)
         return "".join(f"{row}\n" for each, argv in commands for row in (f"== {each}", *values(argv, folder)))
 
 
-def _of_facts(path: Path) -> Iterator[str]:
+def _facts_of(path: Path) -> Iterator[str]:
     host = load(path)
     for kind, fact in collect(host, discover("ncclprobe.facts", Collector, {"machine"})).items():
         for name, value in fields(fact, kind.__name__):
@@ -165,81 +165,4 @@ def builtin(value: object) -> object:
     return value if isinstance(value, bool | int | float | None) else str(value)
 
 
-<<<<<<< HEAD
-def _expect_nccl(folder: Path) -> Iterator[tuple[str, list[str]]]:
-    for release in sorted((DATA / "nccl_failures").glob("*.gz")):
-        for name, row in list(recorded_jobs.read(release).items())[::EVERY_NTH_OF_NCCL]:
-            path = folder / f"{release.name}-{re.sub('[^a-z0-9]+', '-', name)}.log"
-            path.write_text("\n".join(row["logs"].values()))
-            yield path.stem, ["explain", str(path)]
-
-
-def _of_cases(folder: Path) -> Iterator[tuple[str, list[str]]]:
-    """The last bad case of each check of logs as a whole log: which of all causes is named, and what to do."""
-    for key, cases in written().items():
-        if key.startswith("log.") and cases.bad and isinstance(text := cases.bad[-1][1], str):
-            path = folder / f"{key.replace('/', '-')}.log"
-            path.write_text(text)
-            yield key, ["explain", str(path)]
-
-
-def _of_captures(_: Path) -> Iterator[tuple[str, list[str]]]:
-    sick = [str(CAPTURES / "sick" / f"{name}.jsonl") for name in SICK if (CAPTURES / "sick" / f"{name}.jsonl").exists()]
-    for path in [str(CAPTURES / "hgx-h100.jsonl"), *sick]:
-        yield Path(path).stem, ["doctor", path, "--no-config"]
-    yield "apart", ["doctor", *sick, "--no-config"]
-    yield "one job", ["doctor", *sick, "--one-job", "--no-config", "-v"]
-
-
-def _of_attached(folder: Path) -> Iterator[tuple[str, list[str]]]:
-    for packed in sorted([*DATA.glob("attach-*.gz"), *DATA.glob("attach-init/*.gz"), *DATA.glob("on_cpu/attach-*.gz")]):
-        path = folder / packed.stem
-        path.write_bytes(gzip.decompress(packed.read_bytes()))
-        yield packed.stem, ["explain", str(path)]
-    yield "3 nodes", ["explain", *map(str, sorted((DATA / "attach-3-nodes").glob("*.jsonl")))]
-
-
-def _of_reports(folder: Path) -> Iterator[tuple[str, list[str]]]:
-    for packed in sorted(DATA.glob("on_cpu/*/report.json.gz")):
-        path = folder / f"{packed.parent.name}.json"
-        path.write_bytes(gzip.decompress(packed.read_bytes()))
-    for path in sorted(folder.glob("*.json"))[::EVERY_NTH_REPORT]:
-        yield path.stem, ["report", str(path), "-v"]
-    for form in ("--markdown", "--junit", "--prometheus", "--html"):
-        yield form, ["report", str(folder / "pairs-2.json"), form, "-"]
-
-
-def _of_machines(_: Path) -> Iterator[tuple[str, list[str]]]:
-    for machine in MACHINES:
-        for nodes in ("1", "4"):
-            argv = ["expect", "--machine", machine, "--nodes", nodes, "--op", ALL_OPERATIONS, "-b", "1K", "-e", "1G"]
-            yield f"{machine}, {nodes}", argv
-
-
-def _of_matrices(folder: Path) -> Iterator[tuple[str, list[str]]]:
-    for capture in sorted(CAPTURES.glob("*.jsonl")):
-        for row in map(json.loads, capture.read_text(encoding="utf-8").splitlines()):
-            if row.get("ask", [])[:3] == ["run", "nvidia-smi", "topo"] and "said" in row:
-                path = folder / f"{capture.stem}.txt"
-                path.write_text(row["said"])
-                yield capture.stem, ["topo", str(path)]
-
-
-COMMANDS: Mapping[str, Callable[[Path], Iterator[tuple[str, list[str]]]]] = {
-    "explain-desync": lambda _: _of_jobs("failures/desync-*"),
-    "explain-silent": lambda _: _of_jobs("failures/[n-z]*"),
-    "explain-others": lambda _: _of_jobs("failures/[!dn-z]*"),
-    "explain-cuda": lambda _: _of_jobs("on_cpu/job-*"),
-    "explain-nccl": _expect_nccl,
-    "explain-cases": _of_cases,
-    "doctor": _of_captures,
-    "attach": _of_attached,
-    "report": _of_reports,
-    "expect": _of_machines,
-    "topo": _of_matrices,
-}
-"""The commands of each file with what they look at; what is compressed is unpacked into a folder."""
-FILES = (*COMMANDS, "facts")
-=======
 FILES = (*COMMANDS, *FUNCTIONS, "facts")
->>>>>>> f6fa9edf (tests: keep the whole answers of commands and pure functions)

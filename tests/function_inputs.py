@@ -33,7 +33,7 @@ from ncclprobe.probes.pairs import PairTiming
 Rows = Iterator[tuple[str, object]]
 
 
-def _of_planted() -> Rows:
+def _planted_inputs() -> Rows:
     """One or two faults of each kind in a fleet of several rails, and in one of a single rail."""
     for kind, count, (nodes, per_node) in product(KINDS, (1, 2), ((12, 4), (9, 1))):
         fabric = Fabric(nodes, rails=per_node, per_leaf=4)
@@ -48,7 +48,7 @@ def _slow(kind: str, first: int, second: int) -> dict[int, PairTiming]:
     return ranks.healthy(kind, first, second, 3e8 if inside else 4e8 if 6 in (first, second) else 1e9)
 
 
-def _of_ranks() -> Rows:
+def _ranks_inputs() -> Rows:
     """Tournaments of eight ranks: healthy, slow inside and between, without one rank, with a path that swallows all."""
     fleets = {
         "healthy": ranks.Fleet(),
@@ -92,7 +92,7 @@ _WORLDS = {
 }
 
 
-def _of_rails() -> Rows:
+def _rails_inputs() -> Rows:
     """Runs over the ports of made-up fleets: what node 0 orders, and what the checks make of the answers."""
     for name, world in _WORLDS.items():
         nodes = fake_rails.FakeNodes(world)
@@ -118,7 +118,7 @@ def _of_rails() -> Rows:
     yield "cross", [(str(job.one), str(job.other), job.test) for job in wave]
 
 
-def _of_meshes() -> Rows:
+def _meshes_inputs() -> Rows:
     for nodes, limit in ((1, 4), (2, 4), (4, 4), (5, 4), (9, 4), (16, 4), (33, 32)):
         yield f"steps of {nodes}", mesh.steps(nodes, limit)
     listening = {
@@ -131,7 +131,7 @@ def _of_meshes() -> Rows:
     yield "plan", mesh.plan_mesh(listening, 4, {0: "head"})
 
 
-def _of_launchers() -> Rows:
+def _launchers_inputs() -> Rows:
     """Each launcher's variables whole, and without each of them."""
     names = [name for name in vars(test_launcher) if name.isupper() and isinstance(getattr(test_launcher, name), dict)]
     for name in names:
@@ -143,7 +143,7 @@ def _of_launchers() -> Rows:
     yield "flags", detect({}, test_launcher.ALL_FLAGS)
 
 
-def _of_plans() -> Rows:
+def _plans_inputs() -> Rows:
     """How many calls and batches a row takes, and which numbers stand for its samples."""
     for call_s, budget_s in product((1e-7, 1e-5, 3e-3, 2.0), (0.5, 4.0, 600.0)):
         yield f"{call_s} in {budget_s}", plan.calls_per_batch(call_s, plan.Target(0.02, budget_s))
@@ -160,7 +160,7 @@ def _of_plans() -> Rows:
         yield f"{op.name} of {number}", (shape, op.bus_factor(number))
 
 
-def _of_patterns() -> Rows:
+def _patterns_inputs() -> Rows:
     """What ranks send and must receive, by the sums of periods; and what is wrong with a buffer that is not that."""
     for dtype, redop, number in product(
         (torch.float32, torch.bfloat16, torch.float16, torch.int8),
@@ -174,7 +174,7 @@ def _of_patterns() -> Rows:
         yield f"{dtype} {redop} of {number}", (sums, made.tolerance)
 
 
-def _of_words() -> Rows:
+def _words_inputs() -> Rows:
     """Lists of hosts, sizes and numbers as texts."""
     for text in ("n1,n2", "n[1-3,7]", "r[01-12]-n[1-2]", "a[1-2],b[3]", "n[9-11].x.org"):
         yield text, (names := hostlist.expand(text), hostlist.fold(names))
@@ -186,13 +186,13 @@ def _of_words() -> Rows:
 
 
 FUNCTIONS: Mapping[str, Callable[[], Rows]] = {
-    "planted": _of_planted,
-    "ranks": _of_ranks,
-    "rails": _of_rails,
-    "meshes": _of_meshes,
-    "launchers": _of_launchers,
-    "plans": _of_plans,
-    "patterns": _of_patterns,
-    "words": _of_words,
+    "planted": _planted_inputs,
+    "ranks": _ranks_inputs,
+    "rails": _rails_inputs,
+    "meshes": _meshes_inputs,
+    "launchers": _launchers_inputs,
+    "plans": _plans_inputs,
+    "patterns": _patterns_inputs,
+    "words": _words_inputs,
 }
 """The functions of each file with their input."""

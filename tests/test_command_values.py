@@ -5,7 +5,7 @@ import pytest
 from tests.command_values import FILES, KEPT, text
 
 FEWEST = {"explain-nccl": 20, "explain-silent": 20, "explain-others": 15, "expect": 12, "report": 20, "forms": 60,
-          "launchers": 80, "planted": 28, "patterns": 70, "expect-captures": 70, "json": 40}  # fmt: skip
+          "launchers": 80, "planted": 28, "patterns": 70, "expect-captures": 45, "json": 40}  # fmt: skip
 FEW = 8
 
 
