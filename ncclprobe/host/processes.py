@@ -229,6 +229,7 @@ def _process(pid: int, start: int, look: int = 0) -> dict[str, Any]:
 def _state(path: str, stat: list[str]) -> dict[str, Any]:
     """Return what a process does, what it waits for, and its counters."""
     written = _numbers(f"{path}/io")
+    ran_ns, queued_ns, *_ = *text_or_empty(f"{path}/schedstat").split(), 0, 0
     return {
         "state": stat[0],
         "cpu_s": (int(stat[11]) + int(stat[12])) / USER_HZ,
@@ -237,7 +238,8 @@ def _state(path: str, stat: list[str]) -> dict[str, Any]:
         "faults": int(stat[7]) + int(stat[9]),
         "moved_bytes": sum(written.get(name, 0) for name in _MOVED),
         "pipes": sorted(_pipes(path)),
-        "queued_s": int((text_or_empty(f"{path}/schedstat").split() or (0, 0))[1]) / 1e9,
+        "queued_s": int(queued_ns) / 1e9,
+        "ran_s": int(ran_ns) / 1e9,
     }
 
 

@@ -470,12 +470,15 @@ def test_the_thread_for_which_the_first_waits_is_read() -> None:
         return {"os_thread_id": tid, "frames": [{"name": name, "filename": file, "line": 1} for name, file in frames]}
 
     joins = stack(7, ("join", "/usr/lib/python3.11/threading.py"), ("main", "/home/u/train.py"))
+    event = stack(7, ("wait", "/usr/lib/python3.11/threading.py"), ("main", "/home/u/train.py"))
     collective = stack(8, ("all_reduce", f"/v{stacks.C10D}"), ("work", "/home/u/train.py"))
     aside = stack(9, ("poll", "/home/u/log.py"))
     computes = stack(7, ("forward", "/home/u/train.py"))
     rows = [
         ([joins, aside, collective], "all_reduce"),
         ([joins, aside], "poll"),
+        ([event, aside], "wait"),
+        ([event, aside, collective], "all_reduce"),
         ([joins, aside, stack(10, ("poll", "/home/u/other.py"))], "join"),
         ([joins, stack(11, ("run", "/usr/lib/python3.11/site-packages/tqdm/_monitor.py"))], "join"),
         ([computes, collective], "forward"),

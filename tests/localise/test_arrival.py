@@ -193,3 +193,30 @@ def test_looks_at_real_jobs_in_init_say_who_has_not_come(name: str, message: str
     assert isinstance(found, JobState)
     assert found.answer.word == "STUCK"
     assert message in found.answer.message
+
+
+def spawned(*states: LiveRank, mesh: tuple[Connection, ...] = ()) -> JobState:
+    """Return how processes without numbers stand that another one has started."""
+    ranks = tuple(JobProcess(100 + n, 1, "python", None, Launch()) for n in range(len(states)))
+    later = tuple(replace(each, time_s=each.time_s + 1) for each in states)
+    first, second = (JobLook(look, NOTHING, ("",) * len(ranks), connections=mesh) for look in (states, later))
+    return stand({"n1": (LocalRanks(ranks), JobLooks(first, second))})
+
+
+def test_of_spawned_processes_the_one_that_does_not_try_to_join_is_named() -> None:
+    found = spawned(PYTHON_SLEEPS, SLEEPS, SLEEPS)
+    assert [(each.name, {*each.processes}) for each in found.classes] == [
+        ("not arrived", {"n1:100"}), ("waiting", {"n1:101", "n1:102"})]  # fmt: skip
+    assert found.answer.message.startswith("in init since 60 s: process 100 has not joined: it sleeps (nanosleep)")
+    busy = replace(PYTHON_SLEEPS, state="R", call="running")
+    words = [
+        spawned(*states, mesh=mesh).answer.word
+        for states, mesh in (
+            ((busy, SLEEPS, SLEEPS), ()),
+            ((PYTHON_SLEEPS, *(replace(SLEEPS, age_s=9.0),) * 2), ()),
+            ((SLEEPS,) * 3, ()),
+            ((PYTHON_SLEEPS,) * 3, ()),
+            ((PYTHON_SLEEPS, SLEEPS, SLEEPS), MESH),
+        )
+    ]
+    assert words == ["SLOW", "SLOW", "CANNOT TELL", "CANNOT TELL", "CANNOT TELL"]

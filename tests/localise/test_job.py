@@ -125,6 +125,9 @@ def test_records_that_name_a_rank_which_is_not_here_break_nothing() -> None:
     ("first", "second", "name", "words"),
     [
         (SLEEPS, later(SLEEPS), "stuck outside", "sleeps (nanosleep)"),
+        (SLEEPS, later(SLEEPS, switches=27, ran_s=0.02), "slow, not stuck", "is at work (0.0 cores, between sleeps)"),
+        (SLEEPS, later(SLEEPS, switches=27, ran_s=0.004), "stuck outside", "sleeps (nanosleep)"),
+        (SLEEPS, later(SLEEPS, switches=9, ran_s=0.02), "stuck outside", "sleeps (nanosleep)"),
         (IDLE, later(IDLE), "stuck outside", "waits for a lock or for another thread (futex)"),
         (STOPPED, later(STOPPED), "stuck outside", "is stopped by a signal"),
         (IDLE, GONE, "dead or gone", "has ended (process 102)"),

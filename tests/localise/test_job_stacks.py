@@ -61,11 +61,19 @@ def test_the_child_whose_end_a_rank_awaits_is_named_and_no_idle_worker() -> None
 
 
 @each_row(
-    ("name", "call", "named"),
-    [("pt_data_worker", "futex", True), ("pt_data_worker", "poll", False), ("sh", "futex", False)],
+    ("name", "call", "file", "named"),
+    [
+        ("pt_data_worker", "futex", "", True),
+        ("pt_data_worker", "poll", "pipe:[9]", False),
+        ("pt_data_worker", "read", "pipe:[9]", False),  # for the rank's next order
+        ("pt_data_worker", "read", "pipe:[5]", True),
+        ("sh", "futex", "", False),
+    ],
 )
-def test_a_worker_of_a_loader_that_waits_for_a_lock_is_named(name: str, call: str, named: bool) -> None:
-    worker = Child("S", 0.1, "", call, pipes=("pipe:[9]",), pid=60, name=name)
+def test_a_worker_that_waits_for_a_lock_or_at_a_pipe_of_its_own_is_named(
+    name: str, call: str, file: str, named: bool
+) -> None:
+    worker = Child("S", 0.1, "", call, file, pipes=("pipe:[9]",), pid=60, name=name)
     polls = replace(IDLE, call="poll", pipes=("pipe:[9]",), children=(worker,))
     (outside, _) = waits_for_2(polls, later(polls)).classes
     assert ("its process 60" in outside.doing) is named

@@ -336,7 +336,8 @@ class ProcessState(Struct, frozen=True):
 
     `call` is the system call that its first thread is in (empty: not known; ``running``: none), with `file` its
     descriptor's; `wchan` is the kernel function in which it sleeps. Counters grow from its start: `cpu_s`, page
-    `faults`, `moved_bytes` read and written, `queued_s` that its first thread waited for a processor. `awaits` is
+    `faults`, `moved_bytes` read and written, `ran_s` that its first thread ran, `queued_s` that this one waited for a
+    processor. `awaits` is
     the process whose end it waits for, 0: none, or any; `holder` the one that holds the file lock that it wants.
     `listens`: it waits for others to connect to it.
     """
@@ -354,6 +355,7 @@ class ProcessState(Struct, frozen=True):
     queued_s: float = 0.0
     native: bool = False
     listens: bool = False
+    ran_s: float = 0.0
 
 
 class Child(ProcessState, frozen=True, kw_only=True):
@@ -407,9 +409,9 @@ def _held_up(child: Child, at: LiveRank) -> bool:
     """Return whether a process waits for what is not the rank, or does not take what the rank writes.
 
     A worker of a data loader without work polls: one that sleeps does not, and one that waits for a lock may have it
-    from a fork, for ever.
+    from a fork, for ever. A pipe that the rank does not have is not for work of the rank.
     """
-    outside = child.call in OUTSIDE and not child.file.startswith("pipe:")
+    outside = child.call in OUTSIDE and not (child.file.startswith("pipe:") and child.file in at.pipes)
     held = child.name == _LOADER and child.call in ("futex", "nanosleep")
     return outside or held or (at.call in WRITES and at.file in child.pipes)
 

@@ -12,6 +12,7 @@ from ncclprobe.model.values import Struct
 C10D = "/torch/distributed/distributed_c10d.py"
 _OF_THREADS = ("/threading.py", "/concurrent/futures/_base.py", "/queue.py", "/concurrent/futures/thread.py")
 """Functions in which a thread waits for another one."""
+_FOR_ITS_END = ("join", "result", "shutdown")
 _LIBRARIES = ("/site-packages/", "/dist-packages/", "/lib/python")
 
 
@@ -31,15 +32,16 @@ def stack(host: Host, pid: int, number: int) -> tuple[FlightFrame, ...] | Absent
 
 
 def _stuck(first: tuple[FlightFrame, ...], threads: Sequence[_Stack]) -> tuple[FlightFrame, ...]:
-    """Return the stack of the first thread, or of the thread that it waits for: one in a collective, or the only other
-    one in the program.
+    """Return the stack of the first thread, or of the thread that it waits for: one in a collective, or if it waits for
+    an end or a result the only other one in the program.
     """
     if not first or not first[0].filename.endswith(_OF_THREADS):
         return first
     others = [thread.frames for thread in threads if thread.frames is not first]
     calls = [each for each in others if any(frame.filename.endswith(C10D) for frame in each)]
     own = [each for each in others if any(not _of_library(frame.filename) for frame in each)]
-    return calls[0] if calls else own[0] if len(own) == 1 else first
+    ends = any(frame.name in _FOR_ITS_END and frame.filename.endswith(_OF_THREADS) for frame in first)
+    return calls[0] if calls else own[0] if ends and len(own) == 1 else first
 
 
 def _of_library(path: str) -> bool:

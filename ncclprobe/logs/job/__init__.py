@@ -25,7 +25,7 @@ from ncclprobe.logs.job.activity import (
     wires,
     with_peers,
 )
-from ncclprobe.logs.job.arrival import Arrival, agent_rows, arrival
+from ncclprobe.logs.job.arrival import Arrival, agent_rows, arrival, arrival_of_unnumbered
 from ncclprobe.logs.job.calls import (
     LookedAt,
     Stalled,
@@ -74,7 +74,7 @@ def stand(nodes: Mapping[str, tuple[LocalRanks, JobLooks]], meetings: Mapping[st
     grew = {pid for looks in both for pid in launched(looks)}
     by_node = {node: looks for node, (_, looks) in nodes.items()}
     job = looked_at(ranks, records[0], records[1], answers, grew, wires(by_node, ranks))
-    if in_init := arrival(job, by_node, meetings or {}):
+    if in_init := arrival(job, by_node, meetings or {}) or arrival_of_unnumbered(job):
         rows = tuple(merged(_in_init(job, in_init)))
         return JobState(rows, _answer(job, rows, None, in_init.message), "init_process_group", in_init.arrived)
     found = stalled(job)

@@ -37,6 +37,9 @@ _BUSY_CORES, _STARVED_CORES = 0.1, 0.02
 """Processor time of a process at work; answering torch's recorder and waking now and then take less. One that takes
 the second and waits for a processor for the rest of the first is at work too, on a node with more to do than it can."""
 _BUSY_BYTES_S = 64 << 10
+_WAKES, _RAN_EACH_S, _RAN_SHARE = 3, 0.5e-3, 0.005
+"""A first thread that wakes so often between the looks, and each time runs as long, computes in small pieces; to ask
+again whether something is there takes less."""
 _RECEIVED_BYTES_S = 4 << 10
 """What a program receives in a second on a socket of its own that is work: what RAS and heartbeats say is less."""
 _WITHOUT_MEMORY_S = 0.1
@@ -126,7 +129,13 @@ def activity(seen_rank: RankView) -> Activity:
     few = max(_LOOP_FAULTS * _grown(first, second, "cpu_s"), _ANSWER_FAULTS)
     if computes and _grown(first, second, "faults") < few and not children:
         return "spins"
-    return "busy" if computes or starved or children else "idle"
+    return "busy" if computes or starved or children or _in_pieces(first, second) else "idle"
+
+
+def _in_pieces(first: LiveRank, second: LiveRank) -> bool:
+    """Return whether a first thread computes a little, sleeps, and so on: no share of a processor shows that."""
+    wakes, ran_s = second.switches - first.switches, second.ran_s - first.ran_s
+    return wakes >= _WAKES and ran_s >= max(_RAN_EACH_S * wakes, _RAN_SHARE * (second.time_s - first.time_s))
 
 
 def _grown(first: LiveRank, second: LiveRank, name: str) -> float:
@@ -171,7 +180,8 @@ def _describe_work(rank: RankView) -> str:
     held = ", held back by the quota of its cgroup" if second.held_s > first.held_s else ""
     data = f", {moved / 1e6:.0f} MB/s read and written" if moved >= 1e6 else ""
     came = f", {size(int(rank.received_bytes / took_s))}/s received" if rank.received_bytes else ""
-    return f" ({cores:.1f} cores{queued}{data}{came}{held})"
+    pieces = ", between sleeps" if cores < _BUSY_CORES and _in_pieces(first, second) else ""
+    return f" ({cores:.1f} cores{pieces}{queued}{data}{came}{held})"
 
 
 def _describe_suspects(rank: RankView, at: LiveRank) -> str:

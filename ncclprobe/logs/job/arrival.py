@@ -20,6 +20,7 @@ from ncclprobe.model.values import Struct, grouped
 _HERE_LEAST_S, _ELSEWHERE_LEAST_S = 6.0, 20.0
 """Ranks that have not joined are called stuck after so long: of this node, and of others."""
 _NOBODY = "nobody listens there"
+_OF_SEVERAL = {"has": "have", "tries": "try"}
 _UNNUMBERED = -1
 """A rank that has not joined, of a job whose environment does not say how many it has."""
 _FILE, _POLLS_HZ = "their store, a file", 20
@@ -62,7 +63,8 @@ def _verb(ranks: Sequence[int]) -> str:
 
 
 def _plural(text: str, ranks: Sequence[int]) -> str:
-    return text.replace("has ", "have ", 1) if len(ranks) > 1 and text.startswith("has ") else text
+    verb, _, rest = text.partition(" ")
+    return f"{_OF_SEVERAL[verb]} {rest}" if len(ranks) > 1 and verb in _OF_SEVERAL else text
 
 
 class _Caller(Struct, frozen=True):
@@ -123,7 +125,7 @@ class _Caller(Struct, frozen=True):
         if self.polls:
             return self.second.switches / self.wakes_hz
         if self.tries:
-            return max((self.second.age_s or 0.0) - self.second.cpu_s, 0.0)
+            return _age_idle_s(self.rank)
         return self.second.still_s or 0.0 if self.connected else 0.0
 
 
@@ -159,6 +161,39 @@ def arrival(job: LookedAt, looks: Mapping[str, JobLooks], meetings: Mapping[str,
     read = {number: tuple(_evidence(callers[number])) for number in callers}
     where = _FILE if arrived == polls else str(store.master)
     return Arrival(where, arrived, others, tries, world, waited_s, read)
+
+
+def arrival_of_unnumbered(job: LookedAt) -> Arrival | None:
+    """Return which of the processes that another started try to join a store; None if nothing shows that.
+
+    Their environment gives no number and no store. Who tries sleeps as C++ does; the others never came so far.
+    """
+    ranks, activities = job.ranks, job.activities
+    if any(number >= 0 for number in ranks) or any(len(dump) for dump in job.second.dumps):
+        return None
+    tries = tuple(n for n, rank in ranks.items() if activities[n] == "idle" and _sleeps_natively(rank))
+    late = {number: rank for number, rank in ranks.items() if number not in tries}
+    if not tries or not late or any(wire.peer not in (None, wire.rank) for wire in job.wires):
+        return None
+    waited_s = min(_age_idle_s(ranks[number]) for number in tries)
+    others: dict[int, tuple[ClassName, str]] = {}
+    for number, rank in late.items():
+        what = activities[number]
+        name: ClassName = "not arrived" if what == "idle" and waited_s >= _HERE_LEAST_S else "slow, not stuck"
+        name = "dead or gone" if what == "gone" else "stuck outside" if what == "stopped" else name
+        others[number] = name, f"has not joined: it {doing(rank, what)}"
+    others |= dict.fromkeys(tries, ("waiting", "tries to reach a store that nobody serves"))
+    return Arrival("", (), others, tries, 0, waited_s, {})
+
+
+def _sleeps_natively(rank: RankView) -> bool:
+    return any(isinstance(look, LiveRank) and look.native for look in (rank.first, rank.second))
+
+
+def _age_idle_s(rank: RankView) -> float:
+    """Return for how long a process has existed without computing."""
+    at = rank.second
+    return max((at.age_s or 0.0) - at.cpu_s, 0.0) if isinstance(at, LiveRank) else 0.0
 
 
 def _callers(job: LookedAt, looks: Mapping[str, JobLooks], meetings: Mapping[str, Meetings]) -> Iterator[_Caller]:
