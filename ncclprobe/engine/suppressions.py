@@ -54,6 +54,13 @@ class Ignore(Struct, frozen=True):
     where: str
 
 
+class _Programs(Struct, frozen=True):
+    """The paths in a project file."""
+
+    checks: str = ""
+    messages: str = ""
+
+
 class Accepted(Struct, frozen=True):
     """The entries of a project file. `found`: its path if it was found in the working directory, not requested.
 
@@ -135,19 +142,17 @@ def parse(text: str, path: str) -> Accepted:
     """Return what is written in TOML. Raises UsageError."""
     from ncclprobe.expect import strict  # here, because most runs have no such file
 
-    text_ = strict.KeySchema("text")
-    settings = {"checks": text_, "messages": text_}
     document = strict.document(text, path)
     entries = document.pop("ignore", [])
     options = {key: document.pop(key) for key in [*document] if isinstance(document[key], dict)}
     for key in document:
-        if key not in settings:
-            raise UsageError(f"{path}: unknown key {key!r}; known are [[ignore]], [COMMAND], {', '.join(settings)}")
-    told = strict.checked_table(document, settings, path)
+        if key not in ("checks", "messages"):
+            raise UsageError(f"{path}: unknown key {key!r}; known are [[ignore]], [COMMAND], checks, messages")
+    told = strict.converted(document, _Programs, path)
     if not isinstance(entries, list) or not all(isinstance(entry, dict) for entry in entries):
         raise UsageError(f"{path}: ignore: write [[ignore]], with two brackets, above each entry")
     ignores = tuple(_ignore(entry, f"{path}: ignore {n}") for n, entry in enumerate(entries, start=1))
-    return Accepted(ignores, options=options, **told)
+    return Accepted(ignores, options=options, checks=told.checks, messages=told.messages)
 
 
 def _ignore(entry: Mapping[str, Any], where: str) -> Ignore:

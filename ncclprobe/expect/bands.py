@@ -42,7 +42,9 @@ import math
 import re
 import sys
 from collections.abc import Mapping, Sequence
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
+
+from msgspec import Meta
 
 from ncclprobe.expect import strict
 from ncclprobe.facts.run.samples import Expected, Rows
@@ -150,11 +152,19 @@ def _rates(busbw: float, time_us: float, interval_us: tuple[float, float]) -> tu
 TOLERANCE = 0.2
 """The default share that a number may lie below its value: enough for run-to-run noise on a busy fabric."""
 
-_MOST_DIGITS = 18
-_NUMBERS = ("busbw_GBps", "threshold_GBps", "tolerance")
-_SIZES = ("nbytes", "min_bytes", "max_bytes")
-_TEXTS = ("op", "source", "why")
-_KEYS = (*_TEXTS, *_SIZES, *_NUMBERS)
+
+class _Entry(Struct, frozen=True):
+    """One [[expect]] table."""
+
+    op: strict.Text
+    busbw_GBps: strict.Positive
+    source: strict.Text
+    why: strict.Text
+    nbytes: int | None = None
+    min_bytes: int | None = None
+    max_bytes: int | None = None
+    threshold_GBps: strict.Positive | None = None
+    tolerance: Annotated[float, Meta(ge=0, lt=1)] | None = None
 
 
 def judged(
@@ -228,64 +238,39 @@ def from_toml(text: str, path: str, tolerance: float = TOLERANCE) -> tuple[Band,
     return bands
 
 
-def _band(entry: Mapping[str, Any], where: str, tolerance: float) -> Band:
-    for key, value in entry.items():
-        _refuse_key(key, value, where)
-    for key in ("op", "busbw_GBps", "source", "why"):
-        if key not in entry:
-            raise UsageError(f"{where}: {key} is missing")
-    if entry["op"] not in OPS:
-        raise UsageError(f"{where}: op: {unknown(str(entry['op']), 'operation', OPS)}")
+def _band(table: Mapping[str, Any], where: str, tolerance: float) -> Band:
+    entry = strict.converted(table, _Entry, where)
+    if entry.op not in OPS:
+        raise UsageError(f"{where}: op: {unknown(entry.op, 'operation', OPS)}")
     low_bytes, high_bytes = _sizes(entry, where)
     value, low, why = _limits(entry, where, tolerance)
-    expectation = Expectation(value, low, "GB/s", "user", why, f"{where}: {entry['source']}")
-    return Band(entry["op"], low_bytes, high_bytes, expectation)
+    expectation = Expectation(value, low, "GB/s", "user", why, f"{where}: {entry.source}")
+    return Band(entry.op, low_bytes, high_bytes, expectation)
 
 
-def _refuse_key(key: str, value: object, where: str) -> None:
-    if key not in _KEYS:
-        with_unit = [known for known in _KEYS if known.lower().startswith(key.lower() + "_")]
-        hint = f"write {with_unit[0]}: a number needs its unit" if with_unit else f"known are {', '.join(_KEYS)}"
-        raise UsageError(f"{where}: unknown key {key!r}; {hint}")
-    if key in _TEXTS and not (isinstance(value, str) and value.strip()):
-        raise UsageError(f"{where}: {key} must be a non-empty text")
-    if key in _NUMBERS and not _is_finite(value):
-        raise UsageError(f"{where}: {key} must be a finite number, without quotes")
-
-
-def _is_finite(value: object) -> bool:
-    if isinstance(value, bool) or not isinstance(value, int | float):
-        return False
-    return math.isfinite(value) if isinstance(value, float) else abs(value) < 10**_MOST_DIGITS
-
-
-def _sizes(entry: Mapping[str, Any], where: str) -> tuple[int, int]:
-    given = {key: strict.size(entry[key], f"{where}: {key}") for key in _SIZES if key in entry}
-    if set(given) == {"nbytes"}:
-        return given["nbytes"], given["nbytes"]
-    if not given or "nbytes" in given:
+def _sizes(entry: _Entry, where: str) -> tuple[int, int]:
+    ends = entry.min_bytes, entry.max_bytes
+    if (entry.nbytes is None) == (ends == (None, None)):
         raise UsageError(f"{where}: give nbytes, or min_bytes and max_bytes")
-    low, high = given.get("min_bytes", 1), given.get("max_bytes", sys.maxsize)
+    if entry.nbytes is not None:
+        return entry.nbytes, entry.nbytes
+    low, high = entry.min_bytes or 1, entry.max_bytes or sys.maxsize
     if low > high:
         raise UsageError(f"{where}: min_bytes {low} is above max_bytes {high}")
     return low, high
 
 
-def _limits(entry: Mapping[str, Any], where: str, tolerance: float) -> tuple[float, float, str]:
+def _limits(entry: _Entry, where: str, tolerance: float) -> tuple[float, float, str]:
     """Value, lowest that passes, and why; the reason mentions if the lowest was not given."""
-    value, low, why = float(entry["busbw_GBps"]), entry.get("threshold_GBps"), entry["why"]
-    if low is not None and "tolerance" in entry:
+    value, low = entry.busbw_GBps, entry.threshold_GBps
+    if low is not None and entry.tolerance is not None:
         raise UsageError(f"{where}: give threshold_GBps or tolerance, not both")
-    share = float(entry.get("tolerance", tolerance))
-    if not 0 <= share < 1:
-        raise UsageError(f"{where}: tolerance {share:g} must be a share from 0 to below 1 (0.1 is 10 %)")
-    if value <= 0:
-        raise UsageError(f"{where}: busbw_GBps must be above zero")
     if low is None:
-        return value, value * (1 - share), f"{why}, less a tolerance of {share:.0%}"
-    if not 0 < low <= value:
+        share = tolerance if entry.tolerance is None else entry.tolerance
+        return value, value * (1 - share), f"{entry.why}, less a tolerance of {share:.0%}"
+    if low > value:
         raise UsageError(f"{where}: threshold_GBps {low:g} must be above zero and at most busbw_GBps {value:g}")
-    return value, float(low), why
+    return value, low, entry.why
 
 
 def _refuse_overlaps(bands: Sequence[Band], path: str) -> None:

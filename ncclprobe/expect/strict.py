@@ -1,14 +1,16 @@
-"""TOML written by hand: refused with file, key and reason if it is not valid.
+"""TOML written by hand, made a value of ours: refused with file, key and reason if it is not valid.
 
 An unknown key is an error, not a word from the future: a number with a misspelt key would otherwise be ignored
 silently. Numbers are finite and carry their unit in the key; text is never empty.
 """
 
-import math
 import sys
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from difflib import get_close_matches
-from typing import Any, Literal
+from typing import Annotated, Any, TypeVar
+
+import msgspec
+from msgspec import Meta
 
 from ncclprobe.model import bounds
 from ncclprobe.model.errors import UsageError
@@ -20,19 +22,22 @@ if sys.version_info >= (3, 11):
 else:
     import tomli as tomllib
 
-Kind = Literal["text", "texts", "number", "whole", "flag", "size", "table", "tables"]
-
-
-class KeySchema(Struct, frozen=True):
-    """What a key must hold. A number is above zero, or at `least` that much."""
-
-    kind: Kind
-    required: bool = False
-    least: float | None = None
-    among: tuple[str, ...] = ()
-
-
-Keys = Mapping[str, KeySchema]
+T = TypeVar("T", bound=Struct)
+_KINDS = {
+    " | null`": "`",
+    " matching regex '\\\\S'": " that is not empty",
+    "`str`": "a text",
+    "`int`": "a whole number",
+    "`float`": "a number",
+    "`bool`": "true or false",
+    "`array`": "a list",
+    "`object`": "a table",
+}
+"""What msgspec calls the kinds of TOML."""
+Text = Annotated[str, Meta(min_length=1, pattern=r"\S")]
+Positive = Annotated[float, Meta(gt=0, lt=bounds.TOML_NUMBER)]
+PositiveInt = Annotated[int, Meta(ge=1, lt=int(bounds.TOML_NUMBER))]
+Tables = Annotated[tuple[dict[str, Any], ...], Meta(max_length=bounds.TOML_ENTRIES)]
 
 
 def document(text: str, path: str) -> dict[str, Any]:
@@ -52,76 +57,36 @@ def document(text: str, path: str) -> dict[str, Any]:
     return tables
 
 
-def checked_table(value: Mapping[str, Any], keys: Keys, where: str) -> dict[str, Any]:
-    """Return `value` with every key checked and sizes read as bytes. Raises UsageError naming `where` and the key."""
-    for name in value:
-        if name not in keys:
-            raise UsageError(f"{where}: unknown key {name[:80]!r}; {_hint(name, keys)}")
-    for name, key in keys.items():
-        if key.required and name not in value:
-            raise UsageError(f"{where}: {name} is missing")
-    return {name: _checked(said, keys[name], f"{where}: {name}") for name, said in value.items()}
+def converted(table: Mapping[str, Any], kind: type[T], where: str) -> T:
+    """Return `table` as a value, keys that end in ``bytes`` as bytes. Raises UsageError naming `where` and the key."""
+    known = kind.__struct_fields__
+    for name in table:
+        if name not in known:
+            raise UsageError(f"{where}: unknown key {name[:80]!r}; {_hint(name, known)}")
+    plain = {name: size(said, f"{where}: {name}") if name.endswith("bytes") else said for name, said in table.items()}
+    try:
+        return msgspec.convert(plain, kind)
+    except msgspec.ValidationError as error:
+        raise UsageError(f"{where}: {_reason(str(error))}") from None
 
 
-def _hint(name: str, keys: Keys) -> str:
-    with_unit = [known for known in keys if known.lower().startswith(name.lower() + "_")]
+def _hint(name: str, known: Collection[str]) -> str:
+    with_unit = [key for key in known if key.lower().startswith(name.lower() + "_")]
     if with_unit:
         return f"write {with_unit[0]}: a number needs its unit"
-    close = get_close_matches(name[:80], keys, n=1)
-    return f"did you mean {close[0]}?" if close else f"known are {', '.join(keys)}"
+    close = get_close_matches(name[:80], known, n=1)
+    return f"did you mean {close[0]}?" if close else f"known are {', '.join(known)}"
 
 
-def _checked(value: object, key: KeySchema, where: str) -> Any:
-    if key.kind == "size":
-        return size(value, where)
-    if key.kind in ("number", "whole"):
-        return _number(value, key, where)
-    if key.kind == "text":
-        return _text(value, key, where)
-    if key.kind == "texts":
-        return _texts(value, key, where)
-    wanted = {"flag": bool, "table": dict, "tables": list}[key.kind]
-    if not isinstance(value, wanted):
-        raise UsageError(f"{where} must be a {key.kind}" + (": true or false" if key.kind == "flag" else ""))
-    if isinstance(value, list):
-        _refuse_entries(value, where)
-    return value
-
-
-def _refuse_entries(value: list[object], where: str) -> None:
-    if len(value) > bounds.TOML_ENTRIES or not all(isinstance(entry, dict) for entry in value):
-        raise UsageError(f"{where} must be tables, {bounds.TOML_ENTRIES} at most")
-
-
-def _text(value: object, key: KeySchema, where: str) -> str:
-    if not isinstance(value, str) or not value.strip():
-        raise UsageError(f"{where} must be a non-empty text")
-    if key.among and value not in key.among:
-        raise UsageError(f"{where}: {value[:80]!r} is unknown; choose from {', '.join(key.among)}")
-    return value
-
-
-def _texts(value: object, key: KeySchema, where: str) -> tuple[str, ...]:
-    if not isinstance(value, list) or not value or len(value) > bounds.TOML_ENTRIES:
-        raise UsageError(f"{where} must be a list of texts")
-    texts = tuple(_text(entry, key, where) for entry in value)
-    if len(set(texts)) < len(texts):
-        raise UsageError(f"{where} names one thing twice")
-    return texts
-
-
-def _number(value: object, key: KeySchema, where: str) -> float | int:
-    if isinstance(value, bool) or not isinstance(value, int | float):
-        raise UsageError(f"{where} must be a number, without quotes")
-    if key.kind == "whole" and not isinstance(value, int):
-        raise UsageError(f"{where} must be a whole number")
-    if abs(value) >= bounds.TOML_NUMBER or not math.isfinite(value):
-        raise UsageError(f"{where} must be a finite number")
-    if value < (key.least or 0) or (value == 0 and key.least is None):
-        raise UsageError(
-            f"{where}: {value:g} must be " + ("above zero" if not key.least else f"at least {key.least:g}")
-        )
-    return value
+def _reason(said: str) -> str:
+    """Return msgspec's reason with the key first, and in words: ``nics: expected a whole number >= 1``."""
+    what, _, path = said.partition(" - at `$.")
+    missing = what.removeprefix("Object missing required field `")
+    if missing != what:
+        return f"{missing.rstrip('`')} is missing"
+    for kind, words in _KINDS.items():
+        what = what.replace(kind, words)
+    return f"{path.rstrip('`')}: {what[0].lower()}{what[1:]}"[:200]
 
 
 def size(value: object, where: str) -> int:

@@ -35,7 +35,6 @@ class GpuProduct(Struct, frozen=True):
     name: str
     aliases: tuple[str, ...]
     pci_ids: tuple[str, ...]
-    architecture: str
     compute_capability: int
     nvlinks: int
     nvlink_GBps: float
@@ -45,9 +44,6 @@ class GpuProduct(Struct, frozen=True):
     pcie_generation: int | None
     pcie_width: int | None
     c2c_GBps: float | None
-    memory_GB: float | None
-    memory_GBps: float | None
-    memory_low_GBps: float | None
     p2p: bool | None
     nvls: bool
     source: str
@@ -103,7 +99,6 @@ def _gpu(row: Mapping[str, str]) -> GpuProduct:
         name=name,
         aliases=_words(row["aliases"]),
         pci_ids=_words(row["pci_ids"]),
-        architecture=row["architecture"],
         compute_capability=int(row["compute_capability"]),
         nvlinks=int(row["nvlinks"] or 0),
         nvlink_GBps=_number(row["nvlink_GBps"]) or 0.0,
@@ -113,9 +108,6 @@ def _gpu(row: Mapping[str, str]) -> GpuProduct:
         pcie_generation=int(row["pcie_generation"]) if row["pcie_generation"] else None,
         pcie_width=int(row["pcie_width"]) if row["pcie_width"] else None,
         c2c_GBps=_number(row["c2c_GBps"]),
-        memory_GB=_number(row["memory_GB"]),
-        memory_GBps=_number(row["memory_GBps"]),
-        memory_low_GBps=_number(row["memory_low_GBps"]),
         p2p={"yes": True, "no": False, "": None}[row["p2p"]],
         nvls={"yes": True, "no": False}[row["nvls"]],
         source=row["source"],

@@ -42,9 +42,11 @@ from difflib import get_close_matches
 from functools import cache
 from importlib import resources
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any, get_args
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
-from ncclprobe.expect.strict import KeySchema, checked_table, document
+from msgspec import Meta
+
+from ncclprobe.expect.strict import Positive, PositiveInt, Tables, Text, converted, document
 from ncclprobe.expect.system import Network, NicPath, NodeSystem, NvlinkFabric, Processor
 from ncclprobe.expect.tables import gpus
 from ncclprobe.expect.tables.gpus import GpuProduct
@@ -57,9 +59,6 @@ if TYPE_CHECKING:
     from importlib.abc import Traversable  # its place in Python 3.10
 
 
-ALGORITHMS = ("ring", "tree", "nvls", "nvlstree", "sharp")
-
-
 class Match(Struct, frozen=True):
     """The facts that identify this type: everything given must fit.
 
@@ -69,62 +68,66 @@ class Match(Struct, frozen=True):
     other keys.
     """
 
-    gpu_names: tuple[str, ...] = ()
-    cloud: str = ""
+    gpu_names: Annotated[tuple[Text, ...], Meta(min_length=1)]
+    cloud: Literal["", "aws", "azure", "gcp", "oracle"] = ""
     vendor: str = ""
-    products: tuple[str, ...] = ()
-    cpus: tuple[str, ...] = ()
+    products: tuple[Text, ...] = ()
+    cpus: tuple[Text, ...] = ()
     elsewhere: bool = False
-    twins: tuple[str, ...] = ()
+    twins: tuple[Text, ...] = ()
     by_name_only: str = ""
 
 
 class NodeLinks(Struct, frozen=True):
     """What a node is made of: see :class:`~ncclprobe.expect.system.NodeSystem` for each name; None: not known.
 
-    `network_total_gbps` counts the host's own NIC too. `at_roots`: no switch joins the GPUs. If one NIC shows itself as
+    `at_roots`: no switch joins the GPUs. If one NIC shows itself as
     `ports_per_nic` of `nics`, NCCL makes one of them (ncclTopoMakeVNics, src/graph/topo.cc, v2.30.7). `unverified` are
     names of fields that no source states.
     """
 
-    gpus: int
+    gpus: PositiveInt
     fabric: NvlinkFabric
-    source: str
+    source: Text
     nvlinks: int
     domain_gpus: int
     nvls: bool
-    pcie_GBps: float
+    pcie_GBps: Positive
     p2p: bool
-    nics: int | None = None
-    nic_gbps: float | None = None
+    nics: PositiveInt | None = None
+    nic_gbps: Positive | None = None
     network: Network | None = None
     gdr: bool = False
     nic_path: NicPath = "PXB"
     processor: Processor = "unknown"
-    sockets: int = 1
-    network_total_gbps: float | None = None
+    sockets: PositiveInt = 1
     at_roots: bool = False
-    ports_per_nic: int = 1
+    ports_per_nic: PositiveInt = 1
     unverified: tuple[str, ...] = ()
 
 
 class Published(Struct, frozen=True):
     """A published bus bandwidth of this type, and its threshold if the source gives one.
 
-    For `op` on `nodes` nodes with `gpus` of each, sizes `min_bytes` to `max_bytes`, both included. `algorithm` is
-    empty if it does not matter.
+    For `op` on `nodes` nodes with `gpus` of each, sizes from `min_bytes` to those `below_bytes`. `algorithm` is empty
+    if it does not matter.
     """
 
-    op: str
-    gpus: int
-    nodes: int
+    op: Text
+    gpus: PositiveInt
+    nodes: PositiveInt
     min_bytes: int
-    max_bytes: int
-    busbw_GBps: float
-    source: str
-    why: str
-    threshold_GBps: float | None = None
-    algorithm: str = ""
+    busbw_GBps: Positive
+    source: Text
+    why: Text
+    below_bytes: int = sys.maxsize
+    threshold_GBps: Positive | None = None
+    algorithm: Literal["", "ring", "tree", "nvls", "nvlstree", "sharp"] = ""
+
+    @property
+    def max_bytes(self) -> int:
+        """Return the largest size."""
+        return self.below_bytes - 1
 
     @property
     def ranks(self) -> int:
@@ -140,14 +143,14 @@ class Published(Struct, frozen=True):
 class Latency(Struct, frozen=True):
     """How long a small call took, up to `max_bytes`; `high_us` is the longest that its source calls normal."""
 
-    op: str
-    gpus: int
-    nodes: int
+    op: Text
+    gpus: PositiveInt
+    nodes: PositiveInt
     max_bytes: int
-    time_us: float
-    source: str
-    why: str
-    high_us: float | None = None
+    time_us: Positive
+    source: Text
+    why: Text
+    high_us: Positive | None = None
 
 
 class MachineType(Struct, frozen=True):
@@ -184,156 +187,94 @@ class MachineType(Struct, frozen=True):
         )
 
 
-_TEXT = KeySchema("text", required=True)
-_MACHINE = {
-    "name": _TEXT,
-    "vendor": _TEXT,
-    "board": KeySchema("text"),
-    "title": KeySchema("text"),
-    "note": KeySchema("text"),
-    "match": KeySchema("table", required=True),
-    "links": KeySchema("table", required=True),
-    "published": KeySchema("tables"),
-    "latency": KeySchema("tables"),
-}
-_MATCH = {
-    "gpu_names": KeySchema("texts", required=True),
-    "cloud": KeySchema("text", among=("aws", "azure", "gcp", "oracle")),
-    "vendor": KeySchema("text"),
-    "products": KeySchema("texts"),
-    "cpus": KeySchema("texts"),
-    "elsewhere": KeySchema("flag"),
-    "twins": KeySchema("texts"),
-    "by_name_only": KeySchema("text"),
-}
-_LINKS = {
-    "gpus": KeySchema("whole", required=True),
-    "fabric": KeySchema("text", required=True, among=get_args(NvlinkFabric)),
-    "source": _TEXT,
-    "nvlinks": KeySchema("whole"),
-    "domain_gpus": KeySchema("whole"),
-    "nvls": KeySchema("flag"),
-    "pcie_GBps": KeySchema("number"),
-    "p2p": KeySchema("flag"),
-    "nics": KeySchema("whole"),
-    "nic_gbps": KeySchema("number"),
-    "network": KeySchema("text", among=get_args(Network)),
-    "gdr": KeySchema("flag"),
-    "nic_path": KeySchema("text", among=get_args(NicPath)),
-    "processor": KeySchema("text", among=get_args(Processor)),
-    "sockets": KeySchema("whole"),
-    "network_total_gbps": KeySchema("number"),
-    "at_roots": KeySchema("flag"),
-    "ports_per_nic": KeySchema("whole"),
-    "unverified": KeySchema("texts"),
-}
-_RUN = {
-    "op": KeySchema("text", required=True, among=tuple(OPS)),
-    "gpus": KeySchema("whole", required=True),
-    "nodes": KeySchema("whole", required=True),
-    "source": _TEXT,
-    "why": _TEXT,
-}
-_PUBLISHED = _RUN | {
-    "min_bytes": KeySchema("size", required=True),
-    "below_bytes": KeySchema("size"),
-    "busbw_GBps": KeySchema("number", required=True),
-    "threshold_GBps": KeySchema("number"),
-    "algorithm": KeySchema("text", among=ALGORITHMS),
-}
-_LATENCY = _RUN | {
-    "max_bytes": KeySchema("size", required=True),
-    "time_us": KeySchema("number", required=True),
-    "high_us": KeySchema("number"),
-}
+class _File(Struct, frozen=True):
+    """One file, its tables not yet looked at."""
+
+    name: Text
+    vendor: Text
+    match: dict[str, Any]
+    links: dict[str, Any]
+    board: str = ""
+    title: str = ""
+    note: str = ""
+    published: Tables = ()
+    latency: Tables = ()
+
+
 _LINE_OVER_NCCL = 63.0 / 48.0
 """A PCIe slot's line rate over what NCCL counts it for (Gen5 x16)."""
 
 
 def from_toml(text: str, path: str) -> MachineType:
     """Return one type. Raises UsageError naming `path`, the key and the reason."""
-    said = checked_table(document(text, path), _MACHINE, path)
-    match = _match(said["match"], f"{path}: match")
+    said = converted(document(text, path), _File, path)
+    match = _match(said.match, f"{path}: match")
     known = gpus.table()
     for name in match.gpu_names:
         if name not in known:
             raise UsageError(f"{path}: match: gpu_names: {name!r} is not in the table of GPUs")
     gpu = known[match.gpu_names[0]]
-    links = _links(said["links"], gpu, f"{path}: links")
+    links = _links(said.links, gpu, f"{path}: links")
+    published = [_published(row, links, gpu, f"{path}: published {n}") for n, row in enumerate(said.published, start=1)]
+    latencies = [_latency(row, links, f"{path}: latency {n}") for n, row in enumerate(said.latency, start=1)]
     machine = MachineType(
-        name=said["name"],
-        vendor=said["vendor"],
+        name=said.name,
+        vendor=said.vendor,
         gpu=gpu.name,
         match=match,
         links=links,
-        board=said.get("board", ""),
-        published=tuple(
-            _published(entry, links, gpu, f"{path}: published {n}")
-            for n, entry in enumerate(said.get("published", ()), start=1)
-        ),
-        latencies=tuple(
-            _latency(entry, links, f"{path}: latency {n}") for n, entry in enumerate(said.get("latency", ()), start=1)
-        ),
-        title=said.get("title", ""),
-        note=said.get("note", ""),
+        board=said.board,
+        published=tuple(published),
+        latencies=tuple(latencies),
+        title=said.title,
+        note=said.note,
     )
     _refuse_overlaps(machine.published, path)
     return machine
 
 
 def _match(entry: Mapping[str, Any], where: str) -> Match:
-    said = checked_table(entry, _MATCH, where)
-    telling = [key for key in ("cloud", "vendor", "products", "cpus", "elsewhere") if said.get(key)]
-    if said.get("by_name_only") and telling:
+    match = converted(entry, Match, where)
+    telling = [key for key in ("cloud", "vendor", "products", "cpus", "elsewhere") if getattr(match, key)]
+    if match.by_name_only and telling:
         raise UsageError(f"{where}: by_name_only and {telling[0]} exclude each other")
-    if not said.get("by_name_only") and not telling:
+    if not match.by_name_only and not telling:
         raise UsageError(
             f"{where}: its GPUs do not identify a machine: give cloud, products or cpus, or why by_name_only"
         )
-    return Match(**said)
+    return match
 
 
 def _links(entry: Mapping[str, Any], gpu: GpuProduct, where: str) -> NodeLinks:
-    said = checked_table(entry, _LINKS, where)
-    fabric, count = said["fabric"], said["gpus"]
-    nvlinks = said.pop("nvlinks", gpu.nvlinks if fabric != "none" else 0)
-    if fabric == "none" and (nvlinks or said.get("domain_gpus")):
+    """Return the links in `entry`; those of the GPU where it does not say them."""
+    fabric, slot = entry.get("fabric"), gpu.nccl_pcie_GBps or gpu.c2c_GBps
+    usual = {
+        "nvlinks": gpu.nvlinks if fabric != "none" else 0,
+        "domain_gpus": {"none": 0, "pairs": 2}.get(str(fabric), entry.get("gpus")),
+        "nvls": gpu.nvls and fabric == "nvswitch",
+        "p2p": gpu.p2p is not False or gpu.c2c_GBps is not None,
+    }
+    links = converted(usual | ({"pcie_GBps": slot} if slot else {}) | dict(entry), NodeLinks, where)
+    if fabric == "none" and (links.nvlinks or links.domain_gpus):
         raise UsageError(f"{where}: fabric is none, and yet there are NVLinks")
-    if fabric != "none" and not 0 < nvlinks <= gpu.nvlinks:
-        raise UsageError(f"{where}: nvlinks {nvlinks}: {gpu.name} has {gpu.nvlinks}")
-    slot = gpu.nccl_pcie_GBps or gpu.c2c_GBps
-    if "pcie_GBps" not in said and slot is None:
-        raise UsageError(f"{where}: pcie_GBps is missing, and the table of GPUs does not know the slot of {gpu.name}")
+    if fabric != "none" and not 0 < links.nvlinks <= gpu.nvlinks:
+        raise UsageError(f"{where}: nvlinks {links.nvlinks}: {gpu.name} has {gpu.nvlinks}")
     for pair in (("nic_gbps", "nics"), ("nics", "network")):
-        if pair[0] in said and pair[1] not in said:
+        if pair[0] in entry and pair[1] not in entry:
             raise UsageError(f"{where}: {pair[0]} without {pair[1]}")
-    domain = said.pop("domain_gpus", {"none": 0, "pairs": 2}.get(fabric, count))
-    if fabric != "none" and domain < (2 if fabric == "pairs" else count):
-        raise UsageError(f"{where}: domain_gpus {domain} is less than one machine's")
-    return NodeLinks(
-        nvlinks=nvlinks,
-        domain_gpus=domain,
-        nvls=said.pop("nvls", gpu.nvls and fabric == "nvswitch"),
-        pcie_GBps=float(said.pop("pcie_GBps", slot)),
-        p2p=said.pop("p2p", gpu.p2p is not False or gpu.c2c_GBps is not None),
-        unverified=_fields(said.pop("unverified", ()), where),
-        **said,
-    )
-
-
-def _fields(names: tuple[str, ...], where: str) -> tuple[str, ...]:
-    for name in names:
-        if name not in _LINKS:
+    if fabric != "none" and links.domain_gpus < (2 if fabric == "pairs" else links.gpus):
+        raise UsageError(f"{where}: domain_gpus {links.domain_gpus} is less than one machine's")
+    for name in links.unverified:
+        if name not in NodeLinks.__struct_fields__:
             raise UsageError(f"{where}: unverified: {name!r} is not a key of links")
-    return names
+    return links
 
 
 def _published(entry: Mapping[str, Any], links: NodeLinks, gpu: GpuProduct, where: str) -> Published:
-    said = checked_table(entry, _PUBLISHED, where)
-    row = Published(max_bytes=said.pop("below_bytes", sys.maxsize) - 1, **said)
-    _refuse_ranks(row.gpus, row.ranks, links, where)
+    row = converted(entry, Published, where)
+    _refuse_ranks(row, links, where)
     if row.min_bytes > row.max_bytes:
-        raise UsageError(f"{where}: min_bytes {row.min_bytes} is not below below_bytes {row.max_bytes + 1}")
+        raise UsageError(f"{where}: min_bytes {row.min_bytes} is not below below_bytes {row.below_bytes}")
     if row.threshold_GBps is not None and row.threshold_GBps > row.busbw_GBps:
         raise UsageError(f"{where}: threshold_GBps {row.threshold_GBps:g} is above busbw_GBps {row.busbw_GBps:g}")
     most = most_GBps(row, links, gpu)
@@ -344,17 +285,19 @@ def _published(entry: Mapping[str, Any], links: NodeLinks, gpu: GpuProduct, wher
 
 
 def _latency(entry: Mapping[str, Any], links: NodeLinks, where: str) -> Latency:
-    row = Latency(**checked_table(entry, _LATENCY, where))
-    _refuse_ranks(row.gpus, row.gpus * row.nodes, links, where)
+    row = converted(entry, Latency, where)
+    _refuse_ranks(row, links, where)
     if row.high_us is not None and row.high_us < row.time_us:
         raise UsageError(f"{where}: high_us {row.high_us:g} is below time_us {row.time_us:g}")
     return row
 
 
-def _refuse_ranks(per_node: int, ranks: int, links: NodeLinks, where: str) -> None:
-    if per_node > links.gpus:
-        raise UsageError(f"{where}: gpus {per_node}: the machine has {links.gpus}")
-    if ranks < 2:
+def _refuse_ranks(row: Published | Latency, links: NodeLinks, where: str) -> None:
+    if row.op not in OPS:
+        raise UsageError(f"{where}: op: {unknown(row.op, 'operation', OPS)}")
+    if row.gpus > links.gpus:
+        raise UsageError(f"{where}: gpus {row.gpus}: the machine has {links.gpus}")
+    if row.gpus * row.nodes < 2:
         raise UsageError(f"{where}: one rank has no other rank to exchange data with")
 
 
