@@ -329,7 +329,7 @@ async def _greeting(reader: asyncio.StreamReader, deadline: float) -> bytes:
         return match[1]
     if not line:
         raise WireError("reset", "hung up without a word")
-    raise WireError("foreign", f"is not ncclprobe: it says {line.decode(errors='replace')!a}")
+    raise WireError("foreign", f"is not ncclprobe; it sent {line.decode(errors='replace')!a}")
 
 
 def _wire(

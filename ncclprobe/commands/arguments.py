@@ -353,7 +353,9 @@ def destination(text: str) -> str:
     path = Path(text)
     try:
         if text != "-" and not path.parent.is_dir():
-            raise argparse.ArgumentTypeError(f"{text}: cannot be written: there is no folder {path.parent}")
+            raise argparse.ArgumentTypeError(
+                f"{text}: cannot be written, because the folder {path.parent} does not exist"
+            )
         if path.is_dir():
             raise argparse.ArgumentTypeError(f"{text}: cannot be written: it is a folder")
         if path.is_fifo() and not text.startswith("/dev/"):
@@ -494,7 +496,9 @@ def _node_lists(text: str) -> Path:
         if folder.exists() and not folder.is_dir():
             raise argparse.ArgumentTypeError(f"{text}: not a folder")
         if not folder.exists() and not folder.parent.is_dir():
-            raise argparse.ArgumentTypeError(f"{text}: cannot be made: there is no folder {folder.parent}")
+            raise argparse.ArgumentTypeError(
+                f"{text}: cannot be made, because the folder {folder.parent} does not exist"
+            )
     except OSError as error:
         raise argparse.ArgumentTypeError(_unwritable(text, error)) from None
     for name in NAMES if folder.is_dir() else ():  # a pipe of that name would keep the whole run waiting

@@ -41,7 +41,7 @@ def main(argv: Sequence[str]) -> int:
     if options.pid and options.prepare:
         raise UsageError("--prepare prints what goes into a program and looks at none; leave --pid out")
     if options.pid and not Path(f"/proc/{options.pid}").exists():
-        raise UsageError(f"--pid {options.pid}: there is no such process on this node; `ps -ef` lists them")
+        raise UsageError(f"--pid {options.pid}: no such process on this node; `ps -ef` lists them")
     if options.prepare:
         print(PREPARE, end="")
         return ExitCode.OK

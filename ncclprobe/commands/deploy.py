@@ -62,7 +62,7 @@ def summary(text: str) -> str:
 def _parser() -> argparse.ArgumentParser:
     parser = arguments.Parser(
         "deploy",
-        "Write the launch files that come with this release to a folder. Each says in its comments what it chooses and "
+        "Write the launch files that come with this release to a folder. The comments in each explain its choices and "
         "what to change; nothing is installed or started.",
     )
     parser.add_argument("launcher", choices=tuple(FILES), help="Write the files for this.")

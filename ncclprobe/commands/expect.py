@@ -87,7 +87,7 @@ def _refuse_alone(options: argparse.Namespace) -> None:
 def _machine(options: argparse.Namespace, algorithm: str) -> ExpectationContext:
     """The machine that is meant, with the settings of its job. Raises UsageError."""
     if options.file and not options.machine and not options.file.exists():
-        raise UsageError(f"{options.file}: there is no such capture; a machine type is given by --machine NAME")
+        raise UsageError(f"{options.file}: no such capture; give a machine type with --machine NAME")
     here = _shown(options) if options.topology else machine_of(options.machine, options.file)
     if options.machine or options.topology:  # it has no settings of its own: those of this shell are meant
         here = replace(here, settings=merge(Environment({n: os.environ[n] for n in table() if n in os.environ}), ()))

@@ -170,7 +170,7 @@ def _tell(options: argparse.Namespace, answer: Mapping[str, Any], lines: Sequenc
 def _say_unsettled(fleet: store.Store) -> None:
     for old, new, what in fleet.renamed()[:_MOST_RENAMED]:
         rename = f"`ncclprobe fleet rename {old} {new}` makes them one"
-        words = f"{new} has the {what} of {old}, which came before it: {rename}"
+        words = f"{new} has the {what} of {old}, which is older: {rename}"
         print(f"ncclprobe: {printable(words)}", file=sys.stderr)
     for name in fleet.damaged[:_MOST_RENAMED]:
         words = f"the row of {name} is damaged and left out; `ncclprobe fleet forget {name}` lets it be added again"

@@ -29,7 +29,7 @@ from ncclprobe.model.values import Struct, replace
 from ncclprobe.nccl_tests import NOT_GIVEN, Given, Run
 
 _MOST_DOMAINS = 4096
-_NAMELESS = "not judged: this log does not name the GPUs: give --machine NAME, or a capture"
+_NAMELESS = "not judged, because this log does not name the GPUs; give --machine NAME, or a capture"
 
 
 class Wanted(Struct, frozen=True):
@@ -195,7 +195,7 @@ def _finished(run: Run, wanted: Wanted, base: Setup, found: Assumed) -> tuple[Se
 def _alternatives(system: NodeSystem, nodes: int, wanted: Wanted) -> Iterator[Alternative]:
     """Machines as which a rack's nodes may be seen: in NVLink domains of their own."""
     if system.domain_gpus > system.gpus and nodes > 1 and not wanted.domains:
-        words = "the nodes are in different NVLink domains: --domains N says so, and so does NCCL_MNNVL_ENABLE=0"
+        words = "the nodes are in different NVLink domains: give --domains N, or set NCCL_MNNVL_ENABLE=0"
         yield Alternative(replace(system, domain_gpus=system.gpus), words)
 
 

@@ -112,7 +112,7 @@ def keep(folder: Path, kept: Mapping[str, str], left: int) -> None:
     for name, text in kept.items():
         files.write(folder / Path(name).name, text, private=True)
     if left:
-        delivery.complain(f"--keep: {left} captures are left out: together they are too large")
+        delivery.complain(f"--keep: {left} captures are left out, because together they are too large")
 
 
 def _words(argv: Sequence[str]) -> tuple[list[str], dict[str, str]]:

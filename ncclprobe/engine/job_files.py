@@ -178,8 +178,8 @@ def _cut_short(log: JobLog) -> Iterator[str]:
     names = [log.streams[number].name for number in sorted(of_nccl)]
     if names:
         yield (
-            f"{first_of(names, 3)} ends within a line: NCCL does not flush standard output, so that what it "
-            "said last is lost; NCCL_DEBUG_FILE=/tmp/nccl.%h.%p keeps it"
+            f"{first_of(names, 3)} ends within a line: NCCL does not flush standard output, so its last "
+            "lines are lost; NCCL_DEBUG_FILE=/tmp/nccl.%h.%p keeps it"
         )
 
 

@@ -98,7 +98,7 @@ def rejudged(run: Facts, snapshots: Sequence[Snapshot]) -> Facts:
         return run
     shape = Shape(tuple(Counter(who.hosts).values()))
     nodes = {s.node: expected.describe(s.facts) for s in snapshots if s.node in who.hosts}
-    unseen = expected.Described(None, why="there is no capture of it")
+    unseen = expected.Described(None, why="it has no capture")
     nodes |= {host: unseen for host in who.hosts if host not in nodes}
     found = expected.expecting(asked.ops, asked.sizes, asked.itemsize, shape, nodes)
     by_slot = ExpectedCopies({s.node: copies.by_kind(s.facts) for s in snapshots if s.node in who.hosts})

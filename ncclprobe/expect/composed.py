@@ -399,13 +399,13 @@ def machine_called(name: str) -> MachineType:
     alone, parts = _parted(name)
     if not found and parts and _called(alone) and not machines.named(name):
         box = ", ".join([f"8 x {product_called(alone).name}", *parts])
-        raise UsageError(f"--machine: {name[:40]!r} does not say how many GPUs: as in {box!r}")
+        raise UsageError(f"--machine: {name[:40]!r} lacks the number of GPUs, as in {box!r}")
     if not found:
         _refuse_others(name)
         if "," in name and (whole := machines.named(name.partition(",")[0].strip())):
             nodes = re.search(r"\b(\d{1,4}) (?:trays?|nodes?|hosts?)\b", name.partition(",")[2])
             raise UsageError(
-                f"--machine: {name[:40]!r} says more than a machine type: give --machine {whole.name!r} "
+                f"--machine: {name[:40]!r} is more than a machine type: give --machine {whole.name!r} "
                 f"--nodes {nodes[1] if nodes else 'N'}"
             )
         return machines.find(name)

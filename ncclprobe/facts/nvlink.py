@@ -62,7 +62,7 @@ def _gpu(heading: str, body: Sequence[str]) -> GpuLinks:
     for line in body:
         if match := re.fullmatch(_LINK, line):
             if int(match[1]) in links:
-                raise ParseError(f"nvidia-smi nvlink -s: link {match[1]} of {name} comes twice")
+                raise ParseError(f"nvidia-smi nvlink -s: link {match[1]} of {name} appears twice")
             links[int(match[1])] = float(match[2]) if match[2] else None
         elif line.startswith("Link "):
             raise ParseError(f"nvidia-smi nvlink -s: {line[:80]!r}")

@@ -277,7 +277,7 @@ def _check_symmetry(links: Mapping[str, Mapping[str, str]]) -> None:
         for two, link in cells.items():
             back = links.get(two, {}).get(one, link)
             if back != link:
-                raise ParseError(f"the rows disagree: {one} says {link} of {two}, {two} says {back} of {one}")
+                raise ParseError(f"the rows disagree: {link} from {one} to {two}, {back} from {two} to {one}")
 
 
 def _missing(table: Table, present: Sequence[MatrixRow]) -> list[str]:

@@ -107,7 +107,7 @@ def _counted(seen: NodeEnvironment) -> tuple[str, dict[str, int], str]:
 def refuse(nodes: Sequence[NodeReport], source: str, now_s: float) -> None:
     """Refuse what a clock dated that is ahead or was reset, and nodes without their names. Raises UsageError."""
     if (begun := nodes[0].time_s) > now_s + bounds.FLEET_AHEAD_S:
-        raise UsageError(f"{source}: began at {when(begun)} UTC, which is to come: set that clock")
+        raise UsageError(f"{source}: began at {when(begun)} UTC, in the future: set that clock")
     if begun < bounds.FLEET_SINCE_S:
         raise UsageError(f"{source}: began before the year 2000, by a clock that had lost its time: set it")
     if all(re.fullmatch(PSEUDONYM, node.node) for node in nodes):

@@ -108,9 +108,7 @@ def aged(stands: NodeStanding, now_s: float) -> NodeStanding:
     from a future day, after which no other counts.
     """
     if stands.last_s > now_s + bounds.FLEET_AHEAD_S:
-        ahead = (
-            f"its newest report is of {when(stands.last_s)} UTC, which is to come: set its clock, and forget the node"
-        )
+        ahead = f"its newest report is of {when(stands.last_s)} UTC, in the future: set its clock, and forget the node"
         return replace(stands, state="unknown", since_s=None, evidence=ahead)
     if now_s - stands.last_s <= WINDOW_S:
         return stands
@@ -141,11 +139,11 @@ def fault_reasons(course: NodeCourse) -> Iterator[Reason]:
         came = [time_s for time_s in each.came if time_s > course.last_s - WINDOW_S]
         name = f"{each.fault.check} {each.fault.subject}"
         if each.there:
-            often = f", came {len(came)} times in 30 days" if len(came) > 1 else ""
+            often = f", seen {len(came)} times in 30 days" if len(came) > 1 else ""
             words = f"{name}: {each.fault.message} ({plural(each.tests, 'test')}{often})"
             yield Reason("failing" if each.fault.weight == "bad" else "watch", each.since_s, words, "finding", name)
         if len(came) >= FLAPS:
-            words = f"{name} came {len(came)} times in 30 days, gone in between"
+            words = f"{name} appeared {len(came)} times in 30 days and disappeared in between"
             if each.fault.check == COUNTER:
                 words = f"{each.fault.subject} {each.fault.message} since the look before, {len(came)} times in 30 days"
             yield Reason("flapping", came[0], words, "finding", name)

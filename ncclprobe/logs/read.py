@@ -278,9 +278,9 @@ def refuse_nothing_read(found: JobFiles, files: Sequence[JobFile]) -> None:
     """Raise UsageError if no file is of a kind that can explain a failed job."""
     if not found.facts:
         if not files:
-            raise UsageError("there is no file in what was named; give the job's logs, or the folder that has them")
+            raise UsageError("no files found there; pass the job's logs, or the folder that contains them")
         shown = "; ".join(f"{each.source}: {each.text}" for each in found.not_understood[:3]) or ", ".join(found.kinds)
-        raise UsageError(f"nothing in {plural(len(files), 'file')} says anything of a failed job: {shown}")
+        raise UsageError(f"nothing in {plural(len(files), 'file')} mentions a failed job: {shown}")
     logs = found.facts.get(JobLog)
     if len(found.facts) == 1 and isinstance(logs, JobLog) and not (found.reports or found.captures or logs.known):
         names = ", ".join("standard input" if each.name == STDIN else each.name for each in logs.streams[:3])

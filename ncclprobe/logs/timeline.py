@@ -82,7 +82,7 @@ def _steps(found: Sequence[Cause], log: JobLog | None, records: bool) -> Iterato
         yield "explain the logs of the ranks together with these files"
         return
     if missing := missing_ranks(log):
-        yield f"explain the logs of {fold_ranks(missing)} too: what they said last is not known"
+        yield f"explain the logs of {fold_ranks(missing)} too: their last lines are not known"
     if not records and any(_waited(each) for each in found):
         named = [release for each in log.versions.get("torch", ()) if (release := _release(each))]
         yield RECORDS.format(**(_SINCE_2_9 if named and min(named) >= (2, 9) else _BEFORE_2_9))
@@ -201,7 +201,7 @@ def ranks(log: JobLog | None, records: FlightRecords | None) -> tuple[RankState,
         last = entered(dump, len(dump) - 1) if dump and len(dump) else None
         collective = f"{last.call.op} number {last.seq} of group {last.group}" if last else waiting.get(rank, "")
         where = log.evidence(own.last) if own.last else Evidence(dump.source) if dump else None
-        state = _state(own, last, rank in waiting) if where else "there is no log of it"
+        state = _state(own, last, rank in waiting) if where else "it has no log"
         found.append(RankState(rank, own.host, own.pid, where, collective, state))
     return tuple(found)
 
@@ -319,7 +319,7 @@ _STAGES = (
     ),
     (
         ("- Init COMPLETE", "Connected all", "Connected NVLS"),
-        "NCCL's communicator is complete; what came next is the program's: its first collective, or what comes before",
+        "NCCL's communicator is complete; the next step is the program's: its first collective, or work before it",
     ),
     (
         (" via NET/", " via P2P", " via SHM", "Trees [", "Channel 0"),
@@ -327,11 +327,11 @@ _STAGES = (
     ),
     (
         ("processes registered", "is using nccl==", "NCCL version", "Bootstrap : Using", "Using network"),
-        "NCCL sets up its first communicator: all ranks have to come, and to reach rank 0",
+        "NCCL sets up its first communicator: all ranks have to join and to reach rank 0",
     ),
     (
         ("GLOBAL_RANK: ", "store_based_barrier", "store based barrier", "endezvous", "initializing torch distributed"),
-        "ranks meet: who has come waits for the others",
+        "ranks are meeting: those that joined wait for the rest",
     ),
     (("Loading safetensors", "oading checkpoint", "Loaded engine"), "weights are read"),
 )

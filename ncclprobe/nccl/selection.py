@@ -352,7 +352,7 @@ def _links_unread(known: NetworkFacts) -> str:
 
 def _file(known: NetworkFacts) -> str:
     given = known.set("NCCL_TOPO_FILE")
-    return f"; {given} may tell NCCL of another topology" if given else ""
+    return f"; {given} may give NCCL another topology" if given else ""
 
 
 def _gpudirect(known: NetworkFacts) -> Decision[DirectChoice]:

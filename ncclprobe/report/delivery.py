@@ -183,7 +183,7 @@ def _write_lists(report: Report, folder: Path) -> None:
         files.write(folder / name, text, ours=recognises("nodes"))
     if lists.left_out:
         shown = printable(", ".join(lists.left_out[:3]))
-        print(f"ncclprobe: --nodes-out: in no list, because no host is called so: {shown}", file=sys.stderr)
+        print(f"ncclprobe: --nodes-out: in no list, because no host has this name: {shown}", file=sys.stderr)
 
 
 def show(report: Report, output: Output, *, measured: bool = True) -> None:

@@ -156,7 +156,7 @@ def test_rows_alone_are_shown_and_not_judged_until_a_machine_is_named(
     log = "\n".join(rows(FAST, 16))
     told = judged(tmp_path, capsys, log)
     assert {(row["op"], row["ranks"], row["status"]) for row in told["rows"]} == {("all_reduce", 16, "unjudged")}
-    assert "this log does not name the GPUs: give --machine" in told["rows"][0]["why"]
+    assert "this log does not name the GPUs; give --machine" in told["rows"][0]["why"]
     assert statuses(judged(tmp_path, capsys, log, "--machine", "HGX H200", "--nodes", "2")) == {"pass"}
     one = "1048576 262144 float sum -1 10.0 104.86 0.00 0 0.5 2097.15 0.00 0"
     (row, _) = judged(tmp_path, capsys, "\n".join([*devices({0: H200}, 8), one]))["rows"]
@@ -216,7 +216,7 @@ def test_racks_in_several_domains_are_no_failure_until_somebody_says_that_they_a
     log = text(rates, 16, GB300, each=4, op="all_gather", program="all_gather_perf")
     told = judged(tmp_path, capsys, log)
     assert (told["exit_code"], "fail" in statuses(told)) == (0, False)
-    assert "--domains N says so, and so does NCCL_MNNVL_ENABLE=0" in told["rows"][-1]["why"]
+    assert "give --domains N, or set NCCL_MNNVL_ENABLE=0" in told["rows"][-1]["why"]
     assert statuses(judged(tmp_path, capsys, log, "--domains", "4")) == {"pass"}
     with pytest.raises(UsageError, match="4 nodes do not divide into so many NVLink domains"):
         judged(tmp_path, capsys, log, "--domains", "3")

@@ -132,7 +132,7 @@ def test_a_report_that_cannot_be_read_keeps_no_other_from_being_added(fleet: Fle
 def test_a_report_of_a_day_to_come_is_refused(fleet: Fleet) -> None:
     (late,) = fleet.files(day_of("n1", 21))
     assert fleet("add", late, code=2) == []
-    assert "began at 2026-03-22 04:00 UTC, which is to come: set that clock" in fleet.err
+    assert "began at 2026-03-22 04:00 UTC, in the future: set that clock" in fleet.err
     assert not fleet.path.exists()
 
 

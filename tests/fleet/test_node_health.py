@@ -50,9 +50,9 @@ def test_a_fault_ends_once_its_check_looked_and_found_nothing_and_not_before() -
 def test_the_same_fault_again_and_again_is_flapping_also_while_it_is_not_there() -> None:
     found = after(days(*[[DOWN], []] * 3))
     assert (found.state, found.since_s) == ("flapping", FIRST_S)
-    assert found.evidence == "ib.state mlx5_3:1 came 3 times in 30 days, gone in between"
+    assert found.evidence == "ib.state mlx5_3:1 appeared 3 times in 30 days and disappeared in between"
     assert after(days(*[[DOWN], []] * 2)).state == "ok"
-    assert after(days(*[[DOWN], []] * 3, [DOWN])).evidence.endswith("(1 test, came 4 times in 30 days)")
+    assert after(days(*[[DOWN], []] * 3, [DOWN])).evidence.endswith("(1 test, seen 4 times in 30 days)")
 
 
 def counted(*counts: tuple[str, int], name: str = "mlx5_3:1 link_downed") -> list[NodeReport]:
@@ -145,7 +145,7 @@ def test_a_node_that_could_not_be_looked_at_or_was_not_for_long_is_not_ok() -> N
     old = node_health.aged(found, FIRST_S + 40 * DAY_S)
     assert (old.state, old.since_s) == ("unknown", FIRST_S + DAY_S)
     ahead = node_health.aged(found, FIRST_S - 400 * DAY_S)
-    assert (ahead.state, "which is to come: set its clock" in ahead.evidence) == ("unknown", True)
+    assert (ahead.state, "in the future: set its clock" in ahead.evidence) == ("unknown", True)
     ill = node_health.aged(after(days([DOWN])), FIRST_S + 40 * DAY_S)
     assert (ill.state, ill.since_s) == ("unknown", FIRST_S)
     assert ill.evidence == (

@@ -152,7 +152,7 @@ def test_a_file_that_says_nothing_is_wrong_usage(
 ) -> None:
     (tmp_path / "a").write_bytes(content)
     assert main(["explain", str(tmp_path / "a")]) == 2
-    assert "says anything of a failed job" in capsys.readouterr().err
+    assert "mentions a failed job" in capsys.readouterr().err
 
 
 def test_a_name_that_is_neither_file_nor_id_is_refused_as_both(capsys: pytest.CaptureFixture[str]) -> None:

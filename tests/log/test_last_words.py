@@ -173,7 +173,7 @@ def test_a_crash_stands_beneath_what_its_process_said_just_before(tmp_path: Path
     crash = "[n1:56309:2:56362] Caught signal 11 (Segmentation fault: address not mapped to object at address 0x20)\n"
     found = first(tmp_path, f"{steps(0, 2)}[n1:56309:2] {ucx}{crash}")
     assert "unpack remote key" in found["evidence"][0]["text"]
-    assert "just after it said" in found["message"]
+    assert "just after the line" in found["message"]
     assert "said" not in first(tmp_path, f"{ucx}{steps(0, 9)}{crash}")["message"]
 
 

@@ -99,8 +99,8 @@ def test_redaction_holds_in_every_format(tmp_path: Path, capsys: pytest.CaptureF
         (["--markdown", "a", "--junit", "a"], "--junit and --markdown: a takes one of them"),
         (["--markdown", "a", "--junit", "./a"], "--junit and --markdown: a takes one of them"),
         (["--markdown", "github"], "GITHUB_STEP_SUMMARY is not set"),
-        (["--junit", "/no/such/x"], "there is no folder /no/such"),
-        (["--nodes-out", "/no/such/x"], "there is no folder /no/such"),
+        (["--junit", "/no/such/x"], "because the folder /no/such does not exist"),
+        (["--nodes-out", "/no/such/x"], "because the folder /no/such does not exist"),
         (["--nodes-out", "/etc/passwd"], "not a folder"),
     ],
 )

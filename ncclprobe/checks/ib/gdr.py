@@ -49,7 +49,7 @@ def gpu_near(fabric: Fabric, settings: Settings, pci: Pci, gpus: Gpus, machine: 
     topology = distances(pci, gpus, fabric)
     found = groups(topology, nics)
     if nics and topology.gpus and not found:
-        raise Unlearned("the PCI tree does not tell how far GPUs and NICs are apart")
+        raise Unlearned("the PCI tree does not show the distance between GPUs and NICs")
     usual, tell, unread = typical(found, nics), warn, _unread(fabric, settings, pci)
     if isinstance(machine, Machine) and machine.virtual:
         tell = note  # the tree is what the hypervisor shows

@@ -376,7 +376,8 @@ def ended_by_its_own_monitor(log: JobLog) -> Iterator[Finding]:
     for event in log.having(*_MONITOR):
         if not demoted(event) and event.level != "INFO" and _ended_by_monitor(log):
             still = between(event.text, "stuck for ", " without")
-            message = f"its heartbeat monitor ended it: its watchdog stood still{f' for {still}' if still else ''}"
+            idle = f" for {still}" if still else ""
+            message = f"its heartbeat monitor ended it because its watchdog made no progress{idle}"
             yield said(log, event, f"{message}, and no collective had timed out", **JOB)
 
 

@@ -143,7 +143,7 @@ def exited(log: JobLog) -> Iterator[Finding]:
         if code is None or _signal(event) is not None or _OWN_VERDICT in event.text:
             continue
         if code > 1 or (code == 1 and event.rank in silent):
-            without = "" if code > 1 else " and printed no exception, where others did"
+            without = "" if code > 1 else " and printed no exception, unlike others"
             yield said(log, event, f"ended itself with exit code {code}{without}", **JOB)
 
 
@@ -460,7 +460,7 @@ def traceback_is_cut_off(log: JobLog) -> Iterator[Finding]:
         late = log.streams[event.stream].nlines - event.line <= 2 * _LAST_LINES
         cut = event.level == "CUT OFF" and event.line > told.get(event.stream, 0)
         if cut and late and not lived_on(log, event):
-            yield consequence(log, event, "the log ends before the traceback says which exception was raised")
+            yield consequence(log, event, "the log ends before the traceback names its exception")
 
 
 _OF_STORAGE = (*(f"[Errno {errno}]" for errno in (5, 28, 30, 107, 116, 121)), "Stale file handle",
@@ -531,7 +531,7 @@ def _with_errors_before(log: JobLog, event: LogEvent, found: Finding) -> Finding
         and _says_more(other.text, other.level, event.text)
         and not (other.level == "OUTER" or other.text.startswith("terminate called"))
     ]
-    more = f", just after it said: {whole_words(before[-1].text, 100)}" if before else ""
+    more = f", just after the line: {whole_words(before[-1].text, 100)}" if before else ""
     return replace(found, message=f"{found.message}{more}", evidence=(*before[-2:], *found.evidence))
 
 

@@ -173,7 +173,7 @@ def late_rank(records: FlightRecords) -> Iterator[Finding]:
         if isinstance(found, CameLate):
             yield fail(
                 f"rank {found.rank}",
-                f"came {found.late_s:.0f} s after the others to {found.entry.call}{found.entry.place}, number "
+                f"joined {found.late_s:.0f} s after the others in {found.entry.call}{found.entry.place}, number "
                 f"{found.entry.seq} of group {found.entry.group}, whose timeout is {found.timeout_s:g} s",
                 **_OF_JOB,
                 evidence=_seen(found.entry),

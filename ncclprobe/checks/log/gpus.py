@@ -429,7 +429,7 @@ def nvidia_smi_wants_a_reset(log: JobLog) -> Iterator[Finding]:
         asked = value.strip()
         grave = asked == "Yes" if key.strip() in _YES else key.strip() == _RECOVERY and asked not in ("None", "N/A", "")
         if colon and grave:
-            yield said(log, event, f"nvidia-smi says {key.strip()}: {asked}", **NODE)
+            yield said(log, event, f"nvidia-smi reports {key.strip()}: {asked}", **NODE)
 
 
 _DIAG_P2P, _DIAG_NET = "peer accesses passed verification", "% off median"

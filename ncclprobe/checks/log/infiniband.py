@@ -88,7 +88,7 @@ def no_acknowledgement(log: JobLog) -> Iterator[Finding]:
         yield said(log, event, _words(found), **details, **peer_fields(log, found.peer))
 
 
-_BARE = "to which a link-local GID was to lead: of no IP address, and often of RoCE v1"
+_BARE = "addressed by a link-local GID, which has no IP address and is often RoCE v1"
 _CHOOSE = (
     "`show_gids` on both hosts; unset NCCL_IB_GID_INDEX (NCCL 2.21 and newer choose a RoCE v2 row themselves), or set "
     "the index of the v2 row with the IPv4 address, the same on all hosts."

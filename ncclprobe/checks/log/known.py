@@ -90,7 +90,7 @@ def ended_in_initialisation(log: JobLog) -> Iterator[Finding]:
     """
     waiting = sorted(rank.rank for rank in log.ranks.values() if rank.init_started > rank.init_complete)
     for event in log.having(_LIMIT) if waiting else ():
-        yield consequence(log, event, "the time limit came before Init COMPLETE", peers=tuple(waiting))
+        yield consequence(log, event, "the time limit ended the job before Init COMPLETE", peers=tuple(waiting))
 
 
 _PROXY = (
@@ -304,7 +304,7 @@ def _finding(log: JobLog, event: LogEvent, found: messages.Message) -> Finding:
 def _next(event: LogEvent, own: Layer, peer: int | None) -> str:
     """Return the next place to look: lines of a rank and its peer, otherwise the records of the line's layer."""
     if event.rank is not None and peer is not None:
-        return f"look at what rank {event.rank} and rank {peer} said before"
+        return f"look at the earlier lines of rank {event.rank} and rank {peer}"
     return f"look at {own.look}" if own.look else ""
 
 
@@ -439,7 +439,7 @@ def unexplained(log: JobLog, explained: Explained) -> Iterator[Finding]:
 
 def _why(log: JobLog, left: list[LogEvent], explained: Explained) -> str:
     if explained.open:
-        return f"the logs show what followed from a failure, and no line says why: {', '.join(explained.open)}"
+        return f"the logs show the consequences of a failure, and no line gives the reason: {', '.join(explained.open)}"
     first = left[0]
     where, text = f"{log.streams[first.stream].name}:{first.line}", whole_words(first.text, 200)
-    return f"{where} says of a failure what no check knows: {text}"
+    return f"{where} reports a failure that no check knows: {text}"

@@ -368,15 +368,15 @@ def _gave_up(event: LogEvent) -> bool:
 
 def _who_came(came: int, wanted: int) -> str:
     if came > wanted:
-        return f"{came} ranks came where {wanted} were wanted"
+        return f"{came} ranks joined, but {wanted} were expected"
     missing = wanted - came
-    return f"{missing} of {wanted} ranks did not join" if missing else f"all {wanted} ranks came, and not in time"
+    return f"{missing} of {wanted} ranks did not join" if missing else f"all {wanted} ranks joined, but too late"
 
 
 _LISTED = {
     "issing ranks:": ("the others waited for", "timeout-straggler", "collective-desync"),
     "imed out task names:": ("the others waited for", "world-size-mismatch", "timeout-straggler"),
-    "stopped sending heartbeats):": ("no heartbeat came any more of", "rank-crashed"),
+    "stopped sending heartbeats):": ("heartbeats stopped from", "rank-crashed"),
     "have not arrived:": ("the others waited at a barrier for", "rank-crashed", "timeout-straggler"),
 }
 """Beneath or behind which texts Horovod, JAX and TensorFlow list ranks, and what may have become of these."""

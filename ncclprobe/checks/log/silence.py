@@ -156,9 +156,9 @@ def one_rank_ended_otherwise(log: JobLog, explained: Explained) -> Iterator[Find
         return
     told = any(True for _ in log.having(ABORTED))  # then log.finished-beside-an-abort tells of who aborted
     if len(gone) == 1 and not told and (event := log.streams[gone[0]].last):
-        what = "was aborted, and all others came to their end"
+        what = "was aborted, and all others finished"
     elif len(well) == 1 and (event := log.streams[well[0]].finished):
-        what = "came to its end, and all others were aborted"
+        what = "finished, and all others were aborted"
     else:
         return
     rank = log.streams[event.stream].rank or 0
@@ -221,7 +221,7 @@ def _lost_peer(log: JobLog, explained: Explained) -> Finding | None:
 
 def _late(log: JobLog, ends: Ends, rank: RankEnd) -> Finding:
     surely = ends.came_later(rank)
-    message = f"rank {rank.rank} came when the others had waited until their time was over"
+    message = f"rank {rank.rank} joined after the others had timed out"
     codes = (_LATE,) if surely else (_LATE, _DESYNC)
     assert rank.said
     return said(log, rank.said, message, codes=codes, **JOB)
@@ -243,7 +243,7 @@ def _silent(log: JobLog, ends: Ends) -> Finding:
     if len(ranks) == 1 and (words := _own_words(log, ends, first.rank)):
         message, codes, line = f"{subject} {_BY_ITS_WORDS}", (_DIED,), words
     if len(ranks) > 1 and host:
-        message, codes = f"no rank of {host} says anything: ranks {names}", (_DIED, "peer-unreachable")
+        message, codes = f"no rank of {host} logged anything: ranks {names}", (_DIED, "peer-unreachable")
     return said(log, line, message, ranks=ranks, codes=codes, subject=subject, **UNPROVEN)
 
 
@@ -294,7 +294,7 @@ def _why(ends: Ends, subject: str, first: RankEnd) -> tuple[str, tuple[str, ...]
     if not one:
         return f"{subject} print nothing, and the others lost connections", (_DIED, _LATE)
     if not first.has_log:
-        return f"{subject} ended, and there is no log of it", _NO_WORD
+        return f"{subject} ended, and it has no log", _NO_WORD
     return f"{subject} ended without a word: its log just ends, and the others lost it", (_DIED,)
 
 

@@ -182,7 +182,7 @@ def finished_beside_an_abort(log: JobLog) -> Iterator[Finding]:
     if left and {size for _, size in left} <= {size for _, size in finished}:
         gone = tuple(sorted(rank for rank, _ in left if rank is not None))
         message = (
-            f"{plural(len(gone), 'rank')} came to no end, others aborted, and {plural(len(finished), 'rank')} finished"
+            f"{plural(len(gone), 'rank')} did not finish, others aborted, and {plural(len(finished), 'rank')} finished"
         )
         message += ": their data may be wrong"
         yield said(log, next(iter(aborted.values())), message, ranks=gone, codes=_NO_END, **RESTART)
@@ -230,7 +230,13 @@ def rank_came_late_to_nccl(log: JobLog) -> Iterator[Finding]:
     late = [each for seconds, each in waited.values() if seconds < _LATE_SHARE * longest]
     if longest >= _LONG_S and 0 < 2 * len(late) <= len(waited):
         for each in late:
-            yield said(log, each, f"came to NCCL up to {longest} s after the others", severity=Severity.WARN, **JOB)
+            yield said(
+                log,
+                each,
+                f"joined NCCL's initialisation up to {longest} s after the others",
+                severity=Severity.WARN,
+                **JOB,
+            )
 
 
 def _seconds(text: str, phase: str) -> int:

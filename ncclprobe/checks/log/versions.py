@@ -84,7 +84,7 @@ def settings_differ(log: JobLog) -> Iterator[Finding]:
         by_value = grouped(values.values()) if wrong or name in _SPOILING else {}
         for value, (event, *_) in by_value.items() if len(by_value) > 1 else ():
             if value != "not set":
-                message = f"{name} is {value} here and something else on other ranks"
+                message = f"{name} is {value} here and different on other ranks"
                 yield said(log, event, message, subject=name, **JOB)
 
 

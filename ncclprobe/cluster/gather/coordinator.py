@@ -79,7 +79,7 @@ async def run_coordinator(part: NodePlace, local: LocalNode, spool: Path) -> Exi
 
 
 def _say_who_came(part: NodePlace, others: int) -> None:
-    part.progress(f"waiting for the nodes: {1 + others} of {part.nnodes} came")
+    part.progress(f"waiting for the nodes: {1 + others} of {part.nnodes} arrived")
 
 
 def _handing_over(workers: Workers) -> Callable[[Peer], None]:

@@ -55,7 +55,7 @@ _OF_USUAL, _OF_LONGEST = 3.0, 5.0
 _MOST_EVIDENCE = 6
 _HELD: tuple[ClassName, ...] = ("dead or gone", "desync", "stuck outside", "stuck inside", "not arrived")
 _ORDER: tuple[ClassName, ...] = (*_HELD, "slow, not stuck", "cannot tell", "waiting", "working")
-_PREPARE = "`ncclprobe attach --prepare` says what to put into the program"
+_PREPARE = "`ncclprobe attach --prepare` prints what to put into the program"
 _STEP_NODES = "SLURM_STEP_NUM_NODES"
 _CALL = " #"
 """Before the number of a call: ``all_reduce #51``."""
@@ -353,7 +353,7 @@ def _describe_idle(job: LookedAt, rows: Sequence[RankClass], word: str) -> str:
     held = [each for each in rows if each.name in _HELD]
     if word == "STUCK":
         return f"{looked}: {_subject(held)} {held[0].doing}"
-    return f"{looked}, and nothing says who waits for whom"
+    return f"{looked}, and it is unknown which rank waits for which"
 
 
 def _describe_call(job: LookedAt, rows: Sequence[RankClass], call: Stalled) -> str:
