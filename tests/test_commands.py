@@ -53,7 +53,7 @@ def test_a_machine_without_a_visible_gpu_is_inconclusive_for_an_nccl_job() -> No
     assert done.returncode == 3
     assert "gpu.smi-canary (required) and 1 advisory check\n        nvidia-smi: not there" in done.stdout
     assert (
-        "\nUNKNOWN  no GPU: a node for gloo jobs; if that is what it is meant for, add --backend gloo\n" in done.stdout
+        "\nUNKNOWN  no GPU was found, so this node can only run gloo jobs; if it is meant for them, add " in done.stdout
     )
     assert done.stdout.splitlines()[-1].startswith("Not known to be ready for NCCL jobs")
 

@@ -89,10 +89,10 @@ def nofile(limit: OpenFiles, launch: Launch, job: Job, user: JobUser | Absent) -
     Right: The limit on open files is high enough for a job of this size.
     Why: each connection of the bootstrap, of NET/Socket and of gloo is an open file. NCCL raises the limit itself, but
     only in the process whose thread gathers all ranks, and to the hard limit at most (setFilesLimit in
-    src/bootstrap.cc, v2.30.7); the others end in "Too many open files". With fewer than 1024, the usual least,
-    a rank may not get through its start: CUDA opens some dozens for each GPU, and torch, NCCL and data loaders theirs.
-    A prolog runs as root: the limits of the job's user are then what Slurm hands on (SLURM_RLIMIT_NOFILE), otherwise
-    what limits.conf(5) gives to a login of that user.
+    src/bootstrap.cc, v2.30.7); the others end in "Too many open files". With a limit below 1024, the usual minimum, a
+    rank may fail while it starts: CUDA opens some dozens of files for each GPU, and torch, NCCL and data loaders open
+    more. A prolog runs as root: the limits of the job's user are then what Slurm hands on (SLURM_RLIMIT_NOFILE),
+    otherwise what limits.conf(5) gives to a login of that user.
     Fix: LimitNOFILE=1048576 in the unit of slurmd or containerd, --ulimit nofile=1048576 for docker, ulimit -n before
     the job.
     """
@@ -336,9 +336,10 @@ def memlock(
 
     Right: The limit on locked memory is high enough for RDMA.
     Why: every buffer that a NIC reads or writes is registered, and so locked; beyond the limit ibv_reg_mr fails with
-    "Cannot allocate memory" (nccl-tests#206). limits.conf does not reach services, so slurmd's jobs keep its 8 MiB.
-    CAP_IPC_LOCK lifts the limit, but only in the machine's first user namespace: not in a rootless container (mlock(2),
-    can_do_mlock in mm/mlock.c). A prolog runs as root, whose limits say nothing of the job's user: see `nofile`.
+    "Cannot allocate memory" (nccl-tests#206). limits.conf does not apply to services, so jobs of slurmd keep slurmd's
+    limit of 8 MiB. CAP_IPC_LOCK lifts the limit, but only in the machine's first user namespace: not in a rootless
+    container (mlock(2), can_do_mlock in mm/mlock.c). A prolog runs as root, whose limits say nothing of the job's user:
+    see `nofile`.
     Fix: LimitMEMLOCK=infinity in the unit of slurmd or containerd, --ulimit memlock=-1 for docker, or CAP_IPC_LOCK
     (securityContext.capabilities.add: [IPC_LOCK] in Kubernetes).
     """
@@ -599,7 +600,7 @@ def governor(scaling: Scaling) -> Iterator[Finding]:
         return
     evidence = f"{POLICY}/scaling_governor"
     if scaling.driver in _SAFE_POWERSAVE:
-        message = f"powersave of {scaling.driver} adapts to the load; performance is faster"
+        message = f"{scaling.driver}'s powersave adapts to the load; the governor performance is faster"
         yield note("governor", message, evidence=evidence)
     else:
         message = f"powersave of {scaling.driver} keeps the lowest clock"

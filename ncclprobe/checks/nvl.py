@@ -30,7 +30,9 @@ from ncclprobe.model.snapshot import Absent, Job, unlearned
 from ncclprobe.model.values import Struct, replace
 from ncclprobe.nccl.values import read_setting
 
-FABRIC_GROUP = CheckGroup("fabric", "A GPU has not joined the NVLink fabric, or what manages it does not work")
+FABRIC_GROUP = CheckGroup(
+    "fabric", "A GPU has not joined the NVLink fabric, or the service that manages it does not work"
+)
 
 
 class _Linked(Struct, frozen=True):
@@ -312,8 +314,9 @@ def fabric(gpus: Gpus, links: NvLinks | Absent, log: KernelLog | Absent) -> Iter
     Right: Every GPU has joined the NVSwitch fabric.
     Why: until the fabric manager has let every GPU in, cudaInit fails with error 802 or NVLink SHARP and multicast are
     missing; on GB200 and GB300 machines without a cluster NCCL leaves the rack's NVLink unused.
-    Fix: wait while it is in progress, some minutes after a start; otherwise `systemctl start nvidia-fabricmanager`, of
-    the driver's own version (on racks: look at the switch trays), and reboot if the state stays.
+    Fix: wait while the registration is in progress, which takes some minutes after a start; otherwise `systemctl start
+    nvidia-fabricmanager`, of the driver's own version (on racks: look at the switch trays), and reboot if the state
+    stays.
     """
     found: list[Finding] = []
     for name, gpu in named(gpus):
@@ -447,8 +450,8 @@ def imex(
     if enabled == 0 or any(node.usable for node in devices.imex_channels):
         return
     members = ", ".join(name for name, gpu in named(gpus) if _cluster(gpu))
-    seen = "none may be opened" if devices.imex_channels else "there is none"
-    message = f"{seen}, and {members} are part of a cluster of machines"
+    seen = "no channel may be opened" if devices.imex_channels else "no channel exists"
+    message = f"{seen}, although {members} are part of a cluster of machines"
     if launch.several_nodes or enabled == 1:
         yield fail(CHANNELS, message, **IMAGE, evidence=f"{CHANNELS}/channel*")
     else:

@@ -63,7 +63,7 @@ def parse(argv: Sequence[str]) -> Options:
         raise UsageError("--expect-gpus asks for GPUs and --backend gloo for none; leave one out")
     level = LEVELS[given.level]
     if given.ladder and not level.what:
-        raise UsageError(f"--ladder measures, and --level {given.level} only looks; leave one out")
+        raise UsageError(f"--ladder measures, but --level {given.level} only looks; leave one out")
     seconds = min(level.seconds, given.timeout or level.seconds)
     sizes = default_sizes(8, LARGEST["nccl"])
     rows = len(sizes) * sum(len(OPS[op].places) for op in level.ops)

@@ -230,7 +230,7 @@ class Parser(argparse.ArgumentParser):
             add_help=False,
             formatter_class=HelpFormatter,
         )
-        self.add_argument("-h", "--help", action=_Help, nargs=0, help="Show the options that one needs first."
+        self.add_argument("-h", "--help", action=_Help, nargs=0, help="Show the most common options."
                           if self._brief else "Show this help.")  # fmt: skip
         self.add_argument(_ALL, action=_Help, nargs=0, help="Show all options." if self._brief else argparse.SUPPRESS)
 
@@ -296,7 +296,7 @@ class Parser(argparse.ArgumentParser):
             near = [each for each in options if len(option) > 3 and each.startswith(option)]
             raise unknown(option, f"option of {self.prog}", options, f"`{helps}` lists them", near)
         if stray:
-            raise UsageError(f"{stray.partition(' ')[0]}: there is no place for it; see {helps}")
+            raise UsageError(f"{stray.partition(' ')[0]}: unexpected argument; see {helps}")
         missing = message.partition("the following arguments are required: ")[2]
         text = f"{missing} is missing" if missing else message.removeprefix("argument ")
         for theirs, ours in _OF_ARGPARSE.items():

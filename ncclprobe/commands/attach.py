@@ -39,7 +39,7 @@ def main(argv: Sequence[str]) -> int:
     """Look at the ranks of a job on this node and report their state. Raises UsageError."""
     options = _parser().parse_args(argv)
     if options.pid and options.prepare:
-        raise UsageError("--prepare prints what goes into a program and looks at none; leave --pid out")
+        raise UsageError("--prepare prints lines for a program and examines no process; leave --pid out")
     if options.pid and not Path(f"/proc/{options.pid}").exists():
         raise UsageError(f"--pid {options.pid}: no such process on this node; `ps -ef` lists them")
     if options.prepare:
@@ -160,7 +160,7 @@ def _parser() -> argparse.ArgumentParser:
     )
     add = parser.add_argument
     add("--pid", type=arguments.count, metavar="PID",
-        help="Look at the job of this process: a rank, or what has started ranks.")  # fmt: skip
+        help="Look at the job of this process: a rank, or the process that started the ranks.")  # fmt: skip
     add("--stacks", action="store_true",
         help="Also read the Python stacks with py-spy, without stopping anything (pip install py-spy).",
     )  # fmt: skip
@@ -168,9 +168,9 @@ def _parser() -> argparse.ArgumentParser:
         help="If a rank has TORCH_NCCL_DEBUG_INFO_PIPE_FILE and no worker server, write a byte into this pipe, and "
         "read the flight records that torch then writes to its file.",
     )  # fmt: skip
-    add("--prepare", action="store_true", help="Print what to put into a program, so that more is seen of it.")
+    add("--prepare", action="store_true", help="Print lines to add to a program, so that attach can see more of it.")
     add("--keep", type=arguments.folder, metavar="DIR",
-        help="Keep what was seen in DIR, for `ncclprobe explain DIR` anywhere.")  # fmt: skip
+        help="Save the collected data to DIR; `ncclprobe explain DIR` can read it on any machine.")  # fmt: skip
     add("--exit-code", action="store_true",
         help="Exit with 4 if a cause is named, and with 3 if something hangs for an unknown reason.",
     )  # fmt: skip

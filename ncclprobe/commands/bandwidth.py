@@ -127,7 +127,9 @@ def _sampling(given: argparse.Namespace, rows: int) -> dict[str, Any]:
     if fixed and (given.precision or given.budget_s):
         asked = "--precision" if given.precision else "--budget"
         number = "-n" if given.iters else "--batches"
-        raise UsageError(f"{number} fixes the number of calls, and {asked} asks for as many as it takes; give one")
+        raise UsageError(
+            f"{number} fixes the number of calls, but {asked} asks for as many as are needed; give only one"
+        )
     return {
         "iters": given.iters or _ITERS,
         "batches": given.batches or stats.MIN_SAMPLES,

@@ -36,7 +36,7 @@ def main(argv: Sequence[str]) -> int:
     texts = {options.out / Path(name).name: launch_text(name) for name in FILES[options.launcher]}
     for path, text in texts.items():
         if path.exists() and files.read(path, limit=_MOST_BYTES) != text:
-            raise UsageError(f"{path}: is there and differs; move it away, or name another folder with -o")
+            raise UsageError(f"{path}: exists and differs; move it away, or name another folder with -o")
     for path, text in texts.items():
         files.write(path, text)
         if text.startswith("#!"):

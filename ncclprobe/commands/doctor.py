@@ -93,7 +93,9 @@ def main(argv: Sequence[str]) -> int:
     launch = detect(os.environ, flags)
     refuse(options)
     if options.fleet and options.captures:
-        raise UsageError("--fleet and captures exclude each other: they would be kept as of now")
+        raise UsageError(
+            "--fleet and captures exclude each other: the captures would be stored as if they were taken now"
+        )
     if options.one_job and not options.captures:
         raise UsageError("--one-job is for captures of several nodes: name them")
     if options.keep and options.captures:

@@ -76,7 +76,7 @@ def _refuse_alone(options: argparse.Namespace) -> None:
         if getattr(options, name) and not options.topology:
             raise UsageError(
                 f"--{name.replace('_', '-')} does not apply without --topology FILE; "
-                f"--machine '8 x H200, 8 NICs x 400 Gb/s ib' says more"
+                f"describe the machine with --machine '8 x H200, 8 NICs x 400 Gb/s ib' instead"
             )
     for name in () if options.judge else ("ranks", "domains", "require_judged", "quiet"):
         if getattr(options, name):
@@ -118,21 +118,26 @@ def _parser() -> argparse.ArgumentParser:
     add, count = parser.add_argument, arguments.count
     add("file", nargs="?", type=Path, metavar="FILE", help="Take the machine of this capture (default: this one).")
     add("--machine", metavar="NAME",
-        help=f"Take a machine of this type (--list shows all), or one of parts: '{composed.EXAMPLE}'.")  # fmt: skip
+        help=f"Take a machine of this type (--list shows all), or one described by its parts: "
+        f"'{composed.EXAMPLE}'.")  # fmt: skip
     add("--topology", type=Path, metavar="FILE",
         help="Take the machine of this topology: XML of NCCL_TOPO_FILE or NCCL_TOPO_DUMP_FILE, or the output of "
         "`nvidia-smi topo -m`.")  # fmt: skip
     add("--gpu", metavar="NAME", help="Say which GPUs --topology shows, if the file does not.")
     add("--nic-rate", type=_gbps, metavar="GBPS", help="Say the Gb/s of each NIC of --topology, if the file does not.")
     add("--nodes", type=count, metavar="N", help="Take N equal nodes (default: 1).")
-    add("--gpus-per-node", metavar="N[,N]", help="Use N GPUs of each node, or of each as listed (default: all).")
+    add(
+        "--gpus-per-node",
+        metavar="N[,N]",
+        help="Use N GPUs of each node; a list gives the number for each node (default: all).",
+    )
     add("--judge", type=Path, metavar="FILE",
         help="Judge the rows of this JSON report, or of JSON or text output of nccl-tests, by what the machine should "
-        "reach; without --machine by what is usual of the GPUs that the file names.")  # fmt: skip
+        "reach; without --machine, by the usual machine with the GPUs that the file names.")  # fmt: skip
     add("--require-judged", action="store_true", help="Exit with 3 if --judge could judge no row.")
     add("--op", metavar="NAME[,NAME]",
-        help=f"Show these operations: all, or some of {', '.join(OPS)} (default: all_reduce); with --judge, say which "
-        "one the rows are of.")  # fmt: skip
+        help=f"Show these operations: all, or some of {', '.join(OPS)} (default: all_reduce); with --judge, name "
+        "the operation of the rows.")  # fmt: skip
     add("--ranks", type=count, metavar="N", help="Say how many ranks the rows of --judge are of.")
     add("--domains", type=count, metavar="N",
         help="Say in how many NVLink domains the nodes of --judge are (default: one, if they are racks).")  # fmt: skip
@@ -140,7 +145,7 @@ def _parser() -> argparse.ArgumentParser:
     add("-e", dest="end", default="8G", metavar="SIZE", help="Set the largest message (default: %(default)s).")
     add("-f", dest="factor", type=count, default=4, metavar="N",
         help="Make each size N times the previous one (default: %(default)s).")  # fmt: skip
-    add("--algo", choices=tuple(ALGORITHMS), help="Take NCCL_ALGO as so set in the job.")
+    add("--algo", choices=tuple(ALGORITHMS), help="Assume that the job sets NCCL_ALGO to this.")
     add("--nccl", type=_version, metavar="VERSION", help="Take this release of NCCL, such as 2.28.9.")
     arguments.json_option(parser)
     add("-q", "--quiet", action="store_true", help="Print one line only, with --judge.")

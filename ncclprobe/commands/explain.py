@@ -31,7 +31,9 @@ def main(argv: Sequence[str]) -> int:
         from ncclprobe.engine.explain_pages import entry
 
         if " " in name:
-            raise UsageError(f"{name[:40]}: no file; a line of a log is read by `ncclprobe explain - <<< 'LINE'`")
+            raise UsageError(
+                f"{name[:40]}: no such file; to explain one line of a log, run `ncclprobe explain - <<< 'LINE'`"
+            )
         print("\n".join(entry(name, "check, cause, variable or file", accepted_by(options.config).checks)))
         return 0
     return _explain(options, argv)
@@ -100,8 +102,8 @@ def _parser() -> argparse.ArgumentParser:
         help="Assume that the job was slow: the explanation of that is first, and a named cause counts.",
     )  # fmt: skip
     parser.add_argument("--exit-code", action="store_true",
-        help="Exit with 4 if a cause is named, and with 3 if something failed for an unknown reason, or "
-        "for one of several.",
+        help="Exit with 4 if a cause is named, and with 3 if something failed and the cause is "
+        "unknown or is one of several.",
     )  # fmt: skip
     parser.add_argument("--report", dest="bundle", type=arguments.destination, metavar="PATH",
         help="Also write one file to attach to an issue: the answer, the lines that it rests on and the first that was "

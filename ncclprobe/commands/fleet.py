@@ -26,16 +26,16 @@ from ncclprobe.report import fleet as shown
 from ncclprobe.report import json as as_json
 
 _ABOUT = """\
-Keep reports of many nodes and days in one file, and say which nodes are not as they were: failing, degraded, flapping
-or watched, since when, and what changed on them then. Reports are of any command that writes --json."""
+Keep reports of many nodes and days in one file, and say which nodes have changed for the worse: failing, degraded,
+flapping or watched, since when, and what changed on them then. Reports may come from any command that has --json."""
 
 _MORE = """\
-  ncclprobe fleet add FILE …      add reports, or a folder's; each counts once
+  ncclprobe fleet add FILE …      add reports, or all reports of a folder; each counts once
   ncclprobe fleet                 show the state of all nodes, the worst first
   ncclprobe fleet node NAME       show what changed on one node, and when
   ncclprobe fleet page --html F   write a page of all nodes by day
-  ncclprobe fleet accept NAME     let its rates be usual as they are now
-  ncclprobe fleet rename OLD NEW  let a node go on under another name
+  ncclprobe fleet accept NAME     take its present rates as its usual ones
+  ncclprobe fleet rename OLD NEW  continue the history of a node under another name
   ncclprobe fleet forget NAME     drop a retired node
 
 Each has its own --help.
@@ -138,7 +138,9 @@ def _read(names: Sequence[str], now_s: float, trust: bool) -> tuple[list[_Read],
 
 def _refuse_owner(name: str, trust: bool, found: os.stat_result) -> None:
     if not trust and found.st_uid not in (0, os.geteuid()):
-        raise UsageError(f"{name}: uid {found.st_uid} wrote it, neither you nor root; --trust adds it nevertheless")
+        raise UsageError(
+            f"{name}: belongs to uid {found.st_uid}, which is neither you nor root; --trust adds it anyway"
+        )
 
 
 def _reports(folder: Path) -> list[Path]:
@@ -177,7 +179,7 @@ def _say_unsettled(fleet: store.Store) -> None:
         print(f"ncclprobe: {printable(words)}", file=sys.stderr)
     if fleet.unsettled:
         late = plural(fleet.unsettled, "number")
-        print(f"ncclprobe: {late} of late reports left out: raise --timeout, or let it write to the file",
+        print(f"ncclprobe: {late} from late reports left out: raise --timeout, or let it write to the file",
               file=sys.stderr)  # fmt: skip
 
 
@@ -250,7 +252,12 @@ def _parser(do: str = "") -> arguments.Parser:
     if do == "add":
         add("reports", nargs="+", metavar="FILE", help="Add these reports, or all of these folders.")
     elif not do:
-        add("words", nargs="*", metavar="add FILE|node NAME", help="Do this (default: show all nodes).")
+        add(
+            "words",
+            nargs="*",
+            metavar="add FILE|node NAME",
+            help="Run this action; all actions are listed below (default: show all nodes).",
+        )
     elif do != "page":
         add("name", metavar="OLD" if do == "rename" else "NAME", help="The node, as its reports call it.")
     if do == "rename":
@@ -263,7 +270,7 @@ def _parser(do: str = "") -> arguments.Parser:
     add("--fleet", type=Path, default=Path("fleet.db"), metavar="PATH",
         help="Keep the reports in this file, which many nodes may share (default: %(default)s).")  # fmt: skip
     add("--timeout", type=arguments.positive, default=_TIMEOUT_S, metavar="SECONDS",
-        help="Wait no longer for others who write to the file (default: %(default)g).")  # fmt: skip
+        help="Wait at most this long for other processes that write to the file (default: %(default)g).")  # fmt: skip
     if do != "add":
         add("--exit-code", action="store_true",
             help="Exit with 4 if a node is failing, degraded or flapping, and with 3 if one is watched or unknown.",

@@ -32,7 +32,7 @@ def options(parser: argparse.ArgumentParser) -> None:
     add("--hosts", metavar="HOSTS", help="Run on these hosts: a,b or n[1-8]; the first is node 0.")
     add("--hostfile", type=Path, metavar="FILE", help="Run on the hosts in FILE: one a line, as for mpirun, or n[1-8].")
     add("--remote-python", metavar="PATH",
-        help="Start ncclprobe with this Python there (default: the path of the one that runs here).")  # fmt: skip
+        help="Start ncclprobe with this Python on the hosts (default: the path of this one).")  # fmt: skip
 
 
 def named(given: argparse.Namespace) -> Hosts:

@@ -202,7 +202,7 @@ def _alternatives(system: NodeSystem, nodes: int, wanted: Wanted) -> Iterator[Al
 def _domain_gpus(system: NodeSystem, nodes: int, domains: int) -> int:
     """How many GPUs are in one domain. Raises UsageError for domains that the nodes do not fill."""
     if nodes % domains or domains > _MOST_DOMAINS:
-        raise UsageError(f"--domains {domains}: {nodes} nodes do not divide into so many NVLink domains")
+        raise UsageError(f"--domains {domains}: {nodes} nodes cannot be divided into that many NVLink domains")
     return system.gpus * (nodes // domains)
 
 
@@ -252,7 +252,7 @@ def _system_of(run: Run, here: ExpectationContext, path: str) -> NodeSystem:
     other = next((each for each in named if not _fits(each.partition(" x ")[2], here.system)), "")
     if other:
         raise UsageError(
-            f"--judge {path}: measured on {other}; the machine it is to be judged by has {here.system.gpu}: give "
+            f"--judge {path}: measured on {other}, but the machine to judge it by has {here.system.gpu}: give "
             f"--machine {other!r}, or the type of the machine that has these, or leave --machine out"
         )
     return here.system

@@ -145,7 +145,7 @@ class Reader:
         if bool(text.strip()) == bool(paths):
             raise UsageError("give text or paths, one of them")
         if len(text) > MOST_TEXT or len(paths) > 256:
-            raise UsageError(f"too much: at most {MOST_TEXT} characters or 256 paths")
+            raise UsageError(f"too long: at most {MOST_TEXT} characters or 256 paths")
         if paths:
             yield [self._allowed(path) for path in paths]
             return

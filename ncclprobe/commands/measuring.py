@@ -227,7 +227,7 @@ def _refuse_early(options: Options, ranks: int, host: Host, backend: Backend) ->
         raise UsageError("--backend nccl needs a GPU per rank and none can be seen; ask for --backend gloo")
     averages = options.redop == "avg" and all(OPS[op].reduces for op in options.ops)
     if backend == "gloo" and averages and "int" in options.dtype:
-        raise UsageError(f"--redop avg: gloo averages no {options.dtype}; give --dtype float32, or --redop sum")
+        raise UsageError(f"--redop avg: gloo cannot average {options.dtype}; give --dtype float32, or --redop sum")
 
 
 def _refuse_without_room(options: Options, ranks: int, host: Host) -> None:

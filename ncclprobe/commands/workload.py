@@ -70,12 +70,12 @@ def _training(given: argparse.Namespace) -> Training:
             f"{_MOST_MICRO_BATCHES} are replayed"
         )
     if given.params < given.layers:
-        raise UsageError(f"--params {given.params} are fewer than --layers {given.layers}")
+        raise UsageError(f"--params {given.params} is less than --layers {given.layers}")
     bucket = parse_size(given.bucket) if given.bucket else None
     if bucket is not None and bucket < 1:
         raise UsageError(f"--bucket {given.bucket}: a bucket holds at least a byte; try 25M")
     if bucket and given.params * DTYPES[given.dtype] > _MOST_BUCKETS * bucket:
-        raise UsageError(f"--bucket {given.bucket} makes more than {_MOST_BUCKETS} calls of a step; try 25M")
+        raise UsageError(f"--bucket {given.bucket} splits a step into more than {_MOST_BUCKETS} calls; try 25M")
     model = Model(given.params, given.layers, DTYPES[given.dtype], given.tokens, given.micro_batches, bucket)
     grid = training.parse(given.groups) if given.groups is not None else None
     names = given.steps or ("all" if grid is None else "")

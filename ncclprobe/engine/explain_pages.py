@@ -63,7 +63,7 @@ def about_check(check: Check) -> list[tuple[str, str]]:
         ("why", check.why),
         ("fix", check.fix),
         ("applies", f"only {check.applies.words}" if check.applies else ""),
-        ("standing", f"{check.standing}{inconclusive}"),
+        ("importance", f"{check.standing}{inconclusive}"),
         ("silenced", f"{silenced}with --ignore '{check.id}=SUBJECT', or in ncclprobe.toml"),
     ]
 

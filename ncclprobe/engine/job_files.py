@@ -302,7 +302,7 @@ def _other_files(left: JobFiles) -> Iterator[str]:
     if left.left_out:
         yield f"left out: {first_of(left.left_out, 3)}: by their form documents and no logs; name one to read it"
     if left.captures and not left.facts.keys() - {JobLog}:
-        yield f"more of these machines: `ncclprobe doctor {first_of(left.captures, 2)}`"
+        yield f"this answer leaves out the findings on these machines: `ncclprobe doctor {first_of(left.captures, 2)}`"
 
 
 def _attempts(left: JobFiles) -> Iterator[str]:

@@ -101,7 +101,7 @@ def nvlink_copy(system: NodeSystem) -> Expectation | None:
     links = system.nvlinks // max(1, peers)
     line = links * _DATASHEET_LINK[major]
     value, low, source = _COPY_ENGINE[major]
-    why = f"{links} NVLinks of {_DATASHEET_LINK[major]:g} GB/s to one peer, a copy engine reaches {value:g} of it"
+    why = f"{links} NVLinks of {_DATASHEET_LINK[major]:g} GB/s to one peer; a copy engine reaches {value:g} of that"
     return Expectation(line * value, line * low, "GB/s", "datasheet", why, source, "medium")
 
 
@@ -111,7 +111,7 @@ def p2p_pcie_copy(generation: int, width: int, *, same_socket: bool = True, p2p:
     if line is None:
         return None
     if not p2p:
-        value, low, how = 0.60, 0.50, "through host memory, as if the driver offered no P2P"
+        value, low, how = 0.60, 0.50, "through host memory, because the driver offers no P2P"
         source = "RTX 4090, 5090 and H100 with P2P off: 18 to 22 and 36 to 39 GB/s (p2pBandwidthLatencyTest)"
     elif same_socket:
         value, low, how = 0.84, 0.78, "P2P below one socket"

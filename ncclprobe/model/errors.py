@@ -105,10 +105,10 @@ def _shortage(text: str) -> str:
     if not asked or not room:
         return ""
     gpu, total, free = room.groups()
-    holders = [f"{nbytes} by process {pid}" for pid, nbytes in re.findall(_OTHERS, text)]
-    holders += [f"{nbytes} by this rank" for nbytes in re.findall(_OWN, text)]
-    held = f"; in use are {', '.join(holders)}" if holders else ""
-    return f"{asked[1]} were asked for, and of the {total} of GPU {gpu} {free} are free{held}"
+    holders = [f"process {pid} uses {nbytes}" for pid, nbytes in re.findall(_OTHERS, text)]
+    holders += [f"this rank uses {nbytes}" for nbytes in re.findall(_OWN, text)]
+    held = f"; {', '.join(holders)}" if holders else ""
+    return f"{asked[1]} were requested, but only {free} of the {total} of GPU {gpu} are free{held}"
 
 
 class HostError(NcclprobeError):

@@ -35,17 +35,17 @@ _CLEAN = {
     "warns": Outcome("something warns", _OK, Status.WARN, {FAIL_ON_WARN: _FAIL}),
 }
 _BLAMES = ("node", "link", "fabric", "image", "job", "unknown")
-_FAILS = {f"fails: {blame}": Outcome("something fails, whatever is to blame", _FAIL, Status.FAIL) for blame in _BLAMES}
-_BLIND = {"required unknown": Outcome("a required check could not look", _UNKNOWN, Status.UNKNOWN)}
+_FAILS = {f"fails: {blame}": Outcome("something fails, whatever the cause", _FAIL, Status.FAIL) for blame in _BLAMES}
+_BLIND = {"required unknown": Outcome("a required check could not be done", _UNKNOWN, Status.UNKNOWN)}
 _MISSING = {
     "missing node": Outcome("a node did not join, and the wait for it was interrupted", _UNKNOWN, Status.UNKNOWN),
-    "absent node": Outcome("a node did not join within the whole wait for it", _FAIL, Status.FAIL),
+    "absent node": Outcome("a node did not join in time", _FAIL, Status.FAIL),
 }
 
 _LOOKS = {**_CLEAN, **_TYPO, **_BLIND, **_MISSING, **_FAILS}
 _MEASURES = {
     **_CLEAN,
-    "required unknown": Outcome("a check of the machine could not look", _OK, Status.PASS),
+    "required unknown": Outcome("a check of the machine could not be done", _OK, Status.PASS),
     "idle device": Outcome("something fails on a device that the run did not use (a NOTE)", _OK, Status.PASS),
     **_TYPO,
     "cut short": Outcome("the run was cut short, or a requested part was not measured", _UNKNOWN, Status.UNKNOWN),
@@ -113,7 +113,12 @@ OUTCOMES: Mapping[str, Mapping[str, Outcome]] = {
     "fleet": {
         "clean": Outcome("the reports are added, or the nodes are shown", _OK),
         "named": Outcome("a node is failing, degraded or flapping", _OK, None, {EXIT_CODE: _FAIL}),
-        "untold": Outcome("a node is watched, or its state is unknown", _OK, None, {EXIT_CODE: _UNKNOWN}),
+        "untold": Outcome(
+            "a node is watched for a fault, or the state of one or of all nodes is unknown",
+            _OK,
+            None,
+            {EXIT_CODE: _UNKNOWN},
+        ),
         "typo": Outcome("wrong usage, or a report or the store cannot be read; other reports are added", _USAGE),
     },
     "checks": {
@@ -152,7 +157,7 @@ def _joined(words: list[str], code: ExitCode) -> str:
     """Return every meaning of one code; a good end is one, whatever else is so."""
     if code is not ExitCode.OK or not words[1:]:
         return "; ".join(words)
-    return f"{words[0]}, also if {' or '.join(filter(None, (', '.join(words[1:-1]), words[-1])))}"
+    return f"{words[0]}, even if {' or '.join(filter(None, (', '.join(words[1:-1]), words[-1])))}"
 
 
 def epilog(command: str) -> str:

@@ -54,8 +54,8 @@ def plural(number: int, noun: str) -> str:
 
 
 def certain(share: float) -> str:
-    """Return how sure something is, from 0 to 1: ``sure to 99.2 %``; no measurement is sure to 100 %."""
-    return "sure to > 99.9 %" if share >= 0.9995 else f"sure to {100 * share:.1f} %"
+    """Return a confidence from 0 to 1 as text: ``confidence 99.2 %``; no measurement reaches 100 %."""
+    return "confidence > 99.9 %" if share >= 0.9995 else f"confidence {100 * share:.1f} %"
 
 
 def whole_words(text: str, most: int) -> str:

@@ -130,9 +130,9 @@ def _dma_buf(
     if read_setting(settings, "NCCL_DMABUF_ENABLE", 1, version) == 0:
         return False, f"NCCL_DMABUF_ENABLE={settings.get('NCCL_DMABUF_ENABLE')} turns DMA-BUF off"
     if cuda < _DMA_BUF_CUDA:
-        return False, f"DMA-BUF takes a driver for CUDA 11.7, this one is for {cuda[0]}.{cuda[1]}"
+        return False, f"DMA-BUF needs a driver for CUDA 11.7, but this one is for {cuda[0]}.{cuda[1]}"
     if direct.driver == "proprietary":
-        return False, "DMA-BUF takes NVIDIA's open kernel module, and the proprietary one is loaded"
+        return False, "DMA-BUF needs NVIDIA's open kernel module, but the proprietary one is loaded"
     if direct.dma_buf is None:
         kernel = direct.kernel if isinstance(direct.kernel, Absent) else None
         why = kernel.why if kernel else "whether this old kernel has DMA-BUF for RDMA cannot be seen"

@@ -113,7 +113,7 @@ def _standing_cause(report: Report) -> Cause | None:
 def looked(found: JobVerdict) -> str:
     """Return how long and when a running job was examined, and how many of its ranks reported on themselves."""
     more = f"; {found.sources}" if found.sources else ""
-    return f"looked for {found.looked_s:g} s, until {digest.when(found.looked_at)}{more}"
+    return f"observed for {found.looked_s:g} s, until {digest.when(found.looked_at)}{more}"
 
 
 def class_rows(report: Report) -> Iterator[tuple[str, str, str, str]]:
@@ -255,7 +255,7 @@ def blamed(cause: Cause) -> str:
         digest.blamed(finding, cause.nodes)
         .replace(f" ({finding.confidence.how})", "")
         .replace(*_WIDER)
-        .replace("correct the job", "correct it")
+        .replace("correct them", "correct it")
     )
     if finding.blame != "unknown":
         return told

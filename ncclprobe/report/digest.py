@@ -27,8 +27,8 @@ _WHOSE: Mapping[Blame, str] = {
     "unknown": "What is at fault is not known",
 }
 _NEXT: Mapping[Action, str] = {
-    "fix-job": "; correct the job",
-    "fix-image": "; correct the image or the system",
+    "fix-job": "; correct them",
+    "fix-image": "; correct them",
     "retest": "; test again before you act",
     "repair": "; repair it",
     "restart": "; restart it",
@@ -175,7 +175,7 @@ def _headline(report: Report) -> str:
     measured = any(rows) and not over_gloo
     needs_driver = report.scope.backend == "nccl" and not (report.scope.driver or measured or _is_rails_report(report))
     if report.status is Status.UNKNOWN and needs_driver:
-        return "no GPU: a node for gloo jobs; if that is what it is meant for, add --backend gloo"
+        return "no GPU was found, so this node can only run gloo jobs; if it is meant for them, add --backend gloo"
     stopped = [signal + gap.why.partition(signal)[2] for gap in blind if (signal := "ended by SIG") in gap.why]
     if report.status is Status.UNKNOWN and stopped:
         return f"INTERRUPTED: {stopped[0]}"
@@ -238,7 +238,7 @@ def conclusion(report: Report) -> str:
         Status.PASS: f"Ready for {of}.",
         Status.WARN: f"Ready for {of}{' on this node only' * alone}, with {plural(number, 'warning')} above.",
         Status.FAIL: f"Not ready for {of}: fix the failures above first.",
-        Status.UNKNOWN: f"Not known to be ready for {of}: required checks above are unknown.",
+        Status.UNKNOWN: f"Not known to be ready for {of}: the results of the required checks above are unknown.",
     }.get(report.status, "Nothing was judged.")
     if report.scope.apart and report.status is Status.PASS:
         said = f"Each of {len(report.nodes)} nodes is ready for NCCL jobs."

@@ -62,7 +62,7 @@ def words(found: Localisation) -> Iterator[tuple[str, str]]:
     """Who is slow, and how sure that is: a sentence each, behind fail, warn, pass or note."""
     tests = f"{plural(found.tests, 'test')}, {plural(found.steps, 'round')} of retests"
     yield from _alone(found)
-    yield "note", f"usual: {found.usual or 'nothing arrived'}"
+    yield "note", f"usual bandwidth: {found.usual or 'nothing arrived'}"
     if found.all_slow:
         yield "fail", f"everything is slower than expected ({tests})"
     elif not found.culprits:
@@ -75,7 +75,7 @@ def words(found: Localisation) -> Iterator[tuple[str, str]]:
     for rail, share in found.slow_rails.items():
         yield "fail", f"rail {rail} of all nodes: {100 * share:.0f} % of the usual bandwidth is left"
     if found.cleared:
-        yield "note", f"slow once, and not when measured again: {', '.join(found.cleared)}"
+        yield "note", f"slow once, but not when measured again: {', '.join(found.cleared)}"
     for src, dst in dict.fromkeys((lost.src, lost.dst) for lost in found.lost):
         yield "fail", f"lost: {src} to {dst}"
     if found.excluded_ranks:
@@ -113,10 +113,10 @@ def _alone(found: Localisation) -> Iterator[tuple[str, str]]:
 
 
 def _description(each: Blamed) -> str:
-    """One cause with what speaks for it."""
+    """One cause with its evidence."""
     left = "nothing arrives" if not each.ratio else f"{100 * each.ratio:.0f} % of the usual bandwidth is left"
     tests = plural(each.tests, "test")
     return (
-        f"{each.where} ({each.kind}): {left}; {each.slow} of {tests} speak for it, {each.retests} of these "
-        f"again, with {each.partners} partners, {certain(each.confidence)}"
+        f"{each.where} ({each.kind}): {left}; {each.slow} of {tests} show it, {each.retests} of them "
+        f"retests, with {each.partners} partners, {certain(each.confidence)}"
     )

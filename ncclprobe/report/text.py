@@ -280,7 +280,7 @@ def _first_call(cost: FirstCall | None, width: int) -> list[str]:
     """Return what a job pays once, at its start."""
     if cost is None:
         return []
-    pairs = "" if cost.pair_s is None else f", pairs {_seconds(cost.pair_s)}; the slowest rank's"
+    pairs = "" if cost.pair_s is None else f", pairs {_seconds(cost.pair_s)} (of the slowest rank)"
     told = (
         f"process group {_seconds(cost.process_group_s)}, collective {_seconds(cost.collective_s)} "
         f"(again {_seconds(cost.second_call_s)}){pairs}"
@@ -429,7 +429,7 @@ def _why_nothing(report: Report) -> str:
 def _missing(report: Report) -> list[str]:
     """What there is too few of to measure: one GPU, or none."""
     alone = dict.fromkeys(row.why for row in report.skipped_rows if row.cause == "alone")
-    return [*alone, *(["no GPU: a node for gloo jobs"] if accepted_begins(report) and _gpus_missing(report) else [])]
+    return [*alone, *(["no GPU, so gloo jobs only"] if accepted_begins(report) and _gpus_missing(report) else [])]
 
 
 def _backend(report: Report) -> str:

@@ -139,7 +139,10 @@ def training_tables(
         yield _table(STEPS, steps)
     if rungs:
         step, call = size(rungs[-1].step_bytes), size(rungs[-1].nbytes)
-        said = f"a training step sums {step} of gradients while it computes; GB/s are of only an all_reduce of {call}"
+        said = (
+            f"a training step sums {step} of gradients while it computes; GB/s are of one all_reduce of {call}, "
+            "without computing"
+        )
         yield [*_table(LADDER, rungs), *wrap("ladder: ", said, width, 2)]
 
 

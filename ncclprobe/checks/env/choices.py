@@ -69,7 +69,7 @@ def start(choices: Choices, interfaces: Interfaces, settings: Settings) -> Itera
         why = next(part.why for _, part in choices.refused if part.subject == subject)
         shown = evidence(settings, subject) or _looked_at(names[0], interfaces)
         blamed = JOB if subject in settings.effective or subject.isupper() else IMAGE
-        yield fail(subject, f"{why} (its choice of {', '.join(names)})", evidence=shown, **blamed)
+        yield fail(subject, f"{why} (when it chooses {', '.join(names)})", evidence=shown, **blamed)
 
 
 def _looked_at(name: str, interfaces: Interfaces) -> Sources:
@@ -96,9 +96,9 @@ NO_NIC: Decision[HcaChoice] = Decision((), "no RDMA device is ACTIVE")
 def transport(
     choices: Choices, settings: Settings, launch: Launch | Absent, job: Job, predicted: AttainableRate | Absent
 ) -> Iterator[Finding]:
-    """NCCL goes over sockets although faster NICs are up.
+    """NCCL uses sockets although faster NICs are up.
 
-    Right: NCCL goes over the fastest NICs that are up.
+    Right: NCCL uses the fastest NICs that are up.
     Why: if its plugin is missing, or a setting excludes the fast NICs, NCCL falls back to sockets without an
     error, at a tenth of the rate or less: 3 to 6 GB/s instead of 50 to 400 between nodes. A job on one node runs well.
     Fix: unset NCCL_NET, NCCL_IB_DISABLE, NCCL_IB_HCA and FI_PROVIDER; install the network's plugin, in a release that
@@ -114,13 +114,15 @@ def transport(
     shown = evidence(settings, subject) or f"NCCL's choice of network: {network.name}"
     if job.expect_nics is not None and over < job.expect_nics:
         message = f"{over} fast NICs are in NCCL's network, {job.expect_nics} expected (--expect-nics)"
-        yield fail(subject, f"{message}: it takes {network.name}, {choices.network.why}", evidence=shown, **blamed)
+        yield fail(
+            subject, f"{message}: it uses {network.name} because {choices.network.why}", evidence=shown, **blamed
+        )
     elif subject in settings.effective and costs_nothing(predicted, subject):
         return
     elif network.name == "Socket" and nics:
         tell = fail if several else warn
         up = f"{plural(len(nics), 'faster NIC')} ({nics[0].port}{' …' * bool(nics[1:])})"
-        message = f"NCCL goes over sockets ({', '.join(network.devices[:3])}) and not over {up}: {choices.network.why}"
+        message = f"NCCL uses sockets ({', '.join(network.devices[:3])}) and not {up}: {choices.network.why}"
         yield tell(subject, message, evidence=shown, **blamed)
 
 

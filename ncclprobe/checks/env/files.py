@@ -375,7 +375,9 @@ def torch_driver(software: Software, gpus: Gpus) -> Iterator[Finding]:
     if not isinstance(torch, Torch) or not isinstance(torch.cuda, str):
         return
     if int(torch.cuda.partition(".")[0]) > gpus.cuda[0]:
-        message = f"is built for CUDA {torch.cuda}, and the driver {gpus.driver} has {gpus.cuda[0]}.{gpus.cuda[1]}"
+        message = (
+            f"is built for CUDA {torch.cuda}, but the driver {gpus.driver} supports only {gpus.cuda[0]}.{gpus.cuda[1]}"
+        )
         yield fail("torch", message, evidence=f"{torch.folder}/version.py", **IMAGE)
 
 
@@ -387,7 +389,7 @@ def _older(software: Software, mapped: Mapped) -> Iterator[Finding]:
     wheels = [version for name, version in software.packages.items() if name.startswith("nvidia-nccl")]
     version = software.nccl_version
     if version and len(wheels) == 1 and version < parse_version(wheels[0]):
-        message = f"{written(version)}, by {mapped.why}, although torch installed {wheels[0]}"
+        message = f"{written(version)}, found through {mapped.why}, although torch installed {wheels[0]}"
         yield warn(mapped.path, message, evidence=mapped.why, **IMAGE)
 
 
@@ -422,7 +424,7 @@ def libraries(linking: Linking) -> Iterator[Finding]:
         if not each.path:
             yield tell(each.name, f"{by} needs it, and the loader finds none{after}", evidence=each.needed_by, **IMAGE)
         elif each.lacks:
-            message = f"{each.path}, by {each.why}, lacks {', '.join(each.lacks)}, which {by} needs{after}"
+            message = f"{each.path}, found through {each.why}, lacks {', '.join(each.lacks)}, which {by} needs{after}"
             yield tell(each.name, message, evidence=each.needed_by, **IMAGE)
         elif each.others and each.why in ("LD_LIBRARY_PATH", "LD_PRELOAD"):
             yield note(

@@ -252,7 +252,7 @@ def hca_down(settings: Settings, fabric: Fabric, software: Software | Absent) ->
     for down in picked.down:
         asked = any(e.prefix == down.device and (e.port == down.number or down.device not in up) for e in named)
         if asked:
-            message = f"is named by NCCL_IB_HCA and is {down.state} ({down.physical})"
+            message = f"is named by NCCL_IB_HCA but its state is {down.state} ({down.physical})"
             state = f"/sys/class/infiniband/{down.device}/ports/{down.number}/state"
             yield fail(down.name, message, blame="link", action="repair", evidence=(*shown, state))
         else:

@@ -122,8 +122,8 @@ def torch_timeouts(settings: Settings) -> Iterator[Finding]:
     Why: the monitor ends a process whose watchdog was silent for TORCH_NCCL_HEARTBEAT_TIMEOUT_SEC, and a slow CUDA or
     file system call can last a minute; without a flight recorder a hang leaves no trace of which rank was behind, and
     without NCCL's RAS `ncclprobe attach` does not see which rank has launched less. Without asynchronous error handling
-    a collective that fails or times out hangs for ever. With blocking wait torch starts no watchdog at all, so the
-    other setting does nothing (ProcessGroupNCCL.cpp, "NO watchdog thread is created").
+    a collective that fails or times out hangs for ever. With TORCH_NCCL_BLOCKING_WAIT torch starts no watchdog at all,
+    so TORCH_NCCL_ASYNC_ERROR_HANDLING does nothing (ProcessGroupNCCL.cpp, "NO watchdog thread is created").
     Fix: leave the heartbeat at its default (480 s), the recorder on (TORCH_FR_BUFFER_SIZE=2000), and
     TORCH_NCCL_ASYNC_ERROR_HANDLING, TORCH_NCCL_BLOCKING_WAIT and NCCL_RAS_ENABLE unset.
     """

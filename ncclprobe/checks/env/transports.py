@@ -117,7 +117,7 @@ def net_unpinned(settings: Settings, fabric: Fabric, launch: Launch | Absent) ->
         )
     elif not network and several and ports:
         yield jobs_note(
-            "NCCL_NET", "is not set: a node that loses its HCAs would use sockets without an error", "environment"
+            "NCCL_NET", "is not set, so a node that loses its HCAs would use sockets without an error", "environment"
         )
 
 
@@ -136,7 +136,7 @@ def p2p_off(
     Right: All fast transports between the GPUs of this node are switched on.
     Why: without P2P NVLinks carry nothing, and every byte goes through host memory; without NVLS an all-reduce on
     NVSwitches loses the reduction inside the switches. Both are set to find faults, and then forgotten.
-    Fix: unset the variable; if the job fails without it, it hides a fault that has to be found.
+    Fix: unset the variable; if the job then fails, the variable was hiding a fault: find that fault.
     """
     alive = [gpu.index for gpu in gpus.all if not gpu.lost]
     if len(alive) < 2:
@@ -238,7 +238,7 @@ def forced_algo(
     never what the list leaves out, such as NVLS on NVSwitches. Since 2.24 a collective without an algorithm fails when
     it is called: NCCL_ALGO=Tree leaves no algorithm for broadcast, all-gather and reduce-scatter. Without a protocol it
     fails in every release ("no algorithm/protocol available", src/enqueue.cc). LL128 allowed by hand, also by excluding
-    others, is used if NCCL does not consider it safe, and may corrupt data (env.rst).
+    others, is used even if NCCL does not consider it safe, and may corrupt data (env.rst).
     Fix: unset it, or name the function: NCCL_ALGO=allreduce:tree,ring.
     """
     version = loaded(software)

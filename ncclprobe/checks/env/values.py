@@ -189,7 +189,7 @@ def bool_word(settings: Settings, software: Software | Absent) -> Iterator[Findi
         if meant is None or value is None:
             yield warn(entry.name, message, **JOB, evidence=as_evidence(entry))
         elif bool(value) == meant:
-            yield note(entry.name, f"{message}, as intended", evidence=as_evidence(entry))
+            yield note(entry.name, f"{message}, which is what the word means", evidence=as_evidence(entry))
         else:
             contrary = f"{message}: the opposite of what it means"
             yield fail(entry.name, contrary, **JOB, evidence=as_evidence(entry))
@@ -470,7 +470,7 @@ def _finding(entry: Setting, parameter: Parameter, problem: str) -> Finding:
 _DEBUGGING = {
     "TORCH_DISTRIBUTED_DEBUG": ("DETAIL", "every collective is compared over all ranks by gloo first"),
     "NCCL_CHECK_MODE": ("DEBUG_GLOBAL", "every call compares its arguments over all ranks"),
-    "CUDA_LAUNCH_BLOCKING": ("1", "every kernel is waited for, so that nothing overlaps"),
+    "CUDA_LAUNCH_BLOCKING": ("1", "the host waits for every kernel, so nothing overlaps"),
     "FI_LOG_LEVEL": ("DEBUG", "libfabric writes lines for every call"),
     "UCX_LOG_LEVEL": ("DEBUG", "UCX writes lines for every call"),
 }

@@ -250,7 +250,7 @@ def xid(log: KernelLog, gpus: Gpus | Absent) -> Iterator[Finding]:
     Right: The driver has reported no grave error of a GPU or NVSwitch.
     Why: an Xid names the cause when a job only sees a collective that hangs or a CUDA error; 48, 64, 74, 79, 95, 119,
     120 and, on Blackwell, the fatal ones of 144 to 150 leave a GPU that needs a reset at least.
-    Fix: look the code up at docs.nvidia.com/deploy/xid-errors; for a grave one drain the node, reset the GPU
+    Fix: look the code up at docs.nvidia.com/deploy/xid-errors; for a serious one drain the node, reset the GPU
     (`nvidia-smi --gpu-reset -i N`; after 74 those at both ends of the link that `nvidia-smi nvlink -e` names), and have
     it repaired if the error returns.
     """

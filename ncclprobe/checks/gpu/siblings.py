@@ -147,14 +147,14 @@ def ecc(gpus: Gpus) -> Iterator[Finding]:
     Right: No GPU's memory has had an uncorrectable error since its last reset.
     Why: such an error ends the job that meets it (Xid 48, 94, 95), and all ranks with it. Errors counted since the last
     reset have not been dealt with yet: DCGM's health watch and Meta's GCM fail a GPU at the first. A reset has dealt
-    with older ones by remapping rows or retiring pages. For SRAM, NVIDIA replaces a GPU above a threshold of its own
-    ("SRAM Threshold Exceeded" of nvidia-smi -q).
+    with older ones by remapping rows or retiring pages. Errors of SRAM are the exception: NVIDIA replaces a GPU above a
+    threshold of its own ("SRAM Threshold Exceeded" of nvidia-smi -q).
     Fix: drain the node, reset the GPU (`nvidia-smi --gpu-reset -i N`) and run `dcgmi diag -r 3`; have it replaced if
     errors return, or its SRAM threshold is exceeded.
     """
     for name, gpu in named(gpus):
         if gpu.sram_worn is True:
-            message = "its SRAM has had more uncorrectable errors than NVIDIA allows: it is to be replaced"
+            message = "its SRAM has had more uncorrectable errors than NVIDIA allows: have the GPU replaced"
             yield fail(name, message, evidence="nvmlDeviceGetSramEccErrorStatus", **NODE)
         if isinstance(gpu.ecc_since_reset, int) and gpu.ecc_since_reset:
             message = f"{_errors(gpu.ecc_since_reset)} of its memory since its last reset"
@@ -253,7 +253,7 @@ def _unlike(
     odd = [name for name, gpu in gpus.items() if read(gpu) != usual]
     if len(gpus) >= _FEW and 2 * times > len(gpus):
         values = " and ".join(say(value) for value, _ in counted[1:])
-        message = f"{values}, where the other {times} {'has' if times == 1 else 'have'} {say(usual)}"
+        message = f"{values}, but the other {times} {'has' if times == 1 else 'have'} {say(usual)}"
         yield warn(", ".join(odd), message, **NODE, evidence=evidence)
     else:
         message = "; ".join(f"{count} x {say(value)}" for value, count in counted)

@@ -305,7 +305,7 @@ def _was_hot(gpus: dict[str, Gpu]) -> Iterator[Finding]:
     usual = median(seconds.values()) if seconds else 0
     for name, hot_s in seconds.items():
         if len(seconds) > 1 and hot_s >= _LONG_S and hot_s > _LONGER * (usual + 1):
-            message = f"heat has held it back for {hot_s:,} s since the driver was loaded, {usual:,.0f} s is usual here"
+            message = f"heat has slowed it for {hot_s:,} s since the driver was loaded; {usual:,.0f} s are usual here"
             evidence = "nvmlDeviceGetViolationStatus (thermal)"
             yield warn(name, message, blame="node", action="retest", evidence=evidence)
 
@@ -327,7 +327,7 @@ def _locked_low(gpus: dict[str, Gpu]) -> Iterator[Finding]:
     rates = {name: gpu.clock_MHz for name, gpu in gpus.items() if isinstance(gpu.clock_MHz, int)}
     for name, rate in rates.items():
         if _LESS * max(rates.values()) <= rate < _LEAST_MHZ:
-            message = f"clock allowed {rate} MHz: no model has less than 560 by default"
+            message = f"its clock is limited to {rate} MHz; every model allows 560 or more by default"
             yield warn(name, message, **IMAGE, evidence=CLOCK)
 
 
@@ -363,7 +363,7 @@ def replays(gpus: Gpus) -> Iterator[Finding]:
     source = "nvmlDeviceGetPcieReplayCounter"
     for name, count in counts.items():
         if count >= _MANY and count > _TIMES * (usual + 1) and len(counts) > 1:
-            message = f"{count} packets were sent again over its PCIe link, {usual:.0f} is usual here"
+            message = f"{count} packets were retransmitted on its PCIe link; {usual:.0f} are usual here"
             yield warn(name, message, **NODE, evidence=seen(source, str(count)))
         elif count >= _MANY:
             yield note(name, f"{count} packets were sent again over its PCIe link", evidence=source)

@@ -40,9 +40,9 @@ def gpu_near(fabric: Fabric, settings: Settings, pci: Pci, gpus: Gpus, machine: 
     """A GPU has no NIC near it, or fewer than the other GPUs.
 
     Right: Every GPU has a NIC near it, and all have the same number.
-    Why: what a GPU sends to a NIC beyond its PCI switch crosses the processor, without GPUDirect (src/graph/paths.cc),
-    or shares another GPU's NIC; the slowest GPU paces every collective. If most GPUs of a machine have a NIC of their
-    own, the one without has lost it, or a card is in the wrong slot.
+    Why: data that a GPU sends to a NIC beyond its PCI switch crosses the processor, without GPUDirect
+    (src/graph/paths.cc), or the GPU shares the NIC of another one; the slowest GPU sets the pace of every collective.
+    If most GPUs of a machine have a NIC of their own, the one without has lost it, or a card is in the wrong slot.
     Fix: compare the slots with a healthy neighbour's (lspci -tv), and look for a NIC that is missing or down.
     """
     nics = list(dict.fromkeys(port.device for port in fast(active(taken(fabric, settings)))))
@@ -85,7 +85,7 @@ def _nearest(topology: Topology, gpu: str, nics: list[str]) -> str:
     known = {nic: path for nic in topology.nics if (path := topology.paths[gpu, nic]) is not None}
     nic = min((each for each in nics if each in known), key=lambda each: known[each])
     nearer = [each for each in known if known[each] < known[nic]]
-    passed = f"{listed(nearer)} near it is down, slow or left out; the next" if nearer else "the nearest NIC"
+    passed = f"the nearest NIC, {listed(nearer)}, is down, slow or left out; the next" if nearer else "the nearest NIC"
     return f"{passed} is {nic} at {known[nic].name}"
 
 
@@ -102,8 +102,8 @@ def numa(fabric: Fabric, settings: Settings, pci: Pci, gpus: Gpus, machine: Mach
     Right: NICs are distributed over the NUMA nodes as the GPUs are.
     Why: NCCL pins its proxy threads and buffers near the GPU. Traffic to a NIC of another NUMA node crosses the link
     between the processors, twice without GPUDirect.
-    Fix: on bare metal compare the slots with a healthy neighbour's; if a node is -1, the firmware or the hypervisor
-    does not report it, and NCCL assumes that the NIC is near node 0.
+    Fix: on bare metal compare the slots with a healthy neighbour's; if a NIC's NUMA node is -1, the firmware or the
+    hypervisor does not report the node, and NCCL assumes that the NIC is near node 0.
     """
     ports = fast(active(taken(fabric, settings)))
     places = {device.name: device.pci for device in fabric.devices if isinstance(device.pci, str)}
@@ -164,8 +164,8 @@ def gdr(
 
     Right: GPUDirect RDMA is available for every GPU.
     Why: without GPUDirect RDMA every byte is copied through host memory, at a fraction of the rate (nccl#1676: 10 GB/s
-    instead of 180). NCCL needs a way in the kernel, a peer-memory module that it looks for or DMA-BUF, and a NIC
-    within a PCI switch of the GPU, or of one that NVLink joins to it (src/graph/paths.cc).
+    instead of 180). NCCL needs two things: kernel support, which is a peer-memory module that it looks for, or DMA-BUF;
+    and a NIC below the same PCI switch as the GPU, or as another GPU that NVLink connects to it (src/graph/paths.cc).
     Fix: modprobe nvidia-peermem (NCCL >= 2.23), or the open kernel module on Linux >= 5.12. NCCL_NET_GDR_LEVEL=SYS
     would allow farther paths; measured bandwidth shows whether the processor carries them well.
     """
@@ -261,7 +261,7 @@ def _too_far(
             for gpu in names:
                 yield tell(gpu, message, **NODE, evidence=_ORIGIN)
         else:
-            built = ". At least half of the GPUs have none: this is how the machine is built"
+            built = ". At least half of the GPUs have no GPUDirect RDMA, so the machine is built that way"
             yield note(listed(names), message + built, evidence=_ORIGIN)
 
 

@@ -371,7 +371,7 @@ def roce_v2(fabric: Fabric, settings: Settings, launch: Launch | Absent) -> Iter
         elif each not in rails or single_node(launch):
             yield note(each.name, "has no routable RoCE v2 GID, and it is not known that it needs one", **sources)
         else:
-            message = "has no RoCE v2 GID but link-local ones: its interface has no IP address"
+            message = "has only link-local RoCE v2 GIDs: its interface has no IP address"
             yield tell(each.name, message, **NODE, **sources)
 
 

@@ -137,7 +137,10 @@ def _found(
             )
 
 
-_STOPPED = "`kill -CONT PID` lets it go on, unless somebody means it to wait; `ps -o pid,stat,cmd -p PID` shows it"
+_STOPPED = (
+    "resume it with `kill -CONT PID`, unless somebody stopped it on purpose; "
+    "`ps -o pid,stat,cmd -p PID` shows its state"
+)
 _REMEDIES = {
     "uninterruptible sleep": "The storage is at fault: look at its server, and at `journalctl -k` of this node. What "
     "waits so cannot be killed before the server answers.",

@@ -28,7 +28,7 @@ _LAYERS: Mapping[str, tuple[str, str, str, str]] = {
         "give rank 0's IP address, or a name that DNS or /etc/hosts of this node knows",
     ),
     "route": (
-        "no route leads there",
+        "there is no route to it",
         "node",
         "fix-image",
         "compare `ip route get` with a healthy node's, or give an address of rank 0 that this node has a route to",

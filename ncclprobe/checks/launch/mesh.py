@@ -380,8 +380,8 @@ def unproven(proofs: Every[Proof | Absent]) -> Iterator[Finding]:
     Right: The nodes proved to each other that they belong to the job.
     Why: any process that reaches MASTER_PORT could hand in a healthy report in a dead node's place, or a sick one in a
     healthy node's, so that no exit code could be relied on.
-    Fix: NCCLPROBE_TOKEN=<the same secret on every node>, such as `openssl rand -hex 16` gives (mpirun -x
-    NCCLPROBE_TOKEN); if no stranger can reach these hosts, --trust-network.
+    Fix: set NCCLPROBE_TOKEN to the same secret on every node, for example the output of `openssl rand -hex 16` (with
+    mpirun: -x NCCLPROBE_TOKEN); if no stranger can reach these hosts, give --trust-network.
     """
     known = {node: each for node, each in proofs.items() if isinstance(each, Proof)}
     if not any(each.proved or each.trusted for each in known.values()):

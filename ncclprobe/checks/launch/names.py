@@ -197,7 +197,7 @@ def route(
     if elsewhere and not leaves_by:
         if isinstance(routes.rules, Absent) or routes.policy:
             raise Unlearned("the main table has no route to MASTER_ADDR, and which other table applies is not known")
-        message = f"{', '.join(sorted(elsewhere))}: no route leads there"
+        message = f"{', '.join(sorted(elsewhere))}: there is no route to it"
         yield fail(master.name, message, blame="node", action="fix-image", evidence="/proc/net/route")
     chosen = _bootstrap(interfaces, settings, software) if job.backend == "nccl" else None
     if leaves_by and chosen is not None and chosen.name not in leaves_by and "" not in leaves_by:
@@ -294,7 +294,7 @@ def loopback(interfaces: Interfaces) -> Iterator[Finding]:
     """
     for each in interfaces.all:
         if each.loopback and "up" not in each.flags:
-            message = "is down: no process of this node reaches one of its own addresses"
+            message = "is down, so no process on this node can reach the node's own addresses"
             yield fail(each.name, message, blame="node", action="fix-image", evidence=f"getifaddrs(3): {each.name}")
 
 

@@ -77,7 +77,8 @@ def port_free(launch: Launch, master: Master, interfaces: Interfaces, ports: Por
         return
     addresses = sorted({listener.address for listener in ports.on(port)})
     if addresses:
-        message = f"{port} already has a listener at {', '.join(addresses)}, unless this job itself runs already"
+        taken = f"{port} already has a listener at {', '.join(addresses)}"
+        message = f"{taken}, which may be this job itself if it is already running"
         evidence = ("/proc/net/tcp", "/proc/net/tcp6")
         yield fail("MASTER_PORT", message, **JOB, evidence=evidence)
 
@@ -94,8 +95,8 @@ def port_ephemeral(launch: Launch, sysctls: Sysctls) -> Iterator[Finding]:
 
     Right: MASTER_PORT is outside the range of ephemeral ports.
     Why: any connection that starts before rank 0 does may be given this port, and rank 0 then cannot listen on it. Such
-    a job fails once in a while (ip_local_port_range in the kernel's Documentation/networking/ip-sysctl.rst;
-    zeekctl#41).
+    a job fails once in a while, and never twice in the same way (ip_local_port_range in the kernel's
+    Documentation/networking/ip-sysctl.rst; zeekctl#41).
     Fix: choose a MASTER_PORT below the range, such as 29500, or reserve it: `sysctl -w
     net.ipv4.ip_local_reserved_ports=PORT`.
     """
@@ -180,7 +181,7 @@ def firewall(
                 continue
             if chain.otherwise in ("drop", "reject"):
                 refuses, letting_in = True, "whether rules let in the other nodes is not known"
-                message = f"{chain.otherwise}s what no rule lets in; {letting_in}"
+                message = f"{chain.otherwise}s connections that no rule admits; {letting_in}"
                 yield warn(chain.name, message, **IMAGE, nodes=(node,), evidence="nft list chains; nft list chain")
             elif chain.rules != 0:
                 why = chain.rules.why if isinstance(chain.rules, Absent) else f"{chain.name} has rules, not read here"
@@ -387,9 +388,9 @@ def _some_only(nodes: dict[str, Node], environments: Every[Environment | Absent]
     where = _listens(nodes[on[0]])[0].address, _listens(nodes[off[0]])[0].address
     group = "a gloo group" if job.backend == "gloo" else THEIR_GROUPS
     message = (
-        f"is set on {fold(on)} only: {where[0]} there, {where[1]} on {fold(off)}, in another network, so that {group} "
+        f"is set only on {fold(on)}: {where[0]} there, but {where[1]} on {fold(off)}, which is in another network; "
+        f"{group} may not come up"
     )
-    message += "may not come up"
     given = seen("environment", f"{VARIABLE}={_ifname(environments.by_node.get(on[0]))}")
     yield warn(VARIABLE, message, nodes=on, **JOB, evidence=given)
 

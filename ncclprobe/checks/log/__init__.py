@@ -1,4 +1,4 @@
-"""Checks on the files of a job that failed: each check is one cause, or one consequence of another cause.
+"""Checks on the files of a job that failed; each finds one cause, or one consequence of another cause.
 
 ``@cause`` declares one::
 
@@ -79,7 +79,7 @@ _PARTS = {
     "nvls": ("NVLS was refused, left out or used up", "nvls-used-up nvls-left-out"),
     "gpu-failed": ("A GPU or an NVLink failed",
         "gpu-failed dcgm-found-a-fault nvidia-smi-wants-a-reset nccl-diagnosed ras-error"),
-    "gpu-shared": ("Ranks share a GPU, or hosts look like one",
+    "gpu-shared": ("Ranks share a GPU, or several hosts look like one host",
         "two-ranks-on-one-gpu"),
     "driver": ("The driver, the CUDA runtime and the binary do not fit", "driver-does-not-fit"),
     "peer-access": ("A rank cannot open the memory of another GPU",

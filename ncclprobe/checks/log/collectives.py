@@ -139,7 +139,8 @@ def torch_names_the_late_ranks(log: JobLog) -> Iterator[Finding]:
     Right: torch's report names no late rank.
     Why: with TORCH_NCCL_DESYNC_DEBUG=1 every rank records its collectives in the store, and the report names the ranks
     that did not join.
-    Fix: look at what these ranks did instead: loading data, a checkpoint, a compilation, or nothing.
+    Fix: look at what these ranks did instead: loading data, a checkpoint, a compilation, or nothing, because they had
+    ended.
     """
     for event in log.having(_REPORT[0]):
         late = ranks_in(between(event.text, "ranks [", "]"))
@@ -220,7 +221,7 @@ def collectives_do_not_match(log: JobLog) -> Iterator[Finding]:
         peers = () if other is None else (other,)
         found = said(log, event, "ranks called different collectives", peers=peers, **JOB)
         if any(text in event.text for text in _OF_RECEIVERS):
-            message = f"{found.subject} received another size than it expects: it or the sender called another one"
+            message = f"{found.subject} received an unexpected size: it or the sender made the call with another size"
             found = blame_no_rank(replace(found, message=message))
         yield found
 
@@ -247,7 +248,7 @@ def ranks_waited_in_different_calls(log: JobLog) -> Iterator[Finding]:
     Right: All ranks that waited too long did so in the same collective.
     Why: a collective ends only when every rank has called the same one; if some wait in another, their programs took
     different branches before: a branch on the rank or its data, one batch more, a call that one rank skipped.
-    Fix: look at the lines of the program in these tracebacks, and for the branch that leads to them; start again
+    Fix: look at the lines of the program in these tracebacks, and for what leads to one or the other; start again
     with TORCH_DISTRIBUTED_DEBUG=DETAIL, which names the first call that differs.
     """
     waits = {event.rank: event for event in log.having(_WAITING) if event.rank is not None and _is_collective(event)}
@@ -428,7 +429,7 @@ def works_on_alone(log: JobLog) -> Iterator[Finding]:
             event = after[-1]
             who = "a rank" if event.rank is None else f"rank {event.rank}"
             work = f"{other.title or 'a progress bar'}, for {other.elapsed}"
-            found = said(log, event, f"{who} was still at work of its own ({work}) when others gave up", **JOB)
+            found = said(log, event, f"{who} was still busy with its own work ({work}) when the others gave up", **JOB)
             yield blame_no_rank(found) if event.rank is None else found
 
 

@@ -29,13 +29,14 @@ def _begun(first: str, second: str) -> str:
     good=lambda: [_begun("eth0", "eth0")],
 )
 def ranks_may_not_meet(log: JobLog) -> Iterator[Finding]:
-    """Ranks use interfaces that others may not reach, though no line reports that they failed.
+    """Ranks use interfaces that others may not reach, though no line reports a failure.
 
     Right: All ranks use interfaces of one kind, and as many workers joined as the group has.
-    Why: NCCL takes the first interface that is up. If that exists only within its host, or on another network than
-    the others, all ranks wait without an error. More workers than ranks belong to another job with the same store.
-    Fix: NCCL_SOCKET_IFNAME with the interface that the other hosts use, on every host; for too many workers, a port or
-    an `--rdzv-id` of its own for each job.
+    Why: NCCL takes the first interface that is up. If that exists only within its host, or on another network than the
+    others, all ranks wait without an error. If there are more workers than ranks, the extra ones belong to another job
+    that uses the same store.
+    Fix: set NCCL_SOCKET_IFNAME on every host to the interface that the other hosts use; if there are too many workers,
+    give each job its own port or `--rdzv-id`.
     """
     if failed(log):
         return
@@ -61,7 +62,7 @@ _SET = " set by environment to "
 _IB_OFF = f"NCCL_IB_DISABLE{_SET}1"
 _COSTLY = {
     _IB_OFF: ("slow-socket-fallback", "NCCL_IB_DISABLE=1 keeps NCCL from InfiniBand and RoCE"),
-    f"NCCL_P2P_DISABLE{_SET}1": ("nccl-setting", "NCCL_P2P_DISABLE=1 sends what NVLink could carry through the host"),
+    f"NCCL_P2P_DISABLE{_SET}1": ("nccl-setting", "NCCL_P2P_DISABLE=1 sends through the host what NVLink could carry"),
     f"NCCL_SHM_DISABLE{_SET}1": ("nccl-setting", "NCCL_SHM_DISABLE=1 sends what stays within a host over the network"),
     f"NCCL_NVLS_ENABLE{_SET}0": ("nvls", "NCCL_NVLS_ENABLE=0 leaves out the sums of NVSwitch"),
     f"NCCL_MNNVL_ENABLE{_SET}0": ("nccl-setting", "NCCL_MNNVL_ENABLE=0 leaves out NVLink between nodes"),

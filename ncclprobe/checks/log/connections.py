@@ -83,12 +83,12 @@ _NOT_HERE = tuple(f"Call to bind failed{colon} Cannot assign requested address" 
 def no_interface(log: JobLog) -> Iterator[Finding]:
     """NCCL found no network interface that it may use.
 
-    Right: NCCL found an interface on every host.
+    Right: No log reports that NCCL found no interface.
     Why: NCCL_SOCKET_IFNAME or NCCL_SOCKET_FAMILY leaves no interface that is up, so a rank cannot even listen for the
     others (src/bootstrap.cc, bootstrapNetInit); all other ranks then wait for it or fail after it. Releases such as
     2.27 do not notice and send an address without a family to the root, which reports it (NVIDIA/nccl issue 1837).
-    Fix: compare `ip -br addr` on this host with NCCL_SOCKET_IFNAME (a prefix such as `eth`, `=eth0` exactly, `^docker`
-    for all but); correct it or unset it.
+    Fix: compare `ip -br addr` on this host with NCCL_SOCKET_IFNAME (`eth` matches every name with that prefix, `=eth0`
+    only eth0, `^docker` all except those with the prefix docker); correct it or unset it.
     """
     yield from each(log, _NO_INTERFACE, "NCCL found no interface that it may use", **JOB)
     for event in log.having(*_NOT_HERE):  # of RAS, too, where there is no ::1
@@ -146,16 +146,16 @@ def _refused_by_itself(log: JobLog) -> bool:
     good=lambda: ["n1:7:7 [0] NCCL INFO Bootstrap : Using docker0:172.18.0.1<0>"],
 )
 def container_interface(log: JobLog) -> Iterator[Finding]:
-    """A port that every host has for itself is one of NCCL's interfaces.
+    """NCCL uses an interface that exists on every host but connects none of them.
 
     Right: No connection failed on the port of a container's bridge, or on a link-local address.
     Why: docker0, br-…, veth… and a CNI's ports exist on every host and lead to no other, and so do link-local addresses
-    (169.254…, fe80:…), as of a management controller's USB port or a cloud's second port; NCCL takes every interface
-    that NCCL_SOCKET_IFNAME lets pass, excluding by default only lo and docker.
+    (169.254…, fe80:…), for example those of a management controller's USB port or of a cloud's second port; NCCL takes
+    every interface that NCCL_SOCKET_IFNAME lets pass, excluding by default only lo and docker.
     Fix: name the interface between the hosts, `NCCL_SOCKET_IFNAME=eth0`, or exclude the others,
     `NCCL_SOCKET_IFNAME=^lo,docker,veth,br-,virbr,cni,flannel,cali`.
     """
-    what = "a port of a container's bridge, or with an address that leads to no other host"
+    what = "a port of a container's bridge, or an interface whose address reaches no other host"
     yield from _strange(log, (*CONTAINER_PORTS, LINK_LOCAL), what)
 
 
@@ -174,7 +174,7 @@ def tunnel(log: JobLog) -> Iterator[Finding]:
     """A tunnel is one of NCCL's interfaces.
 
     Right: No connection failed on a tunnel.
-    Why: interfaces of a VPN (tun, wg, tailscale, …) reach only the VPN's own hosts, and slowly; NCCL takes them as any
+    Why: interfaces of a VPN (tun, wg, tailscale, …) reach only the VPN's own hosts, and slowly; NCCL uses them like any
     other interface that is up.
     Fix: name the interface between the hosts, `NCCL_SOCKET_IFNAME=eth0`, or exclude it,
     `NCCL_SOCKET_IFNAME=^lo,docker,tun`.
@@ -274,7 +274,7 @@ def gloo_interface(log: JobLog) -> Iterator[Finding]:
 
     Right: Gloo found the interfaces that it was to use.
     Why: gloo takes a list of exact names; NCCL's prefixes, `^` and `=` mean nothing to it
-    (gloo/transport/tcp/device.cc), and it ends if the name is not a interface of this host.
+    (gloo/transport/tcp/device.cc), and it ends if the name is not an interface of this host.
     Fix: set GLOO_SOCKET_IFNAME to one name as `ip -br addr` shows it, the same network on all hosts, for example
     `GLOO_SOCKET_IFNAME=eth0`.
     """
@@ -380,7 +380,7 @@ def rejected_by_a_firewall(log: JobLog) -> Iterator[Finding]:
     the range in net.ipv4.ip_local_port_range.
     """
     for event, found in _connections(log, "No route to host"):
-        message = f"the way to {found.peer or 'a peer'} is rejected: No route to host"
+        message = f"the connection to {found.peer or 'a peer'} is rejected: No route to host"
         own = [address for address, name in log.addresses.items() if name == event.host and "." in address]
         codes = () if _shares_network(own, found.peer) else ("port-blocked", "peer-unreachable")
         codes = codes[::-1] if own else codes
@@ -452,7 +452,7 @@ def peer_unreachable(log: JobLog) -> Iterator[Finding]:
     the host that reports it.
     """
     for event, found in _connections(log, "Network is unreachable"):
-        message = f"no route leads to {found.peer or 'a peer'}"
+        message = f"there is no route to {found.peer or 'a peer'}"
         yield said(log, event, message, **LIMIT, **peer_fields(log, found.peer))
     for event in log.having(*_GLOO_CONNECT):
         if "127.0." not in event.text:

@@ -56,7 +56,7 @@ def nvlink_without_peer_access(log: JobLog) -> Iterator[Finding]:
     Fix: `nvidia-smi nvlink -s`, `nvidia-smi topo -p2p r` and `systemctl status nvidia-fabricmanager` on this host.
     """
     codes = ("gpu-hw-error", "fabric-manager", "mig")
-    yield from each(log, (_NVLINK_OFF,), "NVLink connects two GPUs, and peer access is off", codes=codes, **NODE)
+    yield from each(log, (_NVLINK_OFF,), "NVLink connects two GPUs, but peer access is off", codes=codes, **NODE)
 
 
 _IMEX = ("Check the IMEX c", "nvidia-caps-imex-channels", "IMEX channel")

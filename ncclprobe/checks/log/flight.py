@@ -249,7 +249,7 @@ def all_entered(records: FlightRecords, log: JobLog | Absent) -> Iterator[Findin
 
     Right: No collective hangs with all ranks in it.
     Why: all programs did the same, so the program is not at fault, as far as these records go: the network or a GPU
-    held it up. If a rank's state is scheduled, its GPU had not arrived to it, and hangs in earlier work perhaps.
+    held it up. If a rank's state is scheduled, its GPU had not reached it, and may hang in earlier work.
     Fix: look at the kernel logs and NCCL WARN lines of all hosts; before the next run set NCCL_DEBUG=INFO, and collect
     the flight records of all ranks.
     """

@@ -77,7 +77,7 @@ def gpu_failed(log: JobLog) -> Iterator[Finding]:
             continue
         whose = _LINK if xid in LINK_XIDS else NODE
         gpu = _gpu(log, event)
-        what = f"Xid {xid}{f' of {gpu}' if gpu else ''}" if xid else f"{gpu or 'a GPU or NVSwitch'} that failed"
+        what = f"Xid {xid}{f' of {gpu}' if gpu else ''}" if xid else f"a failure of {gpu or 'a GPU or NVSwitch'}"
         yield said(log, event, f"the driver reports {what}", ranks=kernel_line_ranks(log, event), **whose)
     gpus = {bus for event in log.having(*_BUS_FATAL, *_KERNEL) if (bus := _gpus_bus(event))}
     for event in log.having(*_BUS_FATAL):
@@ -246,7 +246,7 @@ def driver_does_not_fit(log: JobLog) -> Iterator[Finding]:
     Fix: `nvidia-smi` on this host shows the CUDA release that the driver supports: take torch built for it, or update
     the driver; for a library mismatch reload the module or reboot.
     """
-    yield from each(log, _DRIVER, "the driver and the CUDA runtime do not fit", **IMAGE)
+    yield from each(log, _DRIVER, "the driver and the CUDA runtime are incompatible", **IMAGE)
 
 
 _MAPPINGS = ("peer mapping resources exhausted", "peer-mapping (BAR1 P2P) resources are exhausted")
@@ -323,7 +323,7 @@ def peer_memory_closed(log: JobLog) -> Iterator[Finding]:
     for event in (*ordinals, *log.having(*_UNSEEN)):
         codes = ("gpu-isolation", "world-size-mismatch")
         whose = JOB if "ordinal" in event.text else UNPROVEN
-        yield said(log, event, "a rank does not see a GPU that it is to use, or a peer's", codes=codes, **whose)
+        yield said(log, event, "a rank cannot see a GPU that it should use, or a peer's GPU", codes=codes, **whose)
 
 
 _NO_PEERS = (
@@ -447,7 +447,7 @@ _DIAG_P2P, _DIAG_NET = "peer accesses passed verification", "% off median"
     ],
 )
 def nccl_diagnosed(log: JobLog) -> Iterator[Finding]:
-    """NCCL's own diagnostics found a GPU, a path between GPUs or a NIC that is faulty.
+    """NCCL's own diagnostics found a GPU, a path between GPUs or a NIC that is faulty or slow.
 
     Right: NCCL's diagnostics found nothing.
     Why: they read the driver's Xids, write and read between every two GPUs, and measure each NIC beside the others,

@@ -194,7 +194,7 @@ def message_of_another_size(log: JobLog) -> Iterator[Finding]:
 
     Right: All RDMA messages had the size that was expected.
     Why: the two ranks run different collectives, sizes, or settings that divide a collective differently
-    (NCCL_ALGO, NCCL_PROTO, NCCL_BUFFSIZE). If a NIC reports an access violation it is not the size but the memory.
+    (NCCL_ALGO, NCCL_PROTO, NCCL_BUFFSIZE). If a NIC reports an access violation the memory is at fault, not the size.
     Fix: compare the variables that start with NCCL_ on both hosts; start again with TORCH_DISTRIBUTED_DEBUG=DETAIL to
     see which rank called what.
     """

@@ -433,7 +433,7 @@ def unexplained(log: JobLog, explained: Explained) -> Iterator[Finding]:
     if not explained.codes and (left or explained.open):
         raise Unlearned(_why(log, left, explained))
     for event in left[:1]:
-        text = f"{len(left)} lines that end a process are of no known form"
+        text = f"{len(left)} lines that end a process have an unknown form"
         yield warn(log.where(event), text, evidence=log.evidence(event), action="none")
 
 

@@ -472,7 +472,7 @@ def no_address_of_a_rank(log: JobLog) -> Iterator[Finding]:
     Why: each rank of the group writes its address under its number, and reads those of all others. If no rank writes a
     number, no process has it: a rank was not started, two have one number, or ranks differ in the size of the job. If
     the missing rank has a log, the reason is in it.
-    Fix: compare WORLD_SIZE and RANK of all ranks; check that the rank of that number was started, and at its log.
+    Fix: compare WORLD_SIZE and RANK of all ranks; check that the rank of that number was started, and look at its log.
     """
     if next(log.having("clients joined"), None):
         return  # the store's own rank waits for the others, and writes no address before they have come

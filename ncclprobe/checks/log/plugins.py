@@ -53,8 +53,9 @@ def no_efa_provider(log: JobLog) -> Iterator[Finding]:
     Why: aws-ofi-nccl asks libfabric for the provider efa; without EFA devices in the container, the kernel's module or
     a libfabric that has it, NCCL falls back to sockets or fails. Images carry the plugin to machines without EFA too,
     and there the same line is harmless.
-    Fix: `fi_info -p efa` on the job's hosts; give the container its devices (`vpc.amazonaws.com/efa`,
-    `--device=/dev/infiniband`), and use the instance's own libfabric in /opt/amazon/efa.
+    Fix: run `fi_info -p efa` in the environment of the job (its container, if it has one); give the container its
+    devices (`vpc.amazonaws.com/efa`, `--device=/dev/infiniband`), and use the instance's own libfabric in
+    /opt/amazon/efa.
     """
     wanted = failed(log) or any(True for _ in log.having(*_EFA_WANTED, "Using network AWS", "Using network Libfabric"))
     for event in log.having(*_NO_PROVIDER):
@@ -184,7 +185,7 @@ def plugin_not_found(log: JobLog) -> Iterator[Finding]:
         name = between(event.text, "network ", " not")
         if name == "Socket" or demoted(event) or (name == "IB" and not mute) or (no_device and name in ("", "IB")):
             continue  # NCCL's own transport was asked for, and says itself what it lacks
-        message = f"no network {name} is there" if name else "no network is there"
+        message = f"NCCL found no network {name}" if name else "NCCL found no network"
         yield said(log, event, message, codes=_likely_nccl_errors(event.text) if mute else (), **IMAGE)
     named = {
         between(event.text, "set by env to ").strip() or between(event.text, "set by environment to ").strip()
@@ -375,9 +376,9 @@ def verbs_library_missing(log: JobLog) -> Iterator[Finding]:
     wanted = rdma_wanted(log)
     no_device = any(True for _ in log.having("NET/IB : No device found"))
     if wanted:
-        yield from informed(log, _NO_LIBRARY, "the verbs library is not there, and sockets are used instead", **IMAGE)
+        yield from informed(log, _NO_LIBRARY, "the verbs library was not found, and sockets are used instead", **IMAGE)
     if no_device:
-        yield from informed(log, _NO_DRIVER, "the NIC's driver for the verbs library is not there", **IMAGE)
+        yield from informed(log, _NO_DRIVER, "the NIC's driver for the verbs library was not found", **IMAGE)
 
 
 _NO_NET = "Failed to initialize any NET plugin"
@@ -406,8 +407,8 @@ def no_device_of_that_name(log: JobLog) -> Iterator[Finding]:
 
     Right: NCCL found a device on every host that needs RDMA.
     Why: NCCL_IB_HCA matches none of the devices, all ports that it names are down, or the container has none.
-    Fix: run `ibv_devinfo` in the job's container. If it shows no device, give the container /dev/infiniband. If it
-    shows some, correct NCCL_IB_HCA to their names.
+    Fix: run `ibv_devinfo` where the job runs (in its container, if it has one). If it shows no device, give the
+    container /dev/infiniband. If it shows some, correct NCCL_IB_HCA to their names.
     """
     asked = ("NCCL_IB_HCA set to", "NCCL_NET set by environment to IB", "Error: network IB not")
     details: dict[str, Any] = {"codes": ("ib-hca-wrong", "ib-device-not-in-container"), **JOB}

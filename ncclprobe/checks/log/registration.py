@@ -90,13 +90,15 @@ def refused_without_a_limit(log: JobLog) -> Iterator[Finding]:
 
     Right: No registration failed without a limit on locked memory.
     Why: the limit is the usual reason for ENOMEM, and none was shown on that host; firmware, IOMMU and driver refuse
-    with the same error, and the line does not name the one.
+    with the same error, and the line does not say which.
     Fix: the kernel log of that host and minute; `cat /proc/PID/limits` of the rank itself, whose limit may be another
     than the shell's; to confirm, start once with NCCL_NET_GDR_LEVEL=LOC.
     """
     for event, error in _registrations(log, (*_REGISTER, *_CREATE)):
         if (error.startswith(_ENOMEM) or not error) and _unlimited(log, event.host):
-            refused = f"{_call(event)} is refused, and locked memory is not limited: {error or 'no error is printed'}"
+            refused = (
+                f"{_call(event)} is refused ({error or 'no error is printed'}), although locked memory is not limited"
+            )
             yield consequence(log, event, refused, **UNPROVEN)
 
 

@@ -350,7 +350,7 @@ def ras_dead_process(ras: RasStatus) -> Iterator[Finding]:
             known = _rank_of(answer, process)
             yield fail(
                 _subject(known),
-                f"{_process(known)} does not answer any more: NCCL's RAS holds it for dead",
+                f"{_process(known)} no longer answers: NCCL's RAS considers it dead",
                 blame="unknown",
                 action="restart",
                 confidence=_SURE,

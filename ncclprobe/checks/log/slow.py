@@ -42,7 +42,7 @@ def sockets_instead_of_rdma(log: JobLog) -> Iterator[Finding]:
     there = rdma_found(log) or any(True for _ in log.having("GPU Direct RDMA Enabled"))
     switched_off = any(True for _ in log.having(*_OFF)) and any(True for _ in log.having("NCCL_IB_HCA set"))
     if there or switched_off:
-        message = "sockets are used although RDMA devices are there"
+        message = "sockets are used although the host has RDMA devices"
         yield from informed(log, ("Using network Socket",), message, severity=Severity.WARN, **JOB)
 
 
@@ -142,7 +142,8 @@ def wrong_data(log: JobLog) -> Iterator[Finding]:
     Why: nccl-tests compares each result with the right one. A wrong value means that memory, a link or a NIC corrupts
     data without an error, or that this NCCL release has a fault with these settings.
     Fix: repeat on each node by itself (`all_reduce_perf -g 8`) and then with pairs of nodes. A node that fails by
-    itself is faulty: look there for ECC and NVLink errors (`nvidia-smi -q`); also without NCCL_PROTO and NCCL_ALGO.
+    itself is faulty: look there for ECC and NVLink errors (`nvidia-smi -q`); repeat also without NCCL_PROTO and
+    NCCL_ALGO.
     """
     for event in log.having(*_WRONG):
         if "FAILED" in event.text:

@@ -169,7 +169,7 @@ def another_library(log: JobLog) -> Iterator[Finding]:
     """
     for event in log.having(*_TOO_OLD, *_LOADER):
         if "/Plugin" not in event.text and not demoted(event):
-            yield said(log, event, "another NCCL is found than the program was built for", **IMAGE)
+            yield said(log, event, "the NCCL that is found is not the one that the program was built for", **IMAGE)
 
 
 _VERSION = "NCCL version "

@@ -64,7 +64,8 @@ def gpu_width(gpus: Gpus, pci: Pci | Absent, machine: Machine | Absent) -> Itera
     Right: Every GPU has all its PCIe lanes.
     Why: it halves what goes to the host, to the NIC and to GPUs without NVLink; and unlike the speed, which falls when
     a GPU idles, the width never changes by itself.
-    Fix: reseat the GPU or its riser, and look for the slot's lanes in the firmware's set-up; then a repair.
+    Fix: reseat the GPU or its riser, and check the slot's lanes in the firmware set-up; if that does not help, have it
+    repaired.
     """
     unknown, devices = {}, gpu_devices(pci, gpus)
     widths = {name: gpu.pcie_width for name, gpu in named(gpus) if isinstance(gpu.pcie_width, int)}
@@ -75,8 +76,8 @@ def gpu_width(gpus: Gpus, pci: Pci | Absent, machine: Machine | Absent) -> Itera
             unknown[name] = now if isinstance(now, Absent) else best if isinstance(best, Absent) else CHIP_TO_CHIP
         elif now < best:
             siblings = max((width for other, width in widths.items() if other != name), default=0)
-            message = f"x{now}; GPU and slot support x{best}"
-            evidence = f"NVML of {gpu.pci}: current and maximal link width"
+            message = f"runs at PCIe x{now}, but GPU and slot support x{best}"
+            evidence = f"NVML of {gpu.pci}: current and maximum link width"
             if siblings <= now and (is_virtual(machine) or _drives_screens(devices.get(name))):
                 yield note(name, f"{message}, as its siblings have", evidence=evidence)
             else:
@@ -226,9 +227,8 @@ def nic_link(fabric: Fabric, pci: Pci) -> Iterator[Finding]:
             continue
         siblings = [other.link for other, _ in found.values() if other.identity == device.identity]
         wider = any(isinstance(i, PcieLink) and (i.gbps or 0) > (link.gbps or 0) for i in siblings)
-        message = (
-            f"{_written(link)}, of {_written(replace(link, speed_gtps=link.max_speed_gtps, width=link.max_width))}"
-        )
+        best = replace(link, speed_gtps=link.max_speed_gtps, width=link.max_width)
+        message = f"runs at {_written(link)}, but supports {_written(best)}"
         evidence = f"/sys/bus/pci/devices/{device.address}/current_link_{{speed,width}}"
         short = (link.gbps or 0) < sum(_rate(port) for port in ports)
         if wider or (short and (link.width or 0) < (link.max_width or 0)):
@@ -311,7 +311,7 @@ def settings(pci: Pci, gpus: Gpus | Absent, fabric: Fabric | Absent) -> Iterator
     """A GPU or NIC has other PCIe settings than its siblings.
 
     Right: All GPUs, and all NICs of one model, have the same PCIe settings.
-    Why: a NIC whose MaxReadReq is 512 if the others have 4096, or without relaxed ordering, reads memory slower than
+    Why: a NIC whose MaxReadReq is 512 while the others have 4096, or without relaxed ordering, reads memory slower than
     they do, and every ring goes at its pace; a card that was exchanged or reset, or a script that missed one, leaves
     that behind. Address translation by the device (ATS) on one GPU alone makes its DMA go another way.
     Fix: `setpci -s ADDRESS CAP_EXP+8.w` shows the register; set it as for the others at each boot, or in the firmware.

@@ -52,13 +52,13 @@ _BUSY_INTERPRETER = 0.5
 def slow(rails: Every[Rails], fabrics: Every[Fabric | Absent], buses: Every[Pci | Absent]) -> Iterator[Finding]:
     """A rail is slower than the others, or than its port, or answers much later.
 
-    Right: Every rail is as fast as the others, and answers as soon.
+    Right: Every rail is as fast as the others, and answers as quickly.
     Why: NCCL spreads each ring over all rails and waits for the last one, so the slowest rail sets the pace of the job.
-    A port that negotiated fewer lanes or a lower rate, a PCIe link at half its width, a cable that makes errors
-    and a switch port that is shared all look like this. NCCL's small operations wait for one trip, and a longer way
-    or a port in a power-saving state makes that slow.
+    A port that negotiated fewer lanes or a lower rate, a PCIe link at half its width, a cable that makes errors and a
+    switch port that is shared all look like this. NCCL's small operations take about as long as one trip across the
+    network, and a longer path or a port in a power-saving state makes that slow.
     Fix: compare rate, width and error counters of the port and its switch port with a neighbour's, and the NIC's PCIe
-    link (`ncclprobe doctor`: ib.rate, pci.width); move the cable to tell it from the port.
+    link (`ncclprobe doctor`: ib.rate, pci.width); move the cable to find out whether the cable or the port is at fault.
     """
     found = tests(rails)
     expected = _expected(found, fabrics, buses)
@@ -260,7 +260,7 @@ def data(rails: Every[Rails]) -> Iterator[Finding]:
         own = suspect.at_one_node
         yield fail(
             named(suspect, rails),
-            f"{wrong} bytes of one test arrived wrong, on {len(suspect.pairs)} of {suspect.tests} ways",
+            f"{wrong} bytes of one test arrived corrupted, on {len(suspect.pairs)} of {suspect.tests} paths",
             blame="node" if own else "unknown", action="repair" if own else "retest",
             nodes=tuple(dict.fromkeys(end.node for end in suspect.nodes)) if own else (),
             evidence=seen("the bytes that arrived, compared with the pattern", both_ends(each)),

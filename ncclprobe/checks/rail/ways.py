@@ -240,11 +240,11 @@ Explained = tuple[str, Mapping[str, Any]]
 
 def _gid(each: Broken, settings: Every[Settings | Absent]) -> Explained:
     said, whose = _whose_gid(each.suspect.nodes, _devices(each), settings)
-    return f"{counted(each)} ways are dead: {gid_problem(*_told(each.tests[0]))[0]}{said}", whose
+    return f"{counted(each)} paths are dead: {gid_problem(*_told(each.tests[0]))[0]}{said}", whose
 
 
 def _pkey(each: Broken, _: Every[Settings | Absent]) -> Explained:
-    return f"{counted(each)} ways are dead: {pkey_problem(*_told(each.tests[0]))}", FABRIC
+    return f"{counted(each)} paths are dead: {pkey_problem(*_told(each.tests[0]))}", FABRIC
 
 
 def _mtu(each: Broken, _: Every[Settings | Absent]) -> Explained:
@@ -261,7 +261,7 @@ def _dead(each: Broken, _: Every[Settings | Absent]) -> Explained:
         return message, {"blame": "link", "action": "repair"}
     passed = "what is sent does not always arrive" if each.at_times else "nothing passes"
     own = each.suspect.at_one_node
-    message = f"{passed}: {counted(each)} ways are dead; {each.tests[0].why}"
+    message = f"{passed}: {counted(each)} paths are dead; {each.tests[0].why}"
     return message, {"blame": "link" if own else "fabric", "action": "repair"}
 
 

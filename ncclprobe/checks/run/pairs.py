@@ -38,8 +38,8 @@ def pairs(localised: Localised, asked: RunRequest, expected: Expected) -> Iterat
     Right: No node, NIC, pair or direction is slow or corrupts data.
     Why: a collective is as slow as its slowest pair, and its own time does not show which pair that is. Every node is
     measured by itself first, so that slowness inside it is not mistaken for its network. A part that looks slow in the
-    round-robin of all pairs is measured again with other partners, and named only if that confirms it and the loss is
-    larger than what repeated measurements differ by.
+    round-robin of all pairs is measured again with other partners, and it is named only if the second measurement
+    confirms the loss and the loss is larger than the spread of repeated measurements.
     Fix: look at what is named: for a node its links, NICs and processes (`ncclprobe doctor`); for a rail its NIC, cable
     and switch port; for a pair the switches and cables between the two. Then measure again.
     """
@@ -106,8 +106,8 @@ def _slow_between(found: Localisation) -> Iterator[Finding]:
             confidence=Certainty("high", f"confirmed with {each.partners} other partners, {certain(each.confidence)}"),
             evidence=seen(
                 f"{found.tests} pair tests",
-                f"slow in {each.slow} of the {each.tests} it took part in, {each.retests} of these retests"
-                + (f"; usual: {found.usual}" if found.usual else ""),
+                f"slow in {each.slow} of the {each.tests} it took part in, {each.retests} of them retests"
+                + (f"; the usual rate is {found.usual}" if found.usual else ""),
             ),
             remedy=_SHARED if len(each.nodes) > _PAIR else _device_command(each.where, hosts),
             nodes=hosts if each.kind in ("node", "rail") else (),
@@ -143,8 +143,8 @@ def _device_command(where: str, hosts: Sequence[str]) -> str:
     if name.startswith(_RDMA):
         commands = f"`ibstatus {device}`; `rdma statistic show link {name}/{port or 1}`"
     return (
-        f"on {hosts[0]}: {commands}: rate, width and errors, and the same of its switch port; the processes of the "
-        "node (`ncclprobe doctor`); then measure again"
+        f"on {hosts[0]}, check rate, width and errors: {commands}, and the same on its switch port; check the "
+        "processes of the node with `ncclprobe doctor`; then measure again"
     )
 
 
@@ -181,7 +181,7 @@ def _wrong_or_lost(found: Localisation) -> Iterator[Finding]:
         first = bad.first
         yield fail(
             f"{bad.src_end} to {bad.dst_end}",
-            f"{bad.wrong} bytes of one transfer arrived wrong",
+            f"{bad.wrong} bytes of one transfer arrived corrupted",
             action="retest",
             confidence=EXACT,
             evidence=seen(
@@ -191,7 +191,7 @@ def _wrong_or_lost(found: Localisation) -> Iterator[Finding]:
             remedy="measure each of the two with other nodes, and take out the one whose bytes are wrong there too",
         )
     aside = ", ".join(each.end for each in found.excluded_ranks)
-    what_next = f"set aside: {aside}" if aside else "both measured on with others"
+    what_next = f"set aside: {aside}" if aside else "both went on to measure with other partners"
     for (src, dst), why in {(lost.src, lost.dst): lost.why for lost in found.lost}.items():
         yield seen_once(
             f"{src} to {dst}",
@@ -206,13 +206,13 @@ _WHOSE: dict[str, Blame] = {"node": "node", "rail": "node", "pair": "link"}
 def _what(each: Blamed) -> str:
     """What of a cause is slow, in words: its subject names it."""
     if len(each.nodes) > _PAIR:
-        return "the path between these nodes and the others"
+        return "the path between these nodes and the others, but not among themselves,"
     if each.kind == "pair":
         return "the path between them" if each.direction == "both" else "the path from the first to the second"
     if each.several:
         return f"what this {'node' if each.kind == 'node' else 'NIC'} exchanges with {each.partners} of the others"
     moved = {"both": "sends and receives", "out": "sends", "into": "receives"}[each.direction]
     return {
-        "node": f"all that this node {moved}",
-        "rail": f"all that this NIC, with its cable, {moved}",
+        "node": f"everything that this node {moved}",
+        "rail": f"everything that this NIC, with its cable, {moved}",
     }[each.kind]

@@ -244,7 +244,7 @@ def xids(heard: HeardXids, participants: Participants) -> Iterator[Finding]:
     Right: No GPU reported an error while it was measured.
     Why: a link or a memory that fails under load is how a GPU begins to fail, also if the run ends well. NVML reports
     an Xid to every user, although the kernel's log is often closed (nvml.h, nvmlEventTypeXidCriticalError).
-    Fix: look the code up at docs.nvidia.com/deploy/xid-errors; for a grave one drain the node, reset the GPU
+    Fix: look the code up at docs.nvidia.com/deploy/xid-errors; for a serious one drain the node, reset the GPU
     (`nvidia-smi --gpu-reset -i N`), measure again, and have it repaired if the error returns.
     """
     deaf = {*participants.hosts} - {each.node for each in heard.nodes}

@@ -64,9 +64,9 @@ def data(asked: RunRequest, participants: Participants, skipped: Skipped, rows: 
     """A collective delivered wrong values.
 
     Right: Every verified value is right.
-    Why: corrupt gradients do not stop a job; they ruin the model it trains. Rows that were asked for and are missing
-    leave open whether theirs would have been right; a size with fewer elements than ranks cannot be measured and is
-    not a gap.
+    Why: corrupt gradients do not stop a job; they ruin the model it trains. If rows that were asked for are missing, it
+    is unknown whether their values would have been right. A size with fewer elements than ranks cannot be measured, and
+    does not count as missing.
     Fix: take the node out and measure the remaining ones; if it is every node, unset the transport and algorithm
     settings (NCCL_ALGO, NCCL_PROTO, NCCL_NET_GDR_LEVEL, …) one at a time and measure again.
     """

@@ -41,7 +41,7 @@ def rail_traffic(moved: Mapping[str, int | None], nodes: Sequence[str] = ("n0", 
     applies=counters_of_nics,
 )
 def nic_traffic(traffic: NicTraffic) -> Iterator[Finding]:
-    """Bytes went over NICs that NCCL or gloo should not use, or avoided one that they should.
+    """NCCL or gloo sent data over NICs that they should not use, or not over one that they should.
 
     Right: Bytes went over the intended NICs.
     Why: sockets carry a small part of what RDMA does, and a route over the wrong one of two NICs leaves the fast one

@@ -430,7 +430,7 @@ def _services(services: dict[str, Imex | Absent | None], interfaces: Every[Inter
     lists = {node: tuple(sorted(each.nodes)) for node, each in known.items() if isinstance(each.nodes, tuple)}
     ballot = vote(lists)
     if not ballot.agreed:
-        what = "IMEX lists other nodes:"
+        what = "IMEX lists different nodes:"
         yield from unlike(ballot, _listed, what, before=f"{what} ", tell=fail, evidence=NODES, **IMAGE)
     elif lists and (missing := _unlisted(lists, interfaces)):
         message = f"IMEX of {len(lists)} nodes lists none of its addresses"

@@ -357,18 +357,19 @@ def _describe_idle(job: LookedAt, rows: Sequence[RankClass], word: str) -> str:
 
 
 def _describe_call(job: LookedAt, rows: Sequence[RankClass], call: Stalled) -> str:
-    since = f" since {call.waited_s:.0f} s" if call.waited_s >= 1 and not call.launched else ""
+    since = f" for {call.waited_s:.0f} s" if call.waited_s >= 1 and not call.launched else ""
     if call.apart:
         return f"{call.apart}{since}"
     held = (*call.missing, *job.held(call.waiting))
     known = {rank for row in rows if row.name != "cannot tell" for rank in row.ranks}  # the others are not blamed
     held = tuple(number for number in held if number in known & {*job.ranks}) or held
     if not held:
-        return f"all {len(call.waiting)} ranks are in {call.where}{since}"
+        return f"all {len(call.waiting)} ranks {'have been' if since else 'are'} in {call.where}{since}"
     nodes = dict.fromkeys(job.ranks[number].node for number in held if number in job.ranks)
     waiting = len({*call.waiting} - {*held})
     on = f" on {', '.join(nodes)}" if nodes else ""
-    return f"{waiting} of {job.world} ranks wait {call.place}{since} for {named(held)}{on}"
+    waits = f"have waited{since}" if since else "wait"
+    return f"{waiting} of {job.world} ranks {waits} {call.place} for {named(held)}{on}"
 
 
 def _subject(rows: Sequence[RankClass]) -> str:

@@ -249,7 +249,7 @@ def evidence(rank: RankView) -> Iterator[Evidence]:
     """Yield what was read of a rank."""
     at = rank.second
     if rank.process is not None and not isinstance(at, Absent):
-        for_s = f"since {at.still_s:.0f} s" if at.still_s is not None and at.still_s >= 1 else ""
+        for_s = f"for {at.still_s:.0f} s" if at.still_s is not None and at.still_s >= 1 else ""
         first_s = at.memory_s if isinstance(rank.first, Absent) else rank.first.memory_s
         memory = f"{at.memory_s - first_s:.1f} s without memory" if at.memory_s - first_s >= _WITHOUT_MEMORY_S else ""
         swapped = f"{size(at.swapped_bytes)} of it in swap" if at.swapped_bytes >= _MUCH_SWAP else ""

@@ -47,7 +47,7 @@ class Arrival(Struct, frozen=True):
     @property
     def message(self) -> str:
         """Return which ranks joined and which did not, in one line."""
-        since = f" since {self.waited_s:.0f} s" if self.waited_s >= 1 else ""
+        since = f" {self.waited_s:.0f} s ago" if self.waited_s >= 1 else ""
         of = f" of {self.world}" if self.world else ""
         here = f"{named(self.arrived)}{of} {_verb(self.arrived)} arrived at {self.where}{since}"
         by_text = grouped((text, number) for number, (_, text) in self.others.items())

@@ -111,7 +111,7 @@ def _hint(name: str, number: int) -> str:
     if number == errno.ENOMEM and (registers or name in ("ibv_create_cq", "ibv_create_qp")):
         return ", as happens at the limit of locked memory (ulimit -l) without CAP_IPC_LOCK"
     if number == errno.EFAULT and registers:
-        return ", as happens with GPU memory if no peer memory module is loaded"
+        return ", as happens with GPU memory that no peer memory module translates"
     if number in (errno.EOPNOTSUPP, errno.ENOSYS) and name == "ibv_reg_dmabuf_mr":
         return ", so the kernel or the NIC's driver does not take DMA-BUFs"
     if number in (errno.EACCES, errno.EPERM, errno.ENOENT) and name == "ibv_open_device":

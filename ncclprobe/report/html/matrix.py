@@ -190,7 +190,7 @@ def _hover(row: PairRow | None, cleared: frozenset[str]) -> str:
     if row is None:
         return "not measured"
     fine = [end for end in (row.src_end, row.dst_end) if _was_cleared(end, cleared)]
-    again = f"{printable(' and '.join(fine), 120)}: slow once, and not when measured again\n" if fine else ""
+    again = f"{printable(' and '.join(fine), 120)}: slow once, but not when measured again\n" if fine else ""
     return (
         f"{printable(row.src_end, 60)} to {printable(row.dst_end, 60)}\n{rate(row.GBps)} GB/s, {size(row.nbytes)}\n"
         f"latency {micros(row.latency_us)}\n{again}"
