@@ -12,13 +12,15 @@ from collections.abc import Collection, Mapping, Sequence
 
 from ncclprobe.logs.job_log import JobLog, LogEvent
 from ncclprobe.logs.layers import PROGRAM, inside, layer_of
-from ncclprobe.logs.lines import layer_report, states_reason
+from ncclprobe.logs.lines import has_own_reason, layer_report, reason_of, states_reason
 from ncclprobe.logs.outcome import ended_badly, is_near_the_end
 from ncclprobe.model.causes import Answer, Cause, Consequence, JobOutcome, When
 from ncclprobe.model.findings import Evidence, Finding, Severity
 from ncclprobe.model.values import replace
 
 _LAST = 8
+_BY_THE_TABLE = "log.known-message"
+"""The check that knows of a line what the table of messages says."""
 STATED = "stated"
 """The code of a cause that a line states in its own words, which no check knows."""
 
@@ -53,7 +55,10 @@ def with_telling_lines(
         told = _led_by(own, log, ranked, said[first.stream, first.line])
         return tuple(told if each is own else each for each in found)
     followed = [*firm, *open_ones]
-    likely = _likely(log, ranked, followed, states=states, failed=failed or ended or is_near_the_end(log, first))
+    late = is_near_the_end(log, first) or any(
+        is_near_the_end(log, each) for each in ranked if (why := reason_of(each.text)) and why == reason_of(first.text)
+    )
+    likely = _likely(log, ranked, followed, states=states, failed=failed or ended or late)
     return (likely, *(each for each in found if each not in followed))
 
 
@@ -84,16 +89,25 @@ def _likely(log: JobLog, ranked: Sequence[LogEvent], followed: Sequence[Cause], 
     )
 
 
+_WRAPPERS, _ABOVE = frozenset(("launcher", "scheduler", "framework", "ray")), 60
+"""Layers that say of what they started only that it ended, or did not begin; and how far above it said why itself."""
+
+
 def _contradicted(log: JobLog, cause: Cause, first: LogEvent, said: Mapping[Place, Finding]) -> bool:
     """Return whether a cause rests on what a wrapper repeats, while `first`, from a layer inside it, matches no rule.
 
-    A line of another rank or program contradicts nothing.
+    A line of another rank or program contradicts nothing, unless the wrapper gives no reason and the program did
+    shortly before.
     """
     of_another = first.rank is not None and cause.ranks and first.rank not in cause.ranks
-    if of_another or layer_of(first) is PROGRAM or (first.stream, first.line) in said or not cause.evidence:
+    if of_another or (first.stream, first.line) in said or not cause.evidence:
         return False
     own = next((each for each in log.events if log.evidence(each) == cause.evidence[0]), None)
-    return own is not None and layer_of(first).name in inside(layer_of(own).name)
+    if own is None or not states_reason(first, ended=True):
+        return False
+    wraps = layer_of(first) is not PROGRAM and layer_of(first).name in inside(layer_of(own).name)
+    bare = layer_of(own).name in _WRAPPERS and cause.id == _BY_THE_TABLE and not has_own_reason(own.text)
+    return wraps or (bare and own.stream == first.stream and 0 < own.line - first.line < _ABOVE)
 
 
 def _rests_on(cause: Cause, line: Evidence) -> bool:

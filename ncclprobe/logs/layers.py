@@ -6,6 +6,7 @@ specific: enroot's 401 before pyxis' "container start failed", and that before s
 
 from collections.abc import Mapping
 from functools import cache, lru_cache
+from types import MappingProxyType
 
 from ncclprobe.logs.job_log import SUMMARY, LogEvent
 from ncclprobe.model.findings import Blame
@@ -43,8 +44,9 @@ LAYERS = (
     ),
     Layer(
         "cloud", "the cloud's agent",
-        ("being preempted", "Spot interruption", "spot interruption", "instance-action", "maintenance event",
-         "Scheduled Events", "Preempt", "preempted", "google_metadata_script_runner", "aws-node-termination-handler",
+        ("is being preempted", "Spot interruption", "spot interruption", "instance-action", "maintenance event",
+         "Scheduled Events", '"Preempt"', "was preempted", "google_metadata_script_runner",
+         "aws-node-termination-handler",
          "Power key pressed", "Powering off"),
         fault="node", look="the instance's events in the cloud's console, then start the job again",
     ),
@@ -56,8 +58,10 @@ LAYERS = (
         fault="job", look="`getent hosts NAME` in the same container; the headless service and its pods",
     ),
     Layer(
-        "ssh", "ssh", ("Host key verification failed", "Permission denied (publickey", "authorized_keys"),
-        ("ssh: ", "ssh_exchange", "kex_exchange"), fault="node", switch="ssh -v HOST true",
+        "ssh", "ssh",
+        ("Host key verification failed", "Permission denied (publickey", "authorized_keys", "ssh_exchange_",
+         "ssh_dispatch_", "kex_exchange_", " port 22: "),
+        ("ssh: ",), fault="node", switch="ssh -v HOST true",
         look="sshd's log on the host that it names (journalctl -u ssh)",
     ),
     Layer(
@@ -179,6 +183,10 @@ PROGRAM = Layer(
 """Every other line."""
 
 
+_BY_PREFIX: Mapping[str, str] = MappingProxyType({"pyxis": "container", "libfabric": "libfabric"})
+"""Layers by what the reader takes for the place of a line as it takes its prefix away."""
+
+
 @cache
 def by_name() -> Mapping[str, Layer]:
     """Return the layers by their names."""
@@ -193,8 +201,8 @@ def layer_of(event: LogEvent) -> Layer:
     of_nccl = (event.host and event.pid) or any(source in event.place for source in (".cc:", ".h:"))
     if found is PROGRAM and event.level == "WARN" and of_nccl:
         return by_name()["nccl"]
-    if found is PROGRAM and event.place == "pyxis":
-        return by_name()["container"]
+    if found is PROGRAM and event.place in _BY_PREFIX:
+        return by_name()[_BY_PREFIX[event.place]]
     if found is PROGRAM and ".cpp:" in event.place:
         return _layer_of_text(event.place)
     return found

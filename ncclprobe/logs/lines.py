@@ -97,12 +97,15 @@ _REASONS = _any(
     "not (?:permitted|ready|responding|set|writable)", "not (?:a )?valid", "bus error",
     "segmentation (?:fault|violation)", "assert(?:ion)?", "does(?: not|n't)", "do not match", "empty list", "neither",
     "(?:could not|couldn't|can't|can ?not|unable to) (?:find|resolve|open|read|load|insert|allocate|bind|determine)",
+    "(?:could not|couldn't|can't|can ?not|unable to) (?:select|mount|parse|access|contact)",
     "differs?", "no data available",
     "(?:temporarily )?unavailable", "uncorrectable", "lost", "empty", "overflow", "nan", "must (?:be|have|match)",
     "expected", "limit(?:s|ed)?", "is too", "killed", "interruption", "cancelled", "quota", "wrong", "divisible",
     "hardware (?:error|exception|fault)", "check failed", r"misconfig\w{0,24}", "(?:is|are) required",
     "unexpected (?:nan|result|keyword|values?|types?|tokens?)", r"bad (?!alloc)\w{3,16}", "(?:has|have) only",
-    r"more \w{1,16} (?:\w{1,16} )?than",
+    r"more \w{1,16} (?:\w{1,16} )?than", "(?:less|fewer|greater|larger|smaller|lower|higher) than", "exhausted",
+    "(?<!action )required(?=[.!;,]|$)", "is full", "not yet initiali[sz]ed",
+    r"cannot be (?:parsed|read|opened|loaded|found|resolved|used|mounted|created)",
 )  # fmt: skip
 """Words for something lacking, wrong or unexpected: a reason, of any kind."""
 _FAILURES = _any(
@@ -119,7 +122,8 @@ _EXIT = _any(
     r"signals? \d{1,2}", "SIG[A-Z]{3,5}", "core dumped",
 )  # fmt: skip
 _SHELL = re.compile(
-    r"(?:.{1,80}: line \d{1,6}: {1,8}\d{1,10} )?(?:Aborted|Killed|Segmentation fault|Bus error)"
+    r"Program received signal "
+    r"|(?:.{1,80}: line \d{1,6}: {1,8}\d{1,10} )?(?:Aborted|Killed|Segmentation fault|Bus error)"
     r"(?: \(core dumped\))?\s{0,4}$"
 )
 """A shell's report that a signal ended a program: never the reason."""
@@ -160,7 +164,8 @@ _NAMED = re.compile(
 )
 """Something by its name: a rank, a device, a path, an address, a value."""
 _LAUNCHERS = frozenset(("launcher", "scheduler"))
-_WARN_IS_ERROR = frozenset(("nccl", "rccl", "network-plugin"))
+_WARN_IS_ERROR = frozenset(("nccl", "rccl", "network-plugin", "libfabric"))
+"""Layers that give their errors the level WARN."""
 _OUTSIDE = frozenset(("kernel", "cloud", "terminal"))
 """Layers that act themselves, and say it at any level."""
 
@@ -188,7 +193,8 @@ class _Form(Struct, frozen=True):
 
 
 _OF_OTHERS = _any(
-    r"(?:dis)?connect\w{0,4}", r"peers?", "socket", "unreachable", "no route", "timed out", "time-?out",
+    r"(?:dis)?connect\w{0,4}", r"peers?(?! access|-to-peer| GPU| memory)", "socket", "unreachable",
+    "no route", "timed out", "time-?out",
     r"deadline[ _]exceeded", r"heartbeats?", "other ranks?", "another rank", "remote", "workers?", r"child\w{0,3}",
     r"subprocess\w{0,2}", "exited", "exit ?code", "exit status", "non-?zero", "return code", "killed", "terminated",
     "died", "dead", "crashed", "shut ?down", "closed", r"interrupt\w{0,2}", r"cancel\w{0,4}", r"abort\w{0,3}",
@@ -207,10 +213,25 @@ def layer_report(event: LogEvent) -> str:
     first.
     """
     text, layer = " ".join(event.text.split()), layer_of(event)
+    if head := _HEAD.match(text):
+        text = text[head.end() :]
     if len(text) > _TOLD:
-        at = max(text.find(reason_of(event.text)) - _BEFORE, 0)
-        text = f"… {text[at : at + _TOLD].partition(' ')[2]} …" if at else f"{text[:_TOLD]} …"
+        why = text.find(reason_of(event.text))
+        at = why - _BEFORE if why > _TOLD - _NEAR else 0
+        ends = (found.end() for found in (_CLAUSE.finditer(text, at) if at else ()))
+        clause = next((end for end in ends if end <= why and text.count("(", at, end) <= text.count(")", at, end)), 0)
+        cut = text[clause or at :][:_TOLD]
+        text = f"{cut} …" if clause or not at else f"… {cut.partition(' ')[2]} …"
     return text if layer is PROGRAM else f"{layer.title} reports: {text}"
+
+
+_CLAUSE = re.compile(r"(?:[:;] |\]:? |[.)] (?=[A-Z])| - |, stderr: )(?=[\w'\"/.][\w'\"/.-]{0,64}[:)]? [\w'\"/])")
+"""What stands between the parts of a long line."""
+_HEAD = re.compile(
+    r"(?:\[\d{10}\.\d{1,9}\] |\[[\w.-]{1,64}:\d{1,10}(?: {0,3}:\d{1,5})?\] {1,12}"
+    r"|\[ {0,8}[+]?\d{1,10}\.\d{6}\] |\[?(?:ERROR|FATAL|CRITICAL)\]?[:|]? {1,4})+"
+)
+"""What a program writes before its own words, which says nothing of the trouble."""
 
 
 def reason_of(text: str) -> str:
@@ -244,7 +265,11 @@ def states_reason(event: LogEvent, *, ended: bool) -> bool:
     may have gone on after an error that a logger writes.
     """
     form = ENDS if event.level in ("EXCEPTION", "FATAL") else form_of_failure(event.text, event.level)
-    warns = not form and layer_of(event).name not in ("nccl", "rccl")  # they give their errors the level WARN
+    layer = layer_of(event).name
+    if layer == "ssh" and ended and not event.level:
+        return True
+    of_call = event.level == "WARN" and form_of_failure(event.text) == ERROR
+    warns = not form and layer not in _WARN_IS_ERROR and not of_call
     if form < ENDS and (not ended or warns or (form < ERROR and _look(event).worth < _STRONG)):
         return False
     return has_own_reason(event.text)
@@ -395,7 +420,9 @@ def _look(event: LogEvent) -> _Form:
     for name, words in _WORDS.items():
         if words.search(text):
             total += WEIGHTS[name]
-    if _HEARSAY.search(text):
+    if layer.name == "ssh":  # it says of a connection that it has not come about, which is its own failure
+        total += WEIGHTS["error"] if not event.level else 0.0
+    elif _HEARSAY.search(text):
         total += WEIGHTS["hearsay"]
     else:
         total += WEIGHTS["reason"] if _REASONS.search(text) else 0.0

@@ -232,7 +232,7 @@ def _is_kernel_line(event: LogEvent) -> bool:
 
 
 _EXITED = re.compile(
-    r"\(core dumped\)|\bkilled by signal\b"
+    r"\(core dumped\)|\bkilled by signal\b|\breceived signal SIG(?:ABRT|SEGV|BUS|FPE|ILL)\b"
     r"|\bline \d{1,6}: {1,8}\d{1,10} (?:Killed|Segmentation fault|Bus error|Aborted)\b"
     r"|\bMPI_ERRORS_ARE_FATAL \(processes\b"
     r"|\b(?:exit(?:ed|s)?|return(?:ed|s)?|terminated|ended|failed)\b"

@@ -13,7 +13,7 @@ from itertools import islice, takewhile
 
 from ncclprobe.logs.job_log import LogEvent
 from ncclprobe.logs.prefix import time_at_start
-from ncclprobe.logs.texts import form_of_failure, was_caught
+from ncclprobe.logs.texts import RAISED_CLASS, form_of_failure, was_caught
 from ncclprobe.model.values import replace
 
 _FRAME = re.compile(r' {1,8}File "([^"]{1,512})", line (\d{1,7})(?:, in (\S{1,128}))?')
@@ -21,6 +21,9 @@ _RAISED = re.compile(
     r"[A-Za-z_][\w.]{0,200}(?::|\(\w{1,40}\): |(?<=Error)$|(?<=Exception)$)|[a-z_]\w{0,80}\.[\w.]{1,120}$"
     r"|[A-Z][a-z]\w{0,60}[A-Z]\w{0,60}$"
 )
+_TAG = re.compile(r"[\[(<]?(?:DEBUG|INFO|WARN|WARNING|ERROR|CRITICAL|FATAL|std(?:out|err))[\])>]?(?: ?[|:-])? {1,8}")
+"""A level that a logger writes before each line of what a process prints."""
+_CLASS = re.compile(rf"[A-Za-z_][\w.]{{0,120}}(?:Error|Exception|Interrupt|Exit)(?::|$)|{RAISED_CLASS}")
 _OF_RAY = re.compile(r"ray\.exceptions\.|[\w.]{1,80}\(\w{1,40}\): ray::")
 _WRAPS = re.compile(r"Original Traceback|-- Process \d{1,6} terminated")
 """The line between an exception and the traceback that is its message."""
@@ -45,6 +48,8 @@ _MESSAGE = re.compile(r" {1,8}\"message\": \"(.{1,2000}?)\",?$")
 STACK = "error stack:"
 _CALL = re.compile(r"\s{0,8}[\w:<>~]{1,80}\(\d{1,7}\)\.{0,60}: ?(.{0,1000})")
 """MPICH's calls beneath a line that ends so, the innermost last; some say nothing."""
+_NO_CLASS = ("Other MPI error", "Unknown error class")
+"""What MPICH says of an error that only its innermost call knows."""
 _LISTS = ("issing ranks:", "imed out task names:", "stopped sending heartbeats):")
 """Ends of lines beneath which Horovod and JAX list ranks, one a line."""
 _LISTED = re.compile(r" {0,8}(?:/job:\w{1,64}/replica:\d{1,7}/task:)?(\d{1,7})(?:$|: ?\[(.{0,400}))")
@@ -82,7 +87,11 @@ def paragraph(begin: str, first: LogEvent, lines: Iterable[LogEvent]) -> Iterato
         calls = takewhile(lambda each: _CALL.match(each.text), lines)
         said_more = [each for each in calls if (found := _CALL.match(each.text)) and found[1].strip()]
         head = first.text.removesuffix(STACK).rstrip(", ")
-        return (replace(each, text=f"{head}: {each.text.strip()}", level="ERROR") for each in said_more[-1:])
+        at = first.line if not head.endswith(_NO_CLASS) else 0
+        return (
+            replace(each, text=f"{head}: {each.text.strip()}", level="ERROR", line=at or each.line)
+            for each in said_more[-1:]
+        )
     if begin == _NAMELESS:
         below = (each for each in islice(lines, 1) if each.text.strip() and TRACEBACK not in each.text)
         return (replace(each, text=f"{first.text.rstrip()} {each.text.strip()}", level="ERROR") for each in below)
@@ -135,6 +144,9 @@ def _exception(first: LogEvent, lines: Iterable[LogEvent]) -> Iterator[LogEvent]
     An exception whose message is the traceback of another, from a worker process or one of Ray's tasks, only passes it
     on.
     """
+    if _TAG.match(first.text):
+        yield from _logged(first, lines)
+        return
     indent = len(first.text) - len(first.text.lstrip())
     place, said = "", list[LogEvent]()
     for each in lines:
@@ -162,6 +174,22 @@ def _exception(first: LogEvent, lines: Iterable[LogEvent]) -> Iterator[LogEvent]
         elif text.strip() and not said and not text.startswith(" "):
             break
     yield from said
+
+
+def _logged(first: LogEvent, lines: Iterable[LogEvent]) -> Iterator[LogEvent]:
+    """Yield the exception of a traceback each line of which a logger wrote: none is indented."""
+    place = ""
+    for each in lines:
+        text = _TAG.sub("", each.text, count=1).lstrip()
+        if _writer(each) != _writer(first):
+            continue
+        if found := _FRAME.match(f"  {text}"):
+            place = f"{found[1]}:{found[2]} {found[3] or ''}".rstrip()
+        elif _CLASS.match(text):
+            yield replace(each, text=text, level="EXCEPTION", place=place)
+            return
+        elif not _TAG.match(each.text) or TRACEBACK in text:
+            return
 
 
 def _as_level(level: str, said: Sequence[LogEvent]) -> Iterator[LogEvent]:

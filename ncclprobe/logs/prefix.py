@@ -125,6 +125,8 @@ def in_year(when: float, other: float) -> float:
 MOST_JSON = 1 << 20
 """Bytes of one object that are decoded; a longer line is read as plain text."""
 _MESSAGES = ("log", "message", "msg", "MESSAGE", "textPayload", "line", "@message", "_raw", "text", "event", "body")
+_WHY, _LEVEL_NAMES = ("error", "err", "exception", "reason"), ("level", "severity", "levelname")
+"""What a logger that names each part of a line has beside its message: why, and how bad."""
 _OF_ANYBODY = ("text", "event", "body")
 """Accepted only beside a time, a host or a level: rows of data sets have them too."""
 _WITHIN = ("jsonPayload", "fields", "data", "result", "_source", "attributes")
@@ -134,11 +136,12 @@ _HOSTS_WITHIN = (("kubernetes", "host"), ("kubernetes", "node_name"), ("kubernet
 
 
 class _ShippedLine(Struct, frozen=True):
-    """The program's own line, and the shipper's fields about it."""
+    """The program's own line, and the fields of the shipper, or of the program's logger, about it."""
 
     text: str
     host: str = ""
     time_s: float | None = None
+    level: str = ""
 
 
 def shipped_record(raw: bytes) -> _ShippedLine | None:
@@ -161,7 +164,15 @@ def shipped_record(raw: bytes) -> _ShippedLine | None:
     for outer, name in _HOSTS_WITHIN:
         part = found.get(outer)
         host = host or (_string(part, (name,)) if isinstance(part, dict) else "")
-    return _ShippedLine(text, host[:253], _time({**inner, **found}))
+    why = _string(found, _WHY) or _string(inner, _WHY)
+    level = _string(found, _LEVEL_NAMES).upper()
+    level = _AS_LEVELS.get(level, level)
+    return _ShippedLine(
+        f"{text}: {why}" if why and why not in text else text,
+        host[:253],
+        _time({**inner, **found}),
+        level if level in _LEVELS else "",
+    )
 
 
 def _string(found: dict[str, Any], names: tuple[str, ...]) -> str:
@@ -226,7 +237,7 @@ _BEFORE_2_3 = re.compile(
     r"(?:(?P<place>[^\s:]{1,128}:\d{1,6}) )?(?P<level>WARN|INFO) "
 )
 """NCCL before it wrote its name in every line."""
-_LIBFABRIC = re.compile(r"libfabric:(?P<pid>\d{1,10}):[^<>\s]{1,200}<(?P<level>warn|info|critical)> ?")
+_LIBFABRIC = re.compile(r"(?P<place>libfabric):(?P<pid>\d{1,10}):[^<>\s]{1,200}<(?P<level>warn|info|critical)> ?")
 _QUOTED = re.compile(r"[ \t>]{0,64}\| ?")
 """A bar at the left: of exception groups, and of tools that show the output of what they ran."""
 _NO_LEVEL = r"(?!(?:DEBUG|INFO|WARN|WARNING|ERROR|CRITICAL|FATAL|TRACE)\b)"
@@ -318,7 +329,7 @@ def cleaned(raw: bytes, habit: Habit = Habit(), number: int = 0) -> Iterator[Log
     Never fails. Text before a carriage return is a line of its own: a progress bar that was overwritten.
     """
     if raw[:1] == b"{" and (record := shipped_record(raw)):
-        outer = LogEvent(0, number, "", host=record.host, time_s=record.time_s)
+        outer = LogEvent(0, number, "", host=record.host, time_s=record.time_s, level=record.level)
         texts = record.text
     else:
         outer, texts = LogEvent(0, number, ""), _text(raw)

@@ -272,7 +272,8 @@ def _alive(log: JobLog) -> frozenset[int]:
 def with_suspects(found: Sequence[Cause], log: JobLog, failing: Collection[tuple[int, int]]) -> tuple[Cause, ...]:
     """Return the causes, the first with the ranks that say nothing: if it is of them, or of no rank that is known."""
     ends = rank_ends(log, failing)
-    silent = [each.rank for each in ends.silent]
+    whole = len(ends.ranks) > max(ends.ranks, default=-1)
+    silent = [each.rank for each in ends.silent] if whole else []
     quiet = silent if 0 < len(silent) <= min(MOST_SUSPECTS, len(ends.complaining)) else []
     if not quiet and ends.latecomer:
         quiet = [ends.latecomer.rank]

@@ -20,6 +20,7 @@ from ncclprobe.host.job_files import Blocks, JobFile
 from ncclprobe.host.limited_child import LENGTH, framed
 from ncclprobe.logs import ranks as log_ranks
 from ncclprobe.logs.job_log import ENDINGS, OF_LOCAL, TALK, JobLog, LogEvent, LogStream, Pace, ReadLog
+from ncclprobe.logs.lines import has_own_reason
 from ncclprobe.logs.paragraphs import HELP_RULE, LAST_ERROR, TRACEBACK, follows, paragraph
 from ncclprobe.logs.prefix import Habit, cleaned, habit_of
 from ncclprobe.logs.sieve import Whole, sieve
@@ -213,7 +214,9 @@ FAILURES = (HELP_RULE,
     "marked dead", "is dead", "is terminated", "issing ranks", "xit with status", "ABORT", "BAD TERMINATION",
     "RUNNING AT ", "not accessible", "non-zero status", "low on resource", "heartbeats)", "are waiting for remainder",
     "not enough slots", "unable to reliably start", "lost communication", "Peer host id:",
-    "can't open file", "panic", "--- Logging error ---", "ommand not found",
+    "can't open file", "panic", "--- Logging error ---", "ommand not found", "eceived signal", "orwarding signal",
+    "not exist", "xpired", "ndefined symbol", "ncompatible", "o space left", "ot permitted", "ot allowed",
+    "ot installed", "ot implemented", "ot loaded", "ot responding", "xhausted", "lready in use", "is required",
     "annot ", "an't ", "nable to ", "ould not ", "o such ", "ot found", "ot detected", "ot supported", "efused",
     "enied", "xceeds", "nvalid ", "nsufficient", "ot enough", "reempt", "nterruption", "nreachable", "NULL value",
     "us error", "egmentation", "arked as dead", "SIGHUP", "SIGINT", "angup", "nauthorized", "ismatch", "orrupt",
@@ -514,7 +517,8 @@ def _resolved(events: list[LogEvent]) -> None:
             near = (n for n in range(number) if 0 < each.line - events[n].line <= _LAST_RAISED)
             found = [n for n in near if _is_error(events[n], events[n + 1])]
             raised = [n for n in found if events[n].level == "EXCEPTION"]
-            for n in (raised or found)[-1:]:
+            reasons = [n for n in found if has_own_reason(events[n].text)]
+            for n in (raised or reasons or found)[-1:]:
                 events[number] = replace(each, level="OUTER")
                 events[n] = replace(events[n], level="EXCEPTION")
 

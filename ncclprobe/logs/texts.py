@@ -42,7 +42,8 @@ _PROGRAM = r"(?:[^\s:]{1,256}: )"
 _STRUCTURED = re.compile(r"(?:\blevel=\"?|\"(?:level|severity)\": ?\")(fatal|panic|FATAL|err(?:or)?\b|ERROR)")
 """How loggers write a level that give each part of a line its name."""
 _ENDS = re.compile(
-    r"terminate called|Aborted(?=$| \(|[.!])|Killed(?=$| {3})|Segmentation fault|Bus error|Check failed: "
+    r"terminate called|Program received signal SIG(?!TERM|INT|HUP)"
+    r"|Aborted(?=$| \(|[.!])|Killed(?=$| {3})|Segmentation fault|Bus error|Check failed: "
     r"|[Ff]atal(?: \w{1,20}){0,2} error\b|FATAL\b|(?:fatal|panic): |Uncaught |[Uu]nhandled exception"
     r"|Exception in thread|thread '[^']{0,64}'(?: \(\d{1,10}\))? panicked|make(?:\[\d\])?: \*\*\* "
     rf"|{_PROGRAM}error while loading shared libraries|{_PROGRAM}{{1,2}}symbol lookup error: "
@@ -68,8 +69,8 @@ _ERROR = re.compile(
     r"|[A-Za-z_][\w.]{0,120}(?:Error|Exception|Exit|Interrupt|Failure)(?:$|: |\([\d'\"])"
     rf"|{RAISED_CLASS}"
     r"|Caused by: |Error [a-z]+ing\b|Error (?:\w{1,20} ){1,6}(?:at line|in file) |Abort(?:ing|ed)?: "
-    r"|(?:CUDA|CUBLAS|CUFFT|CUDNN|NCCL|HIP|NVML|cuda\w{0,40}|cu[A-Z]\w{2,40})[ _](?:driver |runtime )?"
-    r"(?:error|ERROR|failure|failed)\b"
+    r"|(?:CUDA|Cuda|CUBLAS|CUFFT|CUDNN|NCCL|HIP|NVML|cuda\w{0,40}|cu[A-Z]\w{2,40})[ _](?:driver |runtime )?"
+    r"(?:error|ERROR|failure|failed)\b|\[?(?:CUDA_ERROR|(?:CUBLAS|CUFFT|CUDNN|CUSOLVER)_STATUS|NCCL_ERROR)_[A-Z]"
     rf"|(?:{_STATUS}): | {{0,4}}\(\d\) (?:{_STATUS_IN_WORDS}): "
     r"|\S{1,256}:\d{1,7}:\d{1,7}: (?:fatal )?error: "
     r"|.{0,256}\b(?:No space left on device|Cannot allocate memory|Stale file handle|Input/output error"
@@ -78,7 +79,7 @@ _ERROR = re.compile(
     r"|Permission denied|cannot execute\b.{0,80})$"
 )
 _WORDS = re.compile(
-    r"\b(?:fail(?:ed|ure|s)|can ?not|could not|couldn't|unable to|refuse[ds]|denied|invalid|no such"
+    r"\b(?:fail(?:ed|ure|s)|can ?not|could not|couldn't|unable to|refuse[ds]|denied|invalid|no such|unreachable"
     r"|do(?:es)? not match"
     r"|crash(?:ed|es)|abort(?:ed|ing)|un(?:recogni[sz]ed|known) (?:arguments?|options?))\b|mismatch",
     re.IGNORECASE,
@@ -130,7 +131,7 @@ def form_of_failure(text: str, level: str = "") -> int:
         return ENDS
     if _OF_EVENTS.match(head):
         return ERROR
-    if _GOES_ON.search(head) or head.startswith(_HEADINGS):
+    if _GOES_ON.search(head) or head.startswith(_HEADINGS) or head.endswith("(most recent call last):"):
         return 0
     failed_call = head.endswith(_ERRNOS) and _FAILS.search(head)
     if level != "WARN" and not _WARNS.match(head) and (level == "ERROR" or named or failed_call or _ERROR.match(head)):

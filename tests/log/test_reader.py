@@ -89,7 +89,7 @@ def test_what_stands_before_the_words_says_who_and_when(prefix: str, rank: int |
         ("[PG ID 0 PG GUID 0(default_pg) Rank 5] an error", 5, "", ""),
         ("[rank: 2] an error", 2, "", ""),
         ("n1:7:9 [0] include/socket.h:360 WARN an error", None, "WARN", "include/socket.h:360"),
-        ("libfabric:77:1795341600::efa:cq:efa_rdm_cq_poll():737<warn> an error", None, "WARN", ""),
+        ("libfabric:77:1795341600::efa:cq:efa_rdm_cq_poll():737<warn> an error", None, "WARN", "libfabric"),
         ("[n1:77] Signal: an error", None, "", ""),
         ("[s6]: an error", None, "", ""),
     ],

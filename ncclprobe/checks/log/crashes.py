@@ -227,7 +227,9 @@ def _how_ended(text: str) -> str:
 
 
 _OUTSIDE = ("SIGTERM", "signal: 15", "Received 15 death", "SignalException")
-_SCHEDULER = ("DUE TO TIME LIMIT", "DUE TO PREEMPTION", "*** JOB ", "*** STEP ")
+_SCHEDULER = ("*** JOB ", "*** STEP ")
+_BY_SLURM = {"TIME LIMIT": "time limit", "PREEMPTION": "preemption", "JOB REQUEUE": "it goes back into the queue"}
+"""What Slurm writes behind ``DUE TO``, in words."""
 _OTHER_LIMITS = (
     "PBS: job killed: walltime ",
     "PBS: job killed: cput ",
@@ -243,15 +245,22 @@ _BY_A_PERSON = {
         "handles SIGHUP itself",
     ),
     2: ("SIGINT", "the launcher got SIGINT: someone pressed Ctrl-C", "start it again, from its last checkpoint"),
+    20: (
+        "SIGTSTP",
+        "someone pressed Ctrl-Z, which suspends the launcher and not all of its processes",
+        "`fg` in the same shell if its ranks still run, otherwise start it again",
+    ),
 }
 """The signals of a terminal: the name, what it means, what to do."""
 _ELSEWHERE = "start it again from its last checkpoint, on another machine or one that is not taken back"
-_SIGNALS = ("got signal: ", "death signal", "KeyboardInterrupt")
+_SUSPENDED = ("]+  Stopped  ", "Forwarding signal 20 ")
+"""How a shell, and Open MPI's launcher, say it."""
+_SIGNALS = ("got signal: ", "death signal", "KeyboardInterrupt", *_SUSPENDED)
 _NOTICES = ("preempt", "Preempt", "nterruption notice", "instance-action: terminate", "TERMINATE_ON_HOST_MAINTENANCE")
 _TAKEN_BACK = re.compile(
     r"\b(?:cluster|node|instance|vm|machine|host|pod|server)s?\b.{0,60}?\b(?:is|are|was|were|been|being|got) "
     r"(?:being )?preempted\b|being preempted|preempted TRUE|PreemptScheduled|[Ii]nterruption notice"
-    r"|instance-action: terminate|TERMINATE_ON_HOST",
+    r"|instance-action: terminate|TERMINATE_ON_HOST|\"EventType\": ?\"Preempt",
     re.IGNORECASE,
 )
 """How clouds, and those who start jobs there, say that they take a machine back."""
@@ -259,7 +268,7 @@ _TAKEN_BACK = re.compile(
 
 @cause(
     code="ended-from-outside",
-    signs=(*_SCHEDULER, *_SIGNALS, *_NOTICES, *_OTHER_LIMITS),
+    signs=(*_SCHEDULER, "DUE TO ", *_SIGNALS, *_NOTICES, *_OTHER_LIMITS),
     echoes=("*",),
     bad=lambda: [
         "step 7 loss 2\nslurmstepd: error: *** JOB 7 ON n1 CANCELLED AT 2026-01-02T03:04:05 DUE TO TIME LIMIT ***"
@@ -278,23 +287,21 @@ def ended_from_outside(log: JobLog) -> Iterator[Finding]:
     Fix: a longer `--time` or a checkpoint to go on from; `sacct -j JOB -o JobID,State,ExitCode,Elapsed,Timelimit`, or
     `kubectl get events`, shows who ended it.
     """
+    for event in log.having(*_NOTICES):
+        if _TAKEN_BACK.search(event.text[:512]) and not _failed_by_itself(log, event):
+            yield said(log, event, "the cloud takes this machine back", remedy=_ELSEWHERE, **RESTART)
     if any(rank.init_started > rank.init_complete for rank in log.ranks.values()) or _failed_by_itself(log):
         return
-    for event in log.having(*_NOTICES):
-        if not _TAKEN_BACK.search(event.text[:512]):
-            continue
-        yield said(log, event, "the cloud takes this machine back", remedy=_ELSEWHERE, **RESTART)
     for event in log.having(*_OTHER_LIMITS):
         yield said(log, event, "the scheduler ended the job, at a limit or for its owner", **RESTART)
-    for event in log.having(*_SCHEDULER, *_OUTSIDE, *_SIGNALS):
+    for event in log.having(*_SCHEDULER, "DUE TO ", *_OUTSIDE, *_SIGNALS):
         signal = _terminal_signal(event.text)
         if signal is not None:
             _, message, remedy = _BY_A_PERSON[signal]
             yield said(log, event, message, remedy=remedy, **RESTART)
-        elif any(sign in event.text for sign in _SCHEDULER[:2]):
-            why = "time limit" if _SCHEDULER[0] in event.text else "preemption"
+        elif why := _BY_SLURM.get(between(event.text, "DUE TO ", " ***").strip()):
             yield said(log, event, f"Slurm ended the job: {why}", **RESTART)
-        elif any(sign in event.text for sign in _SCHEDULER[2:]):
+        elif any(sign in event.text for sign in _SCHEDULER):
             if "CANCELLED AT" in event.text and "DUE TO" not in event.text and not _a_task_ended(log, event):
                 yield said(log, event, "the job was cancelled", **RESTART)
         elif any(sign in event.text for sign in _OUTSIDE[1:3]):
@@ -305,6 +312,8 @@ def _terminal_signal(text: str) -> int | None:
     """Return the terminal's signal of ``got signal: 1``, ``Received 2 death signal`` or Python's own exception."""
     if text.startswith("KeyboardInterrupt"):
         return 2
+    if any(sign in text for sign in _SUSPENDED):
+        return 20
     signal = number(between(text, "got signal: ") or between(text, "Received "))
     signal = signal if "got signal: " in text or " death signal" in text else None
     named = next((n for n, (name, *_) in _BY_A_PERSON.items() if text.endswith(f"closing signal {name}")), None)
@@ -319,12 +328,13 @@ def _a_task_ended(log: JobLog, event: LogEvent) -> bool:
     )
 
 
-def _failed_by_itself(log: JobLog) -> bool:
-    """Return whether a line reports a failure that no signal from outside explains."""
+def _failed_by_itself(log: JobLog, before: LogEvent | None = None) -> bool:
+    """Return whether a line, of those `before` another in its log, reports a failure that no outer signal explains."""
     ended = (e for e in log.events if e.level in ENDINGS)
     said_so = (e for e in log.having(*FAILED) if e.level != "INFO" and not warned(e))
     return any(
         not any(sign in event.text for sign in (*_OUTSIDE, "ChildFailedError", "KeyboardInterrupt"))
+        and (before is None or (event.stream == before.stream and event.line < before.line))
         and not lived_on(log, event)
         for events in (ended, said_so)
         for event in events
@@ -394,7 +404,7 @@ def _is_own(event: LogEvent) -> bool:
     if (event.level != "EXCEPTION" and not summary) or any(name in event.text for name in _OF_ACTORS):
         return False
     found = messages.said(event.text, event.level)
-    if found and (found.codes or found.kind == "consequence"):
+    if found and (found.codes or found.kind == "consequence" or found.row.level == "FATAL"):
         return "rank-crashed" in found.codes
     if event.text.partition(":")[0].rpartition(".")[2] in _OF_PROGRAMS:
         return True
@@ -488,12 +498,11 @@ _SEGFAULT = (
     "stack smashing detected",
     "Floating point exception",
     "Illegal instruction",
-    "is killed by signal: Killed",
-    "died unexpectedly",
-    "exited unexpectedly",
+    *(_OF_A_CHILD := ("is killed by signal: Killed", "died unexpectedly", "exited unexpectedly")),
 )
 _SAID_BEFORE = 4
 _DUMPED = ("Fatal Python error: Aborted",)
+_CHILD_ENDED = "a process ended, and the line of the one that had started it does not say why"
 _OF_RAY = ("actor died unexpectedly", "worker died unexpectedly")
 """Which does not know how; the table of messages has it."""
 
@@ -518,7 +527,11 @@ def segmentation_fault(log: JobLog) -> Iterator[Finding]:
         summary = summary or event.text.startswith(("task ", "tasks "))
         summary = summary or any(text in event.text for text in (*_DUMPED, *_OF_RAY))
         if not summary and not _lost_others_before(log, event):
-            yield _with_errors_before(log, event, said(log, event, "the process crashed", **UNPROVEN))
+            of_child = any(text in event.text for text in _OF_A_CHILD)
+            found = said(log, event, "the process crashed", **UNPROVEN)
+            if of_child:
+                found = said(log, event, _CHILD_ENDED, codes=("rank-crashed", "oom"), **UNPROVEN)
+            yield _with_errors_before(log, event, found)
 
 
 def _with_errors_before(log: JobLog, event: LogEvent, found: Finding) -> Finding:
@@ -529,7 +542,7 @@ def _with_errors_before(log: JobLog, event: LogEvent, found: Finding) -> Finding
         for other in preceding(log, event, _SAID_BEFORE)
         if (other.stream, other.host, other.pid, other.rank) == writer
         and _says_more(other.text, other.level, event.text)
-        and not (other.level == "OUTER" or other.text.startswith("terminate called"))
+        and not (other.level == "OUTER" or other.text.startswith("terminate called") or other.text.endswith(":"))
     ]
     more = f", just after the line: {whole_words(before[-1].text, 100)}" if before else ""
     return replace(found, message=f"{found.message}{more}", evidence=(*before[-2:], *found.evidence))

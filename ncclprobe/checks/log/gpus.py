@@ -5,6 +5,7 @@ Sources for what tools say: dcgmlib/dcgm_errors.h of NVIDIA's DCGM (the texts of
 "NCCL DIAG".
 """
 
+import re
 from collections.abc import Iterator
 
 from ncclprobe.checks.log import cause, said
@@ -50,6 +51,13 @@ _LINK = {
 }
 """NVIDIA's GPU debug guidelines, Xid 74: a link has two ends, and its connection is examined before a GPU is replaced.
 """
+_OF_SWITCH = re.compile(r"SXid \(PCI:([0-9A-Fa-f:.]{4,20})\): {0,2}(\d{1,6})")
+_SWITCH = {
+    **NODE,
+    "remedy": "drain this host and restart it: a reset of the GPUs alone leaves the NVSwitches as they are; if it "
+    "returns, have the baseboard repaired. `nvidia-smi nvlink -e` and the fabric manager's log name the link",
+}
+"""NVIDIA's fabric manager guide: a fatal SXid needs all GPUs and NVSwitches of the host to be reset."""
 
 
 @cause(
@@ -74,6 +82,10 @@ def gpu_failed(log: JobLog) -> Iterator[Finding]:
     for event in log.having(*_KERNEL):
         xid = _xid(event)
         if any(text in event.text for text in _LIVED_WITH) or xid in HARMLESS_XIDS:
+            continue
+        if switch := _OF_SWITCH.search(event.text[:512]):
+            what = f"NVSwitch {switch[1]} reports SXid {switch[2]}: NVLink between GPUs of this host fails"
+            yield said(log, event, what, **_SWITCH)
             continue
         whose = _LINK if xid in LINK_XIDS else NODE
         gpu = _gpu(log, event)

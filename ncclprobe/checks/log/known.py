@@ -12,6 +12,7 @@ from ncclprobe.checks.log.lines import (
     NODE,
     UNPROVEN,
     blame_hosts,
+    blame_no_rank,
     demoted,
     each,
     failed,
@@ -25,6 +26,7 @@ from ncclprobe.logs.job_log import ENDINGS, TALK, Explained, JobLog, LogEvent, L
 from ncclprobe.logs.layers import Layer, layer_of
 from ncclprobe.logs.lines import layer_report
 from ncclprobe.logs.outcome import lived_on
+from ncclprobe.logs.rank_ends import of_others
 from ncclprobe.logs.texts import address_of, between, number
 from ncclprobe.model.errors import Unlearned
 from ncclprobe.model.findings import Finding, warn
@@ -276,7 +278,8 @@ def _finding(log: JobLog, event: LogEvent, found: messages.Message) -> Finding:
 
     The job is at fault only if NCCL refuses something of its program, or if a layer blames what the job brings along.
     """
-    text = found.row.then if found.row.level == "FATAL" else layer_report(event)
+    why = found.held("error").strip()
+    text = found.row.then + (f": {why}" if why else "") if found.row.level == "FATAL" else layer_report(event)
     host, rank = found.held("host").strip(), number(found.held("rank")) if found.row.level == "FATAL" else None
     peer = number(found.held("peer")) if found.row.meaning.endswith(" peer") else None
     details: dict[str, Any] = {} if peer is None else {"peers": (peer,)}
@@ -288,7 +291,8 @@ def _finding(log: JobLog, event: LogEvent, found: messages.Message) -> Finding:
         codes = ()
     if not codes:
         text = text if found.row.level == "FATAL" else f"{layer_of(event).title} reports an error"
-        return consequence(log, event, text, action="none", **details)
+        told = consequence(log, event, text, action="none", **details)
+        return blame_no_rank(told) if of_others(event) else told
     own = layer_of(event)
     by_the_job = {*codes} <= _OF_THE_JOB and (found.row.level != "FATAL" or own.fault == "job")
     whose = NODE if host else JOB if by_the_job else IMAGE if {*codes} <= _OF_THE_IMAGE else {}
@@ -339,6 +343,9 @@ def _by_error(event: LogEvent, found: messages.Message) -> tuple[tuple[str, ...]
 
 
 HARMLESS = (
+    "severity=Corrected",
+    "Corrected error received",
+    "Corrected error message received",
     "network addresses of (",
     "failed to listen on any local network address. Continuing",
     "destroy_process_group() was not called",
