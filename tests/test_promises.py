@@ -159,7 +159,7 @@ def test_what_dcgm_did_not_find_is_no_fault(tmp_path: Path) -> None:
 def test_a_workload_without_options_is_a_step_of_each_strategy() -> None:
     asked = workload.parse([]).training
     assert asked is not None
-    assert (asked.grid, asked.strategies, asked.compute_s) == (None, STRATEGIES, None)
+    assert (asked.grid, asked.strategies) == (None, STRATEGIES)
     model = asked.model
     assert (model.params, model.layers, model.tokens, model.micro_batches) == (5_000_000, 8, 1024, 2)
 

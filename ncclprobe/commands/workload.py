@@ -5,20 +5,19 @@ import re
 from collections.abc import Sequence
 
 from ncclprobe.commands import measuring
-from ncclprobe.commands.arguments import count, known, positive
+from ncclprobe.commands.arguments import count, known
 from ncclprobe.commands.measuring import bytes_of
 from ncclprobe.model import training
 from ncclprobe.model.errors import UsageError
 from ncclprobe.model.ops import DTYPES
 from ncclprobe.model.training import STRATEGIES, Model, Strategy
-from ncclprobe.model.units import parse_size
 from ncclprobe.session.options import Options, Training
 
 _ABOUT = """\
 Replay the collectives of one training step with stand-in compute, with and without overlap, and measure the
 communicators of a hybrid-parallel job. SIZE is in bytes, or a number with a binary K, M or G."""
 _DECIMAL = {"": 1, "K": 10**3, "M": 10**6, "B": 10**9, "G": 10**9, "T": 10**12}
-_MOST_LAYERS, _MOST_MICRO_BATCHES, _MOST_BUCKETS = 1000, 1000, 10_000
+_MOST_LAYERS, _MOST_MICRO_BATCHES = 1000, 1000
 """Limit of a replay: more calls would take too long for one step."""
 
 
@@ -47,10 +46,6 @@ def _parser() -> argparse.ArgumentParser:
         help="Give each micro-batch of a rank N tokens (default: %(default)s).")  # fmt: skip
     add("--micro-batches", type=count, default=2, metavar="N",
         help="Make a step of N micro-batches (default: %(default)s).")  # fmt: skip
-    add("--bucket", metavar="SIZE",
-        help="Use buckets of this size in ddp (default: 25M).")  # fmt: skip
-    add("--compute", type=positive, metavar="SECONDS", help="Let each rank compute so many seconds per step (default: "
-        "6 operations per parameter and token at the measured rate of this device, at most 0.1 s).")  # fmt: skip
     add("--groups", metavar="tp=N,…", help="Measure the communicators of a hybrid-parallel job (tp, dp, pp): each "
         "kind by itself, then all at once.")  # fmt: skip
     add("-e", dest="end", default="16M", metavar="SIZE",
@@ -71,15 +66,10 @@ def _training(given: argparse.Namespace) -> Training:
         )
     if given.params < given.layers:
         raise UsageError(f"--params {given.params} is less than --layers {given.layers}")
-    bucket = parse_size(given.bucket) if given.bucket else None
-    if bucket is not None and bucket < 1:
-        raise UsageError(f"--bucket {given.bucket}: a bucket holds at least a byte; try 25M")
-    if bucket and given.params * DTYPES[given.dtype] > _MOST_BUCKETS * bucket:
-        raise UsageError(f"--bucket {given.bucket} splits a step into more than {_MOST_BUCKETS} calls; try 25M")
-    model = Model(given.params, given.layers, DTYPES[given.dtype], given.tokens, given.micro_batches, bucket)
+    model = Model(given.params, given.layers, DTYPES[given.dtype], given.tokens, given.micro_batches)
     grid = training.parse(given.groups) if given.groups is not None else None
     names = given.steps or ("all" if grid is None else "")
-    return Training(grid, _strategies(names), model, given.compute)
+    return Training(grid, _strategies(names), model)
 
 
 def _strategies(text: str) -> tuple[Strategy, ...]:

@@ -63,8 +63,8 @@ class RailTest(Struct, frozen=True, kw_only=True):
     """The steps of both ends, in this order: latency, then each direction; equal on both ends.
 
     `round_trips` small messages each way, one after another; 0: none. Then for every one of `directions`
-    `messages` RDMA writes of `message_bytes`, spread over the queue pairs, in chains of `chain`. With `verify` the
-    receiving end compares its memory afterwards with the pattern that `seed` makes. `seconds` bounds each of
+    `messages` RDMA writes of `message_bytes`, spread over the queue pairs, in chains of `chain`. The receiving end
+    compares its memory afterwards with the pattern that `seed` makes. `seconds` bounds each of
     these steps: one that has not ended by then is a failure of that step. `setup_seconds` bounds each of the others:
     to open a device and pin memory, to connect, to fill and compare memory.
     """
@@ -74,7 +74,6 @@ class RailTest(Struct, frozen=True, kw_only=True):
     messages: int = 1024
     directions: tuple[RailDirection, ...] = ("out", "in")
     chain: int = 64
-    verify: bool = True
     seed: int = 0
     seconds: float = 10.0
     setup_seconds: float = 10.0
@@ -123,12 +122,12 @@ class RailAddress(Struct, frozen=True, kw_only=True):
 class RailFailure(Struct, frozen=True, kw_only=True):
     """Why a step did not succeed at this end.
 
-    kind: ``completion`` a work request failed (`status` the verbs library's number, `vendor` the device's syndrome,
-    `queue_pair` which one). ``refused`` a call of the library failed (`call`, `errno`). ``hangs`` a call, or the
-    library, did not return before the deadline, and its process was killed. ``died`` the process ended by itself.
-    ``late`` calls return, but completions or the other end's data do not arrive. ``event`` the device reported an
-    asynchronous event. ``missing`` no library, device, port or table entry of that name. ``peer`` the other end failed
-    and reported so, and this end has nothing to add. ``channel`` the connection to the other end broke.
+    kind: ``completion`` a work request failed (`status` the verbs library's number). ``refused`` a call of the library
+    failed (`call`, `errno`). ``hangs`` a call, or the library, did not return before the deadline, and its process was
+    killed. ``died`` the process ended by itself. ``late`` calls return, but completions or the other end's data do not
+    arrive. ``event`` the device reported an asynchronous event. ``missing`` no library, device, port or table entry of
+    that name. ``peer`` the other end failed and reported so, and this end has nothing to add. ``channel`` the
+    connection to the other end broke.
     `direction` is that of a write.
     """
 
@@ -139,15 +138,11 @@ class RailFailure(Struct, frozen=True, kw_only=True):
     call: str = ""
     errno: int = 0
     status: int = 0
-    vendor: int = 0
-    queue_pair: int = 0
-    event: str = ""
 
 
 class RailStream(Struct, frozen=True, kw_only=True):
     """RDMA writes in one direction, as seen by the writing end: from the first post to the last completion.
 
-    `chain_us` are the times between completions of whole chains, each `chain_bytes`: they show how steady it was.
     Polling is busy, so `work_s` is the part of the time that posting and handling completions took, without the polls
     that found nothing. If it nears `seconds`, the interpreter was measured and not the rail.
     """
@@ -155,8 +150,6 @@ class RailStream(Struct, frozen=True, kw_only=True):
     direction: RailDirection
     nbytes: Bytes
     seconds: float
-    chain_bytes: int
-    chain_us: tuple[float, ...]
     work_s: float
 
     @property

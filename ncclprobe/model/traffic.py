@@ -101,7 +101,6 @@ class StepRow(Struct, frozen=True, kw_only=True):
     layers: int
     dtype: str
     micro_batches: int
-    bucket_bytes: int | None
     overlap: bool
     calls: int
     call_bytes: int

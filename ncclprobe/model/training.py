@@ -137,7 +137,7 @@ DDP_BUCKET_BYTES, DDP_FIRST_BUCKET_BYTES = 25 << 20, 1 << 20
 class Model(Struct, frozen=True):
     """What is trained: `params` of `dtype_bytes` each in `layers` equal layers, and what one micro-batch holds.
 
-    `tokens`: of one micro-batch on one rank. `bucket_bytes`: of DDP, null: its own default.
+    `tokens`: of one micro-batch on one rank.
     """
 
     params: int
@@ -145,7 +145,6 @@ class Model(Struct, frozen=True):
     dtype_bytes: int = 2
     tokens: int = 2048
     micro_batches: int = 1
-    bucket_bytes: int | None = None
 
     @property
     def hidden(self) -> int:
@@ -195,12 +194,11 @@ def step(strategy: Strategy, model: Model) -> StepPlan:
 
 def buckets(model: Model) -> tuple[int, ...]:
     """Return the bytes of DDP's buckets in the order in which backward fills them: a small one, then full ones."""
-    size = model.bucket_bytes or DDP_BUCKET_BYTES
     left = model.params * model.dtype_bytes
-    first = min(left, size, DDP_FIRST_BUCKET_BYTES)
+    first = min(left, DDP_FIRST_BUCKET_BYTES)
     found, left = [first], left - first
     while left > 0:
-        found.append(min(size, left))
+        found.append(min(DDP_BUCKET_BYTES, left))
         left -= found[-1]
     return tuple(found)
 

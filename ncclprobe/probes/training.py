@@ -156,33 +156,23 @@ _ISSUE: Mapping[str, Issue] = {
 }  # fmt: skip
 
 
-class TrainingRequest(Struct, frozen=True):
-    """The request of a replay: `compute_s` of one rank in one step, null: the time of 6 operations per parameter and
-    token.
-    """
-
-    strategy: Strategy
-    model: Model
-    compute_s: float | None = None
-
-
-def play_strategy(bench: Bench, work: Work, asked: TrainingRequest, room: int | None) -> Iterator[StepRow]:
+def play_strategy(bench: Bench, work: Work, strategy: Strategy, model: Model, room: int | None) -> Iterator[StepRow]:
     """Replay one strategy over the default group, without and with overlap; the same rows on every rank.
 
     `room`: bytes that may be allocated, null: unknown. Raises UsageError if that is not enough, before anything is
     allocated, or if a call is too small to share; ProbeError if a step fails.
     """
-    need = training.memory_bytes(asked.strategy, asked.model)
+    need = training.memory_bytes(strategy, model)
     if room is not None and need > room:
         raise UsageError(
-            f"{asked.strategy}: its largest call needs {units.size(need)} on every rank and a rank has only "
+            f"{strategy}: its largest call needs {units.size(need)} on every rank and a rank has only "
             f"{units.size(room)} free; give fewer --params or more --layers"
         )
-    plan, items = bench.plan, training.step(asked.strategy, asked.model)
+    plan, items = bench.plan, training.step(strategy, model)
     calls = [item for item in items if isinstance(item, Collective)]
     views = views_of(plan, calls)
     alone = {key: _alone(bench, key, view) for key, view in views.items()}
-    compute_s = _compute_s(bench, work, asked)
+    compute_s = _compute_s(bench, work, strategy, model)
     chunks = compute_s / work.chunk_s
     bare = tuple(item for item in items if isinstance(item, Compute))
     plays: dict[str, Callable[[], object]] = {
@@ -190,16 +180,18 @@ def play_strategy(bench: Bench, work: Work, asked: TrainingRequest, room: int | 
         _APART: lambda: play_step(items, views, work, chunks, False),
         _OVERLAPPED: lambda: play_step(items, views, work, chunks, True),
     }
-    took, steps = _in_turn(bench, asked.strategy, plays)
+    took, steps = _in_turn(bench, strategy, plays)
     compute_s = took[_COMPUTE][0]
     for overlap, step in ((False, took[_APART]), (True, took[_OVERLAPPED])):
         predicted = training.predict(items, compute_s, lambda call: alone[call.op, call.nbytes], overlap)
-        yield _step_row(plan, asked, overlap, step, (compute_s, predicted.calls_s, predicted.step_s), calls, steps)
+        yield _step_row(
+            plan, (strategy, model), overlap, step, (compute_s, predicted.calls_s, predicted.step_s), calls, steps
+        )
 
 
 def _step_row(
     plan: Plan,
-    asked: TrainingRequest,
+    asked: tuple[Strategy, Model],
     overlap: bool,
     step: Seconds,
     parts: Seconds,
@@ -207,15 +199,14 @@ def _step_row(
     steps: int,
 ) -> StepRow:
     """Return the row of a step; `parts` are the seconds of its compute and of all its calls, and what was predicted."""
-    model, (compute_s, calls_s, predicted_s) = asked.model, parts
+    (strategy, model), (compute_s, calls_s, predicted_s) = asked, parts
     return StepRow(
-        strategy=asked.strategy,
+        strategy=strategy,
         ranks=plan.ranks,
         params=model.params,
         layers=model.layers,
         dtype=plan.dtype,
         micro_batches=model.micro_batches,
-        bucket_bytes=model.bucket_bytes,
         overlap=overlap,
         calls=len(calls),
         call_bytes=sum(call.nbytes for call in calls),
@@ -231,13 +222,10 @@ def _step_row(
     )
 
 
-def _compute_s(bench: Bench, work: Work, asked: TrainingRequest) -> float:
+def _compute_s(bench: Bench, work: Work, strategy: Strategy, model: Model) -> float:
     """Return seconds of one rank's step: 6 operations per parameter and token (Kaplan et al. 2020, section 2.1)."""
-    if asked.compute_s is not None:
-        return asked.compute_s
-    model, ranks = asked.model, bench.plan.ranks
     flops = 6.0 * model.params * model.tokens * model.micro_batches
-    share = flops / ranks if asked.strategy == "tp" else flops
+    share = flops / bench.plan.ranks if strategy == "tp" else flops
     return min(_MOST_DEFAULT_S, bench.slowest(share / work.flops * work.chunk_s))
 
 

@@ -24,7 +24,6 @@ class Training(Struct, frozen=True):
     grid: Grid | None
     strategies: tuple[Strategy, ...]
     model: Model
-    compute_s: float | None
 
 
 class Options(Struct, frozen=True, kw_only=True):

@@ -34,7 +34,7 @@ def run_steps(context: Context, log: StepLog) -> None:
     log.run("CUDA graphs, 2 ranks", _graphs)
     log.run("pairs, 4 ranks", _command, "pairs", 4, "pairs", "--timeout", 60)
     log.run("copies", _command, "copies", 1, "copies", "--timeout", 60)
-    training = ("ddp", "--params", "200K", "--layers", 2, "--micro-batches", 1, "--compute", 0.01, "--timeout", 60)
+    training = ("ddp", "--params", "200K", "--layers", 2, "--micro-batches", 1, "--timeout", 60)
     log.run("workload, 2 ranks", _command, "steps", 2, "workload", *training)
 
 

@@ -60,7 +60,7 @@ TWO = RankNics(("n0", "n1"), (Nic("mlx5_0", 0), None))
 GONE = LostTransfer(0, 1, "timed out", 1, True)
 ASIDE = Aside(1, "n1", "timed out", True)
 OWN = OwnCollective("n0", 2, 4, 1.5, 1.0, (1.0,), 2)
-STEP = StepRow(strategy="ddp", ranks=2, params=1, layers=1, dtype="float32", micro_batches=1, bucket_bytes=None,
+STEP = StepRow(strategy="ddp", ranks=2, params=1, layers=1, dtype="float32", micro_batches=1,
                overlap=True, calls=1, call_bytes=4, steps=1, step_us=1.0, step_min_us=1.0, step_max_us=1.0,
                compute_us=1.0, calls_us=1.0, exposed_us=0.0, efficiency=1.0)  # fmt: skip
 

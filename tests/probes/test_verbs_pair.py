@@ -170,7 +170,8 @@ def test_a_smaller_mtu_than_the_ports_passes_where_it_is_asked_for(ends: Ends) -
 def test_a_completion_keeps_its_status_and_its_syndrome(ends: Ends, status: int) -> None:
     left, right = ends(device("left", 1, f"status={status}:0x8a:3"), test=WORD)
     failure = the_failure(left)
-    assert (failure.kind, failure.status, failure.vendor) == ("completion", status, 0x8A)
+    assert (failure.kind, failure.status) == ("completion", status)
+    assert "vendor syndrome 0x8a" in failure.text
     assert failure.text.startswith(f"completion with error {status} (")
     flushed = (right.failures[0].kind, right.failures[0].status) == ("completion", 5)
     assert flushed or right.failures[0].kind == "peer"

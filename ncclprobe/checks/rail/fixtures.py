@@ -110,8 +110,7 @@ class World(Struct, frozen=True):
         seen[reader] = replace(seen[reader], arrivals=(*seen[reader].arrivals, came))
         if all(ways):
             stream = RailStream(
-                direction=direction, nbytes=nbytes, seconds=nbytes / rate / 1e9, chain_bytes=1 << 26, chain_us=(),
-                work_s=1e-4,
+                direction=direction, nbytes=nbytes, seconds=nbytes / rate / 1e9, work_s=1e-4,
             )  # fmt: skip
             seen[writer] = replace(seen[writer], streams=(*seen[writer].streams, stream))
         else:

@@ -282,8 +282,7 @@ def _rates(snapshot: Snapshot, ports: Sequence[RailPort]) -> list[float]:
 
 def brief(outcome: RailOutcome) -> RailOutcome:
     """Return `outcome` with few of its many times: quantiles, in rising order."""
-    streams = tuple(replace(each, chain_us=_few(each.chain_us)) for each in outcome.streams)
-    return replace(outcome, half_round_trip_us=_few(outcome.half_round_trip_us), streams=streams)
+    return replace(outcome, half_round_trip_us=_few(outcome.half_round_trip_us))
 
 
 def _few(times: Sequence[float]) -> tuple[float, ...]:

@@ -248,7 +248,7 @@ class _End:
         answer = await self._together(request)
         if answer.stream:
             self.outcome = replace(self.outcome, streams=(*self.outcome.streams, answer.stream))
-        if reads and self._test.verify:
+        if reads:
             looking = Request(
                 do="verify", step="verify", seconds=self._test.setup_seconds, direction=direction, leads=self._leads
             )

@@ -107,7 +107,7 @@ class Port:
         for number, words in self.library.events(self.context):
             self.events.append(words)
             if number in abi.FATAL_EVENTS:
-                found = found or VerbsError("event", f"{self.asked.device} reports: {words}", event=words)
+                found = found or VerbsError("event", f"{self.asked.device} reports: {words}")
         return found
 
     # Queue pairs.

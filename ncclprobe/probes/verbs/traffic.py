@@ -81,14 +81,14 @@ class Traffic:
     def _failed(self, found: list[Any]) -> VerbsError:
         """Return the most informative completion: all after a queue pair's first error are only flushed."""
         until = time.monotonic() + _LOST_S
-        copies = [(each.status, each.vendor_err, each.qp_num) for each in found]
-        while all(status == abi.FLUSHED for status, _, _ in copies) and time.monotonic() < until:
+        copies = [(each.status, each.vendor_err) for each in found]
+        while all(status == abi.FLUSHED for status, _ in copies) and time.monotonic() < until:
             count = self._poll_cq(self.port.cq, AT_ONCE, ctypes.addressof(self._found))
-            copies += [(each.status, each.vendor_err, each.qp_num) for each in self._found[: max(0, count)]]
-        status, vendor, number = min(copies, key=lambda each: (not each[0], each[0] == abi.FLUSHED))
+            copies += [(each.status, each.vendor_err) for each in self._found[: max(0, count)]]
+        status, vendor = min(copies, key=lambda each: (not each[0], each[0] == abi.FLUSHED))
         name, words = COMPLETIONS.get(status, ("unknown", "a status that this version has no words for"))
         text = f"completion with error {status} ({name}), vendor syndrome {vendor:#x}: {words}"
-        return VerbsError("completion", text, status=status, vendor=vendor, queue_pair=number)
+        return VerbsError("completion", text, status=status)
 
     def look_up(self, until: float, what: str, *, timed: bool = True) -> None:
         """Pause polling to check the time, the parent and the device. Raises VerbsError, or Stopped.
@@ -117,7 +117,6 @@ class Traffic:
 
 _IN_FLIGHT = 2
 """Chains of each queue pair: while one is on its way, the next is posted already."""
-_MOST_GAPS = 4096
 """Times of chains that are kept."""
 
 
@@ -134,7 +133,6 @@ class Stream:
         self._queues = [_Queue(traffic, index, share) for index, share in enumerate(shares)] if writes else []
         self._expected = self._missing = sum(share > 0 for share in shares) if reads else 0
         self._began = self._last = 0.0
-        self._gaps: list[float] = []
         self.turns: list[tuple[float, int]] = []
 
     def run(self, direction: RailDirection, seconds: float) -> RailStream | None:
@@ -168,10 +166,8 @@ class Stream:
         return True
 
     def _completed(self, queue: "_Queue") -> None:
-        now = time.perf_counter()
-        if queue.complete():
-            self._gaps.append(1e6 * (now - self._last))
-        self._last = now
+        self._last = time.perf_counter()
+        queue.complete()
 
     def _written(self, direction: RailDirection) -> RailStream:
         test, seconds = self._traffic.port.test, self._last - self._began
@@ -179,8 +175,6 @@ class Stream:
             direction=direction,
             nbytes=test.messages * test.message_bytes,
             seconds=seconds,
-            chain_bytes=test.chain * test.message_bytes,
-            chain_us=tuple(round(gap, 1) for gap in self._gaps[:_MOST_GAPS]),
             work_s=min(seconds, sum(turn_s for turn_s, _ in self.turns)),  # the last turn ends later
         )
 
@@ -250,9 +244,7 @@ class _Queue:
         self._flying.append(count)
         self._traffic.send(self._index, first)
 
-    def complete(self) -> bool:
-        """Take the completion of the oldest chain, and post more. Return whether the chain was a full one."""
-        count = self._flying.popleft()
-        self.pending -= count
+    def complete(self) -> None:
+        """Take the completion of the oldest chain, and post more."""
+        self.pending -= self._flying.popleft()
         self.fill()
-        return count == self._chain

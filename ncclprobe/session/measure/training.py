@@ -7,7 +7,7 @@ from ncclprobe.model.training import fit
 from ncclprobe.probes.buffers import free_bytes
 from ncclprobe.probes.clock import clock_of
 from ncclprobe.probes.plan import Exchange, Plan
-from ncclprobe.probes.training import Bench, TrainingRequest, play_groups, play_strategy, work_of
+from ncclprobe.probes.training import Bench, play_groups, play_strategy, work_of
 from ncclprobe.session.measure.context import RankContext
 
 
@@ -24,7 +24,7 @@ def play(run: RankContext) -> bool:
     if asked.strategies:
         room, work = room_of(plan, run.host, exchange), work_of(bench)
         for strategy in asked.strategies:
-            run.record(play_strategy(bench, work, TrainingRequest(strategy, asked.model, asked.compute_s), room))
+            run.record(play_strategy(bench, work, strategy, asked.model, room))
     return True
 
 
