@@ -6,14 +6,15 @@
 A fault is one small change of one expression, from a fixed list of kinds, at a random line. It is planted in a copy of
 the tracked files, never in the checkout; the examples that a check ships are tests, and get none. The near tests are
 the test files that name the changed module, by themselves or by a helper, or those that name its importers if none
-does; then those of all checks and commands. Prints a line for each fault as it is judged, and the figures of each
-room. A survivor is a place to look: some faults change nothing that a user could see. What timed out or is unsure
-counts as not caught: on a busy machine a deadline says nothing.
+does; then those of all checks, and of the kept values those whose input calls the changed function. Prints a line for
+each fault as it is judged, and the figures of each room. A survivor is a place to look: some faults change nothing that
+a user could see. What timed out or is unsure counts as not caught: on a busy machine a deadline says nothing.
 """
 
 import argparse
 import ast
 import functools
+import json
 import os
 import random
 import re
@@ -23,7 +24,7 @@ import sys
 import tempfile
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
@@ -45,6 +46,26 @@ SWAPPED_NAMES = {"min": "max", "max": "min", "any": "all", "all": "any"}
 SWAPPED_ATTRIBUTES = {"FAIL": "WARN", "WARN": "NOTE"}
 NEAR_FILES = 12
 DEADLINE_S = 400.0
+KEPT = "tests/test_command_values.py"
+RECORDER = """
+import json, sys, threading
+sys.path[:0] = [".", "tests"]
+from tests import command_values
+found = {}
+for name in command_values.FILES:
+    seen = set()
+    def note(frame, event, _):
+        if event == "call":
+            seen.add((frame.f_code.co_filename, frame.f_code.co_firstlineno))
+    threading.setprofile(note)
+    sys.setprofile(note)
+    command_values.text(name)
+    sys.setprofile(None)
+    threading.setprofile(None)
+    found[name] = sorted(seen)
+print(json.dumps(found))
+"""
+"""Prints which functions are called, by file and first line, for each file of kept values."""
 
 
 class Fault(NamedTuple):
@@ -75,8 +96,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     outcomes = []
     with tempfile.TemporaryDirectory() as folder:
         copy = copied(Path(folder))
+        called = recorded(copy)
         for fault in faults:
-            outcomes.append((fault, outcome(copy, fault)))
+            outcomes.append((fault, outcome(copy, fault, kept_tests(fault, called))))
             print(f"{outcomes[-1][1]:9} {described(fault)}", flush=True)
     print("\n".join(summary(outcomes)))
     return 0
@@ -158,7 +180,34 @@ def copied(folder: Path) -> Path:
     return folder
 
 
-def outcome(copy: Path, fault: Fault) -> str:
+def recorded(copy: Path) -> dict[str, list[tuple[str, int]]]:
+    """Return the functions that the input of each file of kept values calls. Raises SystemExit if it fails."""
+    command = [sys.executable, "-c", RECORDER]
+    done = subprocess.run(command, cwd=copy, capture_output=True, text=True, timeout=3 * DEADLINE_S, check=False)
+    if done.returncode:
+        fail(f"kept values cannot be made: {done.stderr[-500:]}")
+    found: dict[str, list[tuple[str, int]]] = {}
+    for name, calls in json.loads(done.stdout).items():
+        below = [(Path(file), line) for file, line in calls if file.startswith(f"{copy}{os.sep}")]
+        found[name] = [(str(file.relative_to(copy)), line) for file, line in below]
+    return found
+
+
+def kept_tests(fault: Fault, called: Mapping[str, Sequence[tuple[str, int]]]) -> list[str]:
+    """Return the tests of kept values whose input calls the changed function, or any of a module whose own line it is.
+
+    Those that call the module do if none calls the function: another process may.
+    """
+    tree = ast.parse(read(ROOT / fault.path))
+    functions = [node for node in ast.walk(tree) if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)]
+    around = [node for node in functions if node.lineno <= fault.line <= (node.end_lineno or 0)]
+    begins = {min([node.lineno, *(each.lineno for each in node.decorator_list)]) for node in around}
+    near = [name for name, calls in called.items() if {(str(fault.path), line) for line in begins} & {*calls}]
+    near = near or [name for name, calls in called.items() if any(file == str(fault.path) for file, _ in calls)]
+    return [f"{KEPT}::{test}[{name}]" for name in near for test in re.findall(r"def (test_\w+)", read(ROOT / KEPT))]
+
+
+def outcome(copy: Path, fault: Fault, kept: Sequence[str]) -> str:
     """Plant a fault, run its near tests, and take it out: ``caught``, ``survived``, ``timed out`` or ``unsure``.
 
     ``unsure``: the test that failed also fails without the fault, as where the machine is busy.
@@ -167,7 +216,7 @@ def outcome(copy: Path, fault: Fault) -> str:
     whole = target.read_bytes()
     target.write_bytes(whole[: fault.begin] + fault.new.encode() + whole[fault.end :])
     try:
-        code, said = tested(copy, near_tests(fault.path))
+        code, said = tested(copy, [*near_tests(fault.path), *kept])
     except subprocess.TimeoutExpired:
         return "timed out"
     finally:
@@ -176,7 +225,7 @@ def outcome(copy: Path, fault: Fault) -> str:
         return "survived"
     if "Timeout (>" in said:
         return "timed out"
-    failed = re.findall(r"^(?:FAILED|ERROR) (tests/[^\s:]+)", said, re.MULTILINE)
+    failed = re.findall(r"^(?:FAILED|ERROR) (tests/[^\s:]+(?:::\w+(?:\[[\w-]+\])?)?)", said, re.MULTILINE)
     try:
         return "caught" if failed and tested(copy, failed[-1:])[0] == 0 else "unsure"
     except subprocess.TimeoutExpired:
@@ -196,7 +245,6 @@ def near_tests(path: Path) -> list[str]:
     """Return the test files that name a module, or its importers if no test names it; the smallest first."""
     module = ".".join(path.with_suffix("").parts)
     of_all = ["tests/test_checks.py"] if module.startswith("ncclprobe.checks.") else []
-    of_all.append("tests/test_command_values.py")
     names = {module}
     for _ in range(3):
         if found := naming(names):

@@ -1,8 +1,9 @@
 """What is learned of captured machines, and what the commands print of recorded input, without the wording.
 
 A fact is kept by its fields; a long collection by its length, its first items and its last. A line of a report is kept
-as its words with a digit or in capitals; an object of JSON as a line of its simple fields. `scripts/golden.py` writes
-them to tests/data/command_values; to add an input, add it to a function of `tests.command_inputs`.
+as its words with a digit, its variables and severities; an object of JSON as a line of its simple fields.
+`scripts/golden.py` writes them to tests/data/command_values; to add an input, add it to a function of
+`tests.command_inputs`.
 """
 
 import contextlib
@@ -31,7 +32,7 @@ LEARNED = ("hgx-h100", "dgx-1v", "aws-p4d", "gb200-tray", "power9", "h100-vm", "
 FIRST_ITEMS, LONG = 2, 60
 _NOW = re.compile(r"\d{4}-\d\d-\d\d[ T]\d\d:\d\d:\d\d\S*|sha256-\S*|\b1\.7\d+e\+09\b")
 _NOT_KEPT = frozenset({"started", "duration_s", "tool", "versions", "ended", "environment", "seconds", "by"})
-_VALUE = re.compile(r"[A-Z]{4,}[A-Z_0-9=]*|[^\s,;()'\"<>|]*\d[^\s,;()'\"<>|]*")
+_VALUE = re.compile(r"\b(?:PASS|FAIL|WARN|NOTE)\b|\b[A-Z]+_[A-Z_0-9=]*|[^\s,;()'\"<>|]*\d[^\s,;()'\"<>|]*")
 
 
 def values(argv: list[str], folder: Path) -> Iterator[str]:

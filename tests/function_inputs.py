@@ -19,6 +19,12 @@ from probes import test_round_robin as ranks
 from ncclprobe.checks.rail.fixtures import World, only
 from ncclprobe.cluster.mesh import plan as mesh
 from ncclprobe.cluster.rails import plan as rails
+from ncclprobe.expect.composed import composed
+from ncclprobe.expect.expected import expectation
+from ncclprobe.expect.predict import predict
+from ncclprobe.expect.system import Shape
+from ncclprobe.expect.tables import machines
+from ncclprobe.expect.tuner.search import graphs
 from ncclprobe.facts.launcher import detect, half_given
 from ncclprobe.facts.reach import MeshListener
 from ncclprobe.localise.pairs.samples import End
@@ -174,6 +180,46 @@ def _patterns_inputs() -> Rows:
         yield f"{dtype} {redop} of {number}", (sums, made.tolerance)
 
 
+_OPERATIONS = ("all_reduce", "all_gather", "all_to_all", "broadcast", "sendrecv", "gather")
+_RELEASES = ((2, 18, 3), (2, 21, 5), (2, 24, 3), (2, 26, 2), (2, 27, 3), (2, 28, 9), (2, 29, 7), (2, 30, 7))
+_BOXES = (
+    "8 x L40S, no P2P, 4 NICs x 25 Gb/s sockets",
+    "4 x A100 PCIe, NVLink bridges, 1 socket, 2 NICs x 100 Gb/s ib, no GDR",
+    "2 x RTX 4090",
+    "8 x V100-SXM2, 4 x EDR",
+    "8 x H200, 8 NICs x 400, NICs at PHB, Turin",
+    "4 x H100 PCIe, PCIe switches, 2 NICs x 200 Gb/s roce",
+    "8 x RTX PRO 6000, CX8",
+)
+
+
+def _machine_inputs() -> Rows:
+    """All types of machines and some boxes: four of each, what calls reach, and what NCCL's search finds by release."""
+    named = [(each.name, each.system(), each) for each in machines.table().values()]
+    boxes = [(each, composed(each), None) for each in _BOXES]
+    for name, system, machine in (*named, *boxes):
+        for nodes in (1, 4):
+            shape = Shape((system.gpus,) * nodes)
+            told = []
+            for op, nbytes in product(_OPERATIONS, (8 << 10, 4 << 20, 1 << 30)):
+                value = expectation(op, nbytes, shape, system, machine=machine)
+                how = predict(system, shape, op, nbytes)
+                told += [f"{value.value:.5g}/{value.threshold:.5g}/{value.worst}" if value else "-"]
+                told += [f"{how.algorithm}/{how.protocol}/{how.time_us:.5g}" if how else "-"]
+            yield f"{nodes} {name}", told
+    for gpu in ("dgx-h100", "dgx-a100", "dgx-b200", "gb200-nvl72", "dgx-1v", "dgx-b300"):
+        system = machines.find(gpu).system()
+        for release, nodes in product(_RELEASES, (1, 3)):
+            shape = Shape((system.gpus,) * nodes)
+            calls = [
+                predict(system, shape, op, nbytes, release) for op in _OPERATIONS for nbytes in (64 << 10, 64 << 20)
+            ]
+            costs = [
+                f"{how.algorithm}/{how.channels}/{how.latency_us:.5g}/{how.transfer_us:.5g}" for how in calls if how
+            ]
+            yield f"{nodes} {gpu}, {release}", (graphs(system, shape, release), costs)
+
+
 def _words_inputs() -> Rows:
     """Lists of hosts, sizes and numbers as texts."""
     for text in ("n1,n2", "n[1-3,7]", "r[01-12]-n[1-2]", "a[1-2],b[3]", "n[9-11].x.org"):
@@ -193,6 +239,7 @@ FUNCTIONS: Mapping[str, Callable[[], Rows]] = {
     "launchers": _launchers_inputs,
     "plans": _plans_inputs,
     "patterns": _patterns_inputs,
+    "machines": _machine_inputs,
     "words": _words_inputs,
 }
 """The functions of each file with their input."""

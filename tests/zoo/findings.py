@@ -7,7 +7,7 @@ import zoo
 from ncclprobe.engine.collect import replayed, with_choices
 from ncclprobe.engine.diagnose import MACHINE, every_check
 from ncclprobe.engine.judge import judge
-from ncclprobe.model.findings import Finding, Verdict
+from ncclprobe.model.findings import Finding, Status, Verdict
 from ncclprobe.model.registry import Collector, discover
 from ncclprobe.model.snapshot import Job, Snapshot
 from zoo import sick
@@ -49,5 +49,9 @@ def short(check_id: str, finding: Finding) -> str:
 
 
 def text(path: Path) -> str:
-    """A line for each finding."""
-    return "".join(f"{short(name, finding)}: {finding.message}\n" for name, finding in findings(path))
+    """A line for each finding, and the checks that did not apply or could not look."""
+    found = "".join(f"{short(name, finding)}: {finding.message}\n" for name, finding in findings(path))
+    for status in (Status.SKIP, Status.UNKNOWN):
+        silent = sorted(f"{each.id}/{each.part}".rstrip("/") for each in judged(path) if each.status is status)
+        found += f"{status.value}: {' '.join(silent)}\n"
+    return found
