@@ -18,7 +18,7 @@ from typing import Any
 from ncclprobe.host.settings import SECRET
 from ncclprobe.model import bounds
 from ncclprobe.redact.pseudonyms import Pseudonyms
-from ncclprobe.redact.public import is_public
+from ncclprobe.redact.public import is_everyones, is_public
 from ncclprobe.redact.spellings import is_numbered, little
 
 _ISSUED = re.compile(
@@ -48,7 +48,8 @@ LOGINS = re.compile(
     rf"({_USER})"
     rf"|(?<!\w)login\s{{1,4}}({_USER})\s{{1,4}}password\s"
     rf"|(?<!\w)ssh-(?:rsa|dss|ed25519) AAAA\S{{1,2000}} ({_USER})@(?P<of_key>{_HOST})"
-    rf"|(?<![\w.+-])({_USER})@(?P<at>{_HOST})(?=:\s?(?:~|Permission denied)|\s[^\s\]]{{1,64}}\][$#])"
+    rf"|(?<![\w.+-])({_USER})@(?P<at>{_HOST})"
+    r"(?=:\s?(?:~|Permission denied)|:/[^\s$#]{0,80}[$#]\s|\s[^\s\]]{1,64}\][$#])"
 )
 """Places in which a text names a user: a home, an assignment, the word after ``user`` with digits, in quotes or before
 a verb, the output of ``id``, and logins.
@@ -68,7 +69,7 @@ IDENTIFIER = re.compile(
     r"|(?i:wandb)\W[^\n]{0,60}?(?<![0-9A-Fa-f])(?P<wandb>[0-9A-Fa-f]{40})(?![0-9A-Fa-f])"
     r"|(?<![\w.+-])(?P<person>[\w.+-]{1,64})@(?P<domain>[A-Za-z][\w-]{0,62}(?:\.[\w-]{1,63}){1,8})"
     r"|(?:(?<!\w)(?<!\w-)(?<!(?<!/)/)|(?<=Gids))(?!c10d?::)(?P<colons>[0-9A-Fa-f]*:[0-9A-Fa-f]*:[0-9A-Fa-f:]*(?:(?:\.\d{1,3}){3}(?![\w.]))?)"
-    r"|(?<![^\W_])(?<!\.)(?<!(?i:cudnn|rsion|mware) )(?P<ipv4>\d{1,3}(?:\.\d{1,3}){3})"
+    r"|(?<![^\W_])(?<!\.)(?<!(?i:cudnn|rsion|mware) )(?<!-cu\d\d )(?P<ipv4>\d{1,3}(?:\.\d{1,3}){3})"
     r"(?P<bits>/\d{1,2}(?!\w))?(?!\w|\.\w)"
     r"|(?<![0-9A-Fa-f])(?P<digits>[0-9A-Fa-f]{64}|[0-9A-Fa-f]{32})(?![0-9A-Fa-f])"
 )
@@ -326,9 +327,6 @@ _SAID = re.compile(
     rf"|^\[({_LABEL}):\d{{3,8}}\](?=\s|$)",
     re.MULTILINE,
 )
-_POD = re.compile(
-    r"(?<![\w-])(?:[Pp]od|[Nn]amespace|configmap|secret|service|deployment|statefulset)[\"']?(?:/|\s{0,2}[:=]\s{0,2}|\s)[\"']?([a-z0-9]{1,40}(?:-[a-z0-9]{1,40}){1,12})"
-)
 _MACHINE = r"(?:node|host|compute|gpunode|dgx|hgx|gpu|nid|cn|worker|blade|rack|login|head|trainer)"
 _NUMBERED = re.compile(rf"(?:\d{{3,8}}|0\d{{1,7}}|{_MACHINE}(?:\d{{3,8}}|0\d{{1,7}}))")
 _OF_MACHINES = re.compile(rf"(?:^|-){_MACHINE}(?:\d{{0,8}}(?:-|$))")
@@ -340,16 +338,6 @@ _SITES_OWN = frozenset(_SITES_OWN_ENDINGS.split())
 _OTHER_ENDINGS = "net io ai cloud eu de fr ch uk jp cn kr nl se fi dk at be es au ca ru br sg tw"
 _OTHERS = frozenset(_OTHER_ENDINGS.split())
 """Words of programs end so as well (``encoder.net``): a name is one if its first label is a host's."""
-_EVERYONES_DOMAINS = (
-    "amazon.com amazonaws.com amd.com anaconda.com anaconda.org apache.org azure.com broadcom.com cloudflare.com"
-    " debian.org docker.com example.com example.net example.org fedoraproject.org github.com githubusercontent.com"
-    " gitlab.com gmail.com gnu.org google.com googleapis.com huggingface.co ibm.com ingest.sentry.io intel.com"
-    " k8s.io kernel.org kubernetes.io mellanox.com microsoft.com mozilla.org nvidia.com open-mpi.org openai.com"
-    " oracle.com oraclecloud.com pypi.org python.org pythonhosted.org pytorch.org readthedocs.io redhat.com schedmd.com"
-    " slack.com stackoverflow.com ubuntu.com wandb.ai windows.net cluster.local svc.cluster.local ec2.internal"
-    " compute.internal google.internal metadata.google.internal"
-)
-_EVERYONES = frozenset(_EVERYONES_DOMAINS.split())
 
 
 def hosts(text: str) -> Iterator[str]:
@@ -367,19 +355,14 @@ def hosts(text: str) -> Iterator[str]:
             yield match[0]
 
 
-def pods(text: str) -> Iterator[str]:
-    """Yield the names of pods and their namespaces."""
-    return (match[1] for match in _POD.finditer(text) if not match[1].startswith("kube-"))
-
-
 def mail_domains(text: str) -> Iterator[str]:
     """Yield the domains of mail addresses, without those of everyone."""
-    return (match[1] for match in _MAIL.finditer(text) if not _is_everyones(match[1].lower()))
+    return (match[1] for match in _MAIL.finditer(text) if not is_everyones(match[1].lower()))
 
 
 def _is_host(name: str, *, port: bool, called: bool) -> bool:
     first, *_, last = name.lower().split(".")
-    if _is_everyones(name.lower()) or "." not in name:
+    if is_everyones(name.lower()) or "." not in name:
         return False
     if last in _SITES_OWN:
         return name.count(".") > 1
@@ -389,11 +372,6 @@ def _is_host(name: str, *, port: bool, called: bool) -> bool:
     if last not in _OTHERS:
         return name.count(".") > 1 and last.isalpha() and (is_numbered(first) or (called and own))
     return name.count(".") > 1 and (named or own)
-
-
-def _is_everyones(name: str) -> bool:
-    labels = name.split(".")
-    return any(".".join(labels[at:]) in _EVERYONES for at in range(len(labels)))
 
 
 def _looks_like_host(word: str) -> bool:

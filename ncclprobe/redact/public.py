@@ -9,24 +9,8 @@ from collections.abc import Callable
 from functools import lru_cache
 from importlib import resources
 
-_SYSTEM = (
-    "aarch64 abi alternatives anaconda apptainer apt archive asound azure besteffort bin boot buildkit burstable cgroup"
-    " cloud conda conf containerd containerenv cpuset cri crio cublas cudart cudnn cufft cupti curand cusolver cusparse"
-    " cusparselt cxxabi debian devel dist dmi dockerenv downloads dpkg dt etc exe exports fabricmanager fastrak fs"
-    " fsx gcc generic gib glibc glibcxx gnu google governor gpfs gpudirecttcpx grub guaranteed hcoll home hostengine"
-    " hotplug hpc hpcx ibext idmapd intel jobs kubepods ld lib32 lib64 libc libcrypto libcublas libcublaslt libcuda"
-    " libcudadevrt libcudart libcudnn libcufft libcufile libcupti libcurand libcusolver libcusparse libcusparselt libdl"
-    " libefa libexec libgcc libgomp libhwloc libm libmlx5 libmpi libnccl libnl libnuma libnvidia libnvjitlink libnvrtc"
-    " libnvshmem libpod libpsm2 libpthread librdmacm librt libssl libstdc libucp libucs libuct libz linux64 lustre lxc"
-    " mamba maps micromamba miniconda miniconda3 mlnx mlx5 mnt mofed mounts ncclnet ncclprobe nfs nobody nsswitch nvhpc"
-    " nvidiactl nvme nvtx oci ofed openib oracle overlay packages pingpong pip podman powerpc64le ppc64le proc profiles"
-    " projects prrte psm2 pyenv relr resolv rootfs rw sbin security singularity slice snap spack spectrum spectrumx srv"
-    " stage stderr stdout stubs sudoers sysctl syslog systemd target targets tcpx tcpxo tensorflow tmp torchelastic"
-    " torchvision triggers tun ubuntu ucc uccl ucp uid unified usr uverbs uvm var venvs verbs virtme vmlinuz volume"
-    " volumes wheel wheels workdir x86 x8664 yaml zfs zg"
-)
-"""Names of the system, of programs and of libraries that the table of messages lacks."""
-_MESSAGES = "messages.tsv"
+_MESSAGES, _WORDS = "logs/messages.tsv", "redact/words.txt"
+"""The words of messages, and those of systems, programs, models and plain English that the messages lack."""
 _VERSION = re.compile(
     r"v?\d{1,12}(?:rc\d{1,3}|[a-z])?"
     r"|(?:c|cu|cuda|cp|py|python|cudnn|el|gcc|libc|overlay|rocm|sm|pci|gpu|nic|nvidia|nvswitch|uverbs|channel)\d{1,6}"
@@ -43,10 +27,23 @@ _KERNEL_FILE = re.compile(r"(?:cgroup|cpu|cpuacct|cpuset|hugetlb|io|memory|misc|
 _PIECES = re.compile(r"(?:name|host|user|serial)-[0-9a-f]{8,12}(?![^\W_])|[^\W_]+|[\W_]+")
 
 
+_EVERYONES_DOMAINS = (
+    "amazon.com amazonaws.com amd.com anaconda.com anaconda.org apache.org azure.com broadcom.com cloudflare.com"
+    " debian.org docker.com example.com example.net example.org fedoraproject.org github.com githubusercontent.com"
+    " gitlab.com gmail.com gnu.org google.com googleapis.com huggingface.co ibm.com ingest.sentry.io intel.com"
+    " ghcr.io k8s.io kernel.org kubernetes.io mellanox.com microsoft.com mozilla.org nvcr.io nvidia.com open-mpi.org"
+    " openai.com oracle.com oraclecloud.com pypi.org python.org pythonhosted.org pytorch.org quay.io readthedocs.io"
+    " redhat.com schedmd.com slack.com stackoverflow.com ubuntu.com wandb.ai windows.net cluster.local"
+    " svc.cluster.local ec2.internal compute.internal google.internal metadata.google.internal"
+)
+_EVERYONES = frozenset(_EVERYONES_DOMAINS.split())
+
+
 @lru_cache(maxsize=1)
 def _words() -> frozenset[str]:
-    text = resources.files("ncclprobe.logs").joinpath(_MESSAGES).read_text(encoding="utf-8")
-    return frozenset((*re.findall(r"[a-z]{2,}", text.lower()), *_SYSTEM.split(), *sys.stdlib_module_names))
+    package = resources.files("ncclprobe")
+    messages, words = (package.joinpath(path).read_text(encoding="utf-8").lower() for path in (_MESSAGES, _WORDS))
+    return frozenset((*re.findall(r"[a-z]{2,}", messages), *words.split(), *sys.stdlib_module_names))
 
 
 def is_public(word: str) -> bool:
@@ -56,6 +53,12 @@ def is_public(word: str) -> bool:
         or word.lower() in _words()
         or bool(_VERSION.fullmatch(word.lower()) or _PSEUDONYM.fullmatch(word))
     )
+
+
+def is_everyones(name: str) -> bool:
+    """Return whether a domain is one that all sites use."""
+    labels = name.split(".")
+    return any(".".join(labels[at:]) in _EVERYONES for at in range(len(labels)))
 
 
 def renamed(part: str, pseudonym: Callable[[str], str]) -> str:

@@ -22,13 +22,13 @@ from ncclprobe.host import SAMPLE
 from ncclprobe.model.hostlist import expand
 from ncclprobe.model.report import Report
 from ncclprobe.model.values import Struct, replace
+from ncclprobe.redact import roles
 from ncclprobe.redact.identifiers import (
     IDENTIFIER,
     LOGINS,
     Identifiers,
     hosts,
     mail_domains,
-    pods,
     structure,
     without_keys,
 )
@@ -101,7 +101,7 @@ class Redactor:
     def text(self, text: str) -> str:
         """Return `text` with every identifier and every known name replaced."""
         self._learn_text(text)
-        plain = self._spellings.text(without_secrets(without_keys(text)))
+        plain = self._spellings.text(roles.without_secrets(without_secrets(without_keys(text))))
         return _split(_KERNEL_PATH, plain, lambda path: self._forms.text(path[0]), self._paths)
 
     def capture(self, text: str) -> str:
@@ -220,6 +220,11 @@ class Redactor:
                 self._learn_host(name.strip("."))
         for name in users(text):
             self._learn(name, self._new.user)
+        for role, name in roles.names(text):
+            if role == "host":
+                self._learn_variables({"NODELIST": name})
+            else:
+                self._learn(name, self._new.user if role == "user" else self._new.name)
         for name in names_by_form(text):
             self._learn(name, self._new.name)
         for nodes in listed_nodes(text):
@@ -227,9 +232,6 @@ class Redactor:
         for name in owners(text):
             self._learn(name, self._new.name)
         self._domains.update(name.lower() for name in mail_domains(text))
-        for name in pods(text):
-            if not all(map(is_public, re.findall(r"[a-z]{2,}", name))):
-                self._learn(name, self._new.name)
         for match in LOGINS.finditer(text):
             login = next(filter(None, match.groups())).strip(".-")
             parts = re.findall(r"[a-z]{2,}", login.lower())

@@ -11,7 +11,7 @@ from ipaddress import IPv4Address, IPv6Address
 from itertools import pairwise
 
 from ncclprobe.redact.pseudonyms import Pseudonyms
-from ncclprobe.redact.public import is_public, renamed
+from ncclprobe.redact.public import is_everyones, is_public, renamed
 
 _PRIVATE = r"(?:10|100|172|192)"
 """The first parts of addresses that sites give themselves: other numbers joined by dashes, or five numbers, are
@@ -22,11 +22,14 @@ _SPELLED = re.compile(
     r"|(?<![0-9A-Fa-f-])(?P<dashed>[0-9A-Fa-f]{2}(?:-[0-9A-Fa-f]{2}){5})(?![0-9A-Fa-f-])"
     r"|(?<![\w.])(?=[0-9.]{0,13}[A-Fa-f])(?P<dotted>[0-9A-Fa-f]{4}(?:\.[0-9A-Fa-f]{4}){2})(?![\w.])"
     r"|(?<![^\W_])(?i:mac|hw|ll|ether)(?i:_?addr(?:ess)?)?[\"']?[ :=]{1,3}[\"']?(?P<mac>[0-9A-Fa-f]{12})(?!\w)"
+    r"|(?<![\w.+/=-])(?=[0-9]{0,11}[a-f])(?=[a-f]{0,11}[0-9])(?P<short>[0-9a-f]{12})(?![\w-])"
     r"|(?:enx|wlx)(?P<named>[0-9a-f]{12})(?!\w)"
     r"|(?:(?<=wwn-0x)|(?<=eui\.)|(?<=\"[HSR]-)|(?<=0x)(?<!commId 0x)(?!0000|[Ff]{4})"
     r"|(?<![\w.+/=-])(?=[0-9]{0,15}[a-f])(?=[a-f]{0,15}[0-9])(?!ffff|0000))(?P<eui>[0-9a-fA-F]{16})(?!\w)"
     r"|(?<![\w:])(?P<socket>(?:[0-9A-F]{32}|[0-9A-F]{8}))(?=:[0-9A-F]{4} (?:[0-9A-F]{32}|[0-9A-F]{8})(?!\w))"
     r"|(?<![\w-])[a-z]{1,12}-(?P<cloud>[0-9a-f]{17})(?!\w)"
+    r"|(?i:addr|ip)\w{0,8}[\"']?[ :=]{1,3}[\"']?(?P<bare>(?:0[aA]|[aA][cC]1|[cC]0[aA]8)[0-9A-Fa-f]{4,6})(?!\w)"
+    r"|(?i:account)[ _-]?\w{0,6}[\"']?[ :=]{1,3}[\"']?(?P<payer>\d{12})(?!\w)"
     r"|(?<=addr=)(?P<whole>\d{8,10})(?!\w)"
     r"|(?<=0x)(?P<hex>(?:0[aA]|[aA][cC]1|[cC]0[aA]8)[0-9A-Fa-f]{4,6})(?!\w)"
     rf"|(?<![\d.])(?<!\d[-_])(?P<joined>{_PRIVATE}(?P<by>[-_])\d{{1,3}}(?P=by)\d{{1,3}}(?P=by)\d{{1,3}})(?![-_.]?\d)"
@@ -48,6 +51,7 @@ _OWNED = re.compile(
     r"(?P<owner>[A-Za-z0-9][\w.-]{0,62})(?P<repository>/[\w.-]{1,100}(?:/runs)?(?:/(?=[a-z]{0,12}\d)[a-z0-9]{8,32}(?!\w))?)?"
     r"|(?<![\w/])(?P<tree>(?:projects|organizations|subscriptions)(?:/[\w.-]{1,63}){1,16})"
     r"|(?<=//)(?P<server>[^\s/]{1,255}/)(?P<way>[\w./~-]{1,255})(?=\.git(?!\w))"
+    r"|(?:(?<![\w./-])|(?<=://))(?P<site_of>(?:[a-z0-9-]{1,63}\.){1,4}[a-z]{2,12}(?::\d{1,5})?)(?P<within>(?:/[a-z0-9][a-z0-9._-]{1,63}){2,4})(?=[:@\s]|$)"
     r"|(?P<arn>arn:aws[\w-]{0,8}:[\w-]{1,40}:[\w-]{0,20}:)(?P<account>\d{12})(?P<resource>:[\w.-]{1,64}[/:][\w./-]{1,128})?"
     r"|(?<!\d)(?P<registry>\d{12})(?=\.dkr\.ecr\.)(?P<region>\.dkr\.ecr\.[\w-]{1,32}\.amazonaws\.com/)(?P<image>[\w./-]{1,128})"
 )
@@ -65,25 +69,25 @@ _LISTED = re.compile(
 _TILDE = re.compile(r"(?<![\w/~:.])~([A-Za-z_][\w.-]{1,31})(?=[/\s:,;'\"]|$)", re.MULTILINE)
 _WINDOWS = re.compile(r"[A-Za-z]:[\\/]{1,2}Users[\\/]{1,2}([^\s\\/\"',;:]{2,64})")
 _ENCODED = re.compile(r"(?<![\w.+-])([\w.+-]{1,64})%40([A-Za-z][\w-]{0,62}(?:\.[\w-]{1,63}){1,8})")
-_COLUMN = re.compile(r"(?<!\w)(?:USER|ACCOUNT)\s{1,8}([a-z][\w.-]{2,31})(?!\w)")
-_NAMED_ID = re.compile(r"(?<!\w)\w{0,8}[Ii]d=([A-Za-z_][\w.-]{0,31})\(\d{1,10}\)")
 _LOGS_IN = re.compile(
     r"(?:publickey|password|session opened|session closed|user) for (?:invalid )?(?:user )?"
     r"([a-z_][\w.-]{2,31})(?= from| by|\()"
     r"|(?<!\S)([a-z_][\w.-]{2,31})(?= is not in the sudoers| \(uid[ =]\d)"
     r"|(?:(?:authenticating|invalid|unknown) user|(?:owned|submitted|launched) by) "
     r"([a-z_][\w.-]{2,31})"
+    r"|(?<!\S)([a-z_][\w.-]{2,31})(?=\s{1,9}(?:pts/\d|tty\w))"
     r"|sudo: {1,9}([a-z_][\w.-]{2,31}) :"
     r"|(?<!\w)(?:mysql\w{0,8}|psql|runuser|sudo|su|ssh|kinit|mongosh?)(?:\s{1,2}\S{1,80}){0,8}?\s{1,2}-[uUl][ =]?"
     r"([A-Za-z_][\w.-]{2,31})(?!\w)"
 )
-_HEADS = {"user": "user", "account": "user", "owner": "user", "group": "user", "jobname": "name", "nodelist": "host"}
-"""The cell below a word of a table's head."""
-_LISTED_NODES = re.compile(
-    r"(?i)(?<![A-Z])(?:node_?list|batch_?host|nodename)[\"']?[=:] ?[\"']?([A-Za-z][\w.,\[\]-]{1,2000})"
-)
+_HEADS = {
+    **dict.fromkeys(("user", "account", "owner", "group", "login"), "user"),
+    **dict.fromkeys(("jobname", "name", "partition", "queue", "namespace", "reservation", "pod", "cluster"), "name"),
+    **dict.fromkeys(("nodelist", "node", "host", "hostname", "from"), "host"),
+}
+"""What the cell below a word of a table's head is. `name` counts below heads of jobs, pods and users."""
+_OF_NAMES = {"user", "account", "jobid", "ready", "namespace", "partition"}
 _RANGE = re.compile(r"(?<![\w.-])[a-z][a-z0-9-]{1,40}\[\d{1,6}[,-][\d,-]{1,200}\]")
-_JOB_NAME = re.compile(r"(?<!\w)(?:JobName|Reservation|QOS|WorkDir)=([A-Za-z][\w.-]{2,63})(?!\w)")
 _PREFIXED = re.compile(
     r"^(?:\[[^\]\n]{1,40}\] ?)?([A-Za-z][\w.-]{1,62}):\d{1,8}:\d{1,8} \["
     r"|^(?:[A-Z][a-z]{2} [ \d]\d \d\d:\d\d:\d\d|\d{4}-\d\d-\d\d[T ]\d\d:\d\d:\d\d(?:[.,]\d{1,9})?(?:Z|[+-]\d\d:?\d\d)?)"
@@ -139,7 +143,7 @@ def _drawn(run: str) -> bool:
 
 def users(text: str) -> Iterator[str]:
     """Yield the users whom a text names by form: in a home, a listing, a table, after ``~``, in a mail."""
-    for pattern in (_WINDOWS, _TILDE, _LISTED, _LOGGED_IN, _COLUMN, _NAMED_ID, _LOGS_IN):
+    for pattern in (_WINDOWS, _TILDE, _LISTED, _LOGGED_IN, _LOGS_IN):
         for match in pattern.finditer(text):
             yield from (name for name in match.groups() if name and not (pattern is _LOGS_IN and is_public(name)))
     yield from (word for kind, word in _tables(text) if kind == "user")
@@ -152,22 +156,26 @@ def _tables(text: str) -> Iterator[tuple[str, str]]:
         by = "|" if line.count("|") > 1 else None
         heads = line.lower().split(by)
         kinds = {column: _HEADS[head.strip()] for column, head in enumerate(heads) if head.strip() in _HEADS}
+        if not _OF_NAMES & {head.strip() for head in heads}:
+            kinds = {column: kind for column, kind in kinds.items() if heads[column].strip() != "name"}
         if len(heads) > 2 and kinds and sum(word[:1].isupper() for word in line.split(by)) * 2 > len(heads):
             for words in (each.split(by) for each in lines[at + 1 : at + 1000]):
                 if len(words) < len(heads):
                     break
-                yield from ((kind, words[column].strip()) for column, kind in kinds.items())
+                cells = ((kind, words[column].strip()) for column, kind in kinds.items())
+                yield from (
+                    (kind, cell) for kind, cell in cells if not all(map(is_public, re.findall("[a-z]{2,}", cell)))
+                )
 
 
 def names_by_form(text: str) -> Iterator[str]:
     """Yield names of jobs and of file systems."""
-    yield from (match[1] for pattern in (_JOB_NAME, _FILE_SYSTEM) for match in pattern.finditer(text))
+    yield from (match[1] for match in _FILE_SYSTEM.finditer(text))
     yield from (word for kind, word in _tables(text) if kind == "name")
 
 
 def listed_nodes(text: str) -> Iterator[str]:
     """Yield lists of nodes, as Slurm writes them."""
-    yield from (match[1] for match in _LISTED_NODES.finditer(text))
     yield from (
         match[0] for match in _RANGE.finditer(text) if not all(map(is_public, re.findall("[a-z]{2,40}", match[0])))
     )
@@ -210,12 +218,15 @@ class Spellings:
             "dotted": lambda text: _as(text, ".".join(re.findall("....", self._mac(text.replace(".", ""))))),
             "mac": lambda text: _as(text, self._mac(text)),
             "named": self._mac,
+            "short": self._mac,
             "guid": self._eui,
             "eui": self._eui,
             "hex": lambda text: _as(text, f"{int(new.ipv4(IPv4Address(int(text, 16)))):08x}"),
+            "bare": lambda text: _as(text, f"{int(new.ipv4(IPv4Address(int(text, 16)))):08x}"),
             "socket": partial(little, new),
             "whole": lambda text: str(int(new.ipv4(IPv4Address(int(text) & 0xFFFF_FFFF)))),
             "cloud": new.digits,
+            "payer": new.digits,
             "joined": self._joined,
             "tcpdump": self._dotted,
             "arpa": lambda text: ".".join(reversed(self._dotted(".".join(reversed(text.split(".")))).split("."))),
@@ -267,6 +278,9 @@ class Spellings:
             return match["host"].removeprefix("git@") + name(match["owner"]) + repository
         if match["way"]:
             return match["server"] + "/".join(map(name, match["way"].split("/")))
+        if match["within"]:
+            public = is_everyones(match["site_of"].partition(":")[0])
+            return match[0] if public else match["site_of"] + renamed(match["within"], name)
         if match["tree"]:
             parts = match["tree"].split("/")
             return "/".join(part if at % 2 == 0 or part in parts[0::2] else name(part) for at, part in enumerate(parts))
