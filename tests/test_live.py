@@ -399,3 +399,12 @@ def test_a_value_of_a_pool_of_hyper_v_is_found_by_its_key(host: LiveHost, tmp_pa
     pool.write_bytes(b"Phys")
     with pytest.raises(Missing):
         host.ask("kvp", str(pool), "PhysicalHost")
+
+
+def test_a_start_loads_no_module_that_takes_a_tenth_of_it() -> None:
+    """Neither typing_extensions, which msgspec prefers, nor what this takes along."""
+    command = [sys.executable, "-X", "importtime", "-m", "ncclprobe", "doctor", "--local", "--backend", "gloo", "-q"]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+    loaded = {line.rpartition("|")[2].strip() for line in done.stderr.splitlines() if line.startswith("import time:")}
+    assert len(loaded) > 100
+    assert loaded & {"inspect", "ast", "dis", "tokenize", "dataclasses", "statistics", "ssl", "torch"} == set()

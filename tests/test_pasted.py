@@ -2,6 +2,7 @@
 
 import json
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -9,6 +10,7 @@ from hypothesis import strategies as st
 
 from ncclprobe.commands import main
 from ncclprobe.host import Question, pasted
+from ncclprobe.model.errors import Missing
 from tests.each_row import each_row
 
 IBSTAT = """\
@@ -195,6 +197,14 @@ SETTINGS = {
         {"NCCL_A": "INFO", "B1": "on"},
     ),
     "Python": ('import os\nos.environ["A"] = "1"\n', {"A": "1"}),
+    "Python, unless it is set": ('os.environ.setdefault("A", "1")\n', {"A": "1"}),
+    "a dictionary": ('env.update({"NCCL_A": "1", \'UCX_B\': "x,y", "note": "z"})\n', {"NCCL_A": "1", "UCX_B": "x,y"}),
+    "JSON": (
+        '{"runtime_env": {"env_vars": {"NCCL_A": 1, "TORCH_NCCL_B": "on"}}}\n',
+        {"NCCL_A": "1", "TORCH_NCCL_B": "on"},
+    ),
+    "apptainer": ("apptainer exec --env A=1,B=x,y img.sif python t.py\n", {"A": "1", "B": "x,y"}),
+    "kubectl": ("kubectl set env deploy/t A=1 B=2\n", {"A": "1", "B": "2"}),
     "with time stamps": (
         "2026-09-01T23:52:54.000000Z export A=1\n2026-09-01T23:52:55.000000Z\n",
         {"A": "1"},
@@ -224,6 +234,23 @@ def test_each_form_becomes_the_answers_that_the_machine_would_give() -> None:
         if does != must:
             wrong[form] = {"must": must, "does": does}
     assert wrong == {}
+
+
+def test_a_pasted_nccl_conf_is_read_as_nccl_reads_the_file() -> None:
+    text = "NCCL_DEBUG = INFO\nexport NCCL_IB_HCA=mlx5_0"
+    question = ("conf", "/etc/nccl.conf")
+    for first in (
+        "# /etc/nccl.conf",
+        "me@n1:~$ cat /etc/nccl.conf",
+        "$ sudo cat ~/.nccl.conf",
+        "==> /etc/nccl.conf <==",
+    ):
+        found = answers(f"{first}\n{text}\n")
+        assert (found.get(question), found.get(("env",))) == (text, "{}"), first
+    assert isinstance(answers(f"# as in my nccl.conf\n{text}\n").get(question), Missing)
+    conf: Any = answers(f"# /etc/nccl.conf\n{text}")
+    both, odd = pasted.joined({"env": {("env",): '{"A": "1"}', question: Missing("")}, "conf": conf})
+    assert (both[question], both["env",], odd) == (text, '{"A": "1"}', [])
 
 
 def test_settings_are_read_in_every_way_in_which_they_are_given() -> None:

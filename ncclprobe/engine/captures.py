@@ -14,6 +14,7 @@ from ncclprobe.engine.diagnose import Question, diagnose
 from ncclprobe.engine.judge import together
 from ncclprobe.facts.environment import Environment
 from ncclprobe.facts.launcher import Launch
+from ncclprobe.facts.nccl_conf import Settings
 from ncclprobe.model.findings import Finding, Verdict
 from ncclprobe.model.registry import Collector
 from ncclprobe.model.report import Report
@@ -128,8 +129,8 @@ def _launch(snapshot: Snapshot) -> Launch:
 
 def _drop_settings_checks(question: Question, snapshots: Sequence[Snapshot]) -> tuple[Question, tuple[str, ...]]:
     """Return the question without checks of settings if pasted texts show none, and a note that says so."""
-    settings = [learned(each.facts, Environment) for each in snapshots if each.pasted]
-    if len(settings) < len(snapshots) or any(each and each.variables for each in settings):
+    settings = [learned(each.facts, Settings) for each in snapshots if each.pasted]
+    if len(settings) < len(snapshots) or any(each and (each.effective or each.skipped) for each in settings):
         return question, ()
     checks = tuple(check for check in question.checks if not check.id.startswith("env."))
     return replace(question, checks=checks), ("No settings were pasted: NCCL's defaults are assumed.",)

@@ -16,10 +16,13 @@ from collections.abc import Iterator, Mapping, Sequence
 from ncclprobe.host import Question
 from ncclprobe.host.pasted_forms import ASK_GPUS, FORMS, Answers
 from ncclprobe.host.pasted_settings import settings
-from ncclprobe.model.errors import Missing
+from ncclprobe.model.errors import HostError, Missing
 
 _NO_FILE = Missing("no file of settings was pasted")
-NO_SETTINGS: Answers = {("env",): "{}", ("home",): _NO_FILE, ("conf", "/etc/nccl.conf"): _NO_FILE}
+_SYSTEM_FILE: Question = ("conf", "/etc/nccl.conf")
+_CONF = re.compile(r"(?:.{0,80}[$#>%] ?(?:sudo )?(?:cat|less|head|more) |# {0,4}|==> )[\w./~-]{0,200}/\.?nccl\.conf\b")
+"""The first line of a pasted file of settings: a prompt that shows it, or a comment with its name."""
+NO_SETTINGS: Answers = {("env",): "{}", ("home",): _NO_FILE, _SYSTEM_FILE: _NO_FILE}
 """What devices are judged with if no settings were pasted: NCCL's defaults."""
 
 _MOST_LINES = 20_000
@@ -77,7 +80,10 @@ def _host_answers(lines: Sequence[str]) -> Iterator[tuple[str, Answers]]:
             yield name, answers
     variables: dict[str, str] = {}
     for section in _sections(lines):
-        variables |= settings(section)
+        if any(map(_CONF.match, [line for line in section if line.strip()][:1])):
+            yield "nccl.conf", {**NO_SETTINGS, _SYSTEM_FILE: "\n".join(section[1:])}
+        else:
+            variables |= settings(section)
     if variables:
         yield "settings", {**NO_SETTINGS, _ENV: json.dumps(variables)}
 
@@ -104,7 +110,9 @@ def joined(parts: Mapping[str, Answers]) -> tuple[Answers, list[str]]:
     for name, own in parts.items():
         for question, answer in own.items():
             before = whole.get(question)
-            if before is not None and str(before) != str(answer):
+            if isinstance(answer, HostError) and before is not None:
+                continue
+            if not isinstance(before, HostError | None) and str(before) != str(answer):
                 odd += _differing(question, str(before), str(answer), f"{source[question]} and {name}")
                 answer = _together(question, str(before), str(answer))
             whole[question] = answer

@@ -14,7 +14,14 @@ _BARE = re.compile(rf"({_NAME})=(.*)")
 _OPTION = re.compile(r"(?:-e|-x|--env|-genv)")
 _GLUED = re.compile(rf"(?:--env|--export|--set|-e)[=]?({_NAME}=.*)")
 _SHELL = ("export", "setenv", "declare", "ENV", "set", "env")
-_PYTHON = re.compile(rf"os\.environ\[[\"']({_NAME})[\"']\]\s{{0,8}}=\s{{0,8}}[rf]?[\"']([^\"']{{0,1024}})[\"']")
+_PYTHON = re.compile(
+    rf"os\.environ(?:\[|\.setdefault\()[\"']({_NAME})[\"'](?:\]\s{{0,8}}=|,)\s{{0,8}}[rf]?[\"']([^\"']{{0,1024}})[\"']"
+)
+_PAIR = re.compile(
+    r"[\"']((?:NCCL|TORCH|OFI_NCCL|GLOO|UCX|FI|NVSHMEM|OMPI_MCA)_[A-Za-z0-9_]{1,120})[\"']\s{0,8}:\s{0,8}"
+    r"(\"[^\"]{0,1024}\"|'[^']{0,1024}'|[\w.]{1,64})"
+)
+"""A pair of JSON or of a dictionary of Python."""
 _FLOW = re.compile(
     rf"[\"']?name[\"']?:\s{{0,8}}[\"']?({_NAME})[\"']?,\s{{0,8}}[\"']?value[\"']?:\s{{0,8}}(\"[^\"]*\"|'[^']*'|[^\s,}}]+)"
 )
@@ -81,20 +88,22 @@ def _explicit(line: str) -> Iterator[tuple[str, str]]:
     """Yield what a line sets without doubt."""
     for found in _PYTHON.finditer(line):
         yield found[1], found[2]
-    for found in _FLOW.finditer(line):
-        yield found[1], _unquoted(found[2])
+    for pattern in (_FLOW, _PAIR):
+        yield from ((found[1], _unquoted(found[2])) for found in pattern.finditer(line))
     for command in _commands(line):
         words = _words(command)
         if words[:1] and words[0] in _SHELL:
             yield from _shell_settings(words)
         for option, word in pairwise(words):
-            if _OPTION.fullmatch(option):
-                yield from _assignment(word)
+            if _OPTION.fullmatch(option):  # apptainer --env A=1,B=2
+                yield from (each for part in _apart(word) for each in _assignment(part))
         for word in words:
             if glued := _GLUED.fullmatch(word):
                 yield from (each for part in _apart(glued[1]) for each in _assignment(part))
             elif word.startswith("--export="):  # ALL or NONE comes first
                 yield from (each for part in _apart(word.partition("=")[2]) for each in _assignment(part))
+        if words[1:3] == ["set", "env"]:  # kubectl, oc
+            yield from (each for word in words[3:] for each in _assignment(word))
         if leading := _leading(words):
             yield from leading
 
