@@ -129,7 +129,7 @@ BRIEF: Mapping[str, _Brief] = MappingProxyType(
             {
                 "which machine": "--machine --nodes --gpus-per-node --list",
                 "which numbers": "--op -b -e --judge --algo",
-                "the report": "--json",
+                "the report": "--json --html",
             },
             (
                 "ncclprobe expect",

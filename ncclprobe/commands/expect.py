@@ -78,7 +78,7 @@ def _refuse_alone(options: argparse.Namespace) -> None:
                 f"--{name.replace('_', '-')} does not apply without --topology FILE; "
                 f"describe the machine with --machine '8 x H200, 8 NICs x 400 Gb/s ib' instead"
             )
-    for name in () if options.judge else ("ranks", "domains", "require_judged", "quiet"):
+    for name in () if options.judge else ("ranks", "domains", "require_judged", "html", "quiet"):
         if getattr(options, name):
             more = ": --nodes and --gpus-per-node say the ranks" if name in ("ranks", "domains") else ""
             raise UsageError(f"--{name.replace('_', '-')} does not apply without --judge FILE{more}")
@@ -148,6 +148,8 @@ def _parser() -> argparse.ArgumentParser:
     add("--algo", choices=tuple(ALGORITHMS), help="Assume that the job sets NCCL_ALGO to this.")
     add("--nccl", type=_version, metavar="VERSION", help="Take this release of NCCL, such as 2.28.9.")
     arguments.json_option(parser)
+    add("--html", type=arguments.destination, metavar="PATH",
+        help="Also write a page to PATH: the measured rows of --judge on the curve of what is expected.")  # fmt: skip
     add("-q", "--quiet", action="store_true", help="Print one line only, with --judge.")
     add("--list", action="store_true", help="List the machine types.")
     return parser

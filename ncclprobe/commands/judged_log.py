@@ -7,6 +7,7 @@ from typing import Any
 
 from ncclprobe.commands import arguments
 from ncclprobe.commands.run_files import read_runs, schema_of
+from ncclprobe.engine import diagnose
 from ncclprobe.expect import assumed, composed, elsewhere, log_findings, topology_text
 from ncclprobe.expect.assumed import Assumed, Node
 from ncclprobe.expect.elsewhere import Alternative, JudgedRun, Setup
@@ -20,13 +21,15 @@ from ncclprobe.facts.nccl_conf import merge
 from ncclprobe.host import files
 from ncclprobe.model import bounds
 from ncclprobe.model.errors import UsageError
-from ncclprobe.model.findings import Severity
-from ncclprobe.model.measurement import Measurement
+from ncclprobe.model.findings import ExitCode, Severity, Status
+from ncclprobe.model.measurement import Judged, Measurement
 from ncclprobe.model.ops import OPS
-from ncclprobe.model.snapshot import Absent
+from ncclprobe.model.report import Report
+from ncclprobe.model.snapshot import Absent, Job
 from ncclprobe.model.units import printable
 from ncclprobe.model.values import Struct, replace
 from ncclprobe.nccl_tests import NOT_GIVEN, Given, Run
+from ncclprobe.report import delivery
 
 _MOST_DOMAINS = 4096
 _NAMELESS = "not judged, because this log does not name the GPUs; give --machine NAME, or a capture"
@@ -53,11 +56,31 @@ def judge(options: argparse.Namespace, here: ExpectationContext, algorithm: str)
     code = elsewhere.exit_code(judged, must=must)
     if options.json:
         arguments.write_json(options, "judgement", elsewhere.as_json(judged, [path], must=must))
-    if options.json == "-":
+    if options.html:
+        delivery.write("html", _report(judged, path, code), options.html)
+    if "-" in (options.json, options.html):
         return code
     text = elsewhere.as_text(judged, [path])
     print("\n".join(map(printable, text.split("\n")[: 1 if options.quiet else None])))
     return code
+
+
+def _report(runs: Sequence[JudgedRun], path: str, code: int) -> Report:
+    """Return the judged rows as a report, which is drawn as that of a measurement is."""
+    question = diagnose.ask(diagnose.Judging(), ("expect", "--judge", path), Job())
+    empty = diagnose.diagnose(replace(question, checks=(), sources=diagnose.MACHINE))
+    rows = tuple(row for run in runs for row in run.rows)
+    status = {ExitCode.FAIL: Status.FAIL, ExitCode.INCONCLUSIVE: Status.UNKNOWN}.get(ExitCode(code), Status.PASS)
+    notes = [text for run in runs for text in (run.title, run.place.assumed, *map(str, run.findings)) if text]
+    count = sum(row.status != "unjudged" for row in rows)
+    return replace(
+        empty,
+        status=status,
+        exit_code=code,
+        measurements=rows,
+        judged=Judged(count, len(rows)),
+        notes=tuple(map(printable, (elsewhere.headline(runs), *notes))),
+    )
 
 
 def judged_file(path: str, wanted: Wanted, given: Given = NOT_GIVEN) -> elsewhere.JudgedLog:

@@ -184,6 +184,9 @@ def _headline(report: Report) -> str:
         return "; ".join((*missing, *first))
     if unjudged := none_judged(report) or none_applies(report):
         return unjudged
+    failing = sum(row.status == "fail" for row in report.measurements)
+    if report.status is Status.FAIL and failing:
+        return f"{failing} of {plural(len(report.measurements), 'measured row')} fail"
     return {Status.PASS: "nothing wrong was found", Status.SKIP: "nothing was judged"}.get(report.status, "see below")
 
 

@@ -346,3 +346,16 @@ def test_a_board_of_h800_is_held_to_what_its_switches_reach_and_a_host_path_to_w
     told = judged(tmp_path, capsys, text((9.2, 9.4, 9.5, 9.6, 9.6), 4, L40S, each=2), "--machine", box)
     assert statuses(told) == {"unjudged"}
     assert "through host memory in a node" in told["rows"][-1]["why"]
+
+
+def test_a_judged_log_has_a_page_with_the_measured_dots_on_the_expected_curve(tmp_path: Path) -> None:
+    log, page = Path(__file__).parents[1] / "data/nccl_tests/all_reduce.txt", tmp_path / "page.html"
+    code = expect.main(("--judge", str(log), "--machine", "dgx-h100", "--html", str(page)))
+    text = page.read_text()
+    shown = [text.count(each) for each in ("<circle", 'class="band', "1 of 3 measured rows fail", "exit code 4")]
+    assert code == 4
+    assert shown[0] >= 4  # two pictures of three rows, and the one that fails is a cross
+    assert all(shown), shown
+    assert "0 nodes" not in text
+    with pytest.raises(UsageError, match="--html does not apply without --judge"):
+        expect.main(("--machine", "dgx-h100", "--html", str(page)))

@@ -5,11 +5,12 @@ import hashlib
 import json
 import re
 from html.parser import HTMLParser
+from pathlib import Path
 from typing import Any
 
 from hypothesis import given, settings
 
-from ncclprobe import DOCS
+from ncclprobe import DOCS, api
 from ncclprobe.model.findings import Evidence, Status, Suppression, Verdict, fail, seen
 from ncclprobe.model.report import CheckNote, Excerpt, NodeEnvironment, NodeRow, Report, Setting
 from ncclprobe.model.values import replace
@@ -309,3 +310,11 @@ def test_only_differences_are_highlighted() -> None:
 )
 def test_what_is_to_be_typed_is_code_and_everything_is_escaped(text: str, shown: str) -> None:
     assert typed(text) == shown
+
+
+def test_no_head_of_a_row_or_column_is_empty() -> None:
+    """axe-core names these (empty-table-header); on the pages of five commands it names nothing else."""
+    path = Path(__file__).parents[2] / "captures" / "hgx-h100.jsonl"
+    text = render(api.doctor(path))
+    assert text.count("<th ") > 10
+    assert re.findall(r"<th[^>]*>\s*</th>", text) == []
