@@ -231,7 +231,8 @@ def _unknown(call: Call, whole: NodeSystem, own: Prediction | None, *, same: boo
     elif settings.algo and not same and own and own.algorithm != "Ring":
         what = settings.algo
     else:
-        used, large = own.channels if own else None, own is not None and own.judged_by == "bandwidth"
+        used = own.channels if own else None
+        large = own is not None and own.judged_by == "bandwidth" and own.place != "sockets"
         what = next((each.text for each in settings.channels if each.changes(used, large=large)), "")
     return f"not judged: {what} is set, and what {call.op} of this size reaches with it is not known" if what else ""
 

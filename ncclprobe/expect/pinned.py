@@ -34,7 +34,9 @@ class Channels(Struct, frozen=True):
         """Return whether a call that employs `used` channels is another with it; null: not known how many, it may be.
 
         A `large` one, which bytes alone decide, loses nothing by more channels: two nodes of 8 H200 reach 485 GB/s with
-        NCCL's own number and with NCCL_MIN_NCHANNELS=32 (public GitHub files 55056782127 and 55048705438).
+        NCCL's own number and with NCCL_MIN_NCHANNELS=32 (public GitHub files 55056782127 and 55048705438). One that
+        crosses processor sockets is none of these: 8 RTX PRO 6000 on two EPYC reach 22 GB/s, and 38 with
+        NCCL_MIN_NCHANNELS=8 (https://github.com/voipmonitor/rtx6kpro, hardware/pcie-bandwidth.md).
         """
         if self.kind == "fewest":
             return not large and (used is None or self.number > used)

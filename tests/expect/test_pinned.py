@@ -3,6 +3,7 @@
 import pytest
 
 from ncclprobe.expect.bands import once
+from ncclprobe.expect.composed import composed
 from ncclprobe.expect.expected import expectation
 from ncclprobe.expect.pinned import NOTHING, Pinned, pinned
 from ncclprobe.expect.predict import predict
@@ -131,3 +132,19 @@ def test_more_channels_leave_a_call_that_latency_decides_unjudged() -> None:
     found = expectation("all_reduce", 64 << 10, NODE, H100, settings=set_to(NCCL_MIN_NCHANNELS="32"))
     assert found
     assert "NCCL_MIN_NCHANNELS=32" in found.known
+
+
+def test_more_channels_leave_a_call_across_sockets_unjudged_and_its_machine_unrefuted() -> None:
+    """8 RTX PRO 6000 on two EPYC: 22 GB/s with NCCL's own channels, 38 with eight of them."""
+    box = composed("8 x RTX PRO 6000, 2 sockets, Turin")
+    found = {
+        value: expectation("all_reduce", 2 * GIB, NODE, box, settings=set_to(NCCL_MIN_NCHANNELS=value))
+        for value in ("8", "1")
+    }
+    eight, one = found["8"], found["1"]
+    assert eight
+    assert one
+    assert eight.gross is None
+    assert "NCCL_MIN_NCHANNELS=8" in eight.known
+    assert one.gross is not None
+    assert "NCCL_MIN_NCHANNELS" not in one.known
