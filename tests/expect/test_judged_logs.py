@@ -218,7 +218,7 @@ def test_racks_in_several_domains_are_no_failure_until_somebody_says_that_they_a
     assert (told["exit_code"], "fail" in statuses(told)) == (0, False)
     assert "give --domains N, or set NCCL_MNNVL_ENABLE=0" in told["rows"][-1]["why"]
     assert statuses(judged(tmp_path, capsys, log, "--domains", "4")) == {"pass"}
-    with pytest.raises(UsageError, match="4 nodes do not divide into so many NVLink domains"):
+    with pytest.raises(UsageError, match="4 nodes cannot be divided into that many NVLink domains"):
         judged(tmp_path, capsys, log, "--domains", "3")
 
 
