@@ -98,6 +98,31 @@ def test_only_files_below_the_folders_are_read(tmp_path: Path) -> None:
     assert "--folder DIR" in none["it"][1]
 
 
+def test_a_file_that_becomes_a_link_while_it_is_read_shows_nothing_of_another(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    mine, secret = tmp_path / "mine", tmp_path / "secret.log"
+    mine.mkdir()
+    secret.write_text("n0:1:1 [0] NCCL WARN secret\n")
+    log = mine / "run.log"
+    reader = served.Reader([mine], redact=False)
+    for when in ("copy_below", "_whole"):
+        log.unlink(missing_ok=True)
+        log.write_text("n0:1:1 [0] NCCL WARN Bootstrap : no socket interface found\n")
+        real = getattr(served, when)
+
+        def swapped(*given: Any, real: Any = real) -> Any:
+            log.unlink()
+            log.symlink_to(secret)
+            return real(*given)
+
+        with monkeypatch.context() as patched:
+            patched.setattr(served, when, swapped)
+            (answer,) = asked(reader, {"it": ("explain", {"paths": ["run.log"]})}).values()
+        assert "secret" not in answer[1].replace("secret.log", ""), (when, answer)
+        assert answer[0] is (when == "copy_below")
+
+
 def test_what_cannot_be_asked_is_an_error_in_a_line() -> None:
     wrong: dict[str, tuple[str, dict[str, Any]]] = {
         "nothing": ("explain", {}),

@@ -30,12 +30,12 @@ Keep reports of many nodes and days in one file, and say which nodes have change
 flapping or watched, since when, and what changed on them then. Reports may come from any command that has --json."""
 
 _MORE = """\
-  ncclprobe fleet add FILE …      add reports, or all reports of a folder; each counts once
+  ncclprobe fleet add FILE …      add reports, or a folder of them, each once
   ncclprobe fleet                 show the state of all nodes, the worst first
   ncclprobe fleet node NAME       show what changed on one node, and when
   ncclprobe fleet page --html F   write a page of all nodes by day
   ncclprobe fleet accept NAME     take its present rates as its usual ones
-  ncclprobe fleet rename OLD NEW  continue the history of a node under another name
+  ncclprobe fleet rename OLD NEW  give a node's history another name
   ncclprobe fleet forget NAME     drop a retired node
 
 Each has its own --help.

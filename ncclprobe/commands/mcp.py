@@ -4,16 +4,18 @@ Nothing is measured, started or changed: tools read files below the folders that
 """
 
 import functools
+import re
 import tempfile
 import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from datetime import datetime, timezone
 from pathlib import Path
 from typing import TYPE_CHECKING, ParamSpec
 
 from ncclprobe import __version__
 from ncclprobe.commands import arguments
+from ncclprobe.host.opener import copy_below
 from ncclprobe.model.errors import NcclprobeError, UsageError
 from ncclprobe.model.findings import ExitCode
 from ncclprobe.model.values import replace
@@ -26,8 +28,9 @@ if TYPE_CHECKING:
     from ncclprobe.model.report import Report
 
 _P = ParamSpec("_P")
-MOST_TEXT, MOST_ANSWER = 2 << 20, 40_000
-"""Characters of a text that is pasted, and of an answer."""
+MOST_TEXT, MOST_ANSWER, MOST_BYTES = 2 << 20, 40_000, 256 << 20
+"""Characters of a text that is pasted, and of an answer; bytes of a file."""
+_COPIES = "ncclprobe-mcp-"
 _TIMEOUT_S = 120.0
 INSTRUCTIONS = """\
 Give `explain` the whole log of a job: it names the cause and the line that shows it. Give `doctor` captures, or output
@@ -58,8 +61,6 @@ class Reader:
 
         with self._given(text, paths) as given:
             files = job_files.named(list(map(str, given)))
-            for file in files if paths else ():
-                self._allowed(file.name)
             question = _question("mcp.explain", diagnose.LEFT, gates=False)
             return self._shown(within(question, _TIMEOUT_S, lambda: explain(question, files, json.read)))
 
@@ -146,39 +147,42 @@ class Reader:
             raise UsageError("give text or paths, one of them")
         if len(text) > MOST_TEXT or len(paths) > 256:
             raise UsageError(f"too long: at most {MOST_TEXT} characters or 256 paths")
-        if paths:
-            yield [self._allowed(path) for path in paths]
-            return
-        with tempfile.TemporaryDirectory(prefix="ncclprobe-mcp-") as folder:
+        with tempfile.TemporaryDirectory(prefix=_COPIES) as folder:
             file = Path(folder) / "pasted"
             file.write_text(text, encoding="utf-8", errors="backslashreplace")
-            yield [_whole(file)]
+            yield [_whole(each) for each in ([c for path in paths for c in self._copies(path, folder)] or [file])]
 
-    def _allowed(self, path: str) -> Path:
-        """Return `path` if it is below one of the folders after links are followed. Raises UsageError."""
+    def _copies(self, path: str, to: str) -> list[Path]:
+        """Return copies of the files that `path` names below one of the folders. Raises UsageError."""
+        from ncclprobe.host import job_files
+
         for folder in self.folders:
-            try:
-                found = (folder / path).resolve(strict=True)
-            except (OSError, RuntimeError, ValueError):
-                continue
-            if found.is_relative_to(folder):
-                return _whole(found)
+            with suppress(OSError, ValueError, UsageError):
+                return [
+                    copy_below(folder, each.name, Path(to), MOST_BYTES)
+                    for each in job_files.named([str(folder / path)])
+                ]
         named = ", ".join(map(str, self.folders)) or "none was named: ncclprobe mcp --folder DIR"
-        raise UsageError(f"{path[:200]}: no such file below the folders that may be read ({named}); or give text")
+        raise UsageError(
+            f"{path[:200]}: no such file of at most 256 MiB below the folders that may be read ({named}); or give text"
+        )
 
     def _shown(self, report: "Report") -> str:
         from ncclprobe.report import causes, json
         from ncclprobe.report import text as as_text
 
-        text = json.render(report)
-        for folder in self.folders:  # so that answers name files as they were asked for
-            text = text.replace(f"{folder}/", "")
-        report = self.redactor.report(json.parse(text, "")) if self.redactor else json.parse(text, "")
+        report = json.parse(_as_asked(json.render(report)), "")
+        report = self.redactor.report(report) if self.redactor else report
         render = causes.render if report.files else as_text.render
         return _cut(render(report, width=100))
 
     def _text(self, text: str) -> str:
         return _cut(self.redactor.text(text) if self.redactor else text)
+
+
+def _as_asked(text: str) -> str:
+    """Return `text` with files named as they were asked for, not as their copies."""
+    return re.sub(rf"{re.escape(tempfile.gettempdir())}/{_COPIES}\w{{1,16}}/", "", text)
 
 
 def _whole(path: Path) -> Path:
@@ -221,7 +225,7 @@ def server(reader: Reader) -> "MCPServer":
             try:
                 return tool(*args, **kwargs)
             except NcclprobeError as error:
-                raise ToolError(str(error)) from None
+                raise ToolError(_as_asked(str(error))) from None
 
         return asked
 

@@ -80,6 +80,26 @@ def opened(path: str | Path, flags: int, mode: int = 0o600, *, found: bool = Fal
         return handle
 
 
+def copy_below(folder: Path, name: str, to: Path, limit: int) -> Path:
+    """Return a copy in `to` of a file below `folder`, of at most `limit` bytes. Raises OSError.
+
+    Judged is the file that was opened, wherever its name leads by now.
+    """
+    handle = opened(name, os.O_RDONLY | os.O_NONBLOCK, found=True)
+    try:
+        real, found = Path(f"/proc/self/fd/{handle}").readlink(), os.fstat(handle)
+        if not (real.is_relative_to(folder) and stat.S_ISREG(found.st_mode) and found.st_size <= limit):
+            raise PermissionError(errno.EACCES, os.strerror(errno.EACCES))
+        copy = to / real.relative_to(folder)
+        copy.parent.mkdir(parents=True, exist_ok=True)
+        with copy.open("wb") as file:
+            while file.tell() < found.st_size and (part := os.read(handle, 1 << 20)):
+                file.write(part)
+        return copy
+    finally:
+        os.close(handle)
+
+
 class _Walk:
     """The folders that are open on the way, the innermost last, and the parts that are left, the next one last."""
 
