@@ -136,6 +136,12 @@ TABLE = [
     (H100, "NVSHMEM_SYMMETRIC_SIZE=1X", WARN),
     (H100, "NVSHMEM_SYMMETRIC_SIZE=1.5G NVSHMEM_REMOTE_TRANSPORT=ibrc", None),
     (H100, "NCCL_DMABUF_ENABLE=0", NOTE),
+    (H100, "NCCL_P2P_DIRECT_DISABLE=1", NOTE),
+    (H100, "NCCL_CHECK_POINTERS=1", NOTE),
+    (H100, "NCCL_IB_TIMEOUT=0", WARN),
+    (H100, "NCCL_IB_TIMEOUT=22", None),
+    (H100, "HCOLL_MAIN_IB=mlx5_77:1", WARN),
+    (H100, "HCOLL_MAIN_IB=mlx5_1:1", None),
 ]  # fmt: skip
 
 
@@ -151,6 +157,7 @@ def test_a_setting_is_as_grave_as_what_it_costs_here(name: str, words: str, seve
         ("export NCCL_IB_HCA=mlx5_0\n", WARN),
         ("set NCCL_IB_HCA=mlx5_0\n", WARN),
         ("NCCL_IB_HCA = mlx5_0\n", FAIL),
+        ("NCCL_IB_HCA=^mlx5_0 # keep\n", WARN),
         ("NCCL_IB_HCA=mlx5\n", NOTE),
     ],
 )

@@ -213,7 +213,10 @@ class NamedFiles(Struct, frozen=True):
 _CLASSES = ("0x0302", "0x0207", "0x0200", "0x0300")
 """PCI classes of GPUs and NICs."""
 _PLUGINS = ("NCCL_NET_PLUGIN", "NCCL_TUNER_PLUGIN", "NCCL_PROFILER_PLUGIN", "NCCL_ENV_PLUGIN")
-_WRITTEN = ("NCCL_DEBUG_FILE", "TORCH_FR_DUMP_TEMP_FILE", "TORCH_NCCL_DEBUG_INFO_TEMP_FILE")
+_WRITTEN = (
+    *("NCCL_DEBUG_FILE", "TORCH_FR_DUMP_TEMP_FILE", "TORCH_NCCL_DEBUG_INFO_TEMP_FILE"),
+    "TORCH_NCCL_DEBUG_INFO_PIPE_FILE",
+)
 _MOST = 64  # names; NCCL reads 14 of NCCL_NET_PLUGIN
 _SONAME = re.compile(r"(?!libnccl)[^/]+\.so(\.\d+)*")
 """A library by its bare name; those that begin with libnccl are found by :mod:`ncclprobe.facts.plugins`."""

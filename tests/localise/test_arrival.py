@@ -74,7 +74,7 @@ def test_a_rank_that_waits_in_init_is_told_with_those_that_have_not_come() -> No
     server = (LISTENS, accepted(ASKS[0]))
     stranger = Connection(100, "10.0.0.5:29500", "10.0.0.9:777")
     rows: list[tuple[JobState, str, str]] = [
-        (init(alone, 2, (ASKS,), server), "STUCK", f"{COME_ALONE} since 41 s; {NO_PROCESS}"),
+        (init(alone, 2, (ASKS,), server), "STUCK", f"{COME_ALONE} 41 s ago; {NO_PROCESS}"),
         (init(both, 2, (ASKS,), server), "STUCK", "rank 1 has not connected: it waits for input (poll)"),
         (init({0: SLEEPS, 1: PYTHON_SLEEPS}, 2, (ASKS,), server), "STUCK", "rank 1 has not connected: it sleeps"),
         (init(both, 3, (ASKS, COME), server), "STUCK", "ranks 0-1 of 3 have arrived"),
@@ -87,7 +87,7 @@ def test_a_rank_that_waits_in_init_is_told_with_those_that_have_not_come() -> No
         (init({1: SLEEPS}, 2, (SHUT,), master=AWAY), "STUCK", f"{OTHER}what listens there closes the connection"),
         (init({1: SLEEPS}, 2, master=AWAY), "STUCK", f"{OTHER}it refuses"),
         (init({0: SLEEPS, 1: SLEEPS}, 2, (ASKS,), server), "STUCK", f"{OTHER}it listens there, and is not called"),
-        (init(both, None, (ASKS, COME), server), "STUCK", "ranks 0-1 have arrived at 10.0.0.5:29500 since 50 s; another"
+        (init(both, None, (ASKS, COME), server), "STUCK", "ranks 0-1 have arrived at 10.0.0.5:29500 50 s ago; another"
          " rank has not connected: rank 0 still asks how many have"),
         (init({1: SLEEPS}, 2, master=replace(AWAY, source=Absent("")), ), "STUCK", "this node has no route to it"),
         (init({1: SLEEPS}, 2, master=replace(AWAY, resolved=Absent(""))), "STUCK", "10.0.0.5 cannot be resolved"),
@@ -105,9 +105,7 @@ def test_who_asks_a_store_that_is_a_file_is_not_taken_for_one_who_cannot_connect
     asks = replace(SLEEPS, switches=2000)
     locked = replace(WAITS, call="flock", file="/data/lock, which process 77 holds")
     found = init({0: asks, 1: asks, 2: locked}, 3, after={"switches": 2100})
-    wanted = (
-        "in init: ranks 0-1 of 3 have arrived at their store, a file since 21 s; rank 2 has not connected: it waits"
-    )
+    wanted = "in init: ranks 0-1 of 3 have arrived at their store, a file 21 s ago; rank 2 has not connected: it waits"
     assert (found.answer.word, found.answer.message[: len(wanted)]) == ("STUCK", wanted)
     assert {each.name: each.ranks for each in found.classes} == {"not arrived": (2,), "waiting": (0, 1)}
     assert init({0: asks, 1: asks}, 2, after={"switches": 2100}).answer.word != "STUCK"
@@ -180,8 +178,8 @@ def test_an_agent_is_known_by_its_options_and_by_torchruns_variables() -> None:
 @each_row(
     ("name", "message"),
     [
-        ("wrongport", "rank 0 of 2 has arrived at 127.0.0.1:29611 since 30 s; rank 1 cannot connect to"),
-        ("dns", "in init since 36 s: rank 1 cannot connect to nosuch.invalid:29618: the name nosuch.invalid cannot"),
+        ("wrongport", "rank 0 of 2 has arrived at 127.0.0.1:29611 30 s ago; rank 1 cannot connect to"),
+        ("dns", "in init for 36 s: rank 1 cannot connect to nosuch.invalid:29618: the name nosuch.invalid cannot"),
         ("agent-static", "waits for 1 of 2 nodes; it has started no rank"),
         ("agent-client", "cannot connect to 127.0.0.1:29615: nobody listens there; it has started no rank"),
     ],
@@ -207,7 +205,7 @@ def test_of_spawned_processes_the_one_that_does_not_try_to_join_is_named() -> No
     found = spawned(PYTHON_SLEEPS, SLEEPS, SLEEPS)
     assert [(each.name, {*each.processes}) for each in found.classes] == [
         ("not arrived", {"n1:100"}), ("waiting", {"n1:101", "n1:102"})]  # fmt: skip
-    assert found.answer.message.startswith("in init since 60 s: process 100 has not joined: it sleeps (nanosleep)")
+    assert found.answer.message.startswith("in init for 60 s: process 100 has not joined: it sleeps (nanosleep)")
     busy = replace(PYTHON_SLEEPS, state="R", call="running")
     words = [
         spawned(*states, mesh=mesh).answer.word

@@ -116,7 +116,7 @@ def test_stacks_tell_of_a_call_that_torch_does_not_record() -> None:
     stacks = {0: (barrier,) * 2, 1: (barrier,) * 2, 2: (IN_LOADER,) * 2}
     found = looked(states, recorded(texts, backend="gloo"), stacks=stacks)
     assert classes(found) == {"stuck outside": (2,), "waiting": (0, 1)}
-    assert "wait in monitored_barrier (train.py:40) since 12 s for rank 2" in found.answer.message
+    assert "have waited for 12 s in monitored_barrier (train.py:40) for rank 2" in found.answer.message
     assert looked(states, recorded(texts, backend="gloo")).answer.word == "CANNOT TELL"
 
 
@@ -163,7 +163,7 @@ def test_ranks_that_wait_in_c_at_one_line_wait_for_those_that_are_elsewhere() ->
 
     found = of(IN_C, IN_C, in_queue)
     assert classes(found) == {"stuck outside": (2,), "waiting": (0, 1)}
-    assert found.answer.message == "2 of 3 ranks wait in a wait (train.py:139) since 40 s for rank 2 on n1"
+    assert found.answer.message == "2 of 3 ranks have waited for 40 s in a wait (train.py:139) for rank 2 on n1"
     others = [
         of(IN_C, IN_C, IN_C),  # all are there: nothing says for whom
         of(IN_C, in_queue, in_queue),  # few are

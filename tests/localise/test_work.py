@@ -13,6 +13,7 @@ from ncclprobe.model.values import replace
 IDLE = LiveRank("S", 5.0, "futex_do_wait", "futex", switches=7, time_s=1000.0)
 BARRIER = {0: "all_reduce@960", 1: "all_reduce@960 barrier*@970", 2: "all_reduce@960 barrier*@970"}
 DOWNLOAD = Connection(100, "10.0.0.1:40000", "10.9.9.9:80")
+READS_9 = replace(IDLE, call="recvfrom", file="socket:[9]")
 CHILD = Child("S", 1.0, pid=500, name="aria2c")
 
 
@@ -50,6 +51,7 @@ def test_what_a_rank_receives_on_a_socket_of_its_own_is_work() -> None:
         job((DOWNLOAD,), 20_000),
         job((replace(DOWNLOAD, pid=500),), 200_000, states=with_child),
         job(loopback, 200_000, states=with_child),
+        job((replace(DOWNLOAD, inode=9),), 40, states={0: READS_9, 1: IDLE, 2: IDLE}),
     ]  # fmt: skip
     assert len(rows) >= 4
     assert [each.answer.word for each in rows] == ["SLOW"] * len(rows)
@@ -62,6 +64,9 @@ def test_bytes_of_other_ranks_the_store_and_ras_are_no_work_of_a_program() -> No
     rows = [
         job((DOWNLOAD,), 0),
         job((DOWNLOAD,), 500),  # a heartbeat
+        job((replace(DOWNLOAD, inode=8),), 40, states={0: READS_9, 1: IDLE, 2: IDLE}),
+        job((replace(DOWNLOAD, inode=9),), 0, states={0: READS_9, 1: IDLE, 2: IDLE}),
+        job((replace(DOWNLOAD, inode=9, peer="10.0.0.2:29500"),), 40, states={0: READS_9, 1: IDLE, 2: IDLE}),
         job(of_ranks, 5_000_000),
         job(own_store, 5_000_000),
         job((replace(DOWNLOAD, peer="10.0.0.2:29500"),), 5_000_000),
@@ -94,11 +99,11 @@ def test_only_ranks_that_were_looked_at_are_blamed_and_only_for_a_call_that_is_o
     ended = recorded({0: "all_reduce@960 all_reduce@970"}, world=4, backend="gloo")
     found = job(records=ended, states={0: IDLE, 1: gone})
     assert found.answer.message.startswith(
-        "1 of 3 ranks wait after all_reduce #2 (group 0 (default_pg)), which has ended"
+        "1 of 3 ranks have waited for 31 s after all_reduce #2 (group 0 (default_pg)), which has ended"
     )
     assert found.answer.message.endswith("for rank 1 on n1")
     still = recorded({0: "all_reduce@960 all_reduce*@970"}, world=4, backend="gloo")
-    assert "wait in all_reduce #2" in job(records=still, states={0: IDLE, 1: gone}).answer.message
+    assert "have waited for 31 s in all_reduce #2" in job(records=still, states={0: IDLE, 1: gone}).answer.message
 
 
 def test_a_loop_is_told_from_work_by_new_memory_for_its_processor_time() -> None:

@@ -82,6 +82,8 @@ def conf_files(settings: Settings) -> Iterator[Finding]:
             yield _misnamed(entry, plain)
         elif entry.value is not None and entry.value != entry.value.strip():
             yield jobs_warn(entry.name, f"is {entry.value!r}, including blanks", as_evidence(entry))
+        elif looks_like_ours(entry.name) and " #" in (entry.value or ""):
+            yield jobs_warn(entry.name, f"is {entry.value!r}, including the comment", as_evidence(entry))
         elif looks_like_ours(entry.name):
             yield jobs_note(entry.name, f"is set by a file: {entry.value}", as_evidence(entry))
     yield from _skipped(settings)

@@ -64,6 +64,7 @@ _OF_OTHERS = {
     "UCX_NET_DEVICES": ("ports", "interfaces", "all"),
     "NVSHMEM_HCA_LIST": ("ports", "devices"),
     "OMPI_MCA_btl_openib_if_include": ("ports", "devices"),
+    "HCOLL_MAIN_IB": ("ports", "devices"),
     "OMPI_MCA_btl_tcp_if_include": ("interfaces",),
     "OMPI_MCA_oob_tcp_if_include": ("interfaces",),
     "NVSHMEM_BOOTSTRAP_UID_SOCK_IFNAME": ("interfaces", "beginnings"),

@@ -220,9 +220,15 @@ def debug_file(settings: Settings, named_files: NamedFiles, launch: Launch | Abs
         )
 
 
+_LOST = {
+    "NCCL_DEBUG_FILE": "the log goes to stdout",
+    "TORCH_NCCL_DEBUG_INFO_PIPE_FILE": "torch cannot make its pipe, and ends the process",
+}
+
+
 def _folders(settings: Settings, named_files: NamedFiles) -> Iterator[Finding]:
     for name, (folder, writable) in named_files.folders.items():
-        lost = "the log goes to stdout" if name == "NCCL_DEBUG_FILE" else "a hang leaves no flight record"
+        lost = _LOST.get(name, "a hang leaves no flight record")
         if name == "NCCL_DEBUG_FILE" and _level(settings) in _QUIET:
             continue
         if writable is False:

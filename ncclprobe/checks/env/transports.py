@@ -158,7 +158,7 @@ def p2p_off(
         shown = evidence(settings, "NCCL_NVLS_ENABLE")
         yield jobs_warn("NCCL_NVLS_ENABLE", "is 0: NVLink SHARP of this node is not used", shown)
     for name, off, cost in _ABILITIES:
-        needs_links = name != "NCCL_SHM_DISABLE"  # which joins GPUs of other machines too
+        needs_links = name not in _WITHOUT_LINKS
         if not closed and read_setting(settings, name, 1 - off, version) == off and (joined or not needs_links):
             yield jobs_note(name, f"is {off}: {cost}", evidence(settings, name))
 
@@ -168,10 +168,15 @@ _NO_PCIE = ("LOC", "NVL", "NVB", "C2C")
 _ABILITIES = (
     ("NCCL_CUMEM_ENABLE", 0, "NVLink SHARP and registered buffers need memory of cuMem"),
     ("NCCL_SHM_DISABLE", 1, "GPUs that P2P does not join go through the network"),
+    ("NCCL_P2P_DIRECT_DISABLE", 1, "GPUs of one process do not use each other's memory directly"),
+    ("NCCL_P2P_USE_CUDA_MEMCPY", 1, "copy engines move the data between GPUs, more slowly if it is little"),
+    ("NCCL_CHECK_POINTERS", 1, "each call looks up what its pointers point to"),
     ("NCCL_DMABUF_ENABLE", 0, "GPUDirect RDMA needs the module nvidia-peermem then"),
     ("NCCL_PXN_DISABLE", 1, "a GPU does not send through the NIC of another GPU, so rails are left"),
 )
 """What a setting takes from NCCL, at a cost that is not known."""
+_WITHOUT_LINKS = ("NCCL_SHM_DISABLE", "NCCL_CHECK_POINTERS")
+"""Of these, what concerns machines without NVLink too."""
 
 
 def _nvlinked(nvlinks: NvLinks | Absent) -> bool:

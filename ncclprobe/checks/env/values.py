@@ -306,6 +306,8 @@ def noop(settings: Settings, software: Software | Absent) -> Iterator[Finding]:
                 f"is {reading.value}, below the default {default} of {written(version)}: it gives up after {times}"
             )
             yield jobs_warn(entry.name, message, as_evidence(entry))
+        elif entry.name == "NCCL_IB_TIMEOUT" and reading.value == 0:
+            yield jobs_warn(entry.name, "is 0, which is for ever: a lost packet hangs the job", as_evidence(entry))
         elif entry.name == "NCCL_IB_RETRY_CNT" and 0 <= reading.value < default:
             message = (
                 f"is {reading.value}, below the default {default}: a packet that is lost {reading.value + 1} times"

@@ -113,9 +113,9 @@ def _seen(node: str, here: LocalRanks, looks: JobLooks) -> Iterator[RankView]:
         said = looks.second.servers[at]
         children = looks.second.of_children
         gpu, trouble = gpus.get(process.pid, ("", ""))
-        kills, bytes_in = _oom_kills(looks), came.get(process.pid, 0)
+        kills, (bytes_in, hears) = _oom_kills(looks), came.get(process.pid, (0, False))
         yield RankView(
-            number, node, process, first, second, said, read, kills, unread, children, gpu, trouble, bytes_in
+            number, node, process, first, second, said, read, kills, unread, children, gpu, trouble, bytes_in, hears
         )
 
 

@@ -73,7 +73,8 @@ class RankView(Struct, frozen=True):
     `rank` is below zero if it is not known: the number of its process. `process` is None if it has none.
     `oom_kills` are those of the cgroups of its node's ranks. `unread`: why its stacks were asked for and not read.
     `of_children` are the stacks of processes that it has started. `gpu` is NVML's report of its GPU, `trouble` why
-    this may hold it up. `received_bytes` arrived between the looks on sockets of its own, see :func:`received`.
+    this may hold it up. `received_bytes` arrived between the looks on sockets of its own, see :func:`received`;
+    `hears`: some of it on the socket at which its first thread waits.
     """
 
     rank: int
@@ -89,6 +90,7 @@ class RankView(Struct, frozen=True):
     gpu: str = ""
     trouble: str = ""
     received_bytes: int = 0
+    hears: bool = False
 
     @property
     def times(self) -> tuple[float, ...]:
@@ -124,7 +126,8 @@ def activity(seen_rank: RankView) -> Activity:
     starved = cores >= _STARVED_CORES and cores + _grown(first, second, "queued_s") / took_s >= _BUSY_CORES
     computes = cores >= _BUSY_CORES or first.state == second.state == "R"
     children = _children_growth(first, second, "cpu_s") / took_s >= _STARVED_CORES
-    if second.held_s > first.held_s or moved >= _BUSY_BYTES_S or seen_rank.received_bytes / took_s >= _RECEIVED_BYTES_S:
+    hears = seen_rank.hears or seen_rank.received_bytes / took_s >= _RECEIVED_BYTES_S
+    if hears or second.held_s > first.held_s or moved >= _BUSY_BYTES_S:
         return "busy"
     few = max(_LOOP_FAULTS * _grown(first, second, "cpu_s"), _ANSWER_FAULTS)
     if computes and _grown(first, second, "faults") < few and not children:
@@ -323,8 +326,9 @@ def wires(nodes: Mapping[str, JobLooks], ranks: Mapping[int, RankView]) -> tuple
     return tuple(found)
 
 
-def received(node: str, here: LocalRanks, looks: JobLooks) -> Mapping[int, int]:
-    """Return the bytes that each rank of a node, with its children, received between the looks on its own sockets.
+def received(node: str, here: LocalRanks, looks: JobLooks) -> Mapping[int, tuple[int, bool]]:
+    """Return the bytes that each rank of a node, with its children, received between the looks on its own sockets, and
+    whether some of them came on the socket at which its first thread waits.
 
     A model, a rollout or data arrives this way, and no counter of /proc shows it. Connections to other ranks, to the
     store and to RAS do not count, and neither do those whose two ends belong to the rank itself.
@@ -335,14 +339,17 @@ def received(node: str, here: LocalRanks, looks: JobLooks) -> Mapping[int, int]:
     ports = {f":{each.launch.master_port}" for each in here.ranks if each.launch.master_port} | {_RAS_PORT}
     both = [{(each.pid, each.local, each.peer): each for each in _known(look.connections)} for look in _looks(looks)]
     ends = {_ends(node, each.local, each.peer): each.pid for look in both for each in look.values()}
-    found: dict[int, int] = {}
+    files = [getattr(state, "file", "") for state in looks.second.processes]
+    awaited = dict(zip([rank.pid for rank in here.ranks], files, strict=False))
+    found: dict[int, tuple[int, bool]] = {}
     for key, each in both[1].items():
         rank_pid, peer = owners.get(each.pid), ends.get(_ends(node, each.peer, each.local))
         inner = peer is not None and (peer == each.pid or owners.get(peer) != rank_pid)
         if rank_pid is None or inner or any(end.endswith(tuple(ports)) for end in (each.local, each.peer)):
             continue
-        before = both[0][key].received_bytes if key in both[0] else 0
-        found[rank_pid] = found.get(rank_pid, 0) + max(each.received_bytes - before, 0)
+        came = max(each.received_bytes - (both[0][key].received_bytes if key in both[0] else 0), 0)
+        so_far, hears = found.get(rank_pid, (0, False))
+        found[rank_pid] = so_far + came, hears or (came > 0 and awaited.get(each.pid) == f"socket:[{each.inode}]")
     return found
 
 

@@ -48,6 +48,7 @@ class Arrival(Struct, frozen=True):
     def message(self) -> str:
         """Return which ranks joined and which did not, in one line."""
         since = f" {self.waited_s:.0f} s ago" if self.waited_s >= 1 else ""
+        for_s = since.replace(" ago", "").replace(" ", " for ", 1)
         of = f" of {self.world}" if self.world else ""
         here = f"{named(self.arrived)}{of} {_verb(self.arrived)} arrived at {self.where}{since}"
         by_text = grouped((text, number) for number, (_, text) in self.others.items())
@@ -55,7 +56,7 @@ class Arrival(Struct, frozen=True):
             f"{'another rank' if _UNNUMBERED in ranks else named(ranks)} {_plural(text, ranks)}"
             for text, ranks in by_text.items()
         ]
-        return f"in init{since if not self.arrived else ''}: {'; '.join([here] * bool(self.arrived) + rest)}"
+        return f"in init{for_s if not self.arrived else ''}: {'; '.join([here] * bool(self.arrived) + rest)}"
 
 
 def _verb(ranks: Sequence[int]) -> str:
