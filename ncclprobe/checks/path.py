@@ -188,7 +188,8 @@ def loss(paths: Every[Paths], nics: Every[Interfaces | Absent]) -> Iterator[Find
 
     Right: No notable share of packets is lost between nodes.
     Why: TCP hides loss and pays with rate; RoCE and InfiniBand repeat whole windows, and after NCCL_IB_RETRY_CNT
-    attempts a job ends with "got completion with error 12". A dirty connector or a failing transceiver starts so.
+    attempts a job ends with "got completion with error 12". Such loss is how a dirty connector or a failing transceiver
+    first shows.
     Fix: look at error and discard counters of the interface and of its switch port (ethtool -S, ip -s link); clean or
     replace cable and transceiver.
     """

@@ -129,8 +129,8 @@ def _parser() -> argparse.ArgumentParser:
         "operations at all sizes) (default: %(default)s).")  # fmt: skip
     add("--expect-gpus", type=arguments.count, metavar="N", help="Fail if fewer than N GPUs are usable.")
     add("--ladder", action="store_true",
-        help="Also climb from one rank to its node to all nodes (with gloo two ranks come between), and say what "
-        "speed-up a training step has on each rung.")  # fmt: skip
+        help="Also measure a training step on one rank, on one node and on all nodes (with gloo also on two ranks), "
+        "and the speed-up at each of these sizes.")  # fmt: skip
     add("--timeout", type=arguments.positive, metavar="SECONDS",
         help="End the whole run after so many seconds, if that is sooner (default: the time of --level).")  # fmt: skip
     measuring.judging(parser)

@@ -78,7 +78,8 @@ def _what_to_measure(parser: argparse.ArgumentParser) -> None:
         help=f"Measure these operations: all, or some of {', '.join(OPS)} (default: %(default)s).")  # fmt: skip
     largest = " or ".join(f"{size(nbytes)} with {name}" for name, nbytes in LARGEST.items())
     add("-b", dest="begin", metavar="SIZE",
-        help=f"Set the smallest message (default: {_BEGIN}; without -b, -e and -f few sizes).")  # fmt: skip
+        help=f"Set the smallest message (default: {_BEGIN}; if none of -b, -e "
+        "and -f is given, only a few sizes).")  # fmt: skip
     add("-e", dest="end", metavar="SIZE", help=f"Set the largest message (default: {largest}).")
     add("-f", dest="factor", type=arguments.count, metavar="N",
         help=f"Make each size N times the previous one (default: {_FACTOR}).")  # fmt: skip
@@ -99,7 +100,8 @@ def _how_often(parser: argparse.ArgumentParser) -> None:
         help=f"Stop a row after so many seconds, and {stats.MIN_SAMPLES} batches (default: {_BUDGET_S:g}, or less "
         "if all rows would take more than half of --timeout).")  # fmt: skip
     add("-n", dest="iters", type=count, metavar="N",
-        help=f"Make {stats.MIN_SAMPLES} batches of N calls, instead of --precision; show the mean.")  # fmt: skip
+        help=f"Make {stats.MIN_SAMPLES} batches of N calls instead of measuring until "
+        "--precision is reached; show the mean.")  # fmt: skip
     add("--batches", type=count, metavar="N",
         help=f"Make N batches per row, of -n calls (default: {_ITERS}), instead of --precision.")  # fmt: skip
     add("-w", dest="warmup", type=arguments.whole, default=5, metavar="N",

@@ -24,8 +24,8 @@ from ncclprobe.report import json as as_json
 
 _ABOUT = """\
 Compare two runs: their bandwidths, row by row with intervals, the findings that are new or gone, the machine and its
-software. OLD and NEW are JSON reports, baselines, or JSON (-J) or text output of nccl-tests; or two captures of one
-node; then findings, versions, settings, links and counters are compared."""
+software. OLD and NEW are JSON reports, baselines, or JSON (-J) or text output of nccl-tests. They may also be two
+captures of one node: findings, versions, settings, links and counters are compared in that case."""
 
 _MORE = """\
 A row is slower or faster only if the intervals of both runs are apart by more than --tolerance, or in a comparison
@@ -331,7 +331,8 @@ def _parser() -> argparse.ArgumentParser:
     add("old", metavar="OLD", help="Read the earlier run from this file.")
     add("new", metavar="NEW", help="Read the later run from this file.")
     add("--tolerance", type=parse_tolerance, default=baselines.TOLERANCE, metavar="SHARE",
-        help="Ignore differences up to this share: equal runs differ by as much (default: %(default)s).")  # fmt: skip
+        help="Ignore differences up to this share, which two runs on an unchanged "
+        "machine can differ by (default: %(default)s).")  # fmt: skip
     arguments.json_option(parser)
     add("-q", "--quiet", action="store_true", help="Print one line only.")
     return parser

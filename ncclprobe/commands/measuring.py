@@ -57,7 +57,7 @@ def limits(parser: argparse.ArgumentParser, timeout_s: float = 120.0) -> None:
     """Add the limits of time of a command that has no others."""
     add = partial(parser.add_argument, type=arguments.positive, metavar="SECONDS")
     add("--timeout", dest="timeout_s", default=timeout_s,
-        help="End the whole run, its report included, after so many seconds, with the import of torch (default: "
+        help="End the whole run, its report included, after so many seconds, counting the import of torch (default: "
         "%(default)g).")  # fmt: skip
     add("--phase-timeout", dest="phase_timeout_s", default=60.0,
         help="Report a hang when one batch, or one step of the start, takes so many seconds (default: "

@@ -37,7 +37,8 @@ def _parser() -> argparse.ArgumentParser:
     parser = measuring.parser("pairs", _ABOUT)
     add = parser.add_argument
     add("--rounds", type=arguments.count, metavar="N",
-        help=f"Measure N rounds of pairs (default: all pairs up to {rounds.ALL_PAIRS}, else {rounds.SOME_ROUNDS} "
+        help=f"Measure N rounds of pairs (default: all pairs with up to {rounds.ALL_PAIRS} ranks, "
+        f"otherwise {rounds.SOME_ROUNDS} "
         "rounds).")  # fmt: skip
     add("-b", dest="begin", default="8", metavar="SIZE",
         help="Measure the latency with messages of this size (default: %(default)s).")  # fmt: skip

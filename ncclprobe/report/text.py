@@ -283,7 +283,7 @@ def _first_call(cost: FirstCall | None, width: int) -> list[str]:
     pairs = "" if cost.pair_s is None else f", pairs {_seconds(cost.pair_s)} (of the slowest rank)"
     told = (
         f"process group {_seconds(cost.process_group_s)}, collective {_seconds(cost.collective_s)} "
-        f"(again {_seconds(cost.second_call_s)}){pairs}"
+        f"(second call {_seconds(cost.second_call_s)}){pairs}"
     )
     return wrap("first calls: ", told, width)
 

@@ -69,7 +69,7 @@ def start(choices: Choices, interfaces: Interfaces, settings: Settings) -> Itera
         why = next(part.why for _, part in choices.refused if part.subject == subject)
         shown = evidence(settings, subject) or _looked_at(names[0], interfaces)
         blamed = JOB if subject in settings.effective or subject.isupper() else IMAGE
-        yield fail(subject, f"{why} (when it chooses {', '.join(names)})", evidence=shown, **blamed)
+        yield fail(subject, f"{why} (at its choice of {', '.join(names)})", evidence=shown, **blamed)
 
 
 def _looked_at(name: str, interfaces: Interfaces) -> Sources:

@@ -43,9 +43,10 @@ def cost(predicted: AttainableRate | Absent, settings: Settings) -> Iterator[Fin
     """A setting takes away bandwidth that the machine has.
 
     Right: No setting takes away bandwidth of this machine that is known.
-    Why: what is left is computed of the links that the setting leaves (NICs, sockets, channels, host memory between
-    GPUs, the network between nodes of a rack), beside what a healthy machine of this type reaches in an all-reduce of
-    1 GiB. Half lost fails, a tenth warns. A machine with NICs for a fabric is judged for two nodes at least.
+    Why: the bandwidth that is left is computed from the links that the setting leaves (NICs, sockets, channels, host
+    memory between GPUs, the network between nodes of a rack). It is compared with what a healthy machine of this type
+    reaches in an all-reduce of 1 GiB. A loss of half fails, a loss of a tenth warns. A machine with NICs for a fabric
+    is judged as part of a job on at least two nodes.
     Fix: unset the variable; if it is meant, accept it with --ignore env.transport=NAME or in ncclprobe.toml.
     """
     if isinstance(predicted, Absent):

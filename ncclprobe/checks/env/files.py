@@ -85,7 +85,7 @@ def conf_files(settings: Settings) -> Iterator[Finding]:
         elif looks_like_ours(entry.name) and " #" in (entry.value or ""):
             yield jobs_warn(entry.name, f"is {entry.value!r}, including the comment", as_evidence(entry))
         elif looks_like_ours(entry.name):
-            yield jobs_note(entry.name, f"is set by a file: {entry.value}", as_evidence(entry))
+            yield jobs_note(entry.name, f"is set to {entry.value!r} by a configuration file", as_evidence(entry))
     yield from _skipped(settings)
     yield from _overridden(settings)
     yield from _refused(settings)

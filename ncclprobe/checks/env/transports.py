@@ -326,8 +326,8 @@ def danger_knob(settings: Settings) -> Iterator[Finding]:
     """A setting can make results wrong, or hides a fault.
 
     Right: No setting that can make results wrong or hide a fault is in use.
-    Why: NCCL_CHUNK_SIZE from 1 MiB on made all-reduce faster and its sums wrong (nccl#2408). NCCL_IGNORE_DISABLED_P2P
-    lets a job start whose NVLinks the driver refuses to use, and then runs slowly.
+    Why: NCCL_CHUNK_SIZE of 1 MiB or more made all-reduce faster, but its sums wrong (nccl#2408).
+    NCCL_IGNORE_DISABLED_P2P lets a job start although the driver refuses to use its NVLinks; the job then runs slowly.
     Fix: unset the variable, and repair what it hides.
     """
     size = read_setting(settings, "NCCL_CHUNK_SIZE", 0)

@@ -305,7 +305,7 @@ def _was_hot(gpus: dict[str, Gpu]) -> Iterator[Finding]:
     usual = median(seconds.values()) if seconds else 0
     for name, hot_s in seconds.items():
         if len(seconds) > 1 and hot_s >= _LONG_S and hot_s > _LONGER * (usual + 1):
-            message = f"heat has slowed it for {hot_s:,} s since the driver was loaded; {usual:,.0f} s are usual here"
+            message = f"heat has slowed it for {hot_s:,} s since the driver was loaded, its siblings for {usual:,.0f} s"
             evidence = "nvmlDeviceGetViolationStatus (thermal)"
             yield warn(name, message, blame="node", action="retest", evidence=evidence)
 
@@ -363,7 +363,7 @@ def replays(gpus: Gpus) -> Iterator[Finding]:
     source = "nvmlDeviceGetPcieReplayCounter"
     for name, count in counts.items():
         if count >= _MANY and count > _TIMES * (usual + 1) and len(counts) > 1:
-            message = f"{count} packets were retransmitted on its PCIe link; {usual:.0f} are usual here"
+            message = f"{count} packets were retransmitted on its PCIe link; its siblings usually have {usual:.0f}"
             yield warn(name, message, **NODE, evidence=seen(source, str(count)))
         elif count >= _MANY:
             yield note(name, f"{count} packets were sent again over its PCIe link", evidence=source)

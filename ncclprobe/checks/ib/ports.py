@@ -207,8 +207,9 @@ def perm(fabric: Fabric, settings: Settings, launch: Launch | Absent) -> Iterato
     Right: This process can open every RDMA device.
     Why: NCCL goes on without a device that it cannot open, and over TCP if it can open none; with fewer NICs than other
     nodes a job hangs (nccl#2428). A container sees all devices below /sys, but can open only those passed to it.
-    Fix: docker --device=/dev/infiniband, a device plugin's resource for every NIC in Kubernetes, or the node's udev
-    rules and the job's device cgroup; load ib_uverbs if there is no uverbs node at all.
+    Fix: give the job the device: with docker by --device=/dev/infiniband, in Kubernetes by a device plugin's resource
+    for every NIC; otherwise check the node's udev rules and the job's device cgroup. Load ib_uverbs if there is no
+    uverbs device file at all.
     """
     wanted = {port.device for port in active(taken(fabric, settings))}
     devices = [device for device in fabric.devices if device.name in wanted]
@@ -228,8 +229,8 @@ def perm(fabric: Fabric, settings: Settings, launch: Launch | Absent) -> Iterato
     for each in known:
         if not each.opens:
             node = f"/dev/infiniband/{each.verbs}" if isinstance(each.verbs, str) and each.verbs else ""
-            message = f"{node} does not open for this process" if node else "has no node below /dev/infiniband"
-            rest = ", those of others do" if node else ", others have"
+            message = f"this process cannot open {node}" if node else "has no node below /dev/infiniband"
+            rest = ", but it can open those of others" if node else ", others have"
             evidence = f"open {node}" if node else "/sys/class/infiniband_verbs"
             yield tell(each.name, message + rest, **IMAGE, evidence=evidence)
 

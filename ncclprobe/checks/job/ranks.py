@@ -79,7 +79,8 @@ def apart(stand: JobState) -> Iterator[Finding]:
 
     Right: All ranks of the job are in the same collectives, as far as torch has recorded them.
     Why: every rank of a group has to make the same collectives in the same order, with the same sizes and types.
-    Fix: make the two lines of the program agree: a branch that only some ranks take, data that end sooner on some.
+    Fix: make the two lines of the program agree. Usual causes are a branch that only some ranks take, or data that end
+    sooner on some ranks.
     """
     yield from _found(stand, "desync", "job", "fix-job")
 

@@ -11,7 +11,7 @@ PORT_GROUP = CheckGroup("port", "MASTER_PORT is taken, or another program may ta
 LIMITS_GROUP = CheckGroup("limits", "A limit of the network stack is too low for a job of this size")
 RANKS_GROUP = CheckGroup("ranks", "The ranks of the job are not one for each GPU on separate nodes")
 MESH_GROUP = CheckGroup("mesh", "Nodes cannot connect to each other")
-VARS_GROUP = CheckGroup("vars", "The launcher's variables do not describe one job")
+VARS_GROUP = CheckGroup("vars", "The launcher's variables contradict each other, or are incomplete")
 NAMES_GROUP = CheckGroup("names", "This node's own name or loopback device does not work")
 
 TWO_NODES = Launch("torchrun", 0, 16, 0, 8, 2, 0, "node0", 29500)

@@ -149,9 +149,9 @@ def container_interface(log: JobLog) -> Iterator[Finding]:
     """NCCL uses an interface that exists on every host but connects none of them.
 
     Right: No connection failed on the port of a container's bridge, or on a link-local address.
-    Why: docker0, br-…, veth… and a CNI's ports exist on every host and lead to no other, and so do link-local addresses
-    (169.254…, fe80:…), for example those of a management controller's USB port or of a cloud's second port; NCCL takes
-    every interface that NCCL_SOCKET_IFNAME lets pass, excluding by default only lo and docker.
+    Why: docker0, br-…, veth… and a CNI's ports exist on every host and lead to no other host. The same holds for
+    link-local addresses (169.254…, fe80:…), for example those of a management controller's USB port or of a cloud's
+    second port; NCCL takes every interface that NCCL_SOCKET_IFNAME lets pass, excluding by default only lo and docker.
     Fix: name the interface between the hosts, `NCCL_SOCKET_IFNAME=eth0`, or exclude the others,
     `NCCL_SOCKET_IFNAME=^lo,docker,veth,br-,virbr,cni,flannel,cali`.
     """

@@ -49,7 +49,7 @@ _GAVE_UP = ("The client socket has failed to connect to", "The client socket has
     ],
 )
 def unresolved_name(log: JobLog) -> Iterator[Finding]:
-    """A name that ranks need to meet does not resolve.
+    """A host name that ranks need in order to meet does not resolve.
 
     Right: Every name that ranks asked for was resolved.
     Why: a rank whose resolver does not know MASTER_ADDR, or a host of the hostfile, cannot join. torch warns of every
@@ -150,7 +150,7 @@ _DENIED = ("errno: 13 - Permission denied", "Call to bind failed : Permission de
     good=lambda: ["PermissionError: [Errno 13] Permission denied: '/data/out.pt'"],
 )
 def port_privileged(log: JobLog) -> Iterator[Finding]:
-    """The port may not be bound by this user.
+    """This user is not allowed to bind the port.
 
     Right: No port was refused for want of permission.
     Why: ports below net.ipv4.ip_unprivileged_port_start (1024) are root's, and some clusters keep more for themselves.

@@ -276,7 +276,7 @@ def nic_fits(fabric: Fabric, pci: Pci) -> Iterator[Finding]:
         ports = [port for other in card for port in found[other][1]]
         rate = sum(map(_rate, ports))
         if name == card[0] and link.gbps < rate:
-            message = f"{_written(link)} carries {link.gbps:.0f} Gb/s, its active ports {rate:g}"
+            message = f"{_written(link)} carries {link.gbps:.0f} Gb/s, but its active ports {rate:g} Gb/s together"
             evidence = (
                 f"/sys/bus/pci/devices/{device.address}/current_link_{{speed,width}}",
                 f"the rate of {', '.join(port.name for port in ports)}",

@@ -61,7 +61,7 @@ def _slow_inside(found: Localisation) -> Iterator[Finding]:
         finding = fail if each.ratio < _RUINED else warn
         yield finding(
             each.where,
-            f"{_INSIDE[each.kind]} is slow: {100 * each.ratio:.0f} % of what its peers reach is left, with no network "
+            f"{_INSIDE[each.kind]} is slow, at {100 * each.ratio:.0f} % of its peers' bandwidth, with no network "
             "in between",
             blame="node",
             action="retest",
@@ -97,7 +97,7 @@ def _slow_between(found: Localisation) -> Iterator[Finding]:
         slow_inside = each.kind in ("node", "rail") and not within.isdisjoint(hosts)
         yield finding(
             each.where,
-            f"{_what(each)} is slow: {100 * each.ratio:.0f} % of the usual bandwidth is left"
+            f"{_what(each)} is slow, at {100 * each.ratio:.0f} % of the usual bandwidth"
             + ("; so is the node inside, which may be the cause: look there first" if slow_inside else ""),
             blame="fabric" if len(each.nodes) > _PAIR else _WHOSE[each.kind],
             loss=round(1 - each.ratio, 4),
@@ -115,7 +115,7 @@ def _slow_between(found: Localisation) -> Iterator[Finding]:
     for rail, share in found.slow_rails.items():
         yield (fail if share < _RUINED else warn)(
             f"all nodes rail {rail}",
-            f"this rail of all nodes is slow: {100 * share:.0f} % of the usual bandwidth is left",
+            f"this rail is slow on all nodes, at {100 * share:.0f} % of the usual bandwidth",
             blame="fabric",
             action="repair",
             loss=round(1 - share, 4),

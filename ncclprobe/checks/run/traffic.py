@@ -41,7 +41,7 @@ def rail_traffic(moved: Mapping[str, int | None], nodes: Sequence[str] = ("n0", 
     applies=counters_of_nics,
 )
 def nic_traffic(traffic: NicTraffic) -> Iterator[Finding]:
-    """NCCL or gloo sent data over NICs that they should not use, or not over one that they should.
+    """NCCL or gloo used a NIC that it should not use, or did not use one that it should.
 
     Right: Bytes went over the intended NICs.
     Why: sockets carry a small part of what RDMA does, and a route over the wrong one of two NICs leaves the fast one
