@@ -49,7 +49,7 @@ LOGINS = re.compile(
     rf"|(?<!\w)login\s{{1,4}}({_USER})\s{{1,4}}password\s"
     rf"|(?<!\w)ssh-(?:rsa|dss|ed25519) AAAA\S{{1,2000}} ({_USER})@(?P<of_key>{_HOST})"
     rf"|(?<![\w.+-])({_USER})@(?P<at>{_HOST})"
-    r"(?=:\s?(?:~|Permission denied)|:/[^\s$#]{0,80}[$#]\s|\s[^\s\]]{1,64}\][$#])"
+    r"(?='s password|:\s?(?:~|Permission denied)|:/[^\s$#]{0,80}[$#]\s|\s[^\s\]]{1,64}\][$#])"
 )
 """Places in which a text names a user: a home, an assignment, the word after ``user`` with digits, in quotes or before
 a verb, the output of ``id``, and logins.
@@ -367,7 +367,7 @@ def _is_host(name: str, *, port: bool, called: bool) -> bool:
     if last in _SITES_OWN:
         return name.count(".") > 1
     numbered = bool(re.search("[a-z][a-z-]{0,40}[0-9]", first))
-    named = "-" in first or _looks_like_host(first) or (numbered and (port or last != "net"))
+    named = "-" in first or _looks_like_host(first) or is_numbered(first) or (numbered and (port or last != "net"))
     own = last != "net" and not is_public(name.lower().split(".")[-2])
     if last not in _OTHERS:
         return name.count(".") > 1 and last.isalpha() and (is_numbered(first) or (called and own))

@@ -18,7 +18,7 @@ def _set(words: str) -> frozenset[str]:
 
 _WORDS_OF: dict[Role, str] = {
     "user": "user users username usr login logname owner author submitter requester creator maintainer operator"
-    " principal assignee reporter committer approver uploader mailuser uid",
+    " whoami principal assignee reporter committer approver uploader mailuser uid",
     "host": "host hostname hosts node nodename nodes server endpoint fqdn nodelist gateway filer switch bastion"
     " machine hostlist exechost submithost master headnode peer coordinator",
     "name": "account project bucket repository repo org organization organisation team tenant namespace pod container"

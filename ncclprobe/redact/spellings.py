@@ -98,6 +98,7 @@ _PREFIXED = re.compile(
 _IN_CLUSTER = re.compile(r"(?<![\w.-])((?:[a-z0-9-]{1,63}\.){1,4})(?=(?:svc|pod)(?:\.cluster\.local|(?![\w.-])))")
 _DESCRIBED = re.compile(r";([A-Za-z][\w-]{1,62}):\w{2,16}/U\d")
 """A switch in its node description."""
+_IN_NAMESPACE = re.compile(r"(?<!\w)(?:kubectl|helm)(?:\s\S{1,80}){0,6}?\s-n[ =]?([a-z][a-z0-9-]{2,62})")
 _FILE_SYSTEM = re.compile(r"(?<![\w-])([A-Za-z][\w]{1,15})-(?:OST|MDT|MGS)[0-9a-f]{4}")
 
 _CALLED = re.compile(
@@ -170,7 +171,7 @@ def _tables(text: str) -> Iterator[tuple[str, str]]:
 
 def names_by_form(text: str) -> Iterator[str]:
     """Yield names of jobs and of file systems."""
-    yield from (match[1] for match in _FILE_SYSTEM.finditer(text))
+    yield from (match[1] for pattern in (_FILE_SYSTEM, _IN_NAMESPACE) for match in pattern.finditer(text))
     yield from (word for kind, word in _tables(text) if kind == "name")
 
 
