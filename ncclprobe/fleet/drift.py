@@ -143,12 +143,19 @@ class Siblings:
 
 
 def accepted(drift: Drift, time_s: float) -> Drift:
-    """Return the test begun anew: from here on the node is as usual, beside its siblings too. What it lost stays."""
+    """Return the test begun anew: from here on the node is as usual, beside its siblings too. What it lost stays.
+
+    The numbers since the loss say what is usual now, so that a further loss is found.
+    """
     below = drift.siblings.lost if drift.siblings.state != "ok" else 0.0
-    return Drift(
+    anew = Drift(
         tests=drift.tests, recent=drift.recent, accepted=drift.accepted + below, own=_ended(drift.own, time_s),
         siblings=_ended(drift.siblings, time_s),
     )  # fmt: skip
+    if drift.own.state != "degraded":
+        return anew
+    level = drift.mean + drift.own.lost + drift.shared
+    return replace(anew, count=drift.own.tests, mean=level, squares=drift.squares)
 
 
 def _ended(sum_: Sum, time_s: float) -> Sum:

@@ -128,7 +128,7 @@ def _unjudged(series: Sequence[Series]) -> str:
         return ""
     if not series:
         return "rates are not judged: its reports have none; add those of `ncclprobe accept`"
-    most = max(each.drift.tests for each in series)
+    most = max(each.drift.count + len(each.drift.waiting) for each in series)
     other = f"{SIBLINGS} others that were measured alike on an earlier day would do"
     return f"rates are not judged yet: {most} of {BURN_IN} tests; {other}"
 

@@ -164,7 +164,7 @@ def test_a_report_laid_out_otherwise_is_the_same_report(fleet: Fleet) -> None:
     [
         (["add"], "FILE is missing; see ncclprobe fleet add --help"),
         (["node"], "NAME is missing; see ncclprobe fleet node --help"),
-        (["node", "n1", "n2"], "n2: there is no place for it; see ncclprobe fleet node --help"),
+        (["node", "n1", "n2"], "n2: unexpected argument; see ncclprobe fleet node --help"),
         (["rename", "n1"], "NEW is missing; see ncclprobe fleet rename --help"),
         (["ad"], "ad is not a known word after `ncclprobe fleet`; did you mean add?"),
         (["add", "r.json", "--exit-code"], "--exit-code"),
@@ -218,7 +218,7 @@ def test_a_report_of_another_user_is_added_where_that_is_trusted(fleet: Fleet) -
     (path,) = fleet.files(day_of("n1", 19))
     os.chown(path, 4711, -1)
     assert fleet("add", path, code=2) == []
-    assert "uid 4711 wrote it, neither you nor root; --trust adds it nevertheless" in fleet.err
+    assert "belongs to uid 4711, which is neither you nor root; --trust adds it anyway" in fleet.err
     assert fleet("add", path, "--trust") == [f"1 report added to {fleet.path}"]
 
 
@@ -257,7 +257,7 @@ def test_late_reports_for_which_there_was_no_time_are_told(fleet: Fleet, monkeyp
     fleet("add", *fleet.files(day_of("n1", 0)))
     monkeypatch.setattr(store.Store, "_settle", interrupted)
     assert fleet("-q") == ["1 ok"]
-    assert fleet.err.startswith("ncclprobe: 1 number of late reports left out: raise --timeout")
+    assert fleet.err.startswith("ncclprobe: 1 number from late reports left out: raise --timeout")
     assert fleet("-q", "--exit-code", code=3) == ["1 ok"]  # as far as it was looked at
 
 

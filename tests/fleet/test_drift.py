@@ -145,6 +145,17 @@ def test_a_node_that_is_accepted_is_as_usual_from_then_on() -> None:
     assert (at.own.state, at.siblings.state) == ("degraded", "degraded")
 
 
+def test_a_further_loss_of_an_accepted_node_is_found_at_once() -> None:
+    """The numbers since the loss say what is usual: no other dozen has to pass first."""
+    found = []
+    for seed in range(20):
+        before = drift.course(readings(random.Random(seed), [0.0] * 40 + [0.1] * 20))
+        for losses in ([0.1] * 20, [0.1] * 2 + [0.17] * 8):
+            more = readings(random.Random(seed + 100), losses)
+            found.append(functools.reduce(drift.step, more, drift.accepted(before, 1e9)).own.state == "degraded")
+    assert found == [False, True] * 20
+
+
 def test_a_loss_begins_with_the_number_that_shows_it_and_not_with_noise_before_it() -> None:
     def found(levels: list[float]) -> Drift:
         return drift.course(Reading(FIRST_S + day * DAY_S, 391.0 * each, 0.005) for day, each in enumerate(levels))
