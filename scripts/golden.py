@@ -1,18 +1,21 @@
 #!/usr/bin/env python3
 """Write what tests keep: the findings of captured machines, the values of bad cases with the edges
-of their numbers, and the values of whole commands.
+of their numbers, and the values of whole commands and functions.
 
-    .venv/bin/python scripts/golden.py
+    .venv/bin/python scripts/golden.py [captures | cases | edges | FILE of tests/data/command_values …]
 
-Read the difference before committing: is each line true, and of help?
+Without a name: all of it. Read the difference before committing: is each line true, and of help?
 """
 
 import sys
+from collections.abc import Callable, Iterable
+from functools import partial
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[1]
 sys.path[:0] = [str(ROOT), str(ROOT / "tests")]
 
+from child import fail
 from zoo import findings
 
 from tests import command_values
@@ -21,20 +24,39 @@ from tests.checks.edges import EDGES, edges
 
 
 def main() -> int:
-    """Write a file for each capture, and remove those of captures that are gone."""
+    """Write what is named, or everything; leave with 1 at a name that is none."""
+    parts: dict[str, Callable[[], None]] = {
+        "captures": write_captures,
+        "cases": lambda: write_lines(VALUES, case_values(checks())),
+        "edges": lambda: write_lines(EDGES, edges(checks())),
+        **{name: partial(write_values, name) for name in command_values.FILES},
+    }
+    for name in sys.argv[1:] or parts:
+        if name not in parts:
+            fail(f"{name} is none of {', '.join(parts)}")
+        parts[name]()
+    return 0
+
+
+def write_captures() -> None:
+    """Write a file for each captured machine, and remove those of captures that are gone."""
     wanted = {findings.golden(path): findings.text(path) for path in findings.captures()}
     for stale in set(findings.GOLDEN.rglob("*.txt")) - wanted.keys():
         stale.unlink()
     for path, text in wanted.items():
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(text, encoding="utf-8")
-    for path, lines in ((VALUES, case_values(checks())), (EDGES, edges(checks()))):
-        path.write_text("".join(f"{line}\n" for line in lines), encoding="utf-8")
+
+
+def write_lines(path: Path, lines: Iterable[str]) -> None:
+    """Write lines to a file."""
+    path.write_text("".join(f"{line}\n" for line in lines), encoding="utf-8")
+
+
+def write_values(name: str) -> None:
+    """Write the values of one file of commands or functions."""
     command_values.KEPT.mkdir(exist_ok=True)
-    for name in command_values.FILES:
-        (command_values.KEPT / f"{name}.txt").write_text(command_values.text(name), encoding="utf-8")
-    print(f"{len(wanted)} machines, {sum(text.count(chr(10)) for text in wanted.values())} findings")
-    return 0
+    (command_values.KEPT / f"{name}.txt").write_text(command_values.text(name), encoding="utf-8")
 
 
 if __name__ == "__main__":

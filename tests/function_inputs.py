@@ -19,6 +19,7 @@ from probes import test_round_robin as ranks
 from ncclprobe.checks.rail.fixtures import World, only
 from ncclprobe.cluster.mesh import plan as mesh
 from ncclprobe.cluster.rails import plan as rails
+from ncclprobe.expect import copies
 from ncclprobe.expect.composed import composed
 from ncclprobe.expect.expected import expectation
 from ncclprobe.expect.predict import predict
@@ -220,6 +221,18 @@ def _machine_inputs() -> Rows:
             yield f"{nodes} {gpu}, {release}", (graphs(system, shape, release), costs)
 
 
+def _copy_inputs() -> Rows:
+    """What copies reach: of each slot, between GPUs, to each Grace, and over the NVLinks of each type of machine."""
+    for generation, width in product((1, 2, 3, 4, 5, 6), (4, 8, 16)):
+        ways = product((True, False), (True, False))
+        between = [copies.p2p_pcie_copy(generation, width, same_socket=near, p2p=p2p) for near, p2p in ways]
+        yield f"Gen{generation} x{width}", (copies.host_copy(generation, width), between)
+    for gpus, capability in product((1, 2), (90, 100, 103)):
+        yield f"{gpus} GPUs of {capability} on a Grace", copies.c2c_copy(gpus, capability)
+    for name, machine in machines.table().items():
+        yield name, (copies.nvlink_copy(machine.system()), copies.slot(machine.system().pcie_GBps))
+
+
 def _words_inputs() -> Rows:
     """Lists of hosts, sizes and numbers as texts."""
     for text in ("n1,n2", "n[1-3,7]", "r[01-12]-n[1-2]", "a[1-2],b[3]", "n[9-11].x.org"):
@@ -240,6 +253,7 @@ FUNCTIONS: Mapping[str, Callable[[], Rows]] = {
     "plans": _plans_inputs,
     "patterns": _patterns_inputs,
     "machines": _machine_inputs,
+    "copies": _copy_inputs,
     "words": _words_inputs,
 }
 """The functions of each file with their input."""

@@ -13,5 +13,5 @@ FEW = 8
 def test_the_values_that_a_command_prints_and_a_machine_has_are_those_that_were_read(name: str) -> None:
     """A sentence may be rewritten; which rank, cause, rate or limit it names may not change unread."""
     kept, now = (KEPT / f"{name}.txt").read_text(encoding="utf-8"), text(name)
-    assert kept.split() == now.split(), "run scripts/golden.py, and read the difference"
+    assert kept.split() == now.split(), f"run scripts/golden.py {name}, and read the difference"
     assert now.count("== ") >= FEWEST.get(name, FEW)

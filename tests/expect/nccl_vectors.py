@@ -153,11 +153,6 @@ def _parameters(graph: Graph) -> tuple[object, ...]:
     return graph.pattern, graph.channels, *speeds, *words, graph.same_channels
 
 
-def same_choices(each: Communicator, release: NcclVersion) -> bool:
-    """Whether tables and choices are NCCL's within 0.1 %, given its graphs."""
-    return not any(differences(each, each.graphs, function, release, within=1e-3) for function in each.functions)
-
-
 def same_channels(each: Communicator, release: NcclVersion) -> bool:
     """Whether our own search finds NCCL's graphs."""
     return shown(searched(each, release)) == shown(each.graphs)

@@ -18,7 +18,6 @@ from tests.each_row import some
 
 pytestmark = pytest.mark.slow  # once before an hour on a GPU
 SCRIPTS = Path(__file__).parents[2] / "scripts"
-PYTHON_PATH = {**os.environ, "PYTHONPATH": f"{SCRIPTS.parent}:{SCRIPTS}"}
 
 
 @pytest.fixture(autouse=True, scope="module")

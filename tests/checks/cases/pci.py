@@ -65,8 +65,6 @@ def _below_switches(*widths: int) -> tuple[Gpus, Pci]:
     return gpus, Pci(devices, bridges)
 
 
-_GRACE = box(replace(ONE.all[0], name="NVIDIA GH200 480GB"))
-
 CASES = {
     "pci.topology-agree": Cases(
         bad=[("WARN unknown: GPU0 and GPU1", printed("PXB"), TREE, TWO, LINKED, Fabric(), METAL)],
