@@ -345,7 +345,7 @@ def test_what_contradicts_is_named_and_what_adds_up_is_not(tmp_path: Path, capsy
 
 
 SAYS = {
-    "a narrow link": (QUERY, "GPU0: x8; GPU and slot support x16"),
+    "a narrow link": (QUERY, "GPU0: runs at PCIe x8, but GPU and slot support x16"),
     "rows to remap": (
         QUERY + "    Remapped Rows\n        Pending   : Yes\n        Remapping Failure Occurred : No\n",
         "WARN gpu.errors GPU0",
