@@ -91,7 +91,7 @@ _REASONS = _any(
     "invalid", "illegal", "insufficient", "not enough", r"exceed(?:s|ed)?", r"out of(?! \d)", "no space",
     r"no (?:\w{1,16} ){0,3}(?:available|eligible|found|configured|detected|provided|methods?)",
     "corrupt(?:ed|ion)?", "unauthorized", "forbidden", "expired", "in use(?: by)?", "busy",
-    "too (?:small|large|many|few|long|old|new|low|high)", "undefined symbol", r"unrecogni[sz]ed", "unknown",
+    "too (?:small|large|many|few|long|old|new|low|high)", "undefined symbol", r"unrecogni[sz]ed", "unknown(?!: )",
     "duplicate", "incompatible", "missing", "preempt(?:ed|ion)?", "reclaimed", "fallen off",
     "not (?:accessible|allowed|available|built|compiled|detected|enumerated|implemented|installed|loaded|mounted)",
     "not (?:permitted|ready|responding|set|writable)", "not (?:a )?valid", "bus error",
@@ -104,7 +104,7 @@ _REASONS = _any(
     "hardware (?:error|exception|fault)", "check failed", r"misconfig\w{0,24}", "(?:is|are) required",
     "unexpected (?:nan|result|keyword|values?|types?|tokens?)", r"bad (?!alloc)\w{3,16}", "(?:has|have) only",
     r"more \w{1,16} (?:\w{1,16} )?than", "(?:less|fewer|greater|larger|smaller|lower|higher) than", "exhausted",
-    "(?<!action )required(?=[.!;,]|$)", "is full", "not yet initiali[sz]ed",
+    "(?<!action )required(?=[.!;,]|$)", "no active", "is full", "not yet initiali[sz]ed",
     r"cannot be (?:parsed|read|opened|loaded|found|resolved|used|mounted|created)",
 )  # fmt: skip
 """Words for something lacking, wrong or unexpected: a reason, of any kind."""

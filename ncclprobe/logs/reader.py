@@ -215,14 +215,17 @@ FAILURES = (HELP_RULE,
     "RUNNING AT ", "not accessible", "non-zero status", "low on resource", "heartbeats)", "are waiting for remainder",
     "not enough slots", "unable to reliably start", "lost communication", "Peer host id:",
     "can't open file", "panic", "--- Logging error ---", "ommand not found", "eceived signal", "orwarding signal",
-    "not exist", "xpired", "ndefined symbol", "ncompatible", "o space left", "ot permitted", "ot allowed",
-    "ot installed", "ot implemented", "ot loaded", "ot responding", "xhausted", "lready in use", "is required",
+    "not exist", "xpire", "ndefined symbol", "ncompatible", "o space left", "ot permit", "ot allow", "ot install",
+    "ot implement", "ot load", "ot respond", "xhaust", "lready in use", "is requir",
     "annot ", "an't ", "nable to ", "ould not ", "o such ", "ot found", "ot detected", "ot supported", "efused",
     "enied", "xceeds", "nvalid ", "nsufficient", "ot enough", "reempt", "nterruption", "nreachable", "NULL value",
     "us error", "egmentation", "arked as dead", "SIGHUP", "SIGINT", "angup", "nauthorized", "ismatch", "orrupt",
     " WARN ", "Powering off", "<warn>", "navailable", "xceeded", "Evicted",
 )  # fmt: skip
-"""Texts of lines that may speak of a failure, whatever program wrote them."""
+"""Texts of lines that may speak of a failure, whatever program wrote them.
+
+A text that ends in a frequent letter is searched for slowly: words are cut before it.
+"""
 _AGAIN = ("estart", "ttempt", "equeu", "esum", "estoring trial", "xpected ", "be retried")
 """The same of lines that say that something is begun again, or was wanted."""
 

@@ -47,6 +47,7 @@ _ENDS = re.compile(
     r"|[Ff]atal(?: \w{1,20}){0,2} error\b|FATAL\b|(?:fatal|panic): |Uncaught |[Uu]nhandled exception"
     r"|Exception in thread|thread '[^']{0,64}'(?: \(\d{1,10}\))? panicked|make(?:\[\d\])?: \*\*\* "
     rf"|{_PROGRAM}error while loading shared libraries|{_PROGRAM}{{1,2}}symbol lookup error: "
+    rf"|{_PROGRAM}{{1,2}}version `[^']{{1,64}}' not found \(required by "
     rf"|{_PROGRAM}[Ee]rror: "
     r"(?:un(?:recogni[sz]ed|known) |ambiguous option|invalid |argument |the following arguments|no such )"
     r"|[^`]{1,256}\bAssertion `[^']{1,128}' failed"

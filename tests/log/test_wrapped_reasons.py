@@ -66,6 +66,16 @@ WHY: Mapping[str, tuple[str, str]] = {
         "Unable to determine the device handle for GPU0000:41:00.0: GPU is lost.  Reboot the system\n",
         "fault of its hardware",
     ),
+    "the dynamic linker finds another release": (
+        "./zeta: /lib/libc.so.6: version `GLIBC_9.9' not found (required by ./zeta)\n",
+        "GLIBC_9.9",
+    ),
+    "the first of two errors before an exception has the reason": (
+        "E0801 10:00:00.1 99 rdma_context.cpp:512] Failed to open mlx5_7: no active port\n"
+        "E0801 10:00:00.2 99 zeta.cpp:88] Failed to install the transport\n"
+        'Traceback (most recent call last):\n  File "kv.py", line 20, in start\nRuntimeError: zeta did not begin\n',
+        "no active port",
+    ),
     "MPICH's head has the reason": (
         "Abort(6) (rank 0 in comm 0): Fatal error in PMPI_Send: Invalid rank, error stack:\nPMPI_Send(9): MPI_Send("
         "buf=0x7, count=1) failed\nsrun: error: n1: task 0: Exited with exit code 255\n",
@@ -104,6 +114,12 @@ def test_what_ended_a_job_from_outside_is_named_before_what_followed(tmp_path: P
     found = {text: explained(tmp_path, text)["causes"][0] for text in OUTSIDE}
     assert {each["code"] for each in found.values()} == {"ended-from-outside"}
     assert [text for text, words in OUTSIDE.items() if words not in found[text]["message"]] == []
+
+
+def test_what_is_not_memory_was_not_allocated_for_want_of_it(tmp_path: Path) -> None:
+    of = "zeta.cpp:3801: Unable to allocate {}\nterminate called after throwing an instance of 'std::runtime_error'\n"
+    found = [explained(tmp_path, of.format(what))["causes"][0]["code"] for what in ("12 UAR of the NIC", "12.1 GiB")]
+    assert [code == "oom" for code in found] == [False, True]
 
 
 SWITCH = "[ 812.1] nvidia-nvswitch0: SXid (PCI:0000:c0:00.0): 20034, Fatal, Link 30 LTSSM Fault Up\n"

@@ -538,14 +538,18 @@ def _with_errors_before(log: JobLog, event: LogEvent, found: Finding) -> Finding
     """Return a crash with the preceding line of the same process, if that is an error by its form."""
     writer = (event.stream, event.host, event.pid, event.rank)
     before = [
-        log.evidence(other)
+        other
         for other in preceding(log, event, _SAID_BEFORE)
         if (other.stream, other.host, other.pid, other.rank) == writer
         and _says_more(other.text, other.level, event.text)
         and not (other.level == "OUTER" or other.text.startswith("terminate called") or other.text.endswith(":"))
     ]
-    more = f", just after the line: {whole_words(before[-1].text, 100)}" if before else ""
-    return replace(found, message=f"{found.message}{more}", evidence=(*before[-2:], *found.evidence))
+    if not before:
+        return found
+    best = next((other for other in before if has_own_reason(other.text)), before[-1])
+    lines = dict.fromkeys((log.evidence(best), log.evidence(before[-1])))
+    more = f"{found.message}, just after the line: {whole_words(best.text, 100)}"
+    return replace(found, message=more, evidence=(*lines, *found.evidence))
 
 
 def _says_more(text: str, level: str, later: str) -> bool:

@@ -117,7 +117,9 @@ _REPORT_LINES = 3
 """The kernel's report begins with the process that asked for memory, and shows a little below whether a limit was
 reached.
 """
-_NO_MEMORY = ("CUDA out of memory", "Unable to allocate resources", '"OOMKilled":false', '"OOMKilled": false')
+_NO_MEMORY = ("CUDA out of memory", '"OOMKilled":false', '"OOMKilled": false')
+_ALLOCATED = re.compile(r"Unable to allocate (?!(?:[\d.]{1,12} ?(?:[KMGT]i?B|bytes)|memory|array)\b)")
+"""Something other than memory, such as a scheduler's resources or a device's registers."""
 
 
 @cause(
@@ -137,7 +139,7 @@ def host_memory_full(log: JobLog) -> Iterator[Finding]:
     rank or with mmap=True.
     """
     for event in log.having(*_HOST_OOM):
-        if not any(text in event.text for text in _NO_MEMORY):
+        if not (any(text in event.text for text in _NO_MEMORY) or _ALLOCATED.search(event.text[:512])):
             may = "may have" in event.text
             message = "the host's memory was full, and a process was killed"
             message = "host memory could not be allocated" if any(w in event.text for w in _REFUSED) else message
