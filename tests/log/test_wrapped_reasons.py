@@ -122,6 +122,18 @@ def test_what_is_not_memory_was_not_allocated_for_want_of_it(tmp_path: Path) -> 
     assert [code == "oom" for code in found] == [False, True]
 
 
+def test_sockets_between_hosts_would_explain_a_slow_job_and_those_of_one_host_nothing(tmp_path: Path) -> None:
+    text = (
+        "n1:7:7 [0] NCCL INFO NET/IB : No device found.\nn1:7:7 [0] NCCL INFO Using network Socket\n"
+        "n1:7:9 [0] NCCL INFO ncclCommInitRank comm 0x1 rank 0 nranks {} cudaDev 0 nvmlDev 0 busId 1000 commId 0x7 - "
+        "Init COMPLETE\nstep 10 | 41.2 s/it\n"
+    )
+    found = {n: explained(tmp_path, text.format(n)) for n in (2, 32)}
+    assert [[each["code"] for each in report["causes"]] for report in found.values()] == [[], ["slow-socket-fallback"]]
+    assert accused(found[32]) == [] or found[32]["answers"][0]["when"] == "slow"
+    assert {report["exit_code"] for report in found.values()} == {0}
+
+
 SWITCH = "[ 812.1] nvidia-nvswitch0: SXid (PCI:0000:c0:00.0): 20034, Fatal, Link 30 LTSSM Fault Up\n"
 
 

@@ -3,7 +3,18 @@
 from collections.abc import Iterator
 
 from ncclprobe.checks.log import cause, said
-from ncclprobe.checks.log.lines import IMAGE, JOB, NODE, RESTART, failed, informed, rdma_found
+from ncclprobe.checks.log.lines import (
+    IMAGE,
+    JOB,
+    LIMIT,
+    NODE,
+    RESTART,
+    blame_no_rank,
+    failed,
+    hosts,
+    informed,
+    rdma_found,
+)
 from ncclprobe.logs.job_log import JobLog, LogEvent
 from ncclprobe.logs.nccl_lines import used
 from ncclprobe.logs.outcome import ABORTED
@@ -14,6 +25,8 @@ from ncclprobe.model.values import grouped
 
 _OFF = ("NCCL_IB_DISABLE set by environment to 1", "NCCL_NET set by environment to Socket")
 _RDMA = ("NET/IB : Using", "NCCL_IB_HCA set", "GPU Direct RDMA Enabled")
+_ONE_HOST = 8
+"""Ranks that a usual host has GPUs for."""
 
 
 @cause(
@@ -44,6 +57,11 @@ def sockets_instead_of_rdma(log: JobLog) -> Iterator[Finding]:
     if there or switched_off:
         message = "sockets are used although the host has RDMA devices"
         yield from informed(log, ("Using network Socket",), message, severity=Severity.WARN, **JOB)
+    elif len(hosts(log)) > 1 or (log.world_size or 0) > _ONE_HOST:
+        message = "several hosts exchange data over sockets; NCCL found no RDMA device"
+        for event in log.having("Using network Socket"):
+            yield blame_no_rank(said(log, event, message, severity=Severity.WARN, **LIMIT))
+            return
 
 
 _GDR = ("GPU Direct RDMA Disabled for HCA", "GPU Direct RDMA Enabled for HCA", "GDR disabled on GDR-supported instance")
