@@ -299,7 +299,7 @@ def test_a_gpu_whose_nic_is_missing_is_told_where_the_next_one_is() -> None:
 def test_a_nic_that_is_near_and_not_taken_is_named_before_the_next_one() -> None:
     settings = having("NCCL_IB_HCA", "^mlx5_3")
     (found,) = gdr.gpu_near.run(fabric(), settings, pci(), gpus(), Machine(virtual=False))
-    start = "mlx5_3 near it is down, slow or left out; the next is mlx5_2 at PHB"
+    start = "the nearest NIC, mlx5_3, is down, slow or left out; the next is mlx5_2 at PHB"
     assert found.message == f"{start}; most GPUs have one below their own switch"
 
 

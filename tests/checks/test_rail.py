@@ -120,10 +120,10 @@ def test_a_wrong_gid_that_a_setting_chose_is_the_jobs_fault() -> None:
 
 def test_no_measurement_is_sure_to_a_hundred_percent() -> None:
     assert [certain(share) for share in (1.0, 0.9996, 0.9994, 0.5)] == [
-        "sure to > 99.9 %",
-        "sure to > 99.9 %",
-        "sure to 99.9 %",
-        "sure to 50.0 %",
+        "confidence > 99.9 %",
+        "confidence > 99.9 %",
+        "confidence 99.9 %",
+        "confidence 50.0 %",
     ]
 
 

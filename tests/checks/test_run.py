@@ -213,14 +213,14 @@ def test_of_two_ranks_neither_can_be_said_to_be_slow_where_that_must_be_judged()
 def test_a_node_with_some_bad_pairs_is_not_said_to_be_slow_with_all() -> None:
     several = Blamed("several pairs of n3", "node", ("n3",), None, "both", 0.6, 0.999, 24, 24, 8, 4, ("n3",), True)
     [finding] = said_of(replace(NONE, kind="node", culprits=(several,)))
-    assert finding.message.startswith("what this node exchanges with 4 of the others is slow: 60 %")
+    assert finding.message.startswith("what this node exchanges with 4 of the others is slow, at 60 %")
 
 
 def test_a_node_that_is_slow_alone_is_named_before_its_pairs_which_say_so_too() -> None:
     node = replace(_BAD_NIC, where="n2", kind="node", nodes=("n2",), rail=None, hosts=("n2",))
     inside, pair = said_of(replace(NONE, kind="node", culprits=(node,), intra_node=(_SLOW_INSIDE,)))
     assert (inside.subject, inside.blame, inside.nodes, inside.severity.value) == ("inside n2", "node", ("n2",), "fail")
-    assert "30 % of what its peers reach" in inside.message
+    assert "30 % of its peers' bandwidth" in inside.message
     assert pair.message.endswith("so is the node inside, which may be the cause: look there first")
     (other,) = said_of(replace(NONE, kind="rail", culprits=(_BAD_NIC,)))
     assert other.remedy.startswith("on n3: `ibstatus mlx5_1`; `rdma statistic show link mlx5_1/1`")
