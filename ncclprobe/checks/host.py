@@ -44,9 +44,7 @@ CPU_GROUP = CheckGroup("cpu", "Ranks do not get the processors, or the memory ne
 
 
 def ranks_here(launch: Launch, gpus: Gpus | Absent, job: Job) -> int:
-    """Return the ranks that this node gets: the launcher's number, otherwise one per GPU that CUDA shows to an NCCL job
-    (a rank may see only one), otherwise one.
-    """
+    """Return the ranks that this node gets: the launcher's number, otherwise one per visible GPU, otherwise one."""
     if launch.local_world_size:
         return launch.local_world_size
     if job.backend != "nccl" or isinstance(gpus, Absent):

@@ -14,6 +14,33 @@ from ncclprobe.host.command import as_host_error
 from ncclprobe.model.errors import Failed, HostError, OutOfTime, TimedOut
 
 T = TypeVar("T")
+STACKS_S = 2.0
+QUESTION_S = {
+    "run": 10.0,
+    "run nvidia-smi": 60.0,  # without persistence mode it takes 1-3 s per GPU to start (checks.md, Corrections)
+    "nvml": 60.0,
+    "nvml gpusOf": 6.0,  # of a running job, whose driver is at work: initialising it takes less
+    "psutil": 10.0,  # the first question imports it, from whatever the environment lies on
+    "resolve": 5.0,
+    "data": 10.0,
+    "packages": 10.0,
+    "interpreter": 10.0,
+    "tree": 20.0,
+    "mapped": 10.0,
+    "kernel_log": 15.0,
+    "elf_texts": 10.0,
+    "elf_symbols": 10.0,
+    "elf_objects": 10.0,
+    "ranks": 20.0,  # without it there is nothing to look at, and a node that swaps or is overloaded takes so long
+    "process": 2.0,
+    "server": 1.5,
+    "dump": 13.0,  # torch looks at its pipe once a second, and looks up the names of its stacks
+    "ras": 4.0,
+    "stacks": STACKS_S + 1.0,
+    "wait": 60.0,
+    "files": 10.0,  # a NIC's firmware is asked for each of its counters
+}
+"""Seconds for a kind of question, or for one kind of it; 2 for all others."""
 
 
 class _Worker:

@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any
 
 from ncclprobe.host import SAMPLE, WITHHELD, Question, distributions, elf
 from ncclprobe.host.command import as_host_error, found, run
-from ncclprobe.host.deadlines import within
+from ncclprobe.host.deadlines import QUESTION_S, STACKS_S, within
 from ncclprobe.host.nvml_child import NvmlChild
 from ncclprobe.host.settings import as_started, encodable, recorded
 from ncclprobe.model import bounds
@@ -159,7 +159,7 @@ class LiveHost:
     def ask(self, *question: str | int) -> str:
         """Return the machine's answer. Raises the HostError that gives the reason if there is none."""
         kind, *rest = (str(part) for part in question)
-        wanted_s = _PATIENCE_S.get(" ".join((kind, *rest[:1])), _PATIENCE_S.get(kind, 2.0))
+        wanted_s = QUESTION_S.get(" ".join((kind, *rest[:1])), QUESTION_S.get(kind, 2.0))
         left_s = self._deadline - time.monotonic()
         try:
             return self._ask(kind, rest, question, min(wanted_s, left_s))
@@ -518,7 +518,7 @@ def _stacks(pid: str, look: str) -> str:
     py_spy = found("py-spy", [str(Path(sys.executable).parent)])
     if not py_spy:
         raise Missing("py-spy is not installed: pip install py-spy")
-    return run([py_spy, "dump", "--nonblocking", "--json", "--pid", pid], _STACKS_S)
+    return run([py_spy, "dump", "--nonblocking", "--json", "--pid", pid], STACKS_S)
 
 
 def _plain(value: Any) -> Any:
@@ -581,30 +581,4 @@ _SOURCES: dict[str, Callable[..., str]] = {
     "connections": _connections,
     "at_port": _at_port,
     "route": _route,
-}
-_STACKS_S = 2.0
-_PATIENCE_S = {
-    "run": 10.0,
-    "run nvidia-smi": 60.0,  # without persistence mode it takes 1-3 s per GPU to start (checks.md, Corrections)
-    "nvml": 60.0,
-    "nvml gpusOf": 6.0,  # of a running job, whose driver is at work: initialising it takes less
-    "psutil": 10.0,  # the first question imports it, from whatever the environment lies on
-    "resolve": 5.0,
-    "data": 10.0,
-    "packages": 10.0,
-    "interpreter": 10.0,
-    "tree": 20.0,
-    "mapped": 10.0,
-    "kernel_log": 15.0,
-    "elf_texts": 10.0,
-    "elf_symbols": 10.0,
-    "elf_objects": 10.0,
-    "ranks": 20.0,  # without it there is nothing to look at, and a node that swaps or is overloaded takes so long
-    "process": 2.0,
-    "server": 1.5,
-    "dump": 13.0,  # torch looks at its pipe once a second, and looks up the names of its stacks
-    "ras": 4.0,
-    "stacks": _STACKS_S + 1.0,
-    "wait": 60.0,
-    "files": 10.0,  # a NIC's firmware is asked for each of its counters
 }

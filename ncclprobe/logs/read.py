@@ -21,7 +21,8 @@ from ncclprobe.host.job_files import STDIN, Blocks, JobFile
 from ncclprobe.host.limited_child import LimitedChild
 from ncclprobe.logs.job_log import JobLog, LogStream, ReadLog
 from ncclprobe.logs.ranks import MOST_EVENTS, joined
-from ncclprobe.logs.reader import LogRequest, Reader, answered
+from ncclprobe.logs.reader import Reader
+from ncclprobe.logs.reader_child import LogRequest, answered
 from ncclprobe.logs.stacks import Stacks, read_stacks
 from ncclprobe.model.causes import NotUnderstood, When
 from ncclprobe.model.errors import HostError, ParseError, UsageError
@@ -270,7 +271,7 @@ def _on_cores(
 
     with ExitStack() as children, ThreadPoolExecutor(cores) as pool:
         for _ in range(cores):
-            idle.put(children.enter_context(LimitedChild("ncclprobe.logs.reader")))
+            idle.put(children.enter_context(LimitedChild("ncclprobe.logs.reader_child")))
         return list(pool.map(read, files))
 
 

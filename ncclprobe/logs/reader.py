@@ -2,22 +2,17 @@
 
 Logs are large and nearly all of their lines are irrelevant: a line is parsed only if it holds one of the texts that
 checks search for (:attr:`ncclprobe.model.registry.CauseRule.signs`) or that this module needs itself. Each log is read
-by itself, so that processes can share the work (:func:`serve`); :mod:`ncclprobe.logs.ranks` then combines them.
+by itself, so that processes can share the work (:mod:`ncclprobe.logs.reader_child`); :mod:`ncclprobe.logs.ranks` then
+combines them.
 
 :mod:`ncclprobe.logs.paragraphs` joins texts of several lines that form one message.
 """
 
-import os
 import re
-import sys
 from collections import Counter, deque
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from itertools import pairwise
 
-import msgspec
-
-from ncclprobe.host.job_files import Blocks, JobFile
-from ncclprobe.host.limited_child import LENGTH, framed
 from ncclprobe.logs import ranks as log_ranks
 from ncclprobe.logs.job_log import ENDINGS, OF_LOCAL, TALK, JobLog, LogEvent, LogStream, Pace, ReadLog
 from ncclprobe.logs.lines import has_own_reason
@@ -38,9 +33,8 @@ from ncclprobe.logs.texts import (
     says_finished,
     was_expected,
 )
-from ncclprobe.model.errors import UsageError
 from ncclprobe.model.units import whole_words
-from ncclprobe.model.values import Struct, replace
+from ncclprobe.model.values import replace
 
 LEAST = 1 << 20
 AHEAD = 64 << 10
@@ -571,37 +565,3 @@ def read(logs: Iterable[NamedBytes], signs: Collection[str] = ()) -> JobLog:
     """Return what `logs` say: of each the lines that hold one of `signs` or speak of a failure."""
     reader = Reader(signs)
     return log_ranks.joined([reader.read_one(name, blocks) for name, blocks in logs])
-
-
-class LogRequest(Struct, frozen=True):
-    """Read this log. `signs` are None if they are those of the request before; `most` events are kept."""
-
-    file: JobFile
-    most: int
-    signs: tuple[str, ...] | None = None
-
-
-def answered(file: JobFile, reader: Reader) -> ReadLog:
-    """Return the content of one log; if it cannot be read, the reason."""
-    blocks = Blocks(file)
-    try:
-        read = reader.read_one(file.name, blocks)
-    except UsageError as error:
-        return ReadLog(LogStream(file.name, cut=str(error)))
-    read.stream = replace(read.stream, cut=blocks.cut)
-    return read
-
-
-def serve() -> None:
-    """Be a child that reads one log after the other: answer requests of standard input, each with its length before it,
-    until it closes.
-    """
-    requests, answers = os.fdopen(os.dup(0), "rb"), os.fdopen(os.dup(1), "wb")
-    sys.stdin.close()
-    reader = Reader()
-    while len(head := requests.read(LENGTH.size)) == LENGTH.size:
-        request = msgspec.msgpack.decode(requests.read(LENGTH.unpack(head)[0]), type=LogRequest)
-        if request.signs is not None:
-            reader = Reader(request.signs, request.most)
-        answers.write(framed(msgspec.msgpack.encode(answered(request.file, reader))))
-        answers.flush()

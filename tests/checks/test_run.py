@@ -216,6 +216,9 @@ def test_a_node_with_some_bad_pairs_is_not_said_to_be_slow_with_all() -> None:
     assert finding.message.startswith("what this node exchanges with 4 of the others is slow, at 60 %")
 
 
+CHECK = "on n3, check rate, width and errors: "
+
+
 def test_a_node_that_is_slow_alone_is_named_before_its_pairs_which_say_so_too() -> None:
     node = replace(_BAD_NIC, where="n2", kind="node", nodes=("n2",), rail=None, hosts=("n2",))
     inside, pair = said_of(replace(NONE, kind="node", culprits=(node,), intra_node=(_SLOW_INSIDE,)))
@@ -223,9 +226,9 @@ def test_a_node_that_is_slow_alone_is_named_before_its_pairs_which_say_so_too() 
     assert "30 % of its peers' bandwidth" in inside.message
     assert pair.message.endswith("so is the node inside, which may be the cause: look there first")
     (other,) = said_of(replace(NONE, kind="rail", culprits=(_BAD_NIC,)))
-    assert other.remedy.startswith("on n3: `ibstatus mlx5_1`; `rdma statistic show link mlx5_1/1`")
+    assert other.remedy.startswith(f"{CHECK}`ibstatus mlx5_1`; `rdma statistic show link mlx5_1/1`")
     (other,) = said_of(replace(NONE, kind="rail", culprits=(replace(_BAD_NIC, where="out of n3 rail 1 (eth1)"),)))
-    assert other.remedy.startswith("on n3: `ethtool eth1`; `ip -s link show eth1`")
+    assert other.remedy.startswith(f"{CHECK}`ethtool eth1`; `ip -s link show eth1`")
     assert "inside" not in other.message
 
 

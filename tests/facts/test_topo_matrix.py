@@ -181,7 +181,7 @@ def test_a_text_without_rows_of_nics_says_so() -> None:
         (lambda text: text.replace("\tPIX\t0", "\tPIX0", 1), "row GPU0: 'PIX0-31' under NIC0 is not a link"),
         (lambda text: text.replace(" X \tNV18", "NV18\t X ", 1), "row GPU0: NV18 under GPU0: X marks"),
         (lambda text: text.replace("NV18\t X ", " X \tNV18", 1), "row GPU1: X under GPU0: X marks"),
-        (lambda text: text.replace("NV18", "NV4", 1), "rows disagree: GPU0 says NV4 of GPU1, GPU1 says NV18 of GPU0"),
+        (lambda text: text.replace("NV18", "NV4", 1), "rows disagree: NV4 from GPU0 to GPU1, NV18 from GPU1 to GPU0"),
         (without(1), "row of GPU0 is missing"),
         (without(2), "row of GPU1 is missing"),
         (lambda text: text.replace("GPU1\tNV18", "GPU0\tNV18"), "row GPU0: NV18 under GPU0"),

@@ -71,7 +71,7 @@ def test_a_fault_that_comes_back_is_told_and_one_that_stays_only_since_when(tmp_
     path = kept(tmp_path / "fleet.db", *(day_of("n7", day, *([DOWN] if day in came else [])) for day in range(20)))
     (found,) = flapping.run(past(path, day_of("n7", 20)))
     assert (found.severity, found.blame) == (Severity.WARN, "link")
-    assert "came 3 times in 30 days" in found.message
+    assert "appeared 3 times in 30 days" in found.message
     path = kept(tmp_path / "stays.db", *(day_of("n7", day, *([DOWN] if day > 5 else [])) for day in range(9)))
     (found,) = flapping.run(past(path, day_of("n7", 9, DOWN)))
     assert (found.severity, found.message) == (Severity.NOTE, "is there since 2026-03-07 04:00 UTC")

@@ -336,10 +336,9 @@ class ProcessState(Struct, frozen=True):
 
     `call` is the system call that its first thread is in (empty: not known; ``running``: none), with `file` its
     descriptor's; `wchan` is the kernel function in which it sleeps. Counters grow from its start: `cpu_s`, page
-    `faults`, `moved_bytes` read and written, `ran_s` that its first thread ran, `queued_s` that this one waited for a
-    processor. `awaits` is
-    the process whose end it waits for, 0: none, or any; `holder` the one that holds the file lock that it wants.
-    `listens`: it waits for others to connect to it.
+    `faults`, `moved_bytes` read and written, `ran_s` that its first thread ran, `queued_s` that it waited to run.
+    `awaits` is the process whose end it waits for, 0: none, or any; `holder` the one that holds the file lock that it
+    wants. `listens`: it waits for others to connect to it.
     """
 
     state: str
