@@ -156,7 +156,7 @@ def changed_by(system: NodeSystem, change: Mapping[str, Any]) -> bool:
 def _shown(run: Run, rows: Sequence[Measurement]) -> Iterator[LogFinding]:
     yield from log_findings.unlike_hosts(run.log.hosts)
     yield from log_findings.steps(rows)
-    yield from log_findings.average(rows, run.log.average)
+    yield from log_findings.average(rows, run.log.average, run.log.empty)
     yield from log_findings.unfinished(run.log.unfinished)
 
 

@@ -1,6 +1,5 @@
 """What a judged log shows beside the verdict of each row: dips, a wrong average, unlike GPUs, settings that cost."""
 
-import statistics
 from collections.abc import Iterator, Mapping, Sequence
 
 from ncclprobe.expect.expected import expectation
@@ -52,11 +51,11 @@ def _step(before: Measurement, row: Measurement, after: Measurement) -> Iterator
         yield LogFinding(Severity.WARN, f"{what} jumps to {row.busbw_GBps:.4g} GB/s, {times:.1f}x more: {around}")
 
 
-def average(rows: Sequence[Measurement], printed: float | None) -> Iterator[LogFinding]:
-    """Yield a note if the average of the summary is not that of the rows: then rows lack, or were changed."""
+def average(rows: Sequence[Measurement], printed: float | None, empty: int) -> Iterator[LogFinding]:
+    """Yield a note if the average of the summary is not that of the rows and the `empty` ones: rows lack or differ."""
     if printed is None or not rows:
         return
-    mean = statistics.fmean(row.busbw_GBps for row in rows)
+    mean = sum(row.busbw_GBps for row in rows) / (len(rows) + empty)
     if abs(mean - printed) > _AVERAGE_APART * max(mean, printed) and max(mean, printed) >= 1:
         message = f"the summary prints an average of {printed:.4g} GB/s, and that of these rows is {mean:.4g}"
         yield LogFinding(Severity.NOTE, f"{message}: rows are missing, or belong to another run")

@@ -41,6 +41,8 @@ _MARK = re.compile(
     r"\d{4}-\d\d-\d\d[T ]\d\d:\d\d:\d\d(?:[.,]\d{1,9})?(?:Z|[+-]\d\d:?\d\d)?\s(?:std(?:out|err) [FP]\s)?|"
     r"[\w.-]{1,80}\s{1,20}\|(?=\s)|>(?=\s)|\([^()]{0,80}\bpid=\d[^()]{0,80}\)(?=\s))"
 )
+_INNER = re.compile(r"(?<=\d)\[\d{1,6}\](?=\s)")
+"""The same tag within a row: a launcher puts it before each piece that was written."""
 _MARKS = 3
 """The most marks before a line: those of kubectl, Ray, Slurm and Open MPI, one behind the other."""
 _ANSI = re.compile(r"\x1b\[[0-9;]*[A-Za-z]")
@@ -126,7 +128,8 @@ def _plain(raw: str) -> str:
         shorter = _MARK.sub("", line, count=1)
         if shorter == line:
             break
-        line = shorter
+        tag = line[: len(line) - len(shorter)].strip()
+        line = _INNER.sub(lambda found, tag=tag: " " if found[0] == tag else found[0], shorter)  # type: ignore[misc]
     return line
 
 
@@ -320,7 +323,7 @@ def _run(section: _Section, path: str, given: Given) -> Iterator[Run]:
         fingerprint(section.ranks, section.nccl),
         failed,
         cut=not section.ended,
-        log=_log(section),
+        log=replace(_log(section), empty=sum(not line.nbytes for line in section.lines)),
     )
 
 

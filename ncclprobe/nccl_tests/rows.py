@@ -40,7 +40,7 @@ class Log(Struct, frozen=True):
 
     `hosts` are the GPUs of each, `average` the bus bandwidth of the summary. `network` and `nics` are those that NCCL
     reports to use; empty and 0: unknown. `listed`: whether ranks are listed. `unfinished` is the size of a last
-    row that has no end; 0: all have one.
+    row that has no end; 0: all have one. `empty` rows moved nothing; the summary counts them.
     """
 
     line: int = 0
@@ -52,6 +52,7 @@ class Log(Struct, frozen=True):
     nics: int = 0
     listed: bool = False
     unfinished: int = 0
+    empty: int = 0
 
 
 class Run(Struct, frozen=True):
@@ -166,6 +167,9 @@ def _refuse_nonsense(line: Line, setup: Setup) -> None:
         raise ValueError("the number of wrong elements is negative")
 
 
+_ONCE_BUSBW_TWICE = ("all_gather", "reduce_scatter")
+
+
 def _speeds(line: Line, setup: Setup) -> tuple[float, float, float]:
     """Return microseconds, algorithm and bus bandwidth: from the time, which is printed with more digits.
 
@@ -179,7 +183,8 @@ def _speeds(line: Line, setup: Setup) -> tuple[float, float, float]:
         return line.time_us, line.algbw, line.busbw
     shape = CallShape(line.nbytes, line.count, line.nbytes, line.nbytes, 0, 0)
     algbw, busbw = op.bandwidth(shape, setup.ranks, line.time_us * 1e-6)
-    for printed, derived in ((line.algbw, algbw), (line.busbw, busbw)):
+    old = op.name in _ONCE_BUSBW_TWICE and line.algbw == line.busbw
+    for printed, derived in ((line.algbw, busbw if old else algbw), (line.busbw, busbw)):
         most = max(printed, derived if line.algbw > _SURE_GBps else 0.0)  # both 0: they were not printed at all
         if most > _SURE_GBps and abs(printed - derived) > _APART * most + _rounded(printed):
             raise ValueError(

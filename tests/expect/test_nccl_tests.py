@@ -10,6 +10,7 @@ from conftest import fact_rows
 from hypothesis import example, given
 from hypothesis import strategies as st
 
+from ncclprobe.expect.log_findings import average
 from ncclprobe.model.errors import UsageError
 from ncclprobe.model.findings import Status
 from ncclprobe.model.measurement import Measurement
@@ -116,6 +117,36 @@ def test_a_text_without_rows_is_refused(text: str) -> None:
 
 def test_ranks_are_told_by_the_factor_where_no_device_is_listed() -> None:
     assert one(START.format("all_reduce") + NEW + ALL_REDUCE)[0].ranks == 8
+
+
+def test_rows_below_a_gigabyte_a_second_tell_their_ranks_too() -> None:
+    slow = "1073741824 268435456 float sum -1 1121937 0.96 1.44 0 1120530 0.96 1.44 0\n"
+    assert [(row.op, row.ranks) for row in one(NEW + slow)] == [("all_reduce", 4)] * 2
+
+
+def test_a_tag_before_each_piece_of_a_row_is_no_part_of_its_numbers() -> None:
+    tagged = ALL_REDUCE.replace("      -1   ", "      -1[0]   ").replace("      0   ", "      0[0]   ", 1)
+    assert tagged.count("[0]") == 2
+    assert one("[0]" + NEW + "[0]" + tagged) == one(NEW + ALL_REDUCE)
+    with pytest.raises(UsageError):
+        one("[1]" + NEW + "[1]" + tagged)  # another process wrote into the row
+
+
+def test_an_old_all_gather_prints_its_bus_bandwidth_twice() -> None:
+    header = "# size count type time algbw busbw error time algbw busbw error\n"
+    rows = dict.fromkeys(("all_gather", "broadcast"), "8589934592 {} float 100000 {} {} 0e+00 100000 {} {} 0e+00\n")
+    old = rows["all_gather"].format(1 << 28, *["75.16"] * 4)  # 8 GiB in 0.1 s, 7/8 of it from others
+    assert one(START.format("all_gather") + RANKS + header + old)[0].busbw_GBps == pytest.approx(75.16, rel=1e-3)
+    with pytest.raises(UsageError):
+        one(START.format("broadcast") + RANKS + header + rows["broadcast"].format(1 << 31, *["75.16"] * 4))
+
+
+def test_the_rows_of_nothing_count_in_the_average_of_the_summary() -> None:
+    nothing = "0 0 float sum -1 10.00 0.00 0.00 0 10.00 0.00 0.00 0\n"
+    (run,) = parse_text(START.format("all_reduce") + RANKS + NEW + nothing + ALL_REDUCE, "log")
+    assert (len(run.rows), run.log.empty) == (2, 2)
+    assert not [*average(run.rows, 54.02, run.log.empty)]
+    assert [*average(run.rows, 108.04, run.log.empty)]
 
 
 @given(st.text())
