@@ -27,7 +27,9 @@ def test_every_check_is_explained_on_one_screen_with_what_it_finds_and_a_link() 
     for check in checks:
         lines = entry(check.key)
         above, _, example = "\n".join(lines).partition("\nexample of what it finds:\n")
-        heads = [head for head in ("passes: ", "why: ", "fix: ", "standing:", "silenced:") if f"\n{head}" not in above]
+        heads = [
+            head for head in ("passes: ", "why: ", "fix: ", "importance:", "silenced:") if f"\n{head}" not in above
+        ]
         found = re.search("^    (FAIL|WARN|NOTE) ", example)
         if misfits(lines) or heads or not found or lines[-1] != page(check.id):
             wrong[check.key] = misfits(lines) or heads or lines

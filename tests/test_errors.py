@@ -25,8 +25,8 @@ WHY = "P2P is disabled between NVLINK connected GPUs 1 and 0. This should not be
             "CUDA out of memory. Tried to allocate 2.00 GiB. GPU 1 has a total capacity of 79.11 GiB of which 1.19 GiB "
             "is free. Process 4711 has 40.00 GiB memory in use. Including non-PyTorch memory, this process has 37.90 "
             "GiB memory in use. Of the allocated memory 36.00 GiB is allocated by PyTorch, and 1 GiB is reserved",
-            "out of memory: 2.00 GiB were asked for, and of the 79.11 GiB of GPU 1 1.19 GiB are free; in use are "
-            "40.00 GiB by process 4711, 37.90 GiB by this rank",
+            "out of memory: 2.00 GiB were requested, but only 1.19 GiB of the 79.11 GiB of GPU 1 are free; process "
+            "4711 uses 40.00 GiB, this rank uses 37.90 GiB",
         ),
         (
             f"{KIND}\nncclUnhandledCudaError: x\nLast error:\nCuda failure 2 'out of memory'",

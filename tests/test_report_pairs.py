@@ -57,7 +57,7 @@ def test_who_is_confirmed_cleared_and_lost_is_said_in_words() -> None:
     lost = LostPair("n2", "n3", "timed out")
     text = shown([], Localisation(4, "node", (SLOW,), cleared=("into n0",), lost=(lost, lost), tests=36, steps=1))
     assert "confirmed: out of n1 (node): 10 % of the usual bandwidth is left" in text
-    assert "slow once, and not when measured again: into n0" in text
+    assert "slow once, but not when measured again: into n0" in text
     assert text.count("lost: n2 to n3") == 1
     assert "nobody" not in text
 

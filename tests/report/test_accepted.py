@@ -152,7 +152,7 @@ def test_of_one_gpu_its_copies_are_said_and_that_there_is_nothing_between_gpus()
 @each_row(
     ("scope", "said"),
     [
-        (Scope(gpus=None, driver=False), "n0: nothing measured: no torch; no GPU: a node for gloo jobs; FAIL (exit 4)"),
+        (Scope(gpus=None, driver=False), "n0: nothing measured: no torch; no GPU, so gloo jobs only; FAIL (exit 4)"),
         (Scope("gloo", None, driver=True), "n0: nothing measured: no torch; FAIL (exit 4)"),
     ],
 )

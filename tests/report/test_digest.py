@@ -20,7 +20,7 @@ SLOW = fail("mlx5_3:1", "runs at 200 Gb/s")
     [
         (
             replace(SLOW, blame="job", action="fix-job"),
-            "The job's settings are at fault (read from this machine); correct the job.",
+            "The job's settings are at fault (read from this machine); correct them.",
         ),
         (
             replace(SLOW, blame="node", action="retest", confidence=ONCE),

@@ -172,7 +172,7 @@ def test_a_summary_that_cannot_be_written_is_told(
 def test_a_host_name_that_is_none_is_told_on_standard_error(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
     as_json.write(replace(hostile("a\x1bb c")), str(tmp_path / "saved.json"))
     report.main([str(tmp_path / "saved.json"), "-q", "--nodes-out", str(tmp_path)])
-    assert "in no list, because no host is called so" in capfd.readouterr().err
+    assert "in no list, because no host has this name" in capfd.readouterr().err
 
 
 def recorder(*argv: str) -> Recorder:
