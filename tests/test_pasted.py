@@ -330,6 +330,45 @@ def test_what_a_text_does_not_show_makes_nothing_inconclusive_and_is_not_called_
     assert "(required)" not in said
 
 
+def eight_gpus() -> tuple[str, str, str]:
+    """Return what `nvidia-smi`, `nvidia-smi topo -m` and `ibstat` print on a board of eight GPUs and NICs."""
+    head, *gpus = SMI.splitlines(keepends=True)
+    smi = head + "".join(
+        gpus[0].replace("|   0 ", f"|   {n} ").replace("00000000:19", f"00000000:{0x19 + n:02X}") + "".join(gpus[1:3])
+        for n in range(8)
+    )
+    names = [*(f"GPU{n}" for n in range(8)), *(f"NIC{n}" for n in range(8))]
+    rows = [
+        "\t".join([one, *(" X " if one == two else between(one, two) for two in names)])
+        + ("\t0-55\t0" if one.startswith("GPU") else "")
+        for one in names
+    ]
+    legend = "".join(f"  NIC{n}: mlx5_{n}\n" for n in range(8))
+    matrix = "\t".join(["", *names, "CPU Affinity", "NUMA Affinity"]) + "\n" + "\n".join(rows)
+    up = IBSTAT.format(state="Active", physical="LinkUp")
+    nics = "".join(up.replace("mlx5_0", f"mlx5_{n}") for n in range(8))
+    return smi, f"{matrix}\n\nNIC Legend:\n\n{legend}", nics
+
+
+def between(one: str, two: str) -> str:
+    return "NV18" if one[:3] == two[:3] == "GPU" else "PIX" if one[3:] == two[3:] else "NODE"
+
+
+def test_a_matrix_beside_the_gpus_gives_their_links_so_that_a_setting_has_a_cost(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    machine = eight_gpus()
+    code, said = doctor(tmp_path, capsys, *machine)
+    assert (code, "NVLink 18/18" in said, "1 per GPU" in said) == (0, True, True)
+    assert "FAIL" not in said
+    for setting in ("NCCL_P2P_LEVEL=LOC", "NCCL_IB_HCA==mlx5_0:1"):
+        code, said = doctor(tmp_path, capsys, *machine, f"NCCL_DEBUG=INFO\n{setting}\n")
+        assert (setting, code) == (setting, 4)
+        assert "GB/s at 1 GiB over 2 nodes" in said
+    code, said = doctor(tmp_path, capsys, machine[0], machine[2], "NCCL_DEBUG=INFO\nNCCL_P2P_LEVEL=LOC\n")
+    assert (code, "GB/s at 1 GiB" in said) == (0, False)  # no text shows a link
+
+
 def test_what_contradicts_is_named_and_what_adds_up_is_not(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     up = IBSTAT.format(state="Active", physical="LinkUp")
     code, said = doctor(tmp_path, capsys, up, DEVINFO)

@@ -497,18 +497,25 @@ def capture_facts(host: Replay, collectors: Sequence[Collector], traces: Traces 
 
 
 def _with_matrix(host: Replay, facts: dict[type, Any]) -> dict[type, Any]:
-    """Return facts with the content of a pasted matrix, if no other pasted text shows the GPUs."""
+    """Return facts with the content of a pasted matrix, as far as no other pasted text has it."""
     text = host.answers.get(("run", "nvidia-smi", "topo", "-m")) if host.pasted else None
     if not isinstance(text, str):
         return facts
+    from ncclprobe.facts.infiniband import Fabric
+    from ncclprobe.facts.nvlink import NvLinks
+    from ncclprobe.facts.nvml import Gpus
     from ncclprobe.facts.topo_matrix import parse
     from ncclprobe.nccl.from_matrix import shown
 
     try:
-        found = shown(parse(text)[0], Absent(NOT_SHOWN, NotCaptured.__name__))
+        found = shown(parse(text)[0], Absent(NOT_SHOWN, NotCaptured.__name__), facts[Gpus], facts[Fabric])
     except ParseError:
         return facts
-    return facts | {kind: fact for kind, fact in found.items() if isinstance(facts.get(kind), Absent)}
+    links = facts[NvLinks]
+    unknown = {kind for kind in found if isinstance(facts.get(kind), Absent)} | {Fabric}
+    if isinstance(links, NvLinks) and all(isinstance(each, Absent) for each in links.gpus):
+        unknown.add(NvLinks)
+    return facts | {kind: fact for kind, fact in found.items() if kind in unknown}
 
 
 def _own_rank(facts: Mapping[type, object], collectors: Sequence[Collector]) -> dict[int, dict[type, object]]:

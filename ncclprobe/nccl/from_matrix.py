@@ -16,7 +16,7 @@ from ncclprobe.facts.machine import Machine
 from ncclprobe.facts.nccl_conf import Settings
 from ncclprobe.facts.nvlink import NvLink, NvLinks, NvlinkStatus, Remote
 from ncclprobe.facts.nvml import NOT_ASKED, Gpu, Gpus, P2pStatus, Pairs, PeerAccess
-from ncclprobe.facts.pci import Device, Identity, Pci, PcieLink, PciPosition
+from ncclprobe.facts.pci import Device, Identity, Pci, PcieLink, PciPosition, normal
 from ncclprobe.facts.software import Software
 from ncclprobe.facts.topo_matrix import Matrix
 from ncclprobe.model import bounds
@@ -59,15 +59,50 @@ def facts_of(matrix: Matrix, peers: Matrix | None = None) -> dict[type, Any]:
     }
 
 
-def shown(matrix: Matrix, rest: Absent) -> dict[type, Any]:
-    """Return the facts that a matrix shows without an assumption; what of the GPUs it does not show is `rest`."""
-    found = facts_of(matrix)
-    gpus: Gpus = found[Gpus]
+def shown(matrix: Matrix, rest: Absent, gpus: Gpus | Absent, fabric: Fabric | Absent) -> dict[type, Any]:
+    """Return the facts that a matrix shows without an assumption; what of the GPUs it does not show is `rest`.
+
+    `gpus` and `fabric` are those of other texts of the machine. Devices have the addresses that these give.
+    """
+    found, names = facts_of(matrix), (*matrix.gpus, *matrix.nics)
+    own: Gpus = found[Gpus]
     known = [
         replace(gpu, **{name: rest for name in gpu.__struct_fields__ if getattr(gpu, name) == NOT_ASKED})
-        for gpu in gpus.all
+        for gpu in own.all
     ]
-    return {Gpus: replace(gpus, all=tuple(known), nvml=rest), NvLinks: found[NvLinks], Pci: found[Pci]}
+    devices = () if isinstance(fabric, Absent) else fabric.devices
+    given = {} if isinstance(gpus, Absent) else {f"GPU{gpu.index}": normal(gpu.pci) for gpu in gpus.all if gpu.pci}
+    given |= {device.name: device.pci for device in devices if isinstance(device.pci, str)}
+    at = {_address(names, name): given[name] for name in names if name in given}
+    kinds: dict[type, Any] = {Gpus: replace(own, all=tuple(known), nvml=rest)}
+    kinds |= {NvLinks: _moved_links(found[NvLinks], at), Pci: _moved(found[Pci], at)}
+    if not isinstance(fabric, Absent):
+        nics = {name: _address(names, name) for name in matrix.nics}
+        placed = [replace(d, pci=nics[d.name]) if d.name in nics and d.name not in given else d for d in devices]
+        kinds[Fabric] = replace(fabric, devices=tuple(placed))
+    return kinds
+
+
+def _moved(pci: Pci | Absent, at: Mapping[str, str]) -> Pci | Absent:
+    """Return the tree with devices at other addresses."""
+    if isinstance(pci, Absent):
+        return pci
+    moved = [replace(device, address=at.get(device.address, device.address)) for device in pci.devices.values()]
+    return Pci({device.address: device for device in moved})
+
+
+def _moved_links(nvlinks: NvLinks | Absent, at: Mapping[str, str]) -> NvLinks | Absent:
+    """Return the links with their ends at other addresses."""
+    if isinstance(nvlinks, Absent):
+        return nvlinks
+    return NvLinks(
+        tuple(
+            links
+            if isinstance(links, Absent)
+            else tuple(replace(link, remote_pci=at.get(str(link.remote_pci), link.remote_pci)) for link in links)
+            for links in nvlinks.gpus
+        )
+    )
 
 
 def _words(matrix: Matrix) -> dict[tuple[str, str], str]:
