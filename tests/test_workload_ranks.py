@@ -57,7 +57,7 @@ def test_groups_are_measured_alone_and_together_and_every_strategy_is_replayed(l
     ("asked", "said"),
     [
         (["ddp", "--params", "many"], "many is not a number of parameters"),
-        (["ddp", "--params", "4", "--layers", "8"], "--params 4 are fewer than --layers 8"),
+        (["ddp", "--params", "4", "--layers", "8"], "--params 4 is less than --layers 8"),
     ],
 )
 def test_what_cannot_be_replayed_is_refused(asked: list[str], said: str) -> None:
