@@ -94,7 +94,7 @@ def nofile(limit: OpenFiles, launch: Launch, job: Job, user: JobUser | Absent) -
     Fix: LimitNOFILE=1048576 in the unit of slurmd or containerd, --ulimit nofile=1048576 for docker, ulimit -n before
     the job.
     """
-    theirs = _of_job(user, "RLIMIT_NOFILE", ResourceLimit(limit.soft, limit.hard))
+    theirs = _job_limit(user, "RLIMIT_NOFILE", ResourceLimit(limit.soft, limit.hard))
     if isinstance(theirs, Finding):
         yield theirs
         return
@@ -112,7 +112,7 @@ def nofile(limit: OpenFiles, launch: Launch, job: Job, user: JobUser | Absent) -
         yield warn("RLIMIT_NOFILE", message, **IMAGE, evidence=evidence)
 
 
-def _of_job(user: JobUser | Absent, name: str, own: ResourceLimit) -> tuple[ResourceLimit, str] | Finding:
+def _job_limit(user: JobUser | Absent, name: str, own: ResourceLimit) -> tuple[ResourceLimit, str] | Finding:
     """Return the limit of those who run the job and its source; a note if it is not known."""
     if isinstance(user, Absent) or user.uid is None:
         return own, f"getrlimit({name})"
@@ -341,7 +341,7 @@ def memlock(
     Fix: LimitMEMLOCK=infinity in the unit of slurmd or containerd, --ulimit memlock=-1 for docker, or CAP_IPC_LOCK
     (securityContext.capabilities.add: [IPC_LOCK] in Kubernetes).
     """
-    theirs = _of_job(user, "RLIMIT_MEMLOCK", ResourceLimit(memlock.soft_bytes, None))
+    theirs = _job_limit(user, "RLIMIT_MEMLOCK", ResourceLimit(memlock.soft_bytes, None))
     if isinstance(theirs, Finding):
         yield theirs
         return

@@ -46,7 +46,7 @@ def named(given: argparse.Namespace) -> Hosts:
     if given.hosts and given.hostfile:
         raise UsageError("--hosts and --hostfile exclude each other")
     try:
-        found = expand(given.hosts) if given.hosts else _of_file(given.hostfile)
+        found = expand(given.hosts) if given.hosts else _hosts_in_file(given.hostfile)
     except ValueError as error:
         raise UsageError(f"--{'hosts' if given.hosts else 'hostfile'}: {error}") from None
     for name in found:
@@ -60,7 +60,7 @@ def named(given: argparse.Namespace) -> Hosts:
     return Hosts(tuple(found), given.remote_python or sys.executable)
 
 
-def _of_file(path: Path) -> list[str]:
+def _hosts_in_file(path: Path) -> list[str]:
     """Return the hosts of a file: the first word of each line, without slots. Raises ValueError, UsageError."""
     lines = (line.partition("#")[0].split() for line in files.read(path, limit=bounds.EXPECT_BYTES).splitlines())
     words = (words[0] for words in lines if words)

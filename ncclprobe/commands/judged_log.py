@@ -70,17 +70,27 @@ def _report(runs: Sequence[JudgedRun], path: str, code: int) -> Report:
     question = diagnose.ask(diagnose.Judging(), ("expect", "--judge", path), Job())
     empty = diagnose.diagnose(replace(question, checks=(), sources=diagnose.MACHINE))
     rows = tuple(row for run in runs for row in run.rows)
-    status = {ExitCode.FAIL: Status.FAIL, ExitCode.INCONCLUSIVE: Status.UNKNOWN}.get(ExitCode(code), Status.PASS)
     notes = [text for run in runs for text in (run.title, run.place.assumed, *map(str, run.findings)) if text]
     count = sum(row.status != "unjudged" for row in rows)
     return replace(
         empty,
-        status=status,
+        status=_status(runs, code),
         exit_code=code,
         measurements=rows,
         judged=Judged(count, len(rows)),
         notes=tuple(map(printable, (elsewhere.headline(runs), *notes))),
     )
+
+
+def _status(runs: Sequence[JudgedRun], code: int) -> Status:
+    """Return the status of judged rows and of what their log shows: unknown if none was judged."""
+    states = {row.status for run in runs for row in run.rows}
+    warned = "warn" in states or any(found.severity is Severity.WARN for run in runs for found in run.findings)
+    if code == ExitCode.FAIL:
+        return Status.FAIL
+    if code == ExitCode.INCONCLUSIVE or states == {"unjudged"}:
+        return Status.UNKNOWN
+    return Status.WARN if warned else Status.PASS
 
 
 def judged_file(path: str, wanted: Wanted, given: Given = NOT_GIVEN) -> elsewhere.JudgedLog:

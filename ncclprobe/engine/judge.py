@@ -40,7 +40,7 @@ _MOST_DIFFERENT = 256
 """The most facts that a check's verdicts are remembered for: if so many nodes differ, the next one will too."""
 
 
-def _of_all(snapshots: Sequence[Snapshot], job: Job, run: Facts, need: Need) -> Any:
+def _all_facts(snapshots: Sequence[Snapshot], job: Job, run: Facts, need: Need) -> Any:
     """Return the argument of a comparison. Nodes whose fact is absent are in it only if the check takes them."""
     if need.fact is Job:
         return job
@@ -300,7 +300,7 @@ def compare(
 
 def _compare_one(check: Check, snapshots: Sequence[Snapshot], job: Job, run: Facts) -> Verdict:
     """Judge one comparison. If the known facts agree and some node's fact is unknown, that is not agreement."""
-    verdict = _judge_one(check, None, partial(_of_all, snapshots, job, run))
+    verdict = _judge_one(check, None, partial(_all_facts, snapshots, job, run))
     needed = [need for need in check.needs if need.of == "nodes" and not need.accepts_absent]
     facts = ((of_node(each.facts, need), each.node) for each in snapshots for need in needed)
     gaps = grouped((fact, node) for fact, node in facts if isinstance(fact, Absent))

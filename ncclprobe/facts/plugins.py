@@ -224,7 +224,7 @@ def linking(
 ) -> Linking:
     """Read the dynamic sections of torch, NCCL and the plugin, and names in the folders that the loader searches."""
     plugin = _for_plugin(plugins, environment)
-    needers = [path for path in (*_of_torch(software), _nccl(software), plugin) if path]
+    needers = [path for path in (*_torch_libraries(software), _nccl(software), plugin) if path]
     if not needers:
         return Linking()
     cached = [(str(name), str(file)) for name, file in json.loads(host.ask("ld_cache", *_CACHED))]
@@ -242,7 +242,7 @@ def linking(
     return Linking(tuple(found), plugin)
 
 
-def _of_torch(software: Software) -> tuple[str, ...]:
+def _torch_libraries(software: Software) -> tuple[str, ...]:
     if not isinstance(software.torch, Torch) or software.torch.cuda is None:
         return ()
     return tuple(f"{software.torch.folder}/lib/{name}" for name in ("libtorch_cuda.so", "libtorch_nvshmem.so"))

@@ -144,13 +144,13 @@ def job_user(host: Host, environment: Environment, process: Process) -> JobUser:
     limits = {
         limit: (ResourceLimit(number, number), f"{name}={text}")
         for limit, name in told.items()
-        if (text := environment.get(name)) and (number := _of_slurm(text)) != -1
+        if (text := environment.get(name)) and (number := _parse_slurm_limit(text)) != -1
     }
-    lines = learn(host, of_limits_conf, "user_limits", uid) if len(limits) < len(told) else {}
+    lines = learn(host, parse_limits_conf, "user_limits", uid) if len(limits) < len(told) else {}
     return JobUser(uid, {**({} if isinstance(lines, Absent) else lines), **limits})
 
 
-def _of_slurm(text: str) -> int | None:
+def _parse_slurm_limit(text: str) -> int | None:
     """Return the soft limit that Slurm hands on (slurmd/slurmstepd/ulimits.c): ``U4096`` if --propagate asked for it.
 
     None: unlimited; -1: not a limit.
@@ -165,7 +165,7 @@ _ITEMS = {"nofile": ("RLIMIT_NOFILE", 1), "memlock": ("RLIMIT_MEMLOCK", 1024)}
 """Items of limits.conf(5) and their units in bytes or files."""
 
 
-def of_limits_conf(text: str) -> dict[str, tuple[ResourceLimit, str]]:
+def parse_limits_conf(text: str) -> dict[str, tuple[ResourceLimit, str]]:
     """Return the limits of the host's rows ``[place, rank, type, item, value]``. The nearest rank counts, of equal
     ones the last.
     """

@@ -13,6 +13,7 @@ from ncclprobe.expect.recognise import ExpectationContext
 from ncclprobe.model.errors import UsageError
 from ncclprobe.model.ops import OPS
 from ncclprobe.model.snapshot import Absent
+from tests.each_row import each_row
 
 HEADER = "#  size  count  type  redop  root  time  algbw  busbw #wrong  time  algbw  busbw #wrong"
 NCCL_LINE = "n0:70:81 [0] NCCL INFO Channel 00/0 : 15[7] -> 0[0] [receive] via NET/IB/0/GDRDMA"
@@ -359,3 +360,14 @@ def test_a_judged_log_has_a_page_with_the_measured_dots_on_the_expected_curve(tm
     assert "0 nodes" not in text
     with pytest.raises(UsageError, match="--html does not apply without --judge"):
         expect.main(("--machine", "dgx-h100", "--html", str(page)))
+
+
+@each_row(
+    ("log", "title"),
+    [(text(FAST, 16), "PASS"), (text(SLOW, 16), "WARN"), ("\n".join(rows(FAST, 16)), "UNKNOWN")],
+)
+def test_the_page_is_headed_by_the_worst_row_and_none_judged_is_unknown(log: str, title: str, tmp_path: Path) -> None:
+    path, page = tmp_path / "log.txt", tmp_path / "page.html"
+    path.write_text(log)
+    assert expect.main(("--judge", str(path), "--html", str(page))) == 0
+    assert f"<title>{title} " in page.read_text()

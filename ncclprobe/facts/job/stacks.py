@@ -39,10 +39,10 @@ def _stuck(first: tuple[FlightFrame, ...], threads: Sequence[_Stack]) -> tuple[F
         return first
     others = [thread.frames for thread in threads if thread.frames is not first]
     calls = [each for each in others if any(frame.filename.endswith(C10D) for frame in each)]
-    own = [each for each in others if any(not _of_library(frame.filename) for frame in each)]
+    own = [each for each in others if any(not _is_library(frame.filename) for frame in each)]
     ends = any(frame.name in _FOR_ITS_END and frame.filename.endswith(_OF_THREADS) for frame in first)
     return calls[0] if calls else own[0] if ends and len(own) == 1 else first
 
 
-def _of_library(path: str) -> bool:
+def _is_library(path: str) -> bool:
     return path.startswith("<") or any(words in path for words in _LIBRARIES)
