@@ -41,8 +41,6 @@ _MARK = re.compile(
     r"\d{4}-\d\d-\d\d[T ]\d\d:\d\d:\d\d(?:[.,]\d{1,9})?(?:Z|[+-]\d\d:?\d\d)?\s(?:std(?:out|err) [FP]\s)?|"
     r"[\w.-]{1,80}\s{1,20}\|(?=\s)|>(?=\s)|\([^()]{0,80}\bpid=\d[^()]{0,80}\)(?=\s))"
 )
-_INNER = re.compile(r"(?<=\d)\[\d{1,6}\](?=\s)")
-"""The same tag within a row: a launcher puts it before each piece that was written."""
 _MARKS = 3
 """The most marks before a line: those of kubectl, Ray, Slurm and Open MPI, one behind the other."""
 _ANSI = re.compile(r"\x1b\[[0-9;]*[A-Za-z]")
@@ -129,8 +127,13 @@ def _plain(raw: str) -> str:
         if shorter == line:
             break
         tag = line[: len(line) - len(shorter)].strip()
-        line = _INNER.sub(lambda found, tag=tag: " " if found[0] == tag else found[0], shorter)  # type: ignore[misc]
+        line = _untagged(shorter, tag)
     return line
+
+
+def _untagged(line: str, tag: str) -> str:
+    """Return a line without the tag ``[0]`` that a launcher put before each piece of a row that was written."""
+    return line.replace(f"{tag} ", " ") if re.fullmatch(r"\[\d{1,6}\]", tag) and _begins_row(line) else line
 
 
 def _unwrapped(lines: list[str]) -> Iterator[str]:
