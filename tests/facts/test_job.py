@@ -397,10 +397,14 @@ def test_an_agent_of_torchrun_is_never_a_rank_and_its_program_is_not_read() -> N
     assert (pids(alone), [each.pid for each in alone.agents]) == ([], [9])
 
 
-def test_ranks_that_call_their_master_otherwise_are_one_job_only_if_they_are_a_whole_world() -> None:
+def test_ranks_that_call_their_master_otherwise_are_one_job_only_if_they_complete_each_other() -> None:
     by_hand = {"LOCAL_WORLD_SIZE": "", "LOCAL_RANK": ""}
     first, other = process(10, 0, **by_hand), process(11, 1, MASTER_PORT="29501", **by_hand)
     assert pids(found(first, other)) == [(10, 0), (11, 1)]
+    assert pids(found(process(10, 0), process(11, 1, MASTER_PORT="29501"))) == [(10, 0), (11, 1)]
+    three = {"WORLD_SIZE": "4", "LOCAL_WORLD_SIZE": ""}  # and rank 3 was never started
+    of_one = [process(10 + n, n, 9, MASTER_PORT=str(29500 + n), **three) for n in range(3)]
+    assert pids(found(*of_one)) == [(10, 0), (11, 1), (12, 2)]
     rows = [
         process(11, 0, MASTER_PORT="29501", **by_hand),  # the same rank
         process(11, 1, MASTER_PORT="29501", **by_hand) | {"user": 1001},
@@ -410,6 +414,8 @@ def test_ranks_that_call_their_master_otherwise_are_one_job_only_if_they_are_a_w
     ]
     assert all(len(found(first, each).others) == 2 for each in rows)
     assert len(rows) >= 5
+    elsewhere = process(12, 2, 9, MASTER_PORT="29502", MASTER_ADDR="n2", **three)  # nothing of it is the same
+    assert len(found(*of_one[:2], elsewhere).others) == 3
 
 
 def test_where_a_process_would_send_and_who_listens_at_a_port() -> None:

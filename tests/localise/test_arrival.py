@@ -55,10 +55,12 @@ def init(
     mesh: tuple[Connection, ...] = (),
     records: FlightRecords = NOTHING,
     after: Any = None,
+    own: Mapping[int, dict[str, int]] | None = None,
 ) -> JobState:
-    """Return how a job of one node stands whose ranks were seen so."""
+    """Return how a job of one node stands whose ranks were seen so. `own`: what single ranks were started with."""
     launch = Launch("environment", world_size=world, master_addr="10.0.0.5", master_port=29500)
-    ranks = tuple(JobProcess(100 + n, 1, "python", n, replace(launch, rank=n)) for n in states)
+    of = own or {}
+    ranks = tuple(JobProcess(100 + n, 1, "python", n, replace(launch, rank=n, **of.get(n, {}))) for n in states)
     first, second = (tuple(both[at] for both in calls) + mesh for at in (0, 1))
     later = tuple(replace(each, time_s=each.time_s + 1, **(after or {})) for each in states.values())
     servers = ("",) * len(ranks)
@@ -66,7 +68,35 @@ def init(
         JobLook(tuple(states.values()), records, servers, connections=first),
         JobLook(later, records, servers, connections=second),
     )
-    return stand({"n1": (LocalRanks(ranks), looks)}, {"n1": Meetings((replace(master, sockets=sockets),))})
+    masters = replace(master, sockets=sockets), replace(master, port=29501, sockets=())
+    return stand({"n1": (LocalRanks(ranks), looks)}, {"n1": Meetings(masters)})
+
+
+def test_ranks_with_another_store_or_world_are_named_with_what_the_others_have() -> None:
+    three, server = {0: SLEEPS, 1: WAITS, 2: SLEEPS}, (LISTENS, accepted(ASKS[0]))
+    port, world = {2: {"master_port": 29501}}, {0: {"world_size": 4}}
+    joined = replace(call(102), peer="10.0.0.5:29501")
+    rows = [
+        (init(three, 3, (ASKS, COME), server, own=port), (2,),
+         "rank 2 cannot connect to 10.0.0.5:29501: nobody listens there; ranks 0-1 meet at 10.0.0.5:29500"),
+        (init(three, 3, (ASKS, COME, (joined,) * 2), server, own=port), (2,),
+         "ranks 0-1 of 3 have arrived at 10.0.0.5:29500 50 s ago; rank 2 has joined another store, 10.0.0.5:29501"),
+        (init(three, 3, (ASKS, COME), server, own=world), (0,),
+         "in init for 60 s: rank 0 was started with WORLD_SIZE=4, ranks 1-2 with 3; ranks 1-2 wait for 3 ranks"),
+    ]  # fmt: skip
+    assert len(rows) >= 3
+    for found, ranks, words in rows:
+        assert (found.answer.word, found.classes[0].name, found.classes[0].ranks) == ("STUCK", "not arrived", ranks)
+        assert words in found.answer.message
+    busy = {0: replace(SLEEPS, state="R", call="running"), 1: WAITS, 2: SLEEPS}
+    called = recorded(dict.fromkeys(range(3), "all_reduce@960"), backend="gloo")
+    others = [
+        init(busy, 3, (ASKS, COME), server, own=world),
+        init({n: replace(each, age_s=6.0) for n, each in three.items()}, 3, (ASKS, COME), server, own=world),
+        init(three, 3, (ASKS, COME), server, records=called, own=world),  # the program has set it anew
+        init(three, 3, ((call(100),) * 2, COME), (), AWAY, mesh=MESH, own=world),
+    ]
+    assert not [each.answer for each in others if "WORLD_SIZE" in each.answer.message]
 
 
 def test_a_rank_that_waits_in_init_is_told_with_those_that_have_not_come() -> None:

@@ -153,6 +153,12 @@ _REMEDIES = {
 }
 """What no line of a job's program does, and what to do then: its storage, who stopped it, its container, or what should
 have started it."""
+_FIXES = {
+    "holds)": "end what holds the lock, or let it release this: `ps -fp PID`, `cat /proc/locks`",
+    "WORLD_SIZE=": "start all ranks with one WORLD_SIZE: `tr '\\0' '\\n' </proc/PID/environ | grep WORLD_SIZE`",
+    "meet": "start all ranks with one MASTER_ADDR and MASTER_PORT: `tr '\\0' '\\n' </proc/PID/environ | grep MASTER`",
+}
+"""What a job's program or its settings do, and what to do then."""
 
 
 def _fault(each: RankClass, blame: Blame, action: Action) -> tuple[Blame, Action, str]:
@@ -160,9 +166,7 @@ def _fault(each: RankClass, blame: Blame, action: Action) -> tuple[Blame, Action
     found = next((remedy for words, remedy in _REMEDIES.items() if words in each.doing), None)
     if found is not None:
         return ("unknown", "none", found) if blame == "job" else (blame, action, found)
-    if "holds)" in each.doing:
-        return blame, action, "end what holds the lock, or let it release this: `ps -fp PID`, `cat /proc/locks`"
-    return blame, action, ""
+    return blame, action, next((fix for words, fix in _FIXES.items() if words in each.doing), "")
 
 
 def _subject(each: RankClass) -> str:

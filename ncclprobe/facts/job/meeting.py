@@ -72,6 +72,12 @@ class JobStore(Struct, frozen=True):
             self.resolved.startswith(LOOPBACK) or self.resolved == self.source
         )
 
+    def same(self, other: "JobStore") -> bool:
+        """Return whether it is this one, by whatever name."""
+        return self.port == other.port and (
+            self.address == other.address or self.resolved == other.resolved or (self.here and other.here)
+        )
+
     def __str__(self) -> str:
         """Return its address: ``10.0.0.5:29500``."""
         return f"{self.address}:{self.port}"

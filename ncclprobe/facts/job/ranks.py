@@ -113,7 +113,7 @@ def asked_job(host: Host) -> AskedJob:
 def local_ranks(host: Host, asked: AskedJob) -> LocalRanks:
     """Find the ranks of the job that runs here."""
     answer: _Answer = decoded(host.ask("ranks", asked.pid, *_NAMES), _Answer)
-    jobs = _one_of_parts(_jobs(answer.processes))
+    jobs = _one_of_parts(_jobs(answer.processes), answer.processes)
     if not jobs and not asked.pid and not any(each.agent is not None for each in answer.processes):
         jobs, answer = _spawned(host, answer)
     if asked.pid:
@@ -210,20 +210,39 @@ def _jobs(processes: Sequence[_Process], named: int = 0) -> dict[str, tuple[JobP
     return {job: tuple(sorted(each, key=lambda r: (r.rank is None, r.rank, r.pid))) for job, each in jobs.items()}
 
 
-def _one_of_parts(jobs: dict[str, tuple[JobProcess, ...]]) -> dict[str, tuple[JobProcess, ...]]:
-    """Return as one job those that differ in how they call their master, if only together they are a whole world.
+def _one_of_parts(
+    jobs: dict[str, tuple[JobProcess, ...]], processes: Sequence[_Process]
+) -> dict[str, tuple[JobProcess, ...]]:
+    """Return as one job the parts of one whose ranks were given different masters, such as another port by mistake."""
+    parents = {each.pid: each.parent for each in processes}
+    found: dict[str, tuple[JobProcess, ...]] = {}
+    for parts in grouped((job.partition(" environment")[0], job) for job in jobs).values():
+        ranks = sorted((each for job in parts for each in jobs[job]), key=lambda each: each.rank or 0)
+        if len(parts) > 1 and all(map(_is_part, map(jobs.__getitem__, parts))) and _belong(ranks, parents):
+            found[ranks[0].job] = tuple(ranks)
+        else:
+            found |= {job: jobs[job] for job in parts}
+    return found
 
-    So is a job whose ranks were given different ports by mistake, or one address under several names.
-    """
-    ranks = sorted((each for own in jobs.values() for each in own), key=lambda each: each.rank or 0)
-    worlds = {each.launch.world_size for each in ranks}
-    by_hand = all(each.launch.kind == "environment" and not each.launch.local_world_size for each in ranks)
-    whole = [each.rank for each in ranks] == list(range(len(ranks))) and worlds == {len(ranks)}
-    together = len({each.job.partition(" environment")[0] for each in ranks}) == 1
-    apart_ticks = max((each.start for each in ranks), default=0) - min((each.start for each in ranks), default=0)
-    if len(jobs) > 1 and by_hand and whole and together and apart_ticks < _TOGETHER_TICKS:
-        return {ranks[0].job: tuple(ranks)}
-    return jobs
+
+def _is_part(ranks: Sequence[JobProcess]) -> bool:
+    """Return whether ranks that were started by hand are fewer than their environment says are here."""
+    of = ranks[0].launch
+    return of.kind == "environment" and len(ranks) < (of.local_world_size or of.world_size or 0)
+
+
+def _belong(ranks: Sequence[JobProcess], parents: Mapping[int, int]) -> bool:
+    """Return whether ranks with different masters complete each other: all of a world, or begun by one process."""
+    numbers, launches = [each.rank for each in ranks], [each.launch for each in ranks]
+    whole = numbers == list(range(len(ranks))) and {each.world_size for each in launches} == {len(ranks)}
+    above = {parents[each.pid] for each in ranks}
+    by_one = (
+        len(above) == 1
+        and above != {1}
+        and (len({each.master_addr for each in launches}) == 1 or len({each.master_port for each in launches}) == 1)
+    )
+    apart_ticks = max(each.start for each in ranks) - min(each.start for each in ranks)
+    return len({*numbers}) == len(ranks) and (whole or by_one) and apart_ticks < _TOGETHER_TICKS
 
 
 def _started_by(named: int, processes: Sequence[_Process]) -> Sequence[_Process]:

@@ -11,7 +11,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from ncclprobe.facts.job.meeting import LOOPBACK, Agent, Connection, JobStore, Meetings
 from ncclprobe.facts.job.ranks import JobLooks, JobProcess, LiveRank
 from ncclprobe.logs.job.activity import RankView, doing
-from ncclprobe.logs.job.calls import LookedAt, named
+from ncclprobe.logs.job.calls import INIT, LookedAt, call_of, function, named
 from ncclprobe.model.causes import ClassName, RankClass
 from ncclprobe.model.findings import Evidence, seen
 from ncclprobe.model.snapshot import Absent
@@ -20,7 +20,7 @@ from ncclprobe.model.values import Struct, grouped
 _HERE_LEAST_S, _ELSEWHERE_LEAST_S = 6.0, 20.0
 """Ranks that have not joined are called stuck after so long: of this node, and of others."""
 _NOBODY = "nobody listens there"
-_OF_SEVERAL = {"has": "have", "tries": "try"}
+_OF_SEVERAL = {"has": "have", "tries": "try", "was": "were", "waits": "wait"}
 _UNNUMBERED = -1
 """A rank that has not joined, of a job whose environment does not say how many it has."""
 _FILE, _POLLS_HZ = "their store, a file", 20
@@ -132,9 +132,11 @@ class _Caller(Struct, frozen=True):
 
 def arrival(job: LookedAt, looks: Mapping[str, JobLooks], meetings: Mapping[str, Meetings]) -> Arrival | None:
     """Return which ranks joined the job's store; None if nothing shows that its ranks are still in init."""
+    callers = {each.rank.rank: each for each in _callers(job, looks, meetings)}
+    if differ := _differing_worlds(job, callers):
+        return differ
     if any(len(dump) for dump in job.second.dumps):
         return None
-    callers = {each.rank.rank: each for each in _callers(job, looks, meetings)}
     alive = {number: each for number, each in callers.items() if job.activities[number] not in ("gone", "stopped")}
     first = next((each for each in alive.values() if each.asks), None)
     polls = tuple(number for number, each in alive.items() if each.polls)
@@ -143,8 +145,9 @@ def arrival(job: LookedAt, looks: Mapping[str, JobLooks], meetings: Mapping[str,
     some = tries or polls or (waits and any(not each.connected for each in alive.values()))
     if first is None and (_meshed(job, callers) or not some):
         return None
-    arrived = tuple(number for number, each in alive.items() if each.connected) or polls
-    store = first or next(iter(callers[number] for number in (*arrived, *tries)))
+    come = [number for number, each in alive.items() if each.connected]
+    store = first or next(iter(callers[number] for number in (*come, *polls, *tries)))
+    arrived = tuple(number for number in come if callers[number].master.same(store.master)) or polls
     others = dict(_others(job, callers, meetings, store, first is not None))
     world = 0 if store.process.launch.world_size is None else job.world
     if first and not others and not world:
@@ -162,6 +165,30 @@ def arrival(job: LookedAt, looks: Mapping[str, JobLooks], meetings: Mapping[str,
     read = {number: tuple(_evidence(callers[number])) for number in callers}
     where = _FILE if arrived == polls else str(store.master)
     return Arrival(where, arrived, others, tries, world, waited_s, read)
+
+
+def _differing_worlds(job: LookedAt, callers: Mapping[int, _Caller]) -> Arrival | None:
+    """Return which ranks were started with another WORLD_SIZE than most; None unless these still wait for it in init.
+
+    A program may set it anew: ranks that have called something, or are connected with others, are past that.
+    """
+    told = {n: rank.process.launch.world_size for n, rank in job.ranks.items() if n >= 0 and rank.process}
+    by_world = grouped((world, number) for number, world in told.items() if world)
+    usual = max(by_world, key=lambda world: (len(by_world[world]), world), default=0)
+    apart = [number for number, world in told.items() if world and world != usual]
+    waited_s = min((_age_idle_s(job.ranks[number]) for number in apart), default=0.0)
+    called = any(len(dump) for number in apart if (dump := job.dump(number)))
+    inside = apart and all(function(call_of(job.ranks[number])) == INIT for number in apart)
+    if waited_s < _HERE_LEAST_S or called or not (inside or not _meshed(job, callers)):
+        return None
+    if any(job.activities[number] != "idle" for number in told):
+        return None
+    others: dict[int, tuple[ClassName, str]] = {
+        number: ("not arrived", f"was started with WORLD_SIZE={told[number]}, {named(by_world[usual])} with {usual}")
+        for number in apart
+    }
+    others |= dict.fromkeys(by_world[usual], ("waiting", f"waits for {usual} ranks"))
+    return Arrival("", (), others, (), usual, waited_s, {})
 
 
 def arrival_of_unnumbered(job: LookedAt) -> Arrival | None:
@@ -259,10 +286,18 @@ def _others(
             first = f"; no process of rank 0 is on {_these(meetings)}" if 0 in unseen and one.master.here else ""
             for_first = reason == _NOBODY and number and 0 in callers and not callers[0].serves and not callers[0].tries
             text = f"cannot connect to {one.master}: {reason}{first}{', for rank 0 does not serve it yet' * for_first}"
-            yield number, ("waiting" if for_first else "not arrived", text)
+            yield number, ("waiting" if for_first else "not arrived", f"{text}{_elsewhere(one, callers)}")
         elif not one.connected:
             name: ClassName = "not arrived" if what == "idle" else "slow, not stuck"
-            yield number, (name, f"has not connected: it {doing(rank, what)}")
+            yield number, (name, f"has not connected: it {doing(rank, what)}{_elsewhere(one, callers)}")
+        elif not one.master.same(store.master):
+            yield number, ("not arrived", f"has joined another store, {one.master}{_elsewhere(one, callers)}")
+
+
+def _elsewhere(one: _Caller, callers: Mapping[int, _Caller]) -> str:
+    """Return at which other store other ranks meet, as the end of a sentence; empty: their environment has this one."""
+    apart = grouped((str(each.master), n) for n, each in callers.items() if not each.master.same(one.master))
+    return "".join(f"; {named(ranks)} {'meets' if len(ranks) == 1 else 'meet'} at {at}" for at, ranks in apart.items())
 
 
 def _these(meetings: Mapping[str, Meetings], node: str = "these nodes") -> str:

@@ -30,7 +30,7 @@ from ncclprobe.model.values import Struct, grouped, replace
 _MOST_GAPS = 200
 _UNKNOWN_USUAL_S = 3.0
 """The time that passes between two calls of a job for which only stacks are known."""
-_INIT = "init_process_group"
+INIT = "init_process_group"
 _ONE_SIDED = ("send", "recv", "recv_object_list", "send_object_list")
 
 
@@ -322,7 +322,7 @@ def _still_s(rank: RankView) -> float | None:
 def _tries_again(rank: RankView) -> bool:
     """Return whether a rank tries again and again to reach its store, and sleeps in between as C++ does."""
     looks = [each for each in (rank.first, rank.second) if not isinstance(each, Absent)]
-    return function(call_of(rank)) == _INIT and any(each.native for each in looks) and activity(rank) == "idle"
+    return function(call_of(rank)) == INIT and any(each.native for each in looks) and activity(rank) == "idle"
 
 
 def call_of(rank: RankView) -> str:
