@@ -183,6 +183,17 @@ def test_torchrun_and_a_baseline_that_is_reached(lab: Lab, healthy: Healthy) -> 
     assert {m.expectation.basis for m in report.measurements if m.expectation} == {"baseline"}
 
 
+def test_a_rank_killed_under_torchrun_is_named_and_the_exit_is_called_a_verdict(lab: Lab) -> None:
+    own = ["--backend", "gloo", "--json", str(lab.report_path), "--keep", str(lab.folder / "kept")]
+    launcher = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2", "-m", "ncclprobe.bandwidth"]
+    process = lab.start([*launcher, *own, *ENDLESS])
+    lab.until_rows(1)
+    lab.rank_of(process, 1).kill()
+    assert process.wait() == 1
+    assert 'torchrun will now print "exitcode  : 4": that is the verdict FAIL above, not a crash' in process.err
+    assert [subject for subject, _ in findings(lab.report(), "run.rank-lost")] == ["rank 1"]
+
+
 def test_ranks_of_our_own_and_an_expectation_that_fails(lab: Lab) -> None:
     bands = lab.folder / "bands.toml"
     bands.write_text(

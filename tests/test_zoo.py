@@ -14,18 +14,11 @@ from zoo.description import Machine as Description
 from ncclprobe.engine import diagnose
 from ncclprobe.engine.collect import collect
 from ncclprobe.engine.judge import conclude, judge
-from ncclprobe.facts.cpu import Cpus, cpu_list
-from ncclprobe.facts.driver import Driver
 from ncclprobe.facts.infiniband import Fabric
-from ncclprobe.facts.interfaces import Interfaces
-from ncclprobe.facts.machine import Machine
-from ncclprobe.facts.nvidia_smi import ASK, Smi
-from ncclprobe.facts.nvlink import NvLinks, NvlinkStatus
-from ncclprobe.facts.nvml import Gpus, PeerAccess
+from ncclprobe.facts.nvidia_smi import ASK
+from ncclprobe.facts.nvlink import NvLinks
+from ncclprobe.facts.nvml import Gpus
 from ncclprobe.facts.pci import Pci, normal
-from ncclprobe.facts.plugins import Plugins
-from ncclprobe.facts.process import Memlock
-from ncclprobe.facts.software import Software
 from ncclprobe.facts.topo_matrix import Matrix
 from ncclprobe.host import SAMPLE, Question
 from ncclprobe.host.capture import Replay, load
@@ -151,109 +144,6 @@ def test_a_healthy_machine_has_no_finding_above_a_note(path: Path) -> None:
     }
     assert found == set()
     assert conclude(verdicts)[0] is Status.PASS, [(v.id, v.why) for v in verdicts]
-
-
-@every_gpu_machine
-def test_gpus_are_those_described(machine: Description) -> None:
-    gpus, model = learned(machine, Gpus), machine.gpu
-    assert model
-    assert [gpu.name for gpu in gpus.all] == [model.name] * machine.gpus
-    assert not any(gpu.lost for gpu in gpus.all)
-    assert {gpu.memory_bytes for gpu in gpus.all} == {model.memory_gib << 30}
-    assert (gpus.driver, learned(machine, Driver).version) == (machine.software.driver,) * 2
-    assert (learned(machine, Driver).flavour == "open") is machine.software.open_driver
-    assert learned(machine, Smi).gpus == machine.gpus
-
-
-@every_gpu_machine
-def test_gpus_idle_at_generation_1_and_full_width(machine: Description) -> None:
-    gpus, model = learned(machine, Gpus), machine.gpu
-    devices = learned(machine, Pci).of("gpu")
-    assert model
-    assert len(devices) == machine.gpus
-    if not model.pcie:  # chip to chip
-        assert all(isinstance(gpu.pcie_width, Absent) for gpu in gpus.all)
-        return
-    assert {(gpu.pcie_generation, gpu.pcie_width, gpu.pcie_max_generation) for gpu in gpus.all} == {(1, 16, model.pcie)}
-    links = [device.link for device in devices if not isinstance(device.link, Absent)]
-    assert len(links) == machine.gpus
-    assert {(link.speed_gtps, link.width, link.max_width) for link in links} == {(2.5, 16, 16)}
-    assert {link.max_speed_gtps for link in links} == {{3: 8.0, 4: 16.0, 5: 32.0}[model.pcie]}
-
-
-@every_gpu_machine
-def test_nvlinks_are_those_described(machine: Description) -> None:
-    found, model = learned(machine, NvLinks), machine.gpu
-    assert model
-    seen = [links for links in found.gpus if not isinstance(links, Absent)]
-    assert [len(links) for links in seen] == [len(row) for row in machine.remotes or [()] * machine.gpus]
-    every = [link for links in seen for link in links]
-    assert {link.state for link in every} <= {"active"}
-    assert {link.speed_MBps for link in every} <= {model.link_mbps}
-    assert {link.version for link in every} <= {model.link_version}
-    for errors in ("replays", "recoveries", "effective_errors"):
-        assert {getattr(link, errors) for link in every if not isinstance(getattr(link, errors), Absent)} <= {0}
-    printed = {index: list(links.links) for index, links in learned(machine, NvlinkStatus).gpus.items()}
-    assert printed == {index: list(range(len(row))) for index, row in enumerate(machine.remotes)}
-
-
-@every_gpu_machine
-def test_peers_are_refused_only_where_the_description_says_so(machine: Description) -> None:
-    access = learned(machine, PeerAccess)
-    for (one, other), status in access.read.items():
-        joined = machine.words[f"GPU{one}", f"GPU{other}"].startswith("NV")
-        assert status == ("OK" if joined else machine.p2p)
-        assert access.nvlink[one, other] == ("OK" if joined else "NS")
-    assert len(access.read) == machine.gpus * (machine.gpus - 1)
-
-
-@every_description
-def test_rdma_ports_are_those_described(machine: Description) -> None:
-    ports = {port.device: port for port in learned(machine, Fabric).ports}
-    cards = {nic.rdma: nic for nic in machine.nics if nic.rdma}
-    assert ports.keys() == cards.keys()
-    for name, port in ports.items():
-        nic = cards[name]
-        assert (port.state, port.physical, port.link_layer) == ("ACTIVE", "LinkUp", nic.layer)
-        assert not isinstance(port.rate, Absent)
-        assert nic.rate.startswith(f"{port.rate.gbps:g} Gb/sec ({port.rate.lanes}X")
-        assert port.gids
-    assert all(device.opens is True for device in learned(machine, Fabric).devices)
-    assert all(isinstance(device.pci, str) for device in learned(machine, Fabric).devices)
-    assert learned(machine, Memlock).soft_bytes is None
-
-
-@every_description
-def test_processors_and_numa_nodes_are_those_described(machine: Description) -> None:
-    cpus = learned(machine, Cpus)
-    nodes = machine.processors.nodes
-    assert {node.id: node.cpus for node in cpus.numa} == {node: cpu_list(listed) for node, listed in nodes.items()}
-    assert all(len(node.distances) == len(nodes) for node in cpus.numa)
-    assert sorted(cpus.online) == sorted(cpu for node in cpus.numa for cpu in node.cpus)
-
-
-@every_description
-def test_interfaces_are_those_described(machine: Description) -> None:
-    found = {i.name: i for i in learned(machine, Interfaces).all if not i.loopback}
-    assert found.keys() == {nic.netdev for nic in machine.nics if nic.netdev}
-    for nic in (nic for nic in machine.nics if nic.netdev):
-        seen = found[nic.netdev]
-        assert (seen.driver, seen.mtu, seen.running) == (nic.model.driver, nic.mtu, True)
-        assert seen.speed_mbps == (nic.speed_mbps if nic.speed_mbps > 0 else None)
-        assert [a.address for a in seen.addresses] == [nic.address.partition("/")[0]] * bool(nic.address)
-        assert seen.pci in learned(machine, Pci).devices
-
-
-@every_description
-def test_software_and_firmware_are_those_described(machine: Description) -> None:
-    software, own = machine.software, learned(machine, Machine)
-    expected = software.nccl or software.system_nccl
-    assert learned(machine, Software).nccl_version == (tuple(map(int, expected.split("."))) if expected else None)
-    assert own.virtual is (None if machine.processors.arch != "x86_64" else machine.processors.virtual)
-    clouds = {"Amazon EC2": "aws", "Google": "gcp"}
-    assert own.cloud == clouds.get(machine.firmware.vendor, "")
-    plugins = {plugin.path for plugin in learned(machine, Plugins).all}
-    assert plugins == {f"{folder}/{name}" for folder, names in software.plugins.items() for name in names}
 
 
 @every_gpu_machine

@@ -14,8 +14,6 @@ from typing import Any
 import psutil
 import pytest
 
-from tests.each_row import some
-
 pytestmark = pytest.mark.slow  # once before an hour on a GPU
 SCRIPTS = Path(__file__).parents[2] / "scripts"
 
@@ -130,21 +128,6 @@ def test_a_stage_that_breaks_or_hangs_does_not_stop_the_next(played: tuple[Path,
     assert three["ended"] == ""
 
 
-def test_nothing_that_a_stage_started_outlives_it(played: tuple[Path, Any]) -> None:
-    assert ended(int((played[0] / "stage2" / "for ever" / "pid").read_text()))
-
-
-def test_a_stage_ends_with_the_command_that_started_it(played: tuple[Path, Any], tmp_path: Path) -> None:
-    command = [sys.executable, played[0].parent / "driver.py", tmp_path / "out", "--rehearse", "--stage", "2"]
-    program = subprocess.Popen(list(map(str, command)), stdout=subprocess.DEVNULL, start_new_session=True)
-    pid = tmp_path / "out" / "stage2" / "for ever" / "pid"
-    assert stages("processes").wait_until(lambda: pid.exists() and pid.read_text(), 30.0)
-    program.kill()
-    program.wait()
-    left = int(pid.read_text())
-    assert stages("processes").wait_until(lambda: ended(left), 4.0)
-
-
 def test_a_finished_stage_and_a_written_step_are_not_played_again(played: tuple[Path, Any]) -> None:
     out, _ = played
     again = hour(out, "--rehearse", "--stage", "1,3", program=out.parent / "driver.py")
@@ -160,42 +143,6 @@ def test_the_whole_summary_says_what_was_replaced_what_was_not_run_and_what_diff
     for words in ("a GPU by nothing", "Not run here", "7 is not 8", "there is no such thing here", "KeyError"):
         assert words in text
     assert "| 3. works |" in text
-
-
-def test_a_rehearsal_is_never_taken_for_the_real_hour(played: tuple[Path, Any]) -> None:
-    done = hour(played[0], program=played[0].parent / "driver.py")
-    assert done.returncode == 2
-    assert "holds a rehearsal" in done.stderr
-
-
-@pytest.mark.parametrize("numbers", ["9", "x", "1,9", ""])
-def test_a_stage_that_does_not_exist_is_refused(tmp_path: Path, numbers: str) -> None:
-    done = hour(tmp_path / "out", "--stage", numbers)
-    assert done.returncode == 2
-    assert "give numbers from 1 to 3" in done.stderr
-
-
-def test_results_are_not_written_into_the_repository() -> None:
-    done = hour(SCRIPTS / "out", "--rehearse")
-    assert done.returncode == 2
-    assert not (SCRIPTS / "out").exists()
-
-
-def test_every_stage_ends_within_ten_minutes_and_says_what_a_rehearsal_leaves_out() -> None:
-    gpu_hour = importlib.import_module("gpu_hour")
-    for stage in some(gpu_hour.STAGES.values()):
-        module = stages(stage.module)
-        assert 0 < stage.deadline_s < 600
-        assert module.REPLACED
-        assert module.NOT_RUN
-        assert callable(module.run_steps)
-
-
-def test_a_half_line_of_steps_is_dropped(tmp_path: Path) -> None:
-    steps = stages("steps")
-    line = {"name": "one", "status": "good", "seconds": 1.0, "why": [], "found": {}}
-    (tmp_path / "steps.jsonl").write_text(json.dumps(line) + '\n{"name": "tw')
-    assert [step.name for step in steps.read(tmp_path)] == ["one"]
 
 
 def test_a_program_that_ignores_everything_is_killed_at_its_deadline(tmp_path: Path) -> None:

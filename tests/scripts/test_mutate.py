@@ -46,17 +46,6 @@ def test_every_drawn_fault_leaves_python_that_parses_and_differs() -> None:
         assert ast.dump(ast.parse(planted)) != ast.dump(ast.parse(data)), mutate.described(fault)
 
 
-def test_the_same_seed_plants_the_same_faults() -> None:
-    assert mutate.drawn(5, 1) == mutate.drawn(5, 1) != mutate.drawn(5, 2)
-
-
-@pytest.mark.slow
-def test_near_tests_are_those_that_import_the_module_and_for_a_check_those_of_all_checks() -> None:
-    assert "tests/test_wire.py" in mutate.near_tests(Path("ncclprobe/wire.py"))
-    assert "tests/test_checks.py" in mutate.near_tests(Path("ncclprobe/checks/nvl.py"))
-    assert "tests/probes/test_verbs_pair.py" in mutate.near_tests(Path("ncclprobe/probes/verbs/port.py")), "by a child"
-
-
 def test_no_fault_is_planted_in_an_example_of_a_check_or_where_nothing_would_change(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

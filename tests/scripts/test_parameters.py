@@ -60,17 +60,6 @@ def test_a_parameter_is_read_with_its_default(instruction: str, default: int | N
     ]
 
 
-def test_a_text_that_is_no_name_is_no_variable() -> None:
-    assert not found(PARAMETER.format(default="xor    %esi,%esi").replace("# 100", "# 300"))
-
-
-def test_a_register_forgets_after_a_call_and_at_the_next_function() -> None:
-    between = "  1ddea2:\tcall   9c880 <pthread_mutex_unlock@plt>\n  1ddea7:\tjmp"
-    assert not found(PARAMETER.format(default="xor %esi,%esi").replace("  1ddea7:\tjmp", between))
-    head = "00000000001ddea5 <_Z5otherv>:\n  1ddea7:\tjmp"
-    assert not found(PARAMETER.format(default="xor %esi,%esi").replace("  1ddea7:\tjmp", head))
-
-
 def test_a_name_kept_over_a_call_is_followed() -> None:
     text = """
 00000000000d70b8 <_ZL17envConfigOverrideP8ncclComm>:
@@ -80,16 +69,6 @@ def test_a_name_kept_over_a_call_is_followed() -> None:
    d70e0:\tcall   173510 <_Z10ncclGetEnvPKc>
 """
     assert found(text) == [Read("NCCL_ALGO", "text", None, "envConfigOverride")]
-
-
-def test_a_level_has_an_older_switch_and_a_newer_name() -> None:
-    text = """
-000000000014cab0 <_ZL3p2pv>:
-   14cab1:\tlea    0x1(%rip),%rdx        # 500 <text>
-   14cab2:\tlea    0x1(%rip),%rsi        # 400 <text>
-   14cab3:\tcall   14d110 <_Z12ncclGetLevelPiPKcS1_>
-"""
-    assert {read.name for read in found(text)} == {"NCCL_P2P_DISABLE", "NCCL_P2P_LEVEL"}
 
 
 def test_changes_name_what_came_what_went_and_which_default_moved(capsys: pytest.CaptureFixture[str]) -> None:
