@@ -129,13 +129,13 @@ def _problem(row: DataPath) -> str:
     applies=asked,
 )
 def path(paths: Every[DataPaths]) -> Iterator[Finding]:
-    """A path that the job needs is missing, does not answer, or may not be used.
+    """A path that the job needs is missing, does not answer, or is not accessible.
 
-    Right: Every path that the job needs is there, answers, and may be used.
-    Why: a job opens its data minutes after its start, on every node; one node without it ends the job, and one whose
-    file server does not answer holds it for as long as the server is away, with no message.
+    Right: Every path that the job needs exists, answers, and is accessible.
+    Why: a job opens its data minutes after its start, on every node. One node without the data ends the job. One node
+    whose file server does not answer holds up the job for as long as the server is down, with no message.
     Fix: mount the file system on the nodes named (findmnt PATH, systemctl status remote-fs.target), or correct the
-    path; of one that hangs, see the server and the way to it.
+    path. If it hangs, check the server and the route to it.
     """
     yield from _told([each for name, rows in _by_path(paths).items() for each in _problems(name, rows)], paths)
 
@@ -220,7 +220,7 @@ def content(paths: Every[DataPaths]) -> Iterator[Finding]:
 
     Right: Every node sees the same data at each path that is read.
     Why: ranks that read different files, or an older copy, train on different data and disagree on the number of
-    batches. The job hangs at the end of an epoch, or learns the wrong thing, and no message names the node.
+    batches. The job hangs at the end of an epoch or learns the wrong thing, and no message names the node.
     Fix: on the nodes named, compare ls -la PATH and findmnt -T PATH with another's; copy the data again, remount, or
     drop the node's cache of it (FS-Cache, a local copy).
     """
@@ -266,8 +266,8 @@ def owner(paths: Every[DataPaths]) -> Iterator[Finding]:
     """Nodes map users differently: one path belongs to different users.
 
     Right: Each path belongs to one user on all nodes.
-    Why: a file server that knows users by number, or an NFSv4 id map that fails (all becomes nobody, 65534), lets one
-    node write files that another may not read; the job fails when the first such file is opened.
+    Why: if a file server identifies users by number, or an NFSv4 id map fails (every user becomes nobody, 65534), one
+    node writes files that another may not read. The job fails when the first such file is opened.
     Fix: give users one number on all nodes (LDAP, sssd); for NFSv4 compare Domain in /etc/idmapd.conf and run
     nfsidmap -c; look for root_squash at the server.
     """
@@ -302,10 +302,10 @@ def rate(paths: Every[DataPaths]) -> Iterator[Finding]:
     """A node reads far slower than the others at one path.
 
     Right: No node reads far slower than the others.
-    Why: every rank waits in each step for the slowest one, so that one node's slow mount is the pace of all; it looks
-    like a slow network, and counters of the network show nothing.
-    Fix: compare the mount's options (findmnt -T PATH: nconnect, rsize, wsize) and the route to the server with
-    another node's; look at its link to the storage network (ethtool, ip -s link) and for other readers on that node.
+    Why: in each step every rank waits for the slowest one, so one node's slow mount sets the pace for all. It looks
+    like a slow network, but the network counters show nothing.
+    Fix: compare the mount's options (findmnt -T PATH: nconnect, rsize, wsize) and the route to the server with another
+    node's. Check the node's link to the storage network (ethtool, ip -s link), and look for other readers on the node.
     """
     yield from _told([each for name, rows in _by_path(paths).items() for each in _rates(name, rows)], paths)
 

@@ -86,13 +86,13 @@ def nofile(limit: OpenFiles, launch: Launch, job: Job, user: JobUser | Absent) -
 
     Right: The limit on open files is high enough for a job of this size.
     Why: each connection of the bootstrap, of NET/Socket and of gloo is an open file. NCCL raises the limit itself, but
-    only in the process whose thread gathers all ranks, and to the hard limit at most (setFilesLimit in
-    src/bootstrap.cc, v2.30.7); the others end in "Too many open files". With a limit below 1024, the usual minimum, a
-    rank may fail while it starts: CUDA opens some dozens of files for each GPU, and torch, NCCL and data loaders open
-    more. A prolog runs as root: the limits of the job's user are then what Slurm hands on (SLURM_RLIMIT_NOFILE),
-    otherwise what limits.conf(5) gives to a login of that user.
-    Fix: LimitNOFILE=1048576 in the unit of slurmd or containerd, --ulimit nofile=1048576 for docker, ulimit -n before
-    the job.
+    only in the process whose thread gathers all ranks, and at most to the hard limit (setFilesLimit in
+    src/bootstrap.cc, v2.30.7). The other processes fail with "Too many open files". With a limit below 1024, the usual
+    minimum, a rank may fail while it starts: CUDA opens dozens of files for each GPU, and torch, NCCL and data loaders
+    open more. A prolog runs as root, so the limits of the job's user are taken from Slurm (SLURM_RLIMIT_NOFILE), or
+    from limits.conf(5) for a login of that user.
+    Fix: set LimitNOFILE=1048576 in the unit of slurmd or containerd, --ulimit nofile=1048576 for docker, or ulimit -n
+    before the job.
     """
     theirs = _job_limit(user, "RLIMIT_NOFILE", ResourceLimit(limit.soft, limit.hard))
     if isinstance(theirs, Finding):
@@ -137,13 +137,13 @@ def threads(
 ) -> Iterator[Finding]:
     """The limit on processes and threads is too low for the ranks of this node.
 
-    Right: The ranks of this node may start as many threads as they need.
-    Why: a thread that cannot be started ends its rank, in NCCL's proxy ("Resource temporarily unavailable"), in
-    OpenBLAS or in a data loader, minutes into the job. RLIMIT_NPROC counts all threads of the user on the host. It does
-    not hold for root, CAP_SYS_RESOURCE or CAP_SYS_ADMIN of the machine's first user namespace (copy_process in
-    kernel/fork.c); pids.max counts those of the container or the job.
-    Fix: ulimit -u unlimited, or LimitNPROC and TasksMax=infinity in the unit of slurmd or containerd; --pids-limit=-1
-    for docker, podPidsLimit of the kubelet.
+    Right: The ranks of this node can start as many threads as they need.
+    Why: if a thread cannot be started, its rank ends minutes into the job: in NCCL's proxy ("Resource temporarily
+    unavailable"), in OpenBLAS or in a data loader. RLIMIT_NPROC counts all threads of the user on the host. It does not
+    apply to root, CAP_SYS_RESOURCE or CAP_SYS_ADMIN of the machine's first user namespace (copy_process in
+    kernel/fork.c). pids.max counts the threads of the container or the job.
+    Fix: set ulimit -u unlimited, or LimitNPROC=infinity and TasksMax=infinity in the unit of slurmd or containerd,
+    --pids-limit=-1 for docker, or the kubelet's podPidsLimit.
     """
     ranks = ranks_here(launch, gpus, job)
     needed, least = _THREADS_PER_RANK * ranks, _LEAST_PER_RANK * ranks
@@ -165,8 +165,8 @@ def timesync(sync: TimeSync) -> Iterator[Finding]:
     """No service synchronises this node's clock.
 
     Right: This node's clock is synchronised.
-    Why: no NCCL job breaks by a wrong clock; but logs of several nodes, and timeouts that are set by wall clock, can
-    then not be compared, and that is how a hang is found.
+    Why: a wrong clock breaks no NCCL job, but hangs are found by comparing the logs of several nodes, and without
+    synchronised clocks their times cannot be compared.
     Fix: `systemctl enable --now chronyd` (or systemd-timesyncd); `chronyc tracking` shows the offset.
     """
     if not sync.synchronized:
@@ -265,11 +265,11 @@ def shm(
     """/dev/shm is too small for what NCCL keeps there.
 
     Right: /dev/shm is large enough for what NCCL keeps there.
-    Why: docker gives a container 64 MiB; ranks of one node that exchange data through /dev/shm then exit with "unable
+    Why: docker gives a container 64 MiB. Ranks of one node that exchange data through /dev/shm then fail with "unable
     to allocate shared memory" or a bus error (nccl#342, nccl#525). NCCL >= 2.24 on a driver for CUDA >= 12.6 keeps
     these buffers in cuMem host memory instead, unless NCCL_CUMEM_HOST_ENABLE is 0. A rank's send queue to other nodes
     stays in /dev/shm, 33 MiB for each rank since 2.28: "Error while creating shared memory segment".
-    Fix: docker run --shm-size=8g or --ipc=host; in Kubernetes an emptyDir with medium: Memory at /dev/shm.
+    Fix: use docker run --shm-size=8g or --ipc=host, or in Kubernetes an emptyDir with medium: Memory at /dev/shm.
     """
     ranks = ranks_here(launch, gpus, job)
     if isinstance(gpus, Absent) and launch.local_world_size is None:
@@ -298,8 +298,8 @@ def shm_stale(memory: SharedMemory) -> Iterator[Finding]:
     """Files of ended NCCL jobs fill /dev/shm.
 
     Right: No files of ended NCCL jobs fill /dev/shm.
-    Why: NCCL removes its files in /dev/shm once all peers have them, but a rank that is killed before that leaves its
-    own; they hold memory until they are deleted, and the next job runs out (nccl#525).
+    Why: NCCL removes its files in /dev/shm once all peers have opened them, but a rank that is killed earlier leaves
+    its own behind. They use memory until they are deleted, and the next job may run out (nccl#525).
     Fix: `rm /dev/shm/nccl-*`, as their owner or root, while no NCCL job runs on this node.
     """
     if memory.segments is None:
@@ -333,11 +333,11 @@ def memlock(
     """The limit on locked memory is too low for RDMA.
 
     Right: The limit on locked memory is high enough for RDMA.
-    Why: every buffer that a NIC reads or writes is registered, and so locked; beyond the limit ibv_reg_mr fails with
-    "Cannot allocate memory" (nccl-tests#206). limits.conf does not apply to services, so jobs of slurmd keep slurmd's
-    limit of 8 MiB. CAP_IPC_LOCK lifts the limit, but only in the machine's first user namespace: not in a rootless
-    container (mlock(2), can_do_mlock in mm/mlock.c). A prolog runs as root, whose limits say nothing of the job's user:
-    see `nofile`.
+    Why: every buffer that a NIC reads or writes is registered, and therefore locked. Beyond the limit ibv_reg_mr fails
+    with "Cannot allocate memory" (nccl-tests#206). limits.conf does not apply to services, so jobs of slurmd keep
+    slurmd's limit of 8 MiB. CAP_IPC_LOCK lifts the limit, but only in the machine's first user namespace: not in a
+    rootless container (mlock(2), can_do_mlock in mm/mlock.c). A prolog runs as root, whose limits do not apply to the
+    job's user: see `nofile`.
     Fix: LimitMEMLOCK=infinity in the unit of slurmd or containerd, --ulimit memlock=-1 for docker, or CAP_IPC_LOCK
     (securityContext.capabilities.add: [IPC_LOCK] in Kubernetes).
     """
@@ -379,10 +379,10 @@ def caps(
     """The container lacks CAP_SYS_NICE, and its /dev/shm is small.
 
     Right: The container has CAP_SYS_NICE or a /dev/shm that is large enough.
-    Why: NCCL >= 2.24 avoids /dev/shm by cuMem host memory, which needs NUMA calls; docker's seccomp profile refuses
-    them without CAP_SYS_NICE. NCCL then prints "cuMem host allocations do not appear to be working; falling back to a
-    /dev/shm/ based implementation" (src/misc/cudawrap.cc:92; NCCL user guide, Troubleshooting, Shared memory).
-    Fix: docker run --cap-add SYS_NICE, or give /dev/shm its size: --shm-size=8g or --ipc=host.
+    Why: NCCL >= 2.24 uses cuMem host memory instead of /dev/shm. That needs NUMA calls, which docker's seccomp profile
+    refuses without CAP_SYS_NICE. NCCL then prints "cuMem host allocations do not appear to be working; falling back to
+    a /dev/shm/ based implementation" (src/misc/cudawrap.cc:92; NCCL user guide, Troubleshooting, Shared memory).
+    Fix: start with docker run --cap-add SYS_NICE, or enlarge /dev/shm with --shm-size=8g or --ipc=host.
     """
     ranks = ranks_here(launch, gpus, job)
     if "sys_nice" in process.capabilities or ranks < 2 or settings.get("NCCL_SHM_DISABLE") == "1":
@@ -402,13 +402,14 @@ def caps(
 def oom(
     memory: Memory, cgroup: Cgroup | Absent, launch: Launch | Absent, gpus: Gpus | Absent, job: Job
 ) -> Iterator[Finding]:
-    """Little memory is free before the job has started, or allowed to it.
+    """Before the job has started, little memory is free or allowed to it.
 
     Right: Enough memory is free, and allowed to the job.
     Why: pinned buffers and data loaders take gigabytes per rank; the kernel then kills a rank, or swaps, and all other
     ranks wait for it. CUDA and torch alone take 2 GiB and more of the host for each rank.
-    Fix: `ps -eo pid,user,rss,comm --sort=-rss` and `ls -l /dev/shm` show what holds it; or ask the scheduler for a
-    whole node (srun --exclusive, --mem=0), and give the pod limits.memory of 8Gi and more for each rank.
+    Fix: `ps -eo pid,user,rss,comm --sort=-rss` and `ls -l /dev/shm` show what uses the memory. Otherwise ask the
+    scheduler for a whole node (srun --exclusive, --mem=0), or give the pod a limits.memory of at least 8Gi for each
+    rank.
     """
     if memory.available_bytes < _LITTLE_LEFT * memory.total_bytes:
         message = f"{size(memory.available_bytes)} of {size(memory.total_bytes)} are available"
@@ -472,8 +473,8 @@ def affinity(process: Process, cpus: Cpus, gpus: Gpus | Absent, launch: Launch, 
     Why: a rank keeps about four threads busy: its own, autograd's, and NCCL's two proxies (src/proxy.cc). On one or two
     cores they wait for each other, which has cost a factor of 30 (Primus; nccl#1017). On processors far from the GPU,
     every copy crosses the link between the sockets.
-    Fix: srun --cpus-per-task=N (srun does not take it over from sbatch since Slurm 22.05), mpirun --bind-to none, a
-    container without a narrow --cpuset-cpus; torchrun's ranks share torchrun's own processors.
+    Fix: use srun --cpus-per-task=N (since Slurm 22.05 srun does not inherit it from sbatch), mpirun --bind-to none, or
+    a container without a narrow --cpuset-cpus. torchrun's ranks share torchrun's own processors.
     """
     ranks, few = ranks_here(launch, gpus, job), len(process.cpus)
     shared = launch.kind in _SHARED_MASK
@@ -527,8 +528,9 @@ def cpu_quota(cgroup: Cgroup, launch: Launch, gpus: Gpus | Absent, job: Job) -> 
     """A control group gives the ranks too little processor time.
 
     Right: No control group limits the ranks' processor time too much.
-    Why: when the quota of a period (usually 100 ms) is used up, all threads of the group stop until the next one,
-    NCCL's proxy threads included, and every rank waits for them (Documentation/admin-guide/cgroup-v2.rst, cpu.max).
+    Why: when the quota of a period (usually 100 ms) is used up, all threads of the group, NCCL's proxy threads
+    included, stop until the next period, and every rank waits for them (Documentation/admin-guide/cgroup-v2.rst,
+    cpu.max).
     Fix: raise the limit (docker --cpus, resources.limits.cpu in Kubernetes), or remove it and keep the request.
     """
     if isinstance(cgroup.cpu, Absent):
@@ -555,7 +557,8 @@ def numa_bind(policy: MemoryPolicy, process: Process, cpus: Cpus) -> Iterator[Fi
     """Memory comes from a NUMA node that is far from the processors in use.
 
     Right: Memory comes from the NUMA nodes of the processors in use.
-    Why: NCCL's host buffers are then behind the link between the sockets, and each byte crosses it twice.
+    Why: NCCL's host buffers are then on the other side of the link between the sockets, and each byte crosses that link
+    twice.
     Fix: bind processors and memory together: numactl --cpunodebind=N --membind=N, or srun --mem-bind=local.
     """
     allowed_nodes = set(process.memory_nodes) or {node.id for node in cpus.numa}

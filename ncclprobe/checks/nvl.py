@@ -143,9 +143,9 @@ def links(
     """NVLinks of a GPU are down.
 
     Right: All NVLinks are up.
-    Why: NCCL builds its rings and trees over the links that are active when the job starts; a GPU with fewer slows all
-    others down to itself, and one without any makes NCCL go through PCIe, ten times slower.
-    Fix: reset the GPUs (`nvidia-smi --gpu-reset`), or reboot; if the same links stay down, have the GPU, its baseboard
+    Why: NCCL builds its rings and trees over the links that are active when the job starts. A GPU with fewer links
+    slows all others down, and a GPU without links makes NCCL use PCIe, which is ten times slower.
+    Fix: reset the GPUs (`nvidia-smi --gpu-reset`), or reboot. If the same links stay down, have the GPU, its baseboard
     or its bridge reseated.
     """
     seen = look(gpus, links, status)
@@ -220,7 +220,7 @@ def rate(gpus: Gpus | Absent, links: NvLinks | Absent, status: NvlinkStatus | Ab
     """An NVLink runs below its rate.
 
     Right: All NVLinks run at their rate.
-    Why: NCCL takes the links of a GPU for equally fast, so the slow one holds up its channels.
+    Why: NCCL assumes that the links of a GPU are equally fast, so the slow one holds up its channels.
     Fix: reset the GPUs (`nvidia-smi --gpu-reset`), or reboot; if the link stays slow, have the GPU, its baseboard or
     its bridge reseated.
     """
@@ -312,8 +312,8 @@ def fabric(gpus: Gpus, links: NvLinks | Absent, log: KernelLog | Absent) -> Iter
     """A GPU has not joined the NVSwitch fabric.
 
     Right: Every GPU has joined the NVSwitch fabric.
-    Why: until the fabric manager has let every GPU in, cudaInit fails with error 802 or NVLink SHARP and multicast are
-    missing; on GB200 and GB300 machines without a cluster NCCL leaves the rack's NVLink unused.
+    Why: until the fabric manager has admitted every GPU, cudaInit fails with error 802, or NVLink SHARP and multicast
+    are missing. On GB200 and GB300 machines that have joined no cluster, NCCL leaves the rack's NVLink unused.
     Fix: wait while the registration is in progress, which takes some minutes after a start; otherwise `systemctl start
     nvidia-fabricmanager`, of the driver's own version (on racks: look at the switch trays), and reboot if the state
     stays.
@@ -439,8 +439,9 @@ def imex(
     """The IMEX channel that NVLink between machines needs is missing.
 
     Right: An IMEX channel is present.
-    Why: NCCL sees the cluster, tries to share memory with another machine by a fabric handle, fails, and ends the job
-    with an error instead of taking the network (src/mnnvl.cc); the channel is the permission to share.
+    Why: NCCL sees the cluster and tries to share memory with another machine through a fabric handle. Without the
+    channel, which is the permission to share, this fails, and NCCL ends the job with an error instead of using the
+    network (src/mnnvl.cc).
     Fix: run nvidia-imex with the same nodes_config on all machines, and give the container a channel (Kubernetes: a
     ComputeDomain). NCCL_MNNVL_ENABLE=0 avoids it and leaves the rack's NVLink unused.
     """

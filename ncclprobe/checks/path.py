@@ -73,8 +73,9 @@ def mtu(paths: Every[Paths], nics: Every[Interfaces | Absent]) -> Iterator[Findi
     """Small messages pass between nodes, and large ones are lost.
 
     Right: Large messages pass between all nodes.
-    Why: somewhere on the way an MTU is smaller than at the ends and no message reports it (ICMP "fragmentation needed"
-    is filtered): connections open, the first large transfer hangs, and NCCL or gloo time out without giving a reason.
+    Why: somewhere on the path an MTU is smaller than at the ends, and no message reports it (ICMP "fragmentation
+    needed" is filtered). Connections open, the first large transfer hangs, and NCCL or gloo time out without giving a
+    reason.
     Fix: give all interfaces and switch ports of this network one MTU, or allow ICMP type 3 code 4; to confirm:
     ping -M do -s <MTU - 28> to the other node.
     """
@@ -138,10 +139,10 @@ def rate(
     """A node or a path carries far less than the others, or than its interfaces should.
 
     Right: All paths between nodes carry what their interfaces should.
-    Why: every ring of NCCL goes through every node, so the slowest path sets the pace of all. A link that negotiated a
-    tenth of its speed, a shaper or a saturated uplink look like this. If strangers called a node meanwhile, its rate
-    proves nothing about its links: a warning.
-    Fix: compare ethtool <interface> (Speed) and the switch port with a neighbour's; look for shapers (tc qdisc) and for
+    Why: every ring of NCCL goes through every node, so the slowest path sets the pace of all. Causes are a link that
+    negotiated a tenth of its speed, a shaper or a saturated uplink. If other programs connected to a node meanwhile,
+    its rate proves nothing about its links, and the finding is only a warning.
+    Fix: compare ethtool <interface> (Speed) and the switch port with a neighbour's. Look for shapers (tc qdisc) and for
     other traffic on that path.
     """
     carried = by_role(each for each in tries(paths) if _carried(each.path))
@@ -187,11 +188,11 @@ def loss(paths: Every[Paths], nics: Every[Interfaces | Absent]) -> Iterator[Find
     """Packets are lost between nodes.
 
     Right: No notable share of packets is lost between nodes.
-    Why: TCP hides loss and pays with rate; RoCE and InfiniBand repeat whole windows, and after NCCL_IB_RETRY_CNT
+    Why: TCP hides loss but becomes slower. RoCE and InfiniBand repeat whole windows, and after NCCL_IB_RETRY_CNT
     attempts a job ends with "got completion with error 12". Such loss is how a dirty connector or a failing transceiver
     first shows.
-    Fix: look at error and discard counters of the interface and of its switch port (ethtool -S, ip -s link); clean or
-    replace cable and transceiver.
+    Fix: check the error and discard counters of the interface and of its switch port (ethtool -S, ip -s link), and
+    clean or replace the cable and transceiver.
     """
     known = {
         role: {each.pair: each.path for each in rows if _carried(each.path) and each.path.resent is not None}
@@ -227,10 +228,10 @@ def delay(paths: Every[Paths]) -> Iterator[Finding]:
     """A node is much farther away than the others.
 
     Right: All nodes are about equally far away.
-    Why: each step of a ring or tree waits for one trip to the neighbour; a node in another building or zone, or behind
+    Why: each step of a ring or tree waits for one trip to the neighbour. A node in another building or zone, or behind
     a tunnel or a software switch, makes every small collective as slow as that trip.
-    Fix: ask the scheduler or the cloud for nodes close to each other (a placement group, --switches); see where the
-    route goes (traceroute).
+    Fix: ask the scheduler or the cloud for nodes close to each other (a placement group, --switches), and check the
+    route (traceroute).
     """
     bad: dict[str, dict[Pair, Path]] = {}
     tried: dict[str, set[Pair]] = {}
@@ -343,9 +344,9 @@ def route(paths: Every[Paths], routes: Every[Routes | Absent], nics: Every[Inter
     """Packets to other nodes leave by another interface than the one that NCCL uses.
 
     Right: Packets to other nodes leave by the interface that NCCL uses.
-    Why: NCCL binds to an interface's address, and the kernel's routes decide by which interface packets leave: they
-    arrive by one NIC and leave by the other. One NIC then carries everything, firewalls and switches that see only one
-    direction drop the other, and a strict net.ipv4.conf.*.rp_filter drops both.
+    Why: NCCL binds to an interface's address, but the kernel's routes decide by which interface packets leave, so
+    packets may arrive by one NIC and leave by another. One NIC then carries everything, firewalls and switches that see
+    only one direction drop the other, and a strict net.ipv4.conf.*.rp_filter drops both.
     Fix: give each interface a subnet, or a table and a rule of its own: `ip route add SUBNET dev INTERFACE table N`,
     `ip rule add from ADDRESS table N`; to see it: `ip route get ADDRESS from SOURCE`.
     """

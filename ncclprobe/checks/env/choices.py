@@ -55,14 +55,14 @@ STARTS = Choices(
     applies=nccl_job,
 )
 def start(choices: Choices, interfaces: Interfaces, settings: Settings) -> Iterator[Finding]:
-    """NCCL does not start with what it finds on this node.
+    """NCCL cannot start on this node.
 
-    Right: NCCL finds on this node what it takes to start.
+    Right: NCCL can start on this node.
     Why: before the first byte each communicator needs a GPU that CUDA shows, an interface for its bootstrap and a
-    network, on one node too; without one it ends with "no socket interface found" (src/bootstrap.cc) or "Failed to
-    initialize any NET plugin" (src/plugin/net.cc). `ncclprobe doctor -v` shows every choice.
+    network, even on a single node. Without one it fails with "no socket interface found" (src/bootstrap.cc) or "Failed
+    to initialize any NET plugin" (src/plugin/net.cc). `ncclprobe doctor -v` shows every choice.
     Fix: give the container an interface that is up and has an address (docker --network=host, hostNetwork: true), and
-    unset the variable that leaves nothing.
+    unset the variable that excludes every interface.
     """
     for subject in dict.fromkeys(part.subject for _, part in choices.refused):
         names = [name for name, part in choices.refused if part.subject == subject]
@@ -99,8 +99,8 @@ def transport(
     """NCCL uses sockets although faster NICs are up.
 
     Right: NCCL uses the fastest NICs that are up.
-    Why: if its plugin is missing, or a setting excludes the fast NICs, NCCL falls back to sockets without an
-    error, at a tenth of the rate or less: 3 to 6 GB/s instead of 50 to 400 between nodes. A job on one node runs well.
+    Why: if a plugin is missing, or a setting excludes the fast NICs, NCCL falls back to sockets without an error, at a
+    tenth of the rate or less: 3 to 6 GB/s between nodes instead of 50 to 400. A job on one node is not affected.
     Fix: unset NCCL_NET, NCCL_IB_DISABLE, NCCL_IB_HCA and FI_PROVIDER; install the network's plugin, in a release that
     this NCCL takes, where the loader finds it (LD_LIBRARY_PATH=/opt/amazon/ofi-nccl/lib on AWS,
     /usr/local/nvidia/lib64 or /usr/local/gib/lib64 on Google Cloud); give the container /dev/infiniband.
@@ -171,9 +171,10 @@ def vendor(
     """A setting is not what the vendor of the network prescribes.
 
     Right: Every setting is what the vendor of the network prescribes.
-    Why: clouds and network vendors test one set of settings with their plugin, and some plugins end the job if one
-    differs (Google's guest config checker). What is right on InfiniBand is wrong there, and the other way round.
-    Fix: take the vendor's whole block of settings, from the page or the script that the message names.
+    Why: clouds and network vendors test one set of settings with their plugin, and some plugins end the job if a
+    setting differs (Google's guest config checker). Settings that are right on InfiniBand are wrong there, and vice
+    versa.
+    Fix: copy the vendor's whole block of settings from the page or script that the finding names.
     """
     vendors = in_use(settings, machine, choices)
     found = compared(settings, vendors)

@@ -42,7 +42,7 @@ def priced(job: Job, predicted: AttainableRate | Absent, fabric: Fabric | Absent
 def cost(predicted: AttainableRate | Absent, settings: Settings) -> Iterator[Finding]:
     """A setting takes away bandwidth that the machine has.
 
-    Right: No setting takes away bandwidth of this machine that is known.
+    Right: No setting is known to take away bandwidth of this machine.
     Why: the bandwidth that is left is computed from the links that the setting leaves (NICs, sockets, channels, host
     memory between GPUs, the network between nodes of a rack). It is compared with what a healthy machine of this type
     reaches in an all-reduce of 1 GiB. A loss of half fails, a loss of a tenth warns. A machine with NICs for a fabric

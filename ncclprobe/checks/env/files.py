@@ -64,10 +64,11 @@ def conf_files(settings: Settings) -> Iterator[Finding]:
     """A line of an NCCL configuration file does not set what it names.
 
     Right: Every line of the NCCL configuration files sets what it names.
-    Why: NCCL trims nothing: "NCCL_DEBUG = INFO" sets a variable whose name ends in a blank, "export NCCL_DEBUG=INFO"
-    one whose name begins with export, a line without = sets nothing, and # is a comment in the first column only. NCCL
-    ignores a file that it cannot read, and with NCCL_CONF_FILE set also ~/.nccl.conf, where ~ is the home of the
-    password file before 2.30.3 and $HOME since. The environment beats the files (src/misc/param.cc:28).
+    Why: NCCL trims nothing: "NCCL_DEBUG = INFO" sets a variable whose name ends in a blank, and "export
+    NCCL_DEBUG=INFO" one whose name begins with export. A line without = sets nothing, and # starts a comment in the
+    first column only. NCCL ignores a file that it cannot read. If NCCL_CONF_FILE is set, it also ignores ~/.nccl.conf;
+    ~ is the home in the password file before 2.30.3, and $HOME since. The environment overrides the files
+    (src/misc/param.cc:28).
     Fix: write NAME=value without blanks, in one place.
     """
     for entry in settings.effective.values():
@@ -155,10 +156,10 @@ def topo_file(settings: Settings, named_files: NamedFiles, pci: Pci | Absent) ->
     """NCCL_TOPO_FILE or NCCL_GRAPH_FILE is missing, truncated, or describes another machine.
 
     Right: The files of NCCL_TOPO_FILE and NCCL_GRAPH_FILE are complete and describe this machine.
-    Why: NCCL takes the places of GPUs and NICs from NCCL_TOPO_FILE; with the file of another machine type it pairs the
-    wrong ones, and the job is slow without any message. Without the file of NCCL_GRAPH_FILE, or with a broken one, no
+    Why: NCCL reads the positions of GPUs and NICs from NCCL_TOPO_FILE. With the file of another machine type it pairs
+    the wrong ones, and the job is slow without any message. If the file of NCCL_GRAPH_FILE is missing or broken, no
     communicator starts ("Could not open XML graph file", src/graph/xml.cc ncclTopoGetXmlGraphFromFile), even if the
-    variable is set to an empty text; of both files version 1 alone is taken ("has wrong version").
+    variable is set to an empty text. NCCL accepts only version 1 of both files ("has wrong version").
     Fix: use the file of this machine type, or unset the variable.
     """
     yield from _graphs(settings, named_files.graph)
@@ -208,9 +209,9 @@ def plugin_path(settings: Settings, named_files: NamedFiles, plugins: Plugins, l
     """The loader does not find a plugin that is named.
 
     Right: The loader finds every plugin that is named.
-    Why: NCCL goes on without a plugin that it cannot open, with an INFO line at most, and so without the network or the
-    tuning that it was for (nccl#1634). Collectives in the network's switches (NCCL_COLLNET_ENABLE) are only in NVIDIA's
-    plugin for SHARP; without it NCCL looks for them at each start, and goes on.
+    Why: if NCCL cannot open a plugin, it prints an INFO line at most, and goes on without the plugin's network or
+    tuning (nccl#1634). Collectives in the network's switches (NCCL_COLLNET_ENABLE) exist only in NVIDIA's plugin for
+    SHARP. Without it NCCL looks for them at each start, and goes on.
     Fix: give the whole path of the library, or put its folder on LD_LIBRARY_PATH.
     """
     known = {plugin.path.rpartition("/")[2] for plugin in plugins.all if plugin.reachable}
@@ -266,9 +267,9 @@ def net_name(settings: Settings, plugins: Plugins, loader: Loader, software: Sof
     """NCCL_NET names a network of a plugin, and NCCL can load no plugin.
 
     Right: NCCL can load a plugin for the network that NCCL_NET names.
-    Why: NCCL itself has IB and Socket. For every other name it looks for a plugin's network. If no plugin has one of
-    that name, each communicator ends with "Failed to initialize any NET plugin" (src/plugin/net.cc:349), on one node
-    too.
+    Why: NCCL's own networks are IB and Socket. For every other name it looks for a plugin's network. If no plugin
+    offers that name, each communicator fails with "Failed to initialize any NET plugin" (src/plugin/net.cc:349), even
+    on a single node.
     Fix: install the plugin where the loader finds it (LD_LIBRARY_PATH), or unset NCCL_NET.
     """
     text = settings.get("NCCL_NET_PLUGIN")
@@ -322,14 +323,14 @@ def gpu_seen(job: Job, gpus: Gpus | Absent) -> bool:
     applies=gpu_seen,
 )
 def nccl(software: Software, launch: Launch | Absent, job: Job) -> Iterator[Finding]:
-    """A job that is started here finds no NCCL that it can use, or an older one than torch was built with.
+    """A job started here finds no usable NCCL, or an older one than torch was built with.
 
-    Right: A job that is started here finds the NCCL that torch was built with, or one of its own.
-    Why: torch without CUDA has no NCCL ("Distributed package doesn't have NCCL built in"), and without its library
-    `import torch` fails. An older one that LD_LIBRARY_PATH brings lacks functions that torch calls, or differs from the
-    other nodes'.
+    Right: A job started here finds the NCCL that torch was built with, or one of its own.
+    Why: torch without CUDA has no NCCL ("Distributed package doesn't have NCCL built in"), and if NCCL's library is
+    missing, `import torch` fails. An older NCCL found through LD_LIBRARY_PATH lacks functions that torch calls, or
+    differs from the other nodes'.
     Fix: install torch for CUDA in the job's environment (pytorch.org/get-started), run the doctor in that environment,
-    and take folders with another libnccl off LD_LIBRARY_PATH.
+    and remove folders with another libnccl from LD_LIBRARY_PATH.
     """
     torch, mapped = software.torch, software.mapped
     if isinstance(mapped, Absent):
@@ -367,11 +368,11 @@ CUDA_12 = gpus(2)
 def torch_driver(software: Software, gpus: Gpus) -> Iterator[Finding]:
     """torch was built for a newer CUDA than the driver's.
 
-    Right: The driver's CUDA is as new as that which torch was built for.
-    Why: a driver runs every minor version of its CUDA, and no later major version: "The NVIDIA driver on your system
-    is too old", and no rank has a GPU (docs.nvidia.com/deploy/cuda-compatibility).
-    Fix: install the torch that is built for the driver's CUDA (pytorch.org/get-started), upgrade the driver, or have
-    NVIDIA's cuda-compat for it on LD_LIBRARY_PATH.
+    Right: The driver's CUDA is at least as new as the one torch was built for.
+    Why: a driver runs every minor version of its CUDA, but no later major version. torch reports "The NVIDIA driver on
+    your system is too old", and no rank has a GPU (docs.nvidia.com/deploy/cuda-compatibility).
+    Fix: install the torch built for the driver's CUDA (pytorch.org/get-started), upgrade the driver, or put NVIDIA's
+    cuda-compat for it on LD_LIBRARY_PATH.
     """
     torch = software.torch
     if not isinstance(torch, Torch) or not isinstance(torch.cuda, str):
@@ -410,13 +411,12 @@ _OLD_NCCL = replace(OURS, path=SYSTEM[0].path, why="LD_LIBRARY_PATH", others=(WH
     applies=gpu_seen,
 )
 def libraries(linking: Linking) -> Iterator[Finding]:
-    """A library that torch, NCCL or its plugin needs is missing, or lacks what they ask of it.
+    """A library that torch, NCCL or its plugin needs is missing, or lacks functions that they need.
 
-    Right: Every library that torch, NCCL and its plugin need is there, with the functions that they ask of it.
-    Why: torch or NCCL then ends in "cannot open shared object file", "undefined symbol" or "version `GLIBC_2.38' not
-    found" when it starts; a plugin is passed over without a word, and NCCL goes on with what it has itself: on EFA,
-    with TCP.
-    Fix: install what is missing, or a plugin built for this system; take folders that hide a newer library off
+    Right: Every library that torch, NCCL and its plugin need is there, with the functions that they need.
+    Why: torch or NCCL then fails at its start with "cannot open shared object file", "undefined symbol" or "version
+    `GLIBC_2.38' not found". A plugin is skipped silently, and NCCL goes on with its own transports: on EFA, with TCP.
+    Fix: install the missing library, or a plugin built for this system. Remove folders that hide a newer library from
     LD_LIBRARY_PATH and LD_PRELOAD (`LD_DEBUG=libs python -c 'import torch'` shows each choice).
     """
     for each in linking.libraries:

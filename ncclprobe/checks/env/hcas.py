@@ -98,10 +98,10 @@ def pkey(settings: Settings, fabric: Fabric, software: Software | Absent) -> Ite
     """NCCL_IB_PKEY is not an index in the partition tables of the ports.
 
     Right: NCCL_IB_PKEY is an index in the partition table of every port.
-    Why: NCCL takes the index of a P_Key, not the key. At an index without a key the connection cannot be made:
+    Why: NCCL expects the index of a P_Key, not the key. If the index has no key, no connection is possible:
     ibv_modify_qp fails with "Invalid argument" (src/transport/net_ib/connect.cc:17).
     Fix: set the index at which /sys/class/infiniband/*/ports/*/pkeys holds the job's key, or unset the variable. Since
-    NCCL 2.31.2 NCCL_IB_PKEY_VALUE takes the key.
+    NCCL 2.31.2 you can set the key itself with NCCL_IB_PKEY_VALUE.
     """
     index = read_setting(settings, "NCCL_IB_PKEY", 0)
     for each in selection(fabric, settings, software).taken:
@@ -134,8 +134,8 @@ def hca_match(
     """NCCL_IB_HCA, or an entry of it, matches no port.
 
     Right: Every entry of NCCL_IB_HCA matches a port.
-    Why: NCCL ignores a name that matches no port without a message. If no port is left it uses sockets, at a
-    tenth of the rate or less (src/transport/net_ib/init.cc:470).
+    Why: NCCL ignores a name that matches no port, without a message. If no port is left, it uses sockets, at a tenth of
+    the rate or less (src/transport/net_ib/init.cc:470).
     Fix: spell devices as in /sys/class/infiniband, without blanks: =mlx5_0:1,mlx5_1:1.
     """
     picked, shown = selection(fabric, settings, software), evidence(settings, "NCCL_IB_HCA")
@@ -190,9 +190,9 @@ def hca_dup(
     """NCCL_IB_HCA names a device twice, omits one, or is too long.
 
     Right: NCCL_IB_HCA names every NIC of a GPU once.
-    Why: a list made by hand or by a script that repeats one NIC has forgotten another, whose GPU then sends through
-    its neighbour's. In a job of several nodes half of the NICs or fewer are half of the rate or less. NCCL reads 32
-    entries, and ignores the rest without a message.
+    Why: a list that repeats one NIC usually omits another, whose GPU then sends through its neighbour's NIC. In a job
+    on several nodes, half of the NICs give at most half of the rate. NCCL reads 32 entries and ignores the rest without
+    a message.
     Fix: name every NIC of a GPU once.
     """
     picked, shown = selection(fabric, settings, software), evidence(settings, "NCCL_IB_HCA")
@@ -237,9 +237,9 @@ def hca_down(settings: Settings, fabric: Fabric, software: Software | Absent) ->
     """A port that NCCL_IB_HCA names is not up.
 
     Right: Every port that NCCL_IB_HCA names is up.
-    Why: NCCL drops it without a message, so this node has fewer NICs than the others, which costs its share of the
-    bandwidth at best (src/transport/net_ib/init.cc:361).
-    Fix: repair the link; taking the port off the list only hides that a NIC is lost.
+    Why: NCCL drops the port without a message, so this node has fewer NICs than the others. At best this costs the
+    port's share of the bandwidth (src/transport/net_ib/init.cc:361).
+    Fix: repair the link. Removing the port from the list only hides that a NIC is lost.
     """
     picked, shown = selection(fabric, settings, software), evidence(settings, "NCCL_IB_HCA")
     if picked.unknown and not picked.taken and not picked.down:
@@ -276,7 +276,8 @@ def hca_mgmt(
     """NCCL_IB_HCA includes a NIC that serves management or storage.
 
     Right: NCCL_IB_HCA includes no NIC that serves management or storage.
-    Why: NCCL spreads its channels over the NICs it has, and one of half the rate, or one that others use, slows them.
+    Why: NCCL spreads its channels over all its NICs. A NIC with half the rate, or one that other traffic uses, slows
+    them.
     Fix: exclude it, such as NCCL_IB_HCA=^mlx5_2, or list the GPUs' own NICs after =.
     """
     picked, shown = selection(fabric, settings, software), evidence(settings, "NCCL_IB_HCA")
@@ -318,9 +319,9 @@ def gid_index(
     """The GID that NCCL uses on a RoCE port does not lead to the other nodes.
 
     Right: The GID that NCCL uses on every RoCE port leads to the other nodes.
-    Why: NCCL takes NCCL_IB_GID_INDEX unchecked, and before 2.21 index 0 without it, which is link-local RoCE v1; the
-    queue pairs of two nodes then do not meet, and ibv_modify_qp or the first message ends in a timeout (nccl#769,
-    nccl#426). Since 2.21 it searches for RoCE v2 over IPv4.
+    Why: NCCL does not check NCCL_IB_GID_INDEX. If it is not set, NCCL before 2.21 uses index 0, which is link-local
+    RoCE v1. The queue pairs of two nodes then cannot connect, and ibv_modify_qp or the first message times out
+    (nccl#769, nccl#426). Since 2.21 NCCL searches for RoCE v2 over IPv4.
     Fix: unset NCCL_IB_GID_INDEX with NCCL >= 2.21, otherwise give the index of the RoCE v2 GID of an IPv4 address.
     """
     version = loaded(software)

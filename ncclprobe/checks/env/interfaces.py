@@ -84,10 +84,10 @@ _ANY_NAME = "*?[/^"
 def other_libraries(settings: Settings, interfaces: Interfaces, fabric: Fabric) -> Iterator[Finding]:
     """A variable of UCX, NVSHMEM, Open MPI or TensorPipe names a device that this node does not have.
 
-    Right: The devices that variables of UCX, NVSHMEM, Open MPI and TensorPipe name are there.
-    Why: UCX, and with it NIXL and Open MPI, fails or takes TCP if it does not find its device, which it names with its
-    port (mlx5_0:1); NVSHMEM finds no NIC, Open MPI's TCP transport ends the job, and torch's RPC does not start. NCCL
-    reads none of these variables.
+    Right: This node has the devices that variables of UCX, NVSHMEM, Open MPI and TensorPipe name.
+    Why: if UCX does not find its device, which it names with its port (mlx5_0:1), it fails or uses TCP, and so do NIXL
+    and Open MPI on top of it. NVSHMEM finds no NIC, Open MPI's TCP transport ends the job, and torch's RPC does not
+    start. NCCL reads none of these variables.
     Fix: name devices of this node (`ucx_info -d`, `ip link`), or unset the variable.
     """
     devices = {port.device for port in fabric.ports}
@@ -181,7 +181,8 @@ def comm_id(
     Why: once the variable is set, even to an empty text, NCCL's bootstrap uses it as the root's address. It refuses to
     start if the value is not an address, if the name does not resolve ("Invalid NCCL_COMM_ID", src/bootstrap.cc
     bootstrapNetInit), or if no interface is in its subnet ("No usable listening interface found").
-    Fix: unset it; under torch, MASTER_ADDR and torch's store do the same. Otherwise NCCL_COMM_ID=10.0.0.1:9999.
+    Fix: unset it: under torch, MASTER_ADDR and torch's store do its work. Without torch, set an address of this kind:
+    NCCL_COMM_ID=10.0.0.1:9999.
     """
     entry = settings.effective["NCCL_COMM_ID"]
     if entry.value is None:
@@ -221,14 +222,14 @@ def comm_id(
 def ifname_virtual(
     settings: Settings, interfaces: Interfaces, choices: Choices, software: Software | Absent
 ) -> Iterator[Finding]:
-    """NCCL uses an interface that does not lead to the other nodes, or only slowly.
+    """NCCL uses an interface that does not lead to the other nodes, or leads there only slowly.
 
-    Right: NCCL uses only interfaces for its sockets that lead to other nodes.
-    Why: NCCL itself excludes only docker*, lo and virbr*, and listens on the first interface that is left; bridges of
-    containers (cni0, br-…) have the same addresses on every node, so that ranks connect to themselves (horovod#310,
-    pytorch-operator#332), and a network over USB to the management board reaches no other node. A user's list replaces
-    NCCL's: ^docker0 admits lo, which is first (src/os/linux.cc:411 leaves out only ::1). The bootstrap uses only the
-    first interface (src/bootstrap.cc:124); sockets that carry data use all of them.
+    Right: NCCL uses only interfaces that lead to other nodes for its sockets.
+    Why: NCCL excludes only docker*, lo and virbr*, and listens on the first interface that is left. Container bridges
+    (cni0, br-…) have the same addresses on every node, so ranks connect to themselves (horovod#310,
+    pytorch-operator#332). A USB network to the management board reaches no other node. A user's list replaces NCCL's:
+    ^docker0 admits lo, which is first (src/os/linux.cc:411 leaves out only ::1). The bootstrap uses only the first
+    interface (src/bootstrap.cc:124); sockets that carry data use all of them.
     Fix: NCCL_SOCKET_IFNAME==eth0 with the interface's whole name, or NCCL_SOCKET_IFNAME=^docker,lo,cni,br-,veth with
     every other virtual interface.
     """
@@ -263,7 +264,7 @@ def ifname_ambiguous(
 
     Right: Every entry of NCCL_SOCKET_IFNAME matches only the interface that it names.
     Why: an entry is the beginning of a name unless the list starts with =: eth1 also takes eth10, and eth takes
-    interfaces of different networks. The bootstrap uses the first of them, and sockets use all (nccl#1580).
+    interfaces of different networks. The bootstrap uses the first match, and sockets use all matches (nccl#1580).
     Fix: start the list with =, such as NCCL_SOCKET_IFNAME==eth1.
     """
     selector = parse_selector(settings.get("NCCL_SOCKET_IFNAME") or "", MAX_INTERFACES)
@@ -332,8 +333,8 @@ def gloo_mismatch(
     """GLOO_SOCKET_IFNAME names no interface of this node, or another network than NCCL's.
 
     Right: GLOO_SOCKET_IFNAME names interfaces of this node, in NCCL's network.
-    Why: gloo takes whole names, separated by commas; NCCL's ^, = and beginnings of names are to it interfaces that do
-    not exist, and making a gloo group fails (gloo transport/tcp/device.cc).
+    Why: gloo expects whole names, separated by commas. It takes NCCL's ^, = and beginnings of names for interfaces that
+    do not exist, and creating a gloo group fails (gloo transport/tcp/device.cc).
     Fix: name the interface in full, the same that NCCL_SOCKET_IFNAME selects.
     """
     shown = seen("environment", f"GLOO_SOCKET_IFNAME={environment.get('GLOO_SOCKET_IFNAME')}")

@@ -36,10 +36,10 @@ def visible(environment: Environment, launch: Launch | Absent, gpus: Gpus | Abse
     """CUDA_VISIBLE_DEVICES shows too few GPUs, none at all, or not those that it names.
 
     Right: CUDA_VISIBLE_DEVICES shows every GPU that it names, and one for each rank.
-    Why: CUDA reads the list up to the first entry that it does not know, without a message (CUDA programming guide,
-    environment variables), and two ranks cannot have the same GPU; those without one fail. An empty list, -1 and
-    Slurm's NoDevFiles show none, and NVML and nvidia-smi still list all.
-    Fix: name as many GPUs as there are ranks on this node, each once, all by number or all by UUID.
+    Why: CUDA reads the list up to the first unknown entry, without a message (CUDA programming guide, environment
+    variables). Two ranks cannot share a GPU, and ranks without one fail. An empty list, -1 and Slurm's NoDevFiles hide
+    all GPUs, while NVML and nvidia-smi still list them.
+    Fix: list as many GPUs as there are ranks on this node, each once, all by number or all by UUID.
     """
     text = environment.get(LIST)
     if text is None:
@@ -97,8 +97,8 @@ def hostid(settings: Settings, launch: Launch | Absent) -> Iterator[Finding]:
     """NCCL_HOSTID can give several nodes one identity.
 
     Right: NCCL_HOSTID gives no two nodes one identity.
-    Why: ranks with the same identity are one node to NCCL, which then tries shared memory and P2P between machines,
-    and fails (src/misc/utils.cc:117, nccl#879). A file that is part of an image gives every node the same identity.
+    Why: NCCL treats ranks with the same identity as one node. It then tries shared memory and P2P between machines, and
+    fails (src/misc/utils.cc:117, nccl#879). A file that is part of an image gives every node the same identity.
     Fix: unset NCCL_HOSTID; the host name and the boot id already distinguish nodes.
     """
     entry = settings.effective.get("NCCL_HOSTID")
@@ -116,14 +116,15 @@ def hostid(settings: Settings, launch: Launch | Absent) -> Iterator[Finding]:
     good=lambda: [(setting("TORCH_NCCL_HEARTBEAT_TIMEOUT_SEC", "1800"),)],
 )
 def torch_timeouts(settings: Settings) -> Iterator[Finding]:
-    """torch's watchdog is configured to end healthy jobs, or to record nothing of a hang.
+    """torch's watchdog is configured to end healthy jobs, or does not record hangs.
 
     Right: torch's watchdog tolerates healthy jobs and records hangs.
     Why: the monitor ends a process whose watchdog was silent for TORCH_NCCL_HEARTBEAT_TIMEOUT_SEC, and a slow CUDA or
-    file system call can last a minute; without a flight recorder a hang leaves no trace of which rank was behind, and
-    without NCCL's RAS `ncclprobe attach` does not see which rank has launched less. Without asynchronous error handling
-    a collective that fails or times out hangs for ever. With TORCH_NCCL_BLOCKING_WAIT torch starts no watchdog at all,
-    so TORCH_NCCL_ASYNC_ERROR_HANDLING does nothing (ProcessGroupNCCL.cpp, "NO watchdog thread is created").
+    file system call can last a minute. Without a flight recorder a hang leaves no trace of the rank that was behind,
+    and without NCCL's RAS `ncclprobe attach` does not see which rank has launched fewer calls. Without asynchronous
+    error handling a collective that fails or times out hangs for ever. With TORCH_NCCL_BLOCKING_WAIT torch starts no
+    watchdog at all, so TORCH_NCCL_ASYNC_ERROR_HANDLING does nothing (ProcessGroupNCCL.cpp, "NO watchdog thread is
+    created").
     Fix: leave the heartbeat at its default (480 s), the recorder on (TORCH_FR_BUFFER_SIZE=2000), and
     TORCH_NCCL_ASYNC_ERROR_HANDLING, TORCH_NCCL_BLOCKING_WAIT and NCCL_RAS_ENABLE unset.
     """
@@ -187,13 +188,14 @@ def _level(settings: Settings) -> str:
     good=lambda: [(setting("NCCL_DEBUG_FILE", "/tmp/nccl.log"), NamedFiles(), TWO_NODES)],
 )
 def debug_file(settings: Settings, named_files: NamedFiles, launch: Launch | Absent) -> Iterator[Finding]:
-    """NCCL_DEBUG_FILE is one file for many ranks, or it or torch's flight record cannot be written.
+    """Ranks share one NCCL_DEBUG_FILE, or it or torch's flight record cannot be written.
 
-    Right: NCCL's log and torch's flight record are writable, each a file of its own for every rank.
-    Why: every rank truncates it when it opens it, so only the last rank's lines remain. If the file cannot be opened,
-    or the variable is not set, NCCL writes to stdout (src/debug.cc:103); only a file is written line by line. torch
-    makes no folder for its flight record: without one a hang leaves only "Error opening file for writing".
-    Fix: NCCL_DEBUG_FILE=/tmp/nccl.%h.%p, and `mkdir -p` of the folders before the job.
+    Right: NCCL's log and torch's flight record are writable, with a file of its own for every rank.
+    Why: every rank truncates the file when it opens it, so only the last rank's lines remain. If the file cannot be
+    opened, or the variable is not set, NCCL writes to stdout (src/debug.cc:103); only a file is written line by line.
+    torch does not create the folder of its flight record: if it is missing, a hang leaves only "Error opening file for
+    writing".
+    Fix: set NCCL_DEBUG_FILE=/tmp/nccl.%h.%p, and create the folders with `mkdir -p` before the job.
     """
     yield from _folders(settings, named_files)
     name = settings.get("NCCL_DEBUG_FILE")
@@ -249,8 +251,8 @@ def debug_storm(settings: Settings) -> Iterator[Finding]:
     """NCCL writes a line for every call.
 
     Right: NCCL_DEBUG does not write a line for every call.
-    Why: the lines of every collective of every rank cost time in the launch path and fill disks.
-    Fix: NCCL_DEBUG=INFO with NCCL_DEBUG_SUBSYS=INIT,ENV,NET, or WARN in production.
+    Why: a line for every collective of every rank slows each launch and fills disks.
+    Fix: set NCCL_DEBUG=INFO with NCCL_DEBUG_SUBSYS=INIT,ENV,NET, or NCCL_DEBUG=WARN in production.
     """
     level, text = _level(settings), settings.get("NCCL_DEBUG_SUBSYS") or ""
     if level not in ("INFO", "ABORT", "TRACE"):

@@ -70,8 +70,8 @@ def ib_disable(
 
     Right: InfiniBand and RoCE are not switched off.
     Why: NCCL then sends everything through sockets and the kernel, at a tenth of the rate or less (nccl#634). Between
-    nodes that NVLink joins it costs nothing, as long as the job stays in one rack.
-    Fix: unset NCCL_IB_DISABLE and NCCL_NET; if they hide another fault, find that one.
+    nodes that NVLink connects it costs nothing, as long as the job stays in one rack.
+    Fix: unset NCCL_IB_DISABLE and NCCL_NET. If they were hiding another fault, find that one.
     """
     network = (settings.get("NCCL_NET") or "").lower()
     off = read_setting(settings, "NCCL_IB_DISABLE", 0) != 0 and network in ("", "ib", "socket")
@@ -100,9 +100,9 @@ def net_unpinned(settings: Settings, fabric: Fabric, launch: Launch | Absent) ->
     """NCCL_NET names a network that is missing, or is not set: NCCL can fall back to sockets silently.
 
     Right: NCCL_NET rules out a silent fallback to sockets.
-    Why: without NCCL_NET the first network that starts is used, so a node that loses its NICs drops the job to sockets
-    without an error; with it NCCL reports "Failed to initialize any NET plugin" instead.
-    Fix: NCCL_NET=IB, or the plugin's name, in jobs of several nodes whose nodes have HCAs.
+    Why: without NCCL_NET the first network that starts is used. If a node loses its NICs, the job then falls back to
+    sockets without an error. With NCCL_NET set, NCCL reports "Failed to initialize any NET plugin" instead.
+    Fix: set NCCL_NET=IB, or the plugin's name, in jobs on several nodes with HCAs.
     """
     network, several = settings.get("NCCL_NET"), isinstance(launch, Launch) and launch.spans_by_launcher
     off = read_setting(settings, "NCCL_IB_DISABLE", 0) != 0
@@ -134,9 +134,9 @@ def p2p_off(
     """A fast transport between the GPUs of this node is switched off.
 
     Right: All fast transports between the GPUs of this node are switched on.
-    Why: without P2P NVLinks carry nothing, and every byte goes through host memory; without NVLS an all-reduce on
-    NVSwitches loses the reduction inside the switches. Both are set to find faults, and then forgotten.
-    Fix: unset the variable; if the job then fails, the variable was hiding a fault: find that fault.
+    Why: without P2P the NVLinks carry nothing, and every byte goes through host memory. Without NVLS an all-reduce on
+    NVSwitches loses the reduction inside the switches. Both are turned off to find faults, and then forgotten.
+    Fix: unset the variable. If the job then fails, the variable was hiding a fault: find that fault.
     """
     alive = [gpu.index for gpu in gpus.all if not gpu.lost]
     if len(alive) < 2:
@@ -197,8 +197,8 @@ def efa(settings: Settings, fabric: Fabric, plugins: Plugins, launch: Launch | A
     """EFA devices are present, and NCCL's plugin for them is incomplete.
 
     Right: NCCL's plugin for the EFA devices is complete.
-    Why: NCCL does not know EFA; the OFI plugin does. If the loader does not find it, or a setting selects another
-    provider of libfabric, NCCL goes over TCP without an error.
+    Why: NCCL supports EFA only through the OFI plugin. If the loader does not find the plugin, or a setting selects
+    another libfabric provider, NCCL uses TCP without an error.
     Fix: install aws-ofi-nccl, put its folder on LD_LIBRARY_PATH, and leave FI_PROVIDER to it (or set it to efa).
     """
     several = isinstance(launch, Launch) and launch.several_nodes
@@ -239,11 +239,11 @@ def forced_algo(
     """NCCL_ALGO or NCCL_PROTO overrides NCCL's choice, or leaves a collective without an algorithm.
 
     Right: NCCL is free to choose algorithm and protocol.
-    Why: NCCL chooses by size, and what is forced for one size is slow at others. From a list it still chooses, but
-    never what the list leaves out, such as NVLS on NVSwitches. Since 2.24 a collective without an algorithm fails when
-    it is called: NCCL_ALGO=Tree leaves no algorithm for broadcast, all-gather and reduce-scatter. Without a protocol it
-    fails in every release ("no algorithm/protocol available", src/enqueue.cc). LL128 allowed by hand, also by excluding
-    others, is used even if NCCL does not consider it safe, and may corrupt data (env.rst).
+    Why: NCCL chooses by size, and a choice forced for one size is slow at others. NCCL still chooses from a list, but
+    never something that the list leaves out, such as NVLS on NVSwitches. Since 2.24 a collective without an algorithm
+    fails when it is called: NCCL_ALGO=Tree leaves no algorithm for broadcast, all-gather and reduce-scatter. Without a
+    protocol it fails in every release ("no algorithm/protocol available", src/enqueue.cc). If LL128 is allowed by hand,
+    or by excluding the others, NCCL uses it even if it does not consider it safe, and it may corrupt data (env.rst).
     Fix: unset it, or name the function: NCCL_ALGO=allreduce:tree,ring.
     """
     version = loaded(software)

@@ -67,8 +67,8 @@ def unknown_var(settings: Settings, software: Software | Absent) -> Iterator[Fin
     """NCCL does not read a variable that looks like one of its own.
 
     Right: NCCL reads every variable that looks like one of its own.
-    Why: NCCL, torch and gloo ignore names that they do not know without a message, so what a misspelt or invented name
-    asks for does not happen. Names of build scripts, such as NCCL_HOME, are only noted.
+    Why: NCCL, torch and gloo ignore unknown names without a message, so a misspelt or invented name has no effect.
+    Names of build scripts, such as NCCL_HOME, are only noted.
     Fix: correct the name, or unset it.
     """
     strange = [entry for entry in settings.named("") if _unread(entry)]
@@ -114,11 +114,11 @@ def _unread(entry: Setting) -> bool:
     good=lambda: [(setting("NCCL_SHM_USE_CUDA_MEMCPY", "1"), nccl(2, 29, 7))],
 )
 def retired_var(settings: Settings, software: Software | Absent) -> Iterator[Finding]:
-    """The NCCL that is loaded does not read a variable any more, or does not read it yet.
+    """The loaded NCCL no longer reads a variable, or does not read it yet.
 
     Right: Every variable is one that the loaded NCCL and torch read.
-    Why: NCCL ignores what it does not know, so a setting from an old guide, or for a newer version, does nothing.
-    Fix: use the name that took its place, or unset it.
+    Why: NCCL ignores unknown names, so a setting from an old guide, or for a newer version, does nothing.
+    Fix: use the name that replaced it, or unset it.
     """
     versions = {"nccl": loaded(software), "torch": _torch(software)}
     for entry in settings.effective.values():
@@ -202,11 +202,11 @@ def bool_word(settings: Settings, software: Software | Absent) -> Iterator[Findi
     good=lambda: [(setting("NCCL_IB_TIMEOUT", "0x16"),)],
 )
 def number_text(settings: Settings) -> Iterator[Finding]:
-    """NCCL reads a number differently from how it was written.
+    """NCCL reads a number as a different one.
 
     Right: NCCL reads every number as it was written.
-    Why: NCCL knows no suffixes, fractions or comments (4M is 4), takes a leading 0 for octal (010 is 8) and falls back
-    to its default beyond 64 bits (src/misc/param.cc:95).
+    Why: NCCL does not support suffixes, fractions or comments (4M is 4). It reads a leading 0 as octal (010 is 8), and
+    falls back to its default beyond 64 bits (src/misc/param.cc:95).
     Fix: write plain decimal digits: 4194304 for 4M.
     """
     for entry, parameter, reading in _integers(settings):
@@ -227,11 +227,11 @@ def range(settings: Settings) -> Iterator[Finding]:
     """A number is outside the range of its variable.
 
     Right: Every number is within the range of its variable.
-    Why: the NCCL_IB_ ones are bit fields of a queue pair (timeout 5 bits, retry count 3): the NIC rejects or wraps what
-    does not fit, and NCCL does not check first. With 0 queue pairs it makes an empty completion queue, which the NIC
-    rejects, and divides by 0 (src/transport/net_ib.cc:2184, v2.28.9). It also accepts any buffer size and divides it
-    into 8 steps (src/init.cc:827, src/include/device.h:26): 4M, which NCCL reads as 4 bytes, holds nothing. The others
-    NCCL cuts down or ignores, at most with an INFO line.
+    Why: the NCCL_IB_ variables are bit fields of a queue pair (timeout 5 bits, retry count 3): the NIC rejects or wraps
+    a value that does not fit, and NCCL does not check it first. With 0 queue pairs NCCL makes an empty completion
+    queue, which the NIC rejects, and divides by 0 (src/transport/net_ib.cc:2184, v2.28.9). It also accepts any buffer
+    size and divides it into 8 steps (src/init.cc:827, src/include/device.h:26): 4M, which NCCL reads as 4 bytes, holds
+    nothing. NCCL clips or ignores other values, at most with an INFO line.
     Fix: choose a value inside the range, or unset the variable.
     """
     for entry, parameter, reading in _integers(settings):
@@ -282,10 +282,10 @@ def noop(settings: Settings, software: Software | Absent) -> Iterator[Finding]:
     """A setting has no effect, or overrides a better default.
 
     Right: Every setting has an effect, and none overrides a better default.
-    Why: guides repeat what was good advice for older versions. NCCL_IB_TIMEOUT was raised to 20 by default in 2.23; a
-    value of 14 or 18 makes it shorter, so that a flapping link ends the job instead of holding it up. Others are left
-    over from finding a fault: one channel carries some 20 GB/s, of GPUs that have 400 (src/init.cc:1725), with a small
-    buffer or chunk every step waits for the one before, and a block of 64 threads moves less than the usual 512.
+    Why: guides repeat advice that was good for older versions. The default of NCCL_IB_TIMEOUT was raised to 20 in 2.23.
+    A value of 14 or 18 shortens it, so a flapping link ends the job instead of holding it up. Other settings are left
+    over from debugging: one channel carries some 20 GB/s on GPUs that reach 400 (src/init.cc:1725), with a small buffer
+    or chunk every step waits for the one before, and a block of 64 threads moves less than the usual 512.
     Fix: unset the variable.
     """
     version = loaded(software)
@@ -335,14 +335,15 @@ _FAR_BELOW = {  # defaults: as many channels as the links need, 4 MiB, 512 KiB, 
     good=lambda: [(having(NCCL_MIN_CTAS="8", NCCL_MAX_CTAS="8"), nccl(2, 30, 7))],
 )
 def overruled(settings: Settings, software: Software | Absent) -> Iterator[Finding]:
-    """NCCL runs with a number other than the one that was set, because two settings, or the hardware, contradict it.
+    """NCCL uses a number other than the one that was set, because another setting or the hardware contradicts it.
 
-    Right: NCCL runs with the numbers that were set.
-    Why: if the minimum of CTAs is above the maximum NCCL uses the maximum for both (src/init.cc:2190). For channels it
-    uses the minimum, and repeats those that the maximum left (src/graph/connect.cc:493). A number of threads that is
-    not a multiple of a warp becomes the largest one possible (src/graph/tuning.cc:17), and there are at most 64 sockets
-    (src/transport/net_socket.cc:391). NCCL reports all of this at INFO level at most.
-    Fix: make the minimum no more than the maximum, threads a multiple of 32, threads times sockets 64 or less.
+    Right: NCCL uses the numbers that were set.
+    Why: if the minimum of CTAs is above the maximum, NCCL uses the maximum for both (src/init.cc:2190). For channels it
+    uses the minimum, and repeats the channels that the maximum allows (src/graph/connect.cc:493). A number of threads
+    that is not a multiple of a warp becomes the largest one possible (src/graph/tuning.cc:17), and there are at most 64
+    sockets (src/transport/net_socket.cc:391). NCCL reports this at INFO level at most.
+    Fix: set the minimum to no more than the maximum, threads to a multiple of 32, and threads times sockets to 64 or
+    less.
     """
     version = loaded(software)
     yield from _contradictions(settings, version)
@@ -405,10 +406,9 @@ def unknown_text(settings: Settings) -> Iterator[Finding]:
     """A variable has a value that its library does not know.
 
     Right: Every variable has a value that its library knows.
-    Why: NCCL drops a word that it does not know without a message, so that NCCL_P2P_LEVEL=nvl is not a level; from
-    2.30.7 one unknown name in NCCL_DEBUG_SUBSYS discards the whole list. torch and gloo end the process instead, even
-    for an empty text.
-    Fix: use one of the values that the message names.
+    Why: NCCL drops an unknown word without a message, so NCCL_P2P_LEVEL=nvl has no effect. Since 2.30.7 one unknown
+    name in NCCL_DEBUG_SUBSYS discards the whole list. torch and gloo end the process instead, even for an empty text.
+    Fix: use one of the values that the finding lists.
     """
     for entry in settings.effective.values():
         parameter = table().get(entry.name)
@@ -488,8 +488,8 @@ def debugging(settings: Settings) -> Iterator[Finding]:
     """A setting that is meant for debugging slows every collective.
 
     Right: No setting that is meant for debugging slows collectives.
-    Why: guides advise TORCH_DISTRIBUTED_DEBUG=DETAIL to find a hang, and it stays in job scripts; an all_reduce of 8
-    bytes took five times as long with it (measured with gloo, torch 2.13).
+    Why: guides recommend TORCH_DISTRIBUTED_DEBUG=DETAIL to find a hang, and it then stays in job scripts. An all_reduce
+    of 8 bytes took five times as long with it (measured with gloo, torch 2.13).
     Fix: unset it once the fault is found; TORCH_DISTRIBUTED_DEBUG=INFO costs nothing per call.
     """
     for name, (value, cost) in _DEBUGGING.items():
@@ -522,8 +522,9 @@ def gid_uniform(
     """The GIDs that NCCL uses differ between nodes in type or address family.
 
     Right: The GIDs that NCCL uses have one type and address family on all nodes.
-    Why: RoCE v1 and v2, IPv4 and IPv6 are different packets, and two ends that disagree never meet. One GID index for
-    all nodes counts on tables of the same order, which depends on when interfaces got their addresses.
+    Why: RoCE v1 and v2, and IPv4 and IPv6, use different packets, so two ends that disagree cannot connect. One GID
+    index for all nodes is right only if all GID tables have the same order, and the order depends on when interfaces
+    got their addresses.
     Fix: unset NCCL_IB_GID_INDEX with NCCL >= 2.21, or give each node its own index, in its own nccl.conf.
     """
     values: dict[str, frozenset[str]] = {}

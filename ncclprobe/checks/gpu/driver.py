@@ -52,9 +52,9 @@ def smi_canary(smi: Smi | Absent, gpus: Gpus | Absent) -> Iterator[Finding]:
     """nvidia-smi does not return, or lists fewer GPUs than NVML.
 
     Right: nvidia-smi returns, and lists the GPUs that NVML counts.
-    Why: a wedged driver lets every CUDA call of a job hang in the same way, without a message. Up to 3 s per GPU are
-    normal without persistence mode, so that only a minute without an answer counts. Containers that lack nvidia-smi are
-    as well served by NVML, which answers through the same driver.
+    Why: if the driver is wedged, every CUDA call of a job hangs in the same way, without a message. Without persistence
+    mode up to 3 s per GPU are normal, so only a minute without an answer counts. In containers without nvidia-smi, NVML
+    answers through the same driver.
     Fix: look for Xid messages (`dmesg | grep -i xid`), then drain the node and reboot it.
     """
     if isinstance(smi, Absent):
@@ -87,13 +87,13 @@ def count(
     """A GPU is lost, or the node has fewer than expected.
 
     Right: All expected GPUs are present.
-    Why: the launcher starts a rank per expected GPU; the one without a GPU fails or shares one, and all others wait. If
+    Why: the launcher starts a rank per expected GPU. A rank without a GPU fails or shares one, and all others wait. If
     a process sees only one GPU, the launcher may have given each its own (srun --gpus-per-task, Ray). A node without a
     usable GPU fails if something shows that it should have one: --expect-gpus, an NVIDIA GPU on the PCI bus that is not
     handed on to a guest, SLURM_GPUS_ON_NODE, in a prolog SLURM_JOB_GPUS, or NVIDIA_VISIBLE_DEVICES with UUIDs. A GPU
-    that did not initialise is on the PCI bus with its driver and in /dev, and NVML leaves it out.
-    Fix: drain the node; a lost GPU needs a reset or a reboot, and a repair if it stays away. If more ranks than GPUs
-    were started: --nproc-per-node=gpu.
+    that failed to initialise is on the PCI bus with its driver and in /dev, but NVML omits it.
+    Fix: drain the node. A lost GPU needs a reset or a reboot, and a repair if it does not return. If more ranks than
+    GPUs were started, use --nproc-per-node=gpu.
     """
     ranks = (launch.local_world_size or 0) if isinstance(launch, Launch) else 0
     if isinstance(gpus, Absent):
@@ -248,11 +248,11 @@ def xid(log: KernelLog, gpus: Gpus | Absent) -> Iterator[Finding]:
     """The driver has reported errors of a GPU or NVSwitch.
 
     Right: The driver has reported no grave error of a GPU or NVSwitch.
-    Why: an Xid names the cause when a job only sees a collective that hangs or a CUDA error; 48, 64, 74, 79, 95, 119,
-    120 and, on Blackwell, the fatal ones of 144 to 150 leave a GPU that needs a reset at least.
-    Fix: look the code up at docs.nvidia.com/deploy/xid-errors; for a serious one drain the node, reset the GPU
-    (`nvidia-smi --gpu-reset -i N`; after 74 those at both ends of the link that `nvidia-smi nvlink -e` names), and have
-    it repaired if the error returns.
+    Why: an Xid names the cause when a job only sees a hanging collective or a CUDA error. After Xid 48, 64, 74, 79, 95,
+    119, 120 and, on Blackwell, the fatal ones of 144 to 150, the GPU needs at least a reset.
+    Fix: look the code up at docs.nvidia.com/deploy/xid-errors. If it is serious, drain the node, reset the GPU
+    (`nvidia-smi --gpu-reset -i N`; after Xid 74 the GPUs at both ends of the link that `nvidia-smi nvlink -e` names),
+    and have it repaired if the error returns.
     """
     by_kind = grouped(
         ((event.kind, event.device, event.code), event) for event in log.events if event.kind in ("xid", "sxid", "lost")

@@ -59,15 +59,15 @@ def several_gpus(job: Job, gpus: Gpus | Absent) -> bool:
 def p2p(
     gpus: Gpus, peers: PeerAccess, pci: Pci | Absent, links: NvLinks | Absent, machine: Machine | Absent
 ) -> Iterator[Finding]:
-    """GPUs have no access to each other's memory, though they are connected for it.
+    """GPUs cannot access each other's memory, although their connection allows it.
 
-    Right: GPUs that are connected for it have access to each other's memory.
-    Why: NCCL gives up if NVLink joins two GPUs and NVML denies them peer-to-peer access (graph/paths.cc, "P2P is
-    disabled between NVLINK connected GPUs"). If a PCIe switch joins them it goes through the host's memory, at about
-    half the speed.
-    Fix: NVLink: `systemctl start nvidia-fabricmanager`; look for MIG, confidential computing, a registry key of the
-    driver. PCIe: turn ACS and the IOMMU's translation off, or leave it to the host. NCCL_IGNORE_DISABLED_P2P only hides
-    it.
+    Right: GPUs can access each other's memory if their connection allows it.
+    Why: if NVLink connects two GPUs but NVML denies them peer-to-peer access, NCCL gives up (graph/paths.cc, "P2P is
+    disabled between NVLINK connected GPUs"). If a PCIe switch connects them, NCCL goes through the host's memory, at
+    about half the speed.
+    Fix: NVLink: `systemctl start nvidia-fabricmanager`; look for MIG, confidential computing, or a registry key of the
+    driver. PCIe: turn ACS and IOMMU translation off, or accept the path through the host. NCCL_IGNORE_DISABLED_P2P only
+    hides the fault.
     """
     known = [status for table in (peers.read, peers.write) for status in table.values() if isinstance(status, str)]
     if not known:
@@ -145,10 +145,10 @@ def ecc(gpus: Gpus) -> Iterator[Finding]:
     """A GPU's memory has had uncorrectable errors.
 
     Right: No GPU's memory has had an uncorrectable error since its last reset.
-    Why: such an error ends the job that meets it (Xid 48, 94, 95), and all ranks with it. Errors counted since the last
-    reset have not been dealt with yet: DCGM's health watch and Meta's GCM fail a GPU at the first. A reset has dealt
-    with older ones by remapping rows or retiring pages. Errors of SRAM are the exception: NVIDIA replaces a GPU above a
-    threshold of its own ("SRAM Threshold Exceeded" of nvidia-smi -q).
+    Why: such an error ends the job that hits it (Xid 48, 94, 95), with all its ranks. Errors counted since the last
+    reset have not been dealt with yet: DCGM's health watch and Meta's GCM fail a GPU at the first one. A reset has
+    dealt with older errors by remapping rows or retiring pages. SRAM errors are the exception: NVIDIA replaces a GPU
+    above a threshold of its own ("SRAM Threshold Exceeded" of nvidia-smi -q).
     Fix: drain the node, reset the GPU (`nvidia-smi --gpu-reset -i N`) and run `dcgmi diag -r 3`; have it replaced if
     errors return, or its SRAM threshold is exceeded.
     """
@@ -181,9 +181,9 @@ def ecc_mode(gpus: Gpus, environment: Environment | Absent) -> Iterator[Finding]
     """Error correction (ECC) is off on some GPUs, or will change with the next reset.
 
     Right: Error correction (ECC) is on for all GPUs of the job, or off for all.
-    Why: without it a flipped bit ends in wrong gradients without a word; on cards that keep the check bits in ordinary
-    memory it also changes how much of that there is, so that a job that fits one GPU does not fit the other. A change
-    that waits for a reset makes the node another one after its next reboot.
+    Why: without ECC a flipped bit silently causes wrong gradients. On cards that keep the check bits in ordinary
+    memory, ECC also changes the amount of usable memory, so a job that fits one GPU may not fit another. A pending
+    change takes effect at the next reset, so the node behaves differently after its next reboot.
     Fix: `nvidia-smi -e 1` as root for the GPUs named, then reset them or reboot the node.
     """
     known = {name: gpu for name, gpu in shown(gpus, environment) if isinstance(gpu.ecc, bool)}
@@ -215,7 +215,7 @@ def model(gpus: Gpus, environment: Environment | Absent) -> Iterator[Finding]:
 
     Right: All GPUs of the job are of one model, with the same memory.
     Why: every collective runs at the pace of the slowest GPU, NCCL tunes for the oldest (src/init.cc), and a batch that
-    fits the others does not fit the smallest. If one of several equal GPUs differs, a repair probably fitted the wrong
+    fits the others does not fit the smallest. If one of several equal GPUs differs, a repair probably used the wrong
     part.
     Fix: have the odd one replaced, or exclude it: CUDA_VISIBLE_DEVICES with the numbers of the others.
     """

@@ -77,8 +77,9 @@ def throttle(gpus: Gpus) -> Iterator[Finding]:
     """Heat or the power supply slows down a GPU's clocks.
 
     Right: Neither heat nor power supply slows down a GPU's clocks.
-    Why: every collective waits for the slowest GPU; one that is held back before the job has begun holds back all.
-    Fix: look at its temperature, fans and power supplies (`nvidia-smi -q -d PERFORMANCE,TEMPERATURE,POWER`).
+    Why: every collective waits for the slowest GPU. A GPU that is slowed down before the job begins slows down the
+    whole job.
+    Fix: check its temperature, fans and power supplies (`nvidia-smi -q -d PERFORMANCE,TEMPERATURE,POWER`).
     """
     for name, gpu in named(gpus):
         told = () if isinstance(gpu.throttle, Absent) else gpu.throttle
@@ -127,8 +128,8 @@ def busy(gpus: Gpus) -> Iterator[Finding]:
     """A GPU is already in use.
 
     Right: No GPU is in use.
-    Why: a job then runs out of memory or shares the GPU, and a measurement during other work means nothing. With less
-    than 1 GiB free it does not start: "Failed to CUDA calloc", "out of memory".
+    Why: a job on a GPU in use runs out of memory or shares the GPU, and a measurement during other work means nothing.
+    With less than 1 GiB free the job does not start: "Failed to CUDA calloc", "out of memory".
     Fix: `nvidia-smi --query-compute-apps=pid,name,used_memory --format=csv` names the processes; end your own, or take
     another node.
     """
@@ -168,9 +169,9 @@ def mig(gpus: Gpus, launch: Launch) -> Iterator[Finding]:
     """MIG splits a GPU, or will after its next reset.
 
     Right: No GPU is split by MIG, or will be.
-    Why: instances have neither NVLink nor peer-to-peer access, so that ranks on them exchange data through the host
+    Why: MIG instances have neither NVLink nor peer-to-peer access, so ranks on them exchange data through the host
     (docs.nvidia.com/datacenter/tesla/mig-user-guide).
-    Fix: for a job over several GPUs turn MIG off (`nvidia-smi -mig 0`, by the administrator) or take another node.
+    Fix: for a job on several GPUs, have the administrator turn MIG off (`nvidia-smi -mig 0`), or use another node.
     """
     split = [name for name, gpu in named(gpus) if gpu.mig is True]
     if split:
@@ -200,8 +201,9 @@ def persistence(gpus: Gpus) -> Iterator[Finding]:
     """Persistence mode is off.
 
     Right: Persistence mode is on.
-    Why: the driver then releases a GPU when the last program exits, and takes seconds per GPU to initialise it for the
-    next. If only some GPUs have it, the others were reset, or removed and added again, since the node was set up.
+    Why: without it the driver releases a GPU when the last program exits, and takes seconds per GPU to initialise it
+    for the next one. If only some GPUs have it on, the others were reset, or removed and added again, since the node
+    was set up.
     Fix: run nvidia-persistenced, or `nvidia-smi -pm 1` as root.
     """
     known = {name: gpu.persistence for name, gpu in named(gpus) if isinstance(gpu.persistence, bool)}
@@ -223,9 +225,9 @@ def persistence(gpus: Gpus) -> Iterator[Finding]:
     applies=gpu_job,
 )
 def compute_mode(gpus: Gpus, job: Job) -> Iterator[Finding]:
-    """A GPU's compute mode prohibits a process to compute.
+    """A GPU's compute mode keeps a process from computing.
 
-    Right: Every GPU's compute mode lets processes compute.
+    Right: Every GPU's compute mode allows processes to compute.
     Why: in compute mode "prohibited" every cudaSetDevice fails, so the rank of this GPU dies and all others wait for
     it; in "exclusive-process" it fails while another process computes (nvmlComputeMode_t in nvml.h).
     Fix: `nvidia-smi -i N -c 0` as root.
@@ -274,14 +276,14 @@ POWER, CLOCK = "nvmlDeviceGetEnforcedPowerLimit", "nvmlDeviceGetApplicationsCloc
     applies=gpu_job,
 )
 def limits(gpus: Gpus) -> Iterator[Finding]:
-    """A GPU is limited below what its siblings, or GPUs of its model, may do.
+    """A GPU is limited to less than its siblings, or than other GPUs of its model.
 
     Right: No GPU has a lower power limit or lower clocks than its siblings, nor is hot enough to slow down.
     Why: every collective and every step waits for the slowest GPU. A limit that was set by hand, or by a script for one
-    GPU, stays until the driver is loaded again, and shows in no message; a GPU near its slowdown temperature before the
-    job begins reaches it within the job.
+    GPU, remains until the driver is reloaded, and no message reports it. A GPU that is near its slowdown temperature
+    before the job begins reaches it during the job.
     Fix: `nvidia-smi -i N -pl WATTS` with the default of `nvidia-smi -q -d POWER`, `nvidia-smi -i N -rac` and `-rgc` for
-    the clocks, as root; of a hot GPU look at fans, inlet and airflow.
+    the clocks, as root. If a GPU is hot, check fans, inlet and airflow.
     """
     every = dict(named(gpus))
     yield from _limited(every, "power_limit_W", "power limit {} W", POWER)
@@ -354,9 +356,10 @@ def replays(gpus: Gpus) -> Iterator[Finding]:
     """A GPU's PCIe link has repeated many packets.
 
     Right: No GPU's PCIe link has repeated many more packets than its siblings' links.
-    Why: a packet is repeated when it arrives damaged. A link that does so all the time carries less, and ends with AER
-    errors or a GPU that falls off the bus (nvmlDeviceGetPcieReplayCounter, since the driver was loaded).
-    Fix: compare with `nvidia-smi -q | grep -i replay` in an hour; if it grows, reseat the GPU, its riser or cable.
+    Why: a packet is repeated when it arrives damaged. A link that repeats packets all the time carries less, and in the
+    end causes AER errors or a GPU that falls off the bus (nvmlDeviceGetPcieReplayCounter, since the driver was loaded).
+    Fix: check `nvidia-smi -q | grep -i replay` again in an hour. If the count grows, reseat the GPU, its riser or
+    cable.
     """
     counts = {name: gpu.pcie_replays for name, gpu in named(gpus) if isinstance(gpu.pcie_replays, int)}
     usual = median(counts.values()) if counts else 0

@@ -40,9 +40,9 @@ def gpu_near(fabric: Fabric, settings: Settings, pci: Pci, gpus: Gpus, machine: 
     """A GPU has no NIC near it, or fewer than the other GPUs.
 
     Right: Every GPU has a NIC near it, and all have the same number.
-    Why: data that a GPU sends to a NIC beyond its PCI switch crosses the processor, without GPUDirect
-    (src/graph/paths.cc), or the GPU shares the NIC of another one; the slowest GPU sets the pace of every collective.
-    If most GPUs of a machine have a NIC of their own, the one without has lost it, or a card is in the wrong slot.
+    Why: if a GPU's NIC is not below its PCI switch, the data crosses the processor without GPUDirect
+    (src/graph/paths.cc), or the GPU shares another GPU's NIC. The slowest GPU sets the pace of every collective. If
+    most GPUs of a machine have a NIC of their own, the GPU without one has lost it, or a card is in the wrong slot.
     Fix: compare the slots with a healthy neighbour's (lspci -tv), and look for a NIC that is missing or down.
     """
     nics = list(dict.fromkeys(port.device for port in fast(active(taken(fabric, settings)))))
@@ -164,10 +164,10 @@ def gdr(
 
     Right: GPUDirect RDMA is available for every GPU.
     Why: without GPUDirect RDMA every byte is copied through host memory, at a fraction of the rate (nccl#1676: 10 GB/s
-    instead of 180). NCCL needs two things: kernel support, which is a peer-memory module that it looks for, or DMA-BUF;
-    and a NIC below the same PCI switch as the GPU, or as another GPU that NVLink connects to it (src/graph/paths.cc).
+    instead of 180). NCCL needs two things. The first is kernel support: a peer-memory module or DMA-BUF. The second is
+    a NIC below the same PCI switch as the GPU, or as another GPU that NVLink connects to it (src/graph/paths.cc).
     Fix: modprobe nvidia-peermem (NCCL >= 2.23), or the open kernel module on Linux >= 5.12. NCCL_NET_GDR_LEVEL=SYS
-    would allow farther paths; measured bandwidth shows whether the processor carries them well.
+    allows longer paths; measure the bandwidth to see if the processor handles them well.
     """
     ports = fast(active(taken(fabric, settings)))
     version = software.nccl_version if isinstance(software, Software) else None

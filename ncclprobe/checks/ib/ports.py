@@ -70,8 +70,8 @@ def state(
     Right: Every port that should carry the GPUs' data is up.
     Why: NCCL uses only active ports and is silent about the others (src/transport/net_ib/init.cc). The GPUs of a port
     that is down share the NICs of their neighbours, and nodes with fewer NICs than others hang or are slow.
-    Fix: Polling: reseat or replace the cable and look at the switch's end; INIT: start the subnet manager, or let it
-    have this port; to go on without the port, leave it out with NCCL_IB_HCA on every node, which hides the loss.
+    Fix: Polling: reseat or replace the cable, and check the switch's end. INIT: start the subnet manager, or let it
+    manage this port. To go on without the port, exclude it with NCCL_IB_HCA on every node; this hides the loss.
     """
     ports = taken(fabric, settings)
     yield from _unread(ports, "state", [port for port in ports if isinstance(port.state, Absent)])
@@ -172,7 +172,7 @@ def rate(fabric: Fabric, settings: Settings, pci: Pci | Absent, gpus: Gpus | Abs
     """A port runs slower than its siblings, or on one lane.
 
     Right: All ports of a kind run at one rate.
-    Why: NCCL spreads its channels evenly over NICs, so the slowest port paces every collective.
+    Why: NCCL spreads its channels evenly over the NICs, so the slowest port sets the pace of every collective.
     Fix: reseat or replace the cable, and compare both ends with a healthy neighbour's (ibstat, mlxlink).
     """
     ports = active(taken(fabric, settings))
@@ -205,8 +205,8 @@ def perm(fabric: Fabric, settings: Settings, launch: Launch | Absent) -> Iterato
     """This process cannot open an RDMA device.
 
     Right: This process can open every RDMA device.
-    Why: NCCL goes on without a device that it cannot open, and over TCP if it can open none; with fewer NICs than other
-    nodes a job hangs (nccl#2428). A container sees all devices below /sys, but can open only those passed to it.
+    Why: NCCL skips a device that it cannot open, and uses TCP if it can open none. A job on a node with fewer NICs than
+    the other nodes hangs (nccl#2428). A container sees all devices below /sys, but can open only those passed to it.
     Fix: give the job the device: with docker by --device=/dev/infiniband, in Kubernetes by a device plugin's resource
     for every NIC; otherwise check the node's udev rules and the job's device cgroup. Load ib_uverbs if there is no
     uverbs device file at all.
@@ -254,9 +254,9 @@ def flap_history(fabric: Fabric, settings: Settings, log: KernelLog) -> Iterator
     """A port went down again and again in the last twelve hours.
 
     Right: No port went down again and again in the last twelve hours.
-    Why: a link that flaps stalls its queue pairs until they time out (NCCL's retries end after minutes), and each time
-    the whole job waits. Older events do not count: a repaired port is not reported.
-    Fix: clean or replace cable and transceiver; several ports at once point to their switch.
+    Why: a flapping link stalls its queue pairs until they time out (NCCL's retries end after minutes), and the whole
+    job waits each time. Older events do not count, so a repaired port is not reported.
+    Fix: clean or replace the cable and transceiver. If several ports flap at once, suspect their switch.
     """
     owners = {device.pci: device.name for device in fabric.devices if isinstance(device.pci, str)}
     wanted = {port.device for port in taken(fabric, settings)}
@@ -292,10 +292,10 @@ def losses(fabric: Fabric, settings: Settings) -> Iterator[Finding]:
     """A port has lost or repeated far more packets than its siblings.
 
     Right: No port has lost or repeated far more packets than its siblings.
-    Why: RDMA retransmits from the lost packet on, and NCCL's call waits for it. A bad cable, or a switch port whose PFC
-    or ECN settings differ from the others', shows only on its own rail. Adaptive routing reorders packets on all rails,
-    which is not loss.
-    Fix: look at cable and transceiver, and compare the switch port's PFC, ECN and drop counters with its neighbours'.
+    Why: RDMA retransmits everything after a lost packet, and NCCL's call waits for it. A bad cable, or a switch port
+    whose PFC or ECN settings differ from the others', affects only its own rail. Adaptive routing reorders packets on
+    all rails, which is not loss.
+    Fix: check the cable and transceiver, and compare the switch port's PFC, ECN and drop counters with its neighbours'.
     """
     ports = active(taken(fabric, settings))
     for name in _TROUBLES:
@@ -352,9 +352,10 @@ def roce_v2(fabric: Fabric, settings: Settings, launch: Launch | Absent) -> Iter
     """An Ethernet port has no routable RoCE v2 address.
 
     Right: Every Ethernet port in use has a routable RoCE v2 address.
-    Why: NCCL looks for a RoCE v2 GID with an IPv4 address and, if there is none, takes GID 0: link-local and RoCE v1
-    (src/transport/net_ib/connect.cc). Queue pairs then end in "ibv_modify_qp failed with error 110" (nccl#426, #769).
-    Fix: give the port's interface an IP address; NCCL_IB_GID_INDEX cannot name a GID that is not there.
+    Why: NCCL looks for a RoCE v2 GID with an IPv4 address. If there is none, it uses GID 0, which is link-local and
+    RoCE v1 (src/transport/net_ib/connect.cc). Queue pairs then fail with "ibv_modify_qp failed with error 110"
+    (nccl#426, #769).
+    Fix: give the port's interface an IP address. NCCL_IB_GID_INDEX cannot select a GID that does not exist.
     """
     ports = [port for port in active(taken(fabric, settings)) if port.link_layer == "Ethernet"]
     rails = _rails(fabric, settings)
@@ -399,8 +400,9 @@ def roce_mtu(fabric: Fabric, settings: Settings, found: Interfaces, routes: Rout
     """An interface's MTU is too small for RoCE packets of 4096 bytes.
 
     Right: Every RoCE interface's MTU is large enough for packets of 4096 bytes.
-    Why: RoCE's packets are the power of two that fits into the interface's MTU: 1024 bytes at 1500, with four times the
-    headers and work of 4096. NCCL takes the smaller size of both ends, so one such port slows its peers as well.
+    Why: a RoCE packet's size is the largest power of two that fits into the interface's MTU: 1024 bytes at an MTU of
+    1500, with four times the headers and work of 4096. NCCL uses the smaller size of both ends, so one such port also
+    slows its peers.
     Fix: `ip link set dev INTERFACE mtu 9000` (4200 is enough) on all nodes, and the same MTU on the switches between
     them.
     """
@@ -450,10 +452,10 @@ def same_subnet(
     """Several RoCE interfaces share one subnet, and nothing keeps their traffic apart.
 
     Right: RoCE interfaces have subnets of their own, or rules that keep their traffic apart.
-    Why: Linux answers ARP for an address on any interface and sends by the first route that fits, so packets of one NIC
-    arrive at, or leave by, another (nccl#1580); RDMA does not follow them there.
-    Fix: give each NIC a subnet; or set net.ipv4.conf.INTERFACE.arp_ignore=1 and arp_announce=2 for each, or add a
-    routing rule per address (ip rule).
+    Why: Linux answers ARP for an address on any interface and sends over the first matching route, so packets of one
+    NIC arrive at, or leave by, another (nccl#1580). RDMA does not follow them there.
+    Fix: give each NIC its own subnet, or set net.ipv4.conf.INTERFACE.arp_ignore=1 and arp_announce=2 for each, or add a
+    routing rule for each address (ip rule).
     """
     shared: dict[str, list[str]] = defaultdict(list)
     for each in _rails(fabric, settings):

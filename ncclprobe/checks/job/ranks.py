@@ -41,13 +41,13 @@ def gone(stand: JobState) -> Iterator[Finding]:
     good=lambda: [(standing("stuck outside"),)],
 )
 def absent(stand: JobState) -> Iterator[Finding]:
-    """A rank has not joined the store at which all meet in init_process_group.
+    """A rank has not joined the store in init_process_group.
 
     Right: All ranks of the job have joined its store.
     Why: init_process_group ends when WORLD_SIZE ranks have connected to MASTER_ADDR:MASTER_PORT; until then the
     connected ranks wait, for half an hour by default.
-    Fix: start the rank that is missing. If it cannot connect, compare MASTER_ADDR and MASTER_PORT of all ranks, and let
-    its node reach this port: `nc -vz ADDRESS PORT` there.
+    Fix: start the missing rank. If it cannot connect, compare MASTER_ADDR and MASTER_PORT of all ranks, and make sure
+    that its node reaches this port: run `nc -vz ADDRESS PORT` there.
     """
     yield from _found(stand, "not arrived", "job", "fix-job")
 
@@ -59,12 +59,12 @@ def absent(stand: JobState) -> Iterator[Finding]:
     good=lambda: [(standing("working"),)],
 )
 def outside(stand: JobState) -> Iterator[Finding]:
-    """A rank does not enter the collective that the others wait in, and does nothing.
+    """A rank does not enter the collective in which the others wait, and is idle.
 
     Right: Every rank enters its collectives, or works.
     Why: a collective ends when its last rank has joined. This rank waits for something outside of NCCL: a file, a lock,
     a worker of its data loader, a person at a debugger.
-    Fix: free what it waits for, as named here.
+    Fix: release what it waits for; the finding names it.
     """
     yield from _found(stand, "stuck outside", "job", "fix-job")
 
@@ -77,7 +77,7 @@ def outside(stand: JobState) -> Iterator[Finding]:
 def apart(stand: JobState) -> Iterator[Finding]:
     """Ranks of the running job are in different collectives and wait for each other.
 
-    Right: All ranks of the job are in the same collectives, as far as torch has recorded them.
+    Right: All ranks of the job are in the same collectives, according to torch's records.
     Why: every rank of a group has to make the same collectives in the same order, with the same sizes and types.
     Fix: make the two lines of the program agree. Usual causes are a branch that only some ranks take, or data that end
     sooner on some ranks.
@@ -95,8 +95,9 @@ def inside(stand: JobState) -> Iterator[Finding]:
     """All ranks are in the same collective, and it does not end.
 
     Right: No collective hangs with all ranks in it.
-    Why: the programs did the same, so the network, a GPU or a rank's communication thread is holding it up.
-    Fix: `ncclprobe doctor` on these nodes looks at links and ports; look at the kernel's logs for Xid and link events.
+    Why: all programs made the same calls, so the network, a GPU or a rank's communication thread is holding it up.
+    Fix: run `ncclprobe doctor` on these nodes to check links and ports, and search the kernel's logs for Xid and link
+    events.
     """
     yield from _found(stand, "stuck inside", "unknown", "retest")
 
@@ -109,9 +110,9 @@ def untold(stand: JobState) -> Iterator[Finding]:
     """What a rank does cannot be determined.
 
     Right: What every rank does is known.
-    Why: torch has recorded nothing readable about it, and its process does not show which rank it waits for.
-    Fix: `ncclprobe attach --stacks` reads the stacks if `pip install py-spy` was run and ptrace is
-    allowed; `ncclprobe attach --prepare` prints what to put into the program.
+    Why: torch has recorded nothing readable about the rank, and its process does not show what it waits for.
+    Fix: `ncclprobe attach --stacks` reads the stacks if py-spy is installed (`pip install py-spy`) and ptrace is
+    allowed. `ncclprobe attach --prepare` prints the lines to add to the program.
     """
     if stand.answer.word == "CANNOT TELL":
         yield from _found(stand, "cannot tell", "unknown", "none", Severity.WARN)

@@ -115,8 +115,8 @@ def master_reach(reach: Reach) -> Iterator[Finding]:
     Right: This node reaches rank 0.
     Why: every rank connects to MASTER_ADDR:MASTER_PORT before anything else. torch reports "timed out" after minutes,
     whether no process listens, a firewall drops the connection, or another program answers.
-    A port that accepts the connection and then is silent may be rank 0's on a busy host: then nothing is known.
-    Fix: the finding names it, by the step that failed: name, route, connection or answer.
+    A port that accepts the connection and then is silent may be rank 0's on a busy host; the result is then unknown.
+    Fix: the finding names the step that failed and its remedy: name, route, connection or answer.
     """
     if reach.outcome == "ok":
         return
@@ -165,8 +165,7 @@ def rank_twice(launches: Every[Launch], processes: Ranks[RankProcess | Absent]) 
     """Several nodes claim to be the same node or rank of the job.
 
     Right: Every node and rank of the job has a number of its own.
-    Why: the second one replaces the first in the rendezvous or is refused, and all ranks wait for the rank whose number
-    is missing.
+    Why: the second one replaces the first in the rendezvous or is refused, and all ranks wait for the missing number.
     Fix: give each node its own --node-rank (NODE_RANK), and do not set RANK by hand inside srun or mpirun.
     """
     claims: dict[str, dict[str, None]] = {}
@@ -203,8 +202,8 @@ def world_agree(launches: Every[Launch]) -> Iterator[Finding]:
     """Nodes disagree on the size of the job, or on its port.
 
     Right: Nodes agree on the size of the job and on its port.
-    Why: rank 0 waits for as many ranks as its own WORLD_SIZE. A node with another number is one too many, or waits for
-    ranks that were never started.
+    Why: rank 0 waits for as many ranks as its own WORLD_SIZE. A node with another number is refused as one too many, or
+    waits for ranks that were never started.
     Fix: give all nodes the same --nnodes, WORLD_SIZE and MASTER_PORT; under Slurm take them from srun's variables.
     """
     for field, name in (("world_size", "WORLD_SIZE"), ("nnodes", "nnodes"), ("master_port", "MASTER_PORT")):
@@ -237,8 +236,8 @@ def master_agree(masters: Every[Master], reaches: Every[Reach | Absent]) -> Iter
     """MASTER_ADDR resolves to different addresses on different nodes.
 
     Right: MASTER_ADDR resolves to one address on all nodes.
-    Why: each node asks its own DNS and /etc/hosts. A stale entry sends it to a host that is not rank 0 of this job, and
-    there it waits, or joins another job.
+    Why: each node uses its own DNS and /etc/hosts. A stale entry sends it to a host that is not rank 0 of this job,
+    where it waits or joins another job.
     Fix: compare `getent ahosts <MASTER_ADDR>` on the nodes named, or give rank 0's IP address.
     """
     values = {node: _others(master) for node, master in masters.items()}

@@ -199,8 +199,8 @@ def tcp_mesh(paths: Every[Paths], gatherings: Every[Gathering | Absent]) -> Iter
     Why: NCCL and gloo listen on ports that the kernel chooses (src/bootstrap.cc:413), so an open MASTER_PORT is not
     enough. If one pair cannot connect, all ranks wait until they time out, and the message names no rank (nccl#388,
     horovod#1408).
-    Fix: let TCP through on all ports (net.ipv4.ip_local_port_range) between the nodes of a job, in both directions;
-    on a node that fails with all, look at its link, address and firewall (ip addr, nft list ruleset).
+    Fix: allow TCP on all ports (net.ipv4.ip_local_port_range) between the nodes of a job, in both directions. If a node
+    cannot connect to any other, check its link, address and firewall (ip addr, nft list ruleset).
     """
     found = _known(paths, gatherings)
     needed = [each for each in found if each.path.role.startswith(_NCCL)] or found
@@ -237,8 +237,8 @@ def tcp_mesh_iface(paths: Every[Paths], gatherings: Every[Gathering | Absent]) -
     Right: All nodes can connect to each other on the interface that NCCL uses.
     Why: NCCL does not follow the default route: it binds to the interface that NCCL_SOCKET_IFNAME or
     its own order chooses, so ping, ssh and MASTER_PORT may work while NCCL hangs (nccl#1580).
-    Fix: NCCL_SOCKET_IFNAME=<the interface of the default route>, or let TCP through on the interface named and see that
-    all nodes have it on one network.
+    Fix: set NCCL_SOCKET_IFNAME=<the interface of the default route>, or allow TCP on the interface named, and make sure
+    that it is on one network on all nodes.
     """
     found = _known(paths, gatherings)
     connected = _connected(each for each in found if each.path.role == DEFAULT)
@@ -378,10 +378,10 @@ def unproven(proofs: Every[Proof | Absent]) -> Iterator[Finding]:
     """The nodes did not prove that they belong to the job.
 
     Right: The nodes proved to each other that they belong to the job.
-    Why: any process that reaches MASTER_PORT could hand in a healthy report in a dead node's place, or a sick one in a
-    healthy node's, so that no exit code could be relied on.
+    Why: any process that reaches MASTER_PORT could send a healthy report in place of a dead node's, or a sick one in
+    place of a healthy node's, so no exit code would be reliable.
     Fix: set NCCLPROBE_TOKEN to the same secret on every node, for example the output of `openssl rand -hex 16` (with
-    mpirun: -x NCCLPROBE_TOKEN); if no stranger can reach these hosts, give --trust-network.
+    mpirun: -x NCCLPROBE_TOKEN); if nobody else can reach these hosts, add --trust-network.
     """
     known = {node: each for node, each in proofs.items() if isinstance(each, Proof)}
     if not any(each.proved or each.trusted for each in known.values()):
@@ -408,8 +408,8 @@ def port_flooded(gatherings: Every[Gathering | Absent], paths: Every[Paths | Abs
     """Other programs flood the ports of this run.
 
     Right: No other program floods the ports of this run.
-    Why: the job will meet on the same port, and torch's store answers every caller: nodes that get no turn time out,
-    and no message gives the reason. In this report, what could not be tried meanwhile is unknown.
+    Why: the job will meet on the same port, and torch's store answers every caller. Nodes that get no turn time out,
+    and no message gives the reason. In this report, everything that could not be tried meanwhile is unknown.
     Fix: end the programs at the addresses named (a port scanner, an earlier job), choose another MASTER_PORT, or have a
     firewall admit only the job's nodes.
     """

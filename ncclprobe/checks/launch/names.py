@@ -73,9 +73,9 @@ def master_resolve(master: Master) -> Iterator[Finding]:
     """MASTER_ADDR does not resolve on this node, or only slowly.
 
     Right: MASTER_ADDR resolves on this node.
-    Why: every rank looks it up before anything else; if that fails torch retries until its timeout and does not report
-    the cause (pytorch#150532).
-    Fix: use an IP address, or a name that DNS or /etc/hosts of every node knows.
+    Why: every rank looks the name up first. If that fails, torch retries until its timeout and does not report the
+    cause (pytorch#150532).
+    Fix: use an IP address, or a name that resolves on every node.
     """
     call = f"getaddrinfo({master.name})"
     if master.failure:
@@ -124,10 +124,10 @@ def fqdn(
     """This node's own name does not resolve to an address that other nodes can reach.
 
     Right: This node's own name resolves to an address that others can reach.
-    Why: without GLOO_SOCKET_IFNAME gloo listens on the address of its host's name, and on 127.0.0.1 if the name
-    does not resolve to an address of the host; torchrun announces that name for rank 0. If it is 127.0.1.1, as Debian
-    writes into /etc/hosts, the other nodes connect to themselves (pytorch#150532). In many frameworks torch makes gloo
-    groups in addition to NCCL's.
+    Why: without GLOO_SOCKET_IFNAME gloo listens on the address of its host's name, and on 127.0.0.1 if the name does
+    not resolve to an address of the host. torchrun announces that name for rank 0. If the name resolves to 127.0.1.1,
+    as Debian writes into /etc/hosts, the other nodes connect to themselves (pytorch#150532). In many frameworks torch
+    makes gloo groups in addition to NCCL's.
     Fix: give the name its real address in /etc/hosts, or set GLOO_SOCKET_IFNAME, and torchrun --local-addr.
     """
     if named(environment.get("GLOO_SOCKET_IFNAME") or ""):
@@ -265,12 +265,12 @@ def called_node_0(launch: Launch, master: Master, job: Job) -> bool:
     applies=called_node_0,
 )
 def master_here(master: Master, interfaces: Interfaces) -> Iterator[Finding]:
-    """This node is node 0 by its number, and MASTER_ADDR is another machine.
+    """This node has number 0, but MASTER_ADDR is another machine.
 
     Right: MASTER_ADDR is node 0.
-    Why: node 0 listens at MASTER_ADDR; a node 0 elsewhere waits for all others, and they wait for it. The same
-    command line pasted on each node does that.
-    Fix: give each node its own --node-rank (NODE_RANK), 0 if MASTER_ADDR is.
+    Why: node 0 listens at MASTER_ADDR. If node 0 is another machine, it waits for all others, and they wait for it.
+    This happens if the same command line is pasted on each node.
+    Fix: give each node its own --node-rank (NODE_RANK): 0 for the node at MASTER_ADDR.
     """
     elsewhere = set(master.addresses) - set(master.loopback)
     if not elsewhere & own_addresses(interfaces):
@@ -288,8 +288,8 @@ def loopback(interfaces: Interfaces) -> Iterator[Finding]:
     """The loopback device is down.
 
     Right: The loopback device is up.
-    Why: Linux uses lo for whatever a host sends to its own addresses. Rank 0 does not reach its own store at
-    MASTER_ADDR, NCCL's bootstrap does not reach its root, and both wait until they time out.
+    Why: Linux uses lo for all that a host sends to its own addresses. If lo is down, rank 0 does not reach its own
+    store at MASTER_ADDR, NCCL's bootstrap does not reach its root, and both wait until they time out.
     Fix: `ip link set lo up`, in the job's own network namespace if it has one.
     """
     for each in interfaces.all:
@@ -313,8 +313,8 @@ def ipv6_split(master: Master, launch: Launch, interfaces: Interfaces, ports: Po
     """MASTER_ADDR leads to one listener by IPv4 and to another by IPv6.
 
     Right: MASTER_ADDR leads to one listener.
-    Why: torch's store listens on both families with one socket, and on IPv4 alone if the port is taken in IPv6
-    (torch/csrc/distributed/c10d/socket.cpp); ranks that try the IPv6 address first then talk to another program
+    Why: torch's store listens on both families with one socket, or only on IPv4 if the port is taken in IPv6
+    (torch/csrc/distributed/c10d/socket.cpp). Ranks that try the IPv6 address first then talk to another program
     (strands#2600).
     Fix: give MASTER_ADDR as an IPv4 address, or choose a MASTER_PORT that is free for IPv4 and IPv6 (ss -ltn).
     """
@@ -390,8 +390,8 @@ def container_split(processes: Ranks[RankProcess], systems: Every[System | Absen
     """Ranks of one machine are in containers that do not share memory.
 
     Right: All ranks of a machine share memory.
-    Why: they have one identity to NCCL, which checks /dev/shm alone before it tries shared memory and CUDA IPC between
-    them; across IPC or mount namespaces these fail or crash (nccl#324).
+    Why: to NCCL these ranks have one identity. It checks only /dev/shm before it tries shared memory and CUDA IPC
+    between them; across IPC or mount namespaces these fail or crash (nccl#324).
     Fix: run all ranks of a machine in one container, or give all containers --ipc=host, or each its own NCCL_HOSTID.
     """
     here: dict[str, dict[int, RankProcess]] = {}
@@ -453,8 +453,8 @@ def dup_gpu(
     """Two ranks would use the same GPU.
 
     Right: Every rank has a GPU of its own.
-    Why: NCCL ends its start with "Duplicate GPU detected" (src/init.cc:1050), unless NCCL_MULTI_RANK_GPU_ENABLE is set.
-    A rank takes the visible device of its local rank, or the only one that it sees.
+    Why: NCCL fails at its start with "Duplicate GPU detected" (src/init.cc:1050), unless NCCL_MULTI_RANK_GPU_ENABLE is
+    set. A rank uses the visible device of its local rank, or the only one that it sees.
     Fix: start one rank per GPU: --nproc-per-node=gpu, srun --gpus-per-task=1, torch.cuda.set_device(LOCAL_RANK).
     """
     users: dict[str, list[tuple[str, int]]] = {}

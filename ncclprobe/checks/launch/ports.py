@@ -68,8 +68,8 @@ def port_free(launch: Launch, master: Master, interfaces: Interfaces, ports: Por
     """Another process already listens on MASTER_PORT.
 
     Right: MASTER_PORT is free.
-    Why: rank 0 listens there on all addresses, of both families; one other listener on any of them makes that fail
-    with "address already in use", or connects the ranks to that program.
+    Why: rank 0 listens there on all addresses of both families. If another process listens on any of them, rank 0 fails
+    with "address already in use", or the ranks connect to that process.
     Fix: choose another MASTER_PORT, or end what is left of an earlier job on this node (ss -ltnp).
     """
     port = launch.master_port
@@ -94,8 +94,8 @@ def port_ephemeral(launch: Launch, sysctls: Sysctls) -> Iterator[Finding]:
     """MASTER_PORT is in the range of ephemeral ports, which the kernel gives to any connection.
 
     Right: MASTER_PORT is outside the range of ephemeral ports.
-    Why: any connection that starts before rank 0 does may be given this port, and rank 0 then cannot listen on it. Such
-    a job fails once in a while, and never twice in the same way (ip_local_port_range in the kernel's
+    Why: a connection that starts before rank 0 may be given this port, and rank 0 then cannot listen on it. Such a job
+    fails once in a while, and never twice in the same way (ip_local_port_range in the kernel's
     Documentation/networking/ip-sysctl.rst; zeekctl#41).
     Fix: choose a MASTER_PORT below the range, such as 29500, or reserve it: `sysctl -w
     net.ipv4.ip_local_reserved_ports=PORT`.
@@ -122,7 +122,7 @@ def ports_enough(launch: Launch, sysctls: Sysctls, ports: Ports | Absent) -> Ite
 
     Right: The range of ephemeral ports is large enough for a job of this size.
     Why: NCCL lets the kernel choose the port of every listener (src/bootstrap.cc:413, src/transport/net_socket.cc:424),
-    and every connection takes one; when they run out, connecting fails with "Cannot assign requested address".
+    and every connection uses one. When they run out, connecting fails with "Cannot assign requested address".
     Fix: `sysctl -w net.ipv4.ip_local_port_range='32768 60999'`, the kernel's default, or wider.
     """
     if isinstance(sysctls.ephemeral_ports, Absent):
@@ -212,7 +212,7 @@ _MOST_NODES = 128  # whose pairs are all compared
 
 @applies
 def between_nodes(names: Every[OwnName | Absent], job: Job) -> bool:
-    """in jobs of several nodes that were asked for their own names, and not with --local."""
+    """in jobs of several nodes that reported their own names, and not with --local."""
     return not job.local and sum(isinstance(each, OwnName) and bool(each.name) for _, each in names.items()) > 1
 
 
@@ -251,11 +251,11 @@ def gloo_group(
 
     Right: The nodes of this job can form a gloo group.
     Why: gloo listens on the address of the host's own name unless GLOO_SOCKET_IFNAME names interfaces, and on 127.0.0.1
-    if that name does not resolve to an address of the host. Of two ranks the one with the greater address connects. A
-    rank that connects to a loopback address reaches itself ("Connection refused", pytorch#150532), and IPv4 does not
-    connect to IPv6 ("ss1.ss_family == ss2.ss_family", gloo#399). Frameworks make gloo groups in addition to NCCL's.
-    Fix: GLOO_SOCKET_IFNAME=<the interface, in full> on every node, or give each host's name its real address in
-    /etc/hosts, of one family on all nodes.
+    if that name does not resolve to an address of the host. The rank with the greater of two addresses connects. A rank
+    that connects to a loopback address reaches itself ("Connection refused", pytorch#150532), and IPv4 does not connect
+    to IPv6 ("ss1.ss_family == ss2.ss_family", gloo#399). Frameworks make gloo groups in addition to NCCL's.
+    Fix: set GLOO_SOCKET_IFNAME=<the interface, in full> on every node, or give each host's name its real address in
+    /etc/hosts, in one address family on all nodes.
     """
     chosen = _chosen(interfaces, names, environments)
     nodes = {

@@ -31,7 +31,7 @@ def vars(launch: Launch) -> Iterator[Finding]:
     """The launcher's variables are incomplete or contradict each other.
 
     Right: The launcher's variables are complete and consistent.
-    Why: every rank waits for all others; one that miscounts them makes all wait until the rendezvous times out.
+    Why: every rank waits for all others. If one miscounts them, all wait until the rendezvous times out.
     Fix: let torchrun, srun or mpirun set all of RANK, WORLD_SIZE, LOCAL_RANK, MASTER_ADDR and MASTER_PORT, or none.
     """
     for problem in launch.problems:
@@ -55,8 +55,8 @@ def slurm_agree(launch: Launch, environment: Environment) -> Iterator[Finding]:
     """torchrun's variables and those of Slurm or MPI describe different jobs.
 
     Right: torchrun's variables and those of Slurm or MPI describe one job.
-    Why: torch believes RANK and WORLD_SIZE. If srun or mpirun started another number of processes, or each its own
-    torchrun, the ranks wait for others that never start, or several separate jobs run.
+    Why: torch trusts RANK and WORLD_SIZE. If srun or mpirun started another number of processes, or each process
+    started its own torchrun, the ranks wait for others that never start, or several separate jobs run.
     Fix: take RANK and WORLD_SIZE from SLURM_PROCID and SLURM_NTASKS inside the task (in the body of a batch script they
     are those of the script), and give torchrun --nnodes=$SLURM_JOB_NUM_NODES with one task per node.
     """
@@ -87,9 +87,9 @@ def one_rank(launch: Launch, gpus: Gpus, environment: Environment) -> Iterator[F
     """torchrun started one rank on a node of several GPUs.
 
     Right: torchrun started a rank for every GPU.
-    Why: --nproc-per-node is 1 by default (torch/distributed/run.py), and the other GPUs then stay idle
-    without a message. The doctor needs no more than one on each of several nodes, and there this is a note; on a single
-    node one process needs no torchrun.
+    Why: --nproc-per-node is 1 by default (torch/distributed/run.py), and the other GPUs then stay idle without a
+    message. The doctor itself needs only one rank on each of several nodes, so this is a note there. On a single node
+    one process needs no torchrun.
     Fix: `torchrun --nproc-per-node=gpu`.
     """
     usable = len([gpu for gpu in gpus.all if not gpu.lost])

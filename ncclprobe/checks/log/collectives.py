@@ -66,7 +66,7 @@ def ranks_called_different_collectives(log: JobLog) -> Iterator[Finding]:
 
     Right: All ranks waited in the same collective.
     Why: a collective ends only when every rank of its group has called the same one, in the same order, with the same
-    size; a branch that depends on a rank's data, or an iterator with one batch more, leads ranks apart.
+    size. A branch that depends on a rank's data, or an iterator with one batch more, breaks this.
     Fix: start again with TORCH_DISTRIBUTED_DEBUG=DETAIL, or TORCH_FR_BUFFER_SIZE=2000 with
     TORCH_NCCL_DUMP_ON_TIMEOUT=1, and `ncclprobe explain` the dumps: they name the call and its line of Python.
     """
@@ -99,7 +99,7 @@ def a_rank_did_not_come(log: JobLog) -> Iterator[Finding]:
     Right: No rank waited for one that did not arrive.
     Why: the ranks that give up are those that joined. The rank whose watchdog does not mention this collective is late
     with data, a checkpoint or a compilation, or it has ended.
-    Fix: look at the last lines of the ranks that did not join; if they only were late, raise the timeout of
+    Fix: read the last lines of the ranks that did not join. If they were only late, raise the timeout of
     init_process_group for that phase, or let all ranks wait for it.
     """
     for hang in _hangs(log):
@@ -139,7 +139,7 @@ def torch_names_the_late_ranks(log: JobLog) -> Iterator[Finding]:
     Right: torch's report names no late rank.
     Why: with TORCH_NCCL_DESYNC_DEBUG=1 every rank records its collectives in the store, and the report names the ranks
     that did not join.
-    Fix: look at what these ranks did instead: loading data, a checkpoint, a compilation, or nothing, because they had
+    Fix: find out what these ranks did instead: loading data, a checkpoint, a compilation, or nothing, because they had
     ended.
     """
     for event in log.having(_REPORT[0]):
@@ -161,8 +161,8 @@ def torch_names_the_lost_ranks(log: JobLog) -> Iterator[Finding]:
     """torch's own report names ranks that are late, ended, or in another collective.
 
     Right: torch's report names no rank as late, ended or elsewhere.
-    Why: the report compares how many collectives each rank has joined; which of the three it was, only those ranks'
-    own logs can say.
+    Why: the report compares how many collectives each rank has joined. Only those ranks' own logs show which of the
+    three it was.
     Fix: look at the last lines of the ranks that it names.
     """
     for event in log.having(*_REPORT[1:]):
@@ -246,10 +246,10 @@ def ranks_waited_in_different_calls(log: JobLog) -> Iterator[Finding]:
     """Tracebacks of ranks that waited too long end in different collectives.
 
     Right: All ranks that waited too long did so in the same collective.
-    Why: a collective ends only when every rank has called the same one; if some wait in another, their programs took
-    different branches before: a branch on the rank or its data, one batch more, a call that one rank skipped.
-    Fix: look at the lines of the program in these tracebacks, and for what leads to one or the other; start again
-    with TORCH_DISTRIBUTED_DEBUG=DETAIL, which names the first call that differs.
+    Why: a collective ends only when every rank has called the same one. If some wait in another, their programs took
+    different branches before: a branch on the rank or its data, one batch more, or a call that one rank skipped.
+    Fix: compare the program's lines in these tracebacks, and find the branch that leads to each. Start again with
+    TORCH_DISTRIBUTED_DEBUG=DETAIL, which names the first call that differs.
     """
     waits = {event.rank: event for event in log.having(_WAITING) if event.rank is not None and _is_collective(event)}
     calls = Counter(map(_call, waits.values()))
@@ -367,11 +367,11 @@ def ended_by_its_own_monitor(log: JobLog) -> Iterator[Finding]:
     """A rank ended itself, because its watchdog was stuck.
 
     Right: No rank's heartbeat monitor ended it.
-    Why: torch's watchdog takes turns with the program at the interpreter and at CUDA; a call that keeps either for
-    longer than TORCH_NCCL_HEARTBEAT_TIMEOUT_SEC (480 s), such as reading weights or compiling, looks like a hang, and
-    the monitor ends the process. If no collective timed out before, the network errors of its peers are consequences.
-    If most ranks' monitors fire, all wait for the same, and none of them is to blame.
-    Fix: look at what that rank did in the minutes before (the stack beneath, `py-spy dump`); let long calls release the
+    Why: torch's watchdog shares the interpreter and CUDA with the program. A call that holds either for longer than
+    TORCH_NCCL_HEARTBEAT_TIMEOUT_SEC (480 s), such as reading weights or compiling, looks like a hang, and the monitor
+    ends the process. If no collective timed out before, the network errors of its peers are consequences. If most
+    ranks' monitors fire, all wait for the same thing, and none of them is the culprit.
+    Fix: find out what that rank did in the minutes before (the stack below, `py-spy dump`). Let long calls release the
     interpreter's lock, or raise TORCH_NCCL_HEARTBEAT_TIMEOUT_SEC for that phase.
     """
     for event in log.having(*_MONITOR):
@@ -411,14 +411,14 @@ _BAR_GOES_ON = (
     good=lambda: [_BAR_GOES_ON.format(gave_up="")],
 )
 def works_on_alone(log: JobLog) -> Iterator[Finding]:
-    """A rank works on, while the others have timed out waiting for it.
+    """A rank keeps working while the others have timed out waiting for it.
 
     Right: No rank was busy with its own work when others gave up.
     Why: work that only one rank does, such as scanning or tokenizing a data set, writing a checkpoint or evaluating,
     counts against the time that the others wait in the next collective or barrier. A progress bar that goes on after
     they gave up shows that its rank was neither dead nor stuck.
-    Fix: raise the timeout of init_process_group (`timedelta(hours=3)`, in trainers `ddp_timeout`) above what that work
-    takes; or do it before the job and keep its result, or spread it over the ranks.
+    Fix: raise the timeout of init_process_group (`timedelta(hours=3)`, in trainers `ddp_timeout`) above the duration of
+    that work. Or do the work before the job and keep its result, or spread it over the ranks.
     """
     for at, stream in enumerate(log.streams):
         gave_up = [e for e in log.having(*_LET_WAIT) if e.stream == at and e.level != "INFO"] if stream.bars else []

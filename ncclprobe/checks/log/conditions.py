@@ -81,12 +81,12 @@ _COSTLY = {
     good=lambda: ["n1:7:7 [0] NCCL INFO NCCL_P2P_LEVEL set by environment to NVL."],
 )
 def slow_path(log: JobLog) -> Iterator[Finding]:
-    """NCCL uses a slower path than it could, by a setting or for want of a driver.
+    """NCCL uses a slower path than it could, because of a setting or a missing driver.
 
     Right: No setting and no missing driver keeps NCCL from its fastest paths.
     Why: NCCL goes on without an error on sockets, without GPUDirect or without NVLink, at a fraction of the rate.
-    Fix: unset the variable that the line names; for sockets look why no RDMA device was found: `ibv_devinfo` in the
-    container, libibverbs, the provider of the plugin.
+    Fix: unset the variable that the line names. If NCCL uses sockets, find out why it found no RDMA device: check
+    `ibv_devinfo` in the container, libibverbs, and the plugin's provider.
     """
     if failed(log):
         return

@@ -81,12 +81,13 @@ _NOT_HERE = tuple(f"Call to bind failed{colon} Cannot assign requested address" 
     good=lambda: ["node1:77:77 [0] NCCL INFO NCCL_SOCKET_IFNAME set by environment to ens9\nloss 2.1"],
 )
 def no_interface(log: JobLog) -> Iterator[Finding]:
-    """NCCL found no network interface that it may use.
+    """NCCL found no network interface that it can use.
 
     Right: No log reports that NCCL found no interface.
     Why: NCCL_SOCKET_IFNAME or NCCL_SOCKET_FAMILY leaves no interface that is up, so a rank cannot even listen for the
     others (src/bootstrap.cc, bootstrapNetInit); all other ranks then wait for it or fail after it. Releases such as
-    2.27 do not notice and send an address without a family to the root, which reports it (NVIDIA/nccl issue 1837).
+    2.27 do not notice this, and send an address without a family to the root, which reports it (NVIDIA/nccl issue
+    1837).
     Fix: compare `ip -br addr` on this host with NCCL_SOCKET_IFNAME (`eth` matches every name with that prefix, `=eth0`
     only eth0, `^docker` all except those with the prefix docker); correct it or unset it.
     """
@@ -116,7 +117,7 @@ def loopback(log: JobLog) -> Iterator[Finding]:
     Right: No rank of a job of several hosts uses a loopback address.
     Why: NCCL takes lo if only lo passes NCCL_SOCKET_IFNAME, or if no other interface is up
     (src/misc/socket.cc, ncclFindInterfaces); other hosts that connect to 127.0.0.1 reach only themselves.
-    Fix: set NCCL_SOCKET_IFNAME to the interface with the address that other hosts know, for example
+    Fix: set NCCL_SOCKET_IFNAME to the interface whose address the other hosts reach, for example
     `NCCL_SOCKET_IFNAME=eth0`, and check that it is up.
     """
     if len(hosts(log)) < 2 and not _refused_by_itself(log):
@@ -151,7 +152,7 @@ def container_interface(log: JobLog) -> Iterator[Finding]:
     Right: No connection failed on the port of a container's bridge, or on a link-local address.
     Why: docker0, br-…, veth… and a CNI's ports exist on every host and lead to no other host. The same holds for
     link-local addresses (169.254…, fe80:…), for example those of a management controller's USB port or of a cloud's
-    second port; NCCL takes every interface that NCCL_SOCKET_IFNAME lets pass, excluding by default only lo and docker.
+    second port; NCCL uses every interface that NCCL_SOCKET_IFNAME allows; by default it excludes only lo and docker.
     Fix: name the interface between the hosts, `NCCL_SOCKET_IFNAME=eth0`, or exclude the others,
     `NCCL_SOCKET_IFNAME=^lo,docker,veth,br-,virbr,cni,flannel,cali`.
     """
@@ -174,8 +175,8 @@ def tunnel(log: JobLog) -> Iterator[Finding]:
     """A tunnel is one of NCCL's interfaces.
 
     Right: No connection failed on a tunnel.
-    Why: interfaces of a VPN (tun, wg, tailscale, …) reach only the VPN's own hosts, and slowly; NCCL uses them like any
-    other interface that is up.
+    Why: a VPN's interfaces (tun, wg, tailscale, …) reach only the VPN's own hosts, and slowly, but NCCL uses them like
+    any other interface that is up.
     Fix: name the interface between the hosts, `NCCL_SOCKET_IFNAME=eth0`, or exclude it,
     `NCCL_SOCKET_IFNAME=^lo,docker,tun`.
     """
@@ -237,8 +238,8 @@ def bridge_network(log: JobLog) -> Iterator[Finding]:
     """Ranks publish addresses of a container's private network.
 
     Right: No two hosts have the same address, or one of a container's default bridge.
-    Why: docker's default bridge gives every host's containers 172.17.0.2, 172.17.0.3, …: a rank that connects to such
-    an address meets itself or another container of its own host, never the peer.
+    Why: docker's default bridge gives every host's containers 172.17.0.2, 172.17.0.3, …. A rank that connects to such
+    an address reaches itself or another container on its own host, never the peer.
     Fix: start the containers in the host's network (`docker run --network=host`, `hostNetwork: true`), or give them a
     network between the hosts.
     """
@@ -272,9 +273,9 @@ _GLOO_IFACE = ("Unable to find address for: ", "Unable to find interface for: ",
 def gloo_interface(log: JobLog) -> Iterator[Finding]:
     """GLOO_SOCKET_IFNAME cannot be used.
 
-    Right: Gloo found the interfaces that it was to use.
-    Why: gloo takes a list of exact names; NCCL's prefixes, `^` and `=` mean nothing to it
-    (gloo/transport/tcp/device.cc), and it ends if the name is not an interface of this host.
+    Right: Gloo found the interfaces named in GLOO_SOCKET_IFNAME.
+    Why: gloo expects a list of exact names. It does not support NCCL's prefixes, `^` and `=`
+    (gloo/transport/tcp/device.cc), and fails if the name is not an interface of this host.
     Fix: set GLOO_SOCKET_IFNAME to one name as `ip -br addr` shows it, the same network on all hosts, for example
     `GLOO_SOCKET_IFNAME=eth0`.
     """
@@ -373,10 +374,10 @@ def rejected_by_a_firewall(log: JobLog) -> Iterator[Finding]:
     """A firewall rejects the ports of the job.
 
     Right: No connection between ranks was rejected on its way.
-    Why: the ranks have met at MASTER_PORT; "No route to host" within one network is then the answer of a firewall
-    (firewalld and iptables' icmp-host-prohibited) for the ephemeral ports that NCCL listens on. A router gives the same
-    answer if it has no route to another network.
-    Fix: let all TCP between the hosts of the job pass (`firewall-cmd --zone=trusted --add-source=SUBNET`), or at least
+    Why: the ranks have joined at MASTER_PORT, so "No route to host" within one network is a firewall's answer
+    (firewalld and iptables' icmp-host-prohibited) for the ephemeral ports on which NCCL listens. A router gives the
+    same answer if it has no route to another network.
+    Fix: allow all TCP between the hosts of the job (`firewall-cmd --zone=trusted --add-source=SUBNET`), or at least
     the range in net.ipv4.ip_local_port_range.
     """
     for event, found in _connections(log, "No route to host"):
@@ -406,10 +407,10 @@ def connection_timed_out(log: JobLog) -> Iterator[Finding]:
     """A rank's packets to a peer are not answered.
 
     Right: Every connection between ranks was answered.
-    Why: nothing comes back if a firewall drops packets, or if the peer's address is of an interface that leads
-    elsewhere; a rank whose process has ended answers with a refusal instead.
-    Fix: on this host `nc -vz PEER PORT` while the peer waits. Answered by ping and not by nc: open the ports. Answered
-    by neither: the peer published the wrong interface; set NCCL_SOCKET_IFNAME on all hosts.
+    Why: no answer comes if a firewall drops packets, or if the peer's address belongs to an interface that leads
+    elsewhere. If the peer's process had ended, its host would refuse the connection instead.
+    Fix: run `nc -vz PEER PORT` on this host while the peer waits. If ping is answered and nc is not, open the ports. If
+    neither is answered, the peer published the wrong interface: set NCCL_SOCKET_IFNAME on all hosts.
     """
     for event, found in _connections(log, "Connection timed out"):
         message = f"{found.peer or 'a peer'} does not answer: Connection timed out"
@@ -443,11 +444,11 @@ _GLOO_CONNECT = ("Connect timeout [", "timed out connecting: ", "onnectFullMesh 
     ],
 )
 def peer_unreachable(log: JobLog) -> Iterator[Finding]:
-    """Two ranks that have met cannot reach each other.
+    """Two ranks that have joined cannot reach each other.
 
     Right: Every rank reached its peers.
-    Why: each rank publishes the address of the interface that it chose; if hosts choose interfaces of different
-    networks, the published address has no route from the other side.
+    Why: each rank publishes the address of its chosen interface. If hosts choose interfaces on different networks, the
+    other side has no route to the published address.
     Fix: set NCCL_SOCKET_IFNAME and GLOO_SOCKET_IFNAME to one network that all hosts share, and `ip route get PEER` on
     the host that reports it.
     """
@@ -481,10 +482,10 @@ def refused(log: JobLog) -> Iterator[Finding]:
     """A peer's host refuses the connection: its process has ended, or listens elsewhere.
 
     Right: No peer refused a connection.
-    Why: a refusal comes from the peer's kernel, so the host is reached and no process listens on that port: the rank
-    there has ended, or published an address that is another host's.
-    Fix: look for the first failure of the rank at that address; if it still runs, compare the address with
-    `ip -br addr` there.
+    Why: a refusal comes from the peer's kernel, so the host is reachable but no process listens on that port: the rank
+    there has ended, or published another host's address.
+    Fix: find the first failure of the rank at that address. If it still runs, compare the address with `ip -br addr`
+    there.
     """
     for event, found in _connections(log, "Connection refused"):
         codes = ("rank-crashed", "peer-unreachable") if found.peer else ()
@@ -510,12 +511,12 @@ _CLOSED = (
     good=lambda: ["n1:7:9 [0] NCCL INFO [Service thread] Connection closed by localRank 0"],
 )
 def closed_by_the_peer(log: JobLog) -> Iterator[Finding]:
-    """A peer closed its connection: it ended first.
+    """A peer closed its connection because it ended first.
 
     Right: No peer closed a connection.
-    Why: the rank that writes this is the victim; the process at the other end has ended or aborted, for a reason that
-    only its own log can say.
-    Fix: look at the log of the rank at that address for what it wrote last, and at the kernel log of its host.
+    Why: the rank that writes this is the victim. The process at the other end has exited or aborted, for a reason that
+    only its own log can give.
+    Fix: read the last lines in the log of the rank at that address, and the kernel log of its host.
     """
     for event in log.having(*_CLOSED):
         if of_the_job(event) and not demoted(event) and not warned(event):

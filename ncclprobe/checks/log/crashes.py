@@ -94,8 +94,8 @@ def killed_by_a_signal(log: JobLog) -> Iterator[Finding]:
     """A rank was ended by a signal before any other failed.
 
     Right: No rank was ended by a signal of its own.
-    Why: SIGKILL comes from the out-of-memory killer or a person, SIGSEGV and SIGBUS from the program; SIGABRT is how
-    torch's watchdog ends a rank after another failed, SIGTERM how a launcher does.
+    Why: SIGKILL comes from the out-of-memory killer or a person, SIGSEGV and SIGBUS from the program. torch's watchdog
+    uses SIGABRT to end a rank after another failed, and a launcher uses SIGTERM.
     Fix: SIGKILL: `dmesg -T | grep -i oom` on that host and the memory of the job's control group; SIGSEGV: a core dump
     or `python -X faulthandler`; SIGBUS: room in /dev/shm.
     """
@@ -132,8 +132,8 @@ def exited(log: JobLog) -> Iterator[Finding]:
     """A rank ended itself with an exit code of its own.
 
     Right: No rank ended itself with an exit code of its own.
-    Why: Python ends with 1 after an exception, which it prints; another code is the program's own, of sys.exit or
-    os._exit, or of a usage error (2). The launcher then ends the other ranks.
+    Why: Python exits with 1 after an exception, which it prints. Any other code comes from the program, through
+    sys.exit or os._exit, or from a usage error (2). The launcher then ends the other ranks.
     Fix: look for this exit code in the program and at what the rank printed last.
     """
     ends = rank_ends(log, ())
@@ -199,7 +199,8 @@ def ended_by_the_launcher(log: JobLog) -> Iterator[Finding]:
     """A launcher ended its ranks, or a rank aborted.
 
     Right: No launcher ended its ranks.
-    Why: launchers end all ranks of a host when one has failed; what they say names the victims with the culprit.
+    Why: when one rank fails, launchers end all ranks of its host, and their messages name the victims together with the
+    culprit.
     Fix: look at the first failure, torchrun's "Root Cause".
     """
     for event in log.events:
@@ -282,10 +283,10 @@ def ended_from_outside(log: JobLog) -> Iterator[Finding]:
     """The scheduler or a person ended the job, which had not failed.
 
     Right: No job was ended from outside.
-    Why: at its time limit, for a job of higher priority, by `scancel`, `kubectl delete` or a node that is drained, a
-    job gets SIGTERM and later SIGKILL. A job that hangs is ended the same way: look at the last lines of its ranks.
-    Fix: a longer `--time` or a checkpoint to go on from; `sacct -j JOB -o JobID,State,ExitCode,Elapsed,Timelimit`, or
-    `kubectl get events`, shows who ended it.
+    Why: a job gets SIGTERM and later SIGKILL at its time limit, for a job of higher priority, by `scancel` or `kubectl
+    delete`, or when its node is drained. A hanging job is ended the same way, so read the last lines of its ranks.
+    Fix: request a longer `--time`, or restart from a checkpoint. `sacct -j JOB -o
+    JobID,State,ExitCode,Elapsed,Timelimit`, or `kubectl get events`, shows who ended it.
     """
     for event in log.having(*_NOTICES):
         if _TAKEN_BACK.search(event.text[:512]) and not _failed_by_itself(log, event):
@@ -437,8 +438,8 @@ def program_raised(log: JobLog) -> Iterator[Finding]:
     """A rank's own program raised an exception.
 
     Right: No rank's program raised an exception of its own.
-    Why: one rank that ends by itself leaves the others in a collective that it will never join. Their errors follow
-    minutes later and are longer.
+    Why: if one rank exits by itself, the others wait in a collective that it never joins. Their errors follow minutes
+    later and are longer.
     Fix: correct the fault that the exception names on that rank; its frame is in the same line.
     """
     raised = list(_own_exceptions(log))
@@ -461,9 +462,9 @@ def traceback_is_cut_off(log: JobLog) -> Iterator[Finding]:
     """A log ends in a traceback.
 
     Right: No log ends before its traceback does.
-    Why: the line that names the exception is the last of a traceback; a log that was cut, or into which several
-    processes wrote at once, has lost it.
-    Fix: look at the end of that process's own log.
+    Why: the last line of a traceback names the exception. A log that was cut, or into which several processes wrote at
+    once, has lost it.
+    Fix: read the end of that process's own log.
     """
     told = {e.stream: e.line for e in log.events if e.level in ENDINGS or form_of_failure(e.text, e.level) >= ERROR}
     for event in log.events:
@@ -518,9 +519,9 @@ def segmentation_fault(log: JobLog) -> Iterator[Finding]:
     """A rank's process crashed.
 
     Right: No rank's process crashed.
-    Why: native code of the rank accessed memory that is not its own. The reason is an extension built for another
-    torch, a library found twice, or a fault of that code. The others then lose the connection to this rank.
-    Fix: the stack beneath the line, or `python -X faulthandler` and a core dump, names the library.
+    Why: native code in the rank accessed invalid memory. Usual reasons are an extension built for another torch, a
+    library loaded twice, or a bug in that code. The others then lose the connection to this rank.
+    Fix: the stack below the line, or `python -X faulthandler` and a core dump, names the library.
     """
     for event in log.having(*_SEGFAULT):
         summary = event.level in SUMMARY or signal_of_launcher(event.text) is not None

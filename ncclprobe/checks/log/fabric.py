@@ -21,11 +21,12 @@ _UNKNOWN_STATE = ("invalid argument", "present state", "operation not supported"
     good=lambda: [f"n1:7:7 [0] transport/nvls.cc:376 NCCL WARN {BIND} of size 2097152 : CUDA error 2 'out of memory'."],
 )
 def fabric_not_ready(log: JobLog) -> Iterator[Finding]:
-    """The NVSwitch fabric, or its manager, is not ready or does not fit.
+    """The NVSwitch fabric is not ready, or its manager is not running or has the wrong version.
 
     Right: No GPU waits for its NVSwitch fabric.
-    Why: on machines with NVSwitches CUDA cannot start before the fabric manager has set them up; a manager that does
-    not run, or whose version is not the driver's, leaves "system not yet initialized" or NVLS that cannot be bound.
+    Why: on machines with NVSwitches CUDA cannot start before the fabric manager has set them up. If the manager is not
+    running, or has another version than the driver, CUDA fails with "system not yet initialized", or NVLS cannot be
+    bound.
     Fix: `systemctl status nvidia-fabricmanager` and `nvidia-smi -q | grep -A3 Fabric` on this host; install the manager
     of exactly the driver's version and restart it.
     """
@@ -48,12 +49,12 @@ def fabric_not_ready(log: JobLog) -> Iterator[Finding]:
     ],
 )
 def nvlink_without_peer_access(log: JobLog) -> Iterator[Finding]:
-    """GPUs that NVLink connects have no access to each other.
+    """GPUs that NVLink connects cannot access each other's memory.
 
-    Right: All GPUs that NVLink connects have access to each other.
+    Right: All GPUs that NVLink connects can access each other's memory.
     Why: the driver allows peer access over NVLink unless links are down, the fabric manager has not joined the GPU, or
     MIG is on.
-    Fix: `nvidia-smi nvlink -s`, `nvidia-smi topo -p2p r` and `systemctl status nvidia-fabricmanager` on this host.
+    Fix: run `nvidia-smi nvlink -s`, `nvidia-smi topo -p2p r` and `systemctl status nvidia-fabricmanager` on this host.
     """
     codes = ("gpu-hw-error", "fabric-manager", "mig")
     yield from each(log, (_NVLINK_OFF,), "NVLink connects two GPUs, but peer access is off", codes=codes, **NODE)
@@ -76,11 +77,11 @@ _IMEX_HINT = ("IMEX (NVLink fabric) service is not running",)
     good=lambda: ["n1:7:7 [0] NCCL INFO MNNVL 1 cliqueId 7ffe cliqueSize 8 cliqueRank 0"],
 )
 def no_imex_channel(log: JobLog) -> Iterator[Finding]:
-    """No IMEX channel is there for NVLink between hosts.
+    """No IMEX channel exists for NVLink between hosts.
 
     Right: Every rank of an NVLink domain of several hosts has an IMEX channel.
-    Why: GPUs of different hosts open each other's memory by fabric handles, which need the nvidia-imex service on all
-    of them and a channel device in each container.
+    Why: GPUs of different hosts open each other's memory through fabric handles, which need the nvidia-imex service on
+    all hosts and a channel device in each container.
     Fix: `nvidia-imex-ctl -N` on all hosts shows the domain READY; give containers
     /dev/nvidia-caps-imex-channels/channel0 (a ComputeDomain in Kubernetes). To confirm, NCCL_MNNVL_ENABLE=0.
     """
@@ -104,9 +105,9 @@ def nvls_used_up(log: JobLog) -> Iterator[Finding]:
     """The NVSwitches' multicast groups are used up.
 
     Right: Every NVLS group could be made.
-    Why: each communicator with NVLS takes multicast groups of the NVSwitches and GPU memory for them; many
-    communicators, or processes of an ended job, leave none.
-    Fix: NCCL_NVLS_ENABLE=0 to go on; fewer communicators with NVLS, and no left-over processes (`nvidia-smi`);
+    Why: each communicator with NVLS uses multicast groups of the NVSwitches, and GPU memory for them. Many
+    communicators, or processes of an ended job, use them up.
+    Fix: set NCCL_NVLS_ENABLE=0 to go on. Use fewer communicators with NVLS, and end left-over processes (`nvidia-smi`);
     otherwise restart the fabric manager.
     """
     for event in cuda_errors(log, "out of memory"):

@@ -187,9 +187,9 @@ def late_rank(records: FlightRecords) -> Iterator[Finding]:
     good=lambda: [(recorded({0: "all_reduce barrier*", 1: "all_reduce barrier*"}, world=3),)],
 )
 def absent_rank(records: FlightRecords) -> Iterator[Finding]:
-    """A rank did not join a collective that the others wait in.
+    """A rank did not join a collective in which the others wait.
 
-    Right: Every rank with a flight record joined the collective that the others wait in.
+    Right: Every rank with a flight record joined the collective in which the others wait.
     Why: the rank was alive, because it wrote its record, but its program did something else: it is late, or its path
     through the program does not have this collective. Its stack at that time shows which.
     Fix: look at what this rank did after its last collective; `py-spy dump --pid PID` shows it while it hangs.
@@ -217,10 +217,10 @@ def absent_rank(records: FlightRecords) -> Iterator[Finding]:
 def no_dump(records: FlightRecords) -> Iterator[Finding]:
     """A rank left no flight record, and all others wait in one collective.
 
-    Right: Ranks wait in a collective only with all flight records there.
-    Why: every rank writes its record when one of them has waited too long. A rank that did not, had ended before, or
-    its process was stopped; or its record was written on another host and is not among these files.
-    Fix: look for this rank's record and at the end of its own log.
+    Right: If ranks wait in a collective, all flight records are present.
+    Why: every rank writes its record when one of them has waited too long. If a rank did not, it had ended before, its
+    process was stopped, or its record is on another host and not among these files.
+    Fix: look for this rank's record, and read the end of its own log.
     """
     for found in judge(records):
         if isinstance(found, AllEntered) and _few(found):
@@ -248,10 +248,11 @@ def all_entered(records: FlightRecords, log: JobLog | Absent) -> Iterator[Findin
     """Every rank with a flight record waits in the same collective.
 
     Right: No collective hangs with all ranks in it.
-    Why: all programs did the same, so the program is not at fault, as far as these records go: the network or a GPU
-    held it up. If a rank's state is scheduled, its GPU had not reached it, and may hang in earlier work.
-    Fix: look at the kernel logs and NCCL WARN lines of all hosts; before the next run set NCCL_DEBUG=INFO, and collect
-    the flight records of all ranks.
+    Why: all programs made the same calls, so the program is not at fault, as far as these records show: the network or
+    a GPU held the collective up. If a rank's state is 'scheduled', its GPU had not reached the collective, and may hang
+    in earlier work.
+    Fix: read the kernel logs and NCCL WARN lines of all hosts. Before the next run set NCCL_DEBUG=INFO, and collect the
+    flight records of all ranks.
     """
     for found in judge(records):
         if isinstance(found, AllEntered) and not _few(found):
@@ -331,13 +332,13 @@ _IN_CALL = "all_reduce (torch/distributed/distributed_c10d.py:2709)"
     good=lambda: [(_stacks("step (train.py:9)"), NO_LOG)],
 )
 def stands_elsewhere(stacks: Stacks, log: JobLog | Absent) -> Iterator[Finding]:
-    """A process is at another place than the others, by its stack.
+    """A process is at another line than the others, by its stack.
 
     Right: All processes with a stack are at one line.
-    Why: in a job that hangs the ranks wait at one line for the missing ones. Those are in another call, or in work of
-    their own, such as reading data.
-    Fix: look at the line of the odd rank, and why it is there; a second dump, a minute later, shows
-    whether it still is.
+    Why: in a hanging job the ranks wait at one line for the missing ones. The missing ones are in another call, or busy
+    with their own work, such as reading data.
+    Fix: look at the line of the odd rank, and find out why it is there. A second dump, a minute later, shows if it
+    still is.
     """
     processes = [each for each in stacks.processes if each.frames and not any(f.name in _AIDES for f in each.frames)]
     ranks = [each for each in processes if not _keeps_workers(each, processes)]

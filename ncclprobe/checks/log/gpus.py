@@ -71,8 +71,8 @@ def gpu_failed(log: JobLog) -> Iterator[Finding]:
     """A GPU, its memory or an NVLink failed.
 
     Right: No line reports that a GPU, its memory or an NVLink failed.
-    Why: after an uncorrected ECC error, an NVLink error or a GPU that left the bus the process on it cannot go on, and
-    the others wait for it; a new start on the same GPU fails again.
+    Why: after an uncorrected ECC error, an NVLink error or the loss of the GPU from the bus, its process cannot go on,
+    and the others wait for it. A restart on the same GPU fails again.
     Fix: `nvidia-smi -q -d ECC,ROW_REMAPPER` and the kernel log on this host; drain it, reset the GPU
     (`nvidia-smi --gpu-reset`), and have it repaired if the error returns.
     """
@@ -186,14 +186,14 @@ def _addresses_of(log: JobLog, rank: int) -> set[str]:
     good=lambda: ["n1:7:7 [0] NCCL INFO Multiple ranks on the same GPU detected and allowed. Disabling NVLS."],
 )
 def two_ranks_on_one_gpu(log: JobLog) -> Iterator[Finding]:
-    """Two ranks use one GPU, or it seems so to NCCL.
+    """Two ranks use one GPU, or NCCL believes that they do.
 
     Right: Every rank has a GPU of its own.
-    Why: each rank has to choose its GPU by its local rank; ranks that do not all get the first one that they see, and
-    NCCL refuses two ranks on one GPU (src/init.cc). MIG instances of one GPU have one bus id. Hosts are one to NCCL
-    that share an NCCL_HOSTID, or a name and boot id as cloned machines do.
-    Fix: `torch.cuda.set_device(int(os.environ["LOCAL_RANK"]))` before the process group is made, and no more ranks per
-    host than GPUs (--nproc-per-node).
+    Why: each rank has to choose its GPU by its local rank. Ranks that do not choose all get the first visible GPU, and
+    NCCL refuses two ranks on one GPU (src/init.cc). MIG instances of one GPU share a bus id. NCCL treats hosts as one
+    if they share an NCCL_HOSTID, or a name and boot id, as cloned machines do.
+    Fix: `torch.cuda.set_device(int(os.environ["LOCAL_RANK"]))` before the process group is created, and start no more
+    ranks per host than GPUs (--nproc-per-node).
     """
     mig = any(True for _ in log.having(*_MIG))
     for event in log.having(*_SAME_GPU):
@@ -253,10 +253,10 @@ def driver_does_not_fit(log: JobLog) -> Iterator[Finding]:
     """The driver and the CUDA runtime are incompatible.
 
     Right: Every driver supports the CUDA runtime that ran on it.
-    Why: a wheel or image brings its own CUDA runtime, which needs a driver of at least its own release; after an update
-    of the driver's packages without a reboot the kernel module and the libraries differ.
-    Fix: `nvidia-smi` on this host shows the CUDA release that the driver supports: take torch built for it, or update
-    the driver; for a library mismatch reload the module or reboot.
+    Why: a wheel or image contains its own CUDA runtime, which needs a driver of at least that release. If the driver's
+    packages were updated without a reboot, the kernel module and the libraries differ.
+    Fix: `nvidia-smi` on this host shows the CUDA release that the driver supports: install torch built for it, or
+    update the driver. For a library mismatch reload the module or reboot.
     """
     yield from each(log, _DRIVER, "the driver and the CUDA runtime are incompatible", **IMAGE)
 
@@ -278,7 +278,7 @@ def too_many_peers(log: JobLog) -> Iterator[Finding]:
     """A GPU has more peers than PCIe peer mappings.
 
     Right: Every GPU could map the memory of all its peers.
-    Why: a GPU maps at most 8 peers over PCIe; hosts with more GPUs on one PCIe tree exceed that.
+    Why: a GPU can map at most 8 peers over PCIe. Hosts with more GPUs on one PCIe tree exceed that.
     Fix: use 8 GPUs or fewer per process group of one host, or NCCL_P2P_LEVEL=PXB so that distant GPUs use shared
     memory.
     """
@@ -318,8 +318,8 @@ def peer_memory_closed(log: JobLog) -> Iterator[Finding]:
     """A rank cannot open the memory of a GPU of its own host.
 
     Right: Every rank could open its peers' memory.
-    Why: ranks that run in containers or control groups of their own see only their own GPU and cannot open what another
-    one exports; PCIe switches with ACS, or a virtual machine, refuse it as well.
+    Why: ranks in separate containers or control groups see only their own GPU, and cannot open another GPU's exported
+    memory. PCIe switches with ACS, or a virtual machine, refuse it as well.
     Fix: let all ranks of a host see all its GPUs and choose by local rank (Slurm: --gpus-per-node instead of
     --gpus-per-task), in one container; to confirm, start once with NCCL_P2P_DISABLE=1.
     """
@@ -358,11 +358,11 @@ def no_peer_access(log: JobLog) -> Iterator[Finding]:
     """A program asks for peer access between GPUs that have none.
 
     Right: No program asked for peer access that its GPUs do not have.
-    Why: GPUs without NVLink, of some types, across the processor's bridge or in a virtual machine do not map each
-    other's memory (cudaErrorPeerAccessUnsupported). NCCL goes by shared memory then; an all_reduce kernel of the
-    program's own does not.
-    Fix: `nvidia-smi topo -p2p r` shows which pairs have it. Switch the program's own kernel off (vLLM and SGLang:
-    --disable-custom-all-reduce; TensorRT-LLM: an engine built without custom all_reduce), or take GPUs that have it.
+    Why: some types of GPUs without NVLink, and GPUs across the processor's bridge or in a virtual machine, cannot map
+    each other's memory (cudaErrorPeerAccessUnsupported). NCCL then uses shared memory, but a program's own all_reduce
+    kernel does not.
+    Fix: `nvidia-smi topo -p2p r` shows which pairs have it. Turn the program's own kernel off (vLLM and SGLang:
+    --disable-custom-all-reduce; TensorRT-LLM: an engine built without custom all_reduce), or use GPUs with peer access.
     """
     for event in log.having(*_NO_PEERS):
         if not demoted(event) and event.level != "WARN" and _asked_in_vain(event):  # who warns of it goes on without
@@ -402,8 +402,8 @@ def dcgm_found_a_fault(log: JobLog) -> Iterator[Finding]:
     """DCGM found a GPU, an NVLink or an NVSwitch that failed.
 
     Right: DCGM names no GPU, NVLink or NVSwitch that failed.
-    Why: its diagnosis and its health watches read the same counters and Xids as the driver writes, or ran a test that
-    gave a wrong result: a job on this GPU ends, or computes wrongly.
+    Why: DCGM's diagnosis and health watches read the driver's counters and Xids, or ran a test that gave a wrong
+    result. A job on this GPU fails or computes wrong results.
     Fix: drain the host, reset the GPU (`nvidia-smi --gpu-reset -i N`), run `dcgmi diag -r 3`, and have it repaired if
     the error returns.
     """
@@ -431,8 +431,8 @@ def nvidia_smi_wants_a_reset(log: JobLog) -> Iterator[Finding]:
     """nvidia-smi reports that a GPU has to be reset or repaired.
 
     Right: nvidia-smi asks for no reset or repair of a GPU.
-    Why: the driver asks for a reset after an error that it cannot mend while the GPU runs; rows of memory that could
-    not be remapped stay broken.
+    Why: the driver asks for a reset after an error that it cannot repair while the GPU runs. Memory rows that could not
+    be remapped stay broken.
     Fix: drain the host, then `nvidia-smi --gpu-reset -i N`, or a reboot if nvidia-smi asks for one; a remapping failure
     needs a repair.
     """
@@ -462,9 +462,9 @@ def nccl_diagnosed(log: JobLog) -> Iterator[Finding]:
     """NCCL's own diagnostics found a GPU, a path between GPUs or a NIC that is faulty or slow.
 
     Right: NCCL's diagnostics found nothing.
-    Why: they read the driver's Xids, write and read between every two GPUs, and measure each NIC beside the others,
-    before the job's own traffic; NCCL goes on whatever they find.
-    Fix: look at the host or pair that the line names: its kernel log, `nvidia-smi topo -p2p n`, `ibstat`.
+    Why: the diagnostics read the driver's Xids, write and read between every two GPUs, and compare the NICs with each
+    other, before the job's own traffic. NCCL goes on whatever they find.
+    Fix: check the host or pair that the line names: its kernel log, `nvidia-smi topo -p2p n`, `ibstat`.
     """
     for event in log.having("NCCL DIAG"):
         text = between(event.text, "[INFO]").strip()

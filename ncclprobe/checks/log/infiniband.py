@@ -65,10 +65,10 @@ def no_acknowledgement(log: JobLog) -> Iterator[Finding]:
     """An RDMA peer does not acknowledge: error 12, retries exceeded.
 
     Right: Every RDMA message was acknowledged.
-    Why: the NIC repeats a message for NCCL_IB_TIMEOUT x NCCL_IB_RETRY_CNT and gives up: the peer's process or port has
-    gone, its GID has no path from here, or the network loses packets. The line is the same for all of them.
-    Fix: `ib_write_bw -d HCA` between just these two devices; `ibstat` and the kernel log on both hosts; RoCE: the GIDs
-    of both ends (`show_gids`) and the switches' counters of discarded packets.
+    Why: the NIC repeats a message for NCCL_IB_TIMEOUT x NCCL_IB_RETRY_CNT and then gives up: the peer's process or port
+    is gone, its GID has no path from here, or the network loses packets. The line is the same for all three.
+    Fix: run `ib_write_bw -d HCA` between just these two devices, and check `ibstat` and the kernel log on both hosts.
+    For RoCE also check the GIDs of both ends (`show_gids`) and the switches' counters of discarded packets.
     """
     for event in log.having(_UCX_RETRIES):
         device = between(event.text, f"{_UCX_RETRIES} exceeded on ", " ") or between(event.text, "local_nic: ", ",")
@@ -138,9 +138,9 @@ def flushed(log: JobLog) -> Iterator[Finding]:
     """An RDMA request was flushed, or its receiver was not ready.
 
     Right: No RDMA request was flushed.
-    Why: status 5 is what all other requests of a queue pair get after its first error; status 13 means that the peer is
-    alive and does not receive. Status 9 with an access violation that a NIC reports means memory that may not be
-    written, and the line does not give the reason.
+    Why: after the first error of a queue pair, all its other requests get status 5. Status 13 means that the peer is
+    alive but does not receive. Status 9 with an access violation reported by a NIC means that the memory may not be
+    written; the line does not give the reason.
     Fix: look for the first completion with another status, on this rank or the peer.
     """
     refused = _LENGTH if any(True for _ in log.having(_VIOLATION)) else ()
@@ -162,13 +162,13 @@ _ACS_HINTS = ("ACS is enabled which would break GPU Direct RDMA", "ACS is enable
     good=lambda: [f"n1:7:9 [0] transport/net_ib.cc:1290 NCCL WARN {ERROR_12}"],
 )
 def device_access_broken(log: JobLog) -> Iterator[Finding]:
-    """Devices cannot reach each other's memory: ACS, the IOMMU or virtualisation is between them.
+    """ACS, the IOMMU or virtualisation keeps devices from reaching each other's memory.
 
-    Right: No device was refused another's memory.
+    Right: No device was refused access to another's memory.
     Why: with GPUDirect the NIC reads and writes the GPU over PCIe. If a switch redirects that to the processor (ACS),
     or the IOMMU translates it, the access fails: status 4, 8, 10 or 11, and a page fault in the kernel log.
-    Fix: switch ACS off on the PCIe bridges (`lspci -vvv | grep ACSCtl` shows SrcValid-), or `iommu=pt`; to confirm,
-    start once with NCCL_NET_GDR_LEVEL=LOC.
+    Fix: turn ACS off on the PCIe bridges (`lspci -vvv | grep ACSCtl` then shows SrcValid-), or boot with `iommu=pt`. To
+    confirm, start once with NCCL_NET_GDR_LEVEL=LOC.
     """
     hinted = any(True for _ in log.having(*_ACS_HINTS))
     for event, found in _completions(log, *_ACCESS):
@@ -227,9 +227,9 @@ def port_went_down(log: JobLog) -> Iterator[Finding]:
     """A port of an RDMA NIC went down, or the NIC failed.
 
     Right: No RDMA port went down.
-    Why: the NIC itself reports it; the peers then see error 12 on every queue pair to that port.
-    Fix: `ibstat` and `mlxlink -d DEVICE -m` on this host: reseat or replace the cable or transceiver, look at the
-    switch's port, and keep the host out of jobs until the counters rest.
+    Why: the NIC itself reports the event; the peers then see error 12 on every queue pair to that port.
+    Fix: `ibstat` and `mlxlink -d DEVICE -m` on this host: reseat or replace the cable or transceiver, check the
+    switch's port, and keep the host out of jobs until the counters stop growing.
     """
     for event in log.having(*_EVENTS, "Port module event", "Cable unplugged"):
         if any(name in event.text for name in _NIC) and "Cable plugged" not in event.text:
@@ -271,7 +271,7 @@ def wrong_gid(log: JobLog) -> Iterator[Finding]:
     Right: No queue pair was refused for its GID.
     Why: NCCL_IB_GID_INDEX picks a row of the port's GID table: RoCE v1 or v2, IPv4 or IPv6, VLAN or not. The kernel
     refuses a queue pair whose ends are of different kinds, or whose row is empty; rows of another network namespace
-    cannot be read in a container, at which some releases give up (NVIDIA/nccl issue 1573).
+    cannot be read in a container, and some releases then give up (NVIDIA/nccl issue 1573).
     Fix: `show_gids` on both hosts; unset NCCL_IB_GID_INDEX (NCCL 2.21 and newer choose a RoCE v2 row themselves) or set
     the index of the v2 row with the IPv4 address, the same on all hosts.
     """
@@ -312,11 +312,12 @@ def no_path_between_ports(log: JobLog) -> Iterator[Finding]:
     """No path leads from one RDMA port to another.
 
     Right: A path leads between all RDMA ports that ranks connected.
-    Why: the kernel resolves the peer's address before a queue pair is ready; it times out if rails are networks of
-    their own that no router joins and NCCL pairs NICs of different rails, or if only these two ports cannot reach each
+    Why: the kernel resolves the peer's address before a queue pair is ready. It times out if the rails are separate
+    networks without a router and NCCL pairs NICs of different rails, or if just these two ports cannot reach each
     other.
-    Fix: `ping -I INTERFACE PEER` from the port's interface, of the same rail and of another. Only the same rail
-    answers: route between rails, or NCCL_CROSS_NIC=0 and equal NCCL_IB_HCA order. Neither: the cabling or VLAN.
+    Fix: run `ping -I INTERFACE PEER` from the port's interface to a peer on the same rail and to one on another. If
+    only the same rail answers, route between the rails, or set NCCL_CROSS_NIC=0 and the same NCCL_IB_HCA order. If
+    neither answers, check the cabling and the VLAN.
     """
     for event, found in _refusals(log):
         if found.errno in (_TIMED_OUT, _NET_UNREACHABLE, _NO_ROUTE):

@@ -34,8 +34,8 @@ def kernel_faulted(log: JobLog) -> Iterator[Finding]:
     """A kernel of the program failed on a GPU.
 
     Right: No kernel failed on a GPU.
-    Why: CUDA reports the fault of a kernel at some later call, often NCCL's next one; after it nothing runs any more in
-    this process, and the other ranks wait.
+    Why: CUDA reports a kernel's fault at a later call, often NCCL's next one. After it this process can run nothing on
+    the GPU, and the other ranks wait.
     Fix: start again with CUDA_LAUNCH_BLOCKING=1 to see the call, or `compute-sanitizer`; look for indices out of range
     (labels, tokens), and buffers that are freed while a collective uses them.
     """
@@ -70,13 +70,13 @@ _LIBRARIES = (
     good=lambda: ["[rank1]: RuntimeError: CUDA error: device-side assert triggered"],
 )
 def launch_failed(log: JobLog) -> Iterator[Finding]:
-    """A kernel failed on a GPU, or CUDA did not start, and CUDA does not give the reason.
+    """A kernel failed on a GPU or CUDA did not start, and CUDA gives no reason.
 
     Right: No kernel failed without a reason.
-    Why: "unspecified launch failure", "unknown error" and what cuBLAS and cuDNN make of them come from a kernel that
-    reads wild memory as well as from a GPU that fails; "initialization error" from a process that was forked after
-    CUDA's start as well as from a driver or GPU that does not start.
-    Fix: the kernel log of this host: an Xid of 48, 63, 74, 79, 94 or 95 is the GPU, 13 or 31 the program.
+    Why: "unspecified launch failure", "unknown error" and the cuBLAS and cuDNN forms of them can come from a kernel
+    that reads invalid memory or from a failing GPU. "initialization error" can come from a process that was forked
+    after CUDA's start, or from a driver or GPU that does not start.
+    Fix: read the kernel log of this host. Xid 48, 63, 74, 79, 94 or 95 points to the GPU, 13 or 31 to the program.
     """
     lines = {(e.stream, e.line): e for e in log.having(*_LIBRARIES) if not demoted(e)}
     errors = ("unspecified launch failure", "'unknown error'", "CUDA error: unknown error")
@@ -101,12 +101,12 @@ _WILD_XIDS = (13, 31)
     ],
 )
 def driver_saw_a_wild_access(log: JobLog) -> Iterator[Finding]:
-    """A GPU's driver saw a program touch memory that is not its own.
+    """The GPU driver reported that a program accessed memory outside its own.
 
-    Right: The driver saw no kernel of the job touch memory that is not its own.
-    Why: Xid 31 is a page that the program has not mapped, Xid 13 an index or instruction out of range; the GPU is well,
-    and the process that the line names gets "illegal memory access" at its next call.
-    Fix: `compute-sanitizer` on the program of that process; look for indices out of range and for buffers that are
+    Right: The GPU driver reported no access of the job outside its own memory.
+    Why: Xid 31 is a page that the program has not mapped, and Xid 13 an index or instruction out of range. The GPU is
+    healthy, and the process that the line names gets "illegal memory access" at its next call.
+    Fix: run `compute-sanitizer` on that process's program. Look for indices out of range, and for buffers that are
     freed while a kernel or a collective uses them.
     """
     kernels_alone = not (log.ranks or log.versions or any(stream.finished for stream in log.streams))

@@ -59,9 +59,9 @@ def nccl_returned_an_error(log: JobLog) -> Iterator[Finding]:
     """NCCL returned an error to the program.
 
     Right: no log reports that NCCL returned an error.
-    Why: the text of a return code (ncclGetErrorString in src/init.cc) names only the kind of the error; the line with
-    the reason is an earlier one, of this rank or of another.
-    Fix: look at the first NCCL WARN line of this rank; without one, start again with NCCL_DEBUG=INFO.
+    Why: the text of a return code (ncclGetErrorString in src/init.cc) names only the kind of error. The reason is in an
+    earlier line, of this rank or of another.
+    Fix: read the first NCCL WARN line of this rank. If there is none, start again with NCCL_DEBUG=INFO.
     """
     for event in log.having(*_RETURNED):
         if not demoted(event):
@@ -122,8 +122,9 @@ def proxy_failed(log: JobLog) -> Iterator[Finding]:
     """NCCL's proxy thread failed.
 
     Right: no proxy thread of NCCL failed.
-    Why: the proxy connects and moves data for a rank; it repeats what the network or a peer returned to it.
-    Fix: look at the first NCCL WARN line of this host, and of the peer that it names.
+    Why: the proxy thread connects and moves data for a rank, and only passes on the error that the network or a peer
+    returned.
+    Fix: read the first NCCL WARN line of this host, and of the peer that it names.
     """
     for event in log.having(*_PROXY) if failed(log) else ():
         near = (*preceding(log, event, _NEAR), *following(log, event, _NEAR))
@@ -158,11 +159,12 @@ _UNIQUE_ID = ("is setting up NCCL communicator and retrieving ncclUniqueId from"
     ],
 )
 def waits_for_the_first_rank(log: JobLog) -> Iterator[Finding]:
-    """A rank waits for the first rank of a group, which does not begin to communicate.
+    """A rank waits for the first rank of a group, which has not begun to communicate.
 
     Right: the first rank of every group began to communicate in time.
-    Why: that rank makes NCCL's unique id at its first collective; one that loads data, compiles or has ended does not.
-    Fix: look at what the rank in brackets did last; let all ranks make a first collective before long work, or raise
+    Why: the first rank creates NCCL's unique id at its first collective. It does not get there while it loads data or
+    compiles, or if it has ended.
+    Fix: find out what the rank in brackets did last. Let all ranks make a first collective before long work, or raise
     the timeout of init_process_group.
     """
     for event in log.having(*_UNIQUE_ID):
@@ -198,9 +200,9 @@ _REFUSED = (
 def setting_refused(log: JobLog) -> Iterator[Finding]:
     """NCCL refuses the value of a variable.
 
-    Right: NCCL took the values of all its variables.
-    Why: the variable names what NCCL does not know, or leaves no algorithm for a collective on this machine.
-    Fix: unset the variable that the line names, or write its value as NCCL's documentation has it.
+    Right: NCCL accepted the values of all its variables.
+    Why: the variable names something that NCCL does not know, or leaves no algorithm for a collective on this machine.
+    Fix: unset the variable that the line names, or set a value that NCCL's documentation lists.
     """
     yield from each(log, _REFUSED, "NCCL refuses the value of a variable", **JOB)
 
@@ -235,12 +237,12 @@ _IN_OTHER_WORDS = (
     good=lambda: [(log_of("Call to ibv_frob failed"), Explained(lines=frozenset({(0, 1)})))],
 )
 def known_message(log: JobLog, explained: Explained) -> Iterator[Finding]:
-    """A program reports a failure in words that are in its sources.
+    """A program reports a failure with a message known from its sources.
 
     Right: no line of a failed job is known only from sources.
-    Why: no check reads more out of the line than its message says; ncclprobe's table knows its place in the sources,
-    what follows it there, and whether it gives the reason or only reports a failure.
-    Fix: read the lines before it in the same log, then what the layer that wrote it records elsewhere.
+    Why: no check interprets this line beyond its message. ncclprobe's table knows where the message is in the sources,
+    what follows it there, and if it gives the reason or only reports a failure.
+    Fix: read the lines before it in the same log, then the other records of the layer that wrote it.
     """
     failure = failed(log)
     for event in log.events:
@@ -432,9 +434,9 @@ def unexplained(log: JobLog, explained: Explained) -> Iterator[Finding]:
     """A failure has no named cause.
 
     Right: every failure in the logs has a named cause, or there is none.
-    Why: a log may show only what followed: a return code, a timeout, a connection that a peer closed. The cause is then
-    in another rank's log or in the kernel's, or nobody logged it.
-    Fix: collect what is missing as the report says, and explain all of it together.
+    Why: a log may show only consequences: a return code, a timeout, a connection that a peer closed. The cause is then
+    in another rank's log or in the kernel's, or nothing logged it.
+    Fix: collect the missing files as the report describes, and explain all of them together.
     """
     left = [each for each in log.events if each.level in ENDINGS and (each.stream, each.line) not in explained.lines]
     if not explained.codes and (left or explained.open):

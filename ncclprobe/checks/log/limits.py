@@ -61,9 +61,9 @@ _SHM = (
 def shared_memory_full(log: JobLog) -> Iterator[Finding]:
     """/dev/shm is too small.
 
-    Right: /dev/shm had room for all that was to be shared.
+    Right: /dev/shm had room for all shared memory.
     Why: ranks of one host without peer access, and the workers of torch's data loaders, share memory in /dev/shm. A
-    container gets 64 MB of it by default; what killed jobs leave there counts as well.
+    container gets 64 MB of it by default, and files left by killed jobs count as well.
     Fix: `docker run --shm-size=16g` or `--ipc=host`; in Kubernetes an emptyDir with `medium: Memory` at /dev/shm;
     remove /dev/shm/nccl-* of ended jobs.
     """
@@ -133,10 +133,10 @@ def host_memory_full(log: JobLog) -> Iterator[Finding]:
     """The host's or container's memory is full, and a rank was killed.
 
     Right: No rank was killed because memory ran out.
-    Why: the kernel ends the process that uses most: a rank that loads a checkpoint, or its data loaders; it writes
-    nothing itself, and the others lose the connection to it.
-    Fix: more memory for the job (Slurm --mem, Kubernetes limits), fewer data-loader workers, checkpoints loaded by one
-    rank or with mmap=True.
+    Why: the kernel kills the process that uses most memory: a rank that loads a checkpoint, or its data loaders. The
+    process itself writes nothing, and the others lose the connection to it.
+    Fix: give the job more memory (Slurm --mem, Kubernetes limits), use fewer data-loader workers, or load checkpoints
+    on one rank or with mmap=True.
     """
     for event in log.having(*_HOST_OOM):
         if not (any(text in event.text for text in _NO_MEMORY) or _ALLOCATED.search(event.text[:512])):
@@ -178,10 +178,10 @@ def gpu_memory_full(log: JobLog) -> Iterator[Finding]:
     """A GPU's memory is full.
 
     Right: Every GPU had memory for every request.
-    Why: the rank ends at the allocation that fails, and the others wait in the next collective; NCCL's own buffers,
-    some hundred MB per communicator, are in addition to the framework's reservation.
-    Fix: a smaller batch or more sharding; `nvidia-smi` for left-over processes; for NCCL's buffers fewer process
-    groups, or a lower NCCL_MAX_CTAS or NCCL_BUFFSIZE.
+    Why: the rank fails at the allocation, and the others wait in the next collective. NCCL's own buffers, some hundred
+    MB per communicator, come on top of the framework's reservation.
+    Fix: use a smaller batch or more sharding, and check `nvidia-smi` for left-over processes. For NCCL's buffers use
+    fewer process groups, or a lower NCCL_MAX_CTAS or NCCL_BUFFSIZE.
     """
     for event in log.having(*_OOM):
         tried = any(words in event.text for words in ("CUDA out of memory. ", "Error", "HIP out", "OUT_OF_DEVICE"))
@@ -269,10 +269,10 @@ def node_failed(log: JobLog) -> Iterator[Finding]:
     """Slurm or Kubernetes lost a host of the job.
 
     Right: The scheduler lost no host of the job.
-    Why: a scheduler marks a host as failed if its slurmd or kubelet no longer answers: it has crashed, has no power or
-    no network. Its ranks end without a message, and the others lose the connection to them.
-    Fix: `scontrol show node HOST` or `kubectl describe node HOST` for the reason, its console and its kernel's log;
-    leave it out (`--exclude=HOST`, `kubectl cordon HOST`).
+    Why: a scheduler marks a host as failed if its slurmd or kubelet no longer answers, because it crashed or lost power
+    or its network. Its ranks end without a message, and the others lose the connection to them.
+    Fix: find the reason with `scontrol show node HOST` or `kubectl describe node HOST`, on its console and in its
+    kernel's log. Exclude it (`--exclude=HOST`, `kubectl cordon HOST`).
     """
     for event in log.having(_GONE):
         yield said(log, event, "Slurm lost this host", **NODE)
@@ -301,9 +301,9 @@ def pod_evicted(log: JobLog) -> Iterator[Finding]:
     """Kubernetes evicted a pod: its node was short of memory or of disk.
 
     Right: No pod of a job that failed was evicted.
-    Why: the kubelet ends pods of a node under pressure, those first that use most above what they asked for; the other
-    ranks wait for the pod's, or lose their connections.
-    Fix: `kubectl describe node` of that node; ask for what the pod needs (ephemeral-storage, memory) in its requests,
+    Why: the kubelet ends pods on a node under pressure, starting with those that exceed their requests most. The other
+    ranks wait for the pod's ranks, or lose their connections.
+    Fix: run `kubectl describe node` for that node. Set what the pod needs (ephemeral-storage, memory) in its requests,
     and move caches and checkpoints to a volume.
     """
     placed = {pod: event.text.rpartition(" to ")[2] for event in log.having(_PLACED) if (pod := _pod(event.text))}
@@ -334,13 +334,13 @@ _BLOCKED = "blocked for more than "
     ],
 )
 def storage_stalled(log: JobLog) -> Iterator[Finding]:
-    """The kernel waits for a file server, or a process for the kernel.
+    """The kernel waits for a file server, or a process is blocked in the kernel.
 
     Right: No host of a job that failed waited for a file server.
-    Why: a read or a write to a server that does not answer stops a rank in a state that no signal ends; the others wait
+    Why: a read or write to a server that does not answer blocks a rank in a state that no signal ends. The others wait
     for it in the next collective (fs/nfs and net/sunrpc, kernel/hung_task.c).
-    Fix: `ls` of the mount on that host; the server's own log and its network; `cat /proc/PID/stack` of a blocked
-    process shows what it waits for.
+    Fix: run `ls` on the mount on that host, and check the server's own log and its network. `cat /proc/PID/stack` of a
+    blocked process shows what it waits for.
     """
     if not failed(log):
         return
@@ -406,10 +406,10 @@ def pod_not_placed(log: JobLog) -> Iterator[Finding]:
     """Kubernetes finds no node for a pod of the job.
 
     Right: Every pod of a job that failed was placed on a node.
-    Why: a pod that no node has room for stays Pending, and the ranks in the other pods wait for its ranks until they
+    Why: if no node has room for a pod, it stays Pending, and the ranks in the other pods wait for its ranks until they
     time out.
-    Fix: `kubectl describe pod` lists what each node lacks (GPUs, memory, a taint, an affinity); free it or ask for
-    less, and start all pods of a job at once (gang scheduling: Kueue, Volcano).
+    Fix: `kubectl describe pod` lists why each node was refused (GPUs, memory, a taint, an affinity). Free resources or
+    request less, and start all pods of a job at once (gang scheduling: Kueue, Volcano).
     """
     runs = bool(log.ranks) and not failed(log)
     if runs or any(True for _ in log.having(*_MET)) or worked_before(log, None):

@@ -51,10 +51,10 @@ _GAVE_UP = ("The client socket has failed to connect to", "The client socket has
 def unresolved_name(log: JobLog) -> Iterator[Finding]:
     """A host name that ranks need in order to meet does not resolve.
 
-    Right: Every name that ranks asked for was resolved.
+    Right: Every name that ranks looked up was resolved.
     Why: a rank whose resolver does not know MASTER_ADDR, or a host of the hostfile, cannot join. torch warns of every
     attempt and goes on with the other address family, so only its final error counts.
-    Fix: `getent hosts NAME` on the host that reports it; use an address in MASTER_ADDR, or in Kubernetes a headless
+    Fix: run `getent hosts NAME` on the host that reports it. Use an address in MASTER_ADDR, or in Kubernetes a headless
     service that publishes addresses before pods are ready.
     """
     for event in log.having(*_UNRESOLVED):
@@ -120,10 +120,10 @@ def port_taken(log: JobLog) -> Iterator[Finding]:
     """A port that the job needs is taken.
 
     Right: Every port that the job asked for was free.
-    Why: rank 0 listens on MASTER_PORT; what listens there already is another job on this host, or a process of an
-    earlier start that did not end, and ranks may even meet the wrong store.
-    Fix: `ss -ltnp` on the host of rank 0; end what is left over, or take another MASTER_PORT (with one node `torchrun
-    --standalone`, or `--rdzv-endpoint=localhost:0`).
+    Why: rank 0 listens on MASTER_PORT. Another job on this host, or a process left from an earlier start, already
+    listens there, and ranks may even join the wrong store.
+    Fix: run `ss -ltnp` on the host of rank 0. End the left-over process, or choose another MASTER_PORT (with one node
+    `torchrun --standalone`, or `--rdzv-endpoint=localhost:0`).
     """
     given_up = {event.stream for event in log.having(_NO_ADDRESS) if not warned(event)}
     for event in log.having(*_IN_USE):
@@ -153,8 +153,8 @@ def port_privileged(log: JobLog) -> Iterator[Finding]:
     """This user is not allowed to bind the port.
 
     Right: No port was refused for want of permission.
-    Why: ports below net.ipv4.ip_unprivileged_port_start (1024) are root's, and some clusters keep more for themselves.
-    Fix: take a MASTER_PORT of 1024 or more that is outside net.ipv4.ip_local_port_range.
+    Why: only root can bind ports below net.ipv4.ip_unprivileged_port_start (1024), and some clusters reserve more.
+    Fix: choose a MASTER_PORT of 1024 or more, outside net.ipv4.ip_local_port_range.
     """
     for event in log.having(*_DENIED, "Call to bind failed: Permission denied"):
         if "bind" in event.text or "server socket" in event.text:
@@ -197,10 +197,10 @@ def master_unreachable(log: JobLog) -> Iterator[Finding]:
     """MASTER_ADDR:MASTER_PORT cannot be reached, or no process listens there.
 
     Right: Every rank reached MASTER_ADDR:MASTER_PORT.
-    Why: all ranks meet at the store that rank 0 opens; a wrong address, a firewall, or a rank 0 that was never started
-    looks the same to the others: they try until their time is over.
-    Fix: on a failing host `nc -vz MASTER_ADDR MASTER_PORT` while rank 0 runs; compare MASTER_ADDR with rank 0's
-    address, open the port between the hosts, and look whether rank 0 has started at all.
+    Why: all ranks connect to the store that rank 0 opens. A wrong address, a firewall, or a rank 0 that was never
+    started look the same to the others, which try until they time out.
+    Fix: on a failing host run `nc -vz MASTER_ADDR MASTER_PORT` while rank 0 runs. Compare MASTER_ADDR with rank 0's
+    address, open the port between the hosts, and check that rank 0 has started at all.
     """
     for event in log.having(*_MASTER):
         if warned(event) or any(text in event.text for text in _UNRESOLVED) or _never_resolved(log, event):
@@ -303,8 +303,8 @@ def ranks_missing(log: JobLog) -> Iterator[Finding]:
     """Ranks disagree about the size of the job, or some did not join.
 
     Right: As many ranks joined as the launcher announced.
-    Why: each rank gets the number of ranks from its launcher. If one counts 8 and another 16, if two have the
-    same number, or if a node was never started, the rest waits until its timeout.
+    Why: each rank gets the number of ranks from its launcher. If one rank was given 8 and another 16, if two ranks have
+    the same number, or if a node was never started, the rest wait until they time out.
     Fix: compare WORLD_SIZE, RANK and --nnodes/--node-rank on all hosts; check that a launcher was started on every
     one, and end ranks left over from an earlier start.
     """
@@ -443,7 +443,7 @@ def store_left(log: JobLog) -> Iterator[Finding]:
     """A rank lost the store, or waited in it for another rank.
 
     Right: The store answered every rank that waited for it.
-    Why: rank 0 keeps the store; when rank 0 ends, or a rank that was to write a key has failed, the others say so.
+    Why: rank 0 runs the store. When rank 0 ends, or the rank that should write a key has failed, the others report it.
     Fix: look for the rank that failed first; a key such as `/0//cuda//0` waits for the ncclUniqueId of the group's
     first rank.
     """
@@ -469,9 +469,9 @@ def no_address_of_a_rank(log: JobLog) -> Iterator[Finding]:
     """A rank of a gloo group never wrote its address to the store.
 
     Right: Every rank found the addresses of the others.
-    Why: each rank of the group writes its address under its number, and reads those of all others. If no rank writes a
-    number, no process has it: a rank was not started, two have one number, or ranks differ in the size of the job. If
-    the missing rank has a log, the reason is in it.
+    Why: each rank of the group writes its address under its number, and reads those of all others. If an address is
+    missing, no process has that number: a rank was not started, two ranks share a number, or ranks disagree on the size
+    of the job. If the missing rank has a log, the reason is in it.
     Fix: compare WORLD_SIZE and RANK of all ranks; check that the rank of that number was started, and look at its log.
     """
     if next(log.having("clients joined"), None):

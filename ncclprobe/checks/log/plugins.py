@@ -50,9 +50,9 @@ def no_efa_provider(log: JobLog) -> Iterator[Finding]:
     """libfabric finds no usable EFA provider.
 
     Right: libfabric found a provider wherever one was needed.
-    Why: aws-ofi-nccl asks libfabric for the provider efa; without EFA devices in the container, the kernel's module or
-    a libfabric that has it, NCCL falls back to sockets or fails. Images carry the plugin to machines without EFA too,
-    and there the same line is harmless.
+    Why: aws-ofi-nccl asks libfabric for the provider efa. If the container has no EFA devices, the kernel module is
+    missing, or libfabric lacks the provider, NCCL falls back to sockets or fails. Images carry the plugin to machines
+    without EFA too; there the same line is harmless.
     Fix: run `fi_info -p efa` in the environment of the job (its container, if it has one); give the container its
     devices (`vpc.amazonaws.com/efa`, `--device=/dev/infiniband`), and use the instance's own libfabric in
     /opt/amazon/efa.
@@ -117,9 +117,9 @@ _NEVER_MET = "Peer host id: N/A"
 def efa_completion(log: JobLog) -> Iterator[Finding]:
     """A transfer over EFA ended with an error.
 
-    Right: All transfers over EFA ended well.
-    Why: "unresponsive remote" means that the peer answered before and no longer does: its process or host has gone. If
-    its host id is "N/A" it never answered, for example behind a security group that blocks everything.
+    Right: All transfers over EFA succeeded.
+    Why: "unresponsive remote" means that the peer answered before and no longer does, because its process or host is
+    gone. If its host id is "N/A" it never answered, for example behind a security group that blocks everything.
     Fix: look for the rank that failed first; if none has, look at EFA's counters on both hosts
     (`rdma -p statistic show`).
     """
@@ -175,8 +175,8 @@ def plugin_not_found(log: JobLog) -> Iterator[Finding]:
     Right: Every plugin that was asked for was loaded.
     Why: NCCL_NET names a network, or NCCL_NET_PLUGIN a library, that the loader does not find in this image; without
     either variable a missing libnccl-net.so is normal and means the internal network.
-    Fix: `find / -name 'libnccl-net*'` in the image, add its folder to LD_LIBRARY_PATH, `ldd` it for what it lacks; or
-    unset the variable.
+    Fix: run `find / -name 'libnccl-net*'` in the image, add its folder to LD_LIBRARY_PATH, and check with `ldd` what it
+    lacks. Otherwise unset the variable.
     """
     mute = not any(event.host and event.level in ("INFO", "WARN") for event in log.events)
     without = {(event.host, event.pid) for event in log.having(_NO_DEVICE)}
@@ -229,13 +229,13 @@ _MISFIT = (
     ],
 )
 def plugin_does_not_fit(log: JobLog) -> Iterator[Finding]:
-    """The network plugin does not fit NCCL's or libfabric's version, or lacks a library.
+    """The network plugin is incompatible with this NCCL or libfabric, or lacks a library.
 
     Right: Every plugin that was found could be loaded.
-    Why: NCCL looks for one of several versions of the plugin's symbols; a plugin built for another NCCL or libfabric is
-    found and then dropped, and NCCL goes on over its internal network or fails.
-    Fix: `ldd -r` on the plugin in the image names what it lacks; build or install it for this NCCL and libfabric, and
-    put their folder first in LD_LIBRARY_PATH.
+    Why: NCCL looks for one of several versions of the plugin's symbols. A plugin built for another NCCL or libfabric is
+    found and then dropped, and NCCL uses its internal network or fails.
+    Fix: run `ldd -r` on the plugin in the image to see what it lacks. Build or install it for this NCCL and libfabric,
+    and put their folder first in LD_LIBRARY_PATH.
     """
     for event in log.having(_OLDEST):
         loaded = log.having("NET/Plugin: Loaded net plugin")
@@ -296,13 +296,13 @@ _GRAPH = (
     good=lambda: ["n1:7:7 [0] NCCL INFO XML Parse : Ignoring extra attributes (max 16)"],
 )
 def topology_file(log: JobLog) -> Iterator[Finding]:
-    """The file of NCCL_TOPO_FILE or NCCL_GRAPH_FILE is missing, broken or of another machine.
+    """The file of NCCL_TOPO_FILE or NCCL_GRAPH_FILE is missing, broken or for another machine.
 
     Right: No topology file and no graph file was refused.
-    Why: the file replaces what NCCL finds in /sys, or the channels that it would lay; devices that it does not name, or
-    names that this machine does not have, leave GPUs or NICs without a path.
-    Fix: unset NCCL_TOPO_FILE, or take the file for this very machine type; NCCL_TOPO_DUMP_FILE=now.xml writes what NCCL
-    itself finds, to compare.
+    Why: the file replaces what NCCL finds in /sys, or the channels that it would compute. If the file omits devices, or
+    names devices that this machine does not have, GPUs or NICs have no path.
+    Fix: unset NCCL_TOPO_FILE, or use the file for this machine type. NCCL_TOPO_DUMP_FILE=now.xml writes what NCCL
+    itself finds, for comparison.
     """
     named = any(True for _ in log.having(*_TOPO_SET))
     for event in log.having(*_TOPO, "Attribute "):
@@ -365,7 +365,7 @@ def rdma_wanted(log: JobLog) -> bool:
     good=lambda: ["n1:7:7 [0] NCCL INFO Failed to open libibverbs.so[.1]\nn1:7:7 [0] NCCL INFO Using network Socket"],
 )
 def verbs_library_missing(log: JobLog) -> Iterator[Finding]:
-    """The verbs library, or its driver for the NIC, is not in the image.
+    """The image lacks the verbs library, or its driver for the NIC.
 
     Right: The verbs library was found on every host that needs RDMA.
     Why: NCCL opens libibverbs at run time and goes on over sockets without it; healthy logs of machines without RDMA
@@ -438,8 +438,8 @@ def networks_differ(log: JobLog) -> Iterator[Finding]:
     """Nodes chose different networks.
 
     Right: All nodes chose the same network.
-    Why: each rank chooses for itself; if one host has no usable NIC it takes sockets, and the ranks then wait for
-    each other on different networks.
+    Why: each rank chooses for itself. If one host has no usable NIC, it uses sockets, and the ranks then wait for each
+    other on different networks.
     Fix: compare the lines before "Using network" on both hosts for the reason; set NCCL_NET=IB to make the host without
     devices fail at once.
     """

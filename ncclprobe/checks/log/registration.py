@@ -53,9 +53,9 @@ def _registrations(log: JobLog, signs: tuple[str, ...]) -> Iterator[tuple[LogEve
 def locked_memory(log: JobLog) -> Iterator[Finding]:
     """The limit on locked memory stops registration.
 
-    Right: No registration failed for want of locked memory.
-    Why: RDMA locks every page that it uses; with a `ulimit -l` of 64 kB, the default of many container runtimes and of
-    sshd, the first buffers and queues already fail with ENOMEM.
+    Right: No registration failed because of the limit on locked memory.
+    Why: RDMA locks every page that it uses. With a `ulimit -l` of 64 kB, the default of many container runtimes and of
+    sshd, even the first buffers and queues fail with ENOMEM.
     Fix: `ulimit -l unlimited` in the job, `docker run --ulimit memlock=-1`, `LimitMEMLOCK=infinity` for containerd,
     slurmd or sshd, and `ulimit -l` from inside a job to confirm.
     """
@@ -89,10 +89,10 @@ def refused_without_a_limit(log: JobLog) -> Iterator[Finding]:
     """Memory cannot be registered although locked memory is not limited.
 
     Right: No registration failed without a limit on locked memory.
-    Why: the limit is the usual reason for ENOMEM, and none was shown on that host; firmware, IOMMU and driver refuse
-    with the same error, and the line does not say which.
-    Fix: the kernel log of that host and minute; `cat /proc/PID/limits` of the rank itself, whose limit may be another
-    than the shell's; to confirm, start once with NCCL_NET_GDR_LEVEL=LOC.
+    Why: the limit is the usual reason for ENOMEM, but that host showed no limit. Firmware, IOMMU and driver refuse with
+    the same error, and the line does not say which did.
+    Fix: read the kernel log of that host at that minute, and `cat /proc/PID/limits` of the rank itself, whose limit may
+    differ from the shell's. To confirm, start once with NCCL_NET_GDR_LEVEL=LOC.
     """
     for event, error in _registrations(log, (*_REGISTER, *_CREATE)):
         if (error.startswith(_ENOMEM) or not error) and _unlimited(log, event.host):
@@ -149,12 +149,12 @@ def _call(event: LogEvent) -> str:
 def pinning_failed(log: JobLog) -> Iterator[Finding]:
     """The kernel cannot pin memory for a device.
 
-    Right: The kernel pinned all memory that was to be registered.
+    Right: The kernel pinned all memory that ranks registered.
     Why: EFAULT or EINVAL for GPU memory means that no module translates it for the NIC (nvidia-peermem not loaded, or
     of another driver). For host memory it means that the kernel or sandbox does not support it (gVisor, some virtual
     machines).
-    Fix: `lsmod | grep nvidia_peermem` and `modprobe nvidia-peermem` after the NIC's driver; or the open kernel modules
-    with DMA-BUF. To confirm, start once with NCCL_NET_GDR_LEVEL=LOC.
+    Fix: check `lsmod | grep nvidia_peermem`, and run `modprobe nvidia-peermem` after the NIC's driver is loaded. Or use
+    the open kernel modules with DMA-BUF. To confirm, start once with NCCL_NET_GDR_LEVEL=LOC.
     """
     for event, error in _registrations(log, ("Call to ibv_reg_mr",)):
         if error and not error.startswith(_ENOMEM):

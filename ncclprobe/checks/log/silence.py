@@ -49,9 +49,8 @@ def rank_fell_silent(log: JobLog, explained: Explained) -> Iterator[Finding]:
     """A rank logged nothing while the others lost it, or waited for it.
 
     Right: No rank fell silent while others complained.
-    Why: a rank that is killed or hangs logs nothing; the others complain.
-    A process that ends closes its connections, so if they were closed it has ended. If the others only waited,
-    it may live still.
+    Why: a rank that is killed or hangs logs nothing, and the others complain. A process that ends closes its
+    connections, so if they were closed, it has ended. If the others only waited, it may still be running.
     Fix: look at the last line of that rank and, for its host and that minute, at `journalctl -k | grep -iE
     'oom|killed|xid|segfault'` and the scheduler's record (`sacct -j JOB -o JobID,State,ExitCode,NodeList`, `kubectl
     describe pod`); if its process is still there, `py-spy dump --pid PID`.
@@ -96,12 +95,12 @@ def rank_did_not_begin(log: JobLog, explained: Explained) -> Iterator[Finding]:
     """Ranks wait in NCCL's initialisation for one that did not begin it.
 
     Right: All ranks of a communicator began its initialisation.
-    Why: ncclCommInitRank waits for all ranks without a limit and without a message. A rank that was never started, that
-    hangs before, or was killed, has no line "Init START". A killed rank may lose that line, because
-    NCCL does not flush stdout.
-    Fix: check that a process of that rank exists, and what it does (`py-spy dump --pid PID`). Otherwise look for its
-    end in the messages of the launcher and the kernel. NCCL_DEBUG_FILE=/tmp/nccl.%h.%p keeps the last lines of a killed
-    rank.
+    Why: ncclCommInitRank waits for all ranks without a limit and without a message. A rank that was never started, hung
+    earlier or was killed has no line "Init START". A killed rank may lose that line, because NCCL does not flush
+    stdout.
+    Fix: check that a process of that rank exists, and what it does (`py-spy dump --pid PID`). If there is none, find
+    its end in the messages of the launcher and the kernel. NCCL_DEBUG_FILE=/tmp/nccl.%h.%p keeps the last lines of a
+    killed rank.
     """
     ranks = log.ranks.values()
     waiting = [each.rank for each in ranks if each.init_started > each.init_complete]
@@ -142,10 +141,10 @@ def one_rank_ended_otherwise(log: JobLog, explained: Explained) -> Iterator[Find
     """One rank completed and all others were aborted, or the reverse.
 
     Right: All ranks ended alike.
-    Why: a rank that makes one call fewer, or calls with another size or type, completes, and the others wait for
-    it until they are aborted. If only one is aborted, the others completed a call without it, and their results
+    Why: a rank that makes one call fewer, or calls with another size or type, completes, and the others wait for it
+    until they are aborted. If only one rank is aborted, the others completed a call without it, and their results
     cannot be trusted.
-    Fix: compare the calls of that rank with those of the others, at the same step; TORCH_DISTRIBUTED_DEBUG=DETAIL.
+    Fix: compare the calls of that rank with those of the others at the same step, with TORCH_DISTRIBUTED_DEBUG=DETAIL.
     """
     gone = aborted(log)
     well = [number for number, stream in enumerate(log.streams) if stream.finished and number not in gone]
@@ -339,10 +338,10 @@ def ras_said(text: str) -> tuple[RasStatus]:
     good=lambda: [ras_said(_HEAD)],
 )
 def ras_dead_process(ras: RasStatus) -> Iterator[Finding]:
-    """NCCL's RAS holds a process of the job for dead.
+    """NCCL's RAS reports a process of the job as dead.
 
     Right: NCCL's RAS reaches every process of the job.
-    Why: a process that answers nothing for 60 seconds has ended, is stopped, or its host is gone; the others wait.
+    Why: a process that does not answer for 60 seconds has ended or is stopped, or its host is down. The others wait.
     Fix: look at the end of this process's log and at its host's kernel log.
     """
     for answer, statement in _statements(ras, "dead"):
@@ -368,8 +367,10 @@ def ras_no_answer(ras: RasStatus) -> Iterator[Finding]:
     """A process of the job did not answer NCCL's RAS.
 
     Right: Every process of the job answered NCCL's RAS, or is named as dead.
-    Why: its RAS thread answers while the program computes, so a process without an answer has ended or is stopped.
-    Fix: ask once more: after 60 seconds RAS names it dead or has its answer; look at the process on its host.
+    Why: the RAS thread answers even while the program computes, so a process that does not answer has ended or is
+    stopped.
+    Fix: ask RAS again: after 60 seconds it reports the process as dead or has its answer. Check the process on its
+    host.
     """
     for answer, statement in _statements(ras, "missing"):
         if not statement.processes or any(each.kind == "dead" for each in answer.statements):
@@ -452,7 +453,7 @@ def ras_error(ras: RasStatus) -> Iterator[Finding]:
     """NCCL's RAS knows of ranks with an error.
 
     Right: No rank has an error that NCCL's RAS knows of.
-    Why: it is the error that NCCL returns to the program of these ranks; what caused it stands in their logs.
+    Why: NCCL returns this error to the program of these ranks; its cause is in their logs.
     Fix: look at the first NCCL WARN line of these ranks.
     """
     for answer, statement in _statements(ras, "error"):

@@ -47,8 +47,8 @@ def sockets_instead_of_rdma(log: JobLog) -> Iterator[Finding]:
     """NCCL uses sockets although the host has RDMA.
 
     Right: NCCL uses RDMA wherever the host has it.
-    Why: with NCCL_IB_DISABLE=1, NCCL_NET=Socket or a NIC that does not open, everything goes through the kernel: a
-    tenth of the NICs' rate at best, and one processor core per connection.
+    Why: with NCCL_IB_DISABLE=1, NCCL_NET=Socket or a NIC that cannot be opened, all data goes through the kernel, at a
+    tenth of the NICs' rate at best and with one processor core per connection.
     Fix: unset NCCL_IB_DISABLE; set NCCL_NET=IB so that NCCL fails instead of falling back, and read the lines before
     "Using network".
     """
@@ -105,11 +105,11 @@ BIND = "Failed to bind NVLink SHARP (NVLS) Multicast memory"
     good=lambda: ["n1:7:7 [0] NCCL INFO NVLS multicast support is not available on dev 0"],
 )
 def nvls_left_out(log: JobLog) -> Iterator[Finding]:
-    """NCCL was to use NVLS and left it out.
+    """NCCL tried to use NVLS, and went on without it.
 
-    Right: NVLS is used wherever NCCL wanted it.
+    Right: NCCL uses NVLS everywhere it tried to.
     Why: NCCL 2.27 and 2.28 go on without NVLS if its memory cannot be bound. all_reduce is then up to a third slower,
-    and may wait for ever if only some ranks leave it out.
+    and may hang for ever if only some ranks go without it.
     Fix: `systemctl status nvidia-fabricmanager` and `nvidia-smi -q | grep -A3 Fabric` on this host.
     """
     for event in log.having(BIND):
@@ -132,9 +132,9 @@ def link_layers_in_use(log: JobLog) -> Iterator[Finding]:
     """NCCL uses InfiniBand and Ethernet NICs together.
 
     Right: NCCL uses NICs of one link layer on every host.
-    Why: channels are spread over the NICs that are near, so a slow Ethernet NIC for storage or management can pace the
-    fast ones, and an InfiniBand port that meets an Ethernet port at the other end connects to nothing.
-    Fix: NCCL_IB_HCA with only the compute NICs, for example `NCCL_IB_HCA=mlx5_0,mlx5_1`.
+    Why: NCCL spreads channels over the nearby NICs, so a slow Ethernet NIC for storage or management can slow the fast
+    ones, and an InfiniBand port cannot connect to an Ethernet port at the other end.
+    Fix: set NCCL_IB_HCA to only the compute NICs, for example `NCCL_IB_HCA=mlx5_0,mlx5_1`.
     """
     severity = Severity.FAIL if failed(log) else Severity.WARN
     using = ((e, {each.link.partition("/")[0] for each in used(e.text)}) for e in log.having("NET/IB : Using"))
@@ -190,9 +190,9 @@ def finished_beside_an_abort(log: JobLog) -> Iterator[Finding]:
     """A rank aborted its communicator, and others completed theirs.
 
     Right: No rank finished beside one that aborted.
-    Why: the kernel of a rank that aborts skips its copies and still signals its neighbours that their data is there
-    (prims_simple.h, genericOp): over P2P they complete the operation with wrong data, and no call returns an error.
-    Fix: throw away what all ranks computed from that operation on; let all ranks abort if one does.
+    Why: when a rank aborts, its kernel skips its copies but still signals its neighbours that their data has arrived
+    (prims_simple.h, genericOp). Over P2P they complete the operation with wrong data, and no call returns an error.
+    Fix: discard all that the ranks computed from that operation on, and make all ranks abort if one does.
     """
     aborted = {_member(event): event for event in log.having(ABORTED)}
     finished = {_member(event) for event in log.having(DESTROYED)} - {*aborted}
@@ -239,9 +239,9 @@ def rank_came_late_to_nccl(log: JobLog) -> Iterator[Finding]:
     """A rank joined NCCL's initialisation long after the others.
 
     Right: All ranks joined NCCL's initialisation within a minute.
-    Why: in its phase "bootstrap" every rank waits for the last one, which itself waits least (NCCL from 2.22 on prints
-    the seconds of each phase); all others pay for that rank's earlier work, such as loading a model.
-    Fix: let all ranks make the group before long work, and look at what slows this one down: its disk, its image, its
+    Why: in its phase "bootstrap" every rank waits for the last one, which itself waits least (since 2.22 NCCL prints
+    the seconds of each phase). All others pay for that rank's earlier work, such as loading a model.
+    Fix: let all ranks create the group before long work, and find what slows this one down: its disk, its image, its
     host.
     """
     waited = {each.rank: (_seconds(each.text, "bootstrap "), each) for each in log.having(_TIMED)}

@@ -68,10 +68,10 @@ HUNG = "n2:8:9 [0] net_socket.cc:1 NCCL WARN NET/Socket : socket progress error\
     ],
 )
 def settings_differ(log: JobLog) -> Iterator[Finding]:
-    """Ranks run with different NCCL settings.
+    """Ranks have different NCCL settings.
 
     Right: All ranks report the same value of every setting that has to be equal.
-    Why: each rank computes by itself how a collective is divided; ranks with different algorithms, protocols, buffers
+    Why: each rank computes by itself how a collective is divided. Ranks with different algorithms, protocols, buffers
     or transports wait for messages that the others never send, or get more data than they expect. With another
     NCCL_BUFFSIZE they may end with wrong data and no error.
     Fix: set the variable on all hosts or on none: in mpirun with -x, in sbatch with --export, in Kubernetes in every
@@ -111,10 +111,10 @@ def nccl_versions_differ(log: JobLog) -> Iterator[Finding]:
     """Ranks run different versions of NCCL.
 
     Right: All ranks run the same version of NCCL.
-    Why: what ranks send each other while they meet are structures of one release; another release reads them with
-    another length.
-    Fix: one image on all hosts; `ncclprobe doctor` on each reads the version that a job loads from the file itself
-    (torch reports the one that it was compiled with); look for another libnccl.so.2 in LD_LIBRARY_PATH.
+    Why: while ranks join, they send each other structures of their release, and another release reads them with another
+    length.
+    Fix: use one image on all hosts. `ncclprobe doctor` on each host reads the version that a job loads from the file
+    itself (torch reports the one that it was compiled with). Look for another libnccl.so.2 in LD_LIBRARY_PATH.
     """
     yield from each(log, _VERSIONS, "ranks run different versions of NCCL", **IMAGE)
     if len(log.versions.get("nccl", ())) > 1 and (failed_to_meet(log) or _shares_communicator(log)):
@@ -159,13 +159,13 @@ _LOADER = ("undefined symbol: nccl", "libnccl.so.2: cannot open", "libnccl.so: c
     good=lambda: ["n1:7:7 [0] NCCL INFO NET/Plugin: libnccl-net.so: undefined symbol: ncclNetPlugin_v8"],
 )
 def another_library(log: JobLog) -> Iterator[Finding]:
-    """The NCCL that is found at run time is not the one that the program was built for.
+    """The NCCL found at run time is not the one that the program was built for.
 
-    Right: The NCCL that was found is the one that the program was built for.
-    Why: the loader takes the first libnccl.so.2 of LD_LIBRARY_PATH, the program's run path and ld.so.cache; an older
-    one of the system lacks functions that a newer torch calls.
-    Fix: `ldd $(python -c 'import torch; print(torch.__path__[0])')/lib/libtorch_cuda.so | grep nccl`; take the other
-    folder out of LD_LIBRARY_PATH, or install the nvidia-nccl wheel that torch asks for.
+    Right: The NCCL found at run time is the one that the program was built for.
+    Why: the loader uses the first libnccl.so.2 in LD_LIBRARY_PATH, the program's run path and ld.so.cache. An older
+    system library lacks functions that a newer torch calls.
+    Fix: `ldd $(python -c 'import torch; print(torch.__path__[0])')/lib/libtorch_cuda.so | grep nccl`; remove the other
+    folder from LD_LIBRARY_PATH, or install the nvidia-nccl wheel that torch requires.
     """
     for event in log.having(*_TOO_OLD, *_LOADER):
         if "/Plugin" not in event.text and not demoted(event):
@@ -237,12 +237,12 @@ _BUGS = (
     ],
 )
 def known_bugs(log: JobLog) -> Iterator[Finding]:
-    """The job met a fault of this release of NCCL.
+    """The job hit a known bug of this NCCL release.
 
-    Right: No job met a known fault of its release.
-    Why: 2.19 and 2.20 mix up messages on slow networks while ranks connect; 2.25 asks compute capability 12 for more
-    shared memory than it has; 2.24 to 2.28 share host memory by CUDA if a container does not let them.
-    Fix: the release, or the setting, that the finding names.
+    Right: No job hit a known bug of its release.
+    Why: 2.19 and 2.20 mix up messages on slow networks while ranks connect. 2.25 requests more shared memory than GPUs
+    of compute capability 12 have. 2.24 to 2.28 share host memory through CUDA even if a container forbids it.
+    Fix: use the release, or the setting, that the finding names.
     """
     for bug in _BUGS:
         for event in log.having(*bug.says) if _between(log, bug.first, bug.fixed) else ():

@@ -62,8 +62,8 @@ def gpu_width(gpus: Gpus, pci: Pci | Absent, machine: Machine | Absent) -> Itera
     """A GPU has fewer PCIe lanes than it could, or than its siblings.
 
     Right: Every GPU has all its PCIe lanes.
-    Why: it halves what goes to the host, to the NIC and to GPUs without NVLink; and unlike the speed, which falls when
-    a GPU idles, the width never changes by itself.
+    Why: half the lanes halve the rate to the host, to the NIC and to GPUs without NVLink. Unlike the speed, which falls
+    when a GPU idles, the width never changes by itself.
     Fix: reseat the GPU or its riser, and check the slot's lanes in the firmware set-up; if that does not help, have it
     repaired.
     """
@@ -142,9 +142,9 @@ def gpu_gen(gpus: Gpus) -> Iterator[Finding]:
     """A GPU's PCIe link is slow under load, or cannot reach its siblings' speed.
 
     Right: Every GPU's PCIe link reaches its siblings' speed.
-    Why: each generation doubles what goes to the host, to the NIC and to GPUs without NVLink. An idle GPU lowers its
-    link to generation 1 and raises it with the first copy, so an idle link is judged by what it could do.
-    Fix: look for the slot's speed in the firmware's set-up, and reseat the GPU or its riser.
+    Why: each generation doubles the rate to the host, to the NIC and to GPUs without NVLink. An idle GPU lowers its
+    link to generation 1 and raises it with the first copy, so an idle link is judged by its maximum.
+    Fix: check the slot's speed in the firmware set-up, and reseat the GPU or its riser.
     """
     unknown = {}
     for name, gpu in named(gpus):
@@ -213,8 +213,9 @@ def nic_link(fabric: Fabric, pci: Pci) -> Iterator[Finding]:
     """A NIC's PCIe link is narrower or slower than it could be.
 
     Right: Every NIC's PCIe link has its full width and speed.
-    Why: the NIC then sends and receives no faster than its slot, and every ring of NCCL that passes it does not either.
-    Fix: reseat the NIC or its riser, look for the slot's lanes and speed in the firmware's set-up; then a repair.
+    Why: the NIC sends and receives no faster than its slot, and neither does any NCCL ring that passes through it.
+    Fix: reseat the NIC or its riser, and check the slot's lanes and speed in the firmware set-up. If that does not
+    help, have it repaired.
     """
     found = rdma_cards(fabric, pci)
     unknown = {}
@@ -261,8 +262,8 @@ def _written(link: PcieLink) -> str:
 def nic_fits(fabric: Fabric, pci: Pci) -> Iterator[Finding]:
     """A NIC's PCIe link carries less than its ports.
 
-    Right: Every NIC's PCIe link carries what its ports do.
-    Why: 400 Gb/s take a slot of generation 5 with 16 lanes; in a smaller slot the port never reaches its rate. Two
+    Right: Every NIC's PCIe link carries as much as its ports.
+    Why: 400 Gb/s need a slot of generation 5 with 16 lanes. In a smaller slot the port never reaches its rate. Two
     ports of one card share its slot.
     Fix: move the NIC to a faster slot; otherwise expect the slot's rate, not the port's.
     """
@@ -312,8 +313,8 @@ def settings(pci: Pci, gpus: Gpus | Absent, fabric: Fabric | Absent) -> Iterator
 
     Right: All GPUs, and all NICs of one model, have the same PCIe settings.
     Why: a NIC whose MaxReadReq is 512 while the others have 4096, or without relaxed ordering, reads memory slower than
-    they do, and every ring goes at its pace; a card that was exchanged or reset, or a script that missed one, leaves
-    that behind. Address translation by the device (ATS) on one GPU alone makes its DMA go another way.
+    they do, and sets the pace of every ring. A replaced or reset card, or a script that missed one, causes this. If
+    only one GPU translates addresses itself (ATS), its DMA takes another path.
     Fix: `setpci -s ADDRESS CAP_EXP+8.w` shows the register; set it as for the others at each boot, or in the firmware.
     """
     devices = gpu_devices(pci, gpus)

@@ -136,7 +136,7 @@ def iommu(
     """The IOMMU translates the addresses of GPUs or NICs.
 
     Right: The IOMMU does not translate the addresses of GPUs and NICs.
-    Why: between GPUs, and between GPU and NIC, each transfer then goes up to the processor to be translated. Jobs hang,
+    Why: each transfer between GPUs, or between GPU and NIC, then goes up to the processor for translation. Jobs hang,
     or reach 6 GB/s instead of 20 (nccl#257, nccl-tests#115).
     Fix: boot with iommu=pt (and intel_iommu=on or amd_iommu=on as before), or turn the IOMMU off in the firmware. Until
     then NCCL_P2P_DISABLE=1 sends GPUs without NVLink through host memory, which is slow but does not hang.
@@ -205,9 +205,9 @@ def aer(pci: Pci, gpus: Gpus | Absent, fabric: Fabric | Absent) -> Iterator[Find
     """A GPU or NIC has had fatal errors on the PCI bus.
 
     Right: No GPU or NIC has had fatal errors on the PCI bus.
-    Why: such an error takes the device off the bus until it is reset, and with it the job; others that are counted,
-    some of them from the boot itself, are reported as notes.
-    Fix: reseat the device, its riser or cable; if the counts go on growing, a repair.
+    Why: such an error takes the device off the bus until it is reset, and ends the job. Other counted errors, some of
+    them from the boot itself, are reported as notes.
+    Fix: reseat the device, its riser or cable. If the counts keep growing, have it repaired.
     """
     devices = gpu_devices(pci, gpus)
     if isinstance(fabric, Fabric):
@@ -246,8 +246,8 @@ def bar1(gpus: Gpus, fabric: Fabric | Absent) -> Iterator[Finding]:
     """Only a small window of a GPU's memory is visible on the PCI bus (BAR 1).
 
     Right: The whole memory of every GPU is visible on the PCI bus (BAR 1).
-    Why: a NIC and other GPUs reach over PCIe what lies in that window; with 256 MiB NCCL's buffers of many channels do
-    not fit, and GPUDirect fails or is not used.
+    Why: over PCIe a NIC and other GPUs reach only the memory inside that window. With 256 MiB NCCL's buffers for many
+    channels do not fit, and GPUDirect fails or is not used.
     Fix: turn on "Above 4G decoding" and resizable BARs in the firmware's set-up; on A40, L40 and RTX boards choose the
     mode without displays (NVIDIA's displaymodeselector).
     """
@@ -303,8 +303,8 @@ def topology_agree(
     """sysfs and nvidia-smi disagree about how two devices are connected.
 
     Right: sysfs and nvidia-smi agree about how devices are connected.
-    Why: NCCL goes by sysfs and NVML, people and launchers by `nvidia-smi topo -m`; if the two differ, one of them is
-    wrong, and processes get bound to the wrong NIC or processor, or NCCL passes by a near one.
+    Why: NCCL uses sysfs and NVML, people and launchers use `nvidia-smi topo -m`. If the two differ, one of them is
+    wrong, and processes are bound to the wrong NIC or processor, or NCCL misses a nearby NIC.
     Fix: compare `lspci -tv` with `nvidia-smi topo -m` outside of any container or job, whose cgroup hides processors
     from nvidia-smi; then look at NCCL's own view (NCCL_TOPO_DUMP_FILE), which decides.
     """

@@ -54,9 +54,9 @@ def slow(rails: Every[Rails], fabrics: Every[Fabric | Absent], buses: Every[Pci 
 
     Right: Every rail is as fast as the others, and answers as quickly.
     Why: NCCL spreads each ring over all rails and waits for the last one, so the slowest rail sets the pace of the job.
-    A port that negotiated fewer lanes or a lower rate, a PCIe link at half its width, a cable that makes errors and a
-    switch port that is shared all look like this. NCCL's small operations take about as long as one trip across the
-    network, and a longer path or a port in a power-saving state makes that slow.
+    Causes are a port that negotiated fewer lanes or a lower rate, a PCIe link at half its width, a cable with errors,
+    or a shared switch port. NCCL's small operations take about as long as one trip across the network, so a longer path
+    or a port in a power-saving state slows them.
     Fix: compare rate, width and error counters of the port and its switch port with a neighbour's, and the NIC's PCIe
     link (`ncclprobe doctor`: ib.rate, pci.width); move the cable to find out whether the cable or the port is at fault.
     """
@@ -240,8 +240,8 @@ def data(rails: Every[Rails]) -> Iterator[Finding]:
     Right: All bytes arrive as they were sent.
     Why: RDMA checks each packet on the wire, but no byte in the NIC, on PCIe or in memory. A corrupt gradient raises no
     error, and the model is lost days later.
-    Fix: take the node out; measure it again with others; if its bytes are wrong there too, replace the NIC, then
-    memory; look for PCIe and ECC errors (`dmesg`, `ncclprobe doctor`).
+    Fix: exclude the node, and measure it again with other nodes. If its bytes are wrong there too, replace the NIC,
+    then the memory. Look for PCIe and ECC errors (`dmesg`, `ncclprobe doctor`).
     """
     bad: dict[Way, tuple[Tried, int]] = {}
     whole: set[Way] = set()
@@ -288,9 +288,9 @@ def gpu(rails: Every[Rails]) -> Iterator[Finding]:
 
     Right: Rails are as fast with a GPU's memory as with the host's.
     Why: with GPUDirect the NIC reads and writes the GPU itself. If an IOMMU, ACS or a path through the processor is
-    between the two, it does so at a fraction of the rate. No setting shows that, and it slows every step of a job.
-    Fix: turn ACS off on the switches between GPU and NIC, and the IOMMU to passthrough; use the NIC below the GPU's own
-    switch (`ncclprobe topo`); until then NCCL_NET_GDR_LEVEL can turn GPUDirect off.
+    between the two, it does so at a fraction of the rate. No setting reveals this, and it slows every step of a job.
+    Fix: turn ACS off on the switches between GPU and NIC, and set the IOMMU to passthrough. Use the NIC below the GPU's
+    own switch (`ncclprobe topo`); until then NCCL_NET_GDR_LEVEL can turn GPUDirect off.
     """
     found = tests(rails)
     useless = own_failures(each for each in found if not each.gpu)

@@ -55,11 +55,11 @@ def _no_port() -> Every[Rails]:
     applies=asked,
 )
 def untried(rails: Every[Rails]) -> Iterator[Finding]:
-    """Rails of a node were not tried.
+    """Rails of a node were not tested.
 
-    Right: All rails that NCCL would take were tried.
-    Why: a node without a port that NCCL's own transport takes drops the whole job to TCP sockets, or to a plugin that
-    is not tested here. AWS's EFA has no reliable connections, so it is not tested either.
+    Right: All rails that NCCL would use were tested.
+    Why: if a node has no port for NCCL's own transport, the whole job falls back to TCP sockets, or to a plugin that is
+    not tested here. AWS's EFA has no reliable connections, so it is not tested either.
     Fix: see the checks ib.* of that node for the port; on EFA see env.libraries, and run `fi_pingpong -p efa -e rdm`
     between two nodes.
     """
@@ -134,12 +134,12 @@ EMPTY = World(local={_BAD: _NO_GID})
 def unusable(rails: Every[Rails]) -> Iterator[Finding]:
     """An RDMA port cannot be used at all.
 
-    Right: Every RDMA port that NCCL takes can be opened and used.
-    Why: NCCL opens each port, registers memory and makes queue pairs before any other node is asked; if that fails the
-    job ends, and if it hangs the job waits for ever, on this node. These calls need no partner, so no other node is at
-    fault.
-    Fix: see the call and the error: ENOMEM is `ulimit -l`, EACCES the device's file, a hang the driver or its firmware
-    (dmesg); in a container, /dev/infiniband has to be passed to it.
+    Right: Every RDMA port that NCCL uses can be opened and used.
+    Why: NCCL opens each port, registers memory and creates queue pairs before it contacts any other node. If that
+    fails, the job ends; if it hangs, the job waits on this node for ever. These calls need no partner, so no other node
+    is at fault.
+    Fix: the failed call and its error point to the cause: ENOMEM to `ulimit -l`, EACCES to the device file, a hang to
+    the driver or its firmware (dmesg). A container needs /dev/infiniband.
     """
     found = [each for each in tests(rails) if not each.gpu]
     by_error: dict[tuple[str, int], dict[End, list[RailFailure]]] = {}
@@ -216,12 +216,13 @@ def dead(rails: Every[Rails], settings: Every[Settings | Absent]) -> Iterator[Fi
     Right: Every rail carries data both ways.
     Why: TCP passes between these nodes, and RDMA over this port does not. NCCL connects and sends, and the job ends
     with "got completion from peer with status=12" half a minute later, or hangs. A reliable connection needs both
-    directions. RoCE v1 and v2 do not talk to each other, and a link-local address does not work beyond its own subnet.
+    directions. RoCE v1 and v2 are incompatible, and a link-local address does not work beyond its own subnet.
     Packets of another partition, and those larger than a switch's MTU, are dropped silently.
-    Fix: if GIDs do not fit, unset NCCL_IB_GID_INDEX, or give the port's interface an IPv4 address (`show_gids`). If
-    P_Keys do not, compare pkeys/0 of both ports and NCCL_IB_PKEY. If only small messages pass, give all switch ports
-    the MTU of the ports (RoCE: 4200 or more for 4096). Otherwise look at the port's cable and switch port, its VLAN and
-    routes, and a firewall on UDP port 4791 (RoCE v2); on InfiniBand at its LID; then `ib_write_bw -d DEVICE`.
+    Fix: if the GIDs do not match, unset NCCL_IB_GID_INDEX, or give the port's interface an IPv4 address (`show_gids`).
+    If the P_Keys do not match, compare pkeys/0 of both ports and NCCL_IB_PKEY. If only small messages pass, give all
+    switch ports the MTU of the ports (RoCE: 4200 or more for 4096). Otherwise check the port's cable and switch port,
+    its VLAN and routes, and for a firewall on UDP port 4791 (RoCE v2). On InfiniBand check its LID. Then run
+    `ib_write_bw -d DEVICE`.
     """
     every = tests(rails)
     found = [each for each in every if not each.gpu]

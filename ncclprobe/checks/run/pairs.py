@@ -40,7 +40,7 @@ def pairs(localised: Localised, asked: RunRequest, expected: Expected) -> Iterat
     measured by itself first, so that slowness inside it is not mistaken for its network. A part that looks slow in the
     round-robin of all pairs is measured again with other partners, and it is named only if the second measurement
     confirms the loss and the loss is larger than the spread of repeated measurements.
-    Fix: look at what is named: for a node its links, NICs and processes (`ncclprobe doctor`); for a rail its NIC, cable
+    Fix: check the named part: for a node its links, NICs and processes (`ncclprobe doctor`); for a rail its NIC, cable
     and switch port; for a pair the switches and cables between the two. Then measure again.
     """
     found = localised.found

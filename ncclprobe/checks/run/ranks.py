@@ -57,11 +57,10 @@ def init(arrivals: Arrivals, participants: Participants) -> Iterator[Finding]:
     """Not every rank arrived.
 
     Right: Every rank arrived.
-    Why: a collective needs all ranks, so a job with one rank missing waits until a timeout half an hour away. A rank
-    whose process runs, or whose time is not over, is not missing but unknown: it may be importing torch.
-    Fix: look at the launcher's output for the ranks named, and check that their node reaches MASTER_ADDR and
-    MASTER_PORT and that every node starts as many ranks as the others expect. If torch is on a slow file system, raise
-    --phase-timeout.
+    Why: a collective needs all ranks, so if one rank is missing, the job waits for a timeout of half an hour. A rank
+    whose process runs, or whose time is not over, is unknown and not missing: it may be importing torch.
+    Fix: read the launcher's output for the ranks named. Check that their node reaches MASTER_ADDR and MASTER_PORT, and
+    that every node starts as many ranks as the others expect. If torch is on a slow file system, raise --phase-timeout.
     """
     for rank in arrivals.lost:
         yield seen_once(
@@ -104,10 +103,10 @@ def out_of_memory(attendance: Attendance) -> Iterator[Finding]:
     """A rank ran out of memory.
 
     Right: No rank ran out of memory.
-    Why: a GPU that another process uses, or that holds more ranks than one, has less room than was there when the run
-    began; NCCL allocates more than the buffers that are measured, for each peer and algorithm that it connects.
-    Fix: `nvidia-smi --query-compute-apps=pid,name,used_memory --format=csv` names who holds a GPU's memory; end what is
-    left of earlier jobs, or ask for smaller messages with -e.
+    Why: a GPU that another process uses, or that several ranks share, has less free memory than when the run began.
+    NCCL allocates more than the measured buffers, for each peer and algorithm that it connects.
+    Fix: `nvidia-smi --query-compute-apps=pid,name,used_memory --format=csv` shows which processes use a GPU's memory.
+    End the left-overs of earlier jobs, or request smaller messages with -e.
     """
     for lost in attendance.lost:
         if lost.shortage:
@@ -135,9 +134,9 @@ def rank_lost(attendance: Attendance, ending: Ending) -> Iterator[Finding]:
     """A rank was lost, or the run stalled.
 
     Right: No rank was lost, and the run did not stall.
-    Why: the other ranks only see a collective that does not return; they cannot report which rank to look at.
-    Fix: look at the node named: its kernel log (Xid, out of memory), its launcher's output, and whether the process
-    still runs; then measure again without that node.
+    Why: the other ranks only see a collective that does not return, and cannot report which rank caused it.
+    Fix: check the named node: its kernel log (Xid, out of memory), its launcher's output, and if the process still
+    runs. Then measure again without that node.
     """
     short = any(lost.shortage for lost in attendance.lost)
     for lost in attendance.lost:
@@ -192,9 +191,9 @@ def straggler(rows: Rows, participants: Participants) -> Iterator[Finding]:
 
     Right: Every rank makes its calls in time.
     Why: the other ranks wait inside the collective, so every rank measures the same long time, and it looks like a slow
-    network. After a barrier, each rank computes for four milliseconds and calls. A rank is named if it is late by
-    itself, having lost two fifths of its time, at least three times and four times as much as the others. With only two
-    ranks there are no others to compare the later one with, and a host that was busy with other work proves nothing: a
+    network. after a barrier, each rank computes for four milliseconds and calls. A rank is named if it alone is late,
+    has lost two fifths of its time at least three times, and four times as much as the others. With only two ranks
+    there are no others for comparison, and a host that was busy with other work proves nothing, so both give only a
     note.
     Fix: look at the rank's host: other processes on its cores, a CPU limit of its container (cpu.max), all ranks bound
     to the same cores, a processor slowed down by heat or power.
@@ -242,9 +241,9 @@ def xids(heard: HeardXids, participants: Participants) -> Iterator[Finding]:
     """A GPU reported errors while it was measured.
 
     Right: No GPU reported an error while it was measured.
-    Why: a link or a memory that fails under load is how a GPU begins to fail, also if the run ends well. NVML reports
+    Why: a GPU begins to fail with a link or memory that fails under load, even if the run succeeds. NVML reports
     an Xid to every user, although the kernel's log is often closed (nvml.h, nvmlEventTypeXidCriticalError).
-    Fix: look the code up at docs.nvidia.com/deploy/xid-errors; for a serious one drain the node, reset the GPU
+    Fix: look the code up at docs.nvidia.com/deploy/xid-errors. If it is serious, drain the node, reset the GPU
     (`nvidia-smi --gpu-reset -i N`), measure again, and have it repaired if the error returns.
     """
     deaf = {*participants.hosts} - {each.node for each in heard.nodes}
@@ -287,7 +286,8 @@ def settings(settings: RankSettings, participants: Participants, ending: Ending 
     Right: All ranks have the same settings.
     Why: each rank chooses algorithm, protocol, buffers and network by its own settings and never compares them with the
     others'. If they disagree the first call hangs, and no library names the variable.
-    Fix: set the variable in one place for all ranks: the job script with srun --export or mpirun -x, or none.
+    Fix: set the variable in one place for all ranks, such as the job script with srun --export or mpirun -x, or set it
+    nowhere.
     """
     whole = isinstance(ending, Ending) and not ending.why
     for each in settings.differing:
@@ -340,9 +340,10 @@ def groups(measured: Groups) -> Iterator[Finding]:
     """A tensor-parallel group crosses nodes.
 
     Right: No tensor-parallel group crosses nodes.
-    Why: tensor parallelism sums activations four times per layer and waits for each; between nodes that is several
-    times slower than within one, and it is the one kind of group that nothing hides.
-    Fix: keep tp no larger than a node, and number ranks node by node (torchrun does; srun with --distribution=block).
+    Why: tensor parallelism sums activations four times per layer and waits for each sum. Between nodes that is several
+    times slower than within one, and no computation hides it, unlike in other groups.
+    Fix: keep tp no larger than a node, and number ranks node by node (the default of torchrun, and of srun with
+    --distribution=block).
     """
     for row in measured.rows:
         layout = f"{plural(row.groups, 'group')} of {row.size} ranks, {row.crossing} over several hosts"
@@ -381,10 +382,10 @@ def ladder(
 ) -> Iterator[Finding]:
     """A node by itself is slower than it should be.
 
-    Right: Every rung of the ladder was measured, and no judged node is slower than expected.
-    Why: the loss between nodes is known only if each node was measured by itself. Speed-up and efficiency are shown and
-    not judged: what a network should leave of them depends on the model that is trained.
-    Fix: run `ncclprobe accept` on only the named node; look at its NVLinks, its GPUs' clocks and its PCIe links.
+    Right: Every step of the ladder was measured, and no judged node is slower than expected.
+    Why: the loss between nodes is known only if each node was measured by itself. Speed-up and efficiency are shown but
+    not judged, because the right values depend on the model that is trained.
+    Fix: run `ncclprobe accept` on the named node only, and check its NVLinks, its GPUs' clocks and its PCIe links.
     """
     rows = climbed(measured.rows, expected.bands)
     for row in rows:

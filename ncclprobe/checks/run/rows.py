@@ -64,10 +64,10 @@ def data(asked: RunRequest, participants: Participants, skipped: Skipped, rows: 
     """A collective delivered wrong values.
 
     Right: Every verified value is right.
-    Why: corrupt gradients do not stop a job; they ruin the model it trains. If rows that were asked for are missing, it
-    is unknown whether their values would have been right. A size with fewer elements than ranks cannot be measured, and
-    does not count as missing.
-    Fix: take the node out and measure the remaining ones; if it is every node, unset the transport and algorithm
+    Why: corrupt gradients do not stop a job; they ruin the model that it trains. If requested rows are missing, it is
+    unknown if their values would have been right. A size with fewer elements than ranks cannot be measured, and does
+    not count as missing.
+    Fix: exclude the node and measure the remaining ones. If every node is affected, unset the transport and algorithm
     settings (NCCL_ALGO, NCCL_PROTO, NCCL_NET_GDR_LEVEL, …) one at a time and measure again.
     """
     for row in rows.measured:
@@ -146,8 +146,8 @@ def bandwidth(asked: RunRequest, expected: Expected, rows: Rows) -> Iterator[Fin
 
     Right: Every judged row is as fast as expected.
     Why: a collective is as slow as its slowest link, so one bad cable, NIC or setting shows in this number.
-    Fix: run `ncclprobe doctor` on these nodes; if it finds nothing, measure with fewer nodes until the number is
-    right, and look at the ones left out.
+    Fix: run `ncclprobe doctor` on these nodes. If it finds nothing, measure with fewer nodes until the number is right,
+    and check the nodes that you left out.
     """
     judged = [row for row in judge_rows(rows, expected) if row.status != "unjudged"]
     if not judged:

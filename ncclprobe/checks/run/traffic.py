@@ -45,10 +45,10 @@ def nic_traffic(traffic: NicTraffic) -> Iterator[Finding]:
 
     Right: Bytes went over the intended NICs.
     Why: sockets carry a small part of what RDMA does, and a route over the wrong one of two NICs leaves the fast one
-    idle; the rate does not show which of the two happened. A NIC is named if it moved at least 1 MiB and ten times as
-    much as all NICs together that should have carried the bytes of its node. An RDMA NIC is named if it moved less than
-    a quarter of what most of its node's did, the NIC of its name on other nodes did its part, and all nodes should use
-    the same ones. A missing rail takes its share from every collective, and no message reports it.
+    idle; the rate alone does not show which of the two happened. A NIC is named if it moved at least 1 MiB, and ten
+    times as much as all NICs of its node together that should have carried the bytes. An RDMA NIC is named if it moved
+    less than a quarter of what most NICs of its node did, the NIC of that name did its part on other nodes, and all
+    nodes should use the same NICs. A missing rail reduces every collective by its share, and no message reports it.
     Fix: look at NCCL_SOCKET_IFNAME, NCCL_IB_HCA, NCCL_IB_DISABLE, NCCL_NET and GLOO_SOCKET_IFNAME, at the routes (`ip
     route get <address of the other node>`; two NICs in one subnet need rules of their own), and run `ncclprobe doctor`.
     For an idle NIC compare NCCL_DEBUG=INFO's `via NET` lines, its cable and its switch port with another's.
@@ -204,10 +204,9 @@ def copies(measured: Copies, expected: ExpectedCopies, asked: RunRequest) -> Ite
     """A copy between host and GPU, or between GPUs, is slower than its link allows.
 
     Right: Every judged copy is as fast as its link allows.
-    Why: a PCIe link that trained narrower or slower than it could, a riser, or memory of the wrong NUMA node shows only
-    under load: at rest a link saves power by slowing down. Data loading, checkpoints and NCCL's own buffers use this
-    path.
-    Fix: compare `nvidia-smi -q -d PCIE` under load with a healthy neighbour and look at the kernel log for AER; reseat
+    Why: a PCIe link that trained too narrow or too slow, a bad riser, or memory on the wrong NUMA node shows only under
+    load: an idle link slows down to save power. Data loading, checkpoints and NCCL's own buffers use this path.
+    Fix: compare `nvidia-smi -q -d PCIE` under load with a healthy neighbour, and search the kernel log for AER. Reseat
     the GPU or its riser. If only the far NUMA node is slow, bind the rank with `numactl`.
     """
     rows = [judged(row, expected.nodes.get(row.node, {})) for row in measured.rows]

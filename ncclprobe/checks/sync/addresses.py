@@ -88,8 +88,8 @@ def address_twice(
     """Two nodes have the same address.
 
     Right: Every node has an address of its own.
-    Why: packets to one arrive at the other, whichever answered ARP last. Connections open, and then are reset or reach
-    the wrong rank. Bridges of containers have the same address everywhere and do no harm.
+    Why: packets for one node arrive at the other, whichever answered ARP last. Connections open, and are then reset or
+    reach the wrong rank. Container bridges have the same address everywhere, which does no harm.
     Fix: give one of them another address; look for a cloned image, a DHCP lease that was kept, or a failover address.
     """
     holders: dict[str, list[_Holder]] = {}

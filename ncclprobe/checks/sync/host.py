@@ -55,10 +55,10 @@ def gpu_count(gpus: Every[Gpus], machines: Every[Machine | Absent], job: Job) ->
     """Nodes of one kind have different numbers of GPUs.
 
     Right: Nodes of one kind have the same number of GPUs.
-    Why: a launcher starts the same number of ranks on each node. If one has lost a GPU its last rank has none, and all
-    others wait for it (NVIDIA/aicr#1858: every nightly run failed for days because one of two VMs had 7).
-    Fix: compare nvidia-smi -L with a healthy neighbour's; reboot or drain the node that has fewer. If it is intended:
-    --mixed-gpus.
+    Why: a launcher starts the same number of ranks on each node. If a node has lost a GPU, its last rank has none, and
+    all others wait for it (NVIDIA/aicr#1858: every nightly run failed for days because one of two VMs had 7).
+    Fix: compare nvidia-smi -L with a healthy neighbour's; reboot or drain the node with fewer. If the difference is
+    intended, add --mixed-gpus.
     """
     counted = {node: len(each.all) for node, each in gpus.items()}  # also those that gpu.count says are lost
     for part in split_by_kind(counted, kinds(machines, Every(dict(gpus.items())))):
@@ -82,8 +82,8 @@ def machine_type(gpus: Every[Gpus | Absent], machines: Every[Machine | Absent]) 
 
     Right: The nodes are machines of one kind, with the same GPUs.
     Why: every collective runs at the pace of the slowest, NCCL tunes for the oldest GPU of all (src/init.cc), and
-    memory that is enough on one node is not on another. The other comparisons then keep to machines of one kind.
-    Fix: ask the scheduler for nodes of one kind (--constraint, a node selector), unless the mixture is meant.
+    memory that is enough on one node is not on another. The other comparisons then cover only machines of one kind.
+    Fix: ask the scheduler for nodes of one kind (--constraint, a node selector), unless the mixture is intended.
     """
     kind = kinds(machines, gpus)
     if not any(map(any, kind.values())):
@@ -166,11 +166,11 @@ def nic_count(
     """Nodes of one kind have different numbers of NICs that NCCL can use.
 
     Right: Nodes of one kind have the same number of NICs that NCCL can use.
-    Why: ranks plan their channels over the NICs of all nodes; if a node has fewer, NCCL fails to start, or since 2.30.3
-    by default goes on without a message (NCCL_IGNORE_NET_MISMATCH, src/init.cc:131), slower or until it hangs
+    Why: ranks plan their channels over the NICs of all nodes. If a node has fewer, NCCL fails to start. Since 2.30.3 it
+    goes on by default, without a message (NCCL_IGNORE_NET_MISMATCH, src/init.cc:131), and is slower or hangs
     (nccl#2428).
-    Fix: compare ibstat and ip -br link with a healthy neighbour's: a NIC that has left the bus, a port that is down,
-    or another NCCL_IB_HCA.
+    Fix: compare ibstat and ip -br link with a healthy neighbour's. Look for a NIC that has left the bus, a port that is
+    down, or another NCCL_IB_HCA.
     """
     found = network(fabrics, settings, interfaces, software)
     for part in split_by_kind(found, kinds(machines, gpus)):
@@ -279,11 +279,11 @@ TWO_SOCKETS = Every({f"n{i}": cpus_of(56, 56) for i in range(4)})
 def topology(
     trees: Every[Pci], cpus: Every[Cpus], machines: Every[Machine | Absent], gpus: Every[Gpus | Absent]
 ) -> Iterator[Finding]:
-    """Nodes of one kind have different NUMA nodes, or their GPUs and NICs in other places.
+    """Nodes of one kind differ in their NUMA nodes, or in the positions of GPUs and NICs.
 
-    Right: Nodes of one kind have the same NUMA nodes, with GPUs and NICs in the same places.
-    Why: NCCL searches its rings and trees on each node by itself, and all nodes then take the slowest: one firmware
-    that splits its sockets otherwise (NPS, SNC), or one card in another slot, costs every node channels.
+    Right: Nodes of one kind have the same NUMA nodes, with GPUs and NICs in the same positions.
+    Why: NCCL plans its rings and trees on each node by itself, and all nodes then use the slowest plan. One node whose
+    firmware splits its sockets differently (NPS, SNC), or with one card in another slot, costs every node channels.
     Fix: compare the firmware's settings and lspci -tv with a healthy neighbour's.
     """
     # Of nodes that have more or fewer devices than others, the counts have something to say.
@@ -340,11 +340,11 @@ ALL_FREE: Every[Memlock | Absent] = Every({f"n{i}": FREE for i in range(4)})
     applies=several,
 )
 def limits(locked: Every[Memlock | Absent], shared: Every[SharedMemory | Absent]) -> Iterator[Finding]:
-    """A node lets its processes lock or share less memory than the others do.
+    """A node allows its processes to lock or share less memory than the others.
 
-    Right: All nodes let their processes lock and share enough memory.
+    Right: All nodes allow their processes to lock and share enough memory.
     Why: a job that runs on most nodes then fails only on this one: ibv_reg_mr with "Cannot allocate memory", or a bus
-    error in /dev/shm. slurmd started by hand, or a container without --shm-size, are the usual reasons.
+    error in /dev/shm. The usual reason is slurmd started by hand, or a container without --shm-size.
     Fix: LimitMEMLOCK=infinity for slurmd or containerd, --ulimit memlock=-1 and --shm-size for docker, as on the other
     nodes.
     """

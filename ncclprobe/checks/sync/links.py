@@ -70,9 +70,9 @@ def rate(
     """The fastest NICs of nodes of one kind run at different rates.
 
     Right: The fastest NICs of nodes of one kind run at one rate.
-    Why: collectives go round all nodes, so that the slowest node's links pace every other's. A port that is slower than
-    its neighbours on the same node is ib.rate's finding; this is about a whole node.
-    Fix: look at cables, transceivers and the switch ports of the node that is slower (ibstat, mlxlink).
+    Why: collectives go round all nodes, so the links of the slowest node set the pace of the others. If a port is
+    slower than its neighbours on the same node, ib.rate reports it; this check compares whole nodes.
+    Fix: check the cables, transceivers and switch ports of the slower node (ibstat, mlxlink).
     """
     best = {
         node: max(rates)
@@ -109,8 +109,8 @@ def port_state(
 
     Right: Every port that is up on most nodes is up on all.
     Why: a port that is up elsewhere should be up here too. NCCL uses the active ports and is silent about the others,
-    so this node has fewer NICs than the rest. Looking at one node, nobody can tell a port that lost its cable from one
-    that needs none.
+    so this node has fewer NICs than the rest. On a single node a port that lost its cable looks the same as one that
+    needs none.
     Fix: reseat or replace the cable of this port and look at its switch port; mlxlink or ibportstate enables a port
     that is Disabled.
     """
@@ -171,8 +171,8 @@ def mtu(
 
     Right: The interfaces between the nodes have one MTU.
     Why: RoCE uses the smaller packet of both ends (src/transport/net_ib/connect.cc), and TCP agrees on the smaller
-    segment, so the node with the smaller MTU slows its peers. If anything between them drops packets that are too large
-    for it, connections open and then stall (nccl#1524). Path probes try whether large messages pass.
+    segment, so the node with the smaller MTU slows its peers. If a device between them drops packets that are too large
+    for it, connections open and then stall (nccl#1524). Path probes test if large messages pass.
     Fix: `ip link set dev INTERFACE mtu 9000` on all nodes, or the largest MTU that the switches carry.
     """
     ends: dict[str, dict[str, Interface]] = {}
@@ -206,9 +206,9 @@ def pkey(fabrics: Every[Fabric], settings: Every[Settings]) -> Iterator[Finding]
     """InfiniBand ports of different nodes are not full members of one partition.
 
     Right: InfiniBand ports of all nodes are full members of one partition.
-    Why: two queue pairs can talk only if the P_Keys at their NCCL_IB_PKEY index (0 by default) name one partition and
-    at least one is a full member (bit 15). Otherwise every packet is dropped silently, and the job fails when its
-    retries are exhausted.
+    Why: two queue pairs can communicate only if the P_Keys at their NCCL_IB_PKEY index (0 by default) name one
+    partition and at least one is a full member (bit 15). Otherwise every packet is dropped silently, and the job fails
+    when its retries are exhausted.
     Fix: have the subnet manager put all ports of the job into one partition as full members (partitions.conf, or the
     cloud's placement), or set NCCL_IB_PKEY to the index of the common one.
     """
@@ -259,8 +259,8 @@ def subnet_prefix(
     """InfiniBand ports of one rail are in different subnets.
 
     Right: InfiniBand ports of one rail are in one subnet.
-    Why: NICs of the same number talk to each other first; in another subnet they are reached over a router at best. A
-    node whose prefixes are those of other rails is cabled to the wrong switches.
+    Why: NICs of the same number are connected first. In different subnets they reach each other only over a router, if
+    at all. A node whose prefixes are those of other rails is cabled to the wrong switches.
     Fix: compare the cabling of the ports named with a healthy neighbour's, and the subnet managers' prefixes.
     """
     rails: dict[str, dict[str, str]] = {}
@@ -310,8 +310,8 @@ def roce_qos(marks: Every[RoceQos], machines: Every[Machine | Absent], gpus: Eve
     """RoCE ports of nodes of one kind mark or slow their traffic differently.
 
     Right: RoCE ports of nodes of one kind mark and slow their traffic in one way.
-    Why: switches queue and pause packets by their marks. Packets of a node with another traffic class are dropped when
-    those of the others are paused, and a node that ignores ECN takes the rate that the others give up.
+    Why: switches queue and pause packets by their marks. When a node has another traffic class, its packets are dropped
+    while those of the others are paused. A node that ignores ECN takes the bandwidth that the others give up.
     Fix: set the same everywhere at boot: /sys/class/infiniband/*/tc/1/traffic_class, mlnx_qos -i INTERFACE --pfc and
     --trust dscp, ecn/roce_np/enable and ecn/roce_rp/enable; NCCL_IB_TC gives NCCL's own packets their class.
     """
@@ -388,8 +388,8 @@ def rack(
 
     Right: Machines of one rack are in one NVLink domain, by their GPUs and by IMEX.
     Why: NCCL uses NVLink between machines whose GPUs have one cluster UUID and one clique (src/mnnvl.cc), and the NICs
-    between all others. If IMEX on them does not list the same nodes, or is not ready, sharing memory fails, and NCCL
-    does not start.
+    between all others. If IMEX on these machines does not list the same nodes, or is not ready, sharing memory fails,
+    and NCCL does not start.
     Fix: write one nodes_config.cfg with the addresses of all trays, and restart nvidia-imex on each (Kubernetes: one
     ComputeDomain). Different cliques are partitions that the fabric manager (NMX-C on racks) was configured with.
     """

@@ -85,10 +85,10 @@ def node_missing(launches: Every[Launch], gatherings: Every[Gathering | Absent])
     """Nodes of the job did not arrive.
 
     Right: All nodes of the job arrived.
-    Why: a job starts with all of its nodes or not at all: the others wait for the one that is missing until the
-    rendezvous times out, and no message names it.
-    Fix: look at the doctor's output on that node itself; if there is none, check whether the node is up and the
-    launcher started anything there (squeue, scontrol show node, kubectl get pods).
+    Why: a job starts with all of its nodes or not at all. The others wait for the missing node until the rendezvous
+    times out, and no message names it.
+    Fix: read the doctor's output on that node itself. If there is none, check that the node is up and that the launcher
+    started a process there (squeue, scontrol show node, kubectl get pods).
     """
     gathering = next(each for _, each in gatherings.items() if isinstance(each, Gathering))
     names = dict(enumerate(_names(launches)))
@@ -138,9 +138,9 @@ def node_lost(launches: Every[Launch], gatherings: Every[Gathering | Absent]) ->
     """Nodes arrived, and were lost before the run was over.
 
     Right: No node was lost during the run.
-    Why: a node that dies, hangs or loses its network within seconds of doing next to nothing will do so in the job, and
-    take the job with it.
-    Fix: look at that node's console, kernel log and memory (dmesg, out-of-memory kills), and at what stopped the
+    Why: a node that dies, hangs or loses its network within seconds, while nearly idle, will do so in the job as well,
+    and end the job.
+    Fix: check that node's console, kernel log and memory (dmesg, out-of-memory kills), and find what stopped the
     process there: a scheduler's limit, a signal, a dead file system.
     """
     gathering = next(each for _, each in gatherings.items() if isinstance(each, Gathering))
@@ -191,8 +191,8 @@ def host_unused(hosts: Every[StartedHosts | Absent]) -> Iterator[Finding]:
     """Hosts of --hosts take no part.
 
     Right: ncclprobe was started on all hosts of --hosts.
-    Why: nothing is known of a host on which ncclprobe does not start, and the others are judged without it.
-    Fix: see what ssh says on a terminal: `ssh -o BatchMode=yes HOST true` must end without a question.
+    Why: if ncclprobe does not start on a host, nothing is known about it, and the others are judged without it.
+    Fix: try ssh in a terminal: `ssh -o BatchMode=yes HOST true` must succeed without a question.
     """
     started = [each for _, each in hosts.items() if isinstance(each, StartedHosts)]
     every = [each for one in started for each in one.failed]
@@ -237,9 +237,9 @@ def placement(placements: Every[Placement | Absent]) -> Iterator[Finding]:
     """Nodes of the job are far from each other.
 
     Right: No node of the job is in another zone or placement group than the others, or below a switch by itself.
-    Why: between zones and placement groups of a cloud there are more switches, a longer way and less bandwidth, and EFA
-    and InfiniBand do not reach everywhere. All traffic of a node below its own switch goes over uplinks that it shares
-    with other jobs, so its slowness may be the fabric's load and not its own fault.
+    Why: between a cloud's zones and placement groups there are more switches, longer paths and less bandwidth, and EFA
+    and InfiniBand do not reach everywhere. If a node is below a switch by itself, all its traffic crosses uplinks that
+    other jobs share, so the load of the fabric may make it slow, and not its own fault.
     Fix: nothing is broken. If the rate matters, start the nodes in one zone and one cluster placement group (AWS),
     with one compact placement policy (GCP), in one scale set with a single placement group (Azure). Slurm: ask for one
     switch, and how long to wait for it: sbatch --switches=1@10:00.

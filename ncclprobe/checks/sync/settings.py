@@ -79,8 +79,8 @@ def env(settings: Every[Settings], software: Every[Software | Absent], job: Job)
     """Nodes have different settings, from the environment or from NCCL's configuration files.
 
     Right: All nodes have the same settings.
-    Why: ranks choose algorithm, protocol, buffers and network each by its own settings and never compare them. If they
-    disagree, the job hangs, or fails with "message truncated", and neither names the variable. A file such as
+    Why: each rank chooses algorithm, protocol, buffers and network by its own settings, and ranks never compare them.
+    If they disagree, the job hangs or fails with "message truncated", and no message names the variable. A file such as
     /etc/nccl.conf, or a shell's profile, can differ although nobody changed a setting by hand.
     Fix: set the variable in one place for all nodes: the job script with srun --export or mpirun -x, or one image.
     """
@@ -180,8 +180,8 @@ def hostid(settings: Every[Settings], systems: Every[System | Absent]) -> Iterat
     """Different machines have the same NCCL_HOSTID.
 
     Right: Every machine has an identity of its own for NCCL.
-    Why: to NCCL ranks with one identity are on one machine (getHostHash in src/misc/utils.cc:117): it takes GPUs with
-    the same PCI address for one GPU, then tries shared memory between machines and fails (nccl#879).
+    Why: NCCL treats ranks with one identity as ranks on one machine (getHostHash in src/misc/utils.cc:117). It mistakes
+    GPUs with the same PCI address for one GPU, then tries shared memory between machines and fails (nccl#879).
     Fix: unset it, or make it differ: NCCL_HOSTID=$(hostname), evaluated on each node.
     """
     groups: dict[str, dict[str, str]] = {}
@@ -215,9 +215,10 @@ def nccl_version(software: Every[Software]) -> Iterator[Finding]:
 
     Right: All nodes would load one version of NCCL.
     Why: NCCL compares the whole version of all ranks when it starts, and fails with "Mismatched NCCL version detected"
-    (src/init.cc:1042) even if only the patch release differs. Ranks of different branches do not get so far: no two of
-    2.23.4, 2.27.7, 2.28.9, 2.29.7 and 2.30.7 talk to each other (played), and most pairs wait for ever.
-    Fix: run one image or environment on all nodes; look for another libnccl in LD_LIBRARY_PATH of those that differ.
+    (src/init.cc:1042) even if only the patch release differs. Ranks of different release branches do not get that far:
+    no two of 2.23.4, 2.27.7, 2.28.9, 2.29.7 and 2.30.7 can communicate (tested), and most pairs wait for ever.
+    Fix: run one image or environment on all nodes; look for another libnccl in LD_LIBRARY_PATH on the nodes that
+    differ.
     """
     said = {node: each.nccl[0] if each.nccl else None for node, each in software.items()}
     unread = [node for node, library in said.items() if library and library.version is None]
@@ -255,9 +256,9 @@ def torch_cuda(software: Every[Software], gpus: Every[Gpus | Absent]) -> Iterato
     """Nodes have different versions of torch, of the CUDA it was built for, or of the GPU driver.
 
     Right: All nodes have one version of torch, its CUDA and the GPU driver.
-    Why: torch's process groups do not promise to talk to another version of themselves, and with another driver NCCL
-    may choose other transports (cuMem, NVLS, DMA-BUF) on one node than on its peers.
-    Fix: run one image on all nodes; finish the driver's upgrade on those that were left behind.
+    Why: torch's process groups do not guarantee compatibility with other versions, and with another driver NCCL may
+    choose other transports (cuMem, NVLS, DMA-BUF) on one node than on its peers.
+    Fix: run one image on all nodes, and finish the driver's upgrade where it is missing.
     """
     words: dict[str, Callable[[Software], str | Absent]] = {
         "torch": lambda each: each.packages.get("torch", "not installed"),
@@ -300,9 +301,9 @@ def nic_fw(fabrics: Every[Fabric]) -> Iterator[Finding]:
     """NICs of one model have different firmware on different nodes.
 
     Right: NICs of one model have the same firmware on all nodes.
-    Why: firmware decides on congestion control, adaptive routing and which errors are retried; a node left behind by an
-    upgrade is slow or drops connections in ways that no counter explains.
-    Fix: bring the NICs named to the firmware of the others (mlxfwmanager, or the vendor's tool), and reboot.
+    Why: firmware determines congestion control, adaptive routing and which errors are retried. A node that an upgrade
+    missed is slow or drops connections in ways that no counter explains.
+    Fix: update the NICs named to the firmware of the others (mlxfwmanager, or the vendor's tool), and reboot.
     """
     boards: dict[str, dict[str, frozenset[str]]] = {}
     for node, fabric in fabrics.items():
@@ -323,13 +324,14 @@ def nic_fw(fabrics: Every[Fabric]) -> Iterator[Finding]:
     applies=several_with_gpus,
 )
 def transport(choices: Every[Choices]) -> Iterator[Finding]:
-    """Nodes get different networks from NCCL.
+    """NCCL chooses different networks on different nodes.
 
-    Right: All nodes get the same network from NCCL.
+    Right: NCCL chooses the same network on all nodes.
     Why: every rank uses the network of its own node, and two that differ cannot connect: the handle of an InfiniBand
     port means nothing to a socket, and the job fails or hangs at its first connection (nccl#2428).
-    Fix: look at the choice of network of the nodes that differ (`ncclprobe doctor -v`): a plugin that the loader does
-    not find, a container without /dev/infiniband, ports that are down, a setting that only this node has.
+    Fix: check the choice of network on the nodes that differ (`ncclprobe doctor -v`). Usual causes are a plugin that
+    the loader does not find, a container without /dev/infiniband, ports that are down, or a setting that only this node
+    has.
     """
     known = {node: each.network.chosen[0].name for node, each in choices.items() if each.network.chosen}
     ballot = vote(known)
@@ -365,8 +367,8 @@ def clock(offsets: Every[ClockOffset | Absent], gatherings: Every[Gathering | Ab
     """The clocks of the nodes are more than a second apart.
 
     Right: The clocks of the nodes are within a second of each other.
-    Why: no NCCL job breaks by it; but logs of several nodes cannot be put in order then, which is how a hang is found,
-    and files and certificates that one node writes are from the future for another.
+    Why: different clocks break no NCCL job, but the logs of several nodes cannot be put in order, which is how a hang
+    is found. Files and certificates that one node writes are from the future for another.
     Fix: on the nodes named `systemctl enable --now chronyd` (or systemd-timesyncd); `chronyc tracking` shows the
     offset.
     """

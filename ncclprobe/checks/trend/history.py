@@ -52,9 +52,9 @@ def rate(history: History) -> Iterator[Finding]:
     """A rate of the node is lower than it was, or than its siblings'.
 
     Right: The node is as fast as it was, and as its siblings.
-    Why: a node that loses some percent is within every expectation, and still slows every collective. Many reports
-    together distinguish a small loss from noise, and the date of its start shows what to look for.
-    Fix: look at what changed on the node then (`ncclprobe fleet node NAME`); test it again after the repair, or accept
+    Why: a node that loses a few percent is still within every expectation, but slows every collective. Many reports
+    together distinguish a small loss from noise, and the date of its start helps to find the cause.
+    Fix: find out what changed on the node then (`ncclprobe fleet node NAME`); test it again after the repair, or accept
     its present rate as usual with `ncclprobe fleet accept NAME`.
     """
     for each in series_reasons(history.course, history.series):
@@ -70,7 +70,7 @@ def flapping(history: History) -> Iterator[Finding]:
     """A fault of the node comes and goes.
 
     Right: No fault of the node comes and goes.
-    Why: each look that finds it gone allows jobs back on the node, and it ends the next one.
+    Why: each time the fault is gone, jobs are allowed back on the node, and the fault ends the next one.
     Fix: replace the part instead of resetting it: the cable and its module, the GPU, or the NIC.
     """
     blames = {f"{each.fault.check} {each.fault.subject}": each.fault.blame for each in history.course.faults.values()}
