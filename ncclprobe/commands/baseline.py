@@ -7,7 +7,7 @@ from pathlib import Path
 
 from ncclprobe import __version__
 from ncclprobe.commands import arguments
-from ncclprobe.commands.run_files import printable_lines, read_runs
+from ncclprobe.commands.run_files import printable_lines, whole_runs
 from ncclprobe.expect import baselines
 from ncclprobe.host import files
 from ncclprobe.model.errors import UsageError
@@ -51,7 +51,7 @@ def merged(
 
     Raises UsageError.
     """
-    runs, twice = baselines.distinct([run for path in paths for run in read_runs(path)])
+    runs, twice = baselines.distinct([run for path in paths for run in whole_runs(path)])
     if not any(run.rows for run in runs):
         raise UsageError(f"{paths[0]}: holds no collective: a baseline is of `ncclprobe bandwidth` or nccl-tests")
     kept = baselines.keep(runs, _allowed(machine), accept_low=accept_low)

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from ncclprobe.commands import arguments
-from ncclprobe.commands.run_files import printable_lines, read_runs, schema_of
+from ncclprobe.commands.run_files import printable_lines, schema_of, whole_runs
 from ncclprobe.expect import baselines
 from ncclprobe.expect.bands import parse_tolerance
 from ncclprobe.expect.baselines import Point, RowDifference, RowKey, differences
@@ -112,7 +112,7 @@ def side(path: str) -> _Side:
         site = baselines.parse(text, path)
         return _Side(path, baselines.of_site(site), site.print(), about=f"baseline, {digest.when(site.written)}")
     if schema == "nccl-tests":
-        runs = read_runs(path)
+        runs = whole_runs(path)
         rows = [row for run in runs for row in run.rows]
         failed = tuple(run.failed for run in runs if run.failed)
         cut = any(run.cut for run in runs)

@@ -26,7 +26,7 @@ from ncclprobe.model.measurement import Judged, Measurement
 from ncclprobe.model.ops import OPS
 from ncclprobe.model.report import Report
 from ncclprobe.model.snapshot import Absent, Job
-from ncclprobe.model.units import printable
+from ncclprobe.model.units import printable, size
 from ncclprobe.model.values import Struct, replace
 from ncclprobe.nccl_tests import NOT_GIVEN, Given, Run
 from ncclprobe.report import delivery
@@ -70,7 +70,8 @@ def _report(runs: Sequence[JudgedRun], path: str, code: int) -> Report:
     question = diagnose.ask(diagnose.Judging(), ("expect", "--judge", path), Job())
     empty = diagnose.diagnose(replace(question, checks=(), sources=diagnose.MACHINE))
     rows = tuple(row for run in runs for row in run.rows)
-    notes = [text for run in runs for text in (run.title, run.place.assumed, *map(str, run.findings)) if text]
+    told = [(run.title, run.place.failed, run.place.assumed, *map(str, run.findings)) for run in runs]
+    notes = [text for texts in told for text in texts if text]
     count = sum(row.status != "unjudged" for row in rows)
     return replace(
         empty,
@@ -133,7 +134,7 @@ def judged_run(run: Run, wanted: Wanted, path: str, *, several: bool) -> JudgedR
         shapes = [elsewhere.shape_of(row, place) for row in rows]
         found += log_findings.settings_cost(rows, shapes, named, healthy)
     about = f": {run.log.command}" if run.log.command else ""
-    title = f"{run.rows[0].op} on {run.rows[0].ranks} ranks, line {run.log.line}{about}" if several else ""
+    title = f"{run.rows[0].op} on {run.rows[0].ranks or '?'} ranks, line {run.log.line}{about}" if several else ""
     return JudgedRun(rows, place, tuple(found), title)
 
 
@@ -165,6 +166,11 @@ def changed_by(system: NodeSystem, change: Mapping[str, Any]) -> bool:
 
 def _shown(run: Run, rows: Sequence[Measurement]) -> Iterator[LogFinding]:
     yield from log_findings.unlike_hosts(run.log.hosts)
+    if run.log.wrong and not any(row.wrong for row in rows):
+        yield LogFinding(Severity.FAIL, f"the data was wrong: {run.failed}")
+    if run.log.shared:
+        yield LogFinding(Severity.WARN, run.log.shared)
+    yield from (LogFinding(Severity.NOTE, f"not read: {each}") for each in run.log.unread)
     yield from log_findings.steps(rows)
     yield from log_findings.average(rows, run.log.average, run.log.empty)
     yield from log_findings.unfinished(run.log.unfinished)
@@ -175,6 +181,8 @@ def _placed(run: Run, wanted: Wanted, base: Setup, path: str) -> tuple[Setup, He
     gpu, count = _gpus(run)
     if gpu and (why := assumed.foreign(gpu)) and not (wanted.named and "not a GPU" not in why):
         return replace(base, not_judged=why), None
+    if missing := run.missing or run.log.shared:
+        return replace(base, not_judged=f"not judged: {missing}"), None
     if wanted.named or _is_here(gpu, wanted.here):
         system = _system_of(run, wanted.here, path)
         found = _with_usual_nics(run, wanted, system)
@@ -240,17 +248,19 @@ def _domain_gpus(system: NodeSystem, nodes: int, domains: int) -> int:
 
 
 def _would_pass(run: Run, place: Setup, found: Assumed) -> Iterator[str]:
-    """Return the NICs that would let all large rows pass that do not, if any would."""
-
-    def bad(other: Setup) -> bool:
-        judged = elsewhere.judge([row for row in run.rows if row.nbytes >= LARGE], other)
-        return any(row.status in ("warn", "fail") for row in judged)
-
-    if not place.system or place.system.domain_gpus > place.system.gpus or not bad(place):
+    """Return the NICs that would let the largest rows pass that do not, if any would and can be as fast."""
+    judged = [row for row in elsewhere.judge(run.rows, place) if row.status in ("warn", "fail")]
+    least = next((each for each in (1 << 30, LARGE) if any(row.nbytes >= each for row in judged)), 0)
+    if not place.system or place.system.domain_gpus > place.system.gpus or not least:
         return
+    if any(log_findings.steps(judged)):  # which no NIC explains
+        return
+    bad = [row for row in judged if row.nbytes >= least]
     for other in assumed.weaker(replace(found, system=place.system)):
-        if not bad(replace(place, system=other.system, machine=None)):
-            yield f"with {other.described} this would pass (--machine decides)"
+        weaker = replace(place, system=other.system, machine=None)
+        rows = elsewhere.judge(bad, weaker)
+        if {row.status for row in rows} == {"pass"} and not elsewhere.above(rows, weaker):
+            yield f"with {other.described} its rows from {size(least)} would pass (--machine decides)"
             return
 
 

@@ -12,6 +12,15 @@ from ncclprobe.model.units import printable
 from ncclprobe.nccl_tests import NOT_GIVEN, Given, Run, parse_json, parse_text
 
 
+def whole_runs(path: str) -> tuple[Run, ...]:
+    """Return the runs in a file. Raises UsageError if one lacks its operation or ranks."""
+    runs = read_runs(path)
+    for run in runs:
+        if run.missing:
+            raise UsageError(f"{path}: {run.missing}")
+    return runs
+
+
 def read_runs(path: str, given: Given = NOT_GIVEN) -> tuple[Run, ...]:
     """Return the runs in a report of ours, or in JSON or text of nccl-tests, with the user's `given` knowledge.
 

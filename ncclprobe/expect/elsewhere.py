@@ -27,7 +27,7 @@ below a third it fails.
 REFUTED, REFUTED_LOOSE = 1.3, 1.5
 """A run whose fastest row is so many times faster than expected was not on this machine: the first if the error of the
 class is known, the second if not."""
-MARGIN = 1.2
+MARGIN, _CLOSE = 1.2, 1.03
 """So many times what the links carry is reached by no run of such a machine: of 2,301 published rows the fastest has
 1.09 times the larger of what its links carry one way and of what is expected."""
 
@@ -107,17 +107,30 @@ def _reached(row: Measurement) -> Measurement:
 
 def _unless_another_machine(row: Measurement, place: Setup) -> Measurement:
     """`row`, which does not pass if it is faster than this machine can be."""
-    shape = shape_of(row, place)
-    if row.expectation is None or shape is None or place.system is None:
-        return row
-    found = predict(place.system, shape, row.op, row.nbytes, place.version or _version(row.library.version))
-    most = max(found.wire_GBps, found.busbw_GBps, row.expectation.value) if found else math.inf
-    if row.busbw_GBps <= MARGIN * most:
+    most = _most(row, place)
+    if row.expectation is None or row.busbw_GBps <= MARGIN * most:
         return row
     why = (
         f"{row.busbw_GBps:.4g} GB/s is more than {most:.4g}, which this machine can reach, by {MARGIN - 1:.0%} or more"
     )
     return replace(row, status="inconclusive", inconclusive_why=f"{why}: it was measured on another one{_hint(place)}")
+
+
+def _most(row: Measurement, place: Setup) -> float:
+    """The most that this machine can reach; infinite if that is not known."""
+    shape = shape_of(row, place)
+    if shape is None or place.system is None:
+        return math.inf
+    found = predict(place.system, shape, row.op, row.nbytes, place.version or _version(row.library.version))
+    expected = row.expectation.value if row.expectation else 0.0
+    return max(found.wire_GBps, found.busbw_GBps, expected) if found else math.inf
+
+
+def above(rows: Sequence[Measurement], place: Setup) -> bool:
+    """Whether one of `rows` is faster than the NICs of this machine's nodes carry, or than it is known to reach."""
+    system, nodes = place.system, place.nodes or rows[0].nodes
+    carried = system.nics * system.nic_gbps / 8 * nodes / (nodes - 1) if system and nodes > 1 else math.inf
+    return any(row.busbw_GBps > _CLOSE * min(carried, _most(row, place)) for row in rows)
 
 
 def peak(rows: Sequence[Measurement]) -> Measurement | None:
@@ -176,7 +189,7 @@ def _version(text: str) -> NcclVersion:
 
 def _line(row: Measurement, place: Setup, notes: dict[str, int]) -> str:
     found, nodes = row.expectation, place.nodes or row.nodes
-    ranks = f"{row.ranks} on {nodes}"
+    ranks = f"{row.ranks or '?'} on {nodes}"
     value = f"{found.value:9.4g}" if found else f"{'-':>9}"
     mark = found.mark(row.busbw_GBps) if found else 0.0
     low = f"{mark:9.4g}" if mark else f"{'-':>9}"

@@ -11,11 +11,11 @@ from ncclprobe.model.measurement import Measurement
 from ncclprobe.model.units import size
 from ncclprobe.model.values import Struct
 
-STEP = 2.0
-"""A row that is so many times below both neighbours dips: no healthy sweep from 1 MiB on does."""
-_STEP_FROM = 1 << 20
+STEP, LARGE_STEP, UNEVEN = 2.0, 1.5, 1.3
+"""A row from 1 MiB on that is so many times slower than a smaller one has dropped: of 147 published sweeps four have
+one, and three of those were sick. From 64 MiB on less is enough, and least if the other placement did not drop."""
+_STEP_FROM, LARGE = 1 << 20, 64 << 20
 _AVERAGE_APART = 0.05
-LARGE = 64 << 20
 
 
 class LogFinding(Struct, frozen=True):
@@ -30,25 +30,59 @@ class LogFinding(Struct, frozen=True):
 
 
 def steps(rows: Sequence[Measurement]) -> Iterator[LogFinding]:
-    """Yield each row that dips below both of its neighbours, or rises above both, by :data:`STEP` or more."""
+    """Yield each stretch of sizes that drops below what smaller ones reach, and each row that rises above both of its
+    neighbours, by :data:`STEP` or less.
+    """
+    other = {(row.op, row.nbytes, row.place): row.busbw_GBps for row in rows}
     for op, place in dict.fromkeys((row.op, row.place) for row in rows):
         own = [row for row in rows if (row.op, row.place) == (op, place)]
-        for before, row, after in zip(own, own[1:], own[2:], strict=False):
-            if before.nbytes < row.nbytes < after.nbytes and row.nbytes >= _STEP_FROM:
-                yield from _step(before, row, after)
+        beside = {row.nbytes: other.get((op, row.nbytes, "in" if place == "out" else "out"), 0.0) for row in own}
+        yield from _of_sweep([row for row in own if row.nbytes >= _STEP_FROM], beside)
 
 
-def _step(before: Measurement, row: Measurement, after: Measurement) -> Iterator[LogFinding]:
-    low, high = sorted((before.busbw_GBps, after.busbw_GBps))
-    what = f"{row.op} of {size(row.nbytes)} ({row.place} of place)" if row.place == "out" else (
-        f"{row.op} of {size(row.nbytes)} (in place)")  # fmt: skip
-    around = f"its neighbours reach {before.busbw_GBps:.4g} and {after.busbw_GBps:.4g} GB/s"
-    if low >= STEP * row.busbw_GBps > 0:
-        times = low / row.busbw_GBps
-        yield LogFinding(Severity.WARN, f"{what} drops to {row.busbw_GBps:.4g} GB/s, {times:.1f}x less: {around}")
-    elif row.busbw_GBps >= STEP * high > 0:
-        times = row.busbw_GBps / high
-        yield LogFinding(Severity.WARN, f"{what} jumps to {row.busbw_GBps:.4g} GB/s, {times:.1f}x more: {around}")
+def _of_sweep(own: Sequence[Measurement], beside: Mapping[int, float]) -> Iterator[LogFinding]:
+    best, low = None, list[Measurement]()
+    for before, row, after in zip([None, *own], own, [*own[1:], None], strict=False):
+        if before and before.nbytes >= row.nbytes:  # another sweep
+            yield from _dropped(best, low)
+            best, low = None, []
+        if best and best.busbw_GBps >= _least_step(row, best, beside) * row.busbw_GBps > 0:
+            low.append(row)
+            continue
+        yield from _dropped(best, low)
+        low = []
+        around = [each.busbw_GBps for each in (before, after) if each]
+        if len(around) == 2 and row.busbw_GBps >= STEP * max(around) > 0:
+            times, ends = row.busbw_GBps / max(around), " and ".join(f"{each:.4g}" for each in around)
+            message = f"jumps to {row.busbw_GBps:.4g} GB/s, {times:.1f}x more: its neighbours reach {ends} GB/s"
+            yield LogFinding(Severity.WARN, f"{_what(row)} {message}")
+        elif not best or row.busbw_GBps > best.busbw_GBps:
+            best = row
+    yield from _dropped(best, low)
+
+
+def _least_step(row: Measurement, best: Measurement, beside: Mapping[int, float]) -> float:
+    if row.nbytes < LARGE:
+        return STEP
+    other = beside[row.nbytes]
+    return UNEVEN if other >= UNEVEN * row.busbw_GBps and best.busbw_GBps < UNEVEN * other else LARGE_STEP
+
+
+def _dropped(best: Measurement | None, low: Sequence[Measurement]) -> Iterator[LogFinding]:
+    if not best or not low:
+        return
+    least = min(row.busbw_GBps for row in low)
+    until = f" to {size(low[-1].nbytes)}" if len(low) > 1 else ""
+    times = best.busbw_GBps / least
+    yield LogFinding(
+        Severity.WARN if times >= LARGE_STEP else Severity.NOTE,
+        f"{_what(low[0], until)} drops to {least:.4g} GB/s, {times:.1f}x less than the {best.busbw_GBps:.4g} GB/s of "
+        f"{size(best.nbytes)}",
+    )
+
+
+def _what(row: Measurement, until: str = "") -> str:
+    return f"{row.op} of {size(row.nbytes)}{until} ({'out of place' if row.place == 'out' else 'in place'})"
 
 
 def average(rows: Sequence[Measurement], printed: float | None, empty: int) -> Iterator[LogFinding]:

@@ -10,12 +10,14 @@ from collections.abc import Iterator, Sequence
 from ncclprobe.model import bounds
 from ncclprobe.model.ops import Op
 from ncclprobe.model.values import Struct
-from ncclprobe.nccl_tests.rows import DTYPES, KNOWN, Line
+from ncclprobe.nccl_tests.rows import DTYPES, KNOWN, Line, is_old
 
 _APART, _SURE_GBps = 0.05, 1.0
 _ROUNDING, _DIGITS = 0.005, 5e-6
 """What a printed bandwidth may be rounded by, in GB/s, and a printed time, as a share of it."""
 _NEAR = 0.4
+UNKNOWN = "unknown"
+"""The operation of rows whose table neither names it nor shows it."""
 _UNCHECKED_IN_PLACE = {"all_to_all", "sendrecv"}
 _NAMED = {
     name: re.compile(rf"\b{name.replace('_', '[-_ ]?')}(?![a-z])", re.IGNORECASE)
@@ -52,10 +54,10 @@ def named_ops(line: str) -> set[str]:
     return {name for name, pattern in _NAMED.items() if pattern.search(line)}
 
 
-def recognised(printed: Printed) -> tuple[str, int]:
-    """Return the operation and its ranks. Raises ValueError if neither is certain."""
+def recognised(printed: Printed) -> tuple[str, int, str]:
+    """Return the operation, its ranks (0: not known), and what is missing to be certain of them; empty: nothing."""
     if printed.op:
-        return printed.op, _ranks_of(printed.op, printed)
+        return _with_ranks(printed.op, printed)
     fits = [(name, ranks) for name in KNOWN for ranks in _counts(name, printed) if _whole(name, ranks, printed)]
     first = dict(reversed(fits))  # by the most trusted count
     listed = [name for name, ranks in first.items() if ranks == max(printed.counts[:2])]
@@ -64,28 +66,28 @@ def recognised(printed: Printed) -> tuple[str, int]:
     hinted = [name for name in names if name in printed.hints]
     if len(names) > 1 and len(hinted) == 1:
         names = hinted
-    if len(names) > 1 and max(printed.counts) == 1:  # which sends nothing, whatever it is
-        names = [min(names)]
+    if max(printed.counts) == 1 and not hinted:  # which sends nothing, whatever it is
+        return UNKNOWN, 1, "one rank sends nothing"
     if len(names) == 1:
-        return names[0], first[names[0]]
-    if not names:
-        raise ValueError("it does not say which operation was measured, and its numbers fit none: give --op NAME")
-    told = " or ".join(sorted(names))
-    raise ValueError(f"it does not say which operation was measured, and it may be {told}: give --op {min(names)}")
+        return names[0], first[names[0]], ""
+    unsaid = "it does not say which operation was measured"
+    if names:
+        same = {first[name] for name in names}
+        told = f"it may be {' or '.join(sorted(names))}: give --op {min(names)}"
+        return UNKNOWN, same.pop() if len(same) == 1 else 0, f"{unsaid}, and {told}"
+    sure = [line for line in printed.lines if line.algbw > _SURE_GBps]
+    if sure and all(line.busbw > line.algbw for line in sure):
+        return _with_ranks("all_reduce", printed)  # the only one whose factor is above 1
+    return UNKNOWN, 0, f"{unsaid}, and its numbers fit none: give --op NAME"
 
 
-def _ranks_of(name: str, printed: Printed) -> int:
-    """Return the ranks of a table of `name`: the first number that its bandwidths allow. Raises ValueError."""
+def _with_ranks(name: str, printed: Printed) -> tuple[str, int, str]:
+    """Return `name`, its ranks, and what is missing to know them: the first number that its bandwidths allow."""
     counts = list(_counts(name, printed))
     op = KNOWN.get(name)
-    if op is None and counts:
-        return counts[0]
-    found = next((ranks for ranks in counts if op and _all_near(op, ranks, printed.lines)), 0)
-    if found or counts:
-        return found or counts[0]  # what fits none is refused with its numbers
-    raise ValueError(
-        "it does not say how many ranks there were: give --ranks N, or keep the lines '#  Rank  0 Group  0 Pid …'"
-    )
+    found = next((ranks for ranks in counts if op and all(_near(op, ranks, each) for each in printed.lines)), 0)
+    ranks = found or (counts or [0])[0]  # numbers that fit none are shown with the first
+    return name, ranks, "" if ranks else "it does not say how many ranks there were: give --ranks N"
 
 
 def _counts(name: str, printed: Printed) -> Iterator[int]:
@@ -130,16 +132,14 @@ def _fits(op: Op, line: Line, root: int, ranks: int) -> bool:
     return _near(op, ranks, line)
 
 
-def _all_near(op: Op, ranks: int, lines: Sequence[Line]) -> bool:
-    return all(_near(op, ranks, line) for line in lines)
-
-
 def _near(op: Op, ranks: int, line: Line) -> bool:
     """Return whether the two bandwidths of a line are as this operation has them: closely, if they are precise."""
     if line.algbw <= _SURE_GBps:
         return True
-    apart = max(0.002, 2 * _ROUNDING * (1 / line.algbw + line.busbw / line.algbw**2))
-    return abs(line.busbw / line.algbw - op.bus_factor(ranks)) < min(_APART, apart)
+    old = is_old(op, line) and line.time_us > 0 and not line.cpu
+    algbw = line.nbytes / line.time_us / 1e3 if old else line.algbw
+    apart = max(0.002, 2 * _ROUNDING * (1 / algbw + line.busbw / algbw**2))
+    return abs(line.busbw / algbw - op.bus_factor(ranks)) < min(_APART, apart)
 
 
 def _by_verification(names: Sequence[str], printed: Printed) -> list[str]:

@@ -25,6 +25,7 @@ from ncclprobe.nccl_tests.context import Context
 from ncclprobe.nccl_tests.operation import NOT_GIVEN, Given, Printed, named_ops, recognised
 from ncclprobe.nccl_tests.rows import (
     DTYPES,
+    Contradiction,
     Line,
     Log,
     Run,
@@ -46,20 +47,22 @@ _MARKS = 3
 _ANSI = re.compile(r"\x1b\[[0-9;]*[A-Za-z]")
 _STAMP = re.compile(r"\s+\d{4}-\d\d-\d\d \d\d:\d\d:\d\d\s*$")
 _DEVICE = re.compile(
-    r"#?\s*Rank\s+(\d+)(?:\s+Group\s+(\d+))?(?:\s+Pid\s+\d+)?(?:\s+on\s+(\S+))?\s+device\s+(\d+)\s+\[[^\]]*\]"
+    r"#?\s*Rank\s+(\d+)(?:\s+Group\s+(\d+))?(?:\s+Pid\s+\d+)?(?:\s+on\s+(\S+))?\s+device\s+(\d+)\s+\[([^\]]*)\]"
     r" ([^()]*[^()\s])(?:\s+\(([^()]*)\))?"
 )
 _PROGRAM = re.compile(r"(?<![\w.-])([\w./-]*?[a-z]+(?:_[a-z]+)*_perf(?:_mpi)?)(?![\w.])")
 _LIBRARY = re.compile(r"nccl-library=(\d+)|NCCL version (\d+\.\d+\.\d+)")
 _ITERS = re.compile(r"(?<!warmup )(?<!agg )iters: (\d+)")
-_AVERAGE = re.compile(r"#\s*Avg bus bandwidth\s*:\s*(\d{1,6}(?:\.\d{1,9})?)\b")
-_OUT_OF_BOUNDS = re.compile(r"#\s*Out of bounds values\s*:\s*(\d+)")
+_AVERAGE = re.compile(r"#?\s*Avg bus bandwidth\s*:\s*(\d{1,6}(?:\.\d{1,9})?)\b")
+_OUT_OF_BOUNDS = re.compile(r"#?\s*Out of bounds values\s*:\s*(\d+)")
 _TIMES = ("time", "cputime")
 _TODAY = ("size", "count", "type", "redop", "root", *("time", "algbw", "busbw", "#wrong") * 2)
 """The columns of a table without a header, or with a part of it."""
 _FRAGMENT = re.compile(r"[-+\d.eN/A*\s]{1,200}")
 """The rest of a row: numbers and ``N/A``."""
 _WRAPPED_ROWS = 2
+_UNREAD = 3
+"""So many broken rows are named."""
 
 
 class _Section(Struct):
@@ -71,6 +74,7 @@ class _Section(Struct):
     iters: int = 1
     ranks: list[tuple[str, str, str]] = field(default_factory=list)  # group, host, GPU
     listed: set[tuple[str, int]] = field(default_factory=set)  # group and number of each
+    places: dict[tuple[str, ...], list[str]] = field(default_factory=dict)  # group, host, device, bus: their ranks
     devices: int = 0  # the highest number of a GPU in its node, and one
     hints: set[str] = field(default_factory=set)  # operations that lines above the table name
     average: float | None = None
@@ -80,6 +84,8 @@ class _Section(Struct):
     lines: list[Line] = field(default_factory=list)
     roots: list[int] = field(default_factory=list)
     unfinished: str = ""  # a row that lacks its end so far
+    unread: list[str] = field(default_factory=list)
+    missing: str = ""
     wrong: int = 0
     ended: bool = False
 
@@ -87,7 +93,7 @@ class _Section(Struct):
 def parse_text(text: str, path: str, given: Given = NOT_GIVEN) -> tuple[Run, ...]:
     """Return the runs in a log, in their order. `given` is the user's knowledge of them.
 
-    Raises UsageError for a log without rows, with the error that ended it, and for an impossible row.
+    Raises UsageError for a log without rows, with the error that ended it.
     """
     runs: list[Run] = []
     section, read = _Section(), 0
@@ -101,12 +107,14 @@ def parse_text(text: str, path: str, given: Given = NOT_GIVEN) -> tuple[Run, ...
         try:
             read += _take(line, section, number)
         except ValueError as error:
-            raise refused(path, f"line {number}", error) from None
+            section.unread += [f"line {number}: {error}"][: _UNREAD - len(section.unread)]
         if read > bounds.NCCL_TESTS_ROWS:
             raise UsageError(f"{path}: more than {bounds.NCCL_TESTS_ROWS} rows of nccl-tests: split the log")
     runs += _run(section, path, given)
     if not runs and section.context.error:
         raise UsageError(f"{path}: the run failed before its first row: {section.context.error}")
+    if not runs and (section.missing or section.unread):
+        raise UsageError(f"{path}: {section.missing or section.unread[0]}")
     if not runs and section.ranks:
         raise UsageError(
             f"{path}: it lists {len(section.ranks)} ranks and holds no row: the run stopped before its first one; "
@@ -199,7 +207,8 @@ def _about(line: str, section: _Section) -> None:
     device, wrong, library = _DEVICE.match(line.lstrip()), _OUT_OF_BOUNDS.match(line.lstrip()), _LIBRARY.search(line)
     if device and len(section.ranks) < bounds.NCCL_TESTS_ROWS:
         _listed(device[2] or "0", device[1], section)
-        section.ranks.append((device[2] or "0", device[3] or device[6] or "", device[5]))
+        section.ranks.append((device[2] or "0", device[3] or device[7] or "", device[6]))
+        section.places.setdefault((*section.ranks[-1][:2], device[4], device[5]), []).append(device[1])
         section.devices = max(section.devices, int(device[4]) + 1)
     if wrong:
         section.wrong, section.ended = int(wrong[1]), True
@@ -221,13 +230,13 @@ def _about(line: str, section: _Section) -> None:
 
 
 def _listed(group: str, rank: str, section: _Section) -> None:
-    """Raise ValueError for a rank that is already there: then two runs wrote this list, and ranks add up to neither.
+    """Keep a rank. If it is already there, two runs wrote this list, and its ranks add up to neither.
 
     N processes of a build without MPI do this; each is rank 0 of one (nccl-tests#3, #121).
     """
     number = int(rank[:9])
     if (group, number) in section.listed:
-        raise ValueError(
+        section.missing = (
             f"rank {number} is listed twice: several runs wrote into this log at once, because "
             "each process runs by itself (nccl-tests built without MPI=1)"
         )
@@ -307,16 +316,18 @@ def _whole(text: str) -> int:
 
 
 def _run(section: _Section, path: str, given: Given) -> Iterator[Run]:
-    """Yield the run that `section` has become; nothing if it has no rows. Raises UsageError."""
+    """Yield the run that `section` has become; nothing if it has no rows. Raises UsageError for the user's numbers."""
     if not section.lines:
         return
+    op, ranks, missing = recognised(_printed(section, given))
     try:
-        op, ranks = recognised(_printed(section, given))
-        nodes = _nodes(section, ranks)
-        setup = Setup(op, ranks, nodes, section.mode, section.iters, section.nccl)
-        rows = [row for line in section.lines if (row := measurement(line, setup))]
-    except ValueError as error:
-        raise refused(path, section.op or "its table", error) from None
+        rows = _measured(section, op, ranks)
+    except Contradiction as error:
+        if given != NOT_GIVEN:
+            raise refused(path, op, error) from None
+        rows, missing = _measured(section, op, 0), f"its numbers do not agree: {error}"
+    if not rows:
+        return
     broken = section.context.failure(ended=section.ended)
     failed = broken or wrong_data(section.wrong, rows)
     yield Run(
@@ -325,9 +336,24 @@ def _run(section: _Section, path: str, given: Given) -> Iterator[Run]:
         tuple(_suspected(rows, section)),
         fingerprint(section.ranks, section.nccl),
         failed,
+        section.missing or missing,
         cut=not section.ended,
-        log=replace(_log(section), empty=sum(not line.nbytes for line in section.lines)),
+        log=_log(section),
     )
+
+
+def _measured(section: _Section, op: str, ranks: int) -> list[Measurement]:
+    """Return the rows of a table, without impossible ones. Raises Contradiction."""
+    setup = Setup(op, ranks, _nodes(section, ranks), section.mode, section.iters, section.nccl)
+    rows = list[Measurement]()
+    for line in section.lines:
+        try:
+            rows += filter(None, [measurement(line, setup)])
+        except Contradiction:
+            raise
+        except ValueError as error:
+            section.unread += [f"the row of {line.nbytes}: {error}"][: _UNREAD - len(section.unread)]
+    return rows
 
 
 def _log(section: _Section) -> Log:
@@ -343,11 +369,22 @@ def _log(section: _Section) -> Log:
         settings=dict(context.settings),
         hosts={host: tuple(gpus) for host, gpus in hosts.items()},
         average=section.average,
+        wrong=section.wrong,
         network=context.network,
         nics=len(context.nics),
-        listed=bool(section.ranks),
+        empty=sum(not line.nbytes for line in section.lines),
+        unread=tuple(section.unread),
+        shared=_shared(section),
         unfinished=int(section.unfinished.split()[0]) if _begins_row(section.unfinished) else 0,
     )
+
+
+def _shared(section: _Section) -> str:
+    """Return which ranks are on one GPU; empty: each has its own. A bus without its domain may be that of several."""
+    for (_, host, _, bus), ranks in section.places.items():
+        if len(ranks) > 1 and ":" in bus and bus.strip("0x:."):
+            return f"ranks {' and '.join(ranks[:3])} are on one GPU, {bus} of {host} (or on hosts of one name)"
+    return ""
 
 
 def _printed(section: _Section, given: Given) -> Printed:

@@ -38,9 +38,10 @@ _SURE_GBps = 1.0  # below this two decimals say too little to compare with
 class Log(Struct, frozen=True):
     """A log's facts on a run beside its rows: the header's line, the command, and NCCL's variables that were set.
 
-    `hosts` are the GPUs of each, `average` the bus bandwidth of the summary. `network` and `nics` are those that NCCL
-    reports to use; empty and 0: unknown. `listed`: whether ranks are listed. `unfinished` is the size of a last
-    row that has no end; 0: all have one. `empty` rows moved nothing; the summary counts them.
+    `hosts` are the GPUs of each, `average` and `wrong` the bus bandwidth and the wrong values of the summary. `network`
+    and `nics` are those that NCCL reports to use; empty and 0: unknown. `unfinished` is the size of a last row that has
+    no end; 0: all have one. `empty` rows moved nothing; the summary counts them. `unread` are rows that another writer
+    broke, each with its line; `shared` is a GPU that several ranks have, with the ranks.
     """
 
     line: int = 0
@@ -48,18 +49,21 @@ class Log(Struct, frozen=True):
     settings: Mapping[str, str] = field(default_factory=dict)
     hosts: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     average: float | None = None
+    wrong: int = 0
     network: str = ""
     nics: int = 0
-    listed: bool = False
     unfinished: int = 0
     empty: int = 0
+    unread: tuple[str, ...] = ()
+    shared: str = ""
 
 
 class Run(Struct, frozen=True):
     """One run: its rows, its own time of start (otherwise empty), its machine, and the file that it was read from.
 
     `failed` is why its numbers do not measure health, by its own words: wrong data, or an error that ended it.
-    Empty: no reason given. `cut`: its output has no end, so that rows may lack.
+    Empty: no reason given. `missing` is what it lacks to be judged: its operation, its ranks (0) or agreement of its
+    numbers with them; empty: nothing. `cut`: its output has no end, so that rows may lack.
     """
 
     source: str
@@ -67,6 +71,7 @@ class Run(Struct, frozen=True):
     rows: tuple[Measurement, ...]
     fingerprint: Fingerprint | None = None
     failed: str = ""
+    missing: str = ""
     cut: bool = False
     log: Log = field(default_factory=Log)
 
@@ -160,34 +165,39 @@ def _refuse_nonsense(line: Line, setup: Setup) -> None:
     if not all(math.isfinite(number) and number >= 0 for number in numbers):
         raise ValueError("a time or bandwidth is negative or no number")
     if not (
-        0 <= line.nbytes <= bounds.BYTES and 0 <= line.count <= bounds.BYTES and 0 < setup.ranks <= bounds.JOB_RANKS
+        0 <= line.nbytes <= bounds.BYTES and 0 <= line.count <= bounds.BYTES and 0 <= setup.ranks <= bounds.JOB_RANKS
     ):
         raise ValueError("a size, a count or the number of ranks is out of range")
     if line.wrong is not None and line.wrong < 0:
         raise ValueError("the number of wrong elements is negative")
 
 
-_ONCE_BUSBW_TWICE = ("all_gather", "reduce_scatter")
+class Contradiction(ValueError):
+    """The bandwidths of a line are not those of the operation over so many ranks."""
+
+
+def is_old(op: Op, line: Line) -> bool:
+    """Return whether `line` has the bus bandwidth twice, as old versions print it for these operations."""
+    return op.name in ("all_gather", "reduce_scatter") and line.algbw == line.busbw
 
 
 def _speeds(line: Line, setup: Setup) -> tuple[float, float, float]:
     """Return microseconds, algorithm and bus bandwidth: from the time, which is printed with more digits.
 
-    If the printed time is the host's (``-C``), or the operation has a rule of its own (alltoallv), only the printed
-    numbers exist. Raises ValueError if the two contradict each other: then this is another operation.
+    If the printed time is the host's (``-C``), the operation has a rule of its own (alltoallv), or the ranks are not
+    known (0), only the printed numbers exist. Raises Contradiction if the two do not agree.
     """
     op = KNOWN.get(setup.op)
     if line.cpu and line.algbw > 0:
         return line.nbytes / line.algbw / 1e3, line.algbw, line.busbw
-    if op is None:
+    if op is None or not setup.ranks:
         return line.time_us, line.algbw, line.busbw
     shape = CallShape(line.nbytes, line.count, line.nbytes, line.nbytes, 0, 0)
     algbw, busbw = op.bandwidth(shape, setup.ranks, line.time_us * 1e-6)
-    old = op.name in _ONCE_BUSBW_TWICE and line.algbw == line.busbw
-    for printed, derived in ((line.algbw, busbw if old else algbw), (line.busbw, busbw)):
+    for printed, derived in ((line.algbw, busbw if is_old(op, line) else algbw), (line.busbw, busbw)):
         most = max(printed, derived if line.algbw > _SURE_GBps else 0.0)  # both 0: they were not printed at all
         if most > _SURE_GBps and abs(printed - derived) > _APART * most + _rounded(printed):
-            raise ValueError(
+            raise Contradiction(
                 f"{printed:g} GB/s is printed, and {setup.op} over {setup.ranks} ranks would be {derived:.4g} in "
                 f"{line.time_us:g} us"
             )
