@@ -314,7 +314,10 @@ def _rates(name: str, rows: Mapping[str, DataPath]) -> Iterator[Finding]:
     rates = {node: row.rate for node, row in rows.items() if row.rate is not None}
     known = {node: each for node, each in rates.items() if isinstance(each, ReadRate) and each.per_s}
     yield from _unmeasured(name, rates)
-    yield from _compared_rates(name, known, rows)
+    systems = {node: str(rows[node].mount) for node, each in known.items() if not each.from_memory}
+    for nodes in vote(systems).groups.values():
+        if len(nodes) > 1:
+            yield from _slow(name, {node: known[node] for node in nodes})
     yield from _numbers(name, known)
 
 
@@ -327,14 +330,6 @@ def _unmeasured(name: str, rates: Mapping[str, ReadRate | Absent]) -> Iterator[F
     small = {node: each.why for node, each in rates.items() if isinstance(each, ReadRate) and each.why}
     for why, nodes in vote(small).groups.items():
         yield note(name, why, nodes=nodes)
-
-
-def _compared_rates(name: str, rates: Mapping[str, ReadRate], rows: Mapping[str, DataPath]) -> Iterator[Finding]:
-    """Compare nodes that have one file system, and whose own memory did not answer."""
-    systems = {node: str(rows[node].mount) for node, each in rates.items() if not each.from_memory}
-    for nodes in vote(systems).groups.values():
-        if len(nodes) > 1:
-            yield from _slow(name, {node: rates[node] for node in nodes})
 
 
 def _slow(name: str, rates: Mapping[str, ReadRate]) -> Iterator[Finding]:

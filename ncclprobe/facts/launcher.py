@@ -376,7 +376,7 @@ def _names(text: str) -> tuple[str, ...]:
 def _problems(launch: Launch, source: _VariableSource, variables: Variables) -> Iterator[Problem]:
     for member, name in source.names.items():
         text = variables.get(name)
-        if text and _integer(text) is None and not _elastic(name, text):
+        if text and _integer(text) is None and not (name == "PET_NNODES" and re.fullmatch(_RANGE, text) is not None):
             yield Problem(name, f"is {text!r}, not a whole number")
         elif not text and member in ("rank", "world_size"):
             yield _missing(name, launch)
@@ -444,10 +444,6 @@ def _accelerate(variables: Variables) -> Iterator[Problem]:
     if variables.get("ACCELERATE_MIXED_PRECISION") and variables.get("MASTER_ADDR"):
         message = "is not set, though MASTER_ADDR and ACCELERATE_MIXED_PRECISION are: accelerate started one process"
         yield Problem("RANK", message, "start it with accelerate launch --multi_gpu, or torchrun", harmless=True)
-
-
-def _elastic(name: str, text: str) -> bool:
-    return name == "PET_NNODES" and re.fullmatch(_RANGE, text) is not None
 
 
 def _integer(text: str | None) -> int | None:

@@ -387,7 +387,7 @@ def _gpu(host: Host, index: int) -> Gpu:
             index=index,
             name=ask(host, text, "nvmlDeviceGetName", index),
             uuid=ask(host, text, "nvmlDeviceGetUUID", index),
-            pci=ask(host, _bus_id, "nvmlDeviceGetPciInfo", index),
+            pci=ask(host, lambda pci: text(pci["busId"]), "nvmlDeviceGetPciInfo", index),
         )
     except Failed as error:
         return Gpu(index=index, lost=str(error))
@@ -467,10 +467,6 @@ def _watts(milliwatts: Any) -> int:
 
 def _processes(used: list[int | None]) -> tuple[int | None, ...]:
     return tuple(None if nbytes is None else number(nbytes) for nbytes in used)
-
-
-def _bus_id(pci: dict[str, Any]) -> str:
-    return text(pci["busId"])
 
 
 # The fields of a GPU, with what makes them of the answer, and the question. Where a GPU is on the machine: not by
@@ -554,10 +550,6 @@ def _pairs(host: Host, gpus: Sequence[int], capability: int) -> Pairs:
     for gpu in gpus:
         peers = [peer for peer in gpus if peer != gpu]
         if peers:
-            row = several(host, _p2p_status, len(peers), ASK, gpu, listed(peers), capability)
+            row = several(host, lambda code: _STATUSES[number(code)], len(peers), ASK, gpu, listed(peers), capability)
             pairs |= {(gpu, peer): status for peer, status in zip(peers, row, strict=True)}
     return pairs
-
-
-def _p2p_status(code: Any) -> P2pStatus:
-    return _STATUSES[number(code)]

@@ -234,10 +234,6 @@ def container(host: Host, environment: Environment | Absent) -> Container:
             return Container(kind, path)
     if named := variables.get("container"):  # systemd's convention, kept by podman, lxc and nspawn
         return Container(named, "container")
-    return _by_cgroup(host)
-
-
-def _by_cgroup(host: Host) -> Container:
     try:
         match = re.search(_BY_CGROUP, host.ask("read", "/proc/1/cgroup"))
     except HostError:  # hidepid: the other marks were looked for

@@ -206,16 +206,13 @@ def parse_version(text: str | int) -> Version:
     """
     written = str(text).strip()
     if re.fullmatch(r"\d{4,6}", written):
-        return _from_code(int(written))
+        code = int(written)
+        scale = 10_000 if code >= _FIRST_LONG_CODE else 1_000
+        return code // scale, code % scale // 100, code % 100
     match = _WRITTEN.fullmatch(written)
     if match is None:
         raise ParseError(f"NCCL version {written[:40]!r} is neither like 2.29.7 nor a code like 22907")
     return int(match[1]), int(match[2]), int(match[3] or 0)
-
-
-def _from_code(code: int) -> Version:
-    scale = 10_000 if code >= _FIRST_LONG_CODE else 1_000
-    return code // scale, code % scale // 100, code % 100
 
 
 def reaches(version: Version | None, first: tuple[int, ...]) -> bool:

@@ -93,14 +93,10 @@ def _nic_legend(table: Table) -> tuple[bool, list[_Entry]]:
     entries: list[_Entry] = []
     for line in lines:
         here = [_Entry(line.number, *match.groups()) for match in re.finditer(_NIC, line.text)]
-        if not here and not _is_comment(line, skip):
+        if not here and not (len(line.words) == skip or line.words[skip].startswith(_COMMENT)):
             break
         entries += here
     return titled, entries
-
-
-def _is_comment(line: MatrixLine, skip: int) -> bool:
-    return len(line.words) == skip or line.words[skip].startswith(_COMMENT)
 
 
 def _cut_name(table: Table, entries: list[_Entry]) -> _Entry | None:

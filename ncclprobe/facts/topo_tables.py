@@ -216,19 +216,15 @@ def rows(table: Table) -> list[MatrixRow]:
         if row and stray and not row.problem and len(row.cells) == len(known):
             raise ParseError(f"line {stray.number} is between rows and is not a row: is the table hard-wrapped?")
         if row and not stray:
-            found.append(_sound(row))
+            if row.problem:
+                raise ParseError(f"line {row.line}, row {row.device}: {row.problem}")
+            found.append(row)
         elif words and found and not row and _continues(found[-1], line, words, table.header):
             raise ParseError(f"line {line.number} holds cells without a device: the table is hard-wrapped")
         elif words and not row:
             stray = stray or line
     _check_once(found)
     return found
-
-
-def _sound(row: MatrixRow) -> MatrixRow:
-    if row.problem:
-        raise ParseError(f"line {row.line}, row {row.device}: {row.problem}")
-    return row
 
 
 def _check_once(found: Sequence[MatrixRow]) -> None:

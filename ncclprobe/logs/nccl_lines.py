@@ -130,7 +130,11 @@ def completion(text: str) -> Completion | None:
     """Parse ``Got completion … with error 12, …`` or ``… status=IBV_WC_RETRY_EXC_ERR(12) …``."""
     if "Got completion" not in text:
         return None
-    status = _status(text)
+    status = number(between(text, "with error "))
+    if status is None:
+        status = number(between(text, "status="))
+    if status is None:
+        status = number(between(between(text, "status="), "(", ")"))
     if status is None:
         return None
     remote = between(text, "remoteGids", " hca").strip() or between(text, "remoteGid ", " ")
@@ -141,15 +145,6 @@ def completion(text: str) -> Completion | None:
         between(text, "localGid ", " ").removesuffix("remoteGids"),
         remote.split(" ")[0],
     )
-
-
-def _status(text: str) -> int | None:
-    found = number(between(text, "with error "))
-    if found is None:
-        found = number(between(text, "status="))
-    if found is None:
-        found = number(between(between(text, "status="), "(", ")"))
-    return found
 
 
 def qp_refusal(text: str) -> QpRefusal | None:

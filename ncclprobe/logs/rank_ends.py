@@ -354,10 +354,5 @@ def clocks(log: JobLog) -> Clocks:
         return Clocks(nhosts=len(hosts))
     first = max(shared, key=len)
     base = next(iter(first))
-    return Clocks(_ahead(shared, base), len(shared), len(hosts))
-
-
-def _ahead(shared: list[dict[str, float]], base: str) -> dict[str, float]:
-    """Return each host's clock against that of `base`, of the moments that both have."""
     apart = grouped((host, when - moment[base]) for moment in shared if base in moment for host, when in moment.items())
-    return {host: median(each) for host, each in apart.items()}
+    return Clocks({host: median(each) for host, each in apart.items()}, len(shared), len(hosts))

@@ -72,7 +72,14 @@ def kind_of(head: bytes) -> FileKind:
     if is_dump(head):
         return "flight-recorder"
     if text[:1] == b"{":
-        return _json(text)
+        start = text[:4096]
+        if b'"ncclprobe.report/' in start:
+            return "report"
+        if b'"capture"' in start[:64]:
+            return "capture"
+        if b'"nccl_version"' in start and b'"communicators"' in text:
+            return "ras"
+        return "log"
     if _STACKS.match(text[:4096]) or (text[:1] == b"[" and b'"owns_gil"' in text):
         return "stacks"
     if b"Job summary\n===" in text[:8192] or b"] PEER_" in text[:8192]:
@@ -86,17 +93,6 @@ def is_document(head: bytes) -> bool:
     It may quote one, between fences or indented.
     """
     return bool(_WRITTEN.search(head)) and not _LOGGED.search(_QUOTES.sub(b"", head))
-
-
-def _json(text: bytes) -> FileKind:
-    start = text[:4096]
-    if b'"ncclprobe.report/' in start:
-        return "report"
-    if b'"capture"' in start[:64]:
-        return "capture"
-    if b'"nccl_version"' in start and b'"communicators"' in text:
-        return "ras"
-    return "log"
 
 
 def _binary(head: bytes) -> bool:

@@ -150,7 +150,7 @@ def timeline(log: JobLog | None, verdicts: Sequence[Verdict], ahead_s: Mapping[s
     """
     log = log or _EMPTY
     placed: dict[Evidence, tuple[tuple[float, int, int], Moment]] = {}
-    known = _times(log)
+    known = grouped((event.stream, (event.line, event.time_s)) for event in log.events if event.time_s is not None)
     for verdict in verdicts:
         for finding in verdict.findings:
             if (o := finding.occurrence) and finding.evidence:
@@ -163,11 +163,6 @@ def timeline(log: JobLog | None, verdicts: Sequence[Verdict], ahead_s: Mapping[s
             moment = Moment(when, each.rank, each.host, "its last line", log.evidence(last))
             placed.setdefault(moment.evidence, (_place(known, moment, last.stream, last.line), moment))
     return tuple(moment for _, moment in sorted(placed.values(), key=lambda each: each[0])[:MOST_MOMENTS])
-
-
-def _times(log: JobLog) -> Mapping[int, list[tuple[int, float]]]:
-    """Return line and time of the events of each log that have one."""
-    return grouped((event.stream, (event.line, event.time_s)) for event in log.events if event.time_s is not None)
 
 
 def _place(

@@ -274,7 +274,10 @@ def _judged(events: Sequence[Event], log: KernelLog, gpus: Gpus | Absent) -> Fin
     text = re.sub(_WHOSE, "", last.text)[:160]
     evidence = seen(log.source, text)
     subject = f"NVSwitch {last.device}" if last.kind == "sxid" else at(last.device, gpus) if last.device else "a GPU"
-    if _recovered(last, log.events):
+    if any(
+        later.code == _RECOVERY and later.device == last.device and later.at_s >= last.at_s and "to 0x0" in later.text
+        for later in log.events
+    ):
         return note(subject, f"{message}; the driver reports a reset since then", evidence=evidence)
     if not (meaning.grave or meaning.risky):
         return note(subject, message, evidence=evidence)
@@ -297,14 +300,6 @@ def meaning_of(event: Event, fatal: bool | None) -> Xid:
         asked = event.text.rpartition(" to ")[2].rstrip(".")
         return Xid(f"the driver now asks for: {asked or 'nothing known'}", risky="(None)" not in asked)
     return known
-
-
-def _recovered(event: Event, all_events: Sequence[Event]) -> bool:
-    """Return whether the driver reported later that this device needs no further action."""
-    return any(
-        later.code == _RECOVERY and later.device == event.device and later.at_s >= event.at_s and "to 0x0" in later.text
-        for later in all_events
-    )
 
 
 def _ago(seconds: float) -> str:

@@ -172,7 +172,10 @@ def gdr(
     ports = fast(active(taken(fabric, settings)))
     version = software.nccl_version if isinstance(software, Software) else None
     able = {f"GPU{gpu.index}": gpu for gpu in gpus.all if not gpu.lost and supported(gpu)}
-    yield from _without(gpus)
+    names = [f"GPU{gpu.index}" for gpu in gpus.all if not supported(gpu)]
+    if names:
+        product = next(gpu.name for gpu in gpus.all if not supported(gpu))
+        yield note(listed(names), f"{product} has no GPUDirect RDMA", evidence=seen("NVML", product))
     if not ports or not able:
         return
     available = kernel_support(direct, settings, version, gpus.cuda)
@@ -209,13 +212,6 @@ def _how_bad(ports: Sequence[Port], launch: Launch | Absent, nvlinks: NvLinks | 
 def _another_tree(machine: Machine | Absent, settings: Settings) -> bool:
     """Return whether the PCI tree is a hypervisor's, or a file gives NCCL one: what we see may not count."""
     return (isinstance(machine, Machine) and machine.virtual is True) or bool(settings.get("NCCL_TOPO_FILE"))
-
-
-def _without(gpus: Gpus) -> Iterator[Finding]:
-    names = [f"GPU{gpu.index}" for gpu in gpus.all if not supported(gpu)]
-    if names:
-        product = next(gpu.name for gpu in gpus.all if not supported(gpu))
-        yield note(listed(names), f"{product} has no GPUDirect RDMA", evidence=seen("NVML", product))
 
 
 def _reached(made: Sequence[Direct], gpu: str) -> bool | None:

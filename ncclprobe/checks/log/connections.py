@@ -53,14 +53,6 @@ def _taken(log: JobLog) -> Iterator[tuple[LogEvent, Used]]:
             yield event, each_used
 
 
-def _unconnected(log: JobLog) -> bool:
-    """Return whether a connection failed before the job had worked, so that a strange interface is why and not just
-    strange.
-    """
-    lines = (event for event in log.having(*_CUT_OFF) if of_the_job(event))
-    return any(event.level != "INFO" and not warned(event) and not worked_before(log, event) for event in lines)
-
-
 _NO_FAMILY = ("is neither AF_INET",)
 _NO_SUCH_FAMILY = ("ocket creation failed : Address family not supported",)
 _SELECTION = ("NCCL_SOCKET_IFNAME set", "NCCL_SOCKET_FAMILY set")
@@ -184,7 +176,8 @@ def tunnel(log: JobLog) -> Iterator[Finding]:
 
 
 def _strange(log: JobLog, prefixes: tuple[str, ...], what: str) -> Iterator[Finding]:
-    if not _unconnected(log):
+    lines = (event for event in log.having(*_CUT_OFF) if of_the_job(event))
+    if not any(event.level != "INFO" and not warned(event) and not worked_before(log, event) for event in lines):
         return
     connects = [*_connects_strangely(log, prefixes, what)]
     yield from connects
@@ -308,16 +301,12 @@ def own_name_is_loopback(log: JobLog) -> Iterator[Finding]:
     Fix: give the host's name its real address in /etc/hosts or DNS (`getent hosts $(hostname)`), or set
     GLOO_SOCKET_IFNAME to the interface between the hosts.
     """
-    if _mesh_failed(log):
+    signs = ("connectFullMesh failed", "Connection refused", "onnection closed by peer")
+    if any(event.level != "INFO" and not warned(event) for event in log.having(*signs)):
         yield from each(log, _FALLBACK, "takes loopback, because its own name does not resolve", **IMAGE)
     for event in log.having("127.0.1.1"):
         if event.level != "INFO" and ("onnect" in event.text or "losed by peer" in event.text):
             yield said(log, event, "connects to 127.0.1.1, the address of a host's own name", **IMAGE)
-
-
-def _mesh_failed(log: JobLog) -> bool:
-    signs = ("connectFullMesh failed", "Connection refused", "onnection closed by peer")
-    return any(event.level != "INFO" and not warned(event) for event in log.having(*signs))
 
 
 _CONNECT = ("onnect to ", "connect returned", "exceeded error retry count", "exceeded retries", "exceeded timeouts",

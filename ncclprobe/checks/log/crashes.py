@@ -415,11 +415,6 @@ def _is_own(event: LogEvent) -> bool:
     return not foreign or any(text in event.text for text in _OWN_ALL_THE_SAME)
 
 
-def _roots(log: JobLog) -> set[int]:
-    """Return the ranks that torchrun saw fail first."""
-    return {event.rank for event in log.events if event.level == "ROOT CAUSE" and event.rank is not None}
-
-
 @cause(
     code="rank-crashed",
     echoes=("=",),
@@ -443,7 +438,7 @@ def program_raised(log: JobLog) -> Iterator[Finding]:
     Fix: correct the fault that the exception names on that rank; its frame is in the same line.
     """
     raised = list(_own_exceptions(log))
-    roots = _roots(log)
+    roots = {event.rank for event in log.events if event.level == "ROOT CAUSE" and event.rank is not None}
     first = [event for event in raised if event.rank in roots] or raised
     for event in [event for event in first if event.place or event.rank is not None] or first:
         place = f" at {event.place}" if event.place else ""

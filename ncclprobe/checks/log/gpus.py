@@ -157,12 +157,6 @@ def _one_bus_id(log: JobLog) -> Iterator[tuple[LogEvent, tuple[int, ...]]]:
             yield events[0], ranks
 
 
-def _two_ranks(event: LogEvent) -> tuple[int, ...]:
-    """Return the ranks of ``Duplicate GPU detected : rank 1 and rank 0 both on CUDA device 7000``."""
-    first, second = number(between(event.text, ": rank ")), number(between(event.text, "and rank "))
-    return tuple(rank for rank in (first, second) if rank is not None)
-
-
 def _machines_of(log: JobLog, ranks: tuple[int, ...]) -> set[str]:
     """Return the names of these ranks' hosts; if they share one, as `localhost`, their addresses if these differ."""
     names = {log.ranks[rank].host for rank in ranks if rank in log.ranks} - {""}
@@ -209,7 +203,8 @@ def two_ranks_on_one_gpu(log: JobLog) -> Iterator[Finding]:
 
 def _sharing(log: JobLog, event: LogEvent, *, mig: bool) -> Finding:
     """Return why two ranks seem to share a GPU: its instances, machines with one identity, or the ranks themselves."""
-    ranks = _two_ranks(event)
+    first, second = number(between(event.text, ": rank ")), number(between(event.text, "and rank "))
+    ranks = tuple(rank for rank in (first, second) if rank is not None)
     machines = _machines_of(log, ranks)
     words = " and ".join(f"rank {rank}" for rank in ranks) or "two ranks"
     found = said(log, event, f"{words} use one GPU", peers=ranks, **JOB)

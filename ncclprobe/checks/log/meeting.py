@@ -205,7 +205,8 @@ def master_unreachable(log: JobLog) -> Iterator[Finding]:
     for event in log.having(*_MASTER):
         if warned(event) or any(text in event.text for text in _UNRESOLVED) or _never_resolved(log, event):
             continue
-        if _had_met(log, event):
+        met = any(other.stream == event.stream and other.line <= event.line for other in log.having(*_HAD_MET))
+        if met or ("endezvous" in event.text and worked_before(log, event)):
             yield said(log, event, _GONE, codes=_ENDED, blame="unknown", remedy=_OWN_STORE)
             continue
         place = between(event.text, "network address of (", ")") or between(event.text, "connect to (", ")")
@@ -228,12 +229,6 @@ _OWN_STORE = (
     "look at the launcher that kept the store: node 0's, or another job's that has the same endpoint; give each job "
     "its own --rdzv-endpoint, or --standalone on one node"
 )
-
-
-def _had_met(log: JobLog, event: LogEvent) -> bool:
-    """Return whether the launcher of a line had met the others before, or the ranks had worked together."""
-    met = any(other.stream == event.stream and other.line <= event.line for other in log.having(*_HAD_MET))
-    return met or ("endezvous" in event.text and worked_before(log, event))
 
 
 _DIGITS_OF_AN_ADDRESS = 10

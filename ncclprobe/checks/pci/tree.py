@@ -314,7 +314,9 @@ def topology_agree(
         links if matrix.kind == "topo-m" else NvLinks(((),) * len(gpus.all)),
         fabric if isinstance(fabric, Fabric) else Fabric(),
     ).smi
-    shared = _compared(matrix.links, own)
+    words = {(one, other): word for one, row in matrix.links.items() for other, word in row.items() if one != other}
+    known = {pair: (own.get(pair), "SYS" if word == "SOC" else word) for pair, word in words.items()}  # its old name
+    shared = {pair: (shown, said) for pair, (shown, said) in known.items() if shown is not None}
     if not shared and len(gpus.all) > 1:
         raise Unlearned("the PCI tree and nvidia-smi's matrix have no pair of devices in common")
     lost = {f"GPU{gpu.index}" for gpu in gpus.all if gpu.lost} | _unread(links)  # NVML does not tell their NVLinks
@@ -336,15 +338,6 @@ def _unread(links: NvLinks | Absent) -> set[str]:
     rows = () if isinstance(links, Absent) else links.gpus
     gone = [isinstance(row, Absent) or any(isinstance(link.state, Absent) for link in row) for row in rows]
     return {f"GPU{n}" for n, unread in enumerate(gone) if unread}
-
-
-def _compared(
-    printed: Mapping[str, Mapping[str, str]], own: Mapping[tuple[str, str], str | None]
-) -> dict[tuple[str, str], tuple[str, str]]:
-    """Each pair that both sources describe: the tree's word, then nvidia-smi's."""
-    words = {(one, other): word for one, row in printed.items() for other, word in row.items() if one != other}
-    known = {pair: (own.get(pair), "SYS" if word == "SOC" else word) for pair, word in words.items()}  # its old name
-    return {pair: (shown, said) for pair, (shown, said) in known.items() if shown is not None}
 
 
 def _means(word: str) -> str:

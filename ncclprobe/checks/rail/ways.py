@@ -312,22 +312,18 @@ def _crossed(found: Sequence[Tried], rails: Every[Rails]) -> Iterator[Finding]:
         return
     suspects = blame([way for each in tried for way in each.both], [way for each in bad for way in each.dead()])
     where = named(suspects[0], rails) if len(suspects) == 1 and suspects[0].nodes else "rails of all nodes"
+    numbers = sorted({len(each.ports) for _, each in rails.items() if each.ports})
+    uneven = f"nodes have {numbers[0]} to {numbers[-1]} rails" if numbers else "no node has a rail"
+    why = next((each.cross for _, each in rails.items() if each.cross), uneven)
     yield fail(
         where,
         f"{len(bad)} of {len(tried)} tests between rails of different numbers failed, and rails of equal number work "
-        f"({_needed(rails)})",
+        f"({why})",
         **FABRIC,
         evidence=[*(seen(both_ends(each), each.why) for each in bad[:2])],
         remedy="have the rails routed to each other, or keep to rails: NCCL_CROSS_NIC=0, PXN on, equal NCCL_IB_HCA "
         "everywhere",
     )
-
-
-def _needed(rails: Every[Rails]) -> str:
-    """Return why rails of different numbers were tried."""
-    numbers = sorted({len(each.ports) for _, each in rails.items() if each.ports})
-    uneven = f"nodes have {numbers[0]} to {numbers[-1]} rails" if numbers else "no node has a rail"
-    return next((each.cross for _, each in rails.items() if each.cross), uneven)
 
 
 def _setting(node: str, variable: str, settings: Every[Settings | Absent]) -> str:

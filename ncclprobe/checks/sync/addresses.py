@@ -95,7 +95,12 @@ def address_twice(
     holders: dict[str, list[_Holder]] = {}
     for node, found in interfaces.items():
         stack = stack_of(systems.by_node.get(node), processes.by_node.get(node))
-        used = _used(node, found, settings, software, fabrics, choices.by_node[node])
+        given, known = settings.by_node.get(node), software.by_node.get(node, Absent("not asked"))
+        plain = given if isinstance(given, Settings) else PLAIN
+        used = {
+            each.name
+            for each in data_interfaces(found, plain, known, fabrics.by_node.get(node), choices.by_node[node]).values()
+        }
         for each in (each for each in found.all if each.leads_out):
             for address in {a.address for a in each.addresses if not _anybodys(a.address)}:
                 holders.setdefault(address, []).append(_Holder(node, each.name, stack, each.name in used))
@@ -117,20 +122,6 @@ class _Holder(Struct, frozen=True):
     interface: str
     stack: Stack
     used: bool
-
-
-def _used(
-    node: str,
-    found: Interfaces,
-    settings: Every[Settings | Absent],
-    software: Every[Software | Absent],
-    fabrics: Every[Fabric | Absent],
-    choices: Choices,
-) -> set[str]:
-    """Return the interfaces that NCCL, or RoCE for it, would use on a node."""
-    given, known = settings.by_node.get(node), software.by_node.get(node, Absent("not asked"))
-    plain = given if isinstance(given, Settings) else PLAIN
-    return {each.name for each in data_interfaces(found, plain, known, fabrics.by_node.get(node), choices).values()}
 
 
 def _anybodys(address: str) -> bool:

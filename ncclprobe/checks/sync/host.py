@@ -121,18 +121,13 @@ def usable(fabric: Fabric, settings: Settings, found: Interfaces, software: Soft
     if not read_setting(settings, "NCCL_IB_DISABLE", 0):
         if ports := fast(_selected(fabric, settings, software).taken):
             return tuple(sorted(port.name for port in ports))
-        if foreign := _foreign(fabric):
+        if foreign := tuple(sorted({port.device for port in efa_ports(fabric) if port.state != "DOWN"})):
             return foreign
     return tuple(each.name for each in sockets(found, settings, software))
 
 
 def _selected(fabric: Fabric, settings: Settings, software: Software | Absent) -> Selection:
     return select_by(meant(fabric), settings, loaded(software))
-
-
-def _foreign(fabric: Fabric) -> Names:
-    """Return devices that are up, of a link layer that NCCL does not know itself, such as EFA."""
-    return tuple(sorted({port.device for port in efa_ports(fabric) if port.state != "DOWN"}))
 
 
 def _idle(fabric: Fabric, settings: Settings, software: Software | Absent) -> Names:

@@ -146,14 +146,11 @@ def meaning(entry: Setting | None, parameter: Parameter | None, version: Version
         return UNSET if entry is None else str(entry.value)
     text = (entry.value if entry else None) or ""
     if parameter.is_integer:
-        return _integer(text, default_of(parameter, version))
+        default = default_of(parameter, version)
+        if text:
+            return str(read_int(text, 0).value)
+        return UNSET if default is None else str(default)
     return (text.lower() if parameter.any_case else text) or UNSET
-
-
-def _integer(text: str, default: int | None) -> str:
-    if text:
-        return str(read_int(text, 0).value)
-    return UNSET if default is None else str(default)
 
 
 def _written(entry: Setting | None) -> str:

@@ -6,7 +6,7 @@ too. Source: src/ras/client_support.cc of v2.24.3 to v2.30.7, whose texts are ma
 
 import re
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Literal
 
 import msgspec
@@ -67,11 +67,19 @@ class RasStatus(Struct, frozen=True):
 def read_answer(source: str, data: bytes) -> RasAnswer:
     """Return the contents of an answer, the last if one text has several. Raises ParseError for anything else."""
     if data.lstrip()[:1] == b"{":
-        return _parse_json(source, data)
+        try:
+            found = msgspec.json.decode(data, type=_Json)
+        except (msgspec.MsgspecError, RecursionError) as error:
+            raise ParseError(f"{source}: no answer of NCCL's RAS: {error}") from None
+        statements = [each for comm in found.communicators for each in _communicator_statements(comm)]
+        return RasAnswer(source, found.nccl_version[:40], tuple(statements[:_MAX_STATEMENTS]), _launched(found))
     lines = data.decode(errors="replace").splitlines()
     if not any(line.startswith(("Job summary", "Communicators...")) or "PEER_DEAD" in line for line in lines):
         raise ParseError(f"{source}: no answer of NCCL's RAS: {data[:80]!r}")
-    return _parse_text(source, lines)
+    state = _Text()
+    for number, line in enumerate(lines, start=1):
+        state.add(number, line[:_MAX_LINE].rstrip())
+    return RasAnswer(source, state.version, tuple(state.statements))
 
 
 _PROCESS = re.compile(r" *Process (\d+) on node (\S+) managing GPUs? (.+)")
@@ -162,13 +170,6 @@ def _process(line: str) -> RasProcess | None:
     return None
 
 
-def _parse_text(source: str, lines: Iterable[str]) -> RasAnswer:
-    state = _Text()
-    for number, line in enumerate(lines, start=1):
-        state.add(number, line[:_MAX_LINE].rstrip())
-    return RasAnswer(source, state.version, tuple(state.statements))
-
-
 class _Status(Struct, frozen=True):
     async_error: int = 0
     unresponsive: bool = False
@@ -196,16 +197,6 @@ class _Communicator(Struct, frozen=True):
 class _Json(Struct):
     nccl_version: str
     communicators: list[_Communicator]
-
-
-def _parse_json(source: str, data: bytes) -> RasAnswer:
-    """Return what the text would say of the same job: RAS judges nothing in JSON."""
-    try:
-        found = msgspec.json.decode(data, type=_Json)
-    except (msgspec.MsgspecError, RecursionError) as error:
-        raise ParseError(f"{source}: no answer of NCCL's RAS: {error}") from None
-    statements = [each for comm in found.communicators for each in _communicator_statements(comm)]
-    return RasAnswer(source, found.nccl_version[:40], tuple(statements[:_MAX_STATEMENTS]), _launched(found))
 
 
 def _launched(found: _Json) -> tuple[tuple[int, int], ...]:
