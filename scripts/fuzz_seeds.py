@@ -86,7 +86,7 @@ def captured(*kinds: tuple[str, ...]) -> Callable[[], Sequence[str]]:
 @cache
 def report_text() -> str:
     """Return a report with something in nearly every part."""
-    from report.test_rough_texts import FULL
+    from report.html.made import FULL
 
     return as_json.render(FULL)
 

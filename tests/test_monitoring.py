@@ -6,7 +6,6 @@ import shutil
 import subprocess
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import pytest
 from conftest import ROOT
@@ -75,21 +74,6 @@ def test_the_alerts_lead_to_pages_of_the_documentation() -> None:
     urls = re.findall(r"runbook_url: (\S.*)$", (FOLDER / "rules.yaml").read_text(), re.MULTILINE)
     known = {page(check.id) for check in every_check()}
     assert set(urls) - known == {f"{DOCS}/checks/#{{{{ $labels.check }}}}"}
-
-
-def test_panels_have_numbers_of_their_own_and_do_not_overlap() -> None:
-    panels: list[dict[str, Any]] = DASHBOARD["panels"]
-    assert len({panel["id"] for panel in panels}) == len(panels)
-    cells = [
-        (x, y)
-        for panel in panels
-        for at in [panel["gridPos"]]
-        for x in range(at["x"], at["x"] + at["w"])
-        for y in range(at["y"], at["y"] + at["h"])
-    ]
-    assert len(set(cells)) == len(cells)
-    assert max(x for x, _ in cells) < 24
-    assert all(panel["description"] for panel in panels)
 
 
 @pytest.mark.skipif(PROMTOOL is None, reason="promtool is not installed (Debian: prometheus)")

@@ -4,15 +4,11 @@ import grp
 import json
 import os
 import pwd
-from collections.abc import Callable
-from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 import pytest
 from conftest import answers
-from hypothesis import given
-from hypothesis import strategies as st
 
 from ncclprobe.engine.collect import collect
 from ncclprobe.facts import cgroup, cpu, machine, memory, process
@@ -350,32 +346,6 @@ def test_firmware_is_read_field_by_field_or_from_the_device_tree() -> None:
     assert learn(machine.machine, said).dmi == Dmi("NVIDIA", "DGXH100")
     tree = {("read", f"{machine.DMI}/sys_vendor"): NOTHING, ("read", machine.DEVICE_TREE): "8335-GTW\0"}
     assert learn(machine.machine, tree).dmi == Dmi(product="8335-GTW")
-
-
-PARSERS: list[Callable[[str], object]] = [
-    process.status,
-    process.namespace,
-    memory.meminfo,
-    memory.policy,
-    machine.synchronized,
-    cgroup.quota,
-    cgroup.throttling,
-    cgroup.nbytes,
-    lambda text: cgroup.places(text, MOUNTS1),
-    lambda text: cgroup.places(GROUPS1, text),
-    lambda text: identify(Dmi(text, text, asset_tag=text), text, text),
-]
-WORDS = st.sampled_from(
-    [STATUS, GROUPS1, MOUNTS1, MOUNTS2, SLURM, "nr_periods 1\n", "max", "\n", " - ", ":/", "cgroup"]
-)
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("parse", PARSERS)
-@given(text=st.text() | st.lists(WORDS | st.text(max_size=3)).map("".join))
-def test_any_text_is_understood_or_refused(parse: Callable[[str], object], text: str) -> None:
-    with suppress(ParseError):
-        parse(text)
 
 
 def test_the_fewest_threads_that_any_level_allows_hold() -> None:

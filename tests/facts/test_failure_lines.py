@@ -1,9 +1,5 @@
 """Single lines of NCCL and torch that say what failed, in each release's form."""
 
-import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
-
 from ncclprobe.logs import nccl_lines, torch_lines
 from ncclprobe.logs.nccl_lines import Completion, FailedConnection, QpRefusal, Used
 from ncclprobe.logs.texts import address_of, between, number
@@ -175,20 +171,3 @@ def test_texts_are_read_on_from_a_literal() -> None:
         int("1" * 12),
     )
     assert address_of(" [10.0.0.1]<4>") == "10.0.0.1"
-
-
-PIECES = st.sampled_from(
-    [OLD, NEW, "Got completion", "from peer ", "with error ", "status=", "(", ")", "<", "Using [", "/IB", ":", ", ",
-     "Call to ibv_modify_qp failed", "local GID ", "TensorShape=[", "clients joined", "last enqueued work: "]
-)  # fmt: skip
-
-
-@pytest.mark.slow
-@given(st.lists(st.one_of(PIECES, st.text(max_size=20)), max_size=8))
-@settings(max_examples=300, deadline=None)
-def test_no_text_is_too_strange(pieces: list[str]) -> None:
-    text = "".join(pieces)
-    for module in (nccl_lines, torch_lines):
-        for name in ("completion", "qp_refusal", "failed_connection", "used", "timed_out_work", "progress", "waited"):
-            if read := getattr(module, name, None):
-                read(text)

@@ -1,10 +1,6 @@
 """`ibstat` and `ibstatus`."""
 
-from contextlib import suppress
-
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 from zoo.ibstat import Adapter, Ibstat, IbstatPort, parse
 
 from ncclprobe.model.errors import ParseError
@@ -69,12 +65,3 @@ def test_text_that_is_cut_says_what_is_missing(lost: str, said: str) -> None:
 def test_no_device_or_one_twice_is_refused(text: str) -> None:
     with pytest.raises(ParseError):
         parse(text)
-
-
-LINES = [*IBSTAT.splitlines(), *IBSTATUS.splitlines(), "Rate: 0x1", "Base lid: 1.5", "sm lid: 0xx"]
-
-
-@given(st.lists(st.sampled_from(LINES)).map("\n".join) | st.text())
-def test_any_text_is_read_or_refused(text: str) -> None:
-    with suppress(ParseError):
-        assert parse(text).adapters

@@ -1,6 +1,5 @@
 """RDMA devices from sysfs: InfiniBand, RoCE and soft-RoCE, whole and with files missing."""
 
-import contextlib
 import json
 from ipaddress import IPv6Address
 from typing import Any
@@ -169,28 +168,6 @@ def test_what_is_no_rate_is_refused(text: str) -> None:
 @each_row(("text", "word"), [("1: DOWN\n", "DOWN"), ("7: Phy Test", "Phy Test"), ("9: <unknown>", "<unknown>")])
 def test_a_state_is_the_word_after_its_number(text: str, word: str) -> None:
     assert infiniband.state(text) == word
-
-
-WORDS = st.one_of(
-    st.text(max_size=60),
-    st.from_regex(r"[0-9.]{0,8} Gb/sec \([0-9]{0,3}X ?\w*\)\n?"),
-    st.from_regex(r"[0-9]{0,3}:[ ]{0,2}\w*"),
-    st.from_regex(r"(0x)?[0-9a-f]{0,20}\n?"),
-    st.from_regex(r"([0-9a-f]{0,5}:){0,8}[0-9a-f.]{0,5}"),
-)
-FILES = st.dictionaries(st.one_of(st.from_regex(r"[0-9]{1,3}"), st.text()), st.one_of(st.none(), WORDS)).map(json.dumps)
-
-
-@pytest.mark.slow
-@given(st.one_of(WORDS, FILES, st.recursive(st.none(), st.lists).map(json.dumps)))
-def test_every_parser_gives_a_value_or_a_parse_error(text: str) -> None:
-    infiniband.parent(text)
-    for parse in (infiniband.rate, infiniband.state, infiniband.hexadecimal):
-        with contextlib.suppress(ParseError):
-            parse(text)
-    for table in (infiniband.gids, infiniband.pkeys, infiniband.counters):
-        with contextlib.suppress(ParseError, Failed):
-            table(text)
 
 
 @pytest.mark.slow

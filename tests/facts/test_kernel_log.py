@@ -4,8 +4,6 @@ import re
 from typing import Any
 
 from conftest import answers
-from hypothesis import given
-from hypothesis import strategies as st
 
 from ncclprobe.engine.collect import collect
 from ncclprobe.facts.kernel_log import WANTED, KernelLog, events, kernel_log
@@ -77,11 +75,6 @@ def test_what_is_understood_is_asked_for(line: str) -> None:
 def test_lines_of_users_programs_are_not_asked_for() -> None:
     assert not re.search(WANTED, "python3[77]: segfault at 0 ip 00007f")
     assert not re.search(WANTED, "Out of memory: Killed process 77 (python3)")
-
-
-@given(st.text() | st.lists(st.sampled_from([line for line, _ in LINES])).map(" ".join))
-def test_any_line_is_an_event_or_none(line: str) -> None:
-    assert all(event.at_s == 2.0 for event in events([(2.0, line)]))
 
 
 ASK: Question = ("kernel_log", WANTED)

@@ -1,10 +1,6 @@
 """Who am I: what each launcher's variables say, and what is half set."""
 
-import pytest
-from hypothesis import given
-from hypothesis import strategies as st
-
-from ncclprobe.facts.launcher import READS, Flags, Launch, detect, half_given, no_master
+from ncclprobe.facts.launcher import Flags, Launch, detect, half_given, no_master
 from ncclprobe.model.values import replace
 from tests.each_row import each_row
 
@@ -155,12 +151,6 @@ def test_what_is_no_half_started_job_is_left_alone(variables: dict[str, str]) ->
     assert replace(detect(variables), origins=()) == Launch(master_addr=variables.get("MASTER_ADDR"), master_port=port)
 
 
-@pytest.mark.slow
-@given(st.dictionaries(st.sampled_from([*TORCHRUN, *SRUN, *MPIRUN]), st.text(max_size=6)))
-def test_any_variables_make_a_launch(variables: dict[str, str]) -> None:
-    detect(variables)
-
-
 def test_a_shell_in_an_allocation_of_one_node_is_nothing_to_speak_of() -> None:
     assert detect(SALLOC | {"SLURM_JOB_NUM_NODES": "1"}).problems == ()
     assert {detect(SALLOC).kind, detect(PTY).kind} == {"single"}
@@ -296,20 +286,3 @@ def test_half_given_flags_are_refused(flags: Flags, variables: dict[str, str], w
 )
 def test_flags_that_say_enough_are_not(flags: Flags, variables: dict[str, str]) -> None:
     assert half_given(flags, variables) == ""
-
-
-@given(
-    st.dictionaries(
-        st.sampled_from([*TORCHRUN, *SRUN, *MPIRUN, *READS]),
-        st.sampled_from(["", "0", "1", "2", "8", "-1", "2:2", "1:4", "4294967290", "n[0-1]", "8(x2)", "x:y", "none"]),
-    ),
-    st.builds(Flags, *[st.none() | st.integers(-1, 3)] * 2, st.none() | st.just("n0"), st.none() | st.integers(0, 9)),
-)
-def test_any_variables_and_flags_make_a_launch(variables: dict[str, str], flags: Flags) -> None:
-    launch = detect(variables, flags)
-    assert {field for field, _ in launch.origins} <= set(Launch.__struct_fields__)
-    half_given(flags, variables)
-    no_master(launch)
-
-
-STARTED = {"TORCHELASTIC_RUN_ID": "4711", "RANK": "0", "WORLD_SIZE": "8", "LOCAL_RANK": "0", "LOCAL_WORLD_SIZE": "8"}

@@ -1,8 +1,5 @@
 """Configuration files, and which source of a value wins."""
 
-from hypothesis import given
-from hypothesis import strategies as st
-
 from ncclprobe.checks.env.fixtures import nccl
 from ncclprobe.facts.environment import Environment
 from ncclprobe.facts.nccl_conf import LONGEST_FIELD, LONGEST_LINE, SYSTEM_FILE, conf_paths, merge, nccl_conf, parse_conf
@@ -68,15 +65,6 @@ def test_the_rest_of_a_line_too_long_is_a_line_of_its_own() -> None:
 
 def test_a_line_that_just_fits_has_no_rest() -> None:
     assert len(parse_conf("A=" + "x" * (LONGEST_LINE - 2) + "\nB=2", "f")) == 2
-
-
-@given(st.text(), st.sampled_from([None, GETLINE]))
-def test_any_text_is_a_file(text: str, version: tuple[int, int, int] | None) -> None:
-    for setting in parse_conf(text, "f", version):
-        assert setting.name
-        assert "=" not in setting.name
-        assert "\n" not in setting.value
-        assert 1 <= int(setting.origin.removeprefix("f:")) <= text.count("\n") + 1
 
 
 @each_row(

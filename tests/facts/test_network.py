@@ -1,14 +1,10 @@
 """Interfaces, routes, settings, names, ports and filters: what the kernel's texts say, and what they do not."""
 
 import json
-from collections.abc import Callable
-from contextlib import suppress
 from typing import Any
 
 import pytest
 from conftest import answers
-from hypothesis import given
-from hypothesis import strategies as st
 
 from ncclprobe.engine.collect import collect
 from ncclprobe.facts import interfaces, names, ports, process, routes
@@ -325,62 +321,6 @@ def test_a_node_without_nft_says_what_it_can() -> None:
     seen = learn(ports.firewall, said, holding("net_admin"))
     assert isinstance(seen.chains, Absent)
     assert isinstance(seen.legacy, Absent)
-
-
-PARSERS: list[Callable[[str], object]] = [
-    interfaces.place,
-    interfaces.device_type,
-    routes.main4,
-    routes.main6,
-    routes.rules,
-    routes.tables,
-    ports.number,
-    ports.port_range,
-    ports.port_list,
-    names.hosts,
-    names.resolv_conf,
-    names.sources,
-    ports.listening,
-    ports.time_wait,
-    ports.chains,
-    ports.rules,
-]
-CHAIN = json.dumps(in_chain(ESTABLISHED, [{"xt": {"type": "target", "name": "REJECT"}}]))
-damaged = st.sampled_from([ROUTE, ROUTE6, RULES, HOSTS, TCP, TCP6, json.dumps(NFT), CHAIN, "1\t2\n", "1-3,5"]).flatmap(
-    lambda text: st.builds(
-        lambda at, new: text[:at] + new + text[at + len(new) :],
-        st.integers(0, len(text)),
-        st.text(max_size=4) | st.sampled_from(["\x00", "null", "[]", "{}", "-1", "F" * 40, "\n"]),
-    )
-)
-
-
-@pytest.mark.parametrize("parse", PARSERS, ids=lambda p: f"{p.__module__.rpartition('.')[2]}.{p.__name__}")
-@given(text=st.text() | damaged)
-def test_any_text_is_understood_or_refused(parse: Callable[[str], object], text: str) -> None:
-    with suppress(ParseError):
-        parse(text)
-
-
-@pytest.mark.slow
-@given(
-    st.recursive(
-        st.none() | st.booleans() | st.integers() | st.text(),
-        lambda x: (
-            st.lists(x)
-            | st.dictionaries(
-                st.sampled_from(
-                    ["priority", "src", "srclen", "dst", "table", "dev", "nftables", "chain", "hook", "rule", "expr"]
-                ),
-                x,
-            )
-        ),
-    )
-)
-def test_any_json_of_a_command_is_understood_or_refused(value: Any) -> None:
-    for parse in (routes.rules, routes.tables, ports.chains, ports.rules):
-        with suppress(ParseError):
-            parse(json.dumps(value))
 
 
 def test_a_speed_of_a_link_that_is_down_is_not_known() -> None:

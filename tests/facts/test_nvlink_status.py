@@ -1,11 +1,7 @@
 """`nvidia-smi nvlink -s`."""
 
-from contextlib import suppress
-
 import pytest
 from conftest import answers
-from hypothesis import given
-from hypothesis import strategies as st
 
 from ncclprobe.facts.nvlink import GpuLinks, NvlinkStatus, nvlink_status, parse
 from ncclprobe.model.errors import ParseError
@@ -46,10 +42,4 @@ def test_no_output_is_a_machine_without_nvlink(text: str) -> None:
 )
 def test_anything_else_is_refused(text: str) -> None:
     with pytest.raises(ParseError):
-        parse(text)
-
-
-@given(st.lists(st.sampled_from([*TWO.splitlines(), "Link 7: 1 GB/s", "GPU 1:"])).map("\n".join) | st.text())
-def test_any_text_is_read_or_refused(text: str) -> None:
-    with suppress(ParseError):
         parse(text)

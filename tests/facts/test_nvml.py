@@ -473,41 +473,6 @@ def test_a_set_in_words_has_its_members(sets: list[set[int]]) -> None:
     assert nvml.members(words) == tuple(64 * place + bit for place, bits in enumerate(sets) for bit in sorted(bits))
 
 
-class Babble:
-    """A machine whose every answer is drawn."""
-
-    def __init__(self, draw: Callable[[], str]) -> None:
-        self._draw = draw
-
-    def ask(self, *question: str | int) -> str:
-        return self._draw()
-
-
-JSON = st.recursive(
-    st.none() | st.booleans() | st.integers(-3, 40) | st.floats() | st.text(max_size=4),
-    lambda inner: (
-        st.lists(inner, max_size=4)
-        | st.dictionaries(
-            st.sampled_from(["refused", "why", "total", "busId", "state", "clusterUuid"]), inner, max_size=4
-        )
-    ),
-    max_leaves=6,
-)
-
-
-@pytest.mark.slow
-@given(st.data())
-def test_whatever_the_answers_are_each_fact_is_known_or_says_why(data: st.DataObject) -> None:
-    said = JSON.map(json.dumps) | st.text(max_size=8) | st.just("2") | st.just('"text"') | st.just('{"busId": "0"}')
-    host = Babble(lambda: data.draw(said))
-    for collector, given_facts in ((nvml.nvml, ()), (nvlink.nvlink, (PAIR,)), (nvml.nvml_p2p, (PAIR,))):
-        with contextlib.suppress(HostError, ParseError):
-            assert isinstance(collector.run(host, *given_facts), Gpus | NvLinks | PeerAccess)
-
-
-PAIR = Gpus((Gpu(0, "NVIDIA H200"), Gpu(1, "NVIDIA H200")), "570.86.15", (12, 8))
-
-
 EVENTS = """
 import pynvml, sys
 pynvml.nvmlInit()
@@ -584,8 +549,3 @@ def test_what_a_gpu_told_before_it_was_lost_is_heard(new: Path, tmp_path: Path) 
     first, said, after = fake_nvml.run(new, script, str(path), **lost).splitlines()
     assert (first, said) == ("2", "((0, '31'), (1, '79'))")
     assert after.startswith("Absent(")
-
-
-def test_what_nvml_tells_of_xids_may_be_any_json() -> None:
-    host = answers({("nvml", "xids"): '{"a": [1]}'})
-    assert isinstance(nvml.xids(host), Absent)

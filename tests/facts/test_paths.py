@@ -3,10 +3,7 @@
 import json
 from typing import Any
 
-import pytest
 from conftest import answers
-from hypothesis import given
-from hypothesis import strategies as st
 
 from ncclprobe.engine.collect import collect
 from ncclprobe.facts import reach
@@ -54,12 +51,6 @@ def test_nobody_measured_is_unknown() -> None:
 )
 def test_another_shape_is_unknown_not_empty(sample: Any) -> None:
     assert isinstance(learn(sample), Absent)
-
-
-@pytest.mark.slow
-@given(st.recursive(st.none() | st.integers() | st.text(), lambda x: st.lists(x) | st.dictionaries(st.text(), x)))
-def test_whatever_a_node_sends_is_a_fact_or_unknown(sample: Any) -> None:
-    assert isinstance(learn(sample), Paths | Absent)
 
 
 def test_sixty_four_nodes_on_two_interfaces_fit_easily() -> None:

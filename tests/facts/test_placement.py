@@ -4,15 +4,13 @@ import json
 
 import pytest
 import zoo
-from hypothesis import given
-from hypothesis import strategies as st
 
 from ncclprobe import api
 from ncclprobe.engine.collect import recordable
 from ncclprobe.engine.inventory import areas
 from ncclprobe.facts.environment import Environment
 from ncclprobe.facts.machine import Dmi, Machine
-from ncclprobe.facts.placement import CLOUD_INIT, HYPERV, LABELS, QUESTION, Placement, cloud_init, placement, pod_labels
+from ncclprobe.facts.placement import CLOUD_INIT, HYPERV, LABELS, QUESTION, Placement, cloud_init, placement
 from ncclprobe.host import Question
 from ncclprobe.model.errors import Denied, HostError, Missing, ParseError
 from ncclprobe.model.report import PlacementLevel
@@ -99,11 +97,6 @@ def test_a_machine_of_no_cloud_is_asked_nothing() -> None:
 def test_an_answer_of_another_form_is_refused(text: str) -> None:
     with pytest.raises(ParseError):
         cloud_init(text)
-
-
-@given(st.text())
-def test_any_text_gives_labels_that_have_a_name(text: str) -> None:
-    assert all(each.name for each in pod_labels(text))
 
 
 def test_the_report_says_where_a_node_stands_and_what_says_so() -> None:

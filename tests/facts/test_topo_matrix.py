@@ -1,7 +1,6 @@
 """`nvidia-smi topo`: what it prints, what becomes of that on its way to us, and what must be refused by its cause."""
 
 import re
-import sys
 from collections.abc import Callable
 from contextlib import suppress
 
@@ -262,68 +261,6 @@ def test_truncated_text_gives_what_is_there_and_says_what_is_missing(rows: str, 
     assert missing in matrix.incomplete[0]
     assert matrix.links["GPU0"] == {"GPU0": "X", "GPU1": "NV18", "NIC0": "PIX"}
     assert len(matrix.gpus) == len(matrix.cpu_affinity) == 2
-
-
-FRAGMENTS = st.sampled_from(
-    ["GPU0", "GPU1", "NIC0", "mlx5_0", "X", "NV18", "SYS", "OK", "CPU Affinity", "NUMA Affinity", "GPU NUMA ID", "N/A",
-     "0-3", "Legend:", "NIC Legend:", "NIC0:", "=", "\t", " ", "\n", "\n", "\x1b[4m", "|", "<br>", "> ", "0:", "\x85"]
-)  # fmt: skip
-
-
-@given(st.one_of(st.text(), st.lists(FRAGMENTS, max_size=60).map("".join), st.lists(FRAGMENTS).map(" ".join)))
-def test_any_text_is_read_or_refused(text: str) -> None:
-    with suppress(ParseError):
-        for matrix in parse(text):
-            names = {*matrix.gpus, *matrix.nics}
-            assert names.issuperset(matrix.links)
-            assert all(names.issuperset(row) for row in matrix.links.values())
-            assert matrix.incomplete or all(len(matrix.links[gpu]) == len(names) for gpu in matrix.gpus)
-
-
-@pytest.mark.slow
-@each_row(
-    "piece",
-    [
-        "GPU0\n",
-        "GPU0 GPU1\n",
-        "GPU0 X\n",
-        "GPU0GPU1",
-        "a",
-        "\n",
-        "<a",
-        "\x1b[",
-        "[0",
-        "x:",
-        "NV1",
-        "CPU Affinity ",
-        "NIC0: a-",
-        "NIC0 ",
-        "mlx5_",
-        "\tGPU0\nGPU0\tX\n",
-    ],
-)
-@each_row("before", ["", "\tGPU0\tGPU1\tCPU Affinity\nGPU0\t", "\tGPU0\nGPU0\tX\nNIC Legend:\n"])
-def test_the_work_grows_as_the_text(piece: str, before: str) -> None:
-    """Counted in calls, Python's and C's, so that it does not depend on the machine."""
-    small, large = (calls(before + piece * times) for times in (500, 4000))
-    assert large < 10 * small + 1000
-
-
-def calls(text: str) -> int:
-    count = 0
-
-    def seen(_frame: object, event: str, _argument: object) -> None:
-        nonlocal count
-        count += event in ("call", "c_call")
-
-    before = sys.getprofile()
-    sys.setprofile(seen)
-    try:
-        with suppress(ParseError):
-            parse(text)
-    finally:
-        sys.setprofile(before)
-    return count
 
 
 def test_a_machine_is_asked_once() -> None:

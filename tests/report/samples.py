@@ -1,8 +1,6 @@
 """Reports for the tests of formats: a healthy one, one with every kind of trouble, a hostile one, and fleets."""
 
-from enum import Enum
-from functools import cache
-from typing import Any, get_type_hints
+from typing import Any
 
 from hypothesis import strategies as st
 
@@ -24,7 +22,7 @@ from ncclprobe.model.measurement import Expectation, Measurement
 from ncclprobe.model.pair_results import Blamed, Localisation
 from ncclprobe.model.report import LaunchRow, NodeRow, Report, Tool
 from ncclprobe.model.traffic import CopyRow, GroupRow
-from ncclprobe.model.values import Struct, replace
+from ncclprobe.model.values import replace
 
 COPY = CopyRow(node="n0", rank=0, kind="h2d", device="GPU0", nbytes=1 << 28, GBps=20.0, min_GBps=19.0, max_GBps=21.0,
                samples=9, expected_GBps=55.0, threshold_GBps=50.0, status="fail")  # fmt: skip
@@ -95,25 +93,6 @@ def hostile(text: str = HOSTILE) -> Report:
     )  # fmt: skip
 
 
-def riddled(value: Any, text: str) -> Any:
-    """`value` with `text` in place of every text that is no word of ours, at any depth."""
-    if isinstance(value, Struct):
-        return replace(value, **{name: riddled(getattr(value, name), text) for name in _free(type(value))})
-    if isinstance(value, str):
-        return value if isinstance(value, Enum) else text
-    if isinstance(value, tuple | list):
-        return type(value)(riddled(each, text) for each in value)
-    if isinstance(value, dict):
-        return dict.fromkeys([text] * bool(value), riddled(next(iter(value.values()), None), text))
-    return value
-
-
-@cache
-def _free(kind: type) -> tuple[str, ...]:
-    """The fields of a Struct that hold more than one of a few words."""
-    return tuple(name for name, hint in get_type_hints(kind).items() if "Literal" not in str(hint))
-
-
 def fleet(nodes: int, checks: int = 90, failing: int = 10) -> Report:
     """So many nodes, of which each tenth fails, in words of its own."""
     verdicts = []
@@ -127,10 +106,6 @@ def fleet(nodes: int, checks: int = 90, failing: int = 10) -> Report:
 
 
 texts = st.text(max_size=60)
-rough = st.text(
-    st.characters() | st.sampled_from("\x00\x1b\x85\u2028\ufffe\uffff\ud800\udfff<>&\"'`|"), max_size=40
-) | st.sampled_from(["]]>", "<!--", "--><script>", "&#0;", "%0A::error::", "\r\n", "{{ 1 }}", "\ud800\udc00"])
-"""Texts that no format takes as they are."""
 findings = st.builds(
     Finding, st.sampled_from(Severity), texts, texts, st.sampled_from(["node", "job", "unknown", "link"]),
     st.sampled_from(["retest", "repair", "restart", "none"]),

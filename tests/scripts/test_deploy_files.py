@@ -32,22 +32,6 @@ def test_the_context_of_a_build_has_what_pyproject_names() -> None:
     assert {*sdist, "pyproject.toml", "README.md", "LICENSE"} == let_in
 
 
-def test_the_image_has_a_user_of_its_own_and_starts_the_doctor() -> None:
-    text = (DEPLOY / "Containerfile").read_text()
-    final = text.rpartition("\nFROM ")[2]
-    assert final.startswith("scratch\n")
-    assert re.search(r"^USER [1-9]\d+:[1-9]\d+$", final, re.MULTILINE)
-    assert 'ENTRYPOINT ["ncclprobe"]\nCMD ["doctor", ' in final
-
-
-def test_the_apptainer_recipe_starts_ncclprobe_and_tests_what_it_built() -> None:
-    text = (DEPLOY / "apptainer.def").read_text()
-    sections = re.findall(r"^%(\w+)$", text, re.MULTILINE)
-    assert set(sections) == {"arguments", "files", "help", "post", "runscript", "test"}
-    assert re.search(r"^Bootstrap: docker\nFrom: \{\{ BASE \}\}$", text, re.MULTILINE)
-    assert '\n    exec ncclprobe "$@"\n' in text
-
-
 @pytest.mark.skipif(shutil.which("shellcheck") is None, reason="shellcheck is not installed (Debian: shellcheck)")
 @each_row("path", SHELL, ids=lambda path: path.name)
 def test_shellcheck_has_nothing_to_object_to(path: Path) -> None:

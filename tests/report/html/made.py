@@ -11,6 +11,8 @@ from ncclprobe.model.report import Area, CheckNote, Excerpt, LaunchRow, NodeEnvi
 from ncclprobe.model.traffic import CopyRow, GroupRow, NicBytes, OperationTraffic, StepRow
 from ncclprobe.model.values import replace
 
+from ..samples import SICK
+
 MARKUP = "</script><img src=x onerror=alert(1)>\u2028<b>n7</b>"
 """A host name that would be a page's ruin if anything took it for more than text."""
 
@@ -257,3 +259,9 @@ def _environment(n: int) -> NodeEnvironment:
         (Setting("NCCL_DEBUG", "TRACE", "/etc/nccl.conf:3"),) if n % 512 == 3 else ()
     )
     return NodeEnvironment({"driver": driver, "nccl": "2.27.3", "kernel": "6.8.0-45-generic"}, settings)
+
+
+_PARTS = (moved(), pairs(2), fleet(2))
+_FOUND = {name: value for part in _PARTS for name in Report.__struct_fields__ if (value := getattr(part, name))}
+FULL: Report = replace(SICK, **{name: value for name, value in _FOUND.items() if not getattr(SICK, name)})
+"""A report with something in nearly every part."""

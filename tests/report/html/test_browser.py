@@ -80,22 +80,6 @@ def _type(chromium: Any, text: str) -> None:
     chromium.execute_async_script(f"{script} find.dispatchEvent(new Event('input')); setTimeout(done, 200)", text)
 
 
-def test_curves_have_a_point_per_row_whose_numbers_show_on_hover_and_a_band(chromium: Any, show: Show) -> None:
-    show(made.sweep())
-    assert _js(chromium, "document.querySelectorAll('svg.chart').length") >= 6
-    first = "document.querySelector('svg.chart')"
-    assert _js(chromium, f"{first}.querySelectorAll('.point').length") >= 24
-    assert _js(chromium, f"{first}.querySelectorAll('.band').length") > 1
-    hovers = _js(chromium, f"[...{first}.querySelectorAll('.point title')].map(each => each.textContent)")
-    assert any("256 KiB" in hover and "expected" in hover for hover in hovers)
-
-
-def test_the_matrix_of_pairs_frames_the_suspect(chromium: Any, show: Show) -> None:
-    show(made.pairs())
-    assert _js(chromium, "document.querySelectorAll('svg.heat').length") == 2
-    assert _js(chromium, "document.querySelector('svg.heat').querySelectorAll('.confirmed, .suspected').length") == 2
-
-
 def test_the_filter_finds_words_and_nodes_also_those_folded_in_a_list(chromium: Any, show: Show) -> None:
     show(made.fleet(120))
     loud = _rows(chromium)
@@ -109,15 +93,6 @@ def test_the_filter_finds_words_and_nodes_also_those_folded_in_a_list(chromium: 
     assert _js(chromium, "document.getElementById('none').hidden") is False
     _type(chromium, "")
     assert _rows(chromium) == loud
-
-
-def test_rows_that_are_only_data_are_found_by_the_filter(chromium: Any, show: Show) -> None:
-    from ..samples import fleet
-
-    show(fleet(6000, 2, 10))
-    assert _js(chromium, "document.querySelectorAll('#rows tr').length") == 400
-    _type(chromium, "serial 5990")
-    assert ["serial 5990" in row for row in _rows(chromium)] == [True]
 
 
 def test_two_thousand_nodes_open_scroll_and_tell_of_one_that_is_clicked(chromium: Any, show: Show) -> None:
@@ -185,28 +160,6 @@ def test_the_page_is_no_wider_than_a_telephone(chromium: Any, show: Show) -> Non
             assert _js(chromium, "document.documentElement.scrollWidth") <= 390
     finally:
         chromium.execute_cdp_cmd("Emulation.clearDeviceMetricsOverride", {})
-
-
-def test_a_rectangle_drawn_on_a_chart_shows_it_larger_and_escape_shows_all_again(chromium: Any, show: Show) -> None:
-    from selenium.webdriver.common.action_chains import ActionChains
-    from selenium.webdriver.common.by import By
-    from selenium.webdriver.common.keys import Keys
-
-    show(made.sweep())
-    chart, part = chromium.find_element(By.CSS_SELECTOR, "svg.chart"), "document.querySelector('svg.chart').viewBox"
-    ActionChains(chromium).move_to_element(chart).click_and_hold().move_by_offset(90, 60).release().perform()
-    assert _js(chromium, f"{part}.baseVal.width") < 120
-    ActionChains(chromium).send_keys(Keys.ESCAPE).perform()
-    assert _js(chromium, f"{part}.baseVal.width") == 520
-
-
-def test_a_column_that_is_clicked_sorts_its_table_by_value_and_not_by_letters(chromium: Any, show: Show) -> None:
-    show(made.sweep())
-    sizes = "[...document.querySelectorAll('table.sweep tbody tr')].map(row => row.cells[1].textContent)"
-    _js(chromium, "document.querySelectorAll('table.sweep th button')[1].click()")
-    assert _js(chromium, sizes)[::10][:4] == ["1 KiB", "4 KiB", "64 KiB", "1 MiB"]
-    _js(chromium, "document.querySelectorAll('table.sweep th button')[1].click()")
-    assert _js(chromium, sizes)[0] == "4 GiB"
 
 
 AXE = """
