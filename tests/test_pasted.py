@@ -183,8 +183,12 @@ SETTINGS = {
     ),
     "mpirun": ("mpirun -np 16 -x NCCL_DEBUG=INFO -x PATH ./a\n", {"NCCL_DEBUG": "INFO"}),
     "srun": (
-        "#SBATCH --nodes=2\nexport HOST=$(hostname)\nsrun --export=ALL,A=1,B=x,y python t.py\n",
-        {"A": "1", "B": "x,y"},
+        "#SBATCH --export=ALL,C=2\nexport HOST=$(hostname)\nsrun --export=ALL,A=1,B=x,y python t.py\n",
+        {"A": "1", "B": "x", "C": "2"},
+    ),
+    "a name in small letters": (
+        "$ env | egrep 'NCCL|OMPI'\nOMPI_MCA_pml=ob1\nOMPI_MCA_btl_tcp_if_include=eth0\nNCCL_DEBUG=INFO\n",
+        {"OMPI_MCA_pml": "ob1", "OMPI_MCA_btl_tcp_if_include": "eth0", "NCCL_DEBUG": "INFO"},
     ),
     "Kubernetes": (
         "spec:\n  containers:\n  - name: worker\n    image: i\n    env:\n"

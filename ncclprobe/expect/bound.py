@@ -150,17 +150,27 @@ def most(healthy: _Healthy, choices: Choices, settings: Settings) -> float:
 
 def limits(healthy: _Healthy, choices: Choices, kept: Pinned) -> Iterator[float]:
     """Yield what each link that is still there carries at most, and what the algorithms that are left reach."""
-    bare = replace(kept, p2p="", channels=())
+    bare = replace(kept, p2p="", shm="", gdr="", rdma="", hcas="", few=0, channels=())
     whole = replace(kept, p2p="").applied(healthy.system)
     if bare and not bare.refused:
         args = OP, NBYTES, healthy.shape, healthy.system
         found = expectation(*args, machine=healthy.machine, version=healthy.version, settings=bare)
         yield from [found.value] if found else ()
-    yield from over_network(kept.applied(healthy.system), healthy.shape, choices)
+    yield from over_network(replace(kept, rdma="", few=0).applied(healthy.system), healthy.shape, choices)
     yield from over_channels(whole, kept)
     yield from by_protocol(whole, kept)
     if kept.p2p:
         yield through_host_GBps(whole)
+    if kept.shm and (kept.p2p or not (whole.p2p or whole.nvlinks)):
+        yield from through_network(healthy.system)
+
+
+def through_network(system: NodeSystem) -> Iterator[float]:
+    """Yield what passes between the GPUs of a node without P2P and shared memory: each sends through NICs or sockets,
+    and those of one node can be twice as fast as those between two.
+    """
+    fabric = system.network not in (None, "sockets") and system.nics
+    yield (system.nics * system.nic_gbps / 8 if fabric else 2 * SOCKETS_GBps) / system.gpus
 
 
 def over_network(system: NodeSystem, shape: Shape, choices: Choices) -> Iterator[float]:
@@ -178,7 +188,7 @@ def over_network(system: NodeSystem, shape: Shape, choices: Choices) -> Iterator
         few = replace(system, nics=number, nic_gbps=line_GBps * 8 / number)
         yield from _hard(few, shape)
     rows = choices.gpudirect.chosen
-    if chosen.name == "IB" and system.gdr and rows and all(row.receives is False for row in rows):
+    if not system.gdr or (chosen.name == "IB" and rows and all(row.receives is False for row in rows)):
         found = network.limit(replace(system, gdr=False), shape, OP)
         yield from [found.value_GBps] if found else ()
 

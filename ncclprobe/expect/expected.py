@@ -160,7 +160,7 @@ def expectation(
     call = Call(settings.applied(whole), shape, op, nbytes, version, settings)
     call = replace(call, start=_wait(machine, call.system, shape, version)) if machine else call
     own = call.predicted()
-    same = not settings or _same(own, predict(whole, shape, op, nbytes, version))
+    same = not settings or (not _cut(call, whole) and _same(own, predict(whole, shape, op, nbytes, version)))
     chosen = own.algorithm if own else None
     printed = published_at_size(machine, op, nbytes, shape, chosen, same=same) if machine else None
     of_it = _weighed(printed, call)
@@ -226,6 +226,8 @@ def _unknown(call: Call, whole: NodeSystem, own: Prediction | None, *, same: boo
         return f"not judged: {settings.refused}"
     if settings.p2p and (whole.nvlinks or whole.p2p):
         what = settings.p2p
+    elif (settings.shm and not (call.system.p2p or call.system.nvlinks)) or _cut(call, whole):
+        what = _cut(call, whole) or settings.shm
     elif settings.proto and not same and own and not _own_choice(call, own):
         what = settings.proto
     elif settings.algo and not same and own and own.algorithm != "Ring":
@@ -235,6 +237,13 @@ def _unknown(call: Call, whole: NodeSystem, own: Prediction | None, *, same: boo
         large = own is not None and own.judged_by == "bandwidth" and own.place != "sockets"
         what = next((each.text for each in settings.channels if each.changes(used, large=large)), "")
     return f"not judged: {what} is set, and what {call.op} of this size reaches with it is not known" if what else ""
+
+
+def _cut(call: Call, whole: NodeSystem) -> str:
+    """Return which setting takes NICs, or their way to GPU memory, from a call between nodes; empty: none."""
+    now = call.system
+    less = (now.network, now.nics, now.gdr) != (whole.network, whole.nics, whole.gdr)
+    return call.settings.between_nodes if less and network.domains(whole, call.shape).count > 1 else ""
 
 
 def _own_choice(call: Call, own: Prediction) -> bool:

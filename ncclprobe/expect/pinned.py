@@ -2,9 +2,10 @@
 
 NCCL_ALGO and NCCL_PROTO exclude algorithms and protocols, NCCL_NVLS_ENABLE and NCCL_MNNVL_ENABLE remove links; NCCL's
 own tables give its choice then. No numbers are published for shared memory in place of P2P, for the cost of fewer
-channels, or of more channels in a call that latency decides: rows that such a setting changes are not judged.
+channels or NICs, or of more channels in a call that latency decides: rows that such a setting changes are not judged.
 """
 
+import re
 from collections.abc import Iterator
 from typing import Literal
 
@@ -16,6 +17,7 @@ from ncclprobe.model.values import Struct, field, replace
 from ncclprobe.nccl import algorithms as nccl
 from ncclprobe.nccl.algorithms import Pin, parse_pin
 from ncclprobe.nccl.gpudirect import user_level
+from ncclprobe.nccl.hcas import MAX_HCAS, parse_selector
 from ncclprobe.nccl.paths import PathType
 from ncclprobe.nccl.values import read_setting
 
@@ -46,7 +48,8 @@ class Channels(Struct, frozen=True):
 class Pinned(Struct, frozen=True):
     """What is set: `algorithms` and `protocols` by function, as `algo` and `proto` say in the environment's words.
 
-    `nvls`, `mnnvl` and `p2p` are how those were turned off, empty if they were not.
+    `nvls`, `mnnvl`, `p2p`, `shm`, `gdr` and `rdma` are how those were turned off, empty if they were not. `hcas` is a
+    list of NICs, and `few` how many it names.
     """
 
     algorithms: Pin = field(default_factory=Pin)
@@ -56,6 +59,11 @@ class Pinned(Struct, frozen=True):
     nvls: str = ""
     mnnvl: str = ""
     p2p: str = ""
+    shm: str = ""
+    gdr: str = ""
+    rdma: str = ""
+    hcas: str = ""
+    few: int = 0
     channels: tuple[Channels, ...] = ()
 
     def __bool__(self) -> bool:
@@ -64,8 +72,13 @@ class Pinned(Struct, frozen=True):
 
     def __str__(self) -> str:
         """As it was set: ``NCCL_ALGO=Ring, NCCL_NVLS_ENABLE=0``."""
-        parts = (self.algo, self.proto, self.nvls, self.mnnvl, self.p2p, *(each.text for each in self.channels))
-        return ", ".join(filter(None, parts))
+        links = (self.nvls, self.mnnvl, self.p2p, self.shm, self.gdr, self.rdma, self.hcas)
+        return ", ".join(filter(None, (self.algo, self.proto, *links, *(each.text for each in self.channels))))
+
+    @property
+    def between_nodes(self) -> str:
+        """Return what takes NICs, or their way to GPU memory, from a job of several nodes; empty: nothing."""
+        return self.rdma or self.hcas or self.gdr
 
     @property
     def refused(self) -> str:
@@ -87,7 +100,11 @@ class Pinned(Struct, frozen=True):
 
     def applied(self, system: NodeSystem) -> NodeSystem:
         """Return `system` without the links that are turned off."""
-        found = replace(system, nvls=system.nvls and not self.nvls)
+        found = replace(system, nvls=system.nvls and not self.nvls, gdr=system.gdr and not self.gdr)
+        if self.few:
+            found = replace(found, nics=min(found.nics, self.few))
+        if self.rdma and (found.network in _RDMA or (found.network and self.rdma.startswith("NCCL_NET="))):
+            found = replace(found, network="sockets", nics=1)
         if self.mnnvl:
             found = replace(found, domain_gpus=min(found.domain_gpus, found.gpus))
         if self.p2p:
@@ -96,6 +113,8 @@ class Pinned(Struct, frozen=True):
 
 
 NOTHING = Pinned()
+_RDMA = ("ib", "roce")
+"""Networks of NCCL's own transport, which NCCL_IB_DISABLE turns off."""
 
 
 def pinned(settings: Settings, version: NcclVersion) -> Pinned:
@@ -109,17 +128,45 @@ def pinned(settings: Settings, version: NcclVersion) -> Pinned:
         _off(settings, "NCCL_NVLS_ENABLE", version),
         _off(settings, "NCCL_MNNVL_ENABLE", version) or _off(settings, "NCCL_CUMEM_ENABLE", version),
         _no_p2p(settings, version),
+        _set(settings, "NCCL_SHM_DISABLE") if read_setting(settings, "NCCL_SHM_DISABLE", 0, version) == 1 else "",
+        _no_gdr(settings, version),
+        _no_rdma(settings, version),
+        *_few(settings),
         tuple(_channels(settings)),
     )
 
 
+def _set(settings: Settings, name: str) -> str:
+    return f"{name}={settings.get(name)}"
+
+
+def _no_gdr(settings: Settings, version: NcclVersion) -> str:
+    """Return the level that no NIC is near enough for: one at LOC would be the GPU itself."""
+    level = user_level(settings, "NCCL_NET_GDR_LEVEL", version)
+    return level.origin if level and level.path is PathType.LOC else ""
+
+
+def _no_rdma(settings: Settings, version: NcclVersion) -> str:
+    if (settings.get("NCCL_NET") or "").lower() == "socket":
+        return _set(settings, "NCCL_NET")
+    return _set(settings, "NCCL_IB_DISABLE") if read_setting(settings, "NCCL_IB_DISABLE", 0, version) else ""
+
+
+def _few(settings: Settings) -> tuple[str, int]:
+    """Return NCCL_IB_HCA and how many devices it names, if each entry ends with a number: `mlx5` alone is all."""
+    selector = parse_selector(settings.get("NCCL_IB_HCA") or "", MAX_HCAS)
+    names = {entry.prefix for entry in selector.entries}
+    counted = names and not selector.exclude and all(re.search(r"[^x]\d$", name) for name in names)
+    return (_set(settings, "NCCL_IB_HCA"), len(names)) if counted else ("", 0)
+
+
 def _off(settings: Settings, name: str, version: NcclVersion) -> str:
-    return f"{name}={settings.get(name)}" if read_setting(settings, name, 2, version) == 0 else ""
+    return _set(settings, name) if read_setting(settings, name, 2, version) == 0 else ""
 
 
 def _no_p2p(settings: Settings, version: NcclVersion) -> str:
     if read_setting(settings, "NCCL_P2P_DISABLE", 0, version) == 1:
-        return f"NCCL_P2P_DISABLE={settings.get('NCCL_P2P_DISABLE')}"
+        return _set(settings, "NCCL_P2P_DISABLE")
     level = user_level(settings, "NCCL_P2P_LEVEL", version)
     return level.origin if level and level.path is PathType.LOC else ""
 

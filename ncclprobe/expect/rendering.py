@@ -193,7 +193,9 @@ def _above(rows: Sequence[Line], asked: TableRequest) -> Iterator[str]:
     ]
     if not high:
         return
-    ring = predict(asked.system, asked.shape, rows[0].op, rows[-1].nbytes, asked.version, "Ring")
+    ring = predict(
+        asked.settings.applied(asked.system), asked.shape, rows[0].op, rows[-1].nbytes, asked.version, "Ring"
+    )
     if ring:
         how = "a tree of two nodes" if high[-1].between_nodes else high[-1].algorithm
         yield _ABOVE.format(wire=high[-1].wire_GBps, how=how, ring=ring.busbw_GBps)

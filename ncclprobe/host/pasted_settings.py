@@ -12,7 +12,7 @@ from itertools import pairwise
 _NAME = r"[A-Za-z_][A-Za-z0-9_]{0,120}"
 _BARE = re.compile(rf"({_NAME})=(.*)")
 _OPTION = re.compile(r"(?:-e|-x|--env|-genv)")
-_GLUED = re.compile(rf"(?:--env|--export|--set|-e)[=]?({_NAME}=.*)")
+_GLUED = re.compile(rf"(?:--env|--set|-e)[=]?({_NAME}=.*)")
 _SHELL = ("export", "setenv", "declare", "ENV", "set", "env")
 _PYTHON = re.compile(
     rf"os\.environ(?:\[|\.setdefault\()[\"']({_NAME})[\"'](?:\]\s{{0,8}}=|,)\s{{0,8}}[rf]?[\"']([^\"']{{0,1024}})[\"']"
@@ -30,6 +30,8 @@ _MAPPED = re.compile(r"([A-Z][A-Z0-9_]{1,120}):\s{1,8}(.{1,1024})")
 _COMMANDS = re.compile(
     r"(?:torchrun|python[\d.]*|mpirun|mpiexec|srun|accelerate|deepspeed|bash|sh|numactl|nohup|exec|\.{0,2}/\S*|[\w/.-]*_perf)"
 )
+_OF_VARIABLES = re.compile(r"[A-Z][A-Z0-9]+_.+|[A-Z][A-Z0-9_]*")
+"""A name such as NCCL_DEBUG, PATH or OMPI_MCA_btl, as opposed to one of a log or a script."""
 _LEAST = 3
 """One in so many lines has to be a bare setting: any log or script has fewer."""
 _LOG = re.compile(
@@ -71,7 +73,7 @@ def _whole(lines: Sequence[str]) -> Iterator[str]:
 
 
 def _is_comment(line: str) -> bool:
-    return bool(re.match(r"\s*(?:#(?!\s*\$)|//)", line))
+    return bool(re.match(r"\s*(?:#(?!\s*\$|SBATCH )|//)", line))
 
 
 def _in_blocks(written: Sequence[str]) -> Iterator[tuple[bool, str]]:
@@ -100,8 +102,8 @@ def _explicit(line: str) -> Iterator[tuple[str, str]]:
         for word in words:
             if glued := _GLUED.fullmatch(word):
                 yield from (each for part in _apart(glued[1]) for each in _assignment(part))
-            elif word.startswith("--export="):  # ALL or NONE comes first
-                yield from (each for part in _apart(word.partition("=")[2]) for each in _assignment(part))
+            elif word.startswith("--export="):  # each comma ends a value: srun(1)
+                yield from (each for part in word.partition("=")[2].split(",") for each in _assignment(part))
         if words[1:3] == ["set", "env"]:  # kubectl, oc
             yield from (each for word in words[3:] for each in _assignment(word))
         if leading := _leading(words):
@@ -109,8 +111,8 @@ def _explicit(line: str) -> Iterator[tuple[str, str]]:
 
 
 def _commands(line: str) -> list[str]:
-    """Return what `;` and `&&` separate, without the prompt."""
-    bare = re.sub(r"^(?:[\w.@:~/\[\] -]{0,80}[$#>%+] )?", "", line.strip(), count=1)
+    """Return what `;` and `&&` separate, without the prompt, or what makes a line one of sbatch."""
+    bare = re.sub(r"^(?:[\w.@:~/\[\] -]{0,80}[$#>%+] |#SBATCH )?", "", line.strip(), count=1)
     return [part.strip() for part in re.split(r";\s|;$|\s&&\s", bare)]
 
 
@@ -142,7 +144,7 @@ def _leading(words: Sequence[str]) -> list[tuple[str, str]]:
 
 def _apart(text: str) -> list[str]:
     """Return `A=1` and `B=2,3` of ``A=1,B=2,3``."""
-    return re.split(rf",(?={_NAME}=)", text.removeprefix("ALL,").removeprefix("NONE,"))
+    return re.split(rf",(?={_NAME}=)", text)
 
 
 def _assignment(word: str) -> Iterator[tuple[str, str]]:
@@ -153,7 +155,7 @@ def _assignment(word: str) -> Iterator[tuple[str, str]]:
 def _plain(line: str) -> Iterator[tuple[str, str]]:
     """Yield a line of `env`: all behind the sign is the value."""
     found = _BARE.fullmatch(line.removeprefix("- "))
-    if found and found[1].upper() == found[1]:
+    if found and _OF_VARIABLES.fullmatch(found[1]):
         yield found[1], _unquoted(found[2])
 
 

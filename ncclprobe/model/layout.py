@@ -34,9 +34,10 @@ def wrap(lead: str, text: str, width: int, hang: int | None = None, *, whole: bo
     `whole`: leave words longer than a line whole, such as addresses, so that they can be copied.
     """
     below = " " * (len(lead) if hang is None else hang)
-    words = printable(" ".join(text.split()))
-    return textwrap.wrap(words, width, initial_indent=lead, subsequent_indent=below, break_long_words=not whole,
-                         break_on_hyphens=False) or [lead.rstrip()]  # fmt: skip
+    words = printable(" ".join(text.split())).replace("(exit ", "(exit\xa0")  # an exit code is one word
+    made = textwrap.wrap(words, width, initial_indent=lead, subsequent_indent=below, break_long_words=not whole,
+                         break_on_hyphens=False)  # fmt: skip
+    return [line.replace("(exit\xa0", "(exit ") for line in made] or [lead.rstrip()]
 
 
 def labelled(status: str, text: str, width: int, style: Style, room: int = 8) -> list[str]:

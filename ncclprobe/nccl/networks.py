@@ -465,9 +465,15 @@ class _Prescription(Struct, frozen=True):
 
     def allows(self, text: str | None) -> bool:
         """Return whether this is what the vendor gives; a value that is not recorded is."""
-        if text is None or not self.values or text in self.values:
-            return True
+        if text is None or text in self.values or not self.values:
+            return text is None or _plain(text) != _NONE or text in self.values
         return (self.name == "NCCL_NET" or self.name.startswith(_ANY_CASE)) and _plain(text) in map(_plain, self.values)
+
+    def leaves(self, text: str | None) -> bool:
+        """Return whether another text leaves NCCL what is given: in a list of algorithms, or as the size of a part."""
+        listed = set(_plain(text or "").split(","))
+        within = any(set(_plain(each).split(",")) <= listed for each in self.values)
+        return not self.must and (within or self.name.endswith(("BUFFSIZE", "CHUNKSIZE", "CHUNK_SIZE")))
 
 
 class Compared(Struct, frozen=True):

@@ -47,6 +47,7 @@ from ncclprobe.model.snapshot import Absent, Snapshot
 from ncclprobe.model.values import grouped, replace
 from ncclprobe.nccl.gpudirect import (
     Direct,
+    KernelSupport,
     PeerTransport,
     decide,
     has_dma_buf,
@@ -360,7 +361,12 @@ def _gpudirect(known: NetworkFacts) -> Decision[DirectChoice]:
     nics = list(dict.fromkeys(port.device for port in fast(_taken(known))))
     if not nics:
         return Decision((), "NET/IB takes no port")
-    gdr = kernel_support(known.need(GpuDirect), known.settings, known.version, gpus.cuda)
+    direct = known.maybe(GpuDirect)
+    gdr = (
+        KernelSupport(None, direct.why)
+        if isinstance(direct, Absent)
+        else kernel_support(direct, known.settings, known.version, gpus.cuda)
+    )
     topology = _distances(known, nics)
     able = {f"GPU{gpu.index}": gpu for gpu in gpus.all if f"GPU{gpu.index}" in topology.gpus}
     made = decide(topology, able, nics, known.settings, known.version)
@@ -386,8 +392,10 @@ def _nearest(topology: Topology, made: Sequence[Direct]) -> DirectChoice:
 
 
 def _settled(row: DirectChoice, gpu: Gpu, works: bool | None, why: str, unread: str) -> DirectChoice:
-    """Return `row` with the machine's GPUDirect answer, and a note if NVLinks are unknown."""
-    if not supported(gpu):
+    """Return `row` with the machine's GPUDirect answer, and a note if NVLinks are unknown. What the level forbids, no
+    module allows.
+    """
+    if not supported(gpu) or (works is None and row.receives is False):
         return row
     if not works:
         return replace(row, receives=works, sends=works, why=why)

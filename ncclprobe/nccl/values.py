@@ -17,7 +17,7 @@ SLOWING = frozenset(
         *("NCCL_IB_HCA", "NCCL_IB_DISABLE", "NCCL_NET", "NCCL_NET_PLUGIN", "FI_PROVIDER", "NCCL_NET_GDR_LEVEL"),
         *("NCCL_NET_GDR_READ", "NCCL_DMABUF_ENABLE", "NCCL_P2P_DISABLE", "NCCL_P2P_LEVEL", "NCCL_NVLS_ENABLE"),
         *("NCCL_MNNVL_ENABLE", "NCCL_CUMEM_ENABLE", "NCCL_ALGO", "NCCL_PROTO", "NCCL_MAX_NCHANNELS"),
-        *("NCCL_MAX_NRINGS", "NCCL_MAX_CTAS", "NCCL_SOCKET_IFNAME"),
+        *("NCCL_MAX_NRINGS", "NCCL_MAX_CTAS", "NCCL_SOCKET_IFNAME", "NCCL_SHM_DISABLE"),
     }
 )
 """Settings that can take bandwidth away in a way that :mod:`ncclprobe.expect.bound` knows."""

@@ -212,10 +212,21 @@ def test_what_begins_several_uuids_names_no_gpu() -> None:
         assert [each.message for each in found] == said
 
 
-def test_a_buffer_too_small_for_its_steps_fails() -> None:
-    (finding,) = range.run(setting("NCCL_LL128_BUFFSIZE", "7"))
-    assert finding.severity is Severity.FAIL
-    assert not list(range.run(setting("NCCL_BUFFSIZE", "8388608")))
+@each_row(
+    ("name", "text", "severity"),
+    [
+        ("NCCL_BUFFSIZE", "8M", "FAIL"),
+        ("NCCL_BUFFSIZE", "16MiB", "FAIL"),
+        ("NCCL_P2P_NET_CHUNKSIZE", "512K", "FAIL"),
+        ("NCCL_BUFFSIZE", "8388608 # 8 MiB", "WARN"),
+        ("NCCL_IB_TIMEOUT", "22s", "WARN"),
+        ("NCCL_NTHREADS", "256 threads", "WARN"),
+    ],
+)
+def test_a_unit_that_leaves_a_few_bytes_fails_and_one_that_leaves_the_number_warns(
+    name: str, text: str, severity: str
+) -> None:
+    assert [f.severity.name for f in number_text.run(setting(name, text))] == [severity]
 
 
 @each_row(

@@ -1,6 +1,6 @@
 """What NCCL would choose on this node as a whole, and what the vendor of the network prescribes."""
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator
 from typing import Any
 
 from ncclprobe.checks import IMAGE, JOB, Blamed
@@ -11,24 +11,27 @@ from ncclprobe.checks.env import (
     as_evidence,
     costs_nothing,
     evidence,
+    jobs_fail,
+    jobs_note,
     jobs_warn,
     nccl_job,
 )
 from ncclprobe.checks.env.fixtures import PLAIN, PLAIN_HOST, TWO_NODES, having, setting
-from ncclprobe.facts.interfaces import Interface, Interfaces
+from ncclprobe.facts.interfaces import Interfaces
 from ncclprobe.facts.launcher import Launch
 from ncclprobe.facts.machine import Machine
 from ncclprobe.facts.nccl_conf import Settings
 from ncclprobe.model.errors import Unlearned
-from ncclprobe.model.findings import Finding, Sources, fail, warn
+from ncclprobe.model.findings import Finding, Severity, Sources, fail, severity_of, warn
 from ncclprobe.model.nccl_selection import Choices, Decision, HcaChoice, InterfaceChoice, NetworkChoice, NvlsChoice
 from ncclprobe.model.registry import check
 from ncclprobe.model.report import AttainableRate
 from ncclprobe.model.snapshot import Absent, Job
 from ncclprobe.model.units import plural
 from ncclprobe.model.values import replace
-from ncclprobe.nccl.networks import TITLES, compared, in_use, over_kernel, source
+from ncclprobe.nccl.networks import TITLES, compared, in_use, other_provider, over_kernel, source
 from ncclprobe.nccl.selection import CLOSED
+from ncclprobe.nccl.values import read_setting
 
 _ETH0 = Decision((InterfaceChoice("eth0", "10.0.0.5", "^docker,lo,virbr", "the first"),), "the first")
 _UNKNOWN: Decision[Any] = Decision(None, "not looked at")
@@ -140,7 +143,7 @@ def _kept_by(choices: Choices, settings: Settings) -> tuple[str, Blamed]:
 
 
 TCPX = {
-    "NCCL_GPUDIRECTTCPX_SOCKET_IFNAME": "eth0",
+    "NCCL_GPUDIRECTTCPX_SOCKET_IFNAME": "eth1,eth2,eth3,eth4",
     "NCCL_GPUDIRECTTCPX_CTRL_DEV": "eth0",
     "NCCL_CROSS_NIC": "0",
     "NCCL_ALGO": "Ring",
@@ -149,39 +152,50 @@ TCPX = {
 }
 ANY = Absent("not asked")
 _INTERFACES = (
-    ("NCCL_FASTRAK_IFNAME", "NCCL_FASTRAK_CTRL_DEV"),
-    ("NCCL_GPUDIRECTTCPX_SOCKET_IFNAME", "NCCL_GPUDIRECTTCPX_CTRL_DEV"),
+    ("NCCL_FASTRAK_IFNAME", "NCCL_FASTRAK_CTRL_DEV", 8, "an A3 Mega"),
+    ("NCCL_GPUDIRECTTCPX_SOCKET_IFNAME", "NCCL_GPUDIRECTTCPX_CTRL_DEV", 4, "an A3 High"),
 )
-
-
-_OF_ALL_NICS = _INTERFACES[0][0]
-"""The list of all NICs of a kind but the control device's. GPUDirect-TCPX leaves some to storage."""
+"""Lists of NICs for data and the control device, how many such NICs there are, and on the only machine that has them.
+"""
+_PLUGINS = {"efa": "EFA", "cxi": "Slingshot", "tcpx": "GPUDirect-TCPX", "tcpxo": "GPUDirect-TCPXO", "gib": "gIB"}
+"""Networks that NCCL reaches by a plugin."""
+_OWN = {"azure": "InfiniBand", "oci": "RoCE", "sharp": "InfiniBand"}
+"""Networks that NCCL reaches by its own transport."""
+_TELL = {Severity.FAIL: jobs_fail, Severity.WARN: jobs_warn, Severity.NOTE: jobs_note}
 
 
 @check(
     slows=True,
-    bad=lambda: [(having(**{**TCPX, "NCCL_PROTO": "LL"}), ANY, STARTS, ANY)],
-    good=lambda: [(having(**TCPX), ANY, STARTS, ANY)],
+    bad=lambda: [(having(**{**TCPX, "NCCL_PROTO": "LL"}), ANY, STARTS, ANY, TWO_NODES)],
+    good=lambda: [(having(**TCPX), ANY, STARTS, ANY, TWO_NODES)],
     last=True,
     applies=nccl_job,
 )
 def vendor(
-    settings: Settings, machine: Machine | Absent, choices: Choices, interfaces: Interfaces | Absent
+    settings: Settings,
+    machine: Machine | Absent,
+    choices: Choices,
+    interfaces: Interfaces | Absent,
+    launch: Launch | Absent,
 ) -> Iterator[Finding]:
     """A setting is not what the vendor of the network prescribes.
 
     Right: Every setting is what the vendor of the network prescribes.
     Why: clouds and network vendors test one set of settings with their plugin, and some plugins end the job if a
     setting differs (Google's guest config checker). Settings that are right on InfiniBand are wrong there, and vice
-    versa.
+    versa. Without its plugin or provider a network is not used, and TCP carries a tenth of the rate or less.
     Fix: copy the vendor's whole block of settings from the page or script that the finding names.
     """
     vendors = in_use(settings, machine, choices)
-    found = compared(settings, vendors)
+    found, alone = compared(settings, vendors), isinstance(launch, Launch) and launch.nnodes == 1
+    unused = {name: why for vendor in vendors for name, why in _unused(vendor, settings)}
+    for name, why in unused.items():
+        yield (jobs_note if alone else jobs_fail)(name, f"is {settings.get(name)!r}: {why}", evidence(settings, name))
     for entry, row in found.other:
-        told = " or ".join(row.values[:3])
-        message = f"is {entry.value!r}; {TITLES[row.vendor]} prescribes {told} ({source(row.vendor)})"
-        yield jobs_warn(entry.name, message, as_evidence(entry))
+        if entry.name not in unused:
+            told = " or ".join(row.values[:3]) or "another"
+            message = f"is {entry.value!r}; {TITLES[row.vendor]} prescribes {told} ({source(row.vendor)})"
+            yield (jobs_note if row.leaves(entry.value) else jobs_warn)(entry.name, message, as_evidence(entry))
     for name in vendors:
         lacking = [row.name for row in found.missing if row.vendor == name]
         if lacking:
@@ -190,16 +204,22 @@ def vendor(
     yield from _absent_interfaces(settings, interfaces)
 
 
-def _alike(here: Mapping[str, Interface], listed: Sequence[str]) -> list[Interface]:
-    """Return the running interfaces with the driver and the speed of those that are listed, if these have one kind."""
-    kinds = {(here[name].driver, here[name].speed_mbps) for name in listed if name in here}
-    known = len(kinds) == 1 and all(next(iter(kinds)))
-    return [each for each in here.values() if known and each.running and {(each.driver, each.speed_mbps)} == kinds]
+def _unused(vendor: str, settings: Settings) -> Iterator[tuple[str, str]]:
+    """Yield each variable that keeps NCCL off the network of a vendor, and why."""
+    plugin, network = _PLUGINS.get(vendor, ""), (settings.get("NCCL_NET") or "").lower()
+    if plugin and (settings.get("NCCL_NET_PLUGIN") or "").lower() == "none":
+        yield "NCCL_NET_PLUGIN", f"NCCL loads no plugin, and without one it does not use {plugin}"
+    if network == "socket" or (plugin and network == "ib"):
+        yield "NCCL_NET", f"NCCL takes only this network, and not {plugin or _OWN[vendor]}"
+    if not plugin and read_setting(settings, "NCCL_IB_DISABLE", 0):
+        yield "NCCL_IB_DISABLE", f"NCCL does not use {_OWN[vendor]}"
+    if (vendor == "efa" and other_provider(settings)) or (vendor == "cxi" and over_kernel(settings)):
+        yield "FI_PROVIDER", f"libfabric does not use {plugin}"
 
 
 def _absent_interfaces(settings: Settings, interfaces: Interfaces | Absent) -> Iterator[Finding]:
     """Yield each list of Google's data NICs that this node does not have, or that the control device is one of."""
-    for names, control in _INTERFACES:
+    for names, control, most, machine in _INTERFACES:
         listed = [name for name in (settings.get(names) or "").split(",") if name]
         here = {} if isinstance(interfaces, Absent) else interfaces.by_name
         for variable, wanted in ((names, listed), (control, [settings.get(control) or ""])):
@@ -207,10 +227,10 @@ def _absent_interfaces(settings: Settings, interfaces: Interfaces | Absent) -> I
             if strange:
                 message = f"names {', '.join(strange)}, which this node does not have"
                 yield jobs_warn(variable, message, as_evidence(settings.effective[variable]))
-        like = [each.name for each in _alike(here, listed) if each.name != settings.get(control)]
-        if names == _OF_ALL_NICS and settings.get(control) and len(like) > len({*listed}):
-            message = f"names {len({*listed})} of {plural(len(like), 'NIC')} of one kind: {', '.join(like)}"
-            yield jobs_warn(names, message, as_evidence(settings.effective[names]))
+        if listed and len({*listed}) < most:
+            message = f"names {len({*listed})} of {most} NICs that {machine} has for its GPUs"
+            tell = _TELL[severity_of(1 - len({*listed}) / most)]
+            yield tell(names, message, as_evidence(settings.effective[names]))
         if len({*listed}) < len(listed):
             yield jobs_warn(names, "names a NIC twice", as_evidence(settings.effective[names]))
         if len(listed) > 1 and settings.get(control) in listed:

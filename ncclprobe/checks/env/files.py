@@ -183,6 +183,38 @@ def topo_file(settings: Settings, named_files: NamedFiles, pci: Pci | Absent) ->
         yield jobs_warn("NCCL_TOPO_FILE", message, shown)
 
 
+_MADE_FOR = {
+    "ndv2": ("V100",), "p3dn": ("V100",), "ndv4": ("A100",), "p4d": ("A100",), "p4de": ("A100",),
+    "ndv5": ("H100", "H200"), "p5": ("H100",), "p5e": ("H200",), "p5en": ("H200",), "p6": ("B200", "B300"),
+    **{name.lower(): (name,) for name in ("V100", "A100", "H100", "H200", "H800", "B200", "B300", "GB200", "GB300")},
+}  # fmt: skip
+"""Words in names of topology files of Azure, AWS and others, and the GPUs of the machine type that they are of."""
+
+
+@check(
+    group=FILES_GROUP,
+    slows=True,
+    bad=lambda: [(setting("NCCL_TOPO_FILE", "/opt/microsoft/ndv4-topo.xml"), gpus(8))],
+    good=lambda: [(setting("NCCL_TOPO_FILE", "/opt/microsoft/ndv5-topo.xml"), gpus(8))],
+    last=True,
+    applies=topology_named,
+)
+def topo_name(settings: Settings, gpus: Gpus) -> Iterator[Finding]:
+    """NCCL_TOPO_FILE is called after a machine type with other GPUs.
+
+    Right: NCCL_TOPO_FILE is not called after a machine type with other GPUs.
+    Why: NCCL takes the places of GPUs and NICs from the file; with that of another machine type it pairs the wrong
+    ones, and the job is slow without any message.
+    Fix: use the file of this machine type, or unset the variable.
+    """
+    words = re.findall(r"[a-z0-9]+", (settings.get("NCCL_TOPO_FILE") or "").rpartition("/")[2].lower())
+    named = next((_MADE_FOR[word] for word in words if word in _MADE_FOR), ())
+    here = sorted({gpu.name for gpu in gpus.all})
+    if named and here and not any(name in gpu for name in named for gpu in here):
+        message = f"is called after a machine with {' or '.join(named)}; the GPUs here are {', '.join(here)}"
+        yield jobs_warn("NCCL_TOPO_FILE", message, evidence(settings, "NCCL_TOPO_FILE"))
+
+
 def _graphs(settings: Settings, found: str | Absent | None) -> Iterator[Finding]:
     shown = evidence(settings, "NCCL_GRAPH_FILE")
     if isinstance(found, Absent):

@@ -2,7 +2,7 @@
 
 import re
 from collections.abc import Iterator, Sequence
-from ipaddress import ip_address, ip_interface
+from ipaddress import ip_address, ip_interface, ip_network
 from typing import Any
 
 from ncclprobe.checks.env import (
@@ -71,8 +71,8 @@ _OF_OTHERS = {
     "TP_SOCKET_IFNAME": ("interfaces",),
 }
 """Variables that name devices, and what each takes: UCX a port (``mlx5_0:1``) and not its device."""
-_ANY_NAME = "*?[/^"
-"""Characters of patterns, networks and lists of what is left out, which are not names."""
+_ANY_NAME = "*?[^"
+"""Characters of patterns and lists of what is left out, which are not names."""
 
 
 @check(
@@ -99,10 +99,20 @@ def other_libraries(settings: Settings, interfaces: Interfaces, fabric: Fabric) 
         missing = [word for word in listed if word and word not in known and not {*word} & {*_ANY_NAME}]
         if "beginnings" in kinds:
             missing = [word for word in missing if not any(each.startswith(word) for each in known)]
+        missing = [word for word in missing if not _within(word, interfaces)]
         if missing:
             port = f"; a port is written {missing[0]}:1" if missing[0] in devices else ""
             message = f"names {', '.join(missing[:3])}, which this node does not have{port}"
             yield jobs_warn(name, message, evidence(settings, name))
+
+
+def _within(word: str, interfaces: Interfaces) -> bool:
+    """Return whether `word` is a network, as 10.0.0.0/16 of Open MPI, in which an interface has an address."""
+    try:
+        network = ip_network(word, strict=False)
+    except ValueError:
+        return False
+    return "/" in word and any(ip_address(each.address.partition("%")[0]) in network for each in interfaces.addresses)
 
 
 @applies

@@ -149,7 +149,10 @@ def _torch(software: Software | Absent) -> Version | None:
 _BIT_FIELDS = {"NCCL_IB_TIMEOUT", "NCCL_IB_SL", "NCCL_IB_TC"}  # mlx5_ifc.h: 5, 4 and 8 bits
 _REFUSED_BY_IB = {*_BIT_FIELDS, "NCCL_IB_QPS_PER_CONNECTION"}
 _BUFFERS = {"NCCL_BUFFSIZE", "NCCL_LL_BUFFSIZE", "NCCL_LL128_BUFFSIZE"}
-_STEPS = 8  # NCCL_STEPS: the parts of a buffer that are in flight at a time
+_CRAWLS = 4096
+"""Bytes below which data is cut into steps so small that their latency decides: a channel that moves so little in one
+step of 2 us moves 2 GB/s at most, of the 20 that it could.
+"""
 _LATER = r"(\S+?)(?: \([^)]*\))? from v(\d+\.\d+\.\d+)"
 
 
@@ -206,14 +209,22 @@ def number_text(settings: Settings) -> Iterator[Finding]:
 
     Right: NCCL reads every number as it was written.
     Why: NCCL does not support suffixes, fractions or comments (4M is 4). It reads a leading 0 as octal (010 is 8), and
-    falls back to its default beyond 64 bits (src/misc/param.cc:95).
+    falls back to its default beyond 64 bits (src/misc/param.cc:95). Transfers in steps of a few bytes crawl.
     Fix: write plain decimal digits: 4194304 for 4M.
     """
     for entry, parameter, reading in _integers(settings):
         if reading.note in ("tail", "octal", "overflow"):
             read_as = f"its default ({parameter.default})" if reading.note == "overflow" else str(reading.value)
             message = f"is {entry.value!r}, which NCCL reads as {read_as}"
-            yield warn(entry.name, message, **JOB, evidence=as_evidence(entry))
+            if crawls := reading.note != "overflow" and _crawls(parameter, reading.value):
+                message += f" bytes: {_SHORT}, and moves next to nothing"
+            yield (jobs_fail if crawls else jobs_warn)(entry.name, message, as_evidence(entry))
+
+
+def _crawls(parameter: Parameter, value: int) -> bool:
+    """Return whether `value` bytes are too few for what moves in one step."""
+    moved = parameter.type == "size" and parameter.name.endswith(("BUFFSIZE", "CHUNKSIZE", "CHUNK_SIZE"))
+    return moved and 0 < value < _CRAWLS
 
 
 @check(
@@ -230,8 +241,8 @@ def range(settings: Settings) -> Iterator[Finding]:
     Why: the NCCL_IB_ variables are bit fields of a queue pair (timeout 5 bits, retry count 3): the NIC rejects or wraps
     a value that does not fit, and NCCL does not check it first. With 0 queue pairs NCCL makes an empty completion
     queue, which the NIC rejects, and divides by 0 (src/transport/net_ib.cc:2184, v2.28.9). It also accepts any buffer
-    size and divides it into 8 steps (src/init.cc:827, src/include/device.h:26): 4M, which NCCL reads as 4 bytes, holds
-    nothing. NCCL clips or ignores other values, at most with an INFO line.
+    size and divides it into 8 steps (src/init.cc:827, src/include/device.h:26). NCCL clips or ignores other values, at
+    most with an INFO line.
     Fix: choose a value inside the range, or unset the variable.
     """
     for entry, parameter, reading in _integers(settings):
@@ -239,21 +250,21 @@ def range(settings: Settings) -> Iterator[Finding]:
         if reading.note in ("word", "overflow", "empty"):
             continue
         if problem := _no_size(parameter, reading.value):
-            tell = fail if entry.name in _BUFFERS else warn
-            yield tell(entry.name, problem, **JOB, evidence=as_evidence(entry))
+            tell = jobs_fail if entry.name in _BUFFERS else jobs_warn
+            yield tell(entry.name, problem, as_evidence(entry))
         elif (low is not None and reading.value < low) or (high is not None and reading.value > high):
             bounds = f"{'' if low is None else low}..{'' if high is None else high}"
             message = f"is {reading.value}, outside {bounds} ({parameter.source})"
-            tell = fail if entry.name in _REFUSED_BY_IB else warn
-            yield tell(entry.name, message, **JOB, evidence=as_evidence(entry))
+            tell = jobs_fail if entry.name in _REFUSED_BY_IB else jobs_warn
+            yield tell(entry.name, message, as_evidence(entry))
 
 
 def _no_size(parameter: Parameter, value: int) -> str:
     """Return why `value` is not a size; empty if it is one, or a code of the variable such as -2 for its default."""
     if value in (parameter.low, -2) or parameter.type != "size":
         return ""
-    if parameter.name in _BUFFERS and value < _STEPS:
-        return f"is {value}: NCCL makes buffers of {value} bytes, less than one for each of their {_STEPS} steps"
+    if parameter.name in _BUFFERS and value < 1:
+        return f"is {value}: NCCL makes buffers of no bytes"
     return f"is {value}, a size below zero ({parameter.source})" if value < 0 <= (parameter.low or 0) else ""
 
 
@@ -293,7 +304,9 @@ def noop(settings: Settings, software: Software | Absent) -> Iterator[Finding]:
         least, cost = _FAR_BELOW.get(entry.name, (0, ""))
         if reading.note == "plain" and 0 < reading.value < least and not _no_size(parameter, reading.value):
             message = f"is {reading.value}, far below what NCCL takes by itself: {cost}"
-            yield jobs_warn(entry.name, message, as_evidence(entry))
+            yield (jobs_fail if _crawls(parameter, reading.value) else jobs_warn)(
+                entry.name, message, as_evidence(entry)
+            )
             continue
         default = default_of(parameter, version) if reading.note == "plain" else None
         if default is None:
@@ -323,6 +336,7 @@ _FAR_BELOW = {  # defaults: as many channels as the links need, 4 MiB, 512 KiB, 
     "NCCL_MAX_P2P_NCHANNELS": (2, _FEW),
     **dict.fromkeys(("NCCL_BUFFSIZE", "NCCL_LL128_BUFFSIZE"), (1 << 17, _SHORT)),
     **dict.fromkeys(("NCCL_LL_BUFFSIZE", "NCCL_P2P_NET_CHUNKSIZE"), (1 << 14, _SHORT)),
+    **dict.fromkeys(("NCCL_P2P_NVL_CHUNKSIZE", "NCCL_P2P_PCI_CHUNKSIZE", "NCCL_NVLS_CHUNKSIZE"), (1 << 14, _SHORT)),
     "NCCL_NTHREADS": (128, _SLOW),
 }
 """What costs little, and why less costs much."""

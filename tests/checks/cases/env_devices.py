@@ -418,11 +418,20 @@ CASES = {
     "env.vendor": Cases(
         bad=[
             (
-                "WARN job: NCCL_GPUDIRECTTCPX_SOCKET_IFNAME",
+                "WARN job: NCCL_GPUDIRECTTCPX_SOCKET_IFNAME; FAIL job: NCCL_GPUDIRECTTCPX_SOCKET_IFNAME",
                 having(**{**TCPX, "NCCL_GPUDIRECTTCPX_SOCKET_IFNAME": "eth1,eth2"}),
                 ANY,
                 STARTS,
                 PLAIN_HOST,
+                TWO_NODES,
+            ),
+            (
+                "FAIL job: NCCL_NET_PLUGIN, FI_PROVIDER",
+                having(FI_PROVIDER="tcp", NCCL_NET_PLUGIN="none", FI_EFA_FORK_SAFE="1"),
+                ANY,
+                STARTS,
+                ANY,
+                ANY,
             ),
             (
                 "WARN job: FI_CXI_DISABLE_HOST_REGISTER, FI_MR_CACHE_MONITOR",
@@ -430,12 +439,16 @@ CASES = {
                 ANY,
                 STARTS,
                 ANY,
+                TWO_NODES,
             ),
-            ("WARN job: NCCL_IB_TC", having(NCCL_IB_TC="106"), Machine(cloud="oracle"), ON_IB, ANY),
+            ("WARN job: NCCL_IB_TC", having(NCCL_IB_TC="106"), Machine(cloud="oracle"), ON_IB, ANY, TWO_NODES),
         ],
         good=[
-            (having(NCCL_PROTO="Simple", NCCL_ALGO="Ring"), ANY, STARTS, ANY),
-            (PLAIN, Machine(cloud="aws"), STARTS, ANY),
+            (having(NCCL_PROTO="Simple", NCCL_ALGO="Ring"), ANY, STARTS, ANY, TWO_NODES),
+            (PLAIN, Machine(cloud="aws"), STARTS, ANY, TWO_NODES),
+            (having(NCCL_IB_TC="41", NCCL_NET_PLUGIN="none"), ANY, STARTS, ANY, TWO_NODES),
+            (having(NCCL_IB_TC="41", NCCL_NET="Socket"), ANY, STARTS, ANY, ONE_NODE),
+            (having(FI_PROVIDER="efa", NCCL_ALGO="ring,tree"), ANY, STARTS, ANY, TWO_NODES),
         ],
     ),
 }

@@ -371,13 +371,13 @@ CASES = {
         ],
     ),
     "env.value/number-text": Cases(
-        bad=[("WARN job: NCCL_BUFFSIZE", setting("NCCL_BUFFSIZE", "4M"))], good=[(setting("NCCL_BUFFSIZE", "4194304"),)]
+        bad=[("FAIL job: NCCL_BUFFSIZE", setting("NCCL_BUFFSIZE", "4M"))], good=[(setting("NCCL_BUFFSIZE", "4194304"),)]
     ),
     "env.value/range": Cases(
         bad=[
             ("WARN job: NCCL_IB_RETRY_CNT", setting("NCCL_IB_RETRY_CNT", "10")),
             ("FAIL job: NCCL_BUFFSIZE", setting("NCCL_BUFFSIZE", "-1")),
-            ("FAIL job: NCCL_BUFFSIZE", setting("NCCL_BUFFSIZE", "4M")),
+            ("FAIL job: NCCL_BUFFSIZE", setting("NCCL_BUFFSIZE", "0")),
             ("WARN job: NCCL_P2P_NET_CHUNKSIZE", setting("NCCL_P2P_NET_CHUNKSIZE", "-1")),
         ],
         good=[
@@ -392,9 +392,9 @@ CASES = {
             ("WARN job: NCCL_MAX_NCHANNELS", setting("NCCL_MAX_NCHANNELS", "1"), NO_NCCL),
             ("WARN job: NCCL_MAX_CTAS", setting("NCCL_MAX_CTAS", "1"), NO_NCCL),
             ("WARN job: NCCL_NTHREADS", setting("NCCL_NTHREADS", "64"), NO_NCCL),
-            ("WARN job: NCCL_BUFFSIZE", setting("NCCL_BUFFSIZE", "1024"), NO_NCCL),
-            ("WARN job: NCCL_LL128_BUFFSIZE", setting("NCCL_LL128_BUFFSIZE", "16"), NO_NCCL),
-            ("WARN job: NCCL_P2P_NET_CHUNKSIZE", setting("NCCL_P2P_NET_CHUNKSIZE", "1"), NO_NCCL),
+            ("WARN job: NCCL_BUFFSIZE", setting("NCCL_BUFFSIZE", "65536"), NO_NCCL),
+            ("FAIL job: NCCL_LL128_BUFFSIZE", setting("NCCL_LL128_BUFFSIZE", "16"), NO_NCCL),
+            ("FAIL job: NCCL_P2P_NET_CHUNKSIZE", setting("NCCL_P2P_NET_CHUNKSIZE", "1"), NO_NCCL),
             ("WARN job: NCCL_IB_RETRY_CNT", setting("NCCL_IB_RETRY_CNT", "0"), NO_NCCL),
         ],
         good=[

@@ -43,6 +43,7 @@ EXAMPLES = {
     "env.name/retired-var": "WARN job: NCCL_SHM_USE_CUDA_MEMCPY",
     "env.start/start": "FAIL job: NCCL_NET",
     "env.files/topo-file": "WARN job: NCCL_TOPO_FILE",
+    "env.files/topo-name": "WARN job: NCCL_TOPO_FILE",
     "env.start/torch-driver": "FAIL image: torch",
     "env.torch-timeouts": "WARN job: TORCH_NCCL_HEARTBEAT_TIMEOUT_SEC",
     "env.ifname/other-libraries": "WARN job: UCX_NET_DEVICES",
