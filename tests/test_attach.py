@@ -10,6 +10,13 @@ from typing import Any
 import hanging_job
 import pytest
 
+from ncclprobe.commands import attach
+from ncclprobe.facts.job.ranks import JobState
+from ncclprobe.host import Question
+from ncclprobe.logs.read import JobFiles
+from ncclprobe.model.causes import JobVerdict, RankClass
+from ncclprobe.model.snapshot import Snapshot
+
 ROOT = Path(__file__).resolve().parent.parent
 
 pytest.importorskip("torch")
@@ -66,6 +73,40 @@ def test_a_process_that_is_no_rank_is_refused_in_one_line() -> None:
     assert done.returncode == 2
     assert done.stderr.startswith("ncclprobe: no rank of a job was found on ")
     assert done.stderr.count("\n") == 1
+
+
+@pytest.mark.parametrize(
+    ("words", "options", "installed", "asked"),
+    [
+        (("STUCK", "STUCK"), (), True, [False, True]),
+        (("CANNOT TELL", "WORKING"), (), True, [False, True]),
+        (("WORKING",), (), True, [False]),
+        (("SLOW",), (), True, [False]),
+        (("STUCK",), (), False, [False]),
+        (("STUCK",), ("--stacks",), True, [True]),
+        (("STUCK",), ("--timeout", "10"), True, [False]),
+    ],
+)
+def test_the_stacks_of_a_job_that_does_not_go_on_are_read_if_py_spy_is_there(
+    words: tuple[str, ...],
+    options: tuple[str, ...],
+    installed: bool,
+    asked: list[bool],
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    answers, looks = iter(words), []
+
+    def look(_: object, __: float, stacks: bool) -> tuple[Snapshot, dict[Question, str], JobFiles]:
+        looks.append(stacks)
+        state = JobState((RankClass("working", (0,)),), JobVerdict(next(answers), "as it is"))
+        return Snapshot("n1", {}), {}, JobFiles({JobState: state}, ("1 rank",))
+
+    monkeypatch.setattr(attach, "_look", look)
+    monkeypatch.setattr("ncclprobe.host.live.py_spy", lambda: "/bin/true" if installed else None)
+    assert attach.main([*options, "--no-config", "-q"]) == 0
+    assert looks == asked
+    assert words[-1] in capsys.readouterr().out
 
 
 def test_what_prepares_a_job_is_printed_and_is_what_the_jobs_above_run() -> None:

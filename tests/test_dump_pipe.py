@@ -219,5 +219,5 @@ def test_what_is_asked_for_is_in_the_kept_look_only_if_it_was() -> None:
 
     from ncclprobe.commands.attach import asked_of
 
-    assert json.dumps(asked_of(Namespace(pid=None, stacks=False, dumps=False))) == '{"pid": 0, "stacks": false}'
-    assert asked_of(Namespace(pid=7, stacks=True, dumps=True)) == {"pid": 7, "stacks": True, "dumps": True}
+    assert json.dumps(asked_of(Namespace(pid=None, dumps=False), False)) == '{"pid": 0, "stacks": false}'
+    assert asked_of(Namespace(pid=7, dumps=True), True) == {"pid": 7, "stacks": True, "dumps": True}

@@ -16,10 +16,15 @@ from ncclprobe.model.findings import ExitCode
 if TYPE_CHECKING:
     from ncclprobe.engine import diagnose
     from ncclprobe.host import Question
+    from ncclprobe.host.capture import Answers
+    from ncclprobe.logs.read import JobFiles
     from ncclprobe.model.report import Report
+    from ncclprobe.model.snapshot import Snapshot
     from ncclprobe.redact.redactor import Redactor
 
 _TIMEOUT_S, _WATCH_S, _LAST_RESORT_S = 60.0, 3600.0, 5.0
+_AGAIN_S = 15.0
+"""What must be left of --timeout to look at the ranks once more."""
 _BETWEEN_S = 1.0
 """From the second look of a watch to the first of the next: for each, the ranks write down all that they recorded."""
 PREPARE = """\
@@ -87,36 +92,48 @@ def _watched(options: argparse.Namespace, question: "diagnose.Question", end: fl
         time.sleep(max(next_look - time.monotonic(), 0.0))
 
 
-def asked_of(options: argparse.Namespace) -> dict[str, object]:
+def asked_of(options: argparse.Namespace, stacks: bool) -> dict[str, object]:
     """Return what is asked for beside the usual; what is not is left out, as in looks that older versions kept."""
-    return {"pid": options.pid or 0, "stacks": options.stacks, **({"dumps": True} if options.dumps else {})}
+    return {"pid": options.pid or 0, "stacks": stacks, **({"dumps": True} if options.dumps else {})}
 
 
 def _looked(options: argparse.Namespace, question: "diagnose.Question", end: float) -> "Report":
-    from ncclprobe.engine import running
-    from ncclprobe.engine.collect import observed
+    """Return the report on a job; on one that does not go on with the stacks of its ranks, if py-spy is installed."""
     from ncclprobe.engine.diagnose import diagnose as report_on
-    from ncclprobe.facts.job.ranks import LocalRanks
-    from ncclprobe.host import SAMPLE, files
+    from ncclprobe.facts.job.ranks import JobState
+    from ncclprobe.host import files
     from ncclprobe.host.capture import dump
-    from ncclprobe.model.units import printable
+    from ncclprobe.host.live import py_spy
     from ncclprobe.report.progress import Waiting
 
-    asked: dict[Question, str] = {(SAMPLE, "attach"): json.dumps(asked_of(options))}
     with Waiting("looking at the ranks of the job", wanted=not (options.quiet or options.watch)):
-        snapshot, answers = observed(running.collectors(), min(end, time.monotonic() + _TIMEOUT_S), asked)
-        for line in running.jobs(snapshot.facts[LocalRanks]):
-            print(printable(line), file=sys.stderr)
-        found = running.stands([snapshot])
+        snapshot, answers, found = _look(options, end, options.stacks)
+        goes_on = found.facts[JobState].answer.word in ("WORKING", "SLOW")
+        if not (goes_on or options.stacks) and end - time.monotonic() > _AGAIN_S and py_spy():
+            snapshot, answers, found = _look(options, end, True)
     notes = []
     if options.keep:
-        kept, node = dump(answers | asked, snapshot.node), snapshot.node
+        kept, node = dump(answers, snapshot.node), snapshot.node
         if options.redactor:
             kept = options.redactor.capture(kept)
             node = options.redactor.text(node)
         files.write(options.keep / files.named_after(node), kept, private=True)
         notes = [f"kept: {options.keep} (ncclprobe explain {options.keep})"]
     return report_on(question, facts={type(found): found}, notes=notes)
+
+
+def _look(options: argparse.Namespace, end: float, stacks: bool) -> "tuple[Snapshot, Answers, JobFiles]":
+    from ncclprobe.engine import running
+    from ncclprobe.engine.collect import observed
+    from ncclprobe.facts.job.ranks import LocalRanks
+    from ncclprobe.host import SAMPLE
+    from ncclprobe.model.units import printable
+
+    asked: dict[Question, str] = {(SAMPLE, "attach"): json.dumps(asked_of(options, stacks))}
+    snapshot, answers = observed(running.collectors(), min(end, time.monotonic() + _TIMEOUT_S), asked)
+    for line in running.jobs(snapshot.facts[LocalRanks]):
+        print(printable(line), file=sys.stderr)
+    return snapshot, answers | asked, running.stands([snapshot])
 
 
 def _over_ssh(
@@ -162,7 +179,8 @@ def _parser() -> argparse.ArgumentParser:
     add("--pid", type=arguments.count, metavar="PID",
         help="Look at the job of this process: a rank, or the process that started the ranks.")  # fmt: skip
     add("--stacks", action="store_true",
-        help="Also read the Python stacks with py-spy, without stopping anything (pip install py-spy).",
+        help="Read the Python stacks with py-spy (pip install py-spy) at the first look too. Nothing is stopped. "
+        "Without it they are read if py-spy is installed and the job does not go on.",
     )  # fmt: skip
     add("--dumps", action="store_true",
         help="If a rank has TORCH_NCCL_DEBUG_INFO_PIPE_FILE and no worker server, write a byte into this pipe, and "

@@ -513,12 +513,16 @@ def _route(address: str) -> str:
         return str(asked.getsockname()[0])
 
 
+def py_spy() -> str | None:
+    """Return the path of py-spy; None: it is not installed."""
+    return found("py-spy", [str(Path(sys.executable).parent)])
+
+
 def _stacks(pid: str, look: str) -> str:
     """Return the Python stacks of a process as py-spy reads them from its memory, without stopping it."""
-    py_spy = found("py-spy", [str(Path(sys.executable).parent)])
-    if not py_spy:
+    if not (program := py_spy()):
         raise Missing("py-spy is not installed: pip install py-spy")
-    return run([py_spy, "dump", "--nonblocking", "--json", "--pid", pid], STACKS_S)
+    return run([program, "dump", "--nonblocking", "--json", "--pid", pid], STACKS_S)
 
 
 def _plain(value: Any) -> Any:

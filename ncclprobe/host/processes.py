@@ -32,6 +32,8 @@ memory.
 """
 _LIBRARIES = re.compile(rb"/(libtorch|libnccl)[a-z_]*\.so")
 _INTERPRETER = re.compile(r"python|pt_main_thread|torchrun|pt_elastic")
+_OF_LIBRARIES = re.compile(r"pt_(workers|tcpstore|gloo|nccl|comm)|gloo|NCCL|cuda", re.IGNORECASE)
+"""Threads that wait for requests, peers or a GPU, and wake whether or not the program does anything."""
 _AGENTS = ("torch.distributed.run", "torch.distributed.launch")
 _AGENT_OPTIONS = ("nnodes", "node_rank", "rdzv_endpoint", "master_addr", "master_port", "rdzv_backend")
 _FLAGS = ("standalone", "no_python", "m", "module", "run_path")
@@ -221,9 +223,16 @@ def _process(pid: int, start: int, look: int = 0) -> dict[str, Any]:
         "still_s": _still_s(path, stat, look),
         "age_s": _age_s(start),
         "swapped_bytes": status.get("VmSwap", 0) << 10,
-        "children": list(_children(path, _threads(path))),
+        "children": list(_children(path, tids := _threads(path))),
+        "others_ran_s": sum(_ran_s(f"{path}/task/{tid}") for tid in tids if tid != str(pid)),
         **_cgroup(text_or_empty(f"{path}/cgroup"), look),
     }
+
+
+def _ran_s(path: str) -> float:
+    """Return for how long a thread of the program has run; 0 for one of torch's, NCCL's or CUDA's own."""
+    own = _OF_LIBRARIES.match(text_or_empty(f"{path}/comm"))
+    return 0.0 if own else int((text_or_empty(f"{path}/schedstat").split() or ["0"])[0]) / 1e9
 
 
 def _state(path: str, stat: list[str]) -> dict[str, Any]:

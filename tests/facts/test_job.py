@@ -245,6 +245,29 @@ def _until_it_accepts() -> None:
             return
 
 
+def test_what_threads_of_a_program_run_is_counted_and_not_what_those_of_libraries_do() -> None:
+    names, start = ("train", "pt_nccl_watchdg", "NCCL Service 0"), int((processes.stat_or_none("/proc/self") or [])[19])
+
+    def computes(name: str, over: threading.Event) -> None:
+        ctypes.CDLL(None).prctl(15, name.encode())
+        while not over.is_set():
+            sum(range(1000))
+
+    grew = []
+    for name in names:
+        over = threading.Event()
+        thread = threading.Thread(target=computes, args=(name, over))
+        thread.start()
+        time.sleep(0.05)
+        before = processes._process(os.getpid(), start)["others_ran_s"]
+        time.sleep(0.3)
+        grew.append(processes._process(os.getpid(), start)["others_ran_s"] - before)
+        over.set()
+        thread.join()
+    assert grew[0] > 0.01
+    assert max(grew[1:]) < 0.01
+
+
 def test_the_worker_server_is_asked_at_the_port_on_which_its_thread_waits() -> None:
     with server(b"HTTP/1.1 200 OK\r\nContent-Type: application/json\r\n\r\n{}") as pid:
         assert ask_server(pid, "fr_trace_json") == "{}"

@@ -62,9 +62,10 @@ def looked(
     silent: tuple[int, ...] = (),
     of_children: Mapping[int, tuple[FlightFrame, ...]] | None = None,
     gpus: tuple[tuple[LiveGpu, ...], tuple[LiveGpu, ...], Any] = ((), (), ()),
+    port: int | None = None,
 ) -> JobState:
     """Return how a job stands whose ranks, all on one node, were seen so."""
-    launch = Launch("torchrun", world_size=world or len(states), local_world_size=len(states))
+    launch = Launch("torchrun", world_size=world or len(states), local_world_size=len(states), master_port=port)
     ranks = tuple(JobProcess(100 + rank, 1, "python", rank, replace(launch, local_rank=rank)) for rank in states)
     servers = tuple("no answer within 1 s" if rank in silent else "" for rank in states)
     read = [tuple(both[at] for both in stacks.values()) if stacks else () for at in (0, 1)]

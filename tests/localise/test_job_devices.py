@@ -63,6 +63,19 @@ def test_the_peer_of_the_socket_that_a_rank_or_its_worker_reads_is_named() -> No
         assert wanted in found.classes[0].doing
 
 
+def test_a_rank_that_waits_for_an_answer_of_the_jobs_store_waits_for_a_key() -> None:
+    polls = replace(IDLE, call="poll", file="socket:[7]")
+    states = {0: (IDLE, later(IDLE)), 1: (IDLE, later(IDLE)), 2: (polls, later(polls))}
+    rows = [
+        ("10.9.9.7:29500", "waits for a key (poll of the job's store at 10.9.9.7:29500, silent for 63 s)"),
+        ("10.9.9.7:443", "waits for input (poll of a connection to 10.9.9.7:443, silent for 63 s)"),
+    ]
+    for peer, wanted in rows:
+        peers = (Connection(102, "10.0.0.1:9", peer, heard_s=63.0, inode=7),)
+        found = looked(states, recorded(WAIT_OF_51, backend="gloo"), wires=((), peers), port=29500)
+        assert wanted in found.classes[0].doing
+
+
 @each_row(
     ("heard_s", "state", "wanted"),
     [

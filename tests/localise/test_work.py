@@ -8,8 +8,10 @@ from ncclprobe.facts.job.meeting import Connection
 from ncclprobe.facts.job.ranks import Child, JobLook, JobLooks, JobProcess, JobState, LiveRank, LocalRanks
 from ncclprobe.facts.launcher import Launch
 from ncclprobe.logs.job import stand
+from ncclprobe.model.snapshot import Absent
 from ncclprobe.model.values import replace
 
+UNASKED = Absent("it was not asked")
 IDLE = LiveRank("S", 5.0, "futex_do_wait", "futex", switches=7, time_s=1000.0)
 BARRIER = {0: "all_reduce@960", 1: "all_reduce@960 barrier*@970", 2: "all_reduce@960 barrier*@970"}
 DOWNLOAD = Connection(100, "10.0.0.1:40000", "10.9.9.9:80")
@@ -23,6 +25,7 @@ def job(
     records: FlightRecords | None = None,
     states: dict[int, LiveRank] | None = None,
     later_of: dict[int, dict[str, Any]] | None = None,
+    ras: Absent = UNASKED,
     **after: Any,
 ) -> JobState:
     """Return how three ranks of one node stand, each of whose connections receives so many bytes in a second."""
@@ -35,7 +38,7 @@ def job(
     later = tuple(replace(each, time_s=1001.0, **after, **of.get(n, {})) for n, each in states.items())
     looks = JobLooks(
         JobLook(tuple(states.values()), records, ("",) * 3, connections=connections),
-        JobLook(later, records, ("",) * 3, connections=second),
+        JobLook(later, records, ("",) * 3, ras=ras, connections=second),
     )
     return stand({"n1": (LocalRanks(ranks), looks)})
 
@@ -92,6 +95,41 @@ def test_a_job_that_does_nothing_between_the_looks_is_not_working() -> None:
     ]
     assert len(rows) >= 6
     assert [found.answer.word for found, _ in rows] == [wanted for _, wanted in rows]
+
+
+def test_idle_ranks_that_lately_heard_from_each_other_go_on() -> None:
+    naps = replace(IDLE, call="nanosleep", still_s=0.3)
+    mesh = [
+        Connection(100 + n, f"10.0.0.1:{n}", f"10.0.0.1:{m}", heard_s=0.4) for n in range(3) for m in range(3) if n != m
+    ]
+    own = Connection(100, "10.0.0.1:0", "10.0.0.1:0", heard_s=0.4)
+
+    def of(*connections: Connection, ras: str = "Missing", state: LiveRank = naps, cpu_s: float = 5.0) -> str:
+        states = dict.fromkeys(range(3), state)
+        nothing = recorded(dict.fromkeys(range(3), ""), backend="gloo")
+        return job(connections, records=nothing, states=states, ras=Absent("", ras), cpu_s=cpu_s).answer.word
+
+    ends = mesh[0], mesh[2], mesh[1], mesh[4], mesh[3], mesh[5]
+    assert of(*ends) == "WORKING"
+    silent = [replace(each, heard_s=40.0) for each in ends]
+    to_store = [each for each in ends if "10.0.0.1:0" in (each.local, each.peer)]
+    rows = [
+        of(*silent),
+        of(own, *to_store),  # rank 0 serves it, and is connected with itself
+        of(*ends, ras="Denied"),  # NCCL's RAS talks for ever
+        of(*ends, state=replace(naps, still_s=40.0)),
+        of(*ends, state=replace(naps, still_s=None)),
+        of(*ends[:1]),  # the other two heard nothing
+        of(*ends, cpu_s=5.9, state=replace(naps, state="R")),
+        of(),
+    ]
+    assert len(rows) >= 8
+    assert rows == ["CANNOT TELL"] * len(rows)
+
+
+def test_another_thread_of_the_program_that_computes_is_work() -> None:
+    rows = [(0.03, "SLOW"), (0.1, "SLOW"), (0.01, "STUCK"), (0.0, "STUCK")]
+    assert [job(later_of={0: {"others_ran_s": ran_s}}).answer.word for ran_s, _ in rows] == [word for _, word in rows]
 
 
 def test_only_ranks_that_were_looked_at_are_blamed_and_only_for_a_call_that_is_open() -> None:

@@ -155,6 +155,7 @@ _REMEDIES = {
 """What no line of a job's program does, and what to do then: its storage, who stopped it, its container, or what should
 have started it."""
 _FIXES = {
+    "waits for a key": "find which rank sets this key of the store (`store.set`), and why it has not come there",
     "holds)": "end what holds the lock, or let it release this: `ps -fp PID`, `cat /proc/locks`",
     "WORLD_SIZE=": "start all ranks with one WORLD_SIZE: `tr '\\0' '\\n' </proc/PID/environ | grep WORLD_SIZE`",
     "meet": "start all ranks with one MASTER_ADDR and MASTER_PORT: `tr '\\0' '\\n' </proc/PID/environ | grep MASTER`",

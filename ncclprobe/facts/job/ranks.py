@@ -387,9 +387,9 @@ class LiveRank(ProcessState, frozen=True, kw_only=True):
     """The activity of a rank's process at one moment, and of the processes that it has started.
 
     Counters: `switches` that its first thread made voluntarily by waiting, `held_s` by its cgroup's quota, and of this
-    cgroup `oom_kills`, and `memory_s` that a process of it waited for memory. `tracer` is the process that traces it,
-    0: none. `still_s` is how long ago its first thread last ran, None: the kernel does not show it; `age_s` how long
-    ago it began.
+    cgroup `oom_kills`, and `memory_s` that a process of it waited for memory; `others_ran_s` that the other threads of
+    its program ran. `tracer` is the process that traces it, 0: none. `still_s` is how long ago its first thread last
+    ran, None: the kernel does not show it; `age_s` how long ago it began.
     """
 
     time_s: float
@@ -403,6 +403,7 @@ class LiveRank(ProcessState, frozen=True, kw_only=True):
     held_s: float = 0.0
     oom_kills: int = 0
     memory_s: float = 0.0
+    others_ran_s: float = 0.0
 
 
 ASLEEP = {"D": "in uninterruptible sleep", "T": "stopped by a signal", "t": "stopped by a debugger", "Z": "ended"}

@@ -20,6 +20,7 @@ from ncclprobe.logs.job.activity import (
     doing,
     evidence,
     gpus_of,
+    heard_lately,
     received,
     waits_outside,
     wires,
@@ -73,7 +74,9 @@ def stand(nodes: Mapping[str, tuple[LocalRanks, JobLooks]], meetings: Mapping[st
     answers = [each for looks in both if (each := confirmed(looks)) is not None]
     grew = {pid for looks in both for pid in launched(looks)}
     by_node = {node: looks for node, (_, looks) in nodes.items()}
-    job = looked_at(ranks, records[0], records[1], answers, grew, wires(by_node, ranks))
+    between = wires(by_node, ranks)
+    heard = heard_lately(both, between, _PAUSE_S)
+    job = looked_at(ranks, records[0], records[1], answers, grew, between, heard)
     if in_init := arrival(job, by_node, meetings or {}) or arrival_of_unnumbered(job):
         rows = tuple(merged(_in_init(job, in_init)))
         return JobState(rows, _answer(job, rows, None, in_init.message), "init_process_group", in_init.arrived)
@@ -103,9 +106,8 @@ def _in_init(job: LookedAt, found: Arrival) -> Iterator[RankClass]:
 
 def _seen(node: str, here: LocalRanks, looks: JobLooks) -> Iterator[RankView]:
     gpus, came = gpus_of(here, looks), received(node, here, looks)
-    numbers = {each.pid: each.rank for each in here.ranks if each.rank is not None}
     for at, process in enumerate(here.ranks):
-        first, second = looks.first.processes[at], with_peers(looks.second.processes[at], looks.second, numbers)
+        first, second = looks.first.processes[at], with_peers(looks.second.processes[at], looks.second, here.ranks)
         stacks = [look.stacks[at] for look in (looks.first, looks.second) if at < len(look.stacks)]
         read = tuple(each for each in stacks if isinstance(each, tuple))
         unread = next((each.why for each in stacks if isinstance(each, Absent)), "")
@@ -228,7 +230,7 @@ def _alone(job: LookedAt, number: int, quiet: bool, found: Sequence[Stalled]) ->
     held = job.held(tuple(job.ranks))
     if held and job.ras and number not in job.moved:
         return "waiting", f"launched nothing between the looks, and {named(held)} does not go on"
-    if number in job.moved or what == "busy" or _called(job, number):
+    if number in job.moved or what == "busy" or _called(job, number) or _met(job, number):
         return "working", "is at work"
     silent = () if held else [wire for wire in job.wires if wire.silent and number in (wire.rank, wire.peer)]
     for wire in silent:
@@ -246,6 +248,14 @@ def _called(job: LookedAt, number: int) -> bool:
     """Return whether a rank has called collectives, the last not much longer ago than usual: it may pause."""
     dump = job.dump(number)
     return dump is not None and len(dump) > 0 and not _quiet(job, number, _PAUSE_S)
+
+
+def _met(job: LookedAt, number: int) -> bool:
+    """Return whether a rank that does nothing now ran lately, and lately heard from another rank."""
+    at = job.ranks[number].second
+    if isinstance(at, Absent) or at.still_s is None or job.activities[number] != "idle":
+        return False
+    return number in job.heard and at.still_s < _PAUSE_S
 
 
 def _quiet(job: LookedAt, number: int, least_s: float = _QUIET_LEAST_S) -> bool:

@@ -65,6 +65,8 @@ _CALLS = {
 _FIFO = "wait_for_partner"
 """The kernel function in which open(2) of a FIFO waits (fs/pipe.c)."""
 _FOR_A_CHILD = ("wait4", "waitid")
+_STORE = "the job's store at"
+"""The other end of a connection to it: a client that waits for its answer has asked for a key which nobody has set."""
 
 
 class RankView(Struct, frozen=True):
@@ -126,13 +128,14 @@ def activity(seen_rank: RankView) -> Activity:
     starved = cores >= _STARVED_CORES and cores + _grown(first, second, "queued_s") / took_s >= _BUSY_CORES
     computes = cores >= _BUSY_CORES or first.state == second.state == "R"
     children = _children_growth(first, second, "cpu_s") / took_s >= _STARVED_CORES
+    threads = (second.others_ran_s - first.others_ran_s) / took_s >= _STARVED_CORES
     hears = seen_rank.hears or seen_rank.received_bytes / took_s >= _RECEIVED_BYTES_S
     if hears or second.held_s > first.held_s or moved >= _BUSY_BYTES_S:
         return "busy"
     few = max(_LOOP_FAULTS * _grown(first, second, "cpu_s"), _ANSWER_FAULTS)
     if computes and _grown(first, second, "faults") < few and not children:
         return "spins"
-    return "busy" if computes or starved or children or _in_pieces(first, second) else "idle"
+    return "busy" if computes or starved or children or threads or _in_pieces(first, second) else "idle"
 
 
 def _in_pieces(first: LiveRank, second: LiveRank) -> bool:
@@ -205,6 +208,8 @@ def _waits(at: ProcessState) -> str:
         text = "writes what is not taken"
     if at.listens:
         text = "waits for requests"
+    if at.file.startswith(_STORE):
+        text = "waits for a key"
     if call == "open" and at.wchan == _FIFO:
         text = "opens a FIFO whose other end nobody opens"
     return f"{text}{where}"
@@ -326,6 +331,23 @@ def wires(nodes: Mapping[str, JobLooks], ranks: Mapping[int, RankView]) -> tuple
     return tuple(found)
 
 
+def heard_lately(looks: Sequence[JobLooks], wires: Sequence[Wire], within_s: float) -> frozenset[int]:
+    """Return the ranks that heard from another rank within the last `within_s` seconds, other than through their store,
+    with which its rank is connected itself; none of a job with RAS, which talks whether or not the job goes on.
+    """
+    if not all(isinstance(each.second.ras, Absent) and each.second.ras.refused == "Missing" for each in looks):
+        return frozenset()
+    stores = {each.second.peer for each in wires if each.peer == each.rank}
+    return frozenset(
+        number
+        for each in wires
+        if each.peer not in (None, each.rank) and each.second.heard_s < within_s
+        if not stores & {each.second.local, each.second.peer}
+        for number in (each.rank, each.peer)
+        if number is not None
+    )
+
+
 def received(node: str, here: LocalRanks, looks: JobLooks) -> Mapping[int, tuple[int, bool]]:
     """Return the bytes that each rank of a node, with its children, received between the looks on its own sockets, and
     whether some of them came on the socket at which its first thread waits.
@@ -357,17 +379,19 @@ def _looks(looks: JobLooks) -> tuple[JobLook, JobLook]:
     return looks.first, looks.second
 
 
-def with_peers(at: LiveRank | Absent, look: JobLook, ranks: Mapping[int, int]) -> LiveRank | Absent:
+def with_peers(at: LiveRank | Absent, look: JobLook, ranks: Sequence[JobProcess]) -> LiveRank | Absent:
     """Return a rank's state with the peers of the sockets in whose calls it and its children are, in place of files,
-    and with who holds the lock that they want. `ranks` are those of the node by process.
+    and with who holds the lock that they want. `ranks` are those of the node.
     """
     if isinstance(at, Absent):
         return at
-    peers = {f"socket:[{each.inode}]": _to_peer(each) for each in _known(look.connections)}
+    stores = tuple(f":{each.launch.master_port}" for each in ranks if each.launch.master_port)
+    numbers = {each.pid: each.rank for each in ranks if each.rank is not None}
+    peers = {f"socket:[{each.inode}]": _to_peer(each, stores) for each in _known(look.connections)}
 
     def file(of: ProcessState) -> str:
         if of.holder:
-            by = f"rank {ranks[of.holder]}" if of.holder in ranks else f"process {of.holder}"
+            by = f"rank {numbers[of.holder]}" if of.holder in numbers else f"process {of.holder}"
             return f"{of.file}, which {by} holds"
         return peers.get(of.file, of.file)
 
@@ -375,9 +399,9 @@ def with_peers(at: LiveRank | Absent, look: JobLook, ranks: Mapping[int, int]) -
     return replace(at, file=file(at), children=children)
 
 
-def _to_peer(at: Connection) -> str:
+def _to_peer(at: Connection, stores: tuple[str, ...]) -> str:
     silent = "which has not answered" if at.state == "connecting" else f"silent for {at.heard_s:.0f} s"
-    return f"a connection to {at.peer}, {silent}"
+    return f"{_STORE if at.peer.endswith(stores) else 'a connection to'} {at.peer}, {silent}"
 
 
 def _known(connections: Sequence[Connection] | Absent) -> Sequence[Connection]:

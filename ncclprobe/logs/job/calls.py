@@ -71,6 +71,7 @@ class LookedAt(Struct, frozen=True):
     took_s: float
     ras: tuple[RasAnswer, ...] = ()
     wires: tuple[Wire, ...] = ()
+    heard: frozenset[int] = frozenset()
 
     def silent(self, ranks: Collection[int]) -> list[Wire]:
         """Return the connections among `ranks` over which no data arrives."""
@@ -92,10 +93,11 @@ def looked_at(
     ras: Sequence[RasAnswer] = (),
     launched: Collection[int] = (),
     between: tuple[Wire, ...] = (),
+    heard: frozenset[int] = frozenset(),
 ) -> LookedAt:
     """Return all that is known of a job. `launched`: the processes that launched operations between the looks.
 
-    `between` are the connections of its ranks.
+    `between` are the connections of its ranks, `heard` those that heard from another lately.
     """
     worlds = [rank.process.launch.world_size or 0 for rank in ranks.values() if rank.process]
     times = [time_s for rank in ranks.values() for time_s in rank.times]
@@ -110,6 +112,7 @@ def looked_at(
         max(times, default=0.0) - min(times, default=0.0),
         tuple(ras),
         between,
+        heard,
     )
 
 
