@@ -243,7 +243,7 @@ def _unread(name: str, rows: Mapping[str, DataPath]) -> Iterator[Finding]:
     reasons = {node: content.why for node, content in unread.items() if not _unasked(content)}
     if reasons:
         why = next(iter(reasons.values()))
-        message = f"is there, and its content could not be read on {named(reasons)}: {why}"
+        message = f"exists, but its content could not be read on {named(reasons)}: {why}"
         yield fail(name, message, nodes=tuple(reasons), evidence=why, **NODE)
 
 

@@ -116,7 +116,9 @@ def _job_limit(user: JobUser | Absent, name: str, own: ResourceLimit) -> tuple[R
     """Return the limit of those who run the job and its source; a note if it is not known."""
     if isinstance(user, Absent) or user.uid is None:
         return own, f"getrlimit({name})"
-    message = f"is not known of the job's user {user.uid}: ncclprobe runs as another user; a step of the job shows it"
+    message = (
+        f"is unknown for the job's user {user.uid}, because ncclprobe runs as another user; a step of the job shows it"
+    )
     return user.limits.get(name, note(name, message, evidence=f"SLURM_JOB_UID={user.uid}"))
 
 
@@ -226,7 +228,7 @@ def _may_use_cumem(gpus: Gpus | Absent, software: Software, settings: Settings) 
     if version < (2, 24) or settings.get("NCCL_CUMEM_HOST_ENABLE") == "0":
         return False
     if isinstance(gpus, Absent):
-        raise Unlearned(f"/dev/shm is small, and whether NCCL avoids it is up to the driver: {gpus.why}")
+        raise Unlearned(f"/dev/shm is small, and it depends on the driver if NCCL avoids it: {gpus.why}")
     return gpus.cuda >= (12, 6)
 
 
@@ -273,7 +275,7 @@ def shm(
     """
     ranks = ranks_here(launch, gpus, job)
     if isinstance(gpus, Absent) and launch.local_world_size is None:
-        raise Unlearned(f"how many ranks share it is not known: {gpus.why}")
+        raise Unlearned(f"it is unknown how many ranks share it: {gpus.why}")
     blamed: dict[str, Any] = {"blame": "image", "action": "fix-image", "evidence": "statvfs /dev/shm"}
     if memory.available_bytes < (pools := _pools(launch, software, ranks)):
         message = f"{_room(memory)}, and {plural(ranks, 'rank')} put {size(pools)} there to reach other nodes"
@@ -303,19 +305,19 @@ def shm_stale(memory: SharedMemory) -> Iterator[Finding]:
     Fix: `rm /dev/shm/nccl-*`, as their owner or root, while no NCCL job runs on this node.
     """
     if memory.segments is None:
-        raise Unlearned("which files of NCCL are in /dev/shm could not be seen")
+        raise Unlearned("NCCL's files in /dev/shm could not be listed")
     left = [segment for segment in memory.segments if segment.held is False]
     unsure = [segment for segment in memory.segments if segment.held is None]
     if left:
         short = memory.available_bytes < GIB
         total = size(sum(segment.nbytes for segment in left))
-        message = f"{plural(len(left), 'file')} of NCCL with {total} that no process has mapped; {_room(memory)}"
+        message = f"{plural(len(left), 'file')} of NCCL with {total}, mapped by no process; {_room(memory)}"
         tell = warn if short else note
         blamed = {"blame": "node", "action": "repair"} if short else {}
         yield tell("/dev/shm", message, evidence=[f"/dev/shm/{s.name}" for s in left[:4]], **blamed)
     if unsure and memory.available_bytes < GIB:
         count = plural(len(unsure), "file")
-        message = f"{count} of NCCL may be left over: not every process that might use them can be seen"
+        message = f"{count} of NCCL may be left over: some processes that might use them cannot be seen"
         yield note("/dev/shm", message, evidence=[f"/dev/shm/{s.name}" for s in unsure[:4]])
 
 
@@ -353,7 +355,7 @@ def memlock(
     devices = f"with {plural(len(fabric.devices), 'RDMA device')}" if isinstance(fabric, Fabric) else "if RDMA is used"
     message = f"{size(soft)}, {devices}; NCCL registers gigabytes"
     if own and isinstance(process, Process) and "ipc_lock" in process.capabilities:
-        message += "; CAP_IPC_LOCK is held, but only in a user namespace, which does not lift the limit"
+        message += "; this process has CAP_IPC_LOCK, but only in a user namespace, which does not lift the limit"
     yield tell("RLIMIT_MEMLOCK", message, **IMAGE, evidence=evidence)
 
 
@@ -493,10 +495,10 @@ def _crowded(
     ranked = one_rank and launch.rank is not None and launch.kind != "options"
     subject = f"rank {launch.rank}" if ranked else "processors"
     if set(cpus.online) <= set(process.cpus):
-        remedy = f"{NOTHING_TO_SET}: start fewer ranks on such a machine, or take one with more processors."
+        remedy = f"{NOTHING_TO_SET}: start fewer ranks on such a machine, or use one with more processors."
         return note(subject, f"{message}: this machine has no more", evidence=evidence, remedy=remedy)
     if one_rank and launch.local_world_size == 1:  # the doctor, not a rank: it may have been started otherwise
-        return note(subject, f"{message}; ranks that are started this way get no more", evidence=evidence)
+        return note(subject, f"{message}; ranks started this way get no more", evidence=evidence)
     if launch.kind == "single" and count >= ranks:  # a shell: how the job will be started is not known
         return note(subject, f"{message}; ranks keep about {_BUSY_THREADS} threads busy each", evidence=evidence)
     tell = fail if launch.kind == "torchrun" and count < ranks else warn
@@ -510,11 +512,11 @@ def _far(process: Process, gpus: Gpus, shared: bool, evidence: Evidence) -> Iter
     far = [index for index, near in known.items() if not set(near) & set(process.cpus)]
     if far and (shared or len(far) == len(known)):
         for index in far:
-            message = f"is near processors {fold_numbers(known[index])}, and this process may use none of these"
+            message = f"is near processors {fold_numbers(known[index])}, but this process may use none of them"
             yield warn(f"GPU{index}", message, **JOB, evidence=evidence)
     unknown = [f"GPU{gpu.index}" for gpu in alive if gpu.index not in known]
     if unknown:
-        yield note(", ".join(unknown), "which processors are near is not known", evidence="NVML")
+        yield note(", ".join(unknown), "it is unknown which processors are near", evidence="NVML")
 
 
 @check(

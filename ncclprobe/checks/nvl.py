@@ -343,7 +343,7 @@ def _wait(gpus: Gpus, log: KernelLog | Absent) -> None:
         long = not isinstance(log, Absent) and log.uptime_s > _LONG_S
         since = "" if isinstance(log, Absent) else f", {log.uptime_s / 60:,.0f} min after the machine was started"
         then = (
-            "it is stuck, unless the fabric manager was just started: restart it, or the machine"
+            "it is stuck, unless the fabric manager was just started: restart the manager, or the machine"
             if long
             else "wait, and look again"
         )
@@ -355,7 +355,7 @@ def _registration(name: str, gpu: Gpu, fabric: GpuFabric, switched: bool) -> Ite
     if fabric.state == "not-started":
         message = "its registration with the NVLink fabric was not started"
         if switched:
-            yield fail(name, f"{message}, though links to NVSwitches are up", **NODE, evidence=evidence)
+            yield fail(name, f"{message}, although links to NVSwitches are up", **NODE, evidence=evidence)
         else:
             yield note(name, f"{message}; no link leads to an NVSwitch", evidence=evidence)
     elif fabric.state == "completed" and fabric.status:
@@ -405,18 +405,21 @@ def fm_service(
     joined = bool(known) and all(isinstance(i.fabric, GpuFabric) and i.fabric.state == "completed" for i in known)
     switches = (seen("PCI bus", f"{len(pci.of('nvswitch'))} NVSwitches"), "nv-fabricmanager --version", "its pid file")
     driver = "" if isinstance(gpus, Absent) else gpus.driver
-    unlike = f"; it is {manager.version} and the driver {driver}" if driver and driver != manager.version else ""
+    unlike = (
+        f"; its version is {manager.version}, the driver's {driver}" if driver and driver != manager.version else ""
+    )
     contained = isinstance(container, Absent) or bool(container.kind)
     if not manager.running and joined and contained:
         message = (
-            f"does not run in this container, though all GPUs have joined the fabric: it may run in another one{unlike}"
+            "does not run in this container, although all GPUs have joined the fabric: it may run in another "
+            f"one{unlike}"
         )
         yield note("nv-fabricmanager", message, evidence=switches)
     elif not manager.running and joined:
-        message = f"has ended, though all GPUs had joined the fabric: new jobs may find no GPU (error 802){unlike}"
+        message = f"has ended, although all GPUs had joined the fabric: new jobs may find no GPU (error 802){unlike}"
         yield warn("nv-fabricmanager", message, blame="node", action="fix-image", evidence=switches)
     elif not manager.running:
-        message = f"is installed and does not run{unlike}"
+        message = f"is installed but does not run{unlike}"
         yield fail("nv-fabricmanager", message, blame="node", action="fix-image", evidence=switches)
     elif unlike:
         message = f"runs{unlike}: it will fail to restart"

@@ -104,14 +104,16 @@ def mtu(paths: Every[Paths], nics: Every[Interfaces | Absent]) -> Iterator[Findi
         found = _tell(fail, suspect, message, evidence, "repair", max(path.tries for path in bad))
         remedy = _SMALLER.format(nic=sized.interface, mtu=sized.passes) if sized.passes else ""
         if sized.refused:
-            remedy = "on that node: `nft list ruleset`; `iptables -S`: remove what drops packets by their length"
+            remedy = (
+                "on that node: `nft list ruleset`; `iptables -S`: remove the rules that drop packets by their length"
+            )
         own = {"blame": "node", "action": "fix-image"} if sized.refused and suspect.at_one_node else {}
         yield replace(found, remedy=remedy, **own)
 
 
 _SMALLER = (
-    "a switch port, a tunnel, a router or a firewall on the way drops by size: give its ports the MTU of the "
-    "interfaces, let ICMP type 3 code 4 through, or on all nodes `ip link set dev {nic} mtu {mtu}`"
+    "a switch port, a tunnel, a router or a firewall on the path drops packets by size: give its ports the MTU "
+    "of the interfaces, allow ICMP type 3 code 4, or on all nodes `ip link set dev {nic} mtu {mtu}`"
 )
 
 
@@ -166,7 +168,7 @@ def rate(
         useless = useless or any(path.streams > 1 and (path.rate_gbps or 0) < _GROSS * others for path in slow_paths)
         crowded = not _flooded(paths, gatherings).isdisjoint(suspect.nodes)
         if useless and crowded:
-            message += "; it was busy with callers that proved nothing (launch.port)"
+            message += "; it was busy with unidentified callers (launch.port)"
         tell = fail if useless and not crowded else warn if useless or sure else note
         yield _tell(tell, suspect, message, evidence, "retest" if crowded else "repair", looks)
 
@@ -261,7 +263,7 @@ def delay(paths: Every[Paths]) -> Iterator[Finding]:
 def _refuse_gaps(paths: Every[Paths], tried: Mapping[str, Collection[object]]) -> None:
     """Refuse to pass if there were paths and none of them could be judged. Raises Unlearned."""
     if any(each.rows for _, each in paths.items()) and not any(tried.values()):
-        raise Unlearned("no path between nodes was measured: the run had no time, or none connects")
+        raise Unlearned("no path between nodes was measured: the run was out of time, or no path connects")
 
 
 def _explained(
@@ -365,7 +367,7 @@ def route(paths: Every[Paths], routes: Every[Routes | Absent], nics: Every[Inter
             rule = f"on {node}: `ip route add SUBNET dev {nic} table 101`; `ip rule add from {source} table 101`"
             yield warn(node, message, **IMAGE, nodes=(node,), evidence=evidence, remedy=rule)
     if not judged and any(each.rows for _, each in paths.items()):
-        raise Unlearned("the routes and rules of no node are known")
+        raise Unlearned("no node's routes and rules are known")
 
 
 def _leads_on(nics: Interfaces, name: str) -> bool:

@@ -176,7 +176,7 @@ def test_memlock_is_for_gpu_jobs_with_rdma() -> None:
     for found in (host.nofile.run(OpenFiles(9, 9), host.LARGE, Job(), JobUser("1000")),
                   host.memlock.run(Memlock(65536), NIC, user(), JobUser("1000"))):  # fmt: skip
         (finding,) = found
-        assert (finding.severity, "not known of the job's user 1000" in finding.message) == (Severity.NOTE, True)
+        assert (finding.severity, "is unknown for the job's user 1000" in finding.message) == (Severity.NOTE, True)
     assert judge(host.memlock, Memlock(65536), NIC, user(), JobUser(), job=Job("gloo")).status is Status.SKIP
     assert judge(host.memlock, Memlock(65536), Fabric(), user(), JobUser()).status is Status.SKIP
 

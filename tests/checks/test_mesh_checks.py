@@ -63,7 +63,7 @@ def test_one_direction_of_a_pair_is_named_from_and_to() -> None:
 @each_row("outcome", ["filtered", "silent"])
 def test_one_call_without_an_answer_by_one_node_is_no_evidence(outcome: str) -> None:
     once = fleet(8, lambda *ends: {"outcome": outcome, "tries": 1} if ends == (5, 2, "nccl0") else None)
-    with pytest.raises(Unlearned, match="1 of 56 paths gave no answer and were tried once"):
+    with pytest.raises(Unlearned, match="1 of 56 paths gave no answer and were tested only once"):
         found(once)
     refused = fleet(8, lambda *ends: {"outcome": "refused", "tries": 1} if ends == (5, 2, "nccl0") else None)
     assert [finding.subject for finding in found(refused)] == ["n5 -> n2"]
@@ -107,7 +107,7 @@ def test_a_node_that_rank_0_has_lost_is_not_the_networks_fault() -> None:
 
 
 def test_what_we_had_no_time_for_is_nobodys_fault_and_no_proof() -> None:
-    with pytest.raises(Unlearned, match="14 of 56 paths were not tried"):
+    with pytest.raises(Unlearned, match="14 of 56 paths were not tested"):
         subjects(8, fails(lambda one, other: 1 in (one, other), "late"))
 
 

@@ -197,7 +197,7 @@ def test_what_nccl_does_between_gpus_without_nvlink_and_what_keeps_it_from_that_
     over_pcie = between_gpus(("P2P", "PIX"), ("SHM", "SYS"))
     redirected = below_a_switch("SrcValid", "ReqRedir", "CmpltRedir", "UpstreamFwd")
     translated = below_a_switch(iommu="DMA")
-    said = "from GPU to GPU over PCIe all the same, for 2 pairs without NVLink (PIX), unless NCCL_P2P_DISABLE=1"
+    said = "from GPU to GPU over PCIe, for 2 pairs without NVLink (PIX), unless NCCL_P2P_DISABLE=1"
     for choices, ends in (
         (over_pcie, True),
         (between_gpus(("P2P", "NVL")), False),

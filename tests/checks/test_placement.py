@@ -51,7 +51,7 @@ def test_a_node_is_said_once_at_the_outermost_switch_that_it_has_to_itself() -> 
 def test_two_nodes_on_their_own_switches_are_a_note() -> None:
     (one,) = placement.run(below("s1", "s2"))
     assert (one.severity, one.nodes) == (Severity.NOTE, ("n0", "n1"))
-    assert one.message == "each alone below its leaf switch, of 2 that the job has: n0 below s1, n1 below s2"
+    assert one.message == "each is the only node below its leaf switch; the job has 2: n0 below s1, n1 below s2"
 
 
 def test_trees_of_other_depths_are_compared_from_the_switch_above_the_node() -> None:
@@ -66,7 +66,7 @@ def test_nodes_that_share_a_machine_are_a_note() -> None:
 
 
 def test_what_nothing_tells_of_some_nodes_is_unknown_and_of_all_is_not_asked() -> None:
-    with pytest.raises(Unlearned, match="the placement of n1 is unknown; NCCLPROBE_PLACEMENT would"):
+    with pytest.raises(Unlearned, match="the placement of n1 is unknown; set NCCLPROBE_PLACEMENT"):
         found(at(zone="a"), Placement())
     with pytest.raises(Unlearned, match=r"placement of n\[1-2\] is"):
         found(at(zone="a"), Placement(), Absent("refused"))

@@ -210,7 +210,7 @@ def test_a_node_whose_capture_is_not_there_is_named_as_what_is_missing() -> None
     rails = {node: each for node, each in rails_of(World(names(4))).items() if node != "n1"}
     found = verdicts(Every(rails))
     assert not [*wrong(found)]
-    assert "what n1 saw is not known" in found["rail.untried"].why
+    assert "the results of n1 are unknown" in found["rail.untried"].why
 
 
 LOST = RailFailure(
@@ -230,7 +230,7 @@ def test_a_rail_that_fails_under_both_directions_alone_has_no_wrong_mtu() -> Non
     world = Changed(names(4), 4, change=lambda w, seen, ends, test, gpu: tuple(map(_of_both, seen)))
     found = verdicts(played(world))
     assert [*wrong(found)] == [("rail.dead", WHERE, ("n1",))]
-    assert found["rail.dead"].findings[0].message.startswith("what is sent does not always arrive")
+    assert found["rail.dead"].findings[0].message.startswith("data does not always arrive")
 
 
 def test_small_messages_that_are_lost_where_large_ones_pass_are_told() -> None:

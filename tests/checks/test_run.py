@@ -121,9 +121,9 @@ def test_late_ranks_are_not_reported_as_a_slow_link() -> None:
     """The bytes take 10 of 20 us, which is 184 GB/s, far above the band; the ranks come 500 us apart."""
     skew = Skew(8, 4000.0, 10.0, 500.0, (0.0,) * 7 + (500.0,), (0,) * 8)
     finding = found(replace(FAILED, skew=skew))
-    assert "once all ranks are there it takes 10.0 us, which is 183.6 GB/s" in finding.message
+    assert "once all ranks have arrived it takes 10.0 us, which is 183.6 GB/s" in finding.message
     assert "500.0 us apart, rank 7 last" in finding.message
-    assert finding.remedy.startswith("look at the hosts before the links")
+    assert finding.remedy.startswith("check the hosts before the links")
 
 
 @each_row(
@@ -205,7 +205,7 @@ def test_pairs_far_below_a_loosely_known_expectation_are_noted_and_fail_nothing(
 def test_of_two_ranks_neither_can_be_said_to_be_slow_where_that_must_be_judged() -> None:
     two = Localised(replace(NONE, nodes=2))
     verdict = said(of_pairs.pairs, two, Expected(), asked=PAIRS)
-    why = "of two nodes that differ, either may be the slow one: measure three nodes or more"
+    why = "if two nodes differ, either may be the slow one: measure at least three nodes"
     assert (verdict.status, verdict.why) == (Status.UNKNOWN, why)
     assert said(of_pairs.pairs, two, Expected(), asked=RunRequest(what=("pairs",))).status is Status.PASS
 
@@ -224,7 +224,7 @@ def test_a_node_that_is_slow_alone_is_named_before_its_pairs_which_say_so_too() 
     inside, pair = said_of(replace(NONE, kind="node", culprits=(node,), intra_node=(_SLOW_INSIDE,)))
     assert (inside.subject, inside.blame, inside.nodes, inside.severity.value) == ("inside n2", "node", ("n2",), "fail")
     assert "30 % of its peers' bandwidth" in inside.message
-    assert pair.message.endswith("so is the node inside, which may be the cause: look there first")
+    assert pair.message.endswith("the node is also slow inside, which may be the cause: look there first")
     (other,) = said_of(replace(NONE, kind="rail", culprits=(_BAD_NIC,)))
     assert other.remedy.startswith(f"{CHECK}`ibstatus mlx5_1`; `rdma statistic show link mlx5_1/1`")
     (other,) = said_of(replace(NONE, kind="rail", culprits=(replace(_BAD_NIC, where="out of n3 rail 1 (eth1)"),)))
@@ -314,14 +314,14 @@ def test_ranks_that_are_slow_by_themselves_say_nothing_of_the_network() -> None:
     stuck = Attendance(2, stalled="allocating 2 x 4 GiB")
     verdict = said(ranks.rank_lost, stuck)
     assert verdict.status.value == "unknown"
-    assert "no bytes were on their way" in verdict.why
+    assert "no data was in transit" in verdict.why
 
 
 def test_a_row_below_a_loosely_known_threshold_warns_and_says_that_the_table_may_be_wrong() -> None:
     verdict = banded(replace(ROW, expectation=LOOSE, status="warn", busbw_GBps=10.0))
     (finding,) = verdict.findings
     assert (verdict.status, finding.severity.value) == (Status.WARN, "warn")
-    assert "may be a wrong table" in finding.message
+    assert "the table may be wrong" in finding.message
     assert "off by 60% in the median" in finding.seen
 
 

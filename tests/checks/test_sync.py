@@ -224,7 +224,7 @@ def test_a_plurality_is_no_majority() -> None:
         (
             setting("NCCL_BUFFSIZE", "1048576", "/etc/nccl.conf:3"),
             PLAIN,
-            "on n2: take NCCL_BUFFSIZE out of",
+            "on n2: remove NCCL_BUFFSIZE from",
         ),
     ],
 )

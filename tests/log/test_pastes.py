@@ -273,7 +273,7 @@ def test_a_server_that_waits_for_its_workers_is_no_rank(tmp_path: Path) -> None:
 
 def test_a_server_that_has_no_workers_is_a_rank(tmp_path: Path) -> None:
     cores = [VLLM.format(rank, f"EngineCore_{rank}", WAITS if rank == 2 else BARRIER, 9) for rank in range(4)]
-    assert "process 82 stands in wait" in cause(tmp_path, "".join(cores))["message"]
+    assert "process 82 is in wait" in cause(tmp_path, "".join(cores))["message"]
 
 
 @each_row(
@@ -437,7 +437,7 @@ STILL, BACK = "[ 812.1] nfs: server 10.0.0.9 not responding, still trying\n", "[
 def test_a_file_server_that_does_not_answer_keeps_the_others_waiting(tmp_path: Path) -> None:
     found = cause(tmp_path, STILL + GAVE_UP)
     assert (found["code"], "10.0.0.9" in found["message"]) == ("timeout-straggler", True)
-    assert "stuck in the kernel" in cause(tmp_path, BLOCKED + GAVE_UP)["message"]
+    assert "blocked in the kernel" in cause(tmp_path, BLOCKED + GAVE_UP)["message"]
 
 
 NFS = "Mar  1 {} {} kernel: nfs: server nas {}\n"

@@ -106,7 +106,7 @@ OUTSIDE = {
     f"{steps(0, 3)}^Z\n[1]+  Stopped                 torchrun zeta.py\n": "Ctrl-Z",
     "slurmstepd: error: *** JOB 7 ON n1 CANCELLED AT 2026-01-02T03:04:05 DUE TO JOB REQUEUE ***\n": "queue",
     f'{steps(0, 3)}{{"Events":[{{"EventType":"Preempt","Resources":["vm-7"]}}]}}\n[rank4]: RuntimeError: NCCL error '
-    "in: a.cpp:1, remote process exited or there was a network error\n": "takes this machine back",
+    "in: a.cpp:1, remote process exited or there was a network error\n": "reclaimed this machine",
 }
 
 

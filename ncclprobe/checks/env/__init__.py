@@ -16,16 +16,16 @@ from ncclprobe.model.snapshot import Absent, Job
 
 HCA_GROUP = CheckGroup("hca", "NCCL_IB_HCA does not name the ports that the job needs")
 IFNAME_GROUP = CheckGroup("ifname", "A variable that names interfaces does not name those that lead to the other nodes")
-VALUE_GROUP = CheckGroup("value", "A variable is read as another value than was written, or not at all")
-NAME_GROUP = CheckGroup("name", "A variable is not read, does nothing, or another one overrides it")
-DEBUG_GROUP = CheckGroup("debug", "A setting for debugging slows the job, or its output does not arrive")
+VALUE_GROUP = CheckGroup("value", "A variable's value is read differently from how it was written, or not at all")
+NAME_GROUP = CheckGroup("name", "A variable is not read, has no effect, or is overridden")
+DEBUG_GROUP = CheckGroup("debug", "A debugging setting slows the job, or its output is lost")
 TRANSPORT_GROUP = CheckGroup("transport", "A fast transport is switched off, missing or not chosen")
 GID_GROUP = CheckGroup("gid", "The GIDs that NCCL uses do not lead to the other nodes")
-FILES_GROUP = CheckGroup("files", "A file that NCCL reads does not say what it should")
+FILES_GROUP = CheckGroup("files", "A file that NCCL reads has wrong content")
 LIBRARIES_GROUP = CheckGroup("libraries", "A library that NCCL loads is missing or incomplete")
 START_GROUP = CheckGroup("start", "NCCL or torch cannot start on this node")
 DANGER_GROUP = CheckGroup("danger", "A setting can make results wrong, or hides a fault")
-IDENTITY_GROUP = CheckGroup("identity", "NCCL_COMM_ID or NCCL_HOSTID does not identify what it should")
+IDENTITY_GROUP = CheckGroup("identity", "NCCL_COMM_ID or NCCL_HOSTID is wrong")
 
 
 @applies
@@ -46,7 +46,7 @@ def evidence(settings: Settings, *names: str) -> tuple[Evidence, ...]:
     return tuple(as_evidence(settings.effective[name]) for name in names if name in settings.effective)
 
 
-UNPRICED = Absent("no bandwidth is expected of this machine")
+UNPRICED = Absent("no expected bandwidth is known for this machine")
 
 
 def costs_nothing(predicted: AttainableRate | Absent, name: str) -> bool:

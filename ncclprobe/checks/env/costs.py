@@ -17,10 +17,10 @@ _FEW = AttainableRate(82.8, 459.0, 2, {"NCCL_MAX_NCHANNELS": 82.8})
 
 
 _OFF = {
-    ("NCCL_IB_DISABLE", "1"): "turns InfiniBand and RoCE off: TCP carries what crosses nodes",
-    ("NCCL_NET", "socket"): "has TCP carry what crosses nodes",
-    ("NCCL_P2P_DISABLE", "1"): "turns NVLink and P2P off: host memory carries what GPUs of a node exchange",
-    ("NCCL_SHM_DISABLE", "1"): "has the network carry what GPUs without P2P exchange in a node",
+    ("NCCL_IB_DISABLE", "1"): "turns InfiniBand and RoCE off, so traffic between nodes uses TCP",
+    ("NCCL_NET", "socket"): "makes traffic between nodes use TCP",
+    ("NCCL_P2P_DISABLE", "1"): "turns NVLink and P2P off, so GPUs of a node exchange data through host memory",
+    ("NCCL_SHM_DISABLE", "1"): "makes GPUs of a node without P2P exchange data over the network",
     ("NCCL_MNNVL_ENABLE", "0"): "leaves the NVLinks between the nodes of a rack unused",
 }
 """Settings that take a transport away, whatever the machine has."""

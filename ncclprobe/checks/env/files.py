@@ -249,14 +249,14 @@ def plugin_path(settings: Settings, named_files: NamedFiles, plugins: Plugins, l
     known = {plugin.path.rpartition("/")[2] for plugin in plugins.all if plugin.reachable}
     for path, there in named_files.libraries.items():
         if isinstance(there, Absent):
-            yield note(path, f"whether it is there is not known: {there.why}", evidence=path)
+            yield note(path, f"it is unknown if the file exists: {there.why}", evidence=path)
         elif not there and path.startswith("/"):
             yield jobs_fail(path, "is named as a plugin, and the file does not exist", evidence(settings, *_VARIABLES))
         elif not there:
             message = f"is named as a plugin, and is in none of the loader's folders: {', '.join(loader.folders())}"
             yield jobs_warn(path, message, evidence(settings, *_VARIABLES))
     if read_setting(settings, "NCCL_COLLNET_ENABLE", 0) != 0 and not _may_have_collnet(plugins, settings):
-        message = "asks for collectives of the network's switches, and no plugin that the loader finds has them"
+        message = "enables collectives in the network's switches, but no plugin that the loader finds has them"
         yield jobs_note("NCCL_COLLNET_ENABLE", message, evidence(settings, "NCCL_COLLNET_ENABLE"))
     for variable, kind in _VARIABLES.items():
         for name in (settings.get(variable) or "").split(","):
@@ -380,7 +380,7 @@ def nccl(software: Software, launch: Launch | Absent, job: Job) -> Iterator[Find
         message = f"neither torch nor {NCCL} is in the environment that {launch.kind} started this in"
         yield fail(NCCL, message, evidence=_ALL, **IMAGE)
     elif job.local:
-        message = "neither it nor torch is in this environment; jobs bring their own, or find none"
+        message = "neither it nor torch is in this environment; a job needs its own"
         yield note(NCCL, message, evidence=_ALL)
     else:
         raise Unlearned(f"neither torch nor {NCCL} is in this environment: run the doctor in the job's own")

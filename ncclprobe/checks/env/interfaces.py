@@ -206,10 +206,10 @@ def comm_id(
         address = str(ip_address(host))
     except ValueError:
         if isinstance(named_host, Absent) or named_host.name != host:
-            why = named_host.why if isinstance(named_host, Absent) else "it was not asked"
-            raise Unlearned(f"whether {host} resolves is not known: {why}") from None
+            why = named_host.why if isinstance(named_host, Absent) else "the resolver was not asked"
+            raise Unlearned(f"it is unknown if {host} resolves: {why}") from None
         if not named_host.addresses:
-            message = f"is {entry.value!r}, whose host does not resolve here: NCCL does not start"
+            message = f"is {entry.value!r}, but its host name does not resolve here: NCCL does not start"
             shown = (as_evidence(entry), seen("getaddrinfo", named_host.failure))
             yield jobs_fail("NCCL_COMM_ID", message, shown)
             return

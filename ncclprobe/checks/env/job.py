@@ -145,7 +145,7 @@ def _heartbeat(settings: Settings) -> Iterator[Finding]:
     text = settings.get(name)
     seconds = read_int(text, 480).value if text else 480
     if seconds < _DESYNC_MIN_S:
-        message = f"is {seconds} s: a rank that is slow for that long is killed as if it hung"
+        message = f"is {seconds} s: a rank that is slow for that long is killed like a hung one"
         yield jobs_warn(name, message, evidence(settings, name))
 
 
@@ -169,8 +169,8 @@ def _error_handling(settings: Settings) -> Iterator[Finding]:
 
 _TRUE_TO_TORCH, _FALSE_TO_TORCH = ("y", "yes", "1", "t", "true"), ("n", "no", "0", "f", "false")
 _WATCHERS = {
-    "TORCH_NCCL_ENABLE_MONITORING": "a process whose watchdog hangs is not ended",
-    "TORCH_NCCL_DUMP_ON_TIMEOUT": "a collective that is late leaves no flight record",
+    "TORCH_NCCL_ENABLE_MONITORING": "a process with a hung watchdog is not killed",
+    "TORCH_NCCL_DUMP_ON_TIMEOUT": "a late collective leaves no flight record",
 }
 _QUIET = ("", "VERSION")
 _PIPED = ("slurm", "openmpi", "pmi", "pytorchjob")
@@ -237,7 +237,7 @@ def _folders(settings: Settings, named_files: NamedFiles) -> Iterator[Finding]:
             message = f"{folder} does not exist or is not writable: {lost}"
             yield jobs_warn(name, message, evidence(settings, name))
         elif isinstance(writable, Absent):
-            message = f"whether {folder} can be written is not known: {writable.why}"
+            message = f"it is unknown if {folder} is writable: {writable.why}"
             yield note(name, message, evidence=evidence(settings, name))
 
 

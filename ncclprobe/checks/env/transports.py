@@ -153,7 +153,9 @@ def p2p_off(
         yield jobs_note(name, "sends traffic between GPUs through host memory", evidence(settings, name))
     if closed and read_setting(settings, "NCCL_SHM_DISABLE", 0) == 1:
         both = evidence(settings, name, "NCCL_SHM_DISABLE")
-        yield jobs_warn("NCCL_SHM_DISABLE", f"and {name} leave only the network between GPUs of one node", both)
+        yield jobs_warn(
+            "NCCL_SHM_DISABLE", f"and {name} leave only the network for traffic between GPUs of one node", both
+        )
     if read_setting(settings, "NCCL_NVLS_ENABLE", 2, version) == 0 and nvls(gpus, nvlinks, PLAIN, version).available:
         shown = evidence(settings, "NCCL_NVLS_ENABLE")
         yield jobs_warn("NCCL_NVLS_ENABLE", "is 0: NVLink SHARP of this node is not used", shown)
@@ -167,12 +169,12 @@ _NO_PCIE = ("LOC", "NVL", "NVB", "C2C")
 """Levels of P2P that leave none to GPUs that only PCIe joins."""
 _ABILITIES = (
     ("NCCL_CUMEM_ENABLE", 0, "NVLink SHARP and registered buffers need memory of cuMem"),
-    ("NCCL_SHM_DISABLE", 1, "GPUs that P2P does not join go through the network"),
+    ("NCCL_SHM_DISABLE", 1, "GPUs without P2P exchange data over the network"),
     ("NCCL_P2P_DIRECT_DISABLE", 1, "GPUs of one process do not use each other's memory directly"),
-    ("NCCL_P2P_USE_CUDA_MEMCPY", 1, "copy engines move the data between GPUs, more slowly if it is little"),
+    ("NCCL_P2P_USE_CUDA_MEMCPY", 1, "copy engines move the data between GPUs, which is slower for small messages"),
     ("NCCL_CHECK_POINTERS", 1, "each call looks up what its pointers point to"),
-    ("NCCL_DMABUF_ENABLE", 0, "GPUDirect RDMA needs the module nvidia-peermem then"),
-    ("NCCL_PXN_DISABLE", 1, "a GPU does not send through the NIC of another GPU, so rails are left"),
+    ("NCCL_DMABUF_ENABLE", 0, "GPUDirect RDMA then needs the module nvidia-peermem"),
+    ("NCCL_PXN_DISABLE", 1, "a GPU does not send through another GPU's NIC, so traffic leaves its rail"),
 )
 """What a setting takes from NCCL, at a cost that is not known."""
 _WITHOUT_LINKS = ("NCCL_SHM_DISABLE", "NCCL_CHECK_POINTERS")
@@ -217,7 +219,7 @@ def efa(settings: Settings, fabric: Fabric, plugins: Plugins, launch: Launch | A
 
 _REMEDIES = {
     "NCCL_ALGO": "",  # the check's own
-    "NCCL_PROTO": "unset it, or exclude what is at fault: NCCL_PROTO=^LL128; the words are LL, LL128 and Simple",
+    "NCCL_PROTO": "unset it, or exclude the faulty one: NCCL_PROTO=^LL128; the names are LL, LL128 and Simple",
 }
 _OF_NCCL = Job()
 _WRONG_RESULTS_BYTES = 1 << 20  # nccl#2408: sums came out wrong from here on

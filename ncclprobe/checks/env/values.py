@@ -192,7 +192,7 @@ def bool_word(settings: Settings, software: Software | Absent) -> Iterator[Findi
         if meant is None or value is None:
             yield warn(entry.name, message, **JOB, evidence=as_evidence(entry))
         elif bool(value) == meant:
-            yield note(entry.name, f"{message}, which is what the word means", evidence=as_evidence(entry))
+            yield note(entry.name, f"{message}, as the word means", evidence=as_evidence(entry))
         else:
             contrary = f"{message}: the opposite of what it means"
             yield fail(entry.name, contrary, **JOB, evidence=as_evidence(entry))
@@ -320,17 +320,15 @@ def noop(settings: Settings, software: Software | Absent) -> Iterator[Finding]:
             )
             yield jobs_warn(entry.name, message, as_evidence(entry))
         elif entry.name == "NCCL_IB_TIMEOUT" and reading.value == 0:
-            yield jobs_warn(entry.name, "is 0, which is for ever: a lost packet hangs the job", as_evidence(entry))
+            yield jobs_warn(entry.name, "is 0, which means for ever: a lost packet hangs the job", as_evidence(entry))
         elif entry.name == "NCCL_IB_RETRY_CNT" and 0 <= reading.value < default:
-            message = (
-                f"is {reading.value}, below the default {default}: a packet that is lost {reading.value + 1} times"
-            )
+            message = f"is {reading.value}, below the default {default}: a packet lost {reading.value + 1} times"
             yield jobs_warn(entry.name, f"{message} in a row ends the job", as_evidence(entry))
 
 
 _FEW = "a channel carries some 20 GB/s"
 _SHORT = "every step waits for the one before"
-_SLOW = "few threads move less in each channel"
+_SLOW = "with few threads each channel moves less"
 _FAR_BELOW = {  # defaults: as many channels as the links need, 4 MiB, 512 KiB, 4.7 MiB, 128 KiB (src/init.cc:814)
     **dict.fromkeys(("NCCL_MAX_NCHANNELS", "NCCL_MAX_NRINGS", "NCCL_MAX_CTAS"), (2, _FEW)),
     "NCCL_MAX_P2P_NCHANNELS": (2, _FEW),
@@ -381,8 +379,8 @@ def overruled(settings: Settings, software: Software | Absent) -> Iterator[Findi
 _WARP, _MOST_SOCKETS = 32, 64
 _SOCKETS = ("NCCL_SOCKET_NTHREADS", "NCCL_NSOCKS_PERTHREAD")
 _PAIRS = (
-    ("NCCL_MIN_CTAS", "NCCL_MAX_CTAS", "the maximum counts for both"),
-    ("NCCL_MIN_NCHANNELS", "NCCL_MAX_NCHANNELS", "the minimum counts, with the channels of the maximum repeated"),
+    ("NCCL_MIN_CTAS", "NCCL_MAX_CTAS", "NCCL uses the maximum for both"),
+    ("NCCL_MIN_NCHANNELS", "NCCL_MAX_NCHANNELS", "NCCL uses the minimum, and repeats the channels of the maximum"),
     ("NCCL_MIN_P2P_NCHANNELS", "NCCL_MAX_P2P_NCHANNELS", "the minimum counts"),
 )
 

@@ -11,8 +11,8 @@ from ncclprobe.model.registry import CheckGroup, applies
 from ncclprobe.model.snapshot import Absent, Job, unlearned
 
 ERRORS_GROUP = CheckGroup("errors", "The driver or a GPU has counted errors")
-MODE_GROUP = CheckGroup("mode", "A GPU is in another mode than a job needs")
-CLOCKS_GROUP = CheckGroup("clocks", "A GPU's clocks are held below what it can do")
+MODE_GROUP = CheckGroup("mode", "A GPU is not in the mode that a job needs")
+CLOCKS_GROUP = CheckGroup("clocks", "A GPU's clocks are limited")
 
 
 @applies

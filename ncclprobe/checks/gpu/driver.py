@@ -130,14 +130,14 @@ def _closed(devices: Devices | Absent, container: Container | Absent) -> Iterato
     nodes = () if isinstance(devices, Absent) or isinstance(devices.nvidia, Absent) else devices.nvidia
     own, shown = next((node for node in nodes if node.path == _CUDA_NODE), None), f"access(2) {_CUDA_NODE}"
     if own and not own.usable:
-        message = "may not be read and written by this process: CUDA does not start, though NVML sees the GPUs"
+        message = "is not readable and writable for this process: CUDA does not start, although NVML sees the GPUs"
         yield fail(own.path, message, **IMAGE, evidence=shown)
     elif own is None and _numbered(devices) and isinstance(container, Container):
         if container.kind:
-            message = f"is not in this {container.kind} container: CUDA does not start, though NVML sees the GPUs"
+            message = f"is not in this {container.kind} container: CUDA does not start, although NVML sees the GPUs"
             yield fail(_CUDA_NODE, message, **IMAGE, evidence=shown)
         else:
-            yield note(_CUDA_NODE, "is not there; nvidia-modprobe makes it when CUDA starts", evidence=shown)
+            yield note(_CUDA_NODE, "does not exist; nvidia-modprobe creates it when CUDA starts", evidence=shown)
 
 
 def _uncounted(
@@ -159,9 +159,9 @@ def _uncounted(
     message = f"{len(gpus.all)} counted by NVML, {len(bound)} on the PCI bus with the driver nvidia"
     shown = seen("/sys/bus/pci/devices", first_of((gpu.address for gpu in bound), _MOST_SHOWN))
     if given or slurms or inside or open_nodes <= len(gpus.all):
-        yield note("GPUs", f"{message}: the others are not this process's", evidence=[shown, seen("NVML")])
+        yield note("GPUs", f"{message}: this process has no access to the others", evidence=[shown, seen("NVML")])
     else:
-        message = f"{message} and {open_nodes} in /dev: the others did not initialise"
+        message = f"{message} and {open_nodes} in /dev: the others failed to initialise"
         yield fail("GPUs", message, **NODE, evidence=[shown, seen("NVML")])
 
 

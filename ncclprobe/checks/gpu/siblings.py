@@ -84,11 +84,11 @@ def p2p(
         path = paths.get((f"GPU{one}", f"GPU{other}"))
         if _joined(peers, one, other) or path is PathType.NVL:
             stops = True  # NCCL gives up: nothing goes through the host's memory
-            yield fail(pair, f"{message}, though NVLink connects them", **NODE, evidence=evidence)
+            yield fail(pair, f"{message}, although NVLink connects them", **NODE, evidence=evidence)
         elif path is None or path > PathType.PXB or virtual or denied == "GNS" or _desktop(gpus, one, other):
             continue  # NCCL would not use it, or only the hypervisor or the product can change it
         else:
-            far = f"{message}, though one PCIe switch connects both ({path.name})"
+            far = f"{message}, although one PCIe switch connects both ({path.name})"
             yield warn(pair, far, blame="node", action="fix-image", evidence=evidence)
     if not stops:
         yield from _by_design(peers)
@@ -190,7 +190,7 @@ def ecc_mode(gpus: Gpus, environment: Environment | Absent) -> Iterator[Finding]
     off = [name for name, gpu in known.items() if not gpu.ecc]
     blamed: dict[str, Any] = {"blame": "node", "action": "fix-image", "evidence": "nvmlDeviceGetEccMode"}
     if off and len(off) < len(known):
-        yield warn(", ".join(off), "ECC is off, and on for the other GPUs", **blamed)
+        yield warn(", ".join(off), "ECC is off, but on for the other GPUs", **blamed)
     changing = [name for name, gpu in known.items() if gpu.ecc_pending is (not gpu.ecc)]
     if changing:
         to = "on" if known[changing[0]].ecc_pending else "off"
@@ -223,7 +223,7 @@ def model(gpus: Gpus, environment: Environment | Absent) -> Iterator[Finding]:
     most = max(map(_gib, ours.values()), default=0)
     small = {name: gpu for name, gpu in ours.items() if isinstance(gpu.memory_bytes, int) and _tiny(gpu, most)}
     for name, gpu in small.items():
-        message = f"{gpu.name} with {_gib(gpu)} GiB, for a screen: leave it out with CUDA_VISIBLE_DEVICES"
+        message = f"{gpu.name} with {_gib(gpu)} GiB, for a display: exclude it with CUDA_VISIBLE_DEVICES"
         yield note(name, message, evidence="nvmlDeviceGetName")
     ours = {name: gpu for name, gpu in ours.items() if name not in small}
     yield from _unlike(ours, lambda gpu: gpu.name, str, "nvmlDeviceGetName")

@@ -148,7 +148,7 @@ def busy(gpus: Gpus) -> Iterator[Finding]:
         whole = 0 if isinstance(gpu.memory_bytes, Absent) else gpu.memory_bytes
         if whole and whole - (told if shared else max(in_use, told)) < _LEAST:
             free = size(max(0, whole - max(in_use, told)))
-            message = f"{free} of its {size(whole)} are free, with {by} on it: no rank can begin"
+            message = f"{free} of its {size(whole)} are free, with {by} on it: no rank can start"
             yield fail(name, message, action="retest", confidence=ONCE, evidence=("NVML memory", "NVML processes"))
         elif told > _MUCH or (in_use > _MUCH and not shared):
             yield warn(name, message, action="retest", confidence=ONCE, evidence=("NVML memory", "NVML processes"))
@@ -209,10 +209,10 @@ def persistence(gpus: Gpus) -> Iterator[Finding]:
     known = {name: gpu.persistence for name, gpu in named(gpus) if isinstance(gpu.persistence, bool)}
     off = [name for name, on in known.items() if not on]
     if off and len(off) < len(known):
-        message = "persistence mode is off, and on for the other GPUs"
+        message = "persistence mode is off, but on for the other GPUs"
         yield warn(", ".join(off), message, blame="node", action="fix-image", evidence="nvmlDeviceGetPersistenceMode")
     elif off:
-        yield note("GPUs", "persistence mode is off for all", evidence="nvmlDeviceGetPersistenceMode")
+        yield note("GPUs", "persistence mode is off for all GPUs", evidence="nvmlDeviceGetPersistenceMode")
     yield from unread(gpus, "persistence", "nvmlDeviceGetPersistenceMode", lacking=True)
 
 
@@ -240,7 +240,7 @@ def compute_mode(gpus: Gpus, job: Job) -> Iterator[Finding]:
         elif mode.startswith("exclusive") and not isinstance(gpu.processes, Absent):
             held = [nbytes for nbytes in gpu.processes if nbytes is None or nbytes > _CONTEXT]
             if held:
-                message = f"its compute mode is {mode}, and another process has it: it takes no second one"
+                message = f"its compute mode is {mode}, and another process is using it: a second one is refused"
                 shown = ("nvmlDeviceGetComputeMode", "NVML processes")
                 tell = warn if None in held else fail
                 yield tell(name, message, action="retest", confidence=ONCE, evidence=shown)
@@ -369,5 +369,5 @@ def replays(gpus: Gpus) -> Iterator[Finding]:
             message = f"{count} packets were retransmitted on its PCIe link; its siblings usually have {usual:.0f}"
             yield warn(name, message, **NODE, evidence=seen(source, str(count)))
         elif count >= _MANY:
-            yield note(name, f"{count} packets were sent again over its PCIe link", evidence=source)
+            yield note(name, f"{count} packets were retransmitted on its PCIe link", evidence=source)
     yield from unread(gpus, "pcie_replays", source)

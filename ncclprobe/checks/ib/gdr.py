@@ -60,7 +60,9 @@ def gpu_near(fabric: Fabric, settings: Settings, pci: Pci, gpus: Gpus, machine: 
         subject = listed(group.gpus)
         sources = ("/sys/bus/pci/devices", "/sys/class/infiniband/*/ports/*/state")
         if unread:
-            message = f"which NICs are near is not known: place, state or rate of {listed(unread)} could not be read"
+            message = (
+                f"it is unknown which NICs are near: the position, state or rate of {listed(unread)} could not be read"
+            )
             yield note(subject, message, evidence=sources)
             continue
         if not group.nics:
@@ -186,7 +188,7 @@ def gdr(
         whose = JOB if "NCCL_DMABUF_ENABLE" in available.why else IMAGE
         yield tell("GPUDirect RDMA", available.why, evidence=_ORIGIN, **whose)
     elif isinstance(pci, Absent):
-        yield note("GPUDirect RDMA", f"how far GPUs and NICs are apart is not known: {pci.why}", evidence=_ORIGIN)
+        yield note("GPUDirect RDMA", f"the distance between GPUs and NICs is unknown: {pci.why}", evidence=_ORIGIN)
     else:
         nics = list(dict.fromkeys(port.device for port in ports))
         used = Fabric(tuple(device for device in fabric.devices if device.name in nics))
@@ -230,7 +232,7 @@ def _by_settings(made: Sequence[Direct], usual: Sequence[Direct], settings: Sett
     pairs = zip(made, usual, strict=True)
     staged = {now.gpu for now, before in pairs if before.sends and now.receives and now.sends is False}
     if staged:
-        message = f"copies what {listed(sorted(staged))} send through host memory"
+        message = f"makes {listed(sorted(staged))} send through host memory"
         yield _prevented(settings, "NCCL_NET_GDR_READ", message)
 
 
@@ -246,7 +248,7 @@ def _too_far(
     """Yield GPUs that are farther from every NIC than the level allows: a fault only if most are near enough."""
     unknown = [gpu for gpu in gpus if _reached(usual, gpu) is None]
     if unknown:
-        message = "its distance from the NICs is not known, so it is not known whether NCCL uses GPUDirect RDMA"
+        message = "its distance from the NICs is unknown, and so is NCCL's use of GPUDirect RDMA"
         yield note(listed(unknown), message, evidence=_ORIGIN)
     far = [gpu for gpu in gpus if _reached(usual, gpu) is False and _reached(made, gpu) is not True]
     near = [gpu for gpu in gpus if _reached(usual, gpu)]

@@ -113,7 +113,7 @@ def _down(port: Port, rail: bool | None, stranded: bool, dark: int) -> tuple[Cal
     if rail is not None:
         others = "its siblings" if rail else "others of its kind"
         return fail if rail else warn, f"is {_seen(port)}: {cause}; {others} are up", "link"
-    return note, f"is {_seen(port)}, and it is not known that it should be up", "link"
+    return note, f"is {_seen(port)}, and it is unknown if it should be up", "link"
 
 
 def _short_of(ports: Sequence[Port], fabric: Fabric, topology: Topology, gpus: int) -> Mapping[str, bool]:
@@ -223,7 +223,7 @@ def perm(fabric: Fabric, settings: Settings, launch: Launch | Absent) -> Iterato
         names = listed([each.name for each in known])
         nodes = any(isinstance(each.verbs, str) and each.verbs for each in known)
         cause = "this process can open no node there" if nodes else "there is no uverbs node"
-        message = f"{cause}, so NCCL leaves out {names} and goes over sockets between nodes"
+        message = f"{cause}, so NCCL skips {names} and uses sockets between nodes"
         yield tell("/dev/infiniband", message, **IMAGE, evidence="open /dev/infiniband/uverbs*")
         return
     for each in known:
@@ -371,7 +371,7 @@ def roce_v2(fabric: Fabric, settings: Settings, launch: Launch | Absent) -> Iter
         if verdicts[each.name] is None:
             yield note(each.name, "its GIDs or their types could not be read", **sources)
         elif each not in rails or single_node(launch):
-            yield note(each.name, "has no routable RoCE v2 GID, and it is not known that it needs one", **sources)
+            yield note(each.name, "has no routable RoCE v2 GID, and it is unknown if it needs one", **sources)
         else:
             message = "has only link-local RoCE v2 GIDs: its interface has no IP address"
             yield tell(each.name, message, **NODE, **sources)
@@ -472,7 +472,7 @@ def same_subnet(
             continue
         evidence = (f"arp_ignore and arp_announce of {listed(loose)}", "ip rule")
         message = f"are all in {subnet}, without arp_ignore=1 and arp_announce=2"
-        doubt = "; whether there are routing rules is not known" if by_rule is None else " or routing rules"
+        doubt = "; it is unknown if there are routing rules" if by_rule is None else " or routing rules"
         yield warn(listed(names), message + doubt, **NODE, evidence=evidence)
 
 

@@ -144,23 +144,22 @@ _STOPPED = (
     "`ps -o pid,stat,cmd -p PID` shows its state"
 )
 _REMEDIES = {
-    "uninterruptible sleep": "The storage is at fault: look at its server, and at `journalctl -k` of this node. What "
-    "waits so cannot be killed before the server answers.",
+    "uninterruptible sleep": "The storage is at fault: look at its server, and at `journalctl -k` of this node. A "
+    "process in this state cannot be killed before the server answers.",
     "is stopped by a signal": _STOPPED,
-    "is stopped by process": "let the debugger go on, or end it: what it traces goes on then",
+    "is stopped by process": "let the debugger continue, or end it: the traced process then continues",
     "is frozen": "The container runtime or the scheduler has frozen its cgroup: `docker unpause`, `scontrol resume`, "
     "or 0 in its cgroup.freeze.",
     "no process of it": "",
 }
-"""What no line of a job's program does, and what to do then: its storage, who stopped it, its container, or what should
-have started it."""
+"""States that no line of a job's program causes, and what to do: storage, a signal, a container, a missing start."""
 _FIXES = {
-    "waits for a key": "find which rank sets this key of the store (`store.set`), and why it has not come there",
-    "holds)": "end what holds the lock, or let it release this: `ps -fp PID`, `cat /proc/locks`",
+    "waits for a key": "find the rank that sets this key of the store (`store.set`), and why it has not set it",
+    "holds)": "end the process that holds the lock, or let it release the lock: `ps -fp PID`, `cat /proc/locks`",
     "WORLD_SIZE=": "start all ranks with one WORLD_SIZE: `tr '\\0' '\\n' </proc/PID/environ | grep WORLD_SIZE`",
     "meet": "start all ranks with one MASTER_ADDR and MASTER_PORT: `tr '\\0' '\\n' </proc/PID/environ | grep MASTER`",
 }
-"""What a job's program or its settings do, and what to do then."""
+"""States that a job's program or its settings cause, and what to do."""
 
 
 def _fault(each: RankClass, blame: Blame, action: Action) -> tuple[Blame, Action, str]:

@@ -25,7 +25,7 @@ _LAYERS: Mapping[str, tuple[str, str, str, str]] = {
         "did not resolve",
         "job",
         "fix-job",
-        "give rank 0's IP address, or a name that DNS or /etc/hosts of this node knows",
+        "give rank 0's IP address, or a name that resolves on this node",
     ),
     "route": (
         "there is no route to it",
@@ -37,21 +37,21 @@ _LAYERS: Mapping[str, tuple[str, str, str, str]] = {
         "no process listens there, or a firewall rejects it",
         "job",
         "fix-job",
-        "see that the address is rank 0's, that the doctor runs there too and at this port (ss -ltn), and that no "
+        "check that the address is rank 0's, that the doctor also runs there on this port (ss -ltn), and that no "
         "firewall rejects it",
     ),
     "filtered": (
         "no answer at all: a firewall drops it, no host has the address, or that host is down",
         "unknown",
         "retest",
-        "see that the address is rank 0's and that the host is up (ping), then let TCP to this port through there and "
-        "between",
+        "check that the address is rank 0's and that the host is up (ping), then allow TCP to this port there and on "
+        "the path",
     ),
     "unreachable": (
         "the network reports it unreachable: no host has the address, or a router rejects it",
         "unknown",
         "retest",
-        "see that the address is rank 0's, and that this interface is on a network that leads there",
+        "check that the address is rank 0's, and that this interface is on a network that leads there",
     ),
     "address": (
         "this node's own address cannot be used",
@@ -63,13 +63,14 @@ _LAYERS: Mapping[str, tuple[str, str, str, str]] = {
         "this node's own firewall or policy forbids it",
         "image",
         "fix-image",
-        "let outgoing TCP through (nft list ruleset; network policies of the container)",
+        "allow outgoing TCP (nft list ruleset; network policies of the container)",
     ),
     "reset": (
         "connected, then closed by the other side",
         "job",
         "fix-job",
-        "see who listens at that port (ss -ltnp on that host); choose another MASTER_PORT if it is none of this job",
+        "check which process listens on that port (ss -ltnp on that host); choose another MASTER_PORT if it is not "
+        "part of this job",
     ),
     "foreign": (
         "another program listens there",
@@ -122,11 +123,15 @@ def master_reach(reach: Reach) -> Iterator[Finding]:
         return
     where = _at(reach.target, reach.port)
     if reach.outcome == "hung-up" or ("hung-up" in reach.seen and reach.outcome in _CROWDED):
-        raise Unlearned(f"{where} hung up before any answer: too many others call it, or another program listens there")
+        raise Unlearned(
+            f"{where} closed the connection before any answer: it has too many callers, or another program listens "
+            "there"
+        )
     if reach.outcome == "silent":
         raise Unlearned(
-            f"{where} lets this node connect and does not answer ({reach.tries} tries in {reach.seconds:.0f} s): the "
-            "process there is busy, stopped, or another program; see who listens (ss -ltnp on that host), and try again"
+            f"{where} accepts the connection but does not answer ({reach.tries} tries in {reach.seconds:.0f} s): the "
+            "process there is busy, stopped, or another program; check which process listens (ss -ltnp on that host), "
+            "and try again"
         )
     unknown = ("failed", "unknown", "retest", "")
     meaning, blame, action, remedy = _LAYERS.get(reach.outcome, unknown)
@@ -248,7 +253,7 @@ def master_agree(masters: Every[Master], reaches: Every[Reach | Absent]) -> Iter
     tell = warn if tries and set(tries) == {"ok"} else fail
     names = Counter(masters.by_node[node].name for node in known)
     subject = next(iter(names)) if len(names) == 1 else "MASTER_ADDR"
-    all_the_same = "; all reached rank 0 all the same" if tell is warn else ""
+    all_the_same = "; nevertheless all reached rank 0" if tell is warn else ""
     more = {"tell": tell, "after": all_the_same, **(IMAGE if len(names) == 1 else JOB)}
     more["evidence"] = [f"getaddrinfo({name})" for name, _ in names.most_common(3)]
     yield from unlike(ballot, lambda host: " or ".join(sorted(host)), f"{subject} is", subject=subject, **more)
@@ -299,7 +304,7 @@ def rank_silent(
     """
     called = {node for node, roll in rolls.items() if isinstance(roll, RollCall)}
     if not called and not any(len(ranks) > 1 for ranks in processes.by_node.values()):
-        raise Unlearned("one rank of each node reported, and it is not known whether the others run")
+        raise Unlearned("one rank of each node reported, and it is unknown if the others run")
     for node, launch in launches.items():
         collected = processes.by_node.get(node, {})
         started = min(launch.local_world_size or 0, bounds.NODE_RANKS)

@@ -256,7 +256,7 @@ def _known(paths: Every[Paths], gatherings: Every[Gathering | Absent]) -> list[T
     found = tries(paths, {each.node_rank for each in lost if each.node_rank is not None})
     if not found and any(each.rows for _, each in paths.items()):
         _refuse_gaps(paths)
-        raise Unlearned("rank 0 lost the nodes between which paths were tried")
+        raise Unlearned("rank 0 lost the nodes between which paths were tested")
     return found
 
 
@@ -264,9 +264,11 @@ def _refuse_gaps(paths: Every[Paths]) -> None:
     """Refuse to pass if some paths were not tried. Raises Unlearned."""
     rows = [row for _, each in paths.items() for row in each.rows]
     if late := sum(row.outcome == _UNTRIED for row in rows):
-        raise Unlearned(f"{late} of {len(rows)} paths were not tried: the run had no more time")
+        raise Unlearned(f"{late} of {len(rows)} paths were not tested: the run was out of time")
     if once := sum(_unanswered_once(row) for row in rows):
-        raise Unlearned(f"{once} of {len(rows)} paths gave no answer and were tried once: the run had no more time")
+        raise Unlearned(
+            f"{once} of {len(rows)} paths gave no answer and were tested only once: the run was out of time"
+        )
     flooded = {each.me for _, each in paths.items() if each.floods}
     if unheard := sum(_says_nothing(row, flooded) for row in rows):
         why = "the listeners there had too many callers (see launch.port)"
@@ -340,10 +342,9 @@ def _on_node(suspect: Suspect[str], failed: list[Path]) -> str:
     if not suspect.at_one_node or len(suspect.nodes) != 1 or len(nics) != 1:
         return ""
     nic = next(iter(nics))
-    return (
-        f"on {suspect.nodes[0]}: `ip addr show {nic}`; `ip -s link show {nic}`; `nft list ruleset`: let TCP through on "
-        "all ports (net.ipv4.ip_local_port_range) from and to the other nodes"
-    )
+    look = f"`ip addr show {nic}`; `ip -s link show {nic}`; `nft list ruleset`"
+    allow = "allow TCP on all ports (net.ipv4.ip_local_port_range) from and to the other nodes"
+    return f"on {suspect.nodes[0]}: {look}: {allow}"
 
 
 def _whose(suspect: Suspect[str], outcome: str) -> dict[str, Any]:
@@ -385,8 +386,8 @@ def unproven(proofs: Every[Proof | Absent]) -> Iterator[Finding]:
     """
     known = {node: each for node, each in proofs.items() if isinstance(each, Proof)}
     if not any(each.proved or each.trusted for each in known.values()):
-        remedy = "set NCCLPROBE_TOKEN to one secret on every node (openssl rand -hex 16), or give --trust-network"
-        raise Unlearned(f"the nodes have no secret, so that none proved that it belongs to the job; {remedy}")
+        remedy = "set NCCLPROBE_TOKEN to one secret on every node (openssl rand -hex 16), or add --trust-network"
+        raise Unlearned(f"the nodes have no secret, so no node proved that it belongs to the job; {remedy}")
     if any(each.trusted for each in known.values()):
         message = (
             "no node had to prove that it belongs to the job: any process on this network could have joined as one"
@@ -423,6 +424,6 @@ def port_flooded(gatherings: Every[Gathering | Absent], paths: Every[Paths | Abs
             continue
         listed = first_of((f"{address} ({count})" for address, count in calls.most_common()), _MOST_TOLD)
         where = fold([node for node, floods in ports.items() if floods])
-        message = f"callers that proved nothing left no room for others on {where}, and were hung up on: {listed}"
+        message = f"unidentified callers took all connections on {where}, and were disconnected: {listed}"
         evidence = seen(f"listeners of {where}", f"{sum(calls.values())} connections")
         yield warn(subject, message, action="retest", evidence=evidence)

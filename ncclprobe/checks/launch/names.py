@@ -196,7 +196,7 @@ def route(
     leaves_by = {route.interface: address for address in sorted(elsewhere) if (route := routes.leaving(address))}
     if elsewhere and not leaves_by:
         if isinstance(routes.rules, Absent) or routes.policy:
-            raise Unlearned("the main table has no route to MASTER_ADDR, and which other table applies is not known")
+            raise Unlearned("the main table has no route to MASTER_ADDR, and it is unknown which other table applies")
         message = f"{', '.join(sorted(elsewhere))}: there is no route to it"
         yield fail(master.name, message, blame="node", action="fix-image", evidence="/proc/net/route")
     chosen = _bootstrap(interfaces, settings, software) if job.backend == "nccl" else None
@@ -212,7 +212,9 @@ def _aside(chosen: Interface, leaves_by: Mapping[str, str], master: Master, inte
         message += f": a {chosen.kind} of this node"
         return warn(chosen.name, message, **JOB, evidence=evidence)
     if shared := _shared_subnet(chosen, [each for each in interfaces.all if each.name in leaves_by]):
-        message += f", which is in {shared} too: the kernel sends what NCCL binds to one by the other"
+        message += (
+            f", which is also in {shared}: the kernel sends traffic that NCCL binds to one interface over the other"
+        )
         remedy = _TWO_IN_ONE.format(chosen=chosen.name, other=next(iter(leaves_by)))
         return warn(chosen.name, message, **IMAGE, evidence=evidence, remedy=remedy)
     return note(chosen.name, message, evidence=evidence)
@@ -364,10 +366,12 @@ def hostname_unique(systems: Every[System]) -> Iterator[Finding]:
     for nodes in machines.values():
         names = {systems.by_node[node].hostname for node in nodes}
         if len(nodes) > len(names):  # some of them share both
-            message = f"have one boot id and the host name {', '.join(sorted(names)[:3])}: they are one machine to NCCL"
+            message = (
+                f"have one boot id and the host name {', '.join(sorted(names)[:3])}: NCCL treats them as one machine"
+            )
             yield warn(fold(nodes), message, **JOB, nodes=tuple(nodes), evidence=seen)
         elif len(nodes) > 1:
-            message = "run on one machine under different names: NCCL goes over the network between them"
+            message = "run on one machine under different names: NCCL uses the network between them"
             yield note(fold(nodes), message, evidence=seen)
     for name, nodes in hostnames.items():
         if len({systems.by_node[node].boot_id for node in nodes}) > 1:

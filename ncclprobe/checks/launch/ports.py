@@ -106,7 +106,7 @@ def port_ephemeral(launch: Launch, sysctls: Sysctls) -> Iterator[Finding]:
     reserved = () if isinstance(sysctls.reserved_ports, Absent) else sysctls.reserved_ports
     port = launch.master_port or 0
     if first <= port <= last and not any(low <= port <= high for low, high in reserved):
-        message = f"{port} lies in the range of ephemeral ports, {first} to {last}, and is not reserved"
+        message = f"{port} is in the range of ephemeral ports, {first} to {last}, and is not reserved"
         evidence = f"{ROOT}/ipv4/ip_local_port_range"
         yield warn("MASTER_PORT", message, **JOB, evidence=evidence)
 
@@ -180,7 +180,7 @@ def firewall(
             if chain.name.partition("/")[0] not in ours:
                 continue
             if chain.otherwise in ("drop", "reject"):
-                refuses, letting_in = True, "whether rules let in the other nodes is not known"
+                refuses, letting_in = True, "it is unknown if its rules admit the other nodes"
                 message = f"{chain.otherwise}s connections that no rule admits; {letting_in}"
                 yield warn(chain.name, message, **IMAGE, nodes=(node,), evidence="nft list chains; nft list chain")
             elif chain.rules != 0:
@@ -272,7 +272,7 @@ def gloo_group(
     yield from _some_only(nodes, environments, job)
     unknown = [node for node, found in chosen.items() if not found or any(isinstance(d, Absent) for d in found)]
     if unknown:
-        raise Unlearned(f"what gloo would listen on is not known of {fold(unknown)}")
+        raise Unlearned(f"the address that gloo would listen on is unknown for {fold(unknown)}")
 
 
 class _Culprits(Struct):

@@ -221,7 +221,7 @@ def collectives_do_not_match(log: JobLog) -> Iterator[Finding]:
         peers = () if other is None else (other,)
         found = said(log, event, "ranks called different collectives", peers=peers, **JOB)
         if any(text in event.text for text in _OF_RECEIVERS):
-            message = f"{found.subject} received an unexpected size: it or the sender made the call with another size"
+            message = f"{found.subject} received an unexpected size: it or the sender called with another size"
             found = blame_no_rank(replace(found, message=message))
         yield found
 
@@ -429,7 +429,9 @@ def works_on_alone(log: JobLog) -> Iterator[Finding]:
             event = after[-1]
             who = "a rank" if event.rank is None else f"rank {event.rank}"
             work = f"{other.title or 'a progress bar'}, for {other.elapsed}"
-            found = said(log, event, f"{who} was still busy with its own work ({work}) when the others gave up", **JOB)
+            found = said(
+                log, event, f"{who} was still busy with its own work ({work}) when the others timed out", **JOB
+            )
             yield blame_no_rank(found) if event.rank is None else found
 
 

@@ -44,7 +44,7 @@ def ranks_may_not_meet(log: JobLog) -> Iterator[Finding]:
     real = sorted({name for name, _, _ in using.values() if not _VIRTUAL.match(name)})
     for host, (name, address, event) in using.items() if real else ():
         if _VIRTUAL.match(name):
-            message = f"{host} uses {name} ({address}) while others use {real[0]}; they may not reach it"
+            message = f"{host} uses {name} ({address}) while others use {real[0]}, which may not reach it"
             remedy = f"NCCL_SOCKET_IFNAME={real[0]} on every node"
             yield said(log, event, message, severity=Severity.WARN, remedy=remedy, **JOB)
     for event in log.having(_BARRIER):
@@ -62,13 +62,16 @@ _SET = " set by environment to "
 _IB_OFF = f"NCCL_IB_DISABLE{_SET}1"
 _COSTLY = {
     _IB_OFF: ("slow-socket-fallback", "NCCL_IB_DISABLE=1 keeps NCCL from InfiniBand and RoCE"),
-    f"NCCL_P2P_DISABLE{_SET}1": ("nccl-setting", "NCCL_P2P_DISABLE=1 sends through the host what NVLink could carry"),
-    f"NCCL_SHM_DISABLE{_SET}1": ("nccl-setting", "NCCL_SHM_DISABLE=1 sends what stays within a host over the network"),
-    f"NCCL_NVLS_ENABLE{_SET}0": ("nvls", "NCCL_NVLS_ENABLE=0 leaves out the sums of NVSwitch"),
-    f"NCCL_MNNVL_ENABLE{_SET}0": ("nccl-setting", "NCCL_MNNVL_ENABLE=0 leaves out NVLink between nodes"),
+    f"NCCL_P2P_DISABLE{_SET}1": (
+        "nccl-setting",
+        "NCCL_P2P_DISABLE=1 sends data through the host that NVLink could carry",
+    ),
+    f"NCCL_SHM_DISABLE{_SET}1": ("nccl-setting", "NCCL_SHM_DISABLE=1 sends data within a host over the network"),
+    f"NCCL_NVLS_ENABLE{_SET}0": ("nvls", "NCCL_NVLS_ENABLE=0 turns off reductions in the NVSwitches"),
+    f"NCCL_MNNVL_ENABLE{_SET}0": ("nccl-setting", "NCCL_MNNVL_ENABLE=0 turns off NVLink between nodes"),
     f"NCCL_NET_GDR_LEVEL{_SET}LOC": ("gdr-off", "NCCL_NET_GDR_LEVEL=LOC turns GPUDirect RDMA off"),
     f"NCCL_NET_GDR_LEVEL{_SET}0": ("gdr-off", "NCCL_NET_GDR_LEVEL=0 turns GPUDirect RDMA off"),
-    f"NCCL_NET_GDR_READ{_SET}0": ("gdr-off", "NCCL_NET_GDR_READ=0 leaves GPUDirect RDMA to receiving"),
+    f"NCCL_NET_GDR_READ{_SET}0": ("gdr-off", "NCCL_NET_GDR_READ=0 turns off GPUDirect RDMA for sending"),
 }
 """Settings that cost bandwidth, by NCCL's line of them: the code, and what each does."""
 

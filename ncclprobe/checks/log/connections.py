@@ -83,14 +83,14 @@ def no_interface(log: JobLog) -> Iterator[Finding]:
     Fix: compare `ip -br addr` on this host with NCCL_SOCKET_IFNAME (`eth` matches every name with that prefix, `=eth0`
     only eth0, `^docker` all except those with the prefix docker); correct it or unset it.
     """
-    yield from each(log, _NO_INTERFACE, "NCCL found no interface that it may use", **JOB)
+    yield from each(log, _NO_INTERFACE, "NCCL found no interface that it can use", **JOB)
     for event in log.having(*_NOT_HERE):  # of RAS, too, where there is no ::1
         given = any((each_set.host, each_set.pid) == (event.host, event.pid) for each_set in log.having(_ROOT))
         if given and not demoted(event):
-            yield said(log, event, "the address in NCCL_COMM_ID is none of this host", **JOB)
+            yield said(log, event, "the address in NCCL_COMM_ID is not one of this host", **JOB)
     codes = () if any(True for _ in log.having(*_SELECTION)) else ("iface-missing", "version-mismatch")
-    yield from each(log, _NO_SUCH_FAMILY, "no address of a family that this host or container has", **IMAGE)
-    yield from each(log, _NO_FAMILY, "a rank's address is none: it found no interface", codes=codes, **JOB)
+    yield from each(log, _NO_SUCH_FAMILY, "this host or container has no address of that family", **IMAGE)
+    yield from each(log, _NO_FAMILY, "a rank has no address, because it found no interface", codes=codes, **JOB)
 
 
 @cause(
@@ -303,7 +303,7 @@ def own_name_is_loopback(log: JobLog) -> Iterator[Finding]:
     """
     signs = ("connectFullMesh failed", "Connection refused", "onnection closed by peer")
     if any(event.level != "INFO" and not warned(event) for event in log.having(*signs)):
-        yield from each(log, _FALLBACK, "takes loopback, because its own name does not resolve", **IMAGE)
+        yield from each(log, _FALLBACK, "uses loopback, because its own name does not resolve", **IMAGE)
     for event in log.having("127.0.1.1"):
         if event.level != "INFO" and ("onnect" in event.text or "losed by peer" in event.text):
             yield said(log, event, "connects to 127.0.1.1, the address of a host's own name", **IMAGE)

@@ -229,7 +229,7 @@ def _how_ended(text: str) -> str:
 
 _OUTSIDE = ("SIGTERM", "signal: 15", "Received 15 death", "SignalException")
 _SCHEDULER = ("*** JOB ", "*** STEP ")
-_BY_SLURM = {"TIME LIMIT": "time limit", "PREEMPTION": "preemption", "JOB REQUEUE": "it goes back into the queue"}
+_BY_SLURM = {"TIME LIMIT": "time limit", "PREEMPTION": "preemption", "JOB REQUEUE": "it was requeued"}
 """What Slurm writes behind ``DUE TO``, in words."""
 _OTHER_LIMITS = (
     "PBS: job killed: walltime ",
@@ -253,7 +253,7 @@ _BY_A_PERSON = {
     ),
 }
 """The signals of a terminal: the name, what it means, what to do."""
-_ELSEWHERE = "start it again from its last checkpoint, on another machine or one that is not taken back"
+_ELSEWHERE = "start it again from its last checkpoint, on another machine or one that cannot be reclaimed"
 _SUSPENDED = ("]+  Stopped  ", "Forwarding signal 20 ")
 """How a shell, and Open MPI's launcher, say it."""
 _SIGNALS = ("got signal: ", "death signal", "KeyboardInterrupt", *_SUSPENDED)
@@ -290,7 +290,7 @@ def ended_from_outside(log: JobLog) -> Iterator[Finding]:
     """
     for event in log.having(*_NOTICES):
         if _TAKEN_BACK.search(event.text[:512]) and not _failed_by_itself(log, event):
-            yield said(log, event, "the cloud takes this machine back", remedy=_ELSEWHERE, **RESTART)
+            yield said(log, event, "the cloud reclaimed this machine", remedy=_ELSEWHERE, **RESTART)
     if any(rank.init_started > rank.init_complete for rank in log.ranks.values()) or _failed_by_itself(log):
         return
     for event in log.having(*_OTHER_LIMITS):
@@ -498,7 +498,7 @@ _SEGFAULT = (
 )
 _SAID_BEFORE = 4
 _DUMPED = ("Fatal Python error: Aborted",)
-_CHILD_ENDED = "a process ended, and the line of the one that had started it does not say why"
+_CHILD_ENDED = "a process ended, and its parent's line does not give the reason"
 _OF_RAY = ("actor died unexpectedly", "worker died unexpectedly")
 """Which does not know how; the table of messages has it."""
 

@@ -91,7 +91,7 @@ def no_imex_channel(log: JobLog) -> Iterator[Finding]:
     for event in cuda_errors(log, "operation not permitted") if any(True for _ in log.having("MNNVL 1")) else ():
         if event.place.startswith(("transport/p2p", "transport.cc", "allocator", "mem_manager")):
             yield said(log, event, "a GPU's memory cannot be shared over NVLink between hosts", **NODE)
-    message = "NCCL takes its error for one of the IMEX service"
+    message = "NCCL attributes the error to the IMEX service"
     yield from informed(log, _IMEX_HINT, message, codes=("imex-missing", "fabric-manager"), **NODE)
 
 

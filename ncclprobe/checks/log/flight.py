@@ -348,10 +348,10 @@ def stands_elsewhere(stacks: Stacks, log: JobLog | Absent) -> Iterator[Finding]:
     if not 0 < len(others) < len(usual):
         if len(ranks) > 1 and usual[0].call:
             rest = f"; {', '.join(f'{_who(each, log)} in {each.where}' for each in others[:_SHOWN])}" if others else ""
-            message = f"{len(usual)} of {len(ranks)} processes stand in {usual[0].where}{rest}"
+            message = f"{len(usual)} of {len(ranks)} processes are in {usual[0].where}{rest}"
             yield _stack_finding(usual, (), message, log)
         return
-    apart = [f"{_who(each, log)} stands in {each.where}" for each in others[:_SHOWN]]
+    apart = [f"{_who(each, log)} is in {each.where}" for each in others[:_SHOWN]]
     codes = ("timeout-straggler", "collective-desync")
     message = f"{'; '.join(apart)}, while {len(usual)} others are in {usual[0].where}"
     yield _stack_finding(others, codes[::-1] if any(each.call for each in others) else codes, message, log, usual)

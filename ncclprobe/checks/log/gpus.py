@@ -46,16 +46,17 @@ _LIVED_WITH = ("Non-fatal", "Nonfatal", "No user action")
 _DIAGNOSED = ("ECC: uncorrected volatile errors on rank(s)", "NVLink: inactive link(s) on rank(s)")
 _LINK = {
     **NODE,
-    "remedy": "`nvidia-smi nvlink -e` names the link whose errors grow. Drain the host and reset the GPUs at both its "
-    "ends (all of the host if they meet in NVSwitches); if it returns, reseat or replace the bridge, baseboard or GPU.",
+    "remedy": "`nvidia-smi nvlink -e` names the link with growing errors. Drain the host, and reset the GPUs at both "
+    "ends of the link (all GPUs of the host if it has NVSwitches). If the error returns, reseat or replace the "
+    "bridge, baseboard or GPU.",
 }
 """NVIDIA's GPU debug guidelines, Xid 74: a link has two ends, and its connection is examined before a GPU is replaced.
 """
 _OF_SWITCH = re.compile(r"SXid \(PCI:([0-9A-Fa-f:.]{4,20})\): {0,2}(\d{1,6})")
 _SWITCH = {
     **NODE,
-    "remedy": "drain this host and restart it: a reset of the GPUs alone leaves the NVSwitches as they are; if it "
-    "returns, have the baseboard repaired. `nvidia-smi nvlink -e` and the fabric manager's log name the link",
+    "remedy": "drain this host and restart it, because a reset of the GPUs does not reset the NVSwitches. If the "
+    "error returns, have the baseboard repaired. `nvidia-smi nvlink -e` and the fabric manager's log name the link",
 }
 """NVIDIA's fabric manager guide: a fatal SXid needs all GPUs and NVSwitches of the host to be reset."""
 
@@ -139,7 +140,7 @@ _BUSY = ("all CUDA-capable devices are busy or unavailable", "CUDA-capable devic
 
 
 _MIG = ("MIG-", "MIG device", "MIG mode")
-_WHOLE = "switch MIG off on this host (`nvidia-smi -mig 0`), or give each rank an instance of another GPU"
+_WHOLE = "turn MIG off on this host (`nvidia-smi -mig 0`), or give each rank an instance of another GPU"
 _IDENTITY = (
     "unset NCCL_HOSTID, or give every host its own; compare `cat /proc/sys/kernel/random/boot_id` and `hostname`"
 )
@@ -278,7 +279,7 @@ def too_many_peers(log: JobLog) -> Iterator[Finding]:
     memory.
     """
     yield from each(log, _MAPPINGS[:1], "a GPU has more peers than mappings", **JOB)
-    yield from informed(log, _MAPPINGS[1:], "NCCL takes its error for too many peer mappings", **JOB)
+    yield from informed(log, _MAPPINGS[1:], "NCCL attributes the error to too many peer mappings", **JOB)
 
 
 _PEERING = (

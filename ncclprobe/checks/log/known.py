@@ -310,14 +310,15 @@ def _finding(log: JobLog, event: LogEvent, found: messages.Message) -> Finding:
 def _next(event: LogEvent, own: Layer, peer: int | None) -> str:
     """Return the next place to look: lines of a rank and its peer, otherwise the records of the line's layer."""
     if event.rank is not None and peer is not None:
-        return f"look at the earlier lines of rank {event.rank} and rank {peer}"
+        return f"read the earlier lines of rank {event.rank} and rank {peer}"
     return f"look at {own.look}" if own.look else ""
 
 
 _OF_SSH = ("ssh ", "ssh.", "the login")
 _LOG_IN = (
-    "let `ssh HOST hostname` work from the launcher's host without a password, as the user of the job: a key there and "
-    "in `authorized_keys` here (in pods: a secret that all mount), an `sshd` that runs, a name that resolves"
+    "make `ssh HOST hostname` work from the launcher's host without a password, as the user of the job. That "
+    "needs a key there and in `authorized_keys` here (in pods: a secret that all mount), a running `sshd`, and a name "
+    "that resolves"
 )
 _GONE_ALREADY = ": No such process"
 """A host that had to end work that another host's failure had made futile."""
@@ -442,13 +443,13 @@ def unexplained(log: JobLog, explained: Explained) -> Iterator[Finding]:
     if not explained.codes and (left or explained.open):
         raise Unlearned(_why(log, left, explained))
     for event in left[:1]:
-        text = f"{len(left)} lines that end a process have an unknown form"
+        text = f"{len(left)} lines about the end of a process have an unknown form"
         yield warn(log.where(event), text, evidence=log.evidence(event), action="none")
 
 
 def _why(log: JobLog, left: list[LogEvent], explained: Explained) -> str:
     if explained.open:
-        return f"the logs show the consequences of a failure, and no line gives the reason: {', '.join(explained.open)}"
+        return f"the logs show the consequences of a failure, but no line gives the reason: {', '.join(explained.open)}"
     first = left[0]
     where, text = f"{log.streams[first.stream].name}:{first.line}", whole_words(first.text, 200)
     return f"{where} reports a failure that no check knows: {text}"

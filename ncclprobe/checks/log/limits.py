@@ -189,7 +189,7 @@ def gpu_memory_full(log: JobLog) -> Iterator[Finding]:
         caught = caught and not _could_not_go_on(log, event)
         if not demoted(event) and not caught and tried and _OF_RAY not in event.text:
             yield said(log, event, _full(event.text), **JOB)
-    yield from each(log, _BEGIN_BLAS, "cuBLAS could not begin on a GPU, most often for its memory", codes=_BLAS, **JOB)
+    yield from each(log, _BEGIN_BLAS, "cuBLAS could not start on a GPU, usually for lack of memory", codes=_BLAS, **JOB)
     nvls = {event.text for event in cuda_errors(log, "out of memory") if "nvls" in event.place}
     for event in cuda_errors(log, "out of memory"):
         if event.text.strip() not in nvls and "OutOfMemoryError" not in event.text:
@@ -213,7 +213,7 @@ def _full(text: str) -> str:
     asked = _gib(between(text, "Tried to allocate "))
     free = _gib(between(text, "of which "))
     others = len(_OF_OTHERS.findall(text))
-    more = f", {others} of its processes not this one" if others else ""
+    more = f", {others} processes besides this one" if others else ""
     if asked is None or free is None or free - asked < _SPARE_GIB:
         return f"{whose} is full{more}"
     return (
@@ -353,7 +353,11 @@ def storage_stalled(log: JobLog) -> Iterator[Finding]:
         if name and "seconds" in event.text and not _long_over(log, event):
             codes = ("timeout-straggler", "rank-crashed", "gpu-hw-error")
             yield said(
-                log, event, f"{name} is stuck in the kernel, as for a disk or a file server", codes=codes, **UNPROVEN
+                log,
+                event,
+                f"{name} is blocked in the kernel, for example on a disk or a file server",
+                codes=codes,
+                **UNPROVEN,
             )
 
 

@@ -95,7 +95,8 @@ _IN_USE = ("Address already in use", "address already in use", "EADDRINUSE", "er
 _RAS = "RAS failed to establish a client listening socket"
 _NO_ADDRESS = "has failed to listen on any local network address"
 _FREE = (
-    "`ss -ltnp 'sport = :{port}'` on the host of rank 0; end what is left over, or take another MASTER_PORT (with one "
+    "`ss -ltnp 'sport = :{port}'` on the host of rank 0; end the left-over process, or choose another MASTER_PORT "
+    "(with one "
     "node `torchrun --standalone`, or `--rdzv-endpoint=localhost:0`)."
 )
 _LIVED_WITH = ("TORCHELASTIC_USE_AGENT_STORE is enabled so ignoring", "rying another port", "; trying ", ", trying ")
@@ -158,7 +159,7 @@ def port_privileged(log: JobLog) -> Iterator[Finding]:
     """
     for event in log.having(*_DENIED, "Call to bind failed: Permission denied"):
         if "bind" in event.text or "server socket" in event.text:
-            yield said(log, event, "a port may not be bound by this user", **JOB)
+            yield said(log, event, "this user is not allowed to bind the port", **JOB)
 
 
 _TRIES = "The client socket has failed to connect to "
@@ -219,14 +220,14 @@ def master_unreachable(log: JobLog) -> Iterator[Finding]:
         codes = ("port-blocked", "master-unreachable") if listens and event.rank != 0 else ()
         yield said(log, event, message, peers=(0,), codes=codes, **LIMIT)
     for event in _tries_to_the_end(log):
-        message = "the job's store is not reached up to the end of the log"
+        message = "the job's store is not reached by the end of the log"
         yield said(log, event, message, peers=(0,), codes=("master-unreachable", "port-blocked"), **JOB)
 
 
 _ENDED = ("rank-crashed", "ended-from-outside")
-_GONE = "the store that the launchers meet at was reached before, and is gone: who kept it has ended"
+_GONE = "the launchers' store was reached before and is now gone: the launcher that ran it has ended"
 _OWN_STORE = (
-    "look at the launcher that kept the store: node 0's, or another job's that has the same endpoint; give each job "
+    "check the launcher that ran the store: node 0's, or another job's with the same endpoint. Give each job "
     "its own --rdzv-endpoint, or --standalone on one node"
 )
 
@@ -307,7 +308,7 @@ def ranks_missing(log: JobLog) -> Iterator[Finding]:
         if not demoted(event) and not (INFO_DIFFERS in event.text and is_build_mismatch(event.text)):
             twice = number(between(event.text, "rank ")) if _TWICE in event.text else None
             ranks = _odd_sized_ranks(log) if twice is None else (twice,)
-            yield said(log, event, "ranks disagree about who is in the job", ranks=ranks, **JOB)
+            yield said(log, event, "ranks disagree on the members of the job", ranks=ranks, **JOB)
     late_lines = tuple(came_too_late(log))
     late = tuple(sorted({event.rank for event in late_lines if event.rank is not None}))
     shut_out = any("try=0" not in event.text for event in log.having(_TRIED_IN_VAIN) if event not in late_lines)
@@ -328,7 +329,7 @@ def ranks_missing(log: JobLog) -> Iterator[Finding]:
             whose = JOB if own == codes else RESTART if late else UNPROVEN
             told = said(log, event, message, ranks=late or absent, codes=own, **whose)
             yield told if late or absent else blame_no_rank(told)
-    few = "not as many nodes as wanted met in time"
+    few = "fewer nodes than requested joined in time"
     yield from each(log, ("RendezvousTimeoutError",), few, codes=("world-size-mismatch", *_LATE), **UNPROVEN)
 
 

@@ -133,7 +133,7 @@ def efa_completion(log: JobLog) -> Iterator[Finding]:
 
 
 _ENDED = "a transfer over EFA ended with an error"
-_UNANSWERED = "the first transfers over EFA were not answered: what the hosts send each other does not arrive"
+_UNANSWERED = "the first transfers over EFA were not answered: the hosts' packets do not arrive"
 _TIMED_OUT = ("RC: 20.", "err: 20,")
 """IBV_WC_RESP_TIMEOUT_ERR: the peer is unresponsive or unreachable (rdma-core, providers/efa/verbs.c)."""
 
@@ -312,14 +312,14 @@ def topology_file(log: JobLog) -> Iterator[Finding]:
             continue
         if (attribute and not named) or ("Attribute " in event.text and not attribute):
             continue
-        found = said(log, event, "the topology file is missing, broken or of another machine", **JOB)
+        found = said(log, event, "the topology file is missing, broken or for another machine", **JOB)
         yield said(log, event, **_OF_GRAPH) if _is_graph_error(log, event) else found
     yield from each(log, _GRAPH, **_OF_GRAPH)
 
 
 _OF_GRAPH: dict[str, Any] = {
     **JOB,
-    "message": "the graph file is missing, broken or of another machine",
+    "message": "the graph file is missing, broken or for another machine",
     "codes": ("graph-file",),
     "remedy": "unset NCCL_GRAPH_FILE, or write it again on this machine with NCCL_GRAPH_DUMP_FILE",
 }
@@ -422,7 +422,10 @@ def no_device_of_that_name(log: JobLog) -> Iterator[Finding]:
         elif not demoted(event) and (event.host, event.pid) in without:
             codes = (*details["codes"], "plugin-missing")
             yield said(
-                log, event, "NCCL_NET asks for RDMA or for a network that is not there", **{**details, "codes": codes}
+                log,
+                event,
+                "NCCL_NET requests RDMA or a network that does not exist here",
+                **{**details, "codes": codes},
             )
 
 

@@ -247,10 +247,10 @@ def _silent(log: JobLog, ends: Ends) -> Finding:
 
 
 _ON_ALL = (
-    "look for a collective, or what makes one (a barrier, saving a checkpoint, gathering a metric), that only one rank "
-    "calls, as beneath `if rank == 0:`; let all ranks call it, or none"
+    "look for a collective, or a call that makes one (a barrier, saving a checkpoint, gathering a metric), that "
+    "only one rank makes, such as below `if rank == 0:`. Let all ranks make it, or none"
 )
-_BY_ITS_WORDS = "failed, by its own words, before the others lost it"
+_BY_ITS_WORDS = "reported its own failure before the others lost it"
 
 
 def _own_words(log: JobLog, ends: Ends, rank: int) -> LogEvent | None:
@@ -279,7 +279,7 @@ def _why(ends: Ends, subject: str, first: RankEnd) -> tuple[str, tuple[str, ...]
     if one and first.rank == ends.first_out and first.by_itself:
         return f"{subject} ended first, without an error message: {first.exit_text}", (_DIED,)
     if one and first.alive:
-        return f"{subject} had not reached {_awaited(ends)}, and its process lived", (_LATE,)
+        return f"{subject} had not reached {_awaited(ends)}, although its process was alive", (_LATE,)
     if one and first.over:
         alone = [each.rank for each in ends.complaining]
         if len(alone) == 1 and "timed out" in ends.complaint_kinds:
@@ -294,7 +294,7 @@ def _why(ends: Ends, subject: str, first: RankEnd) -> tuple[str, tuple[str, ...]
         return f"{subject} print nothing, and the others lost connections", (_DIED, _LATE)
     if not first.has_log:
         return f"{subject} ended, and it has no log", _NO_WORD
-    return f"{subject} ended without a word: its log just ends, and the others lost it", (_DIED,)
+    return f"{subject} exited silently: its log just ends, and the others lost it", (_DIED,)
 
 
 def _awaited(ends: Ends) -> str:

@@ -169,7 +169,7 @@ def another_library(log: JobLog) -> Iterator[Finding]:
     """
     for event in log.having(*_TOO_OLD, *_LOADER):
         if "/Plugin" not in event.text and not demoted(event):
-            yield said(log, event, "the NCCL that is found is not the one that the program was built for", **IMAGE)
+            yield said(log, event, "the NCCL found at run time is not the one that the program was built for", **IMAGE)
 
 
 _VERSION = "NCCL version "
@@ -208,12 +208,12 @@ _BUGS = (
     ),
     _Bug(
         "nccl-bug-2.25-sm120", (2, 24, 0), (2, 26, 2), ("ncclMaxSharedMem",),
-        "NCCL 2.25 wants more shared memory than a GPU of compute capability 12 has",
+        "NCCL 2.25 requests more shared memory than a GPU of compute capability 12 has",
         "use NCCL 2.26.2 or newer (`pip install -U nvidia-nccl-cu12`)",
     ),
     _Bug(
         "nccl-bug-2.27-cumem-host", (2, 24, 0), (2, 29, 0), ("invalid argument", "not permitted", "not supported'"),
-        "CUDA refuses host memory that ranks are to share, as in containers that forbid NUMA calls",
+        "CUDA refuses shared host memory to ranks, for example in containers that forbid NUMA calls",
         "NCCL_CUMEM_HOST_ENABLE=0 on all ranks; or `--cap-add SYS_NICE` and a seccomp profile with get_mempolicy and "
         "mbind",
         ("transport/shm.cc", "include/alloc.h", "allocator.cc"),

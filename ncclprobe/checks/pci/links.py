@@ -160,7 +160,7 @@ def gpu_gen(gpus: Gpus) -> Iterator[Finding]:
             message = f"PCIe generation {best} at most; its siblings reach {usual}"
             yield warn(name, message, **NODE, evidence="nvmlDeviceGetMaxPcieLinkGeneration")
         elif working and now < best:
-            message = f"PCIe generation {now} of {best}, though it is not idle"
+            message = f"PCIe generation {now} of {best}, although it is not idle"
             evidence = "nvmlDeviceGetCurrPcieLinkGeneration"
             yield warn(name, message, blame="node", action="retest", confidence=ONCE, evidence=evidence)
     yield from blanks(unknown, sum(1 for _ in named(gpus)), "nvmlDeviceGetCurrPcieLinkGeneration")

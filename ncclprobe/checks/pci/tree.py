@@ -50,8 +50,8 @@ def below_a_switch(*acs: str, iommu: str = "identity", seen: bool = True) -> Pci
 ONE = box(replace(HEALTHY, pci="00000000:03:00.0", bar1_bytes=256 * GIB))
 WITH_NIC = Fabric((RDMA,))
 NO_PEERS = PeerAccess()
-UNCHOSEN = Absent("what NCCL would choose is not known")
-NO_COUNTERS = Absent("no error counters: firmware or hypervisor keep AER to themselves", "Missing")
+UNCHOSEN = Absent("NCCL's choice is unknown")
+NO_COUNTERS = Absent("no error counters: the firmware or hypervisor controls AER", "Missing")
 
 
 _SINCE_BOOT = Certainty("medium", "since boot")
@@ -157,7 +157,7 @@ def iommu(
             more = peers_over_pcie(choices)
             yield warn("IOMMU", f"{message}{more}", blame="node", action="fix-image", evidence=evidence)
         else:
-            yield note("IOMMU", f"{message}; nothing here goes from device to device over PCIe", evidence=evidence)
+            yield note("IOMMU", f"{message}; no traffic here goes from device to device over PCIe", evidence=evidence)
     yield from blanks(unknown, len(devices), "/sys/bus/pci/devices/*/iommu_group/type")
 
 
@@ -169,7 +169,7 @@ def peers_over_pcie(choices: Choices | Absent) -> str:
         return ""
     count, paths = sum(len(each.pairs) for each in over), ", ".join(sorted({str(each.path) for each in over}))
     return (
-        f"; NCCL writes from GPU to GPU over PCIe all the same, for {plural(count, 'pair')} without NVLink ({paths}), "
+        f"; NCCL still writes from GPU to GPU over PCIe, for {plural(count, 'pair')} without NVLink ({paths}), "
         "unless NCCL_P2P_DISABLE=1"
     )
 

@@ -206,8 +206,8 @@ def _late(found: list[Tried], rails: Every[Rails]) -> Iterator[Finding]:
             blame="link" if one_node else "fabric", action="retest",
             nodes=tuple(end.node for end in suspect.nodes) if suspect.kind != "split" else (),
             evidence=f"half the shortest round trip in each of {len(suspect.pairs)} tests",
-            remedy="compare the way of this rail (hops, switches) with the others'; look at the processor's power "
-            "states of this node (`cpupower idle-info`) and at PCIe ASPM of the NIC",
+            remedy="compare the path of this rail (hops, switches) with the others'. Check the processor's power "
+            "states on this node (`cpupower idle-info`) and at PCIe ASPM of the NIC",
         )  # fmt: skip
 
 
@@ -254,7 +254,7 @@ def data(rails: Every[Rails]) -> Iterator[Finding]:
                 elif arrival.arrived_bytes:
                     whole.add(way)
     if not whole and not bad:
-        raise Unlearned("no byte that arrived was compared")
+        raise Unlearned("no received byte was verified")
     for suspect in by_rail({*whole, *bad}, bad):
         each, wrong = bad[suspect.pairs[0]]
         own = suspect.at_one_node

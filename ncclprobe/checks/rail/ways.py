@@ -66,14 +66,14 @@ def untried(rails: Every[Rails]) -> Iterator[Finding]:
     for node, each in rails.items():
         if not each.ports and any(other.ports for _, other in rails.items()):
             yield warn(
-                node, f"has no rail to try: {each.why or 'no reason is known'}", **NODE,
+                node, f"has no rail to test: {each.why or 'no reason is known'}", **NODE,
                 nodes=(node,), evidence=f"{len(rails)} nodes",
             )  # fmt: skip
     silent = dict.fromkeys(node for _, each in rails.items() for node in each.silent)
     for node in silent:
         yield fail(
-            node, "stopped answering while rails were tried", blame="node", action="retest", nodes=(node,),
-            confidence=ONCE, evidence="an order of node 0 that was not answered in time",
+            node, "stopped answering while rails were tested", blame="node", action="retest", nodes=(node,),
+            confidence=ONCE, evidence="a request of node 0 that was not answered in time",
             remedy="check whether its process was killed (dmesg: out of memory) or stopped, or its node was lost",
         )  # fmt: skip
     if not silent and (why := _untold(rails)):
@@ -86,15 +86,15 @@ def _untold(rails: Every[Rails]) -> str:
     short = {node: each for node, each in rails.items() if len(each.rows) < each.planned}
     if short:
         counts = ", ".join(f"{node} {len(each.rows)} of {each.planned}" for node, each in list(short.items())[:4])
-        return f"not all tests of the plan were made, {len(found)} were: {counts}"
+        return f"only {len(found)} of the planned tests ran: {counts}"
     if apart := unmet(found):
         told = "; ".join((both_ends(apart[0]), *apart[0].unmet_why))
         lacking = sorted({end.end.node for each in apart for end in each.seen} - {*rails.by_node})
         if lacking:
-            told = f"what {fold(lacking)} saw is not known"
+            told = f"the results of {fold(lacking)} are unknown"
         return f"the two ends of {plural(len(apart), 'rail')} never met: {told}"
     if alone := _alone(found, rails):
-        return f"{', '.join(name(end, rails) for end in alone[:4])} met no other rail, so nothing is known of it"
+        return f"{', '.join(name(end, rails) for end in alone[:4])} connected to no other rail and is unknown"
     if late := _late(found):
         first = f"{late[0][0].node} to {late[0][1].node} on rail {late[0][0].rail}"
         slow = f"{plural(len(late), 'way')} carried data, but not all of it in time: {first}"
@@ -256,11 +256,13 @@ def _mtu(each: Broken, _: Every[Settings | Absent]) -> Explained:
 
 def _dead(each: Broken, _: Every[Settings | Absent]) -> Explained:
     if each.suspect.one_way:
-        kind = {"into": "what is sent to it is lost", "out of": "what it sends is lost"}.get(each.suspect.kind)
+        kind = {"into": "data sent to it is lost", "out of": "data that it sends is lost"}.get(each.suspect.kind)
         times = " at times" if each.at_times else ""
-        message = f"{kind or 'what is sent this way is lost'}{times}, the other direction works: {counted(each)} ways"
+        message = (
+            f"{kind or 'data sent in this direction is lost'}{times}, the other direction works: {counted(each)} ways"
+        )
         return message, {"blame": "link", "action": "repair"}
-    passed = "what is sent does not always arrive" if each.at_times else "nothing passes"
+    passed = "data does not always arrive" if each.at_times else "nothing passes"
     own = each.suspect.at_one_node
     message = f"{passed}: {counted(each)} paths are dead; {each.tests[0].why}"
     return message, {"blame": "link" if own else "fabric", "action": "repair"}
@@ -280,7 +282,7 @@ def _passing(found: Sequence[Tried], rails: Every[Rails]) -> Iterator[Finding]:
         first = next(iter(bad.values()))
         yield warn(
             named(suspect, rails),
-            f"{len(bad)} of {plural(count, 'test')} failed, and data passed all the same: {first.why}",
+            f"{len(bad)} of {plural(count, 'test')} failed, but data passed nevertheless: {first.why}",
             blame="link" if suspect.at_one_node else "fabric", action="retest",
             nodes=(suspect.nodes[0].node,) if suspect.at_one_node else (),
             evidence=[seen(choices(end), end.failed) for end in first.seen],
@@ -321,8 +323,8 @@ def _crossed(found: Sequence[Tried], rails: Every[Rails]) -> Iterator[Finding]:
         f"({why})",
         **FABRIC,
         evidence=[*(seen(both_ends(each), each.why) for each in bad[:2])],
-        remedy="have the rails routed to each other, or keep to rails: NCCL_CROSS_NIC=0, PXN on, equal NCCL_IB_HCA "
-        "everywhere",
+        remedy="route the rails to each other, or keep traffic on its rail: NCCL_CROSS_NIC=0, PXN on, the same "
+        "NCCL_IB_HCA everywhere",
     )
 
 

@@ -52,7 +52,7 @@ def pairs(localised: Localised, asked: RunRequest, expected: Expected) -> Iterat
     if not found.complete:
         raise Unlearned("the run ended before all pairs were measured")
     if asked.require_judged and found.nodes < _FEWEST_NODES:
-        raise Unlearned("of two nodes that differ, either may be the slow one: measure three nodes or more")
+        raise Unlearned("if two nodes differ, either may be the slow one: measure at least three nodes")
 
 
 def _slow_inside(found: Localisation) -> Iterator[Finding]:
@@ -67,8 +67,8 @@ def _slow_inside(found: Localisation) -> Iterator[Finding]:
             action="retest",
             confidence=Certainty("medium", f"slow in each of {each.tests} turns, compared with other nodes"),
             evidence=seen(f"{each.tests} measurements", f"its peers reach {each.usual_GBps:.3g} GB/s"),
-            remedy="look inside the node: NVLinks and PCIe links below their width or speed (`ncclprobe doctor`), "
-            "processors shared with other jobs, affinity, CPU limits; its network only after that",
+            remedy="look inside the node first: NVLinks and PCIe links below their width or speed (`ncclprobe "
+            "doctor`), processors shared with other jobs, affinity, CPU limits; check its network after that",
             nodes=(each.node,),
             loss=round(1 - each.ratio, 4),
             lost_GBps=round(each.usual_GBps * (1 - each.ratio), 4),
@@ -77,9 +77,9 @@ def _slow_inside(found: Localisation) -> Iterator[Finding]:
 
 _INSIDE = {
     "collective": "this node's own collective",
-    "node": "what the ranks of this node send to each other",
-    "rank": "what this rank exchanges with the others of its node",
-    "pair": "what these two ranks of one node send to each other",
+    "node": "the traffic between the ranks of this node",
+    "rank": "the traffic of this rank with the others of its node",
+    "pair": "the traffic between these two ranks of one node",
 }
 
 
@@ -98,7 +98,7 @@ def _slow_between(found: Localisation) -> Iterator[Finding]:
         yield finding(
             each.where,
             f"{_what(each)} is slow, at {100 * each.ratio:.0f} % of the usual bandwidth"
-            + ("; so is the node inside, which may be the cause: look there first" if slow_inside else ""),
+            + ("; the node is also slow inside, which may be the cause: look there first" if slow_inside else ""),
             blame="fabric" if len(each.nodes) > _PAIR else _WHOSE[each.kind],
             loss=round(1 - each.ratio, 4),
             lost_GBps=round(_level_GBps(found) * (1 - each.ratio), 4) or None,
@@ -151,7 +151,7 @@ def _device_command(where: str, hosts: Sequence[str]) -> str:
 _PAIR = 2
 _SHARED = (
     "compare the switch that these nodes share, and its uplinks, with those of the other nodes: ports that are down, "
-    "congestion marks, firmware; a fabric that is oversubscribed by design gives each pair this share"
+    "congestion marks, firmware; in a fabric that is oversubscribed by design this share is normal"
 )
 
 
@@ -170,8 +170,8 @@ def _below_expected(found: Localisation, expected: Expected) -> Iterator[Finding
             + f": {about.why}",
             action="retest",
             evidence=seen(about.source, about.known),
-            remedy="if every pair is slow, look at what all share: `ncclprobe doctor` on any node, the NIC that NCCL "
-            "takes, GPUDirect RDMA; `--expect FILE` judges by what this site should reach",
+            remedy="if every pair is slow, check what all pairs share: `ncclprobe doctor` on any node, the NIC that "
+            "NCCL uses, GPUDirect RDMA. `--expect FILE` judges by this site's own expectations",
         )
 
 
@@ -188,10 +188,10 @@ def _wrong_or_lost(found: Localisation) -> Iterator[Finding]:
                 f"rank {bad.src} to rank {bad.dst}, byte {first.offset}",
                 f"{first.got} ({first.got_bits}) instead of {first.expected} ({first.expected_bits})",
             ),
-            remedy="measure each of the two with other nodes, and take out the one whose bytes are wrong there too",
+            remedy="measure each of the two with other nodes, and exclude the one that corrupts bytes there too",
         )
     aside = ", ".join(each.end for each in found.excluded_ranks)
-    what_next = f"set aside: {aside}" if aside else "both went on to measure with other partners"
+    what_next = f"set aside: {aside}" if aside else "both completed tests with other partners"
     for (src, dst), why in {(lost.src, lost.dst): lost.why for lost in found.lost}.items():
         yield seen_once(
             f"{src} to {dst}",
@@ -213,6 +213,6 @@ def _what(each: Blamed) -> str:
         return f"what this {'node' if each.kind == 'node' else 'NIC'} exchanges with {each.partners} of the others"
     moved = {"both": "sends and receives", "out": "sends", "into": "receives"}[each.direction]
     return {
-        "node": f"everything that this node {moved}",
-        "rail": f"everything that this NIC, with its cable, {moved}",
+        "node": f"the traffic that this node {moved}",
+        "rail": f"the traffic that this NIC (with its cable) {moved}",
     }[each.kind]

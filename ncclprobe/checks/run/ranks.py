@@ -150,16 +150,16 @@ def rank_lost(attendance: Attendance, ending: Ending) -> Iterator[Finding]:
         )
     if attendance.stalled.startswith(_ALONE):
         raise Unlearned(
-            f"no rank finished its own {attendance.stalled!r} in time: slow memory, processors, GPUs or files of "
-            "these hosts, and no bytes were on their way; ask for less (-e, --params), or raise --phase-timeout"
+            f"no rank finished its own {attendance.stalled!r} in time: memory, processors, GPUs or files of these "
+            "hosts are slow, and no data was in transit. Request less (-e, --params), or raise --phase-timeout"
         )
     if attendance.stalled:
         yield seen_once(
             "all ranks",
             f"none of {attendance.ranks} ranks finished phase {attendance.stalled!r}, and none is behind the others",
             evidence=seen("the job's store", "heartbeats (rank, phase)"),
-            remedy="the calls may only be slow: raise --phase-timeout, or ask for fewer with -n; if one alone does not "
-            "end either, bytes do not get through: check the interface that NCCL or gloo chose, and the path MTU",
+            remedy="the calls may only be slow: raise --phase-timeout, or request fewer with -n. If even one call "
+            "does not end, data does not get through: check the interface that NCCL or gloo chose, and the path MTU",
         )
     if ending.why and not attendance.lost and not attendance.stalled:
         raise Unlearned(ending.why)
@@ -303,7 +303,7 @@ def settings(settings: RankSettings, participants: Participants, ending: Ending 
             each.name,
             in_words(each),
             **JOB,
-            evidence=seen("the ranks", "what each would pass to its libraries, reported before the first call"),
+            evidence=seen("the ranks", "the settings of each rank, reported before the first call"),
             nodes=tuple(dict.fromkeys(hosts[rank] for rank in odd)),
         )
 

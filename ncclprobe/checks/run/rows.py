@@ -94,7 +94,7 @@ def _refuse_gaps(asked: frozenset[tuple[str, int, str]], skipped: Skipped, rows:
         op, nbytes, place = min(missing)
         raise Unlearned(f"{len(missing)} of {len(asked)} rows are missing: {op} {size(nbytes)}, {place} place, …")
     if all(row.wrong is None for row in rows.measured):
-        raise Unlearned("no row's data was compared with what it must be")
+        raise Unlearned("no row's data was verified")
 
 
 def why_left_out(rows: Sequence[SkippedRow]) -> Iterator[str]:
@@ -196,22 +196,22 @@ def _lost_GBps(row: Measurement) -> float | None:
 def _why_none(asked: RunRequest, expected: Expected) -> str:
     """Why nothing judges a run whose numbers must be judged."""
     if asked.expect:
-        return f"{asked.expect} expects nothing of the rows measured: it speaks for {first_of(expected.bands, 3)}"
+        return f"{asked.expect} has no expectation for the measured rows: it covers {first_of(expected.bands, 3)}"
     if asked.baseline:
-        return f"{asked.baseline} holds nothing of the rows measured on this machine: keep a run with them"
-    return "nothing is known that these numbers could be judged by: give --expect FILE or --baseline PATH"
+        return f"{asked.baseline} has none of the measured rows for this machine: keep a run with them"
+    return "no expectation is known for these numbers: give --expect FILE or --baseline PATH"
 
 
 def _warned(row: Measurement, expected: Expectation) -> str:
     """Why `row` warns: near the threshold, or below one that is too loosely known to fail by."""
     if row.busbw_GBps < expected.threshold:
-        return f"below the threshold, {expected.threshold:.4g}, which may be a wrong table: keep a baseline to be sure"
-    return f"above the least that passes, {expected.threshold:.4g}, and nearer to that"
+        return f"below the threshold, {expected.threshold:.4g}, but the table may be wrong: keep a baseline to be sure"
+    return f"above the threshold, {expected.threshold:.4g}, and nearer to that"
 
 
 _HOSTS = (
-    "look at the hosts before the links: processors shared with other jobs or with too many ranks, CPU limits, "
-    "affinity, frequency; then measure again"
+    "check the hosts before the links: processors shared with other jobs or with too many ranks, CPU limits, "
+    "affinity, frequency. Then measure again"
 )
 
 
@@ -250,7 +250,7 @@ def _host_side(row: Measurement) -> str:
     """Why `row` proves nothing about the links: hosts that hand calls over slowly, or ranks that are late."""
     if row.launch_bound:
         return (
-            f"; but the host needs {row.issue_us:.1f} us to hand a call over, of {row.time_us.typical:.1f}: "
+            f"; but the host needs {row.issue_us:.1f} us to issue a call, of {row.time_us.typical:.1f}: "
             "launch-bound, this is not the link's speed"
         )
     if row.skew is None or row.expectation is None or row.skew.transfer_us <= 0:
@@ -260,7 +260,7 @@ def _host_side(row: Measurement) -> str:
         return ""
     latest = max(range(row.ranks), key=row.skew.late_us.__getitem__)
     return (
-        f"; but once all ranks are there it takes {row.skew.transfer_us:.1f} us, which is {alone:.4g} GB/s: "
+        f"; but once all ranks have arrived it takes {row.skew.transfer_us:.1f} us, which is {alone:.4g} GB/s: "
         f"they arrive {row.skew.arrival_us:.1f} us apart, rank {latest} last"
     )
 

@@ -64,7 +64,7 @@ def nic_traffic(traffic: NicTraffic) -> Iterator[Finding]:
             meant = ", ".join(nic.nic for nic in nics if nic.expected) or "no NIC"
             yield warn(
                 where,
-                f"carried bytes of {each.op} that were to go over {meant}",
+                f"carried bytes of {each.op} that should have gone over {meant}",
                 **JOB,
                 confidence=Certainty("high", "counted by the NIC itself, before and after"),
                 evidence=[*map(_counted, nics), seen("all calls", size(each.nbytes))],
@@ -74,7 +74,7 @@ def nic_traffic(traffic: NicTraffic) -> Iterator[Finding]:
         named.add(where)
         yield found
     if not named and (blind := _blind(traffic)):
-        raise Unlearned(f"which NICs carried the bytes is not known: {blind}")
+        raise Unlearned(f"it is unknown which NICs carried the bytes: {blind}")
 
 
 def _displacing_nics(each: OperationTraffic) -> Iterator[NicBytes]:
@@ -161,7 +161,7 @@ def _blind(traffic: NicTraffic) -> str:
             if nic.expected and nic.sent is None:
                 return f"{nic.nic} on {nic.node}: {nic.why}"
         if each.nics and all(nic.expected is None for nic in each.nics):
-            return "which NICs should carry the bytes is not known"
+            return "it is unknown which NICs should carry the bytes"
     return ""
 
 
@@ -182,8 +182,9 @@ _SLOT = Expectation(54.2, 49.8, "GB/s", "datasheet", "PCIe Gen5 x16 carries 63.0
 BY_SLOT = ExpectedCopies({"n0": {"host": _SLOT}})
 JUDGED = RunRequest(what=("copies",), require_judged=True)
 _NVLINKS = (
-    "look at the NVLinks of both GPUs: `nvidia-smi nvlink -s` (links that are down, or slower than their siblings), "
-    "`nvidia-smi nvlink -e` (errors); reset the GPUs, or restart nvidia-fabricmanager if there are NVSwitches"
+    "check the NVLinks of both GPUs: `nvidia-smi nvlink -s` (links that are down, or slower than their "
+    "siblings), `nvidia-smi nvlink -e` (errors). Reset the GPUs, or restart nvidia-fabricmanager if there are "
+    "NVSwitches"
 )
 _KINDS = {
     "h2d": "from the host to it",
@@ -229,7 +230,7 @@ def copies(measured: Copies, expected: ExpectedCopies, asked: RunRequest) -> Ite
                 lost_GBps=round(row.expected_GBps - row.GBps, 4) if row.expected_GBps else None,
             )
     if asked.require_judged and all(row.status == "unjudged" for row in rows):
-        raise Unlearned("nothing is known of what copies reach on this machine")
+        raise Unlearned("no expectation for copies is known on this machine")
     noise = [row for row in rows if row.status == "inconclusive"]
     if noise and not any(row.status == "fail" for row in rows):
         raise Unlearned(f"too noisy to say: {noise[0].device} {noise[0].min_GBps:.4g} to {noise[0].max_GBps:.4g} GB/s")

@@ -110,7 +110,7 @@ def address_twice(
         nodes = tuple(dict.fromkeys(holder.node for holder in twice))
         where = ", ".join(dict.fromkeys(holder.interface for holder in twice))
         used_by = [holder.node for holder in twice if holder.used]
-        tell, why = (fail, "") if len(used_by) > 1 else (note, "; NCCL would not use it on more than one of them")
+        tell, why = (fail, "") if len(used_by) > 1 else (note, "; NCCL would use it on at most one of them")
         message = f"is the address of {len(nodes)} nodes: {fold(nodes)} (on {where}){why}"
         yield tell(address, message, **FABRIC, nodes=nodes, evidence="getifaddrs(3)")
 

@@ -100,7 +100,7 @@ def machine_type(gpus: Every[Gpus | Absent], machines: Every[Machine | Absent]) 
 
 
 def _kind_in_words(kind: tuple[str, str]) -> str:
-    return ", ".join(filter(None, kind)) or "a machine that is not known"
+    return ", ".join(filter(None, kind)) or "an unknown machine"
 
 
 def _smallest(gpus: Gpus) -> int:
@@ -196,7 +196,7 @@ def network(
         if node in every
     }
     if not found:
-        raise Unlearned("of no node NICs, interfaces and settings are known together")
+        raise Unlearned("for no node are NICs, interfaces and settings all known")
     return found
 
 

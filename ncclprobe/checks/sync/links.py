@@ -227,10 +227,12 @@ def pkey(fabrics: Every[Fabric], settings: Every[Settings]) -> Iterator[Finding]
         say = partial(map, "{:#06x}".format)
         yield from unlike(partitions, lambda found: f"partition {', '.join(say(sorted(found)))}", tell=fail, **blamed)
     elif len(limited) > 1:
-        message = f"{len(limited)} of {len(keys)} nodes are limited members only, which cannot talk to each other"
+        message = (
+            f"{len(limited)} of {len(keys)} nodes are only limited members, which cannot communicate with each other"
+        )
         yield fail(named(limited), message, nodes=tuple(limited), **blamed)
     elif limited and len(keys) > 1:
-        message = "is a limited member only: it can talk to the others, which are full members"
+        message = "is only a limited member: it can communicate with the others, which are full members"
         yield warn(named(limited), message, nodes=tuple(limited), **blamed)
 
 
@@ -419,7 +421,7 @@ def _alone(clusters: dict[str, list[str]]) -> Iterator[Finding]:
     """Yield machines that are alone in a cluster while others share one: all their traffic goes over the NICs."""
     single = [nodes[0] for nodes in clusters.values() if len(nodes) == 1]
     if single and len(single) < len(clusters):
-        message = "is alone in its NVLink cluster while the others share one: its traffic goes over the NICs"
+        message = "is the only node in its NVLink cluster, while the others share one: its traffic uses the NICs"
         yield warn(named(single), message, **JOB, nodes=tuple(single), evidence=_SEEN)
     elif len(clusters) > 1:
         yield note("racks", f"the nodes are in {len(clusters)} NVLink clusters: NICs connect them", evidence=_SEEN)

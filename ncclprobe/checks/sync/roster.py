@@ -96,10 +96,12 @@ def node_missing(launches: Every[Launch], gatherings: Every[Gathering | Absent])
     troubled = {names.get(each.node_rank, ""): each for each in gathering.troubles if each.node_rank is not None}
     if set(absent) - set(troubled) and gathering.waited_s < max(_LEAST_WAIT_S, gathering.allowed_s - _CLOCKS_S):
         words = f"rank 0 waited no longer than {gathering.waited_s:.1f} s"
-        allowed = f" of {gathering.allowed_s:.0f}: the rest of its time was over before" if gathering.allowed_s else ""
+        allowed = (
+            f" of {gathering.allowed_s:.0f}: the rest of its time had already passed" if gathering.allowed_s else ""
+        )
         raise Unlearned(f"{fold(absent)} did not arrive, but {words}{allowed}")
     if absent and gathering.floods:
-        raise Unlearned(f"{fold(absent)} did not arrive while strangers flooded rank 0's port: see launch.port")
+        raise Unlearned(f"{fold(absent)} did not arrive while other programs flooded rank 0's port: see launch.port")
     by_kind = grouped((troubled[name].kind if name in troubled else "", name) for name in absent)
     strangers = _calls([each for each in gathering.troubles if each.node_rank is None])
     for kind, nodes in by_kind.items():
@@ -150,8 +152,8 @@ def node_lost(launches: Every[Launch], gatherings: Every[Gathering | Absent]) ->
     late = [each for kind in alive for each in by_kind.pop(kind, [])]
     if late and not by_kind:
         left = fold(dict.fromkeys(names.get(each.node_rank) or each.peer for each in late))
-        flooded = ", which was flooded by callers that proved nothing" if gathering.floods else ""
-        raise Unlearned(f"{left} left, too late to be heard by rank 0{flooded}: raise --timeout, and run it again")
+        flooded = ", which was flooded by unidentified callers" if gathering.floods else ""
+        raise Unlearned(f"{left} left, too late for rank 0 to hear it{flooded}: raise --timeout, and run it again")
     for kind, lost in by_kind.items():
         nodes = tuple(dict.fromkeys(names.get(each.node_rank) or each.peer for each in lost))
         message = f"reached rank 0 and was lost: {kind}: {lost[0].detail}"
@@ -166,11 +168,11 @@ _HOW = {
     "ssh": ("ssh did not connect: {}", "try `ssh -o BatchMode=yes {} true`: it must not ask for anything"),
     "absent": (
         "ncclprobe did not start there: {}",
-        "install ncclprobe there, or name a Python that has it with --remote-python PATH",
+        "install ncclprobe there, or give the path of a Python that has it with --remote-python PATH",
     ),
     "silent": ("did not answer: {}", "try `ssh {} true`; a login shell or a file system may hang there"),
     "version": ("not used: {}", "install the same version on all hosts"),
-    "lost": ("ended before it reported: {}", "start ncclprobe on that host itself, and see what it prints"),
+    "lost": ("ended before it reported: {}", "start ncclprobe on that host itself, and read what it prints"),
 }
 
 
@@ -249,7 +251,7 @@ def placement(placements: Every[Placement | Absent]) -> Iterator[Finding]:
     yield from found
     silent = [node for node, _ in placements.items() if node not in known]
     if silent and not found:
-        raise Unlearned(f"the placement of {fold(silent)} is unknown; {OWN} would give it")
+        raise Unlearned(f"the placement of {fold(silent)} is unknown; set {OWN} to give it")
 
 
 def _apart(known: Placements) -> Iterator[Finding]:
@@ -290,7 +292,7 @@ def _node_phrase(levels: Mapping[str, PlacementLevel], others: Sequence[tuple[st
         message = f"alone below {kind} {levels[alone[0]].name}; the other {plural(count, 'node')} are below {other}"
         return warn(named(alone), message, **JOB, **more)
     where = first_of([f"{node} below {level.name}" for node, level in levels.items()], 4)
-    return note(named(alone), f"each alone below its {kind}, of {groups} that the job has: {where}", **more)
+    return note(named(alone), f"each is the only node below its {kind}; the job has {groups}: {where}", **more)
 
 
 def _shared(known: Placements) -> Iterator[Finding]:

@@ -128,7 +128,7 @@ def _alike(name: str, outliers: Sequence[str], given: Collection[Setting | None]
         return f"on {where}: set {name} as on the other nodes, or unset it on all"
     if entry.origin == "environment":
         return f"on {where}: `unset {name}`, or set it to the same on all (srun --export, mpirun -x)"
-    return f"on {where}: take {name} out of {entry.origin}, or have the same there on all nodes (one image)"
+    return f"on {where}: remove {name} from {entry.origin}, or set it the same there on all nodes (one image)"
 
 
 def is_read_by(name: str, job: Job) -> bool:
@@ -346,7 +346,7 @@ _APART_S = 1.0  # clocks that are kept by NTP are within hundredths of a second
 _MOST_TOLD = 5
 
 _ASKED = Gathering(4, 0.1)
-SELF: ClockOffset | Absent = Absent("rank 0 is what others compare with")
+SELF: ClockOffset | Absent = Absent("rank 0 is the reference")
 HUB: Every[Gathering | Absent] = Every({"n0": _ASKED, "n1": Absent("not rank 0")})
 
 

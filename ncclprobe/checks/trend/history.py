@@ -78,7 +78,7 @@ def flapping(history: History) -> Iterator[Finding]:
         if each.state == "flapping":
             yield _finding(each, blame=blames[each.subject], action="repair")
         elif (since := _before(history.course, each)) is not None:
-            yield note(each.subject, f"is there since {when(since)} UTC", evidence=_STORE)
+            yield note(each.subject, f"has existed since {when(since)} UTC", evidence=_STORE)
 
 
 def _before(course: NodeCourse, reason: Reason) -> float | None:
