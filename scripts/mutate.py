@@ -6,9 +6,10 @@
 A fault is one small change of one expression, from a fixed list of kinds, at a random line. It is planted in a copy of
 the tracked files, never in the checkout; the examples that a check ships are tests, and get none. The near tests are
 the test files that name the changed module, by themselves or by a helper, or those that name its importers if none
-does; then those of all checks, and of the kept values those whose input calls the changed function. Prints a line for
-each fault as it is judged, and the figures of each room. A survivor is a place to look: some faults change nothing that
-a user could see. What timed out or is unsure counts as not caught: on a busy machine a deadline says nothing.
+does, and those that are called as it is; then those of all checks, and of the kept values those whose input calls the
+changed function. Prints a line for each fault as it is judged, and the figures of each room. A survivor is a place to
+look: some faults change nothing that a user could see. What timed out or is unsure counts as not caught: on a busy
+machine a deadline says nothing.
 """
 
 import argparse
@@ -44,7 +45,7 @@ SWAPPED_COMPARISONS: dict[type[ast.cmpop], str] = {
 }
 SWAPPED_NAMES = {"min": "max", "max": "min", "any": "all", "all": "any"}
 SWAPPED_ATTRIBUTES = {"FAIL": "WARN", "WARN": "NOTE"}
-NEAR_FILES = 12
+NEAR_FILES = 28
 DEADLINE_S = 400.0
 KEPT = "tests/test_command_values.py"
 RECORDER = """
@@ -242,20 +243,35 @@ def tested(copy: Path, files: Sequence[str]) -> tuple[int, str]:
 
 
 def near_tests(path: Path) -> list[str]:
-    """Return the test files that name a module, or its importers if no test names it; the smallest first."""
+    """Return the test files that name a module, or its importers if no test names it, and those called as the module.
+
+    What is found by discovery has no importer: then those that are called as its folder too. First come those called
+    as the module, then as its folder, then the smallest.
+    """
     module = ".".join(path.with_suffix("").parts)
     of_all = ["tests/test_checks.py"] if module.startswith("ncclprobe.checks.") else []
-    names = {module}
+    names, found = {module}, list[Path]()
     for _ in range(3):
         if found := naming(names):
-            smallest = sorted(found, key=lambda each: each.stat().st_size)[:NEAR_FILES]
-            return list(dict.fromkeys([*(str(each.relative_to(ROOT)) for each in smallest), *of_all]))
-        names |= {
-            ".".join(each.relative_to(ROOT).with_suffix("").parts)
-            for each in (ROOT / "ncclprobe").rglob("*.py")
-            if names & imported(each)
-        }
-    return of_all
+            break
+        names |= {name_of(each) for each in (ROOT / "ncclprobe").rglob("*.py") if names & imported(each)}
+    tests = sorted((ROOT / "tests").rglob("test_*.py"))
+    near = {each for each in tests if is_called_as(each, path.stem)}
+    near |= {*found} or {each for each in tests if is_called_as(each, path.parent.name)}
+    called = (path.stem, path.parent.name)
+    order = sorted(near, key=lambda each: (*(not is_called_as(each, name) for name in called), each.stat().st_size))
+    return list(dict.fromkeys([*(str(each.relative_to(ROOT)) for each in order[:NEAR_FILES]), *of_all]))
+
+
+def name_of(path: Path) -> str:
+    """Return the name of a module; of a package that of its folder."""
+    return ".".join(path.relative_to(ROOT).with_suffix("").parts).removesuffix(".__init__")
+
+
+def is_called_as(test: Path, name: str) -> bool:
+    """Return whether the name of a test file, or of one of its folders, has this name in it."""
+    place = test.relative_to(ROOT).with_suffix("")
+    return name in {*place.parts[1:-1], *place.stem.split("_"), place.stem.removeprefix("test_")}
 
 
 def naming(names: set[str]) -> list[Path]:

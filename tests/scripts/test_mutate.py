@@ -10,7 +10,7 @@ sys.path[:0] = [str(Path(__file__).parents[2] / "scripts")]
 
 import mutate
 
-from tests.each_row import some
+from tests.each_row import each_row, some
 
 KINDS = {
     "a < b": "(a) <= (b)",
@@ -53,3 +53,19 @@ def test_no_fault_is_planted_in_an_example_of_a_check_or_where_nothing_would_cha
     path = tmp_path / "module.py"
     path.write_text("@check(bad=lambda: [gpus(8)], good=lambda: [gpus(9)])\ndef rule():\n    return 0.0, 77\n")
     assert [fault.old for fault in mutate.faults_of(path)] == ["77"]
+
+
+@pytest.mark.slow
+@each_row(
+    ("module", "test"),
+    [
+        ("wire", "tests/test_wire.py"),
+        ("checks/nvl", "tests/test_checks.py"),
+        ("checks/log/crashes", "tests/log/test_outcome.py"),
+        ("nccl_tests/reader", "tests/expect/test_nccl_tests.py"),
+        ("commands/fleet", "tests/fleet/test_command.py"),
+        ("probes/verbs/port", "tests/probes/test_verbs_pair.py"),
+    ],
+)
+def test_near_tests_name_a_module_its_package_or_are_called_as_it_is(module: str, test: str) -> None:
+    assert test in mutate.near_tests(Path(f"ncclprobe/{module}.py"))
