@@ -9,7 +9,6 @@ import argparse
 import json
 import os
 import re
-import sys
 from collections.abc import Collection, Mapping, Sequence
 from functools import partial
 from pathlib import Path
@@ -510,21 +509,17 @@ def redaction(parser: argparse.ArgumentParser) -> None:
     """Add the options that replace names and addresses by pseudonyms."""
     add = parser.add_argument
     add("--redact", action="store_true",
-        help="Replace names, addresses, UUIDs and serial numbers by pseudonyms, under a random key.")  # fmt: skip
+        help="Replace names, addresses, UUIDs and serial numbers by pseudonyms, under a random key that is not kept."
+    )  # fmt: skip
     add("--redact-key", metavar="KEY",
-        help="Do the same under KEY, to get equal pseudonyms on every node; use a long random one.")  # fmt: skip
+        help="Do the same under KEY, to get equal pseudonyms on every node; use a long random one, and keep it."
+    )  # fmt: skip
 
 
 def redactor(options: argparse.Namespace) -> "Redactor | None":
-    """Return the redactor that the options ask for. A random key is printed and not stored."""
+    """Return the redactor that the options ask for. A random key is neither printed nor stored."""
     if not options.redact and options.redact_key is None:
         return None
     from ncclprobe.redact.redactor import Redactor, random_key
 
-    key = options.redact_key or random_key()
-    if not options.redact_key:
-        print(
-            f"ncclprobe: the key is not stored; for equal pseudonyms on other nodes: --redact-key {key}",
-            file=sys.stderr,
-        )
-    return Redactor(key)
+    return Redactor(options.redact_key or random_key())

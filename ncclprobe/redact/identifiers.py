@@ -68,11 +68,16 @@ IDENTIFIER = re.compile(
     rf"|(?P<secret>{SECRET.pattern})"
     r"|(?i:wandb)\W[^\n]{0,60}?(?<![0-9A-Fa-f])(?P<wandb>[0-9A-Fa-f]{40})(?![0-9A-Fa-f])"
     r"|(?<![\w.+-])(?P<person>[\w.+-]{1,64})@(?P<domain>[A-Za-z][\w-]{0,62}(?:\.[\w-]{1,63}){1,8})"
-    r"|(?:(?<!\w)(?<!\w-)(?<!(?<!/)/)|(?<=Gids))(?!c10d?::)(?P<colons>[0-9A-Fa-f]*:[0-9A-Fa-f]*:[0-9A-Fa-f:]*(?:(?:\.\d{1,3}){3}(?![\w.]))?)"
-    r"|(?<![^\W_])(?<!\.)(?<!(?i:cudnn|rsion|mware) )(?<!-cu\d\d )(?P<ipv4>\d{1,3}(?:\.\d{1,3}){3})"
+    r"|(?:(?<!\w)(?<!\w[.-])(?<!(?<!/)/)|(?<=Gids))(?!c10d?::)(?P<colons>[0-9A-Fa-f]*:[0-9A-Fa-f]*:[0-9A-Fa-f:]*(?:(?:\.\d{1,3}){3}(?![\w.]))?)"
+    r"|(?<![^\W_])(?<!\.)(?P<ipv4>\d{1,3}(?:\.\d{1,3}){3})"
     r"(?P<bits>/\d{1,2}(?!\w))?(?!\w|\.\w)"
     r"|(?<![0-9A-Fa-f])(?P<digits>[0-9A-Fa-f]{64}|[0-9A-Fa-f]{32})(?![0-9A-Fa-f])"
 )
+_VERSION_OF = re.compile(
+    r"(?:\d-|\w==|(?i:version|release|firmware|fw|fw_ver|bios|driver|cudnn|cu\d\d|tensorrt|ofed|ofed_linux|hpcx|hcoll|ucx|ucc|nccl|doca|"
+    r"openmpi|libfabric|cuda|torch|kernel|installer|mft|bmc|vbios|nvidia|rdma|core|dkms|plugin|sharp)[ =:/_-]{1,2}v?)$"
+)
+"""What stands before a version of four numbers, which looks like an address."""
 LOGIN = re.compile(r"://[^\s/@:]{0,128}:[^\s/@]{1,256}@")
 """``https://user:password@host``: removed before any other search, which would split it."""
 
@@ -163,7 +168,8 @@ class Identifiers:
         if kind == "colons":
             return self._colons(value)
         if kind in ("ipv4", "bits"):
-            return self._ipv4(match["ipv4"], match["bits"] or "")
+            version = _VERSION_OF.search(match.string[max(0, match.start() - 24) : match.start()])
+            return value if version else self._ipv4(match["ipv4"], match["bits"] or "")
         return self._new.digits(value) if len(set(value)) > 1 else value
 
     def serial(self, text: str) -> str:

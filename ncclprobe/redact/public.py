@@ -9,17 +9,46 @@ from collections.abc import Callable
 from functools import lru_cache
 from importlib import resources
 
-_MESSAGES, _WORDS = "logs/messages.tsv", "redact/words.txt"
-"""The words of messages, and those of systems, programs, models and plain English that the messages lack."""
+_FOLDERS = (
+    "alternatives apt archive asound bin boot cells cgroup conf console containerenv cpuset dev dist dmi dockerenv"
+    " downloads dt envs etc exe exports fs home include jobs ld lib32 lib64 linux64 maps mnt mounts nfs nobody"
+    " nsswitch opt packages proc profiles projects relr resolv rootfs rw sbin scratch share slice snap source spool"
+    " srv stage stderr stdout stubs sudoers sys sysctl syslog target targets third tmp triggers uid usr var venv venvs"
+    " vmlinuz volume volumes wheel wheels workdir workspace zfs"
+)
+_PROGRAMS = (
+    "anaconda apptainer azure buildkit clang cmake conda containerd cri crio dcgmi debian dpkg fabricmanager fsx gcc"
+    " gnu google gpfs grub hostengine hpc hpcx idmapd intel jaxlib kubeflow kubepods kueue ldap lenovo lustre lxc"
+    " mamba megatron micromamba miniconda miniconda3 mlnx mofed mysql ncclprobe nginx numpy nvhpc nvidiactl oci ofed"
+    " openai openib oracle overlay pandas pingpong pip podman prrte pyenv scipy security sglang shell singularity"
+    " spack systemd tensorboard tensorflow torchaudio torchelastic torchvision transformers trl ubuntu vllm wandb"
+    " xformers"
+)
+_PARTS = (
+    "aarch64 abi amd amd64 arm64 bm coreos crypto cublas cublaslt cudadevrt cudart cudnn cufft cufile cupti cupy"
+    " curand cusolver cusparse cusparselt cxxabi dell dgx dl efa epyc fastrak generic gib glibc glibcxx gomp governor"
+    " gpudirecttcpx hbm3 hcoll hgx hwloc ibext irdma libexec libpod mkey mpi mpich mvapich ncclnet nl numa nvjitlink"
+    " nvl nvme nvrtc nvshmem nvtx powerpc64le ppc64le psm2 pthread rdmacm rt spectrum spectrumx ssl stdc supermicro"
+    " sxm tcpx tcpxo toolkit tun ucc uccl ucp ucs uct unified uverbs uvm verbs virtme x86 x8664 xeon yaml z zg"
+)
+_MODELS = "bert deepseek gemma gpt llama mistral mixtral qwen resnet"
+_NAMES = frozenset(f"{_FOLDERS} {_PROGRAMS} {_PARTS} {_MODELS}".split())
+"""Names of folders, programs, libraries and models that the table of messages lacks."""
+_ENDINGS = (
+    "bin bz2 cc cfg ckpt conf cpp csv cu err gz h5 hpp idx ini ipynb jsonl npy npz onnx out parquet pkl pt pth py rpm"
+    " safetensors sbatch sh sif slurm so sqlite tar tfrecord tgz toml tsv txt webp whl xml xz yaml yml zip zst"
+)
+_SUFFIXES = frozenset(_ENDINGS.split())
 _VERSION = re.compile(
     r"v?\d{1,12}(?:rc\d{1,3}|[a-z])?"
-    r"|(?:c|cu|cuda|cp|py|python|cudnn|el|gcc|libc|overlay|rocm|sm|pci|gpu|nic|nvidia|nvswitch|uverbs|channel)\d{1,6}"
+    r"|(?:c|cu|cuda|cp|py|python|cudnn|el|gcc|libc|overlay|rocm|sm|pci|gpu|nic|sha|md|nvidia|nvswitch|uverbs|channel)\d{1,6}"
 )
 SOURCE = re.compile(
     r"(?:/lib/python3\.\d{1,2}/(?!(?:site|dist)-packages)(?:[\w.-]{1,80}/){0,8}\w{1,80}\.py"
-    r"|(?:/(?:site|dist)-packages|^|/workspace|/opt)/(?:torch(?:vision|audio)?|pytorch|nccl|nvshmem|gloo|megatron"
-    r"|deepspeed|transformers|lightning|vllm|sglang|accelerate|flash_attn|transformer_engine|apex|triton|jax|tensorflow"
-    r"|horovod|nvidia|dvs/p4/build/sw)(?:/[\w.+-]{1,80}){1,16}\.(?:py|cc|cpp|cu|cuh|h|hpp|c|so(?:\.\d{1,9}){0,4}))$"
+    r"|(?:/(?:site|dist)-packages|^|/workspace|/opt|/third_party)/(?:torch(?:vision|audio|titan|ft)?|(?:py)?torch(?:_lightning)?|nccl|nvshmem|gloo|megatron|nemo"
+    r"|deepspeed|transformers|lightning(?:_fabric)?|vllm|sglang|accelerate|flash_attn|transformer_engine|apex|triton|jax|tensorflow"
+    r"|ray|verl|openrlhf|trl|peft|datasets|deep_ep|colossalai|xformers|tensorrt_llm|composer|unsloth|fairscale|dask|cupy|numpy"
+    r"|huggingface_hub|horovod|nvidia|dvs/p4/build/sw)(?:/[\w.+-]{1,80}){1,16}\.(?:py|cc|cpp|cu|cuh|h|hpp|c|so(?:\.\d{1,9}){0,4}))$"
 )
 """A file of Python or of a public source tree."""
 _PSEUDONYM = re.compile(r"(?:name|host|user|serial)-[0-9a-f]{8,12}")
@@ -28,31 +57,35 @@ _PIECES = re.compile(r"(?:name|host|user|serial)-[0-9a-f]{8,12}(?![^\W_])|[^\W_]
 
 
 _EVERYONES_DOMAINS = (
-    "amazon.com amazonaws.com amd.com anaconda.com anaconda.org apache.org azure.com broadcom.com cloudflare.com"
-    " debian.org docker.com example.com example.net example.org fedoraproject.org github.com githubusercontent.com"
-    " gitlab.com gmail.com gnu.org google.com googleapis.com huggingface.co ibm.com ingest.sentry.io intel.com"
-    " ghcr.io k8s.io kernel.org kubernetes.io mellanox.com microsoft.com mozilla.org nvcr.io nvidia.com open-mpi.org"
-    " openai.com oracle.com oraclecloud.com pypi.org python.org pythonhosted.org pytorch.org quay.io readthedocs.io"
-    " redhat.com schedmd.com slack.com stackoverflow.com ubuntu.com wandb.ai windows.net cluster.local"
-    " svc.cluster.local ec2.internal compute.internal google.internal metadata.google.internal"
+    "amazon.com amazonaws.com public.ecr.aws amd.com anaconda.com anaconda.org apache.org azure.com broadcom.com"
+    " cloudflare.com debian.org docker.com example.com example.net example.org fedoraproject.org github.com"
+    " githubusercontent.com gitlab.com gmail.com gnu.org google.com googleapis.com huggingface.co ibm.com"
+    " ingest.sentry.io intel.com ghcr.io k8s.io kernel.org kubernetes.io mellanox.com microsoft.com mozilla.org"
+    " nvcr.io nvidia.com open-mpi.org openai.com oracle.com oraclecloud.com pypi.org python.org pythonhosted.org"
+    " pytorch.org quay.io readthedocs.io redhat.com schedmd.com slack.com stackoverflow.com ubuntu.com wandb.ai"
+    " windows.net cluster.local svc.cluster.local ec2.internal compute.internal google.internal"
+    " metadata.google.internal"
 )
 _EVERYONES = frozenset(_EVERYONES_DOMAINS.split())
 
 
 @lru_cache(maxsize=1)
 def _words() -> frozenset[str]:
-    package = resources.files("ncclprobe")
-    messages, words = (package.joinpath(path).read_text(encoding="utf-8").lower() for path in (_MESSAGES, _WORDS))
-    return frozenset((*re.findall(r"[a-z]{2,}", messages), *words.split(), *sys.stdlib_module_names))
+    messages = resources.files("ncclprobe.logs").joinpath("messages.tsv").read_text(encoding="utf-8").lower()
+    return _NAMES | sys.stdlib_module_names | {*re.findall(r"[a-z]{2,}", messages)}
 
 
 def is_public(word: str) -> bool:
     """Return whether machines of every site may have `word`: of a message or the system, a number, a version."""
-    return (
-        len(word) == 1
-        or word.lower() in _words()
-        or bool(_VERSION.fullmatch(word.lower()) or _PSEUDONYM.fullmatch(word))
-    )
+    known, word = _words(), word.lower()
+    if len(word) == 1 or word in known or (word.startswith("lib") and (word[3:] in known or len(word) == 4)):
+        return True
+    return bool(_VERSION.fullmatch(word) or _PSEUDONYM.fullmatch(word))
+
+
+def is_file(name: str) -> bool:
+    """Return whether a name ends as those of files do."""
+    return name.rpartition(".")[2].lower() in _SUFFIXES and "." in name
 
 
 def is_everyones(name: str) -> bool:
@@ -76,8 +109,10 @@ def _runs(part: str) -> list[tuple[str, bool]]:
     if _KERNEL_FILE.fullmatch(part):  # a control group's own, in a folder that users name
         return [(part, False)]
     runs: list[tuple[str, bool]] = []
-    for piece in _PIECES.findall(part):
-        own = piece[0].isalnum() and not is_public(piece)
+    pieces = _PIECES.findall(part)
+    for at, piece in enumerate(pieces):
+        suffix = piece.lower() in _SUFFIXES and pieces[at - 1 : at] == ["."] and at == len(pieces) - 1
+        own = piece[0].isalnum() and not suffix and not is_public(piece)
         if own and len(runs) > 1 and runs[-2][1]:  # a separator between two of them belongs to the run
             runs[-2:] = [(runs[-2][0] + runs[-1][0] + piece, True)]
         else:

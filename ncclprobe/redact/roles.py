@@ -38,6 +38,9 @@ _OF_TOKENS = _set("api access auth id refresh session bearer private deploy bot 
 _FILLERS = _set("name names id ids list")
 """Words that may end a key, and say nothing of what it names."""
 _EMPTY = _set("none null nil true false yes no unknown empty missing unset redacted n/a na")
+_COMPOUNDS = _set("guide manual shell affinity resolution sandbox summary learning edition")
+"""Nouns that make one with a key: `user guide`, `node affinity`."""
+_OF_ADDRESSES = _set("master server head node host rdzv leader remote peer store coordinator rendezvous main")
 
 _VERBS = _set("run group site sweep allocation switch users hosts nodes")
 """Nouns that are no more than a word of a sentence, unless something is assigned to them."""
@@ -58,8 +61,9 @@ _PROSE = re.compile(
 )
 
 _AFTER_USER = re.compile(
-    r"\s{0,4}(?:$|[,;:)\]\n]|\s(?:on|from|by|in|at|of|has|is|was|may|can|cannot|does|did|lacks|exceeds?)(?!\w))"
+    r"\s{0,4}(?:$|[,;)\]\n]|:(?=\s|$)|\s(?:on|from|by|in|at|of|has|is|was|may|can|cannot|does|did|lacks|exceeds?)(?!\w))"
 )
+_AFTER_HOST = re.compile(r" port \d| (?:has|is|was|may|can|cannot|does|did|died|failed|went|left|ran|down|not)(?!\w)")
 
 _NEXT_WORD = re.compile(r" [a-z]{1,20}(?![\w:=/])")
 
@@ -72,6 +76,8 @@ def role_of(key: str) -> Role | None:
     *_, before, last = ("", *words) if words else ("", "")
     if last == "by":
         return "user" if before in _DONE else None
+    if last in ("addr", "address"):
+        return "host" if before in _OF_ADDRESSES else None
     if last in ("key", "token"):
         return "secret" if before in (_OF_KEYS if last == "key" else _OF_TOKENS) else None
     return _ROLES.get(last) or next(
@@ -99,13 +105,14 @@ def names(text: str) -> Iterator[tuple[Role, str]]:
 def _is_of_a_sentence(match: "re.Match[str]", role: Role | None) -> bool:
     """Return whether a value without digits, quotes and dashes may be a word that follows the key in a sentence."""
     if match.re is _PROSE:
-        return role != "user" or not _AFTER_USER.match(match.string, match.end())
+        after = {"user": _AFTER_USER, "host": _AFTER_HOST}.get(str(role))
+        return not after or match["value"] in _COMPOUNDS or not after.match(match.string, match.end())
     return ": " in match[0] and bool(_NEXT_WORD.match(match.string, match.end()))
 
 
 def _parts(role: Role, value: str) -> list[str]:
     if role == "host":
-        return [value.partition("/")[0].rpartition("@")[2]]
+        return [part.partition("/")[0].rpartition("@")[2] for part in re.split(r",(?![^\[]*\])", value)]
     parts = re.split(r"[,/]" if role == "name" else ",", value)
     return [part.partition("@")[0] for part in parts]
 

@@ -6,12 +6,11 @@ MAC becomes another MAC, and an address has one pseudonym in all spellings.
 
 import re
 from collections.abc import Callable, Iterator
-from functools import partial
 from ipaddress import IPv4Address, IPv6Address
 from itertools import pairwise
 
 from ncclprobe.redact.pseudonyms import Pseudonyms
-from ncclprobe.redact.public import is_everyones, is_public, renamed
+from ncclprobe.redact.public import is_everyones, is_file, is_public, renamed
 
 _PRIVATE = r"(?:10|100|172|192)"
 """The first parts of addresses that sites give themselves: other numbers joined by dashes, or five numbers, are
@@ -26,7 +25,7 @@ _SPELLED = re.compile(
     r"|(?:enx|wlx)(?P<named>[0-9a-f]{12})(?!\w)"
     r"|(?:(?<=wwn-0x)|(?<=eui\.)|(?<=\"[HSR]-)|(?<=0x)(?<!commId 0x)(?!0000|[Ff]{4})"
     r"|(?<![\w.+/=-])(?=[0-9]{0,15}[a-f])(?=[a-f]{0,15}[0-9])(?!ffff|0000))(?P<eui>[0-9a-fA-F]{16})(?!\w)"
-    r"|(?<![\w:])(?P<socket>(?:[0-9A-F]{32}|[0-9A-F]{8}))(?=:[0-9A-F]{4} (?:[0-9A-F]{32}|[0-9A-F]{8})(?!\w))"
+    r"|(?<![\w:.-])(?=\w{0,32}[A-Fa-f:]\w{0,5})(?P<socket>[0-9A-F]{32}|[0-9A-F]{8}|[0-9a-f]{32}|[0-9a-f]{8})(?=:[0-9A-Fa-f]{4}(?![\w:.]))"
     r"|(?<![\w-])[a-z]{1,12}-(?P<cloud>[0-9a-f]{17})(?!\w)"
     r"|(?i:addr|ip)\w{0,8}[\"']?[ :=]{1,3}[\"']?(?P<bare>(?:0[aA]|[aA][cC]1|[cC]0[aA]8)[0-9A-Fa-f]{4,6})(?!\w)"
     r"|(?i:account)[ _-]?\w{0,6}[\"']?[ :=]{1,3}[\"']?(?P<payer>\d{12})(?!\w)"
@@ -55,11 +54,12 @@ _OWNED = re.compile(
     r"|(?P<arn>arn:aws[\w-]{0,8}:[\w-]{1,40}:[\w-]{0,20}:)(?P<account>\d{12})(?P<resource>:[\w.-]{1,64}[/:][\w./-]{1,128})?"
     r"|(?<!\d)(?P<registry>\d{12})(?=\.dkr\.ecr\.)(?P<region>\.dkr\.ecr\.[\w-]{1,32}\.amazonaws\.com/)(?P<image>[\w./-]{1,128})"
 )
-_PUBLIC_OWNERS = frozenset(
-    ("nvidia", "pytorch", "openucx", "aws", "google", "microsoft", "huggingface", "facebookresearch", "meta-llama",
-     "facebookincubator", "linux-rdma", "slurm", "schedmd", "kubernetes", "kubeflow", "ray-project", "vllm-project",
-     "lightning-ai", "deepspeedai", "mellanox", "azure", "openai", "triton-lang", "docs", "blog", "api", "site")
-)  # fmt: skip
+_PUBLISHERS = (
+    "nvidia pytorch openucx aws google microsoft huggingface facebookresearch meta-llama facebookincubator library"
+    " prometheus coreweave rocm grafana jupyter linux-rdma slurm schedmd kubernetes kubeflow ray-project vllm-project"
+    " lightning-ai deepspeedai mellanox azure openai triton-lang docs blog api site"
+)
+_PUBLIC_OWNERS = frozenset(_PUBLISHERS.split())
 """Who publishes what all sites use."""
 
 _LOGGED_IN = re.compile(r"(?i:logged in as:?\s{1,2})([\w.-]{2,64})(?:\s\(([\w.-]{2,64})\))?")
@@ -69,13 +69,18 @@ _LISTED = re.compile(
 _TILDE = re.compile(r"(?<![\w/~:.])~([A-Za-z_][\w.-]{1,31})(?=[/\s:,;'\"]|$)", re.MULTILINE)
 _WINDOWS = re.compile(r"[A-Za-z]:[\\/]{1,2}Users[\\/]{1,2}([^\s\\/\"',;:]{2,64})")
 _ENCODED = re.compile(r"(?<![\w.+-])([\w.+-]{1,64})%40([A-Za-z][\w-]{0,62}(?:\.[\w-]{1,63}){1,8})")
+_PERSON = re.compile(
+    r"(?P<name>(?:[^\W\d_][\w.'-]{0,30},?\s){1,4}|\"[^\"\n@]{2,60}\"\s)(?=[<(][\w.+-]{1,64}@[\w-]{1,63}\.)"
+)
+"""A person's name before their address."""
 _LOGS_IN = re.compile(
     r"(?:publickey|password|session opened|session closed|user) for (?:invalid )?(?:user )?"
     r"([a-z_][\w.-]{2,31})(?= from| by|\()"
     r"|(?<!\S)([a-z_][\w.-]{2,31})(?= is not in the sudoers| \(uid[ =]\d)"
     r"|(?:(?:authenticating|invalid|unknown) user|(?:owned|submitted|launched) by) "
     r"([a-z_][\w.-]{2,31})"
-    r"|(?<!\S)([a-z_][\w.-]{2,31})(?=\s{1,9}(?:pts/\d|tty\w))"
+    r"|(?<!\S)([a-z_][\w.-]{2,31})(?=\s{1,9}(?:pts/\d|tty\w))|^([a-z_][\w.-]{2,31})\+?(?=\s{1,12}\d{1,8}\s{1,6}\d{1,4}\.\d\s)"
+    r"|(?<!\w)(?:chown\s{1,2}(?:-\w{1,4}\s{1,2})?|su\s(?:-[lm]?\s{1,2})?)([a-z_][\w.-]{2,31})(?=[:\s]|$)"
     r"|sudo: {1,9}([a-z_][\w.-]{2,31}) :"
     r"|(?<!\w)(?:mysql\w{0,8}|psql|runuser|sudo|su|ssh|kinit|mongosh?)(?:\s{1,2}\S{1,80}){0,8}?\s{1,2}-[uUl][ =]?"
     r"([A-Za-z_][\w.-]{2,31})(?!\w)"
@@ -101,9 +106,34 @@ _DESCRIBED = re.compile(r";([A-Za-z][\w-]{1,62}):\w{2,16}/U\d")
 _IN_NAMESPACE = re.compile(r"(?<!\w)(?:kubectl|helm)(?:\s\S{1,80}){0,6}?\s-n[ =]?([a-z][a-z0-9-]{2,62})")
 _FILE_SYSTEM = re.compile(r"(?<![\w-])([A-Za-z][\w]{1,15})-(?:OST|MDT|MGS)[0-9a-f]{4}")
 
+_BARE = r"[A-Za-z][A-Za-z0-9-]{1,62}(?![\w-])(?:\.[A-Za-z][A-Za-z0-9-]{0,62}){0,6}"
+_SENTENCE_ENDS = r"(?::\s|[.,;]?\s{0,2}$|[.,;]\s)"
 _CALLED = re.compile(
-    r"(?<![\w-])(?i:resolve|lookup|connect(?:ed|ing)? to|unreachable:?|no route to|lost|ssh|ping)\s{1,2}"
-    r"(?=[A-Za-z-]{0,40}\d)([A-Za-z][\w-]{1,62}(?:\.[A-Za-z][\w-]{0,62}){1,6})(?![\w(]|\.\w)"
+    r"(?<![\w-])(?i:resolv(?:e|ing)|lookup|unreachable|route to|connect(?:ion|ed|ing)? (?:to|with)|unknown|lost|ssh"
+    r"|ping|contact(?: with)?|reach|mount|(?P<sure>(?:getaddrinfo|gethostbyname|unknownhostexception)(?=\W)|name"
+    r" resolution|not known|(?:closed|reset|refused) by|verification failed for|out for))[\s:(\"'\[]{1,4}"
+    r"(?P<noun>(?:(?i:to|the|remote|host(?:_?name)?|node|server|address|peer|store at)[\s:\"'\[]{1,3}){1,2})?"
+    rf"(?P<dotted>(?=[A-Za-z-]{{0,40}}\d[\w-]{{0,40}}\.\w))?(?P<host>{_BARE})"
+    rf"(?=[\"'\])>]|:[/\d]| port \d| on [\d\[]|(?(noun){_SENTENCE_ENDS}|(?(sure){_SENTENCE_ENDS}"
+    rf"|(?(dotted){_SENTENCE_ENDS}|(?!)))))",
+    re.MULTILINE,
+)
+"""Behind words of which a host is the object."""
+_SPEAKS = re.compile(
+    rf"(?:(?<![\w./:@-])|(?<=://))({_BARE}):(?= ?(?:(?i:name or service not|temporary failure in name|unknown host"
+    r"|host is down|no route to|connection (?:refused|timed out|reset|closed)|permission denied \(|tasks? \d"
+    r"|not responding|ssh:|ssh exited)|\[20\d\d-)|(?:\d{4,5}|22|443|80)(?![\w.]))"
+    r"|(?<!\w)(?:scp|rsync|sshfs|sftp|(?:nfs|mount)(?:\.\w{1,8})?)(?:[ :]{1,2}[^\s:]{1,80}){0,12}?[ :]{1,2}"
+    rf"({_BARE}):(?=/)"
+    rf"|^\[({_BARE})(?=:\d{{3,8}}\](?:\s|$)|\]\[\[\d)|^({_BARE})(?= slots=\d)|(?<= ON )({_BARE})(?= CANCELLED)"
+    rf"|(?:^|[$;&+] )ssh\s{{1,2}}(?:-\w\s?\S{{0,80}}\s{{1,2}}){{0,8}}({_BARE})(?=\s|$)"
+    rf"|(?<=://)({_BARE})(?=/\w|:\d)",
+    re.MULTILINE,
+)
+"""Before what is said of a host, or of a file on it."""
+_LISTED_HOSTS = re.compile(
+    r"(?<!\w)(?:mpirun|mpiexec|prun|pdsh|clush|srun|sbatch|salloc|deepspeed|pbsdsh)\s(?:\S{1,80}\s{1,2}){0,12}?"
+    rf"(?:-H|-w|--?hosts?)[\s=]{{1,2}}({_BARE}(?::\d{{1,4}})?(?:,{_BARE}(?::\d{{1,4}})?){{0,999}})"
 )
 _NUMBERED = re.compile(
     r"(?:(?<![\w./@%$-])|(?<=//)|(?<=node/)|(?<=nodes/))"
@@ -185,13 +215,23 @@ def listed_nodes(text: str) -> Iterator[str]:
 
 def hosts_by_form(text: str) -> Iterator[str]:
     """Yield hosts that a verb or a noun names, that begin a line, and names of a rack's place or of a host's rail."""
-    yield from (match[1] for match in _CALLED.finditer(text))
+    placed = [match["host"] for match in _CALLED.finditer(text)] + [
+        match[match.lastindex or 0] for match in _SPEAKS.finditer(text)
+    ]
+    for match in _LISTED_HOSTS.finditer(text):
+        placed += [name.partition(":")[0] for name in match[1].split(",")]
+    yield from (name for name in placed if not (is_everyones(name.lower()) or is_all_public(name) or is_file(name)))
     yield from (match[2] or match[1] for match in _NUMBERED.finditer(text) if match[2] or is_numbered(match[1]))
     yield from (match[1] or match[2] for match in _PREFIXED.finditer(text))
     yield from (match[1] for match in _DESCRIBED.finditer(text))
     for match in _IN_CLUSTER.finditer(text):
         yield from (label for label in match[1].strip(".").split(".") if not _DEVICE.fullmatch(label))
     yield from (match[1] for match in _RACK.finditer(text))
+
+
+def is_all_public(name: str) -> bool:
+    """Return whether each word of letters in `name` is public."""
+    return all(map(is_public, re.findall(r"[a-z]{2,63}", name.lower())))
 
 
 def is_numbered(word: str) -> bool:
@@ -224,7 +264,7 @@ class Spellings:
             "eui": self._eui,
             "hex": lambda text: _as(text, f"{int(new.ipv4(IPv4Address(int(text, 16)))):08x}"),
             "bare": lambda text: _as(text, f"{int(new.ipv4(IPv4Address(int(text, 16)))):08x}"),
-            "socket": partial(little, new),
+            "socket": lambda text: _as(text, little(new, text).lower()),
             "whole": lambda text: str(int(new.ipv4(IPv4Address(int(text) & 0xFFFF_FFFF)))),
             "cloud": new.digits,
             "payer": new.digits,
@@ -236,6 +276,7 @@ class Spellings:
 
     def text(self, text: str) -> str:
         """Return `text` with each of them replaced."""
+        text = _PERSON.sub(self._person, text)
         mail = _ENCODED.sub(lambda match: f"{self._new.user(match[1])}%40{self._new.host(match[2])}", text)
         return _SPELLED.sub(self._spelled, _OWNED.sub(self._owned, mail))
 
@@ -243,6 +284,12 @@ class Spellings:
         kind = next(name for name in self._of if match[name])
         start = match.start(kind) - match.start()
         return match[0][:start] + self._of[kind](match[kind]) + match[0][start + len(match[kind]) :]
+
+    def _person(self, match: "re.Match[str]") -> str:
+        """Replace the words from the first that begins with a capital."""
+        words = match["name"].split()
+        first = next((at for at, word in enumerate(words) if word.strip('"')[:1].isupper()), -1)
+        return " ".join([*words[:first], self._new.user(" ".join(words[first:])), ""]) if first >= 0 else match[0]
 
     def _eui(self, digits: str) -> str:
         return _as(digits, f"{self._new.eui64(int(digits, 16)):016x}")
