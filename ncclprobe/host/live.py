@@ -525,6 +525,27 @@ def _stacks(pid: str, look: str) -> str:
     return run([program, "dump", "--nonblocking", "--json", "--pid", pid], STACKS_S)
 
 
+_NUMBERS = ("rank", "global_rank", "local_rank", "r", "world_size", "world", "nprocs")
+
+
+def _numbers(pid: str) -> str:
+    """Return what a program calls a rank's number and the number of ranks, as py-spy reads it from its first thread.
+
+    The outermost function that has such a variable counts. torch.multiprocessing.spawn calls the number ``i``.
+    """
+    if not (program := py_spy()):
+        raise Missing("py-spy is not installed: pip install py-spy")
+    threads = json.loads(run([program, "dump", "--nonblocking", "--json", "--locals", "--pid", pid], STACKS_S))
+    found: dict[str, int] = {}
+    for frame in reversed(next((each["frames"] for each in threads if each["os_thread_id"] == int(pid)), ())):
+        of_spawn = frame["name"] == "_wrap" and frame["filename"].endswith("/torch/multiprocessing/spawn.py")
+        for each in frame["locals"] or ():
+            name, text = "rank" if of_spawn and each["name"] == "i" else each["name"], each["repr"] or ""
+            if name in _NUMBERS and text.isdecimal():
+                found.setdefault(name, int(text[:9]))
+    return json.dumps(found)
+
+
 def _plain(value: Any) -> Any:
     """Return psutil's named tuples as objects."""
     if isinstance(value, list):
@@ -578,6 +599,7 @@ _SOURCES: dict[str, Callable[..., str]] = {
     "wait": _wait,
     "server": _server,
     "stacks": _stacks,
+    "numbers": _numbers,
     "dump": _dump,
     "left_dump": _left_dump,
     "ras": _ras,

@@ -131,6 +131,7 @@ def _candidate(pid: int, stat: list[str], parent: int, variables: dict[str, str]
         "parent": parent,
         "start": int(stat[19]),
         "name": stat[-1],
+        "state": stat[0],
         "user": (user := os.stat(path).st_uid),  # noqa: PTH116
         "owner": _owner(user),
         "program": program(_words_or_none(pid)),

@@ -1,18 +1,32 @@
 """Ranks that a program has started itself, by spawn or fork: no variable names them."""
 
 import json
+from collections.abc import Mapping
+from pathlib import Path
 from typing import Any
 
+import pytest
+
 from ncclprobe.facts.job.ranks import AskedJob, LocalRanks, local_ranks
-from ncclprobe.host import SAMPLE
+from ncclprobe.host import SAMPLE, live
 from ncclprobe.host.capture import Replay
 from tests.facts.test_job import QUESTION, pids, process
 
 
-def of_spawned(*processes: dict[str, Any], connections: list[dict[str, Any]], pid: int = 0) -> LocalRanks:
-    """Return the ranks that are found among processes without variables, with these connections."""
+def of_spawned(
+    *processes: dict[str, Any],
+    connections: list[dict[str, Any]],
+    pid: int = 0,
+    told: Mapping[int, dict[str, int]] | None = None,
+    groups: str = "",
+) -> LocalRanks:
+    """Return the ranks that are found among processes without variables, with these connections.
+
+    `told` are the numbers in variables of processes whose stacks are read, `groups` the ranks of the recorded group.
+    """
     said = json.dumps({"time_s": 1.0, "processes": processes})
-    own = sorted(each["pid"] for each in processes if each["parent"] == 9)
+    own = sorted(each["pid"] for each in processes if each["parent"] == 9 and each.get("state") != "Z")
+    kept = {"version": "2.10", "pg_config": {"": {"name": "", "desc": "", "ranks": groups}}, "entries": []}
     answers = {
         ("ranks", pid, *QUESTION): said if pid else json.dumps({"time_s": 1.0, "processes": []}),
         ("ranks", -1): said,
@@ -20,8 +34,10 @@ def of_spawned(*processes: dict[str, Any], connections: list[dict[str, Any]], pi
         ("at_port", 29500, 11): json.dumps([{"pid": 11, "local": "[::]:29500", "peer": "", "state": "listening"}]),
         ("at_port", 40011, 11): json.dumps([]),
         (SAMPLE, "attach"): json.dumps({"pid": pid}),
+        **{("numbers", each): json.dumps(numbers) for each, numbers in (told or {}).items()},
+        **({("server", own[0], "fr_trace_json", 0): json.dumps(kept)} if groups else {}),
     }
-    return local_ranks.run(Replay(answers, older=False), AskedJob(pid))
+    return local_ranks.run(Replay(answers, older=False), AskedJob(pid, stacks=told is not None))
 
 
 def meets(pid: int, *others: int) -> list[dict[str, Any]]:
@@ -57,3 +73,45 @@ def test_spawned_ranks_are_numbered_as_they_began_if_the_first_serves_the_store(
 def test_programs_that_a_shell_started_are_no_ranks_of_one_job() -> None:
     shell, programs = process(9, None, library=False), [process(n, None, 9) for n in (11, 12, 13)]
     assert pids(of_spawned(shell, *programs, connections=[])) == []
+
+
+def test_a_rank_that_has_ended_is_counted_and_the_others_keep_their_numbers() -> None:
+    parent, living = process(9, None), [{**process(n, None, 9), "age_s": 60.0} for n in (11, 13)]
+    zombie, meeting = {**process(12, None, 9, library=False), "state": "Z", "python": True}, meets(11, 13)
+    own = {11: {"r": 0, "world": 3}, 13: {"r": 2, "world": 3}, 9: {"r": 2, "world": 3}}
+    same = {11: {"rank": 0, "world_size": 3}, 13: {"rank": 0, "world_size": 3}}
+    young = [{**each, "age_s": 3.0} for each in living]
+    rows = [
+        (of_spawned(parent, living[0], zombie, living[1], connections=meeting, pid=9), [0, 2], (1,), 0),
+        (of_spawned(parent, *living, connections=meeting, pid=9, told=own), [0, 2], (1,), 0),
+        (of_spawned(parent, *living, connections=meeting, pid=9, told=same), [0, 1], (), 0),
+        (of_spawned(parent, *living, connections=meeting, pid=9, groups="[0, 1, 2]"), [None, None], (), 1),
+        (of_spawned(parent, *young, connections=meeting, pid=9, groups="[0, 1, 2]"), [None, None], (), 0),
+        (of_spawned(parent, *living, connections=meeting, pid=9, groups="[0, 1]"), [0, 1], (), 0),
+        (of_spawned(parent, *living, connections=meeting, pid=9), [0, 1], (), 0),
+    ]
+    assert len(rows) >= 7
+    found = [([each.rank for each in known.ranks], known.absent, known.gone) for known, *_ in rows]
+    assert found == [tuple(wanted) for _, *wanted in rows]
+
+
+def test_of_what_a_program_has_in_variables_only_its_ranks_number_is_taken(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def frame(name: str, file: str = "/home/u/t.py", **values: str) -> dict[str, Any]:
+        own = [{"name": each, "repr": text} for each, text in values.items()]
+        return {"name": name, "filename": file, "line": 1, "locals": own}
+
+    rows = [
+        ([frame("step", rank="7"), frame("main", rank="2", token="5", world="3")], {"rank": 2, "world": 3}),
+        ([frame("main", rank="<Rank>"), frame("_wrap", "/p/torch/multiprocessing/spawn.py", i="1")], {"rank": 1}),
+        ([frame("main", i="4")], {}),
+        ([{"name": "main", "filename": "t.py", "line": 1, "locals": None}], {}),
+    ]
+    monkeypatch.setattr(live, "py_spy", lambda: str(tmp_path / "py-spy"))
+    (tmp_path / "py-spy").write_text(f"#!/bin/sh\ncat {tmp_path}/said\n")
+    (tmp_path / "py-spy").chmod(0o755)
+    for frames, wanted in rows:
+        (tmp_path / "said").write_text(json.dumps([{"os_thread_id": 7, "frames": frames}]))
+        said = live.LiveHost(set(), lambda _: False).ask("numbers", 7)
+        assert json.loads(said) == wanted

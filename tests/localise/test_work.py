@@ -127,6 +127,16 @@ def test_idle_ranks_that_lately_heard_from_each_other_go_on() -> None:
     assert rows == ["CANNOT TELL"] * len(rows)
 
 
+def test_a_rank_that_has_ended_is_missing_though_its_number_is_not_known() -> None:
+    ranks = tuple(JobProcess(100 + n, 1, "python", None, Launch()) for n in range(2))
+    states = JobLook((IDLE, IDLE), FlightRecords(()), ("no server",) * 2)
+    both = JobLooks(states, replace(states, processes=(replace(IDLE, time_s=1001.0),) * 2))
+    found = stand({"n1": (LocalRanks(ranks, gone=1), both)})
+    assert found.answer.word == "STUCK"
+    assert found.answer.message == "2 of 3 ranks were looked at: 1 of 3 ranks has no process any more"
+    assert stand({"n1": (LocalRanks(ranks), both)}).answer.word == "CANNOT TELL"
+
+
 def test_another_thread_of_the_program_that_computes_is_work() -> None:
     rows = [(0.03, "SLOW"), (0.1, "SLOW"), (0.01, "STUCK"), (0.0, "STUCK")]
     assert [job(later_of={0: {"others_ran_s": ran_s}}).answer.word for ran_s, _ in rows] == [word for _, word in rows]

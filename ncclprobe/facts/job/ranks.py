@@ -17,7 +17,7 @@ from ncclprobe.facts.files.flight_records import FlightDump, FlightFrame, Flight
 from ncclprobe.facts.files.ras import RasAnswer, read_answer
 from ncclprobe.facts.job.gpus import LiveGpu, gpus, xids
 from ncclprobe.facts.job.meeting import LOOPBACK, Agent, Connection, Meetings, agent, decoded, meetings
-from ncclprobe.facts.job.spawned import own_store
+from ncclprobe.facts.job.spawned import numbering
 from ncclprobe.facts.job.stacks import stack
 from ncclprobe.facts.kernel_log import Event
 from ncclprobe.facts.launcher import TORCH, Launch, detect
@@ -67,6 +67,7 @@ class LocalRanks(Struct, frozen=True):
 
     `others` are the jobs here, if which one is meant is not known: see OF_A_JOB. `hidden` Python processes are of other
     users. `late`: processes whose environment could not be read, and why. `agents` of torchrun have started no rank.
+    `gone`: so many more ranks have ended, and it is not known which.
     """
 
     ranks: tuple[JobProcess, ...]
@@ -76,6 +77,7 @@ class LocalRanks(Struct, frozen=True):
     late: tuple[str, ...] = ()
     time_s: float = 0.0
     agents: tuple[Agent, ...] = ()
+    gone: int = 0
 
 
 class _Process(Struct, frozen=True):
@@ -91,6 +93,7 @@ class _Process(Struct, frozen=True):
     age_s: float = 0.0
     owner: str = ""
     program: str = ""
+    state: str = ""
 
 
 class _Answer(Struct, frozen=True):
@@ -123,7 +126,7 @@ def local_ranks(host: Host, asked: AskedJob) -> LocalRanks:
         jobs = beneath if helpers or not own else own
     elif len(jobs) > 1:
         jobs = _own_step_job(jobs, attempt(lambda: host.ask("env"))) or jobs
-    ranks = _numbered(host, next(iter(jobs.values()), ()))
+    ranks, gone = _numbered(host, next(iter(jobs.values()), ()), answer.processes, asked.stacks)
     return LocalRanks(
         ranks,
         _absent(ranks),
@@ -132,6 +135,7 @@ def local_ranks(host: Host, asked: AskedJob) -> LocalRanks:
         answer.late,
         answer.time_s,
         () if ranks else tuple(_agents(answer.processes, asked.pid)),
+        gone,
     )
 
 
@@ -149,7 +153,7 @@ def _spawned(host: Host, before: _Answer) -> tuple[dict[str, tuple[JobProcess, .
     found, unnumbered, own = {}, {}, {each.pid for each in answer.processes if each.library}
     for parent, children in [*by_parent.items()][: bounds.NODE_RANKS]:
         jobs = _jobs(children, parent) if len(children) > 1 else {}
-        ranks = _numbered(host, tuple(chain.from_iterable(jobs.values())))
+        ranks, _ = _numbered(host, tuple(chain.from_iterable(jobs.values())), answer.processes)
         if ranks and ranks[0].rank is not None:
             found[ranks[0].job] = ranks
         elif len(ranks) > 1 and parent in own:
@@ -157,17 +161,35 @@ def _spawned(host: Host, before: _Answer) -> tuple[dict[str, tuple[JobProcess, .
     return found or unnumbered, replace(answer, hidden=before.hidden, late=before.late)
 
 
-def _numbered(host: Host, ranks: tuple[JobProcess, ...]) -> tuple[JobProcess, ...]:
-    """Return ranks without numbers with the numbers that their order of start gives them, if that is known."""
+def _numbered(
+    host: Host, ranks: tuple[JobProcess, ...], processes: Sequence[_Process], stacks: bool = False
+) -> tuple[tuple[JobProcess, ...], int]:
+    """Return ranks without numbers with those that their program or their order of start gives them, if known.
+
+    Also return how many have ended if it is not known which.
+    """
     by_start = sorted(ranks, key=lambda each: (each.start, each.pid))
     if len(ranks) < 2 or any(each.rank is not None for each in ranks):
-        return ranks
-    address, _, port = own_store(host, _pids(by_start)).rpartition(":")
-    if not address:
-        return ranks
-    meets = {"kind": "environment", "master_addr": address, "master_port": int(port)}
-    launches = [replace(each.launch, rank=n, local_rank=n, **meets) for n, each in enumerate(by_start)]
-    return tuple(replace(each, rank=of.rank, launch=of) for each, of in zip(by_start, launches, strict=True))
+        return ranks, 0
+    parents = {each.pid: each.parent for each in processes}
+    parent, first = parents[by_start[0].pid], by_start[0].start
+    ended = [(each.start, each.pid) for each in processes if each.state == "Z" and each.python]
+    ended = [each for each in ended if parents[each[1]] == parent and abs(each[0] - first) < _TOGETHER_TICKS]
+    started = [pid for _, pid in sorted([*ended, *((each.start, each.pid) for each in ranks)])]
+    found = numbering(host, _pids(by_start), started, parent, stacks)
+    address, _, port = found.address.rpartition(":")
+    meets = {"kind": "environment", "master_addr": address, "master_port": int(port)} if address else {}
+    if not found.numbers:
+        age_s = min(each.age_s for each in processes if each.pid in parents and each.pid in _pids(ranks))
+        here = address.startswith(_OWN) and age_s >= _STARTED_S
+        return ranks, max(found.world - len(ranks), 0) if here else 0
+    launches = [
+        replace(each.launch, rank=n, local_rank=n, world_size=found.world or None, **meets)
+        for each in by_start
+        for n in [found.numbers[each.pid]]
+    ]
+    made = [replace(each, rank=of.rank, launch=of) for each, of in zip(by_start, launches, strict=True)]
+    return tuple(sorted(made, key=lambda each: each.rank or 0)), 0
 
 
 def _own_step_job(jobs: dict[str, tuple[JobProcess, ...]], env: str | Absent) -> dict[str, tuple[JobProcess, ...]]:
@@ -342,6 +364,8 @@ BETWEEN_S, UNTIMED_S = 1.0, 5.0
 _OWN = (*LOOPBACK, "localhost")
 _TOGETHER_TICKS = 300 * USER_HZ
 """Within which the ranks of one job begin."""
+_STARTED_S = 10.0
+"""How long after the start of one rank the others may still be started."""
 SLURM_JOB = "SLURM_JOB_ID"
 _RAS, _RAS_DEFAULT = "NCCL_RAS_ADDR", "localhost:28028"
 _AT_ONCE = 16

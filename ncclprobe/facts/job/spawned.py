@@ -1,16 +1,69 @@
 """Ranks whose environment does not say their numbers: started by ``mp.spawn``, a fork or a notebook.
 
-Torch's launchers start such ranks in the order of their numbers, and rank 0 has torch's store: it listens there, and
-is connected with itself. A program that numbers its ranks otherwise is not numbered here.
+Their program has a variable for it, which py-spy reads. Otherwise the order of start gives the numbers, for so torch's
+launchers start ranks, if rank 0 has torch's store (it listens there, and is connected with itself) and none is missing:
+one that has ended counts as long as its parent has not waited for it, and torch's records say how many there are.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from ncclprobe.facts.field import attempt
+from ncclprobe.facts.files.flight_child import read
+from ncclprobe.facts.files.flight_records import FlightDump
 from ncclprobe.facts.job.meeting import Connection, decoded
 from ncclprobe.host import Host
 from ncclprobe.model import bounds
 from ncclprobe.model.snapshot import Absent
+from ncclprobe.model.values import Struct
+
+_RANK, _WORLD = ("rank", "global_rank", "r", "local_rank"), ("world_size", "world", "nprocs")
+"""What programs call the number of a rank, and that of all ranks."""
+
+
+class Numbering(Struct, frozen=True):
+    """The numbers of ranks by process, empty: not known; how many ranks there are, 0: not known; and their store."""
+
+    numbers: Mapping[int, int]
+    world: int = 0
+    address: str = ""
+
+
+def numbering(host: Host, living: Sequence[int], started: Sequence[int], parent: int, stacks: bool) -> Numbering:
+    """Return the numbers of the ranks `living`, of all that `parent` has `started`, both in the order of start."""
+    numbers, world = _told(host, living, parent) if stacks else ({}, 0)
+    world = world or _recorded(host, living[0])
+    if numbers:
+        first = sorted(living, key=numbers.__getitem__)
+        return Numbering(numbers, world, own_store(host, first) if numbers[first[0]] == 0 else "")
+    address = own_store(host, living) if started[0] == living[0] else ""
+    if not address or world > len(started):
+        return Numbering({}, world, address)
+    return Numbering({pid: started.index(pid) for pid in living}, world or len(started), address)
+
+
+def _told(host: Host, pids: Sequence[int], parent: int) -> tuple[dict[int, int], int]:
+    """Return the numbers that processes have in variables of one name, and the one value of those for all ranks."""
+
+    def variables(pid: int) -> Mapping[str, int]:
+        said = attempt(lambda: host.ask("numbers", pid))
+        found: Mapping[str, int] = {} if isinstance(said, Absent) else decoded(said, dict[str, int])
+        return found
+
+    said = {pid: variables(pid) for pid in (*pids[: bounds.JOB_STACKS], parent)}
+    for name in _RANK:
+        numbers = {pid: said[pid][name] for pid in pids if name in said.get(pid, ())}
+        if len(numbers) == len({*numbers.values()}) == len(pids):
+            least = max(max(numbers.values()) + 1, len(pids))
+            worlds = {each[of] for each in said.values() for of in _WORLD if each.get(of, 0) >= least}
+            return numbers, worlds.pop() if len(worlds) == 1 else 0
+    return {}, 0
+
+
+def _recorded(host: Host, pid: int) -> int:
+    """Return how many ranks the largest group has that torch has recorded of a process; 0: not known."""
+    said = attempt(lambda: host.ask("server", pid, "fr_trace_json", 0))
+    found = "" if isinstance(said, Absent) else read(said)
+    return max((len(group.ranks) for group in found.groups), default=0) if isinstance(found, FlightDump) else 0
 
 
 def own_store(host: Host, pids: Sequence[int]) -> str:

@@ -7,6 +7,7 @@ checkpoint, a compilation or a slow file is work. A call in which a rank moved b
 
 from collections.abc import Iterator, Mapping, Sequence
 from datetime import datetime, timezone
+from itertools import chain
 
 from ncclprobe.facts.files.flight_records import FlightRecords
 from ncclprobe.facts.job.meeting import Meetings
@@ -76,14 +77,20 @@ def stand(nodes: Mapping[str, tuple[LocalRanks, JobLooks]], meetings: Mapping[st
     by_node = {node: looks for node, (_, looks) in nodes.items()}
     between = wires(by_node, ranks)
     heard = heard_lately(both, between, _PAUSE_S)
-    job = looked_at(ranks, records[0], records[1], answers, grew, between, heard)
+    more = sum(here.gone for here, _ in nodes.values())
+    job = looked_at(ranks, records[0], records[1], answers, grew, between, heard, more)
     if in_init := arrival(job, by_node, meetings or {}) or arrival_of_unnumbered(job):
         rows = tuple(merged(_in_init(job, in_init)))
         return JobState(rows, _answer(job, rows, None, in_init.message), "init_process_group", in_init.arrived)
     found = stalled(job)
     first = next((each for each in found if each.missing or each.apart), found[0] if found else None)
     counts = {node: tuple(counted(node, looks)) for node, looks in by_node.items()}
-    rows = tuple(merged(_classes(job, found, counts)))
+    ended = (
+        RankClass("dead or gone", (), (node,), doing=f"{here.gone} of {job.world} ranks has no process any more")
+        for node, (here, _) in nodes.items()
+        if here.gone
+    )
+    rows = tuple(merged(chain(_classes(job, found, counts), ended)))
     waiting = first.waiting if first else ()
     return JobState(rows, _answer(job, rows, first), first.where if first else "", waiting)
 
@@ -362,7 +369,7 @@ def _describe_idle(job: LookedAt, rows: Sequence[RankClass], word: str) -> str:
         return f"{looked}, and none waits for another that does not go on"
     held = [each for each in rows if each.name in _HELD]
     if word == "STUCK":
-        return f"{looked}: {_subject(held)} {held[0].doing}"
+        return f"{looked}: {_subject(held)} {held[0].doing}".replace(":  ", ": ")
     return f"{looked}, and it is unknown which rank waits for which"
 
 

@@ -94,10 +94,12 @@ def looked_at(
     launched: Collection[int] = (),
     between: tuple[Wire, ...] = (),
     heard: frozenset[int] = frozenset(),
+    more: int = 0,
 ) -> LookedAt:
     """Return all that is known of a job. `launched`: the processes that launched operations between the looks.
 
-    `between` are the connections of its ranks, `heard` those that heard from another lately.
+    `between` are the connections of its ranks, `heard` those that heard from another lately. There are `more` ranks
+    than were looked at.
     """
     worlds = [rank.process.launch.world_size or 0 for rank in ranks.values() if rank.process]
     times = [time_s for rank in ranks.values() for time_s in rank.times]
@@ -107,7 +109,7 @@ def looked_at(
         first,
         second,
         _moved(first, second) | {n for n, rank in ranks.items() if rank.process and rank.process.pid in launched},
-        max([*worlds, len(ranks)]),
+        max([*worlds, len(ranks) + more]),
         max(times, default=0.0),
         max(times, default=0.0) - min(times, default=0.0),
         tuple(ras),
