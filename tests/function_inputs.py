@@ -6,6 +6,7 @@ To add one, add a row to a function of `FUNCTIONS`, run `scripts/golden.py`, and
 import random
 from collections.abc import Callable, Iterator, Mapping
 from itertools import product
+from typing import Any
 
 import fake_rails
 import torch
@@ -14,11 +15,13 @@ from fake_pairs import Kept, measured
 from fleets.fabric import Fabric
 from fleets.faults import KINDS, plant
 from fleets.fleet import NOISES, Fleet
+from localise import test_arrival
 from probes import test_round_robin as ranks
 
 from ncclprobe.checks.rail.fixtures import World, only
 from ncclprobe.cluster.mesh import plan as mesh
 from ncclprobe.cluster.rails import plan as rails
+from ncclprobe.commands import accept, bandwidth, pairs, workload
 from ncclprobe.expect import copies
 from ncclprobe.expect.composed import composed
 from ncclprobe.expect.expected import expectation
@@ -31,11 +34,14 @@ from ncclprobe.facts.reach import MeshListener
 from ncclprobe.localise.pairs.samples import End
 from ncclprobe.localise.pairs.suspects import localise_slowness
 from ncclprobe.localise.slow_ranks import localise
-from ncclprobe.model import hostlist, stats, units
+from ncclprobe.logs.stacks import read_stacks
+from ncclprobe.model import hostlist, layout, stats, training, units
+from ncclprobe.model.errors import NcclprobeError
 from ncclprobe.model.ops import OPS
 from ncclprobe.model.pair_results import OwnCollective
 from ncclprobe.probes import buffers, plan
 from ncclprobe.probes.pairs import PairTiming
+from ncclprobe.session.options import Options
 
 Rows = Iterator[tuple[str, object]]
 
@@ -181,6 +187,128 @@ def _patterns_inputs() -> Rows:
         yield f"{dtype} {redop} of {number}", (sums, made.tolerance)
 
 
+_KEPT_OPTIONS = tuple({*Options.__struct_fields__} - {"argv", "judging", "output", "keep", "notes"})
+_LINES = {
+    bandwidth.parse: (
+        "", "-b 1K", "-e 64M", "-b 4 -e 4", "-b 3", "-b 2 --dtype bfloat16", "-b 8M -e 4M", "-b 8M", "-f 8", "-f 1",
+        "-n 10000000", "-n 10000001", "-w 10000001", "--batches 3", "--batches 10000001", "-w 0", "--precision 50%",
+        "--precision 50.1", "--precision 0", "--budget 3", "-n 5 --budget 3", "--batches 5 --precision 2", "--graph",
+        "--graph --mode queued", "--graph --backend gloo", "--mode queued --backend gloo", "--repeat 3", "--repeat 4",
+        "--op all --timeout 10", "--op broadcast,reduce --redop max", "--op none",
+        "-e 1000000000000000000000000000000000",
+    ),
+    workload.parse: (
+        "", "ddp", "tp,ddp", "all --groups tp=2", "--groups tp=2,dp=4", "--groups tp=0", "--params 500K",
+        "--params 1.5M", "--params 2B", "--params 3G", "--params 1T", "--params 1000T", "--params 1000.1T",
+        "--params 0", "--params 7", "--params 8", "--layers 1000 --micro-batches 1000", "--layers 1001",
+        "--micro-batches 1001", "--dtype float16 -e 4K",
+    ),
+    pairs.parse: ("", "--rounds 3", "-b 0", "-b 1", "-b 64 -e 64", "-b 64 -e 63", "-e 1M"),
+    accept.parse: (
+        "", "--level quick", "--level standard", "--level full", "--ladder", "--level quick --ladder", "--timeout 30",
+        "--timeout 100000", "--expect-gpus 8", "--expect-gpus 8 --backend gloo",
+    ),
+}  # fmt: skip
+
+
+def _options_inputs() -> Rows:
+    """What command lines ask for, at the limits of each option, and what is refused."""
+    for parse, lines in _LINES.items():
+        for line in lines:
+            name = f"{parse.__module__.rpartition('.')[2]} {line}"
+            try:
+                found = parse(line.split())
+                yield name, {each: getattr(found, each) for each in sorted(_KEPT_OPTIONS)}
+            except NcclprobeError as refused:
+                yield name, str(refused)
+
+
+def _arrivals_inputs() -> Rows:
+    """Two ranks in init: how the second sleeps, whom it calls, what the store sees, and how often they wake."""
+    seconds = {"native": test_arrival.SLEEPS, "polls": test_arrival.WAITS, "python": test_arrival.PYTHON_SLEEPS}
+    calls: Mapping[str, Any] = {
+        "none": (),
+        "come": test_arrival.COME,
+        "tries": test_arrival.TRIES,
+        "shut": test_arrival.SHUT,
+    }
+    store = (test_arrival.LISTENS, test_arrival.accepted(test_arrival.ASKS[0]))
+    for (how, second), (to, call), seen, world in product(seconds.items(), calls.items(), ((), store), (2, None)):
+        both = (*([test_arrival.ASKS] if seen else []), *([call] if call else []))
+        for switches in (7, 9, 207):
+            ranks_of = {0: test_arrival.SLEEPS, 1: second}
+            stands = test_arrival.init(ranks_of, world, both, seen, after={"switches": switches})
+            classes = [(each.name.replace(" ", "-"), each.ranks, each.doing) for each in stands.classes]
+            yield (
+                f"{how}, {to}, {'asked' if seen else 'alone'} of {world}, {switches}",
+                (classes, stands.answer, stands.waiting),
+            )
+
+
+_MAIN = 'Thread 7 (idle): "MainThread"\n'
+_OTHER = 'Thread 8 (active): "worker"\n'
+_IN_CALL = "    all_reduce (torch/distributed/distributed_c10d.py:2450)\n    step (train/loop.py:88)\n"
+_AT_WORK = "    forward (train/model.py:12)\n    <module> (train/main.py:5)\n"
+_NATIVE = "    cuStreamSynchronize (libcuda.so.1)\n    step (train/loop.py:90)\n"
+_STACKS = {
+    "main first": _MAIN + _AT_WORK + _OTHER + _NATIVE,
+    "main last": _OTHER + _NATIVE + _MAIN + _AT_WORK,
+    "call elsewhere": _MAIN + _AT_WORK + _OTHER + _IN_CALL,
+    "two calls": _OTHER + _IN_CALL + _MAIN + _IN_CALL.replace("all_reduce", "barrier"),
+    "main is empty": _MAIN + _OTHER + _NATIVE,
+    "no main": _OTHER + _AT_WORK,
+    "library": _MAIN + _NATIVE,
+    "long numbers": _MAIN + "    f (train/a.py:1234567)\n    g (train/a.py:12345678)\n    h (train/a.py:x)\n",
+}
+
+
+def _stacks_inputs() -> Rows:
+    """The thread that stands for a process, its call and its place, with and without the line of the process."""
+    for name, text in _STACKS.items():
+        for head in ("", "Process 7: python train.py --rank 3\nPython v3.11.9 (/usr/bin/python3)\n\n"):
+            found = read_stacks("rank5.txt", (head + text).encode())
+            yield (
+                f"{name}{', a process' if head else ''}",
+                [(each, each.call, str(each.own), each.where) for each in found],
+            )
+
+
+def _training_inputs() -> Rows:
+    """What a rank does in a step, the time of it with and without overlap, and the groups of a grid."""
+    for params, layers, micro in ((5_000_000, 3, 2), (40_000_000, 2, 1)):
+        model = training.Model(params=params, layers=layers, micro_batches=micro)
+        yield f"buckets of {params}", training.buckets(model)
+        for strategy in training.STRATEGIES:
+            items = training.step(strategy, model)
+            times = [training.predict(items, 0.5, lambda call: call.nbytes / 1e9, overlap) for overlap in (True, False)]
+            needed = [training.needed_at(items, place) for place in range(0, len(items), 3)]
+            yield f"{strategy} of {params}", (items, times, needed, training.memory_bytes(strategy, model))
+    hosts = [f"n{number // 4}" for number in range(16)]
+    for text in ("tp=4,dp=4", "tp=8,dp=2", "pp=2,tp=2,dp=4", "dp=16"):
+        grid = training.parse(text)
+        groups = {kind: grid.groups(kind) for kind in training.AXES}
+        across = {kind: training.crossing(each, hosts) for kind, each in groups.items()}
+        yield text, (grid, groups, across, training.advice(grid, hosts))
+    for pairs_too, count in product((True, False), (1, 4, 5, 16)):
+        yield f"ladder of {count}, pairs {pairs_too}", training.plan(hosts[:count], pairs=pairs_too)
+
+
+def _layout_inputs() -> Rows:
+    """Lines that are wrapped and cut at several widths."""
+    text = " ".join(f"w{number:0{number % 7 + 1}}" for number in range(40))
+    for width in (12, 20, 41, 80):
+        made = {
+            "lead": layout.wrap("lead: ", text, width),
+            "hang": layout.wrap("lead: ", text, width, hang=2),
+            "whole": layout.wrap("", f"x{'1' * 50} y2", width, whole=True),
+            "labelled": layout.labelled("fail", text, width, layout.unstyled),
+            "short": [layout.shorten(text, width)],
+        }
+        yield f"width {width}", {name: [f"{len(line)}: {line}" for line in lines] for name, lines in made.items()}
+    for count in (0, 1, 3, 4, 9):
+        yield f"first of {count}", layout.first_of([f"n{number}" for number in range(count)], 3)
+
+
 _OPERATIONS = ("all_reduce", "all_gather", "all_to_all", "broadcast", "sendrecv", "gather")
 _RELEASES = ((2, 18, 3), (2, 21, 5), (2, 24, 3), (2, 26, 2), (2, 27, 3), (2, 28, 9), (2, 29, 7), (2, 30, 7))
 _BOXES = (
@@ -255,5 +383,10 @@ FUNCTIONS: Mapping[str, Callable[[], Rows]] = {
     "machines": _machine_inputs,
     "copies": _copy_inputs,
     "words": _words_inputs,
+    "options": _options_inputs,
+    "arrivals": _arrivals_inputs,
+    "stacks": _stacks_inputs,
+    "training": _training_inputs,
+    "layout": _layout_inputs,
 }
 """The functions of each file with their input."""

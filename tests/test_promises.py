@@ -17,7 +17,7 @@ import zoo
 from fleet.made import day_of
 
 from ncclprobe import api, page
-from ncclprobe.commands import arguments, main, workload
+from ncclprobe.commands import arguments, main
 from ncclprobe.commands import bandwidth as command_line
 from ncclprobe.engine.collect import capture_facts
 from ncclprobe.engine.diagnose import every_check
@@ -27,7 +27,6 @@ from ncclprobe.model.causes import Cause
 from ncclprobe.model.errors import UsageError
 from ncclprobe.model.rails import RailPort
 from ncclprobe.model.registry import Collector, discover
-from ncclprobe.model.training import STRATEGIES
 from ncclprobe.nccl.selection import gpu_rails
 
 
@@ -154,14 +153,6 @@ def test_what_dcgm_did_not_find_is_no_fault(tmp_path: Path) -> None:
         (tmp_path / "job.log").write_text(f"{line}\n")
         codes = [each.code for each in api.explain([tmp_path / "job.log"]).causes]
         assert ("gpu-hw-error" in codes) == named, line
-
-
-def test_a_workload_without_options_is_a_step_of_each_strategy() -> None:
-    asked = workload.parse([]).training
-    assert asked is not None
-    assert (asked.grid, asked.strategies) == (None, STRATEGIES)
-    model = asked.model
-    assert (model.params, model.layers, model.tokens, model.micro_batches) == (5_000_000, 8, 1024, 2)
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="needs root, to make another user's folder")

@@ -271,3 +271,29 @@ def test_a_large_report_has_one_digest_however_it_is_laid_out() -> None:
     other = {"a": told["a"], "b": told["b"]}
     plain = hashlib.sha256(msgspec.json.encode(told, order="sorted")).hexdigest()
     assert {digest(json.dumps(told)), digest(json.dumps(other, indent=2)), digest(" []")} == {plain, digest("[]")}
+
+
+def test_what_one_reason_keeps_from_looking_is_named_up_to_twelve_and_all_of_it_with_v() -> None:
+    def shown(advisory: int, verbose: bool, *required: str) -> str:
+        some = [Verdict(f"a.b{n}", "n1", Status.UNKNOWN, "", why="not root") for n in range(advisory)]
+        must = [Verdict(each, "n1", Status.UNKNOWN, "", why="not root", required=True) for each in required]
+        made = replace(HEALTHY, checks=(*some, *must, Verdict("a.c", "n1", Status.PASS, "")), status=Status.UNKNOWN)
+        return " ".join(as_text.render(made, verbose=verbose, width=400).split())
+
+    assert "unknown a.b0, " in shown(12, verbose=False)
+    assert "a.b11" in shown(12, verbose=False)
+    assert "unknown 13 advisory checks" in shown(13, verbose=False)
+    assert "a.b12" in shown(13, verbose=True)
+    assert "unknown d.e (required) and 2 advisory checks" in shown(2, False, "d.e")
+    assert "a.b1" not in shown(2, False, "d.e")
+    assert "unknown a.b0, a.b1" in shown(2, True, "d.e")
+    assert ("-v names them" in shown(1, verbose=False), "-v names them" in shown(1, verbose=True)) == (True, False)
+
+
+def test_a_verdict_has_its_colour_and_a_pass_that_nothing_judged_has_that_of_what_was_skipped() -> None:
+    def last(report: Report) -> str:
+        return as_text.render(report, style=lambda text, status: f"<{status}>{text}").rstrip().rpartition("<")[2]
+
+    assert last(replace(HEALTHY, measurements=())).startswith("pass>")
+    assert last(replace(HEALTHY, measurements=(replace(ROW, status="unjudged", expectation=None),))).startswith("skip>")
+    assert last(replace(HEALTHY, status=Status.FAIL)).startswith("fail>")

@@ -454,9 +454,10 @@ def test_a_file_server_comes_back_for_one_host_and_for_a_while(tmp_path: Path) -
     assert "nas" not in first_cause(tmp_path, {**files, "train.log": GAVE_UP})["message"]
 
 
-def test_a_file_server_that_was_silent_days_before_is_no_cause(tmp_path: Path) -> None:
-    text = NFS.format("10:00:00", "n1", MUTE).replace("Mar  1", "Feb 27") + "[rank0]: 2025-03-01 10:00:00 start\n"
-    assert "nas" not in cause(tmp_path, text + GAVE_UP)["message"]
+def test_a_file_server_that_was_silent_a_day_before_is_no_cause(tmp_path: Path) -> None:
+    for time, is_cause in (("10:30:00", False), ("10:31:00", True)):
+        text = NFS.format(time, "n1", MUTE).replace("Mar  1", "Feb 28") + GAVE_UP
+        assert ("nas" in cause(tmp_path, text)["message"]) is is_cause
 
 
 def test_a_process_that_is_stuck_as_its_gpu_fell_off_the_bus_is_no_second_cause(tmp_path: Path) -> None:

@@ -12,26 +12,11 @@ sizes = st.integers(1, 5)
 grids = st.builds(Grid, tp=sizes, dp=sizes, pp=sizes)
 
 
-def test_tensor_parallel_ranks_are_neighbours_and_stages_are_far_apart() -> None:
-    grid = training.parse("tp=2,pp=2,dp=2")
-    assert grid.groups("tp") == ((0, 1), (2, 3), (4, 5), (6, 7))
-    assert grid.groups("dp") == ((0, 2), (1, 3), (4, 6), (5, 7))
-    assert grid.groups("pp") == ((0, 4), (1, 5), (2, 6), (3, 7))
-
-
 @given(grid=grids, kind=st.sampled_from(AXES))
 def test_the_groups_of_every_kind_are_a_partition_of_the_world(grid: Grid, kind: Axis) -> None:
     found = grid.groups(kind)
     assert sorted(rank for group in found for rank in group) == list(range(grid.ranks))
     assert {len(group) for group in found} == {grid.along(kind)}
-
-
-@given(grid=grids)
-def test_two_ranks_share_at_most_one_group_of_more_than_one_kind(grid: Grid) -> None:
-    pairs: list[tuple[int, int]] = []
-    for kind in AXES:
-        pairs += [(a, b) for group in grid.groups(kind) for a in group for b in group if a < b]
-    assert len(pairs) == len(set(pairs))
 
 
 @given(grid=grids)
