@@ -320,8 +320,9 @@ class Store:
         self._begin()
         self._few()
         found, self.damaged = [], []
-        for name, text in self._sql.execute("SELECT name, standing FROM nodes ORDER BY name"):
+        for name, text, course in self._sql.execute("SELECT name, standing, course FROM nodes ORDER BY name"):
             try:
+                read(course, NodeCourse)
                 found.append(read(text, NodeStanding))
             except ValueError:  # as msgspec's are
                 self.damaged.append(str(name))

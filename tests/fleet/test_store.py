@@ -248,17 +248,20 @@ def test_a_rename_is_offered_for_the_same_boot_or_gpus_under_another_name_later(
 
 
 def test_a_row_that_is_damaged_is_left_out_and_the_others_are_shown(tmp_path: Path) -> None:
-    put(tmp_path / "fleet.db", day_of("n1", 0), day_of("n2", 0.1), day_of("n3", 0.2))
-    with contextlib.closing(sqlite3.connect(tmp_path / "fleet.db")) as connection:
-        connection.execute("UPDATE nodes SET standing = x'ff00', course = '[' WHERE name = 'n2'")
-        connection.commit()
-    with store.opened(tmp_path / "fleet.db", DEADLINE_S) as fleet:
-        assert [each.name for each in fleet.standings()] == ["n1", "n3"]
-        assert [*fleet.damaged] == ["n2"]
-        assert [each.standing.name for each in fleet.days(0.0)] == ["n1", "n3"]
-        fleet.forget("n2")
-        fleet.standings()
-        assert [*fleet.damaged] == []
+    rows = ["standing = x'ff00', course = '['", "standing = '{'", 'course = \'{"tests": 3, "last\'']
+    for number, damage in enumerate(rows):
+        path = tmp_path / f"{number}.db"
+        put(path, day_of("n1", 0), day_of("n2", 0.1), day_of("n3", 0.2))
+        with contextlib.closing(sqlite3.connect(path)) as connection:
+            connection.execute(f"UPDATE nodes SET {damage} WHERE name = 'n2'")
+            connection.commit()
+        with store.opened(path, DEADLINE_S) as fleet:
+            assert [each.name for each in fleet.standings()] == ["n1", "n3"]
+            assert [*fleet.damaged] == ["n2"]
+            assert [each.standing.name for each in fleet.days(0.0)] == ["n1", "n3"]
+            fleet.forget("n2")
+            fleet.standings()
+            assert [*fleet.damaged] == []
 
 
 def test_a_node_is_held_to_its_siblings_at_the_same_fingerprint(tmp_path: Path) -> None:
