@@ -132,7 +132,7 @@ LIMIT = (
             ASKED.format("2.00 GiB", "1.00 GiB")
             + " Process 77 has 30.00 GiB memory in use. Process 78 has 9.00 GiB memory"
             " in use.",
-            "the memory of GPU 1 is full, 2 of its processes not this one",
+            "the memory of GPU 1 is full, 2 processes besides this one",
         ),
     ],
 )

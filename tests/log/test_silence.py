@@ -388,12 +388,12 @@ def test_the_thread_that_is_in_the_call_counts_and_json_is_read_too(tmp_path: Pa
 def test_processes_whose_first_lines_are_lost_are_told_apart_by_their_main_threads(tmp_path: Path) -> None:
     spied = [stack(_READS if pid == 9 else _WAITS, pid=pid).partition("\n\n")[2] for pid in (7, 8, 9, 10)]
     cause = hung(tmp_path, {"spy.txt": "".join(spied)})
-    assert cause["message"].startswith("process 9 stands in wait (train.py:31 in main), while 3 others are in")
+    assert cause["message"].startswith("process 9 is in wait (train.py:31 in main), while 3 others are in")
 
 
 def test_processes_that_all_stand_in_one_call_have_no_cause_that_is_named(tmp_path: Path) -> None:
     cause = hung(tmp_path, {f"rank{rank}.txt": stack(_WAITS) for rank in range(4)})
-    assert (cause["confidence"], "4 of 4 processes stand in all_reduce" in cause["message"]) == ("unknown", True)
+    assert (cause["confidence"], "4 of 4 processes are in all_reduce" in cause["message"]) == ("unknown", True)
     assert hung(tmp_path, {"rank0.txt": stack(_READS)}) == {}
 
 

@@ -153,7 +153,7 @@ def test_a_file_that_covers_no_row_says_what_it_speaks_for(path: Path) -> None:
     record.add(replace(ROW_OK, nbytes=8))
     report = closed(record, path)
     assert (report.exit_code, of_run(report)["run.bandwidth"], of_run(report)["run.data"]) == (3, "unknown", "pass")
-    said = "bands.toml expects nothing of the rows measured: it speaks for all_reduce 1 MiB"
+    said = "bands.toml has no expectation for the measured rows: it covers all_reduce 1 MiB"
     assert why(report, "run.bandwidth") == said
 
 
