@@ -105,7 +105,15 @@ def test_the_settings_of_the_shell_hold_for_a_named_machine(
     assert " Ring Simple " in said(capsys, *asked)
     assert "settings: NCCL_ALGO=Ring" in said(capsys, *asked)
     monkeypatch.delenv("NCCL_ALGO")
-    assert " NVLSTree Simple " in said(capsys, *asked)
+    whole = said(capsys, *asked)
+    assert " NVLSTree Simple " in whole
+    slower = ("NCCL_IB_DISABLE=1", "NCCL_NET=Socket", "NCCL_NET_GDR_LEVEL=LOC", "NCCL_IB_HCA=mlx5_0")
+    for setting in (*slower, "NCCL_IB_HCA=mlx5", "NCCL_NET_GDR_LEVEL=PIX"):
+        name, value = setting.split("=")
+        monkeypatch.setenv(name, value)
+        text = said(capsys, *asked)
+        monkeypatch.delenv(name)
+        assert (f"settings: {setting}\n" in text) == (text != whole) == (setting in slower), setting
 
 
 def test_a_forced_ring_is_expected_and_without_it_what_the_switches_give(capsys: pytest.CaptureFixture[str]) -> None:

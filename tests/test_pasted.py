@@ -186,6 +186,9 @@ SETTINGS = {
         "#SBATCH --export=ALL,C=2\nexport HOST=$(hostname)\nsrun --export=ALL,A=1,B=x,y python t.py\n",
         {"A": "1", "B": "x", "C": "2"},
     ),
+    "qsub": ("#PBS -v A=1,B=x,y\nmpiexec python t.py\n", {"A": "1", "B": "x,y"}),
+    "a blank before the sign": ("export NCCL_IB_HCA = mlx5_0\nexport A=1\n", {"NCCL_IB_HCA ": "mlx5_0", "A": "1"}),
+    "a mapping of our names": ("values:\n  NCCL_A: INFO\n", {"NCCL_A": "INFO"}),
     "a name in small letters": (
         "$ env | egrep 'NCCL|OMPI'\nOMPI_MCA_pml=ob1\nOMPI_MCA_btl_tcp_if_include=eth0\nNCCL_DEBUG=INFO\n",
         {"OMPI_MCA_pml": "ob1", "OMPI_MCA_btl_tcp_if_include": "eth0", "NCCL_DEBUG": "INFO"},

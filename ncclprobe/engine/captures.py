@@ -95,7 +95,8 @@ def _diagnosed(
     """Make the report on nodes that are one job, or that are not. `lost`: captures that could not be judged."""
     notes = (*notes, *(f"{each.node}: {each.cut}" for each in snapshots if each.cut))
     if joined:
-        absent = () if question.job.local else missing(Every({s.node: _launch(s) for s in snapshots}))
+        alone = question.job.local or all(each.pasted for each in snapshots)
+        absent = () if alone else missing(Every({s.node: _launch(s) for s in snapshots}))
         return spoken(diagnose(question, snapshots, missing=(*lost, *absent), notes=notes))
     checks = tuple(check for check in question.checks if not check.compares)
     question = replace(question, checks=checks, job=replace(question.job, apart=True))

@@ -166,11 +166,12 @@ def limits(healthy: _Healthy, choices: Choices, kept: Pinned) -> Iterator[float]
 
 
 def through_network(system: NodeSystem) -> Iterator[float]:
-    """Yield what passes between the GPUs of a node without P2P and shared memory: each sends through NICs or sockets,
-    and those of one node can be twice as fast as those between two.
+    """Yield what passes between the GPUs of a node without P2P and shared memory: each sends through NICs or sockets.
+    Those of one node can be twice as fast as those between two, and one thread sends for each GPU.
     """
     fabric = system.network not in (None, "sockets") and system.nics
-    yield (system.nics * system.nic_gbps / 8 if fabric else 2 * SOCKETS_GBps) / system.gpus
+    whole = system.nics * system.nic_gbps / 8 if fabric else min(2.0, system.gpus / 2) * SOCKETS_GBps
+    yield whole / system.gpus
 
 
 def over_network(system: NodeSystem, shape: Shape, choices: Choices) -> Iterator[float]:

@@ -141,7 +141,9 @@ def _set(settings: Settings, name: str) -> str:
 
 
 def _no_gdr(settings: Settings, version: NcclVersion) -> str:
-    """Return the level that no NIC is near enough for: one at LOC would be the GPU itself."""
+    """Return the level that no NIC is near enough for: one at LOC would be the GPU itself; or that none reads it."""
+    if read_setting(settings, "NCCL_NET_GDR_READ", 1, version) == 0:
+        return _set(settings, "NCCL_NET_GDR_READ")
     level = user_level(settings, "NCCL_NET_GDR_LEVEL", version)
     return level.origin if level and level.path is PathType.LOC else ""
 

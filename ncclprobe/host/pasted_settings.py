@@ -10,15 +10,16 @@ from collections.abc import Iterator, Sequence
 from itertools import pairwise
 
 _NAME = r"[A-Za-z_][A-Za-z0-9_]{0,120}"
+_OURS = r"(?:NCCL|TORCH|OFI_NCCL|GLOO|UCX|FI|NVSHMEM|OMPI_MCA)_[A-Za-z0-9_]{1,120}"
 _BARE = re.compile(rf"({_NAME})=(.*)")
-_OPTION = re.compile(r"(?:-e|-x|--env|-genv)")
+_OPTION = re.compile(r"(?:-e|-x|-v|--env|-genv)")
 _GLUED = re.compile(rf"(?:--env|--set|-e)[=]?({_NAME}=.*)")
 _SHELL = ("export", "setenv", "declare", "ENV", "set", "env")
 _PYTHON = re.compile(
     rf"os\.environ(?:\[|\.setdefault\()[\"']({_NAME})[\"'](?:\]\s{{0,8}}=|,)\s{{0,8}}[rf]?[\"']([^\"']{{0,1024}})[\"']"
 )
 _PAIR = re.compile(
-    r"[\"']((?:NCCL|TORCH|OFI_NCCL|GLOO|UCX|FI|NVSHMEM|OMPI_MCA)_[A-Za-z0-9_]{1,120})[\"']\s{0,8}:\s{0,8}"
+    rf"[\"']({_OURS})[\"']\s{{0,8}}:\s{{0,8}}"
     r"(\"[^\"]{0,1024}\"|'[^']{0,1024}'|[\w.]{1,64})"
 )
 """A pair of JSON or of a dictionary of Python."""
@@ -30,8 +31,10 @@ _MAPPED = re.compile(r"([A-Z][A-Z0-9_]{1,120}):\s{1,8}(.{1,1024})")
 _COMMANDS = re.compile(
     r"(?:torchrun|python[\d.]*|mpirun|mpiexec|srun|accelerate|deepspeed|bash|sh|numactl|nohup|exec|\.{0,2}/\S*|[\w/.-]*_perf)"
 )
-_OF_VARIABLES = re.compile(r"[A-Z][A-Z0-9]+_.+|[A-Z][A-Z0-9_]*")
+_OF_VARIABLES = re.compile(r"[A-Z][A-Z0-9]+_.+|[A-Z][A-Z0-9_]*|nccl_.+")
 """A name such as NCCL_DEBUG, PATH or OMPI_MCA_btl, as opposed to one of a log or a script."""
+_SPACED = re.compile(rf"(?:export\s{{1,4}})?({_OURS})\s{{1,4}}=\s{{0,4}}(\S.{{0,1024}})")
+"""No shell sets this: a blank ends the name."""
 _LEAST = 3
 """One in so many lines has to be a bare setting: any log or script has fewer."""
 _LOG = re.compile(
@@ -47,7 +50,7 @@ def settings(lines: Sequence[str]) -> dict[str, str]:
     written = [line.strip() for line in _whole(lines) if line.strip() and not _is_comment(line)]
     told = 0
     for own, line in _in_blocks(written):
-        sure = dict(_explicit(line)) or (dict(_mapped(line)) if own else {})
+        sure = dict(_explicit(line)) or (dict(_mapped(line)) if own or re.match(_OURS, line) else {})
         plain = {} if sure else dict(_plain(line))
         found |= sure
         bare |= plain
@@ -73,7 +76,7 @@ def _whole(lines: Sequence[str]) -> Iterator[str]:
 
 
 def _is_comment(line: str) -> bool:
-    return bool(re.match(r"\s*(?:#(?!\s*\$|SBATCH )|//)", line))
+    return bool(re.match(r"\s*(?:#(?!\s*\$|(?:SBATCH|PBS) )|//)", line))
 
 
 def _in_blocks(written: Sequence[str]) -> Iterator[tuple[bool, str]]:
@@ -88,6 +91,9 @@ def _in_blocks(written: Sequence[str]) -> Iterator[tuple[bool, str]]:
 
 def _explicit(line: str) -> Iterator[tuple[str, str]]:
     """Yield what a line sets without doubt."""
+    if spaced := _SPACED.fullmatch(line):
+        yield f"{spaced[1]} ", spaced[2]
+        return
     for found in _PYTHON.finditer(line):
         yield found[1], found[2]
     for pattern in (_FLOW, _PAIR):
@@ -111,8 +117,8 @@ def _explicit(line: str) -> Iterator[tuple[str, str]]:
 
 
 def _commands(line: str) -> list[str]:
-    """Return what `;` and `&&` separate, without the prompt, or what makes a line one of sbatch."""
-    bare = re.sub(r"^(?:[\w.@:~/\[\] -]{0,80}[$#>%+] |#SBATCH )?", "", line.strip(), count=1)
+    """Return what `;` and `&&` separate, without the prompt, or what makes a line one of sbatch or qsub."""
+    bare = re.sub(r"^(?:[\w.@:~/\[\] -]{0,80}[$#>%+] |#(?:SBATCH|PBS) )?", "", line.strip(), count=1)
     return [part.strip() for part in re.split(r";\s|;$|\s&&\s", bare)]
 
 

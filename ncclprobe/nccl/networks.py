@@ -523,8 +523,14 @@ def in_use(settings: Settings, machine: Machine | Absent, choices: Choices) -> t
     return tuple(name for name in TITLES if name in found)
 
 
+def named_network(settings: Settings) -> bool:
+    """Return whether settings are for a network that only a vendor's plugin reaches, and not NCCL's own transport."""
+    return any(any(_marks(name, settings)) for name in ("tcpxo", "tcpx", "efa", "cxi"))
+
+
 def _marks(vendor: str, settings: Settings) -> Iterator[bool]:
     yield any(name.startswith(_BEGINNINGS.get(vendor, ("\0",))) for name in settings.effective)
+    yield vendor == "efa" and "/opt/amazon/" in (settings.get("LD_LIBRARY_PATH") or "")
     for name, begins in _VALUES.get(vendor, ()):
         text = _plain(settings.get(name) or "")
         yield text == begins if begins.isdecimal() else text.removeprefix("=").startswith(begins)

@@ -10,7 +10,7 @@ from ncclprobe.model.findings import WORTH_SAYING, Finding, Severity, severity_o
 from ncclprobe.model.registry import applies, check
 from ncclprobe.model.report import AttainableRate
 from ncclprobe.model.snapshot import Absent, Job, unlearned
-from ncclprobe.nccl.networks import over_kernel
+from ncclprobe.nccl.networks import named_network, over_kernel
 
 _TELL = {Severity.FAIL: jobs_fail, Severity.WARN: jobs_warn, Severity.NOTE: jobs_note}
 _FEW = AttainableRate(82.8, 459.0, 2, {"NCCL_MAX_NCHANNELS": 82.8})
@@ -52,6 +52,7 @@ def cost(predicted: AttainableRate | Absent, settings: Settings) -> Iterator[Fin
     """
     if isinstance(predicted, Absent):
         off = [(name, what) for (name, value), what in _OFF.items() if (settings.get(name) or "").lower() == value]
+        off = [each for each in off if each[0] != "NCCL_IB_DISABLE" or not named_network(settings)]
         off += [("FI_PROVIDER", "has libfabric go through the kernel's sockets")] if over_kernel(settings) else []
         for name, what in off:
             message = f"is {settings.get(name)!r}, which {what}; what that costs depends on the machine"

@@ -173,6 +173,7 @@ _ABILITIES = (
     ("NCCL_P2P_DIRECT_DISABLE", 1, "GPUs of one process do not use each other's memory directly"),
     ("NCCL_P2P_USE_CUDA_MEMCPY", 1, "copy engines move the data between GPUs, which is slower for small messages"),
     ("NCCL_CHECK_POINTERS", 1, "each call looks up what its pointers point to"),
+    ("NCCL_NET_GDR_READ", 0, "what a GPU sends to another node passes through host memory"),
     ("NCCL_DMABUF_ENABLE", 0, "GPUDirect RDMA then needs the module nvidia-peermem"),
     ("NCCL_PXN_DISABLE", 1, "a GPU does not send through another GPU's NIC, so traffic leaves its rail"),
 )

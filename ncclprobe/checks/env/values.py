@@ -54,6 +54,8 @@ _OF_BUILDS = frozenset(
     }
 )
 """Words of variables that scripts have for themselves, such as NCCL_HOME and NCCL_TESTS_DIR."""
+_HELD_IN_PART = ("GLOO_", "NCCL_FASTRAK_", "NCCL_GPUDIRECTTCPX_", "NCCL_TCPX_")
+"""How names of gloo and of Google's plugins begin, whose sources are not public: there are more than are known."""
 _MOST_NAMES = 100  # comparing spellings takes milliseconds each, and a file may hold thousands
 
 
@@ -81,7 +83,10 @@ def unknown_var(settings: Settings, software: Software | Absent) -> Iterator[Fin
     for entry in strange[:_MOST_NAMES]:
         known = table().get(entry.name)
         better = known.instead if known else nearest(entry.name)
-        if newer and entry.name.startswith("NCCL_"):
+        if entry.name != entry.name.strip():
+            message = "is not set: a blank before the = ends the name in a shell, and elsewhere is a part of it"
+            yield warn(entry.name.strip(), message, **JOB, evidence=as_evidence(entry))
+        elif newer and entry.name.startswith("NCCL_"):
             message = f"is newer than this ncclprobe knows, if {written(version)} reads it"
             message += f"; a misspelt {better} otherwise" if better else ""
             yield note(entry.name, message, evidence=as_evidence(entry))
@@ -93,7 +98,7 @@ def unknown_var(settings: Settings, software: Software | Absent) -> Iterator[Fin
             yield warn(repr(entry.name).strip("'"), message, **JOB, evidence=as_evidence(entry))
         else:
             message = f"is not a variable of {written(NEWEST)} or older, nor of a known plugin or framework"
-            harmless = entry.name.startswith("GLOO_") or _OF_BUILDS.issuperset(entry.name.split("_")[1:])
+            harmless = entry.name.startswith(_HELD_IN_PART) or _OF_BUILDS.issuperset(entry.name.split("_")[1:])
             yield (jobs_note if harmless else jobs_warn)(entry.name, message, as_evidence(entry))
 
 

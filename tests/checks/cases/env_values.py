@@ -339,7 +339,7 @@ CASES = {
     ),
     "env.name/unknown-var": Cases(
         bad=[
-            ("WARN job: NCCL_DEBUG ", setting("NCCL_DEBUG ", "INFO"), nccl(2, 27, 5)),
+            ("WARN job: NCCL_DEBUG", setting("NCCL_DEBUG ", "INFO"), nccl(2, 27, 5)),
             ("WARN job: NCCL_TIMEOUT", setting("NCCL_TIMEOUT", "1800"), NO_NCCL),
             ("WARN job: NCCL_ENABLE_FAST_PATH", setting("NCCL_ENABLE_FAST_PATH", "1"), NO_NCCL),
         ],
