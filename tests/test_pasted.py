@@ -412,6 +412,19 @@ SAYS = {
         DEVINFO.replace("PORT_DOWN (1)", "PORT_INIT (2)").replace("Ethernet", "InfiniBand"),
         "no subnet manager has configured the port",
     ),
+    "the only port is down": (DEVINFO, "is DOWN: the driver's messages in the kernel log may say why. There is no"),
+    "a port that is down beside one that is up": (
+        IBSTAT.format(state="Active", physical="LinkUp")
+        + IBSTAT.format(state="Down", physical="Polling").replace("mlx5_0", "mlx5_1").replace("400", "10"),
+        "PASS nothing fails; noted: mlx5_1:1 is DOWN/Polling",
+    ),
+    "links of an SXM2 board that are down": (
+        "GPU 3: Tesla V100-SXM2-32GB (UUID: GPU-1)\n"
+        + "".join(f"\t Link {n}: {'<inactive>' if n in (3, 5) else '25.781 GB/s'}\n" for n in range(6)),
+        "WARN GPU3: 4 NVLinks are up, links 3, 5 down",
+    ),
+    "no NVLink": (MATRIX.replace("NV18", "SYS"), "noted: 2 GPUs: no NVLink joins them: every pair is SYS"),
+    "loopback": ("export NCCL_SOCKET_IFNAME=lo\n", "WARN env.ifname NCCL_SOCKET_IFNAME 'lo' is only loopback"),
     "two hosts of pdsh": (
         "".join(
             f"{host}: {line}\n"
@@ -430,6 +443,16 @@ def test_what_is_wrong_is_named_from_the_text(tmp_path: Path, capsys: pytest.Cap
         if must not in said:
             missing[name] = said[:600]
     assert missing == {}
+
+
+def test_what_no_text_shows_is_not_called_right(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = tmp_path / "matrix.txt"
+    path.write_text(MATRIX.replace("NV18", "SYS"))
+    main(["doctor", "--no-config", "-v", str(path)])
+    said = capsys.readouterr().out
+    assert {line.split()[1] for line in said.splitlines() if line.startswith("pass ")} == {"gpu.count", "nvl.links"}
+    _, said = doctor(tmp_path, capsys, "export NCCL_SOCKET_IFNAME=eth0\n")
+    assert "WARN env.ifname" not in said
 
 
 def test_labels_of_srun_are_machines_if_there_are_several() -> None:

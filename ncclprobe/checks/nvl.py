@@ -12,6 +12,7 @@ from ncclprobe.checks.gpu import blanks, gpu_job, most_frequent, named, unread
 from ncclprobe.checks.gpu.state import HEALTHY, box
 from ncclprobe.expect.tables.gpus import GpuProduct, nvlink_products
 from ncclprobe.facts.driver import FabricManager
+from ncclprobe.facts.infiniband import Fabric
 from ncclprobe.facts.kernel_log import KernelLog
 from ncclprobe.facts.launcher import Launch
 from ncclprobe.facts.machine import Machine
@@ -28,6 +29,7 @@ from ncclprobe.model.registry import CheckGroup, applies, check
 from ncclprobe.model.report import Setting
 from ncclprobe.model.snapshot import Absent, Job, unlearned
 from ncclprobe.model.values import Struct, replace
+from ncclprobe.nccl.paths import machine_topology
 from ncclprobe.nccl.values import read_setting
 
 FABRIC_GROUP = CheckGroup(
@@ -131,14 +133,18 @@ METAL, UNSAID = Machine(virtual=False), Absent("not asked")
 
 @check(
     slows=True,
-    bad=lambda: [(H200S, NvLinks((FULL, SHORT, FULL)), UNSAID, METAL)],
-    good=lambda: [(H200S, NvLinks((FULL, FULL, FULL)), UNSAID, METAL)],
+    bad=lambda: [(H200S, NvLinks((FULL, SHORT, FULL)), UNSAID, METAL, UNSAID)],
+    good=lambda: [(H200S, NvLinks((FULL, FULL, FULL)), UNSAID, METAL, UNSAID)],
     required=True,
     requires="gpu.smi-canary",
     applies=gpu_job,
 )
 def links(
-    gpus: Gpus | Absent, links: NvLinks | Absent, status: NvlinkStatus | Absent, machine: Machine | Absent
+    gpus: Gpus | Absent,
+    links: NvLinks | Absent,
+    status: NvlinkStatus | Absent,
+    machine: Machine | Absent,
+    pci: Pci | Absent,
 ) -> Iterator[Finding]:
     """NVLinks of a GPU are down.
 
@@ -156,6 +162,8 @@ def links(
             message = f"{_listed(gpu.dozing)} idle or asleep; NCCL uses only active ones"
             yield note(gpu.name, message, evidence=seen.evidence)
     yield from _lacking(seen)
+    if isinstance(gpus, Gpus) and isinstance(pci, Pci) and not any(gpu.up or gpu.product for gpu in seen.gpus):
+        yield from _unlinked(gpus, pci, seen.evidence)
     if seen.unknown:
         yield from blanks(seen.unknown, len(seen.gpus) + len(seen.unknown), seen.evidence)
 
@@ -168,6 +176,15 @@ def _lacking(seen: _Box) -> Iterator[Finding]:
         what = "one is" if missing == 1 else f"{missing} are"
         message = f"all joined by NVSwitch: boards have 4, 8 or 16, so {what} missing"
         yield note(f"{count} GPUs", message, evidence=seen.evidence)
+
+
+def _unlinked(gpus: Gpus, pci: Pci, evidence: str) -> Iterator[Finding]:
+    """Yield a note on GPUs of an unknown product without an NVLink, with the paths between them."""
+    words = machine_topology(pci, gpus, NvLinks(((),) * len(gpus.all)), Fabric()).smi
+    paths = sorted({word for pair, word in words.items() if word and pair[0] != pair[1]})
+    if paths:
+        message = f"no NVLink joins them: every pair is {' or '.join(paths)}"
+        yield note(f"{len(gpus.all)} GPUs", message, evidence=evidence)
 
 
 def _short(gpu: _Linked, seen: _Box, virtual: bool) -> Iterator[Finding]:
@@ -200,6 +217,8 @@ def _unlike_its_kind(gpu: _Linked, product: GpuProduct, message: str, seen: _Box
         yield fail(gpu.name, message, blame="link", action="repair", evidence=evidence)
     elif not gpu.up and not alone and product.wiring != "bridge":
         yield warn(gpu.name, message, **NODE, evidence=evidence)
+    elif gpu.up and gpu.down and product.wiring == "system" and not part:
+        yield warn(gpu.name, message, blame="link", action="repair", evidence=evidence)
     elif gpu.up:
         yield note(gpu.name, message, evidence=evidence)
 
@@ -229,6 +248,8 @@ def rate(gpus: Gpus | Absent, links: NvLinks | Absent, status: NvlinkStatus | Ab
         gpu.name: Absent("NVML does not report the speed of the links") for gpu in seen.gpus if None in gpu.speeds
     }
     told = [gpu for gpu in seen.gpus if gpu.name not in silent]
+    if told and not any(gpu.up or gpu.down or gpu.product for gpu in told):
+        raise Unlearned("no NVLink is shown, and the model of no GPU is known")
     for gpu in told:
         usual = most_frequent([round(speed) for other in seen.like(gpu) for speed in other.speeds if speed is not None])
         slow = {link: speed for link, speed in zip(gpu.up, gpu.speeds, strict=True) if speed and speed < 0.99 * usual}

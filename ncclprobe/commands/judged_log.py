@@ -70,7 +70,8 @@ def _report(runs: Sequence[JudgedRun], path: str, code: int) -> Report:
     question = diagnose.ask(diagnose.Judging(), ("expect", "--judge", path), Job())
     empty = diagnose.diagnose(replace(question, checks=(), sources=diagnose.MACHINE))
     rows = tuple(row for run in runs for row in run.rows)
-    told = [(run.title, run.place.failed, run.place.assumed, *map(str, run.findings)) for run in runs]
+    failed = dict.fromkeys(f"the run reports: {run.place.failed}" for run in runs if run.place.failed)
+    told = [(run.title, run.place.assumed, *map(str, run.findings)) for run in runs]
     notes = [text for texts in told for text in texts if text]
     count = sum(row.status != "unjudged" for row in rows)
     return replace(
@@ -79,7 +80,7 @@ def _report(runs: Sequence[JudgedRun], path: str, code: int) -> Report:
         exit_code=code,
         measurements=rows,
         judged=Judged(count, len(rows)),
-        notes=tuple(map(printable, (elsewhere.headline(runs), *notes))),
+        notes=tuple(map(printable, ("; ".join([elsewhere.headline(runs), *failed]), *notes))),
     )
 
 

@@ -504,7 +504,8 @@ def _with_matrix(host: Replay, facts: dict[type, Any]) -> dict[type, Any]:
     from ncclprobe.facts.infiniband import Fabric
     from ncclprobe.facts.nvlink import NvLinks
     from ncclprobe.facts.nvml import Gpus
-    from ncclprobe.facts.topo_matrix import parse
+    from ncclprobe.facts.pci import Pci
+    from ncclprobe.facts.topo_matrix import Matrix, parse
     from ncclprobe.nccl.from_matrix import shown
 
     try:
@@ -513,6 +514,8 @@ def _with_matrix(host: Replay, facts: dict[type, Any]) -> dict[type, Any]:
         return facts
     links = facts[NvLinks]
     unknown = {kind for kind in found if isinstance(facts.get(kind), Absent)} | {Fabric}
+    if Pci in unknown:  # the tree is made of the matrix, and agrees with it
+        unknown.add(Matrix)
     if isinstance(links, NvLinks) and all(isinstance(each, Absent) for each in links.gpus):
         unknown.add(NvLinks)
     return facts | {kind: fact for kind, fact in found.items() if kind in unknown}

@@ -16,7 +16,7 @@ from ncclprobe.facts.machine import Machine
 from ncclprobe.facts.nccl_conf import Settings
 from ncclprobe.facts.nvlink import NvLink, NvLinks, NvlinkStatus, Remote
 from ncclprobe.facts.nvml import NOT_ASKED, Gpu, Gpus, P2pStatus, Pairs, PeerAccess
-from ncclprobe.facts.pci import Device, Identity, Pci, PcieLink, PciPosition, normal
+from ncclprobe.facts.pci import Bridge, Device, Identity, Pci, PcieLink, PciPosition, normal
 from ncclprobe.facts.software import Software
 from ncclprobe.facts.topo_matrix import Matrix
 from ncclprobe.model import bounds
@@ -60,9 +60,10 @@ def facts_of(matrix: Matrix, peers: Matrix | None = None) -> dict[type, Any]:
 
 
 def shown(matrix: Matrix, rest: Absent, gpus: Gpus | Absent, fabric: Fabric | Absent) -> dict[type, Any]:
-    """Return the facts that a matrix shows without an assumption; what of the GPUs it does not show is `rest`.
+    """Return the facts that a matrix shows without an assumption; what it does not show of devices is `rest`.
 
-    `gpus` and `fabric` are those of other texts of the machine. Devices have the addresses that these give.
+    `gpus` and `fabric` are those of other texts of the machine. Devices have the addresses that these give. The matrix
+    cannot be compared with a tree that was made of it, and so it is `rest` too.
     """
     found, names = facts_of(matrix), (*matrix.gpus, *matrix.nics)
     own: Gpus = found[Gpus]
@@ -75,7 +76,7 @@ def shown(matrix: Matrix, rest: Absent, gpus: Gpus | Absent, fabric: Fabric | Ab
     given |= {device.name: device.pci for device in devices if isinstance(device.pci, str)}
     at = {_address(names, name): given[name] for name in names if name in given}
     kinds: dict[type, Any] = {Gpus: replace(own, all=tuple(known), nvml=rest)}
-    kinds |= {NvLinks: _moved_links(found[NvLinks], at), Pci: _moved(found[Pci], at)}
+    kinds |= {NvLinks: _moved_links(found[NvLinks], at), Pci: _moved(found[Pci], at, rest), Matrix: rest}
     if not isinstance(fabric, Absent):
         nics = {name: _address(names, name) for name in matrix.nics}
         placed = [replace(d, pci=nics[d.name]) if d.name in nics and d.name not in given else d for d in devices]
@@ -83,12 +84,14 @@ def shown(matrix: Matrix, rest: Absent, gpus: Gpus | Absent, fabric: Fabric | Ab
     return kinds
 
 
-def _moved(pci: Pci | Absent, at: Mapping[str, str]) -> Pci | Absent:
-    """Return the tree with devices at other addresses."""
+def _moved(pci: Pci | Absent, at: Mapping[str, str], rest: Absent) -> Pci | Absent:
+    """Return the tree with devices at other addresses, of which no more than their places is known."""
     if isinstance(pci, Absent):
         return pci
-    moved = [replace(device, address=at.get(device.address, device.address)) for device in pci.devices.values()]
-    return Pci({device.address: device for device in moved})
+    dark: dict[str, Any] = dict.fromkeys(("link", "local_cpus", "iommu", "errors", "bars", "settings"), rest)
+    moved = [replace(each, address=at.get(each.address, each.address), **dark) for each in pci.devices.values()]
+    above = {name for each in moved if not isinstance(each.place, Absent) for name in each.place.bridges}
+    return Pci({each.address: each for each in moved}, {name: Bridge(name, rest, rest, rest) for name in above})
 
 
 def _moved_links(nvlinks: NvLinks | Absent, at: Mapping[str, str]) -> NvLinks | Absent:

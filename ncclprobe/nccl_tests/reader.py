@@ -42,19 +42,25 @@ _MARK = re.compile(
     r"\d{4}-\d\d-\d\d[T ]\d\d:\d\d:\d\d(?:[.,]\d{1,9})?(?:Z|[+-]\d\d:?\d\d)?\s(?:std(?:out|err) [FP]\s)?|"
     r"[\w.-]{1,80}\s{1,20}\|(?=\s)|>(?=\s)|\([^()]{0,80}\bpid=\d[^()]{0,80}\)(?=\s))"
 )
+_ROW = re.compile(rf"(?<![\w.,])[\d,]{{1,20}}\s{{1,40}}[\d,]{{1,20}}\s{{1,40}}(?:{'|'.join(DTYPES)})\s")
+"""The beginning of a row, behind whatever a logger put before it."""
+_CELLS = re.compile(
+    rf"\W{{0,4}}\d{{1,16}}\W{{1,4}}\d{{1,16}}\W{{1,4}}(?:{'|'.join(DTYPES)})\b|\W{{0,4}}size\W{{1,4}}count\b"
+)
+"""The beginning of a row or header of a table in Markdown, CSV or tabs."""
 _MARKS = 3
 """The most marks before a line: those of kubectl, Ray, Slurm and Open MPI, one behind the other."""
 _ANSI = re.compile(r"\x1b\[[0-9;]*[A-Za-z]")
 _STAMP = re.compile(r"\s+\d{4}-\d\d-\d\d \d\d:\d\d:\d\d\s*$")
 _DEVICE = re.compile(
-    r"#?\s*Rank\s+(\d+)(?:\s+Group\s+(\d+))?(?:\s+Pid\s+\d+)?(?:\s+on\s+(\S+))?\s+device\s+(\d+)\s+\[([^\]]*)\]"
+    r"\bRank\s+(\d+)(?:\s+Group\s+(\d+))?(?:\s+Pid\s+\d+)?(?:\s+on\s+(\S+))?\s+device\s+(\d+)\s+\[([^\]]*)\]"
     r" ([^()]*[^()\s])(?:\s+\(([^()]*)\))?"
 )
 _PROGRAM = re.compile(r"(?<![\w.-])([\w./-]*?[a-z]+(?:_[a-z]+)*_perf(?:_mpi)?)(?![\w.])")
 _LIBRARY = re.compile(r"nccl-library=(\d+)|NCCL version (\d+\.\d+\.\d+)")
 _ITERS = re.compile(r"(?<!warmup )(?<!agg )iters: (\d+)")
-_AVERAGE = re.compile(r"#?\s*Avg bus bandwidth\s*:\s*(\d{1,6}(?:\.\d{1,9})?)\b")
-_OUT_OF_BOUNDS = re.compile(r"#?\s*Out of bounds values\s*:\s*(\d+)")
+_AVERAGE = re.compile(r"\bAvg bus bandwidth\s*:\s*(\d{1,6}(?:\.\d{1,9})?)\b")
+_OUT_OF_BOUNDS = re.compile(r"\bOut of bounds values\s*:\s*(\d+)")
 _TIMES = ("time", "cputime")
 _TODAY = ("size", "count", "type", "redop", "root", *("time", "algbw", "busbw", "#wrong") * 2)
 """The columns of a table without a header, or with a part of it."""
@@ -136,7 +142,19 @@ def _plain(raw: str) -> str:
             break
         tag = line[: len(line) - len(shorter)].strip()
         line = _untagged(shorter, tag)
-    return line
+    if _CELLS.match(line):
+        line = re.sub(r"[|;\"\t]", " ", line)
+        line = line.replace(",", " ") if not _ROW.search(f"{line} ") else line
+    found = _ROW.search(line)
+    return _in_digits(line[found.start() :] if line[: found.start()].strip() else line) if found else line
+
+
+def _in_digits(row: str) -> str:
+    """Return a row with decimal points only: commas are them, or they part thousands."""
+    if "," not in row:
+        return row
+    decimal = re.search(r"\d,(?:\d{1,2}|\d{4,})\b", row)
+    return row.replace(",", ".") if decimal else row.replace(",", "")
 
 
 def _untagged(line: str, tag: str) -> str:
@@ -170,7 +188,7 @@ def _begins(line: str, section: _Section) -> bool:
 
     A run that listed its ranks and got no further is over too when the next one starts.
     """
-    started = "Collective test starting:" in line or line.startswith(("# nThread", "# nccl-tests version"))
+    started = any(each in line for each in ("Collective test starting:", "# nThread", "# nccl-tests version"))
     if not section.lines:
         return started and bool(section.ranks)
     return started or (section.ended and (bool(_PROGRAM.search(line)) or _columns(line) != ()))
@@ -185,7 +203,7 @@ def _take(line: str, section: _Section, number: int) -> int:
     columns = _columns(line)
     if columns:
         section.columns, section.line = columns, section.line or number
-    elif _begins_row(line) or (section.columns and line.lstrip()[:1].isdigit()):
+    elif _begins_row(line) or (section.columns and all(map(str.isdigit, line.split()[:2])) and line.strip()):
         section.columns, section.line = section.columns or _TODAY, section.line or number
         read = _row(line, section)
         section.unfinished = "" if read else line
@@ -197,14 +215,15 @@ def _take(line: str, section: _Section, number: int) -> int:
 
 def _columns(line: str) -> tuple[str, ...]:
     """Return the names of a header's columns; empty if `line` is none."""
-    words = line.lstrip("# \t").split()
-    if words[:3] != ["size", "count", "type"] or not set(words) & set(_TIMES):
+    words = line.partition("size")[2].split()
+    if words[:2] != ["count", "type"] or not set(words) & set(_TIMES):
         return ()
+    words = ["size", *words]
     return tuple(word for word in words if word != "timestamp")
 
 
 def _about(line: str, section: _Section) -> None:
-    device, wrong, library = _DEVICE.match(line.lstrip()), _OUT_OF_BOUNDS.match(line.lstrip()), _LIBRARY.search(line)
+    device, wrong, library = _DEVICE.search(line), _OUT_OF_BOUNDS.search(line), _LIBRARY.search(line)
     if device and len(section.ranks) < bounds.NCCL_TESTS_ROWS:
         _listed(device[2] or "0", device[1], section)
         section.ranks.append((device[2] or "0", device[3] or device[7] or "", device[6]))
@@ -214,7 +233,7 @@ def _about(line: str, section: _Section) -> None:
         section.wrong, section.ended = int(wrong[1]), True
     if library:
         section.nccl = library[2] or version(int(library[1]))
-    if average := _AVERAGE.match(line.lstrip()):
+    if average := _AVERAGE.search(line):
         section.average = float(average[1])
     section.context.take(line)
     if iters := _ITERS.search(line):

@@ -25,8 +25,14 @@ DTYPES = {
     "uint64": ("uint64", 8),
     "f8e4m3": ("f8e4m3", 1),
     "f8e5m2": ("f8e5m2", 1),
+    "fp8_e4m3": ("f8e4m3", 1),
+    "fp8_e5m2": ("f8e5m2", 1),
+    "float16": ("float16", 2),
+    "float32": ("float32", 4),
+    "float64": ("float64", 8),
 }
-"""Its data types (test_typenames, src/common.cu): our name and the bytes per element. ``char`` and ``int`` are old."""
+"""Its data types (test_typenames, src/common.cu): our name and the bytes per element. ``char`` and ``int`` are old,
+``fp8_…`` are rccl-tests', and programs like it write out the bits."""
 _THEIRS = {"all_to_all": "alltoall"}
 KNOWN: dict[str, Op] = {**OPS, HYPERCUBE.name: HYPERCUBE}
 _SPELLED = {name.replace("_", ""): name for name in KNOWN}

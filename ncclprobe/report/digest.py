@@ -182,11 +182,16 @@ def _headline(report: Report) -> str:
     if report.status is Status.UNKNOWN and (missing or blind):
         first = [f"{', '.join(blind[0].ids[:MOST_NAMED])} could not look: {blind[0].why}"] if blind else []
         return "; ".join((*missing, *first))
-    if unjudged := none_judged(report) or none_applies(report):
-        return unjudged
     failing = sum(row.status == "fail" for row in report.measurements)
     if report.status is Status.FAIL and failing:
         return f"{failing} of {plural(len(report.measurements), 'measured row')} fail"
+    if " --judge " in f"{report.command} " and report.notes:
+        return report.notes[0]
+    if unjudged := none_judged(report) or none_applies(report):
+        return unjudged
+    noted = [_briefly(problem, report) for problem in problems(report)]
+    if report.scope.pasted and report.status is Status.PASS and noted:
+        return f"nothing fails; noted: {first_of(noted, MOST_NAMED, '; ')}"
     return {Status.PASS: "nothing wrong was found", Status.SKIP: "nothing was judged"}.get(report.status, "see below")
 
 

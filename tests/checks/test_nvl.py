@@ -41,11 +41,11 @@ def grave(findings: list[Finding]) -> dict[str, Severity]:
 
 
 def judged(gpus: Gpus, *rows: tuple[NvLink, ...] | Absent, machine: object = METAL) -> dict[str, Severity]:
-    return grave(list(links.run(gpus, NvLinks(rows), UNSAID, machine)))
+    return grave(list(links.run(gpus, NvLinks(rows), UNSAID, machine, UNSAID)))
 
 
 def test_one_link_down_names_the_gpu_and_the_link() -> None:
-    (finding,) = links.run(H200S, NvLinks((FULL, SHORT, FULL)), UNSAID, METAL)
+    (finding,) = links.run(H200S, NvLinks((FULL, SHORT, FULL)), UNSAID, METAL, UNSAID)
     assert (finding.subject, finding.severity, finding.blame) == ("GPU1", Severity.FAIL, "link")
     assert finding.message == "17 NVLinks are up, link 17 down; its siblings have 18"
 
@@ -100,7 +100,7 @@ def test_grace_alone_has_nobody_to_be_linked_to() -> None:
 @each_row("state", ["sleep", "traffic-disabled"])
 def test_a_link_that_rests_is_not_down(state: str) -> None:
     resting = links_of(17, 1, state)  # type: ignore[arg-type]
-    findings = list(links.run(H200S, NvLinks((resting,) * 3), UNSAID, METAL))
+    findings = list(links.run(H200S, NvLinks((resting,) * 3), UNSAID, METAL, UNSAID))
     assert {f.severity for f in findings} == {Severity.NOTE}
 
 
@@ -116,10 +116,10 @@ def test_a_gpu_split_by_mig_shows_no_links_and_is_left_out() -> None:
 
 
 def test_a_lost_gpu_hides_neither_itself_nor_the_others() -> None:
-    found = list(links.run(H200S, NvLinks((Absent("GPU is lost"), FULL, SHORT)), UNSAID, METAL))
+    found = list(links.run(H200S, NvLinks((Absent("GPU is lost"), FULL, SHORT)), UNSAID, METAL, UNSAID))
     assert {f.subject: f.severity for f in found} == {"GPU2": Severity.FAIL, "GPU0": Severity.NOTE}
     with pytest.raises(Unlearned):
-        list(links.run(H200S, NvLinks((Absent("GPU is lost"),) * 3), UNSAID, METAL))
+        list(links.run(H200S, NvLinks((Absent("GPU is lost"),) * 3), UNSAID, METAL, UNSAID))
 
 
 def test_speeds_that_nobody_tells_do_not_pass() -> None:
@@ -167,13 +167,13 @@ PAIR = "".join(printed(BRIDGED, 4, "14.062 GB/s", gpu=n, links_=4) for n in rang
 )
 def test_what_nvidia_smi_printed_is_judged_where_nvml_does_not_tell(text: str, expected: dict[str, Severity]) -> None:
     status = nvlink.parse(text)
-    assert grave(list(links.run(UNSAID, UNSAID, status, UNSAID))) == expected
+    assert grave(list(links.run(UNSAID, UNSAID, status, UNSAID, UNSAID))) == expected
     assert grave(list(rate.run(UNSAID, UNSAID, status))) == {}
 
 
 def test_the_bridged_machines_third_gpu_is_at_least_noted() -> None:
     text = PAIR + printed(BRIDGED, 0, gpu=2, links_=0) + IDLE
-    findings = list(links.run(UNSAID, UNSAID, nvlink.parse(text), UNSAID))
+    findings = list(links.run(UNSAID, UNSAID, nvlink.parse(text), UNSAID, UNSAID))
     assert [f.subject for f in findings] == ["GPU2"]
 
 

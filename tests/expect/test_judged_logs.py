@@ -1,5 +1,6 @@
 """``expect --judge LOG`` without options: what a log says of itself is read, and what it does not say is assumed."""
 
+import html
 import json
 import re
 from collections.abc import Iterator, Mapping, Sequence
@@ -18,6 +19,7 @@ from tests.each_row import each_row
 HEADER = "#  size  count  type  redop  root  time  algbw  busbw #wrong  time  algbw  busbw #wrong"
 NCCL_LINE = "n0:70:81 [0] NCCL INFO Channel 00/0 : 15[7] -> 0[0] [receive] via NET/IB/0/GDRDMA"
 SIZES = tuple(1 << power for power in range(28, 33))
+DIED = "n1: Test NCCL failure common.cu:1204 'unhandled cuda error (run with NCCL_DEBUG=INFO for details) / '"
 H200, L40S, GB300 = "NVIDIA H200", "NVIDIA L40S", "NVIDIA GB300"
 
 
@@ -123,6 +125,15 @@ def test_marks_colours_and_line_ends_change_nothing(tmp_path: Path, capsys: pyte
         "colours": lambda n, line: f"\x1b[32m{line}\x1b[0m",
         "DOS": lambda n, line: line + "\r",
         "a heading of each comment": lambda n, line: line.lstrip("#"),
+        "Open MPI 5": lambda n, line: f"[prterun-n0-71@1,0]<stdout>: {line}",
+        "Python's logging": lambda n, line: f"2026-11-02 10:11:{n:02},345 - INFO - {line}",
+        "syslog": lambda n, line: f"Nov  2 10:11:{n:02} n0 nccl[123]: {line}",
+        "numbered lines": lambda n, line: f"{n:4} {line}",
+        "CSV": lambda n, line: ",".join(line.split()) if line[:1] != "#" or " size " in line else line,
+        "a table of Markdown": lambda n, line: (
+            "| " + " | ".join(line.split()) + " |" if line[:1] != "#" or " size " in line else line
+        ),
+        "decimal commas": lambda n, line: line.replace(".", ",") if line[:1] == " " else line,
     }
     bad = []
     for name, mark in marks.items():
@@ -315,10 +326,9 @@ def test_a_placement_that_drops_less_is_a_note_if_the_other_does_not(
 def test_a_table_that_lacks_its_operation_or_ranks_is_read_with_its_failure(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    died = "n1: Test NCCL failure common.cu:1204 'unhandled cuda error (run with NCCL_DEBUG=INFO for details) / '"
-    told = judged(tmp_path, capsys, "\n".join([HEADER, *rows((110, 212, 338, 364, 367), 960), died]))
+    told = judged(tmp_path, capsys, "\n".join([HEADER, *rows((110, 212, 338, 364, 367), 960), DIED]))
     assert {(row["op"], row["ranks"], row["status"]) for row in told["rows"]} == {("all_reduce", 0, "unjudged")}
-    assert (told["failed"], told["exit_code"]) == (died, 3)
+    assert (told["failed"], told["exit_code"]) == (DIED, 3)
     assert "how many ranks there were: give --ranks N" in told["rows"][0]["why"]
     whole = judged(tmp_path, capsys, "\n".join([HEADER, *rows((110, 212, 338, 364, 367), 960)]), "--ranks", "960")
     assert {row["ranks"] for row in whole["rows"]} == {960}
@@ -442,10 +452,15 @@ def test_a_judged_log_has_a_page_with_the_measured_dots_on_the_expected_curve(tm
 
 @each_row(
     ("log", "title"),
-    [(text(FAST, 16), "PASS"), (text(SLOW, 16), "WARN"), ("\n".join(rows(FAST, 16)), "UNKNOWN")],
+    [
+        (text(FAST, 16), "PASS · 10 rows measured, 10 judged: 10 pass"),
+        (text(SLOW, 16), "WARN · 10 rows measured"),
+        ("\n".join(rows(FAST, 16)), "UNKNOWN · 10 rows measured, none judged"),
+        ("\n".join([*rows(FAST, 16), DIED]), f"UNKNOWN · 10 rows measured, none judged; the run reports: {DIED[:25]}"),
+    ],
 )
 def test_the_page_is_headed_by_the_worst_row_and_none_judged_is_unknown(log: str, title: str, tmp_path: Path) -> None:
     path, page = tmp_path / "log.txt", tmp_path / "page.html"
     path.write_text(log)
-    assert expect.main(("--judge", str(path), "--html", str(page))) == 0
-    assert f"<title>{title} " in page.read_text()
+    assert expect.main(("--judge", str(path), "--html", str(page))) == (3 if DIED in log else 0)
+    assert title in html.unescape(page.read_text())

@@ -38,7 +38,7 @@ from ncclprobe.model.errors import Unlearned
 from ncclprobe.model.findings import Finding, fail, note, seen, warn
 from ncclprobe.model.nccl_selection import Choices
 from ncclprobe.model.registry import applies, check
-from ncclprobe.model.snapshot import Absent, Job
+from ncclprobe.model.snapshot import Absent, Job, unlearned
 from ncclprobe.nccl.gloo import Device, interface_address, named
 from ncclprobe.nccl.hcas import MAX_INTERFACES, parse_selector
 from ncclprobe.nccl.interfaces import Choice, find_by, same_subnet
@@ -141,7 +141,11 @@ def chosen(settings: Settings, interfaces: Interfaces, software: Software | Abse
     applies=ifname_set,
 )
 def ifname_match(
-    settings: Settings, interfaces: Interfaces, launch: Launch, software: Software | Absent, fabric: Fabric | Absent
+    settings: Settings,
+    interfaces: Interfaces | Absent,
+    launch: Launch | Absent,
+    software: Software | Absent,
+    fabric: Fabric | Absent,
 ) -> Iterator[Finding]:
     """NCCL_SOCKET_IFNAME matches no interface that can reach the other nodes.
 
@@ -154,6 +158,12 @@ def ifname_match(
     origin = as_evidence(settings.effective["NCCL_SOCKET_IFNAME"])
     if len(wanted) == 1:
         yield note("NCCL_SOCKET_IFNAME", f"{wanted!r} is one character, which NCCL treats as not set", evidence=origin)
+        return
+    if isinstance(interfaces, Absent) or isinstance(launch, Absent):
+        if {*wanted.removeprefix("=").split(",")} != {"lo"}:
+            raise unlearned(fact for fact in (interfaces, launch) if isinstance(fact, Absent))
+        message = "'lo' is only loopback. A job of several nodes cannot start"
+        yield jobs_warn("NCCL_SOCKET_IFNAME", message, origin)
         return
     found = chosen(settings, interfaces, software).interfaces
     usable = [i.name for i in interfaces.all if i.running and i.addresses and not i.loopback]

@@ -78,7 +78,7 @@ def state(
     shown = len(gpus.all) if isinstance(gpus, Gpus) else 0
     rails = _short_of(ports, fabric, distances(pci, gpus, fabric), shown)
     stranded = not active(ports) and isinstance(launch, Launch) and launch.several_nodes
-    dark = len(ports) if not shown and len(ports) >= _RAILS and {port.state for port in ports} == {"DOWN"} else 0
+    dark = len(ports) if not shown and {port.state for port in ports} == {"DOWN"} else 0
     for each in ports:
         if isinstance(each.state, Absent) or (each.state == "ACTIVE" and each.physical not in _TRAINING):
             continue
@@ -87,19 +87,15 @@ def state(
         yield tell(each.name, message, blame=blame, action="repair", evidence=sources)
 
 
-_RAILS = 4
-"""A node with so many ports has them for its GPUs, if those are not known."""
-
-
 def _seen(port: Port) -> str:
-    return f"{port.state}/{port.physical if isinstance(port.physical, str) else '?'}"
+    return f"{port.state}/{port.physical}" if isinstance(port.physical, str) else str(port.state)
 
 
 def _down(port: Port, rail: bool | None, stranded: bool, dark: int) -> tuple[Callable[..., Finding], str, Blame]:
     """Return how bad it is, in what words, and whose. `rail`: GPUs lack this port, certainly or probably; None: no.
 
-    `stranded`: the job goes to other nodes, and no port is active. `dark`: so many ports are there, and none is up; 0:
-    some is, or they are few.
+    `stranded`: the job goes to other nodes, and no port is active. `dark`: so many ports are there, and none is up,
+    and GPUs are not known; 0: otherwise.
     """
     cause = _CAUSES.get(str(port.physical), "the driver's messages in the kernel log may say why")
     if port.state == "ACTIVE":
@@ -109,7 +105,8 @@ def _down(port: Port, rail: bool | None, stranded: bool, dark: int) -> tuple[Cal
     if stranded:
         return fail, f"is {_seen(port)}: {cause}. No port is active, so NCCL falls back to sockets", "link"
     if dark:
-        return warn, f"is {_seen(port)}: {cause}. None of the {dark} ports is up", "link"
+        which = f"None of the {dark} ports is up" if dark > 1 else "There is no other port"
+        return warn, f"is {_seen(port)}: {cause}. {which}", "link"
     if rail is not None:
         others = "its siblings" if rail else "others of its kind"
         return fail if rail else warn, f"is {_seen(port)}: {cause}; {others} are up", "link"
@@ -176,7 +173,7 @@ def rate(fabric: Fabric, settings: Settings, pci: Pci | Absent, gpus: Gpus | Abs
     Fix: reseat or replace the cable, and compare both ends with a healthy neighbour's (ibstat, mlxlink).
     """
     ports = active(taken(fabric, settings))
-    yield from _unread(ports, "rate", [port for port in ports if isinstance(port.rate, Absent)])
+    yield from _unread(ports or fabric.ports, "rate", [p for p in ports or fabric.ports if isinstance(p.rate, Absent)])
     near = serving(groups(distances(pci, gpus, fabric), [device.name for device in fabric.devices]))
     for each in ports:
         if not isinstance(each.rate, Rate):
@@ -214,8 +211,9 @@ def perm(fabric: Fabric, settings: Settings, launch: Launch | Absent) -> Iterato
     wanted = {port.device for port in active(taken(fabric, settings))}
     devices = [device for device in fabric.devices if device.name in wanted]
     known = [device for device in devices if isinstance(device.opens, bool)]
-    if devices and not known:
-        raise unlearned(device.opens for device in devices if isinstance(device.opens, Absent))
+    dark = [each.opens for each in devices or fabric.devices if isinstance(each.opens, Absent)]
+    if dark and len(dark) == len(devices or fabric.devices):
+        raise unlearned(dark)
     some = any(device.opens for device in known)
     several = isinstance(launch, Launch) and launch.several_nodes
     tell = fail if some or several else note if single_node(launch) else warn

@@ -20,7 +20,7 @@ from ncclprobe.model.findings import Certainty, Finding, note, seen, warn
 from ncclprobe.model.layout import first_of
 from ncclprobe.model.nccl_selection import Choices
 from ncclprobe.model.registry import check
-from ncclprobe.model.snapshot import Absent
+from ncclprobe.model.snapshot import Absent, unlearned
 from ncclprobe.model.units import plural
 from ncclprobe.model.values import grouped, replace
 from ncclprobe.nccl.gpudirect import supported
@@ -83,6 +83,9 @@ def acs(pci: Pci, choices: Choices | Absent) -> Iterator[Finding]:
             unread[port] = on
         elif on and on & _REDIRECTS:
             redirecting.add(port)
+    dark = [each.acs for each in pci.bridges.values() if isinstance(each.acs, Absent)]
+    if not judged and any(gap.refused == "NotCaptured" for gap in dark):  # a pasted matrix shows where switches are
+        raise unlearned(dark)
     if unread and len(unread) == len(judged):
         why = next(iter(unread.values()))
         raise Unlearned(f"{why.why} (needs root)" if why.refused == "Denied" else why.why)

@@ -97,17 +97,18 @@ CASES = {
     ),
     "nvl.links": Cases(
         bad=[
-            ("FAIL link: GPU0, GPU1, GPU2", H200S, NvLinks((NONE, NONE, NONE)), UNSAID, METAL),
-            ("WARN node: GPU0, GPU1, GPU2", H200S, NvLinks((NONE, NONE, NONE)), UNSAID, GUEST),
-            ("FAIL link: GPU6", UNSAID, UNSAID, PRINTED_NONE, UNSAID),
+            ("FAIL link: GPU0, GPU1, GPU2", H200S, NvLinks((NONE, NONE, NONE)), UNSAID, METAL, UNSAID),
+            ("WARN node: GPU0, GPU1, GPU2", H200S, NvLinks((NONE, NONE, NONE)), UNSAID, GUEST, UNSAID),
+            ("FAIL link: GPU6", UNSAID, UNSAID, PRINTED_NONE, UNSAID, UNSAID),
+            ("WARN link: GPU0", box(V100S.all[0]), NvLinks((QUARTER,)), UNSAID, METAL, UNSAID),
         ],
         good=[
-            (H200S, NvLinks((FULL, ASLEEP, Absent("GPU is lost"))), UNSAID, METAL),
-            (A6000S, NvLinks((BRIDGED, BRIDGED, UNBRIDGED)), UNSAID, METAL),
-            (V100S, NvLinks((QUARTER,) * 4), UNSAID, GUEST),
-            (box(HEALTHY), NvLinks((NONE,)), UNSAID, GUEST),
-            (box(replace(HEALTHY, name="NVIDIA L40S")), NvLinks(((),)), UNSAID, METAL),
-            (UNSAID, UNSAID, NvlinkStatus({}), METAL),
+            (H200S, NvLinks((FULL, ASLEEP, Absent("GPU is lost"))), UNSAID, METAL, UNSAID),
+            (A6000S, NvLinks((BRIDGED, BRIDGED, UNBRIDGED)), UNSAID, METAL, UNSAID),
+            (V100S, NvLinks((QUARTER,) * 4), UNSAID, GUEST, UNSAID),
+            (box(HEALTHY), NvLinks((NONE,)), UNSAID, GUEST, UNSAID),
+            (box(replace(HEALTHY, name="NVIDIA L40S")), NvLinks(((),)), UNSAID, METAL, UNSAID),
+            (UNSAID, UNSAID, NvlinkStatus({}), METAL, UNSAID),
         ],
     ),
     "nvl.rate": Cases(
