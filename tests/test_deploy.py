@@ -19,7 +19,7 @@ def test_the_files_of_a_launcher_are_written_and_named(
     launcher: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     folder = tmp_path / "new" / "folder"
-    assert main(["deploy", launcher, "-o", str(folder)]) == 0
+    assert main(["deploy", launcher, str(folder)]) == 0
     said = [line for line in capsys.readouterr().out.splitlines() if not line.startswith(" ")]
     assert said == [str(folder / Path(name).name) for name in FILES[launcher]]
     for name in FILES[launcher]:

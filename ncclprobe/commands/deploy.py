@@ -33,10 +33,11 @@ _MOST_BYTES = 1 << 20
 def main(argv: Sequence[str]) -> int:
     """Write the files of one launcher and say what each is. Raises UsageError, before any file is written."""
     options = _parser().parse_args(argv)
-    texts = {options.out / Path(name).name: launch_text(name) for name in FILES[options.launcher]}
+    folder = options.folder or options.out
+    texts = {folder / Path(name).name: launch_text(name) for name in FILES[options.launcher]}
     for path, text in texts.items():
         if path.exists() and files.read(path, limit=_MOST_BYTES) != text:
-            raise UsageError(f"{path}: exists and differs; move it away, or name another folder with -o")
+            raise UsageError(f"{path}: exists and differs; move it away, or name another folder")
     for path, text in texts.items():
         files.write(path, text)
         if text.startswith("#!"):
@@ -66,8 +67,9 @@ def _parser() -> argparse.ArgumentParser:
         "what to change; nothing is installed or started.",
     )
     parser.add_argument("launcher", choices=tuple(FILES), help="Write the files for this.")
-    parser.add_argument("-o", dest="out", type=_folder, default=Path(), metavar="DIR",
+    parser.add_argument("folder", nargs="?", type=_folder, metavar="DIR",
         help="Write to this folder (default: the working directory).")  # fmt: skip
+    parser.add_argument("-o", dest="out", type=_folder, default=Path(), metavar="DIR", help="The same.")
     return parser
 
 

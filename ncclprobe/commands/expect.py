@@ -12,7 +12,7 @@ from ncclprobe.engine.expect_target import machine_of, request
 from ncclprobe.expect import composed, rendering, topology_text
 from ncclprobe.expect.recognise import ExpectationContext
 from ncclprobe.expect.system import NcclVersion
-from ncclprobe.expect.table import lines
+from ncclprobe.expect.table import Line, TableRequest, lines
 from ncclprobe.expect.tables import machines
 from ncclprobe.facts.environment import Environment
 from ncclprobe.facts.nccl_conf import merge
@@ -20,11 +20,13 @@ from ncclprobe.host import files
 from ncclprobe.model import bounds
 from ncclprobe.model.errors import UsageError
 from ncclprobe.model.findings import ExitCode
+from ncclprobe.model.measurement import Measurement
 from ncclprobe.model.ops import OPS, sizes
 from ncclprobe.model.snapshot import Absent
-from ncclprobe.model.units import parse_size, printable
+from ncclprobe.model.units import parse_size, plural, printable
 from ncclprobe.model.values import replace
 from ncclprobe.nccl.parameters import NEWEST, table
+from ncclprobe.nccl_tests import rows
 
 _ABOUT = """\
 Show what collectives should reach on this machine, on the machine of a capture, or on a machine type: for each size the
@@ -65,9 +67,32 @@ def main(argv: Sequence[str]) -> int:
     found = lines(asked)
     if options.json:
         arguments.write_json(options, "expectation", rendering.as_json(asked, here, found))
-    if options.json != "-":
+    if options.html:
+        _draw(asked, here, found, options.html)
+    if "-" not in (options.json, options.html):
         print(printable_lines(rendering.as_text(asked, here, found)))
     return ExitCode.OK if found else ExitCode.INCONCLUSIVE
+
+
+def _draw(asked: TableRequest, here: ExpectationContext, found: Sequence[Line], path: str) -> None:
+    """Write the page of what is expected."""
+    from ncclprobe.report import delivery
+    from ncclprobe.report.html import page  # imports that text does without
+
+    title = f"Expected of {asked.machine.name if asked.machine else here.why}, {plural(asked.shape.ranks, 'rank')}"
+    delivery.put(page.expected(printable(title), rendering.notes(asked), _curve(asked, found)), path)
+
+
+def _curve(asked: TableRequest, found: Sequence[Line]) -> list[Measurement]:
+    """Return rows that are as fast as expected."""
+    version, shape = ".".join(map(str, asked.version)), asked.shape
+    made = []
+    for line in found:
+        setup = rows.Setup(line.op, shape.ranks, shape.nodes, "queued", 1, version)
+        time_us = line.time_us(shape.ranks)
+        row = rows.measurement(rows.Line(line.nbytes, line.nbytes, "int8", "", "out", time_us, 0, 0, None), setup)
+        made += [replace(row, expectation=line.expectation)] if row else []
+    return made
 
 
 def _refuse_alone(options: argparse.Namespace) -> None:
@@ -78,7 +103,7 @@ def _refuse_alone(options: argparse.Namespace) -> None:
                 f"--{name.replace('_', '-')} does not apply without --topology FILE; "
                 f"describe the machine with --machine '8 x H200, 8 NICs x 400 Gb/s ib' instead"
             )
-    for name in () if options.judge else ("ranks", "domains", "require_judged", "html", "quiet"):
+    for name in () if options.judge else ("ranks", "domains", "require_judged", "quiet"):
         if getattr(options, name):
             more = ": --nodes and --gpus-per-node say the ranks" if name in ("ranks", "domains") else ""
             raise UsageError(f"--{name.replace('_', '-')} does not apply without --judge FILE{more}")
@@ -149,7 +174,7 @@ def _parser() -> argparse.ArgumentParser:
     add("--nccl", type=_version, metavar="VERSION", help="Take this release of NCCL, such as 2.28.9.")
     arguments.json_option(parser)
     add("--html", type=arguments.destination, metavar="PATH",
-        help="Also write a page to PATH: the measured rows of --judge on the curve of what is expected.")  # fmt: skip
+        help="Also write a page to PATH: the expected curve, with the rows of --judge on it.")  # fmt: skip
     add("-q", "--quiet", action="store_true", help="Print one line only, with --judge.")
     add("--list", action="store_true", help="List the machine types.")
     return parser

@@ -4,14 +4,13 @@ Nothing is measured, started or changed: tools read files below the folders that
 """
 
 import functools
-import re
 import tempfile
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from datetime import datetime, timezone
 from pathlib import Path
-from typing import TYPE_CHECKING, ParamSpec
+from typing import TYPE_CHECKING, Any
 
 from ncclprobe import __version__
 from ncclprobe.commands import arguments
@@ -27,10 +26,8 @@ if TYPE_CHECKING:
     from ncclprobe.model.registry import Source
     from ncclprobe.model.report import Report
 
-_P = ParamSpec("_P")
 MOST_TEXT, MOST_ANSWER, MOST_BYTES = 2 << 20, 40_000, 256 << 20
 """Characters of a text that is pasted, and of an answer; bytes of a file."""
-_COPIES = "ncclprobe-mcp-"
 _TIMEOUT_S = 120.0
 INSTRUCTIONS = """\
 Give `explain` the whole log of a job: it names the cause and the line that shows it. Give `doctor` captures, or output
@@ -59,10 +56,10 @@ class Reader:
         from ncclprobe.host import job_files
         from ncclprobe.report import json
 
-        with self._given(text, paths) as given:
+        with self._given(text, paths) as (folder, given):
             files = job_files.named(list(map(str, given)))
             question = _question("mcp.explain", diagnose.LEFT, gates=False)
-            return self._shown(within(question, _TIMEOUT_S, lambda: explain(question, files, json.read)))
+            return self._shown(within(question, _TIMEOUT_S, lambda: explain(question, files, json.read)), folder)
 
     def doctor(self, text: str = "", paths: Sequence[str] = (), backend: str = "nccl") -> str:
         """Judge whether machines are fit for NCCL, from captures of them or from output of commands.
@@ -80,9 +77,10 @@ class Reader:
         if backend not in ("nccl", "gloo"):
             raise UsageError("backend is nccl or gloo")
         collectors = discover("ncclprobe.facts", Collector, diagnose.MACHINE)
-        with self._given(text, paths) as given:
+        with self._given(text, paths) as (folder, given):
             question = _question("mcp.doctor", diagnose.MACHINE, backend)
-            return self._shown(within(question, _TIMEOUT_S, lambda: judge_captures(question, collectors, given)))
+            report = within(question, _TIMEOUT_S, lambda: judge_captures(question, collectors, given))
+            return self._shown(report, folder)
 
     def expect(
         self,
@@ -126,7 +124,7 @@ class Reader:
         from ncclprobe.model.snapshot import Absent
 
         here = machine_of(machine, None) if machine else ExpectationContext(Absent("no machine is named"))
-        with self._given(text, [path] if path else []) as (file,):
+        with self._given(text, [path] if path else []) as (_, (file,)):
             wanted = Wanted(here, bool(machine), nodes or None)
             return self._text(elsewhere.as_text(judged_file(str(file), wanted).runs, [path or "the text"]))
 
@@ -141,16 +139,20 @@ class Reader:
         return self._text("\n".join(entry(name[:200].strip(), "check, cause or variable")))
 
     @contextmanager
-    def _given(self, text: str, paths: Sequence[str]) -> Iterator[list[Path]]:
-        """Yield the files to read: those named, or one with `text`. Raises UsageError."""
+    def _given(self, text: str, paths: Sequence[str]) -> Iterator[tuple[str, list[Path]]]:
+        """Yield a folder of copies, and those to read: of the named files, or of `text`. Errors name no folder."""
         if bool(text.strip()) == bool(paths):
             raise UsageError("give text or paths, one of them")
         if len(text) > MOST_TEXT or len(paths) > 256:
             raise UsageError(f"too long: at most {MOST_TEXT} characters or 256 paths")
-        with tempfile.TemporaryDirectory(prefix=_COPIES) as folder:
+        with tempfile.TemporaryDirectory() as folder:
             file = Path(folder) / "pasted"
             file.write_text(text, encoding="utf-8", errors="backslashreplace")
-            yield [_whole(each) for each in ([c for path in paths for c in self._copies(path, folder)] or [file])]
+            copies = [copy for path in paths for copy in self._copies(path, folder)]
+            try:
+                yield folder, list(map(_whole, copies or [file]))
+            except NcclprobeError as error:
+                raise UsageError(str(error).replace(f"{folder}/", "")) from error
 
     def _copies(self, path: str, to: str) -> list[Path]:
         """Return copies of the files that `path` names below one of the folders. Raises UsageError."""
@@ -167,22 +169,17 @@ class Reader:
             f"{path[:200]}: no such file of at most 256 MiB below the folders that may be read ({named}); or give text"
         )
 
-    def _shown(self, report: "Report") -> str:
+    def _shown(self, report: "Report", folder: str) -> str:
+        """Return the report as text, with files named as they were asked for, not as their copies in `folder`."""
         from ncclprobe.report import causes, json
         from ncclprobe.report import text as as_text
 
-        report = json.parse(_as_asked(json.render(report)), "")
+        report = json.parse(json.render(report).replace(f"{folder}/", ""), "")
         report = self.redactor.report(report) if self.redactor else report
-        render = causes.render if report.files else as_text.render
-        return _cut(render(report, width=100))
+        return _cut((causes.render if report.files else as_text.render)(report, width=100))
 
     def _text(self, text: str) -> str:
         return _cut(self.redactor.text(text) if self.redactor else text)
-
-
-def _as_asked(text: str) -> str:
-    """Return `text` with files named as they were asked for, not as their copies."""
-    return re.sub(rf"{re.escape(tempfile.gettempdir())}/{_COPIES}\w{{1,16}}/", "", text)
 
 
 def _whole(path: Path) -> Path:
@@ -219,13 +216,13 @@ def server(reader: Reader) -> "MCPServer":
         raise UsageError(f"mcp needs the package {error.name}: pip install mcp") from None
     made = MCPServer("ncclprobe", version=__version__, instructions=INSTRUCTIONS, log_level="ERROR")
 
-    def one_line(tool: Callable[_P, str]) -> Callable[_P, str]:
+    def one_line(tool: Callable[..., str]) -> Callable[..., str]:
         @functools.wraps(tool)
-        def asked(*args: _P.args, **kwargs: _P.kwargs) -> str:
+        def asked(*args: Any, **kwargs: Any) -> str:
             try:
                 return tool(*args, **kwargs)
             except NcclprobeError as error:
-                raise ToolError(_as_asked(str(error))) from None
+                raise ToolError(str(error)) from None
 
         return asked
 

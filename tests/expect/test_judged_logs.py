@@ -446,8 +446,13 @@ def test_a_judged_log_has_a_page_with_the_measured_dots_on_the_expected_curve(tm
     assert shown[0] >= 4  # two pictures of three rows, and the one that fails is a cross
     assert all(shown), shown
     assert "0 nodes" not in text
-    with pytest.raises(UsageError, match="--html does not apply without --judge"):
-        expect.main(("--machine", "dgx-h100", "--html", str(page)))
+    assert expect.main(("--machine", "dgx-h100", "--html", str(page))) == 0
+    text = page.read_text()
+    assert "Expected of DGX H100, 8 ranks" in text
+    assert "Nothing was measured" in text
+    assert text.count("<svg") == 2
+    assert 'class="band' in text
+    assert text.count("<tr>") > 12
 
 
 @each_row(

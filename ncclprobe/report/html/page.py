@@ -12,6 +12,7 @@ from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from markupsafe import Markup
 
 from ncclprobe.model.findings import Status
+from ncclprobe.model.measurement import Measurement
 from ncclprobe.model.report import Report
 from ncclprobe.model.units import plural, size
 from ncclprobe.report.digest import copyable, gaps, headline, launcher, looked, none_judged
@@ -37,6 +38,12 @@ def page(report: Report) -> str:
     found, cards = rows(report), findings.cards(report)
     data = _about(report, found) | _found(report, found, cards) | _measured(report) | _nodes(report, found, cards)
     return filled("page.html.j2", "page.js", data)
+
+
+def expected(headline: str, notes: Sequence[str], rows: Sequence[Measurement]) -> str:
+    """Return the page of rows that were not measured: each is as fast as it should be."""
+    shown = {"headline": headline, "notes": notes, "rows": rows, "charts": charts.charts(rows)[0]}
+    return filled("expected.html.j2", "page.js", shown)
 
 
 def filled(template: str, script: str, data: Mapping[str, Any]) -> str:
