@@ -55,19 +55,6 @@ def test_the_printed_size_is_what_the_ranks_really_share(
     assert (shape.nbytes, shape.count) == (printed, count)
 
 
-@each_row(
-    ("op", "busbw"),
-    [
-        ("all_reduce", 1.5),
-        *((op, 0.75) for op in ("all_gather", "reduce_scatter", "all_to_all", "gather", "scatter")),
-        *((op, 1.0) for op in ("broadcast", "reduce", "sendrecv")),
-    ],
-)
-def test_a_gigabyte_in_a_second_on_four_ranks_is_one_times_the_bus_factor(op: str, busbw: float) -> None:
-    shape = OPS[op].shape(1_000_000_000, 4, 4)
-    assert OPS[op].bandwidth(shape, 4, 1.0) == pytest.approx((1.0, busbw))
-
-
 @each_row("op", OPS.values(), ids=list(OPS))
 def test_one_rank_moves_nothing_between_ranks_unless_the_buffer_is_counted_whole(op: Op) -> None:
     busbw = op.bandwidth(op.shape(MiB, 1, 4), 1, 1e-3)[1]

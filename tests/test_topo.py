@@ -157,3 +157,5 @@ def test_a_matrix_wider_than_the_terminal_comes_in_parts(
     matrix = printed[: next(n for n, line in enumerate(printed) if "nearest NICs" in line)]
     heads = [line.split() for line in matrix if line.startswith("    ") and set(line.split()) <= {*gpus, *nics}]
     assert [name for head in heads for name in head] == gpus + nics
+    near = printed[len(matrix) : len(matrix) + len(gpus)]
+    assert max(map(len, near)) > 80 - len(nics[0]) - 2, "NICs that fit stand on a line"

@@ -168,6 +168,7 @@ def test_a_name_of_torchs_is_advised_only_where_the_installed_torch_reads_it(
         ("NCCL_ALGO", "^PAT", "excludes PAT from every"),
         ("NCCL_PROTO", "^LL128", "excludes LL128 from every"),
         ("NCCL_PROTO", "LL128,Simple;allreduce:LL,Simple", "leaves each collective its own list"),
+        ("NCCL_PROTO", "LL128,Simple;allreduce:LL", "leaves each collective its own list"),
     ],
 )
 def test_a_list_of_several_is_said_to_exclude_and_not_to_force(name: str, value: str, said: str) -> None:

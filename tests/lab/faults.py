@@ -97,17 +97,6 @@ def routed_by(host: Host, nic: int, other: int) -> Iterator[None]:
 
 
 @contextmanager
-def mtu(host: Host, nbytes: int, nic: int = 0) -> Iterator[None]:
-    """Another MTU than the others' 1500."""
-    host.ip(f"link set eth{nic} mtu {nbytes}")
-    try:
-        yield
-    finally:
-        host.ip(f"link set eth{nic} mtu 1500")
-        host.configure(nic)  # below 1280 IPv6 addresses are taken away
-
-
-@contextmanager
 def shaped(host: Host, mbits: float, nic: int = 0) -> Iterator[None]:
     """What the host sends through this card is held to a rate."""
     burst = max(16_000, int(mbits * 1e6 / 8 * 0.002))  # two milliseconds' worth
@@ -117,45 +106,6 @@ def shaped(host: Host, mbits: float, nic: int = 0) -> Iterator[None]:
         yield
     finally:
         host.must("tc", "qdisc", "del", "dev", f"eth{nic}", "root")
-
-
-@contextmanager
-def slow(host: Host, *, delay_s: float = 0.0, jitter_s: float = 0.0, loss: float = 0.0, nic: int = 0) -> Iterator[None]:
-    """The card hangs on a slow line: a delay each way, jitter, which reorders, and loss from 0 to 1."""
-    ctl, ends = host.lab.ctl, (f"s{host.number}.{nic}", f"t{host.number}.{nic}")
-    host.unwire(nic)
-    numbers = [str(delay_s), str(jitter_s), str(loss)]
-    line = ctl.start([sys.executable, str(HERE / "slow_switch.py"), *ends, *numbers])
-    try:
-        line.until_says("ready")
-        ctl.ip(f"link set {ends[1]} netns {host.pid}", f"link set {ends[0]} master br{nic} up")
-        host.ip(f"link set {ends[1]} name eth{nic}")
-        host.configure(nic)
-        yield
-    finally:
-        line.kill()  # and with it both ends
-        line.wait(5.0)
-        host.wire(nic)
-
-
-@contextmanager
-def link_down(host: Host, nic: int = 0) -> Iterator[None]:
-    """The card is there, and down."""
-    host.ip(f"link set eth{nic} down")
-    try:
-        yield
-    finally:
-        host.configure(nic)
-
-
-@contextmanager
-def cable_pulled(host: Host, nic: int = 0) -> Iterator[None]:
-    """The card is up and has its address, but no carrier."""
-    host.lab.ctl.ip(f"link set {host.port(nic)} down")
-    try:
-        yield
-    finally:
-        host.lab.ctl.ip(f"link set {host.port(nic)} up")
 
 
 @contextmanager
@@ -174,16 +124,6 @@ def same_address(host: Host, other: Host, nic: int = 0) -> Iterator[None]:
     """Two hosts have one address."""
     with addressed(host, *other.addresses(nic), nic=nic):
         yield
-
-
-@contextmanager
-def bridge(host: Host, name: str = "docker0", address: str = "172.17.0.1/16") -> Iterator[None]:
-    """A bridge that containers would hang on, under this name; the same address on every host leads nowhere."""
-    host.ip(f"link add {name} type bridge", f"addr add {address} dev {name}", f"link set {name} up")
-    try:
-        yield
-    finally:
-        host.ip(f"link del {name}")
 
 
 @contextmanager
@@ -232,16 +172,6 @@ def taken(
     finally:
         job.kill()
         job.wait(5.0)
-
-
-@contextmanager
-def stopped(job: Running) -> Iterator[None]:
-    """Frozen with all it started."""
-    job.stop()
-    try:
-        yield
-    finally:
-        job.cont()
 
 
 def _peers(host: Host, peer: Host | None, side: Literal["saddr", "daddr"]) -> list[str]:

@@ -84,42 +84,12 @@ def try_rails(lab: Lab, *options: str, timeout_s: float = 60.0) -> dict[str, Com
     return ended(jobs, time.monotonic() + timeout_s + 15)
 
 
-class Planted:
-    """A fault of rail 1 of n1, or of all of n1: how it is made, and what must be said of it."""
-
-    def __init__(self, check: str, subject: str = "n1 rail 1 (mlx5_1:1)", faults: str = "", **settings: object) -> None:
-        self.check, self.subject, self.faults, self.settings = check, subject, faults, settings
-
-    def rails(self, lab: Lab) -> dict[str, list[Rail]]:
-        """Return the devices of all hosts, two each."""
-        layer = {name: value for name, value in self.settings.items() if name == "layer"}
-        made = {
-            host.name: [Rail(n, **layer, **({"lid": 10 * host.number + n} if layer else {})) for n in range(2)]
-            for host in lab.hosts
-        }
-        bad = made["n1"][1]
-        bad.faults, bad.settings = self.faults, bad.settings | self.settings
-        return made
+LINK_LOCAL = {f"gid{entry}": f"fe80{26 * '0'}02/{kind}" for entry, kind in ((2, 1), (3, 2))}
+"""Of the table, the entries that would lead to another host."""
 
 
-_LINK_LOCAL = "fe80" + 26 * "0" + "02"
-FAULTS: dict[str, Planted] = {
-    "nothing (healthy)": Planted(""),
-    "port of rail 1 down": Planted("rail.dead", state=1),
-    "what rail 1 sends is lost": Planted("rail.dead", faults="drop"),
-    "rail 1 has link-local GIDs alone": Planted("rail.dead", gid2=f"{_LINK_LOCAL}/1", gid3=f"{_LINK_LOCAL}/2"),
-    "rail 1 has RoCE v1 alone": Planted("rail.dead", gid1=32 * "0" + "/2", gid3=32 * "0" + "/2"),
-    "rail 1 is in another partition (InfiniBand)": Planted("rail.dead", layer=1, pkey0="8005"),
-    "a switch passes 1024 bytes only": Planted("rail.dead", faults="path_mtu=1024"),
-    "rail 1 at a tenth of its rate": Planted("rail.slow", faults="rate=0.1"),
-    "a byte of one of the last writes is changed": Planted(
-        "rail.data", "out of n1 rail 1 (mlx5_1:1)", faults="corrupt=258"
-    ),
-    "the driver hangs": Planted("rail.unusable", faults="hang=ibv_create_qp"),
-    "the driver crashes its process": Planted("rail.unusable", faults="crash=ibv_create_cq"),
-    "locked memory is limited": Planted("rail.unusable", faults="memlock=65536"),
-    "the device is gone while it works": Planted("rail.unusable", faults="vanish=230"),
-    "the port goes down while it works": Planted("rail.unusable", faults="port_error=230"),
-    "memory is refused to the other end (status 10)": Planted("rail.dead", faults="status=10:3:230"),
-    "the receiver is not ready (status 13)": Planted("rail.dead", faults="status=13:135:230"),
-}
+def with_fault(lab: Lab, **settings: object) -> dict[str, list[Rail]]:
+    """Return the devices of all hosts, two each; rail 1 of n1 has these settings."""
+    made = {host.name: [Rail(number) for number in range(2)] for host in lab.hosts}
+    made["n1"][1].settings |= settings
+    return made

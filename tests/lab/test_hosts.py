@@ -17,7 +17,7 @@ import ncclprobe
 
 from . import Host, Lab, why_not
 from .processes import Completed, Running, must
-from .rails import FAULTS, build, give_rails
+from .rails import build, give_rails, with_fault
 
 TOOLS = ("sshd", "ssh", "ssh-keygen")
 pytestmark = [
@@ -214,7 +214,7 @@ def test_rails_are_tried_between_hosts() -> None:
         library = found.folder / "lib"
         library.mkdir()
         build(library)
-        give_rails(found.lab, library, FAULTS["port of rail 1 down"].rails(found.lab))
+        give_rails(found.lab, library, with_fault(found.lab, state=1))
         for host in found.lab.hosts:
             given = " ".join(f'"{name}={value}"' for name, value in host.env.items())
             found.serve(host, more=f"SetEnv {given}")

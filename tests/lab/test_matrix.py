@@ -4,8 +4,8 @@ import pytest
 
 from ncclprobe.model.values import replace
 
-from . import Completed, Lab, launchers, why_not
-from .matrix import Outcome, Row, Said, Setup, score
+from . import launchers, why_not
+from .matrix import Row
 from .matrix_gloo import GLOO
 from .matrix_healthy import HEALTHY
 from .matrix_meeting import MEETING
@@ -87,34 +87,6 @@ def test_nothing_is_found_where_nothing_is_wrong(name: str) -> None:
     if row.launcher in ("torchrun", "c10d"):
         pytest.importorskip("torch")
     assert told(row, LAUNCHED[name]) == ""
-
-
-def scored(*said: Said, codes: tuple[int, int, int] = (4, 4, 0)) -> Outcome:
-    """The score of a row in which n1 should be named, and exit with 4 as n0 does."""
-    lab = Lab(hosts=3)
-    done = {host.name: Completed(code, "", "", 1.0) for host, code in zip(lab.hosts, codes, strict=True)}
-    row = ALL["one node can connect to nobody's ephemeral ports"]
-    return score(Setup(lab, lab.hosts[1]), row, said, done)
-
-
-RIGHT = Said("n0", "launch.mesh", "fail", "n1", "2 of 2 paths out of n1 (eth0)", ("n1",), "node")
-
-
-def test_a_finding_is_right_only_with_its_node_and_direction() -> None:
-    assert scored(RIGHT).well
-    assert scored(RIGHT._replace(nodes=("n2",))).verdict == "misnamed"
-    assert scored(RIGHT._replace(words="2 of 2 paths into n1 (eth0)")).verdict == "misnamed"
-    assert scored(RIGHT._replace(by="n1")).verdict == "misnamed"
-    assert scored(RIGHT._replace(severity="note")).verdict == "missed"
-    assert scored().verdict == "missed"
-
-
-def test_what_else_is_said_and_other_exit_codes_count_against_a_run() -> None:
-    other = Said("n0", "path.loss", "warn", "n2", "3 %", ("n2",), "link")
-    assert len(scored(RIGHT, other).false_alarms) == 1
-    assert len(scored(RIGHT, RIGHT._replace(subject="n2", nodes=("n2",))).false_alarms) == 1
-    assert scored(RIGHT, other._replace(severity="note")).well
-    assert scored(RIGHT, codes=(4, 0, 0)).wrong_codes == ("n1 exits 0, not 4",)
 
 
 def test_rows_have_names_of_their_own() -> None:

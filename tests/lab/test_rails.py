@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from .hosts import Lab, why_not
-from .rails import FAULTS, build, give_rails, try_rails
+from .rails import LINK_LOCAL, build, give_rails, try_rails, with_fault
 
 pytestmark = [pytest.mark.slow, pytest.mark.skipif(bool(why_not("gcc")), reason=why_not("gcc") or "-")]
 
@@ -31,7 +31,7 @@ def test_two_faults_of_two_nodes_are_named_and_told_again_from_the_captures(tmp_
     library.mkdir()
     build(library)
     with Lab(hosts=3) as lab:
-        rails = FAULTS["rail 1 has link-local GIDs alone"].rails(lab)
+        rails = with_fault(lab, **LINK_LOCAL)
         rails["n2"][0].faults = "refuse=ibv_create_qp:12"
         give_rails(lab, library, rails)
         kept = tmp_path / "kept"

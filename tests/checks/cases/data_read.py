@@ -1,6 +1,6 @@
 """What the checks of data that a job reads must object to, and what they must accept."""
 
-from ncclprobe.checks.data import HEALTHY, HUNG, NAMES, NFS, ROW, looking, on_nodes, reading
+from ncclprobe.checks.data import HUNG, NAMES, NFS, ROW, looking, on_nodes, reading
 from ncclprobe.facts.data_paths import Content, Mount, ReadRate
 from ncclprobe.model.snapshot import Absent, Every
 from ncclprobe.model.values import replace
@@ -23,7 +23,6 @@ CASES = {
             ("FAIL node: /data on n1; NOTE unknown: /data", on_nodes(ROW, _UNREAD, ROW)),
         ],
         good=[
-            (reading(900, 900),),
             (reading(9000, 3500, 9000, 9000),),  # 64 MiB in 20 ms: too short
             (reading(900),),
             (Every({**reading(900, 900).by_node, "n2": reading(90, resident=1.0).by_node["n0"]}),),
@@ -35,12 +34,10 @@ CASES = {
         bad=[
             ("FAIL fabric: /data on n0 n1", on_nodes(HUNG, HUNG)),
             ("FAIL job: /data on n0", on_nodes(_GONE)),
-            ("FAIL node: /data on n2", on_nodes(ROW, ROW, _GONE)),
             ("FAIL node: /data on n1", on_nodes(ROW, looking(read=False))),
             ("FAIL job: /data on n0", on_nodes(replace(looking(kind="other"), content=None, rate=None))),
         ],
         good=[
-            (HEALTHY,),
             (on_nodes(looking(kind="file", enter=False)),),
         ],
     ),
@@ -48,15 +45,10 @@ CASES = {
         bad=[
             ("FAIL node: /data on n1", on_nodes(ROW, replace(ROW, mount=_DISK))),
             ("WARN image: /data", on_nodes(ROW, replace(ROW, mount=replace(NFS, options=("hard", "ro", "vers=4.2"))))),
-            (
-                "WARN image: /data",
-                on_nodes(ROW, replace(ROW, mount=replace(NFS, options=("acdirmax=600", "hard", "rw", "vers=4.2")))),
-            ),
         ],
         good=[
             (on_nodes(ROW, _GONE),),  # data.path says it
             (on_nodes(replace(ROW, mount=_DISK), replace(ROW, mount=replace(_DISK, source="/dev/nvme0n1"))),),
-            (on_nodes(ROW, replace(ROW, mount=replace(NFS, options=("hard", "rw", "timeo=600", "vers=4.2")))),),
         ],
     ),
     "data.content": Cases(
@@ -82,6 +74,6 @@ CASES = {
     ),
     "data.owner": Cases(
         bad=[("WARN node: /data", on_nodes(ROW, looking(uid=65534, gid=65534)))],
-        good=[(on_nodes(ROW, replace(looking(uid=3), mount=_DISK)),)],
+        good=[],
     ),
 }

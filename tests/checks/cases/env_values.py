@@ -7,7 +7,6 @@ from ncclprobe.checks.env.files import (
     CUDA_12,
     CUDART,
     ETC,
-    FOUND,
     IN_WHEEL,
     OURS,
     PACKAGES,
@@ -18,7 +17,6 @@ from ncclprobe.checks.env.files import (
 )
 from ncclprobe.checks.env.fixtures import (
     ALONE,
-    DOCKER_HOST,
     LINK_LOCAL,
     LO,
     NO_NCCL,
@@ -70,7 +68,7 @@ CASES = {
         bad=[
             ("FAIL image: interfaces", replace(STARTS, bootstrap=_NOTHING, sockets=_NOTHING), Interfaces((LO,)), PLAIN)
         ],
-        good=[(STARTS, DOCKER_HOST, having(NCCL_NET="IB", NCCL_DEBUG="INFO"))],
+        good=[],
     ),
     "env.transport/transport": Cases(
         bad=[
@@ -97,7 +95,6 @@ CASES = {
             ("FAIL job: NCCL_DEBUG", setting("NCCL_DEBUG ", " INFO", ETC)),
             ("WARN job: NCCL_DEBUG", setting("  #NCCL_DEBUG", "INFO", ETC)),
             ("WARN job: NCCL_DEBUG", setting("export NCCL_DEBUG", "INFO", ETC)),
-            ("WARN job: NCCL_DEBUG", setting("set  NCCL_DEBUG", "INFO", ETC)),
             ("WARN job: NCCL_IB_HCA", Settings(skipped=(Setting("setenv NCCL_IB_HCA mlx5_0", None, ETC),))),
             (
                 "WARN job: NCCL_NET",
@@ -232,7 +229,6 @@ CASES = {
             ("FAIL job: CUDA_VISIBLE_DEVICES", Environment({LIST: "GPU-0000,GPU-9c1d"}), ALONE, gpus(8), Job()),
             ("FAIL job: CUDA_VISIBLE_DEVICES", Environment({LIST: "0,1,2,3"}), ALONE, gpus(8), Job(expect_gpus=8)),
             ("FAIL job: CUDA_VISIBLE_DEVICES", Environment({LIST: ""}), ONE_NODE, gpus(8), Job()),
-            ("FAIL job: CUDA_VISIBLE_DEVICES", Environment({LIST: ""}), ALONE, gpus(8), Job()),
             ("FAIL job: CUDA_VISIBLE_DEVICES", Environment({LIST: "-1"}), ALONE, Absent("no driver"), Job()),
             ("FAIL job: CUDA_VISIBLE_DEVICES", Environment({LIST: "NoDevFiles"}), ONE_NODE, gpus(8), Job()),
         ],
@@ -277,12 +273,11 @@ CASES = {
             ),
         ],
         good=[
-            (replace(FOUND, mapped=Mapped(WHEEL.path, "DT_RPATH")), ONE_NODE, Job()),
             (Software({}, SYSTEM, Mapped(SYSTEM[0].path, "/etc/ld.so.cache")), ONE_NODE, Job()),
             (Software({}), ALONE, Job(local=True)),
         ],
     ),
-    "env.start/torch-driver": Cases(good=[(FOUND, CUDA_12), (Software({}), CUDA_12)]),
+    "env.start/torch-driver": Cases(good=[(Software({}), CUDA_12)]),
     "env.libraries/libraries": Cases(
         bad=[
             ("FAIL image: libcudart.so.12", Linking((replace(CUDART, path="", why=""), OURS))),
@@ -345,7 +340,6 @@ CASES = {
         ],
         good=[
             (setting("NCCL_RUN_RAS_DIAGNOSTICS", "1"), nccl(2, 32, 3)),
-            (setting("HOME", "/home/me"), NO_NCCL),
         ],
     ),
     "env.name/retired-var": Cases(
@@ -437,16 +431,14 @@ CASES = {
             (setting("NCCL_DEBUG", "info"),),
             (setting("NCCL_DEBUG", ""),),
             (setting("TORCH_NCCL_DEBUG_INFO_TEMP_FILE", ""),),
-            (setting("GLOO_DEVICE_TRANSPORT", "TCP"),),
             (setting("NCCL_DEBUG_SUBSYS", "^init,Net"),),
-            (setting("TORCH_NCCL_DUMP_ON_TIMEOUT", "true"),),
             (setting("FI_EFA_USE_DEVICE_RDMA", "yes"),),
             (setting("NCCL_UCX_ZCOPY_THRESH", "64k"),),
         ],
     ),
     "env.debug/debugging": Cases(
         bad=[("WARN job: TORCH_DISTRIBUTED_DEBUG", setting("TORCH_DISTRIBUTED_DEBUG", "detail"))],
-        good=[(setting("TORCH_DISTRIBUTED_DEBUG", "INFO"),)],
+        good=[],
     ),
     "env.forced-algo": Cases(
         bad=[

@@ -198,25 +198,11 @@ CASES = {
         bad=[("WARN job: NUMA", MemoryPolicy(), allowed(*LOW, memory_nodes=(1,)), TWO_SOCKETS)],
         good=[
             (MemoryPolicy(), allowed(*LOW), TWO_SOCKETS),
-            (MemoryPolicy("interleave", (0, 1)), allowed(*LOW), TWO_SOCKETS),
-            (MemoryPolicy("bind", (1,)), allowed(*LOW, *HIGH), TWO_SOCKETS),
-            (MemoryPolicy("bind", (0,)), allowed(0, 1, memory_nodes=(0,)), TINY),
-            (  # memory without processors, apart from node 0, such as the HBM of Xeon Max
-                MemoryPolicy("bind", (2,)),
-                allowed(*LOW, memory_nodes=(0, 1, 2)),
-                Cpus(
-                    LOW + HIGH,
-                    "Intel Xeon CPU Max",
-                    (NumaNode(0, LOW, (10, 21, 13)), NumaNode(1, HIGH, (21, 10, 23)), NumaNode(2, (), (13, 23, 10))),
-                ),
-            ),
         ],
     ),
     "host.cpu/governor": Cases(
         good=[
-            (Scaling("acpi-cpufreq", "performance"),),
             (Scaling("intel_pstate", "powersave"),),
-            (Scaling("amd-pstate-epp", "powersave"),),
         ]
     ),
 }

@@ -1,6 +1,6 @@
 """What the checks that the links of all nodes are equal must object to, and what they must accept."""
 
-from ncclprobe.checks.env.fixtures import DOCKER0, ETH1, having, over
+from ncclprobe.checks.env.fixtures import ETH1, having, over
 from ncclprobe.checks.sync.addresses import OVER_SOCKETS
 from ncclprobe.checks.sync.host import DGXS, H100S
 from ncclprobe.checks.sync.links import (
@@ -61,7 +61,6 @@ CASES = {
     "sync.network/mtu": Cases(
         bad=[("WARN image: eth0", Every({"n0": JUMBO, "n1": with_mtu(1500)}), UNSET, ANY, NO_FABRICS, OVER_SOCKETS)],
         good=[
-            (Every({"n0": JUMBO, "n1": Interfaces((*JUMBO.all, DOCKER0))}), UNSET, ANY, NO_FABRICS, OVER_SOCKETS),
             (Every({"n0": _second(1500), "n1": _second(9000)}), UNSET, ANY, NO_FABRICS, _OVER_EFA),
         ],
     ),

@@ -11,9 +11,7 @@ CASES = {
     "trend.rate": Cases(
         bad=[("WARN node: rail 3 rails out", History(GOOD, series_of(Sum(spells=_SPELLS))))],
         good=[
-            (History(faults_of(3.0), series_of(Sum())),),
             (History(GOOD, series_of(Sum(spells=_SPELLS[:2]))),),
-            (History(GOOD, series_of(Sum(height=5.0, tests=3, lost=-0.03, since_s=NOW_S))),),
             (History(replace(GOOD, last_s=NOW_S + 31 * DAY_S), series_of(LOST)),),  # not measured for a month
         ],
     ),
