@@ -45,7 +45,8 @@ SWAPPED_COMPARISONS: dict[type[ast.cmpop], str] = {
 }
 SWAPPED_NAMES = {"min": "max", "max": "min", "any": "all", "all": "any"}
 SWAPPED_ATTRIBUTES = {"FAIL": "WARN", "WARN": "NOTE"}
-NEAR_FILES = 28
+NEAREST_FILES, NEAR_FILES = 12, 28
+"""How many files run before the kept values, and in all: what notices most faults comes first."""
 DEADLINE_S = 400.0
 KEPT = "tests/test_command_values.py"
 RECORDER = """
@@ -217,7 +218,8 @@ def outcome(copy: Path, fault: Fault, kept: Sequence[str]) -> str:
     whole = target.read_bytes()
     target.write_bytes(whole[: fault.begin] + fault.new.encode() + whole[fault.end :])
     try:
-        code, said = tested(copy, [*near_tests(fault.path), *kept])
+        near = near_tests(fault.path)
+        code, said = tested(copy, [*near[:NEAREST_FILES], *kept, *near[NEAREST_FILES:]])
     except subprocess.TimeoutExpired:
         return "timed out"
     finally:
@@ -260,7 +262,7 @@ def near_tests(path: Path) -> list[str]:
     near |= {*found} or {each for each in tests if is_called_as(each, path.parent.name)}
     called = (path.stem, path.parent.name)
     order = sorted(near, key=lambda each: (*(not is_called_as(each, name) for name in called), each.stat().st_size))
-    return list(dict.fromkeys([*(str(each.relative_to(ROOT)) for each in order[:NEAR_FILES]), *of_all]))
+    return list(dict.fromkeys([*of_all, *(str(each.relative_to(ROOT)) for each in order[:NEAR_FILES])]))
 
 
 def name_of(path: Path) -> str:

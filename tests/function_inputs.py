@@ -22,7 +22,7 @@ from ncclprobe.checks.rail.fixtures import World, only
 from ncclprobe.cluster.mesh import plan as mesh
 from ncclprobe.cluster.rails import plan as rails
 from ncclprobe.commands import accept, bandwidth, pairs, workload
-from ncclprobe.expect import copies
+from ncclprobe.expect import assumed, copies, recognise
 from ncclprobe.expect.composed import composed
 from ncclprobe.expect.expected import expectation
 from ncclprobe.expect.predict import predict
@@ -372,6 +372,35 @@ def _words_inputs() -> Rows:
         yield said, units.parse_size(said)
 
 
+_OF_A_BOX = ("gpus", "nvlinks", "fabric", "sockets", "p2p", "nics", "nic_gbps", "network", "gdr", "pcie_GBps")
+_SOLD = ("NVIDIA H100 80GB HBM3", "NVIDIA H100 NVL", "NVIDIA H200 NVL", "NVIDIA L40S", "NVIDIA A100-PCIE-40GB",
+         "NVIDIA GeForce RTX 4090", "NVIDIA RTX A6000", "Tesla V100-SXM2-16GB", "NVIDIA GB10")  # fmt: skip
+_PROCESSORS = ("Intel(R) Xeon(R) Platinum 8168", "Intel(R) Xeon(R) Platinum 8358", "Intel(R) Xeon(R) Platinum 8480C",
+               "INTEL(R) XEON(R) PLATINUM 8568Y+", "Intel(R) Xeon(R) 6972P", "Intel(R) Xeon(R) CPU E5-2698 v4",
+               "AMD EPYC 7742 64-Core Processor", "AMD EPYC 9654", "Neoverse-V2", "POWER9", "")  # fmt: skip
+
+
+def _assumed_inputs() -> Rows:
+    """What nodes of a log may be, the usual first, with what weaker NICs they could have; and processors by name."""
+    for gpu, count, (nodes, network, nics) in product(_SOLD, (2, 4, 6), ((1, "", 0), (4, "", 0), (2, "roce", 4))):
+        node = assumed.Node(gpu, count, nodes, network, nics)
+        try:
+            found = list(assumed.candidates(node))
+        except NcclprobeError as refused:
+            yield f"{nodes} of {count} x {gpu}", str(refused)
+            continue
+        weaker = [each for one in found[:1] for each in assumed.weaker(one)]
+        yield (
+            f"{nodes} of {count} x {gpu}, {network}",
+            [
+                {name: getattr(each.system, name) for name in _OF_A_BOX}
+                for each in (*found, *weaker[:: max(len(weaker) - 1, 1)])
+            ],
+        )
+    yield "processors", {name: recognise.processor(name) for name in _PROCESSORS}
+    yield "links", [recognise.nccl_link_GBps(each) for each in (60, 70, 80, 86, 89, 90, 99, 100, 103, 120)]
+
+
 FUNCTIONS: Mapping[str, Callable[[], Rows]] = {
     "planted": _planted_inputs,
     "ranks": _ranks_inputs,
@@ -388,5 +417,6 @@ FUNCTIONS: Mapping[str, Callable[[], Rows]] = {
     "stacks": _stacks_inputs,
     "training": _training_inputs,
     "layout": _layout_inputs,
+    "assumed": _assumed_inputs,
 }
 """The functions of each file with their input."""

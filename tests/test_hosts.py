@@ -12,12 +12,13 @@ from pathlib import Path
 
 import pytest
 
-from ncclprobe.commands import hosts, over_ssh
+from ncclprobe.commands import hosts, main, over_ssh
 from ncclprobe.commands.doctor import main as doctor
 from ncclprobe.model.errors import UsageError
 from ncclprobe.report.delivery import Output
 from ncclprobe.session.ssh import here, there
 from ncclprobe.wire import SECRET_BYTES
+from tests.each_row import each_row
 
 ROOT = Path(__file__).resolve().parent.parent
 DEADLINE_S = 60.0
@@ -69,6 +70,12 @@ def test_what_is_no_host_is_refused_before_ssh_sees_it(tmp_path: Path) -> None:
 def test_options_that_contradict_hosts_are_refused(words: list[str]) -> None:
     with pytest.raises(UsageError):
         doctor(words)
+
+
+@each_row("words", [["--watch=5"], ["--pid=1"]])
+def test_a_watch_and_a_process_are_of_one_host(words: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["attach", "--hosts=a", *words]) == 2
+    assert f"{words[0].partition('=')[0]} looks at one node, and excludes --hosts" in capsys.readouterr().err
 
 
 def test_what_concerns_this_side_stays_here_and_files_are_passed_on(tmp_path: Path) -> None:
