@@ -118,9 +118,7 @@ _SMALLER = (
 
 
 def _large(each: Try) -> Iterator[tuple[Pair, bool]]:
-    """Yield the directions in which a large message was sent, and whether it stalled: the other end echoes what it
-    receives.
-    """
+    """Yield the directions in which a large message was sent, and whether it stalled: the other end echoes it."""
     back = (each.other, each.one)
     if each.path.outcome in ("ok", "stalled-out", "stalled-back"):
         yield each.pair, each.path.outcome == "stalled-out"
@@ -408,9 +406,7 @@ def _lossy(paths: Mapping[Pair, Path]) -> set[Pair]:
 
 
 def _conclusive(tried: set[Pair], bad: Collection[Pair]) -> set[Pair]:
-    """Return `tried` without lucky successes: if a third of a node's paths lose packets, all of them in that direction
-    do.
-    """
+    """Return `tried` without lucky successes: if a third of a node's paths in one direction lose packets, all do."""
     of_all = Counter(end for pair in tried for end in enumerate(pair))
     of_bad = Counter(end for pair in bad for end in enumerate(pair))
     lossy_ends = {end for end, number in of_bad.items() if number > 1 and 3 * number >= of_all[end]}

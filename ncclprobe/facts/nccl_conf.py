@@ -70,9 +70,7 @@ class Settings(Struct, frozen=True):
 
 @collector
 def nccl_conf(host: Host, environment: Environment, software: Software | Absent) -> Settings:
-    """Read the environment and both configuration files, merged as the installed NCCL (otherwise the newest) merges
-    them.
-    """
+    """Read the environment and both configuration files, merged as the installed NCCL, or the newest, merges them."""
     return settings_of(host, environment, software.nccl_version if isinstance(software, Software) else None)
 
 

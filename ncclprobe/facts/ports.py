@@ -113,9 +113,7 @@ class Chain(Struct, frozen=True):
 
 
 class Firewall(Struct, frozen=True):
-    """The filters of incoming packets: base chains of nftables, and the tables iptables has loaded, as
-    ``ipv4/filter``.
-    """
+    """The filters of incoming packets: base chains of nftables, and the tables of iptables, as ``ipv4/filter``."""
 
     chains: tuple[Chain, ...] | Absent
     legacy: tuple[str, ...] | Absent

@@ -166,9 +166,7 @@ _ITEMS = {"nofile": ("RLIMIT_NOFILE", 1), "memlock": ("RLIMIT_MEMLOCK", 1024)}
 
 
 def parse_limits_conf(text: str) -> dict[str, tuple[ResourceLimit, str]]:
-    """Return the limits of the host's rows ``[place, rank, type, item, value]``. The nearest rank counts, of equal
-    ones the last.
-    """
+    """Return the limits of the host's rows ``[place, rank, type, item, value]``: of the nearest rank, the last row."""
     won: dict[tuple[str, str], tuple[int, int | None, str]] = {}
     for place, rank, kind, item, value in json.loads(text):
         name, unit = _ITEMS.get(item, ("", 0))

@@ -6,6 +6,8 @@ A node's view of its rails: its RDMA ports, each tried with one of another node 
 """
 
 import json
+import re
+from collections.abc import Callable
 from typing import Annotated, Any, NamedTuple, TypeVar
 
 import msgspec
@@ -14,10 +16,30 @@ from ncclprobe.host import SAMPLE, Host
 from ncclprobe.model import bounds
 from ncclprobe.model.errors import ParseError
 from ncclprobe.model.rails import Bytes, RailOutcome, RailPort
-from ncclprobe.model.registry import collector
+from ncclprobe.model.registry import Collector
 from ncclprobe.model.values import Struct, field
 
 T = TypeVar("T")
+
+
+def sample(host: Host, name: str, kind: type[T]) -> T:
+    """Return what a run measured, as `kind`. It may come from another node: nothing is believed to be well formed."""
+    text = host.ask(SAMPLE, name)
+    try:
+        reported: Any = json.loads(text)
+        return msgspec.convert(reported, kind, str_keys=True)
+    except (ValueError, msgspec.ValidationError) as error:
+        raise ParseError(f"sample {name}: {error}") from None
+
+
+def collector_of(fact: type, run: Callable[[Host], Any]) -> Collector:
+    """Return the collector of `fact` that `run` is, under the name by which `ncclprobe explain` calls it."""
+    run.__name__ = re.sub(r"\B(?=[A-Z])", "_", fact.__name__).lower()
+    return Collector(run, fact)
+
+
+def _sample(fact: type, name: str) -> Collector:
+    return collector_of(fact, lambda host: sample(host, name, fact))
 
 
 class Reach(Struct, frozen=True):
@@ -40,8 +62,10 @@ class Reach(Struct, frozen=True):
     interface: str = ""
     tries: int = 0
     seconds: float = 0.0
-    resolve_s: float = 0.0
     seen: tuple[str, ...] = ()
+
+
+reach = _sample(Reach, "reach")
 
 
 class ClockOffset(Struct, frozen=True):
@@ -52,6 +76,9 @@ class ClockOffset(Struct, frozen=True):
 
     offset_s: float
     rtt_s: float
+
+
+clock_offset = _sample(ClockOffset, "clock")
 
 
 class Trouble(Struct, frozen=True):
@@ -81,6 +108,9 @@ class Proof(Struct, frozen=True):
     trusted: bool = False
 
 
+proof = _sample(Proof, "proof")
+
+
 class Gathering(Struct, frozen=True):
     """Rank 0's wait for the others: `waited_s` in all, and the connections that failed.
 
@@ -98,10 +128,16 @@ class Gathering(Struct, frozen=True):
     allowed_s: float = 0.0
 
 
+gathering = _sample(Gathering, "gathering")
+
+
 class RollCall(Struct, frozen=True):
     """That the rank which speaks for this node waited for its node's other ranks: for `expected` of them."""
 
     expected: int
+
+
+roll_call = _sample(RollCall, "roll")
 
 
 class HostFailure(Struct, frozen=True):
@@ -123,51 +159,7 @@ class StartedHosts(Struct, frozen=True):
     failed: tuple[HostFailure, ...] = ()
 
 
-@collector
-def roll_call(host: Host) -> RollCall:
-    """Read whether the other ranks of this node were waited for."""
-    return sample(host, "roll", RollCall)
-
-
-@collector
-def reach(host: Host) -> Reach:
-    """Read how this node reached rank 0."""
-    return sample(host, "reach", Reach)
-
-
-@collector
-def clock_offset(host: Host) -> ClockOffset:
-    """Read this node's clock against that of rank 0."""
-    return sample(host, "clock", ClockOffset)
-
-
-@collector
-def gathering(host: Host) -> Gathering:
-    """Read whom rank 0 waited for; only on rank 0's node."""
-    return sample(host, "gathering", Gathering)
-
-
-@collector
-def started_hosts(host: Host) -> StartedHosts:
-    """Read the hosts on which ncclprobe was started over ssh; known to the process that started them."""
-    return sample(host, "hosts", StartedHosts)
-
-
-@collector
-def proof(host: Host) -> Proof:
-    """Read how the nodes of this run prove their identity; on rank 0's node, and on one that was judged by itself."""
-    return sample(host, "proof", Proof)
-
-
-def sample(host: Host, name: str, kind: type[T]) -> T:
-    """Return what a run measured, as `kind`. It may come from another node: nothing is believed to be well formed."""
-    text = host.ask(SAMPLE, name)
-
-    try:
-        reported: Any = json.loads(text)
-        return msgspec.convert(reported, kind, str_keys=True)
-    except (ValueError, msgspec.ValidationError) as error:
-        raise ParseError(f"sample {name}: {error}") from None
+started_hosts = _sample(StartedHosts, "hosts")
 
 
 class MeshListener(NamedTuple):
@@ -234,10 +226,7 @@ class Paths(Struct, frozen=True):
     floods: tuple[Flood, ...] = ()
 
 
-@collector
-def paths(host: Host) -> Paths:
-    """Read what this node measured of the others."""
-    return sample(host, "paths", Paths)
+paths = _sample(Paths, "paths")
 
 
 class RailRow(Struct, frozen=True):
@@ -284,10 +273,7 @@ class Rails(Struct, frozen=True):
     silent: tuple[str, ...] = ()
 
 
-@collector
-def rails(host: Host) -> Rails:
-    """Read what this node saw of its rails."""
-    return sample(host, "rails", Rails)
+rails = _sample(Rails, "rails")
 
 
 MEASURED: frozenset[type] = frozenset({ClockOffset, Paths, Rails})

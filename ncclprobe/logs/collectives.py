@@ -351,9 +351,7 @@ def roots(side: SideBySide) -> Iterator[NotEntered | AllEntered | Crossed]:
 
 
 def _waits_on(call: Call, wait: Wait, stuck: Mapping[int, Call]) -> set[Call | None]:
-    """Return the calls that block the ranks missing from `call`, or whose GPU has not reached it; None: no call blocks
-    it.
-    """
+    """Return the calls that block the ranks missing from `call`, or whose GPU is behind; None: no call blocks it."""
     behind = {stuck[rank] for rank in wait.waiting if rank in stuck}
     return ({stuck.get(rank) for rank in wait.missing} | behind) - {call}
 

@@ -209,9 +209,7 @@ _TOLD, _BEFORE, _NEAR = 160, 100, 48
 
 
 def layer_report(event: LogEvent) -> str:
-    """Return a line as its layer's report; if it is long, only the part around its reason, because wrappers come
-    first.
-    """
+    """Return a line as its layer's report; of a long one only the part around its reason: wrappers come first."""
     text, layer = " ".join(event.text.split()), layer_of(event)
     if head := _HEAD.match(text):
         text = text[head.end() :]

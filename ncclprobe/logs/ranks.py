@@ -278,9 +278,7 @@ def _is_in_stream(event: LogEvent, stream: LogStream) -> bool:
 
 
 def _world_size(known: _Known) -> int | None:
-    """Return the size of the largest communicator that a line names, otherwise the size of the job that most lines
-    say.
-    """
+    """Return the size of the largest communicator that a line names, otherwise what most lines say of the job."""
     said = max((size for size in known.sizes if size > 1), key=lambda size: (known.sizes[size], size), default=None)
     return max((size for _, size in known.of.values() if size > 1), default=said)
 

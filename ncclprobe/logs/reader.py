@@ -45,9 +45,7 @@ _START, _AROUND = 512, 4096
 
 
 class _Chunk:
-    """Some lines of a log: those that begin before `own`; `data` goes on a little. `first` is the number of its first
-    line.
-    """
+    """The lines of a log that begin before `own`; `data` goes on a little. `first` is the number of the first line."""
 
     def __init__(self, data: bytes, own: int, first: int) -> None:
         self.data, self.own = data, own
@@ -506,9 +504,7 @@ def _forget_lookup(events: list[LogEvent]) -> None:
 
 
 def _resolved(events: list[LogEvent]) -> None:
-    """Take, instead of an exception that only refers to errors above it, the last exception above it, otherwise the
-    last error.
-    """
+    """Take, instead of an exception that only refers to errors above it, the last exception or error above it."""
     for number, each in enumerate(events):
         if each.level == "EXCEPTION" and refers(each.text):
             near = (n for n in range(number) if 0 < each.line - events[n].line <= _LAST_RAISED)

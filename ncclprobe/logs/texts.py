@@ -28,9 +28,7 @@ def number(text: str, most: int = 12) -> int | None:
 
 
 def address_of(text: str) -> str:
-    """Return the address or host name of ``10.0.0.7<43211>``, ``[10.0.0.7]:43211`` or ``node7.example<52123>``, with an
-    IPv6 scope.
-    """
+    """Return the host of ``10.0.0.7<43211>``, ``[10.0.0.7]:43211`` or ``node7.example<52123>``, with an IPv6 scope."""
     bare = text.strip().partition("<")[0]
     return bare[1:].partition("]")[0] if bare.startswith("[") else bare.strip("[]")
 

@@ -168,9 +168,7 @@ def timeline(log: JobLog | None, verdicts: Sequence[Verdict], ahead_s: Mapping[s
 def _place(
     known: Mapping[int, list[tuple[int, float]]], moment: Moment, stream: int, line: int
 ) -> tuple[float, int, int]:
-    """Return what sorts a moment: its time, otherwise that of the line before it in its log, otherwise of the one
-    after.
-    """
+    """Return what sorts a moment: its time, otherwise that of the line before it in its log, or of the one after."""
     if moment.time_s is not None:
         return moment.time_s, stream, line
     timed = known.get(stream, [])
@@ -227,9 +225,7 @@ def _state(rank: RankLog, last: Entered | None, waited: bool) -> str:
 def not_understood(
     log: JobLog, verdicts: Sequence[Verdict], understood: Callable[[LogEvent], bool]
 ) -> Iterator[NotUnderstood]:
-    """Yield for each log the number of unrecognised lines that report a failure and support no finding, with the first
-    of them.
-    """
+    """Yield for each log how many unrecognised lines report a failure and support no finding, and the first of them."""
     known = cited_lines(verdicts)
     loud = (e for e in log.events if e.level in ("WARN", "ERROR", *ENDINGS) and (e.stream, e.line) not in known)
     for stream, events in grouped((event.stream, event) for event in loud if not understood(event)).items():

@@ -19,7 +19,7 @@ from ncclprobe.model.snapshot import Absent, Every, Job, Ranks, Snapshot
 from ncclprobe.model.values import replace
 from tests.each_row import each_row
 
-SEEN = Reach("node0", 29500, "ok", "", ("10.0.0.1",), "10.0.0.1", "10.0.0.5", "eth0", 9, 12.4, 0.01)
+SEEN = Reach("node0", 29500, "ok", "", ("10.0.0.1",), "10.0.0.1", "10.0.0.5", "eth0", 9, 12.4)
 FAR = Master("node0", ("10.0.0.1",))
 NODE1 = replace(TWO_NODES, rank=8, node_rank=1)
 FOUR = replace(TWO_NODES, nnodes=4, world_size=32, names=("gpu01", "gpu02", "gpu03", "gpu04"))

@@ -245,9 +245,7 @@ def _gib(gpu: Gpu) -> int:
 def _unlike(
     gpus: dict[str, Gpu], read: Callable[[Gpu], Any], say: Callable[[Any], str], evidence: str
 ) -> Iterator[Finding]:
-    """Yield one finding if `read` gives different values: on the few GPUs that differ if most are equal, otherwise on
-    all.
-    """
+    """Yield one finding if `read` gives different values: on the few GPUs that differ, or on all if none are few."""
     counted = Counter(map(read, gpus.values())).most_common()
     if len(counted) < 2:
         return

@@ -331,9 +331,7 @@ def _rails(fabric: Fabric, settings: Settings) -> tuple[Port, ...]:
 
 
 def _interface(port: Port, found: Interfaces) -> Interface | None:
-    """Return the interface that the port's GIDs belong to: its bond's, if it is a member of one, for that has the
-    addresses.
-    """
+    """Return the interface that the port's GIDs belong to: that of its bond, if it is a member of one."""
     table = port.gids if not isinstance(port.gids, Absent) else ()
     names = {entry.netdev for entry in table if entry.netdev}
     return next((interface for interface in found.all if interface.name in names), None)

@@ -91,7 +91,7 @@ _LAYERS: Mapping[str, tuple[str, str, str, str]] = {
 _CROWDED = ("silent", "reset", "filtered")
 """What else a listener with too many callers may look like."""
 
-AT = Reach("node0", 29500, "ok", "", ("10.0.0.1",), "10.0.0.1", "10.0.0.5", "eth0", 1, 0.004, 0.002, ("ok",))
+AT = Reach("node0", 29500, "ok", "", ("10.0.0.1",), "10.0.0.1", "10.0.0.5", "eth0", 1, 0.004, ("ok",))
 _FOREIGN = replace(AT, outcome="foreign", detail="it sent 'SSH-2.0-OpenSSH_9.2'", seen=("foreign",))
 
 

@@ -109,9 +109,7 @@ def subject(suspect: Suspect[str]) -> str:
 
 
 def counted(suspects: ByRole, failed: Collection[Path]) -> str:
-    """Say how many paths failed out of how many, at which end, and by which interfaces: ``7 of 7 paths into n3
-    (eth0)``.
-    """
+    """Say how many paths failed, at which end, and by which interfaces: ``7 of 7 paths into n3 (eth0)``."""
     suspect, total = one_of(suspects), sum(each.tests for each in suspects.values())
     where = {
         "everything": "between all nodes",

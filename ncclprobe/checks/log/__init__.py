@@ -53,13 +53,12 @@ SOURCE = "files"
 
 _PARTS = {
     "collective-mismatch": ("Ranks are in different collectives, or in one of different sizes",
-        "ranks-called-different-collectives collectives-do-not-match ranks-waited-in-different-calls "
-        "message-of-another-size desync one-rank-ended-otherwise ras-other-operations"),
+        "collectives-do-not-match message-of-another-size desync one-rank-ended-otherwise ras-other-operations"),
     "rank-behind": ("A rank did not join a collective of the others, or joined too late",
-        "a-rank-did-not-come torch-names-the-late-ranks torch-names-the-lost-ranks barrier-not-passed "
+        "a-rank-did-not-come torch-names-the-late-ranks "
         "listed-as-missing works-on-alone late-rank absent-rank ras-rank-behind rank-came-late-to-nccl"),
     "rank-silent": ("A rank is silent, or its process is gone",
-        "rank-fell-silent rank-did-not-begin no-dump ras-dead-process ras-no-answer"),
+        "rank-fell-silent rank-did-not-begin ras-dead-process ras-no-answer"),
     "ranks-missing": ("Ranks of the job did not meet", "ranks-missing no-address-of-a-rank waits-for-the-first-rank"),
     "collective-stuck": ("A collective did not end, and no line names the rank at fault",
         "waited-in-vain ended-by-its-own-monitor all-entered stands-elsewhere"),
@@ -69,7 +68,7 @@ _PARTS = {
     "unreachable": ("A running peer cannot be reached",
         "rejected-by-a-firewall connection-timed-out peer-unreachable refused"),
     "rank-ended": ("A process of the job exited or was killed by a signal",
-        "killed-by-a-signal exited segmentation-fault"),
+        "killed-by-a-signal exited"),
     "program-raised": ("The program raised an exception", "program-raised traceback-is-cut-off"),
     "kernel-faulted": ("A kernel of the program failed on a GPU",
         "kernel-faulted launch-failed driver-saw-a-wild-access"),
@@ -78,7 +77,7 @@ _PARTS = {
         "fabric-not-ready nvlink-without-peer-access no-imex-channel"),
     "nvls": ("NVLS was refused, not used or used up", "nvls-used-up nvls-left-out"),
     "gpu-failed": ("A GPU or an NVLink failed",
-        "gpu-failed dcgm-found-a-fault nvidia-smi-wants-a-reset nccl-diagnosed ras-error"),
+        "gpu-failed dcgm-found-a-fault nccl-diagnosed ras-error"),
     "gpu-shared": ("Ranks share a GPU, or several hosts look like one host",
         "two-ranks-on-one-gpu"),
     "driver": ("The driver, the CUDA runtime and the binary are incompatible", "driver-does-not-fit"),

@@ -55,21 +55,8 @@ def _lines_of(log: JobLog, hang: Hang) -> Iterator[tuple[LogEvent, TimedOutWork]
             yield event, work
 
 
-@cause(
-    code="collective-desync",
-    signs=_WATCHDOG,
-    bad=lambda: [timeout(0) + timeout(1, op="_ALLGATHER_BASE")],
-    good=lambda: [timeout(0) + timeout(1)],
-)
-def ranks_called_different_collectives(log: JobLog) -> Iterator[Finding]:
-    """Ranks waited in different collectives when their watchdogs gave up.
-
-    Right: All ranks waited in the same collective.
-    Why: a collective ends only when every rank of its group has called the same one, in the same order, with the same
-    size. A branch that depends on a rank's data, or an iterator with one batch more, breaks this.
-    Fix: start again with TORCH_DISTRIBUTED_DEBUG=DETAIL, or TORCH_FR_BUFFER_SIZE=2000 with
-    TORCH_NCCL_DUMP_ON_TIMEOUT=1, and `ncclprobe explain` the dumps: they name the call and its line of Python.
-    """
+def _in_different_hangs(log: JobLog) -> Iterator[Finding]:
+    """Yield ranks that waited in different collectives when their watchdogs gave up."""
     for hang in _hangs(log):
         difference = hang.differ
         lines = _lines_of(log, hang) if difference else ()
@@ -115,16 +102,13 @@ def a_rank_did_not_come(log: JobLog) -> Iterator[Finding]:
         yield said(log, event, message, ranks=absent, comm=hang.group, codes=codes, **RESTART)
 
 
-_REPORT = (
-    "are the lagging ranks that caused this timeout",
-    "joined but didn't finish collective",
-    "but didn't join collective",
-)
+_LAGGING = "are the lagging ranks that caused this timeout"
+_DESYNCED = ("joined but didn't finish collective", "but didn't join collective")
+_BARRIER = "failed to pass monitoredBarrier"
 
 
 @cause(
-    code="timeout-straggler",
-    signs=_REPORT,
+    signs=(_LAGGING, *_DESYNCED, _BARRIER),
     doctor="run.straggler",
     echoes=("rank-crashed", "oom", "gpu-hw-error"),
     bad=lambda: [
@@ -134,42 +118,28 @@ _REPORT = (
     good=lambda: ["\t - Snapshot of ranks' latest states:"],
 )
 def torch_names_the_late_ranks(log: JobLog) -> Iterator[Finding]:
-    """torch's own report names the ranks that joined late.
+    """torch names ranks that did not join a collective or a monitored barrier.
 
-    Right: torch's report names no late rank.
-    Why: with TORCH_NCCL_DESYNC_DEBUG=1 every rank records its collectives in the store, and the report names the ranks
-    that did not join.
-    Fix: find out what these ranks did instead: loading data, a checkpoint, a compilation, or nothing, because they had
-    ended.
-    """
-    for event in log.having(_REPORT[0]):
-        late = ranks_in(between(event.text, "ranks [", "]"))
-        names = ", ".join(map(str, late))
-        yield said(log, event, f"rank {names} never joined any collective", peers=late, **RESTART)
-
-
-@cause(
-    signs=_REPORT[1:],
-    echoes=("rank-crashed", "oom", "gpu-hw-error"),
-    bad=lambda: [
-        "\t - To our best knowledge, the lagging/dead/mismatched ranks that caused the desync are:\n"
-        "\t     [3] finished collective #5, but didn't join collective #6 (count from 1)"
-    ],
-    good=lambda: ["\t - Snapshot of ranks' latest states:"],
-)
-def torch_names_the_lost_ranks(log: JobLog) -> Iterator[Finding]:
-    """torch's own report names ranks that are late, ended, or in another collective.
-
-    Right: torch's report names no rank as late, ended or elsewhere.
-    Why: the report compares how many collectives each rank has joined. Only those ranks' own logs show which of the
-    three it was.
+    Right: torch names no rank as late, ended or in another collective.
+    Why: with TORCH_NCCL_DESYNC_DEBUG=1 every rank records its collectives in the store, and the report names those that
+    did not join; in a monitored barrier rank 0 waits for each rank in turn. They are late with data, a checkpoint or a
+    compilation, have ended, or took another branch: only their own logs can say which.
     Fix: look at the last lines of the ranks that it names.
     """
-    for event in log.having(*_REPORT[1:]):
-        ranks = ranks_in(between(event.text, "[", "]"))
-        names = ", ".join(map(str, ranks))
-        codes = ("timeout-straggler", "rank-crashed", "collective-desync")
-        yield said(log, event, f"rank {names} did not join the next collective", peers=ranks, codes=codes, **RESTART)
+    for event in log.having(_LAGGING):
+        late = ranks_in(between(event.text, "ranks [", "]"))
+        message = f"rank {', '.join(map(str, late))} never joined any collective"
+        yield said(log, event, message, peers=late, codes=("timeout-straggler",), **RESTART)
+    codes = ("timeout-straggler", "rank-crashed", "collective-desync")
+    for event in log.having(*_DESYNCED):
+        lost = ranks_in(between(event.text, "[", "]"))
+        message = f"rank {', '.join(map(str, lost))} did not join the next collective"
+        yield said(log, event, message, peers=lost, codes=codes, **RESTART)
+    for event in log.having(_BARRIER):
+        before = event.text.partition(" failed to pass")[0]
+        ranks = ranks_in(before.rpartition("Ranks ")[2] if "Ranks " in before else before.rpartition("Rank ")[2])
+        message = f"rank {', '.join(map(str, ranks))} did not reach a barrier"
+        yield said(log, event, message, ranks=ranks, codes=codes, **RESTART)
 
 
 _OF_RECEIVERS = (
@@ -192,40 +162,6 @@ _MISMATCH = (
 )
 
 
-@cause(
-    code="collective-desync",
-    signs=_MISMATCH,
-    bad=lambda: [
-        "[rank0]: RuntimeError: Detected mismatch between collectives on ranks. Rank 0 is running collective: "
-        "CollectiveFingerPrint(SequenceNumber=3, OpType=ALLREDUCE), but Rank 1 is running collective: "
-        "CollectiveFingerPrint(SequenceNumber=3, OpType=BROADCAST).Collectives differ in the following aspects: Op"
-    ],
-    good=lambda: [
-        "n1:7:9 [0] net_socket.cc:636 NCCL WARN NET/Socket : peer 10.0.0.2<4> message truncated : receiving 4096 bytes "
-        "instead of 2048."
-    ],
-)
-def collectives_do_not_match(log: JobLog) -> Iterator[Finding]:
-    """A library reports that ranks called different collectives.
-
-    Right: No library reports that ranks called different collectives.
-    Why: the sizes or types at two ends of a connection differ: the ranks' programs took different branches, or a model
-    differs between them.
-    Fix: the line names the two ranks and what differs; look for a branch on the rank or its data before that call, and
-    for unequal numbers of batches.
-    """
-    for event in log.having(*_MISMATCH):
-        if demoted(event):
-            continue
-        other = number(between(event.text, "but Rank "))
-        peers = () if other is None else (other,)
-        found = said(log, event, "ranks called different collectives", peers=peers, **JOB)
-        if any(text in event.text for text in _OF_RECEIVERS):
-            message = f"{found.subject} received an unexpected size: it or the sender called with another size"
-            found = blame_no_rank(replace(found, message=message))
-        yield found
-
-
 _TORCH, _WAITING = "distributed_c10d.py:", "Timed out waiting "
 
 
@@ -236,21 +172,8 @@ def waited_at(rank: int, call: str) -> str:
     return f"[rank{rank}]: Traceback (most recent call last):\n{frame}\n{error} to complete\n"
 
 
-@cause(
-    code="collective-desync",
-    signs=(_WAITING,),
-    bad=lambda: [waited_at(0, "all_reduce") + waited_at(1, "barrier")],
-    good=lambda: [waited_at(0, "all_reduce") + waited_at(1, "all_reduce")],
-)
-def ranks_waited_in_different_calls(log: JobLog) -> Iterator[Finding]:
-    """Tracebacks of ranks that waited too long end in different collectives.
-
-    Right: All ranks that waited too long did so in the same collective.
-    Why: a collective ends only when every rank has called the same one. If some wait in another, their programs took
-    different branches before: a branch on the rank or its data, one batch more, or a call that one rank skipped.
-    Fix: compare the program's lines in these tracebacks, and find the branch that leads to each. Start again with
-    TORCH_DISTRIBUTED_DEBUG=DETAIL, which names the first call that differs.
-    """
+def _in_different_calls(log: JobLog) -> Iterator[Finding]:
+    """Yield ranks that waited too long, by tracebacks that end in different collectives."""
     waits = {event.rank: event for event in log.having(_WAITING) if event.rank is not None and _is_collective(event)}
     calls = Counter(map(_call, waits.values()))
     if len(calls) < 2:
@@ -278,30 +201,41 @@ def _call(event: LogEvent) -> str:
     return event.place.rpartition(" ")[2]
 
 
-_BARRIER = ("failed to pass monitoredBarrier",)
-
-
 @cause(
-    signs=_BARRIER,
-    doctor="run.straggler",
-    echoes=("rank-crashed", "oom", "gpu-hw-error"),
-    bad=lambda: ["[rank0]: RuntimeError: Rank 1 failed to pass monitoredBarrier in 2000 ms"],
-    good=lambda: ["[rank1]: RuntimeError: Rank 1 successfully reached monitoredBarrier, but received errors"],
+    code="collective-desync",
+    signs=(*_WATCHDOG, *_MISMATCH, _WAITING),
+    bad=lambda: [
+        "[rank0]: RuntimeError: Detected mismatch between collectives on ranks. Rank 0 is running collective: "
+        "CollectiveFingerPrint(SequenceNumber=3, OpType=ALLREDUCE), but Rank 1 is running collective: "
+        "CollectiveFingerPrint(SequenceNumber=3, OpType=BROADCAST).Collectives differ in the following aspects: Op"
+    ],
+    good=lambda: [
+        "n1:7:9 [0] net_socket.cc:636 NCCL WARN NET/Socket : peer 10.0.0.2<4> message truncated : receiving 4096 bytes "
+        "instead of 2048."
+    ],
 )
-def barrier_not_passed(log: JobLog) -> Iterator[Finding]:
-    """Ranks did not reach a monitored barrier.
+def collectives_do_not_match(log: JobLog) -> Iterator[Finding]:
+    """Ranks called different collectives, by their watchdogs, their tracebacks or a library.
 
-    Right: All ranks reached every monitored barrier.
-    Why: rank 0 waits for each rank in turn and names those that did not answer in time. They are late, have ended, or
-    took another branch.
-    Fix: look at the last lines of the ranks that it names.
+    Right: All ranks called the same collectives.
+    Why: a collective ends only when every rank of its group has called the same one, in the same order, with the same
+    size and type. A branch that depends on a rank or its data, an iterator with one batch more, or a model that differs
+    breaks this.
+    Fix: look for a branch on the rank or its data before the calls that differ. TORCH_DISTRIBUTED_DEBUG=DETAIL, or
+    TORCH_FR_BUFFER_SIZE=2000 with TORCH_NCCL_DUMP_ON_TIMEOUT=1 and `ncclprobe explain`, names their lines.
     """
-    for event in log.having(*_BARRIER):
-        before = event.text.partition(" failed to pass")[0]
-        ranks = ranks_in(before.rpartition("Ranks ")[2] if "Ranks " in before else before.rpartition("Rank ")[2])
-        names = ", ".join(map(str, ranks))
-        codes = ("timeout-straggler", "rank-crashed", "collective-desync")
-        yield said(log, event, f"rank {names} did not reach a barrier", ranks=ranks, codes=codes, **RESTART)
+    yield from _in_different_hangs(log)
+    yield from _in_different_calls(log)
+    for event in log.having(*_MISMATCH):
+        if demoted(event):
+            continue
+        other = number(between(event.text, "but Rank "))
+        peers = () if other is None else (other,)
+        found = said(log, event, "ranks called different collectives", peers=peers, **JOB)
+        if any(text in event.text for text in _OF_RECEIVERS):
+            message = f"{found.subject} received an unexpected size: it or the sender called with another size"
+            found = blame_no_rank(replace(found, message=message))
+        yield found
 
 
 _GAVE_UP = (

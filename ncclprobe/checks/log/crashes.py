@@ -71,6 +71,28 @@ def _signal(event: LogEvent) -> int | None:
     return -code if code < 0 else code - 128 if 128 < code < 160 else None
 
 
+_SEGFAULT = (
+    "Segmentation fault",
+    "Fatal Python error",
+    "Caught signal 11",
+    "Signal: Segmentation fault",
+    *(f"*** {name} (" for name in ("SIGSEGV", "SIGBUS", "SIGILL", "SIGFPE")),
+    "Bus error",
+    "double free or corruption",
+    "free(): invalid",
+    "malloc(): ",
+    "stack smashing detected",
+    "Floating point exception",
+    "Illegal instruction",
+    *(_OF_A_CHILD := ("is killed by signal: Killed", "died unexpectedly", "exited unexpectedly")),
+)
+_SAID_BEFORE = 4
+_DUMPED = ("Fatal Python error: Aborted",)
+_CHILD_ENDED = "a process ended, and its parent's line does not give the reason"
+_OF_RAY = ("actor died unexpectedly", "worker died unexpectedly")
+"""Which does not know how; the table of messages has it."""
+
+
 @cause(
     code="rank-crashed",
     signs=(
@@ -85,19 +107,21 @@ def _signal(event: LogEvent) -> int | None:
         _PADDLE,
         "Killed",
         _SRUN,
+        *_SEGFAULT,
     ),
     echoes=("oom", "gpu-hw-error", "shm-too-small"),
     bad=lambda: ["mpirun noticed that process rank 3 with PID 0 on node n2 exited on signal 11 (Segmentation fault)."],
     good=lambda: ["srun: error: n1: task 0: Exited with exit code 1\nsrun: error: n2: task 1: Killed"],
 )
 def killed_by_a_signal(log: JobLog) -> Iterator[Finding]:
-    """A rank was ended by a signal before any other failed.
+    """A rank's process crashed, or was ended by a signal before any other failed.
 
-    Right: No rank was ended by a signal of its own.
-    Why: SIGKILL comes from the out-of-memory killer or a person, SIGSEGV and SIGBUS from the program. torch's watchdog
-    uses SIGABRT to end a rank after another failed, and a launcher uses SIGTERM.
-    Fix: SIGKILL: `dmesg -T | grep -i oom` on that host and the memory of the job's control group; SIGSEGV: a core dump
-    or `python -X faulthandler`; SIGBUS: room in /dev/shm.
+    Right: No rank's process crashed or was ended by a signal of its own.
+    Why: SIGKILL comes from the out-of-memory killer or a person, SIGSEGV and SIGBUS from the program: an extension
+    built for another torch, a library loaded twice, or a bug in native code. torch's watchdog uses SIGABRT to end a
+    rank after another failed, and a launcher uses SIGTERM.
+    Fix: SIGKILL: `dmesg -T | grep -i oom` on that host and the memory of the job's control group; SIGSEGV, or a crash:
+    the stack below the line, a core dump or `python -X faulthandler` names the library; SIGBUS: room in /dev/shm.
     """
     for event in log.events:
         summary = _signal(event) if event.level == "ROOT CAUSE" else None
@@ -108,6 +132,7 @@ def killed_by_a_signal(log: JobLog) -> Iterator[Finding]:
             yield said(log, event, f"was ended by {_WORDS[signal]}", codes=codes, ranks=ranks, **UNPROVEN)
     for event in _first_tasks_of_srun(log):
         yield said(log, event, f"was ended by a signal: {event.text.rpartition(': ')[2]}", **UNPROVEN)
+    yield from _crashed(log)
 
 
 ENDED_ITSELF = (
@@ -481,43 +506,8 @@ _NOT_INSTALLED = ("No module named ", "cannot open shared object file", "undefin
 _LOST_BEFORE = ("remote process exited or there was a network error", "due to async NCCL error")
 
 
-_SEGFAULT = (
-    "Segmentation fault",
-    "Fatal Python error",
-    "Caught signal 11",
-    "Signal: Segmentation fault",
-    *(f"*** {name} (" for name in ("SIGSEGV", "SIGBUS", "SIGILL", "SIGFPE")),
-    "Bus error",
-    "double free or corruption",
-    "free(): invalid",
-    "malloc(): ",
-    "stack smashing detected",
-    "Floating point exception",
-    "Illegal instruction",
-    *(_OF_A_CHILD := ("is killed by signal: Killed", "died unexpectedly", "exited unexpectedly")),
-)
-_SAID_BEFORE = 4
-_DUMPED = ("Fatal Python error: Aborted",)
-_CHILD_ENDED = "a process ended, and its parent's line does not give the reason"
-_OF_RAY = ("actor died unexpectedly", "worker died unexpectedly")
-"""Which does not know how; the table of messages has it."""
-
-
-@cause(
-    code="rank-crashed",
-    signs=_SEGFAULT,
-    echoes=("oom", "gpu-hw-error", "shm-too-small"),
-    bad=lambda: ["*** Process received signal ***\n[n1:7] Signal: Segmentation fault (11)"],
-    good=lambda: ["[rank1]: loss 2"],
-)
-def segmentation_fault(log: JobLog) -> Iterator[Finding]:
-    """A rank's process crashed.
-
-    Right: No rank's process crashed.
-    Why: native code in the rank accessed invalid memory. Usual reasons are an extension built for another torch, a
-    library loaded twice, or a bug in that code. The others then lose the connection to this rank.
-    Fix: the stack below the line, or `python -X faulthandler` and a core dump, names the library.
-    """
+def _crashed(log: JobLog) -> Iterator[Finding]:
+    """Yield processes that report their own crash, or whose parent does."""
     for event in log.having(*_SEGFAULT):
         summary = event.level in SUMMARY or signal_of_launcher(event.text) is not None
         summary = summary or event.text.startswith(("task ", "tasks "))
@@ -549,9 +539,7 @@ def _with_errors_before(log: JobLog, event: LogEvent, found: Finding) -> Finding
 
 
 def _says_more(text: str, level: str, later: str) -> bool:
-    """Return whether a line before the end of a process explains it: it gives the reason of `later`, or any if that has
-    none.
-    """
+    """Return whether an earlier line explains the end: it gives the reason of `later`, or any if that has none."""
     reason = reason_of(later) if has_own_reason(later) else ""
     return (reason_of(text) == reason and len(text) > len(later)) if reason else form_of_failure(text, level) >= ERROR
 

@@ -184,15 +184,17 @@ def late_rank(records: FlightRecords) -> Iterator[Finding]:
 @cause(
     echoes=_ENDS_A_RANK,
     bad=lambda: [(recorded({0: "all_reduce barrier*", 1: "all_reduce barrier*", 2: "all_reduce"}),)],
-    good=lambda: [(recorded({0: "all_reduce barrier*", 1: "all_reduce barrier*"}, world=3),)],
+    good=lambda: [(recorded({0: "all_reduce barrier*", 1: "all_reduce barrier*"}),)],
 )
 def absent_rank(records: FlightRecords) -> Iterator[Finding]:
-    """A rank did not join a collective in which the others wait.
+    """A rank did not join a collective in which the others wait, or left no flight record.
 
-    Right: Every rank with a flight record joined the collective in which the others wait.
-    Why: the rank was alive, because it wrote its record, but its program did something else: it is late, or its path
-    through the program does not have this collective. Its stack at that time shows which.
-    Fix: look at what this rank did after its last collective; `py-spy dump --pid PID` shows it while it hangs.
+    Right: Every rank left a flight record and joined the collective in which the others wait.
+    Why: a rank with a record was alive, but its program did something else: it is late, or its path through the program
+    does not have this collective. Every rank writes its record when one of them has waited too long. If a rank did not,
+    it had ended before, its process was stopped, or its record is on another host and not among these files.
+    Fix: read the end of this rank's own log, and look for its missing record; `py-spy dump --pid PID` shows what it
+    does while it hangs.
     """
     for found in judge(records):
         if isinstance(found, NotEntered):
@@ -207,23 +209,7 @@ def absent_rank(records: FlightRecords) -> Iterator[Finding]:
                     found.entry, found.missing, found.waiting, codes[::-1] if _apart(found) else codes
                 ),
             )
-
-
-@cause(
-    echoes=_ENDS_A_RANK,
-    bad=lambda: [(recorded({0: "all_reduce*", 1: "all_reduce*", 2: "all_reduce*"}, world=4),)],
-    good=lambda: [(recorded({0: "all_reduce*", 1: "all_reduce*"}),)],
-)
-def no_dump(records: FlightRecords) -> Iterator[Finding]:
-    """A rank left no flight record, and all others wait in one collective.
-
-    Right: If ranks wait in a collective, all flight records are present.
-    Why: every rank writes its record when one of them has waited too long. If a rank did not, it had ended before, its
-    process was stopped, or its record is on another host and not among these files.
-    Fix: look for this rank's record, and read the end of its own log.
-    """
-    for found in judge(records):
-        if isinstance(found, AllEntered) and _few(found):
+        elif isinstance(found, AllEntered) and _few(found):
             yield fail(
                 fold_ranks(found.undumped),
                 f"left no flight record; {_wait(_inside(found))} in {_where(found.entry)}",

@@ -102,9 +102,7 @@ def gpu_failed(log: JobLog) -> Iterator[Finding]:
 
 
 def _gpu(log: JobLog, event: LogEvent) -> str:
-    """Return ``GPU 0000:5e:00`` that the driver names in a line, or in the first line of its message; otherwise
-    nothing.
-    """
+    """Return ``GPU 0000:5e:00`` that the driver names in a line, or in the first of its message; empty: none."""
     before = [each.text for each in preceding(log, event, _OF_ONE_MESSAGE) if each.host == event.host]
     places = [(event.text, "(PCI:", ")"), (event.text, "NVRM: GPU ", ": ")]
     places += [(text, _NAMED_BEFORE, " ") for text in (event.text, *reversed(before))]
@@ -385,23 +383,26 @@ _DCGM = (
     "Detected fatal NvSwitch SXID",
 )
 _NVLINK, _XID = "NvLink errors on GPU", "Detected XID "
+_RECOVERY = "GPU Recovery Action"
+_YES = ("Remapping Failure Occurred", "Drain and Reset Recommended", "Reset Required")
 
 
 @cause(
     code="gpu-hw-error",
-    signs=(*_DCGM, _NVLINK, _XID),
+    signs=(*_DCGM, _NVLINK, _XID, _RECOVERY, *_YES),
     doctor="gpu.errors",
     bad=lambda: ["Detected XID 79 for GPU 3"],
     good=lambda: ["GPU 3 is running at PCI link width 8X, which is below the minimum allowed link generation of 16"],
 )
 def dcgm_found_a_fault(log: JobLog) -> Iterator[Finding]:
-    """DCGM found a GPU, an NVLink or an NVSwitch that failed.
+    """DCGM found a GPU, an NVLink or an NVSwitch that failed, or nvidia-smi asks for a reset or a repair.
 
-    Right: DCGM names no GPU, NVLink or NVSwitch that failed.
-    Why: DCGM's diagnosis and health watches read the driver's counters and Xids, or ran a test that gave a wrong
-    result. A job on this GPU fails or computes wrong results.
-    Fix: drain the host, reset the GPU (`nvidia-smi --gpu-reset -i N`), run `dcgmi diag -r 3`, and have it repaired if
-    the error returns.
+    Right: DCGM and nvidia-smi name no GPU, NVLink or NVSwitch that failed.
+    Why: they read the same counters and Xids as the driver writes, and DCGM's diagnosis runs tests: a job on this GPU
+    ends, or computes wrongly. The driver asks for a reset after an error that it cannot correct while the GPU runs;
+    rows of memory that could not be remapped stay broken.
+    Fix: drain the host, reset the GPU (`nvidia-smi --gpu-reset -i N`, or a reboot if nvidia-smi asks for one), run
+    `dcgmi diag -r 3`, and have it repaired if the error returns or a remapping failed.
     """
     for event in log.having(*_DCGM, _NVLINK, _XID):
         xid = number(between(event.text, _XID))
@@ -410,28 +411,6 @@ def dcgm_found_a_fault(log: JobLog) -> Iterator[Finding]:
         gpu = number(between(event.text, "GPU ")) if " GPU " in f" {event.text}" else None
         where = "a GPU or NVSwitch" if gpu is None else f"GPU {gpu}"
         yield said(log, event, f"DCGM reports a fault of {where}", **NODE)
-
-
-_RECOVERY = "GPU Recovery Action"
-_YES = ("Remapping Failure Occurred", "Drain and Reset Recommended", "Reset Required")
-
-
-@cause(
-    code="gpu-hw-error",
-    signs=(_RECOVERY, *_YES),
-    doctor="gpu.errors",
-    bad=lambda: ["    GPU Recovery Action                   : Reset"],
-    good=lambda: ["        Remapping Failure Occurred        : No"],
-)
-def nvidia_smi_wants_a_reset(log: JobLog) -> Iterator[Finding]:
-    """nvidia-smi reports that a GPU has to be reset or repaired.
-
-    Right: nvidia-smi asks for no reset or repair of a GPU.
-    Why: the driver asks for a reset after an error that it cannot repair while the GPU runs. Memory rows that could not
-    be remapped stay broken.
-    Fix: drain the host, then `nvidia-smi --gpu-reset -i N`, or a reboot if nvidia-smi asks for one; a remapping failure
-    needs a repair.
-    """
     for event in log.having(_RECOVERY, *_YES):
         key, colon, value = event.text.strip().partition(":")
         asked = value.strip()

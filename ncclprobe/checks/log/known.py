@@ -265,9 +265,7 @@ def _are_last(log: JobLog, event: LogEvent) -> bool:
 
 
 def _speaks(event: LogEvent, found: messages.Message, failure: bool) -> bool:
-    """Return whether a line counts. `failure`: the job failed; otherwise only causes do, and none of a plugin, without
-    which NCCL goes on.
-    """
+    """Return whether a line counts. Without a `failure` of the job only causes do, and no plugin's: NCCL goes on."""
     if found.row.level == "FATAL":
         return found.kind in ("cause", "symptom", "consequence")
     alone = found.kind == "cause" and found.row.project not in ("ofi", "libfabric")

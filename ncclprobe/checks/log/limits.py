@@ -114,9 +114,7 @@ _LIMITS = (
 )
 """The job reached a limit of its own; otherwise all that runs on the host shares the fault."""
 _REPORT_LINES = 3
-"""The kernel's report begins with the process that asked for memory, and shows a little below whether a limit was
-reached.
-"""
+"""The kernel's report begins with the process that asked; a little below it shows whether a limit was reached."""
 _NO_MEMORY = ("CUDA out of memory", '"OOMKilled":false', '"OOMKilled": false')
 _ALLOCATED = re.compile(r"Unable to allocate (?!(?:[\d.]{1,12} ?(?:[KMGT]i?B|bytes)|memory|array)\b)")
 """Something other than memory, such as a scheduler's resources or a device's registers."""

@@ -162,9 +162,7 @@ CUDA_SIGNS = ("Cuda failure", "CUDA error: ", "CUDA driver error: ", "CUDA failu
 
 
 def cuda_errors(log: JobLog, *errors: str) -> Iterator[LogEvent]:
-    """Yield the lines in which CUDA returned one of these errors, in its own words, if the program did not live with
-    it.
-    """
+    """Yield the lines in which CUDA returned one of these errors, if the program did not live with it."""
     for event in log.having(*CUDA_SIGNS):
         if not demoted(event) and any(error in event.text for error in errors):
             yield event

@@ -103,9 +103,7 @@ def refused_without_a_limit(log: JobLog) -> Iterator[Finding]:
 
 
 def _unlimited(log: JobLog, host: str) -> bool:
-    """Return whether all answers of a host show that locked memory is not limited; an answer without a host is its
-    own.
-    """
+    """Return whether all answers of a host show no limit on locked memory; an answer without a host is its own."""
     found = [*_answers(log, host)]
     return bool(found) and all(found)
 

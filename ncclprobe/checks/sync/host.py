@@ -115,9 +115,7 @@ _MOST_NODES = 4
 
 
 def usable(fabric: Fabric, settings: Settings, found: Interfaces, software: Software | Absent) -> Names:
-    """Return what NCCL has for its network: ports of HCAs, otherwise devices of a plugin, otherwise interfaces for
-    sockets.
-    """
+    """Return what NCCL has for its network: ports of HCAs, otherwise a plugin's devices, otherwise interfaces."""
     if not read_setting(settings, "NCCL_IB_DISABLE", 0):
         if ports := fast(_selected(fabric, settings, software).taken):
             return tuple(sorted(port.name for port in ports))
@@ -412,9 +410,7 @@ def gpu_limits(gpus: Every[Gpus]) -> Iterator[Finding]:
 
 
 def _most(gpus: Gpus, model: str, field: str) -> int:
-    """Return the most that a GPU of `model` may do on a node; limits of single GPUs are reported for those. 0:
-    unknown.
-    """
+    """Return the most that a GPU of `model` may do on a node; single GPUs have a check of their own. 0: unknown."""
     known = [getattr(gpu, field) for gpu in gpus.all if gpu.name == model]
     return max((value for value in known if isinstance(value, int)), default=0)
 

@@ -137,9 +137,7 @@ def is_read_by(name: str, job: Job) -> bool:
 
 
 def meaning(entry: Setting | None, parameter: Parameter | None, version: Version | None) -> str:
-    """Return a setting's effective value, the same for all spellings: ``0x10`` is 16, and an unset variable may be
-    too.
-    """
+    """Return a setting's effective value in one spelling: ``0x10`` is 16, and an unset variable may be too."""
     if parameter is not None and parameter.name == _DETAIL:  # INFO and OFF are one: no rank waits for another's checks
         return "DETAIL" if entry and (entry.value or "").upper() == "DETAIL" else UNSET
     if parameter is None or (entry and entry.value is None):

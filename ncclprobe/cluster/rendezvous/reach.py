@@ -91,7 +91,6 @@ async def _round(
     reach: Reach, key: Key, deadline: float, interfaces: Mapping[str, str], resolve: Resolve, patience_s: float
 ) -> tuple[Wire | None, Reach]:
     """Try every address once."""
-    started = time.monotonic()
     try:
         addresses = tuple(await run_in_thread(lambda: resolve(reach.target), deadline))[: bounds.RESOLVED_ADDRESSES]
         trouble = "resolves to nothing"
@@ -99,7 +98,7 @@ async def _round(
         addresses, trouble = (), "no answer from the resolver"
     except (OSError, ValueError, HostError) as error:  # UnicodeError: a name that no DNS can have
         addresses, trouble = (), getattr(error, "strerror", None) or str(error)
-    reach = replace(reach, addresses=addresses, resolve_s=round(time.monotonic() - started, 4))
+    reach = replace(reach, addresses=addresses)
     rounds = [replace(reach, outcome="resolve", detail=f"{reach.target}: {trouble}", address="", source="")]
     for address in addresses:
         wire, attempt = await _attempt(reach, address, key, deadline, interfaces, patience_s)

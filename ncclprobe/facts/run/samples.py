@@ -5,12 +5,12 @@ missing.
 """
 
 import json
-import re
 from collections.abc import Callable
 from typing import Any, Literal, TypeVar
 
 import msgspec
 
+from ncclprobe.facts.reach import collector_of
 from ncclprobe.host import SAMPLE, Host
 from ncclprobe.model.errors import OUT_OF_MEMORY, NotCaptured, ParseError
 from ncclprobe.model.layout import first_of
@@ -71,8 +71,7 @@ def _sample(fact: type, read: Callable[..., Any], name: str, kind: Any = None, n
         found = read(host, name, kind or fact, none)
         return fact(found) if kind else found
 
-    run.__name__ = re.sub(r"\B(?=[A-Z])", "_", fact.__name__).lower()  # what `ncclprobe explain` calls it
-    return Collector(run, fact)
+    return collector_of(fact, run)
 
 
 What = Literal["collectives", "pairs", "copies", "training", "ladder"]

@@ -89,22 +89,6 @@ CASES = {
             '  File "pool.py", line 1, in __del__\nAttributeError: _state\n',
         ],
     ),
-    "log.rank-ended/segmentation-fault": Cases(
-        bad=[
-            ("FAIL unknown: rank 1", "[rank1]: Fatal Python error: Segmentation fault"),
-            ("FAIL unknown: rank 1", "[rank1]: RuntimeError: DataLoader worker (pid 99) is killed by signal: Killed."),
-            (
-                "FAIL unknown: example",
-                "ERROR 11-22 08:02:00 [multiproc_executor.py:140] Worker proc VllmWorker-1 died unexpectedly, shutting "
-                "down.",
-            ),
-            (
-                "FAIL unknown: example",
-                "[n1:7 :0:9] Caught signal 11 (Segmentation fault: address not mapped to object at address 0x8)",
-            ),
-        ],
-        good=["[rank1]: Fatal Python error: Aborted"],
-    ),
     "log.memory-full/host-memory-full": Cases(
         bad=[
             (
@@ -265,9 +249,14 @@ CASES = {
                 "FAIL node: example",
                 "Detected 14 nvlink_flit_crc_error_count_total_lane NvLink errors on GPU 5's NvLink (should be 0)",
             ),
+            ("FAIL node: example", "    GPU Recovery Action                   : Reset"),
+            ("FAIL node: example", "    Remapped Rows\n        Remapping Failure Occurred        : Yes"),
             ("FAIL node: example", "Detected fatal NvSwitch SXID 20034"),
         ],
         good=[
+            "        Remapping Failure Occurred        : No",
+            "    GPU Recovery Action                   : None",
+            "        Drain and Reset Recommended       : N/A",
             "Detected XID 43 for GPU 3",
             "GPU 3 had memory errors and row remappings are pending",
         ],
@@ -297,15 +286,20 @@ CASES = {
     "log.kernel-faulted/driver-saw-a-wild-access": Cases(
         good=["[ 812.1] NVRM: Xid (PCI:0000:5e:00): 43, pid=9, Ch 00000010"]
     ),
-    "log.gpu-failed/nvidia-smi-wants-a-reset": Cases(
-        bad=[("FAIL node: example", "    Remapped Rows\n        Remapping Failure Occurred        : Yes")],
-        good=[
-            "    GPU Recovery Action                   : None",
-            "        Drain and Reset Recommended       : N/A",
-        ],
-    ),
     "log.rank-ended/killed-by-a-signal": Cases(
         bad=[
+            ("FAIL unknown: n1:7 on n1", "*** Process received signal ***\n[n1:7] Signal: Segmentation fault (11)"),
+            ("FAIL unknown: rank 1", "[rank1]: Fatal Python error: Segmentation fault"),
+            ("FAIL unknown: rank 1", "[rank1]: RuntimeError: DataLoader worker (pid 99) is killed by signal: Killed."),
+            (
+                "FAIL unknown: example",
+                "ERROR 11-22 08:02:00 [multiproc_executor.py:140] Worker proc VllmWorker-1 died unexpectedly, shutting "
+                "down.",
+            ),
+            (
+                "FAIL unknown: example",
+                "[n1:7 :0:9] Caught signal 11 (Segmentation fault: address not mapped to object at address 0x8)",
+            ),
             ("FAIL unknown: n2 on n2", "0: step 7\n1: step 7\n2: step 7\nsrun: error: n2: task 1: Killed"),
             (
                 "FAIL unknown: rank 3 on n2",
@@ -344,6 +338,8 @@ CASES = {
             "  rank      : 3 (local_rank: 1)\n  exitcode  : -6 (pid: 77)\n  error_file: <N/A>\n"
             "  traceback : Signal 6 (SIGABRT) received by PID 77\n========\n",
             "./job.sh: line 9:  1874 Killed                  nvidia-smi dmon",
+            "[rank1]: Fatal Python error: Aborted",
+            "[rank1]: loss 2",
             "srun: Job step aborted: Waiting up to 32 seconds for job step to finish.\nsrun: error: n2: tasks 0-1: "
             "Killed",
         ],

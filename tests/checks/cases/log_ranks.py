@@ -60,20 +60,6 @@ CASES = {
             + ended(*[DESTROYED] * 4).replace("nranks 3", "nranks 4").replace(":0 [0] NCCL INFO comm 0x1 rank 0", ""),
         ]
     ),
-    "log.collective-mismatch/ranks-called-different-collectives": Cases(
-        bad=[
-            (
-                "FAIL job: rank 0, rank 1",
-                (timeout(0) + timeout(1, op="BROADCAST")).replace("[Rank", "[PG ID 0 PG GUID 0(default_pg) Rank"),
-            ),
-            ("FAIL job: rank 0, rank 1", timeout(0, n=1024) + timeout(1, n=512)),
-            ("FAIL job: rank 0, rank 1, rank 2", timeout(0, seq=8) + timeout(1, seq=7) + timeout(2, seq=8)),
-        ],
-        good=[
-            timeout(0, op="ALLTOALL", n=4) + timeout(1, op="ALLTOALL", n=8),
-            timeout(0, op="SEND", seq=3) + timeout(1, op="RECV", seq=4),
-        ],
-    ),
     "log.rank-behind/a-rank-did-not-come": Cases(
         bad=[
             (
@@ -86,6 +72,18 @@ CASES = {
     ),
     "log.collective-mismatch/collectives-do-not-match": Cases(
         bad=[
+            ("FAIL job: rank 0, rank 1", timeout(0) + timeout(1, op="_ALLGATHER_BASE")),
+            (
+                "FAIL job: rank 0, rank 1",
+                (timeout(0) + timeout(1, op="BROADCAST")).replace("[Rank", "[PG ID 0 PG GUID 0(default_pg) Rank"),
+            ),
+            ("FAIL job: rank 0, rank 1", timeout(0, n=1024) + timeout(1, n=512)),
+            ("FAIL job: rank 0, rank 1, rank 2", timeout(0, seq=8) + timeout(1, seq=7) + timeout(2, seq=8)),
+            ("FAIL job: rank 0, rank 1", waited_at(0, "all_reduce") + waited_at(1, "barrier")),
+            (
+                "FAIL job: rank 0, rank 1, rank 2",
+                waited_at(0, "all_reduce") + waited_at(1, "all_reduce") + waited_at(2, "broadcast"),
+            ),
             (
                 "FAIL job: n1:7",
                 "n1:7:9 [0] transport/net_ib.cc:800 NCCL WARN NET/IB : req 0/1 tag 0 peer 10.0.0.2<4> "
@@ -97,24 +95,29 @@ CASES = {
                 "[rank1]: RuntimeError: [enforce fail at ../third_party/gloo/gloo/transport/tcp/pair.cc:446] "
                 "op.preamble.length <= op.nbytes. 8 vs 4",
             ),
-        ]
+        ],
+        good=[
+            timeout(0) + timeout(1),
+            timeout(0, op="ALLTOALL", n=4) + timeout(1, op="ALLTOALL", n=8),
+            timeout(0, op="SEND", seq=3) + timeout(1, op="RECV", seq=4),
+            waited_at(0, "all_reduce") + waited_at(1, "all_reduce"),
+            waited_at(0, "send") + waited_at(1, "recv"),
+        ],
     ),
-    "log.collective-mismatch/ranks-waited-in-different-calls": Cases(
+    "log.rank-behind/torch-names-the-late-ranks": Cases(
         bad=[
             (
-                "FAIL job: rank 0, rank 1, rank 2",
-                waited_at(0, "all_reduce") + waited_at(1, "all_reduce") + waited_at(2, "broadcast"),
-            )
-        ],
-        good=[waited_at(0, "send") + waited_at(1, "recv")],
-    ),
-    "log.rank-behind/barrier-not-passed": Cases(
-        bad=[
+                "FAIL unknown: example",
+                "\t - To our best knowledge, the lagging/dead/mismatched ranks that caused the desync are:\n"
+                "\t     [3] finished collective #5, but didn't join collective #6 (count from 1)",
+            ),
+            ("FAIL unknown: rank 0", "[rank0]: RuntimeError: Rank 1 failed to pass monitoredBarrier in 2000 ms"),
             (
                 "FAIL unknown: rank 0",
                 "[rank0]: RuntimeError: [Rank 0]: Ranks 2, 3 failed to pass monitoredBarrier in 300000 ms",
-            )
-        ]
+            ),
+        ],
+        good=["[rank1]: RuntimeError: Rank 1 successfully reached monitoredBarrier, but received errors"],
     ),
     "log.collective-stuck/waited-in-vain": Cases(
         bad=[
@@ -146,9 +149,12 @@ CASES = {
         ],
     ),
     "log.rank-behind/absent-rank": Cases(
-        bad=[("FAIL job: rank 1", recorded({0: "all_reduce barrier!", 1: "all_reduce"}, backend="gloo"))]
+        bad=[
+            ("FAIL unknown: rank 3", recorded({0: "all_reduce*", 1: "all_reduce*", 2: "all_reduce*"}, world=4)),
+            ("FAIL job: rank 1", recorded({0: "all_reduce barrier!", 1: "all_reduce"}, backend="gloo")),
+        ],
+        good=[(recorded({0: "all_reduce*", 1: "all_reduce*"}),), (recorded({0: "all_reduce*"}, world=4),)],
     ),
-    "log.rank-silent/no-dump": Cases(good=[(recorded({0: "all_reduce*"}, world=4),)]),
     "log.collective-stuck/all-entered": Cases(
         bad=[("WARN unknown: group 0 (default_pg)", recorded({0: "all_reduce*"}, world=4), NO_LOG)],
         good=[

@@ -225,7 +225,7 @@ def test_a_name_that_does_not_resolve_is_tried_again_until_the_deadline() -> Non
 def test_a_resolver_that_never_answers_is_left_behind() -> None:
     reach = reached("slow", 29500, resolve=never)
     assert (reach.outcome, "no answer from the resolver" in reach.detail) == ("resolve", True)
-    assert reach.resolve_s > 0.5
+    assert reach.seconds > 0.5
 
 
 def test_of_several_addresses_the_one_that_is_open_is_taken(tmp_path: Path) -> None:
