@@ -70,22 +70,18 @@ class _Box(Struct, frozen=True):
 def look(gpus: Gpus | Absent, links: NvLinks | Absent, status: NvlinkStatus | Absent) -> _Box:
     """Return the links of every GPU except those with MIG, which show none. Raises Unlearned if no source has them."""
     if isinstance(gpus, Gpus) and isinstance(links, NvLinks):
-        return _from_nvml(gpus, links)
+        known: list[_Linked] = []
+        unknown: dict[str, Absent] = {}
+        for gpu, row in zip(gpus.all, links.gpus, strict=False):
+            gap = row if isinstance(row, Absent) else next(_gaps(row), None)
+            if gap:
+                unknown[f"GPU{gpu.index}"] = gap
+            elif not isinstance(row, Absent) and gpu.mig is not True:
+                known.append(_read(gpu, row))
+        return _Box(tuple(known), unknown, "NVML, link by link (nvidia-smi nvlink -s)")
     if isinstance(status, NvlinkStatus):
         return _Box(tuple(_printed(n, gpu) for n, gpu in status.gpus.items()), {}, "nvidia-smi nvlink -s")
     raise unlearned(fact for fact in (gpus, links, status) if isinstance(fact, Absent))
-
-
-def _from_nvml(gpus: Gpus, links: NvLinks) -> _Box:
-    known: list[_Linked] = []
-    unknown: dict[str, Absent] = {}
-    for gpu, row in zip(gpus.all, links.gpus, strict=False):
-        gap = row if isinstance(row, Absent) else next(_gaps(row), None)
-        if gap:
-            unknown[f"GPU{gpu.index}"] = gap
-        elif not isinstance(row, Absent) and gpu.mig is not True:
-            known.append(_read(gpu, row))
-    return _Box(tuple(known), unknown, "NVML, link by link (nvidia-smi nvlink -s)")
 
 
 def _gaps(row: tuple[NvLink, ...]) -> Iterator[Absent]:

@@ -164,17 +164,13 @@ def rate(
         if useless:
             message += "; 4 MiB do not arrive within 10 s"
         useless = useless or any(path.streams > 1 and (path.rate_gbps or 0) < _GROSS * others for path in slow_paths)
-        crowded = not _flooded(paths, gatherings).isdisjoint(suspect.nodes)
+        hubs = {node for node, each in gatherings.items() if isinstance(each, Gathering) and each.floods}
+        flooded = hubs | {node for node, each in paths.items() if each.floods}
+        crowded = not flooded.isdisjoint(suspect.nodes)
         if useless and crowded:
             message += "; it was busy with unidentified callers (launch.port)"
         tell = fail if useless and not crowded else warn if useless or sure else note
         yield _tell(tell, suspect, message, evidence, "retest" if crowded else "repair", looks)
-
-
-def _flooded(paths: Every[Paths], gatherings: Every[Gathering | Absent]) -> set[str]:
-    """Return the nodes that hung up on a crowd, at the rendezvous port or at their own."""
-    hubs = {node for node, each in gatherings.items() if isinstance(each, Gathering) and each.floods}
-    return hubs | {node for node, each in paths.items() if each.floods}
 
 
 @check(

@@ -389,7 +389,11 @@ def _problems(launch: Launch, source: _VariableSource, variables: Variables) -> 
         yield Problem("MASTER_PORT", f"is {port!r}, not a port from 1 to 65535", "set it to a free port, such as 29500")
     if launch.kind == "single":
         yield from _no_task(variables)
-        yield from _accelerate(variables)
+        if variables.get("ACCELERATE_MIXED_PRECISION") and variables.get("MASTER_ADDR"):
+            message = (
+                "is not set, though MASTER_ADDR and ACCELERATE_MIXED_PRECISION are: accelerate started one process"
+            )
+            yield Problem("RANK", message, "start it with accelerate launch --multi_gpu, or torchrun", harmless=True)
     yield from _contradictions(launch)
 
 
@@ -437,13 +441,6 @@ def _no_task(variables: Variables) -> Iterator[Problem]:
         what = "is not set: this is the body of a batch script" if not step else f"is {step}: this is a shell, no task"
         message = f"{what}, which runs once in a job of {several}"
         yield Problem("SLURM_STEP_ID", message, "start it with srun, --ntasks-per-node=1 for the doctor", harmless=True)
-
-
-def _accelerate(variables: Variables) -> Iterator[Problem]:
-    """Correct accelerate's simple launcher: it starts one process, and names the place for several to meet."""
-    if variables.get("ACCELERATE_MIXED_PRECISION") and variables.get("MASTER_ADDR"):
-        message = "is not set, though MASTER_ADDR and ACCELERATE_MIXED_PRECISION are: accelerate started one process"
-        yield Problem("RANK", message, "start it with accelerate launch --multi_gpu, or torchrun", harmless=True)
 
 
 def _integer(text: str | None) -> int | None:

@@ -52,7 +52,15 @@ def with_telling_lines(
     states = states_reason(first, ended=ended or _ends_there(log, first))
     own = next((each for each in open_ones if _rests_on(each, log.evidence(first))), None)
     if own and not states:
-        told = _led_by(own, log, ranked, said[first.stream, first.line])
+        finding = said[first.stream, first.line]
+        lines = [line for each in ranked if (line := log.evidence(each)) in own.evidence or each is ranked[0]]
+        told = replace(
+            own,
+            message=finding.message,
+            remedy=finding.remedy or own.remedy,
+            evidence=tuple(dict.fromkeys((*lines, *own.evidence))),
+            consequences=tuple(each for each in own.consequences if lines[0] not in each.evidence[:1]),
+        )
         return tuple(told if each is own else each for each in found)
     followed = [*firm, *open_ones]
     late = is_near_the_end(log, first) or any(
@@ -112,18 +120,6 @@ def _contradicted(log: JobLog, cause: Cause, first: LogEvent, said: Mapping[Plac
 
 def _rests_on(cause: Cause, line: Evidence) -> bool:
     return line in cause.evidence or any(line in each.evidence for each in cause.consequences)
-
-
-def _led_by(cause: Cause, log: JobLog, ranked: Sequence[LogEvent], finding: Finding) -> Cause:
-    """Return an unknown cause with what is known about the first of the `ranked` lines, and these in their order."""
-    lines = [line for each in ranked if (line := log.evidence(each)) in cause.evidence or each is ranked[0]]
-    return replace(
-        cause,
-        message=finding.message,
-        remedy=finding.remedy or cause.remedy,
-        evidence=tuple(dict.fromkeys((*lines, *cause.evidence))),
-        consequences=tuple(each for each in cause.consequences if lines[0] not in each.evidence[:1]),
-    )
 
 
 def _ends_there(log: JobLog, line: LogEvent) -> bool:

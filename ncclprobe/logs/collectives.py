@@ -315,7 +315,14 @@ def waits(side: SideBySide) -> dict[Call, Wait]:
         entry = next((e for rank in waiting if (e := side.entry(lane, rank, seq)) is not None), None)
         if entry is not None:
             found["collective", id(lane), seq] = Wait(entry, waiting, lane.missing(seq), lane)
-    return found | _unfinished_transfers(side)
+    # Of sends and receives, a peer with a dump that does not wait too is missing.
+    entries: dict[Call, dict[int, Entered]] = defaultdict(dict)
+    for rank, dump in side.dumps.items():
+        for at in open_entries(dump):
+            call = _call_at(side, rank, at)
+            if call[0] == "p2p":
+                entries[call].setdefault(rank, entered(dump, at))
+    return found | {call: _pair_wait(side, call, each) for call, each in entries.items()}
 
 
 def blocked(side: SideBySide, found: Mapping[Call, Wait]) -> dict[int, Call]:
@@ -394,17 +401,6 @@ def _pair(lane: _Lane, op: str) -> Call | None:
 def _job_rank(lane: _Lane, rank: int) -> int:
     """Return the job's rank of a group's."""
     return lane.group.ranks[rank] if rank < len(lane.group.ranks) else rank
-
-
-def _unfinished_transfers(side: SideBySide) -> dict[Call, Wait]:
-    """Return the sends and receives that are not finished. A peer with a dump that does not wait too is missing."""
-    entries: dict[Call, dict[int, Entered]] = defaultdict(dict)
-    for rank, dump in side.dumps.items():
-        for at in open_entries(dump):
-            call = _call_at(side, rank, at)
-            if call[0] == "p2p":
-                entries[call].setdefault(rank, entered(dump, at))
-    return {call: _pair_wait(side, call, each) for call, each in entries.items()}
 
 
 def _pair_wait(side: SideBySide, call: Call, entries: Mapping[int, Entered]) -> Wait:

@@ -194,7 +194,9 @@ def rank_ends(log: JobLog, failing: Collection[tuple[int, int]]) -> Ends:
         for rank in _expected(log, said)
     }
     found = clocks(log)
-    return Ends(ranks, found.ahead_s, found.nhosts < 2, _first_out(log), _unattributed(log))
+    outs = (e for e in log.events if is_launcher_line(e) and e.level != "FAILURE")
+    first_out = next((each.rank for each in outs), None)
+    return Ends(ranks, found.ahead_s, found.nhosts < 2, first_out, _unattributed(log))
 
 
 def _unattributed(log: JobLog) -> bool:
@@ -203,12 +205,6 @@ def _unattributed(log: JobLog) -> bool:
         event.level == "EXCEPTION" and event.rank is None and not of_others(event) and not lived_on(log, event)
         for event in log.events
     )
-
-
-def _first_out(log: JobLog) -> int | None:
-    """Return the rank that torchrun saw fail first, or srun end first."""
-    outs = (e for e in log.events if is_launcher_line(e) and e.level != "FAILURE")
-    return next((each.rank for each in outs), None)
 
 
 def _is_last_error(event: LogEvent, said: LogEvent | None) -> bool:

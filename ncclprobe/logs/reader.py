@@ -390,13 +390,15 @@ class _Reading:
             _raised(each) if each.line > bare and _is_bare(each) else each for each in self.log.events
         ]
         at_work = self.log.steps and not self._finished and not any(e.level in ENDINGS for e in self.log.events)
+        at = (number for number in range(len(raws), 0, -1) if b"HTTP/" in raws[number - 1])
+        served = next((number for number in at if _SERVED.search(raws[number - 1])), 0)
         self.log.stream = replace(
             self.log.stream,
             nlines=nlines,
             nbytes=nbytes,
             cut_short=bool(tail) and not tail.endswith(b"\n"),
             finished=self._finished,
-            served=nlines - len(raws) + _last_served(raws),
+            served=nlines - len(raws) + served,
             over=over,
             paces=tuple(self._paces(raws, nlines)) if at_work else (),
             bars=tuple(self._bars),
@@ -488,12 +490,6 @@ def _step(text: str) -> "re.Match[str] | None":
     """Return the step that a line names; nccl-tests' sizes and numbers in an error are not steps."""
     found = _STEP.search(text)
     return None if found and ("minBytes" in text or form_of_failure(text) >= ERROR) else found
-
-
-def _last_served(raws: Sequence[bytes]) -> int:
-    """Return the number of the last line, from 1, in which a server answers a request; 0: there is none."""
-    at = (number for number in range(len(raws), 0, -1) if b"HTTP/" in raws[number - 1])
-    return next((number for number in at if _SERVED.search(raws[number - 1])), 0)
 
 
 def _forget_lookup(events: list[LogEvent]) -> None:

@@ -266,7 +266,20 @@ def gloo_group(
     stacks = {node: stack_of(systems.by_node.get(node), processes.by_node.get(node)) for node in nodes}
     culprits = _culprits(nodes, stacks)
     for kind, found in culprits.items():
-        yield _finding(kind, found, nodes, environments, job)
+        ill = tuple(node for node in nodes if node in found.nodes)
+        first = nodes[ill[0]]
+        listens = ", ".join(each.address for each in _listens(first))
+        set_here = [node for node in ill if named(_ifname(environments.by_node.get(node)) or "")]
+        verb = "listen" if len(ill) > 1 else "listens"
+        group = "a gloo group" if job.backend == "gloo" else THEIR_GROUPS
+        message = f"{verb} on {listens}, {_MEANINGS[kind]}: {group} cannot come up ({found.example})"
+        yield (fail if job.backend == "gloo" else warn)(
+            fold(ill),
+            message,
+            nodes=ill,
+            evidence=_evidence(ill[0], first, environments),
+            **(JOB if set_here else IMAGE),
+        )
     if culprits:
         return
     yield from _some_only(nodes, environments, job)
@@ -350,25 +363,6 @@ _MEANINGS = {
     "shared": "an address that other nodes have as well",
     "count": "not as many addresses as on the other nodes",
 }
-
-
-def _finding(
-    kind: str, found: _Culprits, nodes: dict[str, Node], environments: Every[Environment | Absent], job: Job
-) -> Finding:
-    ill = tuple(node for node in nodes if node in found.nodes)
-    first = nodes[ill[0]]
-    listens = ", ".join(each.address for each in _listens(first))
-    set_here = [node for node in ill if named(_ifname(environments.by_node.get(node)) or "")]
-    verb = "listen" if len(ill) > 1 else "listens"
-    group = "a gloo group" if job.backend == "gloo" else THEIR_GROUPS
-    message = f"{verb} on {listens}, {_MEANINGS[kind]}: {group} cannot come up ({found.example})"
-    return (fail if job.backend == "gloo" else warn)(
-        fold(ill),
-        message,
-        nodes=ill,
-        evidence=_evidence(ill[0], first, environments),
-        **(JOB if set_here else IMAGE),
-    )
 
 
 def _evidence(node: str, found: Node, environments: Every[Environment | Absent]) -> Evidence:

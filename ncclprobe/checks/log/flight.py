@@ -118,7 +118,18 @@ def desync(records: FlightRecords) -> Iterator[Finding]:
         if isinstance(found, Parted):
             yield _parted(found)
         elif isinstance(found, Crossed):
-            yield _crossed(found)
+            parts = [
+                f"{_wait(ranks)} in {entry.call}{entry.place}, number {entry.seq} of group {entry.group}"
+                for entry, ranks in zip(found.entries, found.ranks, strict=True)
+            ]
+            ranks = tuple(sorted({rank for each in found.ranks for rank in each}))
+            yield fail(
+                fold_ranks(ranks),
+                f"wait for each other in different calls: {'; '.join(parts[:_SHOWN])}",
+                **_OF_JOB,
+                evidence=[_seen(entry) for entry in found.entries[:_SHOWN]],
+                occurrence=_occurrence(found.entries[0], ranks),
+            )
 
 
 def _parted(found: Parted) -> Finding:
@@ -138,21 +149,6 @@ def _parted(found: Parted) -> Finding:
         **_OF_JOB,
         evidence=[*map(_seen, found.others[:_SHOWN]), _seen(usual)],
         occurrence=_occurrence(first, ranks, found.usual_ranks),
-    )
-
-
-def _crossed(found: Crossed) -> Finding:
-    parts = [
-        f"{_wait(ranks)} in {entry.call}{entry.place}, number {entry.seq} of group {entry.group}"
-        for entry, ranks in zip(found.entries, found.ranks, strict=True)
-    ]
-    ranks = tuple(sorted({rank for each in found.ranks for rank in each}))
-    return fail(
-        fold_ranks(ranks),
-        f"wait for each other in different calls: {'; '.join(parts[:_SHOWN])}",
-        **_OF_JOB,
-        evidence=[_seen(entry) for entry in found.entries[:_SHOWN]],
-        occurrence=_occurrence(found.entries[0], ranks),
     )
 
 

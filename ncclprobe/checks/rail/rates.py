@@ -1,6 +1,6 @@
 """How well rails carry data that does arrive: rate, latency, whole bytes, and GPUDirect against host memory."""
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from typing import TYPE_CHECKING
 
 from ncclprobe.checks import NODE
@@ -65,7 +65,8 @@ def slow(rails: Every[Rails], fabrics: Every[Fabric | Absent], buses: Every[Pci 
     from ncclprobe.localise.pairs.suspects import verdict as weigh
 
     judged = weigh(results(found), expected_GBps=expected * _TOLERANCE if expected else None)
-    usual, ports = _usual(judged), _port_rates(found)
+    told = ((end.end, end.outcome.own) for each in found for end in each.seen if end.outcome)
+    usual, ports = _usual(judged), {end: own.rate_gbps for end, own in told if own and own.rate_gbps > 0}
     for each in judged.confirmed:
         if each.ratio > 0:  # what is dead, the checks of ways say
             cause, whole = each.cause, each.cause.kind != "rail"  # of a rail one port is below those of others
@@ -108,12 +109,6 @@ def _slow_rails(judged: "Localisation", usual: float, ports: Mapping[End, float]
 
 def _usual(judged: "Localisation") -> float:
     return (judged.level or {}).get(False, 0.0)
-
-
-def _port_rates(found: Sequence[Tried]) -> Mapping[End, float]:
-    """Return the rate that each port reports, Gb/s, if it does."""
-    told = ((end.end, end.outcome.own) for each in found for end in each.seen if end.outcome)
-    return {end: own.rate_gbps for end, own in told if own and own.rate_gbps > 0}
 
 
 def _by_design(ratio: float, mine: Mapping[End, float], every: Mapping[End, float]) -> bool:

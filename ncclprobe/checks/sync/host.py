@@ -366,18 +366,14 @@ def _scarce(subject: str, values: dict[str, int], enough: int, evidence: str) ->
     short = tuple(node for node, nbytes in values.items() if 2 * nbytes < most)
     if not short:
         return
-    ballot = vote({node: _rounded(nbytes) for node, nbytes in values.items()})
+    # To a power of two: nodes with nearly as much are one group.
+    ballot = vote({node: 1 << max(nbytes.bit_length() - 1, 0) for node, nbytes in values.items()})
     told = differing(
         ballot, lambda nbytes: "unlimited" if nbytes >= _UNLIMITED else f"about {size(nbytes)}", f"{subject}:"
     )
     low = tuple(node for node in short if values[node] < enough)
     told["nodes"] = (low or short) if ballot.settled else ()
     yield (warn if low else note)(subject, evidence=evidence, **told, **IMAGE)
-
-
-def _rounded(nbytes: int) -> int:
-    """To a power of two, so that nodes with nearly as much are one group."""
-    return 1 << max(nbytes.bit_length() - 1, 0)
 
 
 _SLOW = box(*(replace(FULL, power_limit_W=500) for _ in range(3)))
