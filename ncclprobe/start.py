@@ -23,7 +23,10 @@ def program(*command: str) -> NoReturn:
     signals.take_over()
     gc.set_threshold(_OBJECTS_BEFORE_GC)
     if [*command, *sys.argv[1:]] == ["--version"]:
-        _say_version()
+        # Scripts and probes ask this first: without the 40 ms of the parsers' imports.
+        with contextlib.suppress(OSError):  # where it cannot be written, the usual way says so
+            os.write(1, f"ncclprobe {__version__}\n".encode())
+            signals.leave(0)
     try:
         _import_msgspec()
         from ncclprobe.commands import main
@@ -44,13 +47,6 @@ def _import_msgspec() -> None:
             import msgspec  # noqa: F401
         finally:
             del sys.modules[preferred]
-
-
-def _say_version() -> None:
-    """Answer the usual first questions of scripts and probes, without the 40 ms of the parsers' imports."""
-    with contextlib.suppress(OSError):  # where it cannot be written, the usual way says so
-        os.write(1, f"ncclprobe {__version__}\n".encode())
-        signals.leave(0)
 
 
 def _refuse(why: str, code: int) -> NoReturn:

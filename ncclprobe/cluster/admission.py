@@ -109,7 +109,8 @@ class Admission:
                     self._pause(sock)
                 return  # none is waiting, or the caller has gone
             connection.setblocking(False)
-            if _has_left(connection):
+            # The caller hung up while it waited in the kernel's queue: that costs no task.
+            if connection.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, 1) != _ESTABLISHED:
                 connection.close()
                 continue
             self._admit(connection, str(address[0]).removeprefix("::ffff:"))
@@ -160,8 +161,3 @@ class Admission:
         self._tasks.discard(task)
         self._forget(caller)
         connection.close()  # also where the task was cancelled before its first step
-
-
-def _has_left(connection: socket.socket) -> bool:
-    """Return whether the caller hung up while it waited in the kernel's queue: that costs no task then."""
-    return connection.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, 1) != _ESTABLISHED

@@ -25,7 +25,13 @@ def main(argv: Sequence[str]) -> int:
     if options.test:
         return _test(options.test)
     known = sorted(every_check(None, accepted_by(options.config).checks), key=lambda check: check.key)
-    checks = _wanted(known, options.groups)
+    found: dict[str, Check] = {}
+    for group in options.groups:
+        mine = selected(known, [group if "." in group or "*" in group else f"{group}.*"])
+        if not mine:
+            raise unknown(group, "group of checks", dict.fromkeys(check.id.partition(".")[0] for check in known))
+        found |= {check.key: check for check in mine}
+    checks = sorted(found.values(), key=lambda check: check.key) if options.groups else known
     if options.json:
         arguments.write_json(options, "checks", {"checks": [_row(check) for check in checks]})
     if options.json != "-":
@@ -75,17 +81,6 @@ def _parser() -> argparse.ArgumentParser:
         help="Try the checks of an installed distribution, by the name or the module of its entry point, or those in "
         "NAME.py: examples, explanations, and that nothing passes unlooked.")  # fmt: skip
     return parser
-
-
-def _wanted(checks: Sequence[Check], groups: Sequence[str]) -> Sequence[Check]:
-    """Return the checks of `groups`; all of them without one. Raises UsageError for a group without a check."""
-    found: dict[str, Check] = {}
-    for group in groups:
-        mine = selected(checks, [group if "." in group or "*" in group else f"{group}.*"])
-        if not mine:
-            raise unknown(group, "group of checks", dict.fromkeys(check.id.partition(".")[0] for check in checks))
-        found |= {check.key: check for check in mine}
-    return sorted(found.values(), key=lambda check: check.key) if groups else checks
 
 
 def _table(checks: Sequence[Check]) -> str:

@@ -247,7 +247,23 @@ def _text(old: _Side, new: _Side, found: Comparison, *, quiet: bool) -> Iterator
     if not quiet:
         yield from (f"{name}: {side.path}  {side.about}".rstrip() for name, side in (("old", old), ("new", new)))
     if found.rows and not quiet:
-        yield from _table(found.rows)
+        before = None
+        for row in found.rows:
+            if (common := _measured(replace(row.how, place="in"), place=False)) != before:
+                before = common
+                yield f"{common}:"
+                yield _COLUMNS.format("op", "size", "at", "old", "new", "change", "between", "verdict").rstrip()
+                yield _COLUMNS.format("", "", "", "(GB/s)", "(GB/s)", "(%)", "(%)", "").rstrip()
+            yield _COLUMNS.format(
+                row.op,
+                size(row.nbytes),
+                row.how.place,
+                f"{row.old.value:#.4g}",
+                f"{row.new.value:#.4g}",
+                f"{100 * row.share:+.1f}",
+                f"{100 * row.low:+.0f} to {100 * row.high:+.0f}",
+                _WORDS.get(row.change, row.change),
+            ).rstrip()
     if not quiet:
         for title, texts in _lists(old, new, found):
             for text in texts[:_MOST_LISTED]:
@@ -276,31 +292,6 @@ def _several(op: str, how: Conditions, sizes: Sequence[int]) -> str:
     if len(sizes) == 1:
         return _name((op, sizes[0], how))
     return f"{op} {size(min(sizes))} to {size(max(sizes))}, {len(sizes)} sizes ({_measured(how)})"
-
-
-def _table(rows: Sequence[RowDifference]) -> Iterator[str]:
-    """Yield the rows below their columns; values that all rows share are above them, once."""
-    before = None
-    for row in rows:
-        if (common := _measured(replace(row.how, place="in"), place=False)) != before:
-            before = common
-            yield f"{common}:"
-            yield _COLUMNS.format("op", "size", "at", "old", "new", "change", "between", "verdict").rstrip()
-            yield _COLUMNS.format("", "", "", "(GB/s)", "(GB/s)", "(%)", "(%)", "").rstrip()
-        yield _row(row)
-
-
-def _row(row: RowDifference) -> str:
-    return _COLUMNS.format(
-        row.op,
-        size(row.nbytes),
-        row.how.place,
-        f"{row.old.value:#.4g}",
-        f"{row.new.value:#.4g}",
-        f"{100 * row.share:+.1f}",
-        f"{100 * row.low:+.0f} to {100 * row.high:+.0f}",
-        _WORDS.get(row.change, row.change),
-    ).rstrip()
 
 
 def _last(found: Comparison) -> str:

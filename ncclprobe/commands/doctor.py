@@ -127,20 +127,14 @@ def _look_and_judge(
 
         judge = partial(judge_captures, question, collectors, options.captures, one_job=options.one_job)
         return _deliver(options, question, judge, waiting)
-    given = _given(options, flags)
+    given: dict[Question, str] = {(SAMPLE, "flags"): json.dumps(flags.given)} if flags.given else {}
+    if options.paths:
+        given[SAMPLE, "asked_paths"] = json.dumps(asdict(asked(options)))
     if not nodes.has_peers(launch, options):
         if not launch.speaks_for_node and not launch.problems:
             return ExitCode.OK
         return _judge_alone(options, question, given, waiting)
     return nodes.meet(options, launch, question, given, ("doctor", *shared(options)), waiting=waiting)
-
-
-def _given(options: argparse.Namespace, flags: Flags) -> dict[Question, str]:
-    """Return the options about this node, as samples that a capture keeps."""
-    given: dict[Question, str] = {(SAMPLE, "flags"): json.dumps(flags.given)} if flags.given else {}
-    if options.paths:
-        given[SAMPLE, "asked_paths"] = json.dumps(asdict(asked(options)))
-    return given
 
 
 def _judge_alone(

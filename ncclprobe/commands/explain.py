@@ -36,17 +36,6 @@ def main(argv: Sequence[str]) -> int:
             )
         print("\n".join(entry(name, "check, cause, variable or file", accepted_by(options.config).checks)))
         return 0
-    return _explain(options, argv)
-
-
-def _is_file(text: str) -> bool:
-    try:
-        return text == "-" or "/" in text or "*" in text or Path(text).exists() or bool(_SUFFIX.search(text))
-    except (OSError, ValueError):
-        return True
-
-
-def _explain(options: argparse.Namespace, argv: Sequence[str]) -> int:
     from ncclprobe.engine import diagnose
     from ncclprobe.engine.explain import explain
     from ncclprobe.host import job_files
@@ -65,6 +54,13 @@ def _explain(options: argparse.Namespace, argv: Sequence[str]) -> int:
 
         _bundle(report if redactor else Redactor(random_key()).report(report), options.bundle)
     return delivery.deliver(report, arguments.output(options))
+
+
+def _is_file(text: str) -> bool:
+    try:
+        return text == "-" or "/" in text or "*" in text or Path(text).exists() or bool(_SUFFIX.search(text))
+    except (OSError, ValueError):
+        return True
 
 
 def _bundle(report: "Report", path: str) -> None:

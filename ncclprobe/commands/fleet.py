@@ -63,7 +63,10 @@ PAGE_DAYS, _DAY_S = 90, 86400.0
 
 def main(argv: Sequence[str]) -> int:
     """Add reports, or show all nodes or one. Raises UsageError."""
-    at = _word(argv)
+    values = {at + 1 for at, each in enumerate(argv) if each in _OF_VALUES}
+    at = next((at for at, each in enumerate(argv) if not each.startswith("-") and at not in values), None)
+    if at is not None and argv[at] not in _WORDS:
+        raise unknown(argv[at], "word after `ncclprobe fleet`", _WORDS, "`ncclprobe fleet --help` explains them")
     do = "" if at is None else argv[at]
     options = _parser(do).parse_intermixed_args([each for place, each in enumerate(argv) if place != at])
     if do == "add":
@@ -73,15 +76,6 @@ def main(argv: Sequence[str]) -> int:
     if not do and (options.html or options.trust):
         raise UsageError("--html is for `ncclprobe fleet page`, and --trust for `ncclprobe fleet add`")
     return _node(options, do) if do else _all(options)
-
-
-def _word(argv: Sequence[str]) -> int | None:
-    """Return the place of the sub-command. Raises UsageError for an unknown word."""
-    values = {at + 1 for at, each in enumerate(argv) if each in _OF_VALUES}
-    at = next((at for at, each in enumerate(argv) if not each.startswith("-") and at not in values), None)
-    if at is not None and argv[at] not in _WORDS:
-        raise unknown(argv[at], "word after `ncclprobe fleet`", _WORDS, "`ncclprobe fleet --help` explains them")
-    return at
 
 
 def _add(options: argparse.Namespace, names: Sequence[str]) -> int:
@@ -193,7 +187,9 @@ def _node(options: argparse.Namespace, do: str) -> int:
         if do == "accept":
             fleet.accept(name, by(), time.time())
         if do == "rename":
-            fleet.rename(name, name := _new_name(options.new))
+            if not 0 < len(options.new) <= bounds.NAME_CHARACTERS or options.new != printable(options.new):
+                raise UsageError(f"{printable(options.new)[:60]!r} is not a valid node name")
+            fleet.rename(name, name := options.new)
         if do == "forget":
             fleet.forget(name)
         found = fleet.history(name, _MOST_ADDED)
@@ -234,13 +230,6 @@ def _code(nodes: Sequence[NodeStanding], unsettled: int, losses: Sequence[Shared
     if states & {"failing", "degraded", "flapping"}:
         return ExitCode.FAIL
     return ExitCode.OK if states == {"ok"} and not unsettled and not losses else ExitCode.INCONCLUSIVE
-
-
-def _new_name(name: str) -> str:
-    """Return a name that a node may have. Raises UsageError."""
-    if not 0 < len(name) <= bounds.NAME_CHARACTERS or name != printable(name):
-        raise UsageError(f"{printable(name)[:60]!r} is not a valid node name")
-    return name
 
 
 def _parser(do: str = "") -> arguments.Parser:

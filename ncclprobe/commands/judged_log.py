@@ -222,7 +222,11 @@ def _finished(run: Run, wanted: Wanted, base: Setup, found: Assumed) -> tuple[Se
     system, machine, words = found.system, found.machine, found.words
     nodes = wanted.nodes or run.rows[0].nodes
     if wanted.domains:
-        system, machine = replace(system, domain_gpus=_domain_gpus(system, nodes, wanted.domains)), None
+        if nodes % wanted.domains or wanted.domains > _MOST_DOMAINS:
+            raise UsageError(
+                f"--domains {wanted.domains}: {nodes} nodes cannot be divided into that many NVLink domains"
+            )
+        system, machine = replace(system, domain_gpus=system.gpus * (nodes // wanted.domains)), None
         words = words.replace(", all nodes in one NVLink domain", "")
     name = found.described
     if words and nodes > 1:
@@ -239,13 +243,6 @@ def _alternatives(system: NodeSystem, nodes: int, wanted: Wanted) -> Iterator[Al
     if system.domain_gpus > system.gpus and nodes > 1 and not wanted.domains:
         words = "the nodes are in different NVLink domains: give --domains N, or set NCCL_MNNVL_ENABLE=0"
         yield Alternative(replace(system, domain_gpus=system.gpus), words)
-
-
-def _domain_gpus(system: NodeSystem, nodes: int, domains: int) -> int:
-    """How many GPUs are in one domain. Raises UsageError for domains that the nodes do not fill."""
-    if nodes % domains or domains > _MOST_DOMAINS:
-        raise UsageError(f"--domains {domains}: {nodes} nodes cannot be divided into that many NVLink domains")
-    return system.gpus * (nodes // domains)
 
 
 def _would_pass(run: Run, place: Setup, found: Assumed) -> Iterator[str]:

@@ -137,7 +137,13 @@ def main(
         return Rank(options, question, identity, host, expected, backend).run()
     except UsageError:
         if launch.rank and not launch.problems:
-            _let_rank_zero_speak()
+            # Rank 0 complains first: torchrun and mpirun end every rank as soon as one has ended.
+            ends = {signal.SIGTERM, signal.SIGINT}
+            before = signal.pthread_sigmask(signal.SIG_BLOCK, ends)
+            try:
+                signal.sigtimedwait(ends, _FIRST_WORD_S)
+            finally:
+                signal.pthread_sigmask(signal.SIG_SETMASK, before)
             return ExitCode.USAGE
         raise
 
@@ -164,16 +170,6 @@ def _keep_stdout() -> None:
         own = os.dup(1)
         os.dup2(2, 1)
         sys.stdout = os.fdopen(own, "w", encoding=sys.stdout.encoding, errors=sys.stdout.errors)
-
-
-def _let_rank_zero_speak() -> None:
-    """Stay until rank 0 has complained: torchrun and mpirun end every rank, by SIGTERM, as soon as one has ended."""
-    ends = {signal.SIGTERM, signal.SIGINT}
-    before = signal.pthread_sigmask(signal.SIG_BLOCK, ends)
-    try:
-        signal.sigtimedwait(ends, _FIRST_WORD_S)
-    finally:
-        signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
 def readable(baseline: str | None) -> None:
@@ -210,7 +206,10 @@ def start_ranks(
         )
     _refuse_early(options, count, host, backend)
     _refuse_without_room(options, count, host)
-    _override(launch, options)
+    names = [name for name in (*launch.variables, "MASTER_ADDR", "MASTER_PORT") if os.environ.pop(name, None)]
+    if names and launch.kind == _BY_HAND:
+        what = ", ".join(dict.fromkeys(names))
+        _say(f"ranks are started here, which overrides {what} of the environment", options)
     return selflaunch.launch(count, options, question, refused)
 
 
@@ -240,14 +239,6 @@ def _refuse_without_room(options: Options, ranks: int, host: Host) -> None:
         return
     if problem := options.without_room(ranks, free, "here"):
         raise UsageError(problem)
-
-
-def _override(launch: Launch, options: Options) -> None:
-    """Say which exported variables do not hold for the ranks that are started here, and take them away."""
-    names = [name for name in (*launch.variables, "MASTER_ADDR", "MASTER_PORT") if os.environ.pop(name, None)]
-    if names and launch.kind == _BY_HAND:
-        what = ", ".join(dict.fromkeys(names))
-        _say(f"ranks are started here, which overrides {what} of the environment", options)
 
 
 def _say(text: str, options: Options) -> None:

@@ -110,7 +110,17 @@ def _token(options: argparse.Namespace, launch: Launch, words: Sequence[str]) ->
 
     token = find_token(os.environ, launch, trust=options.trust_network)
     if token.made:
-        _print_lines(token.made, launch, options, words)
+        # Each other node's line holds the secret that it needs.
+        nodes = launch.nnodes or 1
+        shared = ["--master-addr", launch.master_addr or "", "--master-port", str(launch.master_port)]
+        shared += ["--backend", options.backend, "--timeout", f"{options.timeout:g}"]
+        shared += words[1:]
+        print("ncclprobe: start the other nodes now, each with its own line:", file=sys.stderr)
+        for rank in range(1, min(nodes, _MOST_LINES + 1)):
+            line = ["ncclprobe", words[0], "--nnodes", str(nodes), "--node-rank", str(rank), *shared]
+            print(f"  NCCLPROBE_TOKEN={token.made} {shlex.join(line)}", file=sys.stderr, flush=True)
+        if nodes > _MOST_LINES + 1:
+            print(f"  … and so on, up to --node-rank {nodes - 1}", file=sys.stderr, flush=True)
     return token
 
 
@@ -178,20 +188,6 @@ def _shorter(options: argparse.Namespace) -> list[str]:
         return []
     share = f"{bounds.MEETING_SHARE:g} of --timeout {options.timeout:g}"
     return [f"--wait {options.wait:g}: other nodes are waited for {most_s:g} s at most, {share}"]
-
-
-def _print_lines(secret: str, launch: Launch, options: argparse.Namespace, words: Sequence[str]) -> None:
-    """Print the command line of each other node: it holds the secret that they need."""
-    nodes = launch.nnodes or 1
-    shared = ["--master-addr", launch.master_addr or "", "--master-port", str(launch.master_port)]
-    shared += ["--backend", options.backend, "--timeout", f"{options.timeout:g}"]
-    shared += words[1:]
-    print("ncclprobe: start the other nodes now, each with its own line:", file=sys.stderr)
-    for rank in range(1, min(nodes, _MOST_LINES + 1)):
-        line = ["ncclprobe", words[0], "--nnodes", str(nodes), "--node-rank", str(rank), *shared]
-        print(f"  NCCLPROBE_TOKEN={secret} {shlex.join(line)}", file=sys.stderr, flush=True)
-    if nodes > _MOST_LINES + 1:
-        print(f"  … and so on, up to --node-rank {nodes - 1}", file=sys.stderr, flush=True)
 
 
 def _host(text: str) -> str:

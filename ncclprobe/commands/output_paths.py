@@ -7,7 +7,7 @@ import argparse
 import glob
 import os
 import stat
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -23,7 +23,18 @@ _Identity = tuple[int, int]
 
 def refused(parser: argparse.ArgumentParser, options: argparse.Namespace) -> argparse.Namespace:
     """Return `options`, unless a file would be destroyed by them: raises UsageError."""
-    _refuse_shared(parser, options)
+    # Two options that write the same file, whatever the paths to it: the later would replace the earlier.
+    seen: dict[str | _Identity, str] = {}
+    for dest, path in _outputs(options):
+        found = _found(path) if str(path) != "-" else None
+        if found and not stat.S_ISREG(found.st_mode) and not stat.S_ISDIR(found.st_mode):
+            continue  # a device takes from all
+        own = (found.st_dev, found.st_ino) if found else str(path) if str(path) == "-" else os.path.realpath(path)
+        first = seen.setdefault(own, dest)
+        if first != dest:
+            where = "standard output" if own == "-" else path
+            both = f"{_option(parser, first)} and {_option(parser, dest)}"
+            parser.error(f"{both}: {where} takes one of them; give the other another path")
     _refuse_foreign(parser, options)
     return options
 
@@ -41,32 +52,9 @@ def _refuse_foreign(parser: argparse.ArgumentParser, options: argparse.Namespace
             raise UsageError(f"{named}: not overwritten, because this command reads it; give another path")
         if dest in (*FORMATS, "bundle", "nodes_out"):
             try:
-                files.refuse_other(path, _recognises(dest))
+                files.refuse_other(path, delivery.recognises({"nodes_out": "nodes", "bundle": "json"}.get(dest, dest)))
             except UsageError as error:
                 raise UsageError(f"{_option(parser, dest)} {error}") from None
-
-
-def _recognises(dest: str) -> Callable[[str], bool]:
-    """Return a function that decides whether a text is what the option `dest` would have written."""
-    return delivery.recognises({"nodes_out": "nodes", "bundle": "json"}.get(dest, dest))
-
-
-def _refuse_shared(parser: argparse.ArgumentParser, options: argparse.Namespace) -> None:
-    """Refuse two options that write the same file: the later would replace the earlier. Raises UsageError.
-
-    Whatever the paths to it; so no option replaces what another was asked to write with pseudonyms.
-    """
-    seen: dict[str | _Identity, str] = {}
-    for dest, path in _outputs(options):
-        found = _found(path) if str(path) != "-" else None
-        if found and not stat.S_ISREG(found.st_mode) and not stat.S_ISDIR(found.st_mode):
-            continue  # a device takes from all
-        own = (found.st_dev, found.st_ino) if found else str(path) if str(path) == "-" else os.path.realpath(path)
-        first = seen.setdefault(own, dest)
-        if first != dest:
-            where = "standard output" if own == "-" else path
-            both = f"{_option(parser, first)} and {_option(parser, dest)}"
-            parser.error(f"{both}: {where} takes one of them; give the other another path")
 
 
 def _outputs(options: argparse.Namespace) -> Iterator[tuple[str, Path]]:

@@ -3,7 +3,7 @@
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from ncclprobe.facts.infiniband import Fabric, Rate, RdmaDevice
+from ncclprobe.facts.infiniband import Fabric, Rate
 from ncclprobe.facts.interfaces import Interfaces
 from ncclprobe.facts.nvlink import NvLinks
 from ncclprobe.facts.nvml import GpuFabric, Gpus
@@ -27,7 +27,13 @@ def states(facts: Mapping[type, Any]) -> dict[str, str]:
 
 def _all(facts: Mapping[type, Any]) -> Iterator[tuple[str, str, str]]:
     for device in (learned(facts, Fabric) or Fabric()).devices:
-        yield from _rdma(device)
+        yield from _fields(device.name, device)
+        for port in device.ports:
+            yield from _fields(port.name, port)
+            for counters in (port.counters, port.hw_counters):
+                for name, count in () if isinstance(counters, Absent) else counters:
+                    if any(word in name for word in _ERRORS):
+                        yield port.name, name, str(count)
     gpus, links = learned(facts, Gpus), learned(facts, NvLinks)
     for gpu in gpus.all if gpus else ():
         yield from _fields(f"GPU{gpu.index}", gpu)
@@ -39,16 +45,6 @@ def _all(facts: Mapping[type, Any]) -> Iterator[tuple[str, str, str]]:
     names = gpus.names if gpus else {}
     for pci in (learned(facts, Pci) or Pci()).devices.values():
         yield from _pcie(names.get(pci.address, pci.address), pci)
-
-
-def _rdma(device: RdmaDevice) -> Iterator[tuple[str, str, str]]:
-    yield from _fields(device.name, device)
-    for port in device.ports:
-        yield from _fields(port.name, port)
-        for counters in (port.counters, port.hw_counters):
-            for name, count in () if isinstance(counters, Absent) else counters:
-                if any(word in name for word in _ERRORS):
-                    yield port.name, name, str(count)
 
 
 def _pcie(name: str, device: Device) -> Iterator[tuple[str, str, str]]:

@@ -84,11 +84,18 @@ def _judge(known: JudgedNodes) -> JudgedNodes:
 def _conclude(known: JudgedNodes) -> dict[str, Any]:
     fail_on, first = known.question.judging.fail_on, _launch(known.snapshots[0]) if known.snapshots else Launch()
     status, code = conclude(known.verdicts, fail_on, inconclusive=bool(known.missing))
+    snapshots, apart = known.snapshots, known.job.apart
+    each = shares([s.node for s in snapshots], known.verdicts, fail_on, apart=apart)
+    rows = []
+    for place, snapshot in enumerate(snapshots):
+        system, rank = learned(snapshot.facts, System), _launch(snapshot).node_rank
+        hostname = system.hostname if system else snapshot.node
+        rows.append(NodeRow(snapshot.node, place if rank is None else rank, hostname, each[snapshot.node].status))
     return {
         "status": status,
         "exit_code": code,
         "launch": LaunchRow() if known.job.apart else LaunchRow(first.kind, first.nnodes, first.world_size),
-        "nodes": _nodes(known, fail_on),
+        "nodes": tuple(rows),
         "areas": inventory.areas(known.snapshots, known.verdicts, known.job, first.nnodes),
         **sections(known),
     }
@@ -116,17 +123,6 @@ def sections(known: JudgedNodes) -> dict[str, Any]:
         said["topology"] = {s.node: s.facts.get(NodeTopology) or layout(s) for s in snapshots}
         said["choices"] = {s.node: s.facts.get(Choices) or choose(s) for s in snapshots} if nccl else {}
     return said
-
-
-def _nodes(known: JudgedNodes, fail_on: str) -> tuple[NodeRow, ...]:
-    snapshots, apart = known.snapshots, known.job.apart
-    each = shares([s.node for s in snapshots], known.verdicts, fail_on, apart=apart)
-    rows = []
-    for place, snapshot in enumerate(snapshots):
-        system, rank = learned(snapshot.facts, System), _launch(snapshot).node_rank
-        hostname = system.hostname if system else snapshot.node
-        rows.append(NodeRow(snapshot.node, place if rank is None else rank, hostname, each[snapshot.node].status))
-    return tuple(rows)
 
 
 def _environment(snapshot: Snapshot) -> NodeEnvironment:
@@ -178,20 +174,16 @@ def _versions(facts: Mapping[type, Any]) -> dict[str, str | None]:
         versions |= {**software.packages, "nccl": nccl or "none found"}
     if gpus := learned(facts, Gpus):
         versions |= {"driver": gpus.driver, "cuda": ".".join(map(str, gpus.cuda))}
-    if firmware := _firmware(learned(facts, Fabric)):
+    fabric = learned(facts, Fabric)
+    devices = fabric.devices if fabric else ()
+    found = grouped((each.firmware, each.name) for each in devices if isinstance(each.firmware, str) and each.firmware)
+    named = (f"{version} ({fold(names)})" for version, names in sorted(found.items()))
+    if firmware := next(iter(found)) if len(found) == 1 else ", ".join(named):
         versions["NIC firmware"] = firmware
     for plugin in plugins.all if (plugins := learned(facts, Plugins)) else ():
         if told := plugin.told():
             versions.setdefault(f"{plugin.kind} plugin", told)
     return versions
-
-
-def _firmware(fabric: Fabric | None) -> str:
-    """Return the firmware of the RDMA devices, with their names if they differ; empty: none is known."""
-    devices = fabric.devices if fabric else ()
-    found = grouped((each.firmware, each.name) for each in devices if isinstance(each.firmware, str) and each.firmware)
-    named = (f"{version} ({fold(names)})" for version, names in sorted(found.items()))
-    return next(iter(found)) if len(found) == 1 else ", ".join(named)
 
 
 def rail_ways(snapshots: Sequence[Snapshot]) -> tuple[RailWay, ...]:

@@ -100,7 +100,16 @@ def _excerpt(node: str, evidence: Evidence, finding: Finding, question: Sequence
     cited = _cited(lines, evidence) or _gpu_section(lines, finding)
     first = max(0, min(cited) - AROUND) if cited else 0
     numbered = question[0] in ("read", "conf") and len(lines) > 1
-    return _cut(evidence.source, node, title, lines, first, cited, numbered)
+    shown: list[str] = []
+    for line in lines[first : first + _MOST_LINES]:
+        if sum(map(len, shown)) > _MOST_CHARACTERS:
+            break
+        line = line.expandtabs(4)
+        shown.append(line if len(line) <= LONGEST_LINE else f"{line[:LONGEST_LINE]}…")
+    left = len(lines) - len(shown)
+    places = tuple(at - first for at in cited if first <= at < first + len(shown))
+    cut = f"{plural(left, 'other line')} not shown" if left else ""
+    return Excerpt(evidence.source, node, title, tuple(shown), first + 1 if numbered else 0, places, cut)
 
 
 def _lines(kind: str, answer: str, finding: Finding, evidence: Evidence) -> list[str]:
@@ -129,21 +138,6 @@ def _gpu_section(lines: Sequence[str], finding: Finding) -> list[int]:
     """Return the place of the line that begins the section of nvidia-smi on the finding's GPU."""
     gpu = re.search(_GPU, finding.subject)
     return [at for at, line in enumerate(lines) if gpu and line.startswith(f"GPU {gpu[1]}:")][:1]
-
-
-def _cut(
-    source: str, node: str, title: str, lines: Sequence[str], first: int, cited: Sequence[int], numbered: bool
-) -> Excerpt:
-    shown: list[str] = []
-    for line in lines[first : first + _MOST_LINES]:
-        if sum(map(len, shown)) > _MOST_CHARACTERS:
-            break
-        line = line.expandtabs(4)
-        shown.append(line if len(line) <= LONGEST_LINE else f"{line[:LONGEST_LINE]}…")
-    left = len(lines) - len(shown)
-    places = tuple(at - first for at in cited if first <= at < first + len(shown))
-    cut = f"{plural(left, 'other line')} not shown" if left else ""
-    return Excerpt(source, node, title, tuple(shown), first + 1 if numbered else 0, places, cut)
 
 
 def explained(verdicts: Sequence[Verdict], checks: Sequence[Check]) -> dict[str, CheckNote]:

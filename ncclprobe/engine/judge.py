@@ -315,7 +315,17 @@ def _compare_one(check: Check, snapshots: Sequence[Snapshot], job: Job, run: Fac
 def _judge_one(check: Check, node: str | None, look: Callable[[Need], Any]) -> Verdict:
     blank = Verdict(check.id, node, Status.UNKNOWN, check.title, required=check.required, part=check.part)
     try:
-        return _judged(check, blank, look)
+        if check.applies:
+            given, missing = arguments(check.applies.needs, look)
+            if missing:
+                return _lacking(check, blank, missing)
+            if not check.applies.run(*given):
+                return replace(blank, status=Status.SKIP, why=f"applies only {check.applies.words}")
+        given, missing = arguments(check.needs, look)
+        if missing:
+            return _lacking(check, blank, missing)
+        findings = tuple(check.run(*given))
+        return replace(blank, status=worst(findings), findings=tuple(_with_remedy(f, check) for f in findings))
     except (Unlearned, ParseError) as gap:  # a fact does not say, or says what cannot be read
         refused = gap.refused if isinstance(gap, Unlearned) else ""
         return _unknown(blank, [Absent(str(gap), refused)], check.privilege)
@@ -325,21 +335,6 @@ def _judge_one(check: Check, node: str | None, look: Callable[[Need], Any]) -> V
         where = traceback.extract_tb(error.__traceback__)[-1]
         why = f"the check itself broke: {type(error).__name__}: {error} ({where.name}, line {where.lineno})"
         return replace(blank, why=why)
-
-
-def _judged(check: Check, blank: Verdict, look: Callable[[Need], Any]) -> Verdict:
-    """Return the verdict, from `blank`. Raises what the check, or the condition under which it applies, raises."""
-    if check.applies:
-        given, missing = arguments(check.applies.needs, look)
-        if missing:
-            return _lacking(check, blank, missing)
-        if not check.applies.run(*given):
-            return replace(blank, status=Status.SKIP, why=f"applies only {check.applies.words}")
-    given, missing = arguments(check.needs, look)
-    if missing:
-        return _lacking(check, blank, missing)
-    findings = tuple(check.run(*given))
-    return replace(blank, status=worst(findings), findings=tuple(_with_remedy(f, check) for f in findings))
 
 
 def _lacking(check: Check, blank: Verdict, missing: Sequence[Absent]) -> Verdict:
@@ -399,20 +394,17 @@ def suppress(verdicts: Sequence[Verdict], ignore: Sequence[str]) -> tuple[tuple[
         if hidden:
             left_out += [Suppression(verdict.id, f.subject, "--ignore") for f in hidden]
             findings = tuple(f for f in verdict.findings if f not in hidden)
-            verdict = _without(verdict, findings)
+            # It passes only because some are suppressed: the title says so.
+            status = worst(findings)
+            passes = status is Status.PASS and verdict.status is not Status.PASS
+            verdict = replace(
+                verdict,
+                findings=findings,
+                status=status,
+                title=f"Suppressed: {verdict.title}" * passes or verdict.title,
+            )
         kept.append(verdict)
     return tuple(kept), tuple(left_out)
-
-
-def _without(verdict: Verdict, findings: tuple[Finding, ...]) -> Verdict:
-    """Return `verdict` with only these of its findings. If it passes only because some are suppressed, it reports
-    that.
-    """
-    status = worst(findings)
-    passes = status is Status.PASS and verdict.status is not Status.PASS
-    return replace(
-        verdict, findings=findings, status=status, title=f"Suppressed: {verdict.title}" * passes or verdict.title
-    )
 
 
 def conclude(verdicts: Sequence[Verdict], fail_on: str = "fail", inconclusive: bool = False) -> tuple[Status, ExitCode]:

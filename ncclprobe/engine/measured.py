@@ -306,21 +306,7 @@ def notes(run: Facts) -> Iterator[str]:
     yield from (learned(run, Notes) or Notes()).texts
     yield from _left_out(_rows(run, Skipped))
     yield from imprecise(rows, accepts=_accepts(run))
-    yield from _stood_still(rows)
-    yield from _judged_by(asked, rows) if asked else ()
-
-
-def _left_out(rows: Sequence[SkippedRow]) -> Iterator[str]:
-    """What was not measured, by reason."""
-    yield from (f"{each.op} was skipped: {each.why}" for each in rows if each.cause == "small")
-    left = [each for each in rows if each.cause in ("time", "lost", "alone", "unable")]
-    reasons = grouped((each.why, f"{each.op}{f' {size(each.nbytes)}' if each.nbytes else ''}") for each in left)
-    for why, names in reasons.items():
-        yield f"{', '.join(names)} {'was' if len(names) == 1 else 'were'} left out: {why}"
-
-
-def _stood_still(rows: Sequence[Measurement]) -> Iterator[str]:
-    """Rows with one batch that took so much longer than the others that something must have stopped meanwhile."""
+    # One batch that took so much longer than the others that something must have stopped meanwhile:
     for row in rows:
         batches = row.samples.by_batch if row.samples else ()
         usual_us = median(batches) if batches else 0.0
@@ -331,6 +317,16 @@ def _stood_still(rows: Sequence[Measurement]) -> Iterator[str]:
                 f"{row.op} {size(row.nbytes)}: batch {batches.index(longest_us) + 1} of {len(batches)} took "
                 f"{longer_s:.1f} s longer than is usual of this row; a rank, its host or a link stood still meanwhile"
             )
+    yield from _judged_by(asked, rows) if asked else ()
+
+
+def _left_out(rows: Sequence[SkippedRow]) -> Iterator[str]:
+    """What was not measured, by reason."""
+    yield from (f"{each.op} was skipped: {each.why}" for each in rows if each.cause == "small")
+    left = [each for each in rows if each.cause in ("time", "lost", "alone", "unable")]
+    reasons = grouped((each.why, f"{each.op}{f' {size(each.nbytes)}' if each.nbytes else ''}") for each in left)
+    for why, names in reasons.items():
+        yield f"{', '.join(names)} {'was' if len(names) == 1 else 'were'} left out: {why}"
 
 
 def _judged_by(asked: RunRequest, rows: Sequence[Measurement]) -> Iterator[str]:

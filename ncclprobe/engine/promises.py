@@ -28,7 +28,11 @@ def broken(check: Check) -> Iterator[str]:
         yield str(error) if error else "it has no parameter, and so looks at nothing"
         return
     yield from _words(check)
-    yield from _needs(check)
+    made = {each.produces for each in discover("ncclprobe.facts", Collector)} | {Job, Choices, AttainableRate, History}
+    for need in check.needs:
+        source = source_of(need.fact) if isinstance(need.fact, type) else None
+        if need.fact not in made and source not in ("run", "job", "files"):
+            yield f"its parameter {need.name} is of type {need.fact}, which no collector makes"
     for name, examples, judged in (("bad", check.bad_examples, _bad), ("good", check.good_examples, _good)):
         yield from _examples(check, name, examples, judged)
     (verdict,) = judge([Snapshot("n", {})], [check], Job())
@@ -51,14 +55,6 @@ def _words(check: Check) -> Iterator[str]:
     told = f"{check.title}. Right: {check.right}. Why: {check.why} Fix: {check.fix}"
     if told.split() != (function.__doc__ or "").split():
         yield "a part of its docstring is not shown: after the first line write Right:, Why: and Fix:, each once"
-
-
-def _needs(check: Check) -> Iterator[str]:
-    made = {each.produces for each in discover("ncclprobe.facts", Collector)} | {Job, Choices, AttainableRate, History}
-    for need in check.needs:
-        source = source_of(need.fact) if isinstance(need.fact, type) else None
-        if need.fact not in made and source not in ("run", "job", "files"):
-            yield f"its parameter {need.name} is of type {need.fact}, which no collector makes"
 
 
 def _examples(

@@ -106,20 +106,16 @@ def load(path: Path | None, checks: Callable[[str], Iterable[Check]]) -> Accepte
     text = files.read(chosen, limit=bounds.CONFIG_BYTES, refuse=seen.append if path else _refuse_foreign)
     said = parse(text, str(chosen))
     if said.checks or said.messages:
-        _refuse_to_run(chosen, seen)
+        # It names what judges: refuse a file that was not asked for, or that another user may have written.
+        if not seen:
+            why = "checks and messages are not followed in a file of the working directory"
+            raise UsageError(f"{chosen}: {why}: pass --config ./{NAME}")
+        files.refuse_foreign(chosen, seen[0])
     known = tuple(checks(said.checks))
     for entry in said.entries:
         if not selected(known, [entry.check]):
             raise UsageError(f"{entry.where}: check {entry.check!r} matches none; `ncclprobe checks` lists them")
     return replace(said, found="" if path else str(Path.cwd() / NAME))
-
-
-def _refuse_to_run(path: Path, seen: Sequence[os.stat_result]) -> None:
-    """Raise UsageError if a file names what judges and was not asked for, or that another user may have written."""
-    if not seen:
-        why = "checks and messages are not followed in a file of the working directory"
-        raise UsageError(f"{path}: {why}: pass --config ./{NAME}")
-    files.refuse_foreign(path, seen[0])
 
 
 def _refuse_foreign(found: os.stat_result) -> None:

@@ -338,18 +338,14 @@ class _Worker:
     def answer(self, request: _Request) -> _Told:
         """Return the answer on one capture."""
         try:
-            snapshot = self._learned(request)
+            if (snapshot := self._kept.get(request.path)) is None:
+                snapshot = replace(capture_facts(_captured(request), _COLLECTORS, self._traces), answers={})
+                self._kept[request.path] = snapshot
         except UsageError as error:
             return _Told(refused=str(error))
         if request.terms is None:
             return self._told(snapshot, _FIRST)
         return self._said(snapshot, request.terms)
-
-    def _learned(self, request: _Request) -> Snapshot:
-        if (kept := self._kept.get(request.path)) is None:
-            kept = replace(capture_facts(_captured(request), _COLLECTORS, self._traces), answers={})
-            self._kept[request.path] = kept
-        return kept
 
     def _said(self, snapshot: Snapshot, terms: Terms) -> _Told:
         (whole,) = with_choices([snapshot], self._checks, self._choosing)

@@ -16,7 +16,7 @@ from ncclprobe.facts.reach import RailRow, Rails
 from ncclprobe.localise.pairs.samples import End, Lost, Result, Sample
 from ncclprobe.localise.reach import Suspect, blame
 from ncclprobe.model.errors import Unlearned
-from ncclprobe.model.rails import RailAddress, RailDirection, RailFailure, RailOutcome, RailStream
+from ncclprobe.model.rails import RailAddress, RailDirection, RailFailure, RailOutcome
 from ncclprobe.model.snapshot import Every
 from ncclprobe.model.values import Struct, grouped, replace
 from ncclprobe.nccl.hcas import family
@@ -132,7 +132,8 @@ class Tried(Struct, frozen=True):
         late = self.late()
         for writer, reader, direction in self._writes():
             way = (writer.end, reader.end)
-            if stream := _stream(writer, direction):
+            streams = writer.outcome.streams if writer.outcome else ()
+            if stream := next((each for each in streams if each.direction == direction and each.seconds > 0), None):
                 yield way, direction == "both", stream.GBps
             elif way in late and self._is_late(writer, reader, direction):
                 yield way, direction == "both", self.most_GBps
@@ -414,11 +415,6 @@ def _is_own(failure: RailFailure) -> bool:
 
 def _unmet(outcome: RailOutcome) -> bool:
     return outcome.own is None and any(each.step == "open" and each.kind == "channel" for each in outcome.failures)
-
-
-def _stream(writer: EndView, direction: RailDirection) -> RailStream | None:
-    streams = writer.outcome.streams if writer.outcome else ()
-    return next((each for each in streams if each.direction == direction and each.seconds > 0), None)
 
 
 def _failure(writer: EndView, reader: EndView, direction: RailDirection) -> RailFailure | None:

@@ -63,7 +63,8 @@ def _entry(entry: str, names: Sequence[str], first: bool) -> dict[str, frozenset
         raise _Refused(f"{entry!r} needs a function in front: only the first entry may go without")
     tokens = parts[0] if len(parts) == 1 else parts[1]
     functions = FUNCTIONS if len(parts) == 1 else _known(parts[0], FUNCTIONS, "function")
-    return dict.fromkeys(functions, _left(tokens, names))
+    listed = frozenset(n for word in tokens.removeprefix("^").split(",") if word for n in _known(word, names, "choice"))
+    return dict.fromkeys(functions, frozenset(names) - listed if tokens.startswith("^") else listed)
 
 
 def _known(word: str, names: Sequence[str], what: str) -> tuple[str, ...]:
@@ -71,11 +72,6 @@ def _known(word: str, names: Sequence[str], what: str) -> tuple[str, ...]:
     if not found:
         raise _Refused(f"{word!r} is not a known {what}; there are {', '.join(names)}")
     return found
-
-
-def _left(tokens: str, names: Sequence[str]) -> frozenset[str]:
-    listed = frozenset(n for word in tokens.removeprefix("^").split(",") if word for n in _known(word, names, "choice"))
-    return frozenset(names) - listed if tokens.startswith("^") else listed
 
 
 def _old(text: str, names: Sequence[str]) -> Pin:

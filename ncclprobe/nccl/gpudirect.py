@@ -376,7 +376,13 @@ def nvls(gpus: Gpus, links: NvLinks | Absent, settings: Settings, version: Versi
         return NvlsChoice(False, "no NVSwitch joins the GPUs")
     if switched is None or len(capabilities) < len(alive):
         return NvlsChoice(None, "NVML does not report which GPUs these are, or which devices their links reach")
-    return _by_fabric([gpu.fabric for gpu in alive])
+    # GPUs that have not joined the fabric have no multicast.
+    for fabric in [gpu.fabric for gpu in alive]:
+        if isinstance(fabric, GpuFabric) and fabric.state in ("not-started", "in-progress"):
+            return NvlsChoice(False, f"a GPU's registration with the NVLink fabric is {fabric.state}")
+        if isinstance(fabric, GpuFabric) and fabric.state == "completed" and fabric.status:
+            return NvlsChoice(False, f"a GPU's registration with the NVLink fabric failed (NVML error {fabric.status})")
+    return NvlsChoice(True, "NVSwitches, compute capability 9.0 or more, and a driver with multicast")
 
 
 def _switched(links: NvLinks | Absent, gpus: Sequence[int]) -> bool | None:
@@ -388,13 +394,3 @@ def _switched(links: NvLinks | Absent, gpus: Sequence[int]) -> bool | None:
         return None
     active = [[link for link in row if link.state == "active"] for row in rows if not isinstance(row, Absent)]
     return bool(active) and all(any(link.remote == "switch" for link in row) for row in active)
-
-
-def _by_fabric(fabrics: Sequence[GpuFabric | Absent]) -> NvlsChoice:
-    """Return NVLS by the fabric: GPUs that have not joined it have no multicast."""
-    for fabric in fabrics:
-        if isinstance(fabric, GpuFabric) and fabric.state in ("not-started", "in-progress"):
-            return NvlsChoice(False, f"a GPU's registration with the NVLink fabric is {fabric.state}")
-        if isinstance(fabric, GpuFabric) and fabric.state == "completed" and fabric.status:
-            return NvlsChoice(False, f"a GPU's registration with the NVLink fabric failed (NVML error {fabric.status})")
-    return NvlsChoice(True, "NVSwitches, compute capability 9.0 or more, and a driver with multicast")

@@ -12,7 +12,7 @@ Rail and plane are read since 2.30.7; before, an empty port (``mlx5_0:``) was po
 """
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from functools import lru_cache
 from ipaddress import IPv4Address, IPv4Network, IPv6Address, IPv6Network, ip_network
 from typing import Literal
@@ -256,22 +256,17 @@ def pick(port: Port, wanted: Wish, version: Version | None = None) -> Pick | Non
     if wanted.index >= 0:
         by: Literal["setting", "version"] = "setting" if reaches(version, _AUTOMATIC) or wanted.index else "version"
         return Pick(wanted.index, table.get(wanted.index), by)
-    index = _search(table, wanted)
+    index = 0
+    # Empty entries take part; one behind the last stands for all that follow it.
+    for candidate in range(1, max(table, default=0) + 2):
+        if _better(table.get(index, _EMPTY), table.get(candidate, _EMPTY), wanted):
+            index = candidate
     return Pick(index, table.get(index), "search")
 
 
 def _flid(gid: Gid | None) -> bool:
     """Return whether a GID carries the bits of a routable LID: bytes 4 and 5."""
     return gid is not None and any(gid.address.packed[4:6])
-
-
-def _search(table: Mapping[int, Gid], wanted: Wish) -> int:
-    current = 0
-    # Empty entries take part; one behind the last stands for all that follow it.
-    for candidate in range(1, max(table, default=0) + 2):
-        if _better(table.get(current, _EMPTY), table.get(candidate, _EMPTY), wanted):
-            current = candidate
-    return current
 
 
 def _better(current: Gid, candidate: Gid, wanted: Wish) -> bool:

@@ -136,7 +136,9 @@ def read(text: str | Iterable[Line]) -> Log:
         if (match := _HOP.search(message)) and len(hops) < _MOST_KEPT:
             hops[_hop(match)] = None
         elif (match := _CHOICE.search(message)) and len(choices) < _MOST_KEPT:
-            choices[_choice(match)] = None
+            channels = int(match["high"]) - int(match["low"]) + 1 if match["high"] else None
+            algorithm, protocol = _named(match["algo"], _ALGORITHMS), _named(match["proto"], _PROTOCOLS)
+            choices[Choice(match["op"] or "", int(match["nbytes"]), algorithm, protocol, channels)] = None
         elif match := _CHANNELS.search(message):
             found["channels"] = int(match[1])
         elif match := _NETWORK.search(message):
@@ -161,12 +163,6 @@ def _hop(found: re.Match[str]) -> Hop:
     if found["shm"]:
         return Hop("SHM")
     return Hop("NET", found["net"], int(found["device"]), bool(found["gdr"]))
-
-
-def _choice(found: re.Match[str]) -> Choice:
-    channels = int(found["high"]) - int(found["low"]) + 1 if found["high"] else None
-    algorithm, protocol = _named(found["algo"], _ALGORITHMS), _named(found["proto"], _PROTOCOLS)
-    return Choice(found["op"] or "", int(found["nbytes"]), algorithm, protocol, channels)
 
 
 def _named(message: str, names: tuple[str, ...]) -> str:

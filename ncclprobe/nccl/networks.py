@@ -277,7 +277,8 @@ def network(
     passed = [known.set("NCCL_NET", "NCCL_NET_PLUGIN")]
     for asked in asked_plugins(known):
         if wanted and not asked.may_be(wanted):
-            passed += [_other_name(asked)]
+            names = (asked.plugin.names or NAMES.get(asked.plugin.flavour)) if asked.plugin else None
+            passed += [f"the network of {asked.name} is called {' or '.join(names)}" if names else _missing(asked)]
             continue
         taken = _plugin_network(asked, known, sockets)
         if not isinstance(taken, str):
@@ -299,11 +300,6 @@ def _unserved(known: NetworkFacts) -> str:
     if any(port.state == "ACTIVE" for port in efa_ports(known.need(Fabric))) or _slingshot(known):
         return "the loader finds no OFI plugin (libnccl-net.so)"
     return "the loader finds none of Google's plugins (libnccl-net.so)" if _gve(known) else ""
-
-
-def _other_name(asked: NetworkLibrary) -> str:
-    names = (asked.plugin.names or NAMES.get(asked.plugin.flavour)) if asked.plugin else None
-    return f"the network of {asked.name} is called {' or '.join(names)}" if names else _missing(asked)
 
 
 def _missing(asked: NetworkLibrary) -> str:

@@ -192,12 +192,6 @@ def _bits(element: torch.Tensor) -> str:
     return f"0x{int(element.view(_INTEGER[size]).item()) % (1 << 8 * size):0{2 * size}x}"
 
 
-def _average_tolerance(dtype: torch.dtype, ranks: int) -> float:
-    """Return how far an average may be off, relative to it: half a unit in the last place to one `eps`."""
-    roundings = min(ranks, _FLOAT_AVERAGE_BELOW // 2) + 2
-    return math.expm1(roundings * math.log1p(float(torch.finfo(dtype).eps) / 2))
-
-
 def pattern(dtype: torch.dtype, redop: str | None, ranks: int, device: torch.device) -> Pattern:
     """Return the data to verify one reduction with, or (None) an operation that only moves data."""
     limit = _EXACT_BELOW.get(dtype, 1 << 20)
@@ -214,12 +208,17 @@ def pattern(dtype: torch.dtype, redop: str | None, ranks: int, device: torch.dev
     elif redop == "avg" and dtype.is_floating_point:
         rows = _shares(ranks, _FLOAT_AVERAGE_BELOW)
         total = rows.sum(0).double() / ranks
-        tolerance = _average_tolerance(dtype, ranks)
+        # Half a unit in the last place to one `eps`, relative to the average.
+        roundings = min(ranks, _FLOAT_AVERAGE_BELOW // 2) + 2
+        tolerance = math.expm1(roundings * math.log1p(float(torch.finfo(dtype).eps) / 2))
     elif redop == "avg":
         rows = _shares(ranks, limit)
         total = rows.sum(0) // ranks
     else:
-        rows = _contest(ranks, limit, highest_wins=redop == "max")
+        # Positive numbers up to `limit`; the ranks take turns to have the only largest (or smallest) one.
+        half = limit // 2
+        raised = (_turn(ranks) == 0) == (redop == "max")
+        rows = 1 + _scattered(ranks) % half + half * raised
         total = rows.amax(0) if redop == "max" else rows.amin(0)
     return Pattern(rows.to(dtype).to(device), total.to(dtype).to(device), tolerance)
 
@@ -240,13 +239,6 @@ def _shares(ranks: int, limit: int) -> torch.Tensor:
     highest = max(2, limit // ranks)
     contributes = _turn(ranks) < limit // highest
     return torch.where(contributes, 1 + _scattered(ranks) % highest, 0)
-
-
-def _contest(ranks: int, limit: int, highest_wins: bool) -> torch.Tensor:
-    """Return positive numbers up to `limit`; the ranks take turns to have the only largest (or smallest) one."""
-    half = limit // 2
-    raised = (_turn(ranks) == 0) == highest_wins
-    return 1 + _scattered(ranks) % half + half * raised
 
 
 def _pieces(buffer: torch.Tensor) -> Iterator[tuple[int, torch.Tensor]]:

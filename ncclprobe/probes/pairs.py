@@ -220,10 +220,6 @@ class PairEndpoint:
             work.wait()  # the stream waits, not the host
         done = torch.cuda.Event()
         done.record()
-        _poll(done.query, until)
-
-
-def _poll(done: Callable[[], bool], until: float) -> None:
-    while not done():
-        if time.monotonic() > until:
-            raise RuntimeError("timed out")
+        while not done.query():
+            if time.monotonic() > until:
+                raise RuntimeError("timed out")

@@ -115,7 +115,13 @@ class RoundRobin(Struct):
         All other ranks must be in run_worker().
         """
         if not self.placement.single:
-            self._measure_intra_node(count)
+            # Each node's ranks among themselves, all nodes at once; those that are slow again.
+            nodes = self.placement.nodes
+            rounds = intra_node.plan(nodes, count)
+            rates = [self._rates(rounds, 0)]
+            for step in range(1, RETESTS + 1):
+                slow = intra_node.slow_each_time(rates, nodes, self.rules)
+                rates.append(self._rates(intra_node.retest_rounds(rounds, slow) if slow else (), step))
         suspects.localise_slowness(
             self.placement.rails, self._between, self.rules,
             count=count, expected_GBps=self.expected_GBps, excluded=self._excluded_ends,
@@ -138,15 +144,6 @@ class RoundRobin(Struct):
     def _remaining(self, pairs: Sequence[tuple[End, End]]) -> list[tuple[End, End]]:
         excluded = self._excluded_ends(())
         return [pair for pair in pairs if excluded.isdisjoint(pair)]
-
-    def _measure_intra_node(self, count: int | None) -> None:
-        """Measure each node's ranks among themselves, all nodes at once, and retest those that are slow."""
-        nodes = self.placement.nodes
-        rounds = intra_node.plan(nodes, count)
-        rates = [self._rates(rounds, 0)]
-        for step in range(1, RETESTS + 1):
-            slow = intra_node.slow_each_time(rates, nodes, self.rules)
-            rates.append(self._rates(intra_node.retest_rounds(rounds, slow) if slow else (), step))
 
     def _rates(self, rounds: Sequence[Round], step: int) -> dict[intra_node.Way, float]:
         """Measure `rounds` within nodes; return the rates, one way."""

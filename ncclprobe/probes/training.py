@@ -172,7 +172,10 @@ def play_strategy(bench: Bench, work: Work, strategy: Strategy, model: Model, ro
     calls = [item for item in items if isinstance(item, Collective)]
     views = views_of(plan, calls)
     alone = {key: _alone(bench, key, view) for key, view in views.items()}
-    compute_s = _compute_s(bench, work, strategy, model)
+    # 6 operations per parameter and token (Kaplan et al. 2020, section 2.1).
+    flops = 6.0 * model.params * model.tokens * model.micro_batches
+    share = flops / bench.plan.ranks if strategy == "tp" else flops
+    compute_s = min(_MOST_DEFAULT_S, bench.slowest(share / work.flops * work.chunk_s))
     chunks = compute_s / work.chunk_s
     bare = tuple(item for item in items if isinstance(item, Compute))
     plays: dict[str, Callable[[], object]] = {
@@ -220,13 +223,6 @@ def _step_row(
         efficiency=compute_s / step[0],
         predicted_us=microseconds(predicted_s),
     )
-
-
-def _compute_s(bench: Bench, work: Work, strategy: Strategy, model: Model) -> float:
-    """Return seconds of one rank's step: 6 operations per parameter and token (Kaplan et al. 2020, section 2.1)."""
-    flops = 6.0 * model.params * model.tokens * model.micro_batches
-    share = flops / bench.plan.ranks if strategy == "tp" else flops
-    return min(_MOST_DEFAULT_S, bench.slowest(share / work.flops * work.chunk_s))
 
 
 def views_of(

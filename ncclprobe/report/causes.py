@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 from datetime import datetime, timezone
 
 from ncclprobe import page
-from ncclprobe.model.causes import Cause, Consequence, JobVerdict, Suspect
+from ncclprobe.model.causes import Cause, JobVerdict, Suspect
 from ncclprobe.model.findings import Evidence, Finding, Severity
 from ncclprobe.model.layout import Style, unstyled, wrap
 from ncclprobe.model.report import Report
@@ -203,7 +203,10 @@ def _cause(cause: Cause, width: int, style: Style, verbose: bool, word: str) -> 
     most = None if verbose else _MOST_EVIDENCE if cause.confidence == "unknown" else 1
     yield from _quoted(cause.evidence[:most], width)
     for suspect in cause.suspects:
-        yield from _suspected(suspect, cause.evidence, width)
+        line = Evidence(suspect.source, suspect.line, suspect.last_line)
+        yield from wrap(f"{_LEAD}suspect: ", suspected(suspect), width)
+        if suspect.source and line not in cause.evidence:
+            yield from _quoted((line,), width)
     if cause.remedy:
         yield from wrap(f"{_LEAD}what to do: ", cause.remedy, width)
     unknown = cause.confidence == "unknown"
@@ -215,19 +218,13 @@ def _cause(cause: Cause, width: int, style: Style, verbose: bool, word: str) -> 
         yield f"{_LEAD}what followed:" if cause.confidence != "unknown" else f"{_LEAD}other lines:"
         shown = cause.consequences if verbose else cause.consequences[:_MOST_CONSEQUENCES]
         for each in shown:
-            yield from _consequence(each, width)
+            on = f" ({place})" if (place := who(each.ranks, each.nodes)) else ""
+            yield from wrap(f"{_LEAD}- ", f"{each.message}{on}", width)
+            yield from _quoted(each.evidence[:1], width, _LEAD + "    ")
         if len(cause.consequences) > len(shown):
             yield f"{_LEAD}- and {len(cause.consequences) - len(shown)} more; -v shows all"
     if cause.confidence != "unknown":
         yield f"{_LEAD}more: {page(cause.id)}"
-
-
-def _suspected(each: Suspect, shown: Sequence[Evidence], width: int) -> Iterator[str]:
-    """Yield the silent ranks and their last line, unless that is shown already."""
-    line = Evidence(each.source, each.line, each.last_line)
-    yield from wrap(f"{_LEAD}suspect: ", suspected(each), width)
-    if each.source and line not in shown:
-        yield from _quoted((line,), width)
 
 
 def suspected(each: Suspect) -> str:
@@ -261,12 +258,6 @@ def blamed(cause: Cause) -> str:
         return told
     _, _, step = told.partition("; ")
     return f"{step[0].upper()}{step[1:]}" if cause.action in ("restart", "retest") else ""
-
-
-def _consequence(each: Consequence, width: int) -> Iterator[str]:
-    on = f" ({place})" if (place := who(each.ranks, each.nodes)) else ""
-    yield from wrap(f"{_LEAD}- ", f"{each.message}{on}", width)
-    yield from _quoted(each.evidence[:1], width, _LEAD + "    ")
 
 
 def _quoted(found: Sequence[Evidence], width: int, lead: str = _LEAD + "  ") -> Iterator[str]:

@@ -1,7 +1,7 @@
 """A report in few words: its headline and its last sentence; findings and gaps gathered over nodes and subjects."""
 
 import re
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
 from ncclprobe.model.findings import Action, Blame, Finding, Severity, Status, nodes_of, own_node
@@ -101,7 +101,8 @@ def problems(report: Report) -> list[Problem]:
     known = {(verdict.id, finding.subject) for verdict in report.checks for finding in verdict.findings}
     for verdict in report.checks:
         for finding in verdict.findings:
-            if _follows(finding, known):
+            caused = finding.related and not finding.remedy
+            if bool(caused) and all((each.id, each.subject) in known for each in finding.related):
                 continue
             where.setdefault((verdict.id, finding), []).extend([verdict.node] if verdict.node else [])
     groups: dict[tuple[object, ...], tuple[Finding, dict[str, None], dict[str, None]]] = {}
@@ -116,12 +117,6 @@ def problems(report: Report) -> list[Problem]:
         follows = dict.fromkeys(line for subject in subjects for line in so.get((name, subject), ()))
         found.append(Problem(name, first, tuple(on_nodes), tuple(subjects), tuple(follows)))
     return sorted(found, key=lambda problem: _cost(problem.finding))
-
-
-def _follows(finding: Finding, known: Collection[tuple[str, str]]) -> bool:
-    """Return whether a finding is a consequence of others of the report, and is listed under them."""
-    caused = finding.related and not finding.remedy
-    return bool(caused) and all((each.id, each.subject) in known for each in finding.related)
 
 
 def _consequences(report: Report) -> Mapping[tuple[str, str], Sequence[str]]:

@@ -107,7 +107,13 @@ def parse(text: str, path: str) -> Report:
             raise UsageError(f"{path}: its schema is {_shown(found)}; this version reads {SCHEMA}")
         _refuse_duplicates(text, path)
         report = msgspec.json.decode(text, type=Report)
-        _refuse_impossible(report, path)
+        for number, row in enumerate(report.measurements, start=1):
+            times = (row.time_us.mean, row.time_us.typical, *(row.interval_us or ()))
+            fine = 1 <= row.nodes <= row.ranks <= bounds.JOB_RANKS and 0 <= row.nbytes <= bounds.BYTES
+            fine &= all(bounds.LEAST_TIME_US <= time <= bounds.MOST_TIME_US for time in times)
+            fine &= min(row.algbw_GBps, row.busbw_GBps) >= 0 and max(row.algbw_GBps, row.busbw_GBps) <= bounds.MOST_GBPS
+            if not fine or (row.interval_us and row.interval_us[0] > row.interval_us[1]):
+                raise UsageError(f"{path}: row {number} of its measurements holds a number that cannot be: not ours")
     except (msgspec.DecodeError, UnicodeError, RecursionError, ValueError) as error:
         raise UsageError(f"{path}: not a whole {SCHEMA} report: {other_kind(text, path, error)}") from None
     explains = (ExitCode.OK,) if report.files else ()  # what explains files is no gate
@@ -194,17 +200,6 @@ def _decimal(text: str) -> float:
     if not abs(number) <= bounds.REPORT_DECIMAL:
         raise ValueError(f"{text[:20]} is out of range")
     return number
-
-
-def _refuse_impossible(report: Report, path: str) -> None:
-    """Raises UsageError for a row that cannot have been measured: what is computed of rows divides by these."""
-    for number, row in enumerate(report.measurements, start=1):
-        times = (row.time_us.mean, row.time_us.typical, *(row.interval_us or ()))
-        fine = 1 <= row.nodes <= row.ranks <= bounds.JOB_RANKS and 0 <= row.nbytes <= bounds.BYTES
-        fine &= all(bounds.LEAST_TIME_US <= time <= bounds.MOST_TIME_US for time in times)
-        fine &= min(row.algbw_GBps, row.busbw_GBps) >= 0 and max(row.algbw_GBps, row.busbw_GBps) <= bounds.MOST_GBPS
-        if not fine or (row.interval_us and row.interval_us[0] > row.interval_us[1]):
-            raise UsageError(f"{path}: row {number} of its measurements holds a number that cannot be: not ours")
 
 
 def _shown(text: str) -> str:

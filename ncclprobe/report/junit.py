@@ -39,7 +39,17 @@ def render(report: Report) -> str:
     xml = JUnitXml(printable(report.tool.name))
     way = digest.transport(report)
     headline = [("headline", verdict_line(report)), *([("transport", printable(way))] if way else [])]
-    suites = [_suite(report, "run", [_run(report)], properties=headline), *_suites(report), *_row_suites(report)]
+    # The whole run is a case: a page of tests is red only if the exit code is not 0.
+    from junitparser import Error, Failure, Skipped
+
+    case = _case("verdict", "run")
+    if none := digest.none_judged(report):
+        case.result = [_result(Skipped, none, "unjudged")]
+    if report.exit_code:
+        kind = Failure if report.exit_code == ExitCode.FAIL else Error
+        why = "\n".join(map(printable, report.notes))
+        case.result = [_result(kind, verdict_line(report), report.status.value, why)]
+    suites = [_suite(report, "run", [case], properties=headline), *_suites(report), *_row_suites(report)]
     if report.copies:
         suites.append(_suite(report, "measured copies", map(_copy, report.copies)))
     xml.extend(suites)
@@ -62,20 +72,6 @@ def recognises(text: str) -> bool:
     except (ElementTree.ParseError, ValueError):
         return False
     return root.tag == "testsuites" and root.get("name") == "ncclprobe"
-
-
-def _run(report: Report) -> "TestCase":
-    """The whole run, so that a page of tests is red only if the exit code is not 0."""
-    from junitparser import Error, Failure, Skipped
-
-    case = _case("verdict", "run")
-    if none := digest.none_judged(report):
-        case.result = [_result(Skipped, none, "unjudged")]
-    if report.exit_code:
-        kind = Failure if report.exit_code == ExitCode.FAIL else Error
-        why = "\n".join(map(printable, report.notes))
-        case.result = [_result(kind, verdict_line(report), report.status.value, why)]
-    return case
 
 
 def _suites(report: Report) -> "Iterator[TestSuite]":

@@ -101,7 +101,9 @@ def _command(text: str, also: str = "") -> str:
 
 def _file_sections(report: Report) -> Iterator[_Section]:
     """Yield the sections of a report of what a job left."""
-    yield _Section("", [_caption(report)])
+    about = f"{report.tool.name} {report.tool.version} read {', '.join(report.files)}"
+    about += f"; {causes.looked(report.standing)}" if report.standing else ""
+    yield _Section("", [f"## {text(causes.headline(report))}\n\n{text(about)}"])
     ranks = [_line_of(row) for row in causes.class_rows(report)]
     yield _Section("Ranks by what they do", ranks, head=_head_of(_CLASSES))
     yield _Section("Why it failed", [_cause(cause) for cause in report.causes])
@@ -116,7 +118,12 @@ def _sections(report: Report) -> Iterator[_Section]:
     bad = [problem for problem in found if problem.finding.severity is not Severity.NOTE]
     notes = [problem for problem in found if problem.finding.severity is Severity.NOTE]
     gaps = digest.gaps(report)
-    yield _Section("", [_headline(report)])
+    where = digest.folded([node.name for node in report.nodes])
+    nodes = plural(len(report.nodes), "node")
+    about = f"{report.tool.name} {report.tool.version}, {nodes}, {digest.looked(report)}"
+    way = digest.transport(report)
+    lines = f"## {text(verdict_line(report))}\n\n{text(about)}\n{code(where)}, by {code(report.command)}"
+    yield _Section("", [f"{lines}\n\n- transport: {text(way)}" if way else lines])
     lost = [f"Did not report: {code(digest.folded(report.missing_nodes))}."]
     yield _Section("", lost if report.missing_nodes else [])
     yield _Section("Problems", [_problem(problem, report) for problem in bad])
@@ -142,12 +149,6 @@ def _sections(report: Report) -> Iterator[_Section]:
     yield _Section(f"Suppressed ({len(lived_with)})", lived_with, folded=True)
 
 
-def _caption(report: Report) -> str:
-    about = f"{report.tool.name} {report.tool.version} read {', '.join(report.files)}"
-    about += f"; {causes.looked(report.standing)}" if report.standing else ""
-    return f"## {text(causes.headline(report))}\n\n{text(about)}"
-
-
 def _cause(cause: Cause) -> str:
     where = f" on {text(place)}" if (place := causes.who(cause.ranks, cause.nodes)) else ""
     named = " or ".join(map(code, cause.could_be)) or code(cause.code)
@@ -171,15 +172,6 @@ def _moment(moment: Moment) -> str:
 
 def _who_is_slow(report: Report) -> Iterator[str]:
     return (text for _, text in pairs.words(report.localisation)) if report.localisation else iter(())
-
-
-def _headline(report: Report) -> str:
-    where = digest.folded([node.name for node in report.nodes])
-    nodes = plural(len(report.nodes), "node")
-    about = f"{report.tool.name} {report.tool.version}, {nodes}, {digest.looked(report)}"
-    way = digest.transport(report)
-    lines = f"## {text(verdict_line(report))}\n\n{text(about)}\n{code(where)}, by {code(report.command)}"
-    return f"{lines}\n\n- transport: {text(way)}" if way else lines
 
 
 def _block(section: _Section, left: int) -> tuple[str, int]:

@@ -13,7 +13,7 @@ from typing import NamedTuple
 
 from ncclprobe.model.findings import OF_THE_RUN, Finding, Status, Verdict, weight
 from ncclprobe.model.hostlist import fold
-from ncclprobe.model.report import NodeRow, Report
+from ncclprobe.model.report import Report
 
 NAMES = ("good", "bad", "unsure", "missing")
 
@@ -49,7 +49,7 @@ def sort(report: Report) -> dict[str, tuple[str, ...]]:
         kinds = {weight(finding) for finding in said[node.name][1]} | of_all
         if "bad" in kinds:
             found["bad"].append(node.name)
-        elif "unsure" in kinds or _unseen(node, said[node.name][0]):
+        elif "unsure" in kinds or (node.status is Status.UNKNOWN or any(_blind(said[node.name][0]))):
             found["unsure"].append(node.name)
         else:
             found["good"].append(node.name)
@@ -73,11 +73,6 @@ def _by_node(report: Report) -> tuple[dict[str, tuple[list[Verdict], list[Findin
             if not named and weight(finding):  # which node it is about is not known: all are in doubt, none is bad
                 of_all.add("unsure")
     return said, of_all
-
-
-def _unseen(node: NodeRow, verdicts: Iterable[Verdict]) -> bool:
-    """Return whether a required check did not look, or could not because something else had failed."""
-    return node.status is Status.UNKNOWN or any(_blind(verdicts))
 
 
 def _blind(verdicts: Iterable[Verdict]) -> Iterator[bool]:

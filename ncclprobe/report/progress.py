@@ -101,7 +101,13 @@ class Progress:
     def show(self, phase: str) -> None:
         """Replace the line: ``[7/13] all_reduce 32 KiB in place  ±4.1 %  ~18 s``."""
         if self._terminal and self._live is None:
-            self._start()
+            from rich.console import Console  # at a terminal alone
+            from rich.live import Live
+
+            _write(CLEAR)  # of the process that started this one
+            console, ours = Console(stderr=True, highlight=False), sys.stdout.isatty()
+            self._live = Live(console=console, auto_refresh=False, transient=True, redirect_stdout=ours)
+            self._live.start()
         if self._live is not None:
             self._live.update(f"… {self._place()}{self._known(phase)}{self._left()}", refresh=True)
 
@@ -136,15 +142,6 @@ class Progress:
         if not self._rows or left <= 0:
             return ""
         return f"  ~{left * (time.monotonic() - self._began) / self._rows:.0f} s"
-
-    def _start(self) -> None:
-        from rich.console import Console  # at a terminal alone
-        from rich.live import Live
-
-        _write(CLEAR)  # of the process that started this one
-        console, ours = Console(stderr=True, highlight=False), sys.stdout.isatty()
-        self._live = Live(console=console, auto_refresh=False, transient=True, redirect_stdout=ours)
-        self._live.start()
 
 
 def _write(text: str) -> None:

@@ -77,11 +77,6 @@ def blocks(rows: Sequence[RailWay], width: int) -> Iterator[list[str]]:
     )
     cross = sum(way.src_rail != way.dst_rail for way in rows)
     yield [tried + (f"; {cross} of them between rails of different numbers" if cross else "")]
-    yield from _grids(every, width)
-
-
-def _grids(every: Sequence[RailEnd], width: int) -> Iterator[list[str]]:
-    """Yield the grid, in as many parts as the columns of all rails need."""
     nodes = by_node(every)
     kept = shown(nodes)
     cells = {(node, rail): _cell(nodes[node].get(rail)) for node in kept for rail in {e.rail for e in every}}

@@ -12,7 +12,7 @@ from ncclprobe.model.hostlist import fold
 from ncclprobe.model.layout import Style, first_of, labelled, shorten, unstyled, wrap
 from ncclprobe.model.measurement import FirstCall, Measurement
 from ncclprobe.model.nccl_selection import Choices, Decision, HcaChoice, PeerChoice
-from ncclprobe.model.report import Area, Report, Setting
+from ncclprobe.model.report import Report, Setting
 from ncclprobe.model.stats import median
 from ncclprobe.model.traffic import CopyRow, LadderRow
 from ncclprobe.model.units import plural, printable, size
@@ -77,7 +77,7 @@ def _shown(report: Report, found: Sequence[Problem], verbose: bool) -> tuple[lis
     if report.scope.apart and not verbose:
         return overview.first_of_each(loud), []
     notes = [each for each in found if each.finding.severity is Severity.NOTE]
-    return loud, [each for each in notes if verbose or _can_be_mended(each)]
+    return loud, [each for each in notes if verbose or not each.finding.remedy.startswith(NOTHING_TO_SET)]
 
 
 def quiet(report: Report) -> str:
@@ -144,10 +144,6 @@ def _problems(found: Sequence[Problem], report: Report, width: int, style: Style
         yield list(_problem(problem, report, given, width, style))
 
 
-def _can_be_mended(problem: Problem) -> bool:
-    return not problem.finding.remedy.startswith(NOTHING_TO_SET)
-
-
 def _problem(problem: Problem, report: Report, given: dict[str, str], width: int, style: Style) -> Iterator[str]:
     name, finding, nodes, subjects, consequences = problem
     word = finding.severity.value
@@ -190,7 +186,10 @@ def _areas(report: Report, width: int, style: Style) -> list[str]:
     longest = max((len(area.name) for area in report.areas), default=0)
     for area in report.areas:
         word, name = _AREA_WORDS[area.status], f"{area.name:<{longest}} "
-        first, *rest = _values(f"{word:<8}{name}", _area(area), width)
+        unseen = f"{plural(area.unseen, 'advisory check')} could not look" if area.unseen else ""
+        kinds = [kind.split(" · ") for kind in area.values.split("; ")]
+        kinds[-1] += [first_of(area.ids, _MOST_EVIDENCE), unseen]
+        first, *rest = _values(f"{word:<8}{name}", [[each for each in kind if each] for kind in kinds], width)
         lines += [style(word, area.status.value) + first[len(word) :], *rest]
     return lines
 
@@ -207,14 +206,6 @@ def _values(lead: str, kinds: Sequence[Sequence[str]], width: int) -> list[str]:
                 joint = ""
             lines[-1] += joint + value
     return [part for line in lines for part in wrap(line[: len(lead)], line[len(lead) :], width)]
-
-
-def _area(area: Area) -> list[list[str]]:
-    """Return what it is, value by value of each kind of node, then the checks that make it worse than good."""
-    unseen = f"{plural(area.unseen, 'advisory check')} could not look" if area.unseen else ""
-    kinds = [kind.split(" · ") for kind in area.values.split("; ")]
-    kinds[-1] += [first_of(area.ids, _MOST_EVIDENCE), unseen]
-    return [[each for each in kind if each] for kind in kinds]
 
 
 def _on(nodes: Sequence[str], report: Report) -> str:
@@ -398,7 +389,8 @@ def _who(report: Report) -> str:
     where = f" on {fold(node.name for node in report.nodes) if nodes == 1 else f'{nodes} nodes'}" if nodes else ""
     found, backend = report.fingerprint, _backend(report)
     if found is None or backend != "nccl":
-        looked_at = _models(report)
+        models = Counter(_short(gpu.model) for node in report.topology.values() for gpu in node.gpus or ())
+        looked_at = ", ".join(f"{number} × {model}" for model, number in models.most_common())
         return f"{plural(ranks, 'rank')}{where}, {backend}" if backend else f"{looked_at}{where}".removeprefix(" on ")
     gpu = found.machine.get("gpu", "GPU").partition(",")[0].partition(" x ")[2] or "GPU"
     return f"{ranks} × {_short(gpu)}{where}"
@@ -407,12 +399,6 @@ def _who(report: Report) -> str:
 def _short(gpu: str) -> str:
     model = re.search(_MODEL, gpu)
     return model[0] if model else gpu.removeprefix("NVIDIA ")
-
-
-def _models(report: Report) -> str:
-    """What a look alone has found: ``8 × H100``; empty without a GPU."""
-    models = Counter(_short(gpu.model) for node in report.topology.values() for gpu in node.gpus or ())
-    return ", ".join(f"{number} × {model}" for model, number in models.most_common())
 
 
 def _gpus_missing(report: Report) -> bool:
@@ -463,19 +449,15 @@ def _near_pairs(report: Report) -> str:
     near: dict[frozenset[int], bool] = {}
     for inside in (True, False):
         ways = [row for row in rows if row.inside is inside]
-        usual = _usual(report, inside, [row.GBps for row in ways])
+        rates = [row.GBps for row in ways]
+        known = report.localisation.usual_GBps(inside=inside) if report.localisation else None
+        usual = known or (median(rates) if rates else 0.0)
         for row in ways:
             pair = frozenset((row.src, row.dst))
             near[pair] = near.get(pair, True) and row.GBps >= (1 - _NEAR) * usual
     if len(near) == 1:  # with none to compare it with
         return f"1 pair at {min(row.GBps for row in rows):.3g} GB/s"
     return f"{sum(near.values())} of {plural(len(near), 'pair')} within {100 * _NEAR:.0f} %"
-
-
-def _usual(report: Report, inside: bool, rates: Sequence[float]) -> float:
-    """Return what the pairs are compared with everywhere; their median if a report does not say it."""
-    known = report.localisation.usual_GBps(inside=inside) if report.localisation else None
-    return known or (median(rates) if rates else 0.0)
 
 
 def _ladder(rungs: Sequence[LadderRow]) -> str:

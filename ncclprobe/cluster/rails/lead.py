@@ -178,7 +178,16 @@ class RailRun:
         seen: dict[int, list[RailRow]] = {}
         for rank, said in (await self._order(timed, patience_s)).items():
             with contextlib.suppress(msgspec.ValidationError):
-                seen[rank] = _asked(orders[rank], msgspec.convert(said.get("rows", ()), list[RailRow]))
+                # Another node's word is not believed to be well formed: only what answers `jobs`.
+                wanted = {
+                    job.number: (job.to, job.rail, job.other, job.leads, job.together, job.step) for job in orders[rank]
+                }
+                fitting = {
+                    row.number: row
+                    for row in msgspec.convert(said.get("rows", ()), list[RailRow])
+                    if wanted.get(row.number) == (row.to, row.rail, row.other, row.leads, row.together, row.step)
+                }
+                seen[rank] = list(fitting.values())
                 self._rows.setdefault(rank, []).extend(seen[rank])
         names = self._fleet.names
         return [] if gpu else results(tried({names[rank]: rows for rank, rows in seen.items()}, names))
@@ -189,7 +198,10 @@ class RailRun:
     def _jobs(self, job: Job, step: int, gpu: bool) -> Iterable[tuple[int, RailJob]]:
         """Yield the two ends of a test with their nodes, the one that leads first."""
         one, other = self._rank[job.one.node], self._rank[job.other.node]
-        address, source, port = self._meeting(one, other)
+        mine = {each.role: each for each in self._fleet.listening[one]}
+        theirs = [each for each in self._fleet.listening[other] if each.role in mine]
+        best = sorted(theirs, key=lambda each: not each.role.startswith(NCCL))[:1]
+        address, source, port = (best[0].address, mine[best[0].role].address, best[0].port) if best else ("", "", 0)
         self._number += 1
         ports = self._ends[one].ports[job.one.rail], self._ends[other].ports[job.other.rail]
         queue_pairs = max(each.queue_pairs for each in ports)
@@ -201,15 +213,6 @@ class RailRun:
         yield one, leader
         swapped = replace(leader, to=one, rail=job.other.rail, other=job.one.rail, leads=False)
         yield other, replace(swapped, address="", port=0, source="")
-
-    def _meeting(self, one: int, other: int) -> tuple[str, str, int]:
-        """Return the address on which the other node listens, and the first node's own address to call from: of one
-        role.
-        """
-        mine = {each.role: each for each in self._fleet.listening[one]}
-        theirs = [each for each in self._fleet.listening[other] if each.role in mine]
-        best = sorted(theirs, key=lambda each: not each.role.startswith(NCCL))[:1]
-        return (best[0].address, mine[best[0].role].address, best[0].port) if best else ("", "", 0)
 
     async def _order(self, orders: Mapping[int, RailsOrder], seconds: float) -> dict[int, dict[str, object]]:
         """Have nodes follow orders, this one among them; a node that does not answer in time is asked no more."""
@@ -226,17 +229,6 @@ class RailRun:
         }
         self._silent |= {rank for rank in ids if rank not in answers}
         return answers
-
-
-def _asked(jobs: Sequence[RailJob], rows: Sequence[RailRow]) -> list[RailRow]:
-    """Return the rows that answer `jobs`, one each: another node's word is not believed to be well formed."""
-    wanted = {job.number: (job.to, job.rail, job.other, job.leads, job.together, job.step) for job in jobs}
-    fitting = {
-        row.number: row
-        for row in rows
-        if wanted.get(row.number) == (row.to, row.rail, row.other, row.leads, row.together, row.step)
-    }
-    return list(fitting.values())
 
 
 class _Measure:

@@ -208,9 +208,14 @@ class RailNode(Struct):
             moved = await run_in_thread(partial(_moved, self.host), deadline - _LAST_S)
         except TimeoutError:  # a driver whose counters do not answer
             moved = {}
+        fabric = learned(self.snapshot.facts, Fabric)
+        known: Mapping[tuple[str, int], Any] = (
+            {(port.device, port.number): port.rate for port in fabric.ports} if fabric else {}
+        )
+        rates = [known.get((port.device, port.port)) for port in self.ports]
         return RailEnds(
             ports=self.ports,
-            rates_gbps=tuple(_rates(self.snapshot, self.ports)),
+            rates_gbps=tuple([rate.gbps if isinstance(rate, Rate) else 0.0 for rate in rates]),
             gpus=tuple(gpu is not None for gpu in self.gpus),
             why=choose_rails(self.snapshot).why,
             cross=crossing(self.snapshot),
@@ -269,15 +274,6 @@ def _moved(host: Host) -> dict[str, float]:
         for name, count in moved.items()
         if isinstance(count, traffic.Count)
     }
-
-
-def _rates(snapshot: Snapshot, ports: Sequence[RailPort]) -> list[float]:
-    fabric = learned(snapshot.facts, Fabric)
-    known: Mapping[tuple[str, int], Any] = (
-        {(port.device, port.number): port.rate for port in fabric.ports} if fabric else {}
-    )
-    rates = [known.get((port.device, port.port)) for port in ports]
-    return [rate.gbps if isinstance(rate, Rate) else 0.0 for rate in rates]
 
 
 def brief(outcome: RailOutcome) -> RailOutcome:

@@ -208,7 +208,8 @@ class Coordinator:
         """Receive the capture; only a peer that sent a whole one has joined."""
         async with self._transfers:
             path = await self._transfer(wire) if self._open else None
-        extra = self._is_surplus(hello)
+        holder = self._holders.get(hello.node_rank, hello.id)
+        extra = holder != hello.id or not 0 < hello.node_rank < self._nnodes
         too_many = extra and sum(peer.extra for peer in self._peers.values()) >= self._nnodes + _MOST_EXTRA
         if path is None or too_many or not self._open:
             why = "too many nodes with ranks that others have" if too_many else "too late: rank 0 has stopped waiting"
@@ -226,10 +227,6 @@ class Coordinator:
         self._joined(peer)
         await wire.send({"welcome": True}, self._soon(_HELLO_S))
         return peer
-
-    def _is_surplus(self, hello: Hello) -> bool:
-        holder = self._holders.get(hello.node_rank, hello.id)
-        return holder != hello.id or not 0 < hello.node_rank < self._nnodes
 
     async def _transfer(self, wire: Wire) -> Path:
         """Return the file with the capture: readable by its owner only, removed if it is not complete."""

@@ -133,7 +133,11 @@ def candidates(results: Sequence[Result], effects: Effects, rules: Rules) -> dic
     pairs += [(each.src, each.dst) for each in samples if alone and many_rails]
     for src, dst in pairs:
         found |= set(_pair_causes(src, dst, rails=many_rails))
-    many = _count_per_kind(ends, results)
+    many: dict[Kind, int] = {
+        "node": 3 * len({end.node for end in ends}),
+        "rail": 3 * len(ends),
+        "pair": 3 * len({frozenset((result.src, result.dst)) for result in results}),
+    }
     return {cause: _prior(cause, many, rules) for cause in found}
 
 
@@ -149,15 +153,6 @@ def _pair_causes(src: End, dst: End, rails: bool) -> Iterator[Cause]:
     for rail in (None, src.rail) if rails and src.rail == dst.rail else (None,):
         yield Cause("pair", both, rail)
         yield Cause("pair", (src.node, dst.node), rail, "out")
-
-
-def _count_per_kind(ends: set[End], results: Sequence[Result]) -> dict[Kind, int]:
-    """Count the causes of each kind, directions included."""
-    return {
-        "node": 3 * len({end.node for end in ends}),
-        "rail": 3 * len(ends),
-        "pair": 3 * len({frozenset((result.src, result.dst)) for result in results}),
-    }
 
 
 def _prior(cause: Cause, many: Mapping[Kind, int], rules: Rules) -> float:
@@ -223,13 +218,14 @@ class Scale:
         """Weigh `cause` by the entries it covers, without those `taken` by another."""
         places = [place for place in self._evidence.covered(cause) if place not in taken]
         quiet, sigma = self._quiet(places)
-        loss = self._loss(quiet)
+        loss = sorted(map(self._logs.__getitem__, quiet))[len(quiet) // 2] if quiet else 0.0
         slowest = noise_limit(len(quiet), sigma, self._rules)
         by_way = grouped((self._evidence.entries[place].way, place) for place in places)
         odds = [0.0, 0.0]
         slow = retests = 0
         for each, those in by_way.items():
-            for_it, against = self._odds(loss / 2, each, those)
+            chance, hit = self._chance(loss / 2, each, those), self._rules.hit
+            for_it, against = math.log(hit / chance), math.log((1 - hit) / (1 - chance))
             for place in those:
                 is_slow, is_retest = self._logs[place] <= loss / 2, bool(self._evidence.entries[place].step)
                 odds[is_retest] += for_it if is_slow else against
@@ -246,15 +242,6 @@ class Scale:
         most = _NOISIER * min((self._sigma[way] for way in enough), default=0.0)
         quiet = [place for place in places if self._sigma[self._evidence.entries[place].way] <= most]
         return quiet, max((self._sigma[self._evidence.entries[place].way] for place in quiet), default=0.0)
-
-    def _odds(self, limit: float, way: Way, places: Sequence[int]) -> tuple[float, float]:
-        """Return what one slow entry adds to the log odds, and one that is not, among entries of this way."""
-        chance, hit = self._chance(limit, way, places), self._rules.hit
-        return math.log(hit / chance), math.log((1 - hit) / (1 - chance))
-
-    def _loss(self, places: Sequence[int]) -> float:
-        """Return what is typical of the entries."""
-        return sorted(map(self._logs.__getitem__, places))[len(places) // 2] if places else 0.0
 
     def _chance(self, limit: float, way: Way, places: Sequence[int]) -> float:
         """Return how often an uncovered entry is as slow as `limit`; by Laplace's rule, never quite 0 or 1.

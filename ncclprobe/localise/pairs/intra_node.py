@@ -106,7 +106,12 @@ def retest_rounds(rounds: Iterable[Round], suspects: Collection[Way]) -> tuple[R
 def suspects(rates: Mapping[Way, float], nodes: Mapping[str, Sequence[int]], rules: Rules) -> dict[Way, float]:
     """Return the ways whose rate (GB/s) is slow compared with their peers, each with its ratio to them."""
     found: dict[Way, float] = {}
-    for group in _peers(rates, nodes):
+    # The same positions of each node are compared, if there are enough.
+    place = {rank: number for ranks in nodes.values() for number, rank in enumerate(ranks)}
+    comparable = grouped(((place[src], place[dst]), (src, dst)) for src, dst in rates)
+    enough = [ways for ways in comparable.values() if len(ways) >= FEWEST]
+    few = [way for ways in comparable.values() if len(ways) < FEWEST for way in ways]
+    for group in [*enough, few] if len(few) >= FEWEST else enough:
         usual = median(rates[way] for way in group)
         logs = {way: math.log(rates[way] / usual) for way in group}
         found |= {way: math.exp(log) for way, log in slow(logs, rules.inside()).items()}
@@ -122,15 +127,6 @@ def slow_each_time(
         again = suspects(retest, nodes, rules)
         ratios = {way: max(ratio, again[way]) for way, ratio in ratios.items() if way in again}
     return ratios
-
-
-def _peers(rates: Mapping[Way, float], nodes: Mapping[str, Sequence[int]]) -> list[list[Way]]:
-    """Group the ways that are compared: the same positions of each node if there are enough."""
-    place = {rank: number for ranks in nodes.values() for number, rank in enumerate(ranks)}
-    comparable = grouped(((place[src], place[dst]), (src, dst)) for src, dst in rates)
-    enough = [ways for ways in comparable.values() if len(ways) >= FEWEST]
-    few = [way for ways in comparable.values() if len(ways) < FEWEST for way in ways]
-    return [*enough, few] if len(few) >= FEWEST else enough
 
 
 def name_slow(

@@ -254,28 +254,25 @@ def verdict(
     weights = _explain(_retest_evidence(retests, suspected, sigma, case), sigma, case) if retests else suspected
     decided = {cause: _decide(weight, cause, case) for cause, weight in weights.items()}
     blamed = {cause: weights[cause] for cause, how in decided.items() if how == "blamed"}
-    blamed = gather_pairs(blamed, _partners(results))
+    found: defaultdict[str, set[str]] = defaultdict(set)
+    for result in results:
+        found[result.src.node].add(result.dst.node)
+        found[result.dst.node].add(result.src.node)
+    blamed = gather_pairs(blamed, found)
     samples = [result for result in results if isinstance(result, Sample)]
     blamed = gather_groups(blamed, samples, effects.level.get(False, 1.0), rules)
+    single = [usual for both, usual in effects.level.items() if not both]
     return Localisation(
         confirmed=tuple(_suspect(cause, weight) for cause, weight in blamed.items()),
         suspects=tuple(_suspect(cause, weights[cause]) for cause, how in decided.items() if how == "suspected"),
         cleared=tuple(cause for cause in {**suspected, **weights} if decided.get(cause, "cleared") == "cleared"),
         lost=tuple(result for result in results if isinstance(result, Lost)),
         level=effects.level,
-        all_slow=_all_slow(effects.level, expected_GBps),
+        all_slow=bool(single) and expected_GBps is not None and max(single) < expected_GBps,
         slow_rails=case.slow_rails,
         tests=len(results),
         steps=max((result.step for result in retests), default=0),
     )
-
-
-def _partners(results: Iterable[Result]) -> dict[str, set[str]]:
-    found: defaultdict[str, set[str]] = defaultdict(set)
-    for result in results:
-        found[result.src.node].add(result.dst.node)
-        found[result.dst.node].add(result.src.node)
-    return found
 
 
 def _entries(results: Iterable[Result], level: Mapping[Way, float]) -> list[Entry]:
@@ -344,12 +341,6 @@ def _decide(weight: Weight, cause: Cause, case: Case) -> Literal["blamed", "susp
 def _suspect(cause: Cause, weight: Weight) -> Suspect:
     ratio = math.exp(weight.loss)
     return Suspect(cause, ratio, weight.confidence, weight.slow, weight.tests, weight.retests, weight.partners)
-
-
-def _all_slow(level: Mapping[Way, float], expected_GBps: float | None) -> bool:
-    """Return whether even the best of the ways that send in one direction stays below the least expected."""
-    single = [usual for both, usual in level.items() if not both]
-    return bool(single) and expected_GBps is not None and max(single) < expected_GBps
 
 
 LOST_PARTNERS = 2

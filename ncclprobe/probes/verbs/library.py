@@ -56,11 +56,6 @@ class Library:
             raise _refusal(name, result if isinstance(result, int) and result > 0 else ctypes.get_errno())
         return result
 
-    def _event_name(self, number: int) -> str:
-        """Return the library's words for an asynchronous event."""
-        words = self._function("ibv_event_type_str")(number)
-        return words.decode(errors="replace") if words else f"event {number}"
-
     def _function(self, name: str) -> Any:
         try:
             function = getattr(self._loaded, name)
@@ -94,7 +89,8 @@ class Library:
             event = abi.AsyncEvent()
             with contextlib.suppress(VerbsError):
                 self.call("ibv_get_async_event", context, ctypes.byref(event))
-                yield event.event_type, self._event_name(event.event_type)
+                words = self._function("ibv_event_type_str")(event.event_type)
+                yield event.event_type, words.decode(errors="replace") if words else f"event {event.event_type}"
                 self._function("ibv_ack_async_event")(ctypes.byref(event))
                 continue
             return

@@ -35,7 +35,8 @@ def judge(direction: RailDirection, expected: bytes, found: bytes) -> RailArriva
     """Return what arrived, of a region that held the complement of `expected`."""
     if found == expected:
         return RailArrival(direction=direction, checked_bytes=len(found), arrived_bytes=len(found))
-    differing = _exclusive_or(expected, found)
+    numbers = (int.from_bytes(data, "little") for data in (expected, found))
+    differing = (next(numbers) ^ next(numbers)).to_bytes(len(expected), "little")
     right, untouched = differing.count(0), differing.count(255)
     arrived, wrong = len(found) - untouched, len(found) - untouched - right
     at = len(differing) - len(differing.lstrip(b"\0\xff")) if wrong else 0
@@ -48,8 +49,3 @@ def judge(direction: RailDirection, expected: bytes, found: bytes) -> RailArriva
         expected=expected[at] if wrong else 0,
         found=found[at] if wrong else 0,
     )
-
-
-def _exclusive_or(one: bytes, other: bytes) -> bytes:
-    numbers = (int.from_bytes(data, "little") for data in (one, other))
-    return (next(numbers) ^ next(numbers)).to_bytes(len(one), "little")

@@ -34,9 +34,16 @@ class Port:
     def __init__(self, library: Library, asked: RailPort, test: RailTest) -> None:
         self.library, self.asked, self.test = library, asked, test
         self.context = self._opened()
-        self.attr = self._attributes()
+        attr = abi.PortAttr()
+        self.library.call("ibv_query_port", self.context, self.asked.port, ctypes.byref(attr))
+        self.attr = attr
         self.gid, self._gid_type = self._read_gid()
-        self._pkey = self._read_pkey()
+        pkey = ctypes.c_uint16()
+        index = self.asked.pkey_index
+        if not 0 <= index < self.attr.pkey_tbl_len:
+            raise VerbsError("missing", f"no P_Key index {index}: the table has {self.attr.pkey_tbl_len} entries")
+        self.library.call("ibv_query_pkey", self.context, self.asked.port, index, ctypes.byref(pkey))
+        self._pkey = int.from_bytes(bytes(pkey), "big")
         self._pd = library.call("ibv_alloc_pd", self.context)
         self.region_bytes = test.message_bytes * pattern.slots(test, asked.queue_pairs)
         self.data = allocate(asked, 2 * self.region_bytes, library.announce)
@@ -55,11 +62,6 @@ class Port:
                 raise VerbsError("missing", f"no RDMA device {self.asked.device}: the verbs library {seen}")
             keep_near(abi.Device.from_address(devices[self.asked.device]).ibdev_path.decode(errors="replace"))
             return self.library.call("ibv_open_device", devices[self.asked.device])
-
-    def _attributes(self) -> abi.PortAttr:
-        attr = abi.PortAttr()
-        self.library.call("ibv_query_port", self.context, self.asked.port, ctypes.byref(attr))
-        return attr
 
     def _read_gid(self) -> tuple[bytes, str]:
         """Return the entry at the requested index, and its type; an unknown type is empty."""
@@ -81,14 +83,6 @@ class Port:
         size = ctypes.sizeof(entry)
         self.library.call("_ibv_query_gid_ex", self.context, self.asked.port, index, ctypes.byref(entry), 0, size)
         return abi.GID_TYPES[entry.gid_type] if entry.gid_type < len(abi.GID_TYPES) else ""
-
-    def _read_pkey(self) -> int:
-        pkey = ctypes.c_uint16()
-        index = self.asked.pkey_index
-        if not 0 <= index < self.attr.pkey_tbl_len:
-            raise VerbsError("missing", f"no P_Key index {index}: the table has {self.attr.pkey_tbl_len} entries")
-        self.library.call("ibv_query_pkey", self.context, self.asked.port, index, ctypes.byref(pkey))
-        return int.from_bytes(bytes(pkey), "big")
 
     def _registered(self, held: "_HostMemory | _GpuMemory") -> Any:
         """Register as NCCL does: a DMA-BUF if requested, by ibv_reg_mr_iova2 if writes may be reordered."""
@@ -178,14 +172,11 @@ class Port:
         """Bring the queue pairs to RTR and RTS, each to the peer's of the same place."""
         mtu = min(self.address().mtu, peer.mtu)
         for made, psn, other in zip(self.queue_pairs, self._psns, peer.queue_pairs, strict=True):
-            self._set_ece(made, other)
+            if other.ece and self._ece(made):
+                vendor, options, mask = other.ece
+                self.library.call("ibv_set_ece", made, ctypes.byref(abi.Ece(vendor, options, mask)))
             self._ready_to_receive(made, peer, other, mtu)
             self._ready_to_send(made, psn)
-
-    def _set_ece(self, made: Any, other: RailQueuePair) -> None:
-        if other.ece and self._ece(made):
-            vendor, options, mask = other.ece
-            self.library.call("ibv_set_ece", made, ctypes.byref(abi.Ece(vendor, options, mask)))
 
     def _ready_to_receive(self, made: Any, peer: RailAddress, other: RailQueuePair, mtu: int) -> None:
         attr = abi.QpAttr(qp_state=abi.RTR, dest_qp_num=other.number, rq_psn=other.psn, max_dest_rd_atomic=1)

@@ -160,14 +160,11 @@ class Stream:
                 self._missing -= 1
                 self._traffic.expect(index)
             else:
-                self._completed(self._queues[index])
+                self._last = time.perf_counter()
+                self._queues[index].complete()
         if writing:  # what comes in afterwards is no part of the time that writing took
             self.turns.append((time.perf_counter() - began, len(found)))
         return True
-
-    def _completed(self, queue: "_Queue") -> None:
-        self._last = time.perf_counter()
-        queue.complete()
 
     def _written(self, direction: RailDirection) -> RailStream:
         test, seconds = self._traffic.port.test, self._last - self._began

@@ -52,21 +52,16 @@ def _chart(op: str, rows: Curve) -> _Chart:
     best = max(rows, key=lambda row: row.busbw_GBps)
     spoken = f"{op}: at most {rate(best.busbw_GBps)} GB/s, at {size(best.nbytes)}; all numbers are in the table below"
     names = tuple(name for name in curves if name)
+    known = (row.expectation for row in rows if row.expectation)
+    said = dict.fromkeys(f"{e.basis}: {e.why} ({e.source}; confidence {e.confidence})" for e in known)
     return _Chart(
         op,
         _picture(list(curves.values()), _bandwidth, f"{spoken}; bus bandwidth"),
         _picture(list(curves.values()), _latency, f"{spoken}; time per call"),
         names if len(curves) > 1 else (),
         any(_expected(row, _bandwidth) for row in rows),
-        _grounds(rows),
+        tuple(said)[:3],
     )
-
-
-def _grounds(rows: Curve) -> tuple[str, ...]:
-    """Return the sources of the expectation, each once."""
-    known = (row.expectation for row in rows if row.expectation)
-    said = dict.fromkeys(f"{e.basis}: {e.why} ({e.source}; confidence {e.confidence})" for e in known)
-    return tuple(said)[:3]
 
 
 def _curves(rows: Curve) -> dict[str, Curve]:

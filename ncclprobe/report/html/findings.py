@@ -136,20 +136,15 @@ def _head(group: Sequence[Problem], names: Sequence[str], title: str, everywhere
 
 def _place(problem: Problem, report: Report) -> _Place:
     finding, names = problem.finding, _names(problem)
-    return _Place(
-        problem.subject, finding.message, folded(names) if len(report.nodes) > 1 else "", _cost(finding),
-        tuple(map(str, finding.evidence)), finding.see_also,
-        tuple(_excerpts(finding, problem.nodes, report)),
-    )  # fmt: skip
-
-
-def _excerpts(finding: Finding, nodes: Sequence[str], report: Report) -> list[Excerpt]:
-    """Return what stands in the sources of a finding, on any of its nodes."""
-    sources, where = {each.source for each in finding.evidence}, {*finding.nodes, *nodes}
+    sources, where = {each.source for each in finding.evidence}, {*finding.nodes, *problem.nodes}
     gpu = _GPU.fullmatch(finding.subject)
     mine = [each for each in report.excerpts if each.source in sources and (not each.node or each.node in where)]
     of_another = [each for each in mine if gpu and (asked := _ASKED_OF.fullmatch(each.title)) and asked[1] != gpu[1]]
-    return [each for each in mine if each not in of_another][:_MOST_EXCERPTS]
+    return _Place(
+        problem.subject, finding.message, folded(names) if len(report.nodes) > 1 else "", _cost(finding),
+        tuple(map(str, finding.evidence)), finding.see_also,
+        tuple([each for each in mine if each not in of_another][:_MOST_EXCERPTS]),
+    )  # fmt: skip
 
 
 def _cost(finding: Finding, most: str = "") -> str:

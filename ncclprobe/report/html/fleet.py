@@ -122,7 +122,16 @@ def _group(state: str, cards: Sequence[Card], names: Sequence[str], blind: Mappi
 
 def kinds(report: Report, found: Sequence[Row], anchors: Anchors) -> tuple[list[_Kind], int, int]:
     """Return the kinds of node, what ails first; how many kinds are not shown, and how many nodes these are."""
-    marks = _marks(report, found, anchors)
+    # By node and device, what failures and warnings say of a device that the node has:
+    devices = {name: _names(topology) for name, topology in report.topology.items()}
+    marks: dict[str, dict[str, tuple[_Mark, ...]]] = defaultdict(dict)
+    for row in found:
+        if row.kind not in ("fail", "warn"):
+            continue
+        mark = _Mark(row.kind, row.id, anchors.get(row.key, "checks"))
+        for node in row.nodes:
+            for name in set(device(row.subject)) & devices.get(node, frozenset()):
+                marks[node][name] = (*marks[node].get(name, ()), mark)
     groups = grouped(
         ((repr(topology), tuple(sorted(marks.get(name, {}).items()))), name)
         for name, topology in report.topology.items()
@@ -140,20 +149,6 @@ def _kind(report: Report, names: Sequence[str], marks: Marks) -> _Kind:
     topology = report.topology[names[0]]
     said = tuple((name, mark) for name, each in marks.items() for mark in each)
     return _Kind(folded(names, 80), len(names), topology, said)
-
-
-def _marks(report: Report, found: Sequence[Row], anchors: Anchors) -> dict[str, dict[str, tuple[_Mark, ...]]]:
-    """By node and device, what failures and warnings say of a device that the node has."""
-    devices = {name: _names(topology) for name, topology in report.topology.items()}
-    marks: dict[str, dict[str, tuple[_Mark, ...]]] = defaultdict(dict)
-    for row in found:
-        if row.kind not in ("fail", "warn"):
-            continue
-        mark = _Mark(row.kind, row.id, anchors.get(row.key, "checks"))
-        for node in row.nodes:
-            for name in set(device(row.subject)) & devices.get(node, frozenset()):
-                marks[node][name] = (*marks[node].get(name, ()), mark)
-    return marks
 
 
 def _names(topology: NodeTopology) -> frozenset[str]:

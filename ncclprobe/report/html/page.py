@@ -149,11 +149,16 @@ def _found(report: Report, found: Sequence[Row], cards: Cards) -> dict[str, Any]
     places = {node.name: n for n, node in enumerate(report.nodes)}
     counts = [(kind, sum(row.kind == kind for row in found)) for kind in ORDER]
     everywhere = len(report.nodes)
+    words = {
+        "unjudged": ("not judged", "no number is known well enough to judge them by"),
+        "inconclusive": ("too noisy to judge", "their interval is wider than the band"),
+    }
+    counted = [(sum(row.status == state for row in report.measurements), *said) for state, said in words.items()]
     return {
         "cards": cards.cards,
         "hidden": cards.hidden,
         "shown_places": findings.SHOWN_PLACES,
-        "unjudged": _unjudged(report),
+        "unjudged": [each for each in counted if each[0]],
         "blind": unseen[:MOST_BLIND],
         "more_blind": len(unseen) - MOST_BLIND,
         "most_listed": MOST_LISTED,
@@ -170,16 +175,6 @@ def _found(report: Report, found: Sequence[Row], cards: Cards) -> dict[str, Any]
             }
         ),
     }
-
-
-def _unjudged(report: Report) -> list[tuple[int, str, str]]:
-    """Return numbers that could not be judged: (how many, what became of them, why)."""
-    words = {
-        "unjudged": ("not judged", "no number is known well enough to judge them by"),
-        "inconclusive": ("too noisy to judge", "their interval is wider than the band"),
-    }
-    counted = [(sum(row.status == state for row in report.measurements), *said) for state, said in words.items()]
-    return [each for each in counted if each[0]]
 
 
 def _spans(names: Sequence[str], places: dict[str, int]) -> list[list[int]]:

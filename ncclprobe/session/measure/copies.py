@@ -110,7 +110,8 @@ class Copies:
             with phase(self._identity.rank, self._set_phase, "copies within the host's memory"):
                 yield from self._copy_host() if self._identity.local_rank == 0 else ()
             return
-        turns, buffers = self._most_ranks(), None
+        received = self._exchange.collect(self._identity.local_ranks)
+        turns, buffers = int(self._exchange.share(max(received) if received else None)), None
         for turn in range(turns):
             name = f"copies of {self._device}"
             buffers = (yield from self._while_others_wait(turn, name, self._copy_alone)) or buffers
@@ -131,11 +132,6 @@ class Copies:
         self._set_phase(f"wait for the copies of local rank {local_rank}")
         barrier(self._exchange)
         return found
-
-    def _most_ranks(self) -> int:
-        """Return the largest number of ranks per node: every node waits for so many turns."""
-        received = self._exchange.collect(self._identity.local_ranks)
-        return int(self._exchange.share(max(received) if received else None))
 
     def _copy_alone(self) -> Any:
         """Copy with only this GPU: near memory, far memory; without a peer its own. Return near buffers."""
@@ -241,16 +237,7 @@ def numa_nodes(host: Host) -> dict[int, tuple[int, ...]]:
 
     A control group's limit holds; a process may undo the affinity that taskset, srun or mpirun set.
     """
-    allowed = _allowed()
-    try:
-        found = {node.id: tuple(c for c in node.cpus if c in allowed) for node in cpu.run(host).numa}
-    except (HostError, ParseError):
-        found = {}
-    return {node: cpus for node, cpus in found.items() if cpus} or {0: tuple(sorted(allowed))}
-
-
-def _allowed() -> set[int]:
-    """Ask for all processors in a thread, and return those that the kernel gives: the control group's."""
+    # Ask for all processors in a thread: the kernel gives those of the control group.
     got: list[set[int]] = []
 
     def ask() -> None:
@@ -261,7 +248,12 @@ def _allowed() -> set[int]:
     thread = threading.Thread(target=ask)
     thread.start()
     thread.join()
-    return got[0]
+    allowed = got[0]
+    try:
+        found = {node.id: tuple(c for c in node.cpus if c in allowed) for node in cpu.run(host).numa}
+    except (HostError, ParseError):
+        found = {}
+    return {node: cpus for node, cpus in found.items() if cpus} or {0: tuple(sorted(allowed))}
 
 
 def node_of_gpu(device: str, host: Host, nodes: Container[int]) -> int | None:

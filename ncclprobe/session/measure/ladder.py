@@ -22,7 +22,7 @@ from ncclprobe.probes.buffers import allocate
 from ncclprobe.probes.clock import clock_of
 from ncclprobe.probes.collectives import BufferView, Call, all_reduce
 from ncclprobe.probes.plan import Exchange, Plan, SetPhase
-from ncclprobe.probes.training import Bench, Work, play_step, views_of, work_of
+from ncclprobe.probes.training import Bench, play_step, views_of, work_of
 from ncclprobe.session.measure.context import TORCH_SLACK_S, RankContext
 from ncclprobe.session.measure.training import room_of
 
@@ -90,7 +90,9 @@ def climb(
     bench = Bench(plan, exchange, set_phase, clock_of(device))
     work = work_of(bench)
     model = Model(sizes.step_bytes // DTYPES[plan.dtype], _LAYERS, DTYPES[plan.dtype], _TOKENS)
-    chunks = _chunks(bench, work, model)
+    flops = 6.0 * model.params * model.tokens
+    usual_s = bench.usual(work.chunk_s)
+    chunks = min(flops / work.flops, _MOST_WORK_S / usual_s)
     buffer = allocate(sizes.nbytes, getattr(torch, plan.dtype), device).recv
     parts = [
         _open(bench, rung, model, lambda items, views: play_step(items, views, work, chunks, True), buffer, timeout_s)
@@ -106,13 +108,6 @@ def climb(
         _row(part.rung, sizes, [steps[number] for steps, _ in by_rank], [calls[number] for _, calls in by_rank])
         for number, part in enumerate(parts)
     )
-
-
-def _chunks(bench: Bench, work: Work, model: Model) -> float:
-    """Return how many products every rank does in a step."""
-    flops = 6.0 * model.params * model.tokens
-    usual_s = bench.usual(work.chunk_s)
-    return min(flops / work.flops, _MOST_WORK_S / usual_s)
 
 
 def _open(bench: Bench, rung: Rung, model: Model, play: _Play, buffer: torch.Tensor, timeout_s: float) -> _Part:
@@ -175,7 +170,13 @@ def _row(
     by_group = {group: [max(each) for each in zip(*(steps[r] for r in group), strict=True)] for group in rung.groups}
     slowest = max(by_group, key=lambda group: median(by_group[group]))
     took, ranks = by_group[slowest], len(slowest)
-    busbw, best = _rates(rung, sizes.nbytes, calls)
+    found = []
+    for group in rung.groups:
+        samples = [sum(each) / len(group) for each in zip(*(calls[r] for r in group), strict=True)]
+        if len(group) > 1 and samples:
+            factor = OPS["all_reduce"].bus_factor(len(group)) * sizes.nbytes / 1e9
+            found.append((factor / median(samples), factor / min(samples)))
+    busbw, best = min(found) if found else (None, None)
     return LadderRow(
         rung=rung.name,
         ranks=ranks,
@@ -188,14 +189,3 @@ def _row(
         busbw_GBps=busbw,
         best_GBps=best,
     )
-
-
-def _rates(rung: Rung, nbytes: int, calls: Sequence[Sequence[float]]) -> tuple[float | None, float | None]:
-    """Return the bus bandwidth of the slowest group, by its median and by its fastest batch; null: it sends nothing."""
-    found = []
-    for group in rung.groups:
-        samples = [sum(each) / len(group) for each in zip(*(calls[r] for r in group), strict=True)]
-        if len(group) > 1 and samples:
-            factor = OPS["all_reduce"].bus_factor(len(group)) * nbytes / 1e9
-            found.append((factor / median(samples), factor / min(samples)))
-    return min(found) if found else (None, None)

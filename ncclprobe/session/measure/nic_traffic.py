@@ -164,12 +164,9 @@ class TransportDetection:
         """Read this node's counters, as JSON; None on all but one rank of each node."""
         if self._identity.local_rank:
             return None
-        if self._counters_are_slow():
+        if any(_driver(self._host, name) in _SLOW_DRIVERS for name in _listed(self._host, NET)):
             time.sleep(_SLOW_COUNTERS_S)
         return packed(traffic.read(self._host))
-
-    def _counters_are_slow(self) -> bool:
-        return any(_driver(self._host, name) in _SLOW_DRIVERS for name in _listed(self._host, NET))
 
     def _rank_info(self) -> dict[str, Any]:
         """Return the NICs that should carry this rank's bytes (None: not known), and the devices below the node's

@@ -193,7 +193,16 @@ class Rank:
         """Open the group, measure all parts in it, and close it."""
         listens = run.config.backend == "nccl" and nvml.xids(self._host)  # from now on, or why it does not
         group_s = self._open_group(run.config.backend)
-        intact = self._measure_parts(run, group_s)
+        from ncclprobe.session.measure import collectives  # and torch, as all parts
+
+        if not self._only_copies:
+            collectives.first_calls(run, group_s)
+        self._progress.finish("torch, process group and first calls")
+        intact = True
+        for part in self._options.what:
+            if self._begins(part, intact, run.exchange):
+                intact = import_module(f"ncclprobe.session.measure.{part}").play(run) and intact
+                self._progress.finish(part)
         if run.config.backend == "nccl":
             interference.tell_xids(run, heard=not isinstance(listens, Absent))
         self._watchdog.set_phase("close the process group")
@@ -219,20 +228,6 @@ class Rank:
             watchdog=self._watchdog,
             recorder=self._recorder,
         )
-
-    def _measure_parts(self, context: RankContext, group_s: float) -> bool:
-        """Measure all that was asked for; return whether the group can still be closed in good order."""
-        from ncclprobe.session.measure import collectives  # and torch, as all parts
-
-        if not self._only_copies:
-            collectives.first_calls(context, group_s)
-        self._progress.finish("torch, process group and first calls")
-        intact = True
-        for part in self._options.what:
-            if self._begins(part, intact, context.exchange):
-                intact = import_module(f"ncclprobe.session.measure.{part}").play(context) and intact
-                self._progress.finish(part)
-        return intact
 
     def _begins(self, part: What, intact: bool, exchange: Exchange) -> bool:
         """Return whether `part` is measured, by rank 0's clock: of several parts, one that cannot end is skipped."""

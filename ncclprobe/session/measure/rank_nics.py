@@ -119,7 +119,8 @@ def rank_info(backend: Backend, host: Host, gpu: str | None, look: NodeSnapshot 
     With gloo each rank names its own interface, because GLOO_SOCKET_IFNAME may differ between ranks.
     """
     if backend == "gloo":
-        return {"gpu": gpu, "own": _interface(host)}
+        found = interface(host, dict(os.environ))
+        return {"gpu": gpu, "own": found.name if found else ""}
     return {"gpu": gpu, "node": snapshot_nics(look.snapshot())} if look else {"gpu": gpu}
 
 
@@ -142,11 +143,6 @@ def nics(hosts: Sequence[str], infos: Sequence[Mapping[str, Any]]) -> tuple[Nic 
         name = near[turn % len(near)] if near else ""
         found.append(Nic(name, node["nics"].index(name)) if name in node["nics"] else None)
     return tuple(found)
-
-
-def _interface(host: Host) -> str:
-    found = interface(host, dict(os.environ))
-    return found.name if found else ""
 
 
 def snapshot_nics(snapshot: Snapshot) -> dict[str, Any]:

@@ -247,7 +247,14 @@ class Recorder:
                 self._code = int(_bare_code(ending))
                 self.progress.stop()
                 return self._code
-            return self._publish(ending)
+            if ending != Ending():
+                with contextlib.suppress(UsageError):
+                    self._publisher.write(self._report(()))
+            snapshots = self.snapshots()
+            report = self._report(snapshots)
+            self.progress.stop()
+            self._code = self._publisher.publish(report)
+            return self._code
 
     def report(self, snapshots: Sequence[Snapshot]) -> Report:
         """End the log, and return the report without showing it."""
@@ -260,17 +267,6 @@ class Recorder:
         if ending.attendance:
             self._log.add("attendance", _plain(ending.attendance))
         self._log.close(ending.why or ("" if ending == Ending() else "ranks were lost"))
-
-    def _publish(self, ending: Ending) -> int:
-        """Make the report: of a run that was cut short first what it measured, for little time may be left."""
-        if ending != Ending():
-            with contextlib.suppress(UsageError):
-                self._publisher.write(self._report(()))
-        snapshots = self.snapshots()
-        report = self._report(snapshots)
-        self.progress.stop()
-        self._code = self._publisher.publish(report)
-        return self._code
 
     def facts(self) -> Facts:
         """Return the facts of the samples so far."""

@@ -135,7 +135,11 @@ def explain_exit(code: int, variables: Mapping[str, str] = os.environ, *, fail_o
     if not meaning:
         return
     with contextlib.suppress(OSError, ValueError):
-        _tell_torchrun(f"none: that is {meaning}", variables.get(_ERROR_FILE))
+        text = f"none: that is {meaning}"
+        path = variables.get(_ERROR_FILE)
+        if path:
+            more = {"py_callstack": text, "timestamp": str(int(time.time()))}
+            Path(path).write_text(json.dumps({"message": {"message": text, "extraInfo": more}}), encoding="utf-8")
         if variables.get("LOCAL_RANK", "0") == "0":
             line = f'ncclprobe: torchrun will now print "exitcode  : {code}": that is {meaning}'
             print(line, file=sys.stderr, flush=True)
@@ -147,10 +151,3 @@ def explanation(code: int, variables: Mapping[str, str], *, fail_on: str = "fail
         return ""
     meaning = _MEANINGS[ExitCode(code)]
     return meaning.replace("FAIL", "FAIL or WARN") if fail_on == "warn" else meaning
-
-
-def _tell_torchrun(text: str, path: str | None) -> None:
-    """Write what torchrun will print as this rank's traceback. Raises OSError."""
-    if path:
-        more = {"py_callstack": text, "timestamp": str(int(time.time()))}
-        Path(path).write_text(json.dumps({"message": {"message": text, "extraInfo": more}}), encoding="utf-8")
