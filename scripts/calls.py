@@ -95,18 +95,14 @@ def _count_here(situation: str) -> int:
             sys.setprofile(None)
         sys.stdout.flush()
         os.dup2(out, 1)
-    print(json.dumps(_by_name(calls)))
-    return 0
-
-
-def _by_name(calls: "Counter[Any]") -> dict[str, int]:
     named: Counter[str] = Counter()
     for code, count in calls.items():
         path = Path(code.co_filename)
         if ROOT / "ncclprobe" in path.parents and (code.co_name == "<lambda>" or not code.co_name.startswith("<")):
             named[f"{path.relative_to(ROOT).with_suffix('')}:{code.co_name}"] += count
     total = named.total()
-    return {"": total} | {name: count for name, count in sorted(named.items()) if count >= _FEW * total}
+    print(json.dumps({"": total} | {name: count for name, count in sorted(named.items()) if count >= _FEW * total}))
+    return 0
 
 
 def _command(situation: str, folder: Path) -> list[str]:

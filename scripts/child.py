@@ -48,7 +48,16 @@ def run(command: list[str], *, deadline_s: float, sink: Sink | None = None) -> i
     try:
         return child.wait(deadline_s)
     finally:
-        _end(child)
+        try:
+            if child.poll() is None:
+                _signal_group(child, signal.SIGINT)
+                child.wait(GRACE_S)
+        except subprocess.TimeoutExpired:
+            pass
+        finally:  # at a second Ctrl-C too, and for what an ended child left in its group
+            _signal_group(child, signal.SIGKILL)
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                child.wait(1.0)
         pump.join(GRACE_S)  # not for ever: a process that left the group may hold the pipe open
 
 
@@ -114,19 +123,6 @@ def _pump(pipe: IO[bytes] | None, sink: Sink | None) -> None:
         with pipe:  # closed also where the sink fails, so that the child does not wait on a full pipe
             for chunk in iter(lambda: os.read(pipe.fileno(), 1 << 16), b""):
                 sink(chunk)
-
-
-def _end(child: "subprocess.Popen[bytes]") -> None:
-    try:
-        if child.poll() is None:
-            _signal_group(child, signal.SIGINT)
-            child.wait(GRACE_S)
-    except subprocess.TimeoutExpired:
-        pass
-    finally:  # at a second Ctrl-C too, and for what an ended child left in its group
-        _signal_group(child, signal.SIGKILL)
-        with contextlib.suppress(subprocess.TimeoutExpired):
-            child.wait(1.0)
 
 
 def _signal_group(child: "subprocess.Popen[bytes]", number: int) -> None:

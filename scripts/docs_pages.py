@@ -21,7 +21,7 @@ sys.path.insert(0, str(ROOT))
 from ncclprobe.commands import COMMANDS, main
 from ncclprobe.engine.diagnose import every_check
 from ncclprobe.engine.explain_pages import about_check, example_of
-from ncclprobe.model.outcomes import OUTCOMES, Outcome
+from ncclprobe.model.outcomes import OUTCOMES
 from ncclprobe.model.registry import Check, by_id, title_of
 from ncclprobe.nccl.parameters import NEWEST, Parameter, about_variable, purpose, table
 from ncclprobe.report.json import SCHEMA_FILE
@@ -48,13 +48,14 @@ _SECTIONS = {"why": "Why it matters", "fix": "What to do", "passes": "What passe
 def pages() -> dict[str, str]:
     """Return the Markdown of every generated page by its path below docs/."""
     checks = by_id(sorted(every_check(), key=lambda check: check.key))
+    rows = (_row(f"[ncclprobe {name}]({name}.md)", text(about)) for name, about in COMMANDS.items())
     return {
         "checks/index.md": _check_index(checks),
         **{
             f"checks/{group}.md": _check_page(group, [checks[name] for name in names])
             for group, names in _groups(checks)
         },
-        "commands/index.md": _command_index(),
+        "commands/index.md": _page("# Commands", "", *_head("command", "purpose"), *rows),
         **{f"commands/{name}.md": _command_page(name, about) for name, about in COMMANDS.items()},
         **_variable_pages(),
         "reference/schema.md": _schema_page(json.loads(SCHEMA_FILE.read_text(encoding="utf-8"))),
@@ -126,14 +127,10 @@ def outcome_table() -> str:
     found: dict[tuple[str, str], dict[str, None]] = {}
     for command, ends in OUTCOMES.items():
         for outcome in ends.values():
-            found.setdefault((outcome.words, _codes(outcome)), {})[f"`{command}`"] = None
+            options = (f"{int(code)} with `{option}`" for option, code in outcome.under.items())
+            found.setdefault((outcome.words, ", ".join((str(int(outcome.code)), *options))), {})[f"`{command}`"] = None
     every = [_row(words, codes, ", ".join(names)) for (words, codes), names in found.items()]
     return "\n".join([*_head("what was found", "exit code", "of"), *every])
-
-
-def _codes(outcome: Outcome) -> str:
-    options = (f"{int(code)} with `{option}`" for option, code in outcome.under.items())
-    return ", ".join((str(int(outcome.code)), *options))
 
 
 def _check_index(checks: Mapping[str, Sequence[Check]]) -> str:
@@ -197,11 +194,6 @@ def _about_check(check: Check) -> list[str]:
         lines.append(f"- **before the next launch**: [{check.cause.doctor}]({group}.md#{check.cause.doctor}) finds it")
     lines += ["", "Example of what it finds:", ""]
     return [*lines, *_fenced(example_of(check))]
-
-
-def _command_index() -> str:
-    rows = (_row(f"[ncclprobe {name}]({name}.md)", text(about)) for name, about in COMMANDS.items())
-    return _page("# Commands", "", *_head("command", "purpose"), *rows)
 
 
 def _command_page(name: str, about: str) -> str:

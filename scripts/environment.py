@@ -73,11 +73,14 @@ def make(*extras: str) -> str:
     """Make or complete `.venv`; its Python. Leaves with one line where that cannot be done."""
     caller = find_caller()
     lends = lends_torch(caller)
+    files = [(ROOT / name).read_bytes() for name in ("pyproject.toml", "constraints.txt")]
     wanted = Stamp(
         python=caller.python,
         version=caller.version,
         path=[str(ROOT), *(caller.site if lends else [])],
-        pins=_digest(caller.packages if lends else {}),
+        pins=hashlib.sha256(
+            b"\0".join([*files, json.dumps(caller.packages if lends else {}, sort_keys=True).encode()])
+        ).hexdigest(),
         extras=sorted({*extras} | (set() if lends else {"torch"})),
     )
     had = _read_stamp()
@@ -148,7 +151,11 @@ def _install(caller: Caller, wanted: list[str], *, lends: bool) -> None:
     missing = [line for line in wanted if not (lends and _is_lent(caller, line))]
     if not missing:
         return
-    _need_pip(caller)
+    # pip may be lent too; otherwise it comes with the interpreter.
+    if ask([str(PYTHON), "-m", "pip", "--version"], deadline_s=ASK_S)[0]:
+        code, why = ask([str(PYTHON), "-m", "ensurepip", "--default-pip"], deadline_s=MAKE_S)
+        if code:
+            fail(f"{caller.python} has no pip to give: {why} (Debian, Ubuntu: apt-get install python3-venv)")
     lent = {_name(name) for name in caller.packages} - JUDGES if lends else set()
     pins = [
         line for line in (ROOT / "constraints.txt").read_text(encoding="utf-8").splitlines() if _name(line) not in lent
@@ -166,14 +173,6 @@ def _is_lent(caller: Caller, requirement: str) -> bool:
     name = _name(requirement)
     probe = PROBES.get(name, f"import {name.replace('-', '_')}")
     return name not in JUDGES and ask([caller.python, "-c", probe], deadline_s=ASK_S)[0] == 0
-
-
-def _need_pip(caller: Caller) -> None:
-    """pip may be lent too; else it comes with the interpreter."""
-    if ask([str(PYTHON), "-m", "pip", "--version"], deadline_s=ASK_S)[0]:
-        code, why = ask([str(PYTHON), "-m", "ensurepip", "--default-pip"], deadline_s=MAKE_S)
-        if code:
-            fail(f"{caller.python} has no pip to give: {why} (Debian, Ubuntu: apt-get install python3-venv)")
 
 
 def _who(python: str) -> Caller:
@@ -194,12 +193,6 @@ def _name(requirement: str) -> str:
     """The distribution's name, as PEP 503 compares names; empty for a comment."""
     found = re.match(r"[\w.-]*", requirement)
     return re.sub(r"[-_.]+", "-", found.group() if found else "").lower()
-
-
-def _digest(packages: dict[str, str]) -> str:
-    """Of all that decides what is installed."""
-    files = [(ROOT / name).read_bytes() for name in ("pyproject.toml", "constraints.txt")]
-    return hashlib.sha256(b"\0".join([*files, json.dumps(packages, sort_keys=True).encode()])).hexdigest()
 
 
 def main() -> int:

@@ -162,8 +162,3 @@ def errors(points: Iterable[Point], time_us: Callable[[Point], float]) -> dict[s
     for point in points:
         found[point.source].append(abs(math.log(time_us(point) / point.seen_us)))
     return {source: statistics.fmean(each) for source, each in found.items()}
-
-
-def plain_us(point: Point) -> float:
-    """What NCCL's model says alone."""
-    return point.latency_us + point.bytes_us

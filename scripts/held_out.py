@@ -148,7 +148,9 @@ def _by_others(rows: Iterable[Row], named: Mapping[str, str]) -> Iterator[Sample
     same: dict[object, list[Row]] = defaultdict(list)
     for row in rows:
         if row.nbytes:
-            same[_machine(row)].append(row)
+            system = row.system
+            links = (system.nics, system.nic_gbps, system.network, system.nvls, system.fabric, system.gpus)
+            same[system.gpu, row.shape, row.op, row.forced, int(math.log2(row.nbytes or 1)), links].append(row)
     for own in same.values():
         best: dict[str, float] = {}
         for row in own:
@@ -159,12 +161,6 @@ def _by_others(rows: Iterable[Row], named: Mapping[str, str]) -> Iterator[Sample
             others = [value for name, value in best.items() if name != named[row.family]]
             if others:
                 yield _sample(row, named[row.family], max(others))
-
-
-def _machine(row: Row) -> object:
-    system = row.system
-    links = (system.nics, system.nic_gbps, system.network, system.nvls, system.fabric, system.gpus)
-    return system.gpu, row.shape, row.op, row.forced, int(math.log2(row.nbytes or 1)), links
 
 
 def _sample(row: Row, source: str, best: float) -> Sample:

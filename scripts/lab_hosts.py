@@ -42,7 +42,9 @@ def down(options: argparse.Namespace) -> int:
 
     held = {folder: pid for folder in outside.found() if (pid := outside.owner(folder)) is not None}
     for folder, pid in held.items():
-        if _is_ours(pid):
+        # Only a `scripts/lab up`, not a test that has a lab of its own.
+        words = Path(f"/proc/{pid}/cmdline").read_bytes().split(b"\0")
+        if any(Path(os.fsdecode(word)).name == Path(__file__).name for word in words[:2]) and b"up" in words:
             os.kill(pid, signal.SIGTERM)
             end_s = time.monotonic() + DOWN_S
             while folder.exists() and time.monotonic() < end_s:
@@ -85,12 +87,6 @@ def matrix(options: argparse.Namespace) -> int:
 
     tables.played(tables.chosen((*tables.ROWS, *HEALTHY), options.select, options.all), tell)
     return 0 if outcomes and all(each.well for each in outcomes) else 1
-
-
-def _is_ours(pid: int) -> bool:
-    """Whether it is a `scripts/lab up`, not a test that has a lab of its own."""
-    words = Path(f"/proc/{pid}/cmdline").read_bytes().split(b"\0")
-    return any(Path(os.fsdecode(word)).name == Path(__file__).name for word in words[:2]) and b"up" in words
 
 
 def parse(argv: list[str]) -> tuple[Callable[[argparse.Namespace], int], argparse.Namespace]:

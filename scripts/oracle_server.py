@@ -121,11 +121,9 @@ def configured(link: dict[str, Any]) -> list[str]:
     return [f"link set {name} addrgenmode none", *(up if link["state"] != "down" else []), *addresses]
 
 
-def ip(lines: list[str], force: bool = False) -> None:
-    """Let iproute2 do all of `lines`; with `force` also those after one that it refuses."""
-    command = ["ip", *(["-force"] if force else []), "-batch", "-"]
-    subprocess.run(command, input="\n".join(lines), text=True, check=not force, timeout=COMMAND_DEADLINE_S,
-                   capture_output=force)  # fmt: skip
+def ip(lines: list[str]) -> None:
+    """Let iproute2 do all of `lines`."""
+    subprocess.run(["ip", "-batch", "-"], input="\n".join(lines), text=True, check=True, timeout=COMMAND_DEADLINE_S)
 
 
 def ask(nccl: Nccl, env: dict[str, str], files: dict[str, str], ranks: int) -> list[dict[str, Any]]:

@@ -114,6 +114,7 @@ def _row(cells: dict[str, str]) -> Row | None:
         return None  # a time computed from two decimals
     per_node, nodes = int(cells["gpus_per_node"]), int(cells["nodes"])
     system = _system(gpus.table()[gpu], cells, per_node)
+    found = re.search(r"(\d+)\.(\d+)(?:\.(\d+))?", cells["nccl_version"])
     return Row(
         system,
         Shape((per_node,) * nodes),
@@ -121,7 +122,7 @@ def _row(cells: dict[str, str]) -> Row | None:
         int(float(cells["size_bytes"])) if cells["size_bytes"] else None,
         float(cells["busbw_GBps"]),
         float(cells["latency_us"]) if cells["latency_us"] else None,
-        _version(cells["nccl_version"]),
+        (int(found[1]), int(found[2]), int(found[3] or 0)) if found else None,
         cells["healthy"],
         cells["kind"],
         cells["sweep_id"],
@@ -155,11 +156,6 @@ def family(url: str) -> str:
         return host[1]
     _, _, origin = url.partition("); ")
     return origin[:60] or url.partition(" (")[0][:60]
-
-
-def _version(text: str) -> tuple[int, int, int] | None:
-    found = re.search(r"(\d+)\.(\d+)(?:\.(\d+))?", text)
-    return (int(found[1]), int(found[2]), int(found[3] or 0)) if found else None
 
 
 def _system(gpu: gpus.GpuProduct, cells: dict[str, str], per_node: int) -> NodeSystem:

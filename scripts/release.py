@@ -35,7 +35,8 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
     parser.add_argument("--rehearse", action="store_true", help="Also with changes that are not committed.")
     rehearse = parser.parse_args().rehearse
-    version = _version()
+    found = re.search(r'^__version__ = "([^"]+)"$', (ROOT / "ncclprobe/__init__.py").read_text(), re.MULTILINE)
+    version = found[1] if found else fail("ncclprobe/__init__.py has no __version__")
     _refuse_unready(version, rehearse=rehearse)
     shutil.rmtree(DIST, ignore_errors=True)
     with tempfile.TemporaryDirectory() as folder:
@@ -48,12 +49,6 @@ def main() -> int:
     print(sums, end="")
     print(*_left_to_do(version, untried), sep="\n")
     return 0
-
-
-def _version() -> str:
-    """Return the version from its one place; pyproject.toml and the documentation take it from there."""
-    found = re.search(r'^__version__ = "([^"]+)"$', (ROOT / "ncclprobe/__init__.py").read_text(), re.MULTILINE)
-    return found[1] if found else fail("ncclprobe/__init__.py has no __version__")
 
 
 def _refuse_unready(version: str, *, rehearse: bool) -> None:
@@ -119,7 +114,9 @@ def _left_to_do(version: str, untried: list[str]) -> Iterator[str]:
     if untried:
         yield f"\nNot tried, for want of an interpreter with ensurepip: Python {', '.join(untried)}"
     yield "\nLeft to do by hand, in this order (docs/maintainers/releasing.md):"
-    if missing := _missing_urls((ROOT / "pyproject.toml").read_text(encoding="utf-8")):
+    urls = (ROOT / "pyproject.toml").read_text(encoding="utf-8").partition("[project.urls]")[2].partition("\n[")[0]
+    wanted = ("Homepage", "Repository", "Issues", "Changelog")
+    if missing := [name for name in wanted if not re.search(rf'^{name} = "https://', urls, re.MULTILINE)]:
         yield f"  write into [project.urls] of pyproject.toml, then start again: {', '.join(missing)}"
     yield f"  git tag -s {tag} -m 'ncclprobe {version}' && git push origin {tag}"
     yield "  .venv/bin/python -m twine upload dist/*.tar.gz dist/*.whl"
@@ -127,13 +124,6 @@ def _left_to_do(version: str, untried: list[str]) -> Iterator[str]:
     yield "  attach dist/ncclprobe.pyz and dist/SHA256SUMS to the release of that tag"
     yield "  for both platforms: podman build --platform linux/amd64,linux/arm64 \\"
     yield f"    -f scripts/deploy/Containerfile --manifest ncclprobe:{version} ."
-
-
-def _missing_urls(project: str) -> list[str]:
-    """Return which addresses of the project nobody has filled in."""
-    urls = project.partition("[project.urls]")[2].partition("\n[")[0]
-    wanted = ("Homepage", "Repository", "Issues", "Changelog")
-    return [name for name in wanted if not re.search(rf'^{name} = "https://', urls, re.MULTILINE)]
 
 
 def _git(*words: str) -> str:

@@ -22,7 +22,6 @@ _SOURCES = re.compile(
 OWN = {
     "tests/test_policy.py": "the expressions of this test",
     "scripts/gpu_stages/standins.py": "tests/fake_nvml.c",
-    "scripts/refused_starts.py": "tests/cuda_stand_in/refusing_driver.c",
     "scripts/stand_in/build.py": "tests/fake_nvml.c and what tests/cuda_stand_in holds",
     "tests/fake_nvml.py": "tests/fake_nvml.c",
     "tests/fake_verbs.py": "tests/fake_verbs.c and tests/fake_cuda.c",

@@ -27,7 +27,12 @@ def build(root: Path, folder: Path) -> None:
     """
     (folder / "bin").mkdir(parents=True, exist_ok=True)
     script = folder / "bin" / "nvidia-smi"
-    script.write_text(_nvidia_smi(root / _RECORDED))
+    rows = [json.loads(line) for line in (root / _RECORDED).read_text().splitlines()]
+    asked = [
+        (row["ask"], row["said"]) for row in rows if row.get("ask", [])[:2] == ["run", "nvidia-smi"] and "said" in row
+    ]
+    cases = [f"{shlex.quote(' '.join(ask[2:]))}) printf %s {shlex.quote(said)};;\n" for ask, said in asked]
+    script.write_text(_HEAD + "".join(cases) + _TAIL)
     script.chmod(0o755)
     if shutil.which("gcc") is None:
         return
@@ -35,16 +40,6 @@ def build(root: Path, folder: Path) -> None:
     target.parent.mkdir(exist_ok=True)
     flags = ["-shared", "-fPIC", f"-Wl,-soname,{LIBRARY}", "-o", str(target)]
     subprocess.run(["gcc", *flags, str(root / "tests" / SOURCE)], check=True, timeout=_BUILD_S)
-
-
-def _nvidia_smi(capture: Path) -> str:
-    """A shell script that gives the recorded answers."""
-    rows = [json.loads(line) for line in capture.read_text().splitlines()]
-    asked = [
-        (row["ask"], row["said"]) for row in rows if row.get("ask", [])[:2] == ["run", "nvidia-smi"] and "said" in row
-    ]
-    cases = [f"{shlex.quote(' '.join(ask[2:]))}) printf %s {shlex.quote(said)};;\n" for ask, said in asked]
-    return _HEAD + "".join(cases) + _TAIL
 
 
 def with_nvml(variables: Mapping[str, str], folder: Path) -> dict[str, str]:

@@ -1,4 +1,4 @@
-"""What is named when the published NCCL fails to start above a driver that refuses (scripts/refused_starts.py).
+"""What is named when the published NCCL fails to start above a driver that refuses.
 
 The library and its lines are NVIDIA's, of eight releases; only the driver below it was ours.
 """
