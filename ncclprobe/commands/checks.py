@@ -90,16 +90,12 @@ def _table(checks: Sequence[Check]) -> str:
     for group, names in itertools.groupby(parts, key=lambda name: name.partition(".")[0]):
         rows = [(f"  {n}{' *' * any(each.required for each in parts[n])}", title_of(parts[n])) for n in names]
         room = max(len(name) for name, _ in rows) + 2
-        lines += ["", _fitting(f"{group}: {_about(group)}".removesuffix(": "), wide)]
+        about = getattr(sys.modules.get(f"ncclprobe.checks.{group}"), "__doc__", None) or ""  # a site's own has none
+        first = about.partition("\n")[0].rstrip(".")
+        lines += ["", _fitting(f"{group}: {first}".removesuffix(": "), wide)]
         lines += [_fitting(f"{name:<{room}}{title}", wide) for name, title in rows]
     last = f"{plural(len(parts), 'check')}, * required; `ncclprobe explain ID` explains one"
     return "\n".join((*lines[1:], "", last))
-
-
-def _about(group: str) -> str:
-    """Return what a group of checks is about: the first sentence of its folder or module; empty for a site's own."""
-    about = getattr(sys.modules.get(f"ncclprobe.checks.{group}"), "__doc__", None) or ""
-    return about.partition("\n")[0].rstrip(".")
 
 
 def _fitting(text: str, wide: int) -> str:

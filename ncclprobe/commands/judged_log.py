@@ -232,17 +232,12 @@ def _finished(run: Run, wanted: Wanted, base: Setup, found: Assumed) -> tuple[Se
     if words and nodes > 1:
         name = f"{found.described.partition(',')[0]} on {nodes} nodes"
     place = replace(base, system=system, machine=machine, assumed=words, name=name)
-    place = replace(place, alternatives=tuple(_alternatives(system, nodes, wanted)))
+    if system.domain_gpus > system.gpus and nodes > 1 and not wanted.domains:  # a rack
+        apart = "the nodes are in different NVLink domains: give --domains N, or set NCCL_MNNVL_ENABLE=0"
+        place = replace(place, alternatives=(Alternative(replace(system, domain_gpus=system.gpus), apart),))
     if words and system.nics and nodes > 1:
         place = replace(place, assumed="; ".join([words, *_would_pass(run, place, found)]))
     return place, Healthy(system, machine, wanted.version or wanted.here.nccl or LATEST)
-
-
-def _alternatives(system: NodeSystem, nodes: int, wanted: Wanted) -> Iterator[Alternative]:
-    """Machines as which a rack's nodes may be seen: in NVLink domains of their own."""
-    if system.domain_gpus > system.gpus and nodes > 1 and not wanted.domains:
-        words = "the nodes are in different NVLink domains: give --domains N, or set NCCL_MNNVL_ENABLE=0"
-        yield Alternative(replace(system, domain_gpus=system.gpus), words)
 
 
 def _would_pass(run: Run, place: Setup, found: Assumed) -> Iterator[str]:

@@ -7,7 +7,7 @@ from ncclprobe.facts.infiniband import Fabric, Rate
 from ncclprobe.facts.interfaces import Interfaces
 from ncclprobe.facts.nvlink import NvLinks
 from ncclprobe.facts.nvml import GpuFabric, Gpus
-from ncclprobe.facts.pci import Device, Pci, PcieLink
+from ncclprobe.facts.pci import Pci, PcieLink
 from ncclprobe.model.snapshot import Absent, learned
 from ncclprobe.model.values import Struct
 
@@ -44,15 +44,12 @@ def _all(facts: Mapping[type, Any]) -> Iterator[tuple[str, str, str]]:
         yield from _fields(interface.name, interface)
     names = gpus.names if gpus else {}
     for pci in (learned(facts, Pci) or Pci()).devices.values():
-        yield from _pcie(names.get(pci.address, pci.address), pci)
-
-
-def _pcie(name: str, device: Device) -> Iterator[tuple[str, str, str]]:
-    if isinstance(device.link, PcieLink):  # an idle GPU lowers its speed
-        yield name, "PCIe width", str(device.link.width)
-        yield name, "PCIe at best", f"{device.link.max_speed_gtps} GT/s x{device.link.max_width}"
-    yield name, "PCIe requests", _words(device.settings)
-    yield name, "NUMA node", _words(device.numa_node)
+        shown = names.get(pci.address, pci.address)
+        if isinstance(pci.link, PcieLink):  # an idle GPU lowers its speed
+            yield shown, "PCIe width", str(pci.link.width)
+            yield shown, "PCIe at best", f"{pci.link.max_speed_gtps} GT/s x{pci.link.max_width}"
+        yield shown, "PCIe requests", _words(pci.settings)
+        yield shown, "NUMA node", _words(pci.numa_node)
 
 
 def _fields(name: str, value: Struct) -> Iterator[tuple[str, str, str]]:

@@ -109,13 +109,9 @@ def _slow_pairs(
     nodes = placement.nodes
     ratios = intra_node.slow_each_time(rates, nodes, rules)
     for each in intra_node.name_slow(ratios, rates[0], nodes):
-        yield Inside(_where(each), each.kind, each.node, each.ranks, each.ratio, each.usual_GBps, 1 + RETESTS)
-
-
-def _where(slow: intra_node.Slow) -> str:
-    if slow.kind == "node":
-        return f"inside {slow.node}"
-    return " with ".join(f"rank {rank}" for rank in slow.ranks) + f" inside {slow.node}"
+        pair = "" if each.kind == "node" else " with ".join(f"rank {rank}" for rank in each.ranks) + " "
+        where = f"{pair}inside {each.node}"
+        yield Inside(where, each.kind, each.node, each.ranks, each.ratio, each.usual_GBps, 1 + RETESTS)
 
 
 def _slow_collectives(rows: Sequence[OwnCollective], placement: Placement, rules: Rules) -> Iterator[Inside]:

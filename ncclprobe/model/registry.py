@@ -262,8 +262,9 @@ def check(
         _, *parts = _SECTION.split(run.__doc__ or "")  # what stands before, then a heading and its text, …
         sections = dict(zip(parts[::2], parts[1::2], strict=True))
         name = run.__name__.rstrip("_").replace("_", "-")
+        prefix = run.__module__.removeprefix("ncclprobe.checks.").partition(".")[0]  # of a module, or of its folder
         return Check(
-            id=f"{_prefix(run.__module__)}.{group.name if group else name}",
+            id=f"{prefix}.{group.name if group else name}",
             part=name if group else "",
             group=group,
             run=run,
@@ -284,11 +285,6 @@ def check(
         )
 
     return declare
-
-
-def _prefix(module: str) -> str:
-    """Return the name below ``ncclprobe.checks``, of a module or of the folder that it is in."""
-    return module.removeprefix("ncclprobe.checks.").partition(".")[0]
 
 
 def _title(run: Callable[..., Any]) -> str:

@@ -251,11 +251,8 @@ def _unfit(plugin: Plugin, version: Version | None) -> str:
         return ""
     library = f"NCCL {'.'.join(map(str, version))}" if version else "the newest NCCL"
     offered = ", ".join(f"v{each}" for each in plugin.interfaces)
-    return f"it offers ncclNetPlugin {offered}, and {library} takes v{oldest} {_up_to(newest)}"
-
-
-def _up_to(newest: float) -> str:
-    return "and later" if newest == math.inf else f"to v{newest}"
+    up_to = "and later" if newest == math.inf else f"to v{newest}"
+    return f"it offers ncclNetPlugin {offered}, and {library} takes v{oldest} {up_to}"
 
 
 def _broken(plugin: Plugin, linking: Linking | Absent) -> str:

@@ -15,7 +15,7 @@ itself; then nodes measure, rail with rail. The effect of a failing pair, by ran
     brings wrong bytes                 none                              go on; the bytes are named
 """
 
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from statistics import median
 from typing import Any, Protocol
 
@@ -137,7 +137,10 @@ class RoundRobin(Struct):
     def _between(self, pairs: PairRound, step: int) -> list[Result]:
         """Measure one round of nodes, in chunks of at most AT_ONCE pairs of them."""
         found: list[Result] = []
-        for chunk in _chunks(pairs):
+        by_nodes = grouped(((first.node, second.node), (first, second)) for first, second in pairs)
+        matches = list(by_nodes.values())  # all rails of two nodes together
+        for start in range(0, len(matches), AT_ONCE):
+            chunk = [pair for match in matches[start : start + AT_ONCE] for pair in match]
             found += self._measure_pairs(self._remaining(chunk), step)
         return found
 
@@ -285,11 +288,3 @@ class RoundRobin(Struct):
         )
         self.keep(row)
         return Sample(src, dst, row.GBps, both, step)
-
-
-def _chunks(pairs: PairRound) -> Iterator[list[tuple[End, End]]]:
-    """Split `pairs`, all rails of two nodes together."""
-    by_nodes = grouped(((first.node, second.node), (first, second)) for first, second in pairs)
-    matches = list(by_nodes.values())
-    for start in range(0, len(matches), AT_ONCE):
-        yield [pair for match in matches[start : start + AT_ONCE] for pair in match]

@@ -365,7 +365,10 @@ def _time_one_kind(bench: Bench, group: _Group) -> list[float]:
 
 def _together(bench: Bench, groups: Sequence[_Group], alone: Mapping[Axis, Sequence[float]]) -> dict[Axis, list[float]]:
     """Return seconds per call of each kind while all kinds are at work, batch by batch."""
-    counts = _balanced([bench.slowest(median(alone[group.kind])) for group in groups])
+    # How many calls of each kind take the same time, so that none runs alone at the end:
+    slowest_s = [bench.slowest(median(alone[group.kind])) for group in groups]
+    rounds = max(1, round(_BATCH_S / max(slowest_s)))
+    counts = [rounds * max(1, min(_SIDE, round(max(slowest_s) / each))) for each in slowest_s]
     run_calls = _on_streams if bench.plan.device.startswith("cuda") else _in_threads
     found: dict[Axis, list[float]] = {group.kind: [] for group in groups}
     for number in range(BATCHES):
@@ -374,12 +377,6 @@ def _together(bench: Bench, groups: Sequence[_Group], alone: Mapping[Axis, Seque
             for group, count, seconds in zip(groups, counts, run_calls(groups, counts), strict=True):
                 found[group.kind].append(seconds / count)
     return found
-
-
-def _balanced(seconds: Sequence[float]) -> list[int]:
-    """Return how many calls of each kind take the same time, so that none runs alone at the end."""
-    rounds = max(1, round(_BATCH_S / max(seconds)))
-    return [rounds * max(1, min(_SIDE, round(max(seconds) / each))) for each in seconds]
 
 
 def _in_threads(groups: Sequence[_Group], counts: Sequence[int]) -> list[float]:

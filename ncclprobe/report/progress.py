@@ -109,7 +109,8 @@ class Progress:
             self._live = Live(console=console, auto_refresh=False, transient=True, redirect_stdout=ours)
             self._live.start()
         if self._live is not None:
-            self._live.update(f"… {self._place()}{self._known(phase)}{self._left()}", refresh=True)
+            place = f"\\[{min(self._rows + 1, self._expected)}/{self._expected}] " if self._expected else ""
+            self._live.update(f"… {place}{self._known(phase)}{self._left()}", refresh=True)
 
     def finish(self, part: str) -> None:
         """Report that `part` is finished, and how long it took, if there is no terminal to redraw a line on."""
@@ -125,9 +126,6 @@ class Progress:
         if self._live is not None:
             self._live.stop()
             self._live = None
-
-    def _place(self) -> str:
-        return f"\\[{min(self._rows + 1, self._expected)}/{self._expected}] " if self._expected else ""
 
     def _known(self, phase: str) -> str:
         """Return the phase; for a row with an interval only the row, and the width of the interval."""

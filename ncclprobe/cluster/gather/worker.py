@@ -19,7 +19,7 @@ from ncclprobe.cluster.rendezvous.store import StoreError, look_up
 from ncclprobe.facts.interfaces import Interfaces
 from ncclprobe.host import SAMPLE
 from ncclprobe.model.findings import ExitCode
-from ncclprobe.model.snapshot import Snapshot, learned
+from ncclprobe.model.snapshot import learned
 from ncclprobe.model.values import asdict
 from ncclprobe.wire import Key, WireError
 
@@ -32,7 +32,8 @@ async def run_worker(part: NodePlace, local: LocalNode) -> ExitCode:
         target, port, key = await _where(part, until)
     except StoreError as error:
         return alone(part, local, f"{error}: rank 0 was not found")
-    interfaces = _by_address(local.snapshot)
+    known = learned(local.snapshot.facts, Interfaces)
+    interfaces = {each.address: each.name for each in (known.addresses if known else ())}
     wire, reach = await find(target, port, key, until, interfaces=interfaces)
     local.add("reach", reach)
     if wire is None:
@@ -109,10 +110,3 @@ async def _walk(
     local.add("paths", seen)
     samples = {name: json.loads(str(local.answers[SAMPLE, name])) for name in ("reach", "clock")}
     await worker.report(samples | {"paths": asdict(seen)}, part.times.by(0.95))
-
-
-def _by_address(snapshot: Snapshot) -> dict[str, str]:
-    """Return the names of this node's interfaces, by address."""
-    found = learned(snapshot.facts, Interfaces)
-    addresses = found.addresses if found else ()
-    return {each.address: each.name for each in addresses}

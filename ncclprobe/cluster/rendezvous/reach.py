@@ -177,16 +177,13 @@ class Worker:
         """Return what this node is to do next: listen for this key, probe by a plan, try rails, or leave."""
         message = await self._wire.receive(deadline, bounds.PLAN_BYTES)
         if "listen" in message:
-            return self._key(parse(message, "listen", str))
+            try:
+                return self._wire.seal(bytes.fromhex(parse(message, "listen", str)))
+            except ValueError:
+                raise WireError("garbled", "sent a key that is none") from None
         if "rails" in message:
             return parse(message, "rails", RailsOrder)
         return parse(message, "plan", dict[str, Any]) if "plan" in message else parse(message, "leave", Leave)
-
-    def _key(self, sealed: str) -> bytes:
-        try:
-            return self._wire.seal(bytes.fromhex(sealed))
-        except ValueError:
-            raise WireError("garbled", "sent a key that is none") from None
 
     async def listening(self, deadline: float) -> None:
         """Say that this node listens."""

@@ -67,14 +67,12 @@ class _End:
             answer = Answer(failure=error.failure(asked.step, direction=asked.way))
         except Stopped:
             answer = Answer(stopped=True)
-        return self._with_events(answer, asked) if self._port else answer
-
-    def _with_events(self, answer: Answer, asked: Request) -> Answer:
-        """Add the events that the device has reported meanwhile: a failure, if no other was reported."""
-        reported = self.port.look_at_events()
-        if reported and not answer.failure:
+        if not self._port:
+            return answer
+        reported = self._port.look_at_events()
+        if reported and not answer.failure:  # what the device reports meanwhile is a failure, if no other was reported
             answer = replace(answer, failure=reported.failure(asked.step, direction=asked.way))
-        return replace(answer, events=tuple(self.port.events))
+        return replace(answer, events=tuple(self._port.events))
 
     def _at(self, call: str) -> None:
         self._place[:] = call.encode()[:PLACE_BYTES].ljust(PLACE_BYTES, b"\0")

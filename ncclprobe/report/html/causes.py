@@ -103,7 +103,8 @@ def _drawn(report: Report) -> tuple[list[_Lane], int, str, list[tuple[float, str
     )
     lanes = [_lane(name, row, [(across(n, m), m) for n, m in by_lane[name]], first) for row, name in enumerate(drawn)]
     cause = [across(n, m) for n, m in enumerate(report.timeline) if timed and str(m.evidence) in first]
-    scale = f"Seconds since {_clock(low)} UTC." if timed else _NO_CLOCK
+    began = datetime.fromtimestamp(low, timezone.utc) if timed else None
+    scale = f"Seconds since {began:%Y-%m-%d %H:%M:%S} UTC." if began else _NO_CLOCK
     steps = [low + (high - low) * part / 5 for part in range(6)] if timed else []
     ticks = [
         (round(_LEFT + (_WIDTH - _LEFT - 50) * part / 5, 1), f"{step - low:.4g}") for part, step in enumerate(steps)
@@ -123,7 +124,3 @@ def _lane(name: str, row: int, moments: Sequence[tuple[float, Moment]], first: s
 def _name(moment: Moment) -> str:
     rank = f"rank {moment.rank}" if moment.rank is not None else ""
     return " · ".join(filter(None, (rank, moment.host))) or "no rank"
-
-
-def _clock(when: float) -> str:
-    return datetime.fromtimestamp(when, timezone.utc).strftime("%Y-%m-%d %H:%M:%S")

@@ -92,15 +92,10 @@ def groups(report: Report, cards: Sequence[Card]) -> tuple[list[_Group], int]:
             -len(each[1]),
         ),
     )
-    blind = _blind(report)
+    unseen = [each for each in report.checks if each.required and each.status is Status.UNKNOWN and each.node]
+    blind = {name: tuple(ids) for name, ids in grouped((each.node or "", each.id) for each in unseen).items()}
     shown = [_group(state, why, names, blind) for (state, why), names in ranked[:MOST_GROUPS]]
     return shown, sum(len(names) for _, names in ranked[MOST_GROUPS:])
-
-
-def _blind(report: Report) -> dict[str, tuple[str, ...]]:
-    """Return the ids of the required checks that could not look, by node."""
-    blind = [each for each in report.checks if each.required and each.status is Status.UNKNOWN and each.node]
-    return {name: tuple(ids) for name, ids in grouped((each.node or "", each.id) for each in blind).items()}
 
 
 def _sentence(card: Card) -> str:
