@@ -71,6 +71,7 @@ from ncclprobe.model.registry import Check, Collector, Source, discover
 from ncclprobe.model.report import Report
 from ncclprobe.model.snapshot import Job, Snapshot
 from ncclprobe.model.units import parse_size
+from ncclprobe.model.values import asdict
 from ncclprobe.nccl import log as nccl_log
 from ncclprobe.nccl.hcas import parse_selector
 from ncclprobe.nccl.values import read_int
@@ -307,7 +308,7 @@ def _compared(path: Path) -> object:
         known.write_text(report_text())
     old, new = compare.side(str(known)), compare.side(str(path))
     found = compare.compared(old, new, 0.1)
-    return list(compare._text(old, new, found, quiet=False)), json.dumps(compare._as_json(old, new, found))
+    return list(compare._text(old, new, found, quiet=False)), json.dumps(asdict(found))
 
 
 def _launch(each: str) -> object:

@@ -132,6 +132,14 @@ FORMS: dict[str, tuple[str, dict[Question, str]]] = {
     ),
     "ibstatus": (IBSTATUS, {("read", f"{PORT}/state"): "1: DOWN", ("read", f"{PORT}/lid"): "0x33bf"}),
     "ibv_devinfo": (DEVINFO, {("read", f"{PORT}/state"): "1: DOWN", ("read", f"{PORT}/link_layer"): "Ethernet"}),
+    "rdma link": (
+        "link mlx5_0/1 state DOWN physical_state DISABLED netdev eth1\n",
+        {("read", f"{PORT}/state"): "1: DOWN", ("read", f"{PORT}/link_layer"): "Ethernet"},
+    ),
+    "ibdev2netdev": (
+        "mlx5_0 port 1 ==> ib0 (Up)\n",
+        {("read", f"{PORT}/state"): "4: ACTIVE", ("read", f"{PORT}/link_layer"): "InfiniBand"},
+    ),
     "quoted in a mail": (
         "".join(f"> {line}\n" for line in DEVINFO.splitlines()),
         {("read", f"{PORT}/state"): "1: DOWN"},
@@ -168,6 +176,10 @@ FORMS: dict[str, tuple[str, dict[Question, str]]] = {
     ),
 }
 SETTINGS = {
+    "docker inspect": (
+        '    "Config": {\n        "Env": [\n            "NCCL_DEBUG=INFO",\n            "A=1"\n        ]\n',
+        {"NCCL_DEBUG": "INFO", "A": "1"},
+    ),
     "env": ("HOME=/root\nNCCL_DEBUG=INFO\n", {"HOME": "/root", "NCCL_DEBUG": "INFO"}),
     "env with a blank": ("A=1\nNCCL_IB_HCA=mlx5_0, mlx5_1\n", {"A": "1", "NCCL_IB_HCA": "mlx5_0, mlx5_1"}),
     "export": ("export NCCL_IB_HCA='mlx5_0'\n", {"NCCL_IB_HCA": "mlx5_0"}),

@@ -1,9 +1,8 @@
 """``ncclprobe compare OLD NEW``: two runs side by side, with their noise, or two captures of one node."""
 
 import argparse
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Any
 
 from ncclprobe.commands import arguments
 from ncclprobe.commands.run_files import printable_lines, schema_of, whole_runs
@@ -96,7 +95,11 @@ def main(argv: Sequence[str]) -> int:
     old, new = side(options.old), side(options.new)
     found = compared(old, new, options.tolerance)
     if options.json:
-        arguments.write_json(options, "comparison", _as_json(old, new, found))
+        arguments.write_json(
+            options,
+            "comparison",
+            {"old": old.path, "new": new.path, "exit_code": int(found.exit_code), **asdict(found)},
+        )
     if options.json != "-":
         print(printable_lines(list(_text(old, new, found, quiet=options.quiet))))
     return found.exit_code
@@ -310,10 +313,6 @@ def _last(found: Comparison) -> str:
     failures = f", {failed} new failure{'s' * (failed > 1)}" if failed else ""
     head = {ExitCode.OK: "PASS", ExitCode.FAIL: "FAIL"}.get(code, "UNKNOWN")
     return f"{head}  {words}{failures}  (exit {int(code)})"
-
-
-def _as_json(old: _Side, new: _Side, found: Comparison) -> Mapping[str, Any]:
-    return {"old": old.path, "new": new.path, "exit_code": int(found.exit_code), **asdict(found)}
 
 
 def _parser() -> argparse.ArgumentParser:

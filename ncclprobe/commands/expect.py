@@ -117,7 +117,8 @@ def _machine(options: argparse.Namespace, algorithm: str) -> ExpectationContext:
     if options.machine or options.topology:  # it has no settings of its own: those of this shell are meant
         here = replace(here, settings=merge(Environment({n: os.environ[n] for n in table() if n in os.environ}), ()))
     if algorithm:
-        here = replace(here, settings=merge(Environment({**_values(here), "NCCL_ALGO": algorithm}), ()))
+        set_ = {name: entry.value for name, entry in here.settings.effective.items() if entry.value is not None}
+        here = replace(here, settings=merge(Environment({**set_, "NCCL_ALGO": algorithm}), ()))
     return here
 
 
@@ -206,10 +207,6 @@ def _refuse_unused(options: argparse.Namespace) -> None:
     given = [flag for name, flag in _NOT_FOR_RESULTS.items() if getattr(options, name) != getattr(usual, name)]
     if given:
         raise UsageError(f"--judge {options.judge}: {given[0]} does not apply: the file names what was measured")
-
-
-def _values(here: ExpectationContext) -> dict[str, str]:
-    return {name: entry.value for name, entry in here.settings.effective.items() if entry.value is not None}
 
 
 def _gpus_per_node(options: argparse.Namespace) -> tuple[int, ...]:

@@ -184,7 +184,8 @@ def _placed(run: Run, wanted: Wanted, base: Setup, path: str) -> tuple[Setup, He
         return replace(base, not_judged=why), None
     if missing := run.missing or run.log.shared:
         return replace(base, not_judged=f"not judged: {missing}"), None
-    if wanted.named or _is_here(gpu, wanted.here):
+    own = wanted.here.system  # of the machine that this program runs on
+    if wanted.named or (isinstance(own, NodeSystem) and (not gpu or composed.same_gpu(gpu, own.gpu))):
         system = _system_of(run, wanted.here, path)
         found = _with_usual_nics(run, wanted, system)
         machine = None if found else wanted.here.machine
@@ -263,11 +264,6 @@ def _gpus(run: Run) -> tuple[str, int]:
     gpu = told.split(", ")[0].partition(" x ")[2][:80]
     row = run.rows[0]
     return gpu, row.ranks // row.nodes if row.nodes and row.ranks % row.nodes == 0 else 0
-
-
-def _is_here(gpu: str, here: ExpectationContext) -> bool:
-    """Whether the rows may be of the machine that this program runs on."""
-    return not isinstance(here.system, Absent) and (not gpu or composed.same_gpu(gpu, here.system.gpu))
 
 
 def _with_usual_nics(run: Run, wanted: Wanted, system: NodeSystem) -> Assumed | None:

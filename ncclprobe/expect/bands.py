@@ -99,7 +99,11 @@ def judge(
         return Judgement("inconclusive", f"launch-bound, which is not the link's speed: {shares}")
     if retest is None:
         return Judgement("inconclusive", "too slow once, and not measured again") if others_repeated else first
-    second = once(_retest_ends(retest), expected, retest.busbw_GBps)
+    second = once(
+        retest.interval_us and _rates(retest.busbw_GBps, retest.time_us, retest.interval_us),
+        expected,
+        retest.busbw_GBps,
+    )
     if second.status == "fail":
         return first
     rate = f"{row.busbw_GBps:.4g} GB/s at first and {retest.busbw_GBps:.4g} when measured again"
@@ -138,10 +142,6 @@ def _ends(row: Measurement) -> tuple[float, float] | None:
     if row.interval_us is None:
         return None
     return _rates(row.busbw_GBps, row.time_us.typical, row.interval_us)
-
-
-def _retest_ends(retest: Retest) -> tuple[float, float] | None:
-    return None if retest.interval_us is None else _rates(retest.busbw_GBps, retest.time_us, retest.interval_us)
 
 
 def _rates(busbw: float, time_us: float, interval_us: tuple[float, float]) -> tuple[float, float]:
@@ -216,13 +216,11 @@ def from_report(report: Report, path: str, tolerance: float = TOLERANCE) -> tupl
     if not usable:
         raise UsageError(f"{path}: holds no measurement that could be a baseline")
     why = f"earlier run of {report.started}, less a tolerance of {tolerance:.0%}"
+    rates = [(m, m.busbw_GBps, m.busbw_GBps * (1 - tolerance)) for m in usable]
     return tuple(
-        Band(m.op, m.nbytes, m.nbytes, _baseline(m.busbw_GBps, tolerance, why, path), conditions(m)) for m in usable
+        Band(m.op, m.nbytes, m.nbytes, Expectation(rate, low, "GB/s", "baseline", why, path), conditions(m))
+        for m, rate, low in rates
     )
-
-
-def _baseline(value: float, tolerance: float, why: str, path: str) -> Expectation:
-    return Expectation(value, value * (1 - tolerance), "GB/s", "baseline", why, path)
 
 
 def from_toml(text: str, path: str, tolerance: float = TOLERANCE) -> tuple[Band, ...]:

@@ -115,7 +115,8 @@ def predicted(facts: Mapping[type, Any], together: int = 1) -> AttainableRate | 
     costs = {}
     for name in names:
         alone = Settings({name: settings.effective[name]})
-        left = most(healthy, choose(_with(facts, _only(settings, names, name))), alone)
+        others = _without(settings, [each for each in names if each != name])
+        left = most(healthy, choose(_with(facts, others)), alone)
         if left < free:
             costs[name] = round(left, 1)
     now = min(whole.value, most(healthy, choices, own))
@@ -130,10 +131,6 @@ def _with(facts: Mapping[type, Any], settings: Settings) -> Snapshot:
 def _without(settings: Settings, names: list[str]) -> Settings:
     kept = {name: entry for name, entry in settings.effective.items() if name not in names}
     return replace(settings, effective=kept)
-
-
-def _only(settings: Settings, names: list[str], name: str) -> Settings:
-    return _without(settings, [each for each in names if each != name])
 
 
 def _prescribed(facts: Mapping[type, Any], settings: Settings, choices: Choices) -> frozenset[str]:

@@ -299,7 +299,8 @@ def as_text(runs: Sequence[JudgedRun], sources: Sequence[str]) -> str:
 
 def _text(runs: Sequence[JudgedRun], sources: Sequence[str]) -> Iterator[str]:
     against = "" if any(run.place.system is None for run in runs[:1]) else "against "
-    yield f"{headline(runs)}; {', '.join(sources)} {against}{_machines(runs)}"
+    machines = "several machines or settings, listed below" if _several(runs) else _against(runs[0].place)
+    yield f"{headline(runs)}; {', '.join(sources)} {against}{machines}"
     names = ("op", "size", "place", "ranks", "GB/s", "expected", "threshold", "status")
     notes: dict[str, int] = {}
     for run in runs:
@@ -317,10 +318,6 @@ def _text(runs: Sequence[JudgedRun], sources: Sequence[str]) -> Iterator[str]:
 
 def _several(runs: Sequence[JudgedRun]) -> bool:
     return len({_against(run.place) for run in runs}) > 1
-
-
-def _machines(runs: Sequence[JudgedRun]) -> str:
-    return "several machines or settings, listed below" if _several(runs) else _against(runs[0].place)
 
 
 def _against(place: Setup) -> str:

@@ -382,7 +382,8 @@ class TypeDifference(Struct, frozen=True):
     def __str__(self) -> str:
         """Return ``NICs: 7, expected 8``."""
         seen = "not known" if self.seen is None else f"{self.seen:g}" if isinstance(self.seen, float) else self.seen
-        return f"{self.what}: {seen}, expected {_text(self.expected)}"
+        expected = f"{self.expected:g}" if isinstance(self.expected, float) else self.expected
+        return f"{self.what}: {seen}, expected {expected}"
 
 
 class Recognised(Struct, frozen=True):
@@ -487,11 +488,12 @@ def differences(machine: MachineType, facts: MachineFacts) -> tuple[TypeDifferen
     """Return how a machine differs from a type. What no source states of the type is not compared."""
     links, match = machine.links, machine.match
     found = []
-    if facts.gpu_names and not set(facts.gpu_names) <= set(match.gpu_names):
+    alike = set(facts.gpu_names) <= set(match.gpu_names)
+    if not alike:
         found.append(TypeDifference("GPUs", ", ".join(facts.gpu_names), " or ".join(match.gpu_names)))
     if facts.gpus != links.gpus:
         found.append(TypeDifference("GPUs", facts.gpus, links.gpus))
-    if facts.nvlinks is not None and facts.nvlinks != links.nvlinks and _alike(machine, facts):
+    if facts.nvlinks is not None and facts.nvlinks != links.nvlinks and alike and facts.gpu_names:
         found.append(TypeDifference(_NVLINKS, facts.nvlinks, links.nvlinks))
     if links.nics is not None and links.network not in _NO_RDMA and "nics" not in links.unverified:
         if facts.nics != links.nics:
@@ -500,11 +502,6 @@ def differences(machine: MachineType, facts: MachineFacts) -> tuple[TypeDifferen
         if links.nic_gbps is not None and facts.nic_gbps is not None and facts.nic_gbps != links.nic_gbps:
             found.append(TypeDifference("Gb/s of a NIC", facts.nic_gbps, links.nic_gbps))
     return tuple(found)
-
-
-def _alike(machine: MachineType, facts: MachineFacts) -> bool:
-    """Return whether the GPUs seen are the type's; the links of another product are another matter."""
-    return bool(facts.gpu_names) and set(facts.gpu_names) <= set(machine.match.gpu_names)
 
 
 def _bearable(machine: MachineType, differs: Iterable[TypeDifference]) -> bool:
@@ -549,10 +546,6 @@ def _unrecognised(facts: MachineFacts) -> str:
     gpus = f"{facts.gpus or 0} of {', '.join(facts.gpu_names)}" if facts.gpu_names else "no GPU"
     host = " ".join(filter(None, (facts.vendor, facts.product)))
     return f"no machine type has {host} with {gpus}" if host else f"the firmware names no machine, which has {gpus}"
-
-
-def _text(value: str | int | float) -> str:
-    return f"{value:g}" if isinstance(value, float) else str(value)
 
 
 _FACTS = {

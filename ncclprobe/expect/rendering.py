@@ -51,7 +51,8 @@ def _text(asked: TableRequest, here: ExpectationContext, found: Sequence[Line]) 
     rules = [(op, of) for op, rows in of_op.items() for of in _by_worst(rows)]
     yield from ["", "how measured rows are judged:"] if rules else []
     for op, of in rules:
-        yield from _wrapped(f"{op} of {_span(of)}: {_VERDICTS[of[-1].expectation.worst]}{_known(of)}")
+        span = size(of[0].nbytes) + (f" to {size(of[-1].nbytes)}" if len(of) > 1 else "")
+        yield from _wrapped(f"{op} of {span}: {_VERDICTS[of[-1].expectation.worst]}{_known(of)}")
 
 
 def _nothing(asked: TableRequest, op: str) -> str:
@@ -105,12 +106,9 @@ def _nics(system: NodeSystem) -> str:
 
 def _inside(system: NodeSystem) -> str:
     if system.nvlinks:
-        return f"{system.nvlinks} NVLinks x {system.nvlink_GBps:g} GB/s per GPU ({_laid(system)})"
+        laid = f"bridges of {system.domain_gpus}" if system.domain_gpus < system.gpus else system.fabric
+        return f"{system.nvlinks} NVLinks x {system.nvlink_GBps:g} GB/s per GPU ({laid})"
     return f"slots of {system.pcie_GBps:g} GB/s as NCCL counts" + ("" if system.p2p else ", no P2P")
-
-
-def _laid(system: NodeSystem) -> str:
-    return f"bridges of {system.domain_gpus}" if system.domain_gpus < system.gpus else system.fabric
 
 
 def _table(rows: Sequence[Line], ranks: int, asked: TableRequest) -> Iterator[str]:
@@ -179,10 +177,6 @@ def _known(of: Sequence[Line]) -> str:
 
 
 _EXPECTS = re.compile(r"the model expects [\d.e+-]+ GB/s: ")
-
-
-def _span(of: Sequence[Line]) -> str:
-    return size(of[0].nbytes) + (f" to {size(of[-1].nbytes)}" if len(of) > 1 else "")
 
 
 def _above(rows: Sequence[Line], asked: TableRequest) -> Iterator[str]:

@@ -175,7 +175,7 @@ class Xml:
         self.gpus = [(slot, device) for slot, device in self.slots if device.identity.kind == "gpu"]
         if not 0 < len(self.gpus) <= bounds.TOPO_DEVICES:
             raise UsageError(f"{path}: shows {len(self.gpus)} GPUs; a machine has 1 to {bounds.TOPO_DEVICES}")
-        self.pci_ids = {_pci_id(slot) for slot, _ in self.gpus}
+        self.pci_ids = {slot.get("device", "").removeprefix("0x").upper() for slot, _ in self.gpus}
 
     def _number(self, element: Element, name: str, usual: int) -> int:
         text = element.get(name) or str(usual)
@@ -305,10 +305,6 @@ class Xml:
         if vendor in ("CentaurHauls", "Shanghai"):
             return "yongfeng" if (family, model) == (7, 0x5B) else "zhaoxin"
         return "amd" if vendor == "AuthenticAMD" else "unknown"
-
-
-def _pci_id(slot: Element) -> str:
-    return slot.get("device", "").removeprefix("0x").upper()
 
 
 assert set(get_args(PathWord)) == set(WORDS)

@@ -112,6 +112,32 @@ def _devinfo(lines: Sequence[str]) -> Answers:
     return found | of_device if found else {}
 
 
+_RDMA_LINK = re.compile(
+    r"(?:link )?([\w.-]{1,40})/(\d{1,2}):?\s(.{0,120}\b)?state (\w{1,12}) physical_state (\w{1,24})"
+)
+_OF_NETDEV = re.compile(r"([\w.-]{1,40}) port (\d{1,2}) ==> ([\w.-]{1,40}) \((Up|Down)\)")
+
+
+def _port_lines(lines: Sequence[str]) -> Answers:
+    """Read ``rdma link`` and ``ibdev2netdev``, which print a line for each port.
+
+    >>> _port_lines(["mlx5_1 port 1 ==> eth1 (Down)"])[("read", "/sys/class/infiniband/mlx5_1/ports/1/state")]
+    '1: DOWN'
+    """
+    ports: dict[str, dict[int, dict[str, str]]] = {}
+    for line in map(str.strip, lines):
+        if found := _RDMA_LINK.match(line):
+            layer = "InfiniBand" if "subnet_prefix" in line else "Ethernet"
+            fields = {"state": found[4], "phys_state": found[5], "link_layer": layer}
+        elif found := _OF_NETDEV.match(line):
+            state = "ACTIVE" if found[4] == "Up" else "DOWN"
+            fields = {"state": state, "link_layer": "InfiniBand" if found[3].startswith("ib") else "Ethernet"}
+        else:
+            continue
+        ports.setdefault(found[1], {})[int(found[2])] = fields
+    return _devices(ports, {name: name for name in ("state", "phys_state", "link_layer")})
+
+
 def _completed(fields: dict[str, str]) -> None:
     """Add the same facts in other words: width and speed are a rate, and a port in INIT has a link."""
     width, speed = fields.get("active_width", ""), fields.get("active_speed", "")
@@ -197,16 +223,14 @@ def _query(lines: Sequence[str]) -> Answers:
             continue
         indent = len(line) - len(line.lstrip())
         name, colon, value = line.partition(" : ")
-        path = [each for each in path if each[0] < indent] + [(indent, _tag(name))]
+        path = [each for each in path if each[0] < indent] + [
+            (indent, re.sub(r"[^a-z0-9]+", "_", name.strip().lower()[:60]).strip("_"))
+        ]
         if colon and gpus:
             gpus[-1][_place([each for _, each in path])] = value.strip()
         elif colon and name.strip().lower() in versions:
             versions[name.strip().lower()] = value.strip()
     return _xml(gpus, versions["driver version"], versions["cuda version"])
-
-
-def _tag(name: str) -> str:
-    return re.sub(r"[^a-z0-9]+", "_", name.strip().lower()[:60]).strip("_")
 
 
 def _place(path: Sequence[str]) -> str:
@@ -410,6 +434,7 @@ FORMS: Mapping[str, Callable[[Sequence[str]], Answers]] = MappingProxyType(
     {
         "ibstat": _ibstat,
         "ibv_devinfo": _devinfo,
+        "rdma link": _port_lines,
         "nvidia-smi -q": _query,
         "nvidia-smi": _table,
         "nvidia-smi -L": _list,

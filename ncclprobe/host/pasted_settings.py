@@ -26,6 +26,8 @@ _PAIR = re.compile(
 _FLOW = re.compile(
     rf"[\"']?name[\"']?:\s{{0,8}}[\"']?({_NAME})[\"']?,\s{{0,8}}[\"']?value[\"']?:\s{{0,8}}(\"[^\"]*\"|'[^']*'|[^\s,}}]+)"
 )
+_QUOTED = re.compile(rf"[\"']({_NAME})=([^\"']{{0,1024}})[\"'],?")
+"""An entry of ``"Env": [...]`` in what docker inspect prints."""
 _KEY = re.compile(r"[\"']?(name|value)[\"']?:\s{0,8}(.{0,1024}?),?")
 _MAPPED = re.compile(r"([A-Z][A-Z0-9_]{1,120}):\s{1,8}(.{1,1024})")
 _COMMANDS = re.compile(
@@ -96,6 +98,8 @@ def _explicit(line: str) -> Iterator[tuple[str, str]]:
         return
     for found in _PYTHON.finditer(line):
         yield found[1], found[2]
+    if quoted := _QUOTED.fullmatch(line):
+        yield quoted[1], quoted[2]
     for pattern in (_FLOW, _PAIR):
         yield from ((found[1], _unquoted(found[2])) for found in pattern.finditer(line))
     for command in _commands(line):

@@ -58,7 +58,9 @@ def recognised(printed: Printed) -> tuple[str, int, str]:
     """Return the operation, its ranks (0: not known), and what is missing to be certain of them; empty: nothing."""
     if printed.op:
         return _with_ranks(printed.op, printed)
-    fits = [(name, ranks) for name in KNOWN for ranks in _counts(name, printed) if _whole(name, ranks, printed)]
+    rows = list(zip(printed.lines, printed.roots, strict=False))
+    counts = ((name, ranks) for name in KNOWN for ranks in _counts(name, printed))
+    fits = [(name, ranks) for name, ranks in counts if all(_fits(KNOWN[name], *each, ranks) for each in rows)]
     first = dict(reversed(fits))  # by the most trusted count
     listed = [name for name, ranks in first.items() if ranks == max(printed.counts[:2])]
     names = listed or list(first)
@@ -118,10 +120,6 @@ def ranks_by_ratio(name: str, lines: Sequence[Line]) -> int | None:
 def _timed(line: Line) -> bool:
     numbers = line.time_us, line.algbw, line.busbw
     return not line.cpu and all(0 < each < math.inf for each in numbers)
-
-
-def _whole(name: str, ranks: int, printed: Printed) -> bool:
-    return all(_fits(KNOWN[name], *each, ranks) for each in zip(printed.lines, printed.roots, strict=False))
 
 
 def _fits(op: Op, line: Line, root: int, ranks: int) -> bool:

@@ -286,13 +286,9 @@ def _row(line: str, section: _Section) -> int:
     at = len(labels)
     for place, body in zip(places, bodies, strict=False):
         section.lines.append(_line(said, dict(zip(body, words[at:], strict=False)), place))
-        section.roots.append(_root(said.get("root", "-1")))
+        section.roots.append(int(root) if re.fullmatch(r"\d{1,6}", root := said.get("root", "")) else -1)
         at += len(body)
     return len(bodies)
-
-
-def _root(text: str) -> int:
-    return int(text) if re.fullmatch(r"-?\d{1,6}", text) else -1
 
 
 def _line(said: dict[str, str], body: dict[str, str], place: Place) -> Line:
@@ -495,7 +491,6 @@ class _Bounds(msgspec.Struct, frozen=True):
     """How many values were wrong."""
 
     count: int = 0
-    okay: str | bool = True
 
 
 class _Library(msgspec.Struct, frozen=True):

@@ -200,21 +200,16 @@ def _speeds(line: Line, setup: Setup) -> tuple[float, float, float]:
         return line.time_us, line.algbw, line.busbw
     shape = CallShape(line.nbytes, line.count, line.nbytes, line.nbytes, 0, 0)
     algbw, busbw = op.bandwidth(shape, setup.ranks, line.time_us * 1e-6)
+    # one digit is printed from 1e6 GB/s on (`3e+06`), which one rank reaches in place, if nothing is to be done
     for printed, derived in ((line.algbw, busbw if is_old(op, line) else algbw), (line.busbw, busbw)):
         most = max(printed, derived if line.algbw > _SURE_GBps else 0.0)  # both 0: they were not printed at all
-        if most > _SURE_GBps and abs(printed - derived) > _APART * most + _rounded(printed):
+        rounded = 10.0 ** math.floor(math.log10(printed)) / 2 if printed >= 1e6 else 0.0
+        if most > _SURE_GBps and abs(printed - derived) > _APART * most + rounded:
             raise Contradiction(
                 f"{printed:g} GB/s is printed, and {setup.op} over {setup.ranks} ranks would be {derived:.4g} in "
                 f"{line.time_us:g} us"
             )
     return line.time_us, algbw, busbw
-
-
-def _rounded(printed: float) -> float:
-    """Return by how much a bandwidth may be rounded: nccl-tests prints one digit from 1e6 GB/s on (``3e+06``), which
-    one rank reaches in place, if nothing is to be done.
-    """
-    return 10.0 ** math.floor(math.log10(printed)) / 2 if printed >= 1e6 else 0.0
 
 
 def wrong_data(said: int, rows: Sequence[Measurement]) -> str:

@@ -184,7 +184,7 @@ def _headline(report: Report) -> str:
         return report.notes[0]
     if unjudged := none_judged(report) or none_applies(report):
         return unjudged
-    noted = [_briefly(problem, report) for problem in problems(report)]
+    noted = [_briefly(each, report) for each in problems(report) if "could not be read" not in each.finding.message]
     if report.scope.pasted and report.status is Status.PASS and noted:
         return f"nothing fails; noted: {first_of(noted, MOST_NAMED, '; ')}"
     return {Status.PASS: "nothing wrong was found", Status.SKIP: "nothing was judged"}.get(report.status, "see below")
