@@ -11,7 +11,7 @@ from ncclprobe.facts.software import Software
 from ncclprobe.model.findings import Related, Severity, Status, Verdict, fail, note
 from ncclprobe.model.measurement import Expectation, Judged, Measurement
 from ncclprobe.model.registry import Check
-from ncclprobe.model.report import Area, NodeRow
+from ncclprobe.model.report import NodeRow
 from ncclprobe.model.snapshot import Every
 from ncclprobe.model.values import replace
 from ncclprobe.report import html, junit, markdown
@@ -175,11 +175,3 @@ def test_a_consequence_stands_under_its_cause_and_not_by_itself() -> None:
     assert "      so:    nvl.links GPU6: not looked at: GPU is lost" in render(report)
     alone = render(replace(report, checks=checks[1:]))  # its cause was ignored, and it is not lost with it
     assert "NOTE  nvl.links  GPU6" in alone
-
-
-def test_the_way_of_the_bytes_is_in_every_format() -> None:
-    way = Area("transport", "NCCL → sockets over eth0 (10 Gb/s): the OFI plugin is not there", Status.FAIL)
-    report = replace(samples.HEALTHY, areas=(way,))
-    for said in (render(report), junit.render(report), markdown.render(report)):
-        assert "sockets over eth0" in " ".join(said.split())
-    assert markdown.recognises(markdown.render(report))

@@ -5,8 +5,7 @@ import json
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager
+from collections.abc import Iterator
 from pathlib import Path
 
 import msgspec
@@ -95,40 +94,6 @@ def lab_walk(lab: Lab, folder: Path, seconds: float = 25.0) -> dict[int, Paths]:
         done = job.wait(seconds + 40)
         assert (done.code, done.err) == (0, "")
     return walked(folder)
-
-
-Fault = Callable[[Lab], AbstractContextManager[None]]
-FAULTS: dict[str, tuple[Fault, set[tuple[str, tuple[str, ...]]], set[str]]] = {
-    "healthy": (lambda lab: contextlib.nullcontext(), set(), {"ok"}),
-    "filtered into n1": (
-        lambda lab: faults.filtered(lab["n1"], port=(1024, 65535)),
-        {("node", ("node 1",))},
-        {"ok", "filtered"},
-    ),
-    "refused into n1": (
-        lambda lab: faults.rules(lab["n1"], ["tcp flags & (syn | ack) == syn reject with tcp reset"], "in"),
-        {("into", ("node 1",))},
-        {"ok", "refused"},
-    ),
-    "one pair": (
-        lambda lab: faults.filtered(lab["n1"], peer=lab["n3"]),
-        {("pair", ("node 1", "node 3"))},
-        {"ok", "filtered"},
-    ),
-}
-"""One direction that is closed, and large messages that vanish, are rows of the lab's matrix."""
-
-
-@in_lab
-@pytest.mark.parametrize("fault", FAULTS)
-def test_a_fault_between_hosts_has_its_name_and_place(fault: str, tmp_path: Path) -> None:
-    make, culprits, outcomes = FAULTS[fault]
-    with Lab(hosts=4) as lab, make(lab):
-        every = lab_walk(lab, tmp_path)
-    assert len(every) == 4
-    assert {row.outcome for seen in every.values() for row in seen.rows} == outcomes
-    assert suspects(every) == culprits
-    assert all(row.tries == (1 if row.outcome == "ok" else 2) for seen in every.values() for row in seen.rows)
 
 
 @in_lab
