@@ -1,6 +1,7 @@
 """``ncclprobe attach``: examine a job while it hangs: which rank, in which call, since when."""
 
 import argparse
+import contextlib
 import json
 import sys
 import time
@@ -110,7 +111,8 @@ def _looked(options: argparse.Namespace, question: "diagnose.Question", end: flo
         snapshot, answers, found = _look(options, end, options.stacks)
         goes_on = found.facts[JobState].answer.word in ("WORKING", "SLOW")
         if not (goes_on or options.stacks) and end - time.monotonic() > _AGAIN_S and py_spy():
-            snapshot, answers, found = _look(options, end, True)
+            with contextlib.suppress(UsageError):  # the job has ended meanwhile: the first look stands
+                snapshot, answers, found = _look(options, end, True)
     notes = []
     if options.keep:
         kept, node = dump(answers, snapshot.node), snapshot.node

@@ -80,17 +80,33 @@ def test_a_rank_that_has_ended_is_counted_and_the_others_keep_their_numbers() ->
     zombie, meeting = {**process(12, None, 9, library=False), "state": "Z", "python": True}, meets(11, 13)
     own = {11: {"r": 0, "world": 3}, 13: {"r": 2, "world": 3}, 9: {"r": 2, "world": 3}}
     same = {11: {"rank": 0, "world_size": 3}, 13: {"rank": 0, "world_size": 3}}
+    of_two = {11: {"rank": 1, "world_size": 3}, 13: {"rank": 2, "world_size": 3}, 9: {"world_size": 3}}
+    of_node = {**of_two, 9: {}}
     young = [{**each, "age_s": 3.0} for each in living]
     rows = [
         (of_spawned(parent, living[0], zombie, living[1], connections=meeting, pid=9), [0, 2], (1,), 0),
         (of_spawned(parent, *living, connections=meeting, pid=9, told=own), [0, 2], (1,), 0),
         (of_spawned(parent, *living, connections=meeting, pid=9, told=same), [0, 1], (), 0),
+        (of_spawned(parent, *living, connections=[], pid=9, told=of_two), [1, 2], (0,), 0),  # it had the store
+        (of_spawned(parent, *living, connections=[], pid=9, told=of_node), [1, 2], (), 0),
+        (
+            of_spawned(
+                parent,
+                *living,
+                connections=[],
+                pid=9,
+                told={11: {"rank": 2, "world": 4}, 13: {"rank": 3, "world": 4}, 9: {"world": 4}},
+            ),
+            [2, 3],
+            (),
+            0,
+        ),  # of a second node
         (of_spawned(parent, *living, connections=meeting, pid=9, groups="[0, 1, 2]"), [None, None], (), 1),
         (of_spawned(parent, *young, connections=meeting, pid=9, groups="[0, 1, 2]"), [None, None], (), 0),
         (of_spawned(parent, *living, connections=meeting, pid=9, groups="[0, 1]"), [0, 1], (), 0),
         (of_spawned(parent, *living, connections=meeting, pid=9), [0, 1], (), 0),
     ]
-    assert len(rows) >= 7
+    assert len(rows) >= 10
     found = [([each.rank for each in known.ranks], known.absent, known.gone) for known, *_ in rows]
     assert found == [tuple(wanted) for _, *wanted in rows]
 

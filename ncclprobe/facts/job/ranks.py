@@ -126,10 +126,10 @@ def local_ranks(host: Host, asked: AskedJob) -> LocalRanks:
         jobs = beneath if helpers or not own else own
     elif len(jobs) > 1:
         jobs = _own_step_job(jobs, attempt(lambda: host.ask("env"))) or jobs
-    ranks, gone = _numbered(host, next(iter(jobs.values()), ()), answer.processes, asked.stacks)
+    ranks, ended, gone = _numbered(host, next(iter(jobs.values()), ()), answer.processes, asked.stacks)
     return LocalRanks(
         ranks,
-        _absent(ranks),
+        tuple(sorted({*_absent(ranks), *ended})),
         tuple(_described(each, answer) for each in jobs.values()) if len(jobs) > 1 else (),
         answer.hidden,
         answer.late,
@@ -153,7 +153,7 @@ def _spawned(host: Host, before: _Answer) -> tuple[dict[str, tuple[JobProcess, .
     found, unnumbered, own = {}, {}, {each.pid for each in answer.processes if each.library}
     for parent, children in [*by_parent.items()][: bounds.NODE_RANKS]:
         jobs = _jobs(children, parent) if len(children) > 1 else {}
-        ranks, _ = _numbered(host, tuple(chain.from_iterable(jobs.values())), answer.processes)
+        ranks, *_ = _numbered(host, tuple(chain.from_iterable(jobs.values())), answer.processes)
         if ranks and ranks[0].rank is not None:
             found[ranks[0].job] = ranks
         elif len(ranks) > 1 and parent in own:
@@ -163,14 +163,14 @@ def _spawned(host: Host, before: _Answer) -> tuple[dict[str, tuple[JobProcess, .
 
 def _numbered(
     host: Host, ranks: tuple[JobProcess, ...], processes: Sequence[_Process], stacks: bool = False
-) -> tuple[tuple[JobProcess, ...], int]:
+) -> tuple[tuple[JobProcess, ...], tuple[int, ...], int]:
     """Return ranks without numbers with those that their program or their order of start gives them, if known.
 
-    Also return how many have ended if it is not known which.
+    Also return the numbers of those that have ended, or how many more have if it is not known which.
     """
     by_start = sorted(ranks, key=lambda each: (each.start, each.pid))
     if len(ranks) < 2 or any(each.rank is not None for each in ranks):
-        return ranks, 0
+        return ranks, (), 0
     parents = {each.pid: each.parent for each in processes}
     parent, first = parents[by_start[0].pid], by_start[0].start
     ended = [(each.start, each.pid) for each in processes if each.state == "Z" and each.python]
@@ -182,14 +182,14 @@ def _numbered(
     if not found.numbers:
         age_s = min(each.age_s for each in processes if each.pid in parents and each.pid in _pids(ranks))
         here = address.startswith(_OWN) and age_s >= _STARTED_S
-        return ranks, max(found.world - len(ranks), 0) if here else 0
+        return ranks, (), max(found.world - len(ranks), 0) if here else 0
     launches = [
         replace(each.launch, rank=n, local_rank=n, world_size=found.world or None, **meets)
         for each in by_start
         for n in [found.numbers[each.pid]]
     ]
     made = [replace(each, rank=of.rank, launch=of) for each, of in zip(by_start, launches, strict=True)]
-    return tuple(sorted(made, key=lambda each: each.rank or 0)), 0
+    return tuple(sorted(made, key=lambda each: each.rank or 0)), found.ended, 0
 
 
 def _own_step_job(jobs: dict[str, tuple[JobProcess, ...]], env: str | Absent) -> dict[str, tuple[JobProcess, ...]]:

@@ -6,6 +6,7 @@ one that has ended counts as long as its parent has not waited for it, and torch
 """
 
 from collections.abc import Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 
 from ncclprobe.facts.field import attempt
 from ncclprobe.facts.files.flight_child import read
@@ -18,45 +19,57 @@ from ncclprobe.model.values import Struct
 
 _RANK, _WORLD = ("rank", "global_rank", "r", "local_rank"), ("world_size", "world", "nprocs")
 """What programs call the number of a rank, and that of all ranks."""
+_AT_ONCE = 16
 
 
 class Numbering(Struct, frozen=True):
-    """The numbers of ranks by process, empty: not known; how many ranks there are, 0: not known; and their store."""
+    """The numbers of ranks by process, empty: not known; how many ranks there are, 0: not known; and their store.
+
+    `ended` are the numbers that no process has any more: fewer than those that live, as their parent has started all.
+    """
 
     numbers: Mapping[int, int]
     world: int = 0
     address: str = ""
+    ended: tuple[int, ...] = ()
 
 
 def numbering(host: Host, living: Sequence[int], started: Sequence[int], parent: int, stacks: bool) -> Numbering:
     """Return the numbers of the ranks `living`, of all that `parent` has `started`, both in the order of start."""
-    numbers, world = _told(host, living, parent) if stacks else ({}, 0)
+    numbers, world, all_here = _told(host, living, parent) if stacks else ({}, 0, False)
     world = world or _recorded(host, living[0])
     if numbers:
         first = sorted(living, key=numbers.__getitem__)
-        return Numbering(numbers, world, own_store(host, first) if numbers[first[0]] == 0 else "")
+        missing = tuple(number for number in range(world) if number not in {*numbers.values()})
+        ended = missing if all_here and len(missing) < len(living) else ()  # else they may be on other nodes
+        return Numbering(numbers, world, own_store(host, first) if numbers[first[0]] == 0 else "", ended)
     address = own_store(host, living) if started[0] == living[0] else ""
     if not address or world > len(started):
         return Numbering({}, world, address)
     return Numbering({pid: started.index(pid) for pid in living}, world or len(started), address)
 
 
-def _told(host: Host, pids: Sequence[int], parent: int) -> tuple[dict[int, int], int]:
-    """Return the numbers that processes have in variables of one name, and the one value of those for all ranks."""
+def _told(host: Host, pids: Sequence[int], parent: int) -> tuple[dict[int, int], int, bool]:
+    """Return the numbers that processes have in variables of one name, the one value of those for all ranks, 0: there
+    are several, and whether their parent has it too.
+    """
 
     def variables(pid: int) -> Mapping[str, int]:
         said = attempt(lambda: host.ask("numbers", pid))
         found: Mapping[str, int] = {} if isinstance(said, Absent) else decoded(said, dict[str, int])
         return found
 
-    said = {pid: variables(pid) for pid in (*pids[: bounds.JOB_STACKS], parent)}
+    asked = (*pids[: bounds.JOB_STACKS], parent)
+    with ThreadPoolExecutor(_AT_ONCE) as pool:
+        said = dict(zip(asked, pool.map(variables, asked), strict=True))
     for name in _RANK:
         numbers = {pid: said[pid][name] for pid in pids if name in said.get(pid, ())}
         if len(numbers) == len({*numbers.values()}) == len(pids):
             least = max(max(numbers.values()) + 1, len(pids))
             worlds = {each[of] for each in said.values() for of in _WORLD if each.get(of, 0) >= least}
-            return numbers, worlds.pop() if len(worlds) == 1 else 0
-    return {}, 0
+            one = len(worlds) == 1
+            return numbers, worlds.pop() if one else 0, one and bool(said[parent].keys() & {*_WORLD})
+    return {}, 0, False
 
 
 def _recorded(host: Host, pid: int) -> int:

@@ -61,7 +61,7 @@ _PREPARE = "`ncclprobe attach --prepare` prints what to put into the program"
 _STEP_NODES = "SLURM_STEP_NUM_NODES"
 _CALL = " #"
 """Before the number of a call: ``all_reduce #51``."""
-_STACKS = "`ncclprobe attach --stacks` shows the lines of the program"
+_STACKS = "`ncclprobe attach --stacks` shows the lines of the program (pip install py-spy)"
 
 
 def stand(nodes: Mapping[str, tuple[LocalRanks, JobLooks]], meetings: Mapping[str, Meetings] | None = None) -> JobState:
