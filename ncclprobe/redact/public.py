@@ -17,10 +17,10 @@ _FOLDERS = (
     " vmlinuz volume volumes wheel wheels workdir workspace zfs"
 )
 _PROGRAMS = (
-    "anaconda apptainer azure buildkit clang cmake conda containerd cri crio dcgmi debian dpkg fabricmanager fsx gcc"
-    " gnu google gpfs grub hostengine hpc hpcx idmapd intel jaxlib kubeflow kubepods kueue ldap lenovo lustre lxc"
-    " mamba megatron micromamba miniconda miniconda3 mlnx mofed mysql ncclprobe nginx numpy nvhpc nvidiactl oci ofed"
-    " openai openib oracle overlay pandas pingpong pip podman prrte pyenv scipy security sglang shell singularity"
+    "anaconda apptainer azure buildkit clang cmake conda containerd cri crio dcgmi debian dpkg fabricmanager fleet"
+    " fsx gcc gnu google gpfs grub hostengine hpc hpcx idmapd intel jaxlib kubeflow kubepods kueue ldap lenovo lustre"
+    " lxc mamba megatron micromamba miniconda miniconda3 mlnx mofed mysql ncclprobe nginx numpy nvhpc nvidiactl oci"
+    " ofed openai openib oracle overlay pandas pingpong pip podman prrte pyenv scipy security sglang shell singularity"
     " spack systemd tensorboard tensorflow torchaudio torchelastic torchvision transformers trl ubuntu vllm wandb"
     " xformers"
 )
@@ -35,8 +35,8 @@ _MODELS = "bert deepseek gemma gpt llama mistral mixtral qwen resnet"
 _NAMES = frozenset(f"{_FOLDERS} {_PROGRAMS} {_PARTS} {_MODELS}".split())
 """Names of folders, programs, libraries and models that the table of messages lacks."""
 _ENDINGS = (
-    "bin bz2 cc cfg ckpt conf cpp csv cu err gz h5 hpp idx ini ipynb jsonl npy npz onnx out parquet pkl pt pth py rpm"
-    " safetensors sbatch sh sif slurm so sqlite tar tfrecord tgz toml tsv txt webp whl xml xz yaml yml zip zst"
+    "bin bz2 cc cfg ckpt conf cpp csv cu db err gz h5 hpp idx ini ipynb jsonl npy npz onnx out parquet pkl pt pth py"
+    " rpm safetensors sbatch sh sif slurm so sqlite tar tfrecord tgz toml tsv txt webp whl xml xz yaml yml zip zst"
 )
 _SUFFIXES = frozenset(_ENDINGS.split())
 _VERSION = re.compile(

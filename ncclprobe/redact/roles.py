@@ -20,7 +20,7 @@ _WORDS_OF: dict[Role, str] = {
     "user": "user users username usr login logname owner author submitter requester creator maintainer operator"
     " whoami principal assignee reporter committer approver uploader mailuser uid",
     "host": "host hostname hosts node nodename nodes server endpoint fqdn nodelist gateway filer switch bastion"
-    " machine hostlist exechost submithost master headnode peer coordinator",
+    " machine hostlist realm exechost submithost master headnode peer coordinator",
     "name": "account project bucket repository repo org organization organisation team tenant namespace pod container"
     " workspace entity experiment job run cluster partition queue reservation qos realm customer company department"
     " wckey jobname ns deployment statefulset configmap group site allocation sweep workflow subscription filesystem",
@@ -38,8 +38,16 @@ _OF_TOKENS = _set("api access auth id refresh session bearer private deploy bot 
 _FILLERS = _set("name names id ids list")
 """Words that may end a key, and say nothing of what it names."""
 _EMPTY = _set("none null nil true false yes no unknown empty missing unset redacted n/a na")
-_COMPOUNDS = _set("guide manual shell affinity resolution sandbox summary learning edition")
-"""Nouns that make one with a key: `user guide`, `node affinity`."""
+_PLACES = _set("host hostname node server realm")
+"""Behind these, a word that no message has is a name."""
+_COMPOUNDS = _set(
+    "affinity alone below bios bridge bus capabilities certificate certificates cordon cordoned discovery drain"
+    " edition else few fingerprint firmware guid guide he header headers her him his how identity just label labels"
+    " learning lid maintenance manual me most much my networking never notready often onto our page pinned pools ports"
+    " pressure problem quite ram reboot redirect resolution restart sandbox seen selector shall she shell summary swap"
+    " taint taints these though toleration twice until upgrade us very whether who whom"
+)
+"""Words that follow a key and name nothing: `user guide`, `node affinity`."""
 _OF_ADDRESSES = _set("master server head node host rdzv leader remote peer store coordinator rendezvous main")
 
 _VERBS = _set("run group site sweep allocation switch users hosts nodes")
@@ -65,6 +73,11 @@ _AFTER_USER = re.compile(
 )
 _AFTER_HOST = re.compile(r" port \d| (?:has|is|was|may|can|cannot|does|did|died|failed|went|left|ran|down|not)(?!\w)")
 
+_FURTHER_NAMES = re.compile(r" ([A-Z][\w'-]{1,30})")
+_DETERMINER = re.compile(
+    r"(?i)(?<!\w)(?:an?|the|each|every|this|that|its|one|no|any|another|other|first|second|last|\w+[yel]|new|whole)\s{1,12}$"
+)
+_OF_VERBS = ("s", "ed", "ing", "ly")
 _NEXT_WORD = re.compile(r" [a-z]{1,20}(?![\w:=/])")
 
 
@@ -100,13 +113,22 @@ def names(text: str) -> Iterator[tuple[Role, str]]:
             if not (match["quote"] or re.search(r"[\d_-]", value)) and _is_of_a_sentence(match, role):
                 continue
             yield from ((role, part) for part in _parts(role, value) if len(part) > 2 and is_own(part))
+            if role == "user" and match.re is _ASSIGNED and value[0].isupper():  # a person: the rest of the name
+                yield from ((role, word) for word in _FURTHER_NAMES.findall(text, match.end(), match.end() + 60))
 
 
 def _is_of_a_sentence(match: "re.Match[str]", role: Role | None) -> bool:
     """Return whether a value without digits, quotes and dashes may be a word that follows the key in a sentence."""
     if match.re is _PROSE:
+        value, before = match["value"].rstrip("."), match.string[max(0, match.start() - 20) : match.start()]
+        follows = bool(_DETERMINER.search(before)) or match[0].count(" ") > 1
         after = {"user": _AFTER_USER, "host": _AFTER_HOST}.get(str(role))
-        return not after or match["value"] in _COMPOUNDS or not after.match(match.string, match.end())
+        named = bool(after and after.match(match.string, match.end()))
+        verb = value.endswith(_OF_VERBS) and (
+            follows or bool(_NEXT_WORD.match(match.string, match.end()) and not named)
+        )
+        place = match["key"].lower() in _PLACES and (value.islower() or value.isupper()) and not follows
+        return value in _COMPOUNDS or verb or not (named or place)
     return ": " in match[0] and bool(_NEXT_WORD.match(match.string, match.end()))
 
 

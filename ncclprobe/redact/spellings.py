@@ -41,7 +41,8 @@ _OWNED = re.compile(
     r"(?<!\w)(?P<bucket>(?:s3a?|gs|gcs|oss|oci|cos|az|wasbs?|abfss?)://(?:[\w-]{1,64}@)?|arn:aws[\w-]{0,8}:s3:::)"
     r"(?P<name>[A-Za-z0-9][\w-]{1,62})(?P<key>(?:/[\w.=-]{1,100}){0,16})"
     r"|(?<![\w.-])(?P<site>[a-z0-9][a-z0-9-]{2,62})(?=\.(?:s3(?:[.-][a-z0-9-]{1,30})?\.amazonaws|blob\.core\.windows"
-    r"|storage\.googleapis)\.)"
+    r"|storage\.googleapis"
+    r"|(?<!hooks\.)(?<!api\.)(?<!app\.)(?<!files\.)(?<!www\.)(?<!docs\.)(?:slack|azurecr|wandb))\.)"
     r"|(?<=:)(?P<remote>[\w-]{1,64}/[\w.-]{1,100})(?=\.git(?!\w))"
     r"|(?<!\w)(?P<host>(?:git@)?(?:github|gitlab)\.com[/:]|(?:git@)?bitbucket\.org[/:]|wandb\.ai/|(?:www\.)?comet\.com/"
     r"|huggingface\.co/(?:api/)?(?:datasets/|spaces/|models/)?|(?:[\w-]{1,20}\.)?(?:gcr|ghcr|quay|docker)\.io/|[\w-]{1,32}\.pkg\.dev/"
@@ -95,14 +96,20 @@ _OF_NAMES = {"user", "account", "jobid", "ready", "namespace", "partition"}
 _RANGE = re.compile(r"(?<![\w.-])[a-z][a-z0-9-]{1,40}\[\d{1,6}[,-][\d,-]{1,200}\]")
 _PREFIXED = re.compile(
     r"^(?:\[[^\]\n]{1,40}\] ?)?([A-Za-z][\w.-]{1,62}):\d{1,8}:\d{1,8} \["
-    r"|^(?:[A-Z][a-z]{2} [ \d]\d \d\d:\d\d:\d\d|\d{4}-\d\d-\d\d[T ]\d\d:\d\d:\d\d(?:[.,]\d{1,9})?(?:Z|[+-]\d\d:?\d\d)?)"
-    r" ((?=[A-Za-z-]{0,60}\d)[A-Za-z][\w.-]{1,62}|[A-Za-z][\w.-]{1,62}(?= kernel:)) [\w./()-]{1,40}(?:\[\d{1,8}\])?:",
+    r"|^(?:<\d{1,3}>)?(?:[A-Z][a-z]{2} [ \d]\d \d\d:\d\d:\d\d"
+    r"|\d{4}-\d\d-\d\d[T ]\d\d:\d\d:\d\d(?:[.,]\d{1,9})?(?:Z|[+-]\d\d:?\d\d)?)"
+    r" ((?=[A-Za-z-]{0,60}\d)[A-Za-z][\w.-]{1,62}|[A-Za-z][\w.-]{1,62}(?= kernel:| [\w./-]{1,40}\[\d{1,8}\]:))"
+    r" [\w./()-]{1,40}(?:\[\d{1,8}\])?:",
     re.MULTILINE,
 )
 """A host before a line of NCCL, and before one of syslog."""
 _IN_CLUSTER = re.compile(r"(?<![\w.-])((?:[a-z0-9-]{1,63}\.){1,4})(?=(?:svc|pod)(?:\.cluster\.local|(?![\w.-])))")
 _DESCRIBED = re.compile(r";([A-Za-z][\w-]{1,62}):\w{2,16}/U\d")
 """A switch in its node description."""
+_RESOURCE = re.compile(
+    r"(?<![\w/.-])(?:pod|service|svc|deploy(?:ment)?|statefulset|daemonset|job|mpijob|pytorchjob|configmap|secret|pvc)s?/"
+    r"([a-z][a-z0-9-]{2,62})(?![\w/.])|(?i:job(?:id)?) \d{1,12} \(([A-Za-z][\w.-]{2,62})\)"
+)
 _IN_NAMESPACE = re.compile(r"(?<!\w)(?:kubectl|helm)(?:\s\S{1,80}){0,6}?\s-n[ =]?([a-z][a-z0-9-]{2,62})")
 _FILE_SYSTEM = re.compile(r"(?<![\w-])([A-Za-z][\w]{1,15})-(?:OST|MDT|MGS)[0-9a-f]{4}")
 
@@ -111,7 +118,9 @@ _SENTENCE_ENDS = r"(?::\s|[.,;]?\s{0,2}$|[.,;]\s)"
 _CALLED = re.compile(
     r"(?<![\w-])(?i:resolv(?:e|ing)|lookup|unreachable|route to|connect(?:ion|ed|ing)? (?:to|with)|unknown|lost|ssh"
     r"|ping|contact(?: with)?|reach|mount|(?P<sure>(?:getaddrinfo|gethostbyname|unknownhostexception)(?=\W)|name"
-    r" resolution|not known|(?:closed|reset|refused) by|verification failed for|out for))[\s:(\"'\[]{1,4}"
+    r" resolution|not known|(?:closed|reset|refused) by|verification failed for|out for"
+    r"|permanently added|lost connection (?:to|with)|disconnect(?:ed)? from|slurmctld on"
+    r"|(?:ranks?|code|task|StepId)[ =][\w.-]{1,16} on))[\s:(\"'\[]{1,4}"
     r"(?P<noun>(?:(?i:to|the|remote|host(?:_?name)?|node|server|address|peer|store at)[\s:\"'\[]{1,3}){1,2})?"
     rf"(?P<dotted>(?=[A-Za-z-]{{0,40}}\d[\w-]{{0,40}}\.\w))?(?P<host>{_BARE})"
     rf"(?=[\"'\])>]|:[/\d]| port \d| on [\d\[]|(?(noun){_SENTENCE_ENDS}|(?(sure){_SENTENCE_ENDS}"
@@ -125,7 +134,8 @@ _SPEAKS = re.compile(
     r"|not responding|ssh:|ssh exited)|\[20\d\d-)|(?:\d{4,5}|22|443|80)(?![\w.]))"
     r"|(?<!\w)(?:scp|rsync|sshfs|sftp|(?:nfs|mount)(?:\.\w{1,8})?)(?:[ :]{1,2}[^\s:]{1,80}){0,12}?[ :]{1,2}"
     rf"({_BARE}):(?=/)"
-    rf"|^\[({_BARE})(?=:\d{{3,8}}\](?:\s|$)|\]\[\[\d)|^({_BARE})(?= slots=\d)|(?<= ON )({_BARE})(?= CANCELLED)"
+    rf"|^\[({_BARE})(?=:\d{{3,8}}\](?:\s|$)|\]\[\[\d)|^({_BARE})(?= slots=\d)|(?i:rank \d{{1,6}} )\(({_BARE})\)"
+    rf"|(?<=\w@)({_BARE})(?=[:\s)]|$)|(?<= ON )({_BARE})(?= CANCELLED)"
     rf"|(?:^|[$;&+] )ssh\s{{1,2}}(?:-\w\s?\S{{0,80}}\s{{1,2}}){{0,8}}({_BARE})(?=\s|$)"
     rf"|(?<=://)({_BARE})(?=/\w|:\d)",
     re.MULTILINE,
@@ -202,6 +212,8 @@ def _tables(text: str) -> Iterator[tuple[str, str]]:
 def names_by_form(text: str) -> Iterator[str]:
     """Yield names of jobs and of file systems."""
     yield from (match[1] for pattern in (_FILE_SYSTEM, _IN_NAMESPACE) for match in pattern.finditer(text))
+    found = (match[1] or match[2] for match in _RESOURCE.finditer(text))
+    yield from (name for name in found if not is_all_public(name))
     yield from (word for kind, word in _tables(text) if kind == "name")
 
 
