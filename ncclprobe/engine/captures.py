@@ -13,7 +13,6 @@ from ncclprobe.engine.collect import replayed
 from ncclprobe.engine.diagnose import Question, diagnose
 from ncclprobe.engine.judge import together
 from ncclprobe.facts.environment import Environment
-from ncclprobe.facts.launcher import Launch
 from ncclprobe.facts.nccl_conf import Settings
 from ncclprobe.model.findings import Finding, Verdict
 from ncclprobe.model.registry import Collector
@@ -96,7 +95,7 @@ def _diagnosed(
     notes = (*notes, *(f"{each.node}: {each.cut}" for each in snapshots if each.cut))
     if joined:
         alone = question.job.local or all(each.pasted for each in snapshots)
-        absent = () if alone else missing(Every({s.node: _launch(s) for s in snapshots}))
+        absent = () if alone else missing(Every({s.node: doctor.launch_of(s) for s in snapshots}))
         return spoken(diagnose(question, snapshots, missing=(*lost, *absent), notes=notes))
     checks = tuple(check for check in question.checks if not check.compares)
     question = replace(question, checks=checks, job=replace(question.job, apart=True))
@@ -109,7 +108,7 @@ def is_one_job(snapshots: Sequence[Snapshot]) -> bool:
     """
     if len(snapshots) < 2 or frozenset.intersection(*map(_job_ids, snapshots)):
         return True
-    launches = [_launch(each) for each in snapshots]
+    launches = [doctor.launch_of(each) for each in snapshots]
     masters = {(each.master_addr, each.master_port) for each in launches}
     ranks = {each.rank if each.node_rank is None else each.node_rank for each in launches}
     times = [datetime.fromisoformat(each.taken).timestamp() for each in snapshots if each.taken]
@@ -121,11 +120,7 @@ def is_one_job(snapshots: Sequence[Snapshot]) -> bool:
 def _job_ids(snapshot: Snapshot) -> frozenset[str]:
     environment = learned(snapshot.facts, Environment)
     found = {environment.get(name) for name in _OF_SCHEDULERS} if environment else set()
-    return frozenset(each for each in (*found, _launch(snapshot).run_id.strip(".")) if each)
-
-
-def _launch(snapshot: Snapshot) -> Launch:
-    return learned(snapshot.facts, Launch) or Launch()
+    return frozenset(each for each in (*found, doctor.launch_of(snapshot).run_id.strip(".")) if each)
 
 
 def _drop_settings_checks(question: Question, snapshots: Sequence[Snapshot]) -> tuple[Question, tuple[str, ...]]:

@@ -64,7 +64,7 @@ def examine_machine(
     return within(question, timeout_s, lambda: diagnose(question, [snapshot]))
 
 
-def _launch(snapshot: Snapshot) -> Launch:
+def launch_of(snapshot: Snapshot) -> Launch:
     """Return how this node's process was started; of kind none if unknown."""
     return learned(snapshot.facts, Launch) or Launch()
 
@@ -82,13 +82,13 @@ def _judge(known: JudgedNodes) -> JudgedNodes:
 
 
 def _conclude(known: JudgedNodes) -> dict[str, Any]:
-    fail_on, first = known.question.judging.fail_on, _launch(known.snapshots[0]) if known.snapshots else Launch()
+    fail_on, first = known.question.judging.fail_on, launch_of(known.snapshots[0]) if known.snapshots else Launch()
     status, code = conclude(known.verdicts, fail_on, inconclusive=bool(known.missing))
     snapshots, apart = known.snapshots, known.job.apart
     each = shares([s.node for s in snapshots], known.verdicts, fail_on, apart=apart)
     rows = []
     for place, snapshot in enumerate(snapshots):
-        system, rank = learned(snapshot.facts, System), _launch(snapshot).node_rank
+        system, rank = learned(snapshot.facts, System), launch_of(snapshot).node_rank
         hostname = system.hostname if system else snapshot.node
         rows.append(NodeRow(snapshot.node, place if rank is None else rank, hostname, each[snapshot.node].status))
     return {

@@ -65,7 +65,15 @@ def judge(
     own = [verdict for snapshot in one_job_snapshots(snapshots, job) for verdict in _own(snapshot, alone, job, known)]
     by_key = {check.key: check for check in checks}
     joint = compare(snapshots, checks, job, run)
-    return _followed((*own, *(_explained(by_key[each.key], each, own) for each in joint)))
+    # The cause of a finding is one as grave or worse on the same subject of the same node. What follows from it, that
+    # the subject could not be looked at or that the node differs from others in it, names it and has no remedy of its
+    # own.
+    verdicts = (*own, *(_explained(by_key[each.key], each, own) for each in joint))
+    causes: dict[tuple[str | None, str], list[tuple[int, Related]]] = {}
+    for v in verdicts:
+        for f in v.findings if v.node is not None and v.status in (Status.WARN, Status.FAIL) else ():
+            causes.setdefault((v.node, f.subject), []).append((_GRAVEST.index(f.severity), Related(v.id, f.subject)))
+    return tuple(_following(v, causes) if v.findings and causes else v for v in verdicts)
 
 
 def _own(snapshot: Snapshot, checks: Sequence[Check], job: Job, known: "Judged") -> Sequence[Verdict]:
@@ -112,19 +120,6 @@ def widened(snapshot: Snapshot, several: int, wide: dict[int, Launch]) -> Snapsh
 def _network(snapshot: Snapshot) -> Stack:
     gap = Absent("not asked")
     return stack_of(snapshot.facts.get(System, gap), snapshot.facts.get(Process, gap))
-
-
-def _followed(verdicts: Sequence[Verdict]) -> tuple[Verdict, ...]:
-    """Return `verdicts` with each consequence naming its cause, and without a remedy of its own.
-
-    The cause is a finding as grave or worse on the same subject of the same node; what follows from it is that the
-    subject could not be looked at, or that the node differs from others in it.
-    """
-    causes: dict[tuple[str | None, str], list[tuple[int, Related]]] = {}
-    for v in verdicts:
-        for f in v.findings if v.node is not None and v.status in (Status.WARN, Status.FAIL) else ():
-            causes.setdefault((v.node, f.subject), []).append((_GRAVEST.index(f.severity), Related(v.id, f.subject)))
-    return tuple(_following(v, causes) if v.findings and causes else v for v in verdicts)
 
 
 _GRAVEST = (Severity.FAIL, Severity.WARN, Severity.NOTE)
@@ -467,19 +462,13 @@ def shares(
     blind = {v.node for v in verdicts if v.status is Status.UNKNOWN and v.required}
     bare = {*nodes} - {verdict.node for verdict in verdicts}
     for node in bare:
-        found[node] |= _compared(verdicts)
+        # A comparison that found something has looked at these nodes too, and found nothing, unless `why` names them as
+        # unknown.
+        joint = [verdict for verdict in verdicts if verdict.node is None]
+        looked = {Status.PASS for v in joint if v.status in (Status.PASS, Status.WARN, Status.FAIL) and not v.why}
+        found[node] |= looked | {v.status for v in joint if v.status in (Status.UNKNOWN, Status.SKIP)}
     blind |= bare if None in blind else set()
     return {node: _share(node, found, first, fail_on, node in blind) for node in nodes}
-
-
-def _compared(verdicts: Iterable[Verdict]) -> set[Status]:
-    """Return the verdict of comparisons on a node that none of their findings names.
-
-    One that found something has looked at this node too, and found nothing, unless `why` names it as unknown.
-    """
-    joint = [verdict for verdict in verdicts if verdict.node is None]
-    looked = {Status.PASS for v in joint if v.status in (Status.PASS, Status.WARN, Status.FAIL) and not v.why}
-    return looked | {v.status for v in joint if v.status in (Status.UNKNOWN, Status.SKIP)}
 
 
 _EVERYBODY = ""

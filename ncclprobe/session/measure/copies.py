@@ -63,12 +63,8 @@ class Copies:
     """The copies of one rank. Every rank of the run makes the same calls."""
 
     def __init__(self, run: RankContext) -> None:
-        self._identity, self._host, self._exchange, self._set_phase = (
-            run.identity,
-            run.host,
-            run.exchange,
-            run.set_phase,
-        )
+        self._identity, self._host = run.identity, run.host
+        self._exchange, self._set_phase = run.exchange, run.set_phase
         self._node, self._device, self._look = run.node.node, run.device, run.node
         self._nodes, self._nbytes = numa_nodes(run.host), NBYTES
         self.note = ""

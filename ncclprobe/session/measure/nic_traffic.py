@@ -88,12 +88,8 @@ class TransportDetection:
     """One rank's part in finding the transports. Every rank makes the same calls in the same order."""
 
     def __init__(self, run: RankContext) -> None:
-        self._identity, self._host, self._exchange, self._set_phase = (
-            run.identity,
-            run.host,
-            run.exchange,
-            run.set_phase,
-        )
+        self._identity, self._host = run.identity, run.host
+        self._exchange, self._set_phase = run.exchange, run.set_phase
         self._backend, self._node, self._hosts = run.config.backend, run.node, run.hosts
         self._logs: tuple[log.Log, ...] = ()
         self._sockets: str | None = None
