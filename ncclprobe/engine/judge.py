@@ -255,7 +255,7 @@ def _warns_of_a_setting(verdict: Verdict) -> bool:
 
 def _spared(check: Check, verdict: Verdict, prescribed: Mapping[str, str]) -> Verdict:
     """Return a verdict on settings without warnings of what the vendor of the network prescribes: these are notes."""
-    if not _warns_of_a_setting(verdict) or check.last or not prescribed:
+    if not _warns_of_a_setting(verdict) or (check.last and check.key != _COSTS) or not prescribed:
         return verdict
     findings = tuple(
         replace(f, severity=Severity.NOTE, message=f"{f.message}; {prescribed[f.subject]}")

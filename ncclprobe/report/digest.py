@@ -16,7 +16,7 @@ _LOUDEST_FIRST = (Severity.FAIL, Severity.WARN, Severity.NOTE)
 _MOST_CHARACTERS = 200
 
 MOST_NAMED = 3
-OF_SOCKETS = ("env.transport/transport", "env.transport/ib-disable", "ib.perm")
+OF_SOCKETS = ("env.transport/transport", "ib.perm")
 """Checks that warn if one node runs well and several would go over sockets."""
 _WHOSE: Mapping[Blame, str] = {
     "node": "{node} {is_} at fault",

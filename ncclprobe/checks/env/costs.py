@@ -2,14 +2,14 @@
 
 from collections.abc import Iterator
 
-from ncclprobe.checks.env import TRANSPORT_GROUP, evidence, jobs_fail, jobs_note, jobs_warn
+from ncclprobe.checks.env import TRANSPORT_GROUP, UNPRICED, evidence, jobs_fail, jobs_note, jobs_warn
 from ncclprobe.checks.env.fixtures import PLAIN, setting
 from ncclprobe.facts.infiniband import Fabric
 from ncclprobe.facts.nccl_conf import Settings
 from ncclprobe.model.findings import WORTH_SAYING, Finding, Severity, severity_of
 from ncclprobe.model.registry import applies, check
 from ncclprobe.model.report import AttainableRate
-from ncclprobe.model.snapshot import Absent, Job, unlearned
+from ncclprobe.model.snapshot import Absent, Job
 from ncclprobe.nccl.networks import named_network, over_kernel
 
 _TELL = {Severity.FAIL: jobs_fail, Severity.WARN: jobs_warn, Severity.NOTE: jobs_note}
@@ -26,21 +26,33 @@ _OFF = {
 """Settings that take a transport away, whatever the machine has."""
 
 
+def _off(settings: Settings, fabric: Fabric | Absent) -> Iterator[tuple[str, str]]:
+    """Yield each setting that takes away a transport that the machine may have, and what that means."""
+    ports = isinstance(fabric, Absent) or bool(fabric.ports)
+    for (name, value), what in _OFF.items():
+        may_have = ports and not named_network(settings) if name == "NCCL_IB_DISABLE" else ports
+        shown = name in ("NCCL_IB_DISABLE", "NCCL_NET") or isinstance(fabric, Absent)
+        if (settings.get(name) or "").lower() == value and may_have and shown:
+            yield name, what
+    if over_kernel(settings):
+        yield "FI_PROVIDER", "has libfabric go through the kernel's sockets"
+
+
 @applies
-def priced(job: Job, predicted: AttainableRate | Absent, fabric: Fabric | Absent) -> bool:
-    """to jobs on GPUs, on machines whose bandwidth is known, or whose NICs are not."""
-    return job.backend == "nccl" and (isinstance(predicted, AttainableRate) or isinstance(fabric, Absent))
+def priced(job: Job, predicted: AttainableRate | Absent, fabric: Fabric | Absent, settings: Settings) -> bool:
+    """to jobs on GPUs, if the bandwidth of the machine is known, or a setting takes away a transport it may have."""
+    return job.backend == "nccl" and (isinstance(predicted, AttainableRate) or any(_off(settings, fabric)))
 
 
 @check(
     group=TRANSPORT_GROUP,
     slows=True,
-    bad=lambda: [(_FEW, setting("NCCL_MAX_NCHANNELS", "2"))],
-    good=lambda: [(AttainableRate(459.0, 459.0, 2), PLAIN)],
+    bad=lambda: [(_FEW, setting("NCCL_MAX_NCHANNELS", "2"), UNPRICED)],
+    good=lambda: [(AttainableRate(459.0, 459.0, 2), PLAIN, UNPRICED)],
     last=True,
     applies=priced,
 )
-def cost(predicted: AttainableRate | Absent, settings: Settings) -> Iterator[Finding]:
+def cost(predicted: AttainableRate | Absent, settings: Settings, fabric: Fabric | Absent) -> Iterator[Finding]:
     """A setting takes away bandwidth that the machine has.
 
     Right: No setting is known to take away bandwidth of this machine.
@@ -51,14 +63,9 @@ def cost(predicted: AttainableRate | Absent, settings: Settings) -> Iterator[Fin
     Fix: unset the variable; if it is meant, accept it with --ignore env.transport=NAME or in ncclprobe.toml.
     """
     if isinstance(predicted, Absent):
-        off = [(name, what) for (name, value), what in _OFF.items() if (settings.get(name) or "").lower() == value]
-        off = [each for each in off if each[0] != "NCCL_IB_DISABLE" or not named_network(settings)]
-        off += [("FI_PROVIDER", "has libfabric go through the kernel's sockets")] if over_kernel(settings) else []
-        for name, what in off:
+        for name, what in _off(settings, fabric):
             message = f"is {settings.get(name)!r}, which {what}; what that costs depends on the machine"
             yield jobs_warn(name, message, evidence(settings, name))
-        if not off:
-            raise unlearned([predicted])
         return
     for name in predicted.settings:
         lost = predicted.lost(name)

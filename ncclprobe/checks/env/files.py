@@ -8,7 +8,6 @@ from ncclprobe.checks.env import (
     FILES_GROUP,
     LIBRARIES_GROUP,
     START_GROUP,
-    TRANSPORT_GROUP,
     as_evidence,
     evidence,
     jobs_fail,
@@ -17,7 +16,7 @@ from ncclprobe.checks.env import (
     nccl_job,
     written,
 )
-from ncclprobe.checks.env.fixtures import ONE_NODE, gpus, having, setting
+from ncclprobe.checks.env.fixtures import ONE_NODE, gpus, setting
 from ncclprobe.facts.launcher import Launch
 from ncclprobe.facts.loader import Loader
 from ncclprobe.facts.nccl_conf import SYSTEM_FILE, NamedFiles, Settings, TopologyFile
@@ -39,7 +38,6 @@ _GPU = Device(
     "0000:07:00.0", Identity(0x030200, 0x10DE, 0x2330), PciPosition("pci0000:00", ()), PcieLink(32, 16, 32, 16), 0
 )
 TREE = Pci({_GPU.address: _GPU})
-IN_WHEEL = Software({}, mapped=Mapped("/venv/lib/python3.11/site-packages/nvidia/nccl/lib/libnccl.so.2", "DT_RPATH"))
 PLUGIN = Plugin("/opt/hpcx/nccl_rdma_sharp_plugin/lib/libnccl-net.so", "net", "sharp", reachable=True)
 
 
@@ -281,53 +279,6 @@ _VARIABLES = {
     "NCCL_ENV_PLUGIN": "env",
 }
 _NO_FILE = ("none", "static_plugin", "internal")
-
-
-@applies
-def plugin_network_named(settings: Settings, job: Job) -> bool:
-    """to jobs on GPUs if NCCL_NET names a network that is not NCCL's own."""
-    return job.backend == "nccl" and (settings.get("NCCL_NET") or "").lower() not in ("", "ib", "socket")
-
-
-@check(
-    group=TRANSPORT_GROUP,
-    bad=lambda: [(setting("NCCL_NET", "ofi"), Plugins(), Loader(), IN_WHEEL)],
-    good=lambda: [(having(NCCL_NET="ofi", NCCL_NET_PLUGIN="/opt/ofi/libnccl-net.so"), Plugins(), Loader(), IN_WHEEL)],
-    applies=plugin_network_named,
-)
-def net_name(settings: Settings, plugins: Plugins, loader: Loader, software: Software | Absent) -> Iterator[Finding]:
-    """NCCL_NET names a network of a plugin, and NCCL can load no plugin.
-
-    Right: NCCL can load a plugin for the network that NCCL_NET names.
-    Why: NCCL's own networks are IB and Socket. For every other name it looks for a plugin's network. If no plugin
-    offers that name, each communicator fails with "Failed to initialize any NET plugin" (src/plugin/net.cc:349), even
-    on a single node.
-    Fix: install the plugin where the loader finds it (LD_LIBRARY_PATH), or unset NCCL_NET.
-    """
-    text = settings.get("NCCL_NET_PLUGIN")
-    listed = ["libnccl-net.so"] if text is None else [n for n in text.split(",") if n and n.lower() != "none"]
-    known = {plugin.path.rpartition("/")[2] for plugin in plugins.all if plugin.reachable}
-    usual = all("/" not in n and (n.startswith("libnccl") or not n.endswith(".so")) for n in listed)
-    tried = {name for each in listed for name in (each, f"libnccl-net-{each}.so")}
-    if not usual or tried & known or "static_plugin" in map(str.lower, listed):
-        return
-    why = f"the loader finds no {' or '.join(listed)}" if listed else f"NCCL_NET_PLUGIN={text} loads no plugin"
-    tell = jobs_fail if not listed or _looks_only_there(software, loader) else jobs_warn
-    message = (
-        f"is {settings.get('NCCL_NET')!r}, which is not one of NCCL's own networks, and {why}: no communicator starts"
-    )
-    yield tell("NCCL_NET", message, evidence(settings, "NCCL_NET", "NCCL_NET_PLUGIN"))
-
-
-def _looks_only_there(software: Software | Absent, loader: Loader) -> bool:
-    """Return whether libnccl opens plugins only in the loader's folders.
-
-    A libnccl in a folder of its own, as conda's, may have a DT_RUNPATH that lets its neighbours be found too; the
-    wheel's has none.
-    """
-    mapped = software.mapped if isinstance(software, Software) else None
-    path = mapped.path if isinstance(mapped, Mapped) else ""
-    return "/nvidia/nccl/lib/" in path or path.rpartition("/")[0] in loader.folders()
 
 
 _BY_HAND = ("single", "options")

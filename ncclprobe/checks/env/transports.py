@@ -6,8 +6,6 @@ from ncclprobe.checks.env import (
     DANGER_GROUP,
     LIBRARIES_GROUP,
     TRANSPORT_GROUP,
-    UNPRICED,
-    costs_nothing,
     evidence,
     jobs_fail,
     jobs_note,
@@ -37,7 +35,6 @@ from ncclprobe.facts.plugins import Plugin, Plugins
 from ncclprobe.facts.software import Software, Version
 from ncclprobe.model.findings import Finding
 from ncclprobe.model.registry import applies, check
-from ncclprobe.model.report import AttainableRate
 from ncclprobe.model.snapshot import Absent, Job
 from ncclprobe.nccl.algorithms import ALGORITHMS, PROTOCOLS, Pin, forces_ll128, parse_pin, stranded
 from ncclprobe.nccl.gpudirect import nvls
@@ -53,40 +50,6 @@ EFA = fabric(port("rdmap79s0", link_layer="Unknown"))
 def efa_job(job: Job, fabric: Fabric) -> bool:
     """to jobs on GPUs if there are EFA devices."""
     return job.backend == "nccl" and bool(efa_ports(fabric))
-
-
-@check(
-    group=TRANSPORT_GROUP,
-    slows=True,
-    bad=lambda: [(setting("NCCL_IB_DISABLE", "1"), hcas(8), TWO_NODES, UNPRICED)],
-    good=lambda: [(setting("NCCL_IB_DISABLE", "0"), hcas(8), TWO_NODES, UNPRICED)],
-    required=True,
-    applies=nccl_job,
-)
-def ib_disable(
-    settings: Settings, fabric: Fabric, launch: Launch | Absent, predicted: AttainableRate | Absent
-) -> Iterator[Finding]:
-    """InfiniBand or RoCE is switched off although this node has NICs for it.
-
-    Right: InfiniBand and RoCE are not switched off.
-    Why: NCCL then sends everything through sockets and the kernel, at a tenth of the rate or less (nccl#634). Between
-    nodes that NVLink connects it costs nothing, as long as the job stays in one rack.
-    Fix: unset NCCL_IB_DISABLE and NCCL_NET. If they were hiding another fault, find that one.
-    """
-    network = (settings.get("NCCL_NET") or "").lower()
-    off = read_setting(settings, "NCCL_IB_DISABLE", 0) != 0 and network in ("", "ib", "socket")
-    ports = [p.name for p in select(fabric, settings.get("NCCL_IB_HCA") or "").taken]
-    if not ports or not (off or network == "socket"):
-        return
-    name = "NCCL_IB_DISABLE" if off else "NCCL_NET"
-    message = f"stops NCCL from using {', '.join(ports)}, which {'are' if len(ports) > 1 else 'is'} up"
-    shown = evidence(settings, "NCCL_IB_DISABLE", "NCCL_NET")
-    if costs_nothing(predicted, name):
-        yield jobs_note(name, f"{message}; between the nodes of a rack NVLink carries all", shown)
-    elif isinstance(launch, Absent) or launch.nnodes is None:
-        yield jobs_warn(name, message, shown)
-    else:
-        yield (jobs_fail if launch.several_nodes else jobs_note)(name, message, shown)
 
 
 @check(

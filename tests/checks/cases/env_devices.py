@@ -1,6 +1,5 @@
 """What the checks of variables that name devices and transports must object to, and what they must accept."""
 
-from ncclprobe.checks.env import UNPRICED
 from ncclprobe.checks.env.choices import ANY, STARTS, TCPX
 from ncclprobe.checks.env.fixtures import (
     ALONE,
@@ -40,7 +39,6 @@ from ncclprobe.facts.machine import Machine
 from ncclprobe.facts.names import CommIdHost
 from ncclprobe.facts.plugins import Plugins
 from ncclprobe.facts.routes import Routes
-from ncclprobe.model.report import AttainableRate
 from ncclprobe.model.snapshot import Job
 from ncclprobe.model.values import replace
 from tests.checks.cases import Cases
@@ -337,27 +335,6 @@ CASES = {
         good=[
             (Environment({"GLOO_SOCKET_IFNAME": "eth0"}), PLAIN, PLAIN_HOST, TWO_NODES, Job("gloo"), NO_NCCL),
             (Environment({"GLOO_SOCKET_IFNAME": "lo"}), PLAIN, PLAIN_HOST, ONE_NODE, Job("gloo"), NO_NCCL),
-        ],
-    ),
-    "env.transport/ib-disable": Cases(
-        bad=[
-            ("WARN job: NCCL_IB_DISABLE", setting("NCCL_IB_DISABLE", "1"), hcas(8), ALONE, UNPRICED),
-            ("FAIL job: NCCL_NET", setting("NCCL_NET", "Socket"), hcas(8), TWO_NODES, UNPRICED),
-            (
-                "FAIL job: NCCL_IB_DISABLE",
-                setting("NCCL_IB_DISABLE", "1"),
-                hcas(4),
-                TWO_NODES,
-                AttainableRate(870.0, 870.0, 2),
-            ),
-        ],
-        good=[
-            (setting("NCCL_IB_DISABLE", "true"), hcas(8), TWO_NODES, UNPRICED),
-            (setting("NCCL_IB_DISABLE", "1"), hcas(4), TWO_NODES, AttainableRate(870.0, 870.0, 2, {}, True)),
-            (setting("NCCL_IB_DISABLE", "1"), hcas(8), ONE_NODE, UNPRICED),
-            (setting("NCCL_IB_DISABLE", "1"), Fabric(), TWO_NODES, UNPRICED),
-            (setting("NCCL_IB_DISABLE", "1"), fabric(port("mlx5_0", state="DOWN")), TWO_NODES, UNPRICED),
-            (having(NCCL_IB_DISABLE="1", NCCL_NET="AWS Libfabric"), hcas(8), TWO_NODES, UNPRICED),
         ],
     ),
     "env.transport/net-unpinned": Cases(

@@ -7,7 +7,6 @@ from ncclprobe.checks.env.files import (
     CUDA_12,
     CUDART,
     ETC,
-    IN_WHEEL,
     OURS,
     PACKAGES,
     PLUGIN,
@@ -51,7 +50,6 @@ from tests.checks.cases import Cases
 _NOTHING: Decision[InterfaceChoice] = Decision((), "no interface is left: NCCL does not start", True, "interfaces")
 _IB = Decision((NetworkChoice("IB", "", ("mlx5_0:1",), 400.0, "ACTIVE, InfiniBand"),), "every active port")
 ON_IB = replace(STARTS, network=_IB, fast_nics=FAST)
-_IN_CONDA = Software({}, mapped=Mapped("/opt/conda/lib/libnccl.so.2", "DT_RPATH"))
 _CPU = Software({"torch": "2.13.0+cpu"}, torch=Torch("/venv/torch", None))
 _NET = "/opt/amazon/ofi-nccl/lib/libnccl-net.so"
 _OFI = SharedLibrary("libfabric.so.1", _NET, "/opt/amazon/efa/lib/libfabric.so.1", "LD_LIBRARY_PATH")
@@ -196,28 +194,6 @@ CASES = {
             (setting("NCCL_NET_PLUGIN", "libours.so"), NamedFiles(libraries={"libours.so": True}), Plugins(), Loader()),
             (having(NCCL_NET_PLUGIN=""), NamedFiles(), Plugins(), Loader()),
             (PLAIN, NamedFiles(), Plugins(), Loader()),
-        ],
-    ),
-    "env.transport/net-name": Cases(
-        bad=[
-            (
-                "FAIL job: NCCL_NET",
-                having(NCCL_NET="FasTrak", NCCL_NET_PLUGIN="none"),
-                Plugins((PLUGIN,)),
-                Loader(),
-                NO_NCCL,
-            ),
-            (
-                "WARN job: NCCL_NET",
-                having(NCCL_NET="IBext_v8", NCCL_NET_PLUGIN="ucx"),
-                Plugins((PLUGIN,)),
-                Loader(),
-                _IN_CONDA,
-            ),
-        ],
-        good=[
-            (setting("NCCL_NET", "AWS Libfabric"), Plugins((PLUGIN,)), Loader(), IN_WHEEL),
-            (having(NCCL_NET="ours", NCCL_NET_PLUGIN="libours.so"), Plugins(), Loader(), IN_WHEEL),
         ],
     ),
     "env.visible": Cases(
