@@ -171,6 +171,17 @@ def test_a_log_that_inflates_without_an_end_is_cut_where_its_time_is_over(
     assert "took longer than 60 s" in blocks.cut
 
 
+def test_a_zst_without_a_library_that_reads_it_says_what_to_install(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(job_files, "_ZSTD", (("no_such_library", "open"),))
+    path = tmp_path / "x.log.zst"
+    path.write_bytes(b"\x28\xb5\x2f\xfd" + bytes(16))
+    (file,) = job_files.named([str(path)])
+    with pytest.raises(UsageError, match=r"x\.log\.zst: is compressed with zstd, .*: pip install zstandard"):
+        list(job_files.Blocks(file))
+
+
 def test_standard_input_that_is_closed_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(job_files.sys, "stdin", None)
     with pytest.raises(UsageError, match="standard input is closed"):
