@@ -84,7 +84,8 @@ def test_every_command_stands_in_one_group_on_one_line(
 
 
 def test_help_and_version_are_words_too(capsys: pytest.CaptureFixture[str]) -> None:
-    for words, options in ((["help"], ["--help"]), (["version"], ["--version"])):
+    both = (["help"], ["--help"]), (["help", "help"], ["--help"]), (["help", "version"], ["--help"])
+    for words, options in (*both, (["version"], ["--version"])):
         assert main(words) == main(options) == 0
         printed = capsys.readouterr().out
         assert printed[: len(printed) // 2] == printed[len(printed) // 2 :]

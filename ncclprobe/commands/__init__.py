@@ -109,7 +109,7 @@ def _guarded(argv: list[str]) -> int:
 
 def _run(argv: list[str]) -> int:
     if argv[:1] == ["help"]:
-        argv = [*argv[1:2], "--help", *argv[2:]]
+        argv = ["--help"] if argv[1:2] in (["help"], ["version"]) else [*argv[1:2], "--help", *argv[2:]]
     if argv == ["version"]:
         argv = ["--version"]
     if argv and argv[0] in COMMANDS:
