@@ -115,13 +115,18 @@ def started(name: str, **settings: str) -> Verdict:
     [
         ({"NCCL_COMM_ID": ""}, "env.identity"),
         ({"NCCL_SOCKET_IFNAME": "nowhere0"}, "env.ifname"),
-        ({"NCCL_NET": "FasTrak"}, "env.transport"),
         ({"CUDA_VISIBLE_DEVICES": "-1"}, "env.visible"),
     ],
 )
 def test_what_another_check_says_is_not_said_twice(settings: dict[str, str], check: str) -> None:
     verdict = started("hgx-h100", **settings)
     assert (verdict.findings, verdict.why) == ((), f"explained by {check}")
+
+
+def test_a_network_that_no_plugin_offers_keeps_nccl_from_starting() -> None:
+    (finding,) = started("hgx-h100", NCCL_NET="FasTrak").findings
+    assert (finding.severity, finding.subject) == (Severity.FAIL, "NCCL_NET")
+    assert "unset NCCL_NET" in finding.remedy
 
 
 @each_row("name", ["AWS Libfabric", "aws libfabric", "Socket"])

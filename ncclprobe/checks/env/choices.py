@@ -72,7 +72,9 @@ def start(choices: Choices, interfaces: Interfaces, settings: Settings) -> Itera
         why = next(part.why for _, part in choices.refused if part.subject == subject)
         shown = evidence(settings, subject) or _looked_at(names[0], interfaces)
         blamed = JOB if subject in settings.effective or subject.isupper() else IMAGE
-        yield fail(subject, f"{why} (at its choice of {', '.join(names)})", evidence=shown, **blamed)
+        remedy = "install its plugin where the loader finds it, or unset NCCL_NET" if subject == "NCCL_NET" else ""
+        message = f"{why} (at its choice of {', '.join(names)})"
+        yield fail(subject, message, evidence=shown, remedy=remedy, **blamed)
 
 
 def _looked_at(name: str, interfaces: Interfaces) -> Sources:
