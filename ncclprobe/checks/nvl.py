@@ -409,7 +409,7 @@ _IN_DOCKER = Container("docker", "/.dockerenv")
 def fm_service(
     pci: Pci, manager: FabricManager, gpus: Gpus | Absent, container: Container | Absent
 ) -> Iterator[Finding]:
-    """The fabric manager does not run, or its version differs from the driver's.
+    """The fabric manager is not running, or its version differs from the driver's.
 
     Right: The fabric manager runs in the driver's version.
     Why: NVSwitches carry nothing until it has configured them: cudaInit fails with error 802, "system not yet
@@ -439,7 +439,7 @@ def fm_service(
         message = f"is installed but does not run{unlike}"
         yield fail("nv-fabricmanager", message, blame="node", action="fix-image", evidence=switches)
     elif unlike:
-        message = f"runs{unlike}: it will fail to restart"
+        message = f"is running{unlike}: it will not start again"
         yield warn("nv-fabricmanager", message, **IMAGE, evidence=switches)
 
 

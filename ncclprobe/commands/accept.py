@@ -24,8 +24,8 @@ from ncclprobe.session.ranks.identity import choose_backend, devices
 _ABOUT = """\
 Accept a node or a job: check every machine as `ncclprobe doctor` does, then measure copies inside nodes, collectives
 and all pairs of ranks, in one launch and one report. It starts one rank per GPU, and two with gloo if there is no
-GPU; it also works under torchrun, srun and mpirun. What cannot be measured here is named, and the rest is done. The
-first and the last line of the report are the same, to be pasted into a ticket."""
+GPU; it also works under torchrun, srun and mpirun. It lists what cannot be measured here and measures the rest. The
+first and last lines of the report are the same, so that either can be pasted into a ticket."""
 
 
 class _Level(Struct, frozen=True):

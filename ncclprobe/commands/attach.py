@@ -182,7 +182,7 @@ def _parser() -> argparse.ArgumentParser:
         help="Look at the job of this process: a rank, or the process that started the ranks.")  # fmt: skip
     add("--stacks", action="store_true",
         help="Read the Python stacks with py-spy (pip install py-spy) at the first look too. Nothing is stopped. "
-        "Without it they are read if py-spy is installed and the job does not go on.",
+        "Without this option they are read only if py-spy is installed and the job makes no progress.",
     )  # fmt: skip
     add("--dumps", action="store_true",
         help="If a rank has TORCH_NCCL_DEBUG_INFO_PIPE_FILE and no worker server, write a byte into this pipe, and "

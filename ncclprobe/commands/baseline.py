@@ -28,8 +28,8 @@ examples:
   ncclprobe baseline nccl-tests.log --machine dgx-h100 -o site.json
   torchrun … -m ncclprobe.bandwidth --baseline site.json
 
-Refused are rows that failed, were inconclusive or carried wrong data, and rows below what the machine should reach,
-if that is known from the report or --machine: a sick machine cannot be a baseline."""
+Rows are refused if they failed, were inconclusive or carried wrong data, or are below the
+rate that the report or --machine expects: a sick machine cannot be a baseline."""
 
 
 def main(argv: Sequence[str]) -> int:

@@ -39,7 +39,8 @@ def main(argv: Sequence[str]) -> int:
 
 def _parser() -> argparse.ArgumentParser:
     parser = arguments.Parser(
-        "capture", "Write all that the doctor asks this machine, and the answers, to one file: a capture."
+        "capture",
+        "Save everything that `ncclprobe doctor` asks this machine, with the answers, in one file: a capture.",
     )
     parser.add_argument("-o", "--output", type=arguments.destination, metavar="PATH",
         help="Write to PATH; - is standard output (default: HOSTNAME.jsonl).")  # fmt: skip

@@ -78,8 +78,9 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--config", type=Path, default=suppressions.NO_FILE, metavar="PATH",
         help="List the checks in the folder of this ncclprobe.toml too.")  # fmt: skip
     parser.add_argument("--test", metavar="NAME",
-        help="Try the checks of an installed distribution, by the name or the module of its entry point, or those in "
-        "NAME.py: examples, explanations, and that nothing passes unlooked.")  # fmt: skip
+        help="Test the checks of an installed distribution (NAME is its entry point or that module), or those in "
+        "NAME.py: that their examples and explanations are right, and that no check passes without having looked at "
+        "anything.")  # fmt: skip
     return parser
 
 

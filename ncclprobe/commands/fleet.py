@@ -34,7 +34,7 @@ _MORE = """\
   ncclprobe fleet                 show the state of all nodes, the worst first
   ncclprobe fleet node NAME       show what changed on one node, and when
   ncclprobe fleet page --html F   write a page of all nodes by day
-  ncclprobe fleet accept NAME     take its present rates as its usual ones
+  ncclprobe fleet accept NAME     accept its present rates as usual
   ncclprobe fleet rename OLD NEW  give a node's history another name
   ncclprobe fleet forget NAME     drop a retired node
 

@@ -127,7 +127,11 @@ def _is_of_a_sentence(match: "re.Match[str]", role: Role | None) -> bool:
         verb = value.endswith(_OF_VERBS) and (
             follows or bool(_NEXT_WORD.match(match.string, match.end()) and not named)
         )
-        place = match["key"].lower() in _PLACES and (value.islower() or value.isupper() and not match["key"].isupper()) and not follows
+        place = (
+            match["key"].lower() in _PLACES
+            and (value.islower() or (value.isupper() and not match["key"].isupper()))
+            and not follows
+        )
         return value in _COMPOUNDS or verb or not (named or place)
     return ": " in match[0] and bool(_NEXT_WORD.match(match.string, match.end()))
 

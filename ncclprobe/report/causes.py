@@ -20,7 +20,7 @@ _ONE_SCREEN, _FEWEST, _OF_FURTHER = 25, 12, 4
 _MOST_EVIDENCE, _MOST_STEPS, _MOST_CONSEQUENCES = 3, 2, 3
 _MOST_QUOTED, _MOST_OF_THE_END = 300, 120
 _LEAD = "   "
-_WIDER = ("The job's settings are at fault", "The job is at fault, its settings or its program")
+_WIDER = ("The job's settings are at fault", "The job's settings or its program are at fault")
 _STATUS = {"named": "fail", "narrowed": "warn", "unknown": "unknown"}
 
 
@@ -160,8 +160,9 @@ def _stands(report: Report, width: int) -> Iterator[str]:
 
 
 _IF_IT_STANDS = (
-    "`ncclprobe attach` on a node while it does, or `py-spy dump --pid PID` of each rank, those that are behind first; "
-    "start again with NCCL_DEBUG=INFO, and TORCH_NCCL_TRACE_BUFFER_SIZE=2000 TORCH_NCCL_DUMP_ON_TIMEOUT=1"
+    "run `ncclprobe attach` on one of its nodes while it hangs, or `py-spy dump --pid PID` for each rank, "
+    "those behind first. Otherwise start again with NCCL_DEBUG=INFO TORCH_NCCL_TRACE_BUFFER_SIZE=2000 "
+    "TORCH_NCCL_DUMP_ON_TIMEOUT=1"
 )
 
 
@@ -176,7 +177,7 @@ def _nothing(report: Report) -> str:
         return "No cause is named."
     if report.last_seen:
         first = f": {report.stands[0]}" if report.stands else "."
-        return printable(f"No line speaks of a failure, and none of an end{first}")
+        return printable(f"No line reports a failure, and none shows that the job ended{first}")
     return "No line speaks of a failure."
 
 
@@ -238,22 +239,18 @@ def suspected(each: Suspect) -> str:
         before = f", {each.silent_s:.0f} s before the first complaint of another rank"
     step = "" if each.step is None else f"; it reached step {each.step}"
     others = f", others to {each.furthest_step}" if step and (each.furthest_step or 0) > (each.step or 0) else ""
-    return f"{name}: wrote its last line{clock}{before}{step}{others}"
+    return f"{name}: its last line was written{clock}{before}{step}{others}"
 
 
 def blamed(cause: Cause) -> str:
-    """Return whose fault it is, and what to do: ``The job is at fault; correct it.``; empty: neither is known.
+    """Return whose fault it is, and what to do: ``The job's settings or its program are at fault; correct them.``;
+    empty: neither is known.
 
     If several causes are left, no line shows that the job brought it about.
     """
     whose = "unknown" if cause.blame == "job" and cause.confidence != "named" else cause.blame
     finding = Finding(Severity.FAIL, "", "", whose, cause.action)
-    told = (
-        digest.blamed(finding, cause.nodes)
-        .replace(f" ({finding.confidence.how})", "")
-        .replace(*_WIDER)
-        .replace("correct them", "correct it")
-    )
+    told = digest.blamed(finding, cause.nodes).replace(*_WIDER)
     if finding.blame != "unknown":
         return told
     _, _, step = told.partition("; ")
@@ -284,7 +281,7 @@ def _rest(report: Report, width: int) -> Iterator[str]:
         first = odd[0]
         place = f"{first.source}:{first.line}" if first.line else first.source
         verb = "was" if count == 1 else "were"
-        text = f"{plural(count, 'line')} that may speak of a failure {verb} not understood, the first in {place}"
+        text = f"{plural(count, 'line')} that may report a failure {verb} not understood; the first is at {place}"
         yield from wrap("", f"{text}: {first.text[:120]}", width)
     for remark in report.notes:
         yield from wrap("note: ", remark, width)

@@ -22,9 +22,9 @@ _WHOSE: Mapping[Blame, str] = {
     "node": "{node} {is_} at fault",
     "link": "A link of {node} is at fault",
     "fabric": "The network between the nodes is at fault",
-    "image": "The image or the system's settings on {node} are at fault",
+    "image": "The image or the system settings on {node} are at fault",
     "job": "The job's settings are at fault",
-    "unknown": "What is at fault is not known",
+    "unknown": "It is unknown what is at fault",
 }
 _NEXT: Mapping[Action, str] = {
     "fix-job": "; correct them",
@@ -34,6 +34,8 @@ _NEXT: Mapping[Action, str] = {
     "restart": "; restart it",
     "none": "",
 }
+_AS_MOST = "read from "
+"""How most findings are known: it needs no word."""
 _VERBS = ("is", "are", "has", "have")
 _SENTENCE_ENDS, _BRACKETS = r";|\. ", r",? \([^()]*\)"
 _SAYS = rf"(?:{'|'.join(_VERBS)}) [A-Za-z]+$|\S+ +\S+ +\S"
@@ -79,7 +81,8 @@ def blame_of(problem: Problem) -> str:
 
 
 def blamed(finding: Finding, nodes: Sequence[str] = ()) -> str:
-    """Return whose fault it is, how sure that is and what to do: ``n5 is at fault (seen once); repair it``.
+    """Return whose fault it is, how sure that is if it was not just read, and what to do:
+    ``n5 is at fault (seen once); repair it``.
 
     `nodes`: those on which it was found; a finding that names nodes itself is about these.
     """
@@ -89,7 +92,11 @@ def blamed(finding: Finding, nodes: Sequence[str] = ()) -> str:
     if found and finding.subject != names[0]:
         whose = f"The link {found[1] or found[2]} of {names[0]} is at fault"
     whose = whose if names else f"{whose[0].upper()}{whose[1:]}"  # names keep their spelling
-    return f"{whose} ({finding.confidence.how}){_NEXT[finding.action]}."
+    sure = "" if finding.confidence.how.startswith(_AS_MOST) else f" ({finding.confidence.how})"
+    step = _NEXT[finding.action]
+    if finding.action in ("fix-job", "fix-image") and finding.blame not in ("job", "image"):
+        step = f"; correct {'their' if finding.blame == 'node' and len(names) > 1 else 'its'} settings"
+    return f"{whose}{sure}{step}."
 
 
 def problems(report: Report) -> list[Problem]:

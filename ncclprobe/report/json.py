@@ -83,7 +83,7 @@ def write(report: Report, path: str) -> None:
 
 
 def read(path: str) -> Report:
-    """Return the report in `path`. Raises UsageError for anything that is not a whole report of this schema."""
+    """Return the report in `path`. Raises UsageError for anything that is not a complete report of this schema."""
     return parse(_bounded(Path(path)), path)
 
 
@@ -115,7 +115,7 @@ def parse(text: str, path: str) -> Report:
             if not fine or (row.interval_us and row.interval_us[0] > row.interval_us[1]):
                 raise UsageError(f"{path}: row {number} of its measurements holds a number that cannot be: not ours")
     except (msgspec.DecodeError, UnicodeError, RecursionError, ValueError) as error:
-        raise UsageError(f"{path}: not a whole {SCHEMA} report: {other_kind(text, path, error)}") from None
+        raise UsageError(f"{path}: not a complete {SCHEMA} report: {other_kind(text, path, error)}") from None
     explains = (ExitCode.OK,) if report.files else ()  # what explains files is no gate
     if report.exit_code not in (*_CODES.get(report.status, ()), *explains):
         raise UsageError(f"{path}: exit code {report.exit_code} contradicts status {report.status.value}: not ours")
@@ -151,7 +151,7 @@ def other_kind(text: str, path: str, error: Exception) -> str:
     if text.lstrip().startswith('{"capture"'):
         return f"a capture; `ncclprobe doctor {path} --json FILE` makes a report of it"
     if not text.lstrip().startswith("{"):
-        return f"a log of a job? read it with `ncclprobe explain {path}`; a report is what --json writes"
+        return f"a report is a file that --json wrote; for the log of a job, run `ncclprobe explain {path}`"
     return f"{_shown(str(error))}; give what --json wrote"
 
 

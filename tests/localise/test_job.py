@@ -353,7 +353,7 @@ def test_counts_that_grow_are_work_and_those_that_agree_accuse_no_rank(
 @each_row(
     ("name", "word", "message"),
     [
-        ("healthy", "WORKING", "4 of 4 ranks were looked at, and none waits for another that does not go on"),
+        ("healthy", "WORKING", "4 of 4 ranks were looked at, and none waits for a rank that makes no progress"),
         ("sleeps", "STUCK", "3 of 4 ranks wait in AllReduce #41 (communicator fe0116e64fcfca9a) for rank 2 on vm"),
         ("other-operation", "STUCK", "rank 2 launched AllGather #1, which no other rank has"),
         ("stopped", "STUCK", "4 of 4 ranks were looked at: rank 2 is stopped by a signal"),

@@ -41,7 +41,7 @@ def test_one_screen_says_cause_line_fault_remedy_and_what_would_have_found_it(
     assert " ".join(lines[:2]).startswith("CAUSE  rank 3, node1: NCCL found no interface that it can use")
     assert "[iface-missing]" in " ".join(lines[:2])
     assert "     ./rank3.log:1: Bootstrap : no socket interface found" in lines[1:3]
-    assert any(line.startswith("   The job is at fault, its settings or its program; ") for line in lines)
+    assert any(line.startswith("   The job's settings or its program are at fault; ") for line in lines)
     assert any(line.startswith("   what to do: ") for line in lines)
     assert "   what followed:" in lines
     last = "The check that finds this before the next launch: `ncclprobe doctor` env.ifname"

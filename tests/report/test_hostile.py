@@ -38,9 +38,9 @@ def refusal(path: Path, data: bytes) -> str:
 @each_row(
     ("text", "words"),
     [
-        (WHOLE[: len(WHOLE) // 2], "not a whole ncclprobe.report/1 report"),
-        ("", "not a whole"),
-        ("null", "not a whole"),
+        (WHOLE[: len(WHOLE) // 2], "not a complete ncclprobe.report/1 report"),
+        ("", "not a complete"),
+        ("null", "not a complete"),
         (
             '{"schema": "ncclprobe.report/0"}',
             r"its schema is ncclprobe.report/0; this version reads ncclprobe.report/1",
@@ -49,16 +49,16 @@ def refusal(path: Path, data: bytes) -> str:
         (json.dumps({k: v for k, v in PLAIN.items() if k != "schema"}), "missing required field `schema`"),
         ('{"schema": "ncclprobe.report/1", "schema": "ncclprobe.report/1"}', "the key schema appears twice"),
         (WHOLE.replace('"exit_code": 4', '"exit_code": 4, "exit_code": 0', 1), "the key exit_code appears twice"),
-        (WHOLE.replace('"duration_s": 1.5', '"duration_s": NaN', 1), "not a whole"),
-        (WHOLE.replace('"duration_s": 1.5', '"duration_s": 1e999', 1), "not a whole"),
-        (WHOLE.replace('"duration_s": 1.5', '"duration_s": null', 1), "not a whole"),
-        (WHOLE.replace('"exit_code": 4', '"exit_code": ' + "9" * 6000, 1), "not a whole"),
+        (WHOLE.replace('"duration_s": 1.5', '"duration_s": NaN', 1), "not a complete"),
+        (WHOLE.replace('"duration_s": 1.5', '"duration_s": 1e999', 1), "not a complete"),
+        (WHOLE.replace('"duration_s": 1.5', '"duration_s": null', 1), "not a complete"),
+        (WHOLE.replace('"exit_code": 4', '"exit_code": ' + "9" * 6000, 1), "not a complete"),
         (WHOLE.replace('"exit_code": 4', '"exit_code": 0', 1), "contradicts status fail"),
         (json.dumps({**json.loads(WHOLE), "status": "pass", "exit_code": 0}), "contradicts status pass"),
         (json.dumps({**PLAIN, "missing_nodes": ["n2"]}), "missing node n2 contradicts status pass"),
         (json.dumps({"schema": "ncclprobe.report/1", "x": "y"}), "missing required field"),
-        ('{"schema": "ncclprobe.report/1", "checks": ' + "[" * 100_000, "not a whole"),
-        (json.dumps({**PLAIN, "command": "x" * 10**6, "started": 5}), "not a whole"),
+        ('{"schema": "ncclprobe.report/1", "checks": ' + "[" * 100_000, "not a complete"),
+        (json.dumps({**PLAIN, "command": "x" * 10**6, "started": 5}), "not a complete"),
     ],
 )
 def test_what_is_no_whole_report_of_this_schema_is_refused_in_one_line(tmp_path: Path, text: str, words: str) -> None:

@@ -10,8 +10,8 @@ from tests.each_row import each_row
 CAPTURE = Path(__file__).parents[1] / "captures" / "hgx-h100.jsonl"
 KINDS = {
     CAPTURE.read_text(): "a capture; `ncclprobe doctor",
-    "node1:1:1 [0] NCCL INFO cudaDriverVersion 12080\n": "a log of a job? read it with `ncclprobe explain",
-    "[1, 2]\n": "a report is what --json writes",
+    "node1:1:1 [0] NCCL INFO cudaDriverVersion 12080\n": "for the log of a job, run `ncclprobe explain",
+    "[1, 2]\n": "a report is a file that --json wrote",
     "{}\n": "give what --json wrote",
 }
 

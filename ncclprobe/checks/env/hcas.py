@@ -165,7 +165,7 @@ def hca_prefix(settings: Settings, fabric: Fabric) -> Iterator[Finding]:
 
     Right: Every entry of NCCL_IB_HCA matches only the device that it names.
     Why: an entry is the beginning of a name unless the list starts with =, so mlx5_1 takes mlx5_10 too (nccl#236).
-    Fix: start the list with =, such as NCCL_IB_HCA==mlx5_1 (after ^ if there is one).
+    Fix: start the list with =, as in NCCL_IB_HCA==mlx5_1; if it starts with ^, put the = after it.
     """
     selector = parse_selector(settings.get("NCCL_IB_HCA") or "", MAX_HCAS)
     for entry in dict.fromkeys(selector.entries):

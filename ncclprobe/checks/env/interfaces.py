@@ -355,7 +355,7 @@ def gloo_mismatch(
     Right: GLOO_SOCKET_IFNAME names interfaces of this node, in NCCL's network.
     Why: gloo expects whole names, separated by commas. It takes NCCL's ^, = and beginnings of names for interfaces that
     do not exist, and creating a gloo group fails (gloo transport/tcp/device.cc).
-    Fix: name the interface in full, the same that NCCL_SOCKET_IFNAME selects.
+    Fix: give the full name of an interface, the same one that NCCL_SOCKET_IFNAME selects.
     """
     shown = seen("environment", f"GLOO_SOCKET_IFNAME={environment.get('GLOO_SOCKET_IFNAME')}")
     names = named(environment.get("GLOO_SOCKET_IFNAME") or "")

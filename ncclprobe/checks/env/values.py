@@ -355,7 +355,7 @@ def overruled(settings: Settings, software: Software | Absent) -> Iterator[Findi
     """NCCL uses a number other than the one that was set, because another setting or the hardware contradicts it.
 
     Right: NCCL uses the numbers that were set.
-    Why: if the minimum of CTAs is above the maximum, NCCL uses the maximum for both (src/init.cc:2190). For channels it
+    Why: if NCCL_MIN_CTAS is above NCCL_MAX_CTAS, NCCL uses the maximum for both (src/init.cc:2190). For channels it
     uses the minimum, and repeats the channels that the maximum allows (src/graph/connect.cc:493). A number of threads
     that is not a multiple of a warp becomes the largest one possible (src/graph/tuning.cc:17), and there are at most 64
     sockets (src/transport/net_socket.cc:391). NCCL reports this at INFO level at most.

@@ -418,7 +418,7 @@ def roce_mtu(fabric: Fabric, settings: Settings, found: Interfaces, routes: Rout
             more = f", {max(sizes.values())} on other ports" if shorter else ""
             managed = owner.name in default and not shorter
             tell = note if managed or (size == 2048 and not shorter) else warn
-            evidence = (f"/sys/class/net/{owner.name}/mtu", f"of it RoCE takes {_HEADERS} bytes")
+            evidence = (f"/sys/class/net/{owner.name}/mtu", f"RoCE headers take {_HEADERS} bytes of it")
             yield tell(each.name, message + more, **NODE, evidence=evidence)
 
 

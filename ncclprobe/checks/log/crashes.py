@@ -246,7 +246,7 @@ def _says_why(event: LogEvent) -> bool:
 
 def _how_ended(text: str) -> str:
     if "terminate called" in text:
-        return "a process aborted on an exception of C++"
+        return "a process aborted on a C++ exception"
     if (signal := _terminal_signal(text)) is not None:
         return f"a launcher ended its ranks after {_BY_A_PERSON[signal][0]}"
     return "a rank was ended by SIGTERM" if any(sign in text for sign in _OUTSIDE) else "a launcher saw a rank fail"
@@ -458,8 +458,8 @@ def program_raised(log: JobLog) -> Iterator[Finding]:
     """A rank's own program raised an exception.
 
     Right: No rank's program raised an exception of its own.
-    Why: if one rank exits by itself, the others wait in a collective that it never joins. Their errors follow minutes
-    later and are longer.
+    Why: if one rank exits by itself, the others wait in a collective that it never joins. The others' error messages
+    come minutes later and take up more of the log.
     Fix: correct the fault that the exception names on that rank; its frame is in the same line.
     """
     raised = list(_own_exceptions(log))

@@ -176,8 +176,8 @@ def gpu_memory_full(log: JobLog) -> Iterator[Finding]:
     """A GPU's memory is full.
 
     Right: Every GPU had memory for every request.
-    Why: the rank fails at the allocation, and the others wait in the next collective. NCCL's own buffers, some hundred
-    MB per communicator, come on top of the framework's reservation.
+    Why: the rank fails at the allocation, and the others wait in the next collective. NCCL's own buffers, a few hundred
+    MB per communicator, come on top of what the framework reserves.
     Fix: use a smaller batch or more sharding, and check `nvidia-smi` for left-over processes. For NCCL's buffers use
     fewer process groups, or a lower NCCL_MAX_CTAS or NCCL_BUFFSIZE.
     """

@@ -294,7 +294,7 @@ def _why(ends: Ends, subject: str, first: RankEnd) -> tuple[str, tuple[str, ...]
         return f"{subject} print nothing, and the others lost connections", (_DIED, _LATE)
     if not first.has_log:
         return f"{subject} ended, and it has no log", _NO_WORD
-    return f"{subject} exited silently: its log just ends, and the others lost it", (_DIED,)
+    return f"{subject} exited silently: its log just ends, and the others lost their connections to it", (_DIED,)
 
 
 def _awaited(ends: Ends) -> str:

@@ -264,7 +264,7 @@ def bar1(gpus: Gpus, fabric: Fabric | Absent) -> Iterator[Finding]:
         elif gpu.bar1_bytes <= SMALL_WINDOW:
             message = f"BAR 1 is {gpu.bar1_bytes >> 20} MiB"
             if widest[gpu.name] > gpu.bar1_bytes:
-                message += f", {widest[gpu.name] >> 20} MiB at its siblings"
+                message += f", but {widest[gpu.name] >> 20} MiB on its siblings"
                 yield warn(name, message, blame="node", action="fix-image", evidence="nvmlDeviceGetBAR1MemoryInfo")
             elif isinstance(fabric, Fabric) and fabric.devices and supported(gpu):
                 by_design = isinstance(gpu.compute, Absent) or gpu.compute <= _TURING

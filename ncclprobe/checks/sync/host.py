@@ -163,7 +163,7 @@ def nic_count(
     goes on by default, without a message (NCCL_IGNORE_NET_MISMATCH, src/init.cc:131), and is slower or hangs
     (nccl#2428).
     Fix: compare ibstat and ip -br link with a healthy neighbour's. Look for a NIC that has left the bus, a port that is
-    down, or another NCCL_IB_HCA.
+    down, or a different NCCL_IB_HCA setting.
     """
     found = network(fabrics, settings, interfaces, software)
     for part in split_by_kind(found, kinds(machines, gpus)):

@@ -366,7 +366,7 @@ def _word(rows: Sequence[RankClass], call: Stalled | None) -> str:
 def _describe_idle(job: LookedAt, rows: Sequence[RankClass], word: str) -> str:
     looked = f"{len(job.ranks)} of {job.world} ranks were looked at"
     if word == "WORKING":
-        return f"{looked}, and none waits for another that does not go on"
+        return f"{looked}, and none waits for a rank that makes no progress"
     held = [each for each in rows if each.name in _HELD]
     if word == "STUCK":
         return f"{looked}: {_subject(held)} {held[0].doing}".replace(":  ", ": ")
