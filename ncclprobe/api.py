@@ -138,7 +138,8 @@ def _typed(asks: Callable[_P, _T]) -> Callable[_P, _T]:
         except NcclprobeError as error:
             _LOG.info("%s: %s: %s", asks.__name__, type(error).__name__, error)
             raise
-        _LOG.info("%s: %r in %.1f s", asks.__name__, answer, time.monotonic() - began)
+        shown = f"{len(answer)} characters" if isinstance(answer, str) else repr(answer)
+        _LOG.info("%s: %s in %.1f s", asks.__name__, shown, time.monotonic() - began)
         return answer
 
     return typed

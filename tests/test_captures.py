@@ -102,6 +102,7 @@ def test_a_replayed_verdict_speaks_of_the_node_of_its_capture() -> None:
     assert [word for word in words if "this node" in word.lower()] == []
     assert [word for word in words if "this machine" in word.lower().replace("this machine type", "")] == []
     assert any("from acs" in word for word in words)
+    assert [c.title for c in said[0].checks if said[0].nodes[0].name in c.title] == []  # titles are never redacted
 
 
 def test_a_cut_capture_is_judged_as_far_as_it_goes(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -240,3 +240,5 @@ def test_defaults_are_options_that_the_command_line_replaces_and_the_report_stat
     (tmp_path / suppressions.NAME).rename(tmp_path / "named.toml")
     assert main(["doctor", CAPTURE]) == 0
     assert main(["doctor", CAPTURE, "--config", "named.toml"]) == 4
+    named = (tmp_path / "named.toml").rename(tmp_path / suppressions.NAME)
+    assert (named.is_file(), main(["checks"])) == (True, 0)  # without a word after the command

@@ -33,7 +33,7 @@ def words(parser: argparse.ArgumentParser, argv: Sequence[str], commands: Collec
 
 def _named(argv: Sequence[str]) -> str:
     """Return the file that --config names; empty: none. The words after -- are the user's own command."""
-    for word, after in zip(argv, [*argv[1:], ""], strict=True):
+    for word, after in zip(argv, [*argv[1:], ""], strict=False):
         if word == "--":
             break
         if word == "--config":

@@ -54,7 +54,6 @@ _WORDS = {
     "rename": "Let a node go on under another name, with all that is kept of it under both.",
     "forget": "Drop a node that was retired; reports of it may be added again.",
 }
-_OF_VALUES = ("--fleet", "--timeout", "--html")
 _TIMEOUT_S = 60.0
 _MOST_ADDED = 20
 _MOST_RENAMED = 10
@@ -63,7 +62,8 @@ PAGE_DAYS, _DAY_S = 90, 86400.0
 
 def main(argv: Sequence[str]) -> int:
     """Add reports, or show all nodes or one. Raises UsageError."""
-    values = {at + 1 for at, each in enumerate(argv) if each in _OF_VALUES}
+    takes = {name for name, action in _parser("")._option_string_actions.items() if action.nargs != 0}
+    values = {at + 1 for at, each in enumerate(argv) if each in takes}
     at = next((at for at, each in enumerate(argv) if not each.startswith("-") and at not in values), None)
     if at is not None and argv[at] not in _WORDS:
         raise unknown(argv[at], "word after `ncclprobe fleet`", _WORDS, "`ncclprobe fleet --help` explains them")

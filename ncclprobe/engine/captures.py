@@ -136,7 +136,10 @@ _HERE = r"\b([Tt])his (?:node|machine)\b(?! type)"
 
 
 def spoken(report: Report) -> Report:
-    """Return `report` with the name of its only node for "this node" and "this machine"; of several, "the node"."""
+    """Return `report` with the name of its only node for "this node" and "this machine"; of several, "the node".
+
+    A title says "the node": it is never redacted.
+    """
     name = report.nodes[0].name if len(report.nodes) == 1 else ""
 
     @cache
@@ -147,7 +150,8 @@ def spoken(report: Report) -> Report:
 
 
 def _verdict_spoken(verdict: Verdict, say: Callable[[str], str]) -> Verdict:
-    title, why = say(verdict.title), say(verdict.why)
+    title = re.sub(_HERE, lambda found: "The node" if found[1] == "T" else "the node", verdict.title)
+    why = say(verdict.why)
     findings = tuple(_finding_spoken(each, say) for each in verdict.findings)
     if (title, why, findings) == (verdict.title, verdict.why, verdict.findings):
         return verdict

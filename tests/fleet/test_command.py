@@ -119,6 +119,9 @@ def test_json_has_the_same(fleet: Fleet) -> None:
     assert one["added"][0]["source"].endswith("n3-2026-03-20.json")
     added = json.loads("\n".join(fleet("add", *fleet.files(day_of("n9", 1)), "--json", "-")))
     assert (added["added"], added["known"], added["refused"]) == (1, 0, [])
+    kept = fleet.folder / "fleet.json"
+    fleet("--json", str(kept))
+    assert json.loads(kept.read_text())["schema"] == "ncclprobe.fleet/1"
 
 
 def test_a_report_that_cannot_be_read_keeps_no_other_from_being_added(fleet: Fleet) -> None:

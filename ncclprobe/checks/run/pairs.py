@@ -49,6 +49,9 @@ def pairs(localised: Localised, asked: RunRequest, expected: Expected) -> Iterat
     if named:
         return
     yield from _below_expected(found, expected)
+    given = asked.expect or asked.baseline
+    if given and not any(b.op in (PAIRS, "sendrecv") and b.expectation.worst != "unjudged" for b in expected.bands):
+        raise Unlearned(f"{given} has no expectation for pairs")
     if not found.complete:
         raise Unlearned("the run ended before all pairs were measured")
     if asked.require_judged and found.nodes < _FEWEST_NODES:
