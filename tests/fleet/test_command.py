@@ -129,7 +129,7 @@ def test_a_report_that_cannot_be_read_keeps_no_other_from_being_added(fleet: Fle
     (fleet.folder / "log").write_text("NCCL WARN\n")
     assert fleet("add", str(fleet.folder / "log"), good, code=2) == [f"1 report added to {fleet.path}"]
     assert len(fleet.err.splitlines()) == 1
-    assert "a log of a job?" in fleet.err
+    assert "for the log of a job, run" in fleet.err
 
 
 def test_a_report_of_a_day_to_come_is_refused(fleet: Fleet) -> None:
