@@ -35,10 +35,16 @@ TOLD = (
     "sshpass -p hunter2 ssh",
     "docker login -u zblatt42 -p hunter2 registry",
     "machine git.example login zblatt42 password hunter2",
+    "  password 379b501e43bf546c58dfb053dba18c3c416dceb0",
+    "passwd 501e43bf546c58dfb053",
+    "pwd Kx501e43bf546c58dfb053/z==",
+    "token 501e43bf546c58dfb053",
+    "passphrase 501e43bf546c58dfb053",
+    "Unable to find image 'nvcr.io/zorklabs/trainer:1' locally",
     "ssh-rsa AAAAB3NzaC1yc2EAAAADAQABAAAB zblatt42@quux-gpu-quux-0417",
     "mysql -u root -phunter2 db",
 )
-SECRETS = ("zblatt", "zork", "gpu-quux", "1654922011873", "MT2249X01234", "hunter2")
+SECRETS = ("zblatt", "zork", "gpu-quux", "1654922011873", "MT2249X01234", "hunter2", "501e43bf")
 LIKE = (
     "user time 3.2 s, real 3.2 user 1.1 sys 0.1",
     "user 0, userid 0, 2 users cannot agree",
@@ -53,6 +59,7 @@ LIKE = (
     "user: please check, user=None num_user=0x5",
     "login failed, password wrong; docker login to it; podman login to the registry",
     "curl -sS http://x, mysql running, ssh to node1",
+    "password authentication_is_disabled, passwd 1234567890123456, token classification-head-of-model, pwd /usr/lib",
 )
 
 

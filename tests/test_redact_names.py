@@ -82,10 +82,19 @@ def test_a_name_is_the_same_wherever_it_stands(redacted: str) -> None:
         "set it in /etc/security/limits.conf or /etc/nccl.conf; /etc/modprobe.d/nvidia.conf; /dev/shm; /tmp",
         "a rate of 100 Gb/s, tp=8/dp=4, N/A, and/or, 3 of 8, 64 KiB at 0000:3b:00.0, Board ID MT_0000000838",
         "the token of the run; password protected; secrets stay secret",
+        "HTTPSConnectionPool(host='huggingface.co', port=443) and https://login.microsoftonline.com/common",
+        "Unable to find image 'nvcr.io/nvidia/nemo:25.04.01' locally; docker login nvcr.io; https://pypi.org/simple",
+        "ssh-ed25519 and ecdsa-sha2-nistp256 keys; Node GUID: none; GPU0 NODE PIX, NODE PXB and NODE PHB",
     ],
 )
 def test_what_every_site_has_stays_readable(text: str) -> None:
     assert Redactor(KEY).text(text) == text
+
+
+def test_a_public_index_stays_beside_one_of_the_site() -> None:
+    redacted = Redactor(KEY).text("Looking in indexes: https://pypi.org/simple, https://pypi.zorkcorp.io/simple")
+    assert "https://pypi.org/simple, https://host-" in redacted
+    assert "zorkcorp" not in redacted
 
 
 def test_a_sites_library_has_one_name_in_questions_answers_and_keys_and_every_sites_library_keeps_its_own() -> None:

@@ -26,10 +26,11 @@ _PROGRAMS = (
 )
 _PARTS = (
     "aarch64 abi amd amd64 arm64 bm coreos crypto cublas cublaslt cudadevrt cudart cudnn cufft cufile cupti cupy"
-    " curand cusolver cusparse cusparselt cxxabi dell dgx dl efa epyc fastrak generic gib glibc glibcxx gomp governor"
-    " gpudirecttcpx hbm3 hcoll hgx hwloc ibext irdma libexec libpod mkey mpi mpich mvapich ncclnet nl numa nvjitlink"
-    " nvl nvme nvrtc nvshmem nvtx powerpc64le ppc64le psm2 pthread rdmacm rt spectrum spectrumx ssl stdc supermicro"
-    " sxm tcpx tcpxo toolkit tun ucc uccl ucp ucs uct unified uverbs uvm verbs virtme x86 x8664 xeon yaml z zg"
+    " curand cusolver cusparse cusparselt cxxabi dell dgx dl ecdsa ed25519 efa epyc fastrak generic gib glibc glibcxx"
+    " gomp governor gpudirecttcpx hbm3 hcoll hgx hwloc ibext irdma libexec libpod mkey mpi mpich mvapich ncclnet"
+    " nistp256 nistp384 nistp521 nl numa nvjitlink nvl nvme nvrtc nvshmem nvtx phb pix powerpc64le ppc64le psm2"
+    " pthread pxb rdmacm rt spectrum spectrumx ssl stdc supermicro sxm tcpx tcpxo toolkit tun ucc uccl ucp ucs uct"
+    " unified uverbs uvm verbs virtme x86 x8664 xeon yaml z zg"
 )
 _MODELS = "bert deepseek gemma gpt llama mistral mixtral qwen resnet"
 _NAMES = frozenset(f"{_FOLDERS} {_PROGRAMS} {_PARTS} {_MODELS}".split())
@@ -63,10 +64,11 @@ _EVERYONES_DOMAINS = (
     " ingest.sentry.io intel.com ghcr.io k8s.io kernel.org kubernetes.io mellanox.com microsoft.com mozilla.org"
     " nvcr.io nvidia.com open-mpi.org openai.com oracle.com oraclecloud.com pypi.org python.org pythonhosted.org"
     " pytorch.org quay.io readthedocs.io redhat.com schedmd.com slack.com stackoverflow.com ubuntu.com wandb.ai"
-    " windows.net cluster.local svc.cluster.local ec2.internal compute.internal google.internal"
-    " metadata.google.internal"
+    " windows.net microsoftonline.com login.microsoftonline.com cluster.local svc.cluster.local ec2.internal"
+    " compute.internal google.internal metadata.google.internal"
 )
 _EVERYONES = frozenset(_EVERYONES_DOMAINS.split())
+"""Domains of vendors, registries, hubs and clouds, which every site asks, and of documentation."""
 
 
 @lru_cache(maxsize=1)
@@ -92,6 +94,11 @@ def is_everyones(name: str) -> bool:
     """Return whether a domain is one that all sites use."""
     labels = name.split(".")
     return any(".".join(labels[at:]) in _EVERYONES for at in range(len(labels)))
+
+
+def is_everyones_own(name: str) -> bool:
+    """Return whether `name` is such a domain itself: a label before it may be a site's."""
+    return name.lower() in _EVERYONES
 
 
 def renamed(part: str, pseudonym: Callable[[str], str]) -> str:

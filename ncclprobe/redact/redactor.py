@@ -33,7 +33,7 @@ from ncclprobe.redact.identifiers import (
     without_keys,
 )
 from ncclprobe.redact.pseudonyms import Pseudonyms
-from ncclprobe.redact.public import SOURCE, is_public, renamed, strange
+from ncclprobe.redact.public import SOURCE, is_everyones_own, is_public, renamed, strange
 from ncclprobe.redact.spellings import (
     Spellings,
     hosts_by_form,
@@ -285,7 +285,9 @@ class Redactor:
 
     def _learn_host(self, name: object) -> None:
         """Learn a host's name, short or with its domain. No name: an address, a phrase."""
-        if isinstance(name, str) and _WORDS.fullmatch(name) and not IDENTIFIER.fullmatch(name):
+        if not isinstance(name, str) or is_everyones_own(name):
+            return
+        if _WORDS.fullmatch(name) and not IDENTIFIER.fullmatch(name):
             short, _, domain = name.partition(".")
             self._learn(short, self._new.host)
             self._learn_domain(domain)
@@ -300,7 +302,8 @@ class Redactor:
 
     def _learn(self, name: str, pseudonym: Callable[[str], str]) -> None:
         pieces = _pieces(name)
-        if name.lower() in _COMMON or name.isdigit() or len(pieces) > 64 or not name:
+        known = name.lower() in _COMMON or is_everyones_own(name)
+        if known or name.isdigit() or len(pieces) > 64 or not name:
             return
         self._names.setdefault(name.lower(), pseudonym)
         self._longest[_begin(name)] = max(self._longest.get(_begin(name), 0), len(pieces))
@@ -414,6 +417,8 @@ class Redactor:
     def _words(self, match: "re.Match[str]") -> str:
         """Replace the longest known name in a run of words joined by dots, dashes and underscores."""
         value = match[0]
+        if is_everyones_own(value):
+            return value
         if domain := self._full_name(value):
             return domain
         pieces, at = _pieces(value), 0

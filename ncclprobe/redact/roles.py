@@ -132,7 +132,7 @@ def _is_of_a_sentence(match: "re.Match[str]", role: Role | None) -> bool:
             and (value.islower() or (value.isupper() and not match["key"].isupper()))
             and not follows
         )
-        return value in _COMPOUNDS or verb or not (named or place)
+        return value.lower() in _COMPOUNDS or verb or not (named or place)
     return ": " in match[0] and bool(_NEXT_WORD.match(match.string, match.end()))
 
 

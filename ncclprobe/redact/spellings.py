@@ -45,9 +45,10 @@ _OWNED = re.compile(
     r"|(?<!hooks\.)(?<!api\.)(?<!app\.)(?<!files\.)(?<!www\.)(?<!docs\.)(?:slack|azurecr|wandb))\.)"
     r"|(?<=:)(?P<remote>[\w-]{1,64}/[\w.-]{1,100})(?=\.git(?!\w))"
     r"|(?<!\w)(?P<host>(?:git@)?(?:github|gitlab)\.com[/:]|(?:git@)?bitbucket\.org[/:]|wandb\.ai/|(?:www\.)?comet\.com/"
-    r"|huggingface\.co/(?:api/)?(?:datasets/|spaces/|models/)?|(?:[\w-]{1,20}\.)?(?:gcr|ghcr|quay|docker)\.io/|[\w-]{1,32}\.pkg\.dev/"
+    r"|huggingface\.co/(?:api/)?(?:datasets/|spaces/|models/)?|(?:[\w-]{1,20}\.)?(?:gcr|ghcr|quay|docker|nvcr)\.io/|[\w-]{1,32}\.pkg\.dev/"
     r"|(?:s3(?:[.-][a-z0-9-]{1,30})?\.amazonaws|storage\.googleapis)\.com/|access denied for "
-    r"|(?:project|entity|workspace|repository|image)[ =:]{1,2}[\"']?(?=[\w.-]{1,63}/))"
+    r"|(?:project|entity|workspace|repository|image)[ =:]{1,2}[\"']?"
+    r"(?!(?:[\w-]{1,20}\.)?(?:gcr|ghcr|quay|docker|nvcr)\.io/)(?=[\w.-]{1,63}/))"
     r"(?P<owner>[A-Za-z0-9][\w.-]{0,62})(?P<repository>/[\w.-]{1,100}(?:/runs)?(?:/(?=[a-z]{0,12}\d)[a-z0-9]{8,32}(?!\w))?)?"
     r"|(?<![\w/])(?P<tree>(?:projects|organizations|subscriptions)(?:/[\w.-]{1,63}){1,16})"
     r"|(?<=//)(?P<server>[^\s/]{1,255}/)(?P<way>[\w./~-]{1,255})(?=\.git(?!\w))"
@@ -58,7 +59,7 @@ _OWNED = re.compile(
 _PUBLISHERS = (
     "nvidia pytorch openucx aws google microsoft huggingface facebookresearch meta-llama facebookincubator library"
     " prometheus coreweave rocm grafana jupyter linux-rdma slurm schedmd kubernetes kubeflow ray-project vllm-project"
-    " lightning-ai deepspeedai mellanox azure openai triton-lang docs blog api site"
+    " lightning-ai deepspeedai mellanox azure openai triton-lang docs blog api site nim hpc"
 )
 _PUBLIC_OWNERS = frozenset(_PUBLISHERS.split())
 """Who publishes what all sites use."""
@@ -158,7 +159,8 @@ _RACK = re.compile(
 _DEVICE = re.compile(r"(?:mlx|bnxt|efa|rank|gpu|nic|node|eth|ib|cuda|local|proc|worker|master|numa|v)[\d_-]{0,4}")
 
 _SAYS_SECRET = re.compile(
-    r"(?i)(?<![^\W_])((?:api[ _-]?)?(?:key(?:_id)?|token|secret)[\"']?[ :=]{1,3}[\"']?)([A-Za-z0-9][\w+/=-]{15,256})"
+    r"(?i)(?<![^\W_])((?:api[ _-]?)?(?:key(?:_id)?|token|secret|pass(?:word|wd|phrase)|pwd)[\"']?[ :=]{1,3}[\"']?)"
+    r"([A-Za-z0-9][\w+/=-]{15,256})"
 )
 _PASSWORD = re.compile(
     r"(?i)(?<![^\W_])((?:password|passwd|passphrase)\s{0,2}[\"'])([^\s\"']{4,128})(?=[\"'])"
