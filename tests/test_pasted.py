@@ -169,6 +169,22 @@ FORMS: dict[str, tuple[str, dict[Question, str]]] = {
         "-l: locked-in-memory size (kbytes)  64\n-n: file descriptors   1024\n",
         {("rlimit", "RLIMIT_MEMLOCK"): "[65536, 65536]", ("rlimit", "RLIMIT_NOFILE"): "[1024, 1024]"},
     ),
+    "df -h": (
+        "Filesystem      Size  Used Avail Use% Mounted on\nshm              64M     0   32M   0% /dev/shm\n",
+        {("statvfs", "/dev/shm"): '{"total": 67108864, "available": 33554432}'},
+    ),
+    "show_gids": (
+        "DEV\tPORT\tINDEX\tGID\t\t\tIPv4\tVER\tDEV\n"
+        "mlx5_0\t1\t0\tfe80:0000:0000:0000:5e25:73ff:feb1:c004\t\t\tv1\teth1\n"
+        "mlx5_0\t1\t3\t0000:0000:0000:0000:0000:ffff:c633:6407\t198.51.100.7\tv2\teth1\nn_gids_found=2\n",
+        {
+            ("list", "/sys/class/infiniband"): '["mlx5_0"]',
+            ("read", f"{PORT}/gid_attrs/types/0"): "IB/RoCE v1\n",
+            ("read", f"{PORT}/gid_attrs/types/3"): "RoCE v2\n",
+            ("read", f"{PORT}/gid_attrs/ndevs/3"): "eth1",
+            ("read", f"{PORT}/link_layer"): "Ethernet",
+        },
+    ),
     "ulimit -l": ("$ ulimit -l\n64\n", {("rlimit", "RLIMIT_MEMLOCK"): "[65536, 65536]"}),
     "/proc/self/limits": (
         "Max locked memory         65536                unlimited            bytes\n",
@@ -194,6 +210,23 @@ SETTINGS = {
         {"A": "1", "B": "2", "C": "3"},
     ),
     "mpirun": ("mpirun -np 16 -x NCCL_DEBUG=INFO -x PATH ./a\n", {"NCCL_DEBUG": "INFO"}),
+    "mpirun, with blanks": (
+        "mpirun -x NCCL_SOCKET_IFNAME = bond0 -x NCCL_DEBUG=INFO -x PATH ./a\n",
+        {"NCCL_SOCKET_IFNAME ": "bond0", "NCCL_DEBUG": "INFO"},
+    ),
+    "mpirun, an argument on each line": (
+        '- mpirun\n- -np\n- "72"\n- -x\n- NCCL_DEBUG=INFO\n- "-x"\n- "NCCL_IB_HCA=mlx5"\n- --mca\n- btl\n',
+        {"NCCL_DEBUG": "INFO", "NCCL_IB_HCA": "mlx5"},
+    ),
+    "a file of --env-file": (
+        '$ cat nccl.list\nNCCL_IB_HCA="mlx5_0"\nA=1\n$ cat run.sh\ndocker run --env-file nccl.list -e B="2" image\n',
+        {"NCCL_IB_HCA": '"mlx5_0"', "A": "1", "B": "2"},
+    ),
+    "another file": ('$ cat my.env\nNCCL_IB_HCA="mlx5_0"\n', {"NCCL_IB_HCA": "mlx5_0"}),
+    "a list of compose": (
+        'services:\n  t:\n    environment:\n      - NCCL_A="INFO"\n      - "NCCL_B=x"\n',
+        {"NCCL_A": '"INFO"', "NCCL_B": "x"},
+    ),
     "srun": (
         "#SBATCH --export=ALL,C=2\nexport HOST=$(hostname)\nsrun --export=ALL,A=1,B=x,y python t.py\n",
         {"A": "1", "B": "x", "C": "2"},
@@ -437,6 +470,34 @@ SAYS = {
     ),
     "no NVLink": (MATRIX.replace("NV18", "SYS"), "noted: 2 GPUs: no NVLink joins them: every pair is SYS"),
     "loopback": ("export NCCL_SOCKET_IFNAME=lo\n", "WARN env.ifname NCCL_SOCKET_IFNAME 'lo' is only loopback"),
+    "quotation marks in a value": (
+        '$ cat n.list\nNCCL_IB_HCA="mlx5_0"\n$ docker run --env-file n.list image\n',
+        "FAIL env.value NCCL_IB_HCA is '\"mlx5_0\"': the quotation marks are part of the value",
+    ),
+    "little shared memory": (
+        "Filesystem Size Used Avail Use% Mounted on\nshm 64M 0 64M 0% /dev/shm\n",
+        "WARN host.shm /dev/shm 64 MiB free of 64 MiB",
+    ),
+    "a file that is not there": (
+        "$ ls /t.xml\nls: cannot access '/t.xml': No such file or directory\n$ cat r\nexport NCCL_TOPO_FILE=/t.xml\n",
+        "FAIL env.files NCCL_TOPO_FILE cannot be read: No such file or directory",
+    ),
+    "NVLink to other nodes that is off": (
+        SMI.replace("H100 80GB HBM3", "GB200")
+        + "    Fabric\n        State                 : Completed\n        Status                : Success\n"
+        + "        CliqueId : 32766\n        ClusterUUID : 8f3a51d2-7c1e-4b60-a1f4-0d2c9b7e5a11\n"
+        + "$ cat r.sh\nexport NCCL_CUMEM_ENABLE=0\n",
+        "FAIL env.transport NCCL_CUMEM_ENABLE is '0', which leaves the NVLinks to other nodes unused",
+    ),
+    "a port that is down while others are up": (
+        "".join(f"mlx5_{n} port 1 ==> eth{n} ({'Up' if n else 'Down'})\n" for n in range(2))
+        + "export NCCL_IB_HCA=mlx5_0\n",
+        "is named by NCCL_IB_HCA but its state is DOWN; it does not name mlx5_1:1, which is up",
+    ),
+    "a GID that leads nowhere": (
+        FORMS["show_gids"][0] + "$ cat r.sh\nexport NCCL_IB_GID_INDEX=0\n",
+        "GID 0, chosen by NCCL_IB_GID_INDEX, is link-local RoCE v1; index 3 is RoCE v2 over IPv4",
+    ),
     "two hosts of pdsh": (
         "".join(
             f"{host}: {line}\n"
@@ -455,6 +516,46 @@ def test_what_is_wrong_is_named_from_the_text(tmp_path: Path, capsys: pytest.Cap
         if must not in said:
             missing[name] = said[:600]
     assert missing == {}
+
+
+IDLE = (
+    QUERY.replace("Current                   : 5", "Current                   : 1")
+    + "    Performance State                     : P8\n    Clocks Event Reasons\n        Idle : Active\n"
+)
+UNSAID = {
+    "an idle GPU's link": (IDLE, "although it is not idle"),
+    "a variable behind a filter": (
+        "$ kubectl exec t -- env | sort | egrep 'NCCL|WORLD'\nLOCAL_WORLD_SIZE=8\nNCCL_DEBUG=INFO\nWORLD_SIZE=16\n",
+        "RANK is not set",
+    ),
+    "the address of rank 0 behind a filter": (
+        "$ env | grep -E 'NCCL|RANK|WORLD'\nRANK=0\nWORLD_SIZE=16\nNCCL_DEBUG=INFO\n",
+        "MASTER_ADDR",
+    ),
+    "a plugin in folders that nobody listed": ("export NCCL_NET_PLUGIN=spcx\n", "matches no plugin"),
+    "a name that a plugin may read": ("export NCCL_NET_PLUGIN=spcx\nexport NCCL_IB_NET_LATENCY=50\n", "WARN"),
+    "a variable that a vendor prescribes": ("export IB_RX_QUEUE_LEN=8192\nexport NCCL_IB_SL=0\n", "WARN"),
+    "a fact that is not shown": (
+        "mlx5_0 port 1 ==> eth0 (Down)\nmlx5_1 port 1 ==> eth1 (Up)\nexport NCCL_IB_HCA=mlx5_0\n",
+        "Absent(",
+    ),
+    "another port, if one is up": (
+        "mlx5_0 port 1 ==> eth0 (Down)\nmlx5_1 port 1 ==> eth1 (Up)\nexport NCCL_IB_HCA=mlx5_0\n",
+        "There is no other port",
+    ),
+    "NVLink of a node by itself": (
+        SMI + "    Fabric\n        State : Completed\n        ClusterUUID : 00000000-0000-0000-0000-000000000000\n"
+        "export NCCL_MNNVL_ENABLE=0\n",
+        "NVLinks to other nodes",
+    ),
+}
+
+
+def test_what_a_text_does_not_say_is_not_reported(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    wrong = {name: said for name, (text, no) in UNSAID.items() if no in (said := doctor(tmp_path, capsys, text)[1])}
+    assert wrong == {}
+    unfiltered = "HOME=/root\nLOCAL_WORLD_SIZE=8\nNCCL_DEBUG=INFO\nPATH=/bin\nWORLD_SIZE=16\n"
+    assert "RANK is not set" in doctor(tmp_path, capsys, f"$ env | sort\n{unfiltered}")[1]
 
 
 def test_what_no_text_shows_is_not_called_right(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -33,7 +33,7 @@ from ncclprobe.model.findings import NOTHING_TO_SET, Evidence, Finding, fail, no
 from ncclprobe.model.hostlist import fold_numbers
 from ncclprobe.model.registry import CheckGroup, applies, check
 from ncclprobe.model.report import Setting
-from ncclprobe.model.snapshot import Absent, Job
+from ncclprobe.model.snapshot import Absent, Job, unlearned
 from ncclprobe.model.units import plural, size
 from ncclprobe.model.values import replace
 from ncclprobe.nccl.selection import visible
@@ -262,7 +262,12 @@ def _room(memory: SharedMemory) -> str:
     applies=gpu_job,
 )
 def shm(
-    memory: SharedMemory, gpus: Gpus | Absent, launch: Launch, software: Software, settings: Settings, job: Job
+    memory: SharedMemory,
+    gpus: Gpus | Absent,
+    launch: Launch | Absent,
+    software: Software | Absent,
+    settings: Settings,
+    job: Job,
 ) -> Iterator[Finding]:
     """/dev/shm is too small for what NCCL keeps there.
 
@@ -273,10 +278,15 @@ def shm(
     stays in /dev/shm, 33 MiB for each rank since 2.28: "Error while creating shared memory segment".
     Fix: use docker run --shm-size=8g or --ipc=host, or in Kubernetes an emptyDir with medium: Memory at /dev/shm.
     """
+    blamed: dict[str, Any] = {"blame": "image", "action": "fix-image", "evidence": "statvfs /dev/shm"}
+    if isinstance(launch, Absent) or isinstance(software, Absent):
+        if memory.total_bytes > _DOCKERS_DEFAULT:
+            raise unlearned(fact for fact in (launch, software) if isinstance(fact, Absent))
+        yield warn("/dev/shm", f"{_room(memory)}: too small for NCCL if several ranks share it", **blamed)
+        return
     ranks = ranks_here(launch, gpus, job)
     if isinstance(gpus, Absent) and launch.local_world_size is None:
         raise Unlearned(f"it is unknown how many ranks share it: {gpus.why}")
-    blamed: dict[str, Any] = {"blame": "image", "action": "fix-image", "evidence": "statvfs /dev/shm"}
     if memory.available_bytes < (pools := _pools(launch, software, ranks)):
         message = f"{_room(memory)}, and {plural(ranks, 'rank')} put {size(pools)} there to reach other nodes"
         yield fail("/dev/shm", message, **blamed)

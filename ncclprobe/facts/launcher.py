@@ -378,11 +378,11 @@ def _problems(launch: Launch, source: _VariableSource, variables: Variables) -> 
         text = variables.get(name)
         if text and _integer(text) is None and not (name == "PET_NNODES" and re.fullmatch(_RANGE, text) is not None):
             yield Problem(name, f"is {text!r}, not a whole number")
-        elif not text and member in ("rank", "world_size"):
+        elif not text and member in ("rank", "world_size") and not _withheld(name, variables):
             yield _missing(name, launch)
     if launch.kind in ("environment", "pytorchjob") and (launch.world_size or 1) > 1:
         for name in ("MASTER_ADDR", "MASTER_PORT"):
-            if getattr(launch, name.lower()) is None and not variables.get(name):
+            if getattr(launch, name.lower()) is None and not variables.get(name) and not _withheld(name, variables):
                 yield Problem(name, "is not set: the address of rank 0 is not known")
     port = variables.get("MASTER_PORT")
     if port and (_integer(port) or 0) not in range(1, 1 << 16):
@@ -395,6 +395,11 @@ def _problems(launch: Launch, source: _VariableSource, variables: Variables) -> 
             )
             yield Problem("RANK", message, "start it with accelerate launch --multi_gpu, or torchrun", harmless=True)
     yield from _contradictions(launch)
+
+
+def _withheld(name: str, variables: Variables) -> bool:
+    """Return whether a variable is or may be set to a value that is not shown."""
+    return name in variables and variables[name] is None
 
 
 def _missing(name: str, launch: Launch) -> Problem:

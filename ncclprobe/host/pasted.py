@@ -14,7 +14,7 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 
 from ncclprobe.host import Question
-from ncclprobe.host.pasted_forms import ASK_GPUS, FORMS, Answers
+from ncclprobe.host.pasted_forms import ASK_GPUS, FORMS, Answers, missing_files
 from ncclprobe.host.pasted_settings import settings
 from ncclprobe.model.errors import HostError, Missing
 
@@ -43,6 +43,9 @@ _HOST = re.compile(r"([A-Za-z0-9][\w.-]{0,80}): ?")
 _LINES_OF_A_HOST = 3
 _PROMPT = re.compile(r"[\w.@:~/\[\]() -]{0,80}[$#>%] ?(?=(?:sudo )?[a-z_.\-/]{2,40}(?:\s|$))")
 _ENV: Question = ("env",)
+_ENV_FILE = re.compile(r"--env-file[= ]([\w./~-]{1,120})")
+_MEETING = ("RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")
+"""Variables that may be set although a filter did not let them through."""
 
 
 def forms(text: str) -> dict[str, dict[str, Answers]]:
@@ -78,14 +81,23 @@ def _host_answers(lines: Sequence[str]) -> Iterator[tuple[str, Answers]]:
     for name, read in FORMS.items():
         if answers := read(lines):
             yield name, answers
-    variables: dict[str, str] = {}
+    variables: dict[str, str | None] = {}
+    taken = _ENV_FILE.findall("\n".join(lines))
+    partial = False
     for section in _sections(lines):
         if any(map(_CONF.match, [line for line in section if line.strip()][:1])):
             yield "nccl.conf", {**NO_SETTINGS, _SYSTEM_FILE: "\n".join(section[1:])}
         else:
-            variables |= settings(section)
+            literal = bool(section) and section[0].endswith(tuple(f"cat {name}" for name in taken))
+            found = settings(section, literal)
+            partial = partial or (bool(found) and bool(re.search(r"\benv\b.{0,80}grep", section[0])))
+            variables |= found
     if variables:
-        yield "settings", {**NO_SETTINGS, _ENV: json.dumps(variables), **_resolved(variables.get("MASTER_ADDR", ""))}
+        in_part = partial and any(name in variables for name in (*_MEETING, "LOCAL_WORLD_SIZE", "LOCAL_RANK"))
+        variables |= {name: None for name in _MEETING if in_part and name not in variables}
+        master = variables.get("MASTER_ADDR") or ""
+        gone = missing_files(lines)
+        yield "settings", {**gone, **NO_SETTINGS, _ENV: json.dumps(variables), **_resolved(master)}
 
 
 def _resolved(name: str) -> Answers:
@@ -131,7 +143,7 @@ def _differing(question: Question, before: str, answer: str, pastes: str) -> Ite
     if question == _ENV:
         one, two = json.loads(before), json.loads(answer)
         for name in sorted(one.keys() & two.keys()):
-            if one[name] != two[name]:
+            if one[name] != two[name] and None not in (one[name], two[name]):
                 yield f"{pastes} differ in {name}: {one[name]!r:.80} and {two[name]!r:.80}"
     elif question[0] in ("read", "rlimit") and not str(question[-1]).endswith("/lid"):
         what = str(question[-1]).removeprefix("/sys/class/infiniband/").replace("/ports/", ":").replace("/", " ")
@@ -140,7 +152,8 @@ def _differing(question: Question, before: str, answer: str, pastes: str) -> Ite
 
 def _together(question: Question, before: str, answer: str) -> str:
     if question == _ENV:
-        return json.dumps({**json.loads(before), **json.loads(answer)})
+        first, second = json.loads(before), json.loads(answer)
+        return json.dumps({**first, **{name: value for name, value in second.items() if value or name not in first}})
     if question[0] == "list":
         return json.dumps(list(dict.fromkeys([*json.loads(before), *json.loads(answer)])))
     return max(before, answer, key=len) if question[0] == "run" else before

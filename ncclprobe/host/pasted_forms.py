@@ -11,7 +11,7 @@ from itertools import pairwise
 from types import MappingProxyType
 
 from ncclprobe.host import Question
-from ncclprobe.model.errors import HostError
+from ncclprobe.model.errors import HostError, Missing
 
 Answers = dict[Question, str | HostError]
 
@@ -235,8 +235,10 @@ def _query(lines: Sequence[str]) -> Answers:
 
 def _place(path: Sequence[str]) -> str:
     """Return its place in ``-x``."""
-    whole = "/".join(path)
+    whole = "/".join(path).removeprefix("gpu_" if path[0] == "gpu_fabric" else "")
     reason = _REASONS.fullmatch(whole)
+    if reason and reason[2] == "idle":
+        return f"clocks_{reason[1]}_reasons/clocks_{reason[1]}_reason_gpu_idle"
     if reason:
         return f"clocks_{reason[1]}_reasons/clocks_{reason[1]}_reason_{reason[2]}"
     return _IN_XML.get(whole, whole)
@@ -266,7 +268,24 @@ def _table(lines: Sequence[str]) -> Answers:
             gpus[-1]["compute_mode"] = _MODES.get(mode[1], mode[1])
         elif gpus and (mig := re.search(r"\|\s+(Enabled|Disabled)\s+\|$", line)):
             gpus[-1]["mig_mode/current_mig"] = mig[1]
+    for gpu, fields in zip(gpus, _fabrics(lines), strict=False):
+        gpu |= fields
     return _xml(gpus, *versions)
+
+
+def _fabrics(lines: Sequence[str]) -> list[dict[str, str]]:
+    """Return what ``nvidia-smi -q | grep -A4 Fabric`` shows of each GPU."""
+    found: list[dict[str, str]] = []
+    inside = False
+    for line in lines:
+        name, colon, value = line.strip().partition(" : ")
+        place = _place(("fabric", name.strip().lower()))
+        if not colon:
+            inside = name in ("Fabric", "GPU Fabric")
+            found += [{}] if inside else []
+        elif inside and place in ("fabric/state", "fabric/status", "fabric/cliqueId", "fabric/clusterUuid"):
+            found[-1][place] = value.strip()
+    return found
 
 
 def _xml(gpus: Sequence[Mapping[str, str]], driver: str, cuda: str) -> Answers:
@@ -430,6 +449,59 @@ def _both(values: Sequence[int | None]) -> str:
     return json.dumps(list(values)) if good else ""
 
 
+_IN_UNITS = {"": 1024, "K": 1 << 10, "M": 1 << 20, "G": 1 << 30, "T": 1 << 40}
+_OF_DF = re.compile(
+    r"\S{1,80}\s+(\d{1,15}(?:\.\d)?)([KMGT]?)\s+\S{1,16}\s+(\d{1,15}(?:\.\d)?)([KMGT]?)\s.{0,8}%\s/dev/shm"
+)
+
+
+def _df(lines: Sequence[str]) -> Answers:
+    """Read the line of /dev/shm in ``df``, with or without ``-h``.
+
+    >>> _df(["Filesystem 1K-blocks Used Available Use% Mounted on", "shm 65536 0 65536 0% /dev/shm"])
+    {('statvfs', '/dev/shm'): '{"total": 67108864, "available": 67108864}'}
+    """
+    rows = [row for line in lines if (row := _OF_DF.fullmatch(line.strip()))]
+    if not rows or not any(line.startswith("Filesystem ") for line in lines):
+        return {}
+    total, available = (int(float(rows[-1][at]) * _IN_UNITS[rows[-1][at + 1]]) for at in (1, 3))
+    return {("statvfs", "/dev/shm"): json.dumps({"total": total, "available": available})}
+
+
+_OF_SHOW_GIDS = re.compile(
+    r"([\w.-]{1,40})\s+(\d{1,2})\s+(\d{1,3})\s+([0-9a-f:]{39})\s+(?:[\d.]{7,15}\s+)?v([12])\b\s*(\S{0,40})"
+)
+
+
+def _show_gids(lines: Sequence[str]) -> Answers:
+    """Read ``show_gids``: the GIDs of RoCE ports, their type and interface."""
+    rows = [row for line in lines if (row := _OF_SHOW_GIDS.match(line.strip()))]
+    tables: dict[tuple[str, str], dict[str, str]] = {}
+    found: Answers = {}
+    for device, port, index, gid, version, netdev in (row.groups() for row in rows):
+        folder = f"{_IB}/{device}/ports/{port}"
+        tables.setdefault((device, port), {})[index] = gid
+        found["read", f"{folder}/gid_attrs/types/{index}"] = f"{'RoCE v2' if version == '2' else 'IB/RoCE v1'}\n"
+        found["read", f"{folder}/gid_attrs/ndevs/{index}"] = netdev
+        found["read", f"{folder}/link_layer"] = "Ethernet"
+    for (device, port), table in tables.items():
+        ports = [number for name, number in tables if name == device]
+        found["list", f"{_IB}/{device}/ports"] = json.dumps(ports)
+        found["files", f"{_IB}/{device}/ports/{port}/gids", ":".join(["0000"] * 8)] = json.dumps(table)
+    return found | ({("list", _IB): json.dumps(list(dict.fromkeys(name for name, _ in tables)))} if tables else {})
+
+
+_NOT_THERE = re.compile(
+    r"(?:ls|cat|stat|file): (?:cannot (?:access|stat) )?['\"]?(/[\w./+-]{1,200})['\"]?: No such file or directory"
+)
+
+
+def missing_files(lines: Sequence[str]) -> Answers:
+    """Read that ``ls`` or ``cat`` found no file. Logs have such lines too: they make no text a paste."""
+    found = [match[1] for line in lines if (match := _NOT_THERE.fullmatch(line.strip()))]
+    return {(kind, path): Missing("No such file or directory") for path in found for kind in ("read", "stat")}
+
+
 FORMS: Mapping[str, Callable[[Sequence[str]], Answers]] = MappingProxyType(
     {
         "ibstat": _ibstat,
@@ -442,5 +514,7 @@ FORMS: Mapping[str, Callable[[Sequence[str]], Answers]] = MappingProxyType(
         "nvidia-smi nvlink -s": _nvlinks,
         "ip -br addr": _addresses,
         "ulimit": _limits,
+        "df": _df,
+        "show_gids": _show_gids,
     }
 )

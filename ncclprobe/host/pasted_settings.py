@@ -7,7 +7,6 @@ There are two kinds of lines. `export A=1`, `-x A=1`, `name: A` and the like are
 import re
 import shlex
 from collections.abc import Iterator, Sequence
-from itertools import pairwise
 
 _NAME = r"[A-Za-z_][A-Za-z0-9_]{0,120}"
 _OURS = r"(?:NCCL|TORCH|OFI_NCCL|GLOO|UCX|FI|NVSHMEM|OMPI_MCA)_[A-Za-z0-9_]{1,120}"
@@ -45,15 +44,18 @@ _LOG = re.compile(
 )
 
 
-def settings(lines: Sequence[str]) -> dict[str, str]:
-    """Return the variables that a text sets, by name, each as it was set last; empty: it is not about settings."""
+def settings(lines: Sequence[str], literal: bool = False) -> dict[str, str]:
+    """Return the variables that a text sets, by name, each as it was set last; empty: it is not about settings.
+
+    `literal`: quotation marks belong to the values, as in a file that docker reads with ``--env-file``.
+    """
     found: dict[str, str] = {}
     bare: dict[str, str] = {}
-    written = [line.strip() for line in _whole(lines) if line.strip() and not _is_comment(line)]
+    written = list(_arguments([line.strip() for line in _whole(lines) if line.strip() and not _is_comment(line)]))
     told = 0
     for own, line in _in_blocks(written):
-        sure = dict(_explicit(line)) or (dict(_mapped(line)) if own or re.match(_OURS, line) else {})
-        plain = {} if sure else dict(_plain(line))
+        sure = dict(_explicit(line)) or (dict(_mapped(line, literal)) if own or re.match(_OURS, line) else {})
+        plain = {} if sure else dict(_plain(line, literal))
         found |= sure
         bare |= plain
         told += bool(plain)
@@ -75,6 +77,18 @@ def _whole(lines: Sequence[str]) -> Iterator[str]:
             yield held + line
             held = ""
     yield held
+
+
+def _arguments(written: Sequence[str]) -> Iterator[str]:
+    """Yield lines, an option that is an item of a list together with its value: ``- -x`` and ``- A=1``."""
+    held = ""
+    for line in written:
+        item = line.removeprefix("- ").strip("\"'")
+        if line.startswith("- ") and _OPTION.fullmatch(item):
+            held = item
+        else:
+            yield f"{held} {item}" if held and line.startswith("- ") else line
+            held = ""
 
 
 def _is_comment(line: str) -> bool:
@@ -106,8 +120,10 @@ def _explicit(line: str) -> Iterator[tuple[str, str]]:
         words = _words(command)
         if words[:1] and words[0] in _SHELL:
             yield from _shell_settings(words)
-        for option, word in pairwise(words):
-            if _OPTION.fullmatch(option):  # apptainer --env A=1,B=2
+        for option, word, *after in zip(words, words[1:], [*words[2:], ""], [*words[3:], "", ""], strict=False):
+            if _OPTION.fullmatch(option) and after[0] == "=" and re.fullmatch(_OURS, word):
+                yield f"{word} ", after[1]
+            elif _OPTION.fullmatch(option):  # apptainer --env A=1,B=2
                 yield from (each for part in _apart(word) for each in _assignment(part))
         for word in words:
             if glued := _GLUED.fullmatch(word):
@@ -162,17 +178,19 @@ def _assignment(word: str) -> Iterator[tuple[str, str]]:
         yield found[1], found[2]
 
 
-def _plain(line: str) -> Iterator[tuple[str, str]]:
+def _plain(line: str, literal: bool) -> Iterator[tuple[str, str]]:
     """Yield a line of `env`: all behind the sign is the value."""
     found = _BARE.fullmatch(line.removeprefix("- "))
     if found and _OF_VARIABLES.fullmatch(found[1]):
-        yield found[1], _unquoted(found[2])
+        yield found[1], found[2] if literal else _unquoted(found[2])
 
 
-def _mapped(line: str) -> Iterator[tuple[str, str]]:
-    found = _MAPPED.fullmatch(line) or _BARE.fullmatch(line.removeprefix("- ").strip("\"'"))
-    if found:
+def _mapped(line: str, literal: bool) -> Iterator[tuple[str, str]]:
+    """Yield a pair of a mapping, or an item of a list, whose own quotation marks belong to the value."""
+    if found := _MAPPED.fullmatch(line):
         yield found[1], _unquoted(found[2])
+    elif found := _BARE.fullmatch(line if literal else _unquoted(line.removeprefix("- "))):
+        yield found[1], found[2] if literal or line.startswith("- ") else _unquoted(found[2])
 
 
 def _listed(written: Sequence[str]) -> Iterator[tuple[str, str]]:

@@ -161,6 +161,8 @@ _INTERFACES = (
 """
 _PLUGINS = {"efa": "EFA", "cxi": "Slingshot", "tcpx": "GPUDirect-TCPX", "tcpxo": "GPUDirect-TCPXO", "gib": "gIB"}
 """Networks that NCCL reaches by a plugin."""
+_CHECKED = ("tcpx", "tcpxo", "gib")
+"""Networks whose plugins compare the settings, and may end the job if one is missing."""
 _OWN = {"azure": "InfiniBand", "oci": "RoCE", "sharp": "InfiniBand"}
 """Networks that NCCL reaches by its own transport."""
 _TELL = {Severity.FAIL: jobs_fail, Severity.WARN: jobs_warn, Severity.NOTE: jobs_note}
@@ -202,7 +204,8 @@ def vendor(
         lacking = [row.name for row in found.missing if row.vendor == name]
         if lacking:
             message = f"{'is' if len(lacking) == 1 else 'are'} not set; {TITLES[name]} prescribes it ({source(name)})"
-            yield jobs_warn(", ".join(lacking), message, "environment and NCCL's configuration files")
+            tell = jobs_warn if name in _CHECKED else jobs_note
+            yield tell(", ".join(lacking), message, "environment and NCCL's configuration files")
     yield from _absent_interfaces(settings, interfaces)
 
 

@@ -5,7 +5,9 @@ from collections.abc import Iterator
 from ncclprobe.checks.env import TRANSPORT_GROUP, UNPRICED, evidence, jobs_fail, jobs_note, jobs_warn
 from ncclprobe.checks.env.fixtures import PLAIN, setting
 from ncclprobe.facts.infiniband import Fabric
+from ncclprobe.facts.launcher import Launch
 from ncclprobe.facts.nccl_conf import Settings
+from ncclprobe.facts.nvml import GpuFabric, Gpus
 from ncclprobe.model.findings import WORTH_SAYING, Finding, Severity, severity_of
 from ncclprobe.model.registry import applies, check
 from ncclprobe.model.report import AttainableRate
@@ -24,6 +26,14 @@ _OFF = {
     ("NCCL_MNNVL_ENABLE", "0"): "leaves the NVLinks between the nodes of a rack unused",
 }
 """Settings that take a transport away, whatever the machine has."""
+
+
+def _off_rack(settings: Settings, gpus: Gpus | Absent) -> str:
+    """Return the setting that keeps NCCL off the NVLinks to other nodes, if the GPUs are part of a cluster of nodes."""
+    known = () if isinstance(gpus, Absent) else gpus.all
+    joined = any(isinstance(gpu.fabric, GpuFabric) and gpu.fabric.cluster.strip("0-") for gpu in known)
+    closed = (name for name in ("NCCL_MNNVL_ENABLE", "NCCL_CUMEM_ENABLE") if settings.get(name) == "0")
+    return next(closed, "") if joined else ""
 
 
 def _off(settings: Settings, fabric: Fabric | Absent) -> Iterator[tuple[str, str]]:
@@ -47,12 +57,18 @@ def priced(job: Job, predicted: AttainableRate | Absent, fabric: Fabric | Absent
 @check(
     group=TRANSPORT_GROUP,
     slows=True,
-    bad=lambda: [(_FEW, setting("NCCL_MAX_NCHANNELS", "2"), UNPRICED)],
-    good=lambda: [(AttainableRate(459.0, 459.0, 2), PLAIN, UNPRICED)],
+    bad=lambda: [(_FEW, setting("NCCL_MAX_NCHANNELS", "2"), UNPRICED, UNPRICED, UNPRICED)],
+    good=lambda: [(AttainableRate(459.0, 459.0, 2), PLAIN, UNPRICED, UNPRICED, UNPRICED)],
     last=True,
     applies=priced,
 )
-def cost(predicted: AttainableRate | Absent, settings: Settings, fabric: Fabric | Absent) -> Iterator[Finding]:
+def cost(
+    predicted: AttainableRate | Absent,
+    settings: Settings,
+    fabric: Fabric | Absent,
+    gpus: Gpus | Absent,
+    launch: Launch | Absent,
+) -> Iterator[Finding]:
     """A setting takes away bandwidth that the machine has.
 
     Right: No setting is known to take away bandwidth of this machine.
@@ -62,8 +78,14 @@ def cost(predicted: AttainableRate | Absent, settings: Settings, fabric: Fabric 
     is judged as part of a job on at least two nodes.
     Fix: unset the variable; if it is meant, accept it with --ignore env.transport=NAME or in ncclprobe.toml.
     """
+    rack, alone = _off_rack(settings, gpus), isinstance(launch, Launch) and launch.nnodes == 1
+    if rack and not alone and (isinstance(predicted, Absent) or predicted.nodes == 1):
+        message = "is '0', which leaves the NVLinks to other nodes unused: the NICs carry half of what they do, or less"
+        yield jobs_fail(rack, message, evidence(settings, rack))
     if isinstance(predicted, Absent):
         for name, what in _off(settings, fabric):
+            if name == rack:
+                continue
             message = f"is {settings.get(name)!r}, which {what}; what that costs depends on the machine"
             yield jobs_warn(name, message, evidence(settings, name))
         return

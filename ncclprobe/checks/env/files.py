@@ -261,6 +261,8 @@ def plugin_path(settings: Settings, named_files: NamedFiles, plugins: Plugins, l
             if not name or "/" in name or name in named_files.libraries or name.lower() in _NO_FILE:
                 continue
             if not {name, f"libnccl-{kind}-{name}.so"} & known:
+                if isinstance(loader.cached, Absent) and loader.cached.refused == "NotCaptured":
+                    raise Unlearned(f"{variable}: {loader.cached.why}", loader.cached.refused)
                 shown = evidence(settings, variable)
                 yield jobs_warn(variable, f"{name!r} matches no plugin in the loader's folders", shown)
 

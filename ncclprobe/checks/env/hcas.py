@@ -243,7 +243,8 @@ def hca_down(settings: Settings, fabric: Fabric, software: Software | Absent) ->
     """
     picked, shown = selection(fabric, settings, software), evidence(settings, "NCCL_IB_HCA")
     if picked.unknown and not picked.taken and not picked.down:
-        raise Unlearned(f"the state of {', '.join(p.name for p in picked.unknown)} could not be read")
+        names, why = ", ".join(p.name for p in picked.unknown), picked.unknown[0].state
+        raise Unlearned(f"the state of {names} could not be read: {why.why if isinstance(why, Absent) else why}")
     if picked.unknown:
         names = ", ".join(p.name for p in picked.unknown)
         yield note(names, "the state could not be read", evidence=shown)
@@ -252,7 +253,14 @@ def hca_down(settings: Settings, fabric: Fabric, software: Software | Absent) ->
     for down in picked.down:
         asked = any(e.prefix == down.device and (e.port == down.number or down.device not in up) for e in named)
         if asked:
-            message = f"is named by NCCL_IB_HCA but its state is {down.state} ({down.physical})"
+            message = f"is named by NCCL_IB_HCA but its state is {down.state}"
+            message += f" ({down.physical})" if isinstance(down.physical, str) else ""
+            others = [port.name for port in fabric.ports if port.state == "ACTIVE" and port not in picked.taken]
+            message += (
+                f"; it does not name {', '.join(others[:3])}, which {'is' if len(others) == 1 else 'are'} up"
+                if others
+                else ""
+            )
             state = f"/sys/class/infiniband/{down.device}/ports/{down.number}/state"
             yield fail(down.name, message, blame="link", action="repair", evidence=(*shown, state))
         else:
@@ -301,8 +309,13 @@ _VARIABLES = ("NCCL_IB_GID_INDEX", "NCCL_IB_ADDR_FAMILY", "NCCL_IB_ADDR_RANGE", 
 def roce_job(job: Job, settings: Settings, fabric: Fabric) -> bool:
     """to jobs on GPUs if NCCL takes RoCE ports."""
     off = read_setting(settings, "NCCL_IB_DISABLE", 0) != 0
-    taken = select(fabric, settings.get("NCCL_IB_HCA") or "").taken
-    return job.backend == "nccl" and not off and any(each.link_layer != "InfiniBand" for each in taken)
+    return job.backend == "nccl" and not off and bool(_roce_ports(select(fabric, settings.get("NCCL_IB_HCA") or "")))
+
+
+def _roce_ports(picked: Selection) -> list[Port]:
+    """Return the RoCE ports that NCCL takes; if no state is known, those that it takes if they are up."""
+    taken = picked.taken or tuple(port for port in picked.unknown if port.link_layer == "Ethernet")
+    return [port for port in taken if port.link_layer != "InfiniBand"]
 
 
 @check(
@@ -326,8 +339,8 @@ def gid_index(
     """
     version = loaded(software)
     wanted = wish(settings, version)
-    taken = select(fabric, settings.get("NCCL_IB_HCA") or "", version).taken
-    ports = [(each, pick(each, wanted, version)) for each in taken if each.link_layer != "InfiniBand"]
+    picked = select(fabric, settings.get("NCCL_IB_HCA") or "", version)
+    ports = [(each, pick(each, wanted, version)) for each in _roce_ports(picked)]
     unread = [each.name for each, found in ports if found is None]
     if len(unread) == len(ports):
         raise Unlearned(f"the GID tables of {', '.join(unread)} could not be read")

@@ -98,8 +98,18 @@ def unknown_var(settings: Settings, software: Software | Absent) -> Iterator[Fin
             yield warn(repr(entry.name).strip("'"), message, **JOB, evidence=as_evidence(entry))
         else:
             message = f"is not a variable of {written(NEWEST)} or older, nor of a known plugin or framework"
-            harmless = entry.name.startswith(_HELD_IN_PART) or _OF_BUILDS.issuperset(entry.name.split("_")[1:])
+            builds = _OF_BUILDS.issuperset(entry.name.split("_")[1:])
+            harmless = builds or entry.name.startswith(_HELD_IN_PART) or _may_be_a_plugins(entry.name, settings)
             yield (jobs_note if harmless else jobs_warn)(entry.name, message, as_evidence(entry))
+
+
+def _may_be_a_plugins(name: str, settings: Settings) -> bool:
+    """Return whether a network plugin that is chosen by hand, such as spcx, may read this name."""
+    plugin = (settings.get("NCCL_NET_PLUGIN") or "none").lower()
+    return name.startswith(("NCCL_IB_", "NCCL_NET_")) and plugin not in _OF_NO_PLUGIN
+
+
+_OF_NO_PLUGIN = ("none", "internal", "static_plugin")
 
 
 def _unread(entry: Setting) -> bool:
@@ -399,6 +409,9 @@ def _contradictions(settings: Settings, version: Version | None) -> Iterator[Fin
             yield jobs_warn(least, message, evidence(settings, least, most))
 
 
+_OF_DEVICES = ("NCCL_IB_HCA", "NCCL_SOCKET_IFNAME", "GLOO_SOCKET_IFNAME")
+"""Lists of devices: none has a name with a quotation mark, so NCCL uses none."""
+
 _OF_LAUNCHERS = frozenset({"launch", "slurm", "mpi", "none"})
 """Owners whose variables describe the job: `launch.*` judges them by what they say of it."""
 
@@ -425,6 +438,7 @@ def unknown_text(settings: Settings) -> Iterator[Finding]:
     Right: Every variable has a value that its library knows.
     Why: NCCL drops an unknown word without a message, so NCCL_P2P_LEVEL=nvl has no effect. Since 2.30.7 one unknown
     name in NCCL_DEBUG_SUBSYS discards the whole list. torch and gloo end the process instead, even for an empty text.
+    docker's --env-file, a compose list and nccl.conf keep quotation marks, which a shell would take away.
     Fix: use one of the values that the finding lists.
     """
     for entry in settings.effective.values():
@@ -434,7 +448,10 @@ def unknown_text(settings: Settings) -> Iterator[Finding]:
         if not entry.value and (entry.value is None or not entry.name.startswith(_REFUSED_EMPTY)):
             continue
         problem = unknown(entry.value, parameter)
-        if problem:
+        if entry.value[:1] in ('"', "'"):
+            message = f"is {entry.value!r}: the quotation marks are part of the value, which so means nothing"
+            yield (jobs_fail if parameter.name in _OF_DEVICES else jobs_warn)(entry.name, message, as_evidence(entry))
+        elif problem:
             yield _finding(entry, parameter, problem)
 
 

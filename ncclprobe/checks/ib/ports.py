@@ -78,7 +78,7 @@ def state(
     shown = len(gpus.all) if isinstance(gpus, Gpus) else 0
     rails = _short_of(ports, fabric, distances(pci, gpus, fabric), shown)
     stranded = not active(ports) and isinstance(launch, Launch) and launch.several_nodes
-    dark = len(ports) if not shown and {port.state for port in ports} == {"DOWN"} else 0
+    dark = len(ports) if not shown and {port.state for port in fabric.ports} == {"DOWN"} else 0
     for each in ports:
         if isinstance(each.state, Absent) or (each.state == "ACTIVE" and each.physical not in _TRAINING):
             continue

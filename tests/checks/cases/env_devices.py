@@ -395,8 +395,8 @@ CASES = {
                 ANY,
             ),
             (
-                "WARN job: FI_CXI_DISABLE_HOST_REGISTER, FI_MR_CACHE_MONITOR",
-                having(FI_CXI_RX_MATCH_MODE="software"),
+                "WARN job: NCCL_PROTO",
+                having(**{name: value for name, value in TCPX.items() if name != "NCCL_PROTO"}),
                 ANY,
                 STARTS,
                 ANY,
