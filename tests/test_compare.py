@@ -106,6 +106,8 @@ def test_a_new_failure_fails_and_an_old_one_does_not(tmp_path: Path) -> None:
     failed = report(row(100), checks=(sick,), status=Status.FAIL, exit_code=4)
     assert compare(tmp_path, report(row(100)), failed) == 4
     assert compare(tmp_path, failed, failed) == 0
+    looked, worse = report(), report(checks=(sick,), status=Status.FAIL, exit_code=4)
+    assert (compare(tmp_path, looked, looked), compare(tmp_path, looked, worse)) == (0, 4)
 
 
 def test_wrong_data_fails_and_its_rate_counts_for_nothing(tmp_path: Path) -> None:

@@ -24,7 +24,8 @@ from ncclprobe.report import json as as_json
 _ABOUT = """\
 Compare two runs: their bandwidths, row by row with intervals, the findings that are new or gone, the machine and its
 software. OLD and NEW are JSON reports, baselines, or JSON (-J) or text output of nccl-tests. They may also be two
-captures of one node: findings, versions, settings, links and counters are compared in that case."""
+captures of one node: findings, versions, settings, links and counters are compared in that case. Two reports without
+measurements are compared by their findings and settings."""
 
 _MORE = """\
 A row is slower or faster only if the intervals of both runs are apart by more than --tolerance, or in a comparison
@@ -39,7 +40,8 @@ _WORDS = {"same": "within noise", "unsure": "unsure"}
 
 class _Side(Struct, frozen=True):
     """One side: its points by key, and other data of a report. `failed`: its own verdict against its data.
-    `cut`: it ended early, or it may have. `about`: which machines it was, and when.
+    `cut`: it ended early, or it may have. `about`: which machines it was, and when. `measured`: it has
+    numbers, perhaps none that are compared.
     """
 
     path: str
@@ -52,10 +54,11 @@ class _Side(Struct, frozen=True):
     cut: bool = False
     about: str = ""
     capture: bool = False
+    measured: bool = True
 
 
 class Comparison(Result, frozen=True):
-    """Two runs or captures side by side: what :func:`main` shows."""
+    """Two runs or captures side by side: what :func:`main` shows. `captures`: also two reports without numbers."""
 
     rows: tuple[RowDifference, ...]
     only_old: tuple[str, ...]
@@ -129,6 +132,7 @@ def side(path: str) -> _Side:
         dict(_environment(report)),
         report=True,
         cut=bool(report.skipped_rows) or report.status is Status.UNKNOWN,  # as after a signal
+        measured=bool(report.measurements or report.pairs or report.copies),
         failed=tuple(f"{row.op} {size(row.nbytes)}: {row.wrong} wrong" for row in report.measurements if row.wrong),
         about=f"{digest.folded([node.name for node in report.nodes])}, {digest.when(report.started)}",
     )
@@ -199,7 +203,7 @@ def compared(old: _Side, new: _Side, tolerance: float) -> Comparison:
         changed=tuple(dict.fromkeys((*_machines(old, new, both=both), *_changed(old, new)))),
         notes=() if captures else tuple(_remarks(old, new)),
         cut=new.cut,
-        captures=captures,
+        captures=captures or (both and not old.measured and not new.measured),
     )
 
 
