@@ -1,6 +1,7 @@
 """`ncclprobe explain ID` and `explain VARIABLE`: one screen each, in plain words, and nothing that a check denies."""
 
 import re
+from pathlib import Path
 
 import pytest
 
@@ -149,3 +150,8 @@ def test_the_address_that_is_printed_for_a_check_is_taken_by_explain(capsys: pyt
     for wanted in ("ib.state", "log.port", "env.value"):
         assert explain.main([page(wanted)]) == 0
         assert capsys.readouterr().out == "\n".join(entry(wanted)) + "\n"
+
+
+def test_a_page_of_a_check_is_not_a_report_that_could_be_written(tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match="--json: only the answer to files is written"):
+        explain.main(["env.value", "--json", str(tmp_path / "x.json")])

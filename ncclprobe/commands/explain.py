@@ -34,6 +34,10 @@ def main(argv: Sequence[str]) -> int:
             raise UsageError(
                 f"{name[:40]}: no such file; to explain one line of a log, run `ncclprobe explain - <<< 'LINE'`"
             )
+        if written := [f"--{each}" for each in (*arguments.output(options).files, *["report"] * bool(options.bundle))]:
+            raise UsageError(
+                f"{', '.join(written)}: only the answer to files is written; leave it out to explain {name}"
+            )
         print("\n".join(entry(name, "check, cause, variable or file", accepted_by(options.config).checks)))
         return 0
     from ncclprobe.engine import diagnose
