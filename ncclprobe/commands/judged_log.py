@@ -32,6 +32,8 @@ from ncclprobe.nccl_tests import NOT_GIVEN, Given, Run
 from ncclprobe.report import delivery
 
 _MOST_DOMAINS = 4096
+_BOARD, _MOST_GPUS = 8, 16
+"""GPUs of a node: of nearly all, and of the largest. A list that was cut shows neither hosts nor GPUs."""
 _NAMELESS = "not judged, because this log does not name the GPUs; give --machine NAME, or a capture"
 
 
@@ -191,8 +193,10 @@ def _placed(run: Run, wanted: Wanted, base: Setup, path: str) -> tuple[Setup, He
         machine = None if found else wanted.here.machine
         whole = Assumed(system, machine, "", "") if found is None else replace(found, machine=None)
         return _finished(run, wanted, base, whole)
+    row = run.rows[0]
+    if not count and row.ranks % row.nodes == 0:
+        return replace(base, not_judged="not judged: how many GPUs a node has is not in the text"), None
     if not count:
-        row = run.rows[0]
         return replace(base, not_judged=f"not judged: {row.ranks} ranks on {row.nodes} nodes, unevenly"), None
     if not gpu:
         return replace(base, not_judged=_NAMELESS), None
@@ -228,7 +232,7 @@ def _finished(run: Run, wanted: Wanted, base: Setup, found: Assumed) -> tuple[Se
                 f"--domains {wanted.domains}: {nodes} nodes cannot be divided into that many NVLink domains"
             )
         system, machine = replace(system, domain_gpus=system.gpus * (nodes // wanted.domains)), None
-        words = words.replace(", all nodes in one NVLink domain", "")
+        words = words.partition(", all nodes in")[0].partition(", NVLink domains of")[0]
     name = found.described
     if words and nodes > 1:
         name = f"{found.described.partition(',')[0]} on {nodes} nodes"
@@ -243,7 +247,8 @@ def _finished(run: Run, wanted: Wanted, base: Setup, found: Assumed) -> tuple[Se
 
 def _would_pass(run: Run, place: Setup, found: Assumed) -> Iterator[str]:
     """Return the NICs that would let the largest rows pass that do not, if any would and can be as fast."""
-    judged = [row for row in elsewhere.judge(run.rows, place) if row.status in ("warn", "fail")]
+    every = elsewhere.judge(run.rows, place)
+    judged = [row for row in every if row.status in ("warn", "fail")]
     least = next((each for each in (1 << 30, LARGE) if any(row.nbytes >= each for row in judged)), 0)
     if not place.system or place.system.domain_gpus > place.system.gpus or not least:
         return
@@ -253,7 +258,8 @@ def _would_pass(run: Run, place: Setup, found: Assumed) -> Iterator[str]:
     for other in assumed.weaker(replace(found, system=place.system)):
         weaker = replace(place, system=other.system, machine=None)
         rows = elsewhere.judge(bad, weaker)
-        if {row.status for row in rows} == {"pass"} and not elsewhere.above(rows, weaker):
+        large = [row for row in every if row.nbytes >= least]
+        if {row.status for row in rows} == {"pass"} and not elsewhere.above(large, weaker):
             yield f"with {other.described} its rows from {size(least)} would pass (--machine decides)"
             return
 
@@ -263,7 +269,9 @@ def _gpus(run: Run) -> tuple[str, int]:
     told = run.fingerprint.machine.get("gpu", "") if run.fingerprint else ""
     gpu = told.split(", ")[0].partition(" x ")[2][:80]
     row = run.rows[0]
-    return gpu, row.ranks // row.nodes if row.nodes and row.ranks % row.nodes == 0 else 0
+    listed = sum(map(len, run.log.hosts.values()))
+    count = row.ranks // row.nodes if row.nodes and row.ranks % row.nodes == 0 else 0
+    return gpu, count if count <= (_BOARD if 0 < listed < row.ranks else _MOST_GPUS) else 0
 
 
 def _with_usual_nics(run: Run, wanted: Wanted, system: NodeSystem) -> Assumed | None:

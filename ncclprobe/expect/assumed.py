@@ -221,5 +221,7 @@ def _rack_words(machine: MachineType, node: Node) -> str:
     if node.nodes < 2:
         return ""
     if machine.links.domain_gpus > machine.links.gpus:
-        return f"{machine.name}, all nodes in one NVLink domain"
+        whole = machine.links.domain_gpus // machine.links.gpus
+        of_nodes = "all nodes in one NVLink domain" if node.nodes <= whole else f"NVLink domains of {whole} nodes"
+        return f"{machine.name}, {of_nodes}"
     return f"{machine.name}, {machine.links.nics} x {machine.links.nic_gbps:g} Gb/s"

@@ -130,7 +130,7 @@ def above(rows: Sequence[Measurement], place: Setup) -> bool:
     """Whether one of `rows` is faster than the NICs of this machine's nodes carry, or than it is known to reach."""
     system, nodes = place.system, place.nodes or rows[0].nodes
     carried = system.nics * system.nic_gbps / 8 * nodes / (nodes - 1) if system and nodes > 1 else math.inf
-    return any(row.busbw_GBps > _CLOSE * min(carried, _most(row, place)) for row in rows)
+    return any(row.busbw_GBps > _CLOSE * min(carried * (1 - 1 / row.ranks), _most(row, place)) for row in rows)
 
 
 def peak(rows: Sequence[Measurement]) -> Measurement | None:

@@ -46,10 +46,11 @@ def _of_sweep(own: Sequence[Measurement], beside: Mapping[int, float]) -> Iterat
         if before and before.nbytes >= row.nbytes:  # another sweep
             yield from _dropped(best, low)
             best, low = None, []
-        if best and best.busbw_GBps >= _least_step(row, best, beside) * row.busbw_GBps > 0:
+        least = UNEVEN if _is_dip(row, before, after) else _least_step(row, best, beside) if best else 0.0
+        if best and best.busbw_GBps >= least * row.busbw_GBps > 0:
             low.append(row)
             continue
-        yield from _dropped(best, low)
+        yield from _dropped(best, low, row)
         low = []
         around = [each.busbw_GBps for each in (before, after) if each]
         if len(around) == 2 and row.busbw_GBps >= STEP * max(around) > 0:
@@ -68,14 +69,24 @@ def _least_step(row: Measurement, best: Measurement, beside: Mapping[int, float]
     return UNEVEN if other >= UNEVEN * row.busbw_GBps and best.busbw_GBps < UNEVEN * other else LARGE_STEP
 
 
-def _dropped(best: Measurement | None, low: Sequence[Measurement]) -> Iterator[LogFinding]:
+def _is_dip(row: Measurement, before: Measurement | None, after: Measurement | None) -> bool:
+    """Whether both neighbours of a large row are faster, and together half as fast again."""
+    around = [each.busbw_GBps for each in (before, after) if each]
+    even = len(around) == 2 and min(around) >= UNEVEN * row.busbw_GBps
+    return even and row.nbytes >= LARGE and sum(around) / 2 >= LARGE_STEP * row.busbw_GBps
+
+
+def _dropped(
+    best: Measurement | None, low: Sequence[Measurement], after: Measurement | None = None
+) -> Iterator[LogFinding]:
     if not best or not low:
         return
     least = min(row.busbw_GBps for row in low)
     until = f" to {size(low[-1].nbytes)}" if len(low) > 1 else ""
     times = best.busbw_GBps / least
+    warns = times >= LARGE_STEP or (len(low) == 1 and _is_dip(low[0], best, after))
     yield LogFinding(
-        Severity.WARN if times >= LARGE_STEP else Severity.NOTE,
+        Severity.WARN if warns else Severity.NOTE,
         f"{_what(low[0], until)} drops to {least:.4g} GB/s, {times:.1f}x less than the {best.busbw_GBps:.4g} GB/s of "
         f"{size(best.nbytes)}",
     )

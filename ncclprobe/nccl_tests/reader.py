@@ -191,7 +191,8 @@ def _begins(line: str, section: _Section) -> bool:
     started = any(each in line for each in ("Collective test starting:", "# nThread", "# nccl-tests version"))
     if not section.lines:
         return started and bool(section.ranks)
-    return started or (section.ended and (bool(_PROGRAM.search(line)) or _columns(line) != ()))
+    named = section.ended and bool(_PROGRAM.search(line) or _DEVICE.search(line))
+    return started or named or (section.ended and _columns(line) != ())
 
 
 def _take(line: str, section: _Section, number: int) -> int:
@@ -207,6 +208,9 @@ def _take(line: str, section: _Section, number: int) -> int:
         section.columns, section.line = section.columns or _TODAY, section.line or number
         read = _row(line, section)
         section.unfinished = "" if read else line
+        if not read:  # the row was printed before its test failed
+            labels = next(at for at, name in enumerate(section.columns) if name in _TIMES)
+            section.context.take(" ".join(line.split()[labels:]))
         return read
     else:
         _about(line, section)

@@ -215,7 +215,7 @@ def _speeds(line: Line, setup: Setup) -> tuple[float, float, float]:
 def wrong_data(said: int, rows: Sequence[Measurement]) -> str:
     """Return what summary and rows say of wrong data: a run that was cut short has no summary. Empty: nothing."""
     if said:
-        return f"{said} values were wrong (out of bounds)"
+        return f"Out of bounds values : {said} FAILED"
     bad = [row for row in rows if row.wrong]
     return f"{bad[0].wrong} values of {bad[0].op} {size(bad[0].nbytes)} were wrong" if bad else ""
 

@@ -199,6 +199,16 @@ def test_assumed_nics_warn_and_never_fail_and_what_would_pass_is_said(
     assert (known["exit_code"], statuses(known), known["assumed"]) == (4, {"fail"}, None)
 
 
+def test_no_nics_are_named_that_cannot_carry_what_was_measured(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for rates, words in (((10, 12, 14, 14.5, 14.9), ""), ((2, 3, 4, 4.2, 4.3), "sockets its rows from 1 GiB would")):
+        told = judged(tmp_path, capsys, text(rates, 2, "NVIDIA GB10", each=1))
+        assert "warn" in statuses(told), rates
+        assert words in told["assumed"], rates
+        assert words or "would pass" not in told["assumed"]
+
+
 def test_what_nccl_says_of_its_nics_is_not_assumed_to_be_otherwise(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -233,6 +243,26 @@ def test_racks_in_several_domains_are_no_failure_until_somebody_says_that_they_a
     assert statuses(judged(tmp_path, capsys, log, "--domains", "4")) == {"pass"}
     with pytest.raises(UsageError, match="4 nodes cannot be divided into that many NVLink domains"):
         judged(tmp_path, capsys, log, "--domains", "3")
+
+
+def test_a_domain_of_nvlink_has_no_more_nodes_than_a_rack(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    for nodes, words in ((18, "all nodes in one NVLink domain"), (36, "NVLink domains of 18 nodes")):
+        told = judged(tmp_path, capsys, text((500, 600, 680, 740, 790), 4 * nodes, GB300, each=4))
+        assert words in told["assumed"], nodes
+    assert (
+        "domain" not in judged(tmp_path, capsys, text((9, 9, 9, 9, 9), 144, GB300, each=4), "--domains", "2")["assumed"]
+    )
+
+
+def test_how_many_gpus_a_node_has_is_not_taken_from_a_list_that_was_cut(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    cases = ((32, range(5), False), (16, range(5), False), (32, range(8), True), (8, range(5), True))
+    for ranks, listed, can in cases:
+        told = judged(tmp_path, capsys, text((90, 100, 106, 110, 113), ranks, "NVIDIA A100-SXM4-80GB", listed=listed))
+        why = told["rows"][0]["why"] or ""
+        assert len(told["rows"]) == 10
+        assert ("how many GPUs a node has is not in the text" in why, "unjudged" in statuses(told)) != (can, can), ranks
 
 
 SETTINGS = {
@@ -293,6 +323,9 @@ SWEEPS = {
     ): "of 1 GiB to 2 GiB (out of place) drops to 3.5 GB/s, 2.9x less than the 10 GB/s of 512 MiB",
     (9.8, 10, 3.6, 3.5, 3.4): "of 1 GiB to 4 GiB (out of place) drops to 3.4 GB/s, 2.9x less",
     (3, 3, 9.5, 3.1, 3): "of 1 GiB (out of place) jumps to 9.5 GB/s, 3.1x more: its neighbours reach 3 and 3.1 GB/s",
+    (3, 4.11, 2.846, 5.49, 6): "of 1 GiB (out of place) drops to 2.846 GB/s, 1.4x less than the 4.11 GB/s of 512 MiB",
+    (3, 4.11, 3.3, 5.49, 6): "",
+    (3, 4.11, 2.9, 3.9, 5): "",
     (5, 8, 10, 10, 10): "",
     (10, 9, 8, 7.5, 7): "",
 }
@@ -332,6 +365,14 @@ def test_a_table_that_lacks_its_operation_or_ranks_is_read_with_its_failure(
     assert "how many ranks there were: give --ranks N" in told["rows"][0]["why"]
     whole = judged(tmp_path, capsys, "\n".join([HEADER, *rows((110, 212, 338, 364, 367), 960)]), "--ranks", "960")
     assert {row["ranks"] for row in whole["rows"]} == {960}
+
+
+def test_a_list_below_one_table_belongs_to_the_next(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    first, second = (
+        [*devices({n: H200}, 8), HEADER, *rows(FAST, n + 1), "# Out of bounds values : 0 OK"] for n in (15, 1023)
+    )
+    told = judged(tmp_path, capsys, "\n".join([*first, *second]))
+    assert [row["ranks"] for row in told["rows"]] == [16] * 10 + [1024] * 10
 
 
 def test_wrong_data_that_only_the_summary_counts_fails(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -421,6 +462,11 @@ def test_a_run_that_failed_before_its_first_row_is_refused_with_its_own_line(
                 ]
             ),
         )
+    row = (
+        f"{next(rows((1,), 8)).partition(' -1 ')[0]} -1 n0: Test CUDA failure common.cu:389 'an illegal memory access'"
+    )
+    with pytest.raises(UsageError, match=r"before its first row: n0: Test CUDA failure common.cu:389 'an illegal"):
+        judged(tmp_path, capsys, "\n".join([*head, HEADER, row, " .. n0 pid 7: Test failure common.cu:519"]))
     with pytest.raises(UsageError, match="lists 8 ranks and holds no row: the run stopped before its first one"):
         judged(tmp_path, capsys, "\n".join(head))
 

@@ -89,7 +89,7 @@ def test_several_runs_in_one_log_are_several_runs() -> None:
     text += START.format("all_gather") + RANKS + NEW + gather + END.format(3, "FAILED")
     first, second = parse_text(text, "log")
     assert (first.rows[0].op, second.rows[0].op) == ("all_reduce", "all_gather")
-    assert (first.failed, second.failed) == ("", "3 values were wrong (out of bounds)")
+    assert (first.failed, second.failed) == ("", "Out of bounds values : 3 FAILED")
     assert second.rows[0].wrong is None
 
 
