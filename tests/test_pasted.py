@@ -498,6 +498,14 @@ SAYS = {
         FORMS["show_gids"][0] + "$ cat r.sh\nexport NCCL_IB_GID_INDEX=0\n",
         "GID 0, chosen by NCCL_IB_GID_INDEX, is link-local RoCE v1; index 3 is RoCE v2 over IPv4",
     ),
+    "an interface of containers for gloo": (
+        f"$ ip -br addr\n{ADDRESSES}docker0 DOWN 172.17.0.1/16\n$ cat r.sh\nexport GLOO_SOCKET_IFNAME=docker0\n",
+        "WARN env.ifname GLOO_SOCKET_IFNAME docker0 is down: other nodes do not reach gloo groups of this job by it",
+    ),
+    "an interface that is down for NCCL": (
+        f"$ ip -br addr\n{ADDRESSES}eth7 DOWN 10.1.0.1/16\n$ cat r.sh\nexport NCCL_SOCKET_IFNAME=eth7\n",
+        "FAIL env.ifname NCCL_SOCKET_IFNAME 'eth7' matches no interface; pasted has eth0",
+    ),
     "two hosts of pdsh": (
         "".join(
             f"{host}: {line}\n"
@@ -543,6 +551,11 @@ UNSAID = {
         "mlx5_0 port 1 ==> eth0 (Down)\nmlx5_1 port 1 ==> eth1 (Up)\nexport NCCL_IB_HCA=mlx5_0\n",
         "There is no other port",
     ),
+    "an interface that is up": (
+        f"$ ip -br addr\n{ADDRESSES}$ cat r.sh\nexport NCCL_SOCKET_IFNAME=eth0\nexport GLOO_SOCKET_IFNAME=eth0\n",
+        "SOCKET_IFNAME '",
+    ),
+    "all protocols": ("export NCCL_PROTO=LL,LL128,Simple\nexport NCCL_SOCKET_IFNAME=eth0\n", "WARN"),
     "NVLink of a node by itself": (
         SMI + "    Fabric\n        State : Completed\n        ClusterUUID : 00000000-0000-0000-0000-000000000000\n"
         "export NCCL_MNNVL_ENABLE=0\n",

@@ -159,7 +159,7 @@ def ifname_match(
     if len(wanted) == 1:
         yield note("NCCL_SOCKET_IFNAME", f"{wanted!r} is one character, which NCCL treats as not set", evidence=origin)
         return
-    if isinstance(interfaces, Absent) or isinstance(launch, Absent):
+    if isinstance(interfaces, Absent):
         if {*wanted.removeprefix("=").split(",")} != {"lo"}:
             raise unlearned(fact for fact in (interfaces, launch) if isinstance(fact, Absent))
         message = "'lo' is only loopback. A job of several nodes cannot start"
@@ -173,9 +173,11 @@ def ifname_match(
         yield fail("NCCL_SOCKET_IFNAME", f"{wanted!r} matches no interface; {instead}", **blamed)
     elif all(interfaces.by_name[c.name].loopback for c in found):
         message = f"{wanted!r} selects only loopback; {instead}"
-        if launch.several_nodes:
+        if isinstance(launch, Launch) and launch.several_nodes:
             yield fail("NCCL_SOCKET_IFNAME", message, **blamed)
-        elif launch.nnodes is None and isinstance(fabric, Fabric) and fabric.ports and usable:
+        elif isinstance(launch, Absent) or (
+            launch.nnodes is None and isinstance(fabric, Fabric) and fabric.ports and usable
+        ):
             yield warn("NCCL_SOCKET_IFNAME", f"{message}. A job of several nodes cannot start", **blamed)
 
 
@@ -312,6 +314,11 @@ def ifname_ambiguous(
             yield (jobs_warn if several else jobs_note)("NCCL_SOCKET_IFNAME", message, shown)
 
 
+def _leads_nowhere(interface: Interface) -> bool:
+    """Return whether an interface that is not loopback reaches no other node: a bridge of containers, or no carrier."""
+    return not interface.loopback and (interface.ends_here or not interface.running)
+
+
 def _networks(interfaces: Sequence[Interface]) -> set[str]:
     """Return the IPv4 networks of the interfaces' first addresses."""
     first = [next((a for a in i.addresses if a.family == "inet" and a.netmask), None) for i in interfaces]
@@ -367,6 +374,11 @@ def gloo_mismatch(
         wrong = ", ".join(repr(name) for name in unusable)
         message = f"{wrong} is not an interface of this node that is up with an address; it has {', '.join(usable)}"
         yield tell("GLOO_SOCKET_IFNAME", f"{message}: {whose} cannot come up", shown)
+    inward = [each for each in map(interfaces.by_name.get, names) if each and _leads_nowhere(each)]
+    if inward and not unusable and not (isinstance(launch, Launch) and launch.nnodes == 1):
+        message = ", ".join(f"{each.name} {'is down' if not each.running else 'ends here'}" for each in inward)
+        yield tell("GLOO_SOCKET_IFNAME", f"{message}: other nodes do not reach {whose} by it", shown)
+        return
     several = isinstance(launch, Launch) and launch.several_nodes
     if several and all(isinstance(found, Device) and found.loopback for found in chosen_by_name.values()):
         message = "is only loopback, which no other node can reach (see launch.gloo-group)"

@@ -231,7 +231,9 @@ def forced_algo(
         return
     if forces_ll128(pins["NCCL_PROTO"]):
         message = "forces LL128 even if NCCL would not use it"
-        yield jobs_warn("NCCL_PROTO", message, evidence(settings, "NCCL_PROTO"), _REMEDIES["NCCL_PROTO"])
+        every = all(left >= {*PROTOCOLS} for left in pins["NCCL_PROTO"].kept.values())
+        tell = jobs_note if every else jobs_warn  # who lists all of them, as NVIDIA's own page does, chose none
+        yield tell("NCCL_PROTO", message, evidence(settings, "NCCL_PROTO"), _REMEDIES["NCCL_PROTO"])
     lacking = _lacking(settings, gpus, nvlinks, launch, software)
     left = stranded(pins["NCCL_ALGO"], pins["NCCL_PROTO"], lacking, version)
     if left and any(pin.kept for pin in pins.values()):
