@@ -93,8 +93,8 @@ def test_a_capture_that_no_type_describes_is_taken_by_its_links(capsys: pytest.C
 def test_without_gpus_nothing_is_expected_and_it_says_why(capsys: pytest.CaptureFixture[str]) -> None:
     assert main([str(CAPTURES / "laptop.jsonl")]) == 3
     text = capsys.readouterr().out
-    assert "nothing is expected of GPUs here" in text
-    assert "judged by streams measured between them" in text
+    assert "no expectation is known for GPUs here" in text
+    assert "`ncclprobe bandwidth` judges gloo" in text
 
 
 def test_the_settings_of_the_shell_hold_for_a_named_machine(

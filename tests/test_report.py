@@ -108,7 +108,7 @@ def test_what_is_no_report_is_refused_in_one_line(tmp_path: Path, text: str) -> 
 
 def test_a_truncated_report_is_refused(tmp_path: Path) -> None:
     (tmp_path / "r.json").write_text(as_json.render(HEALTHY)[:-40])
-    with pytest.raises(UsageError, match="not a whole"):
+    with pytest.raises(UsageError, match="not a complete"):
         as_json.read(str(tmp_path / "r.json"))
 
 

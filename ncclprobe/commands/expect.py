@@ -20,6 +20,7 @@ from ncclprobe.host import files
 from ncclprobe.model import bounds
 from ncclprobe.model.errors import UsageError
 from ncclprobe.model.findings import ExitCode
+from ncclprobe.model.layout import wrap
 from ncclprobe.model.measurement import Measurement
 from ncclprobe.model.ops import OPS, sizes
 from ncclprobe.model.snapshot import Absent
@@ -58,8 +59,9 @@ def main(argv: Sequence[str]) -> int:
             arguments.write_json(options, "expectation", {**nothing, "why": here.system.why})
         if options.json == "-":
             return ExitCode.INCONCLUSIVE
-        print(f"nothing is expected of GPUs here: {printable(here.system.why)}")
-        print("gloo between such nodes is judged by streams measured between them: `ncclprobe bandwidth` judges it")
+        reason = f"no expectation is known for GPUs here: {printable(here.system.why)}."
+        gloo = "`ncclprobe bandwidth` judges gloo between such nodes by the streams that it measures between them."
+        print("\n".join((*wrap("", reason, 80), *wrap("", gloo, 80))))
         return ExitCode.INCONCLUSIVE
     steps = sizes(parse_size(options.begin), parse_size(options.end), options.factor)
     ops = arguments.operations(options.op or "all_reduce")

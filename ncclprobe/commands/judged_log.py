@@ -34,6 +34,7 @@ from ncclprobe.report import delivery
 _MOST_DOMAINS = 4096
 _BOARD, _MOST_GPUS = 8, 16
 """GPUs of a node: of nearly all, and of the largest. A list that was cut shows neither hosts nor GPUs."""
+_ONE_LINE = 10_000
 _NAMELESS = "not judged, because this log does not name the GPUs; give --machine NAME, or a capture"
 
 
@@ -62,7 +63,7 @@ def judge(options: argparse.Namespace, here: ExpectationContext, algorithm: str)
         delivery.write("html", _report(judged, path, code), options.html)
     if "-" in (options.json, options.html):
         return code
-    text = elsewhere.as_text(judged, [path])
+    text = elsewhere.as_text(judged, [path], width=_ONE_LINE if options.quiet else delivery.width())
     print("\n".join(map(printable, text.split("\n")[: 1 if options.quiet else None])))
     return code
 

@@ -14,9 +14,10 @@ from ncclprobe.expect.predict import LATEST, predict
 from ncclprobe.expect.system import NcclVersion, NodeSystem, Shape
 from ncclprobe.expect.tables.machines import MachineType
 from ncclprobe.model.findings import ExitCode, Severity
+from ncclprobe.model.layout import wrap
 from ncclprobe.model.measurement import Band, Judged, Measurement
 from ncclprobe.model.units import size
-from ncclprobe.model.values import Result, Struct, asdict, replace
+from ncclprobe.model.values import Result, Struct, asdict, grouped, replace
 
 _VERSION = re.compile(r"(\d{1,3})\.(\d{1,3})(?:\.(\d{1,3}))?")
 _MOST_NODES = 1 << 16
@@ -190,12 +191,12 @@ def _version(text: str) -> NcclVersion:
 def _line(row: Measurement, place: Setup, notes: dict[str, int]) -> str:
     found, nodes = row.expectation, place.nodes or row.nodes
     ranks = f"{row.ranks or '?'} on {nodes}"
-    value = f"{found.value:9.4g}" if found else f"{'-':>9}"
+    value = f"{found.value:8.4g}" if found else f"{'-':>8}"
     mark = found.mark(row.busbw_GBps) if found else 0.0
     low = f"{mark:9.4g}" if mark else f"{'-':>9}"
     marks = [f"[{notes.setdefault(note, len(notes) + 1)}]" for note in _notes(row, place)]
     basis = found.basis if found else ""
-    cells = f"{row.op:<14} {size(row.nbytes):>9} {row.place:<5} {ranks:>11} {row.busbw_GBps:9.4g} {value} {low}"
+    cells = f"{size(row.nbytes):>9} {row.place:<3} {ranks:>9} {row.busbw_GBps:9.4g} {value} {low}"
     return f"{cells} {row.status:<9} {' '.join([basis, *marks])}".rstrip()
 
 
@@ -292,28 +293,32 @@ def judged_of(rows: Sequence[Measurement]) -> Judged:
     return Judged(sum(row.status != "unjudged" for row in rows), len(rows))
 
 
-def as_text(runs: Sequence[JudgedRun], sources: Sequence[str]) -> str:
-    """A line per row, below them each source and reason once."""
-    return "\n".join(_text(runs, sources))
+def as_text(runs: Sequence[JudgedRun], sources: Sequence[str], width: int = 80) -> str:
+    """A line per row below the name of its operation, and below the rows each source and reason once."""
+    return "\n".join(_text(runs, sources, width))
 
 
-def _text(runs: Sequence[JudgedRun], sources: Sequence[str]) -> Iterator[str]:
+def _text(runs: Sequence[JudgedRun], sources: Sequence[str], width: int) -> Iterator[str]:
     against = "" if any(run.place.system is None for run in runs[:1]) else "against "
     machines = "several machines or settings, listed below" if _several(runs) else _against(runs[0].place)
-    yield f"{headline(runs)}; {', '.join(sources)} {against}{machines}"
-    names = ("op", "size", "place", "ranks", "GB/s", "expected", "threshold", "status")
+    yield from wrap("", f"{headline(runs)}; {', '.join(sources)} {against}{machines}", width)
+    names = ("size", "at", "ranks", "GB/s", "expected", "threshold", "status")
     notes: dict[str, int] = {}
     for run in runs:
         if run.title:
-            yield f"--- {run.title}" + (f"; against {_against(run.place)}" if _several(runs) else "")
+            title = f"--- {run.title}" + (f"; against {_against(run.place)}" if _several(runs) else "")
+            yield from wrap("", title, width)
         if run.place.failed:
-            yield f"the run reports: {run.place.failed}"
-        yield from map(str, run.findings)
-        yield "{:<14} {:>9} {:<5} {:>11} {:>9} {:>9} {:>9} {:<9} from".format(*names)
-        for row in run.rows:
-            yield _line(row, run.place, notes)
+            yield from wrap("", f"the run reports: {run.place.failed}", width)
+        for found in run.findings:
+            yield from wrap("", str(found), width)
+        for op, rows in grouped((row.op, row) for row in run.rows).items():
+            yield op
+            yield "{:>9} {:<3} {:>9} {:>9} {:>8} {:>9} {:<9} from".format(*names)
+            for row in rows:
+                yield _line(row, run.place, notes)
     for note, number in notes.items():
-        yield f"[{number}] {note}"
+        yield from wrap(f"[{number}] ", note, width, whole=True)
 
 
 def _several(runs: Sequence[JudgedRun]) -> bool:

@@ -61,12 +61,17 @@ def render(
         *traffic.blocks(report, width),
         *traffic.training_tables(report.groups, report.steps, report.ladder, width),
         _first_call(report.first_call, width),
-        [f"suppressed: {s.id} on {s.subject} ({s.reason})" for s in report.suppressed],
+        _suppressed(report, width),
         [line for remark in report.notes for line in wrap("note: ", remark, width)],
         _end([*loud, *notes], report, verbose, width, style),
         [accepted_line(report)] if accepted_ends(report) else [],
     ]
     return "\n\n".join("\n".join(block) for block in blocks if block) + "\n"
+
+
+def _suppressed(report: Report, width: int) -> list[str]:
+    found = (f"{each.id} on {each.subject} ({each.reason})" for each in report.suppressed)
+    return [line for each in found for line in wrap("suppressed: ", each, width)]
 
 
 def _shown(report: Report, found: Sequence[Problem], verbose: bool) -> tuple[list[Problem], list[Problem]]:
