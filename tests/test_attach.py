@@ -107,7 +107,7 @@ def test_the_stacks_of_a_job_that_does_not_go_on_are_read_if_py_spy_is_there(
         return Snapshot("n1", {}), {}, JobFiles({JobState: state}, ("1 rank",))
 
     monkeypatch.setattr(attach, "_look", look)
-    monkeypatch.setattr("ncclprobe.host.live.py_spy", lambda: "/bin/true" if installed else None)
+    monkeypatch.setattr("ncclprobe.host.py_spy.installed", lambda: "/bin/true" if installed else None)
     assert attach.main([*options, "--no-config", "-q"]) == 0
     assert looks == asked
     assert (words[-1] or words[0]) in capsys.readouterr().out

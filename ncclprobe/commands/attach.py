@@ -102,15 +102,14 @@ def _looked(options: argparse.Namespace, question: "diagnose.Question", end: flo
     """Return the report on a job; on one that does not go on with the stacks of its ranks, if py-spy is installed."""
     from ncclprobe.engine.diagnose import diagnose as report_on
     from ncclprobe.facts.job.ranks import JobState
-    from ncclprobe.host import files
+    from ncclprobe.host import files, py_spy
     from ncclprobe.host.capture import dump
-    from ncclprobe.host.live import py_spy
     from ncclprobe.report.progress import Waiting
 
     with Waiting("looking at the ranks of the job", wanted=not (options.quiet or options.watch)):
         snapshot, answers, found = _look(options, end, options.stacks)
         goes_on = found.facts[JobState].answer.word in ("WORKING", "SLOW")
-        if not (goes_on or options.stacks) and end - time.monotonic() > _AGAIN_S and py_spy():
+        if not (goes_on or options.stacks) and end - time.monotonic() > _AGAIN_S and py_spy.installed():
             with contextlib.suppress(UsageError):  # the job has ended meanwhile: the first look stands
                 snapshot, answers, found = _look(options, end, True)
     notes = []

@@ -11,7 +11,6 @@ import pwd
 import re
 import resource
 import socket
-import sys
 import time
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from io import FileIO
@@ -19,8 +18,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ncclprobe.host import SAMPLE, WITHHELD, Question, distributions, elf
-from ncclprobe.host.command import as_host_error, found, run
-from ncclprobe.host.deadlines import QUESTION_S, STACKS_S, within
+from ncclprobe.host.command import as_host_error, run
+from ncclprobe.host.deadlines import QUESTION_S, within
 from ncclprobe.host.nvml_child import NvmlChild
 from ncclprobe.host.settings import as_started, encodable, recorded
 from ncclprobe.model import bounds
@@ -513,37 +512,18 @@ def _route(address: str) -> str:
         return str(asked.getsockname()[0])
 
 
-def py_spy() -> str | None:
-    """Return the path of py-spy; None: it is not installed."""
-    return found("py-spy", [str(Path(sys.executable).parent)])
-
-
 def _stacks(pid: str, look: str) -> str:
-    """Return the Python stacks of a process as py-spy reads them from its memory, without stopping it."""
-    if not (program := py_spy()):
-        raise Missing("py-spy is not installed: pip install py-spy")
-    return run([program, "dump", "--nonblocking", "--json", "--pid", pid], STACKS_S)
+    """Return the Python stacks of a process."""
+    from ncclprobe.host import py_spy
 
-
-_NUMBERS = ("rank", "global_rank", "local_rank", "r", "world_size", "world", "nprocs")
+    return py_spy.stacks(pid)
 
 
 def _numbers(pid: str) -> str:
-    """Return what a program calls a rank's number and the number of ranks, as py-spy reads it from its first thread.
+    """Return what a program calls a rank's number and the number of ranks."""
+    from ncclprobe.host import py_spy
 
-    The outermost function that has such a variable counts. torch.multiprocessing.spawn calls the number ``i``.
-    """
-    if not (program := py_spy()):
-        raise Missing("py-spy is not installed: pip install py-spy")
-    threads = json.loads(run([program, "dump", "--nonblocking", "--json", "--locals", "--pid", pid], STACKS_S))
-    found: dict[str, int] = {}
-    for frame in reversed(next((each["frames"] for each in threads if each["os_thread_id"] == int(pid)), ())):
-        of_spawn = frame["name"] == "_wrap" and frame["filename"].endswith("/torch/multiprocessing/spawn.py")
-        for each in frame["locals"] or ():
-            name, text = "rank" if of_spawn and each["name"] == "i" else each["name"], each["repr"] or ""
-            if name in _NUMBERS and text.isdecimal():
-                found.setdefault(name, int(text[:9]))
-    return json.dumps(found)
+    return py_spy.numbers(pid)
 
 
 def _plain(value: Any) -> Any:

@@ -124,7 +124,7 @@ def test_of_what_a_program_has_in_variables_only_its_ranks_number_is_taken(
         ([frame("main", i="4")], {}),
         ([{"name": "main", "filename": "t.py", "line": 1, "locals": None}], {}),
     ]
-    monkeypatch.setattr(live, "py_spy", lambda: str(tmp_path / "py-spy"))
+    monkeypatch.setattr("ncclprobe.host.py_spy.installed", lambda: str(tmp_path / "py-spy"))
     (tmp_path / "py-spy").write_text(f"#!/bin/sh\ncat {tmp_path}/said\n")
     (tmp_path / "py-spy").chmod(0o755)
     for frames, wanted in rows:

@@ -29,7 +29,10 @@ _OFF = {
 
 
 def _off_rack(settings: Settings, gpus: Gpus | Absent) -> str:
-    """Return the setting that keeps NCCL off the NVLinks to other nodes, if the GPUs are part of a cluster of nodes."""
+    """Return the setting that keeps NCCL off the NVLinks to other nodes, if the GPUs are part of a cluster of nodes.
+
+    A GPU of an NVL72 rack has 900 GB/s of NVLink each way and 50 GB/s of its NIC (nvidia.com, GB200 NVL72).
+    """
     known = () if isinstance(gpus, Absent) else gpus.all
     joined = any(isinstance(gpu.fabric, GpuFabric) and gpu.fabric.cluster.strip("0-") for gpu in known)
     closed = (name for name in ("NCCL_MNNVL_ENABLE", "NCCL_CUMEM_ENABLE") if settings.get(name) == "0")
@@ -80,7 +83,7 @@ def cost(
     """
     rack, alone = _off_rack(settings, gpus), isinstance(launch, Launch) and launch.nnodes == 1
     if rack and not alone and (isinstance(predicted, Absent) or predicted.nodes == 1):
-        message = "is '0', which leaves the NVLinks to other nodes unused: the NICs carry half of what they do, or less"
+        message = "is '0', which leaves the NVLinks to other nodes unused, so traffic between nodes uses the NICs"
         yield jobs_fail(rack, message, evidence(settings, rack))
     if isinstance(predicted, Absent):
         for name, what in _off(settings, fabric):

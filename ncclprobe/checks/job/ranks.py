@@ -153,11 +153,13 @@ _REMEDIES = {
     "no process of it": "",
 }
 """States that no line of a job's program causes, and what to do: storage, a signal, a container, a missing start."""
+_ONE_MASTER = "start all ranks with one MASTER_ADDR and MASTER_PORT: `tr '\\0' '\\n' </proc/PID/environ | grep MASTER`"
 _FIXES = {
     "waits for a key": "find the rank that sets this key of the store (`store.set`), and why it has not set it",
     "holds)": "end the process that holds the lock, or let it release the lock: `ps -fp PID`, `cat /proc/locks`",
     "WORLD_SIZE=": "start all ranks with one WORLD_SIZE: `tr '\\0' '\\n' </proc/PID/environ | grep WORLD_SIZE`",
-    "meet": "start all ranks with one MASTER_ADDR and MASTER_PORT: `tr '\\0' '\\n' </proc/PID/environ | grep MASTER`",
+    " meet at ": _ONE_MASTER,
+    " meets at ": _ONE_MASTER,
 }
 """States that a job's program or its settings cause, and what to do."""
 

@@ -13,12 +13,11 @@ from ncclprobe.facts.files.flight_child import read
 from ncclprobe.facts.files.flight_records import FlightDump
 from ncclprobe.facts.job.meeting import Connection, decoded
 from ncclprobe.host import Host
+from ncclprobe.host.py_spy import RANKS, WORLDS
 from ncclprobe.model import bounds
 from ncclprobe.model.snapshot import Absent
 from ncclprobe.model.values import Struct
 
-_RANK, _WORLD = ("rank", "global_rank", "r", "local_rank"), ("world_size", "world", "nprocs")
-"""What programs call the number of a rank, and that of all ranks."""
 _AT_ONCE = 16
 
 
@@ -62,13 +61,13 @@ def _told(host: Host, pids: Sequence[int], parent: int) -> tuple[dict[int, int],
     asked = (*pids[: bounds.JOB_STACKS], parent)
     with ThreadPoolExecutor(_AT_ONCE) as pool:
         said = dict(zip(asked, pool.map(variables, asked), strict=True))
-    for name in _RANK:
+    for name in RANKS:
         numbers = {pid: said[pid][name] for pid in pids if name in said.get(pid, ())}
         if len(numbers) == len({*numbers.values()}) == len(pids):
             least = max(max(numbers.values()) + 1, len(pids))
-            worlds = {each[of] for each in said.values() for of in _WORLD if each.get(of, 0) >= least}
+            worlds = {each[of] for each in said.values() for of in WORLDS if each.get(of, 0) >= least}
             one = len(worlds) == 1
-            return numbers, worlds.pop() if one else 0, one and bool(said[parent].keys() & {*_WORLD})
+            return numbers, worlds.pop() if one else 0, one and bool(said[parent].keys() & {*WORLDS})
     return {}, 0, False
 
 

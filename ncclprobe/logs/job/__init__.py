@@ -369,7 +369,7 @@ def _describe_idle(job: LookedAt, rows: Sequence[RankClass], word: str) -> str:
         return f"{looked}, and none waits for a rank that makes no progress"
     held = [each for each in rows if each.name in _HELD]
     if word == "STUCK":
-        return f"{looked}: {_subject(held)} {held[0].doing}".replace(":  ", ": ")
+        return f"{looked}: {' '.join(each for each in (_subject(held), held[0].doing) if each)}"
     return f"{looked}, and it is unknown which rank waits for which"
 
 
