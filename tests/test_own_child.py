@@ -56,7 +56,7 @@ def test_a_python_is_named_to_be_started_in_one_place() -> None:
     assert {str(path.relative_to(ROOT)) for path in modules() if "sys.executable" in path.read_text()} == {
         *NAMES_PYTHON,
         "ncclprobe/host/limited_child.py",  # in what it says of one that did not start
-        "ncclprobe/host/live.py",  # py-spy may lie beside it
+        "ncclprobe/host/py_spy.py",  # py-spy may lie beside it
         "ncclprobe/commands/hosts.py",  # the default of --remote-python
     }
 
