@@ -82,7 +82,7 @@ def test_a_process_that_is_no_rank_is_refused_in_one_line() -> None:
         (("STUCK", "STUCK"), (), True, [False, True]),
         (("CANNOT TELL", "WORKING"), (), True, [False, True]),
         (("WORKING",), (), True, [False]),
-        (("SLOW",), (), True, [False]),
+        (("SLOW", "SLOW"), (), True, [False, True]),
         (("STUCK",), (), False, [False]),
         (("STUCK",), ("--stacks",), True, [True]),
         (("STUCK",), ("--timeout", "10"), True, [False]),

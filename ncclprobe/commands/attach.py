@@ -99,7 +99,7 @@ def asked_of(options: argparse.Namespace, stacks: bool) -> dict[str, object]:
 
 
 def _looked(options: argparse.Namespace, question: "diagnose.Question", end: float) -> "Report":
-    """Return the report on a job; on one that does not go on with the stacks of its ranks, if py-spy is installed."""
+    """Return the report on a job; on one not at work with the stacks of its ranks, if py-spy is installed."""
     from ncclprobe.engine.diagnose import diagnose as report_on
     from ncclprobe.facts.job.ranks import JobState
     from ncclprobe.host import files, py_spy
@@ -108,8 +108,8 @@ def _looked(options: argparse.Namespace, question: "diagnose.Question", end: flo
 
     with Waiting("looking at the ranks of the job", wanted=not (options.quiet or options.watch)):
         snapshot, answers, found = _look(options, end, options.stacks)
-        goes_on = found.facts[JobState].answer.word in ("WORKING", "SLOW")
-        if not (goes_on or options.stacks) and end - time.monotonic() > _AGAIN_S and py_spy.installed():
+        works = found.facts[JobState].answer.word == "WORKING"
+        if not (works or options.stacks) and end - time.monotonic() > _AGAIN_S and py_spy.installed():
             with contextlib.suppress(UsageError):  # the job has ended meanwhile: the first look stands
                 snapshot, answers, found = _look(options, end, True)
     notes = []
@@ -181,7 +181,7 @@ def _parser() -> argparse.ArgumentParser:
         help="Look at the job of this process: a rank, or the process that started the ranks.")  # fmt: skip
     add("--stacks", action="store_true",
         help="Read the Python stacks with py-spy (pip install py-spy) at the first look too. Nothing is stopped. "
-        "Without this option they are read only if py-spy is installed and the job makes no progress.",
+        "Without this option they are read only if py-spy is installed and a rank holds up the job.",
     )  # fmt: skip
     add("--dumps", action="store_true",
         help="If a rank has TORCH_NCCL_DEBUG_INFO_PIPE_FILE and no worker server, write a byte into this pipe, and "

@@ -2,7 +2,9 @@
 
 import json
 import sys
+from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 from ncclprobe.host.command import found, run
 from ncclprobe.host.deadlines import STACKS_S
@@ -11,17 +13,72 @@ from ncclprobe.model.errors import Missing
 RANKS, WORLDS = ("rank", "global_rank", "r", "local_rank"), ("world_size", "world", "nprocs")
 """What programs call the number of a rank, and that of all ranks."""
 
+_DISTRIBUTED = "/torch/distributed/"
+_KEPT = {
+    _DISTRIBUTED: {
+        *("src", "dst", "group_src", "group_dst", "tag", "ranks", "group_name", "init_method", "world_size"),
+        *("rank", "backend", "hostname", "port", "key"),
+    },
+    "/torch/utils/cpp_extension.py": {"build_directory"},
+    "/filelock/": {"lock_filename"},
+    "/threading.py": {"self"},
+}
+"""Variables of libraries that say what a call waits for, by the library's path; no other value leaves this module."""
+_OF_PROGRAMS = {"src", "dst", "tag", "peer"}
+_WORK, _GROUP = "distributed_c10d.Work at", "ProcessGroup at"
+_MOST_VALUE = 160
+
 
 def installed() -> str | None:
     """Return the path of py-spy; None: it is not installed."""
     return found("py-spy", [str(Path(sys.executable).parent)])
 
 
-def stacks(pid: str, *options: str) -> str:
-    """Return what ``py-spy dump`` prints of a process as JSON. Raises Missing, and what running a program raises."""
+def stacks(pid: str) -> str:
+    """Return the threads of a process as JSON: their frames, with the few values that say what a call waits for.
+
+    Raises Missing, and what running a program raises.
+    """
+    threads = [
+        {
+            "os_thread_id": each["os_thread_id"],
+            "thread_name": each.get("thread_name"),
+            "frames": [kept_frame(frame) for frame in each["frames"]],
+        }
+        for each in json.loads(_dump(pid))
+    ]
+    return json.dumps(threads)
+
+
+def kept_frame(frame: dict[str, Any]) -> dict[str, Any]:
+    """Return what is kept of a frame: its position, and the few values of it that may leave this module."""
+    found = {name: frame[name] for name in ("name", "filename", "line")}
+    return {**found, **({"values": values} if (values := dict(_values(frame))) else {})}
+
+
+def _values(frame: dict[str, Any]) -> Iterator[tuple[str, str]]:
+    """Yield what is kept of a frame: plain values, and whether it awaits an operation of torch, is given a group, or
+    handles a signal.
+    """
+    known = [(each["name"], each["repr"] or "", each.get("arg")) for each in frame["locals"] or ()]
+    kept = next((names for path, names in _KEPT.items() if path in frame["filename"]), None)
+    for name, text, _ in known:
+        if kept is None and _WORK in text:
+            yield "work", name
+        if kept is not None and name in ("args", "kwargs") and _GROUP in text:
+            yield "group", "given"
+        plain = text.isdecimal() if kept is None else not text.startswith(("<", "{", "None"))
+        if name in (_OF_PROGRAMS if kept is None else kept) and (plain or name == "self"):
+            yield name, text.strip("\"'")[:_MOST_VALUE]
+    given = [text for _, text, is_argument in known if is_argument]
+    if len(given) == 2 and given[1].startswith("<frame at"):
+        yield "signal", given[0] if given[0].isdecimal() else ""
+
+
+def _dump(pid: str) -> str:
     if not (program := installed()):
         raise Missing("py-spy is not installed: pip install py-spy")
-    return run([program, "dump", "--nonblocking", "--json", *options, "--pid", pid], STACKS_S)
+    return run([program, "dump", "--nonblocking", "--json", "--locals", "--pid", pid], STACKS_S)
 
 
 def numbers(pid: str) -> str:
@@ -29,7 +86,7 @@ def numbers(pid: str) -> str:
 
     The outermost function that has such a variable counts. torch.multiprocessing.spawn calls the number ``i``.
     """
-    threads = json.loads(stacks(pid, "--locals"))
+    threads = json.loads(_dump(pid))
     known: dict[str, int] = {}
     for frame in reversed(next((each["frames"] for each in threads if each["os_thread_id"] == int(pid)), ())):
         of_spawn = frame["name"] == "_wrap" and frame["filename"].endswith("/torch/multiprocessing/spawn.py")

@@ -57,7 +57,8 @@ def connections(pids: Collection[str]) -> str:
 def at_port(port: int, pids: Collection[str]) -> str:
     """Return as JSON the TCP sockets of this node that listen at `port`, or were accepted there, whoever has them.
 
-    The process is 0 if it is not one of `pids`. Raises Denied if these are in another network namespace.
+    The process is 0 if it is not one of `pids`; `stranger` is who listens and started none of them. Raises Denied if
+    these are in another network namespace.
     """
     owners: dict[int, str] = {}
     for pid in pids:
@@ -66,8 +67,34 @@ def at_port(port: int, pids: Collection[str]) -> str:
     found = []
     for family, inode, message in sockets(_AT_PORT, port):
         each = {"pid": int(owners.get(inode, 0)), "inode": inode, **_connection(family, message)}
-        found.append({**each, "state": _AT_PORT[message[1]], "unacknowledged_bytes": 0, "unread_bytes": 0})
+        state = _AT_PORT[message[1]]
+        stranger = _stranger(inode, pids) if state == "listening" and inode not in owners else ""
+        found.append({**each, "state": state, "unacknowledged_bytes": 0, "unread_bytes": 0, "stranger": stranger})
     return json.dumps(found[: bounds.JOB_CONNECTIONS])
+
+
+def _stranger(inode: int, pids: Collection[str]) -> str:
+    """Return the process that has a socket, ``4711 (python3)``; empty: unknown, or above one of `pids`."""
+    above = set(pids)
+    for pid in pids:
+        while (pid := _parent(pid)) not in ("", "0", "1"):
+            above.add(pid)
+    if any(inode in sockets_of(pid) for pid in above):
+        return ""
+    others = (name for name in os.listdir("/proc") if name.isdecimal() and name not in above)  # noqa: PTH208
+    owner = next((pid for pid in others if inode in sockets_of(pid, bounds.JOB_FILES)), "")
+    return f"{owner} ({_text(owner, 'comm').strip()})" if owner else ""
+
+
+def _parent(pid: str) -> str:
+    return "".join(_text(pid, "stat").rpartition(")")[2].split()[1:2])
+
+
+def _text(pid: str, name: str) -> str:
+    try:
+        return Path(f"/proc/{pid}/{name}").read_text(errors="replace")
+    except OSError:
+        return ""
 
 
 def sockets_of(pid: str, most: int | None = None) -> Iterator[int]:

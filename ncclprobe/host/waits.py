@@ -56,7 +56,8 @@ def waits(path: str) -> dict[str, Any]:
         return {"call": call, "awaits": pid if pid < _MOST_PIDS else 0}  # above: -1, which is any
     if call in _LOCKS:
         file = link_or_empty(f"{path}/fd/{int(words[1], 16)}")
-        return {"call": call, "file": file, "holder": lock_holder(int(path.rpartition("/")[2]), _locks())}
+        own = path.rpartition("/")[2]
+        return {"call": call, "file": file, "holder": lock_holder(int(own), _locks()) or _only_user(own, file)}
     if call == "open":
         return {"call": call, "file": _path_at(path, int(words[_OPENED[os.uname().machine][words[0]]], 16))}
     if call == "nanosleep":
@@ -65,7 +66,7 @@ def waits(path: str) -> dict[str, Any]:
     links = [link_or_empty(f"{path}/fd/{each}") for each in files]
     if (listens := _listening(links)) and call in (*_FOR_INPUT, "accept"):
         return {"call": call, "file": listens, "listens": True}
-    return {"call": call, "file": links[0] if len(links) == 1 else ""}
+    return {"call": call, "file": links[0] if len(links) == 1 else "", "stdin": files == [0]}
 
 
 def _awaited(path: str, call: str, words: list[str]) -> list[int]:
@@ -102,6 +103,24 @@ def lock_holder(pid: int, text: str) -> int:
     number = next((words[0] for words in lines if len(words) > 5 and words[1] == "->" and words[5] == str(pid)), None)
     holds = (words[4] for words in lines if len(words) > 4 and words[0] == number and words[1] != "->")
     return int(next((each for each in holds if each.isdecimal()), 0))
+
+
+def _only_user(pid: str, file: str) -> int:
+    """Return the one other process that has a file open and waits for no lock, if /proc/locks is empty; 0: none."""
+    found = []
+    for other in os.listdir("/proc") if file.startswith("/") else ():  # noqa: PTH208
+        if other.isdecimal() and other != pid and file in _opened(f"/proc/{other}/fd"):
+            call = (text_or_empty(f"/proc/{other}/syscall").split() or [""])[0]
+            if not call.isdecimal() or _SYSCALLS.get(os.uname().machine, {}).get(int(call)) not in _LOCKS:
+                found.append(int(other))
+    return found[0] if len(found) == 1 else 0
+
+
+def _opened(folder: str) -> set[str]:
+    try:
+        return {link_or_empty(f"{folder}/{fd}") for fd in os.listdir(folder)[: bounds.JOB_FILES]}  # noqa: PTH208
+    except OSError:
+        return set()
 
 
 def _path_at(path: str, address: int) -> str:

@@ -514,8 +514,8 @@ def test_the_thread_for_which_the_first_waits_is_read() -> None:
     ]
     for threads, name in some(rows):
         found = stacks.stack(Replay({("stacks", 7, 1): json.dumps(threads)}, older=False), 7, 1)
-        assert isinstance(found, tuple)
-        assert found[0].name == name
+        assert isinstance(found, stacks.ThreadStack)
+        assert found.frames[0].name == name
 
 
 def test_a_worker_that_has_outlived_its_rank_is_not_the_rank() -> None:

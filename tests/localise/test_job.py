@@ -145,7 +145,7 @@ def test_records_that_name_a_rank_which_is_not_here_break_nothing() -> None:
         (IDLE, later(IDLE, cpu_s=5.01, queued_s=0.5), "stuck outside", "waits for a lock"),
         (IDLE, later(IDLE, cpu_s=5.08), "stuck outside", "waits for a lock"),
         (IDLE, later(IDLE, held_s=0.8), "slow, not stuck", "held back by the quota of its cgroup"),
-        (IDLE, later(IDLE, cpu_s=5.9), "slow, not stuck", "an endless loop, or a wait for its GPU"),
+        (IDLE, later(IDLE, cpu_s=5.9), "slow, not stuck", "reads and writes nothing: an endless loop or long work"),
     ],
 )
 def test_a_rank_for_which_others_wait_is_stuck_only_if_it_does_nothing(
@@ -445,7 +445,7 @@ def test_the_job_is_at_fault_only_for_what_its_program_does() -> None:
     disk = replace(SLEEPS, state="D", wchan="nfs_wait_on_request")
     lock = replace(IDLE, call="flock", wchan="locks_lock_inode_wait", file="/data/lock", holder=100)
     rows = [
-        (SLEEPS, "job", ""),
+        (SLEEPS, "job", "Look at the loop"),
         (STOPPED, "unknown", "kill -CONT"),
         (replace(STOPPED, state="t", tracer=9), "unknown", "the debugger"),
         (disk, "unknown", "storage is at fault"),

@@ -4,6 +4,7 @@ from collections.abc import Iterator
 
 from ncclprobe.checks.log import cause
 from ncclprobe.facts.job.ranks import JobState
+from ncclprobe.logs.job.reasons import advice
 from ncclprobe.model.causes import ClassName, JobVerdict, RankClass
 from ncclprobe.model.findings import Action, Blame, Certainty, Finding, Occurrence, Severity, seen
 
@@ -64,7 +65,7 @@ def outside(stand: JobState) -> Iterator[Finding]:
     Right: Every rank enters its collectives, or works.
     Why: a collective ends when its last rank has joined. This rank waits for something outside of NCCL: a file, a lock,
     a worker of its data loader, a person at a debugger.
-    Fix: release what it waits for; the finding names it.
+    Fix: look at the line of the program that the finding names. Advice on what it waits for comes with the finding.
     """
     yield from _found(stand, "stuck outside", "job", "fix-job")
 
@@ -124,7 +125,9 @@ def _found(
     """Yield a finding for each row of ranks of one class. What the answer calls work is not a failure."""
     for each in stand.classes:
         if each.name == name and stand.answer.word in ("STUCK", "CANNOT TELL"):
-            fault, to_do, remedy = _fault(each, blame, action)
+            fault, remedy = advice(each)
+            fault = blame if blame == "unknown" else fault
+            to_do: Action = "none" if action == "fix-job" and fault != "job" else action
             yield Finding(
                 severity,
                 _subject(each),
@@ -137,39 +140,6 @@ def _found(
                 nodes=each.nodes,
                 occurrence=Occurrence(ranks=each.ranks, hosts=each.nodes, peers=stand.waiting, stream=-1),
             )
-
-
-_STOPPED = (
-    "resume it with `kill -CONT PID`, unless somebody stopped it on purpose; "
-    "`ps -o pid,stat,cmd -p PID` shows its state"
-)
-_REMEDIES = {
-    "uninterruptible sleep": "The storage is at fault: look at its server, and at `journalctl -k` of this node. A "
-    "process in this state cannot be killed before the server answers.",
-    "is stopped by a signal": _STOPPED,
-    "is stopped by process": "let the debugger continue, or end it: the traced process then continues",
-    "is frozen": "The container runtime or the scheduler has frozen its cgroup: `docker unpause`, `scontrol resume`, "
-    "or 0 in its cgroup.freeze.",
-    "no process of it": "",
-}
-"""States that no line of a job's program causes, and what to do: storage, a signal, a container, a missing start."""
-_ONE_MASTER = "start all ranks with one MASTER_ADDR and MASTER_PORT: `tr '\\0' '\\n' </proc/PID/environ | grep MASTER`"
-_FIXES = {
-    "waits for a key": "find the rank that sets this key of the store (`store.set`), and why it has not set it",
-    "holds)": "end the process that holds the lock, or let it release the lock: `ps -fp PID`, `cat /proc/locks`",
-    "WORLD_SIZE=": "start all ranks with one WORLD_SIZE: `tr '\\0' '\\n' </proc/PID/environ | grep WORLD_SIZE`",
-    " meet at ": _ONE_MASTER,
-    " meets at ": _ONE_MASTER,
-}
-"""States that a job's program or its settings cause, and what to do."""
-
-
-def _fault(each: RankClass, blame: Blame, action: Action) -> tuple[Blame, Action, str]:
-    """Return who is at fault by what was seen of a rank, and what to do: the job only for what its program does."""
-    found = next((remedy for words, remedy in _REMEDIES.items() if words in each.doing), None)
-    if found is not None:
-        return ("unknown", "none", found) if blame == "job" else (blame, action, found)
-    return blame, action, next((fix for words, fix in _FIXES.items() if words in each.doing), "")
 
 
 def _subject(each: RankClass) -> str:

@@ -24,7 +24,7 @@ class Connection(Struct, frozen=True):
 
     `unacknowledged_bytes` were given to it and not acknowledged by the peer, and sent again `retransmits` times, or
     asked after by `probes` of a peer that takes none; `unread_bytes` were not yet read here. `heard_s` is how long ago
-    anything last came from the peer.
+    anything last came from the peer. `stranger`: the process that listens, if it is not of the job.
     """
 
     pid: int
@@ -39,6 +39,7 @@ class Connection(Struct, frozen=True):
     inode: int = 0
     acknowledged_bytes: int = 0
     received_bytes: int = 0
+    stranger: str = ""
 
 
 class Agent(Struct, frozen=True):
@@ -71,6 +72,13 @@ class JobStore(Struct, frozen=True):
         return not isinstance(self.resolved, Absent) and (
             self.resolved.startswith(LOOPBACK) or self.resolved == self.source
         )
+
+    @property
+    def stranger(self) -> str:
+        """Return the process that listens there and is not of the job, if only such a one does: ``4711 (python3)``."""
+        sockets = () if isinstance(self.sockets, Absent) else self.sockets
+        listening = [each.stranger for each in sockets if each.state == "listening"]
+        return listening[0] if self.here and listening and all(listening) else ""
 
     def same(self, other: "JobStore") -> bool:
         """Return whether it is this one, by whatever name."""

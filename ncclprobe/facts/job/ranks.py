@@ -18,7 +18,7 @@ from ncclprobe.facts.files.ras import RasAnswer, read_answer
 from ncclprobe.facts.job.gpus import LiveGpu, gpus, xids
 from ncclprobe.facts.job.meeting import LOOPBACK, Agent, Connection, Meetings, agent, decoded, meetings
 from ncclprobe.facts.job.spawned import numbering
-from ncclprobe.facts.job.stacks import stack
+from ncclprobe.facts.job.stacks import ThreadStack, stack
 from ncclprobe.facts.kernel_log import Event
 from ncclprobe.facts.launcher import TORCH, Launch, detect
 from ncclprobe.facts.traffic import Traffic
@@ -51,6 +51,7 @@ class JobProcess(Struct, frozen=True):
     """One rank. `start` is the tick since boot at which it began, which shows that its pid was not reused.
 
     `rank` is None if its environment does not have it. `job` distinguishes the ranks of one job from those of another.
+    `twins` are other processes that were started with the same number.
     """
 
     pid: int
@@ -60,6 +61,7 @@ class JobProcess(Struct, frozen=True):
     launch: Launch
     job: str = ""
     settings: Mapping[str, str] = field(default_factory=dict)
+    twins: tuple[int, ...] = ()
 
 
 class LocalRanks(Struct, frozen=True):
@@ -227,7 +229,8 @@ def _jobs(processes: Sequence[_Process], named: int = 0) -> dict[str, tuple[JobP
     for (job, _), of_rank in by_rank.items():
         if (found := _itself(of_rank)) is not None:
             launch = launches[found.pid]
-            made = JobProcess(found.pid, found.start, found.name, launch.rank, launch, job, found.variables)
+            twins = () if named else tuple(_twins(found, of_rank))
+            made = JobProcess(found.pid, found.start, found.name, launch.rank, launch, job, found.variables, twins)
             jobs.setdefault(job, []).append(made)
     return {job: tuple(sorted(each, key=lambda r: (r.rank is None, r.rank, r.pid))) for job, each in jobs.items()}
 
@@ -270,10 +273,11 @@ def _belong(ranks: Sequence[JobProcess], parents: Mapping[int, int]) -> bool:
 def _started_by(named: int, processes: Sequence[_Process]) -> Sequence[_Process]:
     """Return the topmost processes with torch or NCCL that `named` has started: their own are workers and helpers."""
     above = {each.pid: each.parent for each in processes}
+    of_agents = {pid for each in processes if each.agent is not None for pid in _ancestors(each.pid, above)}
     beneath = [each for each in processes if named in _ancestors(each.pid, above) and each.agent is None]
     with_library = {each.pid for each in beneath if each.library}
     tops = [each for each in beneath if each.library and not _ancestors(each.pid, above) & with_library]
-    return tops or [each for each in processes if each.pid == named]
+    return tops or [each for each in processes if each.pid == named and named not in of_agents]
 
 
 def _many(jobs: Mapping[str, Sequence[JobProcess]]) -> int:
@@ -301,6 +305,18 @@ def _itself(processes: Sequence[_Process]) -> _Process | None:
             return min(top, key=lambda p: p.start)
     starting = [p for p in processes if p.python and "RANK" in p.variables]
     return min(starting, key=lambda p: p.start) if starting else None
+
+
+def _twins(rank: _Process, processes: Sequence[_Process]) -> Iterator[int]:
+    """Yield the processes beside a rank that have its number and run the same program: they were started so.
+
+    What the rank has started, and workers that have outlived another, whose parent is gone, are none.
+    """
+    above = {each.pid: each.parent for each in processes}
+    for each in processes:
+        own = each.library and each.pid != rank.pid and not _ancestors(each.pid, above) & above.keys()
+        if own and 1 not in (each.parent, rank.parent) and (each.name, each.program) == (rank.name, rank.program):
+            yield each.pid
 
 
 def _ancestors(pid: int, above: Mapping[int, int]) -> set[int]:
@@ -381,7 +397,7 @@ class ProcessState(Struct, frozen=True):
     descriptor's; `wchan` is the kernel function in which it sleeps. Counters grow from its start: `cpu_s`, page
     `faults`, `moved_bytes` read and written, `ran_s` that its first thread ran, `queued_s` that it waited to run.
     `awaits` is the process whose end it waits for, 0: none, or any; `holder` the one that holds the file lock that it
-    wants. `listens`: it waits for others to connect to it.
+    wants. `listens`: it waits for others to connect to it; `stdin`: for its standard input.
     """
 
     state: str
@@ -398,6 +414,7 @@ class ProcessState(Struct, frozen=True):
     native: bool = False
     listens: bool = False
     ran_s: float = 0.0
+    stdin: bool = False
 
 
 class Child(ProcessState, frozen=True, kw_only=True):
@@ -469,7 +486,8 @@ class JobLook(Struct, frozen=True):
 
     `stacks` are those of the first threads, innermost frame first, if they were asked for, and `of_children` at the
     second look those of processes that ranks have started and that cannot go on.
-    `ras` is NCCL's RAS report, `traffic` the counters of the node's NICs, `gpus` NVML's state.
+    `ras` is NCCL's RAS report, `traffic` the counters of the node's NICs, `gpus` NVML's state. `threads` are the
+    positions of the other threads of each rank's program whose stacks were read.
     """
 
     processes: tuple[LiveRank | Absent, ...] = ()
@@ -481,6 +499,7 @@ class JobLook(Struct, frozen=True):
     traffic: Traffic = Traffic()
     of_children: Mapping[int, tuple[FlightFrame, ...]] = field(default_factory=dict)
     gpus: tuple[LiveGpu, ...] | Absent = Absent("they were not asked for")
+    threads: tuple[tuple[str, ...], ...] = ()
 
 
 class JobLooks(Struct, frozen=True):
@@ -528,23 +547,25 @@ def _look(
         (rank, _rank_records(rank, dump(said)) if isinstance(said, str) else said.why)
         for rank, said in zip(ranks, answers, strict=True)
     ]
+    stacks = _each(ranks[: bounds.JOB_STACKS], lambda rank: stack(host, rank.pid, number)) if asked.stacks else []
     return JobLook(
         tuple(states),
         records((_named(rank), each) for rank, each in found if isinstance(each, FlightDump)),
         tuple("" if isinstance(each, FlightDump) else each for _, each in found),
-        tuple(_each(ranks[: bounds.JOB_STACKS], lambda rank: stack(host, rank.pid, number))) if asked.stacks else (),
+        tuple(each if isinstance(each, Absent) else each.frames for each in stacks),
         attempt(lambda: read_answer(f"NCCL RAS, look {number}", _ras_answer(host, ranks, number).encode())),
         attempt(lambda: _connections(host, number, (*_pids(ranks), *children))),
         traffic.read(host, number),
         dict(_children_stacks(host, states[: bounds.JOB_STACKS])) if asked.stacks and number > 1 else {},
         attempt(lambda: gpus(host, _pids(ranks), number)),
+        tuple(() if isinstance(each, Absent) else each.others for each in stacks),
     )
 
 
 def _children_stacks(host: Host, states: Sequence[LiveRank | Absent]) -> Iterator[tuple[int, tuple[FlightFrame, ...]]]:
     held = [child.pid for state in states if isinstance(state, LiveRank) for child in suspects(state)]
-    found = zip(held, _each(held, lambda pid: stack(host, pid, 2)), strict=True)
-    yield from ((pid, stack) for pid, stack in found if isinstance(stack, tuple) and stack)
+    read = zip(held, _each(held, lambda pid: stack(host, pid, 2)), strict=True)
+    yield from ((pid, found.frames) for pid, found in read if isinstance(found, ThreadStack) and found.frames)
 
 
 def _records(host: Host, rank: JobProcess, number: int, asked: AskedJob) -> str | Absent:

@@ -1,47 +1,87 @@
 """The Python stack that shows a rank's position: of its first thread, or of the thread that this one waits for."""
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping, Sequence
 
 from ncclprobe.facts.field import attempt
 from ncclprobe.facts.files.flight_records import FlightFrame
 from ncclprobe.facts.job.meeting import decoded
 from ncclprobe.host import Host
 from ncclprobe.model.snapshot import Absent
-from ncclprobe.model.values import Struct
+from ncclprobe.model.values import Struct, field
 
 C10D = "/torch/distributed/distributed_c10d.py"
 _OF_THREADS = ("/threading.py", "/concurrent/futures/_base.py", "/queue.py", "/concurrent/futures/thread.py")
 """Functions in which a thread waits for another one."""
-_FOR_ITS_END = ("join", "result", "shutdown")
+_FOR_ITS_END = ("join", "result", "shutdown", "_shutdown")
 _LIBRARIES = ("/site-packages/", "/dist-packages/", "/lib/python")
 
 
-class _Stack(Struct, frozen=True):
+FIRST = "the first thread"
+
+
+class LiveFrame(FlightFrame, frozen=True):
+    """A frame of a running process. `values` are those variables that say what its call waits for."""
+
+    values: Mapping[str, str] = field(default_factory=dict)
+
+
+class ThreadStack(Struct, frozen=True):
+    """The stack that shows a rank's position, innermost frame first, and where the program's other threads are."""
+
+    frames: tuple[LiveFrame, ...] = ()
+    others: tuple[str, ...] = ()
+
+
+class _Thread(Struct, frozen=True):
     os_thread_id: int | None
-    frames: tuple[FlightFrame, ...]
+    frames: tuple[LiveFrame, ...]
+    thread_name: str | None = None
 
 
-def stack(host: Host, pid: int, number: int) -> tuple[FlightFrame, ...] | Absent:
-    """Return the stack of a process, innermost frame first, or why it is not known."""
+def stack(host: Host, pid: int, number: int) -> ThreadStack | Absent:
+    """Return the stack of a process, or why it is not known."""
 
-    def read() -> tuple[FlightFrame, ...]:
-        threads: tuple[_Stack, ...] = decoded(host.ask("stacks", pid, number), tuple[_Stack, ...])
-        return _stuck(next((thread.frames for thread in threads if thread.os_thread_id == pid), ()), threads)
+    def read() -> ThreadStack:
+        threads: tuple[_Thread, ...] = decoded(host.ask("stacks", pid, number), tuple[_Thread, ...])
+        chosen = _stuck(next((thread for thread in threads if thread.os_thread_id == pid), None), threads)
+        return ThreadStack(chosen.frames, tuple(_positions(threads, chosen, pid))) if chosen else ThreadStack()
 
     return attempt(read)
 
 
-def _stuck(first: tuple[FlightFrame, ...], threads: Sequence[_Stack]) -> tuple[FlightFrame, ...]:
-    """Return the stack of the first thread, or of the thread that it waits for: one in a collective, or if it waits for
-    an end or a result the only other one in the program.
+def _stuck(first: _Thread | None, threads: Sequence[_Thread]) -> _Thread | None:
+    """Return the first thread, or the one that it waits for: one in a collective, or if it waits for an end or a result
+    the thread that it joins, or the only other one in the program.
     """
-    if not first or not first[0].filename.endswith(_OF_THREADS):
+    if first is None or not first.frames or not first.frames[0].filename.endswith(_OF_THREADS):
         return first
-    others = [thread.frames for thread in threads if thread.frames is not first]
-    calls = [each for each in others if any(frame.filename.endswith(C10D) for frame in each)]
-    own = [each for each in others if any(not _is_library(frame.filename) for frame in each)]
-    ends = any(frame.name in _FOR_ITS_END and frame.filename.endswith(_OF_THREADS) for frame in first)
-    return calls[0] if calls else own[0] if ends and len(own) == 1 else first
+    others = [thread for thread in threads if thread is not first]
+    calls = [each for each in others if any(frame.filename.endswith(C10D) for frame in each.frames)]
+    own = [each for each in others if any(map(_is_own, each.frames))]
+    ends = [
+        frame for frame in first.frames if _bare(frame.name) in _FOR_ITS_END and frame.filename.endswith(_OF_THREADS)
+    ]
+    joined = {frame.values.get("self", "") for frame in ends} - {""}
+    same = [each for each in own if joined & {frame.values.get("self") for frame in each.frames}]
+    return next(iter(same or calls), None) or (own[0] if ends and len(own) == 1 else first)
+
+
+def _positions(threads: Sequence[_Thread], chosen: _Thread, pid: int) -> Iterator[str]:
+    for each in threads:
+        first = each.os_thread_id == pid
+        frame = next(filter(_is_own, each.frames), each.frames[0] if first and each.frames else None)
+        if each is not chosen and frame is not None:
+            name = FIRST if first else each.thread_name or "a thread"
+            yield f"{name} in {frame.filename.rpartition('/')[2]}:{frame.line} in {frame.name}"
+
+
+def _is_own(frame: FlightFrame) -> bool:
+    return not _is_library(frame.filename)
+
+
+def _bare(name: str) -> str:
+    """Return the name of a function without its class, which newer versions of py-spy give."""
+    return name.rpartition(".")[2]
 
 
 def _is_library(path: str) -> bool:

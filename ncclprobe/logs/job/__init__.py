@@ -27,8 +27,10 @@ from ncclprobe.logs.job.activity import (
     wires,
     with_peers,
 )
+from ncclprobe.logs.job.arguments import arguments, of_peer
 from ncclprobe.logs.job.arrival import Arrival, agent_rows, arrival, arrival_of_unnumbered
 from ncclprobe.logs.job.calls import (
+    INIT,
     LookedAt,
     Stalled,
     call_of,
@@ -40,6 +42,7 @@ from ncclprobe.logs.job.calls import (
     named,
     stalled,
 )
+from ncclprobe.logs.job.reasons import OTHER_GROUPS
 from ncclprobe.model.causes import ClassName, JobVerdict, RankClass
 from ncclprobe.model.findings import Evidence
 from ncclprobe.model.snapshot import Absent
@@ -48,8 +51,9 @@ from ncclprobe.model.values import grouped
 
 _LEAST_S: Mapping[Activity, float] = {"idle": 3.0, "spins": 180.0}
 """How long others wait at least for a rank that does nothing, or nothing new, until it is called stuck."""
-_INSIDE_LEAST_S, _QUIET_LEAST_S, _PAUSE_S = 30.0, 60.0, 10.0
-"""The same for a call that all ranks have entered, for ranks outside any call, and for how long these may be idle."""
+_INSIDE_LEAST_S, _INSIDE_NO_GPU_S, _QUIET_LEAST_S, _PAUSE_S = 30.0, 15.0, 60.0, 10.0
+"""The same for a call that all ranks have entered, without GPUs whose kernels it may wait for, for ranks outside any
+call, and for how long these may be idle."""
 _SILENT_LEAST_S, _MOVES_BYTES = 9.0, 64 << 10
 """The same of such a call if nothing arrives over a connection; and what passes over one between the looks of a call
 that is slow."""
@@ -78,7 +82,7 @@ def stand(nodes: Mapping[str, tuple[LocalRanks, JobLooks]], meetings: Mapping[st
     between = wires(by_node, ranks)
     heard = heard_lately(both, between, _PAUSE_S)
     more = sum(here.gone for here, _ in nodes.values())
-    job = looked_at(ranks, records[0], records[1], answers, grew, between, heard, more)
+    job = looked_at(ranks, records[0], records[1], answers, grew, between, heard, more, any(map(_has_gpus, both)))
     if in_init := arrival(job, by_node, meetings or {}) or arrival_of_unnumbered(job):
         rows = tuple(merged(_in_init(job, in_init)))
         return JobState(rows, _answer(job, rows, None, in_init.message), "init_process_group", in_init.arrived)
@@ -123,13 +127,20 @@ def _seen(node: str, here: LocalRanks, looks: JobLooks) -> Iterator[RankView]:
         children = looks.second.of_children
         gpu, trouble = gpus.get(process.pid, ("", ""))
         kills, (bytes_in, hears) = _oom_kills(looks), came.get(process.pid, (0, False))
+        threads = looks.second.threads[at] if at < len(looks.second.threads) else ()
         yield RankView(
-            number, node, process, first, second, said, read, kills, unread, children, gpu, trouble, bytes_in, hears
-        )
+            number, node, process, first, second, said, read, kills, unread, children, gpu, trouble, bytes_in, hears,
+            threads,
+        )  # fmt: skip
 
 
 def _oom_kills(looks: JobLooks) -> int:
     return max((each.oom_kills for each in looks.second.processes if isinstance(each, LiveRank)), default=0)
+
+
+def _has_gpus(looks: JobLooks) -> bool:
+    gpus = looks.second.gpus
+    return not (isinstance(gpus, Absent) and gpus.refused == "Missing")  # without a driver there are none
 
 
 def _joined(looks: Sequence[JobLook]) -> FlightRecords:
@@ -161,6 +172,9 @@ def _in_call(job: LookedAt, number: int, call: Stalled) -> tuple[ClassName, str]
     if rank is None and number in call.missing:
         unheard = [wire for wire in job.wires if wire.silent and wire.rank in call.waiting and wire.peer is None]
         return "cannot tell", f"was not looked at: attach on its node too{f'; {unheard[0]}' if unheard else ''}"
+    if rank is not None and what == "gone" and rank.process is None and function(call.where) == INIT:
+        twice = _twice(job)
+        return "not arrived", f"has no process on {rank.node}: no process of it was found{twice and '; '}{twice}"
     if rank is not None and what == "gone":
         return "dead or gone", doing(rank, what)
     if rank is not None and what == "stopped":
@@ -170,13 +184,20 @@ def _in_call(job: LookedAt, number: int, call: Stalled) -> tuple[ClassName, str]
     return _waiting(job, number, call)
 
 
+def _twice(job: LookedAt) -> str:
+    """Return which processes were started with the number of another; empty: none were."""
+    ranks = [each.process for each in job.ranks.values() if each.process and each.process.twins]
+    pids = {each.rank: ", ".join(map(str, (each.pid, *each.twins))) for each in ranks}
+    return "; ".join(f"processes {all_of} have the same RANK={number}" for number, all_of in pids.items())
+
+
 def _missing(rank: RankView, what: Activity, call: Stalled) -> tuple[ClassName, str]:
     text = doing(rank, what)
     if call.apart:
         return "desync", call.apart
     own = call_of(rank)
     if own and function(own) != function(call.where):
-        return "desync", f"waits in {own}, which others have not called"
+        return "desync", f"waits in {own}{of_peer(rank.stack)}, which others have not called"
     if what == "idle" and not isinstance(rank.second, Absent) and rank.second.listens:
         return "cannot tell", text  # a server without requests looks the same, and is well
     unheard = rank.silent and not call.launched and not waits_outside(rank) and (own or not rank.stacks)
@@ -199,7 +220,10 @@ def _inside(job: LookedAt, number: int, call: Stalled) -> tuple[ClassName, str]:
     """Return the class of a rank in a call that all ranks have entered, and over whose links no data arrives."""
     text, silent = f"is in {call.where}, as all are", job.silent(call.waiting)
     ill = {at: trouble for at in call.waiting if at in job.ranks and (trouble := job.ranks[at].trouble)}
-    if call.waited_s < max(_SILENT_LEAST_S if silent or ill else _INSIDE_LEAST_S, _OF_USUAL * call.usual_s):
+    given = {arguments(job.ranks[rank].stack).get("group") for rank in call.waiting if rank in job.ranks}
+    text += f"; {OTHER_GROUPS}" * (given == {"given"})
+    least_s = _INSIDE_LEAST_S if job.gpus else _INSIDE_NO_GPU_S
+    if call.waited_s < max(_SILENT_LEAST_S if silent or ill else least_s, _OF_USUAL * call.usual_s):
         return "cannot tell" if _still(job, call) else "working", text
     if ill:
         return (
@@ -376,7 +400,8 @@ def _describe_idle(job: LookedAt, rows: Sequence[RankClass], word: str) -> str:
 def _describe_call(job: LookedAt, rows: Sequence[RankClass], call: Stalled) -> str:
     since = f" for {call.waited_s:.0f} s" if call.waited_s >= 1 and not call.launched else ""
     if call.apart:
-        return f"{call.apart}{since}"
+        what, colon, each = call.apart.partition(": ")
+        return f"{what}{since}{colon}{each}"
     held = (*call.missing, *job.held(call.waiting))
     known = {rank for row in rows if row.name != "cannot tell" for rank in row.ranks}  # the others are not blamed
     held = tuple(number for number in held if number in known & {*job.ranks}) or held

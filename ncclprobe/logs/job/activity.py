@@ -21,11 +21,14 @@ from ncclprobe.facts.job.ranks import (
     shared,
     suspects,
 )
+from ncclprobe.facts.job.stacks import FIRST
 from ncclprobe.facts.kernel_log import HARMLESS_XIDS, Event
 from ncclprobe.facts.nvml import SLOWED
 from ncclprobe.facts.pci import normal
 from ncclprobe.facts.traffic import Count, moved
 from ncclprobe.logs.collectives import caller
+from ncclprobe.logs.job.arguments import of_peer
+from ncclprobe.logs.job.reasons import AWAITED, FOR_PROCESSES, FOR_THREADS, of_stack, signalled
 from ncclprobe.model.errors import ParseError
 from ncclprobe.model.findings import Evidence, seen
 from ncclprobe.model.snapshot import Absent
@@ -43,6 +46,7 @@ again whether something is there takes less."""
 _RECEIVED_BYTES_S = 4 << 10
 """What a program receives in a second on a socket of its own that is work: what RAS and heartbeats say is less."""
 _WITHOUT_MEMORY_S = 0.1
+_MOST_THREADS = 3
 _MUCH_SWAP = 64 << 20
 _LOOP_FAULTS, _ANSWER_FAULTS = 200, 20
 """A loop that computes nothing new touches no new memory in a second of a processor, and reads and writes nothing;
@@ -61,6 +65,7 @@ _CALLS = {
     "open": "opens a file",
     "connect": "connects",
     "fsync": "waits for a disk",
+    **dict.fromkeys(("pause", "sigsuspend", "sigtimedwait"), "waits for a signal"),
 }
 _FIFO = "wait_for_partner"
 """The kernel function in which open(2) of a FIFO waits (fs/pipe.c)."""
@@ -76,7 +81,8 @@ class RankView(Struct, frozen=True):
     `oom_kills` are those of the cgroups of its node's ranks. `unread`: why its stacks were asked for and not read.
     `of_children` are the stacks of processes that it has started. `gpu` is NVML's report of its GPU, `trouble` why
     this may hold it up. `received_bytes` arrived between the looks on sockets of its own, see :func:`received`;
-    `hears`: some of it on the socket at which its first thread waits.
+    `hears`: some of it on the socket at which its first thread waits. `threads` are the positions of the other threads
+    of its program.
     """
 
     rank: int
@@ -93,6 +99,7 @@ class RankView(Struct, frozen=True):
     trouble: str = ""
     received_bytes: int = 0
     hears: bool = False
+    threads: tuple[str, ...] = ()
 
     @property
     def times(self) -> tuple[float, ...]:
@@ -105,6 +112,11 @@ class RankView(Struct, frozen=True):
         if isinstance(self.first, Absent) or isinstance(self.second, Absent):
             return False
         return self.first.switches == self.second.switches
+
+    @property
+    def stack(self) -> tuple[FlightFrame, ...]:
+        """Return its last stack, innermost frame first; empty: none was read."""
+        return self.stacks[-1] if self.stacks else ()
 
     @property
     def same_stack(self) -> bool:
@@ -157,7 +169,7 @@ def _children_growth(first: LiveRank, second: LiveRank, name: str) -> float:
 def doing(rank: RankView, what: Activity) -> str:
     """Return what a rank does, as the rest of a sentence about it."""
     at = rank.second
-    place = _frame(rank.stacks[-1] if rank.stacks else ())
+    place = _frame(rank.stack)
     if what == "gone":
         killed = f"; its cgroup counts {plural(rank.oom_kills, 'kill')} for want of memory"
         ended = "has no process any more" if rank.process is None else f"has ended (process {rank.process.pid})"
@@ -170,10 +182,37 @@ def doing(rank: RankView, what: Activity) -> str:
     if rank.trouble:
         place += f"; {rank.trouble}"
     if what == "spins":
-        return f"keeps a processor busy and reads and writes nothing: an endless loop, or a wait for its GPU{place}"
+        gpu = ", or a wait for its GPU" if rank.gpu else ""
+        return f"keeps a processor busy and reads and writes nothing: an endless loop or long work{gpu}{place}"
     if what == "busy":
-        return f"is at work{_describe_work(rank)}{place}"
-    return f"{_waits(at)}{place}{_describe_suspects(rank, at)}"
+        return f"is at work{_describe_work(rank)}{place}{_describe_suspects(rank, at)}"
+    return f"{_describe_wait(rank, at)}{place}{_describe_threads(rank, at)}{_describe_suspects(rank, at)}"
+
+
+def _describe_wait(rank: RankView, at: LiveRank) -> str:
+    """Return what a rank waits for: by its stack, unless its kernel knows better."""
+    found = (signalled(rank.stack) if at.call == "futex" else None) or of_stack(rank.stack)
+    if _of_other_thread(rank):
+        return f"waits for a thread{f', which {found.waits}{of_peer(rank.stack)}' if found else ''}"
+    if found is None or at.state in ASLEEP or at.listens or at.holder or at.file.startswith(_STORE):
+        return _waits(at)
+    peer = of_peer(rank.stack) if found is AWAITED else ""
+    return f"{found.waits}{peer}{f' ({at.call} of {at.file})' if at.file else ''}"
+
+
+def _of_other_thread(rank: RankView) -> bool:
+    """Return whether its stack is that of a thread that its first one waits for."""
+    return any(each.startswith(FIRST) for each in rank.threads)
+
+
+def _describe_threads(rank: RankView, at: LiveRank) -> str:
+    """Return where the other threads of a program are, if one of them may have to act."""
+    found = of_stack(rank.stack)
+    if at.call != "futex" or (found is not None and found not in (AWAITED, *FOR_THREADS)):
+        return ""
+    if rank.threads:
+        return f"; {', '.join(rank.threads[:_MOST_THREADS])}"
+    return "; no other thread of the program is left" if found in FOR_THREADS else ""
 
 
 def _describe_work(rank: RankView) -> str:
@@ -191,7 +230,9 @@ def _describe_work(rank: RankView) -> str:
 
 
 def _describe_suspects(rank: RankView, at: LiveRank) -> str:
-    return "".join(f"; {_child(child, at)}{_frame(rank.of_children.get(child.pid, ()))}" for child in suspects(at))
+    polled = at.children[:1] if of_stack(rank.stack) in FOR_PROCESSES else ()  # with a timeout, no call names it
+    held = suspects(at) or polled
+    return "".join(f"; {_child(child, at)}{_frame(rank.of_children.get(child.pid, ()))}" for child in held)
 
 
 def _waits(at: ProcessState) -> str:
@@ -201,11 +242,13 @@ def _waits(at: ProcessState) -> str:
         return f"is {ASLEEP[at.state]}{f' ({where})' if where else ''}"
     call = at.call if at.call not in ("", "running") else ""
     where = f" ({call or at.wchan}{f' of {at.file}' if at.file else ''})" if call or at.wchan else ""
-    text = _CALLS.get(call, "waits")
+    text = _CALLS.get(call, "sleeps" if not call and at.wchan == "hrtimer_nanosleep" else "waits")
     if call in READS:
         text = "reads data that do not arrive"
     if call in WRITES:
         text = "writes what is not taken"
+    if at.stdin and call in (*READS, "poll", "select"):
+        text = "reads its standard input, where nothing arrives"
     if at.listens:
         text = "waits for requests"
     if at.file.startswith(_STORE):
@@ -269,8 +312,7 @@ def evidence(rank: RankView) -> Iterator[Evidence]:
         yield seen(f"{rank.node}:worker server", rank.silent)
     if rank.unread and not rank.stacks and rank.process is not None:
         yield seen(f"py-spy --pid {rank.process.pid}", rank.unread)
-    stack = rank.stacks[-1] if rank.stacks else ()
-    if rank.process is not None and (own := caller(stack)):
+    if rank.process is not None and (own := caller(rank.stack)):
         yield seen(f"py-spy --pid {rank.process.pid}", str(own))
 
 

@@ -142,7 +142,8 @@ def arrival(job: LookedAt, looks: Mapping[str, JobLooks], meetings: Mapping[str,
     polls = tuple(number for number, each in alive.items() if each.polls)
     tries = tuple(number for number, each in alive.items() if each.tries and job.activities[number] == "idle")
     waits = [each for each in alive.values() if each.connected and job.activities[each.rank.rank] == "idle"]
-    some = tries or polls or (waits and any(not each.connected for each in alive.values()))
+    foreign = any(each.master.stranger for each in waits)
+    some = tries or polls or foreign or (waits and any(not each.connected for each in alive.values()))
     if first is None and (_meshed(job, callers) or not some):
         return None
     come = [number for number, each in alive.items() if each.connected]
@@ -263,18 +264,22 @@ def _others(
     job: LookedAt, callers: Mapping[int, _Caller], meetings: Mapping[str, Meetings], store: _Caller, asked: bool
 ) -> Iterator[tuple[int, tuple[ClassName, str]]]:
     """Yield the ranks that have not joined, in their order."""
+    stranger = store.master.stranger
+    held = f"; process {stranger} listens at {store.master}, and is not a rank of this job" if stranger else ""
     unseen = [number for number in range(job.world) if number not in job.ranks]
     come = _strangers(callers, store) if asked else len(unseen)
     for number in range(job.world):
         rank, one, what = job.ranks.get(number), callers.get(number), job.activities.get(number, "unseen")
         if rank is None:
             if come == 0:
-                yield number, ("not arrived", f"has not connected: no process of it on {_these(meetings)}")
+                text = f"has not connected: no process of it on {_these(meetings)}"
+                yield number, ("not arrived", f"{text}{held * (number == 0)}")
             elif come < len(unseen):
                 some = f"{len(unseen) - come} of {named(unseen)} has not connected: no process of it on"
                 yield number, ("not arrived", f"is one of {len(unseen)}: {some} {_these(meetings)}")
         elif rank.process is None:
-            yield number, ("not arrived", f"has not connected: no process of it on {_these(meetings, rank.node)}")
+            text = f"has not connected: no process of it on {_these(meetings, rank.node)}"
+            yield number, ("not arrived", f"{text}{held * (number == 0)}")
         elif what == "gone":
             yield number, ("dead or gone", doing(rank, what))
         elif what == "stopped":
@@ -289,7 +294,8 @@ def _others(
             yield number, ("waiting" if for_first else "not arrived", f"{text}{_elsewhere(one, callers)}")
         elif not one.connected:
             name: ClassName = "not arrived" if what == "idle" else "slow, not stuck"
-            yield number, (name, f"has not connected: it {doing(rank, what)}{_elsewhere(one, callers)}")
+            text = f"has not connected: it {doing(rank, what)}{_elsewhere(one, callers)}"
+            yield number, (name, f"{text}{held * (number == 0)}")
         elif not one.master.same(store.master):
             yield number, ("not arrived", f"has joined another store, {one.master}{_elsewhere(one, callers)}")
 

@@ -22,6 +22,7 @@ from ncclprobe.logs.collectives import (
     waits,
 )
 from ncclprobe.logs.job.activity import Activity, RankView, Wire, activity
+from ncclprobe.logs.job.arguments import arguments, differing, of_peer
 from ncclprobe.model.findings import Evidence, seen
 from ncclprobe.model.hostlist import fold_ranks
 from ncclprobe.model.snapshot import Absent
@@ -72,6 +73,7 @@ class LookedAt(Struct, frozen=True):
     ras: tuple[RasAnswer, ...] = ()
     wires: tuple[Wire, ...] = ()
     heard: frozenset[int] = frozenset()
+    gpus: bool = True
 
     def silent(self, ranks: Collection[int]) -> list[Wire]:
         """Return the connections among `ranks` over which no data arrives."""
@@ -95,11 +97,12 @@ def looked_at(
     between: tuple[Wire, ...] = (),
     heard: frozenset[int] = frozenset(),
     more: int = 0,
+    gpus: bool = True,
 ) -> LookedAt:
     """Return all that is known of a job. `launched`: the processes that launched operations between the looks.
 
     `between` are the connections of its ranks, `heard` those that heard from another lately. There are `more` ranks
-    than were looked at.
+    than were looked at. `gpus`: their nodes may have GPUs.
     """
     worlds = [rank.process.launch.world_size or 0 for rank in ranks.values() if rank.process]
     times = [time_s for rank in ranks.values() for time_s in rank.times]
@@ -115,6 +118,7 @@ def looked_at(
         tuple(ras),
         between,
         heard,
+        gpus,
     )
 
 
@@ -149,7 +153,30 @@ def _progress(dump: FlightDump) -> tuple[object, ...]:
 
 
 def stalled(job: LookedAt) -> list[Stalled]:
-    """Return the stuck calls."""
+    """Return the stuck calls; those in which all ranks are with the arguments that differ, if any do."""
+    return [_by_arguments(job, each) for each in _stalled_calls(job)]
+
+
+def _by_arguments(job: LookedAt, call: Stalled) -> Stalled:
+    inside = {rank: job.ranks[rank] for rank in call.waiting if rank in job.ranks}
+    same = {function(call_of(each)) for each in inside.values()}
+    if call.missing or call.apart or len(same) != 1 or call.waited_s < _UNKNOWN_USUAL_S:
+        return call
+    found = differing(name := same.pop(), {rank: arguments(each.stack) for rank, each in inside.items()})
+    if not found:
+        return call
+    by_text = grouped((text, rank) for rank, text in sorted(found.items()))
+    texts = "; ".join(f"{named(ranks)} {text}" for text, ranks in by_text.items())
+    line = call_of(next(iter(inside.values()))).partition(" ")[2]
+    return replace(
+        call,
+        waiting=tuple(sorted({*call.waiting} - {*found})),
+        missing=tuple(sorted(found)),
+        apart=f"all {len(inside)} ranks are in {name} {line} with different arguments: {texts}",
+    )
+
+
+def _stalled_calls(job: LookedAt) -> list[Stalled]:
     if not job.second.dumps:
         return _without_records(job)
     found = judge(job.second)
@@ -243,7 +270,8 @@ def _by_stacks(job: LookedAt) -> Iterator[Stalled]:
     by_call = grouped((call, number) for number, call in sorted(inside.items()))
     ranks = {call: tuple(numbers) for call, numbers in by_call.items()}
     where = max(ranks, key=lambda call: (function(call) not in _ONE_SIDED, len(ranks[call])))
-    texts = "; ".join(f"{named(each)} in {call}" for call, each in ranks.items())
+    peers = {call: of_peer(job.ranks[each[0]].stack) if len(each) == 1 else "" for call, each in ranks.items()}
+    texts = "; ".join(f"{named(each)} in {call}{peers[call]}" for call, each in ranks.items())
     timed = [still_s for number in inside if (still_s := _still_s(job.ranks[number])) is not None]
     made = Stalled(where, ranks[where], others, min(timed, default=job.took_s), _UNKNOWN_USUAL_S if timed else 0.0)
     if others:
@@ -277,8 +305,8 @@ def _by_lines(job: LookedAt) -> Iterator[Stalled]:
 
 def _waits_in_c(rank: RankView) -> str:
     """Return the line of the program at which its first thread waits for another one in C, at both looks."""
-    at, own = rank.second, caller(rank.stacks[-1]) if rank.same_stack else None
-    if own is None or isinstance(at, Absent) or not rank.still or at.call != "futex" or rank.stacks[-1][0] != own:
+    at, own = rank.second, caller(rank.stack) if rank.same_stack else None
+    if own is None or isinstance(at, Absent) or not rank.still or at.call != "futex" or rank.stack[0] != own:
         return ""
     return f"{own.filename.rpartition('/')[2]}:{own.line}"
 
@@ -332,7 +360,7 @@ def _tries_again(rank: RankView) -> bool:
 
 def call_of(rank: RankView) -> str:
     """Return the function of torch.distributed that a rank is in at both looks: ``all_reduce (train.py:40)``."""
-    stack = rank.stacks[-1] if rank.same_stack else ()
+    stack = rank.stack if rank.same_stack else ()
     call = next((frame.name for frame in reversed(stack) if frame.filename.endswith(C10D)), "")
     if not call and activity(rank) == "idle" and any(_is_backward(frame) for frame in stack):
         call = "backward"  # nothing computes: DDP or FSDP waits there for the gradients of others

@@ -1,0 +1,177 @@
+"""What a rank waits for by its stack, and the advice that belongs to it."""
+
+import json
+
+from ncclprobe.checks.job.ranks import apart, inside, outside
+from ncclprobe.checks.log.flight import recorded
+from ncclprobe.facts.files.flight_records import FlightFrame
+from ncclprobe.facts.job.ranks import JobState, LiveRank
+from ncclprobe.facts.job.stacks import FIRST, LiveFrame
+from ncclprobe.host import py_spy
+from ncclprobe.logs.job import activity
+from ncclprobe.logs.job.activity import RankView
+from ncclprobe.model.values import replace
+from tests.each_row import each_row, some
+from tests.localise.test_job import IDLE, IN_ALL_REDUCE, SLEEPS, classes, later, looked
+
+OWN = FlightFrame("step", "/home/u/train.py", 12)
+PYTHON, PACKAGES = "/usr/lib/python3.11", "/v/lib/python3.11/site-packages"
+C10D = f"{PACKAGES}/torch/distributed/distributed_c10d.py"
+
+
+def stuck_in(*frames: tuple[str, str], state: LiveRank = IDLE, own: FlightFrame = OWN) -> JobState:
+    """Return how a job stands whose rank 2 does not join an all_reduce: it is in these frames of libraries."""
+    stack = (*(FlightFrame(name, path, 1) for name, path in frames), own)
+    stacks = {0: (IN_ALL_REDUCE,) * 2, 1: (IN_ALL_REDUCE,) * 2, 2: (stack,) * 2}
+    states = {rank: (IDLE, later(IDLE, still_s=40.0)) for rank in (0, 1)} | {2: (state, later(state, still_s=40.0))}
+    return looked(states, stacks=stacks)
+
+
+@each_row(
+    ("frames", "waits", "advice"),
+    [
+        ([("wait", f"{PYTHON}/threading.py"), ("get", f"{PYTHON}/queue.py")], "another thread has to put", "exception"),
+        ([("Condition.wait", f"{PYTHON}/threading.py"), ("Queue.put", f"{PYTHON}/queue.py")], "to empty", "empties"),
+        ([("Condition.wait", f"{PYTHON}/threading.py"), ("Event.wait", f"{PYTHON}/threading.py")], "event", "set it"),
+        ([("Condition.wait", f"{PYTHON}/threading.py")], "a condition", "notify it"),
+        ([("join", f"{PYTHON}/threading.py")], "the end of a thread", "that thread"),
+        ([("_recv", f"{PYTHON}/multiprocessing/connection.py"), ("get", f"{PYTHON}/multiprocessing/queues.py")],
+         "another process has to put", "fills this queue"),
+        ([("recv", f"{PYTHON}/multiprocessing/connection.py")], "a message of another process", "other end"),
+        ([("SemLock.__enter__", f"{PYTHON}/multiprocessing/synchronize.py")], "a lock that processes share", "killed"),
+        ([("wait", f"{PYTHON}/multiprocessing/synchronize.py")], "another process has to set", "has to set it"),
+        ([("map", f"{PYTHON}/multiprocessing/pool.py")], "a pool of workers", "workers"),
+        ([("join", f"{PYTHON}/multiprocessing/process.py")], "the end of a process", "pstree"),
+        ([("Popen._try_wait", f"{PYTHON}/subprocess.py")], "a program that it has started", "pstree"),
+        ([("Cmd.cmdloop", f"{PYTHON}/cmd.py"), ("trace_dispatch", f"{PYTHON}/bdb.py")], "a debugger", "breakpoint()"),
+        ([("FileBaton.wait", f"{PACKAGES}/torch/utils/file_baton.py")], "build of an extension", "-name lock"),
+        ([("acquire", f"{PACKAGES}/filelock/_api.py")], "a lock file", "fuser"),
+        ([("_try_get_data", f"{PACKAGES}/torch/utils/data/dataloader.py")], "its data loader", "num_workers=0"),
+        ([("readinto", f"{PYTHON}/socket.py"), ("urlopen", f"{PYTHON}/urllib/request.py")], "over HTTP", "curl"),
+        ([("recv", f"{PACKAGES}/redis/connection.py")], "over the network", "timeout"),
+        ([("select", f"{PYTHON}/selectors.py"), ("run", f"{PYTHON}/asyncio/runners.py")], "(asyncio)", "the task"),
+        ([], "waits for a lock or for another thread", "py-spy dump"),
+    ],
+)  # fmt: skip
+def test_a_rank_in_a_known_library_says_what_it_waits_for_and_what_to_do(
+    frames: list[tuple[str, str]], waits: str, advice: str
+) -> None:
+    found = stuck_in(*frames)
+    assert classes(found) == {"stuck outside": (2,), "waiting": (0, 1)}
+    (finding,) = outside.run(found)
+    assert waits in finding.message
+    assert ", train.py:12 in step" in finding.message
+    assert advice in finding.remedy
+    assert "start the missing" not in finding.remedy
+
+
+def test_the_function_nearest_to_the_program_says_what_it_waits_for() -> None:
+    inner = [("poll", f"{PYTHON}/multiprocessing/connection.py"), ("next", f"{PACKAGES}/torch/utils/data/loader.py")]
+    (finding,) = outside.run(stuck_in(*inner))
+    assert "waits for its data loader" in finding.message
+    beyond = replace(OWN, filename=f"{PYTHON}/queue.py", name="get")  # outside of the program's innermost frame
+    stack = (OWN, beyond)
+    rank = RankView(2, "n1", first=IDLE, second=later(IDLE), stacks=(stack, stack))
+    assert "queue" not in activity.doing(rank, "idle")
+
+
+def test_a_lock_in_a_handler_a_debugger_and_standard_input_are_told_apart() -> None:
+    handler = LiveFrame("on_signal", "/home/u/train.py", 8, {"signal": "12"})
+    rows = [
+        (IDLE, handler, "inside the handler of a signal"),
+        (replace(IDLE, call="read", file="pipe:[7]", stdin=True), OWN, "reads its standard input"),
+        (replace(IDLE, call="read", file="pipe:[7]"), OWN, "reads data that do not arrive (read of pipe:[7])"),
+        (SLEEPS, handler, "sleeps (nanosleep)"),
+    ]
+    for state, own, words in some(rows):
+        assert words in stuck_in(state=state, own=own).classes[0].doing
+
+
+def test_other_threads_are_named_if_one_may_have_to_act() -> None:
+    gets = (FlightFrame("get", f"{PYTHON}/queue.py", 1), OWN)
+    waits = (LiveFrame("receive", "/home/u/train.py", 5, {"work": "work", "tag": "31", "src": "1"}),)
+    joined = (f"{FIRST} in train.py:14 in main",)
+    rows = [
+        (gets, (), "no other thread of the program is left"),
+        (gets, ("reader in data.py:7 in read",), "; reader in data.py:7 in read"),
+        (
+            waits,
+            joined,
+            "waits for a thread, which waits for an operation of torch.distributed to end from rank 1",
+        ),
+    ]
+    for stack, threads, words in some(rows):
+        rank = RankView(2, "n1", first=IDLE, second=later(IDLE), stacks=(stack, stack), threads=threads)
+        assert words in activity.doing(replace(rank, process=looked_process()), "idle")
+
+
+def looked_process() -> object:
+    from ncclprobe.facts.job.ranks import JobProcess
+    from ncclprobe.facts.launcher import Launch
+
+    return JobProcess(102, 1, "python", 2, Launch("torchrun"))
+
+
+def in_call(name: str, values: dict[str, str]) -> tuple[FlightFrame, ...]:
+    return LiveFrame(name, C10D, 9, values), OWN
+
+
+@each_row(
+    ("name", "values", "words", "advice"),
+    [
+        ("broadcast", [{"src": "1", "group_src": "1"}, {"src": "0", "group_src": "0"}], "rank 0 src=1; rank 1 src=0",
+         "one src"),
+        ("new_group", [{"ranks": "[0, 1]", "group_name": "2"}, {"ranks": "[0, 1]", "group_name": "1"}],
+         "rank 0 its group 2; rank 1 its group 1", "same groups in the same order"),
+        ("init_process_group", [{"init_method": "file:///a"}, {"init_method": "file:///b"}],
+         "init_method=file:///a", "one init_method"),
+        ("init_process_group", [{"rank": "1"}, {"rank": "1"}], "the same rank=1", "each its own rank"),
+    ],
+)  # fmt: skip
+def test_ranks_in_one_call_with_different_arguments_are_all_in_it_and_none_is_blamed(
+    name: str, values: list[dict[str, str]], words: str, advice: str
+) -> None:
+    stacks = {rank: (in_call(name, given),) * 2 for rank, given in enumerate(values)}
+    found = looked(dict.fromkeys(stacks, (IDLE, later(IDLE, still_s=20.0))), stacks=stacks)
+    assert classes(found) == {"desync": (0, 1)}
+    assert words in found.answer.message
+    (finding,) = apart.run(found)
+    assert advice in finding.remedy
+    same = {rank: (in_call(name, values[0] | {"rank": str(rank)}),) * 2 for rank in stacks}
+    assert "different" not in looked(dict.fromkeys(same, (IDLE, later(IDLE, still_s=20.0))), stacks=same).answer.message
+
+
+def test_links_are_advised_only_if_there_are_gpus_or_tcp_shows_silence() -> None:
+    states = dict.fromkeys(range(2), (IDLE, later(IDLE, still_s=40.0)))
+    given = (LiveFrame("all_reduce", C10D, 9, {}), LiveFrame("all_reduce", C10D, 1, {"group": "given"}), OWN)
+    rows = [(in_call("all_reduce", {}), "sizes and types"), (given, "In a circle")]
+    for stack, words in some(rows):
+        (finding,) = inside.run(looked(states, stacks=dict.fromkeys(range(2), (stack, stack))))
+        assert words in finding.remedy
+        assert "Xid" not in finding.remedy
+
+
+def test_of_a_programs_variables_only_those_leave_that_say_what_a_call_waits_for() -> None:
+    def local(name: str, text: str, is_argument: bool = False) -> dict[str, object]:
+        return {"name": name, "repr": text, "arg": is_argument}
+
+    frames = [
+        {"name": "broadcast", "filename": C10D, "line": 1, "locals": [local("src", "1"), local("tensor", "<Tensor>")]},
+        {"name": "wrapper", "filename": C10D, "line": 2, "locals": [local("kwargs", '{"group": <ProcessGroup at 0>}')]},
+        {"name": "step", "filename": "/home/u/train.py", "line": 3,
+         "locals": [local("token", '"secret"'), local("tag", "7"), local("w", "<_distributed_c10d.Work at 0>")]},
+        {"name": "handle", "filename": "/home/u/train.py", "line": 4,
+         "locals": [local("number", "12", True), local("frame", "<frame at 0x7>", True)]},
+    ]  # fmt: skip
+    kept = [py_spy.kept_frame(frame) for frame in frames]
+    assert [each.get("values") for each in kept] == [
+        {"src": "1"}, {"group": "given"}, {"tag": "7", "work": "w"}, {"signal": "12"},
+    ]  # fmt: skip
+    assert "secret" not in json.dumps(kept)
+
+
+def test_records_in_which_all_ranks_are_in_one_call_are_compared_by_their_stacks() -> None:
+    texts = dict.fromkeys(range(2), "broadcast@970 broadcast*@971")
+    stacks = {rank: (in_call("broadcast", {"src": str(rank)}),) * 2 for rank in range(2)}
+    states = dict.fromkeys(range(2), (IDLE, later(IDLE, still_s=20.0)))
+    assert classes(looked(states, recorded(texts, backend="gloo"), stacks=stacks)) == {"desync": (0, 1)}
