@@ -12,7 +12,7 @@ from ncclprobe.expect import assumed, composed, elsewhere, log_findings, topolog
 from ncclprobe.expect.assumed import Assumed, Node
 from ncclprobe.expect.elsewhere import Alternative, JudgedRun, Setup
 from ncclprobe.expect.log_findings import LARGE, Healthy, LogFinding
-from ncclprobe.expect.pinned import pinned
+from ncclprobe.expect.pinned import NOTHING, pinned
 from ncclprobe.expect.predict import LATEST
 from ncclprobe.expect.recognise import ExpectationContext
 from ncclprobe.expect.system import NodeSystem
@@ -22,7 +22,7 @@ from ncclprobe.host import files
 from ncclprobe.model import bounds
 from ncclprobe.model.errors import UsageError
 from ncclprobe.model.findings import ExitCode, Severity, Status
-from ncclprobe.model.measurement import Judged, Measurement
+from ncclprobe.model.measurement import Fingerprint, Judged, Measurement
 from ncclprobe.model.ops import OPS
 from ncclprobe.model.report import Report
 from ncclprobe.model.snapshot import Absent, Job
@@ -35,11 +35,13 @@ _MOST_DOMAINS = 4096
 _BOARD, _MOST_GPUS = 8, 16
 """GPUs of a node: of nearly all, and of the largest. A list that was cut shows neither hosts nor GPUs."""
 _ONE_LINE = 10_000
+_ABOVE = 1 << 18
+"""So much of a text is searched for the name of a machine."""
 _NAMELESS = "not judged, because this log does not name the GPUs; give --machine NAME, or a capture"
 
 
 class Wanted(Struct, frozen=True):
-    """The user's knowledge of a log: the machine, nodes, NVLink domains, NCCL_ALGO, the release."""
+    """The user's knowledge of a log: the machine, nodes, NVLink domains, NCCL_ALGO, the release; and its `text`."""
 
     here: ExpectationContext
     named: bool
@@ -47,6 +49,7 @@ class Wanted(Struct, frozen=True):
     domains: int | None = None
     algorithm: str = ""
     version: tuple[int, int, int] | None = None
+    text: str = ""
 
 
 def judge(options: argparse.Namespace, here: ExpectationContext, algorithm: str) -> int:
@@ -100,10 +103,55 @@ def _status(runs: Sequence[JudgedRun], code: int) -> Status:
 
 def judged_file(path: str, wanted: Wanted, given: Given = NOT_GIVEN) -> elsewhere.JudgedLog:
     """Return the tables in a file with their verdicts. Raises UsageError."""
-    runs = [run for run in read_runs(path, given) if run.rows]
-    if not runs:
+    found = read_runs(path, given)
+    if all(not run.rows and not run.missing for run in found):
         raise UsageError(f"{path}: holds no row to judge")
-    return elsewhere.JudgedLog(path, tuple(judged_run(run, wanted, path, several=len(runs) > 1) for run in runs))
+    text = "" if wanted.named else files.read(Path(path), limit=bounds.RUN_FILE_BYTES)[:_ABOVE]
+    wanted = replace(wanted, text="" if text.lstrip().startswith("{") else text)
+    runs = _named_alike([_told(run, wanted.text) for run in found])
+    judged = [judged_run(run, wanted, path, several=len(runs) > 1) for run in runs]
+    if any(run.log.died or not run.rows for run in runs):
+        judged[0] = replace(judged[0], findings=(*_causes(path), *judged[0].findings))
+    return elsewhere.JudgedLog(path, tuple(judged))
+
+
+def _causes(path: str) -> Iterator[LogFinding]:
+    """Yield the cause that `ncclprobe explain` finds for a run that failed."""
+    from ncclprobe.engine.explain import explain  # and what reads the logs of jobs
+    from ncclprobe.host import job_files
+    from ncclprobe.report import json as as_json
+
+    question = diagnose.ask(diagnose.Judging(), ("explain", path), Job(), diagnose.LEFT)
+    for cause in explain(question, job_files.named([path]), as_json.read).causes[:1]:
+        yield LogFinding(cause.severity, "; ".join(filter(None, (f"the cause: {cause.message}", cause.remedy))))
+
+
+def _told(run: Run, text: str) -> Run:
+    """Return `run` with the GPUs that a sentence around it names, if it lists no device."""
+    gpu, count = assumed.gpus_in(text) if run.rows and not run.fingerprint else ("", 0)
+    if not gpu:
+        return run
+    ranks = run.rows[0].ranks
+    nodes = ranks // count if ranks % count == 0 else 1
+    rows = tuple(replace(row, nodes=max(nodes, row.nodes, 1)) for row in run.rows)
+    about = f"no device is listed: {count} x {gpu} are named in the text around the table"
+    fingerprint = Fingerprint({"gpu": f"{count} x {gpu}"}, None, {})
+    return replace(run, rows=rows, fingerprint=fingerprint, log=replace(run.log, about=about))
+
+
+def _named_alike(runs: Sequence[Run]) -> list[Run]:
+    """Return the runs, those of GPUs that the driver could not name with the name in the other tables."""
+    names = {gpu for run in runs if run.rows and (gpu := _gpus(run)[0]) not in ("", *assumed.UNNAMED)}
+    unnamed = [bool(run.rows) and len(names) == 1 and _gpus(run)[0] in assumed.UNNAMED for run in runs]
+    return [_named(run, *names) if each else run for run, each in zip(runs, unnamed, strict=True)]
+
+
+def _named(run: Run, name: str) -> Run:
+    """Return `run` as one of GPUs called `name`."""
+    assert run.fingerprint
+    machine = {"gpu": f"{_gpus(run)[1] or 1} x {name}"}
+    said = f"the driver called these GPUs {_gpus(run)[0]!r}: taken for {name}, which another table of this log names"
+    return replace(run, fingerprint=replace(run.fingerprint, machine=machine), log=replace(run.log, about=said))
 
 
 def _given(options: argparse.Namespace) -> Given:
@@ -123,10 +171,17 @@ def judged_run(run: Run, wanted: Wanted, path: str, *, several: bool) -> JudgedR
     version = wanted.version or wanted.here.nccl
     settings = pinned(merge(Environment(said), ()), version or LATEST)
     base = Setup(None, None, wanted.nodes, settings, run.failed, wanted.version)
+    if not run.rows:
+        place = Setup(None, None, None, NOTHING, run.failed, not_judged="not judged")
+        return JudgedRun((), place, (LogFinding(Severity.FAIL if run.failed else Severity.WARN, run.missing),))
+    run = _spread(run, wanted)
     place, healthy = _placed(run, wanted, base, path)
     tcp = log_findings.lost_settings(said)
     if tcp and place.system and place.system.network in ("ib", "roce", "opa"):
         place = replace(place, system=replace(place.system, network="sockets", gdr=False), machine=None)
+    missing = run.log.no_multicast and place.system is not None and place.system.nvls
+    if missing and place.system:
+        place = replace(place, system=replace(place.system, nvls=False), machine=None)
     rows = elsewhere.judge(run.rows, place)
     found = [*_shown(run, rows)]
     if place.assumed and not tcp:
@@ -134,12 +189,23 @@ def judged_run(run: Run, wanted: Wanted, path: str, *, several: bool) -> JudgedR
     inside = (wanted.nodes or run.rows[0].nodes) == 1  # between nodes it may be the NICs as well
     if inside and wanted.named and place.machine is None and place.system and elsewhere.refuted(rows):
         found += _better(run, place, place.system)
-    if healthy and (named := ", ".join(filter(None, (str(settings), tcp)))):
+    if healthy and (named := tcp or str(settings) or "the lack of NVLS multicast" * missing):
         shapes = [elsewhere.shape_of(row, place) for row in rows]
         found += log_findings.settings_cost(rows, shapes, named, healthy)
     about = f": {run.log.command}" if run.log.command else ""
     title = f"{run.rows[0].op} on {run.rows[0].ranks or '?'} ranks, line {run.log.line}{about}" if several else ""
     return JudgedRun(rows, place, tuple(found), title)
+
+
+def _spread(run: Run, wanted: Wanted) -> Run:
+    """Return `run` on boards of the usual number of GPUs, if its list of devices was cut before a node's last one."""
+    gpu, count = _gpus(run)
+    each = assumed.board(gpu) if not count and not wanted.nodes else 0
+    row = run.rows[0]
+    if not each or row.nodes > 1 or row.ranks % each:
+        return run
+    rows = tuple(replace(row, nodes=row.ranks // each) for row in run.rows)
+    return replace(run, rows=rows, log=replace(run.log, guessed=True))
 
 
 def _better(run: Run, place: Setup, system: NodeSystem) -> Iterator[LogFinding]:
@@ -169,7 +235,13 @@ def changed_by(system: NodeSystem, change: Mapping[str, Any]) -> bool:
 
 
 def _shown(run: Run, rows: Sequence[Measurement]) -> Iterator[LogFinding]:
+    if run.log.died:
+        yield LogFinding(Severity.FAIL, f"the run failed after the row of {size(rows[-1].nbytes)}")
     yield from log_findings.unlike_hosts(run.log.hosts)
+    if run.log.about:
+        yield LogFinding(Severity.NOTE, run.log.about)
+    if run.log.unchecked:
+        yield LogFinding(Severity.NOTE, "the data was not checked (validation: 0), so wrong values would not be seen")
     if run.log.wrong and not any(row.wrong for row in rows):
         yield LogFinding(Severity.FAIL, f"the data was wrong: {run.failed}")
     if run.log.shared:
@@ -201,11 +273,16 @@ def _placed(run: Run, wanted: Wanted, base: Setup, path: str) -> tuple[Setup, He
         return replace(base, not_judged=f"not judged: {row.ranks} ranks on {row.nodes} nodes, unevenly"), None
     if not gpu:
         return replace(base, not_judged=_NAMELESS), None
+    machine = assumed.machine_in(wanted.text)
+    if machine and composed.same_gpu(gpu, machine.gpu) and count <= machine.links.gpus:
+        system = machine.system()
+        return _finished(run, wanted, base, Assumed(system, machine, machine.name, f"{machine.name}, as the text says"))
     return _finished(run, wanted, base, _first_allowed(run, wanted, base, _node(run, wanted)))
 
 
 def _node(run: Run, wanted: Wanted) -> Node:
-    return Node(*_gpus(run), wanted.nodes or run.rows[0].nodes, run.log.network, run.log.nics)
+    log = run.log
+    return Node(*_gpus(run), wanted.nodes or run.rows[0].nodes, log.network, log.nics, log.guessed)
 
 
 def _first_allowed(run: Run, wanted: Wanted, base: Setup, node: Node) -> Assumed:

@@ -8,6 +8,7 @@ import csv
 import pkgutil
 import re
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
 from functools import cache
 from types import MappingProxyType
 
@@ -38,20 +39,27 @@ _LADDER = (
 """What nodes have, the strongest first, in Gb/s; below these there is TCP."""
 _TCP = ("1 NIC x 100 Gb/s sockets", "1 NIC x 25 Gb/s sockets", "1 NIC x 10 Gb/s sockets")
 _RATE = re.compile(r"(\d{1,2}) NICs? (?:per GPU )?x (\d{1,4})")
-_BOARD = 8
+_BOARD, _TRAY = 8, 4
+_IN_WORDS = re.compile(r"\b(1?\d) ?[x\u00d7] ?((?:NVIDIA |Tesla |GeForce |RTX )?[A-Z]{1,3}\d{1,4}[\w-]{0,12})\b")
+UNNAMED = ("NVIDIA Graphics Device", "Graphics Device")
+"""A driver's words for a GPU that is newer than itself."""
 _OTHERS = re.compile(
     r"\b(?:amd|instinct|radeon|gfx\d\w{2,3}|mi\d{3}\w?|gaudi\d?|ascend|mthreads|metax)\b", re.IGNORECASE
 )
 
 
 class Node(Struct, frozen=True):
-    """One node as a log shows it: `count` GPUs called `gpu` in each of `nodes`, and NICs if NCCL's lines name them."""
+    """One node as a log shows it: `count` GPUs called `gpu` in each of `nodes`, and NICs if NCCL's lines name them.
+
+    `guessed`: the list of devices was cut, and `count` is that of the usual board.
+    """
 
     gpu: str
     count: int
     nodes: int
     network: str = ""
     nics: int = 0
+    guessed: bool = False
 
 
 class Assumed(Struct, frozen=True):
@@ -76,11 +84,39 @@ def foreign(gpu: str) -> str:
     """Return why nothing is judged of `gpu`; empty: it is one that is known here."""
     if _OTHERS.search(gpu):
         return f"not judged: {gpu} is not a GPU of NVIDIA, and only NCCL is modelled here"
+    if gpu in UNNAMED:
+        return f"not judged: the driver called these GPUs {gpu!r}, because it did not know them; give --machine NAME"
     try:
         composed.product_called(gpu)
     except UsageError as error:
         return f"not judged: {str(error).removeprefix('--machine: ')}: describe the machine with --machine"
     return ""
+
+
+def machine_in(text: str) -> MachineType | None:
+    """Return the type of machine that a text names; None: it names none, or several."""
+    names = [machines.file_name(each) for each in machines.table()]
+    patterns = {name: rf"(?<!\w){re.escape(name)}(?!\w)".replace(r"\-", "[ _-]") for name in names}
+    whole = [name for name, pattern in patterns.items() if re.search(pattern, text, re.IGNORECASE)]
+    longest = [name for name in whole if not any(name in other and name != other for other in whole)]
+    return machines.named(longest[0]) if len(longest) == 1 else None
+
+
+def gpus_in(text: str) -> tuple[str, int]:
+    """Return the GPUs of a node that a text names in words, and how many; empty and 0: none, or of several kinds."""
+    if machine := machine_in(text):
+        return machine.gpu, machine.links.gpus
+    found = set[tuple[str, int]]()
+    for count, name in _IN_WORDS.findall(text):
+        with suppress(UsageError):
+            found.add((composed.product_called(name).name, int(count)))
+    return found.pop() if len(found) == 1 else ("", 0)
+
+
+def board(gpu: str) -> int:
+    """Return how many GPUs the usual board of such GPUs has; 0: they are cards, or not known."""
+    wiring = composed.product_called(gpu).wiring if gpu and not foreign(gpu) else ""
+    return {"board": _BOARD, "rack": _TRAY}.get(wiring or "", 0)
 
 
 def candidates(node: Node) -> Iterator[Assumed]:
@@ -201,6 +237,8 @@ def _total(parts: str) -> int:
 def _words(product: GpuProduct, node: Node, inside: str, outside: str) -> Iterator[str]:
     """Yield what was assumed of a node. A whole board of eight is certain: its switches join them all."""
     whole = node.count == _BOARD and product.wiring == "board"
+    if node.guessed:
+        yield f"{node.count} GPUs per node"
     if node.count > 1 and product.wiring == "board" and not whole:
         yield "GPUs joined by NVSwitch"
     elif node.count > 1 and not whole:

@@ -32,8 +32,8 @@ NVLink over nodes, the NICs between such racks; otherwise the network between no
 runs.
 
 A word behind a network means that a GPU's path to its NIC decides: ``host`` through host memory, without GPUDirect,
-``slot`` by a slot that carries less than the NICs behind it, ``unified`` if both share one memory (GB10). Behind
-NVLink, ``wired`` means that no switch joins the GPUs.
+``slot`` by a slot that carries less than the NICs behind it, ``unified`` if both share one memory (GB10), ``cards``
+several GPUs of a node that no NVLinks join. Behind NVLink, ``wired`` means that no switch joins the GPUs.
 """
 WORDS: Mapping[PathClass, str] = MappingProxyType(
     {
@@ -56,7 +56,8 @@ WORDS: Mapping[PathClass, str] = MappingProxyType(
     }
 )
 IN_NODE: frozenset[PathClass] = frozenset(("nvlink", "mnnvl", "pcie", "sockets", "host"))
-_WAYS = {"wired": "from GPU to GPU", "host": "through host memory", "slot": "slower slots", "unified": "one memory"}
+_WAYS = {"wired": "from GPU to GPU", "host": "through host memory", "slot": "slower slots", "unified": "one memory",
+         "cards": "GPUs on PCIe"}  # fmt: skip
 _SWITCHED = 90
 """From this compute capability on nothing is known of GPUs that are wired each to each, as four GH200 are."""
 _COUNTED: NcclVersion = (2, 30, 7)
@@ -139,6 +140,7 @@ def deciding(system: NodeSystem, shape: Shape, op: str) -> str:
         inside = rank_links(system, node, _COUNTED).inside_GBps * (1.0 if system.p2p else _THROUGH_HOST)
         if inside < _LESS * network.domains(system, shape).line_GBps:
             return path_of(system, node, op)
+        return own.replace(base, f"{base} cards", 1)
     if base in ("ib", "roce") and system.compute_capability < 80:
         return own.replace(base, f"{base} volta", 1)
     return own

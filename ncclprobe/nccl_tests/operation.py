@@ -64,7 +64,7 @@ def recognised(printed: Printed) -> tuple[str, int, str]:
     first = dict(reversed(fits))  # by the most trusted count
     listed = [name for name, ranks in first.items() if ranks == max(printed.counts[:2])]
     names = listed or list(first)
-    names = _by_verification(names, printed)
+    names = _by_verification(names, printed) or listed
     hinted = [name for name in names if name in printed.hints]
     if len(names) > 1 and len(hinted) == 1:
         names = hinted
@@ -123,7 +123,8 @@ def _timed(line: Line) -> bool:
 
 
 def _fits(op: Op, line: Line, root: int, ranks: int) -> bool:
-    if (line.redop not in ("none", "")) != op.reduces or (root >= 0) != op.rooted:
+    reduces = line.redop not in ("none", "") and not (op.name == "sendrecv" and line.redop == "sum")
+    if reduces != op.reduces or (root >= 0) != op.rooted:
         return False
     if line.count * DTYPES.get(line.dtype, ("", 1))[1] * (ranks if op.divided else 1) != line.nbytes:
         return False

@@ -20,6 +20,7 @@ import msgspec
 from ncclprobe.model import bounds
 from ncclprobe.model.errors import UsageError
 from ncclprobe.model.measurement import Fingerprint, Measurement, Mode, Place
+from ncclprobe.model.units import plural
 from ncclprobe.model.values import Struct, field, replace
 from ncclprobe.nccl_tests.context import Context
 from ncclprobe.nccl_tests.operation import NOT_GIVEN, Given, Printed, named_ops, recognised
@@ -81,9 +82,10 @@ class _Section(Struct):
     ranks: list[tuple[str, str, str]] = field(default_factory=list)  # group, host, GPU
     listed: set[tuple[str, int]] = field(default_factory=set)  # group and number of each
     places: dict[tuple[str, ...], list[str]] = field(default_factory=dict)  # group, host, device, bus: their ranks
-    devices: int = 0  # the highest number of a GPU in its node, and one
     hints: set[str] = field(default_factory=set)  # operations that lines above the table name
     average: float | None = None
+    unchecked: bool = False
+    no_multicast: bool = False
     context: Context = field(default_factory=Context)
     line: int = 0  # of the table's header
     columns: tuple[str, ...] = ()
@@ -117,18 +119,21 @@ def parse_text(text: str, path: str, given: Given = NOT_GIVEN) -> tuple[Run, ...
         if read > bounds.NCCL_TESTS_ROWS:
             raise UsageError(f"{path}: more than {bounds.NCCL_TESTS_ROWS} rows of nccl-tests: split the log")
     runs += _run(section, path, given)
-    if not runs and section.context.error:
-        raise UsageError(f"{path}: the run failed before its first row: {section.context.error}")
+    own = section.op or section.ranks or section.context.failure(ended=True)
+    if not runs and own and section.context.error:
+        runs = [_without_rows(section, path, "the run failed before its first row")]
     if not runs and (section.missing or section.unread):
         raise UsageError(f"{path}: {section.missing or section.unread[0]}")
     if not runs and section.ranks:
-        raise UsageError(
-            f"{path}: it lists {len(section.ranks)} ranks and holds no row: the run stopped before its first one; "
-            f"`ncclprobe explain {path}` looks for the cause"
-        )
+        missing = f"it lists {plural(len(section.ranks), 'rank')} and holds no row: it ended, or hung, before the first"
+        runs = [_without_rows(section, path, missing)]
     if not runs:
         raise UsageError(f"{path}: holds no table of nccl-tests (a header with size, count, type … and rows below it)")
     return tuple(runs)
+
+
+def _without_rows(section: _Section, path: str, missing: str) -> Run:
+    return Run(path, "", (), None, section.context.error, missing, cut=True, log=_log(section))
 
 
 def _plain(raw: str) -> str:
@@ -232,7 +237,6 @@ def _about(line: str, section: _Section) -> None:
         _listed(device[2] or "0", device[1], section)
         section.ranks.append((device[2] or "0", device[3] or device[7] or "", device[6]))
         section.places.setdefault((*section.ranks[-1][:2], device[4], device[5]), []).append(device[1])
-        section.devices = max(section.devices, int(device[4]) + 1)
     if wrong:
         section.wrong, section.ended = int(wrong[1]), True
     if library:
@@ -242,6 +246,8 @@ def _about(line: str, section: _Section) -> None:
     section.context.take(line)
     if iters := _ITERS.search(line):
         section.iters = int(iters[1])
+    section.unchecked = section.unchecked or "validation: 0" in line
+    section.no_multicast = section.no_multicast or "NVLS multicast support is not available" in line
     if "Blocking Enabled" in line:
         section.mode = "blocking"
     elif re.search(r"graph: [1-9]", line):
@@ -393,6 +399,9 @@ def _log(section: _Section) -> Log:
         nics=len(context.nics),
         empty=sum(not line.nbytes for line in section.lines),
         unread=tuple(section.unread),
+        unchecked=section.unchecked,
+        no_multicast=section.no_multicast,
+        died=bool(context.failure(ended=True)),
         shared=_shared(section),
         unfinished=int(section.unfinished.split()[0]) if _begins_row(section.unfinished) else 0,
     )
@@ -420,11 +429,20 @@ def _printed(section: _Section, given: Given) -> Printed:
 
 
 def _nodes(section: _Section, ranks: int) -> int:
-    """Return the number of hosts; in a list with gaps, the highest number of a GPU shows how many each has."""
-    hosts = len({host for group, host, _ in section.ranks if group == section.ranks[0][0]}) or 1
-    each = section.devices
-    whole = len(section.ranks) >= ranks
-    return hosts if whole or each < 2 or ranks % each else max(hosts, ranks // each)
+    """Return the number of hosts; in a list with gaps, the last GPU of a node shows how many each has."""
+    listed: dict[int, tuple[str, int]] = {}
+    for (group, host, device, _), numbers in section.places.items():
+        if group == section.ranks[0][0]:
+            listed |= dict.fromkeys(map(int, numbers), (host, int(device) + 1))
+    hosts = [host for host, _ in listed.values()]
+    last = (
+        max(device, hosts.count(host))
+        for rank, (host, device) in listed.items()
+        if rank + 1 == ranks or listed.get(rank + 1, (host,))[0] != host
+    )
+    each = 0 if len(section.ranks) >= ranks else max(last, default=0)
+    count = len(set(hosts)) or 1
+    return count if not each or ranks % each else max(count, ranks // each)
 
 
 def _suspected(rows: Sequence[Measurement], section: _Section) -> Iterator[Measurement]:

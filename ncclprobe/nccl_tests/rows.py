@@ -47,7 +47,10 @@ class Log(Struct, frozen=True):
     `hosts` are the GPUs of each, `average` and `wrong` the bus bandwidth and the wrong values of the summary. `network`
     and `nics` are those that NCCL reports to use; empty and 0: unknown. `unfinished` is the size of a last row that has
     no end; 0: all have one. `empty` rows moved nothing; the summary counts them. `unread` are rows that another writer
-    broke, each with its line; `shared` is a GPU that several ranks have, with the ranks.
+    broke, each with its line; `shared` is a GPU that several ranks have, with the ranks. `unchecked`: the program was
+    told not to look at the data. `no_multicast`: NCCL reports that NVSwitches cannot add for it.
+    `died`: the test itself reports that it failed.
+    taken for granted.
     """
 
     line: int = 0
@@ -62,14 +65,19 @@ class Log(Struct, frozen=True):
     empty: int = 0
     unread: tuple[str, ...] = ()
     shared: str = ""
+    unchecked: bool = False
+    no_multicast: bool = False
+    died: bool = False
+    guessed: bool = False
+    about: str = ""
 
 
 class Run(Struct, frozen=True):
     """One run: its rows, its own time of start (otherwise empty), its machine, and the file that it was read from.
 
     `failed` is why its numbers do not measure health, by its own words: wrong data, or an error that ended it.
-    Empty: no reason given. `missing` is what it lacks to be judged: its operation, its ranks (0) or agreement of its
-    numbers with them; empty: nothing. `cut`: its output has no end, so that rows may lack.
+    Empty: no reason given. `missing` is what it lacks to be judged: rows, its operation, its ranks (0) or agreement of
+    its numbers with them; empty: nothing. `cut`: its output has no end, so that rows may lack.
     """
 
     source: str

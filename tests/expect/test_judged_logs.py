@@ -254,15 +254,125 @@ def test_a_domain_of_nvlink_has_no_more_nodes_than_a_rack(tmp_path: Path, capsys
     )
 
 
-def test_how_many_gpus_a_node_has_is_not_taken_from_a_list_that_was_cut(
+def test_a_list_that_was_cut_means_boards_of_the_usual_size_and_of_cards_nothing(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    cases = ((32, range(5), False), (16, range(5), False), (32, range(8), True), (8, range(5), True))
-    for ranks, listed, can in cases:
-        told = judged(tmp_path, capsys, text((90, 100, 106, 110, 113), ranks, "NVIDIA A100-SXM4-80GB", listed=listed))
+    a100, slow = "NVIDIA A100-SXM4-80GB", (90, 100, 106, 110, 113)
+    cases = (
+        (a100, 32, range(5), 8, 4),
+        (a100, 32, range(2), 8, 4),
+        (a100, 16, range(5), 8, 2),
+        (a100, 32, range(8), 8, 4),
+        (a100, 16, (0, 7, 8, 15), 8, 2),
+        (a100, 8, range(5), 8, 1),
+        (GB300, 16, (15,), 4, 4),
+        (L40S, 32, range(5), 8, None),
+        (a100, 12, range(5), 8, None),
+    )
+    for gpu, ranks, listed, each, nodes in cases:
+        told = judged(tmp_path, capsys, text(slow, ranks, gpu, each=each, listed=listed))
         why = told["rows"][0]["why"] or ""
-        assert len(told["rows"]) == 10
-        assert ("how many GPUs a node has is not in the text" in why, "unjudged" in statuses(told)) != (can, can), ranks
+        unknown = "how many GPUs a node has is not in the text" in why or "unevenly" in why
+        assert (unknown, len(told["rows"])) == (nodes is None, 10), (gpu, ranks, listed)
+        assert nodes in (None, told["rows"][0]["nodes"]), (gpu, ranks, listed)
+        guessed = "8 GPUs per node" in (told["assumed"] or "")
+        assert guessed == (gpu == a100 and ranks in (16, 32) and len(listed) < 9 and listed != (0, 7, 8, 15))
+
+
+def test_gpus_that_the_driver_could_not_name_have_the_name_of_another_table(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    rates, unnamed = (560, 640, 700, 740, 760), "NVIDIA Graphics Device"
+    first, second = (text(rates, 8, gpu, each=4) for gpu in (unnamed, GB300))
+    told = judged(tmp_path, capsys, first)
+    assert told["rows"][0]["why"].startswith("not judged: the driver called these GPUs 'NVIDIA Graphics Device'")
+    told = judged(tmp_path, capsys, first + second)
+    assert {row["table"] for row in told["rows"] if row["status"] == "pass"} == {1, 2}
+    assert [each["message"][-60:] for each in told["findings"]] == [
+        "taken for NVIDIA GB300, which another table of this log names"[-60:]
+    ]
+    told = judged(tmp_path, capsys, first + second + text(rates, 8, "NVIDIA B200"))
+    assert {row["status"] for row in told["rows"] if row["table"] == 1} == {"unjudged"}
+
+
+def test_a_machine_that_the_text_names_is_taken_if_it_has_such_gpus(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    h100, rates = "NVIDIA H100 80GB HBM3", (213, 264, 298, 318, 331)
+    cases = (
+        ("two of a3-megagpu-8g here", "a3-megagpu-8g", "pass"),
+        ("two of A3_megagpu 8g here", "a3-megagpu-8g", "pass"),
+        ("two p4d.24xlarge here", "8 NICs x 400 Gb/s ib", "warn"),
+        ("a3-megagpu-8g, or p5.48xlarge", "8 NICs x 400 Gb/s ib", "warn"),
+        ("a3-megagpu-8gb", "8 NICs x 400 Gb/s ib", "warn"),
+    )
+    for above, assumed, status in cases:
+        told = judged(tmp_path, capsys, text(rates, 16, h100, above=above))
+        assert (assumed in told["assumed"], told["rows"][-1]["status"]) == (True, status), above
+
+
+def test_gpus_that_a_sentence_names_are_taken_if_no_device_is_listed(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    cases = (
+        ("my 4x H200 box", 4, (330, 346, 357, 360, 362), {"pass"}, 1),
+        ("on 2 nodes of 8 \u00d7 NVIDIA H200", 16, FAST, {"pass"}, 2),
+        ("8x H200 or 8x B200", 16, FAST, {"unjudged"}, 1),
+        ("8x faster, 16x float", 16, FAST, {"unjudged"}, 1),
+    )
+    for above, ranks, rates, states, nodes in cases:
+        told = judged(tmp_path, capsys, text(rates, ranks, above=above, listed=()))
+        assert (statuses(told), told["rows"][0]["nodes"]) == (states, nodes), above
+        notes = [each["message"] for each in told["findings"] if each["message"].startswith("no device is listed: ")]
+        assert len(notes) == ("unjudged" not in states), above
+
+
+def test_small_rows_are_not_held_to_the_latency_of_nics_that_were_assumed(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    log = text(FAST, 16).replace("268435456     67108864", "1048576       262144")
+    slow = re.sub(r"(?m)^( *1048576 +262144 .*)$", "1048576 262144 float sum -1 900 1.17 2.18 0 900 1.17 2.18 0", log)
+    assert judged(tmp_path, capsys, slow)["rows"][0]["status"] == "unjudged"
+    assert judged(tmp_path, capsys, slow, "--machine", "HGX H200")["rows"][0]["status"] == "warn"
+
+
+def test_switches_that_cannot_add_are_named_with_their_cost(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    said = "n0:70:81 [0] NCCL INFO NVLS multicast support is not available on dev 0"
+    for gpu, rates, notes in (
+        (H200, (332, 346, 354, 358, 361), 1),
+        ("NVIDIA A100-SXM4-80GB", (220, 226, 230, 232, 233), 0),
+    ):
+        told = judged(tmp_path, capsys, text(rates, 8, gpu, above=said))
+        assert statuses(told) == {"pass"}, gpu
+        assert [each["severity"] for each in told["findings"]] == ["warn"] * notes, gpu
+        assert all("the lack of NVLS multicast" in each["message"] for each in told["findings"])
+
+
+def test_data_that_was_not_checked_is_noted(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    for word, notes in (("0", 1), ("1", 0)):
+        told = judged(tmp_path, capsys, text(FAST, 16, above=f"# nThread 1 nGpus 1 agg iters: 1 validation: {word}"))
+        assert [each["severity"] for each in told["findings"]] == ["note"] * notes
+
+
+def test_a_machine_that_was_assumed_warns_of_no_row_that_reaches_its_mark(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    rates = (186, 192, 195, 198, 200)
+    told = judged(tmp_path, capsys, text(rates, 2, "NVIDIA A100-SXM4-80GB"))
+    assert (told["assumed"], statuses(told)) == ("GPUs joined by NVSwitch", {"pass"})
+    assert "warn" in statuses(
+        judged(tmp_path, capsys, text(rates, 2, "NVIDIA A100-SXM4-80GB"), "--machine", "DGX A100")
+    )
+
+
+def test_cards_that_share_the_nics_of_their_nodes_are_held_to_no_fine_mark(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    box = ("--machine", "2 x L40S, 1 socket, 1 NIC x 100 Gb/s roce")
+    for rates, words in (((9.6,) * 5, {"unjudged", "pass"}), ((3.2,) * 5, {"fail"})):
+        told = judged(tmp_path, capsys, text(rates, 4, L40S, each=2), *box)
+        assert statuses(told) <= words, rates
+        assert "(GPUs on PCIe)" in told["rows"][-1]["why"] or "below a third" in told["rows"][-1]["why"]
 
 
 SETTINGS = {
@@ -361,7 +471,8 @@ def test_a_table_that_lacks_its_operation_or_ranks_is_read_with_its_failure(
 ) -> None:
     told = judged(tmp_path, capsys, "\n".join([HEADER, *rows((110, 212, 338, 364, 367), 960), DIED]))
     assert {(row["op"], row["ranks"], row["status"]) for row in told["rows"]} == {("all_reduce", 0, "unjudged")}
-    assert (told["failed"], told["exit_code"]) == (DIED, 3)
+    assert (told["failed"], told["exit_code"]) == (DIED, 4)
+    assert "the run failed after the row of 4 GiB" in [each["message"] for each in told["findings"]]
     assert "how many ranks there were: give --ranks N" in told["rows"][0]["why"]
     whole = judged(tmp_path, capsys, "\n".join([HEADER, *rows((110, 212, 338, 364, 367), 960)]), "--ranks", "960")
     assert {row["ranks"] for row in whole["rows"]} == {960}
@@ -436,39 +547,34 @@ def test_gpus_of_others_are_not_judged_with_or_without_their_processes(
         assert told["rows"][0]["why"].startswith("not judged: AMD Instinct MI300A is not a GPU of NVIDIA")
 
 
-def test_a_run_that_failed_before_its_first_row_is_refused_with_its_own_line(
+def test_a_run_that_failed_before_its_first_row_fails_with_its_own_line_and_the_cause(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     head = ["all_reduce_perf", *devices(dict.fromkeys(range(8), H200), 8)]
-    said = [
-        "n0: Test CUDA failure common.cu:1048 'system not yet initialized'",
-        " .. n0 pid 7: Test failure common.cu:919",
-    ]
-    with pytest.raises(
-        UsageError, match=r"failed before its first row: .*Test CUDA failure common.cu:1048 'system not yet"
-    ):
-        judged(tmp_path, capsys, "\n".join([*head, *said]))
-    with pytest.raises(UsageError, match=r"failed before its first row: .*NCCL WARN Failed to open libnvidia-ml"):
-        judged(
-            tmp_path,
-            capsys,
-            "\n".join(
-                [
-                    *head,
-                    "n0:7:7 [0] misc/ibvwrap.cc:94 NCCL WARN Failed to open libibverbs.so[.1]",
-                    "n0:7:7 [0] misc/nvmlwrap.cc:74 NCCL WARN Failed to open libnvidia-ml.so.1",
-                    "n0: Test NCCL failure common.cu:1119 'unhandled system error (run with NCCL_DEBUG=INFO …) / '",
-                    "n1:7:7 [0] transport.cc:1 NCCL WARN Call to connect failed",
-                ]
-            ),
-        )
     row = (
         f"{next(rows((1,), 8)).partition(' -1 ')[0]} -1 n0: Test CUDA failure common.cu:389 'an illegal memory access'"
     )
-    with pytest.raises(UsageError, match=r"before its first row: n0: Test CUDA failure common.cu:389 'an illegal"):
-        judged(tmp_path, capsys, "\n".join([*head, HEADER, row, " .. n0 pid 7: Test failure common.cu:519"]))
-    with pytest.raises(UsageError, match="lists 8 ranks and holds no row: the run stopped before its first one"):
-        judged(tmp_path, capsys, "\n".join(head))
+    unhandled = "n0: Test NCCL failure common.cu:1119 'unhandled system error (run with NCCL_DEBUG=INFO …) / '"
+    cases = (
+        (["n0: Test CUDA failure common.cu:1048 'system not yet initialized'", " .. n0 pid 7: Test failure"],
+         "n0: Test CUDA failure common.cu:1048 'system not yet", "nvidia-fabricmanager"),
+        (["n0:7:7 [0] misc/ibvwrap.cc:94 NCCL WARN Failed to open libibverbs.so[.1]",
+          "n0:7:7 [0] misc/nvmlwrap.cc:74 NCCL WARN Failed to open libnvidia-ml.so.1", unhandled,
+          "n1:7:7 [0] transport.cc:1 NCCL WARN Call to connect failed"],
+         "NCCL WARN Failed to open libnvidia-ml", ""),
+        ([HEADER, row, " .. n0 pid 7: Test failure common.cu:519"],
+         "n0: Test CUDA failure common.cu:389 'an illegal", ""),
+    )  # fmt: skip
+    for said, line, cause in cases:
+        told = judged(tmp_path, capsys, "\n".join([*head, *said]))
+        failed = told["findings"][-1]
+        assert (told["exit_code"], told["rows"]) == (4, []), line
+        assert (failed["severity"], failed["message"]) == ("fail", "the run failed before its first row"), line
+        assert line in told["failed"], told
+        assert cause in told["findings"][0]["message"], told
+    told = judged(tmp_path, capsys, "\n".join(head))
+    assert (told["exit_code"], [each["severity"] for each in told["findings"]]) == (3, ["warn"])
+    assert told["findings"][0]["message"] == "it lists 8 ranks and holds no row: it ended, or hung, before the first"
 
 
 def test_a_board_of_h800_is_held_to_what_its_switches_reach_and_a_host_path_to_what_is_known_of_it(
@@ -507,11 +613,14 @@ def test_a_judged_log_has_a_page_with_the_measured_dots_on_the_expected_curve(tm
         (text(FAST, 16), "PASS · 10 rows measured, 10 judged: 10 pass"),
         (text(SLOW, 16), "WARN · 10 rows measured"),
         ("\n".join(rows(FAST, 16)), "UNKNOWN · 10 rows measured, none judged"),
-        ("\n".join([*rows(FAST, 16), DIED]), f"UNKNOWN · 10 rows measured, none judged; the run reports: {DIED[:25]}"),
+        (
+            "\n".join([*rows(FAST, 16), DIED]),
+            "FAIL · 10 rows measured, none judged; 2 findings; the run reports: n1: Test NCCL",
+        ),
     ],
 )
 def test_the_page_is_headed_by_the_worst_row_and_none_judged_is_unknown(log: str, title: str, tmp_path: Path) -> None:
     path, page = tmp_path / "log.txt", tmp_path / "page.html"
     path.write_text(log)
-    assert expect.main(("--judge", str(path), "--html", str(page))) == (3 if DIED in log else 0)
+    assert expect.main(("--judge", str(path), "--html", str(page))) == (4 if DIED in log else 0)
     assert title in html.unescape(page.read_text())

@@ -111,7 +111,7 @@ def test_numbers_of_another_operation_are_shown_as_printed_and_lack_agreement() 
     assert [(row.ranks, row.busbw_GBps) for row in run.rows] == [(0, 107.69), (0, 108.39)]
 
 
-@each_row("text", ["", "hello\n", NEW, RANKS, "1 2 3\n", NEW + "8 2 float sum -1 x x x x x x x x\n"])
+@each_row("text", ["", "hello\n", NEW, "a: CUDA error: 700\n", "1 2 3\n", NEW + "8 2 float sum -1 x x x x x x x x\n"])
 def test_a_text_without_rows_is_refused(text: str) -> None:
     with pytest.raises(UsageError):
         parse_text(text, "log")

@@ -382,11 +382,11 @@ def by_name(found: Iterable[MachineType]) -> Mapping[str, MachineType]:
     named: dict[str, MachineType] = {}
     folded = set[str]()
     for machine in found:
-        if _folded(machine.name) in folded:
+        if file_name(machine.name) in folded:
             whose = f"; {machine.origin} has to name its own otherwise" if machine.origin else ""
             raise UsageError(f"two machine types are called {machine.name}{whose}")
         named[machine.name] = machine
-        folded.add(_folded(machine.name))
+        folded.add(file_name(machine.name))
     for machine in named.values():
         for twin in machine.match.twins:
             if twin not in named or machine.name not in named[twin].match.twins:
@@ -424,8 +424,8 @@ def _inside(machine: MachineType) -> tuple[object, ...]:
 def named(name: str) -> MachineType | None:
     """The type of this name, whatever its case and hyphens."""
     if installed(MACHINES):
-        return next((machine for known, machine in table().items() if _folded(known) == _folded(name)), None)
-    return _alone(_folded(name))
+        return next((machine for known, machine in table().items() if file_name(known) == file_name(name)), None)
+    return _alone(file_name(name))
 
 
 @cache
@@ -434,7 +434,7 @@ def _alone(folded: str) -> MachineType | None:
     if folded not in _own():
         return None
     machine = _type_in(_own()[folded])
-    board = _alone(_folded(machine.board)) if machine.board else None
+    board = _alone(file_name(machine.board)) if machine.board else None
     return _with_board(machine, {board.name: board} if board else {})
 
 
@@ -442,11 +442,12 @@ def find(name: str) -> MachineType:
     """The type of this name, as `named`. Raises UsageError with those of similar names."""
     if machine := named(name):
         return machine
-    folded = {_folded(known): known for known in table()}
-    close = get_close_matches(_folded(name[:80]), folded, n=3, cutoff=0.5)
+    folded = {file_name(known): known for known in table()}
+    close = get_close_matches(file_name(name[:80]), folded, n=3, cutoff=0.5)
     lists = "`ncclprobe expect --list` lists them, and '8 x L40S' composes one"
     raise unknown(name, "machine type", folded, lists, [folded[word] for word in close])
 
 
-def _folded(name: str) -> str:
+def file_name(name: str) -> str:
+    """Return a name as files are called: without capitals and blanks."""
     return name.lower().replace(" ", "-").replace("_", "-")
