@@ -447,7 +447,12 @@ def test_where_a_process_would_send_and_who_listens_at_a_port() -> None:
         rows = json.loads(tcp_sockets.at_port(port, [str(os.getpid())]))
         assert [each["state"] for each in rows] == ["listening", "established"]
         assert rows[0]["pid"] == os.getpid()
-        assert {each["pid"] for each in json.loads(tcp_sockets.at_port(port, []))} == {0}
+        nobody = json.loads(tcp_sockets.at_port(port, []))
+        assert {each["pid"] for each in nobody} == {0}
+        assert [each.get("stranger", "").split()[:1] for each in nobody] == [[str(os.getpid())], []]
+        child = subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE)
+        with child:
+            assert not json.loads(tcp_sockets.at_port(port, [str(child.pid)]))[0]["stranger"]  # its parent listens
     assert live.LiveHost(set(), lambda _: False).ask("route", "127.0.0.1") == "127.0.0.1"
 
 
@@ -523,6 +528,26 @@ def test_a_worker_that_has_outlived_its_rank_is_not_the_rank() -> None:
     worker = {**process(31, 1), "name": "pt_data_worker"}
     known = found(process(10, 0), worker)
     assert (pids(known), known.absent) == ([(10, 0)], (1,))
+
+
+def test_a_number_that_two_processes_were_started_with_names_both() -> None:
+    beside = [
+        (process(12, 0, 5), (12,)),
+        (process(12, 0, 10), ()),  # a worker of the rank
+        (process(12, 0, 1), ()),  # one that has outlived another
+        ({**process(12, 0, 5), "program": "tail.py"}, ()),
+        (process(12, 0, 5, library=False), ()),
+    ]
+    for other, twins in some(beside):
+        assert found(process(10, 0, 5), other).ranks[0].twins == twins
+
+
+def test_what_has_started_an_agent_of_torchrun_is_not_a_rank() -> None:
+    starter = process(10, None) | {"variables": {}}
+    agent = process(11, None, 10) | {"agent": {"nnodes": "2", "rdzv_endpoint": "127.0.0.1:29400"}, "variables": {}}
+    both = found(starter, agent, pid=10)
+    assert (both.ranks, [each.pid for each in both.agents]) == ((), [11])
+    assert pids(found(starter, pid=10)) == [(10, None)]
 
 
 def test_who_holds_a_lock_is_read_from_what_the_kernel_lists() -> None:

@@ -9,12 +9,13 @@ from ncclprobe.checks.log.flight import recorded
 from ncclprobe.engine.running import kept, stands
 from ncclprobe.facts.files.flight_records import FlightRecords
 from ncclprobe.facts.job.meeting import Agent, Connection, JobStore, Meetings, agent
-from ncclprobe.facts.job.ranks import JobLook, JobLooks, JobProcess, JobState, LiveRank, LocalRanks
+from ncclprobe.facts.job.process_state import LiveRank
+from ncclprobe.facts.job.ranks import JobLook, JobLooks, JobProcess, JobState, LocalRanks
 from ncclprobe.facts.launcher import Launch
 from ncclprobe.logs.job import of_agents, stand
 from ncclprobe.model.snapshot import Absent
 from ncclprobe.model.values import replace
-from tests.each_row import each_row
+from tests.each_row import each_row, some
 
 RECORDED = Path(__file__).resolve().parents[1] / "data" / "attach-init"
 NOTHING = FlightRecords(())
@@ -97,6 +98,18 @@ def test_ranks_with_another_store_or_world_are_named_with_what_the_others_have()
         init(three, 3, ((call(100),) * 2, COME), (), AWAY, mesh=MESH, own=world),
     ]
     assert not [each.answer for each in others if "WORLD_SIZE" in each.answer.message]
+
+
+def test_a_program_that_holds_the_port_and_a_wrong_number_are_named() -> None:
+    held = replace(LISTENS, pid=0, stranger="4711 (python3)")
+    rows = [
+        (init({1: WAITS}, 2, (COME,), (held,)),
+         "process 4711 (python3) listens at 10.0.0.5:29500, and is not a rank of this job"),
+        (init({0: SLEEPS, 2: WAITS}, 2, (ASKS,), (LISTENS, accepted(ASKS[0]))),
+         "process 102 has RANK=2, which is not below WORLD_SIZE=2"),
+    ]  # fmt: skip
+    for found, words in some(rows):
+        assert (found.answer.word, words in found.answer.message) == ("STUCK", True), found.answer
 
 
 def test_a_rank_that_waits_in_init_is_told_with_those_that_have_not_come() -> None:

@@ -12,16 +12,8 @@ from ncclprobe.engine.running import kept, stands
 from ncclprobe.facts.files.flight_records import FlightFrame, FlightRecords
 from ncclprobe.facts.files.ras import RasAnswer, read_answer
 from ncclprobe.facts.job.gpus import LiveGpu
-from ncclprobe.facts.job.ranks import (
-    Child,
-    Connection,
-    JobLook,
-    JobLooks,
-    JobProcess,
-    JobState,
-    LiveRank,
-    LocalRanks,
-)
+from ncclprobe.facts.job.process_state import Child, LiveRank
+from ncclprobe.facts.job.ranks import Connection, JobLook, JobLooks, JobProcess, JobState, LocalRanks
 from ncclprobe.facts.launcher import Launch
 from ncclprobe.logs.job import stand
 from ncclprobe.model.snapshot import Absent

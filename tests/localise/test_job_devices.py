@@ -5,12 +5,8 @@ from typing import Any
 
 from ncclprobe.checks.log.flight import recorded
 from ncclprobe.facts.job.gpus import LiveGpu
-from ncclprobe.facts.job.ranks import (
-    Child,
-    Connection,
-    JobState,
-    LiveRank,
-)
+from ncclprobe.facts.job.process_state import Child, LiveRank
+from ncclprobe.facts.job.ranks import Connection, JobState
 from ncclprobe.facts.kernel_log import Event
 from ncclprobe.model.snapshot import Absent
 from ncclprobe.model.values import replace

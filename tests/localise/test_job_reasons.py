@@ -5,7 +5,8 @@ import json
 from ncclprobe.checks.job.ranks import apart, inside, outside
 from ncclprobe.checks.log.flight import recorded
 from ncclprobe.facts.files.flight_records import FlightFrame
-from ncclprobe.facts.job.ranks import JobState, LiveRank
+from ncclprobe.facts.job.process_state import LiveRank
+from ncclprobe.facts.job.ranks import JobState
 from ncclprobe.facts.job.stacks import FIRST, LiveFrame
 from ncclprobe.host import py_spy
 from ncclprobe.logs.job import activity

@@ -2,7 +2,8 @@
 
 from ncclprobe.checks.log.flight import recorded
 from ncclprobe.facts.files.flight_records import FlightFrame
-from ncclprobe.facts.job.ranks import Child, JobState, LiveRank
+from ncclprobe.facts.job.process_state import Child, LiveRank
+from ncclprobe.facts.job.ranks import JobState
 from ncclprobe.model.values import replace
 from tests.each_row import each_row
 from tests.localise.test_job import (

@@ -2,7 +2,8 @@
 
 from ncclprobe.checks.log.flight import recorded
 from ncclprobe.facts.files.flight_records import FlightFrame
-from ncclprobe.facts.job.ranks import Child, JobState, LiveRank
+from ncclprobe.facts.job.process_state import Child, LiveRank
+from ncclprobe.facts.job.ranks import JobState
 from ncclprobe.logs.job import merged
 from ncclprobe.model.causes import RankClass
 from ncclprobe.model.snapshot import Absent

@@ -5,7 +5,8 @@ from typing import Any
 from ncclprobe.checks.log.flight import recorded
 from ncclprobe.facts.files.flight_records import FlightRecords
 from ncclprobe.facts.job.meeting import Connection
-from ncclprobe.facts.job.ranks import Child, JobLook, JobLooks, JobProcess, JobState, LiveRank, LocalRanks
+from ncclprobe.facts.job.process_state import Child, LiveRank
+from ncclprobe.facts.job.ranks import JobLook, JobLooks, JobProcess, JobState, LocalRanks
 from ncclprobe.facts.launcher import Launch
 from ncclprobe.logs.job import stand
 from ncclprobe.model.snapshot import Absent

@@ -11,7 +11,8 @@ from itertools import chain
 
 from ncclprobe.facts.files.flight_records import FlightRecords
 from ncclprobe.facts.job.meeting import Meetings
-from ncclprobe.facts.job.ranks import SLURM_JOB, JobLook, JobLooks, JobState, LiveRank, LocalRanks
+from ncclprobe.facts.job.process_state import LiveRank
+from ncclprobe.facts.job.ranks import SLURM_JOB, JobLook, JobLooks, JobState, LocalRanks
 from ncclprobe.logs.job.activity import (
     Activity,
     RankView,
@@ -28,7 +29,7 @@ from ncclprobe.logs.job.activity import (
     with_peers,
 )
 from ncclprobe.logs.job.arguments import arguments, of_peer
-from ncclprobe.logs.job.arrival import Arrival, agent_rows, arrival, arrival_of_unnumbered
+from ncclprobe.logs.job.arrival import Arrival, agent_rows, arrival, arrival_of_unnumbered, misnumbered
 from ncclprobe.logs.job.calls import (
     INIT,
     LookedAt,
@@ -173,8 +174,7 @@ def _in_call(job: LookedAt, number: int, call: Stalled) -> tuple[ClassName, str]
         unheard = [wire for wire in job.wires if wire.silent and wire.rank in call.waiting and wire.peer is None]
         return "cannot tell", f"was not looked at: attach on its node too{f'; {unheard[0]}' if unheard else ''}"
     if rank is not None and what == "gone" and rank.process is None and function(call.where) == INIT:
-        twice = _twice(job)
-        return "not arrived", f"has no process on {rank.node}: no process of it was found{twice and '; '}{twice}"
+        return "not arrived", f"has not connected: no process of it on {rank.node}{misnumbered(job)}"
     if rank is not None and what == "gone":
         return "dead or gone", doing(rank, what)
     if rank is not None and what == "stopped":
@@ -182,13 +182,6 @@ def _in_call(job: LookedAt, number: int, call: Stalled) -> tuple[ClassName, str]
     if number in call.missing and rank is not None:
         return _missing(rank, what, call)
     return _waiting(job, number, call)
-
-
-def _twice(job: LookedAt) -> str:
-    """Return which processes were started with the number of another; empty: none were."""
-    ranks = [each.process for each in job.ranks.values() if each.process and each.process.twins]
-    pids = {each.rank: ", ".join(map(str, (each.pid, *each.twins))) for each in ranks}
-    return "; ".join(f"processes {all_of} have the same RANK={number}" for number, all_of in pids.items())
 
 
 def _missing(rank: RankView, what: Activity, call: Stalled) -> tuple[ClassName, str]:

@@ -6,21 +6,18 @@ from typing import Literal
 from ncclprobe.facts.files.flight_records import FlightFrame
 from ncclprobe.facts.job.gpus import LiveGpu
 from ncclprobe.facts.job.meeting import LOOPBACK, Connection
-from ncclprobe.facts.job.ranks import (
+from ncclprobe.facts.job.process_state import (
     ASLEEP,
     OUTSIDE,
     READS,
     WRITES,
     Child,
-    JobLook,
-    JobLooks,
-    JobProcess,
     LiveRank,
-    LocalRanks,
     ProcessState,
     shared,
     suspects,
 )
+from ncclprobe.facts.job.ranks import JobLook, JobLooks, JobProcess, LocalRanks
 from ncclprobe.facts.job.stacks import FIRST
 from ncclprobe.facts.kernel_log import HARMLESS_XIDS, Event
 from ncclprobe.facts.nvml import SLOWED

@@ -9,9 +9,11 @@ with another rank, it is past all that. A store that is a file is asked a hundre
 from collections.abc import Iterator, Mapping, Sequence
 
 from ncclprobe.facts.job.meeting import LOOPBACK, Agent, Connection, JobStore, Meetings
-from ncclprobe.facts.job.ranks import JobLooks, JobProcess, LiveRank
+from ncclprobe.facts.job.process_state import LiveRank
+from ncclprobe.facts.job.ranks import JobLooks, JobProcess
 from ncclprobe.logs.job.activity import RankView, doing
 from ncclprobe.logs.job.calls import INIT, LookedAt, call_of, function, named
+from ncclprobe.model import bounds
 from ncclprobe.model.causes import ClassName, RankClass
 from ncclprobe.model.findings import Evidence, seen
 from ncclprobe.model.snapshot import Absent
@@ -266,20 +268,21 @@ def _others(
     """Yield the ranks that have not joined, in their order."""
     stranger = store.master.stranger
     held = f"; process {stranger} listens at {store.master}, and is not a rank of this job" if stranger else ""
+    wrong = misnumbered(job)
     unseen = [number for number in range(job.world) if number not in job.ranks]
-    come = _strangers(callers, store) if asked else len(unseen)
+    come = _strangers(callers, store) if asked else 0 if stranger else len(unseen)
     for number in range(job.world):
         rank, one, what = job.ranks.get(number), callers.get(number), job.activities.get(number, "unseen")
         if rank is None:
             if come == 0:
                 text = f"has not connected: no process of it on {_these(meetings)}"
-                yield number, ("not arrived", f"{text}{held * (number == 0)}")
+                yield number, ("not arrived", f"{text}{held * (number == 0)}{wrong}")
             elif come < len(unseen):
                 some = f"{len(unseen) - come} of {named(unseen)} has not connected: no process of it on"
                 yield number, ("not arrived", f"is one of {len(unseen)}: {some} {_these(meetings)}")
         elif rank.process is None:
             text = f"has not connected: no process of it on {_these(meetings, rank.node)}"
-            yield number, ("not arrived", f"{text}{held * (number == 0)}")
+            yield number, ("not arrived", f"{text}{held * (number == 0)}{wrong}")
         elif what == "gone":
             yield number, ("dead or gone", doing(rank, what))
         elif what == "stopped":
@@ -298,6 +301,21 @@ def _others(
             yield number, (name, f"{text}{held * (number == 0)}")
         elif not one.master.same(store.master):
             yield number, ("not arrived", f"has joined another store, {one.master}{_elsewhere(one, callers)}")
+
+
+def misnumbered(job: LookedAt) -> str:
+    """Return which processes were started with the number of another, or with one that no rank has, as the end of a
+    sentence about a missing rank; empty: none was.
+    """
+    told = [each.process for each in job.ranks.values() if each.process and each.process.launch.rank is not None]
+    twice = {each.rank: ", ".join(map(str, (each.pid, *each.twins))) for each in told if each.twins}
+    beyond = [each for each in told if (each.rank or 0) >= (each.launch.world_size or bounds.JOB_RANKS)]
+    words = [f"processes {pids} have the same RANK={number}" for number, pids in twice.items()]
+    words += [
+        f"process {each.pid} has RANK={each.rank}, which is not below WORLD_SIZE={each.launch.world_size}"
+        for each in beyond
+    ]
+    return "".join(f"; {each}" for each in words)
 
 
 def _elsewhere(one: _Caller, callers: Mapping[int, _Caller]) -> str:

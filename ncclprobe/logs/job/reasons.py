@@ -240,8 +240,9 @@ _STATES = (
 )
 """States by words of the text about a rank, the more specific first."""
 _OF_START = (
-    Reason("WORLD_SIZE=", f"start all ranks with one WORLD_SIZE: {_ENVIRON} shows it"),
+    Reason("is not below WORLD_SIZE=", "Ranks count from 0: start each rank with a RANK of 0 to WORLD_SIZE - 1."),
     Reason("have the same RANK", "Start every rank once, each with a RANK of its own: 0 to WORLD_SIZE - 1."),
+    Reason("WORLD_SIZE=", f"start all ranks with one WORLD_SIZE: {_ENVIRON} shows it"),
     Reason(
         "is not a rank of this job",
         "Give the job another MASTER_PORT, or end that program. The log of rank 0 has `EADDRINUSE`.",
