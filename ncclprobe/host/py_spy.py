@@ -65,11 +65,12 @@ def _values(frame: dict[str, Any]) -> Iterator[tuple[str, str]]:
     for name, text, _ in known:
         if kept is None and _WORK in text:
             yield "work", name
-        if kept is not None and name in ("args", "kwargs") and _GROUP in text:
-            yield "group", "given"
         plain = text.isdecimal() if kept is None else not text.startswith(("<", "{", "None"))
         if name in (_OF_PROGRAMS if kept is None else kept) and (plain or name == "self"):
             yield name, text.strip("\"'")[:_MOST_VALUE]
+    passed = "".join(text for name, text, _ in known if name in ("args", "kwargs"))
+    if kept is not None and passed and (_GROUP in passed or "..." not in passed):
+        yield "group", "given" if _GROUP in passed else "default"
     given = [text for _, text, is_argument in known if is_argument]
     if len(given) == 2 and given[1].startswith("<frame at"):
         yield "signal", given[0] if given[0].isdecimal() else ""

@@ -5,6 +5,7 @@ import json
 from ncclprobe.checks.job.ranks import apart, inside, outside
 from ncclprobe.checks.log.flight import recorded
 from ncclprobe.facts.files.flight_records import FlightFrame
+from ncclprobe.facts.job.meeting import Connection
 from ncclprobe.facts.job.process_state import LiveRank
 from ncclprobe.facts.job.ranks import JobState
 from ncclprobe.facts.job.stacks import FIRST, LiveFrame
@@ -126,6 +127,12 @@ def in_call(name: str, values: dict[str, str]) -> tuple[FlightFrame, ...]:
          "rank 0 its group 2; rank 1 its group 1", "same groups in the same order"),
         ("init_process_group", [{"init_method": "file:///a"}, {"init_method": "file:///b"}],
          "init_method=file:///a", "one init_method"),
+        ("all_reduce", [{"group": "given"}, {"group": "default"}], "rank 1 in the default group, rank 0 in a group of",
+         "one group"),
+        ("recv", [{"src": "2"}, {"dst": "0"}, {"src": "1"}], "rank 0 receives from rank 2, which does not send to it",
+         "src, dst and tag"),
+        ("recv", [{"src": "1", "tag": "5"}, {"dst": "0", "tag": "4"}], "receives tag 5 from rank 1, which sends tag 4",
+         "one tag"),
         ("init_process_group", [{"rank": "1"}, {"rank": "1"}], "the same rank=1", "each its own rank"),
     ],
 )  # fmt: skip
@@ -134,10 +141,12 @@ def test_ranks_in_one_call_with_different_arguments_are_all_in_it_and_none_is_bl
 ) -> None:
     stacks = {rank: (in_call(name, given),) * 2 for rank, given in enumerate(values)}
     found = looked(dict.fromkeys(stacks, (IDLE, later(IDLE, still_s=20.0))), stacks=stacks)
-    assert classes(found) == {"desync": (0, 1)}
+    assert classes(found) == {"desync": tuple(stacks)}
     assert words in found.answer.message
     (finding,) = apart.run(found)
     assert advice in finding.remedy
+    if name == "recv":
+        return
     same = {rank: (in_call(name, values[0] | {"rank": str(rank)}),) * 2 for rank in stacks}
     assert "different" not in looked(dict.fromkeys(same, (IDLE, later(IDLE, still_s=20.0))), stacks=same).answer.message
 
@@ -159,6 +168,8 @@ def test_of_a_programs_variables_only_those_leave_that_say_what_a_call_waits_for
     frames = [
         {"name": "broadcast", "filename": C10D, "line": 1, "locals": [local("src", "1"), local("tensor", "<Tensor>")]},
         {"name": "wrapper", "filename": C10D, "line": 2, "locals": [local("kwargs", '{"group": <ProcessGroup at 0>}')]},
+        {"name": "wrapper", "filename": C10D, "line": 2, "locals": [local("args", "(1)"), local("kwargs", "{}")]},
+        {"name": "wrapper", "filename": C10D, "line": 2, "locals": [local("args", "(1, ...)"), local("kwargs", "{}")]},
         {"name": "step", "filename": "/home/u/train.py", "line": 3,
          "locals": [local("token", '"secret"'), local("tag", "7"), local("w", "<_distributed_c10d.Work at 0>")]},
         {"name": "handle", "filename": "/home/u/train.py", "line": 4,
@@ -166,9 +177,21 @@ def test_of_a_programs_variables_only_those_leave_that_say_what_a_call_waits_for
     ]  # fmt: skip
     kept = [py_spy.kept_frame(frame) for frame in frames]
     assert [each.get("values") for each in kept] == [
-        {"src": "1"}, {"group": "given"}, {"tag": "7", "work": "w"}, {"signal": "12"},
+        {"src": "1"}, {"group": "given"}, {"group": "default"}, None, {"tag": "7", "work": "w"}, {"signal": "12"},
     ]  # fmt: skip
     assert "secret" not in json.dumps(kept)
+
+
+def test_ranks_that_read_from_one_that_waits_for_another_to_connect_wait_for_it() -> None:
+    reads, accepts = replace(IDLE, call="recvfrom", file="socket:[7]"), replace(IDLE, call="accept", listens=True)
+    ends = (Connection(101, "127.0.0.1:5", "127.0.0.1:9", inode=7), Connection(100, "127.0.0.1:9", "127.0.0.1:5"))
+    for own, word in some([(accepts, "STUCK"), (replace(accepts, listens=False), "CANNOT TELL")]):
+        states = {0: (own, later(own, still_s=30.0)), 1: (reads, later(reads, still_s=30.0))}
+        found = looked(states, wires=(ends, ends))
+        assert found.answer.word == word
+        if word == "STUCK":
+            assert classes(found) == {"stuck outside": (0,), "waiting": (1,)}
+        assert "a connection to rank 0 at 127.0.0.1:9" in str(found) or word == "STUCK"
 
 
 def test_records_in_which_all_ranks_are_in_one_call_are_compared_by_their_stacks() -> None:

@@ -32,6 +32,8 @@ from ncclprobe.logs.job.arguments import arguments, of_peer
 from ncclprobe.logs.job.arrival import Arrival, agent_rows, arrival, arrival_of_unnumbered, misnumbered
 from ncclprobe.logs.job.calls import (
     INIT,
+    OWN_RECEIVE,
+    WAIT,
     LookedAt,
     Stalled,
     call_of,
@@ -189,9 +191,9 @@ def _missing(rank: RankView, what: Activity, call: Stalled) -> tuple[ClassName, 
     if call.apart:
         return "desync", call.apart
     own = call_of(rank)
-    if own and function(own) != function(call.where):
+    if own and function(own) not in (function(call.where), WAIT):
         return "desync", f"waits in {own}{of_peer(rank.stack)}, which others have not called"
-    if what == "idle" and not isinstance(rank.second, Absent) and rank.second.listens:
+    if what == "idle" and isinstance(rank.second, LiveRank) and rank.second.listens and OWN_RECEIVE not in call.where:
         return "cannot tell", text  # a server without requests looks the same, and is well
     unheard = rank.silent and not call.launched and not waits_outside(rank) and (own or not rank.stacks)
     if what == "unseen" or (what in _LEAST_S and unheard):  # a late server's rank may be in the call, and spin there

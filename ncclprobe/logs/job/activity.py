@@ -426,7 +426,8 @@ def with_peers(at: LiveRank | Absent, look: JobLook, ranks: Sequence[JobProcess]
         return at
     stores = tuple(f":{each.launch.master_port}" for each in ranks if each.launch.master_port)
     numbers = {each.pid: each.rank for each in ranks if each.rank is not None}
-    peers = {f"socket:[{each.inode}]": _to_peer(each, stores) for each in _known(look.connections)}
+    own = {each.local: numbers.get(each.pid) for each in _known(look.connections)}
+    peers = {f"socket:[{each.inode}]": _to_peer(each, stores, own.get(each.peer)) for each in _known(look.connections)}
 
     def file(of: ProcessState) -> str:
         if of.holder:
@@ -438,9 +439,11 @@ def with_peers(at: LiveRank | Absent, look: JobLook, ranks: Sequence[JobProcess]
     return replace(at, file=file(at), children=children)
 
 
-def _to_peer(at: Connection, stores: tuple[str, ...]) -> str:
+def _to_peer(at: Connection, stores: tuple[str, ...], rank: int | None) -> str:
     silent = "which has not answered" if at.state == "connecting" else f"silent for {at.heard_s:.0f} s"
-    return f"{_STORE if at.peer.endswith(stores) else 'a connection to'} {at.peer}, {silent}"
+    if at.peer.endswith(stores):
+        return f"{_STORE} {at.peer}, {silent}"
+    return f"a connection to {f'rank {rank} at ' if rank is not None else ''}{at.peer}, {silent}"
 
 
 def _known(connections: Sequence[Connection] | Absent) -> Sequence[Connection]:

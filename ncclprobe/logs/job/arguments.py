@@ -58,6 +58,34 @@ def of_peer(stack: Sequence[FlightFrame]) -> str:
     return "".join(_peer_words(values))
 
 
+def crossed(given: Mapping[int, Mapping[str, str]]) -> str:
+    """Return which rank receives from one that sends nothing to it, while another does; empty: none is known to.
+
+    `given` are the arguments of those that are in a send or receive.
+    """
+    sends = {rank: values["dst"] for rank, values in given.items() if "dst" in values}
+    for rank, values in given.items():
+        to_it = {each: given[each] for each, target in sends.items() if target == str(rank)}
+        source = int(values["src"]) if values.get("src", "").isdecimal() else -1
+        if source < 0 or not to_it:
+            continue
+        if source not in to_it:
+            return f"rank {rank} receives from rank {source}, which does not send to it: rank {min(to_it)} does"
+        tags = values.get("tag"), to_it[source].get("tag")
+        if None not in tags and tags[0] != tags[1]:
+            return f"rank {rank} receives tag {tags[0]} from rank {source}, which sends tag {tags[1]}"
+    return ""
+
+
+def address(stack: Sequence[FlightFrame]) -> str:
+    """Return the store that a program calls in init, as its arguments give it: ``127.0.0.1:29500``; empty: unknown."""
+    values = arguments(stack)
+    if {"hostname", "port"} <= values.keys():
+        return f"{values['hostname']}:{values['port']}"
+    scheme, _, place = values.get("init_method", "").partition("tcp://")
+    return place.partition("?")[0] if not scheme else ""
+
+
 def _peer_words(values: Mapping[str, str]) -> Iterator[str]:
     for name, word in (("src", " from rank"), ("peer", " with rank"), ("dst", " to rank"), ("tag", ", tag")):
         if values.get(name, "").isdecimal():

@@ -11,7 +11,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from ncclprobe.facts.job.meeting import LOOPBACK, Agent, Connection, JobStore, Meetings
 from ncclprobe.facts.job.process_state import LiveRank
 from ncclprobe.facts.job.ranks import JobLooks, JobProcess
-from ncclprobe.logs.job.activity import RankView, doing
+from ncclprobe.logs.job.activity import Activity, RankView, doing
+from ncclprobe.logs.job.arguments import address
 from ncclprobe.logs.job.calls import INIT, LookedAt, call_of, function, named
 from ncclprobe.model import bounds
 from ncclprobe.model.causes import ClassName, RankClass
@@ -268,39 +269,56 @@ def _others(
     """Yield the ranks that have not joined, in their order."""
     stranger = store.master.stranger
     held = f"; process {stranger} listens at {store.master}, and is not a rank of this job" if stranger else ""
-    wrong = misnumbered(job)
+    none = f"{held}{misnumbered(job)}"
     unseen = [number for number in range(job.world) if number not in job.ranks]
     come = _strangers(callers, store) if asked else 0 if stranger else len(unseen)
     for number in range(job.world):
         rank, one, what = job.ranks.get(number), callers.get(number), job.activities.get(number, "unseen")
-        if rank is None:
-            if come == 0:
-                text = f"has not connected: no process of it on {_these(meetings)}"
-                yield number, ("not arrived", f"{text}{held * (number == 0)}{wrong}")
+        if rank is None or rank.process is None:
+            on = _these(meetings, rank.node if rank else "these nodes")
+            if rank is not None or come == 0:
+                yield number, ("not arrived", f"has not connected: no process of it on {on}{none}")
             elif come < len(unseen):
                 some = f"{len(unseen) - come} of {named(unseen)} has not connected: no process of it on"
-                yield number, ("not arrived", f"is one of {len(unseen)}: {some} {_these(meetings)}")
-        elif rank.process is None:
-            text = f"has not connected: no process of it on {_these(meetings, rank.node)}"
-            yield number, ("not arrived", f"{text}{held * (number == 0)}{wrong}")
+                yield number, ("not arrived", f"is one of {len(unseen)}: {some} {on}")
         elif what == "gone":
             yield number, ("dead or gone", doing(rank, what))
         elif what == "stopped":
             yield number, ("stuck outside", doing(rank, what))
-        elif one is None or one.polls:
-            continue
-        elif one.tries and what == "idle":
-            reason = unreachable(one.master, (*one.before, *one.after), _pids(callers), meetings)
-            first = f"; no process of rank 0 is on {_these(meetings)}" if 0 in unseen and one.master.here else ""
-            for_first = reason == _NOBODY and number and 0 in callers and not callers[0].serves and not callers[0].tries
-            text = f"cannot connect to {one.master}: {reason}{first}{', for rank 0 does not serve it yet' * for_first}"
-            yield number, ("waiting" if for_first else "not arrived", f"{text}{_elsewhere(one, callers)}")
-        elif not one.connected:
-            name: ClassName = "not arrived" if what == "idle" else "slow, not stuck"
-            text = f"has not connected: it {doing(rank, what)}{_elsewhere(one, callers)}"
-            yield number, (name, f"{text}{held * (number == 0)}")
-        elif not one.master.same(store.master):
-            yield number, ("not arrived", f"has joined another store, {one.master}{_elsewhere(one, callers)}")
+        elif one is not None and not one.polls and (found := _not_joined(one, what, callers, meetings, store)):
+            yield number, (found[0], f"{found[1]}{held if number == 0 else ''}")
+
+
+def _not_joined(
+    one: _Caller, what: Activity, callers: Mapping[int, _Caller], meetings: Mapping[str, Meetings], store: _Caller
+) -> tuple[ClassName, str] | None:
+    """Return what a rank with a process does that has not joined `store`; None: it has."""
+    elsewhere = _elsewhere(one, callers)
+    if not one.connected and what == "idle" and _calls_elsewhere(one):
+        others = [n for n, each in callers.items() if each.connected and each.master.same(store.master)]
+        meet = f"; {named(others)} {'meets' if len(others) == 1 else 'meet'} at {store.master}" if others else ""
+        return "not arrived", f"has called another store, {address(one.rank.stack)}{meet}"
+    if one.tries and what == "idle":
+        reason = unreachable(one.master, (*one.before, *one.after), _pids(callers), meetings)
+        first = f"; no process of rank 0 is on {_these(meetings)}" if 0 not in callers and one.master.here else ""
+        served = not (0 in callers and not callers[0].serves and not callers[0].tries)
+        for_first = reason == _NOBODY and one.rank.rank and not served
+        text = (
+            f"cannot connect to {one.master}: {reason}{first}{', for rank 0 does not serve it yet' * bool(for_first)}"
+        )
+        return "waiting" if for_first else "not arrived", f"{text}{elsewhere}"
+    if not one.connected:
+        name: ClassName = "not arrived" if what == "idle" else "slow, not stuck"
+        return name, f"has not connected: it {doing(one.rank, what)}{elsewhere}"
+    if not one.master.same(store.master):
+        return "not arrived", f"has joined another store, {one.master}{elsewhere}"
+    return None
+
+
+def _calls_elsewhere(one: _Caller) -> bool:
+    """Return whether the program of a rank calls another store than its environment says."""
+    called = address(one.rank.stack)
+    return bool(called) and called not in (str(one.master), f"{one.master.resolved}:{one.master.port}")
 
 
 def misnumbered(job: LookedAt) -> str:
@@ -365,6 +383,10 @@ def _describe_listeners(listeners: Sequence[Connection], at: JobStore, own: froz
     hosts = sorted({each.local.rpartition(":")[0] for each in listeners})
     if not str(at.resolved).startswith(LOOPBACK) and all(host.startswith(LOOPBACK) for host in hosts):
         return f"it listens on {hosts[0]} only, which no other address reaches"
+    if ":" in str(at.resolved) and not any(":" in host for host in hosts):
+        return f"it listens on {hosts[0]} only, an address of IPv4"
+    if ":" not in str(at.resolved) and all(":" in host and host != "[::]" for host in hosts):
+        return f"it listens on {hosts[0]} only, an address of IPv6"
     if any(each.pid in own for each in listeners) and not called:
         return "it listens there, and is not called: the program has set another MASTER_ADDR or MASTER_PORT"
     if any(each.pid in own for each in listeners):

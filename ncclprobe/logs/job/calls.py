@@ -5,6 +5,7 @@ from itertools import pairwise
 
 from ncclprobe.facts.files.flight_records import FlightDump, FlightFrame, FlightRecords
 from ncclprobe.facts.files.ras import RasAnswer, RasProcess, by_operation
+from ncclprobe.facts.job.process_state import READS, LiveRank
 from ncclprobe.facts.job.ranks import JobLooks
 from ncclprobe.facts.job.stacks import C10D
 from ncclprobe.logs.collectives import (
@@ -22,7 +23,7 @@ from ncclprobe.logs.collectives import (
     waits,
 )
 from ncclprobe.logs.job.activity import Activity, RankView, Wire, activity
-from ncclprobe.logs.job.arguments import arguments, differing, of_peer
+from ncclprobe.logs.job.arguments import arguments, crossed, differing, of_peer
 from ncclprobe.model.findings import Evidence, seen
 from ncclprobe.model.hostlist import fold_ranks
 from ncclprobe.model.snapshot import Absent
@@ -32,6 +33,10 @@ _MOST_GAPS = 200
 _UNKNOWN_USUAL_S = 3.0
 """The time that passes between two calls of a job for which only stacks are known."""
 INIT = "init_process_group"
+OWN_RECEIVE = "a receive over the program's own connection"
+WAIT = "Work.wait"
+"""The call of a rank that waits for an operation which it has started before."""
+_P2P = ("send", "recv", "isend", "irecv", "batch_isend_irecv")
 _ONE_SIDED = ("send", "recv", "recv_object_list", "send_object_list")
 
 
@@ -189,7 +194,7 @@ def _stalled_calls(job: LookedAt) -> list[Stalled]:
 
 
 def _without_records(job: LookedAt) -> list[Stalled]:
-    return list(_by_stacks(job)) or list(_by_lines(job)) or list(_by_ras(job))
+    return list(_by_stacks(job)) or list(_by_lines(job)) or list(_by_ras(job)) or list(_by_connections(job))
 
 
 def _unknown_group_calls(job: LookedAt) -> Iterator[Stalled]:
@@ -270,14 +275,17 @@ def _by_stacks(job: LookedAt) -> Iterator[Stalled]:
     by_call = grouped((call, number) for number, call in sorted(inside.items()))
     ranks = {call: tuple(numbers) for call, numbers in by_call.items()}
     where = max(ranks, key=lambda call: (function(call) not in _ONE_SIDED, len(ranks[call])))
-    peers = {call: of_peer(job.ranks[each[0]].stack) if len(each) == 1 else "" for call, each in ranks.items()}
-    texts = "; ".join(f"{named(each)} in {call}{peers[call]}" for call, each in ranks.items())
+    texts = "; ".join(_with_peers(job, call, each) for call, each in ranks.items())
     timed = [still_s for number in inside if (still_s := _still_s(job.ranks[number])) is not None]
     made = Stalled(where, ranks[where], others, min(timed, default=job.took_s), _UNKNOWN_USUAL_S if timed else 0.0)
     if others:
         yield replace(made, waiting=tuple(sorted(inside)))
     elif len(inside) < job.world:
         return
+    elif mixed := next((each for call, of in ranks.items() if (each := _mixed_groups(job, call, of))), ""):
+        yield replace(made, waiting=(), missing=tuple(sorted(inside)), apart=f"{mixed}; {texts}")
+    elif wrong := crossed({n: arguments(job.ranks[n].stack) for n, call in inside.items() if function(call) in _P2P}):
+        yield replace(made, waiting=(), missing=tuple(sorted(inside)), apart=f"{wrong}: {texts}")
     elif len(ranks) > 1:
         missing = tuple(sorted(inside.keys() - {*ranks[where]}))
         yield replace(made, missing=missing, apart=f"ranks wait in different calls: {texts}")
@@ -287,6 +295,22 @@ def _by_stacks(job: LookedAt) -> Iterator[Stalled]:
         )
     elif timed:
         yield made
+
+
+def _with_peers(job: LookedAt, call: str, ranks: Sequence[int]) -> str:
+    """Return who is in a call; of sends and receives each rank with its peer."""
+    if function(call) not in (*_P2P, WAIT):
+        return f"{named(ranks)} in {call}"
+    return "; ".join(f"rank {each} in {call}{of_peer(job.ranks[each].stack)}" for each in ranks)
+
+
+def _mixed_groups(job: LookedAt, call: str, ranks: Sequence[int]) -> str:
+    """Return that some ranks are in a call of the default group and some, at one line, in that of another."""
+    by_group = grouped((arguments(job.ranks[each].stack).get("group", ""), each) for each in ranks)
+    if not {"given", "default"} <= by_group.keys():
+        return ""
+    default, given = named(by_group["default"]), named(by_group["given"])
+    return f"ranks are in {call} of different groups: {default} in the default group, {given} in a group of the program"
 
 
 def _by_lines(job: LookedAt) -> Iterator[Stalled]:
@@ -309,6 +333,27 @@ def _waits_in_c(rank: RankView) -> str:
     if own is None or isinstance(at, Absent) or not rank.still or at.call != "futex" or rank.stack[0] != own:
         return ""
     return f"{own.filename.rpartition('/')[2]}:{own.line}"
+
+
+def _by_connections(job: LookedAt) -> Iterator[Stalled]:
+    """Yield that ranks read from connections of their program to ranks that themselves wait for somebody to connect."""
+    sockets = {(wire.rank, f"socket:[{wire.first.inode}]"): wire.peer for wire in job.wires}
+    peers = {
+        number: peer
+        for number, rank in job.ranks.items()
+        if isinstance(at := rank.first, LiveRank) and at.call in READS and rank.still
+        if (peer := sockets.get((number, at.file))) not in (None, number)
+    }
+    listens = {
+        number for number, rank in job.ranks.items() if isinstance(rank.second, LiveRank) and rank.second.listens
+    }
+    held = {peer for peer in peers.values() if peer is not None and peer in listens}
+    waiting = tuple(sorted(number for number, peer in peers.items() if peer in held))
+    if waiting:
+        lines = {str(own) for number in waiting if (own := caller(job.ranks[number].stack))}
+        timed = [still_s for number in waiting if (still_s := _still_s(job.ranks[number])) is not None]
+        where = f"{OWN_RECEIVE} ({min(lines).rpartition('/')[2] if lines else 'line unknown'})"
+        yield Stalled(where, waiting, tuple(sorted(held)), min(timed, default=job.took_s), _UNKNOWN_USUAL_S)
 
 
 def _by_ras(job: LookedAt) -> Iterator[Stalled]:
@@ -362,6 +407,8 @@ def call_of(rank: RankView) -> str:
     """Return the function of torch.distributed that a rank is in at both looks: ``all_reduce (train.py:40)``."""
     stack = rank.stack if rank.same_stack else ()
     call = next((frame.name for frame in reversed(stack) if frame.filename.endswith(C10D)), "")
+    if not call and activity(rank) == "idle" and stack and "work" in getattr(stack[0], "values", {}):
+        call = WAIT
     if not call and activity(rank) == "idle" and any(_is_backward(frame) for frame in stack):
         call = "backward"  # nothing computes: DDP or FSDP waits there for the gradients of others
     own = caller(stack)
