@@ -25,9 +25,10 @@ for number, usual in ((signal.SIGINT, signal.default_int_handler), (signal.SIGHU
     if signal.getsignal(number) is signal.SIG_IGN:  # as under nohup, and then in every process that a test starts
         signal.signal(number, usual)
 
-if "CI" not in os.environ:  # there hypothesis does so by itself
-    settings.register_profile("untimed", deadline=None)  # how long an example takes depends on the machine's load
-    settings.load_profile("untimed")
+for name, examples in (("usual", 25), ("whole", 100)):  # `scripts/test all` takes the whole
+    like = settings.get_profile("ci" if "CI" in os.environ else "default")
+    settings.register_profile(name, like, deadline=None, max_examples=examples)  # a deadline depends on the load
+settings.load_profile("usual")
 
 
 def pytest_collection_finish() -> None:

@@ -43,7 +43,7 @@ def test_a_library_says_what_it_needs_and_where_to_look(library: Path) -> None:
 
 
 @needs_compiler
-@settings(suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None)
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(cut=st.integers(0, 20_000), at=st.integers(0, 20_000), new=st.binary(max_size=16))
 def test_a_damaged_library_is_read_or_refused(versioned: Path, tmp_path: Path, cut: int, at: int, new: bytes) -> None:
     data = bytearray((versioned / "libnccl.so.2").read_bytes()[: cut or None])

@@ -16,7 +16,7 @@ from contextlib import asynccontextmanager
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from ncclprobe import wire
@@ -252,7 +252,6 @@ def test_ones_own_words_are_not_taken_from_the_other_side() -> None:
     assert asyncio.run(run()) == "stranger"
 
 
-@settings(max_examples=60, deadline=None)
 @given(st.lists(st.binary(max_size=200), max_size=4), st.booleans())
 def test_no_bytes_end_in_anything_but_a_named_trouble(pieces: list[bytes], greet: bool) -> None:
     async def run() -> None:

@@ -4,7 +4,7 @@ import gzip
 import json
 from pathlib import Path
 
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from ncclprobe.host.job_files import Blocks, JobFile, named
@@ -268,7 +268,6 @@ def test_line_numbers_hold_across_blocks() -> None:
 
 
 @given(st.lists(st.binary(max_size=60), max_size=8))
-@settings(max_examples=200, deadline=None)
 def test_any_bytes_in_any_blocks_are_read(blocks: list[bytes]) -> None:
     found = read([("a", blocks)], ("no socket interface",))
     whole = read([("a", [b"".join(blocks)])], ("no socket interface",))
@@ -284,7 +283,6 @@ LINES = st.sampled_from(
 
 
 @given(st.lists(LINES, max_size=6), st.data())
-@settings(max_examples=200, deadline=None)
 def test_a_log_with_bytes_changed_or_cut_is_read_on(lines: list[bytes], data: st.DataObject) -> None:
     text = bytearray(b"\n".join(lines))
     for _ in range(data.draw(st.integers(0, 4)) if text else 0):
@@ -300,7 +298,6 @@ def test_a_log_with_bytes_changed_or_cut_is_read_on(lines: list[bytes], data: st
     st.text(alphabet=st.sampled_from("abexW<\"' .:no"), max_size=80),
     st.lists(st.text(alphabet="abexWno <", min_size=1), max_size=5),
 )
-@settings(max_examples=300, deadline=None)
 def test_a_sieve_finds_every_line_that_holds_a_text(block: str, texts: list[str]) -> None:
     data = block.replace(".", "\n").encode()
     sieve = Sieve(texts)
@@ -349,7 +346,6 @@ def test_containers_that_share_host_and_process_number_keep_their_ranks() -> Non
 
 
 @given(st.lists(st.text("ab1298 :", max_size=12), max_size=8), st.lists(st.text("ab1298 :", min_size=1, max_size=4)))
-@settings(max_examples=300, deadline=None)
 def test_the_index_finds_what_a_search_of_every_line_finds(texts: list[str], signs: list[str]) -> None:
     found = SignIndex(texts).having(tuple(signs))
     assert found == [number for number, text in enumerate(texts) if any(sign in text for sign in signs)]

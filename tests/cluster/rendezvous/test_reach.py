@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from rendezvous_lab import TOKEN, saying, soon
 
@@ -261,7 +261,6 @@ def test_no_time_is_no_try() -> None:
     assert (reach.tries, reach.outcome) == (0, "resolve")
 
 
-@settings(max_examples=25, deadline=None)
 @given(st.binary(max_size=120), st.booleans())
 def test_whatever_a_server_says_ends_in_a_known_outcome(text: bytes, greets: bool) -> None:
     async def run() -> Reach:

@@ -8,7 +8,7 @@ from html.parser import HTMLParser
 from pathlib import Path
 from typing import Any
 
-from hypothesis import given, settings
+from hypothesis import given
 
 from ncclprobe import DOCS, api
 from ncclprobe.model.findings import Evidence, Status, Suppression, Verdict, fail, seen
@@ -77,7 +77,6 @@ def test_nothing_that_a_machine_said_becomes_an_element_or_a_script(report: Repo
     assert len(page.data()) == 1
 
 
-@settings(max_examples=30)
 @given(samples.reports)
 def test_any_report_makes_a_page_of_legible_text(report: Report) -> None:
     text = render(report)
