@@ -22,11 +22,23 @@ class Cases(Struct, frozen=True):
     """Cases of one check: tuples of facts as its examples are, or texts of logs.
 
     A bad row begins with what the check must say of it: "FAIL link: mlx5_0:1 on n1" is severity, blame, subject and
-    the nodes that the finding names. `said` writes it.
+    the nodes that the finding names. `said` writes it. A row of `other` begins so too, with a note that is no
+    objection, or with "UNKNOWN: " and words of the reason why it cannot be judged.
     """
 
     bad: Sequence[tuple[Any, ...]] = ()
     good: Sequence[Any] = ()
+    other: Sequence[tuple[Any, ...]] = ()
+
+
+def rows_of(**usual: object) -> Callable[..., tuple[Any, ...]]:
+    """Return what makes a row: what must be said, if any, and the facts `usual` in this order, but for its changes."""
+
+    def row(*must: str, **changes: object) -> tuple[Any, ...]:
+        assert changes.keys() <= usual.keys()
+        return (*must, *{**usual, **changes}.values())
+
+    return row
 
 
 def said(findings: Iterable[Finding]) -> str:
@@ -80,9 +92,8 @@ def with_cases(check: Check) -> Check:
     """Return the check with its cases behind its own two examples."""
     more = written().get(check.key, Cases())
     bad = [_example(facts) for _, *facts in more.bad]
-    return replace(
-        check, bad_examples=_more(check.bad_examples, bad), good_examples=_more(check.good_examples, more.good)
-    )
+    good = [*more.good, *(_example(facts) for must, *facts in more.other if not must.startswith("UNKNOWN"))]
+    return replace(check, bad_examples=_more(check.bad_examples, bad), good_examples=_more(check.good_examples, good))
 
 
 def _example(facts: list[Any]) -> Any:

@@ -14,7 +14,7 @@ from ncclprobe.facts.pci import NVIDIA, Device, Identity, Pci, PciPosition
 from ncclprobe.facts.process import Container, DeviceNode, Devices
 from ncclprobe.model.snapshot import Absent, Job
 from ncclprobe.model.values import replace
-from tests.checks.cases import Cases
+from tests.checks.cases import Cases, rows_of
 
 EIGHT_RANKS = Launch("torchrun", 0, 8, 0, 8, 1)
 NO_NVML = Absent("NVML: no libnvidia-ml.so.1", "Missing")
@@ -54,6 +54,16 @@ LINK_SOFT = Event(3600.0, "xid", BUS, "145", "RLW_RXPIPE Nonfatal XC0 i0 Link 13
 
 _TOLD_APART = replace(PAIR, all=tuple(replace(gpu, uuid=f"GPU-{gpu.index}") for gpu in PAIR.all))
 
+_count = rows_of(
+    gpus=FEWER,
+    job=Job(),
+    launch=Launch(),
+    devices=_NO_NODES,
+    pci=EIGHT_ON_THE_BUS,
+    driver=_LOADED,
+    environment=Environment(),
+    container=BARE_HOST,
+)
 CASES = {
     "gpu.smi-canary": Cases(
         bad=[("FAIL node: nvidia-smi", Smi(gpus=1), PAIR)],
@@ -67,42 +77,12 @@ CASES = {
             ("FAIL node: GPUs", FEWER, Job(), EIGHT_RANKS, NODES, *REST),
             ("FAIL node: GPUs", NO_NVML, Job(), EIGHT_RANKS, NODES, *REST),
             ("FAIL node: GPUs", NO_NVML, Job(expect_gpus=1), Launch(), _NO_NODES, *REST),
-            (
-                "FAIL node: GPUs",
-                NO_NVML,
-                Job(),
-                Launch(),
-                _NO_NODES,
-                on_the_bus(),
-                NO_DRIVER,
-                Environment(),
-                BARE_HOST,
-            ),
-            (
-                "FAIL job: GPUs",
-                NO_NVML,
-                Job(),
-                Launch(),
-                _NO_NODES,
-                on_the_bus("nvidia"),
-                _LOADED,
-                Environment(),
-                BARE_HOST,
-            ),
-            ("FAIL node: GPUs", NO_NVML, Job(), Launch(), _NO_NODES, _PASSED_ON, NO_DRIVER, _GIVEN, BARE_HOST),
-            ("FAIL node: GPUs", NO_NVML, Job(), Launch(), _NO_NODES, _PASSED_ON, NO_DRIVER, _IN_A_PROLOG, BARE_HOST),
-            (
-                "FAIL node: GPUs",
-                FEWER,
-                Job(),
-                Launch(),
-                EIGHT_NODES,
-                EIGHT_ON_THE_BUS,
-                _LOADED,
-                Environment(),
-                BARE_HOST,
-            ),
-            ("FAIL image: /dev/nvidia-uvm", PAIR, Job(), Launch(), _WITHOUT_UVM, Pci(), _LOADED, Environment(), DOCKER),
+            _count("FAIL node: GPUs", gpus=NO_NVML, pci=on_the_bus(), driver=NO_DRIVER),
+            _count("FAIL job: GPUs", gpus=NO_NVML, pci=on_the_bus("nvidia")),
+            _count("FAIL node: GPUs", gpus=NO_NVML, pci=_PASSED_ON, driver=NO_DRIVER, environment=_GIVEN),
+            _count("FAIL node: GPUs", gpus=NO_NVML, pci=_PASSED_ON, driver=NO_DRIVER, environment=_IN_A_PROLOG),
+            _count("FAIL node: GPUs", devices=EIGHT_NODES),
+            _count("FAIL image: /dev/nvidia-uvm", gpus=PAIR, devices=_WITHOUT_UVM, pci=Pci(), container=DOCKER),
             (
                 "WARN node: GPU0, GPU1",
                 Gpus(tuple(replace(gpu, uuid="GPU-1") for gpu in PAIR.all), "570", (12, 8)),
@@ -117,11 +97,11 @@ CASES = {
             (_TOLD_APART, Job(), Launch(), NODES, *REST),
             (Gpus(PAIR.all[:1], "570.86.15", (12, 8)), Job(), EIGHT_RANKS, NODES, *REST),
             (replace(PAIR, instead_of_nvml="NVML: no libnvidia-ml.so.1"), Job(), Launch(), NODES, *REST),
-            (PAIR, Job(), Launch(), _WITHOUT_UVM, Pci(), _LOADED, Environment(), BARE_HOST),
-            (FEWER, Job(), Launch(), EIGHT_NODES, EIGHT_ON_THE_BUS, _LOADED, Environment(), DOCKER),
-            (FEWER, Job(), Launch(), EIGHT_NODES, EIGHT_ON_THE_BUS, _LOADED, _GIVEN, BARE_HOST),
-            (FEWER, Job(), Launch(), _CLOSED_TO_ONE, EIGHT_ON_THE_BUS, _LOADED, Environment(), BARE_HOST),
-            (FEWER, Job(), Launch(), EIGHT_NODES, on_the_bus("vfio-pci", 8), _LOADED, Environment(), BARE_HOST),
+            _count(gpus=PAIR, devices=_WITHOUT_UVM, pci=Pci()),
+            _count(devices=EIGHT_NODES, container=DOCKER),
+            _count(devices=EIGHT_NODES, environment=_GIVEN),
+            _count(devices=_CLOSED_TO_ONE),
+            _count(devices=EIGHT_NODES, pci=on_the_bus("vfio-pci", 8)),
         ],
     ),
     "gpu.p2p": Cases(

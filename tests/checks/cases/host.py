@@ -30,7 +30,7 @@ from ncclprobe.facts.nvml import Gpu, Gpus
 from ncclprobe.facts.process import JobUser, Memlock, OpenFiles, Process, ResourceLimit, Segment, SharedMemory
 from ncclprobe.model.snapshot import Absent, Job
 from ncclprobe.model.values import replace
-from tests.checks.cases import Cases
+from tests.checks.cases import Cases, rows_of
 
 ONE = Gpus((Gpu(0, "NVIDIA H200"),), driver="570.86.15", cuda=(12, 8))
 ROOMY = SharedMemory(64 * GIB, 60 * GIB)
@@ -57,6 +57,9 @@ def _few(uid: int, capabilities: frozenset[str], first: bool = True) -> Process:
 
 
 _ROOM = Memory(256 * GIB, 200 * GIB)
+_threads = rows_of(process=user(), launch=Launch(), cgroup=FREE, gpus=EIGHT, job=Job())
+_shm = rows_of(memory=SMALL, gpus=NEW_DRIVER, launch=Launch(), software=NCCL_2_21, settings=PLAIN, job=Job())
+_memlock = rows_of(memlock=Memlock(65536), fabric=NIC, process=user(), user=JobUser())
 CASES = {
     "host.limits/nofile": Cases(
         bad=[
@@ -75,58 +78,39 @@ CASES = {
     ),
     "host.limits/threads": Cases(
         bad=[
-            ("FAIL image: pids.max", user(), Launch(), _pids(256, used=14), EIGHT, Job()),
-            ("WARN image: pids.max", user(), Launch(), _pids(1024), EIGHT, Job()),
-            (
-                "FAIL image: pids.max",
-                user(),
-                Launch("mpi", 3, 16, visible_gpus="3"),
-                _pids(300, used=100),
-                EIGHT,
-                Job(),
+            _threads("FAIL image: pids.max", cgroup=_pids(256, used=14)),
+            _threads("WARN image: pids.max", cgroup=_pids(1024)),
+            _threads(
+                "FAIL image: pids.max", launch=Launch("mpi", 3, 16, visible_gpus="3"), cgroup=_pids(300, used=100)
             ),
-            ("FAIL image: RLIMIT_NPROC", _few(1000, frozenset()), Launch(), FREE, EIGHT, Job()),
-            ("FAIL image: RLIMIT_NPROC", _few(0, frozenset({"sys_admin"}), first=False), Launch(), FREE, EIGHT, Job()),
+            _threads("FAIL image: RLIMIT_NPROC", process=_few(1000, frozenset())),
+            _threads("FAIL image: RLIMIT_NPROC", process=_few(0, frozenset({"sys_admin"}), first=False)),
         ],
         good=[
-            (_few(0, frozenset()), Launch(), FREE, EIGHT, Job()),  # root in docker
-            (_few(1000, frozenset({"sys_admin"})), Launch(), FREE, EIGHT, Job()),
-            (user(), Launch(visible_gpus="3"), _pids(300, used=20), EIGHT, Job()),
-            (user(), Launch(), _pids(1024), Absent("no NVML"), Job()),
-            (user(), Launch(), _pids(1024), EIGHT, Job("gloo")),
-            (user(), LARGE, _pids(4096), EIGHT, Job()),
+            _threads(process=_few(0, frozenset())),  # root in docker
+            _threads(process=_few(1000, frozenset({"sys_admin"}))),
+            _threads(launch=Launch(visible_gpus="3"), cgroup=_pids(300, used=20)),
+            _threads(cgroup=_pids(1024), gpus=Absent("no NVML")),
+            _threads(cgroup=_pids(1024), job=Job("gloo")),
+            _threads(launch=LARGE, cgroup=_pids(4096)),
         ],
     ),
     "host.shm/shm": Cases(
         bad=[
-            ("WARN image: /dev/shm", SharedMemory(800 * MIB, 800 * MIB), EIGHT, Launch(), NCCL_2_21, PLAIN, Job()),
-            (
-                "FAIL image: /dev/shm",
-                SMALL,
-                Absent("no NVML"),
-                Launch("torchrun", 0, 8, 0, 8, 1),
-                NCCL_2_21,
-                PLAIN,
-                Job(),
-            ),
-            ("FAIL image: /dev/shm", SharedMemory(4 * MIB, 4 * MIB), NEW_DRIVER, ONE_PER_NODE, NCCL_2_21, PLAIN, Job()),
-            (
-                "FAIL image: /dev/shm",
-                SharedMemory(250 * MIB, 250 * MIB),
-                NEW_DRIVER,
-                TWO_NODES,
-                NCCL_2_27,
-                PLAIN,
-                Job(),
+            _shm("WARN image: /dev/shm", memory=SharedMemory(800 * MIB, 800 * MIB), gpus=EIGHT),
+            _shm("FAIL image: /dev/shm", gpus=Absent("no NVML"), launch=Launch("torchrun", 0, 8, 0, 8, 1)),
+            _shm("FAIL image: /dev/shm", memory=SharedMemory(4 * MIB, 4 * MIB), launch=ONE_PER_NODE),
+            _shm(
+                "FAIL image: /dev/shm", memory=SharedMemory(250 * MIB, 250 * MIB), launch=TWO_NODES, software=NCCL_2_27
             ),
         ],
         good=[
-            (ROOMY, EIGHT, Launch(), NCCL_2_21, PLAIN, Job()),
-            (SMALL, NEW_DRIVER, Launch(), NCCL_2_27, PLAIN, Job()),
-            (SMALL, NEW_DRIVER, ONE_PER_NODE, NCCL_2_27, PLAIN, Job()),
-            (SharedMemory(253 * MIB, 253 * MIB), NEW_DRIVER, TWO_NODES, NCCL_2_27, PLAIN, Job()),
-            (SMALL, ONE, Launch(), NCCL_2_21, PLAIN, Job()),
-            (ROOMY, Absent("no NVML"), Launch("torchrun", 0, 8, 0, 8, 1), NCCL_2_27, PLAIN, Job()),
+            _shm(memory=ROOMY, gpus=EIGHT),
+            _shm(software=NCCL_2_27),
+            _shm(launch=ONE_PER_NODE, software=NCCL_2_27),
+            _shm(memory=SharedMemory(253 * MIB, 253 * MIB), launch=TWO_NODES, software=NCCL_2_27),
+            _shm(gpus=ONE),
+            _shm(memory=ROOMY, gpus=Absent("no NVML"), launch=Launch("torchrun", 0, 8, 0, 8, 1), software=NCCL_2_27),
         ],
     ),
     "host.shm/shm-stale": Cases(
@@ -138,20 +122,14 @@ CASES = {
     ),
     "host.limits/memlock": Cases(
         bad=[
-            ("WARN image: RLIMIT_MEMLOCK", Memlock(1 * GIB), NIC, user(), JobUser()),
-            ("FAIL image: RLIMIT_MEMLOCK", Memlock(None), NIC, user(), LOW_USER),
-            (
-                "FAIL image: RLIMIT_MEMLOCK",
-                Memlock(65536),
-                NIC,
-                user("ipc_lock", first_user_namespace=False),
-                JobUser(),
-            ),
+            _memlock("WARN image: RLIMIT_MEMLOCK", memlock=Memlock(1 * GIB)),
+            _memlock("FAIL image: RLIMIT_MEMLOCK", memlock=Memlock(None), user=LOW_USER),
+            _memlock("FAIL image: RLIMIT_MEMLOCK", process=user("ipc_lock", first_user_namespace=False)),
         ],
         good=[
-            (Memlock(65536, exempt=True), NIC, user("ipc_lock"), JobUser()),
-            (Memlock(65536), NIC, user(), HIGH_USER),
-            (Memlock(65536), NIC, user(), JobUser("1000")),
+            _memlock(memlock=Memlock(65536, exempt=True), process=user("ipc_lock")),
+            _memlock(user=HIGH_USER),
+            _memlock(user=JobUser("1000")),
         ],
     ),
     "host.shm/caps": Cases(

@@ -20,7 +20,7 @@ from ncclprobe.checks.ib.fixtures import (
 from ncclprobe.checks.ib.gdr import BARE, GUEST, METAL, NOTHING
 from ncclprobe.checks.ib.ports import BOTH, FLUX, SAME, downs, routed, sysctls_of, troubled
 from ncclprobe.facts.driver import GpuDirect
-from ncclprobe.facts.infiniband import Fabric, Rate
+from ncclprobe.facts.infiniband import Fabric, Rate, RdmaDevice
 from ncclprobe.facts.launcher import Launch
 from ncclprobe.facts.nvlink import NvLink, NvLinks
 from ncclprobe.facts.pci import Pci
@@ -29,7 +29,7 @@ from ncclprobe.facts.routes import Routes, Rule
 from ncclprobe.facts.software import NcclLibrary, Software
 from ncclprobe.model.snapshot import Absent
 from ncclprobe.model.values import replace
-from tests.checks.cases import Cases
+from tests.checks.cases import Cases, rows_of
 
 HDR = Rate(200, 4, "HDR")
 PEERMEM = GpuDirect({"/sys/module/nvidia_peermem/version": "550.127.08"}, (5, 15))
@@ -41,6 +41,7 @@ def nccl(*version: int) -> Software:
     return Software({}, (NcclLibrary((major, minor, patch), "nvidia-nccl-cu12"),))
 
 
+_CLOSED = GpuDirect({}, (5, 15), "proprietary")
 _OPEN = GpuDirect({}, (6, 8), "open")
 _SWITCHED = NvLinks(((NvLink(0, "active", remote="switch", remote_pci=""),),) * 4)
 _DOWN: dict[str, Any] = {"state": "DOWN", "physical": "Polling"}
@@ -48,104 +49,99 @@ _KEPT_APART = Ipv4Settings(1, 2)
 _BY_SOURCE = tuple(Rule(100 + n, f"{100 + n}", f"10.0.0.{n}/32") for n in range(2))
 
 
+_UNREAD = Absent("permission denied")
 _CARD = next(each for each in pci().devices.values() if each.identity.kind == "nic")
 _UNPLACED = Pci({**pci().devices, _CARD.address: replace(_CARD, place=Absent("timed out", "TimedOut"))})
+_FLAT = Pci({name: replace(each, place=_UNREAD) for name, each in pci().devices.items()})
+_BLIND = Pci({name: replace(each, numa_node=_UNREAD) for name, each in _FLAT.devices.items()})
+_HOMELESS = Pci({**pci().devices, "0000:12:00.0": replace(pci().devices["0000:12:00.0"], numa_node=-1)})
+_IDLE = [replace(port(n, **_DOWN), device=f"mlx5_{n}b") for n in range(4)]
+_SECOND_PORTS = [replace(device(port(n)), name=idle.device, ports=(idle,)) for n, idle in enumerate(_IDLE)]
+_SOFT = RdmaDevice("rxe0", (replace(roce(0, "10.0.0.5"), device="rxe0"),), None, opens=False)
+_UNTYPED = (gid(0, "10.0.0.5", None),)  # type: ignore[arg-type]
+_MANAGEMENT = fabric(roce(4, "", Rate(25, 1, "EDR")))
+_ELSEWHERE = replace(
+    downs(1, 2, 3), events=tuple(replace(event, device="0000:99:00.0") for event in downs(1, 2, 3).events)
+)
+_AT_BOOT = replace(
+    downs(0.1, 0.11, 0.12),
+    uptime_s=700.0,
+    events=tuple(replace(event, at_s=200.0) for event in downs(0.1, 0.11, 0.12).events),
+)
+_gdr = rows_of(
+    fabric=fabric(),
+    settings=PLAIN,
+    direct=PEERMEM,
+    gpus=gpus(),
+    pci=pci(),
+    nvlinks=BARE,
+    software=NO_NCCL,
+    launch=Launch(),
+    machine=METAL,
+)
+_gpu_near = rows_of(fabric=fabric(), settings=PLAIN, pci=pci(), gpus=gpus(), machine=METAL)
+_state = rows_of(fabric=fabric(), settings=PLAIN, launch=Launch(), pci=pci(), gpus=gpus())
+_rate = rows_of(fabric=fabric(), settings=PLAIN, pci=pci(), gpus=gpus())
+_roce_mtu = rows_of(
+    fabric=fabric(roce(0, "10.0.0.5"), roce(1, "10.1.0.5"), count=0),
+    settings=PLAIN,
+    found=interfaces(1500),
+    routes=routed(),
+)
+_same_subnet = rows_of(
+    fabric=BOTH, settings=PLAIN, found=SAME, routes=routed(), sysctls=sysctls_of(eth0=FLUX, eth1=FLUX)
+)
 CASES = {
     "ib.gdr/gdr": Cases(
         bad=[
-            (
-                "WARN image: GPUDirect RDMA",
-                fabric(),
-                PLAIN,
-                replace(PEERMEM, driver="proprietary"),
-                gpus(),
-                pci(),
-                BARE,
-                nccl(2, 21, 5),
-                Launch(),
-                METAL,
-            ),
-            (
-                "WARN job: GPUDirect RDMA",
-                fabric(),
-                having("NCCL_DMABUF_ENABLE", "0"),
-                _OPEN,
-                gpus(),
-                pci(),
-                BARE,
-                NO_NCCL,
-                Launch(),
-                METAL,
-            ),
-            ("WARN node: GPU3", fabric(), PLAIN, PEERMEM, gpus(), pci(far=(3,)), BARE, NO_NCCL, Launch(), METAL),
-            (
-                "WARN job: NCCL_NET_GDR_LEVEL",
-                fabric(),
-                having("NCCL_NET_GDR_LEVEL", "LOC"),
-                PEERMEM,
-                gpus(),
-                pci(),
-                BARE,
-                NO_NCCL,
-                Launch(),
-                METAL,
-            ),
-            (
-                "WARN job: NCCL_NET_GDR_READ",
-                fabric(),
-                having("NCCL_NET_GDR_READ", "0"),
-                PEERMEM,
-                gpus(),
-                pci(),
-                BARE,
-                NO_NCCL,
-                Launch(),
-                METAL,
+            _gdr("WARN image: GPUDirect RDMA", direct=replace(PEERMEM, driver="proprietary"), software=nccl(2, 21, 5)),
+            _gdr("WARN job: GPUDirect RDMA", settings=having("NCCL_DMABUF_ENABLE", "0"), direct=_OPEN),
+            _gdr("WARN node: GPU3", pci=pci(far=(3,))),
+            _gdr("WARN job: NCCL_NET_GDR_LEVEL", settings=having("NCCL_NET_GDR_LEVEL", "LOC")),
+            _gdr("WARN job: NCCL_NET_GDR_READ", settings=having("NCCL_NET_GDR_READ", "0")),
+            _gdr("FAIL image: GPUDirect RDMA", direct=_CLOSED, nvlinks=_SWITCHED, launch=TWO_NODES),
+        ],
+        other=[
+            _gdr("NOTE unknown: GPU2 and GPU3", pci=pci(far=(2, 3))),
+            _gdr("NOTE unknown: GPUDirect RDMA", pci=_UNREAD),
+            _gdr(
+                "UNKNOWN: whether this old kernel has DMA-BUF for RDMA cannot be seen",
+                direct=GpuDirect({}, (4, 18), "open"),
             ),
         ],
         good=[
-            (fabric(), PLAIN, PEERMEM, gpus(), pci(), BARE, NO_NCCL, TWO_NODES, METAL),
-            (fabric(), PLAIN, _OPEN, gpus(), pci(), BARE, nccl(2, 21, 5), TWO_NODES, METAL),
-            (fabric(), PLAIN, NOTHING, gpus(4, "NVIDIA GeForce RTX 4090"), pci(), BARE, NO_NCCL, Launch(), METAL),
-            (fabric(), PLAIN, PEERMEM, gpus(), pci(far=(3,)), _SWITCHED, NO_NCCL, TWO_NODES, METAL),
-            (fabric(), PLAIN, PEERMEM, gpus(), pci(far=(0, 1, 2, 3)), BARE, NO_NCCL, TWO_NODES, METAL),
-            (fabric(), PLAIN, PEERMEM, gpus(), pci(far=(3,)), BARE, NO_NCCL, TWO_NODES, GUEST),
-            (
-                fabric(),
-                having("NCCL_NET_GDR_LEVEL", "SYS"),
-                PEERMEM,
-                gpus(),
-                pci(far=(3,)),
-                BARE,
-                NO_NCCL,
-                TWO_NODES,
-                METAL,
-            ),
-            (
-                fabric(port(0, Rate(25, 1), link_layer="Ethernet"), count=0),
-                PLAIN,
-                NOTHING,
-                gpus(),
-                pci(),
-                BARE,
-                NO_NCCL,
-                Launch(),
-                METAL,
-            ),
+            _gdr(direct=replace(PEERMEM, driver="proprietary"), software=nccl(2, 23, 4)),
+            _gdr(fabric=_MANAGEMENT, nvlinks=_UNREAD, launch=TWO_NODES, machine=_UNREAD),
+            _gdr(launch=TWO_NODES),
+            _gdr(direct=_OPEN, software=nccl(2, 21, 5), launch=TWO_NODES),
+            _gdr(direct=NOTHING, gpus=gpus(4, "NVIDIA GeForce RTX 4090")),
+            _gdr(pci=pci(far=(3,)), nvlinks=_SWITCHED, launch=TWO_NODES),
+            _gdr(pci=pci(far=(0, 1, 2, 3)), launch=TWO_NODES),
+            _gdr(pci=pci(far=(3,)), launch=TWO_NODES, machine=GUEST),
+            _gdr(settings=having("NCCL_NET_GDR_LEVEL", "SYS"), pci=pci(far=(3,)), launch=TWO_NODES),
+            _gdr(fabric=fabric(port(0, Rate(25, 1), link_layer="Ethernet"), count=0), direct=NOTHING),
         ],
     ),
     "ib.gdr/gpu-near": Cases(
         bad=[
-            ("WARN node: GPU3", fabric(), PLAIN, pci(far=(3,)), gpus(), METAL),
-            ("WARN node: GPU1", fabric(port(1, Rate(25, 1, "EDR"))), PLAIN, pci(), gpus(), METAL),
+            _gpu_near("WARN node: GPU3", pci=pci(far=(3,))),
+            _gpu_near("WARN node: GPU1", fabric=fabric(port(1, Rate(25, 1, "EDR")))),
+            _gpu_near("WARN node: GPU3", fabric=fabric(count=3)),
+            _gpu_near("WARN node: GPU3", settings=having("NCCL_IB_HCA", "^mlx5_3")),
+        ],
+        other=[
+            _gpu_near(
+                "UNKNOWN: the PCI tree does not show the distance between GPUs and NICs", pci=_BLIND, machine=_UNREAD
+            )
         ],
         good=[
-            (fabric(), PLAIN, pci(far=(0, 1, 2, 3)), gpus(), METAL),
-            (fabric(count=2), PLAIN, pci(), gpus(), METAL),
-            (fabric(), PLAIN, pci(far=(3,)), gpus(), GUEST),
-            (fabric(count=1), PLAIN, pci(), gpus(1), METAL),
-            (fabric(), PLAIN, _UNPLACED, gpus(), METAL),
-            (fabric(port(1, state=Absent("timed out", "TimedOut"))), PLAIN, pci(), gpus(), METAL),
+            _gpu_near(fabric=_MANAGEMENT, machine=_UNREAD),
+            _gpu_near(pci=pci(far=(0, 1, 2, 3))),
+            _gpu_near(fabric=fabric(count=2)),
+            _gpu_near(pci=pci(far=(3,)), machine=GUEST),
+            _gpu_near(fabric=fabric(count=1), gpus=gpus(1)),
+            _gpu_near(pci=_UNPLACED),
+            _gpu_near(fabric=fabric(port(1, state=Absent("timed out", "TimedOut")))),
         ],
     ),
     "ib.gdr/numa": Cases(
@@ -153,46 +149,95 @@ CASES = {
             (fabric(), PLAIN, pci(), gpus(), METAL),
             (fabric(count=1), PLAIN, pci(), gpus(), METAL),
             (fabric(), PLAIN, pci(moved=(2, 3)), gpus(2), METAL),
-        ]
+        ],
+        other=[
+            ("UNKNOWN: the NUMA node of no NIC could be read", fabric(), PLAIN, _BLIND, gpus(), _UNREAD),
+            ("NOTE unknown: mlx5_0", fabric(), PLAIN, _HOMELESS, gpus(), _UNREAD),
+        ],
     ),
     "ib.state": Cases(
         bad=[
-            ("FAIL link: mlx5_2:1", fabric(port(2, **_DOWN)), PLAIN, TWO_NODES, pci(), gpus()),
-            ("WARN link: mlx5_2:1", fabric(port(2, **_DOWN)), PLAIN, Launch(), Absent("no sysfs"), gpus()),
-            ("WARN link: mlx5_1:1", fabric(port(1, physical="LinkErrorRecovery")), PLAIN, Launch(), pci(), gpus()),
-            ("FAIL link: mlx5_0:1", fabric(port(0, **_DOWN), count=1), PLAIN, TWO_NODES, pci(), gpus()),
+            _state("FAIL link: mlx5_2:1", fabric=fabric(port(2, **_DOWN)), launch=TWO_NODES),
+            _state("WARN link: mlx5_2:1", fabric=fabric(port(2, **_DOWN)), pci=Absent("no sysfs")),
+            _state("WARN link: mlx5_1:1", fabric=fabric(port(1, physical="LinkErrorRecovery"))),
+            _state("FAIL link: mlx5_0:1", fabric=fabric(port(0, **_DOWN), count=1), launch=TWO_NODES),
+            _state(
+                "WARN link: mlx5_0:1, mlx5_1:1, mlx5_2:1",
+                fabric=fabric(*(port(n, **_DOWN) for n in range(3))),
+                launch=TWO_NODES,
+            ),
+            _state(
+                "FAIL link: mlx5_0:1, mlx5_1:1, mlx5_2:1, mlx5_3:1",
+                fabric=fabric(*(port(n, **_DOWN) for n in range(4))),
+                launch=TWO_NODES,
+            ),
+            _state("FAIL fabric: mlx5_1:1", fabric=fabric(port(1, state="INIT"))),
+            _state("WARN link: mlx5_2:1", fabric=fabric(port(2, **_DOWN)), pci=_FLAT),
+        ],
+        other=[
+            _state("NOTE link: mlx5_5:1", fabric=fabric(port(5, **_DOWN), count=5), launch=TWO_NODES),
+            _state(
+                "NOTE link: mlx5_0b:1, mlx5_1b:1, mlx5_2b:1, mlx5_3b:1",
+                fabric=Fabric((*fabric().devices, *_SECOND_PORTS)),
+                launch=TWO_NODES,
+            ),
+            _state(
+                "NOTE link: mlx5_0:1, mlx5_1:1, mlx5_2:1, mlx5_3:1",
+                fabric=fabric(*(port(n, **_DOWN) for n in range(4))),
+            ),
+            _state(
+                "NOTE link: mlx5_5:1", fabric=fabric(port(5, state="INIT", link_layer="Ethernet")), launch=TWO_NODES
+            ),
+            _state("NOTE link: mlx5_4:1", fabric=fabric(port(4, **_DOWN)), pci=_UNREAD),
+            _state(
+                "UNKNOWN: the state of no port could be read: permission denied",
+                fabric=fabric(*(port(n, state=_UNREAD) for n in range(4))),
+            ),
+            _state("NOTE unknown: mlx5_2:1", fabric=fabric(port(2, state=_UNREAD))),
         ],
         good=[
-            (fabric(port(2, **_DOWN)), having("NCCL_IB_HCA", "^mlx5_2"), Launch(), pci(), gpus()),
-            (fabric(port(4, **_DOWN)), PLAIN, TWO_NODES, pci(), gpus()),
-            (fabric(port(3, **_DOWN)), PLAIN, Launch(), pci(), gpus(3)),
-            (fabric(port(0, **_DOWN), count=1), PLAIN, Launch(), pci(), gpus()),
-            (Fabric((device(port(0, **_DOWN, link_layer="Unspecified")),)), PLAIN, TWO_NODES, pci(), gpus()),
+            _state(fabric=fabric(port(2, **_DOWN)), settings=having("NCCL_IB_HCA", "^mlx5_2")),
+            _state(fabric=fabric(port(4, **_DOWN)), launch=TWO_NODES),
+            _state(fabric=fabric(port(3, **_DOWN)), gpus=gpus(3)),
+            _state(fabric=fabric(port(0, **_DOWN), count=1)),
+            _state(fabric=Fabric((device(port(0, **_DOWN, link_layer="Unspecified")),)), launch=TWO_NODES),
         ],
     ),
     "ib.rate": Cases(
         bad=[
-            ("FAIL link: mlx5_1:1", fabric(port(1, HDR)), PLAIN, pci(), gpus()),
-            ("WARN link: mlx5_1:1", fabric(port(1, HDR)), PLAIN, Absent("no sysfs"), gpus()),
-            (
+            _rate("FAIL link: mlx5_1:1", fabric=fabric(port(1, HDR))),
+            _rate("WARN link: mlx5_1:1", fabric=fabric(port(1, HDR)), pci=Absent("no sysfs")),
+            _rate(
                 "FAIL link: mlx5_0:1",
-                fabric(port(0, Rate(50, 1, "HDR")), count=1),
-                PLAIN,
-                Absent("no sysfs"),
-                Absent("no driver"),
+                fabric=fabric(port(0, Rate(50, 1, "HDR")), count=1),
+                pci=Absent("no sysfs"),
+                gpus=Absent("no driver"),
             ),
         ],
+        other=[
+            _rate("NOTE link: mlx5_4:1", fabric=fabric(port(4, HDR))),
+            _rate(
+                "UNKNOWN: the rate of no port could be read: permission denied",
+                fabric=fabric(*(port(n, _UNREAD) for n in range(4))),
+            ),
+            _rate("NOTE unknown: mlx5_2:1", fabric=fabric(port(2, _UNREAD))),
+        ],
         good=[
-            (fabric(port(4, HDR)), PLAIN, pci(), gpus()),
-            (fabric(port(0, HDR), port(1, HDR)), PLAIN, pci(), gpus()),
-            (fabric(port(0, Rate(200, 2, "NDR")), count=1), PLAIN, pci(), gpus()),
-            (fabric(port(0, Rate(25, 1, "EDR"), link_layer="Ethernet"), count=1), PLAIN, pci(), gpus()),
-            (fabric(port(1, Rate(10, 4), **_DOWN)), PLAIN, pci(), gpus()),
+            _rate(fabric=Fabric((*fabric(count=3).devices, device(port(3, HDR), board="MT_0000000223")))),
+            _rate(fabric=fabric(port(0, HDR), port(1, HDR))),
+            _rate(fabric=fabric(port(0, Rate(200, 2, "NDR")), count=1)),
+            _rate(fabric=fabric(port(0, Rate(25, 1, "EDR"), link_layer="Ethernet"), count=1)),
+            _rate(fabric=fabric(port(1, Rate(10, 4), **_DOWN))),
         ],
     ),
     "ib.perm": Cases(
-        bad=[("FAIL image: /dev/infiniband", Fabric((device(port(0), verbs="", opens=False),)), PLAIN, TWO_NODES)],
+        bad=[
+            ("FAIL image: /dev/infiniband", Fabric((device(port(0), verbs="", opens=False),)), PLAIN, TWO_NODES),
+            ("FAIL image: /dev/infiniband", Fabric((_SOFT,)), PLAIN, TWO_NODES),
+        ],
+        other=[("UNKNOWN: permission denied", Fabric((device(port(0), opens=_UNREAD),)), PLAIN, TWO_NODES)],
         good=[
+            (Fabric((_SOFT, *fabric(roce(0, "10.0.0.5")).devices)), PLAIN, TWO_NODES),
             (fabric(), PLAIN, TWO_NODES),
             (Fabric((device(port(0), verbs="uverbs0", opens=False),)), PLAIN, ONE_NODE),
         ],
@@ -201,6 +246,9 @@ CASES = {
         good=[
             (fabric(), PLAIN, downs(2, 9)),
             (fabric(), PLAIN, downs(20, 30, 40, 50)),
+            (fabric(), PLAIN, _ELSEWHERE),
+            (Fabric(()), PLAIN, _ELSEWHERE),
+            (fabric(), PLAIN, _AT_BOOT),
         ]
     ),
     "ib.losses/losses": Cases(
@@ -220,6 +268,16 @@ CASES = {
                 Launch(),
             ),
         ],
+        other=[
+            ("NOTE unknown: mlx5_4:1", _MANAGEMENT, PLAIN, TWO_NODES),
+            ("UNKNOWN: permission denied", fabric(roce(0, "", gids=_UNREAD), count=0), PLAIN, TWO_NODES),
+            (
+                "UNKNOWN: the GID tables, or the types of their entries, could not be read",
+                fabric(roce(0, "", gids=_UNTYPED), count=0),
+                PLAIN,
+                TWO_NODES,
+            ),
+        ],
         good=[
             (fabric(roce(1, "", Rate(25, 1, "EDR")), count=1), PLAIN, TWO_NODES),
             (fabric(roce(0, "10.0.0.5"), roce(1, "", Rate(25, 1, "EDR")), count=0), PLAIN, TWO_NODES),
@@ -228,35 +286,30 @@ CASES = {
     ),
     "ib.roce/roce-mtu": Cases(
         bad=[
-            (
-                "WARN node: mlx5_1:1",
-                fabric(roce(0, "10.0.0.5"), roce(1, "10.1.0.5"), count=0),
-                PLAIN,
-                interfaces(9000, 4000),
-                routed(),
+            _roce_mtu("WARN node: mlx5_1:1", found=interfaces(9000, 4000)),
+            _roce_mtu("WARN node: mlx5_1:1", found=interfaces(9000, 2200), routes=_UNREAD),
+        ],
+        other=[
+            _roce_mtu(
+                "UNKNOWN: the ports' interfaces are not visible here: they may be in another network namespace",
+                fabric=fabric(roce(0, "", gids=_UNREAD), count=0),
+                found=interfaces(9000),
+                routes=_UNREAD,
             )
         ],
         good=[
-            (fabric(roce(0, "10.0.0.5"), roce(1, "10.1.0.5"), count=0), PLAIN, interfaces(4200, 9000), routed()),
-            (fabric(roce(4, "10.0.0.5")), PLAIN, interfaces(1500), routed()),
-            (fabric(roce(0, "10.0.0.5", Rate(25, 1, "EDR")), count=0), PLAIN, interfaces(1500), routed()),
+            _roce_mtu(fabric=_MANAGEMENT, found=interfaces(1500, 1500, 1500, 1500, 1500), routes=_UNREAD),
+            _roce_mtu(found=interfaces(4200, 9000)),
+            _roce_mtu(fabric=fabric(roce(4, "10.0.0.5"))),
+            _roce_mtu(fabric=fabric(roce(0, "10.0.0.5", Rate(25, 1, "EDR")), count=0)),
         ],
     ),
     "ib.roce/same-subnet": Cases(
-        bad=[
-            (
-                "WARN node: eth0 and eth1",
-                BOTH,
-                PLAIN,
-                SAME,
-                Routes((), Absent("no ip")),
-                sysctls_of(eth0=FLUX, eth1=FLUX),
-            )
-        ],
+        bad=[_same_subnet("WARN node: eth0 and eth1", routes=Routes((), Absent("no ip")))],
         good=[
-            (BOTH, PLAIN, SAME, routed(), sysctls_of(eth0=_KEPT_APART, eth1=_KEPT_APART)),
-            (BOTH, PLAIN, SAME, Routes((), _BY_SOURCE), sysctls_of(eth0=FLUX, eth1=_KEPT_APART)),
-            (BOTH, PLAIN, interfaces(9000, 9000), routed(), sysctls_of()),
+            _same_subnet(sysctls=sysctls_of(eth0=_KEPT_APART, eth1=_KEPT_APART)),
+            _same_subnet(routes=Routes((), _BY_SOURCE), sysctls=sysctls_of(eth0=FLUX, eth1=_KEPT_APART)),
+            _same_subnet(found=interfaces(9000, 9000), sysctls=sysctls_of()),
         ],
     ),
 }

@@ -37,7 +37,7 @@ from ncclprobe.facts.reach import Gathering, Reach, RollCall, Trouble
 from ncclprobe.model.nccl_selection import Decision, InterfaceChoice
 from ncclprobe.model.snapshot import Absent, Every, Job, Ranks
 from ncclprobe.model.values import replace
-from tests.checks.cases import Cases
+from tests.checks.cases import Cases, rows_of
 
 _TWO_NETS = Every(
     {
@@ -63,43 +63,32 @@ _OVER_IPV4, _OVER_IPV6 = (
 LARGE = replace(TWO_NODES, world_size=4096, nnodes=512)
 
 
+_gloo_group = rows_of(
+    interfaces=HOSTS,
+    names=names_of("10.0.0.5", "10.0.0.6"),
+    environments=ifnames("", ""),
+    systems=SYSTEMS,
+    processes=ANY,
+    job=Job(),
+)
 CASES = {
     "launch.gloo-group": Cases(
         bad=[
-            ("WARN job: n[0-1] on n0 n1", HOSTS, names_of("10.0.0.5", ""), ifnames("lo", ""), SYSTEMS, ANY, Job()),
-            (
-                "WARN job: n[0-1] on n0 n1",
-                _DOCKERS,
-                names_of("10.0.0.5", "10.0.0.6"),
-                ifnames("docker0", "docker0"),
-                SYSTEMS,
-                ANY,
-                Job(),
-            ),
-            (
+            _gloo_group("WARN job: n[0-1] on n0 n1", names=names_of("10.0.0.5", ""), environments=ifnames("lo", "")),
+            _gloo_group("WARN job: n[0-1] on n0 n1", interfaces=_DOCKERS, environments=ifnames("docker0", "docker0")),
+            _gloo_group(
                 "FAIL job: n[0-1] on n0 n1",
-                _TWO_NETS,
-                names_of("10.0.0.5", "10.0.0.6"),
-                ifnames("eth0,eth1", "eth0"),
-                SYSTEMS,
-                ANY,
-                Job("gloo"),
+                interfaces=_TWO_NETS,
+                environments=ifnames("eth0,eth1", "eth0"),
+                job=Job("gloo"),
             ),
-            (
-                "WARN job: GLOO_SOCKET_IFNAME on n0",
-                _TWO_NETS,
-                names_of("10.0.0.5", "10.0.0.6"),
-                ifnames("eth1", ""),
-                SYSTEMS,
-                ANY,
-                Job(),
-            ),
+            _gloo_group("WARN job: GLOO_SOCKET_IFNAME on n0", interfaces=_TWO_NETS, environments=ifnames("eth1", "")),
         ],
         good=[
-            (HOSTS, names_of("10.0.0.5", "10.0.0.6"), ifnames("", ""), SYSTEMS, ANY, Job("gloo")),
-            (HOSTS, names_of("10.0.0.5", "10.0.0.6"), ifnames("eth0", ""), SYSTEMS, ANY, Job()),
-            (HOSTS, names_of("10.0.0.5", "10.0.0.6"), ifnames("eth9", ""), SYSTEMS, ANY, Job()),
-            (_SAME, names_of("127.0.1.1", "127.0.1.1"), ifnames("", ""), Every({}), ANY, Job("gloo")),
+            _gloo_group(job=Job("gloo")),
+            _gloo_group(environments=ifnames("eth0", "")),
+            _gloo_group(environments=ifnames("eth9", "")),
+            _gloo_group(interfaces=_SAME, names=names_of("127.0.1.1", "127.0.1.1"), systems=Every({}), job=Job("gloo")),
         ],
     ),
     "launch.master/master-reach": Cases(

@@ -35,7 +35,7 @@ from ncclprobe.facts.rank import OwnGpus
 from ncclprobe.facts.routes import Route, Routes
 from ncclprobe.model.snapshot import Absent, Every, Job, Ranks
 from ncclprobe.model.values import replace
-from tests.checks.cases import Cases
+from tests.checks.cases import Cases, rows_of
 
 _ALLOWED: Every[Settings | Absent] = Every({"n0": setting("NCCL_MULTI_RANK_GPU_ENABLE", "1")})
 _OWN: Ranks[OwnGpus | Absent] = Ranks({"n0": {0: OwnGpus(("GPU-0000",)), 1: OwnGpus(("GPU-0001",))}})
@@ -52,6 +52,16 @@ SHELL_OF_SALLOC = Environment(
 )
 
 
+_dup_gpu = rows_of(
+    processes=two(process_of(0, visible=("0",)), process_of(1, visible=("0",))),
+    gpus=EIGHT_GPUS,
+    settings=NOTHING_SET,
+    own=NO_OWN_GPUS,
+)
+_fqdn = rows_of(system=NODE0, names=BY_DNS, own=UNASKED, interfaces=HERE, environment=Environment({}), job=Job("gloo"))
+_route = rows_of(
+    master=FAR, interfaces=Interfaces((ETH0,)), routes=ROUTED, settings=Settings(), software=NO_SOFTWARE, job=Job()
+)
 CASES = {
     "launch.ranks/hostname-unique": Cases(
         good=[
@@ -72,43 +82,21 @@ CASES = {
     ),
     "launch.ranks/dup-gpu": Cases(
         bad=[
-            (
-                "FAIL job: GPU-0003 on n0",
-                two(process_of(0, visible=("3",)), process_of(1, visible=("3",))),
-                EIGHT_GPUS,
-                NOTHING_SET,
-                NO_OWN_GPUS,
+            _dup_gpu(
+                "FAIL job: GPU-0003 on n0", processes=two(process_of(0, visible=("3",)), process_of(1, visible=("3",)))
             ),
-            (
+            _dup_gpu(
                 "FAIL job: GPU-0000 on n0",
-                two(process_of(0, visible=("0",)), process_of(1, visible=("GPU-0000",))),
-                EIGHT_GPUS,
-                NOTHING_SET,
-                NO_OWN_GPUS,
+                processes=two(process_of(0, visible=("0",)), process_of(1, visible=("GPU-0000",))),
             ),
         ],
         good=[
-            (two(process_of(0, visible=("0",)), process_of(1, visible=("1",))), EIGHT_GPUS, NOTHING_SET, NO_OWN_GPUS),
-            (
-                two(process_of(0, visible=("0", "1")), process_of(1, visible=("0", "1"))),
-                EIGHT_GPUS,
-                NOTHING_SET,
-                NO_OWN_GPUS,
-            ),
-            (two(process_of(0), process_of(0)), EIGHT_GPUS, _ALLOWED, NO_OWN_GPUS),
-            (
-                two(process_of(0, visible=("0",)), process_of(1, visible=("0",))),
-                Every({"n0": gpus(1)}),
-                NOTHING_SET,
-                NO_OWN_GPUS,
-            ),
-            (two(process_of(0, visible=("0",)), process_of(1, visible=("0",))), EIGHT_GPUS, NOTHING_SET, _OWN),
-            (
-                two(replace(process_of(0), local_rank=None), replace(process_of(0), local_rank=None)),
-                EIGHT_GPUS,
-                NOTHING_SET,
-                NO_OWN_GPUS,
-            ),
+            _dup_gpu(processes=two(process_of(0, visible=("0",)), process_of(1, visible=("1",)))),
+            _dup_gpu(processes=two(process_of(0, visible=("0", "1")), process_of(1, visible=("0", "1")))),
+            _dup_gpu(processes=two(process_of(0), process_of(0)), settings=_ALLOWED),
+            _dup_gpu(gpus=Every({"n0": gpus(1)})),
+            _dup_gpu(own=_OWN),
+            _dup_gpu(processes=two(replace(process_of(0), local_rank=None), replace(process_of(0), local_rank=None))),
         ],
     ),
     "launch.master/master-resolve": Cases(
@@ -123,46 +111,31 @@ CASES = {
     ),
     "launch.names/fqdn": Cases(
         bad=[
-            ("WARN image: node0", NODE0, DEBIANS, OwnName("node0", ("127.0.1.1",)), HERE, Environment({}), Job("gloo")),
-            (
-                "WARN image: node0",
-                NODE0,
-                BY_DNS,
-                OwnName("node0", failure="Name or service not known"),
-                HERE,
-                Environment({}),
-                Job("gloo"),
-            ),
-            ("WARN image: node0", NODE0, BY_DNS, OwnName("node0", ("10.9.9.9",)), HERE, Environment({}), Job("gloo")),
-            ("WARN image: node0", NODE0, BY_DNS, OwnName("node0", ("0.0.0.0",)), HERE, Environment({}), Job()),
+            _fqdn("WARN image: node0", names=DEBIANS, own=OwnName("node0", ("127.0.1.1",))),
+            _fqdn("WARN image: node0", own=OwnName("node0", failure="Name or service not known")),
+            _fqdn("WARN image: node0", own=OwnName("node0", ("10.9.9.9",))),
+            _fqdn("WARN image: node0", own=OwnName("node0", ("0.0.0.0",)), job=Job()),
         ],
         good=[
-            (NODE0, BY_DNS, UNASKED, HERE, Environment({}), Job("gloo")),
-            (NODE0, BY_DNS, OwnName("node0", ("10.0.0.5",)), HERE, Environment({}), Job("gloo")),
-            (NODE0, BY_DNS, OwnName("node0", ("127.0.1.1",)), HERE, Environment({}), Job()),
-            (NODE0, DEBIANS, UNASKED, HERE, Environment({}), Job()),
-            (NODE0, _REAL_TOO, UNASKED, HERE, Environment({}), Job()),
-            (NODE0, replace(DEBIANS, sources=("dns", "files")), UNASKED, HERE, Environment({}), Job("gloo")),
+            _fqdn(),
+            _fqdn(own=OwnName("node0", ("10.0.0.5",))),
+            _fqdn(own=OwnName("node0", ("127.0.1.1",)), job=Job()),
+            _fqdn(names=DEBIANS, job=Job()),
+            _fqdn(names=_REAL_TOO, job=Job()),
+            _fqdn(names=replace(DEBIANS, sources=("dns", "files"))),
         ],
     ),
     "launch.master/route": Cases(
         bad=[
-            ("FAIL node: node0", FAR, Interfaces((ETH0,)), UNROUTED, Settings(), NO_SOFTWARE, Job()),
-            ("WARN image: ens1", FAR, Interfaces((_FIRST, ETH0)), ROUTED, Settings(), NO_SOFTWARE, Job()),
+            _route("FAIL node: node0", routes=UNROUTED),
+            _route("WARN image: ens1", interfaces=Interfaces((_FIRST, ETH0))),
         ],
         good=[
-            (FAR, Interfaces((ETH0,)), ROUTED, Settings(), NO_SOFTWARE, Job()),
-            (FAR, Interfaces((ETH0, IB0)), ROUTED, Settings(), NO_SOFTWARE, Job()),  # NCCL's own network, as it should
-            (Master("node0", ("10.0.0.5",)), Interfaces((CNI0, ETH0)), UNROUTED, Settings(), NO_SOFTWARE, Job()),
-            (
-                replace(FAR, addresses=("fd00::1", "10.9.0.1")),
-                Interfaces((ETH0,)),
-                ROUTED,
-                Settings(),
-                NO_SOFTWARE,
-                Job(),
-            ),
-            (FAR, Interfaces((ETH0,)), replace(ROUTED, rules=Absent("ip: not there")), Settings(), NO_SOFTWARE, Job()),
+            _route(),
+            _route(interfaces=Interfaces((ETH0, IB0))),  # NCCL's own network, as it should
+            _route(master=Master("node0", ("10.0.0.5",)), interfaces=Interfaces((CNI0, ETH0)), routes=UNROUTED),
+            _route(master=replace(FAR, addresses=("fd00::1", "10.9.0.1"))),
+            _route(routes=replace(ROUTED, rules=Absent("ip: not there"))),
         ],
     ),
     "launch.master/master-here": Cases(good=[]),

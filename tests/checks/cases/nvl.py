@@ -29,7 +29,7 @@ from ncclprobe.facts.nvml import GpuFabric, Gpus
 from ncclprobe.facts.process import Container, DeviceNode, Devices
 from ncclprobe.model.snapshot import Absent
 from ncclprobe.model.values import replace
-from tests.checks.cases import Cases
+from tests.checks.cases import Cases, rows_of
 
 DEGRADED = replace(HEALTHY, fabric=GpuFabric("completed", cluster=NO_CLUSTER, troubles=("degraded-bandwidth",)))
 LONELY_TRAY = box(*[replace(JOINED, name="NVIDIA GB200")] * 4)
@@ -48,6 +48,9 @@ GUEST = Machine(virtual=True)
 PRINTED_NONE = NvlinkStatus({6: GpuLinks("NVIDIA A100-SXM4-80GB", "", {})})
 
 
+_fm_service = rows_of(
+    pci=SWITCHES, manager=FabricManager("535.104.05", running=False), gpus=box(NO_FABRIC), container=Container()
+)
 CASES = {
     "nvl.fabric/fabric": Cases(
         bad=[
@@ -64,29 +67,17 @@ CASES = {
     ),
     "nvl.fabric/fm-service": Cases(
         bad=[
-            (
-                "FAIL node: nv-fabricmanager",
-                SWITCHES,
-                FabricManager("535.104.05", running=False),
-                box(NO_FABRIC),
-                Container(),
-            ),
-            (
+            _fm_service("FAIL node: nv-fabricmanager"),
+            _fm_service(
                 "WARN image: nv-fabricmanager",
-                SWITCHES,
-                OLD_MANAGER,
-                Gpus(box(NO_FABRIC).all, "535.183.01", (12, 2)),
-                Container(),
+                manager=OLD_MANAGER,
+                gpus=Gpus(box(NO_FABRIC).all, "535.183.01", (12, 2)),
             ),
-            (
-                "WARN node: nv-fabricmanager",
-                SWITCHES,
-                FabricManager("570.86.15", running=False),
-                box(JOINED),
-                Container(),
+            _fm_service(
+                "WARN node: nv-fabricmanager", manager=FabricManager("570.86.15", running=False), gpus=box(JOINED)
             ),
         ],
-        good=[(SWITCHES, FabricManager("570.86.15", running=True), box(NO_FABRIC), Container())],
+        good=[_fm_service(manager=FabricManager("570.86.15", running=True))],
     ),
     "nvl.fabric/imex": Cases(
         bad=[("FAIL image: /dev/nvidia-caps-imex-channels", TRAY, CLOSED, Settings(), TWO_TRAYS, NO_NCCL)],

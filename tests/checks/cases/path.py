@@ -4,12 +4,15 @@ from ncclprobe.checks.launch.mesh import HEALTHY
 from ncclprobe.checks.path import NICS, UNCROWDED, altered
 from ncclprobe.facts.interfaces import Interface, Interfaces
 from ncclprobe.model.snapshot import Absent, Every
-from tests.checks.cases import Cases
+from tests.checks.cases import Cases, rows_of
 
 _GIGABIT = Interface("eth1", 2, frozenset({"up", "running"}), 9000, 10_000, virtual=False)
 _TEN_GIGABIT: Every[Interfaces | Absent] = Every({f"n{i}": Interfaces((_GIGABIT,)) for i in range(3)})
 
 
+_rate = rows_of(
+    paths=altered(lambda one, to: {"rate_gbps": 0.2} if (one, to) == (0, 1) else None), nics=NICS, gatherings=UNCROWDED
+)
 CASES = {
     "path.mtu": Cases(
         bad=[
@@ -23,20 +26,13 @@ CASES = {
     ),
     "path.rate": Cases(
         bad=[
-            (
-                "WARN fabric: n0 -> n1 on n0 n1",
-                altered(lambda one, to: {"rate_gbps": 0.2} if (one, to) == (0, 1) else None),
-                NICS,
-                UNCROWDED,
-            ),
-            ("WARN fabric: all nodes", altered(lambda one, _: {"rate_gbps": 0.9}), _TEN_GIGABIT, UNCROWDED),
+            _rate("WARN fabric: n0 -> n1 on n0 n1"),
+            _rate("WARN fabric: all nodes", paths=altered(lambda one, _: {"rate_gbps": 0.9}), nics=_TEN_GIGABIT),
         ],
         good=[
-            (HEALTHY, _TEN_GIGABIT, UNCROWDED),
-            (
-                altered(lambda one, _: {"rate_gbps": 0.2, "resent": 900} if one == 1 else None),
-                NICS,
-                UNCROWDED,
+            _rate(paths=HEALTHY, nics=_TEN_GIGABIT),
+            _rate(
+                paths=altered(lambda one, _: {"rate_gbps": 0.2, "resent": 900} if one == 1 else None)
             ),  # path.loss says it
         ],
     ),

@@ -9,7 +9,7 @@ from ncclprobe.facts.reach import Rails
 from ncclprobe.localise.pairs.samples import End
 from ncclprobe.model.snapshot import Every
 from ncclprobe.model.values import replace
-from tests.checks.cases import Cases
+from tests.checks.cases import Cases, rows_of
 
 _CROSS = World(carries=lambda src, dst, gpu: float(src.rail == dst.rail))
 _V1 = {"gid_type": "IB/RoCE v1"}
@@ -28,25 +28,16 @@ def _silent() -> Every[Rails]:
     return Every({node: replace(each, silent=("n2",)) for node, each in rails_of(World()).items() if node != "n2"})
 
 
+_slow = rows_of(rails=rails_of(World(FOUR, carries=only(BAD, share=0.6, into=False))), fabrics=NO_FABRIC, buses=NO_PCI)
 CASES = {
     "rail.slow": Cases(
         bad=[
-            (
-                "WARN link: out of n1 rail 1 (mlx5_1:1) on n1",
-                rails_of(World(FOUR, carries=only(BAD, share=0.6, into=False))),
-                NO_FABRIC,
-                NO_PCI,
-            ),
-            (
-                "WARN link: n1 rail 1 (mlx5_1:1) on n1",
-                rails_of(World(latency_us={BAD: 40.0})),
-                NO_FABRIC,
-                NO_PCI,
-            ),
+            _slow("WARN link: out of n1 rail 1 (mlx5_1:1) on n1"),
+            _slow("WARN link: n1 rail 1 (mlx5_1:1) on n1", rails=rails_of(World(latency_us={BAD: 40.0}))),
         ],
         good=[
-            (rails_of(World(FOUR, carries=only(BAD))), NO_FABRIC, NO_PCI),
-            (rails_of(World(latency_us={BAD: 6.0})), NO_FABRIC, NO_PCI),
+            _slow(rails=rails_of(World(FOUR, carries=only(BAD)))),
+            _slow(rails=rails_of(World(latency_us={BAD: 6.0}))),
         ],
     ),
     "rail.data": Cases(good=[]),

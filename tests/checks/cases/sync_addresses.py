@@ -29,7 +29,7 @@ from ncclprobe.facts.interfaces import Interfaces
 from ncclprobe.facts.software import Software
 from ncclprobe.model.snapshot import Absent, Every, Job
 from ncclprobe.model.values import replace
-from tests.checks.cases import Cases
+from tests.checks.cases import Cases, rows_of
 
 _OTHER = Interfaces((LO, interface("eth0", 2, "10.0.0.6"), DOCKER0))
 _LINK_LOCAL = interface("eth0", 2, "169.254.3.1")
@@ -45,73 +45,42 @@ _ELSEWHERE = setting("NCCL_IB_TC", "106", "/etc/nccl.conf:3")
 _NEW: Every[Software | Absent] = Every({"n0": nccl(2, 29, 7), "n1": NO_NCCL})
 
 
+_address_twice = rows_of(
+    interfaces=Every({"n0": Interfaces((ETH0, ETH1)), "n1": Interfaces((*_OTHER.all, ETH1))}),
+    systems=TWO,
+    processes=TOGETHER,
+    settings=UNSET,
+    software=ANY,
+    fabrics=NO_FABRICS,
+    choices=Every(dict.fromkeys(("n0", "n1"), over(""))),
+)
+_rack = rows_of(gpus=Every({"n0": TRAY, "n1": TRAY}), services=UNSEEN, interfaces=HOSTS, settings=PLAINS, software=ANY)
 CASES = {
     "sync.identity/address-twice": Cases(
         bad=[
-            (
-                "FAIL fabric: 10.1.0.5 on n0 n1",
-                Every({"n0": Interfaces((ETH0, ETH1)), "n1": Interfaces((*_OTHER.all, ETH1))}),
-                TWO,
-                TOGETHER,
-                UNSET,
-                ANY,
-                NO_FABRICS,
-                Every(dict.fromkeys(("n0", "n1"), over(""))),
-            ),
+            _address_twice("FAIL fabric: 10.1.0.5 on n0 n1"),
         ],
         good=[
-            (
-                Every(dict.fromkeys(("n0", "n1"), Interfaces((_LINK_LOCAL,)))),
-                TWO,
-                TOGETHER,
-                UNSET,
-                ANY,
-                NO_FABRICS,
-                OVER_SOCKETS,
+            _address_twice(
+                interfaces=Every(dict.fromkeys(("n0", "n1"), Interfaces((_LINK_LOCAL,)))), choices=OVER_SOCKETS
             ),
-            (
-                Every({"n0": Interfaces((ETH0, ETH1)), "n1": Interfaces((*_OTHER.all, ETH1))}),
-                TWO,
-                TOGETHER,
-                UNSET,
-                ANY,
-                NO_FABRICS,
-                Every(dict.fromkeys(("n0", "n1"), over("AWS Libfabric"))),
-            ),
+            _address_twice(choices=Every(dict.fromkeys(("n0", "n1"), over("AWS Libfabric")))),
         ],
     ),
     "sync.location/rack": Cases(
         bad=[
-            ("WARN job: n2 on n2", Every({"n0": TRAY, "n1": TRAY, "n2": _OTHER_RACK}), UNSEEN, HOSTS, PLAINS, ANY),
-            (
-                "FAIL image: nodes",
-                Every({"n0": TRAY, "n1": TRAY}),
-                Every({"n0": _LIST, "n1": replace(_LIST, nodes=("10.0.0.6",))}),
-                HOSTS,
-                PLAINS,
-                ANY,
-            ),
-            (
+            _rack("WARN job: n2 on n2", gpus=Every({"n0": TRAY, "n1": TRAY, "n2": _OTHER_RACK})),
+            _rack("FAIL image: nodes", services=Every({"n0": _LIST, "n1": replace(_LIST, nodes=("10.0.0.6",))})),
+            _rack(
                 "FAIL image: n0 on n0",
-                Every({"n0": TRAY, "n1": TRAY}),
-                Every(dict.fromkeys(("n0", "n1"), replace(_LIST, nodes=("10.0.0.6", "10.0.0.7")))),
-                HOSTS,
-                PLAINS,
-                ANY,
+                services=Every(dict.fromkeys(("n0", "n1"), replace(_LIST, nodes=("10.0.0.6", "10.0.0.7")))),
             ),
-            (
-                "FAIL image: n1 on n1",
-                Every({"n0": TRAY, "n1": TRAY}),
-                Every({"n0": _LIST, "n1": replace(_LIST, state="INITIALIZING")}),
-                HOSTS,
-                PLAINS,
-                ANY,
-            ),
+            _rack("FAIL image: n1 on n1", services=Every({"n0": _LIST, "n1": replace(_LIST, state="INITIALIZING")})),
         ],
         good=[
-            (Every({"n0": TRAY, "n1": TRAY}), _LISTS, HOSTS, PLAINS, ANY),
-            (Every({"n0": TRAY, "n1": TRAY}), UNSEEN, HOSTS, PLAINS, ANY),
-            (Every({"n0": TRAY, "n1": _OTHER_RACK}), UNSEEN, HOSTS, PLAINS, ANY),
+            _rack(services=_LISTS),
+            _rack(),
+            _rack(gpus=Every({"n0": TRAY, "n1": _OTHER_RACK})),
         ],
     ),
     "sync.env": Cases(

@@ -24,7 +24,7 @@ from ncclprobe.facts.infiniband import Fabric, RoceMarks, RoceQos
 from ncclprobe.facts.interfaces import Interfaces
 from ncclprobe.model.snapshot import Absent, Every
 from ncclprobe.model.values import replace
-from tests.checks.cases import Cases
+from tests.checks.cases import Cases, rows_of
 
 _OVER_EFA = Every(dict.fromkeys(("n0", "n1"), over("AWS Libfabric")))
 
@@ -42,6 +42,7 @@ _OTHER = RoceQos({name: replace(SET, traffic_class="") for name in NODE.ports})
 _NOTHING = RoceQos({name: RoceMarks(_HIDDEN, _HIDDEN, _HIDDEN) for name in NODE.ports})
 
 
+_roce_qos = rows_of(marks=Every({"n0": NODE, "n1": NODE, "n2": _UNSET}), machines=DGXS, gpus=H100S)
 CASES = {
     "sync.network/rate": Cases(
         bad=[
@@ -90,14 +91,9 @@ CASES = {
     ),
     "sync.network/roce-qos": Cases(
         bad=[
-            (
-                "WARN image: n2 mlx5_0:1, n2 mlx5_1:1 on n2",
-                Every({"n0": NODE, "n1": NODE, "n2": _UNSET}),
-                DGXS,
-                H100S,
-            ),
-            ("WARN image: mlx5_0:1, mlx5_1:1", Every({"n0": NODE, "n1": _OTHER}), DGXS, H100S),
+            _roce_qos("WARN image: n2 mlx5_0:1, n2 mlx5_1:1 on n2"),
+            _roce_qos("WARN image: mlx5_0:1, mlx5_1:1", marks=Every({"n0": NODE, "n1": _OTHER})),
         ],
-        good=[(Every({"n0": NODE, "n1": NODE, "n2": _NOTHING}), DGXS, H100S)],
+        good=[_roce_qos(marks=Every({"n0": NODE, "n1": NODE, "n2": _NOTHING}))],
     ),
 }

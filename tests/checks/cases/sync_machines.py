@@ -49,7 +49,7 @@ from ncclprobe.facts.reach import Gathering, Trouble
 from ncclprobe.facts.software import Software
 from ncclprobe.model.snapshot import Every, Job
 from ncclprobe.model.values import replace
-from tests.checks.cases import Cases
+from tests.checks.cases import Cases, rows_of
 
 OTHER = Machine(Dmi("Supermicro", "SYS-420GP"))
 SMALL = Gpus(tuple(replace(gpu, memory_bytes=40 << 30) for gpu in EIGHT.all), EIGHT.driver, EIGHT.cuda)
@@ -70,6 +70,7 @@ _HALF = Trouble("10.77.0.2", "reset", "closed the connection within a message of
 _OTHER_DRIVER = replace(gpus(8), driver="570.86.15")
 
 
+_nic_count = rows_of(fabrics=_NO_HCAS, settings=SETTINGS, interfaces=HOSTS, software=ANY, machines=DGXS, gpus=H100S)
 CASES = {
     "sync.clock": Cases(
         bad=[
@@ -97,22 +98,16 @@ CASES = {
     ),
     "sync.machine/nic-count": Cases(
         bad=[
-            ("FAIL node: n3 on n3", Every({**FABRICS, "n3": hcas(7)}), SETTINGS, HOSTS, ANY, DGXS, H100S),
-            ("FAIL unknown: nodes", Every({"n0": hcas(8), "n1": hcas(7)}), SETTINGS, HOSTS, ANY, DGXS, H100S),
-            ("FAIL unknown: nodes", Every({"n0": _efa(), "n1": _efa("DOWN")}), SETTINGS, HOSTS, ANY, DGXS, H100S),
-            (
-                "FAIL node: n3 on n3",
-                _NO_HCAS,
-                SETTINGS,
-                Every({**{f"n{i}": TWO_NETS for i in range(3)}, "n3": PLAIN_HOST}),
-                ANY,
-                DGXS,
-                H100S,
+            _nic_count("FAIL node: n3 on n3", fabrics=Every({**FABRICS, "n3": hcas(7)})),
+            _nic_count("FAIL unknown: nodes", fabrics=Every({"n0": hcas(8), "n1": hcas(7)})),
+            _nic_count("FAIL unknown: nodes", fabrics=Every({"n0": _efa(), "n1": _efa("DOWN")})),
+            _nic_count(
+                "FAIL node: n3 on n3", interfaces=Every({**{f"n{i}": TWO_NETS for i in range(3)}, "n3": PLAIN_HOST})
             ),
         ],
         good=[
-            (_NO_HCAS, SETTINGS, HOSTS, ANY, DGXS, H100S),
-            (Every({"n0": _efa(), "n1": _efa()}), SETTINGS, HOSTS, ANY, DGXS, H100S),
+            _nic_count(),
+            _nic_count(fabrics=Every({"n0": _efa(), "n1": _efa()})),
         ],
     ),
     "sync.machine/topology": Cases(
