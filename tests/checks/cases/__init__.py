@@ -53,12 +53,13 @@ def said(findings: Iterable[Finding]) -> str:
 
 
 def case_values(rules: Iterable[Check]) -> Iterator[str]:
-    """Yield a line for each finding of each bad case: the numbers and names that a user reads, without the wording.
+    """Yield a line for each finding of bad cases, then of others: the numbers and names a user reads, not the wording.
 
     They are the words with a digit of the message, the remedy and the evidence; then the writer, subject and place.
     """
     for rule in rules:
-        for number, example in enumerate(rule.bad_examples()):
+        other = [facts for must, *facts in written().get(rule.key, Cases()).other if not must.startswith("UNKNOWN")]
+        for number, example in enumerate([*rule.bad_examples(), *other]):
             for each in rule.run(*example):
                 texts = (each.message, each.remedy, each.headline, each.seen)
                 words = " | ".join(filter(None, (" ".join(_VALUE.findall(text)) for text in texts)))

@@ -41,7 +41,7 @@ from ncclprobe.facts.plugins import Plugins
 from ncclprobe.facts.routes import Routes
 from ncclprobe.model.snapshot import Job
 from ncclprobe.model.values import replace
-from tests.checks.cases import Cases
+from tests.checks.cases import Cases, rows_of
 from tests.checks.cases.env_values import ON_IB, bare
 
 BOND0 = interface("bond0", 6, "10.2.0.5", virtual=True, kind="bond")
@@ -53,6 +53,21 @@ def _board(name: str, address: str) -> Interface:
     return replace(interface(name, 2, address), driver="cdc_ether")
 
 
+_gid_index = rows_of(settings=PLAIN, fabric=fabric(roce("mlx5_3", *USUAL)), launch=TWO_NODES, software=NO_NCCL)
+_ifname_match = rows_of(
+    settings=setting("NCCL_SOCKET_IFNAME", "lo"), interfaces=PLAIN_HOST, launch=ALONE, software=NO_NCCL, fabric=hcas(8)
+)
+_comm_id = rows_of(
+    settings=setting("NCCL_COMM_ID", "[fd00::1"), interfaces=PLAIN_HOST, software=NO_NCCL, named_host=CommIdHost()
+)
+_gloo_mismatch = rows_of(
+    environment=Environment({"GLOO_SOCKET_IFNAME": "^lo,docker"}),
+    settings=PLAIN,
+    interfaces=PLAIN_HOST,
+    launch=ALONE,
+    job=Job("gloo"),
+    software=NO_NCCL,
+)
 CASES = {
     "env.hca/pkey": Cases(
         bad=[("FAIL job: NCCL_IB_PKEY", setting("NCCL_IB_PKEY", "7"), PARTITIONED, NO_NCCL)],
@@ -78,37 +93,23 @@ CASES = {
     ),
     "env.gid/gid-index": Cases(
         bad=[
-            (
-                "WARN job: NCCL_IB_ADDR_RANGE",
-                setting("NCCL_IB_ADDR_RANGE", "192.168.192.0/33"),
-                fabric(roce("mlx5_3", *USUAL)),
-                TWO_NODES,
-                NO_NCCL,
-            ),
-            (
-                "WARN job: mlx5_3:1",
-                setting("NCCL_IB_GID_INDEX", "2"),
-                fabric(roce("mlx5_3", *USUAL)),
-                TWO_NODES,
-                NO_NCCL,
-            ),
-            ("FAIL job: mlx5_3:1", setting("NCCL_IB_GID_INDEX", "9"), fabric(roce("mlx5_3", *USUAL)), ALONE, NO_NCCL),
-            (
-                "WARN job: mlx5_3:1",
-                setting("NCCL_IB_ROCE_VERSION_NUM", "1"),
-                fabric(roce("mlx5_3", *USUAL)),
-                TWO_NODES,
-                NO_NCCL,
-            ),
-            ("FAIL job: mlx5_3:1", PLAIN, fabric(roce("mlx5_3", *USUAL)), TWO_NODES, nccl(2, 20, 5)),
-            ("FAIL job: mlx5_3:1", PLAIN, fabric(_BARE), TWO_NODES, NO_NCCL),
+            _gid_index("WARN job: NCCL_IB_ADDR_RANGE", settings=setting("NCCL_IB_ADDR_RANGE", "192.168.192.0/33")),
+            _gid_index("WARN job: mlx5_3:1", settings=setting("NCCL_IB_GID_INDEX", "2")),
+            _gid_index("FAIL job: mlx5_3:1", settings=setting("NCCL_IB_GID_INDEX", "9"), launch=ALONE),
+            _gid_index("WARN job: mlx5_3:1", settings=setting("NCCL_IB_ROCE_VERSION_NUM", "1")),
+            _gid_index("FAIL job: mlx5_3:1", software=nccl(2, 20, 5)),
+            _gid_index("FAIL job: mlx5_3:1", fabric=fabric(_BARE)),
         ],
         good=[
-            (PLAIN, fabric(roce("mlx5_3", *USUAL)), ONE_NODE, nccl(2, 20, 5)),
-            (setting("NCCL_IB_GID_INDEX", "3"), fabric(roce("mlx5_3", *USUAL)), TWO_NODES, nccl(2, 20, 5)),
-            (setting("NCCL_IB_GID_INDEX", "1"), fabric(roce("rxe0", (LINK_LOCAL, V2), (PRIVATE, V2))), ALONE, NO_NCCL),
-            (PLAIN, fabric(_BARE), ONE_NODE, NO_NCCL),
-            (PLAIN, fabric(_BARE), ALONE, NO_NCCL),
+            _gid_index(launch=ONE_NODE, software=nccl(2, 20, 5)),
+            _gid_index(settings=setting("NCCL_IB_GID_INDEX", "3"), software=nccl(2, 20, 5)),
+            _gid_index(
+                settings=setting("NCCL_IB_GID_INDEX", "1"),
+                fabric=fabric(roce("rxe0", (LINK_LOCAL, V2), (PRIVATE, V2))),
+                launch=ALONE,
+            ),
+            _gid_index(fabric=fabric(_BARE), launch=ONE_NODE),
+            _gid_index(fabric=fabric(_BARE), launch=ALONE),
         ],
     ),
     "env.hca/hca-match": Cases(
@@ -194,56 +195,40 @@ CASES = {
     ),
     "env.ifname/ifname-match": Cases(
         bad=[
-            (
+            _ifname_match("FAIL job: NCCL_SOCKET_IFNAME", settings=setting("NCCL_SOCKET_IFNAME", "ens3")),
+            _ifname_match("WARN job: NCCL_SOCKET_IFNAME"),
+            _ifname_match(
                 "FAIL job: NCCL_SOCKET_IFNAME",
-                setting("NCCL_SOCKET_IFNAME", "ens3"),
-                PLAIN_HOST,
-                ALONE,
-                NO_NCCL,
-                hcas(8),
-            ),
-            ("WARN job: NCCL_SOCKET_IFNAME", setting("NCCL_SOCKET_IFNAME", "lo"), PLAIN_HOST, ALONE, NO_NCCL, hcas(8)),
-            (
-                "FAIL job: NCCL_SOCKET_IFNAME",
-                setting("NCCL_SOCKET_IFNAME", "^lo,eth"),
-                PLAIN_HOST,
-                TWO_NODES,
-                NO_NCCL,
-                Fabric(),
+                settings=setting("NCCL_SOCKET_IFNAME", "^lo,eth"),
+                launch=TWO_NODES,
+                fabric=Fabric(),
             ),
         ],
         good=[
-            (setting("NCCL_SOCKET_IFNAME", "lo"), PLAIN_HOST, ONE_NODE, NO_NCCL, hcas(8)),
-            (setting("NCCL_SOCKET_IFNAME", "lo"), PLAIN_HOST, ALONE, NO_NCCL, Fabric()),
+            _ifname_match(launch=ONE_NODE),
+            _ifname_match(fabric=Fabric()),
         ],
     ),
     "env.identity/comm-id": Cases(
         bad=[
-            ("FAIL job: NCCL_COMM_ID", setting("NCCL_COMM_ID", "[fd00::1"), PLAIN_HOST, NO_NCCL, CommIdHost()),
-            ("FAIL job: NCCL_COMM_ID", setting("NCCL_COMM_ID", ":9999"), PLAIN_HOST, NO_NCCL, CommIdHost()),
-            (
-                "FAIL job: NCCL_COMM_ID",
-                setting("NCCL_COMM_ID", "192.168.7.7:9999"),
-                PLAIN_HOST,
-                nccl(2, 27, 7),
-                CommIdHost(),
+            _comm_id("FAIL job: NCCL_COMM_ID"),
+            _comm_id("FAIL job: NCCL_COMM_ID", settings=setting("NCCL_COMM_ID", ":9999")),
+            _comm_id(
+                "FAIL job: NCCL_COMM_ID", settings=setting("NCCL_COMM_ID", "192.168.7.7:9999"), software=nccl(2, 27, 7)
             ),
-            (
+            _comm_id(
                 "FAIL job: NCCL_COMM_ID",
-                setting("NCCL_COMM_ID", "here"),
-                PLAIN_HOST,
-                NO_NCCL,
-                CommIdHost("here", failure="not known"),
+                settings=setting("NCCL_COMM_ID", "here"),
+                named_host=CommIdHost("here", failure="not known"),
             ),
-            (
+            _comm_id(
                 "FAIL job: NCCL_COMM_ID",
-                setting("NCCL_COMM_ID", "far:9999"),
-                PLAIN_HOST,
-                nccl(2, 27, 7),
-                CommIdHost("far", ("192.168.7.7",)),
+                settings=setting("NCCL_COMM_ID", "far:9999"),
+                software=nccl(2, 27, 7),
+                named_host=CommIdHost("far", ("192.168.7.7",)),
             ),
         ],
-        good=[(setting("NCCL_COMM_ID", "10.0.0.1:9999"), PLAIN_HOST, NO_NCCL, ANY)],
+        good=[_comm_id(settings=setting("NCCL_COMM_ID", "10.0.0.1:9999"), named_host=ANY)],
     ),
     "env.ifname/ifname-virtual": Cases(
         bad=[
@@ -304,37 +289,17 @@ CASES = {
     ),
     "env.ifname/gloo-mismatch": Cases(
         bad=[
-            (
-                "FAIL job: GLOO_SOCKET_IFNAME",
-                Environment({"GLOO_SOCKET_IFNAME": "^lo,docker"}),
-                PLAIN,
-                PLAIN_HOST,
-                ALONE,
-                Job("gloo"),
-                NO_NCCL,
+            _gloo_mismatch("FAIL job: GLOO_SOCKET_IFNAME"),
+            _gloo_mismatch(
+                "WARN job: GLOO_SOCKET_IFNAME", environment=Environment({"GLOO_SOCKET_IFNAME": "eth"}), job=Job()
             ),
-            (
-                "WARN job: GLOO_SOCKET_IFNAME",
-                Environment({"GLOO_SOCKET_IFNAME": "eth"}),
-                PLAIN,
-                PLAIN_HOST,
-                ALONE,
-                Job(),
-                NO_NCCL,
-            ),
-            (
-                "FAIL job: GLOO_SOCKET_IFNAME",
-                Environment({"GLOO_SOCKET_IFNAME": "eth0,eth7"}),
-                PLAIN,
-                PLAIN_HOST,
-                ALONE,
-                Job("gloo"),
-                NO_NCCL,
+            _gloo_mismatch(
+                "FAIL job: GLOO_SOCKET_IFNAME", environment=Environment({"GLOO_SOCKET_IFNAME": "eth0,eth7"})
             ),
         ],
         good=[
-            (Environment({"GLOO_SOCKET_IFNAME": "eth0"}), PLAIN, PLAIN_HOST, TWO_NODES, Job("gloo"), NO_NCCL),
-            (Environment({"GLOO_SOCKET_IFNAME": "lo"}), PLAIN, PLAIN_HOST, ONE_NODE, Job("gloo"), NO_NCCL),
+            _gloo_mismatch(environment=Environment({"GLOO_SOCKET_IFNAME": "eth0"}), launch=TWO_NODES),
+            _gloo_mismatch(environment=Environment({"GLOO_SOCKET_IFNAME": "lo"}), launch=ONE_NODE),
         ],
     ),
     "env.transport/net-unpinned": Cases(

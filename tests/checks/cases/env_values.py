@@ -45,7 +45,7 @@ from ncclprobe.model.nccl_selection import Decision, InterfaceChoice, NetworkCho
 from ncclprobe.model.report import AttainableRate, Setting
 from ncclprobe.model.snapshot import Absent, Every, Job
 from ncclprobe.model.values import replace
-from tests.checks.cases import Cases
+from tests.checks.cases import Cases, rows_of
 
 _NOTHING: Decision[InterfaceChoice] = Decision((), "no interface is left: NCCL does not start", True, "interfaces")
 _IB = Decision((NetworkChoice("IB", "", ("mlx5_0:1",), 400.0, "ACTIVE, InfiniBand"),), "every active port")
@@ -61,6 +61,9 @@ def bare(count: int) -> NvLinks:
     return NvLinks(((),) * count)
 
 
+_topo_file = rows_of(
+    settings=setting("NCCL_TOPO_FILE", "/t.xml"), named_files=NamedFiles(Absent("no such file", "Missing")), pci=TREE
+)
 CASES = {
     "env.start/start": Cases(
         bad=[
@@ -123,45 +126,24 @@ CASES = {
     ),
     "env.files/topo-file": Cases(
         bad=[
-            (
-                "FAIL job: NCCL_TOPO_FILE",
-                setting("NCCL_TOPO_FILE", "/none.xml"),
-                NamedFiles(Absent("no such file", "Missing")),
-                TREE,
-            ),
-            (
-                "FAIL job: NCCL_TOPO_FILE",
-                setting("NCCL_TOPO_FILE", "/t.xml"),
-                NamedFiles(TopologyFile("/t.xml", whole=False)),
-                TREE,
-            ),
-            (
+            _topo_file("FAIL job: NCCL_TOPO_FILE", settings=setting("NCCL_TOPO_FILE", "/none.xml")),
+            _topo_file("FAIL job: NCCL_TOPO_FILE", named_files=NamedFiles(TopologyFile("/t.xml", whole=False))),
+            _topo_file(
                 "FAIL job: NCCL_GRAPH_FILE",
-                setting("NCCL_GRAPH_FILE", "/g.xml"),
-                NamedFiles(graph=Absent("no such file", "Missing")),
-                TREE,
+                settings=setting("NCCL_GRAPH_FILE", "/g.xml"),
+                named_files=NamedFiles(graph=Absent("no such file", "Missing")),
             ),
-            (
+            _topo_file(
                 "FAIL job: NCCL_GRAPH_FILE",
-                setting("NCCL_GRAPH_FILE", "/g.xml"),
-                NamedFiles(graph="is not whole"),
-                TREE,
+                settings=setting("NCCL_GRAPH_FILE", "/g.xml"),
+                named_files=NamedFiles(graph="is not whole"),
             ),
-            (
-                "FAIL job: NCCL_TOPO_FILE",
-                setting("NCCL_TOPO_FILE", "/t.xml"),
-                NamedFiles(TopologyFile("/t.xml", version="9")),
-                TREE,
-            ),
+            _topo_file("FAIL job: NCCL_TOPO_FILE", named_files=NamedFiles(TopologyFile("/t.xml", version="9"))),
         ],
         good=[
-            (setting("NCCL_TOPO_FILE", "/t.xml"), NamedFiles(TopologyFile("/t.xml")), Absent("no PCI tree")),
-            (setting("NCCL_GRAPH_FILE", "/g.xml"), NamedFiles(graph=""), TREE),
-            (
-                setting("NCCL_TOPO_FILE", "/t.xml"),
-                NamedFiles(TopologyFile("/t.xml", addresses=("ffff:ff:01.0",))),
-                TREE,
-            ),
+            _topo_file(named_files=NamedFiles(TopologyFile("/t.xml")), pci=Absent("no PCI tree")),
+            _topo_file(settings=setting("NCCL_GRAPH_FILE", "/g.xml"), named_files=NamedFiles(graph="")),
+            _topo_file(named_files=NamedFiles(TopologyFile("/t.xml", addresses=("ffff:ff:01.0",)))),
         ],
     ),
     "env.libraries/plugin-path": Cases(

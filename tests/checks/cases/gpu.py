@@ -9,7 +9,8 @@ from ncclprobe.facts.kernel_log import Event
 from ncclprobe.facts.launcher import Launch
 from ncclprobe.facts.machine import Machine
 from ncclprobe.facts.nvidia_smi import Smi
-from ncclprobe.facts.nvml import Gpu, Gpus
+from ncclprobe.facts.nvlink import NvLink, NvLinks
+from ncclprobe.facts.nvml import Gpu, Gpus, PeerAccess
 from ncclprobe.facts.pci import NVIDIA, Device, Identity, Pci, PciPosition
 from ncclprobe.facts.process import Container, DeviceNode, Devices
 from ncclprobe.model.snapshot import Absent, Job
@@ -20,6 +21,10 @@ EIGHT_RANKS = Launch("torchrun", 0, 8, 0, 8, 1)
 NO_NVML = Absent("NVML: no libnvidia-ml.so.1", "Missing")
 FEWER = Gpus(tuple(Gpu(n, "NVIDIA H200") for n in range(7)), "570.86.15", (12, 8))
 ONE_LOST = Gpus((Gpu(0, "NVIDIA H200"), Gpu(1, lost="NVML nvmlDeviceGetName: GPU is lost")), "570.86.15", (12, 8))
+_UNASKED = Absent("NVML nvmlDeviceGetP2PStatus: Function Not Found", "Missing")
+_SILENT = PeerAccess(*({(0, 1): _UNASKED, (1, 0): _UNASKED} for _ in range(3)))
+_ONE_WAY = PeerAccess(access("OK", "OK").read, {**access("OK", "OK").write, (1, 0): "NS"}, access("OK", "OK").nvlink)
+_LINKED = NvLinks(tuple((NvLink(0, "active", remote="gpu", remote_pci=f"00000000:0{4 - n}:00.0"),) for n in range(2)))
 BARE_HOST, DOCKER = Container(), Container("docker", "/.dockerenv")
 EIGHT_NODES = Devices((*NODES.nvidia, DeviceNode("/dev/nvidia7", usable=True)), (), ())
 _CLOSED_TO_ONE = Devices((*NODES.nvidia, DeviceNode("/dev/nvidia7", usable=False)), (), ())
@@ -47,6 +52,7 @@ NO_SUCH_THING = Absent("NVML nvmlDeviceGetRemappedRows: Not Supported", "Failed"
 _EXCLUSIVE = replace(HEALTHY, compute_mode="exclusive-process")
 BARE = replace(HEALTHY, ecc=False, ecc_pending=False, ecc_since_reset=NO_SUCH_THING, ecc_ever=NO_SUCH_THING)
 REFUSED = Absent("NVML nvmlDeviceGetRemappedRows: Unknown Error", "Failed")
+_UNTOLD = replace(HEALTHY, throttle=REFUSED)
 CLEARED = Event(4000.0, "xid", BUS, "154", "GPU recovery action changed from 0x2 (Node Reboot Required) to 0x0 (None)")
 LINK = Event(3600.0, "xid", BUS, "145", "RLW_REMAP Fatal XC0 i0 Link 13", fatal=True)
 LINK_SOFT = Event(3600.0, "xid", BUS, "145", "RLW_RXPIPE Nonfatal XC0 i0 Link 13", fatal=False)
@@ -105,7 +111,19 @@ CASES = {
         ],
     ),
     "gpu.p2p": Cases(
-        bad=[("WARN node: GPU0 and GPU1; NOTE unknown: GPUs", TWO, access("CNS", "NS"), TREE, NO_LINKS, METAL)],
+        bad=[
+            ("WARN node: GPU0 and GPU1; NOTE unknown: GPUs", TWO, access("CNS", "NS"), TREE, NO_LINKS, METAL),
+            ("FAIL node: GPU0 and GPU1", TWO, _ONE_WAY, TREE, NO_LINKS, METAL),
+            (
+                "FAIL node: GPU0 and GPU1",
+                TWO,
+                access("NS", "NS"),
+                TREE,
+                _LINKED,
+                METAL,
+            ),  # no way through host memory: NCCL gives up
+        ],
+        other=[("UNKNOWN: NVML nvmlDeviceGetP2PStatus: Function Not Found", TWO, _SILENT, TREE, NO_LINKS, METAL)],
         good=[
             (TWO, access("CNS", "NS"), TREE, NO_LINKS, GUEST),
             (TWO, access("CNS", "NS"), Pci(), NO_LINKS, METAL),
@@ -141,7 +159,14 @@ CASES = {
         ],
     ),
     "gpu.clocks/throttle": Cases(
-        good=[(box(replace(HEALTHY, throttle=("sw-power-cap",)), replace(HEALTHY, throttle=REFUSED)),)]
+        bad=[
+            (
+                "WARN node: GPU0; NOTE unknown: GPU1",
+                box(replace(HEALTHY, throttle=("hw-thermal-slowdown",)), _UNTOLD, HEALTHY),
+            )
+        ],
+        other=[("UNKNOWN: NVML nvmlDeviceGetRemappedRows: Unknown Error", box(_UNTOLD))],
+        good=[(box(replace(HEALTHY, throttle=("sw-power-cap",)), replace(HEALTHY, throttle=REFUSED)),)],
     ),
     "gpu.errors/remap": Cases(
         bad=[("FAIL node: GPU1", box(HEALTHY, replace(HEALTHY, remap_failed=True)))],
@@ -152,16 +177,18 @@ CASES = {
             ("WARN unknown: GPU1", box(HEALTHY, replace(HEALTHY, memory_used_bytes=70 * GIB, processes=(70 * GIB,)))),
             ("FAIL unknown: GPU1", box(HEALTHY, replace(HEALTHY, memory_used_bytes=141 * GIB))),
             ("FAIL unknown: GPU0", box(replace(HEALTHY, memory_bytes=513 << 20, memory_used_bytes=0))),
+            ("WARN unknown: GPU0", box(replace(HEALTHY, memory_used_bytes=40 * GIB))),
         ],
+        other=[("NOTE unknown: GPU0", box(replace(HEALTHY, processes=(None, 30 << 20))))],
         good=[
             (box(replace(HEALTHY, name="NVIDIA GH200 480GB", memory_used_bytes=141 * GIB)),),
-            (box(replace(HEALTHY, processes=(30 << 20,))),),
         ],
     ),
     "gpu.mode/mig": Cases(
         bad=[
             ("WARN node: GPU0", box(replace(HEALTHY, mig=True)), Launch("torchrun", 0, 2, 0, 2, 1)),
             ("WARN node: GPU1", box(HEALTHY, replace(HEALTHY, mig_pending=True)), Launch()),
+            ("WARN node: GPU0", box(replace(HEALTHY, mig=True), HEALTHY), Launch()),
         ],
         good=[(box(replace(HEALTHY, mig=True), replace(HEALTHY, mig=True)), Launch())],
     ),
@@ -182,7 +209,11 @@ CASES = {
         bad=[
             ("FAIL node: GPU0", log(LINK), BOX),
             ("FAIL node: NVSwitch 0000:07:00", log(Event(9.0, "sxid", BUS, "20034", "Fatal, Link 44", True)), BOX),
+            ("WARN node: GPU0", log(replace(FELL, at_s=100.0), uptime_s=300_000.0), BOX),
+            ("FAIL node: GPU0; NOTE unknown: GPU0", log(FELL, CLEARED, replace(FELL, at_s=5000.0)), BOX),
+            ("FAIL node: GPU0", log(*(replace(FELL, at_s=3600.0 + n) for n in range(50)), uptime_s=7300.0), BOX),
         ],
+        other=[("NOTE unknown: kernel log", replace(log(uptime_s=100_000.0), oldest_s=90_000.0), BOX)],
         good=[
             (log(LINK_SOFT), BOX),
             (log(FELL, CLEARED), BOX),

@@ -1,9 +1,12 @@
 """What the checks of NVLink must object to, and what they must accept."""
 
+from itertools import product
+
 from ncclprobe.checks.env.fixtures import NO_NCCL
 from ncclprobe.checks.gpu.state import HEALTHY, box
 from ncclprobe.checks.nvl import (
     CHANNELS,
+    CLUSTER,
     FULL,
     H200S,
     JOINED,
@@ -13,13 +16,16 @@ from ncclprobe.checks.nvl import (
     NO_CLUSTER,
     NO_LOG,
     REFUSED,
+    SHORT,
     SWITCHES,
     TRAY,
     TWO_TRAYS,
     UNSAID,
     WAITING,
+    Row,
     links_of,
 )
+from ncclprobe.expect.tables.gpus import nvlink_products
 from ncclprobe.facts.driver import FabricManager
 from ncclprobe.facts.launcher import Launch
 from ncclprobe.facts.machine import Machine
@@ -48,6 +54,24 @@ GUEST = Machine(virtual=True)
 PRINTED_NONE = NvlinkStatus({6: GpuLinks("NVIDIA A100-SXM4-80GB", "", {})})
 
 
+_SILENT = tuple(replace(link, speed_MBps=Absent("Not Supported")) for link in FULL)
+_APART = replace(TRAY.all[3], fabric=replace(CLUSTER, clique=1))
+_LOST = Absent("GPU is lost")
+_ALL_8 = f"FAIL link: {', '.join(f'GPU{n}' for n in range(8))}"
+_FEW_BRIDGES = ("NVIDIA A100 80GB PCIe", "NVIDIA A30", "NVIDIA H100 NVL", "NVIDIA RTX A6000")
+
+
+def _boxed(name: str, *rows: Row, machine: Machine = METAL) -> tuple[object, ...]:
+    """Return facts of one GPU of this name for each row of links."""
+    return (box(*(replace(HEALTHY, name=name) for _ in rows)), NvLinks(rows), UNSAID, machine, UNSAID)
+
+
+def _rated(name: str, speed: int) -> tuple[object, ...]:
+    """Return facts of two GPUs of this name, all of whose links say this speed."""
+    gpus, links, *_ = _boxed(name, *[links_of(nvlink_products()[name].nvlinks, speed=speed)] * 2)
+    return (gpus, links, UNSAID)
+
+
 _fm_service = rows_of(
     pci=SWITCHES, manager=FabricManager("535.104.05", running=False), gpus=box(NO_FABRIC), container=Container()
 )
@@ -58,6 +82,7 @@ CASES = {
             ("WARN fabric: GPU1", box(JOINED, DEGRADED), LINKS, NO_LOG),
             ("FAIL node: GPU0", box(replace(WAITING, fabric=GpuFabric("not-started"))), LINKS, NO_LOG),
             ("WARN fabric: GPU0, GPU1, GPU2, GPU3", LONELY_TRAY, LINKS, NO_LOG),
+            ("WARN fabric: GPUs", replace(TRAY, all=(*TRAY.all[:3], _APART)), LINKS, NO_LOG),
         ],
         good=[
             (TRAY, LINKS, NO_LOG),
@@ -92,6 +117,37 @@ CASES = {
             ("WARN node: GPU0, GPU1, GPU2", H200S, NvLinks((NONE, NONE, NONE)), UNSAID, GUEST, UNSAID),
             ("FAIL link: GPU6", UNSAID, UNSAID, PRINTED_NONE, UNSAID, UNSAID),
             ("WARN link: GPU0", box(V100S.all[0]), NvLinks((QUARTER,)), UNSAID, METAL, UNSAID),
+            ("FAIL link: GPU1", H200S, NvLinks((FULL, SHORT, FULL)), UNSAID, METAL, UNSAID),
+            ("FAIL link: GPU2; NOTE unknown: GPU0", H200S, NvLinks((_LOST, FULL, SHORT)), UNSAID, METAL, UNSAID),
+            (
+                _ALL_8,
+                *_boxed("NVIDIA B200", *[links_of(0, 18, speed=53125)] * 8),
+            ),  # leptonai/gpud#1085
+            (
+                _ALL_8,
+                *_boxed("NVIDIA B200", *[links_of(0, 18, speed=53125)] * 8, machine=GUEST),
+            ),
+            (
+                "WARN link: GPU3",
+                *_boxed("NVIDIA A100 80GB PCIe", *(links_of(n, 12 - n, to="gpu") for n in (12, 12, 12, 11))),
+            ),
+            (
+                "FAIL link: GPU2",
+                *_boxed("NVIDIA H400", FULL, FULL, SHORT),
+            ),  # in no table
+            ("WARN node: GPU0, GPU1, GPU2, GPU3", *_boxed("NVIDIA GH200 480GB", *[NONE] * 4)),
+        ],
+        other=[
+            ("UNKNOWN: GPU is lost", H200S, NvLinks((_LOST,) * 3), UNSAID, METAL, UNSAID),
+            ("NOTE unknown: GPU0, GPU1, GPU2", H200S, NvLinks((ASLEEP,) * 3), UNSAID, METAL, UNSAID),
+            (
+                "NOTE unknown: GPU0, GPU1, GPU2",
+                H200S,
+                NvLinks((links_of(17, 1, "traffic-disabled"),) * 3),
+                UNSAID,
+                METAL,
+                UNSAID,
+            ),
         ],
         good=[
             (H200S, NvLinks((FULL, ASLEEP, Absent("GPU is lost"))), UNSAID, METAL, UNSAID),
@@ -100,11 +156,30 @@ CASES = {
             (box(HEALTHY), NvLinks((NONE,)), UNSAID, GUEST, UNSAID),
             (box(replace(HEALTHY, name="NVIDIA L40S")), NvLinks(((),)), UNSAID, METAL, UNSAID),
             (UNSAID, UNSAID, NvlinkStatus({}), METAL, UNSAID),
+            _boxed("NVIDIA H400", SHORT, SHORT, SHORT),
+            _boxed("NVIDIA H400", links_of(4, to="gpu"), links_of(4, to="gpu"), links_of(0, 4, to="gpu")),
+            _boxed("NVIDIA H100", *[links_of(12, 6)] * 4),  # which of them this is, the name does not say
+            (box(HEALTHY, replace(HEALTHY, name="NVIDIA L40S")), NvLinks((FULL, ())), UNSAID, METAL, UNSAID),
+            (box(replace(HEALTHY, mig=True), HEALTHY), NvLinks(((), FULL)), UNSAID, METAL, UNSAID),
+            *(_boxed("NVIDIA A100-SXM4-80GB", *[links_of(6, 6)] * count, machine=GUEST) for count in (1, 2, 4)),
+            _boxed("NVIDIA GH200 480GB", NONE),
+            _boxed("NVIDIA H100 80GB HBM3", tuple(replace(link, version=7) for link in FULL), FULL),  # seen on H100s
+            *(
+                _boxed(name, *(links_of(n, 18 - n, to="gpu") for n in (one, one, other, other)))
+                for name, one, other in product(_FEW_BRIDGES, (0, 4), (0, 4))
+            ),
         ],
     ),
     "nvl.rate": Cases(
         bad=[("WARN node: GPU0", box(HEALTHY), NvLinks((links_of(18, speed=13281),)), UNSAID)],
+        other=[
+            ("UNKNOWN: NVML does not report the speed of the links", H200S, NvLinks((_SILENT,) * 3), UNSAID),
+            ("NOTE unknown: GPU0", H200S, NvLinks((_SILENT, FULL, FULL)), UNSAID),
+        ],
         good=[
+            _rated("Tesla V100-SXM2-32GB", 25781),
+            _rated("NVIDIA A100-SXM4-80GB", 25000),
+            _rated("NVIDIA B200", 53125),
             (A6000S, NvLinks((BRIDGED, BRIDGED, UNBRIDGED)), UNSAID),
             (box(replace(HEALTHY, name="NVIDIA L40S")), NvLinks(((),)), UNSAID),
         ],

@@ -34,7 +34,7 @@ from ncclprobe.facts.infiniband import Fabric
 from ncclprobe.facts.machine import Machine
 from ncclprobe.facts.nvlink import NvLink, NvLinks
 from ncclprobe.facts.nvml import Gpus
-from ncclprobe.facts.pci import Bridge, Errors, Identity, Pci, PcieLink, PcieSettings, PciPosition
+from ncclprobe.facts.pci import Bridge, Device, Errors, Identity, Pci, PcieLink, PcieSettings, PciPosition
 from ncclprobe.model.snapshot import Absent
 from ncclprobe.model.values import replace
 from tests.checks.cases import Cases
@@ -65,11 +65,52 @@ def _below_switches(*widths: int) -> tuple[Gpus, Pci]:
     return gpus, Pci(devices, bridges)
 
 
+_PAIR = node(gpu_at(1), gpu_at(2))[0]
+_PAIR_8 = node(gpu_at(1, 8), gpu_at(2))
+_NARROW_SLOT = (replace(_PAIR_8[0], all=(replace(_PAIR_8[0].all[0], pcie_max_width=8), _PAIR_8[0].all[1])), _PAIR_8[1])
+_UNEXPLAINED = replace(node(gpu_at(1))[0].all[0], throttle=Absent("Not Supported"))
+_CARD = cards(nic(0, PcieLink(16.0, 16, 32.0, 16)))
+_DOWN = replace(_CARD[0].devices[0], ports=(replace(_CARD[0].devices[0].ports[0], state="DOWN"),))
+_DENIED = Absent("permission denied", "Denied")
+_BLIND = {name: replace(each, iommu=_DENIED) for name, each in below_a_switch().devices.items()}
+_NO_FILE = Absent("read /sys/bus/pci/devices/0000:03:00.0/aer_dev_correctable: not there", "Missing")
+_ONE_LOST = replace(TWO, all=(TWO.all[0], replace(TWO.all[1], lost="GPU is lost")))
+
+
+def _bridges(**flags: frozenset[str]) -> dict[str, Bridge]:
+    """Return bridges by the last part of their addresses, each with these flags of ACS."""
+    names = {name: f"0000:{name[1:3]}:{name[3:]}.0" for name in flags}
+    return {names[name]: Bridge(names[name], Absent("not read"), acs=found) for name, found in flags.items()}
+
+
+# A root port and a port to storage are not between a GPU and a NIC.
+_ELSEWHERE = _bridges(b0001=frozenset({"SrcValid", "ReqRedir", "UpstreamFwd"}), b0207=frozenset({"ReqRedir"}))
+_ROOTS = _bridges(b0001=frozenset({"ReqRedir"}), b0002=frozenset({"ReqRedir"}))
+_APART = {
+    f"0000:0{n}:00.0": Device(
+        f"0000:0{n}:00.0", Identity(*kind, 1), PciPosition("pci0000:00", (f"0000:00:0{n}.0",)), FULL
+    )
+    for n, kind in ((1, (0x030200, 0x10DE)), (2, (0x020700, 0x15B3)))
+}
 CASES = {
     "pci.topology-agree": Cases(
         bad=[("WARN unknown: GPU0 and GPU1", printed("PXB"), TREE, TWO, LINKED, Fabric(), METAL)],
+        other=[
+            (
+                "UNKNOWN: the PCI tree and nvidia-smi's matrix have no pair of devices in common",
+                printed("PIX"),
+                Pci(),
+                TWO,
+                NO_LINKS,
+                Fabric(),
+                METAL,
+            )
+        ],
         good=[
             (printed("PXB"), TREE, TWO, NO_LINKS, Fabric(), METAL),
+            (printed("PIX", "topo-mp"), TREE, TWO, LINKED, Fabric(), METAL),
+            (printed("NV4"), TREE, TWO, Absent("NVML: not permitted"), Fabric(), METAL),
+            (printed("NV4"), TREE, _ONE_LOST, NO_LINKS, Fabric(), METAL),
             (printed("NV4"), TREE, TWO, LINKED, Fabric(), METAL),
             (printed("PXB", "topo-mp"), TREE, TWO, LINKED, Fabric(), METAL),
             (printed("PHB"), TREE, TWO, NO_LINKS, Fabric(), GUEST),
@@ -82,9 +123,14 @@ CASES = {
             ("FAIL node: GPU0", *node(gpu_at(1, 4), gpu_at(2)), GUEST),
             ("WARN node: GPU1", HALF_SLOT, Pci(), METAL),
             ("FAIL node: 0000:40:00.0", *_below_switches(8, 16, 16), METAL),
+            ("FAIL node: GPU1", *node(gpu_at(1), gpu_at(2, 8), gpu_at(3)), METAL),
+            ("FAIL node: GPU0, GPU1", *node(gpu_at(1, 8), gpu_at(2, 8)), METAL),
         ],
+        other=[("NOTE unknown: 0000:40:00.0, 0000:41:00.0, 0000:42:00.0", *_below_switches(8, 8, 8), METAL)],
         good=[
-            (*_below_switches(8, 8, 8), METAL),
+            (*node(gpu_at(1, 8), gpu_at(2, 8)), GUEST),
+            (*node(gpu_at(1, 8)), GUEST),
+            (*_NARROW_SLOT, METAL),
             (*_below_switches(8, 8, 16, 16), METAL),
             (*_below_switches(8, 16, 16), GUEST),
             (*_below_switches(16, 16, 16), METAL),
@@ -94,7 +140,10 @@ CASES = {
     ),
     "pci.link/gpu-gen": Cases(
         bad=[("WARN node: GPU0, GPU1, GPU3", box(*reversed(SLOW_SLOT.all), SLOW_SLOT.all[1], *EQUAL[0].all))],
-        good=[],
+        good=[
+            *((replace(_PAIR, all=tuple(replace(gpu, pcie_generation=n) for gpu in _PAIR.all)),) for n in range(1, 6)),
+            (box(_UNEXPLAINED),),
+        ],
     ),
     "pci.link/nic-link": Cases(
         bad=[("FAIL node: mlx5_0", *cards(nic(0, HALF)))],
@@ -105,9 +154,11 @@ CASES = {
     ),
     "pci.link/nic-fits": Cases(
         bad=[("WARN node: mlx5_0", *cards(nic(0, HALF), nic(1, FULL)))],
+        other=[("NOTE node: mlx5_0, mlx5_1", *cards(nic(0, FULL), nic(0, FULL, function=1)))],
         good=[
             cards(nic(0, OLD_SLOT, 200.0)),
             cards(nic(0, FULL, 200.0), nic(0, FULL, 200.0, function=1)),
+            (Fabric((_DOWN,)), _CARD[1]),
         ],
     ),
     "pci.settings": Cases(
@@ -130,10 +181,28 @@ CASES = {
         good=[
             (below_a_switch("SrcValid"), UNCHOSEN),
             (Pci(), UNCHOSEN),
-        ]
+            (replace(below_a_switch(), bridges={**below_a_switch().bridges, **_ELSEWHERE}), UNCHOSEN),
+            (Pci(_APART, _ROOTS), UNCHOSEN),
+        ],
+        other=[
+            (
+                "UNKNOWN: config space: only 64 bytes are readable, and ACS is beyond (root sees it) (needs root)",
+                below_a_switch(seen=False),
+                UNCHOSEN,
+            )
+        ],
     ),
     "pci.iommu": Cases(
-        bad=[],
+        other=[
+            (
+                "UNKNOWN: permission denied",
+                replace(below_a_switch(), devices=_BLIND),
+                ONE,
+                Fabric(),
+                Absent("not asked"),
+                UNCHOSEN,
+            )
+        ],
         good=[
             (below_a_switch(iommu="DMA-FQ"), ONE, Fabric(), NO_PEERS, UNCHOSEN),
             (
@@ -145,7 +214,17 @@ CASES = {
             ),
         ],
     ),
-    "pci.aer": Cases(good=[(with_errors(Errors(correctable={"BadTLP": 7}, nonfatal={"UnsupReq": 1})), ONE, Fabric())]),
+    "pci.aer": Cases(
+        other=[
+            (
+                "UNKNOWN: no error counters: the firmware or hypervisor controls AER",
+                with_errors(_NO_FILE),
+                ONE,
+                Fabric(),
+            )
+        ],
+        good=[(with_errors(Errors(correctable={"BadTLP": 7}, nonfatal={"UnsupReq": 1})), ONE, Fabric())],
+    ),
     "pci.bar1": Cases(
         bad=[("WARN node: GPU1", box(window(64 * GIB), window(SMALL_WINDOW)), Fabric())],
         good=[
