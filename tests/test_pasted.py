@@ -418,7 +418,7 @@ def test_a_matrix_beside_the_gpus_gives_their_links_so_that_a_setting_has_a_cost
         assert (setting, code) == (setting, 4)
         assert "GB/s at 1 GiB over 2 nodes" in said
     code, said = doctor(tmp_path, capsys, machine[0], machine[2], "NCCL_DEBUG=INFO\nNCCL_P2P_LEVEL=LOC\n")
-    assert (code, "GB/s at 1 GiB" in said) == (0, False)  # no text shows a link
+    assert (code, "GB/s at 1 GiB" in said) == (4, True)  # eight of them are on one board
 
 
 def test_what_contradicts_is_named_and_what_adds_up_is_not(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -25,9 +25,9 @@ from pathlib import Path
 from queue import Empty, SimpleQueue
 from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
 
-from ncclprobe.facts.machine import Machine, System
+from ncclprobe.facts.machine import Machine, NamedMachine, System
 from ncclprobe.facts.nccl_conf import Settings
-from ncclprobe.host import Host, Question
+from ncclprobe.host import NAMED, Host, Question
 from ncclprobe.host.capture import NOT_SHOWN, Recorder, Replay, machines, second
 from ncclprobe.model import bounds
 from ncclprobe.model.errors import HostError, NotCaptured, ParseError
@@ -489,7 +489,7 @@ def capture_facts(host: Replay, collectors: Sequence[Collector], traces: Traces 
     from ncclprobe.facts.rank import together  # and with it six collectors, which a report that is drawn again spares
 
     whole = host.with_answers(together(host.answers, {rank: own.answers for rank, own in host.ranks.items()}))
-    facts = _with_matrix(host, collect(whole, collectors, traces=traces))
+    facts = _with_described(host, _with_matrix(host, collect(whole, collectors, traces=traces)))
     others = {rank: collect_rank(own, collectors, traces) for rank, own in host.ranks.items()}
     first = facts if whole is host else facts | collect_rank(host, collectors, traces)
     ranks = {**_own_rank(first, collectors), **others}
@@ -519,6 +519,25 @@ def _with_matrix(host: Replay, facts: dict[type, Any]) -> dict[type, Any]:
     if isinstance(links, NvLinks) and all(isinstance(each, Absent) for each in links.gpus):
         unknown.add(NvLinks)
     return facts | {kind: fact for kind, fact in found.items() if kind in unknown}
+
+
+def _with_described(host: Replay, facts: dict[type, Any]) -> dict[type, Any]:
+    """Return facts with what pasted text only names: a machine type, and how many nodes and ranks a job has."""
+    if not host.pasted:
+        return facts
+    import msgspec
+
+    from ncclprobe.facts.launcher import Launch
+
+    found = msgspec.json.decode(str(host.answers.get(NAMED, "{}")), type=NamedMachine)
+    more: dict[type, Any] = {NamedMachine: found}
+    if found.machine and isinstance(facts[Machine], Absent):
+        more[Machine] = found.machine
+    launch = facts[Launch]
+    if isinstance(launch, Launch) and launch.kind == "single":
+        nodes, ranks = launch.nnodes or found.nodes or None, launch.local_world_size or found.ranks or None
+        more[Launch] = replace(launch, nnodes=nodes, local_world_size=ranks)
+    return facts | more
 
 
 def _own_rank(facts: Mapping[type, object], collectors: Sequence[Collector]) -> dict[int, dict[type, object]]:

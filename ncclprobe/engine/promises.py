@@ -7,6 +7,7 @@ from functools import partial
 from typing import Any
 
 from ncclprobe.engine.judge import judge
+from ncclprobe.facts.machine import NamedMachine
 from ncclprobe.host.deadlines import outcome
 from ncclprobe.model import bounds
 from ncclprobe.model.findings import Finding, Severity, Status
@@ -28,7 +29,8 @@ def broken(check: Check) -> Iterator[str]:
         yield str(error) if error else "it has no parameter, and so looks at nothing"
         return
     yield from _words(check)
-    made = {each.produces for each in discover("ncclprobe.facts", Collector)} | {Job, Choices, AttainableRate, History}
+    made = {each.produces for each in discover("ncclprobe.facts", Collector)}
+    made |= {Job, Choices, AttainableRate, History, NamedMachine}
     for need in check.needs:
         source = source_of(need.fact) if isinstance(need.fact, type) else None
         if need.fact not in made and source not in ("run", "job", "files"):

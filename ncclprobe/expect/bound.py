@@ -14,7 +14,7 @@ from typing import Any
 
 from ncclprobe.expect import network
 from ncclprobe.expect.expected import expectation
-from ncclprobe.expect.pinned import Pinned, pinned
+from ncclprobe.expect.pinned import NOTHING, Pinned, pinned
 from ncclprobe.expect.predict import LATEST
 from ncclprobe.expect.recognise import expectation_context
 from ncclprobe.expect.system import NcclVersion, NodeSystem, Shape
@@ -25,14 +25,14 @@ from ncclprobe.facts.driver import GpuDirect
 from ncclprobe.facts.infiniband import Fabric
 from ncclprobe.facts.interfaces import Interfaces
 from ncclprobe.facts.launcher import Launch
-from ncclprobe.facts.machine import Machine
+from ncclprobe.facts.machine import Machine, NamedMachine
 from ncclprobe.facts.nccl_conf import Settings
 from ncclprobe.facts.nvlink import NvLinks
 from ncclprobe.facts.nvml import Gpus, PeerAccess
 from ncclprobe.facts.pci import Pci
 from ncclprobe.facts.plugins import Plugins
 from ncclprobe.facts.software import Software
-from ncclprobe.model.nccl_selection import Choices
+from ncclprobe.model.nccl_selection import Choices, NetworkChoice
 from ncclprobe.model.report import AttainableRate
 from ncclprobe.model.snapshot import Absent, Snapshot, learned
 from ncclprobe.model.values import Struct, replace
@@ -86,7 +86,9 @@ def nodes_of(facts: Mapping[type, Any], system: NodeSystem, together: int = 1) -
     """Return for how many nodes a machine is judged: those announced, otherwise `together`, and two at least if it has
     NICs for a fabric.
     """
-    launch = learned(facts, Launch)
+    launch, said = learned(facts, Launch), learned(facts, NamedMachine)
+    if said and (said.nodes == 1 or not system.nics):
+        return 1
     announced = (launch.nnodes if launch else None) or together
     fabric = system.network not in (None, "sockets") and system.nics > 0
     return max(announced, 2) if fabric else announced
@@ -153,7 +155,7 @@ def limits(healthy: _Healthy, choices: Choices, kept: Pinned) -> Iterator[float]
         args = OP, NBYTES, healthy.shape, healthy.system
         found = expectation(*args, machine=healthy.machine, version=healthy.version, settings=bare)
         yield from [found.value] if found else ()
-    yield from over_network(replace(kept, rdma="", few=0).applied(healthy.system), healthy.shape, choices)
+    yield from over_network(replace(kept, rdma="", few=0).applied(healthy.system), healthy.shape, choices, kept)
     yield from over_channels(whole, kept)
     yield from by_protocol(whole, kept)
     if kept.p2p:
@@ -171,12 +173,15 @@ def through_network(system: NodeSystem) -> Iterator[float]:
     yield whole / system.gpus
 
 
-def over_network(system: NodeSystem, shape: Shape, choices: Choices) -> Iterator[float]:
-    """Yield what the NICs that NCCL takes let through between nodes, sockets among them."""
+def over_network(system: NodeSystem, shape: Shape, choices: Choices, kept: Pinned = NOTHING) -> Iterator[float]:
+    """Yield what the NICs that NCCL takes let through between nodes, sockets among them.
+
+    If it is not known what NCCL takes, it takes what the machine has, less what the settings take away (`kept`).
+    """
     parts = network.domains(system, shape)
-    if parts.count < 2 or system.network in (None, "sockets") or not choices.network.chosen:
+    if parts.count < 2 or system.network in (None, "sockets") or choices.network.chosen == ():
         return
-    (chosen,) = choices.network.chosen
+    (chosen,) = choices.network.chosen or (_left(system, kept),)
     line_GBps = chosen.rate_gbps / 8 if chosen.rate_gbps else None
     if chosen.name == "Socket":
         yield min(line_GBps or SOCKETS_GBps, SOCKETS_GBps) * network.crossing(shape, parts)
@@ -189,6 +194,15 @@ def over_network(system: NodeSystem, shape: Shape, choices: Choices) -> Iterator
     if not system.gdr or (chosen.name == "IB" and rows and all(row.receives is False for row in rows)):
         found = network.limit(replace(system, gdr=False), shape, OP)
         yield from [found.value_GBps] if found else ()
+
+
+def _left(system: NodeSystem, kept: Pinned) -> NetworkChoice:
+    """Return the network that settings leave of what the machine has."""
+    if kept.applied(system).network == "sockets":
+        return NetworkChoice("Socket", "", (), None, kept.rdma)
+    listed = kept.few if system.network in ("ib", "roce") else 0  # plugins have their own
+    number = min(system.nics, listed or system.nics)
+    return NetworkChoice("IB", "", ("",) * number, number * system.nic_gbps, kept.hcas)
 
 
 def _hard(system: NodeSystem, shape: Shape) -> Iterator[float]:

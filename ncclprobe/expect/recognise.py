@@ -16,20 +16,24 @@ from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
+from ncclprobe.expect import assumed
+from ncclprobe.expect.composed import composed, product_called
 from ncclprobe.expect.system import NcclVersion, Network, NicPath, NodeSystem, Processor
 from ncclprobe.expect.system import NvlinkFabric as Joined
 from ncclprobe.expect.tables import gpus as gpu_table
-from ncclprobe.expect.tables.machines import MachineType, Match, table
+from ncclprobe.expect.tables.machines import MachineType, Match, named, table
 from ncclprobe.facts.cpu import Cpus
 from ncclprobe.facts.driver import GpuDirect
 from ncclprobe.facts.infiniband import Fabric, RdmaDevice
 from ncclprobe.facts.interfaces import Interface, Interfaces
 from ncclprobe.facts.machine import Machine as Firmware
+from ncclprobe.facts.machine import NamedMachine
 from ncclprobe.facts.nccl_conf import Settings
 from ncclprobe.facts.nvlink import NvLink, NvLinks
-from ncclprobe.facts.nvml import Gpu, Gpus, PeerAccess
+from ncclprobe.facts.nvml import Gpu, GpuFabric, Gpus, PeerAccess
 from ncclprobe.facts.pci import Pci, normal
 from ncclprobe.facts.software import Software
+from ncclprobe.model.errors import UsageError
 from ncclprobe.model.layout import first_of
 from ncclprobe.model.snapshot import Absent, learned
 from ncclprobe.model.values import Struct, field, replace
@@ -193,8 +197,10 @@ def _slot(facts: Facts, present: Sequence[Gpu], product: gpu_table.GpuProduct | 
 
 
 def _p2p(peers: PeerAccess | Absent, product: gpu_table.GpuProduct | None) -> bool:
-    if isinstance(peers, PeerAccess) and peers.read:
-        return all(peers.read[pair] == "OK" and peers.write.get(pair) == "OK" for pair in peers.read)
+    tables = (peers.read, peers.write) if isinstance(peers, PeerAccess) else ()
+    said = [status for table in tables for status in table.values() if isinstance(status, str)]
+    if said:
+        return all(status == "OK" for status in said)
     return product is None or product.p2p is not False or product.c2c_GBps is not None
 
 
@@ -268,8 +274,8 @@ def nics_of(facts: Facts) -> Nics:
 
 
 def _rdma(fabric: Fabric | Absent) -> list[RdmaDevice]:
-    """RDMA devices that are on a bus: soft-RoCE serves no GPU."""
-    return [d for d in fabric.devices if isinstance(d.pci, str)] if isinstance(fabric, Fabric) else []
+    """RDMA devices that are on a bus, or not known not to be: soft-RoCE serves no GPU."""
+    return [d for d in fabric.devices if d.pci is not None] if isinstance(fabric, Fabric) else []
 
 
 def _rate(device: RdmaDevice) -> float | None:
@@ -581,6 +587,8 @@ def expectation_context(known: Mapping[type, Any]) -> ExpectationContext:
     its links are now, which is all that is known of it.
     """
     facts = Facts(**{name: known.get(kind, Absent("was not asked")) for name, kind in _FACTS.items()})
+    if (told := _described(known)) is not None:
+        return told
     found = recognise(seen(facts, known.get(Firmware, Absent("was not asked"))))
     software, settings = learned(known, Software), learned(known, Settings) or Settings()
     version = software.nccl_version if software else None
@@ -588,5 +596,82 @@ def expectation_context(known: Mapping[type, Any]) -> ExpectationContext:
         differs = "; ".join(map(str, found.differs))
         why = f"this is {found.machine.name}" + (f", but for {differs}" if differs else "")
         return ExpectationContext(should_be(found, system_of(facts)), found.machine, why, version, settings)
-    system = system_of(facts)
-    return ExpectationContext(system, None, f"{found.why}; taken by its links as they are now", version, settings)
+    why = f"{found.why}; taken by its links as they are now"
+    context = ExpectationContext(system_of(facts), None, why, version, settings)
+    return _with_usual_nics(_with_board(context, facts), facts) if NamedMachine in known else context
+
+
+def _described(known: Mapping[type, Any]) -> ExpectationContext | None:
+    """Return what pasted text names, if it does not show the GPUs, or shows those of this type; None: it names none.
+
+    The GPUs of a manifest tell no network: such a machine is judged by what is inside it.
+    """
+    said, gpus, settings = learned(known, NamedMachine), learned(known, Gpus), learned(known, Settings) or Settings()
+    if said is None:
+        return None
+    machine = named(said.type) if said.type else None
+    if machine and (gpus is None or {gpu.name for gpu in gpus.all} <= {*machine.match.gpu_names}):
+        return ExpectationContext(machine.system(), machine, f"the text names {machine.name}", None, settings)
+    if gpus is not None or not said.gpu or said.gpus < 2:
+        return None
+    found = _board(said)
+    if found is None:
+        return None
+    return ExpectationContext(found, None, f"the text names {said.gpus} x {found.gpu}", None, settings)
+
+
+_ON_BOARDS = 8
+_SOCKETED = ("", " sxm", " sxm4 80gb", " sxm2 32gb")
+"""What completes a short name such as h100 or a100, if eight of them are in a node."""
+
+
+def _board(said: NamedMachine) -> NodeSystem | None:
+    for ending in _SOCKETED if said.gpus == _ON_BOARDS else ("",):
+        try:
+            return composed(f"{said.gpus} x {product_called(said.gpu + ending).name}")
+        except UsageError:
+            continue
+    return None
+
+
+def _with_board(context: ExpectationContext, facts: Facts) -> ExpectationContext:
+    """Return `context` with the NVLinks of the board, if texts show eight GPUs that are made for one, and no links."""
+    system = context.system
+    rows = () if isinstance(facts.nvlinks, Absent) else facts.nvlinks.gpus
+    if isinstance(system, Absent) or system.gpus != _ON_BOARDS or not all(isinstance(row, Absent) for row in rows):
+        return context
+    product = gpu_table.table().get(system.gpu)
+    if product is None or product.wiring != "board":
+        return context
+    board = composed(f"{system.gpus} x {system.gpu}")
+    links = {name: getattr(board, name) for name in ("nvlinks", "nvlink_GBps", "fabric", "domain_gpus", "nvls", "p2p")}
+    return replace(context, system=replace(system, **links), why=f"{context.why}; assumed: NVLinks of its board")
+
+
+def _with_usual_nics(context: ExpectationContext, facts: Facts) -> ExpectationContext:
+    """Return `context` with NICs of the usual rate, if texts name its NICs and show the rate and state of none.
+
+    A tray whose GPUs have joined a cluster of nodes is one of a rack.
+    """
+    ports = facts.fabric.ports if isinstance(facts.fabric, Fabric) else ()
+    system = context.system
+    if isinstance(system, Absent) or system.nics:
+        return context
+    named = nics_of(facts).idle
+    if not named or not all(isinstance(port.state, Absent) or isinstance(port.rate, Absent) for port in ports):
+        return context
+    try:
+        usual = next(assumed.candidates(assumed.Node(system.gpu, system.gpus, 2)))
+    except UsageError:
+        return context
+    found, why = usual.system, f"{context.why}; assumed: NICs of {usual.system.nic_gbps:g} Gb/s"
+    if found.domain_gpus > found.gpus:
+        return replace(context, system=found, machine=usual.machine, why=why) if _in_a_cluster(facts.gpus) else context
+    network = system.network if system.network == "roce" else found.network
+    nics = {"nics": named, "nic_gbps": found.nic_gbps, "network": network, "gdr": found.gdr}
+    return replace(context, system=replace(system, **nics), why=why)
+
+
+def _in_a_cluster(gpus: Gpus | Absent) -> bool:
+    known = gpus.all if isinstance(gpus, Gpus) else ()
+    return any(isinstance(gpu.fabric, GpuFabric) and gpu.fabric.cluster.strip("0-") for gpu in known)

@@ -12,11 +12,12 @@ clock is the machine's.
 import json
 import re
 import shlex
+from collections.abc import Mapping
 
 from ncclprobe.host import Host
 from ncclprobe.model.errors import HostError, Missing, ParseError
 from ncclprobe.model.registry import collector
-from ncclprobe.model.values import Struct
+from ncclprobe.model.values import Struct, field
 
 DMI = "/sys/class/dmi/id"
 DEVICE_TREE = "/proc/device-tree/model"
@@ -62,6 +63,33 @@ class Machine(Struct, frozen=True):
     cloud: str = ""
     instance_type: str = ""
     virtual: bool | None = None
+
+
+class NamedMachine(Struct, frozen=True):
+    """What pasted text names and does not show: a machine type, its GPUs, the job's nodes and the ranks on each, and
+    the interfaces of RDMA devices. Empty and 0: it does not.
+    """
+
+    type: str = ""
+    gpu: str = ""
+    gpus: int = 0
+    nodes: int = 0
+    ranks: int = 0
+    netdevs: Mapping[str, str] = field(default_factory=dict)
+
+    @property
+    def machine(self) -> Machine | None:
+        """Return the machine that the type's name promises; None: it names no cloud."""
+        cloud = next((cloud for begin, cloud in _CLOUDS_OF_TYPES if self.type.startswith(begin)), "")
+        return Machine(cloud=cloud, instance_type=self.type) if cloud else None
+
+
+_CLOUDS_OF_TYPES = (
+    *(("bm.gpu", "oracle"), ("standard_n", "azure")),
+    *((begin, "gcp") for begin in ("a2-", "a3-", "a4", "g2-", "g4-")),
+    *((begin, "aws") for begin in ("p3", "p4", "p5", "p6", "g4dn", "g5", "g6", "g7")),
+)
+"""How names of machine types begin, and whose they are."""
 
 
 def is_virtual(machine: object) -> bool:

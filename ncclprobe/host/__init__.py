@@ -16,6 +16,9 @@ WITHHELD = "<value not recorded>"
 SAMPLE = "sample"
 """First word of a question for what a run measured: ``("sample", "paths")``. No machine knows it by itself."""
 
+NAMED: "Question" = (SAMPLE, "named")
+"""What pasted texts name of a machine and a job, and do not show: :mod:`.pasted_job`."""
+
 
 class Host(Protocol):
     """Answers questions: a machine, a recording of one, or a test's own dictionary."""

@@ -15,6 +15,7 @@ from collections.abc import Iterator, Mapping, Sequence
 
 from ncclprobe.host import Question
 from ncclprobe.host.pasted_forms import ASK_GPUS, FORMS, Answers, missing_files
+from ncclprobe.host.pasted_job import described
 from ncclprobe.host.pasted_settings import settings
 from ncclprobe.model.errors import HostError, Missing
 
@@ -97,7 +98,8 @@ def _host_answers(lines: Sequence[str]) -> Iterator[tuple[str, Answers]]:
         variables |= {name: None for name in _MEETING if in_part and name not in variables}
         master = variables.get("MASTER_ADDR") or ""
         gone = missing_files(lines)
-        yield "settings", {**gone, **NO_SETTINGS, _ENV: json.dumps(variables), **_resolved(master)}
+        answers = {**gone, **NO_SETTINGS, _ENV: json.dumps(variables), **_resolved(master), **described(lines)}
+        yield "settings", answers
 
 
 def _resolved(name: str) -> Answers:

@@ -77,10 +77,12 @@ def shown(matrix: Matrix, rest: Absent, gpus: Gpus | Absent, fabric: Fabric | Ab
     at = {_address(names, name): given[name] for name in names if name in given}
     kinds: dict[type, Any] = {Gpus: replace(own, all=tuple(known), nvml=rest)}
     kinds |= {NvLinks: _moved_links(found[NvLinks], at), Pci: _moved(found[Pci], at, rest), Matrix: rest}
+    nics = {name: _address(names, name) for name in matrix.nics}
     if not isinstance(fabric, Absent):
-        nics = {name: _address(names, name) for name in matrix.nics}
         placed = [replace(d, pci=nics[d.name]) if d.name in nics and d.name not in given else d for d in devices]
         kinds[Fabric] = replace(fabric, devices=tuple(placed))
+    elif nics and not any(name.startswith("NIC") for name in nics):
+        kinds[Fabric] = Fabric(tuple(_dark(name, address, rest) for name, address in nics.items()))
     return kinds
 
 
@@ -121,6 +123,13 @@ def _address(names: Sequence[str], name: str) -> str:
 def _nic(name: str, address: str) -> RdmaDevice:
     layer = "Ethernet" if name.startswith(_ETHERNET) else "InfiniBand"
     return RdmaDevice(name, (Port(name, 1, "ACTIVE", "LinkUp", Rate(400, 4, "NDR"), layer),), address)
+
+
+def _dark(name: str, address: str, rest: Absent) -> RdmaDevice:
+    """Return a device that is known by its name only."""
+    layer = "Ethernet" if name.startswith(_ETHERNET) else rest
+    port = Port(name, 1, rest, rest, rest, layer, rest, rest, rest, rest, rest)
+    return RdmaDevice(name, (port,), address, rest, rest, rest, rest, rest)
 
 
 def told_by_name(nic: str) -> bool:

@@ -448,6 +448,12 @@ _CLOUDS = {"oracle": "oci", "azure": "azure"}
 _NETWORKS = {"FasTrak": "tcpxo", "GPUDirectTCPX": "tcpx", "gIB": "gib", "AWS Libfabric": "efa"}
 
 
+def of_another(vendor: str, network: str) -> bool:
+    """Return whether a value of NCCL_NET is the network of another vendor's plugin. Slingshot's is also AWS's."""
+    owner = next((own for name, own in _NETWORKS.items() if _plain(name) == network), vendor)
+    return owner != vendor and (owner, vendor) != ("efa", "cxi")
+
+
 class _Prescription(Struct, frozen=True):
     """One variable of one vendor. `values` empty: any; `must`: every edition has it."""
 
@@ -509,11 +515,28 @@ def in_use(settings: Settings, machine: Machine | Absent, choices: Choices) -> t
     found |= {"cxi" if over == "efa" and any(d.startswith("hsn") for d in taken[0].devices) else over} - {""}
     cloud = _CLOUDS.get(machine.cloud, "") if isinstance(machine, Machine) else ""
     found |= {cloud} if cloud and taken and taken[0].name == "IB" else set()
+    built = network_of(machine)
+    found = {built} if built else found
     found -= {"efa"} if "cxi" in found else set()
     asked = settings.get("SHARP_COLL_ENABLE_SAT") not in (None, "0")
     turned_off = settings.get("NCCL_COLLNET_ENABLE") == "0" and not asked
     found -= {"sharp"} if turned_off else set()
     return tuple(name for name in TITLES if name in found)
+
+
+_OF_TYPES = {
+    **dict.fromkeys(("p4d", "p5", "p6"), "efa"),
+    **dict.fromkeys(("a3-high", "a3-edge"), "tcpx"),
+    **dict.fromkeys(("a3-ultra", "a4"), "gib"),
+    **{"a3-mega": "tcpxo", "bm.gpu": "oci", "standard_nd": "azure"},
+}
+"""Networks of machine types, by how their names begin."""
+
+
+def network_of(machine: Machine | Absent) -> str:
+    """Return whose network a machine has for its GPUs, by the name of its type; empty: it has none, or is not known."""
+    name = machine.instance_type if isinstance(machine, Machine) else ""
+    return next((vendor for begin, vendor in _OF_TYPES.items() if name.startswith(begin)), "")
 
 
 def named_network(settings: Settings) -> bool:

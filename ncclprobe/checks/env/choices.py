@@ -29,7 +29,7 @@ from ncclprobe.model.report import AttainableRate
 from ncclprobe.model.snapshot import Absent, Job
 from ncclprobe.model.units import plural
 from ncclprobe.model.values import replace
-from ncclprobe.nccl.networks import TITLES, compared, in_use, other_provider, over_kernel, source
+from ncclprobe.nccl.networks import TITLES, compared, in_use, of_another, other_provider, over_kernel, source
 from ncclprobe.nccl.selection import CLOSED
 from ncclprobe.nccl.values import read_setting
 
@@ -161,8 +161,6 @@ _INTERFACES = (
 """
 _PLUGINS = {"efa": "EFA", "cxi": "Slingshot", "tcpx": "GPUDirect-TCPX", "tcpxo": "GPUDirect-TCPXO", "gib": "gIB"}
 """Networks that NCCL reaches by a plugin."""
-_CHECKED = ("tcpx", "tcpxo", "gib")
-"""Networks whose plugins compare the settings, and may end the job if one is missing."""
 _OWN = {"azure": "InfiniBand", "oci": "RoCE", "sharp": "InfiniBand"}
 """Networks that NCCL reaches by its own transport."""
 _TELL = {Severity.FAIL: jobs_fail, Severity.WARN: jobs_warn, Severity.NOTE: jobs_note}
@@ -204,9 +202,19 @@ def vendor(
         lacking = [row.name for row in found.missing if row.vendor == name]
         if lacking:
             message = f"{'is' if len(lacking) == 1 else 'are'} not set; {TITLES[name]} prescribes it ({source(name)})"
-            tell = jobs_warn if name in _CHECKED else jobs_note
-            yield tell(", ".join(lacking), message, "environment and NCCL's configuration files")
+            yield jobs_note(", ".join(lacking), message, "environment and NCCL's configuration files")
+    if "efa" in vendors and _unstriped(settings, machine):
+        message = "is SENDRECV, which does not spread a GPU's data over its EFA devices; the plugin takes RDMA here"
+        yield jobs_warn("OFI_NCCL_PROTOCOL", message, evidence(settings, "OFI_NCCL_PROTOCOL"))
     yield from _absent_interfaces(settings, interfaces)
+
+
+def _unstriped(settings: Settings, machine: Machine | Absent) -> bool:
+    """Return whether the plugin is kept to one rail, on a machine with several EFA devices per GPU (aws-ofi-nccl,
+    src/platform-aws.cpp).
+    """
+    name = machine.instance_type if isinstance(machine, Machine) else ""
+    return (settings.get("OFI_NCCL_PROTOCOL") or "").lower() == "sendrecv" and name.startswith(("p5", "p6"))
 
 
 def _unused(vendor: str, settings: Settings) -> Iterator[tuple[str, str]]:
@@ -214,7 +222,7 @@ def _unused(vendor: str, settings: Settings) -> Iterator[tuple[str, str]]:
     plugin, network = _PLUGINS.get(vendor, ""), (settings.get("NCCL_NET") or "").lower()
     if plugin and (settings.get("NCCL_NET_PLUGIN") or "").lower() == "none":
         yield "NCCL_NET_PLUGIN", f"NCCL loads no plugin, and without one it does not use {plugin}"
-    if network == "socket" or (plugin and network == "ib"):
+    if network == "socket" or of_another(vendor, network) or (plugin and network == "ib"):
         yield "NCCL_NET", f"NCCL takes only this network, and not {plugin or _OWN[vendor]}"
     if not plugin and read_setting(settings, "NCCL_IB_DISABLE", 0):
         yield "NCCL_IB_DISABLE", f"NCCL does not use {_OWN[vendor]}"

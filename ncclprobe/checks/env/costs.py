@@ -28,6 +28,10 @@ _OFF = {
 """Settings that take a transport away, whatever the machine has."""
 
 
+_BETWEEN = ("NCCL_IB_DISABLE", "NCCL_NET", "FI_PROVIDER")
+"""Those that concern only the traffic between nodes."""
+
+
 def _off_rack(settings: Settings, gpus: Gpus | Absent) -> str:
     """Return the setting that keeps NCCL off the NVLinks to other nodes, if the GPUs are part of a cluster of nodes.
 
@@ -85,12 +89,14 @@ def cost(
     if rack and not alone and (isinstance(predicted, Absent) or predicted.nodes == 1):
         message = "is '0', which leaves the NVLinks to other nodes unused, so traffic between nodes uses the NICs"
         yield jobs_fail(rack, message, evidence(settings, rack))
-    if isinstance(predicted, Absent):
+    inside = not isinstance(predicted, Absent) and predicted.nodes == 1
+    if isinstance(predicted, Absent) or (inside and isinstance(launch, Launch) and launch.several_nodes):
         for name, what in _off(settings, fabric):
-            if name == rack:
+            if name == rack or (inside and name not in _BETWEEN):
                 continue
             message = f"is {settings.get(name)!r}, which {what}; what that costs depends on the machine"
             yield jobs_warn(name, message, evidence(settings, name))
+    if isinstance(predicted, Absent):
         return
     for name in predicted.settings:
         lost = predicted.lost(name)

@@ -1,7 +1,7 @@
 """The HCAs that NCCL takes, the GID index on each RoCE port, and whether these are the intended ones."""
 
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 
 from ncclprobe.checks.env import GID_GROUP, HCA_GROUP, evidence, jobs_fail, jobs_note, jobs_warn, loaded, written
 from ncclprobe.checks.env.fixtures import (
@@ -21,6 +21,7 @@ from ncclprobe.checks.env.fixtures import (
 from ncclprobe.facts.infiniband import Fabric, Port, Rate
 from ncclprobe.facts.interfaces import Interfaces
 from ncclprobe.facts.launcher import Launch
+from ncclprobe.facts.machine import NamedMachine
 from ncclprobe.facts.nccl_conf import Settings
 from ncclprobe.facts.nvml import Gpus
 from ncclprobe.facts.routes import Route, Routes
@@ -60,6 +61,7 @@ PARTITIONED = Fabric(
         for device in hcas(2).devices
     )
 )
+UNSAID = Absent("no text describes it")
 _NAME = 0x7FFF
 """The bits of a P_Key that name the partition."""
 BY_ETH0 = Routes((Route("0.0.0.0/0", "eth0", "10.0.0.1"),), ())
@@ -142,7 +144,8 @@ def hca_match(
     names = ", ".join(p.name for p in fabric.ports) or "no RDMA device"
     if not (picked.taken or picked.down or picked.closed or picked.unknown):
         alone = isinstance(launch, Launch) and launch.nnodes == 1
-        lost = any(select(fabric).taken)  # without any port, or with EFA's alone, the list takes nothing away
+        whole = select(fabric)
+        lost = bool(whole.taken or whole.unknown)  # without any port, or with EFA's alone, the list takes nothing away
         several = isinstance(launch, Launch) and launch.several_nodes
         message = f"{settings.get('NCCL_IB_HCA')!r} matches no port of this node; the node has {names}"
         tell = jobs_note if alone or not (lost or several) else jobs_fail if lost else jobs_warn
@@ -185,7 +188,12 @@ def hca_prefix(settings: Settings, fabric: Fabric) -> Iterator[Finding]:
     applies=hca_list,
 )
 def hca_dup(
-    settings: Settings, fabric: Fabric, gpus: Gpus | Absent, software: Software | Absent, launch: Launch | Absent
+    settings: Settings,
+    fabric: Fabric,
+    gpus: Gpus | Absent,
+    software: Software | Absent,
+    launch: Launch | Absent,
+    described: NamedMachine | Absent = UNSAID,
 ) -> Iterator[Finding]:
     """NCCL_IB_HCA names a device twice, omits one, or is too long.
 
@@ -204,24 +212,43 @@ def hca_dup(
             f"has more than {len(picked.selector.entries)} entries: {', '.join(picked.selector.dropped)} are ignored"
         )
         yield jobs_warn("NCCL_IB_HCA", message, shown)
-    alive = 0 if isinstance(gpus, Absent) else sum(not gpu.lost for gpu in gpus.all)
-    left = _left_out(picked, fabric, software)
-    used = len(picked.taken)
-    if used and left and used < alive <= used + len(left) and alive % used:
-        message = f"selects {used} NICs for {alive} GPUs, and omits {', '.join(left)} of the same rate"
+    alive = None if isinstance(gpus, Absent) else sum(not gpu.lost for gpu in gpus.all)
+    left = _left_out(picked, fabric, software, described)
+    used = len(picked.taken or picked.unknown)
+    if not used or not left or (alive is not None and used >= alive):
+        return
+    several = isinstance(launch, Launch) and launch.several_nodes
+    alone = isinstance(launch, Launch) and launch.nnodes == 1
+    if alive is None or (alive <= used + len(left) and alive % used):
+        for_gpus = f" for {alive} GPUs" if alive else ""
+        message = f"selects {used} NICs{for_gpus}, and omits {', '.join(left)} of the same kind"
         yield jobs_warn("NCCL_IB_HCA", message, shown)
-    elif used and left and used < alive:
+    else:
         message = f"selects {used} of {used + len(left)} NICs that are equally fast, for {alive} GPUs"
-        several = isinstance(launch, Launch) and launch.several_nodes
-        yield (jobs_warn if several and used <= len(left) else jobs_note)("NCCL_IB_HCA", message, shown)
+        most = 3 * used <= len(left) and not alone
+        tell = jobs_fail if most else jobs_warn if several and used <= len(left) else jobs_note
+        yield tell("NCCL_IB_HCA", message, shown)
 
 
-def _left_out(picked: Selection, fabric: Fabric, software: Software | Absent) -> list[str]:
-    """Return active ports that are as fast as the fastest that are taken."""
-    best = max((_gbps(p) for p in picked.taken), default=0.0)
-    names = {p.name for p in picked.taken}
-    every: Sequence[Port] = select(fabric, "", loaded(software)).taken
-    return [p.name for p in every if p.name not in names and best and _gbps(p) >= best]
+def _left_out(
+    picked: Selection, fabric: Fabric, software: Software | Absent, described: NamedMachine | Absent
+) -> list[str]:
+    """Return ports that are up, or not known to be down, and as fast as the fastest that are taken.
+
+    If no rate is known, those count that are called like the others: rdma0 and rdma1, and not eth0.
+    """
+    chosen = picked.taken or picked.unknown
+    best = max(map(_gbps, chosen), default=0.0)
+    names = {p.name for p in chosen}
+    netdevs = {} if isinstance(described, Absent) else described.netdevs
+
+    def kind(port: Port) -> tuple[object, str]:
+        return port.link_layer, netdevs.get(port.device, port.device).rstrip("0123456789")
+
+    kinds = set(map(kind, chosen))
+    every = select(fabric, "", loaded(software))
+    others = [p for p in (every.taken if picked.taken else every.unknown) if p.name not in names]
+    return [p.name for p in others if (_gbps(p) >= best if best else kind(p) in kinds)]
 
 
 @check(
@@ -343,7 +370,9 @@ def gid_index(
     ports = [(each, pick(each, wanted, version)) for each in _roce_ports(picked)]
     unread = [each.name for each, found in ports if found is None]
     if len(unread) == len(ports):
-        raise Unlearned(f"the GID tables of {', '.join(unread)} could not be read")
+        table = ports[0][0].gids if ports else ()
+        why = f": {table.why}" if isinstance(table, Absent) else ""
+        raise Unlearned(f"the GID tables of {', '.join(unread)} could not be read{why}")
     if unread:
         yield note(
             ", ".join(unread), "the GID table could not be read", evidence="/sys/class/infiniband/*/ports/*/gids"

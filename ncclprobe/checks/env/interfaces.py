@@ -1,7 +1,7 @@
 """Which interfaces NCCL's bootstrap and sockets take, and gloo's, and whether these lead to the other nodes."""
 
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from ipaddress import ip_address, ip_interface, ip_network
 from typing import Any
 
@@ -35,7 +35,7 @@ from ncclprobe.facts.names import CommIdHost, comm_id_host
 from ncclprobe.facts.nccl_conf import Settings
 from ncclprobe.facts.software import Software
 from ncclprobe.model.errors import Unlearned
-from ncclprobe.model.findings import Finding, fail, note, seen, warn
+from ncclprobe.model.findings import Evidence, Finding, fail, note, seen, warn
 from ncclprobe.model.nccl_selection import Choices
 from ncclprobe.model.registry import applies, check
 from ncclprobe.model.snapshot import Absent, Job, unlearned
@@ -45,6 +45,9 @@ from ncclprobe.nccl.interfaces import Choice, find_by, same_subnet
 
 _OVERLAY = r"(flannel|tailscale|wg|cilium_|weave|tunl|vxlan)[\w.]*"
 """Names of networks laid over others: they reach other nodes, at a fraction of the rate."""
+UNSEEN = Absent("not looked at")
+_INWARD = r"lo|docker\d{0,3}|virbr\d{0,3}|lxcbr\d{0,3}|cni0"
+"""Names of interfaces that reach no other node, whatever their addresses are."""
 _USES = ("the interface of NCCL's bootstrap", "one of NCCL's socket devices")
 
 
@@ -81,7 +84,7 @@ _ANY_NAME = "*?[^"
     good=lambda: [(having(UCX_NET_DEVICES="mlx5_0:1,eth0", OMPI_MCA_btl_tcp_if_include="eth0"), PLAIN_HOST, hcas(8))],
     applies=others_named,
 )
-def other_libraries(settings: Settings, interfaces: Interfaces, fabric: Fabric) -> Iterator[Finding]:
+def other_libraries(settings: Settings, interfaces: Interfaces | Absent, fabric: Fabric | Absent) -> Iterator[Finding]:
     """A variable of UCX, NVSHMEM, Open MPI or TensorPipe names a device that this node does not have.
 
     Right: This node has the devices that variables of UCX, NVSHMEM, Open MPI and TensorPipe name.
@@ -90,9 +93,12 @@ def other_libraries(settings: Settings, interfaces: Interfaces, fabric: Fabric) 
     start. NCCL reads none of these variables.
     Fix: name devices of this node (`ucx_info -d`, `ip link`), or unset the variable.
     """
-    devices = {port.device for port in fabric.ports}
-    here = {"ports": {port.name for port in fabric.ports}, "devices": devices, "all": {"all"}}
-    here["interfaces"] = {*interfaces.by_name}
+    here = {"all": {"all"}}
+    if not isinstance(fabric, Absent):
+        here |= {"ports": {port.name for port in fabric.ports}, "devices": {port.device for port in fabric.ports}}
+    if not isinstance(interfaces, Absent):
+        here["interfaces"] = {*interfaces.by_name}
+    unseen = [fact for fact in (interfaces, fabric) if isinstance(fact, Absent)]
     for name, kinds in _OF_OTHERS.items():
         known = {word for kind in kinds for word in here.get(kind, ())}
         listed = [word.strip() for word in (settings.get(name) or "").split(",")]
@@ -100,19 +106,32 @@ def other_libraries(settings: Settings, interfaces: Interfaces, fabric: Fabric) 
         if "beginnings" in kinds:
             missing = [word for word in missing if not any(each.startswith(word) for each in known)]
         missing = [word for word in missing if not _within(word, interfaces)]
-        if missing:
-            port = f"; a port is written {missing[0]}:1" if missing[0] in devices else ""
-            message = f"names {', '.join(missing[:3])}, which this node does not have{port}"
+        shown = [word for word in missing if not unseen or _would_show(word, kinds, here)]
+        if missing and not shown:
+            raise Unlearned(unseen[0].why)
+        if shown:
+            port = f"; a port is written {shown[0]}:1" if shown[0] in here.get("devices", ()) else ""
+            message = f"names {', '.join(shown[:3])}, which this node does not have{port}"
             yield jobs_warn(name, message, evidence(settings, name))
 
 
-def _within(word: str, interfaces: Interfaces) -> bool:
+_OF_DEVICES = r"(?:mlx\d|bnxt_re|irdma|rocep?|ibp|hfi1|rdmap|efa)[\w]*"
+
+
+def _would_show(word: str, kinds: Sequence[str], here: Mapping[str, set[str]]) -> bool:
+    """Return whether what is known of the node would hold `word`: names of RDMA devices and of interfaces differ."""
+    of_device = bool(re.fullmatch(_OF_DEVICES, word.partition(":")[0]))
+    return ("ports" in here and "ports" in kinds) if of_device else ("interfaces" in here and "interfaces" in kinds)
+
+
+def _within(word: str, interfaces: Interfaces | Absent) -> bool:
     """Return whether `word` is a network, as 10.0.0.0/16 of Open MPI, in which an interface has an address."""
     try:
         network = ip_network(word, strict=False)
     except ValueError:
         return False
-    return "/" in word and any(ip_address(each.address.partition("%")[0]) in network for each in interfaces.addresses)
+    own = () if isinstance(interfaces, Absent) else interfaces.addresses
+    return "/" in word and any(ip_address(each.address.partition("%")[0]) in network for each in own)
 
 
 @applies
@@ -160,10 +179,13 @@ def ifname_match(
         yield note("NCCL_SOCKET_IFNAME", f"{wanted!r} is one character, which NCCL treats as not set", evidence=origin)
         return
     if isinstance(interfaces, Absent):
-        if {*wanted.removeprefix("=").split(",")} != {"lo"}:
+        if not all(re.fullmatch(_INWARD, name) for name in wanted.removeprefix("=").split(",")):
             raise unlearned(fact for fact in (interfaces, launch) if isinstance(fact, Absent))
-        message = "'lo' is only loopback. A job of several nodes cannot start"
-        yield jobs_warn("NCCL_SOCKET_IFNAME", message, origin)
+        if not (isinstance(launch, Launch) and launch.nnodes == 1):
+            words = "is only loopback" if wanted.removeprefix("=") == "lo" else "does not lead out of a node"
+            message = f"{wanted!r} {words}. A job of several nodes cannot start"
+            several = isinstance(launch, Launch) and launch.several_nodes
+            yield (jobs_fail if several else jobs_warn)("NCCL_SOCKET_IFNAME", message, origin)
         return
     found = chosen(settings, interfaces, software).interfaces
     usable = [i.name for i in interfaces.all if i.running and i.addresses and not i.loopback]
@@ -195,7 +217,11 @@ def comm_id_set(settings: Settings) -> bool:
     applies=comm_id_set,
 )
 def comm_id(
-    settings: Settings, interfaces: Interfaces, software: Software | Absent, named_host: CommIdHost | Absent
+    settings: Settings,
+    interfaces: Interfaces | Absent,
+    software: Software | Absent,
+    named_host: CommIdHost | Absent,
+    launch: Launch | Absent = UNSEEN,
 ) -> Iterator[Finding]:
     """NCCL_COMM_ID is not an address that NCCL can start from.
 
@@ -226,6 +252,12 @@ def comm_id(
             yield jobs_fail("NCCL_COMM_ID", message, shown)
             return
         address = named_host.addresses[0]
+    if ip_address(address).is_loopback and isinstance(launch, Launch) and launch.several_nodes:
+        message = f"is {entry.value}, which no other of the {launch.nnodes or 'several'} nodes can reach"
+        yield jobs_fail("NCCL_COMM_ID", message, as_evidence(entry))
+        return
+    if isinstance(interfaces, Absent):
+        raise Unlearned(interfaces.why, interfaces.refused)
     version = loaded(software)
     if not any(same_subnet(each, address, version) for each in interfaces.addresses):
         message = f"is {entry.value}, and no interface of this node is in that subnet: NCCL does not start"
@@ -352,7 +384,7 @@ def _networks(interfaces: Sequence[Interface]) -> set[str]:
 def gloo_mismatch(
     environment: Environment,
     settings: Settings,
-    interfaces: Interfaces,
+    interfaces: Interfaces | Absent,
     launch: Launch | Absent,
     job: Job,
     software: Software | Absent,
@@ -366,6 +398,9 @@ def gloo_mismatch(
     """
     shown = seen("environment", f"GLOO_SOCKET_IFNAME={environment.get('GLOO_SOCKET_IFNAME')}")
     names = named(environment.get("GLOO_SOCKET_IFNAME") or "")
+    if isinstance(interfaces, Absent):
+        yield from _by_name(names, interfaces, launch, shown)
+        return
     chosen_by_name = {name: interface_address(interfaces, name) for name in names}
     unusable = [name for name, found in chosen_by_name.items() if not isinstance(found, Device)]
     tell, whose = (jobs_fail, "a gloo group") if job.backend == "gloo" else (jobs_warn, "gloo groups of this job")
@@ -389,3 +424,17 @@ def gloo_mismatch(
             message = f"selects {', '.join(names)}, but NCCL_SOCKET_IFNAME selects {', '.join(sorted(ours))}"
             both = (shown, *evidence(settings, "NCCL_SOCKET_IFNAME"))
             yield jobs_warn("GLOO_SOCKET_IFNAME", message, both)
+
+
+def _by_name(names: Sequence[str], interfaces: Absent, launch: Launch | Absent, shown: Evidence) -> Iterator[Finding]:
+    """Yield what is wrong with names alone. Raises Unlearned if nothing is."""
+    signed = [name for name in names if name.startswith(("^", "="))]
+    alone = isinstance(launch, Launch) and launch.nnodes == 1
+    if signed:
+        message = f"{signed[0]!r} is taken for a name: gloo knows no ^, no = and no beginnings of names"
+        yield jobs_warn("GLOO_SOCKET_IFNAME", message, shown)
+    elif not alone and names and all(re.fullmatch(_INWARD, name) for name in names):
+        message = f"{', '.join(names)} does not lead out of a node: gloo groups of several nodes cannot come up"
+        yield jobs_warn("GLOO_SOCKET_IFNAME", message, shown)
+    else:
+        raise Unlearned(interfaces.why, interfaces.refused)

@@ -26,23 +26,28 @@ from ncclprobe.checks.env.fixtures import (
     port,
     setting,
 )
+from ncclprobe.checks.env.hcas import over_sockets
 from ncclprobe.facts.infiniband import Fabric
 from ncclprobe.facts.launcher import Launch
 from ncclprobe.facts.nccl_conf import Settings
 from ncclprobe.facts.nvlink import NvLinks
 from ncclprobe.facts.nvml import Gpus
+from ncclprobe.facts.pci import Pci, normal
 from ncclprobe.facts.plugins import Plugin, Plugins
 from ncclprobe.facts.software import Software, Version
 from ncclprobe.model.findings import Finding
 from ncclprobe.model.registry import applies, check
 from ncclprobe.model.snapshot import Absent, Job
+from ncclprobe.model.units import plural
 from ncclprobe.nccl.algorithms import ALGORITHMS, PROTOCOLS, Pin, forces_ll128, parse_pin, stranded
-from ncclprobe.nccl.gpudirect import nvls
+from ncclprobe.nccl.gpudirect import gdr_level, nvls, supported, user_level
 from ncclprobe.nccl.hcas import select
 from ncclprobe.nccl.networks import efa_ports, ofi_plugin_named, other_provider
+from ncclprobe.nccl.paths import PathType, device_topology
 from ncclprobe.nccl.values import read_level, read_setting
 
 OFI = Plugin("/opt/amazon/ofi-nccl/lib/libnccl-net.so", "net", "ofi", reachable=True)
+UNSEEN = Absent("not looked at")
 EFA = fabric(port("rdmap79s0", link_layer="Unknown"))
 
 
@@ -92,7 +97,7 @@ def net_unpinned(settings: Settings, fabric: Fabric, launch: Launch | Absent) ->
     applies=nccl_job,
 )
 def p2p_off(
-    settings: Settings, gpus: Gpus, nvlinks: NvLinks | Absent, software: Software | Absent
+    settings: Settings, gpus: Gpus, nvlinks: NvLinks | Absent, software: Software | Absent, pci: Pci | Absent = UNSEEN
 ) -> Iterator[Finding]:
     """A fast transport between the GPUs of this node is switched off.
 
@@ -112,6 +117,9 @@ def p2p_off(
     closed = closed or (level is not None and read_level(level, version) in (("LOC",) if joined else _NO_PCIE))
     if closed and joined:
         yield jobs_warn(name, "stops GPUs from using the NVLinks that connect them", evidence(settings, name))
+    elif closed and (near := _below_a_switch(gpus, nvlinks, pci)):
+        message = f"sends traffic between GPUs through host memory, although {near} are below one PCIe switch"
+        yield jobs_warn(name, message, evidence(settings, name))
     elif closed:
         yield jobs_note(name, "sends traffic between GPUs through host memory", evidence(settings, name))
     if closed and read_setting(settings, "NCCL_SHM_DISABLE", 0) == 1:
@@ -126,6 +134,56 @@ def p2p_off(
         needs_links = name not in _WITHOUT_LINKS
         if not closed and read_setting(settings, name, 1 - off, version) == off and (joined or not needs_links):
             yield jobs_note(name, f"is {off}: {cost}", evidence(settings, name))
+
+
+@check(
+    group=TRANSPORT_GROUP,
+    slows=True,
+    bad=lambda: [(setting("NCCL_NET_GDR_LEVEL", "LOC"), UNSEEN, UNSEEN, hcas(8), TWO_NODES, NO_NCCL)],
+    good=lambda: [(setting("NCCL_NET_GDR_LEVEL", "PHB"), UNSEEN, UNSEEN, hcas(8), TWO_NODES, NO_NCCL)],
+    applies=nccl_job,
+)
+def gdr_off(
+    settings: Settings,
+    gpus: Gpus | Absent,
+    pci: Pci | Absent,
+    fabric: Fabric | Absent,
+    launch: Launch | Absent,
+    software: Software | Absent,
+) -> Iterator[Finding]:
+    """NCCL_NET_GDR_LEVEL keeps NICs from the memory of GPUs that they could reach.
+
+    Right: NICs reach the memory of GPUs as far as the machine allows.
+    Why: with a level below the distance between a GPU and its NIC (`nvidia-smi topo -m`) every byte to another node
+    passes through host memory. LOC and 0 leave none near enough (src/graph/paths.cc ncclTopoCheckGdr).
+    Fix: unset NCCL_NET_GDR_LEVEL.
+    """
+    version = loaded(software)
+    asked = user_level(settings, "NCCL_NET_GDR_LEVEL", version)
+    idle = isinstance(launch, Launch) and launch.nnodes == 1
+    if asked is None or idle or (isinstance(fabric, Fabric) and not fabric.ports) or over_sockets(settings):
+        return
+    usual = gdr_level(PLAIN, version).path
+    nearest = _nearest(gpus, pci, fabric)
+    far = [path for path in nearest if asked.path < path <= usual]
+    shown = evidence(settings, "NCCL_NET_GDR_LEVEL")
+    if far:
+        places = ", ".join(sorted({path.name for path in far}))
+        message = f"keeps {len(far)} of {plural(len(nearest), 'GPU')} from GPUDirect RDMA: their NICs are at {places}"
+        yield jobs_warn("NCCL_NET_GDR_LEVEL", message, shown)
+    elif asked.path is PathType.LOC and not nearest:
+        message = f"is {settings.get('NCCL_NET_GDR_LEVEL')!r}: no NIC is near enough for GPUDirect RDMA"
+        yield jobs_warn("NCCL_NET_GDR_LEVEL", message, shown)
+
+
+def _nearest(gpus: Gpus | Absent, pci: Pci | Absent, fabric: Fabric | Absent) -> list[PathType]:
+    """Return the distance from each GPU to its nearest NIC; none if it is not known."""
+    if isinstance(gpus, Absent) or isinstance(pci, Absent) or isinstance(fabric, Absent):
+        return []
+    nics = {device.name: normal(device.pci) for device in fabric.devices if isinstance(device.pci, str)}
+    paths = device_topology(pci, gpus, UNSEEN, nics).paths
+    rows = [[path for nic in nics if (path := paths.get((f"GPU{gpu.index}", nic)))] for gpu in gpus.all]
+    return [min(row) for row in rows if row]
 
 
 _NO_PCIE = ("LOC", "NVL", "NVB", "C2C")
@@ -143,6 +201,15 @@ _ABILITIES = (
 """What a setting takes from NCCL, at a cost that is not known."""
 _WITHOUT_LINKS = ("NCCL_SHM_DISABLE", "NCCL_CHECK_POINTERS")
 """Of these, what concerns machines without NVLink too."""
+
+
+def _below_a_switch(gpus: Gpus, nvlinks: NvLinks | Absent, pci: Pci | Absent) -> str:
+    """Return two GPUs that PCIe switches join; empty: none are known to be, or they have no P2P, as GeForce."""
+    if isinstance(pci, Absent) or not all(map(supported, gpus.all)):
+        return ""
+    paths = device_topology(pci, gpus, nvlinks, {}).paths
+    near = [pair for pair, path in paths.items() if pair[0] < pair[1] and path in (PathType.PIX, PathType.PXB)]
+    return " and ".join(near[0]) if near else ""
 
 
 def _nvlinked(nvlinks: NvLinks | Absent) -> bool:
@@ -255,7 +322,10 @@ def _said(
     """Return what a list for every collective leaves to NCCL: one choice, or several without those that it excludes."""
     shown, text = evidence(settings, name), settings.get(name)
     if all(len(left) < 2 for left in pin.kept.values()):
-        return jobs_warn(name, f"{text!r} forces one choice on every collective at every size", shown, _REMEDIES[name])
+        harmless = all(left == {"Simple"} for left in pin.kept.values())  # large messages take it anyway
+        return (jobs_note if harmless else jobs_warn)(
+            name, f"{text!r} forces one choice on every collective at every size", shown, _REMEDIES[name]
+        )
     out = [one for one in choices if not any(one in left for left in pin.kept.values())]
     message = f"{text!r} excludes {', '.join(out)} from every collective; NCCL chooses among the others by size"
     if not out:

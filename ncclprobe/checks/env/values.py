@@ -409,6 +409,8 @@ def _contradictions(settings: Settings, version: Version | None) -> Iterator[Fin
             yield jobs_warn(least, message, evidence(settings, least, most))
 
 
+_MARKS = "\"'\N{LEFT DOUBLE QUOTATION MARK}\N{RIGHT DOUBLE QUOTATION MARK}\N{LEFT SINGLE QUOTATION MARK}`"
+"""Quotation marks: those that a shell takes away, and those that a text editor puts in their place."""
 _OF_DEVICES = ("NCCL_IB_HCA", "NCCL_SOCKET_IFNAME", "GLOO_SOCKET_IFNAME")
 """Lists of devices: none has a name with a quotation mark, so NCCL uses none."""
 
@@ -448,7 +450,7 @@ def unknown_text(settings: Settings) -> Iterator[Finding]:
         if not entry.value and (entry.value is None or not entry.name.startswith(_REFUSED_EMPTY)):
             continue
         problem = unknown(entry.value, parameter)
-        if entry.value[:1] in ('"', "'"):
+        if {entry.value[:1], entry.value[-1:]} & {*_MARKS}:
             message = f"is {entry.value!r}: the quotation marks are part of the value, which so means nothing"
             yield (jobs_fail if parameter.name in _OF_DEVICES else jobs_warn)(entry.name, message, as_evidence(entry))
         elif problem:
@@ -474,7 +476,7 @@ def unknown(text: str, parameter: Parameter) -> str:
 
 def _unknown_word(text: str, parameter: Parameter) -> str:
     words = {word.upper() if parameter.any_case else word for word in parameter.words}
-    pieces = text.removeprefix("^").split(",") if parameter.type == "list" else [text]
+    pieces = re.split("[,|]", text.removeprefix("^")) if parameter.type == "list" else [text]
     if parameter.owner == "ucx":  # "\\ud:aux": only this transport, and only to help another
         pieces = [piece.strip().removeprefix("\\").partition(":")[0] for piece in pieces]
     strange = [piece for piece in pieces if (piece.upper() if parameter.any_case else piece) not in words]

@@ -77,7 +77,8 @@ def state(
     yield from _unread(ports, "state", [port for port in ports if isinstance(port.state, Absent)])
     shown = len(gpus.all) if isinstance(gpus, Gpus) else 0
     rails = _short_of(ports, fabric, distances(pci, gpus, fabric), shown)
-    stranded = not active(ports) and isinstance(launch, Launch) and launch.several_nodes
+    left_out = any(port.state == "ACTIVE" and port not in ports for port in fabric.ports)  # env.hca names the list
+    stranded = not active(ports) and not left_out and isinstance(launch, Launch) and launch.several_nodes
     dark = len(ports) if not shown and {port.state for port in fabric.ports} == {"DOWN"} else 0
     for each in ports:
         if isinstance(each.state, Absent) or (each.state == "ACTIVE" and each.physical not in _TRAINING):

@@ -154,7 +154,7 @@ CASES = {
                 NO_NCCL,
                 ONE_NODE,
             ),
-            ("WARN job: NCCL_IB_HCA", setting("NCCL_IB_HCA", "=mlx5_0"), hcas(8), gpus(8), NO_NCCL, TWO_NODES),
+            ("FAIL job: NCCL_IB_HCA", setting("NCCL_IB_HCA", "=mlx5_0"), hcas(8), gpus(8), NO_NCCL, TWO_NODES),
         ],
         good=[
             (setting("NCCL_IB_HCA", "=mlx5_0"), hcas(8), gpus(8), NO_NCCL, ONE_NODE),
@@ -330,6 +330,14 @@ CASES = {
             (setting("NCCL_SHM_DISABLE", "1"), gpus(8), linked(8), NO_NCCL),
         ],
     ),
+    "env.transport/gdr-off": Cases(
+        bad=[("WARN job: NCCL_NET_GDR_LEVEL", setting("NCCL_NET_GDR_LEVEL", "0"), ANY, ANY, ANY, TWO_NODES, NO_NCCL)],
+        good=[
+            (setting("NCCL_NET_GDR_LEVEL", "LOC"), ANY, ANY, ANY, ONE_NODE, NO_NCCL),
+            (setting("NCCL_NET_GDR_LEVEL", "LOC"), ANY, ANY, Fabric(), TWO_NODES, NO_NCCL),
+            (having(NCCL_NET_GDR_LEVEL="LOC", NCCL_NET="Socket"), ANY, ANY, ANY, TWO_NODES, NO_NCCL),
+        ],
+    ),
     "env.libraries/efa": Cases(
         bad=[
             ("WARN job: libnccl-net.so", PLAIN, EFA, Plugins(), TWO_NODES),
@@ -360,17 +368,40 @@ CASES = {
                 ANY,
             ),
             (
-                "WARN job: NCCL_PROTO",
+                "FAIL job: NCCL_NET; NOTE job: NCCL_CROSS_NIC, NCCL_IB_ADAPTIVE_ROUTING, NCCL_IB_FIFO_TC, "
+                "NCCL_IB_QPS_PER_CONNECTION, NCCL_IB_TC, NCCL_NVLS_CHUNKSIZE, NCCL_P2P_NET_CHUNKSIZE",
+                having(NCCL_NET="FasTrak"),
+                Machine(cloud="gcp", instance_type="a4-highgpu-8g"),
+                STARTS,
+                ANY,
+                ANY,
+            ),
+            (
+                "WARN job: OFI_NCCL_PROTOCOL",
+                having(OFI_NCCL_PROTOCOL="SENDRECV"),
+                Machine(cloud="aws", instance_type="p5en.48xlarge"),
+                STARTS,
+                ANY,
+                ANY,
+            ),
+            ("WARN job: NCCL_IB_TC", having(NCCL_IB_TC="106"), Machine(cloud="oracle"), ON_IB, ANY, TWO_NODES),
+        ],
+        good=[
+            (having(NCCL_PROTO="Simple", NCCL_ALGO="Ring"), ANY, STARTS, ANY, TWO_NODES),
+            (
                 having(**{name: value for name, value in TCPX.items() if name != "NCCL_PROTO"}),
                 ANY,
                 STARTS,
                 ANY,
                 TWO_NODES,
             ),
-            ("WARN job: NCCL_IB_TC", having(NCCL_IB_TC="106"), Machine(cloud="oracle"), ON_IB, ANY, TWO_NODES),
-        ],
-        good=[
-            (having(NCCL_PROTO="Simple", NCCL_ALGO="Ring"), ANY, STARTS, ANY, TWO_NODES),
+            (
+                having(OFI_NCCL_PROTOCOL="SENDRECV"),
+                Machine(cloud="aws", instance_type="p4d.24xlarge"),
+                STARTS,
+                ANY,
+                ANY,
+            ),
             (PLAIN, Machine(cloud="aws"), STARTS, ANY, TWO_NODES),
             (having(NCCL_IB_TC="41", NCCL_NET_PLUGIN="none"), ANY, STARTS, ANY, TWO_NODES),
             (having(NCCL_IB_TC="41", NCCL_NET="Socket"), ANY, STARTS, ANY, ONE_NODE),
