@@ -23,6 +23,7 @@ from ncclprobe.logs.job.activity import (
     evidence,
     gpus_of,
     heard_lately,
+    may_wait_for_work,
     received,
     waits_outside,
     wires,
@@ -182,11 +183,11 @@ def _in_call(job: LookedAt, number: int, call: Stalled) -> tuple[ClassName, str]
     if rank is not None and what == "stopped":
         return "stuck outside" if number in call.missing else "stuck inside", doing(rank, what)
     if number in call.missing and rank is not None:
-        return _missing(rank, what, call)
+        return _missing(job, rank, what, call)
     return _waiting(job, number, call)
 
 
-def _missing(rank: RankView, what: Activity, call: Stalled) -> tuple[ClassName, str]:
+def _missing(job: LookedAt, rank: RankView, what: Activity, call: Stalled) -> tuple[ClassName, str]:
     text = doing(rank, what)
     if call.apart:
         return "desync", call.apart
@@ -196,6 +197,8 @@ def _missing(rank: RankView, what: Activity, call: Stalled) -> tuple[ClassName, 
     if what == "idle" and isinstance(rank.second, LiveRank) and rank.second.listens and OWN_RECEIVE not in call.where:
         return "cannot tell", text  # a server without requests looks the same, and is well
     unheard = rank.silent and not call.launched and not waits_outside(rank) and (own or not rank.stacks)
+    if may_wait_for_work(rank) and any(job.activities.get(other) == "busy" for other in call.missing):
+        return "slow, not stuck", text
     if what == "unseen" or (what in _LEAST_S and unheard):  # a late server's rank may be in the call, and spin there
         return "cannot tell", text
     changes = what == "spins" and rank.stacks and not rank.same_stack

@@ -25,7 +25,7 @@ from ncclprobe.facts.pci import normal
 from ncclprobe.facts.traffic import Count, moved
 from ncclprobe.logs.collectives import caller
 from ncclprobe.logs.job.arguments import of_peer
-from ncclprobe.logs.job.reasons import AWAITED, FOR_PROCESSES, FOR_THREADS, of_stack, signalled
+from ncclprobe.logs.job.reasons import AWAITED, FOR_PROCESSES, FOR_THREADS, LOCKS, of_stack, signalled
 from ncclprobe.model.errors import ParseError
 from ncclprobe.model.findings import Evidence, seen
 from ncclprobe.model.snapshot import Absent
@@ -259,6 +259,12 @@ def waits_outside(rank: RankView) -> bool:
     """Return whether a rank waits for something other than a rank; a lock or a socket may belong to a collective."""
     at = rank.second
     return not isinstance(at, Absent) and (at.state == "D" or at.call in ("nanosleep", *_FOR_A_CHILD, *OUTSIDE))
+
+
+def may_wait_for_work(rank: RankView) -> bool:
+    """Return whether a rank may wait for what another rank works at: it sleeps, or wants a lock."""
+    at = rank.second
+    return isinstance(at, LiveRank) and (at.call in ("nanosleep", "flock", "fcntl") or of_stack(rank.stack) in LOCKS)
 
 
 def _child(child: Child, at: LiveRank) -> str:

@@ -11,7 +11,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from ncclprobe.facts.job.meeting import LOOPBACK, Agent, Connection, JobStore, Meetings
 from ncclprobe.facts.job.process_state import LiveRank
 from ncclprobe.facts.job.ranks import JobLooks, JobProcess
-from ncclprobe.logs.job.activity import Activity, RankView, doing
+from ncclprobe.logs.job.activity import Activity, RankView, doing, may_wait_for_work
 from ncclprobe.logs.job.arguments import address
 from ncclprobe.logs.job.calls import INIT, LookedAt, call_of, function, named
 from ncclprobe.model import bounds
@@ -163,6 +163,10 @@ def arrival(job: LookedAt, looks: Mapping[str, JobLooks], meetings: Mapping[str,
     near = store.master.here and (
         str(store.master.resolved).startswith(LOOPBACK) or all(number in job.ranks for number in others)
     )
+    if any(job.activities.get(number) == "busy" for number in others):
+        for number, (name, text) in others.items():
+            if name == "not arrived" and number in job.ranks and may_wait_for_work(job.ranks[number]):
+                others[number] = "slow, not stuck", text
     if waited_s < (_HERE_LEAST_S if near else _ELSEWHERE_LEAST_S):
         early: ClassName = "slow, not stuck"
         others = {number: (early if name == "not arrived" else name, text) for number, (name, text) in others.items()}

@@ -36,6 +36,7 @@ INIT = "init_process_group"
 OWN_RECEIVE = "a receive over the program's own connection"
 WAIT = "Work.wait"
 """The call of a rank that waits for an operation which it has started before."""
+_COLLECTIVES = ("/torch/distributed/utils.py", "/torch/distributed/_functional_collectives", "/torch/distributed/rpc/")
 _P2P = ("send", "recv", "isend", "irecv", "batch_isend_irecv")
 _ONE_SIDED = ("send", "recv", "recv_object_list", "send_object_list")
 
@@ -406,13 +407,25 @@ def _tries_again(rank: RankView) -> bool:
 def call_of(rank: RankView) -> str:
     """Return the function of torch.distributed that a rank is in at both looks: ``all_reduce (train.py:40)``."""
     stack = rank.stack if rank.same_stack else ()
-    call = next((frame.name for frame in reversed(stack) if frame.filename.endswith(C10D)), "")
-    if not call and activity(rank) == "idle" and stack and "work" in getattr(stack[0], "values", {}):
-        call = WAIT
-    if not call and activity(rank) == "idle" and any(_is_backward(frame) for frame in stack):
-        call = "backward"  # nothing computes: DDP or FSDP waits there for the gradients of others
     own = caller(stack)
+    call = next((frame.name for frame in reversed(stack) if frame.filename.endswith(C10D)), "")
+    if not call and own is not None and activity(rank) == "idle":  # nothing computes
+        call = _other_call(stack, own)
     return f"{call} ({own.filename.rpartition('/')[2]}:{own.line})" if call and own else call
+
+
+def _other_call(stack: Sequence[FlightFrame], own: FlightFrame) -> str:
+    """Return in which other way an idle rank waits for others; empty: in none that is known.
+
+    It waits for an operation that it has started, in backward for the gradients of others, as DDP and FSDP do, or in
+    functions of torch.distributed that call C++.
+    """
+    if "work" in getattr(stack[0], "values", {}):
+        return WAIT
+    if any(_is_backward(frame) for frame in stack):
+        return "backward"
+    inner = reversed(stack[: [*stack].index(own)])
+    return next((frame.name for frame in inner if any(part in frame.filename for part in _COLLECTIVES)), "")
 
 
 def _is_backward(frame: FlightFrame) -> bool:

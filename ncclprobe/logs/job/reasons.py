@@ -113,6 +113,7 @@ _REMOTE = Reason(
     "See whether the program at the other end is alive and answers, and give the call a timeout.",
     "unknown",
 )
+_NAME = Reason("looks up the address of a name", "See whether this node's DNS answers: `getent hosts NAME`.", "unknown")
 _PASSWORD = Reason("asks for a password at its terminal", "Give it the password in another way: nobody types here.")
 _RETRIES = Reason(
     "tries something again and again, with pauses",
@@ -138,6 +139,7 @@ _OF_LIBRARIES: Sequence[tuple[str, frozenset[str], Reason]] = [
         ("/filelock/ /portalocker/ /fasteners/ /lockfile/", "", _FILE_LOCK),
         ("/torch/utils/data/", "", _LOADER),
         ("/multiprocessing/pool.py /joblib/ /loky/", "", _POOL),
+        ("/multiprocessing/queues.py", "_finalize_join", _FULL),
         ("/multiprocessing/queues.py", "get", _ITEM),
         ("/multiprocessing/queues.py", "put", _FULL),
         ("/multiprocessing/synchronize.py", "wait wait_for", _PROCESS_EVENT),
@@ -162,6 +164,7 @@ _OF_LIBRARIES: Sequence[tuple[str, frozenset[str], Reason]] = [
         ("/huggingface_hub/ /botocore/ /boto3/ /s3transfer/ /s3fs/ /gcsfs/ /fsspec/ /wandb/", "", _DOWNLOAD),
         ("/grpc/ /redis/ /psycopg /pymysql/ /pymongo/ /paramiko/ /ray/ /mlflow/ /xmlrpc/", "", _REMOTE),
         ("/smtplib.py /ftplib.py /imaplib.py /telnetlib.py", "", _REMOTE),
+        ("/socket.py", "getaddrinfo gethostbyname", _NAME),
         ("/asyncio/", "", _EVENT_LOOP),
         ("/getpass.py", "", _PASSWORD),
         ("/torch/cuda/", "synchronize", _GPU),
@@ -172,8 +175,11 @@ _OF_LIBRARIES: Sequence[tuple[str, frozenset[str], Reason]] = [
     for path in (path.split() if not path.startswith("<") else [path])
 ]
 FOR_THREADS = (_THREAD_ITEM, _THREAD_FULL, _THREAD_EVENT, _CONDITION)
+"""Waits for other threads of the program."""
+LOCKS = (_BUILD, _FILE_LOCK, _PROCESS_LOCK)
+"""Waits for what another rank may hold."""
 FOR_PROCESSES = (_PROGRAM, _PROCESS_END, _POOL)
-"""Waits for other threads of the program, and for processes that it has started."""
+"""Waits for processes that it has started."""
 _OF_PYTHON = ("/lib/python", "/site-packages/", "/dist-packages/")
 _SIGNALLED = Reason(
     "waits for a lock inside the handler of a signal, which interrupted the code that may hold it",
