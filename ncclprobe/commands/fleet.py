@@ -68,7 +68,9 @@ def main(argv: Sequence[str]) -> int:
     if at is not None and argv[at] not in _WORDS:
         raise unknown(argv[at], "word after `ncclprobe fleet`", _WORDS, "`ncclprobe fleet --help` explains them")
     do = "" if at is None else argv[at]
-    options = _parser(do).parse_intermixed_args([each for place, each in enumerate(argv) if place != at])
+    parser, rest = _parser(do), [each for place, each in enumerate(argv) if place != at]
+    explains = {*rest} & {"-h", "--help", "--help-all"}  # the other way hides operands while it reads options
+    options = parser.parse_args(rest) if explains else parser.parse_intermixed_args(rest)
     if do == "add":
         return _add(options, options.reports)
     if do == "page":

@@ -171,6 +171,13 @@ def _called(number: Number) -> tuple[str, str, str]:
     return number.part, number.name, number.unit
 
 
+def _readable(text: str) -> NodeCourse | None:
+    try:
+        return read(text, NodeCourse)
+    except ValueError:
+        return None
+
+
 class Store:
     """An open store. Its methods raise what :func:`opened` turns into UsageError."""
 
@@ -386,15 +393,15 @@ class Store:
         """Add a report's data about one node, and the node's state after it."""
         row = self._sql.execute("SELECT id, course FROM nodes WHERE name = ?", (told.node,)).fetchone()
         node = row[0] if row else self._insert("nodes (name, course, standing)", (told.node, "", ""))
-        course = read(row[1], NodeCourse) if row else NodeCourse()
+        course = _readable(row[1]) if row else NodeCourse()
         machine = self._interned(text_of(told.machine))
         counted = self._interned(text_of(_Counted(told.boot, told.counters, told.gpus)))
         test = (node, told.time_s, report, told.unknown, machine, self._interned(text_of(told.looked)),
                 text_of(told.faults), counted)  # fmt: skip
         self._insert("tests", test)
-        if told.time_s > course.last_s:
+        if course is not None and told.time_s > course.last_s:
             course = standings.step(course, told)
-        else:  # a report that comes late
+        else:  # a report that comes late, or a row that was damaged
             course = NodeCourse()
             for each in self._tests(node, told.node):
                 course = standings.step(course, each)

@@ -259,6 +259,9 @@ def test_a_row_that_is_damaged_is_left_out_and_the_others_are_shown(tmp_path: Pa
             assert [each.name for each in fleet.standings()] == ["n1", "n3"]
             assert [*fleet.damaged] == ["n2"]
             assert [each.standing.name for each in fleet.days(0.0)] == ["n1", "n3"]
+        put(path, day_of("n2", 1))  # is made anew from its reports
+        with store.opened(path, DEADLINE_S) as fleet:
+            assert [each.name for each in fleet.standings()] == ["n1", "n2", "n3"]
             fleet.forget("n2")
             fleet.standings()
             assert [*fleet.damaged] == []

@@ -182,6 +182,19 @@ def test_of_a_programs_variables_only_those_leave_that_say_what_a_call_waits_for
     assert "secret" not in json.dumps(kept)
 
 
+def test_a_rank_that_may_wait_for_the_work_of_another_missing_one_is_slow() -> None:
+    builds = (FlightFrame("FileBaton.wait", f"{PACKAGES}/torch/utils/file_baton.py", 1), OWN)
+    rows = [(SLEEPS, OWN, "slow, not stuck"), (IDLE, builds, "slow, not stuck"), (IDLE, OWN, "stuck outside")]
+    for state, stack, name in some(rows):
+        stacks = {0: (IN_ALL_REDUCE,) * 2, 1: (stack if isinstance(stack, tuple) else (stack,),) * 2, 2: ((OWN,),) * 2}
+        states = {
+            0: (IDLE, later(IDLE, still_s=40.0)),
+            1: (state, later(state)),
+            2: (IDLE, later(IDLE, cpu_s=9.0, faults=9999)),
+        }
+        assert 1 in classes(looked(states, stacks=stacks))[name]
+
+
 def test_ranks_that_read_from_one_that_waits_for_another_to_connect_wait_for_it() -> None:
     reads, accepts = replace(IDLE, call="recvfrom", file="socket:[7]"), replace(IDLE, call="accept", listens=True)
     ends = (Connection(101, "127.0.0.1:5", "127.0.0.1:9", inode=7), Connection(100, "127.0.0.1:9", "127.0.0.1:5"))

@@ -62,7 +62,7 @@ def _stuck(first: _Thread | None, threads: Sequence[_Thread]) -> _Thread | None:
         frame for frame in first.frames if _bare(frame.name) in _FOR_ITS_END and frame.filename.endswith(_OF_THREADS)
     ]
     joined = {frame.values.get("self", "") for frame in ends} - {""}
-    same = [each for each in own if joined & {frame.values.get("self") for frame in each.frames}]
+    same = [each for each in others if joined & {frame.values.get("self") for frame in each.frames}]
     return next(iter(same or calls), None) or (own[0] if ends and len(own) == 1 else first)
 
 

@@ -73,6 +73,10 @@ _MESSAGE = Reason(
     "waits for a message of another process",
     "Look at the process at the other end of this pipe: it has ended, or it waits itself.",
 )
+_UNREAD = Reason(
+    "writes to a pipe that another process has to read",
+    "Look at the process at the other end of this pipe: it has ended, or it waits itself.",
+)
 _PROGRAM = Reason(
     "waits for a program that it has started",
     "Look at that program (`pstree -ap PID`): it hangs, or waits for its input or for its output to be read. Give it a "
@@ -139,11 +143,12 @@ _OF_LIBRARIES: Sequence[tuple[str, frozenset[str], Reason]] = [
         ("/filelock/ /portalocker/ /fasteners/ /lockfile/", "", _FILE_LOCK),
         ("/torch/utils/data/", "", _LOADER),
         ("/multiprocessing/pool.py /joblib/ /loky/", "", _POOL),
-        ("/multiprocessing/queues.py", "_finalize_join", _FULL),
+        ("/multiprocessing/queues.py", "_finalize_join _feed", _FULL),
         ("/multiprocessing/queues.py", "get", _ITEM),
         ("/multiprocessing/queues.py", "put", _FULL),
         ("/multiprocessing/synchronize.py", "wait wait_for", _PROCESS_EVENT),
         ("/multiprocessing/synchronize.py", "", _PROCESS_LOCK),
+        ("/multiprocessing/connection.py", "send send_bytes", _UNREAD),
         ("/multiprocessing/managers.py /multiprocessing/connection.py", "", _MESSAGE),
         (
             "/multiprocessing/process.py /multiprocessing/popen_fork.py /torch/multiprocessing/spawn.py",
@@ -213,7 +218,10 @@ _STATES = (
         "its cgroup.freeze.",
         "unknown",
     ),
-    Reason("waits for a key", "find the rank that sets this key of the store (`store.set`), and why it has not set it"),
+    Reason(
+        "waits for a key",
+        "Find the rank that sets this key of the store (`store.set`), and why not: another name, or a PrefixStore.",
+    ),
     Reason("holds)", "End the process that holds the lock, or let it release it: `ps -fp PID`, `cat /proc/locks`."),
     Reason("waits for the lock on a file", "Find the process that holds it: `cat /proc/locks`, `fuser -v FILE`."),
     Reason("opens a FIFO", "Start the process that has to open the other end of this FIFO, or remove it."),
