@@ -253,7 +253,7 @@ def explain(
     _refuse_no_time(timeout_s)
     names = _paths("paths", paths)
     if not names:
-        raise UsageError("no file is given to explain")
+        raise UsageError("explain needs at least one file")
     judging = replace(_judging(select, ignore, config), gates=False)
     question = diagnose.ask(judging, ("api.explain",), Job(), diagnose.LEFT)
     show = progress or _unseen
@@ -494,4 +494,4 @@ def _judging(select: Sequence[str], ignore: Sequence[str], config: AnyPath | Non
 
 def _refuse_no_time(timeout_s: float) -> None:
     if not 0 < timeout_s < 1e7:
-        raise UsageError(f"timeout_s={timeout_s:g} is not a number of seconds above zero and below 10,000,000")
+        raise UsageError(f"timeout_s={timeout_s:g} must be a number of seconds above 0 and below 10,000,000")

@@ -146,7 +146,7 @@ class Wire:
         if not hmac.compare_digest(head[4:], self._mac(self._in, self._received, body)):
             if self._received:
                 raise WireError("garbled", "sent a message with a wrong signature")
-            raise WireError("stranger", "has another token: it is of another run, or was given another NCCLPROBE_TOKEN")
+            raise WireError("stranger", "has another token: it belongs to another run, or has another NCCLPROBE_TOKEN")
         self._received += 1
         return _message(body, limit)
 
@@ -259,7 +259,7 @@ def _greet(writer: asyncio.StreamWriter, key: Key) -> bytes:
 def _refuse_other_way(mine: bytes, theirs: bytes) -> None:
     ways = [said.partition(b" ")[0].decode() for said in (mine, theirs)]
     if ways[0] != ways[1]:
-        raise WireError("stranger", f"proves itself by a {ways[1]}, and this node by a {ways[0]}")
+        raise WireError("stranger", f"authenticates with a {ways[1]}, but this node with a {ways[0]}")
 
 
 async def _answer(reader: asyncio.StreamReader, deadline: float) -> bytes:
@@ -328,7 +328,7 @@ async def _greeting(reader: asyncio.StreamReader, deadline: float) -> bytes:
     if match := re.fullmatch(_GREETING + rb"((?:token|munge) [0-9a-f]{%d})\n" % (2 * _NONCE_BYTES), line):
         return match[1]
     if not line:
-        raise WireError("reset", "hung up without a word")
+        raise WireError("reset", "closed the connection without a message")
     raise WireError("foreign", f"is not ncclprobe; it sent {line.decode(errors='replace')!a}")
 
 

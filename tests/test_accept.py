@@ -124,7 +124,7 @@ def test_alone_it_starts_a_rank_per_gpu_and_two_of_gloo_without_one(
 @pytest.mark.parametrize(
     ("nodes", "chosen", "argv", "why"),
     [
-        (8, "", [], "this process may use none of the 8 GPUs here: look at CUDA_VISIBLE_DEVICES"),
+        (8, "", [], "this process can use none of the 8 GPUs here: check CUDA_VISIBLE_DEVICES"),
         (0, None, ["--backend", "nccl"], "no GPU can be seen"),
     ],
 )

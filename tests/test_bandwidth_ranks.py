@@ -440,7 +440,7 @@ def test_ranks_with_other_options_are_told_instead_of_waiting_for_each_other(lab
     processes[1].popen.terminate()  # as torchrun would
     assert processes[1].wait() == 2
     assert "rank 1 on " in processes[0].err
-    assert "other options than rank 0" in processes[0].err
+    assert "different options from rank 0" in processes[0].err
     assert processes[0].err.count("\n") == 1
     assert processes[1].err == ""
 

@@ -111,7 +111,7 @@ def test_a_rank_that_nobody_speaks_for_does_not_pass() -> None:
     job = {"RANK": "1", "WORLD_SIZE": "2", "LOCAL_WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "1"}
     lonely = ncclprobe("doctor", "--timeout", "2", LOCAL_RANK="1", **job)
     assert (lonely.returncode, lonely.stdout) == (3, "")
-    assert "rank 1: local rank 0 of this node is not there" in lonely.stderr
+    assert "rank 1: local rank 0 of this node is missing" in lonely.stderr
 
 
 def test_two_captures_of_one_node_are_refused(tmp_path: Path) -> None:
@@ -174,7 +174,7 @@ def test_a_capture_is_private_and_names_what_to_do_with_it(tmp_path: Path) -> No
         (["doctor", "--path", "/data", "no-such.jsonl"], "--path and captures exclude each other"),
         (["doctor", *(f"--path=/data/{number}" for number in range(17))], "--path may be given 16 times"),
         (["doctor", "--backend", "gloo", "--json", "/no/such/folder/r.json"], "cannot be written"),
-        (["report"], "name a JSON report"),
+        (["report"], "give a JSON report"),
         (["report", "no-such.json"], "no-such.json: cannot be read"),
         (["capture", "-o", "/no/such/folder/c.jsonl"], "cannot be written"),
     ],

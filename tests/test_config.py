@@ -43,7 +43,7 @@ def test_an_entry_is_a_check_a_subject_and_a_reason() -> None:
         ("ignore = [1]\n", "p.toml: ignore: write"),
         ('[[ignore]]\ncheck = "a.b"\n', "p.toml: ignore 1: reason is missing: say why"),
         ('[[ignore]]\nreason = "r"\n', "p.toml: ignore 1: check is missing"),
-        ('[[ignore]]\ncheck = "a.b"\nreason = " "\n', "p.toml: ignore 1: reason must be a non-empty text"),
+        ('[[ignore]]\ncheck = "a.b"\nreason = " "\n', "p.toml: ignore 1: reason must be text and not empty"),
         ('[[ignore]]\ncheck = 3\nreason = "r"\n', "p.toml: ignore 1: check must be"),
         (ENTRY + '[[ignore]]\nchekc = "a.b"\nreason = "r"\n', "p.toml: ignore 2: unknown key 'chekc'; known are check"),
     ],
@@ -90,7 +90,7 @@ def test_a_file_of_another_user_that_is_found_is_refused_to_all(
     path.chmod(mode)
     with pytest.raises(UsageError) as told:
         suppressions.load(None, checks)
-    assert str(told.value).startswith(f"{path}: not read, {why}: pass --no-config, or --config")
+    assert str(told.value).startswith(f"{path} is not read, {why}; to go on without it give --no-config")
     assert len(suppressions.load(Path(suppressions.NAME), checks).entries) == 1
     assert suppressions.load(suppressions.NO_FILE, checks).entries == ()
 
@@ -208,9 +208,9 @@ def test_the_doctor_refuses_a_file_that_it_does_not_understand(tmp_path: Path) -
             "[doctor]: expct-gpus is not a known option of this command; did you mean expect-gpus?",
         ),
         ("[doctr]\nexpect-gpus = 9\n", "doctr is not a known command; did you mean doctor?"),
-        ('[doctor]\nkeep = "x"\n', "[doctor]: keep names a file, which only the command line may"),
-        ('[doctor]\njson = "x"\n', "[doctor]: json names a file, which only the command line may"),
-        ("[doctor]\nlocal = 1\n", "[doctor]: local is true or false"),
+        ('[doctor]\nkeep = "x"\n', "[doctor]: keep names a file and is allowed only on the command line"),
+        ('[doctor]\njson = "x"\n', "[doctor]: json names a file and is allowed only on the command line"),
+        ("[doctor]\nlocal = 1\n", "[doctor]: local must be true or false"),
         ("[doctor]\nexpect-gpus = true\n", "[doctor]: expect-gpus must be a text or a number"),
         ("[doctor]\nexpect-gpus = 0\n", "--expect-gpus: 0 is not a whole number above zero"),
     ],

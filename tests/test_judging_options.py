@@ -91,7 +91,7 @@ def test_the_doctor_of_one_node_keeps_what_it_judged(tmp_path: Path) -> None:
     untitled = [[{**check, "title": ""} for check in checks] for checks in both]  # a title names the capture's node
     assert untitled[0] == untitled[1]
     told = doctor(tmp_path, str(capture), "--keep", "more")
-    assert (told.returncode, "they are kept already" in told.stderr) == (2, True)
+    assert (told.returncode, "the captures are files already" in told.stderr) == (2, True)
 
 
 @each_row("name", GATES)

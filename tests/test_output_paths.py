@@ -165,7 +165,7 @@ def test_what_is_read_is_not_written_over_by_any_of_its_names(
     SAME[way](tmp_path / "there", tmp_path / read)
     for name in ("there", read, f"../{tmp_path.name}/{read}"):
         assert main([command, str(tmp_path / read), "--json", f"{tmp_path}/{name}"]) == 2
-        assert "this command reads it" in capsys.readouterr().err
+        assert "this command also reads it" in capsys.readouterr().err
     assert (tmp_path / read).read_text() == before
 
 
@@ -177,7 +177,7 @@ def test_what_is_read_of_a_folder_or_a_pattern_is_not_written_over(
     folder.mkdir(parents=True)
     begun("explain", folder)
     assert main(["explain", f"{folder}/{named}", "--json", str(folder / "read.json")]) == 2
-    assert "this command reads it" in capsys.readouterr().err
+    assert "this command also reads it" in capsys.readouterr().err
     assert (folder / "read.json").read_text() == rendered("json")
     assert main(["explain", f"{folder}/{named}", "-q", "--json", str(folder / "new.json")]) == 0
 
@@ -192,14 +192,14 @@ def test_standard_input_is_not_written_over(tmp_path: Path, capsys: pytest.Captu
     finally:
         os.dup2(kept, 0)
         os.close(kept)
-    assert "this command reads it" in capsys.readouterr().err
+    assert "this command also reads it" in capsys.readouterr().err
 
 
 def test_a_file_of_an_option_is_not_written_over(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     begun("report", tmp_path)
     given = str(tmp_path / "read.json")
     assert main(["bandwidth", "--nproc", "2", "--expect", given, "--json", given]) == 2
-    assert "this command reads it" in capsys.readouterr().err
+    assert "this command also reads it" in capsys.readouterr().err
 
 
 def test_a_capture_replaces_a_capture_and_nothing_else(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -137,7 +137,7 @@ def test_no_prefix_of_ours_can_be_taken(tmp_path: Path) -> None:
 WRONG = {
     "raises": ("raise KeyError('x'); yield", "the check itself broke: KeyError: 'x'"),
     "raises what is no Exception": ("raise SystemExit(0); yield", "the check itself broke: SystemExit: 0"),
-    "yields no finding": ("yield 'memory is little'", "it yielded str and no finding"),
+    "yields no finding": ("yield 'memory is little'", "it yielded str instead of a finding"),
     "yields a finding that is none": ("yield fail(3, 'is little')", "Expected `str`, got `int`"),
     "does not end": ("import time\n    time.sleep(60); yield", "did not end within 0.2 s"),
     "finds too much": ("yield from [fail('a', 'b')] * 9", "the check found more than 5 things"),
@@ -297,7 +297,7 @@ def test_the_page_shows_the_example_as_it_is() -> None:
 def test_what_is_tried_must_be_there(tmp_path: Path) -> None:
     with pytest.raises(UsageError, match="no installed distribution has an entry point"):
         command.main(["--test", "nothing"])
-    with pytest.raises(UsageError, match="there is no such file"):
+    with pytest.raises(UsageError, match="no such file"):
         command.main(["--test", str(tmp_path / "none.py")])
 
 

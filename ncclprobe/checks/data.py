@@ -100,7 +100,7 @@ def _told(found: Sequence[Finding], paths: Every[DataPaths]) -> Iterator[Finding
     yield from found
     late = [n for n, each in paths.items() if any(map(_unasked, (x for r in each.rows for x in _asked_of(r))))]
     if late and all(each.severity.value == "note" for each in found):
-        raise Unlearned(f"--timeout left no time to look on {fold(late)}")
+        raise Unlearned(f"--timeout left no time to read the path on {fold(late)}")
 
 
 def _asked_of(row: DataPath) -> tuple[object, ...]:

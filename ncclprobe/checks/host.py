@@ -228,7 +228,7 @@ def _may_use_cumem(gpus: Gpus | Absent, software: Software, settings: Settings) 
     if version < (2, 24) or settings.get("NCCL_CUMEM_HOST_ENABLE") == "0":
         return False
     if isinstance(gpus, Absent):
-        raise Unlearned(f"/dev/shm is small, and it depends on the driver if NCCL avoids it: {gpus.why}")
+        raise Unlearned(f"/dev/shm is small, and whether NCCL avoids it depends on the driver: {gpus.why}")
     return gpus.cuda >= (12, 6)
 
 
@@ -286,7 +286,7 @@ def shm(
         return
     ranks = ranks_here(launch, gpus, job)
     if isinstance(gpus, Absent) and launch.local_world_size is None:
-        raise Unlearned(f"it is unknown how many ranks share it: {gpus.why}")
+        raise Unlearned(f"the number of ranks that share it is unknown: {gpus.why}")
     if memory.available_bytes < (pools := _pools(launch, software, ranks)):
         message = f"{_room(memory)}, and {plural(ranks, 'rank')} put {size(pools)} there to reach other nodes"
         yield fail("/dev/shm", message, **blamed)

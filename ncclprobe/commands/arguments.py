@@ -282,7 +282,7 @@ class Parser(argparse.ArgumentParser):
     def _get_values(self, action: argparse.Action, arg_strings: list[str]) -> Any:
         """Refuse an empty word, as of a variable that is not set: it would be taken for the default, or for `.`."""
         if any(not word.strip() for word in arg_strings):
-            raise argparse.ArgumentError(action, "an empty word was given")
+            raise argparse.ArgumentError(action, "the value is empty")
         return super()._get_values(action, arg_strings)
 
     def error(self, message: str) -> NoReturn:
@@ -343,7 +343,7 @@ def count(text: str) -> int:
 def whole(text: str) -> int:
     """Parse a whole number from zero on, for argparse."""
     if not (text.isascii() and text.isdecimal()):
-        raise argparse.ArgumentTypeError(f"{text} is not a whole number from 0 on")
+        raise argparse.ArgumentTypeError(f"{text} is not a whole number, 0 or more")
     return int(text)
 
 
@@ -356,9 +356,11 @@ def destination(text: str) -> str:
                 f"{text}: cannot be written, because the folder {path.parent} does not exist"
             )
         if path.is_dir():
-            raise argparse.ArgumentTypeError(f"{text}: cannot be written: it is a folder")
+            raise argparse.ArgumentTypeError(f"{text}: cannot be written, because it is a folder")
         if path.is_fifo() and not text.startswith("/dev/"):
-            raise argparse.ArgumentTypeError(f"{text}: is a pipe, which may never be read; use - or a file")
+            raise argparse.ArgumentTypeError(
+                f"{text}: cannot be written, because nobody may read this pipe; give a file, or - for standard output"
+            )
         _refuse_closed(text, path.resolve())
     except (OSError, RuntimeError, ValueError) as error:  # too long, not permitted, NUL, links in a circle (up to 3.12)
         raise argparse.ArgumentTypeError(_unwritable(text, error)) from None
@@ -369,7 +371,9 @@ def _refuse_closed(text: str, target: Path) -> None:
     """Refuse, before the run, an output that cannot be written after it; the folder counts, for a file is replaced."""
     into = target if target.exists() and not target.is_file() else target.parent
     if text != "-" and not os.access(into, os.W_OK):
-        raise argparse.ArgumentTypeError(f"{text}: cannot be written: no permission for {into}; choose another path")
+        raise argparse.ArgumentTypeError(
+            f"{text}: cannot be written, because you have no permission for {into}; choose another path"
+        )
 
 
 def _unwritable(text: str, error: Exception) -> str:
@@ -496,7 +500,7 @@ def _node_lists(text: str) -> Path:
             raise argparse.ArgumentTypeError(f"{text}: not a folder")
         if not folder.exists() and not folder.parent.is_dir():
             raise argparse.ArgumentTypeError(
-                f"{text}: cannot be made, because the folder {folder.parent} does not exist"
+                f"{text}: cannot be created, because the folder {folder.parent} does not exist"
             )
     except OSError as error:
         raise argparse.ArgumentTypeError(_unwritable(text, error)) from None

@@ -45,14 +45,14 @@ def main(argv: Sequence[str]) -> int:
     """Look at the ranks of a job on this node and report their state. Raises UsageError."""
     options = _parser().parse_args(argv)
     if options.pid and options.prepare:
-        raise UsageError("--prepare prints lines for a program and examines no process; leave --pid out")
+        raise UsageError("--prepare examines no process; leave --pid out")
     if options.pid and not Path(f"/proc/{options.pid}").exists():
         raise UsageError(f"--pid {options.pid}: no such process on this node; `ps -ef` lists them")
     if options.prepare:
         print(PREPARE, end="")
         return ExitCode.OK
     if options.watch and options.watch < 1:
-        raise UsageError("--watch looks at most once a second: give it 1 or more")
+        raise UsageError("--watch: the least interval is 1 second")
     options.timeout = options.timeout or (_WATCH_S if options.watch else _TIMEOUT_S)
     redactor = arguments.redactor(options)
     signals.end_by(options.timeout + _LAST_RESORT_S)

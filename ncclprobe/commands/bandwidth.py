@@ -130,7 +130,8 @@ def _sampling(given: argparse.Namespace, rows: int) -> dict[str, Any]:
         asked = "--precision" if given.precision else "--budget"
         number = "-n" if given.iters else "--batches"
         raise UsageError(
-            f"{number} fixes the number of calls, but {asked} asks for as many as are needed; give only one"
+            f"{number} and {asked} exclude each other: the first fixes the number of calls, the second measures until "
+            "the result is precise; give one"
         )
     return {
         "iters": given.iters or _ITERS,
@@ -143,11 +144,11 @@ def _sampling(given: argparse.Namespace, rows: int) -> dict[str, Any]:
 def _mode(given: argparse.Namespace) -> Mode | None:
     """Return how calls are timed, as far as the options set it."""
     if given.graph and given.mode:
-        raise UsageError(f"--graph and --mode {given.mode}: a graph is a mode of its own; give one")
+        raise UsageError(f"--graph and --mode {given.mode} exclude each other; give one")
     if given.graph and given.backend == "gloo":
         raise UsageError("--graph needs NCCL: a CUDA graph cannot hold a call of gloo")
     if given.backend == "gloo" and given.mode == "queued":
-        raise UsageError("--mode queued: gloo waits for each call; leave it out")
+        raise UsageError("--mode queued needs NCCL, because gloo waits for each call; leave it out")
     return "graph" if given.graph else given.mode
 
 

@@ -53,7 +53,9 @@ def merged(
     """
     runs, twice = baselines.distinct([run for path in paths for run in whole_runs(path)])
     if not any(run.rows for run in runs):
-        raise UsageError(f"{paths[0]}: holds no collective: a baseline is of `ncclprobe bandwidth` or nccl-tests")
+        raise UsageError(
+            f"{paths[0]}: contains no collective; give reports of `ncclprobe bandwidth`, or logs of nccl-tests"
+        )
     kept = baselines.keep(runs, _allowed(machine), accept_low=accept_low)
     fingerprint = next((run.fingerprint for run in runs if run.fingerprint), None)
     return _site(runs, kept, fingerprint), kept, twice

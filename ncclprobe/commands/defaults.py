@@ -51,10 +51,10 @@ def _spelt(own: Mapping[str, Any], actions: Mapping[str, argparse.Action], where
             known = [name[2:] for name in actions if name.startswith("--")]
             raise UsageError(f"{where}: {unknown(key, 'option of this command', known)}")
         if action.metavar in _OF_FILES or action.dest == "config":
-            raise UsageError(f"{where}: {key} names a file, which only the command line may")
+            raise UsageError(f"{where}: {key} names a file and is allowed only on the command line")
         if action.nargs == 0:
             if not isinstance(value, bool):
-                raise UsageError(f"{where}: {key} is true or false")
+                raise UsageError(f"{where}: {key} must be true or false")
             yield from [f"--{key}"] if value else []
             continue
         for each in value if isinstance(value, list) else [value]:

@@ -37,7 +37,7 @@ def main(argv: Sequence[str]) -> int:
     texts = {folder / Path(name).name: launch_text(name) for name in FILES[options.launcher]}
     for path, text in texts.items():
         if path.exists() and files.read(path, limit=_MOST_BYTES) != text:
-            raise UsageError(f"{path}: exists and differs; move it away, or name another folder")
+            raise UsageError(f"{path} exists and differs; move it away, or give another folder")
     for path, text in texts.items():
         files.write(path, text)
         if text.startswith("#!"):
@@ -79,5 +79,5 @@ def _folder(text: str) -> Path:
     try:
         files.make_folder(path)
     except OSError as error:
-        raise argparse.ArgumentTypeError(f"{ascii(text)[:200]} cannot be made: {error.strerror}") from None
+        raise argparse.ArgumentTypeError(f"{ascii(text)[:200]} cannot be created: {error.strerror}") from None
     return path

@@ -73,7 +73,7 @@ def _captures(path: Path) -> list[Path]:
     """Return the captures in a folder that --keep filled, or `path` itself. Raises UsageError for one without any."""
     found = sorted(path.glob("*.jsonl")) if path.is_dir() else [path]
     if not found:
-        raise UsageError(f"{path}: no capture (*.jsonl) is in this folder; --keep writes them, and `ncclprobe capture`")
+        raise UsageError(f"{path}: no capture (*.jsonl) in this folder; `ncclprobe capture` and --keep write them")
     return found
 
 
@@ -82,9 +82,11 @@ def main(argv: Sequence[str]) -> int:
     options = _parser().parse_args(argv)
     options.captures = [path for each in options.captures for path in _captures(each)]
     if options.expect_gpus and options.backend == "gloo":
-        raise UsageError("--expect-gpus asks for GPUs and --backend gloo for none; leave one out")
+        raise UsageError("--expect-gpus and --backend gloo exclude each other: gloo uses no GPU; leave one out")
     if options.expect_nics and options.backend == "gloo":
-        raise UsageError("--expect-nics asks for NICs of NCCL's network and --backend gloo for none; leave one out")
+        raise UsageError(
+            "--expect-nics and --backend gloo exclude each other: gloo uses none of NCCL's NICs; leave one out"
+        )
     options.timeout = options.timeout or (math.inf if options.captures else _TIMEOUT_S)
     flags = Flags(options.nnodes, options.node_rank, options.master_addr, options.master_port)
     nodes.refuse_half_given(flags, options)
@@ -93,17 +95,15 @@ def main(argv: Sequence[str]) -> int:
     launch = detect(os.environ, flags)
     refuse(options)
     if options.fleet and options.captures:
-        raise UsageError(
-            "--fleet and captures exclude each other: the captures would be stored as if they were taken now"
-        )
+        raise UsageError("--fleet and captures exclude each other: the store would date the captures today")
     if options.one_job and not options.captures:
-        raise UsageError("--one-job is for captures of several nodes: name them")
+        raise UsageError("--one-job needs the captures of several nodes")
     if options.keep and options.captures:
-        raise UsageError("--keep and captures exclude each other: they are kept already")
+        raise UsageError("--keep and captures exclude each other: the captures are files already")
     if logs := [path for path in options.captures if is_run_log(path)]:
         return _judge_run(options, argv, logs)
     if options.expect or options.rejudge:
-        raise UsageError("--expect and --rejudge are for a measured run: give its run.jsonl among the captures")
+        raise UsageError("--expect and --rejudge need a measured run: add its run.jsonl to the captures")
     signals.end_by(options.timeout + _LAST_RESORT_S)
     doing = f"judging {plural(len(options.captures), 'capture')}" if options.captures else "looking at this machine"
     with Waiting(doing, wanted=not options.quiet) as waiting:
@@ -170,7 +170,7 @@ def _deliver(
 def _judge_run(options: argparse.Namespace, argv: Sequence[str], logs: Sequence[Path]) -> int:
     """Judge a measured run again, by its log and the captures of its nodes. Raises UsageError."""
     if len(logs) > 1:
-        raise UsageError(f"{logs[1]}: a second run log; give one run.jsonl and the captures of its nodes")
+        raise UsageError(f"{logs[1]} is a second run log; give one run.jsonl, with the captures of its nodes")
     question = diagnose.ask(arguments.judging(options), ("doctor", *argv), Job(local=options.local), diagnose.MEASURED)
     with Waiting("judging the run", wanted=not options.quiet) as waiting:
         return _deliver(options, question, partial(_report_of_run, options, question, logs[0]), waiting)

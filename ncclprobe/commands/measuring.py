@@ -100,7 +100,7 @@ def made(command: str, argv: Sequence[str], given: argparse.Namespace, what: tup
 def bytes_of(option: str, text: str) -> int:
     """Return the bytes of a size. Raises UsageError."""
     if len(text) > _MOST_CHARACTERS:
-        raise UsageError(f"{option} {text[:_MOST_CHARACTERS]}… is too long for a size, such as 64M")
+        raise UsageError(f"{option} {text[:_MOST_CHARACTERS]}… is not a size; write it as in 64M")
     return parse_size(text)
 
 
@@ -194,7 +194,7 @@ def start_ranks(
     Raises UsageError if a launcher has started several, or it cannot be done.
     """
     if launch.kind not in ("single", _BY_HAND) and launch.world_size != 1:
-        raise UsageError(f"--nproc starts ranks of its own, but {launch.kind} has started this one; leave --nproc out")
+        raise UsageError(f"--nproc starts the ranks itself, but {launch.kind} has started this one; leave --nproc out")
     host = this_host()
     backend = choose_backend(options.backend, "torchrun", count, devices(host))[0]
     cpus = len(os.sched_getaffinity(0))
@@ -223,7 +223,7 @@ def _refuse_early(options: Options, ranks: int, host: Host, backend: Backend) ->
     if options.training and options.training.grid:
         training.fit(options.training.grid, ranks)
     if options.backend == "nccl" and not may_have_gpus(devices(host)):
-        raise UsageError("--backend nccl needs a GPU per rank and none can be seen; ask for --backend gloo")
+        raise UsageError("--backend nccl needs a GPU per rank, and no GPU is visible; use --backend gloo")
     averages = options.redop == "avg" and all(OPS[op].reduces for op in options.ops)
     if backend == "gloo" and averages and "int" in options.dtype:
         raise UsageError(f"--redop avg: gloo cannot average {options.dtype}; give --dtype float32, or --redop sum")

@@ -195,5 +195,5 @@ def _host(text: str) -> str:
     if text.startswith("[") and text.endswith("]"):
         raise argparse.ArgumentTypeError(f"{text}: give an IPv6 address without brackets")
     if not 0 < len(text) <= _LONGEST_NAME or not re.fullmatch(r"[\w.:%-]+", text):
-        raise argparse.ArgumentTypeError(f"{ascii(text)[:80]} is neither a host's name nor an address")
+        raise argparse.ArgumentTypeError(f"{ascii(text)[:80]} is not a host name or an address")
     return text

@@ -49,7 +49,7 @@ def _refuse_foreign(parser: argparse.ArgumentParser, options: argparse.Namespace
     for dest, path in there:
         named = f"{_option(parser, dest)} {path}"
         if path in read:
-            raise UsageError(f"{named}: not overwritten, because this command reads it; give another path")
+            raise UsageError(f"{named} is not overwritten, because this command also reads it; give another path")
         if dest in (*FORMATS, "bundle", "nodes_out"):
             try:
                 files.refuse_other(path, delivery.recognises({"nodes_out": "nodes", "bundle": "json"}.get(dest, dest)))

@@ -26,7 +26,7 @@ def parse(argv: Sequence[str]) -> Options:
     begin = bytes_of("-b", given.begin)
     largest = bytes_of("-e", given.end) if given.end else None
     if begin < 1:
-        raise UsageError(f"-b {given.begin}: there is nothing to send; give a size above zero, such as 8")
+        raise UsageError(f"-b {given.begin} must be above zero; try -b 8")
     if largest is not None and largest < begin:
         raise UsageError(f"-b {given.begin} is above -e {given.end}: give the smaller size to -b")
     asked = (begin,) if largest is None else (begin, largest)

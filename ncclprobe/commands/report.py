@@ -23,10 +23,10 @@ def main(argv: Sequence[str]) -> int:
         return 0
     redactor = arguments.redactor(options)
     if not options.files:
-        raise UsageError("report: name a JSON report, or ask for --schema")
+        raise UsageError("report: give a JSON report, or --schema")
     written = [name for name in (*FORMATS, "nodes_out") if getattr(options, name)]
     if len(options.files) > 1 and written:
-        raise UsageError(f"--{written[0].replace('_', '-')} takes one report; several are shown one after the other")
+        raise UsageError(f"--{written[0].replace('_', '-')} takes only one report")
     if len(options.files) > bounds.SERIES_REPORTS:
         raise UsageError(f"{len(options.files)} reports; give {bounds.SERIES_REPORTS} at most")
     codes = []

@@ -86,7 +86,7 @@ def _printed_here() -> str:
     try:
         return host.ask("run", "nvidia-smi", "topo", "-m")
     except HostError as error:
-        raise UsageError(f"{error}; name a file that holds what `nvidia-smi topo -m` printed") from None
+        raise UsageError(f"{error}; give a file with the output of `nvidia-smi topo -m`") from None
     finally:
         host.close()
 

@@ -45,7 +45,7 @@ def stands(snapshots: Sequence[Snapshot]) -> JobFiles:
                 raise UsageError(f"{snapshot.node}: ranks cannot be looked at: {fact.why}")
         if here.others:
             some = ", ".join(row[0] for row in here.others[:_MOST_JOBS])
-            raise UsageError(f"{snapshot.node} runs {len(here.others)} jobs: say which with --pid, one of {some}")
+            raise UsageError(f"{snapshot.node} runs {len(here.others)} jobs; choose one with --pid, one of {some}")
         met = snapshot.facts.get(Meetings, Meetings())
         meetings[snapshot.node] = met = Meetings() if isinstance(met, Absent) else met
         if here.ranks:

@@ -121,7 +121,7 @@ def _in_time(work: Callable[..., T], *facts: Any) -> T:
 def _finding(value: object) -> Finding:
     """Return a finding whose fields are what they should be: every format relies on that."""
     if not isinstance(value, Finding):
-        raise TypeError(f"it yielded {type(value).__name__} and no finding")
+        raise TypeError(f"it yielded {type(value).__name__} instead of a finding")
     return msgspec.convert(msgspec.to_builtins(value), Finding)
 
 

@@ -114,7 +114,9 @@ def load(path: Path | None, checks: Callable[[str], Iterable[Check]]) -> Accepte
     known = tuple(checks(said.checks))
     for entry in said.entries:
         if not selected(known, [entry.check]):
-            raise UsageError(f"{entry.where}: check {entry.check!r} matches none; `ncclprobe checks` lists them")
+            raise UsageError(
+                f"{entry.where}: check {entry.check!r} matches no check; run `ncclprobe checks` for a list"
+            )
     return replace(said, found="" if path else str(Path.cwd() / NAME))
 
 
@@ -130,7 +132,8 @@ def _refuse_foreign(found: os.stat_result) -> None:
         why = f"its mode {stat.S_IMODE(found.st_mode):04o} lets other users write it"
     if why:
         raise UsageError(
-            f"{Path.cwd() / NAME}: not read, because {why}: pass --no-config, or --config ./{NAME} to trust it"
+            f"{Path.cwd() / NAME} is not read, because {why}; to go on without it give --no-config, to trust it give "
+            f"--config ./{NAME}"
         )
 
 
@@ -156,7 +159,7 @@ def _ignore(entry: Mapping[str, Any], where: str) -> Ignore:
         if key not in _KEYS:
             raise UsageError(f"{where}: unknown key {key!r}; known are {', '.join(_KEYS)}")
         if not isinstance(value, str) or not value.strip():
-            raise UsageError(f"{where}: {key} must be a non-empty text")
+            raise UsageError(f"{where}: {key} must be text and not empty")
     for key in _NEEDED:
         if key not in entry:
             why = "say why, for the readers of the report" if key == "reason" else "name a check, such as ib.state"

@@ -214,7 +214,7 @@ def from_report(report: Report, path: str, tolerance: float = TOLERANCE) -> tupl
     right = [m for m in report.measurements if not m.wrong and m.busbw_GBps >= bounds.LEAST_GBPS]
     usable = [m for m in right if m.status not in ("fail", "inconclusive")]
     if not usable:
-        raise UsageError(f"{path}: holds no measurement that could be a baseline")
+        raise UsageError(f"{path}: contains no measurement for a baseline")
     why = f"earlier run of {report.started}, less a tolerance of {tolerance:.0%}"
     rates = [(m, m.busbw_GBps, m.busbw_GBps * (1 - tolerance)) for m in usable]
     return tuple(
@@ -228,9 +228,9 @@ def from_toml(text: str, path: str, tolerance: float = TOLERANCE) -> tuple[Band,
     document = strict.document(text, path)
     entries = document.pop("expect", None)
     if document:
-        raise UsageError(f"{path}: unknown key {next(iter(document))!r}; a file of bands holds [[expect]] tables")
+        raise UsageError(f"{path}: unknown key {next(iter(document))!r}; it should contain [[expect]] tables")
     if not isinstance(entries, list) or not entries or not all(isinstance(entry, dict) for entry in entries):
-        raise UsageError(f"{path}: holds no [[expect]] table, so it expects nothing")
+        raise UsageError(f"{path}: contains no [[expect]] table")
     bands = tuple(_band(entry, f"{path}: expect {n}", tolerance) for n, entry in enumerate(entries, start=1))
     _refuse_overlaps(bands, path)
     return bands
@@ -275,11 +275,11 @@ def _refuse_overlaps(bands: Sequence[Band], path: str) -> None:
     ordered = sorted(enumerate(bands, start=1), key=lambda pair: (pair[1].op, pair[1].low_bytes))
     for (first, band), (second, following) in itertools.pairwise(ordered):
         if band.op == following.op and following.low_bytes <= band.high_bytes:
-            raise UsageError(f"{path}: expect {first} and expect {second} both speak for {band.op}; keep one per size")
+            raise UsageError(f"{path}: expect {first} and expect {second} overlap for {band.op}; keep one per size")
 
 
 def parse_tolerance(text: str) -> float:
     """A share from 0 to below 1. Raises UsageError."""
     if not re.fullmatch(r"0?\.\d+|0", text):
-        raise UsageError(f"--tolerance {text!r}: give a share from 0 to below 1, such as 0.1")
+        raise UsageError(f"--tolerance {text!r}: give a fraction from 0 to below 1, such as 0.1")
     return float(text)

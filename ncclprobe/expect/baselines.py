@@ -278,7 +278,7 @@ def parse(text: str, path: str) -> Site:
     for number, row in enumerate(site.rows, start=1):
         sane = 0 < row.nbytes < 1 << 63 and 0 < row.runs < 1 << 31 and 0 < row.nodes <= row.ranks < 1 << 31
         if not (sane and bounds.LEAST_GBPS < row.busbw_GBps < bounds.MOST_GBPS and 0 <= row.noise < 0.999):
-            raise UsageError(f"{path}: row {number}: a number is out of its range")
+            raise UsageError(f"{path}: row {number}: a number is out of range")
     return site
 
 
@@ -309,7 +309,9 @@ def load(path: str) -> dict[str, Site]:
     where = Path(path)
     paths = sorted(where.glob("*.json"))[: bounds.BASELINES] if where.is_dir() else [where]
     if not paths:
-        raise UsageError(f"{path}: holds no baseline; write one with `ncclprobe baseline REPORT -o {path}/site.json`")
+        raise UsageError(
+            f"{path}: contains no baseline; write one with `ncclprobe baseline REPORT -o {path}/site.json`"
+        )
     return {str(each): parse(files.read(each, limit=bounds.RUN_FILE_BYTES), str(each)) for each in paths}
 
 

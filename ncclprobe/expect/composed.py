@@ -132,7 +132,9 @@ _KINDS = {
 
 def _refuse_long(text: str) -> None:
     if len(text) > _MOST_TEXT:
-        raise UsageError(f"--machine: {text[:40]!r}…: say a machine in {_MOST_TEXT} letters or fewer")
+        raise UsageError(
+            f"--machine: {text[:40]!r}… is too long: describe a machine in at most {_MOST_TEXT} characters"
+        )
 
 
 def _parted(name: str) -> tuple[str, list[str]]:
@@ -152,7 +154,7 @@ def _refuse_machines(name: str, count: int) -> None:
         machine = next((each for each in machines.table().values() if each.gpu == found[0].name), None)
     if machine:
         nodes = f" --nodes {count}" if count > 1 else ""
-        raise UsageError(f"--machine: {name[:40]!r} is a whole machine: give --machine {machine.name!r}{nodes}")
+        raise UsageError(f"--machine: {name[:40]!r} is a complete machine; give --machine {machine.name!r}{nodes}")
 
 
 def _box(product: GpuProduct, count: int) -> NodeSystem:
@@ -218,7 +220,7 @@ def _with(system: NodeSystem, part: str, product: GpuProduct) -> NodeSystem:
     if words in get_args(Processor) or words in _CALLED:
         return replace(system, processor=_CALLED.get(words) or cast(Processor, words))
     if words == "intel":
-        raise UsageError("--machine: 'intel' may be 'Ice Lake', 'Sapphire Rapids' or 'Emerald Rapids', which differ")
+        raise UsageError("--machine: 'intel' is ambiguous; write 'Ice Lake', 'Sapphire Rapids' or 'Emerald Rapids'")
     if _SWITCHES.fullmatch(words):
         return system  # of all parts together: _by_switches
     if (sockets := _SOCKETS.fullmatch(words)) and (number := _COUNTS.get(sockets[1]) or int(sockets[1])):
@@ -226,10 +228,10 @@ def _with(system: NodeSystem, part: str, product: GpuProduct) -> NodeSystem:
     if (few := _PER_SOCKET.fullmatch(words)) and int(few[1]) and system.gpus % int(few[1]) == 0:
         return replace(system, sockets=system.gpus // int(few[1]))
     if (nics := _NICS.fullmatch(words)) and _BYTES.search(part):
-        raise UsageError(f"--machine: {part[:60]!r}: GB are bytes; give NICs in bits, as in '4 NICs x 200 Gb/s'")
+        raise UsageError(f"--machine: {part[:60]!r}: write the rate of NICs in bits, as in '4 NICs x 200 Gb/s'")
     if nics and (wired := _with_nics(system, nics)):
         return wired
-    raise UsageError(f"--machine: {part[:60]!r} is not a known part; write it as in '{EXAMPLE}', or {_MORE}")
+    raise UsageError(f"--machine: {part[:60]!r} is an unknown part; write it as in '{EXAMPLE}', or {_MORE}")
 
 
 def _by_switches(parts: Sequence[str]) -> bool:
@@ -322,7 +324,7 @@ def product_called(text: str, flag: str = "--machine") -> GpuProduct:
     found = _meant(text)
     if not found:
         _refuse_others(text, flag)
-        raise UsageError(f"{flag}: no GPU is called {text[:40]!r}; give the name that nvidia-smi -L prints")
+        raise UsageError(f"{flag}: unknown GPU {text[:40]!r}; give its name as nvidia-smi -L prints it")
     if len({_links(gpu) for gpu in found}) > 1:
         raise UsageError(f"{flag}: {text[:40]!r} may be {' or '.join(sorted(gpu.name for gpu in found)[:6])}")
     return found[0]
@@ -335,7 +337,7 @@ _OTHERS = re.compile(r"amd|instinct|radeon|mi\d{2,3}[a-z]?|gaudi\d?|intel|arc|ma
 def _refuse_others(name: str, flag: str = "--machine") -> None:
     """Raises UsageError for a GPU that NCCL does not run on."""
     if _OTHERS.fullmatch(next(iter(_words(name)), "")):
-        raise UsageError(f"{flag}: {name[:40]!r} is not of NVIDIA: NCCL alone is judged here, RCCL and others are not")
+        raise UsageError(f"{flag}: {name[:40]!r} is not an NVIDIA GPU; only NCCL is judged, not RCCL or others")
 
 
 def same_gpu(said: str, gpu: str) -> bool:
@@ -392,13 +394,13 @@ def machine_called(name: str) -> MachineType:
     alone, parts = _parted(name)
     if not found and parts and _called(alone) and not machines.named(name):
         box = ", ".join([f"8 x {product_called(alone).name}", *parts])
-        raise UsageError(f"--machine: {name[:40]!r} lacks the number of GPUs, as in {box!r}")
+        raise UsageError(f"--machine: {name[:40]!r} has no number of GPUs; write it as in {box!r}")
     if not found:
         _refuse_others(name)
         if "," in name and (whole := machines.named(name.partition(",")[0].strip())):
             nodes = re.search(r"\b(\d{1,4}) (?:trays?|nodes?|hosts?)\b", name.partition(",")[2])
             raise UsageError(
-                f"--machine: {name[:40]!r} is more than a machine type: give --machine {whole.name!r} "
+                f"--machine: {name[:40]!r} contains more than a machine type; give --machine {whole.name!r} "
                 f"--nodes {nodes[1] if nodes else 'N'}"
             )
         return machines.find(name)
@@ -407,7 +409,7 @@ def machine_called(name: str) -> MachineType:
     if product.alone and len(has) == 1:
         return has[0]
     raise UsageError(
-        f"--machine: {name[:40]!r} is a GPU: say how many, as in '8 x {product.name}'"
+        f"--machine: {name[:40]!r} is a GPU; add the number of GPUs, as in '8 x {product.name}'"
         + (f"; it is in {first_of([each.name for each in has], 6)}" if has else "")
     )
 

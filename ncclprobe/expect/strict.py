@@ -43,14 +43,14 @@ Tables = Annotated[tuple[dict[str, Any], ...], Meta(max_length=bounds.TOML_ENTRI
 def document(text: str, path: str) -> dict[str, Any]:
     """Return the tables of a TOML text. Raises UsageError for no TOML, or what is too large, long or deep for ours."""
     if len(text) > bounds.TOML_CHARACTERS:
-        raise UsageError(f"{path}: {len(text)} characters; {bounds.TOML_CHARACTERS} are the most")
+        raise UsageError(f"{path}: {len(text)} characters; the limit is {bounds.TOML_CHARACTERS}")
     longest = max(text.splitlines(), key=len, default="")
     if len(longest) > bounds.TOML_LINE:
-        raise UsageError(f"{path}: a line of {len(longest)} characters; {bounds.TOML_LINE} are the most")
+        raise UsageError(f"{path}: a line of {len(longest)} characters; the limit is {bounds.TOML_LINE}")
     try:
         tables: dict[str, Any] = tomllib.loads(text)
     except RecursionError:
-        raise UsageError(f"{path}: nested too deep") from None
+        raise UsageError(f"{path}: nested too deeply") from None
     except ValueError as error:  # also a whole number of thousands of digits, and a key that comes twice
         said = str(error).partition("\n")[0][:200]
         raise UsageError(f"{path}: not TOML: {said}") from None
@@ -92,11 +92,11 @@ def _reason(said: str) -> str:
 def size(value: object, where: str) -> int:
     """Return bytes: a whole number, or a text with a binary suffix."""
     if isinstance(value, str) and len(value) > 40:
-        raise UsageError(f"{where}: {value[:40]!r}… is too long for a size, such as '64M'")
+        raise UsageError(f"{where}: {value[:40]!r}… is not a size; write it as in '64M'")
     try:
         number = parse_size(value) if isinstance(value, str) else value
     except UsageError as error:
         raise UsageError(f"{where}: {error}") from None
     if isinstance(number, bool) or not isinstance(number, int) or not 0 < number <= sys.maxsize:
-        raise UsageError(f"{where} must be a whole number of bytes above zero, or such as '64M'")
+        raise UsageError(f"{where} must be a whole number of bytes above zero, or a size such as '64M'")
     return number

@@ -74,7 +74,7 @@ def shape_of(counts: tuple[int, ...], nodes: int | None, gpus: int) -> Shape:
             raise UsageError(f"--gpus-per-node {each}: this machine has {gpus} GPUs")
     shape = Shape(counts * nodes if len(counts) == 1 else counts)
     if shape.ranks < 2:
-        raise UsageError("one GPU sends nothing to anybody: give --nodes 2 or more")
+        raise UsageError("a single GPU sends nothing; give --nodes 2 or more")
     return shape
 
 

@@ -146,11 +146,11 @@ def _product(known: Mapping[type, Any], pci_ids: set[str], path: str) -> GpuProd
     may_be = [gpu for gpu in products() if divmod(gpu.compute_capability, 10) in computes]
     may_be = [gpu for gpu in may_be if pci_ids & set(gpu.pci_ids)] or may_be
     if not may_be:
-        raise UsageError(f"{path}: does not say which GPUs these are: give --gpu NAME, as nvidia-smi -L prints it")
+        raise UsageError(f"{path}: does not name the GPUs; give --gpu NAME, as nvidia-smi -L prints it")
     joined = nvlink_fabric(_facts(known))[2] >= len(known[Gpus].all)
     if not joined and len(known[Gpus].all) > 1 and len({gpu.p2p is not False for gpu in may_be}) > 1:
         names = " or ".join(gpu.name for gpu in may_be[:4])
-        raise UsageError(f"{path}: the GPUs may be {names} or others, and not all of them have P2P: give --gpu NAME")
+        raise UsageError(f"{path}: the GPUs may be {names} or others, and not all of these have P2P; give --gpu NAME")
     return may_be[0] if len(may_be) == 1 else None
 
 
@@ -313,9 +313,9 @@ assert set(get_args(PathWord)) == set(WORDS)
 def xml_root(text: str, path: str, most: int, remedy: str) -> ElementTree.Element:
     """Return the outermost element. Raises UsageError, with the `remedy`, for what NCCL never writes."""
     if len(text.encode(errors="replace")) > most:
-        raise UsageError(f"{path}: larger than {most >> 20} MiB, so not written by NCCL")
+        raise UsageError(f"{path}: larger than {most >> 20} MiB: not a file of NCCL")
     if re.search(r"<!(?:DOCTYPE|ENTITY)", text, re.IGNORECASE):
-        raise UsageError(f"{path}: declares a document type or entities, which nothing that NCCL writes does")
+        raise UsageError(f"{path}: declares a document type or entities: not a file of NCCL")
     try:
         return ElementTree.fromstring(text)
     except (ElementTree.ParseError, ValueError, RecursionError) as error:

@@ -36,9 +36,9 @@ def told(report: Report, source: str) -> list[NodeReport]:
     time_s = placed(report, source)
     names = [node.name for node in report.nodes]
     if not names or not all(0 < len(name) <= bounds.NAME_CHARACTERS for name in names):
-        raise UsageError(f"{source}: names no node, so there is none to keep it of")
+        raise UsageError(f"{source}: names no node")
     if len(set(names)) < len(names):
-        raise UsageError(f"{source}: names a node twice: not ours")
+        raise UsageError(f"{source}: names a node twice, so ncclprobe did not write it")
     if report.status is Status.UNKNOWN and any("ended by SIG" in verdict.why for verdict in report.checks):
         raise UsageError(f"{source}: a signal ended its run, so it proves nothing about its nodes")
     faults: dict[str, list[Fault]] = {name: [] for name in names}
@@ -107,11 +107,11 @@ def _counted(seen: NodeEnvironment) -> tuple[str, dict[str, int], str]:
 def refuse(nodes: Sequence[NodeReport], source: str, now_s: float) -> None:
     """Refuse what a clock dated that is ahead or was reset, and nodes without their names. Raises UsageError."""
     if (begun := nodes[0].time_s) > now_s + bounds.FLEET_AHEAD_S:
-        raise UsageError(f"{source}: began at {when(begun)} UTC, in the future: set that clock")
+        raise UsageError(f"{source}: began at {when(begun)} UTC, in the future; set that machine's clock")
     if begun < bounds.FLEET_SINCE_S:
-        raise UsageError(f"{source}: began before the year 2000, by a clock that had lost its time: set it")
+        raise UsageError(f"{source}: began before the year 2000; set that machine's clock")
     if all(re.fullmatch(PSEUDONYM, node.node) for node in nodes):
-        raise UsageError(f"{source}: names are pseudonyms: add the report before it is redacted")
+        raise UsageError(f"{source}: its names are pseudonyms; add the report that is not redacted")
 
 
 def by() -> str:

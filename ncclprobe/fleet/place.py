@@ -39,7 +39,7 @@ def guarded(path: Path, *, create: bool) -> Iterator[Path]:
         _refuse_open_to_others(store.parent)
         if not there and not create:
             raise UsageError(
-                f"{path}: cannot be read: No such file or directory; `ncclprobe fleet add REPORT` makes one"
+                f"{path}: cannot be read: No such file or directory; `ncclprobe fleet add REPORT` creates one"
             )
         if not there:
             _made(store)
@@ -114,7 +114,9 @@ def _made(store: Path) -> None:
     except FileExistsError:
         _checked(store)  # another process of the owner made it at this moment
     except OSError as error:
-        raise UsageError(f"{store}: cannot be opened: {error.strerror}; is its folder yours to write?") from None
+        raise UsageError(
+            f"{store}: cannot be opened: {error.strerror}; check that you can write to its folder"
+        ) from None
 
 
 def _refuse_journal(store: Path) -> None:

@@ -298,7 +298,8 @@ class Store:
             if last_s is not None and each.time_s < float(last_s) - _DAY_S:
                 dated, newest_at = when(each.time_s), when(float(last_s))
                 raise UsageError(
-                    f"{each.node}: its clock is behind: it dates this report {dated} UTC, and its newest one is of "
+                    f"{each.node} has a clock that is behind: it dates this report {dated} UTC, and its newest report "
+                    "is of "
                     f"{newest_at} UTC; set the clock"
                 )
 
@@ -319,7 +320,9 @@ class Store:
     def _few(self) -> None:
         """Raise UsageError if there are more nodes than can be shown."""
         if (nodes := value(self._sql, "SELECT count(*) FROM nodes")) > bounds.FLEET_NODES:
-            raise UsageError(f"{nodes:,} nodes in one store; {bounds.FLEET_NODES:,} at most: give some another --fleet")
+            raise UsageError(
+                f"{nodes:,} nodes in one store; {bounds.FLEET_NODES:,} at most; put some of them into another --fleet"
+            )
 
     def standings(self) -> list[NodeStanding]:
         """Return the state of each node."""

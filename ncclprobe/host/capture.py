@@ -231,7 +231,7 @@ def _replay(header: dict[str, Any], recorded: _Recorded, node: str, name: str, c
     for (rank, question), answer in recorded.items():
         (answers if rank is None else ranks.setdefault(rank, {}))[question] = answer
         if len(ranks) > bounds.CAPTURE_RANKS:
-            raise UsageError(f"{name}: rows of more than {bounds.CAPTURE_RANKS} ranks: no node runs so many")
+            raise UsageError(f"{name}: has rows of more than {bounds.CAPTURE_RANKS} ranks, more than any node runs")
     return Replay(answers, node, _is_older(header.get("tool")), ranks, _taken(header.get("taken")), cut=cut)
 
 
@@ -253,7 +253,7 @@ def _is_older(tool: object) -> bool:
 def _load(path: Path, above: tuple[Path, ...], loaded: dict[Path, _Recorded]) -> tuple[dict[str, Any], _Recorded]:
     """Return the header and the answers of `path`. `above` is like it, at some remove; `loaded` was read before."""
     if above and path.resolve() in above:
-        raise UsageError(f"{path}: this capture is like itself; remove one of the 'like' rows")
+        raise UsageError(f"{path}: its 'like' rows form a circle; remove one")
     if len(above) > bounds.LIKES:
         raise UsageError(f"{path}: more than {bounds.LIKES} captures in a chain of 'like' rows; shorten it")
     header, lines = _lines(files.read(path, limit=bounds.CAPTURE_BYTES), str(path))
@@ -289,12 +289,12 @@ def _near(path: Path, like: object, where: str, number: int) -> Path:
 def _lines(text: str, name: str) -> tuple[dict[str, Any], list[str]]:
     """Return the header of a capture, and the text of each whole row below it; in `_CUT` of the header what is cut."""
     if text.lstrip().startswith("{\n"):  # indented JSON
-        raise UsageError(f"{name}: not a capture: a report? render it with `ncclprobe report {name}`")
+        raise UsageError(f"{name} is not a capture; if it is a report, run `ncclprobe report {name}`")
     lines = text.splitlines()
     if not lines:
-        raise UsageError(f"{name}: empty; take a capture with `ncclprobe capture`")
+        raise UsageError(f"{name} is empty; take a capture with `ncclprobe capture`")
     if not lines[0].lstrip().startswith("{"):
-        raise UsageError(f"{name}: not a capture; a log of a job? read it with `ncclprobe explain {name}`")
+        raise UsageError(f"{name} is not a capture; if it is a job's log, run `ncclprobe explain {name}`")
     header = _object(lines[0], f"{name}:1")
     if header.get("capture") != 1:
         raise UsageError(f'{name}: not a capture: its first line lacks "capture": 1; take one with `ncclprobe capture`')

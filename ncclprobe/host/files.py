@@ -40,7 +40,7 @@ def trusted_folder(path: Path) -> Path:
     Raises UsageError for any other, and for a path that depends on the working directory.
     """
     if not path.is_absolute():
-        raise UsageError(f"{path}: give the folder in full, from /")
+        raise UsageError(f"{path}: give an absolute path")
     try:
         folder = path.resolve(strict=True)
         if not folder.is_dir():
@@ -62,7 +62,7 @@ def refuse_foreign(path: Path, found: os.stat_result, hint: str = "") -> None:
         raise UsageError(f"{path}: not trusted, because uid {found.st_uid} owns it{hint}")
     if found.st_mode & (stat.S_IWGRP | stat.S_IWOTH):
         mode = f"{stat.S_IMODE(found.st_mode):04o}"
-        raise UsageError(f"{path}: not trusted, because its mode {mode} lets other users write it{hint}")
+        raise UsageError(f"{path}: not trusted, because its mode {mode} lets other users write to it{hint}")
 
 
 def read_start(path: Path, *, limit: int) -> str:

@@ -84,7 +84,7 @@ def _paths(argument: str) -> Iterator[str]:
         if not Path(argument).exists():
             matches = glob.glob(argument, recursive=True)  # noqa: PTH207 - a pattern may be absolute
             if not matches:
-                raise UsageError(f"{argument}: there is no such file or folder")
+                raise UsageError(f"{argument}: no such file or folder")
             for match in matches:
                 yield from _paths(match) if Path(match).is_dir() else (match,) if _found(match) else ()
         elif Path(argument).is_dir():

@@ -40,7 +40,9 @@ class NvmlChild:
         """
         deadline = time.monotonic() + patience_s
         if not self._lock.acquire(timeout=max(0.0, patience_s)):
-            raise TimedOut(f"NVML {function}: not asked within {patience_s:.3g} s, for another question is under way")
+            raise TimedOut(
+                f"NVML {function}: not asked within {patience_s:.3g} s, because another question was running"
+            )
         try:
             answer = self._exchange([function, *arguments], deadline - time.monotonic())
         finally:
@@ -96,4 +98,4 @@ def _understand(said: bytes) -> dict[str, Any]:
             return answer
     except (ValueError, LookupError, TypeError, RecursionError):
         pass
-    raise Failed(f"the process that was asked talks nonsense: {said[:80]!r}")
+    raise Failed(f"the child process gave an invalid answer: {said[:80]!r}")

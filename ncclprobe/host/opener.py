@@ -47,7 +47,7 @@ class Place(NamedTuple):
         """Raise PermissionError if a link on the way belongs to none of root, this user and `trusted`."""
         others = sorted(self.makers - {0, os.geteuid(), *trusted})
         if others:
-            raise PermissionError(errno.EACCES, f"a link on the way was made by another user (uid {others[0]})")
+            raise PermissionError(errno.EACCES, f"another user made a link in this path (uid {others[0]})")
 
 
 @contextlib.contextmanager

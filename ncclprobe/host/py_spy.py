@@ -78,7 +78,7 @@ def _values(frame: dict[str, Any]) -> Iterator[tuple[str, str]]:
 
 def _dump(pid: str) -> str:
     if not (program := installed()):
-        raise Missing("py-spy is not installed: pip install py-spy")
+        raise Missing("py-spy is not installed; run `pip install py-spy`")
     return run([program, "dump", "--nonblocking", "--json", "--locals", "--pid", pid], STACKS_S)
 
 

@@ -275,10 +275,10 @@ def refuse_nothing_read(found: JobFiles, files: Sequence[JobFile]) -> None:
     """Raise UsageError if no file is of a kind that can explain a failed job."""
     if not found.facts:
         if not files:
-            raise UsageError("no files found there; pass the job's logs, or the folder that contains them")
+            raise UsageError("no files found there; give the job's logs, or the folder that contains them")
         shown = "; ".join(f"{each.source}: {each.text}" for each in found.not_understood[:3]) or ", ".join(found.kinds)
         raise UsageError(f"nothing in {plural(len(files), 'file')} mentions a failed job: {shown}")
     logs = found.facts.get(JobLog)
     if len(found.facts) == 1 and isinstance(logs, JobLog) and not (found.reports or found.captures or logs.known):
         names = ", ".join("standard input" if each.name == STDIN else each.name for each in logs.streams[:3])
-        raise UsageError(f"{names}: no line there that is known of NCCL, torch or a launcher; give the job's own logs")
+        raise UsageError(f"{names}: contains no known line of NCCL, torch or a launcher; give the job's own logs")

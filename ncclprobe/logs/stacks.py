@@ -97,7 +97,7 @@ def read_stacks(name: str, data: bytes) -> tuple[ProcessStack, ...]:
     text = data.decode("utf-8", "replace")
     found = tuple(_parse_json(name, data) if text.lstrip()[:1] == "[" else _parse_text(name, text))
     if not found:
-        raise ParseError("no stack of a process is in it")
+        raise ParseError("contains no stack of a process")
     return found
 
 

@@ -262,7 +262,7 @@ def placed(report: Report, source: str) -> float:
     """
     if report.files:
         raise UsageError(
-            f"{source}: explains a job that failed; only reports on machines and measurements make a series"
+            f"{source}: a report of `explain` has no node to add; add reports of machines and measurements"
         )
     try:
         began = max(report.taken.values(), default=report.started)

@@ -94,7 +94,7 @@ def parse(text: str) -> Grid:
         sizes[kind] = int(number)
     grid = Grid(**sizes)
     if grid.ranks > bounds.JOB_RANKS:
-        raise UsageError(f"--groups {text}: {grid.ranks} ranks are more than any job has")
+        raise UsageError(f"--groups {text}: {grid.ranks} ranks are too many")
     return grid
 
 
@@ -104,7 +104,9 @@ def fit(grid: Grid, ranks: int) -> Grid:
         return grid
     others = grid.ranks // grid.dp
     hint = f"; dp={ranks // others} would" if ranks % others == 0 else f"; {ranks} is not a multiple of {others}"
-    raise UsageError(f"--groups {grid} is {grid.ranks} ranks and this job has {ranks}: it must make up the world{hint}")
+    raise UsageError(
+        f"--groups {grid} is {grid.ranks} ranks, but this job has {ranks}; the groups must use all ranks{hint}"
+    )
 
 
 def crossing(groups: Sequence[Sequence[int]], hosts: Sequence[str]) -> tuple[tuple[int, ...], ...]:

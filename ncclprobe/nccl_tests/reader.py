@@ -541,7 +541,7 @@ def parse_json(text: str, path: str) -> Run:
     try:
         document = msgspec.json.decode(text, type=_Document)
     except (msgspec.DecodeError, RecursionError) as error:
-        raise UsageError(f"{path}: not a whole JSON file of nccl-tests: {error}") from None
+        raise UsageError(f"{path}: not a complete JSON file of nccl-tests: {error}") from None
     if not 1 <= document.version <= VERSION:
         raise UsageError(f"{path}: version {document.version} of nccl-tests' JSON; this reads up to {VERSION}")
     if len(document.results) > bounds.NCCL_TESTS_ROWS:
@@ -562,11 +562,11 @@ def _setup(document: _Document, path: str) -> Setup:
     config = document.config
     op = op_name(document.args[0]) if document.args else ""
     if not op:
-        raise UsageError(f"{path}: does not say which operation was measured: its args name no …_perf program")
+        raise UsageError(f"{path}: does not name the operation: its args contain no …_perf program")
     own = [each for each in config.devices if each.group == config.devices[0].group]
     ranks = len(own) * config.nthreads * config.ngpus  # a process lists its first GPU alone
     if ranks < 1:
-        raise UsageError(f"{path}: does not say how many ranks there were: it lists no devices")
+        raise UsageError(f"{path}: does not show the number of ranks: it lists no devices")
     blocking = config.blocking_collectives in (True, "true")
     mode: Mode = "graph" if config.graph else "blocking" if blocking else "queued"
     nccl = version(document.nccl_version) if document.nccl_version > 0 else "unknown"

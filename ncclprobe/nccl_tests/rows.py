@@ -146,7 +146,7 @@ def measurement(line: Line, setup: Setup) -> Measurement | None:
     mean_us, algbw, busbw = _speeds(line, setup)
     fine = bounds.LEAST_TIME_US <= mean_us <= bounds.MOST_TIME_US
     if not (fine and algbw <= bounds.MOST_GBPS and busbw <= bounds.MOST_GBPS):
-        raise ValueError(f"{line.nbytes} bytes in {line.time_us:g} us is nothing that a machine can do")
+        raise ValueError(f"{line.nbytes} bytes in {line.time_us:g} us is impossible")
     return Measurement(
         op=setup.op,
         place=line.place,

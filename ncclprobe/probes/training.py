@@ -315,7 +315,7 @@ def play_groups(bench: Bench, grid: Grid, hosts: Sequence[str]) -> Iterator[Grou
     ProbeError if a step fails.
     """
     if grid.ranks < 2:
-        raise UsageError("--groups: no kind has two ranks, so nothing would be sent")
+        raise UsageError("--groups: no group has two ranks, so nothing would be sent")
     made = [_opened(bench, grid, kind) for kind in AXES if grid.along(kind) > 1]
     alone = {each.kind: _time_one_kind(bench, each) for each in made}
     together = _together(bench, made, alone) if len(made) > 1 else {}

@@ -263,14 +263,14 @@ def test_nodes_that_came_and_were_lost_are_named_by_what_became_of_them() -> Non
 
 
 def test_a_node_that_says_that_rank_0_was_too_slow_for_it_is_unknown_and_no_dead_one() -> None:
-    late = Trouble("10.0.0.2", "late", "left, for rank 0 had not answered it in time", 1)
+    late = Trouble("10.0.0.2", "late", "left because rank 0 had not answered in time", 1)
     dead = Trouble("10.0.0.4", "reset", "hung up", 3)
-    with pytest.raises(Unlearned, match="gpu02 left, too late for rank 0 to hear it:"):
+    with pytest.raises(Unlearned, match="gpu02 left too late to report it to rank 0:"):
         list(roster.node_lost.run(four(0, 1, 2, 3), Every({"gpu01": Gathering(3, 1.0, lost=(late,))})))
     findings = list(roster.node_lost.run(four(0, 1, 2, 3), Every({"gpu01": Gathering(3, 1.0, lost=(late, dead))})))
     assert [finding.subject for finding in findings] == ["gpu04"]
     flooded = Gathering(3, 1.0, lost=(dead,), floods=(Flood("10.0.0.9", 3000),))
-    with pytest.raises(Unlearned, match="gpu04 left, too late for rank 0 to hear it, which was flooded"):
+    with pytest.raises(Unlearned, match="gpu04 left too late to report it to rank 0, which was flooded"):
         list(roster.node_lost.run(four(0, 1, 2, 3), Every({"gpu01": flooded})))
 
 

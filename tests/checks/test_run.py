@@ -97,7 +97,7 @@ def test_an_nvlink_error_that_may_have_been_fatal_warns() -> None:
 def test_noise_is_never_a_pass_and_says_which_row_and_how_wide() -> None:
     verdict = banded(replace(ROW, busbw_GBps=98.0, expectation=BAND), NOISE, NOISE)
     assert (verdict.status, verdict.required) == (Status.UNKNOWN, True)
-    assert "too noisy to say: all_reduce 1 MiB, at least 95 expected" in verdict.why
+    assert "too noisy to judge: all_reduce 1 MiB, at least 95 expected" in verdict.why
     assert "median between 15.0 and 25.0 us" in verdict.why
     assert "and 1 more rows" in verdict.why
 
@@ -205,7 +205,7 @@ def test_pairs_far_below_a_loosely_known_expectation_are_noted_and_fail_nothing(
 def test_of_two_ranks_neither_can_be_said_to_be_slow_where_that_must_be_judged() -> None:
     two = Localised(replace(NONE, nodes=2))
     verdict = said(of_pairs.pairs, two, Expected(), asked=PAIRS)
-    why = "if two nodes differ, either may be the slow one: measure at least three nodes"
+    why = "with two nodes either may be the slow one: measure at least three nodes"
     assert (verdict.status, verdict.why) == (Status.UNKNOWN, why)
     assert said(of_pairs.pairs, two, Expected(), asked=RunRequest(what=("pairs",))).status is Status.PASS
 

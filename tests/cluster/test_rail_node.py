@@ -133,7 +133,7 @@ def test_an_end_whose_partner_never_calls_gives_up_and_says_so(monkeypatch: pyte
 
     (row,) = rows(play(scene))
     assert [(each.kind, each.text) for each in row.outcome.failures] == [
-        ("channel", "the other node did not call for this test")
+        ("channel", "the other node did not connect for this test")
     ]
 
 

@@ -22,13 +22,16 @@ from tests.each_row import each_row
 
 RANKS = "".join(f"#  Rank {n:2d} Group  0 Pid   1000 on  node{n // 4} device {n % 4:2d} [0000:07:00] NVIDIA H100\n"
                 for n in range(8))  # fmt: skip
-START = "# Collective test starting: {}_perf\n# nThread 1 nGpus 1 minBytes 8 maxBytes 8 step: 2(factor) warmup iters: 5 iters: 20 agg iters: 1 validation: 1 graph: 0\n"
+START = "# Collective test starting: {}_perf\n# nThread 1 nGpus 1 minBytes 8 maxBytes 8 step: 2(factor) warmup iters: "
+"5 iters: 20 agg iters: 1 validation: 1 graph: 0\n"
 NEW = (
-    "#       size         count      type   redop    root     time   algbw   busbw  #wrong     time   algbw   busbw  #wrong\n"
+    "#       size         count      type   redop    root     time   algbw   busbw  #wrong     time   algbw   busbw  "
+    "#wrong\n"
     "#        (B)    (elements)                               (us)  (GB/s)  (GB/s)             (us)  (GB/s)  (GB/s)\n"
 )
 END = "# Out of bounds values : {} {}\n# Avg bus bandwidth    : 64.27\n#\n"
-ALL_REDUCE = "  67108864      16777216     float     sum      -1   1090.5   61.54  107.69      0   1083.5   61.94  108.39      0\n"
+ALL_REDUCE = "  67108864      16777216     float     sum      -1   1090.5   61.54  107.69      0   1083.5   61.94  "
+"108.39      0\n"
 
 
 def one(text: str) -> tuple[Measurement, ...]:
@@ -56,24 +59,30 @@ def test_lines_of_launchers_and_of_nccl_do_not_disturb() -> None:
 
 
 def test_per_iteration_columns_and_time_stamps_are_passed_over() -> None:
-    header = "# size count type redop root time algbw busbw #wrong i_min i_max i_p99 i_cv% time algbw busbw #wrong i_min i_max i_p99 i_cv% timestamp\n"
-    row = "67108864 16777216 float sum -1 1090.5 61.54 107.69 0 1000 1200 1190 3.1 1083.5 61.94 108.39 0 990 1100 1099 2.0 2026-06-01 10:11:12\n"
+    header = "# size count type redop root time algbw busbw #wrong i_min i_max i_p99 i_cv% time algbw busbw #wrong "
+    "i_min i_max i_p99 i_cv% timestamp\n"
+    row = "67108864 16777216 float sum -1 1090.5 61.54 107.69 0 1000 1200 1190 3.1 1083.5 61.94 108.39 0 990 1100 "
+    "1099 2.0 2026-06-01 10:11:12\n"
     assert [r.busbw_GBps for r in one(START.format("all_reduce") + RANKS + header + row)] == pytest.approx(
         [107.69, 108.39], rel=1e-3
     )
 
 
 def test_an_old_table_has_an_error_and_no_root() -> None:
-    header = "#       size         count      type   redop     time   algbw   busbw     error     time   algbw   busbw     error\n"
-    row = "  67108864      16777216     float     sum   1090.5   61.54  107.69     2e-07   1083.5   61.94  108.39     0e+00\n"
+    header = "#       size         count      type   redop     time   algbw   busbw     error     time   algbw   "
+    "busbw     error\n"
+    row = "  67108864      16777216     float     sum   1090.5   61.54  107.69     2e-07   1083.5   61.94  108.39     "
+    "0e+00\n"
     rows = one(START.format("all_reduce") + RANKS + header + row)
     assert [r.wrong for r in rows] == [None, 0]
 
 
 def test_in_place_marked_na_is_not_verified_and_a_size_of_nothing_is_no_row() -> None:
     text = START.format("alltoall") + RANKS + NEW
-    text += "           0             0     float    none      -1    10.00    0.00    0.00       0    10.00    0.00    0.00    N/A\n"
-    text += "    67108864       2097152     float    none      -1   1000.0   67.11   58.72       0   1000.0   67.11   58.72    N/A\n"
+    text += "           0             0     float    none      -1    10.00    0.00    0.00       0    10.00    0.00   "
+    " 0.00    N/A\n"
+    text += "    67108864       2097152     float    none      -1   1000.0   67.11   58.72       0   1000.0   67.11   "
+    "58.72    N/A\n"
     rows = one(text)
     assert [(r.op, r.place, r.wrong) for r in rows] == [("all_to_all", "out", 0), ("all_to_all", "in", None)]
 
@@ -84,7 +93,8 @@ def test_a_blank_out_of_place_leaves_the_row_in_place() -> None:
 
 
 def test_several_runs_in_one_log_are_several_runs() -> None:
-    gather = "    67108864       2097152     float    none      -1   1000.0   67.11   58.72       0   1000.0   67.11   58.72       0\n"
+    gather = "    67108864       2097152     float    none      -1   1000.0   67.11   58.72       0   1000.0   67.11  "
+    " 58.72       0\n"
     text = START.format("all_reduce") + RANKS + NEW + ALL_REDUCE + END.format(0, "OK")
     text += START.format("all_gather") + RANKS + NEW + gather + END.format(3, "FAILED")
     first, second = parse_text(text, "log")
@@ -232,7 +242,7 @@ def test_json_with_its_quirks_is_read() -> None:
 @each_row(
     ("text", "words"),
     [
-        (json.dumps(DOCUMENT)[:200], "not a whole JSON file"),
+        (json.dumps(DOCUMENT)[:200], "not a complete JSON file"),
         (changed(version=4), "version 4"),
         (changed(args=["foo"]), "which operation"),
         (changed(config={}), "how many ranks"),
@@ -241,7 +251,7 @@ def test_json_with_its_quirks_is_read() -> None:
             "no number",
         ),
         (changed(results=[{**DOCUMENT["results"][0], "type": "quad"}]), "data type"),
-        ('{"version": 3, "results": ' + "[" * 100_000, "not a whole JSON file"),
+        ('{"version": 3, "results": ' + "[" * 100_000, "not a complete JSON file"),
     ],
 )
 def test_json_that_is_not_whole_is_refused(text: str, words: str) -> None:

@@ -135,17 +135,17 @@ def test_a_report_that_cannot_be_read_keeps_no_other_from_being_added(fleet: Fle
 def test_a_report_of_a_day_to_come_is_refused(fleet: Fleet) -> None:
     (late,) = fleet.files(day_of("n1", 21))
     assert fleet("add", late, code=2) == []
-    assert "began at 2026-03-22 04:00 UTC, in the future: set that clock" in fleet.err
+    assert "began at 2026-03-22 04:00 UTC, in the future; set that machine's clock" in fleet.err
     assert not fleet.path.exists()
 
 
 def test_a_clock_that_was_reset_and_names_that_are_none_are_refused(fleet: Fleet) -> None:
     (early,) = fleet.files(replace(day_of("n1", 0), started="1970-01-01T00:01:00+00:00"))
     assert fleet("add", early, code=2) == []
-    assert "began before the year 2000, by a clock that had lost its time" in fleet.err
+    assert "began before the year 2000; set that machine's clock" in fleet.err
     (named,) = fleet.files(Redactor("key").report(day_of("n1", 0)))
     assert fleet("add", named, code=2) == []
-    assert "names are pseudonyms: add the report before it is redacted" in fleet.err
+    assert "its names are pseudonyms; add the report that is not redacted" in fleet.err
 
 
 def test_nodes_that_were_last_tested_on_one_day_are_one_line(fleet: Fleet, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -171,7 +171,7 @@ def test_a_report_laid_out_otherwise_is_the_same_report(fleet: Fleet) -> None:
         (["rename", "n1"], "NEW is missing; see ncclprobe fleet rename --help"),
         (["ad"], "ad is not a known word after `ncclprobe fleet`; did you mean add?"),
         (["add", "r.json", "--exit-code"], "--exit-code"),
-        ([], "`ncclprobe fleet add REPORT` makes one"),
+        ([], "`ncclprobe fleet add REPORT` creates one"),
     ],
 )
 def test_what_cannot_be_meant_is_refused_in_one_line(fleet: Fleet, argv: Sequence[str], why: str) -> None:

@@ -112,7 +112,7 @@ def test_a_users_setting_weighs_nothing_and_what_asks_for_a_retest_little() -> N
 def test_every_report_of_ours_tells_something_or_is_refused_in_words(path: Path) -> None:
     made = as_json.read(str(path))
     if made.files:
-        with pytest.raises(UsageError, match="explains a job that failed"):
+        with pytest.raises(UsageError, match="a report of `explain`"):
             told(made, path.name)
         return
     for each in told(made, path.name):
@@ -125,7 +125,7 @@ def test_what_has_no_node_or_no_time_or_explains_a_job_is_refused() -> None:
         told(replace(HEALTHY, nodes=()), "r.json")
     with pytest.raises(UsageError, match="is not a time"):
         told(replace(HEALTHY, started="yesterday"), "r.json")
-    with pytest.raises(UsageError, match="explains a job"):
+    with pytest.raises(UsageError, match="a report of `explain`"):
         told(replace(HEALTHY, files=("a.log",)), "r.json")
     with pytest.raises(UsageError, match="twice"):
         told(replace(HEALTHY, nodes=HEALTHY.nodes * 2), "r.json")

@@ -121,5 +121,5 @@ def test_the_store_itself_is_not_written_over(tmp_path: Path, capsys: pytest.Cap
     kept = tmp_path / "fleet.db"
     kept.write_bytes(b"SQLite format 3\0")
     assert main(["fleet", "page", "--html", str(kept), "--fleet", str(kept)]) == 2
-    assert "not overwritten, because this command reads it" in capsys.readouterr().err
+    assert "is not overwritten, because this command also reads it" in capsys.readouterr().err
     assert kept.read_bytes() == b"SQLite format 3\0"

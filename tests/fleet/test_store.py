@@ -205,7 +205,7 @@ def test_a_clock_that_is_more_than_a_day_behind_is_said(tmp_path: Path) -> None:
             child.add(msgspec.json.encode(report), path, "r.json", 30.0)
         except UsageError as error:
             said = str(error)
-        assert ("n1: its clock is behind: it dates this report 2026-03-10" in said) == behind, said
+        assert ("n1 has a clock that is behind: it dates this report 2026-03-10" in said) == behind, said
         assert bool(said) == behind
 
 
@@ -393,7 +393,10 @@ def test_what_is_no_store_of_ours_is_refused_and_left_as_it_is(tmp_path: Path) -
     refused(tmp_path, "not a regular file")
     os.mkfifo(tmp_path / "pipe")
     refused(tmp_path / "pipe", "not a regular file")
-    with pytest.raises(UsageError, match="`ncclprobe fleet add REPORT` makes one"), store.opened(tmp_path / "no", 1.0):
+    with (
+        pytest.raises(UsageError, match="`ncclprobe fleet add REPORT` creates one"),
+        store.opened(tmp_path / "no", 1.0),
+    ):
         pass
     assert not (tmp_path / "no").exists()
 

@@ -54,7 +54,7 @@ def test_by_hand_the_line_that_node_0_prints_starts_the_other_node() -> None:
 def test_by_hand_a_node_without_the_line_is_told_where_to_find_it() -> None:
     with Lab(hosts=2) as lab:
         done = by_hand(lab, lab.hosts[1]).wait(30.0)
-        assert (done.code, "the line that node 0 prints" in done.err) == (2, True)
+        assert (done.code, "the command that node 0 prints" in done.err) == (2, True)
 
 
 def test_a_network_that_is_trusted_needs_no_secret_and_the_report_warns() -> None:

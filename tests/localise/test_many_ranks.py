@@ -62,7 +62,7 @@ def test_ranks_that_wait_in_different_calls_stay_apart() -> None:
 
 
 def test_why_stacks_were_not_read_is_said() -> None:
-    why = Absent("py-spy is not installed: pip install py-spy", "Missing")
+    why = Absent("py-spy is not installed; run `pip install py-spy`", "Missing")
     unseen = (Absent("process 102: permission denied", "Denied"),) * 2
     states = {0: (IDLE, later(IDLE)), 1: unseen}
     found = looked(states, stacks={0: (why, why), 1: (why, why)})  # type: ignore[dict-item]

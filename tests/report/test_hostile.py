@@ -86,7 +86,7 @@ def test_a_report_is_not_replaced_by_a_picture_of_itself(
     monkeypatch.chdir(tmp_path)
     Path("r.json").write_text(WHOLE)
     assert main(["report", "r.json", "--markdown", "./r.json"]) == 2
-    assert "this command reads it" in capsys.readouterr().err
+    assert "this command also reads it" in capsys.readouterr().err
     assert main(["report", "r.json", "-q", "--json", "r.json"]) == 2
     assert Path("r.json").read_text() == WHOLE
 

@@ -56,7 +56,7 @@ def test_ranks_share_a_gpu_where_nccl_takes_them_for_two_nodes_and_that_is_said(
     ("change", "words"),
     [
         ({"backend": "gloo"}, "rank 0 on n0 would measure nccl and rank 1 on n0 gloo"),
-        ({"plan": 8}, "rank 1 on n0 was started with other options than rank 0"),
+        ({"plan": 8}, "rank 1 on n0 was started with different options from rank 0"),
         ({"gpu": "GPU-0"}, "ranks 0 and 1 on n0 have the same GPU"),
         ({"backend": None, "error": "torch can use none"}, "torch can use none"),
     ],

@@ -120,7 +120,7 @@ def test_gloo_where_no_gpu_is_says_so() -> None:
         ("nccl", 2, Devices(0, 0), "none can be seen"),
         (None, 4, Devices(2), "4 ranks on this node and 2 GPUs"),
         ("nccl", 4, Devices(1), "4 ranks on this node and 1 GPU:"),
-        (None, 2, Devices(8, listed=""), "may use none of the 8 GPUs here: look at CUDA_VISIBLE_DEVICES="),
+        (None, 2, Devices(8, listed=""), "can use none of the 8 GPUs here: check CUDA_VISIBLE_DEVICES="),
         (None, 1, Devices(8, denied=8), "may use none of the 8 GPUs here"),
     ],
 )

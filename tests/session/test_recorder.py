@@ -229,7 +229,7 @@ def test_a_number_too_noisy_to_judge_is_inconclusive(path: Path) -> None:
     record.add(ROW_OK)
     report = closed(record, path)
     assert (report.exit_code, report.measurements[0].status) == (3, "inconclusive")
-    assert "too noisy to say: all_reduce 1 MiB" in why(report, "run.bandwidth")
+    assert "too noisy to judge: all_reduce 1 MiB" in why(report, "run.bandwidth")
 
 
 LEFT_OUT = (

@@ -43,7 +43,7 @@ def test_groups_that_make_no_sense_are_refused_by_name(text: str, said: str) -> 
 
 
 def test_a_product_that_is_not_the_world_is_refused_with_what_would_fit() -> None:
-    with pytest.raises(UsageError, match=r"is 4 ranks and this job has 8: it must make up the world; dp=4 would"):
+    with pytest.raises(UsageError, match=r"is 4 ranks, but this job has 8; the groups must use all ranks; dp=4 would"):
         training.fit(Grid(tp=2, dp=2), 8)
     with pytest.raises(UsageError, match="8 is not a multiple of 3"):
         training.fit(Grid(tp=3), 8)

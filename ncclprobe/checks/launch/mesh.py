@@ -273,11 +273,11 @@ def _refuse_gaps(paths: Every[Paths]) -> None:
         raise Unlearned(f"{unheard} of {len(rows)} paths ended before the other node could answer: {why}")
     idle = [node for node, each in paths.items() if not each.rows and len(paths) > 1]
     if idle and not any(each.unopened for _, each in paths.items()):
-        raise Unlearned(f"{fold(idle)} had no node to call: no other node has the same interfaces")
+        raise Unlearned(f"{fold(idle)} had no node to connect to: no other node has the same interfaces")
     deaf = {node: each.unopened for node, each in paths.items() if each.unopened and not each.listeners}
     if deaf:
         why = "; ".join(f"{role}: {reason}" for role, reason in next(iter(deaf.values())).items())
-        raise Unlearned(f"{fold(deaf)} could listen on none of its interfaces ({why}), so no node called it")
+        raise Unlearned(f"{fold(deaf)} could listen on none of its interfaces ({why}), so no node connected to it")
 
 
 def _connected(found: Iterable[Try]) -> set[Pair]:

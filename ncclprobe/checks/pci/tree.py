@@ -321,7 +321,7 @@ def topology_agree(
     known = {pair: (own.get(pair), "SYS" if word == "SOC" else word) for pair, word in words.items()}  # its old name
     shared = {pair: (shown, said) for pair, (shown, said) in known.items() if shown is not None}
     if not shared and len(gpus.all) > 1:
-        raise Unlearned("the PCI tree and nvidia-smi's matrix have no pair of devices in common")
+        raise Unlearned("no pair of devices is in both the PCI tree and nvidia-smi's matrix")
     lost = {f"GPU{gpu.index}" for gpu in gpus.all if gpu.lost} | _unread(links)  # NVML does not tell their NVLinks
     differing = grouped(
         (words, f"{one} and {other}")

@@ -55,7 +55,7 @@ def pairs(localised: Localised, asked: RunRequest, expected: Expected) -> Iterat
     if not found.complete:
         raise Unlearned("the run ended before all pairs were measured")
     if asked.require_judged and found.nodes < _FEWEST_NODES:
-        raise Unlearned("if two nodes differ, either may be the slow one: measure at least three nodes")
+        raise Unlearned("with two nodes either may be the slow one: measure at least three nodes")
 
 
 def _slow_inside(found: Localisation) -> Iterator[Finding]:

@@ -261,7 +261,7 @@ def xids(heard: HeardXids, participants: Participants) -> Iterator[Finding]:
                 evidence=seen("NVML's events", f"Xid {code}"),
             )
     if deaf:
-        raise Unlearned(f"NVML was not listened to on {fold(deaf)}")
+        raise Unlearned(f"NVML's events were not read on {fold(deaf)}")
 
 
 _PROTO = DifferingSetting("NCCL_PROTO", ((UNSET, (0, 2, 3)), ("LL", (1,))))
@@ -407,4 +407,4 @@ def ladder(
             )
     noise = [row for row in rows if row.status == "inconclusive"]
     if noise:
-        raise Unlearned(f"too noisy to say: {noise[0].busbw_GBps:.4g} to {noise[0].best_GBps:.4g} GB/s within a node")
+        raise Unlearned(f"too noisy to judge: {noise[0].busbw_GBps:.4g} to {noise[0].best_GBps:.4g} GB/s within a node")

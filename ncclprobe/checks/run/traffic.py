@@ -74,7 +74,7 @@ def nic_traffic(traffic: NicTraffic) -> Iterator[Finding]:
         named.add(where)
         yield found
     if not named and (blind := _blind(traffic)):
-        raise Unlearned(f"it is unknown which NICs carried the bytes: {blind}")
+        raise Unlearned(f"the NICs that carried the data are unknown: {blind}")
 
 
 def _displacing_nics(each: OperationTraffic) -> Iterator[NicBytes]:
@@ -233,4 +233,6 @@ def copies(measured: Copies, expected: ExpectedCopies, asked: RunRequest) -> Ite
         raise Unlearned("no expectation for copies is known on this machine")
     noise = [row for row in rows if row.status == "inconclusive"]
     if noise and not any(row.status == "fail" for row in rows):
-        raise Unlearned(f"too noisy to say: {noise[0].device} {noise[0].min_GBps:.4g} to {noise[0].max_GBps:.4g} GB/s")
+        raise Unlearned(
+            f"too noisy to judge: {noise[0].device} {noise[0].min_GBps:.4g} to {noise[0].max_GBps:.4g} GB/s"
+        )

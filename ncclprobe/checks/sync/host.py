@@ -87,7 +87,7 @@ def machine_type(gpus: Every[Gpus | Absent], machines: Every[Machine | Absent]) 
     """
     kind = kinds(machines, gpus)
     if not any(map(any, kind.values())):
-        raise Unlearned("neither the machine nor the GPUs of any node are known")
+        raise Unlearned("no node's machine type or GPUs are known")
     ballot = vote(kind)
     if not ballot.agreed:
         products = ("/sys/class/dmi/id", "nvmlDeviceGetName")
@@ -194,7 +194,7 @@ def network(
         if node in every
     }
     if not found:
-        raise Unlearned("for no node are NICs, interfaces and settings all known")
+        raise Unlearned("no node's NICs, interfaces and settings are all known")
     return found
 
 

@@ -153,7 +153,7 @@ def node_lost(launches: Every[Launch], gatherings: Every[Gathering | Absent]) ->
     if late and not by_kind:
         left = fold(dict.fromkeys(names.get(each.node_rank) or each.peer for each in late))
         flooded = ", which was flooded by unidentified callers" if gathering.floods else ""
-        raise Unlearned(f"{left} left, too late for rank 0 to hear it{flooded}: raise --timeout, and run it again")
+        raise Unlearned(f"{left} left too late to report it to rank 0{flooded}: raise --timeout, and run it again")
     for kind, lost in by_kind.items():
         nodes = tuple(dict.fromkeys(names.get(each.node_rank) or each.peer for each in lost))
         message = f"reached rank 0 and was lost: {kind}: {lost[0].detail}"

@@ -84,7 +84,7 @@ async def _where(part: NodePlace, until: float) -> tuple[str, int, Key]:
     try:
         return target, int(note["port"]), bytes.fromhex(note["token"])
     except (KeyError, ValueError, TypeError):
-        raise StoreError("garbled", "torchrun's store does not hold what rank 0 leaves there") from None
+        raise StoreError("garbled", "torchrun's store does not have rank 0's entry") from None
 
 
 async def _follow(
@@ -105,7 +105,7 @@ async def _walk(
         mine, seconds = msgspec.convert(plan["plan"], NodePlan, str_keys=True), float(plan["seconds"])
         mine.check()
     except (KeyError, TypeError, ValueError) as error:
-        raise WireError("garbled", f"sent a plan that is none: {error}") from None
+        raise WireError("garbled", f"sent an invalid plan: {error}") from None
     seen = await walk(mine, listeners, min(time.monotonic() + seconds, part.times.by(0.9)))
     local.add("paths", seen)
     samples = {name: json.loads(str(local.answers[SAMPLE, name])) for name in ("reach", "clock")}

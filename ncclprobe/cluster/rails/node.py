@@ -157,7 +157,7 @@ class Visits:
         try:
             return await asyncio.wait_for(self._expected[number], max(0.001, deadline - time.monotonic()))
         except asyncio.TimeoutError:
-            raise WireError("silent", "the other node did not call for this test") from None
+            raise WireError("silent", "the other node did not connect for this test") from None
 
     def done(self, number: int) -> None:
         """Hang up: the test is over."""

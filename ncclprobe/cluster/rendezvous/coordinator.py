@@ -191,7 +191,7 @@ class Coordinator:
             self._admission.proved(caller)
             hello = messages.parse(await wire.receive(self._soon(_HELLO_S), bounds.HELLO_BYTES), "hello", Hello)
             if len(hello.name) > bounds.NAME_CHARACTERS:
-                raise WireError("garbled", f"calls itself by a name of {len(hello.name)} characters")
+                raise WireError("garbled", f"announced a name of {len(hello.name)} characters")
             self._unfinished[caller] = hello
             peer = await self._received(wire, hello, caller.address)
             del self._unfinished[caller]
@@ -263,7 +263,7 @@ class Coordinator:
             elif "listening" in message:
                 peer.listening.set()
             elif "late" in message:
-                raise WireError("late", "left, for rank 0 had not answered it in time")
+                raise WireError("late", "left because rank 0 had not answered in time")
             else:
                 peer.samples = messages.parse(message, "samples", dict[str, Any])
                 peer.samples_received.set()

@@ -61,4 +61,4 @@ def parse(message: dict[str, Any], key: str, kind: type[T]) -> T:
     try:
         return msgspec.convert(message.get(key), kind)
     except msgspec.ValidationError as error:
-        raise WireError("garbled", f"sent no {key} as it should be: {error}") from None
+        raise WireError("garbled", f"sent an invalid {key}: {error}") from None

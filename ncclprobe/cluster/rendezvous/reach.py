@@ -180,7 +180,7 @@ class Worker:
             try:
                 return self._wire.seal(bytes.fromhex(parse(message, "listen", str)))
             except ValueError:
-                raise WireError("garbled", "sent a key that is none") from None
+                raise WireError("garbled", "sent an invalid key") from None
         if "rails" in message:
             return parse(message, "rails", RailsOrder)
         return parse(message, "plan", dict[str, Any]) if "plan" in message else parse(message, "leave", Leave)

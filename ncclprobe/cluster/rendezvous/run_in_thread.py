@@ -36,7 +36,7 @@ async def run_in_thread(work: Callable[[], T], deadline: float) -> T:
     try:
         threading.Thread(target=attempt, daemon=True).start()
     except RuntimeError as error:  # ulimit -u, ulimit -v, the cgroup's pids.max
-        raise TimeoutError(f"this process may start no thread ({error})") from None
+        raise TimeoutError(f"this process cannot start a thread ({error})") from None
     try:
         return await asyncio.wait_for(done, max(0.0, deadline - time.monotonic()))
     except asyncio.TimeoutError:

@@ -114,7 +114,7 @@ async def _found(token: bytes, node_rank: int, deadline: float) -> Wire:
             _refuse_other_user(writer)
             return await hail(reader, writer, token, min(deadline, time.monotonic() + _HELLO_S), _HELLO_S)
         if time.monotonic() + _PAUSE_S > deadline:
-            raise WireError("refused", "local rank 0 of this node is not there")
+            raise WireError("refused", "local rank 0 of this node is missing")
         await asyncio.sleep(_PAUSE_S)
 
 

@@ -43,7 +43,7 @@ async def look_up(address: str, port: int, attempt: str, deadline: float) -> dic
     with contextlib.suppress(ValueError, RecursionError):
         if len(raw) <= bounds.STORE_NOTE_BYTES and isinstance(note := json.loads(raw), dict):
             return note
-    raise StoreError("garbled", f"the store holds another value under {_key(attempt)}")
+    raise StoreError("garbled", f"the store has a different value for {_key(attempt)}")
 
 
 def _key(attempt: str) -> str:
@@ -53,7 +53,7 @@ def _key(attempt: str) -> str:
 def _polled(store: Any, key: str, deadline: float) -> bytes:
     while not store.check([key]):
         if time.monotonic() + _POLL_S > deadline:
-            raise StoreError("empty", f"rank 0 left nothing under {key}")
+            raise StoreError("empty", f"rank 0 set no value for {key}")
         time.sleep(_POLL_S)
     return bytes(store.get(key))
 

@@ -59,7 +59,7 @@ class Munge:
             code, opened, trouble = await _run(("unmunge", "--numeric", "--keys=UID"), credential, deadline)
         match = _OPENED.fullmatch(opened.decode(errors="replace"))
         if code or not match:
-            raise WireError("stranger", f"has a credential that munge does not take here: {trouble}")
+            raise WireError("stranger", f"has a credential that munge rejects here: {trouble}")
         if int(match[1]) != os.geteuid():
             raise WireError("stranger", f"is of user {match[1]}, and this run of user {os.geteuid()}")
         return self._mixed(match[2])
@@ -187,8 +187,8 @@ def _stretched(given: str) -> bytes:
     """Return the key of a token that a person gave. Raises UsageError."""
     if len(given) < LEAST_CHARACTERS:
         raise UsageError(
-            f"{VARIABLE} has {len(given)} characters, and a stranger can guess less than {LEAST_CHARACTERS}: "
-            "take `openssl rand -hex 16`, the same on every node"
+            f"{VARIABLE} has {len(given)} characters, and a stranger can guess a secret of fewer than "
+            f"{LEAST_CHARACTERS}; set it to the output of `openssl rand -hex 16`, the same on every node"
         )
     text = given.encode("utf-8", "surrogateescape")
     return hashlib.pbkdf2_hmac("sha256", text, b"ncclprobe", _ROUNDS, SECRET_BYTES)
@@ -197,8 +197,8 @@ def _stretched(given: str) -> bytes:
 def _made_by_hand(mark: bytes, launch: Launch) -> Token:
     if launch.node_rank:
         raise UsageError(
-            f"{VARIABLE} is not set: start this node with the line that node 0 prints, or give {TRUST} on every node "
-            "where no stranger can reach these hosts"
+            f"{VARIABLE} is not set: start this node with the command that node 0 prints, or, if no stranger can "
+            f"reach these hosts, give {TRUST} on every node"
         )
     text = secrets.token_hex(LEAST_CHARACTERS)
     return Token(mark, _stretched(text), "made by node 0, for this run", made=text)
@@ -242,10 +242,14 @@ def _read(path: Path) -> bytes:
         found = os.fstat(handle)
         fit = stat.S_ISREG(found.st_mode) and found.st_uid == os.geteuid() and not found.st_mode & 0o077
         if not fit:
-            raise UsageError(f"{path}: other users could read or have written it: remove it, and a new one is made")
+            raise UsageError(
+                f"{path}: other users can read it or may have written it: remove it, and a new one is created"
+            )
         text = file.read(4 * SECRET_BYTES).strip()
     if len(text) < 2 * LEAST_CHARACTERS:
-        raise UsageError(f"{path}: holds no secret of {2 * LEAST_CHARACTERS} characters: remove it, a new one is made")
+        raise UsageError(
+            f"{path}: holds no secret of {2 * LEAST_CHARACTERS} characters: remove it, and a new one is created"
+        )
     return text
 
 

@@ -330,7 +330,7 @@ def _refuse_overlaps(rows: tuple[Published, ...], path: str) -> None:
     for n, row in enumerate(rows, start=1):
         for later, other in enumerate(rows[n:], start=n + 1):
             if row.overlaps(other):
-                raise UsageError(f"{path}: published {n} and {later} both speak for {row.op}; keep one per size")
+                raise UsageError(f"{path}: published {n} and {later} overlap for {row.op}; keep one per size")
 
 
 __all__ = ["Latency", "MachineType", "Match", "Published", "by_name", "find", "from_toml", "table"]

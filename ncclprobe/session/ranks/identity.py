@@ -135,25 +135,25 @@ def choose_backend(asked: Backend | None, kind: str, local_ranks: int, devices: 
     count = devices.shown
     if count == 0 and devices.nodes and devices.usable is None:
         raise UsageError(
-            f"this process may use none of the {devices.nodes} GPUs here: look at CUDA_VISIBLE_DEVICES"
-            f"{'' if devices.listed is None else f'={devices.listed}'} and at who may open /dev/nvidia0, or ask for "
+            f"this process can use none of the {devices.nodes} GPUs here: check CUDA_VISIBLE_DEVICES"
+            f"{'' if devices.listed is None else f'={devices.listed}'} and the permissions of /dev/nvidia0, or use "
             "--backend gloo"
         )
     if devices.usable == 0 and devices.nodes:
         raise UsageError(
             f"this node has NVIDIA devices but torch {devices.torch} can use none; "
-            "install a CUDA build of torch and check CUDA_VISIBLE_DEVICES, or ask for --backend gloo"
+            "install a CUDA build of torch and check CUDA_VISIBLE_DEVICES, or use --backend gloo"
         )
     if count == 0 and asked is None:
         why = "no GPU can be seen, so this measured gloo over the CPU; this result does not apply to NCCL"
         return "gloo", f"{why}; if gloo is meant, add --backend gloo"
     if count == 0 and devices.usable is not None:
-        raise UsageError("--backend nccl needs a GPU per rank and none can be seen; ask for --backend gloo")
+        raise UsageError("--backend nccl needs a GPU per rank, and no GPU is visible; use --backend gloo")
     same = devices.usable is None and kind == "torchrun"  # else each rank may have its own, and all are asked for it
     if 0 < count < local_ranks and same:
         raise UsageError(
             f"{local_ranks} ranks on this node and {count} GPU{'s' * (count > 1)}: start one rank per GPU "
-            "(--nproc-per-node=gpu), or ask for --backend gloo"
+            "(--nproc-per-node=gpu), or use --backend gloo"
         )
     return "nccl", ""
 
@@ -270,17 +270,17 @@ def _disagreement(infos: Sequence[RankInfo]) -> str:
         if info.backend != first.backend:
             return (
                 f"rank 0 on {first.host} would measure {first.backend} and rank {rank} on {info.host} "
-                f"{info.backend}; give every node its GPUs, or ask for --backend gloo"
+                f"{info.backend}; give every node its GPUs, or use --backend gloo"
             )
         if info.plan != first.plan:
-            other = f"rank {rank} on {info.host} was started with other options than rank 0"
+            other = f"rank {rank} on {info.host} was started with different options from rank 0"
             return f"{other}; give every rank the same options"
         same_gpu = rank if info.gpu is None else seen.setdefault(info.device, rank)
         if same_gpu != rank:
             parts = " as MIG instances, and NCCL before 2.30 takes one" if info.instance else ""
             return (
                 f"ranks {same_gpu} and {rank} on {info.host} have the same GPU{parts}; start one rank per GPU "
-                "(--nproc-per-node=gpu), or ask for --backend gloo"
+                "(--nproc-per-node=gpu), or use --backend gloo"
             )
     return ""
 

@@ -164,7 +164,9 @@ def _folder() -> scratch.Scratch:
     try:
         return scratch.make()
     except OSError as error:
-        raise UsageError(f"--nproc needs a folder for temporary files: {error}; set TMPDIR to one") from None
+        raise UsageError(
+            f"--nproc needs a folder for temporary files: {error}; set TMPDIR to a writable folder"
+        ) from None
 
 
 def complete_log(record: RunLog, folder: Path, nproc: int, host: str, end: RanksEnd) -> None:

@@ -118,7 +118,7 @@ def test_a_credential_is_good_once_and_for_its_user_alone() -> None:
 @pytest.mark.usefixtures("munged")
 def test_a_node_that_has_a_token_instead_is_told_so() -> None:
     said, heard = asyncio.run(talk(b"a token", Munge(b"run 1")))
-    assert (said, "by a token, and this node by a munge" in str(heard)) == ("stranger", True)
+    assert (said, "with a token, but this node with a munge" in str(heard)) == ("stranger", True)
 
 
 def test_a_machine_without_munge_has_none(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

@@ -36,5 +36,5 @@ def test_a_process_that_may_start_no_thread_says_so(monkeypatch: pytest.MonkeyPa
         raise RuntimeError("can't start new thread")
 
     monkeypatch.setattr(threading.Thread, "start", start)
-    with pytest.raises(TimeoutError, match="may start no thread"):
+    with pytest.raises(TimeoutError, match="cannot start a thread"):
         asyncio.run(run_in_thread(lambda: 7, soon()))

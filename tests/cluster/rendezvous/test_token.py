@@ -68,7 +68,7 @@ def test_node_0_of_nodes_started_by_hand_makes_one_and_the_others_need_it() -> N
     assert first.made != second.made
     assert len(first.made) == 32
     assert find_token({"NCCLPROBE_TOKEN": first.made}, BY_HAND).key == first.key
-    with pytest.raises(UsageError, match="the line that node 0 prints"):
+    with pytest.raises(UsageError, match="the command that node 0 prints"):
         find_token({}, Launch("options", 1, 2, 0, 1, 2, 1, "node0", 29500))
 
 
