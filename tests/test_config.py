@@ -126,7 +126,7 @@ def test_a_link_of_another_user_to_a_file_of_ones_own_is_refused(
 
 def test_a_check_that_does_not_exist_is_refused(tmp_path: Path) -> None:
     (tmp_path / "p.toml").write_text('[[ignore]]\ncheck = "env.bool-wrod"\nreason = "r"\n')
-    with pytest.raises(UsageError, match=r"ignore 1: check 'env.bool-wrod' matches none"):
+    with pytest.raises(UsageError, match=r"ignore 1: check 'env.bool-wrod' matches no check"):
         suppressions.load(tmp_path / "p.toml", checks)
 
 

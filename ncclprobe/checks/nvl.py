@@ -245,7 +245,7 @@ def rate(gpus: Gpus | Absent, links: NvLinks | Absent, status: NvlinkStatus | Ab
     }
     told = [gpu for gpu in seen.gpus if gpu.name not in silent]
     if told and not any(gpu.up or gpu.down or gpu.product for gpu in told):
-        raise Unlearned("no NVLink is shown, and the model of no GPU is known")
+        raise Unlearned("no NVLink is shown, and no GPU's model is known")
     for gpu in told:
         usual = most_frequent([round(speed) for other in seen.like(gpu) for speed in other.speeds if speed is not None])
         slow = {link: speed for link, speed in zip(gpu.up, gpu.speeds, strict=True) if speed and speed < 0.99 * usual}

@@ -205,9 +205,9 @@ def loss(paths: Every[Paths], nics: Every[Interfaces | Absent]) -> Iterator[Find
         shares = sorted(100 * (path.resent or 0) / (path.segments or 1) for path in paths_seen)
         rates = sorted(path.rate_gbps for path in paths_seen if path.rate_gbps is not None)
         carried = f", which carried {_spread(rates)} Gb/s" if rates else ""
-        message = f"{_spread(shares)} % of the segments were sent again on {counted(suspects, paths_seen)}{carried}"
+        message = f"{_spread(shares)} % of the segments were retransmitted on {counted(suspects, paths_seen)}{carried}"
         first = paths_seen[0]
-        evidence = seen(f"TCP_INFO to {first.address}", f"{first.resent} of {first.segments} segments resent")
+        evidence = seen(f"TCP_INFO to {first.address}", f"{first.resent} of {first.segments} segments retransmitted")
         sure = _beyond_one_path(one_of(suspects)) or shares[-1] > 100 * _ONE_PATH_LOSS
         looks = max(path.streams for path in paths_seen)
         yield _tell(warn if sure else note, one_of(suspects), message, evidence, "repair", looks)
@@ -356,7 +356,7 @@ def route(paths: Every[Paths], routes: Every[Routes | Absent], nics: Every[Inter
         for (nic, source, other), to in _strays(each, known).items():
             if isinstance(seen_nics, Interfaces) and not (_leads_on(seen_nics, nic) and _leads_on(seen_nics, other)):
                 continue  # routes of an interface that is down are gone, and a bridge within the node has none
-            message = f"packets from {source} ({nic}) to {len(to)} of {len(each.rows)} listeners leave by {other}"
+            message = f"packets from {source} ({nic}) to {len(to)} of {len(each.rows)} listeners leave through {other}"
             evidence = seen(f"ip route get {to[0]} from {source}", f"dev {other}")
             rule = f"on {node}: `ip route add SUBNET dev {nic} table 101`; `ip rule add from {source} table 101`"
             yield warn(node, message, **IMAGE, nodes=(node,), evidence=evidence, remedy=rule)

@@ -22,37 +22,37 @@ EXIT_READER_LEFT = 141  # 128 + SIGPIPE
 
 GROUPS = {
     "try it": {
-        "demo": "Show what is printed of a fault, on any machine, in a second.",
+        "demo": "Show an example report, on any machine, in a second.",
     },
     "before a job": {
-        "accept": "Say whether a node or a job is good: check it, then measure it.",
+        "accept": "Check a node or a job, then measure it, and accept or reject it.",
         "doctor": "Check whether this machine, or a captured one, is fit for NCCL.",
         "deploy": "Write launch files for Slurm, Kubernetes, GitHub or Prometheus.",
     },
     "measure": {
         "bandwidth": "Measure collectives across ranks and judge their bandwidth.",
         "pairs": "Measure pairs of ranks; name the slow node, NIC or direction.",
-        "rails": "Try the RDMA ports of all nodes with each other, as NCCL would.",
+        "rails": "Test the RDMA ports of all nodes with each other, as NCCL would.",
         "copies": "Measure copies between host and GPU, and between GPUs of a node.",
-        "workload": "Replay a training step's collectives, and those of its groups.",
+        "workload": "Replay the collectives of a training step and of its groups.",
     },
     "after or during a job": {
-        "attach": "Name the rank that keeps a running job waiting, and why.",
-        "explain": "Say why a job failed, from its logs; or explain one check.",
+        "attach": "Name the rank that blocks a running job, and the reason.",
+        "explain": "Explain why a job failed, from its logs; or explain a check.",
     },
     "compare and keep": {
         "report": "Render a saved JSON report in another form; exit with its code.",
         "compare": "Compare two runs: what is slower beyond noise, new, or gone.",
-        "baseline": "Keep runs as what this machine reaches, to judge later ones by.",
-        "fleet": "Keep reports; name the nodes that are not as they were.",
-        "capture": "Write the doctor's questions and answers, to judge anywhere.",
+        "baseline": "Save runs as the reference for later runs on this machine.",
+        "fleet": "Keep the reports of all nodes, and name the nodes that got worse.",
+        "capture": "Save what the doctor reads here, to judge it on any machine.",
     },
     "look up": {
-        "expect": "Show what a machine should reach, why, and what a fault costs.",
-        "topo": "Show how GPUs and NICs reach each other, and what looks wrong.",
+        "expect": "Show the rates that a machine should reach, and judge a log.",
+        "topo": "Show how GPUs and NICs are connected, and what looks wrong.",
         "checks": "List the checks, all or those of a group such as ib.",
         "mcp": "Serve explain, doctor, expect, judge and lookup to an assistant.",
-        "completion": "Print what lets bash, zsh or fish complete commands and options.",
+        "completion": "Print the completion script for bash, zsh or fish.",
     },
 }
 """What one wants to do, and the commands for it, each with its purpose."""
@@ -218,8 +218,8 @@ def _help() -> str:
     parser = argparse.ArgumentParser(
         prog="ncclprobe",
         usage="ncclprobe COMMAND [OPTION …]",
-        description="Say whether NCCL and the interconnect are fit for a job, and if not, what is to blame.",
-        epilog=f"{listing}\n\nStart with `ncclprobe accept`; after a failure with `ncclprobe explain FILE`. "
+        description="Check whether NCCL and the interconnect are fit for a job, and name what is at fault.",
+        epilog=f"{listing}\n\nStart with `ncclprobe accept`, or after a failure with `ncclprobe explain FILE`. "
         "`ncclprobe help COMMAND` explains one command.",
         add_help=False,
         formatter_class=HelpFormatter,

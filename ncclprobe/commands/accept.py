@@ -22,10 +22,10 @@ from ncclprobe.session.ranks import rank_files
 from ncclprobe.session.ranks.identity import choose_backend, devices
 
 _ABOUT = """\
-Accept a node or a job: check every machine as `ncclprobe doctor` does, then measure copies inside nodes, collectives
-and all pairs of ranks, in one launch and one report. It starts one rank per GPU, and two with gloo if there is no
-GPU; it also works under torchrun, srun and mpirun. It lists what cannot be measured here and measures the rest. The
-first and last lines of the report are the same, so that either can be pasted into a ticket."""
+Accept or reject a node or a job: check every machine as `ncclprobe doctor` does, then measure copies inside nodes,
+collectives and all pairs of ranks, in one launch and one report. It starts one rank per GPU, or two ranks with gloo
+if there is no GPU. It also works under torchrun, srun and mpirun. What cannot be measured here is listed. The first
+and last lines of the report are the same; paste either into a ticket."""
 
 
 class _Level(Struct, frozen=True):
@@ -127,14 +127,15 @@ def _parser() -> argparse.ArgumentParser:
     add = parser.add_argument
     times = ", ".join(f"{name} {level.seconds / 60:g} min" for name, level in LEVELS.items() if level.seconds >= 60)
     add("--level", choices=LEVELS, default="full",
-        help=f"End within this level's time: quick {LEVELS['quick'].seconds:g} s (only looks), {times} (all "
-        "operations at all sizes) (default: %(default)s).")  # fmt: skip
+        help=f"Choose how much to do: quick {LEVELS['quick'].seconds:g} s (measures nothing), {times} (all operations "
+        "at all sizes) (default: %(default)s).")  # fmt: skip
     add("--expect-gpus", type=arguments.count, metavar="N", help="Fail if fewer than N GPUs are usable.")
     add("--ladder", action="store_true",
         help="Also measure a training step on one rank, on one node and on all nodes (with gloo also on two ranks), "
-        "and the speed-up at each of these sizes.")  # fmt: skip
+        "and show the speed-up.")  # fmt: skip
     add("--timeout", type=arguments.positive, metavar="SECONDS",
-        help="End the whole run after so many seconds, if that is sooner (default: the time of --level).")  # fmt: skip
+        help="End the whole run after this many seconds, if that is sooner (default: the time of "
+        "--level).")  # fmt: skip
     measuring.judging(parser)
     measuring.reporting(parser)
     hosts.options(parser)

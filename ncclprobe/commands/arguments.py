@@ -387,7 +387,7 @@ def arguments(parser: argparse.ArgumentParser, *, judges: bool = True) -> None:
 
     An unwritable path is refused here, before the command starts.
     """
-    add = parser.add_argument_group("reports", "PATH may be - in one of them: then standard output has only that.")
+    add = parser.add_argument_group("reports", "PATH may be - for one report, which is then the only standard output.")
     put = partial(add.add_argument, metavar="PATH")
     for name, about in FORMATS.items():
         put(f"--{name}", type=_markdown if name == "markdown" else destination, help=about)
@@ -395,18 +395,18 @@ def arguments(parser: argparse.ArgumentParser, *, judges: bool = True) -> None:
         help="Write lists of good, bad, unsure and missing nodes to this folder.")  # fmt: skip
     if judges:
         add.add_argument("--fail-on", choices=("warn", "fail"), default="fail",
-            help="Exit with 4 from this severity on (default: %(default)s).")  # fmt: skip
+            help="Exit with 4 at this severity or above (default: %(default)s).")  # fmt: skip
     flag = partial(add.add_mutually_exclusive_group().add_argument, action="store_true")
     flag("-q", "--quiet", help="Print one line only.")
     flag("-v", "--verbose", help="Print versions, settings and every check too.")
     add.add_argument("--no-color", action="store_true",
-        help="Print no colours, as with NO_COLOR=1 (default: colours on a terminal).")  # fmt: skip
+        help="Print no colours, like NO_COLOR=1 (default: colours on a terminal).")  # fmt: skip
 
 
 def json_option(parser: argparse.ArgumentParser) -> None:
     """Add --json to a command that makes no report."""
     parser.add_argument("--json", type=destination, metavar="PATH",
-        help="Also write JSON to PATH; - is standard output, which then has only that.")  # fmt: skip
+        help="Also write JSON to PATH; - is standard output, without the text.")  # fmt: skip
 
 
 def write_json(given: argparse.Namespace, kind: str, told: Mapping[str, Any]) -> None:
@@ -426,7 +426,7 @@ def selection(parser: argparse.ArgumentParser) -> None:
     group = parser.add_argument_group("checks")
     add = partial(group.add_argument, action="append", default=[], metavar="GLOB")
     add("--select", help="Run only these checks, such as 'env.*' (default: all).")
-    add("--ignore", help="Leave out these checks, such as 'env.*', or one subject of a check: 'ID=SUBJECT'.")
+    add("--ignore", help="Skip these checks, such as 'env.*', or one subject of a check: 'ID=SUBJECT'.")
     accepted = group.add_mutually_exclusive_group()
     accepted.add_argument("--config", type=Path, metavar="PATH",
         help="Read the findings that this site accepts from PATH (default: ./ncclprobe.toml).")  # fmt: skip
@@ -437,8 +437,8 @@ def selection(parser: argparse.ArgumentParser) -> None:
 def fleet_store(parser: argparse.ArgumentParser) -> None:
     """Add the option of commands whose reports a store keeps."""
     parser.add_argument("--fleet", type=Path, metavar="PATH",
-        help="Judge the nodes by the reports that this file of `ncclprobe fleet` keeps of them too, and add this "
-        "one.")  # fmt: skip
+        help="Also judge the nodes by their history in this file of `ncclprobe fleet`, and add this "
+        "report.")  # fmt: skip
 
 
 def keep_in_fleet(given: argparse.Namespace, report: "Report", left_s: float) -> None:
@@ -513,10 +513,10 @@ def redaction(parser: argparse.ArgumentParser) -> None:
     """Add the options that replace names and addresses by pseudonyms."""
     add = parser.add_argument
     add("--redact", action="store_true",
-        help="Replace names, addresses, UUIDs and serial numbers by pseudonyms, under a random key that is not kept."
+        help="Replace names, addresses, UUIDs and serial numbers with pseudonyms, under a random key that is not kept."
     )  # fmt: skip
     add("--redact-key", metavar="KEY",
-        help="Do the same under KEY, to get equal pseudonyms on every node; use a long random one, and keep it."
+        help="The same under KEY, for equal pseudonyms on every node. Use a long random key, and keep it."
     )  # fmt: skip
 
 

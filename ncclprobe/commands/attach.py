@@ -173,31 +173,31 @@ def _pseudonymous(redactor: "Redactor | None", kept: Mapping[str, str]) -> Mappi
 def _parser() -> argparse.ArgumentParser:
     parser = arguments.Parser(
         "attach",
-        "Look at a job that runs on this node, and say which rank keeps the others waiting, what it does, and since "
-        "when. Nothing is stopped, signalled or, without --dumps, written.",
+        "Look at a job that runs on this node, and name the rank that blocks the others, what it does, and since "
+        "when. No process is stopped or signalled. Without --dumps nothing is written to the job.",
     )
     add = parser.add_argument
     add("--pid", type=arguments.count, metavar="PID",
-        help="Look at the job of this process: a rank, or the process that started the ranks.")  # fmt: skip
+        help="Look at the job of this process, which is a rank or started the ranks.")  # fmt: skip
     add("--stacks", action="store_true",
-        help="Read the Python stacks with py-spy (pip install py-spy) at the first look too. Nothing is stopped. "
-        "Without this option they are read only if py-spy is installed and a rank holds up the job.",
+        help="Read the Python stacks at the first look too, with py-spy (pip install py-spy). No process is stopped. "
+        "By default stacks are read only if a rank holds up the job.",
     )  # fmt: skip
     add("--dumps", action="store_true",
-        help="If a rank has TORCH_NCCL_DEBUG_INFO_PIPE_FILE and no worker server, write a byte into this pipe, and "
-        "read the flight records that torch then writes to its file.",
+        help="If a rank has no worker server but TORCH_NCCL_DEBUG_INFO_PIPE_FILE, write a byte to that pipe and read "
+        "the flight records that torch then writes.",
     )  # fmt: skip
-    add("--prepare", action="store_true", help="Print lines to add to a program, so that attach can see more of it.")
+    add("--prepare", action="store_true", help="Print lines to add to a program, with which attach can see more of it.")
     add("--keep", type=arguments.folder, metavar="DIR",
         help="Save the collected data to DIR; `ncclprobe explain DIR` can read it on any machine.")  # fmt: skip
     add("--exit-code", action="store_true",
         help="Exit with 4 if a cause is named, and with 3 if something hangs for an unknown reason.",
     )  # fmt: skip
     add("--watch", type=arguments.positive, metavar="SECONDS",
-        help="Look again every so many seconds until the answer is another, and say how many calls were made between.",
+        help="Look again at this interval until the answer changes, and print the number of calls in between.",
     )  # fmt: skip
     add("--timeout", type=arguments.positive, metavar="SECONDS",
-        help=f"End after so many seconds (default: {_TIMEOUT_S:g}, with --watch {_WATCH_S:g}).")  # fmt: skip
+        help=f"End after this many seconds (default: {_TIMEOUT_S:g}, with --watch {_WATCH_S:g}).")  # fmt: skip
     arguments.arguments(parser, judges=False)
     arguments.selection(parser)
     arguments.redaction(parser)

@@ -26,7 +26,7 @@ bands.toml, a file for --expect:
   op = "all_reduce"
   nbytes = "1G"          # as in the table; or a range: min_bytes, max_bytes
   busbw_GBps = 360.0     # 1e9 bytes per second
-  threshold_GBps = 330.0 # the least that passes; or tolerance = 0.1, a share
+  threshold_GBps = 330.0 # the least that passes; or tolerance = 0.1, a fraction
   source = "acceptance test of 2026-03-02"
   why = "median of 20 nodes\""""
 
@@ -65,7 +65,7 @@ def _parser() -> argparse.ArgumentParser:
     _how_often(parser)
     measuring.judging(parser)
     parser.add_argument("--repeat", type=arguments.whole, choices=range(4), default=1, metavar="N",
-        help="Measure a slow row up to N times again; it fails only if it stays slow (default: 1).")  # fmt: skip
+        help="Retest a slow row up to N times; it fails only if it stays slow (default: 1).")  # fmt: skip
     measuring.limits(parser)
     measuring.reporting(parser)
     hosts.options(parser)
@@ -78,8 +78,8 @@ def _what_to_measure(parser: argparse.ArgumentParser) -> None:
         help=f"Measure these operations: all, or some of {', '.join(OPS)} (default: %(default)s).")  # fmt: skip
     largest = " or ".join(f"{size(nbytes)} with {name}" for name, nbytes in LARGEST.items())
     add("-b", dest="begin", metavar="SIZE",
-        help=f"Set the smallest message (default: {_BEGIN}; if none of -b, -e "
-        "and -f is given, only a few sizes).")  # fmt: skip
+        help=f"Set the smallest message (default: {_BEGIN}; without -b, -e and "
+        "-f, a few sizes).")  # fmt: skip
     add("-e", dest="end", metavar="SIZE", help=f"Set the largest message (default: {largest}).")
     add("-f", dest="factor", type=arguments.count, metavar="N",
         help=f"Make each size N times the previous one (default: {_FACTOR}).")  # fmt: skip
@@ -97,13 +97,13 @@ def _how_often(parser: argparse.ArgumentParser) -> None:
         help="Stop a row when the 95 %% interval of its median is within ±PERCENT "
         f"(default: {_PRECISION:.0%}%).")  # fmt: skip
     add("--budget", dest="budget_s", type=arguments.positive, metavar="SECONDS",
-        help=f"Stop a row after so many seconds, and {stats.MIN_SAMPLES} batches (default: {_BUDGET_S:g}, or less "
+        help=f"Stop a row after this many seconds and {stats.MIN_SAMPLES} batches (default: {_BUDGET_S:g}, or less "
         "if all rows would take more than half of --timeout).")  # fmt: skip
     add("-n", dest="iters", type=count, metavar="N",
         help=f"Make {stats.MIN_SAMPLES} batches of N calls instead of measuring until "
         "--precision is reached; show the mean.")  # fmt: skip
     add("--batches", type=count, metavar="N",
-        help=f"Make N batches per row, of -n calls (default: {_ITERS}), instead of --precision.")  # fmt: skip
+        help=f"Make N batches per row, each of -n calls (default: {_ITERS}), instead of --precision.")  # fmt: skip
     add("-w", dest="warmup", type=arguments.whole, default=5, metavar="N",
         help="Make N untimed calls per row first (default: %(default)s).")  # fmt: skip
     add("--mode", choices=("queued", "blocking"),

@@ -40,7 +40,7 @@ def main(argv: Sequence[str]) -> int:
 def _parser() -> argparse.ArgumentParser:
     parser = arguments.Parser(
         "capture",
-        "Save everything that `ncclprobe doctor` asks this machine, with the answers, in one file: a capture.",
+        "Save everything that `ncclprobe doctor` reads from this machine in one file, a capture.",
     )
     parser.add_argument("-o", "--output", type=arguments.destination, metavar="PATH",
         help="Write to PATH; - is standard output (default: HOSTNAME.jsonl).")  # fmt: skip
@@ -49,7 +49,7 @@ def _parser() -> argparse.ArgumentParser:
         type=arguments.positive,
         default=120.0,
         metavar="SECONDS",
-        help="End after so many seconds (default: %(default)g).",
+        help="End after this many seconds (default: %(default)g).",
     )
     arguments.redaction(parser)
     return parser

@@ -69,8 +69,8 @@ def _named(name: str) -> tuple[Check, ...]:
 def _parser() -> argparse.ArgumentParser:
     parser = arguments.Parser(
         "checks",
-        "List the checks by group, a line each: the id, * if a run is inconclusive without it, and what is wrong "
-        "when it fails.",
+        "List the checks by group, one line each: the id, * if a run is inconclusive without it, and what is wrong if "
+        "it fails.",
     )
     parser.add_argument("groups", nargs="*", metavar="GROUP", help="List only these, such as ib, or 'gpu.*' (default: "
         "all).")  # fmt: skip
@@ -78,9 +78,8 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--config", type=Path, default=suppressions.NO_FILE, metavar="PATH",
         help="List the checks in the folder of this ncclprobe.toml too.")  # fmt: skip
     parser.add_argument("--test", metavar="NAME",
-        help="Test the checks of an installed distribution (NAME is its entry point or that module), or those in "
-        "NAME.py: that their examples and explanations are right, and that no check passes without having looked at "
-        "anything.")  # fmt: skip
+        help="Test the checks of an installed distribution (NAME is its entry point or module), or those in NAME.py: "
+        "their examples and explanations must be right, and no check may pass without evidence.")  # fmt: skip
     return parser
 
 

@@ -23,13 +23,13 @@ from ncclprobe.report import json as as_json
 
 _ABOUT = """\
 Compare two runs: their bandwidths, row by row with intervals, the findings that are new or gone, the machine and its
-software. OLD and NEW are JSON reports, baselines, or JSON (-J) or text output of nccl-tests. They may also be two
-captures of one node: findings, versions, settings, links and counters are compared in that case. Two reports without
-measurements are compared by their findings and settings."""
+software. OLD and NEW are JSON reports, baselines, or JSON (-J) or text output of nccl-tests. For two captures of one
+node, findings, versions, settings, links and counters are compared. For two reports without measurements, findings
+and settings are compared."""
 
 _MORE = """\
-A row is slower or faster only if the intervals of both runs are apart by more than --tolerance, or in a comparison
-with a baseline by more than the noise of the baseline."""
+A row is slower or faster only if the intervals of both runs differ by more than --tolerance, or for a baseline by
+more than its noise."""
 
 _COLUMNS = "{:<14} {:>8} {:<3} {:>9} {:>9} {:>7} {:>11} {:<12}"
 _MOST_LISTED = 20
@@ -325,8 +325,8 @@ def _parser() -> argparse.ArgumentParser:
     add("old", metavar="OLD", help="Read the earlier run from this file.")
     add("new", metavar="NEW", help="Read the later run from this file.")
     add("--tolerance", type=parse_tolerance, default=baselines.TOLERANCE, metavar="SHARE",
-        help="Ignore differences up to this share, which two runs on an unchanged "
-        "machine can differ by (default: %(default)s).")  # fmt: skip
+        help="Ignore differences up to this fraction, the usual difference between runs on an unchanged machine "
+        "(default: %(default)s).")  # fmt: skip
     arguments.json_option(parser)
     add("-q", "--quiet", action="store_true", help="Print one line only.")
     return parser

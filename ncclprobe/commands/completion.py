@@ -81,6 +81,6 @@ def whole() -> argparse.ArgumentParser:
 
 
 def _parser() -> argparse.ArgumentParser:
-    parser = arguments.Parser("completion", "Print what lets a shell complete the words after ncclprobe.", _MORE)
+    parser = arguments.Parser("completion", "Print a shell's completion script for ncclprobe.", _MORE)
     parser.add_argument("shell", choices=_SHELLS, help="Print it for this shell.")
     return parser

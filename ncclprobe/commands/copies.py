@@ -7,8 +7,9 @@ from ncclprobe.commands import measuring
 from ncclprobe.session.options import Options
 
 _ABOUT = """\
-Measure copies between host and GPU and between GPUs, of each GPU alone and of all at once, by NUMA node, and judge them
-by the bandwidth of the links. Without a GPU measure copies within the host's memory. One rank is enough."""
+Measure copies between host and GPU and between GPUs, for each GPU by itself and for all at once, by NUMA node, and
+judge them by the bandwidth of the links. Without a GPU, copies within the host's memory are measured. One rank is
+enough."""
 
 
 def main(argv: Sequence[str]) -> int:

@@ -62,12 +62,12 @@ def _unpack(package: "Traversable", folder: Path) -> None:
 def _parser() -> arguments.Parser:
     parser = arguments.Parser(
         "demo",
-        "Show what ncclprobe prints of a fault. It runs a command over captures that come with the package, and needs "
-        "no GPU, no cluster and no network.",
+        "Show the report of a fault. It runs a command over captures that come with the package, and needs no GPU, no "
+        "cluster and no network.",
     )
     parser.add_argument("name", nargs="?", choices=tuple(DEMOS), default="hang", metavar="NAME",
-        help="Show this one (default: hang): hang, a rank that keeps two others waiting; slow-nic, one slow NIC among "
-        "eight; bad-env, settings that do not do what they say; sick-node, a node with two slow links.")  # fmt: skip
+        help="Show this one (default: hang): hang, a rank that blocks two others; slow-nic, one slow NIC among eight; "
+        "bad-env, settings that NCCL reads differently; sick-node, a node with two slow links.")  # fmt: skip
     parser.add_argument("--keep", type=arguments.folder, metavar="DIR",
-        help="Write the files to this folder and leave them there, to run other commands over them.")  # fmt: skip
+        help="Write the files to this folder, so that you can run other commands over them.")  # fmt: skip
     return parser

@@ -63,8 +63,8 @@ def summary(text: str) -> str:
 def _parser() -> argparse.ArgumentParser:
     parser = arguments.Parser(
         "deploy",
-        "Write the launch files that come with this release to a folder. The comments in each explain its choices and "
-        "what to change; nothing is installed or started.",
+        "Write the launch files of this release to a folder. Comments in each file explain what to change. Nothing is "
+        "installed or started.",
     )
     parser.add_argument("launcher", choices=tuple(FILES), help="Write the files for this.")
     parser.add_argument("folder", nargs="?", type=_folder, metavar="DIR",

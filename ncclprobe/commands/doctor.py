@@ -200,8 +200,8 @@ def _parser() -> argparse.ArgumentParser:
     add("captures", nargs="*", type=Path, metavar="CAPTURE",
         help="Judge these captures instead of this machine, one per node.")  # fmt: skip
     add("--one-job", action="store_true",
-        help="The captures are of nodes of one job: compare them (default: only if their job's id, or their master and "
-        "ranks, say so).")  # fmt: skip
+        help="Compare the captures as nodes of one job (default: only if their job id, or their master and ranks, "
+        "show that they are).")  # fmt: skip
     add("--backend", choices=("nccl", "gloo"), default="nccl",
         help="Check for a job with this library (default: %(default)s).")  # fmt: skip
     add("--local", action="store_true", help="Check this node only, even under a launcher.")
@@ -209,16 +209,14 @@ def _parser() -> argparse.ArgumentParser:
     options(parser)
     add("--expect-gpus", type=arguments.count, metavar="N", help="Fail if fewer than N GPUs are usable.")
     add("--expect-nics", type=arguments.count, metavar="N",
-        help="Fail if NCCL's network goes over fewer than N fast NICs of a node, as over sockets.")  # fmt: skip
-    add(
-        "--mixed-gpus", action="store_true", help="Nodes have different numbers of GPUs on purpose: do not fail for it."
-    )
+        help="Fail if NCCL would use fewer than N fast NICs on a node, such as none with sockets.")  # fmt: skip
+    add("--mixed-gpus", action="store_true", help="Do not fail if nodes have different numbers of GPUs.")
     arguments.selection(parser)
     arguments.fleet_store(parser)
     hosts.options(parser)
     add("--expect", metavar="FILE", help="Judge a run.jsonl by the numbers in FILE: TOML, or an earlier report.")
-    add("--rejudge", action="store_true", help="Judge a run.jsonl by what its nodes should reach by now.")
+    add("--rejudge", action="store_true", help="Judge a run.jsonl by this release's expectations.")
     add("--timeout", type=arguments.positive, metavar="SECONDS",
-        help=f"End after so many seconds (default: {_TIMEOUT_S:g}; of captures: when all are judged).")  # fmt: skip
+        help=f"End after this many seconds (default: {_TIMEOUT_S:g}; captures: no limit).")  # fmt: skip
     arguments.arguments(parser)
     return parser

@@ -30,8 +30,9 @@ from ncclprobe.nccl.parameters import NEWEST, table
 from ncclprobe.nccl_tests import rows
 
 _ABOUT = """\
-Show what collectives should reach on this machine, on the machine of a capture, or on a machine type: for each size the
-time, the bus bandwidth, the threshold, what limits it, and the source of the number. SIZE is in bytes, or a number with
+Show what collectives should reach on this machine, on the machine of a capture, or on a machine type. For each size
+it shows the time, the bus bandwidth, the threshold, the limiting part, and the source of the number. SIZE is in
+bytes, or a number with
 a binary K, M or G."""
 
 _FIRST, _LAST = (2, 3), NEWEST[:2]
@@ -144,16 +145,21 @@ def printable_lines(text: str) -> str:
 def _parser() -> argparse.ArgumentParser:
     parser = arguments.Parser("expect", _ABOUT)
     add, count = parser.add_argument, arguments.count
-    add("file", nargs="?", type=Path, metavar="FILE", help="Take the machine of this capture (default: this one).")
+    add("file", nargs="?", type=Path, metavar="FILE", help="Use the machine of this capture (default: this machine).")
     add("--machine", metavar="NAME",
-        help=f"Take a machine of this type (--list shows all), or one described by its parts: "
+        help=f"Use a machine of this type (--list shows all), or one described by its parts: "
         f"'{composed.EXAMPLE}'.")  # fmt: skip
     add("--topology", type=Path, metavar="FILE",
-        help="Take the machine of this topology: XML of NCCL_TOPO_FILE or NCCL_TOPO_DUMP_FILE, or the output of "
+        help="Use the machine of this topology: XML of NCCL_TOPO_FILE or NCCL_TOPO_DUMP_FILE, or the output of "
         "`nvidia-smi topo -m`.")  # fmt: skip
-    add("--gpu", metavar="NAME", help="Say which GPUs --topology shows, if the file does not.")
-    add("--nic-rate", type=_gbps, metavar="GBPS", help="Say the Gb/s of each NIC of --topology, if the file does not.")
-    add("--nodes", type=count, metavar="N", help="Take N equal nodes (default: 1).")
+    add("--gpu", metavar="NAME", help="Name the GPUs of --topology, if the file does not.")
+    add(
+        "--nic-rate",
+        type=_gbps,
+        metavar="GBPS",
+        help="Set the Gb/s of each NIC of --topology, if the file does not have them.",
+    )
+    add("--nodes", type=count, metavar="N", help="Use N equal nodes (default: 1).")
     add(
         "--gpus-per-node",
         metavar="N[,N]",
@@ -166,18 +172,18 @@ def _parser() -> argparse.ArgumentParser:
     add("--op", metavar="NAME[,NAME]",
         help=f"Show these operations: all, or some of {', '.join(OPS)} (default: all_reduce); with --judge, name "
         "the operation of the rows.")  # fmt: skip
-    add("--ranks", type=count, metavar="N", help="Say how many ranks the rows of --judge are of.")
+    add("--ranks", type=count, metavar="N", help="Set the number of ranks of the rows of --judge.")
     add("--domains", type=count, metavar="N",
-        help="Say in how many NVLink domains the nodes of --judge are (default: one, if they are racks).")  # fmt: skip
+        help="Set the number of NVLink domains of the nodes of --judge (default: one, if they are racks).")  # fmt: skip
     add("-b", dest="begin", default="8", metavar="SIZE", help="Set the smallest message (default: %(default)s).")
     add("-e", dest="end", default="8G", metavar="SIZE", help="Set the largest message (default: %(default)s).")
     add("-f", dest="factor", type=count, default=4, metavar="N",
         help="Make each size N times the previous one (default: %(default)s).")  # fmt: skip
     add("--algo", choices=tuple(ALGORITHMS), help="Assume that the job sets NCCL_ALGO to this.")
-    add("--nccl", type=_version, metavar="VERSION", help="Take this release of NCCL, such as 2.28.9.")
+    add("--nccl", type=_version, metavar="VERSION", help="Use this release of NCCL, such as 2.28.9.")
     arguments.json_option(parser)
     add("--html", type=arguments.destination, metavar="PATH",
-        help="Also write a page to PATH: the expected curve, with the rows of --judge on it.")  # fmt: skip
+        help="Also write a page to PATH, with the expected curve and the rows of --judge.")  # fmt: skip
     add("-q", "--quiet", action="store_true", help="Print one line only, with --judge.")
     add("--list", action="store_true", help="List the machine types.")
     return parser

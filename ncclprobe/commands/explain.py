@@ -82,32 +82,31 @@ def _bundle(report: "Report", path: str) -> None:
 def _parser() -> argparse.ArgumentParser:
     parser = arguments.Parser(
         "explain",
-        "Say why a job failed, from what it left behind: logs of its ranks in any form, flight-recorder dumps, answers "
-        "of NCCL's RAS, the kernel's log. Or explain a check, a cause, or a variable of NCCL.",
+        "Explain why a job failed, from its files: logs of its ranks in any form, flight-recorder dumps, answers of "
+        "NCCL's RAS, the kernel's log. Or explain a check, a cause, or a variable of NCCL.",
     )
     parser.add_argument("what", nargs="+", metavar="FILE|ID",
-        help="Read these files, folders or patterns, and - for standard input; also compressed ones. A word that "
-        "is not a file is a check, such as env.value (see `ncclprobe checks`), a cause, such as iface-missing, or a "
-        "variable, such as NCCL_IB_TIMEOUT."
+        help="Read these files, folders or patterns, also compressed; - is standard input. A word that is not a file "
+        "is a check, such as env.value (see `ncclprobe checks`), a cause, such as iface-missing, or a variable, such "
+        "as NCCL_IB_TIMEOUT."
     )  # fmt: skip
     known = parser.add_mutually_exclusive_group()
     known.add_argument("--failed", action="store_const", dest="asked", const="failed",
-        help="Take it as known that the job failed, though its logs seem to say that it ended well, or nothing at all: "
-        "the most likely line is then shown.",
+        help="State that the job failed, even if its logs do not show it: the most likely line is then shown.",
     )  # fmt: skip
     known.add_argument("--hung", action="store_const", dest="asked", const="hung",
-        help="Assume that the job hung: the explanation of that is first.",
+        help="State that the job hung: the explanation of a hang comes first.",
     )  # fmt: skip
     known.add_argument("--slow", action="store_const", dest="asked", const="slow",
-        help="Assume that the job was slow: the explanation of that is first, and a named cause counts.",
+        help="State that the job was slow: the explanation of slowness comes first, and a named cause counts.",
     )  # fmt: skip
     parser.add_argument("--exit-code", action="store_true",
         help="Exit with 4 if a cause is named, and with 3 if something failed and the cause is "
         "unknown or is one of several.",
     )  # fmt: skip
     parser.add_argument("--report", dest="bundle", type=arguments.destination, metavar="PATH",
-        help="Also write one file to attach to an issue: the answer, the lines that it rests on and the first that was "
-        "not understood, with pseudonyms for names and addresses. `ncclprobe report PATH` shows it.",
+        help="Also write one file to attach to an issue: the answer, its lines, and the first line that was not "
+        "understood, with pseudonyms for names and addresses. `ncclprobe report PATH` shows it.",
     )  # fmt: skip
     arguments.arguments(parser, judges=False)
     arguments.selection(parser)

@@ -26,15 +26,15 @@ from ncclprobe.report import fleet as shown
 from ncclprobe.report import json as as_json
 
 _ABOUT = """\
-Keep reports of many nodes and days in one file, and say which nodes have changed for the worse: failing, degraded,
-flapping or watched, since when, and what changed on them then. Reports may come from any command that has --json."""
+Keep the reports of many nodes and days in one file, and name the nodes that got worse: failing, degraded, flapping or
+watched, since when, and what changed on them at that time. Reports may come from any command with --json."""
 
 _MORE = """\
   ncclprobe fleet add FILE …      add reports, or a folder of them, each once
   ncclprobe fleet                 show the state of all nodes, the worst first
   ncclprobe fleet node NAME       show what changed on one node, and when
   ncclprobe fleet page --html F   write a page of all nodes by day
-  ncclprobe fleet accept NAME     accept its present rates as usual
+  ncclprobe fleet accept NAME     make its present rates its usual ones
   ncclprobe fleet rename OLD NEW  give a node's history another name
   ncclprobe fleet forget NAME     drop a retired node
 
@@ -47,10 +47,11 @@ examples:
   ncclprobe fleet node n37 --fleet /shared/fleet.db"""
 
 _WORDS = {
-    "add": "Add reports that commands wrote with --json. A report counts once, whoever adds it, when and how often.",
+    "add": "Add reports that commands wrote with --json. A report counts once, no matter who adds it, when, or how "
+    "often.",
     "node": "Show one node: its state and rates, what changed on it and when, and the sources of its reports.",
-    "page": "Write a page that opens offline: a row a node, the worst first, and a column for each day.",
-    "accept": "Let the rates of a node be usual as they are now. What is kept of its past stays.",
+    "page": "Write a page that opens offline, with a row per node, the worst first, and a column per day.",
+    "accept": "Make a node's present rates its usual ones. Its history is kept.",
     "rename": "Let a node go on under another name, with all that is kept of it under both.",
     "forget": "Drop a node that was retired; reports of it may be added again.",
 }
@@ -250,7 +251,7 @@ def _parser(do: str = "") -> arguments.Parser:
             help="Run this action; all actions are listed below (default: show all nodes).",
         )
     elif do != "page":
-        add("name", metavar="OLD" if do == "rename" else "NAME", help="The node, as its reports call it.")
+        add("name", metavar="OLD" if do == "rename" else "NAME", help="The node's name in its reports.")
     if do == "rename":
         add("new", metavar="NEW", help="How its reports call it now.")
     if do in ("", "page"):

@@ -27,12 +27,17 @@ class Hosts(Struct, frozen=True):
 def options(parser: argparse.ArgumentParser) -> None:
     """Add the options that name hosts."""
     add = parser.add_argument_group(
-        "many hosts", "Start ncclprobe on hosts by ssh, which must not ask for anything, and make one report."
+        "many hosts", "Start ncclprobe on hosts over ssh, which must not prompt, and write one report."
     ).add_argument
     add("--hosts", metavar="HOSTS", help="Run on these hosts: a,b or n[1-8]; the first is node 0.")
-    add("--hostfile", type=Path, metavar="FILE", help="Run on the hosts in FILE: one a line, as for mpirun, or n[1-8].")
+    add(
+        "--hostfile",
+        type=Path,
+        metavar="FILE",
+        help="Run on the hosts in FILE: one per line, as for mpirun, or n[1-8].",
+    )
     add("--remote-python", metavar="PATH",
-        help="Start ncclprobe with this Python on the hosts (default: the path of this one).")  # fmt: skip
+        help="Use the Python at this path on the hosts (default: this Python's path).")  # fmt: skip
 
 
 def named(given: argparse.Namespace) -> Hosts:

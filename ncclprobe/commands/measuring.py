@@ -57,10 +57,10 @@ def limits(parser: argparse.ArgumentParser, timeout_s: float = 120.0) -> None:
     """Add the limits of time of a command that has no others."""
     add = partial(parser.add_argument, type=arguments.positive, metavar="SECONDS")
     add("--timeout", dest="timeout_s", default=timeout_s,
-        help="End the whole run, its report included, after so many seconds, counting the import of torch (default: "
+        help="End the whole run, with its report and the import of torch, after this many seconds (default: "
         "%(default)g).")  # fmt: skip
     add("--phase-timeout", dest="phase_timeout_s", default=60.0,
-        help="Report a hang when one batch, or one step of the start, takes so many seconds (default: "
+        help="Report a hang if one batch, or one step of the start, takes this many seconds (default: "
         "%(default)g).")  # fmt: skip
 
 
@@ -70,10 +70,10 @@ def judging(parser: argparse.ArgumentParser, *, files: bool = True) -> None:
     if files:
         add("--expect", metavar="FILE", help="Judge by the numbers in FILE: TOML, or an earlier JSON report.")
         add("--baseline", metavar="PATH",
-            help="Judge by this file of `ncclprobe baseline`, or by the fitting one in this folder.")  # fmt: skip
+            help="Judge by this file of `ncclprobe baseline`, or by the matching file in this folder.")  # fmt: skip
         add("--tolerance", type=bands.parse_tolerance, default=bands.TOLERANCE, metavar="SHARE",
-            help="Pass a number that is at most this share below the expected one, if the source of the "
-            "expectation sets no threshold (default: %(default)s).")  # fmt: skip
+            help="Pass a number up to this fraction below the expected one, if the expectation has no threshold of "
+            "its own (default: %(default)s).")  # fmt: skip
     add("--require-judged", action="store_true", help="Exit with 3 if no number could be judged.")
 
 

@@ -63,13 +63,14 @@ def _wanted(options: argparse.Namespace) -> RailsWanted:
 def _parser() -> argparse.ArgumentParser:
     parser = arguments.Parser(
         "rails",
-        "Try the RDMA ports of all nodes with each other, with the choices that NCCL makes on each end: device, GID, "
-        "P_Key, service level, path MTU, queue pairs. Each rail is tried alone and together with the others of its "
-        "node, both ways, and the data is compared. Start it on several nodes, by a launcher or with --nnodes.",
+        "Test the RDMA ports of all nodes with each other, with NCCL's own choices on each end: device, GID, P_Key, "
+        "service level, path MTU, queue pairs. Each rail is tested by itself and together with the others of its "
+        "node, in both directions, and the data is compared. Start it on several nodes, by a launcher or with "
+        "--nnodes.",
     )
     parser.set_defaults(captures=(), local=False, backend="nccl", mixed_gpus=False, expect_gpus=None, expect_nics=None)
     add = parser.add_argument
-    add("--force", action="store_true", help="Try rails even if a port carries other traffic.")
+    add("--force", action="store_true", help="Test rails even if a port carries other traffic.")
     add("--full-bisection", action="store_true",
         help="Let all nodes send at once (default: 16 pairs of nodes at a time).")  # fmt: skip
     nodes.options(parser)
@@ -77,6 +78,6 @@ def _parser() -> argparse.ArgumentParser:
     arguments.fleet_store(parser)
     hosts.options(parser)
     add("--timeout", type=arguments.positive, default=_TIMEOUT_S, metavar="SECONDS",
-        help="End after so many seconds (default: %(default)g).")  # fmt: skip
+        help="End after this many seconds (default: %(default)g).")  # fmt: skip
     arguments.arguments(parser)
     return parser

@@ -46,7 +46,7 @@ def _parser() -> argparse.ArgumentParser:
         "exit code is the highest.",
     )
     parser.add_argument("files", nargs="*", metavar="FILE", help="Read this report, written with --json.")
-    parser.add_argument("--schema", action="store_true", help="Print the JSON Schema of reports, and end.")
+    parser.add_argument("--schema", action="store_true", help="Print the JSON Schema of reports.")
     arguments.arguments(parser, judges=False)
     arguments.redaction(parser)
     return parser

@@ -55,7 +55,7 @@ def main(argv: Sequence[str]) -> int:
 def _parser() -> argparse.ArgumentParser:
     parser = arguments.Parser(
         "topo",
-        "Show how GPUs and NICs reach each other, from `nvidia-smi topo -m` here or in FILE, and what looks wrong.",
+        "Show how GPUs and NICs are connected, from `nvidia-smi topo -m` here or in FILE, and what looks wrong.",
     )
     parser.add_argument(
         "file",
@@ -69,7 +69,7 @@ def _parser() -> argparse.ArgumentParser:
         "--fail-on",
         choices=("warn", "fail"),
         default="fail",
-        help="Exit with 4 from this severity on (default: %(default)s).",
+        help="Exit with 4 at this severity or above (default: %(default)s).",
     )
     return parser
 

@@ -31,7 +31,7 @@ _OK, _USAGE, _UNKNOWN, _FAIL = ExitCode.OK, ExitCode.USAGE, ExitCode.INCONCLUSIV
 _TYPO = {"typo": Outcome("wrong usage, or a file that cannot be read or written", _USAGE)}
 _CLEAN = {
     "clean": Outcome("nothing fails, and all required checks ran", _OK, Status.PASS),
-    "advisory unknown": Outcome("an advisory check could not look", _OK, Status.PASS),
+    "advisory unknown": Outcome("an advisory check could not be done", _OK, Status.PASS),
     "warns": Outcome("something warns", _OK, Status.WARN, {FAIL_ON_WARN: _FAIL}),
 }
 _BLAMES = ("node", "link", "fabric", "image", "job", "unknown")
@@ -53,7 +53,7 @@ _MEASURES = {
     **_FAILS,
     "lost": Outcome("a rank did not join, or was lost", _FAIL, Status.FAIL),
 }
-_SIZED = {"too large": Outcome("no room for the requested messages", _USAGE)}
+_SIZED = {"too large": Outcome("not enough memory for the requested messages", _USAGE)}
 _JUDGED = {"unjudged": Outcome("no number was judged", _OK, Status.PASS, {REQUIRE_JUDGED: _UNKNOWN})}
 _NOISE = {"noise": Outcome("a number was too noisy to judge", _UNKNOWN, Status.UNKNOWN)}
 _ACCEPTS = {
@@ -149,15 +149,8 @@ def lines(command: str) -> dict[ExitCode, str]:
         found.setdefault(outcome.code, {})[outcome.words] = None
     for outcome in OUTCOMES[command].values():
         for option, code in outcome.under.items():
-            found.setdefault(code, {})[f"with {option} {outcome.words}"] = None
-    return {code: _joined(list(found[code]), code) for code in sorted(found)}
-
-
-def _joined(words: list[str], code: ExitCode) -> str:
-    """Return every meaning of one code; a good end is one, whatever else is so."""
-    if code is not ExitCode.OK or not words[1:]:
-        return "; ".join(words)
-    return f"{words[0]}, even if {' or '.join(filter(None, (', '.join(words[1:-1]), words[-1])))}"
+            found.setdefault(code, {})[f"{outcome.words} ({option})"] = None
+    return {code: next(iter(found[code])) if code is _OK else "; ".join(found[code]) for code in sorted(found)}
 
 
 def epilog(command: str) -> str:

@@ -32,7 +32,7 @@ def test_a_node_that_did_not_come_in_a_part_of_the_stated_wait_is_not_known_to_b
 ) -> None:
     launches = Every({"n0": TWO_NODES})
     short = Gathering(1, waited_s, allowed_s=allowed_s)
-    with pytest.raises(Unlearned, match="did not arrive, but rank 0 waited no longer"):
+    with pytest.raises(Unlearned, match="did not join, but rank 0 waited no longer"):
         list(roster.node_missing.run(launches, Every({"n0": short})))
     (found,) = roster.node_missing.run(launches, Every({"n0": Gathering(1, 60.0, allowed_s=60.0)}))
     assert found.severity.value == "fail"

@@ -133,7 +133,7 @@ def test_packets_that_leave_by_another_card_are_named_with_the_cards() -> None:
     nodes, role = fleet(3, lambda *_: None), Every({"n0": routed("eth1"), "n1": routed("eth0"), "n2": routed("eth1")})
     (finding,) = path.route.run(nodes, role, UNKNOWN)
     assert (finding.severity.value, finding.nodes) == ("warn", ("n1",))
-    assert "(eth1) to 2 of 2 listeners leave by eth0" in finding.message
+    assert "(eth1) to 2 of 2 listeners leave through eth0" in finding.message
     assert "ip rule add from 10.1.0.2" in finding.remedy
 
 

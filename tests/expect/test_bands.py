@@ -169,13 +169,13 @@ def test_a_spoilt_row_is_no_baseline(spoilt: dict[str, Any]) -> None:
 
 
 def test_a_report_without_numbers_is_refused() -> None:
-    with pytest.raises(UsageError, match=r"old\.json: holds no measurement"):
+    with pytest.raises(UsageError, match=r"old\.json: contains no measurement"):
         from_report(report(), "old.json")
 
 
 @each_row("text", ["20", "1", "-0.1", "nan", "0.1%", ""])
 def test_a_tolerance_that_is_no_share_is_refused(text: str) -> None:
-    with pytest.raises(UsageError, match="share"):
+    with pytest.raises(UsageError, match="fraction"):
         parse_tolerance(text)
 
 

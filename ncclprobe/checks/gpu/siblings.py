@@ -221,7 +221,7 @@ def model(gpus: Gpus, environment: Environment | Absent) -> Iterator[Finding]:
     """
     ours = dict(shown(gpus, environment))
     if ours and not any(gpu.name for gpu in ours.values()):
-        raise Unlearned("the model of no GPU is known")
+        raise Unlearned("no GPU's model is known")
     most = max(map(_gib, ours.values()), default=0)
     small = {name: gpu for name, gpu in ours.items() if isinstance(gpu.memory_bytes, int) and _tiny(gpu, most)}
     for name, gpu in small.items():

@@ -112,7 +112,7 @@ def numa(fabric: Fabric, settings: Settings, pci: Pci, gpus: Gpus, machine: Mach
     cards = {port.device: pci.devices[places[port.device]] for port in ports if places.get(port.device) in pci.devices}
     nodes = {name: card.numa_node for name, card in cards.items() if isinstance(card.numa_node, int)}
     if cards and not nodes:
-        raise Unlearned("the NUMA node of no NIC could be read")
+        raise Unlearned("no NIC's NUMA node could be read")
     homes = [pci.devices[a].numa_node for gpu in gpus.all if gpu.pci and (a := normal(gpu.pci)) in pci.devices]
     known = [home for home in homes if isinstance(home, int) and home >= 0]
     several = len(set(known)) > 1
@@ -177,7 +177,7 @@ def gdr(
     names = [f"GPU{gpu.index}" for gpu in gpus.all if not supported(gpu)]
     if names:
         product = next(gpu.name for gpu in gpus.all if not supported(gpu))
-        yield note(listed(names), f"{product} has no GPUDirect RDMA", evidence=seen("NVML", product))
+        yield note(listed(names), f"{product} does not support GPUDirect RDMA", evidence=seen("NVML", product))
     if not ports or not able:
         return
     available = kernel_support(direct, settings, version, gpus.cuda)

@@ -111,7 +111,7 @@ def _down(port: Port, rail: bool | None, stranded: bool, dark: int) -> tuple[Cal
     if rail is not None:
         others = "its siblings" if rail else "others of its kind"
         return fail if rail else warn, f"is {_seen(port)}: {cause}; {others} are up", "link"
-    return note, f"is {_seen(port)}, and it is unknown if it should be up", "link"
+    return note, f"is {_seen(port)}, and it is unknown whether it should be up", "link"
 
 
 def _short_of(ports: Sequence[Port], fabric: Fabric, topology: Topology, gpus: int) -> Mapping[str, bool]:
@@ -154,7 +154,7 @@ def _unread(ports: Sequence[Port], what: str, unread: Sequence[Port]) -> Iterato
     reasons = {v.why for port in unread for v in (port.state, port.rate, port.gids) if isinstance(v, Absent)}
     why = "; ".join(sorted(reasons))
     if len(unread) == len(ports):
-        raise Unlearned(f"the {what} of no port could be read: {why}")
+        raise Unlearned(f"no port's {what} could be read: {why}")
     names = listed([port.name for port in unread])
     yield note(names, f"the {what} could not be read: {why}", evidence=SYSFS)
 
@@ -368,7 +368,7 @@ def roce_v2(fabric: Fabric, settings: Settings, launch: Launch | Absent) -> Iter
         if verdicts[each.name] is None:
             yield note(each.name, "its GIDs or their types could not be read", **sources)
         elif each not in rails or single_node(launch):
-            yield note(each.name, "has no routable RoCE v2 GID, and it is unknown if it needs one", **sources)
+            yield note(each.name, "has no routable RoCE v2 GID, and it is unknown whether it needs one", **sources)
         else:
             message = "has only link-local RoCE v2 GIDs: its interface has no IP address"
             yield tell(each.name, message, **NODE, **sources)
@@ -469,7 +469,7 @@ def same_subnet(
             continue
         evidence = (f"arp_ignore and arp_announce of {listed(loose)}", "ip rule")
         message = f"are all in {subnet}, without arp_ignore=1 and arp_announce=2"
-        doubt = "; it is unknown if there are routing rules" if by_rule is None else " or routing rules"
+        doubt = "; it is unknown whether there are routing rules" if by_rule is None else " or routing rules"
         yield warn(listed(names), message + doubt, **NODE, evidence=evidence)
 
 

@@ -304,7 +304,7 @@ def rank_silent(
     """
     called = {node for node, roll in rolls.items() if isinstance(roll, RollCall)}
     if not called and not any(len(ranks) > 1 for ranks in processes.by_node.values()):
-        raise Unlearned("one rank of each node reported, and it is unknown if the others run")
+        raise Unlearned("one rank of each node reported, and it is unknown whether the others run")
     for node, launch in launches.items():
         collected = processes.by_node.get(node, {})
         started = min(launch.local_world_size or 0, bounds.NODE_RANKS)

@@ -206,7 +206,9 @@ def route(
 
 def _aside(chosen: Interface, leaves_by: Mapping[str, str], master: Master, interfaces: Interfaces) -> Finding:
     """Say of the bootstrap's interface that routes leave by others: `leaves_by` has the address that each leads to."""
-    message = f"is the interface of NCCL's bootstrap, but the route to {master.name} leaves by {', '.join(leaves_by)}"
+    message = (
+        f"is the interface of NCCL's bootstrap, but the route to {master.name} leaves through {', '.join(leaves_by)}"
+    )
     evidence = seen("/proc/net/route", next(iter(leaves_by.values())))
     if chosen.kind in _OVERLAYS:
         message += f": a {chosen.kind} of this node"

@@ -180,7 +180,7 @@ def firewall(
             if chain.name.partition("/")[0] not in ours:
                 continue
             if chain.otherwise in ("drop", "reject"):
-                refuses, letting_in = True, "it is unknown if its rules admit the other nodes"
+                refuses, letting_in = True, "it is unknown whether its rules admit the other nodes"
                 message = f"{chain.otherwise}s connections that no rule admits; {letting_in}"
                 yield warn(chain.name, message, **IMAGE, nodes=(node,), evidence="nft list chains; nft list chain")
             elif chain.rules != 0:
@@ -194,7 +194,7 @@ def firewall(
     if unread and not refuses:  # what was found stands, and is not all that there may be
         raise Unlearned(first_of(unread, 3, "; "))
     if unread:
-        yield note("firewall", f"not seen whole: {first_of(unread, 3, '; ')}", evidence="nft list chains")
+        yield note("firewall", f"not seen completely: {first_of(unread, 3, '; ')}", evidence="nft list chains")
 
 
 def _families(choices: Choices | None) -> set[str]:

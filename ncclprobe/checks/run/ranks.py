@@ -212,7 +212,7 @@ def straggler(rows: Rows, participants: Participants) -> Iterator[Finding]:
                 f"average, the other ranks by {usual / rounds / 1e3:.1f} ms",
                 blame="node",
                 action="retest",
-                confidence=Certainty("medium", "measured apart from the transfer"),
+                confidence=Certainty("medium", "measured separately from the transfer"),
                 nodes=(participants.hosts[rank],),
                 evidence=seen(
                     f"{rounds} rounds over {plural(len(skews), 'row')}",

@@ -226,7 +226,7 @@ def _how_sure(row: Measurement) -> Certainty:
 def _unsure(row: Measurement) -> str:
     """Return why it is not known whether `row` is slow."""
     noisy = row.inconclusive_why in ("", bands.TOO_FEW, bands.STRADDLES)
-    return f"{'too noisy to say' if noisy else row.inconclusive_why}: {subject_of(row)}, {_least(row)}"
+    return f"{'too noisy to judge' if noisy else row.inconclusive_why}: {subject_of(row)}, {_least(row)}"
 
 
 def _least(row: Measurement) -> str:

@@ -210,7 +210,7 @@ def _uneven(
     fewer = all(len(part[node]) < usual for node in short)
     if fewer and all(len(part[node]) + len(idle[node]) >= usual for node in short):
         asleep = "; ".join(f"{node}: {', '.join(idle[node])}" for node in short[:_MOST_NODES])
-        message += f"; not usable though present: {asleep} (see the findings on these ports)"
+        message += f"; present but not usable: {asleep} (see the findings on these ports)"
         told |= {"message": message, "nodes": short}
         return warn(named(short), blame="link", action="repair", evidence=evidence, **told)
     told["message"] = message

@@ -99,9 +99,9 @@ def node_missing(launches: Every[Launch], gatherings: Every[Gathering | Absent])
         allowed = (
             f" of {gathering.allowed_s:.0f}: the rest of its time had already passed" if gathering.allowed_s else ""
         )
-        raise Unlearned(f"{fold(absent)} did not arrive, but {words}{allowed}")
+        raise Unlearned(f"{fold(absent)} did not join, but {words}{allowed}")
     if absent and gathering.floods:
-        raise Unlearned(f"{fold(absent)} did not arrive while other programs flooded rank 0's port: see launch.port")
+        raise Unlearned(f"{fold(absent)} did not join while other programs flooded rank 0's port: see launch.port")
     by_kind = grouped((troubled[name].kind if name in troubled else "", name) for name in absent)
     strangers = _calls([each for each in gathering.troubles if each.node_rank is None])
     for kind, nodes in by_kind.items():
@@ -165,7 +165,7 @@ def node_lost(launches: Every[Launch], gatherings: Every[Gathering | Absent]) ->
 _REFUSED = HostFailure("n1", "ssh", "root@n1: Permission denied (publickey).")
 _HOSTS: Every[StartedHosts | Absent] = Every({"n0": StartedHosts(2, (_REFUSED,))})
 _HOW = {
-    "ssh": ("ssh did not connect: {}", "try `ssh -o BatchMode=yes {} true`: it must not ask for anything"),
+    "ssh": ("ssh did not connect: {}", "try `ssh -o BatchMode=yes {} true`: it must not prompt"),
     "absent": (
         "ncclprobe did not start there: {}",
         "install ncclprobe there, or give the path of a Python that has it with --remote-python PATH",
