@@ -44,7 +44,7 @@ GROUPS = {
         "report": "Render a saved JSON report in another form; exit with its code.",
         "compare": "Compare two runs: what is slower beyond noise, new, or gone.",
         "baseline": "Save runs as the reference for later runs on this machine.",
-        "fleet": "Keep the reports of all nodes, and name the nodes that got worse.",
+        "fleet": "Keep reports of all nodes; name the nodes that got worse.",
         "capture": "Save what the doctor reads here, to judge it on any machine.",
     },
     "look up": {

@@ -187,7 +187,7 @@ def _parser() -> argparse.ArgumentParser:
         help="If a rank has no worker server but TORCH_NCCL_DEBUG_INFO_PIPE_FILE, write a byte to that pipe and read "
         "the flight records that torch then writes.",
     )  # fmt: skip
-    add("--prepare", action="store_true", help="Print lines to add to a program, with which attach can see more of it.")
+    add("--prepare", action="store_true", help="Print lines to add to a program, to show attach more of it.")
     add("--keep", type=arguments.folder, metavar="DIR",
         help="Save the collected data to DIR; `ncclprobe explain DIR` can read it on any machine.")  # fmt: skip
     add("--exit-code", action="store_true",

@@ -100,7 +100,8 @@ def _first_of_each(traffic: NicTraffic) -> dict[str, Finding]:
 def _left_out(each: OperationTraffic, nic: NicBytes, usual: float) -> Finding:
     return warn(
         f"{nic.node} {nic.nic}",
-        f"moved {size(_moved(nic) or 0)} of {each.op}, most NICs of its node {size(int(usual))}; on the other nodes {nic.nic} carried its share",
+        f"moved {size(_moved(nic) or 0)} of {each.op}, most NICs of its node {size(int(usual))}; on the other nodes "
+        f"{nic.nic} carried its share",
         blame="unknown",
         action="retest",
         confidence=Certainty("high", "counted by the NIC itself, before and after"),
