@@ -435,7 +435,60 @@ def test_what_contradicts_is_named_and_what_adds_up_is_not(tmp_path: Path, capsy
     assert doctor(tmp_path, capsys, up, up.replace("mlx5_0", "mlx5_1"), "export A=1\n", "docker run -e B=2 i\n")[0] == 0
 
 
+RAILS = "".join(f"ens{n}f0np0 UP 10.0.{n}.5/24 fe80::1/64\n" for n in range(8))
+NIC_SLOT = """\
+5e:00.0 Infiniband controller: Mellanox Technologies MT2910 Family [ConnectX-7]
+\tNUMA node: 0
+\t\tLnkCap:\tPort #0, Speed 32GT/s, Width x16, ASPM not supported
+\t\tLnkSta:\tSpeed {speed}GT/s, Width x{width}
+"""
+GPU_SLOT = NIC_SLOT.replace("Infiniband controller: Mellanox", "3D controller: NVIDIA Corporation")
+DMESG = "[ 12.883120] mlx5_core 0000:18:00.0: firmware version: 28.42.1000\n[ 21.640031] nvidia: loading out-of-tree\n"
+MANAGER = """\
+x nvidia-fabricmanager.service - NVIDIA fabric manager service
+     Active: failed (Result: exit-code) since Mon 2026-11-23 04:12:07 UTC; 2h ago
+Nov 23 04:12:07 n1 systemd[1]: Failed to start nvidia-fabricmanager.service - NVIDIA fabric manager service.
+"""
+PENDING = """\
+Name:             w-3
+Namespace:        ml
+    Environment:
+      FI_PROVIDER:         efa
+Events:
+  Warning  FailedScheduling  3m  default-scheduler  0/4 nodes are available: 4 Insufficient vpc.amazonaws.com/efa.
+"""
 SAYS = {
+    "a rail that is down": (
+        RAILS.replace("ens3f0np0 UP", "ens3f0np0 DOWN"),
+        "ens3f0np0 is DOWN; 7 of its 7 siblings are up",
+    ),
+    "a rail without an address": (
+        RAILS.replace("10.0.6.5/24 ", ""),
+        "ens6f0np0 has no IPv4 address; 7 of its 7 siblings",
+    ),
+    "a slow slot of a NIC": (
+        NIC_SLOT.format(speed=8, width=16),
+        "0000:5e:00.0: runs at 8 GT/s x16, but supports 32 GT/s x16",
+    ),
+    "a narrow slot of a GPU": (GPU_SLOT.format(speed=2.5, width=8), "runs at 2.5 GT/s x8, but supports 32 GT/s x16"),
+    "an Xid": (
+        DMESG + "[ 90.1] NVRM: Xid (PCI:0000:cb:00): 79, GPU has fallen off the bus.\n".replace("90.1", "90.100000"),
+        "FAIL the driver reports Xid 79 of GPU 0000:cb:00",
+    ),
+    "a fabric manager that failed": (MANAGER, "FAIL the fabric manager did not start"),
+    "a pod that no node takes": (
+        PENDING,
+        "FAIL Kubernetes found no node for a pod: 4 Insufficient vpc.amazonaws.com/efa",
+    ),
+    "a log in docker's JSON": (
+        "".join(json.dumps({"log": f"{line}\n", "stream": "stdout"}) + "\n" for line in ULIMIT.splitlines()),
+        "RLIMIT_MEMLOCK: 64 KiB",
+    ),
+    "a healthy kernel": (DMESG, "PASS nothing wrong was found"),
+    "room in shared memory": (
+        "Filesystem Size Used Avail Use% Mounted on\nshm 512G 1G 511G 1% /dev/shm\n",
+        "PASS nothing wrong was found",
+    ),
     "a narrow link": (QUERY, "GPU0: runs at PCIe x8, but GPU and slot support x16"),
     "rows to remap": (
         QUERY + "    Remapped Rows\n        Pending   : Yes\n        Remapping Failure Occurred : No\n",
@@ -531,6 +584,12 @@ IDLE = (
     + "    Performance State                     : P8\n    Clocks Event Reasons\n        Idle : Active\n"
 )
 UNSAID = {
+    "an idle GPU's speed in lspci": (GPU_SLOT.format(speed=2.5, width=16), "runs at 2.5"),
+    "two ports that nobody plugged": ("eno1 UP 10.0.0.5/24\neno2 DOWN\neno3 DOWN\neno4 DOWN\n", "is DOWN"),
+    "containers' interfaces": (
+        "eth0 UP 10.0.0.5/24\n" + "".join(f"veth{n} {'DOWN' if n == 3 else 'UP'}\n" for n in range(8)),
+        "is DOWN",
+    ),
     "an idle GPU's link": (IDLE, "although it is not idle"),
     "a variable behind a filter": (
         "$ kubectl exec t -- env | sort | egrep 'NCCL|WORLD'\nLOCAL_WORLD_SIZE=8\nNCCL_DEBUG=INFO\nWORLD_SIZE=16\n",

@@ -300,6 +300,10 @@ def shm(
         yield warn("/dev/shm", f"{_room(memory)}: data loaders share it with {ranks} ranks", **blamed)
 
 
+_EMPTY = 0.9
+"""A file system with so much of it free is not full of files of ended jobs, whichever it holds."""
+
+
 @check(
     group=SHM_GROUP,
     bad=lambda: [(SharedMemory(8 * GIB, 100 * MIB, segments=(STALE,)),)],
@@ -314,6 +318,8 @@ def shm_stale(memory: SharedMemory) -> Iterator[Finding]:
     its own behind. They use memory until they are deleted, and the next job may run out (nccl#525).
     Fix: `rm /dev/shm/nccl-*`, as their owner or root, while no NCCL job runs on this node.
     """
+    if memory.segments is None and memory.available_bytes >= _EMPTY * memory.total_bytes:
+        return
     if memory.segments is None:
         raise Unlearned("NCCL's files in /dev/shm could not be listed")
     left = [segment for segment in memory.segments if segment.held is False]

@@ -19,6 +19,7 @@ from ncclprobe.expect.system import NodeSystem
 from ncclprobe.facts.environment import Environment
 from ncclprobe.facts.nccl_conf import merge
 from ncclprobe.host import files
+from ncclprobe.host.pasted_logs import unwrapped
 from ncclprobe.model import bounds
 from ncclprobe.model.errors import UsageError
 from ncclprobe.model.findings import ExitCode, Severity, Status
@@ -106,7 +107,7 @@ def judged_file(path: str, wanted: Wanted, given: Given = NOT_GIVEN) -> elsewher
     found = read_runs(path, given)
     if all(not run.rows and not run.missing for run in found):
         raise UsageError(f"{path}: holds no row to judge")
-    text = "" if wanted.named else files.read(Path(path), limit=bounds.RUN_FILE_BYTES)[:_ABOVE]
+    text = "" if wanted.named else unwrapped(files.read(Path(path), limit=bounds.RUN_FILE_BYTES))[:_ABOVE]
     wanted = replace(wanted, text="" if text.lstrip().startswith("{") else text)
     runs = _named_alike([_told(run, wanted.text) for run in found])
     judged = [judged_run(run, wanted, path, several=len(runs) > 1) for run in runs]
@@ -385,7 +386,7 @@ def _fits(gpu: str, system: NodeSystem) -> bool:
 
 def _reported(path: str) -> Mapping[str, str]:
     """Return the NCCL variables that a report of ours lists as set. Raises UsageError."""
-    text = files.read(Path(path), limit=bounds.RUN_FILE_BYTES)
+    text = unwrapped(files.read(Path(path), limit=bounds.RUN_FILE_BYTES))
     if not text.lstrip().startswith("{") or schema_of(text, path) == "nccl-tests":
         return {}
     from ncclprobe.report import json as as_json

@@ -5,6 +5,7 @@ from pathlib import Path
 
 from ncclprobe.expect import bands
 from ncclprobe.host import files
+from ncclprobe.host.pasted_logs import unwrapped
 from ncclprobe.model import bounds
 from ncclprobe.model.errors import UsageError
 from ncclprobe.model.measurement import Band
@@ -26,7 +27,7 @@ def read_runs(path: str, given: Given = NOT_GIVEN) -> tuple[Run, ...]:
 
     Raises UsageError.
     """
-    text = files.read(Path(path), limit=bounds.RUN_FILE_BYTES)
+    text = unwrapped(files.read(Path(path), limit=bounds.RUN_FILE_BYTES))
     if not text.lstrip().startswith("{"):
         return parse_text(text, path, given)
     if schema_of(text, path) == "nccl-tests":

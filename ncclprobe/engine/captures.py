@@ -5,15 +5,18 @@ from collections.abc import Callable, Sequence
 from datetime import datetime
 from functools import cache
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from ncclprobe.checks.sync.roster import missing
 from ncclprobe.engine import doctor
 from ncclprobe.engine.collect import replayed
 from ncclprobe.engine.diagnose import Question, diagnose
 from ncclprobe.engine.judge import together
+from ncclprobe.engine.pasted_causes import NOTHING_SAID, SaidInTexts, said_in
 from ncclprobe.facts.environment import Environment
 from ncclprobe.facts.nccl_conf import Settings
+from ncclprobe.host.capture import is_text
+from ncclprobe.host.pasted_logs import LOG
 from ncclprobe.model.findings import Finding, Verdict
 from ncclprobe.model.registry import Collector
 from ncclprobe.model.report import Report
@@ -50,13 +53,18 @@ def judge_captures(
             return _judge_many(question, paths, one_job, show)
     snapshots = replayed(paths, collectors)
     show(f"read {plural(len(paths), 'capture')}")
-    return judge_snapshots(question, snapshots, one_job=one_job)
+    texts = [str(path) for path in paths if is_text(path)]
+    pasted = [each for each in snapshots if each.pasted]
+    said = said_in(texts, pasted[0].node, log=any(LOG in each.answers for each in pasted)) if texts else NOTHING_SAID
+    return judge_snapshots(question, snapshots, one_job=one_job, said=said)
 
 
-def judge_snapshots(question: Question, snapshots: Sequence[Snapshot], *, one_job: bool = False) -> Report:
-    """Judge machines that were captured."""
+def judge_snapshots(
+    question: Question, snapshots: Sequence[Snapshot], *, one_job: bool = False, said: SaidInTexts = NOTHING_SAID
+) -> Report:
+    """Judge machines that were captured. `said`: what the lines of pasted texts name."""
     question, notes = _drop_settings_checks(question, snapshots)
-    return _diagnosed(question, snapshots, notes, one_job or is_one_job(snapshots))
+    return _diagnosed(question, snapshots, notes, one_job or is_one_job(snapshots), said=said)
 
 
 def _judge_many(question: Question, paths: Sequence[Path], one_job: bool, show: Callable[[str], None]) -> Report:
@@ -89,17 +97,23 @@ def arrival_workers(question: Question, nodes: int) -> "Workers | None":
 
 
 def _diagnosed(
-    question: Question, snapshots: Sequence[Snapshot], notes: Sequence[str], joined: bool, lost: Sequence[str] = ()
+    question: Question,
+    snapshots: Sequence[Snapshot],
+    notes: Sequence[str],
+    joined: bool,
+    lost: Sequence[str] = (),
+    said: SaidInTexts = NOTHING_SAID,
 ) -> Report:
     """Make the report on nodes that are one job, or that are not. `lost`: captures that could not be judged."""
+    facts: dict[type, Any] = {SaidInTexts: said}
     notes = (*notes, *(f"{each.node}: {each.cut}" for each in snapshots if each.cut))
     if joined:
         alone = question.job.local or all(each.pasted for each in snapshots)
         absent = () if alone else missing(Every({s.node: doctor.launch_of(s) for s in snapshots}))
-        return spoken(diagnose(question, snapshots, missing=(*lost, *absent), notes=notes))
+        return spoken(diagnose(question, snapshots, facts, missing=(*lost, *absent), notes=notes))
     checks = tuple(check for check in question.checks if not check.compares)
     question = replace(question, checks=checks, job=replace(question.job, apart=True))
-    return spoken(diagnose(question, snapshots, missing=lost, notes=(*notes, APART)))
+    return spoken(diagnose(question, snapshots, facts, missing=lost, notes=(*notes, APART)))
 
 
 def is_one_job(snapshots: Sequence[Snapshot]) -> bool:

@@ -8,6 +8,7 @@ from ncclprobe.engine import inventory
 from ncclprobe.engine.collect import observed, with_choices, with_predictions
 from ncclprobe.engine.diagnose import JudgedNodes, Question, Topic, diagnose
 from ncclprobe.engine.judge import conclude, judge, shares
+from ncclprobe.engine.pasted_causes import NOTHING_SAID, SaidInTexts
 from ncclprobe.facts.cpu import Cpus
 from ncclprobe.facts.data_paths import DataPaths
 from ncclprobe.facts.infiniband import Fabric
@@ -78,7 +79,8 @@ def _learn(known: JudgedNodes) -> JudgedNodes:
 
 def _judge(known: JudgedNodes) -> JudgedNodes:
     """Judge each node, then compare the nodes and, in the order of the checks, what they measured."""
-    return replace(known, verdicts=judge(known.snapshots, known.question.checks, known.job, known.facts))
+    verdicts = judge(known.snapshots, known.question.checks, known.job, known.facts)
+    return replace(known, verdicts=(*verdicts, *known.facts.get(SaidInTexts, NOTHING_SAID).verdicts))
 
 
 def _conclude(known: JudgedNodes) -> dict[str, Any]:

@@ -187,6 +187,12 @@ def second(file: str, node: str) -> UsageError:
     return UsageError(f"{file}: a second capture of node {node}; `ncclprobe compare OLD NEW` says what changed")
 
 
+def is_text(path: Path) -> bool:
+    """Return whether a file is not a capture or report of ours. Raises UsageError."""
+    begins = files.read_start(path, limit=4096).lstrip()
+    return not (begins.startswith("{") and ('"capture"' in begins or '"ncclprobe' in begins))
+
+
 def machines(paths: Iterable[Path]) -> Iterator[tuple[str, Replay]]:
     """Yield each captured machine with its file; texts that people pasted (`ibstat`, `env` …) are together one more.
 
@@ -196,9 +202,7 @@ def machines(paths: Iterable[Path]) -> Iterator[tuple[str, Replay]]:
 
     pastes: dict[str, dict[str, dict[Question, str | HostError]]] = {}
     for path in paths:
-        begins = files.read_start(path, limit=4096).lstrip()
-        ours = begins.startswith("{") and ('"capture"' in begins or '"ncclprobe' in begins)
-        shown = {} if ours else pasted.forms(files.read(path, limit=bounds.CAPTURE_BYTES))
+        shown = pasted.forms(files.read(path, limit=bounds.CAPTURE_BYTES)) if is_text(path) else {}
         if not shown:
             yield str(path), load(path)
         for host, own in shown.items():

@@ -16,6 +16,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from ncclprobe.host import Question
 from ncclprobe.host.pasted_forms import ASK_GPUS, FORMS, Answers, missing_files
 from ncclprobe.host.pasted_job import described
+from ncclprobe.host.pasted_logs import log, unwrapped
+from ncclprobe.host.pasted_lspci import lspci
 from ncclprobe.host.pasted_settings import settings
 from ncclprobe.model.errors import HostError, Missing
 
@@ -51,7 +53,7 @@ _MEETING = ("RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")
 
 def forms(text: str) -> dict[str, dict[str, Answers]]:
     """Return what each form in a text shows, by host ("": no line names one) and form; empty: none is recognised."""
-    lines = [_COLOURS.sub("", line).rstrip("\r ") for line in text.splitlines()[:_MOST_LINES]]
+    lines = [_COLOURS.sub("", line).rstrip("\r ") for line in unwrapped(text).splitlines()[:_MOST_LINES]]
     found = {host: dict(_host_answers(own)) for host, own in _by_host(_bare(lines)).items()}
     return {host: own for host, own in found.items() if own}
 
@@ -79,7 +81,7 @@ def _by_host(lines: list[str]) -> dict[str, list[str]]:
 
 
 def _host_answers(lines: Sequence[str]) -> Iterator[tuple[str, Answers]]:
-    for name, read in FORMS.items():
+    for name, read in {**FORMS, "lspci": lspci, "log": log}.items():
         if answers := read(lines):
             yield name, answers
     variables: dict[str, str | None] = {}

@@ -8,6 +8,9 @@ from ncclprobe.logs.job_log import JobLog
 from ncclprobe.model.findings import Finding
 
 _NOT_READY = ("system not yet initialized", "GPU fabric is not ready within")
+_APART = ("don't match with driver version", "doesn't match driver version", "does not match driver version")
+_NOT_STARTED = ("Failed to start nvidia-fabricmanager", "Failed to start NVIDIA fabric manager")
+"""The fabric manager's words when it is not of the driver's version, and systemd's."""
 BIND = "Failed to bind NVLink SHARP (NVLS) Multicast memory"
 _NVLINK_OFF = "P2P is disabled between NVLINK connected GPUs"
 _UNKNOWN_STATE = ("invalid argument", "present state", "operation not supported", "unknown error", "not permitted")
@@ -15,7 +18,7 @@ _UNKNOWN_STATE = ("invalid argument", "present state", "operation not supported"
 
 @cause(
     code="fabric-manager",
-    signs=(*CUDA_SIGNS, *_NOT_READY, BIND),
+    signs=(*CUDA_SIGNS, *_NOT_READY, *_APART, *_NOT_STARTED, BIND),
     doctor="nvl.fabric",
     bad=lambda: ["[rank0]: RuntimeError: CUDA error: system not yet initialized"],
     good=lambda: [f"n1:7:7 [0] transport/nvls.cc:376 NCCL WARN {BIND} of size 2097152 : CUDA error 2 'out of memory'."],
@@ -31,6 +34,9 @@ def fabric_not_ready(log: JobLog) -> Iterator[Finding]:
     of exactly the driver's version and restart it.
     """
     yield from each(log, _NOT_READY, "the NVSwitch fabric is not ready", **NODE)
+    yield from each(log, _APART, "the fabric manager is of another version than the driver, and does not run", **NODE)
+    if not any(log.having(*_APART)):
+        yield from each(log, _NOT_STARTED, "the fabric manager did not start", **NODE)
     for event in log.having(BIND):
         if not demoted(event) and any(words in event.text for words in _UNKNOWN_STATE):
             yield said(log, event, "NVLS memory cannot be bound: the fabric refuses it", **NODE)

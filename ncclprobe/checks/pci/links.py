@@ -243,6 +243,37 @@ def nic_link(fabric: Fabric, pci: Pci) -> Iterator[Finding]:
     yield from blanks(unknown, len(found), "/sys/bus/pci/devices/*/current_link_width")
 
 
+@applies
+def functions_alone(job: Job, fabric: Fabric | Absent, gpus: Gpus | Absent) -> bool:
+    """to jobs on GPUs, if neither NVML nor the RDMA stack names the functions of the bus."""
+    return job.backend == "nccl" and isinstance(fabric, Absent) and isinstance(gpus, Absent)
+
+
+@check(
+    group=LINK_GROUP,
+    slows=True,
+    bad=lambda: [(node(gpu_at(1, 8))[1],), (cards(nic(0, OLD_SLOT))[1],)],
+    good=lambda: [(node(gpu_at(1))[1],), (cards(nic(0, FULL))[1],)],
+    applies=functions_alone,
+)
+def function_link(pci: Pci) -> Iterator[Finding]:
+    """The PCIe link of a GPU has fewer lanes than it could, or that of a NIC fewer or slower ones.
+
+    Right: The PCIe link of every GPU and NIC has its full width, and that of a NIC its full speed.
+    Why: the device sends and receives no faster than its slot. An idle GPU lowers its speed; a NIC does not.
+    Fix: reseat the card or its riser, and check the slot's lanes and speed in the firmware set-up.
+    """
+    for device in (*pci.of("gpu"), *pci.of("nic")):
+        link = device.link
+        if isinstance(link, Absent) or None in (link.gbps, link.max_gbps, link.width, link.max_width):
+            continue
+        best = replace(link, speed_gtps=link.max_speed_gtps, width=link.max_width)
+        narrow = (link.width or 0) < (link.max_width or 0)
+        if narrow or (device.identity.kind == "nic" and (link.gbps or 0) < 0.999 * (link.max_gbps or 0)):
+            message = f"runs at {_written(link)}, but supports {_written(best)}"
+            yield warn(device.address, message, **NODE, evidence=f"LnkSta and LnkCap of {device.address}")
+
+
 def _rate(port: Port) -> float:
     return 0.0 if isinstance(port.rate, Absent) else port.rate.gbps
 

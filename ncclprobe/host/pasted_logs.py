@@ -1,0 +1,45 @@
+"""Logs among pasted texts: the kernel's, the journal's, what systemctl and `kubectl describe` print.
+
+They show no device by themselves. `doctor` takes them for what `explain` finds in them.
+"""
+
+import json
+import re
+from collections.abc import Sequence
+
+from ncclprobe.host import SAMPLE, Question
+from ncclprobe.model.errors import HostError
+
+LOG: Question = (SAMPLE, "log")
+"""Asked of no machine: that a pasted text is a log."""
+_KERNEL = re.compile(r"\[(?: {0,8}\d{1,8}\.\d{6}|[A-Z][a-z]{2} [A-Z][a-z]{2} [ \d]\d \d\d:\d\d:\d\d \d{4})\] \S")
+_JOURNAL = re.compile(
+    r"(?:[A-Z][a-z]{2} [ \d]\d \d\d:\d\d:\d\d|\d{4}-\d\d-\d\dT[\d:.+-]{8,24}) [\w.-]{1,80} "
+    r"[\w./@-]{1,80}(?:\[\d{1,9}\])?: "
+)
+_UNIT = re.compile(r".{0,3}[\w@.-]{1,80}\.service - ")
+_PART = 0.5
+"""So much of a text has to be lines of a log."""
+_WRAPPED = re.compile(r'\{"(?:log|stream|time)": ?"')
+"""The beginnings of lines of docker's json-file logs."""
+
+
+def log(lines: Sequence[str]) -> dict[Question, str | HostError]:
+    """Return that a text is a log of the kernel, of the journal, of a unit or of a Kubernetes object."""
+    written = [line for line in lines if line.strip()]
+    dated = sum(bool(_KERNEL.match(line) or _JOURNAL.match(line)) for line in written)
+    unit = any(map(_UNIT.match, written)) and any(line.strip().startswith("Active: ") for line in written)
+    heads = {line.partition(":")[0] for line in written if not line.startswith(" ")}
+    described = "Name" in heads and bool({"Namespace", "Labels"} & heads) and bool({"Conditions", "Events"} & heads)
+    return {LOG: ""} if unit or described or dated > _PART * len(written) else {}
+
+
+def unwrapped(text: str) -> str:
+    """Return a text without the JSON that docker puts around each line; any other text as it is."""
+    lines = text.splitlines()
+    if not lines or not all(_WRAPPED.match(line) for line in lines if line.strip()):
+        return text
+    try:
+        return "".join(str(json.loads(line).get("log", "")) for line in lines if line.strip())
+    except (ValueError, AttributeError, RecursionError):
+        return text

@@ -1,0 +1,58 @@
+"""What ``lspci -vv`` prints, as the kernel's files of each function."""
+
+import json
+import re
+from collections.abc import Sequence
+
+from ncclprobe.host import Question
+from ncclprobe.model.errors import HostError
+
+_ROOT = "/sys/bus/pci/devices"
+_HEAD = re.compile(
+    r"((?:[0-9a-f]{4}:)?[0-9a-f]{2}:[0-9a-f]{2}\.[0-7]) ([\w/ -]{3,40}?)(?: \[[0-9a-f]{4}\])?: (.{1,160})"
+)
+_CLASSES = {
+    "infiniband controller": "20700",
+    "ethernet controller": "20000",
+    "network controller": "28000",
+    "3d controller": "30200",
+    "vga compatible controller": "30000",
+    "bridge": "68000",
+}
+_VENDORS = {"mellanox": "15B3", "nvidia": "10DE", "amazon": "1D0F", "broadcom": "14E4", "intel": "8086"}
+_IDS = re.compile(r"\[([0-9a-f]{4}):([0-9a-f]{4})\]")
+_LINK = re.compile(r"Speed (\d{1,2}(?:\.\d)?)GT/s(?: \([a-z]{2,12}\))?, Width x(\d{1,2})")
+_FILES = {"LnkCap:": ("max_link_speed", "max_link_width"), "LnkSta:": ("current_link_speed", "current_link_width")}
+
+
+def lspci(lines: Sequence[str]) -> dict[Question, str | HostError]:
+    """Read the links of GPUs and NICs.
+
+    >>> read = lspci(["5e:00.0 Ethernet controller: Mellanox …", "LnkSta: Speed 8GT/s (downgraded), Width x16"])
+    >>> read["read", "/sys/bus/pci/devices/0000:5e:00.0/current_link_speed"]
+    '8 GT/s PCIe'
+    """
+    found: dict[Question, str | HostError] = {}
+    functions: dict[str, bool] = {}
+    address = ""
+    for line in map(str.strip, lines):
+        if head := _HEAD.match(line):
+            address = head[1] if head[1].count(":") > 1 else f"0000:{head[1]}"
+            kind, words = _CLASSES.get(head[2].lower(), ""), head[3].lower()
+            vendor = next((number for name, number in _VENDORS.items() if name in words), "0")
+            ids = _IDS.findall(words)[-1:] or [(vendor, "1")]
+            functions[address] = False
+            if kind:
+                found["read", f"{_ROOT}/{address}/uevent"] = f"PCI_CLASS={kind}\nPCI_ID={':'.join(ids[0])}\n"
+        elif (
+            address
+            and (files := _FILES.get(line.partition("\t")[0].partition(" ")[0]))
+            and (link := _LINK.search(line))
+        ):
+            found["read", f"{_ROOT}/{address}/{files[0]}"] = f"{link[1]} GT/s PCIe"
+            found["read", f"{_ROOT}/{address}/{files[1]}"] = link[2]
+            functions[address] = True
+        elif line.startswith("NUMA node:") and address:
+            found["read", f"{_ROOT}/{address}/numa_node"] = line.partition(":")[2].strip()
+    known = [each for each, linked in functions.items() if linked and ("read", f"{_ROOT}/{each}/uevent") in found]
+    return found | {("list", _ROOT): json.dumps(known)} if known else {}
