@@ -151,7 +151,7 @@ CASES = {
             (fabric(), PLAIN, pci(moved=(2, 3)), gpus(2), METAL),
         ],
         other=[
-            ("UNKNOWN: the NUMA node of no NIC could be read", fabric(), PLAIN, _BLIND, gpus(), _UNREAD),
+            ("UNKNOWN: no NIC's NUMA node could be read", fabric(), PLAIN, _BLIND, gpus(), _UNREAD),
             ("NOTE unknown: mlx5_0", fabric(), PLAIN, _HOMELESS, gpus(), _UNREAD),
         ],
     ),
@@ -190,7 +190,7 @@ CASES = {
             ),
             _state("NOTE link: mlx5_4:1", fabric=fabric(port(4, **_DOWN)), pci=_UNREAD),
             _state(
-                "UNKNOWN: the state of no port could be read: permission denied",
+                "UNKNOWN: no port's state could be read: permission denied",
                 fabric=fabric(*(port(n, state=_UNREAD) for n in range(4))),
             ),
             _state("NOTE unknown: mlx5_2:1", fabric=fabric(port(2, state=_UNREAD))),
@@ -217,7 +217,7 @@ CASES = {
         other=[
             _rate("NOTE link: mlx5_4:1", fabric=fabric(port(4, HDR))),
             _rate(
-                "UNKNOWN: the rate of no port could be read: permission denied",
+                "UNKNOWN: no port's rate could be read: permission denied",
                 fabric=fabric(*(port(n, _UNREAD) for n in range(4))),
             ),
             _rate("NOTE unknown: mlx5_2:1", fabric=fabric(port(2, _UNREAD))),

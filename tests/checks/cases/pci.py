@@ -97,7 +97,7 @@ CASES = {
         bad=[("WARN unknown: GPU0 and GPU1", printed("PXB"), TREE, TWO, LINKED, Fabric(), METAL)],
         other=[
             (
-                "UNKNOWN: the PCI tree and nvidia-smi's matrix have no pair of devices in common",
+                "UNKNOWN: no pair of devices is in both the PCI tree and nvidia-smi's matrix",
                 printed("PIX"),
                 Pci(),
                 TWO,
