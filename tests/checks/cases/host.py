@@ -16,6 +16,8 @@ from ncclprobe.checks.host import (
     NIC,
     PLAIN,
     SMALL,
+    SRUN,
+    STALE,
     TORCHRUN,
     TWO_NODES,
     TWO_SOCKETS,
@@ -36,6 +38,9 @@ ONE = Gpus((Gpu(0, "NVIDIA H200"),), driver="570.86.15", cuda=(12, 8))
 ROOMY = SharedMemory(64 * GIB, 60 * GIB)
 TINY = Cpus((0, 1), "Intel Xeon", (NumaNode(0, (0, 1), (10,)),))
 HIDDEN = Gpus(tuple(Gpu(n, "NVIDIA H200") for n in range(4)), "570.86.15", (12, 8))
+_NO_GPUS = Absent("no NVIDIA driver here")
+_SOME_NEAR = Gpus((FOUR.all[2], Gpu(3, "NVIDIA H200", cpus=()), Gpu(4, lost="GPU is lost")), "570.86.15", (12, 8))
+_FOUR_RANKS = Launch(local_world_size=4)
 ONE_PER_NODE = Launch("slurm", 0, 2, 0, 1, 2, 0)
 BUSY = Throttling(1000, 400, 12.0)
 ROOTS = OpenFiles(1048576, 1048576)
@@ -56,6 +61,8 @@ def _few(uid: int, capabilities: frozenset[str], first: bool = True) -> Process:
     )
 
 
+_SWAPPED = Memory(64 * GIB, 32 * GIB, 8 * GIB, 1 * GIB)
+_FULL = Cgroup(None, MemoryLimit(64 * GIB, "/sys/fs/cgroup", 64 * GIB))
 _ROOM = Memory(256 * GIB, 200 * GIB)
 _threads = rows_of(process=user(), launch=Launch(), cgroup=FREE, gpus=EIGHT, job=Job())
 _shm = rows_of(memory=SMALL, gpus=NEW_DRIVER, launch=Launch(), software=NCCL_2_21, settings=PLAIN, job=Job())
@@ -66,7 +73,9 @@ CASES = {
             ("WARN image: RLIMIT_NOFILE", OpenFiles(512, 512), Launch(), Job(), JobUser()),
             ("WARN image: RLIMIT_NOFILE", OpenFiles(64, 4096), Launch(), Job(local=True), JobUser()),
             ("WARN image: RLIMIT_NOFILE", ROOTS, Launch(), Job(local=True), LOW_USER),
+            ("WARN image: RLIMIT_NOFILE", OpenFiles(1024, 1024), LARGE, Job(), JobUser()),
         ],
+        other=[("NOTE unknown: RLIMIT_NOFILE", OpenFiles(1024, None), LARGE, Job(), JobUser())],
         good=[
             (OpenFiles(65536, 65536), LARGE, Job(), JobUser()),
             (OpenFiles(1024, 1048576), LARGE, Job(), JobUser()),
@@ -114,11 +123,12 @@ CASES = {
         ],
     ),
     "host.shm/shm-stale": Cases(
+        other=[("NOTE unknown: /dev/shm", SharedMemory(8 * GIB, 7 * GIB, segments=(STALE,)))],
         good=[
             (SharedMemory(8 * GIB, 100 * MIB, segments=(Segment("nccl-Xy", 9 * MIB, 4.0, held=True),)),),
             (SharedMemory(8 * GIB, 100 * MIB, segments=(Segment("nccl-Xy", 9 * MIB, 86400.0, held=None),)),),
             (SharedMemory(8 * GIB, 100 * MIB, segments=()),),
-        ]
+        ],
     ),
     "host.limits/memlock": Cases(
         bad=[
@@ -151,6 +161,10 @@ CASES = {
                 Job(),
             ),
         ],
+        other=[
+            ("NOTE unknown: swap", _SWAPPED, Absent("not mounted here"), Launch(), EIGHT, Job()),
+            ("NOTE unknown: memory", replace(_SWAPPED, swap_free_bytes=8 * GIB), _FULL, Launch(), EIGHT, Job()),
+        ],
         good=[
             (_ROOM, Cgroup(None, MemoryLimit(64 * GIB, "/sys/fs/cgroup", 63 * GIB)), Launch(), EIGHT, Job()),
             (_ROOM, Cgroup(None, MemoryLimit(GIB, "/sys/fs/cgroup", 0)), Launch(), EIGHT, Job("gloo")),
@@ -162,8 +176,30 @@ CASES = {
             ("FAIL job: processors; WARN job: GPU2, GPU3", allowed(0, 1), TWO_SOCKETS, FOUR, TORCHRUN, Job()),
             ("WARN job: processors, GPU2, GPU3", allowed(*range(8)), TWO_SOCKETS, FOUR, TORCHRUN, Job()),
             ("WARN job: GPU2, GPU3", allowed(*LOW), TWO_SOCKETS, FOUR, Launch(), Job()),
+            ("WARN job: GPU0, GPU1", allowed(*HIGH), TWO_SOCKETS, replace(FOUR, all=FOUR.all[:2]), SRUN, Job()),
+            ("WARN job: GPU2; NOTE unknown: GPU3", allowed(*LOW), TWO_SOCKETS, _SOME_NEAR, TORCHRUN, Job()),
+            (
+                "FAIL job: processors",
+                allowed(0, 1, 2),
+                TWO_SOCKETS,
+                _NO_GPUS,
+                TORCHRUN,
+                Job(),
+            ),
+            ("WARN job: processors", allowed(0, 1, 2, 3), TWO_SOCKETS, _NO_GPUS, TORCHRUN, Job()),
+            ("WARN job: rank 0", allowed(0, 1, 2), TWO_SOCKETS, _NO_GPUS, SRUN, Job()),
+            ("WARN job: processors", allowed(0, 1, 2), TWO_SOCKETS, _NO_GPUS, _FOUR_RANKS, Job()),
+            ("FAIL job: processors", allowed(0, 1, 5), TWO_SOCKETS, _NO_GPUS, TORCHRUN, Job()),
+        ],
+        other=[
+            # An interactive allocation: who knows how the job will be started.
+            ("NOTE unknown: processors", allowed(0, 1, 2, 3), TWO_SOCKETS, _NO_GPUS, _FOUR_RANKS, Job()),
+            ("NOTE unknown: rank 0", allowed(0), TWO_SOCKETS, FOUR, Launch("slurm", 0, 1, 0, 1, 1, 0), Job()),
+            ("NOTE unknown: processors", allowed(0, 1), TINY, HIDDEN, TORCHRUN, Job("gloo")),
         ],
         good=[
+            (allowed(0, 1, 2, 3), TWO_SOCKETS, _NO_GPUS, SRUN, Job()),
+            (allowed(*HIGH), TWO_SOCKETS, FOUR, SRUN, Job()),
             (allowed(*LOW, *HIGH), TWO_SOCKETS, FOUR, TORCHRUN, Job()),
             (allowed(0, 1), TINY, HIDDEN, TORCHRUN, Job()),
             (allowed(0, 1, 32, 33), TWO_SOCKETS, FOUR, Launch(), Job()),
@@ -171,16 +207,22 @@ CASES = {
             (allowed(*range(8)), TWO_SOCKETS, Absent("no NVML"), Launch("torchrun", 0, 2, 0, 2, 1, 0), Job("gloo")),
         ],
     ),
-    "host.cpu/cpu-quota": Cases(good=[(Cgroup(Quota(16.0, "/sys/fs/cgroup", BUSY), None), TORCHRUN, FOUR, Job())]),
+    "host.cpu/cpu-quota": Cases(
+        other=[("NOTE unknown: cpu quota", Cgroup(Quota(64.0, "/sys/fs/cgroup", BUSY), None), TORCHRUN, FOUR, Job())],
+        good=[(Cgroup(Quota(16.0, "/sys/fs/cgroup", BUSY), None), TORCHRUN, FOUR, Job())],
+    ),
     "host.cpu/numa-bind": Cases(
         bad=[("WARN job: NUMA", MemoryPolicy(), allowed(*LOW, memory_nodes=(1,)), TWO_SOCKETS)],
         good=[
             (MemoryPolicy(), allowed(*LOW), TWO_SOCKETS),
+            (MemoryPolicy("bind", (7,)), allowed(*LOW), TWO_SOCKETS),  # not allowed: the kernel refuses that
+            (MemoryPolicy("local"), allowed(*LOW), TWO_SOCKETS),
+            (MemoryPolicy(), allowed(*LOW, memory_nodes=()), TWO_SOCKETS),
+            (MemoryPolicy("bind", (1,)), allowed(0), Cpus((0,), "x", ())),  # a kernel without NUMA
         ],
     ),
     "host.cpu/governor": Cases(
-        good=[
-            (Scaling("intel_pstate", "powersave"),),
-        ]
+        bad=[("WARN image: governor", Scaling("intel_cpufreq", "powersave"))],
+        other=[("NOTE unknown: governor", Scaling("intel_pstate", "powersave"))],
     ),
 }
