@@ -22,6 +22,7 @@ from ncclprobe.checks.launch.ports import (
     MASTER,
     OPEN,
     REJECTS,
+    RULED,
     SYSTEMS,
     TAKEN,
     UNCHOSEN,
@@ -59,6 +60,15 @@ _ONLY_GLOO = example((0, 2, "gloo0", "filtered"), (1, 2, "gloo0", "filtered"), (
 _AT_ETH0 = [Decision((InterfaceChoice("eth0", address, "", ""),), "") for address in ("10.0.0.5", "fd00::5%eth0")]
 _OVER_IPV4, _OVER_IPV6 = (
     Every(dict.fromkeys(("n0", "n1"), replace(over("Socket"), bootstrap=bootstrap))) for bootstrap in _AT_ETH0
+)
+_RESERVED = replace(USUAL, ephemeral_ports=(50000, 51999), reserved_ports=((1, 50100), (51000, 60000)))
+_UNSEEN = (
+    Absent("only root may see the rules"),
+    Firewall(Absent("no nft here"), ()),
+    Firewall((), ("ipv4/filter",)),
+    Firewall((), Absent("not readable")),
+    RULED,  # a chain that its rules lead to may refuse all
+    Firewall((Chain("inet/firewalld/filter_INPUT", "accept", Absent("rules not read")),), ()),
 )
 LARGE = replace(TWO_NODES, world_size=4096, nnodes=512)
 
@@ -153,7 +163,14 @@ CASES = {
                 UNTRIED,
                 _OVER_IPV6,
             ),
+            (
+                "WARN image: ip/filter/INPUT on n0; NOTE unknown: firewall",
+                Every({"n0": DROPS, "n1": _UNSEEN[0]}),
+                Every({}),
+                Every({}),
+            ),
         ],
+        other=[("UNKNOWN: n1", Every({"n0": OPEN, "n1": each}), Every({}), Every({})) for each in _UNSEEN],
         good=[
             (Every({"n0": DROPS, "n1": DROPS}), HEALTHY, UNCHOSEN),  # they have tried, and connect
             (Every({"n0": OPEN, "n1": DROPS}), UNTRIED, _OVER_IPV6),
@@ -172,7 +189,11 @@ CASES = {
         good=[(replace(BY_HAND, master_port=40123), replace(USUAL, reserved_ports=((40000, 41000),)))]
     ),
     "launch.limits/ports-enough": Cases(
-        bad=[("WARN image: ephemeral ports", LARGE, replace(USUAL, ephemeral_ports=(50000, 59999)), Ports((), 0))],
+        bad=[
+            ("WARN image: ephemeral ports", LARGE, replace(USUAL, ephemeral_ports=(50000, 59999)), Ports((), 0)),
+            ("WARN image: ephemeral ports", TWO_NODES, _RESERVED, Ports((), 0)),
+        ],
+        other=[("NOTE unknown: ephemeral ports", TWO_NODES, USUAL, Ports((), 28000))],  # waiting ones
         good=[
             (LARGE, USUAL, Ports((), 5000)),
             (replace(TWO_NODES, world_size=1024), USUAL, Absent("not readable")),

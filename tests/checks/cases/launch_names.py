@@ -27,12 +27,12 @@ from ncclprobe.checks.launch.names import (
 from ncclprobe.checks.launch.variables import EIGHT, STEP, TASK_3
 from ncclprobe.facts.environment import Environment
 from ncclprobe.facts.interfaces import Interfaces
-from ncclprobe.facts.launcher import Launch
+from ncclprobe.facts.launcher import Launch, detect
 from ncclprobe.facts.names import HostsEntry, Master, Names, OwnName
 from ncclprobe.facts.nccl_conf import Settings
 from ncclprobe.facts.ports import Listener, Ports
 from ncclprobe.facts.rank import OwnGpus
-from ncclprobe.facts.routes import Route, Routes
+from ncclprobe.facts.routes import Route, Routes, Rule
 from ncclprobe.model.snapshot import Absent, Every, Job, Ranks
 from ncclprobe.model.values import replace
 from tests.checks.cases import Cases, rows_of
@@ -50,6 +50,38 @@ AGENT_0 = Environment({**STEP, **AGENT, "SLURM_PROCID": "0", "SLURM_NODEID": "0"
 SHELL_OF_SALLOC = Environment(
     {"SLURM_STEP_ID": "4294967290", "SLURM_STEP_NUM_TASKS": "1", "SLURM_PROCID": "0", "SLURM_JOB_NUM_NODES": "2"}
 )
+
+
+_OF_TASKS = {
+    "SLURM_JOB_ID": "7",
+    "SLURM_STEP_ID": "0",
+    "SLURM_JOB_NUM_NODES": "2",
+    "SLURM_STEP_NUM_NODES": "2",
+    "SLURM_STEP_NUM_TASKS": "16",
+    "SLURM_STEP_TASKS_PER_NODE": "8(x2)",
+    "SLURM_NODEID": "0",
+}
+_RANK_3 = {"RANK": "3", "WORLD_SIZE": "16", "LOCAL_RANK": "3", "LOCAL_WORLD_SIZE": "8"}
+_MASTER = {"MASTER_ADDR": "node0", "MASTER_PORT": "29500"}
+_TORCHRUN = {**_RANK_3, "TORCHELASTIC_RUN_ID": "x", "GROUP_WORLD_SIZE": "1", "WORLD_SIZE": "8", "GROUP_RANK": "0"}
+_SALLOC = {"SLURM_JOB_ID": "7", "SLURM_STEP_ID": "4294967290", "SLURM_JOB_NUM_NODES": "2", "SLURM_NNODES": "1"}
+_POD = {"PET_NNODES": "2", "PET_NODE_RANK": "1", "PET_MASTER_ADDR": "job-node-0-0.job"}
+_MPI = {"OMPI_COMM_WORLD_RANK": "4", "OMPI_COMM_WORLD_SIZE": "16", "OMPI_COMM_WORLD_LOCAL_RANK": "4"}
+_BLIND_MASTER = Absent("ip: not there")
+_BY_NAME = setting("NCCL_SOCKET_IFNAME", "eth0")
+_BOTH_CARDS = Interfaces((CNI0, ETH0))
+_LONGER = replace(ROUTED, main=(*ROUTED.main, replace(ROUTED.main[0], destination="10.9.0.0/16", interface="cni0")))
+_TWO_FAMILIES = Master("localhost", ("::1", "127.0.0.1"))
+_ONE_NODE = Launch("environment", 0, 8, 0, 8, 1, 0, "localhost", 29500)
+_ONE_EACH, _OF_TWO = Launch("torchrun", 0, 1, 0, 1, 1), Launch("torchrun", 0, 2, 0, 1, 2)
+_LOST = replace(EIGHT, all=tuple(replace(gpu, lost="GPU is lost") for gpu in EIGHT.all[1:]))
+_UPPER = Names((HostsEntry("127.0.1.1", ("NODE0",), 2),), sources=("dns", "files"))
+
+
+def _set(*variables: dict[str, str], **more: str) -> tuple[Launch, Environment]:
+    """Return what a launcher has set, as its collector reads it."""
+    every = {name: value for each in (*variables, more) for name, value in each.items()}
+    return detect(every), Environment(every)
 
 
 _dup_gpu = rows_of(
@@ -116,6 +148,7 @@ CASES = {
             _fqdn("WARN image: node0", own=OwnName("node0", ("10.9.9.9",))),
             _fqdn("WARN image: node0", own=OwnName("node0", ("0.0.0.0",)), job=Job()),
         ],
+        other=[_fqdn("NOTE unknown: node0", names=_UPPER)],
         good=[
             _fqdn(),
             _fqdn(own=OwnName("node0", ("10.0.0.5",))),
@@ -123,16 +156,30 @@ CASES = {
             _fqdn(names=DEBIANS, job=Job()),
             _fqdn(names=_REAL_TOO, job=Job()),
             _fqdn(names=replace(DEBIANS, sources=("dns", "files"))),
+            _fqdn(names=_REAL_TOO),
         ],
     ),
     "launch.master/route": Cases(
         bad=[
             _route("FAIL node: node0", routes=UNROUTED),
             _route("WARN image: ens1", interfaces=Interfaces((_FIRST, ETH0))),
+            _route("WARN job: cni0", interfaces=_BOTH_CARDS),
+        ],
+        other=[
+            _route("NOTE unknown: ib0", interfaces=Interfaces((ETH0, IB0))),  # NCCL's own network, as it should
+            _route(
+                "UNKNOWN: the main table has no route to MASTER_ADDR",
+                routes=replace(UNROUTED, rules=(Rule(100, "200", source="10.0.0.5"),)),
+            ),
+            _route(
+                "UNKNOWN: the main table has no route to MASTER_ADDR",
+                routes=replace(UNROUTED, rules=_BLIND_MASTER),
+            ),
         ],
         good=[
             _route(),
-            _route(interfaces=Interfaces((ETH0, IB0))),  # NCCL's own network, as it should
+            _route(interfaces=_BOTH_CARDS, settings=_BY_NAME),
+            _route(interfaces=_BOTH_CARDS, routes=_LONGER),
             _route(master=Master("node0", ("10.0.0.5",)), interfaces=Interfaces((CNI0, ETH0)), routes=UNROUTED),
             _route(master=replace(FAR, addresses=("fd00::1", "10.9.0.1"))),
             _route(routes=replace(ROUTED, rules=Absent("ip: not there"))),
@@ -143,6 +190,9 @@ CASES = {
         good=[
             (BOTH, ONE, Interfaces((ETH0,)), Ports((Listener("::", 29500),), 0)),
             (BOTH, ONE, Interfaces((ETH0,)), Ports((), 0)),
+            (_TWO_FAMILIES, _ONE_NODE, Interfaces((ETH0,)), Ports((), 0)),
+            (_TWO_FAMILIES, _ONE_NODE, Interfaces((ETH0,)), Ports((Listener("::", 29500),), 0)),
+            (_TWO_FAMILIES, _ONE_NODE, Interfaces((ETH0,)), Ports((Listener("127.0.0.1", 29500),), 0)),
         ]
     ),
     "launch.vars/slurm-agree": Cases(
@@ -150,8 +200,18 @@ CASES = {
             ("WARN job: nnodes", Launch("environment", 3, 32, 3, 8, 4), TASK_3),
             ("WARN job: nnodes", Launch("torchrun", 0, 32, 0, 8, 4, 0), AGENT_0),
             ("WARN job: nnodes", Launch("torchrun", 0, 8, 0, 8, 1, 0), AGENT_0),
+            # A rank from the body of the batch script is every task's rank.
+            ("WARN job: RANK", *_set(_OF_TASKS, _RANK_3, _MASTER, SLURM_PROCID="5", SLURM_LOCALID="5")),
+            ("WARN job: nnodes", *_set(_POD, _TORCHRUN)),  # in every pod a job of its own
+            ("WARN job: RANK", *_set(_MPI, _RANK_3, _MASTER, OMPI_COMM_WORLD_LOCAL_SIZE="8")),
         ],
         good=[
+            _set(_OF_TASKS, _RANK_3, _MASTER, SLURM_PROCID="3", SLURM_LOCALID="3"),
+            _set(_OF_TASKS, AGENT, _RANK_3, _MASTER, SLURM_PROCID="1", SLURM_LOCALID="0"),  # a spawner
+            _set(_SALLOC, _TORCHRUN, SLURM_PROCID="0", SLURM_STEP_NUM_TASKS="1", SLURM_STEP_NUM_NODES="1"),
+            _set(_TORCHRUN, SLURM_JOB_ID="7", SLURM_JOB_NUM_NODES="2"),
+            _set(_TORCHRUN),
+            _set(_POD, _TORCHRUN, GROUP_WORLD_SIZE="2", WORLD_SIZE="16"),
             (Launch("torchrun", 0, 16, 0, 8, 2, 1), AGENT_0),  # torchrun numbers the nodes as they come
             (Launch("torchrun", 0, 8, 0, 8, 1, 0), SHELL_OF_SALLOC),
             (Launch("environment", 0, 8, 0, 8, 1), SHELL_OF_SALLOC),
@@ -160,10 +220,16 @@ CASES = {
         ],
     ),
     "launch.ranks/one-rank": Cases(
+        bad=[("WARN job: LOCAL_WORLD_SIZE", _ONE_EACH, EIGHT, Environment({}))],
+        other=[
+            ("NOTE unknown: LOCAL_WORLD_SIZE", _OF_TWO, EIGHT, Environment({}))
+        ],  # the doctor's one process on each of several nodes
         good=[
+            (_OF_TWO, EIGHT, Environment({"CUDA_VISIBLE_DEVICES": "3"})),
+            (_OF_TWO, _LOST, Environment({})),
             (TWO_NODES, EIGHT, Environment({})),
             (Launch("torchrun", 0, 1, 0, 1, 1), replace(EIGHT, all=EIGHT.all[:1]), Environment({})),
             (Launch("torchrun", 0, 1, 0, 1, 1), EIGHT, Environment({"CUDA_VISIBLE_DEVICES": "3"})),
-        ]
+        ],
     ),
 }
