@@ -265,8 +265,7 @@ RAISED = 'Traceback (most recent call last):\n  File "/usr/lib/a.py", line 3, in
         ),
         (
             "[TRT-LLM] [E] Hang detected after 300 seconds.\n"
-            "[TRT-LLM] [E] HangDetector: self-SIGKILL; relying on the launcher to propagate to peer "
-            "ranks.\n",
+            "[TRT-LLM] [E] HangDetector: self-SIGKILL; relying on the launcher to propagate to peer ranks.\n",
             (),
         ),
         (
@@ -348,9 +347,8 @@ RAISED = 'Traceback (most recent call last):\n  File "/usr/lib/a.py", line 3, in
             '[rank1]: Traceback (most recent call last):\n[rank1]:   File "a.py", line 3, in f\n'
             "[rank1]: RuntimeError: InnerRunOpApi:torch_npu/csrc/framework/OpParamMaker.cpp:281 OPS "
             "function error: HcclAllreduce, error code is 6\n"
-            "[rank1]: EI0006: [PID: 7] 2025-04-08-18:07:20.444.436 Getting socket times out. Reason: "
-            "Remote Rank did not send the data in time. Please check the reason for the rank being "
-            "stuck\n",
+            "[rank1]: EI0006: [PID: 7] 2025-04-08-18:07:20.444.436 Getting socket times out. Reason: Remote Rank did "
+            "not send the data in time. Please check the reason for the rank being stuck\n",
             (),
         ),
         (
@@ -382,8 +380,7 @@ def test_what_a_framework_says_of_a_failure_is_its_cause_or_a_victims_word(log: 
             "INFO 06-30 13:53:59 [launcher.py:37] Route: /v1/completions, Methods: POST\n"
         ),
         (
-            "Prompt: 'EngineCore failed to start.', Generated text: ' See root cause above. Failed "
-            "core proc(s)'\n"
+            "Prompt: 'EngineCore failed to start.', Generated text: ' See root cause above. Failed core proc(s)'\n"
             "| 3 | TP=4 | Free memory on device (7.2/8.0 GiB) on startup is less than desired GPU "
             "memory utilization | failed |\n"
         ),

@@ -31,6 +31,11 @@ class Cases(Struct, frozen=True):
     other: Sequence[tuple[Any, ...]] = ()
 
 
+def alike(must: str, *facts: Any) -> list[tuple[Any, ...]]:
+    """Return a row for each of `facts`, of all of which the check must say the same."""
+    return [(must, each) for each in facts]
+
+
 def rows_of(**usual: object) -> Callable[..., tuple[Any, ...]]:
     """Return what makes a row: what must be said, if any, and the facts `usual` in this order, but for its changes."""
 

@@ -3,7 +3,7 @@
 from ncclprobe.checks.log.fabric import BIND
 from ncclprobe.checks.log.infiniband import ERROR_12, REFUSAL
 from ncclprobe.checks.log.meeting import LINE
-from tests.checks.cases import Cases
+from tests.checks.cases import Cases, alike
 from tests.checks.cases.log_versions import GARBLED
 
 _VIOLATED = (
@@ -17,26 +17,20 @@ _VIOLATED = (
 CASES = {
     "log.rank-behind/listed-as-missing": Cases(
         bad=[
-            (
+            *alike(
                 "FAIL unknown: example",
                 "XlaRuntimeError: Barrier timed out. Timed out task names:\n/job:jax_worker/replica:0/task:3",
-            ),
-            (
-                "FAIL unknown: example",
                 "UNAVAILABLE: tasks are unhealthy (stopped sending heartbeats):\n/job:jax_worker/replica:0/task:3",
+                "Stalled ops: grads/a [missing ranks: 1, 2]",
             ),
-            ("FAIL unknown: example", "Stalled ops: grads/a [missing ranks: 1, 2]"),
         ]
     ),
     "log.unreachable/rejected-by-a-firewall": Cases(
         bad=[
-            (
+            *alike(
                 "FAIL fabric: n1:7 on n1",
                 "n1:7:9 [0] misc/socket.cc:288 NCCL WARN socketPollConnect: connect to 10.0.0.2<40211> returned "
                 "No route to host, exceeded error retry count after 35 attempts",
-            ),
-            (
-                "FAIL fabric: n1:7 on n1",
                 "n1:7:7 [0] NCCL INFO Bootstrap : Using eth0:10.0.0.1<0>\n"
                 "n1:7:9 [0] misc/socket.cc:550 NCCL WARN socketStartConnect: Connect to 10.66.4.3<40211> failed : "
                 "No route to host",
@@ -46,13 +40,10 @@ CASES = {
     ),
     "log.unreachable/connection-timed-out": Cases(
         bad=[
-            (
+            *alike(
                 "FAIL fabric: n1:7 on n1",
                 "n1:7:9 [0] include/socket.h:403 NCCL WARN Net : Connect to 10.0.0.2<40211> failed : Connection "
                 "timed out",
-            ),
-            (
-                "FAIL fabric: n1:7 on n1",
                 "n1:7:9 [0] misc/socket.cc:475 NCCL WARN socketStartConnect: exceeded timeouts (3)",
             ),
         ],
@@ -76,13 +67,10 @@ CASES = {
     ),
     "log.unreachable/refused": Cases(
         bad=[
-            (
+            *alike(
                 "WARN unknown: n1:7 on n1",
                 "n1:7:9 [0] misc/socket.cc:288 NCCL WARN socketPollConnect: connect to 10.0.0.2<40211> returned "
                 "Connection refused, exceeded error retry count after 35 attempts",
-            ),
-            (
-                "WARN unknown: n1:7 on n1",
                 "n1:7:9 [0] misc/socket.cc:30 NCCL WARN Call to recv from 10.0.0.2<4021> failed : Connection refused",
             ),
         ]
@@ -107,12 +95,9 @@ CASES = {
     ),
     "log.nvlink-fabric/fabric-not-ready": Cases(
         bad=[
-            (
+            *alike(
                 "FAIL node: n1:7 on n1",
                 "n1:7:7 [0] include/checks.h:18 NCCL WARN Cuda failure 802 'system not yet initialized'",
-            ),
-            (
-                "FAIL node: n1:7 on n1",
                 f"n1:7:7 [0] transport/nvls.cc:376 NCCL WARN {BIND} of size 2097152 : CUDA error 401 'the operation "
                 "cannot be performed in the present state'.\nThis is usually caused by a system or "
                 "configuration error in "
@@ -126,20 +111,15 @@ CASES = {
     ),
     "log.nvlink-fabric/no-imex-channel": Cases(
         bad=[
-            (
+            *alike(
                 "FAIL node: n1:7 on n1",
                 "n1:7:7 [0] mnnvl.cc:60 NCCL WARN MNNVL (cliqueSize 8) is available but not supported on this system. "
                 "Check the IMEX configuration.",
+                "n1:7:7 [0] mnnvl.cc:74 NCCL WARN MNNVL (cliqueSize 8) is available but not working on this system. "
+                "Check the IMEX channel configuration (/dev/nvidia-caps-imex-channels). Set NCCL_MNNVL_ENABLE=0 to "
+                "ignore this issue.",
+                "n1:7:7 [0] init.cc:90 NCCL WARN MNNVL is not supported on this system",
             ),
-            (
-                "FAIL node: n1:7 on n1",
-                "n1:7:7 [0] mnnvl.cc:74 NCCL WARN MNNVL (cliqueSize 8) is available but not working on this "
-                "system. Check "
-                "the IMEX channel configuration (/dev/nvidia-caps-imex-channels). Set NCCL_MNNVL_ENABLE=0 to "
-                "ignore this "
-                "issue.",
-            ),
-            ("FAIL node: n1:7 on n1", "n1:7:7 [0] init.cc:90 NCCL WARN MNNVL is not supported on this system"),
         ],
         good=["n1:7:9 [0] transport/p2p.cc:240 NCCL WARN Cuda failure 800 'operation not permitted'"],
     ),
@@ -164,26 +144,17 @@ CASES = {
     "log.rdma-transfer/no-acknowledgement": Cases(
         bad=[
             (
-                "FAIL fabric: n1:7 on n1",
-                "n1:7:9 [0] transport/net_ib/p2p.cc:688 NCCL WARN NET/IB: Got completion from peer "
-                "10.0.0.2<40211> with "
-                "status=IBV_WC_RETRY_EXC_ERR(12) opcode=IBV_WC_SEND(0) vendor_err=129  localGid ::ffff:10.1.0.1 "
-                "remoteGids::ffff:10.2.0.2 hca mlx5_0",
-            ),
-            (
-                "FAIL fabric: n1:7 on n1",
-                "n1:7:9 [0] transport/net_ib.cc:1091 NCCL WARN NET/IB : Got completion with error 12, opcode 1, "
-                "len 32478, "
-                "vendor err 129",
-            ),
-            (
                 "FAIL fabric: example",
-                "[1767323045.1] [n1:7 :0] ib_mlx5_log.c:177 UCX ERROR Transport retry count exceeded on "
-                "mlx5_0:1/IB (synd "
-                "0x15 vend 0x81 hw_synd 0/0)",
+                "[1767323045.1] [n1:7 :0] ib_mlx5_log.c:177 UCX ERROR Transport retry count exceeded on mlx5_0:1/IB "
+                "(synd 0x15 vend 0x81 hw_synd 0/0)",
             ),
-            (
+            *alike(
                 "FAIL fabric: n1:7 on n1",
+                "n1:7:9 [0] transport/net_ib/p2p.cc:688 NCCL WARN NET/IB: Got completion from peer 10.0.0.2<40211> "
+                "with status=IBV_WC_RETRY_EXC_ERR(12) opcode=IBV_WC_SEND(0) vendor_err=129  localGid ::ffff:10.1.0.1 "
+                "remoteGids::ffff:10.2.0.2 hca mlx5_0",
+                "n1:7:9 [0] transport/net_ib.cc:1091 NCCL WARN NET/IB : Got completion with error 12, opcode 1, len "
+                "32478, vendor err 129",
                 "n1:7:9 [0] NCCL INFO NET/IB: Dev 0 Port 1 qpn 9 mtu 5 LID 1\n"
                 "n2:8:9 [0] NCCL INFO NET/IB: Dev 0 Port 1 qpn 4 mtu 3 LID 2\n"
                 f"n1:7:9 [0] transport/net_ib.cc:1290 NCCL WARN {ERROR_12}",
@@ -192,12 +163,11 @@ CASES = {
     ),
     "log.rdma-transfer/flushed": Cases(
         bad=[
-            ("WARN unknown: n1:7 on n1", _VIOLATED),
-            (
+            *alike(
                 "WARN unknown: n1:7 on n1",
-                "n1:7:9 [0] transport/net_ib.cc:1290 NCCL WARN NET/IB : Got completion from peer 10.0.0.2<4> "
-                "with error "
-                "13, opcode 0, len 0, vendor err 135",
+                _VIOLATED,
+                "n1:7:9 [0] transport/net_ib.cc:1290 NCCL WARN NET/IB : Got completion from peer 10.0.0.2<4> with "
+                "error 13, opcode 0, len 0, vendor err 135",
             ),
         ]
     ),
@@ -205,17 +175,13 @@ CASES = {
         bad=[
             (
                 "FAIL node: n1:7 on n1",
-                "n1:7:9 [0] transport/net_ib/p2p.cc:688 NCCL WARN NET/IB: Got completion from peer "
-                "10.0.0.2<40211> with "
-                "status=IBV_WC_REM_OP_ERR(11) opcode=IBV_WC_SEND(0) vendor_err=137 hca mlx5_0",
+                "n1:7:9 [0] transport/net_ib/p2p.cc:688 NCCL WARN NET/IB: Got completion from peer 10.0.0.2<40211> "
+                "with status=IBV_WC_REM_OP_ERR(11) opcode=IBV_WC_SEND(0) vendor_err=137 hca mlx5_0",
             ),
-            (
+            *alike(
                 "FAIL node: example",
                 "[ 812.1] AMD-Vi: Event logged [IO_PAGE_FAULT device=41:00.0 domain=0x0001 address=0xe0001000 "
                 "flags=0x0030]",
-            ),
-            (
-                "FAIL node: example",
                 "[ 812.1] DMAR: [DMA Write] Request device [5e:00.0] fault addr ff000000 [fault reason 05] PTE Write "
                 "access is not set",
             ),
@@ -225,18 +191,18 @@ CASES = {
     "log.collective-mismatch/message-of-another-size": Cases(good=[_VIOLATED]),
     "log.rdma-path/port-went-down": Cases(
         bad=[
-            (
+            *alike(
                 "FAIL link: n1:7 on n1",
                 "n1:7:9 [0] transport/net_ib/common.cc:123 NCCL WARN NET/IB : mlx5_3:1 Got non-fatal async event: port "
                 "error(10)",
-            ),
-            (
-                "FAIL link: n1:7 on n1",
                 "n1:7:9 [0] transport/net_ib.cc:110 NCCL WARN NET/IB : mlx5_3:1 async fatal event: local catastrophic "
                 "error",
             ),
-            ("FAIL link: example", "[ 912.1] mlx5_core 0000:5e:00.0 ens5f0np0: Link down"),
-            ("FAIL link: example", "[ 912.1] mlx5_core 0000:5e:00.0: Port module event: module 0, Cable unplugged"),
+            *alike(
+                "FAIL link: example",
+                "[ 912.1] mlx5_core 0000:5e:00.0 ens5f0np0: Link down",
+                "[ 912.1] mlx5_core 0000:5e:00.0: Port module event: module 0, Cable unplugged",
+            ),
             (
                 "FAIL node: n1:7 on n1",
                 "n1:7:9 [0] transport/net_ib.cc:1290 NCCL WARN NET/IB : Got completion from peer 10.0.0.2<4> with "
@@ -252,16 +218,10 @@ CASES = {
     ),
     "log.interface/no-interface": Cases(
         bad=[
-            (
+            *alike(
                 "FAIL job: node1:77 on node1",
                 "node1:77:77 [0] bootstrap.cc:126 NCCL WARN Bootstrap : no socket interface found",
-            ),
-            (
-                "FAIL job: node1:77 on node1",
                 "node1:77:77 [0] transport/net_socket.cc:78 NCCL WARN NET/Socket : no interface found",
-            ),
-            (
-                "FAIL job: node1:77 on node1",
                 "node1:77:77 [0] bootstrap.cc:90 NCCL WARN no device found matching eth9, verify NCCL_OOB_NET_IFNAME",
             ),
             ("FAIL job: example", "[rank3]: Last error:\nBootstrap : no socket interface found\n"),
@@ -291,14 +251,10 @@ CASES = {
     ),
     "log.interface/container-interface": Cases(
         bad=[
-            (
+            *alike(
                 "FAIL job: n1:7 on n1",
-                "n1:7:9 [0] include/socket.h:403 NCCL WARN Connect to fe80::8c2a:1cff:fe10:1%veth2a9f61c<3911> "
-                "failed : "
-                "Network is unreachable",
-            ),
-            (
-                "FAIL job: n1:7 on n1",
+                "n1:7:9 [0] include/socket.h:403 NCCL WARN Connect to fe80::8c2a:1cff:fe10:1%veth2a9f61c<3911> failed "
+                ": Network is unreachable",
                 "n1:7:7 [0] NCCL INFO Bootstrap : Using usb0:169.254.3.1<0>\n"
                 "n1:7:9 [0] misc/socket.cc:550 NCCL WARN socketPollConnect: connect to 169.254.3.2<4021> returned "
                 "Connection refused, exceeded error retry count after 35 attempts",
@@ -337,27 +293,22 @@ CASES = {
     "log.unresolved-name": Cases(
         bad=[
             (
-                "FAIL unknown: example",
-                "[E socket.cpp:957] [c10d] The client socket has failed to connect to any network address of (head-0, "
-                "29500). The IPv6 network addresses of (head-0, 29500) cannot be retrieved (gai error: -2 - Name or "
-                "service not known). The IPv4 network addresses of (head-0, 29500) cannot be retrieved (gai "
-                "error: -2 - "
-                "Name or service not known",
-            ),
-            (
-                "FAIL unknown: example",
-                "[W socket.cpp:697] [c10d] The IPv4 network addresses of (head-0, 29500) cannot be retrieved "
-                "(gai error: "
-                "-3 - Temporary failure in name resolution).\n"
-                "[E socket.cpp:1013] [c10d] The client socket has timed out after 60000ms while trying to connect to "
-                "(head-0, 29500).",
-            ),
-            (
                 "FAIL unknown: n1:7 on n1",
                 "n1:7:7 [0] misc/socket.cc:279 NCCL WARN Net : error encountered when getting address info : "
                 "Name or service not known",
             ),
-            ("FAIL unknown: example", "ssh: Could not resolve hostname worker-1: Name or service not known"),
+            *alike(
+                "FAIL unknown: example",
+                "[E socket.cpp:957] [c10d] The client socket has failed to connect to any network address of (head-0, "
+                "29500). The IPv6 network addresses of (head-0, 29500) cannot be retrieved (gai error: -2 - Name or "
+                "service not known). The IPv4 network addresses of (head-0, 29500) cannot be retrieved (gai error: -2 "
+                "- Name or service not known",
+                "[W socket.cpp:697] [c10d] The IPv4 network addresses of (head-0, 29500) cannot be retrieved (gai "
+                "error: -3 - Temporary failure in name resolution).\n"
+                "[E socket.cpp:1013] [c10d] The client socket has timed out after 60000ms while trying to connect to "
+                "(head-0, 29500).",
+                "ssh: Could not resolve hostname worker-1: Name or service not known",
+            ),
         ],
         good=[
             "WARNING urllib3: Retrying: HTTPSConnection('hub'): Failed to resolve (Temporary failure in name "
@@ -386,12 +337,11 @@ CASES = {
     ),
     "log.store/master-unreachable": Cases(
         bad=[
-            ("FAIL unknown: example", "RuntimeError: connect() timed out. Original timeout was 1800000 ms."),
-            (
+            *alike(
                 "FAIL unknown: example",
-                "torch.distributed.elastic.rendezvous.api.RendezvousConnectionError: The connection to the C10d "
-                "store has "
-                "failed. See inner exception for details.",
+                "RuntimeError: connect() timed out. Original timeout was 1800000 ms.",
+                "torch.distributed.elastic.rendezvous.api.RendezvousConnectionError: The connection to the C10d store "
+                "has failed. See inner exception for details.",
             ),
             (
                 "FAIL job: example",
@@ -402,9 +352,9 @@ CASES = {
     ),
     "log.ranks-missing/ranks-missing": Cases(
         bad=[
-            ("FAIL job: n1:7 on n1", GARBLED.replace("4 vs 4", "4 vs 5")),
-            (
+            *alike(
                 "FAIL job: n1:7 on n1",
+                GARBLED.replace("4 vs 4", "4 vs 5"),
                 "n1:7:9 [0] bootstrap.cc:124 NCCL WARN Bootstrap Root : mismatch in rank count from procs 16 : 8",
             ),
             (
@@ -429,27 +379,19 @@ CASES = {
         bad=[
             (
                 "WARN unknown: rank 1",
-                "[rank1]: torch.distributed.DistNetworkError: Failed to recv, got 0 bytes. Connection was "
-                "likely closed. "
-                "Did the remote server shutdown or crash?",
+                "[rank1]: torch.distributed.DistNetworkError: Failed to recv, got 0 bytes. Connection was likely "
+                "closed. Did the remote server shutdown or crash?",
             )
         ]
     ),
     "log.rdma-path/wrong-gid": Cases(
         bad=[
-            (
+            *alike(
                 "FAIL job: n1:7 on n1",
                 f"{REFUSAL}22 Invalid argument, on dev mlx5_0:1, curr state INIT, next state RTR, local GID index 0, "
                 "local GID fe80::ba3f:d2ff:fe11:1, remote GID ::ffff:10.0.0.2",
-            ),
-            (
-                "FAIL job: n1:7 on n1",
-                "n1:7:9 [0] misc/ibvwrap.cc:252 NCCL WARN Call to ibv_modify_qp failed with error No data "
-                "available errno "
-                "61",
-            ),
-            (
-                "FAIL job: n1:7 on n1",
+                "n1:7:9 [0] misc/ibvwrap.cc:252 NCCL WARN Call to ibv_modify_qp failed with error No data available "
+                "errno 61",
                 "n1:7:9 [0] transport/net_ib.cc:220 NCCL WARN NET/IB: read failed in ncclIbRoceGetVersionNum: Invalid "
                 "argument",
             ),
@@ -461,12 +403,9 @@ CASES = {
     ),
     "log.rdma-path/no-path-between-ports": Cases(
         bad=[
-            (
+            *alike(
                 "FAIL fabric: n1:7 on n1",
                 "n1:7:9 [0] misc/ibvwrap.cc:252 NCCL WARN Call to ibv_modify_qp failed with error Connection timed out",
-            ),
-            (
-                "FAIL fabric: n1:7 on n1",
                 "n1:7:9 [0] misc/ibvwrap.cc:252 NCCL WARN Call to ibv_modify_qp failed with error Network is "
                 "unreachable",
             ),
@@ -474,13 +413,10 @@ CASES = {
     ),
     "log.registration/locked-memory": Cases(
         bad=[
-            (
+            *alike(
                 "FAIL unknown: n1:7 on n1",
                 "n1:7:9 [0] misc/ibvwrap.cc:229 NCCL WARN Call to ibv_create_cq failed with error Cannot "
                 "allocate memory",
-            ),
-            (
-                "FAIL unknown: n1:7 on n1",
                 "libibverbs: Warning: RLIMIT_MEMLOCK is 65536 bytes.\n    This will severely limit memory "
                 "registrations.\n"
                 "n1:7:9 [0] misc/ibvwrap.cc:180 NCCL WARN Call to ibv_create_qp failed",
@@ -493,17 +429,13 @@ CASES = {
     ),
     "log.registration/pinning-failed": Cases(
         bad=[
-            (
+            *alike(
                 "FAIL node: n1:7 on n1",
                 "n1:7:9 [0] misc/ibvwrap.cc:186 NCCL WARN Call to ibv_reg_mr_iova2 failed with error Invalid argument "
                 "errno 22",
-            ),
-            ("FAIL node: n1:7 on n1", "n1:7:9 [0] misc/ibvwrap.cc:180 NCCL WARN Call to ibv_reg_mr failed"),
-            (
-                "FAIL node: n1:7 on n1",
-                "n1:7:7 [0] include/alloc.h:40 NCCL WARN Cuda failure 'OS call failed or operation not "
-                "supported on this "
-                "OS'",
+                "n1:7:9 [0] misc/ibvwrap.cc:180 NCCL WARN Call to ibv_reg_mr failed",
+                "n1:7:7 [0] include/alloc.h:40 NCCL WARN Cuda failure 'OS call failed or operation not supported on "
+                "this OS'",
             ),
         ],
         good=[

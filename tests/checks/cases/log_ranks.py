@@ -20,7 +20,7 @@ from ncclprobe.checks.log.slow import BIND, DESTROYED, ended
 from ncclprobe.logs.job_log import Explained, JobLog
 from ncclprobe.logs.outcome import ABORTED
 from ncclprobe.logs.reader import read
-from tests.checks.cases import Cases
+from tests.checks.cases import Cases, alike
 
 _CLOSED = "[rank{r}]: RuntimeError: [gloo/transport/tcp/pair.cc:553] Connection closed by peer [127.0.0.1]:34217"
 
@@ -72,23 +72,22 @@ CASES = {
     ),
     "log.collective-mismatch/collectives-do-not-match": Cases(
         bad=[
-            ("FAIL job: rank 0, rank 1", timeout(0) + timeout(1, op="_ALLGATHER_BASE")),
-            (
+            *alike(
                 "FAIL job: rank 0, rank 1",
+                timeout(0) + timeout(1, op="_ALLGATHER_BASE"),
                 (timeout(0) + timeout(1, op="BROADCAST")).replace("[Rank", "[PG ID 0 PG GUID 0(default_pg) Rank"),
+                timeout(0, n=1024) + timeout(1, n=512),
+                waited_at(0, "all_reduce") + waited_at(1, "barrier"),
             ),
-            ("FAIL job: rank 0, rank 1", timeout(0, n=1024) + timeout(1, n=512)),
-            ("FAIL job: rank 0, rank 1, rank 2", timeout(0, seq=8) + timeout(1, seq=7) + timeout(2, seq=8)),
-            ("FAIL job: rank 0, rank 1", waited_at(0, "all_reduce") + waited_at(1, "barrier")),
-            (
+            *alike(
                 "FAIL job: rank 0, rank 1, rank 2",
+                timeout(0, seq=8) + timeout(1, seq=7) + timeout(2, seq=8),
                 waited_at(0, "all_reduce") + waited_at(1, "all_reduce") + waited_at(2, "broadcast"),
             ),
             (
                 "FAIL job: n1:7",
-                "n1:7:9 [0] transport/net_ib.cc:800 NCCL WARN NET/IB : req 0/1 tag 0 peer 10.0.0.2<4> "
-                "collective mismatch "
-                "error, local size 4096 remote size 2048",
+                "n1:7:9 [0] transport/net_ib.cc:800 NCCL WARN NET/IB : req 0/1 tag 0 peer 10.0.0.2<4> collective "
+                "mismatch error, local size 4096 remote size 2048",
             ),
             (
                 "FAIL job: rank 1",
@@ -111,9 +110,9 @@ CASES = {
                 "\t - To our best knowledge, the lagging/dead/mismatched ranks that caused the desync are:\n"
                 "\t     [3] finished collective #5, but didn't join collective #6 (count from 1)",
             ),
-            ("FAIL unknown: rank 0", "[rank0]: RuntimeError: Rank 1 failed to pass monitoredBarrier in 2000 ms"),
-            (
+            *alike(
                 "FAIL unknown: rank 0",
+                "[rank0]: RuntimeError: Rank 1 failed to pass monitoredBarrier in 2000 ms",
                 "[rank0]: RuntimeError: [Rank 0]: Ranks 2, 3 failed to pass monitoredBarrier in 300000 ms",
             ),
         ],
@@ -129,8 +128,7 @@ CASES = {
             (
                 "WARN unknown: rank 1",
                 "[rank1]: RuntimeError: [../third_party/gloo/gloo/transport/tcp/unbound_buffer.cc:81] Timed out "
-                "waiting "
-                "1800000ms for recv operation to complete",
+                "waiting 1800000ms for recv operation to complete",
             ),
         ]
     ),
