@@ -88,7 +88,8 @@ def _standing(report: Report, width: int, style: Style) -> Iterator[str]:
     yield style(first[: len(found.word)], _WORDS[found.word]) + first[len(found.word) :]
     yield from rest
     if (first_cause := _standing_cause(report)) and found.word == "STUCK":
-        yield from wrap(_LEAD, f"{who(first_cause.ranks, first_cause.nodes)}: {first_cause.message}", width)
+        if not _says(found.message, first_cause.message):
+            yield from wrap(_LEAD, f"{who(first_cause.ranks, first_cause.nodes)}: {first_cause.message}", width)
         if first_cause.remedy:
             yield from wrap(f"{_LEAD}what to do: ", first_cause.remedy, width)
         fault = f"{blamed(first_cause)} " if first_cause.blame != "unknown" else ""
@@ -97,11 +98,17 @@ def _standing(report: Report, width: int, style: Style) -> Iterator[str]:
     wide = max((len(each.name) for each in report.classes), default=0)
     for name, ranks, where, doing in class_rows(report):
         place = f"{ranks} {where}" if where else ranks
-        yield from wrap(f"{_LEAD}{name:<{wide}}  ", f"{place}: {doing}", width, 16)
+        known = doing if not _says(found.message, doing) else "as above"
+        yield from wrap(f"{_LEAD}{name:<{wide}}  ", f"{place}: {known}", width, 16)
     yield ""
     yield from wrap(_LEAD, looked(found), width)
     if found.prepare:
         yield from wrap(f"{_LEAD}to see more: ", found.prepare, width)
+
+
+def _says(headline: str, text: str) -> bool:
+    """Return whether a headline has all words of a text about ranks."""
+    return {*text.replace(":", " ").split()} <= {*headline.replace(":", " ").split()}
 
 
 def _standing_cause(report: Report) -> Cause | None:

@@ -12,9 +12,10 @@ from ncclprobe.facts.job.stacks import FIRST, LiveFrame
 from ncclprobe.host import py_spy
 from ncclprobe.logs.job import activity
 from ncclprobe.logs.job.activity import RankView
+from ncclprobe.model.snapshot import Absent
 from ncclprobe.model.values import replace
 from tests.each_row import each_row, some
-from tests.localise.test_job import IDLE, IN_ALL_REDUCE, SLEEPS, classes, later, looked
+from tests.localise.test_job import GONE, IDLE, IN_ALL_REDUCE, SLEEPS, classes, later, looked
 
 OWN = FlightFrame("step", "/home/u/train.py", 12)
 PYTHON, PACKAGES = "/usr/lib/python3.11", "/v/lib/python3.11/site-packages"
@@ -105,6 +106,16 @@ def test_other_threads_are_named_if_one_may_have_to_act() -> None:
     for stack, threads, words in some(rows):
         rank = RankView(2, "n1", first=IDLE, second=later(IDLE), stacks=(stack, stack), threads=threads)
         assert words in activity.doing(replace(rank, process=looked_process()), "idle")
+
+
+def test_a_rank_at_the_end_of_its_program_is_stuck_and_those_that_have_ended_are_not_blamed() -> None:
+    stack = (FlightFrame("_shutdown", f"{PYTHON}/threading.py", 1590),)
+    states: dict[int, tuple[LiveRank | Absent, LiveRank | Absent]] = {0: (IDLE, later(IDLE)), 1: (IDLE, GONE)}
+    found = looked(states, stacks={0: (stack, stack), 1: ((), ())})
+    assert {each.name: each.ranks for each in found.classes} == {"stuck outside": (0,), "working": (1,)}
+    (finding,) = outside.run(found)
+    assert "the end of its program" in finding.message
+    assert "daemon=True" in finding.remedy
 
 
 def looked_process() -> object:

@@ -17,6 +17,7 @@ from ncclprobe.logs.job.activity import (
     Activity,
     RankView,
     asleep_s,
+    at_its_end,
     blocked_s,
     counted,
     doing,
@@ -249,6 +250,10 @@ def _alone(job: LookedAt, number: int, quiet: bool, found: Sequence[Stalled]) ->
     """Return the class of a rank that is in no stuck call, and its activity."""
     what = job.activities[number]
     text = doing(job.ranks[number], what)
+    if at_its_end(job.ranks[number]):
+        return "stuck outside", text
+    if what == "gone" and any(map(at_its_end, job.ranks.values())):
+        return "working", "has ended"
     if what in ("gone", "stopped"):
         return "dead or gone" if what == "gone" else "stuck outside", text
     if quiet and all(waits_outside(rank) for rank in job.ranks.values()):
@@ -392,6 +397,8 @@ def _describe_idle(job: LookedAt, rows: Sequence[RankClass], word: str) -> str:
     held = [each for each in rows if each.name in _HELD]
     if word == "STUCK":
         return f"{looked}: {' '.join(each for each in (_subject(held), held[0].doing) if each)}"
+    if len(rows) == 1 and len(rows[0].ranks) > 1 and len(rows[0].ranks) == job.world:
+        return f"each of the {job.world} ranks {rows[0].doing}; it is unknown whether this ends"
     return f"{looked}, and it is unknown which rank waits for which"
 
 

@@ -25,7 +25,7 @@ from ncclprobe.facts.pci import normal
 from ncclprobe.facts.traffic import Count, moved
 from ncclprobe.logs.collectives import caller
 from ncclprobe.logs.job.arguments import of_peer
-from ncclprobe.logs.job.reasons import AWAITED, FOR_PROCESSES, FOR_THREADS, LOCKS, of_stack, signalled
+from ncclprobe.logs.job.reasons import AWAITED, FOR_PROCESSES, FOR_THREADS, LOCKS, SHUTDOWN, of_stack, signalled
 from ncclprobe.model.errors import ParseError
 from ncclprobe.model.findings import Evidence, seen
 from ncclprobe.model.snapshot import Absent
@@ -190,11 +190,19 @@ def _describe_wait(rank: RankView, at: LiveRank) -> str:
     """Return what a rank waits for: by its stack, unless its kernel knows better."""
     found = (signalled(rank.stack) if at.call == "futex" else None) or of_stack(rank.stack)
     if _of_other_thread(rank):
-        return f"waits for a thread{f', which {found.waits}{of_peer(rank.stack)}' if found else ''}"
+        waits = SHUTDOWN.waits if at_its_end(rank) else "waits for a thread"
+        return f"{waits}{f', which {found.waits}{of_peer(rank.stack)}' if found else ''}"
     if found is None or at.state in ASLEEP or at.listens or at.holder or at.file.startswith(_STORE):
         return _waits(at)
     peer = of_peer(rank.stack) if found is AWAITED else ""
     return f"{found.waits}{peer}{f' ({at.call} of {at.file})' if at.file else ''}"
+
+
+def at_its_end(rank: RankView) -> bool:
+    """Return whether a rank has come to the end of its program, and waits there for one of its threads."""
+    return of_stack(rank.stack) is SHUTDOWN or any(
+        each.startswith(FIRST) and each.endswith(" in _shutdown") for each in rank.threads
+    )
 
 
 def _of_other_thread(rank: RankView) -> bool:

@@ -87,7 +87,7 @@ _PROCESS_END = Reason(
     "Look at that process (`pstree -ap PID`). One that has put items into a queue ends only after these were taken.",
 )
 _THREAD_END = Reason("waits for the end of a thread", f"Find what that thread waits for: {_PY_SPY}.")
-_SHUTDOWN = Reason(
+SHUTDOWN = Reason(
     "has come to the end of its program and waits for a thread that is not a daemon",
     "Let this thread end (an event, a sentinel in its queue), or start it with daemon=True.",
 )
@@ -159,7 +159,7 @@ _OF_LIBRARIES: Sequence[tuple[str, frozenset[str], Reason]] = [
         ("/queue.py", "get", _THREAD_ITEM),
         ("/queue.py", "put join", _THREAD_FULL),
         ("/concurrent/futures/", "result wait shutdown as_completed result_iterator __exit__ map", _POOL),
-        ("/threading.py", "_shutdown", _SHUTDOWN),
+        ("/threading.py", "_shutdown", SHUTDOWN),
         ("/threading.py", "join _wait_for_tstate_lock", _THREAD_END),
         ("/threading.py", "Event.wait", _THREAD_EVENT),
         ("/threading.py", "Barrier.wait acquire __enter__", _THREAD_BARRIER),
@@ -334,7 +334,7 @@ def advice(row: RankClass) -> tuple[Blame, str]:
 def _known(row: RankClass) -> Iterator[Reason]:
     if row.name == "not arrived":
         yield from _OF_START
-    yield from (_SIGNALLED, AWAITED, *_STATES[:4])
+    yield from (_SIGNALLED, SHUTDOWN, AWAITED, *_STATES[:4])
     yield from dict.fromkeys(reason for _, _, reason in _OF_LIBRARIES)
     yield from _STATES[4:]
 
