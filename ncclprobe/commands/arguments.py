@@ -182,6 +182,9 @@ class HelpFormatter(argparse.RawDescriptionHelpFormatter):
         lines = (_filled(line, width) for line in joined.splitlines())
         return "\n".join(indent + line for each in lines for line in each)
 
+    def _split_lines(self, text: str, width: int) -> list[str]:
+        return wrap("", " ".join(text.split()), width, whole=True)
+
 
 def _filled(line: str, width: int) -> list[str]:
     item = re.match(r" +\S+  +", line)
