@@ -457,7 +457,41 @@ Namespace:        ml
 Events:
   Warning  FailedScheduling  3m  default-scheduler  0/4 nodes are available: 4 Insufficient vpc.amazonaws.com/efa.
 """
+POD = """\
+apiVersion: v1
+kind: Pod
+    env:
+    - name: NCCL_IB_GID_INDEX
+      value: 3
+    - name: NCCL_SOCKET_IFNAME
+      value: "eth0"
+"""
+BATCH = """\
+#SBATCH --ntasks-per-node={tasks}
+export NCCL_DEBUG=WARN
+srun {own}torchrun --nnodes=4 \\
+    --nproc-per-node=8 train.py
+"""
+COMPOSE = """\
+    environment:
+      CUDA_VISIBLE_DEVICES: "{seen}"
+      NCCL_DEBUG: "WARN"
+          devices:
+            - device_ids: ["2", "3"]
+"""
+STATISTICS = "$ ethtool -S ens3\n     rx_prio3_bytes: 918833\n     rx_prio3_discards: {}\n     rx_out_of_buffer: 0\n"
 SAYS = {
+    "numbers of a manifest": (POD, "these are not: NCCL_IB_GID_INDEX: 3"),
+    "tasks that each start all workers": (BATCH.format(tasks=8, own=""), "starts 8 workers: 64 in place of 8"),
+    "a GPU beyond a container's": (
+        COMPOSE.format(seen="2,3"),
+        "CUDA_VISIBLE_DEVICES: names GPU 3, but the container has 2",
+    ),
+    "packets without a buffer": (STATISTICS.format(18430277), "WARN ens3: rx_prio3_discards is 18430277"),
+    "an interface of ethtool": (
+        "Settings for rdma2:\n\tSpeed: 400000Mb/s\n\tLink detected: yes\n",
+        "PASS nothing wrong was found",
+    ),
     "a rail that is down": (
         RAILS.replace("ens3f0np0 UP", "ens3f0np0 DOWN"),
         "ens3f0np0 is DOWN; 7 of its 7 siblings are up",
@@ -584,6 +618,13 @@ IDLE = (
     + "    Performance State                     : P8\n    Clocks Event Reasons\n        Idle : Active\n"
 )
 UNSAID = {
+    "strings of a manifest": (POD.replace("3", '"3"'), "Kubernetes refuses"),
+    "numbers of a mapping": ("environment:\n  NCCL_IB_GID_INDEX: 3\n  NCCL_DEBUG: WARN\n", "Kubernetes refuses"),
+    "one task on each node": (BATCH.format(tasks=1, own=""), "in place of 8"),
+    "a step of its own tasks": (BATCH.format(tasks=8, own="--ntasks-per-node=1 "), "in place of 8"),
+    "GPUs as a container counts them": (COMPOSE.format(seen="0,1"), "names GPU"),
+    "no packet without a buffer": (STATISTICS.format(0), "rx_prio3_discards"),
+    "what nvidia-smi -q might show": (SMI, "does not report"),
     "an idle GPU's speed in lspci": (GPU_SLOT.format(speed=2.5, width=16), "runs at 2.5"),
     "two ports that nobody plugged": ("eno1 UP 10.0.0.5/24\neno2 DOWN\neno3 DOWN\neno4 DOWN\n", "is DOWN"),
     "containers' interfaces": (

@@ -3,7 +3,7 @@
 import argparse
 import os
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -153,28 +153,15 @@ def _parser() -> argparse.ArgumentParser:
         help="Use the machine of this topology: XML of NCCL_TOPO_FILE or NCCL_TOPO_DUMP_FILE, or the output of "
         "`nvidia-smi topo -m`.")  # fmt: skip
     add("--gpu", metavar="NAME", help="Name the GPUs of --topology, if the file does not.")
-    add(
-        "--nic-rate",
-        type=_gbps,
-        metavar="GBPS",
-        help="Set the Gb/s of each NIC of --topology, if the file does not have them.",
-    )
+    add("--nic-rate", type=_gbps, metavar="GBPS",
+        help="Set the Gb/s of each NIC of --topology, if the file does not have them.")  # fmt: skip
     add("--nodes", type=count, metavar="N", help="Use N equal nodes (default: 1).")
     add(
         "--gpus-per-node",
         metavar="N[,N]",
         help="Use N GPUs of each node; a list gives the number for each node (default: all).",
     )
-    add("--judge", type=Path, metavar="FILE",
-        help="Judge the rows of this JSON report, or of JSON or text output of nccl-tests, by what the machine should "
-        "reach; without --machine, by the usual machine with the GPUs that the file names.")  # fmt: skip
-    add("--require-judged", action="store_true", help="Exit with 3 if --judge could judge no row.")
-    add("--op", metavar="NAME[,NAME]",
-        help=f"Show these operations: all, or some of {', '.join(OPS)} (default: all_reduce); with --judge, name "
-        "the operation of the rows.")  # fmt: skip
-    add("--ranks", type=count, metavar="N", help="Set the number of ranks of the rows of --judge.")
-    add("--domains", type=count, metavar="N",
-        help="Set the number of NVLink domains of the nodes of --judge (default: one, if they are racks).")  # fmt: skip
+    _of_results(add, count)
     add("-b", dest="begin", default="8", metavar="SIZE", help="Set the smallest message (default: %(default)s).")
     add("-e", dest="end", default="8G", metavar="SIZE", help="Set the largest message (default: %(default)s).")
     add("-f", dest="factor", type=count, default=4, metavar="N",
@@ -187,6 +174,20 @@ def _parser() -> argparse.ArgumentParser:
     add("-q", "--quiet", action="store_true", help="Print one line only, with --judge.")
     add("--list", action="store_true", help="List the machine types.")
     return parser
+
+
+def _of_results(add: Callable[..., object], count: Callable[[str], int]) -> None:
+    """Add the options of results that were measured elsewhere."""
+    add("--judge", type=Path, metavar="FILE",
+        help="Judge the rows of this JSON report, or of JSON or text output of nccl-tests, by what the machine should "
+        "reach; without --machine, by the usual machine with the GPUs that the file names.")  # fmt: skip
+    add("--require-judged", action="store_true", help="Exit with 3 if --judge could judge no row.")
+    add("--op", metavar="NAME[,NAME]",
+        help=f"Show these operations: all, or some of {', '.join(OPS)} (default: all_reduce); with --judge, name "
+        "the operation of the rows.")  # fmt: skip
+    add("--ranks", type=count, metavar="N", help="Set the number of ranks of the rows of --judge.")
+    add("--domains", type=count, metavar="N",
+        help="Set the number of NVLink domains of the nodes of --judge (default: one, if they are racks).")  # fmt: skip
 
 
 def _gbps(text: str) -> float:

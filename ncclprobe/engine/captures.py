@@ -16,7 +16,6 @@ from ncclprobe.engine.pasted_causes import NOTHING_SAID, SaidInTexts, said_in
 from ncclprobe.facts.environment import Environment
 from ncclprobe.facts.nccl_conf import Settings
 from ncclprobe.host.capture import is_text
-from ncclprobe.host.pasted_logs import LOG
 from ncclprobe.model.findings import Finding, Verdict
 from ncclprobe.model.registry import Collector
 from ncclprobe.model.report import Report
@@ -55,7 +54,7 @@ def judge_captures(
     show(f"read {plural(len(paths), 'capture')}")
     texts = [str(path) for path in paths if is_text(path)]
     pasted = [each for each in snapshots if each.pasted]
-    said = said_in(texts, pasted[0].node, log=any(LOG in each.answers for each in pasted)) if texts else NOTHING_SAID
+    said = said_in(texts, pasted) if texts else NOTHING_SAID
     return judge_snapshots(question, snapshots, one_job=one_job, said=said)
 
 

@@ -29,6 +29,7 @@ from ncclprobe.facts.machine import Machine, NamedMachine, System
 from ncclprobe.facts.nccl_conf import Settings
 from ncclprobe.host import NAMED, Host, Question
 from ncclprobe.host.capture import NOT_SHOWN, Recorder, Replay, machines, second
+from ncclprobe.host.pasted_scripts import PROBLEMS
 from ncclprobe.model import bounds
 from ncclprobe.model.errors import HostError, NotCaptured, ParseError
 from ncclprobe.model.nccl_selection import Choices
@@ -527,8 +528,9 @@ def _with_described(host: Replay, facts: dict[type, Any]) -> dict[type, Any]:
         return facts
     import msgspec
 
-    from ncclprobe.facts.launcher import Launch
+    from ncclprobe.facts.launcher import Launch, Problem
 
+    wrong = msgspec.json.decode(str(host.answers.get(PROBLEMS, "[]")), type=tuple[Problem, ...])
     found = msgspec.json.decode(str(host.answers.get(NAMED, "{}")), type=NamedMachine)
     more: dict[type, Any] = {NamedMachine: found}
     if found.machine and isinstance(facts[Machine], Absent):
@@ -537,6 +539,8 @@ def _with_described(host: Replay, facts: dict[type, Any]) -> dict[type, Any]:
     if isinstance(launch, Launch) and launch.kind == "single":
         nodes, ranks = launch.nnodes or found.nodes or None, launch.local_world_size or found.ranks or None
         more[Launch] = replace(launch, nnodes=nodes, local_world_size=ranks)
+    if isinstance(launch, Launch) and wrong:
+        more[Launch] = replace(more.get(Launch, launch), problems=(*launch.problems, *wrong))
     return facts | more
 
 

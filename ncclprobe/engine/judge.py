@@ -221,7 +221,8 @@ def judge_node(
 def _not_shown(verdict: Verdict) -> Verdict:
     """Return a verdict on pasted texts as advisory, if they do not show what it takes."""
     unseen = NOT_SHOWN in verdict.why or UNTOLD in verdict.why
-    return replace(verdict, required=verdict.required and not unseen)
+    why = NOT_SHOWN if UNTOLD in verdict.why else verdict.why
+    return replace(verdict, required=verdict.required and not unseen, why=why)
 
 
 _COSTS = "env.transport/cost"

@@ -1,14 +1,20 @@
 """What `explain` names in texts that people pasted for `doctor`: an Xid, a unit that failed, a pod without a node."""
 
+import json
 from collections.abc import Sequence
 
+from ncclprobe.host.pasted_ethtool import DROPPED
+from ncclprobe.host.pasted_logs import LOG
 from ncclprobe.model.causes import Cause
-from ncclprobe.model.findings import Certainty, Finding, Severity, Status, Verdict
+from ncclprobe.model.findings import Certainty, Evidence, Finding, Severity, Status, Verdict
+from ncclprobe.model.snapshot import Job, Snapshot
 from ncclprobe.model.values import Struct
 
 _STATUS = {Severity.FAIL: Status.FAIL, Severity.WARN: Status.WARN}
 
 
+_MANY = 1000
+"""So many dropped packets are worth a warning: RDMA sends all again from each one."""
 _NONE = "log.gpu-failed"
 """The check that has found nothing if no line of a text names a failure."""
 
@@ -22,14 +28,13 @@ class SaidInTexts(Struct, frozen=True):
 NOTHING_SAID = SaidInTexts()
 
 
-def said_in(paths: Sequence[str], node: str, *, log: bool) -> SaidInTexts:
-    """Return what the lines of texts name without doubt, as verdicts on `node`. `log`: one is a log."""
+def said_in(paths: Sequence[str], pasted: Sequence[Snapshot]) -> SaidInTexts:
+    """Return what the lines of texts name without doubt, as verdicts on the first of the `pasted` machines."""
     from ncclprobe.engine.diagnose import LEFT, Judging, ask
     from ncclprobe.engine.explain import explain  # and what reads the logs of jobs
     from ncclprobe.host import job_files
     from ncclprobe.model.errors import UsageError
     from ncclprobe.model.report import Report
-    from ncclprobe.model.snapshot import Job
 
     def no_report(path: str) -> Report:
         raise UsageError(f"{path}: not a text")
@@ -39,8 +44,24 @@ def said_in(paths: Sequence[str], node: str, *, log: bool) -> SaidInTexts:
     except UsageError:  # no line is known
         found = ()
     named = [each for each in found if each.confidence == "named" and each.severity in _STATUS and each.evidence]
-    healthy = Verdict(_NONE, node, Status.PASS, "No line of the pasted texts names a failure.")
-    return SaidInTexts(tuple(_verdict(cause, node) for cause in named) or (healthy,) * log)
+    log = any(LOG in each.answers for each in pasted)
+    healthy = Verdict(_NONE, pasted[0].node, Status.PASS, "No line of the pasted texts names a failure.")
+    told = tuple(_verdict(cause, pasted[0].node) for cause in named) or (healthy,) * log
+    return SaidInTexts((*told, *(_losses(each) for each in pasted if DROPPED in each.answers)))
+
+
+def _losses(machine: Snapshot) -> Verdict:
+    """Return the verdict on the packets that the interfaces of ``ethtool -S`` have dropped."""
+    findings = []
+    for name, lost in json.loads(str(machine.answers[DROPPED])).items():
+        counted = ", ".join(f"{counter} is {count}" for counter, count in lost.items() if count >= _MANY)
+        if counted:
+            message = f"{counted}: packets arrived and found no buffer"
+            remedy = "turn on priority flow control for the traffic class of RoCE, on this port and on the switch"
+            evidence = (Evidence(f"ethtool -S {name}"),)
+            findings.append(Finding(Severity.WARN, name, message, blame="link", evidence=evidence, remedy=remedy))
+    status = Status.WARN if findings else Status.PASS
+    return Verdict("ib.losses", machine.node, status, "A port drops packets", findings=tuple(findings))
 
 
 def _verdict(cause: Cause, node: str) -> Verdict:

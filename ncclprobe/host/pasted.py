@@ -14,10 +14,12 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 
 from ncclprobe.host import Question
+from ncclprobe.host.pasted_ethtool import ethtool
 from ncclprobe.host.pasted_forms import ASK_GPUS, FORMS, Answers, missing_files
 from ncclprobe.host.pasted_job import described
 from ncclprobe.host.pasted_logs import log, unwrapped
 from ncclprobe.host.pasted_lspci import lspci
+from ncclprobe.host.pasted_scripts import scripts
 from ncclprobe.host.pasted_settings import settings
 from ncclprobe.model.errors import HostError, Missing
 
@@ -81,7 +83,7 @@ def _by_host(lines: list[str]) -> dict[str, list[str]]:
 
 
 def _host_answers(lines: Sequence[str]) -> Iterator[tuple[str, Answers]]:
-    for name, read in {**FORMS, "lspci": lspci, "log": log}.items():
+    for name, read in {**FORMS, "lspci": lspci, "ethtool": ethtool, "log": log, "script": scripts}.items():
         if answers := read(lines):
             yield name, answers
     variables: dict[str, str | None] = {}

@@ -1,0 +1,89 @@
+"""Mistakes in pasted scripts and manifests that no setting shows: who starts how many workers, and on which GPUs."""
+
+import json
+import re
+from collections.abc import Iterator, Sequence
+from itertools import pairwise
+
+from ncclprobe.host import SAMPLE, Question
+from ncclprobe.model.errors import HostError
+
+PROBLEMS: Question = (SAMPLE, "problems")
+"""Asked of no machine: what is wrong in a pasted script."""
+_MANIFEST = re.compile(r"(?:apiVersion|kind|containers):")
+_NAME = re.compile(r"(?:- )?name: ([A-Z][A-Z0-9_]{1,80})")
+_BARE = re.compile(r"value: (-?\d{1,12}(?:\.\d{1,6})?|true|false|yes|no|on|off|null)", re.IGNORECASE)
+_TASKS = re.compile(r"#SBATCH\s+(?:--ntasks-per-node|--tasks-per-node)[= ](\d{1,3})\b")
+_STEP = re.compile(r"(?:^|[\s;&|(])srun\b")
+_OWN_TASKS = re.compile(r"--n?tasks(?:-per-node)?[= ]|\s-n[ =]?\S")
+_WORKERS = re.compile(
+    r"(?:torchrun|torch\.distributed\.(?:run|launch))\b.{0,400}?--nproc[-_]per[-_]node[= ](\d{1,3})\b"
+)
+_ASKED = re.compile(r"CUDA_VISIBLE_DEVICES[\"']?\s?[:=]\s?[\"']?(\d{1,2}(?:,\d{1,2}){0,15})\b")
+_GIVEN = (
+    re.compile(r"device_ids:\s?\[([^\]]{1,200})\]"),
+    re.compile(r"--gpus[= ][\\\"']{0,3}device=([\d,]{1,60})"),
+    re.compile(r"NVIDIA_VISIBLE_DEVICES[\"']?\s?[:=]\s?[\"']?(\d{1,2}(?:,\d{1,2}){0,15})\b"),
+)
+_NUMBER_GIVEN = re.compile(r"nvidia\.com/gpu[\"']?: [\"']?(\d{1,2})\b")
+
+
+def scripts(lines: Sequence[str]) -> dict[Question, str | HostError]:
+    """Return what is wrong in a script or manifest, as :class:`ncclprobe.facts.launcher.Problem` has it.
+
+    >>> text = ["#SBATCH --ntasks-per-node=8", "srun torchrun --nproc-per-node=8 train.py"]
+    >>> json.loads(scripts(text)[PROBLEMS])[0]["subject"]
+    '--ntasks-per-node'
+    """
+    whole = re.sub(r"\\\n\s*", " ", "\n".join(lines)).split("\n")
+    found = [*_unquoted(lines), *_multiplied(whole), *_beyond(lines)]
+    return {PROBLEMS: json.dumps(found)} if found else {}
+
+
+def _unquoted(lines: Sequence[str]) -> Iterator[dict[str, str]]:
+    """Yield the variables of a manifest whose values are numbers or booleans to YAML."""
+    if not any(_MANIFEST.match(line.strip().removeprefix("- ")) for line in lines):
+        return
+    written = [line.strip() for line in lines if line.strip()]
+    pairs = [
+        (name[1], value[1])
+        for one, two in pairwise(written)
+        if (name := _NAME.fullmatch(one)) and (value := _BARE.fullmatch(two.partition(" #")[0].strip()))
+    ]
+    if pairs:
+        values = ", ".join(f"{name}: {value}" for name, value in pairs[:4])
+        yield {
+            "subject": pairs[0][0],
+            "message": f"Kubernetes refuses the manifest: values have to be strings, and these are not: {values}",
+            "remedy": f'put quotation marks around each value, as in `value: "{pairs[0][1]}"`',
+        }
+
+
+def _multiplied(whole: Sequence[str]) -> Iterator[dict[str, str]]:
+    """Yield that srun starts several tasks on a node, each of which starts all workers."""
+    tasks = max((int(found[1]) for line in whole if (found := _TASKS.match(line.strip()))), default=1)
+    for line in whole:
+        workers = _WORKERS.search(line)
+        if not workers or not (step := _STEP.search(line)) or line.lstrip().startswith("#"):
+            continue
+        if tasks > 1 and int(workers[1]) > 1 and not _OWN_TASKS.search(line, step.end(), workers.start()):
+            yield {
+                "subject": "--ntasks-per-node",
+                "message": f"srun starts torchrun {tasks} times on each node, and each starts {workers[1]} workers: "
+                f"{tasks * int(workers[1])} in place of {workers[1]}",
+                "remedy": "set `#SBATCH --ntasks-per-node=1`, or start the ranks with srun and without torchrun",
+            }
+            return
+
+
+def _beyond(lines: Sequence[str]) -> Iterator[dict[str, str]]:
+    """Yield that a container's job asks for a GPU that the container does not have: inside they count from 0."""
+    asked = [max(map(int, found[1].split(","))) for line in lines if (found := _ASKED.search(line))]
+    lists = [found[1].split(",") for line in lines for each in _GIVEN if (found := each.search(line))]
+    given = [len(each) for each in lists] + [int(found[1]) for line in lines if (found := _NUMBER_GIVEN.search(line))]
+    if len(asked) == 1 and given and len(set(given)) == 1 and asked[0] >= given[0] > 0:
+        yield {
+            "subject": "CUDA_VISIBLE_DEVICES",
+            "message": f"names GPU {asked[0]}, but the container has {given[0]}, which count from 0 inside",
+            "remedy": "leave CUDA_VISIBLE_DEVICES out: the container has only the GPUs that it is given",
+        }
