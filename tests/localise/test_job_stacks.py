@@ -80,6 +80,16 @@ def test_a_worker_that_waits_for_a_lock_or_at_a_pipe_of_its_own_is_named(
     assert ("its process 60" in outside.doing) is named
 
 
+def test_a_worker_that_sleeps_and_ran_between_the_looks_may_go_on() -> None:
+    worker = Child(
+        "S", 0.1, "hrtimer_nanosleep", "nanosleep", pipes=("pipe:[9]",), pid=60, name="pt_data_worker", ran_s=1
+    )
+    polls = replace(IDLE, call="poll", pipes=("pipe:[9]",), children=(worker,))
+    for ran_s, name in ((1.001, "slow, not stuck"), (1.0, "stuck outside")):
+        (first, _) = waits_for_2(polls, later(polls, children=(replace(worker, ran_s=ran_s),))).classes
+        assert first.name == name
+
+
 def test_the_line_of_a_worker_that_cannot_go_on_is_told() -> None:
     worker = Child("D", 3.0, "nfs_wait", "read", "/data/shard", pid=60, name="pt_data_worker")
     polls = replace(IDLE, call="poll", children=(worker,))

@@ -19,6 +19,7 @@ from ncclprobe.logs.job.activity import (
     asleep_s,
     at_its_end,
     blocked_s,
+    child_naps,
     counted,
     doing,
     evidence,
@@ -198,7 +199,8 @@ def _missing(job: LookedAt, rank: RankView, what: Activity, call: Stalled) -> tu
     if what == "idle" and isinstance(rank.second, LiveRank) and rank.second.listens and OWN_RECEIVE not in call.where:
         return "cannot tell", text  # a server without requests looks the same, and is well
     unheard = rank.silent and not call.launched and not waits_outside(rank) and (own or not rank.stacks)
-    if may_wait_for_work(rank) and any(job.activities.get(other) == "busy" for other in call.missing):
+    works = any(job.activities.get(other) == "busy" for other in call.missing)
+    if (works and may_wait_for_work(rank)) or (what == "idle" and child_naps(rank)):
         return "slow, not stuck", text
     if what == "unseen" or (what in _LEAST_S and unheard):  # a late server's rank may be in the call, and spin there
         return "cannot tell", text

@@ -245,7 +245,9 @@ def _waits(at: ProcessState) -> str:
     if at.state in ASLEEP:
         where = ", ".join(filter(None, (at.wchan, at.file))) if at.state == "D" else ""
         return f"is {ASLEEP[at.state]}{f' ({where})' if where else ''}"
-    call = at.call if at.call not in ("", "running") else ""
+    if at.state == "R" or at.call == "running":
+        return "computes"
+    call = at.call
     where = f" ({call or at.wchan}{f' of {at.file}' if at.file else ''})" if call or at.wchan else ""
     text = _CALLS.get(call, "sleeps" if not call and at.wchan == "hrtimer_nanosleep" else "waits")
     if call in READS:
@@ -267,6 +269,17 @@ def waits_outside(rank: RankView) -> bool:
     """Return whether a rank waits for something other than a rank; a lock or a socket may belong to a collective."""
     at = rank.second
     return not isinstance(at, Absent) and (at.state == "D" or at.call in ("nanosleep", *_FOR_A_CHILD, *OUTSIDE))
+
+
+def child_naps(rank: RankView) -> bool:
+    """Return whether a rank waits for processes one of which ran between the looks, and sleeps: it may go on."""
+    first, second = rank.first, rank.second
+    if isinstance(first, Absent) or isinstance(second, Absent):
+        return False
+    before = {child.pid: child.ran_s for child in first.children}
+    return any(
+        child.call == "nanosleep" and child.ran_s > before.get(child.pid, child.ran_s) for child in second.children
+    )
 
 
 def may_wait_for_work(rank: RankView) -> bool:
