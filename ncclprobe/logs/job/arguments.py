@@ -58,8 +58,8 @@ def of_peer(stack: Sequence[FlightFrame]) -> str:
     return "".join(_peer_words(values))
 
 
-def crossed(given: Mapping[int, Mapping[str, str]]) -> str:
-    """Return which rank receives from one that sends nothing to it, while another does; empty: none is known to.
+def crossed(given: Mapping[int, Mapping[str, str]]) -> tuple[int, str] | None:
+    """Return the rank that receives from one that sends nothing to it, while another does; None: none is known to.
 
     `given` are the arguments of those that are in a send or receive.
     """
@@ -70,11 +70,14 @@ def crossed(given: Mapping[int, Mapping[str, str]]) -> str:
         if source < 0 or not to_it:
             continue
         if source not in to_it:
-            return f"rank {rank} receives from rank {source}, which does not send to it: rank {min(to_it)} does"
+            return (
+                rank,
+                f"rank {rank} receives from rank {source}, which sends nothing to it, as rank {min(to_it)} does",
+            )
         tags = values.get("tag"), to_it[source].get("tag")
         if None not in tags and tags[0] != tags[1]:
-            return f"rank {rank} receives tag {tags[0]} from rank {source}, which sends tag {tags[1]}"
-    return ""
+            return rank, f"rank {rank} receives tag {tags[0]} from rank {source}, which sends tag {tags[1]}"
+    return None
 
 
 def address(stack: Sequence[FlightFrame]) -> str:

@@ -283,10 +283,10 @@ def _by_stacks(job: LookedAt) -> Iterator[Stalled]:
         yield replace(made, waiting=tuple(sorted(inside)))
     elif len(inside) < job.world:
         return
-    elif mixed := next((each for call, of in ranks.items() if (each := _mixed_groups(job, call, of))), ""):
-        yield replace(made, waiting=(), missing=tuple(sorted(inside)), apart=f"{mixed}; {texts}")
-    elif wrong := crossed({n: arguments(job.ranks[n].stack) for n, call in inside.items() if function(call) in _P2P}):
-        yield replace(made, waiting=(), missing=tuple(sorted(inside)), apart=f"{wrong}: {texts}")
+    elif found := next(_at_odds(job, inside, ranks), None):
+        odd, why = found
+        rest = tuple(sorted(inside.keys() - {*odd}))
+        yield replace(made, waiting=rest, missing=odd, apart=f"{why}: {texts}")
     elif len(ranks) > 1:
         missing = tuple(sorted(inside.keys() - {*ranks[where]}))
         yield replace(made, missing=missing, apart=f"ranks wait in different calls: {texts}")
@@ -303,6 +303,18 @@ def _with_peers(job: LookedAt, call: str, ranks: Sequence[int]) -> str:
     if function(call) not in (*_P2P, WAIT):
         return f"{named(ranks)} in {call}"
     return "; ".join(f"rank {each} in {call}{of_peer(job.ranks[each].stack)}" for each in ranks)
+
+
+def _at_odds(
+    job: LookedAt, inside: Mapping[int, str], ranks: Mapping[str, Sequence[int]]
+) -> Iterator[tuple[tuple[int, ...], str]]:
+    """Yield ranks whose arguments do not fit those of the others in their calls, and why."""
+    for call, of in ranks.items():
+        if mixed := _mixed_groups(job, call, of):
+            yield tuple(of), mixed
+    peers = {number: arguments(job.ranks[number].stack) for number, call in inside.items() if function(call) in _P2P}
+    if wrong := crossed(peers):
+        yield (wrong[0],), wrong[1]
 
 
 def _mixed_groups(job: LookedAt, call: str, ranks: Sequence[int]) -> str:
