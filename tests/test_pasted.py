@@ -618,6 +618,10 @@ IDLE = (
     + "    Performance State                     : P8\n    Clocks Event Reasons\n        Idle : Active\n"
 )
 UNSAID = {
+    "what a command says for itself": (
+        "$ ls /x\nls: cannot access '/x': No such file or directory\n$ cat r\nexport NCCL_DEBUG=WARN\n",
+        "FAIL",
+    ),
     "strings of a manifest": (POD.replace("3", '"3"'), "Kubernetes refuses"),
     "numbers of a mapping": ("environment:\n  NCCL_IB_GID_INDEX: 3\n  NCCL_DEBUG: WARN\n", "Kubernetes refuses"),
     "one task on each node": (BATCH.format(tasks=1, own=""), "in place of 8"),

@@ -15,6 +15,8 @@ _STATUS = {Severity.FAIL: Status.FAIL, Severity.WARN: Status.WARN}
 
 _MANY = 1000
 """So many dropped packets are worth a warning: RDMA sends all again from each one."""
+_UNEXPLAINED = "log.unexplained"
+"""The check that quotes what a program says for itself, such as an `ls` that finds no file."""
 _NONE = "log.gpu-failed"
 """The check that has found nothing if no line of a text names a failure."""
 
@@ -43,7 +45,8 @@ def said_in(paths: Sequence[str], pasted: Sequence[Snapshot]) -> SaidInTexts:
         found = explain(ask(Judging(), ("doctor",), Job(), LEFT), job_files.named(list(paths)), no_report).causes
     except UsageError:  # no line is known
         found = ()
-    named = [each for each in found if each.confidence == "named" and each.severity in _STATUS and each.evidence]
+    known = [each for each in found if each.confidence == "named" and not each.id.startswith(_UNEXPLAINED)]
+    named = [each for each in known if each.severity in _STATUS and each.evidence]
     log = any(LOG in each.answers for each in pasted)
     healthy = Verdict(_NONE, pasted[0].node, Status.PASS, "No line of the pasted texts names a failure.")
     told = tuple(_verdict(cause, pasted[0].node) for cause in named) or (healthy,) * log

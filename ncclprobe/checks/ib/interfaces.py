@@ -21,9 +21,10 @@ _VIRTUAL = re.compile(r"(?:lo|docker|br-|virbr|veth|cali|cni|flannel|lxc|tunl|ta
 
 
 @applies
-def without_rdma(job: Job, fabric: Fabric | Absent) -> bool:
-    """to jobs on GPUs, if no RDMA device is known."""
-    return job.backend == "nccl" and (isinstance(fabric, Absent) or not fabric.devices)
+def without_rdma(job: Job, fabric: Fabric | Absent, interfaces: Interfaces | Absent) -> bool:
+    """to jobs on GPUs, if interfaces are known, and no RDMA device is."""
+    unknown = isinstance(fabric, Absent) or not fabric.devices
+    return job.backend == "nccl" and unknown and isinstance(interfaces, Interfaces)
 
 
 def _rails(**change: Any) -> Interfaces:
