@@ -8,6 +8,11 @@ from ncclprobe.commands import main
 from tests.each_row import each_row
 from tests.test_pasted import eight_gpus
 
+
+def word(one: int, two: int) -> str:
+    return " X " if one == two else "PIX" if one // 2 == two // 2 else "NODE" if one // 4 == two // 4 else "SYS"
+
+
 TWO = "# two p5.48xlarge\n"
 A4 = "nodeSelector:\n  node.kubernetes.io/instance-type: a4-highgpu-8g\n"
 PRODUCT = "nodeSelector:\n  nvidia.com/gpu.product: NVIDIA-B200\nlimits:\n  nvidia.com/gpu: 8\n"
@@ -18,6 +23,14 @@ NETDEVS = "$ ibdev2netdev\n" + "".join(
 )
 RAILS = ",".join(f"mlx5_{n}" for n in range(9) if n != 4)
 SOME = ",".join(f"mlx5_{n}" for n in range(6) if n != 4)
+PERF = "./all_reduce_perf -b 1G\n"
+LISTED = "".join(f"GPU {n}: NVIDIA H100 80GB HBM3 (UUID: GPU-{n})\n" for n in range(8))
+FILTERED = "".join(f"CA 'mlx5_{n}'\n\t\tState: Active\n\t\tRate: 400\n\t\tLink layer: InfiniBand\n" for n in range(8))
+CARDS = "\t".join(["", *(f"GPU{n}" for n in range(8)), "CPU Affinity", "NUMA Affinity"]) + "".join(
+    f"\nGPU{one}\t" + "\t".join(word(one, two) for two in range(8)) + f"\t0-31\t{one // 4}" for one in range(8)
+)
+PAIR = "\tGPU0\tGPU1\tCPU Affinity\tNUMA Affinity\nGPU0\t X \tPHB\t0-31\t0\nGPU1\tPHB\t X \t0-31\t0\n"
+LSMOD = "nvidia_uvm 2076672 0\nnvidia 11591680 2 nvidia_uvm\nib_core 516096 1 mlx5_ib\n"
 RUN = "srun -N 2 --ntasks-per-node=8 ./all_reduce_perf -b 1G\n"
 ALONE = "torchrun --standalone --nproc-per-node 8 train.py\n"
 
@@ -36,9 +49,23 @@ WRONG = [
     (MATRIX, "NCCL_IB_HCA=mlx4", RUN, "FAIL", "matches no port"),
     (MATRIX.replace("PIX", "PXB"), "NCCL_NET_GDR_LEVEL=PIX", RUN, "WARN", "keeps 8 of 8 GPUs from GPUDirect RDMA"),
     (NETDEVS, f"NCCL_IB_HCA={SOME}", RUN, "WARN", "omits mlx5_6:1, mlx5_7:1, mlx5_8:1 of the same kind"),
-    (SMI, "GLOO_SOCKET_IFNAME=^docker0", RUN, "WARN", "is taken for a name"),
+    (SMI, "GLOO_SOCKET_IFNAME=^docker0", RUN, "FAIL", "is taken for a name"),
     (SMI, "NCCL_COMM_ID=127.0.0.1:9000", RUN, "FAIL", "no other of the 2 nodes can reach"),
     (NICS, "UCX_NET_DEVICES=mlx5_0", RUN, "WARN", "a port is written mlx5_0:1"),
+    ("two nodes HGX H100\n" + MATRIX, "NCCL_PROTO=LL", RUN, "FAIL", "GB/s at 1 GiB over 2 nodes"),
+    ("4-node H100 run\n" + LISTED + FILTERED, "NCCL_IB_DISABLE=1", "sbatch train.sh\n", "FAIL", "over 4 nodes"),
+    ("8 x L40S, one box\n" + CARDS, "NCCL_SHM_DISABLE=1", ALONE, "WARN", "GPUs that no switch joins"),
+    ("8 x L40S, one box\n" + CARDS, "NCCL_P2P_DISABLE=1", ALONE, "WARN", "are below one PCIe switch"),
+    (NETDEVS, "NCCL_IB_HCA=mlx5_4", RUN, "FAIL", "none of the 8 NICs"),
+    ("DGX H100, one node\n", "CUDA_VISIBLE_DEVICES=0", "srun -N1 -n8 ./wrap.sh\n", "FAIL", "to 8 ranks"),
+    ("2 x HGX H100\n", "NVSHMEM_REMOTE_TRANSPORT=none", "python a.py\n", "FAIL", "reaches no other node"),
+    ("", "NCCL_IB_TC=26", RUN, "WARN", "the traffic class for it is 104"),
+    (LSMOD, "NCCL_DMABUF_ENABLE=0", RUN, "WARN", "no peer-memory module is loaded"),
+    (A4 + "NCCL_NET=gIB\n", "LD_LIBRARY_PATH=/usr/local/cuda/lib64", RUN, "WARN", "/usr/local/gib/lib64"),
+    ("", "NCCL_IB_PKEY=0xffff", RUN, "WARN", "outside 0..32767"),
+    ("", "NCCL_CTA_POLICY=EFFICENCY", RUN, "WARN", "EFFICENCY is none of"),
+    ("", "NCCL_IB_HCA=mlx5_1", f"mpirun -np 16 -H a:8,b:8 --bind-to none -x PATH {PERF}", "WARN", "exported here only"),
+    ("", "NCCL_DEBUG=INFO", f"docker run --gpus all -it img {PERF}", "WARN", "64 MiB free"),
 ]
 RIGHT = [
     (TWO, "NCCL_IB_HCA=mlx5_0", RUN),
@@ -53,6 +80,15 @@ RIGHT = [
     (SMI, "NCCL_SOCKET_IFNAME=docker0", ALONE),
     (NICS, "UCX_NET_DEVICES=mlx5_0:1,eth0", RUN),
     (SMI + MATRIX, "NCCL_CTA_POLICY=EFFICIENCY|ZERO", RUN),
+    ("One HGX H100 (no IB cards), only this node is used.\n" + LISTED, "NCCL_IB_DISABLE=1", "vllm serve m\n"),
+    ("2x 4090\nNVIDIA GeForce RTX 4090, 550.90.07\n" + PAIR, "NCCL_P2P_DISABLE=1", "python train.py\n"),
+    ("DGX H100, one node\n", "CUDA_VISIBLE_DEVICES=0,1,2,3,4,5,6,7", "srun -N1 -n8 ./wrap.sh\n"),
+    (LSMOD + "nvidia_peermem 20480 0\n", "NCCL_DMABUF_ENABLE=0", RUN),
+    ("", "NCCL_IB_TC=106", RUN),
+    ("# SLURM job\nSLURM_GPUS_ON_NODE=8\n", "NCCL_DEBUG=INFO", RUN),
+    ("", "NCCL_IB_HCA=mlx5_1", f"mpirun -np 16 -H a:8,b:8 --bind-to none -x NCCL_IB_HCA {PERF}"),
+    ("", "NCCL_IB_HCA=mlx5_1", f"mpirun -np 8 --bind-to none {PERF}"),
+    ("", "NCCL_DEBUG=INFO", f"docker run --gpus all --ipc=host -it img {PERF}"),
 ]
 
 

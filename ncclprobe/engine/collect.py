@@ -529,18 +529,23 @@ def _with_described(host: Replay, facts: dict[type, Any]) -> dict[type, Any]:
     import msgspec
 
     from ncclprobe.facts.launcher import Launch, Problem
+    from ncclprobe.facts.nvml import Gpus
 
     wrong = msgspec.json.decode(str(host.answers.get(PROBLEMS, "[]")), type=tuple[Problem, ...])
     found = msgspec.json.decode(str(host.answers.get(NAMED, "{}")), type=NamedMachine)
     more: dict[type, Any] = {NamedMachine: found}
     if found.machine and isinstance(facts[Machine], Absent):
         more[Machine] = found.machine
-    launch = facts[Launch]
-    if isinstance(launch, Launch) and launch.kind == "single":
-        nodes, ranks = launch.nnodes or found.nodes or None, launch.local_world_size or found.ranks or None
-        more[Launch] = replace(launch, nnodes=nodes, local_world_size=ranks)
-    if isinstance(launch, Launch) and wrong:
-        more[Launch] = replace(more.get(Launch, launch), problems=(*launch.problems, *wrong))
+    gpus, launch = facts[Gpus], facts[Launch]
+    if isinstance(gpus, Gpus) and not any(isinstance(gpu.name, str) and gpu.name for gpu in gpus.all):
+        from ncclprobe.expect.recognise import product_named  # and with it the tables
+
+        name = product_named(found, len(gpus.all))
+        more[Gpus] = replace(gpus, all=tuple(replace(gpu, name=name) for gpu in gpus.all))
+    if isinstance(launch, Launch):
+        ranks = launch.local_world_size or (found.ranks if launch.kind == "single" else 0)
+        nodes, problems = launch.nnodes or found.nodes or None, (*launch.problems, *wrong)
+        more[Launch] = replace(launch, nnodes=nodes, local_world_size=ranks or None, problems=problems)
     return facts | more
 
 

@@ -614,9 +614,12 @@ def _described(known: Mapping[type, Any]) -> ExpectationContext | None:
         return ExpectationContext(machine.system(), machine, f"the text names {machine.name}", None, settings)
     if gpus is not None or not said.gpu or said.gpus < 2:
         return None
-    found = _board(said)
+    found, facts = _board(said), Facts(**{n: known.get(kind, Absent("was not asked")) for n, kind in _FACTS.items()})
     if found is None:
         return None
+    if (nics := nics_of(facts)).count:
+        shown = {"nics": nics.count, "nic_gbps": nics.gbps or 0.0, "network": nics.network, "gdr": True}
+        found = replace(found, **shown)
     return ExpectationContext(found, None, f"the text names {said.gpus} x {found.gpu}", None, settings)
 
 
@@ -626,12 +629,21 @@ _SOCKETED = ("", " sxm", " sxm4 80gb", " sxm2 32gb")
 
 
 def _board(said: NamedMachine) -> NodeSystem | None:
-    for ending in _SOCKETED if said.gpus == _ON_BOARDS else ("",):
+    name = product_named(said, said.gpus)
+    return composed(f"{said.gpus} x {name}") if name else None
+
+
+def product_named(said: NamedMachine, count: int) -> str:
+    """Return NVML's name of the GPUs that a text names, by their model or by the machine's type; empty: none fits."""
+    machine = named(said.type) if said.type else None
+    if machine and machine.links.gpus == count:
+        return machine.gpu
+    for ending in _SOCKETED if count == _ON_BOARDS else ("",):
         try:
-            return composed(f"{said.gpus} x {product_called(said.gpu + ending).name}")
+            return product_called(said.gpu + ending).name if said.gpu else ""
         except UsageError:
             continue
-    return None
+    return ""
 
 
 def _with_board(context: ExpectationContext, facts: Facts) -> ExpectationContext:

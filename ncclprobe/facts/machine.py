@@ -67,7 +67,8 @@ class Machine(Struct, frozen=True):
 
 class NamedMachine(Struct, frozen=True):
     """What pasted text names and does not show: a machine type, its GPUs, the job's nodes and the ranks on each, and
-    the interfaces of RDMA devices. Empty and 0: it does not.
+    the interfaces of RDMA devices; `withheld` are variables that mpirun keeps from other nodes. Empty and 0: it does
+    not.
     """
 
     type: str = ""
@@ -75,6 +76,7 @@ class NamedMachine(Struct, frozen=True):
     gpus: int = 0
     nodes: int = 0
     ranks: int = 0
+    withheld: tuple[str, ...] = ()
     netdevs: Mapping[str, str] = field(default_factory=dict)
 
     @property

@@ -11,6 +11,7 @@ from itertools import pairwise
 from types import MappingProxyType
 
 from ncclprobe.host import Question
+from ncclprobe.host.pasted_settings import whole
 from ncclprobe.model.errors import HostError, Missing
 
 Answers = dict[Question, str | HostError]
@@ -74,6 +75,9 @@ def _ibstat(lines: Sequence[str]) -> Answers:
             device = ""
         elif device and ":" in line:
             name, _, value = line.partition(":")
+            if not number and name.strip() in ("State", "Rate"):  # a filter took the line of the port
+                number = 1
+                ports[device][number] = {}
             file = {"CA type": "hca_type", "Firmware version": "fw_ver"}.get(name.strip())
             if number:
                 ports[device][number][name.strip().lower()] = value.strip()
@@ -183,9 +187,12 @@ def _port_file(file: str, value: str) -> str | None:
 def _list(lines: Sequence[str]) -> Answers:
     """Read ``nvidia-smi -L``, alone or as the headings of ``nvidia-smi nvlink -s``."""
     listed = [line.strip() for line in lines if re.match(r"\s*GPU \d{1,3}: .{1,100} \(UUID: ", line)]
+    if any(_FIRST.search(line) for line in lines):  # the others are not shown
+        return {}
     return {("run", "nvidia-smi", "-L"): "\n".join(listed) + "\n"} if listed else {}
 
 
+_FIRST = re.compile(r"nvidia-smi -L \| (?:head -n? ?1|sed -n 1p)\b")
 _LINK = "pci/pci_gpu_link_info"
 _IN_XML = {
     "gpu_uuid": "uuid",
@@ -502,6 +509,37 @@ def missing_files(lines: Sequence[str]) -> Answers:
     return {(kind, path): Missing("No such file or directory") for path in found for kind in ("read", "stat")}
 
 
+_MODULE = re.compile(r"(\w{2,40})\s{1,30}\d{3,10}\s{1,4}\d{1,4}\b.{0,400}")
+_PEER_MEMORY = {
+    "nvidia_peermem": "/sys/module/nvidia_peermem/version",
+    "nv_peer_mem": "/sys/kernel/mm/memory_peers/nv_mem/version",
+}
+
+
+def _lsmod(lines: Sequence[str]) -> Answers:
+    """Read ``lsmod``, or what a filter left of it: whether a peer-memory module is among NVIDIA's."""
+    modules = {row[1] for line in lines if (row := _MODULE.fullmatch(line.strip()))}
+    if not {"nvidia", "nvidia_uvm"} <= modules:
+        return {}
+    found: Answers = {("read", "/sys/kernel/mm/memory_peers/nv_mem_nc/version"): Missing("not loaded")}
+    for name, path in _PEER_MEMORY.items():
+        found["read", path] = "" if name in modules else Missing(f"{name} is not loaded")
+    return found
+
+
+_DOCKER = re.compile(r"\b(?:docker|podman) run\b.{0,2000}?\s--gpus[= ]")
+_ROOM = ("--ipc=host", "--ipc host", "--shm-size", ":/dev/shm")
+_DOCKERS = 64 << 20
+
+
+def _docker(lines: Sequence[str]) -> Answers:
+    """Read ``docker run``: without an option for it, /dev/shm has 64 MiB (docs.docker.com, --shm-size)."""
+    command = next((line for line in whole(lines) if _DOCKER.search(line)), "")
+    if not command or any(each in command for each in _ROOM):
+        return {}
+    return {("statvfs", "/dev/shm"): json.dumps({"total": _DOCKERS, "available": _DOCKERS})}
+
+
 FORMS: Mapping[str, Callable[[Sequence[str]], Answers]] = MappingProxyType(
     {
         "ibstat": _ibstat,
@@ -516,5 +554,7 @@ FORMS: Mapping[str, Callable[[Sequence[str]], Answers]] = MappingProxyType(
         "ulimit": _limits,
         "df": _df,
         "show_gids": _show_gids,
+        "lsmod": _lsmod,
+        "docker run": _docker,
     }
 )

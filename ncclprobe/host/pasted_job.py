@@ -12,6 +12,7 @@ from collections import Counter
 from collections.abc import Iterable, Sequence
 
 from ncclprobe.host import NAMED, Question
+from ncclprobe.host.pasted_settings import whole
 
 _TYPES = re.compile(
     r"(?<![\w-])(?:"
@@ -22,31 +23,45 @@ _TYPES = re.compile(
     re.IGNORECASE,
 )
 """Names of machine types: of AWS, Google, Azure, Oracle and NVIDIA."""
+_MODEL = (
+    r"(?:(?:nvidia|geforce)\s){0,2}"
+    r"((?:[abhlv]\d{1,3}0?|gb\d{2,3}|l4|l40|rtx\s(?:a?\d{4}|pro\s\d{4})|[2-5]0[6-9]0)s?(?:-[\w-]{2,20})?)"
+)
+_NUMBERS = {"one": 1, "single": 1, "two": 2, "three": 3, "four": 4, "eight": 8, "sixteen": 16}
+_MANY = rf"(?:\d{{1,5}}|{'|'.join(_NUMBERS)})"
+_NUMBER = f"({_MANY})"
 _GPUS = (
     re.compile(r"(?i)nvidia\.com/gpu\.product[\"']?\s?[:=]\s?[\"']?(?:nvidia-)?([\w.-]{2,40})"),
     re.compile(r"(?i)gke-accelerator[\"']?\s?[:=]\s?[\"']?(?:nvidia-)?(?:tesla-)?([\w.-]{2,40})"),
     re.compile(r"(?i)(?:--gres[= ]gpu:|--gpus(?:-per-(?:node|task))?[= ]|gpu:)([a-z][\w.-]{1,30}):\d{1,2}\b"),
-    re.compile(
-        r"(?i)\b(?:\d{1,2}|two|four|eight)\s?[x×*]?\s(?:nvidia\s)?((?:[abhv]|gb)\d{2,3}0?s?(?:-[\w-]{2,20})?)\b"
-    ),
+    re.compile(rf"(?i)\b{_MANY}\s?[x×*]?\s{_MODEL}\b"),
+    re.compile(r"GPU \d{1,3}: (.{2,60}?) \(UUID: "),
+    re.compile(r"^(NVIDIA [\w .-]{2,40}), \d"),
 )
-"""Where a text names the GPUs of a node, in four ways."""
+"""Where a text names the GPUs of a node: in manifests, requests, prose and in what nvidia-smi prints of them."""
 _COUNTS = (
     re.compile(r"(?i)nvidia\.com/gpu[\"']?\s?[:=]\s?[\"']?(\d{1,2})\b"),
     re.compile(r"(?i)(?:--gres[= ]gpu:|--gpus-per-node[= ])(?:[a-z][\w.-]{1,30}:)?(\d{1,2})\b"),
-    re.compile(r"(?i)\b(\d{1,2}|two|four|eight)\s?[x×*]?\s(?:nvidia\s)?(?:[abhv]|gb)\d{2,3}0?s?\b"),
+    re.compile(rf"(?i)\b{_NUMBER}\s?[x×*]?\s{_MODEL}\b"),
 )
-_NUMBERS = {"one": 1, "two": 2, "three": 3, "four": 4, "eight": 8, "sixteen": 16}
-_NUMBER = rf"(\d{{1,5}}|{'|'.join(_NUMBERS)})"
+_LISTED = re.compile(r"GPU \d{1,3}: .{2,60}? \(UUID: ")
 _NODES = (
     re.compile(r"--nodes[= ](\d{1,5})\b"),
     re.compile(r"--nnodes[= ][\"']?(\d{1,5})\b(?!:)"),
     re.compile(r"(?:#SBATCH|srun|sbatch|salloc)\b.{0,200}?\s-N[= ]?(\d{1,5})\b"),
-    re.compile(
-        rf"(?i)^#.{{0,80}}?\b{_NUMBER}\s(?:[\w.-]{{1,30}}\s){{0,3}}?(?:nodes|hosts|vms|instances|trays|machines)\b"
-    ),
-    re.compile(rf"(?i)^#\s{{0,4}}{_NUMBER}\s(?:[x×]\s)?(?=[gp]\d[\w-]{{0,12}}\.|a\d|standard_n|bm\.gpu|dgx|hgx)"),
 )
+_PODS = re.compile(r"(?:- )?(?:replicas|numNodes|parallelism): ?[\"']?([2-9]|\d{2,4})[\"']?$")
+_PLACES = r"(?:nodes?|hosts|vms|instances|trays|machines|servers?|box(?:es)?)\b"
+_NOT_PLACES = r"(?:per|each|(?:gpu|rank|nic|hca|port|task|gcd)s?)\b"
+_BUILT = r"(?:[gp]\d[\w-]{0,12}\.|a\d\w?-|standard_n|bm\.gpu|dgx|hgx)"
+_PROSE = (
+    re.compile(rf"(?i)(?<![\w.-]){_NUMBER}[ -](?:(?!{_NOT_PLACES})[\w.-]{{1,30}}\s){{0,3}}?{_PLACES}"),
+    re.compile(rf"(?i)(?<![\w.-]){_NUMBER}\s(?:[x×]\s)?{_BUILT}"),
+    re.compile(rf"(?i)(?<![\w.-]){_NUMBER}[x×]\s?{_BUILT}"),
+    re.compile(rf"(?i)\b{_BUILT}.{{0,40}}?,? {_NUMBER} of them\b"),
+    re.compile(rf"(?i)\b{_BUILT}[\w.-]{{1,30}} [x×(] ?{_NUMBER}\b"),
+)
+"""How many nodes there are, in a sentence or in the comment above a script."""
 _RANKS = (
     re.compile(r"--ntasks-per-node[= ](\d{1,3})\b"),
     re.compile(r"--nproc[-_]per[-_]node[= ](\d{1,3})\b"),
@@ -55,25 +70,33 @@ _RANKS = (
     re.compile(r"(?:mpirun|mpiexec)\b.{0,400}?\s-N (\d{1,3})\b"),
 )
 _WORLD = re.compile(r"(?:mpirun|mpiexec)\b.{0,200}?\s(?:-np|-n|--np) (\d{1,5})\b")
+_TASKS = re.compile(r"srun\b.{0,200}?\s(?:-n ?|--ntasks[= ])(\d{1,5})\b")
 _HOSTS = re.compile(r"(?:mpirun|mpiexec)\b.{0,400}?\s(?:-H|--host) ([\w.:,-]{1,2000})")
 _NETDEV = re.compile(r"(?:link )?([\w.-]{1,40})(?: port \d{1,3} ==> |/\d{1,3} state \w.{0,80}? netdev )([\w.-]{1,32})")
-_ALONE = re.compile(r"torchrun\b.{0,200}?--standalone\b")
+_ALONE = re.compile(r"(?i)torchrun\b.{0,200}?--standalone\b|\bonly this (?:node|machine)\b|\bmy (?:workstation|pc)\b")
+_LONGEST = 200
+"""Characters of a line that is a sentence."""
 
 
-def described(lines: Sequence[str]) -> dict[Question, str]:
+def described(written: Sequence[str]) -> dict[Question, str]:
     """Return what a text names of the machine and of the job's ranks; empty: nothing.
 
     >>> described(["# two p5.48xlarge", "torchrun --nnodes 2 --nproc-per-node 8 train.py"])[NAMED]
     '{"type": "p5.48xlarge", "nodes": 2, "ranks": 8}'
     """
-    found: dict[str, str | int | dict[str, str]] = {
+    lines = list(whole(written))
+    found: dict[str, str | int | list[str] | dict[str, str]] = {
         "type": _only(match[0] for line in lines for match in _TYPES.finditer(line)).rstrip(".,-"),
-        "gpu": _only(match[1] for each in _GPUS for line in lines for match in each.finditer(line)),
-        "gpus": _count(lines, _COUNTS),
+        "gpu": _fullest(match[1] for each in _GPUS for line in lines for match in each.finditer(line)),
+        "gpus": _count(lines, _COUNTS) or len({match[0] for line in lines if (match := _LISTED.match(line.strip()))}),
         "nodes": _nodes(lines),
         "ranks": _count(lines, _RANKS),
+        "withheld": _withheld(lines),
         "netdevs": {match[1]: match[2] for line in lines if (match := _NETDEV.match(line.strip()))},
     }
+    tasks, nodes = _count(lines, (_TASKS,)), _nodes(lines)
+    if tasks and nodes and tasks % nodes == 0:
+        found["ranks"] = found["ranks"] or tasks // nodes
     kept = {name: value for name, value in found.items() if value}
     return {NAMED: json.dumps(kept)} if kept else {}
 
@@ -82,6 +105,12 @@ def _only(words: Iterable[str]) -> str:
     """Return the word that all are; empty: there is none, or they differ."""
     found = Counter(word.lower() for word in words)
     return next(iter(found)) if len(found) == 1 else ""
+
+
+def _fullest(words: Iterable[str]) -> str:
+    """Return the longest name if the others say the same in short: ``L40S`` and ``NVIDIA L40S``; empty: they differ."""
+    found = sorted({word.lower().replace("-", " ") for word in words}, key=len)
+    return found[-1] if found and all({*each.split()} <= {*found[-1].split()} for each in found) else ""
 
 
 def _count(lines: Sequence[str], patterns: Sequence[re.Pattern[str]]) -> int:
@@ -96,8 +125,31 @@ def _nodes(lines: Sequence[str]) -> int:
         return 1
     if nodes := _count(lines, _NODES):
         return nodes
+    pods = [int(match[1]) for line in lines if (match := _PODS.fullmatch(line.strip()))]
+    if pods:
+        return max(pods)
     hosts = [match[1] for line in lines if (match := _HOSTS.search(line))]
     if hosts:
         return len({each.partition(":")[0] for each in hosts[0].split(",") if each})
     world, here = _count(lines, (_WORLD,)), _count(lines, _RANKS)
-    return world // here if here and world % here == 0 else 0
+    if here and world and world % here == 0:
+        return world // here
+    return _count([line for line in lines if "=" not in line and len(line) < _LONGEST], _PROSE)
+
+
+_EXPORTED = re.compile(r"export ((?:NCCL|UCX|FI|OFI_NCCL|TORCH_NCCL|NVSHMEM)_\w{1,80})=")
+_OPEN_MPI = re.compile(r"(?:mpirun|mpiexec)\b.{0,2000}?\s(?:--?mca|--map-by|--bind-to|-x|-npernode)\s")
+_ELSEWHERE = re.compile(r"\s--?(?:H|host|hostfile|machinefile)[= ]\S{1,2000}")
+_PASSED = re.compile(r"\s-x[= ](\w{1,80})|mca_base_env_list[= ]\S")
+
+
+def _withheld(lines: Sequence[str]) -> list[str]:
+    """Return exported variables that Open MPI does not pass to other nodes: it passes those of ``-x`` (mpirun(1))."""
+    command = next((line for line in lines if _OPEN_MPI.search(line) and _ELSEWHERE.search(line)), "")
+    passed = {match[1] for match in _PASSED.finditer(command)}
+    hosts = _HOSTS.search(command)
+    here = hosts and len({each.partition(":")[0] for each in hosts[1].split(",")}) < 2
+    if not command or here or None in passed:
+        return []
+    names = dict.fromkeys(match[1] for line in lines for match in _EXPORTED.finditer(line))
+    return [name for name in names if name not in passed]

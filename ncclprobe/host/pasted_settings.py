@@ -36,6 +36,8 @@ _OF_VARIABLES = re.compile(r"[A-Z][A-Z0-9]+_.+|[A-Z][A-Z0-9_]*|nccl_.+")
 """A name such as NCCL_DEBUG, PATH or OMPI_MCA_btl, as opposed to one of a log or a script."""
 _SPACED = re.compile(rf"(?:export\s{{1,4}})?({_OURS})\s{{1,4}}=\s{{0,4}}(\S.{{0,1024}})")
 """No shell sets this: a blank ends the name."""
+_GREPPED = r"^(?:[\w./-]{1,80}:)?\d{1,5}[:-](?=\s{0,8}(?:export |#SBATCH |[A-Z][A-Z0-9_]{1,80}=))"
+"""What ``grep -n`` puts before a line."""
 _LEAST = 3
 """One in so many lines has to be a bare setting: any log or script has fewer."""
 _LOG = re.compile(
@@ -51,7 +53,7 @@ def settings(lines: Sequence[str], literal: bool = False) -> dict[str, str]:
     """
     found: dict[str, str] = {}
     bare: dict[str, str] = {}
-    written = list(_arguments([line.strip() for line in _whole(lines) if line.strip() and not _is_comment(line)]))
+    written = list(_arguments([line.strip() for line in whole(lines) if line.strip() and not _is_comment(line)]))
     told = 0
     for own, line in _in_blocks(written):
         sure = dict(_explicit(line)) or (dict(_mapped(line, literal)) if own or re.match(_OURS, line) else {})
@@ -67,14 +69,15 @@ def settings(lines: Sequence[str], literal: bool = False) -> dict[str, str]:
     return {name: value for name, value in found.items() if "$" not in value and "`" not in value}
 
 
-def _whole(lines: Sequence[str]) -> Iterator[str]:
+def whole(lines: Sequence[str]) -> Iterator[str]:
     """Yield lines, joined with the next one if they end in a backslash."""
     held = ""
     for line in lines:
-        if line.endswith("\\"):
-            held += line[:-1] + " "
+        bare = re.sub(_GREPPED, "", line, count=1)
+        if bare.endswith("\\"):
+            held += bare[:-1] + " "
         else:
-            yield held + line
+            yield held + bare
             held = ""
     yield held
 
@@ -112,6 +115,9 @@ def _explicit(line: str) -> Iterator[tuple[str, str]]:
         return
     for found in _PYTHON.finditer(line):
         yield found[1], found[2]
+    if line.startswith("Environment="):  # of a unit of systemd
+        yield from (each for word in _words(line.partition("=")[2]) for each in _assignment(word))
+        return
     if quoted := _QUOTED.fullmatch(line):
         yield quoted[1], quoted[2]
     for pattern in (_FLOW, _PAIR):

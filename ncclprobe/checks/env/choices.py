@@ -1,5 +1,6 @@
 """What NCCL would choose on this node as a whole, and what the vendor of the network prescribes."""
 
+import re
 from collections.abc import Iterator
 from typing import Any
 
@@ -206,7 +207,18 @@ def vendor(
     if "efa" in vendors and _unstriped(settings, machine):
         message = "is SENDRECV, which does not spread a GPU's data over its EFA devices; the plugin takes RDMA here"
         yield jobs_warn("OFI_NCCL_PROTOCOL", message, evidence(settings, "OFI_NCCL_PROTOCOL"))
+    path = settings.get("LD_LIBRARY_PATH") or ""
+    if "gib" in vendors and (settings.get("NCCL_NET") or "").lower() == "gib" and path and "/gib/" not in f"{path}/":
+        message = "does not hold /usr/local/gib/lib64, so the loader may not find the plugin that NCCL_NET asks for"
+        yield jobs_warn("LD_LIBRARY_PATH", message, evidence(settings, "LD_LIBRARY_PATH", "NCCL_NET"))
+    over_ucx = (settings.get("NCCL_PLUGIN_P2P") or "").lower() == "ucx"
+    if over_ucx and (transports := settings.get("UCX_TLS")) and not {*re.split("[,_]", transports)} & _RDMA_OF_UCX:
+        message = f"is {transports!r}, and NCCL_PLUGIN_P2P=ucx sends NCCL's data over UCX, so none goes over RDMA"
+        yield jobs_fail("UCX_TLS", message, evidence(settings, "UCX_TLS", "NCCL_PLUGIN_P2P"))
     yield from _absent_interfaces(settings, interfaces)
+
+
+_RDMA_OF_UCX = {"rc", "ud", "dc", "ib", "all", "^tcp"}
 
 
 def _unstriped(settings: Settings, machine: Machine | Absent) -> bool:

@@ -28,9 +28,10 @@ from ncclprobe.facts.routes import Route, Routes
 from ncclprobe.facts.software import Software
 from ncclprobe.model.errors import Unlearned
 from ncclprobe.model.findings import Finding, fail, note
+from ncclprobe.model.layout import first_of
 from ncclprobe.model.registry import applies, check
 from ncclprobe.model.snapshot import Absent, Job
-from ncclprobe.model.values import replace
+from ncclprobe.model.values import grouped, replace
 from ncclprobe.nccl.hcas import (
     MAX_HCAS,
     Pick,
@@ -215,6 +216,11 @@ def hca_dup(
     alive = None if isinstance(gpus, Absent) else sum(not gpu.lost for gpu in gpus.all)
     left = _left_out(picked, fabric, software, described)
     used = len(picked.taken or picked.unknown)
+    rails = _rails(picked, fabric, software, described)
+    if rails:
+        message = f"selects {used} of another kind, and none of the {len(rails)} NICs {first_of(rails, 3)}"
+        yield jobs_fail("NCCL_IB_HCA", message, shown)
+        return
     if not used or not left or (alive is not None and used >= alive):
         return
     several = isinstance(launch, Launch) and launch.several_nodes
@@ -238,17 +244,32 @@ def _left_out(
     If no rate is known, those count that are called like the others: rdma0 and rdma1, and not eth0.
     """
     chosen = picked.taken or picked.unknown
-    best = max(map(_gbps, chosen), default=0.0)
-    names = {p.name for p in chosen}
-    netdevs = {} if isinstance(described, Absent) else described.netdevs
-
-    def kind(port: Port) -> tuple[object, str]:
-        return port.link_layer, netdevs.get(port.device, port.device).rstrip("0123456789")
-
-    kinds = set(map(kind, chosen))
+    best, names = max(map(_gbps, chosen), default=0.0), {p.name for p in chosen}
+    kinds = {_kind(p, described) for p in chosen}
     every = select(fabric, "", loaded(software))
     others = [p for p in (every.taken if picked.taken else every.unknown) if p.name not in names]
-    return [p.name for p in others if (_gbps(p) >= best if best else kind(p) in kinds)]
+    return [p.name for p in others if (_gbps(p) >= best if best else _kind(p, described) in kinds)]
+
+
+def _kind(port: Port, described: NamedMachine | Absent) -> tuple[object, str]:
+    """Return a port's layer, and the letters of its interface or device."""
+    netdevs = {} if isinstance(described, Absent) else described.netdevs
+    return port.link_layer, netdevs.get(port.device, port.device).rstrip("0123456789")
+
+
+_RAILS = 4
+
+
+def _rails(
+    picked: Selection, fabric: Fabric, software: Software | Absent, described: NamedMachine | Absent
+) -> list[str]:
+    """Return the ports of the most usual kind, if there are four or more and the list takes none of them, but fewer."""
+    chosen = picked.taken or picked.unknown
+    every = select(fabric, "", loaded(software))
+    kinds = grouped((_kind(port, described), port.name) for port in every.taken or every.unknown)
+    most = max(kinds.values(), key=len, default=[])
+    few = 0 < len(chosen) <= len(most) / 4
+    return list(most) if len(most) >= _RAILS and few and not {port.name for port in chosen} & {*most} else []
 
 
 @check(

@@ -43,9 +43,9 @@ from ncclprobe.nccl.gloo import Device, interface_address, named
 from ncclprobe.nccl.hcas import MAX_INTERFACES, parse_selector
 from ncclprobe.nccl.interfaces import Choice, find_by, same_subnet
 
+UNSEEN = Absent("not looked at")
 _OVERLAY = r"(flannel|tailscale|wg|cilium_|weave|tunl|vxlan)[\w.]*"
 """Names of networks laid over others: they reach other nodes, at a fraction of the rate."""
-UNSEEN = Absent("not looked at")
 _INWARD = r"lo|docker\d{0,3}|virbr\d{0,3}|lxcbr\d{0,3}|cni0"
 """Names of interfaces that reach no other node, whatever their addresses are."""
 _USES = ("the interface of NCCL's bootstrap", "one of NCCL's socket devices")
@@ -60,7 +60,7 @@ def ifname_set(settings: Settings) -> bool:
 @applies
 def others_named(settings: Settings) -> bool:
     """if a variable of UCX, NVSHMEM or Open MPI names devices."""
-    return any(settings.get(name) for name in _OF_OTHERS)
+    return any(settings.get(name) for name in (*_OF_OTHERS, _NVSHMEM))
 
 
 _OF_OTHERS = {
@@ -74,6 +74,7 @@ _OF_OTHERS = {
     "TP_SOCKET_IFNAME": ("interfaces",),
 }
 """Variables that name devices, and what each takes: UCX a port (``mlx5_0:1``) and not its device."""
+_NVSHMEM = "NVSHMEM_REMOTE_TRANSPORT"
 _ANY_NAME = "*?[^"
 """Characters of patterns and lists of what is left out, which are not names."""
 
@@ -84,7 +85,9 @@ _ANY_NAME = "*?[^"
     good=lambda: [(having(UCX_NET_DEVICES="mlx5_0:1,eth0", OMPI_MCA_btl_tcp_if_include="eth0"), PLAIN_HOST, hcas(8))],
     applies=others_named,
 )
-def other_libraries(settings: Settings, interfaces: Interfaces | Absent, fabric: Fabric | Absent) -> Iterator[Finding]:
+def other_libraries(
+    settings: Settings, interfaces: Interfaces | Absent, fabric: Fabric | Absent, launch: Launch | Absent = UNSEEN
+) -> Iterator[Finding]:
     """A variable of UCX, NVSHMEM, Open MPI or TensorPipe names a device that this node does not have.
 
     Right: This node has the devices that variables of UCX, NVSHMEM, Open MPI and TensorPipe name.
@@ -93,11 +96,15 @@ def other_libraries(settings: Settings, interfaces: Interfaces | Absent, fabric:
     start. NCCL reads none of these variables.
     Fix: name devices of this node (`ucx_info -d`, `ip link`), or unset the variable.
     """
+    if settings.get(_NVSHMEM) == "none" and isinstance(launch, Launch) and launch.several_nodes:
+        message = "is none: NVSHMEM reaches no other node"
+        yield jobs_fail(_NVSHMEM, message, evidence(settings, _NVSHMEM))
     here = {"all": {"all"}}
     if not isinstance(fabric, Absent):
         here |= {"ports": {port.name for port in fabric.ports}, "devices": {port.device for port in fabric.ports}}
     if not isinstance(interfaces, Absent):
         here["interfaces"] = {*interfaces.by_name}
+    told, unseen_names = False, False
     unseen = [fact for fact in (interfaces, fabric) if isinstance(fact, Absent)]
     for name, kinds in _OF_OTHERS.items():
         known = {word for kind in kinds for word in here.get(kind, ())}
@@ -107,12 +114,14 @@ def other_libraries(settings: Settings, interfaces: Interfaces | Absent, fabric:
             missing = [word for word in missing if not any(each.startswith(word) for each in known)]
         missing = [word for word in missing if not _within(word, interfaces)]
         shown = [word for word in missing if not unseen or _would_show(word, kinds, here)]
-        if missing and not shown:
-            raise Unlearned(unseen[0].why)
+        unseen_names = unseen_names or bool(missing and not shown)
         if shown:
+            told = True
             port = f"; a port is written {shown[0]}:1" if shown[0] in here.get("devices", ()) else ""
             message = f"names {', '.join(shown[:3])}, which this node does not have{port}"
             yield jobs_warn(name, message, evidence(settings, name))
+    if unseen_names and not told and settings.get(_NVSHMEM) != "none":
+        raise Unlearned(unseen[0].why)
 
 
 _OF_DEVICES = r"(?:mlx\d|bnxt_re|irdma|rocep?|ibp|hfi1|rdmap|efa)[\w]*"
@@ -408,7 +417,7 @@ def gloo_mismatch(
         usable = sorted({a.name for a in interfaces.addresses if "up" in interfaces.by_name[a.name].flags})
         wrong = ", ".join(repr(name) for name in unusable)
         message = f"{wrong} is not an interface of this node that is up with an address; it has {', '.join(usable)}"
-        yield tell("GLOO_SOCKET_IFNAME", f"{message}: {whose} cannot come up", shown)
+        yield jobs_fail("GLOO_SOCKET_IFNAME", f"{message}: {whose} cannot come up", shown)
     inward = [each for each in map(interfaces.by_name.get, names) if each and _leads_nowhere(each)]
     if inward and not unusable and not (isinstance(launch, Launch) and launch.nnodes == 1):
         message = ", ".join(f"{each.name} {'is down' if not each.running else 'ends here'}" for each in inward)
@@ -432,7 +441,7 @@ def _by_name(names: Sequence[str], interfaces: Absent, launch: Launch | Absent, 
     alone = isinstance(launch, Launch) and launch.nnodes == 1
     if signed:
         message = f"{signed[0]!r} is taken for a name: gloo knows no ^, no = and no beginnings of names"
-        yield jobs_warn("GLOO_SOCKET_IFNAME", message, shown)
+        yield jobs_fail("GLOO_SOCKET_IFNAME", message, shown)
     elif not alone and names and all(re.fullmatch(_INWARD, name) for name in names):
         message = f"{', '.join(names)} does not lead out of a node: gloo groups of several nodes cannot come up"
         yield jobs_warn("GLOO_SOCKET_IFNAME", message, shown)

@@ -2,15 +2,25 @@
 
 import re
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
-from ncclprobe.checks.env import DEBUG_GROUP, IDENTITY_GROUP, evidence, jobs_fail, jobs_note, jobs_warn, nccl_job
+from ncclprobe.checks.env import (
+    DEBUG_GROUP,
+    IDENTITY_GROUP,
+    NAME_GROUP,
+    evidence,
+    jobs_fail,
+    jobs_note,
+    jobs_warn,
+    nccl_job,
+)
 from ncclprobe.checks.env.fixtures import ONE_NODE, PLAIN, TWO_NODES, gpus, having, setting
 from ncclprobe.facts.environment import Environment
 from ncclprobe.facts.launcher import Launch
+from ncclprobe.facts.machine import NamedMachine
 from ncclprobe.facts.nccl_conf import NamedFiles, Settings
 from ncclprobe.facts.nvml import Gpus
-from ncclprobe.model.findings import Finding, note, seen
+from ncclprobe.model.findings import Evidence, Finding, note, seen
 from ncclprobe.model.registry import applies, check
 from ncclprobe.model.snapshot import Absent, Job
 from ncclprobe.model.units import plural
@@ -60,6 +70,20 @@ def visible(environment: Environment, launch: Launch | Absent, gpus: Gpus | Abse
     strange = [word for word in entries if word and not _may_name(word)]
     if strange:
         yield jobs_fail(LIST, f"names {', '.join(strange)}, which is not a GPU: CUDA ends the list there", shown)
+    yield from _uuids(entries, gpus, shown)
+    if len({bool(re.fullmatch(_UUID, word)) for word in entries}) > 1:
+        yield jobs_warn(LIST, "mixes numbers with UUIDs: CUDA ignores those of the other kind", shown)
+    ranks = None if isinstance(launch, Absent) else launch.local_world_size
+    # One GPU per process is how Slurm and Ray hand them out; a script sets one list for all its ranks.
+    scripted = isinstance(launch, Launch) and launch.kind == "single"
+    if ranks and ranks > 1 and (len(entries) != 1 or scripted) and len(entries) < ranks:
+        yield jobs_fail(LIST, f"shows {len(entries)} GPUs to {ranks} ranks of this node", shown)
+    elif not ranks and job.expect_gpus and 1 < len(entries) < job.expect_gpus:
+        yield jobs_fail(LIST, f"shows {len(entries)} GPUs, {job.expect_gpus} expected (--expect-gpus)", shown)
+
+
+def _uuids(entries: Sequence[str], gpus: Gpus | Absent, shown: Evidence) -> Iterator[Finding]:
+    """Yield beginnings of UUIDs that are of several GPUs, or of none."""
     uuids = [gpu.uuid for gpu in gpus.all] if isinstance(gpus, Gpus) else []
     several = [word for word in entries if word.startswith("GPU-") and sum(u.startswith(word) for u in uuids) > 1]
     if several:
@@ -72,19 +96,42 @@ def visible(environment: Environment, launch: Launch | Absent, gpus: Gpus | Abse
             f"names {', '.join(absent)}, which is not a GPU of this node: CUDA ends the list there and shows {left}"
         )
         yield jobs_fail(LIST, message, shown)
-    if len({bool(re.fullmatch(_UUID, word)) for word in entries}) > 1:
-        yield jobs_warn(LIST, "mixes numbers with UUIDs: CUDA ignores those of the other kind", shown)
-    ranks = None if isinstance(launch, Absent) else launch.local_world_size
-    # One GPU per process is how Slurm and Ray hand them out.
-    if ranks and ranks > 1 and len(entries) != 1 and len(entries) < ranks:
-        yield jobs_fail(LIST, f"shows {len(entries)} GPUs to {ranks} ranks of this node", shown)
-    elif not ranks and job.expect_gpus and 1 < len(entries) < job.expect_gpus:
-        yield jobs_fail(LIST, f"shows {len(entries)} GPUs, {job.expect_gpus} expected (--expect-gpus)", shown)
 
 
 def _may_name(word: str) -> bool:
     """Return whether CUDA may take `word` for a GPU: a number, or the beginning of a UUID."""
     return word.isdecimal() or word.upper().startswith(("GPU-", "MIG-"))
+
+
+@applies
+def text_pasted(named: NamedMachine | Absent) -> bool:
+    """to pasted texts."""
+    return isinstance(named, NamedMachine)
+
+
+@check(
+    group=NAME_GROUP,
+    bad=lambda: [(NamedMachine(withheld=("NCCL_IB_HCA",)),)],
+    good=lambda: [(NamedMachine(),)],
+    applies=text_pasted,
+)
+def withheld(named: NamedMachine) -> Iterator[Finding]:
+    """mpirun does not pass a variable to the other nodes.
+
+    Right: mpirun passes every exported variable to the other nodes.
+    Why: Open MPI passes a variable to ranks on other hosts only if it is named with -x (mpirun(1)). They run without
+    the others, so that nodes differ in what NCCL chooses, and hang or are slow.
+    Fix: add -x NAME for each, or put them into /etc/nccl.conf of every node.
+    """
+    if named.withheld:
+        verb = "is" if len(named.withheld) == 1 else "are"
+        message = f"{verb} exported here only: mpirun passes to other nodes what -x names"
+        tell = jobs_note if {*named.withheld} <= _FOUND_ANYWAY else jobs_warn
+        yield tell(", ".join(named.withheld), message, "the command line of mpirun")
+
+
+_FOUND_ANYWAY = {"NCCL_SOCKET_IFNAME", "UCX_NET_DEVICES", "NCCL_DEBUG", "NCCL_DEBUG_SUBSYS"}
+"""Variables without which the other nodes most often choose the same."""
 
 
 @check(

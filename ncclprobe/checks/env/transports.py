@@ -27,6 +27,7 @@ from ncclprobe.checks.env.fixtures import (
     setting,
 )
 from ncclprobe.checks.env.hcas import over_sockets
+from ncclprobe.facts.driver import GpuDirect
 from ncclprobe.facts.infiniband import Fabric
 from ncclprobe.facts.launcher import Launch
 from ncclprobe.facts.nccl_conf import Settings
@@ -130,6 +131,11 @@ def p2p_off(
     if read_setting(settings, "NCCL_NVLS_ENABLE", 2, version) == 0 and nvls(gpus, nvlinks, PLAIN, version).available:
         shown = evidence(settings, "NCCL_NVLS_ENABLE")
         yield jobs_warn("NCCL_NVLS_ENABLE", "is 0: NVLink SHARP of this node is not used", shown)
+    alone = read_setting(settings, "NCCL_SHM_DISABLE", 0) == 1 and not closed and not joined
+    if alone and (far := _apart(gpus, nvlinks, pci)):
+        message = f"sends data of GPUs that no switch joins over the network, {far} among them"
+        yield jobs_warn("NCCL_SHM_DISABLE", message, evidence(settings, "NCCL_SHM_DISABLE"))
+        return
     for name, off, cost in _ABILITIES:
         needs_links = name not in _WITHOUT_LINKS
         if not closed and read_setting(settings, name, 1 - off, version) == off and (joined or not needs_links):
@@ -150,18 +156,30 @@ def gdr_off(
     fabric: Fabric | Absent,
     launch: Launch | Absent,
     software: Software | Absent,
+    direct: GpuDirect | Absent = UNSEEN,
 ) -> Iterator[Finding]:
-    """NCCL_NET_GDR_LEVEL keeps NICs from the memory of GPUs that they could reach.
+    """A setting keeps NICs from the memory of GPUs that they could reach.
 
     Right: NICs reach the memory of GPUs as far as the machine allows.
     Why: with a level below the distance between a GPU and its NIC (`nvidia-smi topo -m`) every byte to another node
     passes through host memory. LOC and 0 leave none near enough (src/graph/paths.cc ncclTopoCheckGdr).
-    Fix: unset NCCL_NET_GDR_LEVEL.
+    Without DMA-BUF (NCCL_DMABUF_ENABLE=0) GPUDirect RDMA needs the module nvidia-peermem.
+    Fix: unset NCCL_NET_GDR_LEVEL and NCCL_DMABUF_ENABLE.
     """
     version = loaded(software)
     asked = user_level(settings, "NCCL_NET_GDR_LEVEL", version)
     idle = isinstance(launch, Launch) and launch.nnodes == 1
-    if asked is None or idle or (isinstance(fabric, Fabric) and not fabric.ports) or over_sockets(settings):
+    if idle or (isinstance(fabric, Fabric) and not fabric.ports) or over_sockets(settings):
+        return
+    modules = UNSEEN if isinstance(direct, Absent) else direct.peer_memory
+    if (
+        read_setting(settings, "NCCL_DMABUF_ENABLE", 1, version) == 0
+        and not isinstance(modules, Absent)
+        and not modules
+    ):
+        message = "is 0, and no peer-memory module is loaded: GPUDirect RDMA is not possible"
+        yield jobs_warn("NCCL_DMABUF_ENABLE", message, evidence(settings, "NCCL_DMABUF_ENABLE"))
+    if asked is None:
         return
     usual = gdr_level(PLAIN, version).path
     nearest = _nearest(gpus, pci, fabric)
@@ -205,11 +223,17 @@ _WITHOUT_LINKS = ("NCCL_SHM_DISABLE", "NCCL_CHECK_POINTERS")
 
 def _below_a_switch(gpus: Gpus, nvlinks: NvLinks | Absent, pci: Pci | Absent) -> str:
     """Return two GPUs that PCIe switches join; empty: none are known to be, or they have no P2P, as GeForce."""
-    if isinstance(pci, Absent) or not all(map(supported, gpus.all)):
-        return ""
-    paths = device_topology(pci, gpus, nvlinks, {}).paths
-    near = [pair for pair, path in paths.items() if pair[0] < pair[1] and path in (PathType.PIX, PathType.PXB)]
-    return " and ".join(near[0]) if near else ""
+    return _pair(gpus, nvlinks, pci, (PathType.PIX, PathType.PXB)) if all(map(supported, gpus.all)) else ""
+
+
+def _apart(gpus: Gpus, nvlinks: NvLinks | Absent, pci: Pci | Absent) -> str:
+    """Return two GPUs that are farther apart than NCCL uses P2P by itself."""
+    return _pair(gpus, nvlinks, pci, (PathType.PHB, PathType.SYS))
+
+
+def _pair(gpus: Gpus, nvlinks: NvLinks | Absent, pci: Pci | Absent, at: Sequence[PathType]) -> str:
+    paths = {} if isinstance(pci, Absent) else device_topology(pci, gpus, nvlinks, {}).paths
+    return next((" and ".join(pair) for pair, path in paths.items() if pair[0] < pair[1] and path in at), "")
 
 
 def _nvlinked(nvlinks: NvLinks | Absent) -> bool:
@@ -288,7 +312,10 @@ def forced_algo(
                 message = f"gloo does not read it; NCCL refuses it: {pins[name].error}"
                 yield jobs_note(name, message, evidence(settings, name), _REMEDIES[name])
         elif pins[name].error:
-            yield jobs_fail(name, f"NCCL refuses it: {pins[name].error}", evidence(settings, name), _REMEDIES[name])
+            automatic = (settings.get(name) or "").lower() == "auto"  # Oracle's word; before 2.24 NCCL ignored it
+            message = f"NCCL refuses it: {pins[name].error}"
+            tell = jobs_warn if automatic else jobs_fail
+            yield tell(name, message, evidence(settings, name), _REMEDIES[name])
         elif pins[name].every_function:
             yield _said(name, pins[name], choices, settings, gpus, nvlinks, version)
         if pins[name].ignored:

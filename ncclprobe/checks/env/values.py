@@ -323,6 +323,9 @@ def noop(settings: Settings, software: Software | Absent) -> Iterator[Finding]:
                 entry.name, message, as_evidence(entry)
             )
             continue
+        if entry.name == "NCCL_IB_TC" and reading.value == _DSCP_OF_ROCE:
+            message = f"is {reading.value}, the usual DSCP of RoCE; the traffic class for it is 104, or 106 with ECN"
+            yield jobs_warn(entry.name, message, as_evidence(entry))
         default = default_of(parameter, version) if reading.note == "plain" else None
         if default is None:
             continue
@@ -341,6 +344,7 @@ def noop(settings: Settings, software: Software | Absent) -> Iterator[Finding]:
             yield jobs_warn(entry.name, f"{message} in a row ends the job", as_evidence(entry))
 
 
+_DSCP_OF_ROCE = 26
 _FEW = "a channel carries some 20 GB/s"
 _SHORT = "every step waits for the one before"
 _SLOW = "with few threads each channel moves less"

@@ -99,7 +99,8 @@ def count(
     if isinstance(gpus, Absent):
         nodes = _numbered(devices)
         signs = () if nodes or isinstance(devices, Absent) else tuple(_signs(job, pci, environment))
-        if not signs and not 1 < len(nodes) < ranks:
+        unseen = gpus.refused == "NotCaptured"  # by a text, which shows no more than was pasted
+        if unseen or (not signs and not 1 < len(nodes) < ranks):
             raise Unlearned(gpus.why, gpus.refused)
         yield _none_usable(signs, gpus.why, driver) if signs else _too_few(len(nodes), ranks, "/dev/nvidia[0-9]*")
         return

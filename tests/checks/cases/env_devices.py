@@ -291,7 +291,7 @@ CASES = {
         bad=[
             _gloo_mismatch("FAIL job: GLOO_SOCKET_IFNAME"),
             _gloo_mismatch(
-                "WARN job: GLOO_SOCKET_IFNAME", environment=Environment({"GLOO_SOCKET_IFNAME": "eth"}), job=Job()
+                "FAIL job: GLOO_SOCKET_IFNAME", environment=Environment({"GLOO_SOCKET_IFNAME": "eth"}), job=Job()
             ),
             _gloo_mismatch(
                 "FAIL job: GLOO_SOCKET_IFNAME", environment=Environment({"GLOO_SOCKET_IFNAME": "eth0,eth7"})

@@ -35,6 +35,7 @@ EXAMPLES = {
     "env.name/noop": "WARN job: NCCL_IB_TIMEOUT",
     "env.value/number-text": "WARN job: NCCL_IB_TIMEOUT",
     "env.name/overruled": "WARN job: NCCL_MIN_CTAS",
+    "env.name/withheld": "WARN job: NCCL_IB_HCA",
     "env.transport/gdr-off": "WARN job: NCCL_NET_GDR_LEVEL",
     "env.transport/p2p-off": "WARN job: NCCL_P2P_DISABLE",
     "env.libraries/plugin-path": "WARN job: NCCL_NET_PLUGIN",
