@@ -22,6 +22,8 @@ from ncclprobe.checks.rail.fixtures import World, only
 from ncclprobe.cluster.mesh import plan as mesh
 from ncclprobe.cluster.rails import plan as rails
 from ncclprobe.commands import accept, bandwidth, pairs, workload
+from ncclprobe.commands import copies as copies_command
+from ncclprobe.engine.judge import judge_node
 from ncclprobe.expect import assumed, copies, recognise
 from ncclprobe.expect.composed import composed
 from ncclprobe.expect.expected import expectation
@@ -39,9 +41,12 @@ from ncclprobe.model import hostlist, layout, stats, training, units
 from ncclprobe.model.errors import NcclprobeError
 from ncclprobe.model.ops import OPS
 from ncclprobe.model.pair_results import OwnCollective
+from ncclprobe.model.snapshot import Job, Snapshot
+from ncclprobe.model.values import replace
 from ncclprobe.probes import buffers, plan
 from ncclprobe.probes.pairs import PairTiming
 from ncclprobe.session.options import Options
+from tests.checks import cases
 
 Rows = Iterator[tuple[str, object]]
 
@@ -187,7 +192,7 @@ def _patterns_inputs() -> Rows:
         yield f"{dtype} {redop} of {number}", (sums, made.tolerance)
 
 
-_KEPT_OPTIONS = tuple({*Options.__struct_fields__} - {"argv", "judging", "output", "keep", "notes"})
+_KEPT_OPTIONS = tuple({*Options.__struct_fields__} - {"argv", "keep", "notes"})
 _LINES = {
     bandwidth.parse: (
         "", "-b 1K", "-e 64M", "-b 4 -e 4", "-b 3", "-b 2 --dtype bfloat16", "-b 8M -e 4M", "-b 8M", "-f 8", "-f 1",
@@ -195,13 +200,20 @@ _LINES = {
         "--precision 50.1", "--precision 0", "--budget 3", "-n 5 --budget 3", "--batches 5 --precision 2", "--graph",
         "--graph --mode queued", "--graph --backend gloo", "--mode queued --backend gloo", "--repeat 3", "--repeat 4",
         "--op all --timeout 10", "--op broadcast,reduce --redop max", "--op none",
-        "-e 1000000000000000000000000000000000",
+        "-e 1000000000000000000000000000000000", "--select env.* --select ib.* --ignore ib.rate --fail-on warn",
+        "--config site.toml -v", "--no-config -q", "--json /dev/null", "--html /dev/null --no-color", "-q -v",
+        "--junit /dev/null --markdown /dev/null --prometheus /dev/null", "--nproc 2", "--nproc 0", "--timeout 0",
+        "--timeout 1e9", "--timeout nan", "--fail-on note", "--require-judged", "--op all_reduce,all_reduce",
+        "--backend mpi", "--json -", "--json - --junit -", "--json /nowhere/x",
     ),
     workload.parse: (
         "", "ddp", "tp,ddp", "all --groups tp=2", "--groups tp=2,dp=4", "--groups tp=0", "--params 500K",
         "--params 1.5M", "--params 2B", "--params 3G", "--params 1T", "--params 1000T", "--params 1000.1T",
         "--params 0", "--params 7", "--params 8", "--layers 1000 --micro-batches 1000", "--layers 1001",
         "--micro-batches 1001", "--dtype float16 -e 4K",
+    ),
+    copies_command.parse: (
+        "", "--backend gloo", "--nproc 8", "--require-judged", "--timeout 9", "--expect x.toml", "--nproc x",
     ),
     pairs.parse: ("", "--rounds 3", "-b 0", "-b 1", "-b 64 -e 64", "-b 64 -e 63", "-e 1M"),
     accept.parse: (
@@ -401,6 +413,22 @@ def _assumed_inputs() -> Rows:
     yield "links", [recognise.nccl_link_GBps(each) for each in (60, 70, 80, 86, 89, 90, 99, 100, 103, 120)]
 
 
+def _applies_inputs() -> Rows:
+    """What the engine makes of the cases of each check of one node: as they are, over gloo, and of a node alone."""
+    for rule in cases.checks():
+        if rule.compares or rule.cause or {need.of for need in rule.needs} - {"node", "job"}:
+            continue
+        told: dict[str, list[str]] = {}
+        for kind, examples in (("bad", rule.bad_examples()), ("good", rule.good_examples())):
+            for facts in examples:
+                given = dict(zip((need.fact for need in rule.needs), facts, strict=False))  # the last may be usual
+                own = given.pop(Job, Job())
+                for name, job in ((kind, own), ("gloo", replace(own, backend="gloo")), ("alone", Job(local=True))):
+                    (verdict,) = judge_node(Snapshot("n", given), [rule], job)
+                    told.setdefault(name, []).append(verdict.status.value)
+        yield rule.key, told
+
+
 FUNCTIONS: Mapping[str, Callable[[], Rows]] = {
     "planted": _planted_inputs,
     "ranks": _ranks_inputs,
@@ -418,5 +446,6 @@ FUNCTIONS: Mapping[str, Callable[[], Rows]] = {
     "training": _training_inputs,
     "layout": _layout_inputs,
     "assumed": _assumed_inputs,
+    "applies": _applies_inputs,
 }
 """The functions of each file with their input."""

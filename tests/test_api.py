@@ -14,6 +14,7 @@ from typing import Any, get_args
 import pytest
 
 from ncclprobe import api
+from ncclprobe.host import own_child
 from ncclprobe.report import delivery
 from ncclprobe.report import json as as_json
 from tests.each_row import each_row
@@ -65,18 +66,99 @@ def test_a_question_prints_nothing_changes_nothing_and_can_be_asked_twice(
     assert capfd.readouterr() == ("", "")
 
 
-def test_the_doctor_gives_the_report_that_the_command_writes(tmp_path: Path) -> None:
+SICK_MACHINE = ROOT / "tests" / "captures" / "sick" / "ib-down.jsonl"
+OPTIONS: list[tuple[dict[str, Any], list[str]]] = [
+    ({}, []),
+    ({"expect_gpus": 9}, ["--expect-gpus", "9"]),
+    ({"select": ["ib.*", "env.*"]}, ["--select", "ib.*", "--select", "env.*"]),
+    ({"ignore": ["ib.*", "env.*"]}, ["--ignore", "ib.*", "--ignore", "env.*"]),
+    ({"backend": "gloo"}, ["--backend", "gloo"]),
+    ({"one_job": True}, ["--one-job"]),
+]
+
+
+@each_row(("asked", "words"), OPTIONS)
+def test_the_doctor_gives_the_report_that_the_command_writes(
+    asked: dict[str, Any], words: list[str], tmp_path: Path
+) -> None:
     from ncclprobe.commands import main
 
-    path = tmp_path / "report.json"
-    assert main(["doctor", "--local", str(HGX), "-q", "--no-config", "--json", str(path)]) in (0, 3, 4)
-    wrote, made = api.load(path), api.doctor([HGX])
+    path, captures = tmp_path / "report.json", [HGX, SICK_MACHINE]
+    assert main(["doctor", *map(str, captures), *words, "-q", "--no-config", "--json", str(path)]) in (0, 3, 4)
+    wrote, made = api.load(path), api.doctor(captures, **asked)
     assert (made.checks, made.topology, made.areas, made.exit_code) == (
         wrote.checks,
         wrote.topology,
         wrote.areas,
         wrote.exit_code,
     )
+
+
+@each_row(("asked", "words"), [OPTIONS[0], ({"ignore": ["log.*"]}, ["--ignore", "log.*"]),
+                               ({"select": ["log.rank-ended"]}, ["--select", "log.rank-ended"])])  # fmt: skip
+def test_explain_gives_the_causes_that_the_command_writes(
+    asked: dict[str, Any], words: list[str], tmp_path: Path
+) -> None:
+    from ncclprobe.commands import main
+
+    path = tmp_path / "report.json"
+    main(["explain", str(LEFT), *words, "-q", "--no-config", "--json", str(path)])
+    wrote, made = api.load(path), api.explain(LEFT, **asked)
+    assert (made.causes, made.checks, made.exit_code) == (wrote.causes, wrote.checks, wrote.exit_code)
+
+
+LINES: dict[str, Callable[[], Any]] = {
+    "attach --timeout 60 --quiet": lambda: api.attach(),
+    "attach --pid 7 --stacks --timeout 9 --quiet": lambda: api.attach(pid=7, stacks=True, timeout_s=9),
+    "accept --level full --timeout 180 --quiet": lambda: api.accept(),
+    "accept --level quick --backend gloo --expect-gpus 8 --timeout 1.5 --quiet": lambda: api.accept(
+        level="quick", backend="gloo", expect_gpus=8, timeout_s=1.5
+    ),
+    "bandwidth --op all_reduce --timeout 120 --quiet": lambda: api.bandwidth(),
+    "bandwidth --op all_gather,broadcast -e 64 --expect x.toml --nproc 2 --backend nccl --timeout 120": lambda: (
+        api.bandwidth(
+            ["all_gather", "broadcast"], largest=64, nproc=2, backend="nccl", expect="x.toml", progress=lambda _: None
+        )
+    ),
+    "pairs --timeout 120 --quiet": lambda: api.pairs(),
+    "pairs --nproc 4 --backend gloo --timeout 30 --quiet": lambda: api.pairs(nproc=4, backend="gloo", timeout_s=30),
+    "copies --timeout 120 --quiet": lambda: api.copies(),
+    "copies --nproc 1 --backend gloo --timeout 5 --quiet": lambda: api.copies(nproc=1, backend="gloo", timeout_s=5),
+}
+
+
+@each_row(("line", "ask"), LINES.items(), ids=LINES)
+def test_what_measures_is_started_as_the_command_that_was_asked_for(
+    line: str, ask: Callable[[], Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    started: list[str] = []
+
+    def start(entry: str, *words: str, stderr: object) -> None:
+        assert entry == "ncclprobe.start:program"
+        started.extend(words)
+        raise api.ProbeError("it is not started here")
+
+    monkeypatch.setattr(own_child, "start_own", start)
+    with pytest.raises(api.ProbeError, match="not started here"):
+        ask()
+    place = started.index("--json")
+    assert started[place - 1] == "--no-config"
+    assert " ".join([*started[: place - 1], *started[place + 2 :]]) == line
+
+
+def test_the_numbers_of_expect_are_those_of_the_command(tmp_path: Path) -> None:
+    from ncclprobe.commands import main
+
+    words = ["--machine", "dgx-h100", "--nodes", "3", "--gpus-per-node", "4", "--op", "all_gather,broadcast"]
+    main(["expect", *words, "-b", "1M", "-e", "1M", "--json", str(tmp_path / "table.json")])
+    table = json.loads((tmp_path / "table.json").read_text())
+    made = api.expect("dgx-h100", nodes=3, gpus_per_node=[4], ops=["all_gather", "broadcast"], sizes=[1 << 20])
+    found = json.loads(json.dumps(made.to_dict()))
+    assert len(found["lines"]) == 2
+    keys = ("op", "nbytes", "expectation")
+    assert [[each[key] for key in keys] for each in found["lines"]] == [
+        [each[key] for key in keys] for each in table["rows"]
+    ]
 
 
 def test_why_a_job_failed_is_a_report_with_causes() -> None:

@@ -252,8 +252,8 @@ def functions_alone(job: Job, fabric: Fabric | Absent, gpus: Gpus | Absent) -> b
 @check(
     group=LINK_GROUP,
     slows=True,
-    bad=lambda: [(node(gpu_at(1, 8))[1],), (cards(nic(0, OLD_SLOT))[1],)],
-    good=lambda: [(node(gpu_at(1))[1],), (cards(nic(0, FULL))[1],)],
+    bad=lambda: [(node(gpu_at(1, 8))[1],)],
+    good=lambda: [(node(gpu_at(1))[1],)],
     applies=functions_alone,
 )
 def function_link(pci: Pci) -> Iterator[Finding]:

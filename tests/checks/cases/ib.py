@@ -18,9 +18,11 @@ from ncclprobe.checks.ib.fixtures import (
     roce,
 )
 from ncclprobe.checks.ib.gdr import BARE, GUEST, METAL, NOTHING
+from ncclprobe.checks.ib.interfaces import DOWN, rails
 from ncclprobe.checks.ib.ports import BOTH, FLUX, SAME, downs, routed, sysctls_of, troubled
 from ncclprobe.facts.driver import GpuDirect
 from ncclprobe.facts.infiniband import Fabric, Rate, RdmaDevice
+from ncclprobe.facts.interfaces import Interfaces
 from ncclprobe.facts.launcher import Launch
 from ncclprobe.facts.nvlink import NvLink, NvLinks
 from ncclprobe.facts.pci import Pci
@@ -29,7 +31,7 @@ from ncclprobe.facts.routes import Routes, Rule
 from ncclprobe.facts.software import NcclLibrary, Software
 from ncclprobe.model.snapshot import Absent
 from ncclprobe.model.values import replace
-from tests.checks.cases import Cases, rows_of
+from tests.checks.cases import Cases, alike, rows_of
 
 HDR = Rate(200, 4, "HDR")
 PEERMEM = GpuDirect({"/sys/module/nvidia_peermem/version": "550.127.08"}, (5, 15))
@@ -303,6 +305,10 @@ CASES = {
             _roce_mtu(fabric=fabric(roce(4, "10.0.0.5"))),
             _roce_mtu(fabric=fabric(roce(0, "10.0.0.5", Rate(25, 1, "EDR")), count=0)),
         ],
+    ),
+    "ib.roce/odd-interface": Cases(
+        bad=[*alike("WARN node: eth0", rails(mtu=1500), rails(addresses=()))],
+        good=[(Interfaces(DOWN.all[-3:]),)],
     ),
     "ib.roce/same-subnet": Cases(
         bad=[_same_subnet("WARN node: eth0 and eth1", routes=Routes((), Absent("no ip")))],

@@ -171,7 +171,15 @@ CASES = {
         ],
     ),
     "nvl.rate": Cases(
-        bad=[("WARN node: GPU0", box(HEALTHY), NvLinks((links_of(18, speed=13281),)), UNSAID)],
+        bad=[
+            ("WARN node: GPU0", box(HEALTHY), NvLinks((links_of(18, speed=13281),)), UNSAID),
+            (
+                "WARN node: GPU3",
+                UNSAID,
+                UNSAID,
+                NvlinkStatus({3: GpuLinks("NVIDIA H200", "", dict.fromkeys(range(18), 13.281))}),
+            ),
+        ],
         other=[
             ("UNKNOWN: NVML does not report the speed of the links", H200S, NvLinks((_SILENT,) * 3), UNSAID),
             ("NOTE unknown: GPU0", H200S, NvLinks((_SILENT, FULL, FULL)), UNSAID),
@@ -180,6 +188,7 @@ CASES = {
             _rated("Tesla V100-SXM2-32GB", 25781),
             _rated("NVIDIA A100-SXM4-80GB", 25000),
             _rated("NVIDIA B200", 53125),
+            (UNSAID, UNSAID, NvlinkStatus({3: GpuLinks("NVIDIA H200", "", dict.fromkeys(range(18), 26.562))})),
             (A6000S, NvLinks((BRIDGED, BRIDGED, UNBRIDGED)), UNSAID),
             (box(replace(HEALTHY, name="NVIDIA L40S")), NvLinks(((),)), UNSAID),
         ],

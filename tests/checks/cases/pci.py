@@ -138,6 +138,10 @@ CASES = {
             (EQUAL[0], Pci(), GUEST),
         ],
     ),
+    "pci.link/function-link": Cases(
+        bad=[("WARN node: 0000:a0:00.0", cards(nic(0, OLD_SLOT))[1])],
+        good=[(cards(nic(0, FULL))[1],)],
+    ),
     "pci.link/gpu-gen": Cases(
         bad=[("WARN node: GPU0, GPU1, GPU3", box(*reversed(SLOW_SLOT.all), SLOW_SLOT.all[1], *EQUAL[0].all))],
         good=[
