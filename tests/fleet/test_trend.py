@@ -21,6 +21,7 @@ from ncclprobe.model.findings import Severity, Status, Verdict
 from ncclprobe.model.fleet import Added, History
 from ncclprobe.model.report import Report
 from ncclprobe.model.snapshot import Absent, Snapshot
+from tests.each_row import each_row
 
 DOCTOR = ("doctor", "--backend", "gloo", "--local", "--no-config", "-q")
 PATIENCE_S = 30.0
@@ -199,3 +200,21 @@ def test_a_full_disk_is_said_and_leaves_the_store_as_it_was(
     assert len(said) == 1
     assert "was not added" in said[0]
     assert rows(path) == before
+
+
+@each_row(("left_s", "waits_s"), [(-3.0, 2.0), (0.5, 2.0), (2.5, 2.5), (4.9, 4.9), (5.1, 5.0), (3600.0, 5.0)])
+def test_a_store_that_does_not_answer_holds_the_end_of_a_job_up_for_seconds_whatever_time_it_has(
+    left_s: float, waits_s: float, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked: list[tuple[str, float]] = []
+
+    def add(_report: bytes, _path: Path, source: str, deadline_s: float) -> None:
+        asked.append((source, deadline_s))
+        raise TimedOut("the store is locked")
+
+    monkeypatch.setattr(child, "add", add)
+    said: list[str] = []
+    for written in ("", "-", "/r.json"):
+        history.keep(day_of("n1", 0), Path("fleet.db"), written, left_s, said.append)
+    assert asked == [("--fleet", waits_s), ("--fleet", waits_s), ("/r.json", waits_s)]
+    assert said == ["--fleet: this report was not added: the store is locked"] * 3
