@@ -4,7 +4,7 @@ To add one, add a row to a function of `FUNCTIONS`, run `scripts/golden.py`, and
 """
 
 import random
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from itertools import product
 from typing import Any
 
@@ -23,7 +23,7 @@ from ncclprobe.cluster.mesh import plan as mesh
 from ncclprobe.cluster.rails import plan as rails
 from ncclprobe.commands import accept, bandwidth, pairs, workload
 from ncclprobe.commands import copies as copies_command
-from ncclprobe.engine.judge import judge_node
+from ncclprobe.engine.judge import judge
 from ncclprobe.expect import assumed, copies, recognise
 from ncclprobe.expect.composed import composed
 from ncclprobe.expect.expected import expectation
@@ -41,7 +41,8 @@ from ncclprobe.model import hostlist, layout, stats, training, units
 from ncclprobe.model.errors import NcclprobeError
 from ncclprobe.model.ops import OPS
 from ncclprobe.model.pair_results import OwnCollective
-from ncclprobe.model.snapshot import Job, Snapshot
+from ncclprobe.model.registry import Check
+from ncclprobe.model.snapshot import Every, Job, Snapshot
 from ncclprobe.model.values import replace
 from ncclprobe.probes import buffers, plan
 from ncclprobe.probes.pairs import PairTiming
@@ -414,19 +415,28 @@ def _assumed_inputs() -> Rows:
 
 
 def _applies_inputs() -> Rows:
-    """What the engine makes of the cases of each check of one node: as they are, over gloo, and of a node alone."""
+    """What the engine makes of the cases of each check of facts of nodes: as they are, over gloo, and locally."""
     for rule in cases.checks():
-        if rule.compares or rule.cause or {need.of for need in rule.needs} - {"node", "job"}:
+        if rule.cause or {need.of for need in rule.needs} - {"node", "nodes", "job"}:
             continue
         told: dict[str, list[str]] = {}
         for kind, examples in (("bad", rule.bad_examples()), ("good", rule.good_examples())):
             for facts in examples:
-                given = dict(zip((need.fact for need in rule.needs), facts, strict=False))  # the last may be usual
-                own = given.pop(Job, Job())
+                own = next((each for each in facts if isinstance(each, Job)), Job())
                 for name, job in ((kind, own), ("gloo", replace(own, backend="gloo")), ("alone", Job(local=True))):
-                    (verdict,) = judge_node(Snapshot("n", given), [rule], job)
-                    told.setdefault(name, []).append(verdict.status.value)
+                    verdicts = judge(_nodes(rule, facts), [rule], job)
+                    told.setdefault(name, []).append("-".join(each.status.value for each in verdicts))
         yield rule.key, told
+
+
+def _nodes(rule: Check, facts: Sequence[Any]) -> list[Snapshot]:
+    """Return the nodes of which a case of a check tells."""
+    given: dict[str, dict[type, Any]] = {}
+    for need, fact in zip(rule.needs, facts, strict=False):  # the last may be usual
+        if not isinstance(fact, Job):
+            for node, each in fact.by_node.items() if isinstance(fact, Every) else [("n", fact)]:
+                given.setdefault(node, {})[need.fact] = each
+    return [Snapshot(node, each) for node, each in sorted(given.items())]
 
 
 FUNCTIONS: Mapping[str, Callable[[], Rows]] = {
