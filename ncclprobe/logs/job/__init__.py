@@ -13,6 +13,7 @@ from ncclprobe.facts.files.flight_records import FlightRecords
 from ncclprobe.facts.job.meeting import Meetings
 from ncclprobe.facts.job.process_state import LiveRank
 from ncclprobe.facts.job.ranks import SLURM_JOB, JobLook, JobLooks, JobState, LocalRanks
+from ncclprobe.logs.collectives import caller
 from ncclprobe.logs.job.activity import (
     Activity,
     RankView,
@@ -395,7 +396,12 @@ def _word(rows: Sequence[RankClass], call: Stalled | None) -> str:
 def _describe_idle(job: LookedAt, rows: Sequence[RankClass], word: str) -> str:
     looked = f"{len(job.ranks)} of {job.world} ranks were looked at"
     if word == "WORKING":
-        return f"{looked}, and none waits for a rank that makes no progress"
+        found = (
+            f"; rank {n} is at {str(at).rpartition('/')[2]}"
+            for n, each in job.ranks.items()
+            if (at := caller(each.stack))
+        )
+        return f"{looked}, and none waits for a rank that makes no progress{next(found, '')}"
     held = [each for each in rows if each.name in _HELD]
     if word == "STUCK":
         return f"{looked}: {' '.join(each for each in (_subject(held), held[0].doing) if each)}"
