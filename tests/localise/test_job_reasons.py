@@ -163,6 +163,20 @@ def test_ranks_in_one_call_with_different_arguments_are_all_in_it_and_none_is_bl
     assert "different" not in looked(dict.fromkeys(same, (IDLE, later(IDLE, still_s=20.0))), stacks=same).answer.message
 
 
+def test_advice_about_one_call_is_given_only_if_all_ranks_are_in_it() -> None:
+    stacks = {0: (in_call("broadcast", {"src": "0"}),) * 2, 1: (in_call("all_reduce", {}),) * 2}
+    (finding,) = apart.run(looked(dict.fromkeys(stacks, (IDLE, later(IDLE, still_s=20.0))), stacks=stacks))
+    assert "one src" not in finding.remedy
+
+
+def test_a_rank_that_waits_for_a_key_while_another_works_is_slow() -> None:
+    asks = replace(IDLE, call="poll", file="socket:[7]")
+    wires = ((Connection(101, "127.0.0.1:5", "127.0.0.1:29500", inode=7),),) * 2
+    for busy, word in some([({"cpu_s": 9.0, "faults": 9999}, "SLOW"), ({}, "CANNOT TELL")]):
+        found = looked({0: (IDLE, later(IDLE, **busy)), 1: (asks, later(asks))}, wires=wires, port=29500)
+        assert found.answer.word == word, found
+
+
 def test_links_are_advised_only_if_there_are_gpus_or_tcp_shows_silence() -> None:
     states = dict.fromkeys(range(2), (IDLE, later(IDLE, still_s=40.0)))
     given = (LiveFrame("all_reduce", C10D, 9, {}), LiveFrame("all_reduce", C10D, 1, {"group": "given"}), OWN)

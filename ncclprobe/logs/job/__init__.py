@@ -269,6 +269,8 @@ def _alone(job: LookedAt, number: int, quiet: bool, found: Sequence[Stalled]) ->
         return "waiting", f"launched nothing between the looks, and {named(held)} does not go on"
     if number in job.moved or what == "busy" or _called(job, number) or _met(job, number):
         return "working", "is at work"
+    if text.startswith("waits for a key") and "busy" in job.activities.values():
+        return "slow, not stuck", text
     silent = () if held else [wire for wire in job.wires if wire.silent and number in (wire.rank, wire.peer)]
     for wire in silent:
         long = wire.peer is not None and wire.second.heard_s >= _SILENT_LEAST_S

@@ -271,13 +271,15 @@ _OF_START = (
     Reason("no process of it", "Start this rank. If it was started, the end of its log shows why it ended."),
     Reason("torchrun", "Start torchrun on the missing nodes, with the same --rdzv-endpoint, --rdzv-id and --nnodes."),
 )
-_OF_CALLS = {
-    "backward": "DistributedDataParallel reduces gradients in backward. Give all ranks as many batches (or use "
-    "`model.join()`), the same `no_sync()`, and find_unused_parameters=True if some ranks do not use all parameters.",
+_OF_PHRASES = {
     "of different groups": "Give the call one group on all ranks: None is the default group of all ranks.",
     "receives tag": "Give each send and its receive one tag.",
     "receives from": "Compare src, dst and tag of the sends and receives: each receive needs the send of its source.",
     "none in its other side": "Let one side receive first, or use isend and irecv, or batch_isend_irecv.",
+}
+_OF_CALLS = {
+    "backward": "DistributedDataParallel reduces gradients in backward. Give all ranks as many batches (or use "
+    "`model.join()`), the same `no_sync()`, and find_unused_parameters=True if some ranks do not use all parameters.",
     "broadcast": "All ranks have to give one src. Compare src and group of this call on all ranks.",
     "scatter": "All ranks have to give one src. Compare src and group of this call on all ranks.",
     "reduce": "All ranks have to give one dst. Compare dst and group of this call on all ranks.",
@@ -346,7 +348,9 @@ def _of_call(row: RankClass) -> tuple[Blame, str]:
         return found.blame, found.advice
     at_link = "acknowledged" in row.doing or "its GPU" in row.doing
     words = {*row.doing.replace(":", " ").split()}
-    fix = next((fix for call, fix in _OF_CALLS.items() if call in words or (" " in call and call in row.doing)), "")
+    one = row.name == "stuck inside" or "different arguments" in row.doing  # else the ranks are in several calls
+    fix = next((fix for call, fix in _OF_CALLS.items() if call in words and (one or call == "backward")), "")
+    fix = next((of for phrase, of in _OF_PHRASES.items() if phrase in row.doing), fix)
     fix = "" if at_link else fix
     if row.name == "desync":
         return "job", fix
