@@ -240,9 +240,7 @@ def _parted(job: LookedAt, found: Parted) -> Stalled:
 
 def _crossed(job: LookedAt, found: Crossed) -> Stalled:
     calls = [f"{named(ranks)} in {_where(each)}" for each, ranks in zip(found.entries, found.ranks, strict=True)]
-    waiting = found.ranks[0]
-    missing = tuple(sorted({rank for ranks in found.ranks[1:] for rank in ranks} - {*waiting}))
-    made = _since(job, found.entries[0], waiting, missing)
+    made = _since(job, found.entries[0], (), tuple(sorted({rank for ranks in found.ranks for rank in ranks})))
     apart = f"ranks wait for each other: {'; '.join(calls)}"
     return replace(made, apart=apart, evidence=tuple(map(_seen, found.entries)))
 
