@@ -72,7 +72,7 @@ def crossed(given: Mapping[int, Mapping[str, str]]) -> tuple[int, str] | None:
         if source not in to_it:
             return (
                 rank,
-                f"rank {rank} receives from rank {source}, which sends nothing to it, as rank {min(to_it)} does",
+                f"rank {rank} receives from rank {source}, which sends nothing to it; rank {min(to_it)} does",
             )
         tags = values.get("tag"), to_it[source].get("tag")
         if None not in tags and tags[0] != tags[1]:

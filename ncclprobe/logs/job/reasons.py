@@ -273,6 +273,7 @@ _OF_START = (
 )
 _OF_PHRASES = {
     "of different groups": "Give the call one group on all ranks: None is the default group of all ranks.",
+    "ranks wait for each other": "Let all ranks enter their groups in one order.",
     "receives tag": "Give each send and its receive one tag.",
     "receives from": "Compare src, dst and tag of the sends and receives: each receive needs the send of its source.",
     "none in its other side": "Let one side receive first, or use isend and irecv, or batch_isend_irecv.",
