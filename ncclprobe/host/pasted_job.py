@@ -18,7 +18,7 @@ _TYPES = re.compile(
     r"(?<![\w-])(?:"
     r"[gp]\d[a-z0-9-]{0,12}\.(?:\d{0,2}xlarge|metal)"
     r"|a\d[a-z]?-(?:high|mega|ultra|edge|max)gpu-\d{1,2}g(?:-metal)?|g[24]-standard-\d{2,3}"
-    r"|standard_n[a-z0-9_]{3,40}|bm\.gpu[\w.-]{1,30}"
+    r"|(?:standard_)?n[cd]\d{2,3}[a-z0-9_]{2,40}_v\d|bm\.gpu[\w.-]{1,30}"
     r"|(?:dgx|hgx)[ _-]?(?:[abh]\d00|spark)|gb[23]00[ _-]nvl72)\b",
     re.IGNORECASE,
 )
@@ -53,7 +53,7 @@ _NODES = (
 _PODS = re.compile(r"(?:- )?(?:replicas|numNodes|parallelism): ?[\"']?([2-9]|\d{2,4})[\"']?$")
 _PLACES = r"(?:nodes?|hosts|vms|instances|trays|machines|servers?|box(?:es)?)\b"
 _NOT_PLACES = r"(?:per|each|(?:gpu|rank|nic|hca|port|task|gcd)s?)\b"
-_BUILT = r"(?:[gp]\d[\w-]{0,12}\.|a\d\w?-|standard_n|bm\.gpu|dgx|hgx)"
+_BUILT = r"(?:[gp]\d[\w-]{0,12}\.|a\d\w?-|(?:standard_)?n[cd]\d|bm\.gpu|dgx|hgx)"
 _PROSE = (
     re.compile(rf"(?i)(?<![\w.-]){_NUMBER}[ -](?:(?!{_NOT_PLACES})[\w.-]{{1,30}}\s){{0,3}}?{_PLACES}"),
     re.compile(rf"(?i)(?<![\w.-]){_NUMBER}\s(?:[x×]\s)?{_BUILT}"),
@@ -74,8 +74,8 @@ _TASKS = re.compile(r"srun\b.{0,200}?\s(?:-n ?|--ntasks[= ])(\d{1,5})\b")
 _HOSTS = re.compile(r"(?:mpirun|mpiexec)\b.{0,400}?\s(?:-H|--host) ([\w.:,-]{1,2000})")
 _NETDEV = re.compile(r"(?:link )?([\w.-]{1,40})(?: port \d{1,3} ==> |/\d{1,3} state \w.{0,80}? netdev )([\w.-]{1,32})")
 _ALONE = re.compile(r"(?i)torchrun\b.{0,200}?--standalone\b|\bonly this (?:node|machine)\b|\bmy (?:workstation|pc)\b")
-_LONGEST = 200
-"""Characters of a line that is a sentence."""
+_LONGEST, _MOST = 200, 4000
+"""Characters of a line that is a sentence, and of one that is looked at."""
 
 
 def described(written: Sequence[str]) -> dict[Question, str]:
@@ -84,7 +84,7 @@ def described(written: Sequence[str]) -> dict[Question, str]:
     >>> described(["# two p5.48xlarge", "torchrun --nnodes 2 --nproc-per-node 8 train.py"])[NAMED]
     '{"type": "p5.48xlarge", "nodes": 2, "ranks": 8}'
     """
-    lines = list(whole(written))
+    lines = [line[:_MOST] for line in whole(written)]
     found: dict[str, str | int | list[str] | dict[str, str]] = {
         "type": _only(match[0] for line in lines for match in _TYPES.finditer(line)).rstrip(".,-"),
         "gpu": _fullest(match[1] for each in _GPUS for line in lines for match in each.finditer(line)),
@@ -97,6 +97,8 @@ def described(written: Sequence[str]) -> dict[Question, str]:
     tasks, nodes = _count(lines, (_TASKS,)), _nodes(lines)
     if tasks and nodes and tasks % nodes == 0:
         found["ranks"] = found["ranks"] or tasks // nodes
+    if str(found["type"]).startswith(("nc", "nd")):
+        found["type"] = f"standard_{found['type']}"
     kept = {name: value for name, value in found.items() if value}
     return {NAMED: json.dumps(kept)} if kept else {}
 

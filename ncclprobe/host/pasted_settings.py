@@ -38,6 +38,8 @@ _SPACED = re.compile(rf"(?:export\s{{1,4}})?({_OURS})\s{{1,4}}=\s{{0,4}}(\S.{{0,
 """No shell sets this: a blank ends the name."""
 _GREPPED = r"^(?:[\w./-]{1,80}:)?\d{1,5}[:-](?=\s{0,8}(?:export |#SBATCH |[A-Z][A-Z0-9_]{1,80}=))"
 """What ``grep -n`` puts before a line."""
+_OF_CONTAINERS = r"^(?:APPTAINERENV|SINGULARITYENV)_(?=[A-Z])"
+"""What Apptainer takes off the name of a variable for its container."""
 _LEAST = 3
 """One in so many lines has to be a bare setting: any log or script has fewer."""
 _LOG = re.compile(
@@ -66,7 +68,8 @@ def settings(lines: Sequence[str], literal: bool = False) -> dict[str, str]:
         found = {}
     if _LEAST * told >= len(written) or (found and bare):
         found = bare | found
-    return {name: value for name, value in found.items() if "$" not in value and "`" not in value}
+    bare_names = {re.sub(_OF_CONTAINERS, "", name): value for name, value in found.items()}
+    return {name: value for name, value in bare_names.items() if "$" not in value and "`" not in value}
 
 
 def whole(lines: Sequence[str]) -> Iterator[str]:
@@ -136,6 +139,8 @@ def _explicit(line: str) -> Iterator[tuple[str, str]]:
                 yield from (each for part in _apart(glued[1]) for each in _assignment(part))
             elif word.startswith("--export="):  # each comma ends a value: srun(1)
                 yield from (each for part in word.partition("=")[2].split(",") for each in _assignment(part))
+        if words[:5] == ["conda", "env", "config", "vars", "set"]:
+            yield from (each for word in words[5:] for each in _assignment(word))
         if words[1:3] == ["set", "env"]:  # kubectl, oc
             yield from (each for word in words[3:] for each in _assignment(word))
         if leading := _leading(words):
@@ -158,6 +163,8 @@ def _words(command: str) -> list[str]:
 def _shell_settings(words: Sequence[str]) -> Iterator[tuple[str, str]]:
     if words[0] in ("setenv", "ENV") and len(words) == 3 and "=" not in words[1]:
         yield words[1], words[2]
+    if words[0] == "set" and len(words) == 4 and re.fullmatch(r"-[gUx]{1,2}", words[1]):  # of fish
+        yield words[2], words[3]
     for word in words[1:]:
         if not word.startswith("-"):
             yield from _assignment(word)

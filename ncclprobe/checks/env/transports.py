@@ -75,7 +75,8 @@ def net_unpinned(settings: Settings, fabric: Fabric, launch: Launch | Absent) ->
     """
     network, several = settings.get("NCCL_NET"), isinstance(launch, Launch) and launch.spans_by_launcher
     off = read_setting(settings, "NCCL_IB_DISABLE", 0) != 0
-    ports = () if off else select(fabric, settings.get("NCCL_IB_HCA") or "").taken
+    picked = select(fabric, settings.get("NCCL_IB_HCA") or "")
+    ports = () if off else picked.taken or picked.unknown
     if network and network.lower() == "ib" and not ports:
         why = "NCCL_IB_DISABLE switches it off" if off else "NCCL can use no port of this node"
         yield jobs_fail(
@@ -323,18 +324,26 @@ def forced_algo(
             yield jobs_warn(name, message, evidence(settings, name), _REMEDIES[name])
     if job.backend != "nccl" or any(pin.error for pin in pins.values()):
         return
-    if forces_ll128(pins["NCCL_PROTO"]):
-        message = "forces LL128 even if NCCL would not use it"
-        every = all(left >= {*PROTOCOLS} for left in pins["NCCL_PROTO"].kept.values())
-        tell = jobs_note if every else jobs_warn  # who lists all of them, as NVIDIA's own page does, chose none
-        yield tell("NCCL_PROTO", message, evidence(settings, "NCCL_PROTO"), _REMEDIES["NCCL_PROTO"])
+    yield from _forced_ll128(pins["NCCL_PROTO"], settings)
     lacking = _lacking(settings, gpus, nvlinks, launch, software)
     left = stranded(pins["NCCL_ALGO"], pins["NCCL_PROTO"], lacking, version)
     if left and any(pin.kept for pin in pins.values()):
         spoilt = not all(pins["NCCL_PROTO"].kept.get(each, True) for each in left)
         name = "NCCL_PROTO" if spoilt or not pins["NCCL_ALGO"].kept else "NCCL_ALGO"
         message = f"leaves no algorithm to {', '.join(left)}: such calls will fail"
-        yield jobs_fail(name, message, evidence(settings, "NCCL_ALGO", "NCCL_PROTO"), _REMEDIES[name])
+        unsure = (
+            version is None and isinstance(software, Absent) and "AllReduce" not in left
+        )  # before 2.24 it falls back
+        tell = jobs_warn if unsure else jobs_fail
+        yield tell(name, message, evidence(settings, "NCCL_ALGO", "NCCL_PROTO"), _REMEDIES[name])
+
+
+def _forced_ll128(pin: Pin, settings: Settings) -> Iterator[Finding]:
+    if forces_ll128(pin):
+        message = "forces LL128 even if NCCL would not use it"
+        every = all(left >= {*PROTOCOLS} for left in pin.kept.values())
+        tell = jobs_note if every else jobs_warn  # who lists all of them, as NVIDIA's own page does, chose none
+        yield tell("NCCL_PROTO", message, evidence(settings, "NCCL_PROTO"), _REMEDIES["NCCL_PROTO"])
 
 
 def _said(
