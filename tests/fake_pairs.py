@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 
 from ncclprobe.facts.run.samples import MeasuredPairs
-from ncclprobe.model.pair_results import Aside, LostTransfer, Nic, OwnCollective, PairRow, RankNics
+from ncclprobe.model.pair_results import Aside, LostTransfer, Nic, PairRow, RankNics
 
 Kept = PairRow | LostTransfer | Aside
 
@@ -11,7 +11,6 @@ Kept = PairRow | LostTransfer | Aside
 def measured(
     hosts: Sequence[str],
     kept: Sequence[Kept],
-    own: Sequence[OwnCollective] = (),
     nics: Sequence[Nic] = (),
     complete: bool = True,
 ) -> MeasuredPairs:
@@ -20,7 +19,6 @@ def measured(
         ranks=RankNics(tuple(hosts), tuple(nics)),
         rows=tuple(each for each in kept if isinstance(each, PairRow)),
         lost=tuple(each for each in kept if isinstance(each, LostTransfer)),
-        node_all_reduces=tuple(own),
         excluded=tuple(each for each in kept if isinstance(each, Aside)),
         complete=complete,
     )

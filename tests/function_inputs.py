@@ -40,7 +40,6 @@ from ncclprobe.logs.stacks import read_stacks
 from ncclprobe.model import hostlist, layout, stats, training, units
 from ncclprobe.model.errors import NcclprobeError
 from ncclprobe.model.ops import OPS
-from ncclprobe.model.pair_results import OwnCollective
 from ncclprobe.model.registry import Check
 from ncclprobe.model.snapshot import Every, Job, Snapshot
 from ncclprobe.model.values import replace
@@ -83,13 +82,8 @@ def _ranks_inputs() -> Rows:
         yield name, (found, [(row.src, row.dst, row.both, row.step, row.inside, row.GBps) for row in rows], dropped)
     kept: list[Kept] = []
     ranks.Fleet(_slow).round_robin(kept, []).run()
-    own = [
-        OwnCollective(node, 2, 1 << 26, 60.0 + turn if node == "c" else 90.0, 9.0, (8.0, 9.0, 11.0), turn)
-        for turn in (1, 2, 3)
-        for node in "abcd"
-    ]
     for level in (0.5, 1.0, 4.0):
-        yield f"expected {level}", localise(measured(ranks.HOSTS, kept, own, ranks.NICS), level)
+        yield f"expected {level}", localise(measured(ranks.HOSTS, kept, ranks.NICS), level)
 
 
 _BAD = End("n1", 1)

@@ -13,7 +13,6 @@ from ncclprobe.model.pair_results import (
     Inside,
     Localisation,
     LostPair,
-    OwnCollective,
     PairRow,
     WrongBytes,
 )
@@ -62,19 +61,16 @@ def test_who_is_confirmed_cleared_and_lost_is_said_in_words() -> None:
     assert "nobody" not in text
 
 
-def test_what_nodes_reach_alone_and_who_was_set_aside_is_said_in_words() -> None:
-    own = tuple(OwnCollective(f"n{n}", 8, 4 << 20, 100.0 + n, 40.0, (40.0,)) for n in range(2))
+def test_what_is_slow_inside_nodes_and_who_was_set_aside_is_said_in_words() -> None:
     slow = Inside("rank 4 with rank 5 inside n1", "pair", "n1", (4, 5), 0.25, 20.0, 3)
     first = Mismatch(4, 9, 0, "7", "6", "0x07", "0x06")
     aside = (Aside(2, "n2 (eth0)", "timed out"), Aside(3, "rank 3", "silent", gone=True))
     found = Localisation(
-        4, "nobody", tests=3, intra_node_all_reduce=own, intra_node_note="why it is not judged", intra_node=(slow,),
+        4, "nobody", tests=3, intra_node=(slow,),
         excluded_ranks=aside,
         wrong=(WrongBytes(0, 4, "n0", "n4", 12, first),), complete=False,
     )  # fmt: skip
     text = shown([], found)
-    assert "each node's own all_reduce of 4 MiB, bus bandwidth in GB/s: n0 100, n1 101" in text
-    assert "why it is not judged" in text
     assert "confirmed: rank 4 with rank 5 inside n1 (pair): 25 % of its peers' bandwidth, 3 of 3 times" in text
     assert "set aside: n2 (eth0) (rank 2), rank 3, which is gone" in text
     assert "wrong bytes: n0 to n4" in text

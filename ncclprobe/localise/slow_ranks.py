@@ -3,14 +3,13 @@
 The run log holds rates, lost transfers and the places of the ranks, and no conclusion. Live and replayed runs use this.
 """
 
-from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from statistics import median
 
 from ncclprobe.facts.run.samples import MeasuredPairs
 from ncclprobe.localise.pairs import intra_node, suspects
 from ncclprobe.localise.pairs.effects import Way
-from ncclprobe.localise.pairs.intra_node import FEWEST, RETESTS, TURNS, inner_end, slow_each_turn
+from ncclprobe.localise.pairs.intra_node import RETESTS, inner_end
 from ncclprobe.localise.pairs.rounds import Placement, place_ranks
 from ncclprobe.localise.pairs.samples import End, Lost, Result, Rules, Sample
 from ncclprobe.model.errors import ParseError
@@ -23,13 +22,10 @@ from ncclprobe.model.pair_results import (
     Localisation,
     LostPair,
     LostTransfer,
-    OwnCollective,
     PairRow,
     WrongBytes,
 )
 from ncclprobe.model.values import replace
-
-_SKIPPED = "no node has two ranks, so no node has a collective of its own"
 
 
 def localise(measured: MeasuredPairs, expected_GBps: float | None = None, rules: Rules | None = None) -> Localisation:
@@ -43,13 +39,10 @@ def localise(measured: MeasuredPairs, expected_GBps: float | None = None, rules:
         results = list(_results(measured, placement))
         gone = {placement.ends[each.rank] for each in measured.excluded if each.gone}
         rates = _inside_rates(measured.rows, placement)
-        slow_collectives = tuple(_slow_collectives(measured.node_all_reduces, placement, rules))
     except (ValueError, IndexError) as error:
         raise ParseError(f"pairs: {error}") from None
     telling = [each for each in results if isinstance(each, Sample) or gone.isdisjoint((each.src, each.dst))]
     found = suspects.verdict(telling, rules, expected_GBps)  # who has gone tells of no link
-    last_turn = max((row.turn for row in measured.node_all_reduces), default=0)
-    own = tuple(row for row in measured.node_all_reduces if row.turn == last_turn)
     return Localisation(
         nodes=len(placement.rails),
         kind=found.kind,
@@ -62,9 +55,7 @@ def localise(measured: MeasuredPairs, expected_GBps: float | None = None, rules:
         tests=len(results),
         steps=found.steps,
         confidence=rules.confidence,
-        intra_node_all_reduce=own,
-        intra_node_note=_note(own, placement),
-        intra_node=(*slow_collectives, *_slow_pairs(rates, placement, rules)),
+        intra_node=tuple(_slow_pairs(rates, placement, rules)),
         excluded_ranks=tuple({each.rank: each for each in sorted(measured.excluded, key=lambda e: e.rank)}.values()),
         wrong=tuple(_wrong(measured.rows)),
         complete=measured.complete,
@@ -112,32 +103,6 @@ def _slow_pairs(
         pair = "" if each.kind == "node" else " with ".join(f"rank {rank}" for rank in each.ranks) + " "
         where = f"{pair}inside {each.node}"
         yield Inside(where, each.kind, each.node, each.ranks, each.ratio, each.usual_GBps, 1 + RETESTS)
-
-
-def _slow_collectives(rows: Sequence[OwnCollective], placement: Placement, rules: Rules) -> Iterator[Inside]:
-    """The nodes whose own all_reduce was slow in each turn."""
-    turns: defaultdict[int, dict[str, float]] = defaultdict(dict)
-    for row in rows:
-        turns[row.turn][row.node] = row.busbw_GBps
-    if len(turns) < TURNS:
-        return
-    usual = median(turns[max(turns)].values())
-    for node, seen in slow_each_turn([turns[turn] for turn in sorted(turns)], rules).items():
-        ratio = median(each.ratio for each in seen)
-        ranks = tuple(placement.nodes.get(node, ()))
-        yield Inside(f"inside {node}", "collective", node, ranks, ratio, usual, TURNS)
-
-
-def _note(rows: Sequence[OwnCollective], placement: Placement) -> str:
-    """Why the nodes' own all_reduce is missing or not judged; empty: it is judged."""
-    if not rows:
-        return _SKIPPED
-    if 1 < len(rows) < FEWEST or len(rows) < len(placement.nodes):
-        return (
-            f"the own collective of {len(rows)} of {len(placement.nodes)} nodes is not judged: that takes "
-            f"{FEWEST} nodes"
-        )
-    return ""
 
 
 def _wrong(rows: Sequence[PairRow]) -> Iterator[WrongBytes]:

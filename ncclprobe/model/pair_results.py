@@ -143,31 +143,15 @@ class Aside(Struct, frozen=True):
     gone: bool = False
 
 
-class OwnCollective(Struct, frozen=True):
-    """An all_reduce of `nbytes` among the `ranks` of only one node, while all nodes did the same.
-
-    `busbw_GBps` (1e9 bytes/s) is of `time_us`, the median of `samples_us`; each is the mean over the node's ranks.
-    `turn` counts from 1: if a node is slower than the others, all are measured again.
-    """
-
-    node: str
-    ranks: int
-    nbytes: int
-    busbw_GBps: float
-    time_us: float
-    samples_us: tuple[float, ...]
-    turn: int = 1
-
-
 class Inside(Struct, frozen=True):
     """What is slow inside one node, compared with others like it, without a network between.
 
-    `kind`: the node's own `collective`; most pairs of the `node`'s ranks; those of one `rank`; one `pair` of ranks.
+    `kind`: most pairs of the `node`'s ranks; those of one `rank`; one `pair` of ranks.
     `ratio`: what is left of the `usual_GBps`; it was slow in each of `tests`, which were taken one after another.
     """
 
     where: str
-    kind: Literal["collective", "node", "rank", "pair"]
+    kind: Literal["node", "rank", "pair"]
     node: str
     ranks: tuple[int, ...]
     ratio: float
@@ -193,8 +177,7 @@ class Localisation(Struct, frozen=True):
 
     `nodes` took part (the ranks of a single node count as nodes); `level_GBps` is the usual rate, by way; `all_slow`:
     that itself is below the expected one. `tests` counts all samples and lost pairs, `steps` the rounds of retests.
-    `intra_node_all_reduce` is each node's own result, before any pair, with `intra_node_note` if that is missing or not
-    judged; `intra_node` what is slow within a node; `excluded_ranks` the ranks that dropped out before the end; `wrong`
+    `intra_node` is what is slow within a node; `excluded_ranks` the ranks that dropped out before the end; `wrong`
     the data that arrived corrupted. `slow_rails`: rails that are slow between nearly all nodes, with the remaining
     share of the usual rate. `complete`: all pairs that were planned were tried. The pairs of a rank that was gone are
     not among them.
@@ -211,8 +194,6 @@ class Localisation(Struct, frozen=True):
     tests: int = 0
     steps: int = 0
     confidence: float = 0.99
-    intra_node_all_reduce: tuple[OwnCollective, ...] = ()
-    intra_node_note: str = ""
     intra_node: tuple[Inside, ...] = ()
     excluded_ranks: tuple[Aside, ...] = ()
     wrong: tuple[WrongBytes, ...] = ()

@@ -94,16 +94,6 @@ def words(found: Localisation) -> Iterator[tuple[str, str]]:
 
 def _alone(found: Localisation) -> Iterator[tuple[str, str]]:
     """What nodes reach without any network."""
-    if found.intra_node_all_reduce:
-        sized, rates = (
-            size(found.intra_node_all_reduce[0].nbytes),
-            sorted(found.intra_node_all_reduce, key=lambda row: row.busbw_GBps),
-        )
-        shown = ", ".join(f"{row.node} {row.busbw_GBps:.3g}" for row in rates[:_WORST])
-        more = f" and {len(rates) - _WORST} faster ones" if rates[_WORST:] else ""
-        yield "note", f"each node's own all_reduce of {sized}, bus bandwidth in GB/s: {shown}{more}"
-    if found.intra_node_note:
-        yield "note", found.intra_node_note
     for each in found.intra_node:
         yield (
             "fail",

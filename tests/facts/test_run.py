@@ -35,7 +35,7 @@ from ncclprobe.facts.run.samples import (
 )
 from ncclprobe.host.run_log import CUT_SHORT, RunLog
 from ncclprobe.model.measurement import Band, Disturbance, Fingerprint, FirstCall, SkippedRow, Xids
-from ncclprobe.model.pair_results import Aside, LostTransfer, Nic, OwnCollective, PairRow, RankNics
+from ncclprobe.model.pair_results import Aside, LostTransfer, Nic, PairRow, RankNics
 from ncclprobe.model.registry import Collector, discover
 from ncclprobe.model.snapshot import Absent
 from ncclprobe.model.traffic import StepRow
@@ -59,7 +59,6 @@ PAIR = PairRow(src=0, dst=1, src_end="a", dst_end="b", nbytes=4, latency_nbytes=
 TWO = RankNics(("n0", "n1"), (Nic("mlx5_0", 0), None))
 GONE = LostTransfer(0, 1, "timed out", 1, True)
 ASIDE = Aside(1, "n1", "timed out", True)
-OWN = OwnCollective("n0", 2, 4, 1.5, 1.0, (1.0,), 2)
 STEP = StepRow(strategy="ddp", ranks=2, params=1, layers=1, dtype="float32", micro_batches=1,
                overlap=True, calls=1, call_bytes=4, steps=1, step_us=1.0, step_min_us=1.0, step_max_us=1.0,
                compute_us=1.0, calls_us=1.0, exposed_us=0.0, efficiency=1.0)  # fmt: skip
@@ -70,8 +69,8 @@ CASES: list[tuple[list[tuple[str, Any]], Any]] = [
     ([("skipped", LEFT_OUT)], Skipped((LEFT_OUT,))),
     ([("note", "one"), ("note", "two")], Notes(("one", "two"))),
     ([("pair_ranks", TWO), ("pair", PAIR), ("pair", PAIR)], MeasuredPairs(TWO, (PAIR, PAIR))),
-    ([("pair_ranks", TWO), ("lost_transfer", GONE), ("excluded", ASIDE), ("node_all_reduce", OWN),
-      ("pairs_complete", True)], MeasuredPairs(TWO, (), (GONE,), (OWN,), (ASIDE,), True)),
+    ([("pair_ranks", TWO), ("lost_transfer", GONE), ("excluded", ASIDE),
+      ("pairs_complete", True)], MeasuredPairs(TWO, (), (GONE,), (ASIDE,), True)),
     ([("participants", Participants("single", 2, ("h0",))), ("participants", WHO)], WHO),
     ([("arrivals", Arrivals(2, (1,), 60.0))], Arrivals(2, (1,), 60.0)),
     ([("arrivals", Arrivals(2))], Attendance(2)),

@@ -45,4 +45,3 @@ def test_the_host_whose_card_is_slow_is_named_and_no_other_node(tmp_path: Path) 
     of_run = [verdict for verdict in report.checks if verdict.id.startswith("run.")]
     assert {verdict.node for verdict in of_run} == {None}  # they are about all nodes; findings name theirs
     assert {row.src_end for row in report.pairs} == {f"n{number} (eth0)" for number in range(HOSTS)}
-    assert report.localisation.intra_node_note == "no node has two ranks, so no node has a collective of its own"

@@ -9,7 +9,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ncclprobe.localise.pairs.effects import apart, levels, modified_z, polish, slow
-from ncclprobe.localise.pairs.intra_node import peers
 from ncclprobe.localise.pairs.samples import End, Lost, Rules, Sample
 from tests.each_row import each_row
 
@@ -102,27 +101,12 @@ def test_effects_do_not_depend_on_the_unit(rates: list[float], unit: float) -> N
 def test_what_is_no_rate_is_refused(rate: float) -> None:
     with pytest.raises(ValueError, match="is not a rate"):
         Sample(End("a"), End("b"), rate)
-    with pytest.raises(ValueError, match="is not a rate"):
-        peers({"a": 1.0, "b": 1.0, "c": rate})
 
 
 def test_pairs_inside_a_node_are_refused() -> None:
     for make in (lambda: Sample(End("a", 0), End("a", 1), 1.0), lambda: Lost(End("a", 0), End("a", 1))):
         with pytest.raises(ValueError, match="of one node"):
             make()
-
-
-def test_the_peer_that_is_slow_beside_the_others_is_suspected() -> None:
-    values = {**{f"n{number}": 360.0 + number for number in range(8)}, "n8": 250.0}
-    [found] = peers(values)
-    assert (found.node, found.GBps) == ("n8", 250.0)
-    assert found.ratio == pytest.approx(250 / 363)
-    assert found.z < -3.5
-
-
-@each_row("values", [{}, {"a": 1.0}, {"a": 1.0, "b": 100.0}, dict.fromkeys("abcdef", 7.0)])
-def test_nobody_is_suspected_without_peers_that_differ(values: dict[str, float]) -> None:
-    assert peers(values) == ()
 
 
 def noisy(slow: float) -> list[Sample]:

@@ -14,14 +14,11 @@ import torch.distributed as dist
 from fake_pairs import measured
 
 from ncclprobe.localise.pairs.rounds import place_ranks
-from ncclprobe.localise.pairs.samples import Rules
 from ncclprobe.localise.slow_ranks import localise
 from ncclprobe.model.values import asdict
 from ncclprobe.probes import pairs, round_robin
 from ncclprobe.probes.buffers import Pattern
-from ncclprobe.probes.clock import clock_of
 from ncclprobe.probes.pairs import Kind, PairEndpoint, PairTiming, pattern
-from ncclprobe.session.measure.pairs import measure_intra_node, turn_of
 from ncclprobe.session.ranks.identity import RankIdentity
 from ncclprobe.session.ranks.store import Exchange
 
@@ -62,8 +59,6 @@ def main() -> None:
     endpoint = (SilentEndpoint if PLANTED == "silent" else PairEndpoint)(RANK, device, SIZES)
     if PLANTED == "flip":
         pairs.pattern = flipped
-    turn = turn_of(RANK, HOSTS, SIZES[1], device, clock_of(device), lambda phase: None, 30)
-    own = measure_intra_node(HOSTS, turn, exchange, SIZES[1], Rules())
     context = round_robin.PairContext(RANK, endpoint, exchange, lambda phase: None, SIZES, DEADLINE_S)
     instruction: dict[str, object] = {}
     if RANK:
@@ -71,7 +66,7 @@ def main() -> None:
     else:
         kept: list[round_robin.Kept] = []
         round_robin.RoundRobin(context, place_ranks(HOSTS), kept.append).run()
-        pairs_of_run = measured(HOSTS, kept, own)
+        pairs_of_run = measured(HOSTS, kept)
         instruction = {"rows": [asdict(row) for row in pairs_of_run.rows], "found": asdict(localise(pairs_of_run))}
     print(json.dumps({**instruction, "lost": endpoint.lost}))
     exchange.collect(None)

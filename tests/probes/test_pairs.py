@@ -35,11 +35,6 @@ def test_a_pair_that_hangs_is_named_and_its_two_ranks_connect_anew_and_play_on(t
 def test_three_nodes_of_two_ranks_play_alone_inside_and_between_and_a_wrong_byte_is_named(tmp_path: Path) -> None:
     said = played(tmp_path / "store", "a,a,b,b,c,c", "flip", 0, 4)
     found, rows = said[0]["found"], said[0]["rows"]
-    assert [(row["node"], row["ranks"], row["nbytes"]) for row in found["intra_node_all_reduce"]] == [
-        ("a", 2, 65536), ("b", 2, 65536), ("c", 2, 65536)
-    ]  # fmt: skip
-    assert all(row["busbw_GBps"] > 0 and len(row["samples_us"]) == 7 for row in found["intra_node_all_reduce"])
-    assert found["intra_node_note"] == ""
     first = [(row["src"], row["dst"]) for row in rows if not row["both"] and not row["step"] and row["inside"]]
     assert sorted(first) == [(rank, rank ^ 1) for rank in range(6)]
     across = [(row["src"], row["dst"]) for row in rows if not row["both"] and not row["step"] and not row["inside"]]

@@ -36,8 +36,8 @@ def pairs(localised: Localised, asked: RunRequest, expected: Expected) -> Iterat
     """A node, a NIC, a pair or a direction is slow or corrupts data, or a pair was lost.
 
     Right: No node, NIC, pair or direction is slow or corrupts data.
-    Why: a collective is as slow as its slowest pair, and its own time does not show which pair that is. Every node is
-    measured by itself first, so that slowness inside it is not mistaken for its network. A part that looks slow in the
+    Why: a collective is as slow as its slowest pair, and its own time does not show which pair that is. Pairs inside
+    nodes are measured first, so that slowness there is not mistaken for the network's. A part that looks slow in the
     round-robin of all pairs is measured again with other partners, and it is named only if the second measurement
     confirms the loss and the loss is larger than the spread of repeated measurements.
     Fix: check the named part: for a node its links, NICs and processes (`ncclprobe doctor`); for a rail its NIC, cable
@@ -79,7 +79,6 @@ def _slow_inside(found: Localisation) -> Iterator[Finding]:
 
 
 _INSIDE = {
-    "collective": "this node's own collective",
     "node": "the traffic between the ranks of this node",
     "rank": "the traffic of this rank with the others of its node",
     "pair": "the traffic between these two ranks of one node",

@@ -25,7 +25,7 @@ from ncclprobe.model.measurement import (
     Xids,
 )
 from ncclprobe.model.ops import OPS
-from ncclprobe.model.pair_results import PAIRS, Aside, Localisation, LostTransfer, OwnCollective, PairRow, RankNics
+from ncclprobe.model.pair_results import PAIRS, Aside, Localisation, LostTransfer, PairRow, RankNics
 from ncclprobe.model.registry import Collector, collector
 from ncclprobe.model.snapshot import Absent
 from ncclprobe.model.traffic import CopyRow, GroupRow, LadderRow, OperationTraffic, StepRow
@@ -329,14 +329,13 @@ heard_xids = _sample(HeardXids, every, "xids", Xids, "NVML listened on no node")
 class MeasuredPairs(Struct, frozen=True):
     """All that was measured of pairs, without conclusions: the rows, and the transfers without data.
 
-    `ranks`: their places. `node_all_reduces`: of each node by itself, in turns. `excluded`: the ranks that were
+    `ranks`: their places. `excluded`: the ranks that were
     measured no more, from then on; of a rank that is there twice the last counts. `complete`: all planned was tried.
     """
 
     ranks: RankNics
     rows: tuple[PairRow, ...] = ()
     lost: tuple[LostTransfer, ...] = ()
-    node_all_reduces: tuple[OwnCollective, ...] = ()
     excluded: tuple[Aside, ...] = ()
     complete: bool = False
 
@@ -348,7 +347,6 @@ def pairs(host: Host) -> MeasuredPairs:
         last(host, "pair_ranks", RankNics, "no pair was measured"),
         any_of(host, "pair", PairRow),
         any_of(host, "lost_transfer", LostTransfer),
-        any_of(host, "node_all_reduce", OwnCollective),
         any_of(host, "excluded", Aside),
         any(any_of(host, "pairs_complete", bool)),
     )

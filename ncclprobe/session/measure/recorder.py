@@ -35,7 +35,7 @@ from ncclprobe.model.errors import UsageError
 from ncclprobe.model.findings import ExitCode
 from ncclprobe.model.hostlist import fold
 from ncclprobe.model.measurement import Band, Disturbance, Fingerprint, FirstCall, Measurement, SkippedRow, Xids
-from ncclprobe.model.pair_results import Aside, LostTransfer, OwnCollective, PairRow, RankNics
+from ncclprobe.model.pair_results import Aside, LostTransfer, PairRow, RankNics
 from ncclprobe.model.report import Report
 from ncclprobe.model.snapshot import Snapshot
 from ncclprobe.model.traffic import CopyRow, GroupRow, LadderRow, OperationTraffic, StepRow
@@ -62,7 +62,6 @@ _SAMPLES: Mapping[type, str] = {
     LadderRow: "rung",
     LostRank: "lost",
     LostTransfer: "lost_transfer",
-    OwnCollective: "node_all_reduce",
     PairRow: "pair",
     RankNics: "pair_ranks",
     SkippedRow: "skipped",

@@ -15,7 +15,7 @@ _BAD_NIC = Blamed("n3 rail 1 (mlx5_1)", "rail", ("n3",), 1, "both", 0.1, 0.999, 
 _SHARED = replace(
     _BAD_NIC, where="n[0-2] with the others", kind="pair", nodes=("n0", "n1", "n2"), rail=None, ratio=0.6, several=True
 )
-_SLOW_INSIDE = Inside("inside n2", "collective", "n2", (16, 17), 0.3, 200.0, 3)
+_SLOW_INSIDE = Inside("inside n2", "node", "n2", (16, 17), 0.3, 200.0, 3)
 _SHIFTED = Mismatch(4, 1023, 0, "7", "0", "0x07", "0x00")
 _LOOSE = Band(
     PAIRS,
