@@ -4,7 +4,7 @@ Judged by path. If some nodes differ from the others, they are named; a problem 
 misspelt path) or the server's.
 """
 
-from collections.abc import Callable, Iterator, Mapping, Sequence, Sized
+from collections.abc import Iterator, Mapping, Sequence, Sized
 from typing import Any
 
 from ncclprobe.checks import FABRIC, IMAGE, JOB, NODE, Blamed
@@ -20,24 +20,7 @@ from ncclprobe.model.stats import median
 from ncclprobe.model.units import plural, size
 from ncclprobe.model.values import replace
 
-_MEANINGFUL = (
-    "ro",
-    "rw",
-    "soft",
-    "hard",
-    "sync",
-    "noac",
-    "nolock",
-    "nocto",
-    "vers=",
-    "acregm",
-    "acdirm",
-    "lookupcache=",
-    "sec=",
-)
-"""Options of a mount that change what a job sees, or what becomes of it when the server is away: nfs(5)."""
-
-NFS = Mount("/data", "nfs4", "fs1:/export", options=("hard", "rw", "vers=4.2"))
+NFS = Mount("/data", "nfs4", "fs1:/export")
 _FOLDER = Look("folder", "/data", 0, 0, "0755", 1000, 4096, read=True, enter=True)
 NAMES = Content(12, "0123456789abcdef", cut=False)
 ROW = DataPath("/data", NFS, _FOLDER, NAMES, ReadRate(64 << 20, 0.07, 0.0))
@@ -194,19 +177,13 @@ def _kinds(mounts: Mapping[str, Mount]) -> str:
 
 
 def _compared_mounts(name: str, mounts: Mapping[str, Mount]) -> Iterator[Finding]:
-    places = vote({node: str(each) for node, each in mounts.items()})
-    options = vote({node: _options(each) for node, each in mounts.items()})
-    for ballot, what in ((places, "is another file system"), (options, "is mounted with other options")):
-        blamed = NODE if ballot.settled else IMAGE
-        yield from _unlike(ballot, name, what, evidence="/proc/self/mountinfo", **blamed)
+    ballot = vote({node: str(each) for node, each in mounts.items()})
+    blamed = NODE if ballot.settled else IMAGE
+    yield from _unlike(ballot, name, "is another file system", evidence="/proc/self/mountinfo", **blamed)
 
 
 def _unlike(ballot: Vote[str], name: str, what: str, **details: Any) -> Iterator[Finding]:
     return unlike(ballot, what=f"{name} {what}:", before=f"{what}: ", subject=name, **details)
-
-
-def _options(mount: Mount) -> str:
-    return ",".join(each for each in mount.options if each.startswith(_MEANINGFUL))
 
 
 @check(
@@ -255,33 +232,6 @@ def _as_seen(row: DataPath) -> str:
         whole = f"a folder with {row.content.entries} entries, hash {row.content.digest}"
         return "a folder too long to compare" if row.content.cut else whole
     return f"a file of {row.look.nbytes} bytes, hash {row.content.digest}"
-
-
-@check(
-    bad=lambda: [(on_nodes(ROW, ROW, looking(user=1001)),)],
-    good=lambda: [(HEALTHY,)],
-    applies=asked_of_several,
-)
-def owner(paths: Every[DataPaths]) -> Iterator[Finding]:
-    """Nodes map users differently: one path belongs to different users.
-
-    Right: Each path belongs to one user on all nodes.
-    Why: if a file server identifies users by number, or an NFSv4 id map fails (every user becomes nobody, 65534), one
-    node writes files that another may not read. The job fails when the first such file is opened.
-    Fix: give users one number on all nodes (LDAP, sssd); for NFSv4 compare Domain in /etc/idmapd.conf and run
-    nfsidmap -c; look for root_squash at the server.
-    """
-    for name, rows in _by_path(paths).items():
-        looks = {node: (row.look, row.mount) for node, row in rows.items() if isinstance(row.look, Look)}
-        shared = {n: look for n, (look, mount) in looks.items() if isinstance(mount, Mount) and not mount.is_local}
-        every = {node: look for node, (look, _) in looks.items()}
-        yield from _differing(name, shared, lambda look: f"owner {look.uid}:{look.gid}", "belongs to different users")
-        yield from _differing(name, every, lambda look: f"user {look.user}", "is used by different users")
-
-
-def _differing(name: str, looks: Mapping[str, Look], say: Callable[[Look], str], what: str) -> Iterator[Finding]:
-    ballot = vote({node: say(look) for node, look in looks.items()})
-    yield from _unlike(ballot, name, what, evidence=f"stat {name}", **NODE)
 
 
 _SLOW = 0.4

@@ -25,8 +25,6 @@ _LOCAL = frozenset(
 _REMOTE = (
     r"nfs4?|lustre|gpfs|mmfs|beegfs|ceph|glusterfs|fuse\.\S{1,64}|9p|virtiofs|cifs|smb3|afs|orangefs|wekafs|panfs|pvfs2"
 )
-_NOT_COMPARED = r"(?:clientaddr|mountaddr|local_lock|fd|user_id|group_id|port|mountport)=.{0,255}|relatime"
-"""Options that each node has for itself, or that say nothing of what is seen."""
 _IN_MEMORY = 0.1
 """A share of what was read: with more of it in the node's own memory, the file system was not measured."""
 
@@ -44,7 +42,6 @@ class Mount(Struct, frozen=True, tag=True):
     kind: str
     source: str
     root: str = "/"
-    options: tuple[str, ...] = ()
 
     @property
     def is_local(self) -> bool:
@@ -171,11 +168,7 @@ def _mount(line: str) -> Mount:
     fields, last = place.split(" "), device.split(" ")
     if not dash or len(fields) < 6 or len(last) < 3:
         raise ParseError(f"/proc/self/mountinfo: {line[:120]!r}")
-    given = dict.fromkeys((*fields[5].split(","), *last[2].split(",")))
-    if "ro" in given:  # the mount may be read-only where the file system is not
-        given.pop("rw", None)
-    options = tuple(sorted(each for each in given if not re.fullmatch(_NOT_COMPARED, each)))
-    return Mount(_plain(fields[4]), last[0], _plain(last[1]), _plain(fields[3]), options)
+    return Mount(_plain(fields[4]), last[0], _plain(last[1]), _plain(fields[3]))
 
 
 def _plain(text: str) -> str:

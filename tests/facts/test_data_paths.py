@@ -53,10 +53,8 @@ def test_a_path_is_on_the_longest_mount_point_above_it(path: str, source: str) -
     assert mount_of(path, parse_mounts(MOUNTS)).source == source
 
 
-def test_options_that_each_node_has_for_itself_are_left_out_and_ro_wins() -> None:
+def test_a_mount_is_local_or_a_servers() -> None:
     every = {mount.source: mount for mount in parse_mounts(MOUNTS)}
-    assert every["fs1:/export"].options == ("hard", "nosuid", "rw", "vers=4.2")
-    assert every["10.0.0.1@tcp:/fsx"].options == ("flock", "ro")
     assert (every["tmpfs"].is_local, every["fs1:/export"].is_remote) == (True, True)
 
 

@@ -208,10 +208,6 @@ def hung_everywhere(share: Share) -> None:
         share.signal_server(host, signal.SIGSTOP)
 
 
-def other_users(share: Share) -> None:
-    share.mount(others(share), "uid=65534", "gid=65534")
-
-
 def scratch_of_each(share: Share) -> None:
     """Every host has a disk of its own there, as /scratch often is."""
     for host in share.lab.hosts:
@@ -228,7 +224,6 @@ FAULTS: dict[str, tuple[Callable[[Share], None], dict[str, tuple[str, ...]]]] = 
     "a wrong mount on one node": (wrong_mount, {"data.file-system": ONE, "data.content": ONE}),
     "hung on one node": (hung, {"data.path": ONE}),
     "hung on every node": (hung_everywhere, {"data.path": ALL}),
-    "another uid mapping on one node": (other_users, {"data.owner": ONE}),
     "a disk of its own on each node": (scratch_of_each, {}),
 }
 """How each is made, and which checks name which nodes."""

@@ -6,7 +6,7 @@ from ncclprobe.model.snapshot import Absent, Every
 from ncclprobe.model.values import replace
 from tests.checks.cases import Cases
 
-_DISK = Mount("/", "ext4", "/dev/sda1", options=("rw",))
+_DISK = Mount("/", "ext4", "/dev/sda1")
 _GONE = replace(ROW, mount=_DISK, look=Absent("/data: not there", "Missing"), content=None, rate=None)
 _UNREAD = replace(ROW, rate=Absent("/data: rate: no answer within 10 s", "TimedOut"))
 
@@ -44,7 +44,7 @@ CASES = {
     "data.file-system": Cases(
         bad=[
             ("FAIL node: /data on n1", on_nodes(ROW, replace(ROW, mount=_DISK))),
-            ("WARN image: /data", on_nodes(ROW, replace(ROW, mount=replace(NFS, options=("hard", "ro", "vers=4.2"))))),
+            ("WARN image: /data", on_nodes(ROW, replace(ROW, mount=replace(NFS, source="fs2:/export")))),
         ],
         good=[
             (on_nodes(ROW, _GONE),),  # data.path says it
@@ -71,9 +71,5 @@ CASES = {
                 ),
             ),
         ],
-    ),
-    "data.owner": Cases(
-        bad=[("WARN node: /data", on_nodes(ROW, looking(uid=65534, gid=65534)))],
-        good=[],
     ),
 }

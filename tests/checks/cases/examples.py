@@ -3,7 +3,6 @@
 EXAMPLES = {
     "data.content": "FAIL node: /data",
     "data.file-system": "WARN node: /data on n2",
-    "data.owner": "WARN node: /data on n2",
     "data.path": "FAIL node: /data on n1",
     "data.rate": "WARN node: /data on n1; NOTE unknown: /data",
     "env.value/bool-word": "FAIL job: NCCL_IB_DISABLE",
