@@ -38,16 +38,6 @@ _OF_TOKENS = _set("api access auth id refresh session bearer private deploy bot 
 _FILLERS = _set("name names id ids list")
 """Words that may end a key, and say nothing of what it names."""
 _EMPTY = _set("none null nil true false yes no unknown empty missing unset redacted n/a na")
-_PLACES = _set("host hostname node server realm")
-"""Behind these, a word that no message has is a name."""
-_COMPOUNDS = _set(
-    "affinity alone below bios bridge bus capabilities certificate certificates cordon cordoned discovery drain"
-    " edition else few fingerprint firmware guid guide he header headers her him his how identity just label labels"
-    " learning lid maintenance manual me most much my networking never notready often onto our page pinned pools ports"
-    " pressure problem quite ram reboot redirect resolution restart sandbox seen selector shall she shell summary swap"
-    " taint taints these though toleration twice until upgrade us very whether who whom"
-)
-"""Words that follow a key and name nothing: `user guide`, `node affinity`."""
 _OF_ADDRESSES = _set("master server head node host rdzv leader remote peer store coordinator rendezvous main")
 
 _VERBS = _set("run group site sweep allocation switch users hosts nodes")
@@ -69,14 +59,11 @@ _PROSE = re.compile(
 )
 
 _AFTER_USER = re.compile(
-    r"\s{0,4}(?:$|[,;)\]\n]|:(?=\s|$)|\s(?:on|from|by|in|at|of|has|is|was|may|can|cannot|does|did|lacks|exceeds?)(?!\w))"
+    r"\s{0,4}(?:$|\n|:(?=\s|$)|\s(?:on|from|by|in|at|of|has|is|was|may|can|cannot|does|did|lacks|exceeds?)(?!\w))"
 )
 _AFTER_HOST = re.compile(r" port \d| (?:has|is|was|may|can|cannot|does|did|died|failed|went|left|ran|down|not)(?!\w)")
 
 _FURTHER_NAMES = re.compile(r" ([A-Z][\w'-]{1,30})")
-_DETERMINER = re.compile(
-    r"(?i)(?<!\w)(?:an?|the|each|every|this|that|its|one|no|any|another|other|first|second|last|\w+[yel]|new|whole)\s{1,12}$"
-)
 _OF_VERBS = ("s", "ed", "ing", "ly")
 _NEXT_WORD = re.compile(r" [a-z]{1,20}(?![\w:=/])")
 
@@ -120,19 +107,9 @@ def names(text: str) -> Iterator[tuple[Role, str]]:
 def _is_of_a_sentence(match: "re.Match[str]", role: Role | None) -> bool:
     """Return whether a value without digits, quotes and dashes may be a word that follows the key in a sentence."""
     if match.re is _PROSE:
-        value, before = match["value"].rstrip("."), match.string[max(0, match.start() - 20) : match.start()]
-        follows = bool(_DETERMINER.search(before)) or match[0].count(" ") > 1
         after = {"user": _AFTER_USER, "host": _AFTER_HOST}.get(str(role))
         named = bool(after and after.match(match.string, match.end()))
-        verb = value.endswith(_OF_VERBS) and (
-            follows or bool(_NEXT_WORD.match(match.string, match.end()) and not named)
-        )
-        place = (
-            match["key"].lower() in _PLACES
-            and (value.islower() or (value.isupper() and not match["key"].isupper()))
-            and not follows
-        )
-        return value.lower() in _COMPOUNDS or verb or not (named or place)
+        return not named or match["value"].rstrip(".").endswith(_OF_VERBS)
     return ": " in match[0] and bool(_NEXT_WORD.match(match.string, match.end()))
 
 
