@@ -171,7 +171,7 @@ def test_a_capture_is_private_and_names_what_to_do_with_it(tmp_path: Path) -> No
         (["doctor", "--expect-gpus", "-1"], "-1"),
         (["doctor", "--timeout", "0"], "above 0 and below 1e9"),
         (["doctor", "--path", "a\n/b"], "is not a path"),
-        (["doctor", "--path", "/data", "no-such.jsonl"], "--path and captures exclude each other"),
+        (["doctor", "--path", "/data", "no-such.jsonl"], "--path and captures cannot be used together"),
         (["doctor", *(f"--path=/data/{number}" for number in range(17))], "--path may be given 16 times"),
         (["doctor", "--backend", "gloo", "--json", "/no/such/folder/r.json"], "cannot be written"),
         (["report"], "give a JSON report"),

@@ -159,7 +159,7 @@ def test_a_log_of_other_gpus_than_the_machines_is_refused(
     assert program(["expect", "--judge", path, "--machine", machine]) == 2
     said = capsys.readouterr()
     assert (said.out, said.err.count("\n")) == ("", 1)
-    assert f"measured on 8 x {gpu}, but the machine to judge it by has {has}" in said.err
+    assert f"measured on 8 x {gpu}, but the selected machine has {has}" in said.err
     assert f"give --machine '8 x {gpu}'" in said.err
 
 

@@ -487,7 +487,7 @@ def sets_its_clock(scaling: Scaling) -> bool:
 def affinity(process: Process, cpus: Cpus, gpus: Gpus | Absent, launch: Launch, job: Job) -> Iterator[Finding]:
     """Ranks may use too few processors, or none near their GPU.
 
-    Right: Ranks may use enough processors, near their GPUs.
+    Right: Ranks may use enough processors, including those near their GPUs.
     Why: a rank keeps about four threads busy: its own, autograd's, and NCCL's two proxies (src/proxy.cc). On one or two
     cores they wait for each other, which has cost a factor of 30 (Primus; nccl#1017). On processors far from the GPU,
     every copy crosses the link between the sockets.
@@ -532,7 +532,7 @@ def _far(process: Process, gpus: Gpus, shared: bool, evidence: Evidence) -> Iter
             yield warn(f"GPU{index}", message, **JOB, evidence=evidence)
     unknown = [f"GPU{gpu.index}" for gpu in alive if gpu.index not in known]
     if unknown:
-        yield note(", ".join(unknown), "it is unknown which processors are near", evidence="NVML")
+        yield note(", ".join(unknown), "it is unknown which processors are near it", evidence="NVML")
 
 
 @check(

@@ -257,7 +257,7 @@ def delay(paths: Every[Paths]) -> Iterator[Finding]:
 def _refuse_gaps(paths: Every[Paths], tried: Mapping[str, Collection[object]]) -> None:
     """Refuse to pass if there were paths and none of them could be judged. Raises Unlearned."""
     if any(each.rows for _, each in paths.items()) and not any(tried.values()):
-        raise Unlearned("no path between nodes was measured: the run was out of time, or no path connects")
+        raise Unlearned("no path between nodes was measured: the run ran out of time, or no path connects")
 
 
 def _explained(

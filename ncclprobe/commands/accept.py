@@ -60,11 +60,12 @@ def parse(argv: Sequence[str]) -> Options:
     """The options in `argv`. Raises UsageError."""
     given = _parser().parse_args(argv)
     if given.expect_gpus and given.backend == "gloo":
-        raise UsageError("--expect-gpus and --backend gloo exclude each other: gloo uses no GPU; leave one out")
+        raise UsageError("--expect-gpus and --backend gloo cannot be used together: gloo uses no GPU; leave one out")
     level = LEVELS[given.level]
     if given.ladder and not level.what:
         raise UsageError(
-            f"--ladder and --level {given.level} exclude each other, because that level measures nothing; leave one out"
+            f"--ladder and --level {given.level} cannot be used together, because that level measures nothing; leave "
+            "one out"
         )
     seconds = min(level.seconds, given.timeout or level.seconds)
     sizes = default_sizes(8, LARGEST["nccl"])

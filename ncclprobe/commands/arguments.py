@@ -197,7 +197,7 @@ def _filled(line: str, width: int) -> list[str]:
 _OF_ARGPARSE = {
     ": expected one argument": ": its value is missing",
     ": ignored explicit argument ": ": takes no value, and was given ",
-    ": not allowed with argument ": ": excludes ",
+    ": not allowed with argument ": ": cannot be used with ",
 }
 """argparse's messages, and their meaning for a reader who does not know its words."""
 

@@ -184,7 +184,8 @@ def _parser() -> argparse.ArgumentParser:
         "By default stacks are read only if a rank holds up the job.",
     )  # fmt: skip
     add("--dumps", action="store_true",
-        help="If a rank has no worker server but TORCH_NCCL_DEBUG_INFO_PIPE_FILE, write a byte to that pipe and read "
+        help="If a rank has no worker server but has TORCH_NCCL_DEBUG_INFO_PIPE_FILE set, write a byte to that pipe "
+        "and read "
         "the flight records that torch then writes.",
     )  # fmt: skip
     add("--prepare", action="store_true", help="Print lines to add to a program, to show attach more of it.")
@@ -194,7 +195,7 @@ def _parser() -> argparse.ArgumentParser:
         help="Exit with 4 if a cause is named, and with 3 if something hangs for an unknown reason.",
     )  # fmt: skip
     add("--watch", type=arguments.positive, metavar="SECONDS",
-        help="Look again at this interval until the answer changes, and print the number of calls in between.",
+        help="Look again at this interval until the answer changes, and print the number of calls made in between.",
     )  # fmt: skip
     add("--timeout", type=arguments.positive, metavar="SECONDS",
         help=f"End after this many seconds (default: {_TIMEOUT_S:g}, with --watch {_WATCH_S:g}).")  # fmt: skip

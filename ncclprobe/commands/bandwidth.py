@@ -130,8 +130,8 @@ def _sampling(given: argparse.Namespace, rows: int) -> dict[str, Any]:
         asked = "--precision" if given.precision else "--budget"
         number = "-n" if given.iters else "--batches"
         raise UsageError(
-            f"{number} and {asked} exclude each other: the first fixes the number of calls, the second measures until "
-            "the result is precise; give one"
+            f"{number} and {asked} cannot be used together: the first fixes the number of calls, the second measures "
+            "until the result is precise; give only one"
         )
     return {
         "iters": given.iters or _ITERS,
@@ -144,7 +144,7 @@ def _sampling(given: argparse.Namespace, rows: int) -> dict[str, Any]:
 def _mode(given: argparse.Namespace) -> Mode | None:
     """Return how calls are timed, as far as the options set it."""
     if given.graph and given.mode:
-        raise UsageError(f"--graph and --mode {given.mode} exclude each other; give one")
+        raise UsageError(f"--graph and --mode {given.mode} cannot be used together; give one")
     if given.graph and given.backend == "gloo":
         raise UsageError("--graph needs NCCL: a CUDA graph cannot hold a call of gloo")
     if given.backend == "gloo" and given.mode == "queued":

@@ -67,7 +67,7 @@ def _parser() -> arguments.Parser:
     )
     parser.add_argument("name", nargs="?", choices=tuple(DEMOS), default="hang", metavar="NAME",
         help="Show this one (default: hang): hang, a rank that blocks two others; slow-nic, one slow NIC among eight; "
-        "bad-env, settings that NCCL reads differently; sick-node, a node with two slow links.")  # fmt: skip
+        "bad-env, settings that NCCL does not read as intended; sick-node, a node with two slow links.")  # fmt: skip
     parser.add_argument("--keep", type=arguments.folder, metavar="DIR",
         help="Write the files to this folder, so that you can run other commands over them.")  # fmt: skip
     return parser

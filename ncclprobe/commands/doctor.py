@@ -44,7 +44,7 @@ def options(parser: argparse.ArgumentParser) -> None:
 def refuse(given: argparse.Namespace) -> None:
     """Refuse what makes no sense together. Raises UsageError."""
     if given.paths and (given.captures or len(given.paths) > bounds.DATA_PATHS):
-        why = "and captures exclude each other" if given.captures else f"may be given {bounds.DATA_PATHS} times"
+        why = "and captures cannot be used together" if given.captures else f"may be given {bounds.DATA_PATHS} times"
         raise UsageError(f"--path {why}")
 
 
@@ -82,10 +82,10 @@ def main(argv: Sequence[str]) -> int:
     options = _parser().parse_args(argv)
     options.captures = [path for each in options.captures for path in _captures(each)]
     if options.expect_gpus and options.backend == "gloo":
-        raise UsageError("--expect-gpus and --backend gloo exclude each other: gloo uses no GPU; leave one out")
+        raise UsageError("--expect-gpus and --backend gloo cannot be used together: gloo uses no GPU; leave one out")
     if options.expect_nics and options.backend == "gloo":
         raise UsageError(
-            "--expect-nics and --backend gloo exclude each other: gloo uses none of NCCL's NICs; leave one out"
+            "--expect-nics and --backend gloo cannot be used together: gloo does not use NCCL's NICs; leave one out"
         )
     options.timeout = options.timeout or (math.inf if options.captures else _TIMEOUT_S)
     flags = Flags(options.nnodes, options.node_rank, options.master_addr, options.master_port)
@@ -95,11 +95,13 @@ def main(argv: Sequence[str]) -> int:
     launch = detect(os.environ, flags)
     refuse(options)
     if options.fleet and options.captures:
-        raise UsageError("--fleet and captures exclude each other: the store would date the captures today")
+        raise UsageError(
+            "--fleet and captures cannot be used together: the store would record the captures under today's date"
+        )
     if options.one_job and not options.captures:
         raise UsageError("--one-job needs the captures of several nodes")
     if options.keep and options.captures:
-        raise UsageError("--keep and captures exclude each other: the captures are files already")
+        raise UsageError("--keep and captures cannot be used together: the captures are files already")
     if logs := [path for path in options.captures if is_run_log(path)]:
         return _judge_run(options, argv, logs)
     if options.expect or options.rejudge:
@@ -209,7 +211,7 @@ def _parser() -> argparse.ArgumentParser:
     options(parser)
     add("--expect-gpus", type=arguments.count, metavar="N", help="Fail if fewer than N GPUs are usable.")
     add("--expect-nics", type=arguments.count, metavar="N",
-        help="Fail if NCCL would use fewer than N fast NICs on a node, such as none with sockets.")  # fmt: skip
+        help="Fail if NCCL would use fewer than N fast NICs on a node. Over sockets it uses none.")  # fmt: skip
     add("--mixed-gpus", action="store_true", help="Do not fail if nodes have different numbers of GPUs.")
     arguments.selection(parser)
     arguments.fleet_store(parser)

@@ -31,7 +31,7 @@ from ncclprobe.nccl_tests import rows
 
 _ABOUT = """\
 Show what collectives should reach on this machine, on the machine of a capture, or on a machine type. For each size
-it shows the time, the bus bandwidth, the threshold, the limiting part, and the source of the number. SIZE is in
+it shows the time, the bus bandwidth, the threshold, the bottleneck, and the source of the number. SIZE is in
 bytes, or a number with
 a binary K, M or G."""
 
@@ -152,10 +152,10 @@ def _parser() -> argparse.ArgumentParser:
     add("--topology", type=Path, metavar="FILE",
         help="Use the machine of this topology: XML of NCCL_TOPO_FILE or NCCL_TOPO_DUMP_FILE, or the output of "
         "`nvidia-smi topo -m`.")  # fmt: skip
-    add("--gpu", metavar="NAME", help="Name the GPUs of --topology, if the file does not.")
+    add("--gpu", metavar="NAME", help="Set the GPU model for --topology, if the file does not name it.")
     add("--nic-rate", type=_gbps, metavar="GBPS",
-        help="Set the Gb/s of each NIC of --topology, if the file does not have them.")  # fmt: skip
-    add("--nodes", type=count, metavar="N", help="Use N equal nodes (default: 1).")
+        help="Set the rate of each NIC of --topology in Gb/s, if the file does not give it.")  # fmt: skip
+    add("--nodes", type=count, metavar="N", help="Use N identical nodes (default: 1).")
     add(
         "--gpus-per-node",
         metavar="N[,N]",
@@ -171,7 +171,7 @@ def _parser() -> argparse.ArgumentParser:
     arguments.json_option(parser)
     add("--html", type=arguments.destination, metavar="PATH",
         help="Also write a page to PATH, with the expected curve and the rows of --judge.")  # fmt: skip
-    add("-q", "--quiet", action="store_true", help="Print one line only, with --judge.")
+    add("-q", "--quiet", action="store_true", help="With --judge, print only one line.")
     add("--list", action="store_true", help="List the machine types.")
     return parser
 

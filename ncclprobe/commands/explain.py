@@ -82,23 +82,23 @@ def _bundle(report: "Report", path: str) -> None:
 def _parser() -> argparse.ArgumentParser:
     parser = arguments.Parser(
         "explain",
-        "Explain why a job failed, from its files: logs of its ranks in any form, flight-recorder dumps, answers of "
-        "NCCL's RAS, the kernel's log. Or explain a check, a cause, or a variable of NCCL.",
+        "Explain why a job failed, from its files: logs of its ranks in any format, flight-recorder dumps, NCCL RAS "
+        "output, the kernel log. Or explain a check, a cause or an NCCL variable.",
     )
     parser.add_argument("what", nargs="+", metavar="FILE|ID",
-        help="Read these files, folders or patterns, also compressed; - is standard input. A word that is not a file "
+        help="Read these files, folders or patterns, compressed or not; - is standard input. A word that is not a file "
         "is a check, such as env.value (see `ncclprobe checks`), a cause, such as iface-missing, or a variable, such "
         "as NCCL_IB_TIMEOUT."
     )  # fmt: skip
     known = parser.add_mutually_exclusive_group()
     known.add_argument("--failed", action="store_const", dest="asked", const="failed",
-        help="State that the job failed, even if its logs do not show it: the most likely line is then shown.",
+        help="Treat the job as failed, even if its logs do not show it: the most likely line is then shown.",
     )  # fmt: skip
     known.add_argument("--hung", action="store_const", dest="asked", const="hung",
-        help="State that the job hung: the explanation of a hang comes first.",
+        help="Treat the job as hung: explanations of a hang come first.",
     )  # fmt: skip
     known.add_argument("--slow", action="store_const", dest="asked", const="slow",
-        help="State that the job was slow: the explanation of slowness comes first, and a named cause counts.",
+        help="Treat the job as slow: explanations of slowness come first, and a named cause affects the exit code.",
     )  # fmt: skip
     parser.add_argument("--exit-code", action="store_true",
         help="Exit with 4 if a cause is named, and with 3 if something failed and the cause is "

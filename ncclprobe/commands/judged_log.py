@@ -371,8 +371,8 @@ def _system_of(run: Run, here: ExpectationContext, path: str) -> NodeSystem:
     other = next((each for each in named if not _fits(each.partition(" x ")[2], here.system)), "")
     if other:
         raise UsageError(
-            f"--judge {path}: measured on {other}, but the machine to judge it by has {here.system.gpu}: give "
-            f"--machine {other!r}, or the type of the machine that has these, or leave --machine out"
+            f"--judge {path}: measured on {other}, but the selected machine has {here.system.gpu}: give "
+            f"--machine {other!r}, or a machine type with these GPUs, or leave --machine out"
         )
     return here.system
 

@@ -242,8 +242,8 @@ def _parser() -> arguments.Parser:
     parser = arguments.Parser(
         "mcp",
         "Serve explain, doctor, expect, judge and lookup to an assistant, over the Model Context Protocol on standard "
-        "input and output. The tools only read text and files below the named folders. Answers have pseudonyms for "
-        "names.",
+        "input and output. The tools only read text and files below the named folders. Names in answers are replaced "
+        "with pseudonyms.",
     )
     parser.add_argument("--folder", type=arguments.existing_folder, action="append", default=[], metavar="DIR",
         help="Let tools read files below this folder; may be repeated (default: none, text only).")  # fmt: skip

@@ -145,7 +145,7 @@ def refuse_half_given(flags: Flags, options: argparse.Namespace) -> None:
         raise UsageError(wrong)
     if flags.given and (options.captures or options.local):
         with_ = "captures" if options.captures else "--local"
-        raise UsageError(f"--{next(iter(flags.given)).replace('_', '-')} and {with_} exclude each other")
+        raise UsageError(f"--{next(iter(flags.given)).replace('_', '-')} and {with_} cannot be used together")
 
 
 def named(options: argparse.Namespace, flags: Flags) -> hosts.Hosts | None:
@@ -157,7 +157,7 @@ def named(options: argparse.Namespace, flags: Flags) -> hosts.Hosts | None:
     others |= {f"--{name.replace('_', '-')}": True for name in flags.given}
     for name, given in others.items():
         if given:
-            raise UsageError(f"{name} and --hosts exclude each other")
+            raise UsageError(f"{name} and --hosts cannot be used together")
     return found
 
 

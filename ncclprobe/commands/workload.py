@@ -45,7 +45,7 @@ def _parser() -> argparse.ArgumentParser:
     add("--tokens", type=count, default=1024, metavar="N",
         help="Give each micro-batch of a rank N tokens (default: %(default)s).")  # fmt: skip
     add("--micro-batches", type=count, default=2, metavar="N",
-        help="Make a step of N micro-batches (default: %(default)s).")  # fmt: skip
+        help="Split a step into N micro-batches (default: %(default)s).")  # fmt: skip
     add("--groups", metavar="tp=N,…", help="Measure the communicators of a hybrid-parallel job (tp, dp, pp): each "
         "kind by itself, then all at once.")  # fmt: skip
     add("-e", dest="end", default="16M", metavar="SIZE",

@@ -77,7 +77,7 @@ def outlook(
         if op not in OPS:
             raise UsageError(f"op {op[:40]!r} is unknown; choose from {', '.join(OPS)}")
     if any(not 0 < each <= bounds.BYTES for each in nbytes):
-        raise UsageError(f"sizes: each is above zero and no more than {bounds.BYTES} bytes")
+        raise UsageError(f"sizes: each must be above zero and no more than {bounds.BYTES} bytes")
     here = machine_of(name, capture, look_s)
     if isinstance(here.system, Absent):
         return Outlook(None, here.system.why)

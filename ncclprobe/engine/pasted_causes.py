@@ -48,7 +48,7 @@ def said_in(paths: Sequence[str], pasted: Sequence[Snapshot]) -> SaidInTexts:
     known = [each for each in found if each.confidence == "named" and not each.id.startswith(_UNEXPLAINED)]
     named = [each for each in known if each.severity in _STATUS and each.evidence]
     log = any(LOG in each.answers for each in pasted)
-    healthy = Verdict(_NONE, pasted[0].node, Status.PASS, "No line of the pasted texts names a failure.")
+    healthy = Verdict(_NONE, pasted[0].node, Status.PASS, "No line of the pasted text names a failure.")
     told = tuple(_verdict(cause, pasted[0].node) for cause in named) or (healthy,) * log
     return SaidInTexts((*told, *(_losses(each) for each in pasted if DROPPED in each.answers)))
 

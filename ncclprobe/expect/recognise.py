@@ -446,7 +446,7 @@ def recognise(facts: MachineFacts, types: Iterable[MachineType] | None = None) -
     fitting = [machine for machine in fitting if machine.origin] or fitting  # a site knows its machines
     if len(fitting) > 1 or fitting[0].match.twins:
         names = tuple(sorted({m.name for m in fitting} | {t for m in fitting for t in m.match.twins}))
-        return Recognised(None, names, why=f"ambiguous: {' or '.join(names)} fit; choose one with --machine")
+        return Recognised(None, names, why=f"ambiguous: {' and '.join(names)} fit; choose one with --machine")
     differs = differences(fitting[0], facts)
     why = f"{fitting[0].name}" + (f", though {'; '.join(map(str, differs))}" if differs else "")
     return Recognised(fitting[0], (fitting[0].name,), differs, why)
@@ -657,7 +657,7 @@ def _with_board(context: ExpectationContext, facts: Facts) -> ExpectationContext
         return context
     board = composed(f"{system.gpus} x {system.gpu}")
     links = {name: getattr(board, name) for name in ("nvlinks", "nvlink_GBps", "fabric", "domain_gpus", "nvls", "p2p")}
-    return replace(context, system=replace(system, **links), why=f"{context.why}; assumed: NVLinks of its board")
+    return replace(context, system=replace(system, **links), why=f"{context.why}; assumed: the NVLinks of its board")
 
 
 def _with_usual_nics(context: ExpectationContext, facts: Facts) -> ExpectationContext:

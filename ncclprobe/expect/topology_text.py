@@ -150,7 +150,9 @@ def _product(known: Mapping[type, Any], pci_ids: set[str], path: str) -> GpuProd
     joined = nvlink_fabric(_facts(known))[2] >= len(known[Gpus].all)
     if not joined and len(known[Gpus].all) > 1 and len({gpu.p2p is not False for gpu in may_be}) > 1:
         names = " or ".join(gpu.name for gpu in may_be[:4])
-        raise UsageError(f"{path}: the GPUs may be {names} or others, and not all of these have P2P; give --gpu NAME")
+        raise UsageError(
+            f"{path}: the GPUs may be {names} or others, and not all of these models support P2P; give --gpu NAME"
+        )
     return may_be[0] if len(may_be) == 1 else None
 
 

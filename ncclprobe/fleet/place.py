@@ -124,7 +124,7 @@ def _refuse_journal(store: Path) -> None:
     logs = [store.with_name(store.name + end) for end in ("-wal", "-shm")]
     if 2 in _part(store, _VERSIONS_AT, 2) or any(_found(each) for each in logs):
         raise UsageError(
-            f"{store}: has a write-ahead log, which nodes cannot share: PRAGMA journal_mode=DELETE ends it"
+            f"{store}: is in WAL mode, which nodes cannot share: turn it off with PRAGMA journal_mode=DELETE"
         )
     journal = store.with_name(f"{store.name}-journal")
     found = _found(journal)

@@ -309,7 +309,8 @@ def _lines(text: str, name: str) -> tuple[dict[str, Any], list[str]]:
     of = header.get("rows", len(rows))
     if not isinstance(of, int) or of < len(rows):
         raise UsageError(
-            f"{name}: {len(rows)} rows, and its first line says {of!r}: not as it was taken; copy it again"
+            f"{name}: {len(rows)} rows, and its first line says {of!r}: the file is incomplete or was changed; copy "
+            "it again"
         )
     header[_CUT] = f"its capture was cut: {len(rows)} of {of} rows are left" if of > len(rows) else ""
     return header, rows

@@ -27,7 +27,7 @@ def read(path: Path, *, limit: int, refuse: Callable[[os.stat_result], None] = l
     """
     data = _bytes(path, limit + 1, refuse)
     if len(data) > limit:
-        raise UsageError(f"{path}: larger than {limit >> 10} KiB: not a file of this kind")
+        raise UsageError(f"{path}: larger than {limit >> 10} KiB: too large for this kind of file")
     try:
         return data.decode()
     except UnicodeDecodeError:

@@ -232,7 +232,9 @@ def tests(rails: Every[Rails]) -> list[Tried]:
     found = tried(rows, names)
     if not any(each.met for each in found):
         whys = [each.untested or each.why for _, each in rails.items() if each.untested or not each.ports]
-        raise Unlearned(f"no rail was tried: {whys[0] if whys else 'the run had no time, or no two nodes met'}")
+        raise Unlearned(
+            f"no rail was tried: {whys[0] if whys else 'the run ran out of time, or no two nodes connected'}"
+        )
     return found
 
 

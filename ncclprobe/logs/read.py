@@ -281,4 +281,4 @@ def refuse_nothing_read(found: JobFiles, files: Sequence[JobFile]) -> None:
     logs = found.facts.get(JobLog)
     if len(found.facts) == 1 and isinstance(logs, JobLog) and not (found.reports or found.captures or logs.known):
         names = ", ".join("standard input" if each.name == STDIN else each.name for each in logs.streams[:3])
-        raise UsageError(f"{names}: contains no known line of NCCL, torch or a launcher; give the job's own logs")
+        raise UsageError(f"{names}: contains no recognised line of NCCL, torch or a launcher; give the job's own logs")

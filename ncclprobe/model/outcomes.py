@@ -32,10 +32,10 @@ _TYPO = {"typo": Outcome("wrong usage, or a file that cannot be read or written"
 _CLEAN = {
     "clean": Outcome("nothing fails, and all required checks ran", _OK, Status.PASS),
     "advisory unknown": Outcome("an advisory check could not be done", _OK, Status.PASS),
-    "warns": Outcome("something warns", _OK, Status.WARN, {FAIL_ON_WARN: _FAIL}),
+    "warns": Outcome("a check warns", _OK, Status.WARN, {FAIL_ON_WARN: _FAIL}),
 }
 _BLAMES = ("node", "link", "fabric", "image", "job", "unknown")
-_FAILS = {f"fails: {blame}": Outcome("something fails, whatever the cause", _FAIL, Status.FAIL) for blame in _BLAMES}
+_FAILS = {f"fails: {blame}": Outcome("a check fails, whatever the cause", _FAIL, Status.FAIL) for blame in _BLAMES}
 _BLIND = {"required unknown": Outcome("a required check could not be done", _UNKNOWN, Status.UNKNOWN)}
 _MISSING = {
     "missing node": Outcome("a node did not join, and the wait for it was interrupted", _UNKNOWN, Status.UNKNOWN),
@@ -111,7 +111,7 @@ OUTCOMES: Mapping[str, Mapping[str, Outcome]] = {
         "fails": Outcome("something fails that did not fail before", _FAIL),
     },
     "fleet": {
-        "clean": Outcome("the reports are added, or the nodes are shown", _OK),
+        "clean": Outcome("the reports were added, or the nodes were shown", _OK),
         "named": Outcome("a node is failing, degraded or flapping", _OK, None, {EXIT_CODE: _FAIL}),
         "untold": Outcome(
             "a node is watched for a fault, or the state of one or of all nodes is unknown",
@@ -119,15 +119,17 @@ OUTCOMES: Mapping[str, Mapping[str, Outcome]] = {
             None,
             {EXIT_CODE: _UNKNOWN},
         ),
-        "typo": Outcome("wrong usage, or a report or the store cannot be read; other reports are added", _USAGE),
+        "typo": Outcome(
+            "wrong usage, or a report or the store cannot be read; the other reports are still added", _USAGE
+        ),
     },
     "checks": {
-        "clean": Outcome("the checks are listed; with --test they keep all promises", _OK),
+        "clean": Outcome("the checks are listed; with --test they pass", _OK),
         **_TYPO,
-        "broken": Outcome("with --test a promise is broken", _FAIL),
+        "broken": Outcome("with --test a check does not pass", _FAIL),
     },
     "report": {code.name: Outcome(f"the report carries {int(code)}", code) for code in (_OK, _UNKNOWN, _FAIL)}
-    | {"typo": Outcome("wrong usage, a file that is not a report, or the report carries 2", _USAGE)},
+    | {"typo": Outcome("wrong usage, a file that is not a report, or the report's own exit code is 2", _USAGE)},
     **{
         name: {"clean": Outcome(words, _OK), **_TYPO}
         for name, words in {

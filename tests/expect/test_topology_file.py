@@ -184,7 +184,7 @@ def test_a_matrix_of_one_node_assumes_nothing_of_the_network_and_has_processors_
 
 
 def test_where_nvlink_does_not_join_all_and_products_differ_in_p2p_the_gpu_is_asked_for() -> None:
-    with pytest.raises(UsageError, match="not all of these have P2P"):
+    with pytest.raises(UsageError, match="not all of these models support P2P"):
         read(L40S)
     assert not read(L40S, "RTX 4090").p2p
     assert read(H100).gpu == "GPUs of compute capability 9.0"

@@ -119,8 +119,8 @@ def _shared_memory(path: Path) -> None:
         (_linked, "has another name too"),
         (_journal_link, "not a regular file"),
         (_journal_pipe, "not a regular file"),
-        (_write_ahead, "has a write-ahead log"),
-        (_shared_memory, "has a write-ahead log"),
+        (_write_ahead, "is in WAL mode"),
+        (_shared_memory, "is in WAL mode"),
     ],
 )
 def test_a_place_where_others_could_leave_a_journal_is_refused(

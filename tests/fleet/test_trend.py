@@ -163,7 +163,7 @@ def test_trends_may_be_chosen_or_left_out_where_a_store_is_given(
 def test_captures_have_no_place_in_a_store(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (tmp_path / "n0.jsonl").write_text("{}")
     assert main(["doctor", str(tmp_path / "n0.jsonl"), "--fleet", str(tmp_path / "fleet.db")]) == 2
-    assert "exclude each other" in capsys.readouterr().err
+    assert "cannot be used together" in capsys.readouterr().err
     assert not (tmp_path / "fleet.db").exists()
 
 

@@ -40,14 +40,14 @@ def stuck_in(*frames: tuple[str, str], state: LiveRank = IDLE, own: FlightFrame 
         ([("join", f"{PYTHON}/threading.py")], "the end of a thread", "that thread"),
         ([("_recv", f"{PYTHON}/multiprocessing/connection.py"), ("get", f"{PYTHON}/multiprocessing/queues.py")],
          "another process has to put", "fills this queue"),
-        ([("recv", f"{PYTHON}/multiprocessing/connection.py")], "a message of another process", "other end"),
+        ([("recv", f"{PYTHON}/multiprocessing/connection.py")], "a message from another process", "other end"),
         ([("SemLock.__enter__", f"{PYTHON}/multiprocessing/synchronize.py")], "a lock that processes share", "killed"),
         ([("wait", f"{PYTHON}/multiprocessing/synchronize.py")], "another process has to set", "has to set it"),
-        ([("map", f"{PYTHON}/multiprocessing/pool.py")], "a pool of workers", "workers"),
+        ([("map", f"{PYTHON}/multiprocessing/pool.py")], "a worker pool", "workers"),
         ([("join", f"{PYTHON}/multiprocessing/process.py")], "the end of a process", "pstree"),
         ([("Popen._try_wait", f"{PYTHON}/subprocess.py")], "a program that it has started", "pstree"),
         ([("Cmd.cmdloop", f"{PYTHON}/cmd.py"), ("trace_dispatch", f"{PYTHON}/bdb.py")], "a debugger", "breakpoint()"),
-        ([("FileBaton.wait", f"{PACKAGES}/torch/utils/file_baton.py")], "build of an extension", "-name lock"),
+        ([("FileBaton.wait", f"{PACKAGES}/torch/utils/file_baton.py")], "an extension build", "-name lock"),
         ([("acquire", f"{PACKAGES}/filelock/_api.py")], "a lock file", "fuser"),
         ([("_try_get_data", f"{PACKAGES}/torch/utils/data/dataloader.py")], "its data loader", "num_workers=0"),
         ([("readinto", f"{PYTHON}/socket.py"), ("urlopen", f"{PYTHON}/urllib/request.py")], "over HTTP", "curl"),
@@ -100,7 +100,7 @@ def test_other_threads_are_named_if_one_may_have_to_act() -> None:
         (
             waits,
             joined,
-            "waits for a thread, which waits for an operation of torch.distributed to end from rank 1",
+            "waits for a thread, which waits for a torch.distributed operation from rank 1",
         ),
     ]
     for stack, threads, words in some(rows):

@@ -64,7 +64,7 @@ def test_it_is_no_gate_unless_it_is_asked_to_be(tmp_path: Path, text: str, code:
 
 @each_row("text", ["hello\n", "the loss fell\nand we went home\n"])
 def test_of_a_text_without_a_known_line_it_does_not_say_that_nothing_failed(tmp_path: Path, text: str) -> None:
-    with pytest.raises(UsageError, match="contains no known line of NCCL, torch or a launcher"):
+    with pytest.raises(UsageError, match="contains no recognised line of NCCL, torch or a launcher"):
         explain.main([written(tmp_path, a=text), "-q"])
 
 

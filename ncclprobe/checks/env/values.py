@@ -439,7 +439,7 @@ _SIZE_ENDS = frozenset({"b", *(prefix + end for prefix in "kmgt" for end in ("",
     required=True,
 )
 def unknown_text(settings: Settings) -> Iterator[Finding]:
-    """A variable has a value that its library does not know.
+    """A variable has a value that its library does not recognise.
 
     Right: Every variable has a value that its library knows.
     Why: NCCL drops an unknown word without a message, so NCCL_P2P_LEVEL=nvl has no effect. Since 2.30.7 one unknown

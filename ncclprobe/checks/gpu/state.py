@@ -74,9 +74,9 @@ def remaps_rows(job: Job, gpus: Gpus | Absent) -> bool:
     applies=gpu_job,
 )
 def throttle(gpus: Gpus) -> Iterator[Finding]:
-    """Heat or the power supply slows down a GPU's clocks.
+    """Heat or a power limit slows down a GPU's clocks.
 
-    Right: Neither heat nor power supply slows down a GPU's clocks.
+    Right: Neither heat nor a power limit slows down a GPU's clocks.
     Why: every collective waits for the slowest GPU. A GPU that is slowed down before the job begins slows down the
     whole job.
     Fix: check its temperature, fans and power supplies (`nvidia-smi -q -d PERFORMANCE,TEMPERATURE,POWER`).
@@ -353,10 +353,10 @@ def _below_default(gpus: dict[str, Gpu]) -> Iterator[Finding]:
     applies=gpu_job,
 )
 def replays(gpus: Gpus) -> Iterator[Finding]:
-    """A GPU's PCIe link has repeated many packets.
+    """A GPU's PCIe link has replayed many packets.
 
-    Right: No GPU's PCIe link has repeated many more packets than its siblings' links.
-    Why: a packet is repeated when it arrives damaged. A link that repeats packets all the time carries less, and in the
+    Right: No GPU's PCIe link has replayed many more packets than its siblings' links.
+    Why: a packet is replayed when it arrives damaged. A link that replays packets all the time carries less, and in the
     end causes AER errors or a GPU that falls off the bus (nvmlDeviceGetPcieReplayCounter, since the driver was loaded).
     Fix: check `nvidia-smi -q | grep -i replay` again in an hour. If the count grows, reseat the GPU, its riser or
     cable.

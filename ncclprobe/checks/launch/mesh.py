@@ -254,7 +254,7 @@ def _known(paths: Every[Paths], gatherings: Every[Gathering | Absent]) -> list[T
     found = tries(paths, {each.node_rank for each in lost if each.node_rank is not None})
     if not found and any(each.rows for _, each in paths.items()):
         _refuse_gaps(paths)
-        raise Unlearned("rank 0 lost the nodes between which paths were tested")
+        raise Unlearned("rank 0 lost contact with the nodes whose paths were being tested")
     return found
 
 

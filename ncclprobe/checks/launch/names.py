@@ -145,7 +145,9 @@ def fqdn(
     elif entries and all(ip_address(entry.address).is_loopback for entry in entries):
         message = f"is {entries[0].address} here, which no other node can reach"
         if names.sources[:1] not in ((), ("files",)):
-            yield note(system.hostname, f"{message}, if {names.sources[0]} has no other answer", evidence=evidence)
+            yield note(
+                system.hostname, f"{message}, unless {names.sources[0]} returns another answer", evidence=evidence
+            )
         else:
             yield _loopback(system.hostname, message, evidence, job)
 
@@ -460,7 +462,7 @@ def dup_gpu(
 
     Right: Every rank has a GPU of its own.
     Why: NCCL fails at its start with "Duplicate GPU detected" (src/init.cc:1050), unless NCCL_MULTI_RANK_GPU_ENABLE is
-    set. A rank uses the visible device of its local rank, or the only one that it sees.
+    set. A rank uses the visible device whose index is its local rank, or the only device that it sees.
     Fix: start one rank per GPU: --nproc-per-node=gpu, srun --gpus-per-task=1, torch.cuda.set_device(LOCAL_RANK).
     """
     users: dict[str, list[tuple[str, int]]] = {}

@@ -349,7 +349,7 @@ def works_on_alone(log: JobLog) -> Iterator[Finding]:
 
     Right: No rank was busy with its own work when others gave up.
     Why: work that only one rank does, such as scanning or tokenizing a data set, writing a checkpoint or evaluating,
-    counts against the time that the others wait in the next collective or barrier. A progress bar that goes on after
+    counts against the timeout of the collective or barrier in which the others wait. A progress bar that goes on after
     they gave up shows that its rank was neither dead nor stuck.
     Fix: raise the timeout of init_process_group (`timedelta(hours=3)`, in trainers `ddp_timeout`) above the duration of
     that work. Or do the work before the job and keep its result, or spread it over the ranks.

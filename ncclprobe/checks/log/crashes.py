@@ -156,10 +156,10 @@ _OWN_VERDICT = "above, not a crash"
 def exited(log: JobLog) -> Iterator[Finding]:
     """A rank ended itself with an exit code of its own.
 
-    Right: No rank ended itself with an exit code of its own.
+    Right: No rank exited with an error code of its own.
     Why: Python exits with 1 after an exception, which it prints. Any other code comes from the program, through
     sys.exit or os._exit, or from a usage error (2). The launcher then ends the other ranks.
-    Fix: look for this exit code in the program and at what the rank printed last.
+    Fix: look for this exit code in the program, and read what the rank printed last.
     """
     ends = rank_ends(log, ())
     silent = set() if ends.unattributed else {each.rank for each in ends.silent}

@@ -109,7 +109,7 @@ def desync(records: FlightRecords) -> Iterator[Finding]:
     """Ranks made different collectives.
 
     Right: Every rank made the same collectives in the same order, by their flight records.
-    Why: every rank of a group has to make the same collectives in the same order, with the same sizes and types. If one
+    Why: every rank of a group has to call the same collectives in the same order, with the same sizes and types. If one
     does not, all wait for each other until the watchdog ends them, or they exchange the wrong data.
     Fix: make the two lines of the program agree: a branch that only some ranks take, a data set that ends sooner on
     some, a model that is not the same on all.

@@ -164,7 +164,7 @@ def waits_for_the_first_rank(log: JobLog) -> Iterator[Finding]:
     Right: the first rank of every group began to communicate in time.
     Why: the first rank creates NCCL's unique id at its first collective. It does not get there while it loads data or
     compiles, or if it has ended.
-    Fix: find out what the rank in brackets did last. Let all ranks make a first collective before long work, or raise
+    Fix: find out what the rank in brackets did last. Have all ranks run a first collective before long work, or raise
     the timeout of init_process_group.
     """
     for event in log.having(*_UNIQUE_ID):

@@ -131,8 +131,8 @@ def host_memory_full(log: JobLog) -> Iterator[Finding]:
     """The host's or container's memory is full, and a rank was killed.
 
     Right: No rank was killed because memory ran out.
-    Why: the kernel kills the process that uses most memory: a rank that loads a checkpoint, or its data loaders. The
-    process itself writes nothing, and the others lose the connection to it.
+    Why: the kernel kills the process that uses the most memory: a rank that loads a checkpoint, or its data loaders.
+    The process itself writes nothing, and the others lose the connection to it.
     Fix: give the job more memory (Slurm --mem, Kubernetes limits), use fewer data-loader workers, or load checkpoints
     on one rank or with mmap=True.
     """

@@ -141,7 +141,7 @@ def iommu(
     Right: The IOMMU does not translate the addresses of GPUs and NICs.
     Why: each transfer between GPUs, or between GPU and NIC, then goes up to the processor for translation. Jobs hang,
     or reach 6 GB/s instead of 20 (nccl#257, nccl-tests#115).
-    Fix: boot with iommu=pt (and intel_iommu=on or amd_iommu=on as before), or turn the IOMMU off in the firmware. Until
+    Fix: boot with iommu=pt (and keep intel_iommu=on or amd_iommu=on), or turn the IOMMU off in the firmware. Until
     then NCCL_P2P_DISABLE=1 sends GPUs without NVLink through host memory, which is slow but does not hang.
     """
     if not any(isinstance(each.iommu, Absent) or str(each.iommu).startswith("DMA") for each in pci.devices.values()):

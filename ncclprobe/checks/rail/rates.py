@@ -50,7 +50,7 @@ _BUSY_INTERPRETER = 0.5
     slows=True,
 )
 def slow(rails: Every[Rails], fabrics: Every[Fabric | Absent], buses: Every[Pci | Absent]) -> Iterator[Finding]:
-    """A rail is slower than the others, or than its port, or answers much later.
+    """A rail is slower than the others, or than its port, or has a much higher latency.
 
     Right: Every rail is as fast as the others, and answers as quickly.
     Why: NCCL spreads each ring over all rails and waits for the last one, so the slowest rail sets the pace of the job.
@@ -80,7 +80,7 @@ def slow(rails: Every[Rails], fabrics: Every[Fabric | Absent], buses: Every[Pci 
     if judged.all_slow and expected:
         yield warn(
             "all rails",
-            f"every rail is slow: {usual:.3g} GB/s are usual, and {expected:.3g} GB/s is the least to expect of these "
+            f"every rail is slow: {usual:.3g} GB/s is usual, but at least {expected:.3g} GB/s is expected from these "
             "ports and their PCIe links",
             action="retest",
             evidence=f"{judged.tests} tests of one direction",

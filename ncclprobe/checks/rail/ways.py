@@ -59,7 +59,7 @@ def untried(rails: Every[Rails]) -> Iterator[Finding]:
 
     Right: All rails that NCCL would use were tested.
     Why: if a node has no port for NCCL's own transport, the whole job falls back to TCP sockets, or to a plugin that is
-    not tested here. AWS's EFA has no reliable connections, so it is not tested either.
+    not tested here. AWS's EFA does not support reliable connections (the RC transport), so it is not tested either.
     Fix: see the checks ib.* of that node for the port; on EFA see env.libraries, and run `fi_pingpong -p efa -e rdm`
     between two nodes.
     """

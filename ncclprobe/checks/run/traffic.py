@@ -100,7 +100,8 @@ def _first_of_each(traffic: NicTraffic) -> dict[str, Finding]:
 def _left_out(each: OperationTraffic, nic: NicBytes, usual: float) -> Finding:
     return warn(
         f"{nic.node} {nic.nic}",
-        f"moved {size(_moved(nic) or 0)} of {each.op}, most NICs of its node {size(int(usual))}; on the other nodes "
+        f"moved {size(_moved(nic) or 0)} of {each.op}, against {size(int(usual))} for most NICs of its node; on the "
+        "other nodes "
         f"{nic.nic} carried its share",
         blame="unknown",
         action="retest",

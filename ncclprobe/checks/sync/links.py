@@ -69,7 +69,7 @@ def rate(
 ) -> Iterator[Finding]:
     """The fastest NICs of nodes of one kind run at different rates.
 
-    Right: The fastest NICs of nodes of one kind run at one rate.
+    Right: On nodes of one kind the fastest NICs run at the same rate.
     Why: collectives go round all nodes, so the links of the slowest node set the pace of the others. If a port is
     slower than its neighbours on the same node, ib.rate reports it; this check compares whole nodes.
     Fix: check the cables, transceivers and switch ports of the slower node (ibstat, mlxlink).

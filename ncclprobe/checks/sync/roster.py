@@ -194,7 +194,7 @@ def host_unused(hosts: Every[StartedHosts | Absent]) -> Iterator[Finding]:
 
     Right: ncclprobe was started on all hosts of --hosts.
     Why: if ncclprobe does not start on a host, nothing is known about it, and the others are judged without it.
-    Fix: try ssh in a terminal: `ssh -o BatchMode=yes HOST true` must succeed without a question.
+    Fix: try ssh in a terminal: `ssh -o BatchMode=yes HOST true` must succeed without a prompt.
     """
     started = [each for _, each in hosts.items() if isinstance(each, StartedHosts)]
     every = [each for one in started for each in one.failed]

@@ -237,7 +237,7 @@ def _match(entry: Mapping[str, Any], where: str) -> Match:
     match = converted(entry, Match, where)
     telling = [key for key in ("cloud", "vendor", "products", "cpus", "elsewhere") if getattr(match, key)]
     if match.by_name_only and telling:
-        raise UsageError(f"{where}: by_name_only and {telling[0]} exclude each other")
+        raise UsageError(f"{where}: by_name_only and {telling[0]} cannot be used together")
     if not match.by_name_only and not telling:
         raise UsageError(
             f"{where}: its GPUs do not identify a machine: give cloud, products or cpus, or why by_name_only"

@@ -13,7 +13,7 @@ from ncclprobe.model.findings import Blame
 from ncclprobe.model.values import Struct
 
 _PY_SPY = "`py-spy dump --pid PID` shows all of its threads"
-_LOOK = f"Look at the line of the program that is named; {_PY_SPY}."
+_LOOK = f"Look at the named line of the program; {_PY_SPY}."
 _ENVIRON = "`tr '\\0' '\\n' </proc/PID/environ`"
 
 
@@ -35,13 +35,13 @@ _DOWNLOAD = Reason(
     "unknown",
 )
 _BUILD = Reason(
-    "waits for the lock file of a build of an extension",
+    "waits for the lock file of an extension build",
     "If no process builds it any more, a killed job has left this lock: remove it. "
     "`find ${TORCH_EXTENSIONS_DIR:-~/.cache/torch_extensions} -name lock` finds those of torch.utils.cpp_extension.",
 )
 _FILE_LOCK = Reason(
     "waits for a lock file",
-    "Find its holder (`fuser -v FILE`, `cat /proc/locks`). A lock file that nobody holds was left over: remove it.",
+    "Find its holder (`fuser -v FILE`, `cat /proc/locks`). A lock file that nobody holds is stale: remove it.",
 )
 _PROCESS_LOCK = Reason(
     "waits for a lock that processes share",
@@ -50,32 +50,32 @@ _PROCESS_LOCK = Reason(
 )
 _ITEM = Reason(
     "waits for an item of a queue that another process has to put",
-    "Look at the process that fills this queue: it has ended, or it waits itself.",
+    "Look at the process that fills this queue: it has ended, or is itself waiting.",
 )
 _FULL = Reason(
     "waits for room in a queue that another process has to empty",
-    "Look at the process that empties this queue: it has ended, or it waits itself.",
+    "Look at the process that empties this queue: it has ended, or is itself waiting.",
 )
 _THREAD_ITEM = Reason(
     "waits for an item of a queue that another thread has to put",
-    "Look at the thread that fills this queue: the program's log shows its exception if it has ended.",
+    "Look at the thread that fills this queue: if it has ended, the program's log shows its exception.",
 )
 _THREAD_FULL = Reason(
     "waits for room in a queue that another thread has to empty",
-    "Look at the thread that empties this queue: the program's log shows its exception if it has ended.",
+    "Look at the thread that empties this queue: if it has ended, the program's log shows its exception.",
 )
 _POOL = Reason(
-    "waits for the result of a pool of workers",
+    "waits for results from a worker pool",
     "Look at the workers. multiprocessing.Pool never reports a worker that was killed, and a task that submits to its "
     "own full pool waits for ever.",
 )
 _MESSAGE = Reason(
-    "waits for a message of another process",
-    "Look at the process at the other end of this pipe: it has ended, or it waits itself.",
+    "waits for a message from another process",
+    "Look at the process at the other end of this pipe: it has ended, or is itself waiting.",
 )
 _UNREAD = Reason(
-    "writes to a pipe that another process has to read",
-    "Look at the process at the other end of this pipe: it has ended, or it waits itself.",
+    "is blocked while it writes to a pipe that another process has to read",
+    "Look at the process at the other end of this pipe: it has ended, or is itself waiting.",
 )
 _PROGRAM = Reason(
     "waits for a program that it has started",
@@ -93,7 +93,7 @@ SHUTDOWN = Reason(
 )
 _PROCESS_EVENT = Reason(
     "waits for an event or condition that another process has to set",
-    "Look at the process that has to set it: it has ended, or it waits itself.",
+    "Look at the process that has to set it: it has ended, or is itself waiting.",
 )
 _THREAD_EVENT = Reason(
     "waits for an event that another thread has to set",
@@ -113,7 +113,7 @@ _LOADER = Reason(
     "`timeout=` of the DataLoader turns the wait into an error.",
 )
 _REMOTE = Reason(
-    "waits for an answer of another program over the network",
+    "waits for a network reply from another program",
     "See whether the program at the other end is alive and answers, and give the call a timeout.",
     "unknown",
 )
@@ -191,14 +191,14 @@ _SIGNALLED = Reason(
     "A handler must not take a lock: let it only set a flag, and act on this flag in the main loop.",
 )
 AWAITED = Reason(
-    "waits for an operation of torch.distributed to end",
+    "waits for a torch.distributed operation",
     "Compare its peer, tag, group and size with the calls of the other ranks.",
 )
 _STATES = (
     Reason(
         "uninterruptible sleep",
         "The storage is at fault: look at its server, and at `journalctl -k` of this node. A process in this state "
-        "cannot be killed before the server answers.",
+        "cannot be killed until the server answers.",
         "unknown",
     ),
     Reason(
@@ -222,7 +222,9 @@ _STATES = (
         "waits for a key",
         "Find the rank that sets this key of the store (`store.set`), and why not: another name, or a PrefixStore.",
     ),
-    Reason("holds)", "End the process that holds the lock, or let it release it: `ps -fp PID`, `cat /proc/locks`."),
+    Reason(
+        "holds)", "End the process that holds the lock, or wait until it is released: `ps -fp PID`, `cat /proc/locks`."
+    ),
     Reason("waits for the lock on a file", "Find the process that holds it: `cat /proc/locks`, `fuser -v FILE`."),
     Reason("opens a FIFO", "Start the process that has to open the other end of this FIFO, or remove it."),
     Reason(
@@ -239,8 +241,8 @@ _STATES = (
     Reason("connects", "See whether the other end answers this node: `nc -vz ADDRESS PORT`.", "unknown"),
     Reason(
         "keeps a processor busy and reads and writes nothing",
-        "Look at the loop around the line that is named: a value that is NaN never gets below a limit. "
-        "`py-spy dump --pid PID`, twice, shows whether the program goes on.",
+        "Look at the loop around the line that is named: a value that is NaN never gets below a limit. `py-spy dump "
+        "--pid PID`, run twice, shows whether the program makes progress.",
     ),
     Reason("waits for a signal", "Find who has to send this signal, and why it has not: it may have come too early."),
     Reason("waits for requests", "Find who has to connect to this socket, and why it does not."),
@@ -256,7 +258,7 @@ _STATES = (
 _OF_START = (
     Reason("is not below WORLD_SIZE=", "Ranks count from 0: start each rank with a RANK of 0 to WORLD_SIZE - 1."),
     Reason("have the same RANK", "Start every rank once, each with a RANK of its own: 0 to WORLD_SIZE - 1."),
-    Reason("WORLD_SIZE=", f"start all ranks with one WORLD_SIZE: {_ENVIRON} shows it"),
+    Reason("WORLD_SIZE=", f"start all ranks with the same WORLD_SIZE: {_ENVIRON} shows it"),
     Reason(
         "is not a rank of this job",
         "Give the job another MASTER_PORT, or end that program. The log of rank 0 has `EADDRINUSE`.",
@@ -272,17 +274,17 @@ _OF_START = (
     Reason("torchrun", "Start torchrun on the missing nodes, with the same --rdzv-endpoint, --rdzv-id and --nnodes."),
 )
 _OF_PHRASES = {
-    "of different groups": "Give the call one group on all ranks: None is the default group of all ranks.",
+    "of different groups": "Pass the same group on all ranks: None is the default group of all ranks.",
     "ranks wait for each other": "Let all ranks enter their groups in one order.",
-    "receives tag": "Give each send and its receive one tag.",
+    "receives tag": "Use the same tag for each send and its matching receive.",
     "receives from": "Compare src, dst and tag of the sends and receives: each receive needs the send of its source.",
     "none in its other side": "Let one side receive first, or use isend and irecv, or batch_isend_irecv.",
 }
 _OF_CALLS = {
     "backward": "DistributedDataParallel reduces gradients in backward. Give all ranks as many batches (or use "
     "`model.join()`), the same `no_sync()`, and find_unused_parameters=True if some ranks do not use all parameters.",
-    "broadcast": "All ranks have to give one src. Compare src and group of this call on all ranks.",
-    "scatter": "All ranks have to give one src. Compare src and group of this call on all ranks.",
+    "broadcast": "All ranks must pass the same src. Compare src and group of this call on all ranks.",
+    "scatter": "All ranks must pass the same src. Compare src and group of this call on all ranks.",
     "reduce": "All ranks have to give one dst. Compare dst and group of this call on all ranks.",
     "gather": "All ranks have to give one dst. Compare dst and group of this call on all ranks.",
     "new_group": "Every rank of the job has to make the same groups in the same order, also those that it is not in.",

@@ -1,0 +1,114 @@
+"""Texts as tools print them on a healthy node, for tests of what people paste."""
+
+IBSTAT = """\
+$ ibstat
+CA 'mlx5_0'
+\tCA type: MT4129
+\tNumber of ports: 1
+\tFirmware version: 28.39.1002
+\tPort 1:
+\t\tState: {state}
+\t\tPhysical state: {physical}
+\t\tRate: 400
+\t\tBase lid: 42
+\t\tLink layer: InfiniBand
+"""
+IBSTATUS = """\
+Infiniband device 'mlx5_0' port 1 status:
+\tdefault gid:\t fe80:0000:0000:0000:0015:5dff:fd34:11eb
+\tbase lid:\t 0x33bf
+\tstate:\t\t 1: DOWN
+\tphys state:\t 3: Disabled
+\trate:\t\t 200 Gb/sec (4X HDR)
+\tlink_layer:\t InfiniBand
+"""
+DEVINFO = """\
+hca_id:\tmlx5_0
+\ttransport:\t\t\tInfiniBand (0)
+\tfw_ver:\t\t\t\t28.39.1002
+\tboard_id:\t\t\tMT_0000000838
+\tphys_port_cnt:\t\t\t1
+\t\tport:\t1
+\t\t\tstate:\t\t\tPORT_DOWN (1)
+\t\t\tmax_mtu:\t\t4096 (5)
+\t\t\tport_lid:\t\t42
+\t\t\tlink_layer:\t\tEthernet
+"""
+QUERY = """\
+==============NVSMI LOG==============
+
+Driver Version                            : 550.127.08
+CUDA Version                              : 12.4
+
+Attached GPUs                             : 1
+GPU 00000000:1B:00.0
+    Product Name                          : NVIDIA H100 80GB HBM3
+    Persistence Mode                      : Enabled
+    Compute Mode                          : Exclusive_Process
+    GPU UUID                              : GPU-0000026d-0000-4000-8000-000000000000
+    MIG Mode
+        Current                           : Disabled
+    PCI
+        GPU Link Info
+            PCIe Generation
+                Max                       : 5
+                Current                   : 5
+            Link Width
+                Max                       : 16x
+                Current                   : 8x
+"""
+LIST = "GPU 0: NVIDIA H200 (UUID: GPU-0000026d-0000-4000-8000-000000000000)\n"
+NVLINK = LIST + "\t Link 0: 26.562 GB/s\n\t Link 1: <inactive>\n"
+MATRIX = """\
+\tGPU0\tGPU1\tNIC0\tCPU Affinity\tNUMA Affinity
+GPU0\t X \tNV18\tPIX\t0-55\t0
+GPU1\tNV18\t X \tSYS\t56-111\t1
+NIC0\tPIX\tSYS\t X \t\t
+
+Legend:
+
+  X    = Self
+"""
+SMI = """\
+| NVIDIA-SMI 550.90.07              Driver Version: 550.90.07      CUDA Version: 12.4     |
+|   0  NVIDIA H100 80GB HBM3          On  |   00000000:19:00.0 Off |                    0 |
+| N/A   34C    P0             70W /  700W |       4MiB /  81559MiB |      0%      Default |
+|                                         |                        |             Disabled |
+|   1  NVIDIA H100 80GB HBM3          On  |   00000000:3B:00.0 Off |                    2 |
+| N/A   31C    P0             69W /  700W |       4MiB /  81559MiB |      0%   E. Process |
+|                                         |                        |             Disabled |
+"""
+NARROW = "\tGPU0\tGPU1\tGPU2\tGPU3\n" + "".join(
+    "\t".join([f"GPU{one}", *(" X " if one == two else "NV16" if 3 in (one, two) else "NV18" for two in range(4))])
+    + "\n"
+    for one in range(4)
+)
+ADDRESSES = (
+    "lo               UNKNOWN        127.0.0.1/8 ::1/128\neth0@if12        UP             10.0.0.5/24\nib0 DOWN\n"
+)
+IP_ADDR = """\
+1: lo: <LOOPBACK,UP,LOWER_UP> mtu 65536 qdisc noqueue state UNKNOWN group default qlen 1000
+    inet 127.0.0.1/8 scope host lo
+2: eth0@if20: <BROADCAST,MULTICAST,UP,LOWER_UP> mtu 9000 qdisc noqueue state UP group default qlen 1000
+    inet 10.0.0.5/24 brd 10.0.0.255 scope global eth0
+"""
+IFCONFIG = """\
+eth0: flags=4163<UP,BROADCAST,RUNNING,MULTICAST>  mtu 9000
+        inet 10.0.0.5  netmask 255.255.255.0  broadcast 10.0.0.255
+        RX packets 158176424  bytes 578482990188 (538.7 GiB)
+"""
+ETH0 = {
+    "family": 2,
+    "address": "10.0.0.5",
+    "netmask": "255.255.255.0",
+    "broadcast": None,
+    "ptp": None,
+}
+CUT = LIST + "\t Link 0: 26.562 GB/s\n\t Link 1: 26.562 GB/s\n"
+ULIMIT = """\
+core file size              (blocks, -c) 0
+max locked memory           (kbytes, -l) 64
+open files                          (-n) 1024
+max user processes                  (-u) unlimited
+"""
+PORT = "/sys/class/infiniband/mlx5_0/ports/1"
