@@ -70,8 +70,8 @@ def test_a_file_is_looked_for_where_it_was_named_or_in_the_working_directory(
 
 FOREIGN = {
     "of another user": (1000, 0, 0o644, "because uid 1000 owns it"),
-    "that a group may write": (0, 1000, 0o664, "because its mode 0664 lets other users write it"),
-    "that all may write": (0, 0, 0o666, "because its mode 0666 lets other users write it"),
+    "that a group may write": (0, 1000, 0o664, "because its mode 0664 lets other users write to it"),
+    "that all may write": (0, 0, 0o666, "because its mode 0666 lets other users write to it"),
 }
 
 

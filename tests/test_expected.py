@@ -160,7 +160,7 @@ def test_every_collective_can_be_asked_for_at_once(capsys: pytest.CaptureFixture
         (("--machine", "dgx-h100", "--gpus-per-node", "9"), "9"),
         (("--machine", "dgx-h100", "--gpus-per-node", "8,8", "--nodes", "3"), "3"),
         (("--machine", "dgx-h100", "--gpus-per-node", "8;8"), "8;8"),
-        (("--machine", "dgx-h100", "--gpus-per-node", "1"), "one GPU"),
+        (("--machine", "dgx-h100", "--gpus-per-node", "1"), "a single GPU"),
         (("--machine", "dgx-h100", "--nodes", "99999999"), "99999999"),
         (("--machine", "dgx-h100", "--nic-rate", "-3"), "-3"),
         (("--machine", "dgx-h100", "--nic-rate", "nan"), "nan"),

@@ -234,7 +234,7 @@ def test_a_configured_folders_checks_are_asked_and_may_be_accepted(folder: Path,
 @pytest.mark.parametrize(("level", "mode"), [(0, 0o777), (0, 0o1777), (1, 0o775)])
 def test_a_folder_that_others_may_write_is_not_run(folder: Path, level: int, mode: int) -> None:
     (folder, *folder.parents)[level].chmod(mode)
-    with pytest.raises(UsageError, match="lets other users write it"):
+    with pytest.raises(UsageError, match="lets other users write to it"):
         site.checks(None, str(folder))
 
 
@@ -242,7 +242,7 @@ def test_a_file_that_others_may_write_is_not_run(folder: Path) -> None:
     (folder / "bios.py").chmod(0o664)
     (verdict,) = judge([SMALL], [check for check in site.checks(None, str(folder)) if "bios" in check.id], Job())
     assert (verdict.id, verdict.status) == ("site-bios.load", Status.UNKNOWN)
-    assert "its mode 0664 lets other users write it" in verdict.why
+    assert "its mode 0664 lets other users write to it" in verdict.why
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="needs root")
@@ -254,7 +254,7 @@ def test_a_folder_of_another_user_is_not_run(folder: Path) -> None:
 
 @each_row("named", ["checks", "./checks", "~/checks", "no such folder", "/no/such/folder"])
 def test_a_folder_is_named_in_full_and_is_there(named: str) -> None:
-    with pytest.raises(UsageError, match=r"give the folder in full|cannot be read"):
+    with pytest.raises(UsageError, match=r"give an absolute path|cannot be read"):
         site.checks(None, named)
 
 
@@ -267,7 +267,7 @@ def test_the_file_of_the_working_directory_names_no_code(
         suppressions.load(None, lambda folder: every_check(None, folder))
     assert suppressions.load(path, lambda folder: every_check(None, folder)).checks == str(folder)
     path.chmod(0o666)
-    with pytest.raises(UsageError, match="lets other users write it"):
+    with pytest.raises(UsageError, match="lets other users write to it"):
         suppressions.load(path, lambda folder: every_check(None, folder))
 
 

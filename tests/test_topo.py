@@ -136,7 +136,7 @@ def test_without_a_file_this_machine_is_asked(
     command = tmp_path / "nvidia-smi"
     monkeypatch.setenv("PATH", str(tmp_path))
     assert main(["topo"]) == 2
-    assert "name a file" in capsys.readouterr().err
+    assert "give a file" in capsys.readouterr().err
     command.write_text("#!/bin/sh\n[ \"$*\" = 'topo -m' ] && printf '\\tGPU0\\nGPU0\\t X \\n'\n")
     command.chmod(0o755)
     assert main(["topo"]) == 0

@@ -114,7 +114,7 @@ def test_another_token_is_a_stranger_to_both_sides() -> None:
         (saying(b"ncclprobe/1 " + b"0" * 39), "foreign", "ncclprobe/1"),
         (saying(b"ncclprobe/2 token short"), "foreign", "short"),
         (saying(b"\x16\x03\x01\x00\x1b[31m" * 10), "foreign", r"\x16"),
-        (saying(b""), "hung-up", "hung up"),
+        (saying(b""), "hung-up", "closed the connection without a message"),
         (saying(b"", stay_s=3.0), "silent", "said nothing"),
         (saying(b"ncclprobe/2 token " + b"0" * 32 + b"\n", stay_s=3.0), "silent", "said nothing"),
         (saying(b"ncclprobe/2 token " + b"0" * 32 + b"\n" + b"\xff" * 100, stay_s=3.0), "too-big", "announced"),

@@ -50,7 +50,7 @@ def recognise(connection: sqlite3.Connection, path: Path, *, create: bool) -> No
                 for statement in TABLES:
                     connection.execute(statement)
     if value(connection, "PRAGMA application_id") != APPLICATION:
-        raise UsageError(f"{path}: is not a store of `ncclprobe fleet`; it was not changed")
+        raise UsageError(f"{path}: is not a store of `ncclprobe fleet`; nothing was changed")
     version = value(connection, "PRAGMA user_version")
     if version != VERSION:
         raise UsageError(f"{path}: is a store of schema {version}; this ncclprobe reads {VERSION}")

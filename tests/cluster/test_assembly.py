@@ -100,8 +100,8 @@ def test_a_node_that_was_lost_is_remembered_with_what_went_wrong() -> None:
     [
         (dump({("read", "/a"): "one"}, "n1"), ""),
         ('{"capture": 1}\n{"like": "/etc/passwd"}\n', "garbled: the capture of n1:2: unknown row"),
-        ("", "garbled: the capture of n1: empty"),
-        ("[" * 10_000, "garbled: the capture of n1: not a capture"),
+        ("", "garbled: the capture of n1 is empty"),
+        ("[" * 10_000, "garbled: the capture of n1 is not a capture"),
     ],
 )
 def test_a_capture_from_another_node_is_like_no_file_of_ours_and_breaks_nothing(

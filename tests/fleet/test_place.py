@@ -113,9 +113,9 @@ def _shared_memory(path: Path) -> None:
 @each_row(
     "change, why",
     [
-        (_open_to_all, "its mode 0777 lets other users write it"),
-        (_sticky, "its mode 1777 lets other users write it"),
-        (_store_open_to_all, "its mode 0666 lets other users write it"),
+        (_open_to_all, "its mode 0777 lets other users write to it"),
+        (_sticky, "its mode 1777 lets other users write to it"),
+        (_store_open_to_all, "its mode 0666 lets other users write to it"),
         (_linked, "has another name too"),
         (_journal_link, "not a regular file"),
         (_journal_pipe, "not a regular file"),
@@ -133,7 +133,9 @@ def test_a_place_where_others_could_leave_a_journal_is_refused(
 
 def test_a_store_is_not_made_where_others_may_write(tmp_path: Path) -> None:
     tmp_path.chmod(0o1777)
-    assert "lets other users write it; keep it where only its owner writes" in refusal(tmp_path / "f.db", create=True)
+    assert "lets other users write to it; keep it where only its owner writes" in refusal(
+        tmp_path / "f.db", create=True
+    )
     assert not (tmp_path / "f.db").exists()
 
 

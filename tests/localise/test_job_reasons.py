@@ -51,7 +51,7 @@ def stuck_in(*frames: tuple[str, str], state: LiveRank = IDLE, own: FlightFrame 
         ([("acquire", f"{PACKAGES}/filelock/_api.py")], "a lock file", "fuser"),
         ([("_try_get_data", f"{PACKAGES}/torch/utils/data/dataloader.py")], "its data loader", "num_workers=0"),
         ([("readinto", f"{PYTHON}/socket.py"), ("urlopen", f"{PYTHON}/urllib/request.py")], "over HTTP", "curl"),
-        ([("recv", f"{PACKAGES}/redis/connection.py")], "over the network", "timeout"),
+        ([("recv", f"{PACKAGES}/redis/connection.py")], "a network reply", "timeout"),
         ([("select", f"{PYTHON}/selectors.py"), ("run", f"{PYTHON}/asyncio/runners.py")], "(asyncio)", "the task"),
         ([], "waits for a lock or for another thread", "py-spy dump"),
     ],
@@ -133,17 +133,17 @@ def in_call(name: str, values: dict[str, str]) -> tuple[FlightFrame, ...]:
     ("name", "values", "words", "advice"),
     [
         ("broadcast", [{"src": "1", "group_src": "1"}, {"src": "0", "group_src": "0"}], "rank 0 src=1; rank 1 src=0",
-         "one src"),
+         "the same src"),
         ("new_group", [{"ranks": "[0, 1]", "group_name": "2"}, {"ranks": "[0, 1]", "group_name": "1"}],
          "rank 0 its group 2; rank 1 its group 1", "same groups in the same order"),
         ("init_process_group", [{"init_method": "file:///a"}, {"init_method": "file:///b"}],
          "init_method=file:///a", "one init_method"),
         ("all_reduce", [{"group": "given"}, {"group": "default"}], "rank 1 in the default group, rank 0 in a group of",
-         "one group"),
+         "the same group"),
         ("recv", [{"src": "2"}, {"dst": "0"}, {"src": "1"}], "rank 0 receives from rank 2, which sends nothing to it",
          "src, dst and tag"),
         ("recv", [{"src": "1", "tag": "5"}, {"dst": "0", "tag": "4"}], "receives tag 5 from rank 1, which sends tag 4",
-         "one tag"),
+         "the same tag"),
         ("init_process_group", [{"rank": "1"}, {"rank": "1"}], "the same rank=1", "each its own rank"),
     ],
 )  # fmt: skip
@@ -166,7 +166,7 @@ def test_ranks_in_one_call_with_different_arguments_are_all_in_it_and_none_is_bl
 def test_advice_about_one_call_is_given_only_if_all_ranks_are_in_it() -> None:
     stacks = {0: (in_call("broadcast", {"src": "0"}),) * 2, 1: (in_call("all_reduce", {}),) * 2}
     (finding,) = apart.run(looked(dict.fromkeys(stacks, (IDLE, later(IDLE, still_s=20.0))), stacks=stacks))
-    assert "one src" not in finding.remedy
+    assert "the same src" not in finding.remedy
 
 
 def test_a_rank_that_waits_for_a_key_while_another_works_is_slow() -> None:

@@ -309,7 +309,7 @@ def of_ranks(ranks: int, lost: Sequence[tuple[int, int]], gone: Sequence[int]) -
     ]  # fmt: skip
     transfers = tuple(LostTransfer(src, dst, "timed out", 0, False) for src, dst in lost)
     asides = tuple(Aside(rank, f"rank {rank}", "it did not answer", True) for rank in gone)
-    return MeasuredPairs(RankNics(("h",) * ranks, (None,) * ranks), tuple(rows), transfers, (), asides, True)
+    return MeasuredPairs(RankNics(("h",) * ranks, (None,) * ranks), tuple(rows), transfers, asides, True)
 
 
 @each_row("ranks", [2, 4])

@@ -117,11 +117,11 @@ def test_gloo_where_no_gpu_is_says_so() -> None:
     [
         (None, 2, Devices(8, 0, "2.13.0+cpu"), "torch 2.13.0+cpu can use none"),
         ("nccl", 2, Devices(8, 0, "2.13.0+cpu"), "--backend gloo"),
-        ("nccl", 2, Devices(0, 0), "none can be seen"),
+        ("nccl", 2, Devices(0, 0), "no GPU is visible"),
         (None, 4, Devices(2), "4 ranks on this node and 2 GPUs"),
         ("nccl", 4, Devices(1), "4 ranks on this node and 1 GPU:"),
         (None, 2, Devices(8, listed=""), "can use none of the 8 GPUs here: check CUDA_VISIBLE_DEVICES="),
-        (None, 1, Devices(8, denied=8), "may use none of the 8 GPUs here"),
+        (None, 1, Devices(8, denied=8), "can use none of the 8 GPUs here"),
     ],
 )
 def test_there_is_no_silent_fallback(asked: Any, local_ranks: int, devices: Devices, words: str) -> None:

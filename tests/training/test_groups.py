@@ -33,7 +33,7 @@ def test_what_is_written_is_read_back(grid: Grid) -> None:
         ("tp", "must be a whole number above zero"),
         ("tp=-2", "must be a whole number"),
         ("", "is not a known kind of group"),
-        ("tp=9999999,dp=9999999", "more than any job has"),
+        ("tp=9999999,dp=9999999", "ranks are too many"),
     ],
 )
 def test_groups_that_make_no_sense_are_refused_by_name(text: str, said: str) -> None:

@@ -231,7 +231,7 @@ def hca_dup(
         yield jobs_warn("NCCL_IB_HCA", message, shown)
     else:
         message = f"selects {used} of {used + len(left)} NICs that are equally fast, for {alive} GPUs"
-        most = 3 * used <= len(left) and not alone
+        most = isinstance(described, NamedMachine) and 3 * used <= len(left) and not alone  # else its cost decides
         tell = jobs_fail if most else jobs_warn if several and used <= len(left) else jobs_note
         yield tell("NCCL_IB_HCA", message, shown)
 

@@ -201,7 +201,7 @@ def _missing(job: LookedAt, rank: RankView, what: Activity, call: Stalled) -> tu
         return "cannot tell", text  # a server without requests looks the same, and is well
     unheard = rank.silent and not call.launched and not waits_outside(rank) and (own or not rank.stacks)
     works = any(job.activities.get(other) == "busy" for other in call.missing)
-    if (works and may_wait_for_work(rank)) or (what == "idle" and child_naps(rank)):
+    if (works and may_wait_for_work(rank)) or (what == "idle" and (child_naps(rank) or _met(job, rank.rank))):
         return "slow, not stuck", text
     if what == "unseen" or (what in _LEAST_S and unheard):  # a late server's rank may be in the call, and spin there
         return "cannot tell", text

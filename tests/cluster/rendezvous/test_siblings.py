@@ -76,5 +76,5 @@ def test_a_second_local_rank_0_is_refused() -> None:
 
 
 def test_a_local_rank_0_that_never_comes_is_given_up() -> None:
-    with pytest.raises(WireError, match="not there"):
+    with pytest.raises(WireError, match="is missing"):
         asyncio.run(hand_over(TOKEN, 0, 1, "", soon(0.3)))

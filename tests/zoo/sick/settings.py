@@ -113,6 +113,7 @@ ENVIRONMENT = (
             so.variables(NCCL_NET="ofi"),
         ),
         like="aws-p4d",
+        also=("warn env.vendor NCCL_NET",),
     ),
     plant(
         "visible-twice",

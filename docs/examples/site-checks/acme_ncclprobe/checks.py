@@ -22,7 +22,7 @@ def host_memory(memory: Memory) -> Iterator[Finding]:
     """The node has less memory than we buy.
 
     Right: the node has the memory that we buy.
-    Why: a module that fails its training at boot is left out without a word, and the data loaders are then killed.
+    Why: the firmware silently drops a module that fails its training at boot, and the data loaders are then killed.
     Fix: reseat the modules that `dmidecode -t memory` does not list, and drain the node until then.
     """
     gib = memory.total_bytes / (1 << 30)
