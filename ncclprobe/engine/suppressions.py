@@ -129,7 +129,7 @@ def _refuse_foreign(found: os.stat_result) -> None:
     why = next((f"uid {uid} owns it" for uid in owners), "")
     writers = stat.S_IWOTH | (stat.S_IWGRP if found.st_gid not in (0, os.getegid()) else 0)
     if not why and found.st_mode & writers:
-        why = f"its mode {stat.S_IMODE(found.st_mode):04o} lets other users write it"
+        why = f"its mode {stat.S_IMODE(found.st_mode):04o} lets other users write to it"
     if why:
         raise UsageError(
             f"{Path.cwd() / NAME} is not read, because {why}; to go on without it give --no-config, to trust it give "

@@ -230,7 +230,7 @@ def test_a_run_that_ended_early_is_unknown_and_says_so() -> None:
 def test_a_run_without_time_for_a_single_wave_is_unknown() -> None:
     verdict = verdicts(played(World(names(3), 2), seconds=1.0))["rail.dead"]
     assert verdict.status is Status.UNKNOWN
-    assert "the run had no time" in verdict.why
+    assert "the run ran out of time" in verdict.why
 
 
 def test_wrong_bytes_of_one_partner_are_not_blamed_on_the_others() -> None:

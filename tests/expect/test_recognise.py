@@ -94,7 +94,7 @@ def test_in_a_cloud_a_lost_nic_is_a_loss_and_half_of_them_another_type() -> None
     assert [str(difference) for difference in seven.differs] == ["NICs of 200 Gb/s: 7, expected 8"]
     four = recognise(replace(MEGA, nics=4))
     assert (four.machine, set(four.candidates)) == (None, TWO)
-    assert four.why == "ambiguous: a3-edgegpu-8g or a3-highgpu-8g fit; choose one with --machine"
+    assert four.why == "ambiguous: a3-edgegpu-8g and a3-highgpu-8g fit; choose one with --machine"
 
 
 def test_unknown_nics_leave_every_type_that_may_be() -> None:
