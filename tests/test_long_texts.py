@@ -11,6 +11,8 @@ import pytest
 
 from ncclprobe.facts.names import comm_id_host
 from ncclprobe.facts.nccl_conf import parse_conf
+from ncclprobe.host.pasted_job import described
+from ncclprobe.host.pasted_scripts import scripts
 from ncclprobe.host.settings import recorded, sanitised
 from ncclprobe.nccl.algorithms import ALGORITHMS, parse_pin
 from ncclprobe.nccl.hcas import MAX_INTERFACES, address_range, parse_selector
@@ -45,6 +47,8 @@ UNITS = (
     "\n",
     "\t:",
     "_a",
+    "mpirun ",
+    "srun torchrun ",
 )
 READERS: dict[str, Callable[[str], Any]] = {
     "a value": sanitised,
@@ -58,6 +62,8 @@ READERS: dict[str, Callable[[str], Any]] = {
     "NCCL_COMM_ID": comm_id_host,
     "text that is redacted": lambda text: Redactor("key").text(text),
     "a log of NCCL": read,
+    "what a paste names": lambda text: described([text]),
+    "a script": lambda text: scripts([text]),
 }
 
 

@@ -591,6 +591,18 @@ def test_what_no_text_shows_is_not_called_right(tmp_path: Path, capsys: pytest.C
     assert "WARN env.ifname" not in said
 
 
+def test_a_log_that_reports_an_unknown_failure_is_not_called_healthy(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    starts = "[    1.000000] Linux version 6.1\n"
+    assert doctor(tmp_path, capsys, starts * 3)[0] == 0
+    code, said = doctor(
+        tmp_path, capsys, f"{starts}[  9.000000] nvidia 0000:07:00.0: GPU initialization FAILED, giving up\n"
+    )
+    assert code == 3
+    assert "GPU initialization FAILED, giving up" in " ".join(said.split())
+
+
 def test_labels_of_srun_are_machines_if_there_are_several() -> None:
     lines = MATRIX.splitlines()
     one = "".join(f"0: {line}\n" for line in lines)

@@ -7,18 +7,17 @@ from ncclprobe.host.pasted_ethtool import DROPPED
 from ncclprobe.host.pasted_logs import LOG
 from ncclprobe.model.causes import Cause
 from ncclprobe.model.findings import Certainty, Evidence, Finding, Severity, Status, Verdict
+from ncclprobe.model.report import Report
 from ncclprobe.model.snapshot import Job, Snapshot
 from ncclprobe.model.values import Struct
 
 _STATUS = {Severity.FAIL: Status.FAIL, Severity.WARN: Status.WARN}
-
-
 _MANY = 1000
 """So many dropped packets are worth a warning: RDMA sends all again from each one."""
 _UNEXPLAINED = "log.unexplained"
 """The check that quotes what a program says for itself, such as an `ls` that finds no file."""
 _NONE = "log.gpu-failed"
-"""The check that has found nothing if no line of a text names a failure."""
+"""The check under which logs are judged in which no cause is named."""
 
 
 class SaidInTexts(Struct, frozen=True):
@@ -36,21 +35,31 @@ def said_in(paths: Sequence[str], pasted: Sequence[Snapshot]) -> SaidInTexts:
     from ncclprobe.engine.explain import explain  # and what reads the logs of jobs
     from ncclprobe.host import job_files
     from ncclprobe.model.errors import UsageError
-    from ncclprobe.model.report import Report
 
     def no_report(path: str) -> Report:
         raise UsageError(f"{path}: not a text")
 
+    node, log = pasted[0].node, any(LOG in each.answers for each in pasted)
     try:
-        found = explain(ask(Judging(), ("doctor",), Job(), LEFT), job_files.named(list(paths)), no_report).causes
+        report = explain(ask(Judging(), ("doctor",), Job(), LEFT), job_files.named(list(paths)), no_report)
     except UsageError:  # no line is known
-        found = ()
-    known = [each for each in found if each.confidence == "named" and not each.id.startswith(_UNEXPLAINED)]
+        report = None
+    known = [each for each in report.causes if each.confidence == "named"] if report else []
     named = [each for each in known if each.severity in _STATUS and each.evidence]
-    log = any(LOG in each.answers for each in pasted)
-    healthy = Verdict(_NONE, pasted[0].node, Status.PASS, "No line of the pasted text names a failure.")
-    told = tuple(_verdict(cause, pasted[0].node) for cause in named) or (healthy,) * log
+    named = [each for each in named if not each.id.startswith(_UNEXPLAINED)]
+    told = tuple(_verdict(cause, node) for cause in named) or (_without_cause(report, node),) * log
     return SaidInTexts((*told, *(_losses(each) for each in pasted if DROPPED in each.answers)))
+
+
+def _without_cause(report: Report | None, node: str) -> Verdict:
+    """Return the verdict on logs without a named cause: a failure that no check knows is not health."""
+    if report is None or report.outcome != "failed":
+        return Verdict(_NONE, node, Status.PASS, "No check knows a failure in the pasted text.")
+    line = next((each.evidence[0].text for each in report.causes if each.evidence), "`ncclprobe explain FILE` shows it")
+    why = f"a line reports a failure that no check knows: {line}"
+    return Verdict(
+        _UNEXPLAINED, node, Status.UNKNOWN, "Every line that reports a failure is known.", why, required=True
+    )
 
 
 def _losses(machine: Snapshot) -> Verdict:

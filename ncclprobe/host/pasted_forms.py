@@ -11,7 +11,7 @@ from itertools import pairwise
 from types import MappingProxyType
 
 from ncclprobe.host import Question
-from ncclprobe.host.pasted_settings import whole
+from ncclprobe.host.pasted_settings import OptionOf, whole
 from ncclprobe.model.errors import HostError, Missing
 
 Answers = dict[Question, str | HostError]
@@ -527,7 +527,7 @@ def _lsmod(lines: Sequence[str]) -> Answers:
     return found
 
 
-_DOCKER = re.compile(r"\b(?:docker|podman) run\b.{0,2000}?\s--gpus[= ]")
+_DOCKER = OptionOf(re.compile(r"\b(?:docker|podman) run\b"), re.compile(r"\s--gpus[= ]"))
 _ROOM = ("--ipc=host", "--ipc host", "--shm-size", ":/dev/shm")
 _DOCKERS = 64 << 20
 

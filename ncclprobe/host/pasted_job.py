@@ -12,8 +12,10 @@ from collections import Counter
 from collections.abc import Iterable, Sequence
 
 from ncclprobe.host import NAMED, Question
-from ncclprobe.host.pasted_settings import whole
+from ncclprobe.host.pasted_settings import OptionOf, whole
 
+_MPI = re.compile(r"\b(?:mpirun|mpiexec)\b")
+_SRUN = re.compile(r"\bsrun\b")
 _TYPES = re.compile(
     r"(?<![\w-])(?:"
     r"[gp]\d[a-z0-9-]{0,12}\.(?:\d{0,2}xlarge|metal)"
@@ -48,7 +50,7 @@ _LISTED = re.compile(r"GPU \d{1,3}: .{2,60}? \(UUID: ")
 _NODES = (
     re.compile(r"--nodes[= ](\d{1,5})\b"),
     re.compile(r"--nnodes[= ][\"']?(\d{1,5})\b(?!:)"),
-    re.compile(r"(?:#SBATCH|srun|sbatch|salloc)\b.{0,200}?\s-N[= ]?(\d{1,5})\b"),
+    OptionOf(re.compile(r"#SBATCH\b|\b(?:srun|sbatch|salloc)\b"), re.compile(r"\s-N[= ]?(\d{1,5})\b")),
 )
 _PODS = re.compile(r"(?:- )?(?:replicas|numNodes|parallelism): ?[\"']?([2-9]|\d{2,4})[\"']?$")
 _PLACES = r"(?:nodes?|hosts|vms|instances|trays|machines|servers?|box(?:es)?)\b"
@@ -67,13 +69,13 @@ _RANKS = (
     re.compile(r"--nproc[-_]per[-_]node[= ](\d{1,3})\b"),
     re.compile(r"(?:-npernode|--npernode|-ppn) (\d{1,3})\b"),
     re.compile(r"\bppr:(\d{1,3}):node\b"),
-    re.compile(r"(?:mpirun|mpiexec)\b.{0,400}?\s-N (\d{1,3})\b"),
+    OptionOf(_MPI, re.compile(r"\s-N (\d{1,3})\b")),
 )
-_WORLD = re.compile(r"(?:mpirun|mpiexec)\b.{0,200}?\s(?:-np|-n|--np) (\d{1,5})\b")
-_TASKS = re.compile(r"srun\b.{0,200}?\s(?:-n ?|--ntasks[= ])(\d{1,5})\b")
-_HOSTS = re.compile(r"(?:mpirun|mpiexec)\b.{0,400}?\s(?:-H|--host) ([\w.:,-]{1,2000})")
+_WORLD = OptionOf(_MPI, re.compile(r"\s(?:-np|-n|--np) (\d{1,5})\b"))
+_TASKS = OptionOf(_SRUN, re.compile(r"\s(?:-n ?|--ntasks[= ])(\d{1,5})\b"))
+_HOSTS = OptionOf(_MPI, re.compile(r"\s(?:-H|--host) ([\w.:,-]{1,2000})"))
 _NETDEV = re.compile(r"(?:link )?([\w.-]{1,40})(?: port \d{1,3} ==> |/\d{1,3} state \w.{0,80}? netdev )([\w.-]{1,32})")
-_ALONE = re.compile(r"(?i)torchrun\b.{0,200}?--standalone\b|\bonly this (?:node|machine)\b|\bmy (?:workstation|pc)\b")
+_ALONE = re.compile(r"(?i)\s--standalone\b|\bonly this (?:node|machine)\b|\bmy (?:workstation|pc)\b")
 _LONGEST, _MOST = 200, 4000
 """Characters of a line that is a sentence, and of one that is looked at."""
 
@@ -115,7 +117,7 @@ def _fullest(words: Iterable[str]) -> str:
     return found[-1] if found and all({*each.split()} <= {*found[-1].split()} for each in found) else ""
 
 
-def _count(lines: Sequence[str], patterns: Sequence[re.Pattern[str]]) -> int:
+def _count(lines: Sequence[str], patterns: Sequence[re.Pattern[str] | OptionOf]) -> int:
     """Return the number that all matches give; 0: there is none, or they differ."""
     words = (match[1].lower() for each in patterns for line in lines for match in each.finditer(line))
     return int(_only(str(_NUMBERS.get(word, word)) for word in words) or 0)
@@ -140,7 +142,7 @@ def _nodes(lines: Sequence[str]) -> int:
 
 
 _EXPORTED = re.compile(r"export ((?:NCCL|UCX|FI|OFI_NCCL|TORCH_NCCL|NVSHMEM)_\w{1,80})=")
-_OPEN_MPI = re.compile(r"(?:mpirun|mpiexec)\b.{0,2000}?\s(?:--?mca|--map-by|--bind-to|-x|-npernode)\s")
+_OPEN_MPI = OptionOf(_MPI, re.compile(r"\s(?:--?mca|--map-by|--bind-to|-x|-npernode)\s"))
 _ELSEWHERE = re.compile(r"\s--?(?:H|host|hostfile|machinefile)[= ]\S{1,2000}")
 _PASSED = re.compile(r"\s-x[= ](\w{1,80})|mca_base_env_list[= ]\S")
 

@@ -16,9 +16,8 @@ _BARE = re.compile(r"value: (-?\d{1,12}(?:\.\d{1,6})?|true|false|yes|no|on|off|n
 _TASKS = re.compile(r"#SBATCH\s+(?:--ntasks-per-node|--tasks-per-node)[= ](\d{1,3})\b")
 _STEP = re.compile(r"(?:^|[\s;&|(])srun\b")
 _OWN_TASKS = re.compile(r"--n?tasks(?:-per-node)?[= ]|\s-n[ =]?\S")
-_WORKERS = re.compile(
-    r"(?:torchrun|torch\.distributed\.(?:run|launch))\b.{0,400}?--nproc[-_]per[-_]node[= ](\d{1,3})\b"
-)
+_TORCHRUN = re.compile(r"\btorchrun\b|\btorch\.distributed\.(?:run|launch)\b")
+_WORKERS = re.compile(r"--nproc[-_]per[-_]node[= ](\d{1,3})\b")
 _ASKED = re.compile(r"CUDA_VISIBLE_DEVICES[\"']?\s?[:=]\s?[\"']?(\d{1,2}(?:,\d{1,2}){0,15})\b")
 _GIVEN = (
     re.compile(r"device_ids:\s?\[([^\]]{1,200})\]"),
@@ -63,10 +62,11 @@ def _multiplied(whole: Sequence[str]) -> Iterator[dict[str, str]]:
     """Yield that srun starts several tasks on a node, each of which starts all workers."""
     tasks = max((int(found[1]) for line in whole if (found := _TASKS.match(line.strip()))), default=1)
     for line in whole:
-        workers = _WORKERS.search(line)
-        if not workers or not (step := _STEP.search(line)) or line.lstrip().startswith("#"):
+        step, launcher = _STEP.search(line), _TORCHRUN.search(line)
+        workers = _WORKERS.search(line, launcher.end()) if launcher else None
+        if not step or not launcher or not workers or line.lstrip().startswith("#"):
             continue
-        if tasks > 1 and int(workers[1]) > 1 and not _OWN_TASKS.search(line, step.end(), workers.start()):
+        if tasks > 1 and int(workers[1]) > 1 and not _OWN_TASKS.search(line, step.end(), launcher.start()):
             yield {
                 "subject": "--ntasks-per-node",
                 "message": f"srun starts torchrun {tasks} times on each node, and each starts {workers[1]} workers: "

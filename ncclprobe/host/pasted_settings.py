@@ -7,6 +7,7 @@ There are two kinds of lines. `export A=1`, `-x A=1`, `name: A` and the like are
 import re
 import shlex
 from collections.abc import Iterator, Sequence
+from typing import NamedTuple
 
 _NAME = r"[A-Za-z_][A-Za-z0-9_]{0,120}"
 _OURS = r"(?:NCCL|TORCH|OFI_NCCL|GLOO|UCX|FI|NVSHMEM|OMPI_MCA)_[A-Za-z0-9_]{1,120}"
@@ -46,6 +47,24 @@ _LOG = re.compile(
     r"NCCL (?:INFO|WARN|ERROR)|Traceback \(most recent|^\[rank\d|"
     r"^\d{4}-\d\d-\d\d[T ]\d\d:\d\d:\d\d.{0,40}(?:INFO|WARN|ERROR)"
 )
+
+
+class OptionOf(NamedTuple):
+    """An option of a command. It is searched once, from the first of the command's words on, so that no line takes
+    long.
+    """
+
+    command: re.Pattern[str]
+    option: re.Pattern[str]
+
+    def finditer(self, line: str) -> Iterator[re.Match[str]]:
+        """Yield each place of the option in a line."""
+        start = self.command.search(line)
+        return self.option.finditer(line, start.end()) if start else iter(())
+
+    def search(self, line: str) -> re.Match[str] | None:
+        """Return the first place of the option in a line."""
+        return next(self.finditer(line), None)
 
 
 def settings(lines: Sequence[str], literal: bool = False) -> dict[str, str]:

@@ -5,6 +5,7 @@ work. A rank that others wait for is stuck only if it does nothing, or nothing n
 checkpoint, a compilation or a slow file is work. A call in which a rank moved between the looks is not stuck.
 """
 
+import math
 from collections.abc import Iterator, Mapping, Sequence
 from datetime import datetime, timezone
 from itertools import chain
@@ -25,9 +26,10 @@ from ncclprobe.logs.job.activity import (
     doing,
     evidence,
     gpus_of,
-    heard_lately,
+    heard,
     may_wait_for_work,
     received,
+    waits_for_key,
     waits_outside,
     wires,
     with_peers,
@@ -87,9 +89,10 @@ def stand(nodes: Mapping[str, tuple[LocalRanks, JobLooks]], meetings: Mapping[st
     grew = {pid for looks in both for pid in launched(looks)}
     by_node = {node: looks for node, (_, looks) in nodes.items()}
     between = wires(by_node, ranks)
-    heard = heard_lately(both, between, _PAUSE_S)
     more = sum(here.gone for here, _ in nodes.values())
-    job = looked_at(ranks, records[0], records[1], answers, grew, between, heard, more, any(map(_has_gpus, both)))
+    job = looked_at(
+        ranks, records[0], records[1], answers, grew, between, heard(both, between), more, any(map(_has_gpus, both))
+    )
     if in_init := arrival(job, by_node, meetings or {}) or arrival_of_unnumbered(job):
         rows = tuple(merged(_in_init(job, in_init)))
         return JobState(rows, _answer(job, rows, None, in_init.message), "init_process_group", in_init.arrived)
@@ -201,7 +204,9 @@ def _missing(job: LookedAt, rank: RankView, what: Activity, call: Stalled) -> tu
         return "cannot tell", text  # a server without requests looks the same, and is well
     unheard = rank.silent and not call.launched and not waits_outside(rank) and (own or not rank.stacks)
     works = any(job.activities.get(other) == "busy" for other in call.missing)
-    if (works and may_wait_for_work(rank)) or (what == "idle" and (child_naps(rank) or _met(job, rank.rank))):
+    if (works and may_wait_for_work(rank)) or (
+        what == "idle" and (child_naps(rank) or _met(job, rank.rank, job.took_s))
+    ):
         return "slow, not stuck", text
     if what == "unseen" or (what in _LEAST_S and unheard):  # a late server's rank may be in the call, and spin there
         return "cannot tell", text
@@ -269,7 +274,7 @@ def _alone(job: LookedAt, number: int, quiet: bool, found: Sequence[Stalled]) ->
         return "waiting", f"launched nothing between the looks, and {named(held)} does not go on"
     if number in job.moved or what == "busy" or _called(job, number) or _met(job, number):
         return "working", "is at work"
-    if text.startswith("waits for a key") and "busy" in job.activities.values():
+    if waits_for_key(rank) and "busy" in job.activities.values():
         return "slow, not stuck", text
     silent = () if held else [wire for wire in job.wires if wire.silent and number in (wire.rank, wire.peer)]
     for wire in silent:
@@ -289,12 +294,12 @@ def _called(job: LookedAt, number: int) -> bool:
     return dump is not None and len(dump) > 0 and not _quiet(job, number, _PAUSE_S)
 
 
-def _met(job: LookedAt, number: int) -> bool:
-    """Return whether a rank that does nothing now ran lately, and lately heard from another rank."""
+def _met(job: LookedAt, number: int, within_s: float = _PAUSE_S) -> bool:
+    """Return whether a rank that does nothing now ran within some seconds, and heard from another rank."""
     at = job.ranks[number].second
     if isinstance(at, Absent) or at.still_s is None or job.activities[number] != "idle":
         return False
-    return number in job.heard and at.still_s < _PAUSE_S
+    return max(job.heard.get(number, math.inf), at.still_s) < within_s
 
 
 def _quiet(job: LookedAt, number: int, least_s: float = _QUIET_LEAST_S) -> bool:

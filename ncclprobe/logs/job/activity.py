@@ -30,7 +30,7 @@ from ncclprobe.model.errors import ParseError
 from ncclprobe.model.findings import Evidence, seen
 from ncclprobe.model.snapshot import Absent
 from ncclprobe.model.units import USER_HZ, plural, size
-from ncclprobe.model.values import Struct, field, replace
+from ncclprobe.model.values import Struct, field, grouped, replace
 
 Activity = Literal["gone", "stopped", "idle", "spins", "busy", "unseen"]
 _BUSY_CORES, _STARVED_CORES = 0.1, 0.02
@@ -282,6 +282,11 @@ def child_naps(rank: RankView) -> bool:
     )
 
 
+def waits_for_key(rank: RankView) -> bool:
+    """Return whether a rank waits for an answer of the job's store."""
+    return isinstance(rank.second, LiveRank) and rank.second.file.startswith(_STORE)
+
+
 def may_wait_for_work(rank: RankView) -> bool:
     """Return whether a rank may wait for what another rank works at: it sleeps, or wants a lock."""
     at = rank.second
@@ -397,21 +402,21 @@ def wires(nodes: Mapping[str, JobLooks], ranks: Mapping[int, RankView]) -> tuple
     return tuple(found)
 
 
-def heard_lately(looks: Sequence[JobLooks], wires: Sequence[Wire], within_s: float) -> frozenset[int]:
-    """Return the ranks that heard from another rank within the last `within_s` seconds, other than through their store,
-    with which its rank is connected itself; none of a job with RAS, which talks whether or not the job goes on.
+def heard(looks: Sequence[JobLooks], wires: Sequence[Wire]) -> Mapping[int, float]:
+    """Return how many seconds ago ranks last exchanged data with another rank, other than through their store, with
+    which its rank is connected itself; none of a job with RAS, which talks whether or not the job goes on.
     """
     if not all(isinstance(each.second.ras, Absent) and each.second.ras.refused == "Missing" for each in looks):
-        return frozenset()
+        return {}
     stores = {each.second.peer for each in wires if each.peer == each.rank}
-    return frozenset(
-        number
+    found = grouped(
+        (number, each.second.heard_s)
         for each in wires
-        if each.peer not in (None, each.rank) and each.second.heard_s < within_s
-        if not stores & {each.second.local, each.second.peer}
+        if each.peer not in (None, each.rank) and not stores & {each.second.local, each.second.peer}
         for number in (each.rank, each.peer)
         if number is not None
     )
+    return {number: min(seconds) for number, seconds in found.items()}
 
 
 def received(node: str, here: LocalRanks, looks: JobLooks) -> Mapping[int, tuple[int, bool]]:

@@ -27,7 +27,7 @@ from ncclprobe.logs.job.arguments import arguments, crossed, differing, of_peer
 from ncclprobe.model.findings import Evidence, seen
 from ncclprobe.model.hostlist import fold_ranks
 from ncclprobe.model.snapshot import Absent
-from ncclprobe.model.values import Struct, grouped, replace
+from ncclprobe.model.values import Struct, field, grouped, replace
 
 _MOST_GAPS = 200
 _UNKNOWN_USUAL_S = 3.0
@@ -78,7 +78,7 @@ class LookedAt(Struct, frozen=True):
     took_s: float
     ras: tuple[RasAnswer, ...] = ()
     wires: tuple[Wire, ...] = ()
-    heard: frozenset[int] = frozenset()
+    heard: Mapping[int, float] = field(default_factory=dict)
     gpus: bool = True
 
     def silent(self, ranks: Collection[int]) -> list[Wire]:
@@ -101,14 +101,14 @@ def looked_at(
     ras: Sequence[RasAnswer] = (),
     launched: Collection[int] = (),
     between: tuple[Wire, ...] = (),
-    heard: frozenset[int] = frozenset(),
+    heard: Mapping[int, float] | None = None,
     more: int = 0,
     gpus: bool = True,
 ) -> LookedAt:
     """Return all that is known of a job. `launched`: the processes that launched operations between the looks.
 
-    `between` are the connections of its ranks, `heard` those that heard from another lately. There are `more` ranks
-    than were looked at. `gpus`: their nodes may have GPUs.
+    `between` are the connections of its ranks, `heard` the seconds since each heard from another. There are `more`
+    ranks than were looked at. `gpus`: their nodes may have GPUs.
     """
     worlds = [rank.process.launch.world_size or 0 for rank in ranks.values() if rank.process]
     times = [time_s for rank in ranks.values() for time_s in rank.times]
@@ -123,7 +123,7 @@ def looked_at(
         max(times, default=0.0) - min(times, default=0.0),
         tuple(ras),
         between,
-        heard,
+        heard or {},
         gpus,
     )
 
