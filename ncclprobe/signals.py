@@ -111,11 +111,11 @@ def end_by(seconds: float) -> None:
     The last resort: Python waits without a limit for a thread that had no memory to begin with. Main thread only.
     """
     if _State.raising and seconds < _LONGEST_S:
-        signal.signal(signal.SIGALRM, _out_of_time)
+        signal.signal(signal.SIGALRM, _raise_out_of_time)
         signal.setitimer(signal.ITIMER_REAL, seconds)
 
 
-def _out_of_time(_number: int, _frame: FrameType | None) -> None:
+def _raise_out_of_time(_number: int, _frame: FrameType | None) -> None:
     with contextlib.suppress(OSError):
         os.write(2, b"ncclprobe: --timeout ran out, and something kept this process; nothing was judged\n")
     _exit(_INCONCLUSIVE)

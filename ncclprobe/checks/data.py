@@ -57,7 +57,7 @@ def asked_of_several(paths: Every[DataPaths | Absent]) -> bool:
     return len(paths) > 1 and any(not isinstance(each, DataPaths) or each.rows for _, each in paths.items())
 
 
-def _by_path(paths: Every[DataPaths]) -> dict[str, dict[str, DataPath]]:
+def _rows_by_path(paths: Every[DataPaths]) -> dict[str, dict[str, DataPath]]:
     """Return each path's rows by node."""
     found: dict[str, dict[str, DataPath]] = {}
     for node, each in paths.items():
@@ -66,7 +66,7 @@ def _by_path(paths: Every[DataPaths]) -> dict[str, dict[str, DataPath]]:
     return found
 
 
-def _on(nodes: Sequence[str], every: Sized) -> str:
+def _node_suffix(nodes: Sequence[str], every: Sized) -> str:
     """Return `` on n1`` or `` on every node``, to end a sentence; empty if `every` node is a single one."""
     if len(every) == 1:
         return ""
@@ -120,7 +120,7 @@ def path(paths: Every[DataPaths]) -> Iterator[Finding]:
     Fix: mount the file system on the nodes named (findmnt PATH, systemctl status remote-fs.target), or correct the
     path. If it hangs, check the server and the route to it.
     """
-    yield from _told([each for name, rows in _by_path(paths).items() for each in _problems(name, rows)], paths)
+    yield from _told([each for name, rows in _rows_by_path(paths).items() for each in _problems(name, rows)], paths)
 
 
 def _problems(name: str, rows: Mapping[str, DataPath]) -> Iterator[Finding]:
@@ -128,7 +128,7 @@ def _problems(name: str, rows: Mapping[str, DataPath]) -> Iterator[Finding]:
     for words, nodes in vote(problems).groups.items():
         row = rows[nodes[0]]
         blamed = _blamed(row, everywhere=len(nodes) == len(rows))
-        yield fail(name, f"{words}{_on(nodes, rows)}", nodes=nodes, evidence=_source(row), **blamed)
+        yield fail(name, f"{words}{_node_suffix(nodes, rows)}", nodes=nodes, evidence=_source(row), **blamed)
 
 
 def _blamed(row: DataPath, *, everywhere: bool) -> Blamed:
@@ -157,7 +157,7 @@ def file_system(paths: Every[DataPaths]) -> Iterator[Finding]:
     Fix: compare findmnt -T PATH on the nodes named with another's; mount what is missing, from one fstab or automount
     map for all nodes.
     """
-    for name, rows in _by_path(paths).items():
+    for name, rows in _rows_by_path(paths).items():
         mounts = {
             node: row.mount for node, row in rows.items() if isinstance(row.mount, Mount) and not missing(row.look)
         }
@@ -201,14 +201,14 @@ def content(paths: Every[DataPaths]) -> Iterator[Finding]:
     Fix: on the nodes named, compare ls -la PATH and findmnt -T PATH with another's; copy the data again, remount, or
     drop the node's cache of it (FS-Cache, a local copy).
     """
-    found = _by_path(paths).items()
+    found = _rows_by_path(paths).items()
     yield from _told([each for name, rows in found for each in _differences(name, rows)], paths)
 
 
 def _differences(name: str, rows: Mapping[str, DataPath]) -> Iterator[Finding]:
     read = {node: row for node, row in rows.items() if isinstance(row.look, Look)}
     yield from _unread(name, read)
-    said = {node: _as_seen(row) for node, row in read.items() if isinstance(row.content, Content)}
+    said = {node: _content_of(row) for node, row in read.items() if isinstance(row.content, Content)}
     ballot = vote(said)
     evidence = [seen(f"{name} on {node}", said[node]) for node in (ballot.outliers or tuple(said))[:3]]
     blamed = NODE if ballot.settled else {"blame": "node", "action": "retest"}
@@ -224,7 +224,7 @@ def _unread(name: str, rows: Mapping[str, DataPath]) -> Iterator[Finding]:
         yield fail(name, message, nodes=tuple(reasons), evidence=why, **NODE)
 
 
-def _as_seen(row: DataPath) -> str:
+def _content_of(row: DataPath) -> str:
     """Return what two nodes must both say: a folder's count and hash, a file's size and hash."""
     assert isinstance(row.look, Look)
     assert isinstance(row.content, Content)
@@ -257,7 +257,7 @@ def rate(paths: Every[DataPaths]) -> Iterator[Finding]:
     Fix: compare the mount's options (findmnt -T PATH: nconnect, rsize, wsize) and the route to the server with another
     node's. Check the node's link to the storage network (ethtool, ip -s link), and look for other readers on the node.
     """
-    yield from _told([each for name, rows in _by_path(paths).items() for each in _rates(name, rows)], paths)
+    yield from _told([each for name, rows in _rows_by_path(paths).items() for each in _rates(name, rows)], paths)
 
 
 def _rates(name: str, rows: Mapping[str, DataPath]) -> Iterator[Finding]:
@@ -276,7 +276,9 @@ def _unmeasured(name: str, rates: Mapping[str, ReadRate | Absent]) -> Iterator[F
     bad = {node: each.why for node, each in rates.items() if isinstance(each, Absent) and not _unasked(each)}
     for why, nodes in vote(bad).groups.items():
         blamed = FABRIC if len(rates) == len(nodes) > 1 else NODE
-        yield fail(name, f"could not be measured{_on(nodes, rates)}: {why}", nodes=nodes, evidence=why, **blamed)
+        yield fail(
+            name, f"could not be measured{_node_suffix(nodes, rates)}: {why}", nodes=nodes, evidence=why, **blamed
+        )
     small = {node: each.why for node, each in rates.items() if isinstance(each, ReadRate) and each.why}
     for why, nodes in vote(small).groups.items():
         yield note(name, why, nodes=nodes)

@@ -62,7 +62,7 @@ class _Box(Struct, frozen=True):
     unknown: Mapping[str, Absent]
     evidence: str
 
-    def like(self, gpu: _Linked) -> tuple[_Linked, ...]:
+    def same_product(self, gpu: _Linked) -> tuple[_Linked, ...]:
         """Return the GPUs of the same product, itself included."""
         return tuple(other for other in self.gpus if other.product == gpu.product)
 
@@ -186,7 +186,7 @@ def _unlinked(gpus: Gpus, pci: Pci, evidence: str) -> Iterator[Finding]:
 def _short(gpu: _Linked, seen: _Box, virtual: bool) -> Iterator[Finding]:
     """Yield findings about a GPU with fewer links than its siblings, or than every GPU of its model has."""
     product = nvlink_products().get(gpu.product)
-    siblings = most_frequent([len(other.up) for other in seen.like(gpu)])
+    siblings = most_frequent([len(other.up) for other in seen.same_product(gpu)])
     message = f"{len(gpu.up)} NVLinks are up{f', {_listed(gpu.down)} down' if gpu.down else ''}"
     if len(gpu.up) < siblings:
         yield _unlike_siblings(gpu, product, f"{message}; its siblings have {siblings}", seen)
@@ -197,8 +197,8 @@ def _short(gpu: _Linked, seen: _Box, virtual: bool) -> Iterator[Finding]:
 
 def _unlike_siblings(gpu: _Linked, product: GpuProduct | None, message: str, seen: _Box) -> Finding:
     """Bridges need not join every GPU, and a GPU that is not known may be bridged too: in pairs, as most bridges do."""
-    bridged = product.wiring == "bridge" if product else not any(other.switched for other in seen.like(gpu))
-    paired = product is not None or not any(other.meshed for other in seen.like(gpu))
+    bridged = product.wiring == "bridge" if product else not any(other.switched for other in seen.same_product(gpu))
+    paired = product is not None or not any(other.meshed for other in seen.same_product(gpu))
     if bridged and paired and not gpu.up:
         return note(gpu.name, f"{message}: it has no bridge", evidence=seen.evidence)
     tell = warn if bridged else fail
@@ -247,7 +247,9 @@ def rate(gpus: Gpus | Absent, links: NvLinks | Absent, status: NvlinkStatus | Ab
     if told and not any(gpu.up or gpu.down or gpu.product for gpu in told):
         raise Unlearned("no NVLink is shown, and no GPU's model is known")
     for gpu in told:
-        usual = most_frequent([round(speed) for other in seen.like(gpu) for speed in other.speeds if speed is not None])
+        usual = most_frequent(
+            [round(speed) for other in seen.same_product(gpu) for speed in other.speeds if speed is not None]
+        )
         slow = {link: speed for link, speed in zip(gpu.up, gpu.speeds, strict=True) if speed and speed < 0.99 * usual}
         product = nvlink_products().get(gpu.product)
         if slow:

@@ -157,7 +157,7 @@ def rate(
         against = f"others reach {others:.3g} Gb/s" if others > 2 * rates_seen[-1] else "no path is faster"
         wired = f"; the interface reports {speeds[0]:g} Gb/s" if speeds else ""
         message = f"{_spread(rates_seen)} Gb/s on {counted(suspects, slow_paths)}; {against}{wired}"
-        sure = _beyond_one_path(suspect) or rates_seen[0] < _ONE_PATH_SLOW * others or others <= 2 * rates_seen[-1]
+        sure = _spans_several_paths(suspect) or rates_seen[0] < _ONE_PATH_SLOW * others or others <= 2 * rates_seen[-1]
         evidence = f"one TCP stream to {slow_paths[0].address}"
         looks = max(path.streams for path in slow_paths)
         useless = any(map(_useless, slow_paths))
@@ -208,7 +208,7 @@ def loss(paths: Every[Paths], nics: Every[Interfaces | Absent]) -> Iterator[Find
         message = f"{_spread(shares)} % of the segments were retransmitted on {counted(suspects, paths_seen)}{carried}"
         first = paths_seen[0]
         evidence = seen(f"TCP_INFO to {first.address}", f"{first.resent} of {first.segments} segments retransmitted")
-        sure = _beyond_one_path(one_of(suspects)) or shares[-1] > 100 * _ONE_PATH_LOSS
+        sure = _spans_several_paths(one_of(suspects)) or shares[-1] > 100 * _ONE_PATH_LOSS
         looks = max(path.streams for path in paths_seen)
         yield _tell(warn if sure else note, one_of(suspects), message, evidence, "repair", looks)
 
@@ -283,7 +283,7 @@ def _tell(
     )
 
 
-def _beyond_one_path(suspect: Suspect[str]) -> bool:
+def _spans_several_paths(suspect: Suspect[str]) -> bool:
     """Return whether several paths show it."""
     return suspect.kind not in ("pair", "direction")
 

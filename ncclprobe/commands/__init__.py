@@ -131,7 +131,7 @@ _IN_ASCII = {"·": "-", "×": "x", "±": "+-", "…": "...", "–": "-", "•": 
 """Replacements of our own characters if a stream cannot encode them."""
 
 
-def _plainly(error: UnicodeError) -> tuple[str, int]:
+def _replace_unprintable(error: UnicodeError) -> tuple[str, int]:
     """Return what a stream that cannot write some characters writes instead, as ``errors=`` of codecs wants it."""
     if not isinstance(error, UnicodeEncodeError):
         raise error
@@ -183,7 +183,7 @@ def _spelled(match: "re.Match[str]") -> str:
 
 def _prepare_streams() -> None:
     """Make every text printable and harmless, and replace a stream that the caller closed."""
-    codecs.register_error("plainly", _plainly)
+    codecs.register_error("plainly", _replace_unprintable)
     for name in ("stdout", "stderr"):
         stream = getattr(sys, name)
         if stream is None:

@@ -53,7 +53,7 @@ _PHASE_SHARE = 6.0
 
 def main(argv: Sequence[str]) -> int:
     """Measure, or start ranks that do; returns the exit code. Raises UsageError, on rank 0 only."""
-    return measuring.main(argv, parse, _alone)
+    return measuring.main(argv, parse, _accept_one_node)
 
 
 def parse(argv: Sequence[str]) -> Options:
@@ -100,7 +100,7 @@ def _single_rank_options(options: Options) -> Options:
     return replace(options, what=("copies",), left_out=left_out)
 
 
-def _alone(options: Options, question: Question, launch: Launch) -> int:
+def _accept_one_node(options: Options, question: Question, launch: Launch) -> int:
     """Start ranks on this node, or only look at it, whatever is missing here. Raises UsageError."""
     look = partial(single_rank.look, options, question, launch.kind, backend=options.backend or "nccl")
     if not options.what:

@@ -64,7 +64,9 @@ def main(argv: Sequence[str]) -> int:
     end = time.monotonic() + options.timeout
     options.redactor = redactor
     if (where := hosts.named(options)).names:
-        return delivery.deliver(_over_ssh(options, where, ("attach", *argv), question), arguments.output(options))
+        return delivery.deliver(
+            _attach_to_hosts(options, where, ("attach", *argv), question), arguments.output(options)
+        )
     report = _watched(options, question, end) if options.watch else _looked(options, question, end)
     report = redactor.report(report) if redactor else report
     return delivery.deliver(report, arguments.output(options))
@@ -137,7 +139,7 @@ def _look(options: argparse.Namespace, end: float, stacks: bool) -> "tuple[Snaps
     return snapshot, answers | asked, running.stands([snapshot])
 
 
-def _over_ssh(
+def _attach_to_hosts(
     options: argparse.Namespace, where: hosts.Hosts, line: Sequence[str], question: "diagnose.Question"
 ) -> "Report":
     """Return the report on a job whose hosts each look at their own ranks. Raises UsageError if none has any."""

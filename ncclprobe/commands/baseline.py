@@ -81,11 +81,11 @@ def _allowed(machine: str | None) -> baselines.Allowed:
             return said.threshold or None  # 0: too loosely known to say that a run is low
         return by_name(row) if by_name else None
 
-    by_name = _by_name(machine) if machine else None
+    by_name = _machine_numbers(machine) if machine else None
     return allowed
 
 
-def _by_name(machine: str) -> baselines.Allowed:
+def _machine_numbers(machine: str) -> baselines.Allowed:
     """Return the allowed numbers of a machine type. Raises UsageError for an unknown type."""
     from ncclprobe.expect import composed
     from ncclprobe.expect.expected import expectation

@@ -161,7 +161,7 @@ def _parser() -> argparse.ArgumentParser:
         metavar="N[,N]",
         help="Use N GPUs of each node; a list gives the number for each node (default: all).",
     )
-    _of_results(add, count)
+    _add_result_options(add, count)
     add("-b", dest="begin", default="8", metavar="SIZE", help="Set the smallest message (default: %(default)s).")
     add("-e", dest="end", default="8G", metavar="SIZE", help="Set the largest message (default: %(default)s).")
     add("-f", dest="factor", type=count, default=4, metavar="N",
@@ -176,7 +176,7 @@ def _parser() -> argparse.ArgumentParser:
     return parser
 
 
-def _of_results(add: Callable[..., object], count: Callable[[str], int]) -> None:
+def _add_result_options(add: Callable[..., object], count: Callable[[str], int]) -> None:
     """Add the options of results that were measured elsewhere."""
     add("--judge", type=Path, metavar="FILE",
         help="Judge the rows of this JSON report, or of JSON or text output of nccl-tests, by what the machine should "

@@ -263,7 +263,7 @@ def _placed(run: Run, wanted: Wanted, base: Setup, path: str) -> tuple[Setup, He
     own = wanted.here.system  # of the machine that this program runs on
     if wanted.named or (isinstance(own, NodeSystem) and (not gpu or composed.same_gpu(gpu, own.gpu))):
         system = _system_of(run, wanted.here, path)
-        found = _with_usual_nics(run, wanted, system)
+        found = _assume_usual_nics(run, wanted, system)
         machine = None if found else wanted.here.machine
         whole = Assumed(system, machine, "", "") if found is None else replace(found, machine=None)
         return _finished(run, wanted, base, whole)
@@ -353,7 +353,7 @@ def _gpus(run: Run) -> tuple[str, int]:
     return gpu, count if count <= (_BOARD if 0 < listed < row.ranks else _MOST_GPUS) else 0
 
 
-def _with_usual_nics(run: Run, wanted: Wanted, system: NodeSystem) -> Assumed | None:
+def _assume_usual_nics(run: Run, wanted: Wanted, system: NodeSystem) -> Assumed | None:
     """`system` with the usual NICs if nobody gave any; None: its NICs are known, or no row crosses them."""
     nodes = wanted.nodes or run.rows[0].nodes
     if system.nics or nodes < 2 or composed.capability_of(system.gpu) is None:

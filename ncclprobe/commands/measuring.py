@@ -111,7 +111,7 @@ def main(
 ) -> int:
     """Measure what `parse` makes of `argv`, or start ranks that do; returns the exit code.
 
-    `alone`: what a process without a launcher does, if the command does not leave that to :func:`_alone`.
+    `alone`: what a process without a launcher does, if the command does not leave that to :func:`_start_local_ranks`.
     Raises UsageError, on rank 0 only.
     """
     launch = detect(os.environ)
@@ -122,13 +122,13 @@ def main(
         expected = expected_bands(options.expect, options.tolerance)
         readable(options.baseline)
         if options.hosts:
-            return _over_ssh(options, question)
+            return _start_on_hosts(options, question)
         ours = rank_files.FOLDER in os.environ
         if options.nproc is not None and not ours:
-            return (alone or _with_nproc)(options, question, launch)
+            return (alone or _start_nproc_ranks)(options, question, launch)
         identity = identify(launch, os.environ)
         if identity is None or (identity.ranks == 1 and not ours):
-            return (alone or _alone)(options, question, launch)
+            return (alone or _start_local_ranks)(options, question, launch)
         host = this_host()
         backend = choose_backend(options.backend, identity.kind, identity.local_ranks, devices(host))[0]
         _refuse_early(options, identity.ranks, host, backend)
@@ -148,7 +148,7 @@ def main(
         raise
 
 
-def _over_ssh(options: Options, question: Question) -> int:
+def _start_on_hosts(options: Options, question: Question) -> int:
     """Start a rank for each GPU of each host, or --nproc ranks on each. Raises UsageError."""
 
     def ranks(gpus: int) -> int:
@@ -180,10 +180,12 @@ def readable(baseline: str | None) -> None:
         load(baseline)
 
 
-def _with_nproc(options: Options, question: Question, launch: Launch) -> int:
+def _start_nproc_ranks(options: Options, question: Question, launch: Launch) -> int:
     """Start as many ranks as --nproc asks for. Raises UsageError."""
     count = options.nproc or 1
-    return _alone(options, question, launch) if count == 1 else start_ranks(options, question, launch, count)
+    return (
+        _start_local_ranks(options, question, launch) if count == 1 else start_ranks(options, question, launch, count)
+    )
 
 
 def start_ranks(
@@ -246,7 +248,7 @@ def _say(text: str, options: Options) -> None:
         print(f"ncclprobe: {text}", file=sys.stderr, flush=True)
 
 
-def _alone(options: Options, question: Question, launch: Launch) -> int:
+def _start_local_ranks(options: Options, question: Question, launch: Launch) -> int:
     """Start a rank per GPU, or one that copies, or explain how to start more: one rank has nothing else to measure.
 
     Raises UsageError.

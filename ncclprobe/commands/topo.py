@@ -162,7 +162,7 @@ def judged(matrices: Sequence[Matrix], source: str) -> tuple[Verdict, ...]:
         keys = (*(_OF_PATHS if matrix.kind != "p2p" else ()), *(_OF_PEERS if peers or matrix.kind == "p2p" else ()))
         snapshot = Snapshot(str(number), facts_of(matrix, peers))
         found += judge([snapshot], [known[each] for each in keys], Job())
-    return tuple(_from(source, verdict) for verdict in found)
+    return tuple(_limit_to_text(source, verdict) for verdict in found)
 
 
 def _paired(matrices: Sequence[Matrix]) -> Iterator[tuple[Matrix, Matrix | None]]:
@@ -180,7 +180,7 @@ def _paired(matrices: Sequence[Matrix]) -> Iterator[tuple[Matrix, Matrix | None]
         yield waiting, None
 
 
-def _from(source: str, verdict: Verdict) -> Verdict:
+def _limit_to_text(source: str, verdict: Verdict) -> Verdict:
     """The findings rest only on the text, and not on the files that a check would read on a machine."""
     findings = tuple(replace(finding, evidence=(Evidence(source),)) for finding in verdict.findings)
     return replace(verdict, findings=findings)

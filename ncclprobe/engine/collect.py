@@ -67,10 +67,10 @@ def with_predictions(
     asked = job.backend == "nccl" and any(need.fact is AttainableRate for each in checks for need in each.needs)
     predicted = {} if before is None else before
     nodes = 1 if job.local or job.apart else nodes
-    return [_with_prediction(each, nodes, predicted) if asked and not each.said else each for each in snapshots]
+    return [_add_prediction(each, nodes, predicted) if asked and not each.said else each for each in snapshots]
 
 
-def _with_prediction(snapshot: Snapshot, nodes: int, before: _Predicted) -> Snapshot:
+def _add_prediction(snapshot: Snapshot, nodes: int, before: _Predicted) -> Snapshot:
     settings = learned(snapshot.facts, Settings)
     if not settings or SLOWING.isdisjoint(settings.effective):
         return snapshot
@@ -322,7 +322,7 @@ def collect(
     while waiting:
         ready = [c for c in waiting if all(need.fact in facts for need in c.needs)] or waiting  # or: needs never met
         learn = partial(_learn, host=host, facts=facts, traces=traces)
-        learned = _on_threads(learn, ready) if at_once else map(learn, ready)
+        learned = _run_on_threads(learn, ready) if at_once else map(learn, ready)
         facts |= dict(zip((c.produces for c in ready), learned, strict=True))
         waiting = [c for c in waiting if c.produces not in facts]
     return facts
@@ -338,7 +338,7 @@ def collect_rank(host: Host, collectors: Sequence[Collector], traces: Traces | N
     return {c.produces: facts[c.produces] for c in collectors if c.of_rank}
 
 
-def _on_threads(learn: Callable[[Collector], Any], collectors: Sequence[Collector]) -> list[Any]:
+def _run_on_threads(learn: Callable[[Collector], Any], collectors: Sequence[Collector]) -> list[Any]:
     """What `learn` makes of each collector. Every question has its own deadline, so every thread ends.
 
     A thread that has no memory to begin with takes no collector; what no thread takes is learned here. (threading would
@@ -490,14 +490,14 @@ def capture_facts(host: Replay, collectors: Sequence[Collector], traces: Traces 
     from ncclprobe.facts.rank import together  # and with it six collectors, which a report that is drawn again spares
 
     whole = host.with_answers(together(host.answers, {rank: own.answers for rank, own in host.ranks.items()}))
-    facts = _with_described(host, _with_matrix(host, collect(whole, collectors, traces=traces)))
+    facts = _add_described_machine(host, _add_pasted_matrix(host, collect(whole, collectors, traces=traces)))
     others = {rank: collect_rank(own, collectors, traces) for rank, own in host.ranks.items()}
     first = facts if whole is host else facts | collect_rank(host, collectors, traces)
     ranks = {**_own_rank(first, collectors), **others}
     return Snapshot(host.node, facts, ranks, whole.answers, taken=host.taken, pasted=host.pasted, cut=host.cut)
 
 
-def _with_matrix(host: Replay, facts: dict[type, Any]) -> dict[type, Any]:
+def _add_pasted_matrix(host: Replay, facts: dict[type, Any]) -> dict[type, Any]:
     """Return facts with the content of a pasted matrix, as far as no other pasted text has it."""
     text = host.answers.get(("run", "nvidia-smi", "topo", "-m")) if host.pasted else None
     if not isinstance(text, str):
@@ -522,7 +522,7 @@ def _with_matrix(host: Replay, facts: dict[type, Any]) -> dict[type, Any]:
     return facts | {kind: fact for kind, fact in found.items() if kind in unknown}
 
 
-def _with_described(host: Replay, facts: dict[type, Any]) -> dict[type, Any]:
+def _add_described_machine(host: Replay, facts: dict[type, Any]) -> dict[type, Any]:
     """Return facts with what pasted text only names: a machine type, and how many nodes and ranks a job has."""
     if not host.pasted:
         return facts

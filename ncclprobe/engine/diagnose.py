@@ -204,7 +204,7 @@ def _diagnosed(
         known = topic.learn(known)
     for topic in topics:
         known = topic.judge(known)
-    verdicts, suppressed, announced = _without_accepted(question, known.verdicts)
+    verdicts, suppressed, announced = _drop_accepted(question, known.verdicts)
     known = replace(known, verdicts=verdicts)
     for topic in topics:
         known = topic.weigh(known)
@@ -227,7 +227,7 @@ def _diagnosed(
     )
 
 
-def _without_accepted(
+def _drop_accepted(
     question: Question, verdicts: Sequence[Verdict]
 ) -> tuple[tuple[Verdict, ...], tuple[Suppression, ...], tuple[str, ...]]:
     """Return the verdicts without what --ignore and the site's configuration accept, all that is so accepted, and the

@@ -79,10 +79,10 @@ def judge_captures(paths: Sequence[str], found: Sequence[Cause]) -> tuple[Verdic
 
 def with_verdicts(found: Sequence[Cause], by_source: Mapping[str, Sequence[Verdict]]) -> tuple[Cause, ...]:
     """Return the causes, each with its check's verdict. `by_source`: the verdicts of each report, and of captures."""
-    return tuple(replace(cause, checked=_in_words(cause.doctor, by_source)) for cause in found)
+    return tuple(replace(cause, checked=_join_sources(cause.doctor, by_source)) for cause in found)
 
 
-def _in_words(wanted: str, by_source: Mapping[str, Sequence[Verdict]]) -> str:
+def _join_sources(wanted: str, by_source: Mapping[str, Sequence[Verdict]]) -> str:
     parts = []
     for source, verdicts in by_source.items() if wanted else ():
         said_of = grouped((v.node or "the nodes together", v.status) for v in verdicts if v.id == wanted)

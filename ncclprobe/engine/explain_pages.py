@@ -107,7 +107,7 @@ def entry(wanted: str, kind: str = "check or variable", folder: str = "") -> lis
     if group := list(_group(wanted.rstrip("*"), checks)):
         return group
     lists = "`ncclprobe explain NCCL_IB_` lists the variables that begin so" if wanted.isupper() else _CHECKS
-    raise unknown(wanted, kind, (), lists, _near(wanted, checks))
+    raise unknown(wanted, kind, (), lists, _similar_names(wanted, checks))
 
 
 def _group(prefix: str, checks: Mapping[str, Sequence[Check]]) -> Iterator[str]:
@@ -129,7 +129,7 @@ def _rows(known: Mapping[str, str]) -> Iterator[str]:
     yield f"{plural(len(known), kind)}; `ncclprobe explain NAME` explains one"
 
 
-def _near(wanted: str, checks: Mapping[str, Sequence[Check]]) -> list[str]:
+def _similar_names(wanted: str, checks: Mapping[str, Sequence[Check]]) -> list[str]:
     """Return checks, causes and variables whose names are like `wanted`, the likest first."""
     every = [check for parts in checks.values() for check in parts]
     names = {name: name for name in (*table(), *checks)} | {

@@ -75,7 +75,7 @@ def areas(
     by_key = grouped((each.key, each) for each in verdicts)
     said = grouped((name, v) for key, own in by_key.items() for name in {key.partition(".")[0], key} for v in own)
     wanted = [name for name in _PREFIXES if name not in _NOT_OF[job.backend]]
-    values = {name: _over_nodes(snapshots, show) for name, show in _SHOWN.items() if name in wanted}
+    values = {name: _summarise_nodes(snapshots, show) for name, show in _SHOWN.items() if name in wanted}
     values = {"nodes": _nodes(snapshots, expected), **values, "rails": _rails(snapshots), "measured": rows}
     made = (_area(name, values.get(name, ""), said) for name in wanted)
     return tuple(area for area in made if area.values or area.ids)
@@ -93,7 +93,7 @@ def _area(name: str, values: str, said: Mapping[str, Sequence[Verdict]]) -> Area
     return Area(name, values, worst, tuple(loud), len(blind))
 
 
-def _over_nodes(snapshots: Sequence[Snapshot], show: Callable[[Mapping[type, Any]], str]) -> str:
+def _summarise_nodes(snapshots: Sequence[Snapshot], show: Callable[[Mapping[type, Any]], str]) -> str:
     """Return the values of all nodes: what most of them have, then who differs."""
     nodes = grouped((show(snapshot.facts), snapshot.node) for snapshot in snapshots)
     if not nodes:
@@ -194,10 +194,10 @@ def _nics(facts: Mapping[type, Any]) -> str:
     if not states:
         return f"{named} · states not known"
     up = states.get("ACTIVE", 0)
-    return f"{named} · {'all' if up == len(ports) else f'{up} of {len(ports)}'} ACTIVE{_per_gpu(facts, up)}"
+    return f"{named} · {'all' if up == len(ports) else f'{up} of {len(ports)}'} ACTIVE{_nics_per_gpu(facts, up)}"
 
 
-def _per_gpu(facts: Mapping[type, Any], ports: int) -> str:
+def _nics_per_gpu(facts: Mapping[type, Any], ports: int) -> str:
     """Return how many NICs each GPU has, or how many GPUs share one, if that is a whole number."""
     gpus = learned(facts, Gpus)
     number = len(gpus.all) if gpus else 0

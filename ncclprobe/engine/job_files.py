@@ -64,7 +64,7 @@ def excerpts(causes: Sequence[Cause], files: Sequence[JobFile]) -> tuple[Excerpt
                 wanted.setdefault(each.source, {})[each.line] = None
     found = []
     for name, numbers in list(wanted.items())[:_MOST_FILES]:
-        lines = _around(by_name[name], sorted(numbers)[:_CITED_IN_ONE])
+        lines = _read_lines_around(by_name[name], sorted(numbers)[:_CITED_IN_ONE])
         found += [_log_excerpt(name, number, lines) for number in list(numbers)[:_CITED_IN_ONE] if number in lines]
     return tuple(found[:MOST])
 
@@ -76,7 +76,7 @@ def _log_excerpt(name: str, number: int, lines: Mapping[int, str]) -> Excerpt:
     )
 
 
-def _around(file: JobFile, numbers: Sequence[int]) -> dict[int, str]:
+def _read_lines_around(file: JobFile, numbers: Sequence[int]) -> dict[int, str]:
     """Return the lines of `file` around `numbers`, by number, reading no further than the last of them."""
     wanted = {at for number in numbers for at in range(number - AROUND, number + AROUND + 1)}
     found: dict[int, str] = {}
@@ -113,13 +113,13 @@ def judged(checks: Sequence[Check], left: Facts, job: Job) -> tuple[Verdict, ...
     if not isinstance(log, JobLog):
         return verdicts
     survived = {(e.stream, e.line) for e in events_at(log, _failing(verdicts, checks)) if lived_on(log, e)}
-    verdicts = tuple(_without(verdict, survived, checks) for verdict in verdicts)
+    verdicts = tuple(_drop_survived(verdict, survived, checks) for verdict in verdicts)
     for check in last:  # each knows what those before it said
         verdicts = (*verdicts, *judge([], [check], job, left | {Explained: _explained(verdicts, checks)}))
     return verdicts
 
 
-def _without(verdict: Verdict, survived: Collection[tuple[int, int]], checks: Sequence[Check]) -> Verdict:
+def _drop_survived(verdict: Verdict, survived: Collection[tuple[int, int]], checks: Sequence[Check]) -> Verdict:
     """Return a verdict without findings that rest on lines after which their process went on: they ended nothing."""
     kept = tuple(f for f in verdict.findings if not (o := f.occurrence) or (o.stream, o.line) not in survived)
     if kept == verdict.findings:
@@ -139,7 +139,7 @@ def _explained(verdicts: Sequence[Verdict], checks: Sequence[Check]) -> Explaine
     )
 
 
-def _without_the_silent(verdicts: Sequence[Verdict]) -> Sequence[Verdict]:
+def _drop_silent_verdict(verdicts: Sequence[Verdict]) -> Sequence[Verdict]:
     """Return the verdicts but the one that rests on the last lines of ranks that say nothing."""
     return [verdict for verdict in verdicts if verdict.key != "log.rank-silent/rank-fell-silent"]
 
@@ -158,10 +158,10 @@ def _failing(verdicts: Sequence[Verdict], checks: Sequence[Check]) -> frozenset[
 
 def _causes(verdicts: Sequence[Verdict], checks: Sequence[Check], ahead_s: Mapping[str, float]) -> tuple[Cause, ...]:
     found = causes(verdicts, {check.key: check.cause for check in checks if check.cause}, ahead_s)
-    return tuple(_with_remedy(each, checks) if each.confidence == "named" else each for each in found)
+    return tuple(_add_remedy(each, checks) if each.confidence == "named" else each for each in found)
 
 
-def _with_remedy(cause: Cause, checks: Sequence[Check]) -> Cause:
+def _add_remedy(cause: Cause, checks: Sequence[Check]) -> Cause:
     """Return a cause that the table of messages names with the remedy of the one check of the same cause."""
     own = [check for check in checks if check.cause and check.cause.code == cause.code]
     usual = next((check.fix for check in checks if check.key == cause.id), "")
@@ -202,13 +202,13 @@ def _conclude(known: JudgedNodes) -> dict[str, Any]:
     stand = learned(known.facts, JobState)
     times = clocks(log) if log else Clocks()
     found = _causes(verdicts, checks, times.ahead_s)
-    failing = _failing(_without_the_silent(verdicts), checks)
+    failing = _failing(_drop_silent_verdict(verdicts), checks)
     well = ended_well(log, failing) if log and not (stand or records or left.asked == "failed") else ()
-    beside = _beside(found) if well else ()
+    beside = _answer_for_ended_well(found) if well else ()
     if well:
         found = tuple(each for each in found if when(each) == left.asked == "slow")
     elif log and not stand:
-        found = _with_telling_lines(known, log, found, failing)
+        found = _add_telling_lines(known, log, found, failing)
     if left.asked:
         found = tuple(each for each in found if when(each) == left.asked or not is_condition(each))
     found = with_suspects(found, log, failing) if log else found
@@ -238,7 +238,7 @@ def _conclude(known: JudgedNodes) -> dict[str, Any]:
     }
 
 
-def _beside(found: Sequence[Cause]) -> tuple[str, ...]:
+def _answer_for_ended_well(found: Sequence[Cause]) -> tuple[str, ...]:
     """Return the answer about causes if the job ended well."""
     failing = (each for each in found if each.severity is Severity.FAIL)
     return tuple(f"this ended nothing, and is worth a look: {each.message} ({each.code})" for each in failing)
@@ -248,7 +248,7 @@ _OF_PODS, _PLACED = "FailedScheduling", "Successfully assigned "
 """Kubernetes' words for any pod: a process's own words explain more, and so does the fact that it has a node."""
 
 
-def _with_telling_lines(
+def _add_telling_lines(
     known: JudgedNodes, log: JobLog, found: tuple[Cause, ...], failing: Collection[tuple[int, int]]
 ) -> tuple[Cause, ...]:
     """Return the causes; if none is named, or an inner line contradicts it, first the lines that likely say why."""

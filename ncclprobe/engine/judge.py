@@ -321,7 +321,7 @@ def _judge_one(check: Check, node: str | None, look: Callable[[Need], Any]) -> V
         if missing:
             return _lacking(check, blank, missing)
         findings = tuple(check.run(*given))
-        return replace(blank, status=worst(findings), findings=tuple(_with_remedy(f, check) for f in findings))
+        return replace(blank, status=worst(findings), findings=tuple(_add_remedy(f, check) for f in findings))
     except (Unlearned, ParseError) as gap:  # a fact does not say, or says what cannot be read
         refused = gap.refused if isinstance(gap, Unlearned) else ""
         return _unknown(blank, [Absent(str(gap), refused)], check.privilege)
@@ -347,7 +347,7 @@ def _unknown(blank: Verdict, missing: Sequence[Absent], privilege: str) -> Verdi
     return replace(blank, status=Status.UNKNOWN, why=why, required=blank.required and not never_asked)
 
 
-def _with_remedy(finding: Finding, check: Check) -> Finding:
+def _add_remedy(finding: Finding, check: Check) -> Finding:
     return finding if finding.remedy else replace(finding, remedy=check.fix)
 
 

@@ -378,7 +378,7 @@ def relate(
     symptoms = {check.key for check in checks if check.of_run} - slowing
     causes = [(v, f) for v in verdicts if v.key in slowing for f in v.findings if _counts(v, f, unused)]
     return tuple(
-        replace(v, findings=tuple(_with_cause(f, causes) for f in v.findings))
+        replace(v, findings=tuple(_link_cause(f, causes) for f in v.findings))
         if v.key in symptoms and v.findings
         else v
         for v in verdicts
@@ -389,7 +389,7 @@ def _counts(verdict: Verdict, finding: Finding, unused: Mapping[str, frozenset[s
     return finding.severity is not Severity.NOTE and not is_idle(verdict, finding, unused)
 
 
-def _with_cause(finding: Finding, causes: Sequence[tuple[Verdict, Finding]]) -> Finding:
+def _link_cause(finding: Finding, causes: Sequence[tuple[Verdict, Finding]]) -> Finding:
     if finding.severity is Severity.NOTE:
         return finding
     here = [(v, f) for v, f in causes if _same_place(finding, v, f)]

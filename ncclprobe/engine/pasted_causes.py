@@ -47,11 +47,11 @@ def said_in(paths: Sequence[str], pasted: Sequence[Snapshot]) -> SaidInTexts:
     known = [each for each in report.causes if each.confidence == "named"] if report else []
     named = [each for each in known if each.severity in _STATUS and each.evidence]
     named = [each for each in named if not each.id.startswith(_UNEXPLAINED)]
-    told = tuple(_verdict(cause, node) for cause in named) or (_without_cause(report, node),) * log
+    told = tuple(_verdict(cause, node) for cause in named) or (_mark_unexplained(report, node),) * log
     return SaidInTexts((*told, *(_losses(each) for each in pasted if DROPPED in each.answers)))
 
 
-def _without_cause(report: Report | None, node: str) -> Verdict:
+def _mark_unexplained(report: Report | None, node: str) -> Verdict:
     """Return the verdict on logs without a named cause: a failure that no check knows is not health."""
     if report is None or report.outcome != "failed":
         return Verdict(_NONE, node, Status.PASS, "No check knows a failure in the pasted text.")

@@ -82,7 +82,7 @@ def loaded(name: str, origin: str, load: Callable[[], ModuleType]) -> tuple[Chec
     except TimeoutError:
         return (_broken(name, origin, f"its import did not end within {bounds.SITE_LOAD_S:g} s"),)
     if error or module is None:
-        return (_broken(name, origin, f"its import raises {_in_words(error)}"),)
+        return (_broken(name, origin, f"its import raises {_describe_error(error)}"),)
     found = [value for value in vars(module).values() if isinstance(value, Check)]
     own = [check for check in found if check.run.__module__ == module.__name__]
     return tuple(_adopted(check, name, origin) for check in own) or (_broken(name, origin, "it holds no check"),)
@@ -90,7 +90,7 @@ def loaded(name: str, origin: str, load: Callable[[], ModuleType]) -> tuple[Chec
 
 def _adopted(check: Check, name: str, origin: str) -> Check:
     """Return a site's check under its own prefix, and so that it can break no other."""
-    applies = check.applies and replace(check.applies, run=partial(_in_time, check.applies.run))
+    applies = check.applies and replace(check.applies, run=partial(_call_in_time, check.applies.run))
     own = {"id": f"{PREFIX}{name}.{check.id.partition('.')[2]}", "origin": origin}
     return replace(check, run=partial(_findings, check.run), applies=applies, **own)
 
@@ -98,13 +98,13 @@ def _adopted(check: Check, name: str, origin: str) -> Check:
 def _findings(run: Callable[..., Iterator[Finding]], *facts: Any) -> Sequence[Finding]:
     """Return what `run` finds. Raises Unlearned if it does not end, or leaves, or finds too much."""
     most = bounds.SITE_FINDINGS
-    found = _in_time(lambda: [_finding(each) for each in islice(run(*facts), most + 1)])
+    found = _call_in_time(lambda: [_finding(each) for each in islice(run(*facts), most + 1)])
     if len(found) > most:
         raise Unlearned(f"the check found more than {most} things")
     return found
 
 
-def _in_time(work: Callable[..., T], *facts: Any) -> T:
+def _call_in_time(work: Callable[..., T], *facts: Any) -> T:
     """Return what a site's function returns. Raises what it raises, and Unlearned if it does not end, or leaves.
 
     It is left behind on its thread: what holds Python's lock in C code cannot be bounded from within.
@@ -114,7 +114,7 @@ def _in_time(work: Callable[..., T], *facts: Any) -> T:
     except TimeoutError:
         raise Unlearned(f"the check did not end within {bounds.SITE_CHECK_S:g} s") from None
     if error:
-        raise error if isinstance(error, Exception) else Unlearned(f"the check itself broke: {_in_words(error)}")
+        raise error if isinstance(error, Exception) else Unlearned(f"the check itself broke: {_describe_error(error)}")
     return cast(T, found)
 
 
@@ -150,7 +150,7 @@ def _broken(name: str, origin: str, why: str) -> Check:
     )
 
 
-def _in_words(error: BaseException | None) -> str:
+def _describe_error(error: BaseException | None) -> str:
     return f"{type(error).__name__}: {str(error).partition(chr(10))[0][:200]}".rstrip(": ")
 
 

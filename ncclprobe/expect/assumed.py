@@ -135,8 +135,8 @@ def candidates(node: Node) -> Iterator[Assumed]:
         yield Assumed(system, machine, machine.name, _rack_words(machine, node))
         return
     name = product.name.removeprefix("NVIDIA ").removeprefix("GeForce ")
-    for inside in _inside(product, node.count):
-        for outside in _outside(usual, node, product):
+    for inside in _usual_gpu_links(product, node.count):
+        for outside in _usual_nics(usual, node, product):
             parts = [part for part in (inside, outside) if part]
             described = ", ".join([f"{node.count} x {name}", *parts])
             system = composed.composed(f"{node.count} x {product.name}" + "".join(f", {part}" for part in parts))
@@ -148,7 +148,7 @@ def with_nics(system: NodeSystem, node: Node) -> Assumed | None:
     if system.nics or node.nodes < 2:
         return None
     product = composed.product_called(system.gpu)
-    parts = next(_outside(_usual(product, system.gpus, node.network), node, product))
+    parts = next(_usual_nics(_usual(product, system.gpus, node.network), node, product))
     found = composed.composed(f"{system.gpus} x {product.name}, {parts}")
     nics = {name: getattr(found, name) for name in ("nics", "nic_gbps", "network", "gdr")}
     return Assumed(replace(system, **nics), None, parts, parts)
@@ -193,7 +193,7 @@ def _usual(product: GpuProduct, count: int, network: str) -> _Usual | None:
     return max(fits, key=lambda row: (row.parts.endswith(f" {network}"), len(row.gpu), row.gpus), default=None)
 
 
-def _inside(product: GpuProduct, count: int) -> Iterator[str]:
+def _usual_gpu_links(product: GpuProduct, count: int) -> Iterator[str]:
     """Yield the links between the GPUs of a node, the usual first; empty: none has to be named."""
     yield ""
     if count < 2 or product.wiring in ("board", "rack", "system"):
@@ -210,7 +210,7 @@ def _inside(product: GpuProduct, count: int) -> Iterator[str]:
         yield "bridges of 4"
 
 
-def _outside(usual: _Usual | None, node: Node, product: GpuProduct) -> Iterator[str]:
+def _usual_nics(usual: _Usual | None, node: Node, product: GpuProduct) -> Iterator[str]:
     """Yield the NICs of a node, the usual first."""
     if node.nodes < 2:
         yield ""

@@ -113,12 +113,14 @@ def predicted(facts: Mapping[type, Any], together: int = 1) -> AttainableRate | 
     right = _prescribed(facts, settings, choices)
     names = [name for name in settings.effective if name in SLOWING and name not in right]
     own = Settings({name: entry for name, entry in settings.effective.items() if name not in right})
-    free = min(whole.value, most(healthy, choose(_with(facts, _without(settings, names))), Settings()))
+    free = min(
+        whole.value, most(healthy, choose(_replace_settings(facts, _drop_settings(settings, names))), Settings())
+    )
     costs = {}
     for name in names:
         alone = Settings({name: settings.effective[name]})
-        others = _without(settings, [each for each in names if each != name])
-        left = most(healthy, choose(_with(facts, others)), alone)
+        others = _drop_settings(settings, [each for each in names if each != name])
+        left = most(healthy, choose(_replace_settings(facts, others)), alone)
         if left < free:
             costs[name] = round(left, 1)
     now = min(whole.value, most(healthy, choices, own))
@@ -126,11 +128,11 @@ def predicted(facts: Mapping[type, Any], together: int = 1) -> AttainableRate | 
     return AttainableRate(round(now, 1), round(whole.value, 1), shape.nodes, costs, nvlinked)
 
 
-def _with(facts: Mapping[type, Any], settings: Settings) -> Snapshot:
+def _replace_settings(facts: Mapping[type, Any], settings: Settings) -> Snapshot:
     return Snapshot("", {**facts, Settings: settings})
 
 
-def _without(settings: Settings, names: list[str]) -> Settings:
+def _drop_settings(settings: Settings, names: list[str]) -> Settings:
     kept = {name: entry for name, entry in settings.effective.items() if name not in names}
     return replace(settings, effective=kept)
 

@@ -99,12 +99,12 @@ def composed(text: str) -> NodeSystem:
     system = with_links(_box(product, count), product)
     said: dict[str, str] = {}
     for part in sorted(parts, key=lambda part: _kind(part) != "NICs"):  # with them comes what 'no GDR' takes away
-        changed = _with(system, part, product)
+        changed = _add_part(system, part, product)
         before = said.setdefault(_kind(part), part)
         if before != part and changed != system:
             raise UsageError(f"--machine: {before[:40]!r} and {part[:40]!r}: give one of the two")
         system = changed
-    if _by_switches(parts):  # over two sockets as fast: 40 to 50 GB/s with eight RTX PRO 6000 and CX8
+    if _has_switches(parts):  # over two sockets as fast: 40 to 50 GB/s with eight RTX PRO 6000 and CX8
         system = replace(system, sockets=1)
     if "processor" not in said and system.sockets > 1 and product.name in _ON_XEON:
         system = replace(system, processor="emr")
@@ -202,7 +202,7 @@ def _laid(
     )
 
 
-def _with(system: NodeSystem, part: str, product: GpuProduct) -> NodeSystem:
+def _add_part(system: NodeSystem, part: str, product: GpuProduct) -> NodeSystem:
     """`system` with one more part. Raises UsageError."""
     words = part.lower()
     if words in ("p2p", "no p2p"):
@@ -229,12 +229,12 @@ def _with(system: NodeSystem, part: str, product: GpuProduct) -> NodeSystem:
         return replace(system, sockets=system.gpus // int(few[1]))
     if (nics := _NICS.fullmatch(words)) and _BYTES.search(part):
         raise UsageError(f"--machine: {part[:60]!r}: write the rate of NICs in bits, as in '4 NICs x 200 Gb/s'")
-    if nics and (wired := _with_nics(system, nics)):
+    if nics and (wired := _add_nics(system, nics)):
         return wired
     raise UsageError(f"--machine: {part[:60]!r} is an unknown part; write it as in '{EXAMPLE}', or {_MORE}")
 
 
-def _by_switches(parts: Sequence[str]) -> bool:
+def _has_switches(parts: Sequence[str]) -> bool:
     switches = [part for part in map(str.lower, parts) if _SWITCHES.fullmatch(part)]
     return any(re.search(_OWN_SWITCH, part) for part in switches) or (bool(switches) and not _say_sockets(parts))
 
@@ -243,7 +243,7 @@ def _say_sockets(parts: Sequence[str]) -> bool:
     return any(_SOCKETS.fullmatch(part) or _PER_SOCKET.fullmatch(part) for part in map(str.lower, parts))
 
 
-def _with_nics(system: NodeSystem, nics: re.Match[str]) -> NodeSystem | None:
+def _add_nics(system: NodeSystem, nics: re.Match[str]) -> NodeSystem | None:
     """`system` with NICs: InfiniBand if only a rate is given, RoCE if that is a rate of Ethernet.
 
     Raises UsageError for more than a node has.
@@ -280,7 +280,7 @@ def _bridged(system: NodeSystem, product: GpuProduct, together: int) -> NodeSyst
 def _assumed(parts: Sequence[str], product: GpuProduct, system: NodeSystem) -> Iterator[str]:
     """The parts that were not given and are assumed to be usual."""
     said, count = " ".join(parts).lower(), system.gpus
-    if _by_switches(parts):
+    if _has_switches(parts):
         yield "GPUs that reach each other below switches, not between sockets"
     elif not _say_sockets(parts):
         yield "a processor of each GPU" if _own_processor(product) else _usual_sockets(product, count)
@@ -368,7 +368,7 @@ def _meant(text: str) -> Sequence[GpuProduct]:
     """The GPUs of this name, or of as much of it as names a model that is known."""
     tried = [_called(text)]
     words = _words(text)
-    while not _one(tried[-1]) and (words := _without_variant(words)):
+    while not _one(tried[-1]) and (words := _drop_variant(words)):
         tried.append(_called(" ".join(words)))
     return next((found for found in tried if _one(found)), next(filter(None, tried), ()))
 
@@ -378,7 +378,7 @@ def _one(found: Sequence[GpuProduct]) -> bool:
     return len({_links(gpu) for gpu in found}) == 1
 
 
-def _without_variant(words: Sequence[str]) -> Sequence[str]:
+def _drop_variant(words: Sequence[str]) -> Sequence[str]:
     """`words` of a name without the last, if that is a variant: 3e of H20-3e, LC of A100 80GB PCIe LC; otherwise empty.
 
     The model stays, and a mobile GPU is not a variant of the card whose name it has.

@@ -307,13 +307,13 @@ def as_text(runs: Sequence[JudgedRun], sources: Sequence[str], width: int = 80) 
 
 def _text(runs: Sequence[JudgedRun], sources: Sequence[str], width: int) -> Iterator[str]:
     against = "" if any(run.place.system is None for run in runs[:1]) else "against "
-    machines = "several machines or settings, listed below" if _several(runs) else _against(runs[0].place)
+    machines = "several machines or settings, listed below" if _several(runs) else _describe_basis(runs[0].place)
     yield from wrap("", f"{headline(runs)}; {', '.join(sources)} {against}{machines}", width)
     names = ("size", "at", "ranks", "GB/s", "expected", "threshold", "status")
     notes: dict[str, int] = {}
     for run in runs:
         if run.title:
-            title = f"--- {run.title}" + (f"; against {_against(run.place)}" if _several(runs) else "")
+            title = f"--- {run.title}" + (f"; against {_describe_basis(run.place)}" if _several(runs) else "")
             yield from wrap("", title, width)
         if run.place.failed:
             yield from wrap("", f"the run reports: {run.place.failed}", width)
@@ -329,10 +329,10 @@ def _text(runs: Sequence[JudgedRun], sources: Sequence[str], width: int) -> Iter
 
 
 def _several(runs: Sequence[JudgedRun]) -> bool:
-    return len({_against(run.place) for run in runs}) > 1
+    return len({_describe_basis(run.place) for run in runs}) > 1
 
 
-def _against(place: Setup) -> str:
+def _describe_basis(place: Setup) -> str:
     """What a run is judged by: the machine, its settings, and what was assumed of it."""
     if place.system is None:
         return place.not_judged

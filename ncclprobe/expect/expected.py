@@ -60,7 +60,11 @@ def published_at_size(
         why = f"{machine.name}: {best.why}{passes}"
         return Expectation(best.busbw_GBps, 0.0, "GB/s", "published", why, best.source), False
     times = [row for row in machine.latencies if same and _fits(row, op, shape) and nbytes <= row.max_bytes]
-    return (_as_rate(machine, min(times, key=lambda row: row.max_bytes), op, nbytes, shape), True) if times else None
+    return (
+        (_rate_expectation(machine, min(times, key=lambda row: row.max_bytes), op, nbytes, shape), True)
+        if times
+        else None
+    )
 
 
 def _rates(machine: MachineType, op: str, shape: Shape) -> list[Published]:
@@ -71,7 +75,7 @@ def _fits(row: Published | Latency, op: str, shape: Shape) -> bool:
     return row.op == op and set(shape.gpus) == {row.gpus} and shape.nodes == row.nodes
 
 
-def _as_rate(machine: MachineType, row: Latency, op: str, nbytes: int, shape: Shape) -> Expectation:
+def _rate_expectation(machine: MachineType, row: Latency, op: str, nbytes: int, shape: Shape) -> Expectation:
     bus_bytes = nbytes * OPS[op].bus_factor(shape.ranks)
     normal = f", up to {row.high_us:.3g} normal by its source" if row.high_us else ""
     why = f"{machine.name}: {row.why}; by time, {row.time_us:.3g} us{normal}"
@@ -164,7 +168,7 @@ def expectation(
     chosen = own.algorithm if own else None
     printed = published_at_size(machine, op, nbytes, shape, chosen, same=same) if machine else None
     of_it = _weighed(printed, call)
-    modelled = _by_model(own, call, machine if same and not printed else None) or _over_tcp(call)
+    modelled = _expect_by_model(own, call, machine if same and not printed else None) or _expect_over_tcp(call)
     if of_it is None and modelled is None:
         return None
     found = combined(of_it, modelled)
@@ -278,7 +282,7 @@ def _weighed(found: tuple[Expectation, bool] | None, call: Call) -> Expectation 
     return evidence.weighed(found[0], call.system, call.shape, call.op, call.nbytes, by_time=found[1])
 
 
-def _by_model(own: Prediction | None, call: Call, machine: MachineType | None) -> Expectation | None:
+def _expect_by_model(own: Prediction | None, call: Call, machine: MachineType | None) -> Expectation | None:
     """The model's number, drawn to what is published of `machine` at other sizes."""
     if own is None:
         return None
@@ -295,7 +299,7 @@ def as_expectation(found: Prediction, settings: Pinned = NOTHING) -> Expectation
     return Expectation(found.busbw_GBps, 0.0, "GB/s", "model", why, found.source, found.confidence)
 
 
-def _over_tcp(call: Call) -> Expectation | None:
+def _expect_over_tcp(call: Call) -> Expectation | None:
     """NCCL between nodes without RDMA: only what is large, because nothing is known of the latency."""
     system = call.system
     tcp = system.network == "sockets" and network.domains(system, call.shape).count > 1

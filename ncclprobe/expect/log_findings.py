@@ -37,10 +37,10 @@ def steps(rows: Sequence[Measurement]) -> Iterator[LogFinding]:
     for op, place in dict.fromkeys((row.op, row.place) for row in rows):
         own = [row for row in rows if (row.op, row.place) == (op, place)]
         beside = {row.nbytes: other.get((op, row.nbytes, "in" if place == "out" else "out"), 0.0) for row in own}
-        yield from _of_sweep([row for row in own if row.nbytes >= _STEP_FROM], beside)
+        yield from _sweep_findings([row for row in own if row.nbytes >= _STEP_FROM], beside)
 
 
-def _of_sweep(own: Sequence[Measurement], beside: Mapping[int, float]) -> Iterator[LogFinding]:
+def _sweep_findings(own: Sequence[Measurement], beside: Mapping[int, float]) -> Iterator[LogFinding]:
     best, low = None, list[Measurement]()
     for before, row, after in zip([None, *own], own, [*own[1:], None], strict=False):
         if before and before.nbytes >= row.nbytes:  # another sweep

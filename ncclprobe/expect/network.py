@@ -193,7 +193,7 @@ def limit(
     else:
         found = _ring(shape, parts, share)
     slowed = _slowed(found, system)
-    return _rack_limit(slowed, parts, node_GBps) if racks and not direct else _within(slowed, node_GBps)
+    return _rack_limit(slowed, parts, node_GBps) if racks and not direct else _cap_to_node(slowed, node_GBps)
 
 
 def _ring(shape: Shape, parts: Domains, share: _Fraction) -> Limit:
@@ -254,7 +254,7 @@ def _rack_limit(found: Limit, parts: Domains, rack_GBps: float | None) -> Limit:
     return Limit(found.hard_GBps, value, "racks", why, share.source, share.confidence)
 
 
-def _within(found: Limit, node_GBps: float | None) -> Limit:
+def _cap_to_node(found: Limit, node_GBps: float | None) -> Limit:
     if node_GBps is None or node_GBps >= found.value_GBps:
         return found
     why = f"what one node alone reaches, {node_GBps:.4g} GB/s: the network would allow {found.value_GBps:.4g}"

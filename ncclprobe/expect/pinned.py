@@ -125,8 +125,9 @@ def pinned(settings: Settings, version: NcclVersion) -> Pinned:
         parse_pin(proto, nccl.PROTOCOLS, version),
         f"NCCL_ALGO={algo}" if algo else "",
         f"NCCL_PROTO={proto}" if proto else "",
-        _off(settings, "NCCL_NVLS_ENABLE", version),
-        _off(settings, "NCCL_MNNVL_ENABLE", version) or _off(settings, "NCCL_CUMEM_ENABLE", version),
+        _disabling_value(settings, "NCCL_NVLS_ENABLE", version),
+        _disabling_value(settings, "NCCL_MNNVL_ENABLE", version)
+        or _disabling_value(settings, "NCCL_CUMEM_ENABLE", version),
         _no_p2p(settings, version),
         _set(settings, "NCCL_SHM_DISABLE") if read_setting(settings, "NCCL_SHM_DISABLE", 0, version) == 1 else "",
         _no_gdr(settings, version),
@@ -162,7 +163,7 @@ def _few(settings: Settings) -> tuple[str, int]:
     return (_set(settings, "NCCL_IB_HCA"), len(names)) if counted else ("", 0)
 
 
-def _off(settings: Settings, name: str, version: NcclVersion) -> str:
+def _disabling_value(settings: Settings, name: str, version: NcclVersion) -> str:
     return _set(settings, name) if read_setting(settings, name, 2, version) == 0 else ""
 
 

@@ -370,25 +370,27 @@ def predict(
     forced = left or only(algorithm)
     found = modelled(system, shape, op, nbytes, version, forced)
     if found is None and parts.count < 2 and (forced is None or forced.ring):
-        found = _over_links(system, shape, op, nbytes, version)
+        found = _predict_over_links(system, shape, op, nbytes, version)
     if found is None:
         return None
-    ring = _in_ring(found, system, parts.count, forced)
-    alone = _alone_GBps(system, shape, op, version, ring)
+    ring = _uses_ring(found, system, parts.count, forced)
+    alone = _fullest_domain_GBps(system, shape, op, version, ring)
     limit = network.limit(system, shape, op, alone, ring=ring)
     if parts.count > 1 and limit is None:
         return None
     return _whole(found, system, shape, op, nbytes, limit, version, wait)
 
 
-def _in_ring(found: _Modelled, system: NodeSystem, groups: int, forced: Forced | None) -> bool:
+def _uses_ring(found: _Modelled, system: NodeSystem, groups: int, forced: Forced | None) -> bool:
     """Whether a call goes around a ring: by NCCL's choice, but two nodes of Hopper and later always take a tree."""
     if forced is not None:
         return forced.ring
     return found.algorithm == "Ring" and not (groups == 2 and system.compute_capability >= 90)
 
 
-def _over_links(system: NodeSystem, shape: Shape, op: str, nbytes: int, version: NcclVersion) -> _Modelled | None:
+def _predict_over_links(
+    system: NodeSystem, shape: Shape, op: str, nbytes: int, version: NcclVersion
+) -> _Modelled | None:
     """A ring over the slowest link of a node without NVLink, if NCCL's search finds no channel of its speeds.
 
     NCCL then falls back on one in simple order, as between the sockets of 8 RTX 5090.
@@ -471,7 +473,7 @@ def _timed(
 
 
 @lru_cache(maxsize=256)
-def _alone_GBps(system: NodeSystem, shape: Shape, op: str, version: NcclVersion, ring: bool) -> float | None:
+def _fullest_domain_GBps(system: NodeSystem, shape: Shape, op: str, version: NcclVersion, ring: bool) -> float | None:
     """What the fullest NVLink domain of the job reaches by itself; None if it is one rank."""
     parts = network.domains(system, shape)
     if parts.count < 2 or parts.ranks < 2:

@@ -104,7 +104,7 @@ def system_of(facts: Facts, name: str = "this machine") -> NodeSystem | Absent:
         nvls=joined == "nvswitch" and capability >= 90,
         pcie_GBps=_slot(facts, present, product, nccl_link_GBps(capability)),
         p2p=_p2p(facts.peers, product),
-        at_roots=domain < len(present) and _at_roots(facts.pci),
+        at_roots=domain < len(present) and _meet_at_host_bridge(facts.pci),
         processor=_processor(facts, product),
         sockets=_sockets(facts.cpus),
         nics=nics.count,
@@ -157,12 +157,12 @@ def nvlink_fabric(facts: Facts) -> tuple[Joined, int, int]:
     most = max(map(len, peers))
     if most == 1:
         return "pairs", fewest, 2
-    if min(map(len, peers)) >= len(rows) - 1 or _in_bridges(peers):
+    if min(map(len, peers)) >= len(rows) - 1 or _has_equal_bridges(peers):
         return "mesh", fewest, most + 1
     return ("cube-mesh" if len(rows) == 8 else "mesh"), fewest, len(rows)
 
 
-def _in_bridges(peers: Sequence[set[str]]) -> bool:
+def _has_equal_bridges(peers: Sequence[set[str]]) -> bool:
     """Return whether GPUs are joined in equal groups, each to each of its own: a bridge of H200 NVL has four."""
     groups: list[set[str]] = []
     for ends in peers:
@@ -228,7 +228,7 @@ def processor(model: str) -> Processor:
     return "power9" if name.startswith("power9") else "unknown"
 
 
-def _at_roots(pci: Pci | Absent) -> bool:
+def _meet_at_host_bridge(pci: Pci | Absent) -> bool:
     """Return whether GPUs of one NUMA node hang below different root ports, so that a host bridge joins them."""
     ports: dict[int, set[str]] = {}
     for device in pci.of("gpu") if isinstance(pci, Pci) else ():
@@ -598,7 +598,7 @@ def expectation_context(known: Mapping[type, Any]) -> ExpectationContext:
         return ExpectationContext(should_be(found, system_of(facts)), found.machine, why, version, settings)
     why = f"{found.why}; taken by its links as they are now"
     context = ExpectationContext(system_of(facts), None, why, version, settings)
-    return _with_usual_nics(_with_board(context, facts), facts) if NamedMachine in known else context
+    return _add_usual_nics(_add_board_links(context, facts), facts) if NamedMachine in known else context
 
 
 def _described(known: Mapping[type, Any]) -> ExpectationContext | None:
@@ -646,7 +646,7 @@ def product_named(said: NamedMachine, count: int) -> str:
     return ""
 
 
-def _with_board(context: ExpectationContext, facts: Facts) -> ExpectationContext:
+def _add_board_links(context: ExpectationContext, facts: Facts) -> ExpectationContext:
     """Return `context` with the NVLinks of the board, if texts show eight GPUs that are made for one, and no links."""
     system = context.system
     rows = () if isinstance(facts.nvlinks, Absent) else facts.nvlinks.gpus
@@ -660,7 +660,7 @@ def _with_board(context: ExpectationContext, facts: Facts) -> ExpectationContext
     return replace(context, system=replace(system, **links), why=f"{context.why}; assumed: the NVLinks of its board")
 
 
-def _with_usual_nics(context: ExpectationContext, facts: Facts) -> ExpectationContext:
+def _add_usual_nics(context: ExpectationContext, facts: Facts) -> ExpectationContext:
     """Return `context` with NICs of the usual rate, if texts name its NICs and show the rate and state of none.
 
     A tray whose GPUs have joined a cluster of nodes is one of a rack.
@@ -678,12 +678,16 @@ def _with_usual_nics(context: ExpectationContext, facts: Facts) -> ExpectationCo
         return context
     found, why = usual.system, f"{context.why}; assumed: NICs of {usual.system.nic_gbps:g} Gb/s"
     if found.domain_gpus > found.gpus:
-        return replace(context, system=found, machine=usual.machine, why=why) if _in_a_cluster(facts.gpus) else context
+        return (
+            replace(context, system=found, machine=usual.machine, why=why)
+            if _belong_to_cluster(facts.gpus)
+            else context
+        )
     network = system.network if system.network == "roce" else found.network
     nics = {"nics": named, "nic_gbps": found.nic_gbps, "network": network, "gdr": found.gdr}
     return replace(context, system=replace(system, **nics), why=why)
 
 
-def _in_a_cluster(gpus: Gpus | Absent) -> bool:
+def _belong_to_cluster(gpus: Gpus | Absent) -> bool:
     known = gpus.all if isinstance(gpus, Gpus) else ()
     return any(isinstance(gpu.fabric, GpuFabric) and gpu.fabric.cluster.strip("0-") for gpu in known)

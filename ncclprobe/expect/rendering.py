@@ -48,7 +48,7 @@ def _text(asked: TableRequest, here: ExpectationContext, found: Sequence[Line]) 
     yield from _wrapped(here.why)
     yield from _wrapped(f"links: {links(asked)}")
     yield from _wrapped(f"source: {system.source}")
-    rules = [(op, of) for op, rows in of_op.items() for of in _by_worst(rows)]
+    rules = [(op, of) for op, rows in of_op.items() for of in _group_by_worst(rows)]
     yield from ["", "how measured rows are judged:"] if rules else []
     for op, of in rules:
         span = size(of[0].nbytes) + (f" to {size(of[-1].nbytes)}" if len(of) > 1 else "")
@@ -93,7 +93,7 @@ def _ranks(asked: TableRequest) -> str:
 def links(asked: TableRequest) -> str:
     """The links of a machine in a few words."""
     system = asked.system
-    parts = [_inside(system), *(["NVLS"] if system.nvls else []), *([_nics(system)] if system.nics else [])]
+    parts = [_describe_links(system), *(["NVLS"] if system.nvls else []), *([_nics(system)] if system.nics else [])]
     return ", ".join(parts)
 
 
@@ -104,7 +104,7 @@ def _nics(system: NodeSystem) -> str:
     return f"{count}{rate} ({system.network or 'unknown network'}{', GPUDirect' if system.gdr else ''})"
 
 
-def _inside(system: NodeSystem) -> str:
+def _describe_links(system: NodeSystem) -> str:
     if system.nvlinks:
         laid = f"bridges of {system.domain_gpus}" if system.domain_gpus < system.gpus else system.fabric
         return f"{system.nvlinks} NVLinks x {system.nvlink_GBps:g} GB/s per GPU ({laid})"
@@ -121,7 +121,7 @@ def _table(rows: Sequence[Line], ranks: int, asked: TableRequest) -> Iterator[st
         yield _row(line, ranks, number)
     for (why, source, confidence), number in reasons.items():
         yield from _wrapped(f"[{number}] {why}. Source: {source} (confidence {confidence})", 4)
-    yield from (line for note in _above(rows, asked) for line in _wrapped(note))
+    yield from (line for note in _heading_lines(rows, asked) for line in _wrapped(note))
 
 
 def _row(line: Line, ranks: int, number: int) -> str:
@@ -164,7 +164,7 @@ def _reason(line: Line) -> tuple[str, str, str]:
 _VERDICTS = {"fail": "fails below the threshold; ", "warn": "warns at most; ", "unjudged": ""}
 
 
-def _by_worst(rows: Sequence[Line]) -> Iterator[list[Line]]:
+def _group_by_worst(rows: Sequence[Line]) -> Iterator[list[Line]]:
     """Sizes that follow each other with the same worst verdict."""
     for _, group in groupby(rows, key=lambda line: line.expectation.worst):
         yield list(group)
@@ -179,7 +179,7 @@ def _known(of: Sequence[Line]) -> str:
 _EXPECTS = re.compile(r"the model expects [\d.e+-]+ GB/s: ")
 
 
-def _above(rows: Sequence[Line], asked: TableRequest) -> Iterator[str]:
+def _heading_lines(rows: Sequence[Line], asked: TableRequest) -> Iterator[str]:
     high = [
         line.prediction
         for line in rows

@@ -114,7 +114,7 @@ def places(groups: str, mounts: str) -> dict[str, CgroupFolders]:
             group = own.get(controller if names is V1 else "")
             wanted = controller in controllers if names is V1 else controller not in own
             if wanted and group and found[controller] is NOWHERE:
-                found[controller] = CgroupFolders(names, tuple(_upwards(point, _below(root, group))))
+                found[controller] = CgroupFolders(names, tuple(_upwards(point, _path_below_mount(root, group))))
     return found
 
 
@@ -140,7 +140,7 @@ def _mounts(text: str) -> Iterator[tuple[str, str, str, list[str]]]:
             yield fields[3], fields[4], super_fields[0], super_fields[2].split(",")
 
 
-def _below(root: str, group: str) -> str:
+def _path_below_mount(root: str, group: str) -> str:
     """Return the group's path below a mount that shows `root` of the hierarchy; if it is elsewhere, the mount."""
     try:
         return str(PurePosixPath(group).relative_to(root))

@@ -129,11 +129,11 @@ def interfaces(host: Host) -> Interfaces:
     found = []
     for name in stats:
         with contextlib.suppress(Missing):  # containers come and go, and their interfaces with them
-            found.append(_interface(host, name, _of(name, addresses, stats), stats[name]))
+            found.append(_interface(host, name, _addresses_of(name, addresses, stats), stats[name]))
     return Interfaces(tuple(sorted(found, key=lambda i: i.index)))
 
 
-def _of(name: str, addresses: dict[str, Any], stats: dict[str, Any]) -> list[tuple[str, dict[str, Any]]]:
+def _addresses_of(name: str, addresses: dict[str, Any], stats: dict[str, Any]) -> list[tuple[str, dict[str, Any]]]:
     """Return the addresses of one interface with their labels, which no statistics are kept of, in their order."""
     labels = [label for label in addresses if label == name or (label not in stats and label.split(":")[0] == name)]
     return [(label, row) for label in labels for row in addresses[label]]

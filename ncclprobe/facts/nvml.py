@@ -234,7 +234,7 @@ def nvml(host: Host) -> Gpus:
         count = ask(host, number, "nvmlDeviceGetCount")
     except (Missing, Denied, Failed, NotCaptured) as refusal:
         asked = refusal
-        told = attempt(lambda: _by_nvidia_smi(host, asked))
+        told = attempt(lambda: _read_nvidia_smi(host, asked))
         if isinstance(told, Absent):
             raise
         return told
@@ -251,7 +251,7 @@ def nvml(host: Host) -> Gpus:
     )
 
 
-def _by_nvidia_smi(host: Host, refusal: HostError) -> Gpus:
+def _read_nvidia_smi(host: Host, refusal: HostError) -> Gpus:
     driver, gpus = nvidia_smi.query(host)
     computes = nvidia_smi.capabilities(host, len(gpus))
     return Gpus(

@@ -223,7 +223,7 @@ def linking(
     host: Host, loader: Loader, software: Software, plugins: Plugins, environment: Environment | Absent
 ) -> Linking:
     """Read the dynamic sections of torch, NCCL and the plugin, and names in the folders that the loader searches."""
-    plugin = _for_plugin(plugins, environment)
+    plugin = _chosen_plugin_file(plugins, environment)
     needers = [path for path in (*_torch_libraries(software), _nccl(software), plugin) if path]
     if not needers:
         return Linking()
@@ -253,7 +253,7 @@ def _nccl(software: Software) -> str:
     return mapped.path if isinstance(mapped, Mapped) and mapped.why != "static" else ""
 
 
-def _for_plugin(plugins: Plugins, environment: Environment | Absent) -> str:
+def _chosen_plugin_file(plugins: Plugins, environment: Environment | Absent) -> str:
     """Return the file of the network plugin that NCCL would open, as far as it is one that was found."""
     named = "" if isinstance(environment, Absent) else (environment.get("NCCL_NET_PLUGIN") or "").split(",")[0]
     names = {named, f"libnccl-net-{named}.so"} if named else {"libnccl-net.so"}
@@ -299,13 +299,15 @@ def _places(
         yield from ((n, file, "LD_PRELOAD") for n in needer.wanted if PurePosixPath(file).name.startswith(n))
     for step in steps(loader, needer.search()):
         for folder in step.folders:
-            yield from ((name, f"{folder}/{name}", step.name) for name in _among(host, folder, needer.wanted))
+            yield from ((name, f"{folder}/{name}", step.name) for name in _existing_names(host, folder, needer.wanted))
     yield from ((name, file, _FOUND_BY_US[0]) for name, file in cached if name in needer.wanted)
     for folder in DEFAULT_FOLDERS:
-        yield from ((name, f"{folder}/{name}", _FOUND_BY_US[1]) for name in _among(host, folder, needer.wanted))
+        yield from (
+            (name, f"{folder}/{name}", _FOUND_BY_US[1]) for name in _existing_names(host, folder, needer.wanted)
+        )
 
 
-def _among(host: Host, folder: str, names: Sequence[str]) -> list[str]:
+def _existing_names(host: Host, folder: str, names: Sequence[str]) -> list[str]:
     """Return which of `names` are in a folder; none of one that is not there, or closed: the loader passes it over."""
     try:
         said = json.loads(host.ask("among", folder, *names)) if names else []

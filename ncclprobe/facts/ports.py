@@ -128,7 +128,7 @@ def firewall(host: Host, process: Process) -> Firewall:
     found = attempt(lambda: chains(host.ask("run", "nft", "-j", "list", "chains")))
     if isinstance(found, Absent):
         return Firewall(found, legacy)
-    asked = tuple(_with_rules(host, each) for each in found[: bounds.FIREWALL_CHAINS])
+    asked = tuple(_add_rules(host, each) for each in found[: bounds.FIREWALL_CHAINS])
     return Firewall((*asked, *found[bounds.FIREWALL_CHAINS :]), legacy)
 
 
@@ -142,7 +142,7 @@ def _legacy(host: Host) -> tuple[str, ...]:
     return tuple(found)
 
 
-def _with_rules(host: Host, chain: Chain) -> Chain:
+def _add_rules(host: Host, chain: Chain) -> Chain:
     """Return the chain with its rules. nft reads its arguments as one text, so an odd name is not passed to it."""
     if not re.fullmatch(r"[a-z0-9]+(/[A-Za-z_][\w.-]*){2}", chain.name, re.ASCII):
         return chain

@@ -91,12 +91,12 @@ def together(own: Answers, ranks: Mapping[int, Answers]) -> Answers:
     """
     others = [answers for answers in ranks.values() if isinstance(answers.get(("nvml", _UUID, 0)), str)]
     if not others:
-        return _with_lists(own, ranks)
-    mine = _by_uuid(own)
-    tables = [(own, mine), *((answers, _by_uuid(answers)) for answers in others)]
+        return _add_visible_gpus(own, ranks)
+    mine = _gpus_by_uuid(own)
+    tables = [(own, mine), *((answers, _gpus_by_uuid(answers)) for answers in others)]
     places = {uuid: place for _, table in tables for uuid, (_, place) in table.items()}
     if len(places) == len(mine):
-        return _with_lists(own, ranks)
+        return _add_visible_gpus(own, ranks)
     numbers = {uuid: index for index, uuid in enumerate(sorted(places, key=lambda uuid: (places[uuid], uuid)))}
     merged = {q: answer for q, answer in own.items() if _device(q) is None}
     for answers, table in tables:
@@ -112,7 +112,7 @@ def _device(question: Question) -> int | None:
     return question[2] if of_device and isinstance(question[2], int) else None
 
 
-def _by_uuid(answers: Answers) -> dict[str, tuple[int, str]]:
+def _gpus_by_uuid(answers: Answers) -> dict[str, tuple[int, str]]:
     """Return number and PCI address of each GPU by its UUID, or by its number if it reports none: a lost one."""
     found = {}
     for index in sorted({index for q in answers if (index := _device(q)) is not None}):
@@ -129,7 +129,7 @@ def _peers(count: int) -> Iterator[Question]:
         yield from (("nvml", ASK, gpu, others, capability) for capability in CAPABILITIES)
 
 
-def _with_lists(own: Answers, ranks: Mapping[int, Answers]) -> Answers:
+def _add_visible_gpus(own: Answers, ranks: Mapping[int, Answers]) -> Answers:
     """Return `own` with all GPUs that the ranks' CUDA_VISIBLE_DEVICES show, if they differ."""
     lists = [_shown(answers) for answers in (own, *ranks.values())]
     shown = list(dict.fromkeys(entry for entries in lists for entry in entries))

@@ -86,7 +86,7 @@ def software(host: Host, loader: Loader | Absent) -> Software:
     files = list(
         _files(host, [*(needer.rpath if isinstance(needer, Elf) else ()), *known.folders(), *_FURTHER_FOLDERS])
     )
-    first, *others = (*_in_order(packages, files, mapped), None)
+    first, *others = (*_order_libraries(packages, files, mapped), None)
     return Software(
         packages=packages,
         nccl=tuple(each for each in (_read(host, first), *others) if each),
@@ -176,7 +176,7 @@ def _names(host: Host, folder: str) -> list[str]:
         return []
 
 
-def _in_order(
+def _order_libraries(
     packages: dict[str, str], files: Sequence[NcclLibrary], mapped: Mapped | Absent | None
 ) -> Iterator[NcclLibrary]:
     """Yield the library that would be mapped, wheels, then files; each once, a wheel's file with its version."""

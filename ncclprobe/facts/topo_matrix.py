@@ -250,7 +250,7 @@ def _matrix(table: Table, present: Sequence[MatrixRow]) -> Matrix:
     for row in present:
         affinities[row.device], unknown = _affinity(row, header, table.end)
         incomplete += unknown
-    incomplete += [*_without_nics(header, present), *cut_legend(table), *called.incomplete, *_not_displayed(table)]
+    incomplete += [*_missing_nic_rows(header, present), *cut_legend(table), *called.incomplete, *_not_displayed(table)]
     name = called.names.__getitem__
     gpu_numa_id, cpu, numa = (tuple(affinities.get(gpu, {}).get(key) for gpu in gpus) for key in TITLES.values())
     kind = _kind(table, {cell for row in present for cell in row.cells})
@@ -296,7 +296,7 @@ def _not_displayed(table: Table) -> list[str]:
     return [f"{int(found[1]) - int(found[2])} of {found[1]} NICs are not shown"] if found else []
 
 
-def _without_nics(header: Header, present: Sequence[MatrixRow]) -> list[str]:
+def _missing_nic_rows(header: Header, present: Sequence[MatrixRow]) -> list[str]:
     """Return that the rows of all NICs are missing: the text stops before them, or they were filtered out."""
     nics = [device for device in header.devices if not device.startswith("GPU")]
     return _rows_missing(nics if {row.device for row in present}.isdisjoint(nics) else [])

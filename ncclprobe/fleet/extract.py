@@ -129,7 +129,7 @@ def _numbers(report: Report) -> Iterator[_Found]:
     """Yield of each number its node, which it is, and its value with its noise as a share; its time is the report's."""
     yield from _collectives(report)
     yield from _copies(report)
-    yield from _between(report)
+    yield from _rates_between_nodes(report)
 
 
 def _how(report: Report, *words: str, library: bool = True) -> str:
@@ -166,7 +166,7 @@ def _copies(report: Report) -> Iterator[_Found]:
             yield row.node, Number(f"{row.device}{peer}", row.kind, "GB/s", how), Reading(0.0, row.GBps, noise)
 
 
-def _between(report: Report) -> Iterator[_Found]:
+def _rates_between_nodes(report: Report) -> Iterator[_Found]:
     """Yield what each rail, or node, sent to and received from the others: the median over its partners.
 
     With one or two partners it is another number, which names them: a plan for idle nodes measures this one.

@@ -158,7 +158,7 @@ def series_reasons(course: NodeCourse, series: Sequence[Series]) -> Iterator[Rea
         if sum_.state != "ok" and (sum_.state, each.number) not in told:
             told.add((sum_.state, each.number))
             changed = f"; at the same time {first_of(each.changed, 2)}" if each.changed else ""
-            found = [name for name, fault in course.faults.items() if fault.there and _with(fault, sum_)]
+            found = [name for name, fault in course.faults.items() if fault.there and _appeared_with_loss(fault, sum_)]
             beside = f"; in the same report {first_of(found, 2)}" if found else ""
             yield Reason(sum_.state, sum_.since_s, _loss(each, sum_) + changed + beside, "number", each.number.called)
         came = [since_s for since_s, end_s, _ in sum_.spells if end_s > course.last_s - WINDOW_S]
@@ -167,7 +167,7 @@ def series_reasons(course: NodeCourse, series: Sequence[Series]) -> Iterator[Rea
             yield Reason("flapping", came[0], words, "number", each.number.called)
 
 
-def _with(fault: FaultCourse, sum_: Sum) -> bool:
+def _appeared_with_loss(fault: FaultCourse, sum_: Sum) -> bool:
     """Return whether a fault appeared in the report with which a loss begins, or on the day before."""
     return sum_.since_s is not None and 0 <= sum_.since_s - fault.since_s <= DAY_S
 

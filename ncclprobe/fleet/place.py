@@ -34,7 +34,7 @@ def guarded(path: Path, *, create: bool) -> Iterator[Path]:
     is to be made is made here, for its owner to write. Raises UsageError for any other place, before it is changed.
     """
     store = _resolved(path)
-    with _as_owner(store):
+    with _act_as_owner(store):
         there = _checked(store)
         _refuse_open_to_others(store.parent)
         if not there and not create:
@@ -58,7 +58,7 @@ def _resolved(path: Path) -> Path:
 
 
 @contextlib.contextmanager
-def _as_owner(store: Path) -> Iterator[None]:
+def _act_as_owner(store: Path) -> Iterator[None]:
     """Let root act as the owner of the store, or of its folder: a file that the owner cannot remove stays."""
     owner = _found(store) or _found(store.parent)
     if os.geteuid() != 0 or owner is None or owner.st_uid == 0:

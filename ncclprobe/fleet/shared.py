@@ -62,11 +62,11 @@ def _number_loss(sql: sqlite3.Connection, number: int, day: int, since_s: float)
     for name in found.nodes:  # a roll-out comes to one node after the other
         last = max((at for at, rate in readings[name] if rate > middle), default=0)
         began[name] = next((at for at, _ in readings[name] if at > last), day)
-    machines = [each for name, at in began.items() if (each := _around(sql, name, at * _DAY_S))]
+    machines = [each for name, at in began.items() if (each := _machine_around(sql, name, at * _DAY_S))]
     return replace(found, changed=change(machines))
 
 
-def _around(sql: sqlite3.Connection, name: str, at_s: float) -> tuple[dict[str, str], dict[str, str]] | None:
+def _machine_around(sql: sqlite3.Connection, name: str, at_s: float) -> tuple[dict[str, str], dict[str, str]] | None:
     """Return what a node's machine was at its last test before a time, and at its first one after."""
     texts = [
         value(

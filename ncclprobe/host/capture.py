@@ -271,7 +271,7 @@ def _load(path: Path, above: tuple[Path, ...], loaded: dict[Path, _Recorded]) ->
         row = _object(line, f"{path}:{number}")
         if "like" in row:
             likes += 1
-            other = _near(path, row["like"], f"{path}:{number}", likes)
+            other = _neighbouring_capture(path, row["like"], f"{path}:{number}", likes)
             if other.resolve() not in loaded:
                 loaded[other.resolve()] = _load(other, (*above, path.resolve()), loaded)[1]
             answers = loaded[other.resolve()] | answers
@@ -280,7 +280,7 @@ def _load(path: Path, above: tuple[Path, ...], loaded: dict[Path, _Recorded]) ->
     return header, answers
 
 
-def _near(path: Path, like: object, where: str, number: int) -> Path:
+def _neighbouring_capture(path: Path, like: object, where: str, number: int) -> Path:
     """Return the capture that a row of `path` names: in the same folder or in the one above, no file elsewhere."""
     name = str(like).removeprefix("../")
     if not name or name in (".", "..") or "/" in name or "\0" in name:

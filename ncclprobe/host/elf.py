@@ -70,13 +70,13 @@ def _dynamic(file: BinaryIO) -> _Dynamic:
     tags: dict[int, list[int]] = {}
     for segment in segments:
         if segment.kind == _PT_DYNAMIC:
-            tags = _tags(_at(file, segment.offset, min(segment.size, bounds.ELF_TABLE)), order)
+            tags = _tags(_read_at(file, segment.offset, min(segment.size, bounds.ELF_TABLE)), order)
     if _DT_STRTAB not in tags:  # an executable without a loader
         return _Dynamic("", (), "", "", {}, ())
     strings = _offset(segments, tags[_DT_STRTAB][0])
 
     def texts(tag: int) -> list[str]:
-        return [_string(_at(file, strings + at, bounds.ELF_STRING), 0) for at in tags.get(tag, [])]
+        return [_string(_read_at(file, strings + at, bounds.ELF_STRING), 0) for at in tags.get(tag, [])]
 
     wants = _version_records(file, segments, tags, (_DT_VERNEED, _DT_VERNEEDNUM), f"{order}HHIII")
     gives = _version_records(file, segments, tags, (_DT_VERDEF, _DT_VERDEFNUM), f"{order}HHHHIII")
@@ -87,15 +87,15 @@ def _dynamic(file: BinaryIO) -> _Dynamic:
         rpath="".join(texts(_DT_RPATH)[:1]),
         runpath="".join(texts(_DT_RUNPATH)[:1]),
         needs_versions={
-            _string(_at(file, strings + of_file, bounds.ELF_STRING), 0): tuple(
-                _string(_at(file, strings + name, bounds.ELF_STRING), 0)
+            _string(_read_at(file, strings + of_file, bounds.ELF_STRING), 0): tuple(
+                _string(_read_at(file, strings + name, bounds.ELF_STRING), 0)
                 for _hash, flags, _other, name, _next in _chain(file, at + first, count, aux)
                 if not flags & _WEAK
             )
             for at, (_version, count, of_file, first, _next) in wants
         },
         versions=tuple(
-            _string(_at(file, strings + name, bounds.ELF_STRING), 0)
+            _string(_read_at(file, strings + name, bounds.ELF_STRING), 0)
             for at, (_version, _flags, _index, _count, _hash, first, _next) in gives
             for name, _next in _chain(file, at + first, 1, own)
         ),
@@ -113,7 +113,7 @@ def _version_records(
         return []
     at, found = _offset(segments, tags[where[0]][0]), []
     for _ in range(min(tags[where[1]][0], bounds.ELF_VERSIONS)):
-        record = struct.unpack(layout, _at(file, at, struct.calcsize(layout)))
+        record = struct.unpack(layout, _read_at(file, at, struct.calcsize(layout)))
         found.append((at, record))
         at += record[-1]
     return found
@@ -122,7 +122,7 @@ def _version_records(
 def _chain(file: BinaryIO, at: int, count: int, layout: str) -> Iterator[tuple[int, ...]]:
     """Yield `count` records from `at` on; the last member of each is the distance to the next."""
     for _ in range(min(count, bounds.ELF_VERSIONS)):
-        record = struct.unpack(layout, _at(file, at, struct.calcsize(layout)))
+        record = struct.unpack(layout, _read_at(file, at, struct.calcsize(layout)))
         yield record
         at += record[-1]
 
@@ -144,7 +144,7 @@ def _sections(file: BinaryIO) -> tuple[str, list[_Section]]:
     order = "<" if header[5] == 1 else ">"
     (start,) = struct.unpack_from(f"{order}Q", header, 40)
     size, count = struct.unpack_from(f"{order}HH", header, 58)
-    table = _at(file, start, min(size * count, bounds.ELF_TABLE))
+    table = _read_at(file, start, min(size * count, bounds.ELF_TABLE))
     rows = [struct.unpack_from(f"{order}IIQQQQI", table, number * size) for number in range(count)]
     return order, [_Section(name, kind, *rest) for name, kind, _, *rest in rows]
 
@@ -157,10 +157,10 @@ def texts(path: str, beginning: str) -> tuple[str, ...]:
     with Path(path).open("rb") as file:
         try:
             _, sections = _sections(file)
-            (names,) = struct.unpack("<H", _at(file, 62, 2))
-            table = _at(file, sections[names].offset, min(sections[names].size, bounds.ELF_TABLE))
+            (names,) = struct.unpack("<H", _read_at(file, 62, 2))
+            table = _read_at(file, sections[names].offset, min(sections[names].size, bounds.ELF_TABLE))
             constants = [each for each in sections if _string(table, each.name) == ".rodata"][:1]
-            data = [_at(file, each.offset, min(each.size, bounds.ELF_CONTENT_BYTES)) for each in constants]
+            data = [_read_at(file, each.offset, min(each.size, bounds.ELF_CONTENT_BYTES)) for each in constants]
             return tuple(dict.fromkeys(text for each in data for text in _texts(each, beginning)))
         except (struct.error, ValueError, OverflowError, IndexError):
             raise Failed(f"{path}: not a whole 64-bit ELF file") from None
@@ -222,8 +222,8 @@ def _named(file: BinaryIO, order: str, sections: list[_Section], beginning: str)
     """Yield name, info, section and value of each dynamic symbol whose name begins so."""
     mark, layout = beginning.encode(), struct.Struct(order + _SYMBOL)
     for table in (each for each in sections if each.kind == _DYNSYM):
-        names = _at(file, sections[table.link].offset, min(sections[table.link].size, bounds.ELF_CONTENT_BYTES))
-        rows = _at(file, table.offset, min(table.size, bounds.ELF_CONTENT_BYTES))
+        names = _read_at(file, sections[table.link].offset, min(sections[table.link].size, bounds.ELF_CONTENT_BYTES))
+        rows = _read_at(file, table.offset, min(table.size, bounds.ELF_CONTENT_BYTES))
         for name, info, _, section, value, _ in layout.iter_unpack(rows[: len(rows) // layout.size * layout.size]):
             if names.startswith(mark, name):
                 yield _string(names, name), info, section, value
@@ -233,11 +233,11 @@ def _pointers(file: BinaryIO, sections: list[_Section], order: str, places: set[
     """Return the target that the loader gives each of these places: by a relocation, otherwise the stored one."""
     found = dict[int, int]()
     for place in places:
-        if data := _at_address(file, sections, place, 8)[:8]:
+        if data := _read_at_address(file, sections, place, 8)[:8]:
             found[place] = int.from_bytes(data, "little" if order == "<" else "big")
     layout = struct.Struct(f"{order}QQq")
     for table in (each for each in sections if each.kind == _RELA and places):
-        rows = _at(file, table.offset, min(table.size, bounds.ELF_CONTENT_BYTES))
+        rows = _read_at(file, table.offset, min(table.size, bounds.ELF_CONTENT_BYTES))
         for place, info, target in layout.iter_unpack(rows[: len(rows) // layout.size * layout.size]):
             if place in places and info & 0xFFFFFFFF in _RELATIVE:
                 found[place] = target
@@ -246,18 +246,18 @@ def _pointers(file: BinaryIO, sections: list[_Section], order: str, places: set[
 
 def _text_at(file: BinaryIO, sections: list[_Section], address: int) -> str:
     """Return the text at an address; empty if there is none that can be printed."""
-    text = _at_address(file, sections, address, bounds.ELF_TEXT).partition(b"\0")[0].decode(errors="replace")
+    text = _read_at_address(file, sections, address, bounds.ELF_TEXT).partition(b"\0")[0].decode(errors="replace")
     return text if text.isprintable() else ""
 
 
-def _at_address(file: BinaryIO, sections: list[_Section], address: int, size: int) -> bytes:
+def _read_at_address(file: BinaryIO, sections: list[_Section], address: int, size: int) -> bytes:
     for each in sections:
         if each.kind != _NOBITS and 0 < each.address <= address < each.address + each.size:
-            return _at(file, each.offset + address - each.address, min(size, each.address + each.size - address))
+            return _read_at(file, each.offset + address - each.address, min(size, each.address + each.size - address))
     return b""
 
 
-def _at(file: BinaryIO, offset: int, size: int) -> bytes:
+def _read_at(file: BinaryIO, offset: int, size: int) -> bytes:
     file.seek(offset)
     return file.read(size)
 
@@ -265,7 +265,7 @@ def _at(file: BinaryIO, offset: int, size: int) -> bytes:
 def _segments(file: BinaryIO, header: bytes, order: str) -> list[_Segment]:
     (start,) = struct.unpack_from(f"{order}Q", header, 32)
     size, count = struct.unpack_from(f"{order}HH", header, 54)
-    table = _at(file, start, min(size * count, bounds.ELF_TABLE))
+    table = _read_at(file, start, min(size * count, bounds.ELF_TABLE))
     found = []
     for number in range(count):
         kind, _flags, offset, address, _physical, nbytes = struct.unpack_from(f"{order}IIQQQQ", table, number * size)

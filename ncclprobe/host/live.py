@@ -187,7 +187,7 @@ class LiveHost:
             return self._data(rest[0], rest[1], patience_s)
         if kind in ("ranks", "process"):
             return self._of_job(kind, rest, patience_s)
-        return within(patience_s, lambda: _looked(kind, rest), _in_words(kind, rest))
+        return within(patience_s, lambda: _looked(kind, rest), _spell_question(kind, rest))
 
     def _data(self, what: str, path: str, patience_s: float) -> str:
         from ncclprobe.host.path_child import PathChild  # imports that a doctor without --path does without
@@ -241,7 +241,7 @@ def _statements(rules: str) -> str:
     return json.dumps({"nftables": [{"rule": {"expr": each}} for each in kept]})
 
 
-def _in_words(kind: str, rest: Sequence[str]) -> str:
+def _spell_question(kind: str, rest: Sequence[str]) -> str:
     """Return the question, for a reader: its subject, without its patterns."""
     return _SPOKEN.get(kind) or " ".join((kind, *rest[:1]))
 
@@ -368,7 +368,7 @@ def _names(path: str) -> list[str]:
         return [entry.name for entry in entries]
 
 
-def _among(path: str, *names: str) -> str:
+def _existing_names(path: str, *names: str) -> str:
     """Return those of `names` that are in a folder, in their order. No such folder is an error."""
     here = {*_names(path)}
     return json.dumps([name for name in names if name in here])
@@ -497,7 +497,7 @@ def _connections(look: str, *pids: str) -> str:
     return connections(pids)
 
 
-def _at_port(port: str, *pids: str) -> str:
+def _sockets_at_port(port: str, *pids: str) -> str:
     """Return who listens at a TCP port of this node, and what was accepted there."""
     from ncclprobe.host.tcp_sockets import at_port
 
@@ -563,7 +563,7 @@ _SOURCES: dict[str, Callable[..., str]] = {
     "elf_texts": lambda path, beginning: json.dumps(elf.texts(path, beginning)),
     "elf_symbols": lambda path, beginning: json.dumps(elf.symbols(path, beginning)._asdict()),
     "elf_objects": lambda path, beginning: json.dumps(elf.objects(path, beginning)),
-    "among": _among,
+    "among": _existing_names,
     "ld_cache": lambda *prefixes: json.dumps(elf.cached(*prefixes)),
     "kernel_log": lambda pattern: json.dumps(matching(pattern)),
     "access": _access,
@@ -585,6 +585,6 @@ _SOURCES: dict[str, Callable[..., str]] = {
     "ras": _ras,
     "counters": _counters,
     "connections": _connections,
-    "at_port": _at_port,
+    "at_port": _sockets_at_port,
     "route": _route,
 }

@@ -56,7 +56,7 @@ _MEETING = ("RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")
 def forms(text: str) -> dict[str, dict[str, Answers]]:
     """Return what each form in a text shows, by host ("": no line names one) and form; empty: none is recognised."""
     lines = [_COLOURS.sub("", line).rstrip("\r ") for line in unwrapped(text).splitlines()[:_MOST_LINES]]
-    found = {host: dict(_host_answers(own)) for host, own in _by_host(_bare(lines)).items()}
+    found = {host: dict(_host_answers(own)) for host, own in _lines_by_host(_bare(lines)).items()}
     return {host: own for host, own in found.items() if own}
 
 
@@ -69,7 +69,7 @@ def _bare(lines: list[str]) -> list[str]:
     return lines
 
 
-def _by_host(lines: list[str]) -> dict[str, list[str]]:
+def _lines_by_host(lines: list[str]) -> dict[str, list[str]]:
     """Return the lines of each host, as pdsh and `srun -l` print them; of "" all, if some line names none."""
     found: dict[str, list[str]] = {}
     for line in filter(str.strip, lines):
@@ -139,7 +139,7 @@ def joined(parts: Mapping[str, Answers]) -> tuple[Answers, list[str]]:
                 continue
             if not isinstance(before, HostError | None) and str(before) != str(answer):
                 odd += _differing(question, str(before), str(answer), f"{source[question]} and {name}")
-                answer = _together(question, str(before), str(answer))
+                answer = _merge_answers(question, str(before), str(answer))
             whole[question] = answer
             source.setdefault(question, name)
     return whole, [*odd, *_counted_differently(whole, source)]
@@ -156,7 +156,7 @@ def _differing(question: Question, before: str, answer: str, pastes: str) -> Ite
         yield f"{pastes} differ in {what}: {before!r:.80} and {answer!r:.80}"
 
 
-def _together(question: Question, before: str, answer: str) -> str:
+def _merge_answers(question: Question, before: str, answer: str) -> str:
     if question == _ENV:
         first, second = json.loads(before), json.loads(answer)
         return json.dumps({**first, **{name: value for name, value in second.items() if value or name not in first}})

@@ -35,7 +35,7 @@ def scripts(lines: Sequence[str]) -> dict[Question, str | HostError]:
     '--ntasks-per-node'
     """
     whole = re.sub(r"\\\n\s*", " ", "\n".join(lines)).split("\n")
-    found = [*_unquoted(lines), *_multiplied(whole), *_beyond(lines)]
+    found = [*_unquoted(lines), *_multiplied(whole), *_unavailable_gpus(lines)]
     return {PROBLEMS: json.dumps(found)} if found else {}
 
 
@@ -76,7 +76,7 @@ def _multiplied(whole: Sequence[str]) -> Iterator[dict[str, str]]:
             return
 
 
-def _beyond(lines: Sequence[str]) -> Iterator[dict[str, str]]:
+def _unavailable_gpus(lines: Sequence[str]) -> Iterator[dict[str, str]]:
     """Yield that a container's job asks for a GPU that the container does not have: inside they count from 0."""
     asked = [max(map(int, found[1].split(","))) for line in lines if (found := _ASKED.search(line))]
     lists = [found[1].split(",") for line in lines for each in _GIVEN if (found := each.search(line))]

@@ -76,7 +76,7 @@ def settings(lines: Sequence[str], literal: bool = False) -> dict[str, str]:
     bare: dict[str, str] = {}
     written = list(_arguments([line.strip() for line in whole(lines) if line.strip() and not _is_comment(line)]))
     told = 0
-    for own, line in _in_blocks(written):
+    for own, line in _mark_blocks(written):
         sure = dict(_explicit(line)) or (dict(_mapped(line, literal)) if own or re.match(_OURS, line) else {})
         plain = {} if sure else dict(_plain(line, literal))
         found |= sure
@@ -120,7 +120,7 @@ def _is_comment(line: str) -> bool:
     return bool(re.match(r"\s*(?:#(?!\s*\$|(?:SBATCH|PBS) )|//)", line))
 
 
-def _in_blocks(written: Sequence[str]) -> Iterator[tuple[bool, str]]:
+def _mark_blocks(written: Sequence[str]) -> Iterator[tuple[bool, str]]:
     """Yield each line, and whether it is in an ``environment:`` or ``env:`` of a manifest: until another key begins."""
     inside = False
     for line in written:

@@ -256,12 +256,14 @@ def _state(path: str, stat: list[str]) -> dict[str, Any]:
 def _still_s(path: str, stat: list[str], look: int) -> float | None:
     """Return how long ago a process's first thread last ran (CONFIG_SCHED_DEBUG); None: the kernel does not say."""
     ran = _EXEC_START.search(text_or_empty(f"{path}/sched"))
-    behind_s = _behind_s(int(stat[_PROCESSOR]), look) if ran and float(ran[1]) and len(stat) > _PROCESSOR else None
+    behind_s = (
+        _scheduler_lag_s(int(stat[_PROCESSOR]), look) if ran and float(ran[1]) and len(stat) > _PROCESSOR else None
+    )
     return round(max(time.monotonic() - behind_s - float(ran[1]) / 1e3, 0.0), 3) if ran and behind_s else None
 
 
 @lru_cache(bounds.NODE_RANKS)
-def _behind_s(processor: int, look: int) -> float | None:
+def _scheduler_lag_s(processor: int, look: int) -> float | None:
     """Return by how much the clock of a processor's scheduler is behind CLOCK_MONOTONIC; None: it cannot be read.
 
     It leaves out what interrupts and the hypervisor take: after days, those of two processors are minutes apart.

@@ -82,7 +82,7 @@ def _asked(connection: socket.socket, deadline: float, pids: Collection[str]) ->
     _said(connection, b"TIMEOUT 1\n", deadline)
     _said(connection, b"SET FORMAT json\n", deadline)  # an older server answers with an error, and in text
     connection.sendall(b"VERBOSE STATUS\n")
-    return _to_the_end(connection, _RAS_BYTES, deadline).decode(errors="replace")
+    return _read_to_end(connection, _RAS_BYTES, deadline).decode(errors="replace")
 
 
 def _said(connection: socket.socket, line: bytes, deadline: float) -> bytes:
@@ -119,7 +119,7 @@ def _own(inodes: Collection[int], pids: Collection[str]) -> int | None:
     return next((inode for pid in pids for inode in sockets_of(pid) if inode in inodes), None)
 
 
-def _to_the_end(connection: socket.socket, most: int, deadline: float) -> bytes:
+def _read_to_end(connection: socket.socket, most: int, deadline: float) -> bytes:
     """Return all that is answered until the other end closes. Raises TimeoutError, and Failed for too much."""
     found = bytearray()
     while chunk := _received(connection, 1 << 18, deadline):
@@ -151,7 +151,7 @@ def ask_server(pid: str, path: str) -> str:
             else:
                 connection.connect(address)
             connection.sendall(f"POST /handler/{path} HTTP/1.0\r\nContent-Length: 0\r\n\r\n".encode())
-            head, _, body = _to_the_end(connection, _WORKER_BYTES, deadline).partition(b"\r\n\r\n")
+            head, _, body = _read_to_end(connection, _WORKER_BYTES, deadline).partition(b"\r\n\r\n")
         except TimeoutError:
             raise TimedOut(f"the worker server of process {pid}: no answer within {_WORKER_S:g} s") from None
     if not re.match(rb"HTTP/1\.[01] 200 ", head):

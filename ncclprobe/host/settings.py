@@ -56,7 +56,7 @@ def sanitised(value: str) -> str:
 
     In one pass over the text: who sets a variable chooses its length.
     """
-    return "".join(map(_without_secrets, _WORDS.split(SECRET.sub(r"\1…", encodable(value)))))
+    return "".join(map(_strip_secrets, _WORDS.split(SECRET.sub(r"\1…", encodable(value)))))
 
 
 def recorded(name: str, value: str) -> str:
@@ -64,15 +64,15 @@ def recorded(name: str, value: str) -> str:
     return sanitised(value[: bounds.PATH_CHARACTERS if name.endswith("PATH") else bounds.VALUE_CHARACTERS])
 
 
-def _without_secrets(word: str) -> str:
+def _strip_secrets(word: str) -> str:
     """Return a word without ``user:password@`` and without what follows a URL's ``?``."""
     scheme, slashes, rest = word.partition("://")
     rest = rest.rpartition("@")[2] if slashes else ""
     address, query, _ = rest.partition("?")
-    return f"{_without_user(scheme)}{slashes}{address}{'?…' if query else ''}"
+    return f"{_strip_user(scheme)}{slashes}{address}{'?…' if query else ''}"
 
 
-def _without_user(word: str) -> str:
+def _strip_user(word: str) -> str:
     """Return ``host:/path`` of ``user:password@host:/path``: a name, a colon and all up to the last @ are left out."""
     head, at, tail = word.rpartition("@")
     start = 0

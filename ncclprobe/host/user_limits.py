@@ -53,16 +53,16 @@ def _text(file: Path) -> str:
 
 def _rank(domain: str, name: str, uid: int, groups: set[str], numbers: set[str]) -> int | None:
     """Return how closely a domain names the user; None: it does not. The wildcard leaves root out."""
-    if domain == name or (":" in domain and not domain.startswith(("@", "%")) and _within(domain, uid)):
+    if domain == name or (":" in domain and not domain.startswith(("@", "%")) and _span_contains(domain, uid)):
         return 2
     if domain.startswith("@"):
         own = domain[1:]
-        among = own in groups or (":" in own and any(_within(own, int(number)) for number in numbers))
+        among = own in groups or (":" in own and any(_span_contains(own, int(number)) for number in numbers))
         return 1 if among else None
     return 0 if domain == "*" and uid else None
 
 
-def _within(span: str, number: int) -> bool:
+def _span_contains(span: str, number: int) -> bool:
     """Return whether a number is in ``1000:2000``, ``1000:`` or ``:2000``, which is 2000 only."""
     low, _, high = span.partition(":")
     if not all(part.isdecimal() or not part for part in (low, high)) or not (low or high):

@@ -38,7 +38,7 @@ def localise(measured: MeasuredPairs, expected_GBps: float | None = None, rules:
         placement = place_ranks(measured.ranks.hosts, measured.ranks.nics)
         results = list(_results(measured, placement))
         gone = {placement.ends[each.rank] for each in measured.excluded if each.gone}
-        rates = _inside_rates(measured.rows, placement)
+        rates = _rates_inside_nodes(measured.rows, placement)
     except (ValueError, IndexError) as error:
         raise ParseError(f"pairs: {error}") from None
     telling = [each for each in results if isinstance(each, Sample) or gone.isdisjoint((each.src, each.dst))]
@@ -79,7 +79,7 @@ def _results(measured: MeasuredPairs, placement: Placement) -> Iterator[Result]:
             yield Lost(end(lost.src), end(lost.dst), lost.why, lost.step)
 
 
-def _inside_rates(rows: Sequence[PairRow], placement: Placement) -> list[dict[intra_node.Way, float]]:
+def _rates_inside_nodes(rows: Sequence[PairRow], placement: Placement) -> list[dict[intra_node.Way, float]]:
     """The rates within nodes, one way: those of the round-robin, then those of each round of retests.
 
     Raises ValueError for a pair that is not of one node.

@@ -104,7 +104,7 @@ class _Causes:
         Among related findings, one that is named comes before one that is one of several.
         """
         best = number
-        for tried in self._near(other):
+        for tried in self._related_causes(other):
             for one in tried[:_MOST_TRIED] if best == number or tried is not self._all else ():
                 if one != number and self._explains(one, number):
                     if self._found[one].confidence == "named":
@@ -112,7 +112,7 @@ class _Causes:
                     best = one if best == number else best
         return best
 
-    def _near(self, other: _Meaning) -> Iterator[list[int]]:
+    def _related_causes(self, other: _Meaning) -> Iterator[list[int]]:
         """Yield causes that have to do with `other`, those that have most to do with it first."""
         o = other.occurrence
         yield _gathered(self._ranks, o.peers)

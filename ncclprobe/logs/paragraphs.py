@@ -156,7 +156,7 @@ def _exception(first: LogEvent, lines: Iterable[LogEvent]) -> Iterator[LogEvent]
         if found := _FRAME.match(text):
             if said and not _OF_RAY.match(said[0].text):
                 break
-            yield from _as_level("OUTER", said)
+            yield from _relabel("OUTER", said)
             place, said = f"{found[1]}:{found[2]} {found[3] or ''}".rstrip(), []
         elif said and (text.strip() or each.line > said[0].line + _BLANK_LINES):
             raised = said[0]
@@ -164,7 +164,7 @@ def _exception(first: LogEvent, lines: Iterable[LogEvent]) -> Iterator[LogEvent]
             wraps = _WRAPS.match(text) or (bare and text.startswith((TRACEBACK, _QUOTED)))
             if bare and text[:1].isalpha() and not wraps and " " not in raised.text.strip():  # its message begins below
                 said = [replace(raised, text=f"{raised.text.rstrip()} {text.strip()}")]
-            said = [*_as_level("OUTER" if wraps else "CAUGHT" if was_caught(text) else "", said)]
+            said = [*_relabel("OUTER" if wraps else "CAUGHT" if was_caught(text) else "", said)]
             break
         elif not said and _RAISED.match(text):
             why = _reason(lines, _writer(first)) if "validation error" in text else ""
@@ -192,7 +192,7 @@ def _logged(first: LogEvent, lines: Iterable[LogEvent]) -> Iterator[LogEvent]:
             return
 
 
-def _as_level(level: str, said: Sequence[LogEvent]) -> Iterator[LogEvent]:
+def _relabel(level: str, said: Sequence[LogEvent]) -> Iterator[LogEvent]:
     return (replace(each, level=level or each.level) for each in said)
 
 

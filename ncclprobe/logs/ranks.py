@@ -127,7 +127,7 @@ def joined(logs: Sequence[ReadLog]) -> JobLog:
     return JobLog(
         streams=tuple(streams),
         events=tuple(done),
-        ranks=_with_steps(_ranks(done, [*last.values()]), streams, logs, last),
+        ranks=_add_last_steps(_ranks(done, [*last.values()]), streams, logs, last),
         versions={name: tuple(found) for name, found in known.versions.items()},
         world_size=_world_size(known),
         addresses=known.addresses,
@@ -163,7 +163,7 @@ def _stream(number: int, log: ReadLog, events: Sequence[LogEvent], known: _Known
     rank = None if ranks - {None, rank} else rank
     finished, last = (event and replace(event, stream=number) for event in (log.stream.finished, log.last.get(-1)))
     step, step_line = log.steps.get(-1, (None, 0))
-    last = last and replace(last, time_s=_in_known_year(last.time_s, known))
+    last = last and replace(last, time_s=_complete_year(last.time_s, known))
     bars = tuple(replace(event, stream=number) for event in log.stream.bars)
     return replace(
         log.stream,
@@ -260,7 +260,7 @@ def _placed(event: LogEvent, stream: LogStream, known: _Known) -> LogEvent:
         and found[1].isdecimal()
     ):
         rank = int(found[1])
-    time_s = _in_known_year(event.time_s, known)
+    time_s = _complete_year(event.time_s, known)
     task_host = known.tasks.get(rank, "") if rank is not None and known.tasks_are_ranks else ""
     host = event.host or task_host or stream.host
     if rank == event.rank and host == event.host and time_s == event.time_s:
@@ -268,7 +268,7 @@ def _placed(event: LogEvent, stream: LogStream, known: _Known) -> LogEvent:
     return replace(event, rank=rank, host=host, time_s=time_s)
 
 
-def _in_known_year(time_s: float | None, known: _Known) -> float | None:
+def _complete_year(time_s: float | None, known: _Known) -> float | None:
     """Return a time without a year in the year that other lines name."""
     return time_s if time_s is None or not known.year_of else in_year(time_s, known.year_of)
 
@@ -283,7 +283,7 @@ def _world_size(known: _Known) -> int | None:
     return max((size for _, size in known.of.values() if size > 1), default=said)
 
 
-def _with_steps(
+def _add_last_steps(
     ranks: Mapping[int, RankLog],
     streams: Sequence[LogStream],
     logs: Sequence[ReadLog],

@@ -132,7 +132,7 @@ class JobFiles(Struct, frozen=True):
 def looked_at(files: Sequence[JobFile], signs: Sequence[str], show: Show = lambda _: None) -> JobFiles:
     """Return what `files` say, with `signs` the texts that checks search for. Raises UsageError if none is read."""
     odd: list[NotUnderstood] = []
-    by_kind = _by_kind(files, odd)
+    by_kind = _group_by_kind(files, odd)
     facts: dict[type, Any] = {}
     if logs := by_kind.get("log"):
         read = _read_logs(logs, signs, show)
@@ -164,7 +164,7 @@ def looked_at(files: Sequence[JobFile], signs: Sequence[str], show: Show = lambd
     )
 
 
-def _by_kind(files: Sequence[JobFile], odd: list[NotUnderstood]) -> dict[FileKind, list[JobFile]]:
+def _group_by_kind(files: Sequence[JobFile], odd: list[NotUnderstood]) -> dict[FileKind, list[JobFile]]:
     """Return the files of each kind; an unreadable one is listed in `odd`. Raises UsageError if it is the only one."""
     by_kind: dict[FileKind, list[JobFile]] = {}
     for file in files:
@@ -222,7 +222,7 @@ def _read_logs(files: Sequence[JobFile], signs: Sequence[str], show: Show) -> li
     if nbytes <= _ALONE_BYTES or len(files) == 1 or cores == 1:
         reader = Reader(signs, most)
         return [answered(file, reader) for file in files]
-    return _on_cores(files, tuple(signs), most, min(cores, len(files)), _Progress(len(files), show))
+    return _read_on_cores(files, tuple(signs), most, min(cores, len(files)), _Progress(len(files), show))
 
 
 class _Progress:
@@ -245,7 +245,7 @@ class _Progress:
                 self._show(f"read {self._done} of {self._nfiles} logs, {size(self._bytes)}, {rate:.0f} MB/s")
 
 
-def _on_cores(
+def _read_on_cores(
     files: Sequence[JobFile], signs: tuple[str, ...], most: int, cores: int, progress: _Progress
 ) -> list[ReadLog]:
     idle: SimpleQueue[LimitedChild] = SimpleQueue()

@@ -56,7 +56,9 @@ class Sieve:
 
     def __init__(self, texts: Collection[str]) -> None:
         pieces, self.literals = _pieces(list(dict.fromkeys(text.encode().lower().decode() for text in texts if text)))
-        self.begun = tuple(re.compile(_from(char, pieces)) for char in sorted({after[0] for _, after in pieces}))
+        self.begun = tuple(
+            re.compile(_pattern_from(char, pieces)) for char in sorted({after[0] for _, after in pieces})
+        )
 
     def lines(self, block: bytes, own: int | None = None) -> Iterator[tuple[int, int, int]]:
         """Yield begin and end of each line of `block` that may hold a text, in order and once, and the position of
@@ -162,16 +164,16 @@ def _cuts(text: str) -> dict[str, tuple[str, str]]:
     return found
 
 
-def _from(char: str, pieces: Collection[tuple[str, str]]) -> bytes:
+def _pattern_from(char: str, pieces: Collection[tuple[str, str]]) -> bytes:
     """Return an expression that matches any piece from `char` on, and then looks at what precedes it."""
     leaves: dict[bytes, list[bytes]] = {}
     for before, after in pieces:
         if after[0] == char:
             leaves.setdefault(after.encode(), []).append(before.encode())
-    return _tree({after: b"" if b"" in found else _behind(after, found) for after, found in leaves.items()})
+    return _tree({after: b"" if b"" in found else _pattern_behind(after, found) for after, found in leaves.items()})
 
 
-def _behind(after: bytes, found: Collection[bytes]) -> bytes:
+def _pattern_behind(after: bytes, found: Collection[bytes]) -> bytes:
     return b"(?:" + b"|".join(b"(?<=" + re.escape(before + after) + b")" for before in sorted(found)) + b")"
 
 

@@ -285,10 +285,10 @@ def _seen(group: Sequence[_Writer]) -> LastSeen:
 
 def standing_still(log: JobLog, seen: Sequence[LastSeen]) -> tuple[str, ...]:
     """Return what the ends of logs show of a job that may hang: ranks that are behind or missing, and since when."""
-    behind = [*_behind(seen)]
+    behind = [*_late_ranks(seen)]
     steps = any(each.step is not None for each in seen)
     slow = [text for stream in log.streams if (text := _slower(stream.paces, stream.name))]
-    before = [] if steps else [*_before_steps(log)] or [*_not_here(log)]
+    before = [] if steps else [*_init_progress(log)] or [*_not_here(log)]
     return (*behind[:_MOST_GROUPS], *slow[:_MOST_GROUPS], *before)
 
 
@@ -338,7 +338,7 @@ def stage(log: JobLog, seen: Sequence[LastSeen]) -> Iterator[str]:
     yield from (f"by its last line, {doing}" for doing in islice(stages, 1))
 
 
-def _behind(seen: Sequence[LastSeen]) -> Iterator[str]:
+def _late_ranks(seen: Sequence[LastSeen]) -> Iterator[str]:
     """Yield the ranks that are behind the others, or fell silent long before most."""
     furthest = max((each.step for each in seen if each.step is not None), default=None)
     most = max(seen, key=_nwriters, default=None)
@@ -380,7 +380,7 @@ def _slower(paces: Sequence[Pace], name: str) -> str:
     return ""
 
 
-def _before_steps(log: JobLog) -> Iterator[str]:
+def _init_progress(log: JobLog) -> Iterator[str]:
     """Yield the progress of NCCL's initialisation if no line names a step."""
     used = log.having("Bootstrap : Using", "NET/Socket : Using")
     bridged = {event.host: found for event in used if (found := _BRIDGE.search(event.text))}

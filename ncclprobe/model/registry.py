@@ -312,16 +312,16 @@ def _annotations(run: Callable[..., Any]) -> dict[str, Any]:
 
 def _need(name: str, annotation: Any) -> Need:
     if isinstance(annotation, type):
-        return Need(name, annotation, of=_of(annotation))
+        return Need(name, annotation, of=_scope_of(annotation))
     origin = get_origin(annotation)
     if origin in _COMPARED:
         return replace(_need(name, get_args(annotation)[0]), of=_COMPARED[origin])
     if origin in (Union, UnionType):
         facts = [a for a in get_args(annotation) if a is not Absent]
-        return Need(name, facts[0], len(facts) < len(get_args(annotation)), _of(facts[0]))
-    return Need(name, annotation, of=_of(annotation))
+        return Need(name, facts[0], len(facts) < len(get_args(annotation)), _scope_of(facts[0]))
+    return Need(name, annotation, of=_scope_of(annotation))
 
 
-def _of(fact: Any) -> Literal["node", "run", "job", "files", "history"]:
+def _scope_of(fact: Any) -> Literal["node", "run", "job", "files", "history"]:
     source = source_of(fact) if isinstance(fact, type) else None
     return "node" if source is None or source == "machine" else source

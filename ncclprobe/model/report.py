@@ -291,7 +291,7 @@ def digest(text: str) -> str:
     import hashlib  # of a report that is kept or given twice
 
     found = hashlib.sha256()
-    for piece in _in_order(text.strip().encode(errors="surrogatepass")):
+    for piece in _sort_keys(text.strip().encode(errors="surrogatepass")):
         found.update(piece)
     return found.hexdigest()
 
@@ -299,7 +299,7 @@ def digest(text: str) -> str:
 _PIECE = 1 << 16
 
 
-def _in_order(text: bytes | msgspec.Raw) -> Iterator[bytes]:
+def _sort_keys(text: bytes | msgspec.Raw) -> Iterator[bytes]:
     """Yield JSON with its keys in order, a large one member by member, so that it is never whole as values."""
     start = bytes(memoryview(text)[:1])
     if memoryview(text).nbytes <= _PIECE or start not in (b"{", b"["):
@@ -310,9 +310,9 @@ def _in_order(text: bytes | msgspec.Raw) -> Iterator[bytes]:
         members = msgspec.json.decode(text, type=dict[str, msgspec.Raw])
         for at, key in enumerate(sorted(members)):
             yield b"," * bool(at) + msgspec.json.encode(key) + b":"
-            yield from _in_order(members[key])
+            yield from _sort_keys(members[key])
     else:
         for at, each in enumerate(msgspec.json.decode(text, type=list[msgspec.Raw])):
             yield b"," * bool(at)
-            yield from _in_order(each)
+            yield from _sort_keys(each)
     yield b"}" if start == b"{" else b"]"

@@ -87,14 +87,14 @@ def median_interval(samples: Sequence[float], confidence: float = 0.95) -> tuple
     places = range(1, number + 1)
 
     def reached(middle: int) -> Callable[[int], float]:
-        return lambda place: _at_least(middle, number, place / number)
+        return lambda place: _chance_of_at_least(middle, number, place / number)
 
     low = bisect_left(places, tail, key=reached((number + 1) // 2))
     high = bisect_left(places, 1 - tail, key=reached(number // 2 + 1))
     return ordered[low], ordered[min(high, number - 1)]
 
 
-def _at_least(wins: int, draws: int, chance: float) -> float:
+def _chance_of_at_least(wins: int, draws: int, chance: float) -> float:
     """The probability of at least so many wins in so many draws."""
     return math.fsum(
         math.comb(draws, won) * chance**won * (1 - chance) ** (draws - won) for won in range(wins, draws + 1)

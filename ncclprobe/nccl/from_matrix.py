@@ -145,7 +145,7 @@ def _nvlinks(matrix: Matrix, words: Words) -> NvLinks | Absent:
     counts = {pair: int(word[2:]) for pair, word in words.items() if word.startswith("NV")}
     of_each = {gpu: {to: counts.get((gpu, to), 0) for to in matrix.gpus if to != gpu} for gpu in matrix.gpus}
     if max((sum(row.values()) for row in of_each.values()), default=0) > _MOST_LINKS:
-        found = {gpu: _links({"": count}) for gpu, count in _to_switches(of_each).items()}
+        found = {gpu: _links({"": count}) for gpu, count in _count_switch_links(of_each).items()}
     else:
         direct = _direct(of_each)
         if direct is None:
@@ -163,7 +163,7 @@ def _links(ends: Mapping[str, int]) -> tuple[NvLink, ...]:
     return tuple(NvLink(n, "active", remote=kinds[bool(end)], remote_pci=end) for n, end in enumerate(to))
 
 
-def _to_switches(of_each: Mapping[str, Mapping[str, int]]) -> dict[str, int]:
+def _count_switch_links(of_each: Mapping[str, Mapping[str, int]]) -> dict[str, int]:
     """Return the links of GPUs behind NVSwitches: nvidia-smi prints the smaller number of the two GPUs.
 
     If the words are not such minima, a GPU has the smallest one printed for it.
@@ -233,14 +233,14 @@ def _tree(names: Sequence[str], words: Words, homes: Mapping[str, str | None]) -
         for of_bridge in _clusters(of_node, ranks, _SAME_BRIDGE):
             roots += 1
             for port, of_root in enumerate(_clusters(of_bridge, ranks, _SAME_ROOT)):
-                for name, above in _below(of_root, ranks, f"{roots}.{port}").items():
+                for name, above in _bridges_below(of_root, ranks, f"{roots}.{port}").items():
                     identity = _GPU if name.startswith("GPU") else _EFA if name.startswith(_AMAZON) else _NIC
                     place = PciPosition(f"pci{roots:04x}:00", above)
                     found[name] = Device(_address(names, name), identity, place, _LINK, node)
     return found
 
 
-def _below(names: Sequence[str], ranks: Mapping[tuple[str, str], int], port: str) -> dict[str, tuple[str, ...]]:
+def _bridges_below(names: Sequence[str], ranks: Mapping[tuple[str, str], int], port: str) -> dict[str, tuple[str, ...]]:
     """Return the bridges above each device of a root port, only as names. A switch is a port up and one down."""
     groups = _clusters(names, ranks, _SAME_SWITCH)
     if len(names) == 1:

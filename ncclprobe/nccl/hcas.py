@@ -271,7 +271,7 @@ def _flid(gid: Gid | None) -> bool:
 
 def _better(current: Gid, candidate: Gid, wanted: Wish) -> bool:
     """Compare as ncclUpdateGidIndex: the wanted family beats everything, even the version and a GID's validity."""
-    fits = family(candidate.address) == wanted.family and _within(candidate.address, wanted.within)
+    fits = family(candidate.address) == wanted.family and _is_allowed(candidate.address, wanted.within)
     if fits and family(current.address) != wanted.family:
         return True
     if not fits or not valid(candidate.address):
@@ -286,7 +286,7 @@ def family(address: IPv6Address) -> Family:
     return "inet" if head in (_MAPPED_IPV4, _MULTICAST_OF_IPV4) else "inet6"
 
 
-def _within(address: IPv6Address, allowed: Range | None) -> bool:
+def _is_allowed(address: IPv6Address, allowed: Range | None) -> bool:
     if isinstance(allowed, IPv4Network):
         return IPv4Address(address.packed[12:]) in allowed
     return allowed is None or address in allowed

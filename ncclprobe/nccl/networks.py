@@ -318,7 +318,7 @@ def _plugin_network(
     if flavour == "ofi" and over_kernel(known.settings):
         why = f"{known.set('FI_PROVIDER')}: {plugin.path} goes through the kernel"
         return replace(_socket_network(sockets, known, plugin.path), why=why) if sockets.chosen else Decision(None, why)
-    over = part(partial(_over, flavour), known)
+    over = part(partial(_plugin_devices, flavour), known)
     if over.chosen is None:
         return Decision(None, f"the network plugin {plugin.path} is asked first: {over.why}")
     if not over.chosen:
@@ -327,7 +327,7 @@ def _plugin_network(
     return Decision((chosen,), f"the plugin {plugin.path}")
 
 
-def _over(flavour: str, known: NetworkFacts) -> Decision[HcaChoice]:
+def _plugin_devices(flavour: str, known: NetworkFacts) -> Decision[HcaChoice]:
     """Return the devices that a plugin takes; null: not known."""
     if flavour in _OVER_HCAS:
         ports = select_by(known.need(Fabric), known.settings, known.version).taken

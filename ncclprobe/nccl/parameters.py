@@ -133,7 +133,7 @@ def looks_like_ours(name: str) -> bool:
 
     The *name* of such a variable may be recorded. Its *value* only if `table` holds the exact name.
     """
-    return _family(name) is not None or name in table() or _in_front(name) is not None
+    return _family(name) is not None or name in table() or _intended_name(name) is not None
 
 
 _SHORT = 8  # letters behind the prefix, below which two errors make another word of it
@@ -143,7 +143,7 @@ def nearest(name: str) -> str | None:
     """Return the known name that `name` most likely misspells; None if none is near, or `name` is known."""
     prefix = _family(name)
     if prefix is None or name in table():
-        return _in_front(name)
+        return _intended_name(name)
     limit = 1 if len(name) - len(prefix) < _SHORT or prefix in _HELD_IN_PART else 2
     ranked = ((distance(name, known, limit), known) for known in _offered(prefix))
     steps, best = min(ranked, default=(limit + 1, ""))
@@ -154,7 +154,7 @@ _HELD_IN_PART = frozenset({"OFI_NCCL_", "NVSHMEM_", "UCX_", "FI_", "CUDA_VISIBLE
 """Families of other libraries that have more names than the table, some of them near another."""
 
 
-def _in_front(name: str) -> str | None:
+def _intended_name(name: str) -> str | None:
     """Return NCCL's name that another begins like: ``NCLL_DEBUG``, ``nccl_debug``; None if there is none."""
     word, _, rest = name.upper().partition("_")
     meant = f"NCCL_{rest}"

@@ -209,7 +209,7 @@ def _selection(known: NetworkFacts) -> Selection:
     return select_by(known.need(Fabric), known.settings, known.version)
 
 
-def _off(known: NetworkFacts) -> str:
+def _why_ib_is_off(known: NetworkFacts) -> str:
     """Return why NCCL's own InfiniBand transport is not used at all; empty: nothing keeps it from that."""
     wanted = known.settings.get("NCCL_NET") or "ib"
     if wanted.lower() != "ib":
@@ -220,11 +220,11 @@ def _off(known: NetworkFacts) -> str:
 
 
 def _taken(known: NetworkFacts) -> tuple[Port, ...]:
-    return () if _off(known) else _selection(known).taken
+    return () if _why_ib_is_off(known) else _selection(known).taken
 
 
 def _hcas(known: NetworkFacts) -> Decision[HcaChoice]:
-    off, named = _off(known), known.set("NCCL_IB_HCA")
+    off, named = _why_ib_is_off(known), known.set("NCCL_IB_HCA")
     rows = tuple(map(hca_choice, _taken(known)))
     why = off or named or "NCCL_IB_HCA is not set: every active port"
     if not off and not rows:
@@ -233,7 +233,7 @@ def _hcas(known: NetworkFacts) -> Decision[HcaChoice]:
 
 
 def _left_out(known: NetworkFacts) -> Decision[HcaChoice]:
-    off, found = _off(known), _selection(known)
+    off, found = _why_ib_is_off(known), _selection(known)
     kept = () if off else found.taken
     rows = [
         HcaChoice(p.name, gbps(p), off or _why_not(p, found, known)) for p in known.need(Fabric).ports if p not in kept

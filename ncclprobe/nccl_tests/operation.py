@@ -57,14 +57,14 @@ def named_ops(line: str) -> set[str]:
 def recognised(printed: Printed) -> tuple[str, int, str]:
     """Return the operation, its ranks (0: not known), and what is missing to be certain of them; empty: nothing."""
     if printed.op:
-        return _with_ranks(printed.op, printed)
+        return _infer_ranks(printed.op, printed)
     rows = list(zip(printed.lines, printed.roots, strict=False))
     counts = ((name, ranks) for name in KNOWN for ranks in _counts(name, printed))
     fits = [(name, ranks) for name, ranks in counts if all(_fits(KNOWN[name], *each, ranks) for each in rows)]
     first = dict(reversed(fits))  # by the most trusted count
     listed = [name for name, ranks in first.items() if ranks == max(printed.counts[:2])]
     names = listed or list(first)
-    names = _by_verification(names, printed) or listed
+    names = _filter_by_verification(names, printed) or listed
     hinted = [name for name in names if name in printed.hints]
     if len(names) > 1 and len(hinted) == 1:
         names = hinted
@@ -79,15 +79,17 @@ def recognised(printed: Printed) -> tuple[str, int, str]:
         return UNKNOWN, same.pop() if len(same) == 1 else 0, f"{unsaid}, and {told}"
     sure = [line for line in printed.lines if line.algbw > _SURE_GBps]
     if sure and all(line.busbw > line.algbw for line in sure):
-        return _with_ranks("all_reduce", printed)  # the only one whose factor is above 1
+        return _infer_ranks("all_reduce", printed)  # the only one whose factor is above 1
     return UNKNOWN, 0, f"{unsaid}, and its numbers fit none: give --op NAME"
 
 
-def _with_ranks(name: str, printed: Printed) -> tuple[str, int, str]:
+def _infer_ranks(name: str, printed: Printed) -> tuple[str, int, str]:
     """Return `name`, its ranks, and what is missing to know them: the first number that its bandwidths allow."""
     counts = list(_counts(name, printed))
     op = KNOWN.get(name)
-    found = next((ranks for ranks in counts if op and all(_near(op, ranks, each) for each in printed.lines)), 0)
+    found = next(
+        (ranks for ranks in counts if op and all(_bandwidths_fit(op, ranks, each) for each in printed.lines)), 0
+    )
     ranks = found or (counts or [0])[0]  # numbers that fit none are shown with the first
     return name, ranks, "" if ranks else "it does not say how many ranks there were: give --ranks N"
 
@@ -128,10 +130,10 @@ def _fits(op: Op, line: Line, root: int, ranks: int) -> bool:
         return False
     if line.count * DTYPES.get(line.dtype, ("", 1))[1] * (ranks if op.divided else 1) != line.nbytes:
         return False
-    return _near(op, ranks, line)
+    return _bandwidths_fit(op, ranks, line)
 
 
-def _near(op: Op, ranks: int, line: Line) -> bool:
+def _bandwidths_fit(op: Op, ranks: int, line: Line) -> bool:
     """Return whether the two bandwidths of a line are as this operation has them: closely, if they are precise."""
     if line.algbw <= _SURE_GBps:
         return True
@@ -141,7 +143,7 @@ def _near(op: Op, ranks: int, line: Line) -> bool:
     return abs(line.busbw / algbw - op.bus_factor(ranks)) < min(_APART, apart)
 
 
-def _by_verification(names: Sequence[str], printed: Printed) -> list[str]:
+def _filter_by_verification(names: Sequence[str], printed: Printed) -> list[str]:
     """Return the operations of `names` that a table may show: some are checked only out of place, others in both."""
     checked = {
         place: {line.wrong is not None for line in printed.lines if line.place == place} for place in ("in", "out")

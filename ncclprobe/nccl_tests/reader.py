@@ -121,12 +121,12 @@ def parse_text(text: str, path: str, given: Given = NOT_GIVEN) -> tuple[Run, ...
     runs += _run(section, path, given)
     own = section.op or section.ranks or section.context.failure(ended=True)
     if not runs and own and section.context.error:
-        runs = [_without_rows(section, path, "the run failed before its first row")]
+        runs = [_run_without_rows(section, path, "the run failed before its first row")]
     if not runs and (section.missing or section.unread):
         raise UsageError(f"{path}: {section.missing or section.unread[0]}")
     if not runs and section.ranks:
         missing = f"it lists {plural(len(section.ranks), 'rank')} and holds no row: it ended, or hung, before the first"
-        runs = [_without_rows(section, path, missing)]
+        runs = [_run_without_rows(section, path, missing)]
     if not runs:
         raise UsageError(
             f"{path}: contains no table of nccl-tests (a header with size, count, type … and rows below it)"
@@ -134,7 +134,7 @@ def parse_text(text: str, path: str, given: Given = NOT_GIVEN) -> tuple[Run, ...
     return tuple(runs)
 
 
-def _without_rows(section: _Section, path: str, missing: str) -> Run:
+def _run_without_rows(section: _Section, path: str, missing: str) -> Run:
     return Run(path, "", (), None, section.context.error, missing, cut=True, log=_log(section))
 
 
@@ -153,10 +153,10 @@ def _plain(raw: str) -> str:
         line = re.sub(r"[|;\"\t]", " ", line)
         line = line.replace(",", " ") if not _ROW.search(f"{line} ") else line
     found = _ROW.search(line)
-    return _in_digits(line[found.start() :] if line[: found.start()].strip() else line) if found else line
+    return _normalise_decimals(line[found.start() :] if line[: found.start()].strip() else line) if found else line
 
 
-def _in_digits(row: str) -> str:
+def _normalise_decimals(row: str) -> str:
     """Return a row with decimal points only: commas are them, or they part thousands."""
     if "," not in row:
         return row

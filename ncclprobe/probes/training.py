@@ -171,7 +171,7 @@ def play_strategy(bench: Bench, work: Work, strategy: Strategy, model: Model, ro
     plan, items = bench.plan, training.step(strategy, model)
     calls = [item for item in items if isinstance(item, Collective)]
     views = views_of(plan, calls)
-    alone = {key: _alone(bench, key, view) for key, view in views.items()}
+    alone = {key: _time_alone(bench, key, view) for key, view in views.items()}
     # 6 operations per parameter and token (Kaplan et al. 2020, section 2.1).
     flops = 6.0 * model.params * model.tokens * model.micro_batches
     share = flops / bench.plan.ranks if strategy == "tp" else flops
@@ -183,7 +183,7 @@ def play_strategy(bench: Bench, work: Work, strategy: Strategy, model: Model, ro
         _APART: lambda: play_step(items, views, work, chunks, False),
         _OVERLAPPED: lambda: play_step(items, views, work, chunks, True),
     }
-    took, steps = _in_turn(bench, strategy, plays)
+    took, steps = _time_in_turn(bench, strategy, plays)
     compute_s = took[_COMPUTE][0]
     for overlap, step in ((False, took[_APART]), (True, took[_OVERLAPPED])):
         predicted = training.predict(items, compute_s, lambda call: alone[call.op, call.nbytes], overlap)
@@ -248,7 +248,7 @@ def views_of(
     return found
 
 
-def _alone(bench: Bench, key: tuple[str, int], view: BufferView) -> float:
+def _time_alone(bench: Bench, key: tuple[str, int], view: BufferView) -> float:
     """Return the seconds of one call while nothing else runs."""
     name = f"{key[0]} {units.size(key[1])} alone"
     return median([bench.slowest_of(name, lambda: _ISSUE[key[0]](view)()) for _ in range(_ALONE + 1)][1:])
@@ -277,7 +277,7 @@ def play_step(
     work.rest()
 
 
-def _in_turn(bench: Bench, name: str, plays: Mapping[str, Callable[[], object]]) -> tuple[dict[str, Seconds], int]:
+def _time_in_turn(bench: Bench, name: str, plays: Mapping[str, Callable[[], object]]) -> tuple[dict[str, Seconds], int]:
     """Return median, shortest and longest of each play, in turn, and how often each was played.
 
     In turn, so that other load on the machine affects all of them. All ranks play equally often, by the slowest one's
@@ -318,7 +318,7 @@ def play_groups(bench: Bench, grid: Grid, hosts: Sequence[str]) -> Iterator[Grou
         raise UsageError("--groups: no group has two ranks, so nothing would be sent")
     made = [_opened(bench, grid, kind) for kind in AXES if grid.along(kind) > 1]
     alone = {each.kind: _time_one_kind(bench, each) for each in made}
-    together = _together(bench, made, alone) if len(made) > 1 else {}
+    together = _time_together(bench, made, alone) if len(made) > 1 else {}
     for each in made:
         bench.set_phase(f"{each.kind} groups gather")
         by_rank = bench.exchange.collect([alone[each.kind], together.get(each.kind)])
@@ -363,13 +363,15 @@ def _time_one_kind(bench: Bench, group: _Group) -> list[float]:
     return [bench.batch(name, group.call, calls) for name in names]
 
 
-def _together(bench: Bench, groups: Sequence[_Group], alone: Mapping[Axis, Sequence[float]]) -> dict[Axis, list[float]]:
+def _time_together(
+    bench: Bench, groups: Sequence[_Group], alone: Mapping[Axis, Sequence[float]]
+) -> dict[Axis, list[float]]:
     """Return seconds per call of each kind while all kinds are at work, batch by batch."""
     # How many calls of each kind take the same time, so that none runs alone at the end:
     slowest_s = [bench.slowest(median(alone[group.kind])) for group in groups]
     rounds = max(1, round(_BATCH_S / max(slowest_s)))
     counts = [rounds * max(1, min(_SIDE, round(max(slowest_s) / each))) for each in slowest_s]
-    run_calls = _on_streams if bench.plan.device.startswith("cuda") else _in_threads
+    run_calls = _run_on_streams if bench.plan.device.startswith("cuda") else _run_in_threads
     found: dict[Axis, list[float]] = {group.kind: [] for group in groups}
     for number in range(BATCHES):
         with bench.phase(f"all groups at once, batch {number + 1}"):
@@ -379,7 +381,7 @@ def _together(bench: Bench, groups: Sequence[_Group], alone: Mapping[Axis, Seque
     return found
 
 
-def _in_threads(groups: Sequence[_Group], counts: Sequence[int]) -> list[float]:
+def _run_in_threads(groups: Sequence[_Group], counts: Sequence[int]) -> list[float]:
     """Run one thread per kind in host memory, for gloo's calls return when they have happened."""
 
     def run_calls(group: _Group, count: int) -> float:
@@ -392,7 +394,7 @@ def _in_threads(groups: Sequence[_Group], counts: Sequence[int]) -> list[float]:
         return list(pool.map(run_calls, groups, counts))
 
 
-def _on_streams(groups: Sequence[_Group], counts: Sequence[int]) -> list[float]:
+def _run_on_streams(groups: Sequence[_Group], counts: Sequence[int]) -> list[float]:
     """Run one CUDA stream per kind; one thread hands over calls in turn, in the same order on every rank."""
     streams = [torch.cuda.Stream() for _ in groups]
     first, last = ([torch.cuda.Event(enable_timing=True) for _ in groups] for _ in range(2))

@@ -111,10 +111,10 @@ _CLOUD_TAGS = ("7783-7084-3265-9085-8269-3286-77", "OracleCloud.com")  # every m
 def without_keys(text: str) -> str:
     """Return `text` without keys and tokens, known by who issues them or by looking drawn at random, and job names."""
     named = _JOB.sub(r"\1…", SECRET.sub(r"\1…", LOGIN.sub("://…@", _KEY.sub(r"\1 …", text))))
-    return _RUN.sub(_without_random, _ISSUED.sub(r"\1…", named))
+    return _RUN.sub(_mask_random, _ISSUED.sub(r"\1…", named))
 
 
-def _without_random(match: "re.Match[str]") -> str:
+def _mask_random(match: "re.Match[str]") -> str:
     return "…" if _is_random(match[0]) else "/".join(map(_unless_random, match[0].split("/")))
 
 
@@ -201,15 +201,15 @@ class Identifiers:
         groups = value.split(":")
         sizes, digits = [len(group) for group in groups], "".join(groups)
         if sizes == [4] * 4:
-            return _as(value, _grouped(f"{self._new.eui64(int(digits, 16)):016x}", 4))
+            return _match_case(value, _grouped(f"{self._new.eui64(int(digits, 16)):016x}", 4))
         if sizes == [2] * 6 or (len(sizes) == 6 and {*sizes} == {1, 2} and not digits.isdecimal()):
             digits = "".join(group.zfill(2) for group in groups)
-            return _as(value, _grouped(f"{self._new.mac(int(digits, 16)):012x}", 2))
+            return _match_case(value, _grouped(f"{self._new.mac(int(digits, 16)):012x}", 2))
         if sizes == [2] * 8:
-            return _as(value, _grouped(f"{self._new.eui64(int(digits, 16)):016x}", 2))
+            return _match_case(value, _grouped(f"{self._new.eui64(int(digits, 16)):016x}", 2))
         if sizes == [2] * 20:  # IPoIB: flags and queue pair, then the GID
             gid = self._new.ipv6(IPv6Address(int(digits[8:], 16)))
-            return _as(value, _grouped(f"{digits[:8]}{int(gid):032x}", 2))
+            return _match_case(value, _grouped(f"{digits[:8]}{int(gid):032x}", 2))
         try:
             address = IPv6Address(value)
         except ValueError:
@@ -222,7 +222,7 @@ class Identifiers:
             return value
         if "." in value:
             return f"{value.rpartition(':')[0]}:{IPv4Address(int(new) & 0xFFFF_FFFF)}"
-        return _as(value, new.exploded if len(value) == 39 else str(new))
+        return _match_case(value, new.exploded if len(value) == 39 else str(new))
 
     def _ipv4(self, value: str, bits: str) -> str:
         try:
@@ -317,7 +317,7 @@ def _grouped(digits: str, size: int) -> str:
     return ":".join(digits[at : at + size] for at in range(0, len(digits), size))
 
 
-def _as(value: str, new: str) -> str:
+def _match_case(value: str, new: str) -> str:
     """Return `new` in capitals if `value` is."""
     return new.upper() if value.upper() == value and value.lower() != value else new
 

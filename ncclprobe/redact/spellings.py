@@ -269,16 +269,16 @@ class Spellings:
     def __init__(self, new: Pseudonyms) -> None:
         self._new = new
         self._of: dict[str, Callable[[str], str]] = {
-            "dashed": lambda text: _as(text, "-".join(_pairs(self._mac(text.replace("-", ""))))),
-            "dotted": lambda text: _as(text, ".".join(re.findall("....", self._mac(text.replace(".", ""))))),
-            "mac": lambda text: _as(text, self._mac(text)),
+            "dashed": lambda text: _match_case(text, "-".join(_pairs(self._mac(text.replace("-", ""))))),
+            "dotted": lambda text: _match_case(text, ".".join(re.findall("....", self._mac(text.replace(".", ""))))),
+            "mac": lambda text: _match_case(text, self._mac(text)),
             "named": self._mac,
             "short": self._mac,
             "guid": self._eui,
             "eui": self._eui,
-            "hex": lambda text: _as(text, f"{int(new.ipv4(IPv4Address(int(text, 16)))):08x}"),
-            "bare": lambda text: _as(text, f"{int(new.ipv4(IPv4Address(int(text, 16)))):08x}"),
-            "socket": lambda text: _as(text, little(new, text).lower()),
+            "hex": lambda text: _match_case(text, f"{int(new.ipv4(IPv4Address(int(text, 16)))):08x}"),
+            "bare": lambda text: _match_case(text, f"{int(new.ipv4(IPv4Address(int(text, 16)))):08x}"),
+            "socket": lambda text: _match_case(text, little(new, text).lower()),
             "whole": lambda text: str(int(new.ipv4(IPv4Address(int(text) & 0xFFFF_FFFF)))),
             "cloud": new.digits,
             "payer": new.digits,
@@ -306,7 +306,7 @@ class Spellings:
         return " ".join([*words[:first], self._new.user(" ".join(words[first:])), ""]) if first >= 0 else match[0]
 
     def _eui(self, digits: str) -> str:
-        return _as(digits, f"{self._new.eui64(int(digits, 16)):016x}")
+        return _match_case(digits, f"{self._new.eui64(int(digits, 16)):016x}")
 
     def _mac(self, digits: str) -> str:
         return f"{self._new.mac(int(digits, 16)):012x}"
@@ -371,6 +371,6 @@ def _pairs(digits: str) -> list[str]:
     return re.findall("..", digits)
 
 
-def _as(value: str, new: str) -> str:
+def _match_case(value: str, new: str) -> str:
     """Return `new` in capitals if `value` is."""
     return new.upper() if value.upper() == value and value.lower() != value else new

@@ -36,7 +36,7 @@ def render(report: Report, *, width: int = 80, verbose: bool = False, style: Sty
         before += [["No failure in what was read."]]
     causes = [[*_cause(cause, width, style, verbose, label(report, cause))] for cause in shown]
     after = [[f"{plural(left, 'further cause')}; -v shows all"]] * (left > 0)
-    after += [[*_rest(report, width)], [*_before_next_launch(report, width)]]
+    after += [[*_rest(report, width)], [*_preflight_hint(report, width)]]
     if verbose:
         return _joined([*before, *causes, *after])
     further = [_cut(lines, _OF_FURTHER) for lines in causes[1:]]
@@ -294,7 +294,7 @@ def _rest(report: Report, width: int) -> Iterator[str]:
         yield from wrap("note: ", remark, width)
 
 
-def _before_next_launch(report: Report, width: int) -> Iterator[str]:
+def _preflight_hint(report: Report, width: int) -> Iterator[str]:
     """Yield the line that names the checks which would have found it, and whether they did if they were asked."""
     ids = dict.fromkeys(f"{cause.doctor}{cause.checked}" for cause in report.causes if cause.doctor)
     if ids:

@@ -229,7 +229,7 @@ def width() -> int:
 
 def style(no_color: bool) -> Style:
     """Return colour on a terminal that wants it."""
-    if no_color or os.environ.get("NO_COLOR") or not (os.environ.get("FORCE_COLOR") or _on_terminal()):
+    if no_color or os.environ.get("NO_COLOR") or not (os.environ.get("FORCE_COLOR") or _writes_to_terminal()):
         return unstyled
     from rich.style import Style as Rich  # at a terminal alone
 
@@ -237,7 +237,7 @@ def style(no_color: bool) -> Style:
     return lambda text, status: Rich.parse(colours.get(status, "bold")).render(text)
 
 
-def _on_terminal() -> bool:
+def _writes_to_terminal() -> bool:
     """Return whether standard output is a terminal that a person looks at.
 
     Open MPI gives every rank a pseudo-terminal and forwards its output, perhaps to a file. Under an MPI

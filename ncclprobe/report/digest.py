@@ -206,14 +206,14 @@ def _briefly(problem: Problem, report: Report) -> str:
     message = problem.finding.message
     begins = (message[: found.start()] for found in re.finditer(_SENTENCE_ENDS, message))
     whole = (each for each in begins if re.match(_SAYS, each) and each.count("(") == each.count(")"))
-    sentence = _without_brackets(_without_brackets(next(whole, message)))  # one may stand in another
+    sentence = _strip_brackets(_strip_brackets(next(whole, message)))  # one may stand in another
     joint = " " if sentence.split(" ")[0] in _VERBS else ": "
     told = sentence if sentence.startswith(subject) else f"{subject}{joint}{sentence}"
     told = problem.finding.headline or told
     return f"{where} {told}" if where and where not in told and not where.startswith("all ") else told
 
 
-def _without_brackets(text: str) -> str:
+def _strip_brackets(text: str) -> str:
     """Return the text without brackets that follow a statement."""
     return re.sub(_BRACKETS, lambda found: "" if re.match(_SAYS, text[: found.start()]) else found[0], text)
 

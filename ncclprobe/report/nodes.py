@@ -44,7 +44,7 @@ def sort(report: Report) -> dict[str, tuple[str, ...]]:
     """Return which nodes are good, bad, unsure and missing, each in the report's order."""
     found: dict[str, list[str]] = {name: [] for name in NAMES}
     found["missing"] += report.missing_nodes
-    said, of_all = _by_node(report)
+    said, of_all = _group_by_node(report)
     for node in report.nodes:
         kinds = {weight(finding) for finding in said[node.name][1]} | of_all
         if "bad" in kinds:
@@ -56,7 +56,7 @@ def sort(report: Report) -> dict[str, tuple[str, ...]]:
     return {name: tuple(dict.fromkeys(each)) for name, each in found.items()}
 
 
-def _by_node(report: Report) -> tuple[dict[str, tuple[list[Verdict], list[Finding]]], set[str]]:
+def _group_by_node(report: Report) -> tuple[dict[str, tuple[list[Verdict], list[Finding]]], set[str]]:
     """Return the verdicts on each node with its findings; and how much those weigh that name no node."""
     said: dict[str, tuple[list[Verdict], list[Finding]]] = defaultdict(lambda: ([], []))
     of_all: set[str] = set()

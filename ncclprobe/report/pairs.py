@@ -61,7 +61,7 @@ def _worst(rows: Sequence[PairRow], ranks: int) -> list[str]:
 def words(found: Localisation) -> Iterator[tuple[str, str]]:
     """Who is slow, and how sure that is: a sentence each, behind fail, warn, pass or note."""
     tests = f"{plural(found.tests, 'test')}, {plural(found.steps, 'round')} of retests"
-    yield from _alone(found)
+    yield from _local_rates(found)
     yield "note", f"usual bandwidth: {found.usual or 'nothing arrived'}"
     if found.all_slow:
         yield "fail", f"everything is slower than expected ({tests})"
@@ -92,7 +92,7 @@ def words(found: Localisation) -> Iterator[tuple[str, str]]:
         yield "note", "not all pairs were measured: the run ended before"
 
 
-def _alone(found: Localisation) -> Iterator[tuple[str, str]]:
+def _local_rates(found: Localisation) -> Iterator[tuple[str, str]]:
     """What nodes reach without any network."""
     for each in found.intra_node:
         yield (

@@ -152,7 +152,7 @@ def _problems(found: Sequence[Problem], report: Report, width: int, style: Style
 def _problem(problem: Problem, report: Report, given: dict[str, str], width: int, style: Style) -> Iterator[str]:
     name, finding, nodes, subjects, consequences = problem
     word = finding.severity.value
-    yield f"{style(f'{word.upper():<6}', word)}{name}  {problem.subject}{_on(nodes, report)}"
+    yield f"{style(f'{word.upper():<6}', word)}{name}  {problem.subject}{_node_suffix(nodes, report)}"
     yield from wrap(_INDENT, finding.message, width)
     for each in finding.evidence[:_MOST_EVIDENCE]:
         yield from wrap(f"{_INDENT}seen:  ", str(each), width)
@@ -213,7 +213,7 @@ def _values(lead: str, kinds: Sequence[Sequence[str]], width: int) -> list[str]:
     return [part for line in lines for part in wrap(line[: len(lead)], line[len(lead) :], width)]
 
 
-def _on(nodes: Sequence[str], report: Report) -> str:
+def _node_suffix(nodes: Sequence[str], report: Report) -> str:
     """Return the nodes of a finding, if there are several nodes: ``  on n[0-3]``."""
     where = digest.on(nodes, report)
     return f"  on {where}" if where else ""
@@ -241,7 +241,7 @@ def _gaps(report: Report, verbose: bool, width: int, style: Style) -> list[str]:
             names = plural(len(gap.ids), "advisory check")
         if gap.required and key in told and key in advisory:
             names += f" and {plural(len(advisory[key].ids), 'advisory check')}"
-        lines += labelled("unknown", names + _on(gap.nodes, report), width, style)
+        lines += labelled("unknown", names + _node_suffix(gap.nodes, report), width, style)
         lines += wrap(" " * 8, gap.why, width)
     return lines
 
@@ -380,7 +380,7 @@ def accepted_line(report: Report) -> str:
     """``8 × H100 on n0: all_reduce 8 GiB: busbw 472 GB/s (algbw 270), 98 % of expected (source); 28 of 28 …; PASS``."""
     parts: tuple[str, ...] = (_speed(report),)
     if accepted_begins(report):
-        within = (_near_pairs(report), _ladder(report.ladder), _copies(report.copies), _widths(report))
+        within = (_count_usual_pairs(report), _ladder(report.ladder), _copies(report.copies), _widths(report))
         measured = report.measurements or report.pairs or report.copies
         parts = (*parts, *within) if measured else (_why_nothing(report), _widths(report))
     none = digest.none_judged(report) if report.status is Status.PASS else ""
@@ -446,7 +446,7 @@ def _main_op(report: Report) -> str:
     return "all_reduce" if "all_reduce" in ops else ops[0]
 
 
-def _near_pairs(report: Report) -> str:
+def _count_usual_pairs(report: Report) -> str:
     """How many pairs are as fast as the usual one both ways, inside nodes and between them each by themselves."""
     rows = [row for row in report.pairs if not row.both and not row.step]
     if not rows:

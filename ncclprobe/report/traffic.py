@@ -77,10 +77,10 @@ def _transports(rows: Sequence[Measurement], width: int) -> Iterator[str]:
             by_transport.append((row.transport, [row]))
     everything = len(by_transport) == 1 and len(by_transport[0][1]) == len(rows)
     for transport, together in by_transport:
-        yield from wrap("transport: ", ("" if everything else f"{_of(together)}: ") + words(transport), width, 2)
+        yield from wrap("transport: ", ("" if everything else f"{_sum_rows(together)}: ") + words(transport), width, 2)
 
 
-def _of(rows: Sequence[Measurement]) -> str:
+def _sum_rows(rows: Sequence[Measurement]) -> str:
     ops = dict.fromkeys(row.op for row in rows)
     small, large = min(row.nbytes for row in rows), max(row.nbytes for row in rows)
     sizes = size(small) if small == large else f"{size(small)} to {size(large)}"
@@ -179,12 +179,12 @@ LADDER: Sequence[Column] = (
     ("step ms", lambda row: _ms(row.step_us)),
     ("speed-up", lambda row: _times(row.speedup)),
     ("efficiency", lambda row: _percent(row.efficiency)),
-    ("between", lambda row: _between(row.interval) if row.rung != "rank" else None),
+    ("between", lambda row: _spell_interval(row.interval) if row.rung != "rank" else None),
     ("GB/s", lambda row: _digits(row.busbw_GBps)),
     ("expected", lambda row: _digits(row.expectation.value if row.expectation else None)),
     ("status", lambda row: row.status),
 )
 
 
-def _between(interval: tuple[float, float] | None) -> str | None:
+def _spell_interval(interval: tuple[float, float] | None) -> str | None:
     return f"{interval[0]:.0%} to {interval[1]:.0%}" if interval else None

@@ -32,7 +32,7 @@ _BETWEEN = ("NCCL_IB_DISABLE", "NCCL_NET", "FI_PROVIDER")
 """Those that concern only the traffic between nodes."""
 
 
-def _off_rack(settings: Settings, gpus: Gpus | Absent) -> str:
+def _setting_that_leaves_rack(settings: Settings, gpus: Gpus | Absent) -> str:
     """Return the setting that keeps NCCL off the NVLinks to other nodes, if the GPUs are part of a cluster of nodes.
 
     A GPU of an NVL72 rack has 900 GB/s of NVLink each way and 50 GB/s of its NIC (nvidia.com, GB200 NVL72).
@@ -43,7 +43,7 @@ def _off_rack(settings: Settings, gpus: Gpus | Absent) -> str:
     return next(closed, "") if joined else ""
 
 
-def _off(settings: Settings, fabric: Fabric | Absent) -> Iterator[tuple[str, str]]:
+def _disabled_transports(settings: Settings, fabric: Fabric | Absent) -> Iterator[tuple[str, str]]:
     """Yield each setting that takes away a transport that the machine may have, and what that means."""
     ports = isinstance(fabric, Absent) or bool(fabric.ports)
     for (name, value), what in _OFF.items():
@@ -58,7 +58,9 @@ def _off(settings: Settings, fabric: Fabric | Absent) -> Iterator[tuple[str, str
 @applies
 def priced(job: Job, predicted: AttainableRate | Absent, fabric: Fabric | Absent, settings: Settings) -> bool:
     """to jobs on GPUs, if the bandwidth of the machine is known, or a setting takes away a transport it may have."""
-    return job.backend == "nccl" and (isinstance(predicted, AttainableRate) or any(_off(settings, fabric)))
+    return job.backend == "nccl" and (
+        isinstance(predicted, AttainableRate) or any(_disabled_transports(settings, fabric))
+    )
 
 
 @check(
@@ -85,13 +87,13 @@ def cost(
     is judged as part of a job on at least two nodes.
     Fix: unset the variable; if it is meant, accept it with --ignore env.transport=NAME or in ncclprobe.toml.
     """
-    rack, alone = _off_rack(settings, gpus), isinstance(launch, Launch) and launch.nnodes == 1
+    rack, alone = _setting_that_leaves_rack(settings, gpus), isinstance(launch, Launch) and launch.nnodes == 1
     if rack and not alone and (isinstance(predicted, Absent) or predicted.nodes == 1):
         message = "is '0', which leaves the NVLinks to other nodes unused, so traffic between nodes uses the NICs"
         yield jobs_fail(rack, message, evidence(settings, rack))
     inside = not isinstance(predicted, Absent) and predicted.nodes == 1
     if isinstance(predicted, Absent) or (inside and isinstance(launch, Launch) and launch.several_nodes):
-        for name, what in _off(settings, fabric):
+        for name, what in _disabled_transports(settings, fabric):
             if name == rack or (inside and name not in _BETWEEN):
                 continue
             message = f"is {settings.get(name)!r}, which {what}; what that costs depends on the machine"

@@ -112,7 +112,7 @@ def other_libraries(
         missing = [word for word in listed if word and word not in known and not {*word} & {*_ANY_NAME}]
         if "beginnings" in kinds:
             missing = [word for word in missing if not any(each.startswith(word) for each in known)]
-        missing = [word for word in missing if not _within(word, interfaces)]
+        missing = [word for word in missing if not _network_matches(word, interfaces)]
         shown = [word for word in missing if not unseen or _would_show(word, kinds, here)]
         unseen_names = unseen_names or bool(missing and not shown)
         if shown:
@@ -133,7 +133,7 @@ def _would_show(word: str, kinds: Sequence[str], here: Mapping[str, set[str]]) -
     return ("ports" in here and "ports" in kinds) if of_device else ("interfaces" in here and "interfaces" in kinds)
 
 
-def _within(word: str, interfaces: Interfaces | Absent) -> bool:
+def _network_matches(word: str, interfaces: Interfaces | Absent) -> bool:
     """Return whether `word` is a network, as 10.0.0.0/16 of Open MPI, in which an interface has an address."""
     try:
         network = ip_network(word, strict=False)
@@ -408,7 +408,7 @@ def gloo_mismatch(
     shown = seen("environment", f"GLOO_SOCKET_IFNAME={environment.get('GLOO_SOCKET_IFNAME')}")
     names = named(environment.get("GLOO_SOCKET_IFNAME") or "")
     if isinstance(interfaces, Absent):
-        yield from _by_name(names, interfaces, launch, shown)
+        yield from _name_findings(names, interfaces, launch, shown)
         return
     chosen_by_name = {name: interface_address(interfaces, name) for name in names}
     unusable = [name for name, found in chosen_by_name.items() if not isinstance(found, Device)]
@@ -435,7 +435,9 @@ def gloo_mismatch(
             yield jobs_warn("GLOO_SOCKET_IFNAME", message, both)
 
 
-def _by_name(names: Sequence[str], interfaces: Absent, launch: Launch | Absent, shown: Evidence) -> Iterator[Finding]:
+def _name_findings(
+    names: Sequence[str], interfaces: Absent, launch: Launch | Absent, shown: Evidence
+) -> Iterator[Finding]:
     """Yield what is wrong with names alone. Raises Unlearned if nothing is."""
     signed = [name for name in names if name.startswith(("^", "="))]
     alone = isinstance(launch, Launch) and launch.nnodes == 1

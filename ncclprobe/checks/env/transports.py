@@ -119,7 +119,7 @@ def p2p_off(
     closed = closed or (level is not None and read_level(level, version) in (("LOC",) if joined else _NO_PCIE))
     if closed and joined:
         yield jobs_warn(name, "stops GPUs from using the NVLinks that connect them", evidence(settings, name))
-    elif closed and (near := _below_a_switch(gpus, nvlinks, pci)):
+    elif closed and (near := _pair_behind_switch(gpus, nvlinks, pci)):
         message = f"sends traffic between GPUs through host memory, although {near} are below one PCIe switch"
         yield jobs_warn(name, message, evidence(settings, name))
     elif closed:
@@ -222,7 +222,7 @@ _WITHOUT_LINKS = ("NCCL_SHM_DISABLE", "NCCL_CHECK_POINTERS")
 """Of these, what concerns machines without NVLink too."""
 
 
-def _below_a_switch(gpus: Gpus, nvlinks: NvLinks | Absent, pci: Pci | Absent) -> str:
+def _pair_behind_switch(gpus: Gpus, nvlinks: NvLinks | Absent, pci: Pci | Absent) -> str:
     """Return two GPUs that PCIe switches join; empty: none are known to be, or they have no P2P, as GeForce."""
     return _pair(gpus, nvlinks, pci, (PathType.PIX, PathType.PXB)) if all(map(supported, gpus.all)) else ""
 

@@ -475,7 +475,7 @@ def unknown(text: str, parameter: Parameter) -> str:
         return _NO_NUMBER
     if parameter.type == "size" and (unit := text[number.end() :].strip(" .0123456789").lower()):
         return "" if unit in _SIZE_ENDS else f"{unit!r} is not a unit of size"
-    return _out_of_range(read_int(text, 0).value, parameter)
+    return _range_complaint(read_int(text, 0).value, parameter)
 
 
 def _unknown_word(text: str, parameter: Parameter) -> str:
@@ -488,11 +488,11 @@ def _unknown_word(text: str, parameter: Parameter) -> str:
         return ""
     number = re.fullmatch(_NUMBER, text)
     if number and (parameter.low is not None or parameter.type == "int"):
-        return _out_of_range(int(text, 0) if text.strip("+- ")[:2].lower() == "0x" else int(text), parameter)
+        return _range_complaint(int(text, 0) if text.strip("+- ")[:2].lower() == "0x" else int(text), parameter)
     return f"{', '.join(strange[:3])} is none of {', '.join(parameter.words)}"
 
 
-def _out_of_range(value: int, parameter: Parameter) -> str:
+def _range_complaint(value: int, parameter: Parameter) -> str:
     low, high = parameter.low, parameter.high
     if (low is None or value >= low) and (high is None or value <= high):
         return ""

@@ -91,7 +91,7 @@ def p2p(
             far = f"{message}, although one PCIe switch connects both ({path.name})"
             yield warn(pair, far, blame="node", action="fix-image", evidence=evidence)
     if not stops:
-        yield from _by_design(peers)
+        yield from _no_access_anywhere(peers)
 
 
 def _denied(peers: PeerAccess, one: int, other: int) -> str:
@@ -109,7 +109,7 @@ def _desktop(gpus: Gpus, *numbers: int) -> bool:
     return any("GeForce" in gpu.name or "TITAN" in gpu.name for gpu in gpus.all if gpu.index in numbers)
 
 
-def _by_design(peers: PeerAccess) -> Iterator[Finding]:
+def _no_access_anywhere(peers: PeerAccess) -> Iterator[Finding]:
     """Yield one note if no pair has access: NCCL then goes through the host's memory for all of them."""
     words = {_denied(peers, one, other) for one, other in peers.read}
     if words and "" not in words and not any(status == "OK" for status in peers.nvlink.values()):

@@ -289,7 +289,7 @@ def limits(gpus: Gpus) -> Iterator[Finding]:
     yield from _limited(every, "power_limit_W", "power limit {} W", POWER)
     yield from _limited(every, "clock_MHz", "clock allowed {} MHz", CLOCK)
     yield from _locked_low(every)
-    yield from _below_default(every)
+    yield from _lowered_limits(every)
     for name, gpu in every.items():
         if isinstance(gpu.temperature_C, int) and isinstance(gpu.slowdown_C, int):
             left = gpu.slowdown_C - gpu.temperature_C
@@ -333,7 +333,7 @@ def _locked_low(gpus: dict[str, Gpu]) -> Iterator[Finding]:
             yield warn(name, message, **IMAGE, evidence=CLOCK)
 
 
-def _below_default(gpus: dict[str, Gpu]) -> Iterator[Finding]:
+def _lowered_limits(gpus: dict[str, Gpu]) -> Iterator[Finding]:
     """Yield the GPUs with the most of their node, and less than their default: a user's wish, if it is little less."""
     most = max((gpu.power_limit_W for gpu in gpus.values() if isinstance(gpu.power_limit_W, int)), default=0)
     for name, gpu in gpus.items():

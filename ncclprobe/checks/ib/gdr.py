@@ -197,7 +197,7 @@ def gdr(
         made = decide(topology, able, nics, settings, version)
         asked = any(settings.get(name) is not None for name in (*_PREVENT, "NCCL_NET_GDR_READ"))
         usual = decide(topology, able, nics, Settings(), version) if asked else made
-        yield from _by_settings(made, usual, settings)
+        yield from _disabled_by_settings(made, usual, settings)
         unsure = tell is note or _another_tree(machine, settings)
         yield from _too_far(made, usual, list(able), note if unsure else warn)
 
@@ -222,7 +222,7 @@ def _reached(made: Sequence[Direct], gpu: str) -> bool | None:
     return True if True in said else None if None in said else False
 
 
-def _by_settings(made: Sequence[Direct], usual: Sequence[Direct], settings: Settings) -> Iterator[Finding]:
+def _disabled_by_settings(made: Sequence[Direct], usual: Sequence[Direct], settings: Settings) -> Iterator[Finding]:
     """Yield what NCCL would do, and the job's own settings prevent."""
     gpus = list(dict.fromkeys(direct.gpu for direct in made))
     lost = [gpu for gpu in gpus if _reached(usual, gpu) and not _reached(made, gpu)]

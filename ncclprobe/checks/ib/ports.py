@@ -125,10 +125,10 @@ def _short_of(ports: Sequence[Port], fabric: Fabric, topology: Topology, gpus: i
     working = {port.device for port in up}
     found = groups(topology, sorted({*working, *(port.device for port in down)}))
     near = [group for group in found if group.nics]
-    return _by_distance(near, working) if near else _by_number(ports, up, down, fabric, gpus)
+    return _missing_by_distance(near, working) if near else _missing_by_count(ports, up, down, fabric, gpus)
 
 
-def _by_distance(near: Sequence[Group], working: Set[str]) -> dict[str, bool]:
+def _missing_by_distance(near: Sequence[Group], working: Set[str]) -> dict[str, bool]:
     """Return the nearest NICs of GPUs with fewer working ones than usual; certain if most GPUs have enough."""
     usual = typical([group for group in near if group.share(working)], working)
     short = [group for group in near if group.share(working) < usual]
@@ -136,7 +136,7 @@ def _by_distance(near: Sequence[Group], working: Set[str]) -> dict[str, bool]:
     return dict.fromkeys({nic for group in short for nic in group.nics} - working, certain)
 
 
-def _by_number(
+def _missing_by_count(
     ports: Sequence[Port], up: Sequence[Port], down: Sequence[Port], fabric: Fabric, gpus: int
 ) -> dict[str, bool]:
     """If distances are unknown (a VM with a flat bus): a board has as many as it has GPUs, and most are up."""
@@ -478,8 +478,8 @@ def _answers_for_others(sysctls: Sysctls | Absent, name: str) -> bool:
     kept = None if isinstance(sysctls, Absent) else sysctls.interfaces.get(name)
     if kept is None:
         return False
-    return not (_at_least(kept.arp_ignore, 1) and _at_least(kept.arp_announce, 2))
+    return not (_reaches(kept.arp_ignore, 1) and _reaches(kept.arp_announce, 2))
 
 
-def _at_least(value: int | Absent, least: int) -> bool:
+def _reaches(value: int | Absent, least: int) -> bool:
     return isinstance(value, Absent) or value >= least

@@ -121,7 +121,7 @@ def master_reach(reach: Reach) -> Iterator[Finding]:
     """
     if reach.outcome == "ok":
         return
-    where = _at(reach.target, reach.port)
+    where = _endpoint(reach.target, reach.port)
     if reach.outcome == "hung-up" or ("hung-up" in reach.seen and reach.outcome in _CROWDED):
         raise Unlearned(
             f"{where} closed the connection before any answer: it has too many callers, or another program listens "
@@ -145,12 +145,14 @@ def master_reach(reach: Reach) -> Iterator[Finding]:
         f"{reach.outcome}{source}: {meaning}{detail} ({tries}{before})",
         blame=blame,
         action=action,
-        evidence=f"connect to {_at(reach.address, reach.port)}" if reach.address else f"getaddrinfo({reach.target})",
+        evidence=f"connect to {_endpoint(reach.address, reach.port)}"
+        if reach.address
+        else f"getaddrinfo({reach.target})",
         remedy=remedy,
     )
 
 
-def _at(host: str, port: int) -> str:
+def _endpoint(host: str, port: int) -> str:
     return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
 
 

@@ -329,12 +329,12 @@ def _finding(suspects: ByRole, failed: list[Path]) -> Finding:
         nodes=suspect.nodes,
         confidence=confirmed(suspect, min(path.tries for path in failed)),
         evidence=seen(f"connect from {path.source} to {path.address}", f"{main}{detail}"),
-        remedy=_on_node(suspect, failed),
+        remedy=_command_for_node(suspect, failed),
         **_whose(suspect, main),
     )
 
 
-def _on_node(suspect: Suspect[str], failed: list[Path]) -> str:
+def _command_for_node(suspect: Suspect[str], failed: list[Path]) -> str:
     """Return what to type on the one node that fails with all, by one interface; otherwise nothing."""
     nics = {path.interface for path in failed}
     if not suspect.at_one_node or len(suspect.nodes) != 1 or len(nics) != 1:

@@ -55,7 +55,7 @@ def _lines_of(log: JobLog, hang: Hang) -> Iterator[tuple[LogEvent, TimedOutWork]
             yield event, work
 
 
-def _in_different_hangs(log: JobLog) -> Iterator[Finding]:
+def _different_hangs(log: JobLog) -> Iterator[Finding]:
     """Yield ranks that waited in different collectives when their watchdogs gave up."""
     for hang in _hangs(log):
         difference = hang.differ
@@ -172,7 +172,7 @@ def waited_at(rank: int, call: str) -> str:
     return f"[rank{rank}]: Traceback (most recent call last):\n{frame}\n{error} to complete\n"
 
 
-def _in_different_calls(log: JobLog) -> Iterator[Finding]:
+def _different_calls(log: JobLog) -> Iterator[Finding]:
     """Yield ranks that waited too long, by tracebacks that end in different collectives."""
     waits = {event.rank: event for event in log.having(_WAITING) if event.rank is not None and _is_collective(event)}
     calls = Counter(map(_call, waits.values()))
@@ -224,8 +224,8 @@ def collectives_do_not_match(log: JobLog) -> Iterator[Finding]:
     Fix: look for a branch on the rank or its data before the calls that differ. TORCH_DISTRIBUTED_DEBUG=DETAIL, or
     TORCH_FR_BUFFER_SIZE=2000 with TORCH_NCCL_DUMP_ON_TIMEOUT=1 and `ncclprobe explain`, names their lines.
     """
-    yield from _in_different_hangs(log)
-    yield from _in_different_calls(log)
+    yield from _different_hangs(log)
+    yield from _different_calls(log)
     for event in log.having(*_MISMATCH):
         if demoted(event):
             continue

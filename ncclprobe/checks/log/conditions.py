@@ -99,11 +99,11 @@ def slow_path(log: JobLog) -> Iterator[Finding]:
             remedy = f"unset {line.partition(_SET)[0]}, unless a fault needs it"
             yield said(log, event, message, codes=(code,), severity=Severity.WARN, remedy=remedy, **JOB)
     if len(hosts(log)) > 1 and not rdma_found(log) and next(log.having(_IB_OFF), None) is None:
-        code, why = _without_rdma(log)
+        code, why = _why_no_rdma(log)
         yield from informed(log, (_SOCKET,), f"sockets are used: {why}", codes=(code,), severity=Severity.WARN)
 
 
-def _without_rdma(log: JobLog) -> tuple[str, str]:
+def _why_no_rdma(log: JobLog) -> tuple[str, str]:
     """Return why a job without an RDMA device has none, by code and in words."""
     if next(log.having(*_NO_VERBS), None):
         return "libibverbs-missing", "libibverbs is not in the image"

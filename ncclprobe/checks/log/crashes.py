@@ -470,7 +470,7 @@ def program_raised(log: JobLog) -> Iterator[Finding]:
         whose = UNPROVEN if any(text in event.text for text in (*_OF_STORAGE, *_OF_MACHINE)) else JOB
         whose = IMAGE if any(text in event.text for text in _NOT_INSTALLED) else whose
         found = said(log, event, f"the program raised {whole_words(event.text, 120)}{place}", **whose)
-        yield _with_errors_before(log, event, found)
+        yield _add_preceding_error(log, event, found)
 
 
 @cause(
@@ -517,10 +517,10 @@ def _crashed(log: JobLog) -> Iterator[Finding]:
             found = said(log, event, "the process crashed", **UNPROVEN)
             if of_child:
                 found = said(log, event, _CHILD_ENDED, codes=("rank-crashed", "oom"), **UNPROVEN)
-            yield _with_errors_before(log, event, found)
+            yield _add_preceding_error(log, event, found)
 
 
-def _with_errors_before(log: JobLog, event: LogEvent, found: Finding) -> Finding:
+def _add_preceding_error(log: JobLog, event: LogEvent, found: Finding) -> Finding:
     """Return a crash with the preceding line of the same process, if that is an error by its form."""
     writer = (event.stream, event.host, event.pid, event.rank)
     before = [

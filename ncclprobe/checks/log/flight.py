@@ -208,7 +208,7 @@ def absent_rank(records: FlightRecords) -> Iterator[Finding]:
         elif isinstance(found, AllEntered) and _few(found):
             yield fail(
                 fold_ranks(found.undumped),
-                f"left no flight record; {_wait(_inside(found))} in {_where(found.entry)}",
+                f"left no flight record; {_wait(_joined_ranks(found))} in {_where(found.entry)}",
                 blame="unknown",
                 action="restart",
                 confidence=Certainty("medium", "flight records of the other ranks"),
@@ -216,7 +216,7 @@ def absent_rank(records: FlightRecords) -> Iterator[Finding]:
                 occurrence=_occurrence(
                     found.entry,
                     found.undumped,
-                    _inside(found),
+                    _joined_ranks(found),
                     ("rank-crashed", "timeout-straggler", "collective-desync"),
                 ),
             )
@@ -244,7 +244,7 @@ def all_entered(records: FlightRecords, log: JobLog | Absent) -> Iterator[Findin
                 f"{_where(found.entry)} is not finished: {'; '.join(_states(found))}",
                 confidence=_READ,
                 evidence=_seen(found.entry),
-                occurrence=_occurrence(found.entry, _inside(found)),
+                occurrence=_occurrence(found.entry, _joined_ranks(found)),
             )
 
 
@@ -255,10 +255,10 @@ def _apart(found: NotEntered) -> bool:
 
 def _few(found: AllEntered) -> bool:
     """Return whether so few records are missing that their ranks are suspected, and not the collecting of files."""
-    return bool(found.undumped) and len(found.undumped) <= max(1, len(_inside(found)) // 3)
+    return bool(found.undumped) and len(found.undumped) <= max(1, len(_joined_ranks(found)) // 3)
 
 
-def _inside(found: AllEntered) -> tuple[int, ...]:
+def _joined_ranks(found: AllEntered) -> tuple[int, ...]:
     return tuple(sorted((*found.scheduled, *found.started, *found.completed, *found.ended)))
 
 

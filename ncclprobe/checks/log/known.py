@@ -284,7 +284,7 @@ def _finding(log: JobLog, event: LogEvent, found: messages.Message) -> Finding:
     peer = number(found.held("peer")) if found.row.meaning.endswith(" peer") else None
     details: dict[str, Any] = {} if peer is None else {"peers": (peer,)}
     details |= peer_fields(log, address_of(found.held("address")))
-    codes, why = (found.codes, text) if found.codes else _by_error(event, found)
+    codes, why = (found.codes, text) if found.codes else _explain_kernel_error(event, found)
     if _NO_REASON in text and codes == ("rank-crashed",):
         codes = ("rank-crashed", "oom")
     if host and event.text.endswith(_GONE_ALREADY):
@@ -330,7 +330,7 @@ _PINS = ("regist", "reg_mr", "regattr")
 _OPENS = ("domain", "endpoint", "CQ", "completion queue")
 
 
-def _by_error(event: LogEvent, found: messages.Message) -> tuple[tuple[str, ...], str]:
+def _explain_kernel_error(event: LogEvent, found: messages.Message) -> tuple[tuple[str, ...], str]:
     """Return the kernel's error for a failed call, by codes and in words; empty: there is none."""
     if found.kind != "symptom":
         return (), ""

@@ -213,7 +213,7 @@ def master_unreachable(log: JobLog) -> Iterator[Finding]:
         place = between(event.text, "network address of (", ")") or between(event.text, "connect to (", ")")
         message = f"{place.replace(', ', ':')} cannot be reached" if place else "the job's store cannot be reached"
         if (name := place.partition(", ")[0]).isdecimal() and len(name) <= _DIGITS_OF_AN_ADDRESS:
-            message = f"the host name {name} is read as the address {_as_address(int(name))}"
+            message = f"the host name {name} is read as the address {_parse_number_as_address(int(name))}"
             yield said(log, event, message, peers=(0,), remedy=_RENAME, **JOB)
             continue
         listens = any(found.rank == 0 for found in log.having("clients joined"))
@@ -239,7 +239,7 @@ _RENAME = (
 )
 
 
-def _as_address(number: int) -> str:
+def _parse_number_as_address(number: int) -> str:
     """Return the IPv4 address that the resolver reads a number as (inet_aton)."""
     return ".".join(str(number >> shift & 255) for shift in (24, 16, 8, 0))
 

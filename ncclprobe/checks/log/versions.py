@@ -182,7 +182,7 @@ def _release(log: JobLog) -> tuple[int, int, int] | None:
     return (int(parts[0]), int(parts[1]), int(parts[2])) if len(parts) == 3 else None
 
 
-def _between(log: JobLog, first: tuple[int, int, int], fixed: tuple[int, int, int]) -> bool:
+def _has_version_between(log: JobLog, first: tuple[int, int, int], fixed: tuple[int, int, int]) -> bool:
     """Return whether the job's NCCL is `first` or newer, and older than the release that has the mend."""
     release = _release(log)
     return release is not None and first <= release < fixed
@@ -245,7 +245,7 @@ def known_bugs(log: JobLog) -> Iterator[Finding]:
     Fix: use the release, or the setting, that the finding names.
     """
     for bug in _BUGS:
-        for event in log.having(*bug.says) if _between(log, bug.first, bug.fixed) else ():
+        for event in log.having(*bug.says) if _has_version_between(log, bug.first, bug.fixed) else ():
             of_cuda = any(sign in event.text for sign in CUDA_SIGNS) and "OS call" not in event.text
             of_place = not bug.places or (of_cuda and event.place.startswith(bug.places) and not demoted(event))
             met = MET_WITH not in bug.says or (other_length(event.text) and not demoted(event))

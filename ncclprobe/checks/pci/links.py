@@ -29,10 +29,10 @@ def gpu_at(bus: int, width: int = 16, kind: Identity = _GPU) -> Device:
 
 def node(*devices: Device) -> tuple[Gpus, Pci]:
     """Return these GPUs as NVML and sysfs show them, for examples."""
-    return box(*map(_as_nvml, devices)), Pci({device.address: device for device in devices})
+    return box(*map(_to_nvml_gpu, devices)), Pci({device.address: device for device in devices})
 
 
-def _as_nvml(device: Device) -> Gpu:
+def _to_nvml_gpu(device: Device) -> Gpu:
     width = device.link.width if isinstance(device.link, PcieLink) else None
     gpu = replace(HEALTHY, pci=f"0000{device.address}", pcie_generation=1, pcie_max_generation=5)
     return replace(gpu, pcie_width=width or 16, pcie_max_width=16)
@@ -70,7 +70,7 @@ def gpu_width(gpus: Gpus, pci: Pci | Absent, machine: Machine | Absent) -> Itera
     unknown, devices = {}, gpu_devices(pci, gpus)
     widths = {name: gpu.pcie_width for name, gpu in named(gpus) if isinstance(gpu.pcie_width, int)}
     for name, gpu in named(gpus):
-        like = [i.pcie_max_width for i in _like(gpu, gpus) if isinstance(i.pcie_max_width, int)]
+        like = [i.pcie_max_width for i in _same_model(gpu, gpus) if isinstance(i.pcie_max_width, int)]
         now, best = gpu.pcie_width, gpu.pcie_max_width
         if isinstance(now, Absent) or isinstance(best, Absent):
             unknown[name] = now if isinstance(now, Absent) else best if isinstance(best, Absent) else CHIP_TO_CHIP
@@ -153,7 +153,7 @@ def gpu_gen(gpus: Gpus) -> Iterator[Finding]:
             unknown[name] = now if isinstance(now, Absent) else CHIP_TO_CHIP
             continue
         usual = most_frequent(
-            [i.pcie_max_generation for i in _like(gpu, gpus) if isinstance(i.pcie_max_generation, int)]
+            [i.pcie_max_generation for i in _same_model(gpu, gpus) if isinstance(i.pcie_max_generation, int)]
         )
         working = isinstance(gpu.throttle, tuple) and "gpu-idle" not in gpu.throttle
         if best < usual:
@@ -166,7 +166,7 @@ def gpu_gen(gpus: Gpus) -> Iterator[Finding]:
     yield from blanks(unknown, sum(1 for _ in named(gpus)), "nvmlDeviceGetCurrPcieLinkGeneration")
 
 
-def _like(gpu: Gpu, gpus: Gpus) -> list[Gpu]:
+def _same_model(gpu: Gpu, gpus: Gpus) -> list[Gpu]:
     return [other for _, other in named(gpus) if other.name == gpu.name]
 
 

@@ -72,7 +72,7 @@ def slow(rails: Every[Rails], fabrics: Every[Fabric | Absent], buses: Every[Pci 
             cause, whole = each.cause, each.cause.kind != "rail"  # of a rail one port is below those of others
             rail = [cause.rail] if cause.rail is not None else [end.rail for end in ports]
             mine = {end: rate for end, rate in ports.items() if end.node in cause.nodes and end.rail in rail}
-            explained = whole and _by_design(each.ratio, mine, ports)
+            explained = whole and _is_slower_by_design(each.ratio, mine, ports)
             level = usual * (judged.slow_rails.get(rail[0], 1.0) if cause.rail is not None else 1.0)
             yield _slow(each, level, judged.tests, rails, note if explained else None)
     yield from _slow_rails(judged, usual, ports)
@@ -98,7 +98,7 @@ def _slow_rails(judged: "Localisation", usual: float, ports: Mapping[End, float]
     """
     for rail, share in judged.slow_rails.items():
         mine = {end: rate for end, rate in ports.items() if end.rail == rail}
-        if not _by_design(share, mine, ports):
+        if not _is_slower_by_design(share, mine, ports):
             yield (fail if share < _RUINED else warn)(
                 f"all nodes rail {rail}",
                 f"sends and receives {100 * share:.0f} % of the usual {usual:.3g} GB/s",
@@ -111,7 +111,7 @@ def _usual(judged: "Localisation") -> float:
     return (judged.level or {}).get(False, 0.0)
 
 
-def _by_design(ratio: float, mine: Mapping[End, float], every: Mapping[End, float]) -> bool:
+def _is_slower_by_design(ratio: float, mine: Mapping[End, float], every: Mapping[End, float]) -> bool:
     """Return whether all of `mine` are slower ports, and no slower than these explain."""
     return bool(mine) and ratio >= _TOLERANCE * max(mine.values()) / max(every.values()) and ratio < 1
 

@@ -93,7 +93,7 @@ def _untold(rails: Every[Rails]) -> str:
         if lacking:
             told = f"the results of {fold(lacking)} are unknown"
         return f"the two ends of {plural(len(apart), 'rail')} never met: {told}"
-    if alone := _alone(found, rails):
+    if alone := _untested_ports(found, rails):
         return f"{', '.join(name(end, rails) for end in alone[:4])} connected to no other rail and is unknown"
     if late := _late(found):
         first = f"{late[0][0].node} to {late[0][1].node} on rail {late[0][0].rail}"
@@ -110,7 +110,7 @@ def _late(found: Iterable[Tried]) -> list[Way]:
     return [way for way, is_late in last.items() if is_late]
 
 
-def _alone(found: Sequence[Tried], rails: Every[Rails]) -> list[End]:
+def _untested_ports(found: Sequence[Tried], rails: Every[Rails]) -> list[End]:
     """Return the ports that took part in no test."""
     known = {end.end for each in found for end in each.seen}
     every = (End(node, rail) for node, each in rails.items() for rail in range(len(each.ports)))
@@ -144,14 +144,14 @@ def unusable(rails: Every[Rails]) -> Iterator[Finding]:
     found = [each for each in tests(rails) if not each.gpu]
     by_error: dict[tuple[str, int], dict[End, list[RailFailure]]] = {}
     for end, failures in own_failures(found).items():
-        if not _without_gid(failures[0]):
+        if not _lacks_gid(failures[0]):
             by_error.setdefault((failures[0].text, failures[0].errno), {})[end] = failures
     for ends in by_error.values():
         count = sum(one.end in ends for each in found for one in each.seen)
         yield _unusable(ends, count, rails, **NODE)
 
 
-def _without_gid(failure: RailFailure) -> bool:
+def _lacks_gid(failure: RailFailure) -> bool:
     """Return whether there is nothing at the GID index that was chosen."""
     return failure.kind == "missing" and failure.call == "ibv_query_gid"
 
@@ -297,7 +297,7 @@ def _told(each: Tried) -> list[RailAddress]:
 def _gids(found: Sequence[Tried], rails: Every[Rails], settings: Every[Settings | Absent]) -> Iterator[Finding]:
     """Yield the ends that have nothing at the GID index that was chosen."""
     for end, failures in own_failures(found).items():
-        if _without_gid(failures[0]):
+        if _lacks_gid(failures[0]):
             said, whose = _whose_gid((end.node,), (rails.by_node[end.node].ports[end.rail].device,), settings)
             yield _unusable({end: failures}, len(failures), rails, said, **whose)
 

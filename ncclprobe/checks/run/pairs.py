@@ -48,7 +48,7 @@ def pairs(localised: Localised, asked: RunRequest, expected: Expected) -> Iterat
     yield from named
     if named:
         return
-    yield from _below_expected(found, expected)
+    yield from _pairs_below_expected(found, expected)
     given = asked.expect or asked.baseline
     if given and not any(b.op in (PAIRS, "sendrecv") and b.expectation.worst != "unjudged" for b in expected.bands):
         raise Unlearned(f"{given} has no expectation for pairs")
@@ -157,7 +157,7 @@ _SHARED = (
 )
 
 
-def _below_expected(found: Localisation, expected: Expected) -> Iterator[Finding]:
+def _pairs_below_expected(found: Localisation, expected: Expected) -> Iterator[Finding]:
     """Note that all pairs are slow by an expectation that is too loosely known to judge by; by its gross mark fail."""
     level = _level_GBps(found)
     for band in expected.bands:

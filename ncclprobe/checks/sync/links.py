@@ -401,7 +401,7 @@ def rack(
     for cluster, nodes in clusters.items():
         yield from _cliques(cluster, {node: domains[node] for node in nodes})
         yield from _services({node: services.by_node.get(node) for node in nodes}, interfaces)
-    yield from _alone(clusters)
+    yield from _lone_machines(clusters)
 
 
 def _version(software: Every[Software | Absent], node: str) -> tuple[int, int, int] | None:
@@ -417,7 +417,7 @@ def _cliques(cluster: str, domains: dict[str, frozenset[tuple[str, int]]]) -> It
     yield from unlike(ballot, lambda each: f"NVLink clique {' and '.join(map(str, each))}", **more)
 
 
-def _alone(clusters: dict[str, list[str]]) -> Iterator[Finding]:
+def _lone_machines(clusters: dict[str, list[str]]) -> Iterator[Finding]:
     """Yield machines that are alone in a cluster while others share one: all their traffic goes over the NICs."""
     single = [nodes[0] for nodes in clusters.values() if len(nodes) == 1]
     if single and len(single) < len(clusters):

@@ -247,7 +247,7 @@ def placement(placements: Every[Placement | Absent]) -> Iterator[Finding]:
     switch, and how long to wait for it: sbatch --switches=1@10:00.
     """
     known = {node: each for node, each in placements.items() if isinstance(each, Placement) and each.levels}
-    found = [*_apart(known), *_alone({node: each.tree for node, each in known.items()}), *_shared(known)]
+    found = [*_apart(known), *_lone_nodes({node: each.tree for node, each in known.items()}), *_shared(known)]
     yield from found
     silent = [node for node, _ in placements.items() if node not in known]
     if silent and not found:
@@ -266,7 +266,7 @@ def _apart(known: Placements) -> Iterator[Finding]:
             return
 
 
-def _alone(trees: Mapping[str, tuple[PlacementLevel, ...]]) -> Iterator[Finding]:
+def _lone_nodes(trees: Mapping[str, tuple[PlacementLevel, ...]]) -> Iterator[Finding]:
     """Yield nodes that have a switch or block to themselves, from the outermost level in, each node once."""
     told = {node: tree for node, tree in trees.items() if tree}
     depth = max(map(len, told.values()), default=0)

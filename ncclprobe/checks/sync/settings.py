@@ -224,12 +224,12 @@ def nccl_version(software: Every[Software]) -> Iterator[Finding]:
     if not ballot.agreed:
         few = list(ballot.outliers or versions)[:_SHOWN]
         shown = [seen(f"libnccl of {node}", found.source if (found := said[node]) else "none") for node in few]
-        yield from unlike(ballot, _in_words, tell=fail, evidence=shown, **IMAGE)
+        yield from unlike(ballot, _spell_version, tell=fail, evidence=shown, **IMAGE)
     elif unread:
         raise Unlearned(f"the version of the libnccl of {named(unread)} is not known")
 
 
-def _in_words(version: Version | None) -> str:
+def _spell_version(version: Version | None) -> str:
     return f"NCCL {'.'.join(map(str, version))}" if version else "no libnccl"
 
 

@@ -77,11 +77,11 @@ def flapping(history: History) -> Iterator[Finding]:
     for each in fault_reasons(history.course):
         if each.state == "flapping":
             yield _finding(each, blame=blames[each.subject], action="repair")
-        elif (since := _before(history.course, each)) is not None:
+        elif (since := _value_before(history.course, each)) is not None:
             yield note(each.subject, f"has existed since {when(since)} UTC", evidence=_STORE)
 
 
-def _before(course: NodeCourse, reason: Reason) -> float | None:
+def _value_before(course: NodeCourse, reason: Reason) -> float | None:
     """Return since when a fault is there, if it was there before the newest report."""
     return reason.since_s if reason.since_s is not None and reason.since_s < course.last_s else None
 

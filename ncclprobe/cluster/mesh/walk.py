@@ -107,7 +107,7 @@ async def reach(
     caller: Caller, call: Call, local: MeshListener, deadline: float, options: wire.SocketOptions = ()
 ) -> Wire:
     """Connect to the node that `call` means. Raises WireError, WrongPeer."""
-    address = _with_scope(call.address, local)  # a listener of this run: it has all of the time to greet
+    address = _add_scope(call.address, local)  # a listener of this run: it has all of the time to greet
     connection = await wire.connect(
         address, call.port, caller.key, deadline, local.address, options=options, patience_s=TRY_S
     )
@@ -224,7 +224,7 @@ def _family(address: str) -> int:
     return ipaddress.ip_address(address.partition("%")[0]).version
 
 
-def _with_scope(address: str, local: MeshListener) -> str:
+def _add_scope(address: str, local: MeshListener) -> str:
     """Give a link-local address of the other side this node's name of the link."""
     bare = address.partition("%")[0]
     return f"{bare}%{local.interface}" if ipaddress.ip_address(bare).is_link_local and ":" in bare else bare
@@ -258,18 +258,22 @@ def tcp_info(connection: Wire) -> TcpInfo:
 
 def parse(answer: bytes) -> TcpInfo:
     """Parse the bytes that getsockopt(TCP_INFO) returned."""
-    micros, busy, full = _at(answer, _MIN_RTT), _at(answer, _BUSY, 8), _at(answer, _RWND_LIMITED, 8)
+    micros, busy, full = (
+        _read_number_at(answer, _MIN_RTT),
+        _read_number_at(answer, _BUSY, 8),
+        _read_number_at(answer, _RWND_LIMITED, 8),
+    )
     return TcpInfo(
-        path_mtu=_at(answer, _PMTU) or None,
-        resent=_at(answer, _TOTAL_RETRANS),
-        segments=_at(answer, _SEGS_OUT),
+        path_mtu=_read_number_at(answer, _PMTU) or None,
+        resent=_read_number_at(answer, _TOTAL_RETRANS),
+        segments=_read_number_at(answer, _SEGS_OUT),
         rtt_s=None if micros is None or micros == _NO_RTT else max(1, micros) / 1e6,
-        acked_bytes=_at(answer, _BYTES_ACKED, 8),
+        acked_bytes=_read_number_at(answer, _BYTES_ACKED, 8),
         waiting_s=None if busy is None or full is None else (busy - full) / 1e6,
     )
 
 
-def _at(answer: bytes, offset: int, nbytes: int = 4) -> int | None:
+def _read_number_at(answer: bytes, offset: int, nbytes: int = 4) -> int | None:
     field = answer[offset : offset + nbytes]
     return int.from_bytes(field, sys.byteorder) if len(field) == nbytes else None
 

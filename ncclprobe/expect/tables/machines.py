@@ -391,14 +391,14 @@ def by_name(found: Iterable[MachineType]) -> Mapping[str, MachineType]:
         for twin in machine.match.twins:
             if twin not in named or machine.name not in named[twin].match.twins:
                 raise UsageError(f"{machine.name}: twins: {twin!r} is not a machine type that names it in turn")
-    return MappingProxyType({name: _with_board(machine, named) for name, machine in named.items()})
+    return MappingProxyType({name: _add_board(machine, named) for name, machine in named.items()})
 
 
-def _with_board(machine: MachineType, named: Mapping[str, MachineType]) -> MachineType:
+def _add_board(machine: MachineType, named: Mapping[str, MachineType]) -> MachineType:
     if not machine.board:
         return machine
     board = named.get(machine.board)
-    if board is None or board.board or _inside(board) != _inside(machine):
+    if board is None or board.board or _node_parts(board) != _node_parts(machine):
         raise UsageError(
             f"{machine.name}: board: {machine.board!r} is not a machine type with the same GPUs and NVLinks"
         )
@@ -415,7 +415,7 @@ def _with_board(machine: MachineType, named: Mapping[str, MachineType]) -> Machi
     )
 
 
-def _inside(machine: MachineType) -> tuple[object, ...]:
+def _node_parts(machine: MachineType) -> tuple[object, ...]:
     """What must be equal for numbers of one node to be."""
     links = machine.links
     return gpus.table()[machine.gpu].nccl_nvlink_GBps, links.gpus, links.fabric, links.nvlinks, links.nvls
@@ -425,17 +425,17 @@ def named(name: str) -> MachineType | None:
     """The type of this name, whatever its case and hyphens."""
     if installed(MACHINES):
         return next((machine for known, machine in table().items() if file_name(known) == file_name(name)), None)
-    return _alone(file_name(name))
+    return _load_shipped(file_name(name))
 
 
 @cache
-def _alone(folded: str) -> MachineType | None:
+def _load_shipped(folded: str) -> MachineType | None:
     """The type that is part of ncclprobe; no file is read except its own and its board's."""
     if folded not in _own():
         return None
     machine = _type_in(_own()[folded])
-    board = _alone(file_name(machine.board)) if machine.board else None
-    return _with_board(machine, {board.name: board} if board else {})
+    board = _load_shipped(file_name(machine.board)) if machine.board else None
+    return _add_board(machine, {board.name: board} if board else {})
 
 
 def find(name: str) -> MachineType:

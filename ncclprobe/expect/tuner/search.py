@@ -353,7 +353,7 @@ def _ring(system: NodeSystem, inside: _Within, nics: _Nics | None, steps: Speeds
         bw_intra=best.speed,
         bw_inter=best.speed,
         type_intra=inside.kind,
-        type_inter=_to_nic(system, inside, nics, first) if nics else "PIX",
+        type_inter=_path_to_nic(system, inside, nics, first) if nics else "PIX",
         same_channels=_one_path(inside, nics, first, best),
     )
 
@@ -365,16 +365,16 @@ def _one_path(inside: _Within, nics: "_Nics | None", first: "_Best", best: "_Bes
     return best.channels == 1 or inside.gpus == 1 or nics.count == 1
 
 
-def _to_nic(system: NodeSystem, inside: _Within, nics: "_Nics", first: "_Best") -> PathWord:
+def _path_to_nic(system: NodeSystem, inside: _Within, nics: "_Nics", first: "_Best") -> PathWord:
     """Return how far a ring's last GPU is from its NIC: the first GPU's, over NVLink (PXN), or one of its own."""
     if inside.kind != "NVL":
-        return _over_slots(inside, nics)
+        return _path_over_slots(inside, nics)
     lone = system.compute_capability >= 90 and inside.gpus > 1 and nics.count >= inside.gpus
     closed = first.channels <= inside.ring(first.speed)
     return farther(nics.kind, "PXN") if lone and closed else nics.kind
 
 
-def _over_slots(inside: _Within, nics: "_Nics") -> PathWord:
+def _path_over_slots(inside: _Within, nics: "_Nics") -> PathWord:
     """Without NVLink the way to the NIC leads as far as that to the farthest GPU, past a switch."""
     return farther(nics.kind, inside.kind) if inside.kind in ("PHB", "SYS") else nics.kind
 
@@ -441,7 +441,7 @@ def _tree(system: NodeSystem, ring: Graph, inside: _Within, nics: _Nics | None, 
         bw_intra=intra,
         bw_inter=inter,
         type_intra=ring.type_intra,
-        type_inter=_over_slots(inside, nics),
+        type_inter=_path_over_slots(inside, nics),
         same_channels=ring.same_channels,
     )
 
@@ -574,7 +574,7 @@ def rank_links(system: NodeSystem, shape: Shape, version: NcclVersion) -> RankLi
     per_gpu = system.nics / system.gpus if system.gpus else 0.0
     slot = system.to_nic_GBps or LOCAL_GBps
     nic = system.nic_gbps / 8
-    kind, inside = _inside(system, largest, version)
+    kind, inside = _link_inside(system, largest, version)
     return RankLinks(
         kind=kind,
         inside_GBps=inside,
@@ -582,7 +582,7 @@ def rank_links(system: NodeSystem, shape: Shape, version: NcclVersion) -> RankLi
     )
 
 
-def _inside(system: NodeSystem, gpus: int, version: NcclVersion) -> tuple[str, float]:
+def _link_inside(system: NodeSystem, gpus: int, version: NcclVersion) -> tuple[str, float]:
     link = nvlink_GBps(system.compute_capability, system.nvlink_GBps, version)
     fabric = system.fabric
     if gpus == 1:

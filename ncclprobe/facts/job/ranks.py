@@ -123,7 +123,7 @@ def local_ranks(host: Host, asked: AskedJob) -> LocalRanks:
     if not jobs and not asked.pid and not any(each.agent is not None for each in answer.processes):
         jobs, answer = _spawned(host, answer)
     if asked.pid:
-        own = {job: ranks for job, ranks in jobs.items() if _of(asked.pid, ranks, answer.processes)}
+        own = {job: ranks for job, ranks in jobs.items() if _is_related(asked.pid, ranks, answer.processes)}
         beneath = _jobs(answer.processes, asked.pid)
         helpers = _many(own) < _many(beneath) and all(each.rank is None for ranks in beneath.values() for each in ranks)
         jobs = beneath if helpers or not own else own
@@ -327,7 +327,7 @@ def _ancestors(pid: int, above: Mapping[int, int]) -> set[int]:
     return found
 
 
-def _of(pid: int, ranks: Sequence[JobProcess], processes: Sequence[_Process]) -> bool:
+def _is_related(pid: int, ranks: Sequence[JobProcess], processes: Sequence[_Process]) -> bool:
     """Return whether `pid` is a rank of this job, has started one, or was started by one."""
     above, own = {p.pid: p.parent for p in processes}, {each.pid for each in ranks}
     return pid in own or bool(_ancestors(pid, above) & own) or any(pid in _ancestors(each, above) for each in own)
@@ -450,7 +450,7 @@ def _look(
     # Writing its records down is work of a rank: between the states of both looks nothing of it must lie.
     at_once = bounds.NODE_RANKS if asked.dumps else _AT_ONCE  # torch is waited for, of all ranks together
     answers = _each(ranks, lambda rank: _records(host, rank, 1, asked), at_once) if number == 1 else []
-    states = [_in_time(lambda at=rank: _state(host, at, number)) for rank in ranks]  # type: ignore[misc]
+    states = [_learn_in_time(lambda at=rank: _state(host, at, number)) for rank in ranks]  # type: ignore[misc]
     children = [child.pid for state in states if isinstance(state, LiveRank) for child in state.children]
     answers = answers or _each(ranks, lambda rank: _records(host, rank, number, asked), at_once)
     found = [
@@ -480,15 +480,15 @@ def _children_stacks(host: Host, states: Sequence[LiveRank | Absent]) -> Iterato
 
 def _records(host: Host, rank: JobProcess, number: int, asked: AskedJob) -> str | Absent:
     """Return the flight records of a rank, JSON or in base64, or why they are not known."""
-    said = _in_time(lambda: host.ask("server", rank.pid, "fr_trace_json", number))
+    said = _learn_in_time(lambda: host.ask("server", rank.pid, "fr_trace_json", number))
     if isinstance(said, str) or rank.rank is None:
         return said
     if asked.dumps:
-        written = _in_time(lambda: host.ask("dump", rank.pid, rank.rank or 0, number))
+        written = _learn_in_time(lambda: host.ask("dump", rank.pid, rank.rank or 0, number))
         return Absent(f"{said.why}; {written.why}", said.refused) if isinstance(written, Absent) else written
     if number == 1 or not rank.settings.keys() & _RECORDS:
         return said
-    left = _in_time(lambda: host.ask("left_dump", rank.pid, rank.rank or 0))
+    left = _learn_in_time(lambda: host.ask("left_dump", rank.pid, rank.rank or 0))
     lies = "" if isinstance(left, Absent) else f"; it has written flight records: `ncclprobe explain {left}`"
     pipe = f"; --dumps asks for its records through its {PIPE}" if PIPE in rank.settings else ""
     return Absent(f"{said.why}{lies}{pipe}", said.refused)
@@ -514,7 +514,7 @@ def _rank_records(rank: JobProcess, found: FlightDump | str) -> FlightDump | str
     return f"these are not records of rank {rank.rank}, but of {fold_ranks({*chain(*groups)})}"
 
 
-def _in_time(learn: Callable[[], T]) -> T | Absent:
+def _learn_in_time(learn: Callable[[], T]) -> T | Absent:
     """Return what is learned of a rank, or why not. Raises OutOfTime: silence that --timeout made accuses no rank."""
     found = attempt(learn)
     if isinstance(found, Absent) and found.refused == OutOfTime.__name__:

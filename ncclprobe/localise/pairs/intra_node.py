@@ -44,11 +44,11 @@ class Slow(Struct, frozen=True):
 
 def plan(nodes: Mapping[str, Sequence[int]], count: int | None = None) -> tuple[Round, ...]:
     """Return rounds for the ranks of each node to run a round-robin (or `count` rounds of one), all nodes at once."""
-    per_node = [_among(ranks, count) for ranks in nodes.values() if len(ranks) > 1]
+    per_node = [_rounds_among(ranks, count) for ranks in nodes.values() if len(ranks) > 1]
     return tuple(tuple(match for part in parts for match in part) for parts in zip_longest(*per_node, fillvalue=()))
 
 
-def _among(ranks: Sequence[int], count: int | None) -> list[Round]:
+def _rounds_among(ranks: Sequence[int], count: int | None) -> list[Round]:
     planned = round_robin(len(ranks), count)
     return [tuple(Match(ranks[match.first], ranks[match.second]) for match in matches) for matches in planned]
 

@@ -56,7 +56,7 @@ def place_ranks(hosts: Sequence[str], nics: Sequence[Nic | None] = ()) -> Placem
         ends_of_ranks = tuple(End(f"rank {rank}") for rank in range(len(hosts)))
         return Placement(tuple(hosts), ends_of_ranks, {end: str(end) for end in ends_of_ranks})
     known = [nic for nic in nics if nic is not None]
-    numbers = _by_nic(hosts, known) if known and len(known) == len(hosts) else None
+    numbers = _order_by_nic(hosts, known) if known and len(known) == len(hosts) else None
     ends = tuple(End(host, rail) for host, rail in zip(hosts, numbers or _places(hosts), strict=True))
     names = {end: str(end) for end in ends}
     if nics:
@@ -67,7 +67,7 @@ def place_ranks(hosts: Sequence[str], nics: Sequence[Nic | None] = ()) -> Placem
     return Placement(tuple(hosts), ends, names, note if shared and several else "")
 
 
-def _by_nic(hosts: Sequence[str], nics: Sequence[Nic]) -> list[int] | None:
+def _order_by_nic(hosts: Sequence[str], nics: Sequence[Nic]) -> list[int] | None:
     numbers = grouped((host, nic.index) for host, nic in zip(hosts, nics, strict=True))
     distinct = all(len(set(each)) == len(each) for each in numbers.values())
     same_numbers = len({tuple(sorted(each)) for each in numbers.values()}) == 1

@@ -215,7 +215,7 @@ def open_case(first: Sequence[Result], rules: Rules) -> Case:
     """Return the case that the results of a round-robin make."""
     samples = [result for result in first if isinstance(result, Sample)]
     shares = rail_shares(samples, levels(samples), rules)
-    first = [_on_its_rail(result, shares) for result in first]
+    first = [_scale_to_rail(result, shares) for result in first]
     effects = polish([result for result in first if isinstance(result, Sample)])
     causes = candidates(first, effects, rules)
     evidence = add_evidence(_entries(first, effects.level))
@@ -226,7 +226,7 @@ def open_case(first: Sequence[Result], rules: Rules) -> Case:
     return Case(effects, shares, rules, nodes, causes, evidence, usual, weighed, scale.explain(causes, weighed))
 
 
-def _on_its_rail(result: Result, shares: Mapping[int, float]) -> Result:
+def _scale_to_rail(result: Result, shares: Mapping[int, float]) -> Result:
     """Return `result` as it would be if a rail that is slow on all nodes were as fast as the others."""
     if isinstance(result, Lost) or result.src.rail not in shares:
         return result
@@ -247,7 +247,7 @@ def verdict(
     """
     rules = rules or Rules()
     case = case or open_case([result for result in results if not result.step], rules)
-    results = [_on_its_rail(result, case.slow_rails) for result in results]
+    results = [_scale_to_rail(result, case.slow_rails) for result in results]
     retests = [result for result in results if result.step]
     effects, suspected = case.effects, case.suspected
     sigma = retest_noise(results, rules)

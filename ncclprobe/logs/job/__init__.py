@@ -94,7 +94,7 @@ def stand(nodes: Mapping[str, tuple[LocalRanks, JobLooks]], meetings: Mapping[st
         ranks, records[0], records[1], answers, grew, between, heard(both, between), more, any(map(_has_gpus, both))
     )
     if in_init := arrival(job, by_node, meetings or {}) or arrival_of_unnumbered(job):
-        rows = tuple(merged(_in_init(job, in_init)))
+        rows = tuple(merged(_classify_in_init(job, in_init)))
         return JobState(rows, _answer(job, rows, None, in_init.message), "init_process_group", in_init.arrived)
     found = stalled(job)
     first = next((each for each in found if each.missing or each.apart), found[0] if found else None)
@@ -117,7 +117,7 @@ def of_agents(nodes: Mapping[str, tuple[LocalRanks, Meetings]]) -> JobState:
     return JobState(rows, JobVerdict(_word(rows, None), "; ".join(each.doing for each in rows), at))
 
 
-def _in_init(job: LookedAt, found: Arrival) -> Iterator[RankClass]:
+def _classify_in_init(job: LookedAt, found: Arrival) -> Iterator[RankClass]:
     """Yield a row for each rank of a job that is in init_process_group."""
     for number in sorted({*found.arrived, *found.others}):
         name, text = found.others.get(number, ("waiting", f"has arrived at {found.where}"))
@@ -171,12 +171,14 @@ def _classes(
     quiet = not found and all(_quiet(job, number) for number in job.ranks)
     for number in sorted(job.ranks.keys() | placed.keys()):
         call = placed.get(number)
-        name, text = _alone(job, number, quiet, found) if call is None else _in_call(job, number, call)
+        name, text = (
+            _classify_outside(job, number, quiet, found) if call is None else _classify_in_call(job, number, call)
+        )
         nics = counts[job.ranks[number].node] if name == "stuck inside" and number in job.ranks else ()
         yield _row(job, number, name, text, (*nics, *(call.evidence if call else ())))
 
 
-def _in_call(job: LookedAt, number: int, call: Stalled) -> tuple[ClassName, str]:
+def _classify_in_call(job: LookedAt, number: int, call: Stalled) -> tuple[ClassName, str]:
     """Return the class of a rank that is in a stuck call, or is missing from one, and its activity."""
     rank, what = job.ranks.get(number), job.activities.get(number, "unseen")
     if rank is None and number in call.missing:
@@ -220,10 +222,10 @@ def _waiting(job: LookedAt, number: int, call: Stalled) -> tuple[ClassName, str]
         return "waiting", f"waits in {call.where}"
     if others := (*call.missing, *job.held(call.waiting)):
         return "waiting", f"waits {call.place} for {named(others)}"
-    return _inside(job, number, call)
+    return _classify_inside(job, number, call)
 
 
-def _inside(job: LookedAt, number: int, call: Stalled) -> tuple[ClassName, str]:
+def _classify_inside(job: LookedAt, number: int, call: Stalled) -> tuple[ClassName, str]:
     """Return the class of a rank in a call that all ranks have entered, and over whose links no data arrives."""
     text, silent = f"is in {call.where}, as all are", job.silent(call.waiting)
     ill = {at: trouble for at in call.waiting if at in job.ranks and (trouble := job.ranks[at].trouble)}
@@ -254,7 +256,7 @@ def _still(job: LookedAt, call: Stalled) -> bool:
     return not sent and all(rank in job.ranks and job.ranks[rank].still for rank in call.waiting)
 
 
-def _alone(job: LookedAt, number: int, quiet: bool, found: Sequence[Stalled]) -> tuple[ClassName, str]:
+def _classify_outside(job: LookedAt, number: int, quiet: bool, found: Sequence[Stalled]) -> tuple[ClassName, str]:
     """Return the class of a rank that is in no stuck call, and its activity."""
     what = job.activities[number]
     text = doing(job.ranks[number], what)

@@ -144,10 +144,10 @@ def activity(seen_rank: RankView) -> Activity:
     few = max(_LOOP_FAULTS * _grown(first, second, "cpu_s"), _ANSWER_FAULTS)
     if computes and _grown(first, second, "faults") < few and not children:
         return "spins"
-    return "busy" if computes or starved or children or threads or _in_pieces(first, second) else "idle"
+    return "busy" if computes or starved or children or threads or _works_in_pieces(first, second) else "idle"
 
 
-def _in_pieces(first: LiveRank, second: LiveRank) -> bool:
+def _works_in_pieces(first: LiveRank, second: LiveRank) -> bool:
     """Return whether a first thread computes a little, sleeps, and so on: no share of a processor shows that."""
     wakes, ran_s = second.switches - first.switches, second.ran_s - first.ran_s
     return wakes >= _WAKES and ran_s >= max(_RAN_EACH_S * wakes, _RAN_SHARE * (second.time_s - first.time_s))
@@ -189,7 +189,7 @@ def doing(rank: RankView, what: Activity) -> str:
 def _describe_wait(rank: RankView, at: LiveRank) -> str:
     """Return what a rank waits for: by its stack, unless its kernel knows better."""
     found = (signalled(rank.stack) if at.call == "futex" else None) or of_stack(rank.stack)
-    if _of_other_thread(rank):
+    if _is_other_threads_stack(rank):
         waits = SHUTDOWN.waits if at_its_end(rank) else "waits for a thread"
         return f"{waits}{f', which {found.waits}{of_peer(rank.stack)}' if found else ''}"
     if found is None or at.state in ASLEEP or at.listens or at.holder or at.file.startswith(_STORE):
@@ -205,7 +205,7 @@ def at_its_end(rank: RankView) -> bool:
     )
 
 
-def _of_other_thread(rank: RankView) -> bool:
+def _is_other_threads_stack(rank: RankView) -> bool:
     """Return whether its stack is that of a thread that its first one waits for."""
     return any(each.startswith(FIRST) for each in rank.threads)
 
@@ -230,7 +230,7 @@ def _describe_work(rank: RankView) -> str:
     held = ", held back by the quota of its cgroup" if second.held_s > first.held_s else ""
     data = f", {moved / 1e6:.0f} MB/s read and written" if moved >= 1e6 else ""
     came = f", {size(int(rank.received_bytes / took_s))}/s received" if rank.received_bytes else ""
-    pieces = ", between sleeps" if cores < _BUSY_CORES and _in_pieces(first, second) else ""
+    pieces = ", between sleeps" if cores < _BUSY_CORES and _works_in_pieces(first, second) else ""
     return f" ({cores:.1f} cores{pieces}{queued}{data}{came}{held})"
 
 
@@ -459,7 +459,9 @@ def with_peers(at: LiveRank | Absent, look: JobLook, ranks: Sequence[JobProcess]
     stores = tuple(f":{each.launch.master_port}" for each in ranks if each.launch.master_port)
     numbers = {each.pid: each.rank for each in ranks if each.rank is not None}
     own = {each.local: numbers.get(each.pid) for each in _known(look.connections)}
-    peers = {f"socket:[{each.inode}]": _to_peer(each, stores, own.get(each.peer)) for each in _known(look.connections)}
+    peers = {
+        f"socket:[{each.inode}]": _name_peer(each, stores, own.get(each.peer)) for each in _known(look.connections)
+    }
 
     def file(of: ProcessState) -> str:
         if of.holder:
@@ -471,7 +473,7 @@ def with_peers(at: LiveRank | Absent, look: JobLook, ranks: Sequence[JobProcess]
     return replace(at, file=file(at), children=children)
 
 
-def _to_peer(at: Connection, stores: tuple[str, ...], rank: int | None) -> str:
+def _name_peer(at: Connection, stores: tuple[str, ...], rank: int | None) -> str:
     silent = "which has not answered" if at.state == "connecting" else f"silent for {at.heard_s:.0f} s"
     if at.peer.endswith(stores):
         return f"{_STORE} {at.peer}, {silent}"
@@ -512,7 +514,7 @@ def gpus_of(here: LocalRanks, looks: JobLooks) -> Mapping[int, tuple[str, str]]:
     found = {}
     for rank in here.ranks:
         both = [() if isinstance(gpus, Absent) else gpus for gpus in (looks.first.gpus, looks.second.gpus)]
-        own = _by_process(rank, (*both[0], *both[1])) or _by_place(rank, here.ranks, both[1])
+        own = _gpu_of_process(rank, (*both[0], *both[1])) or _gpu_of_local_rank(rank, here.ranks, both[1])
         first, last = (next((gpu for gpu in gpus if own and gpu.index == own.index), None) for gpus in both)
         if last is not None:
             troubles = [*_xids(rank, last, looks.xids), *_gpu_troubles(first or last, last)]
@@ -521,7 +523,7 @@ def gpus_of(here: LocalRanks, looks: JobLooks) -> Mapping[int, tuple[str, str]]:
     return found
 
 
-def _by_process(rank: JobProcess, gpus: Sequence[LiveGpu]) -> LiveGpu | None:
+def _gpu_of_process(rank: JobProcess, gpus: Sequence[LiveGpu]) -> LiveGpu | None:
     """Return the GPU on which a process computes, by NVML at either look: a lost GPU no longer reports its processes.
 
     If there are several, return the one with the fewest ranks: every rank has a context on GPU 0 unless its program
@@ -535,7 +537,7 @@ def _by_process(rank: JobProcess, gpus: Sequence[LiveGpu]) -> LiveGpu | None:
     return next((gpu for gpu in gpus if [gpu.index] == fewest), None)
 
 
-def _by_place(rank: JobProcess, ranks: Sequence[JobProcess], gpus: Sequence[LiveGpu]) -> LiveGpu | None:
+def _gpu_of_local_rank(rank: JobProcess, ranks: Sequence[JobProcess], gpus: Sequence[LiveGpu]) -> LiveGpu | None:
     """Return the GPU of a local rank if NVML reports no process there and each GPU has a rank.
 
     This is the case in a container, and if a GPU is lost.

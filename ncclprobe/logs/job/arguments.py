@@ -38,7 +38,7 @@ def differing(call: str, given: Mapping[int, Mapping[str, str]]) -> dict[int, st
         if len({values.get(name) for values in given.values()}) > 1 and all(name in each for each in given.values())
     ]
     shown = [name for name in apart if name not in ("group_src", "group_dst")] or apart
-    found = {rank: ", ".join(_in_words(name, values[name]) for name in shown) for rank, values in given.items()}
+    found = {rank: ", ".join(_spell_argument(name, values[name]) for name in shown) for rank, values in given.items()}
     by_rank = grouped((values["rank"], rank) for rank, values in given.items() if call == _INIT and "rank" in values)
     twice = {rank: f"the same rank={number}" for number, ranks in by_rank.items() if len(ranks) > 1 for rank in ranks}
     return found if shown else twice
@@ -47,7 +47,7 @@ def differing(call: str, given: Mapping[int, Mapping[str, str]]) -> dict[int, st
 _INIT = "init_process_group"
 
 
-def _in_words(name: str, value: str) -> str:
+def _spell_argument(name: str, value: str) -> str:
     value = value if len(value) <= _MOST_TEXT else f"…{value[-_MOST_TEXT:]}"
     return f"{_WORDS[name]} {value}" if name in _WORDS else f"{name}={value}"
 

@@ -160,10 +160,10 @@ def _progress(dump: FlightDump) -> tuple[object, ...]:
 
 def stalled(job: LookedAt) -> list[Stalled]:
     """Return the stuck calls; those in which all ranks are with the arguments that differ, if any do."""
-    return [_by_arguments(job, each) for each in _stalled_calls(job)]
+    return [_stalled_by_arguments(job, each) for each in _stalled_calls(job)]
 
 
-def _by_arguments(job: LookedAt, call: Stalled) -> Stalled:
+def _stalled_by_arguments(job: LookedAt, call: Stalled) -> Stalled:
     inside = {rank: job.ranks[rank] for rank in call.waiting if rank in job.ranks}
     same = {function(call_of(each)) for each in inside.values()}
     if call.missing or call.apart or len(same) != 1 or call.waited_s < _UNKNOWN_USUAL_S:
@@ -184,18 +184,23 @@ def _by_arguments(job: LookedAt, call: Stalled) -> Stalled:
 
 def _stalled_calls(job: LookedAt) -> list[Stalled]:
     if not job.second.dumps:
-        return _without_records(job)
+        return _stalled_without_records(job)
     found = judge(job.second)
     if any(isinstance(each, CameLate) for each in found):  # of a call that is over; who stands now is asked here
         found = tuple(roots(SideBySide(job.second)))
     made = [each for each in (_stalled(job, each) for each in found) if each and not {*each.waiting} & job.moved]
     if made and all(each.missing for each in made):
         return made
-    return list(_unknown_group_calls(job)) or made or ([] if job.moved else _without_records(job))
+    return list(_unknown_group_calls(job)) or made or ([] if job.moved else _stalled_without_records(job))
 
 
-def _without_records(job: LookedAt) -> list[Stalled]:
-    return list(_by_stacks(job)) or list(_by_lines(job)) or list(_by_ras(job)) or list(_by_connections(job))
+def _stalled_without_records(job: LookedAt) -> list[Stalled]:
+    return (
+        list(_stalled_by_stacks(job))
+        or list(_stalled_by_lines(job))
+        or list(_stalled_by_ras(job))
+        or list(_stalled_by_connections(job))
+    )
 
 
 def _unknown_group_calls(job: LookedAt) -> Iterator[Stalled]:
@@ -214,17 +219,17 @@ def _unknown_group_calls(job: LookedAt) -> Iterator[Stalled]:
         ranks = {call: tuple(sorted(rank for rank, at in calls.items() if at == call)) for call in calls.values()}
         texts = [f"{named(each)} in {_where(found[call].entry)}" for call, each in ranks.items()]
         others = tuple(sorted(calls.keys() - {*ranks[rarest]}))
-        made = _since(job, found[calls[others[0]]].entry, others, ranks[rarest])
+        made = _stalled_since(job, found[calls[others[0]]].entry, others, ranks[rarest])
         yield replace(made, apart=f"ranks wait in different calls: {'; '.join(texts)}")
 
 
 def _stalled(job: LookedAt, found: object) -> Stalled | None:
     if isinstance(found, NotEntered):
         unheard = (rank for rank in found.undumped if rank in job.ranks)
-        return _since(job, found.entry, found.waiting, tuple(sorted({*found.missing, *unheard})))
+        return _stalled_since(job, found.entry, found.waiting, tuple(sorted({*found.missing, *unheard})))
     if isinstance(found, AllEntered):
         inside = tuple(sorted((*found.scheduled, *found.started, *found.ended)))
-        return _since(job, found.entry, inside, found.undumped) if inside else None
+        return _stalled_since(job, found.entry, inside, found.undumped) if inside else None
     if isinstance(found, Parted) and not found.finished:
         return _parted(job, found)
     return _crossed(job, found) if isinstance(found, Crossed) else None
@@ -233,19 +238,19 @@ def _stalled(job: LookedAt, found: object) -> Stalled | None:
 def _parted(job: LookedAt, found: Parted) -> Stalled:
     first, usual = found.others[0], found.usual
     calls = f"{named(found.other_ranks)} called {first.call} and {named(found.usual_ranks)} {usual.call}"
-    made = _since(job, usual, found.usual_ranks, found.other_ranks)
+    made = _stalled_since(job, usual, found.usual_ranks, found.other_ranks)
     apart = f"{calls} as #{first.seq} of group {first.group}"
     return replace(made, apart=apart, evidence=(_seen(first), _seen(usual)))
 
 
 def _crossed(job: LookedAt, found: Crossed) -> Stalled:
     calls = [f"{named(ranks)} in {_where(each)}" for each, ranks in zip(found.entries, found.ranks, strict=True)]
-    made = _since(job, found.entries[0], (), tuple(sorted({rank for ranks in found.ranks for rank in ranks})))
+    made = _stalled_since(job, found.entries[0], (), tuple(sorted({rank for ranks in found.ranks for rank in ranks})))
     apart = f"ranks wait for each other: {'; '.join(calls)}"
     return replace(made, apart=apart, evidence=tuple(map(_seen, found.entries)))
 
 
-def _since(job: LookedAt, entry: Entered, waiting: tuple[int, ...], missing: tuple[int, ...]) -> Stalled:
+def _stalled_since(job: LookedAt, entry: Entered, waiting: tuple[int, ...], missing: tuple[int, ...]) -> Stalled:
     dump = job.dump(entry.rank)
     between = sorted(gaps(dump)) if dump else []
     usual_s = between[len(between) // 2] if between else 0.0
@@ -260,7 +265,7 @@ def gaps(dump: FlightDump) -> list[float]:
     return [(later - earlier) / 1e9 for earlier, later in pairwise(dump.column("created_ns")[-_MOST_GAPS:])]
 
 
-def _by_stacks(job: LookedAt) -> Iterator[Stalled]:
+def _stalled_by_stacks(job: LookedAt) -> Iterator[Stalled]:
     """Yield the calls in which ranks wait by their stacks, if their first threads did not even wake between the looks,
     or only to retry the store.
 
@@ -274,14 +279,14 @@ def _by_stacks(job: LookedAt) -> Iterator[Stalled]:
     by_call = grouped((call, number) for number, call in sorted(inside.items()))
     ranks = {call: tuple(numbers) for call, numbers in by_call.items()}
     where = max(ranks, key=lambda call: (function(call) not in _ONE_SIDED, len(ranks[call])))
-    texts = "; ".join(_with_peers(job, call, each) for call, each in ranks.items())
+    texts = "; ".join(_describe_peers(job, call, each) for call, each in ranks.items())
     timed = [still_s for number in inside if (still_s := _still_s(job.ranks[number])) is not None]
     made = Stalled(where, ranks[where], others, min(timed, default=job.took_s), _UNKNOWN_USUAL_S if timed else 0.0)
     if others:
         yield replace(made, waiting=tuple(sorted(inside)))
     elif len(inside) < job.world:
         return
-    elif found := next(_at_odds(job, inside, ranks), None):
+    elif found := next(_conflicting_ranks(job, inside, ranks), None):
         odd, why = found
         rest = tuple(sorted(inside.keys() - {*odd}))
         yield replace(made, waiting=rest, missing=odd, apart=f"{why}: {texts}")
@@ -296,14 +301,14 @@ def _by_stacks(job: LookedAt) -> Iterator[Stalled]:
         yield made
 
 
-def _with_peers(job: LookedAt, call: str, ranks: Sequence[int]) -> str:
+def _describe_peers(job: LookedAt, call: str, ranks: Sequence[int]) -> str:
     """Return who is in a call; of sends and receives each rank with its peer."""
     if function(call) not in (*_P2P, WAIT):
         return f"{named(ranks)} in {call}"
     return "; ".join(f"rank {each} in {call}{of_peer(job.ranks[each].stack)}" for each in ranks)
 
 
-def _at_odds(
+def _conflicting_ranks(
     job: LookedAt, inside: Mapping[int, str], ranks: Mapping[str, Sequence[int]]
 ) -> Iterator[tuple[tuple[int, ...], str]]:
     """Yield ranks whose arguments do not fit those of the others in their calls, and why."""
@@ -324,7 +329,7 @@ def _mixed_groups(job: LookedAt, call: str, ranks: Sequence[int]) -> str:
     return f"ranks are in {call} of different groups: {default} in the default group, {given} in a group of the program"
 
 
-def _by_lines(job: LookedAt) -> Iterator[Stalled]:
+def _stalled_by_lines(job: LookedAt) -> Iterator[Stalled]:
     """Yield that most ranks wait in C at one line, as in ``work.wait()``, and the others do nothing, elsewhere.
 
     No frame of torch is there. A lock of the program looks the same, but no other process can hold that.
@@ -346,7 +351,7 @@ def _waits_in_c(rank: RankView) -> str:
     return f"{own.filename.rpartition('/')[2]}:{own.line}"
 
 
-def _by_connections(job: LookedAt) -> Iterator[Stalled]:
+def _stalled_by_connections(job: LookedAt) -> Iterator[Stalled]:
     """Yield that ranks read from connections of their program to ranks that themselves wait for somebody to connect."""
     sockets = {(wire.rank, f"socket:[{wire.first.inode}]"): wire.peer for wire in job.wires}
     peers = {
@@ -367,7 +372,7 @@ def _by_connections(job: LookedAt) -> Iterator[Stalled]:
         yield Stalled(where, waiting, tuple(sorted(held)), min(timed, default=job.took_s), _UNKNOWN_USUAL_S)
 
 
-def _by_ras(job: LookedAt) -> Iterator[Stalled]:
+def _stalled_by_ras(job: LookedAt) -> Iterator[Stalled]:
     """Yield the operations that some ranks have launched and others not, by NCCL's RAS, if no count grew.
 
     Few ranks that launched what no other has are in another operation; if more of one is launched by few, the others

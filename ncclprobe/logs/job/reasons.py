@@ -329,7 +329,7 @@ def signalled(stack: Sequence[FlightFrame]) -> Reason | None:
 def advice(row: RankClass) -> tuple[Blame, str]:
     """Return who is at fault by what was seen of ranks, and what to do about just that; empty: what usually helps."""
     if row.name in ("desync", "stuck inside"):
-        return _of_call(row)
+        return _advise_on_call(row)
     found = next((each for each in _known(row) if each.waits in row.doing), None)
     if found is not None:
         return found.blame, found.advice
@@ -344,7 +344,7 @@ def _known(row: RankClass) -> Iterator[Reason]:
     yield from _STATES[4:]
 
 
-def _of_call(row: RankClass) -> tuple[Blame, str]:
+def _advise_on_call(row: RankClass) -> tuple[Blame, str]:
     """Return what to do about ranks that are all in a call, or in calls that do not belong together."""
     found = next((each for each in _STATES[:4] if each.waits in row.doing), None)
     if found is not None:

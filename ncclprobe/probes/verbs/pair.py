@@ -315,7 +315,7 @@ class _End:
         try:
             await self._channel.send(message, self._deadline)
         except WireError as error:
-            raise self._alone(str(error)) from None
+            raise self._fail_alone(str(error)) from None
 
     async def _hear(self, seconds: float | None) -> tuple[RailFailure | None, RailAddress | None]:
         """Return the other end's message, within `seconds`; None: until the deadline, for it may wait for others."""
@@ -329,9 +329,9 @@ class _End:
             if address and len(address.queue_pairs) != self.outcome.asked.queue_pairs:
                 raise ValueError(f"{len(address.queue_pairs)} queue pairs for {self.outcome.asked.queue_pairs}")
         except WireError as error:
-            raise self._alone(str(error)) from None
+            raise self._fail_alone(str(error)) from None
         except (msgspec.ValidationError, ValueError) as error:
-            raise self._alone(f"sent what no end of a rail sends: {str(error)[:200]}") from None
+            raise self._fail_alone(f"sent what no end of a rail sends: {str(error)[:200]}") from None
         return failure, address
 
     def _blame(self, theirs: RailFailure | None, *, unless: RailFailure | None = None) -> None:
@@ -340,7 +340,7 @@ class _End:
             text = f"the other end: {theirs.text}"
             self._failed(RailFailure(step=theirs.step, kind="peer", text=text, direction=theirs.direction))
 
-    def _alone(self, why: str) -> _OverError:
+    def _fail_alone(self, why: str) -> _OverError:
         step = self.outcome.steps[-1][0] if self.outcome.steps else "open"
         self._failed(RailFailure(step=step, kind="channel", text=f"the other end {why}"))
         return _OverError()

@@ -291,12 +291,12 @@ class _GpuMemory:
 
     def write(self, offset: int, data: bytes) -> None:
         """Copy `data` to the GPU."""
-        self._call("cuMemcpyHtoD_v2", self._at(offset), data, ctypes.c_size_t(len(data)))
+        self._call("cuMemcpyHtoD_v2", self._address_at(offset), data, ctypes.c_size_t(len(data)))
 
     def read(self, offset: int, nbytes: int) -> bytes:
         """Copy it from the GPU."""
         found = ctypes.create_string_buffer(nbytes)
-        self._call("cuMemcpyDtoH_v2", found, self._at(offset), ctypes.c_size_t(nbytes))
+        self._call("cuMemcpyDtoH_v2", found, self._address_at(offset), ctypes.c_size_t(nbytes))
         return found.raw
 
     @contextlib.contextmanager
@@ -304,13 +304,15 @@ class _GpuMemory:
         """Yield a file descriptor of a DMA-BUF for all of it, to be registered. Raises VerbsError."""
         handle = ctypes.c_int(-1)
         size, no_flags = ctypes.c_size_t(self.nbytes), ctypes.c_ulonglong(0)
-        self._call("cuMemGetHandleForAddressRange", ctypes.byref(handle), self._at(0), size, _DMA_BUF_FD, no_flags)
+        self._call(
+            "cuMemGetHandleForAddressRange", ctypes.byref(handle), self._address_at(0), size, _DMA_BUF_FD, no_flags
+        )
         try:
             yield handle.value
         finally:
             os.close(handle.value)
 
-    def _at(self, offset: int) -> ctypes.c_uint64:
+    def _address_at(self, offset: int) -> ctypes.c_uint64:
         return ctypes.c_uint64(self.address + offset)
 
     def _call(self, name: str, *arguments: Any) -> None:

@@ -74,7 +74,7 @@ class _End:
             answer = replace(answer, failure=reported.failure(asked.step, direction=asked.way))
         return replace(answer, events=tuple(self._port.events))
 
-    def _at(self, call: str) -> None:
+    def _enter_call(self, call: str) -> None:
         self._place[:] = call.encode()[:PLACE_BYTES].ljust(PLACE_BYTES, b"\0")
 
     def _stopped(self) -> bool:
@@ -95,7 +95,7 @@ class _End:
     def _open(self, asked: Request) -> Answer:
         assert asked.port
         assert asked.test
-        self._port = Port(Library(self._at), asked.port, asked.test)
+        self._port = Port(Library(self._enter_call), asked.port, asked.test)
         return self._renew(asked)
 
     def _renew(self, asked: Request) -> Answer:
@@ -105,7 +105,7 @@ class _End:
     def _connect(self, asked: Request) -> Answer:
         assert asked.peer
         self.port.connect(asked.peer)
-        self._traffic = Traffic(self.port, asked.peer, self._at, self._stopped)
+        self._traffic = Traffic(self.port, asked.peer, self._enter_call, self._stopped)
         return Answer(address=self.port.address())
 
     def _ping(self, asked: Request) -> Answer:

@@ -91,7 +91,7 @@ def _drawn(value: float | None) -> float | None:
     return value if value is not None and math.isfinite(value) and value > 0 else None
 
 
-def _at_time(row: Measurement, time_us: float | None, value: Value) -> float | None:
+def _value_at_time(row: Measurement, time_us: float | None, value: Value) -> float | None:
     """Return what `value` is if a call takes `time_us`: the longer the time, the lower the rate."""
     if value is _latency:
         return _drawn(time_us)
@@ -152,7 +152,7 @@ def _curve(rows: Curve, number: int, x: Axis, y: Axis, value: Value) -> list[Mar
     places = [(x.at(row.nbytes), y.at(value(row) or 1.0)) for row in rows]
     bars, points = [], []
     for row, (across, up) in zip(rows, places, strict=True):
-        ends = [_at_time(row, time, value) for time in row.interval_us or ()]
+        ends = [_value_at_time(row, time, value) for time in row.interval_us or ()]
         if len(ends) == 2 and all(ends):
             bars.append(svg.line(across, y.at(ends[0] or 1.0), across, y.at(ends[1] or 1.0), f"interval {colour}"))
         points.append(svg.mark(across, up, f"{row.status} {colour}", _hover(row)))

@@ -169,7 +169,7 @@ def rows(report: Report) -> list[Row]:
     for verdict in report.checks:
         for row, names in _said(verdict):
             where_found[row].extend(names)
-    kept = [_on(row, names) for row, names in where_found.items()]
+    kept = [_mark_row(row, names) for row, names in where_found.items()]
     return sorted(kept, key=lambda row: (ORDER.index(row.kind), not row.required, -len(row.nodes), row.id))
 
 
@@ -182,7 +182,7 @@ def where(row: Row, everywhere: int) -> str:
     return folded(row.nodes)
 
 
-def _on(row: Row, names: Sequence[str]) -> Row:
+def _mark_row(row: Row, names: Sequence[str]) -> Row:
     return Row(
         row.kind, row.id, row.title, tuple(dict.fromkeys(names)), row.subject, row.message, row.evidence, row.remedy,
         _blame_word(row.blame) if len(set(names)) > 1 else row.blame, row.required,

@@ -172,7 +172,7 @@ class TransportDetection:
         names = [name for name in _listed(self._host, NET) if name != "lo"] if reads else []
         return {
             "expected": self._own_names if self._backend == "gloo" else _nccls(self._node.snapshot()) if reads else [],
-            "below": {name: under for name in names if (under := _below(self._host, name))} if reads else None,
+            "below": {name: under for name in names if (under := _lower_devices(self._host, name))} if reads else None,
         }
 
 
@@ -211,7 +211,7 @@ def _nccls(snapshot: Snapshot) -> list[str] | None:
     return [*ports, *dict.fromkeys(gid.netdev for gid in gids if gid.netdev)]
 
 
-def _below(host: Host, name: str) -> list[str]:
+def _lower_devices(host: Host, name: str) -> list[str]:
     """Return the devices below an interface: a bond's or VLAN's NICs, the port under IPoIB."""
     under = [entry[6:] for entry in _listed(host, f"{NET}/{name}") if entry.startswith("lower_")]
     with contextlib.suppress(HostError, ValueError):
