@@ -5,16 +5,18 @@
 
 A fault is one small change of one expression, from a fixed list of kinds, at a random line. It is planted in a copy of
 the tracked files, never in the checkout; the examples that a check ships are tests, and get none. The near tests are
-the test files that name the changed module, by themselves or by a helper, or those that name its importers if none
-does, and those that are called as it is; then those of all checks, and of the kept values those whose input calls the
-changed function. Prints a line for each fault as it is judged, and the figures of each room. A survivor is a place to
-look: some faults change nothing that a user could see. What timed out or is unsure counts as not caught: on a busy
-machine a deadline says nothing.
+those that call the changed function, or one that uses the changed constant: first those of the file called as the
+module, then the shortest. Which test calls what is recorded once, in some minutes, and again for the test files that
+changed since; remove .venv/touched.jsonl to record all again. Prints a line for each fault as it is judged, and the
+figures of each room. A survivor is a place to look: some faults change nothing that a user could see. What timed out
+or is unsure counts as not caught: on a busy machine a deadline says nothing.
 """
 
 import argparse
 import ast
 import functools
+import hashlib
+import itertools
 import json
 import os
 import random
@@ -45,29 +47,10 @@ SWAPPED_COMPARISONS: dict[type[ast.cmpop], str] = {
 }
 SWAPPED_NAMES = {"min": "max", "max": "min", "any": "all", "all": "any"}
 SWAPPED_ATTRIBUTES = {"FAIL": "WARN", "WARN": "NOTE"}
-NEAREST_FILES, NEAR_FILES = 12, 28
-"""How many files run before the kept values, and in all: what notices most faults comes first."""
-DEADLINE_S = 400.0
-KEPT = "tests/test_command_values.py"
-RECORDER = """
-import json, sys, threading
-sys.path[:0] = [".", "tests"]
-from tests import command_values
-found = {}
-for name in command_values.FILES:
-    seen = set()
-    def note(frame, event, _):
-        if event == "call":
-            seen.add((frame.f_code.co_filename, frame.f_code.co_firstlineno))
-    threading.setprofile(note)
-    sys.setprofile(note)
-    command_values.text(name)
-    sys.setprofile(None)
-    threading.setprofile(None)
-    found[name] = sorted(seen)
-print(json.dumps(found))
-"""
-"""Prints which functions are called, by file and first line, for each file of kept values."""
+NEAR_S = 60.0
+"""How long the tests of a fault may take together, as they took when they were recorded."""
+DEADLINE_S, RECORD_S = 400.0, 7200.0
+TOUCHED = ROOT / ".venv" / "touched.jsonl"
 
 
 class Fault(NamedTuple):
@@ -98,9 +81,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     outcomes = []
     with tempfile.TemporaryDirectory() as folder:
         copy = copied(Path(folder))
-        called = recorded(copy)
+        touched = recorded(copy)
         for fault in faults:
-            outcomes.append((fault, outcome(copy, fault, kept_tests(fault, called))))
+            outcomes.append((fault, outcome(copy, fault, near_tests(fault, touched))))
             print(f"{outcomes[-1][1]:9} {described(fault)}", flush=True)
     print("\n".join(summary(outcomes)))
     return 0
@@ -173,101 +156,172 @@ def changes(node: ast.AST) -> Iterator[tuple[ast.expr, Callable[[str], str]]]:
 
 
 def copied(folder: Path) -> Path:
-    """Copy the tracked files into `folder`; a planted fault never reaches the checkout."""
+    """Copy the tracked files into `folder`, and compile them; a planted fault never reaches the checkout."""
     listed = subprocess.run(["git", "ls-files", "-z"], cwd=ROOT, capture_output=True, check=True, timeout=60).stdout
     for name in filter(None, listed.decode().split("\0")):
         if (ROOT / name).is_file():
             (folder / name).parent.mkdir(parents=True, exist_ok=True)
             shutil.copy2(ROOT / name, folder / name)
+    compiled = ["env", f"PYTHONPYCACHEPREFIX={folder}/.bytecode", sys.executable, "-m", "compileall", "-q"]
+    run([*compiled, f"{folder}/ncclprobe", f"{folder}/tests"], deadline_s=DEADLINE_S, sink=len)
     return folder
 
 
-def recorded(copy: Path) -> dict[str, list[tuple[str, int]]]:
-    """Return the functions that the input of each file of kept values calls. Raises SystemExit if it fails."""
-    command = [sys.executable, "-c", RECORDER]
-    done = subprocess.run(command, cwd=copy, capture_output=True, text=True, timeout=3 * DEADLINE_S, check=False)
-    if done.returncode:
-        fail(f"kept values cannot be made: {done.stderr[-500:]}")
-    found: dict[str, list[tuple[str, int]]] = {}
-    for name, calls in json.loads(done.stdout).items():
-        below = [(Path(file), line) for file, line in calls if file.startswith(f"{copy}{os.sep}")]
-        found[name] = [(str(file.relative_to(copy)), line) for file, line in below]
-    return found
+class Touched(NamedTuple):
+    """A test file: the text it had, the functions that its collection calls, its tests with seconds and functions."""
+
+    text: str
+    collected: set[str]
+    tests: list[tuple[str, float, set[str]]]
 
 
-def kept_tests(fault: Fault, called: Mapping[str, Sequence[tuple[str, int]]]) -> list[str]:
-    """Return the tests of kept values whose input calls the changed function, or any of a module whose own line it is.
+def recorded(copy: Path) -> dict[str, Touched]:
+    """Return which test calls what, from what was recorded before and of the test files that changed since."""
+    known = dict(map(parsed, TOUCHED.read_text(encoding="utf-8").splitlines())) if TOUCHED.exists() else {}
+    files = {str(path.relative_to(copy)): digest(path) for path in sorted((copy / "tests").rglob("test_*.py"))}
+    stale = [name for name, text in files.items() if name not in known or known[name].text != text]
+    lines = [line for line in read(TOUCHED).splitlines() if parsed(line)[0] in files.keys() - {*stale}] if known else []
+    if stale:
+        print(f"recording what {len(stale)} test files call", flush=True)
+        target = copy / "touched.jsonl"
+        tested(copy, stale, {"TOUCHED_RECORD": str(target)}, RECORD_S)
+        new = [json.loads(line) for line in target.read_text(encoding="utf-8").splitlines()]
+        lines += [json.dumps({**each, "text": files[each["file"]]}) for each in new]
+        TOUCHED.write_text("".join(f"{line}\n" for line in lines), encoding="utf-8")
+    return dict(map(parsed, lines))
 
-    Those that call the module do if none calls the function: another process may.
+
+def parsed(line: str) -> tuple[str, Touched]:
+    """Return a test file and what it calls, of a line of the record."""
+    row = json.loads(line)
+    names = row["functions"]
+    tests = [(test, seconds, {names[at] for at in places}) for test, seconds, places in row["tests"]]
+    return row["file"], Touched(row["text"], {names[at] for at in row["collected"]}, tests)
+
+
+def digest(path: Path) -> str:
+    """Return what tells one text of a file from another."""
+    return hashlib.sha256(path.read_bytes()).hexdigest()[:16]
+
+
+def near_tests(fault: Fault, touched: Mapping[str, Touched]) -> list[str]:
+    """Return the tests that call what a fault changes, and those beside them, as many as `NEAR_S` allows.
+
+    First come those of a file called as the module, then those that were seen to call it, then the shortest. If none
+    was seen to, as another process may: those of files called as the module or its folder.
     """
-    tree = ast.parse(read(ROOT / fault.path))
-    functions = [node for node in ast.walk(tree) if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)]
-    around = [node for node in functions if node.lineno <= fault.line <= (node.end_lineno or 0)]
-    begins = {min([node.lineno, *(each.lineno for each in node.decorator_list)]) for node in around}
-    near = [name for name, calls in called.items() if {(str(fault.path), line) for line in begins} & {*calls}]
-    near = near or [name for name, calls in called.items() if any(file == str(fault.path) for file, _ in calls)]
-    return [f"{KEPT}::{test}[{name}]" for name in near for test in re.findall(r"def (test_\w+)", read(ROOT / KEPT))]
+    functions, path = changed(fault), fault.path
+    found = []
+    for file, (_, collected, tests) in touched.items():
+        at_all = collected & functions or any(called & functions for _, _, called in tests)
+        near = is_called_as(ROOT / file, path.stem)
+        for test, seconds, called in tests if at_all else ():
+            found.append((not near, not called & functions, seconds, test))
+    for file, (_, _, tests) in touched.items() if not found else ():
+        if is_called_as(ROOT / file, path.stem) or is_called_as(ROOT / file, path.parent.name):
+            found += [(False, False, seconds, test) for test, seconds, _ in tests]
+    spent = itertools.accumulate(seconds for _, _, seconds, _ in sorted(found))
+    return [test for (*_, test), until in zip(sorted(found), spent, strict=True) if until <= NEAR_S]
 
 
-def outcome(copy: Path, fault: Fault, kept: Sequence[str]) -> str:
+class Scope(NamedTuple):
+    """A function, or a statement of a module or class: what a record calls it, its lines, what it defines and uses."""
+
+    function: str
+    begin: int
+    end: int
+    defined: set[str]
+    used: set[str]
+
+
+@functools.cache
+def scopes(path: Path) -> list[Scope]:
+    """Return the scopes of a file; a function inside a function is a part of it."""
+    return list(_scopes(ast.parse(read(ROOT / path)), f"{path}:", set()))
+
+
+def _scopes(whole: ast.AST, owner: str, defined: set[str]) -> Iterator[Scope]:
+    for node in (each for each in ast.iter_child_nodes(whole) if isinstance(each, ast.stmt)):
+        begin = min([node.lineno, *(each.lineno for each in getattr(node, "decorator_list", ()))])
+        parts = list(ast.walk(node))
+        used = {each.id for each in parts if isinstance(each, ast.Name)}
+        used |= {each.attr for each in parts if isinstance(each, ast.Attribute)}
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
+            yield Scope(f"{owner}{node.name}", begin, node.end_lineno or begin, {node.name}, used)
+        elif isinstance(node, ast.ClassDef):
+            yield from _scopes(node, f"{owner}{node.name}.", {node.name})
+        else:
+            stored = {each.id for each in parts if isinstance(each, ast.Name) and isinstance(each.ctx, ast.Store)}
+            yield Scope("", begin, node.end_lineno or begin, defined | stored, used)
+
+
+def changed(fault: Fault) -> set[str]:
+    """Return the function that a fault is in, or those that use the constant or the class that it is in."""
+    around = [scope for scope in scopes(fault.path) if scope.begin <= fault.line <= scope.end]
+    functions = {scope.function for scope in around} - {""}
+    names = set[str]().union(*(scope.defined for scope in around))
+    every = [scope for path in sorted((ROOT / "ncclprobe").rglob("*.py")) for scope in scopes(path.relative_to(ROOT))]
+    for _ in range(0 if functions else 2):  # a constant may be a part of another
+        users = [scope for scope in every if scope.used & names]
+        functions |= {scope.function for scope in users} - {""}
+        names |= set[str]().union(*(scope.defined for scope in users if not scope.function))
+    return functions
+
+
+def outcome(copy: Path, fault: Fault, near: Sequence[str]) -> str:
     """Plant a fault, run its near tests, and take it out: ``caught``, ``survived``, ``timed out`` or ``unsure``.
 
     ``unsure``: the test that failed also fails without the fault, as where the machine is busy.
     """
     target = copy / fault.path
-    whole = target.read_bytes()
+    whole, times = target.read_bytes(), (target.stat().st_atime, target.stat().st_mtime)
     target.write_bytes(whole[: fault.begin] + fault.new.encode() + whole[fault.end :])
     try:
-        near = near_tests(fault.path)
-        code, said = tested(copy, [*near[:NEAREST_FILES], *kept, *near[NEAREST_FILES:]])
+        code, said = played(copy, near)
     except subprocess.TimeoutExpired:
         return "timed out"
     finally:
         target.write_bytes(whole)
+        os.utime(target, times)  # as its bytecode has it
     if code in (0, 5):
         return "survived"
     if "Timeout (>" in said:
         return "timed out"
-    failed = re.findall(r"^(?:FAILED|ERROR) (tests/[^\s:]+(?:::\w+(?:\[[\w-]+\])?)?)", said, re.MULTILINE)
+    failed = [
+        test for test in near if re.search(rf"^(?:FAILED|ERROR) {re.escape(test)}(?: - .*)?$", said, re.MULTILINE)
+    ]
+    failed = failed or [test for test in near[:3] if "ERROR tests/" in said]  # a file that cannot be collected
     try:
-        return "caught" if failed and tested(copy, failed[-1:])[0] == 0 else "unsure"
+        return "caught" if failed and played(copy, failed)[0] == 0 else "unsure"
     except subprocess.TimeoutExpired:
         return "unsure"
 
 
-def tested(copy: Path, files: Sequence[str]) -> tuple[int, str]:
-    """Run test files up to the first failure; return pytest's exit code and what it printed. Raises TimeoutExpired."""
-    pytest = ["env", "-C", str(copy), "PYTHONDONTWRITEBYTECODE=1", sys.executable, "-m", "pytest", "-q", "-x"]
-    pytest += ["-m", "not slow or every_time", "-p", "no:cacheprovider"]
+def played(copy: Path, tests: Sequence[str]) -> tuple[int, str]:
+    """Run tests in their order up to the first failure. Bytecode is of files without a fault: none is written."""
+    extra = {"TOUCHED_TESTS": str(copy / "tests.txt"), "PYTHONDONTWRITEBYTECODE": "1"}
+    return tested(copy, tests, extra, DEADLINE_S)
+
+
+def tested(copy: Path, tests: Sequence[str], extra: Mapping[str, str], deadline_s: float) -> tuple[int, str]:
+    """Run tests up to the first failure, or record files; return exit code and output. Raises TimeoutExpired."""
+    (copy / "tests.txt").write_text("\n".join(tests), encoding="utf-8")
+    own = {"PYTHONPATH": str(ROOT / "scripts"), "PYTHONPYCACHEPREFIX": str(copy / ".bytecode"), **extra}
+    pytest = [
+        "env",
+        "-C",
+        str(copy),
+        *(f"{name}={value}" for name, value in own.items()),
+        sys.executable,
+        "-m",
+        "pytest",
+    ]
+    pytest += ["-q", "-p", "touched", "-p", "no:cacheprovider", "--assert=plain", "--tb=line", "-m"]
+    pytest += ["not slow or every_time", *(["-x"] if "TOUCHED_TESTS" in extra else [])]
     chunks: list[bytes] = []
-    code = run([*pytest, *files], deadline_s=DEADLINE_S, sink=chunks.append)
+    files = dict.fromkeys(test.partition("::")[0] for test in tests)
+    code = run([*pytest, *files], deadline_s=deadline_s, sink=chunks.append)
     return code, b"".join(chunks).decode(errors="replace")
-
-
-def near_tests(path: Path) -> list[str]:
-    """Return the test files that name a module, or its importers if no test names it, and those called as the module.
-
-    What is found by discovery has no importer: then those that are called as its folder too. First come those called
-    as the module, then as its folder, then the smallest.
-    """
-    module = ".".join(path.with_suffix("").parts)
-    of_all = ["tests/test_checks.py"] if module.startswith("ncclprobe.checks.") else []
-    names, found = {module}, list[Path]()
-    for _ in range(3):
-        if found := naming(names):
-            break
-        names |= {name_of(each) for each in (ROOT / "ncclprobe").rglob("*.py") if names & imported(each)}
-    tests = sorted((ROOT / "tests").rglob("test_*.py"))
-    near = {each for each in tests if is_called_as(each, path.stem)}
-    near |= {*found} or {each for each in tests if is_called_as(each, path.parent.name)}
-    called = (path.stem, path.parent.name)
-    order = sorted(near, key=lambda each: (*(not is_called_as(each, name) for name in called), each.stat().st_size))
-    return list(dict.fromkeys([*of_all, *(str(each.relative_to(ROOT)) for each in order[:NEAR_FILES])]))
-
-
-def name_of(path: Path) -> str:
-    """Return the name of a module; of a package that of its folder."""
-    return ".".join(path.relative_to(ROOT).with_suffix("").parts).removesuffix(".__init__")
 
 
 def is_called_as(test: Path, name: str) -> bool:
@@ -276,37 +330,10 @@ def is_called_as(test: Path, name: str) -> bool:
     return name in {*place.parts[1:-1], *place.stem.split("_"), place.stem.removeprefix("test_")}
 
 
-def naming(names: set[str]) -> list[Path]:
-    """Return the test files that import a module; if none does, those that do in a child, or by a helper."""
-    every = sorted((ROOT / "tests").rglob("*.py"))
-    tests = [each for each in every if each.name.startswith("test_")]
-    if found := [each for each in tests if names & imported(each)]:
-        return found
-    direct = [each for each in every if names & imported(each) or any(name in read(each) for name in names)]
-    helpers = {each.stem for each in direct} - {each.stem for each in tests}
-    return [each for each in tests if each in direct or any(helper in read(each) for helper in helpers)]
-
-
 @functools.cache
 def read(path: Path) -> str:
     """Return the text of a file."""
     return path.read_text(encoding="utf-8")
-
-
-_IMPORTED: dict[Path, set[str]] = {}
-
-
-def imported(path: Path) -> set[str]:
-    """Return the names of the modules, and of what is taken from them, that a file imports."""
-    if path not in _IMPORTED:
-        found = set()
-        for node in ast.walk(ast.parse(read(path))):
-            if isinstance(node, ast.Import):
-                found |= {alias.name for alias in node.names}
-            elif isinstance(node, ast.ImportFrom) and node.module:
-                found |= {node.module, *(f"{node.module}.{alias.name}" for alias in node.names)}
-        _IMPORTED[path] = found
-    return _IMPORTED[path]
 
 
 def described(fault: Fault) -> str:

@@ -1,6 +1,7 @@
 """`scripts/mutate.py`: each kind of fault is planted where it should be, and the near tests are found."""
 
 import ast
+import json
 import sys
 from pathlib import Path
 
@@ -10,7 +11,7 @@ sys.path[:0] = [str(Path(__file__).parents[2] / "scripts")]
 
 import mutate
 
-from tests.each_row import each_row, some
+from tests.each_row import some
 
 KINDS = {
     "a < b": "(a) <= (b)",
@@ -27,7 +28,7 @@ KINDS = {
 
 
 def test_each_kind_of_fault_changes_one_expression(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(mutate, "ROOT", tmp_path)
+    monkeypatch.setattr("mutate.ROOT", tmp_path)
     wrong = {}
     for old, new in KINDS.items():
         path = tmp_path / "module.py"
@@ -41,7 +42,7 @@ def test_each_kind_of_fault_changes_one_expression(tmp_path: Path, monkeypatch: 
 @pytest.mark.slow
 def test_every_drawn_fault_leaves_python_that_parses_and_differs() -> None:
     for fault in some(mutate.drawn(20, 5)):
-        data = (mutate.ROOT / fault.path).read_bytes()
+        data = (Path(mutate.__file__).parents[1] / fault.path).read_bytes()
         planted = data[: fault.begin] + fault.new.encode() + data[fault.end :]
         assert ast.dump(ast.parse(planted)) != ast.dump(ast.parse(data)), mutate.described(fault)
 
@@ -49,23 +50,47 @@ def test_every_drawn_fault_leaves_python_that_parses_and_differs() -> None:
 def test_no_fault_is_planted_in_an_example_of_a_check_or_where_nothing_would_change(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(mutate, "ROOT", tmp_path)
+    monkeypatch.setattr("mutate.ROOT", tmp_path)
     path = tmp_path / "module.py"
     path.write_text("@check(bad=lambda: [gpus(8)], good=lambda: [gpus(9)])\ndef rule():\n    return 0.0, 77\n")
     assert [fault.old for fault in mutate.faults_of(path)] == ["77"]
 
 
-@pytest.mark.slow
-@each_row(
-    ("module", "test"),
-    [
-        ("wire", "tests/test_wire.py"),
-        ("checks/nvl", "tests/test_checks.py"),
-        ("checks/log/crashes", "tests/log/test_outcome.py"),
-        ("nccl_tests/reader", "tests/expect/test_nccl_tests.py"),
-        ("commands/fleet", "tests/fleet/test_command.py"),
-        ("probes/verbs/port", "tests/probes/test_verbs_pair.py"),
-    ],
-)
-def test_near_tests_name_a_module_its_package_or_are_called_as_it_is(module: str, test: str) -> None:
-    assert test in mutate.near_tests(Path(f"ncclprobe/{module}.py"))
+def test_near_tests_call_what_is_changed_or_use_its_constant_and_the_nearest_come_first(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("mutate.ROOT", tmp_path)
+    path = tmp_path / "ncclprobe" / "wire.py"
+    path.parent.mkdir()
+    path.write_text(
+        "MOST = 70\nLIMIT = MOST\n\ndef one():\n    return 80\n\nclass Two:\n    def three(self):\n        LIMIT\n"
+    )
+    one, three = (f"ncclprobe/wire.py:{name}" for name in ("one", "Two.three"))
+    touched = {
+        "tests/test_all.py": mutate.Touched(
+            "", set(), [("slow", 9.0, {one}), ("long", 99.0, {one}), ("beside", 0.1, set())]
+        ),
+        "tests/test_wire.py": mutate.Touched("", {one}, [("near", 1.0, set())]),
+        "tests/test_other.py": mutate.Touched("", set(), [("constant", 1.0, {three})]),
+    }
+    near = {fault.old: mutate.near_tests(fault, touched) for fault in mutate.faults_of(path)}
+    assert near == {"70": ["constant"], "80": ["near", "slow"]}
+
+
+def test_the_record_names_the_functions_that_a_test_calls_and_skips_a_test_that_fails(tmp_path: Path) -> None:
+    (tmp_path / "ncclprobe").mkdir()
+    (tmp_path / "ncclprobe" / "__init__.py").touch()
+    (tmp_path / "ncclprobe" / "one.py").write_text(
+        "def f():\n    return [g() for _ in 'a']\n\ndef g():\n    return 7\n"
+    )
+    text = (
+        "from ncclprobe.one import f, g\nG = g()\ndef test_f(): assert f() == [7]\ndef test_wrong(): assert f() == 8\n"
+    )
+    (tmp_path / "test_one.py").write_text(text)
+    code, said = mutate.tested(tmp_path, ["test_one.py"], {"TOUCHED_RECORD": str(tmp_path / "record")}, 60.0)
+    row = {**json.loads((tmp_path / "record").read_text()), "text": ""}
+    _, touched = mutate.parsed(json.dumps(row))
+    assert (code, "ncclprobe/one.py:g" in touched.collected) == (1, True), said
+    assert [(test, called) for test, _, called in touched.tests] == [
+        ("test_one.py::test_f", {"ncclprobe/one.py:f", "ncclprobe/one.py:g"})
+    ]

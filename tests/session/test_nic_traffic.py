@@ -74,9 +74,9 @@ def test_what_an_interface_stands_on_is_read_from_sysfs() -> None:
             ("list", "/sys/class/net/eth9"): Denied("eth9"),
         }
     )
-    assert nic_traffic._below(host, "bond0") == ["eth0", "eth1"]
-    assert nic_traffic._below(host, "ib0") == ["mlx5_0:1"]
-    assert nic_traffic._below(host, "eth9") == []
+    assert nic_traffic._lower_devices(host, "bond0") == ["eth0", "eth1"]
+    assert nic_traffic._lower_devices(host, "ib0") == ["mlx5_0:1"]
+    assert nic_traffic._lower_devices(host, "eth9") == []
 
 
 def test_gloo_within_one_node_goes_over_loopback_whatever_its_address() -> None:
