@@ -9,13 +9,12 @@ Both numbers are the bus bandwidth of an out-of-place float32 all_reduce of :dat
 """
 
 from collections.abc import Iterator, Mapping
-from types import MappingProxyType
 from typing import Any
 
 from ncclprobe.expect import network
 from ncclprobe.expect.expected import expectation
 from ncclprobe.expect.pinned import NOTHING, Pinned, pinned
-from ncclprobe.expect.predict import LATEST
+from ncclprobe.expect.predict import DATA, LATEST
 from ncclprobe.expect.recognise import expectation_context
 from ncclprobe.expect.system import NcclVersion, NodeSystem, Shape
 from ncclprobe.expect.tables.machines import MachineType
@@ -49,19 +48,18 @@ https://github.com/NVIDIA/nccl/issues/450: 4.5 to 5.2 of 12.5)."""
 _CHANNEL_GBps = ((100, 70.0), (90, 41.4), (80, 24.0), (0, 26.5))
 """What one channel of a ring or a tree carries at most, by compute capability: NCCL's own limits
 (src/graph/tuning.cc, perChMaxTreeBws, v2.30.7). Published runs reach 30 per channel on Hopper."""
-_DATA: Mapping[str, float] = MappingProxyType({"LL": 0.5, "LL128": 120 / 128})
-"""The share of data in what a protocol sends (src/device/prims_ll.h and prims_ll128.h, v2.30.7)."""
 _SLOT_PAYLOAD = 1.1
 """What a slot carries of what NCCL counts for it (:mod:`.network`)."""
 
 
 class _Healthy(Struct, frozen=True):
-    """The machine as it should be, and the ranks of the job."""
+    """The machine as it should be, the ranks of the job, and what they should reach."""
 
     system: NodeSystem
     machine: MachineType | None
     version: NcclVersion
     shape: Shape
+    GBps: float
 
 
 def likeness(facts: Mapping[type, Any]) -> tuple[Any, ...]:
@@ -104,10 +102,11 @@ def predicted(facts: Mapping[type, Any], together: int = 1) -> AttainableRate | 
     if isinstance(here.system, Absent):
         return here.system
     shape = Shape((here.system.gpus,) * nodes_of(facts, here.system, together))
-    healthy = _Healthy(here.system, here.machine, here.nccl or LATEST, shape)
-    whole = expectation(OP, NBYTES, shape, here.system, machine=here.machine, version=healthy.version)
+    version = here.nccl or LATEST
+    whole = expectation(OP, NBYTES, shape, here.system, machine=here.machine, version=version)
     if whole is None:
         return Absent("no bandwidth is expected of this machine")
+    healthy = _Healthy(here.system, here.machine, version, shape, whole.value)
     settings = learned(facts, Settings) or Settings()
     choices = choose(Snapshot("", {**facts, Settings: settings}))
     right = _prescribed(facts, settings, choices)
@@ -122,10 +121,15 @@ def predicted(facts: Mapping[type, Any], together: int = 1) -> AttainableRate | 
         others = _drop_settings(settings, [each for each in names if each != name])
         left = most(healthy, choose(_replace_settings(facts, others)), alone)
         if left < free:
-            costs[name] = round(left, 1)
+            costs[name] = _digits(left)
     now = min(whole.value, most(healthy, choices, own))
     nvlinked = shape.nodes > 1 and network.domains(here.system, shape).count == 1
-    return AttainableRate(round(now, 1), round(whole.value, 1), shape.nodes, costs, nvlinked)
+    return AttainableRate(_digits(now), _digits(whole.value), shape.nodes, costs, nvlinked)
+
+
+def _digits(rate: float) -> float:
+    """Return a rate with four digits, so that a small one keeps its share."""
+    return float(f"{rate:.4g}")
 
 
 def _replace_settings(facts: Mapping[type, Any], settings: Settings) -> Snapshot:
@@ -161,7 +165,7 @@ def limits(healthy: _Healthy, choices: Choices, kept: Pinned) -> Iterator[float]
     listed = replace(kept, few=0) if makers and kept.few > 1 else kept  # the maker decides how many NICs there are
     yield from over_network(replace(kept, rdma="", few=0).applied(healthy.system), healthy.shape, choices, listed)
     yield from over_channels(whole, kept)
-    yield from by_protocol(whole, kept)
+    yield from by_protocol(healthy, kept)
     if kept.p2p:
         yield through_host_GBps(whole)
     if kept.shm and (kept.p2p or not (whole.p2p or whole.nvlinks)):
@@ -220,14 +224,18 @@ def over_channels(system: NodeSystem, kept: Pinned) -> Iterator[float]:
     yield from (limit.number * each for limit in kept.channels if limit.kind == "most")
 
 
-def by_protocol(system: NodeSystem, kept: Pinned) -> Iterator[float]:
-    """Yield what the links of a GPU carry of data if only protocols are left that send flags beside it."""
+def by_protocol(healthy: _Healthy, kept: Pinned) -> Iterator[float]:
+    """Yield what is left of data if only protocols may be used that send flags beside it, over every link."""
     left = kept.protocols.kept.get(FUNCTIONS[OP])
-    if left and "Simple" not in left and system.gpus > 1:
-        links = system.nvlinks * system.nvlink_GBps or system.pcie_GBps * _SLOT_PAYLOAD
-        yield links * max(_DATA[name] for name in left)
+    if left and "Simple" not in left:
+        yield healthy.GBps * max(DATA[name] for name in left)
 
 
 def through_host_GBps(system: NodeSystem) -> float:
-    """Return what passes between GPUs through host memory: every byte crosses the slot of each."""
-    return system.pcie_GBps * _SLOT_PAYLOAD
+    """Return what passes between GPUs through host memory: every byte crosses the slot of each.
+
+    The two GPUs of a GB200 or GB300 share what one Grace has for its GPUs, 450 GB/s each way; copies from it to one
+    of them reach 201 and 211 (gpus.csv).
+    """
+    sharing = 2 if system.processor == "arm" and system.compute_capability >= 100 else 1
+    return system.pcie_GBps / sharing * _SLOT_PAYLOAD

@@ -59,6 +59,8 @@ _PCIE, _HOST = 0.75, 0.38
 (2 RTX 2080 Ti, https://github.com/Anthony-Hoo/Anthony-Hoo.github.io).
 """
 _USED_OF_18 = 320 / 370.8
+DATA: Mapping[str, float] = MappingProxyType({"LL": 0.5, "LL128": 120 / 128})
+"""The share of data in what a protocol sends beside flags (src/device/prims_ll.h and prims_ll128.h, v2.30.7)."""
 _HOP_US = 12.0
 """One kernel and one hop: 13 us (2 RTX 2080 Ti, 8 H100), 30 over IB with what a call waits for there."""
 
@@ -106,7 +108,9 @@ number does not count: the plugin brings a tuner of its own. NCCL's own plugin f
 class _Modelled(Struct, frozen=True):
     """What NCCL's model makes of one call, in microseconds: `base_us` is the part of the latency that no hop adds.
 
-    `efficiency` is the bandwidth of the algorithm and protocol that NCCL chose, by the best that it has for this call.
+    `efficiency` is the bandwidth of the algorithm and protocol that NCCL chose, by the best that it has for this call,
+    or the protocol's share of data, if settings leave only protocols that send flags: NCCL's own limit of LL between
+    nodes is that of machines with V100.
     """
 
     latency_us: float
@@ -138,12 +142,13 @@ def modelled(
     if cost is None:
         return None
     most = max(each.algbw_GBps for each in table(found, counted, shape, op, nbytes, version, forced))
+    efficiency = DATA.get(cost.protocol, 1.0) if forced and forced.flagged else cost.algbw_GBps / most
     unused = _unused(found, system, shape) if cost.algorithm == "NVLS" else 1.0
     return _Modelled(
         cost.latency_us,
         nbytes / cost.algbw_GBps / 1e3 * unused,
         cost.base_us,
-        cost.algbw_GBps / most,
+        efficiency,
         cost.algorithm,
         cost.protocol,
         cost.channels,
@@ -374,7 +379,7 @@ def predict(
     if found is None:
         return None
     ring = _uses_ring(found, system, parts.count, forced)
-    alone = _fullest_domain_GBps(system, shape, op, version, ring)
+    alone = _fullest_domain_GBps(system, shape, op, version, ring or bool(forced and forced.flagged))
     limit = network.limit(system, shape, op, alone, ring=ring)
     if parts.count > 1 and limit is None:
         return None

@@ -169,7 +169,7 @@ class AttainableRate(Struct, frozen=True):
 
     def lost(self, name: str = "") -> float:
         """Return the share that is lost, with the setting `name` if one is named."""
-        return max(0.0, 1 - self.settings.get(name, self.now_GBps) / self.healthy_GBps)
+        return max(0.0, round(1 - self.settings.get(name, self.now_GBps) / self.healthy_GBps, 3))
 
 
 class Report(Result, frozen=True, kw_only=True):

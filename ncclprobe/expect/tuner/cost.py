@@ -143,6 +143,11 @@ class Forced(Struct, frozen=True):
         """Whether no tree is left, so that nothing crosses two nodes with fewer bytes than a ring."""
         return self.algorithms is not None and not self.algorithms & {"Tree", "NVLSTree"}
 
+    @property
+    def flagged(self) -> bool:
+        """Whether only protocols are left that send flags beside the data, which NVLink SHARP does not have."""
+        return self.protocols is not None and bool(self.protocols) and "Simple" not in self.protocols
+
 
 class Cost(Struct, frozen=True, kw_only=True):
     """What one algorithm and protocol takes. `base_us` is the part of `latency_us` that no hop causes: the launch.
