@@ -100,6 +100,14 @@ def test_of_two_vendors_at_once_each_wrong_value_is_held_against_its_own() -> No
     }
 
 
+def test_one_variable_of_a_plugin_does_not_make_another_network_the_vendor_s() -> None:
+    assert grave("hgx-h100", {"FI_EFA_USE_DEVICE_RDMA": "0"}) == []
+    assert [finding.subject for finding in grave("aws-p4d", {"FI_EFA_USE_DEVICE_RDMA": "0"})] != []
+    assert [finding.subject for finding in grave("hgx-h100", {"NCCL_ALGO": "CollnetDirect"})] == ["NCCL_ALGO"]
+    assert grave("hgx-h100", {"NCCL_ALGO": "CollnetDirect", "NCCL_COLLNET_ENABLE": "1"}) == []
+    assert grave("hgx-h100", {"NCCL_MNNVL_ENABLE": "0"}, "azure") == []
+
+
 def test_who_turns_sharp_off_is_not_asked_to_turn_it_on() -> None:
     assert grave("hgx-h100", {"NCCL_COLLNET_ENABLE": "0", "SHARP_COLL_ENABLE_SAT": "0"}) == []
     assert grave("hgx-h100", {"NCCL_COLLNET_ENABLE": "0", "SHARP_COLL_ENABLE_PCI_RELAXED_ORDERING": "1"}) == []

@@ -59,8 +59,8 @@ _Predicted = dict[Any, AttainableRate | Absent]
 def with_predictions(
     snapshots: Sequence[Snapshot], checks: Sequence[Check], job: Job, nodes: int, before: _Predicted | None = None
 ) -> list[Snapshot]:
-    """Return the snapshots with the most that each machine can still reach, if a check asks for it and a setting may
-    have taken something away.
+    """Return the snapshots with the most that each machine can still reach, if a check asks for it, and a setting may
+    have taken something away or NCCL uses sockets beside faster NICs.
 
     `nodes`: of the job. `before`: what was predicted of other nodes, by all that it rests on.
     """
@@ -71,8 +71,10 @@ def with_predictions(
 
 
 def _add_prediction(snapshot: Snapshot, nodes: int, before: _Predicted) -> Snapshot:
-    settings = learned(snapshot.facts, Settings)
-    if not settings or SLOWING.isdisjoint(settings.effective):
+    settings, choices = learned(snapshot.facts, Settings), learned(snapshot.facts, Choices)
+    taken = choices.network.chosen if choices and choices.fast_nics.chosen else ()
+    fallen = [each for each in taken or () if each.name == "Socket"]
+    if not settings or (SLOWING.isdisjoint(settings.effective) and not fallen):
         return snapshot
     from ncclprobe.expect import bound  # and with it the tables and NCCL's cost model
 

@@ -470,8 +470,9 @@ class _Prescription(Struct, frozen=True):
 
     def leaves(self, text: str | None) -> bool:
         """Return whether another text leaves NCCL what is given: in a list of algorithms, or as the size of a part."""
-        listed = set(_plain(text or "").split(","))
-        within = any(set(_plain(each).split(",")) <= listed for each in self.values)
+        listed, excludes = set(_plain(text or "").removeprefix("^").split(",")), (text or "").startswith("^")
+        given = [set(_plain(each).split(",")) for each in self.values]
+        within = any(each.isdisjoint(listed) if excludes else each <= listed for each in given)
         return not self.must and (within or self.name.endswith(("BUFFSIZE", "CHUNKSIZE", "CHUNK_SIZE")))
 
 
@@ -509,8 +510,9 @@ def source(vendor: str) -> str:
 
 def in_use(settings: Settings, machine: Machine | Absent, choices: Choices) -> tuple[str, ...]:
     """Return the vendors whose network this job is set up for: by its plugin, by the cloud, by settings of theirs."""
-    found = {name for name in TITLES if any(_marks(name, settings))}
     taken = choices.network.chosen or ()
+    elsewhere = bool(taken) and taken[0].name == "IB"  # no plugin of these reaches NCCL's own network
+    found = {name for name in TITLES if any(_marks(name, settings)) and not (elsewhere and name in _PLUGINS_ALONE)}
     over = _NETWORKS.get(taken[0].name, "") if taken else ""
     found |= {"cxi" if over == "efa" and any(d.startswith("hsn") for d in taken[0].devices) else over} - {""}
     cloud = _CLOUDS.get(machine.cloud, "") if isinstance(machine, Machine) else ""
@@ -533,6 +535,10 @@ _OF_TYPES = {
 """Networks of machine types, by how their names begin."""
 
 
+_PLUGINS_ALONE = ("tcpxo", "tcpx", "efa", "cxi")
+"""Vendors whose network is reached by their plugin only."""
+
+
 def network_of(machine: Machine | Absent) -> str:
     """Return whose network a machine has for its GPUs, by the name of its type; empty: it has none, or is not known."""
     name = machine.instance_type if isinstance(machine, Machine) else ""
@@ -541,12 +547,14 @@ def network_of(machine: Machine | Absent) -> str:
 
 def named_network(settings: Settings) -> bool:
     """Return whether settings are for a network that only a vendor's plugin reaches, and not NCCL's own transport."""
-    return any(any(_marks(name, settings)) for name in ("tcpxo", "tcpx", "efa", "cxi"))
+    return any(any(_marks(name, settings)) for name in _PLUGINS_ALONE)
 
 
 def _marks(vendor: str, settings: Settings) -> Iterator[bool]:
     yield any(name.startswith(_BEGINNINGS.get(vendor, ("\0",))) for name in settings.effective)
     yield vendor == "efa" and "/opt/amazon/" in (settings.get("LD_LIBRARY_PATH") or "")
+    if vendor == "sharp" and settings.get("NCCL_COLLNET_ENABLE") in (None, "0"):
+        return  # the algorithm alone is not used
     for name, begins in _VALUES.get(vendor, ()):
         text = _plain(settings.get(name) or "")
         yield text == begins if begins.isdecimal() else text.removeprefix("=").startswith(begins)

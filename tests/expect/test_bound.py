@@ -9,11 +9,13 @@ import pytest
 
 from ncclprobe.checks.env.choices import STARTS
 from ncclprobe.engine import collect
+from ncclprobe.engine.diagnose import MACHINE, every_check
 from ncclprobe.expect import bound, network
 from ncclprobe.expect.expected import expectation
 from ncclprobe.expect.pinned import pinned
 from ncclprobe.expect.predict import LATEST
 from ncclprobe.expect.system import NodeSystem, Shape
+from ncclprobe.expect.tables import machines
 from ncclprobe.facts.environment import Environment
 from ncclprobe.facts.launcher import Launch
 from ncclprobe.facts.nccl_conf import Settings, merge
@@ -21,6 +23,7 @@ from ncclprobe.model.findings import Severity, severity_of
 from ncclprobe.model.nccl_selection import Choices, Decision, DirectChoice, NetworkChoice
 from ncclprobe.model.registry import Collector, discover
 from ncclprobe.model.report import AttainableRate
+from ncclprobe.model.snapshot import Job
 from ncclprobe.model.values import replace
 from tests.each_row import each_row
 
@@ -102,6 +105,10 @@ FAIL, WARN, NONE = Severity.FAIL, Severity.WARN, None
         ("hgx-h100", "NCCL_MAX_NCHANNELS", "2", FAIL),
         ("hgx-h100", "NCCL_MAX_CTAS", "4", FAIL),
         ("hgx-h100", "NCCL_PROTO", "LL", FAIL),
+        ("hgx-h100", "NCCL_PROTO", "^Simple,LL128", FAIL),
+        ("hgx-h100", "NCCL_PROTO", "LL128", WARN),
+        ("hgx-h100", "NCCL_PROTO", "LL,Simple", NONE),
+        ("hgx-h100", "NCCL_ALGO", "CollnetDirect", WARN),
         ("hgx-h100", "NCCL_NVLS_ENABLE", "0", WARN),
         ("hgx-h100", "NCCL_NET_GDR_READ", "0", WARN),
         ("hgx-h100", "NCCL_SHM_DISABLE", "1", NONE),
@@ -115,6 +122,7 @@ FAIL, WARN, NONE = Severity.FAIL, Severity.WARN, None
         ("gb200-tray", "NCCL_P2P_DISABLE", "1", FAIL),
         ("aws-p4d", "FI_PROVIDER", "tcp", FAIL),
         ("aws-p4d", "FI_PROVIDER", "efa", NONE),
+        *((machine, "NCCL_PROTO", "LL", FAIL) for machine in ("dgx-b200", "gcp-a3-mega", "aws-p4d", "l40s-8")),
         ("l40s-8", "NCCL_P2P_DISABLE", "1", NONE),
     ],
 )
@@ -139,6 +147,20 @@ def test_each_setting_has_its_own_cost_and_the_machine_that_of_all() -> None:
     found = costs("hgx-h100", {"NCCL_IB_HCA": "mlx5_0", "NCCL_P2P_DISABLE": "1", "NCCL_MAX_NCHANNELS": "8"})
     assert len({*found.settings.values()}) == 3
     assert found.now_GBps == min(found.settings.values())
+
+
+def test_two_gpus_share_the_way_to_the_memory_of_one_grace() -> None:
+    assert bound.through_host_GBps(machines.table()["GB300 NVL72"].system()) == pytest.approx(247.5)
+    assert bound.through_host_GBps(machines.table()["Alps GH200"].system()) == pytest.approx(495)
+
+
+def test_a_node_that_fell_back_to_sockets_is_priced_without_a_setting() -> None:
+    (snapshot,) = collect.replayed([ROOT / "tests" / "captures" / "sick" / "plugin-glibc.jsonl"], COLLECTORS)
+    (healthy,) = collect.replayed([ROOT / "tests" / "captures" / "aws-p4d.jsonl"], COLLECTORS)
+    checks = every_check(MACHINE)
+    fell, whole = collect.with_predictions(collect.with_choices([snapshot, healthy], checks), checks, Job(), 1)
+    assert fell.facts[AttainableRate].lost() > 0.5
+    assert AttainableRate not in whole.facts
 
 
 def test_half_fails_a_tenth_warns_and_less_is_a_note() -> None:

@@ -195,7 +195,7 @@ def vendor(
     for name, why in unused.items():
         yield (jobs_note if alone else jobs_fail)(name, f"is {settings.get(name)!r}: {why}", evidence(settings, name))
     for entry, row in found.other:
-        if entry.name not in unused:
+        if entry.name not in (*unused, "NCCL_MNNVL_ENABLE"):  # `cost` judges it where nodes are joined
             told = " or ".join(row.values[:3]) or "another"
             message = f"is {entry.value!r}; {TITLES[row.vendor]} prescribes {told} ({source(row.vendor)})"
             yield (jobs_note if row.leaves(entry.value) else jobs_warn)(entry.name, message, as_evidence(entry))

@@ -100,6 +100,10 @@ def cost(
             yield jobs_warn(name, message, evidence(settings, name))
     if isinstance(predicted, Absent):
         return
+    for name, what in _disabled_transports(settings, fabric) if predicted.nvlinked else ():
+        if name in ("NCCL_IB_DISABLE", "NCCL_NET") and name not in predicted.settings:
+            message = f"is {settings.get(name)!r}, which {what}; NVLink joins the nodes of one rack, so that this costs"
+            yield jobs_note(name, f"{message} only what goes to other racks", evidence(settings, name))
     for name in predicted.settings:
         lost = predicted.lost(name)
         if lost >= WORTH_SAYING:

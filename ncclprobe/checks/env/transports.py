@@ -324,7 +324,7 @@ def forced_algo(
             yield jobs_warn(name, message, evidence(settings, name), _REMEDIES[name])
     if job.backend != "nccl" or any(pin.error for pin in pins.values()):
         return
-    yield from _forced_ll128(pins["NCCL_PROTO"], settings)
+    yield from _forced_ll128(pins["NCCL_PROTO"], settings, _nvlinked(nvlinks))
     lacking = _lacking(settings, gpus, nvlinks, launch, software)
     left = stranded(pins["NCCL_ALGO"], pins["NCCL_PROTO"], lacking, version)
     if left and any(pin.kept for pin in pins.values()):
@@ -338,11 +338,12 @@ def forced_algo(
         yield tell(name, message, evidence(settings, "NCCL_ALGO", "NCCL_PROTO"), _REMEDIES[name])
 
 
-def _forced_ll128(pin: Pin, settings: Settings) -> Iterator[Finding]:
+def _forced_ll128(pin: Pin, settings: Settings, joined: bool) -> Iterator[Finding]:
+    """Say that LL128 is allowed by hand. NCCL allows it itself over NVLink, and who lists all protocols chose none."""
     if forces_ll128(pin):
         message = "forces LL128 even if NCCL would not use it"
-        every = all(left >= {*PROTOCOLS} for left in pin.kept.values())
-        tell = jobs_note if every else jobs_warn  # who lists all of them, as NVIDIA's own page does, chose none
+        usual = {"LL128", "Simple"} if joined else {*PROTOCOLS}
+        tell = jobs_note if all(left >= usual for left in pin.kept.values()) else jobs_warn
         yield tell("NCCL_PROTO", message, evidence(settings, "NCCL_PROTO"), _REMEDIES["NCCL_PROTO"])
 
 

@@ -504,9 +504,16 @@ def _finding(entry: Setting, parameter: Parameter, problem: str) -> Finding:
     message, shown = f"is {entry.value!r}: {problem} ({parameter.source})", as_evidence(entry)
     if parameter.owner in _REFUSED and (parameter.words or problem == _NO_NUMBER):
         return jobs_fail(entry.name, f"{message}; {parameter.owner} refuses it and ends the process", shown)
-    if parameter.words and parameter.owner not in ("nccl", "nvshmem", "ucx", *_REFUSED):
+    level = entry.name == "NCCL_DEBUG_SUBSYS" and not unknown(_strange(problem), table()["NCCL_DEBUG"])
+    if level:
+        message = f"is {entry.value!r}: {_strange(problem)} is a level of NCCL_DEBUG, and not a subsystem"
+    if level or (parameter.words and parameter.owner not in ("nccl", "nvshmem", "ucx", *_REFUSED)):
         return jobs_note(entry.name, message, shown)
     return jobs_warn(entry.name, message, shown)
+
+
+def _strange(problem: str) -> str:
+    return problem.partition(" is none of ")[0]
 
 
 _DEBUGGING = {
