@@ -102,7 +102,7 @@ def test_of_part_of_a_hybrid_mesh_it_is_not_known_which_links_are_missing() -> N
 def test_a_nic_that_is_behind_the_other_processor_is_found_at_its_gpu() -> None:
     far = {(8 + 3, other): "SYS" for other in range(16) if other != 8 + 3}
     assert said(changed(server(), far)) == [
-        "warn ib.gdr GPU3: the nearest NIC is mlx5_2 at PHB; most GPUs have one below their own switch"
+        "warn ib.gdr GPU3: the nearest NIC is mlx5_2 at PHB; most GPUs have a NIC below their own switch"
     ]
 
 

@@ -438,7 +438,7 @@ SAYS = {
         QUERY + "    Fabric\n        State                             : In Progress\n",
         "the NVLink fabric's registration of GPU0 is in progress",
     ),
-    "nvidia-smi": (SMI, "GPU1: 2 uncorrectable errors of its memory"),
+    "nvidia-smi": (SMI, "GPU1: its memory has had 2 uncorrectable errors"),
     "a matrix": (NARROW, "GPU3: 16 NVLinks are up"),
     "locked memory": (ULIMIT, "RLIMIT_MEMLOCK: 64 KiB, if RDMA is used"),
     "a transport that is off": ("docker run -e NCCL_P2P_DISABLE=1 i\n", "which turns NVLink and P2P off"),
@@ -462,7 +462,7 @@ SAYS = {
         "WARN GPU3: 4 NVLinks are up, links 3, 5 down",
     ),
     "no NVLink": (MATRIX.replace("NV18", "SYS"), "noted: 2 GPUs: no NVLink joins them: every pair is SYS"),
-    "loopback": ("export NCCL_SOCKET_IFNAME=lo\n", "WARN env.ifname NCCL_SOCKET_IFNAME 'lo' is only loopback"),
+    "loopback": ("export NCCL_SOCKET_IFNAME=lo\n", "WARN env.ifname NCCL_SOCKET_IFNAME 'lo' is the loopback interface"),
     "quotation marks in a value": (
         '$ cat n.list\nNCCL_IB_HCA="mlx5_0"\n$ docker run --env-file n.list image\n',
         "FAIL env.value NCCL_IB_HCA is '\"mlx5_0\"': the quotation marks are part of the value",
@@ -485,7 +485,7 @@ SAYS = {
     "a port that is down while others are up": (
         "".join(f"mlx5_{n} port 1 ==> eth{n} ({'Up' if n else 'Down'})\n" for n in range(2))
         + "export NCCL_IB_HCA=mlx5_0\n",
-        "is named by NCCL_IB_HCA but its state is DOWN; it does not name mlx5_1:1, which is up",
+        "is named by NCCL_IB_HCA but its state is DOWN; the variable omits mlx5_1:1, which is up",
     ),
     "a GID that leads nowhere": (
         FORMS["show_gids"][0] + "$ cat r.sh\nexport NCCL_IB_GID_INDEX=0\n",
@@ -493,7 +493,8 @@ SAYS = {
     ),
     "an interface of containers for gloo": (
         f"$ ip -br addr\n{ADDRESSES}docker0 DOWN 172.17.0.1/16\n$ cat r.sh\nexport GLOO_SOCKET_IFNAME=docker0\n",
-        "WARN env.ifname GLOO_SOCKET_IFNAME docker0 is down: other nodes do not reach gloo groups of this job by it",
+        "WARN env.ifname GLOO_SOCKET_IFNAME docker0 is down: other nodes cannot reach gloo groups of this job "
+        "through it",
     ),
     "an interface that is down for NCCL": (
         f"$ ip -br addr\n{ADDRESSES}eth7 DOWN 10.1.0.1/16\n$ cat r.sh\nexport NCCL_SOCKET_IFNAME=eth7\n",

@@ -47,13 +47,13 @@ def reading(*per_s: float, **changes: Any) -> Every[DataPaths]:
 
 @applies
 def asked(paths: Every[DataPaths | Absent]) -> bool:
-    """if --path names what the job reads."""
+    """if --path is given."""
     return any(not isinstance(each, DataPaths) or each.rows for _, each in paths.items())
 
 
 @applies
 def asked_of_several(paths: Every[DataPaths | Absent]) -> bool:
-    """if --path names what several nodes read."""
+    """if --path is given and there are several nodes."""
     return len(paths) > 1 and any(not isinstance(each, DataPaths) or each.rows for _, each in paths.items())
 
 
@@ -97,12 +97,12 @@ def _problem(row: DataPath) -> str:
         return ""
     if isinstance(look, Absent):
         mounted = "" if isinstance(row.mount, Absent) else f" ({row.mount})"
-        words = {"TimedOut": f"does not answer{mounted}", "Missing": "is missing", "Denied": "may not be reached"}
-        return words.get(look.refused) or f"cannot be looked at: {look.why}"
+        words = {"TimedOut": f"does not respond{mounted}", "Missing": "is missing", "Denied": "is not accessible"}
+        return words.get(look.refused) or f"cannot be examined: {look.why}"
     if look.kind == "other":
         return "is neither a file nor a folder"
     allowed = look.read and (look.enter or look.kind != "folder")
-    return "" if allowed else f"may not be read by user {look.user} (mode {look.mode} of user {look.uid})"
+    return "" if allowed else f"is not readable by user {look.user} (mode {look.mode}, owned by user {look.uid})"
 
 
 @check(
@@ -112,13 +112,13 @@ def _problem(row: DataPath) -> str:
     applies=asked,
 )
 def path(paths: Every[DataPaths]) -> Iterator[Finding]:
-    """A path that the job needs is missing, does not answer, or is not accessible.
+    """A path that the job needs is missing, unresponsive or inaccessible.
 
-    Right: Every path that the job needs exists, answers, and is accessible.
-    Why: a job opens its data minutes after its start, on every node. One node without the data ends the job. One node
-    whose file server does not answer holds up the job for as long as the server is down, with no message.
-    Fix: mount the file system on the nodes named (findmnt PATH, systemctl status remote-fs.target), or correct the
-    path. If it hangs, check the server and the route to it.
+    Right: Every path that the job needs exists, responds and is accessible.
+    Why: every node opens the data, often minutes after the job starts. One node without the data ends the job. If one
+    node's file server does not respond, the job waits without a message until the server is back.
+    Fix: mount the file system on the nodes that the finding names (findmnt PATH, systemctl status remote-fs.target), or
+    correct the path. If access hangs, check the file server and the route to it.
     """
     yield from _told([each for name, rows in _rows_by_path(paths).items() for each in _problems(name, rows)], paths)
 
@@ -149,13 +149,13 @@ def _source(row: DataPath) -> str:
     applies=asked_of_several,
 )
 def file_system(paths: Every[DataPaths]) -> Iterator[Finding]:
-    """Nodes have different file systems at one path.
+    """A path is on different file systems on different nodes.
 
-    Right: Every node has the same file system at each path.
-    Why: if a mount is missing, its mount point is an empty folder of the node's own disk: reads there return old files
-    or none, and no other node sees what is written there, until somebody loads an incomplete checkpoint.
-    Fix: compare findmnt -T PATH on the nodes named with another's; mount what is missing, from one fstab or automount
-    map for all nodes.
+    Right: Each path is on the same file system on every node.
+    Why: if a mount is missing, the path is an ordinary folder on the node's own disk. Reads find old files or none, and
+    other nodes do not see what this node writes. Often nobody notices until an incomplete checkpoint is loaded.
+    Fix: run findmnt -T PATH on the nodes that the finding names and on a healthy one. Mount what is missing, and use
+    the same fstab or automount map on all nodes.
     """
     for name, rows in _rows_by_path(paths).items():
         mounts = {
@@ -165,7 +165,7 @@ def file_system(paths: Every[DataPaths]) -> Iterator[Finding]:
         remote = {node: each for node, each in mounts.items() if each.is_remote}
         if local and remote:
             usual = vote({node: str(each) for node, each in remote.items()}).usual
-            message = f"is local to {named(local)} ({_kinds(local)}); the others have {usual}"
+            message = f"is local to {named(local)} ({_kinds(local)}); the other nodes use {usual}"
             yield fail(name, message, nodes=tuple(local), evidence="/proc/self/mountinfo", **NODE)
         elif local and len(rows) > 1:
             yield note(name, f"is local to each node ({_kinds(local)})", evidence="/proc/self/mountinfo")
@@ -179,7 +179,9 @@ def _kinds(mounts: Mapping[str, Mount]) -> str:
 def _compared_mounts(name: str, mounts: Mapping[str, Mount]) -> Iterator[Finding]:
     ballot = vote({node: str(each) for node, each in mounts.items()})
     blamed = NODE if ballot.settled else IMAGE
-    yield from _unlike(ballot, name, "is another file system", evidence="/proc/self/mountinfo", **blamed)
+    yield from _unlike(
+        ballot, name, "is not the same file system on all nodes", evidence="/proc/self/mountinfo", **blamed
+    )
 
 
 def _unlike(ballot: Vote[str], name: str, what: str, **details: Any) -> Iterator[Finding]:
@@ -193,13 +195,13 @@ def _unlike(ballot: Vote[str], name: str, what: str, **details: Any) -> Iterator
     applies=asked,
 )
 def content(paths: Every[DataPaths]) -> Iterator[Finding]:
-    """Nodes see different data at one path.
+    """Nodes see different data at the same path.
 
     Right: Every node sees the same data at each path that is read.
-    Why: ranks that read different files, or an older copy, train on different data and disagree on the number of
-    batches. The job hangs at the end of an epoch or learns the wrong thing, and no message names the node.
-    Fix: on the nodes named, compare ls -la PATH and findmnt -T PATH with another's; copy the data again, remount, or
-    drop the node's cache of it (FS-Cache, a local copy).
+    Why: ranks that read different files, or an older copy, train on different data and count different numbers of
+    batches. The job hangs at the end of an epoch or trains on the wrong data, and no message names the node.
+    Fix: run ls -la PATH and findmnt -T PATH on the nodes that the finding names and on a healthy one. Copy the data
+    again, remount, or clear the node's cache of it (FS-Cache, a local copy).
     """
     found = _rows_by_path(paths).items()
     yield from _told([each for name, rows in found for each in _differences(name, rows)], paths)
@@ -249,13 +251,14 @@ _SHORT_S = 0.02
     applies=asked,
 )
 def rate(paths: Every[DataPaths]) -> Iterator[Finding]:
-    """A node reads far slower than the others at one path.
+    """A node reads a path far more slowly than the others.
 
-    Right: No node reads far slower than the others.
-    Why: in each step every rank waits for the slowest one, so one node's slow mount sets the pace for all. It looks
-    like a slow network, but the network counters show nothing.
-    Fix: compare the mount's options (findmnt -T PATH: nconnect, rsize, wsize) and the route to the server with another
-    node's. Check the node's link to the storage network (ethtool, ip -s link), and look for other readers on the node.
+    Right: No node reads far more slowly than the others.
+    Why: in each step every rank waits for the slowest one, so one slow mount slows the whole job. It looks like a slow
+    network, but the network counters show nothing.
+    Fix: compare the mount options (findmnt -T PATH shows nconnect, rsize and wsize) and the route to the server with
+    those of a healthy node. Check the node's link to the storage network (ethtool, ip -s link), and look for other
+    processes that read on the node.
     """
     yield from _told([each for name, rows in _rows_by_path(paths).items() for each in _rates(name, rows)], paths)
 
@@ -307,16 +310,19 @@ def _numbers(name: str, rates: Mapping[str, ReadRate]) -> Iterator[Finding]:
     if not rates:
         return
     usual = f"{median(each.per_s for each in rates.values()) / 1e6:.3g} MB/s"
-    whose = f"the median of {plural(len(rates), 'node')}" if len(rates) > 1 else "one node"
+    whose = f"the median of {plural(len(rates), 'node')}" if len(rates) > 1 else "only one node was measured"
     yield note(name, f"sequential reads reach {usual}: {whose}", evidence="the best of three turns on each node")
     held = {node: each.resident or 0.0 for node, each in rates.items() if each.from_memory}
     if held:
-        message = f"{max(held.values()):.0%} of it came from the memory of {named(held)}, which is not compared"
+        message = (
+            f"{max(held.values()):.0%} of the data came from the page cache of {named(held)}, so that rate is not "
+            "compared"
+        )
         yield note(name, message, nodes=tuple(held), evidence="mincore(2) after POSIX_FADV_DONTNEED")
     unknown = [node for node, each in rates.items() if each.resident is None]
     if unknown:
         message = (
-            f"reads on {named(unknown)} may have been served from memory: "
+            f"reads on {named(unknown)} may have come from the page cache: "
             "the kernel reports that only to a process that may write"
         )
         yield note(name, message, evidence="mincore(2) after POSIX_FADV_DONTNEED")

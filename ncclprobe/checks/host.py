@@ -39,8 +39,8 @@ from ncclprobe.model.values import replace
 from ncclprobe.nccl.selection import visible
 
 LIMITS_GROUP = CheckGroup("limits", "A limit of the user or container is too low for a job")
-SHM_GROUP = CheckGroup("shm", "/dev/shm does not have the room that NCCL needs")
-CPU_GROUP = CheckGroup("cpu", "Ranks do not get the processors, or the memory near them, that they need")
+SHM_GROUP = CheckGroup("shm", "/dev/shm does not have the space that NCCL needs")
+CPU_GROUP = CheckGroup("cpu", "Ranks do not get enough CPU time or local memory")
 
 
 def ranks_here(launch: Launch, gpus: Gpus | Absent, job: Job) -> int:
@@ -86,11 +86,11 @@ def nofile(limit: OpenFiles, launch: Launch, job: Job, user: JobUser | Absent) -
 
     Right: The limit on open files is high enough for a job of this size.
     Why: each connection of the bootstrap, of NET/Socket and of gloo is an open file. NCCL raises the limit itself, but
-    only in the process whose thread gathers all ranks, and at most to the hard limit (setFilesLimit in
-    src/bootstrap.cc, v2.30.7). The other processes fail with "Too many open files". With a limit below 1024, the usual
-    minimum, a rank may fail while it starts: CUDA opens dozens of files for each GPU, and torch, NCCL and data loaders
-    open more. A prolog runs as root, so the limits of the job's user are taken from Slurm (SLURM_RLIMIT_NOFILE), or
-    from limits.conf(5) for a login of that user.
+    only in the process that collects all ranks, and at most to the hard limit (setFilesLimit in src/bootstrap.cc,
+    v2.30.7). The other processes fail with "Too many open files". With a limit below 1024, the usual minimum, a rank
+    may fail at its start: CUDA opens dozens of files for each GPU, and torch, NCCL and data loaders open more. A prolog
+    runs as root, so the limits of the job's user are read from Slurm (SLURM_RLIMIT_NOFILE), or from limits.conf(5) for
+    a login of that user.
     Fix: set LimitNOFILE=1048576 in the unit of slurmd or containerd, --ulimit nofile=1048576 for docker, or ulimit -n
     before the job.
     """
@@ -107,7 +107,7 @@ def nofile(limit: OpenFiles, launch: Launch, job: Job, user: JobUser | Absent) -
     highest = "" if evidence.startswith("SLURM_") else f", hard limit {hard or 'none'}"
     message = f"soft limit {soft}{highest}; {ranks} may need {needed}"
     if soft >= _FEWEST_FILES and (hard is None or hard >= needed):
-        yield note("RLIMIT_NOFILE", f"{message}; any process may raise its own", evidence=evidence)
+        yield note("RLIMIT_NOFILE", f"{message}; any process may raise its own limit", evidence=evidence)
     else:
         yield warn("RLIMIT_NOFILE", message, **IMAGE, evidence=evidence)
 
@@ -117,7 +117,8 @@ def _job_limit(user: JobUser | Absent, name: str, own: ResourceLimit) -> tuple[R
     if isinstance(user, Absent) or user.uid is None:
         return own, f"getrlimit({name})"
     message = (
-        f"is unknown for the job's user {user.uid}, because ncclprobe runs as another user; a step of the job shows it"
+        f"is unknown for the job's user {user.uid}, because ncclprobe runs as another user; run ncclprobe in "
+        "a job step to see it"
     )
     return user.limits.get(name, note(name, message, evidence=f"SLURM_JOB_UID={user.uid}"))
 
@@ -137,19 +138,19 @@ FREE = Cgroup(None, None)
 def threads(
     process: Process, launch: Launch, cgroup: Cgroup | Absent, gpus: Gpus | Absent, job: Job
 ) -> Iterator[Finding]:
-    """The limit on processes and threads is too low for the ranks of this node.
+    """The limit on processes and threads is too low for the ranks on this node.
 
-    Right: The ranks of this node can start as many threads as they need.
-    Why: if a thread cannot be started, its rank ends minutes into the job: in NCCL's proxy ("Resource temporarily
+    Right: The ranks on this node can start as many threads as they need.
+    Why: if a thread cannot be started, the rank exits minutes into the job: in NCCL's proxy ("Resource temporarily
     unavailable"), in OpenBLAS or in a data loader. RLIMIT_NPROC counts all threads of the user on the host. It does not
-    apply to root, CAP_SYS_RESOURCE or CAP_SYS_ADMIN of the machine's first user namespace (copy_process in
-    kernel/fork.c). pids.max counts the threads of the container or the job.
+    apply to root, or to a process with CAP_SYS_RESOURCE or CAP_SYS_ADMIN in the machine's first user namespace
+    (copy_process in kernel/fork.c). pids.max counts the threads of the container or the job.
     Fix: set ulimit -u unlimited, or LimitNPROC=infinity and TasksMax=infinity in the unit of slurmd or containerd,
     --pids-limit=-1 for docker, or the kubelet's podPidsLimit.
     """
     ranks = ranks_here(launch, gpus, job)
     needed, least = _THREADS_PER_RANK * ranks, _LEAST_PER_RANK * ranks
-    asked = f"starting {plural(ranks, 'rank')} takes {least} threads, and up to {needed} later"
+    asked = f"{plural(ranks, 'rank')} need {least} threads to start, and up to {needed} later"
     mighty = process.uid == 0 or process.capabilities & {"sys_resource", "sys_admin"}
     soft, exempt = process.nproc.soft, process.first_user_namespace and mighty
     if soft is not None and soft < needed and not exempt:
@@ -157,7 +158,7 @@ def threads(
         yield (fail if soft < least else warn)("RLIMIT_NPROC", message, evidence="getrlimit(RLIMIT_NPROC)", **IMAGE)
     limit = cgroup.pids if isinstance(cgroup, Cgroup) else None
     if isinstance(limit, PidsLimit) and limit.left < needed:
-        message = f"{limit.left} of {limit.most} are left; {asked}"
+        message = f"{limit.left} of {limit.most} threads are left; {asked}"
         tell = fail if limit.left < least else warn
         yield tell("pids.max", message, evidence=seen(f"{limit.group}/pids.max", str(limit.most)), **IMAGE)
 
@@ -167,8 +168,8 @@ def timesync(sync: TimeSync) -> Iterator[Finding]:
     """No service synchronises this node's clock.
 
     Right: This node's clock is synchronised.
-    Why: a wrong clock breaks no NCCL job, but hangs are found by comparing the logs of several nodes, and without
-    synchronised clocks their times cannot be compared.
+    Why: a wrong clock does not break an NCCL job. But hangs are found by comparing the logs of several nodes, and
+    without synchronised clocks their times cannot be compared.
     Fix: `systemctl enable --now chronyd` (or systemd-timesyncd); `chronyc tracking` shows the offset.
     """
     if not sync.synchronized:
@@ -269,13 +270,13 @@ def shm(
     settings: Settings,
     job: Job,
 ) -> Iterator[Finding]:
-    """/dev/shm is too small for what NCCL keeps there.
+    """/dev/shm is too small for NCCL.
 
-    Right: /dev/shm is large enough for what NCCL keeps there.
-    Why: docker gives a container 64 MiB. Ranks of one node that exchange data through /dev/shm then fail with "unable
-    to allocate shared memory" or a bus error (nccl#342, nccl#525). NCCL >= 2.24 on a driver for CUDA >= 12.6 keeps
-    these buffers in cuMem host memory instead, unless NCCL_CUMEM_HOST_ENABLE is 0. A rank's send queue to other nodes
-    stays in /dev/shm, 33 MiB for each rank since 2.28: "Error while creating shared memory segment".
+    Right: /dev/shm is large enough for NCCL.
+    Why: docker gives a container only 64 MiB. Ranks on one node that exchange data through /dev/shm then fail with
+    "unable to allocate shared memory" or a bus error (nccl#342, nccl#525). NCCL >= 2.24 on a driver for CUDA >= 12.6
+    keeps these buffers in cuMem host memory instead, unless NCCL_CUMEM_HOST_ENABLE is 0. A rank's send queue to other
+    nodes stays in /dev/shm, and since 2.28 it takes 33 MiB for each rank: "Error while creating shared memory segment".
     Fix: use docker run --shm-size=8g or --ipc=host, or in Kubernetes an emptyDir with medium: Memory at /dev/shm.
     """
     blamed: dict[str, Any] = {"blame": "image", "action": "fix-image", "evidence": "statvfs /dev/shm"}
@@ -295,9 +296,9 @@ def shm(
     if ranks < 2 or roomy or settings.get("NCCL_SHM_DISABLE") == "1" or _may_use_cumem(gpus, software, settings):
         return
     if _too_small(memory, ranks):
-        yield fail("/dev/shm", f"{_room(memory)}, for {ranks} ranks of this node", **blamed)
+        yield fail("/dev/shm", f"{_room(memory)}, for {ranks} ranks on this node", **blamed)
     elif memory.available_bytes < GIB:
-        yield warn("/dev/shm", f"{_room(memory)}: data loaders share it with {ranks} ranks", **blamed)
+        yield warn("/dev/shm", f"{_room(memory)}; {ranks} ranks and their data loaders share it", **blamed)
 
 
 _EMPTY = 0.9
@@ -311,12 +312,12 @@ _EMPTY = 0.9
     applies=gpu_job,
 )
 def shm_stale(memory: SharedMemory) -> Iterator[Finding]:
-    """Files of ended NCCL jobs fill /dev/shm.
+    """Files left by earlier NCCL jobs fill /dev/shm.
 
-    Right: No files of ended NCCL jobs fill /dev/shm.
-    Why: NCCL removes its files in /dev/shm once all peers have opened them, but a rank that is killed earlier leaves
-    its own behind. They use memory until they are deleted, and the next job may run out (nccl#525).
-    Fix: `rm /dev/shm/nccl-*`, as their owner or root, while no NCCL job runs on this node.
+    Right: No files left by earlier NCCL jobs fill /dev/shm.
+    Why: NCCL removes its files in /dev/shm once all peers have opened them, but a rank that is killed before that
+    leaves its files behind. They use memory until they are deleted, and the next job may run out of it (nccl#525).
+    Fix: run `rm /dev/shm/nccl-*` as the files' owner or root, while no NCCL job runs on this node.
     """
     if memory.segments is None and memory.available_bytes >= _EMPTY * memory.total_bytes:
         return
@@ -327,13 +328,13 @@ def shm_stale(memory: SharedMemory) -> Iterator[Finding]:
     if left:
         short = memory.available_bytes < GIB
         total = size(sum(segment.nbytes for segment in left))
-        message = f"{plural(len(left), 'file')} of NCCL with {total}, mapped by no process; {_room(memory)}"
+        message = f"no process maps {plural(len(left), 'file')} of NCCL with {total}; {_room(memory)}"
         tell = warn if short else note
         blamed = {"blame": "node", "action": "repair"} if short else {}
         yield tell("/dev/shm", message, evidence=[f"/dev/shm/{s.name}" for s in left[:4]], **blamed)
     if unsure and memory.available_bytes < GIB:
         count = plural(len(unsure), "file")
-        message = f"{count} of NCCL may be left over: some processes that might use them cannot be seen"
+        message = f"{count} of NCCL may be left over, but ncclprobe cannot see every process that might use them"
         yield note("/dev/shm", message, evidence=[f"/dev/shm/{s.name}" for s in unsure[:4]])
 
 
@@ -351,12 +352,12 @@ def memlock(
     """The limit on locked memory is too low for RDMA.
 
     Right: The limit on locked memory is high enough for RDMA.
-    Why: every buffer that a NIC reads or writes is registered, and therefore locked. Beyond the limit ibv_reg_mr fails
-    with "Cannot allocate memory" (nccl-tests#206). limits.conf does not apply to services, so jobs of slurmd keep
-    slurmd's limit of 8 MiB. CAP_IPC_LOCK lifts the limit, but only in the machine's first user namespace: not in a
-    rootless container (mlock(2), can_do_mlock in mm/mlock.c). A prolog runs as root, whose limits do not apply to the
-    job's user: see `nofile`.
-    Fix: LimitMEMLOCK=infinity in the unit of slurmd or containerd, --ulimit memlock=-1 for docker, or CAP_IPC_LOCK
+    Why: every buffer that a NIC reads or writes is registered, and so locked in memory. Above the limit ibv_reg_mr
+    fails with "Cannot allocate memory" (nccl-tests#206). limits.conf does not apply to services, so jobs inherit
+    slurmd's limit of 8 MiB. CAP_IPC_LOCK lifts the limit in the machine's first user namespace, but not in a rootless
+    container (mlock(2), can_do_mlock in mm/mlock.c). A prolog runs as root, whose limits do not apply to the job's
+    user: see `nofile`.
+    Fix: set LimitMEMLOCK=infinity in the unit of slurmd or containerd, --ulimit memlock=-1 for docker, or CAP_IPC_LOCK
     (securityContext.capabilities.add: [IPC_LOCK] in Kubernetes).
     """
     theirs = _job_limit(user, "RLIMIT_MEMLOCK", ResourceLimit(memlock.soft_bytes, None))
@@ -369,7 +370,7 @@ def memlock(
         return
     tell = fail if isinstance(fabric, Fabric) and soft < 64 * MIB else warn
     devices = f"with {plural(len(fabric.devices), 'RDMA device')}" if isinstance(fabric, Fabric) else "if RDMA is used"
-    message = f"{size(soft)}, {devices}; NCCL registers gigabytes"
+    message = f"{size(soft)}, {devices}; NCCL needs gigabytes"
     if own and isinstance(process, Process) and "ipc_lock" in process.capabilities:
         message += "; this process has CAP_IPC_LOCK, but only in a user namespace, which does not lift the limit"
     yield tell("RLIMIT_MEMLOCK", message, **IMAGE, evidence=evidence)
@@ -397,17 +398,18 @@ def caps(
     """The container lacks CAP_SYS_NICE, and its /dev/shm is small.
 
     Right: The container has CAP_SYS_NICE or a /dev/shm that is large enough.
-    Why: NCCL >= 2.24 uses cuMem host memory instead of /dev/shm. That needs NUMA calls, which docker's seccomp profile
-    refuses without CAP_SYS_NICE. NCCL then prints "cuMem host allocations do not appear to be working; falling back to
-    a /dev/shm/ based implementation" (src/misc/cudawrap.cc:92; NCCL user guide, Troubleshooting, Shared memory).
-    Fix: start with docker run --cap-add SYS_NICE, or enlarge /dev/shm with --shm-size=8g or --ipc=host.
+    Why: NCCL >= 2.24 uses cuMem host memory instead of /dev/shm. That requires NUMA calls, which docker's seccomp
+    profile blocks without CAP_SYS_NICE. NCCL then prints "cuMem host allocations do not appear to be working; falling
+    back to a /dev/shm/ based implementation" (src/misc/cudawrap.cc:92; NCCL user guide, Troubleshooting, Shared
+    memory).
+    Fix: start the container with docker run --cap-add SYS_NICE, or enlarge /dev/shm with --shm-size=8g or --ipc=host.
     """
     ranks = ranks_here(launch, gpus, job)
     if "sys_nice" in process.capabilities or ranks < 2 or settings.get("NCCL_SHM_DISABLE") == "1":
         return
     if _may_use_cumem(gpus, software, settings) and _too_small(memory, ranks):
         message = (
-            f"is not held in this {container.kind} container, and /dev/shm is small: {_room(memory)}, {ranks} ranks"
+            f"is missing in this {container.kind} container, and /dev/shm is small for {ranks} ranks: {_room(memory)}"
         )
         sources = (seen("/proc/self/status", "CapEff"), "statvfs /dev/shm", f"container by {container.sign}")
         yield warn("CAP_SYS_NICE", message, **IMAGE, evidence=sources)
@@ -420,17 +422,17 @@ def caps(
 def oom(
     memory: Memory, cgroup: Cgroup | Absent, launch: Launch | Absent, gpus: Gpus | Absent, job: Job
 ) -> Iterator[Finding]:
-    """Before the job has started, little memory is free or allowed to it.
+    """Too little memory is free for the job, or allowed to it.
 
-    Right: Enough memory is free, and allowed to the job.
-    Why: pinned buffers and data loaders take gigabytes per rank; the kernel then kills a rank, or swaps, and all other
-    ranks wait for it. CUDA and torch alone take 2 GiB and more of the host for each rank.
-    Fix: `ps -eo pid,user,rss,comm --sort=-rss` and `ls -l /dev/shm` show what uses the memory. Otherwise ask the
-    scheduler for a whole node (srun --exclusive, --mem=0), or give the pod a limits.memory of at least 8Gi for each
-    rank.
+    Right: Enough memory is free for the job, and allowed to it.
+    Why: pinned buffers and data loaders take gigabytes per rank, and CUDA and torch take at least 2 GiB of host memory
+    per rank. If memory runs out, the kernel kills a rank or swaps, and all other ranks wait for it.
+    Fix: `ps -eo pid,user,rss,comm --sort=-rss` and `ls -l /dev/shm` show what uses the memory. If the limit is too low,
+    ask the scheduler for a whole node (srun --exclusive, --mem=0), or give the pod a limits.memory of at least 8Gi for
+    each rank.
     """
     if memory.available_bytes < _LITTLE_LEFT * memory.total_bytes:
-        message = f"{size(memory.available_bytes)} of {size(memory.total_bytes)} are available"
+        message = f"only {size(memory.available_bytes)} of {size(memory.total_bytes)} are available"
         yield warn("memory", message, action="retest", evidence=seen("/proc/meminfo", "MemAvailable"))
     swapped = memory.swap_total_bytes - memory.swap_free_bytes
     if swapped > memory.swap_total_bytes / 2:
@@ -442,13 +444,13 @@ def oom(
     limit = cgroup.memory if isinstance(cgroup, Cgroup) else None
     ranks = ranks_here(launch, gpus, job) if isinstance(launch, Launch) and job.backend == "nccl" else 0
     if isinstance(limit, MemoryLimit) and limit.nbytes < _RANK_BYTES * ranks:
-        message = f"{size(limit.nbytes)} are allowed to this control group, for {plural(ranks, 'rank')} of this node"
+        message = f"this control group is limited to {size(limit.nbytes)}, for {plural(ranks, 'rank')} on this node"
         yield warn("memory", message, **IMAGE, evidence=limit.group)
         return
     used = limit.used_bytes if isinstance(limit, MemoryLimit) else 0
     if isinstance(limit, MemoryLimit) and isinstance(used, int) and used > (1 - _LITTLE_LEFT) * limit.nbytes:
         # Caches count, and can be dropped: no warning.
-        message = f"{size(used)} of {size(limit.nbytes)} allowed to this control group, caches included"
+        message = f"this control group uses {size(used)} of its {size(limit.nbytes)}, including caches"
         yield note("memory", message, evidence=limit.group)
 
 
@@ -485,14 +487,14 @@ def sets_its_clock(scaling: Scaling) -> bool:
     applies=exchanging,
 )
 def affinity(process: Process, cpus: Cpus, gpus: Gpus | Absent, launch: Launch, job: Job) -> Iterator[Finding]:
-    """Ranks may use too few processors, or none near their GPU.
+    """Ranks may run on too few CPUs, or on none near their GPU.
 
-    Right: Ranks may use enough processors, including those near their GPUs.
+    Right: Ranks may run on enough CPUs, including those near their GPUs.
     Why: a rank keeps about four threads busy: its own, autograd's, and NCCL's two proxies (src/proxy.cc). On one or two
-    cores they wait for each other, which has cost a factor of 30 (Primus; nccl#1017). On processors far from the GPU,
-    every copy crosses the link between the sockets.
+    cores they wait for each other; one job ran 30 times slower (Primus; nccl#1017). On CPUs far from the GPU, every
+    copy crosses the link between the sockets.
     Fix: use srun --cpus-per-task=N (since Slurm 22.05 srun does not inherit it from sbatch), mpirun --bind-to none, or
-    a container without a narrow --cpuset-cpus. torchrun's ranks share torchrun's own processors.
+    a container without a narrow --cpuset-cpus. Ranks under torchrun share the CPUs of torchrun itself.
     """
     ranks, few = ranks_here(launch, gpus, job), len(process.cpus)
     shared = launch.kind in _SHARED_MASK
@@ -507,16 +509,18 @@ def _crowded(
     process: Process, cpus: Cpus, launch: Launch, ranks: int, *, one_rank: bool, evidence: Evidence
 ) -> Finding:
     count = len(process.cpus)
-    message = f"{count} of {len(cpus.online)} for {'one rank' if one_rank else f'{ranks} ranks'}, as this was started"
+    message = (
+        f"{count} of {len(cpus.online)} CPUs for {'one rank' if one_rank else f'{ranks} ranks'}, as this was started"
+    )
     ranked = one_rank and launch.rank is not None and launch.kind != "options"
     subject = f"rank {launch.rank}" if ranked else "processors"
     if set(cpus.online) <= set(process.cpus):
         remedy = f"{NOTHING_TO_SET}: start fewer ranks on such a machine, or use one with more processors."
-        return note(subject, f"{message}: this machine has no more", evidence=evidence, remedy=remedy)
+        return note(subject, f"{message}; this machine has no more", evidence=evidence, remedy=remedy)
     if one_rank and launch.local_world_size == 1:  # the doctor, not a rank: it may have been started otherwise
         return note(subject, f"{message}; ranks started this way get no more", evidence=evidence)
     if launch.kind == "single" and count >= ranks:  # a shell: how the job will be started is not known
-        return note(subject, f"{message}; ranks keep about {_BUSY_THREADS} threads busy each", evidence=evidence)
+        return note(subject, f"{message}; each rank keeps about {_BUSY_THREADS} threads busy", evidence=evidence)
     tell = fail if launch.kind == "torchrun" and count < ranks else warn
     return tell(subject, message, **JOB, evidence=evidence)
 
@@ -528,11 +532,11 @@ def _far(process: Process, gpus: Gpus, shared: bool, evidence: Evidence) -> Iter
     far = [index for index, near in known.items() if not set(near) & set(process.cpus)]
     if far and (shared or len(far) == len(known)):
         for index in far:
-            message = f"is near processors {fold_numbers(known[index])}, but this process may use none of them"
+            message = f"is local to CPUs {fold_numbers(known[index])}, but this process may not run on any of them"
             yield warn(f"GPU{index}", message, **JOB, evidence=evidence)
     unknown = [f"GPU{gpu.index}" for gpu in alive if gpu.index not in known]
     if unknown:
-        yield note(", ".join(unknown), "it is unknown which processors are near it", evidence="NVML")
+        yield note(", ".join(unknown), "it is unknown which CPUs are near it", evidence="NVML")
 
 
 @check(
@@ -543,13 +547,12 @@ def _far(process: Process, gpus: Gpus, shared: bool, evidence: Evidence) -> Iter
     applies=exchanging,
 )
 def cpu_quota(cgroup: Cgroup, launch: Launch, gpus: Gpus | Absent, job: Job) -> Iterator[Finding]:
-    """A control group gives the ranks too little processor time.
+    """A control group gives the ranks too little CPU time.
 
-    Right: No control group limits the ranks' processor time too much.
-    Why: when the quota of a period (usually 100 ms) is used up, all threads of the group, NCCL's proxy threads
-    included, stop until the next period, and every rank waits for them (Documentation/admin-guide/cgroup-v2.rst,
-    cpu.max).
-    Fix: raise the limit (docker --cpus, resources.limits.cpu in Kubernetes), or remove it and keep the request.
+    Right: No control group limits the ranks' CPU time too much.
+    Why: when the quota for a period (usually 100 ms) is used up, all threads of the group stop until the next period,
+    including NCCL's proxy threads, and every rank waits for them (Documentation/admin-guide/cgroup-v2.rst, cpu.max).
+    Fix: raise the limit (docker --cpus, resources.limits.cpu in Kubernetes), or remove it and set only a request.
     """
     if isinstance(cgroup.cpu, Absent):
         raise Unlearned(cgroup.cpu.why)
@@ -561,7 +564,7 @@ def cpu_quota(cgroup: Cgroup, launch: Launch, gpus: Gpus | Absent, job: Job) -> 
         yield warn("cpu quota", message, **IMAGE, evidence=evidence)
     throttling = cgroup.cpu.throttling
     if isinstance(throttling, Throttling) and throttling.throttled:
-        message = f"has throttled its group in {throttling.throttled} of {throttling.periods} periods so far"
+        message = f"has throttled its control group in {throttling.throttled} of {throttling.periods} periods so far"
         yield note("cpu quota", message, evidence=f"{evidence}/cpu.stat")
 
 
@@ -572,12 +575,12 @@ def cpu_quota(cgroup: Cgroup, launch: Launch, gpus: Gpus | Absent, job: Job) -> 
     good=lambda: [(MemoryPolicy("bind", (0,)), allowed(*LOW), TWO_SOCKETS)],
 )
 def numa_bind(policy: MemoryPolicy, process: Process, cpus: Cpus) -> Iterator[Finding]:
-    """Memory comes from a NUMA node that is far from the processors in use.
+    """Memory comes from a NUMA node that is far from the CPUs in use.
 
-    Right: Memory comes from the NUMA nodes of the processors in use.
+    Right: Memory comes from the NUMA nodes of the CPUs in use.
     Why: NCCL's host buffers are then on the other side of the link between the sockets, and each byte crosses that link
     twice.
-    Fix: bind processors and memory together: numactl --cpunodebind=N --membind=N, or srun --mem-bind=local.
+    Fix: bind CPUs and memory together: numactl --cpunodebind=N --membind=N, or srun --mem-bind=local.
     """
     allowed_nodes = set(process.memory_nodes) or {node.id for node in cpus.numa}
     wanted = allowed_nodes & set(policy.nodes) if policy.nodes else allowed_nodes
@@ -585,7 +588,7 @@ def numa_bind(policy: MemoryPolicy, process: Process, cpus: Cpus) -> Iterator[Fi
     if not here or not wanted or any(_nearest(cpus, node) & here for node in wanted):
         return
     nodes, own = (", ".join(map(str, sorted(group))) for group in (wanted, here))
-    message = f"memory comes from NUMA node {nodes}, the processors are on node {own}"
+    message = f"memory comes from NUMA node {nodes}, but the CPUs are on node {own}"
     allowed = (seen("/proc/self/numa_maps", f"policy {policy.mode}"), seen("/proc/self/status", "Mems_allowed_list"))
     yield warn("NUMA", message, **JOB, evidence=allowed)
 
@@ -607,20 +610,20 @@ def _nearest(cpus: Cpus, wanted: int) -> set[int]:
     applies=sets_its_clock,
 )
 def governor(scaling: Scaling) -> Iterator[Finding]:
-    """The governor keeps the processors at their lowest clock.
+    """The governor keeps the CPUs at their lowest clock.
 
-    Right: The governor does not keep the processors at their lowest clock.
-    Why: NCCL's proxy threads post every network transfer, so small messages take longer by the ratio of the clocks.
-    Only with intel_pstate and amd-pstate in active mode does "powersave" adapt to the load
+    Right: The governor does not keep the CPUs at their lowest clock.
+    Why: NCCL's proxy threads post every network transfer, so small messages slow down by the ratio of the clocks.
+    "powersave" adapts to the load only with intel_pstate and amd-pstate in active mode
     (Documentation/admin-guide/pm/intel_pstate.rst).
-    Fix: `cpupower frequency-set -g performance`, or a tuned profile that does it at boot.
+    Fix: run `cpupower frequency-set -g performance`, or use a tuned profile that sets it at boot.
     """
     if scaling.governor != "powersave":
         return
     evidence = f"{POLICY}/scaling_governor"
     if scaling.driver in _SAFE_POWERSAVE:
-        message = f"{scaling.driver}'s powersave adapts to the load; the governor performance is faster"
+        message = f"powersave of {scaling.driver} adapts to the load; the governor performance is faster"
         yield note("governor", message, evidence=evidence)
     else:
-        message = f"powersave of {scaling.driver} keeps the lowest clock"
+        message = f"powersave of {scaling.driver} keeps the CPUs at their lowest clock"
         yield warn("governor", message, **IMAGE, evidence=evidence)

@@ -24,7 +24,7 @@ def several_with_gpus(nodes: Every[System | Absent], job: Job) -> bool:
 
 
 def describe(ballot: Vote[K], say: Callable[[K], str] = str) -> str:
-    """Name the nodes that differ: ``1 of 64 differs: n3: 7 GPUs; the others: 8 GPUs``; otherwise say that there is no
+    """Name the nodes that differ: ``1 of 64 differs (n3: 7 GPUs; the others: 8 GPUs)``; otherwise say that there is no
     majority.
     """
     groups = list(ballot.groups.items())
@@ -35,9 +35,9 @@ def describe(ballot: Vote[K], say: Callable[[K], str] = str) -> str:
     if more := sum(len(nodes) for _, nodes in shown[_MOST_GROUPS:]):
         parts.append(f"{more} more nodes with other values")
     if not clear:
-        return f"no majority among {total} nodes: {'; '.join(parts)}"
+        return f"no majority among {total} nodes ({'; '.join(parts)})"
     count = len(ballot.outliers)
-    return f"{count} of {total} differ{'s' if count == 1 else ''}: {'; '.join(parts)}; the others: {say(groups[0][0])}"
+    return f"{count} of {total} differ{'s' if count == 1 else ''} ({'; '.join(parts)}; the others: {say(groups[0][0])})"
 
 
 def differing(

@@ -46,7 +46,8 @@ def test_the_default_of_an_old_version_is_named_with_the_index_to_use() -> None:
         (
             Severity.FAIL,
             "mlx5_3:1",
-            "GID 0, chosen by NCCL 2.20.5, which does not search, is link-local RoCE v1; index 3 is RoCE v2 over IPv4",
+            "GID 0, chosen by NCCL 2.20.5, which does not search for one, is link-local RoCE v1; "
+            "index 3 is RoCE v2 over IPv4",
         )
     ]
     assert found[0].seen == "/sys/class/infiniband/mlx5_3/ports/1/gids/0"

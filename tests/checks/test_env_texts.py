@@ -146,7 +146,7 @@ def test_what_torch_no_longer_reads_depends_on_the_torch_that_is_installed(
     [
         ("2.6.0+cu124", "TORCH_NCCL_TRACE_BUFFER_SIZE", ""),
         ("2.9.1+cu128", "TORCH_NCCL_TRACE_BUFFER_SIZE", "is an old name that torch still reads; TORCH_FR_BUFFER_SIZE"),
-        ("2.6.0+cu124", "TORCH_FR_BUFFER_SIZE", "is not known to torch 2.6.0: it came with 2.8.0"),
+        ("2.6.0+cu124", "TORCH_FR_BUFFER_SIZE", "is unknown to torch 2.6.0: it was added in 2.8.0"),
         ("2.9.1+cu128", "TORCH_FR_BUFFER_SIZE", ""),
         (None, "TORCH_FR_BUFFER_SIZE", ""),
     ],
@@ -167,8 +167,8 @@ def test_a_name_of_torchs_is_advised_only_where_the_installed_torch_reads_it(
         ("NCCL_ALGO", "Ring,Tree", "excludes CollNetDirect, CollNetChain, NVLS, NVLSTree, PAT from every"),
         ("NCCL_ALGO", "^PAT", "excludes PAT from every"),
         ("NCCL_PROTO", "^LL128", "excludes LL128 from every"),
-        ("NCCL_PROTO", "LL128,Simple;allreduce:LL,Simple", "leaves each collective its own list"),
-        ("NCCL_PROTO", "LL128,Simple;allreduce:LL", "leaves each collective its own list"),
+        ("NCCL_PROTO", "LL128,Simple;allreduce:LL,Simple", "gives each collective its own list"),
+        ("NCCL_PROTO", "LL128,Simple;allreduce:LL", "gives each collective its own list"),
     ],
 )
 def test_a_list_of_several_is_said_to_exclude_and_not_to_force(name: str, value: str, said: str) -> None:
@@ -206,7 +206,7 @@ def test_a_list_that_shows_no_gpu_fails_a_job_on_gpus_and_no_other(text: str) ->
 def test_what_begins_several_uuids_names_no_gpu() -> None:
     seen = gpus(2)  # GPU-0000 and GPU-0001
     for text, said in (
-        ("GPU-000", ["names GPU-000, which begins several UUIDs: CUDA ends the list there"]),
+        ("GPU-000", ["names GPU-000, a prefix of several UUIDs: CUDA stops reading the list there"]),
         ("GPU-0001", []),
     ):
         found = visible.run(Environment({"CUDA_VISIBLE_DEVICES": text}), Absent("no launcher"), seen, Job())

@@ -101,6 +101,6 @@ def test_blanks_are_named_once() -> None:
 
 def test_of_a_slowdown_with_a_known_cause_the_cause_is_told() -> None:
     (finding,) = throttle.run(box(replace(HEALTHY, throttle=("hw-slowdown", "hw-power-brake-slowdown"))))
-    assert finding.message == "the power supply asks it to slow down (power brake)"
+    assert finding.message == "the power supply makes it slow down (power brake)"
     (finding,) = throttle.run(box(replace(HEALTHY, throttle=("hw-slowdown",))))
     assert finding.message == "the hardware has lowered its clocks"

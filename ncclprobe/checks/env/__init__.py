@@ -15,8 +15,8 @@ from ncclprobe.model.report import AttainableRate, Setting
 from ncclprobe.model.snapshot import Absent, Job
 
 HCA_GROUP = CheckGroup("hca", "NCCL_IB_HCA does not name the ports that the job needs")
-IFNAME_GROUP = CheckGroup("ifname", "A variable that names interfaces does not name those that lead to the other nodes")
-VALUE_GROUP = CheckGroup("value", "A variable's value is read differently from how it was written, or not at all")
+IFNAME_GROUP = CheckGroup("ifname", "A variable names interfaces that do not reach the other nodes")
+VALUE_GROUP = CheckGroup("value", "A variable's value is misread or rejected")
 NAME_GROUP = CheckGroup("name", "A variable is not read, has no effect, or is overridden")
 DEBUG_GROUP = CheckGroup("debug", "A debugging setting slows the job, or its output is lost")
 TRANSPORT_GROUP = CheckGroup("transport", "A fast transport is switched off, missing or not chosen")

@@ -36,7 +36,7 @@ from ncclprobe.nccl.values import read_setting
 
 _ETH0 = Decision((InterfaceChoice("eth0", "10.0.0.5", "^docker,lo,virbr", "the first"),), "the first")
 _UNKNOWN: Decision[Any] = Decision(None, "not looked at")
-_UNCALLED: Decision[Any] = Decision((), "NCCL_NET=ofi: no network has this name: NCCL does not start", True, "NCCL_NET")
+_UNCALLED: Decision[Any] = Decision((), "NCCL_NET=ofi names no known network, so NCCL does not start", True, "NCCL_NET")
 STARTS = Choices(
     nccl="2.27.3",
     bootstrap=_ETH0,
@@ -62,9 +62,9 @@ def start(choices: Choices, interfaces: Interfaces, settings: Settings) -> Itera
     """NCCL cannot start on this node.
 
     Right: NCCL can start on this node.
-    Why: before the first byte each communicator needs a GPU that CUDA shows, an interface for its bootstrap and a
-    network, even on a single node. Without one it fails with "no socket interface found" (src/bootstrap.cc) or "Failed
-    to initialize any NET plugin" (src/plugin/net.cc). `ncclprobe doctor -v` shows every choice.
+    Why: each communicator needs a GPU that CUDA can see, an interface for its bootstrap, and a network, even on a
+    single node. If one of them is missing, it fails with "no socket interface found" (src/bootstrap.cc) or "Failed to
+    initialize any NET plugin" (src/plugin/net.cc). `ncclprobe doctor -v` shows every choice.
     Fix: give the container an interface that is up and has an address (docker --network=host, hostNetwork: true), and
     unset the variable that excludes every interface.
     """
@@ -74,7 +74,7 @@ def start(choices: Choices, interfaces: Interfaces, settings: Settings) -> Itera
         shown = evidence(settings, subject) or _looked_at(names[0], interfaces)
         blamed = JOB if subject in settings.effective or subject.isupper() else IMAGE
         remedy = "install its plugin where the loader finds it, or unset NCCL_NET" if subject == "NCCL_NET" else ""
-        message = f"{why} (at its choice of {', '.join(names)})"
+        message = f"{why} (while choosing {', '.join(names)})"
         yield fail(subject, message, evidence=shown, remedy=remedy, **blamed)
 
 
@@ -105,11 +105,11 @@ def transport(
     """NCCL uses sockets although faster NICs are up.
 
     Right: NCCL uses the fastest NICs that are up.
-    Why: if a plugin is missing, or a setting excludes the fast NICs, NCCL falls back to sockets without an error, at a
+    Why: if a plugin is missing, or a setting excludes the fast NICs, NCCL silently falls back to sockets. They reach a
     tenth of the rate or less: 3 to 6 GB/s between nodes instead of 50 to 400. A job on one node is not affected.
-    Fix: unset NCCL_NET, NCCL_IB_DISABLE, NCCL_IB_HCA and FI_PROVIDER; install the network's plugin, in a release that
-    this NCCL takes, where the loader finds it (LD_LIBRARY_PATH=/opt/amazon/ofi-nccl/lib on AWS,
-    /usr/local/nvidia/lib64 or /usr/local/gib/lib64 on Google Cloud); give the container /dev/infiniband.
+    Fix: unset NCCL_NET, NCCL_IB_DISABLE, NCCL_IB_HCA and FI_PROVIDER; install a release of the network's plugin that
+    this NCCL supports, and put its folder on LD_LIBRARY_PATH (/opt/amazon/ofi-nccl/lib on AWS, /usr/local/nvidia/lib64
+    or /usr/local/gib/lib64 on Google Cloud); give the container /dev/infiniband.
     """
     taken, nics = choices.network.chosen, choices.fast_nics.chosen
     if not taken or (nics is None and job.expect_nics is None):
@@ -119,16 +119,16 @@ def transport(
     subject, blamed = _kept_by(choices, settings)
     shown = evidence(settings, subject) or f"NCCL's choice of network: {network.name}"
     if job.expect_nics is not None and over < job.expect_nics:
-        message = f"{over} fast NICs are in NCCL's network, {job.expect_nics} expected (--expect-nics)"
+        message = f"NCCL would use {over} fast NICs, {job.expect_nics} expected (--expect-nics)"
         yield fail(
-            subject, f"{message}: it uses {network.name} because {choices.network.why}", evidence=shown, **blamed
+            subject, f"{message}; its network is {network.name} because {choices.network.why}", evidence=shown, **blamed
         )
     elif subject in settings.effective and costs_nothing(predicted, subject):
         return
     elif network.name == "Socket" and nics:
         tell = fail if several else warn
         up = f"{plural(len(nics), 'faster NIC')} ({nics[0].port}{' …' * bool(nics[1:])})"
-        message = f"NCCL uses sockets ({', '.join(network.devices[:3])}) and not {up}: {choices.network.why}"
+        message = f"NCCL uses sockets ({', '.join(network.devices[:3])}) instead of {up}: {choices.network.why}"
         yield tell(subject, message, evidence=shown, **blamed)
 
 
@@ -181,13 +181,13 @@ def vendor(
     interfaces: Interfaces | Absent,
     launch: Launch | Absent,
 ) -> Iterator[Finding]:
-    """A setting is not what the vendor of the network prescribes.
+    """A setting differs from what the network's vendor prescribes.
 
-    Right: Every setting is what the vendor of the network prescribes.
-    Why: clouds and network vendors test one set of settings with their plugin, and some plugins end the job if a
-    setting differs (Google's guest config checker). Settings that are right on InfiniBand are wrong there, and vice
-    versa. Without its plugin or provider a network is not used, and TCP carries a tenth of the rate or less.
-    Fix: copy the vendor's whole block of settings from the page or script that the finding names.
+    Right: Every setting is as the network's vendor prescribes.
+    Why: cloud and network vendors test their plugin with one set of settings. Some plugins end the job if a setting
+    differs (Google's guest config checker). Settings that are right for InfiniBand are wrong for these networks, and
+    vice versa. Without its plugin or provider a network is not used, and TCP reaches a tenth of the rate or less.
+    Fix: copy all of the vendor's settings from the page or script that the finding names.
     """
     vendors = in_use(settings, machine, choices)
     found, alone = compared(settings, vendors), isinstance(launch, Launch) and launch.nnodes == 1
@@ -202,18 +202,23 @@ def vendor(
     for name in vendors:
         lacking = [row.name for row in found.missing if row.vendor == name]
         if lacking:
-            message = f"{'is' if len(lacking) == 1 else 'are'} not set; {TITLES[name]} prescribes it ({source(name)})"
+            message = (
+                f"{'is' if len(lacking) == 1 else 'are'} not set, but {TITLES[name]} prescribes "
+                f"{'it' if len(lacking) == 1 else 'them'} ({source(name)})"
+            )
             yield jobs_note(", ".join(lacking), message, "environment and NCCL's configuration files")
     if "efa" in vendors and _unstriped(settings, machine):
-        message = "is SENDRECV, which does not spread a GPU's data over its EFA devices; the plugin takes RDMA here"
+        message = (
+            "is SENDRECV, which does not spread a GPU's data over its EFA devices; the plugin's default here is RDMA"
+        )
         yield jobs_warn("OFI_NCCL_PROTOCOL", message, evidence(settings, "OFI_NCCL_PROTOCOL"))
     path = settings.get("LD_LIBRARY_PATH") or ""
     if "gib" in vendors and (settings.get("NCCL_NET") or "").lower() == "gib" and path and "/gib/" not in f"{path}/":
-        message = "does not hold /usr/local/gib/lib64, so the loader may not find the plugin that NCCL_NET asks for"
+        message = "does not contain /usr/local/gib/lib64, so the loader may not find the plugin that NCCL_NET names"
         yield jobs_warn("LD_LIBRARY_PATH", message, evidence(settings, "LD_LIBRARY_PATH", "NCCL_NET"))
     over_ucx = (settings.get("NCCL_PLUGIN_P2P") or "").lower() == "ucx"
     if over_ucx and (transports := settings.get("UCX_TLS")) and not {*re.split("[,_]", transports)} & _RDMA_OF_UCX:
-        message = f"is {transports!r}, and NCCL_PLUGIN_P2P=ucx sends NCCL's data over UCX, so none goes over RDMA"
+        message = f"is {transports!r}; NCCL_PLUGIN_P2P=ucx sends NCCL's data over UCX, so none of it uses RDMA"
         yield jobs_fail("UCX_TLS", message, evidence(settings, "UCX_TLS", "NCCL_PLUGIN_P2P"))
     yield from _absent_interfaces(settings, interfaces)
 
@@ -233,9 +238,9 @@ def _unused(vendor: str, settings: Settings) -> Iterator[tuple[str, str]]:
     """Yield each variable that keeps NCCL off the network of a vendor, and why."""
     plugin, network = _PLUGINS.get(vendor, ""), (settings.get("NCCL_NET") or "").lower()
     if plugin and (settings.get("NCCL_NET_PLUGIN") or "").lower() == "none":
-        yield "NCCL_NET_PLUGIN", f"NCCL loads no plugin, and without one it does not use {plugin}"
+        yield "NCCL_NET_PLUGIN", f"NCCL loads no plugin, so it does not use {plugin}"
     if network == "socket" or of_another(vendor, network) or (plugin and network == "ib"):
-        yield "NCCL_NET", f"NCCL takes only this network, and not {plugin or _OWN[vendor]}"
+        yield "NCCL_NET", f"NCCL uses only this network, not {plugin or _OWN[vendor]}"
     if not plugin and read_setting(settings, "NCCL_IB_DISABLE", 0):
         yield "NCCL_IB_DISABLE", f"NCCL does not use {_OWN[vendor]}"
     if (vendor == "efa" and other_provider(settings)) or (vendor == "cxi" and over_kernel(settings)):
@@ -253,11 +258,11 @@ def _absent_interfaces(settings: Settings, interfaces: Interfaces | Absent) -> I
                 message = f"names {', '.join(strange)}, which this node does not have"
                 yield jobs_warn(variable, message, as_evidence(settings.effective[variable]))
         if listed and len({*listed}) < most:
-            message = f"names {len({*listed})} of {most} NICs that {machine} has for its GPUs"
+            message = f"names only {len({*listed})} of the {most} NICs that {machine} has for its GPUs"
             tell = _TELL[severity_of(1 - len({*listed}) / most)]
             yield tell(names, message, as_evidence(settings.effective[names]))
         if len({*listed}) < len(listed):
             yield jobs_warn(names, "names a NIC twice", as_evidence(settings.effective[names]))
         if len(listed) > 1 and settings.get(control) in listed:
-            message = f"is {settings.get(control)}, one of the NICs for data of {names}"
+            message = f"is {settings.get(control)}, which {names} lists as a NIC for data"
             yield jobs_warn(control, message, as_evidence(settings.effective[control]))

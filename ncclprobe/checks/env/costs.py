@@ -52,7 +52,7 @@ def _disabled_transports(settings: Settings, fabric: Fabric | Absent) -> Iterato
         if (settings.get(name) or "").lower() == value and may_have and shown:
             yield name, what
     if over_kernel(settings):
-        yield "FI_PROVIDER", "has libfabric go through the kernel's sockets"
+        yield "FI_PROVIDER", "makes libfabric use the kernel's sockets"
 
 
 @applies
@@ -78,14 +78,14 @@ def cost(
     gpus: Gpus | Absent,
     launch: Launch | Absent,
 ) -> Iterator[Finding]:
-    """A setting takes away bandwidth that the machine has.
+    """A setting reduces the bandwidth that this machine can reach.
 
-    Right: No setting is known to take away bandwidth of this machine.
-    Why: the bandwidth that is left is computed from the links that the setting leaves (NICs, sockets, channels, host
+    Right: No setting is known to reduce this machine's bandwidth.
+    Why: the remaining bandwidth is computed from the links that the setting still allows (NICs, sockets, channels, host
     memory between GPUs, the network between nodes of a rack). It is compared with what a healthy machine of this type
-    reaches in an all-reduce of 1 GiB. A loss of half fails, a loss of a tenth warns. A machine with NICs for a fabric
-    is judged as part of a job on at least two nodes.
-    Fix: unset the variable; if it is meant, accept it with --ignore env.transport=NAME or in ncclprobe.toml.
+    reaches in an all-reduce of 1 GiB. A loss of half is a failure; a loss of a tenth is a warning. A machine with
+    fabric NICs is judged as part of a job on at least two nodes.
+    Fix: unset the variable. If it is intentional, accept it with --ignore env.transport=NAME or in ncclprobe.toml.
     """
     rack, alone = _setting_that_leaves_rack(settings, gpus), isinstance(launch, Launch) and launch.nnodes == 1
     if rack and not alone and (isinstance(predicted, Absent) or predicted.nodes == 1):
@@ -96,7 +96,7 @@ def cost(
         for name, what in _disabled_transports(settings, fabric):
             if name == rack or (inside and name not in _BETWEEN):
                 continue
-            message = f"is {settings.get(name)!r}, which {what}; what that costs depends on the machine"
+            message = f"is {settings.get(name)!r}, which {what}; the cost depends on the machine"
             yield jobs_warn(name, message, evidence(settings, name))
     if isinstance(predicted, Absent):
         return

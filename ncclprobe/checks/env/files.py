@@ -59,15 +59,15 @@ def topology_named(settings: Settings) -> bool:
     required=True,
 )
 def conf_files(settings: Settings) -> Iterator[Finding]:
-    """A line of an NCCL configuration file does not set what it names.
+    """A line in an NCCL configuration file does not set the variable it appears to set.
 
-    Right: Every line of the NCCL configuration files sets what it names.
-    Why: NCCL trims nothing: "NCCL_DEBUG = INFO" sets a variable whose name ends in a blank, and "export
-    NCCL_DEBUG=INFO" one whose name begins with export. A line without = sets nothing, and # starts a comment in the
-    first column only. NCCL ignores a file that it cannot read. If NCCL_CONF_FILE is set, it also ignores ~/.nccl.conf;
-    ~ is the home in the password file before 2.30.3, and $HOME since. The environment overrides the files
-    (src/misc/param.cc:28).
-    Fix: write NAME=value without blanks, in one place.
+    Right: Every line in the NCCL configuration files sets the variable it names.
+    Why: NCCL does not trim: "NCCL_DEBUG = INFO" sets a variable whose name ends in a space, and "export
+    NCCL_DEBUG=INFO" sets one whose name begins with export. A line without = sets nothing, and # starts a comment only
+    in the first column. NCCL ignores a file that it cannot read. If NCCL_CONF_FILE is set, NCCL does not read
+    ~/.nccl.conf. Before 2.30.3, ~ is the home directory in /etc/passwd; since then it is $HOME. The environment
+    overrides the files (src/misc/param.cc:28).
+    Fix: write NAME=value without spaces, in one place only.
     """
     for entry in settings.effective.values():
         if entry.origin == "environment":
@@ -80,7 +80,7 @@ def conf_files(settings: Settings) -> Iterator[Finding]:
         elif entry.name != plain and looks_like_ours(plain):
             yield _misnamed(entry, plain)
         elif entry.value is not None and entry.value != entry.value.strip():
-            yield jobs_warn(entry.name, f"is {entry.value!r}, including blanks", as_evidence(entry))
+            yield jobs_warn(entry.name, f"is {entry.value!r}, including the spaces", as_evidence(entry))
         elif looks_like_ours(entry.name) and " #" in (entry.value or ""):
             yield jobs_warn(entry.name, f"is {entry.value!r}, including the comment", as_evidence(entry))
         elif looks_like_ours(entry.name):
@@ -90,7 +90,7 @@ def conf_files(settings: Settings) -> Iterator[Finding]:
     yield from _refused(settings)
     if settings.other_home:
         read = ", ".join(file.path for file in settings.files)
-        message = f"is not read: $HOME and the password file disagree, and this NCCL reads {read}"
+        message = f"is not read: $HOME and /etc/passwd name different home directories, and this NCCL reads {read}"
         yield jobs_warn(settings.other_home, message, settings.other_home)
 
 
@@ -98,10 +98,11 @@ def _misnamed(entry: Setting, plain: str) -> Finding:
     """Return a line of a file that defines another name than it shows."""
     if "#" in entry.name:
         message = (
-            f"is not a comment, because # is not in the first column: it defines {entry.name!r}, which no library reads"
+            f"is not a comment, because # is not in the first column: the line defines {entry.name!r}, which no "
+            "library reads"
         )
         return jobs_warn(plain, message, as_evidence(entry))
-    return jobs_fail(plain, f"is not set: the line defines {entry.name!r}, including blanks", as_evidence(entry))
+    return jobs_fail(plain, f"is not set: the line defines {entry.name!r}, including the spaces", as_evidence(entry))
 
 
 def _skipped(settings: Settings) -> Iterator[Finding]:
@@ -132,9 +133,11 @@ def _refused(settings: Settings) -> Iterator[Finding]:
         if file.refused is None:
             continue
         named = file.path not in usual and not file.path.endswith("/.nccl.conf")
-        message = f"NCCL cannot read it, and does not say so: {file.refused.why}"
+        message = f"NCCL cannot read this file and ignores it silently: {file.refused.why}"
         if named:
-            yield jobs_fail("NCCL_CONF_FILE", f"{file.path}: {message}; nor does it read ~/.nccl.conf", file.path)
+            yield jobs_fail(
+                "NCCL_CONF_FILE", f"{file.path}: {message}; it does not read ~/.nccl.conf either", file.path
+            )
         elif file.refused.refused != "Missing":
             yield jobs_warn(file.path, message, file.path)
 
@@ -153,12 +156,12 @@ def _refused(settings: Settings) -> Iterator[Finding]:
 def topo_file(settings: Settings, named_files: NamedFiles, pci: Pci | Absent) -> Iterator[Finding]:
     """NCCL_TOPO_FILE or NCCL_GRAPH_FILE is missing, truncated, or describes another machine.
 
-    Right: The files of NCCL_TOPO_FILE and NCCL_GRAPH_FILE are complete and describe this machine.
-    Why: NCCL reads the positions of GPUs and NICs from NCCL_TOPO_FILE. With the file of another machine type it pairs
-    the wrong ones, and the job is slow without any message. If the file of NCCL_GRAPH_FILE is missing or broken, no
-    communicator starts ("Could not open XML graph file", src/graph/xml.cc ncclTopoGetXmlGraphFromFile), even if the
-    variable is set to an empty text. NCCL accepts only version 1 of both files ("has wrong version").
-    Fix: use the file of this machine type, or unset the variable.
+    Right: The files that NCCL_TOPO_FILE and NCCL_GRAPH_FILE name are complete and describe this machine.
+    Why: NCCL reads the positions of GPUs and NICs from NCCL_TOPO_FILE. With a file for another machine type it pairs
+    the wrong ones, and the job is slow without any message. If the file that NCCL_GRAPH_FILE names is missing or
+    broken, no communicator starts ("Could not open XML graph file", src/graph/xml.cc ncclTopoGetXmlGraphFromFile), and
+    the same happens if the variable is set but empty. NCCL accepts only version 1 of both files ("has wrong version").
+    Fix: use the file for this machine type, or unset the variable.
     """
     yield from _graphs(settings, named_files.graph)
     found, shown = named_files.topology, evidence(settings, "NCCL_TOPO_FILE")
@@ -168,7 +171,7 @@ def topo_file(settings: Settings, named_files: NamedFiles, pci: Pci | Absent) ->
         yield _unread("NCCL_TOPO_FILE", found, shown)
         return
     if not found.whole:
-        yield jobs_fail("NCCL_TOPO_FILE", "is not a whole topology: <system … </system> is incomplete", shown)
+        yield jobs_fail("NCCL_TOPO_FILE", "is truncated: the element <system … </system> is incomplete", shown)
         return
     if found.version not in ("1", ""):
         yield jobs_fail("NCCL_TOPO_FILE", f"has version {found.version}, but NCCL reads only version 1", shown)
@@ -177,7 +180,7 @@ def topo_file(settings: Settings, named_files: NamedFiles, pci: Pci | Absent) ->
     real = [address for address in found.addresses if not address.startswith("ffff:")]
     strange = [address for address in real if address not in here]
     if here and strange:
-        message = f"names {', '.join(strange)}, which this machine does not have"
+        message = f"lists {', '.join(strange)}, which this machine does not have"
         yield jobs_warn("NCCL_TOPO_FILE", message, shown)
 
 
@@ -198,18 +201,18 @@ _MADE_FOR = {
     applies=topology_named,
 )
 def topo_name(settings: Settings, gpus: Gpus) -> Iterator[Finding]:
-    """NCCL_TOPO_FILE is called after a machine type with other GPUs.
+    """The name of NCCL_TOPO_FILE is that of a machine type with other GPUs.
 
-    Right: NCCL_TOPO_FILE is not called after a machine type with other GPUs.
-    Why: NCCL takes the places of GPUs and NICs from the file; with that of another machine type it pairs the wrong
-    ones, and the job is slow without any message.
-    Fix: use the file of this machine type, or unset the variable.
+    Right: The name of NCCL_TOPO_FILE does not belong to a machine type with other GPUs.
+    Why: NCCL reads the positions of GPUs and NICs from this file. With a file for another machine type it pairs the
+    wrong ones, and the job is slow without any message.
+    Fix: use the file for this machine type, or unset the variable.
     """
     words = re.findall(r"[a-z0-9]+", (settings.get("NCCL_TOPO_FILE") or "").rpartition("/")[2].lower())
     named = next((_MADE_FOR[word] for word in words if word in _MADE_FOR), ())
     here = sorted({gpu.name for gpu in gpus.all})
     if named and here and not any(name in gpu for name in named for gpu in here):
-        message = f"is called after a machine with {' or '.join(named)}; the GPUs here are {', '.join(here)}"
+        message = f"is named after a machine with {' or '.join(named)}; the GPUs here are {', '.join(here)}"
         yield jobs_warn("NCCL_TOPO_FILE", message, evidence(settings, "NCCL_TOPO_FILE"))
 
 
@@ -236,25 +239,25 @@ def _unread(name: str, found: Absent, shown: Sources) -> Finding:
     applies=nccl_job,
 )
 def plugin_path(settings: Settings, named_files: NamedFiles, plugins: Plugins, loader: Loader) -> Iterator[Finding]:
-    """The loader does not find a plugin that is named.
+    """The loader does not find a plugin that a setting names.
 
-    Right: The loader finds every plugin that is named.
-    Why: if NCCL cannot open a plugin, it prints an INFO line at most, and goes on without the plugin's network or
-    tuning (nccl#1634). Collectives in the network's switches (NCCL_COLLNET_ENABLE) exist only in NVIDIA's plugin for
-    SHARP. Without it NCCL looks for them at each start, and goes on.
-    Fix: give the whole path of the library, or put its folder on LD_LIBRARY_PATH.
+    Right: The loader finds every plugin that a setting names.
+    Why: if NCCL cannot open a plugin, it prints an INFO line at most and continues without the plugin's network or
+    tuning (nccl#1634). Collectives in the network's switches (NCCL_COLLNET_ENABLE) exist only in NVIDIA's SHARP plugin.
+    Without it NCCL looks for them at each start and continues without them.
+    Fix: give the full path of the library, or put its folder on LD_LIBRARY_PATH.
     """
     known = {plugin.path.rpartition("/")[2] for plugin in plugins.all if plugin.reachable}
     for path, there in named_files.libraries.items():
         if isinstance(there, Absent):
             yield note(path, f"it is unknown if the file exists: {there.why}", evidence=path)
         elif not there and path.startswith("/"):
-            yield jobs_fail(path, "is named as a plugin, and the file does not exist", evidence(settings, *_VARIABLES))
+            yield jobs_fail(path, "is named as a plugin, but the file does not exist", evidence(settings, *_VARIABLES))
         elif not there:
-            message = f"is named as a plugin, and is in none of the loader's folders: {', '.join(loader.folders())}"
+            message = f"is named as a plugin, but is in none of the loader's folders: {', '.join(loader.folders())}"
             yield jobs_warn(path, message, evidence(settings, *_VARIABLES))
     if read_setting(settings, "NCCL_COLLNET_ENABLE", 0) != 0 and not _may_have_collnet(plugins, settings):
-        message = "enables collectives in the network's switches, but no plugin that the loader finds has them"
+        message = "enables collectives in the network's switches, but no plugin that the loader finds provides them"
         yield jobs_note("NCCL_COLLNET_ENABLE", message, evidence(settings, "NCCL_COLLNET_ENABLE"))
     for variable, kind in _VARIABLES.items():
         for name in (settings.get(variable) or "").split(","):
@@ -308,14 +311,14 @@ def gpu_seen(job: Job, gpus: Gpus | Absent) -> bool:
     applies=gpu_seen,
 )
 def nccl(software: Software, launch: Launch | Absent, job: Job) -> Iterator[Finding]:
-    """A job started here finds no usable NCCL, or an older one than torch was built with.
+    """A job started here finds no usable NCCL, or one older than torch was built with.
 
-    Right: A job started here finds the NCCL that torch was built with, or one of its own.
-    Why: torch without CUDA has no NCCL ("Distributed package doesn't have NCCL built in"), and if NCCL's library is
+    Right: A job started here finds the NCCL that torch was built with, or its own.
+    Why: a torch built without CUDA has no NCCL ("Distributed package doesn't have NCCL built in"). If NCCL's library is
     missing, `import torch` fails. An older NCCL found through LD_LIBRARY_PATH lacks functions that torch calls, or
-    differs from the other nodes'.
-    Fix: install torch for CUDA in the job's environment (pytorch.org/get-started), run the doctor in that environment,
-    and remove folders with another libnccl from LD_LIBRARY_PATH.
+    differs from the NCCL of other nodes.
+    Fix: install a CUDA build of torch in the job's environment (pytorch.org/get-started), run the doctor in that
+    environment, and remove folders with another libnccl from LD_LIBRARY_PATH.
     """
     torch, mapped = software.torch, software.mapped
     if isinstance(mapped, Absent):
@@ -327,16 +330,16 @@ def nccl(software: Software, launch: Launch | Absent, job: Job) -> Iterator[Find
     elif mapped:
         yield from _older(software, mapped)
     elif isinstance(torch, Torch):
-        message = "torch needs it, and the loader finds none"
+        message = "torch needs it, but the loader does not find it"
         yield fail(NCCL, message, evidence=f"{torch.folder}/lib/libtorch_cuda.so", **IMAGE)
     elif isinstance(launch, Launch) and launch.kind not in _BY_HAND:
-        message = f"neither torch nor {NCCL} is in the environment that {launch.kind} started this in"
+        message = f"neither torch nor {NCCL} is in the environment in which {launch.kind} started this process"
         yield fail(NCCL, message, evidence=_ALL, **IMAGE)
     elif job.local:
-        message = "neither it nor torch is in this environment; a job needs its own"
+        message = "neither this library nor torch is in this environment; a job needs its own"
         yield note(NCCL, message, evidence=_ALL)
     else:
-        raise Unlearned(f"neither torch nor {NCCL} is in this environment: run the doctor in the job's own")
+        raise Unlearned(f"neither torch nor {NCCL} is in this environment: run the doctor in the job's environment")
 
 
 _NEW = replace(FOUND, torch=Torch("/venv/torch", "13.0"))
@@ -351,13 +354,13 @@ CUDA_12 = gpus(2)
     applies=gpu_seen,
 )
 def torch_driver(software: Software, gpus: Gpus) -> Iterator[Finding]:
-    """torch was built for a newer CUDA than the driver's.
+    """torch was built for a newer CUDA than the driver supports.
 
     Right: The driver's CUDA is at least as new as the one torch was built for.
-    Why: a driver runs every minor version of its CUDA, but no later major version. torch reports "The NVIDIA driver on
-    your system is too old", and no rank has a GPU (docs.nvidia.com/deploy/cuda-compatibility).
-    Fix: install the torch built for the driver's CUDA (pytorch.org/get-started), upgrade the driver, or put NVIDIA's
-    cuda-compat for it on LD_LIBRARY_PATH.
+    Why: a driver runs every minor version of its CUDA release, but no later major version. torch then reports "The
+    NVIDIA driver on your system is too old", and no rank has a GPU (docs.nvidia.com/deploy/cuda-compatibility).
+    Fix: install a torch built for the driver's CUDA (pytorch.org/get-started), upgrade the driver, or put NVIDIA's
+    cuda-compat package on LD_LIBRARY_PATH.
     """
     torch = software.torch
     if not isinstance(torch, Torch) or not isinstance(torch.cuda, str):
@@ -396,24 +399,29 @@ _OLD_NCCL = replace(OURS, path=SYSTEM[0].path, why="LD_LIBRARY_PATH", others=(WH
     applies=gpu_seen,
 )
 def libraries(linking: Linking) -> Iterator[Finding]:
-    """A library that torch, NCCL or its plugin needs is missing, or lacks functions that they need.
+    """A library that torch, NCCL or its plugin needs is missing or lacks functions.
 
-    Right: Every library that torch, NCCL and its plugin need is there, with the functions that they need.
+    Right: Every library that torch, NCCL and its plugin need is present and complete.
     Why: torch or NCCL then fails at its start with "cannot open shared object file", "undefined symbol" or "version
-    `GLIBC_2.38' not found". A plugin is skipped silently, and NCCL goes on with its own transports: on EFA, with TCP.
+    `GLIBC_2.38' not found". A plugin is skipped silently, and NCCL continues with its own transports (on EFA, with
+    TCP).
     Fix: install the missing library, or a plugin built for this system. Remove folders that hide a newer library from
     LD_LIBRARY_PATH and LD_PRELOAD (`LD_DEBUG=libs python -c 'import torch'` shows each choice).
     """
     for each in linking.libraries:
         by = each.needed_by.rpartition("/")[2]
         tell = warn if each.needed_by == linking.plugin else fail
-        after = ": NCCL goes on without the plugin" if each.needed_by == linking.plugin else ""
+        after = ", so NCCL continues without the plugin" if each.needed_by == linking.plugin else ""
         if not each.path:
-            yield tell(each.name, f"{by} needs it, and the loader finds none{after}", evidence=each.needed_by, **IMAGE)
+            yield tell(
+                each.name, f"{by} needs it, but the loader does not find it{after}", evidence=each.needed_by, **IMAGE
+            )
         elif each.lacks:
             message = f"{each.path}, found through {each.why}, lacks {', '.join(each.lacks)}, which {by} needs{after}"
             yield tell(each.name, message, evidence=each.needed_by, **IMAGE)
         elif each.others and each.why in ("LD_LIBRARY_PATH", "LD_PRELOAD"):
             yield note(
-                each.name, f"{each.path}, by {each.why}, hides {', '.join(each.others)}", evidence=each.needed_by
+                each.name,
+                f"{each.path}, found through {each.why}, hides {', '.join(each.others)}",
+                evidence=each.needed_by,
             )

@@ -98,20 +98,20 @@ def selection(fabric: Fabric, settings: Settings, software: Software | Absent) -
     applies=pkey_set,
 )
 def pkey(settings: Settings, fabric: Fabric, software: Software | Absent) -> Iterator[Finding]:
-    """NCCL_IB_PKEY is not an index in the partition tables of the ports.
+    """NCCL_IB_PKEY is not a valid index in the ports' partition tables.
 
-    Right: NCCL_IB_PKEY is an index in the partition table of every port.
-    Why: NCCL expects the index of a P_Key, not the key. If the index has no key, no connection is possible:
-    ibv_modify_qp fails with "Invalid argument" (src/transport/net_ib/connect.cc:17).
-    Fix: set the index at which /sys/class/infiniband/*/ports/*/pkeys holds the job's key, or unset the variable. Since
-    NCCL 2.31.2 you can set the key itself with NCCL_IB_PKEY_VALUE.
+    Right: NCCL_IB_PKEY is a valid index in every port's partition table.
+    Why: NCCL expects the index of a P_Key, not the key itself. If there is no key at that index, no connection is
+    possible and ibv_modify_qp fails with "Invalid argument" (src/transport/net_ib/connect.cc:17).
+    Fix: set the index of the job's key in /sys/class/infiniband/*/ports/*/pkeys, or unset the variable. Since NCCL
+    2.31.2 you can set the key itself with NCCL_IB_PKEY_VALUE.
     """
     index = read_setting(settings, "NCCL_IB_PKEY", 0)
     for each in selection(fabric, settings, software).taken:
         table = {} if isinstance(each.pkeys, Absent) else dict(each.pkeys)
         if each.link_layer == "InfiniBand" and table and index not in table:
             places = [str(place) for place, key in table.items() if key & _NAME == index & _NAME]
-            hint = f"; that is the key at index {' and '.join(places)}" if places else ""
+            hint = f"; this value is the key at index {' and '.join(places)}" if places else ""
             message = (
                 f"is {settings.get('NCCL_IB_PKEY')!r}, but the partition table of {each.name} is empty at that index"
             )
@@ -137,9 +137,9 @@ def hca_match(
     """NCCL_IB_HCA, or an entry of it, matches no port.
 
     Right: Every entry of NCCL_IB_HCA matches a port.
-    Why: NCCL ignores a name that matches no port, without a message. If no port is left, it uses sockets, at a tenth of
-    the rate or less (src/transport/net_ib/init.cc:470).
-    Fix: spell devices as in /sys/class/infiniband, without blanks: =mlx5_0:1,mlx5_1:1.
+    Why: NCCL silently ignores a name that matches no port. If no port is left, it uses sockets, at a tenth of the rate
+    or less (src/transport/net_ib/init.cc:470).
+    Fix: spell devices as in /sys/class/infiniband, without spaces: =mlx5_0:1,mlx5_1:1.
     """
     picked, shown = selection(fabric, settings, software), evidence(settings, "NCCL_IB_HCA")
     names = ", ".join(p.name for p in fabric.ports) or "no RDMA device"
@@ -168,7 +168,8 @@ def hca_prefix(settings: Settings, fabric: Fabric) -> Iterator[Finding]:
     """An entry of NCCL_IB_HCA also matches devices that it does not name.
 
     Right: Every entry of NCCL_IB_HCA matches only the device that it names.
-    Why: an entry is the beginning of a name unless the list starts with =, so mlx5_1 takes mlx5_10 too (nccl#236).
+    Why: unless the list starts with =, an entry matches every name that begins with it, so mlx5_1 also selects mlx5_10
+    (nccl#236).
     Fix: start the list with =, as in NCCL_IB_HCA==mlx5_1; if it starts with ^, put the = after it.
     """
     selector = parse_selector(settings.get("NCCL_IB_HCA") or "", MAX_HCAS)
@@ -200,8 +201,8 @@ def hca_dup(
 
     Right: NCCL_IB_HCA names every NIC of a GPU once.
     Why: a list that repeats one NIC usually omits another, whose GPU then sends through its neighbour's NIC. In a job
-    on several nodes, half of the NICs give at most half of the rate. NCCL reads 32 entries and ignores the rest without
-    a message.
+    on several nodes, half of the NICs give at most half of the rate. NCCL reads 32 entries and silently ignores the
+    rest.
     Fix: name every NIC of a GPU once.
     """
     picked, shown = selection(fabric, settings, software), evidence(settings, "NCCL_IB_HCA")
@@ -218,7 +219,7 @@ def hca_dup(
     used = len(picked.taken or picked.unknown)
     rails = _rails(picked, fabric, software, described)
     if rails:
-        message = f"selects {used} of another kind, and none of the {len(rails)} NICs {first_of(rails, 3)}"
+        message = f"selects {used} of another kind but none of the {len(rails)} NICs {first_of(rails, 3)}"
         yield jobs_fail("NCCL_IB_HCA", message, shown)
         return
     if not used or not left or (alive is not None and used >= alive):
@@ -227,10 +228,10 @@ def hca_dup(
     alone = isinstance(launch, Launch) and launch.nnodes == 1
     if alive is None or (alive <= used + len(left) and alive % used):
         for_gpus = f" for {alive} GPUs" if alive else ""
-        message = f"selects {used} NICs{for_gpus}, and omits {', '.join(left)} of the same kind"
+        message = f"selects {used} NICs{for_gpus} but omits {', '.join(left)} of the same kind"
         yield jobs_warn("NCCL_IB_HCA", message, shown)
     else:
-        message = f"selects {used} of {used + len(left)} NICs that are equally fast, for {alive} GPUs"
+        message = f"selects only {used} of {used + len(left)} equally fast NICs for {alive} GPUs"
         most = isinstance(described, NamedMachine) and 3 * used <= len(left) and not alone  # else its cost decides
         tell = jobs_fail if most else jobs_warn if several and used <= len(left) else jobs_note
         yield tell("NCCL_IB_HCA", message, shown)
@@ -285,9 +286,9 @@ def hca_down(settings: Settings, fabric: Fabric, software: Software | Absent) ->
     """A port that NCCL_IB_HCA names is not up.
 
     Right: Every port that NCCL_IB_HCA names is up.
-    Why: NCCL drops the port without a message, so this node has fewer NICs than the others. At best this costs the
-    port's share of the bandwidth (src/transport/net_ib/init.cc:361).
-    Fix: repair the link. Removing the port from the list only hides that a NIC is lost.
+    Why: NCCL silently drops the port, so this node has fewer NICs than the others. At best this costs the port's share
+    of the bandwidth (src/transport/net_ib/init.cc:361).
+    Fix: repair the link. Do not remove the port from the list: that only hides the lost NIC.
     """
     picked, shown = selection(fabric, settings, software), evidence(settings, "NCCL_IB_HCA")
     if picked.unknown and not picked.taken and not picked.down:
@@ -305,14 +306,14 @@ def hca_down(settings: Settings, fabric: Fabric, software: Software | Absent) ->
             message += f" ({down.physical})" if isinstance(down.physical, str) else ""
             others = [port.name for port in fabric.ports if port.state == "ACTIVE" and port not in picked.taken]
             message += (
-                f"; it does not name {', '.join(others[:3])}, which {'is' if len(others) == 1 else 'are'} up"
+                f"; the variable omits {', '.join(others[:3])}, which {'is' if len(others) == 1 else 'are'} up"
                 if others
                 else ""
             )
             state = f"/sys/class/infiniband/{down.device}/ports/{down.number}/state"
             yield fail(down.name, message, blame="link", action="repair", evidence=(*shown, state))
         else:
-            yield note(down.name, f"is {down.state}: NCCL does not use it", evidence=shown)
+            yield note(down.name, f"is {down.state}, so NCCL does not use it", evidence=shown)
 
 
 @check(
@@ -332,9 +333,9 @@ def hca_mgmt(
     """NCCL_IB_HCA includes a NIC that serves management or storage.
 
     Right: NCCL_IB_HCA includes no NIC that serves management or storage.
-    Why: NCCL spreads its channels over all its NICs. A NIC with half the rate, or one that other traffic uses, slows
-    them.
-    Fix: exclude it, such as NCCL_IB_HCA=^mlx5_2, or list the GPUs' own NICs after =.
+    Why: NCCL spreads its channels over all its NICs. A NIC that has half the rate, or that carries other traffic, slows
+    all of them.
+    Fix: exclude the NIC, such as with NCCL_IB_HCA=^mlx5_2, or list the GPUs' own NICs after =.
     """
     picked, shown = selection(fabric, settings, software), evidence(settings, "NCCL_IB_HCA")
     best = max((_gbps(p) for p in picked.taken), default=0.0)
@@ -346,8 +347,8 @@ def hca_mgmt(
     for slow in picked.taken:
         if not settings.get("NCCL_IB_HCA") or not _gbps(slow) or 2 * _gbps(slow) >= best:
             continue
-        route = ", and the default route leaves by it" if places.get(slow.device) in functions else ""
-        yield jobs_warn(slow.name, f"runs at {_gbps(slow):g} Gb/s, the fastest at {best:g} Gb/s{route}", shown)
+        route = "; the default route uses it" if places.get(slow.device) in functions else ""
+        yield jobs_warn(slow.name, f"runs at {_gbps(slow):g} Gb/s, but the fastest NIC at {best:g} Gb/s{route}", shown)
 
 
 _VARIABLES = ("NCCL_IB_GID_INDEX", "NCCL_IB_ADDR_FAMILY", "NCCL_IB_ADDR_RANGE", "NCCL_IB_ROCE_VERSION_NUM")
@@ -355,7 +356,7 @@ _VARIABLES = ("NCCL_IB_GID_INDEX", "NCCL_IB_ADDR_FAMILY", "NCCL_IB_ADDR_RANGE", 
 
 @applies
 def roce_job(job: Job, settings: Settings, fabric: Fabric) -> bool:
-    """to jobs on GPUs if NCCL takes RoCE ports."""
+    """to jobs on GPUs if NCCL uses RoCE ports."""
     off = read_setting(settings, "NCCL_IB_DISABLE", 0) != 0
     return job.backend == "nccl" and not off and bool(_roce_ports(select(fabric, settings.get("NCCL_IB_HCA") or "")))
 
@@ -383,7 +384,8 @@ def gid_index(
     Why: NCCL does not check NCCL_IB_GID_INDEX. If it is not set, NCCL before 2.21 uses index 0, which is link-local
     RoCE v1. The queue pairs of two nodes then cannot connect, and ibv_modify_qp or the first message times out
     (nccl#769, nccl#426). Since 2.21 NCCL searches for RoCE v2 over IPv4.
-    Fix: unset NCCL_IB_GID_INDEX with NCCL >= 2.21, otherwise give the index of the RoCE v2 GID of an IPv4 address.
+    Fix: with NCCL 2.21 or newer, unset NCCL_IB_GID_INDEX. With an older NCCL, set it to the index of the RoCE v2 GID
+    for an IPv4 address.
     """
     version = loaded(software)
     wanted = wish(settings, version)
@@ -409,9 +411,13 @@ def _range(settings: Settings, wanted: Wish) -> Iterator[Finding]:
     text, shown = settings.get("NCCL_IB_ADDR_RANGE"), evidence(settings, "NCCL_IB_ADDR_RANGE")
     if text and wanted.within is None and wanted.index < 0:
         family = "IPv4" if wanted.family == "inet" else "IPv6"
-        yield jobs_warn("NCCL_IB_ADDR_RANGE", f"is {text!r}, not a prefix of {family}: NCCL takes any address", shown)
+        yield jobs_warn(
+            "NCCL_IB_ADDR_RANGE",
+            f"is {text!r}, which is not a valid {family} prefix, so NCCL accepts any address",
+            shown,
+        )
     elif text and wanted.index >= 0 and settings.get("NCCL_IB_GID_INDEX"):
-        yield jobs_note("NCCL_IB_ADDR_RANGE", "does nothing beside NCCL_IB_GID_INDEX, which names the GID", shown)
+        yield jobs_note("NCCL_IB_ADDR_RANGE", "has no effect: NCCL_IB_GID_INDEX already selects the GID", shown)
 
 
 def _judged(port: Port, found: Pick, settings: Settings, launch: Launch | Absent, library: str) -> Iterator[Finding]:
@@ -422,7 +428,7 @@ def _judged(port: Port, found: Pick, settings: Settings, launch: Launch | Absent
     better = advised(table)
     rules = [f"{name}={settings.get(name)}" for name in _VARIABLES[1:] if settings.get(name)]
     search = f"NCCL's search for {' and '.join(rules)}" if rules else "NCCL's search"
-    why = {"setting": "NCCL_IB_GID_INDEX", "search": search, "version": f"{library}, which does not search"}
+    why = {"setting": "NCCL_IB_GID_INDEX", "search": search, "version": f"{library}, which does not search for one"}
     instead = f"; index {better} is RoCE v2 over IPv4" if better is not None else "; the port has no better one"
     shown = f"/sys/class/infiniband/{port.device}/ports/{port.number}/gids/{found.index}"
     settled = evidence(settings, *_VARIABLES)

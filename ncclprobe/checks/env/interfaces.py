@@ -48,7 +48,7 @@ _OVERLAY = r"(flannel|tailscale|wg|cilium_|weave|tunl|vxlan)[\w.]*"
 """Names of networks laid over others: they reach other nodes, at a fraction of the rate."""
 _INWARD = r"lo|docker\d{0,3}|virbr\d{0,3}|lxcbr\d{0,3}|cni0"
 """Names of interfaces that reach no other node, whatever their addresses are."""
-_USES = ("the interface of NCCL's bootstrap", "one of NCCL's socket devices")
+_USES = ("the interface that NCCL's bootstrap uses", "one of NCCL's socket devices")
 
 
 @applies
@@ -91,13 +91,13 @@ def other_libraries(
     """A variable of UCX, NVSHMEM, Open MPI or TensorPipe names a device that this node does not have.
 
     Right: This node has the devices that variables of UCX, NVSHMEM, Open MPI and TensorPipe name.
-    Why: if UCX does not find its device, which it names with its port (mlx5_0:1), it fails or uses TCP, and so do NIXL
-    and Open MPI on top of it. NVSHMEM finds no NIC, Open MPI's TCP transport ends the job, and torch's RPC does not
-    start. NCCL reads none of these variables.
+    Why: UCX names a device with its port (mlx5_0:1). If UCX does not find the device, it fails or uses TCP, and so do
+    NIXL and Open MPI on top of it. NVSHMEM then finds no NIC, Open MPI's TCP transport ends the job, and torch's RPC
+    does not start. NCCL reads none of these variables.
     Fix: name devices of this node (`ucx_info -d`, `ip link`), or unset the variable.
     """
     if settings.get(_NVSHMEM) == "none" and isinstance(launch, Launch) and launch.several_nodes:
-        message = "is none: NVSHMEM reaches no other node"
+        message = "is none, so NVSHMEM reaches no other node"
         yield jobs_fail(_NVSHMEM, message, evidence(settings, _NVSHMEM))
     here = {"all": {"all"}}
     if not isinstance(fabric, Absent):
@@ -117,7 +117,7 @@ def other_libraries(
         unseen_names = unseen_names or bool(missing and not shown)
         if shown:
             told = True
-            port = f"; a port is written {shown[0]}:1" if shown[0] in here.get("devices", ()) else ""
+            port = f"; to name a port, write {shown[0]}:1" if shown[0] in here.get("devices", ()) else ""
             message = f"names {', '.join(shown[:3])}, which this node does not have{port}"
             yield jobs_warn(name, message, evidence(settings, name))
     if unseen_names and not told and settings.get(_NVSHMEM) != "none":
@@ -178,27 +178,29 @@ def ifname_match(
     """NCCL_SOCKET_IFNAME matches no interface that can reach the other nodes.
 
     Right: NCCL_SOCKET_IFNAME matches an interface that can reach the other nodes.
-    Why: once the variable is set NCCL has no fallback. Without a match it exits with "Bootstrap : no socket interface
-    found" (src/misc/socket.cc:193, src/os/linux.cc:389), and over lo it reaches no other node.
+    Why: if the variable is set, NCCL has no fallback. Without a match it exits with "Bootstrap : no socket interface
+    found" (src/misc/socket.cc:193, src/os/linux.cc:389). Over lo it cannot reach any other node.
     Fix: name an interface that is up and has an address, or exclude the others with one leading ^.
     """
     wanted = settings.get("NCCL_SOCKET_IFNAME") or ""
     origin = as_evidence(settings.effective["NCCL_SOCKET_IFNAME"])
     if len(wanted) == 1:
-        yield note("NCCL_SOCKET_IFNAME", f"{wanted!r} is one character, which NCCL treats as not set", evidence=origin)
+        yield note(
+            "NCCL_SOCKET_IFNAME", f"{wanted!r} is a single character, which NCCL treats as not set", evidence=origin
+        )
         return
     if isinstance(interfaces, Absent):
         if not all(re.fullmatch(_INWARD, name) for name in wanted.removeprefix("=").split(",")):
             raise unlearned(fact for fact in (interfaces, launch) if isinstance(fact, Absent))
         if not (isinstance(launch, Launch) and launch.nnodes == 1):
-            words = "is only loopback" if wanted.removeprefix("=") == "lo" else "does not lead out of a node"
-            message = f"{wanted!r} {words}. A job of several nodes cannot start"
+            words = "is the loopback interface" if wanted.removeprefix("=") == "lo" else "does not lead to other nodes"
+            message = f"{wanted!r} {words}. A job on several nodes cannot start"
             several = isinstance(launch, Launch) and launch.several_nodes
             yield (jobs_fail if several else jobs_warn)("NCCL_SOCKET_IFNAME", message, origin)
         return
     found = chosen(settings, interfaces, software).interfaces
     usable = [i.name for i in interfaces.all if i.running and i.addresses and not i.loopback]
-    instead = f"this node has {', '.join(usable) or 'none that is up with an address'}"
+    instead = f"this node has {', '.join(usable) or 'no interface that is up and has an address'}"
     blamed: dict[str, Any] = {"blame": "job", "action": "fix-job", "evidence": origin}
     if not found:
         yield fail("NCCL_SOCKET_IFNAME", f"{wanted!r} matches no interface; {instead}", **blamed)
@@ -209,7 +211,7 @@ def ifname_match(
         elif isinstance(launch, Absent) or (
             launch.nnodes is None and isinstance(fabric, Fabric) and fabric.ports and usable
         ):
-            yield warn("NCCL_SOCKET_IFNAME", f"{message}. A job of several nodes cannot start", **blamed)
+            yield warn("NCCL_SOCKET_IFNAME", f"{message}. A job on several nodes cannot start", **blamed)
 
 
 @applies
@@ -235,10 +237,10 @@ def comm_id(
     """NCCL_COMM_ID is not an address that NCCL can start from.
 
     Right: NCCL_COMM_ID is an address in the subnet of one of this node's interfaces.
-    Why: once the variable is set, even to an empty text, NCCL's bootstrap uses it as the root's address. It refuses to
+    Why: if the variable is set, even to an empty value, NCCL's bootstrap uses it as the root's address. It refuses to
     start if the value is not an address, if the name does not resolve ("Invalid NCCL_COMM_ID", src/bootstrap.cc
     bootstrapNetInit), or if no interface is in its subnet ("No usable listening interface found").
-    Fix: unset it: under torch, MASTER_ADDR and torch's store do its work. Without torch, set an address of this kind:
+    Fix: with torch, unset it: MASTER_ADDR and torch's store replace it. Without torch, set an address and port, such as
     NCCL_COMM_ID=10.0.0.1:9999.
     """
     entry = settings.effective["NCCL_COMM_ID"]
@@ -256,20 +258,20 @@ def comm_id(
             why = named_host.why if isinstance(named_host, Absent) else "the resolver was not asked"
             raise Unlearned(f"it is unknown if {host} resolves: {why}") from None
         if not named_host.addresses:
-            message = f"is {entry.value!r}, but its host name does not resolve here: NCCL does not start"
+            message = f"is {entry.value!r}, but this host name does not resolve here, so NCCL does not start"
             shown = (as_evidence(entry), seen("getaddrinfo", named_host.failure))
             yield jobs_fail("NCCL_COMM_ID", message, shown)
             return
         address = named_host.addresses[0]
     if ip_address(address).is_loopback and isinstance(launch, Launch) and launch.several_nodes:
-        message = f"is {entry.value}, which no other of the {launch.nnodes or 'several'} nodes can reach"
+        message = f"is {entry.value}, which no other node can reach ({launch.nnodes or 'several'} nodes in the job)"
         yield jobs_fail("NCCL_COMM_ID", message, as_evidence(entry))
         return
     if isinstance(interfaces, Absent):
         raise Unlearned(interfaces.why, interfaces.refused)
     version = loaded(software)
     if not any(same_subnet(each, address, version) for each in interfaces.addresses):
-        message = f"is {entry.value}, and no interface of this node is in that subnet: NCCL does not start"
+        message = f"is {entry.value}, but no interface of this node is in that subnet, so NCCL does not start"
         yield jobs_fail("NCCL_COMM_ID", message, as_evidence(entry))
 
 
@@ -285,16 +287,16 @@ def comm_id(
 def ifname_virtual(
     settings: Settings, interfaces: Interfaces, choices: Choices, software: Software | Absent
 ) -> Iterator[Finding]:
-    """NCCL uses an interface that does not lead to the other nodes, or leads there only slowly.
+    """NCCL uses an interface that does not reach the other nodes, or reaches them only slowly.
 
-    Right: NCCL uses only interfaces that lead to other nodes for its sockets.
-    Why: NCCL excludes only docker*, lo and virbr*, and listens on the first interface that is left. Container bridges
+    Right: NCCL uses only interfaces that reach other nodes for its sockets.
+    Why: NCCL excludes only docker*, lo and virbr*, and listens on the first remaining interface. Container bridges
     (cni0, br-…) have the same addresses on every node, so ranks connect to themselves (horovod#310,
-    pytorch-operator#332). A USB network to the management board reaches no other node. A user's list replaces NCCL's:
-    ^docker0 admits lo, which is first (src/os/linux.cc:411 leaves out only ::1). The bootstrap uses only the first
-    interface (src/bootstrap.cc:124); sockets that carry data use all of them.
-    Fix: NCCL_SOCKET_IFNAME==eth0 with the interface's whole name, or NCCL_SOCKET_IFNAME=^docker,lo,cni,br-,veth with
-    every other virtual interface.
+    pytorch-operator#332). A USB network to the management board reaches no other node. A list of your own replaces
+    NCCL's: ^docker0 allows lo, which comes first (src/os/linux.cc:411 excludes only ::1). The bootstrap uses only the
+    first interface (src/bootstrap.cc:124); sockets that carry data use all of them.
+    Fix: set NCCL_SOCKET_IFNAME==eth0 with the interface's full name, or set NCCL_SOCKET_IFNAME=^docker,lo,cni,br-,veth
+    and add every other virtual interface.
     """
     names = list(dict.fromkeys(i.name for i in chosen(settings, interfaces, software).interfaces))
     shown = evidence(settings, "NCCL_SOCKET_IFNAME") or ("NCCL_SOCKET_IFNAME is not set", "/sys/class/net")
@@ -308,8 +310,8 @@ def ifname_virtual(
         tell = jobs_fail if here else jobs_warn
         if position and not choices.over_sockets:  # another network's data goes elsewhere
             tell = jobs_note
-        reach = "does not leave this node" if here else "is an overlay network"
-        yield tell(name, f"is {_USES[position > 0]}, and it {reach}", shown, remedy)
+        reach = "does not lead to other nodes" if here else "is an overlay network"
+        yield tell(name, f"is {_USES[position > 0]}, but it {reach}", shown, remedy)
 
 
 @check(
@@ -326,14 +328,18 @@ def ifname_ambiguous(
     """An entry of NCCL_SOCKET_IFNAME also matches interfaces that it does not name.
 
     Right: Every entry of NCCL_SOCKET_IFNAME matches only the interface that it names.
-    Why: an entry is the beginning of a name unless the list starts with =: eth1 also takes eth10, and eth takes
-    interfaces of different networks. The bootstrap uses the first match, and sockets use all matches (nccl#1580).
+    Why: unless the list starts with =, an entry matches every name that begins with it. eth1 also selects eth10, and
+    eth selects interfaces in different networks. The bootstrap uses the first match, and sockets use all matches
+    (nccl#1580).
     Fix: start the list with =, such as NCCL_SOCKET_IFNAME==eth1.
     """
     selector = parse_selector(settings.get("NCCL_SOCKET_IFNAME") or "", MAX_INTERFACES)
     for entry in selector.entries:
         if entry.prefix[:1] in ("^", "="):
-            message = f"{entry.prefix!r} is taken for a name: {entry.prefix[0]} counts only as the first character"
+            message = (
+                f"{entry.prefix!r} is read as a name: {entry.prefix[0]} is special only as the first character of the "
+                "list"
+            )
             yield jobs_warn("NCCL_SOCKET_IFNAME", message, evidence(settings, "NCCL_SOCKET_IFNAME"))
     if selector.exact or selector.exclude:
         return
@@ -398,11 +404,11 @@ def gloo_mismatch(
     job: Job,
     software: Software | Absent,
 ) -> Iterator[Finding]:
-    """GLOO_SOCKET_IFNAME names no interface of this node, or another network than NCCL's.
+    """GLOO_SOCKET_IFNAME names no interface of this node, or one that is not in NCCL's network.
 
     Right: GLOO_SOCKET_IFNAME names interfaces of this node, in NCCL's network.
-    Why: gloo expects whole names, separated by commas. It takes NCCL's ^, = and beginnings of names for interfaces that
-    do not exist, and creating a gloo group fails (gloo transport/tcp/device.cc).
+    Why: gloo expects full names, separated by commas. It does not support NCCL's ^, = and prefixes: it looks for
+    interfaces with these names, and creating a gloo group fails (gloo transport/tcp/device.cc).
     Fix: give the full name of an interface, the same one that NCCL_SOCKET_IFNAME selects.
     """
     shown = seen("environment", f"GLOO_SOCKET_IFNAME={environment.get('GLOO_SOCKET_IFNAME')}")
@@ -416,16 +422,18 @@ def gloo_mismatch(
     if unusable:
         usable = sorted({a.name for a in interfaces.addresses if "up" in interfaces.by_name[a.name].flags})
         wrong = ", ".join(repr(name) for name in unusable)
-        message = f"{wrong} is not an interface of this node that is up with an address; it has {', '.join(usable)}"
-        yield jobs_fail("GLOO_SOCKET_IFNAME", f"{message}: {whose} cannot come up", shown)
+        message = (
+            f"{wrong} is not an interface of this node that is up and has an address; this node has {', '.join(usable)}"
+        )
+        yield jobs_fail("GLOO_SOCKET_IFNAME", f"{message}, so {whose} cannot be created", shown)
     inward = [each for each in map(interfaces.by_name.get, names) if each and _leads_nowhere(each)]
     if inward and not unusable and not (isinstance(launch, Launch) and launch.nnodes == 1):
         message = ", ".join(f"{each.name} {'is down' if not each.running else 'ends here'}" for each in inward)
-        yield tell("GLOO_SOCKET_IFNAME", f"{message}: other nodes do not reach {whose} by it", shown)
+        yield tell("GLOO_SOCKET_IFNAME", f"{message}: other nodes cannot reach {whose} through it", shown)
         return
     several = isinstance(launch, Launch) and launch.several_nodes
     if several and all(isinstance(found, Device) and found.loopback for found in chosen_by_name.values()):
-        message = "is only loopback, which no other node can reach (see launch.gloo-group)"
+        message = "is the loopback interface, which no other node can reach (see launch.gloo-group)"
         yield jobs_warn("GLOO_SOCKET_IFNAME", message, shown)
     elif several and not unusable and settings.get("NCCL_SOCKET_IFNAME"):
         ours = {i.name for i in chosen(settings, interfaces, software).interfaces}
@@ -442,10 +450,10 @@ def _name_findings(
     signed = [name for name in names if name.startswith(("^", "="))]
     alone = isinstance(launch, Launch) and launch.nnodes == 1
     if signed:
-        message = f"{signed[0]!r} is taken for a name: gloo knows no ^, no = and no beginnings of names"
+        message = f"{signed[0]!r} is read as a name: gloo does not support ^, = or prefixes of names"
         yield jobs_fail("GLOO_SOCKET_IFNAME", message, shown)
     elif not alone and names and all(re.fullmatch(_INWARD, name) for name in names):
-        message = f"{', '.join(names)} does not lead out of a node: gloo groups of several nodes cannot come up"
+        message = f"{', '.join(names)} does not lead to other nodes, so gloo groups of several nodes cannot be created"
         yield jobs_warn("GLOO_SOCKET_IFNAME", message, shown)
     else:
         raise Unlearned(interfaces.why, interfaces.refused)

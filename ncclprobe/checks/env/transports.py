@@ -66,12 +66,12 @@ def efa_job(job: Job, fabric: Fabric) -> bool:
     applies=nccl_job,
 )
 def net_unpinned(settings: Settings, fabric: Fabric, launch: Launch | Absent) -> Iterator[Finding]:
-    """NCCL_NET names a network that is missing, or is not set: NCCL can fall back to sockets silently.
+    """NCCL_NET names a network that is missing, or is not set, so NCCL can silently fall back to sockets.
 
     Right: NCCL_NET rules out a silent fallback to sockets.
-    Why: without NCCL_NET the first network that starts is used. If a node loses its NICs, the job then falls back to
-    sockets without an error. With NCCL_NET set, NCCL reports "Failed to initialize any NET plugin" instead.
-    Fix: set NCCL_NET=IB, or the plugin's name, in jobs on several nodes with HCAs.
+    Why: without NCCL_NET NCCL uses the first network that starts. If a node loses its NICs, the job silently falls back
+    to sockets. With NCCL_NET set, NCCL reports "Failed to initialize any NET plugin" instead.
+    Fix: for jobs on several nodes with HCAs, set NCCL_NET=IB, or the plugin's name.
     """
     network, several = settings.get("NCCL_NET"), isinstance(launch, Launch) and launch.spans_by_launcher
     off = read_setting(settings, "NCCL_IB_DISABLE", 0) != 0
@@ -81,13 +81,13 @@ def net_unpinned(settings: Settings, fabric: Fabric, launch: Launch | Absent) ->
         why = "NCCL_IB_DISABLE switches it off" if off else "NCCL can use no port of this node"
         yield jobs_fail(
             "NCCL_NET",
-            f"accepts only IB, and {why}",
+            f"allows only IB, but {why}",
             evidence(settings, "NCCL_NET", "NCCL_IB_DISABLE", "NCCL_IB_HCA"),
             "unset NCCL_NET, or bring the HCAs up",
         )
     elif not network and several and ports:
         yield jobs_note(
-            "NCCL_NET", "is not set, so a node that loses its HCAs would use sockets without an error", "environment"
+            "NCCL_NET", "is not set, so a node that loses its HCAs would silently use sockets", "environment"
         )
 
 
@@ -104,9 +104,10 @@ def p2p_off(
     """A fast transport between the GPUs of this node is switched off.
 
     Right: All fast transports between the GPUs of this node are switched on.
-    Why: without P2P the NVLinks carry nothing, and every byte goes through host memory. Without NVLS an all-reduce on
-    NVSwitches loses the reduction inside the switches. Both are turned off to find faults, and then forgotten.
-    Fix: unset the variable. If the job then fails, the variable was hiding a fault: find that fault.
+    Why: without P2P the NVLinks carry nothing, and every byte goes through host memory. Without NVLS an all-reduce
+    cannot use the reduction inside the NVSwitches. People turn these off to find a fault and forget to turn them on
+    again.
+    Fix: unset the variable. If the job then fails, the variable was hiding a fault. Find that fault.
     """
     alive = [gpu.index for gpu in gpus.all if not gpu.lost]
     if len(alive) < 2:
@@ -120,7 +121,7 @@ def p2p_off(
     if closed and joined:
         yield jobs_warn(name, "stops GPUs from using the NVLinks that connect them", evidence(settings, name))
     elif closed and (near := _pair_behind_switch(gpus, nvlinks, pci)):
-        message = f"sends traffic between GPUs through host memory, although {near} are below one PCIe switch"
+        message = f"sends traffic between GPUs through host memory, although {near} are below the same PCIe switch"
         yield jobs_warn(name, message, evidence(settings, name))
     elif closed:
         yield jobs_note(name, "sends traffic between GPUs through host memory", evidence(settings, name))
@@ -131,10 +132,10 @@ def p2p_off(
         )
     if read_setting(settings, "NCCL_NVLS_ENABLE", 2, version) == 0 and nvls(gpus, nvlinks, PLAIN, version).available:
         shown = evidence(settings, "NCCL_NVLS_ENABLE")
-        yield jobs_warn("NCCL_NVLS_ENABLE", "is 0: NVLink SHARP of this node is not used", shown)
+        yield jobs_warn("NCCL_NVLS_ENABLE", "is 0, so this node's NVLink SHARP is not used", shown)
     alone = read_setting(settings, "NCCL_SHM_DISABLE", 0) == 1 and not closed and not joined
     if alone and (far := _apart(gpus, nvlinks, pci)):
-        message = f"sends data of GPUs that no switch joins over the network, {far} among them"
+        message = f"sends data between GPUs that share no switch over the network, such as {far}"
         yield jobs_warn("NCCL_SHM_DISABLE", message, evidence(settings, "NCCL_SHM_DISABLE"))
         return
     for name, off, cost in _ABILITIES:
@@ -159,12 +160,12 @@ def gdr_off(
     software: Software | Absent,
     direct: GpuDirect | Absent = UNSEEN,
 ) -> Iterator[Finding]:
-    """A setting keeps NICs from the memory of GPUs that they could reach.
+    """A setting stops NICs from accessing GPU memory that they could reach.
 
-    Right: NICs reach the memory of GPUs as far as the machine allows.
-    Why: with a level below the distance between a GPU and its NIC (`nvidia-smi topo -m`) every byte to another node
-    passes through host memory. LOC and 0 leave none near enough (src/graph/paths.cc ncclTopoCheckGdr).
-    Without DMA-BUF (NCCL_DMABUF_ENABLE=0) GPUDirect RDMA needs the module nvidia-peermem.
+    Right: No setting stops NICs from accessing GPU memory that they can reach.
+    Why: if the level is below the distance between a GPU and its NIC (`nvidia-smi topo -m`), every byte to another node
+    passes through host memory. With LOC or 0 no NIC is near enough (src/graph/paths.cc ncclTopoCheckGdr). Without
+    DMA-BUF (NCCL_DMABUF_ENABLE=0) GPUDirect RDMA needs the module nvidia-peermem.
     Fix: unset NCCL_NET_GDR_LEVEL and NCCL_DMABUF_ENABLE.
     """
     version = loaded(software)
@@ -178,7 +179,7 @@ def gdr_off(
         and not isinstance(modules, Absent)
         and not modules
     ):
-        message = "is 0, and no peer-memory module is loaded: GPUDirect RDMA is not possible"
+        message = "is 0 and no peer-memory module is loaded, so GPUDirect RDMA is not possible"
         yield jobs_warn("NCCL_DMABUF_ENABLE", message, evidence(settings, "NCCL_DMABUF_ENABLE"))
     if asked is None:
         return
@@ -188,10 +189,10 @@ def gdr_off(
     shown = evidence(settings, "NCCL_NET_GDR_LEVEL")
     if far:
         places = ", ".join(sorted({path.name for path in far}))
-        message = f"keeps {len(far)} of {plural(len(nearest), 'GPU')} from GPUDirect RDMA: their NICs are at {places}"
+        message = f"prevents GPUDirect RDMA for {len(far)} of {plural(len(nearest), 'GPU')}: their NICs are at {places}"
         yield jobs_warn("NCCL_NET_GDR_LEVEL", message, shown)
     elif asked.path is PathType.LOC and not nearest:
-        message = f"is {settings.get('NCCL_NET_GDR_LEVEL')!r}: no NIC is near enough for GPUDirect RDMA"
+        message = f"is {settings.get('NCCL_NET_GDR_LEVEL')!r}, so no NIC is near enough for GPUDirect RDMA"
         yield jobs_warn("NCCL_NET_GDR_LEVEL", message, shown)
 
 
@@ -208,12 +209,12 @@ def _nearest(gpus: Gpus | Absent, pci: Pci | Absent, fabric: Fabric | Absent) ->
 _NO_PCIE = ("LOC", "NVL", "NVB", "C2C")
 """Levels of P2P that leave none to GPUs that only PCIe joins."""
 _ABILITIES = (
-    ("NCCL_CUMEM_ENABLE", 0, "NVLink SHARP and registered buffers need memory of cuMem"),
+    ("NCCL_CUMEM_ENABLE", 0, "NVLink SHARP and registered buffers need cuMem memory"),
     ("NCCL_SHM_DISABLE", 1, "GPUs without P2P exchange data over the network"),
     ("NCCL_P2P_DIRECT_DISABLE", 1, "GPUs of one process do not use each other's memory directly"),
     ("NCCL_P2P_USE_CUDA_MEMCPY", 1, "copy engines move the data between GPUs, which is slower for small messages"),
-    ("NCCL_CHECK_POINTERS", 1, "each call looks up what its pointers point to"),
-    ("NCCL_NET_GDR_READ", 0, "what a GPU sends to another node passes through host memory"),
+    ("NCCL_CHECK_POINTERS", 1, "each call checks its pointers"),
+    ("NCCL_NET_GDR_READ", 0, "data that a GPU sends to another node passes through host memory"),
     ("NCCL_DMABUF_ENABLE", 0, "GPUDirect RDMA then needs the module nvidia-peermem"),
     ("NCCL_PXN_DISABLE", 1, "a GPU does not send through another GPU's NIC, so traffic leaves its rail"),
 )
@@ -252,12 +253,12 @@ def _nvlinked(nvlinks: NvLinks | Absent) -> bool:
     applies=efa_job,
 )
 def efa(settings: Settings, fabric: Fabric, plugins: Plugins, launch: Launch | Absent) -> Iterator[Finding]:
-    """EFA devices are present, and NCCL's plugin for them is incomplete.
+    """EFA devices are present, but NCCL's plugin for them is incomplete.
 
     Right: NCCL's plugin for the EFA devices is complete.
     Why: NCCL supports EFA only through the OFI plugin. If the loader does not find the plugin, or a setting selects
-    another libfabric provider, NCCL uses TCP without an error.
-    Fix: install aws-ofi-nccl, put its folder on LD_LIBRARY_PATH, and leave FI_PROVIDER to it (or set it to efa).
+    another libfabric provider, NCCL silently uses TCP.
+    Fix: install aws-ofi-nccl, put its folder on LD_LIBRARY_PATH, and unset FI_PROVIDER (or set it to efa).
     """
     several = isinstance(launch, Launch) and launch.several_nodes
     tell = jobs_warn if several else jobs_note
@@ -269,13 +270,14 @@ def efa(settings: Settings, fabric: Fabric, plugins: Plugins, launch: Launch | A
         message = "the loader does not search the folder of the OFI plugin"
         yield tell("libnccl-net.so", message, found[0].path)
     if other_provider(settings):
-        message = f"is {settings.get('FI_PROVIDER')!r}: libfabric does not use EFA then"
+        message = f"is {settings.get('FI_PROVIDER')!r}, so libfabric does not use EFA"
         yield tell("FI_PROVIDER", message, evidence(settings, "FI_PROVIDER"))
 
 
 _REMEDIES = {
     "NCCL_ALGO": "",  # the check's own
-    "NCCL_PROTO": "unset it, or exclude the faulty one: NCCL_PROTO=^LL128; the names are LL, LL128 and Simple",
+    "NCCL_PROTO": "unset it, or exclude only the faulty protocol, such as NCCL_PROTO=^LL128 (the names are LL, LL128 "
+    "and Simple)",
 }
 _OF_NCCL = Job()
 _WRONG_RESULTS_BYTES = 1 << 20  # nccl#2408: sums came out wrong from here on
@@ -297,11 +299,12 @@ def forced_algo(
     """NCCL_ALGO or NCCL_PROTO overrides NCCL's choice, or leaves a collective without an algorithm.
 
     Right: NCCL is free to choose algorithm and protocol.
-    Why: NCCL chooses by size, and a choice forced for one size is slow at others. NCCL still chooses from a list, but
-    never something that the list leaves out, such as NVLS on NVSwitches. Since 2.24 a collective without an algorithm
-    fails when it is called: NCCL_ALGO=Tree leaves no algorithm for broadcast, all-gather and reduce-scatter. Without a
-    protocol it fails in every release ("no algorithm/protocol available", src/enqueue.cc). If LL128 is allowed by hand,
-    or by excluding the others, NCCL uses it even if it does not consider it safe, and it may corrupt data (env.rst).
+    Why: NCCL chooses by message size, and a choice that is fast at one size is slow at others. From a list NCCL still
+    chooses, but it never uses what the list omits, such as NVLS on NVSwitches. Since 2.24 a collective that has no
+    algorithm left fails when it is called: NCCL_ALGO=Tree leaves none for broadcast, all-gather and reduce-scatter.
+    Without a protocol it fails in every release ("no algorithm/protocol available", src/enqueue.cc). If a setting names
+    LL128, or excludes all other protocols, NCCL uses it even on machines where it is not safe, and it may corrupt data
+    (env.rst).
     Fix: unset it, or name the function: NCCL_ALGO=allreduce:tree,ring.
     """
     version = loaded(software)
@@ -310,11 +313,11 @@ def forced_algo(
     for name, choices in read.items():
         if job.backend != "nccl":
             if pins[name].error:
-                message = f"gloo does not read it; NCCL refuses it: {pins[name].error}"
+                message = f"NCCL rejects it: {pins[name].error}. gloo does not read it"
                 yield jobs_note(name, message, evidence(settings, name), _REMEDIES[name])
         elif pins[name].error:
             automatic = (settings.get(name) or "").lower() == "auto"  # Oracle's word; before 2.24 NCCL ignored it
-            message = f"NCCL refuses it: {pins[name].error}"
+            message = f"NCCL rejects it: {pins[name].error}"
             tell = jobs_warn if automatic else jobs_fail
             yield tell(name, message, evidence(settings, name), _REMEDIES[name])
         elif pins[name].every_function:
@@ -330,7 +333,7 @@ def forced_algo(
     if left and any(pin.kept for pin in pins.values()):
         spoilt = not all(pins["NCCL_PROTO"].kept.get(each, True) for each in left)
         name = "NCCL_PROTO" if spoilt or not pins["NCCL_ALGO"].kept else "NCCL_ALGO"
-        message = f"leaves no algorithm to {', '.join(left)}: such calls will fail"
+        message = f"leaves no algorithm for {', '.join(left)}: such calls will fail"
         unsure = (
             version is None and isinstance(software, Absent) and "AllReduce" not in left
         )  # before 2.24 it falls back
@@ -364,11 +367,11 @@ def _said(
             name, f"{text!r} forces one choice on every collective at every size", shown, _REMEDIES[name]
         )
     out = [one for one in choices if not any(one in left for left in pin.kept.values())]
-    message = f"{text!r} excludes {', '.join(out)} from every collective; NCCL chooses among the others by size"
+    message = f"{text!r} excludes {', '.join(out)} from every collective; NCCL chooses among the rest by size"
     if not out:
-        message = f"{text!r} leaves each collective its own list; NCCL chooses from it by size"
+        message = f"{text!r} gives each collective its own list; NCCL chooses from the list by size"
     if "NVLS" in out and isinstance(gpus, Gpus) and nvls(gpus, nvlinks, settings, version).available:
-        return jobs_warn(name, f"{message}: NVLink SHARP of this node is not used", shown, _REMEDIES[name])
+        return jobs_warn(name, f"{message}. This node's NVLink SHARP is not used", shown, _REMEDIES[name])
     return jobs_note(name, message, shown, _REMEDIES[name])
 
 
@@ -401,21 +404,23 @@ def danger_knob(settings: Settings) -> Iterator[Finding]:
     """A setting can make results wrong, or hides a fault.
 
     Right: No setting that can make results wrong or hide a fault is in use.
-    Why: NCCL_CHUNK_SIZE of 1 MiB or more made all-reduce faster, but its sums wrong (nccl#2408).
-    NCCL_IGNORE_DISABLED_P2P lets a job start although the driver refuses to use its NVLinks; the job then runs slowly.
+    Why: with NCCL_CHUNK_SIZE at 1 MiB or more, all-reduce was faster but returned wrong sums (nccl#2408).
+    NCCL_IGNORE_DISABLED_P2P lets a job start although the driver denies P2P over NVLink; the job then runs slowly.
     Fix: unset the variable, and repair what it hides.
     """
     size = read_setting(settings, "NCCL_CHUNK_SIZE", 0)
     if size >= _WRONG_RESULTS_BYTES:
         yield jobs_warn(
             "NCCL_CHUNK_SIZE",
-            f"is {size} bytes: all-reduce may deliver wrong sums",
+            f"is {size} bytes: all-reduce may return wrong sums",
             evidence(settings, "NCCL_CHUNK_SIZE"),
         )
     elif size:
         yield jobs_note(
-            "NCCL_CHUNK_SIZE", f"is {size} bytes; it is not documented", evidence(settings, "NCCL_CHUNK_SIZE")
+            "NCCL_CHUNK_SIZE",
+            f"is {size} bytes; this variable is not documented",
+            evidence(settings, "NCCL_CHUNK_SIZE"),
         )
     if read_setting(settings, "NCCL_IGNORE_DISABLED_P2P", 0) > 0:
         shown = evidence(settings, "NCCL_IGNORE_DISABLED_P2P")
-        yield jobs_warn("NCCL_IGNORE_DISABLED_P2P", "hides that the driver denies P2P over NVLinks", shown)
+        yield jobs_warn("NCCL_IGNORE_DISABLED_P2P", "hides that the driver denies P2P over NVLink", shown)

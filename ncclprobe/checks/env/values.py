@@ -70,7 +70,7 @@ def unknown_var(settings: Settings, software: Software | Absent) -> Iterator[Fin
 
     Right: NCCL reads every variable that looks like one of its own.
     Why: NCCL, torch and gloo ignore unknown names without a message, so a misspelt or invented name has no effect.
-    Names of build scripts, such as NCCL_HOME, are only noted.
+    Names that build scripts use, such as NCCL_HOME, are only noted.
     Fix: correct the name, or unset it.
     """
     strange = [entry for entry in settings.named("") if _unread(entry)]
@@ -78,17 +78,20 @@ def unknown_var(settings: Settings, software: Software | Absent) -> Iterator[Fin
     newer = version is not None and version > NEWEST
     if len(strange) > _MOST_NAMES:
         first, last = strange[_MOST_NAMES], strange[-1]
-        message = f"and {len(strange) - _MOST_NAMES} more names, to {last.name}, were not compared with NCCL's"
+        message = f"and {len(strange) - _MOST_NAMES} more names up to {last.name} were not compared with NCCL's"
         yield note(first.name, message, evidence=as_evidence(first))
     for entry in strange[:_MOST_NAMES]:
         known = table().get(entry.name)
         better = known.instead if known else nearest(entry.name)
         if entry.name != entry.name.strip():
-            message = "is not set: a blank before the = ends the name in a shell, and elsewhere is a part of it"
+            message = (
+                "is not set: in a shell a space before the = ends the name; elsewhere the space becomes part of the "
+                "name"
+            )
             yield warn(entry.name.strip(), message, **JOB, evidence=as_evidence(entry))
         elif newer and entry.name.startswith("NCCL_"):
-            message = f"is newer than this ncclprobe knows, if {written(version)} reads it"
-            message += f"; a misspelt {better} otherwise" if better else ""
+            message = f"is unknown to this ncclprobe; {written(version)} is newer and may read it"
+            message += f"; if not, it is a misspelt {better}" if better else ""
             yield note(entry.name, message, evidence=as_evidence(entry))
         elif known and not better:
             message = f"no library reads it. {known.hazard}"
@@ -97,7 +100,7 @@ def unknown_var(settings: Settings, software: Software | Absent) -> Iterator[Fin
             message = f"no library reads it; did you mean {better}?"
             yield warn(repr(entry.name).strip("'"), message, **JOB, evidence=as_evidence(entry))
         else:
-            message = f"is not a variable of {written(NEWEST)} or older, nor of a known plugin or framework"
+            message = f"is not a variable of {written(NEWEST)} or older, or of a known plugin or framework"
             builds = _OF_BUILDS.issuperset(entry.name.split("_")[1:])
             harmless = builds or entry.name.startswith(_HELD_IN_PART) or _may_be_a_plugins(entry.name, settings)
             yield (jobs_note if harmless else jobs_warn)(entry.name, message, as_evidence(entry))
@@ -129,7 +132,7 @@ def _unread(entry: Setting) -> bool:
     good=lambda: [(setting("NCCL_SHM_USE_CUDA_MEMCPY", "1"), nccl(2, 29, 7))],
 )
 def retired_var(settings: Settings, software: Software | Absent) -> Iterator[Finding]:
-    """The loaded NCCL no longer reads a variable, or does not read it yet.
+    """The loaded NCCL does not read a variable that other releases read.
 
     Right: Every variable is one that the loaded NCCL and torch read.
     Why: NCCL ignores unknown names, so a setting from an old guide, or for a newer version, does nothing.
@@ -147,10 +150,10 @@ def retired_var(settings: Settings, software: Software | Absent) -> Iterator[Fin
                 continue
             gone = ".".join(map(str, known.gone))
             tell = jobs_warn if nccls or version else jobs_note
-            yield tell(entry.name, f"is not read since {known.owner} {gone}{now}", as_evidence(entry))
+            yield tell(entry.name, f"has not been read since {known.owner} {gone}{now}", as_evidence(entry))
         elif known.since and not reaches(version, known.since):
             since, by = ".".join(map(str, known.since)), written(version, "NCCL" if nccls else "torch")
-            yield jobs_note(entry.name, f"is not known to {by}: it came with {since}", as_evidence(entry))
+            yield jobs_note(entry.name, f"is unknown to {by}: it was added in {since}", as_evidence(entry))
         elif not nccls and known.instead and reaches(version, table()[known.instead].since or (0,)):
             yield jobs_note(entry.name, f"is an old name that torch still reads{now}", as_evidence(entry))
 
@@ -187,12 +190,12 @@ def _integers(settings: Settings) -> Iterator[tuple[Setting, Parameter, Reading]
     required=True,
 )
 def bool_word(settings: Settings, software: Software | Absent) -> Iterator[Finding]:
-    """A word is set although NCCL reads a number.
+    """A word is set where NCCL expects a number.
 
     Right: Every on/off variable is a number.
-    Why: NCCL reads integers with strtoll, which returns 0 for every word, without a message (src/misc/param.cc:95). So
+    Why: NCCL reads integers with strtoll, which silently returns 0 for every word (src/misc/param.cc:95). So
     NCCL_IB_DISABLE=true leaves InfiniBand on, and NCCL_NVLS_ENABLE=yes turns NVLS off. Since 2.32 NCCL reports that the
-    value is invalid and keeps its default. torch's own switches are the opposite: they take words.
+    value is invalid and keeps its default. torch's own switches do accept words.
     Fix: write 1 for on and 0 for off, such as NCCL_IB_DISABLE=1.
     """
     version = loaded(software)
@@ -202,14 +205,14 @@ def bool_word(settings: Settings, software: Software | Absent) -> Iterator[Findi
             continue
         value = default_of(parameter, version) if keeps else 0
         meant = intent(entry.value or "")
-        read_as = f"refuses: its default holds ({parameter.default})" if keeps else "reads as 0"
+        read_as = f"rejects, so the default applies ({parameter.default})" if keeps else "reads as 0"
         message = f"is {entry.value!r}, which NCCL {read_as}"
         if meant is None or value is None:
             yield warn(entry.name, message, **JOB, evidence=as_evidence(entry))
         elif bool(value) == meant:
-            yield note(entry.name, f"{message}, as the word means", evidence=as_evidence(entry))
+            yield note(entry.name, f"{message}; that is what the word means", evidence=as_evidence(entry))
         else:
-            contrary = f"{message}: the opposite of what it means"
+            contrary = f"{message}: the opposite of what was meant"
             yield fail(entry.name, contrary, **JOB, evidence=as_evidence(entry))
 
 
@@ -223,8 +226,9 @@ def number_text(settings: Settings) -> Iterator[Finding]:
     """NCCL reads a number as a different one.
 
     Right: NCCL reads every number as it was written.
-    Why: NCCL does not support suffixes, fractions or comments (4M is 4). It reads a leading 0 as octal (010 is 8), and
-    falls back to its default beyond 64 bits (src/misc/param.cc:95). Transfers in steps of a few bytes crawl.
+    Why: NCCL does not support suffixes, fractions or comments (it reads 4M as 4). It reads a number with a leading 0 as
+    octal (010 is 8), and uses its default if the number exceeds 64 bits (src/misc/param.cc:95). With steps of only a
+    few bytes, transfers are extremely slow.
     Fix: write plain decimal digits: 4194304 for 4M.
     """
     for entry, parameter, reading in _integers(settings):
@@ -232,7 +236,7 @@ def number_text(settings: Settings) -> Iterator[Finding]:
             read_as = f"its default ({parameter.default})" if reading.note == "overflow" else str(reading.value)
             message = f"is {entry.value!r}, which NCCL reads as {read_as}"
             if crawls := reading.note != "overflow" and _crawls(parameter, reading.value):
-                message += f" bytes: {_SHORT}, and moves next to nothing"
+                message += f" bytes: {_SHORT}, and moves almost nothing"
             yield (jobs_fail if crawls else jobs_warn)(entry.name, message, as_evidence(entry))
 
 
@@ -253,11 +257,11 @@ def range(settings: Settings) -> Iterator[Finding]:
     """A number is outside the range of its variable.
 
     Right: Every number is within the range of its variable.
-    Why: the NCCL_IB_ variables are bit fields of a queue pair (timeout 5 bits, retry count 3): the NIC rejects or wraps
-    a value that does not fit, and NCCL does not check it first. With 0 queue pairs NCCL makes an empty completion
+    Why: the NCCL_IB_ variables are bit fields of a queue pair (timeout 5 bits, retry count 3). The NIC rejects or wraps
+    a value that does not fit, and NCCL does not check it first. With 0 queue pairs NCCL creates an empty completion
     queue, which the NIC rejects, and divides by 0 (src/transport/net_ib.cc:2184, v2.28.9). It also accepts any buffer
-    size and divides it into 8 steps (src/init.cc:827, src/include/device.h:26). NCCL clips or ignores other values, at
-    most with an INFO line.
+    size and divides it into 8 steps (src/init.cc:827, src/include/device.h:26). NCCL clips or ignores other invalid
+    values, with an INFO line at most.
     Fix: choose a value inside the range, or unset the variable.
     """
     for entry, parameter, reading in _integers(settings):
@@ -279,8 +283,8 @@ def _no_size(parameter: Parameter, value: int) -> str:
     if value in (parameter.low, -2) or parameter.type != "size":
         return ""
     if parameter.name in _BUFFERS and value < 1:
-        return f"is {value}: NCCL makes buffers of no bytes"
-    return f"is {value}, a size below zero ({parameter.source})" if value < 0 <= (parameter.low or 0) else ""
+        return f"is {value}, so NCCL allocates buffers of 0 bytes"
+    return f"is {value}, which is not a valid size ({parameter.source})" if value < 0 <= (parameter.low or 0) else ""
 
 
 def default_of(parameter: Parameter, version: Version | None) -> int | None:
@@ -309,22 +313,22 @@ def noop(settings: Settings, software: Software | Absent) -> Iterator[Finding]:
 
     Right: Every setting has an effect, and none overrides a better default.
     Why: guides repeat advice that was good for older versions. The default of NCCL_IB_TIMEOUT was raised to 20 in 2.23.
-    A value of 14 or 18 shortens it, so a flapping link ends the job instead of holding it up. Other settings are left
-    over from debugging: one channel carries some 20 GB/s on GPUs that reach 400 (src/init.cc:1725), with a small buffer
-    or chunk every step waits for the one before, and a block of 64 threads moves less than the usual 512.
+    A value of 14 or 18 shortens the timeout, so a flapping link ends the job instead of delaying it. Other settings are
+    left over from debugging. One channel carries about 20 GB/s on GPUs that reach 400 (src/init.cc:1725). With a small
+    buffer or chunk every step waits for the previous one. A block of 64 threads moves less than the usual 512.
     Fix: unset the variable.
     """
     version = loaded(software)
     for entry, parameter, reading in _integers(settings):
         least, cost = _FAR_BELOW.get(entry.name, (0, ""))
         if reading.note == "plain" and 0 < reading.value < least and not _no_size(parameter, reading.value):
-            message = f"is {reading.value}, far below what NCCL takes by itself: {cost}"
+            message = f"is {reading.value}, far below what NCCL would choose: {cost}"
             yield (jobs_fail if _crawls(parameter, reading.value) else jobs_warn)(
                 entry.name, message, as_evidence(entry)
             )
             continue
         if entry.name == "NCCL_IB_TC" and reading.value == _DSCP_OF_ROCE:
-            message = f"is {reading.value}, the usual DSCP of RoCE; the traffic class for it is 104, or 106 with ECN"
+            message = f"is {reading.value}, the usual DSCP for RoCE; the matching traffic class is 104, or 106 with ECN"
             yield jobs_warn(entry.name, message, as_evidence(entry))
         default = default_of(parameter, version) if reading.note == "plain" else None
         if default is None:
@@ -338,16 +342,18 @@ def noop(settings: Settings, software: Software | Absent) -> Iterator[Finding]:
             )
             yield jobs_warn(entry.name, message, as_evidence(entry))
         elif entry.name == "NCCL_IB_TIMEOUT" and reading.value == 0:
-            yield jobs_warn(entry.name, "is 0, which means for ever: a lost packet hangs the job", as_evidence(entry))
+            yield jobs_warn(
+                entry.name, "is 0, which means no timeout, so a lost packet hangs the job", as_evidence(entry)
+            )
         elif entry.name == "NCCL_IB_RETRY_CNT" and 0 <= reading.value < default:
             message = f"is {reading.value}, below the default {default}: a packet lost {reading.value + 1} times"
             yield jobs_warn(entry.name, f"{message} in a row ends the job", as_evidence(entry))
 
 
 _DSCP_OF_ROCE = 26
-_FEW = "a channel carries some 20 GB/s"
-_SHORT = "every step waits for the one before"
-_SLOW = "with few threads each channel moves less"
+_FEW = "one channel carries about 20 GB/s"
+_SHORT = "every step waits for the previous one"
+_SLOW = "with few threads each channel moves less data"
 _FAR_BELOW = {  # defaults: as many channels as the links need, 4 MiB, 512 KiB, 4.7 MiB, 128 KiB (src/init.cc:814)
     **dict.fromkeys(("NCCL_MAX_NCHANNELS", "NCCL_MAX_NRINGS", "NCCL_MAX_CTAS"), (2, _FEW)),
     "NCCL_MAX_P2P_NCHANNELS": (2, _FEW),
@@ -366,13 +372,13 @@ _FAR_BELOW = {  # defaults: as many channels as the links need, 4 MiB, 512 KiB, 
     good=lambda: [(having(NCCL_MIN_CTAS="8", NCCL_MAX_CTAS="8"), nccl(2, 30, 7))],
 )
 def overruled(settings: Settings, software: Software | Absent) -> Iterator[Finding]:
-    """NCCL uses a number other than the one that was set, because another setting or the hardware contradicts it.
+    """NCCL does not use the number that was set, because another setting or the hardware contradicts it.
 
     Right: NCCL uses the numbers that were set.
     Why: if NCCL_MIN_CTAS is above NCCL_MAX_CTAS, NCCL uses the maximum for both (src/init.cc:2190). For channels it
-    uses the minimum, and repeats the channels that the maximum allows (src/graph/connect.cc:493). A number of threads
-    that is not a multiple of a warp becomes the largest one possible (src/graph/tuning.cc:17), and there are at most 64
-    sockets (src/transport/net_socket.cc:391). NCCL reports this at INFO level at most.
+    uses the minimum, by repeating the channels that the maximum allows (src/graph/connect.cc:493). If a number of
+    threads is not a multiple of a warp (32), NCCL uses the largest number possible (src/graph/tuning.cc:17). It opens
+    at most 64 sockets (src/transport/net_socket.cc:391). NCCL reports this at INFO level at most.
     Fix: set the minimum to no more than the maximum, threads to a multiple of 32, and threads times sockets to 64 or
     less.
     """
@@ -385,13 +391,11 @@ def overruled(settings: Settings, software: Software | Absent) -> Iterator[Findi
             message = f"is {threads}, which is not a multiple of {_WARP}: NCCL runs {most} threads"
             yield jobs_warn(name, message, evidence(settings, name))
         elif 0 < threads < least:
-            yield jobs_warn(
-                name, f"is {threads}: NCCL runs {least} threads, the least it can", evidence(settings, name)
-            )
+            yield jobs_warn(name, f"is {threads}, but NCCL runs at least {least} threads", evidence(settings, name))
     threads, sockets = (read_setting(settings, name, -2, version) for name in _SOCKETS)
     if threads > 0 and sockets > 0 and min(threads, 16) * sockets > _MOST_SOCKETS:
         used = _MOST_SOCKETS // min(threads, 16)
-        message = f"is {sockets}: with {min(threads, 16)} threads NCCL opens {used} sockets for each"
+        message = f"is {sockets}, but with {min(threads, 16)} threads NCCL opens only {used} sockets for each"
         yield jobs_warn(_SOCKETS[1], message, evidence(settings, *_SOCKETS))
 
 
@@ -399,8 +403,12 @@ _WARP, _MOST_SOCKETS = 32, 64
 _SOCKETS = ("NCCL_SOCKET_NTHREADS", "NCCL_NSOCKS_PERTHREAD")
 _PAIRS = (
     ("NCCL_MIN_CTAS", "NCCL_MAX_CTAS", "NCCL uses the maximum for both"),
-    ("NCCL_MIN_NCHANNELS", "NCCL_MAX_NCHANNELS", "NCCL uses the minimum, and repeats the channels of the maximum"),
-    ("NCCL_MIN_P2P_NCHANNELS", "NCCL_MAX_P2P_NCHANNELS", "the minimum counts"),
+    (
+        "NCCL_MIN_NCHANNELS",
+        "NCCL_MAX_NCHANNELS",
+        "NCCL uses the minimum, by repeating the channels that the maximum allows",
+    ),
+    ("NCCL_MIN_P2P_NCHANNELS", "NCCL_MAX_P2P_NCHANNELS", "NCCL uses the minimum"),
 )
 
 
@@ -428,7 +436,7 @@ _REFUSED_EMPTY = ("TORCH_NCCL_", "TORCH_GLOO_", "TORCH_DISTRIBUTED_DEBUG", "GLOO
 """What they read, in whole or by their beginning: an empty text is as bad as a wrong one (torch c10d/Utils.hpp)."""
 
 _NUMBER = r"\s*[+-]?(?:0[xX][0-9a-fA-F]{1,16}|[0-9]{1,19})"
-_NO_NUMBER = "no number"
+_NO_NUMBER = "not a number"
 _SIZE_ENDS = frozenset({"b", *(prefix + end for prefix in "kmgt" for end in ("", "b", "i", "ib"))})
 
 
@@ -442,9 +450,9 @@ def unknown_text(settings: Settings) -> Iterator[Finding]:
     """A variable has a value that its library does not recognise.
 
     Right: Every variable has a value that its library knows.
-    Why: NCCL drops an unknown word without a message, so NCCL_P2P_LEVEL=nvl has no effect. Since 2.30.7 one unknown
-    name in NCCL_DEBUG_SUBSYS discards the whole list. torch and gloo end the process instead, even for an empty text.
-    docker's --env-file, a compose list and nccl.conf keep quotation marks, which a shell would take away.
+    Why: NCCL silently ignores an unknown word, so NCCL_P2P_LEVEL=nvl has no effect. Since 2.30.7 one unknown name in
+    NCCL_DEBUG_SUBSYS discards the whole list. torch and gloo end the process instead, even for an empty value. A shell
+    removes quotation marks, but docker's --env-file, a compose list and nccl.conf keep them.
     Fix: use one of the values that the finding lists.
     """
     for entry in settings.effective.values():
@@ -455,7 +463,7 @@ def unknown_text(settings: Settings) -> Iterator[Finding]:
             continue
         problem = unknown(entry.value, parameter)
         if {entry.value[:1], entry.value[-1:]} & {*_MARKS}:
-            message = f"is {entry.value!r}: the quotation marks are part of the value, which so means nothing"
+            message = f"is {entry.value!r}: the quotation marks are part of the value, which makes it invalid"
             yield (jobs_fail if parameter.name in _OF_DEVICES else jobs_warn)(entry.name, message, as_evidence(entry))
         elif problem:
             yield _finding(entry, parameter, problem)
@@ -489,7 +497,7 @@ def _unknown_word(text: str, parameter: Parameter) -> str:
     number = re.fullmatch(_NUMBER, text)
     if number and (parameter.low is not None or parameter.type == "int"):
         return _range_complaint(int(text, 0) if text.strip("+- ")[:2].lower() == "0x" else int(text), parameter)
-    return f"{', '.join(strange[:3])} is none of {', '.join(parameter.words)}"
+    return f"{', '.join(strange[:3]) or 'an empty value'} is not one of {', '.join(parameter.words)}"
 
 
 def _range_complaint(value: int, parameter: Parameter) -> str:
@@ -503,22 +511,22 @@ def _finding(entry: Setting, parameter: Parameter, problem: str) -> Finding:
     """Return a refusal if the process ends with it; a note if a plugin may know more words than our table."""
     message, shown = f"is {entry.value!r}: {problem} ({parameter.source})", as_evidence(entry)
     if parameter.owner in _REFUSED and (parameter.words or problem == _NO_NUMBER):
-        return jobs_fail(entry.name, f"{message}; {parameter.owner} refuses it and ends the process", shown)
+        return jobs_fail(entry.name, f"{message}; {parameter.owner} rejects it and ends the process", shown)
     level = entry.name == "NCCL_DEBUG_SUBSYS" and not unknown(_strange(problem), table()["NCCL_DEBUG"])
     if level:
-        message = f"is {entry.value!r}: {_strange(problem)} is a level of NCCL_DEBUG, and not a subsystem"
+        message = f"is {entry.value!r}: {_strange(problem)} is a level of NCCL_DEBUG, not a subsystem"
     if level or (parameter.words and parameter.owner not in ("nccl", "nvshmem", "ucx", *_REFUSED)):
         return jobs_note(entry.name, message, shown)
     return jobs_warn(entry.name, message, shown)
 
 
 def _strange(problem: str) -> str:
-    return problem.partition(" is none of ")[0]
+    return problem.partition(" is not one of ")[0]
 
 
 _DEBUGGING = {
-    "TORCH_DISTRIBUTED_DEBUG": ("DETAIL", "every collective is compared over all ranks by gloo first"),
-    "NCCL_CHECK_MODE": ("DEBUG_GLOBAL", "every call compares its arguments over all ranks"),
+    "TORCH_DISTRIBUTED_DEBUG": ("DETAIL", "before every collective gloo compares its arguments on all ranks"),
+    "NCCL_CHECK_MODE": ("DEBUG_GLOBAL", "every call compares its arguments on all ranks"),
     "CUDA_LAUNCH_BLOCKING": ("1", "the host waits for every kernel, so nothing overlaps"),
     "FI_LOG_LEVEL": ("DEBUG", "libfabric writes lines for every call"),
     "UCX_LOG_LEVEL": ("DEBUG", "UCX writes lines for every call"),
@@ -532,11 +540,11 @@ _DEBUGGING = {
     good=lambda: [(having(CUDA_LAUNCH_BLOCKING="0"),)],
 )
 def debugging(settings: Settings) -> Iterator[Finding]:
-    """A setting that is meant for debugging slows every collective.
+    """A debugging setting slows every collective.
 
-    Right: No setting that is meant for debugging slows collectives.
-    Why: guides recommend TORCH_DISTRIBUTED_DEBUG=DETAIL to find a hang, and it then stays in job scripts. An all_reduce
-    of 8 bytes took five times as long with it (measured with gloo, torch 2.13).
+    Right: No debugging setting slows collectives.
+    Why: guides recommend TORCH_DISTRIBUTED_DEBUG=DETAIL for debugging hangs, and it then remains in job scripts. With
+    it an all_reduce of 8 bytes took five times as long (measured with gloo, torch 2.13).
     Fix: unset it once the fault is found; TORCH_DISTRIBUTED_DEBUG=INFO costs nothing per call.
     """
     for name, (value, cost) in _DEBUGGING.items():
@@ -569,10 +577,10 @@ def gid_uniform(
     """The GIDs that NCCL uses differ between nodes in type or address family.
 
     Right: The GIDs that NCCL uses have one type and address family on all nodes.
-    Why: RoCE v1 and v2, and IPv4 and IPv6, use different packets, so two ends that disagree cannot connect. One GID
-    index for all nodes is right only if all GID tables have the same order, and the order depends on when interfaces
-    got their addresses.
-    Fix: unset NCCL_IB_GID_INDEX with NCCL >= 2.21, or give each node its own index, in its own nccl.conf.
+    Why: RoCE v1 and v2, and IPv4 and IPv6, use different packets, so two ends that differ cannot connect. One GID index
+    for all nodes works only if all GID tables have the same order, and that order depends on when the interfaces got
+    their addresses.
+    Fix: with NCCL 2.21 or newer, unset NCCL_IB_GID_INDEX. Otherwise set the right index for each node in its nccl.conf.
     """
     values: dict[str, frozenset[str]] = {}
     for node, found in fabrics.items():

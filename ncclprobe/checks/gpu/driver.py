@@ -33,12 +33,12 @@ NO_SMI = Absent("nvidia-smi: not there", "Missing")
 _TO_A_GUEST, _MOST_SHOWN = "vfio-pci", 4
 _CUDA_NODE = "/dev/nvidia-uvm"
 _START_WITH_GPUS = (
-    "the driver is loaded, and this process was started without its devices: start the container with GPUs (`docker "
-    "run --gpus all`, nvidia.com/gpu in its resources, `srun --gpus-per-node`)"
+    "the driver is loaded, but this process has no access to its devices. Start the container with GPUs "
+    "(`docker run --gpus all`, nvidia.com/gpu in its resources, `srun --gpus-per-node`)"
 )
 _LOAD_DRIVER = (
-    "load NVIDIA's driver, or install it: `modprobe nvidia`, then `nvidia-smi`; on a node whose GPUs no job uses: "
-    "--backend gloo"
+    "load NVIDIA's driver, or install it: `modprobe nvidia`, then `nvidia-smi`. If no job uses this "
+    "node's GPUs: --backend gloo"
 )
 
 
@@ -53,8 +53,8 @@ def smi_canary(smi: Smi | Absent, gpus: Gpus | Absent) -> Iterator[Finding]:
 
     Right: nvidia-smi returns, and lists the GPUs that NVML counts.
     Why: if the driver is wedged, every CUDA call of a job hangs in the same way, without a message. Without persistence
-    mode up to 3 s per GPU are normal, so only a minute without an answer counts. In containers without nvidia-smi, NVML
-    answers through the same driver.
+    mode up to 3 s per GPU are normal, so the limit is one minute. In containers without nvidia-smi, NVML asks the same
+    driver.
     Fix: look for Xid messages (`dmesg | grep -i xid`), then drain the node and reboot it.
     """
     if isinstance(smi, Absent):
@@ -63,7 +63,7 @@ def smi_canary(smi: Smi | Absent, gpus: Gpus | Absent) -> Iterator[Finding]:
     elif smi.wedged:
         yield fail("nvidia-smi", smi.wedged, **NODE, evidence="nvidia-smi -L")
     elif isinstance(gpus, Gpus) and smi.gpus < (alive := sum(not gpu.lost for gpu in gpus.all)):
-        message = f"lists {plural(smi.gpus, 'GPU')}, and NVML counts {alive}: a GPU appears and disappears"
+        message = f"lists {plural(smi.gpus, 'GPU')}, but NVML counts {alive}: a GPU appears and disappears"
         yield fail("nvidia-smi", message, blame="node", action="retest", confidence=ONCE, evidence="nvidia-smi -L")
 
 
@@ -87,13 +87,13 @@ def count(
     """A GPU is lost, or the node has fewer than expected.
 
     Right: All expected GPUs are present.
-    Why: the launcher starts a rank per expected GPU. A rank without a GPU fails or shares one, and all others wait. If
-    a process sees only one GPU, the launcher may have given each its own (srun --gpus-per-task, Ray). A node without a
-    usable GPU fails if something shows that it should have one: --expect-gpus, an NVIDIA GPU on the PCI bus that is not
-    handed on to a guest, SLURM_GPUS_ON_NODE, in a prolog SLURM_JOB_GPUS, or NVIDIA_VISIBLE_DEVICES with UUIDs. A GPU
-    that failed to initialise is on the PCI bus with its driver and in /dev, but NVML omits it.
-    Fix: drain the node. A lost GPU needs a reset or a reboot, and a repair if it does not return. If more ranks than
-    GPUs were started, use --nproc-per-node=gpu.
+    Why: the launcher starts one rank per expected GPU. A rank without a GPU fails or shares one, and all others wait.
+    If a process sees only one GPU, the launcher may have given each process its own (srun --gpus-per-task, Ray). A node
+    without a usable GPU fails only if something shows that it should have one: --expect-gpus, an NVIDIA GPU on the PCI
+    bus that is not passed through to a guest, SLURM_GPUS_ON_NODE, SLURM_JOB_GPUS in a prolog, or UUIDs in
+    NVIDIA_VISIBLE_DEVICES. A GPU that failed to initialise appears on the PCI bus and in /dev, but not in NVML.
+    Fix: drain the node. Reset a lost GPU or reboot the node, and have the GPU repaired if it does not return. If more
+    ranks than GPUs were started, use --nproc-per-node=gpu.
     """
     ranks = (launch.local_world_size or 0) if isinstance(launch, Launch) else 0
     if isinstance(gpus, Absent):
@@ -106,7 +106,7 @@ def count(
         return
     if gpus.instead_of_nvml:
         yield note(
-            "NVML", f"could not be asked; nvidia-smi answered instead: {gpus.instead_of_nvml}", evidence="nvidia-smi"
+            "NVML", f"could not be used, so nvidia-smi was used instead: {gpus.instead_of_nvml}", evidence="nvidia-smi"
         )
     for gpu in gpus.all:
         if gpu.lost:
@@ -131,11 +131,14 @@ def _closed(devices: Devices | Absent, container: Container | Absent) -> Iterato
     nodes = () if isinstance(devices, Absent) or isinstance(devices.nvidia, Absent) else devices.nvidia
     own, shown = next((node for node in nodes if node.path == _CUDA_NODE), None), f"access(2) {_CUDA_NODE}"
     if own and not own.usable:
-        message = "is not readable and writable for this process: CUDA does not start, although NVML sees the GPUs"
+        message = "is not readable and writable for this process, so CUDA does not start, although NVML sees the GPUs"
         yield fail(own.path, message, **IMAGE, evidence=shown)
     elif own is None and _numbered(devices) and isinstance(container, Container):
         if container.kind:
-            message = f"is not in this {container.kind} container: CUDA does not start, although NVML sees the GPUs"
+            message = (
+                f"does not exist in this {container.kind} container, so CUDA does not start, although NVML sees the "
+                "GPUs"
+            )
             yield fail(_CUDA_NODE, message, **IMAGE, evidence=shown)
         else:
             yield note(_CUDA_NODE, "does not exist; nvidia-modprobe creates it when CUDA starts", evidence=shown)
@@ -157,12 +160,12 @@ def _uncounted(
     slurms = any(name.startswith("SLURM_") for name in variables)
     inside = isinstance(container, Absent) or bool(container.kind)
     open_nodes = len(_numbered(devices, usable=True))
-    message = f"{len(gpus.all)} counted by NVML, {len(bound)} on the PCI bus with the driver nvidia"
+    message = f"NVML counts {len(gpus.all)}, but {len(bound)} on the PCI bus use the driver nvidia"
     shown = seen("/sys/bus/pci/devices", first_of((gpu.address for gpu in bound), _MOST_SHOWN))
     if given or slurms or inside or open_nodes <= len(gpus.all):
         yield note("GPUs", f"{message}: this process has no access to the others", evidence=[shown, seen("NVML")])
     else:
-        message = f"{message} and {open_nodes} in /dev: the others failed to initialise"
+        message = f"{message} and {open_nodes} are in /dev: the others failed to initialise"
         yield fail("GPUs", message, **NODE, evidence=[shown, seen("NVML")])
 
 
@@ -173,7 +176,7 @@ def _twins(gpus: Gpus) -> Iterator[Finding]:
     }
     for uuid, names in uuids.items():
         if len(names) > 1:
-            message = f"have one UUID, {uuid}: one of them is counted twice, or their driver is wrong"
+            message = f"have the same UUID, {uuid}: one GPU is counted twice, or the driver is wrong"
             yield warn(", ".join(names), message, **NODE, evidence="NVML")
 
 
@@ -210,7 +213,7 @@ def _none_usable(signs: Sequence[tuple[str, Evidence]], why: str, driver: Driver
 
 
 def _too_few(gpus: int, ranks: int, evidence: str) -> Finding:
-    return fail("GPUs", f"{gpus} usable, for {ranks} ranks of this node", **NODE, evidence=evidence)
+    return fail("GPUs", f"{gpus} usable for {ranks} ranks on this node", **NODE, evidence=evidence)
 
 
 def _numbered(devices: Devices | Absent, usable: bool = False) -> tuple[str, ...]:
@@ -235,7 +238,7 @@ FELL = Event(3600.0, "xid", BUS, "79", "pid='<unknown>', name=<unknown>, GPU has
 
 
 _LOGGED = Certainty("high", "kernel log")
-_KEEP = "nothing, unless earlier jobs matter: `journalctl -k` has more if the journal is kept on disk."
+_KEEP = "none needed, unless earlier jobs matter. `journalctl -k` shows more if the journal is kept on disk."
 
 
 @check(
@@ -246,14 +249,14 @@ _KEEP = "nothing, unless earlier jobs matter: `journalctl -k` has more if the jo
     applies=gpu_job,
 )
 def xid(log: KernelLog, gpus: Gpus | Absent) -> Iterator[Finding]:
-    """The driver has reported errors of a GPU or NVSwitch.
+    """The driver has reported errors on a GPU or NVSwitch.
 
-    Right: The driver has reported no grave error of a GPU or NVSwitch.
-    Why: an Xid names the cause when a job only sees a hanging collective or a CUDA error. After Xid 48, 64, 74, 79, 95,
-    119, 120 and, on Blackwell, the fatal ones of 144 to 150, the GPU needs at least a reset.
-    Fix: look the code up at docs.nvidia.com/deploy/xid-errors. If it is serious, drain the node, reset the GPU
-    (`nvidia-smi --gpu-reset -i N`; after Xid 74 the GPUs at both ends of the link that `nvidia-smi nvlink -e` names),
-    and have it repaired if the error returns.
+    Right: The driver has reported no serious error on a GPU or NVSwitch.
+    Why: an Xid names the cause when the job itself shows only a hung collective or a CUDA error. After Xid 48, 64, 74,
+    79, 95, 119 or 120 the GPU needs at least a reset. On Blackwell so do the fatal errors among 144 to 150.
+    Fix: look the code up at docs.nvidia.com/deploy/xid-errors. If it is serious, drain the node and reset the GPU
+    (`nvidia-smi --gpu-reset -i N`). After Xid 74 reset the GPUs at both ends of the link that `nvidia-smi nvlink -e`
+    names. If the error returns, have the GPU repaired.
     """
     by_kind = grouped(
         ((event.kind, event.device, event.code), event) for event in log.events if event.kind in ("xid", "sxid", "lost")
@@ -261,7 +264,7 @@ def xid(log: KernelLog, gpus: Gpus | Absent) -> Iterator[Finding]:
     for events in by_kind.values():
         yield _judged(events, log, gpus)
     if log.oldest_s or log.dropped:
-        message = f"begins {_ago(log.uptime_s - log.oldest_s)}: earlier messages are not known"
+        message = f"begins {_ago(log.uptime_s - log.oldest_s)}, so earlier messages are unknown"
         yield note("kernel log", message, evidence=log.source, remedy=_KEEP)
 
 
@@ -279,7 +282,7 @@ def _judged(events: Sequence[Event], log: KernelLog, gpus: Gpus | Absent) -> Fin
         later.code == _RECOVERY and later.device == last.device and later.at_s >= last.at_s and "to 0x0" in later.text
         for later in log.events
     ):
-        return note(subject, f"{message}; the driver reports a reset since then", evidence=evidence)
+        return note(subject, f"{message}; the driver has reported a reset since then", evidence=evidence)
     if not (meaning.grave or meaning.risky):
         return note(subject, message, evidence=evidence)
     recent = log.uptime_s - last.at_s < _DAY_S
@@ -299,7 +302,7 @@ def meaning_of(event: Event, fatal: bool | None) -> Xid:
         return Xid(f"{known.words}, {said}", grave=bool(fatal), risky=fatal is None)
     if event.code == _RECOVERY:
         asked = event.text.rpartition(" to ")[2].rstrip(".")
-        return Xid(f"the driver now asks for: {asked or 'nothing known'}", risky="(None)" not in asked)
+        return Xid(f"the driver now requests: {asked or 'an unknown action'}", risky="(None)" not in asked)
     return known
 
 

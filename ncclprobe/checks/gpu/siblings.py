@@ -24,7 +24,7 @@ _WORDS = {
     "CNS": "not supported by the chipset",
     "GNS": "not supported by the GPU",
     "TNS": "not supported by the topology",
-    "DR": "disabled by a registry key of the driver",
+    "DR": "disabled by a driver registry key",
     "NS": "not supported",
     "U": "unknown to the driver",
 }
@@ -62,12 +62,12 @@ def p2p(
     """GPUs cannot access each other's memory, although their connection allows it.
 
     Right: GPUs can access each other's memory if their connection allows it.
-    Why: if NVLink connects two GPUs but NVML denies them peer-to-peer access, NCCL gives up (graph/paths.cc, "P2P is
-    disabled between NVLINK connected GPUs"). If a PCIe switch connects them, NCCL goes through the host's memory, at
-    about half the speed.
-    Fix: NVLink: `systemctl start nvidia-fabricmanager`; look for MIG, confidential computing, or a registry key of the
-    driver. PCIe: turn ACS and IOMMU translation off, or accept the path through the host. NCCL_IGNORE_DISABLED_P2P only
-    hides the fault.
+    Why: if NVLink connects two GPUs but NVML reports no peer-to-peer access, NCCL exits (graph/paths.cc, "P2P is
+    disabled between NVLINK connected GPUs"). If a PCIe switch connects them, NCCL goes through host memory at about
+    half the speed.
+    Fix: for NVLink, run `systemctl start nvidia-fabricmanager`; also check whether MIG, confidential computing or a
+    driver registry key disables it. For PCIe, turn ACS and IOMMU translation off, or accept the path through host
+    memory. Do not set NCCL_IGNORE_DISABLED_P2P: it only hides the fault.
     """
     known = [status for table in (peers.read, peers.write) for status in table.values() if isinstance(status, str)]
     if not known:
@@ -88,7 +88,7 @@ def p2p(
         elif path is None or path > PathType.PXB or virtual or denied == "GNS" or _desktop(gpus, one, other):
             continue  # NCCL would not use it, or only the hypervisor or the product can change it
         else:
-            far = f"{message}, although one PCIe switch connects both ({path.name})"
+            far = f"{message}, although one PCIe switch connects the two ({path.name})"
             yield warn(pair, far, blame="node", action="fix-image", evidence=evidence)
     if not stops:
         yield from _no_access_anywhere(peers)
@@ -113,7 +113,7 @@ def _no_access_anywhere(peers: PeerAccess) -> Iterator[Finding]:
     """Yield one note if no pair has access: NCCL then goes through the host's memory for all of them."""
     words = {_denied(peers, one, other) for one, other in peers.read}
     if words and "" not in words and not any(status == "OK" for status in peers.nvlink.values()):
-        message = f"no pair has peer-to-peer access ({', '.join(sorted(words))}): NCCL uses host memory"
+        message = f"no pair has peer-to-peer access ({', '.join(sorted(words))}), so NCCL uses host memory"
         yield note("GPUs", message, evidence="nvmlDeviceGetP2PStatus (nvidia-smi topo -p2p rw)")
 
 
@@ -145,22 +145,22 @@ def ecc(gpus: Gpus) -> Iterator[Finding]:
     """A GPU's memory has had uncorrectable errors.
 
     Right: No GPU's memory has had an uncorrectable error since its last reset.
-    Why: such an error ends the job that hits it (Xid 48, 94, 95), with all its ranks. Errors counted since the last
-    reset have not been dealt with yet: DCGM's health watch and Meta's GCM fail a GPU at the first one. A reset has
-    dealt with older errors by remapping rows or retiring pages. SRAM errors are the exception: NVIDIA replaces a GPU
-    above a threshold of its own ("SRAM Threshold Exceeded" of nvidia-smi -q).
-    Fix: drain the node, reset the GPU (`nvidia-smi --gpu-reset -i N`) and run `dcgmi diag -r 3`; have it replaced if
-    errors return, or its SRAM threshold is exceeded.
+    Why: such an error ends the whole job that hits it (Xid 48, 94, 95). Errors counted since the last reset are not
+    repaired yet: DCGM's health watch and Meta's GCM fail a GPU at the first one. A reset repairs older errors by
+    remapping rows or retiring pages. SRAM errors are the exception: NVIDIA replaces a GPU that exceeds its own
+    threshold ("SRAM Threshold Exceeded" in nvidia-smi -q).
+    Fix: drain the node, reset the GPU (`nvidia-smi --gpu-reset -i N`) and run `dcgmi diag -r 3`. If errors return or
+    the SRAM threshold is exceeded, have the GPU replaced.
     """
     for name, gpu in named(gpus):
         if gpu.sram_worn is True:
-            message = "its SRAM has had more uncorrectable errors than NVIDIA allows: have the GPU replaced"
+            message = "its SRAM has had more uncorrectable errors than NVIDIA allows, so have the GPU replaced"
             yield fail(name, message, evidence="nvmlDeviceGetSramEccErrorStatus", **NODE)
         if isinstance(gpu.ecc_since_reset, int) and gpu.ecc_since_reset:
-            message = f"{_errors(gpu.ecc_since_reset)} of its memory since its last reset"
+            message = f"its memory has had {_errors(gpu.ecc_since_reset)} since its last reset"
             yield fail(name, message, evidence="nvmlDeviceGetTotalEccErrors (volatile)", **NODE)
         elif isinstance(gpu.ecc_since_reset, int) and isinstance(gpu.ecc_ever, int) and gpu.ecc_ever:
-            message = f"{_errors(gpu.ecc_ever)} of its memory over its life, none since its last reset"
+            message = f"its memory has had {_errors(gpu.ecc_ever)} over its lifetime, but none since its last reset"
             yield note(name, message, evidence="nvmlDeviceGetTotalEccErrors (aggregate)")
     yield from unread(gpus, "ecc_since_reset", "nvmlDeviceGetTotalEccErrors")
 
@@ -181,16 +181,16 @@ def ecc_mode(gpus: Gpus, environment: Environment | Absent) -> Iterator[Finding]
     """Error correction (ECC) is off on some GPUs, or will change with the next reset.
 
     Right: Error correction (ECC) is on for all GPUs of the job, or off for all.
-    Why: without ECC a flipped bit silently causes wrong gradients. On cards that keep the check bits in ordinary
+    Why: without ECC a flipped bit silently causes wrong gradients. On cards that store the check bits in ordinary
     memory, ECC also changes the amount of usable memory, so a job that fits one GPU may not fit another. A pending
     change takes effect at the next reset, so the node behaves differently after its next reboot.
-    Fix: `nvidia-smi -e 1` as root for the GPUs named, then reset them or reboot the node.
+    Fix: run `nvidia-smi -e 1` as root for the GPUs that the finding names, then reset them or reboot the node.
     """
     known = {name: gpu for name, gpu in shown(gpus, environment) if isinstance(gpu.ecc, bool)}
     off = [name for name, gpu in known.items() if not gpu.ecc]
     blamed: dict[str, Any] = {"blame": "node", "action": "fix-image", "evidence": "nvmlDeviceGetEccMode"}
     if off and len(off) < len(known):
-        yield warn(", ".join(off), "ECC is off, but on for the other GPUs", **blamed)
+        yield warn(", ".join(off), "ECC is off here but on for the other GPUs", **blamed)
     changing = [name for name, gpu in known.items() if gpu.ecc_pending is (not gpu.ecc)]
     if changing:
         to = "on" if known[changing[0]].ecc_pending else "off"
@@ -211,13 +211,13 @@ _SCREEN = Environment({"CUDA_VISIBLE_DEVICES": "0,1,2"})
     applies=several_gpus,
 )
 def model(gpus: Gpus, environment: Environment | Absent) -> Iterator[Finding]:
-    """A GPU is of another model than the others, or has another amount of memory.
+    """A GPU's model or amount of memory differs from the others.
 
-    Right: All GPUs of the job are of one model, with the same memory.
-    Why: every collective runs at the pace of the slowest GPU, NCCL tunes for the oldest (src/init.cc), and a batch that
-    fits the others does not fit the smallest. If one of several equal GPUs differs, a repair probably used the wrong
+    Right: All GPUs of the job have the same model and amount of memory.
+    Why: the slowest GPU sets the pace of every collective, NCCL tunes for the oldest (src/init.cc), and a batch that
+    fits the others may not fit the smallest. If one GPU of a uniform machine differs, a repair probably used the wrong
     part.
-    Fix: have the odd one replaced, or exclude it: CUDA_VISIBLE_DEVICES with the numbers of the others.
+    Fix: have the GPU that differs replaced, or exclude it: set CUDA_VISIBLE_DEVICES to the numbers of the others.
     """
     ours = dict(shown(gpus, environment))
     if ours and not any(gpu.name for gpu in ours.values()):
@@ -225,7 +225,7 @@ def model(gpus: Gpus, environment: Environment | Absent) -> Iterator[Finding]:
     most = max(map(_gib, ours.values()), default=0)
     small = {name: gpu for name, gpu in ours.items() if isinstance(gpu.memory_bytes, int) and _tiny(gpu, most)}
     for name, gpu in small.items():
-        message = f"{gpu.name} with {_gib(gpu)} GiB, for a display: exclude it with CUDA_VISIBLE_DEVICES"
+        message = f"{gpu.name} with {_gib(gpu)} GiB is meant for a display; exclude it with CUDA_VISIBLE_DEVICES"
         yield note(name, message, evidence="nvmlDeviceGetName")
     ours = {name: gpu for name, gpu in ours.items() if name not in small}
     yield from _unlike(ours, lambda gpu: gpu.name, str, "nvmlDeviceGetName")

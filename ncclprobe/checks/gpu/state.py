@@ -30,9 +30,9 @@ _CONTEXT = 128 << 20
 """A CUDA context takes more; the server of MPS, which exclusive-process mode is meant for, takes less."""
 _SLOWED = {
     "hw-slowdown": "the hardware has lowered its clocks",
-    "hw-thermal-slowdown": "too hot: the hardware has lowered its clocks",
-    "hw-power-brake-slowdown": "the power supply asks it to slow down (power brake)",
-    "sw-thermal-slowdown": "too hot: the driver has lowered its clocks",
+    "hw-thermal-slowdown": "it is too hot, and the hardware has lowered its clocks",
+    "hw-power-brake-slowdown": "the power supply makes it slow down (power brake)",
+    "sw-thermal-slowdown": "it is too hot, and the driver has lowered its clocks",
 }
 
 HEALTHY = Gpu(
@@ -77,9 +77,9 @@ def throttle(gpus: Gpus) -> Iterator[Finding]:
     """Heat or a power limit slows down a GPU's clocks.
 
     Right: Neither heat nor a power limit slows down a GPU's clocks.
-    Why: every collective waits for the slowest GPU. A GPU that is slowed down before the job begins slows down the
-    whole job.
-    Fix: check its temperature, fans and power supplies (`nvidia-smi -q -d PERFORMANCE,TEMPERATURE,POWER`).
+    Why: every collective waits for the slowest GPU. A GPU that is already slowed down before the job begins slows down
+    the whole job.
+    Fix: check the GPU's temperature, fans and power supplies (`nvidia-smi -q -d PERFORMANCE,TEMPERATURE,POWER`).
     """
     for name, gpu in named(gpus):
         told = () if isinstance(gpu.throttle, Absent) else gpu.throttle
@@ -103,9 +103,10 @@ def remap(gpus: Gpus) -> Iterator[Finding]:
     """A GPU's memory has rows to remap, or no spare rows left.
 
     Right: No GPU memory has rows to remap.
-    Why: a pending remapping happens only at the next reset, and until then the bad row can end a job with Xid 94 or 95.
-    A failed remapping means that the memory is worn out (docs.nvidia.com/deploy/a100-gpu-mem-error-mgmt).
-    Fix: pending: `nvidia-smi --gpu-reset -i N`, or reboot the node, when it is free. Failed: have the GPU replaced.
+    Why: a pending remapping takes effect only at the next reset, and until then the bad row can end a job with Xid 94
+    or 95. A failed remapping means that no spare rows are left (docs.nvidia.com/deploy/a100-gpu-mem-error-mgmt).
+    Fix: if a remapping is pending, run `nvidia-smi --gpu-reset -i N` or reboot the node when it is free. If it failed,
+    have the GPU replaced.
     """
     for name, gpu in named(gpus):
         if gpu.remap_failed is True:
@@ -128,9 +129,9 @@ def busy(gpus: Gpus) -> Iterator[Finding]:
     """A GPU is already in use.
 
     Right: No GPU is in use.
-    Why: a job on a GPU in use runs out of memory or shares the GPU, and a measurement during other work means nothing.
+    Why: a job on a GPU in use runs out of memory or shares the GPU, and measurements during other work are meaningless.
     With less than 1 GiB free the job does not start: "Failed to CUDA calloc", "out of memory".
-    Fix: `nvidia-smi --query-compute-apps=pid,name,used_memory --format=csv` names the processes; end your own, or take
+    Fix: `nvidia-smi --query-compute-apps=pid,name,used_memory --format=csv` lists the processes. End your own, or use
     another node.
     """
     unknown = {}
@@ -142,13 +143,13 @@ def busy(gpus: Gpus) -> Iterator[Finding]:
         in_use = 0 if isinstance(gpu.memory_used_bytes, Absent) else gpu.memory_used_bytes
         told = sum(nbytes or 0 for nbytes in processes)
         by = f"{len(processes)} process{'es' * (len(processes) != 1)}" if processes else "no process visible to NVML"
-        message = f"{size(max(in_use, told))} of its memory are in use, by {by}"
+        message = f"{size(max(in_use, told))} of its memory are in use by {by}"
         # What Linux keeps in the memory of a Grace's GPU, a NUMA node like any other, counts as used.
         shared = "GH200" in gpu.name or "GB200" in gpu.name or "GB300" in gpu.name
         whole = 0 if isinstance(gpu.memory_bytes, Absent) else gpu.memory_bytes
         if whole and whole - (told if shared else max(in_use, told)) < _LEAST:
             free = size(max(0, whole - max(in_use, told)))
-            message = f"{free} of its {size(whole)} are free, with {by} on it: no rank can start"
+            message = f"only {free} of its {size(whole)} are free, with {by} on it, so no rank can start"
             yield fail(name, message, action="retest", confidence=ONCE, evidence=("NVML memory", "NVML processes"))
         elif told > _MUCH or (in_use > _MUCH and not shared):
             yield warn(name, message, action="retest", confidence=ONCE, evidence=("NVML memory", "NVML processes"))
@@ -166,9 +167,9 @@ def busy(gpus: Gpus) -> Iterator[Finding]:
     applies=gpu_job,
 )
 def mig(gpus: Gpus, launch: Launch) -> Iterator[Finding]:
-    """MIG splits a GPU, or will after its next reset.
+    """MIG splits a GPU, or will split it after its next reset.
 
-    Right: No GPU is split by MIG, or will be.
+    Right: No GPU is split by MIG, or will be after its next reset.
     Why: MIG instances have neither NVLink nor peer-to-peer access, so ranks on them exchange data through the host
     (docs.nvidia.com/datacenter/tesla/mig-user-guide).
     Fix: for a job on several GPUs, have the administrator turn MIG off (`nvidia-smi -mig 0`), or use another node.
@@ -177,15 +178,15 @@ def mig(gpus: Gpus, launch: Launch) -> Iterator[Finding]:
     if split:
         others = [name for name, gpu in named(gpus) if gpu.mig is not True]
         several = (launch.local_world_size or 1) > 1
-        unlike = f", and {', '.join(others)} {'is' if len(others) == 1 else 'are'} not" if others else ""
-        message = f"split by MIG{unlike}; no NVLink or peer-to-peer between instances"
+        unlike = f", but {', '.join(others)} {'is' if len(others) == 1 else 'are'} not" if others else ""
+        message = f"is split by MIG{unlike}; MIG instances have no NVLink or peer-to-peer access"
         if others or several:
             yield warn(", ".join(split), message, blame="node", action="fix-image", evidence="nvmlDeviceGetMigMode")
         else:
             yield note(", ".join(split), message, evidence="nvmlDeviceGetMigMode")
     changing = [n for n, g in named(gpus) if isinstance(g.mig_pending, bool) and g.mig_pending is (g.mig is False)]
     for name in changing:
-        message = f"MIG will be turned {'off' if name in split else 'on'} by its next reset"
+        message = f"MIG will be turned {'off' if name in split else 'on'} at its next reset"
         yield warn(name, message, blame="node", action="fix-image", evidence="nvmlDeviceGetMigMode (pending)")
     yield from unread(gpus, "mig", "nvmlDeviceGetMigMode")
 
@@ -201,15 +202,14 @@ def persistence(gpus: Gpus) -> Iterator[Finding]:
     """Persistence mode is off.
 
     Right: Persistence mode is on.
-    Why: without it the driver releases a GPU when the last program exits, and takes seconds per GPU to initialise it
-    for the next one. If only some GPUs have it on, the others were reset, or removed and added again, since the node
-    was set up.
+    Why: without it the driver releases a GPU when the last program exits, and initialising it again takes seconds per
+    GPU. If it is on for only some GPUs, the others were reset, or removed and added again, since the node was set up.
     Fix: run nvidia-persistenced, or `nvidia-smi -pm 1` as root.
     """
     known = {name: gpu.persistence for name, gpu in named(gpus) if isinstance(gpu.persistence, bool)}
     off = [name for name, on in known.items() if not on]
     if off and len(off) < len(known):
-        message = "persistence mode is off, but on for the other GPUs"
+        message = "persistence mode is off here but on for the other GPUs"
         yield warn(", ".join(off), message, blame="node", action="fix-image", evidence="nvmlDeviceGetPersistenceMode")
     elif off:
         yield note("GPUs", "persistence mode is off for all GPUs", evidence="nvmlDeviceGetPersistenceMode")
@@ -228,9 +228,9 @@ def compute_mode(gpus: Gpus, job: Job) -> Iterator[Finding]:
     """A GPU's compute mode keeps a process from computing.
 
     Right: Every GPU's compute mode allows processes to compute.
-    Why: in compute mode "prohibited" every cudaSetDevice fails, so the rank of this GPU dies and all others wait for
-    it; in "exclusive-process" it fails while another process computes (nvmlComputeMode_t in nvml.h).
-    Fix: `nvidia-smi -i N -c 0` as root.
+    Why: in compute mode "prohibited" every cudaSetDevice fails, so this GPU's rank dies and all others wait for it. In
+    "exclusive-process" cudaSetDevice fails while another process uses the GPU (nvmlComputeMode_t in nvml.h).
+    Fix: run `nvidia-smi -i N -c 0` as root.
     """
     for name, gpu in named(gpus):
         mode = "" if isinstance(gpu.compute_mode, Absent) else gpu.compute_mode
@@ -240,7 +240,7 @@ def compute_mode(gpus: Gpus, job: Job) -> Iterator[Finding]:
         elif mode.startswith("exclusive") and not isinstance(gpu.processes, Absent):
             held = [nbytes for nbytes in gpu.processes if nbytes is None or nbytes > _CONTEXT]
             if held:
-                message = f"its compute mode is {mode}, and another process is using it: a second one is refused"
+                message = f"its compute mode is {mode}, and another process already uses it, so a second one is refused"
                 shown = ("nvmlDeviceGetComputeMode", "NVML processes")
                 tell = warn if None in held else fail
                 yield tell(name, message, action="retest", confidence=ONCE, evidence=shown)
@@ -276,25 +276,28 @@ POWER, CLOCK = "nvmlDeviceGetEnforcedPowerLimit", "nvmlDeviceGetApplicationsCloc
     applies=gpu_job,
 )
 def limits(gpus: Gpus) -> Iterator[Finding]:
-    """A GPU is limited to less than its siblings, or than other GPUs of its model.
+    """A GPU has lower limits than its siblings or its model's defaults, or is close to its slowdown temperature.
 
-    Right: No GPU has a lower power limit or lower clocks than its siblings, nor is hot enough to slow down.
-    Why: every collective and every step waits for the slowest GPU. A limit that was set by hand, or by a script for one
-    GPU, remains until the driver is reloaded, and no message reports it. A GPU that is near its slowdown temperature
-    before the job begins reaches it during the job.
-    Fix: `nvidia-smi -i N -pl WATTS` with the default of `nvidia-smi -q -d POWER`, `nvidia-smi -i N -rac` and `-rgc` for
-    the clocks, as root. If a GPU is hot, check fans, inlet and airflow.
+    Right: No GPU has a lower power limit or lower clocks than its siblings, or is hot enough to slow down.
+    Why: every collective and every step waits for the slowest GPU. A limit set by hand, or by a script for one GPU,
+    remains until the driver is reloaded, and no message reports it. A GPU that is already near its slowdown temperature
+    before the job reaches it during the job.
+    Fix: as root, run `nvidia-smi -i N -pl WATTS` with the default that `nvidia-smi -q -d POWER` shows, and `nvidia-smi
+    -i N -rac` and `-rgc` for the clocks. If a GPU is hot, check fans, inlet temperature and airflow.
     """
     every = dict(named(gpus))
-    yield from _limited(every, "power_limit_W", "power limit {} W", POWER)
-    yield from _limited(every, "clock_MHz", "clock allowed {} MHz", CLOCK)
+    yield from _limited(every, "power_limit_W", "its power limit is {} W", POWER)
+    yield from _limited(every, "clock_MHz", "its maximum clock is {} MHz", CLOCK)
     yield from _locked_low(every)
     yield from _lowered_limits(every)
     for name, gpu in every.items():
         if isinstance(gpu.temperature_C, int) and isinstance(gpu.slowdown_C, int):
             left = gpu.slowdown_C - gpu.temperature_C
             if left <= _MARGIN_C:
-                message = f"{gpu.temperature_C} °C, {max(left, 0)} below its slowdown threshold of {gpu.slowdown_C}"
+                message = (
+                    f"it is at {gpu.temperature_C} °C, only {max(left, 0)} below its slowdown threshold of "
+                    f"{gpu.slowdown_C}"
+                )
                 yield warn(name, message, blame="node", action="retest", confidence=ONCE,
                            evidence="nvmlDeviceGetTemperature")  # fmt: skip
     yield from _was_hot(every)
@@ -307,7 +310,9 @@ def _was_hot(gpus: dict[str, Gpu]) -> Iterator[Finding]:
     usual = median(seconds.values()) if seconds else 0
     for name, hot_s in seconds.items():
         if len(seconds) > 1 and hot_s >= _LONG_S and hot_s > _LONGER * (usual + 1):
-            message = f"heat has slowed it for {hot_s:,} s since the driver was loaded, its siblings for {usual:,.0f} s"
+            message = (
+                f"heat has slowed it for {hot_s:,} s since the driver was loaded, but its siblings for {usual:,.0f} s"
+            )
             evidence = "nvmlDeviceGetViolationStatus (thermal)"
             yield warn(name, message, blame="node", action="retest", evidence=evidence)
 
@@ -319,7 +324,7 @@ def _limited(gpus: dict[str, Gpu], field: str, what: str, source: str) -> Iterat
         usual = max(rates.values(), default=0)
         for name, rate in rates.items():
             if rate < _LESS * usual:
-                message = f"{what.format(rate)}, up to {usual} on its siblings"
+                message = f"{what.format(rate)}, but up to {usual} on its siblings"
                 loss = round(1 - rate / usual, 4)
                 yield warn(name, message, blame="node", action="fix-image", evidence=source, loss=loss)
 
@@ -329,7 +334,7 @@ def _locked_low(gpus: dict[str, Gpu]) -> Iterator[Finding]:
     rates = {name: gpu.clock_MHz for name, gpu in gpus.items() if isinstance(gpu.clock_MHz, int)}
     for name, rate in rates.items():
         if _LESS * max(rates.values()) <= rate < _LEAST_MHZ:
-            message = f"its clock is limited to {rate} MHz; every model allows 560 or more by default"
+            message = f"its clock is limited to {rate} MHz, but every model allows 560 or more by default"
             yield warn(name, message, **IMAGE, evidence=CLOCK)
 
 
@@ -340,7 +345,7 @@ def _lowered_limits(gpus: dict[str, Gpu]) -> Iterator[Finding]:
         limit, usual = gpu.power_limit_W, gpu.power_default_W
         if isinstance(limit, int) and isinstance(usual, int) and _LESS * most <= limit < _LESS * usual:
             tell = warn if limit < _HALF * usual else note
-            message = f"power limit {limit} W, {usual} by default"
+            message = f"its power limit is {limit} W, but {usual} by default"
             yield tell(name, message, **IMAGE, evidence=POWER)
 
 
@@ -356,18 +361,19 @@ def replays(gpus: Gpus) -> Iterator[Finding]:
     """A GPU's PCIe link has replayed many packets.
 
     Right: No GPU's PCIe link has replayed many more packets than its siblings' links.
-    Why: a packet is replayed when it arrives damaged. A link that replays packets all the time carries less, and in the
-    end causes AER errors or a GPU that falls off the bus (nvmlDeviceGetPcieReplayCounter, since the driver was loaded).
-    Fix: check `nvidia-smi -q | grep -i replay` again in an hour. If the count grows, reseat the GPU, its riser or
-    cable.
+    Why: a packet is replayed when it arrives damaged. A link that keeps replaying packets carries less data, and
+    eventually causes AER errors or a GPU that falls off the bus. The count starts when the driver is loaded
+    (nvmlDeviceGetPcieReplayCounter).
+    Fix: check `nvidia-smi -q | grep -i replay` again in an hour. If the count has grown, reseat the GPU, its riser or
+    its cable.
     """
     counts = {name: gpu.pcie_replays for name, gpu in named(gpus) if isinstance(gpu.pcie_replays, int)}
     usual = median(counts.values()) if counts else 0
     source = "nvmlDeviceGetPcieReplayCounter"
     for name, count in counts.items():
         if count >= _MANY and count > _TIMES * (usual + 1) and len(counts) > 1:
-            message = f"{count} packets were retransmitted on its PCIe link; its siblings usually have {usual:.0f}"
+            message = f"its PCIe link replayed {count} packets; its siblings usually replay {usual:.0f}"
             yield warn(name, message, **NODE, evidence=seen(source, str(count)))
         elif count >= _MANY:
-            yield note(name, f"{count} packets were retransmitted on its PCIe link", evidence=source)
+            yield note(name, f"its PCIe link replayed {count} packets", evidence=source)
     yield from unread(gpus, "pcie_replays", source)

@@ -18,7 +18,7 @@ from ncclprobe.nccl.hcas import layer_fits, select
 from ncclprobe.nccl.paths import PathType, Topology, machine_topology
 
 GDR_GROUP = CheckGroup("gdr", "GPUDirect RDMA is not available between a GPU and a NIC near it")
-LOSSES_GROUP = CheckGroup("losses", "A port loses packets, or goes down again and again")
+LOSSES_GROUP = CheckGroup("losses", "A port loses packets, or goes down repeatedly")
 ROCE_GROUP = CheckGroup("roce", "An Ethernet port is not configured as RoCE needs")
 
 SYSFS = "/sys/class/infiniband"
@@ -26,13 +26,13 @@ SYSFS = "/sys/class/infiniband"
 
 @applies
 def rdma_job(job: Job, fabric: Fabric) -> bool:
-    """to jobs on GPUs (--backend nccl) if there are RDMA devices that NCCL's own transport can take."""
+    """to jobs on GPUs (--backend nccl) if there are RDMA devices that NCCL's own transport can use."""
     return job.backend == "nccl" and any(layer_fits(port) for device in hardware(fabric) for port in device.ports)
 
 
 @applies
 def rdma_or_soft_job(job: Job, fabric: Fabric) -> bool:
-    """to jobs on GPUs (--backend nccl) if there are RDMA devices, or soft-RoCE, that NCCL's own transport takes."""
+    """to jobs on GPUs (--backend nccl) if there are RDMA devices, or soft-RoCE, that NCCL's own transport uses."""
     return job.backend == "nccl" and any(layer_fits(port) for port in meant(fabric).ports)
 
 

@@ -40,10 +40,10 @@ def gpu_near(fabric: Fabric, settings: Settings, pci: Pci, gpus: Gpus, machine: 
     """A GPU has no NIC near it, or fewer than the other GPUs.
 
     Right: Every GPU has a NIC near it, and all have the same number.
-    Why: if a GPU's NIC is not below its PCI switch, the data crosses the processor without GPUDirect
+    Why: if a GPU's NIC is not below the same PCI switch, the data goes through the CPU without GPUDirect
     (src/graph/paths.cc), or the GPU shares another GPU's NIC. The slowest GPU sets the pace of every collective. If
-    most GPUs of a machine have a NIC of their own, the GPU without one has lost it, or a card is in the wrong slot.
-    Fix: compare the slots with a healthy neighbour's (lspci -tv), and look for a NIC that is missing or down.
+    most GPUs of a machine have their own NIC, a GPU without one has lost it, or a card is in the wrong slot.
+    Fix: compare the slots with those of a healthy node (lspci -tv), and look for a NIC that is missing or down.
     """
     nics = list(dict.fromkeys(port.device for port in fast(active(taken(fabric, settings)))))
     topology = distances(pci, gpus, fabric)
@@ -66,7 +66,7 @@ def gpu_near(fabric: Fabric, settings: Settings, pci: Pci, gpus: Gpus, machine: 
             yield note(subject, message, evidence=sources)
             continue
         if not group.nics:
-            message = f"{_nearest(topology, group.gpus[0], nics)}; most GPUs have one below their own switch"
+            message = f"{_nearest(topology, group.gpus[0], nics)}; most GPUs have a NIC below their own switch"
         else:
             message = f"{listed(group.nics)} for {len(group.gpus)} GPUs; most have {usual:g} NIC each"
         yield tell(subject, message, **NODE, evidence=sources)
@@ -87,7 +87,7 @@ def _nearest(topology: Topology, gpu: str, nics: list[str]) -> str:
     known = {nic: path for nic in topology.nics if (path := topology.paths[gpu, nic]) is not None}
     nic = min((each for each in nics if each in known), key=lambda each: known[each])
     nearer = [each for each in known if known[each] < known[nic]]
-    passed = f"the nearest NIC, {listed(nearer)}, is down, slow or left out; the next" if nearer else "the nearest NIC"
+    passed = f"the nearest NIC, {listed(nearer)}, is down, slow or excluded; the next" if nearer else "the nearest NIC"
     return f"{passed} is {nic} at {known[nic].name}"
 
 
@@ -99,13 +99,13 @@ def _nearest(topology: Topology, gpu: str, nics: list[str]) -> str:
     applies=rdma_job,
 )
 def numa(fabric: Fabric, settings: Settings, pci: Pci, gpus: Gpus, machine: Machine | Absent) -> Iterator[Finding]:
-    """NICs are distributed over the NUMA nodes differently from the GPUs.
+    """NICs and GPUs are not distributed equally over the NUMA nodes.
 
-    Right: NICs are distributed over the NUMA nodes as the GPUs are.
-    Why: NCCL pins its proxy threads and buffers near the GPU. Traffic to a NIC of another NUMA node crosses the link
-    between the processors, twice without GPUDirect.
-    Fix: on bare metal compare the slots with a healthy neighbour's; if a NIC's NUMA node is -1, the firmware or the
-    hypervisor does not report the node, and NCCL assumes that the NIC is near node 0.
+    Right: NICs and GPUs are distributed equally over the NUMA nodes.
+    Why: NCCL pins its proxy threads and buffers near the GPU. Traffic to a NIC on another NUMA node crosses the link
+    between the sockets, without GPUDirect even twice.
+    Fix: on bare metal, compare the slots with those of a healthy node; if a NIC's NUMA node is -1, the firmware or
+    hypervisor does not report it, and NCCL assumes node 0.
     """
     ports = fast(active(taken(fabric, settings)))
     places = {device.name: device.pci for device in fabric.devices if isinstance(device.pci, str)}
@@ -133,7 +133,7 @@ def numa(fabric: Fabric, settings: Settings, pci: Pci, gpus: Gpus, machine: Mach
     for node in sorted(wanted | have):
         if have[node] > wanted[node]:
             names = [name for name, where in nodes.items() if where == node]
-            message = f"NUMA node {node} has {have[node]} of the NICs, and {wanted[node]} of the GPUs"
+            message = f"NUMA node {node} has {have[node]} of the NICs but {wanted[node]} of the GPUs"
             yield tell(listed(names), message, **NODE, evidence="/sys/bus/pci/devices/*/numa_node")
 
 
@@ -166,10 +166,10 @@ def gdr(
 
     Right: GPUDirect RDMA is available for every GPU.
     Why: without GPUDirect RDMA every byte is copied through host memory, at a fraction of the rate (nccl#1676: 10 GB/s
-    instead of 180). NCCL needs two things. The first is kernel support: a peer-memory module or DMA-BUF. The second is
-    a NIC below the same PCI switch as the GPU, or as another GPU that NVLink connects to it (src/graph/paths.cc).
-    Fix: modprobe nvidia-peermem (NCCL >= 2.23), or the open kernel module on Linux >= 5.12. NCCL_NET_GDR_LEVEL=SYS
-    allows longer paths; measure the bandwidth to see if the processor handles them well.
+    instead of 180). It has two requirements. The kernel must support it, with a peer-memory module or DMA-BUF. A NIC
+    must be below the same PCI switch as the GPU, or as another GPU that NVLink connects to it (src/graph/paths.cc).
+    Fix: run modprobe nvidia-peermem (NCCL >= 2.23), or use NVIDIA's open kernel module on Linux >= 5.12.
+    NCCL_NET_GDR_LEVEL=SYS allows longer paths; measure the bandwidth to see whether they are faster on this machine.
     """
     ports = fast(active(taken(fabric, settings)))
     version = software.nccl_version if isinstance(software, Software) else None
@@ -232,13 +232,13 @@ def _disabled_by_settings(made: Sequence[Direct], usual: Sequence[Direct], setti
     pairs = zip(made, usual, strict=True)
     staged = {now.gpu for now, before in pairs if before.sends and now.receives and now.sends is False}
     if staged:
-        message = f"makes {listed(sorted(staged))} send through host memory"
+        message = f"makes {listed(sorted(staged))} send data through host memory"
         yield _prevented(settings, "NCCL_NET_GDR_READ", message)
 
 
 def _prevented(settings: Settings, name: str, message: str) -> Finding:
     entry = settings.effective[name]
-    remedy = f"unset {name}, unless it works around a fault; it then hides that fault"
+    remedy = f"unset {name}, unless it works around a fault. In that case it hides the fault"
     return warn(name, message, **JOB, evidence=as_evidence(entry), remedy=remedy)
 
 
@@ -248,7 +248,7 @@ def _too_far(
     """Yield GPUs that are farther from every NIC than the level allows: a fault only if most are near enough."""
     unknown = [gpu for gpu in gpus if _reached(usual, gpu) is None]
     if unknown:
-        message = "its distance from the NICs is unknown, and so is NCCL's use of GPUDirect RDMA"
+        message = "its distance from the NICs is unknown, so it is unknown whether NCCL uses GPUDirect RDMA"
         yield note(listed(unknown), message, evidence=_ORIGIN)
     far = [gpu for gpu in gpus if _reached(usual, gpu) is False and _reached(made, gpu) is not True]
     near = [gpu for gpu in gpus if _reached(usual, gpu)]

@@ -22,7 +22,7 @@ _VIRTUAL = re.compile(r"(?:lo|docker|br-|virbr|veth|cali|cni|flannel|lxc|tunl|ta
 
 @applies
 def without_rdma(job: Job, fabric: Fabric | Absent, interfaces: Interfaces | Absent) -> bool:
-    """to jobs on GPUs, if interfaces are known, and no RDMA device is."""
+    """to jobs on GPUs, if interfaces are known and RDMA devices are not."""
     unknown = isinstance(fabric, Absent) or not fabric.devices
     return job.backend == "nccl" and unknown and isinstance(interfaces, Interfaces)
 
@@ -45,11 +45,11 @@ DOWN = rails(flags=frozenset({"up"}))
 def odd_interface(found: Interfaces) -> Iterator[Finding]:
     """One of several equal interfaces is down, has no IPv4 address, or has a smaller MTU.
 
-    Right: Interfaces of one kind are all up, with an IPv4 address and one MTU.
-    Why: each rail of a node has an interface of its own. NCCL uses none that is down or has no address, and a smaller
-    MTU makes RoCE send more, smaller packets.
-    Fix: `ip link set dev INTERFACE up mtu 9000`, and give it an address as its siblings have; if it stays down, check
-    its cable and the port of the switch.
+    Right: All interfaces of one kind are up, with an IPv4 address and the same MTU.
+    Why: each rail of a node has its own interface. NCCL does not use an interface that is down or has no address, and
+    with a smaller MTU RoCE sends more, smaller packets.
+    Fix: run `ip link set dev INTERFACE up mtu 9000`, and give it an address like those of its siblings. If it stays
+    down, check its cable and the switch port.
     """
     kinds = grouped((re.sub(r"\d+", "#", each.name, count=1), each) for each in found.all)
     for own in kinds.values():

@@ -381,12 +381,15 @@ def clock(offsets: Every[ClockOffset | Absent], gatherings: Every[Gathering | Ab
         if off:
             words = [f"{node} {abs(s):.3g} s {'ahead' if s > 0 else 'behind'}" for node, s in off.items()]
             differ = "differs" if len(off) == 1 else "differ"
-            message = f"{len(off)} of {len(ahead)} {differ}: {first_of(words, _MOST_TOLD)}"
+            message = f"{len(off)} of {len(ahead)} {differ} ({first_of(words, _MOST_TOLD)})"
             yield warn(named(tuple(off)), message, nodes=tuple(off), **blamed)
     else:
         spread = max(ahead.values()) - min(ahead.values())
         first, last = min(ahead, key=lambda node: ahead[node]), max(ahead, key=lambda node: ahead[node])
-        message = f"no majority among {len(ahead)} nodes: up to {spread:.3g} s apart, {first} behind and {last} ahead"
+        message = (
+            f"no majority among {len(ahead)} nodes: their clocks are up to {spread:.3g} s apart, with {first} behind "
+            f"and {last} ahead"
+        )
         yield warn("clocks", message, **blamed)
     unknown = [node for node, each in offsets.items() if node not in ahead]
     if unknown and not off:
