@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+from ncclprobe.host import polls
 from ncclprobe.host.command import found, run
 from ncclprobe.host.deadlines import STACKS_S
 from ncclprobe.model.errors import Missing
@@ -26,7 +27,7 @@ _KEPT = {
 """Variables of libraries that say what a call waits for, by the library's path; no other value leaves this module."""
 _OF_PROGRAMS = {"src", "dst", "tag", "peer"}
 _WORK, _GROUP = "distributed_c10d.Work at", "ProcessGroup at"
-_MOST_VALUE = 160
+_MOST_VALUE, _MOST_CALLERS = 160, 4
 
 
 def installed() -> str | None:
@@ -43,11 +44,23 @@ def stacks(pid: str) -> str:
         {
             "os_thread_id": each["os_thread_id"],
             "thread_name": each.get("thread_name"),
-            "frames": [kept_frame(frame) for frame in each["frames"]],
+            "frames": _with_question(pid, [kept_frame(frame) for frame in each["frames"]]),
         }
         for each in json.loads(_dump(pid))
     ]
     return json.dumps(threads)
+
+
+def _with_question(pid: str, frames: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Return the frames of a thread; if its program pauses in a loop, the first with what this loop asks for."""
+    own = [each for each in frames if not any(part in each["filename"] for part in ("<", "/lib/python", "-packages/"))]
+    if not own or own[0] is not frames[0]:
+        return frames
+    asked = polls.asked(pid, [(each["filename"], each["line"]) for each in own[:_MOST_CALLERS]])
+    if asked is not None:
+        kind, words, line = asked
+        frames[0].setdefault("values", {}).update(polls=kind, polled=f"{words}, line {line}")
+    return frames
 
 
 def kept_frame(frame: dict[str, Any]) -> dict[str, Any]:

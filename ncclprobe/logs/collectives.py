@@ -11,7 +11,7 @@ the end of such a chain are reported, and calls that wait for each other in a ci
 
 import re
 from collections import defaultdict
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import lru_cache
 from typing import Literal
 
@@ -200,17 +200,43 @@ def entered(dump: FlightDump, at: int) -> Entered:
 def caller(stack: Sequence[FlightFrame]) -> FlightFrame | None:
     """Return the innermost frame of the program itself; of a library if there is none; of torch as the last resort.
 
-    A frame belongs to a library if its path is in a library folder or in torch's.
+    A frame belongs to a library if its path is in a library folder or in torch's. The program may be an installed
+    package too, which a script of a ``bin`` folder or ``python -m`` has called: that of the outermost frame.
     """
     beside_torch = {f.filename.partition("torch/")[0] for f in stack if "/torch/distributed/" in f.filename}
-    for outside in ((*_LIBRARIES, *beside_torch), ("/torch/",)):
-        for frame in stack:
-            if not any(part in frame.filename for part in outside):
-                return frame
-    return stack[0] if stack else None
+    package = next((part for frame in reversed(stack) if (part := _package(frame.filename))), "<")
+    ways: Sequence[Callable[[str], bool]] = (
+        lambda path: not _has(path, (*_LIBRARIES, *_SCRIPTS, *beside_torch)),
+        lambda path: not _has(path, (*_LIBRARIES, *_SCRIPTS)),
+        lambda path: path.startswith("<") and not path.startswith("<frozen"),  # of python -c, or a notebook
+        lambda path: package in path,
+        lambda path: not _has(path, _LIBRARIES),
+        lambda path: "/torch/" not in path,
+    )
+    found = (frame for of_program in ways for frame in stack if of_program(frame.filename))
+    return next(found, stack[0] if stack else None)
 
 
-_LIBRARIES = ("site-packages/", "dist-packages/", "/lib/python3", "/torch/", "<")
+def _has(path: str, parts: Sequence[str]) -> bool:
+    return any(part in path for part in parts)
+
+
+def _package(path: str) -> str:
+    """Return the folder of the installed package to which a file belongs, other than torch; empty: to none."""
+    folder, _, rest = path.partition("-packages/")
+    name, inside, _ = rest.partition("/")
+    return f"{folder}-packages/{name}/" if inside and name not in ("torch", "torchgen", "functorch") else ""
+
+
+_OF_TORCH = "_ ao/ autograd/ cuda/ distributed/ fx/ jit/ multiprocessing/ nn/ optim/ serialization.py utils/"
+_LIBRARIES = (
+    "site-packages/",
+    "dist-packages/",
+    "/lib/python3",
+    "<",
+    *(f"/torch/{each}" for each in _OF_TORCH.split()),
+)
+_SCRIPTS = ("/bin/",)
 
 
 def _state(state: int, backend: str) -> str:

@@ -27,7 +27,8 @@ call and none goes on; made other calls; its process is gone; late and at work; 
 class RankClass(Struct, frozen=True):
     """Ranks of one class. `doing` is their activity in words, such as ``sleeps in nanosleep, train.py:212 in step``.
 
-    `ranks` are numbers of the job; a process with an unknown rank is only in `processes`, as NODE:PID.
+    `ranks` are numbers of the job; a process with an unknown rank is only in `processes`, as NODE:PID. `reason` is the
+    kind of why they do not go on, such as ``data-loader``; empty: unknown, or they go on.
     """
 
     name: ClassName
@@ -36,6 +37,7 @@ class RankClass(Struct, frozen=True):
     processes: tuple[str, ...] = ()
     doing: str = ""
     evidence: tuple[Evidence, ...] = ()
+    reason: str = ""
 
 
 class JobVerdict(Struct, frozen=True):

@@ -8,7 +8,7 @@ from ncclprobe.facts.files.flight_records import FlightFrame
 from ncclprobe.facts.job.meeting import Connection
 from ncclprobe.facts.job.process_state import LiveRank
 from ncclprobe.facts.job.ranks import JobState
-from ncclprobe.facts.job.stacks import FIRST, LiveFrame
+from ncclprobe.facts.job.stacks import LiveFrame, ThreadPlace
 from ncclprobe.host import py_spy
 from ncclprobe.logs.job import activity
 from ncclprobe.logs.job.activity import RankView
@@ -75,7 +75,7 @@ def test_the_function_nearest_to_the_program_says_what_it_waits_for() -> None:
     beyond = replace(OWN, filename=f"{PYTHON}/queue.py", name="get")  # outside of the program's innermost frame
     stack = (OWN, beyond)
     rank = RankView(2, "n1", first=IDLE, second=later(IDLE), stacks=(stack, stack))
-    assert "queue" not in activity.doing(rank, "idle")
+    assert "queue" not in activity.doing(rank, "idle").text
 
 
 def test_a_lock_in_a_handler_a_debugger_and_standard_input_are_told_apart() -> None:
@@ -93,10 +93,11 @@ def test_a_lock_in_a_handler_a_debugger_and_standard_input_are_told_apart() -> N
 def test_other_threads_are_named_if_one_may_have_to_act() -> None:
     gets = (FlightFrame("get", f"{PYTHON}/queue.py", 1), OWN)
     waits = (LiveFrame("receive", "/home/u/train.py", 5, {"work": "work", "tag": "31", "src": "1"}),)
-    joined = (f"{FIRST} in train.py:14 in main",)
+    joined = (ThreadPlace("MainThread", FlightFrame("main", "/home/u/train.py", 14), first=True),)
+    reads = (ThreadPlace("reader", FlightFrame("read", "/home/u/data.py", 7)),)
     rows = [
         (gets, (), "no other thread of the program is left"),
-        (gets, ("reader in data.py:7 in read",), "; reader in data.py:7 in read"),
+        (gets, reads, "; reader in data.py:7 in read"),
         (
             waits,
             joined,
@@ -105,7 +106,7 @@ def test_other_threads_are_named_if_one_may_have_to_act() -> None:
     ]
     for stack, threads, words in some(rows):
         rank = RankView(2, "n1", first=IDLE, second=later(IDLE), stacks=(stack, stack), threads=threads)
-        assert words in activity.doing(replace(rank, process=looked_process()), "idle")
+        assert words in activity.doing(replace(rank, process=looked_process()), "idle").text
 
 
 def test_a_rank_at_the_end_of_its_program_is_stuck_and_those_that_have_ended_are_not_blamed() -> None:

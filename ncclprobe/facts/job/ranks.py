@@ -17,9 +17,9 @@ from ncclprobe.facts.files.flight_records import FlightDump, FlightFrame, Flight
 from ncclprobe.facts.files.ras import RasAnswer, read_answer
 from ncclprobe.facts.job.gpus import LiveGpu, gpus, xids
 from ncclprobe.facts.job.meeting import LOOPBACK, Agent, Connection, Meetings, agent, decoded, meetings
-from ncclprobe.facts.job.process_state import LOADER, LiveRank, suspects
+from ncclprobe.facts.job.process_state import LOADER, Child, LiveRank, suspects
 from ncclprobe.facts.job.spawned import numbering
-from ncclprobe.facts.job.stacks import ThreadStack, stack
+from ncclprobe.facts.job.stacks import C10D, ThreadPlace, ThreadStack, stack
 from ncclprobe.facts.kernel_log import Event
 from ncclprobe.facts.launcher import TORCH, Launch, detect
 from ncclprobe.facts.traffic import Traffic
@@ -385,7 +385,7 @@ _STARTED_S = 10.0
 """How long after the start of one rank the others may still be started."""
 SLURM_JOB = "SLURM_JOB_ID"
 _RAS, _RAS_DEFAULT = "NCCL_RAS_ADDR", "localhost:28028"
-_AT_ONCE = 16
+_AT_ONCE, _MOST_CHILDREN = 16, 6
 _EVERY = -1
 """In place of a pid that this process waits for: any process that it has started."""
 _RECORDS = {PIPE, "TORCH_FR_DUMP_TEMP_FILE", "TORCH_NCCL_DEBUG_INFO_TEMP_FILE"}
@@ -409,7 +409,7 @@ class JobLook(Struct, frozen=True):
     traffic: Traffic = Traffic()
     of_children: Mapping[int, tuple[FlightFrame, ...]] = field(default_factory=dict)
     gpus: tuple[LiveGpu, ...] | Absent = Absent("they were not asked for")
-    threads: tuple[tuple[str, ...], ...] = ()
+    threads: tuple[tuple[ThreadPlace, ...], ...] = ()
 
 
 class JobLooks(Struct, frozen=True):
@@ -466,16 +466,32 @@ def _look(
         attempt(lambda: read_answer(f"NCCL RAS, look {number}", _ras_answer(host, ranks, number).encode())),
         attempt(lambda: _connections(host, number, (*_pids(ranks), *children))),
         traffic.read(host, number),
-        dict(_children_stacks(host, states[: bounds.JOB_STACKS])) if asked.stacks and number > 1 else {},
+        dict(_children_stacks(host, states, stacks)) if number > 1 else {},
         attempt(lambda: gpus(host, _pids(ranks), number)),
         tuple(() if isinstance(each, Absent) else each.others for each in stacks),
     )
 
 
-def _children_stacks(host: Host, states: Sequence[LiveRank | Absent]) -> Iterator[tuple[int, tuple[FlightFrame, ...]]]:
-    held = [child.pid for state in states if isinstance(state, LiveRank) for child in suspects(state)]
+def _children_stacks(
+    host: Host, states: Sequence[LiveRank | Absent], stacks: Sequence[ThreadStack | Absent]
+) -> Iterator[tuple[int, tuple[FlightFrame, ...]]]:
+    """Yield the stacks of processes that ranks outside a collective have started, first of those that cannot go on."""
+    held = [
+        child.pid
+        for state, of in zip(states, stacks, strict=False)
+        if isinstance(state, LiveRank) and not _in_collective(of)
+        for child in [*dict.fromkeys((*suspects(state), *filter(_is_python, state.children)))][:_MOST_CHILDREN]
+    ]
     read = zip(held, _each(held, lambda pid: stack(host, pid, 2)), strict=True)
     yield from ((pid, found.frames) for pid, found in read if isinstance(found, ThreadStack) and found.frames)
+
+
+def _in_collective(found: ThreadStack | Absent) -> bool:
+    return isinstance(found, ThreadStack) and any(frame.filename.endswith(C10D) for frame in found.frames)
+
+
+def _is_python(child: Child) -> bool:
+    return child.name.startswith(("python", "pt_"))
 
 
 def _records(host: Host, rank: JobProcess, number: int, asked: AskedJob) -> str | Absent:

@@ -25,11 +25,25 @@ class LiveFrame(FlightFrame, frozen=True):
     values: Mapping[str, str] = field(default_factory=dict)
 
 
+class ThreadPlace(Struct, frozen=True):
+    """The position of a thread in the program, and the function of torch.distributed that it is in; empty: in none."""
+
+    name: str
+    frame: FlightFrame
+    call: str = ""
+    first: bool = False
+
+    def __str__(self) -> str:
+        """Return ``saver in barrier, train.py:12 in save``."""
+        name, call = FIRST if self.first else self.name, f"{self.call}, " if self.call else ""
+        return f"{name} in {call}{self.frame.filename.rpartition('/')[2]}:{self.frame.line} in {self.frame.name}"
+
+
 class ThreadStack(Struct, frozen=True):
     """The stack that shows a rank's position, innermost frame first, and where the program's other threads are."""
 
     frames: tuple[LiveFrame, ...] = ()
-    others: tuple[str, ...] = ()
+    others: tuple[ThreadPlace, ...] = ()
 
 
 class _Thread(Struct, frozen=True):
@@ -66,13 +80,13 @@ def _stuck(first: _Thread | None, threads: Sequence[_Thread]) -> _Thread | None:
     return next(iter(same or calls), None) or (own[0] if ends and len(own) == 1 else first)
 
 
-def _positions(threads: Sequence[_Thread], chosen: _Thread, pid: int) -> Iterator[str]:
+def _positions(threads: Sequence[_Thread], chosen: _Thread, pid: int) -> Iterator[ThreadPlace]:
     for each in threads:
         first = each.os_thread_id == pid
         frame = next(filter(_is_own, each.frames), each.frames[0] if first and each.frames else None)
         if each is not chosen and frame is not None:
-            name = FIRST if first else each.thread_name or "a thread"
-            yield f"{name} in {frame.filename.rpartition('/')[2]}:{frame.line} in {frame.name}"
+            call = next((at.name for at in reversed(each.frames) if at.filename.endswith(C10D)), "")
+            yield ThreadPlace(each.thread_name or "a thread", frame, call, first)
 
 
 def _is_own(frame: FlightFrame) -> bool:

@@ -25,7 +25,6 @@ from ncclprobe.logs.job.activity import (
     counted,
     doing,
     evidence,
-    gpus_of,
     heard,
     may_wait_for_work,
     received,
@@ -46,12 +45,14 @@ from ncclprobe.logs.job.calls import (
     confirmed,
     function,
     gaps,
+    in_threads,
     launched,
     looked_at,
     named,
     stalled,
 )
-from ncclprobe.logs.job.reasons import OTHER_GROUPS
+from ncclprobe.logs.job.gpus import gpus_of
+from ncclprobe.logs.job.reasons import AWAITED, GROUPS, LINKS, NO_PROCESS, OF_CALLS, OTHER_GROUPS, THREADS, Doing
 from ncclprobe.model.causes import ClassName, JobVerdict, RankClass
 from ncclprobe.model.findings import Evidence
 from ncclprobe.model.snapshot import Absent
@@ -120,7 +121,7 @@ def of_agents(nodes: Mapping[str, tuple[LocalRanks, Meetings]]) -> JobState:
 def _classify_in_init(job: LookedAt, found: Arrival) -> Iterator[RankClass]:
     """Yield a row for each rank of a job that is in init_process_group."""
     for number in sorted({*found.arrived, *found.others}):
-        name, text = found.others.get(number, ("waiting", f"has arrived at {found.where}"))
+        name, text = found.others.get(number, ("waiting", Doing(f"has arrived at {found.where}")))
         if number in job.ranks or number in found.others:  # below 0: one whose number is not known
             yield _row(job, number, name, text, found.evidence.get(number, ()))
 
@@ -178,14 +179,16 @@ def _classes(
         yield _row(job, number, name, text, (*nics, *(call.evidence if call else ())))
 
 
-def _classify_in_call(job: LookedAt, number: int, call: Stalled) -> tuple[ClassName, str]:
+def _classify_in_call(job: LookedAt, number: int, call: Stalled) -> tuple[ClassName, Doing]:
     """Return the class of a rank that is in a stuck call, or is missing from one, and its activity."""
     rank, what = job.ranks.get(number), job.activities.get(number, "unseen")
     if rank is None and number in call.missing:
         unheard = [wire for wire in job.wires if wire.silent and wire.rank in call.waiting and wire.peer is None]
-        return "cannot tell", f"was not looked at: attach on its node too{f'; {unheard[0]}' if unheard else ''}"
+        return "cannot tell", Doing(f"was not looked at: attach on its node too{f'; {unheard[0]}' if unheard else ''}")
     if rank is not None and what == "gone" and rank.process is None and function(call.where) == INIT:
-        return "not arrived", f"has not connected: no process of it on {rank.node}{misnumbered(job)}"
+        wrong = misnumbered(job)
+        text = f"has not connected: no process of it on {rank.node}{wrong.text}"
+        return "not arrived", Doing(text, wrong.reason or NO_PROCESS)
     if rank is not None and what == "gone":
         return "dead or gone", doing(rank, what)
     if rank is not None and what == "stopped":
@@ -195,13 +198,14 @@ def _classify_in_call(job: LookedAt, number: int, call: Stalled) -> tuple[ClassN
     return _waiting(job, number, call)
 
 
-def _missing(job: LookedAt, rank: RankView, what: Activity, call: Stalled) -> tuple[ClassName, str]:
+def _missing(job: LookedAt, rank: RankView, what: Activity, call: Stalled) -> tuple[ClassName, Doing]:
     text = doing(rank, what)
     if call.apart:
-        return "desync", call.apart
+        return "desync", Doing(call.apart, call.reason)
     own = call_of(rank)
     if own and function(own) not in (function(call.where), WAIT):
-        return "desync", f"waits in {own}{of_peer(rank.stack)}, which others have not called"
+        reason = OF_CALLS["backward"] if function(own) == "backward" else None
+        return "desync", Doing(f"waits in {own}{of_peer(rank.stack)}, which others have not called", reason)
     if what == "idle" and isinstance(rank.second, LiveRank) and rank.second.listens and OWN_RECEIVE not in call.where:
         return "cannot tell", text  # a server without requests looks the same, and is well
     unheard = rank.silent and not call.launched and not waits_outside(rank) and (own or not rank.stacks)
@@ -217,35 +221,36 @@ def _missing(job: LookedAt, rank: RankView, what: Activity, call: Stalled) -> tu
     return "stuck outside" if long_enough and not changes else "slow, not stuck", text
 
 
-def _waiting(job: LookedAt, number: int, call: Stalled) -> tuple[ClassName, str]:
+def _waiting(job: LookedAt, number: int, call: Stalled) -> tuple[ClassName, Doing]:
     if call.apart:
-        return "waiting", f"waits in {call.where}"
+        return "waiting", Doing(f"waits in {call.where}")
     if others := (*call.missing, *job.held(call.waiting)):
-        return "waiting", f"waits {call.place} for {named(others)}"
+        return "waiting", Doing(f"waits {call.place} for {named(others)}")
     return _classify_inside(job, number, call)
 
 
-def _classify_inside(job: LookedAt, number: int, call: Stalled) -> tuple[ClassName, str]:
+def _classify_inside(job: LookedAt, number: int, call: Stalled) -> tuple[ClassName, Doing]:
     """Return the class of a rank in a call that all ranks have entered, and over whose links no data arrives."""
     text, silent = f"is in {call.where}, as all are", job.silent(call.waiting)
     ill = {at: trouble for at in call.waiting if at in job.ranks and (trouble := job.ranks[at].trouble)}
     given = {arguments(job.ranks[rank].stack).get("group") for rank in call.waiting if rank in job.ranks}
-    text += f"; {OTHER_GROUPS}" * (given == {"given"})
+    threads = in_threads(job, call.waiting)
+    text += threads or f"; {OTHER_GROUPS}" * (given == {"given"})
     least_s = _INSIDE_LEAST_S if job.gpus else _INSIDE_NO_GPU_S
     if call.waited_s < max(_SILENT_LEAST_S if silent or ill else least_s, _OF_USUAL * call.usual_s):
-        return "cannot tell" if _still(job, call) else "working", text
-    if ill:
-        return (
-            ("stuck inside", f"{text}; {ill[number]}") if number in ill else ("waiting", f"{text}, for {named([*ill])}")
-        )
-    if silent:
-        ends = sorted({end for wire in silent for end in (wire.rank, wire.peer) if end is not None})
-        return ("stuck inside", f"{text}; {silent[0]}") if number in ends else ("waiting", f"{text}, for {named(ends)}")
+        return "cannot tell" if _still(job, call) else "working", Doing(text)
+    held = [*ill] or sorted({end for wire in silent for end in (wire.rank, wire.peer) if end is not None})
+    if held and number not in held:
+        return "waiting", Doing(f"{text}, for {named(held)}")
+    if held:
+        return "stuck inside", Doing(f"{text}; {ill.get(number) or silent[0]}", LINKS)
     sends = [wire for wire in job.wires if wire.peer in call.waiting and wire.sent_bytes >= _MOVES_BYTES]
     if not sends:
-        return "stuck inside", text
+        on_gpus = given != {"given"} and any(rank.gpu for rank in job.ranks.values())
+        usual = AWAITED if function(call.where) == WAIT else LINKS if on_gpus else GROUPS
+        return "stuck inside", Doing(text, THREADS if threads else OF_CALLS.get(function(call.where), usual))
     most = max(sends, key=lambda wire: wire.second.unacknowledged_bytes)
-    return "slow, not stuck", f"{text}; {most}: {size(most.sent_bytes)} between the looks"
+    return "slow, not stuck", Doing(f"{text}; {most}: {size(most.sent_bytes)} between the looks")
 
 
 def _still(job: LookedAt, call: Stalled) -> bool:
@@ -256,14 +261,14 @@ def _still(job: LookedAt, call: Stalled) -> bool:
     return not sent and all(rank in job.ranks and job.ranks[rank].still for rank in call.waiting)
 
 
-def _classify_outside(job: LookedAt, number: int, quiet: bool, found: Sequence[Stalled]) -> tuple[ClassName, str]:
+def _classify_outside(job: LookedAt, number: int, quiet: bool, found: Sequence[Stalled]) -> tuple[ClassName, Doing]:
     """Return the class of a rank that is in no stuck call, and its activity."""
     what = job.activities[number]
     text = doing(job.ranks[number], what)
     if at_its_end(job.ranks[number]):
         return "stuck outside", text
     if what == "gone" and any(map(at_its_end, job.ranks.values())):
-        return "working", "has ended"
+        return "working", Doing("has ended")
     if what in ("gone", "stopped"):
         return "dead or gone" if what == "gone" else "stuck outside", text
     if quiet and all(waits_outside(rank) for rank in job.ranks.values()):
@@ -273,15 +278,15 @@ def _classify_outside(job: LookedAt, number: int, quiet: bool, found: Sequence[S
         return "stuck outside", text
     held = job.held(tuple(job.ranks))
     if held and job.ras and number not in job.moved:
-        return "waiting", f"launched nothing between the looks, and {named(held)} does not go on"
+        return "waiting", Doing(f"launched nothing between the looks, and {named(held)} does not go on")
     if number in job.moved or what == "busy" or _called(job, number) or _met(job, number):
-        return "working", "is at work"
+        return "working", Doing("is at work")
     if waits_for_key(rank) and "busy" in job.activities.values():
         return "slow, not stuck", text
     silent = () if held else [wire for wire in job.wires if wire.silent and number in (wire.rank, wire.peer)]
     for wire in silent:
         long = wire.peer is not None and wire.second.heard_s >= _SILENT_LEAST_S
-        return "stuck inside" if long else "cannot tell", f"{text}; {wire}"
+        return "stuck inside" if long else "cannot tell", Doing(f"{text.text}; {wire}", LINKS)
     return "cannot tell", text
 
 
@@ -313,12 +318,13 @@ def _quiet(job: LookedAt, number: int, least_s: float = _QUIET_LEAST_S) -> bool:
     return since_s >= max(least_s, _OF_LONGEST * max(gaps(dump), default=0.0))
 
 
-def _row(job: LookedAt, number: int, name: ClassName, text: str, more: Sequence[Evidence]) -> RankClass:
+def _row(job: LookedAt, number: int, name: ClassName, found: Doing, more: Sequence[Evidence]) -> RankClass:
     rank, ranks = job.ranks.get(number), (number,) if number >= 0 else ()
+    kind = found.reason.kind if found.reason and name in _HELD else ""
     if rank is None:
-        return RankClass(name, ranks, doing=text, evidence=tuple(more))
+        return RankClass(name, ranks, doing=found.text, evidence=tuple(more), reason=kind)
     process = (f"{rank.node}:{rank.process.pid}",) if rank.process else ()
-    return RankClass(name, ranks, (rank.node,), process, text, (*evidence(rank), *more))
+    return RankClass(name, ranks, (rank.node,), process, found.text, (*evidence(rank), *more), kind)
 
 
 def merged(rows: Iterator[RankClass]) -> Iterator[RankClass]:
@@ -331,7 +337,7 @@ def merged(rows: Iterator[RankClass]) -> Iterator[RankClass]:
         )
         others = len({each.doing for each in group}) > 1 and len(ranks) - len(group[0].ranks)
         text = f"{group[0].doing}; {others} more alike" if others else group[0].doing
-        yield RankClass(group[0].name, ranks, nodes, processes, text, read[:_MOST_EVIDENCE])
+        yield RankClass(group[0].name, ranks, nodes, processes, text, read[:_MOST_EVIDENCE], group[0].reason)
 
 
 def _alike(row: RankClass) -> str:

@@ -1,10 +1,9 @@
-"""Describe the activity of one rank's process and its GPU from two looks, and find the connections that are idle."""
+"""Describe the activity of one rank's process from two looks, and find the connections that are idle."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Literal
 
 from ncclprobe.facts.files.flight_records import FlightFrame
-from ncclprobe.facts.job.gpus import LiveGpu
 from ncclprobe.facts.job.meeting import LOOPBACK, Connection
 from ncclprobe.facts.job.process_state import (
     ASLEEP,
@@ -18,18 +17,47 @@ from ncclprobe.facts.job.process_state import (
     suspects,
 )
 from ncclprobe.facts.job.ranks import JobLook, JobLooks, JobProcess, LocalRanks
-from ncclprobe.facts.job.stacks import FIRST
-from ncclprobe.facts.kernel_log import HARMLESS_XIDS, Event
-from ncclprobe.facts.nvml import SLOWED
-from ncclprobe.facts.pci import normal
+from ncclprobe.facts.job.stacks import ThreadPlace
 from ncclprobe.facts.traffic import Count, moved
 from ncclprobe.logs.collectives import caller
 from ncclprobe.logs.job.arguments import of_peer
-from ncclprobe.logs.job.reasons import AWAITED, FOR_PROCESSES, FOR_THREADS, LOCKS, SHUTDOWN, of_stack, signalled
-from ncclprobe.model.errors import ParseError
+from ncclprobe.logs.job.reasons import (
+    AWAITED,
+    CHILD,
+    CONNECT,
+    DISK,
+    FIFO,
+    FILE_LOCK,
+    FOR_PROCESSES,
+    FOR_THREADS,
+    FROZEN,
+    HALTED,
+    HELD,
+    KEY,
+    LOCK,
+    LOCK_IN_CALL,
+    LOCKS,
+    POLLS,
+    READ,
+    REQUESTS,
+    SHUTDOWN,
+    SIGNAL,
+    SLEEP,
+    SPIN,
+    STDIN,
+    STOPPED,
+    STORAGE,
+    THREAD_END,
+    TRACED,
+    WRITE,
+    Doing,
+    Reason,
+    of_stack,
+    signalled,
+)
 from ncclprobe.model.findings import Evidence, seen
 from ncclprobe.model.snapshot import Absent
-from ncclprobe.model.units import USER_HZ, plural, size
+from ncclprobe.model.units import plural, size
 from ncclprobe.model.values import Struct, field, grouped, replace
 
 Activity = Literal["gone", "stopped", "idle", "spins", "busy", "unseen"]
@@ -49,21 +77,25 @@ _LOOP_FAULTS, _ANSWER_FAULTS = 200, 20
 """A loop that computes nothing new touches no new memory in a second of a processor, and reads and writes nothing;
 answering takes some faults."""
 _ENDED = ("Z", "X")
+_START = "_bootstrap"
+"""The function of multiprocessing in which a process begins its own work; around it are frames of its parent's."""
+_OF_LIBRARIES = ("/lib/python", "-packages/", "/torch/", "<")
+_OF_STATES = {"D": STORAGE, "T": STOPPED, "t": TRACED}
+_BY_SIGNAL = "is stopped by a signal"
 _CALLS = {
-    "nanosleep": "sleeps",
-    "futex": "waits for a lock or for another thread",
-    "poll": "waits for input",
-    "select": "waits for input",
-    "epoll_wait": "waits for input",
-    "wait4": "waits for a process that it has started",
-    "waitid": "waits for a process that it has started",
-    "flock": "waits for the lock on a file",
-    "fcntl": "waits for the lock on a file",
-    "open": "opens a file",
-    "connect": "connects",
-    "fsync": "waits for a disk",
-    **dict.fromkeys(("pause", "sigsuspend", "sigtimedwait"), "waits for a signal"),
+    "nanosleep": SLEEP,
+    "futex": LOCK,
+    "wait4": CHILD,
+    "waitid": CHILD,
+    "flock": FILE_LOCK,
+    "fcntl": FILE_LOCK,
+    "connect": CONNECT,
+    "fsync": DISK,
+    **dict.fromkeys(READS, READ),
+    **dict.fromkeys(WRITES, WRITE),
+    **dict.fromkeys(("pause", "sigsuspend", "sigtimedwait"), SIGNAL),
 }
+_FOR_INPUT = ("poll", "select", "epoll_wait")
 _FIFO = "wait_for_partner"
 """The kernel function in which open(2) of a FIFO waits (fs/pipe.c)."""
 _FOR_A_CHILD = ("wait4", "waitid")
@@ -96,7 +128,7 @@ class RankView(Struct, frozen=True):
     trouble: str = ""
     received_bytes: int = 0
     hears: bool = False
-    threads: tuple[str, ...] = ()
+    threads: tuple[ThreadPlace, ...] = ()
 
     @property
     def times(self) -> tuple[float, ...]:
@@ -163,51 +195,69 @@ def _children_growth(first: LiveRank, second: LiveRank, name: str) -> float:
     return float(max(sum(getattr(child, name) - before.get(child.pid, 0) for child in second.children), 0))
 
 
-def doing(rank: RankView, what: Activity) -> str:
-    """Return what a rank does, as the rest of a sentence about it."""
+def doing(rank: RankView, what: Activity) -> Doing:
+    """Return what a rank does, and why it does not go on."""
     at = rank.second
     place = _frame(rank.stack)
     if what == "gone":
         killed = f"; its cgroup counts {plural(rank.oom_kills, 'kill')} for want of memory"
         ended = "has no process any more" if rank.process is None else f"has ended (process {rank.process.pid})"
-        return f"{ended}{killed if rank.oom_kills else ''}"
+        return Doing(f"{ended}{killed if rank.oom_kills else ''}")
     if isinstance(at, Absent):
-        return f"is not known: {at.why}"
+        return Doing(f"is not known: {at.why}")
     if what == "stopped":
-        by = "by a signal" if not at.tracer else f"by process {at.tracer}, a debugger"
-        return f"is {'frozen with its cgroup' if at.frozen else f'stopped {by}'}{place}"
+        return _describe_stop(at).but(place)
     if rank.trouble:
         place += f"; {rank.trouble}"
+    suspects_of = _describe_suspects(rank, at)
     if what == "spins":
         gpu = ", or a wait for its GPU" if rank.gpu else ""
-        return f"keeps a processor busy and reads and writes nothing: an endless loop or long work{gpu}{place}"
+        text = f"keeps a processor busy and reads and writes nothing: an endless loop or long work{gpu}{place}"
+        return Doing(text, SPIN)
     if what == "busy":
-        return f"is at work{_describe_work(rank)}{place}{_describe_suspects(rank, at)}"
-    return f"{_describe_wait(rank, at)}{place}{_describe_threads(rank, at)}{_describe_suspects(rank, at)}"
+        return Doing(f"is at work{_describe_work(rank)}{place}{suspects_of.text}")
+    found = _describe_wait(rank, at)
+    reason = found.reason if suspects_of.reason is None else suspects_of.reason
+    if reason is LOCK and any(each.call for each in rank.threads):
+        reason = LOCK_IN_CALL
+    return Doing(f"{found.text}{place}{_describe_threads(rank, at)}{suspects_of.text}", reason)
 
 
-def _describe_wait(rank: RankView, at: LiveRank) -> str:
+def _describe_stop(at: LiveRank) -> Doing:
+    if at.frozen:
+        return Doing(FROZEN.waits, FROZEN)
+    return Doing(f"is stopped by process {at.tracer}, a debugger", TRACED) if at.tracer else Doing(_BY_SIGNAL, STOPPED)
+
+
+def _describe_wait(rank: RankView, at: LiveRank) -> Doing:
     """Return what a rank waits for: by its stack, unless its kernel knows better."""
     found = (signalled(rank.stack) if at.call == "futex" else None) or of_stack(rank.stack)
     if _is_other_threads_stack(rank):
         waits = SHUTDOWN.waits if at_its_end(rank) else "waits for a thread"
-        return f"{waits}{f', which {found.waits}{of_peer(rank.stack)}' if found else ''}"
+        text = f"{waits}{f', which {found.waits}{of_peer(rank.stack)}' if found else ''}"
+        return Doing(text, SHUTDOWN if at_its_end(rank) else found or THREAD_END)
     if found is None or at.state in ASLEEP or at.listens or at.holder or at.file.startswith(_STORE):
         return _waits(at)
-    peer = of_peer(rank.stack) if found is AWAITED else ""
-    return f"{found.waits}{peer}{f' ({at.call} of {at.file})' if at.file else ''}"
+    return Doing(f"{found.waits}{_details(rank.stack, found)}{f' ({at.call} of {at.file})' if at.file else ''}", found)
+
+
+def _details(stack: Sequence[FlightFrame], found: Reason) -> str:
+    """Return the peer of an operation that a stack awaits, or the words of the program that show what its loop asks."""
+    if found in POLLS.values():
+        return f" ({getattr(stack[0], 'values', {})['polled']})"
+    return of_peer(stack) if found is AWAITED else ""
 
 
 def at_its_end(rank: RankView) -> bool:
     """Return whether a rank has come to the end of its program, and waits there for one of its threads."""
     return of_stack(rank.stack) is SHUTDOWN or any(
-        each.startswith(FIRST) and each.endswith(" in _shutdown") for each in rank.threads
+        each.first and each.frame.name == "_shutdown" for each in rank.threads
     )
 
 
 def _is_other_threads_stack(rank: RankView) -> bool:
     """Return whether its stack is that of a thread that its first one waits for."""
-    return any(each.startswith(FIRST) for each in rank.threads)
+    return any(each.first for each in rank.threads)
 
 
 def _describe_threads(rank: RankView, at: LiveRank) -> str:
@@ -216,7 +266,7 @@ def _describe_threads(rank: RankView, at: LiveRank) -> str:
     if at.call != "futex" or (found is not None and found not in (AWAITED, *FOR_THREADS)):
         return ""
     if rank.threads:
-        return f"; {', '.join(rank.threads[:_MOST_THREADS])}"
+        return f"; {', '.join(map(str, rank.threads[:_MOST_THREADS]))}"
     return "; no other thread of the program is left" if found in FOR_THREADS else ""
 
 
@@ -234,35 +284,53 @@ def _describe_work(rank: RankView) -> str:
     return f" ({cores:.1f} cores{pieces}{queued}{data}{came}{held})"
 
 
-def _describe_suspects(rank: RankView, at: LiveRank) -> str:
-    polled = at.children[:1] if of_stack(rank.stack) in FOR_PROCESSES else ()  # with a timeout, no call names it
-    held = suspects(at) or polled
-    return "".join(f"; {_child(child, at)}{_frame(rank.of_children.get(child.pid, ()))}" for child in held)
+def _describe_suspects(rank: RankView, at: LiveRank) -> Doing:
+    """Return what the processes do that a rank has started and may wait for, and why the first does not go on."""
+    found = [child for child in suspects(at) if child.state in ASLEEP]
+    if not found and of_stack(rank.stack) in FOR_PROCESSES:  # with a timeout, no call names it
+        found = [child for child in at.children if _in_program(rank.of_children.get(child.pid, ()))][:2]
+    held = [
+        (_child(child, at, own), _frame(own))
+        for child in found or suspects(at) or (at.children[:1] if of_stack(rank.stack) in FOR_PROCESSES else ())
+        for own in [_in_program(rank.of_children.get(child.pid, ()))]
+    ]
+    known = (each.reason for each, place in held if each.reason in HALTED or (place and each.reason is not LOCK))
+    return Doing("".join(f"; {each.text}{place}" for each, place in held), next(known, None))
 
 
-def _waits(at: ProcessState) -> str:
+def _in_program(stack: Sequence[FlightFrame]) -> Sequence[FlightFrame]:
+    """Return the frames of a process's own work, without those that a fork has left; empty: it is in no program's.
+
+    A worker without work is in a library's function alone.
+    """
+    start = next((at for at, frame in enumerate(stack) if frame.name.rpartition(".")[2] == _START), len(stack))
+    own = caller(stack[:start])
+    return stack[:start] if own and not any(part in own.filename for part in _OF_LIBRARIES) else ()
+
+
+def _waits(at: ProcessState) -> Doing:
     """Return what a process that does nothing waits for, as the rest of a sentence about it."""
     if at.state in ASLEEP:
         where = ", ".join(filter(None, (at.wchan, at.file))) if at.state == "D" else ""
-        return f"is {ASLEEP[at.state]}{f' ({where})' if where else ''}"
+        return Doing(f"is {ASLEEP[at.state]}{f' ({where})' if where else ''}", _OF_STATES.get(at.state))
     if at.state == "R" or at.call == "running":
-        return "computes"
+        return Doing("computes")
     call = at.call
     where = f" ({call or at.wchan}{f' of {at.file}' if at.file else ''})" if call or at.wchan else ""
-    text = _CALLS.get(call, "sleeps" if not call and at.wchan == "hrtimer_nanosleep" else "waits")
-    if call in READS:
-        text = "reads data that do not arrive"
-    if call in WRITES:
-        text = "writes what is not taken"
-    if at.stdin and call in (*READS, "poll", "select"):
-        text = "reads its standard input, where nothing arrives"
-    if at.listens:
-        text = "waits for requests"
-    if at.file.startswith(_STORE):
-        text = "waits for a key"
-    if call == "open" and at.wchan == _FIFO:
-        text = "opens a FIFO whose other end nobody opens"
-    return f"{text}{where}"
+    reason = _CALLS.get(call, SLEEP if not call and at.wchan == "hrtimer_nanosleep" else None)
+    text = reason.waits if reason else "waits for input" if call in _FOR_INPUT else "waits"
+    if call == "open":
+        text, reason = (FIFO.waits, FIFO) if at.wchan == _FIFO else ("opens a file", None)
+    if at.holder:
+        reason = HELD
+    for applies, found in (
+        (at.stdin and call in (*READS, *_FOR_INPUT), STDIN),
+        (at.listens, REQUESTS),
+        (at.file.startswith(_STORE), KEY),
+    ):
+        if applies:
+            text, reason = found.waits, found
+    return Doing(f"{text}{where}", reason)
 
 
 def waits_outside(rank: RankView) -> bool:
@@ -293,9 +361,12 @@ def may_wait_for_work(rank: RankView) -> bool:
     return isinstance(at, LiveRank) and (at.call in ("nanosleep", "flock", "fcntl") or of_stack(rank.stack) in LOCKS)
 
 
-def _child(child: Child, at: LiveRank) -> str:
+def _child(child: Child, at: LiveRank, stack: Sequence[FlightFrame]) -> Doing:
     by_pipe = ", which shares a pipe with it," if shared(child, at) else ""
-    return f"its process {child.pid} ({child.name}){by_pipe} {_waits(child)}"
+    found, known = _waits(child), of_stack(stack)
+    if known is not None and found.reason in (LOCK, SLEEP, None):
+        found = Doing(f"{known.waits}{_details(stack, known)}", known)
+    return Doing(f"its process {child.pid} ({child.name}){by_pipe} {found.text}", found.reason)
 
 
 def asleep_s(rank: RankView) -> float:
@@ -503,90 +574,3 @@ def counted(node: str, looks: JobLooks) -> Iterator[Evidence]:
     ]
     if words:
         yield seen(f"{node}:/sys/class", f"moved between the looks: {', '.join(words)}")
-
-
-_VISIBLE = "CUDA_VISIBLE_DEVICES"
-_SLOW_CLOCK = 0.5
-
-
-def gpus_of(here: LocalRanks, looks: JobLooks) -> Mapping[int, tuple[str, str]]:
-    """Return what each process's GPU does, and why this may hold it up; nothing of one whose GPU is not known."""
-    found = {}
-    for rank in here.ranks:
-        both = [() if isinstance(gpus, Absent) else gpus for gpus in (looks.first.gpus, looks.second.gpus)]
-        own = _gpu_of_process(rank, (*both[0], *both[1])) or _gpu_of_local_rank(rank, here.ranks, both[1])
-        first, last = (next((gpu for gpu in gpus if own and gpu.index == own.index), None) for gpus in both)
-        if last is not None:
-            troubles = [*_xids(rank, last, looks.xids), *_gpu_troubles(first or last, last)]
-            words = ", ".join(_gpu_in_words(first or last, last))
-            found[rank.pid] = f"GPU{last.index}: {words}" if words else "", "; ".join(troubles)
-    return found
-
-
-def _gpu_of_process(rank: JobProcess, gpus: Sequence[LiveGpu]) -> LiveGpu | None:
-    """Return the GPU on which a process computes, by NVML at either look: a lost GPU no longer reports its processes.
-
-    If there are several, return the one with the fewest ranks: every rank has a context on GPU 0 unless its program
-    selects another. None if that leaves two.
-    """
-    pids: dict[int, set[int]] = {}
-    for gpu in gpus:
-        pids.setdefault(gpu.index, set()).update(() if isinstance(gpu.pids, Absent) else gpu.pids)
-    ours = {index: len(all_pids) for index, all_pids in pids.items() if rank.pid in all_pids}
-    fewest = [index for index, number in ours.items() if number == min(ours.values())]
-    return next((gpu for gpu in gpus if [gpu.index] == fewest), None)
-
-
-def _gpu_of_local_rank(rank: JobProcess, ranks: Sequence[JobProcess], gpus: Sequence[LiveGpu]) -> LiveGpu | None:
-    """Return the GPU of a local rank if NVML reports no process there and each GPU has a rank.
-
-    This is the case in a container, and if a GPU is lost.
-    """
-    at = rank.launch.local_rank
-    if at is None or _VISIBLE in rank.settings or not len(gpus) == len(ranks) == rank.launch.local_world_size:
-        return None
-    return gpus[at] if at < len(gpus) and (isinstance(gpus[at].pids, Absent) or not gpus[at].pids) else None
-
-
-def _gpu_in_words(first: LiveGpu, last: LiveGpu) -> Iterator[str]:
-    if last.lost:
-        yield last.lost
-    if not isinstance(last.busy_percent, Absent):
-        yield f"busy {last.busy_percent} % of the time"
-    if not isinstance(last.clock_MHz, Absent):
-        yield f"{last.clock_MHz} MHz{f' of {last.most_MHz}' if not isinstance(last.most_MHz, Absent) else ''}"
-    if not isinstance(last.power_mW, Absent):
-        yield f"{last.power_mW / 1000:.0f} W"
-    if not isinstance(first.nvlink_KiB, Absent) and not isinstance(last.nvlink_KiB, Absent):
-        yield f"{size(max(last.nvlink_KiB - first.nvlink_KiB, 0) << 10)} over NVLink between the looks"
-
-
-def _gpu_troubles(first: LiveGpu, last: LiveGpu) -> Iterator[str]:
-    if last.lost:
-        yield f"its GPU{last.index} does not answer ({last.lost})"
-    clocks = last.clock_MHz, last.most_MHz
-    if isinstance(clocks[0], Absent) or isinstance(clocks[1], Absent) or not clocks[1]:
-        return
-    if clocks[0] > _SLOW_CLOCK * clocks[1]:
-        return
-    reasons = [set() if isinstance(each.reasons, Absent) else {*each.reasons} for each in (first, last)]
-    if why := [name for name in SLOWED if name in reasons[0] & reasons[1]]:
-        yield f"its GPU{last.index} is held at {clocks[0]} of {clocks[1]} MHz ({', '.join(why)})"
-
-
-def _xids(rank: JobProcess, gpu: LiveGpu, events: Sequence[Event] | Absent) -> Iterator[str]:
-    """Yield the driver's messages about a GPU since its rank began, except those that a program usually causes."""
-    known = () if isinstance(events, Absent) or isinstance(gpu.pci, Absent) else events
-    said = {
-        f"its GPU{gpu.index} has had Xid {each.code}" if each.kind == "xid" else f"its GPU{gpu.index} fell off the bus"
-        for each in known
-        if each.at_s >= rank.start / USER_HZ and each.code not in HARMLESS_XIDS and _same_gpu(each.device, str(gpu.pci))
-    }
-    yield from sorted(said)
-
-
-def _same_gpu(device: str, pci: str) -> bool:
-    try:
-        return normal(device if "." in device else f"{device}.0") == normal(pci)
-    except ParseError:
-        return False

@@ -3,6 +3,7 @@
 from collections.abc import Iterator, Mapping, Sequence
 
 from ncclprobe.facts.files.flight_records import FlightFrame
+from ncclprobe.logs.job.reasons import PEER, TAG, Reason
 from ncclprobe.model.values import grouped
 
 _DISTRIBUTED = "/torch/distributed/"
@@ -58,8 +59,9 @@ def of_peer(stack: Sequence[FlightFrame]) -> str:
     return "".join(_peer_words(values))
 
 
-def crossed(given: Mapping[int, Mapping[str, str]]) -> tuple[int, str] | None:
-    """Return the rank that receives from one that sends nothing to it, while another does; None: none is known to.
+def crossed(given: Mapping[int, Mapping[str, str]]) -> tuple[int, str, Reason] | None:
+    """Return the rank that receives from one that sends nothing to it, while another does, and why it gets nothing;
+    None: none is known to.
 
     `given` are the arguments of those that are in a send or receive.
     """
@@ -70,13 +72,11 @@ def crossed(given: Mapping[int, Mapping[str, str]]) -> tuple[int, str] | None:
         if source < 0 or not to_it:
             continue
         if source not in to_it:
-            return (
-                rank,
-                f"rank {rank} receives from rank {source}, which sends nothing to it; rank {min(to_it)} does",
-            )
+            why = f"rank {rank} receives from rank {source}, which sends nothing to it; rank {min(to_it)} does"
+            return rank, why, PEER
         tags = values.get("tag"), to_it[source].get("tag")
         if None not in tags and tags[0] != tags[1]:
-            return rank, f"rank {rank} receives tag {tags[0]} from rank {source}, which sends tag {tags[1]}"
+            return rank, f"rank {rank} receives tag {tags[0]} from rank {source}, which sends tag {tags[1]}", TAG
     return None
 
 
@@ -90,8 +90,7 @@ def address(stack: Sequence[FlightFrame]) -> str:
 
 
 def _peer_words(values: Mapping[str, str]) -> Iterator[str]:
-    for name, word in (("src", " from rank"), ("peer", " with rank"), ("dst", " to rank"), ("tag", ", tag")):
-        if values.get(name, "").isdecimal():
-            yield f"{word} {values[name]}"
-            if name != "tag" and "tag" not in values:
-                return
+    peers = ((" from rank", "src"), (" with rank", "peer"), (" to rank", "dst"))
+    yield from [f"{word} {values[name]}" for word, name in peers if values.get(name, "").isdecimal()][:1]
+    if values.get("tag", "0").isdecimal() and values.get("tag", "0") != "0":
+        yield f", tag {values['tag']}"

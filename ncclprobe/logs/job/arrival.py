@@ -14,6 +14,17 @@ from ncclprobe.facts.job.ranks import JobLooks, JobProcess
 from ncclprobe.logs.job.activity import Activity, RankView, doing, may_wait_for_work
 from ncclprobe.logs.job.arguments import address
 from ncclprobe.logs.job.calls import INIT, LookedAt, call_of, function, named
+from ncclprobe.logs.job.reasons import (
+    AGENT,
+    NO_PROCESS,
+    OTHER_STORE,
+    OUT_OF_RANGE,
+    STRANGER,
+    TWICE,
+    UNREACHABLE,
+    WORLD,
+    Doing,
+)
 from ncclprobe.model import bounds
 from ncclprobe.model.causes import ClassName, RankClass
 from ncclprobe.model.findings import Evidence, seen
@@ -41,7 +52,7 @@ class Arrival(Struct, frozen=True):
 
     where: str
     arrived: tuple[int, ...]
-    others: Mapping[int, tuple[ClassName, str]]
+    others: Mapping[int, tuple[ClassName, Doing]]
     connecting: tuple[int, ...]
     world: int
     waited_s: float
@@ -54,7 +65,7 @@ class Arrival(Struct, frozen=True):
         for_s = since.replace(" ago", "").replace(" ", " for ", 1)
         of = f" of {self.world}" if self.world else ""
         here = f"{named(self.arrived)}{of} {_verb(self.arrived)} arrived at {self.where}{since}"
-        by_text = grouped((text, number) for number, (_, text) in self.others.items())
+        by_text = grouped((found.text, number) for number, (_, found) in self.others.items())
         rest = [
             f"{'another rank' if _UNNUMBERED in ranks else named(ranks)} {_plural(text, ranks)}"
             for text, ranks in by_text.items()
@@ -156,7 +167,7 @@ def arrival(job: LookedAt, looks: Mapping[str, JobLooks], meetings: Mapping[str,
     world = 0 if store.process.launch.world_size is None else job.world
     if first and not others and not world:
         text = "has not connected: rank 0 still asks how many have, and no variable says how many ranks there are"
-        others = {_UNNUMBERED: ("not arrived", text)}
+        others = {_UNNUMBERED: ("not arrived", Doing(text))}
     if not others:
         return None
     waited_s = max(callers[number].waited_s for number in arrived or tries)
@@ -164,12 +175,12 @@ def arrival(job: LookedAt, looks: Mapping[str, JobLooks], meetings: Mapping[str,
         str(store.master.resolved).startswith(LOOPBACK) or all(number in job.ranks for number in others)
     )
     if any(job.activities.get(number) == "busy" for number in others):
-        for number, (name, text) in others.items():
+        for number, (name, known) in others.items():
             if name == "not arrived" and number in job.ranks and may_wait_for_work(job.ranks[number]):
-                others[number] = "slow, not stuck", text
+                others[number] = "slow, not stuck", known
     if waited_s < (_HERE_LEAST_S if near else _ELSEWHERE_LEAST_S):
         early: ClassName = "slow, not stuck"
-        others = {number: (early if name == "not arrived" else name, text) for number, (name, text) in others.items()}
+        others = {number: (early if name == "not arrived" else name, known) for number, (name, known) in others.items()}
     read = {number: tuple(_evidence(callers[number])) for number in callers}
     where = _FILE if arrived == polls else str(store.master)
     return Arrival(where, arrived, others, tries, world, waited_s, read)
@@ -191,11 +202,14 @@ def _differing_worlds(job: LookedAt, callers: Mapping[int, _Caller]) -> Arrival 
         return None
     if any(job.activities[number] != "idle" for number in told):
         return None
-    others: dict[int, tuple[ClassName, str]] = {
-        number: ("not arrived", f"was started with WORLD_SIZE={told[number]}, {named(by_world[usual])} with {usual}")
+    others: dict[int, tuple[ClassName, Doing]] = {
+        number: (
+            "not arrived",
+            Doing(f"was started with WORLD_SIZE={told[number]}, {named(by_world[usual])} with {usual}", WORLD),
+        )
         for number in apart
     }
-    others |= dict.fromkeys(by_world[usual], ("waiting", f"waits for {usual} ranks"))
+    others |= dict.fromkeys(by_world[usual], ("waiting", Doing(f"waits for {usual} ranks")))
     return Arrival("", (), others, (), usual, waited_s, {})
 
 
@@ -212,13 +226,14 @@ def arrival_of_unnumbered(job: LookedAt) -> Arrival | None:
     if not tries or not late or any(wire.peer not in (None, wire.rank) for wire in job.wires):
         return None
     waited_s = min(_age_idle_s(ranks[number]) for number in tries)
-    others: dict[int, tuple[ClassName, str]] = {}
+    others: dict[int, tuple[ClassName, Doing]] = {}
     for number, rank in late.items():
         what = activities[number]
         name: ClassName = "not arrived" if what == "idle" and waited_s >= _HERE_LEAST_S else "slow, not stuck"
         name = "dead or gone" if what == "gone" else "stuck outside" if what == "stopped" else name
-        others[number] = name, f"has not joined: it {doing(rank, what)}"
-    others |= dict.fromkeys(tries, ("waiting", "tries to reach a store that nobody serves"))
+        found = doing(rank, what)
+        others[number] = name, Doing(f"has not joined: it {found.text}", found.reason)
+    others |= dict.fromkeys(tries, ("waiting", Doing("tries to reach a store that nobody serves")))
     return Arrival("", (), others, tries, 0, waited_s, {})
 
 
@@ -269,11 +284,12 @@ def _ends(connection: Connection) -> tuple[str, str]:
 
 def _others(
     job: LookedAt, callers: Mapping[int, _Caller], meetings: Mapping[str, Meetings], store: _Caller, asked: bool
-) -> Iterator[tuple[int, tuple[ClassName, str]]]:
+) -> Iterator[tuple[int, tuple[ClassName, Doing]]]:
     """Yield the ranks that have not joined, in their order."""
     stranger = store.master.stranger
     held = f"; process {stranger} listens at {store.master}, and is not a rank of this job" if stranger else ""
-    none = f"{held}{misnumbered(job)}"
+    wrong = misnumbered(job)
+    none, why = f"{held}{wrong.text}", wrong.reason or (STRANGER if stranger else NO_PROCESS)
     unseen = [number for number in range(job.world) if number not in job.ranks]
     come = _strangers(callers, store) if asked else 0 if stranger else len(unseen)
     for number in range(job.world):
@@ -281,27 +297,28 @@ def _others(
         if rank is None or rank.process is None:
             on = _these(meetings, rank.node if rank else "these nodes")
             if rank is not None or come == 0:
-                yield number, ("not arrived", f"has not connected: no process of it on {on}{none}")
+                yield number, ("not arrived", Doing(f"has not connected: no process of it on {on}{none}", why))
             elif come < len(unseen):
                 some = f"{len(unseen) - come} of {named(unseen)} has not connected: no process of it on"
-                yield number, ("not arrived", f"is one of {len(unseen)}: {some} {on}")
+                yield number, ("not arrived", Doing(f"is one of {len(unseen)}: {some} {on}", NO_PROCESS))
         elif what == "gone":
             yield number, ("dead or gone", doing(rank, what))
         elif what == "stopped":
             yield number, ("stuck outside", doing(rank, what))
         elif one is not None and not one.polls and (found := _not_joined(one, what, callers, meetings, store)):
-            yield number, (found[0], f"{found[1]}{held if number == 0 else ''}")
+            name, text = found
+            yield number, (name, Doing(f"{text.text}{held}", STRANGER) if held and number == 0 else text)
 
 
 def _not_joined(
     one: _Caller, what: Activity, callers: Mapping[int, _Caller], meetings: Mapping[str, Meetings], store: _Caller
-) -> tuple[ClassName, str] | None:
+) -> tuple[ClassName, Doing] | None:
     """Return what a rank with a process does that has not joined `store`; None: it has."""
     elsewhere = _elsewhere(one, callers)
     if not one.connected and what == "idle" and _calls_elsewhere(one):
         others = [n for n, each in callers.items() if each.connected and each.master.same(store.master)]
         meet = f"; {named(others)} {'meets' if len(others) == 1 else 'meet'} at {store.master}" if others else ""
-        return "not arrived", f"has called another store, {address(one.rank.stack)}{meet}"
+        return "not arrived", Doing(f"has called another store, {address(one.rank.stack)}{meet}", OTHER_STORE)
     if one.tries and what == "idle":
         reason = unreachable(one.master, (*one.before, *one.after), _pids(callers), meetings)
         first = f"; no process of rank 0 is on {_these(meetings)}" if 0 not in callers and one.master.here else ""
@@ -310,12 +327,14 @@ def _not_joined(
         text = (
             f"cannot connect to {one.master}: {reason}{first}{', for rank 0 does not serve it yet' * bool(for_first)}"
         )
-        return "waiting" if for_first else "not arrived", f"{text}{elsewhere}"
+        found = Doing(f"{text}{elsewhere}", OTHER_STORE if elsewhere else UNREACHABLE)
+        return "waiting" if for_first else "not arrived", found
     if not one.connected:
         name: ClassName = "not arrived" if what == "idle" else "slow, not stuck"
-        return name, f"has not connected: it {doing(one.rank, what)}{elsewhere}"
+        found = doing(one.rank, what)
+        return name, Doing(f"has not connected: it {found.text}{elsewhere}", OTHER_STORE if elsewhere else found.reason)
     if not one.master.same(store.master):
-        return "not arrived", f"has joined another store, {one.master}{elsewhere}"
+        return "not arrived", Doing(f"has joined another store, {one.master}{elsewhere}", OTHER_STORE)
     return None
 
 
@@ -325,7 +344,7 @@ def _calls_elsewhere(one: _Caller) -> bool:
     return bool(called) and called not in (str(one.master), f"{one.master.resolved}:{one.master.port}")
 
 
-def misnumbered(job: LookedAt) -> str:
+def misnumbered(job: LookedAt) -> Doing:
     """Return which processes were started with the number of another, or with one that no rank has, as the end of a
     sentence about a missing rank; empty: none was.
     """
@@ -337,7 +356,7 @@ def misnumbered(job: LookedAt) -> str:
         f"process {each.pid} has RANK={each.rank}, which is not below WORLD_SIZE={each.launch.world_size}"
         for each in beyond
     ]
-    return "".join(f"; {each}" for each in words)
+    return Doing("".join(f"; {each}" for each in words), OUT_OF_RANGE if beyond else TWICE if twice else None)
 
 
 def _elsewhere(one: _Caller, callers: Mapping[int, _Caller]) -> str:
@@ -412,26 +431,28 @@ def agent_rows(node: str, agents: Sequence[Agent], met: Meetings) -> Iterator[Ra
     """Yield for each agent without ranks whether it waits for others, or cannot reach them."""
     for each in agents:
         late = each.age_s >= _ELSEWHERE_LEAST_S and each.nodes != 1
-        name, text = _agent(each, agents, met)
-        process = f"{node}:{each.pid}"
-        yield RankClass(name if late else "slow, not stuck", (), (node,), (process,), f"torchrun {each.pid} {text}")
+        name, found = _agent(each, agents, met)
+        name, process = name if late else "slow, not stuck", f"{node}:{each.pid}"
+        kind = (found.reason or AGENT).kind
+        yield RankClass(name, (), (node,), (process,), f"torchrun {each.pid} {found.text}", reason=kind)
 
 
-def _agent(agent: Agent, agents: Sequence[Agent], met: Meetings) -> tuple[ClassName, str]:
+def _agent(agent: Agent, agents: Sequence[Agent], met: Meetings) -> tuple[ClassName, Doing]:
     master = next((each for each in met.masters if (each.address, each.port) == (agent.address, agent.port)), None)
     none = "it has started no rank"
     if master is None or isinstance(master.sockets, Absent):
-        return "cannot tell", f"meets other nodes in a way that is not known; {none}"
+        return "cannot tell", Doing(f"meets other nodes in a way that is not known; {none}")
     own = [each for each in met.of_agents if each.pid == agent.pid and each.peer.endswith(f":{master.port}")]
     if any(each.state == "listening" and each.pid == agent.pid for each in master.sockets):
         missing = (agent.nodes or 0) - 1 - _joined(agent, master, met)
         if agent.nodes and missing <= 0:
-            return "cannot tell", f"has met all {agent.nodes} nodes; {none}"
-        return "not arrived", f"waits for {f'{missing} of {agent.nodes}' if agent.nodes else 'other'} nodes; {none}"
+            return "cannot tell", Doing(f"has met all {agent.nodes} nodes; {none}")
+        some = f"{missing} of {agent.nodes}" if agent.nodes else "other"
+        return "not arrived", Doing(f"waits for {some} nodes; {none}")
     if any(each.state == "established" for each in own):
-        return "not arrived", f"has joined at {master}, and waits for other nodes; {none}"
+        return "not arrived", Doing(f"has joined at {master}, and waits for other nodes; {none}")
     reason = unreachable(master, own, frozenset(each.pid for each in agents), {"": met})
-    return "not arrived", f"cannot connect to {master}: {reason}; {none}"
+    return "not arrived", Doing(f"cannot connect to {master}: {reason}; {none}", UNREACHABLE)
 
 
 def _joined(agent: Agent, master: JobStore, met: Meetings) -> int:

@@ -24,6 +24,7 @@ from ncclprobe.logs.collectives import (
 )
 from ncclprobe.logs.job.activity import Activity, RankView, Wire, activity
 from ncclprobe.logs.job.arguments import arguments, crossed, differing, of_peer
+from ncclprobe.logs.job.reasons import CIRCLE, CROSSED, MIXED_GROUPS, OF_CALLS, THREADS, Reason
 from ncclprobe.model.findings import Evidence, seen
 from ncclprobe.model.hostlist import fold_ranks
 from ncclprobe.model.snapshot import Absent
@@ -38,15 +39,17 @@ WAIT = "Work.wait"
 """The call of a rank that waits for an operation which it has started before."""
 _COLLECTIVES = ("/torch/distributed/utils.py", "/torch/distributed/_functional_collectives", "/torch/distributed/rpc/")
 _P2P = ("send", "recv", "isend", "irecv", "batch_isend_irecv")
+_MOST_LINES = 2
+_IN_CIRCLE = "ranks wait for each other in a circle"
 _ONE_SIDED = ("send", "recv", "recv_object_list", "send_object_list")
 
 
 class Stalled(Struct, frozen=True):
     """A stuck call: who is in it, for whom they wait, since when, and how long calls usually take.
 
-    `apart`: the other call that the missing ranks made, in words. `over`: it has ended on the waiting ranks, which now
-    wait for something that torch does not record. `launched`: only counts of launches are known, so `waited_s` is how
-    long the missing ranks have not run.
+    `apart`: the other call that the missing ranks made, in words, with its `reason`. `over`: it has ended on the
+    waiting ranks, which now wait for something that torch does not record. `launched`: only counts of launches are
+    known, so `waited_s` is how long the missing ranks have not run.
     """
 
     where: str
@@ -56,6 +59,7 @@ class Stalled(Struct, frozen=True):
     usual_s: float = 0.0
     evidence: tuple[Evidence, ...] = ()
     apart: str = ""
+    reason: Reason | None = None
     launched: bool = False
     over: bool = False
 
@@ -179,6 +183,7 @@ def _stalled_by_arguments(job: LookedAt, call: Stalled) -> Stalled:
         waiting=tuple(sorted({*call.waiting} - {*found})),
         missing=tuple(sorted(found)),
         apart=f"all {len(inside)} ranks are in {name} {line} with different arguments: {texts}",
+        reason=OF_CALLS.get(name),
     )
 
 
@@ -217,10 +222,14 @@ def _unknown_group_calls(job: LookedAt) -> Iterator[Stalled]:
     lane = found[rarest].lane
     if lane is not None and not lane.group.ranks and lane.group.desc != "default_pg":
         ranks = {call: tuple(sorted(rank for rank, at in calls.items() if at == call)) for call in calls.values()}
-        texts = [f"{named(each)} in {_where(found[call].entry)}" for call, each in ranks.items()]
-        others = tuple(sorted(calls.keys() - {*ranks[rarest]}))
-        made = _stalled_since(job, found[calls[others[0]]].entry, others, ranks[rarest])
-        yield replace(made, apart=f"ranks wait in different calls: {'; '.join(texts)}")
+        texts = [f"{named(each)} in {_at_line(job, found[call].entry, each)}" for call, each in ranks.items()]
+        most = max(map(len, ranks.values()))
+        odd = {rank for each in ranks.values() if len(each) < most or len(ranks) * most == len(calls) for rank in each}
+        others = tuple(sorted(calls.keys() - odd))
+        made = _stalled_since(job, found[calls[min(others or odd)]].entry, others, tuple(sorted(odd)))
+        threads = in_threads(job, calls)
+        apart = f"ranks wait in different calls: {'; '.join(texts)}{threads}"
+        yield replace(made, apart=apart, reason=THREADS if threads else CROSSED)
 
 
 def _stalled(job: LookedAt, found: object) -> Stalled | None:
@@ -237,17 +246,34 @@ def _stalled(job: LookedAt, found: object) -> Stalled | None:
 
 def _parted(job: LookedAt, found: Parted) -> Stalled:
     first, usual = found.others[0], found.usual
-    calls = f"{named(found.other_ranks)} called {first.call} and {named(found.usual_ranks)} {usual.call}"
+    places = [_line(job, each, ranks) for each, ranks in ((first, found.other_ranks), (usual, found.usual_ranks))]
+    calls = f"{named(found.other_ranks)} called {first.call}{places[0]} and {named(found.usual_ranks)} {usual.call}"
+    calls += places[1]
     made = _stalled_since(job, usual, found.usual_ranks, found.other_ranks)
-    apart = f"{calls} as #{first.seq} of group {first.group}"
-    return replace(made, apart=apart, evidence=(_seen(first), _seen(usual)))
+    threads = in_threads(job, (*found.usual_ranks, *found.other_ranks))
+    apart = f"{calls} as #{first.seq} of group {first.group}{threads}"
+    return replace(made, apart=apart, reason=THREADS if threads else None, evidence=(_seen(first), _seen(usual)))
 
 
 def _crossed(job: LookedAt, found: Crossed) -> Stalled:
-    calls = [f"{named(ranks)} in {_where(each)}" for each, ranks in zip(found.entries, found.ranks, strict=True)]
+    both = [*zip(found.entries, found.ranks, strict=True)]
+    calls = [f"{named(ranks)} in {_at_line(job, each, ranks)}" for each, ranks in both]
     made = _stalled_since(job, found.entries[0], (), tuple(sorted({rank for ranks in found.ranks for rank in ranks})))
-    apart = f"ranks wait for each other: {'; '.join(calls)}"
-    return replace(made, apart=apart, evidence=tuple(map(_seen, found.entries)))
+    apart = f"{_IN_CIRCLE}: {'; '.join(calls)}"
+    reason = CIRCLE if all(each.call.p2p for each in found.entries) else CROSSED
+    return replace(made, apart=apart, reason=reason, evidence=tuple(map(_seen, found.entries)))
+
+
+def _at_line(job: LookedAt, entry: Entered, ranks: Sequence[int]) -> str:
+    return f"{_where(entry)}{_line(job, entry, ranks)}"
+
+
+def _line(job: LookedAt, entry: Entered, ranks: Sequence[int]) -> str:
+    """Return the lines of the program at which ranks made a call, by torch's records or else by their stacks."""
+    own = [job.ranks[rank] for rank in ranks if rank in job.ranks]
+    frames = [entry.caller] if entry.caller else [_made_at(rank, entry.call.op) for rank in own]
+    lines = dict.fromkeys(f"{each.filename.rpartition('/')[2]}:{each.line}" for each in frames if each)
+    return f" ({', '.join([*lines][:_MOST_LINES])})" if lines else ""
 
 
 def _stalled_since(job: LookedAt, entry: Entered, waiting: tuple[int, ...], missing: tuple[int, ...]) -> Stalled:
@@ -258,6 +284,25 @@ def _stalled_since(job: LookedAt, entry: Entered, waiting: tuple[int, ...], miss
     now_s = max(own.times, default=job.time_s) if own else job.time_s  # clocks of nodes need not agree
     over = entry.state in ("ended", "completed")
     return Stalled(_where(entry), waiting, missing, now_s - entry.time_s, usual_s, (_seen(entry),), over=over)
+
+
+def _made_at(rank: RankView, op: str) -> FlightFrame | None:
+    """Return the line of a rank's program that called an operation: of the thread that is in it, if any is."""
+    inside = (each.frame for each in rank.threads if each.call == op and function(call_of(rank)) != op)
+    return next(inside, None) or caller(rank.stack)
+
+
+def in_threads(job: LookedAt, ranks: Collection[int]) -> str:
+    """Return which of these ranks are in a call with a further thread, as the end of a sentence; empty: none is."""
+    also = [
+        f"; rank {rank} is also in {each.call} ({each.frame.filename.rpartition('/')[2]}:{each.frame.line}, thread "
+        f"{each.name})"
+        for rank in sorted({*ranks} & job.ranks.keys())
+        if call_of(job.ranks[rank])
+        for each in job.ranks[rank].threads
+        if each.call
+    ]
+    return "".join(also[:_MOST_LINES])
 
 
 def gaps(dump: FlightDump) -> list[float]:
@@ -274,7 +319,7 @@ def _stalled_by_stacks(job: LookedAt) -> Iterator[Stalled]:
     """
     inside = {number: call for number, rank in job.ranks.items() if (call := call_of(rank))}
     others = tuple(sorted(job.ranks.keys() - inside.keys()))
-    if not inside or not all(job.ranks[number].still or _tries_again(job.ranks[number]) for number in inside):
+    if not inside or not all(map(_rests, map(job.ranks.__getitem__, inside))):
         return
     by_call = grouped((call, number) for number, call in sorted(inside.items()))
     ranks = {call: tuple(numbers) for call, numbers in by_call.items()}
@@ -282,21 +327,28 @@ def _stalled_by_stacks(job: LookedAt) -> Iterator[Stalled]:
     texts = "; ".join(_describe_peers(job, call, each) for call, each in ranks.items())
     timed = [still_s for number in inside if (still_s := _still_s(job.ranks[number])) is not None]
     made = Stalled(where, ranks[where], others, min(timed, default=job.took_s), _UNKNOWN_USUAL_S if timed else 0.0)
-    if others:
+    if (circle := _circle(job, inside)) and not (crossed(_peers(job, inside)) and not others):
+        rest = tuple(sorted(inside.keys() - {*circle}))
+        texts = "; ".join(f"rank {each} in {inside[each]}{of_peer(job.ranks[each].stack)}" for each in circle)
+        yield replace(made, waiting=rest, missing=circle, apart=f"{_IN_CIRCLE}: {texts}", reason=CIRCLE)
+    elif others:
         yield replace(made, waiting=tuple(sorted(inside)))
     elif len(inside) < job.world:
         return
     elif found := next(_conflicting_ranks(job, inside, ranks), None):
-        odd, why = found
+        odd, why, unequal = found
         rest = tuple(sorted(inside.keys() - {*odd}))
-        yield replace(made, waiting=rest, missing=odd, apart=f"{why}: {texts}")
+        yield replace(made, waiting=rest, missing=odd, apart=f"{why}: {texts}", reason=unequal)
     elif len(ranks) > 1:
-        missing = tuple(sorted(inside.keys() - {*ranks[where]}))
-        yield replace(made, missing=missing, apart=f"ranks wait in different calls: {texts}")
+        tied = function(where) not in _ONE_SIDED and len({len(each) for each in ranks.values()}) == 1
+        missing = tuple(sorted(inside if tied else inside.keys() - {*ranks[where]}))
+        threads = in_threads(job, inside)
+        waiting, reason = () if tied else made.waiting, _of_different({function(call) for call in ranks})
+        reason, apart = THREADS if threads else reason, f"ranks wait in different calls: {texts}{threads}"
+        yield replace(made, waiting=waiting, missing=missing, apart=apart, reason=reason)
     elif function(where) in _ONE_SIDED:
-        yield replace(
-            made, waiting=(), missing=made.waiting, apart=f"every rank waits in {where}, and none in its other side"
-        )
+        apart = f"every rank waits in {where}, and none in its other side"
+        yield replace(made, waiting=(), missing=made.waiting, apart=apart, reason=CIRCLE)
     elif timed:
         yield made
 
@@ -308,16 +360,44 @@ def _describe_peers(job: LookedAt, call: str, ranks: Sequence[int]) -> str:
     return "; ".join(f"rank {each} in {call}{of_peer(job.ranks[each].stack)}" for each in ranks)
 
 
+def _of_different(functions: Collection[str]) -> Reason | None:
+    """Return why ranks are in calls of these functions; None: the usual causes."""
+    return OF_CALLS["backward"] if "backward" in functions else CROSSED if len(functions) == 1 else None
+
+
+def _peers(job: LookedAt, inside: Mapping[int, str]) -> Mapping[int, Mapping[str, str]]:
+    """Return the arguments of the ranks that are in a send or receive."""
+    return {number: arguments(job.ranks[number].stack) for number, call in inside.items() if function(call) in _P2P}
+
+
+def _circle(job: LookedAt, inside: Mapping[int, str]) -> tuple[int, ...]:
+    """Return ranks that each wait in a send or receive for the next, which is not in its other side; empty: none."""
+    peers = _peers(job, inside)
+    aims = {rank: (name, values[name]) for rank, values in peers.items() for name in ("src", "dst") if name in values}
+    after = {rank: int(to) for rank, (_, to) in aims.items() if to.isdecimal()}
+    after = {
+        rank: to
+        for rank, to in after.items()
+        if to in after and not (after[to] == rank and aims[to][0] != aims[rank][0])
+    }
+    for first in sorted(after):
+        path = [first]
+        while (following := after.get(path[-1])) is not None and following not in path:
+            path.append(following)
+        if following is not None:
+            return tuple(path[path.index(following) :])
+    return ()
+
+
 def _conflicting_ranks(
     job: LookedAt, inside: Mapping[int, str], ranks: Mapping[str, Sequence[int]]
-) -> Iterator[tuple[tuple[int, ...], str]]:
+) -> Iterator[tuple[tuple[int, ...], str, Reason]]:
     """Yield ranks whose arguments do not fit those of the others in their calls, and why."""
     for call, of in ranks.items():
         if mixed := _mixed_groups(job, call, of):
-            yield tuple(of), mixed
-    peers = {number: arguments(job.ranks[number].stack) for number, call in inside.items() if function(call) in _P2P}
-    if wrong := crossed(peers):
-        yield (wrong[0],), wrong[1]
+            yield tuple(of), mixed, MIXED_GROUPS
+    if wrong := crossed(_peers(job, inside)):
+        yield (wrong[0],), *wrong[1:]
 
 
 def _mixed_groups(job: LookedAt, call: str, ranks: Sequence[int]) -> str:
@@ -405,11 +485,24 @@ def _ranks_of(job: LookedAt, process: RasProcess) -> tuple[int, ...]:
     return found if len(found) == 1 else ()
 
 
+def _rests(rank: RankView) -> bool:
+    """Return whether a rank in a call makes no progress: it did not even wake between the looks, or only to ask again
+    whether the store is there or its operation is over.
+    """
+    return rank.still or _tries_again(rank) or (_asks_for_work(rank) and activity(rank) == "idle")
+
+
+def _asks_for_work(rank: RankView) -> bool:
+    return bool(rank.stack) and getattr(rank.stack[0], "values", {}).get("polls") == "work"
+
+
 def _still_s(rank: RankView) -> float | None:
     """Return for how long a rank has waited, if known: for a store that it cannot reach, as long as it idled."""
     at = rank.second
-    if isinstance(at, Absent) or not _tries_again(rank):
-        return None if isinstance(at, Absent) else at.still_s
+    if isinstance(at, Absent) or _asks_for_work(rank):
+        return None
+    if not _tries_again(rank):
+        return at.still_s
     return None if at.age_s is None else max(at.age_s - at.cpu_s, 0.0)
 
 
@@ -435,7 +528,8 @@ def _other_call(stack: Sequence[FlightFrame], own: FlightFrame) -> str:
     It waits for an operation that it has started, in backward for the gradients of others, as DDP and FSDP do, or in
     functions of torch.distributed that call C++.
     """
-    if "work" in getattr(stack[0], "values", {}):
+    values = getattr(stack[0], "values", {})
+    if values.get("polls") == "work" or ("work" in values and "polls" not in values):
         return WAIT
     if any(_is_backward(frame) for frame in stack):
         return "backward"
