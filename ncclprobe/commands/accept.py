@@ -135,7 +135,7 @@ def _parser() -> argparse.ArgumentParser:
         help="Also measure a training step on one rank, on one node and on all nodes (with gloo also on two ranks), "
         "and show the speed-up.")  # fmt: skip
     add("--timeout", type=arguments.positive, metavar="SECONDS",
-        help="End the whole run after this many seconds, if that is sooner (default: the time of "
+        help="End the whole run after this many seconds, if that is less (default: the time of "
         "--level).")  # fmt: skip
     measuring.judging(parser)
     measuring.reporting(parser)

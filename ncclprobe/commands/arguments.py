@@ -48,9 +48,9 @@ BRIEF: Mapping[str, _Brief] = MappingProxyType(
     {
         "doctor": _Brief(
             {
-                "what to look at": "--backend --local --path --expect-gpus",
+                "what to check": "--backend --local --path --expect-gpus",
                 "several nodes": "--hosts --hostfile --remote-python",
-                "how it is judged": "--ignore",
+                "what counts": "--ignore",
                 "the report": _REPORT,
             },
             (
@@ -117,7 +117,7 @@ BRIEF: Mapping[str, _Brief] = MappingProxyType(
         ),
         "rails": _Brief(
             {
-                "what to try": "--full-bisection --force",
+                "what to test": "--full-bisection --force",
                 "several nodes": "--hosts --hostfile --nnodes",
                 "the run": "--timeout --keep",
                 "the report": _REPORT,
@@ -152,7 +152,7 @@ BRIEF: Mapping[str, _Brief] = MappingProxyType(
         ),
         "attach": _Brief(
             {
-                "what to look at": "--pid --hosts --stacks --dumps --prepare",
+                "what to examine": "--pid --hosts --stacks --dumps --prepare",
                 "what counts": "--exit-code",
                 "the run": "--keep --timeout",
                 "the report": _REPORT,
@@ -362,7 +362,7 @@ def destination(text: str) -> str:
             raise argparse.ArgumentTypeError(f"{text}: cannot be written, because it is a folder")
         if path.is_fifo() and not text.startswith("/dev/"):
             raise argparse.ArgumentTypeError(
-                f"{text}: cannot be written, because nobody may read this pipe; give a file, or - for standard output"
+                f"{text}: cannot be written: a pipe without a reader blocks; give a file, or - for standard output"
             )
         _refuse_closed(text, path.resolve())
     except (OSError, RuntimeError, ValueError) as error:  # too long, not permitted, NUL, links in a circle (up to 3.12)
@@ -381,7 +381,7 @@ def _refuse_closed(text: str, target: Path) -> None:
 
 def _unwritable(text: str, error: Exception) -> str:
     shown = text if len(text) <= _MOST_SHOWN else f"{text[:_MOST_SHOWN]}…"
-    other = "its name holds a NUL" if isinstance(error, ValueError) else "its links lead in a circle"
+    other = "its name contains a NUL" if isinstance(error, ValueError) else "its links form a loop"
     return f"{shown}: cannot be written: {getattr(error, 'strerror', None) or other}"
 
 
@@ -390,7 +390,9 @@ def arguments(parser: argparse.ArgumentParser, *, judges: bool = True) -> None:
 
     An unwritable path is refused here, before the command starts.
     """
-    add = parser.add_argument_group("reports", "PATH may be - for one report, which is then the only standard output.")
+    add = parser.add_argument_group(
+        "reports", "For one of them PATH may be -: standard output then contains only that report."
+    )
     put = partial(add.add_argument, metavar="PATH")
     for name, about in FORMATS.items():
         put(f"--{name}", type=_markdown if name == "markdown" else destination, help=about)
@@ -403,7 +405,7 @@ def arguments(parser: argparse.ArgumentParser, *, judges: bool = True) -> None:
     flag("-q", "--quiet", help="Print one line only.")
     flag("-v", "--verbose", help="Print versions, settings and every check too.")
     add.add_argument("--no-color", action="store_true",
-        help="Print no colours, like NO_COLOR=1 (default: colours on a terminal).")  # fmt: skip
+        help="Print without colours, like NO_COLOR=1 (default: colours on a terminal).")  # fmt: skip
 
 
 def json_option(parser: argparse.ArgumentParser) -> None:
@@ -440,8 +442,8 @@ def selection(parser: argparse.ArgumentParser) -> None:
 def fleet_store(parser: argparse.ArgumentParser) -> None:
     """Add the option of commands whose reports a store keeps."""
     parser.add_argument("--fleet", type=Path, metavar="PATH",
-        help="Also judge the nodes by their history in this file of `ncclprobe fleet`, and add this "
-        "report.")  # fmt: skip
+        help="Also judge the nodes by their history in this file of `ncclprobe fleet`, and add this report to "
+        "it.")  # fmt: skip
 
 
 def keep_in_fleet(given: argparse.Namespace, report: "Report", left_s: float) -> None:
@@ -516,10 +518,10 @@ def redaction(parser: argparse.ArgumentParser) -> None:
     """Add the options that replace names and addresses by pseudonyms."""
     add = parser.add_argument
     add("--redact", action="store_true",
-        help="Replace names, addresses, UUIDs and serial numbers with pseudonyms, under a random key that is not kept."
+        help="Replace names, addresses, UUIDs and serial numbers with pseudonyms, using a random key that is not kept."
     )  # fmt: skip
     add("--redact-key", metavar="KEY",
-        help="The same under KEY, for equal pseudonyms on every node. Use a long random key, and keep it."
+        help="Like --redact, but with this key, so that every node gets the same pseudonyms. Use a long random key."
     )  # fmt: skip
 
 

@@ -52,7 +52,7 @@ def main(argv: Sequence[str]) -> int:
         print(PREPARE, end="")
         return ExitCode.OK
     if options.watch and options.watch < 1:
-        raise UsageError("--watch: the least interval is 1 second")
+        raise UsageError("--watch: the shortest interval is 1 second")
     options.timeout = options.timeout or (_WATCH_S if options.watch else _TIMEOUT_S)
     redactor = arguments.redactor(options)
     signals.end_by(options.timeout + _LAST_RESORT_S)
@@ -175,7 +175,7 @@ def _pseudonymous(redactor: "Redactor | None", kept: Mapping[str, str]) -> Mappi
 def _parser() -> argparse.ArgumentParser:
     parser = arguments.Parser(
         "attach",
-        "Look at a job that runs on this node, and name the rank that blocks the others, what it does, and since "
+        "Examine a running job on this node, and name the rank that blocks the others, what it is doing, and since "
         "when. No process is stopped or signalled. Without --dumps nothing is written to the job.",
     )
     add = parser.add_argument
@@ -183,21 +183,21 @@ def _parser() -> argparse.ArgumentParser:
         help="Look at the job of this process, which is a rank or started the ranks.")  # fmt: skip
     add("--stacks", action="store_true",
         help="Read the Python stacks at the first look too, with py-spy (pip install py-spy). No process is stopped. "
-        "By default stacks are read only if a rank holds up the job.",
+        "By default stacks are read only if a rank blocks the job.",
     )  # fmt: skip
     add("--dumps", action="store_true",
         help="If a rank has no worker server but has TORCH_NCCL_DEBUG_INFO_PIPE_FILE set, write a byte to that pipe "
         "and read "
         "the flight records that torch then writes.",
     )  # fmt: skip
-    add("--prepare", action="store_true", help="Print lines to add to a program, to show attach more of it.")
+    add("--prepare", action="store_true", help="Print lines to add to your program, so that attach sees more of it.")
     add("--keep", type=arguments.folder, metavar="DIR",
         help="Save the collected data to DIR; `ncclprobe explain DIR` can read it on any machine.")  # fmt: skip
     add("--exit-code", action="store_true",
         help="Exit with 4 if a cause is named, and with 3 if something hangs for an unknown reason.",
     )  # fmt: skip
     add("--watch", type=arguments.positive, metavar="SECONDS",
-        help="Look again at this interval until the answer changes, and print the number of calls made in between.",
+        help="Repeat at this interval until the answer changes, and print the number of calls made in between.",
     )  # fmt: skip
     add("--timeout", type=arguments.positive, metavar="SECONDS",
         help=f"End after this many seconds (default: {_TIMEOUT_S:g}, with --watch {_WATCH_S:g}).")  # fmt: skip

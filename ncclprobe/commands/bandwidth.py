@@ -26,7 +26,7 @@ bands.toml, a file for --expect:
   op = "all_reduce"
   nbytes = "1G"          # as in the table; or a range: min_bytes, max_bytes
   busbw_GBps = 360.0     # 1e9 bytes per second
-  threshold_GBps = 330.0 # the least that passes; or tolerance = 0.1, a fraction
+  threshold_GBps = 330.0 # lowest that passes; or tolerance = 0.1, a fraction
   source = "acceptance test of 2026-03-02"
   why = "median of 20 nodes\""""
 

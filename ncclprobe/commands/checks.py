@@ -69,8 +69,7 @@ def _named(name: str) -> tuple[Check, ...]:
 def _parser() -> argparse.ArgumentParser:
     parser = arguments.Parser(
         "checks",
-        "List the checks by group, one line each: the id, * if a run is inconclusive without it, and what is wrong if "
-        "it fails.",
+        "List the checks by group, one line each: the id, * if the check is required, and what is wrong if it fails.",
     )
     parser.add_argument("groups", nargs="*", metavar="GROUP", help="List only these, such as ib, or 'gpu.*' (default: "
         "all).")  # fmt: skip

@@ -62,7 +62,7 @@ def _unpack(package: "Traversable", folder: Path) -> None:
 def _parser() -> arguments.Parser:
     parser = arguments.Parser(
         "demo",
-        "Show the report of a fault. It runs a command over captures that come with the package, and needs no GPU, no "
+        "Show the report for a fault. It runs a command on captures that are part of the package, and needs no GPU, no "
         "cluster and no network.",
     )
     parser.add_argument("name", nargs="?", choices=tuple(DEMOS), default="hang", metavar="NAME",

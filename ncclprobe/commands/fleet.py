@@ -34,7 +34,7 @@ _MORE = """\
   ncclprobe fleet                 show the state of all nodes, the worst first
   ncclprobe fleet node NAME       show what changed on one node, and when
   ncclprobe fleet page --html F   write a page of all nodes by day
-  ncclprobe fleet accept NAME     make its present rates its usual ones
+  ncclprobe fleet accept NAME     treat a node's present rates as normal
   ncclprobe fleet rename OLD NEW  give a node's history another name
   ncclprobe fleet forget NAME     drop a retired node
 
@@ -51,7 +51,7 @@ _WORDS = {
     "often.",
     "node": "Show one node: its state and rates, what changed on it and when, and the sources of its reports.",
     "page": "Write a page that opens offline, with a row per node, the worst first, and a column per day.",
-    "accept": "Make a node's present rates its usual ones. Its history is kept.",
+    "accept": "Treat a node's present rates as normal. Its history is kept.",
     "rename": "Let a node go on under another name, with all that is kept of it under both.",
     "forget": "Drop a node that was retired; reports of it may be added again.",
 }

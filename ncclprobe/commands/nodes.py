@@ -43,14 +43,14 @@ def options(parser: argparse.ArgumentParser) -> None:
         help="Set this node's rank, from 0 to N-1 (default: the launcher's).")  # fmt: skip
     add("--master-addr", type=_host, metavar="HOST", help="Reach node 0 at HOST (default: the launcher's).")
     add("--master-port", type=below(1 << 16), metavar="PORT",
-        help="Reach node 0 at PORT, the one that the job will use (default: the launcher's).")  # fmt: skip
+        help="Reach node 0 at PORT, which the job will use (default: the launcher's).")  # fmt: skip
     add("--wait", type=arguments.positive, metavar="SECONDS",
         help=f"Wait this long for other nodes, at most {bounds.MEETING_SHARE:g} of --timeout (default: "
-        f"{WAIT_S:g}; the most, if node 0 prints the commands for the others).")  # fmt: skip
+        f"{WAIT_S:g}; the maximum if node 0 prints the commands for the others).")  # fmt: skip
     add("--trust-network", action="store_true",
         help="Accept any process on this network as a node of the job, without authentication.")  # fmt: skip
     add("--exit", choices=("own", "whole"), default="own",
-        help="Exit with the code of each node's own part, or of the whole job (default: %(default)s).")  # fmt: skip
+        help="Exit with the code for this node's part, or for the whole job (default: %(default)s).")  # fmt: skip
     add("--keep", type=Path, metavar="DIR", help="Write the captures of all nodes to this folder of node 0.")
 
 

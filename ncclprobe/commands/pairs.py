@@ -11,7 +11,7 @@ from ncclprobe.session.options import Options
 
 _ABOUT = """\
 Measure send-recv between pairs of ranks, and name the node, NIC, direction or pair that is slow. Between nodes, rank i
-of one node is paired with rank i of another; on a single node, all its ranks are paired. Whatever looks slow is
+of one node is paired with rank i of another; on a single node, all its ranks are paired. Anything that looks slow is
 retested with other partners before it is named. SIZE is in bytes, or a number with a binary K, M or G."""
 
 

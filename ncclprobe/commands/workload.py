@@ -14,7 +14,7 @@ from ncclprobe.model.training import STRATEGIES, Model, Strategy
 from ncclprobe.session.options import Options, Training
 
 _ABOUT = """\
-Replay the collectives of one training step with stand-in compute, with and without overlap, and measure the
+Replay the collectives of one training step with simulated compute, with and without overlap, and measure the
 communicators of a hybrid-parallel job. SIZE is in bytes, or a number with a binary K, M or G."""
 _DECIMAL = {"": 1, "K": 10**3, "M": 10**6, "B": 10**9, "G": 10**9, "T": 10**12}
 _MOST_LAYERS, _MOST_MICRO_BATCHES = 1000, 1000

@@ -30,12 +30,12 @@ _OK, _USAGE, _UNKNOWN, _FAIL = ExitCode.OK, ExitCode.USAGE, ExitCode.INCONCLUSIV
 
 _TYPO = {"typo": Outcome("wrong usage, or a file that cannot be read or written", _USAGE)}
 _CLEAN = {
-    "clean": Outcome("nothing fails, and all required checks ran", _OK, Status.PASS),
+    "clean": Outcome("nothing failed, and all required checks ran", _OK, Status.PASS),
     "advisory unknown": Outcome("an advisory check could not be done", _OK, Status.PASS),
-    "warns": Outcome("a check warns", _OK, Status.WARN, {FAIL_ON_WARN: _FAIL}),
+    "warns": Outcome("a check gave a warning", _OK, Status.WARN, {FAIL_ON_WARN: _FAIL}),
 }
 _BLAMES = ("node", "link", "fabric", "image", "job", "unknown")
-_FAILS = {f"fails: {blame}": Outcome("a check fails, whatever the cause", _FAIL, Status.FAIL) for blame in _BLAMES}
+_FAILS = {f"fails: {blame}": Outcome("a check failed", _FAIL, Status.FAIL) for blame in _BLAMES}
 _BLIND = {"required unknown": Outcome("a required check could not be done", _UNKNOWN, Status.UNKNOWN)}
 _MISSING = {
     "missing node": Outcome("a node did not join, and the wait for it was interrupted", _UNKNOWN, Status.UNKNOWN),
@@ -46,7 +46,7 @@ _LOOKS = {**_CLEAN, **_TYPO, **_BLIND, **_MISSING, **_FAILS}
 _MEASURES = {
     **_CLEAN,
     "required unknown": Outcome("a check of the machine could not be done", _OK, Status.PASS),
-    "idle device": Outcome("something fails on a device that the run did not use (a NOTE)", _OK, Status.PASS),
+    "idle device": Outcome("a check failed on a device that the run did not use (a NOTE)", _OK, Status.PASS),
     **_TYPO,
     "cut short": Outcome("the run was cut short, or a requested part was not measured", _UNKNOWN, Status.UNKNOWN),
     "late rank": Outcome("a rank had not joined before the timeout", _UNKNOWN, Status.UNKNOWN),
@@ -89,17 +89,17 @@ OUTCOMES: Mapping[str, Mapping[str, Outcome]] = {
     "explain": _EXPLAINS,
     "attach": _ATTACHES,
     "expect": {
-        "clean": Outcome("numbers were shown; with --judge no row fails", _OK),
+        "clean": Outcome("numbers were shown; with --judge no row failed", _OK),
         "unjudged": Outcome("with --judge no row could be judged", _OK, None, {REQUIRE_JUDGED: _UNKNOWN}),
         **_TYPO,
         "nothing": Outcome("no expectation is known for this machine", _UNKNOWN),
-        "noise": Outcome("with --judge a row is too noisy to judge, or faster than the machine can be", _UNKNOWN),
-        "fails": Outcome("with --judge a row fails", _FAIL),
+        "noise": Outcome("with --judge a row was too noisy to judge, or faster than the machine can be", _UNKNOWN),
+        "fails": Outcome("with --judge a row failed", _FAIL),
     },
     "baseline": {
-        "clean": Outcome("the baseline is written; the output lists the refused rows with the reason", _OK),
+        "clean": Outcome("the baseline was written; the output lists the refused rows with the reason", _OK),
         **_TYPO,
-        "refused": Outcome("every row was refused, and nothing is written", _UNKNOWN),
+        "refused": Outcome("every row was refused, and nothing was written", _UNKNOWN),
     },
     "compare": {
         "clean": Outcome("nothing is slower", _OK),
@@ -108,7 +108,7 @@ OUTCOMES: Mapping[str, Mapping[str, Outcome]] = {
         "noise": Outcome("a row may be slower but is too noisy", _UNKNOWN),
         "cut short": Outcome("NEW was cut short or inconclusive and lacks rows", _UNKNOWN),
         "slower": Outcome("a row is slower beyond noise", _FAIL),
-        "fails": Outcome("something fails that did not fail before", _FAIL),
+        "fails": Outcome("a check failed that did not fail before", _FAIL),
     },
     "fleet": {
         "clean": Outcome("the reports were added, or the nodes were shown", _OK),
@@ -124,20 +124,20 @@ OUTCOMES: Mapping[str, Mapping[str, Outcome]] = {
         ),
     },
     "checks": {
-        "clean": Outcome("the checks are listed; with --test they pass", _OK),
+        "clean": Outcome("the checks were listed; with --test they passed", _OK),
         **_TYPO,
-        "broken": Outcome("with --test a check does not pass", _FAIL),
+        "broken": Outcome("with --test a check did not pass", _FAIL),
     },
-    "report": {code.name: Outcome(f"the report carries {int(code)}", code) for code in (_OK, _UNKNOWN, _FAIL)}
-    | {"typo": Outcome("wrong usage, a file that is not a report, or the report's own exit code is 2", _USAGE)},
+    "report": {code.name: Outcome(f"the report's exit code is {int(code)}", code) for code in (_OK, _UNKNOWN, _FAIL)}
+    | {"typo": Outcome("wrong usage, a file that is not a report, or the report's exit code is 2", _USAGE)},
     **{
         name: {"clean": Outcome(words, _OK), **_TYPO}
         for name, words in {
-            "capture": "the capture is written",
-            "topo": "the topology is shown",
-            "completion": "the script is printed",
-            "deploy": "the files are written",
-            "demo": "the demo is shown, whatever the verdict in it",
+            "capture": "the capture was written",
+            "topo": "the topology was shown",
+            "completion": "the script was printed",
+            "deploy": "the files were written",
+            "demo": "the demo was shown, regardless of its verdict",
             "mcp": "standard input ended",
         }.items()
     },
