@@ -9,11 +9,12 @@ from typing import Any
 
 from ncclprobe.checks import IMAGE, JOB
 from ncclprobe.checks.gpu import gpu_job
+from ncclprobe.expect.tables.machines import named as machine_named
 from ncclprobe.facts.cgroup import Cgroup, MemoryLimit, PidsLimit, Quota, Throttling
 from ncclprobe.facts.cpu import POLICY, Cpus, NumaNode, Scaling
 from ncclprobe.facts.infiniband import Fabric, RdmaDevice
 from ncclprobe.facts.launcher import Launch
-from ncclprobe.facts.machine import TimeSync
+from ncclprobe.facts.machine import NamedMachine, TimeSync
 from ncclprobe.facts.memory import Memory, MemoryPolicy
 from ncclprobe.facts.nccl_conf import Settings
 from ncclprobe.facts.nvml import Gpu, Gpus
@@ -163,6 +164,38 @@ def threads(
         yield tell("pids.max", message, evidence=seen(f"{limit.group}/pids.max", str(limit.most)), **IMAGE)
 
 
+@applies
+def nics_counted(named: NamedMachine) -> bool:
+    """to pasted texts that say how many NICs a container gets."""
+    return bool(named.given)
+
+
+@check(
+    group=LIMITS_GROUP,
+    bad=lambda: [(NamedMachine("p5.48xlarge", given={"vpc.amazonaws.com/efa": 1}),)],
+    good=lambda: [(NamedMachine("p4d.24xlarge", given={"vpc.amazonaws.com/efa": 4}),)],
+    applies=nics_counted,
+)
+def nics_given(named: NamedMachine) -> Iterator[Finding]:
+    """A container does not get all NICs of its machine.
+
+    Right: A container gets the NICs of its GPUs.
+    Why: NCCL uses only the NICs that it sees in the container. A p5.48xlarge has 32 EFA devices of 100 Gb/s, and each
+    that the pod does not ask for takes its share of the bandwidth between nodes.
+    Fix: ask for as many devices as the machine has for these GPUs, in `limits` and `requests`.
+    """
+    machine = machine_named(named.type) if named.type else None
+    if machine is None or not machine.links.nics or machine.links.network in (None, "sockets", "tcpx", "tcpxo"):
+        return
+    share = min(1.0, (named.gpus or machine.links.gpus) / machine.links.gpus)
+    wanted, given = max(1, round(share * machine.links.nics)), sum(named.given.values())
+    if given < 0.9 * wanted:
+        names = ", ".join(named.given)
+        message = f"the container gets {given} of the {wanted} NICs that {machine.name} has for its GPUs"
+        tell = fail if given <= wanted / 2 else warn
+        yield tell(names, message, **JOB, evidence="resources of the container")
+
+
 @check(bad=lambda: [(TimeSync(False),)], good=lambda: [(TimeSync(True),)], applies=several_nodes)
 def timesync(sync: TimeSync) -> Iterator[Finding]:
     """No service synchronises this node's clock.
@@ -182,6 +215,7 @@ _DOCKERS_DEFAULT = 64 * MIB
 _LITTLE_LEFT = 0.1  # of all memory: a judgement, for a node that should be idle
 _RANK_BYTES = 2 * GIB
 ALONE = Launch()
+UNNAMED = Absent("no text names a machine")
 
 EIGHT: Gpus = Gpus(tuple(Gpu(i, "NVIDIA A100-SXM4-80GB") for i in range(8)), driver="535.104.05", cuda=(12, 2))
 NEW_DRIVER = Gpus(EIGHT.all, driver="570.86.15", cuda=(12, 8))
@@ -347,7 +381,11 @@ def shm_stale(memory: SharedMemory) -> Iterator[Finding]:
     applies=may_use_rdma,
 )
 def memlock(
-    memlock: Memlock, fabric: Fabric | Absent, process: Process | Absent, user: JobUser | Absent
+    memlock: Memlock,
+    fabric: Fabric | Absent,
+    process: Process | Absent,
+    user: JobUser | Absent,
+    named: NamedMachine | Absent = UNNAMED,
 ) -> Iterator[Finding]:
     """The limit on locked memory is too low for RDMA.
 
@@ -368,8 +406,12 @@ def memlock(
     own = evidence.startswith("getrlimit")
     if soft is None or soft >= 16 * GIB or (memlock.exempt and own):
         return
-    tell = fail if isinstance(fabric, Fabric) and soft < 64 * MIB else warn
-    devices = f"with {plural(len(fabric.devices), 'RDMA device')}" if isinstance(fabric, Fabric) else "if RDMA is used"
+    machine = machine_named(named.type) if isinstance(named, NamedMachine) and named.type else None
+    rdma = machine is not None and machine.links.network in ("ib", "roce", "efa")
+    tell = fail if (isinstance(fabric, Fabric) or rdma) and soft < 64 * MIB else warn
+    devices = f"on {machine.name}" if machine and rdma else "if RDMA is used"
+    if isinstance(fabric, Fabric):
+        devices = f"with {plural(len(fabric.devices), 'RDMA device')}"
     message = f"{size(soft)}, {devices}; NCCL needs gigabytes"
     if own and isinstance(process, Process) and "ipc_lock" in process.capabilities:
         message += "; this process has CAP_IPC_LOCK, but only in a user namespace, which does not lift the limit"

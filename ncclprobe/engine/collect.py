@@ -512,7 +512,9 @@ def _add_pasted_matrix(host: Replay, facts: dict[type, Any]) -> dict[type, Any]:
     from ncclprobe.nccl.from_matrix import shown
 
     try:
-        found = shown(parse(text)[0], Absent(NOT_SHOWN, NotCaptured.__name__), facts[Gpus], facts[Fabric])
+        first, *others = parse(text)
+        peers = next((each for each in others if each.kind == "p2p"), None)
+        found = shown(first, Absent(NOT_SHOWN, NotCaptured.__name__), facts[Gpus], facts[Fabric], peers)
     except ParseError:
         return facts
     links = facts[NvLinks]

@@ -220,6 +220,11 @@ def judge_node(
 
 def _not_shown(verdict: Verdict) -> Verdict:
     """Return a verdict on pasted texts as advisory, if they do not show what it takes."""
+    blank = [each for each in verdict.findings if each.message.startswith(UNSEEN)]
+    if blank and verdict.status is Status.PASS:
+        why = blank[0].message.removeprefix(UNSEEN)
+        seen = tuple(each for each in verdict.findings if each not in blank)
+        return replace(verdict, status=Status.UNKNOWN, required=False, why=why, findings=seen)
     unseen = NOT_SHOWN in verdict.why or UNTOLD in verdict.why
     why = NOT_SHOWN if UNTOLD in verdict.why else verdict.why
     return replace(verdict, required=verdict.required and not unseen, why=why)

@@ -67,8 +67,8 @@ class Machine(Struct, frozen=True):
 
 class NamedMachine(Struct, frozen=True):
     """What pasted text names and does not show: a machine type, its GPUs, the job's nodes and the ranks on each, and
-    the interfaces of RDMA devices; `withheld` are variables that mpirun keeps from other nodes. Empty and 0: it does
-    not.
+    the interfaces of RDMA devices; `withheld` are variables that mpirun keeps from other nodes, `given` the NICs that a
+    container gets, by resource. `partial`: it does not show all of its GPUs. Empty and 0: it does not.
     """
 
     type: str = ""
@@ -77,6 +77,8 @@ class NamedMachine(Struct, frozen=True):
     nodes: int = 0
     ranks: int = 0
     withheld: tuple[str, ...] = ()
+    given: Mapping[str, int] = field(default_factory=dict)
+    partial: bool = False
     netdevs: Mapping[str, str] = field(default_factory=dict)
 
     @property

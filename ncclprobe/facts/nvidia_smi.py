@@ -42,9 +42,9 @@ def count(text: str) -> int:
 UNTOLD = "nvidia-smi -q does not report"
 ASK = ("run", "nvidia-smi", "-q", "-x")
 ASK_COMPUTE = ("run", "nvidia-smi", "--query-gpu=compute_cap", "--format=csv,noheader")
-_REASONS = (  # in place of a value; NVML's own words, but for the last two
+_REASONS = (  # in place of a value; NVML's own words, but for the last three
     *("GPU is lost", "GPU requires restart", "Insufficient Permissions", "Not Supported", "Unknown Error"),
-    *("GPU requires reset", "Requested functionality has been deprecated"),
+    *("GPU requires reset", "Requested functionality has been deprecated", "ERR!"),
 )
 
 

@@ -513,7 +513,7 @@ _OLDER = {
 def _why_lost(gpu: Gpu) -> str:
     """Return why a GPU is lost: NVML keeps names and addresses, so it may be lost to every question but those."""
     seen = [getattr(gpu, name) for name in gpu.__struct_fields__]
-    return next((field.why for field in seen if isinstance(field, Absent) and field.why.endswith(GONE)), "")
+    return next((field.why for field in seen if isinstance(field, Absent) and field.why.endswith((*GONE, "ERR!"))), "")
 
 
 P2pStatus = Literal["OK", "CNS", "GNS", "TNS", "DR", "NS", "U"]

@@ -13,7 +13,7 @@ import json
 import re
 from collections.abc import Iterator, Mapping, Sequence
 
-from ncclprobe.host import Question
+from ncclprobe.host import NAMED, Question
 from ncclprobe.host.pasted_ethtool import ethtool
 from ncclprobe.host.pasted_forms import ASK_GPUS, FORMS, Answers, missing_files
 from ncclprobe.host.pasted_job import described
@@ -56,8 +56,11 @@ _MEETING = ("RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")
 def forms(text: str) -> dict[str, dict[str, Answers]]:
     """Return what each form in a text shows, by host ("": no line names one) and form; empty: none is recognised."""
     lines = [_COLOURS.sub("", line).rstrip("\r ") for line in unwrapped(text).splitlines()[:_MOST_LINES]]
-    found = {host: dict(_host_answers(own)) for host, own in _lines_by_host(_bare(lines)).items()}
-    return {host: own for host, own in found.items() if own}
+    found: dict[str, dict[str, Answers]] = {}
+    for host, own in _lines_by_host(_bare(lines)).items():
+        if answers := dict(_host_answers(own)):
+            found[host] = answers | ({"description": dict(said)} if (said := described(own)) else {})
+    return found
 
 
 def _bare(lines: list[str]) -> list[str]:
@@ -102,7 +105,7 @@ def _host_answers(lines: Sequence[str]) -> Iterator[tuple[str, Answers]]:
         variables |= {name: None for name in _MEETING if in_part and name not in variables}
         master = variables.get("MASTER_ADDR") or ""
         gone = missing_files(lines)
-        answers = {**gone, **NO_SETTINGS, _ENV: json.dumps(variables), **_resolved(master), **described(lines)}
+        answers = {**gone, **NO_SETTINGS, _ENV: json.dumps(variables), **_resolved(master)}
         yield "settings", answers
 
 
@@ -160,22 +163,27 @@ def _merge_answers(question: Question, before: str, answer: str) -> str:
     if question == _ENV:
         first, second = json.loads(before), json.loads(answer)
         return json.dumps({**first, **{name: value for name, value in second.items() if value or name not in first}})
+    if question == NAMED:
+        return json.dumps(json.loads(answer) | json.loads(before))
     if question[0] == "list":
         return json.dumps(list(dict.fromkeys([*json.loads(before), *json.loads(answer)])))
     return max(before, answer, key=len) if question[0] == "run" else before
 
 
 def _counted_differently(whole: Answers, source: Mapping[Question | str, str]) -> Iterator[str]:
-    """Yield a line if two texts show different numbers of GPUs."""
+    """Yield a line if two texts show different numbers of GPUs, unless one was cut."""
+    if json.loads(str(whole.get(NAMED, "{}"))).get("partial"):
+        return
     counts = {
-        ASK_GPUS: r"<gpu>",
-        ("run", "nvidia-smi", "-L"): r"(?m)^GPU \d+: ",
-        ("run", "nvidia-smi", "topo", "-m"): r"(?m)^GPU\d+\b.*\bX\b",
-        ("run", "nvidia-smi", "nvlink", "-s"): r"(?m)^GPU \d+: ",
+        ASK_GPUS: r"<gpu>()",
+        ("run", "nvidia-smi", "-L"): r"(?m)^GPU (\d+): ",
+        ("run", "nvidia-smi", "topo", "-m"): r"\bGPU(\d+)\b",
+        ("run", "nvidia-smi", "nvlink", "-s"): r"(?m)^GPU (\d+): ",
     }
-    told = {
-        question: len(re.findall(each, str(whole[question]))) for question, each in counts.items() if question in whole
-    }
+    told = {}
+    for question, each in counts.items():
+        if shown := re.findall(each, str(whole.get(question, ""))):
+            told[question] = len(shown) if question == ASK_GPUS else len({*shown})
     for question, number in told.items():
         first = next(iter(told))
         if number != told[first]:

@@ -11,7 +11,7 @@ from itertools import pairwise
 from types import MappingProxyType
 
 from ncclprobe.host import Question
-from ncclprobe.host.pasted_settings import OptionOf, whole
+from ncclprobe.host.pasted_containers import limits
 from ncclprobe.model.errors import HostError, Missing
 
 Answers = dict[Question, str | HostError]
@@ -192,7 +192,7 @@ def _list(lines: Sequence[str]) -> Answers:
     return {("run", "nvidia-smi", "-L"): "\n".join(listed) + "\n"} if listed else {}
 
 
-_FIRST = re.compile(r"nvidia-smi -L \| (?:head -n? ?1|sed -n 1p)\b")
+_FIRST = re.compile(r"nvidia-smi -L \| ?(?:head|tail|sed|grep|awk)\b")
 _LINK = "pci/pci_gpu_link_info"
 _IN_XML = {
     "gpu_uuid": "uuid",
@@ -217,27 +217,55 @@ _IN_XML = {
 _REASONS = re.compile(r"clocks_(event|throttle)_reasons/(?:\w{1,40}/)?(\w{1,40})")
 
 
+_OF_QUERY = ("fabric", "gpu_fabric", "clocks_event_reasons", "clocks_throttle_reasons", "remapped_rows", "ecc_errors")
+"""Headings of parts of ``nvidia-smi -q`` that a filter leaves without the GPU they are of."""
+
+
 def _query(lines: Sequence[str]) -> Answers:
-    """Read ``nvidia-smi -q`` as the same with ``-x``, which has its own reader."""
-    if not any("NVSMI LOG" in line for line in lines):
-        return {}
+    """Read ``nvidia-smi -q``, whole or what a filter left of it, as the same with ``-x``, which has its own reader."""
     gpus, path = list[dict[str, str]](), list[tuple[int, str]]()
     versions = {"driver version": "", "cuda version": ""}
     for line in lines:
-        if re.fullmatch(r"GPU [0-9A-Fa-f]{1,8}:[0-9A-Fa-f]{2}:[0-9A-Fa-f]{2}\.\d", line):
-            gpus.append({})
+        if _OF_GPU.fullmatch(line):
+            gpus.append({"": line})
             path = []
             continue
         indent = len(line) - len(line.lstrip())
         name, colon, value = line.partition(" : ")
-        path = [each for each in path if each[0] < indent] + [
-            (indent, re.sub(r"[^a-z0-9]+", "_", name.strip().lower()[:60]).strip("_"))
-        ]
+        path = [each for each in path if each[0] < indent] + [(indent, _tag(name))]
         if colon and gpus:
             gpus[-1][_place([each for _, each in path])] = value.strip()
         elif colon and name.strip().lower() in versions:
             versions[name.strip().lower()] = value.strip()
-    return _xml(gpus, versions["driver version"], versions["cuda version"])
+    return _xml(gpus or _parts(lines), versions["driver version"], versions["cuda version"])
+
+
+_OF_GPU = re.compile(r"GPU [0-9A-Fa-f]{1,8}:[0-9A-Fa-f]{2}:[0-9A-Fa-f]{2}\.\d")
+
+
+def _tag(name: str) -> str:
+    return re.sub(r"[^a-z0-9]+", "_", name.strip().lower()[:60]).strip("_")
+
+
+def _parts(lines: Sequence[str]) -> list[dict[str, str]]:
+    """Return what a filter such as ``grep -A4 Fabric`` leaves of each GPU."""
+    gpus, path = list[dict[str, str]](), list[tuple[int, str]]()
+    begun: set[str] = set()
+    for line in lines:
+        indent = len(line) - len(line.lstrip())
+        name, colon, value = line.partition(" : ")
+        tag = _tag(name)
+        if not colon and tag in _OF_QUERY:
+            gpus += [{}] if not gpus or tag in begun else []
+            begun = {tag} if tag in begun else begun | {tag}
+            path = [(indent, tag)]
+        elif not line.strip() or (path and indent <= path[0][0]):
+            path = []
+        elif path:
+            path = [each for each in path if each[0] < indent] + [(indent, tag)]
+            if colon:
+                gpus[-1][_place([each for _, each in path])] = value.strip()
+    return [gpu for gpu in gpus if gpu]
 
 
 def _place(path: Sequence[str]) -> str:
@@ -252,7 +280,8 @@ def _place(path: Sequence[str]) -> str:
 
 
 _SMI_ROW = re.compile(
-    r"\|\s+(\d{1,3})\s+(.{1,40}?)\s+(On|Off)\s+\|\s*([0-9A-Fa-f]{8}:[0-9A-Fa-f]{2}:\d\d\.\d)\s.{0,20}\|\s*(\S{1,10})\s*\|"
+    r"\|\s+(\d{1,3})\s+(.{1,40}?)\s+(On|Off|ERR!|N/A)\s+\|\s*([0-9A-Fa-f]{8}:[0-9A-Fa-f]{2}:\d\d\.\d|ERR!|N/A)\s.{0,20}"
+    r"\|\s*(\S{1,10})\s*\|"
 )
 _SMI_HEAD = re.compile(r"Driver Version: (\d[\d.]{0,20})\s+CUDA Version: (\d{1,3}\.\d{1,3})")
 _SMI_MODE = re.compile(r"\s(Default|E\. Process|Prohibited)\s+\|$")
@@ -266,38 +295,26 @@ def _table(lines: Sequence[str]) -> Answers:
         if head := _SMI_HEAD.search(line):
             versions = head[1], head[2]
         elif row := _SMI_ROW.match(line):
-            name = "" if row[2].endswith("...") else row[2]
-            gpus.append(
-                {"product_name": name, "pci/pci_bus_id": row[4], "ecc_errors/volatile/dram_uncorrectable": row[5]}
-            )
-            gpus[-1]["persistence_mode"] = "Enabled" if row[3] == "On" else "Disabled"
+            name = "" if row[2].endswith("...") or "ERR!" in row[2] else row[2]
+            gpus.append({"product_name": name, "ecc_errors/volatile/dram_uncorrectable": row[5]})
+            gpus[-1] |= {"pci/pci_bus_id": row[4]} if ":" in row[4] else {}
+            gpus[-1]["persistence_mode"] = {"On": "Enabled", "Off": "Disabled"}.get(row[3], row[3])
         elif gpus and (mode := _SMI_MODE.search(line)):
             gpus[-1]["compute_mode"] = _MODES.get(mode[1], mode[1])
         elif gpus and (mig := re.search(r"\|\s+(Enabled|Disabled)\s+\|$", line)):
             gpus[-1]["mig_mode/current_mig"] = mig[1]
-    for gpu, fields in zip(gpus, _fabrics(lines), strict=False):
+        if gpus and line.startswith("|") and "ERR!" in line:
+            gpus[-1]["fb_memory_usage/total"] = "ERR!"
+        elif line.startswith("| Processes"):
+            break
+    for gpu, fields in zip(gpus, _parts(lines), strict=False):
         gpu |= fields
     return _xml(gpus, *versions)
 
 
-def _fabrics(lines: Sequence[str]) -> list[dict[str, str]]:
-    """Return what ``nvidia-smi -q | grep -A4 Fabric`` shows of each GPU."""
-    found: list[dict[str, str]] = []
-    inside = False
-    for line in lines:
-        name, colon, value = line.strip().partition(" : ")
-        place = _place(("fabric", name.strip().lower()))
-        if not colon:
-            inside = name in ("Fabric", "GPU Fabric")
-            found += [{}] if inside else []
-        elif inside and place in ("fabric/state", "fabric/status", "fabric/cliqueId", "fabric/clusterUuid"):
-            found[-1][place] = value.strip()
-    return found
-
-
 def _xml(gpus: Sequence[Mapping[str, str]], driver: str, cuda: str) -> Answers:
     """Return `gpus`, each field with its place as a path, as ``nvidia-smi -q -x`` would answer."""
-    if not gpus or not driver or not cuda:
+    if not gpus:
         return {}
     from xml.etree import ElementTree  # only where such a text was pasted
 
@@ -315,18 +332,19 @@ def _xml(gpus: Sequence[Mapping[str, str]], driver: str, cuda: str) -> Answers:
                 node.text = "".join(letter for letter in value if letter.isprintable())
     return {
         ASK_GPUS: ElementTree.tostring(root, "unicode"),
-        ("run", "nvidia-smi", "--version"): f"CUDA Version : {cuda}\n",
+        ("run", "nvidia-smi", "--version"): f"CUDA Version : {cuda or '0.0'}\n",
     }
 
 
-def _block(lines: Sequence[str], begins: Callable[[str], bool], goes_on: Callable[[str], bool]) -> str:
-    """Return the first line that begins a form, and those after it that belong to it."""
-    for number, line in enumerate(lines):
-        if begins(line):
-            rest = lines[number + 1 :]
-            end = next((at for at, each in enumerate(rest) if each.strip() and not goes_on(each)), len(rest))
-            return "\n".join([line, *rest[:end]]) + "\n"
-    return ""
+def _blocks(lines: Sequence[str], begins: Callable[[str], bool], goes_on: Callable[[str], bool]) -> str:
+    """Return each line that begins a form, and those after it that belong to it."""
+    kept: list[str] = []
+    inside = False
+    for line in lines:
+        begun = begins(line)
+        inside = begun or (inside and (not line.strip() or goes_on(line)))
+        kept += ["", line] if begun and kept else [line] if inside else []
+    return "\n".join(kept) + "\n" if kept else ""
 
 
 def _matrix(lines: Sequence[str]) -> Answers:
@@ -336,13 +354,13 @@ def _matrix(lines: Sequence[str]) -> Answers:
         return {}
 
     def heads(line: str) -> bool:
-        return line.split()[:1] == ["GPU0"] and line.split()[1:2] != ["X"]
+        return "topo -p2p " in line or (line.split()[:1] == ["GPU0"] and line.split()[1:2] != ["X"])
 
     def goes_on(line: str) -> bool:
         words = line.split()
         return words[0].startswith(("GPU", "NIC", "mlx", "Legend", "NIC")) or words[0] in _LEGEND or "=" in line
 
-    text = _block(lines, heads, goes_on) or "\n".join(lines) + "\n"
+    text = _blocks(lines, heads, goes_on) or "\n".join(lines) + "\n"
     return {("run", "nvidia-smi", "topo", "-m"): text}
 
 
@@ -527,19 +545,6 @@ def _lsmod(lines: Sequence[str]) -> Answers:
     return found
 
 
-_DOCKER = OptionOf(re.compile(r"\b(?:docker|podman) run\b"), re.compile(r"\s--gpus[= ]"))
-_ROOM = ("--ipc=host", "--ipc host", "--shm-size", ":/dev/shm")
-_DOCKERS = 64 << 20
-
-
-def _docker(lines: Sequence[str]) -> Answers:
-    """Read ``docker run``: without an option for it, /dev/shm has 64 MiB (docs.docker.com, --shm-size)."""
-    command = next((line for line in whole(lines) if _DOCKER.search(line[:4000])), "")
-    if not command or any(each in command for each in _ROOM):
-        return {}
-    return {("statvfs", "/dev/shm"): json.dumps({"total": _DOCKERS, "available": _DOCKERS})}
-
-
 FORMS: Mapping[str, Callable[[Sequence[str]], Answers]] = MappingProxyType(
     {
         "ibstat": _ibstat,
@@ -555,6 +560,6 @@ FORMS: Mapping[str, Callable[[Sequence[str]], Answers]] = MappingProxyType(
         "df": _df,
         "show_gids": _show_gids,
         "lsmod": _lsmod,
-        "docker run": _docker,
+        "container": limits,
     }
 )

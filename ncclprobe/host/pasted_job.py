@@ -12,6 +12,7 @@ from collections import Counter
 from collections.abc import Iterable, Sequence
 
 from ncclprobe.host import NAMED, Question
+from ncclprobe.host.pasted_containers import devices
 from ncclprobe.host.pasted_settings import OptionOf, whole
 
 _MPI = re.compile(r"\b(?:mpirun|mpiexec)\b")
@@ -76,6 +77,10 @@ _TASKS = OptionOf(_SRUN, re.compile(r"\s(?:-n ?|--ntasks[= ])(\d{1,5})\b"))
 _HOSTS = OptionOf(_MPI, re.compile(r"\s(?:-H|--host) ([\w.:,-]{1,2000})"))
 _NETDEV = re.compile(r"(?:link )?([\w.-]{1,40})(?: port \d{1,3} ==> |/\d{1,3} state \w.{0,80}? netdev )([\w.-]{1,32})")
 _ALONE = re.compile(r"(?i)\s--standalone\b|\bonly this (?:node|machine)\b|\bmy (?:workstation|pc)\b")
+_CUT = re.compile(
+    r"nvidia-smi.{0,80}(?:\| ?(?:head|tail|sed|grep|awk)\b|\s-i[= ]?\d)|^\s{0,8}[\[<(]?(?:\.\.\.|…|snip|truncated)"
+)
+"""That a text does not show all GPUs."""
 _LONGEST, _MOST = 200, 4000
 """Characters of a line that is a sentence, and of one that is looked at."""
 
@@ -87,13 +92,16 @@ def described(written: Sequence[str]) -> dict[Question, str]:
     '{"type": "p5.48xlarge", "nodes": 2, "ranks": 8}'
     """
     lines = [line[:_MOST] for line in whole(written)]
-    found: dict[str, str | int | list[str] | dict[str, str]] = {
+    found: dict[str, str | int | bool | list[str] | dict[str, str] | dict[str, int]] = {
         "type": _only(match[0] for line in lines for match in _TYPES.finditer(line)).rstrip(".,-"),
         "gpu": _fullest(match[1] for each in _GPUS for line in lines for match in each.finditer(line)),
-        "gpus": _count(lines, _COUNTS) or len({match[0] for line in lines if (match := _LISTED.match(line.strip()))}),
+        "gpus": _count([line for line in lines if not line.startswith("|")], _COUNTS)
+        or len({match[0] for line in lines if (match := _LISTED.match(line.strip()))}),
         "nodes": _nodes(lines),
         "ranks": _count(lines, _RANKS),
         "withheld": _withheld(lines),
+        "given": devices(written),
+        "partial": any(map(_CUT.search, lines)),
         "netdevs": {match[1]: match[2] for line in lines if (match := _NETDEV.match(line.strip()))},
     }
     tasks, nodes = _count(lines, (_TASKS,)), _nodes(lines)

@@ -20,18 +20,27 @@ _JOURNAL = re.compile(
 _UNIT = re.compile(r".{0,3}[\w@.-]{1,80}\.service - ")
 _PART = 0.5
 """So much of a text has to be lines of a log."""
+_REFUSED = re.compile(
+    r"Unable to determine the device handle for gpu|NVIDIA-SMI has failed because|Failed to initialize NVML|"
+    r"No devices were found$",
+    re.IGNORECASE,
+)
+"""What nvidia-smi prints if it cannot ask the driver, or a GPU does not answer it."""
 _WRAPPED = re.compile(r'\{"(?:log|stream|time)": ?"')
 """The beginnings of lines of docker's json-file logs."""
 
 
 def log(lines: Sequence[str]) -> dict[Question, str | HostError]:
-    """Return that a text is a log of the kernel, of the journal, of a unit or of a Kubernetes object."""
+    """Return that a text is a log of the kernel, of the journal, of a unit or of a Kubernetes object, or that
+    nvidia-smi fails in it.
+    """
     written = [line for line in lines if line.strip()]
     dated = sum(bool(_KERNEL.match(line) or _JOURNAL.match(line)) for line in written)
     unit = any(map(_UNIT.match, written)) and any(line.strip().startswith("Active: ") for line in written)
     heads = {line.partition(":")[0] for line in written if not line.startswith(" ")}
     described = "Name" in heads and bool({"Namespace", "Labels"} & heads) and bool({"Conditions", "Events"} & heads)
-    return {LOG: ""} if unit or described or dated > _PART * len(written) else {}
+    refused = any(map(_REFUSED.match, written))
+    return {LOG: ""} if unit or described or refused or dated > _PART * len(written) else {}
 
 
 def unwrapped(text: str) -> str:

@@ -6,6 +6,7 @@ from collections.abc import Iterator, Sequence
 from itertools import pairwise
 
 from ncclprobe.host import SAMPLE, Question
+from ncclprobe.host.pasted_containers import problems, workers
 from ncclprobe.model.errors import HostError
 
 PROBLEMS: Question = (SAMPLE, "problems")
@@ -35,7 +36,7 @@ def scripts(lines: Sequence[str]) -> dict[Question, str | HostError]:
     '--ntasks-per-node'
     """
     whole = re.sub(r"\\\n\s*", " ", "\n".join(lines)).split("\n")
-    found = [*_unquoted(lines), *_multiplied(whole), *_unavailable_gpus(lines)]
+    found = [*_unquoted(lines), *_multiplied(whole), *_unavailable_gpus(lines), *_too_many(whole), *problems(lines)]
     return {PROBLEMS: json.dumps(found)} if found else {}
 
 
@@ -74,6 +75,20 @@ def _multiplied(whole: Sequence[str]) -> Iterator[dict[str, str]]:
                 "remedy": "set `#SBATCH --ntasks-per-node=1`, or start the ranks with srun and without torchrun",
             }
             return
+
+
+def _too_many(whole: Sequence[str]) -> Iterator[dict[str, str]]:
+    """Yield that torchrun starts more workers on a node than the container or the allocation has GPUs."""
+    started = {int(found[1]) for line in whole if (found := _WORKERS.search(line))}
+    given = workers(whole)
+    if len(started) == 1 and len({*given.values()}) == 1 and max(started) > max(given.values()) > 0:
+        words, count = next(iter(given.items()))
+        yield {
+            "subject": "--nproc-per-node",
+            "message": f"starts {max(started)} workers on a node, but `{words}` gives it {count} GPUs: the "
+            'ranks beyond them fail with "invalid device ordinal"',
+            "remedy": "ask for as many GPUs as there are workers",
+        }
 
 
 def _unavailable_gpus(lines: Sequence[str]) -> Iterator[dict[str, str]]:

@@ -59,13 +59,15 @@ def facts_of(matrix: Matrix, peers: Matrix | None = None) -> dict[type, Any]:
     }
 
 
-def shown(matrix: Matrix, rest: Absent, gpus: Gpus | Absent, fabric: Fabric | Absent) -> dict[type, Any]:
+def shown(
+    matrix: Matrix, rest: Absent, gpus: Gpus | Absent, fabric: Fabric | Absent, peers: Matrix | None = None
+) -> dict[type, Any]:
     """Return the facts that a matrix shows without an assumption; what it does not show of devices is `rest`.
 
     `gpus` and `fabric` are those of other texts of the machine. Devices have the addresses that these give. The matrix
     cannot be compared with a tree that was made of it, and so it is `rest` too.
     """
-    found, names = facts_of(matrix), (*matrix.gpus, *matrix.nics)
+    found, names = facts_of(matrix, peers), (*matrix.gpus, *matrix.nics)
     own: Gpus = found[Gpus]
     known = [
         replace(gpu, **{name: rest for name in gpu.__struct_fields__ if getattr(gpu, name) == NOT_ASKED})
@@ -77,6 +79,8 @@ def shown(matrix: Matrix, rest: Absent, gpus: Gpus | Absent, fabric: Fabric | Ab
     at = {_address(names, name): given[name] for name in names if name in given}
     kinds: dict[type, Any] = {Gpus: replace(own, all=tuple(known), nvml=rest)}
     kinds |= {NvLinks: _moved_links(found[NvLinks], at), Pci: _moved(found[Pci], at, rest), Matrix: rest}
+    if matrix.kind == "p2p" or peers:
+        kinds[PeerAccess] = found[PeerAccess]
     nics = {name: _address(names, name) for name in matrix.nics}
     if not isinstance(fabric, Absent):
         placed = [replace(d, pci=nics[d.name]) if d.name in nics and d.name not in given else d for d in devices]

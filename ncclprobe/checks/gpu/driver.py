@@ -6,10 +6,12 @@ from collections.abc import Iterator, Sequence
 from ncclprobe.checks import IMAGE, NODE
 from ncclprobe.checks.gpu import ERRORS_GROUP, at, gpu_job
 from ncclprobe.checks.gpu.state import HEALTHY, box
+from ncclprobe.expect.tables.machines import named as machine_named
 from ncclprobe.facts.driver import Driver
 from ncclprobe.facts.environment import Environment
 from ncclprobe.facts.kernel_log import XIDS, Event, KernelLog, Xid
 from ncclprobe.facts.launcher import Launch
+from ncclprobe.facts.machine import NamedMachine
 from ncclprobe.facts.nvidia_smi import Smi
 from ncclprobe.facts.nvml import Gpu, Gpus
 from ncclprobe.facts.pci import Pci
@@ -26,6 +28,7 @@ PAIR = Gpus((Gpu(0, "NVIDIA H200"), Gpu(1, "NVIDIA H200")), driver="570.86.15", 
 NODES = Devices(tuple(DeviceNode(f"/dev/nvidia{n}", usable=True) for n in (*range(7), "ctl", "-uvm")), (), ())
 
 NO_DRIVER = Absent("no module", "Missing")
+UNNAMED = Absent("no text names a machine")
 REST = Pci(), NO_DRIVER, Environment(), Container()
 NO_SMI = Absent("nvidia-smi: not there", "Missing")
 
@@ -83,6 +86,7 @@ def count(
     driver: Driver | Absent,
     environment: Environment | Absent,
     container: Container | Absent,
+    named: NamedMachine | Absent = UNNAMED,
 ) -> Iterator[Finding]:
     """A GPU is lost, or the node has fewer than expected.
 
@@ -121,6 +125,15 @@ def count(
         yield fail("GPUs", message, **NODE, evidence="NVML")
     elif 1 < alive < ranks:
         yield _too_few(alive, ranks, "NVML")
+    elif isinstance(named, NamedMachine) and (has := _gpus_of(named)) > len(gpus.all) > 1:
+        message = f"the text shows {len(gpus.all)}, and a {named.type} has {has}"
+        yield fail("GPUs", message, **NODE, evidence="nvidia-smi")
+
+
+def _gpus_of(named: NamedMachine) -> int:
+    """Return how many GPUs a text promises and shows, if it is whole; 0: it does not."""
+    machine = machine_named(named.type) if named.type and not named.partial else None
+    return 0 if machine is None else min(named.gpus or machine.links.gpus, machine.links.gpus)
 
 
 def _closed(devices: Devices | Absent, container: Container | Absent) -> Iterator[Finding]:

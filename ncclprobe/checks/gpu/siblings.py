@@ -7,6 +7,7 @@ from typing import Any
 from ncclprobe.checks import JOB, NODE
 from ncclprobe.checks.gpu import ERRORS_GROUP, MODE_GROUP, blanks, named, shown, unread
 from ncclprobe.checks.gpu.state import HEALTHY, box
+from ncclprobe.expect.tables import gpus as gpu_table
 from ncclprobe.facts.environment import Environment
 from ncclprobe.facts.infiniband import Fabric
 from ncclprobe.facts.machine import Machine
@@ -82,7 +83,7 @@ def p2p(
         pair, evidence = f"GPU{one} and GPU{other}", "nvmlDeviceGetP2PStatus (nvidia-smi topo -p2p rw)"
         message = f"peer-to-peer access is {_WORDS[denied]} ({denied})"
         path = paths.get((f"GPU{one}", f"GPU{other}"))
-        if _joined(peers, one, other) or path is PathType.NVL:
+        if _joined(peers, one, other) or path is PathType.NVL or (path is None and _on_board(gpus)):
             stops = True  # NCCL gives up: nothing goes through the host's memory
             yield fail(pair, f"{message}, although NVLink connects them", **NODE, evidence=evidence)
         elif path is None or path > PathType.PXB or virtual or denied == "GNS" or _desktop(gpus, one, other):
@@ -104,6 +105,12 @@ def _joined(peers: PeerAccess, one: int, other: int) -> bool:
     return peers.nvlink.get((one, other)) == "OK" and peers.nvlink.get((other, one)) == "OK"
 
 
+def _on_board(gpus: Gpus) -> bool:
+    """Return whether the GPUs are made for a board whose NVLinks join them all."""
+    products = [gpu_table.table().get(gpu.name) for gpu in gpus.all]
+    return len(products) == _OF_A_BOARD and all(product and product.wiring == "board" for product in products)
+
+
 def _desktop(gpus: Gpus, *numbers: int) -> bool:
     """Return whether one of them is a product without peer-to-peer access over PCIe (nccl-tests#287)."""
     return any("GeForce" in gpu.name or "TITAN" in gpu.name for gpu in gpus.all if gpu.index in numbers)
@@ -117,6 +124,7 @@ def _no_access_anywhere(peers: PeerAccess) -> Iterator[Finding]:
         yield note("GPUs", message, evidence="nvmlDeviceGetP2PStatus (nvidia-smi topo -p2p rw)")
 
 
+_OF_A_BOARD = 8
 _FEW = 3
 """The fewest GPUs among which one can be odd: with two GPUs neither is."""
 _FOR_A_SCREEN = 8

@@ -37,7 +37,9 @@ _FAULTS = (
     "Invalid access of peer GPU memory over nvlink",
     "GPU is lost",
     "Unable to determine the device handle for GPU",
+    "Unable to determine the device handle for gpu",
 )
+_NONE = "No devices were found"
 _KERNEL = ("NVRM: Xid", "SXid", "fallen off the bus", "GPU has fallen off", "RmInitAdapter failed")
 _NAMED_BEFORE, _OF_ONE_MESSAGE = "NVRM: The NVIDIA GPU ", 3
 """A message of the driver in several lines, which names the GPU in its first (kernel-open/nvidia/nv-pci.c)."""
@@ -63,7 +65,7 @@ _SWITCH = {
 
 @cause(
     code="gpu-hw-error",
-    signs=(*_FAULTS, *_KERNEL, *_DIAGNOSED, *_BUS_FATAL, _NAMED_BEFORE),
+    signs=(*_FAULTS, *_KERNEL, *_DIAGNOSED, *_BUS_FATAL, _NAMED_BEFORE, _NONE),
     doctor="gpu.errors",
     bad=lambda: ["[rank3]: RuntimeError: CUDA error: uncorrectable ECC error encountered"],
     good=lambda: ["[ 812.1] NVRM: Xid (PCI:0000:5e:00): 43, pid=9, Ch 00000010"],
@@ -80,6 +82,9 @@ def gpu_failed(log: JobLog) -> Iterator[Finding]:
     for event in log.having(*_FAULTS):
         if not demoted(event):
             yield said(log, event, "a GPU reports a fault of its hardware", **NODE)
+    for event in log.having(_NONE):
+        if event.text.strip() == _NONE:
+            yield said(log, event, "nvidia-smi finds no GPU", **NODE)
     for event in log.having(*_KERNEL):
         xid = _xid(event)
         if any(text in event.text for text in _LIVED_WITH) or xid in HARMLESS_XIDS:

@@ -212,6 +212,9 @@ _EVENTS = (
     "link down",
     "Link Down",
     "async fatal",
+    "init_one failed with error",
+    "firmware internal error",
+    "Health issue observed",
 )
 _NIC = ("NET/IB", "mlx5", "mlx4", "bnxt_re", "bnxt_en", "irdma", "ionic", "rdmavt", "hfi1")
 

@@ -253,20 +253,21 @@ def file_descriptors(log: JobLog) -> Iterator[Finding]:
 
 _GONE, _LOST = "Node failure on ", "DUE TO NODE FAILURE"
 _NOT_READY = " status is now: NodeNotReady"
+_PANIC = "Kernel panic - not syncing"
 
 
 @cause(
     code="rank-crashed",
-    signs=(_GONE, _LOST, _NOT_READY),
+    signs=(_GONE, _LOST, _NOT_READY, _PANIC),
     bad=lambda: [
         "srun: error: Node failure on node-7\nsrun: Job step aborted: Waiting up to 32 seconds for job step to "
     ],
     good=lambda: ["slurmstepd: error: *** STEP 7.0 ON node-7 CANCELLED AT 2026-01-02T03:04:05 DUE TO TIME LIMIT ***"],
 )
 def node_failed(log: JobLog) -> Iterator[Finding]:
-    """Slurm or Kubernetes lost a host of the job.
+    """Slurm or Kubernetes lost a host of the job, or its kernel panicked.
 
-    Right: The scheduler lost no host of the job.
+    Right: The scheduler lost no host of the job, and no kernel panicked.
     Why: a scheduler marks a host as failed if its slurmd or kubelet no longer answers, because it crashed or lost power
     or its network. Its ranks end without a message, and the others lose the connection to them.
     Fix: find the reason with `scontrol show node HOST` or `kubectl describe node HOST`, on its console and in its
@@ -274,6 +275,8 @@ def node_failed(log: JobLog) -> Iterator[Finding]:
     """
     for event in log.having(_GONE):
         yield said(log, event, "Slurm lost this host", **NODE)
+    for event in log.having(_PANIC):
+        yield said(log, event, "the kernel of a host panicked, which ends every process there", **NODE)
     for event in log.having(_LOST):
         yield blame_no_rank(said(log, event, "Slurm lost a host of the job", **NODE))
     for event in log.having(_NOT_READY) if failed(log) else ():

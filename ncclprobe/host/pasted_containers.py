@@ -1,0 +1,242 @@
+"""What a container is given by `docker run`, a file of compose or a manifest of Kubernetes: limits, memory, devices."""
+
+import json
+import re
+from collections.abc import Iterator, Mapping, Sequence
+
+from ncclprobe.host import Question
+from ncclprobe.host.pasted_settings import OptionOf, whole
+from ncclprobe.model.errors import HostError
+
+Pair = tuple[tuple[str, ...], str]
+"""A path of keys in a file of YAML, an item of a list by its number, and the value there."""
+
+_KEY = re.compile(r"[\"']?([\w./-]{1,120})[\"']?:(?:\s+(\S.{0,2000}))?")
+_RUN = re.compile(r"\b(?:docker|podman|nerdctl) run\b")
+_OPTIONS = OptionOf(_RUN, re.compile(r"\s(--?[a-z][a-z-]{0,30})(?:[= ](?!-)[\"']?(\S{1,300}))?"))
+_GPUS = re.compile(r"\s--gpus[= ]|nvidia\.com/gpu=|\s--runtime[= ]nvidia\b")
+_SIZE = re.compile(r"(\d{1,15}(?:\.\d{1,3})?)\s?([kmgt]?)i?b?", re.IGNORECASE)
+_FACTORS = {"": 1, "k": 1 << 10, "m": 1 << 20, "g": 1 << 30, "t": 1 << 40}
+_DEFAULT = 64 << 20
+"""/dev/shm without an option for it (docs.docker.com, --shm-size; containerd and CRI-O give a pod as much)."""
+_SHARED = re.compile(r"/ib$|shared")
+"""Resources of which one stands for all devices: of the shared device plugin, and CoreWeave's rdma/ib."""
+_NICS = re.compile(
+    r"vpc\.amazonaws\.com/efa|rdma/[\w.-]{1,80}|[\w.-]{1,60}/[\w.-]{0,40}(?:hostdev|mlnxnics|sriov|rdma)[\w.-]{0,40}"
+)
+EFA = "vpc.amazonaws.com/efa"
+
+
+def pairs(lines: Sequence[str]) -> list[Pair]:
+    """Return the values of a file of YAML, as far as they are on their keys' lines.
+
+    >>> pairs(["a:", "- b: 1", "  c: {d: x}"])
+    [(('a', '0', 'b'), '1'), (('a', '0', 'c', 'd'), 'x')]
+    """
+    found: list[Pair] = []
+    above: list[tuple[int, str, bool]] = []
+    items: dict[tuple[str, ...], int] = {}
+    for line in lines:
+        text = line.split(" #")[0].strip()
+        indent = len(line) - len(line.lstrip())
+        while text.startswith("- ") or text == "-":
+            above = [each for each in above if each[0] < indent or (each[0] == indent and not each[2])]
+            path = tuple(key for _, key, _ in above)
+            items[path] = items.get(path, -1) + 1
+            above.append((indent, str(items[path]), True))
+            rest = text[1:].lstrip()
+            indent += len(text) - len(rest)
+            text = rest
+        if text == "---":  # another document
+            above, text = [], ""
+        if key := _KEY.fullmatch(text):
+            above = [*(each for each in above if each[0] < indent), (indent, key[1], False)]
+        path, value = tuple(name for _, name, _ in above), (key[2] if key else text) or ""
+        if path and value.startswith("{"):
+            found += [((*path, one.strip(" \"'")), _bare(two)) for one, two in _flow(value)]
+        elif path and value and not text.startswith("#"):
+            found.append((path, _bare(value)))
+    return found
+
+
+def _flow(value: str) -> Iterator[tuple[str, str]]:
+    for part in value.strip("{} ").split(","):
+        one, colon, two = part.partition(":")
+        if colon:
+            yield one, two
+
+
+def _bare(value: str) -> str:
+    return value.strip().strip("\"'")
+
+
+def _bytes(text: str) -> int | None:
+    size = _SIZE.fullmatch(text)
+    return int(float(size[1]) * _FACTORS[size[2].lower()]) if size else None
+
+
+def _answers(shm: int | None, memlock: str) -> dict[Question, str | HostError]:
+    found: dict[Question, str | HostError] = {}
+    if shm is not None:
+        found["statvfs", "/dev/shm"] = json.dumps({"total": shm, "available": shm})
+    soft = memlock.partition(":")[0]
+    if soft.lstrip("-").isdecimal() or soft == "unlimited":
+        limit = None if soft.startswith("-") or soft == "unlimited" else int(soft)
+        found["rlimit", "RLIMIT_MEMLOCK"] = json.dumps([limit, limit])
+    return found
+
+
+def command(lines: Sequence[str]) -> list[tuple[str, str]]:
+    """Return the options of the first `docker run` that gives a container GPUs, each with its value."""
+    line = next((each[:4000] for each in whole(lines) if _RUN.search(each[:4000]) and _GPUS.search(each[:4000])), "")
+    return [(match[1], match[2] or "") for match in _OPTIONS.finditer(line)]
+
+
+def limits(lines: Sequence[str]) -> dict[Question, str | HostError]:
+    """Return the room in /dev/shm and the limit on locked memory of a container.
+
+    >>> limits(["docker run --gpus all --shm-size=1g --ulimit memlock=-1 image"])
+    {('statvfs', '/dev/shm'): '{"total": 1073741824, "available": 1073741824}', ('rlimit', 'RLIMIT_MEMLOCK'): '[null, null]'}
+    """  # noqa: E501
+    if given := command(lines):
+        memlock = next((value[8:] for name, value in given if name == "--ulimit" and value.startswith("memlock=")), "")
+        return _answers(_shm_of_docker(given), memlock)
+    found = pairs(lines)
+    if any(path[0] == "services" for path, _ in found):
+        return _of_compose(found)
+    return _answers(_shm_of_pod(found), "")
+
+
+def _shm_of_docker(given: Sequence[tuple[str, str]]) -> int | None:
+    if ("--ipc", "host") in given or any("/dev/shm" in value for _, value in given):
+        return None
+    size = next((value for name, value in given if name == "--shm-size"), "")
+    return _bytes(size.rstrip("\"'")) if size else _DEFAULT
+
+
+def _of_compose(found: Sequence[Pair]) -> dict[Question, str | HostError]:
+    """Return the limits of the first service that is given GPUs."""
+    own = [(path[2:], value) for path, value in found if path[0] == "services" and path[1] == _service(found)]
+    at = dict(own)
+    memlock = next((at[path] for path in _MEMLOCK if path in at), "")
+    shared = at.get(("ipc",)) or any("/dev/shm" in value for _, value in own)
+    size = at.get(("shm_size",), "")
+    return _answers(None if shared or not own else _bytes(size) if size else _DEFAULT, memlock)
+
+
+_MEMLOCK = (("ulimits", "memlock"), ("ulimits", "memlock", "soft"))
+
+
+def _service(found: Sequence[Pair]) -> str:
+    """Return the first service of a compose file that is given GPUs; empty: there is none."""
+    gives = (path[1] for path, value in found if len(path) > 2 and ("gpu" in value.lower() or value == "nvidia"))
+    return next(gives, "")
+
+
+def _shm_of_pod(found: Sequence[Pair]) -> int | None:
+    """Return the room in /dev/shm of the pod of a whole manifest; None: it is the host's, large, or not shown."""
+    at = dict(found)
+    asked = [_bytes(value) or 0 for path, value in found if path[-1] == "nvidia.com/gpu"]
+    if not at.get(("kind",)) or max(asked, default=0) < 2 or any(path[-1] == "hostIPC" for path, _ in found):
+        return None
+    mounts = [path[:-1] for path, value in found if path[-1] == "mountPath" and value.rstrip("/") == "/dev/shm"]
+    if not mounts:
+        return _DEFAULT
+    name = at.get((*mounts[0], "name"))
+    volumes = [path[:-1] for path, value in found if path[-1] == "name" and value == name and "volumes" in path]
+    size = at.get((*volumes[0], "emptyDir", "sizeLimit"), "") if volumes else ""
+    return _bytes(size) if size else None
+
+
+def devices(lines: Sequence[str]) -> dict[str, int]:
+    """Return how many NICs a container is given, by the name of the resource or device; empty: the text does not say.
+
+    >>> devices(["kind: Pod", "limits:", "  vpc.amazonaws.com/efa: 4"])
+    {'vpc.amazonaws.com/efa': 4}
+    """
+    if given := command(lines):
+        verbs = [value.partition(":")[0] for name, value in given if name == "--device" and "uverbs" in value]
+        return {"/dev/infiniband/uverbs*": len(set(verbs))} if verbs else {}
+    written = pairs(lines)
+    found: dict[str, int] = {}
+    for path, value in written:
+        if _NICS.fullmatch(path[-1]) and value.isdecimal() and not _SHARED.search(path[-1]):
+            found[path[-1]] = int(value)
+    libfabric = any(path[-1] == "value" and value == "efa" for path, value in written)
+    return {EFA: 0} if libfabric and not found and _asks_alone(written) else found
+
+
+def _asks_alone(written: Sequence[Pair]) -> bool:
+    """Return whether a whole manifest gives its pods GPUs, and no more than the devices that it asks for."""
+    at = {path[-1]: value for path, value in written}
+    return "kind" in at and "nvidia.com/gpu" in at and "true" not in (at.get("privileged"), at.get("hostNetwork"))
+
+
+def problems(lines: Sequence[str]) -> Iterator[dict[str, str | bool]]:
+    """Yield what a container lacks for a job of several nodes."""
+    text, found = "\n".join(lines), pairs(lines)
+    if given := command(lines):
+        words = [f"{name}={value}" for name, value in given]
+        yield from _without_device(text, words, "docker run")
+        reached = any(word.startswith(("--network=", "--net=")) and "bridge" not in word for word in words)
+        if re.search(_SEVERAL, text) and not reached:
+            yield _of_container("--network", "is not host: other nodes do not reach the container", "--network=host")
+    elif service := _service(found):
+        words = [f"{'/'.join(path[2:])}={value}" for path, value in found if path[:2] == ("services", service)]
+        yield from _without_device(text, words, "the service")
+    else:
+        yield from _without_lock(found)
+
+
+_SEVERAL = r"--nnodes[= ][\"']?(?:[2-9]|\d\d)"
+_OF_FABRIC = rf"NCCL_IB_HCA|NCCL_IB_GID_INDEX|FI_PROVIDER[=:] ?[\"']?efa|{_SEVERAL}"
+_NO_FABRIC = r"NCCL_IB_DISABLE[=:] ?[\"']?1|NCCL_NET[=:] ?[\"']?Socket"
+
+
+def _of_container(subject: str, message: str, option: str) -> dict[str, str | bool]:
+    return {"subject": subject, "message": message, "remedy": f"add `{option}`", "harmless": True}
+
+
+def _without_device(text: str, words: Sequence[str], where: str) -> Iterator[dict[str, str | bool]]:
+    if any(re.match("--privileged|privileged=true", word) for word in words) or re.search(
+        r"infiniband|MOFED|\brdma|/dev:/dev", " ".join(words)
+    ):
+        return
+    if re.search(_OF_FABRIC, text) and not re.search(_NO_FABRIC, text):
+        message = f"is not given to the container of {where}: NCCL finds no RDMA device and uses TCP between nodes"
+        yield _of_container("/dev/infiniband", message, "--device=/dev/infiniband --ulimit memlock=-1")
+
+
+def _without_lock(found: Sequence[Pair]) -> Iterator[dict[str, str | bool]]:
+    """Yield that a pod with RDMA devices may not lock memory. EFA's plugin gives what it needs."""
+    nics = [path[-1] for path, _ in found if _NICS.fullmatch(path[-1]) and path[-1] not in (EFA, "rdma/ib")]
+    may = any("IPC_LOCK" in value or "SYS_ADMIN" in value or value == "ALL" for _, value in found) or any(
+        path[-1] == "privileged" and value == "true" for path, value in found
+    )
+    if nics and not may and dict(found).get(("kind",)):
+        yield {
+            "subject": "securityContext",
+            "message": f"lacks IPC_LOCK, though the pod asks for {nics[0]}: it cannot lock the memory that NICs use, "
+            "unless containerd's own limit is unlimited",
+            "remedy": 'add `securityContext: {capabilities: {add: ["IPC_LOCK"]}}` to the container',
+            "harmless": True,
+        }
+
+
+def workers(lines: Sequence[str]) -> Mapping[str, int]:
+    """Return how many GPUs a job's container or allocation has, by the words that say so."""
+    found: dict[str, int] = {}
+    for name, value in command(lines):
+        listed = re.fullmatch(r"[\\\"']{0,3}device=([\d,]{1,60})[\\\"']{0,3}", value) if name == "--gpus" else None
+        if listed or (name == "--gpus" and value.isdecimal()):
+            found[f"--gpus {value}"] = len(listed[1].split(",")) if listed else int(value)
+    for path, value in pairs(lines):
+        if path[-1] == "nvidia.com/gpu" and value.isdecimal():
+            found[f"nvidia.com/gpu: {value}"] = int(value)
+        elif path[-1] == "count" and "reservations" in path and value.isdecimal():
+            found[f"count: {value}"] = int(value)
+    for line in lines:
+        asked = re.match(r"#SBATCH\s+--(?:gpus-per-node|gres)[= ](?:gpu:)?(?:[a-z][\w.-]{1,30}:)?(\d{1,2})\b", line)
+        if asked:
+            found[line.split()[1]] = int(asked[1])
+    return found
