@@ -489,9 +489,9 @@ def capture_facts(host: Replay, collectors: Sequence[Collector], traces: Traces 
 
     The node has the GPUs of all its ranks; each rank may see only its own.
     """
-    from ncclprobe.facts.rank import together  # and with it six collectors, which a report that is drawn again spares
+    from ncclprobe.facts.rank import merge_ranks  # and with it six collectors, which a redrawn report does not need
 
-    whole = host.with_answers(together(host.answers, {rank: own.answers for rank, own in host.ranks.items()}))
+    whole = host.with_answers(merge_ranks(host.answers, {rank: own.answers for rank, own in host.ranks.items()}))
     facts = _add_described_machine(host, _add_pasted_matrix(host, collect(whole, collectors, traces=traces)))
     others = {rank: collect_rank(own, collectors, traces) for rank, own in host.ranks.items()}
     first = facts if whole is host else facts | collect_rank(host, collectors, traces)

@@ -1,7 +1,7 @@
-"""A machine's facts: one module per source, each with its types, its parser and its collector.
+"""Facts about one machine: one module per source, each with its types, parser and collector.
 
-Reading and parsing are apart: a collector asks the host, a pure function makes the fact. Facts that could not be
-learned become :class:`ncclprobe.model.Absent`; "known to be empty" is a fact.
+Reading and parsing are separate: a collector asks the host, and a pure function builds the fact. A fact that could not
+be learned is :class:`ncclprobe.model.Absent`; "known to be empty" is a fact.
 """
 
 SOURCE = "machine"

@@ -1,8 +1,8 @@
-"""What control groups leave this process of processors, memory and threads, version 1 and 2.
+"""Limits that control groups (version 1 and 2) put on this process: processor time, memory and threads.
 
-A limit may sit at any level above the process, and the least of them holds. Everyone may read them, but a container
-with a cgroup namespace of its own does not see the levels above it: its limits are at its root, those of its pod are
-hidden. Documentation/admin-guide/cgroup-v2.rst and cgroup-v1/ in the kernel.
+A limit may be set at any level above the process, and the smallest one applies. Every user may read them. A container
+with its own cgroup namespace cannot see the levels above its root, so the limits of its pod are hidden. Source:
+Documentation/admin-guide/cgroup-v2.rst and cgroup-v1/ in the kernel.
 """
 
 import re
@@ -22,7 +22,7 @@ _UNLIMITED = 1 << 60  # version 1 writes the greatest multiple of a page for "no
 
 
 class Throttling(NamedTuple):
-    """How often a quota stopped its group: of how many periods, and for how many seconds of all its threads' time."""
+    """How often the quota stopped this group: periods seen, periods throttled, and seconds summed over its threads."""
 
     periods: int
     throttled: int
@@ -30,7 +30,7 @@ class Throttling(NamedTuple):
 
 
 class Quota(Struct, frozen=True):
-    """The narrowest limit on processor time: how many processors' worth, and what it has done so far."""
+    """The narrowest limit on processor time, in processors, and how often it has throttled the group."""
 
     cpus: float
     group: str
@@ -38,7 +38,7 @@ class Quota(Struct, frozen=True):
 
 
 class MemoryLimit(Struct, frozen=True):
-    """The narrowest limit on memory, in bytes, and how much of it is used, the page cache included."""
+    """The narrowest memory limit in bytes, and its current use including the page cache."""
 
     nbytes: int
     group: str
@@ -46,7 +46,7 @@ class MemoryLimit(Struct, frozen=True):
 
 
 class PidsLimit(Struct, frozen=True):
-    """The limit on processes and threads that leaves the fewest, and how many there are."""
+    """The limit on processes and threads that leaves the least room, and the current count."""
 
     most: int
     group: str
@@ -54,12 +54,12 @@ class PidsLimit(Struct, frozen=True):
 
     @property
     def left(self) -> int:
-        """Return how many more may start, as far as known: a group may hold more than a limit that was set later."""
+        """Return how many more may start. Never negative: a group may already exceed a limit that was set later."""
         return max(0, self.most - (0 if isinstance(self.used, Absent) else self.used))
 
 
 class Cgroup(Struct, frozen=True):
-    """`cpu`, `memory` and `pids`: the limits of what can be seen from here that bind first; None: no level has one."""
+    """The tightest visible limit of each kind. None: no level sets one."""
 
     cpu: Quota | Absent | None
     memory: MemoryLimit | Absent | None
@@ -67,7 +67,7 @@ class Cgroup(Struct, frozen=True):
 
 
 class _CgroupNames(NamedTuple):
-    """What one version of control groups calls its files."""
+    """File names that one version of control groups uses."""
 
     quota: str
     period: str
@@ -80,7 +80,7 @@ V2 = _CgroupNames("cpu.max", "", "memory.max", "memory.current")
 
 
 class CgroupFolders(NamedTuple):
-    """One controller's folders, from this process's own group up to the topmost that is mounted here."""
+    """One controller's folders, from this process's own group up to the topmost mounted one."""
 
     names: _CgroupNames
     folders: tuple[str, ...]
@@ -91,7 +91,7 @@ NOWHERE = CgroupFolders(V2, ())
 
 @collector
 def cgroup(host: Host) -> Cgroup:
-    """Read /proc/self/cgroup and mountinfo, then a file or two per level and controller; open to every user."""
+    """Read /proc/self/cgroup and mountinfo, then one or two files per level and controller. Needs no privileges."""
     where = places(host.ask("read", "/proc/self/cgroup"), host.ask("read", "/proc/self/mountinfo"))
     return Cgroup(
         attempt(lambda: _quota(host, where["cpu"])),
@@ -101,10 +101,10 @@ def cgroup(host: Host) -> Cgroup:
 
 
 def places(groups: str, mounts: str) -> dict[str, CgroupFolders]:
-    """Return the folders with the limits of ``cpu``, ``memory`` and ``pids``, from the texts of two files under
-    /proc/self.
+    """Return the folders that hold the ``cpu``, ``memory`` and ``pids`` limits, given two files of /proc/self.
 
-    A place without folders is not mounted here; in a hybrid hierarchy version 1 has the controllers. Raises ParseError.
+    A controller without folders is not mounted here. In a hybrid hierarchy, version 1 has the controllers. Raises
+    ParseError.
     """
     own = _groups(groups)
     found = dict.fromkeys(("cpu", "memory", "pids"), NOWHERE)
@@ -119,7 +119,7 @@ def places(groups: str, mounts: str) -> dict[str, CgroupFolders]:
 
 
 def _groups(text: str) -> dict[str, str]:
-    """Return the group of each controller; that of version 2 under the empty name."""
+    """Map each controller to its group; version 2 has the empty name."""
     own: dict[str, str] = {}
     for line in text.splitlines():
         match = re.fullmatch(r"\d+:([^:]*):(/.*)", line)
@@ -130,7 +130,7 @@ def _groups(text: str) -> dict[str, str]:
 
 
 def _mounts(text: str) -> Iterator[tuple[str, str, str, list[str]]]:
-    """Yield root, mount point, type and super options of each control group file system (proc_pid_mountinfo(5))."""
+    """Yield root, mount point, type and super options of each cgroup file system (proc_pid_mountinfo(5))."""
     for line in text.splitlines():
         place, dash, device = line.partition(" - ")
         fields, super_fields = place.split(" "), device.split(" ")
@@ -141,7 +141,7 @@ def _mounts(text: str) -> Iterator[tuple[str, str, str, list[str]]]:
 
 
 def _path_below_mount(root: str, group: str) -> str:
-    """Return the group's path below a mount that shows `root` of the hierarchy; if it is elsewhere, the mount."""
+    """Return the group's path below a mount of `root`, or "." if the group is outside it."""
     try:
         return str(PurePosixPath(group).relative_to(root))
     except ValueError:  # docker without a cgroup namespace: its group is what is mounted
@@ -157,7 +157,9 @@ def _upwards(point: str, group: str) -> Iterator[str]:
 
 
 def _quota(host: Host, place: CgroupFolders) -> Quota | None:
-    """Return the level with the least processor time, if any has a limit. Raises Missing if none can be seen."""
+    """Return the level with the least processor time; None: no level sets a limit. Raises Missing if none
+    is visible.
+    """
     _demand(place, "cpu")
     found = [(cpus, folder) for folder in place.folders if (cpus := _cpus(host, place.names, folder)) is not None]
     if not found:
@@ -180,7 +182,7 @@ def _cpus(host: Host, names: _CgroupNames, folder: str) -> float | None:
 
 
 def quota(text: str, period: str = "") -> float | None:
-    """Return the processors of ``cpu.max``, or ``cpu.cfs_quota_us`` and its period; None: any. Raises ParseError."""
+    """Parse ``cpu.max``, or ``cpu.cfs_quota_us`` and its period, in processors. None: unlimited. Raises ParseError."""
     words = f"{text} {period}".split()
     if words[:1] in (["max"], ["-1"]):
         return None
@@ -190,7 +192,7 @@ def quota(text: str, period: str = "") -> float | None:
 
 
 def throttling(text: str) -> Throttling:
-    """Return what ``cpu.stat`` counts: version 1 in nanoseconds, version 2 in microseconds. Raises ParseError."""
+    """Parse ``cpu.stat``; version 1 counts nanoseconds, version 2 microseconds. Raises ParseError."""
     found = counters(text)
     try:
         seconds = found["throttled_usec"] / 1e6 if "throttled_usec" in found else found["throttled_time"] / 1e9
@@ -200,19 +202,19 @@ def throttling(text: str) -> Throttling:
 
 
 def counters(text: str) -> Mapping[str, int]:
-    """Return lines of a name and a number."""
+    """Parse lines of a name and a number."""
     return {name: int(value) for name, value in re.findall(r"^(\w+) (\d{1,20})$", text, re.MULTILINE | re.ASCII)}
 
 
 def _memory(host: Host, place: CgroupFolders) -> MemoryLimit | None:
-    """Return the level with the least memory, if any has a limit. Raises Missing if none can be seen."""
+    """Return the level with the least memory; None: no level sets a limit. Raises Missing if no level is visible."""
     _demand(place, "memory")
     found = min(_limits(host, place, place.names.memory), default=None)
     return found and MemoryLimit(*found, _used(host, f"{found[1]}/{place.names.used}"))
 
 
 def _pids(host: Host, place: CgroupFolders) -> PidsLimit | None:
-    """Return the level that leaves the fewest, if any has a limit. Raises Missing if none can be seen."""
+    """Return the level with the least room; None: no level sets a limit. Raises Missing if no level is visible."""
     _demand(place, "pids")
     limits = _limits(host, place, "pids.max")
     found = (PidsLimit(most, folder, _used(host, f"{folder}/pids.current")) for most, folder in limits)
@@ -224,7 +226,7 @@ def _used(host: Host, path: str) -> int | Absent:
 
 
 def _limits(host: Host, place: CgroupFolders, name: str) -> Iterator[tuple[int, str]]:
-    """Yield the limit of each level that has one, and its folder."""
+    """Yield each level's limit and its folder, if it sets one."""
     for folder in place.folders:
         try:
             limit = nbytes(host.ask("read", f"{folder}/{name}"))
@@ -235,7 +237,7 @@ def _limits(host: Host, place: CgroupFolders, name: str) -> Iterator[tuple[int, 
 
 
 def nbytes(text: str) -> int | None:
-    """Return a number of bytes; None for ``max`` and for what version 1 writes instead. Raises ParseError."""
+    """Parse a memory limit in bytes. None: ``max``, or the huge number that version 1 writes. Raises ParseError."""
     if text.strip() == "max":
         return None
     if not re.fullmatch(r"\d{1,20}\s*", text, re.ASCII):

@@ -1,6 +1,4 @@
-"""CPUs and NUMA nodes, from sysfs. How the kernel sets the clock of processors is open to every
-user; few virtual machines have a say.
-"""
+"""CPUs, NUMA nodes and clock scaling, from sysfs. Every user may read them; few virtual machines have cpufreq."""
 
 import json
 import re
@@ -15,9 +13,9 @@ POLICY = "/sys/devices/system/cpu/cpu0/cpufreq"
 
 
 class Scaling(Struct, frozen=True):
-    """The driver and the governor of the first processor, for every tool sets all to the same.
+    """Driver and governor of the first processor; every tool sets all processors alike.
 
-    Both empty: this kernel does not set the clock; firmware or a hypervisor does.
+    Both empty: firmware or a hypervisor sets the clock, not this kernel.
     """
 
     driver: str = ""
@@ -26,7 +24,7 @@ class Scaling(Struct, frozen=True):
 
 @collector
 def cpufreq(host: Host) -> Scaling:
-    """Read two files of the first processor, open to every user."""
+    """Read the scaling driver and governor of the first processor. Needs no privileges."""
     try:
         return Scaling(
             host.ask("read", f"{POLICY}/scaling_driver").strip(), host.ask("read", f"{POLICY}/scaling_governor").strip()
@@ -39,7 +37,7 @@ ROOT = "/sys/devices/system"
 
 
 class NumaNode(Struct, frozen=True):
-    """One NUMA node: its CPUs and its distance to every online node (10 is itself, ACPI SLIT)."""
+    """One NUMA node: its CPUs and its distance to every online node (ACPI SLIT: 10 is itself)."""
 
     id: int
     cpus: tuple[int, ...]
@@ -47,7 +45,7 @@ class NumaNode(Struct, frozen=True):
 
 
 class Cpus(Struct, frozen=True):
-    """The online CPUs, the model name, and the NUMA nodes (none: a kernel without NUMA support)."""
+    """Online CPUs, the model name, and the NUMA nodes (empty: a kernel without NUMA support)."""
 
     online: tuple[int, ...]
     model: str
@@ -56,7 +54,7 @@ class Cpus(Struct, frozen=True):
 
 @collector
 def cpu(host: Host) -> Cpus:
-    """Read the kernel's list of processors and NUMA nodes."""
+    """Read the kernel's lists of processors and NUMA nodes."""
     online = cpu_list(host.ask("read", f"{ROOT}/cpu/online"))
     try:
         entries = json.loads(host.ask("list", f"{ROOT}/node"))
@@ -73,7 +71,7 @@ def _node(host: Host, number: int) -> NumaNode:
 
 
 def cpu_list(text: str) -> tuple[int, ...]:
-    """Return the kernel's list format, ``0-3,8,10-11``; empty is a node with memory only."""
+    """Parse the kernel's list format, ``0-3,8,10-11``. Empty: a node with memory only."""
     cpus: list[int] = []
     for part in filter(None, text.strip().split(",")):
         match = re.fullmatch(r"(\d{1,6})(?:-(\d{1,6}))?", part)

@@ -1,4 +1,4 @@
-"""The paths of --path: data that every node must see and read equally fast. proc_pid_mountinfo(5)."""
+"""The paths given with --path: data that every node must see and read equally fast. proc_pid_mountinfo(5)."""
 
 import json
 import re
@@ -26,7 +26,7 @@ _REMOTE = (
     r"nfs4?|lustre|gpfs|mmfs|beegfs|ceph|glusterfs|fuse\.\S{1,64}|9p|virtiofs|cifs|smb3|afs|orangefs|wekafs|panfs|pvfs2"
 )
 _IN_MEMORY = 0.1
-"""A share of what was read: with more of it in the node's own memory, the file system was not measured."""
+"""If more than this share was in the node's own memory, the read did not measure the file system."""
 
 
 class AskedPaths(Struct, frozen=True):
@@ -36,7 +36,7 @@ class AskedPaths(Struct, frozen=True):
 
 
 class Mount(Struct, frozen=True, tag=True):
-    """The file system that a path is on. `source`: its server or device; `root`: the part of it that is mounted."""
+    """The file system of a path. `source`: its server or device. `root`: the part of it that is mounted."""
 
     point: str
     kind: str
@@ -45,12 +45,12 @@ class Mount(Struct, frozen=True, tag=True):
 
     @property
     def is_local(self) -> bool:
-        """Return whether it can only be this node's own."""
+        """Return whether only this node can have this file system."""
         return self.kind in _LOCAL
 
     @property
     def is_remote(self) -> bool:
-        """Return whether a server has it, or a program that acts as one."""
+        """Return whether a server, or a program that acts as one, provides this file system."""
         return bool(re.fullmatch(_REMOTE, self.kind))
 
     def __str__(self) -> str:
@@ -59,7 +59,7 @@ class Mount(Struct, frozen=True, tag=True):
 
 
 class Look(Struct, frozen=True, tag=True):
-    """What stat(2) and access(2) say, asked as `user`: an effective user id."""
+    """Results of stat(2) and access(2) for the effective user id `user`."""
 
     kind: Literal["file", "folder", "other"]
     real: str
@@ -73,9 +73,9 @@ class Look(Struct, frozen=True, tag=True):
 
 
 class Content(Struct, frozen=True, tag=True):
-    """A hash of a file's size, head, tail and a sample, or of a folder's names; empty if `cut`.
+    """A hash of a file's size, head, tail and a sample, or of a folder's names. Empty if `cut`.
 
-    `cut`: the folder has more than bounds.LISTED_ENTRIES entries, and each node may list others.
+    `cut`: the folder has more than bounds.LISTED_ENTRIES entries, so nodes may list different ones.
     """
 
     entries: int
@@ -85,10 +85,10 @@ class Content(Struct, frozen=True, tag=True):
 
 
 class ReadRate(Struct, frozen=True, tag=True):
-    """The best of a few turns of sequential reads; `why`: why nothing was measured, empty if it was.
+    """The best of a few sequential reads. `why`: the reason if nothing was measured, otherwise empty.
 
-    `resident`: the share of what was read that this node's memory still held just before (mincore(2)), after the kernel
-    was asked to drop it (posix_fadvise(2)); null: the kernel does not say.
+    `resident`: the share of the data that was still in this node's memory just before the read (mincore(2)), after the
+    kernel was asked to drop it (posix_fadvise(2)). None: the kernel does not report it.
     """
 
     nbytes: int = 0
@@ -98,17 +98,17 @@ class ReadRate(Struct, frozen=True, tag=True):
 
     @property
     def from_memory(self) -> bool:
-        """Return whether this node's memory answered, as far as that is known, and not the file system."""
+        """Return whether the data came from this node's memory, not the file system. False if unknown."""
         return (self.resident or 0.0) > _IN_MEMORY
 
     @property
     def per_s(self) -> float:
-        """Return bytes in a second; 0: not measured."""
+        """Return bytes per second; 0: not measured."""
         return self.nbytes / self.seconds if self.seconds > 0 and not self.why else 0.0
 
 
 class DataPath(Struct, frozen=True):
-    """One path on this node. `mount` is known without asking its server. Only a file or a folder is read."""
+    """One path on this node. Finding `mount` does not involve its server. Only files and folders are read."""
 
     path: str
     mount: Mount | Absent
@@ -118,14 +118,14 @@ class DataPath(Struct, frozen=True):
 
 
 class DataPaths(Struct, frozen=True):
-    """The paths of --path, as this node sees them; none if none was asked for."""
+    """Every --path as this node sees it; empty if none was given."""
 
     rows: tuple[DataPath, ...] = ()
 
 
 @collector
 def data_paths(host: Host) -> DataPaths:
-    """Look at each path of --path, all at once: one that hangs takes its deadline from no other."""
+    """Examine all --path arguments in parallel, so that one that hangs does not use up another's deadline."""
     try:
         asked = sample(host, "asked_paths", AskedPaths)
     except NotCaptured:
@@ -159,7 +159,7 @@ def _told(text: str, kind: type[T]) -> T:
 
 
 def parse_mounts(text: str) -> tuple[Mount, ...]:
-    """Return the mounts that /proc/self/mountinfo lists, in its order. Raises ParseError."""
+    """Parse /proc/self/mountinfo and keep its order. Raises ParseError."""
     return tuple(map(_mount, filter(None, text.splitlines())))
 
 
@@ -168,16 +168,16 @@ def _mount(line: str) -> Mount:
     fields, last = place.split(" "), device.split(" ")
     if not dash or len(fields) < 6 or len(last) < 3:
         raise ParseError(f"/proc/self/mountinfo: {line[:120]!r}")
-    return Mount(_plain(fields[4]), last[0], _plain(last[1]), _plain(fields[3]))
+    return Mount(_decode_path(fields[4]), last[0], _decode_path(last[1]), _decode_path(fields[3]))
 
 
-def _plain(text: str) -> str:
-    r"""Return a path of mountinfo, which writes a space as ``\040``."""
+def _decode_path(text: str) -> str:
+    r"""Decode the octal escapes of a path in mountinfo, which writes a space as ``\040``."""
     return re.sub(r"\\([0-7]{3})", lambda match: chr(int(match[1], 8) & 0xFF), text)
 
 
 def mount_of(path: str, mounts: tuple[Mount, ...]) -> Mount:
-    """Return the mount that an absolute path is on: the longest mount point above it, and of equal ones the last.
+    """Return the mount of an absolute path: the longest mount point above it, the last of equal ones.
 
     Raises ParseError if there is none.
     """

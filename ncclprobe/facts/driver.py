@@ -1,14 +1,14 @@
-"""NVIDIA's kernel driver, fabric manager and IMEX service, as they report themselves, and the needs of GPUDirect RDMA.
+"""NVIDIA's kernel driver, fabric manager and IMEX service, and the prerequisites of GPUDirect RDMA.
 
-Everyone may read the driver's version. The fabric manager is a service of the host: in a container neither its
-program nor its process can be seen, so their absence is not evidence.
+Every user may read the driver's version. The fabric manager is a service of the host: a container sees neither its
+program nor its process, so their absence there proves nothing.
 
 IMEX lets machines of one NVLink rack share memory. Its guide (docs.nvidia.com/multi-node-nvlink-systems/imex-guide):
-nodes_config.cfg has an address per line and must be the same on all nodes; `nvidia-imex-ctl -q` prints READY once the
-domain is up. Everyone may read and ask. In a container the service is usually elsewhere, and neither can be seen.
+nodes_config.cfg lists one address per line and must be the same on all nodes; `nvidia-imex-ctl -q` prints READY once
+the domain is up. Neither needs privileges. In a container the service usually runs outside, and neither is visible.
 
-GPUDirect RDMA needs a peer-memory module, or DMA-BUF on both the NIC's and the GPU's side. Whether DMA-BUF really
-works, NCCL asks the drivers when a job starts: it registers a dummy buffer (net_ib/gdr.cc) and reads the GPU's
+GPUDirect RDMA needs a peer-memory module, or DMA-BUF support in both the NIC's and the GPU's driver. When a job starts,
+NCCL asks the drivers whether DMA-BUF works: it registers a dummy buffer (net_ib/gdr.cc) and reads the GPU's
 CU_DEVICE_ATTRIBUTE_DMA_BUF_SUPPORTED (init.cc). No file shows either, so these are only prerequisites.
 """
 
@@ -31,7 +31,7 @@ _LONGEST_STATE = 40
 
 
 class Imex(Struct, frozen=True):
-    """`nodes`: the addresses of the domain, in their order. `state` is the service's word, such as READY."""
+    """`nodes`: the domain's addresses, in order. `state`: the service's own word, such as READY."""
 
     nodes: tuple[str, ...] | Absent
     state: str | Absent
@@ -39,14 +39,14 @@ class Imex(Struct, frozen=True):
 
 @collector
 def imex(host: Host, gpus: Gpus) -> Imex:
-    """Read nodes_config.cfg and ask nvidia-imex-ctl -q, if a GPU is part of a cluster of machines."""
+    """Read nodes_config.cfg and run nvidia-imex-ctl -q if a GPU belongs to a multi-node NVLink domain."""
     if not any(isinstance(gpu.fabric, GpuFabric) and gpu.fabric.cluster.strip("0-") for gpu in gpus.all):
         raise Failed("no GPU is part of a cluster of machines")
     return Imex(learn(host, nodes, "read", NODES), learn(host, state, "run", "nvidia-imex-ctl", "-q"))
 
 
 def nodes(text: str) -> tuple[str, ...]:
-    """Return the addresses in nodes_config.cfg: one a line, # begins a comment. Raises ParseError for too many."""
+    """Parse nodes_config.cfg: one address per line, # begins a comment. Raises ParseError if there are too many."""
     found = [line.partition("#")[0].strip() for line in text.splitlines()]
     listed = tuple(line for line in found if line)
     if len(listed) > bounds.IMEX_NODES:
@@ -71,14 +71,14 @@ Flavour = Literal["open", "proprietary"]
 
 
 class Driver(Struct, frozen=True):
-    """The loaded kernel module: its version, and its flavour: only the open one exports DMA-BUFs."""
+    """The loaded kernel module: version and flavour. Only the open flavour exports DMA-BUFs."""
 
     version: str
     flavour: Flavour
 
 
 class FabricManager(Struct, frozen=True):
-    """The fabric manager installed here: its version, and whether its process runs; Absent: it cannot be seen."""
+    """The installed fabric manager's version, and whether its process runs. Absent: not visible."""
 
     version: str
     running: bool | Absent
@@ -86,12 +86,12 @@ class FabricManager(Struct, frozen=True):
 
 @collector
 def driver(host: Host) -> Driver:
-    """Read /proc/driver/nvidia/version, open to every user; missing if the module is not loaded, or hidden."""
+    """Read /proc/driver/nvidia/version. Needs no privileges; Missing if the module is not loaded or is hidden."""
     return loaded(host.ask("read", VERSION))
 
 
 def loaded(text: str) -> Driver:
-    """Return the "NVRM version" line, of which there are two forms. Raises ParseError.
+    """Parse the "NVRM version" line, which has two forms. Raises ParseError.
 
     ``NVIDIA UNIX x86_64 Kernel Module 535.104.05 Sat Aug …`` and ``NVIDIA UNIX Open Kernel Module for x86_64 570.158.01
     Release Build (…)``.
@@ -104,7 +104,7 @@ def loaded(text: str) -> Driver:
 
 @collector
 def fabric_manager(host: Host) -> FabricManager:
-    """Read ``nv-fabricmanager --version`` and the process of its pid file; for every user, but in no container."""
+    """Read ``nv-fabricmanager --version`` and the process in its pid file. Needs no privileges; fails in containers."""
     version = fabric_manager_version(host.ask("run", "nv-fabricmanager", "--version"))
     return FabricManager(version, attempt(lambda: _running(host)))
 
@@ -118,7 +118,7 @@ def fabric_manager_version(text: str) -> str:
 
 
 def _running(host: Host) -> bool:
-    """Return whether the process of the pid file is there and is the fabric manager. No file: it was not started."""
+    """Return whether the process in the pid file is the fabric manager. Without the file, it was not started."""
     try:
         pid = int(host.ask("read", PID_FILE))
     except Missing:
@@ -136,17 +136,17 @@ PATHS = (
     "/sys/kernel/mm/memory_peers/nv_mem_nc/version",
     "/sys/module/nvidia_peermem/version",
 )
-"""The files whose existence is a peer-memory module to NCCL, as any of them (ibGdrSupportInitOnce in net_ib/gdr.cc)."""
+"""Any of these files means to NCCL that a peer-memory module is loaded (ibGdrSupportInitOnce in net_ib/gdr.cc)."""
 
 DMA_BUF_KERNEL = (5, 12)
-"""The first Linux whose RDMA core registers DMA-BUF memory; distributions have carried it back to older ones."""
+"""The first Linux whose RDMA core registers DMA-BUF memory; distributions have backported it to older ones."""
 
 
 class GpuDirect(Struct, frozen=True):
-    """The prerequisites. Absent in a field: could not be read.
+    """Prerequisites of GPUDirect RDMA. Absent in a field: could not be read.
 
-    `peer_memory`: version by path of :data:`PATHS`, of those that exist. `kernel`: Linux's major and minor number.
-    `driver`: which of NVIDIA's kernel modules is loaded; None: neither.
+    `peer_memory`: version by path, for each of :data:`PATHS` that exists. `kernel`: Linux's major and minor number.
+    `driver`: the flavour of NVIDIA's kernel module that is loaded; None: no module.
     """
 
     peer_memory: Mapping[str, str] | Absent = field(default_factory=dict)
@@ -155,9 +155,9 @@ class GpuDirect(Struct, frozen=True):
 
     @property
     def dma_buf(self) -> bool | None:
-        """Return whether kernel and driver allow DMA-BUF. None: unknown, as on an older kernel.
+        """Return whether kernel and driver allow DMA-BUF. None: unknown.
 
-        The number of an older kernel does not show what its distribution has backported.
+        An older kernel's version does not show what its distribution has backported.
         """
         if self.driver in ("proprietary", None):
             return False
@@ -168,7 +168,7 @@ class GpuDirect(Struct, frozen=True):
 
 @collector
 def gpudirect(host: Host, system: System | Absent, driver: Driver | Absent) -> GpuDirect:
-    """Read which modules there are."""
+    """Read which peer-memory modules are loaded, and combine them with the kernel's and the driver's version."""
     return GpuDirect(
         peer_memory=_peer_memory(host),
         kernel=system if isinstance(system, Absent) else attempt(lambda: kernel_version(system.kernel)),
@@ -183,7 +183,7 @@ def _peer_memory(host: Host) -> Mapping[str, str] | Absent:
 
 
 def kernel_version(text: str) -> tuple[int, int]:
-    """Return major and minor of a release such as ``5.15.0-1053-nvidia``."""
+    """Parse major and minor of a release such as ``5.15.0-1053-nvidia``. Raises ParseError."""
     match = re.match(r"([0-9]{1,4})\.([0-9]{1,4})\b", text)
     if not match:
         raise ParseError(f"kernel release: {text[:40]!r}")

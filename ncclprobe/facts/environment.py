@@ -1,4 +1,4 @@
-"""The process environment, through the allow-list that the host applies (docs/threat-model.md)."""
+"""The process environment, limited to the variables that the host's allow-list passes (docs/threat-model.md)."""
 
 import json
 from collections.abc import Mapping
@@ -15,33 +15,36 @@ MEASURING: Mapping[str, str] = {
     "TORCH_FR_DUMP_ON_TIMEOUT": "0",  # 2.15: its newer name, which counts first
     "TORCH_NCCL_RETHROW_CUDA_ERRORS": "0",  # 2.4: the watchdog ends a process for an error of CUDA, by SIGABRT
 }
-"""What a measuring run sets before torch makes a group, with the torch that brought it: no thread of torch's may end a
-rank that has yet to report, or that is not at fault (ProcessGroupNCCL.cpp: Watchdog::run, HeartbeatMonitor::runLoop).
-A torch that does not know a name does not read it.
+"""Variables that a measuring run sets before torch creates a group.
+
+They keep torch's own threads from ending a rank that has yet to report, or that is not at fault (ProcessGroupNCCL.cpp:
+Watchdog::run, HeartbeatMonitor::runLoop). A torch that does not know a name ignores it.
 """
 EVENTS: dict[str, str] = {"TORCH_NCCL_CUDA_EVENT_CACHE": "0"}
-"""The same for torch 2.5 and 2.6 only, which keep each thread's events for its later calls. Once a thread that made a
-call has ended, the end of the call ends the process (std::system_error, or an assertion of pthread_mutex_lock). A
-thread of its own makes every call that has a deadline. 2.7 keeps them as long as they are used.
+"""The same for torch 2.5 and 2.6 only, which cache CUDA events per thread.
+
+Once the thread that made a call has exited, the end of the call aborts the process (std::system_error, or an assertion
+of pthread_mutex_lock). Every call that has a deadline runs in its own thread. 2.7 keeps events as long as they are
+used.
 """
 RECORDING: Mapping[str, str] = {"TORCH_NCCL_TRACE_BUFFER_SIZE": "2000"}
-"""What it sets if no user did: how many calls the flight recorder keeps. As torch does by itself since 2.11; before,
-it records nothing. From 2.8 on TORCH_FR_BUFFER_SIZE counts first.
+"""Default size of the flight recorder, in calls; the user's value wins. torch sets it itself since 2.11; before, it
+records nothing. From 2.8 on, TORCH_FR_BUFFER_SIZE takes precedence.
 """
 
 
 def release_settings(torch: str) -> dict[str, str]:
-    """Return what a measuring run sets with a release of torch beside MEASURING."""
+    """Return the variables that a release of torch needs in addition to MEASURING."""
     return EVENTS if torch.startswith(("2.5.", "2.6.")) else {}
 
 
 def measuring_environment(variables: Mapping[str, str]) -> dict[str, str]:
-    """Return the environment of a process that measures, from the one that it was started with."""
+    """Return the environment for a measuring process, based on the one it was started with."""
     return {**RECORDING, **variables, **MEASURING}
 
 
 class Environment(Struct, frozen=True):
-    """Variables by name. None: the name may be recorded, its value may not."""
+    """Variables by name. None: the name may be recorded, but not the value."""
 
     variables: Mapping[str, str | None] = field(default_factory=dict)
 
@@ -51,7 +54,7 @@ class Environment(Struct, frozen=True):
 
 
 def parse(text: str) -> Environment:
-    """Return the host's answer: one JSON object of name to value or null. Raises ParseError."""
+    """Parse the host's answer: one JSON object of name to value or null. Raises ParseError."""
     try:
         variables = json.loads(text)
     except ValueError:
@@ -63,5 +66,5 @@ def parse(text: str) -> Environment:
 
 @collector
 def environment(host: Host) -> Environment:
-    """Read this process's variables, as far as they may be recorded."""
+    """Read this process's variables that may be recorded."""
     return parse(host.ask("env"))

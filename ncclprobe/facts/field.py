@@ -1,4 +1,4 @@
-"""One field of a fact: what was learned, or why it was not. A refused file must not hide the rest of a device."""
+"""One field of a fact: its value, or why it is unknown. One refused file must not hide the rest of a device."""
 
 from collections.abc import Callable
 from typing import TypeVar
@@ -11,7 +11,7 @@ T = TypeVar("T")
 
 
 def attempt(work: Callable[[], T]) -> T | Absent:
-    """Return what `work` returns, or the reason why it could not: a refusal of the host or a text not understood."""
+    """Return the result of `work`, or Absent with the reason if the host refused or a text did not parse."""
     try:
         return work()
     except (HostError, ParseError) as error:
@@ -19,10 +19,10 @@ def attempt(work: Callable[[], T]) -> T | Absent:
 
 
 def learn(host: Host, parse: Callable[[str], T], *question: str) -> T | Absent:
-    """Return what `parse` makes of the answer to one question, or the reason why there is none."""
+    """Ask the host one question and parse the answer, or return Absent with the reason."""
     return attempt(lambda: parse(host.ask(*question)))
 
 
 def missing(field: object) -> bool:
-    """Return whether `field` is absent because the file does not exist: often knowledge, unless it was refused."""
+    """Return whether `field` is Absent because the file does not exist, rather than because access was refused."""
     return isinstance(field, Absent) and field.refused == Missing.__name__

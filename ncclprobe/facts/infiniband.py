@@ -1,11 +1,10 @@
-"""RDMA devices, both InfiniBand and RoCE, as the kernel shows them under /sys/class/infiniband.
+"""RDMA devices, InfiniBand and RoCE, as the kernel shows them under /sys/class/infiniband.
 
-How RoCE ports mark and slow their traffic: traffic class, and congestion control (ECN) by priority.
-
-NVIDIA's driver (MLNX_OFED, DOCA) shows both in sysfs: ``tc/N/traffic_class`` of a device, and ``ecn/roce_np/enable``
-and ``ecn/roce_rp/enable`` of its interface, a file with 0 or 1 for each priority (docs.nvidia.com, MLNX_OFED, "Explicit
-Congestion Notification" and "Quality of Service"). The kernel's own driver has neither. Which priorities are paused
-(PFC) takes netlink or a vendor's tool, and is not looked at.
+For RoCE ports also the traffic class and congestion control (ECN) per priority. NVIDIA's driver (MLNX_OFED, DOCA) shows
+both in sysfs: ``tc/N/traffic_class`` of a device, and ``ecn/roce_np/enable`` and ``ecn/roce_rp/enable`` of its
+interface, a file with 0 or 1 for each priority (docs.nvidia.com, MLNX_OFED, "Explicit Congestion Notification" and
+"Quality of Service"). The kernel's own driver has neither. Which priorities are paused (PFC) takes netlink or a
+vendor's tool, and is not read.
 """
 
 import json
@@ -30,7 +29,7 @@ NO_GID, NO_PKEY = ":".join(["0000"] * 8), "0x0000"
 
 
 class Rate(Struct, frozen=True, tag=True):
-    """A port's signalling rate: Gb/s over all lanes, the lanes, and the generation's name (empty: SDR)."""
+    """A port's signalling rate: Gb/s over all lanes, the number of lanes, and the generation (empty: SDR)."""
 
     gbps: float
     lanes: int
@@ -38,10 +37,10 @@ class Rate(Struct, frozen=True, tag=True):
 
 
 class Gid(Struct, frozen=True):
-    """One entry of a port's GID table that is not zero.
+    """One non-zero entry of a port's GID table.
 
-    `type` is ``IB/RoCE v1`` or ``RoCE v2``, None if the kernel does not show it (older kernels in a container);
-    `netdev` the interface it belongs to, None for InfiniBand, and for an interface of another network namespace.
+    `type` is ``IB/RoCE v1`` or ``RoCE v2``; None if the kernel does not show it (older kernels in a container).
+    `netdev` is its interface; None for InfiniBand and for an interface of another network namespace.
     """
 
     index: int
@@ -51,32 +50,32 @@ class Gid(Struct, frozen=True):
 
     @property
     def link_local(self) -> bool:
-        """Return whether the GID is within fe80::/10: good for one subnet only."""
+        """Return whether the GID is within fe80::/10 and so valid in one subnet only."""
         return self.address.is_link_local
 
     @property
     def ipv4(self) -> bool:
-        """Return an IPv4 address in IPv6's clothes, ``::ffff:a.b.c.d``: what NCCL looks for first."""
+        """Return whether the GID is an IPv4-mapped address, ``::ffff:a.b.c.d``, which NCCL prefers."""
         return self.address.ipv4_mapped is not None
 
     @property
     def text(self) -> str:
-        """Return its address as show_gids and NCCL write it."""
+        """Return the address as show_gids and NCCL write it."""
         return gid_text(self.address)
 
 
 def gid_text(address: IPv6Address) -> str:
-    """Return a GID as an address: ``::ffff:10.0.0.1``, which Python writes so since 3.13."""
+    """Format a GID as an address: ``::ffff:10.0.0.1``. Python writes it this way only since 3.13."""
     return f"::ffff:{address.ipv4_mapped}" if address.ipv4_mapped else str(address)
 
 
 class Port(Struct, frozen=True):
     """One port. Absent in a field: could not be read. `name` is as NCCL writes it, ``mlx5_0:1``.
 
-    `state` is DOWN, INIT (no subnet manager yet), ARMED or ACTIVE, `physical` LinkUp, Polling (no cable) or Disabled
-    among others. `lid` is 0 without a subnet manager, and on Ethernet. `pkeys` are those that are not
-    zero, by index; bit 15 is full membership. Counters are since the driver was loaded, or the last reset; one that
-    the driver does not keep is not among them (soft-RoCE has no `counters` at all).
+    `state` is DOWN, INIT (no subnet manager yet), ARMED or ACTIVE; `physical` LinkUp, Polling (no cable), Disabled or
+    another. `lid` is 0 without a subnet manager, and on Ethernet. `pkeys` are the non-zero ones, by index; bit 15 is
+    full membership. Counters count since the driver was loaded or the last reset. A counter that the driver does not
+    keep is left out (soft-RoCE has no `counters` at all).
     """
 
     device: str
@@ -98,10 +97,10 @@ class Port(Struct, frozen=True):
 
 
 class RdmaDevice(Struct, frozen=True):
-    """One RDMA device. An empty text: the driver does not say.
+    """One RDMA device. An empty text: the driver does not provide it.
 
-    `pci` is the address of its function, None for a device that is none (soft-RoCE). `verbs` is its node below
-    /dev/infiniband, empty if ib_uverbs offers none; `opens`: whether this process may open it, as NCCL must.
+    `pci` is the address of its function; None for a device that is not a PCI function (soft-RoCE). `verbs` is its node
+    below /dev/infiniband; empty if ib_uverbs offers none. `opens`: whether this process may open it, as NCCL must.
     """
 
     name: str
@@ -115,7 +114,7 @@ class RdmaDevice(Struct, frozen=True):
 
 
 class Fabric(Struct, frozen=True):
-    """All RDMA devices by name; none: the kernel has none, or not for this network namespace."""
+    """All RDMA devices by name; empty: the kernel has none, or none in this network namespace."""
 
     devices: tuple[RdmaDevice, ...] = ()
 
@@ -127,7 +126,7 @@ class Fabric(Struct, frozen=True):
 
 @collector
 def infiniband(host: Host) -> Fabric:
-    """Read every device the kernel shows, each counter read once."""
+    """Read every device that the kernel shows, each counter once."""
     try:
         names = json.loads(host.ask("list", ROOT))
     except Missing:  # no ib_core module: known to be empty, not unknown
@@ -137,7 +136,7 @@ def infiniband(host: Host) -> Fabric:
 
 
 def _nodes(host: Host) -> dict[str, str] | Absent:
-    """Return device to ``uverbsN``."""
+    """Map each device to its ``uverbsN``."""
     entries = learn(host, json.loads, "list", VERBS)
     if isinstance(entries, Absent):
         return {} if missing(entries) else entries
@@ -218,7 +217,7 @@ def _attribute(host: Host, path: str) -> str | None:
 
 @lru_cache(1024)
 def parent(text: str) -> str | None:
-    """Return the PCI address that a device's link ends in; None if the parent is not a PCI function."""
+    """Return the PCI address at the end of a device's link; None if the parent is not a PCI function."""
     try:
         return normal(text.strip().rpartition("/")[2])
     except ParseError:
@@ -227,7 +226,7 @@ def parent(text: str) -> str | None:
 
 @lru_cache(1024)
 def state(text: str) -> str:
-    """Return the word in ``4: ACTIVE``."""
+    """Parse the word in ``4: ACTIVE``. Raises ParseError."""
     match = re.fullmatch(r"[0-9]+: *(\S.*)", text.strip())
     if not match:
         raise ParseError(f"port state: {text[:40]!r}")
@@ -236,7 +235,7 @@ def state(text: str) -> str:
 
 @lru_cache(1024)
 def rate(text: str) -> Rate:
-    """Parse ``400 Gb/sec (4X NDR)``, ``2.5 Gb/sec (1X)``."""
+    """Parse ``400 Gb/sec (4X NDR)`` or ``2.5 Gb/sec (1X)``. Raises ParseError."""
     match = re.fullmatch(r"([0-9]{1,6}(?:\.[0-9])?) Gb/sec \(([0-9]{1,3})X(?: (\w+))?\)", text.strip())
     if not match:
         raise ParseError(f"port rate: {text[:40]!r}")
@@ -245,14 +244,14 @@ def rate(text: str) -> Rate:
 
 @lru_cache(1024)
 def hexadecimal(text: str) -> int:
-    """Parse ``0x1a``."""
+    """Parse ``0x1a``. Raises ParseError."""
     if not re.fullmatch(r"0x[0-9a-fA-F]{1,16}", text.strip()):
         raise ParseError(f"hexadecimal number: {text[:40]!r}")
     return int(text, 16)
 
 
 def gids(text: str) -> dict[int, IPv6Address]:
-    """Return the GIDs of a host's answer to ``files``, by index."""
+    """Parse a host's answer to ``files`` into GIDs by index. Raises ParseError."""
     try:
         return {index: IPv6Address(reported) for index, reported in _table(text)}
     except ValueError:
@@ -261,12 +260,12 @@ def gids(text: str) -> dict[int, IPv6Address]:
 
 @lru_cache(1024)
 def pkeys(text: str) -> tuple[tuple[int, int], ...]:
-    """Return the P_Keys of a host's answer to ``files``, by index."""
+    """Parse a host's answer to ``files`` into P_Keys by index."""
     return tuple((index, hexadecimal(reported)) for index, reported in _table(text))
 
 
 def _table(text: str) -> list[tuple[int, str]]:
-    """Return entries by index. Older kernels refuse to read an empty one; if all are refused, nothing is known."""
+    """Return entries by index. Older kernels refuse to read an empty entry. Raises Failed if all are refused."""
     rows = {int(name): reported for name, reported in _files(text).items() if re.fullmatch("[0-9]{1,5}", name)}
     if rows and not any(rows.values()):
         raise Failed(f"none of {len(rows)} entries could be read")
@@ -275,9 +274,9 @@ def _table(text: str) -> list[tuple[int, str]]:
 
 @lru_cache(1024)
 def counters(text: str) -> tuple[tuple[str, int], ...]:
-    """Return the numbers of a host's answer to ``files``, without those that cannot be read ("N/A (no PMA)").
+    """Parse counters from a host's answer to ``files``; unreadable ones ("N/A (no PMA)") are left out.
 
-    ``lifespan`` among the hw_counters is not a counter but the milliseconds that the kernel keeps them.
+    ``lifespan`` among the hw_counters is not a counter: it is the kernel's caching time in milliseconds.
     """
     reported = {name: text for name, text in _files(text).items() if text and name != "lifespan"}
     return tuple((name, int(count)) for name, count in reported.items() if re.fullmatch("[0-9]{1,20}", count))
@@ -297,10 +296,10 @@ _LONGEST_TEXT = 200
 
 
 class RoceMarks(Struct, frozen=True):
-    """The settings of one port. `traffic_class`: the text of the driver's file, empty if the driver forces none.
+    """Settings of one port. `traffic_class`: the text of the driver's file; empty if the driver forces none.
 
-    `slows` and `notifies`: the priorities for which the port lowers its rate (reaction point), and notifies the sender
-    of marked packets (notification point). Absent in a field: the driver does not show it.
+    `slows` and `notifies`: the priorities for which the port lowers its rate (reaction point), and for which it
+    notifies the sender of marked packets (notification point). Absent in a field: the driver does not show it.
     """
 
     traffic_class: str | Absent
@@ -309,14 +308,14 @@ class RoceMarks(Struct, frozen=True):
 
 
 class RoceQos(Struct, frozen=True):
-    """Each RoCE port's marks, by the port's name."""
+    """Marking and congestion settings of each RoCE port, by port name."""
 
     ports: Mapping[str, RoceMarks] = field(default_factory=dict)
 
 
 @collector
 def roce_qos(host: Host, fabric: Fabric) -> RoceQos:
-    """Read what the driver shows of every port of hardware over Ethernet; open to every user."""
+    """Read the driver's settings of every hardware Ethernet port. Needs no privileges."""
     ports = [port for device in fabric.devices if device.pci is not None for port in device.ports]
     return RoceQos({port.name: _marks(host, port) for port in ports if port.link_layer == "Ethernet"})
 
@@ -336,7 +335,7 @@ def _enabled(host: Host, netdev: str, side: str) -> tuple[int, ...] | Absent:
 
 
 def priorities(text: str) -> tuple[int, ...]:
-    """Return the priorities whose file is 1. Raises ParseError."""
+    """Return the priorities whose file contains 1. Raises ParseError."""
     try:
         said = json.loads(text)
         return tuple(sorted(int(name) for name, value in said.items() if value == "1"))

@@ -1,7 +1,7 @@
 """Network interfaces: flags and addresses from psutil (getifaddrs), the rest from sysfs.
 
-All of it is for every user, and all of it is this network namespace's only: a container without the host's network
-sees its own veth, and neither the NICs nor the bond below it.
+Every user may read them, but only those of this network namespace. A container without the host's network sees its own
+veth, but not the NICs or the bond below it.
 """
 
 import contextlib
@@ -29,10 +29,10 @@ _HPES_BOARD = ip_network("16.1.15.0/30")  # of iLO's virtual NIC, on every machi
 
 
 class Address(Struct, frozen=True):
-    """One address of one interface, in the words of :mod:`ncclprobe.nccl.interfaces`.
+    """One address of one interface, in the terms of :mod:`ncclprobe.nccl.interfaces`.
 
-    `name` is the interface's, or the label of an IPv4 address (``eth0:1``): getifaddrs(3) knows no other, and to NCCL
-    it is an interface of its own. `family` is ``inet`` or ``inet6``; `address` keeps its scope (``fe80::1%eth0``);
+    `name` is the interface's, or the label of an IPv4 address (``eth0:1``): getifaddrs(3) reports only the label, and
+    NCCL treats it as an interface. `family` is ``inet`` or ``inet6``; `address` keeps its scope (``fe80::1%eth0``);
     `netmask` is written as an address.
     """
 
@@ -44,12 +44,13 @@ class Address(Struct, frozen=True):
 
 
 class Interface(Struct, frozen=True):
-    """One interface. `speed_mbps` is None if the driver does not say, `driver` empty for a virtual one.
+    """One interface. `speed_mbps` is None if the driver does not report it; `driver` is empty for a virtual one.
 
-    `virtual`: the kernel made it (lo, veth, bridge, bond, vlan, tunnel …); None: not known. `kind` is what a virtual
-    one calls itself (``bond``, ``bridge``, ``vlan``; empty: it does not say, as lo and veth). `pci` is the address of
-    the function behind it, empty if there is none (a VM's network may hang on another bus). `master` is the bond or
-    bridge it belongs to. `carrier_changes` counts both ways since the driver was loaded: a bring-up is 1 or 2.
+    `virtual`: the kernel created it (lo, veth, bridge, bond, vlan, tunnel …); None: unknown. `kind` is the type that a
+    virtual interface reports (``bond``, ``bridge``, ``vlan``; empty: none, as for lo and veth). `pci` is the address of
+    the function behind it; empty if there is none (a VM's network may be on another bus). `master` is the bond or
+    bridge that it belongs to. `carrier_changes` counts both directions since the driver was loaded: a bring-up is 1 or
+    2.
     """
 
     name: str
@@ -67,13 +68,13 @@ class Interface(Struct, frozen=True):
 
     @property
     def subnets(self) -> set[str]:
-        """Return those of its IPv4 addresses: ``192.0.2.0/24``."""
+        """Return the subnets of its IPv4 addresses: ``192.0.2.0/24``."""
         own = [a for a in self.addresses if a.family == "inet" and a.netmask]
         return {str(ip_interface(f"{a.address}/{a.netmask}").network) for a in own}
 
     @property
     def running(self) -> bool:
-        """Return IFF_RUNNING: what NCCL demands of an interface since 2.28.3."""
+        """Return IFF_RUNNING, which NCCL requires of an interface since 2.28.3."""
         return "running" in self.flags
 
     @property
@@ -83,10 +84,12 @@ class Interface(Struct, frozen=True):
 
     @property
     def ends_here(self) -> bool:
-        """Return whether it is a container engine's, a hypervisor's or a DPU's by its name, or a management board's.
+        """Return whether its name is a container engine's, a hypervisor's or a DPU's, or it leads to a management
+        board.
 
-        A container's own end of a veth pair is called eth0; one that is called veth or cali is the machine's. A board's
-        goes over USB, and its addresses are link-local ones or HPE's; an adapter has others, and is a network.
+        A container's own end of a veth pair is called eth0; one called veth or cali is the machine's end. A management
+        board is attached over USB and has link-local addresses or HPE's. A USB adapter with other addresses is a
+        network.
         """
         if re.fullmatch(_ENDS_HERE, self.name):
             return True
@@ -95,24 +98,24 @@ class Interface(Struct, frozen=True):
 
     @property
     def leads_out(self) -> bool:
-        """Return whether other nodes may be reached by it."""
+        """Return whether other nodes may be reachable through it."""
         return not (self.loopback or self.kind == "dummy" or self.ends_here)
 
 
 class Interfaces(Struct, frozen=True):
-    """All interfaces by index, the kernel's own order."""
+    """All interfaces by index, which is the kernel's order."""
 
     all: tuple[Interface, ...] = ()
 
     @property
     def addresses(self) -> list[Address]:
-        """Return every address as getifaddrs(3) lists them: all IPv4 ones by interface, then all IPv6 ones."""
+        """Return every address in the order of getifaddrs(3): all IPv4 by interface, then all IPv6."""
         listed = [address for interface in self.all for address in interface.addresses]
         return sorted(listed, key=lambda address: address.family)  # stable; "inet" < "inet6"
 
     @property
     def by_name(self) -> dict[str, Interface]:
-        """Return every interface by its name and by the labels of its addresses, as NCCL would call it."""
+        """Map every interface by its name and by the labels of its addresses, as NCCL would name it."""
         labelled = {address.name: interface for interface in self.all for address in interface.addresses}
         return labelled | {interface.name: interface for interface in self.all}
 
@@ -123,7 +126,7 @@ class Interfaces(Struct, frozen=True):
 
 @collector
 def interfaces(host: Host) -> Interfaces:
-    """Read every interface of this network namespace; open to every user."""
+    """Read every interface of this network namespace. Needs no privileges."""
     addresses = json.loads(host.ask("psutil", "net_if_addrs"))
     stats = json.loads(host.ask("psutil", "net_if_stats"))
     found = []
@@ -134,7 +137,7 @@ def interfaces(host: Host) -> Interfaces:
 
 
 def _addresses_of(name: str, addresses: dict[str, Any], stats: dict[str, Any]) -> list[tuple[str, dict[str, Any]]]:
-    """Return the addresses of one interface with their labels, which no statistics are kept of, in their order."""
+    """Return one interface's addresses with their labels, in order; psutil keeps no statistics for labels."""
     labels = [label for label in addresses if label == name or (label not in stats and label.split(":")[0] == name)]
     return [(label, row) for label in labels for row in addresses[label]]
 
@@ -168,7 +171,7 @@ def _place(found: tuple[bool, str] | Absent) -> tuple[bool | None, str]:
 
 
 def place(target: str) -> tuple[bool, str]:
-    """Return whether an interface is virtual, and the PCI function behind it, by its link in /sys/class/net.
+    """Parse a link of /sys/class/net: whether the interface is virtual, and the PCI function behind it.
 
     ``../../devices/virtual/net/lo``, ``../../devices/pci0000:00/0000:00:1c.0/0000:02:00.0/net/eth0``.
     """
@@ -177,7 +180,7 @@ def place(target: str) -> tuple[bool, str]:
 
 
 def device_type(uevent: str) -> str:
-    """Return the kind of interface from its uevent (SET_NETDEV_DEVTYPE), empty if the driver sets none."""
+    """Return the interface's type from its uevent (DEVTYPE); empty if the driver sets none."""
     match = re.search(r"^DEVTYPE=(.+)$", uevent, re.MULTILINE)
     return match[1].strip() if match else ""
 
@@ -194,7 +197,7 @@ def _optional(host: Host, *question: str) -> str:
 
 
 def parse_address(name: str, row: dict[str, Any], running: bool) -> Address:
-    """Return one IPv4 or IPv6 row of psutil's net_if_addrs. A missing netmask is empty. Raises ParseError."""
+    """Parse one IPv4 or IPv6 row of psutil's net_if_addrs. A missing netmask is empty. Raises ParseError."""
     address, netmask = row["address"], row["netmask"] or ""
     try:
         ip_address(address)

@@ -1,7 +1,7 @@
-"""The kernel's messages of this boot on GPUs, NVSwitches, NICs, PCIe and links: time, device and code.
+"""This boot's kernel messages about GPUs, NVSwitches, NICs, PCIe and links: time, device and code.
 
-Open to root, to everyone if kernel.dmesg_restrict is 0, and to members of adm or systemd-journal; in a container
-usually to no user. Then nothing is known, which does not mean that nothing happened.
+Readable by root, by everyone if kernel.dmesg_restrict is 0, and by members of adm or systemd-journal; in a container
+usually by nobody. The messages are then unknown; something may still have happened.
 """
 
 import json
@@ -19,9 +19,7 @@ KernelEventKind = Literal["xid", "sxid", "lost", "mlx5", "aer", "link"]
 
 OF_GPUS = r"NVRM: .*(Xid|fallen off the bus)"
 WANTED = rf"{OF_GPUS}|SXid|mlx5_core|PCIe Bus Error|[Ll]ink is |link status "
-"""The lines that are asked for, those on GPUs alone and all: a superset of what is understood here, and nothing that
-speaks of users' programs.
-"""
+"""The lines to request: a superset of those understood here, without lines about users' programs."""
 
 _PCI = r"(?:PCI:)?([0-9A-Fa-f]{4,8}:[0-9A-Fa-f]{2}:[0-9A-Fa-f]{2}(?:\.[0-7])?)"
 # The first as open-gpu-kernel-modules 595.45.04 prints it (src/nvidia/src/kernel/gpu/rc/kernel_rc.c), with a MIG
@@ -49,9 +47,10 @@ _MLX5_CODES = {  # drivers/net/ethernet/mellanox/mlx5/core: health.c, events.c, 
 
 
 class Xid(NamedTuple):
-    """The meaning of an Xid, and whether a job on this GPU is lost (`grave`) or at risk. Otherwise the program is
-    usually to blame, or it reports a repair. `of_link`: of an NVLink, whose text says Fatal or Nonfatal if it is at
-    risk.
+    """The meaning of an Xid, and whether a job on this GPU is lost (`grave`) or at risk.
+
+    Otherwise the program is usually the culprit, or the Xid reports a repair. `of_link`: it concerns an NVLink, and its
+    text has Fatal or Nonfatal if it is at risk.
     """
 
     words: str = "see NVIDIA's list of Xids"
@@ -97,13 +96,13 @@ LINK_XIDS = frozenset(code for code, xid in XIDS.items() if xid.of_link)
 
 
 class Event(Struct, frozen=True):
-    """One line that means something. `at_s` is in seconds since boot.
+    """One meaningful line. `at_s` is in seconds since boot.
 
     `kind` and `code`: ``xid`` and ``sxid`` with their number; ``lost``, a GPU fallen off the bus, which newer drivers
     log without an Xid; ``mlx5`` with a word (``health``, ``timeout``, ``cable``, ``link-down`` …); ``aer`` with its
     severity in the kernel's words; ``link`` with ``up`` or ``down``. `device` is a PCI address, or an interface for
-    ``link``; empty: the line does not say. `fatal` is the word of an SXid or an NVLink Xid (144 to 150) on itself;
-    None: it has none.
+    ``link``; empty: the line does not name one. `fatal` is what an SXid or an NVLink Xid (144 to 150) says about
+    itself; None: nothing.
     """
 
     at_s: float
@@ -115,9 +114,9 @@ class Event(Struct, frozen=True):
 
 
 class KernelLog(Struct, frozen=True):
-    """The events of this boot, oldest first, of the newest 2,000 lines that could be one; `dropped` lines were older.
+    """The events of this boot, oldest first, from the newest 2,000 candidate lines; `dropped` lines were older.
 
-    Nothing is known of before `oldest_s`: the ring buffer had no room for it. `uptime_s` is now, on the same clock.
+    Nothing is known from before `oldest_s`: the ring buffer had no room for it. `uptime_s` is now, on the same clock.
     """
 
     events: tuple[Event, ...]
@@ -129,8 +128,9 @@ class KernelLog(Struct, frozen=True):
 
 @collector
 def kernel_log(host: Host) -> KernelLog:
-    """Read /dev/kmsg, otherwise ``journalctl -k``; /proc/uptime. Needs root, dmesg_restrict=0, or adm or
-    systemd-journal.
+    """Read /dev/kmsg, otherwise ``journalctl -k``, and /proc/uptime.
+
+    Needs root, dmesg_restrict=0, or membership of adm or systemd-journal.
     """
     seen = json.loads(host.ask("kernel_log", WANTED))
     lines = [(float(at), str(text)) for at, text in seen["lines"]]
@@ -144,7 +144,7 @@ def kernel_log(host: Host) -> KernelLog:
 
 
 def uptime(text: str) -> float:
-    """Return seconds since boot. Raises ParseError."""
+    """Parse seconds since boot. Raises ParseError."""
     match = re.match(r"(\d{1,12}\.\d+) ", text, re.ASCII)
     if not match:
         raise ParseError(f"/proc/uptime: {text[:40]!r}")
@@ -152,7 +152,7 @@ def uptime(text: str) -> float:
 
 
 def events(lines: Iterable[tuple[float, str]]) -> Iterator[Event]:
-    """Yield what these lines, each with its time, mean; a line that means nothing to us gives nothing."""
+    """Yield the events in these timed lines; other lines are ignored."""
     for at, text in lines:
         event = _driver(at, text[: bounds.KERNEL_LINE]) or _network(at, text[: bounds.KERNEL_LINE])
         if event:
@@ -163,9 +163,9 @@ def _driver(at: float, text: str) -> Event | None:
     if match := re.search(_XID, text):
         cause = re.search(r"caused by previous Xid (\d+)", match[3] or "")
         code = cause[1] if cause else match[2]
-        return Event(at, "xid", match[1].lower(), code, match[3] or "", _fatal(match[3] or ""))
+        return Event(at, "xid", match[1].lower(), code, match[3] or "", _is_fatal(match[3] or ""))
     if match := re.search(_SXID, text):
-        return Event(at, "sxid", match[1].lower(), str(int(match[2])), match[3], _fatal(match[3]))
+        return Event(at, "sxid", match[1].lower(), str(int(match[2])), match[3], _is_fatal(match[3]))
     if match := re.search(_LOST, text):
         return Event(at, "lost", (match[1] or "").lower(), "")
     if match := re.search(_AER, text):
@@ -173,8 +173,8 @@ def _driver(at: float, text: str) -> Event | None:
     return None
 
 
-def _fatal(text: str) -> bool | None:
-    """Return whether the text has Fatal or Nonfatal: ``RLW_RXPIPE Nonfatal XC0 i0 Link 13``, ``Non-fatal, Link 44``."""
+def _is_fatal(text: str) -> bool | None:
+    """Return whether the text says Fatal or Nonfatal, ``RLW_RXPIPE Nonfatal XC0 i0 Link 13``; None: neither."""
     match = re.search(r"\b(non-?)?fatal\b", text, re.IGNORECASE)
     return None if match is None else match[1] is None
 

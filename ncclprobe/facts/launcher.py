@@ -1,6 +1,6 @@
-"""Which launcher started this process, and which rank it made it: only from the variables, or from the command line.
+"""Detect which launcher started this process and which rank it has, from the variables or the command line only.
 
-Each launcher sets variables that only it sets, and puts its ranks in some of them. Sources:
+Each launcher sets variables that only it sets, and stores its ranks in some of them. Sources:
 - torchrun sets RANK, WORLD_SIZE, LOCAL_*, GROUP_* and TORCHELASTIC_*, whatever the rendezvous (torch 2.13
   distributed/elastic/agent/server/local_elastic_agent.py, _start_workers).
 - srun(1) sets SLURM_PROCID … and SLURM_STEP_ID, which the body of an sbatch script lacks. The step of salloc's shell
@@ -14,9 +14,9 @@ Each launcher sets variables that only it sets, and puts its ranks in some of th
   pkg/runtime/framework/plugins/torch/torch.go; torch distributed/argparse_util.py). PET_NNODES is ``1:4`` if
   elastic, and then only torchrun numbers the pods.
 - DeepSpeed's launcher adds CROSS_RANK, CROSS_SIZE and LOCAL_SIZE (deepspeed/launcher/launch.py, main).
-- SLURM_GPUS_ON_NODE is how many GPUs of this node Slurm gave to the job (sbatch(1)), SLURM_JOB_GPUS lists them in a
-  prolog or epilog (Prolog and Epilog Guide); NVIDIA_VISIBLE_DEVICES, if it holds UUIDs,
-  lists the ones that Kubernetes gave to the container (NVIDIA/k8s-device-plugin, --device-list-strategy=envvar).
+- SLURM_GPUS_ON_NODE is the number of this node's GPUs that Slurm gave to the job (sbatch(1)). SLURM_JOB_GPUS lists
+  them in a prolog or epilog (Prolog and Epilog Guide). NVIDIA_VISIBLE_DEVICES, if it holds UUIDs, lists the GPUs that
+  Kubernetes gave to the container (NVIDIA/k8s-device-plugin, --device-list-strategy=envvar).
 - `accelerate launch` runs several ranks with torchrun's own code; its simple launcher starts one process, which has
   MASTER_ADDR and no RANK if several were asked for (accelerate/utils/launch.py, prepare_simple_launcher_cmd_env).
 """
@@ -52,11 +52,11 @@ READS = frozenset(
         *("SLURM_GPUS_ON_NODE", "SLURM_JOB_GPUS", "SLURM_JOB_UID"),
     }
 )
-"""Variables of launchers that NCCL's table of parameters does not hold: their values may be recorded too."""
+"""Launcher variables that NCCL's table of parameters lacks; their values may be recorded too."""
 
 
 class _VariableSource(Struct, frozen=True):
-    """A launcher, and its variable for each field of Launch; `fixed`: the fields that need no variable."""
+    """A launcher, and its variable for each field of Launch. `fixed`: fields that need no variable."""
 
     kind: str
     names: Mapping[str, str] = field(default_factory=dict)
@@ -64,7 +64,7 @@ class _VariableSource(Struct, frozen=True):
 
 
 def recognise(variables: Variables) -> _VariableSource:
-    """Return the innermost launcher: RANK and WORLD_SIZE win over what an outer one has set, as in torch."""
+    """Return the innermost launcher: as in torch, RANK and WORLD_SIZE win over an outer launcher's variables."""
     if _is_pod(variables):
         node = "PET_NODE_RANK" if variables.get("PET_NODE_RANK") or not variables.get("RANK") else "RANK"
         nodes = "PET_NNODES" if variables.get("PET_NNODES") else "WORLD_SIZE"
@@ -98,7 +98,7 @@ def _torch(variables: Variables) -> _VariableSource:
 
 
 def _is_pod(variables: Variables) -> bool:
-    """Return whether this is the one process that Kubeflow starts in a pod, with no ranks started in between."""
+    """Return whether this is the one process that Kubeflow starts in a pod, with no launcher in between."""
     if any(variables.get(name) for name in ("LOCAL_RANK", "TORCHELASTIC_RUN_ID", "OMPI_COMM_WORLD_RANK")):
         return False
     if variables.get("PET_NNODES"):
@@ -108,7 +108,7 @@ def _is_pod(variables: Variables) -> bool:
 
 
 def is_task(variables: Variables) -> bool:
-    """Return whether srun started this process as a task, rather than salloc or `srun --pty` a shell to type into."""
+    """Return whether srun started this process as a task, not as an interactive shell (salloc, `srun --pty`)."""
     step = variables.get("SLURM_STEP_ID")
     if not step or (step.isdecimal() and int(step[:10]) >= _FIRST_SPECIAL_STEP):
         return False
@@ -116,9 +116,9 @@ def is_task(variables: Variables) -> bool:
 
 
 def run_id(kind: str, variables: Variables) -> str:
-    """Return the launcher's name of this run, the same for all its ranks; empty if it has none.
+    """Return the launcher's name of this run, the same on all ranks; empty if it has none.
 
-    Only from variables that all ranks share: under Slurm, mpirun's first ranks are not tasks of a step and the others
+    Uses only variables that all ranks share. Under Slurm, mpirun's first ranks are not tasks of a step, but the others
     are.
     """
 
@@ -139,7 +139,7 @@ def run_id(kind: str, variables: Variables) -> str:
 
 
 def counts(text: str) -> tuple[int, ...]:
-    """Return Slurm's tasks of each node, ``8(x3),4``: 8, 8, 8, 4. Empty if it is not written so."""
+    """Parse Slurm's tasks per node: ``8(x3),4`` is 8, 8, 8, 4. Empty if the text is malformed."""
     found: list[int] = []
     for part in text.split(","):
         match = re.fullmatch(r"(\d{1,9})(?:\(x(\d{1,5})\))?", part)
@@ -156,9 +156,9 @@ _WHOLE = (("rank", "world_size"), ("local_rank", "local_world_size"), ("node_ran
 
 
 class Problem(Struct, frozen=True):
-    """One thing that is missing from, or contradictory in, the launcher's variables.
+    """A missing or contradictory launcher variable.
 
-    `remedy` if it is not "set all or none of them"; `harmless` if this process alone is meant.
+    `remedy`: set if it differs from "set all or none of them". `harmless`: harmless if only this process matters.
     """
 
     subject: str
@@ -168,7 +168,7 @@ class Problem(Struct, frozen=True):
 
 
 class Flags(Struct, frozen=True):
-    """Who this process is by its command line, one process per node. None: not given."""
+    """This process's place in the job as given on the command line, one process per node. None: not given."""
 
     nnodes: int | None = None
     node_rank: int | None = None
@@ -177,18 +177,18 @@ class Flags(Struct, frozen=True):
 
     @property
     def given(self) -> dict[str, Any]:
-        """Return those that were given, by field."""
+        """Return the flags that were given, by field."""
         fields = ("nnodes", "node_rank", "master_addr", "master_port")
         return {name: getattr(self, name) for name in fields if getattr(self, name) is not None}
 
 
 class Launch(Struct, frozen=True):
-    """The place of this process in the job. None: the launcher did not set it. `variables` are the names read.
+    """This process's place in the job. None: the launcher did not set it. `variables` are the names that were read.
 
     `kind` is torchrun, slurm, openmpi, pmi, pytorchjob (one process per pod), environment (RANK … by hand), options
-    (--nnodes …) or single. `names` are the nodes by node rank, as the scheduler names them. `run_id` is
-    this run's, the same for all ranks. `origins` is, for each known member, its variable or rule. `visible_gpus`
-    is CUDA_VISIBLE_DEVICES: ranks that are started from here find no other GPUs.
+    (--nnodes …) or single. `names` are the scheduler's node names by node rank. `run_id` identifies this run and is the
+    same on all ranks. `origins` maps each known member to its variable or rule. `visible_gpus` is CUDA_VISIBLE_DEVICES:
+    ranks started from here find no other GPUs.
     """
 
     kind: str = "single"
@@ -217,18 +217,18 @@ class Launch(Struct, frozen=True):
 
     @property
     def spans_by_launcher(self) -> bool:
-        """Return whether a launcher set it, and not only that several nodes are judged together."""
+        """Return whether a launcher spread the job over nodes, rather than several nodes being judged together."""
         return self.kind != "single" and self.several_nodes
 
     @property
     def speaks_for_node(self) -> bool:
-        """Return whether this is the one of its node's ranks that speaks for the node."""
+        """Return whether this rank reports for its node: local rank 0, or the only one."""
         return self.local_rank in (None, 0)
 
 
 @collector
 def launcher(host: Host, environment: Environment) -> Launch:
-    """Read which launcher started this process, and its command line."""
+    """Detect the launcher from the variables and the command line."""
     try:
         flags = Flags(**json.loads(host.ask(SAMPLE, "flags")))
     except HostError:
@@ -237,8 +237,8 @@ def launcher(host: Host, environment: Environment) -> Launch:
 
 
 def detect(variables: Variables, flags: Flags | None = None) -> Launch:
-    """Read `variables` as the job would; `flags` win over them. Never raises: see `problems` and `half_given`."""
-    launch = _meeting(_read_environment(variables), variables)
+    """Interpret `variables` as the job would; `flags` take precedence. Never raises: see `problems`, `half_given`."""
+    launch = _derive_rendezvous(_read_environment(variables), variables)
     if flags is None or not flags.given:
         return launch
     origins_of = {name: f"--{name.replace('_', '-')}" for name in flags.given}
@@ -258,7 +258,7 @@ def detect(variables: Variables, flags: Flags | None = None) -> Launch:
 
 
 def half_given(flags: Flags, variables: Variables) -> str:
-    """Return what is wrong with the flags in these variables, as a sentence for the user; empty if nothing is."""
+    """Return why the flags do not fit these variables, as a sentence for the user; empty if they do."""
     launch = _read_environment(variables)
     started = launch.kind not in ("single", "environment", "pytorchjob") and not launch.problems
     nodes, rank = flags.nnodes, flags.node_rank
@@ -278,7 +278,7 @@ def half_given(flags: Flags, variables: Variables) -> str:
 
 
 def no_master(launch: Launch) -> Problem | None:
-    """Return what is missing for the nodes of `launch` to meet; None if nothing is."""
+    """Return the problem if the nodes of `launch` have no address to rendezvous at; otherwise None."""
     if not launch.several_nodes or launch.master_addr:
         return None
     message = f"is not set and {launch.kind} started ranks on {launch.nnodes or 'several'} nodes"
@@ -286,7 +286,7 @@ def no_master(launch: Launch) -> Problem | None:
 
 
 def _read_environment(variables: Variables) -> Launch:
-    """Return everything that is not derived: the rendezvous, and how many nodes there are by default."""
+    """Return every value that the variables give directly; rendezvous and default node count are derived later."""
     source = recognise(variables)
     given = {member: name for member, name in source.names.items() if variables.get(name)}
     numbers: dict[str, Any] = {member: _integer(variables[name]) for member, name in given.items()}
@@ -303,7 +303,7 @@ def _read_environment(variables: Variables) -> Launch:
         name = next((n for n in ("SLURM_STEP_TASKS_PER_NODE", "SLURM_TASKS_PER_NODE") if variables.get(n)), "")
         here = counts(variables.get(name) or "")[launch.node_rank : launch.node_rank + 1]
         launch, origins["local_world_size"] = replace(launch, local_world_size=here[0] if here else None), name
-    launch = _derived(launch, origins)
+    launch = _derive_nodes(launch, origins)
     for member, name, text in _masters(source.kind, variables):
         value: Any = _integer(text) if member == "master_port" else text
         if value is not None and getattr(launch, member) is None:
@@ -314,8 +314,8 @@ def _read_environment(variables: Variables) -> Launch:
     return replace(launch, problems=tuple(_problems(launch, source, variables)))
 
 
-def _derived(launch: Launch, origins: dict[str, str]) -> Launch:
-    """Return the number of nodes and the node's rank, if the other numbers leave no choice but even nodes."""
+def _derive_nodes(launch: Launch, origins: dict[str, str]) -> Launch:
+    """Fill in the number of nodes and the node's rank if they follow from the other numbers and evenly filled nodes."""
     world, local = launch.world_size, launch.local_world_size
     if launch.nnodes is None and world and local and world % local == 0:
         launch, origins["nnodes"] = replace(launch, nnodes=world // local), "as many ranks on each node as here"
@@ -328,7 +328,7 @@ def _derived(launch: Launch, origins: dict[str, str]) -> Launch:
 
 
 def _masters(kind: str, variables: Variables) -> Iterator[tuple[str, str, str]]:
-    """Return field, variable and value of the address of rank 0, the best first."""
+    """Yield field, variable and value of each candidate for rank 0's address and port, the best first."""
     pod = ("PET_",) if kind == "pytorchjob" else ()
     for prefix in ("", *pod):
         for name in ("MASTER_ADDR", "MASTER_PORT"):
@@ -341,10 +341,10 @@ def _masters(kind: str, variables: Variables) -> Iterator[tuple[str, str, str]]:
             yield "master_port", "PET_RDZV_ENDPOINT", port
 
 
-def _meeting(launch: Launch, variables: Variables) -> Launch:
-    """Return the launch with the nodes' names, and the rendezvous: on Slurm's first node, at a derived port.
+def _derive_rendezvous(launch: Launch, variables: Variables) -> Launch:
+    """Fill in the nodes' names and the rendezvous: Slurm's first node and a derived port.
 
-    20000-29999 is below Linux' ephemeral ports (32768 and up), which the job's own connections use.
+    20000-29999 is below Linux's ephemeral ports (32768 and up), which the job's own connections use.
     """
     origins = list(launch.origins)
     if launch.kind == "slurm":
@@ -362,7 +362,7 @@ def _meeting(launch: Launch, variables: Variables) -> Launch:
 
 
 def derived_port(run: str) -> int:
-    """Return a port that all ranks of the run `run` derive and another run on the node hardly shares: 20000-29999."""
+    """Return a port in 20000-29999 that every rank of `run` derives alike and another run rarely shares."""
     return 20000 + zlib.crc32(run.encode()) % 10000
 
 
@@ -378,17 +378,17 @@ def _problems(launch: Launch, source: _VariableSource, variables: Variables) -> 
         text = variables.get(name)
         if text and _integer(text) is None and not (name == "PET_NNODES" and re.fullmatch(_RANGE, text) is not None):
             yield Problem(name, f"is {text!r}, not a whole number")
-        elif not text and member in ("rank", "world_size") and not _withheld(name, variables):
+        elif not text and member in ("rank", "world_size") and not _is_withheld(name, variables):
             yield _missing(name, launch)
     if launch.kind in ("environment", "pytorchjob") and (launch.world_size or 1) > 1:
         for name in ("MASTER_ADDR", "MASTER_PORT"):
-            if getattr(launch, name.lower()) is None and not variables.get(name) and not _withheld(name, variables):
+            if getattr(launch, name.lower()) is None and not variables.get(name) and not _is_withheld(name, variables):
                 yield Problem(name, "is not set: the address of rank 0 is not known")
     port = variables.get("MASTER_PORT")
     if port and (_integer(port) or 0) not in range(1, 1 << 16):
         yield Problem("MASTER_PORT", f"is {port!r}, not a port from 1 to 65535", "set it to a free port, such as 29500")
     if launch.kind == "single":
-        yield from _no_task(variables)
+        yield from _batch_problems(variables)
         if variables.get("ACCELERATE_MIXED_PRECISION") and variables.get("MASTER_ADDR"):
             message = (
                 "is not set, though MASTER_ADDR and ACCELERATE_MIXED_PRECISION are: accelerate started one process"
@@ -397,8 +397,8 @@ def _problems(launch: Launch, source: _VariableSource, variables: Variables) -> 
     yield from _contradictions(launch)
 
 
-def _withheld(name: str, variables: Variables) -> bool:
-    """Return whether a variable is or may be set to a value that is not shown."""
+def _is_withheld(name: str, variables: Variables) -> bool:
+    """Return whether a variable may be set, but its value is withheld."""
     return name in variables and variables[name] is None
 
 
@@ -416,13 +416,13 @@ def _contradictions(launch: Launch) -> Iterator[Problem]:
     names = dict(launch.origins)
     for member, most in _MOST.items():
         if (getattr(launch, member) or 0) > most:
-            yield Problem(_short(names, member), f"is {getattr(launch, member)}, more than any job has: {most:,}")
+            yield Problem(_origin_name(names, member), f"is {getattr(launch, member)}, more than any job has: {most:,}")
     for part, whole in _WHOLE:
         index, count = getattr(launch, part), getattr(launch, whole)
         if count is not None and count < 1:
             yield Problem(names[whole], f"is {count}, but there is at least one")
         elif index is not None and count is not None and not 0 <= index < count:
-            yield Problem(names[part], f"is {index}, outside 0..{count - 1} ({_short(names, whole)}={count})")
+            yield Problem(names[part], f"is {index}, outside 0..{count - 1} ({_origin_name(names, whole)}={count})")
     world, local = launch.world_size, launch.local_world_size
     if world and local and (world < local or (launch.nnodes == 1 and world != local)):
         where = " on one node" if launch.nnodes == 1 else ""
@@ -431,13 +431,13 @@ def _contradictions(launch: Launch) -> Iterator[Problem]:
         yield Problem(names["world_size"], f"is {world}, fewer than the {launch.nnodes} nodes")
 
 
-def _short(names: Mapping[str, str], member: str) -> str:
-    """Return the variable or flag that `field` comes from; the field itself if that is a rule."""
+def _origin_name(names: Mapping[str, str], member: str) -> str:
+    """Return the variable or flag that a member comes from; the member itself if a rule derived it."""
     return names[member] if " " not in names[member] else member
 
 
-def _no_task(variables: Variables) -> Iterator[Problem]:
-    """Yield the signs of an sbatch script or salloc's shell: each runs once, on one node, without a step."""
+def _batch_problems(variables: Variables) -> Iterator[Problem]:
+    """Yield the signs of an sbatch script or salloc's shell, which run once, on one node, without a step."""
     step, context = variables.get("SLURM_STEP_ID"), variables.get("SLURM_SCRIPT_CONTEXT") or ""
     tasks, *nodes = (_integer(variables.get(f"SLURM_{name}")) or 1 for name in ("NTASKS", "NNODES", "JOB_NUM_NODES"))
     several = f"{max(nodes)} nodes" if max(nodes) > 1 else f"{tasks} tasks"
@@ -449,6 +449,6 @@ def _no_task(variables: Variables) -> Iterator[Problem]:
 
 
 def _integer(text: str | None) -> int | None:
-    """Return the number; of torchrun's range of nodes, ``2:2``, the one that it leaves."""
+    """Parse a number; torchrun's node range ``2:2`` is accepted if both ends are equal."""
     match = re.fullmatch(r"(-?[0-9]{1,9})(?::\1)?", text or "")
     return int(match[1]) if match else None

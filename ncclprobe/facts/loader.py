@@ -1,6 +1,6 @@
-"""Find where the dynamic loader looks for a shared library, and which of several it takes: ld.so(8).
+"""Find where the dynamic loader searches for a shared library, and which of several files it maps: ld.so(8).
 
-Everyone may read the cache and list the folders. In programs that gain privileges the loader ignores the variables.
+Every user may read the cache and list the folders. The loader ignores the variables in programs that gain privileges.
 """
 
 import json
@@ -18,13 +18,13 @@ from ncclprobe.model.snapshot import Absent
 from ncclprobe.model.values import Struct
 
 READS = frozenset({"LD_PRELOAD", "LD_LIBRARY_PATH"})
-"""Variables read here: their values may be recorded."""
+"""Variables read here; their values may be recorded."""
 
 LIBRARIES = "libnccl*"
-"""NCCL and its plugins: what is looked for in a folder, always at once, so that each folder is listed once."""
+"""NCCL and its plugins. A folder is always searched for all of them at once, so that it is listed only once."""
 
 CACHED = ("libnccl", "libcudnn.so.")
-"""Beginnings of the names that are looked for in the loader's cache, at once, so that it is read once."""
+"""Prefixes of the names looked up in the loader's cache, all at once, so that it is read only once."""
 
 DEFAULT_FOLDERS = (  # Debian's multiarch, Red Hat's and the plain layout; /lib is /usr/lib wherever there is a CUDA
     "/usr/lib/x86_64-linux-gnu",
@@ -35,9 +35,9 @@ DEFAULT_FOLDERS = (  # Debian's multiarch, Red Hat's and the plain layout; /lib 
 
 
 class Loader(Struct, frozen=True):
-    """`preload`: files that are mapped before any other. `library_path`: LD_LIBRARY_PATH's folders.
+    """`preload`: files that are mapped before all others. `library_path`: the folders of LD_LIBRARY_PATH.
 
-    `cached`: (name, file) of the libraries that ldconfig found, of NCCL, its plugins and cuDNN, the preferred first.
+    `cached`: (name, file) of ldconfig's entries for NCCL, its plugins and cuDNN, the preferred first.
     """
 
     preload: tuple[str, ...] = ()
@@ -45,16 +45,16 @@ class Loader(Struct, frozen=True):
     cached: tuple[tuple[str, str], ...] | Absent = ()
 
     def folders(self) -> tuple[str, ...]:
-        """Return every folder that has a library of NCCL by its bare name, in the loader's order."""
+        """Return every folder that has a bare-named NCCL library, in the loader's order."""
         files = () if isinstance(self.cached, Absent) else self.cached
         own = [str(PurePosixPath(file).parent) for name, file in files if name.startswith("libnccl")]
         return tuple(dict.fromkeys(map(usr, (*self.library_path, *own, *DEFAULT_FOLDERS))))
 
 
 class Elf(NamedTuple):
-    """A library's own entries: what it needs, and its search path for that (elf(5)).
+    """A library's dynamic section: the libraries it needs and its search path for them (elf(5)).
 
-    `needs_versions`: the versions of symbols it asks of each library; `versions`: those it defines.
+    `needs_versions`: the symbol versions that it requires of each library; `versions`: those that it defines.
     """
 
     needed: tuple[str, ...]
@@ -65,7 +65,7 @@ class Elf(NamedTuple):
 
 
 class Step(NamedTuple):
-    """One place where the loader looks: its name for people, and the folders or files there."""
+    """One step of the loader's search: its name for users, and its folders or files."""
 
     name: str
     folders: tuple[str, ...]
@@ -73,7 +73,7 @@ class Step(NamedTuple):
 
 @collector
 def loader(host: Host, environment: Environment | Absent) -> Loader:
-    """Read two variables and /etc/ld.so.cache, open to every user."""
+    """Read two variables and /etc/ld.so.cache. Needs no privileges."""
     variables = {} if isinstance(environment, Absent) else environment.variables
     return Loader(
         preload=tuple(filter(None, re.split(r"[\s:]+", variables.get("LD_PRELOAD") or ""))),
@@ -87,10 +87,10 @@ def _cached(host: Host) -> tuple[tuple[str, str], ...]:
 
 
 def elf(text: str, path: str) -> Elf:
-    """Return the host's answer for the library at `path`, with ``$ORIGIN`` written out. Raises ParseError."""
+    """Parse the host's answer for the library at `path` and expand ``$ORIGIN``. Raises ParseError."""
     try:
         seen = json.loads(text)
-        paths = [tuple(_origin(folder, path) for folder in filter(None, seen[key].split(":"))) for key in _PATHS]
+        paths = [tuple(_expand_origin(folder, path) for folder in filter(None, seen[key].split(":"))) for key in _PATHS]
         asked = {str(name): tuple(map(str, versions)) for name, versions in seen.get("needs_versions", {}).items()}
         own = tuple(map(str, seen.get("versions", ())))  # which captures of older tools lack
         return Elf(tuple(map(str, seen["needed"])), paths[0], paths[1], tuple(asked.items()), own)
@@ -101,8 +101,8 @@ def elf(text: str, path: str) -> Elf:
 _PATHS = ("rpath", "runpath")
 
 
-def _origin(folder: str, path: str) -> str:
-    """Return a folder of a library's own search path, relative to that library's folder."""
+def _expand_origin(folder: str, path: str) -> str:
+    """Expand ``$ORIGIN`` in a library's search path to that library's folder."""
     origin = str(PurePosixPath(path).parent)
     parts: list[str] = []
     for part in re.sub(r"\$(ORIGIN\b|\{ORIGIN\})", lambda _: origin, folder).split("/"):
@@ -114,9 +114,9 @@ def _origin(folder: str, path: str) -> str:
 
 
 def steps(loader: Loader, needer: Elf | None = None) -> tuple[Step, ...]:
-    """Return the loader's folders for the needs of `needer` (None: a program without a path of its own), in order.
+    """Return the loader's search order for libraries that `needer` needs (None: a program without its own search path).
 
-    A DT_RPATH precedes LD_LIBRARY_PATH, and is void if there is a DT_RUNPATH, which follows it.
+    DT_RPATH precedes LD_LIBRARY_PATH. It is ignored if there is a DT_RUNPATH, which follows LD_LIBRARY_PATH.
     """
     own = needer or Elf((), (), ())
     return (
@@ -127,7 +127,7 @@ def steps(loader: Loader, needer: Elf | None = None) -> tuple[Step, ...]:
 
 
 def choose(host: Host, name: str, loader: Loader, needer: Elf | None = None) -> tuple[str, str] | None:
-    """Return the file that the loader maps for `name`, a library of NCCL, and what makes it; None if it finds none.
+    """Return the file that the loader maps for `name`, an NCCL library, and the step that found it; None: not found.
 
     Raises the HostError of a folder that does not answer: the loader would wait for it, too.
     """
@@ -148,12 +148,12 @@ def choose(host: Host, name: str, loader: Loader, needer: Elf | None = None) -> 
 
 
 def usr(path: str) -> str:
-    """Return one name for a folder that has two since /lib is a link to /usr/lib."""
+    """Return the canonical name of a folder that has two since /lib became a link to /usr/lib."""
     return f"/usr{path}" if path.startswith(("/lib/", "/lib64")) else path
 
 
 def libraries(host: Host, folder: str) -> Sequence[str]:
-    """Return NCCL's libraries in a folder; none if it is not there, or closed, which the loader passes over."""
+    """List NCCL's libraries in a folder; empty if it is missing or unreadable, because the loader skips it too."""
     try:
         return list(map(str, json.loads(host.ask("list", folder, LIBRARIES))))
     except (Missing, Denied):

@@ -1,12 +1,12 @@
-"""Identify the machine by its firmware, whether it is virtual, and its operating system.
+"""Identify the machine: firmware, hypervisor, operating system and clock synchronisation.
 
-Everyone may read the files of /sys/class/dmi/id used here (only root may read serial numbers and the UUID). In
-some containers and on machines without SMBIOS there is no such folder; POWER and Arm boards may name their model in the
-device tree instead. No metadata service is asked.
+Every user may read the files of /sys/class/dmi/id used here (only root may read serial numbers and the UUID). Some
+containers and machines without SMBIOS lack this folder; POWER and Arm boards may name their model in the device tree
+instead. No metadata service is queried.
 
-The kernel's options about IOMMU and PCI decide how devices reach each other's memory. The kernel reports through
-timedatectl whether the clock is kept right: every user may ask, but in a container systemd does not answer, though the
-clock is the machine's.
+The kernel's IOMMU and PCI options decide how devices reach each other's memory. timedatectl reports whether the clock
+is synchronised. It needs no privileges, but systemd does not answer in a container, although the clock is the
+machine's.
 """
 
 import json
@@ -43,7 +43,7 @@ _HYPERVISORS = (  # how they name themselves in DMI (dmi_vendor_table of systemd
 
 
 class Dmi(Struct, frozen=True):
-    """The firmware's fields; a field is empty if the firmware has none. `asset_tag` is that of the chassis."""
+    """Firmware fields; empty if the firmware does not set the field. `asset_tag` is the chassis's."""
 
     vendor: str = ""
     product: str = ""
@@ -54,9 +54,9 @@ class Dmi(Struct, frozen=True):
 
 
 class Machine(Struct, frozen=True):
-    """`cloud` is aws, azure, gcp, oracle or empty. `instance_type` only if the firmware has it, as on AWS.
+    """`cloud` is aws, azure, gcp, oracle or empty. `instance_type` is set only if the firmware has it, as on AWS.
 
-    `virtual`: a hypervisor runs below this kernel; None: unknown (Arm and POWER have no processor flag for it).
+    `virtual`: this kernel runs under a hypervisor; None: unknown (Arm and POWER have no processor flag for it).
     """
 
     dmi: Dmi = Dmi()
@@ -66,9 +66,10 @@ class Machine(Struct, frozen=True):
 
 
 class NamedMachine(Struct, frozen=True):
-    """What pasted text names and does not show: a machine type, its GPUs, the job's nodes and the ranks on each, and
-    the interfaces of RDMA devices; `withheld` are variables that mpirun keeps from other nodes, `given` the NICs that a
-    container gets, by resource. `partial`: it does not show all of its GPUs. Empty and 0: it does not.
+    """A machine that pasted text names but does not show: its type, GPUs, nodes, ranks per node and RDMA interfaces.
+
+    `withheld` are variables that mpirun does not pass to other nodes, `given` the NICs that a container gets, by
+    resource. `partial`: the text does not show all GPUs. Empty or 0: not named.
     """
 
     type: str = ""
@@ -83,7 +84,7 @@ class NamedMachine(Struct, frozen=True):
 
     @property
     def machine(self) -> Machine | None:
-        """Return the machine that the type's name promises; None: it names no cloud."""
+        """Return the machine that the type's name implies, or None if it implies no cloud."""
         cloud = next((cloud for begin, cloud in _CLOUDS_OF_TYPES if self.type.startswith(begin)), "")
         return Machine(cloud=cloud, instance_type=self.type) if cloud else None
 
@@ -93,17 +94,17 @@ _CLOUDS_OF_TYPES = (
     *((begin, "gcp") for begin in ("a2-", "a3-", "a4", "g2-", "g4-")),
     *((begin, "aws") for begin in ("p3", "p4", "p5", "p6", "g4dn", "g5", "g6", "g7")),
 )
-"""How names of machine types begin, and whose they are."""
+"""Prefixes of machine types, and the cloud each belongs to."""
 
 
 def is_virtual(machine: object) -> bool:
-    """Return whether `machine` is known to be a virtual one; what is absent is not."""
+    """Return whether `machine` is known to be virtual; False if it is absent."""
     return isinstance(machine, Machine) and machine.virtual is True
 
 
 @collector
 def machine(host: Host) -> Machine:
-    """Read six small files, or the device tree's; /proc/cpuinfo's hypervisor flag; Xen's type. For every user."""
+    """Read six small files or the device tree, /proc/cpuinfo's hypervisor flag, and Xen's type. Needs no privileges."""
     try:
         dmi = Dmi(
             vendor=host.ask("read", f"{DMI}/sys_vendor").strip(),
@@ -126,7 +127,7 @@ def _optional(host: Host, path: str) -> str:
 
 
 def identify(dmi: Dmi, cpuinfo: str, xen: str) -> Machine:
-    """Return the machine that has these DMI fields, this /proc/cpuinfo and this /sys/hypervisor/type."""
+    """Build the machine from its DMI fields, /proc/cpuinfo and /sys/hypervisor/type."""
     cloud = _cloud(dmi)
     flags = re.search(r"^flags\s*:(.*)$", cpuinfo, re.MULTILINE)
     virtual: bool | None = " hypervisor" in f"{flags[1]} " if flags else bool(xen) or _is_hypervisors(dmi) or None
@@ -137,7 +138,7 @@ def identify(dmi: Dmi, cpuinfo: str, xen: str) -> Machine:
 
 
 def _cloud(dmi: Dmi) -> str:
-    """Return which public cloud the firmware names."""
+    """Return the public cloud that the firmware names; empty if none."""
     if dmi.vendor.startswith("Amazon EC2"):
         return "aws"
     if dmi.product == "Google Compute Engine":
@@ -154,14 +155,16 @@ def _is_hypervisors(dmi: Dmi) -> bool:
 
 
 class TimeSync(Struct, frozen=True):
-    """`synchronized`: a daemon keeps the clock (chrony, ntpd, ptp4l with phc2sys …): adjtimex(2) without STA_UNSYNC."""
+    """`synchronized`: a daemon (chrony, ntpd, ptp4l with phc2sys …) disciplines the clock: adjtimex(2) without
+    STA_UNSYNC.
+    """
 
     synchronized: bool
 
 
 @collector
 def timesync(host: Host) -> TimeSync:
-    """Read one property of systemd (since 239). Every user may ask."""
+    """Read one property of systemd (since 239). Needs no privileges."""
     return TimeSync(synchronized(host.ask("run", "timedatectl", "show", "--property=NTPSynchronized")))
 
 
@@ -173,7 +176,7 @@ def synchronized(text: str) -> bool:
 
 
 class System(Struct, frozen=True):
-    """`boot_id` changes at each boot and is shared by a machine's containers; None if it cannot be read."""
+    """`boot_id` changes at each boot and is common to all containers of a machine; None if unreadable."""
 
     hostname: str
     kernel: str

@@ -1,6 +1,6 @@
-"""How much memory the machine has left, and from which NUMA nodes this process takes it. Every user may read both.
+"""The machine's free memory, and the NUMA nodes that this process allocates from. Needs no privileges.
 
-The numbers are the whole machine's, in a container too; the limits of its control group are in
+The numbers are the whole machine's, in a container too; its control group's limits are in
 :mod:`ncclprobe.facts.cgroup`.
 """
 
@@ -17,7 +17,7 @@ _POLICY = re.compile(r"[0-9a-f]+ ([a-z]+)(?:=[a-z]+)?(?: \(many\))?(?::([0-9,-]+
 
 
 class Memory(Struct, frozen=True):
-    """Bytes. `available` is what the kernel can give without swapping: free memory, and caches that it can drop."""
+    """Bytes. `available` is what the kernel can allocate without swapping: free memory and reclaimable caches."""
 
     total_bytes: int
     available_bytes: int
@@ -28,7 +28,7 @@ class Memory(Struct, frozen=True):
 class MemoryPolicy(Struct, frozen=True):
     """How this process chooses NUMA nodes (set_mempolicy(2)): ``default``, ``bind``, ``prefer``, ``interleave`` …
 
-    `nodes` are those that the policy names; none for one that names none.
+    `nodes` are the nodes that the policy names, if any.
     """
 
     mode: str = "default"
@@ -37,12 +37,12 @@ class MemoryPolicy(Struct, frozen=True):
 
 @collector
 def memory(host: Host) -> Memory:
-    """Read /proc/meminfo, open to every user."""
+    """Read /proc/meminfo. Needs no privileges."""
     return meminfo(host.ask("read", "/proc/meminfo"))
 
 
 def meminfo(text: str) -> Memory:
-    """Return four of its lines; a kernel without swap may leave out two. Raises ParseError."""
+    """Parse four lines of /proc/meminfo; a kernel without swap may lack two. Raises ParseError."""
     found = {name: int(kib) << 10 for name, kib in re.findall(r"^(\w+):\s+(\d{1,15}) kB$", text, re.M | re.A)}
     try:
         return Memory(found["MemTotal"], found["MemAvailable"], found.get("SwapTotal", 0), found.get("SwapFree", 0))
@@ -52,7 +52,7 @@ def meminfo(text: str) -> Memory:
 
 @collector
 def memory_policy(host: Host) -> MemoryPolicy:
-    """Read the stack's line of /proc/self/numa_maps, whose policy is the process's own; a process may see its own."""
+    """Read the stack's line of /proc/self/numa_maps: its policy is the process's own."""
     try:
         return policy(host.ask("lines", "/proc/self/numa_maps", STACK))
     except Missing:  # a kernel without NUMA
@@ -60,7 +60,9 @@ def memory_policy(host: Host) -> MemoryPolicy:
 
 
 def policy(text: str) -> MemoryPolicy:
-    """Return the policy of the first line, as mpol_to_str of the kernel (mm/mempolicy.c) has it. Raises ParseError."""
+    """Parse the policy on the first line, in the format of the kernel's mpol_to_str (mm/mempolicy.c). Raises
+    ParseError.
+    """
     match = _POLICY.match(text)
     if not match:
         raise ParseError(f"/proc/self/numa_maps: {text[:80]!r}")

@@ -1,7 +1,7 @@
-"""The sources of names on this node: /etc/hosts, /etc/resolv.conf and the order in /etc/nsswitch.conf.
+"""Name resolution on this node: /etc/hosts, /etc/resolv.conf and the order in /etc/nsswitch.conf.
 
-Everyone may read them. In a container they are the container's, and Kubernetes and docker write the first two anew for
-each. MASTER_ADDR, the host of NCCL_COMM_ID and this node's own name are resolved on this node.
+Every user may read them. In a container they are the container's; Kubernetes and docker rewrite the first two for each
+container. MASTER_ADDR, the host of NCCL_COMM_ID and this node's own name are resolved on this node.
 """
 
 import json
@@ -27,13 +27,13 @@ class Master(Struct, frozen=True):
 
     @property
     def loopback(self) -> tuple[str, ...]:
-        """Return those of the addresses that only this very node can reach."""
+        """Return the loopback addresses, which no other node can reach."""
         return tuple(a for a in self.addresses if ip_address(a.partition("%")[0]).is_loopback)
 
 
 @collector
 def resolver(host: Host, launch: Launch) -> Master:
-    """Resolve MASTER_ADDR by getaddrinfo(3). Not resolving is knowledge: the job would not find its rank 0 either."""
+    """Resolve MASTER_ADDR by getaddrinfo(3). A failure is a fact: the job would not find rank 0 either."""
     if not launch.master_addr:
         return Master()
     try:
@@ -44,9 +44,9 @@ def resolver(host: Host, launch: Launch) -> Master:
 
 
 class OwnName(Struct, frozen=True):
-    """The answers of getaddrinfo(3) for this host's own name, in its order. `failure`: why there is no answer.
+    """This host's own name as getaddrinfo(3) resolves it, in its order. `failure`: why it did not resolve.
 
-    `name` is empty if it was not looked up, in jobs of one node.
+    `name` is empty if it was not looked up, as in single-node jobs.
     """
 
     name: str = ""
@@ -56,12 +56,12 @@ class OwnName(Struct, frozen=True):
 
 @collector
 def own_name(host: Host, launch: Launch, system: System) -> OwnName:
-    """Resolve the host's own name, as gloo does (and torchrun on rank 0), in jobs of several nodes."""
+    """Resolve the host's own name in multi-node jobs, as gloo does (and torchrun on rank 0)."""
     return resolve_own(host, system.hostname) if launch.several_nodes else OwnName()
 
 
 def resolve_own(host: Host, name: str) -> OwnName:
-    """Ask for `name`. Not resolving is knowledge: gloo then listens on 127.0.0.1. Raises TimedOut."""
+    """Resolve `name`. A failure is a fact: gloo then listens on 127.0.0.1. Raises TimedOut."""
     try:
         seen = json.loads(host.ask("resolve", name))
     except Failed as error:
@@ -70,11 +70,10 @@ def resolve_own(host: Host, name: str) -> OwnName:
 
 
 def comm_id_host(text: str) -> str:
-    """Return the host, name or numeric address, of NCCL_COMM_ID=`text`: ``10.0.0.1:9999``, ``[fe80::1%eth0]:9999``.
+    """Return the host, name or address, in a value of NCCL_COMM_ID: ``10.0.0.1:9999``, ``[fe80::1%eth0]:9999``.
 
-    Raises ValueError if NCCL refuses the text: an empty one too, which is set and therefore counts. A name it gives
-    to the resolver, so that it may still refuse it. Source: src/misc/socket.cc:252 ncclSocketGetAddrFromString
-    (v2.30.7).
+    Raises ValueError if NCCL rejects the text, even an empty one: it is set and therefore counts. NCCL passes a name to
+    the resolver, which may still reject it. Source: src/misc/socket.cc:252 ncclSocketGetAddrFromString (v2.30.7).
     """
     if len(text) < 2:
         raise ValueError("it is empty, or a single character")
@@ -94,9 +93,9 @@ def comm_id_host(text: str) -> str:
 
 
 class CommIdHost(Struct, frozen=True):
-    """The answers of getaddrinfo(3) for the host of NCCL_COMM_ID, in its order; NCCL takes the first.
+    """The host of NCCL_COMM_ID as getaddrinfo(3) resolves it, in its order; NCCL takes the first address.
 
-    `name` is empty if the variable names none. `failure`: why it answers nothing, so that NCCL does not start.
+    `name` is empty if the variable names no host. `failure`: why it did not resolve, so that NCCL does not start.
     """
 
     name: str = ""
@@ -129,10 +128,10 @@ class HostsEntry(Struct, frozen=True):
 
 
 class Names(Struct, frozen=True):
-    """What the three files say.
+    """Contents of the three files.
 
-    `sources` are the words of nsswitch's hosts line (``files``, ``dns``, ``[NOTFOUND=return]``). Empty: there is none,
-    and glibc takes ``files dns``, or before 2.35 ``dns [!UNAVAIL=return] files`` (glibc bug 28700).
+    `sources` are the words of nsswitch's hosts line (``files``, ``dns``, ``[NOTFOUND=return]``). If it is empty, glibc
+    uses ``files dns``, or before 2.35 ``dns [!UNAVAIL=return] files`` (glibc bug 28700).
     """
 
     hosts: tuple[HostsEntry, ...] = ()
@@ -141,13 +140,13 @@ class Names(Struct, frozen=True):
     sources: tuple[str, ...] = ()
 
     def entries(self, name: str) -> tuple[HostsEntry, ...]:
-        """Return the lines of /etc/hosts that know `name`, whose case does not matter."""
+        """Return the lines of /etc/hosts that list `name`, ignoring case."""
         return tuple(entry for entry in self.hosts if name.lower() in map(str.lower, entry.names))
 
 
 @collector
 def names(host: Host) -> Names:
-    """Read three files, open to every user; a missing one is empty, as to the resolver itself."""
+    """Read three files. Needs no privileges; a missing file counts as empty, as it does for the resolver."""
     search, options = resolv_conf(_text(host, RESOLV_CONF))
     return Names(
         hosts=hosts(_text(host, HOSTS)),
@@ -165,7 +164,7 @@ def _text(host: Host, path: str) -> str:
 
 
 def hosts(text: str) -> tuple[HostsEntry, ...]:
-    """Return what hosts(5) of this text defines. A line that glibc skips is skipped: no error, no entry."""
+    """Parse hosts(5); lines that glibc skips are skipped."""
     entries = []
     for number, words in _lines(text):
         if len(words) > 1 and _is_address(words[0]):
@@ -174,7 +173,7 @@ def hosts(text: str) -> tuple[HostsEntry, ...]:
 
 
 def resolv_conf(text: str) -> tuple[tuple[str, ...], tuple[str, ...]]:
-    """Return search list and options of resolv.conf(5). The last search or domain line counts."""
+    """Parse search list and options of resolv.conf(5). The last search or domain line counts."""
     search: list[str] = []
     options: list[str] = []
     for _, words in _lines(text, comments="#;"):
@@ -187,7 +186,7 @@ def resolv_conf(text: str) -> tuple[tuple[str, ...], tuple[str, ...]]:
 
 
 def sources(text: str) -> tuple[str, ...]:
-    """Return the words of the hosts line of nsswitch.conf(5); without one, none."""
+    """Return the words of the hosts line of nsswitch.conf(5); empty if there is none."""
     for _, words in _lines(text):
         database, colon, first = words[0].partition(":")
         if database == "hosts" and (colon or words[1:2] == [":"]):
@@ -196,7 +195,7 @@ def sources(text: str) -> tuple[str, ...]:
 
 
 def _lines(text: str, comments: str = "#") -> Iterator[tuple[int, list[str]]]:
-    """Yield numbered lines as words, without comments and without lines that have none."""
+    """Yield the number and words of each line that has any, without comments."""
     for number, line in enumerate(text.split("\n"), start=1):
         cut = min((at for mark in comments if (at := line.find(mark)) >= 0), default=len(line))
         words = line[:cut].split()

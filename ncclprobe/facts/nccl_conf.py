@@ -1,9 +1,9 @@
-"""NCCL's configuration files, the settings that result from them and the environment, and the files that these name.
+"""NCCL's configuration files, the settings that they and the environment yield, and the files that these name.
 
-Source: NCCL src/misc/param.cc:28 setEnvFile and :52 initEnvFunc (v2.30.7); what differs before 2.30.3 from that file in
-v2.29.7, and before 2.26 from v2.25.1. The environment beats the files, the first definition beats later ones.
+Source: NCCL src/misc/param.cc:28 setEnvFile and :52 initEnvFunc (v2.30.7); differences before 2.30.3 from that file in
+v2.29.7, and before 2.26 from v2.25.1. The environment wins over the files, and the first definition over later ones.
 
-NCCL opens named files as the user of the job, so what this process sees holds for a job that the same user starts here.
+NCCL opens named files as the job's user, so results hold for jobs that the same user starts here.
 """
 
 import json
@@ -25,10 +25,10 @@ from ncclprobe.model.values import Struct, field, replace
 SYSTEM_FILE = "/etc/nccl.conf"
 
 LONGEST_LINE = 4095
-"""Characters read at once since 2.30.3 (fgets into 4096): the rest of a longer line is a line of its own."""
+"""Characters read at once since 2.30.3 (fgets into 4096): the rest of a longer line becomes its own line."""
 
 LONGEST_FIELD = 1023
-"""Characters kept of a name and of a value. (Bytes to NCCL, which is the same for ASCII.)"""
+"""Characters kept of a name and of a value. (NCCL counts bytes, which is the same for ASCII.)"""
 
 _FGETS = (2, 30, 3)
 _CONF_FILE_VARIABLE = (2, 23)
@@ -36,20 +36,19 @@ _COMMENTS = (2, 26)
 
 
 class ConfFile(Struct, frozen=True):
-    """A file that NCCL looks for. `refused`: why it cannot be read; NCCL then goes on without it, silently."""
+    """A file that NCCL looks for. `refused`: why it cannot be read; NCCL then continues silently without it."""
 
     path: str
     refused: Absent | None = None
 
 
 class Settings(Struct, frozen=True):
-    """The settings that NCCL would read: `effective` by name, and `overridden`, the definitions that are too late to
-    count.
+    """The settings that NCCL would read: `effective` by name, and `overridden` definitions, which lose to earlier ones.
 
-    `skipped` are lines of files without a ``=``, which define nothing: each is a name and its place.
-    `files` are those that NCCL looks for, strongest first. `other_home` is a file that exists in the home that this
-    NCCL does not ask for, if $HOME and the password file disagree. An environment
-    plugin (NCCL >= 2.28.7) is stronger than all of this and cannot be seen from outside.
+    `skipped` are lines of files without a ``=``, which define nothing: each has a name and its place. `files` are the
+    files that NCCL looks for, strongest first. If $HOME and the password file disagree, `other_home` is a file in the
+    home that this NCCL does not use. An environment plugin (NCCL >= 2.28.7) takes precedence over all of this and
+    cannot be seen from outside.
     """
 
     effective: Mapping[str, Setting] = field(default_factory=dict)
@@ -59,23 +58,23 @@ class Settings(Struct, frozen=True):
     skipped: tuple[Setting, ...] = ()
 
     def get(self, name: str) -> str | None:
-        """Return the value NCCL would read for `name`, or None if it is unset or withheld."""
+        """Return the value that NCCL would read for `name`, or None if it is unset or withheld."""
         setting = self.effective.get(name)
         return setting.value if setting else None
 
     def named(self, *prefixes: str) -> list[Setting]:
-        """Return the effective settings whose names start with one of `prefixes`, in order of name."""
+        """Return the effective settings whose names start with one of `prefixes`, ordered by name."""
         return [setting for name, setting in sorted(self.effective.items()) if name.startswith(prefixes)]
 
 
 @collector
 def nccl_conf(host: Host, environment: Environment, software: Software | Absent) -> Settings:
-    """Read the environment and both configuration files, merged as the installed NCCL, or the newest, merges them."""
+    """Read the environment and both configuration files, merged as the installed (or else the newest) NCCL does."""
     return settings_of(host, environment, software.nccl_version if isinstance(software, Software) else None)
 
 
 def settings_of(host: Host, environment: Environment, version: Version | None) -> Settings:
-    """Return what NCCL of this version (None: the newest) reads in a process with this environment."""
+    """Return the settings that NCCL of this version (None: the newest) reads in this environment."""
     here, other = _homes(host, environment, version)
     paths = conf_paths(environment.variables, here, version)
     texts = [_text(host, path) for path in paths]
@@ -90,7 +89,7 @@ def settings_of(host: Host, environment: Environment, version: Version | None) -
 
 
 def _homes(host: Host, environment: Environment, version: Version | None) -> tuple[str | None, str | None]:
-    """Return the home that this NCCL asks for, and the other one; None if there is none or it is not known.
+    """Return the home folder that this NCCL uses, and the other candidate; None: there is none, or it is unknown.
 
     From 2.30.3 it is $HOME, before that the entry in the password file (src/misc/param.cc:19 userHomeDir, v2.29.7).
     """
@@ -112,7 +111,7 @@ def _readable(host: Host, path: str) -> bool:
 
 
 def _text(host: Host, path: str) -> str | Absent:
-    """Return the file as far as it may be recorded. What this user cannot open, his NCCL cannot either, and goes on."""
+    """Read a file's recordable text. If this user cannot open it, NCCL cannot either and continues without it."""
     try:
         return host.ask("conf", path)
     except (Missing, Denied, Failed) as refusal:  # Failed: a directory
@@ -122,9 +121,9 @@ def _text(host: Host, path: str) -> str | Absent:
 def conf_paths(
     variables: Mapping[str, str | None], home: str | None, version: Version | None = None
 ) -> tuple[str, ...]:
-    """Return the files NCCL reads, strongest first, for a user whose home it takes `home` to be.
+    """Return the files that NCCL reads for a user with this home, strongest first.
 
-    A non-empty NCCL_CONF_FILE (since 2.23) takes the place of ~/.nccl.conf even if that file cannot be opened.
+    A non-empty NCCL_CONF_FILE (since 2.23) replaces ~/.nccl.conf even if that file cannot be opened.
     """
     named = variables.get("NCCL_CONF_FILE") if reaches(version, _CONF_FILE_VARIABLE) else None
     if named:
@@ -133,11 +132,11 @@ def conf_paths(
 
 
 def parse_conf(text: str, path: str, version: Version | None = None) -> tuple[Setting, ...]:
-    """Return what a file of this text defines, in its order; the origin is ``path:line``. Nothing is an error.
+    """Return the definitions in a file, in order, with ``path:line`` as origin. Never fails.
 
     A line is cut at its first ``=``; without one it is skipped. Nothing is trimmed or unquoted, so ``NCCL_DEBUG =
     INFO`` defines a variable whose name ends in a blank. ``#`` counts in column 0 only, and before 2.26 nowhere: there
-    ``#NCCL_NET=IB`` defines ``#NCCL_NET``. `text` must still hold its carriage returns: versions before 2.30.3 keep
+    ``#NCCL_NET=IB`` defines ``#NCCL_NET``. `text` must still contain its carriage returns: versions before 2.30.3 keep
     them as part of the value. A line without a name defines nothing (setenv refuses it).
     """
     settings, comments = [], reaches(version, _COMMENTS)
@@ -150,14 +149,14 @@ def parse_conf(text: str, path: str, version: Version | None = None) -> tuple[Se
 
 
 def undefined(text: str, path: str) -> Iterator[Setting]:
-    """Yield the lines that define nothing, because they have no ``=``: ``setenv NAME VALUE``, ``NAME: VALUE``."""
+    """Yield the lines that define nothing because they lack a ``=``: ``setenv NAME VALUE``, ``NAME: VALUE``."""
     for number, line in enumerate(text.split("\n"), start=1):
         if line.strip() and "=" not in line and not line.startswith("#"):
             yield Setting(line.strip()[:LONGEST_FIELD], None, f"{path}:{number}")
 
 
 def _lines(text: str, version: Version | None) -> Iterator[tuple[int, str]]:
-    """Yield numbered lines as NCCL sees them, each ending at its first NUL as C strings do."""
+    """Yield numbered lines as NCCL reads them; like a C string, each ends at its first NUL."""
     for number, line in enumerate(text.split("\n"), start=1):
         if not reaches(version, _FGETS):
             yield number, line.partition("\0")[0]
@@ -167,7 +166,7 @@ def _lines(text: str, version: Version | None) -> Iterator[tuple[int, str]]:
 
 
 def merge(environment: Environment, files: Sequence[Sequence[Setting]]) -> Settings:
-    """Return the settings that count, given those of each file in the order of `conf_paths`: the first definition wins.
+    """Merge the environment with each file's settings, given in the order of `conf_paths`. The first definition wins.
 
     An empty value in the environment is a definition too.
     """
@@ -181,9 +180,9 @@ def merge(environment: Environment, files: Sequence[Sequence[Setting]]) -> Setti
 
 
 class TopologyFile(Struct, frozen=True):
-    """The file of NCCL_TOPO_FILE. `addresses`: the PCI functions that it calls a gpu or nic, in lower case.
+    """The file of NCCL_TOPO_FILE. `addresses`: the PCI functions of its gpu and nic elements, in lower case.
 
-    `whole`: it begins with <system and ends with </system>, as NCCL demands; `version` is the attribute of <system>.
+    `whole`: it begins with <system and ends with </system>, as NCCL requires; `version` is the attribute of <system>.
     """
 
     path: str
@@ -193,13 +192,13 @@ class TopologyFile(Struct, frozen=True):
 
 
 class NamedFiles(Struct, frozen=True):
-    """`topology`: None if NCCL_TOPO_FILE is not set. `libraries`: plugins named by a path; whether they are there.
+    """Files that variables name. `topology`: None if NCCL_TOPO_FILE is not set.
 
-    `graph`: why NCCL refuses the file of NCCL_GRAPH_FILE; empty if it does not, None if that is not set.
-
-    A plugin named without a folder, and not as NCCL's usually are, is a key unchanged: whether the loader finds it.
-    `folders`: of each variable that names a file to be written, its folder and whether this process may write there;
-    Absent: unknown. A folder that does not exist is not writable.
+    `graph`: why NCCL rejects the file of NCCL_GRAPH_FILE; empty: it accepts it; None: the variable is not set.
+    `libraries`: plugins named by a path, and whether the file exists. A plugin named without a folder and without
+    NCCL's usual prefix keeps its name as key; the value is whether the loader finds it. `folders`: for each variable
+    that names an output file, its folder and whether this process may write there; Absent: unknown. A missing folder is
+    not writable.
     """
 
     topology: TopologyFile | Absent | None = None
@@ -217,17 +216,17 @@ _WRITTEN = (
 )
 _MOST = 64  # names; NCCL reads 14 of NCCL_NET_PLUGIN
 _SONAME = re.compile(r"(?!libnccl)[^/]+\.so(\.\d+)*")
-"""A library by its bare name; those that begin with libnccl are found by :mod:`ncclprobe.facts.plugins`."""
+"""A bare library name; those that begin with libnccl are found by :mod:`ncclprobe.facts.plugins`."""
 
 
 @collector
 def named_files(host: Host, settings: Settings, loader: Loader | Absent) -> NamedFiles:
-    """Inspect the files that variables name; open only NCCL_TOPO_FILE and NCCL_GRAPH_FILE, and create nothing."""
+    """Inspect the files that variables name. Opens only NCCL_TOPO_FILE and NCCL_GRAPH_FILE, and creates nothing."""
     wanted, graph = settings.get("NCCL_TOPO_FILE"), settings.get("NCCL_GRAPH_FILE")
     folders = {name: folder for name in _WRITTEN if (folder := log_folder(settings.get(name) or ""))}
     named = list(dict.fromkeys(one for name in _PLUGINS for one in (settings.get(name) or "").split(",")))[:_MOST]
     there = {name: _there(host, name) for name in named if name.startswith("/")}
-    there |= {name: _loadable(host, name, loader) for name in named if _SONAME.fullmatch(name)}
+    there |= {name: _is_loadable(host, name, loader) for name in named if _SONAME.fullmatch(name)}
     return NamedFiles(
         topology=learn(host, lambda text: topology_file(wanted, text), "read", wanted) if wanted else None,
         folders={name: (folder, learn(host, _writable, "access", folder)) for name, folder in folders.items()},
@@ -237,7 +236,7 @@ def named_files(host: Host, settings: Settings, loader: Loader | Absent) -> Name
 
 
 def log_folder(pattern: str) -> str:
-    """Return the folder of a file to be written; empty if unknown: relative, one of NCCL's devices, or with a ``%``."""
+    """Return the folder of an output file; empty if unknown: a relative path, a device, or a ``%`` in the folder."""
     folder = str(PurePosixPath(pattern).parent)
     special = pattern.lower() in ("stdout", "stderr") or pattern.startswith("/dev/")
     return "" if special or not pattern.startswith("/") or "%" in folder else folder
@@ -254,8 +253,8 @@ def _there(host: Host, path: str) -> bool | Absent:
     return True
 
 
-def _loadable(host: Host, name: str, loader: Loader | Absent) -> bool | Absent:
-    """Return whether the loader finds a library by its bare name, in the folders that it is known to search."""
+def _is_loadable(host: Host, name: str, loader: Loader | Absent) -> bool | Absent:
+    """Return whether the loader finds a bare library name in its known folders or its cache."""
     if isinstance(loader, Absent):
         return loader
     places = [_there(host, f"{folder}/{name}") for folder in loader.folders()]
@@ -264,7 +263,7 @@ def _loadable(host: Host, name: str, loader: Loader | Absent) -> bool | Absent:
 
 
 def topology_file(path: str, text: str) -> TopologyFile:
-    """Return what NCCL's own parser would find in it (src/graph/xml.cc). Virtual addresses are as good as any."""
+    """Extract what NCCL's own parser would find (src/graph/xml.cc). Virtual addresses are accepted."""
     version = next((each.get("version", "") for each in _elements(text, "system")), "")
     devices = [each.get("busid", "") for each in _elements(text, "pci") if each.get("class", "")[:6] in _CLASSES]
     whole = "<system" in text and text.rstrip().endswith("</system>")
@@ -273,9 +272,9 @@ def topology_file(path: str, text: str) -> TopologyFile:
 
 
 def graph_trouble(text: str) -> str:
-    """Return why NCCL refuses a file of graphs, and so starts no communicator; empty if it takes it.
+    """Return why NCCL rejects a graph file, and so starts no communicator; empty if it accepts it.
 
-    Without <graphs> it ignores the file. Source: src/graph/xml.cc ncclTopoXmlGraphLoadGraphs, xmlGetNode (v2.30.7).
+    NCCL ignores a file without <graphs>. Source: src/graph/xml.cc ncclTopoXmlGraphLoadGraphs, xmlGetNode (v2.30.7).
     """
     bare = text.strip(" \n\r")
     if bare and not bare.startswith("<"):

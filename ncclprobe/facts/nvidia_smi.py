@@ -1,4 +1,4 @@
-"""Whether nvidia-smi answers: the canary of a wedged driver; and its data on GPUs if NVML cannot be asked."""
+"""Run nvidia-smi: it hangs if the driver is wedged, and provides the data on GPUs if NVML is unavailable."""
 
 import re
 from typing import TYPE_CHECKING
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 
 class Smi(Struct, frozen=True):
-    """`gpus` is the number it lists; `wedged` is how it failed to return, empty if it did."""
+    """`gpus`: the number of GPUs listed. `wedged`: how the command failed to return; empty if it returned."""
 
     gpus: int = 0
     wedged: str = ""
@@ -24,7 +24,7 @@ class Smi(Struct, frozen=True):
 
 @collector
 def nvidia_smi(host: Host) -> Smi:
-    """Return ``nvidia-smi -L``. Not coming back is knowledge, not absence: the driver is wedged."""
+    """Run ``nvidia-smi -L``. A timeout is a fact: the driver is wedged."""
     try:
         return Smi(gpus=count(host.ask("run", "nvidia-smi", "-L")))
     except TimedOut as error:
@@ -32,7 +32,7 @@ def nvidia_smi(host: Host) -> Smi:
 
 
 def count(text: str) -> int:
-    """Return the number of GPUs in ``nvidia-smi -L``. Raises ParseError for none, which it reports by an exit code."""
+    """Count the GPUs of ``nvidia-smi -L``. Raises ParseError for none, which nvidia-smi reports by its exit code."""
     listed = re.findall(r"^GPU \d+: ", text, re.MULTILINE)
     if not listed:
         raise ParseError(f"nvidia-smi -L: {text[:120]!r}")
@@ -49,7 +49,7 @@ _REASONS = (  # in place of a value; NVML's own words, but for the last three
 
 
 def query(host: Host) -> "tuple[str, list[Element]]":
-    """Return the driver's version, and each GPU in the order of their indices. Raises HostError and ParseError."""
+    """Return the driver's version and each GPU's element, by index. Raises HostError and ParseError."""
     root = log(host.ask(*ASK))
     gpus = root.findall("gpu")[: bounds.NVML_DEVICES]
     if not gpus:
@@ -58,7 +58,7 @@ def query(host: Host) -> "tuple[str, list[Element]]":
 
 
 def log(text: str) -> "Element":
-    """Return ``nvidia-smi -q -x`` as a tree (nvsmi_device_v12.dtd). Raises ParseError for anything else."""
+    """Parse ``nvidia-smi -q -x`` into a tree (nvsmi_device_v12.dtd). Raises ParseError for anything else."""
     from xml.etree import ElementTree  # where NVML answers it is not needed
 
     try:
@@ -73,7 +73,7 @@ def log(text: str) -> "Element":
 
 
 def cell(gpu: "Element", *paths: str) -> str | Absent:
-    """Return the text at the first of `paths` that is there; Absent, in NVML's words, for a reason in its place."""
+    """Return the text at the first existing path of `paths`; Absent, in NVML's words, if it holds a reason instead."""
     text = next((found for path in paths if (found := gpu.findtext(path)) is not None), None)
     if text is None:
         return Absent(f"{UNTOLD} {paths[0]}", "Missing")
@@ -83,7 +83,7 @@ def cell(gpu: "Element", *paths: str) -> str | Absent:
 
 
 def capabilities(host: Host, count: int) -> tuple[tuple[int, int] | Absent, ...]:
-    """Return the compute capability of each of `count` GPUs, which ``-q`` does not show; drivers before 510 do not."""
+    """Return the compute capability of each of `count` GPUs. ``-q`` lacks it, as do drivers before 510."""
 
     def parse(text: str) -> tuple[tuple[int, int], ...]:
         found = [line.strip().split(".") for line in text.splitlines()]
@@ -96,7 +96,7 @@ def capabilities(host: Host, count: int) -> tuple[tuple[int, int] | Absent, ...]
 
 
 def uncorrected(gpu: "Element", since: str) -> int | Absent:
-    """Return how many errors of memory could not be corrected: all kinds that the GPU reports, added up.
+    """Return the sum of all uncorrectable memory errors that the GPU reports.
 
     `since`: ``volatile`` or ``aggregate``. Up to Turing one number is the total of the double-bit errors.
     """
@@ -108,7 +108,7 @@ def uncorrected(gpu: "Element", since: str) -> int | Absent:
 
 
 def cuda_version(text: str) -> tuple[int, int]:
-    """Return the CUDA version in ``nvidia-smi --version``: "CUDA Version", since driver 610 "CUDA UMD version"."""
+    """Parse the CUDA version of ``nvidia-smi --version``: "CUDA Version", since driver 610 "CUDA UMD version"."""
     match = re.search(r"^CUDA (?:UMD )?[Vv]ersion *: (\d{1,3})\.(\d{1,3})$", text, re.MULTILINE)
     if not match:
         raise ParseError(f"nvidia-smi --version: {text[:120]!r}")

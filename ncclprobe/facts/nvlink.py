@@ -1,10 +1,10 @@
-"""NVLink, link by link, as NVML shows it.
+"""NVLink state per link, from NVML.
 
-One call gives every field of every link of a GPU (nvmlDeviceGetFieldValues, the link as scope). NCCL's RAS reads state
-and speed the same way (rasDiagnosticsNvLinkData). If the library is too old for these fields, their predecessors are
-used: functions, and a field for each of links 0 to 11, all that GPUs of that time have.
+One call returns every field of every link of a GPU (nvmlDeviceGetFieldValues, the link as scope). NCCL's RAS reads
+state and speed the same way (rasDiagnosticsNvLinkData). If the library is too old for these fields, their predecessors
+are used: functions, and one field for each of links 0 to 11, the most that GPUs of that time had.
 
-`nvidia-smi nvlink -s`: which NVLinks of each GPU are up, and how fast: a second opinion beside NVML's.
+`nvidia-smi nvlink -s` is a second source: which NVLinks of each GPU are up, and their speed.
 """
 
 import re
@@ -25,7 +25,7 @@ _LINK = r"Link ([0-9]{1,4}): (?:<inactive>|([0-9]{1,5}(?:\.[0-9]{1,6})?) GB/s)"
 
 
 class GpuLinks(Struct, frozen=True):
-    """One GPU. `links` maps a link's number to its speed per direction in GB/s, None if it is inactive."""
+    """One GPU. `links` maps a link's number to its speed per direction in GB/s; None: inactive."""
 
     name: str
     uuid: str
@@ -33,19 +33,19 @@ class GpuLinks(Struct, frozen=True):
 
 
 class NvlinkStatus(Struct, frozen=True):
-    """The GPUs that were listed, by index. Those without NVLink are not, so a machine without any has none."""
+    """The listed GPUs by index. GPUs without NVLink are not listed."""
 
     gpus: Mapping[int, GpuLinks]
 
 
 @collector
 def nvlink_status(host: Host) -> NvlinkStatus:
-    """Read ``nvidia-smi nvlink -s``, which prints nothing and exits with 0 if no GPU has NVLink."""
+    """Run ``nvidia-smi nvlink -s``, which prints nothing and exits with 0 if no GPU has NVLink."""
     return parse(host.ask("run", "nvidia-smi", "nvlink", "-s"))
 
 
 def parse(text: str) -> NvlinkStatus:
-    """Return all GPUs in `text`, which may be empty. Raises ParseError for other text without a GPU, or one twice."""
+    """Parse all GPUs in `text`, which may be empty. Raises ParseError for any other text, or a repeated GPU."""
     found = blocks(lines(text), _GPU)
     gpus = {int(heading[1]): _gpu(heading[2], body) for heading, body in found}
     if len(gpus) < len(found):
@@ -70,12 +70,12 @@ def _gpu(heading: str, body: Sequence[str]) -> GpuLinks:
 
 
 def lines(text: str) -> list[str]:
-    """Return the lines that say anything, without blanks and quotation marks around them: mails and forms add some."""
+    """Return the non-blank lines, without the spaces and quote marks that mails and forms add around them."""
     return [line for line in (raw.lstrip(_QUOTE).rstrip() for raw in text.splitlines()) if line]
 
 
 def blocks(lines: Iterable[str], heading: re.Pattern[str]) -> list[tuple[re.Match[str], list[str]]]:
-    """Return each line that is a `heading` with the lines below it, up to the next; what is above all is left out."""
+    """Split lines at each `heading`, and return it with the lines below it; lines above the first are dropped."""
     found: list[tuple[re.Match[str], list[str]]] = []
     for line in lines:
         if match := heading.fullmatch(line):
@@ -88,7 +88,7 @@ def blocks(lines: Iterable[str], heading: re.Pattern[str]) -> list[tuple[re.Matc
 State = Literal["inactive", "active", "sleep", "traffic-disabled"]
 Remote = Literal["gpu", "ibm-npu", "switch", "unknown"]
 Column = tuple[int | Absent, ...]
-"""One field, of every link."""
+"""One field's values, one per link."""
 
 _STATES: tuple[State, ...] = ("inactive", "active", "sleep", "traffic-disabled")  # NVML_NVLINK_STATE_…
 _REMOTES: dict[int, Remote] = {0: "gpu", 1: "ibm-npu", 2: "switch"}  # NVML_NVLINK_DEVICE_TYPE_…
@@ -115,12 +115,13 @@ _FIELD_VALUES = "nvmlDeviceGetFieldValues"
 
 
 class NvLink(Struct, frozen=True):
-    """One link of one GPU, the counters since the driver was loaded.
+    """One link of one GPU; counters count since the driver was loaded.
 
-    NCCL counts a link only if it is "active". `version` is a NVML_NVLINK_VERSION_… and not a generation to judge by:
-    H100s have been seen to give the 7 of NVLink 5. `speed_MBps` is 1e6 bytes per second in each direction on the wire,
-    coding included (26562 for 25 GB/s of payload). `remote` is read for links that are not inactive. `recoveries` are
-    NVLink 5's recovery events if there are no older ones, `effective_errors` those that its error correction let pass.
+    NCCL counts a link only if it is "active". `version` is a NVML_NVLINK_VERSION_… and does not identify a generation:
+    H100s have been seen to report the 7 of NVLink 5. `speed_MBps` is 1e6 bytes per second in each direction on the
+    wire, including coding (26562 for 25 GB/s of payload). `remote` is read unless the link is inactive. `recoveries`
+    are NVLink 5's recovery events if there are no older ones; `effective_errors` are those that its error correction
+    did not catch.
     """
 
     link: int
@@ -136,7 +137,7 @@ class NvLink(Struct, frozen=True):
 
 
 class NvLinks(Struct, frozen=True):
-    """The links of each GPU, by its index: none is known to be none, Absent is a GPU whose links cannot be counted."""
+    """The links of each GPU, by GPU index. Empty: known to have none. Absent: the links could not be counted."""
 
     gpus: tuple[tuple[NvLink, ...] | Absent, ...]
 
@@ -179,7 +180,7 @@ def _count(value: Any) -> int:
 
 
 def _columns(host: Host, gpu: int, count: int) -> dict[str, Column]:
-    """Return every field of every link, each from the newest source that has it."""
+    """Return every field of every link, each from the newest source that provides it."""
     columns = _ask_fields(host, gpu, list(_FIELDS), _FIELDS.values(), range(count), count)
     columns["recoveries"] = _first_known(columns["recoveries"], columns["recovery_events"])
     lacking = [name for name in _LANES if _unknown(columns[name])]
@@ -197,7 +198,7 @@ def _columns(host: Host, gpu: int, count: int) -> dict[str, Column]:
 def _ask_fields(
     host: Host, gpu: int, names: Sequence[str], numbers: Iterable[int], scopes: Iterable[int], count: int
 ) -> dict[str, Column]:
-    """Return `count` values for each of `names`, from one call."""
+    """Read `count` values for each of `names` in one call."""
     values = several(host, number, len(names) * count, _FIELD_VALUES, gpu, listed(numbers), listed(scopes))
     return {name: values[place * count : (place + 1) * count] for place, name in enumerate(names)}
 
@@ -222,7 +223,7 @@ def _state(value: int | Absent) -> State | Absent:
 
 
 def _first_known(column: Column, older: Column) -> Column:
-    """Return `column`, with the values of `older` in place of unknown ones."""
+    """Return `column`, with unknown values replaced by those of `older`."""
     pairs = zip(column, older, strict=True)
     return tuple(b if isinstance(a, Absent) and not isinstance(b, Absent) else a for a, b in pairs)
 

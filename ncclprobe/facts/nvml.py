@@ -1,15 +1,13 @@
-"""GPUs, as NVML shows them to this process. It needs no privilege beyond access to /dev/nvidia*.
+"""GPUs, as NVML shows them to this process. Needs no privilege beyond access to /dev/nvidia*.
 
-If NVML cannot be asked (nvidia-ml-py that does not fit, no library found) nvidia-smi is the second witness.
+If NVML is unavailable (nvidia-ml-py does not match, or the library is missing), nvidia-smi provides the data. Meanings
+and numbers are nvml.h's, as nvidia-ml-py 13.615.71 declares them and NVIDIA's NVML reference explains them.
 
-Meanings and numbers are nvml.h's, as nvidia-ml-py 13.615.71 declares them and NVIDIA's NVML reference explains them.
+Every field is read on its own and is a value, or ``Absent`` with NVML's own reason: `unsupported` is true if this GPU
+does not have the field, which is usually a fact in itself; ``refused`` is "Missing" if the library is too old for the
+function and "Denied" if the function needs privileges.
 
-Asking NVML, one field at a time: every field of its facts is a value, or ``Absent`` with NVML's own reason.
-
-An absent field holds its reason: `unsupported` is true if this GPU does not have it, which is usually knowledge;
-``refused`` is "Missing" if the library is too old for the function and "Denied" if it needs privilege.
-
-The GPUs that may reach each other's memory directly, by NVML: what ``nvidia-smi topo -p2p`` prints.
+PeerAccess holds which GPUs may access each other's memory: what ``nvidia-smi topo -p2p`` prints.
 """
 
 import json
@@ -35,10 +33,10 @@ NOT_ASKED = Absent("not asked")
 
 
 def ask(host: Host, parse: Callable[[Any], T], function: str, *arguments: str | int) -> T:
-    """Return what `parse` makes of the answer. Raises HostError, and ParseError if `parse` makes nothing of it.
+    """Ask NVML and parse the answer. Raises HostError, and ParseError if `parse` fails.
 
-    `parse` is a function of a module and makes a value that cannot change: equal GPUs, on one node and on all nodes of
-    a fleet, give equal answers and share the value.
+    `parse` must be a module-level function that returns an immutable value: answers are cached, so equal GPUs on one
+    node and across a fleet share it.
     """
     return _parsed(parse, function, host.ask("nvml", function, *arguments))  # type: ignore[no-any-return]
 
@@ -56,7 +54,7 @@ def _read(parse: Callable[[Any], T], function: str, text: str) -> T:
 
 
 def learn(host: Host, parse: Callable[[Any], T], function: str, *arguments: str | int, older: str = "") -> T | Absent:
-    """Return the same as a field; `older` is a function asked if the library lacks this one."""
+    """Like :func:`ask`, but return Absent on failure. `older` is asked if the library lacks `function`."""
     field = attempt(lambda: ask(host, parse, function, *arguments))
     return learn(host, parse, older, *arguments) if older and missing(field) else field
 
@@ -64,7 +62,7 @@ def learn(host: Host, parse: Callable[[Any], T], function: str, *arguments: str 
 def several(
     host: Host, parse: Callable[[Any], T], count: int, function: str, *arguments: str | int
 ) -> tuple[T | Absent, ...]:
-    """Return `count` fields from one question, with a text made by `listed` as argument: the answer is a list."""
+    """Read `count` fields with one question, whose argument is made by :func:`listed` and whose answer is a list."""
 
     found = attempt(lambda: _columns(parse, count, function, host.ask("nvml", function, *arguments)))
     return (found,) * count if isinstance(found, Absent) else found
@@ -86,17 +84,17 @@ def _columns(parse: Callable[[Any], T], count: int, function: str, text: str) ->
 
 
 def listed(numbers: Iterable[int]) -> str:
-    """Return numbers as an argument: the question is about each of them."""
+    """Join numbers into one argument for a question about all of them."""
     return ",".join(map(str, numbers))
 
 
 def unsupported(field: object) -> bool:
-    """Return whether NVML reports that this GPU lacks it: nvidia-ml-py's words for NVML_ERROR_NOT_SUPPORTED."""
+    """Return whether NVML reports that this GPU lacks the field (NVML_ERROR_NOT_SUPPORTED)."""
     return isinstance(field, Absent) and field.why.endswith("Not Supported")
 
 
 def number(value: Any) -> int:
-    """Return a whole number, which is not below 0 in NVML. Raises TypeError for anything else."""
+    """Return a non-negative whole number. Raises TypeError for anything else."""
     if isinstance(value, bool) or not isinstance(value, int) or value < 0:
         raise TypeError("not a whole number")
     return value
@@ -110,7 +108,7 @@ def text(value: Any) -> str:
 
 
 def members(words: list[int]) -> tuple[int, ...]:
-    """Return the members of a set that NVML gives as 64-bit words, the lowest first."""
+    """Return the members of a bit set that NVML gives as 64-bit words, lowest first."""
     found: list[int] = []
     for place, word in enumerate(words):
         digits = f"{number(word):b}"[::-1][:64]
@@ -137,16 +135,16 @@ _UNCORRECTED, _VOLATILE, _AGGREGATE = 1, 0, 1  # nvmlMemoryErrorType_t, nvmlEccC
 _SM, _OF_THE_CHIP, _SLOWDOWN = 1, 0, 1  # nvmlClockType_t, nvmlTemperatureSensors_t, nvmlTemperatureThresholds_t
 _THERMAL = 1  # nvmlPerfPolicyType_t
 SLOWED = ("hw-slowdown", "sw-thermal-slowdown", "hw-thermal-slowdown", "hw-power-brake-slowdown")
-"""NVML's reasons for lower clocks other than the user's settings and idling."""
+"""NVML's throttle reasons, except the user's settings and idling."""
 GONE = ("GPU is lost", "GPU requires restart", "GPU requires reset")  # NVML_ERROR_GPU_IS_LOST and _RESET_REQUIRED
 
 
 class GpuFabric(Struct, frozen=True, tag=True):
-    """The registration of a GPU with the NVSwitch fabric.
+    """A GPU's registration with the NVSwitch fabric.
 
     `status` is NVML's error code for it, meaningful once `state` is "completed" (0: success). `cluster` is a UUID, all
-    zeros if the fabric is one machine's own (HGX); with a real one, GPUs of equal `cluster` and `clique` reach each
-    other by NVLink across machines (MNNVL). `troubles` is Absent if the library is too old for it.
+    zeros if the fabric belongs to a single machine (HGX). With a real UUID, GPUs of equal `cluster` and `clique` reach
+    each other by NVLink across machines (MNNVL). `troubles` is Absent if the library is too old for it.
     """
 
     state: FabricState
@@ -161,12 +159,13 @@ class Gpu(Struct, frozen=True):
 
     The PCIe maxima are those of GPU and slot together; an idle GPU lowers its generation. `mig_pending` and
     `ecc_pending` are the state after the next reset or reboot. `ecc_since_reset` and `ecc_ever` count uncorrectable
-    errors of memory, since the driver was loaded and over the GPU's life; `sram_worn`: its SRAM has had more of them
-    than NVIDIA allows. `throttle` are NVML's reasons for the current clocks ("gpu-idle", "hw-slowdown" …), `processes`
-    the bytes that each process computing on it uses (None: unknown). `cpus` and `numa_nodes` are the machine's nearest
-    ones. `power_limit_W` is the least limit in force, `clock_MHz` the highest clock of the processors, `slowdown_C` the
-    temperature that halves it; `pcie_replays` counts since the driver was loaded, and `hot_s` the seconds for which
-    heat has lowered the clocks. `compute` is the compute capability ((9, 0): Hopper), which NCCL's rules use.
+    memory errors since the driver was loaded and over the GPU's life. `sram_worn`: its SRAM has had more of them than
+    NVIDIA allows. `throttle` are NVML's reasons for the current clocks ("gpu-idle", "hw-slowdown" …). `processes` maps
+    each process that computes on it to the bytes it uses (None: unknown). `cpus` and `numa_nodes` are the machine's
+    nearest ones. `power_limit_W` is the lowest limit in force, `clock_MHz` the highest clock of the processors,
+    `slowdown_C` the temperature that halves it. `pcie_replays` counts since the driver was loaded; `hot_s` is the time
+    in seconds for which heat has lowered the clocks. `compute` is the compute capability ((9, 0): Hopper), which NCCL's
+    rules use.
     """
 
     index: int
@@ -208,10 +207,10 @@ class Gpu(Struct, frozen=True):
 
 
 class Gpus(Struct, frozen=True):
-    """At least one GPU, the driver's version, and the newest CUDA version it carries (12.4 is (12, 4)).
+    """At least one GPU, the driver's version, and the newest CUDA version that it supports (12.4 is (12, 4)).
 
-    `nvml` is the version of the library; in a container it may be another than the driver's. `instead_of_nvml`: all
-    this is nvidia-smi's word, and why.
+    `nvml` is the library's version; in a container it may differ from the driver's. `instead_of_nvml`: why NVML was
+    unavailable; all data is then nvidia-smi's.
     """
 
     all: tuple[Gpu, ...]
@@ -222,14 +221,14 @@ class Gpus(Struct, frozen=True):
 
     @property
     def names(self) -> dict[str, str]:
-        """Return what each GPU is called (``GPU3``) by its PCI address, as sysfs spells it, and by its plain UUID."""
+        """Map each GPU's PCI address (as sysfs spells it) and plain UUID to its name, ``GPU3``."""
         known = [(normal(gpu.pci) if gpu.pci else "", gpu.uuid.removeprefix("GPU-"), gpu) for gpu in self.all]
         return {key: f"GPU{gpu.index}" for address, uuid, gpu in known for key in (address, uuid) if key}
 
 
 @collector
 def nvml(host: Host) -> Gpus:
-    """Read every GPU NVML counts. None at all is not knowing: a container may simply not have been given them."""
+    """Read every GPU that NVML counts. Zero GPUs prove nothing: the container may not have been given any."""
     try:
         count = ask(host, number, "nvmlDeviceGetCount")
     except (Missing, Denied, Failed, NotCaptured) as refusal:
@@ -266,7 +265,7 @@ def _read_nvidia_smi(host: Host, refusal: HostError) -> Gpus:
 
 
 def _parse_smi_gpu(index: int, gpu: "Element", compute: tuple[int, int] | Absent) -> Gpu:
-    """Return the data of ``nvidia-smi -q -x`` on a GPU; it lacks the near processors."""
+    """Parse a GPU of ``nvidia-smi -q -x``, which lacks the nearest processors."""
     told: dict[str, Any] = {name: _told(gpu, parse, *paths) for name, (parse, *paths) in _OF_SMI.items()}
     told |= {name: gpu.findtext(path, "") for name, path in _SMI_NAMES.items()}
     told |= {"ecc_since_reset": nvidia_smi.uncorrected(gpu, "volatile")}
@@ -299,7 +298,7 @@ def _smi_fabric(gpu: "Element") -> GpuFabric | Absent:
 
 
 def _smi_reasons(gpu: "Element") -> tuple[str, ...] | Absent:
-    """Return NVML's names of the reasons that are active: ``clocks_event_reason_hw_slowdown`` is "hw-slowdown"."""
+    """Return NVML's names of the active reasons: ``clocks_event_reason_hw_slowdown`` is "hw-slowdown"."""
     for kind in ("event", "throttle"):  # the second up to driver 530
         if (found := gpu.find(f"clocks_{kind}_reasons")) is not None:
             active = {each.tag.removeprefix(f"clocks_{kind}_reason_") for each in found if each.text == "Active"}
@@ -330,7 +329,7 @@ def _mebibytes(text: str) -> int:
 
 
 def _amount(text: str, unit: str) -> int:
-    """Return a whole number: ``700.00 W`` is 700, ``16x`` is 16. Raises ValueError for another unit."""
+    """Parse a whole number with its unit: ``700.00 W`` is 700, ``16x`` is 16. Raises ValueError for another unit."""
     number, found, behind = text.partition(unit)
     if not found or behind:
         raise ValueError(f"not in {unit}")
@@ -381,7 +380,7 @@ _OF_SMI: dict[str, tuple[Any, ...]] = {  # how each field reads, and where it is
 
 
 def _gpu(host: Host, index: int) -> Gpu:
-    """Return one GPU; a lost one does not hide the others, but a driver that does not answer hides all."""
+    """Read one GPU. A lost GPU does not hide the others, but a driver that does not answer hides all."""
     try:
         gpu = Gpu(
             index=index,
@@ -405,7 +404,7 @@ def _heated(status: dict[str, Any]) -> float:
 
 
 def heated_s(host: Host) -> dict[int, float]:
-    """Return the seconds for which heat has lowered the clocks of each GPU so far, of those that report it."""
+    """Return the seconds for which heat has lowered each GPU's clocks so far, for GPUs that report it."""
     count = attempt(lambda: ask(host, number, "nvmlDeviceGetCount"))
     gpus = range(min(count, bounds.NVML_DEVICES) if isinstance(count, int) else 0)
     told = {index: learn(host, _heated, "nvmlDeviceGetViolationStatus", index, _THERMAL) for index in gpus}
@@ -413,7 +412,7 @@ def heated_s(host: Host) -> dict[int, float]:
 
 
 def xids(host: Host) -> tuple[tuple[int, str], ...] | Absent:
-    """Return GPU and code of each Xid since this was asked the last time. NVML listens from the first time on."""
+    """Return GPU and code of each Xid since the previous call. NVML starts to listen at the first call."""
     return attempt(lambda: _read(_parse_xids, "xids", host.ask("nvml", "xids")))
 
 
@@ -437,7 +436,7 @@ def _remaps(counts: list[int]) -> tuple[bool, bool]:
 
 
 def reasons(mask: Any) -> tuple[str, ...]:
-    """Return the names of the bits set; bits that this version does not know are called by their place."""
+    """Return the names of the bits that are set; unknown bits are named by position."""
     bits = [bit for bit in range(64) if number(mask) >> bit & 1]
     return tuple(_REASONS[bit] if bit < len(_REASONS) else f"bit-{bit}" for bit in bits)
 
@@ -511,7 +510,7 @@ _OLDER = {
 
 
 def _why_lost(gpu: Gpu) -> str:
-    """Return why a GPU is lost: NVML keeps names and addresses, so it may be lost to every question but those."""
+    """Return why a GPU is lost. NVML caches names and addresses, so a lost GPU may still answer those questions."""
     seen = [getattr(gpu, name) for name in gpu.__struct_fields__]
     return next((field.why for field in seen if isinstance(field, Absent) and field.why.endswith((*GONE, "ERR!"))), "")
 
@@ -528,9 +527,9 @@ ASK = "nvmlDeviceGetP2PStatus"
 
 
 class PeerAccess(Struct, frozen=True):
-    """Whether each GPU may read and write the memory of each other one, and whether by NVLink. Lost GPUs are left out.
+    """Whether each GPU may read and write each other GPU's memory, and whether by NVLink. Lost GPUs are left out.
 
-    NCCL asks NVML for reads and writes as well, and gives up if there is NVLink and one of them is not OK.
+    NCCL asks NVML for reads and writes as well, and fails if there is NVLink and one of them is not OK.
     """
 
     read: Pairs = field(default_factory=dict)
@@ -540,7 +539,7 @@ class PeerAccess(Struct, frozen=True):
 
 @collector
 def nvml_p2p(host: Host, gpus: Gpus) -> PeerAccess:
-    """Read every ordered pair of GPUs that are not lost. One GPU has no pairs."""
+    """Read every ordered pair of GPUs that are not lost."""
     present = [gpu.index for gpu in gpus.all if not gpu.lost]
     return PeerAccess(*(_pairs(host, present, capability) for capability in CAPABILITIES))
 

@@ -1,8 +1,8 @@
 """GPUs, NVSwitches and NICs on the PCI bus, and the bridges between them and the processors, from sysfs.
 
-Everyone may read every file except the config space. The kernel shows users without CAP_SYS_ADMIN only its first 64
-bytes (pci_read_config in drivers/pci/pci-sysfs.c): only root can see whether ACS is on. In a virtual machine the tree
-is whatever the hypervisor shows.
+Every user may read every file except the config space. The kernel shows users without CAP_SYS_ADMIN only its first 64
+bytes (pci_read_config in drivers/pci/pci-sysfs.c), so only root can see whether ACS is on. In a virtual machine the
+hypervisor decides what the tree looks like.
 """
 
 import json
@@ -36,7 +36,7 @@ _SHOWN_TO_ALL, _FIRST_EXTENDED, _CONFIG_BYTES = 64, 0x100, 0x1000
 
 
 class Identity(Struct, frozen=True, tag=True):
-    """What a function is: its 24-bit class, ids of the chip and of the board, and the driver bound, if one is."""
+    """A function's 24-bit class, the ids of its chip and board, and its driver, if one is bound."""
 
     class_code: int
     vendor: int
@@ -46,7 +46,7 @@ class Identity(Struct, frozen=True, tag=True):
 
     @property
     def kind(self) -> DeviceKind | None:
-        """Return what it is to NCCL (kvDictPciClass in graph/topo.cc), or None if it does not matter.
+        """Return NCCL's type of device (kvDictPciClass in graph/topo.cc), or None if it does not matter.
 
         0x068001 is IBM's NVLink bridge to a POWER9, 0x0c06 an old class of InfiniBand adapters.
         """
@@ -61,23 +61,24 @@ class Identity(Struct, frozen=True, tag=True):
 
 
 class PciPosition(NamedTuple):
-    """The place of a function: its root bus (``pci0000:40``) and its bridges, the nearest to the root first."""
+    """A function's root bus (``pci0000:40``) and its bridges, the nearest to the root first."""
 
     root: str
     bridges: tuple[str, ...] = ()
 
     @property
     def switches(self) -> tuple[str, ...]:
-        """Return the upstream ports of the switches above, the nearest first.
+        """Return the upstream ports of the switches above it, the nearest first.
 
-        A switch is two bridges, a port up and a port down; NCCL too climbs two at a time and ignores the one at the
-        root (ncclTopoGetXmlFromSys in graph/xml.cc).
+        A switch is two bridges, an upstream and a downstream port. NCCL also climbs two at a time and ignores the one
+        at the root (ncclTopoGetXmlFromSys in graph/xml.cc).
         """
         return self.bridges[-2::-2]
 
 
 class PcieLink(Struct, frozen=True, tag=True):
-    """A PCIe link: GT/s per lane and lanes, now and at best. None: unknown to the kernel (a virtual function, a VM).
+    """A PCIe link: GT/s per lane and lanes, current and maximum. None: unknown to the kernel (a virtual function, a
+    VM).
 
     An idle GPU lowers its speed, never its width: judge the current speed under load only.
     """
@@ -89,17 +90,17 @@ class PcieLink(Struct, frozen=True, tag=True):
 
     @property
     def gbps(self) -> float | None:
-        """Return Gb/s per direction as the link runs, line coding deducted and packet headers not."""
+        """Return the current Gb/s per direction after line coding, packet headers included."""
         return _gbps(self.speed_gtps, self.width)
 
     @property
     def max_gbps(self) -> float | None:
-        """Return Gb/s per direction at the best speed and width of this end."""
+        """Return Gb/s per direction at this end's maximum speed and width."""
         return _gbps(self.max_speed_gtps, self.max_width)
 
 
 class Errors(Struct, frozen=True, tag=True):
-    """Advanced Error Reporting since boot: counts that are not zero, by the kernel's names (``BadTLP``)."""
+    """Advanced Error Reporting since boot: non-zero counts by the kernel's names (``BadTLP``)."""
 
     correctable: Mapping[str, int] = field(default_factory=dict)
     nonfatal: Mapping[str, int] = field(default_factory=dict)
@@ -107,10 +108,10 @@ class Errors(Struct, frozen=True, tag=True):
 
 
 class PcieSettings(Struct, frozen=True, tag=True):
-    """What the firmware and the kernel have set of a function's PCIe requests.
+    """A function's PCIe request settings, as firmware and kernel configured them.
 
-    `max_read_bytes` (MaxReadReq) and `max_payload_bytes` bound one request; `relaxed_ordering` lets it pass others;
-    `ats`: it asks the IOMMU for addresses itself, None if it cannot.
+    `max_read_bytes` (MaxReadReq) and `max_payload_bytes` bound one request. `relaxed_ordering` lets it pass others.
+    `ats`: it requests address translations from the IOMMU itself; None if it cannot.
     """
 
     max_read_bytes: int
@@ -119,7 +120,7 @@ class PcieSettings(Struct, frozen=True, tag=True):
     ats: bool | None = None
 
     def __str__(self) -> str:
-        """Return them in lspci's words."""
+        """Return the settings in lspci's words."""
         words = [f"MaxReadReq {self.max_read_bytes}", f"MaxPayload {self.max_payload_bytes}"]
         words.append(f"RlxdOrd{'+' if self.relaxed_ordering else '-'}")
         return " ".join((*words, *([f"ATS{'+' if self.ats else '-'}"] if self.ats is not None else [])))
@@ -128,9 +129,9 @@ class PcieSettings(Struct, frozen=True, tag=True):
 class Device(Struct, frozen=True):
     """A GPU, NIC, NVSwitch or NPU. Absent in a field: could not be read.
 
-    `numa_node` -1: the firmware does not say. `iommu`: the type of its IOMMU group, None if there is none.
-    `bars`: of a GPU, bytes of BAR 0 to 5, 0 for one that is not used or has no address; BAR 1 opens onto its memory.
-    `settings`: None if it is not on PCI Express.
+    `numa_node` -1: the firmware does not set it. `iommu`: the type of its IOMMU group; None if there is none. `bars`:
+    for a GPU, bytes of BAR 0 to 5, 0 for one that is unused or has no address; BAR 1 maps its memory. `settings`: None
+    if it is not on PCI Express.
     """
 
     address: str
@@ -146,10 +147,10 @@ class Device(Struct, frozen=True):
 
 
 class Bridge(Struct, frozen=True):
-    """A root port or a port of a switch above a device.
+    """A root port or a switch port above a device.
 
-    `link`: of a switch's upstream port; the other ports' links are those of the device below. `acs`: which of Access
-    Control Services are switched on, in lspci's words; None: it has no such capability.
+    `link`: read for a switch's upstream port only; another port's link is that of the device below it. `acs`: the
+    Access Control Services that are switched on, in lspci's words; None: it has no such capability.
     """
 
     address: str
@@ -159,7 +160,7 @@ class Bridge(Struct, frozen=True):
 
 
 class Pci(Struct, frozen=True):
-    """The devices that matter to NCCL by address, the bridges above them, and functions whose kind was not readable."""
+    """NCCL's devices by address, the bridges above them, and functions whose kind was unreadable."""
 
     devices: Mapping[str, Device] = field(default_factory=dict)
     bridges: Mapping[str, Bridge] = field(default_factory=dict)
@@ -172,7 +173,7 @@ class Pci(Struct, frozen=True):
 
 @collector
 def pci(host: Host) -> Pci:
-    """Read every GPU, NIC and NVSwitch, and the bridges above them. One small file each identifies them."""
+    """Read every GPU, NIC and NVSwitch, and the bridges above them. One small file per function identifies it."""
     names = sorted(json.loads(host.ask("list", ROOT)))
     seen = {name: learn(host, identity, "read", f"{ROOT}/{name}/uevent") for name in names}
     known = {name: who for name, who in seen.items() if not isinstance(who, Absent)}
@@ -207,7 +208,7 @@ def _device(host: Host, address: str, who: Identity) -> Device:
 
 
 def _link(host: Host, folder: str) -> PcieLink:
-    """Return the link; raise HostError if one of its four files is missing: then it is not on PCI Express."""
+    """Read the link. Raises HostError if one of its four files is missing: the function is not on PCI Express."""
     return PcieLink(
         speed_gtps=speed(host.ask("read", f"{folder}/current_link_speed")),
         width=width(host.ask("read", f"{folder}/current_link_width")),
@@ -217,7 +218,7 @@ def _link(host: Host, folder: str) -> PcieLink:
 
 
 def _errors(host: Host, folder: str) -> Errors:
-    """Return None if the firmware keeps error reporting to itself, or the function has none."""
+    """Read the AER counters. Raises HostError if the firmware handles errors itself, or the function has no AER."""
     correctable, nonfatal, fatal = (
         aer(host.ask("read", f"{folder}/aer_dev_{severity}")) for severity in ("correctable", "nonfatal", "fatal")
     )
@@ -232,7 +233,9 @@ def _bridge(host: Host, address: str, who: Identity | Absent, switch: bool) -> B
 
 @lru_cache(4096)
 def normal(address: str) -> str:
-    """Return an address as sysfs spells it: ``00000000:C4:00.0`` (NVML) and ``c4:00.0`` are ``0000:c4:00.0``."""
+    """Spell an address as sysfs does: ``00000000:C4:00.0`` (NVML) and ``c4:00.0`` are ``0000:c4:00.0``. Raises
+    ParseError.
+    """
     match = _ADDRESS.fullmatch(address if address.count(":") > 1 else f"0000:{address}")
     if not match:
         raise ParseError(f"PCI address: {address[:40]!r}")
@@ -241,10 +244,10 @@ def normal(address: str) -> str:
 
 
 def place(text: str) -> PciPosition:
-    """Return the parts of a function's link: ``../../../devices/pci0000:40/0000:40:01.0/0000:41:00.0``.
+    """Parse a function's link: ``../../../devices/pci0000:40/0000:40:01.0/0000:41:00.0``.
 
-    A part above the last address that is not an address is not a bridge: ACPI nodes of a Hyper-V guest, an NVMe
-    controller with a bus of its own.
+    A part above the last address that is not an address is not a bridge: ACPI nodes of a Hyper-V guest, or an NVMe
+    controller with its own bus. Raises ParseError.
     """
     parts = text.strip().split("/")
     start = len(parts)
@@ -256,7 +259,7 @@ def place(text: str) -> PciPosition:
 
 
 def identity(text: str) -> Identity:
-    """Return a function's ``uevent``: PCI_CLASS, PCI_ID, PCI_SUBSYS_ID in hex, and DRIVER if one is bound."""
+    """Parse a function's ``uevent``: PCI_CLASS, PCI_ID, PCI_SUBSYS_ID in hex, and DRIVER if one is bound."""
     reported = dict(re.findall(r"^(\w+)=(.*)$", text, re.MULTILINE))
     try:
         vendor, device = _ids(reported["PCI_ID"])
@@ -277,14 +280,14 @@ def _ids(text: str) -> tuple[int, int]:
 
 
 def integer(text: str) -> int:
-    """Return a decimal number, such as a NUMA node or -1."""
+    """Parse a decimal number, such as a NUMA node or -1. Raises ParseError."""
     if not re.fullmatch(r"-?[0-9]{1,18}", text.strip()):
         raise ParseError(f"number: {text[:40]!r}")
     return int(text)
 
 
 def speed(text: str) -> float | None:
-    """Return GT/s per lane: ``16.0 GT/s PCIe``, before Linux 5.7 ``16 GT/s``; None: "Unknown", "Unknown speed"."""
+    """Parse GT/s per lane: ``16.0 GT/s PCIe``, before Linux 5.7 ``16 GT/s``; None: "Unknown", "Unknown speed"."""
     match = re.fullmatch(r"([0-9]{1,4}(?:\.[0-9]+)?) GT/s(?: PCIe)?", text.strip())
     if not match and not text.startswith("Unknown"):
         raise ParseError(f"PCIe speed: {text[:40]!r}")
@@ -292,7 +295,7 @@ def speed(text: str) -> float | None:
 
 
 def width(text: str) -> int | None:
-    """Return lanes. None for an invalid width: 0 without a link, 63 or 255 read from a device that is gone."""
+    """Parse lanes. None for an invalid width: 0 without a link, 63 or 255 read from a device that is gone."""
     lanes = integer(text)
     return lanes if lanes in _WIDTHS else None
 
@@ -304,7 +307,7 @@ def _gbps(speed_gtps: float | None, lanes: int | None) -> float | None:
 
 
 def bars(text: str) -> tuple[int, ...]:
-    """Return bytes of BAR 0 to 5 in ``resource``: start, end and flags of each."""
+    """Parse the sizes of BAR 0 to 5, in bytes, from ``resource``: start, end and flags of each."""
     rows = re.findall(r"^0x([0-9a-f]{1,16}) 0x([0-9a-f]{1,16}) 0x([0-9a-f]{1,16})$", text, re.MULTILINE)[:6]
     if len(rows) < 6:
         raise ParseError(f"PCI resource: {text[:120]!r}")
@@ -313,7 +316,7 @@ def bars(text: str) -> tuple[int, ...]:
 
 
 def aer(text: str) -> dict[str, int]:
-    """Return the counts of an ``aer_dev_*`` file that are not zero, without its total."""
+    """Parse the non-zero counts of an ``aer_dev_*`` file, without its total."""
     rows = re.findall(r"^(\S+) ([0-9]{1,20})$", text, re.MULTILINE)
     if not rows:
         raise ParseError(f"AER counters: {text[:80]!r}")
@@ -321,9 +324,9 @@ def aer(text: str) -> dict[str, int]:
 
 
 def acs(text: str) -> frozenset[str] | None:
-    """Return which of Access Control Services a port's config space has switched on; None: it cannot do ACS.
+    """Return the Access Control Services that a port's config space enables; None: the port has no ACS.
 
-    Raises Denied if the space is shown up to byte 64 only, as to users without CAP_SYS_ADMIN.
+    Raises Denied if only 64 bytes of the space are visible, as for users without CAP_SYS_ADMIN.
     """
     config = _whole_space(text, "ACS lies")
     for capability, offset in extended_capabilities(config):
@@ -334,7 +337,7 @@ def acs(text: str) -> frozenset[str] | None:
 
 
 def _whole_space(text: str, what: str) -> bytes:
-    """Return a config space. Raises Denied if it is shown up to byte 64 only, and `what` beyond."""
+    """Return a config space that includes `what`. Raises Denied if only its first 64 bytes are visible."""
     config = config_space(text)
     if config[:4] == b"\xff" * 4:
         raise Failed("config space: the device does not answer (all bits are one)")
@@ -344,7 +347,7 @@ def _whole_space(text: str, what: str) -> bytes:
 
 
 def settings(text: str) -> PcieSettings | None:
-    """Return the settings of a function's config space on requests; None: it is not on PCI Express.
+    """Return a function's PCIe request settings from its config space; None: it is not on PCI Express.
 
     Raises Denied as `acs` does.
     """
@@ -369,7 +372,7 @@ def _ats(config: bytes) -> bool | None:
 
 
 def config_space(text: str) -> bytes:
-    """Return the bytes of a host's answer to ``bytes``: a length, and in hex the rows that are not all zero."""
+    """Decode a host's answer to ``bytes``: a length, and the non-zero rows in hex."""
     try:
         reported = json.loads(text)
         data = bytearray(min(int(reported["length"]), _CONFIG_BYTES))
@@ -382,7 +385,7 @@ def config_space(text: str) -> bytes:
 
 
 def extended_capabilities(config: bytes) -> Iterator[tuple[int, int]]:
-    """Yield id and offset of each PCI Express extended capability; a list that loops or leaves the space ends there."""
+    """Yield id and offset of each PCI Express extended capability; stops if the list loops or leaves the space."""
     offset, seen = _FIRST_EXTENDED, set[int]()
     while _FIRST_EXTENDED <= offset <= len(config) - 4 and offset not in seen:
         seen.add(offset)

@@ -1,13 +1,12 @@
-"""The location of a node: region, zone, placement group, switches above it, physical host. No metadata service is
-asked.
+"""The location of a node: region, zone, placement group, switches above it, physical host.
 
-The sources, and their writers:
+No metadata service is queried. Sources:
 
-- ``NCCLPROBE_PLACEMENT``: the user, the outermost first: ``block7/subblock2``. A job's script passes on a cloud's
-  answer so: GCP's ``physical_host``, the ``NetworkNodes`` of AWS's DescribeInstanceTopology.
+- ``NCCLPROBE_PLACEMENT``: the user, outermost level first: ``block7/subblock2``. A job script uses it to pass on a
+  cloud's answer: GCP's ``physical_host``, the ``NetworkNodes`` of AWS's DescribeInstanceTopology.
 - ``SLURM_TOPOLOGY_ADDR`` with its ``_PATTERN``: Slurm's plugins topology/tree and topology/block (srun(1)).
-- cloud-init's ``instance-data.json``, open to every user: its answers from the metadata service at boot. Only the
-  fields below are taken of it.
+- cloud-init's ``instance-data.json``, readable by every user: the metadata service's answers at boot. Only the fields
+  below are used.
 - ``/etc/podinfo/labels``: a pod's own labels, if a volume of the downward API puts them there. Kubernetes 1.35 gives
   pods the zone of their node.
 - Hyper-V's key-value pool 3, which has the name of Azure's host.
@@ -58,23 +57,23 @@ _MOST_LEVELS = 8
 
 
 class Placement(Struct, frozen=True):
-    """The known levels, the outermost first; none: unknown."""
+    """The known levels, outermost first; empty: unknown."""
 
     levels: tuple[PlacementLevel, ...] = ()
 
     def get(self, kind: str) -> PlacementLevel | None:
-        """Return the level of this kind."""
+        """Return the level of this kind, or None."""
         return next((each for each in self.levels if each.kind == kind), None)
 
     @property
     def tree(self) -> tuple[PlacementLevel, ...]:
-        """Return only the levels of the network: switches, blocks."""
+        """Return only the network levels: switches, blocks."""
         return tuple(each for each in self.levels if each.kind not in (REGION, ZONE, GROUP, HOST))
 
 
 @collector
 def placement(host: Host, environment: Environment, machine: Machine) -> Placement:
-    """Read variables, and of a cloud's machine or a pod one small file each. For every user."""
+    """Read variables, and one small file on a cloud machine or in a pod. Needs no privileges."""
     found: dict[str, PlacementLevel] = {}
     tree = [*_own(environment)] or [*_slurm(environment)]
     if environment.get("KUBERNETES_SERVICE_HOST"):
@@ -98,7 +97,7 @@ def _own(environment: Environment) -> Iterator[PlacementLevel]:
 
 
 def _slurm(environment: Environment) -> Iterator[PlacementLevel]:
-    """Yield the switches or blocks above the node; none: unknown, or not in a form that srun(1) knows."""
+    """Yield the switches or blocks above the node; none if unknown, or in a form not described in srun(1)."""
     names = (environment.get(SLURM) or "").split(".")
     kinds = (environment.get(SLURM_PATTERN) or "").split(".")
     if len(names) == len(kinds) > 1 and kinds[-1] == "node":
@@ -107,7 +106,7 @@ def _slurm(environment: Environment) -> Iterator[PlacementLevel]:
 
 
 def cloud_init(text: str) -> tuple[PlacementLevel, ...]:
-    """Return the levels that the answer to `QUESTION` has. Raises ParseError."""
+    """Parse the levels in the answer to `QUESTION`. Raises ParseError."""
     try:
         said = json.loads(text)
     except ValueError:
@@ -119,7 +118,7 @@ def cloud_init(text: str) -> tuple[PlacementLevel, ...]:
 
 
 def pod_labels(text: str) -> tuple[PlacementLevel, ...]:
-    """Return the levels from a pod's labels, ``key="value"`` a line, from the outermost in."""
+    """Parse the levels from a pod's labels, one ``key="value"`` per line, outermost first."""
     lines = (line.partition("=") for line in text.splitlines())
     said = {key: value.strip().strip('"') for key, _, value in lines}
     return tuple(PlacementLevel(kind, said[key], LABELS) for key, kind in _OF_LABELS.items() if said.get(key))

@@ -1,12 +1,12 @@
-"""NCCL's plugins found on this machine, and the libraries that the dynamic loader would map for torch, NCCL and them.
+"""NCCL's plugins on this machine, and the libraries that the dynamic loader would map for torch, NCCL and them.
 
-Networks (OFI, GPUDirect-TCPX, SHARP …), tuners, profilers. Everyone may list the folders. A plugin in a folder that the
-loader does not search has no effect: NCCL opens ``libnccl-net.so`` by its bare name, and goes on with sockets
-silently if it finds none.
+Networks (OFI, GPUDirect-TCPX, SHARP …), tuners, profilers. Every user may list the folders. A plugin in a folder that
+the loader does not search has no effect: NCCL opens ``libnccl-net.so`` by its bare name, and silently falls back to
+sockets if it finds none.
 
 The loader's order is ld.so(8)'s: LD_PRELOAD, DT_RPATH of the library and of those that loaded it, LD_LIBRARY_PATH,
-DT_RUNPATH, its cache, its default folders. A library that is mapped already serves everyone who asks for its name. Open
-to every user; nothing is run or mapped. Not looked into: folders for one kind of processor (glibc-hwcaps), dlmopen(3).
+DT_RUNPATH, its cache, its default folders. A library that is already mapped serves every later request for its name.
+Needs no privileges; nothing is run or mapped. Not covered: folders for specific processors (glibc-hwcaps), dlmopen(3).
 """
 
 import json
@@ -56,7 +56,7 @@ _BY_NAME = {
     "ibext": "sharp",
     "ucx": "ucx",
 }
-"""Flavours by what a plugin calls its network: see NAMES of ncclprobe/nccl/networks.py for the sources."""
+"""Flavours by the plugin's name for its network: see NAMES of ncclprobe/nccl/networks.py for the sources."""
 _MARKS = {  # what stands before the version among a plugin's constants
     "ofi": "aws-ofi-nccl ",  # src/nccl_ofi_net.cpp: "Initializing " PACKAGE_STRING
     "tcpx": "NET/GPUDirectTCPX ver. ",  # its log: ver. 3.1.8.
@@ -67,11 +67,12 @@ _NAMED_BY = ("NCCL_NET_PLUGIN", "NCCL_TUNER_PLUGIN", "NCCL_PROFILER_PLUGIN", "NC
 
 
 class Plugin(Struct, frozen=True):
-    """One plugin file. `kind` is net, tuner, profiler, env or gin, `flavour` ofi, tcpx, sharp … if its path shows it.
+    """One plugin file. `kind` is net, tuner, profiler, env or gin; `flavour` is ofi, tcpx, sharp … if its path shows
+    it.
 
-    `reachable`: the loader finds it by its bare name, so that NCCL does. For one that NCCL opens, by its usual name or
-    a variable's: `names` and `interfaces` (8 for ``v8``) as the file gives them to NCCL, the newest first, and
-    `version`, if it is among the file's constants.
+    `reachable`: the loader, and so NCCL, finds it by its bare name. If NCCL opens the file, by its usual name or by a
+    variable: `names` and `interfaces` (8 for ``v8``) that it exports to NCCL, newest first, and `version`, if the
+    file's constants contain one.
     """
 
     path: str
@@ -83,40 +84,41 @@ class Plugin(Struct, frozen=True):
     version: str = ""
 
     def told(self) -> str:
-        """Return the file's own name and version, in one line; a site's own name is left out."""
+        """Return the file's own name and version in one line, without a name that a site chose."""
         name = self.names[0] if self.flavour and self.names else ""
         newest = f"v{self.interfaces[0]}" if self.interfaces else ""
         return ", ".join(filter(None, (f"{name} {newest}".strip(), self.version)))
 
 
 class Plugins(Struct, frozen=True):
-    """Every plugin file found, those that the loader would find first."""
+    """Every plugin file found, in the loader's order."""
 
     all: tuple[Plugin, ...] = ()
 
 
 @collector
 def plugins(host: Host, loader: Loader, environment: Environment | Absent) -> Plugins:
-    """Read the loader's folders, vendors' usual ones, that of a plugin named by its path, and the constants of its
-    file; open to every user.
+    """Read the loader's folders, vendors' usual ones and those named in variables, and the constants of opened files.
+
+    Needs no privileges.
     """
     variables = {} if isinstance(environment, Absent) else environment.variables
     searched = loader.folders()
     found = []
-    for folder in dict.fromkeys([*searched, *_FOLDERS, *_named(variables)]):
+    for folder in dict.fromkeys([*searched, *_FOLDERS, *_folders_in_variables(variables)]):
         found += [_plugin(f"{folder}/{name}", folder in searched) for name in _names(host, folder)]
-    return Plugins(tuple(_described(host, each) if _opened(each, variables) else each for each in found))
+    return Plugins(tuple(_add_constants(host, each) if _is_opened(each, variables) else each for each in found))
 
 
-def _opened(plugin: Plugin, variables: Mapping[str, str | None]) -> bool:
-    """Return whether NCCL opens it: by its usual name, or because a variable names it."""
+def _is_opened(plugin: Plugin, variables: Mapping[str, str | None]) -> bool:
+    """Return whether NCCL opens the plugin: by its usual name, or because a variable names it."""
     values = (value for name in _NAMED_BY for value in (variables.get(name) or "").split(",") if value)
     names = {f"libnccl-{kind}.so" for kind in _KINDS}.union(*({v, f"libnccl-{plugin.kind}-{v}.so"} for v in values))
     return plugin.path in names or (plugin.reachable and PurePosixPath(plugin.path).name in names)
 
 
-def _described(host: Host, plugin: Plugin) -> Plugin:
-    """Return the plugin with its file's constants; unchanged if the file has none."""
+def _add_constants(host: Host, plugin: Plugin) -> Plugin:
+    """Add the file's constants to the plugin; unchanged if the file has none."""
     said = attempt(lambda: json.loads(host.ask("elf_objects", plugin.path, "nccl")))
     known = said if isinstance(said, dict) else {}
     kinds = {name: _kind_of(name) for name in map(str, known)}
@@ -130,7 +132,7 @@ def _described(host: Host, plugin: Plugin) -> Plugin:
 
 
 def _kind_of(symbol: str) -> str:
-    """Return net for ``ncclNetPlugin_v8``; empty for another object of a library."""
+    """Return net for ``ncclNetPlugin_v8``; empty if the symbol is not a plugin's."""
     found = re.fullmatch(r"nccl([A-Z][a-z]{2,8})(?:Plugin)?_v\d{1,4}", symbol)
     return found[1].lower() if found and found[1].lower() in _KINDS else ""
 
@@ -143,7 +145,7 @@ def _version(host: Host, path: str, flavour: str) -> str:
     return next((match[0] for match in found if match), "")
 
 
-def _named(variables: Mapping[str, str | None]) -> Iterator[str]:
+def _folders_in_variables(variables: Mapping[str, str | None]) -> Iterator[str]:
     """Yield the folders of plugins that variables name by an absolute path."""
     for variable in _NAMED_BY:
         for value in (variables.get(variable) or "").split(","):
@@ -166,7 +168,7 @@ def _plugin(path: str, reachable: bool) -> Plugin:
 
 
 OURS = ("libnccl", "libcudart.so.", "libnvshmem_host.so.", "libfabric.so.", "libucp.so.", "libucs.so.", "libuct.so.")
-"""Beginnings of the names that are of interest; of a plugin all that it needs is."""
+"""Prefixes of library names that matter; for a plugin, every needed library matters."""
 _CACHED = (
     *OURS,
     "libc.so.6",
@@ -184,10 +186,10 @@ _MOST_LACKING = 8
 
 
 class SharedLibrary(Struct, frozen=True):
-    """One library that another needs. `path`: the file that is mapped for it, empty if the loader finds none.
+    """A library that another one needs. `path`: the file mapped for it; empty if the loader finds none.
 
-    `why` as in :class:`~ncclprobe.facts.software.Mapped`. `lacks`: versions of symbols (``GLIBC_2.34``), or symbols of
-    NCCL, that `needed_by` asks for and the file does not have. `others` are files of that name that it hides.
+    `why` as in :class:`~ncclprobe.facts.software.Mapped`. `lacks`: symbol versions (``GLIBC_2.34``) or NCCL symbols
+    that `needed_by` requires and the file lacks. `others` are further files of that name, which it hides.
     """
 
     name: str
@@ -199,14 +201,14 @@ class SharedLibrary(Struct, frozen=True):
 
 
 class Linking(Struct, frozen=True):
-    """`libraries` as they are mapped: torch's, NCCL's, the plugin's. `plugin`: NCCL's network plugin, empty: none."""
+    """The mapped `libraries`: torch's, NCCL's and the plugin's. `plugin`: NCCL's network plugin; empty: none."""
 
     libraries: tuple[SharedLibrary, ...] = ()
     plugin: str = ""
 
 
 class _Needer(Struct, frozen=True):
-    """A library whose needs are looked up, and the DT_RPATH of those that brought it."""
+    """A library whose needs are resolved, and the DT_RPATH of those that loaded it."""
 
     path: str
     own: Elf
@@ -214,7 +216,7 @@ class _Needer(Struct, frozen=True):
     inherited: tuple[str, ...] = ()
 
     def search(self) -> Elf:
-        """Return it with the search path that holds for it."""
+        """Return its dynamic section with the search path that applies."""
         return self.own if self.own.runpath else self.own._replace(rpath=(*self.own.rpath, *self.inherited))
 
 
@@ -222,7 +224,7 @@ class _Needer(Struct, frozen=True):
 def linking(
     host: Host, loader: Loader, software: Software, plugins: Plugins, environment: Environment | Absent
 ) -> Linking:
-    """Read the dynamic sections of torch, NCCL and the plugin, and names in the folders that the loader searches."""
+    """Read the dynamic sections of torch, NCCL and the plugin, and search the loader's folders for what they need."""
     plugin = _chosen_plugin_file(plugins, environment)
     needers = [path for path in (*_torch_libraries(software), _nccl(software), plugin) if path]
     if not needers:
@@ -254,7 +256,7 @@ def _nccl(software: Software) -> str:
 
 
 def _chosen_plugin_file(plugins: Plugins, environment: Environment | Absent) -> str:
-    """Return the file of the network plugin that NCCL would open, as far as it is one that was found."""
+    """Return the network plugin that NCCL would open; empty if it is not among the files found."""
     named = "" if isinstance(environment, Absent) else (environment.get("NCCL_NET_PLUGIN") or "").split(",")[0]
     names = {named, f"libnccl-net-{named}.so"} if named else {"libnccl-net.so"}
     for each in plugins.all:
@@ -294,7 +296,7 @@ def _resolve(
 def _places(
     host: Host, needer: _Needer, loader: Loader, cached: Sequence[tuple[str, str]]
 ) -> Iterator[tuple[str, str, str]]:
-    """Yield the name, file and reason of every file that could be mapped, in the loader's order."""
+    """Yield the name, file and reason of every candidate file, in the loader's order."""
     for file in loader.preload:
         yield from ((n, file, "LD_PRELOAD") for n in needer.wanted if PurePosixPath(file).name.startswith(n))
     for step in steps(loader, needer.search()):
@@ -308,7 +310,7 @@ def _places(
 
 
 def _existing_names(host: Host, folder: str, names: Sequence[str]) -> list[str]:
-    """Return which of `names` are in a folder; none of one that is not there, or closed: the loader passes it over."""
+    """Return the `names` that exist in a folder; none if it is missing or unreadable, because the loader skips it."""
     try:
         said = json.loads(host.ask("among", folder, *names)) if names else []
     except (Missing, Denied):
@@ -319,7 +321,7 @@ def _existing_names(host: Host, folder: str, names: Sequence[str]) -> list[str]:
 
 
 def _lacks(host: Host, needer: _Needer, name: str, path: str, why: str) -> tuple[str, ...]:
-    """Return the requested versions and NCCL symbols that are missing; nothing for a file without such entries."""
+    """Return the required versions and NCCL symbols that the file lacks; empty for a file without such entries."""
     asked = dict(needer.own.needs_versions).get(name, ())
     offered = learn(host, lambda text: elf(text, path).versions, "elf", path) if asked else ()
     missing = [each for each in asked if offered and not isinstance(offered, Absent) and each not in offered]
@@ -329,7 +331,7 @@ def _lacks(host: Host, needer: _Needer, name: str, path: str, why: str) -> tuple
 
 
 def _missing_symbols(host: Host, needer: str, path: str) -> list[str]:
-    """Return NCCL's functions that `needer` calls and the file at `path` lacks; none if either is unknown."""
+    """Return NCCL's functions that `needer` calls and the file at `path` lacks; empty if either is unknown."""
     asked = attempt(lambda: json.loads(host.ask("elf_symbols", needer, "nccl"))["undefined"])
     offered = attempt(lambda: json.loads(host.ask("elf_symbols", path, "nccl"))["defined"])
     if isinstance(asked, Absent) or isinstance(offered, Absent):

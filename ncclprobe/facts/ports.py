@@ -1,12 +1,12 @@
-"""The conditions for connections, as far as a node lets us see: listeners, filters, settings of the kernel.
+"""What decides whether connections succeed on a node: listeners, packet filters and kernel settings.
 
 Ports are read from /proc/net/tcp and tcp6, never found by connecting: a listener that counts its clients would count us
-(sparkrun#259). Everyone may read both files, for the sockets of every user in this network namespace. Only the lines of
+(sparkrun#259). Every user may read both files, for all users' sockets in this network namespace. Only the lines of
 listening sockets are used, without their owners.
 
-The filters need CAP_NET_ADMIN (root): both nftables, with the rules that iptables-nft made in it, and the list of
-iptables' own tables. The command is not started without. Other users learn nothing, which does not mean that there is
-no firewall.
+Reading the filters needs CAP_NET_ADMIN (root): both nftables, with the rules that iptables-nft created in it, and the
+list of iptables' own tables. Without it, the command is not started. The filters are then unknown; there may still be a
+firewall.
 
 The settings are those of /proc/sys/net, which every user may read.
 """
@@ -34,14 +34,14 @@ _ROW = re.compile(r"\s*\d+: ((?:[0-9A-F]{8}){1,4}):([0-9A-F]{4}) [0-9A-F]+:[0-9A
 
 
 class Listener(Struct, frozen=True):
-    """One listening socket. The addresses ``0.0.0.0`` and ``::`` take connections to any address of the node."""
+    """One listening socket. ``0.0.0.0`` and ``::`` accept connections to any address of the node."""
 
     address: str
     port: int
 
 
 class Ports(Struct, frozen=True):
-    """Every listening TCP socket of this network namespace, and how many closed connections still hold a port."""
+    """Every listening TCP socket of this network namespace, and the number of sockets in TIME_WAIT."""
 
     listeners: tuple[Listener, ...]
     time_wait: int | Absent
@@ -53,7 +53,7 @@ class Ports(Struct, frozen=True):
 
 @collector
 def ports(host: Host) -> Ports:
-    """Read three files, open to every user."""
+    """Read three files. Needs no privileges."""
     found = [*listening(host.ask("lines", "/proc/net/tcp", LISTENING)), *_ipv6(host)]
     return Ports(tuple(found), learn(host, time_wait, "read", "/proc/net/sockstat"))
 
@@ -66,7 +66,7 @@ def _ipv6(host: Host) -> tuple[Listener, ...]:
 
 
 def listening(text: str) -> tuple[Listener, ...]:
-    """Return the listening sockets of a table whose header is there. Raises ParseError."""
+    """Parse the listening sockets of a table with a header. Raises ParseError."""
     header, *rows = text.splitlines() or [""]
     if header.split()[:2] != ["sl", "local_address"]:
         raise ParseError(f"/proc/net/tcp: {text[:80]!r}")
@@ -81,14 +81,14 @@ def _listener(row: str) -> Listener:
 
 
 def _address(text: str) -> IPv4Address | IPv6Address:
-    """Return one or four 32-bit numbers, each in the machine's own order: little-endian on all that run CUDA."""
+    """Decode one or four 32-bit numbers in host byte order, which is little-endian on all machines that run CUDA."""
     words = [int(text[at : at + 8], 16) for at in range(0, len(text), 8)]
     packed = struct.pack(f"<{len(words)}I", *words)
     return IPv4Address(packed) if len(packed) == 4 else IPv6Address(packed)
 
 
 def time_wait(text: str) -> int:
-    """Return the TIME_WAIT sockets that /proc/net/sockstat counts. Raises ParseError."""
+    """Parse the number of TIME_WAIT sockets in /proc/net/sockstat. Raises ParseError."""
     match = re.search(r"^TCP: .*\btw (\d{1,18})\b", text, re.MULTILINE | re.ASCII)
     if not match:
         raise ParseError(f"/proc/net/sockstat: {text[:80]!r}")
@@ -100,11 +100,11 @@ _INWARD = ("ingress", "prerouting", "input")
 
 
 class Chain(Struct, frozen=True):
-    """One base chain of nftables that filters incoming packets: its place (``inet/filter/input``).
+    """One base chain of nftables that filters incoming packets, by its place (``inet/filter/input``).
 
-    `otherwise`: the fate of a packet that no rule decides on, ``accept``, ``drop`` or ``reject``: by its policy, or by
-    its last rule if that holds for all. `rules`: how many others it has. They are not read, nor the chains they lead
-    to.
+    `otherwise`: what happens to a packet that no rule decides on, ``accept``, ``drop`` or ``reject``: the chain's
+    policy, or its last rule if that applies to all packets. `rules`: the number of other rules. Neither they nor the
+    chains that they jump to are read.
     """
 
     name: str
@@ -113,7 +113,7 @@ class Chain(Struct, frozen=True):
 
 
 class Firewall(Struct, frozen=True):
-    """The filters of incoming packets: base chains of nftables, and the tables of iptables, as ``ipv4/filter``."""
+    """Filters of incoming packets: base chains of nftables, and tables of iptables, as ``ipv4/filter``."""
 
     chains: tuple[Chain, ...] | Absent
     legacy: tuple[str, ...] | Absent
@@ -121,7 +121,7 @@ class Firewall(Struct, frozen=True):
 
 @collector
 def firewall(host: Host, process: Process) -> Firewall:
-    """Read two files and start one command, and again for each chain. Needs CAP_NET_ADMIN (root)."""
+    """Read two files and run nft, once more per chain. Needs CAP_NET_ADMIN (root)."""
     if "net_admin" not in process.capabilities:
         raise Denied("firewall: only root (CAP_NET_ADMIN) may see the rules")
     legacy = attempt(lambda: _legacy(host))
@@ -143,7 +143,7 @@ def _legacy(host: Host) -> tuple[str, ...]:
 
 
 def _add_rules(host: Host, chain: Chain) -> Chain:
-    """Return the chain with its rules. nft reads its arguments as one text, so an odd name is not passed to it."""
+    """Add the chain's rules. nft reads its arguments as one text, so an unusual name is not passed to it."""
     if not re.fullmatch(r"[a-z0-9]+(/[A-Za-z_][\w.-]*){2}", chain.name, re.ASCII):
         return chain
     found = attempt(lambda: rules(host.ask("run", "nft", "-j", "list", "chain", *chain.name.split("/"))))
@@ -154,9 +154,9 @@ def _add_rules(host: Host, chain: Chain) -> Chain:
 
 
 def chains(text: str) -> tuple[Chain, ...]:
-    """Return the base chains of ``nft -j list chains`` (libnftables-json(5)) that filter incoming packets.
+    """Parse ``nft -j list chains`` (libnftables-json(5)): the base chains that filter incoming packets, without rules.
 
-    Their rules are not known yet. Raises ParseError.
+    Raises ParseError.
     """
     try:
         found = [item["chain"] for item in json.loads(text)["nftables"] if "chain" in item]
@@ -171,7 +171,7 @@ def _chain(row: dict[str, Any]) -> Chain:
 
 
 def rules(text: str) -> tuple[int, str]:
-    """Return how many rules ``nft -j list chain`` lists, and ``drop`` or ``reject`` if the last refuses the rest.
+    """Count the rules of ``nft -j list chain``, and return ``drop`` or ``reject`` if the last one refuses the rest.
 
     Raises ParseError.
     """
@@ -193,9 +193,9 @@ _MAX_PORT = 65535
 
 
 class Ipv4Settings(Struct, frozen=True):
-    """How one interface treats addresses, as the kernel applies it: the greater of its own setting and that of "all".
+    """One interface's effective ARP settings: the kernel applies the greater of its own and that of "all".
 
-    0 is the default, which answers for and announces the addresses of the other interfaces too
+    The default, 0, also answers for and announces the other interfaces' addresses
     (Documentation/networking/ip-sysctl.rst).
     """
 
@@ -204,9 +204,9 @@ class Ipv4Settings(Struct, frozen=True):
 
 
 class Sysctls(Struct, frozen=True):
-    """`ephemeral_ports` are first and last; `reserved_ports` the ranges in it that the kernel does not give out.
+    """`ephemeral_ports` are first and last; `reserved_ports` are ranges in them that the kernel does not assign.
 
-    `interfaces` has those whose settings can matter: two or more with addresses of one IPv4 subnet.
+    `interfaces` has only interfaces whose settings can matter: two or more with addresses of one IPv4 subnet.
     """
 
     ephemeral_ports: tuple[int, int] | Absent
@@ -216,7 +216,7 @@ class Sysctls(Struct, frozen=True):
 
 @collector
 def sysctls(host: Host, interfaces: Interfaces | Absent) -> Sysctls:
-    """Read two files, and if interfaces share a subnet two more and two per interface; open to every user."""
+    """Read two files, and if interfaces share a subnet two more and two per interface. Needs no privileges."""
     shared = [] if isinstance(interfaces, Absent) else sharing_a_subnet(interfaces)
     return Sysctls(
         ephemeral_ports=_ask(host, "ipv4/ip_local_port_range", port_range),
@@ -226,7 +226,7 @@ def sysctls(host: Host, interfaces: Interfaces | Absent) -> Sysctls:
 
 
 def sharing_a_subnet(interfaces: Interfaces) -> list[Interface]:
-    """Return the interfaces with an IPv4 address in a subnet of another: there ARP and filters choose wrongly."""
+    """Return the interfaces that share an IPv4 subnet with another: ARP and filters may then choose the wrong one."""
     subnets = {i.name: i.subnets for i in interfaces.all if not i.loopback}
     owners = Counter(subnet for found in subnets.values() for subnet in found)
     return [i for i in interfaces.all if any(owners[subnet] > 1 for subnet in subnets.get(i.name, ()))]
@@ -246,7 +246,7 @@ def _ask(host: Host, name: str, parse: Callable[[str], T]) -> T | Absent:
 
 
 def number(text: str) -> int:
-    """Return one whole number. Raises ParseError."""
+    """Parse one whole number. Raises ParseError."""
     return _numbers(text, 1)[0]
 
 
@@ -257,7 +257,7 @@ def port_range(text: str) -> tuple[int, int]:
 
 
 def port_list(text: str) -> tuple[tuple[int, int], ...]:
-    """Return the kernel's list of ports, ``29500,40000-40010``, as ranges; empty is none. Raises ParseError."""
+    """Parse the kernel's list of ports, ``29500,40000-40010``, into ranges; it may be empty. Raises ParseError."""
     ranges = []
     for part in filter(None, text.strip().split(",")):
         match = re.fullmatch(r"(\d{1,5})(?:-(\d{1,5}))?", part, re.ASCII)

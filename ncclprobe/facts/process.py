@@ -1,9 +1,9 @@
-"""The permissions, limits and shared resources of this process, and its surroundings.
+"""This process's limits, permissions, shared resources and container.
 
-Its limits, processors, capabilities, namespaces, kind of container, /dev/shm with its leftovers, and device nodes: all
-of it is the process's own, for every user to read. Under srun or in a container a rank started the same way gets the
-same; in a login shell it does not. The maps of the owner's processes show whether a leftover in /dev/shm is still in
-use; only that owner and root may read them.
+Limits, processors, capabilities, namespaces, kind of container, /dev/shm with its leftovers, and device nodes: all are
+the process's own and readable by every user. Under srun or in a container, a rank started the same way gets the same
+values; from a login shell it does not. The maps of the owner's processes show whether a leftover in /dev/shm is still
+in use; only that owner and root may read them.
 """
 
 import json
@@ -36,7 +36,7 @@ _WHOLE_RANGE = ["0", "0", "4294967295"]
 
 _OF_SLURM = ("SLURM_RLIMIT_NOFILE", "SLURM_RLIMIT_MEMLOCK")
 READS = frozenset({"KUBERNETES_SERVICE_HOST", "container", "APPTAINER_CONTAINER", "SINGULARITY_CONTAINER", *_OF_SLURM})
-"""Variables read here that NCCL's table of parameters does not hold: their values may be recorded too."""
+"""Variables read here that NCCL's table of parameters lacks; their values may be recorded too."""
 
 _BY_VARIABLE = {
     "KUBERNETES_SERVICE_HOST": "kubernetes",
@@ -56,11 +56,10 @@ class ResourceLimit(NamedTuple):
 
 
 class Process(Struct, frozen=True):
-    """`cpus` and `memory_nodes` are those it may use, `capabilities` the effective ones that matter here
-    (``ipc_lock``).
+    """`cpus` and `memory_nodes` are those it may use; `capabilities` are the relevant effective ones (``ipc_lock``).
 
-    `first_user_namespace`: its capabilities count for the whole machine, and not for a container only. `namespaces` are
-    inode numbers by kind: equal numbers on one boot of one kernel are one namespace. `uid` is the real one.
+    `first_user_namespace`: its capabilities apply to the whole machine, not only to a container. `namespaces` are inode
+    numbers by kind: equal numbers on one boot of one kernel are the same namespace. `uid` is the real one.
     """
 
     nproc: ResourceLimit
@@ -73,11 +72,11 @@ class Process(Struct, frozen=True):
 
 
 Stack = tuple[str | None, int | None]
-"""Whose network it is: the machine's boot id and the network namespace. None: not known."""
+"""Identifies a network stack: the machine's boot id and the network namespace. None: unknown."""
 
 
 def stack_of(system: System | Absent | None, process: Process | Absent | None) -> Stack:
-    """Return whose network a node has: its own, or that of another node that runs on the same machine."""
+    """Return a node's network stack; nodes on the same machine may share one."""
     namespace = process.namespaces.get("net") if isinstance(process, Process) else None
     return (
         system.boot_id if isinstance(system, System) else None,
@@ -86,9 +85,10 @@ def stack_of(system: System | Absent | None, process: Process | Absent | None) -
 
 
 class Container(Struct, frozen=True):
-    """`kind` is docker, podman, kubernetes, lxc, apptainer or the like; empty: no sign of one. `sign` is the evidence.
+    """`kind` is docker, podman, kubernetes, lxc, apptainer or similar; empty: no sign of a container. `sign` is the
+    evidence.
 
-    A sign can be a leftover: a machine that was started from docker's image has its /.dockerenv.
+    A sign can be a leftover: a machine booted from a docker image still has its /.dockerenv.
     """
 
     kind: str = ""
@@ -110,7 +110,7 @@ def open_files(host: Host) -> OpenFiles:
 
 @collector
 def process(host: Host) -> Process:
-    """Read getrlimit(2), /proc/self/status, uid_map and the links of /proc/self/ns: a process may look at itself."""
+    """Read getrlimit(2), /proc/self/status, uid_map and the links of /proc/self/ns. Needs no privileges."""
     said = host.ask("read", "/proc/self/status")
     cpus, nodes, capabilities = status(said)
     return Process(
@@ -125,9 +125,9 @@ def process(host: Host) -> Process:
 
 
 class JobUser(Struct, frozen=True):
-    """The user of Slurm's job, if this process runs as another one, as a prolog does; None: it does not.
+    """The user of Slurm's job, if this process runs as another user, as a prolog does; otherwise None.
 
-    `limits`: those of the user that are known, by the name of getrlimit(2), each with its source.
+    `limits`: the user's known limits by the name of getrlimit(2), each with its source.
     """
 
     uid: str | None = None
@@ -136,7 +136,7 @@ class JobUser(Struct, frozen=True):
 
 @collector
 def job_user(host: Host, environment: Environment, process: Process) -> JobUser:
-    """Read what Slurm hands on of the submitter's limits (SLURM_RLIMIT_*), otherwise the user's lines in limits.d."""
+    """Read the submitter's limits that Slurm propagates (SLURM_RLIMIT_*), otherwise the user's lines in limits.d."""
     uid = environment.get("SLURM_JOB_UID")
     if not uid or process.uid is None or uid == str(process.uid):
         return JobUser()
@@ -151,7 +151,7 @@ def job_user(host: Host, environment: Environment, process: Process) -> JobUser:
 
 
 def _parse_slurm_limit(text: str) -> int | None:
-    """Return the soft limit that Slurm hands on (slurmd/slurmstepd/ulimits.c): ``U4096`` if --propagate asked for it.
+    """Parse a limit that Slurm propagates (slurmd/slurmstepd/ulimits.c): ``U4096`` if --propagate requested it.
 
     None: unlimited; -1: not a limit.
     """
@@ -162,11 +162,11 @@ def _parse_slurm_limit(text: str) -> int | None:
 
 
 _ITEMS = {"nofile": ("RLIMIT_NOFILE", 1), "memlock": ("RLIMIT_MEMLOCK", 1024)}
-"""Items of limits.conf(5) and their units in bytes or files."""
+"""Items of limits.conf(5), their limits, and the size of one unit in bytes or files."""
 
 
 def parse_limits_conf(text: str) -> dict[str, tuple[ResourceLimit, str]]:
-    """Return the limits of the host's rows ``[place, rank, type, item, value]``: of the nearest rank, the last row."""
+    """Parse the host's rows ``[place, rank, type, item, value]``; the nearest rank wins, and of its rows the last."""
     won: dict[tuple[str, str], tuple[int, int | None, str]] = {}
     for place, rank, kind, item, value in json.loads(text):
         name, unit = _ITEMS.get(item, ("", 0))
@@ -191,9 +191,9 @@ def _limit(host: Host, name: str) -> ResourceLimit:
 
 
 def status(text: str) -> tuple[tuple[int, ...], tuple[int, ...], frozenset[str]]:
-    """Return processors, memory nodes and effective capabilities of /proc/self/status. Raises ParseError.
+    """Parse processors, memory nodes and effective capabilities of /proc/self/status. Raises ParseError.
 
-    A kernel without cpusets shows no memory nodes: none are listed then.
+    A kernel without cpusets shows no memory nodes; the result has none then.
     """
     fields = {
         name: value.strip() for name, colon, value in (line.partition(":") for line in text.splitlines()) if colon
@@ -207,13 +207,13 @@ def status(text: str) -> tuple[tuple[int, ...], tuple[int, ...], frozenset[str]]
 
 
 def real_user(text: str) -> int | None:
-    """Return the real user of /proc/self/status; None: it is not among the lines that were recorded."""
+    """Return the real user of /proc/self/status; None: the recorded lines lack it."""
     found = re.search(r"^Uid:\t(\d{1,10})\t", text, re.MULTILINE | re.ASCII)
     return int(found[1]) if found else None
 
 
 def namespace(link: str) -> int:
-    """Return the inode number in ``ipc:[4026531839]``. Raises ParseError."""
+    """Parse the inode number in ``ipc:[4026531839]``. Raises ParseError."""
     match = re.fullmatch(r"\w+:\[(\d{1,20})\]", link.strip(), re.ASCII)
     if not match:
         raise ParseError(f"/proc/self/ns: {link[:60]!r}")
@@ -222,7 +222,7 @@ def namespace(link: str) -> int:
 
 @collector
 def container(host: Host, environment: Environment | Absent) -> Container:
-    """Read the marks of container engines: variables, two files, the control groups of process 1. For every user."""
+    """Look for signs of container engines: variables, two files, process 1's control groups. Needs no privileges."""
     variables = {} if isinstance(environment, Absent) else environment.variables
     for name, kind in _BY_VARIABLE.items():
         if variables.get(name):
@@ -252,11 +252,11 @@ class Memlock(Struct, frozen=True):
 
 
 class Segment(Struct, frozen=True):
-    """One of NCCL's files in /dev/shm: its size, and how long ago it was written.
+    """One of NCCL's files in /dev/shm: its size and age.
 
-    `held`: some process has it mapped; False: none has, and it is a leftover; None: not every process that might have
-    it could be looked at. NCCL removes the file as soon as the last peer has attached (ncclShmOpen in
-    src/misc/shmutils.cc, v2.30.7), so one that stays belongs to a job that just starts, or died. Its name is random.
+    `held`: a process has it mapped; False: none has, so it is a leftover; None: not every process that might have it
+    was visible. NCCL removes the file as soon as the last peer has attached (ncclShmOpen in src/misc/shmutils.cc,
+    v2.30.7), so a file that remains belongs to a job that is just starting, or died. Its name is random.
     """
 
     name: str
@@ -266,10 +266,10 @@ class Segment(Struct, frozen=True):
 
 
 class SharedMemory(Struct, frozen=True):
-    """The file system at /dev/shm: size and what is still free, in bytes.
+    """The file system at /dev/shm: total and free bytes.
 
-    `device` is its number: NCCL takes two ranks for neighbours only if theirs are the same. `segments` are NCCL's
-    files, the newest first; None: unknown.
+    `device` is its number: NCCL treats two ranks as neighbours only if their numbers are equal. `segments` are NCCL's
+    files, newest first; None: unknown.
     """
 
     total_bytes: int
@@ -279,14 +279,14 @@ class SharedMemory(Struct, frozen=True):
 
 
 class DeviceNode(Struct, frozen=True):
-    """A device node, and whether its permissions let this process read and write it. A device cgroup still may not."""
+    """A device node, and whether its permissions allow reading and writing. A device cgroup may still forbid it."""
 
     path: str
     usable: bool
 
 
 class Devices(Struct, frozen=True):
-    """Device nodes of the NVIDIA driver, IMEX channels (the first 16), and the RDMA nodes under /dev/infiniband."""
+    """Device nodes of the NVIDIA driver, IMEX channels (the first 16), and RDMA nodes under /dev/infiniband."""
 
     nvidia: tuple[DeviceNode, ...] | Absent
     imex_channels: tuple[DeviceNode, ...] | Absent
@@ -295,7 +295,7 @@ class Devices(Struct, frozen=True):
 
 @collector
 def memlock(host: Host, process: Process | Absent) -> Memlock:
-    """Read the limit, and whether a capability in the first user namespace makes it moot; open to every user."""
+    """Read the limit, and whether CAP_IPC_LOCK in the first user namespace lifts it. Needs no privileges."""
     soft, _hard = json.loads(host.ask("rlimit", "RLIMIT_MEMLOCK"))
     held = isinstance(process, Process) and "ipc_lock" in process.capabilities and process.first_user_namespace
     return Memlock(soft, exempt=held)
@@ -303,7 +303,9 @@ def memlock(host: Host, process: Process | Absent) -> Memlock:
 
 @collector
 def shared_memory(host: Host) -> SharedMemory:
-    """Read statvfs(3) and stat(2) of /dev/shm, and NCCL's files in it. Whether others' are in use takes root to see."""
+    """Read statvfs(3) and stat(2) of /dev/shm, and NCCL's files in it. Only root sees whether other users'
+    are in use.
+    """
     seen = json.loads(host.ask("statvfs", SHM))
     device = learn(host, lambda text: int(json.loads(text)["device"]), "stat", SHM)
     segments = attempt(lambda: _segments(host))
@@ -331,9 +333,9 @@ def _segments(host: Host) -> tuple[Segment, ...]:
 
 
 def is_held(path: str, mine: bool, mapped: dict[str, Any], everyone: bool) -> bool | None:
-    """Return whether a process has `path` mapped, given the visible part of all of them.
+    """Return whether a process has `path` mapped; None: unknown, because some processes are hidden.
 
-    `everyone`: the processes of all containers can be seen from here. For the caller's own file the hidden processes of
+    `everyone`: the processes of all containers are visible from here. For the caller's own file, hidden processes of
     other users do not matter: NCCL makes it only for its owner (mkstemp(3): mode 0600).
     """
     if path in mapped["paths"]:
@@ -343,7 +345,7 @@ def is_held(path: str, mine: bool, mapped: dict[str, Any], everyone: bool) -> bo
 
 @collector
 def devices(host: Host) -> Devices:
-    """Read names in three folders and access(2) to each, for every user. None is opened: that may wake a GPU."""
+    """List three folders and check access(2) of each node. Needs no privileges. Opens none: that may wake a GPU."""
     return Devices(
         nvidia=attempt(lambda: _nodes(host, "/dev", "nvidia*", but=("nvidia-caps", _IMEX.rpartition("/")[2]))),
         imex_channels=attempt(lambda: _nodes(host, _IMEX, "channel*", most=bounds.IMEX_CHANNELS)),

@@ -1,10 +1,8 @@
-"""The facts of each rank of a node: its visible devices, processors, and the GPUs that NVML shows it.
+"""Per-rank facts of a node: visible devices, processors, and the GPUs that NVML shows to the rank.
 
-A control group or a container may leave each rank of a node its own GPUs.
-
-NVML counts only those that its process may open, and numbers them from 0 in each such process. So the ranks' answers
-are combined by UUID: the node has the GPUs of all its ranks, in the order of their PCI addresses, as NVML numbers those
-of a whole machine.
+A control group or a container may give each rank of a node its own GPUs. NVML counts only the GPUs that its process may
+open, and numbers them from 0 in each process. So the ranks' answers are combined by UUID: the node has the GPUs of all
+its ranks, in the order of their PCI addresses, as NVML numbers those of a whole machine.
 """
 
 import json
@@ -26,7 +24,7 @@ from ncclprobe.model.values import Struct
 
 
 class RankProcess(Struct, frozen=True):
-    """One rank. `visible` is CUDA_VISIBLE_DEVICES entry by entry; None: unset, all devices.
+    """One rank. `visible` holds the entries of CUDA_VISIBLE_DEVICES; None: unset, so all devices.
 
     `host_id` is NCCL_HOSTID. `shm_device` is the file system of /dev/shm (st_dev): ranks in one IPC and mount namespace
     share it. `namespaces` are inode numbers by kind.
@@ -43,7 +41,7 @@ class RankProcess(Struct, frozen=True):
 
 @rank_collector
 def rank_process(host: Host, environment: Environment, launch: Launch, process: Process) -> RankProcess:
-    """Return the variables, affinity and namespaces of this one process."""
+    """Collect this process's variables, affinity and namespaces."""
     visible = environment.get("CUDA_VISIBLE_DEVICES")
     return RankProcess(
         local_rank=launch.local_rank,
@@ -63,16 +61,16 @@ _APART = "each rank of this node sees GPUs of its own, and numbers them from 0"
 
 
 class OwnGpus(Struct, frozen=True):
-    """UUIDs, in NVML's order of the GPUs for this rank."""
+    """UUIDs of this rank's GPUs, in NVML's order."""
 
     uuids: tuple[str, ...]
 
 
 @rank_collector
 def own_gpus(host: Host, launch: Launch) -> OwnGpus:
-    """Ask NVML which GPUs this rank may use, and all of them if they are fewer than the ranks of its node.
+    """Ask NVML which GPUs this rank may use; read them fully if they are fewer than the ranks of its node.
 
-    Those that torchrun started share what its agent sees.
+    Ranks that torchrun started see the same GPUs as its agent. Raises Missing if all ranks see the same GPUs.
     """
     ranks = launch.local_world_size or launch.world_size or 1
     if ranks == 1 or launch.kind == "torchrun":
@@ -83,11 +81,11 @@ def own_gpus(host: Host, launch: Launch) -> OwnGpus:
     return OwnGpus(tuple(ask(host, text, _UUID, index) for index in range(min(count, ranks))))
 
 
-def together(own: Answers, ranks: Mapping[int, Answers]) -> Answers:
-    """Return a node's answers with the GPUs of all its `ranks`; `own` if these see no others.
+def merge_ranks(own: Answers, ranks: Mapping[int, Answers]) -> Answers:
+    """Combine a node's answers with the GPUs of all its `ranks`; return `own` if these see no others.
 
-    Answers on only the first rank's GPUs, by numbers of its own, are refused. CUDA_VISIBLE_DEVICES is then of no use
-    for the node; if all ranks see the same GPUs, the node's is the value of any of them.
+    Answers that use the first rank's own GPU numbers are refused. CUDA_VISIBLE_DEVICES then means nothing for the node.
+    If all ranks see the same GPUs, any rank's value is the node's.
     """
     others = [answers for answers in ranks.values() if isinstance(answers.get(("nvml", _UUID, 0)), str)]
     if not others:
@@ -107,13 +105,13 @@ def together(own: Answers, ranks: Mapping[int, Answers]) -> Answers:
 
 
 def _device(question: Question) -> int | None:
-    """Return the number of the GPU that a question is about; None: it is about none."""
+    """Return the number of the GPU that a question is about; None: not about a single GPU."""
     of_device = question[0] == "nvml" and len(question) > 2 and question[1] != ASK
     return question[2] if of_device and isinstance(question[2], int) else None
 
 
 def _gpus_by_uuid(answers: Answers) -> dict[str, tuple[int, str]]:
-    """Return number and PCI address of each GPU by its UUID, or by its number if it reports none: a lost one."""
+    """Map each GPU's UUID to its number and PCI address; a lost GPU, which reports no UUID, is keyed by its number."""
     found = {}
     for index in sorted({index for q in answers if (index := _device(q)) is not None}):
         uuid = answers.get(("nvml", _UUID, index))
@@ -123,14 +121,14 @@ def _gpus_by_uuid(answers: Answers) -> dict[str, tuple[int, str]]:
 
 
 def _peers(count: int) -> Iterator[Question]:
-    """Yield what is asked of pairs of GPUs: no rank sees both."""
+    """Yield the questions about pairs of GPUs; no rank sees both GPUs of a pair."""
     for gpu in range(count):
         others = listed(peer for peer in range(count) if peer != gpu)
         yield from (("nvml", ASK, gpu, others, capability) for capability in CAPABILITIES)
 
 
 def _add_visible_gpus(own: Answers, ranks: Mapping[int, Answers]) -> Answers:
-    """Return `own` with all GPUs that the ranks' CUDA_VISIBLE_DEVICES show, if they differ."""
+    """Return `own` with the union of the ranks' CUDA_VISIBLE_DEVICES if they differ."""
     lists = [_shown(answers) for answers in (own, *ranks.values())]
     shown = list(dict.fromkeys(entry for entries in lists for entry in entries))
     return {**own, ("env",): _env(own, shown)} if all(lists) and len(shown) > len(lists[0]) else own
@@ -142,7 +140,7 @@ def _shown(answers: Answers) -> list[str]:
 
 
 def _env(answers: Answers, shown: Sequence[str]) -> str | HostError:
-    """Return the variables of `answers` with this list of GPUs, or without one."""
+    """Return the variables of `answers` with this CUDA_VISIBLE_DEVICES, or without one if `shown` is empty."""
     said = answers.get(("env",), Missing("the environment was not asked for"))
     variables = _object(said)
     variables.pop(_LIST, None)
@@ -150,7 +148,7 @@ def _env(answers: Answers, shown: Sequence[str]) -> str | HostError:
 
 
 def _object(said: object) -> dict[str, Any]:
-    """Return the JSON object that was answered; empty if it was none."""
+    """Decode a JSON object; empty if the answer is anything else."""
     try:
         found = json.loads(said) if isinstance(said, str) else None
     except ValueError:

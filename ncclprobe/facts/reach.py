@@ -1,8 +1,7 @@
-"""How this node reached rank 0 of its job, or how far it got: a run's measurement, not a machine's fact.
+"""Connectivity that a run measured: the way to rank 0, the paths to the other nodes, and the RDMA rails.
 
-The other nodes that this one could reach, on each of its interfaces, and how well, as a run measured it.
-
-A node's view of its rails: its RDMA ports, each tried with one of another node as NCCL would connect the two.
+These are a run's measurements, not a machine's facts. Paths are tried on each interface. Each RDMA port is tried with a
+port of another node as NCCL would connect the two.
 """
 
 import json
@@ -23,7 +22,7 @@ T = TypeVar("T")
 
 
 def sample(host: Host, name: str, kind: type[T]) -> T:
-    """Return what a run measured, as `kind`. It may come from another node: nothing is believed to be well formed."""
+    """Return a run's sample as `kind`. It may come from another node, so it is validated. Raises ParseError."""
     text = host.ask(SAMPLE, name)
     try:
         reported: Any = json.loads(text)
@@ -33,7 +32,7 @@ def sample(host: Host, name: str, kind: type[T]) -> T:
 
 
 def collector_of(fact: type, run: Callable[[Host], Any]) -> Collector:
-    """Return the collector of `fact` that `run` is, under the name by which `ncclprobe explain` calls it."""
+    """Turn `run` into the collector of `fact`, named as `ncclprobe explain` shows it."""
     run.__name__ = re.sub(r"\B(?=[A-Z])", "_", fact.__name__).lower()
     return Collector(run, fact)
 
@@ -43,13 +42,13 @@ def _sample(fact: type, name: str) -> Collector:
 
 
 class Reach(Struct, frozen=True):
-    """The way to rank 0, as it was at the last of `tries` in `seconds`.
+    """The way to rank 0, as of the last of `tries` within `seconds`.
 
-    `outcome` is ``ok``, or the step at which it failed: ``resolve``, ``route``, or a kind of
+    `outcome` is ``ok``, or the step that failed: ``resolve``, ``route``, or a kind of
     :class:`~ncclprobe.wire.WireError`: refused, filtered, unreachable, address, denied, reset, silent, foreign,
-    stranger … `detail` is the description. `address` is the one of `addresses` that was called, `source` this side's
-    and `interface` the one that has it. `seen` are all outcomes, in order of first appearance: a port that was refused
-    and is open now, say.
+    stranger … `detail` describes it. `address` is the one of `addresses` that was tried, `source` this side's and
+    `interface` the one that has it. `seen` are all outcomes in order of first appearance, such as a port that was
+    refused first and is open now.
     """
 
     target: str
@@ -71,7 +70,7 @@ reach = _sample(Reach, "reach")
 class ClockOffset(Struct, frozen=True):
     """How far this node's clock is ahead of rank 0's, in seconds, and the round trip of that measurement.
 
-    The error is at most half the round trip: the shortest of several was taken.
+    The error is at most half the round trip; the measurement with the shortest one was kept.
     """
 
     offset_s: float
@@ -82,7 +81,7 @@ clock_offset = _sample(ClockOffset, "clock")
 
 
 class Trouble(Struct, frozen=True):
-    """A connection to rank 0 that no node completed: the caller, what was wrong with it, and its node rank."""
+    """A connection to rank 0 that failed: the caller, the problem, and its node rank if known."""
 
     peer: str
     kind: str
@@ -91,16 +90,16 @@ class Trouble(Struct, frozen=True):
 
 
 class Flood(Struct, frozen=True):
-    """An address with more callers than a listener has room for; so many `connections` were closed."""
+    """An address that made more connections than a listener has room for; `connections` of them were closed."""
 
     address: str
     connections: int
 
 
 class Proof(Struct, frozen=True):
-    """How the nodes of this run prove to each other that they belong to it: by `origin`, the origin of their secret.
+    """How the nodes of this run authenticate each other; `origin` is the origin of their shared secret.
 
-    `proved`: they have one. `trusted`: they have none, and --trust-network waives it.
+    `proved`: they share a secret. `trusted`: they have none, and --trust-network waives it.
     """
 
     origin: str
@@ -112,11 +111,11 @@ proof = _sample(Proof, "proof")
 
 
 class Gathering(Struct, frozen=True):
-    """Rank 0's wait for the others: `waited_s` in all, and the connections that failed.
+    """Rank 0's wait for the other nodes: `waited_s` in all, and the connections that failed.
 
-    `allowed_s`: how long it was to wait, had no other work taken time.
-    `came` are the node ranks that rank 0 admitted; `lost` those of them that ended, fell silent or made no sense before
-    the run was over. `floods` are the addresses that rank 0 disconnected to make room.
+    `allowed_s`: the time it would have waited if no other work had taken time. `came` are the node ranks that rank 0
+    admitted; `lost` are those that exited, fell silent or sent garbage before the run was over. `floods` are the
+    addresses that rank 0 disconnected to make room.
     """
 
     expected: int
@@ -132,7 +131,7 @@ gathering = _sample(Gathering, "gathering")
 
 
 class RollCall(Struct, frozen=True):
-    """That the rank which speaks for this node waited for its node's other ranks: for `expected` of them."""
+    """Shows that this node's reporting rank waited for the node's other ranks, `expected` of them."""
 
     expected: int
 
@@ -141,10 +140,10 @@ roll_call = _sample(RollCall, "roll")
 
 
 class HostFailure(Struct, frozen=True):
-    """A host of --hosts that takes no part, in the `words` of ssh or of that host.
+    """A host of --hosts that does not take part, in the `words` of ssh or of that host.
 
-    `kind`: ``ssh`` did not connect, ``absent``: ncclprobe did not start, ``silent``: no answer in time, ``version``:
-    another version, ``lost``: it ended before it reported.
+    `kind`: ``ssh`` did not connect; ``absent``: ncclprobe did not start; ``silent``: no answer in time; ``version``:
+    another version; ``lost``: it exited before it reported.
     """
 
     host: str
@@ -153,7 +152,7 @@ class HostFailure(Struct, frozen=True):
 
 
 class StartedHosts(Struct, frozen=True):
-    """The hosts that ncclprobe was to be started on over ssh: so many, and those that take no part."""
+    """How many hosts ncclprobe was to be started on over ssh, and those that failed."""
 
     asked: int
     failed: tuple[HostFailure, ...] = ()
@@ -163,7 +162,7 @@ started_hosts = _sample(StartedHosts, "hosts")
 
 
 class MeshListener(NamedTuple):
-    """A listener of a node. `role`: ``nccl0`` is the first interface that NCCL would use; ``gloo0`` …; ``default``."""
+    """A node's listener. `role`: ``nccl0`` is the first interface that NCCL would use; ``gloo0`` …; ``default``."""
 
     role: str
     interface: str
@@ -177,20 +176,20 @@ OUTCOMES = frozenset(
         *("address", "denied", "reset", "hung-up", "silent", "foreign", "stranger", "too-big", "garbled"),
     }
 )
-"""How a path may end: see Path."""
+"""Possible outcomes of a path: see Path."""
 
 
 class Path(Struct, frozen=True):
-    """From this node to one listener of another, in `tries` tries; the last one counts, and any success.
+    """From this node to one listener of another, in `tries` tries; any success counts, otherwise the last try.
 
     `outcome` is ``ok``; a kind of :class:`~ncclprobe.wire.WireError`; ``wrong-peer``: another node answered;
-    ``stalled-out`` or ``stalled-back``: small messages pass, large ones do not arrive there or here; ``late``: the run
-    had no more time, which is not evidence; nor is ``hung-up``: a listener with too many callers does so. `rtt_s` is
-    the shortest round trip of several. `rate_gbps` is the rate of one stream there (1e9 bit/s of payload), `resent` of
+    ``stalled-out`` or ``stalled-back``: small messages pass, large ones do not arrive there or here. ``late`` (the run
+    was out of time) and ``hung-up`` (the listener had too many callers) are not evidence. `rtt_s` is the shortest round
+    trip of several. `rate_gbps` is the rate of one stream to the listener (1e9 bit/s of payload), and `resent` of
     `segments` its TCP retransmissions, in the better of `streams` measurements of a doubtful path.
 
-    `passes`: large messages arrive only in packets of this many bytes, IP header included; None: it was not tried.
-    `refused`: this node's own kernel does not send large packets, because of a firewall.
+    `passes`: large messages arrive only in packets of this many bytes, IP header included; None: not tried. `refused`:
+    this node's own kernel does not send large packets, because of a firewall.
     """
 
     to: int
@@ -212,10 +211,10 @@ class Path(Struct, frozen=True):
 
 
 class Paths(Struct, frozen=True):
-    """All that node `me` tried. `names` are the nodes by rank, `listeners` its own.
+    """Every path that node `me` tried. `names` are the nodes by rank, `listeners` its own.
 
-    `unopened` holds, by role, why this node could not listen; `floods` the addresses that its listeners had to hang up
-    on to have room.
+    `unopened` holds, by role, why this node could not listen. `floods` are the addresses that its listeners
+    disconnected to make room.
     """
 
     me: int
@@ -230,12 +229,11 @@ paths = _sample(Paths, "paths")
 
 
 class RailRow(Struct, frozen=True):
-    """One rail as one of its ends saw it: number `rail` of this node, with number `other` of node `to`.
+    """One rail as one of its ends saw it: rail `rail` of this node, with rail `other` of node `to`.
 
-    `together`: how many rails of the two nodes were at work at the same time, this one among them. `leads`: this end
-    called the other; its directions ``out`` are what it sent, those of the other end what that one sent. `step` is 0 in
-    the plan and counts the rounds of retests from 1. `number` is of the test, the same at both ends. In each direction
-    `nbytes` were to go within `patience_s`.
+    `together`: how many rails of the two nodes were busy at the same time, including this one. `leads`: this end
+    initiated. ``out`` is what each end itself sent. `step` is 0 in the plan and counts the rounds of retests from 1.
+    `number` identifies the test and is equal at both ends. In each direction `nbytes` had to pass within `patience_s`.
     """
 
     number: int
@@ -253,11 +251,11 @@ class RailRow(Struct, frozen=True):
 class Rails(Struct, frozen=True):
     """Node `me`'s view of its rails. `names` are the nodes by rank, `ports` its own in NCCL's order.
 
-    `why`: why there is not a port, or what NCCL would use instead; `untested`: why no rail was tried although it was
-    requested. `cross`: why the job would need rails of different numbers to reach each other; empty: it would not.
-    `moved_gbps` is the rate of each port before the tests, 1e9 bit/s, of ports that report it. `planned` tests were
-    requested from this node; there are fewer rows if the run ran out of time. `plan` is, on node 0, the request to the
-    fabric, `silent` which nodes stopped answering meanwhile.
+    `why`: why there is no port, or what NCCL would use instead. `untested`: why no rail was tried although it was
+    requested. `cross`: why the job needs rails of different numbers to reach each other; empty: it does not.
+    `moved_gbps` is the rate of each port before the tests, 1e9 bit/s, for ports that report it. `planned` tests were
+    requested from this node; there are fewer rows if the run ran out of time. On node 0, `plan` is the request to the
+    fabric. `silent` are nodes that stopped answering meanwhile.
     """
 
     me: int
@@ -277,4 +275,4 @@ rails = _sample(Rails, "rails")
 
 
 MEASURED: frozenset[type] = frozenset({ClockOffset, Paths, Rails})
-"""What nodes measure once rank 0 has their captures; it only compares them by it."""
+"""Measurements that nodes make after rank 0 has their captures, which it uses only for comparisons."""

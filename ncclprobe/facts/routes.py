@@ -1,6 +1,6 @@
-"""Routes and policy rules: the main table from /proc/net, rules and further tables from ip(8) if it is installed.
+"""Routes and policy rules: the main table from /proc/net, rules and other tables from ip(8) if it is installed.
 
-Everyone may read all of it. Rules are in no file: without iproute2 the main table may not be what decides.
+Needs no privileges. Rules are in no file: without iproute2, something other than the main table may decide.
 """
 
 import json
@@ -22,10 +22,10 @@ _ORDINARY = "unicast"
 
 
 class Route(Struct, frozen=True):
-    """The route of packets to `destination` (``10.0.0.0/8``; all: ``0.0.0.0/0``) . No `gateway`: they are neighbours.
+    """The route of packets to `destination` (``10.0.0.0/8``; all: ``0.0.0.0/0``). No `gateway`: directly connected.
 
-    `interface` is empty for a route over several next hops, and for a refusal: see `kind` (``unicast``,
-    ``unreachable`` …). `source` is the address that packets get, if the route sets one.
+    `interface` is empty for a route over several next hops, and for a refusal: see `kind` (``unicast``, ``unreachable``
+    …). `source` is the packets' source address, if the route sets one.
     """
 
     destination: str
@@ -38,10 +38,10 @@ class Route(Struct, frozen=True):
 
 
 class Rule(Struct, frozen=True):
-    """One policy rule: packets from `source` to `destination` ("all" or a prefix) look into `table`.
+    """One policy rule: packets from `source` to `destination` ("all" or a prefix) use `table`.
 
-    `interface` restricts it to packets that enter or leave there; `action` is set instead of a table if packets are
-    refused. Smaller priorities are asked first.
+    `interface` restricts it to packets that enter or leave there; `action` replaces the table if packets are refused.
+    Rules with smaller priorities come first.
     """
 
     priority: int
@@ -52,15 +52,15 @@ class Rule(Struct, frozen=True):
     action: str = ""
 
     def takes(self, source: str, destination: str) -> bool:
-        """Return whether the rule is for packets from `source`, which may be unknown (empty), to `destination`."""
+        """Return whether the rule applies to packets from `source` (empty: unknown) to `destination`."""
         pairs = ((self.source, source), (self.destination, destination))
         return all(prefix == "all" or (each and ip_address(each) in ip_network(prefix)) for prefix, each in pairs)
 
 
 class Routes(Struct, frozen=True):
-    """Routes of this network namespace: IPv4's main table, and those of IPv6 but to itself, multicast and anycast.
+    """Routes of this network namespace: IPv4's main table, and IPv6's except local, multicast and anycast ones.
 
-    `rules` are IPv4's. `tables` are the routes of every table of IPv4, asked for only if there are `policy` rules.
+    `rules` are IPv4's. `tables` are the routes of all IPv4 tables, read only if there are `policy` rules.
     """
 
     main: tuple[Route, ...]
@@ -69,14 +69,14 @@ class Routes(Struct, frozen=True):
 
     @property
     def default_interfaces(self) -> tuple[str, ...]:
-        """Return interfaces with a default route in the main tables."""
+        """Return the interfaces with a default route in the main tables."""
         names = [route.interface for route in self.main if route.destination in ("0.0.0.0/0", "::/0")]
         return tuple(dict.fromkeys(names))
 
     def leaving(self, address: str, source: str = "") -> Route | None:
-        """Return the route of a packet from `source` to `address`; None: there is none.
+        """Return the route of a packet from `source` to `address`; None: no route.
 
-        By the rules in their order, the longest prefix, the smallest metric. Not by rules of IPv6 or an interface.
+        Applies rule order, longest prefix and smallest metric. Ignores IPv6 rules and rules with an interface.
         """
         own = self.tables if isinstance(self.tables, tuple) else ()
         names = [rule.table for rule in self.policy if not rule.interface and rule.takes(source, address)]
@@ -96,7 +96,7 @@ class Routes(Struct, frozen=True):
 
 @collector
 def routes(host: Host) -> Routes:
-    """Read two files and ``ip rule``; ``ip route`` only if rules lead to further tables. Open to every user."""
+    """Read two files and ``ip rule``; ``ip route`` only if rules use other tables. Needs no privileges."""
     found = Routes(
         (*main4(host.ask("read", "/proc/net/route")), *_main6(host)), learn(host, rules, "run", *_IP, "rule")
     )
@@ -118,7 +118,9 @@ def _main6(host: Host) -> tuple[Route, ...]:
 
 
 def main4(text: str) -> tuple[Route, ...]:
-    """Return the routes of /proc/net/route that are up and refuse nothing. Its addresses are little-endian numbers."""
+    """Parse the routes of /proc/net/route that are up and refuse nothing. Addresses are little-endian. Raises
+    ParseError.
+    """
     lines = text.splitlines()
     if not lines or lines[0].split()[:3] != ["Iface", "Destination", "Gateway"]:
         raise ParseError(f"/proc/net/route: {text[:80]!r}")
@@ -142,7 +144,7 @@ def _ipv4(text: str) -> IPv4Address:
 
 
 def main6(text: str) -> tuple[Route, ...]:
-    """Return the routes of /proc/net/ipv6_route to other machines: not to itself, multicast, anycast or refused."""
+    """Parse the routes of /proc/net/ipv6_route to other machines: not local, multicast, anycast or refused."""
     return tuple(route for line in text.splitlines() if (route := _route6(line)))
 
 
@@ -163,7 +165,7 @@ def _ipv6(text: str) -> IPv6Address:
 
 
 def rules(text: str) -> tuple[Rule, ...]:
-    """Parse ``ip -j rule``. (iproute2 before 4.17 ignores -j here and prints text: a ParseError.)"""
+    """Parse ``ip -j rule``. Raises ParseError, also for iproute2 before 4.17, which ignores -j here and prints text."""
     return tuple(_rule(row) for row in _rows(text, "ip rule"))
 
 
@@ -179,13 +181,13 @@ def _rule(row: dict[str, Any]) -> Rule:
 
 
 def _selector(row: dict[str, Any], key: str) -> str:
-    """Parse ``{"src": "10.2.0.0", "srclen": 16}`` as a prefix; one address has no length, and "all" is a word."""
+    """Parse ``{"src": "10.2.0.0", "srclen": 16}`` as a prefix; a single address has no length, and "all" is a word."""
     address, length = str(row.get(key, "all")), row.get(f"{key}len")
     return address if address == "all" else _prefix(address if length is None else f"{address}/{length}")
 
 
 def tables(text: str) -> tuple[Route, ...]:
-    """Parse ``ip -j -4 route show table all`` without the table of this node's own addresses."""
+    """Parse ``ip -j -4 route show table all``, without the table of this node's own addresses."""
     rows = _rows(text, "ip route")
     return tuple(_route(row) for row in rows if row.get("table") != "local")
 
@@ -217,7 +219,7 @@ def _number(value: Any) -> int:
 
 
 def _rows(text: str, what: str) -> list[dict[str, Any]]:
-    """Return the objects of one JSON array. Raises ParseError."""
+    """Decode a JSON array of objects. Raises ParseError."""
     try:
         rows = json.loads(text)
     except (ValueError, RecursionError):

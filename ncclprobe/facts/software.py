@@ -1,7 +1,7 @@
-"""Which torch and NCCL a job started from this interpreter gets, and which code it would run, without running any.
+"""The torch and NCCL that a job started from this interpreter would load, found without running any of their code.
 
-All of it is readable to everyone who can run the job. It holds for this interpreter and these variables: a job that
-another script starts, with modules loaded or in a container, may get others.
+Everyone who can run the job may read it. It holds for this interpreter and these variables: a job that another script
+starts, with modules loaded or in a container, may load others.
 """
 
 import json
@@ -31,7 +31,7 @@ _WHEEL_FOLDER = "nvidia/nccl/lib"
 
 
 class NcclLibrary(Struct, frozen=True):
-    """One libnccl on this machine. `source` is the wheel or the file it was read from.
+    """One libnccl on this machine. `source` is the wheel or file it was found in.
 
     `version` is None if neither a wheel, the file's name nor its constants show it; `path` is the file, if known.
     """
@@ -42,9 +42,10 @@ class NcclLibrary(Struct, frozen=True):
 
 
 class Mapped(Struct, frozen=True, tag=True):
-    """The libnccl that a torch process maps, and why that one: ``DT_RPATH``, ``LD_LIBRARY_PATH``, ``LD_PRELOAD`` …
+    """The libnccl that a torch process maps, and why: ``DT_RPATH``, ``LD_LIBRARY_PATH``, ``LD_PRELOAD`` …
 
-    ``static``: `path` has NCCL inside. Without a torch for CUDA: what a program without a path of its own would map.
+    ``static``: `path` contains NCCL. Without a torch for CUDA: the file that a program without its own search path
+    maps.
     """
 
     path: str
@@ -52,14 +53,14 @@ class Mapped(Struct, frozen=True, tag=True):
 
 
 class Torch(Struct, frozen=True, tag=True):
-    """The installed torch: its folder, and the CUDA version it was built for, None for a build without CUDA."""
+    """The installed torch: its folder, and the CUDA version it was built for (None: a build without CUDA)."""
 
     folder: str
     cuda: str | Absent | None
 
 
 class Software(Struct, frozen=True):
-    """`packages`: installed distributions. `nccl`: every libnccl found, the one a job would map first, then wheels.
+    """`packages`: installed distributions. `nccl`: every libnccl found; the one a job would map first, then wheels.
 
     `mapped` None: the loader would find none. `torch` None: not installed.
     """
@@ -71,13 +72,13 @@ class Software(Struct, frozen=True):
 
     @property
     def nccl_version(self) -> Version | None:
-        """Return the version a job most likely loads, or None if no libnccl was found, or not its version."""
+        """Return the version that a job most likely loads, or None if unknown or no libnccl was found."""
         return self.nccl[0].version if self.nccl else None
 
 
 @collector
 def software(host: Host, loader: Loader | Absent) -> Software:
-    """Read this interpreter's wheels, what torch links to, libraries in the loader's folders: open to every user."""
+    """Read this interpreter's wheels, torch's links and the libraries in the loader's folders. Needs no privileges."""
     known = Loader() if isinstance(loader, Absent) else loader
     packages = json.loads(host.ask("packages"))
     torch = attempt(lambda: _torch(host))
@@ -89,14 +90,14 @@ def software(host: Host, loader: Loader | Absent) -> Software:
     first, *others = (*_order_libraries(packages, files, mapped), None)
     return Software(
         packages=packages,
-        nccl=tuple(each for each in (_read(host, first), *others) if each),
+        nccl=tuple(each for each in (_read_version(host, first), *others) if each),
         mapped=mapped,
         torch=torch,
     )
 
 
-def _read(host: Host, library: NcclLibrary | None) -> NcclLibrary | None:
-    """Return the library that would be mapped with the version among its constants: a wheel's file may be another's."""
+def _read_version(host: Host, library: NcclLibrary | None) -> NcclLibrary | None:
+    """Replace the version of the library to be mapped by the one among its constants: a wheel's file may be swapped."""
     if library is None or not library.path:
         return library
     found = learn(host, version_text, "elf_texts", library.path, _WRITTEN_INSIDE)
@@ -104,7 +105,7 @@ def _read(host: Host, library: NcclLibrary | None) -> NcclLibrary | None:
 
 
 def version_text(text: str) -> Version:
-    """Return the version in texts such as "NCCL version 2.30.7+cuda13.3" of a host's answer. Raises ParseError."""
+    """Find a version such as "NCCL version 2.30.7+cuda13.3" in the host's texts of a library. Raises ParseError."""
     try:
         texts = [str(each).removeprefix(_NAMED_INSIDE) for each in json.loads(text)]
     except (ValueError, TypeError, RecursionError):
@@ -116,7 +117,7 @@ def version_text(text: str) -> Version:
 
 
 def _torch(host: Host) -> Torch | None:
-    """Return the folder of torch, and torch/version.py."""
+    """Find torch's folder, and its CUDA version in torch/version.py."""
     try:
         folder = str(PurePosixPath(host.ask("module", "torch")).parent)
     except Missing:
@@ -125,7 +126,7 @@ def _torch(host: Host) -> Torch | None:
 
 
 def torch_cuda(text: str) -> str | None:
-    """Return the CUDA version in torch/version.py, written by torch's build. Raises ParseError."""
+    """Parse the CUDA version in torch/version.py, written by torch's build. Raises ParseError."""
     match = re.search(r"^cuda(?::[^=\n]*)? = (?:None|'(\d{1,3}(?:\.[^'\n]{0,40})?)')$", text, re.MULTILINE)
     if not match:
         raise ParseError(f"torch/version.py: no cuda in {text[:80]!r}")
@@ -133,7 +134,7 @@ def torch_cuda(text: str) -> str | None:
 
 
 def _cuda_library(host: Host, torch: Torch | Absent | None) -> Elf | None:
-    """Return what torch's CUDA library needs; None if torch is not installed or has none: NCCL is not needed."""
+    """Return the dynamic section of torch's CUDA library; None if there is none, so that NCCL is not needed."""
     if isinstance(torch, Absent):
         raise Failed(f"which torch is installed is not known: {torch.why}")
     if torch is None:
@@ -159,7 +160,7 @@ def _mapped(
 
 
 def _files(host: Host, folders: Sequence[str]) -> Iterator[NcclLibrary]:
-    """Yield every libnccl in `folders`, by its versioned name, otherwise by the name that the loader asks for."""
+    """Yield every libnccl in `folders`, by its versioned name, otherwise by the name that the loader requests."""
     for folder in dict.fromkeys(map(usr, folders)):
         names = _names(host, folder)
         versioned = [match for match in map(_VERSIONED.fullmatch, names) if match]
@@ -179,7 +180,7 @@ def _names(host: Host, folder: str) -> list[str]:
 def _order_libraries(
     packages: dict[str, str], files: Sequence[NcclLibrary], mapped: Mapped | Absent | None
 ) -> Iterator[NcclLibrary]:
-    """Yield the library that would be mapped, wheels, then files; each once, a wheel's file with its version."""
+    """Yield the library to be mapped, then wheels, then files; each once, a wheel's file with its version."""
     wheels = [NcclLibrary(parse_version(v), name) for name, v in packages.items() if name.startswith("nvidia-nccl")]
     own = [file for file in files if _WHEEL_FOLDER in file.path]
     if len(wheels) == 1 and len(own) == 1:
@@ -187,20 +188,20 @@ def _order_libraries(
         files = [file for file in files if file is not own[0]]
     found = [*wheels, *files]
     if isinstance(mapped, Mapped):
-        first = next((library for library in found if _same(library.path, mapped.path)), None)
+        first = next((library for library in found if _is_mapped(library.path, mapped.path)), None)
         yield first or NcclLibrary(None, f"{mapped.path} ({mapped.why})", mapped.path)
         found = [library for library in found if library is not first]
     yield from found
 
 
-def _same(path: str, mapped: str) -> bool:
-    """Return whether a file is the one mapped: `libnccl.so.2` is a link to the versioned name next to it."""
+def _is_mapped(path: str, mapped: str) -> bool:
+    """Return whether `path` is the mapped file: `libnccl.so.2` is a link to the versioned name next to it."""
     path, mapped = usr(path), usr(mapped)
     return path == mapped or (PurePosixPath(mapped).name == NCCL and path.startswith(f"{mapped}."))
 
 
 def parse_version(text: str | int) -> Version:
-    """Return the version in `text`: "2.29.7", "2.29.7+cuda13.0", "v2.29.7-1", "2.30", or the integer code 22907.
+    """Parse a version: "2.29.7", "2.29.7+cuda13.0", "v2.29.7-1", "2.30", or the integer code 22907.
 
     The code is major*1000 + minor*100 + patch before 2.9 and major*10000 + minor*100 + patch since. Raises ParseError.
     """
@@ -216,5 +217,5 @@ def parse_version(text: str | int) -> Version:
 
 
 def reaches(version: Version | None, first: tuple[int, ...]) -> bool:
-    """Return whether `version` is `first` or later. None is the newest version known, which has everything."""
+    """Return whether `version` is `first` or later. None is the newest version, which has everything."""
     return version is None or version >= first

@@ -1,9 +1,9 @@
 """`nvidia-smi topo -m`, `-mp` and `-p2p`: how GPUs and NICs reach each other, of this machine or from a saved text.
 
-The two legends below a matrix say which words of links it explains, and what it calls the NICs. nvidia-smi prints one
-entry a line, ``  PHB  = ...`` and ``  NIC0: mlx5_0``. People write others, with arrows and comments, or two on a line.
+The two legends below a matrix explain its link words and name its NICs. nvidia-smi prints one entry per line, ``  PHB
+= ...`` and ``  NIC0: mlx5_0``. People write others, with arrows and comments, or two on a line.
 
-A text that should hold a matrix and does not is refused with the cause, in words that help.
+A text without the expected matrix is refused with the cause.
 """
 
 import re
@@ -35,7 +35,7 @@ _LABEL = "NIC[0-9]+"
 _MEANS = ("=", "=>", "->", "→")
 _WORDS = ("X", *TOPO_LINKS, "NV#", *P2P_LINKS)
 _LAST = ("NV#", "PIX", "U")
-"""The words that a whole legend ends with: of -m, of -mp and of -m before NVLink, of -p2p."""
+"""The last words of complete legends: of -m, of -mp and of -m before NVLink, of -p2p."""
 _COMMENT = ("#", "//", ";", "--", "(")
 _TITLES = ("Legend:", "NIC Legend:")
 
@@ -47,15 +47,16 @@ class _Entry(Struct, frozen=True):
 
 
 class _NicNames(Struct, frozen=True):
-    """What each device is called, by its label in the header. `incomplete`: what the text would have to say more."""
+    """Each device's name, by its label in the header. `incomplete`: what is missing from the text."""
 
     names: Mapping[str, str]
     incomplete: tuple[str, ...]
 
 
 def names(table: Table) -> _NicNames:
-    """Return what each device is called by the NIC Legend, or else in the header; the legend may know more than the
-    header. Raises ParseError if one label has two names, or two have one.
+    """Return each device's name from the NIC Legend, or else the header; the legend may list more devices.
+
+    Raises ParseError if a label has two names, or two labels have the same name.
     """
     titled, entries = _nic_legend(table)
     found = {name: name for name in table.header.devices}
@@ -86,7 +87,7 @@ def ends(labels: Sequence[str]) -> str:
 
 
 def _nic_legend(table: Table) -> tuple[bool, list[_Entry]]:
-    """Return whether there is a NIC Legend, and its entries: up to the first line that is neither one nor a comment."""
+    """Return whether there is a NIC Legend, and its entries, up to the first line that is neither entry nor comment."""
     skip = len(table.header.label)
     lines = iter(table.body)
     titled = any(line.words[skip : skip + 2] == ("NIC", "Legend:") for line in lines)
@@ -100,7 +101,7 @@ def _nic_legend(table: Table) -> tuple[bool, list[_Entry]]:
 
 
 def _cut_name(table: Table, entries: list[_Entry]) -> _Entry | None:
-    """Return the last entry, if the text ends in it and its name is another's too, or is none."""
+    """Return the last entry, if the text ends in it and its name is a duplicate or malformed."""
     if not entries or not table.unfinished or entries[-1].line != table.end:
         return None
     last = entries[-1]
@@ -109,7 +110,7 @@ def _cut_name(table: Table, entries: list[_Entry]) -> _Entry | None:
 
 
 def explained(table: Table) -> dict[str, int]:
-    """Return the link words that the legend explains, with the line of each."""
+    """Return the link words that the legend explains, and their lines."""
     return {word: line.number for line in table.body for word in _explained(line.words)}
 
 
@@ -122,7 +123,7 @@ def _explained(words: tuple[str, ...]) -> Iterator[str]:
 
 
 def cut_legend(table: Table) -> list[str]:
-    """Return that the legend stops before its end, if the text does."""
+    """Report that the legend is cut off, if the text ends within it."""
     skip = len(table.header.label)
     last = table.body[-1] if table.body else None
     if last is None or last.number != table.end:
@@ -144,7 +145,7 @@ _OWN = (
 
 
 def _refusal_text(text: str) -> str:
-    """Return the error message of nvidia-smi itself, or of the hwloc in it."""
+    """Return the error message of nvidia-smi itself, or of its hwloc; empty if there is none."""
     line = next((line for line in text.splitlines() if re.search(_OWN, line)), "")
     return line and f"nvidia-smi itself failed: {line.strip()[:200]}"
 
@@ -155,7 +156,7 @@ _FOREIGN = {
     "rocm-smi": r"\bXGMI\b|\brocm-smi\b",
     "DCGM": r"\bGP[0-9]+\b",
 }
-"""Tools with a table much like nvidia-smi's, by words that it never prints."""
+"""Tools with a similar table, by words that nvidia-smi never prints."""
 
 
 def _foreign(text: str) -> str:
@@ -167,7 +168,7 @@ _GLUED = r"\bGPU[0-9]+(?:X|NV[0-9]|SYS|NODE|PHB|PXB|PIX|SOC)"
 
 
 def no_row(text: str, header: Header) -> str:
-    """Return why no row follows a header."""
+    """Explain why no row follows a header."""
     if refusal := _refusal_text(text):
         return refusal
     if re.search(_GLUED, text):
@@ -176,7 +177,7 @@ def no_row(text: str, header: Header) -> str:
 
 
 def no_matrix(text: str, lines: MatrixLines) -> str:
-    """Return why there is neither a header nor, below it, a row."""
+    """Explain why the text has neither a header nor a row below one."""
     if cause := _refusal_text(text) or _foreign(text):
         return cause
     what = "no `nvidia-smi topo -m` matrix found"
@@ -188,7 +189,7 @@ def no_matrix(text: str, lines: MatrixLines) -> str:
 
 
 def orphans(lines: Iterable[MatrixLine]) -> int:
-    """Return the number of the first of these lines that is a row without a header; 0 if none is."""
+    """Return the number of the first line that is a row without a header; 0: none."""
     rows = (line for line in lines if line.words[0].startswith(("GPU", "NIC", "mlx")))
     return next((row.number for row in rows if all(map(split_links, (*row.words, "", "")[1:3]))), 0)
 
@@ -198,13 +199,13 @@ Affinity = tuple[str | None, ...]
 
 
 class Matrix(Struct, frozen=True):
-    """One matrix: `links` maps row to column to the word printed there (NV18, PIX, SYS, OK …; X is the device itself).
+    """One matrix: `links` maps row and column to the word printed there (NV18, PIX, SYS, OK …; X is the device itself).
 
-    `nics` and the keys of `links` are named by the NIC Legend, otherwise by the header. The affinities have
-    one text per GPU, as printed: "" is a blank, None a column that is missing, or not in the part of the text we
-    have; in the latter case `incomplete` names what is missing, as for everything else that the text cuts off or leaves
-    out. A matrix of kind topo-mp shows only PCIe paths: a missing NVLink proves nothing. `capability`: the subject of a
-    table of kind p2p, by the command above it: r read, w write, n NVLink, a atomics, p PCI; empty if there is none.
+    `nics` and the keys of `links` are named by the NIC Legend, otherwise by the header. The affinities have one text
+    per GPU, as printed: "" is a blank, None a missing column, or one outside the part of the text that we have. In the
+    latter case, as for everything else that the text cuts off or omits, `incomplete` names what is missing. A matrix of
+    kind topo-mp shows only PCIe paths: a missing NVLink proves nothing. `capability`: what a table of kind p2p shows,
+    according to the command above it: r read, w write, n NVLink, a atomics, p PCI; empty if there is no command.
     """
 
     kind: MatrixKind
@@ -220,12 +221,12 @@ class Matrix(Struct, frozen=True):
 
 @collector
 def topo_matrix(host: Host) -> Matrix:
-    """Read the one matrix of ``nvidia-smi topo -m``."""
+    """Read the matrix of ``nvidia-smi topo -m``."""
     return parse(host.ask("run", "nvidia-smi", "topo", "-m"))[0]
 
 
 def parse(text: str) -> tuple[Matrix, ...]:
-    """Return every matrix in `text`, at least one. Raises ParseError naming the cause, rather than returning less."""
+    """Parse every matrix in `text`, at least one. Raises ParseError with the cause rather than return fewer."""
     lines = lex(text)
     found: list[Matrix] = []
     for table in tables(lines):
@@ -245,12 +246,17 @@ def _matrix(table: Table, present: Sequence[MatrixRow]) -> Matrix:
     gpus = tuple(name for name in header.devices if name.startswith("GPU"))
     links = {row.device: dict(zip(header.devices, row.cells, strict=False)) for row in present}
     _check_symmetry(links)
-    incomplete = [*_missing(table, present), *_cut(header, present)]
+    incomplete = [*_missing_rows(table, present), *_cut(header, present)]
     affinities: dict[str, dict[str, str | None]] = {}
     for row in present:
         affinities[row.device], unknown = _affinity(row, header, table.end)
         incomplete += unknown
-    incomplete += [*_missing_nic_rows(header, present), *cut_legend(table), *called.incomplete, *_not_displayed(table)]
+    incomplete += [
+        *_missing_nic_rows(header, present),
+        *cut_legend(table),
+        *called.incomplete,
+        *_hidden_nics(table),
+    ]
     name = called.names.__getitem__
     gpu_numa_id, cpu, numa = (tuple(affinities.get(gpu, {}).get(key) for gpu in gpus) for key in TITLES.values())
     kind = _kind(table, {cell for row in present for cell in row.cells})
@@ -268,7 +274,7 @@ def _matrix(table: Table, present: Sequence[MatrixRow]) -> Matrix:
 
 
 def _check_symmetry(links: Mapping[str, Mapping[str, str]]) -> None:
-    """Two rows that disagree are a damaged text: on every machine, both ends of a path print the same word."""
+    """Raise ParseError if two rows disagree: on every machine, both ends of a path print the same word."""
     for one, cells in links.items():
         for two, link in cells.items():
             back = links.get(two, {}).get(one, link)
@@ -276,8 +282,8 @@ def _check_symmetry(links: Mapping[str, Mapping[str, str]]) -> None:
                 raise ParseError(f"the rows disagree: {link} from {one} to {two}, {back} from {two} to {one}")
 
 
-def _missing(table: Table, present: Sequence[MatrixRow]) -> list[str]:
-    """Return the rows that a cut text lacks at its end. Raises ParseError if one is missing elsewhere."""
+def _missing_rows(table: Table, present: Sequence[MatrixRow]) -> list[str]:
+    """Describe the rows that a cut text lacks at its end. Raises ParseError if one is missing elsewhere."""
     seen = {row.device for row in present}
     of_nics = any(not device.startswith("GPU") for device in seen)
     wanted = [device for device in table.header.devices if of_nics or device.startswith("GPU")]
@@ -290,14 +296,14 @@ def _missing(table: Table, present: Sequence[MatrixRow]) -> list[str]:
 _DISPLAYED = re.compile(r"(\d{1,4}) NICs found in the topology, only displaying (\d{1,4})")
 
 
-def _not_displayed(table: Table) -> list[str]:
-    """Return how many NICs nvidia-smi reports to leave out, because it has a limited number of columns."""
+def _hidden_nics(table: Table) -> list[str]:
+    """Describe how many NICs nvidia-smi reports as left out, because its columns are limited."""
     found = next((match for line in table.above if (match := _DISPLAYED.search(line.text))), None)
     return [f"{int(found[1]) - int(found[2])} of {found[1]} NICs are not shown"] if found else []
 
 
 def _missing_nic_rows(header: Header, present: Sequence[MatrixRow]) -> list[str]:
-    """Return that the rows of all NICs are missing: the text stops before them, or they were filtered out."""
+    """Describe missing rows of all NICs: the text stops before them, or they were filtered out."""
     nics = [device for device in header.devices if not device.startswith("GPU")]
     return _rows_missing(nics if {row.device for row in present}.isdisjoint(nics) else [])
 
@@ -314,10 +320,10 @@ def _cut(header: Header, present: Sequence[MatrixRow]) -> list[str]:
 
 
 def _affinity(row: MatrixRow, header: Header, end: int) -> tuple[dict[str, str | None], list[str]]:
-    """Return a row's affinities by column, and what of them is not known.
+    """Return a row's affinities by column, and descriptions of the unknown ones.
 
-    GPU NUMA ID is always printed, and the blanks are those before it. Without that column a blank CPU affinity leaves
-    its width behind. In the text's last row, what is lacking may as well have been cut off.
+    GPU NUMA ID is always printed, so blanks come before it. Without that column, a blank CPU affinity still takes up
+    its width. In the text's last row, missing values may also have been cut off.
     """
     columns, values = header.columns, row.values[: len(header.columns)]
     lacking = len(columns) - len(values)
@@ -327,7 +333,7 @@ def _affinity(row: MatrixRow, header: Header, end: int) -> tuple[dict[str, str |
     if lacking and ((always and not values) or row.line == end):
         return {}, [f"row {row.device}: its affinities are missing"]
     if always and lacking:
-        values = _unglued(values, lacking)
+        values = _split_values(values, lacking)
         lacking = len(columns) - len(values)
     blank = ("",) * lacking
     texts = blank + values if always or row.wide or "N/A" in values else values + blank
@@ -336,21 +342,21 @@ def _affinity(row: MatrixRow, header: Header, end: int) -> tuple[dict[str, str |
     return known, [f"row {row.device}: {text!r} is not a list of CPUs or nodes" for text in odd]
 
 
-def _unglued(values: Sequence[str], lacking: int) -> tuple[str, ...]:
-    """Return `values`, `lacking` of them missing, with those separated that lost the white space between them.
+def _split_values(values: Sequence[str], lacking: int) -> tuple[str, ...]:
+    """Split values that lost the white space between them, until the `lacking` ones are found.
 
-    A column that is full runs into the next: ``0-55,112-1670`` are the CPUs 0-55,112-167 of NUMA node 0.
+    A full column runs into the next: ``0-55,112-1670`` are the CPUs 0-55,112-167 of NUMA node 0.
     """
     found: list[str] = []
     for value in values:
-        parts = _apart(value) if lacking > 0 else (value,)
+        parts = _split_value(value) if lacking > 0 else (value,)
         lacking -= len(parts) - 1
         found += parts
     return tuple(found)
 
 
-def _apart(value: str) -> tuple[str, ...]:
-    """Return the two lists in `value`; itself if it may be one. Ranges of CPUs are equally long on every node."""
+def _split_value(value: str) -> tuple[str, ...]:
+    """Split `value` into two lists, unless it may be a single one. Ranges of CPUs are equally long on every node."""
     if match := re.fullmatch(r"([0-9][0-9,-]{0,200})(N/A)", value):
         return match[1], match[2]
     ranges = [re.fullmatch(r"([0-9]{1,6})-([0-9]{1,8})", part) for part in value.split(",")]
@@ -364,7 +370,7 @@ def _apart(value: str) -> tuple[str, ...]:
 
 
 def _is_list(text: str) -> bool:
-    """Return whether this is blank, N/A, or numbers and ranges that ascend."""
+    """Return whether the text is blank, N/A, or ascending numbers and ranges."""
     last = -1
     for part in text.split(",") if text not in ("", "N/A") else ():
         match = re.fullmatch(r"([0-9]{1,6})(?:-([0-9]{1,6}))?", part)
@@ -398,6 +404,6 @@ def _capability(table: Table) -> str:
 
 
 def _command(table: Table) -> tuple[str, ...]:
-    """Return the words of the command, or of the title, above the table; empty if there is none."""
+    """Return the words of the command or title above the table; empty if there is none."""
     lines = (line.words for line in reversed(table.above))
     return next((words for words in lines if any(word in ("topo", "p2p", "-p2p") for word in words)), ())

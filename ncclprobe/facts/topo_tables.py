@@ -1,13 +1,13 @@
-"""The tables of `nvidia-smi topo` in a text, however it was pasted: header and rows, before their meaning is known.
+"""Find the tables of `nvidia-smi topo` in pasted text: header and rows, before they are interpreted.
 
-Removed are colours (also if a paste lost the escape byte and left ``[4m``), HTML tags, table borders and drawn lines.
-Words are separated by blanks of any kind, and by the end of a label that log collectors put before a line
-(``[pod/a] ``, ``0: ``, ``> ``, ``file:``), which may have no blank behind it.
+Colours (also if a paste lost the escape byte and left ``[4m``), HTML tags, table borders and drawn lines are removed.
+Words are separated by blanks of any kind, and by the end of a log collector's label (``[pod/a] ``, ``0: ``, ``> ``,
+``file:``), which may have no blank after it.
 
-A table is recognised by its header, a line of device names and affinity titles with nothing else behind a label that
-log collectors put before every line. Cells are counted, never cut out by column: tabs expand differently in header and
-rows, blank affinity cells leave no trace, and a paste may have lost or doubled any blank. So a row must have exactly
-as many link words as its header has devices; a row with fewer is a cut text if the text ends there, otherwise refused.
+A table is recognised by its header: after the label that log collectors put before every line, only device names and
+affinity titles. Cells are counted, never cut out by column: tabs expand differently in header and rows, blank affinity
+cells leave no trace, and a paste may have lost or doubled any blank. So a row must have exactly as many link words as
+its header has devices. A row with fewer is a cut text if the text ends there, and otherwise refused.
 """
 
 import re
@@ -32,7 +32,7 @@ class MatrixLine(Struct, frozen=True):
     words: tuple[str, ...]
 
     def gap(self, index: int) -> int:
-        """Return the width of the blank before the word of that index.
+        """Return the width of the blank before the word at `index`.
 
         A tab counts six: two of them are then as wide as a blank column in a table whose tabs became spaces.
         """
@@ -42,7 +42,7 @@ class MatrixLine(Struct, frozen=True):
 
 
 class MatrixLines(Struct, frozen=True):
-    """A text's lines. Those that say nothing are left out but counted in `size`, which is the last line's number.
+    """A text's lines. Lines without content are left out but counted in `size`, the number of the last line.
 
     `unfinished`: that line has no line feed.
     """
@@ -53,7 +53,7 @@ class MatrixLines(Struct, frozen=True):
 
 
 def lex(text: str) -> MatrixLines:
-    """Return every line of `text`, in linear time."""
+    """Split `text` into lines and words, in linear time."""
     plain = re.sub(_COLOUR, "", re.sub(_TAG, "", text.replace("&nbsp;", " "))).replace("|", " ").splitlines()
     numbered = [(number, line) for number, line in enumerate(plain, start=1) if re.search(_SPEAKING, line)]
     speaking = [
@@ -63,14 +63,14 @@ def lex(text: str) -> MatrixLines:
 
 
 TITLES = {"GPU NUMA ID": "gpu_numa_id", "CPU Affinity": "cpu_affinity", "NUMA Affinity": "numa_affinity"}
-"""The affinity columns by their title. The longest first: titles share words."""
+"""The affinity columns by title. The longest comes first, because titles share words."""
 
 TOPO_LINKS = ("NODE", "SYS", "PHB", "PXB", "PIX", "SOC")
 P2P_LINKS = ("CNS", "GNS", "TNS", "NS", "OK", "DR", "U")
 _LINK = "|".join(("NV[0-9]{1,3}", *TOPO_LINKS, *P2P_LINKS, "X"))
 _GPU_OR_NIC = r"(?:GPU|NIC)[0-9]+"
 _GLUED = r"(?:GPU|NIC)[0-9]+|mlx[0-9]+_(?:[a-z]+_)?[0-9]+"
-"""The names that can be separated if nothing is between them."""
+"""Names that can be told apart if nothing separates them."""
 RDMA_DEVICE = r"[a-z][A-Za-z0-9_]*[0-9]"
 _VALUE = r"[0-9][0-9,-]*|N/A"
 _DIGITS = r"[0-9]+"
@@ -78,9 +78,10 @@ _WIDE = 12  # two tabs, or from the end of NV18 over a blank column to the next 
 
 
 class Header(Struct, frozen=True):
-    """What the columns are.
+    """The columns of a table.
 
-    `label` are the words before them, numbers taken out; `columns` are keys of TITLES; `joined`: of two lines.
+    `label` are the words before the columns, with digits masked. `columns` are values of TITLES. `joined`: the header
+    spans two lines.
     """
 
     line: int
@@ -92,10 +93,10 @@ class Header(Struct, frozen=True):
 
 
 class MatrixRow(Struct, frozen=True):
-    """A device's cells and, as printed, its affinities. `cut`: the text ends before the row does.
+    """A device's cells and its affinities as printed. `cut`: the text ends within the row.
 
-    `wide`: between the last cell and the first affinity there is room for a blank column. `problem` is the reason why
-    this cannot be a row of the table, if it cannot.
+    `wide`: there is room for a blank column between the last cell and the first affinity. `problem`: why this cannot be
+    a row of the table; empty if it can.
     """
 
     line: int
@@ -108,10 +109,10 @@ class MatrixRow(Struct, frozen=True):
 
 
 class Table(Struct, frozen=True):
-    """A header with the lines above it (to the header before) and below it (to the next).
+    """A header with the lines above it (back to the previous header) and below it (up to the next).
 
-    `end` is the number of the text's last line that is not blank, `size` that of its last line, which is `unfinished`
-    if the text ends without a line feed.
+    `end` is the number of the text's last line that is not blank, `size` that of its last line. `unfinished`: the text
+    ends without a line feed.
     """
 
     header: Header
@@ -123,17 +124,17 @@ class Table(Struct, frozen=True):
 
 
 def tables(lines: MatrixLines) -> list[Table]:
-    """Return every header with its surroundings, in their order. Raises ParseError if one appears twice in a row."""
+    """Return every header with its surrounding lines, in order. Raises ParseError if one appears twice in a row."""
     end = lines.speaking[-1].number if lines.speaking else 0
     found: list[Table] = []
     between: list[MatrixLine] = []
     for previous, line in zip((None, *lines.speaking), lines.speaking, strict=False):
         header = _header(line)
         if previous and found and not between:
-            if joined := _continued(found[-1].header, line):
+            if joined := _join_header(found[-1].header, line):
                 found[-1] = Table(joined, found[-1].above, end, lines.size, lines.unfinished, between)
                 continue
-            if not _heads(found[-1], line, header):
+            if not _is_header(found[-1], line, header):
                 between = found.pop().above
                 between.append(previous)
         if header:
@@ -144,8 +145,8 @@ def tables(lines: MatrixLines) -> list[Table]:
     return found
 
 
-def _heads(table: Table, line: MatrixLine, header: Header | None) -> bool:
-    """Return whether this is a header, by the line right below it: prose may name a few GPUs and nothing else."""
+def _is_header(table: Table, line: MatrixLine, header: Header | None) -> bool:
+    """Return whether this is a header, by the line directly below it: prose may consist of GPU names too."""
     if header and header.columns and header.devices == table.header.devices:
         raise ParseError(f"line {line.number}: the header twice in a row: several outputs are interleaved")
     return bool(table.header.columns or _row(table, line, frozenset(table.header.devices)))
@@ -165,8 +166,8 @@ def _opens(words: Sequence[str], at: int) -> bool:
     return (words[at].startswith("GPU") and words[at][3:4].isdigit()) or " ".join(words[at : at + 2]) in TITLES
 
 
-def _continued(header: Header, line: MatrixLine) -> Header | None:
-    """Return a header that goes on in the line right below it: pastes break long headers, once."""
+def _join_header(header: Header, line: MatrixLine) -> Header | None:
+    """Return the header joined with the line directly below it: pastes may break a long header once."""
     size = len(header.label)
     if header.joined or header.columns or _label(line.words[:size]) != header.label:
         return None
@@ -201,12 +202,12 @@ def _is_device(word: str) -> bool:
 
 
 def _label(words: Iterable[str]) -> tuple[str, ...]:
-    """Return a log collector's label: its time stamps and counters differ from line to line."""
+    """Return a log collector's label with digits masked: its time stamps and counters differ between lines."""
     return tuple(re.sub(_DIGITS, "0", word) for word in words)
 
 
 def rows(table: Table) -> list[MatrixRow]:
-    """Return the rows under a header; none if it turns out to be prose that looks like one."""
+    """Return the rows under a header; none if the header turns out to be prose."""
     known = frozenset(table.header.devices)
     found: list[MatrixRow] = []
     stray: MatrixLine | None = None
@@ -236,7 +237,7 @@ def _check_once(found: Sequence[MatrixRow]) -> None:
 
 
 def _continues(row: MatrixRow, line: MatrixLine, words: Sequence[str], header: Header) -> bool:
-    """Return whether the line right under a row is the rest of it, or a row whose label is lost."""
+    """Return whether the line directly below a row continues it, or is a row that lost its label."""
     if line.number != row.line + 1:
         return False
     if len(row.values) < len(header.columns) and all(split_links(word) or re.fullmatch(_VALUE, word) for word in words):
@@ -245,13 +246,13 @@ def _continues(row: MatrixRow, line: MatrixLine, words: Sequence[str], header: H
 
 
 def split_links(word: str) -> list[str]:
-    """Return the link words in `word`: one, several if a terminal ate the tab between them, or none."""
+    """Return the link words in `word`: one, several if a terminal swallowed the tab between them, or none."""
     found = re.findall(_LINK, word)
     return found if "".join(found) == word else []
 
 
 def _row(table: Table, line: MatrixLine, known: frozenset[str]) -> MatrixRow | None:
-    """Return the row on this line, None if the line does not look like one."""
+    """Parse the row on this line; None if the line does not look like one."""
     header, skip = table.header, len(table.header.label)
     if _label(line.words[:skip]) != header.label or len(line.words) == skip:
         return None
@@ -262,11 +263,11 @@ def _row(table: Table, line: MatrixLine, known: frozenset[str]) -> MatrixRow | N
         first += 1
     device, rest = line.words[first], line.words[first + 1 :]
     if device not in known:
-        return _stranger(line, device, rest, len(known))
+        return _unnamed_row(line, device, rest, len(known))
     cells, used = _cells(rest, len(known))
     front, values = line.words[skip:first], rest[used:]
     wide = bool(values) and line.gap(first + 1 + used) >= _WIDE
-    if line.number == table.end and (cut := _cut(device, cells, values, header, line.number)):
+    if line.number == table.end and (cut := _cut_row(device, cells, values, header, line.number)):
         return cut
     if not cells and sum(map(bool, map(split_links, rest))) * 2 < len(known):
         return None  # prose that begins with a device's name
@@ -274,8 +275,8 @@ def _row(table: Table, line: MatrixLine, known: frozenset[str]) -> MatrixRow | N
     return MatrixRow(line.number, device, tuple(cells), (*front, *values), wide, problem=problem)
 
 
-def _stranger(line: MatrixLine, device: str, rest: Sequence[str], size: int) -> MatrixRow | None:
-    """Return a row of a device that the header does not name, if this line is one."""
+def _unnamed_row(line: MatrixLine, device: str, rest: Sequence[str], size: int) -> MatrixRow | None:
+    """Return the row of a device that the header does not name, or None if the line is not such a row."""
     cells, _ = _cells(rest, size)
     if len(cells) < size or (size == 1 and not re.fullmatch(_GPU_OR_NIC, device)):
         return None
@@ -283,7 +284,7 @@ def _stranger(line: MatrixLine, device: str, rest: Sequence[str], size: int) -> 
 
 
 def _cells(words: Sequence[str], size: int) -> tuple[list[str], int]:
-    """Return the link words that `words` begin with, at most `size` and one more, and how many words that took."""
+    """Return the leading link words of `words`, at most `size` and one more, and how many words they took."""
     cells: list[str] = []
     for used, word in enumerate(words):
         links = split_links(word)
@@ -293,8 +294,8 @@ def _cells(words: Sequence[str], size: int) -> tuple[list[str], int]:
     return cells, len(words)
 
 
-def _cut(device: str, cells: Sequence[str], rest: Sequence[str], header: Header, line: int) -> MatrixRow | None:
-    """Return the row as far as it goes, if the text ends in it. NV1 may be what is left of NV18: it is left out."""
+def _cut_row(device: str, cells: Sequence[str], rest: Sequence[str], header: Header, line: int) -> MatrixRow | None:
+    """Return the partial row, if the text ends in it. NV1 may be what is left of NV18, so it is left out."""
     if not rest and cells and cells[-1].startswith("NV"):
         cells = cells[:-1]
     fragment = len(rest) == 1 and any(link.startswith(rest[0]) for link in (*TOPO_LINKS, *P2P_LINKS, "NV"))
@@ -304,7 +305,7 @@ def _cut(device: str, cells: Sequence[str], rest: Sequence[str], header: Header,
 
 
 def _problem(device: str, cells: Sequence[str], rest: Sequence[str], header: Header) -> str:
-    """Return what is wrong with a row, empty if nothing is."""
+    """Describe what is wrong with a row; empty if it is valid."""
     size = len(header.devices)
     if len(cells) < size and rest and not re.fullmatch(_VALUE, rest[0]):
         return f"{rest[0]!r} under {header.devices[len(cells)]} is not a link that nvidia-smi prints"
@@ -317,7 +318,7 @@ def _problem(device: str, cells: Sequence[str], rest: Sequence[str], header: Hea
 
 
 def _misplaced(device: str, cells: Sequence[str], header: Header) -> str:
-    """Return the X that is misplaced: it means the device itself, in its own column only."""
+    """Describe a misplaced X, which marks the device itself in its own column; empty if none is."""
     for cell, other in zip(cells, header.devices, strict=False):
         if (cell == "X") != (other == device):
             return f"{cell} under {other}: X marks only the device itself, so cells are shifted"

@@ -1,8 +1,9 @@
-"""Bytes that NICs have counted: read before and after something is measured, never polled.
+"""NICs' byte counters: read before and after a measurement, never polled.
 
 Ethernet bytes are in ``/sys/class/net/<name>/statistics`` (Documentation/ABI/testing/sysfs-class-net-statistics). RDMA
-bytes pass the kernel by and are only in the port's own counters, ``/sys/class/infiniband/<device>/ports/<n>/counters``,
-which count in units of four bytes (Documentation/ABI/stable/sysfs-class-infiniband: port_xmit_data, port_rcv_data).
+bytes bypass the kernel and appear only in the port's own counters,
+``/sys/class/infiniband/<device>/ports/<n>/counters``, which count in units of four bytes
+(Documentation/ABI/stable/sysfs-class-infiniband: port_xmit_data, port_rcv_data).
 """
 
 import json
@@ -25,14 +26,14 @@ NicKind = Literal["ethernet", "rdma"]
 
 
 class Count(Struct, frozen=True):
-    """Bytes that one NIC has sent and received since it was last set to zero."""
+    """Bytes that one NIC has sent and received since its counters were last reset."""
 
     sent: int
     received: int
 
 
 class Traffic(Struct, frozen=True):
-    """What all NICs of a node have counted: by name (``eth1``, ``mlx5_0:1``). Absent: that one's could not be read."""
+    """The byte counters of all NICs of a node, by name (``eth1``, ``mlx5_0:1``). Absent: unreadable."""
 
     ethernet: Mapping[str, Count | Absent] = field(default_factory=dict)
     rdma: Mapping[str, Count | Absent] = field(default_factory=dict)
@@ -43,9 +44,9 @@ class Traffic(Struct, frozen=True):
 
 
 def read(host: Host, look: int = 0) -> Traffic:
-    """Return all counters of this network namespace at this moment; unreadable ones hold the reason.
+    """Read all counters of this network namespace; unreadable ones hold the reason.
 
-    Each `look` is another question of a capture.
+    Each `look` is a separate question in a capture.
     """
     ethernet = {
         name: _count(host, f"{NET}/{name}/statistics", ("tx_bytes", "rx_bytes"), 1, look)
@@ -63,7 +64,7 @@ def read(host: Host, look: int = 0) -> Traffic:
 
 
 def _names(host: Host, folder: str) -> list[str]:
-    """Return what is in a folder; nothing if there is none. One that cannot be listed has no NIC to be named."""
+    """List a folder; empty if it is missing or cannot be listed."""
     try:
         names = json.loads(host.ask("list", folder))
     except (HostError, ValueError):
@@ -85,7 +86,7 @@ def _count(host: Host, folder: str, names: tuple[str, str], unit: int, look: int
 
 
 def moved(before: Traffic, after: Traffic, kind: NicKind) -> dict[str, Count | Absent]:
-    """Return what each NIC moved meanwhile; Absent for a counter that was set back or wrapped more than once."""
+    """Return the bytes each NIC moved in between; Absent for a counter that was reset or wrapped more than once."""
     found: dict[str, Count | Absent] = {}
     first = before.of(kind)
     for name, last in after.of(kind).items():
@@ -94,16 +95,16 @@ def moved(before: Traffic, after: Traffic, kind: NicKind) -> dict[str, Count | A
             found[name] = last if isinstance(last, Absent) else begun
             continue
         unit = _WORD if kind == "rdma" else 1
-        sent, received = _grown(begun.sent, last.sent, unit), _grown(begun.received, last.received, unit)
+        sent, received = _growth(begun.sent, last.sent, unit), _growth(begun.received, last.received, unit)
         reset = "its counter was set back in the meantime"
         found[name] = Absent(reset) if sent is None or received is None else Count(sent, received)
     return found
 
 
-def _grown(before: int, after: int, unit: int) -> int | None:
-    """Return how much a counter grew; None if it fell in a way that 32 bits do not explain.
+def _growth(before: int, after: int, unit: int) -> int | None:
+    """Return a counter's growth; None if it fell in a way that a 32-bit wrap does not explain.
 
-    Only a counter that was past half of 32 bits is taken to have wrapped: one that fell from less was set back.
+    Only a counter past half of 32 bits is assumed to have wrapped; one that fell from less was reset.
     """
     if after >= before:
         return after - before

@@ -1,9 +1,9 @@
-"""Parse flight-recorder dumps: files only in a child, the JSON of a running rank wherever it is.
+"""Parse flight-recorder dumps: files only in a child process, a running rank's JSON in any process.
 
-A file is a pickle that may come from anywhere. C's Unpickler reads it, and here it finds no class and loads nothing
-by name, so that only numbers, texts, lists, tuples and dictionaries result. Anything but a dump is refused with the
-reason. The child answers in MessagePack: a :class:`~ncclprobe.facts.files.flight_records.FlightDump`, or the reason.
-A text is never a pickle: for JSON that msgspec reads, with bounded size, starting a child is most of the work.
+A file is a pickle from an untrusted source. C's Unpickler reads it with every lookup of a class or name refused, so the
+result is only numbers, texts, lists, tuples and dictionaries. Anything but a dump is refused with a reason. The child
+answers in MessagePack: a :class:`~ncclprobe.facts.files.flight_records.FlightDump`, or the reason. A text is never a
+pickle: msgspec reads JSON within a bounded size, and starting a child would cost more than the parsing.
 
 The keys are those of torch's FlightRecorder.hpp, format 2.1 (torch 2.4) to 2.10 (torch 2.13).
 """
@@ -44,37 +44,37 @@ DAMAGED = (
     TypeError,
     ValueError,
 )
-"""What a damaged pickle or JSON raises, or a dump that torch has not written."""
+"""Exceptions raised by a damaged pickle or JSON, or by a dump that torch did not write."""
 
 
 class Refusing(Exception):
-    """The reason that these bytes are refused."""
+    """Raised with the reason why these bytes are refused."""
 
 
 class _DataUnpickler(pickle.Unpickler):
-    """C's Unpickler for data only: nothing is looked up, so nothing can be called."""
+    """C's Unpickler for plain data: it looks up nothing, so nothing can be called."""
 
     def find_class(self, module: str, name: str) -> Any:
-        """Refuse: a dump has no objects of a class."""
+        """Refuse: a dump contains no class instances."""
         raise Refusing(f"it asks for {module[:80]}.{name[:80]}: a dump holds only data, so this may be an attack")
 
     def persistent_load(self, pid: Any) -> Any:
-        """Refuse: a dump refers to nothing outside it."""
+        """Refuse: a dump has no external references."""
         raise Refusing("it refers to an object outside it")
 
 
 def serve() -> None:
-    """Be the child."""
+    """Run the child's loop."""
     serve_limited(answer, MAX_DUMP_BYTES, MEMORY_BYTES)
 
 
 def answer(data: bytes) -> bytes:
-    """Return the dump in `data`, or why it is not read, in MessagePack."""
+    """Return the dump in `data`, or why it was refused, in MessagePack."""
     return msgspec.msgpack.encode(read(data))
 
 
 def read(data: bytes | str) -> FlightDump | str:
-    """Return the dump in `data`, or why it is not read; a text is JSON."""
+    """Return the dump in `data`, or why it was refused. A str is JSON."""
     if len(data) > MAX_DUMP_BYTES:
         return f"it is longer than {MAX_DUMP_BYTES >> 20} MiB"
     try:
@@ -88,7 +88,7 @@ def read(data: bytes | str) -> FlightDump | str:
 
 
 def loaded(data: bytes | str) -> Json:
-    """Return what `data` holds. Raises Refusing."""
+    """Decode `data` as a pickle or JSON. Raises Refusing."""
     try:
         if isinstance(data, bytes) and data[:1] == b"\x80":
             value = _DataUnpickler(BytesIO(data)).load()
@@ -106,9 +106,9 @@ def loaded(data: bytes | str) -> Json:
 
 
 def dump(value: Json) -> FlightDump:
-    """Return what the keys of a dump say; entries that are not as torch writes them are left out and counted.
+    """Convert a dump's dictionary; malformed entries are left out and counted.
 
-    Raises Refusing if none is.
+    Raises Refusing if no entry is valid.
     """
     table = _Columns()
     entries = value.get("entries", [])
@@ -144,7 +144,7 @@ class _Columns:
         self._stack_index: dict[Any, int] = {(): 0}
 
     def add(self, entry: Any) -> None:
-        """Append one entry, in the order of the columns."""
+        """Append one entry, its values in column order."""
         try:
             row = self._row(entry)
             self.timeouts_ms[row[0]] = _number(entry.get("timeout_ms"))
@@ -222,7 +222,7 @@ _STATES = {"scheduled": 0, "started": STARTED, "completed": STARTED | COMPLETED}
 
 
 def _groups(table: _Columns, value: Json) -> Iterator[FlightGroup]:
-    """Yield the groups of the entries in the order of their index, then those without any."""
+    """Yield the groups in index order, then groups without entries."""
     config, status = _mapping(value.get("pg_config")), _mapping(value.get("pg_status"))
     ranks = {str(name): _ranks(_mapping(each).get("ranks")) for name, each in list(config.items())[:MAX_TABLE]}
     described = {str(name): _text(_mapping(each).get("desc")) for name, each in list(config.items())[:MAX_TABLE]}
@@ -240,22 +240,22 @@ def _groups(table: _Columns, value: Json) -> Iterator[FlightGroup]:
 
 def _last(status: Json) -> tuple[int | None, ...]:
     return tuple(
-        None if (found := _counted(status.get(f"last_{what}_collective"))) is None or found < 0 else found
+        None if (found := _parse_integer(status.get(f"last_{what}_collective"))) is None or found < 0 else found
         for what in ("enqueued", "started", "completed")
     )
 
 
-def _counted(value: Any) -> int | None:
-    """Return a number as pickles have it, or the text of one, as JSON has it."""
+def _parse_integer(value: Any) -> int | None:
+    """Return an integer from a pickle, or from the text that JSON has instead."""
     if isinstance(value, str) and len(value) < 20 and value.lstrip("-").isdecimal():
         value = int(value)
     return value if isinstance(value, int) and abs(value) <= MAX_INTEGER else None
 
 
 def _ranks(value: Any) -> tuple[int, ...]:
-    """Return the ranks of ``[0, 1, 2]``, which torch writes as text."""
+    """Parse ``[0, 1, 2]``, which torch writes as text."""
     words = value.strip("[] ").split(",") if isinstance(value, str) else value if isinstance(value, list) else ()
-    found = [_counted(word.strip() if isinstance(word, str) else word) for word in words[: 1 << 20]]
+    found = [_parse_integer(word.strip() if isinstance(word, str) else word) for word in words[: 1 << 20]]
     return tuple(rank for rank in found if rank is not None)
 
 
@@ -276,7 +276,7 @@ def _number(value: Any) -> int:
 
 
 def _shapes(sizes: Sequence[Sequence[int]]) -> str:
-    """Return ``[8, 128]``, and of many tensors the first with their number."""
+    """Return ``[8, 128]``; for many tensors, the first shapes and the count."""
     shown = ", ".join(str(list(size))[:100] for size in sizes[:MAX_SHAPES])
     return shown if len(sizes) <= MAX_SHAPES else f"{shown}, … ({len(sizes)} tensors)"
 
@@ -294,5 +294,5 @@ def _numel(sizes: Sequence[Sequence[int]]) -> int:
 
 
 def _types(types: Sequence[str]) -> str:
-    """Return the type of all tensors, or each that occurs."""
+    """Return the tensors' common type, or every type that occurs."""
     return _text("+".join(dict.fromkeys(map(_text, types))))

@@ -1,7 +1,7 @@
-"""Dumps of torch's flight recorder: the collectives that each rank entered, in order, and how far they got.
+"""Dumps of torch's flight recorder: the collectives that each rank entered, in order, and their progress.
 
 Source: torch/csrc/distributed/c10d/FlightRecorder.hpp and FlightRecorderDetail.hpp, torch 2.4 to 2.13, which write them
-as pickle or JSON. A dump does not contain the rank that wrote it: its file's name does, or its groups.
+as pickle or JSON. A dump does not name the rank that wrote it; the file name or the groups do.
 """
 
 import re
@@ -24,7 +24,7 @@ STARTED, COMPLETED, RETIRED = 1, 2, 4
 
 
 class FlightFrame(Struct, frozen=True):
-    """One frame of a Python stack, as torch writes it."""
+    """One frame of a Python stack, as torch records it."""
 
     name: str
     filename: str
@@ -36,7 +36,7 @@ class FlightFrame(Struct, frozen=True):
 
 
 class FlightCall(Struct, frozen=True):
-    """What was called: ``all_reduce``, ``send 0->1``; shapes as text, the number of elements, the types of tensors."""
+    """One call: ``all_reduce``, ``send 0->1``; shapes as text, element counts and tensor types."""
 
     op: str
     p2p: bool = False
@@ -54,10 +54,10 @@ class FlightCall(Struct, frozen=True):
 
 
 class FlightGroup(Struct, frozen=True):
-    """A process group as one rank knows it. `ranks` is empty if the dump lacks them, as gloo's do.
+    """A process group as one rank knows it. `ranks` is empty if the dump lacks them, as for gloo.
 
-    `enqueued`, `started` and `completed`: the number of its last collective that got so far; None: unknown.
-    `timeout_s` is that of its last entry; 0: unknown.
+    `enqueued`, `started` and `completed`: the number of the last collective that got this far; None: unknown.
+    `timeout_s` is the timeout of its last entry; 0: unknown.
     """
 
     backend: str
@@ -71,12 +71,12 @@ class FlightGroup(Struct, frozen=True):
 
 
 class FlightDump(Struct, frozen=True):
-    """What the recorder of one rank held, oldest entry first.
+    """The recorded entries of one rank, oldest first.
 
-    The entries are columns, as two million of them are read at once: entry i called ``calls[call[i]]`` in
-    ``groups[group[i]]``, from ``stacks[stack[i]]`` (innermost frame first), as its collective number ``seq[i]``.
-    :meth:`column` gives one. `first_record` is 0 if the recorder has dropped nothing yet. `left_out` entries were
-    not as torch writes them. `rank` is None if neither the name nor the groups say it.
+    Entries are stored as columns, because two million are read at once: entry i called ``calls[call[i]]`` in
+    ``groups[group[i]]``, from ``stacks[stack[i]]`` (innermost frame first), as collective number ``seq[i]``.
+    :meth:`column` returns one column. `first_record` is 0 if the recorder has dropped nothing yet. `left_out` entries
+    were malformed. `rank` is None if neither the file name nor the groups reveal it.
     """
 
     version: str
@@ -97,7 +97,7 @@ class FlightDump(Struct, frozen=True):
     rank: int | None = None
 
     def column(self, name: str) -> Sequence[int]:
-        """Return a column by its name."""
+        """Return a column by name."""
         return memoryview(getattr(self, name)).cast(COLUMNS[name])
 
     def __len__(self) -> int:
@@ -114,18 +114,18 @@ COLUMNS: dict[str, Literal["B", "H", "I", "q"]] = {
     "created_ns": "q",
     "completed_ns": "q",
 }
-"""The type of each column (see :mod:`array`), in the order of a row."""
+"""Type code of each column (see :mod:`array`), in row order."""
 
 
 class UnreadDump(Struct, frozen=True):
-    """A file that looked like a dump and was not read, and why."""
+    """A file that looked like a dump but could not be read, and why."""
 
     source: str
     why: str
 
 
 class FlightRecords(Struct, frozen=True):
-    """The dumps of a job, of each rank the newest, by rank. `unplaced` are those whose rank is not known."""
+    """The newest dump of each rank, ordered by rank. `unplaced`: dumps whose rank is unknown."""
 
     dumps: tuple[FlightDump, ...]
     unplaced: tuple[FlightDump, ...] = ()
@@ -143,16 +143,17 @@ _KEYS = (b'"collective_seq_id"', b'"pg_config"', b'"profiling_name"', b'"pg_stat
 
 
 def read_dumps(files: Iterable[tuple[str, bytes]], children: int = 2) -> FlightRecords:
-    """Return the dumps of `files`, (name, content) each, read by `children` processes at a time.
+    """Read the dumps of `files`, (name, content) each, with `children` processes in parallel.
 
-    `files` is asked for a few at a time, so that it may read them as it goes.
+    Takes a few of `files` at a time, so that a lazy iterable is read as needed.
     """
     return records(_read_all(files, max(1, children)))
 
 
 def records(found: Iterable[tuple[str, FlightDump | str]]) -> FlightRecords:
-    """Return the newest dump of each rank of those that were `found`, and apart from them those of no known rank: of
-    each its name, and the dump or why it was not read.
+    """Keep each rank's newest dump from `found`: pairs of a name and a dump, or why it was not read.
+
+    Dumps whose rank is unknown are kept apart.
     """
     read, unread = [], []
     for source, dump in found:
@@ -198,7 +199,7 @@ def _read_all(files: Iterable[tuple[str, bytes]], children: int) -> Iterator[tup
 
 
 def read_dump(child: LimitedChild, data: bytes) -> FlightDump | str:
-    """Return the dump in `data`, or why it is not read."""
+    """Return the dump in `data`, or why it was not read."""
     if len(data) > MAX_DUMP_BYTES:
         return f"it is longer than {MAX_DUMP_BYTES >> 20} MiB"
     try:
@@ -216,7 +217,7 @@ _ANSWER: "msgspec.msgpack.Decoder[FlightDump | str]" = msgspec.msgpack.Decoder(F
 
 
 def _is_whole(dump: FlightDump) -> bool:
-    """Return whether all columns have the same length and every index is in its table."""
+    """Return whether all columns have equal length and every index is within its table."""
     sizes = {len(getattr(dump, name)) / memoryview(b"").cast(code).itemsize for name, code in COLUMNS.items()}
     tables = {"group": dump.groups, "call": dump.calls, "stack": dump.stacks}
     return len(sizes) == 1 and all(max(dump.column(name), default=-1) < len(table) for name, table in tables.items())
@@ -227,10 +228,11 @@ _ENDING = re.compile(r"(\d{1,7})(?:\.[A-Za-z]{1,8}){0,3}$")
 
 
 def rank_of(source: str, groups: Sequence[FlightGroup] = ()) -> int | None:
-    """Return the rank that wrote a dump: by its name ``nccl_trace_rank_3``; otherwise by its groups, if they leave only
-    one.
+    """Return the rank that wrote a dump: from a name like ``nccl_trace_rank_3``, otherwise from its groups if only one
+    rank is possible.
 
-    A process records only its own groups, so its rank is in each of them; another number is not a rank's.
+    A process records only its own groups, so its rank is in all of them. A number in the name that is not in all of
+    them is not the rank.
     """
     ranks = [set(group.ranks) for group in groups if group.ranks]
     possible = set.intersection(*ranks) if ranks else None

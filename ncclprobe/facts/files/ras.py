@@ -1,7 +1,7 @@
-"""What NCCL's RAS answered about a job: processes that are gone, ranks behind, errors, by communicator.
+"""Answers of NCCL's RAS about a job: dead processes, ranks behind, and errors, by communicator.
 
-RAS is asked with `ncclras`, or by telnet at port 28028; NCCL 2.24 and later answers as text, 2.28.7 and later as JSON
-too. Source: src/ras/client_support.cc of v2.24.3 to v2.30.7, whose texts are matched; docs, "RAS".
+`ncclras`, or telnet to port 28028, queries RAS. NCCL 2.24 and later answers as text, 2.28.7 and later also as JSON.
+Source: src/ras/client_support.cc of v2.24.3 to v2.30.7, whose texts are matched; docs, "RAS".
 """
 
 import re
@@ -19,7 +19,7 @@ _MAX_LINE, _MAX_STATEMENTS = 4096, 100_000
 
 
 class RasProcess(Struct, frozen=True):
-    """A process of the job. `rank` is its rank in the communicator, None if the text names only the process."""
+    """A process of the job. `rank` is its rank in the communicator; None if the text names only the process."""
 
     host: str = ""
     pid: int | None = None
@@ -28,11 +28,11 @@ class RasProcess(Struct, frozen=True):
 
 
 class RasStatement(Struct, frozen=True):
-    """One statement of RAS on some ranks, with its line (0: from JSON, whose lines do not matter).
+    """One statement of RAS about some ranks, with its line (0: from JSON, whose line numbers mean nothing).
 
-    `kind`: ``dead`` (not reached for 60 s), ``missing`` (did not answer), ``count`` (launched `value` operations called
-    `operation`, empty: of any sort), ``status`` and ``error`` (`value` in NCCL's words), ``timeout``. It covers
-    `nranks` ranks, and RAS lists `processes` of them; `comm` is the communicator's hash, empty: of the whole job.
+    `kind`: ``dead`` (unreachable for 60 s), ``missing`` (did not answer), ``count`` (launched `value` operations of
+    type `operation`; empty: of all types), ``status`` and ``error`` (`value` in NCCL's words), ``timeout``. It covers
+    `nranks` ranks, of which RAS lists `processes`. `comm` is the communicator's hash; empty: the whole job.
     """
 
     kind: RasKind
@@ -46,10 +46,10 @@ class RasStatement(Struct, frozen=True):
 
 
 class RasAnswer(Struct, frozen=True):
-    """One answer. `statements` are the deviations, in the order of RAS.
+    """One answer. `statements` are the deviations, in RAS's order.
 
-    `launched`: how many operations each process has launched, by its number; only JSON has it for all. Processes of
-    two nodes that have one number are left out.
+    `launched`: operations launched by each process, by pid; only JSON has it for all. A pid that occurs on two nodes is
+    left out.
     """
 
     source: str
@@ -59,13 +59,13 @@ class RasAnswer(Struct, frozen=True):
 
 
 class RasStatus(Struct, frozen=True):
-    """All answers that were given, in their order: the newest is last."""
+    """All answers in input order; the newest is last."""
 
     answers: tuple[RasAnswer, ...]
 
 
 def read_answer(source: str, data: bytes) -> RasAnswer:
-    """Return the contents of an answer, the last if one text has several. Raises ParseError for anything else."""
+    """Parse an answer; if a text contains several, the last. Raises ParseError for anything else."""
     if data.lstrip()[:1] == b"{":
         try:
             found = msgspec.json.decode(data, type=_Json)
@@ -109,14 +109,14 @@ _VERSION = re.compile(r"NCCL version (\d+\.\d+\.\d+)")
 
 
 class _Text:
-    """The state of reading an answer: the communicator and the operation that the next lines are about."""
+    """Parser state: the communicator and operation that the next lines refer to."""
 
     def __init__(self) -> None:
         self.statements: list[RasStatement] = []
         self.version = self.comm = self.operation = ""
 
     def add(self, number: int, line: str) -> None:
-        """Take one line."""
+        """Process one line."""
         if line.startswith("Job summary"):  # a new answer: what an older one said no longer holds
             self.statements.clear()
             self.comm = self.operation = ""
@@ -234,9 +234,9 @@ _RESULTS |= {5: "Invalid usage", 6: "Remote process error"}
 
 
 def _each(kind: RasKind, comm: str, word: str, said: Sequence[tuple[_Rank, str]], size: int) -> Iterator[RasStatement]:
-    """Yield one statement for all ranks of one value; of counts no processes of the most ranks, as in the text.
+    """Yield one statement per distinct value; counts list no processes for the largest group, as in the text.
 
-    `size`: of how many ranks the communicator is.
+    `size`: the communicator's size.
     """
     groups = grouped((value, rank) for rank, value in said)
     most = max(map(len, groups.values()), default=0)
@@ -247,5 +247,5 @@ def _each(kind: RasKind, comm: str, word: str, said: Sequence[tuple[_Rank, str]]
 
 
 def by_operation(answer: RasAnswer) -> Mapping[tuple[str, str], Sequence[RasStatement]]:
-    """Return the counts of launched operations by communicator and operation that differ between ranks."""
+    """Return the launch counts that differ between ranks, by communicator and operation."""
     return grouped(((each.comm, each.operation), each) for each in answer.statements if each.kind == "count")

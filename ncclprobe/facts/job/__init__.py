@@ -1,3 +1,3 @@
-"""What a running job shows: its ranks on a node, what each does, twice, and what torch has recorded of its calls."""
+"""A running job: its ranks on a node, two snapshots of each rank's activity, and torch's record of its calls."""
 
 SOURCE = "job"

@@ -1,4 +1,4 @@
-"""NVML's state of the GPUs of a running job, at one moment, and the kernel log's messages about them."""
+"""NVML's state of a running job's GPUs at one moment, and the kernel log's messages about them."""
 
 import json
 from collections.abc import Sequence
@@ -16,9 +16,9 @@ _UNKNOWN = Absent("it was not asked")
 
 
 class LiveGpu(Struct, frozen=True):
-    """One GPU at one moment. `pids` are those ranks that compute on it, `nvlink_KiB` what its links have moved so far.
+    """One GPU at one moment. `pids` are the ranks that compute on it; `nvlink_KiB` is its NVLink traffic so far.
 
-    `busy_percent` is of the last second or less. Absent, with NVML's reason: that is not known.
+    `busy_percent` covers the last second or less. Absent, with NVML's reason: unknown.
     """
 
     index: int
@@ -33,13 +33,13 @@ class LiveGpu(Struct, frozen=True):
 
     @property
     def lost(self) -> str:
-        """Return NVML's words for a GPU that is gone; empty: it is there, or not known."""
+        """Return NVML's words for a lost GPU; empty: it is present, or unknown."""
         why = self.pci.why if isinstance(self.pci, Absent) else ""
         return why if any(words in why for words in GONE) else ""
 
 
 def gpus(host: Host, pids: Sequence[int], look: int) -> tuple[LiveGpu, ...]:
-    """Return NVML's state of every GPU; of all processes, only `pids` are listed."""
+    """Return NVML's state of every GPU; only processes in `pids` are listed. Raises ParseError."""
     said = host.ask("nvml", "gpusOf", look, ",".join(map(str, pids)))
     try:
         rows = json.loads(said)
@@ -73,7 +73,7 @@ _FIELDS = {
 
 
 def xids(host: Host) -> tuple[Event, ...]:
-    """Return the messages about failed GPUs in the kernel's log of this boot."""
+    """Return this boot's kernel messages about failed GPUs."""
     lines = json.loads(host.ask("kernel_log", OF_GPUS))["lines"]
     found = events((float(at), str(line)) for at, line in lines)
     return tuple(event for event in found if event.kind in ("xid", "lost"))

@@ -1,4 +1,4 @@
-"""The meeting point of a job's processes: their TCP connections, the master's store, and agents without ranks."""
+"""The rendezvous of a job's processes: their TCP connections, the master's store, and agents without ranks."""
 
 import json
 from collections.abc import Mapping, Sequence
@@ -20,11 +20,11 @@ T = TypeVar("T")
 
 
 class Connection(Struct, frozen=True):
-    """A TCP connection of a rank, or of what it has started, as its kernel sees it. Its ends are ``10.0.0.1:4711``.
+    """A TCP connection of a rank or its children, as the kernel reports it. Its ends are ``10.0.0.1:4711``.
 
-    `unacknowledged_bytes` were given to it and not acknowledged by the peer, and sent again `retransmits` times, or
-    asked after by `probes` of a peer that takes none; `unread_bytes` were not yet read here. `heard_s` is how long ago
-    anything last came from the peer. `stranger`: the process that listens, if it is not of the job.
+    `unacknowledged_bytes` were sent but not acknowledged by the peer; they were retransmitted `retransmits` times.
+    `probes` were sent to a peer with a zero window. `unread_bytes` arrived but were not yet read here. `heard_s` is the
+    time since the peer last sent anything. `stranger`: the listening process, if it does not belong to the job.
     """
 
     pid: int
@@ -43,7 +43,7 @@ class Connection(Struct, frozen=True):
 
 
 class Agent(Struct, frozen=True):
-    """An agent of torchrun. `nodes` is how many it waits for, at least; None and empty: its command does not say."""
+    """A torchrun agent. `nodes` is the minimum it waits for. None or empty: its command does not give the value."""
 
     pid: int
     nodes: int | None = None
@@ -54,10 +54,11 @@ class Agent(Struct, frozen=True):
 
 
 class JobStore(Struct, frozen=True):
-    """A store at which processes meet, as seen from this node.
+    """A store where processes rendezvous, as seen from this node.
 
-    `resolved` is its address as a number, `source` the address of this node from which it would be called. `sockets`
-    are those of this node that listen at its port, or were accepted there; the process is 0 if it is not of the job.
+    `resolved` is its numeric address, `source` the address of this node that would be used to connect to it. `sockets`
+    are this node's sockets that listen on its port or were accepted there; the pid is 0 if the process is not of the
+    job.
     """
 
     address: str
@@ -68,38 +69,38 @@ class JobStore(Struct, frozen=True):
 
     @property
     def here(self) -> bool:
-        """Return whether its address is one of this node's."""
+        """Return whether its address belongs to this node."""
         return not isinstance(self.resolved, Absent) and (
             self.resolved.startswith(LOOPBACK) or self.resolved == self.source
         )
 
     @property
     def stranger(self) -> str:
-        """Return the process that listens there and is not of the job, if only such a one does: ``4711 (python3)``."""
+        """Return the listening process, ``4711 (python3)``, if only processes outside the job listen there."""
         sockets = () if isinstance(self.sockets, Absent) else self.sockets
         listening = [each.stranger for each in sockets if each.state == "listening"]
         return listening[0] if self.here and listening and all(listening) else ""
 
     def same(self, other: "JobStore") -> bool:
-        """Return whether it is this one, by whatever name."""
+        """Return whether both are the same store, possibly under different names."""
         return self.port == other.port and (
             self.address == other.address or self.resolved == other.resolved or (self.here and other.here)
         )
 
     def __str__(self) -> str:
-        """Return its address: ``10.0.0.5:29500``."""
+        """Return ``10.0.0.5:29500``."""
         return f"{self.address}:{self.port}"
 
 
 class Meetings(Struct, frozen=True):
-    """The stores of a node's ranks and agents, and the connections of these agents."""
+    """The stores of a node's ranks and agents, and the agents' connections."""
 
     masters: tuple[JobStore, ...] = ()
     of_agents: tuple[Connection, ...] = ()
 
 
 def decoded(text: str, kind: type[T] | object) -> T:
-    """Return the value of type `kind` that a JSON text holds. Raises ParseError."""
+    """Decode a JSON text as type `kind`. Raises ParseError."""
     try:
         found: T = msgspec.json.decode(text, type=kind)
     except (msgspec.MsgspecError, RecursionError) as error:
@@ -108,7 +109,7 @@ def decoded(text: str, kind: type[T] | object) -> T:
 
 
 def agent(pid: int, age_s: float, options: Mapping[str, str], variables: Mapping[str, str]) -> Agent:
-    """Return the agent with these options; variables of torchrun (``PET_NNODES``) say what these leave out."""
+    """Build an agent from its options; torchrun's variables (``PET_NNODES``) fill in what the options omit."""
 
     def given(name: str) -> str:
         return options.get(name) or variables.get(f"PET_{name.upper()}") or ""
@@ -124,7 +125,7 @@ def _number(text: str) -> int | None:
 
 
 def meetings(host: Host, places: Sequence[tuple[str, int]], pids: Sequence[int], agents: Sequence[int]) -> Meetings:
-    """Look at the stores at `places`, of processes `pids` and `agents`."""
+    """Examine the stores at `places`, used by the processes `pids` and `agents`."""
     found = tuple(_master(host, address, port, (*pids, *agents)) for address, port in dict.fromkeys(places))
     if not agents:
         return Meetings(found)
@@ -133,7 +134,7 @@ def meetings(host: Host, places: Sequence[tuple[str, int]], pids: Sequence[int],
 
 
 def _master(host: Host, address: str, port: int, pids: Sequence[int]) -> JobStore:
-    resolved = attempt(lambda: _first(host.ask("resolve", address)))
+    resolved = attempt(lambda: _preferred_address(host.ask("resolve", address)))
     source = resolved if isinstance(resolved, Absent) else attempt(lambda: host.ask("route", resolved))
 
     def sockets() -> tuple[Connection, ...]:
@@ -142,7 +143,7 @@ def _master(host: Host, address: str, port: int, pids: Sequence[int]) -> JobStor
     return JobStore(address, port, resolved, source, attempt(sockets))
 
 
-def _first(said: str) -> str:
-    """Return the first address that a name resolves to, one of IPv4 if there is."""
+def _preferred_address(said: str) -> str:
+    """Return the first address that a name resolves to, IPv4 if there is one."""
     addresses = [str(each) for each in json.loads(said)["addresses"]]
     return sorted(addresses, key=lambda each: ":" in each)[0]

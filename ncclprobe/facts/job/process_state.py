@@ -1,4 +1,4 @@
-"""The activity of a rank's process at one moment, and of the processes that it has started."""
+"""The activity of a rank's process, and of its child processes, at one moment."""
 
 from collections.abc import Sequence
 
@@ -8,11 +8,11 @@ from ncclprobe.model.values import Struct
 class ProcessState(Struct, frozen=True):
     """The activity of a process at one moment.
 
-    `call` is the system call that its first thread is in (empty: not known; ``running``: none), with `file` its
-    descriptor's; `wchan` is the kernel function in which it sleeps. Counters grow from its start: `cpu_s`, page
-    `faults`, `moved_bytes` read and written, `ran_s` that its first thread ran, `queued_s` that it waited to run.
-    `awaits` is the process whose end it waits for, 0: none, or any; `holder` the one that holds the file lock that it
-    wants. `listens`: it waits for others to connect to it; `stdin`: for its standard input.
+    `call` is the system call that its first thread is in (empty: unknown; ``running``: none), and `file` that call's
+    file descriptor. `wchan` is the kernel function in which it sleeps. Counters since its start: `cpu_s`, page
+    `faults`, `moved_bytes` (read and written), `ran_s` (first thread on a CPU), `queued_s` (first thread runnable but
+    waiting). `awaits` is the process whose exit it waits for (0: none, or any); `holder` holds the file lock that it
+    wants. `listens`: it waits for incoming connections. `stdin`: it waits for standard input.
     """
 
     state: str
@@ -33,19 +33,20 @@ class ProcessState(Struct, frozen=True):
 
 
 class Child(ProcessState, frozen=True, kw_only=True):
-    """A process that a rank has started, such as a worker of a data loader."""
+    """A process that a rank started, such as a data loader's worker."""
 
     pid: int
     name: str
 
 
 class LiveRank(ProcessState, frozen=True, kw_only=True):
-    """The activity of a rank's process at one moment, and of the processes that it has started.
+    """The activity of a rank's process, and of its child processes, at one moment.
 
-    Counters: `switches` that its first thread made voluntarily by waiting, `held_s` by its cgroup's quota, and of this
-    cgroup `oom_kills`, and `memory_s` that a process of it waited for memory; `others_ran_s` that the other threads of
-    its program ran. `tracer` is the process that traces it, 0: none. `still_s` is how long ago its first thread last
-    ran, None: the kernel does not show it; `age_s` how long ago it began.
+    Counters: `switches` are voluntary context switches of its first thread, `held_s` is throttling by its cgroup's
+    quota. Of this cgroup: `oom_kills`, and `memory_s`, the time that one of its processes waited for memory.
+    `others_ran_s` is the CPU time of the program's other threads. `tracer` is the process that traces it (0: none).
+    `still_s` is the time since its first thread last ran (None: the kernel does not show it); `age_s` is the time since
+    it started.
     """
 
     time_s: float
@@ -69,22 +70,23 @@ LOADER = "pt_data_worker"
 
 
 def suspects(at: LiveRank) -> Sequence[Child]:
-    """Return the processes that a rank has started and waits for, or that cannot go on.
+    """Return up to two children that a rank waits for, or that are stuck.
 
-    The one whose end it awaits, or that this one awaits, comes first; then those that share a pipe with it.
+    The child whose exit it awaits (or, transitively, the one that this child awaits) comes first, then children that
+    share a pipe with it.
     """
     known, pid, awaited = {child.pid: child for child in at.children}, at.awaits, dict[Child, None]()
     while (child := known.pop(pid, None)) is not None:
         awaited, pid = {child: None}, child.awaits
-    held = [child for child in at.children if child.state in ASLEEP or (shared(child, at) and _held_up(child, at))]
+    held = [child for child in at.children if child.state in ASLEEP or (shared(child, at) and _is_stuck(child, at))]
     return [*(awaited | dict.fromkeys(sorted(held, key=lambda child: not shared(child, at))))][:2]
 
 
-def _held_up(child: Child, at: LiveRank) -> bool:
-    """Return whether a process waits for what is not the rank, or does not take what the rank writes.
+def _is_stuck(child: Child, at: LiveRank) -> bool:
+    """Return whether a child waits for something other than the rank, or does not read what the rank writes.
 
-    A worker of a data loader without work polls: one that sleeps does not, and one that waits for a lock may have it
-    from a fork, for ever. A pipe that the rank does not have is not for work of the rank.
+    An idle worker of a data loader polls. One that sleeps does not, and one that waits for a lock may have inherited it
+    locked through a fork. A pipe that the rank does not have carries no work from the rank.
     """
     outside = child.call in OUTSIDE and not (child.file.startswith("pipe:") and child.file in at.pipes)
     held = child.name == LOADER and child.call in ("futex", "nanosleep")
@@ -92,5 +94,5 @@ def _held_up(child: Child, at: LiveRank) -> bool:
 
 
 def shared(child: Child, at: LiveRank) -> bool:
-    """Return whether a process shares a pipe with the rank that has started it."""
+    """Return whether a child shares a pipe with its rank."""
     return bool({*child.pipes} & {*at.pipes})

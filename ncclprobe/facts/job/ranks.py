@@ -1,5 +1,5 @@
-"""The ranks of a job on a node, the activity of each and of its GPU at two looks, and the state of the ranks of all
-nodes.
+"""The ranks of a job on a node, two snapshots of each rank's and its GPU's activity, and the state of
+all nodes' ranks.
 """
 
 import base64
@@ -37,11 +37,11 @@ from ncclprobe.model.units import USER_HZ
 from ncclprobe.model.values import Struct, field, grouped, replace
 
 _NAMES = (TORCH[0], "OMPI_COMM_WORLD_RANK", "PMI_RANK", "SLURM_PROCID", "PET_NODE_RANK")
-"""A process without any of these was not started as a rank, or its program has set RANK itself: --pid finds it."""
+"""A process without any of these was not started as a rank, or its program set RANK itself; --pid finds it."""
 
 
 class AskedJob(Struct, frozen=True):
-    """Options of the command line: the process, 0: none; whether to read stacks, and to write to torch's pipe."""
+    """Command-line options: the process (0: none), whether to read stacks, and whether to write to torch's pipe."""
 
     pid: int = 0
     stacks: bool = False
@@ -49,10 +49,10 @@ class AskedJob(Struct, frozen=True):
 
 
 class JobProcess(Struct, frozen=True):
-    """One rank. `start` is the tick since boot at which it began, which shows that its pid was not reused.
+    """One rank. `start` is its start time in ticks since boot, which shows whether its pid was reused.
 
-    `rank` is None if its environment does not have it. `job` distinguishes the ranks of one job from those of another.
-    `twins` are other processes that were started with the same number.
+    `rank` is None if its environment does not have it. `job` is the same for all ranks of one job. `twins` are other
+    processes that were started with the same rank number.
     """
 
     pid: int
@@ -68,9 +68,9 @@ class JobProcess(Struct, frozen=True):
 class LocalRanks(Struct, frozen=True):
     """The ranks of the job on this node, by rank; `absent` local ranks have no process.
 
-    `others` are the jobs here, if which one is meant is not known: see OF_A_JOB. `hidden` Python processes are of other
-    users. `late`: processes whose environment could not be read, and why. `agents` of torchrun have started no rank.
-    `gone`: so many more ranks have ended, and it is not known which.
+    `others` are the jobs on this node if it is unclear which one is meant: see OF_A_JOB. `hidden` Python processes
+    belong to other users. `late`: processes whose environment could not be read, and why. `agents` of torchrun have
+    started no rank. `gone`: the number of further ranks that have exited, if their numbers are unknown.
     """
 
     ranks: tuple[JobProcess, ...]
@@ -117,9 +117,9 @@ def asked_job(host: Host) -> AskedJob:
 
 @collector
 def local_ranks(host: Host, asked: AskedJob) -> LocalRanks:
-    """Find the ranks of the job that runs here."""
+    """Find the ranks of the job on this node."""
     answer: _Answer = decoded(host.ask("ranks", asked.pid, *_NAMES), _Answer)
-    jobs = _one_of_parts(_jobs(answer.processes), answer.processes)
+    jobs = _join_parts(_jobs(answer.processes), answer.processes)
     if not jobs and not asked.pid and not any(each.agent is not None for each in answer.processes):
         jobs, answer = _spawned(host, answer)
     if asked.pid:
@@ -129,11 +129,11 @@ def local_ranks(host: Host, asked: AskedJob) -> LocalRanks:
         jobs = beneath if helpers or not own else own
     elif len(jobs) > 1:
         jobs = _own_step_job(jobs, attempt(lambda: host.ask("env"))) or jobs
-    ranks, ended, gone = _numbered(host, next(iter(jobs.values()), ()), answer.processes, asked.stacks)
+    ranks, ended, gone = _assign_numbers(host, next(iter(jobs.values()), ()), answer.processes, asked.stacks)
     return LocalRanks(
         ranks,
-        tuple(sorted({*_absent(ranks), *ended})),
-        tuple(_described(each, answer) for each in jobs.values()) if len(jobs) > 1 else (),
+        tuple(sorted({*_absent_ranks(ranks), *ended})),
+        tuple(_job_row(each, answer) for each in jobs.values()) if len(jobs) > 1 else (),
         answer.hidden,
         answer.late,
         answer.time_s,
@@ -143,10 +143,10 @@ def local_ranks(host: Host, asked: AskedJob) -> LocalRanks:
 
 
 def _spawned(host: Host, before: _Answer) -> tuple[dict[str, tuple[JobProcess, ...]], _Answer]:
-    """Return the jobs whose ranks have no variables: processes that another started, if the first serves a store.
+    """Return the jobs whose ranks have no variables: children of one process, the first of which serves a store.
 
-    If none has, rank 0 may never have reached init_process_group: then what a process with torch has started, without
-    numbers. Also return all processes, or `before` if they could not be asked for.
+    If none serves a store, rank 0 may never have reached init_process_group. Then return, without numbers, the children
+    of a process with torch. Also return all processes, or `before` if they could not be listed.
     """
     said = attempt(lambda: host.ask("ranks", _EVERY))
     if isinstance(said, Absent):
@@ -156,7 +156,7 @@ def _spawned(host: Host, before: _Answer) -> tuple[dict[str, tuple[JobProcess, .
     found, unnumbered, own = {}, {}, {each.pid for each in answer.processes if each.library}
     for parent, children in [*by_parent.items()][: bounds.NODE_RANKS]:
         jobs = _jobs(children, parent) if len(children) > 1 else {}
-        ranks, *_ = _numbered(host, tuple(chain.from_iterable(jobs.values())), answer.processes)
+        ranks, *_ = _assign_numbers(host, tuple(chain.from_iterable(jobs.values())), answer.processes)
         if ranks and ranks[0].rank is not None:
             found[ranks[0].job] = ranks
         elif len(ranks) > 1 and parent in own:
@@ -164,12 +164,12 @@ def _spawned(host: Host, before: _Answer) -> tuple[dict[str, tuple[JobProcess, .
     return found or unnumbered, replace(answer, hidden=before.hidden, late=before.late)
 
 
-def _numbered(
+def _assign_numbers(
     host: Host, ranks: tuple[JobProcess, ...], processes: Sequence[_Process], stacks: bool = False
 ) -> tuple[tuple[JobProcess, ...], tuple[int, ...], int]:
-    """Return ranks without numbers with those that their program or their order of start gives them, if known.
+    """Assign numbers to ranks without them, from their program's variables or their order of start, if known.
 
-    Also return the numbers of those that have ended, or how many more have if it is not known which.
+    Also return the numbers of ranks that have exited, or how many more have if their numbers are unknown.
     """
     by_start = sorted(ranks, key=lambda each: (each.start, each.pid))
     if len(ranks) < 2 or any(each.rank is not None for each in ranks):
@@ -196,7 +196,7 @@ def _numbered(
 
 
 def _own_step_job(jobs: dict[str, tuple[JobProcess, ...]], env: str | Absent) -> dict[str, tuple[JobProcess, ...]]:
-    """Return of several jobs the one in whose allocation of Slurm this command runs, if only one is."""
+    """Return the job in whose Slurm allocation this command runs, if exactly one matches."""
     variables: dict[str, str | None] = {} if isinstance(env, Absent) else decoded(env, dict[str, str | None])
     own = variables.get(SLURM_JOB)
     found = {job: ranks for job, ranks in jobs.items() if own and ranks[0].settings.get(SLURM_JOB) == own}
@@ -204,7 +204,7 @@ def _own_step_job(jobs: dict[str, tuple[JobProcess, ...]], env: str | Absent) ->
 
 
 def _agents(processes: Sequence[_Process], named: int) -> Iterator[Agent]:
-    """Yield the agents of torchrun here; with `named` the one that this process is, or has started."""
+    """Yield torchrun's agents on this node; with `named`, only an agent that is this process or that it has started."""
     above = {each.pid: each.parent for each in processes}
     for each in processes:
         if each.agent is not None and (not named or named in (each.pid, *_ancestors(each.pid, above))):
@@ -213,7 +213,7 @@ def _agents(processes: Sequence[_Process], named: int) -> Iterator[Agent]:
 
 @collector
 def places_met(host: Host, here: LocalRanks) -> Meetings:
-    """Examine the stores at which the ranks of the job, or agents without ranks, meet."""
+    """Examine the stores where the job's ranks, or agents without ranks, rendezvous."""
     launches = [each.launch for each in here.ranks]
     places = [(each.master_addr, each.master_port) for each in launches if each.master_addr and each.master_port]
     places += [(each.address, each.port) for each in here.agents if each.address]
@@ -221,14 +221,14 @@ def places_met(host: Host, here: LocalRanks) -> Meetings:
 
 
 def _jobs(processes: Sequence[_Process], named: int = 0) -> dict[str, tuple[JobProcess, ...]]:
-    """Return the ranks of each job; with `named` what this process has started, whatever the variables, or itself."""
+    """Group the ranks by job; with `named`, use what this process has started, or itself, whatever the variables."""
     launches = {each.pid: detect(each.variables) for each in processes}
     chosen = _started_by(named, processes) if named else [p for p in processes if launches[p.pid].rank is not None]
     chosen = [each for each in chosen if each.agent is None]
     by_rank = grouped(((_job(p, launches[p.pid]), -p.pid if named else launches[p.pid].rank or 0), p) for p in chosen)
     jobs: dict[str, list[JobProcess]] = {}
     for (job, _), of_rank in by_rank.items():
-        if (found := _itself(of_rank)) is not None:
+        if (found := _rank_process(of_rank)) is not None:
             launch = launches[found.pid]
             twins = () if named else tuple(_twins(found, of_rank))
             made = JobProcess(found.pid, found.start, found.name, launch.rank, launch, job, found.variables, twins)
@@ -236,15 +236,15 @@ def _jobs(processes: Sequence[_Process], named: int = 0) -> dict[str, tuple[JobP
     return {job: tuple(sorted(each, key=lambda r: (r.rank is None, r.rank, r.pid))) for job, each in jobs.items()}
 
 
-def _one_of_parts(
+def _join_parts(
     jobs: dict[str, tuple[JobProcess, ...]], processes: Sequence[_Process]
 ) -> dict[str, tuple[JobProcess, ...]]:
-    """Return as one job the parts of one whose ranks were given different masters, such as another port by mistake."""
+    """Join the parts of a job whose ranks were given different masters, such as a wrong port."""
     parents = {each.pid: each.parent for each in processes}
     found: dict[str, tuple[JobProcess, ...]] = {}
     for parts in grouped((job.partition(" environment")[0], job) for job in jobs).values():
         ranks = sorted((each for job in parts for each in jobs[job]), key=lambda each: each.rank or 0)
-        if len(parts) > 1 and all(map(_is_part, map(jobs.__getitem__, parts))) and _belong(ranks, parents):
+        if len(parts) > 1 and all(map(_is_part, map(jobs.__getitem__, parts))) and _form_one_job(ranks, parents):
             found[ranks[0].job] = tuple(ranks)
         else:
             found |= {job: jobs[job] for job in parts}
@@ -252,13 +252,13 @@ def _one_of_parts(
 
 
 def _is_part(ranks: Sequence[JobProcess]) -> bool:
-    """Return whether ranks that were started by hand are fewer than their environment says are here."""
+    """Return whether hand-started ranks are fewer than their environment announces for this node."""
     of = ranks[0].launch
     return of.kind == "environment" and len(ranks) < (of.local_world_size or of.world_size or 0)
 
 
-def _belong(ranks: Sequence[JobProcess], parents: Mapping[int, int]) -> bool:
-    """Return whether ranks with different masters complete each other: all of a world, or begun by one process."""
+def _form_one_job(ranks: Sequence[JobProcess], parents: Mapping[int, int]) -> bool:
+    """Return whether ranks with different masters form one job: a whole world, or children of one process."""
     numbers, launches = [each.rank for each in ranks], [each.launch for each in ranks]
     whole = numbers == list(range(len(ranks))) and {each.world_size for each in launches} == {len(ranks)}
     above = {parents[each.pid] for each in ranks}
@@ -272,7 +272,7 @@ def _belong(ranks: Sequence[JobProcess], parents: Mapping[int, int]) -> bool:
 
 
 def _started_by(named: int, processes: Sequence[_Process]) -> Sequence[_Process]:
-    """Return the topmost processes with torch or NCCL that `named` has started: their own are workers and helpers."""
+    """Return the topmost torch or NCCL processes that `named` started; their children are workers and helpers."""
     above = {each.pid: each.parent for each in processes}
     of_agents = {pid for each in processes if each.agent is not None for pid in _ancestors(each.pid, above)}
     beneath = [each for each in processes if named in _ancestors(each.pid, above) and each.agent is None]
@@ -290,12 +290,12 @@ def _job(process: _Process, launch: Launch) -> str:
     return " ".join(filter(None, (f"user {process.user}", launch.kind, launch.run_id, where)))
 
 
-def _itself(processes: Sequence[_Process]) -> _Process | None:
-    """Return the rank among the processes with its environment: the topmost of those that have mapped torch or NCCL.
+def _rank_process(processes: Sequence[_Process]) -> _Process | None:
+    """Return the rank among the processes with its environment: the topmost that has mapped torch or NCCL.
 
     Its children, such as workers of a data loader, have the same environment; a shell or launcher above it maps
-    neither. If none has mapped them, return a Python that may still import them; a launcher other than Python, which is
-    not a rank, has neither. A worker that has outlived its rank, and still holds its sockets, is not this rank.
+    neither. If none has mapped them, return a Python process that may still import them; a launcher that is not Python
+    is not a rank. A worker that has outlived its rank, and still holds its sockets, is not the rank.
     """
     processes = [each for each in processes if each.name != LOADER]
     for chosen in ([p for p in processes if p.library], [p for p in processes if p.python and p.library is not False]):
@@ -309,9 +309,9 @@ def _itself(processes: Sequence[_Process]) -> _Process | None:
 
 
 def _twins(rank: _Process, processes: Sequence[_Process]) -> Iterator[int]:
-    """Yield the processes beside a rank that have its number and run the same program: they were started so.
+    """Yield the processes beside a rank that were started with its number and run the same program.
 
-    What the rank has started, and workers that have outlived another, whose parent is gone, are none.
+    Children of the rank do not count, and neither do orphaned workers of another rank.
     """
     above = {each.pid: each.parent for each in processes}
     for each in processes:
@@ -328,13 +328,13 @@ def _ancestors(pid: int, above: Mapping[int, int]) -> set[int]:
 
 
 def _is_related(pid: int, ranks: Sequence[JobProcess], processes: Sequence[_Process]) -> bool:
-    """Return whether `pid` is a rank of this job, has started one, or was started by one."""
+    """Return whether `pid` is a rank of this job, or an ancestor or descendant of one."""
     above, own = {p.pid: p.parent for p in processes}, {each.pid for each in ranks}
     return pid in own or bool(_ancestors(pid, above) & own) or any(pid in _ancestors(each, above) for each in own)
 
 
-def _absent(ranks: Sequence[JobProcess]) -> tuple[int, ...]:
-    """Return the ranks that the launcher has started here, as far as the others say, and that have no process."""
+def _absent_ranks(ranks: Sequence[JobProcess]) -> tuple[int, ...]:
+    """Return the local ranks that the launcher started, according to the others, and that have no process."""
     numbers = [(each.rank, each.launch.local_rank) for each in ranks]
     bases = {rank - local for rank, local in numbers if rank is not None and local is not None}
     count = next((each.launch.local_world_size for each in ranks if each.launch.local_world_size), 0)
@@ -347,9 +347,10 @@ def _absent(ranks: Sequence[JobProcess]) -> tuple[int, ...]:
 
 
 def _absent_by_hand(ranks: Sequence[JobProcess], bases: Collection[int]) -> tuple[int, ...]:
-    """Return the ranks without a process of a job whose number of ranks here is not known.
+    """Return the missing ranks of a job whose number of local ranks is unknown.
 
-    All are here if they meet at the loopback; otherwise those between two whose local ranks are as far apart.
+    All ranks are local if they rendezvous at the loopback. Otherwise, only ranks between two known ones can be missing,
+    if the known local ranks are consistent.
     """
     known = {each.rank for each in ranks if each.rank is not None}
     if not known or not all(each.launch.kind == "environment" for each in ranks):
@@ -363,7 +364,7 @@ def _absent_by_hand(ranks: Sequence[JobProcess], bases: Collection[int]) -> tupl
 OF_A_JOB = ("--pid", "user", "ranks", "command", "since (UTC)", "master")
 
 
-def _described(ranks: Sequence[JobProcess], answer: _Answer) -> tuple[str, ...]:
+def _job_row(ranks: Sequence[JobProcess], answer: _Answer) -> tuple[str, ...]:
     """Return a job as a row of OF_A_JOB."""
     first = ranks[0]
     at = next((each for each in answer.processes if each.pid == first.pid), None)
@@ -380,9 +381,9 @@ T = TypeVar("T")
 BETWEEN_S, UNTIMED_S = 1.0, 5.0
 _OWN = (*LOOPBACK, "localhost")
 _TOGETHER_TICKS = 300 * USER_HZ
-"""Within which the ranks of one job begin."""
+"""The ranks of one job start within this time."""
 _STARTED_S = 10.0
-"""How long after the start of one rank the others may still be started."""
+"""For this long after one rank has started, others may still be starting."""
 SLURM_JOB = "SLURM_JOB_ID"
 _RAS, _RAS_DEFAULT = "NCCL_RAS_ADDR", "localhost:28028"
 _AT_ONCE, _MOST_CHILDREN = 16, 6
@@ -392,12 +393,11 @@ _RECORDS = {PIPE, "TORCH_FR_DUMP_TEMP_FILE", "TORCH_NCCL_DEBUG_INFO_TEMP_FILE"}
 
 
 class JobLook(Struct, frozen=True):
-    """One look at the ranks, in their order. `servers`: why a rank's records are not known; empty: they are.
+    """One snapshot of the ranks, in their order. `servers`: why a rank's records are unknown; empty: they are known.
 
-    `stacks` are those of the first threads, innermost frame first, if they were asked for, and `of_children` at the
-    second look those of processes that ranks have started and that cannot go on.
-    `ras` is NCCL's RAS report, `traffic` the counters of the node's NICs, `gpus` NVML's state. `threads` are the
-    positions of the other threads of each rank's program whose stacks were read.
+    `stacks` are those of the first threads, innermost frame first, if they were requested. `of_children`, in the second
+    snapshot, are the stacks of stuck children. `ras` is NCCL's RAS report, `traffic` the counters of the node's NICs,
+    `gpus` NVML's state. `threads` are the positions of the other threads of each program whose stacks were read.
     """
 
     processes: tuple[LiveRank | Absent, ...] = ()
@@ -413,9 +413,9 @@ class JobLook(Struct, frozen=True):
 
 
 class JobLooks(Struct, frozen=True):
-    """Two looks at the ranks of a node: a second apart, and longer if nothing shows since when a rank waits.
+    """Two snapshots of a node's ranks: a second apart, or longer if nothing shows how long a rank has waited.
 
-    `interfaces` are those of the node's addresses. `xids` are of this boot; they are read if NVML answers.
+    `interfaces` maps the node's addresses to interfaces. `xids` are from this boot; they are read if NVML answers.
     """
 
     first: JobLook
@@ -426,11 +426,11 @@ class JobLooks(Struct, frozen=True):
 
 @collector
 def looks(host: Host, here: LocalRanks, asked: AskedJob) -> JobLooks:
-    """Look at every rank of the job on this node, wait, and look again."""
+    """Take two snapshots of every rank of the job on this node."""
     if here.others:
         return JobLooks(JobLook(), JobLook())
     with LimitedChild("ncclprobe.facts.files.flight_child") as child:
-        return _both_looks(host, here, asked, cache(lambda said: _dump(child, said)))
+        return _both_looks(host, here, asked, cache(lambda said: _decode_records(child, said)))
 
 
 def _both_looks(host: Host, here: LocalRanks, asked: AskedJob, dump: Callable[[str], FlightDump | str]) -> JobLooks:
@@ -495,7 +495,7 @@ def _is_python(child: Child) -> bool:
 
 
 def _records(host: Host, rank: JobProcess, number: int, asked: AskedJob) -> str | Absent:
-    """Return the flight records of a rank, JSON or in base64, or why they are not known."""
+    """Return a rank's flight records, as JSON or base64, or why they are unknown."""
     said = _learn_in_time(lambda: host.ask("server", rank.pid, "fr_trace_json", number))
     if isinstance(said, str) or rank.rank is None:
         return said
@@ -510,8 +510,8 @@ def _records(host: Host, rank: JobProcess, number: int, asked: AskedJob) -> str 
     return Absent(f"{said.why}{lies}{pipe}", said.refused)
 
 
-def _dump(child: LimitedChild, said: str) -> FlightDump | str:
-    """Return the flight records of an answer: JSON is read here, a pickle in the child that reads those of files."""
+def _decode_records(child: LimitedChild, said: str) -> FlightDump | str:
+    """Decode flight records: JSON in this process, a pickle in the child that reads those of files."""
     if said[:1] in ("{", "["):
         return read(said)
     try:
@@ -521,7 +521,7 @@ def _dump(child: LimitedChild, said: str) -> FlightDump | str:
 
 
 def _rank_records(rank: JobProcess, found: FlightDump | str) -> FlightDump | str:
-    """Return the records of a rank, or why there are none: what another job wrote to its file accuses nobody."""
+    """Return a rank's records, or why there are none: records that another job left in its file accuse nobody."""
     if isinstance(found, str):
         return f"its records were not read: {found}"
     world, groups = rank.launch.world_size or bounds.JOB_RANKS, [group.ranks for group in found.groups if group.ranks]
@@ -531,7 +531,7 @@ def _rank_records(rank: JobProcess, found: FlightDump | str) -> FlightDump | str
 
 
 def _learn_in_time(learn: Callable[[], T]) -> T | Absent:
-    """Return what is learned of a rank, or why not. Raises OutOfTime: silence that --timeout made accuses no rank."""
+    """Run `learn`, or return Absent with the reason. Raises OutOfTime: our own timeout must not accuse a rank."""
     found = attempt(learn)
     if isinstance(found, Absent) and found.refused == OutOfTime.__name__:
         raise OutOfTime(found.why)
@@ -557,7 +557,7 @@ def _named(rank: JobProcess) -> str:
 
 
 def _each(things: Sequence[K], learn: Callable[[K], T], at_once: int = _AT_ONCE) -> list[T]:
-    """Return what is learned of each rank, of several at once: one that is stopped answers late."""
+    """Run `learn` for each thing, several in parallel, because a stopped process answers late."""
     if not things:
         return []
     with ThreadPoolExecutor(min(at_once, len(things))) as pool:
@@ -577,7 +577,7 @@ class _Address(Struct, frozen=True):
 
 
 class JobState(Struct, frozen=True):
-    """The ranks in classes, and the answer in one line. `waiting` ranks are in the call `where`, for others."""
+    """The ranks in classes, and a one-line verdict. `waiting` ranks wait for others in the call `where`."""
 
     classes: tuple[RankClass, ...]
     answer: JobVerdict

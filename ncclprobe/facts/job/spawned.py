@@ -1,8 +1,9 @@
-"""Ranks whose environment does not say their numbers: started by ``mp.spawn``, a fork or a notebook.
+"""Ranks whose environment lacks their numbers: started by ``mp.spawn``, a fork or a notebook.
 
-Their program has a variable for it, which py-spy reads. Otherwise the order of start gives the numbers, for so torch's
-launchers start ranks, if rank 0 has torch's store (it listens there, and is connected with itself) and none is missing:
-one that has ended counts as long as its parent has not waited for it, and torch's records say how many there are.
+py-spy reads the number from a variable of their program. Otherwise the order of start gives the numbers, as torch's
+launchers start ranks in order. This holds if rank 0 has torch's store (it listens there, and is connected to itself)
+and none is missing: an exited rank still counts until its parent has waited for it, and torch's records show how many
+there are.
 """
 
 from collections.abc import Mapping, Sequence
@@ -22,9 +23,9 @@ _AT_ONCE = 16
 
 
 class Numbering(Struct, frozen=True):
-    """The numbers of ranks by process, empty: not known; how many ranks there are, 0: not known; and their store.
+    """Rank numbers by process (empty: unknown), the number of ranks (0: unknown), and their store.
 
-    `ended` are the numbers that no process has any more: fewer than those that live, as their parent has started all.
+    `ended` are numbers without a process. They are fewer than the living ranks, and one parent started all of them.
     """
 
     numbers: Mapping[int, int]
@@ -34,9 +35,9 @@ class Numbering(Struct, frozen=True):
 
 
 def numbering(host: Host, living: Sequence[int], started: Sequence[int], parent: int, stacks: bool) -> Numbering:
-    """Return the numbers of the ranks `living`, of all that `parent` has `started`, both in the order of start."""
-    numbers, world, all_here = _told(host, living, parent) if stacks else ({}, 0, False)
-    world = world or _recorded(host, living[0])
+    """Return the numbers of the `living` ranks among all that `parent` has `started`, both in the order of start."""
+    numbers, world, all_here = _numbers_in_programs(host, living, parent) if stacks else ({}, 0, False)
+    world = world or _recorded_world(host, living[0])
     if numbers:
         first = sorted(living, key=numbers.__getitem__)
         missing = tuple(number for number in range(world) if number not in {*numbers.values()})
@@ -48,9 +49,11 @@ def numbering(host: Host, living: Sequence[int], started: Sequence[int], parent:
     return Numbering({pid: started.index(pid) for pid in living}, world or len(started), address)
 
 
-def _told(host: Host, pids: Sequence[int], parent: int) -> tuple[dict[int, int], int, bool]:
-    """Return the numbers that processes have in variables of one name, the one value of those for all ranks, 0: there
-    are several, and whether their parent has it too.
+def _numbers_in_programs(host: Host, pids: Sequence[int], parent: int) -> tuple[dict[int, int], int, bool]:
+    """Return the ranks' numbers from variables of one name, the world size (0: ambiguous), and whether the parent has
+    it too.
+
+    The world size is the one value that all ranks share.
     """
 
     def variables(pid: int) -> Mapping[str, int]:
@@ -71,15 +74,15 @@ def _told(host: Host, pids: Sequence[int], parent: int) -> tuple[dict[int, int],
     return {}, 0, False
 
 
-def _recorded(host: Host, pid: int) -> int:
-    """Return how many ranks the largest group has that torch has recorded of a process; 0: not known."""
+def _recorded_world(host: Host, pid: int) -> int:
+    """Return the size of the largest group in torch's records of a process; 0: unknown."""
     said = attempt(lambda: host.ask("server", pid, "fr_trace_json", 0))
     found = "" if isinstance(said, Absent) else read(said)
     return max((len(group.ranks) for group in found.groups), default=0) if isinstance(found, FlightDump) else 0
 
 
 def own_store(host: Host, pids: Sequence[int]) -> str:
-    """Return the address of the store that the first of `pids` serves, as it calls it; empty: another or none does."""
+    """Return the address of the store that the first of `pids` serves, as it names it; empty: another or none does."""
     said = attempt(lambda: host.ask("connections", 0, *pids[: bounds.NODE_RANKS]))
     if isinstance(said, Absent):
         return ""

@@ -1,4 +1,6 @@
-"""The Python stack that shows a rank's position: of its first thread, or of the thread that this one waits for."""
+"""The Python stack that shows a rank's position: its first thread's, or that of the thread which the
+first waits for.
+"""
 
 from collections.abc import Iterator, Mapping, Sequence
 
@@ -11,7 +13,7 @@ from ncclprobe.model.values import Struct, field
 
 C10D = "/torch/distributed/distributed_c10d.py"
 _OF_THREADS = ("/threading.py", "/concurrent/futures/_base.py", "/queue.py", "/concurrent/futures/thread.py")
-"""Functions in which a thread waits for another one."""
+"""Files whose functions wait for another thread."""
 _FOR_ITS_END = ("join", "result", "shutdown", "_shutdown")
 _LIBRARIES = ("/site-packages/", "/dist-packages/", "/lib/python")
 
@@ -20,7 +22,7 @@ FIRST = "the first thread"
 
 
 class LiveFrame(FlightFrame, frozen=True):
-    """A frame of a running process. `values` are those variables that say what its call waits for."""
+    """A frame of a running process. `values` are the variables that show what its call waits for."""
 
     values: Mapping[str, str] = field(default_factory=dict)
 
@@ -40,7 +42,9 @@ class ThreadPlace(Struct, frozen=True):
 
 
 class ThreadStack(Struct, frozen=True):
-    """The stack that shows a rank's position, innermost frame first, and where the program's other threads are."""
+    """The stack that shows a rank's position, innermost frame first, and the positions of the program's
+    other threads.
+    """
 
     frames: tuple[LiveFrame, ...] = ()
     others: tuple[ThreadPlace, ...] = ()
@@ -53,19 +57,21 @@ class _Thread(Struct, frozen=True):
 
 
 def stack(host: Host, pid: int, number: int) -> ThreadStack | Absent:
-    """Return the stack of a process, or why it is not known."""
+    """Return a process's stack, or why it is unknown."""
 
     def read() -> ThreadStack:
         threads: tuple[_Thread, ...] = decoded(host.ask("stacks", pid, number), tuple[_Thread, ...])
-        chosen = _stuck(next((thread for thread in threads if thread.os_thread_id == pid), None), threads)
+        chosen = _decisive_thread(next((thread for thread in threads if thread.os_thread_id == pid), None), threads)
         return ThreadStack(chosen.frames, tuple(_positions(threads, chosen, pid))) if chosen else ThreadStack()
 
     return attempt(read)
 
 
-def _stuck(first: _Thread | None, threads: Sequence[_Thread]) -> _Thread | None:
-    """Return the first thread, or the one that it waits for: one in a collective, or if it waits for an end or a result
-    the thread that it joins, or the only other one in the program.
+def _decisive_thread(first: _Thread | None, threads: Sequence[_Thread]) -> _Thread | None:
+    """Return the first thread, or the thread it waits for.
+
+    That is a thread in a collective; or, if the first waits for an end or a result, the thread that it joins, or the
+    only other thread of the program.
     """
     if first is None or not first.frames or not first.frames[0].filename.endswith(_OF_THREADS):
         return first
@@ -73,7 +79,9 @@ def _stuck(first: _Thread | None, threads: Sequence[_Thread]) -> _Thread | None:
     calls = [each for each in others if any(frame.filename.endswith(C10D) for frame in each.frames)]
     own = [each for each in others if any(map(_is_own, each.frames))]
     ends = [
-        frame for frame in first.frames if _bare(frame.name) in _FOR_ITS_END and frame.filename.endswith(_OF_THREADS)
+        frame
+        for frame in first.frames
+        if _bare_name(frame.name) in _FOR_ITS_END and frame.filename.endswith(_OF_THREADS)
     ]
     joined = {frame.values.get("self", "") for frame in ends} - {""}
     same = [each for each in others if joined & {frame.values.get("self") for frame in each.frames}]
@@ -93,8 +101,8 @@ def _is_own(frame: FlightFrame) -> bool:
     return not _is_library(frame.filename)
 
 
-def _bare(name: str) -> str:
-    """Return the name of a function without its class, which newer versions of py-spy give."""
+def _bare_name(name: str) -> str:
+    """Return a function's name without its class, which newer versions of py-spy include."""
     return name.rpartition(".")[2]
 
 

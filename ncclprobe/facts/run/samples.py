@@ -1,6 +1,6 @@
-"""A measuring run's samples, a fact for each kind: the request, the participants, the results.
+"""A measuring run's samples, one fact per kind: the request, the participants, the results.
 
-Another tool or a killed process may have written a run log, so all of it is validated. Only the request shows what is
+Another tool or a killed process may have written a run log, so everything is validated. Only the request shows what is
 missing.
 """
 
@@ -35,9 +35,9 @@ T = TypeVar("T")
 
 
 def every(host: Host, name: str, kind: type[T], none: str = "") -> tuple[T, ...]:
-    """Return all samples called `name`, as `kind`, in their order. Raises ParseError, NotCaptured if there is none.
+    """Return all samples called `name`, in order, as `kind`. Raises ParseError, or NotCaptured if there is none.
 
-    `none`: the reader's message then.
+    `none`: the message of that NotCaptured.
     """
     try:
         text = host.ask(SAMPLE, name)
@@ -52,7 +52,7 @@ def every(host: Host, name: str, kind: type[T], none: str = "") -> tuple[T, ...]
 
 
 def any_of(host: Host, name: str, kind: type[T], _none: str = "") -> tuple[T, ...]:
-    """As :func:`every`, empty if there is none: of samples that only some runs have. Raises ParseError."""
+    """Like :func:`every`, but return an empty tuple if there are none. Raises ParseError."""
     try:
         return every(host, name, kind)
     except NotCaptured:
@@ -64,8 +64,10 @@ def last(host: Host, name: str, kind: type[T], none: str = "") -> T:
     return every(host, name, kind, none)[-1]
 
 
-def _sample(fact: type, read: Callable[..., Any], name: str, kind: Any = None, none: str = "") -> Collector:
-    """Return the collector of `fact`, which holds what `read` makes of the samples `name`; `kind` None: which is it."""
+def _sample_collector(fact: type, read: Callable[..., Any], name: str, kind: Any = None, none: str = "") -> Collector:
+    """Return the collector of `fact` from the samples `name`, read by `read`. Without `kind`, the samples are the fact
+    itself.
+    """
 
     def run(host: Host) -> Any:
         found = read(host, name, kind or fact, none)
@@ -80,12 +82,12 @@ What = Literal["collectives", "pairs", "copies", "training", "ladder"]
 class RunRequest(Struct, frozen=True, kw_only=True):
     """The request of this run; the first sample of every run log.
 
-    `what`: the parts of the run, in the order in which they are measured. `sizes` are in bytes, those requested for
-    collectives; `itemsize` is of one element. `groups`, `steps`: which groups and training strategies. `nic_traffic`:
-    whether to find out which NICs carry the bytes. `backend`: null if the user named none. `expect`, `baseline`: the
-    files to judge by; `require_judged`: numbers without a verdict are not enough. `notes`: how the request was
-    understood. `accepts`: whether the node itself is judged too, as by the doctor; a node without a GPU is then judged
-    for NCCL, unless the user named gloo.
+    `what`: the parts of the run, in the order in which they are measured. `sizes` are the requested sizes of
+    collectives in bytes; `itemsize` is the size of one element. `groups`, `steps`: which groups and training
+    strategies. `nic_traffic`: whether to find out which NICs carry the bytes. `backend`: None if the user named none.
+    `expect`, `baseline`: the files to judge by. `require_judged`: a number without a verdict fails the run. `notes`:
+    how the request was understood. `accepts`: the node itself is judged too, as by the doctor; a node without a GPU is
+    then judged for NCCL, unless the user named gloo.
     """
 
     what: tuple[What, ...] = ("collectives",)
@@ -103,7 +105,7 @@ class RunRequest(Struct, frozen=True, kw_only=True):
     accepts: bool = False
 
     def rows(self, ranks: int) -> frozenset[tuple[str, int, str]]:
-        """The rows to be measured with so many ranks: operation, printed size, place."""
+        """Return the rows to measure with this many ranks: operation, printed size, place."""
         if "collectives" not in self.what:
             return frozenset()
         known = [op for op in self.ops if op in OPS]  # an edited log, or a later ncclprobe's, may hold others
@@ -111,44 +113,44 @@ class RunRequest(Struct, frozen=True, kw_only=True):
         return frozenset((op, nbytes, place) for op, nbytes in shapes if nbytes for place in OPS[op].places)
 
 
-asked = _sample(RunRequest, last, "asked")
+asked = _sample_collector(RunRequest, last, "asked")
 
 
 class Ending(Struct, frozen=True):
-    """Whether the run completed. `why`: what cut it short; empty: nothing did."""
+    """Whether the run completed. `why`: what cut it short; empty: it completed."""
 
     why: str = ""
 
 
-ending = _sample(Ending, last, "end", str)
+ending = _sample_collector(Ending, last, "end", str)
 
 
 class Skipped(Struct, frozen=True):
-    """What was asked for and left out, each with its cause."""
+    """Requested rows that were left out, each with its reason."""
 
     rows: tuple[SkippedRow, ...] = ()
 
 
-skipped = _sample(Skipped, any_of, "skipped", SkippedRow)
+skipped = _sample_collector(Skipped, any_of, "skipped", SkippedRow)
 
 
 class Notes(Struct, frozen=True):
-    """Notes on the run for its reader, in addition to the verdicts, in the order in which they arose."""
+    """Notes on the run for the reader, in addition to the verdicts, in chronological order."""
 
     texts: tuple[str, ...] = field(default=())
 
 
-notes = _sample(Notes, any_of, "note", str)
+notes = _sample_collector(Notes, any_of, "note", str)
 
 
 class Participants(Struct, frozen=True):
-    """The ranks of a run and their means.
+    """The ranks of a run, with their hosts, GPUs and software.
 
-    `kind`: how the ranks were started; `hosts`: the host of each rank, or only rank 0's before all have met;
-    `versions`: of torch and the library; `fallback`: why the times are not a verdict on NCCL here (another backend
-    though none was named, ranks that share a GPU), empty: they are. `gpus`: of each rank the identity of its GPU (PCI
-    address or UUID; in older logs NVML's index), empty with gloo. `pids`: of each rank its process if it is on rank 0's
-    host, otherwise 0. `settings`: rank 0's, as they take effect.
+    `kind`: how the ranks were started. `hosts`: the host of each rank, or only rank 0's before all have joined.
+    `versions`: of torch and the library. `fallback`: why the times say nothing about NCCL here (another backend
+    although none was named, ranks that share a GPU); empty: they do. `gpus`: the identity of each rank's GPU (PCI
+    address or UUID; in older logs NVML's index); empty with gloo. `pids`: the process of each rank on rank 0's host,
+    otherwise 0. `settings`: rank 0's, as they take effect.
     """
 
     kind: str
@@ -164,19 +166,19 @@ class Participants(Struct, frozen=True):
 
     @property
     def nodes(self) -> int:
-        """Return how many hosts there are."""
+        """Return the number of hosts."""
         return len(set(self.hosts))
 
 
-participants = _sample(Participants, last, "participants")
+participants = _sample_collector(Participants, last, "participants")
 
 
 FAILED = "it failed "
-"""The beginning of a rank's report that it left because of an error of its own, without details."""
+"""The beginning of a rank's report that it exited because of its own error, without details."""
 
 
 class LostRank(Struct, frozen=True):
-    """A rank that ended, fell silent or was stopped: its host, the phase of its last sign, and the observation."""
+    """A rank that exited, hung or was stopped: its host, the last phase it reported, and the observation."""
 
     rank: int
     host: str
@@ -185,34 +187,33 @@ class LostRank(Struct, frozen=True):
 
     @property
     def shortage(self) -> str:
-        """Return what memory it lacked, if it left for that."""
+        """Return which memory ran out, if that made the rank exit; otherwise empty."""
         return self.why.partition(OUT_OF_MEMORY)[2].removesuffix(")")
 
 
 class DifferingSetting(Struct, frozen=True):
-    """A variable with different meanings to ranks: the values, with the ranks."""
+    """A variable that has different values on different ranks: each value with its ranks."""
 
     name: str
     values: tuple[tuple[str, tuple[int, ...]], ...]
 
 
 class RankSettings(Struct, frozen=True):
-    """The settings that differ between ranks, as they reported before the first call."""
+    """The settings that differ between ranks, as reported before the first call."""
 
     differing: tuple[DifferingSetting, ...]
 
 
-rank_settings = _sample(
+rank_settings = _sample_collector(
     RankSettings, last, "rank_settings", tuple[DifferingSetting, ...], "the ranks reported no settings"
 )
 
 
 class Arrivals(Struct, frozen=True):
-    """The ranks that joined at the start of a run: `expected` is the world size, `missing` the ranks that did not
-    report.
+    """The ranks that joined at the start of a run. `expected` is the world size; `missing` ranks did not report.
 
-    They were waited for `waited_s` of `allowed_s`. The processes of those that are `running` were still there, on the
-    host of rank 0, when the wait was over.
+    Rank 0 waited `waited_s` of `allowed_s` for them. `running`: missing ranks on rank 0's host whose processes were
+    still running when the wait was over.
     """
 
     expected: int
@@ -223,23 +224,27 @@ class Arrivals(Struct, frozen=True):
 
     @property
     def lost(self) -> tuple[int, ...]:
-        """Return the ranks that will not join: a process that runs may, and any may before the wait is over."""
+        """Return the ranks that cannot join any more: none before the wait is over, and none whose process
+        still runs.
+        """
         waited = self.waited_s >= self.allowed_s
         return tuple(rank for rank in self.missing if rank not in self.running) if waited else ()
 
 
 @collector
 def arrivals(host: Host, ending: Ending | Absent) -> Arrivals:
-    """Read the watchdog's record of the start; without it, report why the run ended before."""
+    """Read the watchdog's record of the start; without it, raise NotCaptured with the reason why the run
+    ended earlier.
+    """
     why = f": {ending.why}" if isinstance(ending, Ending) and ending.why else ""
     return last(host, "arrivals", Arrivals, f"the ranks had not met when the run ended{why}")
 
 
 class Attendance(Struct, frozen=True):
-    """Which ranks stayed to the end of a run.
+    """The ranks that did not stay to the end of a run.
 
-    `lost` are those with evidence against them. `stalled` is for a run that hangs without a rank to blame: the
-    phase that all ranks entered, and none left. Empty: that did not happen.
+    `lost` are ranks with evidence against them. `stalled`: the run hung without a culprit in this phase, which all
+    ranks entered and none left; empty: it did not.
     """
 
     ranks: int
@@ -249,10 +254,10 @@ class Attendance(Struct, frozen=True):
 
 @collector
 def attendance(host: Host, arrivals: Arrivals | Absent, participants: Participants | Absent) -> Attendance:
-    """Read the watchdog's record of the end; ranks that the run went on without are lost as well.
+    """Read the watchdog's record of the end, and add the ranks that the run continued without.
 
-    All ranks are assumed to have stayed from the point at which they met, if the watchdog saw none leave. Before they
-    met, only a lost rank is evidence.
+    If the watchdog saw no rank leave, all are assumed to have stayed since they joined. Before they joined, only a lost
+    rank is evidence.
     """
     left_behind = any_of(host, "lost", LostRank)
     seen = any_of(host, "attendance", Attendance)
@@ -265,42 +270,42 @@ def attendance(host: Host, arrivals: Arrivals | Absent, participants: Participan
 
 
 class FirstCalls(Struct, frozen=True):
-    """What the first calls of a job cost."""
+    """The cost of a job's first calls."""
 
     cost: FirstCall
 
 
-first_calls = _sample(FirstCalls, last, "first_call", FirstCall)
+first_calls = _sample_collector(FirstCalls, last, "first_call", FirstCall)
 
 
 class MeasuredOn(Struct, frozen=True):
-    """On what machine and software the run measured, by rank 0's node."""
+    """The machine and software of the run, as fingerprinted on rank 0's node."""
 
     fingerprint: Fingerprint
 
 
-measured_on = _sample(MeasuredOn, last, "fingerprint", Fingerprint)
+measured_on = _sample_collector(MeasuredOn, last, "fingerprint", Fingerprint)
 
 
 class Expected(Struct, frozen=True):
-    """What the run expected of its rows; empty: of none."""
+    """The run's expectations for its rows; empty: none."""
 
     bands: tuple[Band, ...] = ()
 
     def least_pair_GBps(self, nbytes: int) -> float | None:
-        """The threshold of the first band that speaks of pairs, or of a sendrecv, at so many bytes; 0: it has none."""
+        """Return the threshold of the first band for pairs, or for sendrecv, at this size; None: no band applies."""
         bands = [band for op in (PAIRS, "sendrecv") for band in self.bands if band.op == op]
         found = (band.expectation.threshold for band in bands if band.low_bytes <= nbytes <= band.high_bytes)
         return next(found, None)
 
 
-expected = _sample(Expected, any_of, "expected", Band)
+expected = _sample_collector(Expected, any_of, "expected", Band)
 
 
 class Rows(Struct, frozen=True):
     """The rows of a run, at least one, without verdicts.
 
-    `retests`: rows that were measured again; `disturbances`: other loads that slowed the run down.
+    `retests`: rows that were measured again. `disturbances`: other load that slowed the run down.
     """
 
     measured: tuple[Measurement, ...]
@@ -310,7 +315,7 @@ class Rows(Struct, frozen=True):
 
 @collector
 def rows(host: Host) -> Rows:
-    """Read the rows."""
+    """Read the rows, retests and disturbances. Raises NotCaptured, with the reasons, if no row was measured."""
     left_out = dict.fromkeys(f"{each.op}: {each.why}" for each in any_of(host, "skipped", SkippedRow))
     why = ": ".join(["no row was measured", *([first_of(left_out, 1, "; ")] if left_out else [])])
     measured = every(host, "row", Measurement, why)
@@ -318,19 +323,19 @@ def rows(host: Host) -> Rows:
 
 
 class HeardXids(Struct, frozen=True):
-    """The errors that NVML reported while the run measured, of each node that listened for them."""
+    """Xids that NVML reported during the run, for each node that listened for them."""
 
     nodes: tuple[Xids, ...]
 
 
-heard_xids = _sample(HeardXids, every, "xids", Xids, "NVML listened on no node")
+heard_xids = _sample_collector(HeardXids, every, "xids", Xids, "NVML listened on no node")
 
 
 class MeasuredPairs(Struct, frozen=True):
-    """All that was measured of pairs, without conclusions: the rows, and the transfers without data.
+    """All measurements of pairs, without conclusions: the rows, and the transfers that lost data.
 
-    `ranks`: their places. `excluded`: the ranks that were
-    measured no more, from then on; of a rank that is there twice the last counts. `complete`: all planned was tried.
+    `ranks`: their places. `excluded`: ranks that were not measured from then on; if one is listed twice, the last entry
+    counts. `complete`: every planned pair was tried.
     """
 
     ranks: RankNics
@@ -342,7 +347,7 @@ class MeasuredPairs(Struct, frozen=True):
 
 @collector
 def pairs(host: Host) -> MeasuredPairs:
-    """Read the pairs."""
+    """Read the pairs. Raises NotCaptured if none was measured."""
     return MeasuredPairs(
         last(host, "pair_ranks", RankNics, "no pair was measured"),
         any_of(host, "pair", PairRow),
@@ -353,49 +358,49 @@ def pairs(host: Host) -> MeasuredPairs:
 
 
 class Localised(Struct, frozen=True):
-    """Who is slow, by all pairs that were measured: a conclusion, which no collector reads (`localise.slow_ranks`)."""
+    """The slow ranks, concluded from all pairs (`localise.slow_ranks`); no collector reads this."""
 
     found: Localisation
 
 
 class NicTraffic(Struct, frozen=True):
-    """The NICs that carried the bytes of each operation; empty: nothing was to leave a node."""
+    """The NICs that carried each operation's bytes; empty: no operation was to leave a node."""
 
     rows: tuple[OperationTraffic, ...]
 
 
-nic_traffic = _sample(NicTraffic, last, "nic_traffic", tuple[OperationTraffic, ...], "no NIC was counted")
+nic_traffic = _sample_collector(NicTraffic, last, "nic_traffic", tuple[OperationTraffic, ...], "no NIC was counted")
 
 
 class Copies(Struct, frozen=True):
-    """The copies within nodes that were measured, without verdicts. At least one."""
+    """The measured copies within nodes, without verdicts. At least one."""
 
     rows: tuple[CopyRow, ...]
 
 
-copies = _sample(Copies, last, "copies", tuple[CopyRow, ...], "no copy was measured")
+copies = _sample_collector(Copies, last, "copies", tuple[CopyRow, ...], "no copy was measured")
 
 
 class ExpectedCopies(Struct, frozen=True):
-    """What the run expected of copies, by node and kind (``host``, ``d2d``); a node that is left out: of none."""
+    """The run's expectations for copies, by node and kind (``host``, ``d2d``); a missing node has none."""
 
     nodes: dict[str, dict[str, Expectation]] = field(default_factory=dict)
 
 
 @collector
 def expected_copies(host: Host) -> ExpectedCopies:
-    """Read what the run expected of copies."""
+    """Read the run's expectations for copies."""
     found = any_of(host, "expected_copies", ExpectedCopies)
     return found[-1] if found else ExpectedCopies()
 
 
 class Groups(Struct, frozen=True):
-    """The groups of a hybrid-parallel job that were measured, a row per kind. At least one."""
+    """The measured groups of a hybrid-parallel job, one row per kind. At least one."""
 
     rows: tuple[GroupRow, ...]
 
 
-groups = _sample(Groups, every, "group", GroupRow, "no group was measured")
+groups = _sample_collector(Groups, every, "group", GroupRow, "no group was measured")
 
 
 class Steps(Struct, frozen=True):
@@ -404,13 +409,13 @@ class Steps(Struct, frozen=True):
     rows: tuple[StepRow, ...]
 
 
-steps = _sample(Steps, any_of, "step", StepRow)
+steps = _sample_collector(Steps, any_of, "step", StepRow)
 
 
 class Ladder(Struct, frozen=True):
-    """The rungs from one rank to the whole job, without verdicts. At least one."""
+    """The steps from one rank to the whole job, without verdicts. At least one."""
 
     rows: tuple[LadderRow, ...]
 
 
-ladder = _sample(Ladder, every, "rung", LadderRow, "no rung of the ladder was measured")
+ladder = _sample_collector(Ladder, every, "rung", LadderRow, "no rung of the ladder was measured")
