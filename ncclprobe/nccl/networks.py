@@ -567,7 +567,7 @@ def compared(settings: Settings, vendors: Sequence[str]) -> Compared:
     other, missing = [], []
     for name, rows in by_name.items():
         entry = settings.effective.get(name)
-        if entry is None:
+        if entry is None or entry.value == "":  # which NCCL and libfabric take for one that is not set
             missing += [row for row in rows if row.must]
         elif allowing := next((row for row in rows if row.allows(entry.value)), None):
             right[name] = allowing.vendor
