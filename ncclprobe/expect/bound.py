@@ -168,17 +168,30 @@ def limits(healthy: _Healthy, choices: Choices, kept: Pinned) -> Iterator[float]
     yield from by_protocol(healthy, kept)
     if kept.p2p:
         yield through_host_GBps(whole)
-    if kept.shm and (kept.p2p or not (whole.p2p or whole.nvlinks)):
-        yield from through_network(healthy.system)
+    if kept.shm and not (whole.nvlinks and not kept.p2p):
+        alone = kept.p2p or not whole.p2p
+        yield from through_network(healthy.system, healthy.system.gpus if alone else _groups(choices))
 
 
-def through_network(system: NodeSystem) -> Iterator[float]:
-    """Yield what passes between the GPUs of a node without P2P and shared memory: each sends through NICs or sockets.
-    Those of one node can be twice as fast as those between two, and one thread sends for each GPU.
+def _groups(choices: Choices) -> int:
+    """Return how many groups of GPUs only the network joins."""
+    groups: list[set[str]] = []
+    for row in choices.p2p.chosen or ():
+        for pair in row.pairs:
+            ends = [{name} for name in pair] if row.transport == "NET" else [{*pair}]
+            for each in ends:
+                joined = [group for group in groups if group & each]
+                groups = [group for group in groups if not group & each] + [each.union(*joined)]
+    return len(groups)
+
+
+def through_network(system: NodeSystem, senders: int) -> Iterator[float]:
+    """Yield what passes between GPUs of a node without P2P and shared memory: each sender uses NICs or sockets. Those
+    of one node can be twice as fast as those between two, and one thread sends for each GPU.
     """
     fabric = system.network not in (None, "sockets") and system.nics
     whole = system.nics * system.nic_gbps / 8 if fabric else min(2.0, system.gpus / 2) * SOCKETS_GBps
-    yield whole / system.gpus
+    yield from [whole / senders] if senders > 1 else ()
 
 
 def over_network(system: NodeSystem, shape: Shape, choices: Choices, kept: Pinned = NOTHING) -> Iterator[float]:

@@ -244,7 +244,7 @@ def _sends(
 Maker = Literal["amd", "intel", "zhaoxin", "arm", "power", ""]
 Transport = Literal["P2P", "SHM", "NET"]
 
-_NEAR_BY_DEFAULT = (2, 23)
+NEAR_BY_DEFAULT = (2, 23)
 _DISABLED_IS_REPORTED = (2, 12)
 _NVLS, _NVLS_FOR_TWO, _HOPPER, _MULTICAST_CUDA = (2, 17), (2, 29), (9, 0), (12, 1)
 
@@ -285,7 +285,7 @@ def p2p_level(settings: Settings, version: Version | None, cpu: Maker, gpus: int
     asked = user_level(settings, "NCCL_P2P_LEVEL", version)
     if asked:
         return asked
-    if reaches(version, _NEAR_BY_DEFAULT):
+    if reaches(version, NEAR_BY_DEFAULT):
         return Level(PathType.SYS if cpu == "amd" and gpus <= 2 else PathType.PXB)
     return Level(PathType.PXB if cpu in ("arm", "intel", "zhaoxin") else PathType.SYS)
 

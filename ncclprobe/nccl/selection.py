@@ -46,6 +46,7 @@ from ncclprobe.model.rails import RailMemory, RailPort
 from ncclprobe.model.snapshot import Absent, Snapshot
 from ncclprobe.model.values import grouped, replace
 from ncclprobe.nccl.gpudirect import (
+    NEAR_BY_DEFAULT,
     Direct,
     KernelSupport,
     PeerTransport,
@@ -408,7 +409,8 @@ def _p2p(known: NetworkFacts) -> Decision[PeerChoice]:
     gpus, unread = known.gpus, _links_unread(known)
     if unread:
         raise Unlearned(f"NVLinks not known: {unread}")
-    cpu = maker(known.need(Cpus), known.need(System).machine)
+    many = len(gpus.all) > 2 and reaches(known.version, NEAR_BY_DEFAULT)  # then no processor makes a difference
+    cpu = "" if many else maker(known.need(Cpus), known.need(System).machine)
     level = p2p_level(known.settings, known.version, cpu, len(gpus.all))
     found = peer_transports(_distances(known, ()), known.maybe(PeerAccess), known.settings, level, known.version)
     by_transport = grouped((replace(link, one="", other=""), (link.one, link.other)) for link in found)

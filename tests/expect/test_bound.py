@@ -124,6 +124,7 @@ FAIL, WARN, NONE = Severity.FAIL, Severity.WARN, None
         ("aws-p4d", "FI_PROVIDER", "efa", NONE),
         *((machine, "NCCL_PROTO", "LL", FAIL) for machine in ("dgx-b200", "gcp-a3-mega", "aws-p4d", "l40s-8")),
         ("l40s-8", "NCCL_P2P_DISABLE", "1", NONE),
+        ("l40s-8", "NCCL_SHM_DISABLE", "1", FAIL),
     ],
 )
 def test_a_setting_costs_what_it_takes_from_this_machine(

@@ -222,7 +222,8 @@ def hca_dup(
         message = f"selects {used} of another kind but none of the {len(rails)} NICs {first_of(rails, 3)}"
         yield jobs_fail("NCCL_IB_HCA", message, shown)
         return
-    if not used or not left or (alive is not None and used >= alive):
+    board = used in (4, 8, 16) and 2 * len(left) < used  # as many as a node has GPUs; the others serve storage
+    if not used or not left or (used >= alive if alive is not None else board):
         return
     several = isinstance(launch, Launch) and launch.several_nodes
     alone = isinstance(launch, Launch) and launch.nnodes == 1
@@ -436,7 +437,8 @@ def _judged(port: Port, found: Pick, settings: Settings, launch: Launch | Absent
     alone = isinstance(launch, Launch) and launch.nnodes == 1
     # What a port without any good GID means is ib.roce's to say, unless the job is known to need it.
     harmless = alone or (not several and better is None and found.by == "search")
-    leads_nowhere = found.gid is None or (several and found.gid.link_local)  # v1 over IPv4 works within one segment
+    asked = several or (found.by == "setting" and better is not None)  # who sets it has several nodes
+    leads_nowhere = found.gid is None or (asked and found.gid.link_local)  # v1 over IPv4 works within one segment
     tell = jobs_fail if leads_nowhere else jobs_warn
     message = f"GID {found.index}, chosen by {why.get(found.by, found.by)}, {wrong}{instead}"
     remedy = (

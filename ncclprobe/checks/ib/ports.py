@@ -36,7 +36,7 @@ from ncclprobe.model.errors import Unlearned
 from ncclprobe.model.findings import Blame, Certainty, Finding, fail, note, seen, warn
 from ncclprobe.model.registry import check
 from ncclprobe.model.snapshot import Absent, unlearned
-from ncclprobe.nccl.hcas import fast, gbps
+from ncclprobe.nccl.hcas import MAX_HCAS, fast, gbps, parse_selector
 from ncclprobe.nccl.paths import Topology
 
 _CAUSES = {
@@ -176,6 +176,8 @@ def rate(fabric: Fabric, settings: Settings, pci: Pci | Absent, gpus: Gpus | Abs
     ports = active(taken(fabric, settings))
     yield from _unread(ports or fabric.ports, "rate", [p for p in ports or fabric.ports if isinstance(p.rate, Absent)])
     near = serving(groups(distances(pci, gpus, fabric), [device.name for device in fabric.devices]))
+    selector = parse_selector(settings.get("NCCL_IB_HCA") or "", MAX_HCAS)
+    named = () if selector.exclude else [entry.prefix for entry in selector.entries]
     for each in ports:
         if not isinstance(each.rate, Rate):
             continue
@@ -187,7 +189,8 @@ def rate(fabric: Fabric, settings: Settings, pci: Pci | Absent, gpus: Gpus | Abs
             yield fail(each.name, message, **blamed)
         elif each.rate.gbps < best and 2 * siblings.count(best) > len(siblings):
             message = f"runs at {runs}, {siblings.count(best)} of {len(siblings)} ports of its kind at {best:g} Gb/s"
-            tell = fail if each.device in near else note if near else warn
+            used = each.device in near or (not near and each.device in named)
+            tell = fail if used else note if near else warn
             yield tell(each.name, message, **blamed)
 
 

@@ -263,7 +263,8 @@ def function_link(pci: Pci) -> Iterator[Finding]:
     Why: the device sends and receives no faster than its slot. An idle GPU lowers its speed; a NIC does not.
     Fix: reseat the card or its riser, and check the slot's lanes and speed in the firmware set-up.
     """
-    for device in (*pci.of("gpu"), *pci.of("nic")):
+    every = (*pci.of("gpu"), *pci.of("nic"))
+    for device in every:
         link = device.link
         if isinstance(link, Absent) or None in (link.gbps, link.max_gbps, link.width, link.max_width):
             continue
@@ -271,7 +272,13 @@ def function_link(pci: Pci) -> Iterator[Finding]:
         narrow = (link.width or 0) < (link.max_width or 0)
         if narrow or (device.identity.kind == "nic" and (link.gbps or 0) < 0.999 * (link.max_gbps or 0)):
             message = f"runs at {_written(link)}, but supports {_written(best)}"
-            yield warn(device.address, message, **NODE, evidence=f"LnkSta and LnkCap of {device.address}")
+            fast = [_gbps(each) for each in every if each.identity == device.identity]
+            tell = fail if 2 * _gbps(device) <= max(fast) and 2 * fast.count(max(fast)) > len(fast) else warn
+            yield tell(device.address, message, **NODE, evidence=f"LnkSta and LnkCap of {device.address}")
+
+
+def _gbps(device: Device) -> float:
+    return 0.0 if isinstance(device.link, Absent) else device.link.gbps or 0.0
 
 
 def _rate(port: Port) -> float:

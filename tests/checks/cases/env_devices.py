@@ -39,7 +39,7 @@ from ncclprobe.facts.machine import Machine
 from ncclprobe.facts.names import CommIdHost
 from ncclprobe.facts.plugins import Plugins
 from ncclprobe.facts.routes import Routes
-from ncclprobe.model.snapshot import Job
+from ncclprobe.model.snapshot import Absent, Job
 from ncclprobe.model.values import replace
 from tests.checks.cases import Cases, rows_of
 from tests.checks.cases.env_values import ON_IB, bare
@@ -96,6 +96,7 @@ CASES = {
             _gid_index("WARN job: NCCL_IB_ADDR_RANGE", settings=setting("NCCL_IB_ADDR_RANGE", "192.168.192.0/33")),
             _gid_index("WARN job: mlx5_3:1", settings=setting("NCCL_IB_GID_INDEX", "2")),
             _gid_index("FAIL job: mlx5_3:1", settings=setting("NCCL_IB_GID_INDEX", "9"), launch=ALONE),
+            _gid_index("FAIL job: mlx5_3:1", settings=setting("NCCL_IB_GID_INDEX", "0"), launch=ALONE),
             _gid_index("WARN job: mlx5_3:1", settings=setting("NCCL_IB_ROCE_VERSION_NUM", "1")),
             _gid_index("FAIL job: mlx5_3:1", software=nccl(2, 20, 5)),
             _gid_index("FAIL job: mlx5_3:1", fabric=fabric(_BARE)),
@@ -155,10 +156,19 @@ CASES = {
                 ONE_NODE,
             ),
             ("WARN job: NCCL_IB_HCA", setting("NCCL_IB_HCA", "=mlx5_0"), hcas(8), gpus(8), NO_NCCL, TWO_NODES),
+            (
+                "WARN job: NCCL_IB_HCA",
+                setting("NCCL_IB_HCA", "=mlx5_0,mlx5_1,mlx5_2"),
+                hcas(4),
+                Absent("?"),
+                NO_NCCL,
+                TWO_NODES,
+            ),
         ],
         good=[
             (setting("NCCL_IB_HCA", "=mlx5_0"), hcas(8), gpus(8), NO_NCCL, ONE_NODE),
             (setting("NCCL_IB_HCA", "=mlx5_0,mlx5_1,mlx5_2,mlx5_3"), hcas(6), gpus(8), NO_NCCL, TWO_NODES),
+            (setting("NCCL_IB_HCA", "=mlx5_0,mlx5_1,mlx5_2,mlx5_3"), hcas(5), Absent("?"), NO_NCCL, TWO_NODES),
             (setting("NCCL_IB_HCA", "=mlx5_0,mlx5_1,mlx5_2,mlx5_3"), hcas(4), gpus(4), NO_NCCL, ONE_NODE),
             (setting("NCCL_IB_HCA", "=mlx5_0,mlx5_1,mlx5_2,mlx5_3"), hcas(6), gpus(4), NO_NCCL, ONE_NODE),
             (

@@ -210,6 +210,18 @@ CASES = {
             _rate("FAIL link: mlx5_1:1", fabric=fabric(port(1, HDR))),
             _rate("WARN link: mlx5_1:1", fabric=fabric(port(1, HDR)), pci=Absent("no sysfs")),
             _rate(
+                "FAIL link: mlx5_1:1",
+                fabric=fabric(port(1, HDR)),
+                settings=having("NCCL_IB_HCA", "=mlx5_0,mlx5_1,mlx5_2,mlx5_3"),
+                pci=Absent("no sysfs"),
+            ),
+            _rate(
+                "WARN link: mlx5_1:1",
+                fabric=fabric(port(1, HDR)),
+                settings=having("NCCL_IB_HCA", "mlx5"),
+                pci=Absent("no sysfs"),
+            ),
+            _rate(
                 "FAIL link: mlx5_0:1",
                 fabric=fabric(port(0, Rate(50, 1, "HDR")), count=1),
                 pci=Absent("no sysfs"),

@@ -139,7 +139,10 @@ CASES = {
         ],
     ),
     "pci.link/function-link": Cases(
-        bad=[("WARN node: 0000:a0:00.0", cards(nic(0, OLD_SLOT))[1])],
+        bad=[
+            ("WARN node: 0000:a0:00.0", cards(nic(0, OLD_SLOT))[1]),
+            ("FAIL node: 0000:a1:00.0", cards(nic(0, FULL), nic(1, OLD_SLOT), nic(2, FULL))[1]),
+        ],
         good=[(cards(nic(0, FULL))[1],)],
     ),
     "pci.link/gpu-gen": Cases(
