@@ -14,6 +14,7 @@ from ncclprobe.facts.files.ras import RasAnswer, read_answer
 from ncclprobe.facts.job.gpus import LiveGpu
 from ncclprobe.facts.job.process_state import Child, LiveRank
 from ncclprobe.facts.job.ranks import Connection, JobLook, JobLooks, JobProcess, JobState, LocalRanks
+from ncclprobe.facts.job.stacks import ThreadPlace
 from ncclprobe.facts.launcher import Launch
 from ncclprobe.logs.job import stand
 from ncclprobe.model.snapshot import Absent
@@ -55,6 +56,7 @@ def looked(
     of_children: Mapping[int, tuple[FlightFrame, ...]] | None = None,
     gpus: tuple[tuple[LiveGpu, ...], tuple[LiveGpu, ...], Any] = ((), (), ()),
     port: int | None = None,
+    threads: tuple[tuple[ThreadPlace, ...], ...] = (),
 ) -> JobState:
     """Return how a job stands whose ranks, all on one node, were seen so."""
     launch = Launch("torchrun", world_size=world or len(states), local_world_size=len(states), master_port=port)
@@ -66,7 +68,7 @@ def looked(
         JobLook(tuple(both[1] for both in states.values()), second or first, servers, read[1], ras[1], wires[1]),
         {"10.77.1.1": "eth1"},
     )
-    second_look = replace(looks.second, of_children=of_children or {}, gpus=gpus[1])
+    second_look = replace(looks.second, of_children=of_children or {}, gpus=gpus[1], threads=threads)
     looks = replace(looks, first=replace(looks.first, gpus=gpus[0]), second=second_look, xids=gpus[2])
     return stand({"n1": (LocalRanks(ranks, absent), looks)})
 

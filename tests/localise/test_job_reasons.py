@@ -6,7 +6,7 @@ from ncclprobe.checks.job.ranks import apart, inside, outside
 from ncclprobe.checks.log.flight import recorded
 from ncclprobe.facts.files.flight_records import FlightFrame
 from ncclprobe.facts.job.meeting import Connection
-from ncclprobe.facts.job.process_state import LiveRank
+from ncclprobe.facts.job.process_state import Child, LiveRank
 from ncclprobe.facts.job.ranks import JobState
 from ncclprobe.facts.job.stacks import LiveFrame, ThreadPlace
 from ncclprobe.host import py_spy
@@ -66,6 +66,75 @@ def test_a_rank_in_a_known_library_says_what_it_waits_for_and_what_to_do(
     assert ", train.py:12 in step" in finding.message
     assert advice in finding.remedy
     assert "start the missing" not in finding.remedy
+
+
+def test_a_loop_with_pauses_says_what_it_asks_for() -> None:
+    own = LiveFrame("step", "/home/u/train.py", 12, {"polls": "file", "polled": "os.path.exists, line 11"})
+    found = stuck_in(state=SLEEPS, own=own)
+    (finding,) = outside.run(found)
+    assert finding.message == "polls for a file in a loop (os.path.exists, line 11), train.py:12 in step"
+    assert "has to write this file" in finding.remedy
+    assert found.classes[0].reason == "polls-file"
+
+
+def test_ranks_that_wait_in_a_circle_are_all_named_with_their_lines() -> None:
+    def of(*peers: dict[str, str]) -> JobState:
+        stacks = {rank: (in_call("recv" if "src" in each else "send", each),) * 2 for rank, each in enumerate(peers)}
+        return looked(dict.fromkeys(stacks, (IDLE, later(IDLE, still_s=20.0))), stacks=stacks)
+
+    tag = {"tag": "0"}
+    found = of({"src": "1"} | tag, {"src": "2"} | tag, {"src": "0"} | tag)
+    assert (classes(found), found.classes[0].reason) == ({"desync": (0, 1, 2)}, "p2p-circle")
+    assert "wait for each other in a circle for 20 s: rank 0 in recv (train.py:12) from rank 1" in found.answer.message
+    assert "tag" not in found.answer.message
+    (finding,) = apart.run(found)
+    assert "batch_isend_irecv" in finding.remedy
+    assert of({"dst": "1"}, {"dst": "0"}).classes[0].reason == "p2p-circle"
+    for other in (of({"src": "1"}, {"dst": "0"}), of({"src": "1"}, {"dst": "2"}, {"src": "1"})):
+        assert "circle" not in other.answer.message
+
+
+def test_a_thread_that_is_in_a_further_call_of_its_rank_is_named() -> None:
+    saver = ThreadPlace("saver", FlightFrame("save", "/home/u/train.py", 51), "barrier")
+    states = dict.fromkeys(range(2), (IDLE, later(IDLE, still_s=20.0)))
+    reduces, gathers = (in_call(name, {}) for name in ("all_reduce", "all_gather"))
+    found = looked(states, stacks={0: (reduces,) * 2, 1: (gathers,) * 2}, threads=((saver,), ()))
+    assert "; rank 0 is also in barrier (train.py:51, thread saver)" in found.answer.message
+    assert classes(found) == {"desync": (0, 1)}
+    (finding,) = apart.run(found)
+    assert "in one thread" in finding.remedy
+    waits = looked(states, stacks={0: (reduces,) * 2, 1: ((OWN,),) * 2}, threads=((), (saver,)))
+    assert waits.classes[0].reason == "lock-in-collective"
+
+
+def test_ranks_of_different_calls_in_records_are_shown_with_the_lines_of_their_stacks() -> None:
+    texts = {0: "all_reduce@960 all_reduce*@970", 1: "all_reduce@960 all_gather*@970"}
+    lines = {0: (in_call("all_reduce", {}),) * 2, 1: ((in_call("all_gather", {})[0], replace(OWN, line=50)),) * 2}
+    made = recorded(texts)
+    bare = replace(made, dumps=tuple(replace(each, stacks=tuple(() for _ in each.stacks)) for each in made.dumps))
+    found = looked(dict.fromkeys(lines, (IDLE, later(IDLE, still_s=20.0))), bare, stacks=lines)
+    assert "(train.py:12)" in found.answer.message
+    assert "(train.py:50)" in found.answer.message
+
+
+def test_of_the_workers_of_a_pool_the_one_in_the_program_is_named() -> None:
+    pool = (
+        FlightFrame("wait", f"{PYTHON}/threading.py", 3),
+        FlightFrame("map", f"{PYTHON}/multiprocessing/pool.py", 4),
+    )
+    begins = (
+        FlightFrame("_bootstrap", f"{PYTHON}/multiprocessing/process.py", 9),
+        FlightFrame("main", OWN.filename, 1),
+    )
+    idle = (FlightFrame("get", f"{PYTHON}/multiprocessing/queues.py", 3), *begins)
+    tokenize = (FlightFrame("tokenize", "/home/u/data.py", 7), *begins)
+    workers = [Child("S", 0.1, "", call, pid=pid, name="python") for call, pid in (("read", 60), ("nanosleep", 61))]
+    waits = replace(IDLE, children=tuple(workers))
+    states = {0: (IDLE, later(IDLE, still_s=40.0)), 1: (waits, later(waits, still_s=40.0))}
+    stacks = {0: (IN_ALL_REDUCE,) * 2, 1: ((*pool, OWN),) * 2}
+    found = looked(states, stacks=stacks, of_children={60: idle, 61: tokenize}).classes[0]
+    assert "its process 61 (python) sleeps (nanosleep), data.py:7 in tokenize" in found.doing
+    assert ("process 60" in found.doing, found.reason) == (False, "sleep")
 
 
 def test_the_function_nearest_to_the_program_says_what_it_waits_for() -> None:

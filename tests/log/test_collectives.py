@@ -135,3 +135,13 @@ def test_the_caller_is_the_programs_own_frame() -> None:
     elsewhere = FlightFrame("all_reduce", "/opt/site/torch/distributed/distributed_c10d.py", 1)
     assert caller((FlightFrame("wrapper", "/opt/site/typing_extensions.py", 4), elsewhere, own)) == own
     assert caller(()) is None
+    run, script = (FlightFrame("<module>", path, 9) for path in ("<frozen runpy>", "/v/bin/train"))
+    package = FlightFrame("fit", "/v/lib/python3.11/site-packages/acme/fit.py", 4)
+    queue = FlightFrame("get", "/usr/lib/python3.11/queue.py", 5)
+    for stack, wanted in (
+        ((torch, FlightFrame("step", "/home/u/torch/train.py", 3)), 1),  # a program's own folder of that name
+        ((queue, library, package, script), 2),  # an installed program: its package, by its script
+        ((queue, package, run), 1),
+        ((queue, FlightFrame("f", "<string>", 3)), 1),
+    ):
+        assert caller(stack) == stack[wanted]

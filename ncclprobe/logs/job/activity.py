@@ -346,8 +346,14 @@ def child_naps(rank: RankView) -> bool:
         return False
     before = {child.pid: child.ran_s for child in first.children}
     return any(
-        child.call == "nanosleep" and child.ran_s > before.get(child.pid, child.ran_s) for child in second.children
+        child.call == "nanosleep" and child.ran_s > before.get(child.pid, child.ran_s) and not _polls(rank, child)
+        for child in second.children
     )
+
+
+def _polls(rank: RankView, child: Child) -> bool:
+    """Return whether a process does nothing but ask for something again and again."""
+    return of_stack(rank.of_children.get(child.pid, ())) in POLLS.values()
 
 
 def waits_for_key(rank: RankView) -> bool:

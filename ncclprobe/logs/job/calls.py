@@ -327,6 +327,9 @@ def _stalled_by_stacks(job: LookedAt) -> Iterator[Stalled]:
     texts = "; ".join(_describe_peers(job, call, each) for call, each in ranks.items())
     timed = [still_s for number in inside if (still_s := _still_s(job.ranks[number])) is not None]
     made = Stalled(where, ranks[where], others, min(timed, default=job.took_s), _UNKNOWN_USUAL_S if timed else 0.0)
+    if not timed and others and all(_asks_for_work(job.ranks[number]) for number in inside):
+        late = [_still_s(job.ranks[number]) or 0.0 for number in others]
+        made = replace(made, waited_s=min(late), usual_s=_UNKNOWN_USUAL_S, launched=True)
     if (circle := _circle(job, inside)) and not (crossed(_peers(job, inside)) and not others):
         rest = tuple(sorted(inside.keys() - {*circle}))
         texts = "; ".join(f"rank {each} in {inside[each]}{of_peer(job.ranks[each].stack)}" for each in circle)
