@@ -123,14 +123,17 @@ def _incomplete_reasons(course: NodeCourse, series: Sequence[Series]) -> Iterato
 
 
 def _unjudged(series: Sequence[Series]) -> str:
-    """Return why no rate of a node is judged, and what would let it; empty: one is."""
-    if any(each.drift.count >= BURN_IN or each.drift.siblings_first is not None for each in series):
-        return ""
+    """Return why rates of a node are not judged, and what would let them; empty: all are."""
     if not series:
         return "rates are not judged: its reports have none; add those of `ncclprobe accept`"
-    most = max(each.drift.count + len(each.drift.waiting) for each in series)
+    new = [each for each in series if each.drift.count < BURN_IN and each.drift.siblings_first is None]
+    if not new:
+        return ""
+    some = "" if len(new) == len(series) else f"{len(new)} of {len(series)} "
+    most = max(each.drift.count + len(each.drift.waiting) for each in new)
     other = f"{SIBLINGS} others that were measured alike on an earlier day would do"
-    return f"rates are not judged yet: {most} of {BURN_IN} tests; {other}"
+    which = f"{new[0].number.called}, {most}" if some else str(most)
+    return f"{some}rates are not judged yet: {which} of {BURN_IN} tests; {other}"
 
 
 def fault_reasons(course: NodeCourse) -> Iterator[Reason]:

@@ -252,6 +252,8 @@ def _parted(job: LookedAt, found: Parted) -> Stalled:
     made = _stalled_since(job, usual, found.usual_ranks, found.other_ranks)
     threads = in_threads(job, (*found.usual_ranks, *found.other_ranks))
     apart = f"{calls} as #{first.seq} of group {first.group}{threads}"
+    if found.tied:  # none is the odd one
+        made = replace(made, waiting=(), missing=tuple(sorted((*found.usual_ranks, *found.other_ranks))))
     return replace(made, apart=apart, reason=THREADS if threads else None, evidence=(_seen(first), _seen(usual)))
 
 
