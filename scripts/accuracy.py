@@ -1,9 +1,10 @@
 #!/usr/bin/env python3
-"""The factors and errors of expectations, from published runs.
+"""The factors and errors of expectations, from published runs, and what settings cost.
 
     .venv/bin/python scripts/accuracy.py [FOLDER] --fit     what the factors of expect/predict.py should be
     .venv/bin/python scripts/accuracy.py [FOLDER] --errors  make expect/tables/errors.csv
     .venv/bin/python scripts/accuracy.py [FOLDER] --report  make reports/expected-accuracy.md
+    .venv/bin/python scripts/accuracy.py --costs            make only its last table again: what settings cost
 
 FOLDER: published numbers, as scripts/published.py reads them (tests/data/published). Errors are those of held_out.py:
 expectations that the row's own source had no part in.
@@ -25,7 +26,18 @@ import held_out
 from published import PUBLISHED, Row, kept
 from tables import table
 
+from ncclprobe.engine.collect import replayed, with_choices, with_predictions
+from ncclprobe.engine.diagnose import MACHINE, every_check
+from ncclprobe.engine.judge import judge
 from ncclprobe.expect import evidence
+from ncclprobe.facts.environment import Environment
+from ncclprobe.facts.launcher import Launch
+from ncclprobe.facts.nccl_conf import Settings, merge
+from ncclprobe.model.findings import Finding, Severity
+from ncclprobe.model.registry import Collector, discover
+from ncclprobe.model.report import AttainableRate
+from ncclprobe.model.snapshot import Job, Snapshot, learned
+from ncclprobe.model.values import replace
 
 ERRORS = ROOT / "ncclprobe" / "expect" / "tables" / "errors.csv"
 REPORT = ROOT / "reports" / "expected-accuracy.md"
@@ -148,6 +160,65 @@ def _by_class(healthy: Sequence[held_out.Judged]) -> Iterator[tuple[str | int, .
         )
 
 
+CAPTURES = ROOT / "tests" / "captures"
+PRICED = {"hgx-h100": 2, "aws-p4d": 2, "gcp-a3-mega": 2, "dgx-b200": 2, "gb200-tray": 2, "l40s-8": 1}
+"""Captures of machine types, and the nodes of the job that each is judged for."""
+WRONG = """
+NCCL_P2P_DISABLE=1 NCCL_P2P_LEVEL=LOC NCCL_P2P_LEVEL=PIX NCCL_SHM_DISABLE=1 NCCL_IB_DISABLE=1 NCCL_NET=Socket
+NCCL_NET=IB NCCL_NET_PLUGIN=none FI_PROVIDER=tcp NCCL_NET_GDR_LEVEL=LOC NCCL_NET_GDR_LEVEL=PIX
+NCCL_NET_GDR_READ=0 NCCL_IB_HCA=mlx5_0 NCCL_IB_HCA=mlx5_0,mlx5_1,mlx5_2,mlx5_3 NCCL_IB_HCA=^mlx5_0
+NCCL_IB_HCA=mlx5 NCCL_MAX_NCHANNELS=2 NCCL_MAX_NCHANNELS=8 NCCL_MAX_NCHANNELS=32 NCCL_MAX_CTAS=4 NCCL_PROTO=LL
+NCCL_PROTO=LL128 NCCL_PROTO=^LL128 NCCL_PROTO=Simple NCCL_ALGO=Ring NCCL_ALGO=Tree NCCL_NVLS_ENABLE=0
+NCCL_MNNVL_ENABLE=0 NCCL_CUMEM_ENABLE=0 NCCL_SOCKET_IFNAME=lo
+"""
+"""Settings that cost something on one of them, and some that do not."""
+_GRAVEST = (Severity.FAIL, Severity.WARN, Severity.NOTE)
+
+
+def costs() -> str:
+    """Return the table of what settings cost: for each machine what is left of what is expected, and the verdict."""
+    collectors = discover("ncclprobe.facts", Collector, {"machine"})
+    machines = replayed([CAPTURES / f"{name}.jsonl" for name in PRICED], collectors)
+    healthy = {each.node: _doctored(each, {})[1] for each in machines}
+    rows = [(f"`{text}`", *(_cost(each, text, healthy[each.node]) for each in machines)) for text in WRONG.split()]
+    return "\n".join(
+        [
+            COSTS,
+            "",
+            "Made by `scripts/accuracy.py --costs`: `doctor` on six captures of tests/captures, as one of two nodes,",
+            "the L40S alone. A cell has the most that an all_reduce of 1 GiB still reaches with the setting, what is",
+            "expected of a healthy machine, in GB/s, and the verdict. Without numbers no loss is predicted.",
+            "",
+            *table(("setting", *PRICED), rows),
+        ]
+    )
+
+
+COSTS = "# What settings cost"
+
+
+def _cost(machine: Snapshot, text: str, healthy: Sequence[Finding]) -> str:
+    name, _, value = text.partition("=")
+    rate, found = _doctored(machine, {name: value})
+    new = [each.severity for each in found if each not in healthy]
+    word = min(new, key=_GRAVEST.index).value.upper() if new else "no finding"
+    left = f"{rate.settings[name]:.3g} of {rate.healthy_GBps:.3g}, " if rate and name in rate.settings else ""
+    return left + word
+
+
+def _doctored(machine: Snapshot, variables: dict[str, str]) -> tuple[AttainableRate | None, list[Finding]]:
+    """Return what is predicted of a machine in a job with these variables, and what is found there."""
+    own = learned(machine.facts, Environment) or Environment({})
+    environment = Environment({**own.variables, **variables})
+    gpus, nodes = 4 if machine.node == "gb200-tray" else 8, PRICED[machine.node]
+    launch = Launch("torchrun", 0, nodes * gpus, 0, gpus, nodes)
+    facts = {**machine.facts, Environment: environment, Settings: merge(environment, ()), Launch: launch}
+    checks = every_check(MACHINE)
+    known = with_predictions(with_choices([replace(machine, facts=facts)], checks), checks, Job(), 1)
+    found = [each for verdict in judge(known, checks, Job()) for each in verdict.findings]
+    return learned(known[0].facts, AttainableRate), found
+
+
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("published", type=Path, nargs="?", default=PUBLISHED, metavar="FOLDER")
@@ -155,14 +226,18 @@ def main() -> int:
     what.add_argument("--fit", action="store_true", help="print the factors")
     what.add_argument("--errors", action="store_true", help="write the table that ncclprobe ships")
     what.add_argument("--report", action="store_true", help="write reports/expected-accuracy.md")
+    what.add_argument("--costs", action="store_true", help="write its table of what settings cost")
     options = parser.parse_args()
+    if options.costs:
+        REPORT.write_text(REPORT.read_text().partition(f"\n{COSTS}")[0] + "\n" + costs())
+        return 0
     found = kept(options.published)
     if options.fit:
         best = fitting.fit(held_out.points(found))
         print(*best.corrections.items(), *best.starts_us.items(), sep="\n")
         return 0
     if options.report:
-        REPORT.write_text(report(held_out.nested(held_out.samples(found)), found))
+        REPORT.write_text(report(held_out.nested(held_out.samples(found)), found) + "\n" + costs())
         return 0
     ERRORS.write_text(held_out.as_csv(held_out.cells(held_out.samples(found))))
     return 0

@@ -96,3 +96,10 @@ def test_the_factors_that_ship_are_nearly_those_that_fit_the_published_runs_best
     made, shipped = accuracy.fitting.fit(points), accuracy.fitting.Factors()
     losses = [accuracy.fitting.loss(points, factors.time_us) for factors in (made, shipped)]
     assert losses[1] <= 1.03 * losses[0], "run scripts/accuracy.py --fit"
+
+
+def test_the_table_of_costs_is_what_the_doctor_says(accuracy: ModuleType) -> None:
+    kept = accuracy.REPORT.read_text(encoding="utf-8").partition(f"\n{accuracy.COSTS}")[2]
+    assert f"{accuracy.COSTS}{kept}" == accuracy.costs(), "run scripts/accuracy.py --costs, and read the difference"
+    assert len(accuracy.PRICED) == 6
+    assert len(accuracy.WRONG.split()) == 30

@@ -273,7 +273,8 @@ def function_link(pci: Pci) -> Iterator[Finding]:
         if narrow or (device.identity.kind == "nic" and (link.gbps or 0) < 0.999 * (link.max_gbps or 0)):
             message = f"runs at {_written(link)}, but supports {_written(best)}"
             fast = [_gbps(each) for each in every if each.identity == device.identity]
-            tell = fail if 2 * _gbps(device) <= max(fast) and 2 * fast.count(max(fast)) > len(fast) else warn
+            half = _gbps(device) < max(fast) and 2 * _gbps(device) <= max(fast)
+            tell = fail if half and 2 * fast.count(max(fast)) > len(fast) else warn
             yield tell(device.address, message, **NODE, evidence=f"LnkSta and LnkCap of {device.address}")
 
 
