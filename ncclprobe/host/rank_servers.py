@@ -34,6 +34,7 @@ from pathlib import Path
 from ncclprobe.host import opener
 from ncclprobe.host.processes import environment, stat_or_none
 from ncclprobe.host.tcp_sockets import ESTABLISHED, LISTENING, same_network, sockets, sockets_of
+from ncclprobe.host.waits import text_or_empty
 from ncclprobe.model import bounds
 from ncclprobe.model.errors import Denied, Failed, Missing, TimedOut
 from ncclprobe.model.units import USER_HZ
@@ -162,13 +163,13 @@ def ask_server(pid: str, path: str) -> str:
 def _address(pid: str) -> tuple[int, tuple[str, int] | str]:
     """Return the address that the server of `pid` listens on."""
     process = Path(f"/proc/{pid}")
-    threads = [each for each in (process / "task").iterdir() if _THREAD in (each / "comm").read_text()]
+    threads = [each for each in (process / "task").iterdir() if _THREAD in text_or_empty(f"{each}/comm")]
     if not threads:
         raise Missing(f"process {pid} runs no worker server of torch")
     same_network(process)
     for thread in threads:
-        words = (thread / "syscall").read_text().split()
-        if words[0] in _ACCEPT.get(os.uname().machine, ()):
+        words = text_or_empty(f"{thread}/syscall").split()
+        if words and words[0] in _ACCEPT.get(os.uname().machine, ()):
             inode = (process / "fd" / str(int(words[1], 16))).readlink().name.removeprefix("socket:[").rstrip("]")
             if address := _listening(process / "net", inode):
                 return address

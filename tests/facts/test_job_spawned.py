@@ -10,6 +10,7 @@ import pytest
 from ncclprobe.facts.job.ranks import AskedJob, LocalRanks, local_ranks
 from ncclprobe.host import SAMPLE, live
 from ncclprobe.host.capture import Replay
+from tests.each_row import some
 from tests.facts.test_job import QUESTION, pids, process
 
 
@@ -30,7 +31,7 @@ def of_spawned(
     answers = {
         ("ranks", pid, *QUESTION): said if pid else json.dumps({"time_s": 1.0, "processes": []}),
         ("ranks", -1): said,
-        ("connections", 0, *own): json.dumps(connections),
+        **{("connections", 0, *asked): json.dumps(connections) for asked in (own, own[:3], own[1:])},
         ("at_port", 29500, 11): json.dumps([{"pid": 11, "local": "[::]:29500", "peer": "", "state": "listening"}]),
         ("at_port", 40011, 11): json.dumps([]),
         (SAMPLE, "attach"): json.dumps({"pid": pid}),
@@ -68,6 +69,28 @@ def test_spawned_ranks_are_numbered_as_they_began_if_the_first_serves_the_store(
         known = of_spawned(parent, *ranks, connections=connections, pid=pid)
         assert pids(known) == wanted, (connections, pid)
         assert {each.launch.master_port for each in known.ranks} <= {29500 if (11, 0) in wanted else None, 29500}
+
+
+def test_helpers_that_the_parent_has_started_beside_its_ranks_are_no_ranks() -> None:
+    parent, ranks, helper = process(9, None), [process(n, None, 9) for n in (11, 12, 13)], process(14, None, 9)
+    mesh = [{"pid": a, "local": f"127.0.0.1:{a}", "peer": f"127.0.0.1:{b}"} for a, b in ((12, 13), (13, 12))]
+    told: dict[int, dict[str, int]] = {each: {"rank": each - 11} for each in (11, 12, 13)}
+    numbered = [(11, 0), (12, 1), (13, 2)]
+    rows = [
+        (of_spawned(parent, *ranks, helper, connections=[*meets(11, 12, 13), *mesh], pid=9), numbered),
+        (of_spawned(parent, *ranks, helper, connections=meets(11, 12, 13), pid=9), [*numbered, (14, 3)]),  # in init
+        (of_spawned(parent, *ranks, helper, connections=[], pid=9, told={**told, 9: {"world": 3}}), numbered),
+        (of_spawned(parent, *ranks, helper, connections=[], pid=9, told={**told, 9: {"world": 4}}),
+         [(11, None), (12, None), (13, None), (14, None)]),
+    ]  # fmt: skip
+    for known, wanted in some(rows):
+        assert pids(known) == wanted
+
+
+def test_the_ranks_of_a_launcher_that_has_the_variables_of_its_node_are_its_children() -> None:
+    launcher, children = process(9, 0, 1, WORLD_SIZE="1"), [process(n, 0, 9, WORLD_SIZE="1") for n in (11, 12, 13)]
+    for connections, wanted in some([(meets(11, 12, 13), [(11, 0), (12, 1), (13, 2)]), ([], [(9, 0)])]):
+        assert pids(of_spawned(launcher, *children, connections=connections, pid=9)) == wanted
 
 
 def test_programs_that_a_shell_started_are_no_ranks_of_one_job() -> None:

@@ -18,7 +18,7 @@ from ncclprobe.facts.files.ras import RasAnswer, read_answer
 from ncclprobe.facts.job.gpus import LiveGpu, gpus, xids
 from ncclprobe.facts.job.meeting import LOOPBACK, Agent, Connection, Meetings, agent, decoded, meetings
 from ncclprobe.facts.job.process_state import LOADER, Child, LiveRank, suspects
-from ncclprobe.facts.job.spawned import numbering
+from ncclprobe.facts.job.spawned import members, numbering
 from ncclprobe.facts.job.stacks import C10D, ThreadPlace, ThreadStack, stack
 from ncclprobe.facts.kernel_log import Event
 from ncclprobe.facts.launcher import TORCH, Launch, detect
@@ -129,6 +129,7 @@ def local_ranks(host: Host, asked: AskedJob) -> LocalRanks:
         jobs = beneath if helpers or not own else own
     elif len(jobs) > 1:
         jobs = _own_step_job(jobs, attempt(lambda: host.ask("env"))) or jobs
+    jobs = {job: _ranks_of_launcher(host, ranks, answer.processes, asked) or ranks for job, ranks in jobs.items()}
     ranks, ended, gone = _assign_numbers(host, next(iter(jobs.values()), ()), answer.processes, asked.stacks)
     return LocalRanks(
         ranks,
@@ -171,9 +172,11 @@ def _assign_numbers(
 
     Also return the numbers of ranks that have exited, or how many more have if their numbers are unknown.
     """
-    by_start = sorted(ranks, key=lambda each: (each.start, each.pid))
     if len(ranks) < 2 or any(each.rank is not None for each in ranks):
         return ranks, (), 0
+    of_job = members(host, sorted(_pids(ranks)))
+    ranks = tuple(each for each in ranks if each.pid in of_job)
+    by_start = sorted(ranks, key=lambda each: (each.start, each.pid))
     parents = {each.pid: each.parent for each in processes}
     parent, first = parents[by_start[0].pid], by_start[0].start
     ended = [(each.start, each.pid) for each in processes if each.state == "Z" and each.python]
@@ -186,6 +189,7 @@ def _assign_numbers(
         age_s = min(each.age_s for each in processes if each.pid in parents and each.pid in _pids(ranks))
         here = address.startswith(_OWN) and age_s >= _STARTED_S
         return ranks, (), max(found.world - len(ranks), 0) if here else 0
+    by_start = [each for each in by_start if each.pid in found.numbers]
     launches = [
         replace(each.launch, rank=n, local_rank=n, world_size=found.world or None, **meets)
         for each in by_start
@@ -193,6 +197,23 @@ def _assign_numbers(
     ]
     made = [replace(each, rank=of.rank, launch=of) for each, of in zip(by_start, launches, strict=True)]
     return tuple(sorted(made, key=lambda each: each.rank or 0)), found.ended, 0
+
+
+def _ranks_of_launcher(
+    host: Host, ranks: Sequence[JobProcess], processes: Sequence[_Process], asked: AskedJob
+) -> tuple[JobProcess, ...]:
+    """Return the processes that the only rank of a job on this node has started, if they are the ranks: its variables
+    are then those of its node, and each of them has set its own; empty: they are not.
+    """
+    if len(ranks) != 1 or ranks[0].rank is None:
+        return ()
+    bare = [replace(each, variables={k: v for k, v in each.variables.items() if k not in TORCH}) for each in processes]
+    own = [each for each in bare if each.pid != ranks[0].pid and each.name != LOADER]
+    beneath = tuple(chain.from_iterable(_jobs(own, ranks[0].pid).values()))
+    if len(beneath) < 2:
+        return ()
+    found, *_ = _assign_numbers(host, beneath, processes, asked.stacks)
+    return found if len(found) > 1 and found[0].rank is not None else ()
 
 
 def _own_step_job(jobs: dict[str, tuple[JobProcess, ...]], env: str | Absent) -> dict[str, tuple[JobProcess, ...]]:

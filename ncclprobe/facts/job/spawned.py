@@ -6,7 +6,7 @@ and none is missing: an exited rank still counts until its parent has waited for
 there are.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 
 from ncclprobe.facts.field import attempt
@@ -39,9 +39,9 @@ def numbering(host: Host, living: Sequence[int], started: Sequence[int], parent:
     numbers, world, all_here = _numbers_in_programs(host, living, parent) if stacks else ({}, 0, False)
     world = world or _recorded_world(host, living[0])
     if numbers:
-        first = sorted(living, key=numbers.__getitem__)
+        first = sorted(numbers, key=numbers.__getitem__)
         missing = tuple(number for number in range(world) if number not in {*numbers.values()})
-        ended = missing if all_here and len(missing) < len(living) else ()  # else they may be on other nodes
+        ended = missing if all_here and len(missing) < len(numbers) else ()  # else they may be on other nodes
         return Numbering(numbers, world, own_store(host, first) if numbers[first[0]] == 0 else "", ended)
     address = own_store(host, living) if started[0] == living[0] else ""
     if not address or world > len(started):
@@ -66,10 +66,12 @@ def _numbers_in_programs(host: Host, pids: Sequence[int], parent: int) -> tuple[
         said = dict(zip(asked, pool.map(variables, asked), strict=True))
     for name in RANKS:
         numbers = {pid: said[pid][name] for pid in pids if name in said.get(pid, ())}
-        if len(numbers) == len({*numbers.values()}) == len(pids):
-            least = max(max(numbers.values()) + 1, len(pids))
+        if numbers and len(numbers) == len({*numbers.values()}):
+            least = max(max(numbers.values()) + 1, len(numbers))
             worlds = {each[of] for each in said.values() for of in WORLDS if each.get(of, 0) >= least}
             one = len(worlds) == 1
+            if len(numbers) < len(pids) and worlds != {len(numbers)}:  # else the others are helpers
+                continue
             return numbers, worlds.pop() if one else 0, one and bool(said[parent].keys() & {*WORLDS})
     return {}, 0, False
 
@@ -79,6 +81,23 @@ def _recorded_world(host: Host, pid: int) -> int:
     said = attempt(lambda: host.ask("server", pid, "fr_trace_json", 0))
     found = "" if isinstance(said, Absent) else read(said)
     return max((len(group.ranks) for group in found.groups), default=0) if isinstance(found, FlightDump) else 0
+
+
+def members(host: Host, pids: Sequence[int]) -> Collection[int]:
+    """Return which of the processes `pids` are ranks: those that are connected with the store that one of them serves.
+
+    That is known once two ranks are connected with each other; until then, all are returned. The others are helpers,
+    which serve metrics or fetch data.
+    """
+    said = attempt(lambda: host.ask("connections", 0, *pids[: bounds.NODE_RANKS]))
+    found: tuple[Connection, ...] = () if isinstance(said, Absent) else decoded(said, tuple[Connection, ...])
+    owners = {each.local: each.pid for each in found}
+    stores = {each.peer for each in found if owners.get(each.peer) == each.pid}
+    joined = {each.pid for each in found if each.peer in stores}
+    between = [each for each in found if not {each.local, each.peer} & stores]
+    meshed = any({each.pid, owners.get(each.peer, each.pid)} <= joined and each.pid != owners.get(each.peer, each.pid)
+                 for each in between)  # fmt: skip
+    return joined if meshed else pids
 
 
 def own_store(host: Host, pids: Sequence[int]) -> str:

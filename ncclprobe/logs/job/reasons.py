@@ -227,8 +227,6 @@ FOR_THREADS = (THREAD_ITEM, _THREAD_FULL, THREAD_EVENT, _CONDITION)
 """Waits for other threads of the program."""
 LOCKS = (_BUILD, LOCK_FILE, _PROCESS_LOCK)
 """Waits for what another rank may hold."""
-FOR_PROCESSES = (PROGRAM, _PROCESS_END, _POOL)
-"""Waits for processes that it has started."""
 _OF_PYTHON = ("/lib/python", "-packages/")
 SIGNALLED = _reason(
     "signal-handler",
@@ -362,6 +360,9 @@ POLLS = {
         ("lock", "for a lock", LOCK_FILE.advice),
     )
 }
+
+FOR_PROCESSES = (PROGRAM, _PROCESS_END, _POOL, POLLS["process"])
+"""Waits for processes that it has started."""
 
 # Ranks that have not joined the store.
 
