@@ -1,7 +1,7 @@
-"""The machine of a log that names only its GPUs: the usual parts of such nodes are assumed, and the report lists them.
+"""Guess the machine of a log that names only its GPUs: assume the usual parts, which the report lists.
 
 ``tables/assumed.csv`` has the NICs by GPU and count. If the measurement refutes an assumption, the next description
-that would allow it is taken. A row never fails by an assumption.
+that allows it is used. A row never fails because of an assumption.
 """
 
 import csv
@@ -21,9 +21,9 @@ from ncclprobe.model.errors import UsageError
 from ncclprobe.model.values import Struct, replace
 
 _FALLBACK: Mapping[int, str] = MappingProxyType({7: "100 Gb/s ib", 8: "200 Gb/s ib", 9: "400 Gb/s ib"})
-"""A NIC of each GPU on a board that the table does not have, by the generation; of later ones 400 Gb/s."""
+"""One such NIC per GPU on a board that the table lacks, by GPU generation; 400 Gb/s for later generations."""
 _CARD = "1 NIC x 100 Gb/s roce"
-"""A box of cards has no usual number of NICs: one is assumed."""
+"""PCIe-card servers have no usual number of NICs; assume one."""
 _LADDER = (
     "8 NICs x 800",
     "8 NICs x 400",
@@ -36,22 +36,22 @@ _LADDER = (
     "1 NIC x 200",
     "1 NIC x 100",
 )
-"""What nodes have, the strongest first, in Gb/s; below these there is TCP."""
+"""NICs of usual nodes, fastest first; below these there is TCP."""
 _TCP = ("1 NIC x 100 Gb/s sockets", "1 NIC x 25 Gb/s sockets", "1 NIC x 10 Gb/s sockets")
 _RATE = re.compile(r"(\d{1,2}) NICs? (?:per GPU )?x (\d{1,4})")
 _BOARD, _TRAY = 8, 4
 _IN_WORDS = re.compile(r"\b(1?\d) ?[x\u00d7] ?((?:NVIDIA |Tesla |GeForce |RTX )?[A-Z]{1,3}\d{1,4}[\w-]{0,12})\b")
 UNNAMED = ("NVIDIA Graphics Device", "Graphics Device")
-"""A driver's words for a GPU that is newer than itself."""
+"""The driver's names for a GPU that is newer than the driver."""
 _OTHERS = re.compile(
     r"\b(?:amd|instinct|radeon|gfx\d\w{2,3}|mi\d{3}\w?|gaudi\d?|ascend|mthreads|metax)\b", re.IGNORECASE
 )
 
 
 class Node(Struct, frozen=True):
-    """One node as a log shows it: `count` GPUs called `gpu` in each of `nodes`, and NICs if NCCL's lines name them.
+    """One node of a log: `count` GPUs called `gpu` on each of `nodes`, and NICs if NCCL's lines name them.
 
-    `guessed`: the list of devices was cut, and `count` is that of the usual board.
+    `guessed`: the list of devices was cut off, and `count` is the usual board's.
     """
 
     gpu: str
@@ -63,7 +63,7 @@ class Node(Struct, frozen=True):
 
 
 class Assumed(Struct, frozen=True):
-    """A machine: `described` is what --machine takes, `words` what was assumed in it; empty: nothing was."""
+    """A guessed machine: `described` is a value for --machine, `words` the assumptions; empty: none."""
 
     system: NodeSystem
     machine: MachineType | None
@@ -81,7 +81,7 @@ class _Usual(Struct, frozen=True):
 
 
 def foreign(gpu: str) -> str:
-    """Return why nothing is judged of `gpu`; empty: it is one that is known here."""
+    """Return why nothing is judged for `gpu`; empty if it is a known NVIDIA GPU."""
     if _OTHERS.search(gpu):
         return f"not judged: {gpu} is not a GPU of NVIDIA, and only NCCL is modelled here"
     if gpu in UNNAMED:
@@ -94,7 +94,7 @@ def foreign(gpu: str) -> str:
 
 
 def machine_in(text: str) -> MachineType | None:
-    """Return the type of machine that a text names; None: it names none, or several."""
+    """Return the machine type that a text names; None if it names none, or several."""
     names = [machines.file_name(each) for each in machines.table()]
     patterns = {name: rf"(?<!\w){re.escape(name)}(?!\w)".replace(r"\-", "[ _-]") for name in names}
     whole = [name for name, pattern in patterns.items() if re.search(pattern, text, re.IGNORECASE)]
@@ -103,7 +103,7 @@ def machine_in(text: str) -> MachineType | None:
 
 
 def gpus_in(text: str) -> tuple[str, int]:
-    """Return the GPUs of a node that a text names in words, and how many; empty and 0: none, or of several kinds."""
+    """Return the GPU and the number of GPUs per node that a text names; empty and 0: none, or several kinds."""
     if machine := machine_in(text):
         return machine.gpu, machine.links.gpus
     found = set[tuple[str, int]]()
@@ -114,15 +114,15 @@ def gpus_in(text: str) -> tuple[str, int]:
 
 
 def board(gpu: str) -> int:
-    """Return how many GPUs the usual board of such GPUs has; 0: they are cards, or not known."""
+    """Return the number of GPUs on the usual board of this GPU; 0: PCIe cards, or unknown."""
     wiring = composed.product_called(gpu).wiring if gpu and not foreign(gpu) else ""
     return {"board": _BOARD, "rack": _TRAY}.get(wiring or "", 0)
 
 
 def candidates(node: Node) -> Iterator[Assumed]:
-    """Yield what `node` may be, the usual machine first and then stronger ones.
+    """Yield candidates for `node`: the usual machine first, then stronger ones.
 
-    Raises UsageError for a GPU that is not known.
+    Raises UsageError for an unknown GPU.
     """
     product = composed.product_called(node.gpu)
     usual = _usual(product, node.count, node.network)
@@ -144,7 +144,7 @@ def candidates(node: Node) -> Iterator[Assumed]:
 
 
 def with_nics(system: NodeSystem, node: Node) -> Assumed | None:
-    """Return `system`, which was described without NICs, with those that are usual; None: it has some."""
+    """Return `system`, which was described without NICs, with the usual ones; None if it has some."""
     if system.nics or node.nodes < 2:
         return None
     product = composed.product_called(system.gpu)
@@ -155,13 +155,13 @@ def with_nics(system: NodeSystem, node: Node) -> Assumed | None:
 
 
 def fabric(node: Node) -> str:
-    """Return the NICs that such nodes usually have; empty: nothing is usual, or no row crosses them."""
+    """Return the usual NICs of such nodes; empty: none are usual, or the job has one node."""
     usual = _usual(composed.product_called(node.gpu), node.count, "") if node.nodes > 1 else None
     return usual.parts if usual else ""
 
 
 def weaker(found: Assumed) -> Iterator[Assumed]:
-    """Yield the same node with fewer or slower NICs than were assumed, the strongest first."""
+    """Yield the same node with fewer or slower NICs than assumed, the fastest first."""
     system = found.system
     for parts in (*_LADDER, *_TCP):
         count, rate = _rate(parts)
@@ -185,7 +185,9 @@ def _table() -> Sequence[_Usual]:
 
 
 def _usual(product: GpuProduct, count: int, network: str) -> _Usual | None:
-    """Return the row of this network, or of the longest name, that fits; a machine may use fewer of its GPUs."""
+    """Return the best-fitting row: preferably of this network, then with the longest name. A machine may use fewer GPUs
+    than it has.
+    """
     fits = [row for row in _table() if f"{product.name} ".startswith(row.gpu)]
     fits = [row for row in fits if row.machine or row.gpus in (0, count)]
     fits = [row for row in fits if not row.machine or count <= row.gpus]
@@ -194,7 +196,7 @@ def _usual(product: GpuProduct, count: int, network: str) -> _Usual | None:
 
 
 def _usual_gpu_links(product: GpuProduct, count: int) -> Iterator[str]:
-    """Yield the links between the GPUs of a node, the usual first; empty: none has to be named."""
+    """Yield the links between the GPUs of a node, the usual first; empty: nothing needs to be named."""
     yield ""
     if count < 2 or product.wiring in ("board", "rack", "system"):
         return
@@ -235,7 +237,7 @@ def _total(parts: str) -> int:
 
 
 def _words(product: GpuProduct, node: Node, inside: str, outside: str) -> Iterator[str]:
-    """Yield what was assumed of a node. A whole board of eight is certain: its switches join them all."""
+    """Yield what was assumed about a node. A full board of eight needs no assumption: its switches join all GPUs."""
     whole = node.count == _BOARD and product.wiring == "board"
     if node.guessed:
         yield f"{node.count} GPUs per node"

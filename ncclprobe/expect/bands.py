@@ -1,4 +1,4 @@
-"""The user's own expectations, a TOML file or an earlier report taken as the baseline, and the verdict on a row.
+"""The user's own expectations (a TOML file, or an earlier report as baseline), and the verdict on a row.
 
 Each row is judged by itself: an average over sizes or places hides the size that is slow. The rules, in this order:
 
@@ -11,16 +11,17 @@ falsified
 too few samples
     Without an interval the median is unknown: inconclusive.
 straddles
-    The interval reaches the lowest acceptable value at one end only: inconclusive.
+    The interval reaches the threshold at one end only: inconclusive.
 fails
-    Both ends are below. It is not a failure if a retest reached the expectation (the fault is intermittent), if the
-    retest was inconclusive or had no turn although others had one, if handing the calls over took most of the time and
-    the expectation is not for such calls, or if something else slowed the run down (GPUs throttled, processors busy
-    with other work) by enough to explain it. If the expectation may only warn, this is a warning.
+    Both ends are below the threshold. It is not a failure if a retest reached the expectation (the fault is
+    intermittent), if the retest was inconclusive or had no turn although others had one, if launching the calls took
+    most of the time and the expectation is not for such calls, or if something else slowed the run down (GPUs
+    throttled, processors busy with other work) by enough to explain it. If the expectation may only warn, this is a
+    warning.
 warns
-    It reaches the lowest value, but all of its interval is below the middle between that and the expected value. This
-    does not apply to a user's own threshold: what is above it passes. If the expectation may only warn, the warning is
-    for what would otherwise fail, and inconclusive is not a verdict.
+    It reaches the threshold, but all of its interval is below the middle between threshold and expected value. This
+    does not apply to a user's own threshold: a row above it passes. If the expectation may only warn, the warning
+    replaces a failure, and inconclusive is not a verdict.
 passes
     All other rows. Faster than expected is never a failure.
 
@@ -59,9 +60,9 @@ RowVerdict = Literal["pass", "warn", "fail", "inconclusive", "unjudged"]
 TOO_FEW = "too few samples for an interval"
 STRADDLES = "its interval reaches the expectation at one end only"
 _OF_THE_SAME_LOOP = ("user", "baseline")
-"""Expectations of rows that were measured as these are; the others are of loops that hand calls over faster."""
+"""Expectations from the same kind of loop as the measured rows; all others come from loops that launch calls faster."""
 _FAINT = 0.5
-"""The start of the warning: half of the way from the expected value down to the lowest acceptable one."""
+"""Warnings start halfway between the expected value and the threshold."""
 
 
 class Judgement(Struct, frozen=True):
@@ -79,8 +80,10 @@ def judge(
     disturbances: Sequence[Disturbance] = (),
     others_repeated: bool = False,
 ) -> Judgement:
-    """What `row` is worth. `retest`: it measured a second time; `disturbances` were seen while it was measured;
-    `others_repeated`: rows that failed were measured again, and this one had no turn.
+    """Judge `row` against `expected`.
+
+    `retest`: its second measurement. `disturbances`: those seen during the measurement. `others_repeated`: failing rows
+    were measured again, but not this one.
     """
     first = once(_ends(row), expected, row.busbw_GBps)
     falsified = "; ".join(each.what for each in disturbances if each.falsifies)
@@ -113,7 +116,7 @@ def judge(
 
 
 def once(ends: tuple[float, float] | None, expected: Expectation, rate: float = math.inf) -> Judgement:
-    """Judge a single bandwidth, `rate`, in the interval `ends` (GB/s; None: the interval is unknown)."""
+    """Judge one bandwidth, `rate`, with the interval `ends` (GB/s; None: the interval is unknown)."""
     if expected.below_gross(max(ends) if ends else rate):
         return Judgement("fail")
     if expected.worst == "unjudged":
@@ -131,14 +134,14 @@ def once(ends: tuple[float, float] | None, expected: Expectation, rate: float = 
 
 
 def warn_threshold(expected: Expectation) -> float:
-    """The least GB/s of a row that passes without a warning."""
+    """Return the lowest GB/s that passes without a warning."""
     if expected.basis == "user":
         return expected.threshold
     return expected.value - (expected.value - expected.threshold) * _FAINT
 
 
 def _ends(row: Measurement) -> tuple[float, float] | None:
-    """Bus bandwidth at both ends of the median's interval, the slower first."""
+    """Return the bus bandwidth at both ends of the median's interval, the slower first."""
     if row.interval_us is None:
         return None
     return _rates(row.busbw_GBps, row.time_us.typical, row.interval_us)
@@ -150,7 +153,7 @@ def _rates(busbw: float, time_us: float, interval_us: tuple[float, float]) -> tu
 
 
 TOLERANCE = 0.2
-"""The default share that a number may lie below its value: enough for run-to-run noise on a busy fabric."""
+"""The default share by which a number may be below its value: enough for run-to-run noise on a busy fabric."""
 
 
 class _Entry(Struct, frozen=True):
@@ -175,7 +178,7 @@ def judged(
     disturbances: Sequence[Disturbance] = (),
     others_repeated: bool = False,
 ) -> Measurement:
-    """Return `row` with its expectation and verdict (`judge`); unchanged without an expectation."""
+    """Return `row` with its expectation and verdict (`judge`); unchanged if there is no expectation."""
     found = row.expectation or next((band.expectation for band in bands if band.covers(row)), None)
     if found is None:
         return row
@@ -185,16 +188,18 @@ def judged(
 
 
 def judge_rows(rows: Rows, expected: Expected, *, over: bool = True) -> tuple[Measurement, ...]:
-    """The rows of a run with their verdicts: the display of a run, its choice of what to measure again, its checks and
-    its report all ask this. `over`: no row will be measured again.
+    """Return the rows of a run with their verdicts.
+
+    The run's display, its choice of retests, its checks and its report all use this. `over`: no row will be measured
+    again.
     """
     return tuple(_judge_repeated(row, rows, expected.bands, over) for row in rows.measured)
 
 
 def _judge_repeated(row: Measurement, rows: Rows, bands: Sequence[Band], over: bool) -> Measurement:
-    """A row that fails is judged again by each of its retests until it fails no more; then by what disturbed it.
+    """Judge a failing row again by each of its retests until one passes, then by its disturbances.
 
-    Under a setting that falsifies measuring no row is judged, whether it is slow or not.
+    Under a setting that falsifies measurements no row is judged, slow or not.
     """
     found = judged(row, bands, disturbances=[each for each in rows.disturbances if each.falsifies])
     for each in rows.retests:
@@ -207,9 +212,9 @@ def _judge_repeated(row: Measurement, rows: Rows, bands: Sequence[Band], over: b
 
 
 def from_report(report: Report, path: str, tolerance: float = TOLERANCE) -> tuple[Band, ...]:
-    """The bands of an earlier run: its bus bandwidths, less `tolerance`. Raises UsageError if it has none.
+    """Return bands from an earlier run: its bus bandwidths, less `tolerance`. Raises UsageError if it has none.
 
-    Rows with wrong data, and rows that the run itself called failed or inconclusive, cannot be a baseline.
+    Rows with wrong data, and rows that the run itself called failed or inconclusive, are not used.
     """
     right = [m for m in report.measurements if not m.wrong and m.busbw_GBps >= bounds.LEAST_GBPS]
     usable = [m for m in right if m.status not in ("fail", "inconclusive")]
@@ -224,7 +229,7 @@ def from_report(report: Report, path: str, tolerance: float = TOLERANCE) -> tupl
 
 
 def from_toml(text: str, path: str, tolerance: float = TOLERANCE) -> tuple[Band, ...]:
-    """The bands written in TOML. Raises UsageError naming `path`, the key and the reason."""
+    """Parse bands written in TOML. Raises UsageError naming `path`, the key and the reason."""
     document = strict.document(text, path)
     entries = document.pop("expect", None)
     if document:
@@ -259,7 +264,7 @@ def _sizes(entry: _Entry, where: str) -> tuple[int, int]:
 
 
 def _limits(entry: _Entry, where: str, tolerance: float) -> tuple[float, float, str]:
-    """Value, lowest that passes, and why; the reason mentions if the lowest was not given."""
+    """Return value, threshold and reason; the reason says so if the threshold was not given."""
     value, low = entry.busbw_GBps, entry.threshold_GBps
     if low is not None and entry.tolerance is not None:
         raise UsageError(f"{where}: give threshold_GBps or tolerance, not both")
@@ -279,7 +284,7 @@ def _refuse_overlaps(bands: Sequence[Band], path: str) -> None:
 
 
 def parse_tolerance(text: str) -> float:
-    """A share from 0 to below 1. Raises UsageError."""
+    """Parse a share from 0 to below 1. Raises UsageError."""
     if not re.fullmatch(r"0?\.\d+|0", text):
         raise UsageError(f"--tolerance {text!r}: give a fraction from 0 to below 1, such as 0.1")
     return float(text)

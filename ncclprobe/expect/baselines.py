@@ -1,17 +1,17 @@
-"""A site's own expectation: measurements of its healthy machines, with their noise.
+"""A site's own expectations: measurements of its healthy machines, with their noise.
 
 ``ncclprobe.baseline/1`` is a JSON file with one row per operation, size and way of measuring. Runs are merged: the
 value is the median over runs, the noise their median absolute deviation. A number may be below the value by the largest
-of three: NOISE_SIGMAS standard deviations over runs (1.4826 MAD, as of normal noise), the uncertainty of single runs'
-medians, and a floor that shrinks with the number of runs, for a few runs show little of their spread.
+of three: NOISE_SIGMAS standard deviations over runs (1.4826 MAD, as for normal noise), the uncertainty of single runs'
+medians, and a floor that shrinks with the number of runs, because a few runs show little of their spread.
 
 A baseline is only as good as the day it was taken: rows that failed, were inconclusive or carried wrong data are
 refused, and so are rows below the model's limit. Otherwise a sick fleet becomes its own norm. Numbers of another
 machine, topology or software are refused too, by their fingerprints.
 
-Two sets of rows can be compared as well. A row of one side is a value and its interval: the median's
-interval of one run, the least and the most of several, or what a baseline keeps as noise. Between two runs numbers move
-by more than within one, so a single run gets a tolerance as well.
+Two sets of rows can also be compared. A row of one side is a value and its interval: the median's interval of one run,
+minimum and maximum of several, or the noise that a baseline records. Numbers vary more between runs than within one, so
+a single run also gets a tolerance.
 """
 
 import hashlib
@@ -43,15 +43,15 @@ from ncclprobe.nccl_tests.rows import Run
 
 
 def unknown_parts(old: Fingerprint | None, new: Fingerprint | None) -> tuple[str, ...]:
-    """Return the parts that only one of the two has: whether they changed is not known."""
+    """Return the parts that only one of the two has, so that a change cannot be ruled out."""
     a, b = _flat(old), _flat(new)
     return tuple(name for name in (*a, *b) if (name in a) != (name in b))
 
 
 def same_machine(old: Fingerprint | None, new: Fingerprint | None) -> bool:
-    """Return whether machine and topology agree in all that both know, and they know something of each other.
+    """Return whether machine and topology agree in all parts that both know, and at least one machine part is common.
 
-    Software may differ: that is what many want to compare.
+    Software may differ: comparing versions is a common use.
     """
     if old is None or new is None:
         return False
@@ -60,7 +60,7 @@ def same_machine(old: Fingerprint | None, new: Fingerprint | None) -> bool:
 
 
 def digest_of(devices: Any) -> str:
-    """Return twelve hexadecimal digits of `devices`, any JSON, which distinguish topologies."""
+    """Return twelve hexadecimal digits of `devices`, any JSON, to tell topologies apart."""
     text = json.dumps(devices, sort_keys=True, separators=(",", ":"))
     return hashlib.sha256(text.encode()).hexdigest()[:12]
 
@@ -75,13 +75,14 @@ def _flat(print_: Fingerprint | None) -> dict[str, str]:
 NOISE_SIGMAS = 3.0
 _MAD_TO_SIGMA = 1.4826
 FLOORS = ((5, 0.05), (2, 0.10), (1, 0.20))
-"""From this number of runs on, at least this share may be missing: one run does not predict the next."""
+"""From this number of runs on, the tolerance is at least this share: one run does not predict the next."""
 
 
 def spread(rates: Sequence[float], within: float = 0.0) -> tuple[float, float, float]:
-    """Return the median over runs, their median absolute deviation, and the share of the value that may be missing.
+    """Return the median over runs, their median absolute deviation, and the share by which a row may be below the
+    median.
 
-    `within`: how well single runs knew their own medians, as a share.
+    `within`: the uncertainty of single runs' medians, as a share.
     """
     value = median(rates)
     mad = median(abs(rate - value) for rate in rates)
@@ -90,21 +91,21 @@ def spread(rates: Sequence[float], within: float = 0.0) -> tuple[float, float, f
 
 
 _MOST_NOISE = 0.5
-"""A number that would have to lose half to be noticed is not an expectation."""
+"""A number that must drop by half to be noticed is not an expectation."""
 SCHEMA = "ncclprobe.baseline/1"
 Allowed = Callable[[Measurement], float | None]
-"""The least GB/s that a model allows a row; None if it cannot say."""
+"""The lowest GB/s that a model allows a row; None if it cannot say."""
 
 
 class Origin(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """One run that went into a baseline."""
+    """One run that a baseline is made of."""
 
     source: str
     started: str
 
 
 class Row(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """What is expected of one operation and size. `noise` is the share of the value that may be missing."""
+    """The expectation for one operation and size. `noise` is the share by which a row may be below the value."""
 
     op: str
     nbytes: int
@@ -121,12 +122,12 @@ class Row(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     runs: int
 
     def conditions(self) -> Conditions:
-        """How it was measured."""
+        """Return how it was measured."""
         return Conditions(self.ranks, self.nodes, self.dtype, self.redop, self.place, self.mode, self.backend)
 
 
 class Print(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """A fingerprint as the file holds it."""
+    """A fingerprint as the file stores it."""
 
     machine: dict[str, str] = {}
     topology: str | None = None
@@ -144,17 +145,17 @@ class Site(Result, frozen=True, forbid_unknown_fields=True):
     schema: Literal["ncclprobe.baseline/1"] = "ncclprobe.baseline/1"
 
     def __repr__(self) -> str:
-        """Return it in one line."""
+        """Return a one-line summary."""
         return f"<Baseline of {len(self.runs)} runs: {len(self.rows)} rows>"
 
     def print(self) -> Fingerprint | None:
-        """The machine that the runs were made on."""
+        """Return the fingerprint of the machine that was measured."""
         mine = self.fingerprint
         return Fingerprint(mine.machine, mine.topology, mine.software) if mine else None
 
 
 class Kept(Struct, frozen=True):
-    """What became of some runs: the rows kept, and which were refused and why."""
+    """The outcome of merging runs: the rows kept, and which were refused and why."""
 
     rows: tuple[Row, ...]
     refused: tuple[str, ...]
@@ -162,7 +163,7 @@ class Kept(Struct, frozen=True):
 
 
 def keep(runs: Sequence[Run], allowed: Allowed | None = None, *, accept_low: bool = False) -> Kept:
-    """Merge `runs`. With `accept_low`, rows below what is `allowed` are kept and flagged. Raises UsageError."""
+    """Merge `runs`. With `accept_low`, rows below `allowed` are kept and flagged. Raises UsageError."""
     _refuse_strangers(runs)
     refused: list[str] = []
     values: dict[tuple[str, int, Conditions], list[Measurement]] = {}
@@ -171,7 +172,7 @@ def keep(runs: Sequence[Run], allowed: Allowed | None = None, *, accept_low: boo
             refused.append(f"{run.source}: {run.failed}")
             continue
         for row in run.rows:
-            why = _unfit(row)
+            why = _unfit_reason(row)
             if why:
                 refused.append(f"{run.source}: {row.op} {size(row.nbytes)}: {why}")
             else:
@@ -179,7 +180,7 @@ def keep(runs: Sequence[Run], allowed: Allowed | None = None, *, accept_low: boo
     rows: list[Row] = []
     flagged: list[str] = []
     for rowset in values.values():
-        kept, problem, low = _merged(rowset, allowed)
+        kept, problem, low = _merge_rows(rowset, allowed)
         if problem and not (low and accept_low):
             refused.append(problem)
         else:
@@ -189,7 +190,7 @@ def keep(runs: Sequence[Run], allowed: Allowed | None = None, *, accept_low: boo
 
 
 def distinct(runs: Sequence[Run]) -> tuple[list[Run], list[str]]:
-    """`runs` without those that are a copy of an earlier one, and a line on each that is."""
+    """Return `runs` without copies of earlier ones, and one line about each copy."""
     kept: list[Run] = []
     copies: list[str] = []
     for run in runs:
@@ -202,7 +203,7 @@ def distinct(runs: Sequence[Run]) -> tuple[list[Run], list[str]]:
 
 
 def _refuse_strangers(runs: Sequence[Run]) -> None:
-    """Raises UsageError if two runs are of machines or software that differ."""
+    """Raise UsageError if two runs have different machines or software."""
     known = [run for run in runs if run.fingerprint]
     for run in known[1:]:
         changed = changes(known[0].fingerprint, run.fingerprint)
@@ -211,8 +212,8 @@ def _refuse_strangers(runs: Sequence[Run]) -> None:
             raise UsageError(f"{run.source}: not of the same machine and software as {known[0].source}: {words}")
 
 
-def _unfit(row: Measurement) -> str:
-    """Why `row` is no evidence of a healthy machine; empty: it is."""
+def _unfit_reason(row: Measurement) -> str:
+    """Return why `row` is not evidence of a healthy machine; empty if it is."""
     if row.wrong:
         return f"{row.wrong} elements were wrong"
     if row.status in ("fail", "inconclusive"):
@@ -220,8 +221,10 @@ def _unfit(row: Measurement) -> str:
     return "" if row.busbw_GBps >= bounds.LEAST_GBPS else "no bandwidth was measured"
 
 
-def _merged(rows: Sequence[Measurement], allowed: Allowed | None) -> tuple[Row, str, bool]:
-    """The row that `rows` become, why it is not an expectation (empty: it is), and whether that is for being low."""
+def _merge_rows(rows: Sequence[Measurement], allowed: Allowed | None) -> tuple[Row, str, bool]:
+    """Merge `rows` into one row; return it, why it is not an expectation (empty: it is), and whether the reason is a
+    low value.
+    """
     first, rates = rows[0], [row.busbw_GBps for row in rows]
     value, mad, noise = spread(rates, median(row.precision or 0.0 for row in rows))
     kept = Row(
@@ -250,7 +253,7 @@ def _merged(rows: Sequence[Measurement], allowed: Allowed | None) -> tuple[Row, 
 
 
 def bands(site: Site, path: str, changed: str = "") -> tuple[Band, ...]:
-    """What `site`, read from `path`, expects. `changed`: ends why, if this run is not as those were."""
+    """Return the expectations of `site`, read from `path`. `changed`, if set, ends the reason: how this run differs."""
     rows = site.rows
     return tuple(Band(row.op, row.nbytes, row.nbytes, _expected(row, path, changed), row.conditions()) for row in rows)
 
@@ -268,7 +271,9 @@ def render(site: Site) -> str:
 
 
 def parse(text: str, path: str) -> Site:
-    """The baseline in `text`. Raises UsageError for anything unknown, doubled, out of range or not finite."""
+    """Parse a baseline. Raises UsageError for unknown or duplicate keys and numbers that are out of range or not
+    finite.
+    """
     try:
         document = json.loads(text, object_pairs_hook=_no_doubles, parse_constant=_no_constant)
         site: Site = msgspec.convert(document, type=Site)
@@ -296,7 +301,7 @@ def _no_constant(text: str) -> float:
 
 
 def recognises(text: str) -> bool:
-    """Whether `text` is a baseline as :func:`render` makes it."""
+    """Return whether `text` is a baseline as written by :func:`render`."""
     try:
         parse(text, "")
     except UsageError:
@@ -305,7 +310,7 @@ def recognises(text: str) -> bool:
 
 
 def load(path: str) -> dict[str, Site]:
-    """The baseline in the file `path`, or all in a folder, by their paths. Raises UsageError."""
+    """Load the baseline in the file `path`, or all in a folder, keyed by path. Raises UsageError."""
     where = Path(path)
     paths = sorted(where.glob("*.json"))[: bounds.BASELINES] if where.is_dir() else [where]
     if not paths:
@@ -318,15 +323,15 @@ def load(path: str) -> dict[str, Site]:
 Trend = Literal["slower", "faster", "same", "unsure"]
 RowKey = tuple[str, int, Conditions]
 TOLERANCE = 0.1
-"""What a single run may differ from another without anything being different."""
+"""Two single runs may differ by this share although nothing has changed."""
 _BLIND = 2.0
-"""Times the tolerance if a side has one number and no interval, as a run of nccl-tests does."""
+"""Multiplies the tolerance if a side has one number and no interval, as a run of nccl-tests has."""
 
 
 class Point(Struct, frozen=True):
-    """Bus bandwidth in GB/s: `value` between `low` and `high`. `blind`: one number, with an unknown error.
+    """Bus bandwidth in GB/s: `value` between `low` and `high`. `blind`: a single number with an unknown error.
 
-    `settled`: the ends hold all noise already, so that no tolerance is due.
+    `settled`: the interval already includes all noise, so no tolerance is added.
     """
 
     value: float
@@ -351,14 +356,16 @@ class RowDifference(Struct, frozen=True):
 
 
 def row_points(rows: Iterable[Measurement]) -> dict[RowKey, Point]:
-    """The points of measured rows; those of one key are runs of the same thing. Wrong data counts for nothing."""
+    """Return the points of measured rows; rows of one key are runs of the same case. Rows with wrong data
+    are ignored.
+    """
     sound = [row for row in rows if row.busbw_GBps >= bounds.LEAST_GBPS and not row.wrong]
     found = grouped(((row.op, row.nbytes, conditions(row)), row) for row in sound)
     return {key: _point(same) for key, same in found.items()}
 
 
 def of_site(site: Site) -> dict[RowKey, Point]:
-    """The points of a baseline."""
+    """Return the points of a baseline."""
     return {
         (row.op, row.nbytes, row.conditions()): Point(
             row.busbw_GBps, row.busbw_GBps * (1 - row.noise), row.busbw_GBps * (1 + row.noise), settled=True
@@ -380,7 +387,7 @@ def _point(rows: Sequence[Measurement]) -> Point:
 
 
 def differences(old: Mapping[RowKey, Point], new: Mapping[RowKey, Point], tolerance: float) -> Iterator[RowDifference]:
-    """Every row that both sides have, in the order of `new`."""
+    """Yield the difference of every row that both sides have, in the order of `new`."""
     for key, point in new.items():
         if key in old:
             yield _difference(key, old[key], point, tolerance)
@@ -395,9 +402,10 @@ def _difference(key: RowKey, old: Point, new: Point, tolerance: float) -> RowDif
 
 
 def _change(share: float, low: float, high: float, due: float, usual: float) -> Trend:
-    """Slower if even the best case is, beyond what chance explains (`due`); unsure if only the middle is.
+    """Classify a change: slower if even the best case is slower than chance explains (`due`); unsure if only the middle
+    is.
 
-    `usual`: how far the middle may be off without a remark.
+    `usual`: the middle may be off by this share without a remark.
     """
     if high < -due:
         return "slower"

@@ -1,9 +1,9 @@
-"""The most that a machine can still reach with its settings, beside what a healthy one should reach.
+"""An upper bound on what a machine can still reach with its settings, next to what a healthy one should reach.
 
-For what a setting costs no exact number is needed. Each function here is a limit that no run of the machine as it is
-can exceed: the rate of the NICs that NCCL would use, of sockets, of channels, of host memory between GPUs, of the
-network between the nodes of a rack whose NVLinks are not used. The least of them counts. A test holds them against
-every published run of a machine that was handicapped so (tests/expect/test_bound.py).
+Judging the cost of a setting takes no exact number. Each function here is a limit that no run of the machine in its
+present state can exceed: the rate of the NICs that NCCL would use, of sockets, of channels, of host memory between
+GPUs, of the network between the nodes of a rack whose NVLinks are not used. The lowest limit counts. A test compares
+them with every published run of a machine with such a handicap (tests/expect/test_bound.py).
 
 Both numbers are the bus bandwidth of an out-of-place float32 all_reduce of :data:`NBYTES` over all GPUs.
 """
@@ -43,17 +43,19 @@ from ncclprobe.nccl.values import SLOWING
 OP, NBYTES = "all_reduce", 1 << 30
 
 SOCKETS_GBps = 10.0
-"""What sockets of one node carry at most: 8.1 of 25 GB/s is the most published (two nodes of L40S over 200GbE,
-https://github.com/NVIDIA/nccl/issues/450: 4.5 to 5.2 of 12.5)."""
+"""The most that the sockets of one node carry: 8.1 of 25 GB/s is the highest published number (two nodes of L40S over
+200GbE, https://github.com/NVIDIA/nccl/issues/450: 4.5 to 5.2 of 12.5).
+"""
 _CHANNEL_GBps = ((100, 70.0), (90, 41.4), (80, 24.0), (0, 26.5))
-"""What one channel of a ring or a tree carries at most, by compute capability: NCCL's own limits
-(src/graph/tuning.cc, perChMaxTreeBws, v2.30.7). Published runs reach 30 per channel on Hopper."""
+"""The most that one channel of a ring or a tree carries, by compute capability: NCCL's own limits (src/graph/tuning.cc,
+perChMaxTreeBws, v2.30.7). Published runs reach 30 per channel on Hopper.
+"""
 _SLOT_PAYLOAD = 1.1
-"""What a slot carries of what NCCL counts for it (:mod:`.network`)."""
+"""The payload rate of a slot relative to NCCL's own figure (:mod:`.network`)."""
 
 
 class _Healthy(Struct, frozen=True):
-    """The machine as it should be, the ranks of the job, and what they should reach."""
+    """The machine without the fault, and the ranks of the job."""
 
     system: NodeSystem
     machine: MachineType | None
@@ -63,7 +65,9 @@ class _Healthy(Struct, frozen=True):
 
 
 def likeness(facts: Mapping[type, Any]) -> tuple[Any, ...]:
-    """Return what two machines share if the same is predicted of both: links and NICs as they are, and settings."""
+    """Return a key of everything that the prediction depends on: links, NICs and settings. Equal keys, equal
+    prediction.
+    """
     gpus, links, fabric = learned(facts, Gpus), learned(facts, NvLinks), learned(facts, Fabric)
     interfaces, settings, launch = learned(facts, Interfaces), learned(facts, Settings), learned(facts, Launch)
     same = (Pci, Cpus, PeerAccess, GpuDirect, Plugins, Software, Machine)
@@ -81,8 +85,8 @@ def likeness(facts: Mapping[type, Any]) -> tuple[Any, ...]:
 
 
 def nodes_of(facts: Mapping[type, Any], system: NodeSystem, together: int = 1) -> int:
-    """Return for how many nodes a machine is judged: those announced, otherwise `together`, and two at least if it has
-    NICs for a fabric.
+    """Return the number of nodes to judge for: the launcher's, otherwise `together`, and at least two if there are
+    fabric NICs.
     """
     launch, said = learned(facts, Launch), learned(facts, NamedMachine)
     if said and (said.nodes == 1 or not system.nics):
@@ -93,10 +97,10 @@ def nodes_of(facts: Mapping[type, Any], system: NodeSystem, together: int = 1) -
 
 
 def predicted(facts: Mapping[type, Any], together: int = 1) -> AttainableRate | Absent:
-    """Return what a node with these facts can still reach, and what a healthy one should; Absent if that is unknown.
+    """Predict what a node with these facts can still reach, and what a healthy one should; Absent if unknown.
 
-    `together`: how many nodes are judged, if no launcher says how many the job has. A setting that the vendor of the
-    network prescribes has no cost: the machine is measured with it.
+    `together`: the number of nodes judged, if no launcher announces the job's. A setting that the network's vendor
+    prescribes has no cost: published numbers include it.
     """
     here = expectation_context(facts)
     if isinstance(here.system, Absent):
@@ -148,13 +152,13 @@ def _prescribed(facts: Mapping[type, Any], settings: Settings, choices: Choices)
 
 
 def most(healthy: _Healthy, choices: Choices, settings: Settings) -> float:
-    """Return the least of all limits, in GB/s: `choices` are what NCCL would use, `settings` those of the job."""
+    """Return the lowest of all limits, in GB/s. `choices` are what NCCL would use, `settings` the job's."""
     kept = pinned(settings, healthy.version)
     return min(limits(healthy, choices, kept), default=float("inf"))
 
 
 def limits(healthy: _Healthy, choices: Choices, kept: Pinned) -> Iterator[float]:
-    """Yield what each link that is still there carries at most, and what the algorithms that are left reach."""
+    """Yield the limit of each remaining link, and of the remaining algorithms."""
     bare = replace(kept, p2p="", shm="", gdr="", rdma="", hcas="", few=0, channels=())
     whole = replace(kept, p2p="").applied(healthy.system)
     if bare and not bare.refused:
@@ -186,8 +190,9 @@ def _groups(choices: Choices) -> int:
 
 
 def through_network(system: NodeSystem, senders: int) -> Iterator[float]:
-    """Yield what passes between GPUs of a node without P2P and shared memory: each sender uses NICs or sockets. Those
-    of one node can be twice as fast as those between two, and one thread sends for each GPU.
+    """Yield the limit between the GPUs of a node without P2P and shared memory: each sender uses NICs or sockets.
+
+    Sockets within one node can be twice as fast as those between two, and one thread sends for each GPU.
     """
     fabric = system.network not in (None, "sockets") and system.nics
     whole = system.nics * system.nic_gbps / 8 if fabric else min(2.0, system.gpus / 2) * SOCKETS_GBps
@@ -195,14 +200,14 @@ def through_network(system: NodeSystem, senders: int) -> Iterator[float]:
 
 
 def over_network(system: NodeSystem, shape: Shape, choices: Choices, kept: Pinned = NOTHING) -> Iterator[float]:
-    """Yield what the NICs that NCCL takes let through between nodes, sockets among them.
+    """Yield the limit of the NICs, or sockets, that NCCL would use between nodes.
 
-    If it is not known what NCCL takes, it takes what the machine has, less what the settings take away (`kept`).
+    If NCCL's choice is unknown, assume the machine's NICs, less those that the settings disable (`kept`).
     """
     parts = network.domains(system, shape)
     if parts.count < 2 or system.network in (None, "sockets") or choices.network.chosen == ():
         return
-    (chosen,) = choices.network.chosen or (_left(system, kept),)
+    (chosen,) = choices.network.chosen or (_remaining_network(system, kept),)
     line_GBps = chosen.rate_gbps / 8 if chosen.rate_gbps else None
     if chosen.name == "Socket":
         yield min(line_GBps or SOCKETS_GBps, SOCKETS_GBps) * network.crossing(shape, parts)
@@ -217,8 +222,8 @@ def over_network(system: NodeSystem, shape: Shape, choices: Choices, kept: Pinne
         yield from [found.value_GBps] if found else ()
 
 
-def _left(system: NodeSystem, kept: Pinned) -> NetworkChoice:
-    """Return the network that settings leave of what the machine has."""
+def _remaining_network(system: NodeSystem, kept: Pinned) -> NetworkChoice:
+    """Return the network that remains with these settings."""
     if kept.applied(system).network == "sockets":
         return NetworkChoice("Socket", "", (), None, kept.rdma)
     listed = kept.few if system.network in ("ib", "roce") else 0  # plugins have their own
@@ -232,23 +237,19 @@ def _hard(system: NodeSystem, shape: Shape) -> Iterator[float]:
 
 
 def over_channels(system: NodeSystem, kept: Pinned) -> Iterator[float]:
-    """Yield what as many channels as are allowed carry."""
+    """Yield the limit of the number of channels that the settings allow."""
     each = next(rate for oldest, rate in _CHANNEL_GBps if system.compute_capability >= oldest)
     yield from (limit.number * each for limit in kept.channels if limit.kind == "most")
 
 
 def by_protocol(healthy: _Healthy, kept: Pinned) -> Iterator[float]:
-    """Yield what is left of data if only protocols may be used that send flags beside it, over every link."""
+    """Yield the limit of a GPU's links if only protocols remain that send flags with the data."""
     left = kept.protocols.kept.get(FUNCTIONS[OP])
     if left and "Simple" not in left:
         yield healthy.GBps * max(DATA[name] for name in left)
 
 
 def through_host_GBps(system: NodeSystem) -> float:
-    """Return what passes between GPUs through host memory: every byte crosses the slot of each.
-
-    The two GPUs of a GB200 or GB300 share what one Grace has for its GPUs, 450 GB/s each way; copies from it to one
-    of them reach 201 and 211 (gpus.csv).
-    """
+    """Return the limit between GPUs through host memory: every byte crosses both GPUs' slots."""
     sharing = 2 if system.processor == "arm" and system.compute_capability >= 100 else 1
     return system.pcie_GBps / sharing * _SLOT_PAYLOAD

@@ -1,8 +1,8 @@
-"""A machine without a name, described by its parts: ``8 x L40S, 2 sockets, 4 NICs x 200 Gb/s roce``.
+"""An unnamed machine described by its parts: ``8 x L40S, 2 sockets, 4 NICs x 200 Gb/s roce``.
 
-Only the GPUs are required. Everything else is what is usual for such a box, and `source` names each part that was not
-given: boards of SXM GPUs are switched, those of V100 and GH200 wired, bridges are there if they are named, more than
-four GPUs sit on two sockets, of AMD. A GPU that has no slot is a machine by itself (GB10), and several are nodes.
+Only the GPUs are required. Everything else defaults to what is usual for such a server, and `source` names each
+default: boards of SXM GPUs are switched, those of V100 and GH200 wired, bridges are present if they are named, more
+than four GPUs use two AMD sockets. A GPU without a slot is a machine by itself (GB10), so several are several nodes.
 """
 
 import re
@@ -31,9 +31,9 @@ _NICS = re.compile(
     r"(?: ?(?:gbe|gb/s|gbps|gb|g))?(?: ([a-z]+))?"
 )
 _BYTES = re.compile(r"GB(?![eE])")
-"""Units of a rate, as they are typed: GB/s is eight times Gb/s, and GbE, also GBE, is Ethernet."""
+"""A rate in bytes, as typed: GB/s is eight times Gb/s, but GbE, also GBE, is Ethernet."""
 _RATES = {"edr": 100, "hdr": 200, "ndr": 400, "xdr": 800}
-"""Rates of InfiniBand's generations, four lanes, in Gb/s."""
+"""Rates of InfiniBand's generations with four lanes, in Gb/s."""
 _BRIDGES = re.compile(r"(?:nvlink )?bridge[ds]?(?: of ([24]))?|nvl([24])|([24])-way(?: nvlink)?(?: bridges?)?")
 _SWITCH = r"(?:\d |two |four )?(?:(?:cx|connectx)-?8s?|(?:pcie ?[345]? |plx )?switch(?:es)?)"
 _SWITCHES = re.compile(rf"(?:behind |below |under )?{_SWITCH}")
@@ -44,7 +44,7 @@ _BEHIND = re.compile(
 )
 """Parts that follow the GPUs' name without a comma: ``2 x RTX 3090 NVLink bridge``."""
 _OWN_SWITCH = "x-?8"
-"""NICs that are switches themselves (CX8): what leaves their GPUs goes over them, and not between the sockets."""
+"""NICs that are also PCIe switches (CX8): their GPUs' outgoing traffic uses them, not the link between sockets."""
 _CALLED: Mapping[str, Processor] = {
     **dict.fromkeys(("rome", "milan", "genoa", "bergamo", "turin", "epyc", "threadripper"), "amd"),
     **dict.fromkeys(("skylake", "cascade lake", "ice lake"), "skl"),
@@ -53,11 +53,11 @@ _CALLED: Mapping[str, Processor] = {
     "emerald rapids": "emr",
     "grace": "arm",
 }
-"""Processors as they are called; Intel's go by NCCL's model numbers, and Ice Lake counts as Skylake."""
+"""Common names of processors; Intel's follow NCCL's model numbers, and Ice Lake counts as Skylake."""
 _PATH = re.compile(r"nics at (pix|pxb|phb|node|sys)")
 _ONE_SOCKET = 4
 _DGX_1, _MESH = 8, 4
-"""GPUs whose boards differ: eight are wired as a DGX-1's, up to four each to each."""
+"""Boards differ by number of GPUs: eight are wired as in a DGX-1, up to four each to each."""
 _MOST_GPUS, _MOST_TEXT = 16, 400
 
 
@@ -67,12 +67,12 @@ _ON_XEON = ("NVIDIA H200 NVL", "NVIDIA RTX PRO 6000 Blackwell Server Edition")
 
 
 def is_composed(name: str) -> bool:
-    """Return whether `name` lists parts, instead of naming a machine type."""
+    """Return whether `name` lists parts rather than naming a machine type."""
     return _GPUS.match(_count_first(name)) is not None
 
 
 def _count_first(text: str) -> str:
-    """``8 x L40S, …`` of ``L40S x8, …``; a name of a machine type stays as it is."""
+    """Rewrite ``L40S x8, …`` as ``8 x L40S, …``; leave a machine type's name alone."""
     first, comma, rest = text.partition(",")
     words = [] if machines.named(text) or _GPUS.match(text) else first.replace("\N{MULTIPLICATION SIGN}", "x").split()
     for at, word in enumerate(words[1:], 1):
@@ -83,16 +83,16 @@ def _count_first(text: str) -> str:
 
 
 def composed(text: str) -> NodeSystem:
-    """The machine that `text` describes, in whatever order.
+    """Parse a description into a machine; parts may come in any order.
 
-    Raises UsageError for a part or a GPU that is not understood, and for parts that contradict each other.
+    Raises UsageError for an unknown part or GPU, and for parts that contradict each other.
     """
     _refuse_long(text)
     first, *parts = (part.strip() for part in _count_first(text).replace("(", ",").replace(")", "").split(","))
     found = _GPUS.fullmatch(first)
     if found is None or not 0 < int(found[1]) <= _MOST_GPUS:
         raise UsageError(f"{text[:80]!r}: begin with 1 to {_MOST_GPUS} GPUs, as in '{EXAMPLE}'")
-    name, behind, count = *_parted(found[2]), int(found[1])
+    name, behind, count = *_split_parts(found[2]), int(found[1])
     parts = [*behind, *parts]
     _refuse_machines(name, count)
     product = product_called(name)
@@ -113,7 +113,7 @@ def composed(text: str) -> NodeSystem:
 
 
 def _kind(part: str) -> str:
-    """The kind of a part: each kind may be given once. A part of no known kind is a kind of its own."""
+    """Return a part's kind; each kind may be given once. An unknown part is its own kind."""
     words = part.lower()
     if words in get_args(Processor) or words in _CALLED:
         return "processor"
@@ -137,8 +137,8 @@ def _refuse_long(text: str) -> None:
         )
 
 
-def _parted(name: str) -> tuple[str, list[str]]:
-    """The GPU's name and the parts behind it; ``H200 NVL4`` is H200 NVL with bridges of four."""
+def _split_parts(name: str) -> tuple[str, list[str]]:
+    """Split a GPU's name from the parts after it; ``H200 NVL4`` is H200 NVL with bridges of four."""
     parts: list[str] = []
     while joined := _BEHIND.search(name):
         name, parts = name[: joined.start()], [joined[1], *parts]
@@ -148,7 +148,7 @@ def _parted(name: str) -> tuple[str, list[str]]:
 
 
 def _refuse_machines(name: str, count: int) -> None:
-    """Several machines are nodes, be they called by their name or by a GPU that is one. Raises UsageError."""
+    """Raise UsageError for several machines, named as such or by a GPU that is a whole machine: those are nodes."""
     machine = machines.named(name)
     if machine is None and count > 1 and (found := _called(name)) and found[0].alone:
         machine = next((each for each in machines.table().values() if each.gpu == found[0].name), None)
@@ -166,18 +166,18 @@ def _box(product: GpuProduct, count: int) -> NodeSystem:
         pcie_GBps=product.c2c_GBps or product.nccl_pcie_GBps or gpus.nccl_pcie_GBps(3, 16),
         p2p=product.p2p is not False or product.c2c_GBps is not None,
         processor="arm" if product.c2c_GBps or product.alone else "amd",
-        sockets=count if _own_processor(product) else 1 if count <= _ONE_SOCKET else 2,
+        sockets=count if _has_own_processor(product) else 1 if count <= _ONE_SOCKET else 2,
         source="",
     )
 
 
-def _own_processor(product: GpuProduct) -> bool:
-    """Whether each GPU has a processor of its own, as GH200's have; two GB200 share one."""
+def _has_own_processor(product: GpuProduct) -> bool:
+    """Return whether each GPU has its own processor, as in GH200; two GPUs of GB200 share one."""
     return product.c2c_GBps is not None and product.wiring == "system"
 
 
 def with_links(system: NodeSystem, product: GpuProduct) -> NodeSystem:
-    """Add the NVLinks of a board; bridges are there only if they are given."""
+    """Add the NVLinks of a board; bridges are added only if they are given."""
     if not product.nvlinks or system.gpus < 2:
         return system
     if product.wiring in ("board", "rack"):
@@ -203,16 +203,16 @@ def _laid(
 
 
 def _add_part(system: NodeSystem, part: str, product: GpuProduct) -> NodeSystem:
-    """`system` with one more part. Raises UsageError."""
+    """Add one part to `system`. Raises UsageError."""
     words = part.lower()
     if words in ("p2p", "no p2p"):
         return replace(system, p2p=words == "p2p")
     if words in ("gdr", "no gdr"):
         return replace(system, gdr=words == "gdr")
     if bridges := _BRIDGES.fullmatch(words):
-        return _bridged(system, product, int(bridges[1] or bridges[2] or bridges[3] or 2))
+        return _add_bridges(system, product, int(bridges[1] or bridges[2] or bridges[3] or 2))
     if words == "mesh":
-        return _meshed(system, product)
+        return _add_mesh(system, product)
     if words == "no nvlink":
         return replace(system, nvlinks=0, nvlink_GBps=0.0, fabric="none", domain_gpus=0, nvls=False)
     if path := _PATH.fullmatch(words):
@@ -244,7 +244,7 @@ def _say_sockets(parts: Sequence[str]) -> bool:
 
 
 def _add_nics(system: NodeSystem, nics: re.Match[str]) -> NodeSystem | None:
-    """`system` with NICs: InfiniBand if only a rate is given, RoCE if that is a rate of Ethernet.
+    """Add NICs: InfiniBand if only a rate is given, RoCE if the rate is Ethernet's. None if it is not a valid NIC.
 
     Raises UsageError for more than a node has.
     """
@@ -259,8 +259,8 @@ def _add_nics(system: NodeSystem, nics: re.Match[str]) -> NodeSystem | None:
     return replace(system, nics=count, nic_gbps=float(gbps), network=cast(Network, network), gdr=rdma)
 
 
-def _meshed(system: NodeSystem, product: GpuProduct) -> NodeSystem:
-    """`system` with links from each GPU to each, as on boards of up to four. Raises UsageError."""
+def _add_mesh(system: NodeSystem, product: GpuProduct) -> NodeSystem:
+    """Add links from each GPU to every other, as on boards of up to four. Raises UsageError."""
     if not product.nvlinks or product.wiring == "bridge" or not 1 < system.gpus <= _MESH:
         raise UsageError(
             f"--machine: {system.gpus} x {product.name} do not form a mesh; did you mean 'NVLink bridges'?"
@@ -268,8 +268,8 @@ def _meshed(system: NodeSystem, product: GpuProduct) -> NodeSystem:
     return _laid(system, product, "mesh", system.gpus)
 
 
-def _bridged(system: NodeSystem, product: GpuProduct, together: int) -> NodeSystem:
-    """`system` with a bridge over every two GPUs, or over every four. Raises UsageError."""
+def _add_bridges(system: NodeSystem, product: GpuProduct, together: int) -> NodeSystem:
+    """Add a bridge over every two GPUs, or over every four. Raises UsageError."""
     if not product.nvlinks or product.wiring != "bridge" or product.nvlinks % (together - 1):
         raise UsageError(f"--machine: no NVLink bridge fits {together} GPUs of {product.name}")
     if system.gpus % together:
@@ -278,12 +278,12 @@ def _bridged(system: NodeSystem, product: GpuProduct, together: int) -> NodeSyst
 
 
 def _assumed(parts: Sequence[str], product: GpuProduct, system: NodeSystem) -> Iterator[str]:
-    """The parts that were not given and are assumed to be usual."""
+    """Yield the parts that were not given and are assumed to be usual."""
     said, count = " ".join(parts).lower(), system.gpus
     if _has_switches(parts):
         yield "GPUs that reach each other below switches, not between sockets"
     elif not _say_sockets(parts):
-        yield "a processor of each GPU" if _own_processor(product) else _usual_sockets(product, count)
+        yield "a processor of each GPU" if _has_own_processor(product) else _usual_sockets(product, count)
     if (
         count > _ONE_SOCKET
         and not any(word in said for word in (*get_args(Processor), *_CALLED))
@@ -303,7 +303,9 @@ def _assumed(parts: Sequence[str], product: GpuProduct, system: NodeSystem) -> I
 
 
 def _usual_sockets(product: GpuProduct, count: int) -> str:
-    """Between GPUs they decide: 22 GB/s over two EPYC, 40 to 46 below the switches of one (voipmonitor/rtx6kpro)."""
+    """Describe the assumed sockets. They decide between GPUs: 22 GB/s over two EPYC, 40 to 46 below the switches of one
+    (voipmonitor/rtx6kpro).
+    """
     if count <= _ONE_SOCKET:
         return "one socket"
     decide = product.wiring in (None, "bridge") and product.p2p is not False
@@ -320,8 +322,8 @@ def _assumed_links(product: GpuProduct, count: int) -> Iterator[str]:
 
 
 def product_called(text: str, flag: str = "--machine") -> GpuProduct:
-    """The GPU that is meant, by the words of its name or of an alias. Raises UsageError with those that may be."""
-    found = _meant(text)
+    """Find the GPU by the words of its name or of an alias. Raises UsageError with the candidates."""
+    found = _find_gpus(text)
     if not found:
         _refuse_others(text, flag)
         raise UsageError(f"{flag}: unknown GPU {text[:40]!r}; give its name as nvidia-smi -L prints it")
@@ -335,63 +337,65 @@ _OTHERS = re.compile(r"amd|instinct|radeon|mi\d{2,3}[a-z]?|gaudi\d?|intel|arc|ma
 
 
 def _refuse_others(name: str, flag: str = "--machine") -> None:
-    """Raises UsageError for a GPU that NCCL does not run on."""
+    """Raise UsageError for a GPU that NCCL does not support."""
     if _OTHERS.fullmatch(next(iter(_words(name)), "")):
         raise UsageError(f"{flag}: {name[:40]!r} is not an NVIDIA GPU; only NCCL is judged, not RCCL or others")
 
 
 def same_gpu(said: str, gpu: str) -> bool:
-    """Return whether a product called `said` may be a `gpu`: of the same model (``h100``) and, if known, the same
-    links.
+    """Return whether a product called `said` may be a `gpu`: the same model (``h100``) and, if known, the
+    same links.
     """
     models = {next((word for word in _words(name) if not word.isalpha()), "") for name in (said, gpu)}
     if "" not in models and len(models) > 1:
         return False
-    own, known = gpus.table().get(gpu), _meant(said)
+    own, known = gpus.table().get(gpu), _find_gpus(said)
     return own is None or not known or any(_links(each) == _links(own) for each in known)
 
 
 def capability_of(said: str) -> int | None:
-    """The compute capability of a GPU called `said`; None if unknown."""
-    return next((gpu.compute_capability for gpu in _meant(said)), None)
+    """Return the compute capability of a GPU called `said`; None if unknown."""
+    return next((gpu.compute_capability for gpu in _find_gpus(said)), None)
 
 
 def _called(text: str) -> Sequence[GpuProduct]:
     wanted = _words(text)
-    found = [gpu for gpu in gpus.products() if _words(gpu.name, "") == _words(text, "") and not _several(gpu)]
+    found = [gpu for gpu in gpus.products() if _words(gpu.name, "") == _words(text, "") and not _is_ambiguous(gpu)]
     if wanted and not found:
         found = [gpu for gpu in gpus.products() if any(_has(name, wanted) for name in (gpu.name, *gpu.aliases))]
     return found
 
 
-def _meant(text: str) -> Sequence[GpuProduct]:
-    """The GPUs of this name, or of as much of it as names a model that is known."""
+def _find_gpus(text: str) -> Sequence[GpuProduct]:
+    """Find the GPUs of this name, or of the longest part of it that names a known model."""
     tried = [_called(text)]
     words = _words(text)
-    while not _one(tried[-1]) and (words := _drop_variant(words)):
+    while not _are_alike(tried[-1]) and (words := _drop_variant(words)):
         tried.append(_called(" ".join(words)))
-    return next((found for found in tried if _one(found)), next(filter(None, tried), ()))
+    return next((found for found in tried if _are_alike(found)), next(filter(None, tried), ()))
 
 
-def _one(found: Sequence[GpuProduct]) -> bool:
-    """Whether all that was found have the same links."""
+def _are_alike(found: Sequence[GpuProduct]) -> bool:
+    """Return whether all GPUs found have the same links."""
     return len({_links(gpu) for gpu in found}) == 1
 
 
 def _drop_variant(words: Sequence[str]) -> Sequence[str]:
-    """`words` of a name without the last, if that is a variant: 3e of H20-3e, LC of A100 80GB PCIe LC; otherwise empty.
+    """Drop the last word of a name if it is a variant: 3e of H20-3e, LC of A100 80GB PCIe LC; otherwise return empty.
 
-    The model stays, and a mobile GPU is not a variant of the card whose name it has.
+    The model number stays. A mobile GPU is not a variant of the card of the same name.
     """
     model = next((at for at, word in enumerate(words) if not word.isalpha()), len(words))
     return words[:-1] if model < len(words) - 1 and not _MOBILE & set(words) else ()
 
 
 def machine_called(name: str) -> MachineType:
-    """The machine type of this name, or the one whose only GPU has it. Raises UsageError, for GPUs with what to say."""
+    """Find the machine type by name, or the one whose only GPU has this name. Raises UsageError with a
+    hint for GPUs.
+    """
     _refuse_long(name)
     found = [] if machines.named(name) else _called(name)
-    alone, parts = _parted(name)
+    alone, parts = _split_parts(name)
     if not found and parts and _called(alone) and not machines.named(name):
         box = ", ".join([f"8 x {product_called(alone).name}", *parts])
         raise UsageError(f"--machine: {name[:40]!r} has no number of GPUs; write it as in {box!r}")
@@ -414,13 +418,13 @@ def machine_called(name: str) -> MachineType:
     )
 
 
-def _several(gpu: GpuProduct) -> bool:
-    """Whether NVML gives this name to several products, with NVLink and without: NVIDIA H100."""
+def _is_ambiguous(gpu: GpuProduct) -> bool:
+    """Return whether NVML uses this name for several products, with and without NVLink: NVIDIA H100."""
     return not gpu.wiring and any(each.name.startswith(f"{gpu.name} ") and each.nvlinks for each in gpus.products())
 
 
 def _links(gpu: GpuProduct) -> tuple[object, ...]:
-    """All that a machine takes from its GPUs: if products differ only in memory, either is meant."""
+    """Return all properties that a machine takes from its GPUs: products that differ only in memory are equivalent."""
     slot = gpu.nccl_pcie_GBps, gpu.c2c_GBps, gpu.p2p
     return gpu.compute_capability, gpu.nvlinks, gpu.nccl_nvlink_GBps, gpu.wiring, gpu.nvls, *slot
 
@@ -431,6 +435,6 @@ def _has(name: str, wanted: Sequence[str]) -> bool:
 
 
 def _words(name: str, between: str = " ") -> Sequence[str]:
-    """The words of a name, or of a line of nvidia-smi -L, without what all have: rtx, 4090 of GeForce RTX 4090."""
+    """Split a name, or a line of nvidia-smi -L, into its distinctive words: rtx, 4090 for GeForce RTX 4090."""
     bare = re.sub(r"^gpu \d{1,3}: |\(uuid: [\w-]{1,60}\)", "", name.strip().lower())
     return re.sub(r"[^a-z0-9]+", between, re.sub(r"nvidia|geforce|tesla", "", bare)).split()

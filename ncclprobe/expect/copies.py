@@ -1,4 +1,4 @@
-"""What a copy between a GPU and its host, or between two GPUs, reaches: link rate times what payload is left of it."""
+"""The expected rate of a copy between a GPU and its host, or between two GPUs: link rate times payload share."""
 
 import re
 from collections.abc import Mapping
@@ -20,7 +20,7 @@ _GTS: Mapping[int, float] = MappingProxyType({1: 2.5, 2: 5.0, 3: 8.0, 4: 16.0, 5
 _CODE: Mapping[int, float] = MappingProxyType(
     {1: 8 / 10, 2: 8 / 10, 3: 128 / 130, 4: 128 / 130, 5: 128 / 130, 6: 0.945}
 )
-"""Bits left of a transfer by the line code; Gen6 by its flits: 242 of 256 bytes."""
+"""Share of bits left after line coding; for Gen6 after its flits: 242 of 256 bytes."""
 _PAYLOAD = {
     3: (0.83, 0.77, "P100 12.2 to 12.9, 2080 Ti 13.1 of 15.75 GB/s"),
     4: (
@@ -30,7 +30,7 @@ _PAYLOAD = {
     ),
     5: (0.86, 0.79, "H100 and H200 51 to 55.4 of 63 GB/s (https://github.com/Azure/AI-benchmarking-guide)"),
 }
-"""The share of a slot when copying from pinned memory of the near NUMA node: less packet headers and flow control."""
+"""The payload share of a slot after packet headers and flow control, copying pinned memory of the near NUMA node."""
 _UNSEEN = (0.82, 0.70, "generations 3 to 5 reach 0.77 to 0.90; nothing is published of this one")
 _WRONG_NODE = "memory of the wrong NUMA node costs up to two thirds, so allocate near the GPU"
 
@@ -49,7 +49,7 @@ _C2C = {
     ),
     (2, 10): (450.0, 202.0, 185.0, "two GPUs share one Grace: 193 to 211 of 450 GB/s is normal (Azure and OCI)"),
 }
-"""By GPUs per Grace and major compute capability: link, value, low, source."""
+"""By GPUs per Grace and major compute capability: link, value, threshold, source."""
 
 _WITH_C2C = re.compile(r"\b(GH200|GB200|GB300)\b")
 
@@ -58,18 +58,20 @@ _COPY_ENGINE = {
     9: (0.88, 0.80, f"H200 396 of 450 GB/s ({_NVBANDWIDTH})"),
     10: (0.84, 0.77, "GB200 and GB300 746 to 776 of 900 GB/s (Oracle's GB300 results)"),
 }
-"""NVLink, GPU to GPU, by major compute capability: of the datasheet's rate in one direction."""
+"""NVLink between GPUs, by major compute capability: share of the datasheet's rate in one direction."""
 _DATASHEET_LINK: Mapping[int, float] = MappingProxyType({7: 25.0, 8: 25.0, 9: 25.0, 10: 50.0})
 
 
 def pcie_line_GBps(generation: int, width: int) -> float | None:
-    """What a slot carries in one direction before packet headers: 31.5 for Gen4 x16. None: no such generation."""
+    """Return a slot's rate in one direction before packet headers: 31.5 for Gen4 x16. None: unknown generation."""
     rate = _GTS.get(generation)
     return None if rate is None or width <= 0 else rate * width * _CODE[generation] / 8
 
 
 def host_copy(generation: int, width: int) -> Expectation | None:
-    """A copy from pinned host memory or to it, one direction at a time, over a slot of `generation` and `width`."""
+    """Expect a copy from or to pinned host memory, one direction at a time, over a slot of this generation
+    and width.
+    """
     line = pcie_line_GBps(generation, width)
     if line is None:
         return None
@@ -80,7 +82,7 @@ def host_copy(generation: int, width: int) -> Expectation | None:
 
 
 def c2c_copy(gpus_per_host: int, compute_capability: int) -> Expectation | None:
-    """A copy over NVLink-C2C between a GPU and its Grace, one direction; None if no such machine is published."""
+    """Expect a copy over NVLink-C2C between a GPU and its Grace, one direction; None without published numbers."""
     known = _C2C.get((gpus_per_host, compute_capability // 10))
     if known is None:
         return None
@@ -90,9 +92,9 @@ def c2c_copy(gpus_per_host: int, compute_capability: int) -> Expectation | None:
 
 
 def nvlink_copy(system: NodeSystem) -> Expectation | None:
-    """A copy by the copy engine from one GPU to another over all their NVLinks, one direction.
+    """Expect a copy by the copy engine between two GPUs over all their NVLinks, one direction.
 
-    In a mesh a pair of GPUs has only its share of the links. None without NVLink, or of an unknown generation.
+    In a mesh a pair of GPUs has only its share of the links. None without NVLink, or for an unknown generation.
     """
     major = system.compute_capability // 10
     if system.nvlinks < 1 or major not in _COPY_ENGINE or system.fabric in ("none", "cube-mesh"):
@@ -106,7 +108,7 @@ def nvlink_copy(system: NodeSystem) -> Expectation | None:
 
 
 def p2p_pcie_copy(generation: int, width: int, *, same_socket: bool = True, p2p: bool = True) -> Expectation | None:
-    """A copy from GPU to GPU without NVLink: only over PCIe, across sockets, or (`p2p` false) through host memory."""
+    """Expect a copy between GPUs without NVLink: over PCIe, across sockets, or (`p2p` false) through host memory."""
     line = pcie_line_GBps(generation, width)
     if line is None:
         return None
@@ -124,9 +126,9 @@ def p2p_pcie_copy(generation: int, width: int, *, same_socket: bool = True, p2p:
 
 
 def slot(pcie_GBps: float) -> tuple[int, int] | None:
-    """Generation and width of the x16 slot that NCCL counts as `pcie_GBps` (x16: 3, 6, 12, 24, 48, 96).
+    """Return generation and width of the x16 slot that NCCL counts as `pcie_GBps` (x16: 3, 6, 12, 24, 48, 96).
 
-    A narrower slot of a newer generation counts, and carries, the same. None: no slot counts so.
+    A narrower slot of a newer generation has the same count and rate. None: no slot has this count.
     """
     counted = {3 * 2**n: n + 1 for n in range(6)}
     return (counted[int(pcie_GBps)], 16) if pcie_GBps in counted else None
@@ -136,13 +138,13 @@ _SPEED = re.compile(r"(\d+(?:\.\d+)?) GT/s")
 
 
 def generation(speed: str) -> int | None:
-    """The rate in the kernel's words for a link's speed (``16.0 GT/s PCIe``); None for other words."""
+    """Return the PCIe generation of the kernel's link speed (``16.0 GT/s PCIe``); None for other words."""
     found = _SPEED.match(speed)
     return next((g for g, rate in _GTS.items() if found and float(found[1]) == rate), None)
 
 
 def by_kind(facts: Mapping[type, Any]) -> dict[str, Expectation]:
-    """What a copy between host and GPU (``host``) and one between GPUs (``d2d``) reaches on a node with these facts.
+    """Expect copies on a node with these facts: between host and GPU (``host``), and between GPUs (``d2d``).
 
     A kind without an expectation is left out.
     """
@@ -158,10 +160,10 @@ def by_kind(facts: Mapping[type, Any]) -> dict[str, Expectation]:
 
 
 def judged(row: CopyRow, expected: Mapping[str, Expectation]) -> CopyRow:
-    """`row` with what its link carries, of the node's `expected` by kind, and with its verdict.
+    """Return `row` with the expectation for its kind and with its verdict.
 
-    No numbers are published for copies both ways at once, from the far NUMA node, and of all GPUs together. The first
-    are held only to the gross mark; the others may be below it on a healthy machine.
+    No numbers are published for copies in both directions at once, from the far NUMA node, or of all GPUs together. The
+    first are judged only by the gross threshold. The others may be below it on a healthy machine.
     """
     kind = "d2d" if row.kind == "d2d" else "host"
     ways = ("h2d", "d2h", "d2d", "bidirectional")

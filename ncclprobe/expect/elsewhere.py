@@ -1,4 +1,6 @@
-"""Results measured elsewhere, judged as a run judges its own rows, and shown: ``ncclprobe expect --judge FILE``."""
+"""Judge results that were measured elsewhere as a run judges its own rows, and show them: ``ncclprobe expect --judge
+FILE``.
+"""
 
 import math
 import re
@@ -22,32 +24,34 @@ from ncclprobe.model.values import Result, Struct, asdict, grouped, replace
 _VERSION = re.compile(r"(\d{1,3})\.(\d{1,3})(?:\.(\d{1,3}))?")
 _MOST_NODES = 1 << 16
 REACHED = 0.8
-"""A row from 64 MiB on passes with this share of a number whose error is unknown. Below it there is no verdict, and
+"""From 64 MiB on, a row passes at this share of a number whose error is unknown. Below it there is no verdict, and
 below a third it fails.
 """
 REFUTED, REFUTED_LOOSE = 1.3, 1.5
-"""A run whose fastest row is so many times faster than expected was not on this machine: the first if the error of the
-class is known, the second if not."""
+"""If a run's fastest row exceeds the expectation by this factor, it was not measured on this machine: the first if the
+error of the class is known, the second if not.
+"""
 MARGIN, _CLOSE = 1.2, 1.03
-"""So many times what the links carry is reached by no run of such a machine: of 2,301 published rows the fastest has
-1.09 times the larger of what its links carry one way and of what is expected. `_CLOSE`: for a hint, which must be true,
-only rounding is allowed."""
+"""No run of a machine exceeds its links by this factor: of 2,301 published rows the fastest has 1.09 times the larger
+of what its links carry one way and of what is expected. `_CLOSE`: for a hint, which must be true, only rounding is
+allowed.
+"""
 
 
 class Alternative(Struct, frozen=True):
-    """Another machine that the rows may be of, and what the user can say to decide it."""
+    """Another machine that may have been measured, and what the user can say to settle it."""
 
     system: NodeSystem
     words: str
 
 
 class Setup(Struct, frozen=True):
-    """The machine that the rows were measured on. `nodes` is null if each row has it, `settings` are those of the job.
+    """The machine that the rows were measured on. `nodes` is None if each row has it; `settings` are the job's.
 
-    `version` is NCCL's, null if each row has it. `failed` is why the run is no evidence of health by its own words
-    (wrong data in its summary, an error); otherwise empty. `system` is null for a run that is not judged, for the
-    reason `not_judged`. `assumed` describes the parts of the machine that nobody gave: a row never fails by them. Nor
-    does a row fail that one of the `alternatives` allows.
+    `version` is NCCL's, None if each row has it. `failed` is why the run itself says that it is not evidence of health
+    (wrong data in its summary, an error); otherwise empty. `system` is None for a run that is not judged, for the
+    reason `not_judged`. `assumed` describes the parts of the machine that nobody specified: a row never fails because
+    of them. A row that one of the `alternatives` allows does not fail either.
     """
 
     system: NodeSystem | None
@@ -63,7 +67,7 @@ class Setup(Struct, frozen=True):
 
 
 def judge(rows: Sequence[Measurement], place: Setup) -> tuple[Measurement, ...]:
-    """Each row with its expectation and verdict; a row with wrong data fails whatever its speed.
+    """Return each row with its expectation and verdict; a row with wrong data fails whatever its speed.
 
     If no interval is known, as in nccl-tests' tables, the time is used as it is. A report's own baselines and verdicts
     are ignored.
@@ -84,12 +88,12 @@ def _judged(row: Measurement, place: Setup) -> Measurement:
         elif row.nbytes < GROSS_FROM and (place.nodes or row.nodes) > 1:
             return replace(said, status="unjudged", inconclusive_why="small, and of assumed NICs no latency is known")
     if said.status == "fail":
-        return _unless_uncertain(said, place)
-    return _unless_another_machine(_reached(said), place)
+        return _downgrade_if_assumed(said, place)
+    return _refute_if_too_fast(_pass_if_near(said), place)
 
 
-def _unless_uncertain(row: Measurement, place: Setup) -> Measurement:
-    """`row`, which fails, as a warning if an assumption about the machine decides that."""
+def _downgrade_if_assumed(row: Measurement, place: Setup) -> Measurement:
+    """Downgrade a failing row to a warning if an assumption about the machine decides it."""
     for other in place.alternatives:
         found = next((band.expectation for band in _band(row, replace(place, system=other.system, machine=None))), None)
         if found and row.busbw_GBps >= max(found.mark(row.busbw_GBps), found.value * GROSS_SHARE):
@@ -100,10 +104,10 @@ def _unless_uncertain(row: Measurement, place: Setup) -> Measurement:
     return row
 
 
-def _reached(row: Measurement) -> Measurement:
-    """`row`, which passes if it is large and near its expectation, however uncertain that is.
+def _pass_if_near(row: Measurement) -> Measurement:
+    """Let a large row pass that is near its expectation, however uncertain that is.
 
-    It does not pass by a mark that is lower than the gross one.
+    It does not pass by a threshold that is below the gross one.
     """
     found = row.expectation
     if row.status == "pass" and found and found.gross and found.threshold < found.gross:
@@ -113,8 +117,8 @@ def _reached(row: Measurement) -> Measurement:
     return replace(row, status="pass", inconclusive_why=f"it reaches {REACHED:.0%} or more of what is expected")
 
 
-def _unless_another_machine(row: Measurement, place: Setup) -> Measurement:
-    """`row`, which does not pass if it is faster than this machine can be."""
+def _refute_if_too_fast(row: Measurement, place: Setup) -> Measurement:
+    """Make `row` inconclusive if it is faster than this machine can be."""
     most = _most(row, place)
     if row.expectation is None or row.busbw_GBps <= MARGIN * most:
         return row
@@ -125,7 +129,7 @@ def _unless_another_machine(row: Measurement, place: Setup) -> Measurement:
 
 
 def _most(row: Measurement, place: Setup) -> float:
-    """The most that this machine can reach; infinite if that is not known."""
+    """Return the most that this machine can reach; infinite if unknown."""
     shape = shape_of(row, place)
     if shape is None or place.system is None:
         return math.inf
@@ -135,20 +139,20 @@ def _most(row: Measurement, place: Setup) -> float:
 
 
 def above(rows: Sequence[Measurement], place: Setup) -> bool:
-    """Whether one of `rows` is faster than the NICs of this machine's nodes carry, or than it is known to reach."""
+    """Return whether one of `rows` is faster than the nodes' NICs carry, or than the machine is known to reach."""
     system, nodes = place.system, place.nodes or rows[0].nodes
     carried = system.nics * system.nic_gbps / 8 * nodes / (nodes - 1) if system and nodes > 1 else math.inf
     return any(row.busbw_GBps > _CLOSE * min(carried * (1 - 1 / row.ranks), _most(row, place)) for row in rows)
 
 
 def peak(rows: Sequence[Measurement]) -> Measurement | None:
-    """The fastest of the large rows that have an expectation."""
+    """Return the fastest of the large rows that have an expectation."""
     large = [row for row in rows if row.expectation and row.expectation.gross is not None]
     return max(large, key=lambda row: row.busbw_GBps, default=None)
 
 
 def refuted(rows: Sequence[Measurement]) -> bool:
-    """Whether the large `rows` are so much faster than expected that the machine must be another one."""
+    """Return whether the large `rows` are so much faster than expected that the machine must be another one."""
     if any(row.status == "inconclusive" for row in rows):
         return True
     fastest = peak(rows)
@@ -159,7 +163,7 @@ def refuted(rows: Sequence[Measurement]) -> bool:
 
 
 def _hint(place: Setup) -> str:
-    """What was assumed of the machine, which the measurement refutes."""
+    """Describe the assumptions about the machine that the measurement refutes."""
     said = place.system.source.partition("assumed: ")[2] if place.system else ""
     return f", or not all of this holds: {said}" if said else ""
 
@@ -183,7 +187,7 @@ def _band(row: Measurement, place: Setup) -> Iterator[Band]:
 
 
 def shape_of(row: Measurement, place: Setup) -> Shape | None:
-    """How the ranks of `row` are spread: evenly; None if they cannot be."""
+    """Spread the ranks of `row` evenly over the nodes; None if that is impossible."""
     nodes = place.nodes or row.nodes
     if not 0 < nodes <= min(row.ranks, _MOST_NODES) or row.ranks % nodes:
         return None
@@ -235,7 +239,7 @@ def _row(row: Measurement, place: Setup) -> Mapping[str, Any]:
 
 
 class JudgedRun(Struct, frozen=True):
-    """One table of a log: its rows with their verdicts, their expectations, and other observations.
+    """One table of a log: its rows with verdicts and expectations, and other findings.
 
     `title` names the table, if there are several.
     """
@@ -247,7 +251,7 @@ class JudgedRun(Struct, frozen=True):
 
 
 class JudgedLog(Result, frozen=True):
-    """The result of a log of measurements, the file `source`: its tables with their verdicts."""
+    """The verdicts on a log of measurements, the file `source`, table by table."""
 
     source: str
     runs: tuple[JudgedRun, ...]
@@ -259,20 +263,20 @@ class JudgedLog(Result, frozen=True):
 
     @property
     def exit_code(self) -> ExitCode:
-        """Return 4 if a row or a finding fails, 3 if one is too noisy to say, otherwise 0."""
+        """Return 4 if a row or a finding fails, 3 if a row is too noisy to judge, otherwise 0."""
         return exit_code(self.runs)
 
     def to_dict(self) -> dict[str, Any]:
-        """Return it as `ncclprobe expect --judge FILE --json` writes it."""
+        """Return the data that `ncclprobe expect --judge FILE --json` writes."""
         return as_json(self.runs, [self.source])
 
     def __repr__(self) -> str:
-        """Return it in one line."""
+        """Return a one-line summary."""
         return f"<JudgedLog of {self.source}: {headline(self.runs)}, exit {self.exit_code}>"
 
 
 def exit_code(runs: Sequence[JudgedRun], *, must: bool = False) -> ExitCode:
-    """4 if a row or a finding fails, 3 if one is too noisy to say, the run was stopped or has no row, otherwise 0.
+    """Return 4 if a row or a finding fails; 3 if a row is too noisy, or the run was stopped or has no row; otherwise 0.
 
     If no row was judged: 0, or 3 if one `must` be.
     """
@@ -285,7 +289,7 @@ def exit_code(runs: Sequence[JudgedRun], *, must: bool = False) -> ExitCode:
 
 
 def headline(runs: Sequence[JudgedRun]) -> str:
-    """The number of rows, of judged rows, and their verdicts."""
+    """Summarise the number of rows and of judged rows, and their verdicts."""
     rows = [row for run in runs for row in run.rows]
     count, said = f"{len(rows)} row{'s' * (len(rows) != 1)} measured", judged_of(rows)
     states = [(word, sum(row.status == word for row in rows)) for word in ("fail", "warn", "inconclusive", "pass")]
@@ -296,12 +300,12 @@ def headline(runs: Sequence[JudgedRun]) -> str:
 
 
 def judged_of(rows: Sequence[Measurement]) -> Judged:
-    """How many of `rows` have a verdict."""
+    """Count the `rows` that have a verdict."""
     return Judged(sum(row.status != "unjudged" for row in rows), len(rows))
 
 
 def as_text(runs: Sequence[JudgedRun], sources: Sequence[str], width: int = 80) -> str:
-    """A line per row below the name of its operation, and below the rows each source and reason once."""
+    """Print one line per row below its operation's name, and below the rows each source and reason once."""
     return "\n".join(_text(runs, sources, width))
 
 
@@ -333,7 +337,7 @@ def _several(runs: Sequence[JudgedRun]) -> bool:
 
 
 def _describe_basis(place: Setup) -> str:
-    """What a run is judged by: the machine, its settings, and what was assumed of it."""
+    """Describe what a run is judged by: the machine, its settings, and the assumptions."""
     if place.system is None:
         return place.not_judged
     name = place.name or (place.machine.name if place.machine else place.system.name)
@@ -358,7 +362,7 @@ def _nothing(row: Measurement, place: Setup) -> str:
 
 
 def as_json(runs: Sequence[JudgedRun], sources: Sequence[str], *, must: bool = False) -> dict[str, Any]:
-    """The same as data. `settings`, `machine` and `assumed` are those of the first table; each row names its own."""
+    """Return the same as data. `settings`, `machine` and `assumed` are the first table's; each row names its own."""
     rows, place = [row for run in runs for row in run.rows], runs[0].place
     failed = "; ".join(filter(None, (run.place.failed for run in runs)))
     return {

@@ -1,9 +1,9 @@
-"""How far expectations that were not measured here were off on sources held back, and so what they may decide.
+"""The errors of expectations on held-out sources, and so what these expectations may decide.
 
-One place turns (path, size, expectation) into a threshold, or into a row that is shown and not judged. The errors are
-data, ``tables/errors.csv``, made by ``scripts/accuracy.py --errors`` from published runs: each source is compared with
-numbers made without it. A FAIL needs :data:`FEWEST_SOURCES` sources and :data:`FEWEST_ROWS` rows for the basis, the
-path of the bytes and the size. The threshold is what 99 of 100 further sources reach with all of their rows.
+This is the one place that turns (path, size, expectation) into a threshold, or into a row that is shown but not judged.
+The errors are data, ``tables/errors.csv``, made by ``scripts/accuracy.py --errors`` from published runs: each source is
+compared with numbers made without it. A FAIL needs :data:`FEWEST_SOURCES` sources and :data:`FEWEST_ROWS` rows for the
+basis, the path of the bytes and the size. The threshold is what 99 of 100 further sources reach with all of their rows.
 """
 
 import csv
@@ -26,14 +26,13 @@ PathClass = Literal[
     "nvlink", "mnnvl", "racks", "pcie", "sockets", "host", "ib", "roce", "rdma", "efa", "slingshot", "opa", "tcpx",
     "tcpxo", "tcp", "unknown",
 ]  # fmt: skip
-"""What decides: within a node NVLink, PCIe, the link between sockets, or host memory where GPUs may not copy directly;
-NVLink over nodes, the NICs between such racks; otherwise the network between nodes, each with errors of its own.
-``rdma`` is InfiniBand and RoCE together, which share NICs and NCCL's own plugin: it is used if one of them has too few
-runs.
+"""The path that decides. Within a node: NVLink, PCIe, the link between sockets, or host memory if GPUs may not copy
+directly. Across nodes: NVLink, the NICs between such racks, or the network. Each has its own errors. ``rdma`` is
+InfiniBand and RoCE together, which share NICs and NCCL's own plugin: it is used if one of them has too few runs.
 
-A word behind a network means that a GPU's path to its NIC decides: ``host`` through host memory, without GPUDirect,
-``slot`` by a slot that carries less than the NICs behind it, ``unified`` if both share one memory (GB10), ``cards``
-several GPUs of a node that no NVLinks join. Behind NVLink, ``wired`` means that no switch joins the GPUs.
+A word after a network means that a GPU's path to its NIC decides: ``host`` through host memory, without GPUDirect;
+``slot`` by a slot that carries less than the NICs behind it; ``unified`` if both share one memory (GB10); ``cards``
+several GPUs of a node that no NVLinks join. After NVLink, ``wired`` means that no switch joins the GPUs.
 """
 WORDS: Mapping[PathClass, str] = MappingProxyType(
     {
@@ -59,39 +58,39 @@ IN_NODE: frozenset[PathClass] = frozenset(("nvlink", "mnnvl", "pcie", "sockets",
 _WAYS = {"wired": "from GPU to GPU", "host": "through host memory", "slot": "slower slots", "unified": "one memory",
          "cards": "GPUs on PCIe"}  # fmt: skip
 _SWITCHED = 90
-"""From this compute capability on nothing is known of GPUs that are wired each to each, as four GH200 are."""
+"""From this compute capability on, nothing is known about GPUs that are wired each to each, as four GH200 are."""
 _COUNTED: NcclVersion = (2, 30, 7)
 _POOLED: Mapping[str, str] = MappingProxyType({"ib": "rdma", "roce": "rdma"})
 GENERATIONS: Mapping[int, str] = MappingProxyType({7: "volta", 8: "ampere", 9: "hopper", 10: "blackwell"})
-"""Classes of NVLink, by the major compute capability: NCCL has constants for each, and each has an error of its own."""
+"""Classes of NVLink by major compute capability: NCCL has constants for each, and each has its own error."""
 
 FEWEST_SOURCES, FEWEST_ROWS, ROWS_OF_FIVE = 3, 15, 10
-"""The mark follows from the sources, and the fewer they are the lower it is; rows only show what each of them is."""
+"""The threshold follows from the sources: the fewer there are, the lower it is. Rows only show what each source is."""
 LARGEST_DECADE = 9
-"""Sizes from 1 GB on are one class: only bytes decide there."""
+"""Sizes from 1 GB on are one class: only bandwidth matters there."""
 LOOSE = 0.5
-"""A mark below this: the number is not known within a factor of two, and a slow row is as likely a wrong table. It only
-warns, except from 1 GB on, because only bytes decide there: a mark above the gross one counts. Rows that latency
-decides only warn too: a wrong table looks like a slow machine there.
+"""If the threshold is below this share, the number is uncertain by a factor of two, and a slow row may be due to a
+wrong table. It only warns, except from 1 GB on, where only bandwidth matters: there a threshold above the gross one
+counts. Rows dominated by latency also only warn: a wrong table looks like a slow machine there.
 """
 GROSS_FROM, GROSS_SHARE = 64 << 20, 1 / 3
-"""A row of such a size that is below this share of what is expected fails, whatever is known of its class. Among 308
-healthy published rows that no other rule fails one is below it (a send and receive of 64 MiB), among 13 sick ones six
-are; each was judged with its own source held back, and without the outliers of scripts/published.py.
+"""From this size on, a row below this share of the expectation fails, whatever is known about its class. Among 308
+healthy published rows that no other rule fails one is below it (a send and receive of 64 MiB), among 13 sick ones
+six are; each was judged with its own source held back, and without the outliers of scripts/published.py.
 """
 FAR = 8
-"""Nor does a row of more than so many times the nodes that its class is known of, but by the gross mark: what a network
-loses as it grows is not a part of the model. All 39 healthy rows of four to eight times as many pass.
+"""A row with more than this many times the nodes of its class's evidence fails only by the gross threshold: the model
+does not cover what a network loses as it grows. All 39 healthy rows of four to eight times as many pass.
 """
 _NO_FAIL_BETWEEN_NODES = 64 << 20
-"""Nor does any row up to this size fail between nodes without a baseline or peers."""
+"""No row up to this size fails between nodes without a baseline or peers."""
 
 
 class ErrorCell(Struct, frozen=True):
-    """What sources held back say of one basis, path and decade of bytes (9: from 1 GB on).
+    """The held-out errors of one basis, path and decade of bytes (9: from 1 GB on).
 
-    `median` and `ninety` are of the absolute log of measured by expected, each source counted once. `mark` is the share
-    of the expected value below which a row fails; null if too little is known. `nodes` are those of the largest job.
+    `median` and `ninety` are of the absolute log of measured over expected, each source counted once. `mark` is the
+    share of the expected value below which a row fails; None if too little is known. `nodes` is the largest job's.
     """
 
     basis: str
@@ -106,12 +105,14 @@ class ErrorCell(Struct, frozen=True):
 
 
 def enough(sources: int, rows: int) -> bool:
-    """Whether so much evidence may fail a row: five sources need fewer rows."""
+    """Return whether this evidence may fail a row; with five sources fewer rows are enough."""
     return sources >= FEWEST_SOURCES and rows >= (FEWEST_ROWS if sources < 5 else ROWS_OF_FIVE)
 
 
 def path_of(system: NodeSystem, shape: Shape, op: str) -> str:
-    """The class of path of one call: ``roce``, ``efa host``, ``nvlink hopper``; operations in pairs: ``pcie pairs``."""
+    """Return the path class of a call: ``roce``, ``efa host``, ``nvlink hopper``; for pairwise operations ``pcie
+    pairs``.
+    """
     found: str = _path(system, shape)
     if found == "nvlink":
         found = f"{found} {GENERATIONS.get(system.compute_capability // 10, 'other')}"
@@ -127,9 +128,9 @@ def path_of(system: NodeSystem, shape: Shape, op: str) -> str:
 
 
 def deciding(system: NodeSystem, shape: Shape, op: str) -> str:
-    """The class of path whose error a number has: :func:`path_of`, or that of the link inside a node if it decides.
+    """Return the path class whose error applies: :func:`path_of`, or the link inside a node if that is the bottleneck.
 
-    A network is judged by what is known of its NICs, and of GPUs since Ampere: of older hosts another share is reached.
+    For networks, the errors come from GPUs since Ampere: older hosts reach another share.
     """
     own, most = path_of(system, shape, op), max(shape.gpus)
     base = own.split()[0]
@@ -147,9 +148,9 @@ def deciding(system: NodeSystem, shape: Shape, op: str) -> str:
 
 
 def pooled(path: str) -> str | None:
-    """The wider class used for `path` if too little is known of it; None: none exists.
+    """Return the wider class to use if too little is known about `path`; None: there is none.
 
-    Exchanges in pairs over switches depend only on bytes over links, in every generation of NVLink.
+    Pairwise exchanges over switches depend only on bytes over links, in every generation of NVLink.
     """
     base, _, rest = path.partition(" ")
     if base == "nvlink" and rest.removesuffix(" pairs") in GENERATIONS.values() and rest.endswith(" pairs"):
@@ -158,7 +159,9 @@ def pooled(path: str) -> str | None:
 
 
 _THROUGH_HOST, _LESS = 0.6, 0.8
-"""What is reached of a path through host memory; and a node that carries less than this share of its NICs decides."""
+"""The share reached on a path through host memory; and a node decides if it carries less than this
+share of its NICs.
+"""
 _RDMA: tuple[PathClass, ...] = ("ib", "roce", "efa", "slingshot", "opa")
 
 
@@ -177,13 +180,13 @@ def _path(system: NodeSystem, shape: Shape) -> PathClass:
 
 
 def decade(nbytes: int) -> int:
-    """The size as evidence is kept: 6 is 1 MB to 10 MB, 9 is 1 GB and more."""
+    """Return the decade of a size: 6 is 1 MB to 10 MB, 9 is 1 GB and more."""
     return min(LARGEST_DECADE, int(math.log10(max(1, nbytes))))
 
 
 @cache
 def table() -> Mapping[tuple[str, str, int], ErrorCell]:
-    """Every cell that comes with ncclprobe, by basis, path and decade."""
+    """Return every cell that ships with ncclprobe, by basis, path and decade."""
     text = resources.files("ncclprobe.expect.tables").joinpath("errors.csv").read_text(encoding="utf-8")
     cells = (_cell(row) for row in csv.DictReader(text.splitlines()))
     return MappingProxyType({(cell.basis, cell.path, cell.decade): cell for cell in cells})
@@ -205,9 +208,9 @@ def weighed(
     by_time: bool = False,
     cells: Mapping[tuple[str, str, int], ErrorCell] | None = None,
 ) -> Expectation:
-    """`found` with the threshold that the evidence gives it, and the worst verdict that it may cause.
+    """Give `found` the threshold that the evidence supports, and the worst verdict that it may cause.
 
-    `by_time`: latency decides this row, so that it warns at most. `cells`: in place of those that ncclprobe comes with.
+    `by_time`: latency dominates this row, so it warns at most. `cells`: replaces the cells that ship with ncclprobe.
     """
     own, known_cells = deciding(system, shape, op), table() if cells is None else cells
     tried = [(path, known_cells.get((found.basis, path, decade(nbytes)))) for path in (own, pooled(own)) if path]
@@ -230,7 +233,7 @@ def weighed(
 
 
 def unjudged(found: Expectation, why: str) -> Expectation:
-    """`found` as a number to look at: without a threshold, and why."""
+    """Make `found` informative only: no threshold, and the reason why."""
     return replace(found, threshold=0.0, worst="unjudged", known=why)
 
 
@@ -247,7 +250,7 @@ def _count(number: int, what: str) -> str:
 
 
 def _words(path: str) -> str:
-    """The class as a reader has it: ``over NVLink in a node (hopper)``."""
+    """Describe the class to the reader: ``over NVLink in a node (hopper)``."""
     base, *rest = path.split()
     words = next(WORDS[each] for each in get_args(PathClass) if each == base)
     return f"{words} ({', '.join(_WAYS.get(each, each) for each in rest)})" if rest else words

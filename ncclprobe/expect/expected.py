@@ -1,17 +1,18 @@
-"""What one collective should reach on one machine: the best evidence there is, how sure it is, and why in a sentence.
+"""The expected performance of one collective on one machine: the best evidence, its certainty, and a one-sentence
+reason.
 
-A few published numbers reveal more than themselves. Small calls of one operation show what every call of that machine
-waits for on top of its hops. A curve between two published numbers meets both: the model keeps its shape and is drawn
-to them, in the logarithm of the time over that of the size.
+A few published numbers reveal more than themselves. Small calls of one operation show the fixed wait of every call on
+that machine, in addition to its hops. A curve between two published numbers passes through both: the model keeps its
+shape and is shifted to them, in the logarithm of time over the logarithm of size.
 
-In the order of trust: the user's numbers or the site's baseline (:mod:`ncclprobe.expect.bands`), what was
-published for this very machine type, NCCL's own cost model with a correction and the limits of the network
-(:mod:`ncclprobe.expect.predict`), and last the datasheet. Without any of these there is no expectation, and so no
-FAIL. :mod:`ncclprobe.expect.evidence` decides what passes, and whether a row is judged at all.
+In order of trust: the user's numbers or the site's baseline (:mod:`ncclprobe.expect.bands`), numbers published for this
+very machine type, NCCL's own cost model with a correction and the limits of the network
+(:mod:`ncclprobe.expect.predict`), and last the datasheet. Without any of these there is no expectation, and so no FAIL.
+:mod:`ncclprobe.expect.evidence` decides what passes, and whether a row is judged at all.
 
-Of the rows of a run, every node's own facts are used for that node: a few hundred bytes of each reach rank 0 before
+For the rows of a run, every node's own facts are used for that node: a few hundred bytes of each reach rank 0 before
 anything is measured (:class:`Described`), and a replay takes them from the captures. A collective is as slow as its
-slowest node, so of nodes that differ the least is expected.
+slowest node, so if nodes differ, the lowest expectation applies.
 """
 
 import math
@@ -35,11 +36,13 @@ from ncclprobe.model.units import size
 from ncclprobe.model.values import Struct, replace
 
 FADES = 64
-"""A number that has no other on its far side counts less and less, and not at all for calls so many times as large."""
+"""A published number without another on its far side loses weight with distance, and has none for calls this many times
+as large.
+"""
 
 
 class _PublishedTime(Struct, frozen=True):
-    """A published time of one size, in microseconds."""
+    """A published time for one size, in microseconds."""
 
     nbytes: int
     time_us: float
@@ -48,9 +51,9 @@ class _PublishedTime(Struct, frozen=True):
 def published_at_size(
     machine: MachineType, op: str, nbytes: int, shape: Shape, algorithm: str | None, *, same: bool
 ) -> tuple[Expectation, bool] | None:
-    """What was measured with as many GPUs and nodes at such a size, and whether it is of a time.
+    """Return the published number for this many GPUs and nodes at this size, and whether it is a time.
 
-    `same`: settings change nothing of this call. Else only a number counts that names the `algorithm` now chosen.
+    `same`: settings change nothing in this call. Otherwise only a number that names the chosen `algorithm` counts.
     """
     rates = [row for row in _rates(machine, op, shape) if row.min_bytes <= nbytes <= row.max_bytes]
     rates = [row for row in rates if same or (algorithm is not None and row.algorithm == algorithm.lower())]
@@ -83,9 +86,9 @@ def _rate_expectation(machine: MachineType, row: Latency, op: str, nbytes: int, 
 
 
 def published_start_us(machine: MachineType, shape: Shape, hops_us: Callable[[Latency], float | None]) -> float | None:
-    """What a call on this machine waits for on top of its hops, in a node or between nodes; None if nothing tells.
+    """Return a call's fixed wait on this machine besides its hops, in a node or between nodes; None if unknown.
 
-    `hops_us`: what the model makes of a published small call without that wait.
+    `hops_us`: the model's time of a published small call without that wait.
     """
     calls = [row for row in machine.latencies if (row.nodes > 1) == (shape.nodes > 1)]
     waits = [max(0.0, row.time_us - hops) for row in calls if (hops := hops_us(row)) is not None]
@@ -95,7 +98,9 @@ def published_start_us(machine: MachineType, shape: Shape, hops_us: Callable[[La
 def drawn(
     machine: MachineType, op: str, nbytes: int, shape: Shape, modelled_us: Callable[[int], float | None]
 ) -> tuple[float, str]:
-    """The factor on the modelled time that draws it to the published numbers around `nbytes`, and a word on them."""
+    """Return the factor that shifts the modelled time to the published numbers around `nbytes`, and a description of
+    them.
+    """
     points = sorted(_points(machine, op, shape), key=lambda point: point.nbytes)
     below = next((point for point in reversed(points) if point.nbytes <= nbytes), None)
     above = next((point for point in points if point.nbytes >= nbytes), None)
@@ -116,7 +121,7 @@ def drawn(
 def _pull(
     point: _PublishedTime, nbytes: int, modelled_us: Callable[[int], float | None]
 ) -> tuple[float, float, str] | None:
-    """How far a point is in the logarithm of bytes, that of its time by the modelled one, and its size in words."""
+    """Return a point's distance in log bytes, the log of its time over the modelled one, and its size in words."""
     modelled = modelled_us(point.nbytes)
     if modelled is None:
         return None
@@ -124,7 +129,7 @@ def _pull(
 
 
 def _points(machine: MachineType, op: str, shape: Shape) -> Iterator[_PublishedTime]:
-    """Where published numbers end, and where they begin again."""
+    """Yield the published points where a range of numbers ends, and where it begins again."""
     for late in machine.latencies:
         if _fits(late, op, shape):
             yield _PublishedTime(late.max_bytes, late.time_us)
@@ -146,12 +151,12 @@ def expectation(
     settings: Pinned = NOTHING,
     itemsize: int = 4,
 ) -> Expectation | None:
-    """What `op` of `nbytes` bytes (as printed) should reach on `shape`; None if nothing is known.
+    """Return the expected bandwidth of `op` at `nbytes` (as printed) on `shape`; None if nothing is known.
 
-    `given` are the user's and the site's bands, in that order; `system` are the links there are, `machine` the type
-    that was recognised, for what was published of it. `settings` are the job's: where it is not known what is reached
-    with them, the number judges nothing. Numbers of one byte are not added up by NVSwitches (ncclNvlsSupported,
-    src/include/device.h, v2.30.7), whatever was published of larger ones.
+    `given` are the user's and the site's bands, in that order. `system` has the links, `machine` is the recognised type
+    with its published numbers. `settings` are the job's: if the effect of one is unknown, the number is not used to
+    judge. NVSwitches do not reduce one-byte types (ncclNvlsSupported, src/include/device.h, v2.30.7), whatever was
+    published for larger ones.
     """
     stated = next((b.expectation for b in given if b.op == op and b.low_bytes <= nbytes <= b.high_bytes), None)
     if stated or shape.ranks < 2 or op not in OPS or nbytes < 1:
@@ -164,7 +169,9 @@ def expectation(
     call = Call(settings.applied(whole), shape, op, nbytes, version, settings)
     call = replace(call, start=_wait(machine, call.system, shape, version)) if machine else call
     own = call.predicted()
-    same = not settings or (not _cut(call, whole) and _same(own, predict(whole, shape, op, nbytes, version)))
+    same = not settings or (
+        not _network_setting(call, whole) and _is_same_choice(own, predict(whole, shape, op, nbytes, version))
+    )
     chosen = own.algorithm if own else None
     printed = published_at_size(machine, op, nbytes, shape, chosen, same=same) if machine else None
     of_it = _weighed(printed, call)
@@ -172,12 +179,12 @@ def expectation(
     if of_it is None and modelled is None:
         return None
     found = combined(of_it, modelled)
-    unknown = _unknown(call, whole, own, same=same)
+    unknown = _unjudged_reason(call, whole, own, same=same)
     return replace(evidence.unjudged(found, unknown), gross=None) if unknown else found
 
 
 class Call(Struct, frozen=True):
-    """One call on `system`, which has no links but those that `settings` leave it."""
+    """One call on `system`, which has only the links that `settings` leave."""
 
     system: NodeSystem
     shape: Shape
@@ -188,20 +195,20 @@ class Call(Struct, frozen=True):
     start: float | None = None
 
     def predicted(self) -> Prediction | None:
-        """What the model makes of it."""
+        """Return the model's prediction."""
         left = self.settings.left(self.op)
         args = self.system, self.shape, self.op, self.nbytes, self.version
         return predict(*args, left=left, start=self.start)
 
     def time_us(self, nbytes: int) -> float | None:
-        """The same for another size, as a time."""
+        """Return the predicted time for another size."""
         found = replace(self, nbytes=nbytes).predicted()
         return found.time_us if found else None
 
 
 @lru_cache(maxsize=256)
 def _wait(machine: MachineType, system: NodeSystem, shape: Shape, version: NcclVersion) -> float | None:
-    """What a call of `machine` waits for on top of its hops, by its own published small calls."""
+    """Return the fixed wait of calls on `machine` besides their hops, from its own published small calls."""
 
     def hops(row: Latency) -> float | None:
         few = Shape((row.gpus,) * row.nodes)
@@ -211,8 +218,8 @@ def _wait(machine: MachineType, system: NodeSystem, shape: Shape, version: NcclV
     return published_start_us(machine, shape, hops)
 
 
-def _same(own: Prediction | None, default: Prediction | None) -> bool:
-    """Whether settings leave NCCL the choice that it makes without them, over the same links."""
+def _is_same_choice(own: Prediction | None, default: Prediction | None) -> bool:
+    """Return whether NCCL makes the same choice with these settings as without, over the same links."""
     if own is None or default is None:
         return own is default
     return (own.algorithm, own.protocol, own.place, own.wire_GBps) == (
@@ -223,15 +230,15 @@ def _same(own: Prediction | None, default: Prediction | None) -> bool:
     )
 
 
-def _unknown(call: Call, whole: NodeSystem, own: Prediction | None, *, same: bool) -> str:
-    """Which setting makes of this call something that is not published; empty: none."""
+def _unjudged_reason(call: Call, whole: NodeSystem, own: Prediction | None, *, same: bool) -> str:
+    """Return why this call is not judged: a setting whose effect is not published; empty: none."""
     settings, what = call.settings, ""
     if settings.refused:
         return f"not judged: {settings.refused}"
     if settings.p2p and (whole.nvlinks or whole.p2p):
         what = settings.p2p
-    elif (settings.shm and not (call.system.p2p or call.system.nvlinks)) or _cut(call, whole):
-        what = _cut(call, whole) or settings.shm
+    elif (settings.shm and not (call.system.p2p or call.system.nvlinks)) or _network_setting(call, whole):
+        what = _network_setting(call, whole) or settings.shm
     elif settings.proto and not same and own and not _own_choice(call, own):
         what = settings.proto
     elif settings.algo and not same and own and own.algorithm != "Ring":
@@ -243,21 +250,21 @@ def _unknown(call: Call, whole: NodeSystem, own: Prediction | None, *, same: boo
     return f"not judged: {what} is set, and what {call.op} of this size reaches with it is not known" if what else ""
 
 
-def _cut(call: Call, whole: NodeSystem) -> str:
-    """Return which setting takes NICs, or their way to GPU memory, from a call between nodes; empty: none."""
+def _network_setting(call: Call, whole: NodeSystem) -> str:
+    """Return the setting that takes NICs, or their access to GPU memory, from a call between nodes; empty: none."""
     now = call.system
     less = (now.network, now.nics, now.gdr) != (whole.network, whole.nics, whole.gdr)
     return call.settings.between_nodes if less and network.domains(whole, call.shape).count > 1 else ""
 
 
 def _own_choice(call: Call, own: Prediction) -> bool:
-    """Whether the protocol is what NCCL takes for the algorithm anyway."""
+    """Return whether NCCL would choose this protocol for the algorithm anyway."""
     free = predict(call.system, call.shape, call.op, call.nbytes, call.version, own.algorithm)
     return free is not None and free.protocol == own.protocol
 
 
 def combined(published: Expectation | None, modelled: Expectation | None) -> Expectation:
-    """Return the published numbers for a machine together with the model's: a row fails below the thresholds of both.
+    """Combine the published number for a machine with the model's: a row fails only below both thresholds.
 
     If one of them is too uncertain, the other's threshold counts. Either may be missing, not both.
     """
@@ -276,14 +283,14 @@ def combined(published: Expectation | None, modelled: Expectation | None) -> Exp
 
 
 def _weighed(found: tuple[Expectation, bool] | None, call: Call) -> Expectation | None:
-    """`found`, a number and whether it is of a time, with what the evidence lets it decide."""
+    """Weigh `found`, a number and whether it is a time, by the evidence."""
     if found is None:
         return None
     return evidence.weighed(found[0], call.system, call.shape, call.op, call.nbytes, by_time=found[1])
 
 
 def _expect_by_model(own: Prediction | None, call: Call, machine: MachineType | None) -> Expectation | None:
-    """The model's number, drawn to what is published of `machine` at other sizes."""
+    """Return the model's number, shifted to what is published for `machine` at other sizes."""
     if own is None:
         return None
     found = as_expectation(own, call.settings)
@@ -294,13 +301,13 @@ def _expect_by_model(own: Prediction | None, call: Call, machine: MachineType | 
 
 
 def as_expectation(found: Prediction, settings: Pinned = NOTHING) -> Expectation:
-    """The model's number, before the evidence decides how it may be used."""
+    """Turn a prediction into an expectation that the evidence has not weighed yet."""
     why = found.why + ("; corrected" if found.corrected else "") + (f"; with {settings}" if settings else "")
     return Expectation(found.busbw_GBps, 0.0, "GB/s", "model", why, found.source, found.confidence)
 
 
 def _expect_over_tcp(call: Call) -> Expectation | None:
-    """NCCL between nodes without RDMA: only what is large, because nothing is known of the latency."""
+    """Expect NCCL between nodes without RDMA, for large sizes only: nothing is known about the latency."""
     system = call.system
     tcp = system.network == "sockets" and network.domains(system, call.shape).count > 1
     if not tcp or not system.nic_gbps or call.nbytes < sockets.LARGE_NBYTES:
@@ -314,10 +321,10 @@ _MOST_NAMED = 3
 
 
 class Described(Struct, frozen=True):
-    """One node as expectations see it. `system`: null if there is no expectation, with the reason in `why`.
+    """One node as expectations see it. `system`: None if nothing is expected, for the reason `why`.
 
-    `machine`: the name of the type that was recognised; `nccl`: the version on that node; `settings`: those that leave
-    NCCL less to choose.
+    `machine`: the recognised type's name. `nccl`: the version on that node. `settings`: those that restrict NCCL's
+    choice.
     """
 
     system: NodeSystem | None
@@ -328,9 +335,9 @@ class Described(Struct, frozen=True):
 
 
 class Expecting(Struct, frozen=True):
-    """Bands for the rows of a run, and a note on their source for the reader (empty: none is needed).
+    """Bands for the rows of a run, and a note for the reader about their source (empty: not needed).
 
-    `node_bands`: of each node by itself, for the rungs of a ladder.
+    `node_bands`: bands of each node by itself, for the steps of a ladder.
     """
 
     bands: tuple[Band, ...] = ()
@@ -339,7 +346,7 @@ class Expecting(Struct, frozen=True):
 
 
 def describe(facts: Mapping[type, Any]) -> Described:
-    """A node by its facts."""
+    """Describe a node by its facts."""
     here = expectation_context(facts)
     if isinstance(here.system, Absent):
         return Described(None, why=here.system.why)
@@ -350,7 +357,7 @@ def describe(facts: Mapping[type, Any]) -> Described:
 def expecting(
     ops: Sequence[str], sizes: Sequence[int], itemsize: int, shape: Shape, nodes: Mapping[str, Described]
 ) -> Expecting:
-    """The bands of a run of `ops` at `sizes` (bytes asked for) over `nodes`, in the order of `shape`."""
+    """Return the bands of a run of `ops` at `sizes` (requested bytes) over `nodes`, in the order of `shape`."""
     if reason := _unfit(shape, nodes):
         return Expecting(note=f"nothing is expected: {reason}")
     kinds = _distinct(nodes.values())
@@ -359,7 +366,7 @@ def expecting(
 
 
 def _node_bands(sizes: Sequence[int], itemsize: int, shape: Shape, kinds: Sequence[Described]) -> Iterator[Band]:
-    """Bands of an all_reduce over the ranks of one node, if there are several nodes of several ranks."""
+    """Yield bands of an all_reduce within one node, if there are several nodes with several ranks."""
     if shape.nodes > 1:
         for gpus in sorted({gpus for gpus in shape.gpus if gpus > 1}):
             like = Conditions(gpus, 1, "float32", "sum", "in", "queued", "nccl")
@@ -368,16 +375,16 @@ def _node_bands(sizes: Sequence[int], itemsize: int, shape: Shape, kinds: Sequen
 
 
 def expecting_pairs(nbytes: int, shape: Shape, nodes: Mapping[str, Described]) -> Expecting:
-    """The band of one transfer of `nbytes` between two ranks of the run, on different nodes if there are several.
+    """Return the band of one transfer of `nbytes` between two ranks, on different nodes if there are several.
 
-    A rank of one node sends to one of another: its NIC's rate, times the published share that healthy machines reach.
+    Between nodes, it is a NIC's rate times the published share that healthy machines reach.
     """
     found = expecting(("sendrecv",), (nbytes,), 1, Shape((1, 1)) if shape.nodes > 1 else Shape((2,)), nodes)
     return Expecting(tuple(replace(band, op=PAIRS) for band in found.bands), found.note)
 
 
 def _unfit(shape: Shape, nodes: Mapping[str, Described]) -> str:
-    """Why nothing can be expected of these nodes; empty: something can."""
+    """Return why nothing can be expected of these nodes; empty: something can."""
     if not nodes:
         return "no node reported its type"
     most = max(shape.gpus)
@@ -400,7 +407,7 @@ def _distinct(nodes: Iterable[Described]) -> list[Described]:
 def _bands(
     ops: Sequence[str], sizes: Sequence[int], itemsize: int, shape: Shape, kinds: Sequence[Described]
 ) -> Iterator[Band]:
-    """One band per operation and printed size with an expectation: that of the slowest kind of node."""
+    """Yield one band per operation and printed size that has an expectation: the slowest kind of node's."""
     for op in ops:
         printed = dict.fromkeys(OPS[op].shape(nbytes, shape.ranks, itemsize).nbytes for nbytes in sizes)
         for nbytes in filter(None, printed):

@@ -1,4 +1,4 @@
-"""What a judged log shows beside the verdict of each row: dips, a wrong average, unlike GPUs, settings that cost."""
+"""Findings of a judged log beside the verdicts on rows: dips, a wrong average, unlike GPUs, costly settings."""
 
 from collections.abc import Iterator, Mapping, Sequence
 
@@ -12,14 +12,15 @@ from ncclprobe.model.units import size
 from ncclprobe.model.values import Struct
 
 STEP, LARGE_STEP, UNEVEN = 2.0, 1.5, 1.3
-"""A row from 1 MiB on that is so many times slower than a smaller one has dropped: of 147 published sweeps four have
-one, and three of those were sick. From 64 MiB on less is enough, and least if the other placement did not drop."""
+"""From 1 MiB on, a row that is slower than a smaller one by this factor has dropped: of 147 published sweeps four have
+one, and three of those were sick. From 64 MiB on less is enough, and least if the other placement did not drop.
+"""
 _STEP_FROM, LARGE = 1 << 20, 64 << 20
 _AVERAGE_APART = 0.05
 
 
 class LogFinding(Struct, frozen=True):
-    """One thing that a log shows."""
+    """One finding in a log."""
 
     severity: Severity
     message: str
@@ -30,9 +31,7 @@ class LogFinding(Struct, frozen=True):
 
 
 def steps(rows: Sequence[Measurement]) -> Iterator[LogFinding]:
-    """Yield each stretch of sizes that drops below what smaller ones reach, and each row that rises above both of its
-    neighbours, by :data:`STEP` or less.
-    """
+    """Yield each range of sizes that drops below smaller ones, and each row that is slower than both its neighbours."""
     other = {(row.op, row.nbytes, row.place): row.busbw_GBps for row in rows}
     for op, place in dict.fromkeys((row.op, row.place) for row in rows):
         own = [row for row in rows if (row.op, row.place) == (op, place)]
@@ -70,7 +69,7 @@ def _least_step(row: Measurement, best: Measurement, beside: Mapping[int, float]
 
 
 def _is_dip(row: Measurement, before: Measurement | None, after: Measurement | None) -> bool:
-    """Whether both neighbours of a large row are faster, and together half as fast again."""
+    """Return whether both neighbours of a large row are faster, and their average is 1.5 times as fast."""
     around = [each.busbw_GBps for each in (before, after) if each]
     even = len(around) == 2 and min(around) >= UNEVEN * row.busbw_GBps
     return even and row.nbytes >= LARGE and sum(around) / 2 >= LARGE_STEP * row.busbw_GBps
@@ -97,7 +96,9 @@ def _what(row: Measurement, until: str = "") -> str:
 
 
 def average(rows: Sequence[Measurement], printed: float | None, empty: int) -> Iterator[LogFinding]:
-    """Yield a note if the average of the summary is not that of the rows and the `empty` ones: rows lack or differ."""
+    """Yield a note if the printed average differs from that of the rows and the `empty` ones: rows are missing or
+    differ.
+    """
     if printed is None or not rows:
         return
     mean = sum(row.busbw_GBps for row in rows) / (len(rows) + empty)
@@ -107,19 +108,19 @@ def average(rows: Sequence[Measurement], printed: float | None, empty: int) -> I
 
 
 def unfinished(nbytes: int) -> Iterator[LogFinding]:
-    """Yield a note if the last row, of `nbytes`, has no end."""
+    """Yield a note if the run ended within the row of `nbytes`; 0: it did not."""
     if nbytes:
         yield LogFinding(Severity.NOTE, f"the run hung, or was stopped, in the row of {size(nbytes)}")
 
 
 def tcp_instead(network: str, usual: str) -> Iterator[LogFinding]:
-    """Yield a warning if NCCL reports that it took sockets on nodes that have a `usual` fabric."""
+    """Yield a warning if NCCL reports that it uses sockets on nodes with a `usual` fabric."""
     if network == "sockets" and usual:
         yield LogFinding(Severity.WARN, f"NCCL took TCP sockets; such nodes usually have {usual}")
 
 
 def unlike_hosts(hosts: Mapping[str, Sequence[str]]) -> Iterator[LogFinding]:
-    """Yield a warning for each host whose GPUs are not those of most."""
+    """Yield a warning for each host whose GPUs differ from those of most hosts."""
     kinds = {host: tuple(dict.fromkeys(gpus)) for host, gpus in hosts.items()}
     counts = list(kinds.values())
     usual = max(counts, key=counts.count, default=())
@@ -131,7 +132,7 @@ def unlike_hosts(hosts: Mapping[str, Sequence[str]]) -> Iterator[LogFinding]:
 
 
 class Healthy(Struct, frozen=True):
-    """The machine without the settings of the log."""
+    """The machine without the log's settings."""
 
     system: NodeSystem
     machine: MachineType | None
@@ -141,10 +142,10 @@ class Healthy(Struct, frozen=True):
 def settings_cost(
     rows: Sequence[Measurement], shapes: Sequence[Shape | None], settings: str, healthy: Healthy
 ) -> Iterator[LogFinding]:
-    """Yield what `settings` cost the largest row, beside what is expected without them.
+    """Yield the cost of `settings` for the largest row, compared with the expectation without them.
 
-    The loss is counted from whichever is more, the measured rate or the rate expected with the settings: what is lost
-    on top of that is the row's own verdict.
+    The loss counts from the higher of the measured rate and the rate expected with the settings: any further loss is
+    the row's own verdict.
     """
     if not settings:
         return
@@ -167,7 +168,7 @@ def settings_cost(
 
 
 def lost_settings(text: Mapping[str, str]) -> str:
-    """Return which of the settings take RDMA away, in NCCL's words; empty: none does."""
+    """Return the settings that disable RDMA, as NCCL writes them; empty: none."""
     named = []
     if text.get("NCCL_IB_DISABLE", "") not in ("", "0"):
         named.append(f"NCCL_IB_DISABLE={text['NCCL_IB_DISABLE']}")

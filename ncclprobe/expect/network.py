@@ -1,10 +1,10 @@
-"""The limit that the nodes' NICs set for a collective, and the share that healthy clusters reach: no search, no
+"""The limit that the nodes' NICs impose on a collective, and the share that healthy clusters reach: no search, no
 algorithm.
 
 With g ranks per node, n ranks in all and L the NICs of one node together, the least traffic through those NICs is
 ``busbw (n-g)/(n-1)`` in an all-reduce, whatever the algorithm, so ``busbw <= L (n-1)/(n-g)`` in every run, healthy or
 not. A ring crosses each node's NICs once per direction and stays below L itself. With two nodes a tree comes close to
-the first limit and not to the second: 21 published two-node runs are above L, and none of three nodes or more is.
+the first limit and exceeds the second: 21 published two-node runs are above L, and none of three nodes or more is.
 
 If one NVLink fabric joins several nodes, they count as one node here.
 """
@@ -21,7 +21,7 @@ from ncclprobe.model.values import Struct
 Confidence = Literal["high", "medium", "low"]
 
 _PCIE_PAYLOAD = 1.1
-"""A slot's rate as a share of what NCCL counts for it: copies reach 26.3 for 24, and 52.8 for 48
+"""A slot's rate relative to NCCL's figure: copies reach 26.3 for 24, and 52.8 for 48
 (https://github.com/NVIDIA/nvbandwidth, README).
 """
 _THROUGH_HOST, _THROUGH_HOST_GBps = 0.7, 25.0
@@ -29,13 +29,14 @@ _THROUGH_HOST, _THROUGH_HOST_GBps = 0.7, 25.0
 four times as much (2 g7e.8xlarge), but never more than 25 per NIC (46 aligned: OCI GB200, Azure GB300).
 """
 _GRACE_SLOT_GBps = 56.0
-"""A Gen5 x16 slot of a Grace, whatever the NIC in it could do: one and two NICs of 800 Gb/s reach 56 and 112 GB/s
-(https://github.com/kubernetes-sigs/dranet, Azure GB300), copies over such a slot 51 to 57."""
+"""A Gen5 x16 slot of a Grace, whatever NIC is in it: one and two NICs of 800 Gb/s reach 56 and 112 GB/s
+(https://github.com/kubernetes-sigs/dranet, Azure GB300), copies over such a slot 51 to 57.
+"""
 _NEEDS_GDR = ("ib", "roce", "efa", "slingshot", "opa")
 
 
 class _Fraction(Struct, frozen=True):
-    """Which share of the NICs' line rate healthy clusters reach with one kind of network."""
+    """The share of the NICs' line rate that healthy clusters reach with one kind of network."""
 
     value: float
     confidence: Confidence
@@ -71,8 +72,8 @@ FRACTIONS: Mapping[Network | None, _Fraction] = MappingProxyType(
         None: _Fraction(0.85, "low", "the scatter over all fabrics of published runs, 0.59 to 0.98 of line rate"),
     }
 )
-"""A share for machines whose own NVLinks are not the limit: a ring of H100 by itself reaches the 365 GB/s of eight
-NICs. Sockets are in :mod:`ncclprobe.expect.sockets`.
+"""Shares for machines whose own NVLinks are not the limit: a ring of H100 by itself reaches the 365 GB/s of eight NICs.
+Sockets are in :mod:`ncclprobe.expect.sockets`.
 """
 
 _ON_A100: Mapping[Network | None, _Fraction] = MappingProxyType(
@@ -85,18 +86,18 @@ _ON_A100: Mapping[Network | None, _Fraction] = MappingProxyType(
         ),
     }
 )
-"""Hosts of A100: the first EFA, and four nodes of Perlmutter and of Polaris, which do not reach Grace's share."""
+"""Hosts with A100: the first EFA, and four nodes of Perlmutter and of Polaris, which do not reach Grace's share."""
 SENDRECV = _Fraction(0.92, "medium", "https://github.com/NVIDIA/nccl/issues/1272: 24.2 of 25 GB/s")
-"""A share of one NIC: each rank sends to the next. Runs that reach 0.30 to 0.52 are published too, and not called
-healthy.
+"""A share of one NIC: each rank sends to the next. Published runs that reach 0.30 to 0.52 do not claim
+to be healthy.
 """
 ALL_TO_ALL = _Fraction(0.90, "medium", "https://github.com/xxrjun/nccl-tests-cluster: 45.3 of 50 GB/s")
 _COREWEAVE = "https://github.com/coreweave/nccl-tests/blob/cb86553328f8/README.md"
 _ORACLE_RACKS = "Oracle GB300 onboarding document; https://github.com/oracle-quickstart/oci-hpc-oke, GB200 document"
 TWO_RACKS = _Fraction(0.85, "low", f"{_COREWEAVE}: 810 of 834 GB/s; {_ORACLE_RACKS}: 738 of 930, 684 of 840")
 MORE_RACKS = _Fraction(0.49, "low", f"{_COREWEAVE}: 20 racks 405 of 834 GB/s")
-"""A share of what one rack reaches by itself. With two racks each sends its sum once; with three or more most racks
-pass others' on, up and down the tree, through the same NICs.
+"""A share of one rack's rate. Two racks each send their sum once; with three or more, most racks forward others' data
+up and down the tree through the same NICs.
 """
 RACKS_ALL_TO_ALL = _Fraction(
     0.24, "low", f"{_ORACLE_RACKS}: 47.7 GB/s of two NICs of 50 per GPU, called expected there"
@@ -104,10 +105,10 @@ RACKS_ALL_TO_ALL = _Fraction(
 
 
 class Limit(Struct, frozen=True):
-    """What the network lets a collective reach, as bus bandwidth in GB/s.
+    """The network's limit for a collective, as bus bandwidth in GB/s.
 
-    `hard_GBps`: a faster run is not the run that it claims to be. `value_GBps` is what a healthy cluster
-    reaches. `rule` is ``ring``, ``two nodes``, ``all to all``, ``one NIC``, ``racks`` or ``one node``.
+    `hard_GBps`: a faster run was not measured on this network. `value_GBps`: what a healthy cluster reaches. `rule` is
+    ``ring``, ``two nodes``, ``all to all``, ``one NIC``, ``racks`` or ``one node``.
     """
 
     hard_GBps: float
@@ -119,10 +120,10 @@ class Limit(Struct, frozen=True):
 
 
 class Domains(Struct, frozen=True):
-    """The job as the network sees it: `count` groups of nodes that NVLink joins, of `fewest` to `ranks` ranks each.
+    """The job as the network sees it: `count` groups of nodes joined by NVLink, with `fewest` to `ranks` ranks each.
 
-    `line_GBps` is what the NICs of the poorest group and the slots before them carry, `nic_GBps` what one of its ranks
-    has of it, `nics_GBps` the line rate of only the NICs.
+    `line_GBps` is the rate of the poorest group's NICs within its slots, `nic_GBps` the share of one of its ranks,
+    `nics_GBps` the line rate of the NICs without slots.
     """
 
     count: int
@@ -133,13 +134,15 @@ class Domains(Struct, frozen=True):
     nics_GBps: float
 
     def reached(self, share: _Fraction) -> float:
-        """What healthy clusters reach: `share` of the NICs' line rate, or what slots carry, payload already."""
+        """Return what healthy clusters reach: `share` of the NICs' line rate, but at most the payload rate of the
+        slots.
+        """
         return min(self.line_GBps, self.nics_GBps * share.value)
 
 
 @lru_cache(maxsize=256)
 def domains(system: NodeSystem, shape: Shape) -> Domains:
-    """How `shape` falls apart into groups that only the network joins."""
+    """Split `shape` into groups that only the network connects."""
     together = max(1, system.domain_gpus // system.gpus) if system.gpus else 1
     groups = [shape.gpus[at : at + together] for at in range(0, shape.nodes, together)]
     lines = [sum(_line_GBps(system, gpus) for gpus in group) for group in groups]
@@ -150,13 +153,13 @@ def domains(system: NodeSystem, shape: Shape) -> Domains:
 
 
 def _line_GBps(system: NodeSystem, gpus: int) -> float:
-    """The NICs near the `gpus` that take part, as far as the slots of these GPUs carry them."""
+    """Return the rate of the NICs near the `gpus` in use, limited by those GPUs' slots."""
     line = system.nics * min(1.0, gpus / system.gpus) * _nic_GBps(system)
     return min(line, gpus * system.to_nic_GBps * _PCIE_PAYLOAD) if system.gdr else line
 
 
 def _nic_GBps(system: NodeSystem) -> float:
-    """The line rate of one NIC, as far as its own slot carries it."""
+    """Return the line rate of one NIC, limited by its own slot."""
     line = system.nic_gbps / 8
     return min(line, _GRACE_SLOT_GBps) if system.processor == "arm" else line
 
@@ -167,16 +170,16 @@ def _fraction(system: NodeSystem) -> _Fraction:
 
 
 def slots_decide(system: NodeSystem) -> bool:
-    """Whether the slots of the GPUs carry less than the NICs behind them."""
+    """Return whether the GPUs' slots carry less than the NICs behind them."""
     return system.gdr and system.nics * _nic_GBps(system) > system.gpus * system.to_nic_GBps * _PCIE_PAYLOAD
 
 
 def limit(
     system: NodeSystem, shape: Shape, op: str, node_GBps: float | None = None, *, ring: bool = False
 ) -> Limit | None:
-    """What the network of `system` allows `op`; None if it has no part in it, or if nothing is known of it.
+    """Return the limit of the network for `op`; None if the call does not use it, or the network is unknown.
 
-    `node_GBps` is what one node alone reaches, which no number of nodes exceeds; `ring`: the call takes a ring.
+    `node_GBps` is what one node reaches by itself, which no number of nodes exceeds. `ring`: the call uses a ring.
     """
     parts = domains(system, shape)
     if parts.count < 2 or not parts.line_GBps or system.network == "sockets":
@@ -192,7 +195,7 @@ def limit(
         found = _two_nodes(shape, parts, share)
     else:
         found = _ring(shape, parts, share)
-    slowed = _slowed(found, system)
+    slowed = _limit_without_gdr(found, system)
     return _rack_limit(slowed, parts, node_GBps) if racks and not direct else _cap_to_node(slowed, node_GBps)
 
 
@@ -203,7 +206,7 @@ def _ring(shape: Shape, parts: Domains, share: _Fraction) -> Limit:
 
 
 def _two_nodes(shape: Shape, parts: Domains, share: _Fraction) -> Limit:
-    """Each side's sum must reach the other once, however uneven they are. A pipeline's filling is lost on top of it."""
+    """Return the limit of two nodes: each side's sum must reach the other once. Filling the pipeline costs extra."""
     twice = 2 * (shape.ranks - 1) / shape.ranks
     line, value = parts.line_GBps, parts.reached(share)
     why = (
@@ -226,14 +229,12 @@ def _one_nic(system: NodeSystem, share: _Fraction) -> Limit:
 
 
 def crossing(shape: Shape, parts: Domains) -> float:
-    """Bus bandwidth per byte that must cross the NICs of the smallest group, which sends most abroad: (n-1)/(n-g)."""
+    """Return bus bandwidth per byte that crosses the NICs of the smallest group, which sends most: (n-1)/(n-g)."""
     return (shape.ranks - 1) / (shape.ranks - parts.fewest)
 
 
-def _slowed(found: Limit, system: NodeSystem) -> Limit:
-    """The share if the NICs do not reach GPU memory by themselves. TCPX and TCPXO do so by means other than GPUDirect
-    RDMA.
-    """
+def _limit_without_gdr(found: Limit, system: NodeSystem) -> Limit:
+    """Reduce the limit if NICs cannot access GPU memory directly. TCPX and TCPXO can, without GPUDirect RDMA."""
     if system.gdr or system.unified or system.network not in _NEEDS_GDR:
         return found
     nic = system.nic_gbps / 8
@@ -244,7 +245,7 @@ def _slowed(found: Limit, system: NodeSystem) -> Limit:
 
 
 def _rack_limit(found: Limit, parts: Domains, rack_GBps: float | None) -> Limit:
-    """Racks that NVLink joins each in itself: never what their NICs together would allow, but a share of one rack."""
+    """Return the limit between NVLink racks: never what their NICs allow together, but a share of one rack's rate."""
     share = TWO_RACKS if parts.count == 2 else MORE_RACKS
     if rack_GBps is None or rack_GBps * share.value >= found.value_GBps:
         return found

@@ -1,8 +1,8 @@
-"""Settings of the job that change what a collective should reach: read as NCCL reads them, and applied to the links.
+"""The job's settings that change what a collective should reach: read as NCCL reads them, and applied to the links.
 
 NCCL_ALGO and NCCL_PROTO exclude algorithms and protocols, NCCL_NVLS_ENABLE and NCCL_MNNVL_ENABLE remove links; NCCL's
-own tables give its choice then. No numbers are published for shared memory in place of P2P, for the cost of fewer
-channels or NICs, or of more channels in a call that latency decides: rows that such a setting changes are not judged.
+own tables then give its choice. No numbers are published for shared memory in place of P2P, for fewer channels or NICs,
+or for more channels in a latency-bound call: rows that such a setting changes are not judged.
 """
 
 import re
@@ -26,19 +26,19 @@ _FEWEST_CHANNELS = ("NCCL_MIN_NCHANNELS", "NCCL_MIN_NRINGS", "NCCL_MIN_CTAS")
 
 
 class Channels(Struct, frozen=True):
-    """A limit on channels, as it was set."""
+    """A limit on channels, as the user set it."""
 
     text: str
     number: int
     kind: Literal["most", "fewest"]
 
     def changes(self, used: int | None, *, large: bool = False) -> bool:
-        """Return whether a call that employs `used` channels is another with it; null: not known how many, it may be.
+        """Return whether the limit changes a call that uses `used` channels; if `used` is None (unknown), it may.
 
-        A `large` one, which bytes alone decide, loses nothing by more channels: two nodes of 8 H200 reach 485 GB/s with
-        NCCL's own number and with NCCL_MIN_NCHANNELS=32 (public GitHub files 55056782127 and 55048705438). One that
-        crosses processor sockets is none of these: 8 RTX PRO 6000 on two EPYC reach 22 GB/s, and 38 with
-        NCCL_MIN_NCHANNELS=8 (https://github.com/voipmonitor/rtx6kpro, hardware/pcie-bandwidth.md).
+        A `large`, bandwidth-bound call loses nothing by more channels: two nodes of 8 H200 reach 485 GB/s with NCCL's
+        own number and with NCCL_MIN_NCHANNELS=32 (public GitHub files 55056782127 and 55048705438). This does not hold
+        across processor sockets: 8 RTX PRO 6000 on two EPYC reach 22 GB/s, and 38 with NCCL_MIN_NCHANNELS=8
+        (https://github.com/voipmonitor/rtx6kpro, hardware/pcie-bandwidth.md).
         """
         if self.kind == "fewest":
             return not large and (used is None or self.number > used)
@@ -46,10 +46,10 @@ class Channels(Struct, frozen=True):
 
 
 class Pinned(Struct, frozen=True):
-    """What is set: `algorithms` and `protocols` by function, as `algo` and `proto` say in the environment's words.
+    """The settings: `algorithms` and `protocols` by function; `algo` and `proto` as set in the environment.
 
-    `nvls`, `mnnvl`, `p2p`, `shm`, `gdr` and `rdma` are how those were turned off, empty if they were not. `hcas` is a
-    list of NICs, and `few` how many it names.
+    `nvls`, `mnnvl`, `p2p`, `shm`, `gdr` and `rdma` are the settings that disabled each; empty: not disabled. `hcas` is
+    a list of NICs, and `few` how many it names.
     """
 
     algorithms: Pin = field(default_factory=Pin)
@@ -71,23 +71,23 @@ class Pinned(Struct, frozen=True):
         return self != NOTHING
 
     def __str__(self) -> str:
-        """As it was set: ``NCCL_ALGO=Ring, NCCL_NVLS_ENABLE=0``."""
+        """Return the settings as they were set: ``NCCL_ALGO=Ring, NCCL_NVLS_ENABLE=0``."""
         links = (self.nvls, self.mnnvl, self.p2p, self.shm, self.gdr, self.rdma, self.hcas)
         return ", ".join(filter(None, (self.algo, self.proto, *links, *(each.text for each in self.channels))))
 
     @property
     def between_nodes(self) -> str:
-        """Return what takes NICs, or their way to GPU memory, from a job of several nodes; empty: nothing."""
+        """Return the setting that disables NICs, or their access to GPU memory, between nodes; empty: none."""
         return self.rdma or self.hcas or self.gdr
 
     @property
     def refused(self) -> str:
-        """Return which setting NCCL refuses to start with; empty: none."""
+        """Return the setting that NCCL refuses to start with; empty: none."""
         pins = ((self.algorithms, self.algo), (self.protocols, self.proto))
         return next((f"NCCL refuses {text}: {pin.error}" for pin, text in pins if pin.error), "")
 
     def left(self, op: str) -> Forced | None:
-        """Return what the lists leave to `op`; None if they say nothing of it, or NCCL has no choice for it."""
+        """Return the choices that the lists leave for `op`; None if they do not restrict it, or NCCL has no choice."""
         function = FUNCTIONS.get(op)
         if function is None:
             return None
@@ -99,7 +99,7 @@ class Pinned(Struct, frozen=True):
         return Forced(frozenset(names), frozenset(words))
 
     def applied(self, system: NodeSystem) -> NodeSystem:
-        """Return `system` without the links that are turned off."""
+        """Return `system` without the disabled links."""
         found = replace(system, nvls=system.nvls and not self.nvls, gdr=system.gdr and not self.gdr)
         if self.few:
             found = replace(found, nics=min(found.nics, self.few))
@@ -114,11 +114,11 @@ class Pinned(Struct, frozen=True):
 
 NOTHING = Pinned()
 _RDMA = ("ib", "roce")
-"""Networks of NCCL's own transport, which NCCL_IB_DISABLE turns off."""
+"""Networks of NCCL's own transport, which NCCL_IB_DISABLE disables."""
 
 
 def pinned(settings: Settings, version: NcclVersion) -> Pinned:
-    """Return what of `settings` matters to this release."""
+    """Return the settings that matter to this release."""
     algo, proto = settings.get("NCCL_ALGO") or "", settings.get("NCCL_PROTO") or ""
     return Pinned(
         parse_pin(algo, nccl.ALGORITHMS, version),
@@ -132,7 +132,7 @@ def pinned(settings: Settings, version: NcclVersion) -> Pinned:
         _set(settings, "NCCL_SHM_DISABLE") if read_setting(settings, "NCCL_SHM_DISABLE", 0, version) == 1 else "",
         _no_gdr(settings, version),
         _no_rdma(settings, version),
-        *_few(settings),
+        *_named_hcas(settings),
         tuple(_channels(settings)),
     )
 
@@ -142,7 +142,7 @@ def _set(settings: Settings, name: str) -> str:
 
 
 def _no_gdr(settings: Settings, version: NcclVersion) -> str:
-    """Return the level that no NIC is near enough for: one at LOC would be the GPU itself; or that none reads it."""
+    """Return the setting that disables GPUDirect: reads switched off, or the level LOC, which no NIC satisfies."""
     if read_setting(settings, "NCCL_NET_GDR_READ", 1, version) == 0:
         return _set(settings, "NCCL_NET_GDR_READ")
     level = user_level(settings, "NCCL_NET_GDR_LEVEL", version)
@@ -155,8 +155,10 @@ def _no_rdma(settings: Settings, version: NcclVersion) -> str:
     return _set(settings, "NCCL_IB_DISABLE") if read_setting(settings, "NCCL_IB_DISABLE", 0, version) else ""
 
 
-def _few(settings: Settings) -> tuple[str, int]:
-    """Return NCCL_IB_HCA and how many devices it names, if each entry ends with a number: `mlx5` alone is all."""
+def _named_hcas(settings: Settings) -> tuple[str, int]:
+    """Return NCCL_IB_HCA and the number of devices it names, if each entry ends with a number: `mlx5` by itself means
+    all.
+    """
     selector = parse_selector(settings.get("NCCL_IB_HCA") or "", MAX_HCAS)
     names = {entry.prefix for entry in selector.entries}
     counted = names and not selector.exclude and all(re.search(r"[^x]\d$", name) for name in names)

@@ -5,9 +5,9 @@ carry its own share at once, so the bandwidth is that of one GPU's links
 (:func:`ncclprobe.expect.tuner.search.rank_links`), less the share that no published run reaches. The time before the
 first byte is that of one kernel and one hop.
 
-For all other operations NCCL's model decides which algorithm, protocol and channels a call takes, and its time is split
-into that of hops and that of bytes. If a communicator exists, NCCL since 2.22 gives the same estimate for that very
-one: a call between ncclGroupStart and ncclGroupSimulateEnd returns estimatedTime without running. It could replace
+For all other operations NCCL's model decides which algorithm, protocol and channels a call uses, and its time is split
+into hops and bytes. If a communicator exists, NCCL since 2.22 gives the same estimate for it: a call between
+ncclGroupStart and ncclGroupSimulateEnd returns estimatedTime without running. It could replace
 :func:`ncclprobe.expect.tuner.cost.best` here, plugins and settings included; nothing calls it yet.
 
 NCCL's model ranks algorithms; it was never meant to predict times. Four things are missing in it, the same for every
@@ -30,7 +30,7 @@ machine of a class, and each is one number here:
 L``, for a modelled latency L and transfer time B.
 
 The numbers come from ``scripts/accuracy.py --fit`` over published runs; ``reports/expected-accuracy.md`` has their
-error if each source is compared with factors that were fitted without it. Never tuned to a row.
+error if each source is compared with factors that were fitted without it. They are never tuned to a row.
 
 Small messages are expected by time: their bus bandwidth is the factor of the collective times bytes by that time.
 """
@@ -66,7 +66,7 @@ _HOP_US = 12.0
 
 
 class _Direct(Struct, frozen=True):
-    """What a node reaches in pairs: bus bandwidth in GB/s, the time before it, and why.
+    """The pairwise rate of a node: bus bandwidth in GB/s, the time before the first byte, and why.
 
     `part` names the link that decides.
     """
@@ -80,11 +80,11 @@ class _Direct(Struct, frozen=True):
 
 
 PARTS = {"nvlink": "NVLink", "pcie": "PCIe", "inter-socket": "inter-socket", "local": "PCIe"}
-"""Kinds of link (:func:`.tuner.search.rank_links`) in the field's words."""
+"""Kinds of link (:func:`.tuner.search.rank_links`) in the words of the field."""
 
 
 def direct(system: NodeSystem, shape: Shape, version: NcclVersion) -> _Direct:
-    """What pairs of ranks of one node (or NVLink domain) reach."""
+    """Return the pairwise rate of ranks in one node or NVLink domain."""
     have = rank_links(system, shape, version)
     part = PARTS[have.kind]
     if have.kind == "nvlink":
@@ -98,19 +98,18 @@ def direct(system: NodeSystem, shape: Shape, version: NcclVersion) -> _Direct:
 
 
 _EFA_US = ((90, 20.0), (0, 75.0))
-"""The latency of EFA, by the GPU of the machine. For v1 it is what AWS's plugin reports to NCCL (aws-ofi-nccl,
-src/platform-aws.cpp at 2daf7d303aa1). For later ones the plugin reports 75 and 35, but a p5's whole all-reduce takes 65
-us, two g7e's 46: 20 is nearest to four publishers (15 to 25 are alike), and what NCCL would choose by the plugin's
-number does not count: the plugin brings a tuner of its own. NCCL's own plugin for IB and RoCE reports none.
+"""The latency of EFA, by GPU. For v1 it is what AWS's plugin reports to NCCL (aws-ofi-nccl, src/platform-aws.cpp at
+2daf7d303aa1). For later ones the plugin reports 75 and 35, but a p5's whole all-reduce takes 65 us, two g7e's 46: 20
+is nearest to four publishers (15 to 25 fit equally well). What NCCL would choose by the plugin's number does not
+count, because the plugin has its own tuner. NCCL's own plugin for IB and RoCE reports no latency.
 """
 
 
 class _Modelled(Struct, frozen=True):
-    """What NCCL's model makes of one call, in microseconds: `base_us` is the part of the latency that no hop adds.
+    """NCCL's model of one call, in microseconds: `base_us` is the part of the latency that hops do not add.
 
-    `efficiency` is the bandwidth of the algorithm and protocol that NCCL chose, by the best that it has for this call,
-    or the protocol's share of data, if settings leave only protocols that send flags: NCCL's own limit of LL between
-    nodes is that of machines with V100.
+    `efficiency` is the bandwidth of the algorithm and protocol that NCCL chose, relative to the best it has for this
+    call.
     """
 
     latency_us: float
@@ -131,7 +130,7 @@ def modelled(
     version: NcclVersion,
     forced: Forced | None = None,
 ) -> _Modelled | None:
-    """NCCL's choice; None if it has no model of `op`, its search is unknown, or `forced` leaves nothing."""
+    """Return NCCL's choice; None if it has no model of `op`, its search is unknown, or `forced` leaves nothing."""
     if op not in FUNCTIONS:
         return None
     counted = as_counted(system)
@@ -143,7 +142,7 @@ def modelled(
         return None
     most = max(each.algbw_GBps for each in table(found, counted, shape, op, nbytes, version, forced))
     efficiency = DATA.get(cost.protocol, 1.0) if forced and forced.flagged else cost.algbw_GBps / most
-    unused = _unused(found, system, shape) if cost.algorithm == "NVLS" else 1.0
+    unused = _used_link_share(found, system, shape) if cost.algorithm == "NVLS" else 1.0
     return _Modelled(
         cost.latency_us,
         nbytes / cost.algbw_GBps / 1e3 * unused,
@@ -155,8 +154,8 @@ def modelled(
     )
 
 
-def _unused(found: Graphs, system: NodeSystem, shape: Shape) -> float:
-    """What the steps of the search's speeds leave unused of a Hopper's links, beside what they leave of 18 links.
+def _used_link_share(found: Graphs, system: NodeSystem, shape: Shape) -> float:
+    """Return the share of a Hopper's links that the search's speed steps use, relative to their share of 18 links.
 
     They count 120 of 165 GB/s on a board of H800, and 320 of 371 on one of H100, and both reach 1.29 times their links:
     215 and 480 GB/s (https://github.com/NVIDIA/nccl/issues/1374).
@@ -168,11 +167,13 @@ def _unused(found: Graphs, system: NodeSystem, shape: Shape) -> float:
 
 
 def as_counted(system: NodeSystem) -> NodeSystem:
-    """`system` with its NICs as NCCL counts them: AWS's plugin shows the rails of one GPU as one NIC, and NCCL makes
-    one of the two ports of a card (NCCL_IB_MERGE_NICS, 1 since 2.20). Two NICs per GPU are taken for the ports of one.
+    """Return `system` with its NICs as NCCL counts them.
 
-    Two nodes of A100 with 16 ports reach 180 to 190 GB/s in pods, by 2.14 and by 2.29, and 221 to 238 on bare metal,
-    if NCCL sees 16 NICs and takes a tree; the lower is expected.
+    AWS's plugin presents the rails of one GPU as one NIC, and NCCL merges the two ports of a card (NCCL_IB_MERGE_NICS,
+    1 since 2.20). Two NICs per GPU are assumed to be the ports of one card.
+
+    Two nodes of A100 with 16 ports reach 180 to 190 GB/s in pods, by 2.14 and by 2.29, and 221 to 238 on bare metal, if
+    NCCL sees 16 NICs and takes a tree; the lower is expected.
     """
     each = system.nics // system.gpus if system.gpus and system.nics % system.gpus == 0 else 1
     ports = each == 2 and system.network in ("ib", "roce")
@@ -196,13 +197,14 @@ def _later(graph: Graph, latency_us: float) -> Graph:
 
 
 Where = Literal["nvlink", "pcie", "sockets", "host", "nvls", "nvls-8", "nvls-72", "network", "network trees"]
-"""The classes that differ in what is missing: rings and trees over NVLink, between GPUs over PCIe, across the sockets
-of processors, and through host memory (which NCCL counts as PCIe, though each byte crosses memory twice); the switches'
-own reduction; the same on one Blackwell board; rings and pairs that cross a network, and trees that do."""
+"""Classes with different corrections: rings and trees over NVLink, between GPUs over PCIe, across processor sockets,
+and through host memory (which NCCL counts as PCIe, though each byte crosses memory twice); the switches' own
+reduction; the same on one Blackwell board; rings and pairs that cross a network, and trees that do.
+"""
 
 
 class Correction(Struct, frozen=True):
-    """Factors on the modelled latency and transfer time, and the weight of what a pipeline loses as it fills."""
+    """Factors on the modelled latency and transfer time, and the weight of filling the pipeline."""
 
     latency: float = 1.0
     transfer: float = 1.0
@@ -237,9 +239,9 @@ STARTS_US: Mapping[str, float] = MappingProxyType(
         "racks": 117.0,
     }
 )
-"""By the path of the bytes as :mod:`.evidence` words it. Between racks one run shows it: 184 us for 8 B on two of them
-(https://github.com/oracle-quickstart/oci-hpc-oke, GB200 document), and so over TCPX: 1 ms for anything up to 16 MiB
-(https://github.com/GoogleCloudPlatform/cluster-toolkit, gke-a3-highgpu).
+"""Fixed waits by path class, as :mod:`.evidence` words it. One run shows it between racks: 184 us for 8 B on two of
+them (https://github.com/oracle-quickstart/oci-hpc-oke, GB200 document); likewise over TCPX: 1 ms for anything up to
+16 MiB (https://github.com/GoogleCloudPlatform/cluster-toolkit, gke-a3-highgpu).
 """
 _KIND: Mapping[str, str] = MappingProxyType(
     {**dict.fromkeys(("ib", "roce", "efa", "slingshot", "opa"), "rdma"), "host": "pcie", "sockets": "pcie"}
@@ -250,16 +252,14 @@ _BOARD, _SHARES = 8, (2, 28, 0)
 
 
 def start_us(path: str, starts: Mapping[str, float] = STARTS_US) -> float:
-    """What a call over `path` waits for on top of its hops: by its class, otherwise by what it is a kind of, otherwise
-    none.
-    """
+    """Return the fixed wait of a call over `path` besides its hops: by class, otherwise by wider class, otherwise 0."""
     words = path.removesuffix(" pairs")
     base, kind = words.split()[0], " ".join(words.split()[:2])
     return next((starts[each] for each in (words, kind, base, _KIND.get(base, "")) if each in starts), 0.0)
 
 
 def where(system: NodeSystem, shape: Shape, algorithm: str, version: NcclVersion, *, crosses_network: bool) -> Where:
-    """The class of one prediction."""
+    """Return the correction class of one prediction."""
     if crosses_network:
         return "network trees" if algorithm.endswith("Tree") else "network"
     if algorithm.startswith("NVLS"):
@@ -275,7 +275,7 @@ def where(system: NodeSystem, shape: Shape, algorithm: str, version: NcclVersion
 
 
 def corrected_us(latency_us: float, transfer_us: float, factors: Correction, start: float = 0.0) -> float:
-    """The time of one call, from what the model makes of its latency and of its bytes, in microseconds."""
+    """Return the corrected time of one call from the modelled latency and transfer time, in microseconds."""
     wait = start + factors.latency * latency_us
     moving = factors.transfer * transfer_us
     return wait + moving + factors.filling * min(math.sqrt(wait * moving), FILLED * wait)
@@ -283,7 +283,9 @@ def corrected_us(latency_us: float, transfer_us: float, factors: Correction, sta
 
 LATEST: NcclVersion = (2, 30, 7)
 SATURATED, LATENT = 0.9, 0.25
-"""Shares of the time that bytes take: above the first, bandwidth is judged, below the second, time; both between."""
+"""Share of the time that the bytes take: above the first bandwidth is judged, below the second time,
+in between both.
+"""
 
 _LAUNCH_SHARE = 0.6
 _LARGE = 8 << 30
@@ -296,11 +298,11 @@ _LINKS = "the slowest link as NCCL counts it, as its search finds no channel the
 
 
 class Prediction(Struct, frozen=True, kw_only=True):
-    """What the model makes of one call, corrected and within what the network allows.
+    """The model's result for one call, corrected and limited by the network.
 
-    `latency_us` and `transfer_us` are NCCL's own; `model_GBps` is the bus bandwidth that they alone give. `start_us` is
-    what a call waits for on top of its hops, `bytes_us` the transfer time within what the network allows, `bus_bytes`
-    what the bus bandwidth counts. `links` describes what the bytes cross, `bottleneck` what decides: ``launch``,
+    `latency_us` and `transfer_us` are NCCL's own; `model_GBps` is the bus bandwidth from only these two. `start_us` is
+    the fixed wait besides the hops, `bytes_us` the transfer time within the network's limit, `bus_bytes` the bytes that
+    bus bandwidth counts. `links` describes the links that the bytes cross, `bottleneck` what decides: ``launch``,
     ``latency``, ``NVLink``, ``PCIe``, ``inter-socket`` or ``NIC``.
     """
 
@@ -328,22 +330,24 @@ class Prediction(Struct, frozen=True, kw_only=True):
 
     @property
     def corrected(self) -> bool:
-        """Whether the model's own time was corrected."""
+        """Return whether the model's own time was corrected."""
         return CORRECTIONS[self.place] != Correction() or self.start_us > 0
 
     @property
     def between_nodes(self) -> bool:
-        """Whether it crosses a network."""
+        """Return whether the call crosses a network."""
         return self.place.startswith("network")
 
     @property
     def latency_decides(self) -> bool:
-        """Whether the bytes take less than half of the time; between nodes a tenth is enough: it grows with them."""
+        """Return whether bytes take less than half of the time; between nodes, 10 % latency is enough: it grows with
+        them.
+        """
         return 2 * self.bytes_us < self.time_us or (self.between_nodes and self.judged_by != "bandwidth")
 
     @property
     def above_the_wire(self) -> bool:
-        """Return whether the bus bandwidth may exceed what any link carries: not every byte goes around a ring."""
+        """Return whether bus bandwidth may exceed any link's rate, because not every byte goes around a ring."""
         return self.busbw_GBps > self.wire_GBps > 0
 
 
@@ -357,10 +361,10 @@ def predict(
     left: Forced | None = None,
     start: float | None = None,
 ) -> Prediction | None:
-    """What `op` of `nbytes` (as nccl-tests prints it) takes; None if there is no prediction.
+    """Predict the time of `op` at `nbytes` (as nccl-tests prints it); None if that is impossible.
 
-    `algorithm` is the only one that NCCL may take, `left` what settings leave it. `start`: what a call of this
-    machine waits for on top of its hops, in microseconds, if that is known better than for its class.
+    `algorithm` is the only one allowed; `left` is the choice that settings leave. `start`: the fixed wait of a call on
+    this machine besides its hops, in microseconds, if known better than for its class.
     """
     if shape.ranks < 2 or nbytes < 1 or op not in OPS:
         return None
@@ -387,7 +391,7 @@ def predict(
 
 
 def _uses_ring(found: _Modelled, system: NodeSystem, groups: int, forced: Forced | None) -> bool:
-    """Whether a call goes around a ring: by NCCL's choice, but two nodes of Hopper and later always take a tree."""
+    """Return whether the call uses a ring: by NCCL's choice, but two nodes of Hopper and later always use a tree."""
     if forced is not None:
         return forced.ring
     return found.algorithm == "Ring" and not (groups == 2 and system.compute_capability >= 90)
@@ -396,9 +400,9 @@ def _uses_ring(found: _Modelled, system: NodeSystem, groups: int, forced: Forced
 def _predict_over_links(
     system: NodeSystem, shape: Shape, op: str, nbytes: int, version: NcclVersion
 ) -> _Modelled | None:
-    """A ring over the slowest link of a node without NVLink, if NCCL's search finds no channel of its speeds.
+    """Predict a ring over the slowest link of a node without NVLink, if NCCL's search finds no channel.
 
-    NCCL then falls back on one in simple order, as between the sockets of 8 RTX 5090.
+    NCCL then falls back to a ring in simple order, as between the sockets of 8 RTX 5090.
     """
     if op not in FUNCTIONS or system.nvlinks:
         return None
@@ -420,10 +424,12 @@ def _whole(
     bus_bytes = nbytes * OPS[op].bus_factor(shape.ranks)
     transfer_us = bus_bytes / (bound.value_GBps * found.efficiency * 1e3) if bound else found.transfer_us
     place = _place(found, system, shape, bound, version)
-    time_us, share, judged_by = _timed(found, transfer_us, _corrections(place, system, bus_bytes / transfer_us), start)
-    busbw, path = bus_bytes / time_us / 1e3, _crossed(system, shape, bound)
+    time_us, share, judged_by = _correct_time(
+        found, transfer_us, _corrections(place, system, bus_bytes / transfer_us), start
+    )
+    busbw, path = bus_bytes / time_us / 1e3, _describe_links(system, shape, bound)
     if bound and busbw > network.domains(system, shape).line_GBps:
-        found = _not_a_ring(found, system)
+        found = _as_tree(found, system)
     return Prediction(
         op=op,
         nbytes=nbytes,
@@ -449,13 +455,13 @@ def _whole(
     )
 
 
-def _not_a_ring(found: _Modelled, system: NodeSystem) -> _Modelled:
-    """Return the choice with a tree instead of a ring, which passes no more than its NICs."""
+def _as_tree(found: _Modelled, system: NodeSystem) -> _Modelled:
+    """Return the choice with a tree in place of a ring."""
     return replace(found, algorithm="NVLSTree" if system.nvls else "Tree") if found.algorithm == "Ring" else found
 
 
 def _corrections(place: Where, system: NodeSystem, bytes_per_us: float) -> Correction:
-    """Return the corrections of the model; between sockets not more than the slots let through."""
+    """Return the corrections of the model; between sockets they do not exceed the slots' rate."""
     factors = CORRECTIONS[place]
     if place == "sockets" and not system.nvlinks:
         return replace(factors, transfer=max(factors.transfer, bytes_per_us / system.pcie_GBps / 1e3))
@@ -468,10 +474,10 @@ def _place(found: _Modelled, system: NodeSystem, shape: Shape, bound: Limit | No
     return "sockets" if between_sockets else place
 
 
-def _timed(
+def _correct_time(
     found: _Modelled | _Direct, transfer_us: float, factors: Correction, start: float
 ) -> tuple[float, float, str]:
-    """Return the microseconds of a call, the share of them that its bytes take, and by what it is therefore judged."""
+    """Return the time of a call in microseconds, the bytes' share of it, and what to judge it by."""
     share = transfer_us / (start + factors.latency * found.latency_us + transfer_us)
     judged_by = "bandwidth" if share > SATURATED else "time" if share < LATENT else "both"
     return corrected_us(found.latency_us, transfer_us, factors, start), share, judged_by
@@ -479,7 +485,7 @@ def _timed(
 
 @lru_cache(maxsize=256)
 def _fullest_domain_GBps(system: NodeSystem, shape: Shape, op: str, version: NcclVersion, ring: bool) -> float | None:
-    """What the fullest NVLink domain of the job reaches by itself; None if it is one rank."""
+    """Return the rate of the fullest NVLink domain by itself; None if it is a single rank."""
     parts = network.domains(system, shape)
     if parts.count < 2 or parts.ranks < 2:
         return None
@@ -501,18 +507,18 @@ def _bottleneck(
 
 
 def _link(system: NodeSystem, shape: Shape, version: NcclVersion) -> str:
-    """Which link within a node is the slowest that a ring must cross."""
+    """Return the slowest link within a node that a ring must cross."""
     return PARTS[rank_links(system, shape, version).kind]
 
 
 def _wire(system: NodeSystem) -> float:
-    """What the links of one GPU carry in one direction, by their datasheet: no ring is faster."""
+    """Return the datasheet rate of one GPU's links in one direction: no ring is faster."""
     links = 25.0 * (2 if system.compute_capability >= 100 else 1)
     return system.nvlinks * links if system.nvlinks else system.pcie_GBps * 1.3
 
 
-def _crossed(system: NodeSystem, shape: Shape, bound: Limit | None) -> str:
-    """What the bytes cross, in words."""
+def _describe_links(system: NodeSystem, shape: Shape, bound: Limit | None) -> str:
+    """Describe the links that the bytes cross."""
     if bound:
         return bound.why
     if system.nvlinks and _link(system, shape, LATEST) == "NVLink":
@@ -521,7 +527,7 @@ def _crossed(system: NodeSystem, shape: Shape, bound: Limit | None) -> str:
 
 
 def _why(found: _Modelled, path: str, shape: Shape, start: float | None) -> str:
-    """The links, the algorithm and the ranks; with `start`, the microseconds that the bytes have no part in."""
+    """Describe links, algorithm and ranks; with `start`, also the latency in microseconds."""
     how = f"{found.algorithm} {found.protocol}".strip()
     ranks = f"{shape.ranks} ranks" + (f" on {shape.nodes} nodes" if shape.nodes > 1 else "")
     time = f"; judged by time, {start + found.latency_us:.3g} us of it latency" if start is not None else ""
@@ -529,7 +535,7 @@ def _why(found: _Modelled, path: str, shape: Shape, start: float | None) -> str:
 
 
 def _pcie(system: NodeSystem, shape: Shape) -> str:
-    """The slots, or the link between the sockets, that a ring of PCIe crosses."""
+    """Describe the slots, or the link between sockets, that a PCIe ring crosses."""
     have = rank_links(system, shape, LATEST)
     path = f"PCIe that NCCL counts as {system.pcie_GBps:g} GB/s" + ("" if system.p2p else ", through host memory")
     place = where(system, shape, "Ring", LATEST, crosses_network=False)
@@ -552,7 +558,7 @@ def _pairwise(
     transfer_us = bus_bytes / top / 1e3
     place = where(system, shape, "pairs", LATEST, crosses_network=limit is not None)
     factors = Correction(filling=CORRECTIONS[place].filling)
-    time_us, share, judged_by = _timed(inside, transfer_us, factors, start)
+    time_us, share, judged_by = _correct_time(inside, transfer_us, factors, start)
     busbw = bus_bytes / time_us / 1e3
     return Prediction(
         op=op,

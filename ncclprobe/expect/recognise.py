@@ -1,14 +1,14 @@
-"""The machine type: exactly one that fits the facts, or none and why; and the links that its facts show.
+"""Recognise the machine type: the only one that fits the facts, or none and why; and the links that the facts show.
 
 The facts are the links and NICs that are present now, without a NIC that fell out or an NVLink that is down. A type of
-:mod:`ncclprobe.expect.tables.machines` has what the machine should have. If a fact is missing, the field falls back on
+:mod:`ncclprobe.expect.tables.machines` has what the machine should have. If a fact is missing, the field falls back to
 NCCL's assumption, and `source` mentions it.
 
-Firmware that names the type (AWS, NVIDIA's own machines) decides, and the seen parts are compared with what the type
-should have. A cloud whose firmware gives only its own name leaves the types that its GPUs fit; there, parts may be
-missing, because parts fail and none appears, but no more than half of them: half a machine is another product. If no
-firmware names it, everything has to be present except NVLinks that are down. Links are expected of the machine type
-that this is, or of those that can be seen.
+Firmware that names the type (AWS, NVIDIA's own machines) decides, and the visible parts are compared with the type's. A
+cloud whose firmware gives only the cloud's name leaves the types that the GPUs fit. There, parts may be missing,
+because parts fail and none is added, but no more than half of them: half a machine is another product. If no firmware
+names the type, every part must be present except NVLinks that are down. The expected links are the recognised type's,
+or those that are visible.
 """
 
 import re
@@ -49,7 +49,7 @@ _SCALABLE: Mapping[str, Processor] = {"1": "skl", "2": "skl", "3": "skl", "4": "
 
 
 class Facts(Struct, frozen=True):
-    """The facts that links and speeds are read from; each may be Absent."""
+    """The facts that links and speeds are derived from; each may be Absent."""
 
     gpus: Gpus | Absent
     nvlinks: NvLinks | Absent
@@ -62,9 +62,9 @@ class Facts(Struct, frozen=True):
 
 
 class Nics(Struct, frozen=True):
-    """The NICs that serve GPUs: the fastest of those nearest to one. `idle` are as many more whose port is not up.
+    """The NICs that serve GPUs: the fastest of those nearest to one. `idle` counts further ones whose port is down.
 
-    `gbps` is one of them, None if none is up or none reports it. `names` are those counted.
+    `gbps` is the rate of one, None if none is up or none reports it. `names` are those counted.
     """
 
     count: int = 0
@@ -76,7 +76,7 @@ class Nics(Struct, frozen=True):
 
 
 def system_of(facts: Facts, name: str = "this machine") -> NodeSystem | Absent:
-    """This machine as the cost model sees it; Absent if its GPUs are not known or not all of one kind.
+    """Return this machine as the cost model sees it; Absent if its GPUs are unknown or of several kinds.
 
     A GPU that reaches its CPU by C2C is as near to the NICs of that CPU as below one switch (NCCL's P2C).
     """
@@ -91,7 +91,7 @@ def system_of(facts: Facts, name: str = "this machine") -> NodeSystem | Absent:
     if isinstance(capability, Absent):
         return capability
     joined, links, domain = nvlink_fabric(facts)
-    nics, assumed = nics_of(facts), _assumed(facts, product)
+    nics, assumed = nics_of(facts), _list_assumptions(facts, product)
     return NodeSystem(
         name=name,
         gpu=present[0].name,
@@ -111,7 +111,7 @@ def system_of(facts: Facts, name: str = "this machine") -> NodeSystem | Absent:
         nic_gbps=nics.gbps or 0.0,
         nic_path="PXB" if product and product.c2c_GBps else nics.path or "PXB",
         network=nics.network,
-        gdr=_gdr(facts.gpudirect, nics),
+        gdr=_has_gdr(facts.gpudirect, nics),
         source="this machine's NVML, sysfs and PCI tree" + (f"; assumed: {', '.join(assumed)}" if assumed else ""),
     )
 
@@ -122,15 +122,15 @@ def _capability(gpu: Gpu, product: gpu_table.GpuProduct | None) -> int | Absent:
     return product.compute_capability if product else Absent(f"compute capability of {gpu.name}: {gpu.compute.why}")
 
 
-def _assumed(facts: Facts, product: gpu_table.GpuProduct | None) -> list[str]:
-    """What a missing fact made us assume."""
+def _list_assumptions(facts: Facts, product: gpu_table.GpuProduct | None) -> list[str]:
+    """List what is assumed because a fact is missing."""
     missing = {"NVLinks": facts.nvlinks, "RDMA devices": facts.fabric, "processor": facts.cpus, "P2P": facts.peers}
     assumed = [name for name, fact in missing.items() if isinstance(fact, Absent)]
     return assumed if product else [*assumed, "PCIe and P2P as of an unlisted product"]
 
 
 def nccl_link_GBps(capability: int) -> float:
-    """One NVLink as NCCL counts it, by compute capability (src/graph/topo.h)."""
+    """Return the rate of one NVLink as NCCL counts it, by compute capability (src/graph/topo.h)."""
     if capability >= 100:
         return 40.1
     if capability >= 90:
@@ -141,12 +141,12 @@ def nccl_link_GBps(capability: int) -> float:
 
 
 def nvlink_fabric(facts: Facts) -> tuple[Joined, int, int]:
-    """How the NVLinks are laid, how many the GPU with the fewest has up, and how many GPUs they join.
+    """Return the layout of the NVLinks, the number up on the GPU with the fewest, and the number of GPUs they join.
 
-    The GPU with the fewest paces all; one without any is not joined. Behind a rack's switches a machine sees only its
-    own GPUs, so it counts those.
+    The GPU with the fewest links paces all; one without any is not joined. Behind a rack's switches a machine sees only
+    its own GPUs, so it counts those.
     """
-    rows = [[link for link in row if link.remote != "ibm-npu"] for row in _up(facts)]
+    rows = [[link for link in row if link.remote != "ibm-npu"] for row in _active_links(facts)]
     counts = [len(row) for row in rows if row]
     if not counts:
         return "none", 0, 0
@@ -163,7 +163,7 @@ def nvlink_fabric(facts: Facts) -> tuple[Joined, int, int]:
 
 
 def _has_equal_bridges(peers: Sequence[set[str]]) -> bool:
-    """Return whether GPUs are joined in equal groups, each to each of its own: a bridge of H200 NVL has four."""
+    """Return whether GPUs are fully joined in groups of equal size: a bridge of H200 NVL has four."""
     groups: list[set[str]] = []
     for ends in peers:
         near = [group for group in groups if group & ends]
@@ -171,18 +171,18 @@ def _has_equal_bridges(peers: Sequence[set[str]]) -> bool:
     return {len(group) for group in groups} == {len(ends) + 1 for ends in peers}
 
 
-def _up(facts: Facts) -> list[list[NvLink]]:
-    """The active links of each GPU, those to a POWER9 included."""
+def _active_links(facts: Facts) -> list[list[NvLink]]:
+    """Return the active links of each GPU, including those to a POWER9."""
     rows = facts.nvlinks.gpus if isinstance(facts.nvlinks, NvLinks) else ()
     return [[] if isinstance(row, Absent) else [link for link in row if link.state == "active"] for row in rows]
 
 
 def _slot(facts: Facts, present: Sequence[Gpu], product: gpu_table.GpuProduct | None, link_GBps: float) -> float:
-    """The slowest GPU's way to its CPU as NCCL counts it: C2C, NVLink on a POWER9, or a PCIe slot.
+    """Return the slowest GPU's link to its CPU as NCCL counts it: C2C, NVLink on a POWER9, or a PCIe slot.
 
-    For a slot it is the best generation, because an idle GPU lowers the present one, and the present width.
+    For a slot, use the best generation, because an idle GPU lowers the current one, and the current width.
     """
-    to_cpu = [sum(link.remote == "ibm-npu" for link in row) for row in _up(facts)]
+    to_cpu = [sum(link.remote == "ibm-npu" for link in row) for row in _active_links(facts)]
     if any(to_cpu):
         return link_GBps * min(filter(None, to_cpu))
     slots = [
@@ -205,14 +205,15 @@ def _p2p(peers: PeerAccess | Absent, product: gpu_table.GpuProduct | None) -> bo
 
 
 def _processor(facts: Facts, product: gpu_table.GpuProduct | None) -> Processor:
-    """By its name; /proc/cpuinfo gives none on Arm, but whatever a GPU reaches by C2C is one."""
+    """Return the class of processor by name; /proc/cpuinfo has none on Arm, but a CPU reached by C2C is Arm."""
     if product and product.c2c_GBps:
         return "arm"
     return processor(facts.cpus.model) if isinstance(facts.cpus, Cpus) else "unknown"
 
 
 def processor(model: str) -> Processor:
-    """NCCL's class of a processor, by the name in /proc/cpuinfo. NCCL goes by Intel's model numbers (graph/topo.cc).
+    """Return NCCL's class of a processor from its name in /proc/cpuinfo. NCCL uses Intel's model numbers
+    (graph/topo.cc).
 
     Xeon Scalable has its generation in the second digit; Granite Rapids (Xeon 6) counts as Emerald Rapids.
     """
@@ -229,7 +230,7 @@ def processor(model: str) -> Processor:
 
 
 def _meet_at_host_bridge(pci: Pci | Absent) -> bool:
-    """Return whether GPUs of one NUMA node hang below different root ports, so that a host bridge joins them."""
+    """Return whether GPUs of one NUMA node are below different root ports, so that a host bridge joins them."""
     ports: dict[int, set[str]] = {}
     for device in pci.of("gpu") if isinstance(pci, Pci) else ():
         if isinstance(device.numa_node, int) and not isinstance(device.place, Absent):
@@ -238,9 +239,9 @@ def _meet_at_host_bridge(pci: Pci | Absent) -> bool:
 
 
 def _sockets(cpus: Cpus | Absent) -> int:
-    """Sockets by the distances of NUMA nodes: those of one socket are nearer to each other than any of another.
+    """Count sockets by NUMA distances: nodes of one socket are nearer to each other than to any of another.
 
-    Two kinds of distance besides its own mean nodes per socket (NPS, SNC); with one kind, each node is a socket.
+    Two distances besides a node's own mean several nodes per socket (NPS, SNC); with one, each node is a socket.
     """
     nodes = [node for node in cpus.numa if node.cpus] if isinstance(cpus, Cpus) else []
     far = sorted(
@@ -260,11 +261,11 @@ def _distance_to(distances: Sequence[int], node: int) -> int:
 
 
 def nics_of(facts: Facts) -> Nics:
-    """The NICs that serve GPUs: RDMA devices, or network interfaces if there are none."""
-    devices = _rdma(facts.fabric)
+    """Return the NICs that serve GPUs: RDMA devices, or network interfaces if there are none."""
+    devices = _hardware_rdma(facts.fabric)
     if devices:
         up = {device.name: rate for device in devices if (rate := _rate(device)) is not None}
-        serving = _serving(facts, {d.name: d.pci if isinstance(d.pci, str) else "" for d in devices})
+        serving = _nearest_nics(facts, {d.name: d.pci if isinstance(d.pci, str) else "" for d in devices})
         near = serving or tuple(device.name for device in devices)
         fastest = max((up[name] for name in near if name in up), default=None)
         names = tuple(name for name in near if name in up and up[name] == fastest)
@@ -273,8 +274,8 @@ def nics_of(facts: Facts) -> Nics:
     return _interfaces(facts)
 
 
-def _rdma(fabric: Fabric | Absent) -> list[RdmaDevice]:
-    """RDMA devices that are on a bus, or not known not to be: soft-RoCE serves no GPU."""
+def _hardware_rdma(fabric: Fabric | Absent) -> list[RdmaDevice]:
+    """Return RDMA devices on a bus, or possibly on one: soft-RoCE serves no GPU."""
     return [d for d in fabric.devices if d.pci is not None] if isinstance(fabric, Fabric) else []
 
 
@@ -297,10 +298,10 @@ def _network(devices: Iterable[RdmaDevice], names: Sequence[str], pci: Pci | Abs
 
 
 def _interfaces(facts: Facts) -> Nics:
-    """What TCP would go over: the fastest interfaces of hardware that run, near the GPUs if that is known."""
+    """Return the interfaces that TCP would use: the fastest running hardware ones, near the GPUs if known."""
     everything = facts.interfaces.all if isinstance(facts.interfaces, Interfaces) else ()
     found = {i.name: i for i in everything if i.running and not i.loopback and i.virtual is False and i.speed_mbps}
-    near = _serving(facts, {name: i.pci for name, i in found.items()}) or tuple(found)
+    near = _nearest_nics(facts, {name: i.pci for name, i in found.items()}) or tuple(found)
     fastest = max((_gbps(found[name]) for name in near), default=None)
     names = tuple(name for name in near if _gbps(found[name]) == fastest)
     network: Network = "slingshot" if any(found[name].driver.startswith("cxi") for name in names) else "sockets"
@@ -318,19 +319,21 @@ def _topology(facts: Facts, nics: Mapping[str, str]) -> Topology | None:
     return device_topology(facts.pci, facts.gpus, facts.nvlinks, addresses)
 
 
-def _serving(facts: Facts, nics: Mapping[str, str]) -> tuple[str, ...]:
-    """The NICs that are nearest to some GPU, in their order; none if the tree does not show it."""
+def _nearest_nics(facts: Facts, nics: Mapping[str, str]) -> tuple[str, ...]:
+    """Return the NICs nearest to some GPU, in order; empty if the PCI tree does not show it."""
     topology = _topology(facts, nics)
     near = {nic for gpu in topology.gpus for nic in topology.near(gpu)} if topology else set()
     return tuple(name for name in nics if name in near)
 
 
 def _path(facts: Facts, names: Sequence[str]) -> NicPath | None:
-    """The distance from a GPU to its nearest NIC: the longest of all GPUs; the shortest if NVLink joins them all.
+    """Return the path from a GPU to its nearest NIC: the longest over all GPUs, or the shortest if NVLink joins them
+    all.
 
-    The others reach the NIC over that one (NCCL's PXN, and its rings: 8 V100 of one NIC are PHB to it, not SYS).
+    The other GPUs reach the NIC through the nearest one (NCCL's PXN, and its rings: 8 V100 with one NIC are PHB to it,
+    not SYS).
     """
-    places = {d.name: d.pci for d in _rdma(facts.fabric) if d.name in names and isinstance(d.pci, str)}
+    places = {d.name: d.pci for d in _hardware_rdma(facts.fabric) if d.name in names and isinstance(d.pci, str)}
     if not places and isinstance(facts.interfaces, Interfaces):
         places = {i.name: i.pci for i in facts.interfaces.all if i.name in names}
     topology = _topology(facts, places)
@@ -344,8 +347,8 @@ def _path(facts: Facts, names: Sequence[str]) -> NicPath | None:
     return NIC_PATHS[pick(min(row) for row in words)] if words and all(words) else None
 
 
-def _gdr(gpudirect: GpuDirect | Absent, nics: Nics) -> bool:
-    """Whether what GPUDirect RDMA needs is there; unknown counts as there, for an expectation must not be too low."""
+def _has_gdr(gpudirect: GpuDirect | Absent, nics: Nics) -> bool:
+    """Return whether GPUDirect RDMA is possible; unknown counts as yes, because an expectation must not be too low."""
     if nics.network not in ("ib", "roce", "efa", "slingshot", "opa"):
         return False
     if nics.network in ("efa", "slingshot") or isinstance(gpudirect, Absent):
@@ -355,15 +358,15 @@ def _gdr(gpudirect: GpuDirect | Absent, nics: Nics) -> bool:
 
 _NVLINKS = "NVLinks of a GPU"
 _NO_RDMA = (None, "sockets", "slingshot")
-"""Networks whose NICs cannot be distinguished for certain from others of the machine."""
+"""Networks whose NICs cannot be told apart for certain from the machine's other NICs."""
 _FROM_HERE = ("nics", "nic_gbps", "network", "gdr", "nic_path", "processor", "sockets")
 
 
 class MachineFacts(Struct, frozen=True):
-    """The facts that distinguish types. None: unknown; `unknown` has what and why.
+    """The facts that tell types apart. None: unknown; `unknown` lists what and why.
 
-    `gpus` counts those on the PCI bus too, which a container may not be given. `nvlinks` are those up of the GPU with
-    the fewest, `nics` those that serve GPUs, whether their port is up or not.
+    `gpus` includes those on the PCI bus that a container may not be given. `nvlinks` are those up on the GPU with the
+    fewest. `nics` are those that serve GPUs, whether their port is up or not.
     """
 
     cloud: str = ""
@@ -379,7 +382,7 @@ class MachineFacts(Struct, frozen=True):
 
 
 class TypeDifference(Struct, frozen=True):
-    """One thing that is not as the type has it. `seen` None: not known."""
+    """One property that differs from the type. `seen` None: unknown."""
 
     what: str
     seen: str | int | float | None
@@ -393,9 +396,9 @@ class TypeDifference(Struct, frozen=True):
 
 
 class Recognised(Struct, frozen=True):
-    """The one type that fits, or None. `candidates` are its names: one, several (ambiguous), or none.
+    """The only type that fits, or None. `candidates` are names: one, several (ambiguous), or none.
 
-    `differs`: how this machine differs from the type (a NIC that fell out). `why` is one sentence for a reader.
+    `differs`: how this machine differs from the type (a NIC that fell out). `why` is one sentence for the reader.
     """
 
     machine: MachineType | None
@@ -405,7 +408,7 @@ class Recognised(Struct, frozen=True):
 
 
 def seen(facts: Facts, firmware: Firmware | Absent) -> MachineFacts:
-    """Return what a machine's facts say."""
+    """Collect the identifying facts of a machine."""
     said = firmware if isinstance(firmware, Firmware) else Firmware()
     nics = nics_of(facts)
     names = sorted({gpu.name for gpu in facts.gpus.all if gpu.name}) if isinstance(facts.gpus, Gpus) else []
@@ -426,21 +429,21 @@ def seen(facts: Facts, firmware: Firmware | Absent) -> MachineFacts:
 
 
 def _gpus(facts: Facts) -> int | None:
-    """Return NVML's count or the PCI bus's, whichever is more."""
+    """Return NVML's count or the PCI bus's, whichever is higher."""
     by_nvml = len(facts.gpus.all) if isinstance(facts.gpus, Gpus) else None
     by_pci = len(facts.pci.of("gpu")) if isinstance(facts.pci, Pci) else None
     return max((count for count in (by_nvml, by_pci) if count is not None), default=None)
 
 
 def recognise(facts: MachineFacts, types: Iterable[MachineType] | None = None) -> Recognised:
-    """Return the type that fits, of `types` or all that are known; a site's own before ours."""
+    """Return the type that fits, among `types` or all known ones; a site's own take precedence."""
     known = list(table().values() if types is None else types)
     possible = [machine for machine in known if _host_fits(machine.match, facts)]
     if not possible:
         return Recognised(None, why=_unrecognised(facts))
     judged = [(machine, differences(machine, facts)) for machine in possible]
     exact = [machine for machine, differs in judged if not differs]
-    fitting = exact or [machine for machine, differs in judged if _bearable(machine, differs)]
+    fitting = exact or [machine for machine, differs in judged if _are_faults(machine, differs)]
     if not fitting:
         return Recognised(None, why=_nearest(judged))
     fitting = [machine for machine in fitting if machine.origin] or fitting  # a site knows its machines
@@ -455,7 +458,7 @@ def recognise(facts: MachineFacts, types: Iterable[MachineType] | None = None) -
 def should_be(found: Recognised, here: NodeSystem | Absent) -> NodeSystem | Absent:
     """Return the machine as its type should be; fields that no source states are as seen (`here`).
 
-    On a board of any maker the NICs are the maker's choice, so they are those that are present.
+    For a board that any maker uses, the NICs are the maker's choice, so they are those present.
     """
     if found.machine is None:
         return here
@@ -485,13 +488,13 @@ def _host_fits(match: Match, facts: MachineFacts) -> bool:
 
 
 def _begins(product: str, words: str) -> bool:
-    """Return whether a DMI name is `words`, or begins with them: ``DGXA100 920-23687-2530-000`` is a ``DGXA100``."""
+    """Return whether a DMI name begins with `words`: ``DGXA100 920-23687-2530-000`` is a ``DGXA100``."""
     wanted = words.split()
     return product.split()[: len(wanted)] == wanted
 
 
 def differences(machine: MachineType, facts: MachineFacts) -> tuple[TypeDifference, ...]:
-    """Return how a machine differs from a type. What no source states of the type is not compared."""
+    """Return how a machine differs from a type. Properties that no source states are not compared."""
     links, match = machine.links, machine.match
     found = []
     alike = set(facts.gpu_names) <= set(match.gpu_names)
@@ -510,8 +513,8 @@ def differences(machine: MachineType, facts: MachineFacts) -> tuple[TypeDifferen
     return tuple(found)
 
 
-def _bearable(machine: MachineType, differs: Iterable[TypeDifference]) -> bool:
-    """Return whether these differences are this type with something wrong, not another type."""
+def _are_faults(machine: MachineType, differs: Iterable[TypeDifference]) -> bool:
+    """Return whether these differences are faults of this type, rather than signs of another type."""
     match = machine.match
     if match.products:
         return all(isinstance(d.expected, int | float) for d in differs)
@@ -526,7 +529,7 @@ def _lost(difference: TypeDifference) -> bool:
 
 
 def _nearest(judged: Iterable[tuple[MachineType, tuple[TypeDifference, ...]]], most: int = 3) -> str:
-    """Return the types that differ least, each with how."""
+    """Describe the types with the fewest differences."""
     ranked = sorted(judged, key=lambda pair: (_far(pair[1]), pair[0].name))
     least = [pair for pair in ranked if _far(pair[1]) == _far(ranked[0][1])]
     told = [f"{machine.name} ({'; '.join(map(str, differs))})" for machine, differs in least]
@@ -538,7 +541,7 @@ def _far(differs: Iterable[TypeDifference]) -> float:
 
 
 def _distance(difference: TypeDifference) -> float:
-    """Return the distance of two values: 1 plus the share by which they differ, 2 for names and unknown values."""
+    """Return the distance of two values: 1 plus their relative difference, 2 for names and unknown values."""
     seen, expected = difference.seen, difference.expected
     if isinstance(seen, str) or isinstance(expected, str) or seen is None:
         return 2.0
@@ -546,7 +549,7 @@ def _distance(difference: TypeDifference) -> float:
 
 
 def _unrecognised(facts: MachineFacts) -> str:
-    """Return why no type is possible at all."""
+    """Return why no type is possible."""
     if facts.unknown and not facts.gpu_names:
         return f"no machine type fits; not known: {'; '.join(facts.unknown)}"
     gpus = f"{facts.gpus or 0} of {', '.join(facts.gpu_names)}" if facts.gpu_names else "no GPU"
@@ -568,7 +571,7 @@ assert set(_FACTS) == {*Facts.__struct_fields__}
 
 
 class ExpectationContext(Struct, frozen=True):
-    """What numbers are expected of: `system`, or why nothing can be; `machine`, the type that was recognised.
+    """The basis of expectations: `system`, or why there is none; `machine`, the recognised type.
 
     `why` is one sentence for the reader, `nccl` the version found there, `settings` what NCCL would read there.
     """
@@ -581,13 +584,13 @@ class ExpectationContext(Struct, frozen=True):
 
 
 def expectation_context(known: Mapping[type, Any]) -> ExpectationContext:
-    """From the facts of one node, by their type.
+    """Build the context from the facts of one node, by type.
 
-    A recognised type speaks for its machine, so that a NIC that fell out counts as lost. An unknown machine is taken as
-    its links are now, which is all that is known of it.
+    A recognised type defines its machine, so that a NIC that fell out counts as lost. An unknown machine is taken as
+    its links are now, because nothing else is known.
     """
     facts = Facts(**{name: known.get(kind, Absent("was not asked")) for name, kind in _FACTS.items()})
-    if (told := _described(known)) is not None:
+    if (told := _context_of_text(known)) is not None:
         return told
     found = recognise(seen(facts, known.get(Firmware, Absent("was not asked"))))
     software, settings = learned(known, Software), learned(known, Settings) or Settings()
@@ -601,10 +604,10 @@ def expectation_context(known: Mapping[type, Any]) -> ExpectationContext:
     return _add_usual_nics(_add_board_links(context, facts), facts) if NamedMachine in known else context
 
 
-def _described(known: Mapping[type, Any]) -> ExpectationContext | None:
-    """Return what pasted text names, if it does not show the GPUs, or shows those of this type; None: it names none.
+def _context_of_text(known: Mapping[type, Any]) -> ExpectationContext | None:
+    """Return what pasted text names, if it does not show GPUs, or shows those of this type; None: it names nothing.
 
-    The GPUs of a manifest tell no network: such a machine is judged by what is inside it.
+    The GPUs of a manifest do not reveal the network: such a machine is judged by what is inside it.
     """
     said, gpus, settings = learned(known, NamedMachine), learned(known, Gpus), learned(known, Settings) or Settings()
     if said is None:
@@ -625,7 +628,7 @@ def _described(known: Mapping[type, Any]) -> ExpectationContext | None:
 
 _ON_BOARDS = 8
 _SOCKETED = ("", " sxm", " sxm4 80gb", " sxm2 32gb")
-"""What completes a short name such as h100 or a100, if eight of them are in a node."""
+"""Suffixes that complete a short name such as h100 or a100, if a node has eight of them."""
 
 
 def _board(said: NamedMachine) -> NodeSystem | None:
@@ -634,7 +637,7 @@ def _board(said: NamedMachine) -> NodeSystem | None:
 
 
 def product_named(said: NamedMachine, count: int) -> str:
-    """Return NVML's name of the GPUs that a text names, by their model or by the machine's type; empty: none fits."""
+    """Return NVML's name of the GPUs that a text names, by model or machine type; empty: none fits."""
     machine = named(said.type) if said.type else None
     if machine and machine.links.gpus == count:
         return machine.gpu
@@ -647,7 +650,7 @@ def product_named(said: NamedMachine, count: int) -> str:
 
 
 def _add_board_links(context: ExpectationContext, facts: Facts) -> ExpectationContext:
-    """Return `context` with the NVLinks of the board, if texts show eight GPUs that are made for one, and no links."""
+    """Add the NVLinks of the board if texts show eight GPUs made for one, and no links."""
     system = context.system
     rows = () if isinstance(facts.nvlinks, Absent) else facts.nvlinks.gpus
     if isinstance(system, Absent) or system.gpus != _ON_BOARDS or not all(isinstance(row, Absent) for row in rows):
@@ -661,9 +664,9 @@ def _add_board_links(context: ExpectationContext, facts: Facts) -> ExpectationCo
 
 
 def _add_usual_nics(context: ExpectationContext, facts: Facts) -> ExpectationContext:
-    """Return `context` with NICs of the usual rate, if texts name its NICs and show the rate and state of none.
+    """Add NICs of the usual rate if texts name NICs but show neither rate nor state.
 
-    A tray whose GPUs have joined a cluster of nodes is one of a rack.
+    A tray whose GPUs have joined a cluster of nodes belongs to a rack.
     """
     ports = facts.fabric.ports if isinstance(facts.fabric, Fabric) else ()
     system = context.system

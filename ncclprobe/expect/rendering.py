@@ -1,4 +1,4 @@
-"""The pages of ``ncclprobe expect``: a table with its reasons, the same as JSON, the machine types."""
+"""Output of ``ncclprobe expect``: a table with its reasons, the same as JSON, and the machine types."""
 
 import re
 from collections.abc import Iterator, Mapping, Sequence
@@ -24,18 +24,18 @@ _NEWER = "NCCL {asked} is newer than {known}, the newest whose search and tables
 
 
 def as_text(asked: TableRequest, here: ExpectationContext, found: Sequence[Line]) -> str:
-    """The table of each operation, and the reasons below it."""
+    """Render the table of each operation, and the reasons below it."""
     return "\n".join(_text(asked, here, found))
 
 
 def _text(asked: TableRequest, here: ExpectationContext, found: Sequence[Line]) -> Iterator[str]:
     system, shape = asked.system, asked.shape
-    yield from _wrapped(f"{system.name}: {_ranks(asked)}, NCCL {_dotted(asked.version)}")
+    yield from _wrap(f"{system.name}: {_ranks(asked)}, NCCL {_dotted(asked.version)}")
     of_op = {op: [line for line in found if line.op == op] for op in asked.ops}
-    yield from (line for rows in of_op.values() if rows for line in _wrapped(_answer(rows[-1])))
+    yield from (line for rows in of_op.values() if rows for line in _wrap(_answer(rows[-1])))
     if asked.settings:
-        yield from _wrapped(f"settings: {asked.settings}")
-    yield from (line for note in notes(asked) for line in _wrapped(f"note: {note}"))
+        yield from _wrap(f"settings: {asked.settings}")
+    yield from (line for note in notes(asked) for line in _wrap(f"note: {note}"))
     for op, rows in of_op.items():
         yield ""
         if not rows:
@@ -45,14 +45,14 @@ def _text(asked: TableRequest, here: ExpectationContext, found: Sequence[Line]) 
     if shape.nodes > 1 and not found:
         yield "what NICs these nodes have is not known"
     yield ""
-    yield from _wrapped(here.why)
-    yield from _wrapped(f"links: {links(asked)}")
-    yield from _wrapped(f"source: {system.source}")
+    yield from _wrap(here.why)
+    yield from _wrap(f"links: {links(asked)}")
+    yield from _wrap(f"source: {system.source}")
     rules = [(op, of) for op, rows in of_op.items() for of in _group_by_worst(rows)]
     yield from ["", "how measured rows are judged:"] if rules else []
     for op, of in rules:
         span = size(of[0].nbytes) + (f" to {size(of[-1].nbytes)}" if len(of) > 1 else "")
-        yield from _wrapped(f"{op} of {span}: {_VERDICTS[of[-1].expectation.worst]}{_known(of)}")
+        yield from _wrap(f"{op} of {span}: {_VERDICTS[of[-1].expectation.worst]}{_known(of)}")
 
 
 def _nothing(asked: TableRequest, op: str) -> str:
@@ -62,19 +62,19 @@ def _nothing(asked: TableRequest, op: str) -> str:
 
 
 def _answer(line: Line) -> str:
-    """Return the number of the largest size in a sentence."""
+    """Put the number for the largest size in a sentence."""
     value = line.expectation
     lead = f"{line.op} of {size(line.nbytes)} should reach {value.value:.4g} GB/s"
     return f"{lead}; below {value.threshold:.4g} it {value.worst}s" if value.worst != "unjudged" else lead
 
 
 def notes(asked: TableRequest) -> list[str]:
-    """What the reader must know of all the numbers: a release of NCCL that is newer than what is known here."""
+    """Return notes about all numbers: a release of NCCL that is newer than the known ones."""
     return [_NEWER.format(asked=_dotted(asked.version), known=_dotted(LATEST))] if asked.version > LATEST else []
 
 
-def _wrapped(text: str, hang: int = 2) -> list[str]:
-    """`text` in lines of a terminal; an address stays whole, so that it can be copied."""
+def _wrap(text: str, hang: int = 2) -> list[str]:
+    """Wrap `text` for a terminal; addresses stay whole, so that they can be copied."""
     return wrap("", text, _WIDTH, hang, whole=True)
 
 
@@ -91,14 +91,14 @@ def _ranks(asked: TableRequest) -> str:
 
 
 def links(asked: TableRequest) -> str:
-    """The links of a machine in a few words."""
+    """Describe the links of a machine in a few words."""
     system = asked.system
     parts = [_describe_links(system), *(["NVLS"] if system.nvls else []), *([_nics(system)] if system.nics else [])]
     return ", ".join(parts)
 
 
 def _nics(system: NodeSystem) -> str:
-    """``8 NICs x 400 Gb/s (ib, GPUDirect)``; unknown parts are called unknown."""
+    """Return ``8 NICs x 400 Gb/s (ib, GPUDirect)``; unknown parts are called unknown."""
     count = f"{system.nics} NIC{'s' * (system.nics > 1)}"
     rate = f" x {system.nic_gbps:g} Gb/s" if system.nic_gbps else " of a rate that is not known"
     return f"{count}{rate} ({system.network or 'unknown network'}{', GPUDirect' if system.gdr else ''})"
@@ -112,7 +112,7 @@ def _describe_links(system: NodeSystem) -> str:
 
 
 def _table(rows: Sequence[Line], ranks: int, asked: TableRequest) -> Iterator[str]:
-    """A line per size, each with the number of its reason, and below it each reason once."""
+    """Yield one line per size with the number of its reason, and each reason once below."""
     yield rows[0].op
     yield f"{'size':>8} {'time us':>9} {'GB/s':>8} {'threshold':>9} {'decides':<12} {'how':<15} from"
     reasons: dict[tuple[str, str, str], int] = {}
@@ -120,8 +120,8 @@ def _table(rows: Sequence[Line], ranks: int, asked: TableRequest) -> Iterator[st
         number = reasons.setdefault(_reason(line), len(reasons) + 1)
         yield _row(line, ranks, number)
     for (why, source, confidence), number in reasons.items():
-        yield from _wrapped(f"[{number}] {why}. Source: {source} (confidence {confidence})", 4)
-    yield from (line for note in _heading_lines(rows, asked) for line in _wrapped(note))
+        yield from _wrap(f"[{number}] {why}. Source: {source} (confidence {confidence})", 4)
+    yield from (line for note in _heading_lines(rows, asked) for line in _wrap(note))
 
 
 def _row(line: Line, ranks: int, number: int) -> str:
@@ -130,18 +130,18 @@ def _row(line: Line, ranks: int, number: int) -> str:
     time_us = line.time_us(ranks)
     time = f"{time_us:9.4g}" if time_us < 10_000 else f"{time_us:9.0f}"
     low = f"{value.threshold:9.4g}" if value.worst != "unjudged" else f"{'-':>9}"
-    how = f"{_how(line):<15}"
+    how = f"{_algorithm(line):<15}"
     return f"{size(line.nbytes):>8} {time} {_rate(value.value)} {low} {decides:<12} {how} {value.basis} [{number}]"
 
 
 def _rate(value: float) -> str:
-    """GB/s in eight columns: four digits, and three of what is very small."""
+    """Format GB/s in eight columns: four digits, or three for very small numbers."""
     text = f"{value:8.4g}"
     return text if len(text) == 8 else f"{value:8.3g}"
 
 
-def _how(line: Line) -> str:
-    """The algorithm and protocol; empty for a published number that the model's own choice does not reach."""
+def _algorithm(line: Line) -> str:
+    """Return algorithm and protocol; empty for a published number that the model's own choice does not reach."""
     found, value = line.prediction, line.expectation
     if found is None or (value.basis == "published" and value.value > found.busbw_GBps * _NEAR):
         return ""
@@ -153,7 +153,7 @@ _SAID = ("drawn to", "with NCCL_")
 
 
 def _reason(line: Line) -> tuple[str, str, str]:
-    """What a number rests on, without what differs from size to size: the algorithm and the time have columns."""
+    """Return what a number is based on, without what differs between sizes: algorithm and time have columns."""
     value, found = line.expectation, line.prediction
     why = value.why
     if value.basis == "model" and found:
@@ -165,13 +165,15 @@ _VERDICTS = {"fail": "fails below the threshold; ", "warn": "warns at most; ", "
 
 
 def _group_by_worst(rows: Sequence[Line]) -> Iterator[list[Line]]:
-    """Sizes that follow each other with the same worst verdict."""
+    """Group consecutive sizes with the same worst verdict."""
     for _, group in groupby(rows, key=lambda line: line.expectation.worst):
         yield list(group)
 
 
 def _known(of: Sequence[Line]) -> str:
-    """The error of the last and largest of these sizes; the model's own expectation concerns only one size."""
+    """Return the error for the largest of these sizes; without the model's own expectation, which is for
+    one size only.
+    """
     known = of[-1].expectation.known
     return _EXPECTS.sub("", known) if len(of) > 1 else known
 
@@ -196,7 +198,7 @@ def _heading_lines(rows: Sequence[Line], asked: TableRequest) -> Iterator[str]:
 
 
 def as_json(asked: TableRequest, here: ExpectationContext, found: Sequence[Line]) -> dict[str, Any]:
-    """Everything of the table, with real types."""
+    """Return the whole table as data."""
     return {
         "machine": asked.machine.name if asked.machine else None,
         "why": here.why,
@@ -227,7 +229,7 @@ _MODEL = ("time_us", "busbw_GBps", "model_GBps", "latency_us", "transfer_us", "a
 
 
 def listing(known: Sequence[MachineType]) -> str:
-    """Return the machine types below their maker or cloud, a line each."""
+    """List the machine types below their maker or cloud, one per line."""
     makers = dict.fromkeys(each.vendor for each in known)
     found = ((f"{maker}:", *(_type(each) for each in known if each.vendor == maker)) for maker in makers)
     return "\n".join(line for lines in found for line in lines)

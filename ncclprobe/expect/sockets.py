@@ -1,7 +1,7 @@
-"""What TCP allows: gloo on processors, and NCCL without RDMA. Never compared with a number of a GPU.
+"""The limits of TCP: gloo on processors, and NCCL without RDMA. Never compared with a GPU's numbers.
 
-The slowest link on the path decides. Its speed is what the interface reports, unless it is virtual: a veth or a
-bridge reports 10 Gb/s whatever is below it, so there only a measured stream counts.
+The slowest link on the path decides. Its speed is what the interface reports, unless it is virtual: a veth or a bridge
+reports 10 Gb/s whatever is below it, so there only a measured stream counts.
 """
 
 import statistics
@@ -13,35 +13,35 @@ from ncclprobe.model.measurement import Expectation
 from ncclprobe.model.values import Struct, replace
 
 GLOO_OPS = ("all_reduce", "broadcast", "sendrecv")
-"""Those that gloo implements over the wire as their bus factor counts. Its reduce_scatter all-reduces a copy of the
-whole input and takes a slice, its all_gather copies as much again: 3 to 4 times slower over the same link
-(ProcessGroupGloo.cpp), so neither is held to it; for the rest nothing is published."""
-_STREAM_GBps = 1.1
-"""One stream of gloo on one core: 1.07 to 1.16 GB/s over 40GbE (https://github.com/pytorch/gloo/issues/248)."""
-_SHARED_CORES_GBps = 0.15
-"""The share that still passes if ranks share cores, as in containers: 2 cores carry 0.7 GB/s of four ranks over
-loopback.
+"""Operations that gloo implements with the traffic that their bus factor counts. Its reduce_scatter all-reduces a copy
+of the whole input and takes a slice, its all_gather copies as much again: 3 to 4 times slower over the same link
+(ProcessGroupGloo.cpp), so neither is judged. Nothing is published for the rest.
 """
+_STREAM_GBps = 1.1
+"""One gloo stream on one core: 1.07 to 1.16 GB/s over 40GbE (https://github.com/pytorch/gloo/issues/248)."""
+_SHARED_CORES_GBps = 0.15
+"""Still passes if ranks share cores, as in containers: 2 cores carry 0.7 GB/s of four ranks over loopback."""
 _LINE = 0.88
-"""A share of the line rate if the processor keeps up: 110 of 125 MB/s (https://github.com/pytorch/gloo/issues/21)."""
+"""Share of the line rate if the processor keeps up: 110 of 125 MB/s (https://github.com/pytorch/gloo/issues/21)."""
 _REPORTED = (
     "not judged: what gloo reaches of a line that an interface reports is known from 2 sources and 2 rows; streams "
     "measured between three nodes or more would judge it"
 )
 _NCCL_NODE_GBps = 4.5
 """All streams of one node with NCCL's defaults: 4.5 to 5.2 GB/s over 100GbE
-(https://github.com/NVIDIA/nccl/issues/450), 3.2 over IPoIB, 4 of an A3 Mega without TCPXO."""
+(https://github.com/NVIDIA/nccl/issues/450), 3.2 over IPoIB, 4 on an A3 Mega without TCPXO.
+"""
 _NCCL_LINE = 0.75
-"""A share of links so slow that the processor keeps up: 0.6 of 32 Gb/s
-(https://github.com/NVIDIA/nccl/issues/209), 0.77 of 10.
+"""Share of a link slow enough for the processor to keep up: 0.6 of 32 Gb/s (https://github.com/NVIDIA/nccl/issues/209),
+0.77 of 10.
 """
 _OF_STREAM, _OF_STREAM_LOW = 0.8, 0.4
-"""A share of a measured TCP stream: gloo copies and reduces between its messages."""
+"""Share of a measured TCP stream: gloo copies and reduces between its messages."""
 LEAST_NBYTES = 1 << 20
-"""Below it latency decides, and of the latency of TCP nothing is known here."""
+"""Below this size latency decides, and TCP's latency is unknown."""
 
 LARGE_NBYTES = 16 << 20
-"""From here on something is expected of NCCL over TCP between nodes."""
+"""From this size on, there are expectations for NCCL over TCP between nodes."""
 
 Speed = Literal["reported", "measured"]
 
@@ -55,7 +55,7 @@ class SocketLink(Struct, frozen=True):
 
 
 class SocketInterface(Struct, frozen=True):
-    """One interface of one node that the job goes through. `gbps` is null if nothing is reported or measured."""
+    """One interface of one node that the job uses. `gbps` is None if nothing is reported or measured."""
 
     node: str
     interface: str
@@ -64,7 +64,7 @@ class SocketInterface(Struct, frozen=True):
 
 
 def slowest(interfaces: Sequence[SocketInterface]) -> SocketLink | None:
-    """Return the slowest of `interfaces` by the speed that they report; None if one is virtual or reports none.
+    """Return the slowest interface by reported speed; None if one is virtual or reports none.
 
     An interface of unknown speed may be the slowest, so then nothing is expected.
     """
@@ -75,9 +75,10 @@ def slowest(interfaces: Sequence[SocketInterface]) -> SocketLink | None:
 
 
 def typical(rates_gbps: Sequence[float]) -> SocketLink | None:
-    """Return what a path of this job carries: the median of streams. None below three: then none is an outlier.
+    """Return the usual rate of this job's paths: the median of streams. None for fewer than three, which show no
+    outlier.
 
-    The median and not the least, which would make the norm of the very path that is sick.
+    The minimum would make the sick path the norm.
     """
     known = [rate for rate in rates_gbps if rate > 0]
     if len(known) < 3:
@@ -86,7 +87,9 @@ def typical(rates_gbps: Sequence[float]) -> SocketLink | None:
 
 
 def gloo(op: str, nbytes: int, link: SocketLink) -> Expectation | None:
-    """Return bus bandwidth of gloo over `link`; None for what cannot be held to it (:data:`GLOO_OPS`), or is small."""
+    """Expect gloo's bus bandwidth over `link`; None for operations that are not judged (:data:`GLOO_OPS`), or small
+    sizes.
+    """
     if op not in GLOO_OPS or nbytes < LEAST_NBYTES:
         return None
     line = link.gbps / 8
@@ -105,11 +108,10 @@ def gloo(op: str, nbytes: int, link: SocketLink) -> Expectation | None:
 
 
 def nccl(op: str, link: SocketLink) -> Expectation | None:
-    """Return bus bandwidth of NCCL over TCP between nodes whose slowest link is `link`, for large messages.
+    """Expect NCCL's bus bandwidth over TCP between nodes whose slowest link is `link`, for large messages.
 
-    What it may decide is :mod:`.evidence`'s to say.
-
-    An all-to-all shares the link among the ranks of a node and is not judged here.
+    :mod:`.evidence` decides what verdict it allows. An all-to-all shares the link among the ranks of a node and is not
+    judged here.
     """
     if op in ("all_to_all", "gather", "scatter"):
         return None

@@ -1,7 +1,7 @@
-"""TOML written by hand, made a value of ours: refused with file, key and reason if it is not valid.
+"""Convert hand-written TOML to our values; refuse an invalid one with file, key and reason.
 
-An unknown key is an error, not a word from the future: a number with a misspelt key would otherwise be ignored
-silently. Numbers are finite and carry their unit in the key; text is never empty.
+An unknown key is an error, not a future extension: a number with a misspelt key would otherwise be silently ignored.
+Numbers are finite and carry their unit in the key; text is never empty.
 """
 
 import sys
@@ -33,7 +33,7 @@ _KINDS = {
     "`array`": "a list",
     "`object`": "a table",
 }
-"""What msgspec calls the kinds of TOML."""
+"""msgspec's names for TOML types, in plain words."""
 Text = Annotated[str, Meta(min_length=1, pattern=r"\S")]
 Positive = Annotated[float, Meta(gt=0, lt=bounds.TOML_NUMBER)]
 PositiveInt = Annotated[int, Meta(ge=1, lt=int(bounds.TOML_NUMBER))]
@@ -41,7 +41,7 @@ Tables = Annotated[tuple[dict[str, Any], ...], Meta(max_length=bounds.TOML_ENTRI
 
 
 def document(text: str, path: str) -> dict[str, Any]:
-    """Return the tables of a TOML text. Raises UsageError for no TOML, or what is too large, long or deep for ours."""
+    """Parse the tables of a TOML text. Raises UsageError for invalid TOML, or text that is too large, long or deep."""
     if len(text) > bounds.TOML_CHARACTERS:
         raise UsageError(f"{path}: {len(text)} characters; the limit is {bounds.TOML_CHARACTERS}")
     longest = max(text.splitlines(), key=len, default="")
@@ -58,7 +58,7 @@ def document(text: str, path: str) -> dict[str, Any]:
 
 
 def converted(table: Mapping[str, Any], kind: type[T], where: str) -> T:
-    """Return `table` as a value, keys that end in ``bytes`` as bytes. Raises UsageError naming `where` and the key."""
+    """Convert `table` to `kind`; keys that end in ``bytes`` are sizes. Raises UsageError naming `where` and the key."""
     known = kind.__struct_fields__
     for name in table:
         if name not in known:
@@ -79,7 +79,7 @@ def _hint(name: str, known: Collection[str]) -> str:
 
 
 def _reason(said: str) -> str:
-    """Return msgspec's reason with the key first, and in words: ``nics: expected a whole number >= 1``."""
+    """Rewrite msgspec's reason with the key first: ``nics: expected a whole number >= 1``."""
     what, _, path = said.partition(" - at `$.")
     missing = what.removeprefix("Object missing required field `")
     if missing != what:
@@ -90,7 +90,7 @@ def _reason(said: str) -> str:
 
 
 def size(value: object, where: str) -> int:
-    """Return bytes: a whole number, or a text with a binary suffix."""
+    """Parse bytes: a whole number, or a text with a binary suffix. Raises UsageError."""
     if isinstance(value, str) and len(value) > 40:
         raise UsageError(f"{where}: {value[:40]!r}… is not a size; write it as in '64M'")
     try:

@@ -19,7 +19,7 @@ _MOST_NODES, MOST_SIZES = 1 << 16, 64
 
 
 class Line(Struct, frozen=True):
-    """One size of one operation. `prediction` is null if no model speaks of it."""
+    """One size of one operation. `prediction` is None if no model covers it."""
 
     op: str
     nbytes: int
@@ -27,14 +27,14 @@ class Line(Struct, frozen=True):
     prediction: Prediction | None
 
     def time_us(self, ranks: int) -> float:
-        """What a call of the expected bandwidth takes."""
+        """Return the time of a call with the expected bandwidth."""
         return self.nbytes * OPS[self.op].bus_factor(ranks) / self.expectation.value / 1e3
 
 
 class Outlook(Result, frozen=True):
-    """What a machine should reach: a line per operation and size of which anything is known.
+    """What a machine should reach: one line per operation and size that has an expectation.
 
-    `machine`: its type, null: none was recognised. `why`: how it was recognised, or why nothing is expected.
+    `machine`: its type; None: not recognised. `why`: how it was recognised, or why nothing is expected.
     """
 
     machine: str | None
@@ -42,12 +42,12 @@ class Outlook(Result, frozen=True):
     lines: tuple[Line, ...] = ()
 
     def __repr__(self) -> str:
-        """Return it in one line."""
+        """Return a one-line summary."""
         return f"<Outlook of {self.machine or 'no known machine'}: {len(self.lines)} lines>"
 
 
 class TableRequest(Struct, frozen=True, kw_only=True):
-    """For what numbers are asked: links, as many of them, and what of."""
+    """The request for a table: the links, the ranks, the operations and the sizes."""
 
     system: NodeSystem
     shape: Shape
@@ -59,9 +59,10 @@ class TableRequest(Struct, frozen=True, kw_only=True):
 
 
 def shape_of(counts: tuple[int, ...], nodes: int | None, gpus: int) -> Shape:
-    """Return the ranks on so many nodes (null: as listed), with one count for each or one for all.
+    """Return the ranks on this many nodes (None: as listed), with one count for each node or one for all.
 
-    `gpus` are there. Raises UsageError for counts that do not fit the number of nodes, or GPUs that are not there.
+    `gpus` is the number that a node has. Raises UsageError for counts that do not fit the number of nodes, or missing
+    GPUs.
     """
     nodes = nodes or len(counts)
     if nodes > _MOST_NODES:
@@ -79,13 +80,13 @@ def shape_of(counts: tuple[int, ...], nodes: int | None, gpus: int) -> Shape:
 
 
 def lines(asked: TableRequest) -> tuple[Line, ...]:
-    """A line per operation and size with an expectation. Sizes are rounded as nccl-tests rounds float32."""
+    """Return one line per operation and size with an expectation. Sizes are rounded as nccl-tests rounds float32."""
     rows = ((op, nbytes) for op in asked.ops for nbytes in printed(op, asked.sizes, asked.shape.ranks))
     return tuple(line for op, nbytes in rows if (line := _line(asked, op, nbytes)))
 
 
 def printed(op: str, sizes: Sequence[int], ranks: int, itemsize: int = 4) -> Iterator[int]:
-    """The sizes that nccl-tests prints for those asked for, without what is too small to be shared out."""
+    """Yield the sizes that nccl-tests prints for the requested ones, without those too small to divide."""
     rounded = (OPS[op].shape(nbytes, ranks, itemsize).nbytes for nbytes in sizes)
     return (nbytes for nbytes in dict.fromkeys(rounded) if nbytes)
 

@@ -1,11 +1,11 @@
-"""A machine of a topology text: the links that it has, whatever it is called.
+"""The links of a machine that a topology text describes.
 
-A topology text is NCCL's XML (NCCL_TOPO_FILE, NCCL_TOPO_DUMP_FILE) or ``nvidia-smi topo -m``. It becomes the facts that
-a machine itself would have given, and these the links. NCCL's own reading of the XML holds (src/graph/topo.cc, v2.30.7:
-ncclTopoAddCpu, ncclTopoAddPci, ncclTopoAddNet): a slot without a speed is Gen3, one without a width has 16 lanes, each
-NUMA node with GPUs is a processor, Intel's generations go by model number.
+A topology text is NCCL's XML (NCCL_TOPO_FILE, NCCL_TOPO_DUMP_FILE) or ``nvidia-smi topo -m``. It is converted to the
+facts that the machine itself would have given, and these to links. NCCL's own reading of the XML applies
+(src/graph/topo.cc, v2.30.7: ncclTopoAddCpu, ncclTopoAddPci, ncclTopoAddNet): a slot without a speed is Gen3, one
+without a width has 16 lanes, each NUMA node with GPUs is a processor, Intel's generations go by model number.
 
-A document that declares a DOCTYPE or entities, or is larger than NCCL writes any, is refused unread.
+A document that declares a DOCTYPE or entities, or is larger than any that NCCL writes, is refused unread.
 """
 
 import re
@@ -49,29 +49,28 @@ _GENERATIONS = {
 }
 _INTEL: tuple[tuple[int, Processor], ...] = ((0xCF, "emr"), (0x8F, "spr"), (0x55, "skl"), (0, "bdw"))
 _INTERFACE = re.compile(r"eth|en|bond|ib\d|lo")
-"""How the kernel's interfaces begin, which are the devices of NCCL's sockets."""
+"""Prefixes of kernel interfaces, which are the devices of NCCL's sockets."""
 _VIRTUAL = re.compile(r"veth|docker|br-|virbr|cali|tunl|flannel|cni|lxc|vxlan|dummy|tap\d|tun\d|lo$")
-"""How interfaces begin that no wire leaves by."""
+"""Prefixes of interfaces that have no wire."""
 _DEEPEST = 32
 _LIMITS = {"sm": (30, 199), "link_width": (0, 32), "count": (1, 64), "bw": (1, 10**7), "speed": (-1, 10**7)}
-"""Kinds of numbers: compute capability, lanes, links, MB/s of one C2C link, Mb/s of a NIC (-1: the driver does not
-know).
-"""
+"""Valid ranges: compute capability, lanes, links, MB/s of one C2C link, Mb/s of a NIC (-1: unknown to the driver)."""
 CAPABILITY = "GPUs of compute capability"
 ASSUMED = "assumed: slots and P2P as the GPU has them"
 
 
 def system_in(text: str, path: str, gpu: str | None, nic_gbps: float | None, *, network: bool) -> NodeSystem:
-    """Return the machine in `text`. `gpu`: which product it has, `nic_gbps`: how fast a NIC is, if the text does not
-    show it.
+    """Return the machine in `text`. `gpu` and `nic_gbps` give the product and the NICs' rate if the text lacks them.
 
-    Raises UsageError naming `path` and what is wrong, or what a job over the `network` needs and the text lacks.
+    Raises UsageError naming `path` and the problem, or what a job over the `network` needs and the text lacks.
     """
     given = product_called(gpu, "--gpu") if gpu else None
     xml = Xml(text, path) if text.lstrip().startswith("<") else None
     known = xml.facts() if xml else _matrix_facts(text, path)
     product = given or _product(known, xml.pci_ids if xml else set(), path)
-    known[Gpus] = Gpus(tuple(_named(each, product, path, by_name=xml is None) for each in known[Gpus].all), "", (0, 0))
+    known[Gpus] = Gpus(
+        tuple(_add_product(each, product, path, by_name=xml is None) for each in known[Gpus].all), "", (0, 0)
+    )
     facts = _facts(known)
     system = system_of(facts, path)
     if isinstance(system, Absent):
@@ -84,7 +83,7 @@ def system_in(text: str, path: str, gpu: str | None, nic_gbps: float | None, *, 
     major, minor = divmod(system.compute_capability, 10)
     name = product.name if product else f"{CAPABILITY} {major}.{minor}"
     system = replace(system, gpu=name, sockets=len(homes))
-    system = xml.refined(system, product) if xml else _supposed(system, known[Fabric], path, network=network)
+    system = xml.refined(system, product) if xml else _add_usual_parts(system, known[Fabric], path, network=network)
     if product and product.wiring == "board" and (system.fabric, system.nvlinks) == ("pairs", product.nvlinks):
         system = with_links(system, product)  # two of a board's GPUs: all of their links go to its switches
     if nic_gbps and not system.nic_gbps:
@@ -95,8 +94,8 @@ def system_in(text: str, path: str, gpu: str | None, nic_gbps: float | None, *, 
     return system
 
 
-def _named(gpu: Gpu, product: GpuProduct | None, path: str, *, by_name: bool) -> Gpu:
-    """`gpu` with what only its product determines: all of it for a matrix, the capability if no <gpu> has it."""
+def _add_product(gpu: Gpu, product: GpuProduct | None, path: str, *, by_name: bool) -> Gpu:
+    """Add what the product determines: everything for a matrix, the capability if no <gpu> has it."""
     if product is None:
         return gpu
     capability = divmod(product.compute_capability, 10)
@@ -112,7 +111,7 @@ def _facts(known: Mapping[type, Any]) -> Facts:
 
 
 def _matrix_facts(text: str, path: str) -> dict[type, Any]:
-    """The facts of the first matrix. Raises UsageError for none, and for one that hides the NVLinks."""
+    """Return the facts of the first matrix. Raises UsageError if there is none, or if it hides the NVLinks."""
     try:
         matrix = topo_matrix.parse(text)[0]
     except ParseError as error:
@@ -124,8 +123,8 @@ def _matrix_facts(text: str, path: str) -> dict[type, Any]:
     return known
 
 
-def _supposed(system: NodeSystem, fabric: Fabric, path: str, *, network: bool) -> NodeSystem:
-    """`system` of a matrix with usual parts that no matrix shows. What the NICs' names show is not assumed."""
+def _add_usual_parts(system: NodeSystem, fabric: Fabric, path: str, *, network: bool) -> NodeSystem:
+    """Add the usual parts that no matrix shows, but nothing that the NICs' names reveal."""
     amd = system.processor == "unknown"
     told = all(from_matrix.told_by_name(device.name) for device in fabric.devices)
     words = [*(["processors of AMD"] if amd else []), *(["GPUDirect RDMA"] if network else [])]
@@ -137,10 +136,10 @@ def _supposed(system: NodeSystem, fabric: Fabric, path: str, *, network: bool) -
 
 
 def _product(known: Mapping[type, Any], pci_ids: set[str], path: str) -> GpuProduct | None:
-    """The GPU that the file means; None for several candidates that do not differ in what counts.
+    """Return the GPU that the file means; None if several candidates are equivalent.
 
-    No topology shows one thing that counts: whether GPUs that NVLink does not join reach each other over PCIe. Raises
-    UsageError asking for the product.
+    No topology shows whether GPUs that NVLink does not join reach each other over PCIe. Raises UsageError asking for
+    the product.
     """
     computes = {gpu.compute for gpu in known[Gpus].all}
     may_be = [gpu for gpu in products() if divmod(gpu.compute_capability, 10) in computes]
@@ -157,7 +156,7 @@ def _product(known: Mapping[type, Any], pci_ids: set[str], path: str) -> GpuProd
 
 
 class Xml:
-    """The elements of one host: of several that share an NVLink fabric the first, which speaks for all."""
+    """The elements of one host; of several hosts that share an NVLink fabric, the first represents all."""
 
     def __init__(self, text: str, path: str) -> None:
         self.path = path
@@ -188,7 +187,9 @@ class Xml:
         return number
 
     def _below(self, slot: Element, above: tuple[str, ...], node: int, number: int) -> Iterator[tuple[Element, Device]]:
-        """Every GPU and NIC under a slot of NUMA node `node`; a <nic> of no slot hangs at the processor itself."""
+        """Yield every GPU and NIC under a slot of NUMA node `node`; a <nic> without a slot is attached to the
+        processor.
+        """
         if slot.tag not in ("pci", "nic") or len(above) > 2 * _DEEPEST:
             return
         busid = slot.get("busid", "") if slot.tag == "pci" else f"fffe:{node & 255:02x}:{number & 31:02x}.0"
@@ -214,7 +215,7 @@ class Xml:
         return Identity(ids[0], 0x10DE if ids[0] >> 16 == 0x03 else ids[1], ids[2])
 
     def facts(self) -> dict[type, Any]:
-        """What a machine of these elements would say."""
+        """Return the facts that a machine with these elements would give."""
         links = NvLinks(tuple(tuple(self._links(slot)) for slot, _ in self.gpus))
         nets = [(net, device) for slot, device in self.slots for net in self._nets(slot)]
         nics = [self._nic(number, *each) for number, each in enumerate(nets)]
@@ -248,7 +249,7 @@ class Xml:
                 yield NvLink(0, "active", remote=remote, remote_pci=end)
 
     def _nets(self, slot: Element) -> list[Element]:
-        """The NICs of a slot: those that NCCL found there, otherwise one that no <net> speaks of."""
+        """Return the NICs of a slot: those that NCCL found there, otherwise one that no <net> describes."""
         nic = slot if slot.tag == "nic" else slot.find("nic")
         nets = [] if nic is None else [net for net in nic.findall("net") if net in self.nets]
         bare = slot.tag == "pci" and self._identity(slot).kind == "nic" and not any(True for _ in self._all_nets())
@@ -258,7 +259,7 @@ class Xml:
         return iter(self.nets)
 
     def _real_nets(self) -> Iterator[Element]:
-        """Yield each NIC once: not the interfaces that no wire leaves by, nor one that another element repeats."""
+        """Yield each NIC once, without interfaces that have no wire, and without repeated elements."""
         for nic in (nic for cpu in self.cpus for nic in cpu.iter("nic")):
             seen: set[tuple[str, ...]] = set()
             for net in nic.iter("net"):
@@ -275,7 +276,7 @@ class Xml:
         return RdmaDevice(name, (Port(name, 1, "ACTIVE", "LinkUp", rate, layer),), device.address)
 
     def refined(self, system: NodeSystem, product: GpuProduct | None) -> NodeSystem:
-        """`system` with what NCCL itself reads from the XML, and the boards' NVLinks if it has no <gpu>."""
+        """Add what NCCL itself reads from the XML, and the boards' NVLinks if it has no <gpu>."""
         nets = list(self._all_nets())
         if product and all(slot.find("gpu") is None for slot, _ in self.gpus):
             system = with_links(system, product)
@@ -313,7 +314,7 @@ assert set(get_args(PathWord)) == set(WORDS)
 
 
 def xml_root(text: str, path: str, most: int, remedy: str) -> ElementTree.Element:
-    """Return the outermost element. Raises UsageError, with the `remedy`, for what NCCL never writes."""
+    """Parse the root element. Raises UsageError, with the `remedy`, for what NCCL never writes."""
     if len(text.encode(errors="replace")) > most:
         raise UsageError(f"{path}: larger than {most >> 20} MiB: not a file of NCCL")
     if re.search(r"<!(?:DOCTYPE|ENTITY)", text, re.IGNORECASE):

@@ -1,9 +1,9 @@
-"""GPUs by the name that NVML gives them: links, slot, memory, how NCCL counts them, and their NVLinks.
+"""GPUs by NVML's name: links, slot, memory, and NCCL's figures for them.
 
-The data is ``gpus.csv`` in this folder. An empty cell is not known; "NVIDIA H100" without more is several products, and
-has only what all of them have in common.
+The data is ``gpus.csv`` in this folder. An empty cell is unknown. "NVIDIA H100" without a suffix is several products,
+and has only what all of them have in common.
 
-The number and speed of a product's NVLinks, and who decides which are used, are looked up only by NVML's name.
+The number and speed of a product's NVLinks, and what decides which are used, are looked up only by NVML's name.
 """
 
 import csv
@@ -19,17 +19,18 @@ Wiring = Literal["board", "bridge", "system", "rack"]
 DataConfidence = Literal["high", "medium", "low"]
 
 NCCL_PCIE_GBPS_PER_LANE = {1: 3 / 16, 2: 6 / 16, 3: 12 / 16, 4: 24 / 16, 5: 48 / 16, 6: 96 / 16}
-"""What NCCL counts per lane and generation: width x rate / 80, the rate 15 for Gen1, doubling (src/graph/topo.h)."""
+"""NCCL's figure per lane and generation: width x rate / 80, the rate 15 for Gen1, doubling (src/graph/topo.h)."""
 
 
 class GpuProduct(Struct, frozen=True):
-    """One product. Speeds are 1e9 bytes per second in one direction; None is not known.
+    """One product. Speeds are 1e9 bytes per second in one direction; None: unknown.
 
-    `nvlinks` with `nvlink_GBps` of payload each, `nccl_nvlink_GBps` as NCCL counts one. `wiring` is what decides how
-    many are used: *board*, its baseboard uses every link; *bridge*, the bridges that are mounted; *system*, boards
-    differ, and a virtual machine may have part of one; *rack*, switches outside the machine; empty: no NVLink, or it is
-    not known. `pcie_generation` and `pcie_width` are the slot's at best, `c2c_GBps` the link to a Grace in its place.
-    `p2p`: whether the stock driver lets it reach other GPUs over PCIe. `nvls`: with NVSwitches of its time.
+    It has `nvlinks` with `nvlink_GBps` of payload each; `nccl_nvlink_GBps` is one as NCCL counts it. `wiring` is what
+    decides how many are used: *board*, its baseboard uses every link; *bridge*, the bridges that are mounted; *system*,
+    boards differ, and a virtual machine may have part of one; *rack*, switches outside the machine; empty: no NVLink,
+    or unknown. `pcie_generation` and `pcie_width` are the slot's maximum, `c2c_GBps` the link to a Grace in its place.
+    `p2p`: whether the stock driver lets it reach other GPUs over PCIe. `nvls`: the NVSwitches of its generation can
+    reduce.
     """
 
     name: str
@@ -52,25 +53,27 @@ class GpuProduct(Struct, frozen=True):
 
     @property
     def nccl_pcie_GBps(self) -> float | None:
-        """Return the slot as NCCL counts it; None if it has none."""
+        """Return the slot's rate as NCCL counts it; None if it has no slot."""
         if self.pcie_generation is None or self.pcie_width is None:
             return None
         return nccl_pcie_GBps(self.pcie_generation, self.pcie_width)
 
     @property
     def alone(self) -> bool:
-        """Return whether neither a slot nor C2C is known: then it is one chip with its processor."""
+        """Return whether neither a slot nor C2C is known: it is one chip with its processor."""
         return self.pcie_generation is None and self.c2c_GBps is None
 
 
 def nccl_pcie_GBps(generation: int, width: int) -> float:
-    """Return a slot as NCCL counts it: 24 for Gen4 x16, but 26 are reached. Unknown generations count as Gen3."""
+    """Return a slot's rate as NCCL counts it: 24 for Gen4 x16, though 26 is reached. Unknown generations
+    count as Gen3.
+    """
     return NCCL_PCIE_GBPS_PER_LANE.get(generation, NCCL_PCIE_GBPS_PER_LANE[3]) * width
 
 
 @cache
 def table() -> Mapping[str, GpuProduct]:
-    """Return every product, by NVML's name and by each alias of it."""
+    """Return every product, keyed by NVML's name and by each alias."""
     gpus = products()
     named = {gpu.name: gpu for gpu in gpus}
     for gpu in gpus:
@@ -83,7 +86,7 @@ def table() -> Mapping[str, GpuProduct]:
 
 @cache
 def products() -> tuple[GpuProduct, ...]:
-    """Return every product once, as the table orders them."""
+    """Return every product once, in table order."""
     data = pkgutil.get_data(__package__, "gpus.csv") or b""
     gpus = tuple(_gpu(row) for row in csv.DictReader(data.decode().splitlines()))
     if len({gpu.name for gpu in gpus}) < len(gpus):
@@ -126,5 +129,5 @@ def _number(cell: str) -> float | None:
 
 @cache
 def nvlink_products() -> Mapping[str, GpuProduct]:
-    """Return every product whose NVLinks are known, by its name."""
+    """Return every product whose NVLinks are known, by name."""
     return MappingProxyType({gpu.name: gpu for gpu in products() if gpu.wiring is not None})

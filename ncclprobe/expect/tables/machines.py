@@ -60,12 +60,12 @@ if TYPE_CHECKING:
 
 
 class Match(Struct, frozen=True):
-    """The facts that identify this type: everything given must fit.
+    """The facts that identify this type; all that are given must fit.
 
     `cloud` is as facts.machine spells it, `vendor` DMI's sys_vendor, `products` its product_name, whole or its first
-    words, `cpus` one word of the processor's name. `elsewhere`: no cloud, and no machine of NVIDIA's own. `twins` are
-    types that no fact distinguishes from this one. `by_name_only`: why nothing can be recognised, which excludes all
-    other keys.
+    words, `cpus` one word of the processor's name. `elsewhere`: no cloud, and not one of NVIDIA's own machines. `twins`
+    are types that no fact tells apart from this one. `by_name_only`: why nothing can be recognised; excludes all other
+    keys.
     """
 
     gpu_names: Annotated[tuple[Text, ...], Meta(min_length=1)]
@@ -79,11 +79,10 @@ class Match(Struct, frozen=True):
 
 
 class NodeLinks(Struct, frozen=True):
-    """What a node is made of: see :class:`~ncclprobe.expect.system.NodeSystem` for each name; None: not known.
+    """The parts of a node: see :class:`~ncclprobe.expect.system.NodeSystem` for each name; None: unknown.
 
-    `at_roots`: no switch joins the GPUs. If one NIC shows itself as
-    `ports_per_nic` of `nics`, NCCL makes one of them (ncclTopoMakeVNics, src/graph/topo.cc, v2.30.7). `unverified` are
-    names of fields that no source states.
+    `at_roots`: no switch joins the GPUs. If one NIC appears as `ports_per_nic` of `nics`, NCCL merges them
+    (ncclTopoMakeVNics, src/graph/topo.cc, v2.30.7). `unverified` are names of fields that no source states.
     """
 
     gpus: PositiveInt
@@ -109,8 +108,8 @@ class NodeLinks(Struct, frozen=True):
 class Published(Struct, frozen=True):
     """A published bus bandwidth of this type, and its threshold if the source gives one.
 
-    For `op` on `nodes` nodes with `gpus` of each, sizes from `min_bytes` to those `below_bytes`. `algorithm` is empty
-    if it does not matter.
+    For `op` on `nodes` nodes with `gpus` each, sizes from `min_bytes` to those `below_bytes`. `algorithm` is empty if
+    it does not matter.
     """
 
     op: Text
@@ -126,22 +125,22 @@ class Published(Struct, frozen=True):
 
     @property
     def max_bytes(self) -> int:
-        """Return the largest size."""
+        """Return the largest size that the number covers."""
         return self.below_bytes - 1
 
     @property
     def ranks(self) -> int:
-        """Return one per GPU."""
+        """Return the number of ranks, one per GPU."""
         return self.gpus * self.nodes
 
     def overlaps(self, other: "Published") -> bool:
-        """Return whether some case is covered by both."""
+        """Return whether both cover a common case."""
         same = (self.op, self.gpus, self.nodes) == (other.op, other.gpus, other.nodes)
         return same and self.min_bytes <= other.max_bytes and other.min_bytes <= self.max_bytes
 
 
 class Latency(Struct, frozen=True):
-    """How long a small call took, up to `max_bytes`; `high_us` is the longest that its source calls normal."""
+    """The time of a small call, up to `max_bytes`; `high_us` is the longest that its source calls normal."""
 
     op: Text
     gpus: PositiveInt
@@ -154,10 +153,10 @@ class Latency(Struct, frozen=True):
 
 
 class MachineType(Struct, frozen=True):
-    """One type of machine. `gpu` is NVML's name of the product that it is described with.
+    """One type of machine. `gpu` is NVML's name of its GPU.
 
-    `board` is the type with the same GPUs on the same baseboard, whose numbers for one node hold here too; if both
-    say something, its own do. `origin`: the distribution of a site's own type; empty: it comes with ncclprobe.
+    `board` is the type with the same GPUs on the same baseboard, whose single-node numbers hold here too; the type's
+    own numbers take precedence. `origin`: the distribution of a site's own type; empty: it ships with ncclprobe.
     """
 
     name: str
@@ -188,7 +187,7 @@ class MachineType(Struct, frozen=True):
 
 
 class _File(Struct, frozen=True):
-    """One file, its tables not yet looked at."""
+    """One file, its tables not yet validated."""
 
     name: Text
     vendor: Text
@@ -202,11 +201,11 @@ class _File(Struct, frozen=True):
 
 
 _LINE_OVER_NCCL = 63.0 / 48.0
-"""A PCIe slot's line rate over what NCCL counts it for (Gen5 x16)."""
+"""A PCIe slot's line rate relative to NCCL's figure (Gen5 x16)."""
 
 
 def from_toml(text: str, path: str) -> MachineType:
-    """Return one type. Raises UsageError naming `path`, the key and the reason."""
+    """Parse one type. Raises UsageError naming `path`, the key and the reason."""
     said = converted(document(text, path), _File, path)
     match = _match(said.match, f"{path}: match")
     known = gpus.table()
@@ -246,7 +245,7 @@ def _match(entry: Mapping[str, Any], where: str) -> Match:
 
 
 def _links(entry: Mapping[str, Any], gpu: GpuProduct, where: str) -> NodeLinks:
-    """Return the links in `entry`; those of the GPU where it does not say them."""
+    """Return the links in `entry`; missing ones default to the GPU's."""
     fabric, slot = entry.get("fabric"), gpu.nccl_pcie_GBps or gpu.c2c_GBps
     usual = {
         "nvlinks": gpu.nvlinks if fabric != "none" else 0,
@@ -304,7 +303,7 @@ def _refuse_ranks(row: Published | Latency, links: NodeLinks, where: str) -> Non
 def most_GBps(row: Published, links: NodeLinks, gpu: GpuProduct) -> float:
     """Return the bus bandwidth that no healthy machine exceeds in `row`'s case.
 
-    Inside a node or NVLink domain a ring moves busbw over each GPU's links; NVLS moves (n+1)/n buffers if the ring
+    Inside a node or NVLink domain a ring moves busbw over each GPU's links; NVLS moves (n+1)/n buffers where a ring
     moves 2(n-1)/n, so its busbw may be 2(n-1)/(n+1) times as much. Between nodes busbw x (n-g)/(n-1) has to pass the
     NICs of a node at least (n ranks, g of one node), which a ring does not reach and a tree may; SHARP halves it.
     """
@@ -326,7 +325,7 @@ def most_GBps(row: Published, links: NodeLinks, gpu: GpuProduct) -> float:
 
 
 def _refuse_overlaps(rows: tuple[Published, ...], path: str) -> None:
-    """Two numbers for one case would leave open which is meant."""
+    """Raise UsageError if two numbers cover one case: it would be unclear which applies."""
     for n, row in enumerate(rows, start=1):
         for later, other in enumerate(rows[n:], start=n + 1):
             if row.overlaps(other):
@@ -338,9 +337,9 @@ __all__ = ["Latency", "MachineType", "Match", "Published", "by_name", "find", "f
 
 @cache
 def table() -> Mapping[str, MachineType]:
-    """Every type that comes with ncclprobe, or with a distribution that has an entry point for machines, by name.
+    """Return every type that ships with ncclprobe, or with a distribution with an entry point for machines, by name.
 
-    Raises UsageError for one of a distribution that cannot be read, or has the name of another.
+    Raises UsageError for a distribution's type that cannot be read, or has the name of another.
     """
     own = map(_type_in, _own().values())
     return by_name([*own, *(machine for each in installed(MACHINES) for machine in _site_machines(each))])
@@ -348,7 +347,7 @@ def table() -> Mapping[str, MachineType]:
 
 @cache
 def _own() -> Mapping[str, "Traversable"]:
-    """The file of each type that comes with ncclprobe, which is called as the type is, folded."""
+    """Map each type that ships with ncclprobe, by folded name, to its file."""
     return {path.name.removesuffix(".toml"): path for path in _files(resources.files(__package__).joinpath("machines"))}
 
 
@@ -361,7 +360,7 @@ def _type_in(path: "Traversable", origin: str = "") -> MachineType:
 
 
 def _site_machines(addition: Addition) -> list[MachineType]:
-    """Return the types in the package that a distribution names. Raises UsageError."""
+    """Load the types in a distribution's package. Raises UsageError."""
     try:
         found = [_type_in(path, addition.origin) for path in _files(resources.files(module_of(addition.module)))]
     except UsageError as error:
@@ -374,9 +373,9 @@ def _site_machines(addition: Addition) -> list[MachineType]:
 
 
 def by_name(found: Iterable[MachineType]) -> Mapping[str, MachineType]:
-    """The types by name, with what their boards add.
+    """Index the types by name, and add what their boards contribute.
 
-    Raises UsageError for a duplicate name, whatever its case and hyphens, a twin that does not name its twin, and an
+    Raises UsageError for a duplicate name, ignoring case and hyphens, a twin that does not name its twin, and an
     unknown board.
     """
     named: dict[str, MachineType] = {}
@@ -416,13 +415,13 @@ def _add_board(machine: MachineType, named: Mapping[str, MachineType]) -> Machin
 
 
 def _node_parts(machine: MachineType) -> tuple[object, ...]:
-    """What must be equal for numbers of one node to be."""
+    """Return the properties that must be equal for single-node numbers to carry over."""
     links = machine.links
     return gpus.table()[machine.gpu].nccl_nvlink_GBps, links.gpus, links.fabric, links.nvlinks, links.nvls
 
 
 def named(name: str) -> MachineType | None:
-    """The type of this name, whatever its case and hyphens."""
+    """Return the type of this name, ignoring case and hyphens; None: unknown."""
     if installed(MACHINES):
         return next((machine for known, machine in table().items() if file_name(known) == file_name(name)), None)
     return _load_shipped(file_name(name))
@@ -430,7 +429,7 @@ def named(name: str) -> MachineType | None:
 
 @cache
 def _load_shipped(folded: str) -> MachineType | None:
-    """The type that is part of ncclprobe; no file is read except its own and its board's."""
+    """Load a type that ships with ncclprobe; reads only its own file and its board's."""
     if folded not in _own():
         return None
     machine = _type_in(_own()[folded])
@@ -439,7 +438,7 @@ def _load_shipped(folded: str) -> MachineType | None:
 
 
 def find(name: str) -> MachineType:
-    """The type of this name, as `named`. Raises UsageError with those of similar names."""
+    """Return the type of this name, like `named`. Raises UsageError with similar names."""
     if machine := named(name):
         return machine
     folded = {file_name(known): known for known in table()}
@@ -449,5 +448,5 @@ def find(name: str) -> MachineType:
 
 
 def file_name(name: str) -> str:
-    """Return a name as files are called: without capitals and blanks."""
+    """Fold a name as files are named: lower case with hyphens."""
     return name.lower().replace(" ", "-").replace("_", "-")

@@ -1,12 +1,11 @@
 """NCCL's constants, version by version: speeds of links, the steps of its search, constants of its cost model.
 
 Speeds are GB/s of 1e9 bytes in one direction. Sources: src/graph/topo.h:17 (links), src/graph/search.cc (speed arrays,
-v2.20.5 to v2.30.7), docs/maintainers/nccl.md. What changed between versions is a row of a table, not a branch of the
-code.
+v2.20.5 to v2.30.7), docs/maintainers/nccl.md. A change between versions is a row of a table, not a branch in the code.
 
-The constants of the cost model are src/graph/tuning.cc and src/plugin/tuner, compared tag by tag from v2.20.5 to
+The constants of the cost model are from src/graph/tuning.cc and src/plugin/tuner, compared tag by tag from v2.20.5 to
 v2.30.7; latencies are microseconds, bandwidths GB/s. The newest are :class:`Tuning`'s defaults, and :data:`BEFORE` has
-what each release replaced. A version older than 2.20 is taken as 2.20: no supported torch includes one.
+what each release replaced. A version older than 2.20 counts as 2.20: no supported torch includes one.
 """
 
 from collections.abc import Mapping
@@ -20,15 +19,15 @@ from ncclprobe.model.values import Struct, field, replace
 LOCAL_GBps: Final = 5000.0
 """Between a GPU and itself."""
 PCI_GBps: Final = 12.0
-"""A slot of Gen3 x16, below which NCCL gives its rings 256 threads only."""
+"""A Gen3 x16 slot; below this NCCL gives its rings 256 threads only."""
 MOST_CHANNELS: Final = 32
 """The most channels of a search; the communicator has up to twice as many."""
 MOST_NVLS: Final = 32
-"""GPUs that pull out of the switch (NCCL_MAX_NVLS_ARITY)."""
+"""The most GPUs that pull from the switch (NCCL_MAX_NVLS_ARITY)."""
 
 INTEL: Final[frozenset[Processor]] = frozenset(("bdw", "skl", "spr", "emr"))
 INTEL_OVERHEAD: Final = 6 / 5
-"""GPU traffic across an Intel root complex costs that much more of its slot."""
+"""GPU traffic across an Intel root complex uses this much more of its slot."""
 
 _SOCKETS: Final[Mapping[Processor, float]] = MappingProxyType(
     {
@@ -44,16 +43,16 @@ _SOCKETS: Final[Mapping[Processor, float]] = MappingProxyType(
         "unknown": 10.0,
     }
 )
-"""Between two sockets; an unknown processor is taken as Skylake, the middle of them."""
+"""Between two sockets; an unknown processor counts as Skylake, the middle value."""
 _SOCKETS_BEFORE: Final[tuple[tuple[NcclVersion, Mapping[Processor, float]], ...]] = (
     ((2, 26, 0), MappingProxyType({"spr": 10.0, "emr": 10.0})),
 )
 _NVLINK_BEFORE: Final[tuple[tuple[NcclVersion, float], ...]] = (((2, 27, 5), 40.0), ((2, 25, 0), 20.6))
-"""Up to this version a link of Blackwell's counted for that."""
+"""Before this version, a Blackwell NVLink counted for this rate."""
 
 
 def between_sockets_GBps(processor: Processor, version: NcclVersion) -> float:
-    """Return what NCCL takes the link between two sockets to carry."""
+    """Return NCCL's figure for the link between two sockets."""
     speed = _SOCKETS[processor]
     for since, before in _SOCKETS_BEFORE:
         speed = before.get(processor, speed) if version < since else speed
@@ -61,7 +60,7 @@ def between_sockets_GBps(processor: Processor, version: NcclVersion) -> float:
 
 
 def nvlink_GBps(compute_capability: int, link_GBps: float, version: NcclVersion) -> float:
-    """Return one NVLink as `version` counts it, if the newest counts `link_GBps`."""
+    """Return the rate of one NVLink as `version` counts it, given the newest version's figure."""
     for since, speed in _NVLINK_BEFORE:
         if version < since and compute_capability // 10 == 10:
             link_GBps = min(link_GBps, speed)
@@ -89,11 +88,11 @@ _STEPS: Final[tuple[tuple[NcclVersion, int, Speeds, Speeds], ...]] = (
     ((0, 0, 0), 90, (60, 50, 40, 30, 24, 20, 15, 12, 6, 3), _INTER_90),
     ((0, 0, 0), 0, _INTRA, _INTER),
 )
-"""Since which version, from which compute capability on: the speeds tried within a node, and with a network."""
+"""Minimum version, minimum compute capability, and the speeds tried within a node, and with a network."""
 
 
 def speeds(compute_capability: int, version: NcclVersion, *, network: bool) -> Speeds:
-    """Return the speeds of a channel that the search tries, fastest first."""
+    """Return the channel speeds that the search tries, fastest first."""
     for since, least, intra, inter in _STEPS:
         if version >= since and compute_capability >= least:
             return inter if network else intra
@@ -104,12 +103,12 @@ Algorithm = Literal["Tree", "Ring", "NVLS", "NVLSTree", "PAT"]
 Protocol = Literal["LL", "LL128", "Simple"]
 Hardware = Literal["NVLINK", "PCI", "NET"]
 Latencies = Mapping[Algorithm, tuple[float, float, float]]
-"""For LL, LL128 and Simple."""
+"""Microseconds for LL, LL128 and Simple."""
 Limits = tuple[tuple[float, float, float], ...]
 """Rows Volta, Ampere, Hopper, Blackwell; columns one node, two, more."""
 
 ALGORITHMS: Final[tuple[Algorithm, ...]] = ("Tree", "Ring", "NVLS", "NVLSTree", "PAT")
-"""In NCCL's order, which decides between equal times. CollNet needs SHARP or a plugin, and is left out."""
+"""In NCCL's order, which breaks ties. CollNet needs SHARP or a plugin, and is left out."""
 PROTOCOLS: Final[tuple[Protocol, ...]] = ("LL", "LL128", "Simple")
 
 _ONES: Final = (1.0, 1.0, 1.0, 1.0)
@@ -119,7 +118,7 @@ _SIMPLE: Final = (*(0.9,) * 7, 0.8, 0.7, 0.6, 0.6, *(0.5,) * 4, 0.6, 0.7, 0.8, 0
 CORRECTIONS: Final[Mapping[Protocol, tuple[float, ...]]] = MappingProxyType(
     {"LL": _LL, "LL128": _LL128, "Simple": _SIMPLE}
 )
-"""What a tree keeps of its bandwidth at 64 B x 2^n."""
+"""The share of its bandwidth that a tree keeps at 64 B x 2^n."""
 
 _ZERO: Final = (0.0, 0.0, 0.0)
 _BASE: Final[Latencies] = MappingProxyType(
@@ -148,8 +147,8 @@ _NET: Final[Latencies] = MappingProxyType(
 )
 
 
-def _simple(latencies: Latencies, simple: Mapping[Algorithm, float]) -> Latencies:
-    """Return `latencies` with other values for Simple."""
+def _replace_simple(latencies: Latencies, simple: Mapping[Algorithm, float]) -> Latencies:
+    """Replace the values for Simple in `latencies`."""
     return MappingProxyType({name: (*each[:2], simple.get(name, each[2])) for name, each in latencies.items()})
 
 
@@ -160,8 +159,8 @@ _TREE: Final[Limits] = ((26.5, 18.5, 10.0), (24.0, 23.6, 17.8), (38.7, 41.4, 36.
 _NVLS_TREE: Final[Limits] = ((26.5, 18.5, 10.0), (24.0, 23.6, 17.8), (0.0, 57.7, 45.5), (0.0, 96.0, 80.0))
 
 
-def _row(limits: Limits, row: int, *values: float) -> Limits:
-    """Return `limits` with another row."""
+def _replace_row(limits: Limits, row: int, *values: float) -> Limits:
+    """Replace one row of `limits`."""
     one, two, more = values
     return (*limits[:row], (one, two, more), *limits[row + 1 :])
 
@@ -169,11 +168,11 @@ def _row(limits: Limits, row: int, *values: float) -> Limits:
 class Tuning(Struct, frozen=True, kw_only=True):
     """One version's constants. The defaults are those of 2.30.
 
-    `ring_ll` is the share of the bus that LL has, `ring_ll_copies` that of an operation within a node that reduces
-    nothing. `gathers_ratio` is what NVLS keeps when it gathers or scatters. `nvls_ratio` is what NVLS kept of its
-    bandwidth before it had an efficiency per generation (None: it has). `corrected` is how many steps of the trees'
-    correction there are, and `nvls_tree_corrected` whether Blackwell's NVLSTree takes them too. `inter_steps` are added
-    to the 2(M - 1) steps of an all-reduce that cross the network. `ll128_generations`: None is every one since Volta.
+    `ring_ll` is LL's share of the bus, `ring_ll_copies` that of an operation within a node that does not reduce.
+    `gathers_ratio` is what NVLS keeps when it gathers or scatters. `nvls_ratio` is what NVLS kept of its bandwidth
+    before it had an efficiency per generation (None: it has). `corrected` is the number of steps of the trees'
+    correction, and `nvls_tree_corrected` whether Blackwell's NVLSTree uses them too. `inter_steps` are added to the 2(M
+    - 1) steps of an all-reduce that cross the network. `ll128_generations`: None: every one since Volta.
     `ll128_lonely`: what LL128 keeps with one GPU per node. `lonely_net`: one GPU per node waits as long for the network
     as a tree does.
     """
@@ -208,18 +207,21 @@ class Tuning(Struct, frozen=True, kw_only=True):
 
 
 BEFORE: Final[tuple[tuple[NcclVersion, Mapping[str, Any]], ...]] = (
-    ((2, 30, 0), {"nvls_tree": _row(_NVLS_TREE, 3, 0.0, 96.0, 43.8)}),
-    ((2, 29, 7), {"ring_ll128": _row(_RING_LL128, 3, 34.5, 34.6, 34.5)}),
-    ((2, 29, 0), {"ring_ll128": _row(_RING_LL128, 3, 73.4, 34.6, 73.4), "nvls_tree_corrected": False}),
-    ((2, 28, 9), {"nvls_tree": _row(_NVLS_TREE, 3, 0.0, 96.0, 43.1), "net": _simple(_NET, {"NVLSTree": 14.0})}),
-    ((2, 28, 7), {"ring_ll128": _row(_RING_LL128, 3, 73.4, 73.4, 73.4)}),
+    ((2, 30, 0), {"nvls_tree": _replace_row(_NVLS_TREE, 3, 0.0, 96.0, 43.8)}),
+    ((2, 29, 7), {"ring_ll128": _replace_row(_RING_LL128, 3, 34.5, 34.6, 34.5)}),
+    ((2, 29, 0), {"ring_ll128": _replace_row(_RING_LL128, 3, 73.4, 34.6, 73.4), "nvls_tree_corrected": False}),
+    (
+        (2, 28, 9),
+        {"nvls_tree": _replace_row(_NVLS_TREE, 3, 0.0, 96.0, 43.1), "net": _replace_simple(_NET, {"NVLSTree": 14.0})},
+    ),
+    ((2, 28, 7), {"ring_ll128": _replace_row(_RING_LL128, 3, 73.4, 73.4, 73.4)}),
     (
         (2, 28, 0),
         {
             "nvls_tree": None,
             "nvls_ratio": 5 / 6,
-            "tree_ll128": _row(_TREE_LL128, 3, 73.4, 73.4, 58.0),
-            "tree": _row(_TREE, 3, 77.4, 82.8, 72.0),
+            "tree_ll128": _replace_row(_TREE_LL128, 3, 73.4, 73.4, 58.0),
+            "tree": _replace_row(_TREE, 3, 77.4, 82.8, 72.0),
         },
     ),
     ((2, 27, 0), {"nvls_gathers": "whole", "ll128_generations": (70, 80, 90, 100, 120)}),
@@ -227,10 +229,10 @@ BEFORE: Final[tuple[tuple[NcclVersion, Mapping[str, Any]], ...]] = (
         (2, 25, 0),
         {
             "ll128_generations": (70, 80, 90),
-            "ll_max": _row(_LL_MAX, 3, *_LL_MAX[2]),
-            "ring_ll128": _row(_RING_LL128, 3, *_RING_LL128[2]),
-            "tree_ll128": _row(_TREE_LL128, 3, *_TREE_LL128[2]),
-            "tree": _row(_TREE, 3, *_TREE[2]),
+            "ll_max": _replace_row(_LL_MAX, 3, *_LL_MAX[2]),
+            "ring_ll128": _replace_row(_RING_LL128, 3, *_RING_LL128[2]),
+            "tree_ll128": _replace_row(_TREE_LL128, 3, *_TREE_LL128[2]),
+            "tree": _replace_row(_TREE, 3, *_TREE[2]),
         },
     ),
     ((2, 24, 0), {"pat": 0.85, "ring_returns": True}),
@@ -239,10 +241,10 @@ BEFORE: Final[tuple[tuple[NcclVersion, Mapping[str, Any]], ...]] = (
         {
             "pat": 0.0,
             "gathers_ratio": 5 / 6,
-            "base": _simple(_BASE, {"Tree": 0.0}),
-            "nvlink": _simple(_NVLINK, {"Tree": 28.0}),
-            "pci": _simple(_PCI, {"Tree": 28.0}),
-            "net": _simple(_NET, {"Tree": 28.0, "NVLSTree": 14.0}),
+            "base": _replace_simple(_BASE, {"Tree": 0.0}),
+            "nvlink": _replace_simple(_NVLINK, {"Tree": 28.0}),
+            "pci": _replace_simple(_PCI, {"Tree": 28.0}),
+            "net": _replace_simple(_NET, {"Tree": 28.0, "NVLSTree": 14.0}),
             "inter_steps": 2,
             "ll128_lonely": 0.7,
             "lonely_net": False,
@@ -253,12 +255,12 @@ BEFORE: Final[tuple[tuple[NcclVersion, Mapping[str, Any]], ...]] = (
         {
             "ring_ll": 0.25,
             "ring_ll_copies": 1 / 3,
-            "nvlink": _simple(_NVLINK, {"Tree": 28.0, "NVLS": 23.0, "NVLSTree": 23.0}),
+            "nvlink": _replace_simple(_NVLINK, {"Tree": 28.0, "NVLS": 23.0, "NVLSTree": 23.0}),
             "ll_max": (*_LL_MAX[:2], _LL_MAX[1], _LL_MAX[1]),
         },
     ),
 )
-"""Up to which version, what was different, newest first: each holds for all that are older, too."""
+"""Version and the constants that differed before it, newest first: each also applies to all older versions."""
 
 
 @cache

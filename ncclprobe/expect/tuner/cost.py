@@ -1,14 +1,14 @@
-"""NCCL's cost model: what each algorithm and protocol would take for one call, and which one NCCL would choose.
+"""NCCL's cost model: the time of each algorithm and protocol for one call, and NCCL's choice.
 
 ``time_us = latency + bytes / (1000 x algorithm bandwidth)``, over every pair that the communicator has. Source:
 src/graph/tuning.cc:240 ncclTopoTuneModel and :640 ncclTopoGetAlgoTime, src/enqueue.cc:2040 the choice (v2.30.7),
 docs/maintainers/nccl.md; the constants per version are in :mod:`ncclprobe.expect.tuner.constants`.
 
-The model ranks algorithms; as a clock it is within some 5 % near saturation on NVSwitch machines, and off by two or
-more for small messages between nodes. Tables and choices are those of NCCL's own code, release
-by release (tests/data/nccl). Left out: CollNet, tuner plugins, CUDA 11.8's special case of LL128,
-POWER's penalty of trees, and several operations in one group. NCCL has no model of all_to_all, gather, scatter and
-sendrecv: see :mod:`ncclprobe.expect.tuner.search`.
+The model ranks algorithms. Its times are within some 5 % near saturation on NVSwitch machines, and off by a factor of
+two or more for small messages between nodes. Tables and choices equal those of NCCL's own code, release by release
+(tests/data/nccl). Left out: CollNet, tuner plugins, CUDA 11.8's special case of LL128, POWER's penalty of trees, and
+several operations in one group. NCCL has no model of all_to_all, gather, scatter and sendrecv: see
+:mod:`ncclprobe.expect.tuner.search`.
 """
 
 import math
@@ -39,7 +39,7 @@ Function = Literal["AllReduce", "AllGather", "ReduceScatter", "Broadcast", "Redu
 
 
 class _Communicator(Struct, frozen=True):
-    """A communicator: `nodes` as NCCL counts them, and what its tables are looked up by."""
+    """A communicator: `nodes` as NCCL counts them, and the keys of its tables."""
 
     graphs: Graphs
     system: NodeSystem
@@ -54,18 +54,18 @@ class _Communicator(Struct, frozen=True):
 
     @property
     def per_node(self) -> float:
-        """Return ranks of each node, on average."""
+        """Return the average number of ranks per node."""
         return self.ranks / self.nodes
 
     @property
     def generation(self) -> int:
-        """Return the row of a table: Volta, Ampere, Hopper, Blackwell."""
+        """Return the table row: Volta, Ampere, Hopper, Blackwell."""
         cc = self.system.compute_capability
         return 3 if cc >= 100 else 2 if cc >= 90 else 1 if cc >= 80 else 0
 
     @property
     def column(self) -> int:
-        """Return the column of a table: one node, two, more."""
+        """Return the table column: one node, two, more."""
         return min(self.nodes, 3) - 1
 
     def graph(self, algorithm: Algorithm) -> Graph:
@@ -75,7 +75,7 @@ class _Communicator(Struct, frozen=True):
         return {"Tree": trees, "Ring": self.graphs.ring, "NVLS": nvls, "NVLSTree": nvls, "PAT": trees}[algorithm]
 
     def steps(self, function: Function) -> int:
-        """Return how often a ring passes something on."""
+        """Return the number of steps of a ring."""
         if function == "AllReduce":
             return 2 * (self.ranks - 1)
         return self.ranks - 1 if function in ("AllGather", "ReduceScatter") else self.ranks
@@ -97,7 +97,9 @@ class _Communicator(Struct, frozen=True):
 
     @property
     def nvls_channels(self) -> int:
-        """Return those of the switches' reduction, whatever the size of a call (src/transport/nvls.cc:203)."""
+        """Return the channels of the switches' reduction, which the size of a call does not change
+        (src/transport/nvls.cc:203).
+        """
         if self.system.compute_capability < 100 or self.version < (2, 25, 0):
             return 16
         if self.version < (2, 27, 0):
@@ -107,7 +109,7 @@ class _Communicator(Struct, frozen=True):
         return self._nvls_channels_between() if self.version >= (2, 30, 0) else 32
 
     def _nvls_channels_between(self) -> int:
-        """Return Blackwell's number, since 2.30: fewer if the NICs are the limit."""
+        """Return Blackwell's number between nodes, since 2.30: fewer if the NICs are the limit."""
         nic = min(self.system.nic_gbps / 8, self.system.to_nic_GBps)
         if nic < 48 or self.nodes == 2:
             return 32
@@ -115,7 +117,7 @@ class _Communicator(Struct, frozen=True):
 
 
 def communicator(graphs: Graphs, system: NodeSystem, shape: Shape, version: NcclVersion) -> _Communicator:
-    """That of all ranks of `shape`."""
+    """Return the communicator of all ranks of `shape`."""
     return _Communicator(graphs, system, shape.ranks, len(nvlink_domains(system, shape)), version)
 
 
@@ -126,21 +128,21 @@ FUNCTIONS: dict[str, Function] = {
     "broadcast": "Broadcast",
     "reduce": "Reduce",
 }
-"""The collectives that NCCL has a model of, by our names."""
+"""The collectives that NCCL models, by our names."""
 
 _ARM: frozenset[Processor] = frozenset(("arm", "power9"))
 _PLATEAU, _PLATEAU_BEFORE_AMPERE = 1.4, 1.9
 
 
 class Forced(Struct, frozen=True):
-    """What the user leaves NCCL to choose from; None: all. Names as :data:`.constants.ALGORITHMS` spells them."""
+    """The choices that the user leaves to NCCL; None: all. Names as in :data:`.constants.ALGORITHMS`."""
 
     algorithms: frozenset[Algorithm] | None = None
     protocols: frozenset[Protocol] | None = None
 
     @property
     def ring(self) -> bool:
-        """Whether no tree is left, so that nothing crosses two nodes with fewer bytes than a ring."""
+        """Return whether no tree is left, so that two nodes always exchange a ring's traffic."""
         return self.algorithms is not None and not self.algorithms & {"Tree", "NVLSTree"}
 
     @property
@@ -150,10 +152,10 @@ class Forced(Struct, frozen=True):
 
 
 class Cost(Struct, frozen=True, kw_only=True):
-    """What one algorithm and protocol takes. `base_us` is the part of `latency_us` that no hop causes: the launch.
+    """The time of one algorithm and protocol. `base_us` is the part of `latency_us` that hops do not cause: the launch.
 
-    `algbw_GBps` is the bandwidth that bytes alone would have, `busbw_GBps` that of the whole call, by nccl-tests'
-    factor. `channels` are those that this many bytes employ.
+    `algbw_GBps` is the bandwidth of only the bytes, `busbw_GBps` that of the whole call, by nccl-tests' factor.
+    `channels` are those that this many bytes use.
     """
 
     algorithm: Algorithm
@@ -185,14 +187,15 @@ def table(
     version: NcclVersion,
     forced: Forced | None = None,
 ) -> tuple[Cost, ...]:
-    """Every algorithm and protocol that NCCL may take for `op` of `nbytes` (as nccl-tests prints it), in its order.
+    """Return every algorithm and protocol that NCCL may use for `op` at `nbytes` (as nccl-tests prints it), in its
+    order.
 
-    Empty if `forced` leaves none, and the call then fails (since 2.24; before, rings came back). Raises
-    UsageError for an operation that NCCL has no model of.
+    Empty if `forced` leaves none, and the call then fails (since 2.24; before, it fell back to rings). Raises
+    UsageError for an operation that NCCL does not model.
     """
     found = cells(graphs, system, shape, op, version)
     comm = communicator(graphs, system, shape, version)
-    left = [cell for cell in found if _available(cell, comm, op) and _wanted(cell, forced or Forced())]
+    left = [cell for cell in found if _is_available(cell, comm, op) and _wanted(cell, forced or Forced())]
     if not left and comm.tuning.ring_returns:
         left = [cell for cell in found if cell.algbw_GBps > 0 and cell.algorithm == "Ring"]
     return tuple(_cost(cell, comm, op, nbytes) for cell in left)
@@ -207,12 +210,12 @@ def best(
     version: NcclVersion,
     forced: Forced | None = None,
 ) -> Cost | None:
-    """What NCCL chooses: the first of the shortest times. None if `forced` leaves nothing."""
+    """Return NCCL's choice: the first of the shortest times. None if `forced` leaves nothing."""
     return min(table(graphs, system, shape, op, nbytes, version, forced), key=lambda cost: cost.time_us, default=None)
 
 
-def _available(cell: Cell, comm: _Communicator, op: str) -> bool:
-    """Whether NCCL looks at the cell at all: more GPUs than pull out of a switch only reduce by it, since 2.25."""
+def _is_available(cell: Cell, comm: _Communicator, op: str) -> bool:
+    """Return whether NCCL considers the cell: since 2.25, too many GPUs for a switch use it only to reduce."""
     if cell.algorithm == "NVLS" and op != "all_reduce" and comm.version >= (2, 25, 0) and comm.per_node > MOST_NVLS:
         return False
     return cell.algbw_GBps > 0
@@ -225,13 +228,13 @@ def _wanted(cell: Cell, forced: Forced) -> bool:
 
 
 def only(algorithm: str | None) -> Forced | None:
-    """One algorithm and no other; none: NCCL's own choice."""
+    """Force one algorithm; without one, leave NCCL's own choice."""
     return Forced(frozenset({cast(Algorithm, algorithm)})) if algorithm else None
 
 
 @lru_cache(maxsize=1024)
 def cells(graphs: Graphs, system: NodeSystem, shape: Shape, op: str, version: NcclVersion) -> tuple[Cell, ...]:
-    """The table that NCCL prints at TUNING for `op`, in its order. Raises UsageError as :func:`table` does."""
+    """Return the table that NCCL prints at TUNING for `op`, in its order. Raises UsageError as :func:`table` does."""
     function = FUNCTIONS.get(op)
     if function is None:
         raise UsageError(f"NCCL has no cost model of {op}; it has one of {', '.join(FUNCTIONS)}")
@@ -241,13 +244,13 @@ def cells(graphs: Graphs, system: NodeSystem, shape: Shape, op: str, version: Nc
 
 def _pairs(comm: _Communicator, function: Function) -> Iterator[tuple[Algorithm, Protocol]]:
     for algorithm in ALGORITHMS:
-        if _has(comm, function, algorithm):
+        if _supports(comm, function, algorithm):
             protocols: Sequence[Protocol] = PROTOCOLS if algorithm in ("Tree", "Ring") else ("Simple",)
             yield from ((algorithm, protocol) for protocol in protocols)
 
 
-def _has(comm: _Communicator, function: Function, algorithm: Algorithm) -> bool:
-    """Whether the function and this communicator have `algorithm` at all."""
+def _supports(comm: _Communicator, function: Function, algorithm: Algorithm) -> bool:
+    """Return whether the function and this communicator support `algorithm`."""
     gathers = function in ("AllGather", "ReduceScatter")
     nvls = comm.graphs.nvls is not None and comm.graphs.nvls.channels >= 2
     match algorithm:
@@ -265,14 +268,14 @@ def _has(comm: _Communicator, function: Function, algorithm: Algorithm) -> bool:
 
 def _cell(comm: _Communicator, function: Function, algorithm: Algorithm, protocol: Protocol) -> Cell:
     at = PROTOCOLS.index(protocol)
-    enabled = protocol != "LL128" or _ll128(comm, comm.graph(algorithm))
+    enabled = protocol != "LL128" or _has_ll128(comm, comm.graph(algorithm))
     bandwidth = _algbw(comm, function, algorithm, protocol) if enabled else 0.0
     base = 0.0 if algorithm == "NVLS" and not comm.tuning.base["NVLS"][2] else comm.tuning.base[algorithm][at]
-    return Cell(algorithm, protocol, base + _hops(comm, function, algorithm, protocol), bandwidth, base)
+    return Cell(algorithm, protocol, base + _hops_us(comm, function, algorithm, protocol), bandwidth, base)
 
 
-def _ll128(comm: _Communicator, graph: Graph) -> bool:
-    """The GPUs whose 128-byte stores NCCL trusts to arrive whole."""
+def _has_ll128(comm: _Communicator, graph: Graph) -> bool:
+    """Return whether NCCL trusts these GPUs' 128-byte stores to arrive whole."""
     cc = comm.system.compute_capability
     generations = comm.tuning.ll128_generations
     farthest = WORDS.index("PXN" if cc >= 90 else "PXB")
@@ -297,26 +300,26 @@ def _bus(comm: _Communicator, function: Function, algorithm: Algorithm, protocol
         case "NVLS" | "NVLSTree":
             return graph.channels * _nvls_GBps(comm, function, algorithm, graph)
         case "PAT":
-            return graph.channels * _one(comm, graph) * comm.tuning.pat
+            return graph.channels * _channel_GBps(comm, graph) * comm.tuning.pat
         case "Ring":
             return _ring_bus(comm, function, graph, protocol)
         case "Tree":
             return _tree_bus(comm, graph, protocol)
 
 
-def _one(comm: _Communicator, graph: Graph) -> float:
-    """One channel: on two nodes what it has within them, for the network is crossed half as often."""
+def _channel_GBps(comm: _Communicator, graph: Graph) -> float:
+    """Return one channel's rate: on two nodes the rate within them, because the network is crossed half as often."""
     return graph.bw_intra if comm.nodes <= 2 else graph.bw_inter
 
 
 def _ll_max(comm: _Communicator) -> float:
-    """Within a node by the GPU; between nodes by the processor, in rows that carry GPUs' names."""
+    """Return the LL limit: within a node by the GPU, between nodes by the processor, in rows that have GPUs' names."""
     row = comm.generation if comm.nodes == 1 else 1 if comm.system.processor == "amd" else 0
     return comm.tuning.ll_max[row][comm.column]
 
 
 def _ring_bus(comm: _Communicator, function: Function, graph: Graph, protocol: Protocol) -> float:
-    bus = graph.channels * _one(comm, graph)
+    bus = graph.channels * _channel_GBps(comm, graph)
     if protocol == "LL":
         copies = comm.nodes == 1 and function not in ("AllReduce", "Reduce")
         return min(_ll_max(comm), bus * (comm.tuning.ring_ll_copies if copies else comm.tuning.ring_ll))
@@ -328,7 +331,7 @@ def _ring_bus(comm: _Communicator, function: Function, graph: Graph, protocol: P
 
 def _tree_bus(comm: _Communicator, graph: Graph, protocol: Protocol) -> float:
     tuned = comm.tuning
-    bus = graph.channels * _one(comm, graph)
+    bus = graph.channels * _channel_GBps(comm, graph)
     bus = min(bus * 0.92, graph.channels * tuned.tree[comm.generation][comm.column])
     if protocol == "LL":
         bus = min(bus / 3.8, _ll_max(comm))
@@ -339,7 +342,7 @@ def _tree_bus(comm: _Communicator, graph: Graph, protocol: Protocol) -> float:
 
 
 def _nvls_GBps(comm: _Communicator, function: Function, algorithm: Algorithm, graph: Graph) -> float:
-    """One channel of the switch's own reduction."""
+    """Return one channel's rate for the switch's own reduction."""
     if comm.tuning.nvls_ratio is not None:
         return _old_nvls_GBps(comm, function, algorithm, graph)
     efficiency = comm.tuning.nvls_efficiency[comm.generation]
@@ -352,7 +355,7 @@ def _nvls_GBps(comm: _Communicator, function: Function, algorithm: Algorithm, gr
 
 
 def _old_nvls_GBps(comm: _Communicator, function: Function, algorithm: Algorithm, graph: Graph) -> float:
-    """Before 2.28."""
+    """Return the same for versions before 2.28."""
     if algorithm == "NVLSTree":
         return min(graph.bw_intra, graph.bw_inter if comm.nodes <= 2 else graph.bw_inter / 2)
     if function != "AllReduce" and comm.tuning.nvls_gathers == "share":
@@ -360,7 +363,7 @@ def _old_nvls_GBps(comm: _Communicator, function: Function, algorithm: Algorithm
     return min(graph.bw_intra, graph.bw_inter)
 
 
-def _hops(comm: _Communicator, function: Function, algorithm: Algorithm, protocol: Protocol) -> float:
+def _hops_us(comm: _Communicator, function: Function, algorithm: Algorithm, protocol: Protocol) -> float:
     """Return the latency without the launch, in microseconds."""
     intra, inter = _intra_us(comm, algorithm, protocol), _inter_us(comm, algorithm, protocol)
     match algorithm:
@@ -411,8 +414,8 @@ def _ring_hops(comm: _Communicator, function: Function, protocol: Protocol, intr
 
 
 def _cost(cell: Cell, comm: _Communicator, op: str, nbytes: int) -> Cost:
-    bandwidth = cell.algbw_GBps * _corrected(cell, comm, op, nbytes)
-    latency, used = cell.latency_us * _plateau(cell, comm, op, nbytes), _employed(cell, comm, nbytes)
+    bandwidth = cell.algbw_GBps * _tree_factor(cell, comm, op, nbytes)
+    latency, used = cell.latency_us * _plateau_factor(cell, comm, op, nbytes), _used_channels(cell, comm, nbytes)
     time_us = latency + nbytes / (1000 * bandwidth)
     bus = nbytes / time_us / 1e3 * OPS[op].bus_factor(comm.ranks) if time_us > 0 else 0.0
     return Cost(
@@ -427,8 +430,8 @@ def _cost(cell: Cell, comm: _Communicator, op: str, nbytes: int) -> Cost:
     )
 
 
-def _corrected(cell: Cell, comm: _Communicator, op: str, nbytes: int) -> float:
-    """Trees fall behind their model at middle sizes."""
+def _tree_factor(cell: Cell, comm: _Communicator, op: str, nbytes: int) -> float:
+    """Return the factor by which trees fall behind their model at middle sizes."""
     if op != "all_reduce" or cell.algorithm not in ("Tree", "NVLSTree"):
         return 1.0
     steps = comm.tuning.corrected
@@ -441,8 +444,8 @@ def _corrected(cell: Cell, comm: _Communicator, op: str, nbytes: int) -> float:
     return CORRECTIONS[cell.protocol][at] if 0 <= at < steps else 1.0
 
 
-def _plateau(cell: Cell, comm: _Communicator, op: str, nbytes: int) -> float:
-    """Rings between nodes stall if each rank has a little of every channel."""
+def _plateau_factor(cell: Cell, comm: _Communicator, op: str, nbytes: int) -> float:
+    """Return the factor for rings between nodes, which stall if each rank has little data per channel."""
     if (cell.algorithm, cell.protocol, op) != ("Ring", "Simple", "all_reduce") or comm.nodes == 1:
         return 1.0
     if nbytes // (comm.channels * comm.ranks) < 64:
@@ -450,8 +453,8 @@ def _plateau(cell: Cell, comm: _Communicator, op: str, nbytes: int) -> float:
     return _PLATEAU_BEFORE_AMPERE if comm.system.compute_capability < 80 else _PLATEAU
 
 
-def _employed(cell: Cell, comm: _Communicator, nbytes: int) -> int:
-    """The channels that `nbytes` are worth: each thread must have something to do (src/enqueue.cc:2078)."""
+def _used_channels(cell: Cell, comm: _Communicator, nbytes: int) -> int:
+    """Return the channels that `nbytes` use: each thread must have something to do (src/enqueue.cc:2078)."""
     if cell.algorithm in ("NVLS", "NVLSTree"):
         return comm.nvls_channels
     count = comm.channels

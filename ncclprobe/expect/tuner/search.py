@@ -1,17 +1,17 @@
-"""NCCL's search for channels, for regular machines: from links and their speeds to the graphs of its cost model.
+"""NCCL's search for channels on regular machines: from links and their speeds to the graphs of its cost model.
 
-A graph has channels, speeds and types of path for each pattern; :mod:`ncclprobe.expect.topology_text` reads the same
-from NCCL's own output.
+A graph has channels, speeds and path types for each pattern; :mod:`ncclprobe.expect.topology_text` reads the same from
+NCCL's own output.
 
-The search tries speeds from fast to slow and keeps the best of channels x speed; here the number of channels that fit
-at a speed is counted from the links instead of tried path by path. Source: src/graph/search.cc:1074 ncclTopoCompute,
-:330 ncclTopoSearchRecGpu, :1033 ncclTopoDupChannels, :726 NIC reservation, ncclTopoSearchTryNvls src/include/graph.h
-(v2.30.7), docs/maintainers/nccl.md.
+The search tries speeds from fast to slow and keeps the best product of channels and speed. Here the number of channels
+that fit at a speed is computed from the links instead of tried path by path. Source: src/graph/search.cc:1074
+ncclTopoCompute, :330 ncclTopoSearchRecGpu, :1033 ncclTopoDupChannels, :726 NIC reservation, ncclTopoSearchTryNvls
+src/include/graph.h (v2.30.7), docs/maintainers/nccl.md.
 
 It finds what NCCL's own code finds for the machines of tests/data/nccl. Assumed, because a NodeSystem does not have it:
-NICs are spread evenly over the GPUs that are near them, and a job with fewer GPUs per node uses its share of them; GPUs
-on PCIe that may not copy directly are below one root port each; an unknown processor counts as Skylake. CollNet (SHARP)
-is left out. Irregular machines are Absent, with the reason.
+NICs are spread evenly over the GPUs near them, and a job with fewer GPUs per node uses its share of them; GPUs on PCIe
+that may not copy directly are below one root port each; an unknown processor counts as Skylake. CollNet (SHARP) is left
+out. Irregular machines are Absent, with the reason.
 """
 
 import math
@@ -35,18 +35,18 @@ from ncclprobe.model.snapshot import Absent
 from ncclprobe.model.values import Struct
 
 PathWord = Literal["LOC", "NVL", "NVB", "C2C", "PIX", "PXB", "P2C", "PXN", "PHB", "SYS", "NET", "DIS"]
-"""NCCL's kinds of path, nearest first (those of 2.28 and later)."""
+"""NCCL's path types, nearest first (those of 2.28 and later)."""
 
 WORDS: Final[tuple[PathWord, ...]] = get_args(PathWord)
 
 BALANCED_TREE, SPLIT_TREE, TREE, RING, NVLS, COLLNET_DIRECT = range(1, 7)
-"""The numbers after ``Pattern``: the first two differ in which GPU of a node talks to which of its neighbours."""
+"""The numbers after ``Pattern``: the first two differ in which GPU of a node talks to which neighbour."""
 
 
 class Graph(Struct, frozen=True, kw_only=True):
     """One pattern. `bw_intra` and `bw_inter` are GB/s of one channel, within a node and between nodes.
 
-    `channels` are those of the search, before NCCL doubles them. `latency_inter_us` is the net plugin's.
+    `channels` are the search's, before NCCL doubles them. `latency_inter_us` is the net plugin's.
     """
 
     pattern: int
@@ -60,7 +60,7 @@ class Graph(Struct, frozen=True, kw_only=True):
 
 
 class Graphs(Struct, frozen=True, kw_only=True):
-    """The patterns of one communicator; None: NCCL has none there. `source` is who found them."""
+    """The patterns of one communicator; None: NCCL does not use it. `source` is who determined them."""
 
     ring: Graph
     tree: Graph
@@ -69,22 +69,22 @@ class Graphs(Struct, frozen=True, kw_only=True):
 
 
 def farther(one: PathWord, other: PathWord) -> PathWord:
-    """Return the worse of two kinds of path."""
+    """Return the longer of two path types."""
     return max(one, other, key=WORDS.index)
 
 
 _PATIENCE = 256
-"""Steps that the search takes over channels on one path, each a step per GPU and one more, before it mixes paths."""
+"""Steps of the search on channels along one path (one per GPU and channel, plus one) before it mixes paths."""
 _ON_A_SWITCH = 4
-"""More GPUs than that on one socket are on two switches, as 4U servers are built."""
+"""More GPUs than this on one socket use two switches, as 4U servers are built."""
 
 
 class _Within(Struct, frozen=True, kw_only=True):
-    """The links of one node: how many channels fit at a speed, within it alone, and how many of them on one path.
+    """The links of one node: how many channels fit at a speed within the node, and how many along one path.
 
-    `fastest` is the best path between two GPUs, `total` what leaves one GPU, `least` the fewest channels to try. `path`
-    is null if every ring takes the same one, `open` counts those that leave the node by a NIC, null: as many.
-    `turns`: chains over the slots may differ in their direction, which NCCL does not try between sockets of AMD.
+    `fastest` is the best path between two GPUs, `total` the rate out of one GPU, `least` the fewest channels to try.
+    `path` is None if every ring uses the same one. `open` counts channels that leave the node through a NIC; None: as
+    many. `turns`: chains over the slots may differ in direction, which NCCL does not try between AMD sockets.
     """
 
     gpus: int
@@ -98,9 +98,10 @@ class _Within(Struct, frozen=True, kw_only=True):
     turns: bool = True
 
     def chains(self, speed: float, wanted: int) -> bool:
-        """Whether so many chains fit: each takes one direction only, and of three GPUs or more one spares its links.
+        """Return whether this many chains fit: each uses one direction only, and among three or more GPUs one spares
+        its links.
 
-        Those that spare other GPUs' than the first do NCCL finds while it goes back over few channels.
+        NCCL finds chains that spare other GPUs than the first while it backtracks over few channels.
         """
         if self.gpus > 2 and self.kind == "NVL" and self.open and (self.gpus == 3 or not self.path):
             back = (self.gpus - 2) * (wanted - self.ring(speed))
@@ -109,17 +110,17 @@ class _Within(Struct, frozen=True, kw_only=True):
         return self.ring(speed) * (2 if one_way else 1) >= wanted
 
     def leaving(self, speed: float) -> int:
-        """Return how many fit that leave the node, so that one GPU of each spares its links."""
+        """Return how many channels that leave the node fit; one GPU of each spares its links."""
         return MOST_CHANNELS if self.gpus == 1 else max(self.ring(speed), self.open(speed) if self.open else 0)
 
     def same(self, channels: int, speed: float, found: int) -> bool:
-        """Return whether all `channels` take one path, `found` of them before NCCL doubles them."""
+        """Return whether all `channels` use one path, `found` of them before NCCL doubles them."""
         fits = (self.path or self.ring)(speed)
         return channels <= fits and found * (self.gpus + 1) <= _PATIENCE
 
 
 def within(system: NodeSystem, gpus: int, version: NcclVersion) -> _Within | Absent:
-    """Return the links within a node, by how they are laid."""
+    """Return the links within a node, by their layout."""
     if gpus == 1:
         return _Within(gpus=1, kind="LOC", fastest=LOCAL_GBps, total=LOCAL_GBps, ring=lambda _: MOST_CHANNELS)
     link = nvlink_GBps(system.compute_capability, system.nvlink_GBps, version)
@@ -148,12 +149,12 @@ def within(system: NodeSystem, gpus: int, version: NcclVersion) -> _Within | Abs
 
 
 def fit(capacity: float, speed: float) -> int:
-    """Return how many channels of `speed` a link carries; NCCL rounds what is left to thousandths."""
+    """Return how many channels of `speed` a link carries; NCCL rounds the remainder to thousandths."""
     return math.floor(round(capacity / speed, 6))
 
 
 def _mesh(system: NodeSystem, gpus: int, link: float) -> _Within | Absent:
-    """Each GPU joined to each: directed Hamiltonian cycles; four GPUs lack an odd one."""
+    """Return a full mesh, whose channels are directed Hamiltonian cycles; four GPUs lack an odd one."""
     others = system.neighbours
     if system.nvlinks % others:
         return _uneven(system, gpus, link)
@@ -187,7 +188,7 @@ def _uneven(system: NodeSystem, gpus: int, link: float) -> _Within | Absent:
 def _cube(system: NodeSystem, gpus: int, link: float) -> _Within | Absent:
     """Return the DGX-1's hybrid cube mesh: with all eight GPUs one ring per link; no other number is regular.
 
-    Faster than a link are only the pairs of links, which form one ring of all eight.
+    Only pairs of links are faster than one link, and these form one ring of all eight.
     """
     if system.gpus != 8 or gpus not in (4, 8):
         return Absent(f"{gpus} GPUs of a hybrid cube mesh: which ones decides over their NVLinks")
@@ -203,7 +204,7 @@ def _cube(system: NodeSystem, gpus: int, link: float) -> _Within | Absent:
 
 
 def _slots(system: NodeSystem, gpus: int, version: NcclVersion, link: float) -> _Within:
-    """Return GPUs that reach each other over PCIe, some of them in bridged pairs (`link` above zero)."""
+    """Return GPUs that reach each other over PCIe, some in bridged pairs (`link` above zero)."""
     crosses = system.sockets > 1 and gpus > math.ceil(system.gpus / system.sockets)
     between = between_sockets_GBps(system.processor, version) if crosses else math.inf
     through_root = not crosses and (not system.p2p or system.at_roots or gpus > _ON_A_SWITCH)
@@ -237,16 +238,16 @@ def _slots(system: NodeSystem, gpus: int, version: NcclVersion, link: float) -> 
 _NVLS_BETWEEN_HOSTS: NcclVersion = (2, 21, 0)
 _NVLS_OF_TWO: NcclVersion = (2, 28, 7)
 _ENOUGH = 0.49
-"""A speed below that share of the best is not tried any more."""
+"""Speeds below this share of the best are not tried."""
 _BACK = 4
-"""Channels that NCCL's search takes back in its time: 4 of four B200, which get faster chains, not 6 of four H100."""
+"""Channels over which NCCL's search backtracks in time: 4 of four B200, which get faster chains, not 6 of four H100."""
 _DUPLICATED = 25.0
 _WIDE = 50.0
 _NIC_PATHS: dict[str, PathWord] = {"PIX": "PIX", "PXB": "PXB", "PHB": "PHB", "NODE": "PHB", "SYS": "SYS"}
 
 
 def nvlink_domains(system: NodeSystem, shape: Shape) -> tuple[int, ...]:
-    """The ranks of each node as NCCL counts nodes: hosts that share an NVLink fabric (MNNVL) are one."""
+    """Return the ranks of each node as NCCL counts nodes: hosts that share an NVLink fabric (MNNVL) are one."""
     together = system.domain_gpus // system.gpus if system.gpus else 1
     if together <= 1:
         return shape.gpus
@@ -254,9 +255,9 @@ def nvlink_domains(system: NodeSystem, shape: Shape) -> tuple[int, ...]:
 
 
 def graphs(system: NodeSystem, shape: Shape, version: NcclVersion) -> Graphs | Absent:
-    """What NCCL's search finds for `shape` on nodes like `system`; Absent with the reason if it cannot be determined.
+    """Return what NCCL's search finds for `shape` on nodes like `system`; Absent with the reason if unknown.
 
-    Nodes with different numbers of GPUs end on the least of channels and speeds, as NCCL agrees on them.
+    Nodes with different numbers of GPUs get the fewest channels and lowest speeds of all, as NCCL agrees on them.
     """
     if not shape.gpus or min(shape.gpus) < 1 or shape.ranks < 2:
         return Absent("NCCL has nothing to search for fewer than two ranks")
@@ -270,7 +271,7 @@ def graphs(system: NodeSystem, shape: Shape, version: NcclVersion) -> Graphs | A
     for one in found:
         if isinstance(one, Absent):
             return one
-    return _agreed([one for one in found if not isinstance(one, Absent)])
+    return _agree([one for one in found if not isinstance(one, Absent)])
 
 
 @lru_cache(maxsize=4096)
@@ -289,16 +290,16 @@ def _one_domain(system: NodeSystem, gpus: int, network: bool, version: NcclVersi
 
 
 def _multicast(system: NodeSystem, gpus: int, version: NcclVersion) -> bool:
-    """Whether NCCL has its switches reduce: not over hosts before 2.21, nor for two GPUs before 2.28.7."""
+    """Return whether NCCL lets its switches reduce: not across hosts before 2.21, nor for two GPUs before 2.28.7."""
     if not system.nvls or system.fabric != "nvswitch" or system.compute_capability < 90 or gpus < 2:
         return False
     return version >= (_NVLS_BETWEEN_HOSTS if gpus > system.gpus else _NVLS_OF_TWO if gpus == 2 else (0, 0, 0))
 
 
 class _Nics(Struct, frozen=True, kw_only=True):
-    """The NICs of the GPUs that take part: `speed` of one, `slot` of one GPU, and the kind of path between them.
+    """The NICs of the GPUs in use: `speed` of one, `slot` of one GPU, and the path type between them.
 
-    Without GPUDirect the path crosses the processor, whatever is between.
+    Without GPUDirect the path crosses the processor, whatever is in between.
     """
 
     count: int
@@ -323,11 +324,11 @@ class _Nics(Struct, frozen=True, kw_only=True):
 
     @property
     def fastest(self) -> float:
-        """The best path from a GPU to a NIC."""
+        """Return the rate of the best path from a GPU to a NIC."""
         return min(self.speed, self.slot)
 
     def channels(self, speed: float) -> int:
-        """How many fit: a NIC reserves whole GB/s and is crossed by each channel once per direction."""
+        """Return how many channels fit: a NIC reserves whole GB/s, and each channel crosses it once per direction."""
         one = min(fit(self.speed, speed), fit(self.speed, int(speed)) if speed >= 1 else MOST_CHANNELS)
         slots = fit(self.slot, speed)
         near = min(self.count, self.gpus)
@@ -345,8 +346,8 @@ def _ring(system: NodeSystem, inside: _Within, nics: _Nics | None, steps: Speeds
     first = _descend(fits, steps, fastest, inside.total, inside.least)
     if first is None:
         return None
-    best = _duplicated(first, system.compute_capability)
-    best = _raised(best, fits, steps)
+    best = _duplicate(first, system.compute_capability)
+    best = _raise_speed(best, fits, steps)
     return Graph(
         pattern=RING,
         channels=best.channels,
@@ -359,14 +360,14 @@ def _ring(system: NodeSystem, inside: _Within, nics: _Nics | None, steps: Speeds
 
 
 def _one_path(inside: _Within, nics: "_Nics | None", first: "_Best", best: "_Best") -> bool:
-    """Whether all channels take one path: between nodes each starts at a NIC of its own."""
+    """Return whether all channels use one path; between nodes each starts at its own NIC."""
     if nics is None:
         return inside.same(best.channels, best.speed, first.channels)
     return best.channels == 1 or inside.gpus == 1 or nics.count == 1
 
 
 def _path_to_nic(system: NodeSystem, inside: _Within, nics: "_Nics", first: "_Best") -> PathWord:
-    """Return how far a ring's last GPU is from its NIC: the first GPU's, over NVLink (PXN), or one of its own."""
+    """Return a ring's longest path to its NIC: the first GPU's, over NVLink (PXN), or a GPU's own."""
     if inside.kind != "NVL":
         return _path_over_slots(inside, nics)
     lone = system.compute_capability >= 90 and inside.gpus > 1 and nics.count >= inside.gpus
@@ -375,14 +376,14 @@ def _path_to_nic(system: NodeSystem, inside: _Within, nics: "_Nics", first: "_Be
 
 
 def _path_over_slots(inside: _Within, nics: "_Nics") -> PathWord:
-    """Without NVLink the way to the NIC leads as far as that to the farthest GPU, past a switch."""
+    """Return the path to the NIC without NVLink: past a switch, as long as that to the farthest GPU."""
     return farther(nics.kind, inside.kind) if inside.kind in ("PHB", "SYS") else nics.kind
 
 
 def _ring_fits(inside: _Within, nics: "_Nics | None") -> Callable[[float], int]:
-    """With a network a ring leaves its node once, so one GPU of each channel spares its NVLinks.
+    """Return a function that counts rings that fit; with a network, one GPU of each channel spares its NVLinks.
 
-    NCCL looks first for rings that return to their NIC, and stops if these fill the links.
+    NCCL looks first for rings that return to their NIC, and stops if these use up the links.
     """
 
     def fits(speed: float) -> int:
@@ -398,7 +399,7 @@ def _ring_fits(inside: _Within, nics: "_Nics | None") -> Callable[[float], int]:
 def _descend(
     fits: Callable[[float], int], steps: Speeds, fastest: float, total: float, least: int, most: int = MOST_CHANNELS
 ) -> _Best | None:
-    """From fast to slow, until no better result is possible."""
+    """Try speeds from fast to slow until no better result is possible."""
     start = next((at for at, speed in enumerate(steps) if speed <= fastest and speed * least <= total), len(steps) - 1)
     best: _Best | None = None
     for speed in steps[start:]:
@@ -412,8 +413,8 @@ def _descend(
     return best
 
 
-def _duplicated(best: _Best, compute_capability: int) -> _Best:
-    """Fast channels are split in two, so that enough of the GPU's processors copy."""
+def _duplicate(best: _Best, compute_capability: int) -> _Best:
+    """Split fast channels in two, so that enough of the GPU's processors copy."""
     fast = best.speed >= _DUPLICATED
     if not fast or (compute_capability > 80 and best.speed < _WIDE and best.channels > 4):
         return best
@@ -421,8 +422,8 @@ def _duplicated(best: _Best, compute_capability: int) -> _Best:
     return _Best(channels, best.speed / math.ceil(channels / best.channels))
 
 
-def _raised(best: _Best, fits: Callable[[float], int], steps: Speeds) -> _Best:
-    """The second pass: the same channels, faster while they fit."""
+def _raise_speed(best: _Best, fits: Callable[[float], int], steps: Speeds) -> _Best:
+    """Run the second pass: raise the speed while the same channels fit."""
     for speed in reversed([step for step in steps if step > best.speed]):
         if fits(speed) < best.channels:
             break
@@ -431,7 +432,9 @@ def _raised(best: _Best, fits: Callable[[float], int], steps: Speeds) -> _Best:
 
 
 def _tree(system: NodeSystem, ring: Graph, inside: _Within, nics: _Nics | None, steps: Speeds) -> Graph:
-    """As many channels as the ring has; between nodes a tree may go faster within them, up to twice the NICs' speed."""
+    """Return the tree with as many channels as the ring; between nodes it may be faster within them, up to twice the
+    NICs' speed.
+    """
     if nics is None:
         return _tree_inside(ring, inside, steps)
     intra, inter = _tree_speeds(system, ring, inside, steps)
@@ -447,8 +450,10 @@ def _tree(system: NodeSystem, ring: Graph, inside: _Within, nics: _Nics | None, 
 
 
 def _tree_speeds(system: NodeSystem, ring: Graph, inside: _Within, steps: Speeds) -> tuple[float, float]:
-    """Within the node and between nodes. Over PCIe the first GPU's slot also carries half of what goes to the NIC,
-    unless a bridge brings it what is from the other socket.
+    """Return the speeds within the node and between nodes.
+
+    Over PCIe the first GPU's slot also carries half of the traffic to the NIC, unless a bridge delivers the other
+    socket's part.
     """
     inner = inter = ring.bw_inter
     slot = math.inf
@@ -466,7 +471,9 @@ def _tree_speeds(system: NodeSystem, ring: Graph, inside: _Within, steps: Speeds
 
 
 def _pairs_share(system: NodeSystem, inside: _Within, nics: "_Nics") -> bool:
-    """Whether two GPUs can each carry half of a NIC: before Hopper over any path, since then as neighbours only."""
+    """Return whether two GPUs can each carry half of a NIC: before Hopper over any path, since then only
+    as neighbours.
+    """
     return system.compute_capability < 90 or nics.count < inside.gpus
 
 
@@ -485,7 +492,7 @@ def _tree_inside(ring: Graph, inside: _Within, steps: Speeds) -> Graph:
 
 
 def _nvls(system: NodeSystem, inside: _Within, nics: _Nics | None, steps: Speeds) -> Graph | None:
-    """One channel per GPU that pulls; its own links carry it twice, those of the others once."""
+    """Return one channel per pulling GPU; its own links carry it twice, those of the others once."""
     most = min(MOST_NVLS, inside.gpus)
     heads = most if nics is None else min(most, nics.count)
 
@@ -517,7 +524,7 @@ def _nvls(system: NodeSystem, inside: _Within, nics: _Nics | None, steps: Speeds
 def _most_heads(
     fits: Callable[[float], int], steps: Speeds, fastest: float, total: float, least: int, most: int
 ) -> _Best | None:
-    """As :func:`_descend`, but more channels win even if they carry less."""
+    """Like :func:`_descend`, but prefer more channels even if they carry less."""
     start = next((at for at, speed in enumerate(steps) if speed <= fastest and speed * least <= total), len(steps) - 1)
     best: _Best | None = None
     for speed in steps[start:]:
@@ -530,8 +537,8 @@ def _most_heads(
     return best
 
 
-def _agreed(found: list[Graphs]) -> Graphs:
-    """What all nodes can do: the fewest channels, the least speeds, the farthest paths."""
+def _agree(found: list[Graphs]) -> Graphs:
+    """Return what all nodes can do: the fewest channels, the lowest speeds, the longest paths."""
     one = found[0]
     for other in found[1:]:
         nvls = _least(one.nvls, other.nvls) if one.nvls and other.nvls else None
@@ -554,11 +561,12 @@ def _least(one: Graph, other: Graph) -> Graph:
 
 
 _NARROW = 0.8
-"""A share for the NICs: Gen5 carries 48 of 400 Gb/s's 50, which is not a fault of it."""
+"""Tolerance for the slot: Gen5 carries 48 of the 50 GB/s of a 400 Gb/s NIC, which is not a fault."""
 
 
 class RankLinks(Struct, frozen=True, kw_only=True):
-    """What one rank can send, GB/s in one direction: within its node by `kind` of link, and to others over its NICs.
+    """The rates at which one rank can send, GB/s in one direction: within its node by `kind` of link, and over its
+    NICs.
 
     `gate` is ``nic``, or ``pcie`` if the slot of the GPU carries far less than its NICs.
     """
