@@ -450,7 +450,10 @@ SAYS = {
         DEVINFO.replace("PORT_DOWN (1)", "PORT_INIT (2)").replace("Ethernet", "InfiniBand"),
         "no subnet manager has configured the port",
     ),
-    "the only port is down": (DEVINFO, "is DOWN: the driver's messages in the kernel log may say why. There is no"),
+    "the only port is down": (
+        DEVINFO,
+        "is DOWN: the driver's messages in the kernel log may give the reason. There is no",
+    ),
     "a port that is down beside one that is up": (
         IBSTAT.format(state="Active", physical="LinkUp")
         + IBSTAT.format(state="Down", physical="Polling").replace("mlx5_0", "mlx5_1").replace("400", "10"),

@@ -51,7 +51,7 @@ def said(*names: str | None, ifnames: tuple[str, ...] = (), job: Literal["nccl",
 def test_of_three_nodes_the_one_of_another_family_is_named() -> None:
     (finding,) = said("10.0.0.5", "10.0.0.6", "fd00::7")
     assert (finding.subject, finding.severity.value, finding.nodes) == ("n2", "fail", ("n2",))
-    assert "of another address family" in finding.message
+    assert "not in the other nodes' address family" in finding.message
 
 
 def test_of_two_nodes_of_two_families_neither_is_the_odd_one() -> None:

@@ -168,7 +168,7 @@ def test_a_stale_entry_on_one_node_is_named() -> None:
 def test_another_address_over_which_rank_0_was_reached_is_a_warning() -> None:
     (finding,) = agree(("10.0.0.1",), ("10.0.0.1",), ("10.1.0.1",), through=(1, 2))
     assert finding.severity.value == "warn"
-    assert "nevertheless all reached rank 0" in finding.message
+    assert "all of them reached rank 0 nevertheless" in finding.message
 
 
 def test_a_rank_that_did_not_speak_is_named_by_its_local_number() -> None:
@@ -281,7 +281,7 @@ def test_a_lost_node_is_not_missing_and_a_missing_one_not_lost() -> None:
 
 
 def test_a_port_that_hangs_up_before_it_greets_is_unknown() -> None:
-    with pytest.raises(Unlearned, match="closed the connection before any answer"):
+    with pytest.raises(Unlearned, match="closed the connection before it answered"):
         reached("hung-up")
 
 

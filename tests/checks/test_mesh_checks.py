@@ -46,9 +46,9 @@ def test_a_node_that_nobody_reaches_and_that_reaches_nobody_is_that_node(nodes: 
 def test_a_firewall_on_one_node_is_that_nodes_and_one_direction(nodes: int) -> None:
     (finding,) = found(fleet(nodes, fails(lambda _, other: other == 2, "refused")))
     assert (finding.nodes, finding.blame, finding.action) == (("n2",), "node", "fix-image")
-    assert f"{nodes - 1} of {nodes - 1} paths into n2 (eth1): refused" in finding.message
+    assert f"{nodes - 1} of {nodes - 1} paths into n2 (eth1, refused)" in finding.message
     assert f"tried 2 times with {nodes - 1} other nodes" in finding.confidence.how
-    assert finding.remedy.startswith("on n2: `ip addr show eth1`; `ip -s link show eth1`")
+    assert finding.remedy.startswith("on n2, run `ip addr show eth1`; `ip -s link show eth1`")
     assert subjects(nodes, fails(lambda one, _: one == 2)) == [("n2", ("n2",), "node")]
 
 
@@ -150,7 +150,7 @@ def test_nccls_interface_fails_where_the_default_route_works_is_the_other_check(
     assert subjects(8, into_2, TWO_ROLES) == []
     (finding,) = found(fleet(8, into_2, TWO_ROLES), mesh.tcp_mesh_iface)
     assert (finding.nodes, finding.severity) == (("n2",), Severity.FAIL)
-    assert "(eth1)" in finding.message
+    assert "(eth1, filtered)" in finding.message
 
 
 def test_where_both_roles_fail_it_is_reported_once() -> None:
@@ -167,7 +167,7 @@ def test_a_default_route_that_is_closed_beside_an_open_interface_of_nccl_is_a_wa
 def test_a_node_whose_interfaces_all_fail_is_one_finding_that_names_them() -> None:
     both = fleet(4, lambda one, other, _: {"outcome": "filtered"} if 2 in (one, other) else None, ("nccl0", "nccl1"))
     (finding,) = found(both)
-    assert "12 of 12 paths into and out of n2 (eth1 and eth2)" in finding.message
+    assert "12 of 12 paths into and out of n2 (eth1 and eth2, filtered)" in finding.message
 
 
 def test_paths_that_stall_do_connect() -> None:

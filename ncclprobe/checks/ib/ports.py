@@ -40,7 +40,7 @@ from ncclprobe.nccl.hcas import MAX_HCAS, fast, gbps, parse_selector
 from ncclprobe.nccl.paths import Topology
 
 _CAUSES = {
-    "Polling": "no cable, or no answer from its other end",
+    "Polling": "no cable is connected, or the other end does not respond",
     "Disabled": "the port was switched off",
     "LinkUp": "the link is up, but no subnet manager has configured the port",
 }
@@ -68,10 +68,11 @@ def state(
     """A port that should carry the GPUs' data is down.
 
     Right: Every port that should carry the GPUs' data is up.
-    Why: NCCL uses only active ports and is silent about the others (src/transport/net_ib/init.cc). The GPUs of a port
-    that is down share the NICs of their neighbours, and nodes with fewer NICs than others hang or are slow.
-    Fix: Polling: reseat or replace the cable, and check the switch's end. INIT: start the subnet manager, or let it
-    manage this port. To go on without the port, exclude it with NCCL_IB_HCA on every node; this hides the loss.
+    Why: NCCL uses only active ports and does not mention the others (src/transport/net_ib/init.cc). The GPUs of a port
+    that is down share their neighbours' NICs, and a job with nodes that have fewer NICs than others hangs or is slow.
+    Fix: if the port is Polling, reseat or replace the cable, and check the end at the switch. If it is in INIT, start
+    the subnet manager, or let it manage this port. To continue without the port, exclude it with NCCL_IB_HCA on every
+    node; this hides the loss.
     """
     ports = taken(fabric, settings)
     yield from _unread(ports, "state", [port for port in ports if isinstance(port.state, Absent)])
@@ -98,9 +99,9 @@ def _down(port: Port, rail: bool | None, stranded: bool, dark: int) -> tuple[Cal
     `stranded`: the job goes to other nodes, and no port is active. `dark`: so many ports are there, and none is up,
     and GPUs are not known; 0: otherwise.
     """
-    cause = _CAUSES.get(str(port.physical), "the driver's messages in the kernel log may say why")
+    cause = _CAUSES.get(str(port.physical), "the driver's messages in the kernel log may give the reason")
     if port.state == "ACTIVE":
-        return warn, f"active, but its link is in {port.physical}", "link"
+        return warn, f"is active, but its link is in {port.physical}", "link"
     if port.physical == "LinkUp" and port.link_layer == "InfiniBand" and port.state in ("INIT", "ARMED"):
         return fail, f"is {port.state}: {cause}", "fabric"
     if stranded:
@@ -111,7 +112,7 @@ def _down(port: Port, rail: bool | None, stranded: bool, dark: int) -> tuple[Cal
     if rail is not None:
         others = "its siblings" if rail else "others of its kind"
         return fail if rail else warn, f"is {_seen(port)}: {cause}; {others} are up", "link"
-    return note, f"is {_seen(port)}, and it is unknown whether it should be up", "link"
+    return note, f"is {_seen(port)}; it is unknown whether it should be up", "link"
 
 
 def _short_of(ports: Sequence[Port], fabric: Fabric, topology: Topology, gpus: int) -> Mapping[str, bool]:
@@ -167,11 +168,11 @@ def _unread(ports: Sequence[Port], what: str, unread: Sequence[Port]) -> Iterato
     applies=rdma_job,
 )
 def rate(fabric: Fabric, settings: Settings, pci: Pci | Absent, gpus: Gpus | Absent) -> Iterator[Finding]:
-    """A port runs slower than its siblings, or on one lane.
+    """A port is slower than its siblings, or runs on one lane.
 
-    Right: All ports of a kind run at one rate.
+    Right: All ports of a kind run at the same rate.
     Why: NCCL spreads its channels evenly over the NICs, so the slowest port sets the pace of every collective.
-    Fix: reseat or replace the cable, and compare both ends with a healthy neighbour's (ibstat, mlxlink).
+    Fix: reseat or replace the cable, and compare both ends with those of a healthy port (ibstat, mlxlink).
     """
     ports = active(taken(fabric, settings))
     yield from _unread(ports or fabric.ports, "rate", [p for p in ports or fabric.ports if isinstance(p.rate, Absent)])
@@ -185,10 +186,12 @@ def rate(fabric: Fabric, settings: Settings, pci: Pci | Absent, gpus: Gpus | Abs
         best, runs = max(siblings), f"{each.rate.gbps:g} Gb/s ({each.rate.lanes}X {each.rate.generation or 'SDR'})"
         blamed: dict[str, Any] = {"blame": "link", "action": "repair", "evidence": seen(f"{path(each)}/rate", runs)}
         if each.rate.lanes == 1 and each.link_layer == "InfiniBand":
-            message = f"runs at {runs}: on one lane, but InfiniBand cables have four, or two when split"
+            message = f"runs at {runs} on one lane; InfiniBand cables have four lanes, or two when split"
             yield fail(each.name, message, **blamed)
         elif each.rate.gbps < best and 2 * siblings.count(best) > len(siblings):
-            message = f"runs at {runs}, {siblings.count(best)} of {len(siblings)} ports of its kind at {best:g} Gb/s"
+            message = (
+                f"runs at {runs}, but {siblings.count(best)} of {len(siblings)} ports of its kind at {best:g} Gb/s"
+            )
             used = each.device in near or (not near and each.device in named)
             tell = fail if used else note if near else warn
             yield tell(each.name, message, **blamed)
@@ -208,9 +211,9 @@ def perm(fabric: Fabric, settings: Settings, launch: Launch | Absent) -> Iterato
     Right: This process can open every RDMA device.
     Why: NCCL skips a device that it cannot open, and uses TCP if it can open none. A job on a node with fewer NICs than
     the other nodes hangs (nccl#2428). A container sees all devices below /sys, but can open only those passed to it.
-    Fix: give the job the device: with docker by --device=/dev/infiniband, in Kubernetes by a device plugin's resource
-    for every NIC; otherwise check the node's udev rules and the job's device cgroup. Load ib_uverbs if there is no
-    uverbs device file at all.
+    Fix: give the job the devices: --device=/dev/infiniband with docker, or a device plugin's resource for every NIC in
+    Kubernetes. Otherwise check the node's udev rules and the job's device cgroup. If there is no uverbs device file at
+    all, load ib_uverbs.
     """
     wanted = {port.device for port in active(taken(fabric, settings))}
     devices = [device for device in fabric.devices if device.name in wanted]
@@ -224,15 +227,15 @@ def perm(fabric: Fabric, settings: Settings, launch: Launch | Absent) -> Iterato
     if known and not some:
         names = listed([each.name for each in known])
         nodes = any(isinstance(each.verbs, str) and each.verbs for each in known)
-        cause = "this process can open no node there" if nodes else "there is no uverbs node"
+        cause = "this process cannot open any device there" if nodes else "there is no uverbs device"
         message = f"{cause}, so NCCL skips {names} and uses sockets between nodes"
         yield tell("/dev/infiniband", message, **IMAGE, evidence="open /dev/infiniband/uverbs*")
         return
     for each in known:
         if not each.opens:
             node = f"/dev/infiniband/{each.verbs}" if isinstance(each.verbs, str) and each.verbs else ""
-            message = f"this process cannot open {node}" if node else "has no node below /dev/infiniband"
-            rest = ", but it can open those of others" if node else ", others have"
+            message = f"this process cannot open {node}" if node else "has no device file below /dev/infiniband"
+            rest = ", but it can open other devices" if node else ", but others have one"
             evidence = f"open {node}" if node else "/sys/class/infiniband_verbs"
             yield tell(each.name, message + rest, **IMAGE, evidence=evidence)
 
@@ -253,12 +256,12 @@ def downs(*hours_ago: float) -> KernelLog:
     applies=rdma_job,
 )
 def flap_history(fabric: Fabric, settings: Settings, log: KernelLog) -> Iterator[Finding]:
-    """A port went down again and again in the last twelve hours.
+    """A port has gone down repeatedly in the last twelve hours.
 
-    Right: No port went down again and again in the last twelve hours.
-    Why: a flapping link stalls its queue pairs until they time out (NCCL's retries end after minutes), and the whole
-    job waits each time. Older events do not count, so a repaired port is not reported.
-    Fix: clean or replace the cable and transceiver. If several ports flap at once, suspect their switch.
+    Right: No port has gone down repeatedly in the last twelve hours.
+    Why: a flapping link stalls its queue pairs until they time out (NCCL retries for minutes), and the whole job waits
+    each time. Older events do not count, so a repaired port is not reported.
+    Fix: clean or replace the cable and transceiver. If several ports flap at the same time, suspect their switch.
     """
     owners = {device.pci: device.name for device in fabric.devices if isinstance(device.pci, str)}
     wanted = {port.device for port in taken(fabric, settings)}
@@ -291,13 +294,14 @@ def troubled(number: int, **counted: int) -> Port:
     applies=rdma_job,
 )
 def losses(fabric: Fabric, settings: Settings) -> Iterator[Finding]:
-    """A port has lost or repeated far more packets than its siblings.
+    """A port has lost or retransmitted far more packets than its siblings.
 
-    Right: No port has lost or repeated far more packets than its siblings.
+    Right: No port has lost or retransmitted far more packets than its siblings.
     Why: RDMA retransmits everything after a lost packet, and NCCL's call waits for it. A bad cable, or a switch port
-    whose PFC or ECN settings differ from the others', affects only its own rail. Adaptive routing reorders packets on
-    all rails, which is not loss.
-    Fix: check the cable and transceiver, and compare the switch port's PFC, ECN and drop counters with its neighbours'.
+    with different PFC or ECN settings, affects only its own rail. Adaptive routing reorders packets on all rails, which
+    is not loss.
+    Fix: check the cable and transceiver, and compare the switch port's PFC and ECN settings and drop counters with
+    those of its neighbours.
     """
     ports = active(taken(fabric, settings))
     for name in _TROUBLES:
@@ -306,7 +310,7 @@ def losses(fabric: Fabric, settings: Settings) -> Iterator[Finding]:
             others = [share for other, share in shares.items() if other != each.name]
             count = 0 if isinstance(each.hw_counters, Absent) else dict(each.hw_counters).get(name, 0)
             if len(others) >= 2 and count >= _MANY and shares.get(each.name, 0.0) > _TIMES_MORE * max(others):
-                message = f"{name} {count}, more than {_TIMES_MORE} times the share of any other port"
+                message = f"{name} is {count}, more than {_TIMES_MORE} times the share of any other port"
                 evidence = seen(f"{path(each)}/hw_counters/{name}", str(count))
                 yield warn(each.name, message, blame="link", action="retest", confidence=_SINCE, evidence=evidence)
 
@@ -400,11 +404,11 @@ def roce_mtu(fabric: Fabric, settings: Settings, found: Interfaces, routes: Rout
     """An interface's MTU is too small for RoCE packets of 4096 bytes.
 
     Right: Every RoCE interface's MTU is large enough for packets of 4096 bytes.
-    Why: a RoCE packet's size is the largest power of two that fits into the interface's MTU: 1024 bytes at an MTU of
-    1500, with four times the headers and work of 4096. NCCL uses the smaller size of both ends, so one such port also
-    slows its peers.
-    Fix: `ip link set dev INTERFACE mtu 9000` (4200 is enough) on all nodes, and the same MTU on the switches between
-    them.
+    Why: RoCE uses the largest power of two that fits into the interface's MTU as its packet size. With an MTU of 1500
+    that is 1024 bytes, which needs four times as many headers and as much work as 4096. NCCL uses the smaller size of
+    the two ends, so one such port also slows its peers.
+    Fix: run `ip link set dev INTERFACE mtu 9000` (4200 is enough) on all nodes, and set the same MTU on the switches
+    between them.
     """
     default = () if isinstance(routes, Absent) else routes.default_interfaces
     rails = [port for port in _rails(fabric, settings) if (gbps(port) or 0) >= 100]
@@ -418,8 +422,8 @@ def roce_mtu(fabric: Fabric, settings: Settings, found: Interfaces, routes: Rout
             yield note(each.name, "its interface is not visible here", evidence=f"{path(each)}/gid_attrs/ndevs")
         elif size < 4096:
             shorter = size < max(sizes.values())
-            message = f"{owner.name} has MTU {owner.mtu}: RoCE packets of {size} bytes"
-            more = f", {max(sizes.values())} on other ports" if shorter else ""
+            message = f"{owner.name} has MTU {owner.mtu}, so RoCE packets have {size} bytes"
+            more = f", but {max(sizes.values())} on other ports" if shorter else ""
             managed = owner.name in default and not shorter
             tell = note if managed or (size == 2048 and not shorter) else warn
             evidence = (f"/sys/class/net/{owner.name}/mtu", f"RoCE headers take {_HEADERS} bytes of it")
@@ -449,11 +453,11 @@ BOTH = fabric(roce(0, "10.0.0.0"), roce(1, "10.0.0.1"), count=0)
 def same_subnet(
     fabric: Fabric, settings: Settings, found: Interfaces, routes: Routes | Absent, sysctls: Sysctls | Absent
 ) -> Iterator[Finding]:
-    """Several RoCE interfaces share one subnet, and nothing keeps their traffic apart.
+    """Several RoCE interfaces share a subnet, and no rule separates their traffic.
 
-    Right: RoCE interfaces have subnets of their own, or rules that keep their traffic apart.
-    Why: Linux answers ARP for an address on any interface and sends over the first matching route, so packets of one
-    NIC arrive at, or leave by, another (nccl#1580). RDMA does not follow them there.
+    Right: Each RoCE interface has its own subnet, or rules separate their traffic.
+    Why: Linux answers ARP for an address on any interface and sends over the first matching route. Packets for one NIC
+    then arrive at or leave through another (nccl#1580), where RDMA does not work.
     Fix: give each NIC its own subnet, or set net.ipv4.conf.INTERFACE.arp_ignore=1 and arp_announce=2 for each, or add a
     routing rule for each address (ip rule).
     """
@@ -471,7 +475,7 @@ def same_subnet(
         if by_rule or loose == []:
             continue
         evidence = (f"arp_ignore and arp_announce of {listed(loose)}", "ip rule")
-        message = f"are all in {subnet}, without arp_ignore=1 and arp_announce=2"
+        message = f"are all in {subnet} without arp_ignore=1 and arp_announce=2"
         doubt = "; it is unknown whether there are routing rules" if by_rule is None else " or routing rules"
         yield warn(listed(names), message + doubt, **NODE, evidence=evidence)
 

@@ -25,12 +25,11 @@ def standing(name: ClassName, doing: str = "sleeps (nanosleep)") -> JobState:
     good=lambda: [(standing("stuck outside"),)],
 )
 def gone(stand: JobState) -> Iterator[Finding]:
-    """A rank of the running job no longer has a process.
+    """The process of a rank of the running job no longer exists.
 
-    Right: Every rank of the job has a process.
-    Why: the others wait in their next collective for a rank that cannot join it, until their group times out.
-    Fix: look at the end of this rank's log and at the kernel's log of its node (`journalctl -k`), then start the job
-    again.
+    Right: Every rank of the job has a running process.
+    Why: the others wait in their next collective for a rank that can no longer join, until their group times out.
+    Fix: read the end of this rank's log and the kernel log of its node (`journalctl -k`), then restart the job.
     """
     yield from _found(stand, "dead or gone", "unknown", "restart")
 
@@ -45,10 +44,10 @@ def absent(stand: JobState) -> Iterator[Finding]:
     """A rank has not joined the store in init_process_group.
 
     Right: All ranks of the job have joined its store.
-    Why: init_process_group ends when WORLD_SIZE ranks have connected to MASTER_ADDR:MASTER_PORT; until then the
-    connected ranks wait, for half an hour by default.
-    Fix: start the missing rank. If it cannot connect, compare MASTER_ADDR and MASTER_PORT of all ranks, and make sure
-    that its node reaches this port: run `nc -vz ADDRESS PORT` there.
+    Why: init_process_group returns when WORLD_SIZE ranks have connected to MASTER_ADDR:MASTER_PORT. Until then the
+    connected ranks wait, by default for half an hour.
+    Fix: start the missing rank. If it cannot connect, compare MASTER_ADDR and MASTER_PORT on all ranks, and run `nc -vz
+    ADDRESS PORT` on its node to check that it can reach the port.
     """
     yield from _found(stand, "not arrived", "job", "fix-job")
 
@@ -60,12 +59,12 @@ def absent(stand: JobState) -> Iterator[Finding]:
     good=lambda: [(standing("working"),)],
 )
 def outside(stand: JobState) -> Iterator[Finding]:
-    """A rank does not enter the collective in which the others wait, and is idle.
+    """An idle rank has not entered the collective in which the others wait.
 
-    Right: Every rank enters its collectives, or works.
-    Why: a collective ends when its last rank has joined. This rank waits for something outside of NCCL: a file, a lock,
-    a worker of its data loader, a person at a debugger.
-    Fix: look at the line of the program that the finding names. Advice on what it waits for comes with the finding.
+    Right: Every rank is in its collectives, or busy with its own work.
+    Why: a collective ends only after its last rank has joined. This rank waits for something outside NCCL: a file, a
+    lock, a data loader worker, or a person at a debugger.
+    Fix: look at the line of the program that the finding names, and follow the advice in the finding.
     """
     yield from _found(stand, "stuck outside", "job", "fix-job")
 
@@ -79,9 +78,9 @@ def apart(stand: JobState) -> Iterator[Finding]:
     """Ranks of the running job are in different collectives and wait for each other.
 
     Right: All ranks of the job are in the same collectives, according to torch's records.
-    Why: every rank of a group has to make the same collectives in the same order, with the same sizes and types.
-    Fix: make the two lines of the program agree. Usual causes are a branch that only some ranks take, or data that end
-    sooner on some ranks.
+    Why: every rank of a group must call the same collectives in the same order, with the same sizes and types.
+    Fix: make the two lines of the program agree. Common causes are a branch that only some ranks take, or data that
+    ends earlier on some ranks.
     """
     yield from _found(stand, "desync", "job", "fix-job")
 
@@ -93,11 +92,11 @@ def apart(stand: JobState) -> Iterator[Finding]:
     good=lambda: [(standing("stuck outside"),)],
 )
 def inside(stand: JobState) -> Iterator[Finding]:
-    """All ranks are in the same collective, and it does not end.
+    """All ranks are in the same collective, but it does not end.
 
     Right: No collective hangs with all ranks in it.
-    Why: all programs made the same calls, so the network, a GPU or a rank's communication thread is holding it up.
-    Fix: run `ncclprobe doctor` on these nodes to check links and ports, and search the kernel's logs for Xid and link
+    Why: all ranks made the same calls, so the network, a GPU or a rank's communication thread is delaying it.
+    Fix: run `ncclprobe doctor` on these nodes to check links and ports, and search the kernel logs for Xid and link
     events.
     """
     yield from _found(stand, "stuck inside", "unknown", "retest")
@@ -108,12 +107,12 @@ def inside(stand: JobState) -> Iterator[Finding]:
     good=lambda: [(standing("working"),)],
 )
 def untold(stand: JobState) -> Iterator[Finding]:
-    """What a rank does cannot be determined.
+    """The state of a rank is unknown.
 
-    Right: What every rank does is known.
-    Why: torch has recorded nothing readable about the rank, and its process does not show what it waits for.
-    Fix: `ncclprobe attach --stacks` reads the stacks if py-spy is installed (`pip install py-spy`) and ptrace is
-    allowed. `ncclprobe attach --prepare` prints the lines to add to the program.
+    Right: The state of every rank is known.
+    Why: torch has no readable record of the rank, and its process does not show what it waits for.
+    Fix: run `ncclprobe attach --stacks`, which reads stacks if py-spy is installed (`pip install py-spy`) and ptrace is
+    allowed. `ncclprobe attach --prepare` prints lines to add to the program.
     """
     if stand.answer.word == "CANNOT TELL":
         yield from _found(stand, "cannot tell", "unknown", "none", Severity.WARN)

@@ -6,10 +6,10 @@ from ncclprobe.facts.names import Master
 from ncclprobe.model.registry import CheckGroup, applies
 from ncclprobe.model.snapshot import Job
 
-MASTER_GROUP = CheckGroup("master", "MASTER_ADDR does not lead every node to rank 0")
+MASTER_GROUP = CheckGroup("master", "MASTER_ADDR does not lead to rank 0 on every node")
 PORT_GROUP = CheckGroup("port", "MASTER_PORT is taken, or another program may take it")
 LIMITS_GROUP = CheckGroup("limits", "A limit of the network stack is too low for a job of this size")
-RANKS_GROUP = CheckGroup("ranks", "The job's ranks do not have one GPU each, or its nodes are not separate machines")
+RANKS_GROUP = CheckGroup("ranks", "Ranks do not have one GPU each, or nodes are not separate machines")
 MESH_GROUP = CheckGroup("mesh", "Nodes cannot connect to each other")
 VARS_GROUP = CheckGroup("vars", "The launcher's variables contradict each other, or are incomplete")
 NAMES_GROUP = CheckGroup("names", "This node's own name or loopback device does not work")

@@ -19,7 +19,7 @@ from ncclprobe.model.registry import applies, check
 from ncclprobe.model.snapshot import Absent, Every, Job, Ranks, vote
 from ncclprobe.model.values import grouped, replace
 
-_HANDSHAKE = "check that all nodes run the same ncclprobe, and that no proxy is between them"
+_HANDSHAKE = "check that all nodes run the same ncclprobe and that there is no proxy between them"
 _LAYERS: Mapping[str, tuple[str, str, str, str]] = {
     "resolve": (
         "did not resolve",
@@ -31,33 +31,35 @@ _LAYERS: Mapping[str, tuple[str, str, str, str]] = {
         "there is no route to it",
         "node",
         "fix-image",
-        "compare `ip route get` with a healthy node's, or give an address of rank 0 that this node has a route to",
+        "compare the output of `ip route get` with that of a healthy node, or use an address of rank 0 to "
+        "which this node has a route",
     ),
     "refused": (
         "no process listens there, or a firewall rejects it",
         "job",
         "fix-job",
-        "check that the address is rank 0's, that the doctor also runs there on this port (ss -ltn), and that no "
-        "firewall rejects it",
+        "check that the address is that of rank 0, that the doctor also runs there on this port (ss -ltn), "
+        "and that no firewall rejects it",
     ),
     "filtered": (
-        "no answer at all: a firewall drops it, no host has the address, or that host is down",
+        "no answer; a firewall drops it, no host has the address, or that host is down",
         "unknown",
         "retest",
-        "check that the address is rank 0's and that the host is up (ping), then allow TCP to this port there and on "
-        "the path",
+        "check that the address is that of rank 0 and that the host is up (ping), then allow TCP to this "
+        "port on that host and on the path",
     ),
     "unreachable": (
-        "the network reports it unreachable: no host has the address, or a router rejects it",
+        "the network reports it unreachable; no host has the address, or a router rejects it",
         "unknown",
         "retest",
-        "check that the address is rank 0's, and that this interface is on a network that leads there",
+        "check that the address is that of rank 0, and that this interface is on a network that reaches it",
     ),
     "address": (
         "this node's own address cannot be used",
         "node",
         "fix-image",
-        "compare `ip addr` with a healthy node's; a link-local address needs its scope (fe80::1%eth0)",
+        "compare the output of `ip addr` with that of a healthy node; a link-local address needs its scope "
+        "(fe80::1%eth0)",
     ),
     "denied": (
         "this node's own firewall or policy forbids it",
@@ -66,7 +68,7 @@ _LAYERS: Mapping[str, tuple[str, str, str, str]] = {
         "allow outgoing TCP (nft list ruleset; network policies of the container)",
     ),
     "reset": (
-        "connected, then closed by the other side",
+        "the other side closed the connection",
         "job",
         "fix-job",
         "check which process listens on that port (ss -ltnp on that host); choose another MASTER_PORT if it is not "
@@ -76,13 +78,13 @@ _LAYERS: Mapping[str, tuple[str, str, str, str]] = {
         "another program listens there",
         "job",
         "fix-job",
-        "choose a MASTER_PORT that is free on rank 0's node, or end what listens there (ss -ltnp)",
+        "choose a MASTER_PORT that is free on rank 0's node, or end the program that listens there (ss -ltnp)",
     ),
     "stranger": (
-        "another run of ncclprobe, or one with another token, answers there",
+        "another run of ncclprobe, or one with a different token, answers there",
         "job",
         "fix-job",
-        "set the same NCCLPROBE_TOKEN on all nodes, or choose another MASTER_PORT if another job has this one",
+        "set the same NCCLPROBE_TOKEN on all nodes. If another job uses this port, choose another MASTER_PORT",
     ),
     "too-big": ("the answer is not from ncclprobe", "job", "fix-job", _HANDSHAKE),
     "garbled": ("the answer is not from ncclprobe", "job", "fix-job", _HANDSHAKE),
@@ -111,38 +113,38 @@ def sent_to_another(launch: Launch, master: Master, job: Job) -> bool:
     applies=sent_to_another,
 )
 def master_reach(reach: Reach) -> Iterator[Finding]:
-    """This node does not reach rank 0.
+    """This node cannot reach rank 0.
 
-    Right: This node reaches rank 0.
-    Why: every rank connects to MASTER_ADDR:MASTER_PORT before anything else. torch reports "timed out" after minutes,
-    whether no process listens, a firewall drops the connection, or another program answers.
-    A port that accepts the connection and then is silent may be rank 0's on a busy host; the result is then unknown.
-    Fix: the finding names the step that failed and its remedy: name, route, connection or answer.
+    Right: This node can reach rank 0.
+    Why: every rank connects to MASTER_ADDR:MASTER_PORT first. Whether no process listens, a firewall drops the
+    connection, or another program answers, torch reports only "timed out" after minutes. If the port accepts the
+    connection but sends nothing, rank 0 may run on a busy host, so the result is unknown.
+    Fix: the finding names the step that failed (name, route, connection or answer) and what to do.
     """
     if reach.outcome == "ok":
         return
     where = _endpoint(reach.target, reach.port)
     if reach.outcome == "hung-up" or ("hung-up" in reach.seen and reach.outcome in _CROWDED):
         raise Unlearned(
-            f"{where} closed the connection before any answer: it has too many callers, or another program listens "
+            f"{where} closed the connection before it answered: it has too many callers, or another program listens "
             "there"
         )
     if reach.outcome == "silent":
         raise Unlearned(
             f"{where} accepts the connection but does not answer ({reach.tries} tries in {reach.seconds:.0f} s): the "
-            "process there is busy, stopped, or another program; check which process listens (ss -ltnp on that host), "
-            "and try again"
+            "process there is busy, stopped, or another program. Check which process listens (ss -ltnp on that "
+            "host), and try again"
         )
     unknown = ("failed", "unknown", "retest", "")
     meaning, blame, action, remedy = _LAYERS.get(reach.outcome, unknown)
     source = f" from {reach.source}" + (f" ({reach.interface})" if reach.interface else "") if reach.source else ""
-    detail = f": {reach.detail}" if reach.detail else ""
+    detail = f"{reach.detail}; " if reach.detail else ""
     tries = f"{reach.tries} tries in {reach.seconds:.0f} s" if reach.tries != 1 else f"1 try, {reach.seconds:.1f} s"
     earlier = [outcome for outcome in reach.seen if outcome != reach.outcome]
     before = f"; before that: {', '.join(earlier)}" if earlier else ""
     yield fail(
         where,
-        f"{reach.outcome}{source}: {meaning}{detail} ({tries}{before})",
+        f"{reach.outcome}{source}: {meaning} ({detail}{tries}{before})",
         blame=blame,
         action=action,
         evidence=f"connect to {_endpoint(reach.address, reach.port)}"
@@ -171,8 +173,9 @@ PROCESS = RankProcess(0, 2, None, None, (), {}, 0)
 def rank_twice(launches: Every[Launch], processes: Ranks[RankProcess | Absent]) -> Iterator[Finding]:
     """Several nodes claim to be the same node or rank of the job.
 
-    Right: Every node and rank of the job has a number of its own.
-    Why: the second one replaces the first in the rendezvous or is refused, and all ranks wait for the missing number.
+    Right: Every node and rank of the job has its own number.
+    Why: the second node or rank replaces the first in the rendezvous or is refused, and all ranks wait for the missing
+    number.
     Fix: give each node its own --node-rank (NODE_RANK), and do not set RANK by hand inside srun or mpirun.
     """
     claims: dict[str, dict[str, None]] = {}
@@ -206,12 +209,12 @@ def _ranks(launches: Every[Launch], processes: Ranks[RankProcess | Absent]) -> I
     applies=several,
 )
 def world_agree(launches: Every[Launch]) -> Iterator[Finding]:
-    """Nodes disagree on the size of the job, or on its port.
+    """Nodes disagree on the size or the port of the job.
 
-    Right: Nodes agree on the size of the job and on its port.
-    Why: rank 0 waits for as many ranks as its own WORLD_SIZE. A node with another number is refused as one too many, or
-    waits for ranks that were never started.
-    Fix: give all nodes the same --nnodes, WORLD_SIZE and MASTER_PORT; under Slurm take them from srun's variables.
+    Right: Nodes agree on the size and the port of the job.
+    Why: rank 0 waits for as many ranks as its own WORLD_SIZE. A node with a different number is refused as one too
+    many, or waits for ranks that were never started.
+    Fix: give all nodes the same --nnodes, WORLD_SIZE and MASTER_PORT. Under Slurm, take them from srun's variables.
     """
     for field, name in (("world_size", "WORLD_SIZE"), ("nnodes", "nnodes"), ("master_port", "MASTER_PORT")):
         values = {node: getattr(each, field) for node, each in launches.items() if _is_known(each, field)}
@@ -242,10 +245,11 @@ NOBODY: Every[Reach | Absent] = Every({})
 def master_agree(masters: Every[Master], reaches: Every[Reach | Absent]) -> Iterator[Finding]:
     """MASTER_ADDR resolves to different addresses on different nodes.
 
-    Right: MASTER_ADDR resolves to one address on all nodes.
+    Right: MASTER_ADDR resolves to the same address on all nodes.
     Why: each node uses its own DNS and /etc/hosts. A stale entry sends it to a host that is not rank 0 of this job,
     where it waits or joins another job.
-    Fix: compare `getent ahosts <MASTER_ADDR>` on the nodes named, or give rank 0's IP address.
+    Fix: compare the output of `getent ahosts <MASTER_ADDR>` on the nodes that the finding names, or set MASTER_ADDR to
+    rank 0's IP address.
     """
     values = {node: _others(master) for node, master in masters.items()}
     known = {node: addresses for node, addresses in values.items() if addresses}
@@ -255,7 +259,7 @@ def master_agree(masters: Every[Master], reaches: Every[Reach | Absent]) -> Iter
     tell = warn if tries and set(tries) == {"ok"} else fail
     names = Counter(masters.by_node[node].name for node in known)
     subject = next(iter(names)) if len(names) == 1 else "MASTER_ADDR"
-    all_the_same = "; nevertheless all reached rank 0" if tell is warn else ""
+    all_the_same = "; all of them reached rank 0 nevertheless" if tell is warn else ""
     more = {"tell": tell, "after": all_the_same, **(IMAGE if len(names) == 1 else JOB)}
     more["evidence"] = [f"getaddrinfo({name})" for name, _ in names.most_common(3)]
     yield from unlike(ballot, lambda host: " or ".join(sorted(host)), f"{subject} is", subject=subject, **more)
@@ -297,12 +301,12 @@ def several_ranks(launches: Every[Launch], job: Job) -> bool:
 def rank_silent(
     launches: Every[Launch], processes: Ranks[RankProcess], rolls: Every[RollCall | Absent]
 ) -> Iterator[Finding]:
-    """Ranks were started on a node and did not report.
+    """Ranks were started on a node but did not report.
 
     Right: All ranks that were started on a node reported.
-    Why: a rank that hangs in its first import, on a wedged GPU or a dead file system, holds up all others, and NCCL
-    names none. If further ranks of any node reported to the first, those of all nodes should have.
-    Fix: look at that rank's log and stack (`py-spy dump --pid PID`), and its GPU.
+    Why: a rank that hangs in its first import, on a wedged GPU or on a dead file system makes all others wait, and NCCL
+    does not name it. If other ranks of one node reported to their first rank, those of every node should have reported.
+    Fix: check that rank's log, stack (`py-spy dump --pid PID`) and GPU.
     """
     called = {node for node, roll in rolls.items() if isinstance(roll, RollCall)}
     if not called and not any(len(ranks) > 1 for ranks in processes.by_node.values()):

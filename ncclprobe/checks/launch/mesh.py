@@ -31,14 +31,14 @@ _TRIES = 2
 MOST_SUSPECTS = 20  # that are reported one by one
 _MEANINGS = {
     "refused": "a firewall there rejects it, or the listener is gone",
-    "filtered": "no answer: a firewall drops it, or the network does not lead there",
+    "filtered": "no answer; a firewall drops it, or there is no path to it",
     "unreachable": "no host there has the address, or a router rejects it",
     "address": "this node's own address cannot be used",
     "denied": "this node's own firewall or policy forbids it",
-    "reset": "connected, then closed",
-    "hung-up": "connected, and closed before any answer: the listener there had too many callers",
-    "silent": "connected, then nothing: the process there is stopped, or larger packets are lost",
-    "wrong-peer": "another node answers: two nodes have this address",
+    "reset": "the other side closed the connection",
+    "hung-up": "the listener there closed the connection before it answered, because it had too many callers",
+    "silent": "connected, but no data arrived; the process there is stopped, or larger packets are lost",
+    "wrong-peer": "another node answers, so two nodes have this address",
     "foreign": "another program answers",
     "stranger": "another run of ncclprobe answers",
 }
@@ -108,8 +108,8 @@ def subject(suspect: Suspect[str]) -> str:
     return fold(suspect.nodes) or "all nodes"
 
 
-def counted(suspects: ByRole, failed: Collection[Path]) -> str:
-    """Say how many paths failed, at which end, and by which interfaces: ``7 of 7 paths into n3 (eth0)``."""
+def counted(suspects: ByRole, failed: Collection[Path], how: str = "") -> str:
+    """Say how many paths failed, at which end, and by which interfaces, and `how`: ``7 of 7 paths into n3 (eth0)``."""
     suspect, total = one_of(suspects), sum(each.tests for each in suspects.values())
     where = {
         "everything": "between all nodes",
@@ -121,7 +121,7 @@ def counted(suspects: ByRole, failed: Collection[Path]) -> str:
     place = where.get(suspect.kind, f"{suspect.kind} {subject(suspect)}")
     by = " and ".join(dict.fromkeys(path.interface for path in failed))
     share = {("pair", 2): "both paths", ("direction", 1): "the path"}.get((suspect.kind, total))
-    return f"{share or f'{len(failed)} of {total} paths'} {place} ({by})"
+    return f"{share or f'{len(failed)} of {total} paths'} {place} ({by}{how})"
 
 
 def confirmed(suspect: Suspect[str], times: int) -> Certainty:
@@ -195,8 +195,8 @@ def tcp_mesh(paths: Every[Paths], gatherings: Every[Gathering | Absent]) -> Iter
 
     Right: All nodes can connect to each other.
     Why: NCCL and gloo listen on ports that the kernel chooses (src/bootstrap.cc:413), so an open MASTER_PORT is not
-    enough. If one pair cannot connect, all ranks wait until they time out, and the message names no rank (nccl#388,
-    horovod#1408).
+    enough. If a single pair cannot connect, all ranks wait until they time out, and the message names no rank
+    (nccl#388, horovod#1408).
     Fix: allow TCP on all ports (net.ipv4.ip_local_port_range) between the nodes of a job, in both directions. If a node
     cannot connect to any other, check its link, address and firewall (ip addr, nft list ruleset).
     """
@@ -217,7 +217,7 @@ def tcp_mesh(paths: Every[Paths], gatherings: Every[Gathering | Absent]) -> Iter
             yield replace(finding, severity=Severity.WARN, message=message)
         of_gloo = [each for each in found if each.path.role.startswith(_GLOO)]
         for finding in _findings(of_gloo, lambda each: each.pair in by_nccl):
-            message = f"{finding.message}; NCCL's own interfaces connect, gloo groups of this job cannot"
+            message = f"{finding.message}; NCCL's own interfaces connect, but gloo groups of this job cannot"
             yield replace(finding, severity=Severity.WARN, message=message)
 
 
@@ -233,10 +233,10 @@ def tcp_mesh_iface(paths: Every[Paths], gatherings: Every[Gathering | Absent]) -
     """Nodes can connect to each other, but not on the interface that NCCL uses.
 
     Right: All nodes can connect to each other on the interface that NCCL uses.
-    Why: NCCL does not follow the default route: it binds to the interface that NCCL_SOCKET_IFNAME or
-    its own order chooses, so ping, ssh and MASTER_PORT may work while NCCL hangs (nccl#1580).
-    Fix: set NCCL_SOCKET_IFNAME=<the interface of the default route>, or allow TCP on the interface named, and make sure
-    that it is on one network on all nodes.
+    Why: NCCL does not follow the default route: it binds to the interface that NCCL_SOCKET_IFNAME or its own order
+    selects. So ping, ssh and MASTER_PORT may work while NCCL hangs (nccl#1580).
+    Fix: set NCCL_SOCKET_IFNAME=<the interface of the default route>, or allow TCP on the interface that the finding
+    names, and make sure that it is on the same network on all nodes.
     """
     found = _known(paths, gatherings)
     connected = _connected(each for each in found if each.path.role == DEFAULT)
@@ -325,7 +325,7 @@ def _finding(suspects: ByRole, failed: list[Path]) -> Finding:
     detail = f": {path.detail}" if path.detail else ""
     return fail(
         subject(suspect),
-        f"no connection on {counted(suspects, failed)}: {counts}: {meaning}",
+        f"no connection on {counted(suspects, failed, f', {counts}')}: {meaning}",
         nodes=suspect.nodes,
         confidence=confirmed(suspect, min(path.tries for path in failed)),
         evidence=seen(f"connect from {path.source} to {path.address}", f"{main}{detail}"),
@@ -342,7 +342,7 @@ def _command_for_node(suspect: Suspect[str], failed: list[Path]) -> str:
     nic = next(iter(nics))
     look = f"`ip addr show {nic}`; `ip -s link show {nic}`; `nft list ruleset`"
     allow = "allow TCP on all ports (net.ipv4.ip_local_port_range) from and to the other nodes"
-    return f"on {suspect.nodes[0]}: {look}: {allow}"
+    return f"on {suspect.nodes[0]}, run {look}, and {allow}"
 
 
 def _whose(suspect: Suspect[str], outcome: str) -> dict[str, Any]:
@@ -377,19 +377,17 @@ def unproven(proofs: Every[Proof | Absent]) -> Iterator[Finding]:
     """The nodes did not prove that they belong to the job.
 
     Right: The nodes proved to each other that they belong to the job.
-    Why: any process that reaches MASTER_PORT could send a healthy report in place of a dead node's, or a sick one in
+    Why: any process that reaches MASTER_PORT could send a healthy report in place of a dead node's, or a bad report in
     place of a healthy node's, so no exit code would be reliable.
     Fix: set NCCLPROBE_TOKEN to the same secret on every node, for example the output of `openssl rand -hex 16` (with
-    mpirun: -x NCCLPROBE_TOKEN); if nobody else can reach these hosts, add --trust-network.
+    mpirun: -x NCCLPROBE_TOKEN). If nobody else can reach these hosts, add --trust-network instead.
     """
     known = {node: each for node, each in proofs.items() if isinstance(each, Proof)}
     if not any(each.proved or each.trusted for each in known.values()):
-        remedy = "set NCCLPROBE_TOKEN to one secret on every node (openssl rand -hex 16), or add --trust-network"
+        remedy = "set NCCLPROBE_TOKEN to the same secret on every node (openssl rand -hex 16), or add --trust-network"
         raise Unlearned(f"the nodes have no secret, so no node proved that it belongs to the job; {remedy}")
     if any(each.trusted for each in known.values()):
-        message = (
-            "no node had to prove that it belongs to the job: any process on this network could have joined as one"
-        )
+        message = "no node had to prove that it belongs to the job, so any process on this network could have joined"
         yield warn("--trust-network", message, **JOB, evidence="the command line")
 
 
@@ -404,13 +402,13 @@ CROWD = (Flood("10.0.0.99", 7900),)
     applies=met,
 )
 def port_flooded(gatherings: Every[Gathering | Absent], paths: Every[Paths | Absent]) -> Iterator[Finding]:
-    """Other programs flood the ports of this run.
+    """Other programs flood this run's ports with connections.
 
-    Right: No other program floods the ports of this run.
-    Why: the job will meet on the same port, and torch's store answers every caller. Nodes that get no turn time out,
-    and no message gives the reason. In this report, everything that could not be tried meanwhile is unknown.
-    Fix: end the programs at the addresses named (a port scanner, an earlier job), choose another MASTER_PORT, or have a
-    firewall admit only the job's nodes.
+    Right: No other program floods this run's ports with connections.
+    Why: the job will use the same port, and torch's store answers every caller. Nodes that get no answer time out, and
+    no message gives the reason. In this report, everything that could not be tested during the flood is unknown.
+    Fix: stop the programs at the addresses that the finding names (a port scanner, an earlier job), choose another
+    MASTER_PORT, or configure a firewall that admits only the job's nodes.
     """
     hubs = {node: each.floods for node, each in gatherings.items() if isinstance(each, Gathering)}
     meshes = {node: each.floods for node, each in paths.items() if isinstance(each, Paths)}
@@ -422,6 +420,6 @@ def port_flooded(gatherings: Every[Gathering | Absent], paths: Every[Paths | Abs
             continue
         listed = first_of((f"{address} ({count})" for address, count in calls.most_common()), _MOST_TOLD)
         where = fold([node for node, floods in ports.items() if floods])
-        message = f"unidentified callers took all connections on {where}, and were disconnected: {listed}"
+        message = f"unknown callers used all connections on {where} and were disconnected: {listed}"
         evidence = seen(f"listeners of {where}", f"{sum(calls.values())} connections")
         yield warn(subject, message, action="retest", evidence=evidence)

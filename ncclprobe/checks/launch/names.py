@@ -73,7 +73,7 @@ def master_resolve(master: Master) -> Iterator[Finding]:
     """MASTER_ADDR does not resolve on this node, or only slowly.
 
     Right: MASTER_ADDR resolves on this node.
-    Why: every rank looks the name up first. If that fails, torch retries until its timeout and does not report the
+    Why: every rank first resolves the name. If that fails, torch retries until its timeout and does not report the
     cause (pytorch#150532).
     Fix: use an IP address, or a name that resolves on every node.
     """
@@ -81,7 +81,7 @@ def master_resolve(master: Master) -> Iterator[Finding]:
     if master.failure:
         yield fail(master.name, master.failure, **JOB, evidence=call)
     elif master.seconds > _SLOW_S:
-        message = f"took {master.seconds:.1f} s to resolve; each rank waits that long, and more under load"
+        message = f"took {master.seconds:.1f} s to resolve; each rank waits that long, and longer under load"
         yield warn(master.name, message, blame="node", action="fix-image", evidence=call)
 
 
@@ -94,18 +94,21 @@ def master_resolve(master: Master) -> Iterator[Finding]:
     applies=given_a_master,
 )
 def master_loopback(master: Master, launch: Launch) -> Iterator[Finding]:
-    """MASTER_ADDR is a loopback address in a job of several nodes.
+    """MASTER_ADDR is a loopback address in a job on several nodes.
 
     Right: MASTER_ADDR is an address that other nodes can reach.
     Why: Debian and Ubuntu put "127.0.1.1 <hostname>" into /etc/hosts, so rank 0 on that node announces an address that
-    means "myself" to every other node. They then wait for a rank that never joins.
-    Fix: remove the host's own name from the 127.0.x.x line of /etc/hosts, or give rank 0's IP address.
+    every other node takes for its own. The other nodes then wait for a rank that never joins.
+    Fix: remove the host's own name from the 127.0.x.x line of /etc/hosts, or set MASTER_ADDR to rank 0's IP address.
     """
     if launch.several_nodes and master.loopback:
-        message = f"resolves to {', '.join(master.loopback)}, which no other of the {launch.nnodes} nodes can reach"
+        message = (
+            f"resolves to {', '.join(master.loopback)}, which no other node can reach (the job has "
+            f"{launch.nnodes} nodes)"
+        )
         call = f"getaddrinfo({master.name})"
         if master.name.partition(".")[0] == "localhost" or master.name in master.loopback:  # on every host
-            remedy = "MASTER_ADDR=<the address of rank 0's host that the other nodes reach>"
+            remedy = "MASTER_ADDR=<an address of rank 0's host that the other nodes can reach>"
             yield fail(master.name, message, **JOB, evidence=call, remedy=remedy)
         else:
             yield fail(master.name, message, blame="node", action="fix-image", evidence=call)
@@ -124,11 +127,11 @@ def fqdn(
     """This node's own name does not resolve to an address that other nodes can reach.
 
     Right: This node's own name resolves to an address that others can reach.
-    Why: without GLOO_SOCKET_IFNAME gloo listens on the address of its host's name, and on 127.0.0.1 if the name does
-    not resolve to an address of the host. torchrun announces that name for rank 0. If the name resolves to 127.0.1.1,
-    as Debian writes into /etc/hosts, the other nodes connect to themselves (pytorch#150532). In many frameworks torch
-    makes gloo groups in addition to NCCL's.
-    Fix: give the name its real address in /etc/hosts, or set GLOO_SOCKET_IFNAME, and torchrun --local-addr.
+    Why: without GLOO_SOCKET_IFNAME gloo listens on the address to which its host's name resolves, or on 127.0.0.1 if
+    that is not an address of the host. torchrun announces that name for rank 0. Debian's /etc/hosts resolves it to
+    127.0.1.1, so the other nodes connect to themselves (pytorch#150532). In many frameworks torch creates gloo groups
+    in addition to NCCL's.
+    Fix: give the name its real address in /etc/hosts, or set GLOO_SOCKET_IFNAME and torchrun --local-addr.
     """
     if named(environment.get("GLOO_SOCKET_IFNAME") or ""):
         return
@@ -138,12 +141,12 @@ def fqdn(
         device = hostname_address(interfaces, own.name, own.addresses)
         if isinstance(device, Refused):
             tell, group = (fail, "a gloo group") if job.backend == "gloo" else (warn, "gloo groups of this job")
-            message = f"{device.why}: {group} cannot be made here"
+            message = f"{device.why}, so {group} cannot be created here"
             yield tell(system.hostname, message, **IMAGE, evidence=evidence)
         elif isinstance(device, Device) and device.loopback:
             yield _loopback(system.hostname, _leads(device, own), evidence, job)
     elif entries and all(ip_address(entry.address).is_loopback for entry in entries):
-        message = f"is {entries[0].address} here, which no other node can reach"
+        message = f"resolves to {entries[0].address} here, which no other node can reach"
         if names.sources[:1] not in ((), ("files",)):
             yield note(
                 system.hostname, f"{message}, unless {names.sources[0]} returns another answer", evidence=evidence
@@ -154,18 +157,20 @@ def fqdn(
 
 def _leads(device: Device, own: OwnName) -> str:
     if not device.fallback:
-        return f"is {device.address} here, which no other node can reach"
+        return f"resolves to {device.address} here, which no other node can reach"
     where = (
-        f"leads to {', '.join(own.addresses)}, no address of this node" if own.addresses else "does not resolve here"
+        f"resolves to {', '.join(own.addresses)}, which is not an address of this node"
+        if own.addresses
+        else "does not resolve here"
     )
-    return f"{where}: gloo listens on {device.address} instead, which no other node can reach"
+    return f"{where}, so gloo listens on {device.address}, which no other node can reach"
 
 
 def _loopback(hostname: str, message: str, evidence: Sources, job: Job) -> Finding:
     """Return a warning to gloo; under NCCL a note: what it does to the job's gloo groups is launch.gloo-group's."""
     if job.backend == "gloo":
         return warn(hostname, message, **IMAGE, evidence=evidence)
-    return note(hostname, f"{message}; that hurts gloo and torchrun, not NCCL", evidence=evidence)
+    return note(hostname, f"{message}; this affects gloo and torchrun, not NCCL", evidence=evidence)
 
 
 @check(
@@ -184,13 +189,13 @@ def route(
     software: Software | Absent,
     job: Job,
 ) -> Iterator[Finding]:
-    """No route leads to MASTER_ADDR, or it does not leave by the interface that NCCL uses.
+    """There is no route to MASTER_ADDR, or it does not use the interface that NCCL uses.
 
-    Right: The route to MASTER_ADDR leaves by the interface that NCCL uses.
-    Why: NCCL's bootstrap prefers ib*, then takes the first interface other than docker*, lo or virbr*
-    (src/misc/socket.cc:190). The bridge of a container network may be listed before the NIC, and no other node can
-    reach it. A separate network for NCCL, apart from that of MASTER_ADDR, is common and fine.
-    Fix: NCCL_SOCKET_IFNAME=<the interface named>, or exclude the other: ^docker,lo,cni.
+    Right: The route to MASTER_ADDR uses the interface that NCCL uses.
+    Why: NCCL's bootstrap prefers ib*, then uses the first interface other than docker*, lo or virbr*
+    (src/misc/socket.cc:190). A container network's bridge may be listed before the NIC, and no other node can reach it.
+    It is common and fine if NCCL uses a different network from MASTER_ADDR.
+    Fix: set NCCL_SOCKET_IFNAME=<the right interface>, or exclude the others: NCCL_SOCKET_IFNAME=^docker,lo,cni.
     """
     if master.failure:
         raise Unlearned(f"MASTER_ADDR does not resolve: {master.failure}")
@@ -199,7 +204,7 @@ def route(
     if elsewhere and not leaves_by:
         if isinstance(routes.rules, Absent) or routes.policy:
             raise Unlearned("the main table has no route to MASTER_ADDR, and it is unknown which other table applies")
-        message = f"{', '.join(sorted(elsewhere))}: there is no route to it"
+        message = f"resolves to {', '.join(sorted(elsewhere))}, to which there is no route"
         yield fail(master.name, message, blame="node", action="fix-image", evidence="/proc/net/route")
     chosen = _bootstrap(interfaces, settings, software) if job.backend == "nccl" else None
     if leaves_by and chosen is not None and chosen.name not in leaves_by and "" not in leaves_by:
@@ -209,24 +214,24 @@ def route(
 def _aside(chosen: Interface, leaves_by: Mapping[str, str], master: Master, interfaces: Interfaces) -> Finding:
     """Say of the bootstrap's interface that routes leave by others: `leaves_by` has the address that each leads to."""
     message = (
-        f"is the interface of NCCL's bootstrap, but the route to {master.name} leaves through {', '.join(leaves_by)}"
+        f"is the interface that NCCL's bootstrap uses, but the route to {master.name} leaves through "
+        f"{', '.join(leaves_by)}"
     )
     evidence = seen("/proc/net/route", next(iter(leaves_by.values())))
     if chosen.kind in _OVERLAYS:
-        message += f": a {chosen.kind} of this node"
+        message += f"; it is a {chosen.kind} on this node"
         return warn(chosen.name, message, **JOB, evidence=evidence)
     if shared := _shared_subnet(chosen, [each for each in interfaces.all if each.name in leaves_by]):
-        message += (
-            f", which is also in {shared}: the kernel sends traffic that NCCL binds to one interface over the other"
-        )
+        message += f", which is also in {shared}: the kernel sends NCCL's traffic for one interface over the other"
         remedy = _TWO_IN_ONE.format(chosen=chosen.name, other=next(iter(leaves_by)))
         return warn(chosen.name, message, **IMAGE, evidence=evidence, remedy=remedy)
     return note(chosen.name, message, evidence=evidence)
 
 
 _TWO_IN_ONE = (
-    "routing: give {chosen} and {other} subnets of their own, or a table and a rule each (`ip rule add from ADDRESS "
-    "table N`) with net.ipv4.conf.all.arp_ignore=1 and arp_announce=2; or use one: NCCL_SOCKET_IFNAME={other}"
+    "give {chosen} and {other} separate subnets, or give each its own routing table and rule (`ip rule "
+    "add from ADDRESS table N`) with net.ipv4.conf.all.arp_ignore=1 and arp_announce=2. Or use only one "
+    "of them: NCCL_SOCKET_IFNAME={other}"
 )
 
 
@@ -271,17 +276,17 @@ def called_node_0(launch: Launch, master: Master, job: Job) -> bool:
     applies=called_node_0,
 )
 def master_here(master: Master, interfaces: Interfaces) -> Iterator[Finding]:
-    """This node has number 0, but MASTER_ADDR is another machine.
+    """This node is node 0, but MASTER_ADDR is another machine.
 
     Right: MASTER_ADDR is node 0.
-    Why: node 0 listens at MASTER_ADDR. If node 0 is another machine, it waits for all others, and they wait for it.
-    This happens if the same command line is pasted on each node.
+    Why: node 0 must listen at MASTER_ADDR. If MASTER_ADDR is another machine, node 0 waits for all others, and they
+    wait for it. This happens if the same command line is pasted on each node.
     Fix: give each node its own --node-rank (NODE_RANK): 0 for the node at MASTER_ADDR.
     """
     elsewhere = set(master.addresses) - set(master.loopback)
     if not elsewhere & own_addresses(interfaces):
         message = (
-            f"resolves to {', '.join(sorted(elsewhere))}, which is not an address of this node, although it is node 0"
+            f"resolves to {', '.join(sorted(elsewhere))}, which is not an address of this node, although this is node 0"
         )
         yield warn(master.name, message, **JOB, evidence=f"getaddrinfo({master.name})")
 
@@ -294,9 +299,9 @@ def loopback(interfaces: Interfaces) -> Iterator[Finding]:
     """The loopback device is down.
 
     Right: The loopback device is up.
-    Why: Linux uses lo for all that a host sends to its own addresses. If lo is down, rank 0 does not reach its own
-    store at MASTER_ADDR, NCCL's bootstrap does not reach its root, and both wait until they time out.
-    Fix: `ip link set lo up`, in the job's own network namespace if it has one.
+    Why: Linux uses lo for everything that a host sends to its own addresses. If lo is down, rank 0 cannot reach its own
+    store at MASTER_ADDR, NCCL's bootstrap cannot reach its root, and both wait until they time out.
+    Fix: run `ip link set lo up`, in the job's network namespace if it has its own.
     """
     for each in interfaces.all:
         if each.loopback and "up" not in each.flags:
@@ -316,13 +321,13 @@ ONE = Launch("environment", 0, 8, 0, 8, 1, 0, "localhost", 29500)
     applies=given_a_master,
 )
 def ipv6_split(master: Master, launch: Launch, interfaces: Interfaces, ports: Ports) -> Iterator[Finding]:
-    """MASTER_ADDR leads to one listener by IPv4 and to another by IPv6.
+    """MASTER_ADDR leads to one listener over IPv4 and to another over IPv6.
 
-    Right: MASTER_ADDR leads to one listener.
-    Why: torch's store listens on both families with one socket, or only on IPv4 if the port is taken in IPv6
-    (torch/csrc/distributed/c10d/socket.cpp). Ranks that try the IPv6 address first then talk to another program
+    Right: MASTER_ADDR leads to the same listener over IPv4 and IPv6.
+    Why: torch's store listens on IPv4 and IPv6 with one socket, or only on IPv4 if the IPv6 port is taken
+    (torch/csrc/distributed/c10d/socket.cpp). Ranks that try the IPv6 address first then connect to another program
     (strands#2600).
-    Fix: give MASTER_ADDR as an IPv4 address, or choose a MASTER_PORT that is free for IPv4 and IPv6 (ss -ltn).
+    Fix: set MASTER_ADDR to an IPv4 address, or choose a MASTER_PORT that is free on IPv4 and IPv6 (ss -ltn).
     """
     families = {ip_address(address.partition("%")[0]).version for address in master.addresses}
     if len(families) < 2 or launch.master_port is None or not is_master(launch, master, interfaces):
@@ -355,14 +360,14 @@ def several_ranks(processes: Ranks[RankProcess], job: Job) -> bool:
     applies=several,
 )
 def hostname_unique(systems: Every[System]) -> Iterator[Finding]:
-    """Nodes of the job are one machine, or have one host name.
+    """Several nodes of the job are the same machine, or have the same host name.
 
-    Right: Every node of the job is a machine with a host name of its own.
+    Right: Every node of the job is a separate machine with its own host name.
     Why: NCCL distinguishes machines by host name and boot id (src/misc/utils.cc:117). Two agents started on one machine
-    share its GPUs and NICs. Virtual machines cloned with a boot id are one machine to NCCL, which then tries shared
-    memory between them (nccl-tests#64).
-    Fix: start one agent per machine (check the host file or --nodes); give containers that are meant to be separate
-    nodes an NCCL_HOSTID each.
+    share its GPUs and NICs. NCCL treats virtual machines that were cloned with their boot id as one machine, and tries
+    shared memory between them (nccl-tests#64).
+    Fix: start one agent per machine (check the host file or --nodes). If containers are meant to be separate nodes,
+    give each its own NCCL_HOSTID.
     """
     hostnames = grouped((system.hostname, node) for node, system in systems.items())
     machines = grouped((system.boot_id, node) for node, system in systems.items() if system.boot_id)
@@ -371,11 +376,12 @@ def hostname_unique(systems: Every[System]) -> Iterator[Finding]:
         names = {systems.by_node[node].hostname for node in nodes}
         if len(nodes) > len(names):  # some of them share both
             message = (
-                f"have one boot id and the host name {', '.join(sorted(names)[:3])}: NCCL treats them as one machine"
+                f"have the same boot id and the host name {', '.join(sorted(names)[:3])}, so NCCL treats them as one "
+                "machine"
             )
             yield warn(fold(nodes), message, **JOB, nodes=tuple(nodes), evidence=seen)
         elif len(nodes) > 1:
-            message = "run on one machine under different names: NCCL uses the network between them"
+            message = "run on one machine under different names, so NCCL uses the network between them"
             yield note(fold(nodes), message, evidence=seen)
     for name, nodes in hostnames.items():
         if len({systems.by_node[node].boot_id for node in nodes}) > 1:
@@ -398,9 +404,9 @@ def container_split(processes: Ranks[RankProcess], systems: Every[System | Absen
     """Ranks of one machine are in containers that do not share memory.
 
     Right: All ranks of a machine share memory.
-    Why: to NCCL these ranks have one identity. It checks only /dev/shm before it tries shared memory and CUDA IPC
-    between them; across IPC or mount namespaces these fail or crash (nccl#324).
-    Fix: run all ranks of a machine in one container, or give all containers --ipc=host, or each its own NCCL_HOSTID.
+    Why: these ranks have the same identity for NCCL. It checks only /dev/shm before it tries shared memory and CUDA IPC
+    between them, which fail or crash across IPC or mount namespaces (nccl#324).
+    Fix: run all ranks of a machine in one container, give all containers --ipc=host, or give each its own NCCL_HOSTID.
     """
     here: dict[str, dict[int, RankProcess]] = {}
     on: dict[str, set[str]] = {}
@@ -412,7 +418,7 @@ def container_split(processes: Ranks[RankProcess], systems: Every[System | Absen
     for identity, ranks in here.items():
         split = [what for what, numbers in _surroundings(ranks).items() if len(numbers) > 1]
         if split:
-            message = f"are on one machine and do not share {' and '.join(split)}"
+            message = f"are on one machine but do not share {' and '.join(split)}"
             nodes = tuple(sorted(on[identity]))
             seen = ("/proc/self/ns", "st_dev of /dev/shm")
             yield warn(fold_ranks(ranks), message, **JOB, nodes=nodes, evidence=seen)
@@ -460,10 +466,11 @@ def dup_gpu(
 ) -> Iterator[Finding]:
     """Two ranks would use the same GPU.
 
-    Right: Every rank has a GPU of its own.
+    Right: Every rank has its own GPU.
     Why: NCCL fails at its start with "Duplicate GPU detected" (src/init.cc:1050), unless NCCL_MULTI_RANK_GPU_ENABLE is
     set. A rank uses the visible device whose index is its local rank, or the only device that it sees.
-    Fix: start one rank per GPU: --nproc-per-node=gpu, srun --gpus-per-task=1, torch.cuda.set_device(LOCAL_RANK).
+    Fix: start one rank per GPU: use --nproc-per-node=gpu or srun --gpus-per-task=1, and
+    torch.cuda.set_device(LOCAL_RANK).
     """
     users: dict[str, list[tuple[str, int]]] = {}
     for node, rank, process in processes.items():

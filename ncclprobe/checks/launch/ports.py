@@ -68,9 +68,9 @@ def port_free(launch: Launch, master: Master, interfaces: Interfaces, ports: Por
     """Another process already listens on MASTER_PORT.
 
     Right: MASTER_PORT is free.
-    Why: rank 0 listens there on all addresses of both families. If another process listens on any of them, rank 0 fails
+    Why: rank 0 listens there on all IPv4 and IPv6 addresses. If another process listens on any of them, rank 0 fails
     with "address already in use", or the ranks connect to that process.
-    Fix: choose another MASTER_PORT, or end what is left of an earlier job on this node (ss -ltnp).
+    Fix: choose another MASTER_PORT, or end the process of an earlier job that still listens on this node (ss -ltnp).
     """
     port = launch.master_port
     if port is None or not is_master(launch, master, interfaces):
@@ -78,7 +78,7 @@ def port_free(launch: Launch, master: Master, interfaces: Interfaces, ports: Por
     addresses = sorted({listener.address for listener in ports.on(port)})
     if addresses:
         taken = f"{port} already has a listener at {', '.join(addresses)}"
-        message = f"{taken}, which may be this job itself if it is already running"
+        message = f"{taken}; this may be the job itself if it is already running"
         evidence = ("/proc/net/tcp", "/proc/net/tcp6")
         yield fail("MASTER_PORT", message, **JOB, evidence=evidence)
 
@@ -91,12 +91,11 @@ def port_free(launch: Launch, master: Master, interfaces: Interfaces, ports: Por
     applies=master_not_running,
 )
 def port_ephemeral(launch: Launch, sysctls: Sysctls) -> Iterator[Finding]:
-    """MASTER_PORT is in the range of ephemeral ports, which the kernel gives to any connection.
+    """MASTER_PORT is in the range of ephemeral ports, which the kernel may give to any connection.
 
     Right: MASTER_PORT is outside the range of ephemeral ports.
-    Why: a connection that starts before rank 0 may be given this port, and rank 0 then cannot listen on it. Such a job
-    fails once in a while, and never twice in the same way (ip_local_port_range in the kernel's
-    Documentation/networking/ip-sysctl.rst; zeekctl#41).
+    Why: a connection that opens before rank 0 starts may get this port, and rank 0 then cannot listen on it. Such a job
+    fails only now and then (ip_local_port_range in the kernel's Documentation/networking/ip-sysctl.rst; zeekctl#41).
     Fix: choose a MASTER_PORT below the range, such as 29500, or reserve it: `sysctl -w
     net.ipv4.ip_local_reserved_ports=PORT`.
     """
@@ -121,9 +120,11 @@ def ports_enough(launch: Launch, sysctls: Sysctls, ports: Ports | Absent) -> Ite
     """The range of ephemeral ports is too small for a job of this size.
 
     Right: The range of ephemeral ports is large enough for a job of this size.
-    Why: NCCL lets the kernel choose the port of every listener (src/bootstrap.cc:413, src/transport/net_socket.cc:424),
-    and every connection uses one. When they run out, connecting fails with "Cannot assign requested address".
-    Fix: `sysctl -w net.ipv4.ip_local_port_range='32768 60999'`, the kernel's default, or wider.
+    Why: NCCL lets the kernel choose the port for every listener (src/bootstrap.cc:413,
+    src/transport/net_socket.cc:424), and every connection uses one. When they run out, connecting fails with "Cannot
+    assign requested address".
+    Fix: run `sysctl -w net.ipv4.ip_local_port_range='32768 60999'`, which is the kernel's default, or set a wider
+    range.
     """
     if isinstance(sysctls.ephemeral_ports, Absent):
         raise Unlearned(sysctls.ephemeral_ports.why)
@@ -133,14 +134,12 @@ def ports_enough(launch: Launch, sysctls: Sysctls, ports: Ports | Absent) -> Ite
     count = last - first + 1 - blocked
     needed = max(_NARROW, _PORTS_PER_PEER * ((launch.world_size or 1) - 1))
     waiting = ports.time_wait if isinstance(ports, Ports) and isinstance(ports.time_wait, int) else 0
-    message = (
-        f"{first} to {last} are {count} ports without the reserved ones; {launch.world_size} ranks may need {needed}"
-    )
+    message = f"{first} to {last} has {count} ports that are not reserved; {launch.world_size} ranks may need {needed}"
     evidence = f"{ROOT}/ipv4/ip_local_port_range"
     if count < needed:
         yield warn("ephemeral ports", message, **IMAGE, evidence=evidence)
     elif count - waiting < needed:
-        message += f", and {waiting} closed connections still hold one (TIME_WAIT)"
+        message += f", and {waiting} closed connections still hold a port (TIME_WAIT)"
         yield note("ephemeral ports", message, evidence=(evidence, "/proc/net/sockstat"))
 
 
@@ -161,14 +160,14 @@ UNCHOSEN: Every[Choices] = Every({})
 def firewall(
     firewalls: Every[Firewall | Absent], paths: Every[Paths | Absent], choices: Every[Choices]
 ) -> Iterator[Finding]:
-    """A node's firewall rejects incoming connections unless a rule admits them.
+    """A node's firewall blocks incoming connections that no rule allows.
 
-    Right: No node's firewall filters incoming connections, or nodes were seen to connect to each other.
-    Why: NCCL, gloo and torch listen on ports that the kernel chooses (src/bootstrap.cc:413). A rule for ssh, or for
-    MASTER_PORT, leaves those closed, and the other ranks wait until they time out. This check does not read the rules:
-    launch.mesh finds out whether they admit the job's nodes, if the doctor runs on all nodes at once.
-    Fix: allow TCP from the job's nodes on all ports (`ufw allow from 10.0.0.0/24`, or `firewall-cmd --zone=trusted
-    --add-source=10.0.0.0/24`, with their network).
+    Right: No node's firewall blocks incoming connections, or nodes have connected to each other.
+    Why: NCCL, gloo and torch listen on ports that the kernel chooses (src/bootstrap.cc:413). Rules for ssh and
+    MASTER_PORT do not open these ports, and the other ranks wait until they time out. This check does not read the
+    rules. If the doctor runs on all nodes at once, launch.mesh tests whether the rules allow the job's nodes.
+    Fix: allow TCP on all ports from the network of the job's nodes, such as with `ufw allow from 10.0.0.0/24` or
+    `firewall-cmd --zone=trusted --add-source=10.0.0.0/24`.
     """
     if any(isinstance(each, Paths) for _, each in paths.items()):
         return  # the nodes have tried, and launch.mesh says how it went
@@ -180,8 +179,8 @@ def firewall(
             if chain.name.partition("/")[0] not in ours:
                 continue
             if chain.otherwise in ("drop", "reject"):
-                refuses, letting_in = True, "it is unknown whether its rules admit the other nodes"
-                message = f"{chain.otherwise}s connections that no rule admits; {letting_in}"
+                refuses, letting_in = True, "it is unknown whether its rules allow the other nodes"
+                message = f"{chain.otherwise}s connections that no rule allows; {letting_in}"
                 yield warn(chain.name, message, **IMAGE, nodes=(node,), evidence="nft list chains; nft list chain")
             elif chain.rules != 0:
                 why = chain.rules.why if isinstance(chain.rules, Absent) else f"{chain.name} has rules, not read here"
@@ -194,7 +193,7 @@ def firewall(
     if unread and not refuses:  # what was found stands, and is not all that there may be
         raise Unlearned(first_of(unread, 3, "; "))
     if unread:
-        yield note("firewall", f"not seen completely: {first_of(unread, 3, '; ')}", evidence="nft list chains")
+        yield note("firewall", f"could not be read completely: {first_of(unread, 3, '; ')}", evidence="nft list chains")
 
 
 def _families(choices: Choices | None) -> set[str]:
@@ -250,12 +249,13 @@ def gloo_group(
     """The nodes of this job cannot form a gloo group.
 
     Right: The nodes of this job can form a gloo group.
-    Why: gloo listens on the address of the host's own name unless GLOO_SOCKET_IFNAME names interfaces, and on 127.0.0.1
-    if that name does not resolve to an address of the host. The rank with the greater of two addresses connects. A rank
-    that connects to a loopback address reaches itself ("Connection refused", pytorch#150532), and IPv4 does not connect
-    to IPv6 ("ss1.ss_family == ss2.ss_family", gloo#399). Frameworks make gloo groups in addition to NCCL's.
-    Fix: set GLOO_SOCKET_IFNAME=<the interface, in full> on every node, or give each host's name its real address in
-    /etc/hosts, in one address family on all nodes.
+    Why: unless GLOO_SOCKET_IFNAME names interfaces, gloo listens on the address to which the host's own name resolves,
+    or on 127.0.0.1 if that is not an address of the host. Of two ranks, the one with the greater address connects to
+    the other. A rank that connects to a loopback address reaches its own host ("Connection refused", pytorch#150532),
+    and IPv4 cannot connect to IPv6 ("ss1.ss_family == ss2.ss_family", gloo#399). Frameworks create gloo groups in
+    addition to NCCL's.
+    Fix: set GLOO_SOCKET_IFNAME=<the full name of the interface> on every node, or give each host's name its real
+    address in /etc/hosts, in the same address family on all nodes.
     """
     chosen = _chosen(interfaces, names, environments)
     nodes = {
@@ -272,7 +272,7 @@ def gloo_group(
         set_here = [node for node in ill if named(_ifname(environments.by_node.get(node)) or "")]
         verb = "listen" if len(ill) > 1 else "listens"
         group = "a gloo group" if job.backend == "gloo" else THEIR_GROUPS
-        message = f"{verb} on {listens}, {_MEANINGS[kind]}: {group} cannot come up ({found.example})"
+        message = f"{verb} on {listens}, {_MEANINGS[kind]}, so {group} cannot be created ({found.example})"
         yield (fail if job.backend == "gloo" else warn)(
             fold(ill),
             message,
@@ -358,10 +358,10 @@ def _fewer(values: dict[str, Any], one: str, other: str) -> set[str]:
 
 
 _MEANINGS = {
-    "loopback": "leads every node to itself",
-    "family": "of another address family than the other nodes have",
-    "shared": "an address that other nodes have as well",
-    "count": "not as many addresses as on the other nodes",
+    "loopback": "which leads every node to itself",
+    "family": "which is not in the other nodes' address family",
+    "shared": "an address that other nodes also have",
+    "count": "which is not as many addresses as the other nodes use",
 }
 
 
@@ -383,7 +383,7 @@ def _some_only(nodes: dict[str, Node], environments: Every[Environment | Absent]
     group = "a gloo group" if job.backend == "gloo" else THEIR_GROUPS
     message = (
         f"is set only on {fold(on)}: {where[0]} there, but {where[1]} on {fold(off)}, which is in another network; "
-        f"{group} may not come up"
+        f"creating {group} may fail"
     )
     given = seen("environment", f"{VARIABLE}={_ifname(environments.by_node.get(on[0]))}")
     yield warn(VARIABLE, message, nodes=on, **JOB, evidence=given)

@@ -31,8 +31,10 @@ def vars(launch: Launch) -> Iterator[Finding]:
     """The launcher's variables are incomplete or contradict each other.
 
     Right: The launcher's variables are complete and consistent.
-    Why: every rank waits for all others. If one miscounts them, all wait until the rendezvous times out.
-    Fix: let torchrun, srun or mpirun set all of RANK, WORLD_SIZE, LOCAL_RANK, MASTER_ADDR and MASTER_PORT, or none.
+    Why: every rank waits for all others. If one rank expects a different number, all wait until the rendezvous times
+    out.
+    Fix: let torchrun, srun or mpirun set either all or none of RANK, WORLD_SIZE, LOCAL_RANK, MASTER_ADDR and
+    MASTER_PORT.
     """
     for problem in launch.problems:
         tell = warn if problem.harmless else fail
@@ -54,11 +56,11 @@ def vars(launch: Launch) -> Iterator[Finding]:
 def slurm_agree(launch: Launch, environment: Environment) -> Iterator[Finding]:
     """torchrun's variables and those of Slurm or MPI describe different jobs.
 
-    Right: torchrun's variables and those of Slurm or MPI describe one job.
-    Why: torch trusts RANK and WORLD_SIZE. If srun or mpirun started another number of processes, or each process
-    started its own torchrun, the ranks wait for others that never start, or several separate jobs run.
-    Fix: take RANK and WORLD_SIZE from SLURM_PROCID and SLURM_NTASKS inside the task (in the body of a batch script they
-    are those of the script), and give torchrun --nnodes=$SLURM_JOB_NUM_NODES with one task per node.
+    Right: torchrun's variables and those of Slurm or MPI describe the same job.
+    Why: torch trusts RANK and WORLD_SIZE. If srun or mpirun started a different number of processes, ranks wait for
+    others that never start. If each process started its own torchrun, several separate jobs run.
+    Fix: set RANK and WORLD_SIZE from SLURM_PROCID and SLURM_NTASKS inside the task (in the body of a batch script these
+    describe the script). Give torchrun --nnodes=$SLURM_JOB_NUM_NODES with one task per node.
     """
     inner = {name: value for name, value in environment.variables.items() if name not in _OF_TORCH}
     outer = detect(inner)
@@ -84,26 +86,26 @@ def torchrun_on_gpus(launch: Launch, job: Job) -> bool:
     applies=torchrun_on_gpus,
 )
 def one_rank(launch: Launch, gpus: Gpus, environment: Environment) -> Iterator[Finding]:
-    """torchrun started one rank on a node of several GPUs.
+    """torchrun started only one rank on a node with several GPUs.
 
-    Right: torchrun started a rank for every GPU.
+    Right: torchrun started one rank for every GPU.
     Why: --nproc-per-node is 1 by default (torch/distributed/run.py), and the other GPUs then stay idle without a
-    message. The doctor itself needs only one rank on each of several nodes, so this is a note there. On a single node
-    one process needs no torchrun.
-    Fix: `torchrun --nproc-per-node=gpu`.
+    message. The doctor itself needs only one rank on each of several nodes, so this is only a note there. A single
+    process on one node does not need torchrun.
+    Fix: run `torchrun --nproc-per-node=gpu`.
     """
     usable = len([gpu for gpu in gpus.all if not gpu.lost])
     visible = environment.get("CUDA_VISIBLE_DEVICES")
     if visible is not None:
         usable = min(usable, len([entry for entry in visible.split(",") if entry.strip()]))
     if launch.local_world_size == 1 and usable > 1:
-        message = f"is 1 on a node of {usable} GPUs: the job uses one of them"
+        message = f"is 1 on a node with {usable} GPUs, so the job uses only one of them"
         details: dict[str, Any] = {
             "evidence": ("environment", "NVML"),
             "remedy": "start the job with --nproc-per-node=gpu",
         }
         if launch.several_nodes:
-            yield note("LOCAL_WORLD_SIZE", f"{message}, though it is enough for the doctor", **details)
+            yield note("LOCAL_WORLD_SIZE", f"{message}; for the doctor this is enough", **details)
         else:
             yield warn("LOCAL_WORLD_SIZE", message, **JOB, **details)
 
@@ -113,7 +115,10 @@ def _differences(launch: Launch, outer: Launch, nodes: int | None) -> Iterator[t
     if nodes and (launch.nnodes or 1) > nodes:
         yield "nnodes", f"is {launch.nnodes}, but Slurm has allocated {nodes} nodes"
     elif launch.kind == "torchrun" and launch.nnodes == 1 and outer.several_nodes:
-        yield "nnodes", f"is 1, but {outer.kind} started torchrun on {outer.nnodes} nodes: each starts a separate job"
+        yield (
+            "nnodes",
+            f"is 1, but {outer.kind} started torchrun on {outer.nnodes} nodes: each of them starts a separate job",
+        )
     elif launch.kind == "environment" and outer.local_world_size and outer.local_world_size == launch.local_world_size:
         if launch.world_size != outer.world_size:
             yield "WORLD_SIZE", f"is {launch.world_size}, but {outer.kind} started {outer.world_size} tasks"

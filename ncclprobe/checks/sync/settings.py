@@ -379,9 +379,9 @@ def clock(offsets: Every[ClockOffset | Absent], gatherings: Every[Gathering | Ab
     blamed = {**IMAGE, "evidence": "pings to rank 0, the shortest round trip of several"}
     if 2 * len(off) < len(ahead):
         if off:
-            words = [f"{node} {abs(s):.3g} s {'ahead' if s > 0 else 'behind'}" for node, s in off.items()]
+            words = [f"{node} is {abs(s):.3g} s {'ahead' if s > 0 else 'behind'}" for node, s in off.items()]
             differ = "differs" if len(off) == 1 else "differ"
-            message = f"{len(off)} of {len(ahead)} {differ} ({first_of(words, _MOST_TOLD)})"
+            message = f"{len(off)} of {len(ahead)} {differ}: {first_of(words, _MOST_TOLD)}"
             yield warn(named(tuple(off)), message, nodes=tuple(off), **blamed)
     else:
         spread = max(ahead.values()) - min(ahead.values())
