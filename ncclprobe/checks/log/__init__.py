@@ -52,7 +52,7 @@ from ncclprobe.model.values import Struct
 SOURCE = "files"
 
 _PARTS = {
-    "collective-mismatch": ("Ranks are in different collectives, or in one of different sizes",
+    "collective-mismatch": ("Ranks are in different collectives, or use different sizes",
         "collectives-do-not-match message-of-another-size desync one-rank-ended-otherwise ras-other-operations"),
     "rank-behind": ("A rank did not join a collective of the others, or joined too late",
         "a-rank-did-not-come torch-names-the-late-ranks "
@@ -86,7 +86,7 @@ _PARTS = {
     "topology": ("The topology that NCCL reads is unusable or belongs to another machine",
         "topology-file"),
     "rdma-transfer": ("A transfer over RDMA failed", "no-acknowledgement flushed device-access-broken efa-completion"),
-    "rdma-path": ("No path leads from one RDMA port to another, or a port is down",
+    "rdma-path": ("There is no path between two RDMA ports, or a port is down",
         "port-went-down no-path-between-ports wrong-gid efa-security-group"),
     "networks-differ": ("Hosts use different networks, link layers or numbers of devices",
         "networks-differ link-layers-in-use"),

@@ -81,13 +81,13 @@ def _number(work: TimedOutWork) -> str:
     good=lambda: [timeout(0) + timeout(1)],
 )
 def a_rank_did_not_come(log: JobLog) -> Iterator[Finding]:
-    """All ranks but some waited in a collective.
+    """Some ranks did not join the collective in which the others waited.
 
-    Right: No rank waited for one that did not arrive.
-    Why: the ranks that give up are those that joined. The rank whose watchdog does not mention this collective is late
-    with data, a checkpoint or a compilation, or it has ended.
+    Right: No rank waited for a rank that did not join.
+    Why: the ranks that time out are those that joined. A rank whose watchdog does not mention this collective is still
+    busy with data, a checkpoint or a compilation, or it has exited.
     Fix: read the last lines of the ranks that did not join. If they were only late, raise the timeout of
-    init_process_group for that phase, or let all ranks wait for it.
+    init_process_group for that phase, or make all ranks wait until it ends.
     """
     for hang in _hangs(log):
         if not (hang.late or hang.silent) or hang.differ:
@@ -120,11 +120,11 @@ _BARRIER = "failed to pass monitoredBarrier"
 def torch_names_the_late_ranks(log: JobLog) -> Iterator[Finding]:
     """torch names ranks that did not join a collective or a monitored barrier.
 
-    Right: torch names no rank as late, ended or in another collective.
+    Right: torch names no rank that was late, had exited or was in another collective.
     Why: with TORCH_NCCL_DESYNC_DEBUG=1 every rank records its collectives in the store, and the report names those that
-    did not join; in a monitored barrier rank 0 waits for each rank in turn. They are late with data, a checkpoint or a
-    compilation, have ended, or took another branch: only their own logs can say which.
-    Fix: look at the last lines of the ranks that it names.
+    did not join. In a monitored barrier rank 0 waits for each rank in turn. These ranks are still busy with data, a
+    checkpoint or a compilation, have exited, or took another branch. Only their own logs can show which.
+    Fix: read the last lines of the ranks that the finding names.
     """
     for event in log.having(_LAGGING):
         late = ranks_in(between(event.text, "ranks [", "]"))
@@ -215,14 +215,14 @@ def _call(event: LogEvent) -> str:
     ],
 )
 def collectives_do_not_match(log: JobLog) -> Iterator[Finding]:
-    """Ranks called different collectives, by their watchdogs, their tracebacks or a library.
+    """Ranks called different collectives.
 
     Right: All ranks called the same collectives.
-    Why: a collective ends only when every rank of its group has called the same one, in the same order, with the same
-    size and type. A branch that depends on a rank or its data, an iterator with one batch more, or a model that differs
-    breaks this.
-    Fix: look for a branch on the rank or its data before the calls that differ. TORCH_DISTRIBUTED_DEBUG=DETAIL, or
-    TORCH_FR_BUFFER_SIZE=2000 with TORCH_NCCL_DUMP_ON_TIMEOUT=1 and `ncclprobe explain`, names their lines.
+    Why: every rank of a group must call the same collectives in the same order, with the same sizes and types. A branch
+    that depends on the rank or its data, an iterator with one batch more, or a model that differs breaks this rule.
+    Fix: look for a branch on the rank or its data before the calls that differ. To get their lines, run with
+    TORCH_DISTRIBUTED_DEBUG=DETAIL, or with TORCH_FR_BUFFER_SIZE=2000 and TORCH_NCCL_DUMP_ON_TIMEOUT=1, then run
+    `ncclprobe explain` again.
     """
     yield from _different_hangs(log)
     yield from _different_calls(log)
@@ -233,7 +233,7 @@ def collectives_do_not_match(log: JobLog) -> Iterator[Finding]:
         peers = () if other is None else (other,)
         found = said(log, event, "ranks called different collectives", peers=peers, **JOB)
         if any(text in event.text for text in _OF_RECEIVERS):
-            message = f"{found.subject} received an unexpected size: it or the sender called with another size"
+            message = f"{found.subject} received an unexpected size, so it or the sender used the wrong size"
             found = blame_no_rank(replace(found, message=message))
         yield found
 
@@ -260,17 +260,17 @@ _GAVE_UP = (
     good=lambda: ["[rank3]: loss 2"],
 )
 def waited_in_vain(log: JobLog) -> Iterator[Finding]:
-    """A rank waited in a collective until its timeout.
+    """A rank waited in a collective until it timed out.
 
-    Right: Every collective that a rank waited in ended.
-    Why: the rank that reports a timeout is one that joined. The log of the missing rank has the reason.
-    Fix: find the ranks that do not report it, and the collective that each names; flight records
+    Right: Every collective in which a rank waited ended.
+    Why: the rank that reports a timeout did join. The reason is in the log of the missing rank.
+    Fix: find the ranks that do not report the timeout, and compare the collectives that the others name. Flight records
     (TORCH_FR_BUFFER_SIZE=2000) show where each rank was.
     """
     for event in log.having(*_GAVE_UP):
         if not demoted(event) and event.level != "INFO" and not (_is_of_monitor(event) and _ended_by_monitor(log)):
             if (told := number(between(event.text, _HEARD).strip().removeprefix("rank "))) not in (None, event.rank):
-                message = f"rank {told} reports a collective timeout; the ranks of these lines only heard of it"
+                message = f"rank {told} reports a collective timeout; the ranks that wrote these lines only heard of it"
                 remedy = f"get the log of rank {told}, and of the ranks that it waits for"
                 yield consequence(log, event, message, ranks=(told,), peers=(told,), remedy=remedy)
                 continue
@@ -298,15 +298,15 @@ _OTHERS_HANG = (TIMED_OUT, "Timeout at NCCL work: ", "Received a dump signal")
     ],
 )
 def ended_by_its_own_monitor(log: JobLog) -> Iterator[Finding]:
-    """A rank ended itself, because its watchdog was stuck.
+    """A rank exited because its watchdog was stuck.
 
-    Right: No rank's heartbeat monitor ended it.
-    Why: torch's watchdog shares the interpreter and CUDA with the program. A call that holds either for longer than
+    Right: No rank was ended by its heartbeat monitor.
+    Why: torch's watchdog shares the interpreter and CUDA with the program. A call that blocks either for longer than
     TORCH_NCCL_HEARTBEAT_TIMEOUT_SEC (480 s), such as reading weights or compiling, looks like a hang, and the monitor
-    ends the process. If no collective timed out before, the network errors of its peers are consequences. If most
-    ranks' monitors fire, all wait for the same thing, and none of them is the culprit.
-    Fix: find out what that rank did in the minutes before (the stack below, `py-spy dump`). Let long calls release the
-    interpreter's lock, or raise TORCH_NCCL_HEARTBEAT_TIMEOUT_SEC for that phase.
+    ends the process. If no collective timed out earlier, its peers' network errors are consequences. If the monitors of
+    most ranks fire, all wait for the same thing, and none of them is the culprit.
+    Fix: find out what that rank did in the minutes before, from the stack below or `py-spy dump`. Make long calls
+    release the interpreter's lock, or raise TORCH_NCCL_HEARTBEAT_TIMEOUT_SEC for that phase.
     """
     for event in log.having(*_MONITOR):
         if not demoted(event) and event.level != "INFO" and _ended_by_monitor(log):
@@ -348,11 +348,11 @@ def works_on_alone(log: JobLog) -> Iterator[Finding]:
     """A rank keeps working while the others have timed out waiting for it.
 
     Right: No rank was busy with its own work when others gave up.
-    Why: work that only one rank does, such as scanning or tokenizing a data set, writing a checkpoint or evaluating,
-    counts against the timeout of the collective or barrier in which the others wait. A progress bar that goes on after
-    they gave up shows that its rank was neither dead nor stuck.
-    Fix: raise the timeout of init_process_group (`timedelta(hours=3)`, in trainers `ddp_timeout`) above the duration of
-    that work. Or do the work before the job and keep its result, or spread it over the ranks.
+    Why: while one rank scans or tokenizes a data set, writes a checkpoint or evaluates, the timeout of the others'
+    collective or barrier runs. If its progress bar continues after the others have timed out, that rank was neither
+    dead nor stuck.
+    Fix: set the timeout of init_process_group (`timedelta(hours=3)`, in trainers `ddp_timeout`) to more than the
+    duration of that work. Or do the work before the job and save its result, or distribute it over the ranks.
     """
     for at, stream in enumerate(log.streams):
         gave_up = [e for e in log.having(*_LET_WAIT) if e.stream == at and e.level != "INFO"] if stream.bars else []

@@ -29,13 +29,13 @@ def _begun(first: str, second: str) -> str:
     good=lambda: [_begun("eth0", "eth0")],
 )
 def ranks_may_not_meet(log: JobLog) -> Iterator[Finding]:
-    """Ranks use interfaces that others may not reach, though no line reports a failure.
+    """Ranks use interfaces that others may not reach, although no line reports a failure.
 
-    Right: All ranks use interfaces of one kind, and as many workers joined as the group has.
-    Why: NCCL takes the first interface that is up. If that exists only within its host, or on another network than the
-    others, all ranks wait without an error. If there are more workers than ranks, the extra ones belong to another job
-    that uses the same store.
-    Fix: set NCCL_SOCKET_IFNAME on every host to the interface that the other hosts use; if there are too many workers,
+    Right: All ranks use the same kind of interface, and no extra workers joined.
+    Why: NCCL uses the first interface that is up. If that interface exists only within its host, or is on a different
+    network from the others, all ranks wait without an error. If there are more workers than ranks, the extra ones
+    belong to another job that uses the same store.
+    Fix: set NCCL_SOCKET_IFNAME on every host to the interface that the other hosts use. If there are too many workers,
     give each job its own port or `--rdzv-id`.
     """
     if failed(log):
@@ -50,7 +50,7 @@ def ranks_may_not_meet(log: JobLog) -> Iterator[Finding]:
     for event in log.having(_BARRIER):
         came, wanted = (number(between(event.text, name)) for name in ("worker_count=", "world_size="))
         if came and wanted and came > wanted:
-            message = f"{came} workers joined a barrier of {wanted} ranks"
+            message = f"{came} workers joined a barrier for {wanted} ranks"
             codes = ("world-size-mismatch",)
             yield said(log, event, message, codes=codes, severity=Severity.WARN, **JOB)
 
@@ -61,12 +61,12 @@ _NO_PROVIDER = "No eligible providers were found"
 _SET = " set by environment to "
 _IB_OFF = f"NCCL_IB_DISABLE{_SET}1"
 _COSTLY = {
-    _IB_OFF: ("slow-socket-fallback", "NCCL_IB_DISABLE=1 keeps NCCL from InfiniBand and RoCE"),
+    _IB_OFF: ("slow-socket-fallback", "NCCL_IB_DISABLE=1 stops NCCL from using InfiniBand and RoCE"),
     f"NCCL_P2P_DISABLE{_SET}1": (
         "nccl-setting",
         "NCCL_P2P_DISABLE=1 sends data through the host that NVLink could carry",
     ),
-    f"NCCL_SHM_DISABLE{_SET}1": ("nccl-setting", "NCCL_SHM_DISABLE=1 sends data within a host over the network"),
+    f"NCCL_SHM_DISABLE{_SET}1": ("nccl-setting", "NCCL_SHM_DISABLE=1 sends data over the network even within a host"),
     f"NCCL_NVLS_ENABLE{_SET}0": ("nvls", "NCCL_NVLS_ENABLE=0 turns off reductions in the NVSwitches"),
     f"NCCL_MNNVL_ENABLE{_SET}0": ("nccl-setting", "NCCL_MNNVL_ENABLE=0 turns off NVLink between nodes"),
     f"NCCL_NET_GDR_LEVEL{_SET}LOC": ("gdr-off", "NCCL_NET_GDR_LEVEL=LOC turns GPUDirect RDMA off"),
@@ -86,8 +86,8 @@ _COSTLY = {
 def slow_path(log: JobLog) -> Iterator[Finding]:
     """NCCL uses a slower path than it could, because of a setting or a missing driver.
 
-    Right: No setting and no missing driver keeps NCCL from its fastest paths.
-    Why: NCCL goes on without an error on sockets, without GPUDirect or without NVLink, at a fraction of the rate.
+    Right: No setting or missing driver keeps NCCL from its fastest paths.
+    Why: NCCL continues without an error over sockets, without GPUDirect or without NVLink, at a fraction of the rate.
     Fix: unset the variable that the line names. If NCCL uses sockets, find out why it found no RDMA device: check
     `ibv_devinfo` in the container, libibverbs, and the plugin's provider.
     """
@@ -96,7 +96,7 @@ def slow_path(log: JobLog) -> Iterator[Finding]:
     for line, (code, message) in _COSTLY.items():
         event = next((each for each in log.having(line) if each.text.partition(line)[2][:1] in ("", ".")), None)
         if event is not None:
-            remedy = f"unset {line.partition(_SET)[0]}, unless a fault needs it"
+            remedy = f"unset {line.partition(_SET)[0]}, unless it works around a fault"
             yield said(log, event, message, codes=(code,), severity=Severity.WARN, remedy=remedy, **JOB)
     if len(hosts(log)) > 1 and not rdma_found(log) and next(log.having(_IB_OFF), None) is None:
         code, why = _why_no_rdma(log)

@@ -73,17 +73,17 @@ _NOT_HERE = tuple(f"Call to bind failed{colon} Cannot assign requested address" 
     good=lambda: ["node1:77:77 [0] NCCL INFO NCCL_SOCKET_IFNAME set by environment to ens9\nloss 2.1"],
 )
 def no_interface(log: JobLog) -> Iterator[Finding]:
-    """NCCL found no network interface that it can use.
+    """NCCL found no usable network interface.
 
     Right: No log reports that NCCL found no interface.
-    Why: NCCL_SOCKET_IFNAME or NCCL_SOCKET_FAMILY leaves no interface that is up, so a rank cannot even listen for the
-    others (src/bootstrap.cc, bootstrapNetInit); all other ranks then wait for it or fail after it. Releases such as
-    2.27 do not notice this, and send an address without a family to the root, which reports it (NVIDIA/nccl issue
-    1837).
-    Fix: compare `ip -br addr` on this host with NCCL_SOCKET_IFNAME (`eth` matches every name with that prefix, `=eth0`
-    only eth0, `^docker` all except those with the prefix docker); correct it or unset it.
+    Why: NCCL_SOCKET_IFNAME or NCCL_SOCKET_FAMILY excludes every interface that is up, so a rank cannot even listen for
+    the others (src/bootstrap.cc, bootstrapNetInit). All other ranks then wait for it, or fail later. Some releases,
+    such as 2.27, do not detect this. They send the root an address without a family, and the root reports it
+    (NVIDIA/nccl issue 1837).
+    Fix: compare `ip -br addr` on this host with NCCL_SOCKET_IFNAME, then correct it or unset it. `eth` matches every
+    name with that prefix, `=eth0` only eth0, and `^docker` every name without the prefix docker.
     """
-    yield from each(log, _NO_INTERFACE, "NCCL found no interface that it can use", **JOB)
+    yield from each(log, _NO_INTERFACE, "NCCL found no usable interface", **JOB)
     for event in log.having(*_NOT_HERE):  # of RAS, too, where there is no ::1
         given = any((each_set.host, each_set.pid) == (event.host, event.pid) for each_set in log.having(_ROOT))
         if given and not demoted(event):
@@ -104,11 +104,11 @@ def no_interface(log: JobLog) -> Iterator[Finding]:
     good=lambda: ["n1:7:7 [0] NCCL INFO Bootstrap : Using lo:127.0.0.1<0>"],
 )
 def loopback(log: JobLog) -> Iterator[Finding]:
-    """Ranks of several hosts listen on a loopback address.
+    """Ranks on several hosts listen on a loopback address.
 
-    Right: No rank of a job of several hosts uses a loopback address.
-    Why: NCCL takes lo if only lo passes NCCL_SOCKET_IFNAME, or if no other interface is up
-    (src/misc/socket.cc, ncclFindInterfaces); other hosts that connect to 127.0.0.1 reach only themselves.
+    Right: No rank of a job on several hosts uses a loopback address.
+    Why: NCCL uses lo if NCCL_SOCKET_IFNAME allows only lo, or if no other interface is up (src/misc/socket.cc,
+    ncclFindInterfaces). Other hosts that connect to 127.0.0.1 reach only themselves.
     Fix: set NCCL_SOCKET_IFNAME to the interface whose address the other hosts reach, for example
     `NCCL_SOCKET_IFNAME=eth0`, and check that it is up.
     """
@@ -116,7 +116,7 @@ def loopback(log: JobLog) -> Iterator[Finding]:
         return
     for event, taken in _taken(log):
         if taken.name == "lo" or taken.address.startswith("127.") or taken.address == "::1":
-            message = f"uses {taken.name} ({taken.address}), which no other host reaches"
+            message = f"uses {taken.name} ({taken.address}), which no other host can reach"
             codes = () if len(hosts(log)) > 1 else ("iface-loopback", "rank-crashed")
             yield said(log, event, message, codes=codes, **JOB)
 
@@ -141,14 +141,14 @@ def _refused_by_itself(log: JobLog) -> bool:
 def container_interface(log: JobLog) -> Iterator[Finding]:
     """NCCL uses an interface that exists on every host but connects none of them.
 
-    Right: No connection failed on the port of a container's bridge, or on a link-local address.
-    Why: docker0, br-…, veth… and a CNI's ports exist on every host and lead to no other host. The same holds for
-    link-local addresses (169.254…, fe80:…), for example those of a management controller's USB port or of a cloud's
-    second port; NCCL uses every interface that NCCL_SOCKET_IFNAME allows; by default it excludes only lo and docker.
-    Fix: name the interface between the hosts, `NCCL_SOCKET_IFNAME=eth0`, or exclude the others,
+    Right: No connection failed on a container's bridge or a link-local address.
+    Why: docker0, br-…, veth… and CNI interfaces exist on every host but do not connect hosts. The same is true for
+    link-local addresses (169.254…, fe80:…), for example those of a management controller's USB port or of a second port
+    in a cloud. NCCL uses every interface that NCCL_SOCKET_IFNAME allows. By default it excludes only lo and docker.
+    Fix: name the interface that connects the hosts, such as `NCCL_SOCKET_IFNAME=eth0`, or exclude the others with
     `NCCL_SOCKET_IFNAME=^lo,docker,veth,br-,virbr,cni,flannel,cali`.
     """
-    what = "a port of a container's bridge, or an interface whose address reaches no other host"
+    what = "a container's bridge or an interface whose address no other host can reach"
     yield from _strange(log, (*CONTAINER_PORTS, LINK_LOCAL), what)
 
 
@@ -167,9 +167,9 @@ def tunnel(log: JobLog) -> Iterator[Finding]:
     """A tunnel is one of NCCL's interfaces.
 
     Right: No connection failed on a tunnel.
-    Why: a VPN's interfaces (tun, wg, tailscale, …) reach only the VPN's own hosts, and slowly, but NCCL uses them like
+    Why: a VPN's interfaces (tun, wg, tailscale, …) reach only the VPN's own hosts and are slow, but NCCL uses them like
     any other interface that is up.
-    Fix: name the interface between the hosts, `NCCL_SOCKET_IFNAME=eth0`, or exclude it,
+    Fix: name the interface that connects the hosts, such as `NCCL_SOCKET_IFNAME=eth0`, or exclude the tunnel, such as
     `NCCL_SOCKET_IFNAME=^lo,docker,tun`.
     """
     yield from _strange(log, TUNNELS, "a tunnel")
@@ -230,11 +230,11 @@ def _leads_nowhere(peer: str, text: str) -> bool:
 def bridge_network(log: JobLog) -> Iterator[Finding]:
     """Ranks publish addresses of a container's private network.
 
-    Right: No two hosts have the same address, or one of a container's default bridge.
-    Why: docker's default bridge gives every host's containers 172.17.0.2, 172.17.0.3, …. A rank that connects to such
-    an address reaches itself or another container on its own host, never the peer.
+    Right: No two hosts use the same address, or an address of a container's default bridge.
+    Why: docker's default bridge gives the containers on every host the same addresses: 172.17.0.2, 172.17.0.3 and so
+    on. A rank that connects to such an address reaches itself or another container on its own host, never the peer.
     Fix: start the containers in the host's network (`docker run --network=host`, `hostNetwork: true`), or give them a
-    network between the hosts.
+    network that connects the hosts.
     """
     worked = any(rank.init_complete or rank.step for rank in log.ranks.values())
     if len(hosts(log)) < 2 or worked or not failed(log):
@@ -266,13 +266,13 @@ _GLOO_IFACE = ("Unable to find address for: ", "Unable to find interface for: ",
 def gloo_interface(log: JobLog) -> Iterator[Finding]:
     """GLOO_SOCKET_IFNAME cannot be used.
 
-    Right: Gloo found the interfaces named in GLOO_SOCKET_IFNAME.
+    Right: gloo found the interfaces that GLOO_SOCKET_IFNAME names.
     Why: gloo expects a list of exact names. It does not support NCCL's prefixes, `^` and `=`
     (gloo/transport/tcp/device.cc), and fails if the name is not an interface of this host.
-    Fix: set GLOO_SOCKET_IFNAME to one name as `ip -br addr` shows it, the same network on all hosts, for example
-    `GLOO_SOCKET_IFNAME=eth0`.
+    Fix: set GLOO_SOCKET_IFNAME to one name as `ip -br addr` shows it, such as `GLOO_SOCKET_IFNAME=eth0`, on the same
+    network on all hosts.
     """
-    yield from each(log, _GLOO_IFACE, "gloo finds no interface of that name", **JOB)
+    yield from each(log, _GLOO_IFACE, "gloo finds no interface with that name", **JOB)
 
 
 _FALLBACK = ("Unable to resolve hostname to a (local) address",)
@@ -296,17 +296,19 @@ def own_name_is_loopback(log: JobLog) -> Iterator[Finding]:
     """A host's own name resolves to a loopback address.
 
     Right: No rank publishes a loopback address because of its host's name.
-    Why: gloo and torch's RPC publish the address that the host's own name resolves to; Debian's /etc/hosts has it as
-    127.0.1.1, which every other host takes for itself.
+    Why: gloo and torch's RPC publish the address to which the host's own name resolves. In Debian's /etc/hosts that is
+    127.0.1.1, which every other host takes for its own.
     Fix: give the host's name its real address in /etc/hosts or DNS (`getent hosts $(hostname)`), or set
-    GLOO_SOCKET_IFNAME to the interface between the hosts.
+    GLOO_SOCKET_IFNAME to the interface that connects the hosts.
     """
     signs = ("connectFullMesh failed", "Connection refused", "onnection closed by peer")
     if any(event.level != "INFO" and not warned(event) for event in log.having(*signs)):
-        yield from each(log, _FALLBACK, "uses loopback, because its own name does not resolve", **IMAGE)
+        yield from each(
+            log, _FALLBACK, "uses the loopback address, because the host's own name does not resolve", **IMAGE
+        )
     for event in log.having("127.0.1.1"):
         if event.level != "INFO" and ("onnect" in event.text or "losed by peer" in event.text):
-            yield said(log, event, "connects to 127.0.1.1, the address of a host's own name", **IMAGE)
+            yield said(log, event, "connects to 127.0.1.1, to which a host resolves its own name", **IMAGE)
 
 
 _CONNECT = ("onnect to ", "connect returned", "exceeded error retry count", "exceeded retries", "exceeded timeouts",
@@ -362,15 +364,15 @@ def _explained(peer: str, error: str) -> bool:
 def rejected_by_a_firewall(log: JobLog) -> Iterator[Finding]:
     """A firewall rejects the ports of the job.
 
-    Right: No connection between ranks was rejected on its way.
-    Why: the ranks have joined at MASTER_PORT, so "No route to host" within one network is a firewall's answer
-    (firewalld and iptables' icmp-host-prohibited) for the ephemeral ports on which NCCL listens. A router gives the
-    same answer if it has no route to another network.
-    Fix: allow all TCP between the hosts of the job (`firewall-cmd --zone=trusted --add-source=SUBNET`), or at least
-    the range in net.ipv4.ip_local_port_range.
+    Right: No firewall rejected a connection between ranks.
+    Why: the ranks have joined at MASTER_PORT, so "No route to host" within one network comes from a firewall (firewalld
+    and iptables' icmp-host-prohibited) that blocks the ephemeral ports on which NCCL listens. A router gives the same
+    answer if it has no route to another network.
+    Fix: allow all TCP between the hosts of the job (`firewall-cmd --zone=trusted --add-source=SUBNET`), or at least the
+    range in net.ipv4.ip_local_port_range.
     """
     for event, found in _connections(log, "No route to host"):
-        message = f"the connection to {found.peer or 'a peer'} is rejected: No route to host"
+        message = f"the connection to {found.peer or 'a peer'} was rejected: No route to host"
         own = [address for address, name in log.addresses.items() if name == event.host and "." in address]
         codes = () if _shares_network(own, found.peer) else ("port-blocked", "peer-unreachable")
         codes = codes[::-1] if own else codes
@@ -393,13 +395,13 @@ def _shares_network(own: Sequence[str], peer: str) -> bool:
     good=lambda: ["n1:7:9 [0] NCCL INFO Call to connect returned Connection timed out, retrying"],
 )
 def connection_timed_out(log: JobLog) -> Iterator[Finding]:
-    """A rank's packets to a peer are not answered.
+    """A peer does not answer a rank's packets.
 
     Right: Every connection between ranks was answered.
-    Why: no answer comes if a firewall drops packets, or if the peer's address belongs to an interface that leads
-    elsewhere. If the peer's process had ended, its host would refuse the connection instead.
-    Fix: run `nc -vz PEER PORT` on this host while the peer waits. If ping is answered and nc is not, open the ports. If
-    neither is answered, the peer published the wrong interface: set NCCL_SOCKET_IFNAME on all hosts.
+    Why: a peer does not answer if a firewall drops packets, or if its address belongs to an interface on another
+    network. If the peer's process had exited, its host would refuse the connection instead.
+    Fix: run `ping PEER` and `nc -vz PEER PORT` on this host while the peer waits. If ping succeeds but nc fails, open
+    the ports. If both fail, the peer published the address of the wrong interface: set NCCL_SOCKET_IFNAME on all hosts.
     """
     for event, found in _connections(log, "Connection timed out"):
         message = f"{found.peer or 'a peer'} does not answer: Connection timed out"
@@ -438,8 +440,8 @@ def peer_unreachable(log: JobLog) -> Iterator[Finding]:
     Right: Every rank reached its peers.
     Why: each rank publishes the address of its chosen interface. If hosts choose interfaces on different networks, the
     other side has no route to the published address.
-    Fix: set NCCL_SOCKET_IFNAME and GLOO_SOCKET_IFNAME to one network that all hosts share, and `ip route get PEER` on
-    the host that reports it.
+    Fix: set NCCL_SOCKET_IFNAME and GLOO_SOCKET_IFNAME to interfaces on one network that all hosts share. Check with `ip
+    route get PEER` on the host that reports the failure.
     """
     for event, found in _connections(log, "Network is unreachable"):
         message = f"there is no route to {found.peer or 'a peer'}"
@@ -468,13 +470,13 @@ _REFUSED = ("Connection refused",)
     good=lambda: ["n1:7:9 [0] NCCL INFO Call to connect returned Connection refused, retrying"],
 )
 def refused(log: JobLog) -> Iterator[Finding]:
-    """A peer's host refuses the connection: its process has ended, or listens elsewhere.
+    """A peer's host refuses the connection, because its process has exited or listens elsewhere.
 
     Right: No peer refused a connection.
-    Why: a refusal comes from the peer's kernel, so the host is reachable but no process listens on that port: the rank
-    there has ended, or published another host's address.
-    Fix: find the first failure of the rank at that address. If it still runs, compare the address with `ip -br addr`
-    there.
+    Why: a refusal comes from the peer's kernel, so the host is reachable but no process listens on that port. The rank
+    there has exited, or published another host's address.
+    Fix: find the first failure of the rank at that address. If the rank still runs, compare the address with `ip -br
+    addr` on its host.
     """
     for event, found in _connections(log, "Connection refused"):
         codes = ("rank-crashed", "peer-unreachable") if found.peer else ()
@@ -500,11 +502,11 @@ _CLOSED = (
     good=lambda: ["n1:7:9 [0] NCCL INFO [Service thread] Connection closed by localRank 0"],
 )
 def closed_by_the_peer(log: JobLog) -> Iterator[Finding]:
-    """A peer closed its connection because it ended first.
+    """A peer closed its connection because it exited first.
 
     Right: No peer closed a connection.
-    Why: the rank that writes this is the victim. The process at the other end has exited or aborted, for a reason that
-    only its own log can give.
+    Why: the rank that writes this line is the victim. The process at the other end has exited or aborted, and only its
+    own log can show why.
     Fix: read the last lines in the log of the rank at that address, and the kernel log of its host.
     """
     for event in log.having(*_CLOSED):

@@ -114,14 +114,15 @@ _OF_RAY = ("actor died unexpectedly", "worker died unexpectedly")
     good=lambda: ["srun: error: n1: task 0: Exited with exit code 1\nsrun: error: n2: task 1: Killed"],
 )
 def killed_by_a_signal(log: JobLog) -> Iterator[Finding]:
-    """A rank's process crashed, or was ended by a signal before any other failed.
+    """A rank's process crashed or was killed by a signal before any other rank failed.
 
-    Right: No rank's process crashed or was ended by a signal of its own.
-    Why: SIGKILL comes from the out-of-memory killer or a person, SIGSEGV and SIGBUS from the program: an extension
-    built for another torch, a library loaded twice, or a bug in native code. torch's watchdog uses SIGABRT to end a
-    rank after another failed, and a launcher uses SIGTERM.
-    Fix: SIGKILL: `dmesg -T | grep -i oom` on that host and the memory of the job's control group; SIGSEGV, or a crash:
-    the stack below the line, a core dump or `python -X faulthandler` names the library; SIGBUS: room in /dev/shm.
+    Right: No rank's process crashed or was killed by a signal.
+    Why: SIGKILL comes from the out-of-memory killer or a person. SIGSEGV and SIGBUS come from the program: an extension
+    built for another torch, a library loaded twice, or a bug in native code. After another rank has failed, torch's
+    watchdog ends a rank with SIGABRT, and a launcher with SIGTERM.
+    Fix: after SIGKILL, run `dmesg -T | grep -i oom` on that host and check the memory limit of the job's control group.
+    After SIGSEGV or a crash, the stack below the line, a core dump or `python -X faulthandler` names the library. After
+    SIGBUS, check the free space in /dev/shm.
     """
     for event in log.events:
         summary = _signal(event) if event.level == "ROOT CAUSE" else None
@@ -129,9 +130,9 @@ def killed_by_a_signal(log: JobLog) -> Iterator[Finding]:
         if signal in _WORDS:
             codes = _LEFT_OPEN.get(signal, ())
             ranks = _mpi_rank(event.text)
-            yield said(log, event, f"was ended by {_WORDS[signal]}", codes=codes, ranks=ranks, **UNPROVEN)
+            yield said(log, event, f"was killed by {_WORDS[signal]}", codes=codes, ranks=ranks, **UNPROVEN)
     for event in _first_tasks_of_srun(log):
-        yield said(log, event, f"was ended by a signal: {event.text.rpartition(': ')[2]}", **UNPROVEN)
+        yield said(log, event, f"was killed by a signal: {event.text.rpartition(': ')[2]}", **UNPROVEN)
     yield from _crashed(log)
 
 
@@ -154,11 +155,11 @@ _OWN_VERDICT = "above, not a crash"
     good=lambda: [ENDED_ITSELF.replace(": 3 (pid", ": 1 (pid")],
 )
 def exited(log: JobLog) -> Iterator[Finding]:
-    """A rank ended itself with an exit code of its own.
+    """A rank exited with an error code from its program.
 
-    Right: No rank exited with an error code of its own.
-    Why: Python exits with 1 after an exception, which it prints. Any other code comes from the program, through
-    sys.exit or os._exit, or from a usage error (2). The launcher then ends the other ranks.
+    Right: No rank exited with an error code from its program.
+    Why: Python exits with 1 after an exception, which it prints. Any other code comes from sys.exit or os._exit in the
+    program, or from a usage error (2). The launcher then ends the other ranks.
     Fix: look for this exit code in the program, and read what the rank printed last.
     """
     ends = rank_ends(log, ())
@@ -169,7 +170,7 @@ def exited(log: JobLog) -> Iterator[Finding]:
             continue
         if code > 1 or (code == 1 and event.rank in silent):
             without = "" if code > 1 else " and printed no exception, unlike others"
-            yield said(log, event, f"ended itself with exit code {code}{without}", **JOB)
+            yield said(log, event, f"exited with code {code}{without}", **JOB)
 
 
 def signal_of_launcher(text: str) -> int | None:
@@ -224,9 +225,9 @@ def ended_by_the_launcher(log: JobLog) -> Iterator[Finding]:
     """A launcher ended its ranks, or a rank aborted.
 
     Right: No launcher ended its ranks.
-    Why: when one rank fails, launchers end all ranks of its host, and their messages name the victims together with the
+    Why: when one rank fails, launchers end all ranks on its host, and their messages name the victims together with the
     culprit.
-    Fix: look at the first failure, torchrun's "Root Cause".
+    Fix: look at the first failure, which torchrun prints as "Root Cause".
     """
     for event in log.events:
         code = _signal(event)
@@ -254,7 +255,11 @@ def _how_ended(text: str) -> str:
 
 _OUTSIDE = ("SIGTERM", "signal: 15", "Received 15 death", "SignalException")
 _SCHEDULER = ("*** JOB ", "*** STEP ")
-_BY_SLURM = {"TIME LIMIT": "time limit", "PREEMPTION": "preemption", "JOB REQUEUE": "it was requeued"}
+_BY_SLURM = {
+    "TIME LIMIT": "it reached its time limit",
+    "PREEMPTION": "it was preempted",
+    "JOB REQUEUE": "it was requeued",
+}
 """What Slurm writes behind ``DUE TO``, in words."""
 _OTHER_LIMITS = (
     "PBS: job killed: walltime ",
@@ -266,15 +271,19 @@ _OTHER_LIMITS = (
 _BY_A_PERSON = {
     1: (
         "SIGHUP",
-        "the launcher got SIGHUP: the terminal or ssh session that had started it was closed",
-        "start it in tmux or screen, with `setsid`, or as a batch job; `nohup` alone does not keep torchrun, which "
-        "handles SIGHUP itself",
+        "the launcher got SIGHUP, because the terminal or ssh session that started it was closed",
+        "start it in tmux or screen, with `setsid`, or as a batch job. `nohup` is not enough, because "
+        "torchrun handles SIGHUP itself",
     ),
-    2: ("SIGINT", "the launcher got SIGINT: someone pressed Ctrl-C", "start it again, from its last checkpoint"),
+    2: (
+        "SIGINT",
+        "the launcher got SIGINT, because someone pressed Ctrl-C",
+        "start it again, from its last checkpoint",
+    ),
     20: (
         "SIGTSTP",
-        "someone pressed Ctrl-Z, which suspends the launcher and not all of its processes",
-        "`fg` in the same shell if its ranks still run, otherwise start it again",
+        "someone pressed Ctrl-Z, which suspends the launcher but not all of its processes",
+        "if its ranks still run, type `fg` in the same shell; otherwise start it again",
     ),
 }
 """The signals of a terminal: the name, what it means, what to do."""
@@ -305,13 +314,14 @@ _TAKEN_BACK = re.compile(
     ],
 )
 def ended_from_outside(log: JobLog) -> Iterator[Finding]:
-    """The scheduler or a person ended the job, which had not failed.
+    """The scheduler or a person ended a job that had not failed.
 
     Right: No job was ended from outside.
-    Why: a job gets SIGTERM and later SIGKILL at its time limit, for a job of higher priority, by `scancel` or `kubectl
-    delete`, or when its node is drained. A hanging job is ended the same way, so read the last lines of its ranks.
-    Fix: request a longer `--time`, or restart from a checkpoint. `sacct -j JOB -o
-    JobID,State,ExitCode,Elapsed,Timelimit`, or `kubectl get events`, shows who ended it.
+    Why: a job gets SIGTERM and later SIGKILL at its time limit, when a job of higher priority preempts it, after
+    `scancel` or `kubectl delete`, or when its node is drained. A hung job also ends this way, so read the last lines of
+    its ranks.
+    Fix: request a longer `--time`, or restart from a checkpoint. To see who ended the job, run `sacct -j JOB -o
+    JobID,State,ExitCode,Elapsed,Timelimit` or `kubectl get events`.
     """
     for event in log.having(*_NOTICES):
         if _TAKEN_BACK.search(event.text[:512]) and not _failed_by_itself(log, event):
@@ -319,7 +329,7 @@ def ended_from_outside(log: JobLog) -> Iterator[Finding]:
     if any(rank.init_started > rank.init_complete for rank in log.ranks.values()) or _failed_by_itself(log):
         return
     for event in log.having(*_OTHER_LIMITS):
-        yield said(log, event, "the scheduler ended the job, at a limit or for its owner", **RESTART)
+        yield said(log, event, "the scheduler ended the job, at a limit or on request", **RESTART)
     for event in log.having(*_SCHEDULER, "DUE TO ", *_OUTSIDE, *_SIGNALS):
         signal = _terminal_signal(event.text)
         if signal is not None:
@@ -331,7 +341,7 @@ def ended_from_outside(log: JobLog) -> Iterator[Finding]:
             if "CANCELLED AT" in event.text and "DUE TO" not in event.text and not _a_task_ended(log, event):
                 yield said(log, event, "the job was cancelled", **RESTART)
         elif any(sign in event.text for sign in _OUTSIDE[1:3]):
-            yield said(log, event, "the launcher was ended from outside by SIGTERM", **RESTART)
+            yield said(log, event, "the launcher got SIGTERM from outside the job", **RESTART)
 
 
 def _terminal_signal(text: str) -> int | None:
@@ -457,10 +467,10 @@ def _is_own(event: LogEvent) -> bool:
 def program_raised(log: JobLog) -> Iterator[Finding]:
     """A rank's own program raised an exception.
 
-    Right: No rank's program raised an exception of its own.
-    Why: if one rank exits by itself, the others wait in a collective that it never joins. The others' error messages
-    come minutes later and take up more of the log.
-    Fix: correct the fault that the exception names on that rank; its frame is in the same line.
+    Right: No rank's own program raised an exception.
+    Why: if one rank exits, the others wait in a collective that it never joins. Their error messages appear minutes
+    later and fill more of the log.
+    Fix: correct the fault that the exception names on that rank. The finding ends with the place in the program.
     """
     raised = list(_own_exceptions(log))
     roots = {event.rank for event in log.events if event.level == "ROOT CAUSE" and event.rank is not None}
@@ -482,8 +492,8 @@ def traceback_is_cut_off(log: JobLog) -> Iterator[Finding]:
     """A log ends in a traceback.
 
     Right: No log ends before its traceback does.
-    Why: the last line of a traceback names the exception. A log that was cut, or into which several processes wrote at
-    once, has lost it.
+    Why: the last line of a traceback names the exception. It is lost if the log was cut off, or if several processes
+    wrote to it at once.
     Fix: read the end of that process's own log.
     """
     told = {e.stream: e.line for e in log.events if e.level in ENDINGS or form_of_failure(e.text, e.level) >= ERROR}

@@ -27,19 +27,21 @@ def fabric_not_ready(log: JobLog) -> Iterator[Finding]:
     """The NVSwitch fabric is not ready, or its manager is not running or has the wrong version.
 
     Right: No GPU waits for its NVSwitch fabric.
-    Why: on machines with NVSwitches CUDA cannot start before the fabric manager has set them up. If the manager is not
-    running, or has another version than the driver, CUDA fails with "system not yet initialized", or NVLS cannot be
-    bound.
-    Fix: `systemctl status nvidia-fabricmanager` and `nvidia-smi -q | grep -A3 Fabric` on this host; install the manager
-    of exactly the driver's version and restart it.
+    Why: on machines with NVSwitches, CUDA cannot start until the fabric manager has configured them. If the manager is
+    not running, or its version differs from the driver's, CUDA fails with "system not yet initialized", or NVLS cannot
+    be bound.
+    Fix: run `systemctl status nvidia-fabricmanager` and `nvidia-smi -q | grep -A3 Fabric` on this host. Install the
+    manager with exactly the driver's version and restart it.
     """
     yield from each(log, _NOT_READY, "the NVSwitch fabric is not ready", **NODE)
-    yield from each(log, _APART, "the fabric manager is of another version than the driver, and does not run", **NODE)
+    yield from each(
+        log, _APART, "the fabric manager does not run, because its version differs from the driver's", **NODE
+    )
     if not any(log.having(*_APART)):
         yield from each(log, _NOT_STARTED, "the fabric manager did not start", **NODE)
     for event in log.having(BIND):
         if not demoted(event) and any(words in event.text for words in _UNKNOWN_STATE):
-            yield said(log, event, "NVLS memory cannot be bound: the fabric refuses it", **NODE)
+            yield said(log, event, "NVLS memory cannot be bound, because the fabric refuses it", **NODE)
 
 
 @cause(
@@ -63,7 +65,9 @@ def nvlink_without_peer_access(log: JobLog) -> Iterator[Finding]:
     Fix: run `nvidia-smi nvlink -s`, `nvidia-smi topo -p2p r` and `systemctl status nvidia-fabricmanager` on this host.
     """
     codes = ("gpu-hw-error", "fabric-manager", "mig")
-    yield from each(log, (_NVLINK_OFF,), "NVLink connects two GPUs, but peer access is off", codes=codes, **NODE)
+    yield from each(
+        log, (_NVLINK_OFF,), "NVLink connects two GPUs, but peer access between them is off", codes=codes, **NODE
+    )
 
 
 _IMEX = ("Check the IMEX c", "nvidia-caps-imex-channels", "IMEX channel")
@@ -85,11 +89,12 @@ _IMEX_HINT = ("IMEX (NVLink fabric) service is not running",)
 def no_imex_channel(log: JobLog) -> Iterator[Finding]:
     """No IMEX channel exists for NVLink between hosts.
 
-    Right: Every rank of an NVLink domain of several hosts has an IMEX channel.
-    Why: GPUs of different hosts open each other's memory through fabric handles, which need the nvidia-imex service on
-    all hosts and a channel device in each container.
-    Fix: `nvidia-imex-ctl -N` on all hosts shows the domain READY; give containers
-    /dev/nvidia-caps-imex-channels/channel0 (a ComputeDomain in Kubernetes). To confirm, NCCL_MNNVL_ENABLE=0.
+    Right: Every rank of an NVLink domain that spans hosts has an IMEX channel.
+    Why: GPUs on different hosts open each other's memory through fabric handles. These require the nvidia-imex service
+    on all hosts and a channel device in each container.
+    Fix: check that `nvidia-imex-ctl -N` shows the domain READY on all hosts. Give containers
+    /dev/nvidia-caps-imex-channels/channel0 (a ComputeDomain in Kubernetes). To confirm the cause, start once with
+    NCCL_MNNVL_ENABLE=0.
     """
     for event in log.having(*_IMEX, "MNNVL is not supported on this system"):
         if not demoted(event):
@@ -110,11 +115,11 @@ def no_imex_channel(log: JobLog) -> Iterator[Finding]:
 def nvls_used_up(log: JobLog) -> Iterator[Finding]:
     """The NVSwitches' multicast groups are used up.
 
-    Right: Every NVLS group could be made.
+    Right: Every NVLS group could be created.
     Why: each communicator with NVLS uses multicast groups of the NVSwitches, and GPU memory for them. Many
-    communicators, or processes of an ended job, use them up.
-    Fix: set NCCL_NVLS_ENABLE=0 to go on. Use fewer communicators with NVLS, and end left-over processes (`nvidia-smi`);
-    otherwise restart the fabric manager.
+    communicators, or processes left by an earlier job, use them up.
+    Fix: to continue now, set NCCL_NVLS_ENABLE=0. Use fewer communicators with NVLS, and end left-over processes
+    (`nvidia-smi`). If that does not help, restart the fabric manager.
     """
     for event in cuda_errors(log, "out of memory"):
         if "nvls" in event.place:

@@ -90,11 +90,11 @@ _ENDS_A_RANK = (
 """Causes after which a rank does not reach its next collective."""
 _HOW = {
     "operation": "called another operation",
-    "size": "called it with another size",
-    "type": "called it with another type",
-    "order": "called two operations in the other order",
-    "skipped": "left one out",
-    "additional": "called one more",
+    "size": "used another size",
+    "type": "used another type",
+    "order": "called two operations in a different order",
+    "skipped": "skipped an operation",
+    "additional": "called an extra operation",
 }
 _SHOWN = 4
 NO_LOG = Absent("no log was given")
@@ -106,13 +106,13 @@ NO_LOG = Absent("no log was given")
     good=lambda: [(recorded({0: "all_reduce all_reduce*", 1: "all_reduce all_reduce*"}),)],
 )
 def desync(records: FlightRecords) -> Iterator[Finding]:
-    """Ranks made different collectives.
+    """Ranks called different collectives, according to their flight records.
 
-    Right: Every rank made the same collectives in the same order, by their flight records.
-    Why: every rank of a group has to call the same collectives in the same order, with the same sizes and types. If one
-    does not, all wait for each other until the watchdog ends them, or they exchange the wrong data.
-    Fix: make the two lines of the program agree: a branch that only some ranks take, a data set that ends sooner on
-    some, a model that is not the same on all.
+    Right: Every rank called the same collectives in the same order, according to their flight records.
+    Why: every rank of a group must call the same collectives in the same order, with the same sizes and types.
+    Otherwise all wait for each other until the watchdog ends them, or they exchange the wrong data.
+    Fix: make the two lines of the program agree. Common causes are a branch that only some ranks take, a data set that
+    ends earlier on some ranks, or a model that differs between ranks.
     """
     for found in judge(records):
         if isinstance(found, Parted):
@@ -158,12 +158,13 @@ def _parted(found: Parted) -> Finding:
     good=lambda: [(recorded({0: "all_reduce@1 all_reduce*@2", 1: "all_reduce@1 all_reduce*@300"}),)],
 )
 def late_rank(records: FlightRecords) -> Iterator[Finding]:
-    """A rank joined a collective after the others had given up.
+    """A rank joined a collective after the others had timed out.
 
-    Right: No rank joined a collective after the timeout, by their flight records.
-    Why: a collective waits for its last rank, and torch ends the job when that takes longer than the timeout of its
-    process group: the rank loaded data, wrote a checkpoint, compiled, or computed something that the others did not.
-    Fix: let every rank do the same work before the collective, or give init_process_group a longer timeout.
+    Right: No rank joined a collective after the timeout, according to their flight records.
+    Why: a collective waits for its last rank, and torch ends the job if that takes longer than the timeout of the
+    process group. The late rank loaded data, wrote a checkpoint, compiled, or computed something that the others did
+    not.
+    Fix: make every rank do the same work before the collective, or give init_process_group a longer timeout.
     """
     for found in judge(records):
         if isinstance(found, CameLate):
@@ -186,11 +187,11 @@ def absent_rank(records: FlightRecords) -> Iterator[Finding]:
     """A rank did not join a collective in which the others wait, or left no flight record.
 
     Right: Every rank left a flight record and joined the collective in which the others wait.
-    Why: a rank with a record was alive, but its program did something else: it is late, or its path through the program
-    does not have this collective. Every rank writes its record when one of them has waited too long. If a rank did not,
-    it had ended before, its process was stopped, or its record is on another host and not among these files.
-    Fix: read the end of this rank's own log, and look for its missing record; `py-spy dump --pid PID` shows what it
-    does while it hangs.
+    Why: a rank with a record was alive, but its program did something else. It is late, or its path through the program
+    does not include this collective. Every rank writes its record when one of them has timed out. If a rank did not, it
+    had already exited, its process was stopped, or its record is on another host and not among these files.
+    Fix: read the end of this rank's own log, and look for its missing record. While it hangs, `py-spy dump --pid PID`
+    shows what it does.
     """
     for found in judge(records):
         if isinstance(found, NotEntered):
@@ -230,10 +231,9 @@ def all_entered(records: FlightRecords, log: JobLog | Absent) -> Iterator[Findin
     """Every rank with a flight record waits in the same collective.
 
     Right: No collective hangs with all ranks in it.
-    Why: all programs made the same calls, so the program is not at fault, as far as these records show: the network or
-    a GPU held the collective up. If a rank's state is 'scheduled', its GPU had not reached the collective, and may hang
-    in earlier work.
-    Fix: read the kernel logs and NCCL WARN lines of all hosts. Before the next run set NCCL_DEBUG=INFO, and collect the
+    Why: all ranks made the same calls, so these records point to the network or a GPU and not to the program. If a
+    rank's state is 'scheduled', its GPU had not reached the collective and may hang in earlier work.
+    Fix: read the kernel logs and NCCL WARN lines of all hosts. For the next run, set NCCL_DEBUG=INFO and collect the
     flight records of all ranks.
     """
     for found in judge(records):
@@ -314,13 +314,13 @@ _IN_CALL = "all_reduce (torch/distributed/distributed_c10d.py:2709)"
     good=lambda: [(_stacks("step (train.py:9)"), NO_LOG)],
 )
 def stands_elsewhere(stacks: Stacks, log: JobLog | Absent) -> Iterator[Finding]:
-    """A process is at another line than the others, by its stack.
+    """A process is at a different line from the others, according to its stack.
 
-    Right: All processes with a stack are at one line.
-    Why: in a hanging job the ranks wait at one line for the missing ones. The missing ones are in another call, or busy
+    Right: All processes with a stack are at the same line.
+    Why: in a hung job the ranks wait at one line for the missing ones. The missing ones are in another call, or busy
     with their own work, such as reading data.
-    Fix: look at the line of the odd rank, and find out why it is there. A second dump, a minute later, shows if it
-    still is.
+    Fix: look at the line of the rank that differs, and find out why it is there. A second dump a minute later shows
+    whether it is still there.
     """
     processes = [each for each in stacks.processes if each.frames and not any(f.name in _AIDES for f in each.frames)]
     ranks = [each for each in processes if not _keeps_workers(each, processes)]

@@ -74,14 +74,14 @@ def gpu_failed(log: JobLog) -> Iterator[Finding]:
     """A GPU, its memory or an NVLink failed.
 
     Right: No line reports that a GPU, its memory or an NVLink failed.
-    Why: after an uncorrected ECC error, an NVLink error or the loss of the GPU from the bus, its process cannot go on,
-    and the others wait for it. A restart on the same GPU fails again.
-    Fix: `nvidia-smi -q -d ECC,ROW_REMAPPER` and the kernel log on this host; drain it, reset the GPU
-    (`nvidia-smi --gpu-reset`), and have it repaired if the error returns.
+    Why: after an uncorrected ECC error, an NVLink error or the loss of a GPU from the bus, the GPU's process cannot
+    continue, and the others wait for it. A restart on the same GPU fails again.
+    Fix: check `nvidia-smi -q -d ECC,ROW_REMAPPER` and the kernel log on this host. Drain it and reset the GPU
+    (`nvidia-smi --gpu-reset`). If the error returns, have the GPU repaired.
     """
     for event in log.having(*_FAULTS):
         if not demoted(event):
-            yield said(log, event, "a GPU reports a fault of its hardware", **NODE)
+            yield said(log, event, "a GPU reports a hardware fault", **NODE)
     for event in log.having(_NONE):
         if event.text.strip() == _NONE:
             yield said(log, event, "nvidia-smi finds no GPU", **NODE)
@@ -90,7 +90,7 @@ def gpu_failed(log: JobLog) -> Iterator[Finding]:
         if any(text in event.text for text in _LIVED_WITH) or xid in HARMLESS_XIDS:
             continue
         if switch := _OF_SWITCH.search(event.text[:512]):
-            what = f"NVSwitch {switch[1]} reports SXid {switch[2]}: NVLink between GPUs of this host fails"
+            what = f"NVSwitch {switch[1]} reports SXid {switch[2]}, so NVLink between GPUs of this host fails"
             yield said(log, event, what, **_SWITCH)
             continue
         whose = _LINK if xid in LINK_XIDS else NODE
@@ -145,7 +145,8 @@ _BUSY = ("all CUDA-capable devices are busy or unavailable", "CUDA-capable devic
 _MIG = ("MIG-", "MIG device", "MIG mode")
 _WHOLE = "turn MIG off on this host (`nvidia-smi -mig 0`), or give each rank an instance of another GPU"
 _IDENTITY = (
-    "unset NCCL_HOSTID, or give every host its own; compare `cat /proc/sys/kernel/random/boot_id` and `hostname`"
+    "unset NCCL_HOSTID, or give every host its own. Also compare `cat /proc/sys/kernel/random/boot_id` "
+    "and `hostname` on the hosts"
 )
 
 
@@ -186,12 +187,12 @@ def _addresses_of(log: JobLog, rank: int) -> set[str]:
 def two_ranks_on_one_gpu(log: JobLog) -> Iterator[Finding]:
     """Two ranks use one GPU, or NCCL believes that they do.
 
-    Right: Every rank has a GPU of its own.
-    Why: each rank has to choose its GPU by its local rank. Ranks that do not choose all get the first visible GPU, and
-    NCCL refuses two ranks on one GPU (src/init.cc). MIG instances of one GPU share a bus id. NCCL treats hosts as one
-    if they share an NCCL_HOSTID, or a name and boot id, as cloned machines do.
-    Fix: `torch.cuda.set_device(int(os.environ["LOCAL_RANK"]))` before the process group is created, and start no more
-    ranks per host than GPUs (--nproc-per-node).
+    Right: Every rank has its own GPU.
+    Why: each rank must choose its GPU by its local rank. Otherwise all ranks get the first visible GPU, and NCCL
+    refuses two ranks on one GPU (src/init.cc). MIG instances of one GPU share a bus id. NCCL treats hosts as one if
+    they share an NCCL_HOSTID, or a name and boot id, as cloned machines do.
+    Fix: call `torch.cuda.set_device(int(os.environ["LOCAL_RANK"]))` before the process group is created, and start no
+    more ranks per host than it has GPUs (--nproc-per-node).
     """
     mig = any(True for _ in log.having(*_MIG))
     for event in log.having(*_SAME_GPU):
@@ -211,10 +212,10 @@ def _sharing(log: JobLog, event: LogEvent, *, mig: bool) -> Finding:
     ranks = tuple(rank for rank in (first, second) if rank is not None)
     machines = _machines_of(log, ranks)
     words = " and ".join(f"rank {rank}" for rank in ranks) or "two ranks"
-    found = said(log, event, f"{words} use one GPU", peers=ranks, **JOB)
+    found = said(log, event, f"{words} use the same GPU", peers=ranks, **JOB)
     if mig:
         details = {**JOB, "codes": ("mig",), "remedy": _WHOLE}
-        found = said(log, event, "two ranks use instances of one GPU", peers=ranks, **details)
+        found = said(log, event, "two ranks use MIG instances of the same GPU", peers=ranks, **details)
     elif len(machines) > 1:
         details = {**JOB, "codes": ("host-identity",), "remedy": _IDENTITY}
         found = said(log, event, f"{' and '.join(sorted(machines))} look like one host", peers=ranks, **details)
@@ -252,10 +253,10 @@ def driver_does_not_fit(log: JobLog) -> Iterator[Finding]:
     """The driver and the CUDA runtime are incompatible.
 
     Right: Every driver supports the CUDA runtime that ran on it.
-    Why: a wheel or image contains its own CUDA runtime, which needs a driver of at least that release. If the driver's
-    packages were updated without a reboot, the kernel module and the libraries differ.
-    Fix: `nvidia-smi` on this host shows the CUDA release that the driver supports: install torch built for it, or
-    update the driver. For a library mismatch reload the module or reboot.
+    Why: a wheel or image contains its own CUDA runtime, which needs a driver that supports at least that release. If
+    the driver's packages were updated without a reboot, the kernel module and the libraries do not match.
+    Fix: run `nvidia-smi` on this host to see which CUDA release the driver supports. Install a torch built for that
+    release, or update the driver. If the kernel module and libraries do not match, reload the module or reboot.
     """
     yield from each(log, _DRIVER, "the driver and the CUDA runtime are incompatible", **IMAGE)
 
@@ -274,14 +275,14 @@ _MAPPINGS = ("peer mapping resources exhausted", "peer-mapping (BAR1 P2P) resour
     good=lambda: ["n1:7:7 [0] NCCL INFO Could not enable P2P between dev 0(=7000) and dev 1(=8000)"],
 )
 def too_many_peers(log: JobLog) -> Iterator[Finding]:
-    """A GPU has more peers than PCIe peer mappings.
+    """A GPU has more PCIe peers than it can map.
 
     Right: Every GPU could map the memory of all its peers.
-    Why: a GPU can map at most 8 peers over PCIe. Hosts with more GPUs on one PCIe tree exceed that.
-    Fix: use 8 GPUs or fewer per process group of one host, or NCCL_P2P_LEVEL=PXB so that distant GPUs use shared
+    Why: a GPU can map at most 8 peers over PCIe. Hosts with more GPUs on one PCIe tree exceed this limit.
+    Fix: use at most 8 GPUs of one host in a process group, or set NCCL_P2P_LEVEL=PXB so that distant GPUs use shared
     memory.
     """
-    yield from each(log, _MAPPINGS[:1], "a GPU has more peers than mappings", **JOB)
+    yield from each(log, _MAPPINGS[:1], "a GPU has more peers than it can map", **JOB)
     yield from informed(log, _MAPPINGS[1:], "NCCL attributes the error to too many peer mappings", **JOB)
 
 
@@ -314,13 +315,13 @@ _HANDLE = ("invalid argument", "invalid device context", "invalid resource handl
     ],
 )
 def peer_memory_closed(log: JobLog) -> Iterator[Finding]:
-    """A rank cannot open the memory of a GPU of its own host.
+    """A rank cannot open the memory of a GPU on its own host.
 
     Right: Every rank could open its peers' memory.
     Why: ranks in separate containers or control groups see only their own GPU, and cannot open another GPU's exported
-    memory. PCIe switches with ACS, or a virtual machine, refuse it as well.
-    Fix: let all ranks of a host see all its GPUs and choose by local rank (Slurm: --gpus-per-node instead of
-    --gpus-per-task), in one container; to confirm, start once with NCCL_P2P_DISABLE=1.
+    memory. PCIe switches with ACS, or a virtual machine, prevent it too.
+    Fix: run all ranks of a host in one container, let them see all its GPUs, and choose by local rank (with Slurm use
+    --gpus-per-node instead of --gpus-per-task). To confirm the cause, start once with NCCL_P2P_DISABLE=1.
     """
     for event in log.having(*_PEERING):
         if not demoted(event) and "peer mapping resources exhausted" not in event.text and not _asked_in_vain(event):
@@ -354,18 +355,19 @@ _NO_PEERS = (
     ],
 )
 def no_peer_access(log: JobLog) -> Iterator[Finding]:
-    """A program asks for peer access between GPUs that have none.
+    """A program requests peer access between GPUs that do not support it.
 
-    Right: No program asked for peer access that its GPUs do not have.
-    Why: some types of GPUs without NVLink, and GPUs across the processor's bridge or in a virtual machine, cannot map
-    each other's memory (cudaErrorPeerAccessUnsupported). NCCL then uses shared memory, but a program's own all_reduce
-    kernel does not.
-    Fix: `nvidia-smi topo -p2p r` shows which pairs have it. Turn the program's own kernel off (vLLM and SGLang:
-    --disable-custom-all-reduce; TensorRT-LLM: an engine built without custom all_reduce), or use GPUs with peer access.
+    Right: No program requested peer access that its GPUs do not support.
+    Why: some GPU models without NVLink, and GPUs behind different host bridges or in a virtual machine, cannot map each
+    other's memory (cudaErrorPeerAccessUnsupported). NCCL then uses shared memory, but a program's own all_reduce kernel
+    does not.
+    Fix: run `nvidia-smi topo -p2p r` to see which pairs support it. Turn the program's own kernel off (vLLM and SGLang:
+    --disable-custom-all-reduce; TensorRT-LLM: build the engine without custom all_reduce), or use GPUs with peer
+    access.
     """
     for event in log.having(*_NO_PEERS):
         if not demoted(event) and event.level != "WARN" and _asked_in_vain(event):  # who warns of it goes on without
-            yield said(log, event, "the program asks for peer access between GPUs that have none", **JOB)
+            yield said(log, event, "the program requests peer access between GPUs that do not support it", **JOB)
 
 
 def _asked_in_vain(event: LogEvent) -> bool:
@@ -400,14 +402,14 @@ _YES = ("Remapping Failure Occurred", "Drain and Reset Recommended", "Reset Requ
     good=lambda: ["GPU 3 is running at PCI link width 8X, which is below the minimum allowed link generation of 16"],
 )
 def dcgm_found_a_fault(log: JobLog) -> Iterator[Finding]:
-    """DCGM found a GPU, an NVLink or an NVSwitch that failed, or nvidia-smi asks for a reset or a repair.
+    """DCGM found a failed GPU, NVLink or NVSwitch, or nvidia-smi requests a reset or a repair.
 
-    Right: DCGM and nvidia-smi name no GPU, NVLink or NVSwitch that failed.
-    Why: they read the same counters and Xids as the driver writes, and DCGM's diagnosis runs tests: a job on this GPU
-    ends, or computes wrongly. The driver asks for a reset after an error that it cannot correct while the GPU runs;
-    rows of memory that could not be remapped stay broken.
+    Right: DCGM and nvidia-smi report no failed GPU, NVLink or NVSwitch.
+    Why: both read the driver's counters and Xids, and DCGM's diagnosis also runs tests. A job on this GPU fails or
+    computes wrong results. The driver requests a reset after an error that it cannot correct while the GPU runs. Memory
+    rows that could not be remapped stay broken.
     Fix: drain the host, reset the GPU (`nvidia-smi --gpu-reset -i N`, or a reboot if nvidia-smi asks for one), run
-    `dcgmi diag -r 3`, and have it repaired if the error returns or a remapping failed.
+    `dcgmi diag -r 3`, and have the GPU repaired if the error returns or a remapping failed.
     """
     for event in log.having(*_DCGM, _NVLINK, _XID):
         xid = number(between(event.text, _XID))
@@ -439,12 +441,12 @@ _DIAG_P2P, _DIAG_NET = "peer accesses passed verification", "% off median"
     ],
 )
 def nccl_diagnosed(log: JobLog) -> Iterator[Finding]:
-    """NCCL's own diagnostics found a GPU, a path between GPUs or a NIC that is faulty or slow.
+    """NCCL's own diagnostics found a faulty or slow GPU, path between GPUs, or NIC.
 
-    Right: NCCL's diagnostics found nothing.
-    Why: the diagnostics read the driver's Xids, write and read between every two GPUs, and compare the NICs with each
-    other, before the job's own traffic. NCCL goes on whatever they find.
-    Fix: check the host or pair that the line names: its kernel log, `nvidia-smi topo -p2p n`, `ibstat`.
+    Right: NCCL's diagnostics found no fault.
+    Why: before the job's own traffic the diagnostics read the driver's Xids, write and read between every two GPUs, and
+    compare the NICs with each other. NCCL continues whatever they find.
+    Fix: on the host or pair that the line names, check the kernel log, `nvidia-smi topo -p2p n` and `ibstat`.
     """
     for event in log.having("NCCL DIAG"):
         text = between(event.text, "[INFO]").strip()
@@ -456,7 +458,9 @@ def nccl_diagnosed(log: JobLog) -> Iterator[Finding]:
             yield blame_hosts(found, host, ranks=()) if host else found
         elif _DIAG_P2P in text:
             codes = ("p2p-broken-acs-iommu", "gpu-hw-error")
-            yield said(log, event, "GPUs of a host read or write each other's memory wrongly", codes=codes, **NODE)
+            yield said(
+                log, event, "GPUs of a host read or write wrong data in each other's memory", codes=codes, **NODE
+            )
         elif _DIAG_NET in text and (number(between(text, "): ")) or 0) < (number(between(text, "median ")) or 0):
             rank = number(between(text, " rank "))
             message = f"the NIC of rank {rank} is slower than the others"

@@ -62,13 +62,13 @@ ERROR_12 = "NET/IB : Got completion from peer 10.0.0.2<40211> with status=12 opc
     ],
 )
 def no_acknowledgement(log: JobLog) -> Iterator[Finding]:
-    """An RDMA peer does not acknowledge: error 12, retries exceeded.
+    """An RDMA peer does not acknowledge (error 12, retries exceeded).
 
     Right: Every RDMA message was acknowledged.
-    Why: the NIC repeats a message for NCCL_IB_TIMEOUT x NCCL_IB_RETRY_CNT and then gives up: the peer's process or port
-    is gone, its GID has no path from here, or the network loses packets. The line is the same for all three.
-    Fix: run `ib_write_bw -d HCA` between just these two devices, and check `ibstat` and the kernel log on both hosts.
-    For RoCE also check the GIDs of both ends (`show_gids`) and the switches' counters of discarded packets.
+    Why: the NIC repeats a message for NCCL_IB_TIMEOUT x NCCL_IB_RETRY_CNT and then gives up. The peer's process or port
+    is gone, its GID has no path from here, or the network loses packets. NCCL's line is the same in all three cases.
+    Fix: run `ib_write_bw -d HCA` between these two devices, and check `ibstat` and the kernel log on both hosts. For
+    RoCE, also check the GIDs of both ends (`show_gids`) and the switches' drop counters.
     """
     for event in log.having(_UCX_RETRIES):
         device = between(event.text, f"{_UCX_RETRIES} exceeded on ", " ") or between(event.text, "local_nic: ", ",")
@@ -139,8 +139,8 @@ def flushed(log: JobLog) -> Iterator[Finding]:
 
     Right: No RDMA request was flushed.
     Why: after the first error of a queue pair, all its other requests get status 5. Status 13 means that the peer is
-    alive but does not receive. Status 9 with an access violation reported by a NIC means that the memory may not be
-    written; the line does not give the reason.
+    alive but does not receive. Status 9 together with an access violation that a NIC reports means that the memory may
+    not be written. The line does not give the reason.
     Fix: look for the first completion with another status, on this rank or the peer.
     """
     refused = _LENGTH if any(True for _ in log.having(_VIOLATION)) else ()
@@ -162,13 +162,13 @@ _ACS_HINTS = ("ACS is enabled which would break GPU Direct RDMA", "ACS is enable
     good=lambda: [f"n1:7:9 [0] transport/net_ib.cc:1290 NCCL WARN {ERROR_12}"],
 )
 def device_access_broken(log: JobLog) -> Iterator[Finding]:
-    """ACS, the IOMMU or virtualisation keeps devices from reaching each other's memory.
+    """ACS, the IOMMU or virtualisation prevents devices from accessing each other's memory.
 
-    Right: No device was refused access to another's memory.
-    Why: with GPUDirect the NIC reads and writes the GPU over PCIe. If a switch redirects that to the processor (ACS),
-    or the IOMMU translates it, the access fails: status 4, 8, 10 or 11, and a page fault in the kernel log.
+    Right: No device was denied access to another's memory.
+    Why: with GPUDirect the NIC reads and writes GPU memory over PCIe. If a switch redirects that access to the CPU
+    (ACS), or the IOMMU translates it, it fails with status 4, 8, 10 or 11, and a page fault appears in the kernel log.
     Fix: turn ACS off on the PCIe bridges (`lspci -vvv | grep ACSCtl` then shows SrcValid-), or boot with `iommu=pt`. To
-    confirm, start once with NCCL_NET_GDR_LEVEL=LOC.
+    confirm the cause, start once with NCCL_NET_GDR_LEVEL=LOC.
     """
     hinted = any(True for _ in log.having(*_ACS_HINTS))
     for event, found in _completions(log, *_ACCESS):
@@ -178,7 +178,7 @@ def device_access_broken(log: JobLog) -> Iterator[Finding]:
         details = {**NODE, "codes": () if named else codes}
         yield said(log, event, _words(found), **details, **peer_fields(log, found.peer))
     for event in log.having("IO_PAGE_FAULT", "DMAR: [DMA", "DMAR: DRHD: handling fault"):
-        yield said(log, event, "the IOMMU refused a device's access to memory", **NODE)
+        yield said(log, event, "the IOMMU denied a device access to memory", **NODE)
 
 
 @cause(
@@ -190,12 +190,12 @@ def device_access_broken(log: JobLog) -> Iterator[Finding]:
     good=lambda: [f"n1:7:9 [0] transport/net_ib.cc:1290 NCCL WARN {ERROR_12}"],
 )
 def message_of_another_size(log: JobLog) -> Iterator[Finding]:
-    """A peer sent more than was expected.
+    """A peer sent more data than expected.
 
-    Right: All RDMA messages had the size that was expected.
-    Why: the two ranks run different collectives, sizes, or settings that divide a collective differently
-    (NCCL_ALGO, NCCL_PROTO, NCCL_BUFFSIZE). If a NIC reports an access violation the memory is at fault, not the size.
-    Fix: compare the variables that start with NCCL_ on both hosts; start again with TORCH_DISTRIBUTED_DEBUG=DETAIL to
+    Right: All RDMA messages had the expected size.
+    Why: the two ranks use different collectives, sizes, or settings that divide a collective differently (NCCL_ALGO,
+    NCCL_PROTO, NCCL_BUFFSIZE). If a NIC reports an access violation, the memory is at fault, not the size.
+    Fix: compare the variables that start with NCCL_ on both hosts. Start again with TORCH_DISTRIBUTED_DEBUG=DETAIL to
     see which rank called what.
     """
     violated = any(True for _ in log.having(_VIOLATION))
@@ -230,9 +230,9 @@ def port_went_down(log: JobLog) -> Iterator[Finding]:
     """A port of an RDMA NIC went down, or the NIC failed.
 
     Right: No RDMA port went down.
-    Why: the NIC itself reports the event; the peers then see error 12 on every queue pair to that port.
-    Fix: `ibstat` and `mlxlink -d DEVICE -m` on this host: reseat or replace the cable or transceiver, check the
-    switch's port, and keep the host out of jobs until the counters stop growing.
+    Why: the NIC itself reports the event. Its peers then see error 12 on every queue pair to that port.
+    Fix: run `ibstat` and `mlxlink -d DEVICE -m` on this host. Reseat or replace the cable or transceiver, check the
+    switch port, and keep the host out of jobs until the counters stop growing.
     """
     for event in log.having(*_EVENTS, "Port module event", "Cable unplugged"):
         if any(name in event.text for name in _NIC) and "Cable plugged" not in event.text:
@@ -271,12 +271,12 @@ def _refusals(log: JobLog) -> Iterator[tuple[LogEvent, QpRefusal]]:
 def wrong_gid(log: JobLog) -> Iterator[Finding]:
     """The GID that a RoCE port uses does not lead to the peer.
 
-    Right: No queue pair was refused for its GID.
-    Why: NCCL_IB_GID_INDEX picks a row of the port's GID table: RoCE v1 or v2, IPv4 or IPv6, VLAN or not. The kernel
-    refuses a queue pair whose ends are of different kinds, or whose row is empty; rows of another network namespace
-    cannot be read in a container, and some releases then give up (NVIDIA/nccl issue 1573).
-    Fix: `show_gids` on both hosts; unset NCCL_IB_GID_INDEX (NCCL 2.21 and newer choose a RoCE v2 row themselves) or set
-    the index of the v2 row with the IPv4 address, the same on all hosts.
+    Right: No queue pair was refused because of its GID.
+    Why: NCCL_IB_GID_INDEX selects an entry of the port's GID table: RoCE v1 or v2, IPv4 or IPv6, with or without a
+    VLAN. The kernel refuses a queue pair whose two ends differ in kind, or whose entry is empty. A container cannot
+    read entries of another network namespace, and some releases then give up (NVIDIA/nccl issue 1573).
+    Fix: run `show_gids` on both hosts. Unset NCCL_IB_GID_INDEX (NCCL 2.21 and newer find a RoCE v2 entry themselves),
+    or set it to the index of the v2 entry with the IPv4 address, the same on all hosts.
     """
     forced = any(True for _ in log.having(_GID_INDEX))
     for event, found in _refusals(log):
@@ -285,13 +285,13 @@ def wrong_gid(log: JobLog) -> Iterator[Finding]:
             named = differ or (found.errno == _INVALID and forced)
             codes = () if named else ("ib-gid", "ib-hca-wrong", "ib-no-path")
             yield said(log, event, _refusal_words(found), codes=codes, **JOB)
-    yield from each(log, ("Call to ibv_query_gid failed",), "the row of the GID table cannot be read", **JOB)
+    yield from each(log, ("Call to ibv_query_gid failed",), "an entry of the GID table cannot be read", **JOB)
     foreign = ("ib-gid", "ib-device-not-in-container")
-    yield from each(log, (_NO_TYPE,), "the kind of a row of the GID table cannot be read", codes=foreign, **JOB)
+    yield from each(log, (_NO_TYPE,), "the type of an entry of the GID table cannot be read", codes=foreign, **JOB)
 
 
 def _refusal_words(found: QpRefusal) -> str:
-    words = f"no queue pair on {found.device}" if found.device else "no queue pair"
+    words = f"no queue pair can be set up on {found.device}" if found.device else "no queue pair can be set up"
     ends = f": {found.local_gid} to {found.remote_gid}" if found.local_gid and found.remote_gid else ""
     error = found.error or (f"errno {found.errno}" if found.errno else "refused")
     return f"{words}{ends}: {error}"
@@ -312,15 +312,14 @@ def _refusal_words(found: QpRefusal) -> str:
     ],
 )
 def no_path_between_ports(log: JobLog) -> Iterator[Finding]:
-    """No path leads from one RDMA port to another.
+    """There is no path from one RDMA port to another.
 
-    Right: A path leads between all RDMA ports that ranks connected.
-    Why: the kernel resolves the peer's address before a queue pair is ready. It times out if the rails are separate
-    networks without a router and NCCL pairs NICs of different rails, or if just these two ports cannot reach each
-    other.
-    Fix: run `ping -I INTERFACE PEER` from the port's interface to a peer on the same rail and to one on another. If
-    only the same rail answers, route between the rails, or set NCCL_CROSS_NIC=0 and the same NCCL_IB_HCA order. If
-    neither answers, check the cabling and the VLAN.
+    Right: There is a path between all RDMA ports that ranks connected.
+    Why: the kernel resolves the peer's address before a queue pair is ready. It times out if NCCL pairs NICs of
+    different rails and no router connects the rails. It also times out if only these two ports cannot reach each other.
+    Fix: run `ping -I INTERFACE PEER` from the port's interface to a peer on the same rail and to a peer on another
+    rail. If only the same rail answers, set up routes between the rails, or set NCCL_CROSS_NIC=0 and the same
+    NCCL_IB_HCA order on all hosts. If neither answers, check the cabling and the VLAN.
     """
     for event, found in _refusals(log):
         if found.errno in (_TIMED_OUT, _NET_UNREACHABLE, _NO_ROUTE):

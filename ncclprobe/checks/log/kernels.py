@@ -34,10 +34,10 @@ def kernel_faulted(log: JobLog) -> Iterator[Finding]:
     """A kernel of the program failed on a GPU.
 
     Right: No kernel failed on a GPU.
-    Why: CUDA reports a kernel's fault at a later call, often NCCL's next one. After it this process can run nothing on
-    the GPU, and the other ranks wait.
-    Fix: start again with CUDA_LAUNCH_BLOCKING=1 to see the call, or `compute-sanitizer`; look for indices out of range
-    (labels, tokens), and buffers that are freed while a collective uses them.
+    Why: CUDA reports a kernel's fault at a later call, often NCCL's next one. After that this process cannot run
+    anything on the GPU, and the other ranks wait.
+    Fix: to find the call, start again with CUDA_LAUNCH_BLOCKING=1 or under `compute-sanitizer`. Look for indices out of
+    range (labels, tokens), and for buffers that are freed while a collective uses them.
     """
     lines = {(event.stream, event.line): event for event in cuda_errors(log, *_KERNEL_FAULTS)}
     lines |= {(e.stream, e.line): e for e in log.having(*_KERNEL_FAULTS[:2]) if not demoted(e)}
@@ -46,12 +46,12 @@ def kernel_faulted(log: JobLog) -> Iterator[Finding]:
         before = [e for e in near if 0 <= event.line - e.line <= _ASSERTED]
         asserted = before[:1] if _KERNEL_FAULTS[1] in event.text else []
         which = between(asserted[0].text, "Assertion `", "`") if asserted else ""
-        found = said(log, event, f"{_KERNEL}: its assertion `{which}` does not hold" if which else _KERNEL, **JOB)
+        found = said(log, event, f"{_KERNEL}: its assertion `{which}` failed" if which else _KERNEL, **JOB)
         yield replace(found, evidence=(*map(log.evidence, asserted), *found.evidence))
     of_kernels = (event for event in log.having("Assertion `") if "block: [" in event.text)
     for event in islice(of_kernels, not lines):  # of a log that ends before CUDA reports it
         which = between(event.text, "Assertion `", "`")
-        yield said(log, event, f"{_KERNEL}: its assertion `{which}` does not hold", **JOB)
+        yield said(log, event, f"{_KERNEL}: its assertion `{which}` failed", **JOB)
 
 
 _LIBRARIES = (
@@ -70,12 +70,12 @@ _LIBRARIES = (
     good=lambda: ["[rank1]: RuntimeError: CUDA error: device-side assert triggered"],
 )
 def launch_failed(log: JobLog) -> Iterator[Finding]:
-    """A kernel failed on a GPU or CUDA did not start, and CUDA gives no reason.
+    """A kernel failed or CUDA did not start, and CUDA gives no reason.
 
     Right: No kernel failed without a reason.
-    Why: "unspecified launch failure", "unknown error" and the cuBLAS and cuDNN forms of them can come from a kernel
-    that reads invalid memory or from a failing GPU. "initialization error" can come from a process that was forked
-    after CUDA's start, or from a driver or GPU that does not start.
+    Why: "unspecified launch failure", "unknown error" and their cuBLAS and cuDNN variants can come from a kernel that
+    reads invalid memory or from a failing GPU. "initialization error" can come from a process that was forked after
+    CUDA started, or from a driver or GPU that does not start.
     Fix: read the kernel log of this host. Xid 48, 63, 74, 79, 94 or 95 points to the GPU, 13 or 31 to the program.
     """
     lines = {(e.stream, e.line): e for e in log.having(*_LIBRARIES) if not demoted(e)}
@@ -101,12 +101,12 @@ _WILD_XIDS = (13, 31)
     ],
 )
 def driver_saw_a_wild_access(log: JobLog) -> Iterator[Finding]:
-    """The GPU driver reported that a program accessed memory outside its own.
+    """The GPU driver reported that a program accessed memory that it does not own.
 
-    Right: The GPU driver reported no access of the job outside its own memory.
-    Why: Xid 31 is a page that the program has not mapped, and Xid 13 an index or instruction out of range. The GPU is
-    healthy, and the process that the line names gets "illegal memory access" at its next call.
-    Fix: run `compute-sanitizer` on that process's program. Look for indices out of range, and for buffers that are
+    Right: The GPU driver reported no access to memory that the job does not own.
+    Why: Xid 31 means that the program accessed a page that it has not mapped. Xid 13 means an index or instruction out
+    of range. The GPU is healthy, and the process that the line names gets "illegal memory access" at its next call.
+    Fix: run that process's program under `compute-sanitizer`. Look for indices out of range, and for buffers that are
     freed while a kernel or a collective uses them.
     """
     kernels_alone = not (log.ranks or log.versions or any(stream.finished for stream in log.streams))
@@ -116,7 +116,9 @@ def driver_saw_a_wild_access(log: JobLog) -> Iterator[Finding]:
             here = [rank for rank in log.ranks.values() if not event.host or rank.host in ("", event.host)]
             ranks = tuple(rank.rank for rank in here if rank.pid == pid is not None)
             if ranks or pid is None or not here or any(rank.pid is None for rank in here):
-                yield said(log, event, f"the driver reports Xid {xid}: the program's own access", ranks=ranks, **JOB)
+                yield said(
+                    log, event, f"the driver reports Xid {xid}, an invalid access by the program", ranks=ranks, **JOB
+                )
             else:  # another job's, or numbered in another namespace
                 message = f"the driver reports Xid {xid} of process {pid}, which no log of this job names"
                 yield said(log, event, message, severity=Severity.WARN, **UNPROVEN)

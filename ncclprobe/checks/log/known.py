@@ -58,9 +58,9 @@ _RETURNED = (
 def nccl_returned_an_error(log: JobLog) -> Iterator[Finding]:
     """NCCL returned an error to the program.
 
-    Right: no log reports that NCCL returned an error.
+    Right: No log reports that NCCL returned an error.
     Why: the text of a return code (ncclGetErrorString in src/init.cc) names only the kind of error. The reason is in an
-    earlier line, of this rank or of another.
+    earlier line of this or another rank.
     Fix: read the first NCCL WARN line of this rank. If there is none, start again with NCCL_DEBUG=INFO.
     """
     for event in log.having(*_RETURNED):
@@ -82,13 +82,13 @@ _LIMIT = "DUE TO TIME LIMIT"
     ],
 )
 def ended_in_initialisation(log: JobLog) -> Iterator[Finding]:
-    """Slurm's time limit ended a job whose ranks were still initialising NCCL.
+    """Slurm's time limit ended a job while its ranks were still initialising NCCL.
 
     Right: No job reached its time limit while NCCL was initialising.
-    Why: ncclCommInitRank waits for all ranks without a limit of its own, so a rank that is missing, or that no packet
-    reaches, shows only when Slurm ends the job. A job that trains may reach its limit too, and that is not a failure.
-    Fix: find out which ranks wrote Init START without Init COMPLETE, and which wrote neither; start again with
-    NCCL_DEBUG=INFO.
+    Why: ncclCommInitRank waits for all ranks without a time limit. So a rank that is missing or unreachable is noticed
+    only when Slurm ends the job. A job that trains may also reach its limit, but that is not a failure.
+    Fix: find out which ranks wrote Init START without Init COMPLETE, and which wrote neither. To see these lines, start
+    again with NCCL_DEBUG=INFO.
     """
     waiting = sorted(rank.rank for rank in log.ranks.values() if rank.init_started > rank.init_complete)
     for event in log.having(_LIMIT) if waiting else ():
@@ -121,8 +121,8 @@ _CLOSED, _NEAR = "Connection closed by remote peer", 8
 def proxy_failed(log: JobLog) -> Iterator[Finding]:
     """NCCL's proxy thread failed.
 
-    Right: no proxy thread of NCCL failed.
-    Why: the proxy thread connects and moves data for a rank, and only passes on the error that the network or a peer
+    Right: No proxy thread of NCCL failed.
+    Why: the proxy thread connects and moves data for a rank. It only passes on the error that the network or a peer
     returned.
     Fix: read the first NCCL WARN line of this host, and of the peer that it names.
     """
@@ -159,13 +159,13 @@ _UNIQUE_ID = ("is setting up NCCL communicator and retrieving ncclUniqueId from"
     ],
 )
 def waits_for_the_first_rank(log: JobLog) -> Iterator[Finding]:
-    """A rank waits for the first rank of a group, which has not begun to communicate.
+    """A rank waits for the first rank of its group, which has not begun to communicate.
 
-    Right: the first rank of every group began to communicate in time.
-    Why: the first rank creates NCCL's unique id at its first collective. It does not get there while it loads data or
-    compiles, or if it has ended.
-    Fix: find out what the rank in brackets did last. Have all ranks run a first collective before long work, or raise
-    the timeout of init_process_group.
+    Right: The first rank of every group began to communicate in time.
+    Why: the first rank creates NCCL's unique id at its first collective. It does not reach that point while it loads
+    data or compiles, or if it has exited.
+    Fix: find out what the rank in brackets did last. Run a first collective on all ranks before long work, or raise the
+    timeout of init_process_group.
     """
     for event in log.having(*_UNIQUE_ID):
         if warned(event):
@@ -198,13 +198,13 @@ _REFUSED = (
     good=lambda: ["n1:7:7 [0] NCCL INFO NCCL_ALGO set by environment to Ring"],
 )
 def setting_refused(log: JobLog) -> Iterator[Finding]:
-    """NCCL refuses the value of a variable.
+    """NCCL rejects the value of a variable.
 
     Right: NCCL accepted the values of all its variables.
-    Why: the variable names something that NCCL does not know, or leaves no algorithm for a collective on this machine.
+    Why: the value contains a name that NCCL does not know, or leaves no algorithm for a collective on this machine.
     Fix: unset the variable that the line names, or set a value that NCCL's documentation lists.
     """
-    yield from each(log, _REFUSED, "NCCL refuses the value of a variable", **JOB)
+    yield from each(log, _REFUSED, "NCCL rejects the value of a variable", **JOB)
 
 
 def log_of(text: str, level: str = "WARN") -> JobLog:
@@ -237,12 +237,12 @@ _IN_OTHER_WORDS = (
     good=lambda: [(log_of("Call to ibv_frob failed"), Explained(lines=frozenset({(0, 1)})))],
 )
 def known_message(log: JobLog, explained: Explained) -> Iterator[Finding]:
-    """A program reports a failure with a message known from its sources.
+    """A program reports a failure with a message that ncclprobe knows.
 
-    Right: no line of a failed job is known only from sources.
-    Why: no check interprets this line beyond its message. ncclprobe's table knows where the message is in the sources,
-    what follows it there, and if it gives the reason or only reports a failure.
-    Fix: read the lines before it in the same log, then the other records of the layer that wrote it.
+    Right: No failed job wrote a message that only ncclprobe's table knows.
+    Why: no check interprets this line further. ncclprobe's table of messages shows where the message is in the
+    program's sources, what happens next, and whether it gives the reason or only reports a failure.
+    Fix: read the lines before it in the same log, then the other logs of the component that wrote it.
     """
     failure = failed(log)
     for event in log.events:
@@ -432,10 +432,10 @@ def understood(event: LogEvent) -> bool:
 def unexplained(log: JobLog, explained: Explained) -> Iterator[Finding]:
     """A failure has no named cause.
 
-    Right: every failure in the logs has a named cause, or there is none.
-    Why: a log may show only consequences: a return code, a timeout, a connection that a peer closed. The cause is then
-    in another rank's log or in the kernel's, or nothing logged it.
-    Fix: collect the missing files as the report describes, and explain all of them together.
+    Right: Every failure in the logs has a named cause, or there is no failure.
+    Why: a log may show only consequences: a return code, a timeout, or a connection that a peer closed. The cause is
+    then in another rank's log or in the kernel log, or it was not logged.
+    Fix: collect the missing files as the report describes, and run `ncclprobe explain` on all of them together.
     """
     left = [each for each in log.events if each.level in ENDINGS and (each.stream, each.line) not in explained.lines]
     if not explained.codes and (left or explained.open):

@@ -61,17 +61,17 @@ _SHM = (
 def shared_memory_full(log: JobLog) -> Iterator[Finding]:
     """/dev/shm is too small.
 
-    Right: /dev/shm had room for all shared memory.
-    Why: ranks of one host without peer access, and the workers of torch's data loaders, share memory in /dev/shm. A
-    container gets 64 MB of it by default, and files left by killed jobs count as well.
-    Fix: `docker run --shm-size=16g` or `--ipc=host`; in Kubernetes an emptyDir with `medium: Memory` at /dev/shm;
-    remove /dev/shm/nccl-* of ended jobs.
+    Right: /dev/shm had enough space for all shared memory.
+    Why: ranks on one host without peer access, and the workers of torch's data loaders, share memory in /dev/shm. By
+    default a container gets 64 MB, and files left by killed jobs also use this space.
+    Fix: use `docker run --shm-size=16g` or `--ipc=host`, or in Kubernetes an emptyDir with `medium: Memory` at
+    /dev/shm. Remove /dev/shm/nccl-* files of earlier jobs.
     """
     for event in log.having(*_SHM):
         if demoted(event):
             continue
         if _OPENS not in event.text:
-            yield said(log, event, "/dev/shm has no room left", **LIMIT)
+            yield said(log, event, "/dev/shm is full", **LIMIT)
         elif not any(log.having(*_FILES)):  # shm_open(3) fails for want of descriptors, and hardly ever of room
             unopened = "a shared memory object cannot be opened"
             yield said(log, event, unopened, codes=("fd-limit", "shm-too-small"), **JOB)
@@ -131,8 +131,8 @@ def host_memory_full(log: JobLog) -> Iterator[Finding]:
     """The host's or container's memory is full, and a rank was killed.
 
     Right: No rank was killed because memory ran out.
-    Why: the kernel kills the process that uses the most memory: a rank that loads a checkpoint, or its data loaders.
-    The process itself writes nothing, and the others lose the connection to it.
+    Why: the kernel kills the process that uses the most memory, such as a rank that loads a checkpoint, or its data
+    loaders. The process itself writes nothing, and the others lose the connection to it.
     Fix: give the job more memory (Slurm --mem, Kubernetes limits), use fewer data-loader workers, or load checkpoints
     on one rank or with mmap=True.
     """
@@ -175,11 +175,11 @@ _BLAS = ("oom", "cuda-driver-mismatch", "rank-crashed")
 def gpu_memory_full(log: JobLog) -> Iterator[Finding]:
     """A GPU's memory is full.
 
-    Right: Every GPU had memory for every request.
-    Why: the rank fails at the allocation, and the others wait in the next collective. NCCL's own buffers, a few hundred
-    MB per communicator, come on top of what the framework reserves.
-    Fix: use a smaller batch or more sharding, and check `nvidia-smi` for left-over processes. For NCCL's buffers use
-    fewer process groups, or a lower NCCL_MAX_CTAS or NCCL_BUFFSIZE.
+    Right: No GPU ran out of memory.
+    Why: the rank fails at the allocation, and the others wait in the next collective. NCCL needs a few hundred MB per
+    communicator for its own buffers, in addition to what the framework reserves.
+    Fix: use a smaller batch or more sharding, and check `nvidia-smi` for left-over processes. To reduce NCCL's buffers,
+    use fewer process groups, or a lower NCCL_MAX_CTAS or NCCL_BUFFSIZE.
     """
     for event in log.having(*_OOM):
         tried = any(words in event.text for words in ("CUDA out of memory. ", "Error", "HIP out", "OUT_OF_DEVICE"))
@@ -242,13 +242,14 @@ _FILES = ("Too many open files", "too many open files")
     good=lambda: ["open files (-n) 1048576"],
 )
 def file_descriptors(log: JobLog) -> Iterator[Finding]:
-    """A process may open too few files.
+    """A process reached its limit on open files.
 
     Right: No process ran out of file descriptors.
-    Why: every peer, channel and data-loader worker takes descriptors; many shells and containers start with 1,024.
-    Fix: `ulimit -n 1048576` in the job, `docker run --ulimit nofile=1048576`, LimitNOFILE of slurmd or containerd.
+    Why: every peer, channel and data-loader worker uses descriptors. In many shells and containers the limit is 1,024.
+    Fix: set `ulimit -n 1048576` in the job, `docker run --ulimit nofile=1048576`, or LimitNOFILE of slurmd or
+    containerd.
     """
-    yield from each(log, _FILES, "a process has no file descriptor left", **JOB)
+    yield from each(log, _FILES, "a process has no file descriptors left", **JOB)
 
 
 _GONE, _LOST = "Node failure on ", "DUE TO NODE FAILURE"
@@ -268,10 +269,10 @@ def node_failed(log: JobLog) -> Iterator[Finding]:
     """Slurm or Kubernetes lost a host of the job, or its kernel panicked.
 
     Right: The scheduler lost no host of the job, and no kernel panicked.
-    Why: a scheduler marks a host as failed if its slurmd or kubelet no longer answers, because it crashed or lost power
-    or its network. Its ranks end without a message, and the others lose the connection to them.
-    Fix: find the reason with `scontrol show node HOST` or `kubectl describe node HOST`, on its console and in its
-    kernel's log. Exclude it (`--exclude=HOST`, `kubectl cordon HOST`).
+    Why: a scheduler marks a host as failed if its slurmd or kubelet no longer responds, because the host crashed, lost
+    power or lost its network. Its ranks end without a message, and the others lose the connection to them.
+    Fix: look for the reason with `scontrol show node HOST` or `kubectl describe node HOST`, on the host's console and
+    in its kernel log. Exclude the host (`--exclude=HOST`, `kubectl cordon HOST`).
     """
     for event in log.having(_GONE):
         yield said(log, event, "Slurm lost this host", **NODE)
@@ -299,12 +300,12 @@ _PLACED = "Successfully assigned "
     good=lambda: ["3m  Warning  Evicted  pod/w-0  The node was low on resource: ephemeral-storage.\nstep 7 loss 2"],
 )
 def pod_evicted(log: JobLog) -> Iterator[Finding]:
-    """Kubernetes evicted a pod: its node was short of memory or of disk.
+    """Kubernetes evicted a pod because its node was low on memory or disk space.
 
-    Right: No pod of a job that failed was evicted.
-    Why: the kubelet ends pods on a node under pressure, starting with those that exceed their requests most. The other
-    ranks wait for the pod's ranks, or lose their connections.
-    Fix: run `kubectl describe node` for that node. Set what the pod needs (ephemeral-storage, memory) in its requests,
+    Right: No pod of a failed job was evicted.
+    Why: when a node runs low on resources, the kubelet ends the pods that exceed their requests most. The other ranks
+    wait for the pod's ranks, or lose their connections.
+    Fix: run `kubectl describe node` for that node. Add what the pod needs (ephemeral-storage, memory) to its requests,
     and move caches and checkpoints to a volume.
     """
     placed = {pod: event.text.rpartition(" to ")[2] for event in log.having(_PLACED) if (pod := _pod(event.text))}
@@ -337,18 +338,18 @@ _BLOCKED = "blocked for more than "
 def storage_stalled(log: JobLog) -> Iterator[Finding]:
     """The kernel waits for a file server, or a process is blocked in the kernel.
 
-    Right: No host of a job that failed waited for a file server.
-    Why: a read or write to a server that does not answer blocks a rank in a state that no signal ends. The others wait
-    for it in the next collective (fs/nfs and net/sunrpc, kernel/hung_task.c).
-    Fix: run `ls` on the mount on that host, and check the server's own log and its network. `cat /proc/PID/stack` of a
-    blocked process shows what it waits for.
+    Right: No host of a failed job waited for a file server.
+    Why: a read or write to a server that does not respond blocks a rank in a state that no signal can interrupt. The
+    others wait for it in the next collective (fs/nfs and net/sunrpc, kernel/hung_task.c).
+    Fix: run `ls` on the mount on that host, and check the server's log and network. `cat /proc/PID/stack` of a blocked
+    process shows what it waits for.
     """
     if not failed(log):
         return
     for event in log.having(_SILENT):
         server = between(event.text, _ANSWERS, " ")
         if server and not _answered(log, event, server) and not _long_over(log, event):
-            yield said(log, event, f"the file server {server} does not answer", **UNPROVEN)
+            yield said(log, event, f"the file server {server} does not respond", **UNPROVEN)
     for event in log.having(_BLOCKED):
         name = between(event.text, "task ", ":")
         if name and "seconds" in event.text and not _long_over(log, event):
@@ -410,11 +411,11 @@ _MET = (TIMED_OUT, "- Init COMPLETE")
 def pod_not_placed(log: JobLog) -> Iterator[Finding]:
     """Kubernetes finds no node for a pod of the job.
 
-    Right: Every pod of a job that failed was placed on a node.
-    Why: if no node has room for a pod, it stays Pending, and the ranks in the other pods wait for its ranks until they
-    time out.
-    Fix: `kubectl describe pod` lists why each node was refused (GPUs, memory, a taint, an affinity). Free resources or
-    request less, and start all pods of a job at once (gang scheduling: Kueue, Volcano).
+    Right: Every pod of a failed job was placed on a node.
+    Why: if no node has enough resources for a pod, it stays Pending, and the ranks in the other pods wait for its ranks
+    until they time out.
+    Fix: run `kubectl describe pod` to see why each node was rejected (GPUs, memory, a taint, an affinity). Free
+    resources or request less, and start all pods of a job at once (gang scheduling with Kueue or Volcano).
     """
     runs = bool(log.ranks) and not failed(log)
     if runs or any(True for _ in log.having(*_MET)) or worked_before(log, None):
