@@ -327,7 +327,7 @@ def test_what_is_asked_goes_to_the_log(caplog: pytest.LogCaptureFixture) -> None
     assert caplog.messages[-1].startswith("load: <Report of ")
 
 
-EXAMPLES = {"gate.py": ([str(HGX)], 0, "<Report of"), "notebook.py": ([], 0, "NCCL found no interface")}
+EXAMPLES = {"gate.py": ([str(HGX)], 0, "<Report of"), "notebook.py": ([], 0, "NCCL found no usable interface")}
 
 
 @each_row("name", EXAMPLES)

@@ -38,7 +38,7 @@ def test_one_screen_says_cause_line_fault_remedy_and_what_would_have_found_it(
     lines = capsys.readouterr().out.splitlines()
     assert max(map(len, lines)) <= 80
     assert len(lines) <= 25
-    assert " ".join(lines[:2]).startswith("CAUSE  rank 3, node1: NCCL found no interface that it can use")
+    assert " ".join(lines[:2]).startswith("CAUSE  rank 3, node1: NCCL found no usable interface")
     assert "[iface-missing]" in " ".join(lines[:2])
     assert "     ./rank3.log:1: Bootstrap : no socket interface found" in lines[1:3]
     assert any(line.startswith("   The job's settings or its program are at fault; ") for line in lines)
@@ -121,7 +121,7 @@ def test_page_and_markdown_hold_cause_and_timeline_and_escape_what_logs_say(tmp_
     assert "alert(1)" in html
     assert "<script>alert" not in html
     assert ">cause</text>" in html
-    assert markdown.read_text().startswith("## rank 3, node1: NCCL found no interface")
+    assert markdown.read_text().startswith("## rank 3, node1: NCCL found no usable interface")
 
 
 def test_redaction_reaches_hosts_that_logs_alone_name(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -143,7 +143,7 @@ def test_a_report_of_the_same_nodes_says_whether_the_check_found_it(
 def test_a_compressed_file_is_a_log_too(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (tmp_path / "a.log.gz").write_bytes(gzip.compress(NO_INTERFACE.encode()))
     explain.main([str(tmp_path / "a.log.gz"), "-q"])
-    assert capsys.readouterr().out.startswith("node1: NCCL found no interface")
+    assert capsys.readouterr().out.startswith("node1: NCCL found no usable interface")
 
 
 @each_row("content", [b"", b"\x7fELF\x01\x02\x03" + bytes(range(32)) * 40])
@@ -167,11 +167,11 @@ def test_a_pipe_is_a_log_too(tmp_path: Path, compressed: bool) -> None:
     content = gzip.compress(NO_INTERFACE.encode()) if compressed else NO_INTERFACE.encode()
     command = [sys.executable, "-m", "ncclprobe", "explain", "-q"]
     done = subprocess.run([*command, "-"], input=content, capture_output=True, timeout=60)
-    assert done.stdout.startswith(b"node1: NCCL found no interface")
+    assert done.stdout.startswith(b"node1: NCCL found no usable interface")
     script = f"{shlex.join(command)} <(cat {tmp_path}/a)"
     (tmp_path / "a").write_bytes(content)
     done = subprocess.run(["bash", "-c", script], capture_output=True, timeout=60)
-    assert done.stdout.startswith(b"node1: NCCL found no interface")
+    assert done.stdout.startswith(b"node1: NCCL found no usable interface")
 
 
 @each_row("option", ["--json", "--html", "--markdown"])

@@ -450,7 +450,7 @@ WITHOUT_TRACEBACK = {
         "raised RuntimeError",
         [0],
     ),
-    "CUDA has not yet reported a kernel's assertion": (f"{_OF_A_KERNEL}\n", "its assertion `t >= 0` does not hold", []),
+    "CUDA has not yet reported a kernel's assertion": (f"{_OF_A_KERNEL}\n", "its assertion `t >= 0` failed", []),
 }
 
 

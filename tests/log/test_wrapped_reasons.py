@@ -64,7 +64,7 @@ WHY: Mapping[str, tuple[str, str]] = {
     "a GPU is lost among errors of PCIe that were corrected": (
         "[ 5.000001] pcieport 0000:40:01.0: PCIe Bus Error: severity=Corrected, type=Physical Layer, (Receiver ID)\n"
         "Unable to determine the device handle for GPU0000:41:00.0: GPU is lost.  Reboot the system\n",
-        "fault of its hardware",
+        "hardware fault",
     ),
     "the dynamic linker finds another release": (
         "./zeta: /lib/libc.so.6: version `GLIBC_9.9' not found (required by ./zeta)\n",

@@ -97,8 +97,8 @@ _PARTS = {
         "locked-memory refused-without-a-limit pinning-failed"),
     "memory-full": ("Memory is full: the host's, a GPU's or shared memory",
         "host-memory-full gpu-memory-full shared-memory-full"),
-    "node-failed": ("A host or pod of the job was lost, or no node was found for "
-    "it", "node-failed pod-evicted pod-not-placed"),
+    "node-failed": ("A host or pod of the job was lost, or a pod could not be placed",
+        "node-failed pod-evicted pod-not-placed"),
     "port": ("A port cannot be used by this job", "port-taken port-privileged"),
     "store": ("The job's store cannot be reached, or was lost", "master-unreachable store-left"),
     "nccl-failed": ("NCCL returned an error, and another line gives the reason", "nccl-returned-an-error proxy-failed"),
