@@ -1,6 +1,8 @@
 """What a rank waits for by its stack, and the advice that belongs to it."""
 
 import json
+import re
+from pathlib import Path
 
 from ncclprobe.checks.job.ranks import apart, inside, outside
 from ncclprobe.checks.log.flight import recorded
@@ -9,8 +11,8 @@ from ncclprobe.facts.job.meeting import Connection
 from ncclprobe.facts.job.process_state import Child, LiveRank
 from ncclprobe.facts.job.ranks import JobState
 from ncclprobe.facts.job.stacks import LiveFrame, ThreadPlace
-from ncclprobe.host import py_spy
-from ncclprobe.logs.job import activity
+from ncclprobe.host import polls, py_spy
+from ncclprobe.logs.job import activity, reasons
 from ncclprobe.logs.job.activity import RankView
 from ncclprobe.model.snapshot import Absent
 from ncclprobe.model.values import replace
@@ -309,3 +311,14 @@ def test_records_in_which_all_ranks_are_in_one_call_are_compared_by_their_stacks
     stacks = {rank: (in_call("broadcast", {"src": str(rank)}),) * 2 for rank in range(2)}
     states = dict.fromkeys(range(2), (IDLE, later(IDLE, still_s=20.0)))
     assert classes(looked(states, recorded(texts, backend="gloo"), stacks=stacks)) == {"desync": (0, 1)}
+
+
+def test_every_reason_that_the_package_gives_is_in_the_table_and_none_is_unused() -> None:
+    folder = Path(reasons.__file__).parent
+    source = "".join(path.read_text() for path in folder.glob("*.py"))
+    words = {*re.findall(r'"([a-z0-9-]+)"', source)}
+    given = {*re.findall(r'(?:Doing\([^\n]*, |reason = |reason=)"([a-z0-9-]+)"', source)}
+    table = {*reasons.reasons()}
+    polled = {f"polls-{kind}" for kind, _ in polls._ASKED}
+    assert given | polled | {*reasons.HALTED, *reasons.LOCKS, *reasons.FOR_THREADS, *reasons.FOR_PROCESSES} <= table
+    assert {kind for kind in table - words - polled if not kind.startswith("in-")} == set()

@@ -52,7 +52,7 @@ from ncclprobe.logs.job.calls import (
     stalled,
 )
 from ncclprobe.logs.job.gpus import gpus_of
-from ncclprobe.logs.job.reasons import AWAITED, GROUPS, LINKS, NO_PROCESS, OF_CALLS, OTHER_GROUPS, THREADS, Doing
+from ncclprobe.logs.job.reasons import OTHER_GROUPS, Doing, of_call
 from ncclprobe.model.causes import ClassName, JobVerdict, RankClass
 from ncclprobe.model.findings import Evidence
 from ncclprobe.model.snapshot import Absent
@@ -188,7 +188,7 @@ def _classify_in_call(job: LookedAt, number: int, call: Stalled) -> tuple[ClassN
     if rank is not None and what == "gone" and rank.process is None and function(call.where) == INIT:
         wrong = misnumbered(job)
         text = f"has not connected: no process of it on {rank.node}{wrong.text}"
-        return "not arrived", Doing(text, wrong.reason or NO_PROCESS)
+        return "not arrived", Doing(text, wrong.reason or "no-process")
     if rank is not None and what == "gone":
         return "dead or gone", doing(rank, what)
     if rank is not None and what == "stopped":
@@ -204,7 +204,7 @@ def _missing(job: LookedAt, rank: RankView, what: Activity, call: Stalled) -> tu
         return "desync", Doing(call.apart, call.reason)
     own = call_of(rank)
     if own and function(own) not in (function(call.where), WAIT):
-        reason = OF_CALLS["backward"] if function(own) == "backward" else None
+        reason = of_call("backward") if function(own) == "backward" else ""
         return "desync", Doing(f"waits in {own}{of_peer(rank.stack)}, which others have not called", reason)
     if what == "idle" and isinstance(rank.second, LiveRank) and rank.second.listens and OWN_RECEIVE not in call.where:
         return "cannot tell", text  # a server without requests looks the same, and is well
@@ -243,12 +243,13 @@ def _classify_inside(job: LookedAt, number: int, call: Stalled) -> tuple[ClassNa
     if held and number not in held:
         return "waiting", Doing(f"{text}, for {named(held)}")
     if held:
-        return "stuck inside", Doing(f"{text}; {ill.get(number) or silent[0]}", LINKS)
+        return "stuck inside", Doing(f"{text}; {ill.get(number) or silent[0]}", "links")
     sends = [wire for wire in job.wires if wire.peer in call.waiting and wire.sent_bytes >= _MOVES_BYTES]
     if not sends:
         on_gpus = given != {"given"} and any(rank.gpu for rank in job.ranks.values())
-        usual = AWAITED if function(call.where) == WAIT else LINKS if on_gpus else GROUPS
-        return "stuck inside", Doing(text, THREADS if threads else OF_CALLS.get(function(call.where), usual))
+        usual = "awaited-operation" if function(call.where) == WAIT else "links" if on_gpus else "groups"
+        usual = "collectives-of-threads" if threads else of_call(function(call.where)) or usual
+        return "stuck inside", Doing(text, usual)
     most = max(sends, key=lambda wire: wire.second.unacknowledged_bytes)
     return "slow, not stuck", Doing(f"{text}; {most}: {size(most.sent_bytes)} between the looks")
 
@@ -286,7 +287,7 @@ def _classify_outside(job: LookedAt, number: int, quiet: bool, found: Sequence[S
     silent = () if held else [wire for wire in job.wires if wire.silent and number in (wire.rank, wire.peer)]
     for wire in silent:
         long = wire.peer is not None and wire.second.heard_s >= _SILENT_LEAST_S
-        return "stuck inside" if long else "cannot tell", Doing(f"{text.text}; {wire}", LINKS)
+        return "stuck inside" if long else "cannot tell", Doing(f"{text.text}; {wire}", "links")
     return "cannot tell", text
 
 
@@ -320,7 +321,7 @@ def _quiet(job: LookedAt, number: int, least_s: float = _QUIET_LEAST_S) -> bool:
 
 def _row(job: LookedAt, number: int, name: ClassName, found: Doing, more: Sequence[Evidence]) -> RankClass:
     rank, ranks = job.ranks.get(number), (number,) if number >= 0 else ()
-    kind = found.reason.kind if found.reason and name in _HELD else ""
+    kind = found.reason if name in _HELD else ""
     if rank is None:
         return RankClass(name, ranks, doing=found.text, evidence=tuple(more), reason=kind)
     process = (f"{rank.node}:{rank.process.pid}",) if rank.process else ()

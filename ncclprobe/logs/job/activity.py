@@ -22,38 +22,15 @@ from ncclprobe.facts.traffic import Count, moved
 from ncclprobe.logs.collectives import caller
 from ncclprobe.logs.job.arguments import of_peer
 from ncclprobe.logs.job.reasons import (
-    AWAITED,
-    CHILD,
-    CONNECT,
-    DISK,
-    FIFO,
-    FILE_LOCK,
     FOR_PROCESSES,
     FOR_THREADS,
-    FROZEN,
     HALTED,
-    HELD,
-    KEY,
-    LOCK,
-    LOCK_IN_CALL,
     LOCKS,
     POLLS,
-    READ,
-    REQUESTS,
-    SHUTDOWN,
-    SIGNAL,
-    SLEEP,
-    SPIN,
-    STDIN,
-    STOPPED,
-    STORAGE,
-    THREAD_END,
-    TRACED,
-    WRITE,
     Doing,
-    Reason,
     of_stack,
     signalled,
+    waits,
 )
 from ncclprobe.model.findings import Evidence, seen
 from ncclprobe.model.snapshot import Absent
@@ -80,20 +57,20 @@ _ENDED = ("Z", "X")
 _START = "_bootstrap"
 """The function of multiprocessing in which a process begins its own work; around it are frames of its parent's."""
 _OF_LIBRARIES = ("/lib/python", "-packages/", "/torch/", "<")
-_OF_STATES = {"D": STORAGE, "T": STOPPED, "t": TRACED}
+_OF_STATES = {"D": "storage", "T": "stopped", "t": "traced"}
 _BY_SIGNAL = "is stopped by a signal"
 _CALLS = {
-    "nanosleep": SLEEP,
-    "futex": LOCK,
-    "wait4": CHILD,
-    "waitid": CHILD,
-    "flock": FILE_LOCK,
-    "fcntl": FILE_LOCK,
-    "connect": CONNECT,
-    "fsync": DISK,
-    **dict.fromkeys(READS, READ),
-    **dict.fromkeys(WRITES, WRITE),
-    **dict.fromkeys(("pause", "sigsuspend", "sigtimedwait"), SIGNAL),
+    "nanosleep": "sleep",
+    "futex": "lock",
+    "wait4": "child",
+    "waitid": "child",
+    "flock": "file-lock",
+    "fcntl": "file-lock",
+    "connect": "connect",
+    "fsync": "disk",
+    **dict.fromkeys(READS, "read"),
+    **dict.fromkeys(WRITES, "write"),
+    **dict.fromkeys(("pause", "sigsuspend", "sigtimedwait"), "signal"),
 }
 _FOR_INPUT = ("poll", "select", "epoll_wait")
 _FIFO = "wait_for_partner"
@@ -213,44 +190,46 @@ def doing(rank: RankView, what: Activity) -> Doing:
     if what == "spins":
         gpu = ", or a wait for its GPU" if rank.gpu else ""
         text = f"keeps a processor busy and reads and writes nothing: an endless loop or long work{gpu}{place}"
-        return Doing(text, SPIN)
+        return Doing(text, "spin")
     if what == "busy":
         return Doing(f"is at work{_describe_work(rank)}{place}{suspects_of.text}")
     found = _describe_wait(rank, at)
-    reason = found.reason if suspects_of.reason is None else suspects_of.reason
-    if reason is LOCK and any(each.call for each in rank.threads):
-        reason = LOCK_IN_CALL
+    reason = suspects_of.reason or found.reason
+    if reason == "lock" and any(each.call for each in rank.threads):
+        reason = "lock-in-collective"
     return Doing(f"{found.text}{place}{_describe_threads(rank, at)}{suspects_of.text}", reason)
 
 
 def _describe_stop(at: LiveRank) -> Doing:
     if at.frozen:
-        return Doing(FROZEN.waits, FROZEN)
-    return Doing(f"is stopped by process {at.tracer}, a debugger", TRACED) if at.tracer else Doing(_BY_SIGNAL, STOPPED)
+        return Doing(waits("frozen"), "frozen")
+    return (
+        Doing(f"is stopped by process {at.tracer}, a debugger", "traced") if at.tracer else Doing(_BY_SIGNAL, "stopped")
+    )
 
 
 def _describe_wait(rank: RankView, at: LiveRank) -> Doing:
     """Return what a rank waits for: by its stack, unless its kernel knows better."""
     found = (signalled(rank.stack) if at.call == "futex" else None) or of_stack(rank.stack)
     if _is_other_threads_stack(rank):
-        waits = SHUTDOWN.waits if at_its_end(rank) else "waits for a thread"
-        text = f"{waits}{f', which {found.waits}{of_peer(rank.stack)}' if found else ''}"
-        return Doing(text, SHUTDOWN if at_its_end(rank) else found or THREAD_END)
-    if found is None or at.state in ASLEEP or at.listens or at.holder or at.file.startswith(_STORE):
+        first = waits("program-end") if at_its_end(rank) else "waits for a thread"
+        text = f"{first}{f', which {waits(found)}{of_peer(rank.stack)}' if found else ''}"
+        return Doing(text, "program-end" if at_its_end(rank) else found or "thread-end")
+    if not found or at.state in ASLEEP or at.listens or at.holder or at.file.startswith(_STORE):
         return _waits(at)
-    return Doing(f"{found.waits}{_details(rank.stack, found)}{f' ({at.call} of {at.file})' if at.file else ''}", found)
+    return Doing(f"{waits(found)}{_details(rank.stack, found)}{f' ({at.call} of {at.file})' if at.file else ''}", found)
 
 
-def _details(stack: Sequence[FlightFrame], found: Reason) -> str:
+def _details(stack: Sequence[FlightFrame], found: str) -> str:
     """Return the peer of an operation that a stack awaits, or the words of the program that show what its loop asks."""
-    if found in POLLS.values():
+    if found.startswith(POLLS):
         return f" ({getattr(stack[0], 'values', {})['polled']})"
-    return of_peer(stack) if found is AWAITED else ""
+    return of_peer(stack) if found == "awaited-operation" else ""
 
 
 def at_its_end(rank: RankView) -> bool:
     """Return whether a rank has come to the end of its program, and waits there for one of its threads."""
-    return of_stack(rank.stack) is SHUTDOWN or any(
+    return of_stack(rank.stack) == "program-end" or any(
         each.first and each.frame.name == "_shutdown" for each in rank.threads
     )
 
@@ -263,7 +242,7 @@ def _is_other_threads_stack(rank: RankView) -> bool:
 def _describe_threads(rank: RankView, at: LiveRank) -> str:
     """Return where the other threads of a program are, if one of them may have to act."""
     found = of_stack(rank.stack)
-    if at.call != "futex" or (found is not None and found not in (AWAITED, *FOR_THREADS)):
+    if at.call != "futex" or (found and found not in ("awaited-operation", *FOR_THREADS)):
         return ""
     if rank.threads:
         return f"; {', '.join(map(str, rank.threads[:_MOST_THREADS]))}"
@@ -294,8 +273,8 @@ def _describe_suspects(rank: RankView, at: LiveRank) -> Doing:
         for child in found or suspects(at) or (at.children[:1] if of_stack(rank.stack) in FOR_PROCESSES else ())
         for own in [_in_program(rank.of_children.get(child.pid, ()))]
     ]
-    known = (each.reason for each, place in held if each.reason in HALTED or (place and each.reason is not LOCK))
-    return Doing("".join(f"; {each.text}{place}" for each, place in held), next(known, None))
+    known = (each.reason for each, place in held if each.reason in HALTED or (place and each.reason != "lock"))
+    return Doing("".join(f"; {each.text}{place}" for each, place in held), next(known, ""))
 
 
 def _in_program(stack: Sequence[FlightFrame]) -> Sequence[FlightFrame]:
@@ -312,24 +291,24 @@ def _waits(at: ProcessState) -> Doing:
     """Return what a process that does nothing waits for, as the rest of a sentence about it."""
     if at.state in ASLEEP:
         where = ", ".join(filter(None, (at.wchan, at.file))) if at.state == "D" else ""
-        return Doing(f"is {ASLEEP[at.state]}{f' ({where})' if where else ''}", _OF_STATES.get(at.state))
+        return Doing(f"is {ASLEEP[at.state]}{f' ({where})' if where else ''}", _OF_STATES.get(at.state, ""))
     if at.state == "R" or at.call == "running":
         return Doing("computes")
     call = at.call
     where = f" ({call or at.wchan}{f' of {at.file}' if at.file else ''})" if call or at.wchan else ""
-    reason = _CALLS.get(call, SLEEP if not call and at.wchan == "hrtimer_nanosleep" else None)
-    text = reason.waits if reason else "waits for input" if call in _FOR_INPUT else "waits"
+    reason = _CALLS.get(call, "sleep" if not call and at.wchan == "hrtimer_nanosleep" else "")
+    text = waits(reason) if reason else "waits for input" if call in _FOR_INPUT else "waits"
     if call == "open":
-        text, reason = (FIFO.waits, FIFO) if at.wchan == _FIFO else ("opens a file", None)
+        text, reason = (waits("fifo"), "fifo") if at.wchan == _FIFO else ("opens a file", "")
     if at.holder:
-        reason = HELD
+        reason = "lock-held"
     for applies, found in (
-        (at.stdin and call in (*READS, *_FOR_INPUT), STDIN),
-        (at.listens, REQUESTS),
-        (at.file.startswith(_STORE), KEY),
+        (at.stdin and call in (*READS, *_FOR_INPUT), "stdin"),
+        (at.listens, "requests"),
+        (at.file.startswith(_STORE), "store-key"),
     ):
         if applies:
-            text, reason = found.waits, found
+            text, reason = waits(found), found
     return Doing(f"{text}{where}", reason)
 
 
@@ -353,7 +332,7 @@ def child_naps(rank: RankView) -> bool:
 
 def _polls(rank: RankView, child: Child) -> bool:
     """Return whether a process does nothing but ask for something again and again."""
-    return of_stack(rank.of_children.get(child.pid, ())) in POLLS.values()
+    return of_stack(rank.of_children.get(child.pid, ())).startswith(POLLS)
 
 
 def waits_for_key(rank: RankView) -> bool:
@@ -370,8 +349,8 @@ def may_wait_for_work(rank: RankView) -> bool:
 def _child(child: Child, at: LiveRank, stack: Sequence[FlightFrame]) -> Doing:
     by_pipe = ", which shares a pipe with it," if shared(child, at) else ""
     found, known = _waits(child), of_stack(stack)
-    if known is not None and found.reason in (LOCK, SLEEP, None):
-        found = Doing(f"{known.waits}{_details(stack, known)}", known)
+    if known and found.reason in ("lock", "sleep", ""):
+        found = Doing(f"{waits(known)}{_details(stack, known)}", known)
     return Doing(f"its process {child.pid} ({child.name}){by_pipe} {found.text}", found.reason)
 
 

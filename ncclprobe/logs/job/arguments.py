@@ -3,7 +3,6 @@
 from collections.abc import Iterator, Mapping, Sequence
 
 from ncclprobe.facts.files.flight_records import FlightFrame
-from ncclprobe.logs.job.reasons import PEER, TAG, Reason
 from ncclprobe.model.values import grouped
 
 _DISTRIBUTED = "/torch/distributed/"
@@ -59,7 +58,7 @@ def of_peer(stack: Sequence[FlightFrame]) -> str:
     return "".join(_peer_words(values))
 
 
-def crossed(given: Mapping[int, Mapping[str, str]]) -> tuple[int, str, Reason] | None:
+def crossed(given: Mapping[int, Mapping[str, str]]) -> tuple[int, str, str] | None:
     """Return the rank that receives from one that sends nothing to it, while another does, and why it gets nothing;
     None: none is known to.
 
@@ -73,10 +72,10 @@ def crossed(given: Mapping[int, Mapping[str, str]]) -> tuple[int, str, Reason] |
             continue
         if source not in to_it:
             why = f"rank {rank} receives from rank {source}, which sends nothing to it; rank {min(to_it)} does"
-            return rank, why, PEER
+            return rank, why, "p2p-peer"
         tags = values.get("tag"), to_it[source].get("tag")
         if None not in tags and tags[0] != tags[1]:
-            return rank, f"rank {rank} receives tag {tags[0]} from rank {source}, which sends tag {tags[1]}", TAG
+            return rank, f"rank {rank} receives tag {tags[0]} from rank {source}, which sends tag {tags[1]}", "p2p-tag"
     return None
 
 

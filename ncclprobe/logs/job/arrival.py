@@ -14,17 +14,7 @@ from ncclprobe.facts.job.ranks import JobLooks, JobProcess
 from ncclprobe.logs.job.activity import Activity, RankView, doing, may_wait_for_work
 from ncclprobe.logs.job.arguments import address
 from ncclprobe.logs.job.calls import INIT, LookedAt, call_of, function, named
-from ncclprobe.logs.job.reasons import (
-    AGENT,
-    NO_PROCESS,
-    OTHER_STORE,
-    OUT_OF_RANGE,
-    STRANGER,
-    TWICE,
-    UNREACHABLE,
-    WORLD,
-    Doing,
-)
+from ncclprobe.logs.job.reasons import Doing
 from ncclprobe.model import bounds
 from ncclprobe.model.causes import ClassName, RankClass
 from ncclprobe.model.findings import Evidence, seen
@@ -205,7 +195,7 @@ def _differing_worlds(job: LookedAt, callers: Mapping[int, _Caller]) -> Arrival 
     others: dict[int, tuple[ClassName, Doing]] = {
         number: (
             "not arrived",
-            Doing(f"was started with WORLD_SIZE={told[number]}, {named(by_world[usual])} with {usual}", WORLD),
+            Doing(f"was started with WORLD_SIZE={told[number]}, {named(by_world[usual])} with {usual}", "world-size"),
         )
         for number in apart
     }
@@ -289,7 +279,7 @@ def _others(
     stranger = store.master.stranger
     held = f"; process {stranger} listens at {store.master}, and is not a rank of this job" if stranger else ""
     wrong = misnumbered(job)
-    none, why = f"{held}{wrong.text}", wrong.reason or (STRANGER if stranger else NO_PROCESS)
+    none, why = f"{held}{wrong.text}", wrong.reason or ("port-in-use" if stranger else "no-process")
     unseen = [number for number in range(job.world) if number not in job.ranks]
     come = _strangers(callers, store) if asked else 0 if stranger else len(unseen)
     for number in range(job.world):
@@ -300,14 +290,14 @@ def _others(
                 yield number, ("not arrived", Doing(f"has not connected: no process of it on {on}{none}", why))
             elif come < len(unseen):
                 some = f"{len(unseen) - come} of {named(unseen)} has not connected: no process of it on"
-                yield number, ("not arrived", Doing(f"is one of {len(unseen)}: {some} {on}", NO_PROCESS))
+                yield number, ("not arrived", Doing(f"is one of {len(unseen)}: {some} {on}", "no-process"))
         elif what == "gone":
             yield number, ("dead or gone", doing(rank, what))
         elif what == "stopped":
             yield number, ("stuck outside", doing(rank, what))
         elif one is not None and not one.polls and (found := _not_joined(one, what, callers, meetings, store)):
             name, text = found
-            yield number, (name, Doing(f"{text.text}{held}", STRANGER) if held and number == 0 else text)
+            yield number, (name, Doing(f"{text.text}{held}", "port-in-use") if held and number == 0 else text)
 
 
 def _not_joined(
@@ -318,7 +308,7 @@ def _not_joined(
     if not one.connected and what == "idle" and _calls_elsewhere(one):
         others = [n for n, each in callers.items() if each.connected and each.master.same(store.master)]
         meet = f"; {named(others)} {'meets' if len(others) == 1 else 'meet'} at {store.master}" if others else ""
-        return "not arrived", Doing(f"has called another store, {address(one.rank.stack)}{meet}", OTHER_STORE)
+        return "not arrived", Doing(f"has called another store, {address(one.rank.stack)}{meet}", "other-store")
     if one.tries and what == "idle":
         reason = unreachable(one.master, (*one.before, *one.after), _pids(callers), meetings)
         first = f"; no process of rank 0 is on {_these(meetings)}" if 0 not in callers and one.master.here else ""
@@ -327,14 +317,16 @@ def _not_joined(
         text = (
             f"cannot connect to {one.master}: {reason}{first}{', for rank 0 does not serve it yet' * bool(for_first)}"
         )
-        found = Doing(f"{text}{elsewhere}", OTHER_STORE if elsewhere else UNREACHABLE)
+        found = Doing(f"{text}{elsewhere}", "other-store" if elsewhere else "unreachable")
         return "waiting" if for_first else "not arrived", found
     if not one.connected:
         name: ClassName = "not arrived" if what == "idle" else "slow, not stuck"
         found = doing(one.rank, what)
-        return name, Doing(f"has not connected: it {found.text}{elsewhere}", OTHER_STORE if elsewhere else found.reason)
+        return name, Doing(
+            f"has not connected: it {found.text}{elsewhere}", "other-store" if elsewhere else found.reason
+        )
     if not one.master.same(store.master):
-        return "not arrived", Doing(f"has joined another store, {one.master}{elsewhere}", OTHER_STORE)
+        return "not arrived", Doing(f"has joined another store, {one.master}{elsewhere}", "other-store")
     return None
 
 
@@ -356,7 +348,9 @@ def misnumbered(job: LookedAt) -> Doing:
         f"process {each.pid} has RANK={each.rank}, which is not below WORLD_SIZE={each.launch.world_size}"
         for each in beyond
     ]
-    return Doing("".join(f"; {each}" for each in words), OUT_OF_RANGE if beyond else TWICE if twice else None)
+    return Doing(
+        "".join(f"; {each}" for each in words), "rank-out-of-range" if beyond else "rank-twice" if twice else ""
+    )
 
 
 def _elsewhere(one: _Caller, callers: Mapping[int, _Caller]) -> str:
@@ -433,7 +427,7 @@ def agent_rows(node: str, agents: Sequence[Agent], met: Meetings) -> Iterator[Ra
         late = each.age_s >= _ELSEWHERE_LEAST_S and each.nodes != 1
         name, found = _agent(each, agents, met)
         name, process = name if late else "slow, not stuck", f"{node}:{each.pid}"
-        kind = (found.reason or AGENT).kind
+        kind = found.reason or "torchrun"
         yield RankClass(name, (), (node,), (process,), f"torchrun {each.pid} {found.text}", reason=kind)
 
 
@@ -452,7 +446,7 @@ def _agent(agent: Agent, agents: Sequence[Agent], met: Meetings) -> tuple[ClassN
     if any(each.state == "established" for each in own):
         return "not arrived", Doing(f"has joined at {master}, and waits for other nodes; {none}")
     reason = unreachable(master, own, frozenset(each.pid for each in agents), {"": met})
-    return "not arrived", Doing(f"cannot connect to {master}: {reason}; {none}", UNREACHABLE)
+    return "not arrived", Doing(f"cannot connect to {master}: {reason}; {none}", "unreachable")
 
 
 def _joined(agent: Agent, master: JobStore, met: Meetings) -> int:

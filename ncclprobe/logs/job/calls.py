@@ -24,7 +24,7 @@ from ncclprobe.logs.collectives import (
 )
 from ncclprobe.logs.job.activity import Activity, RankView, Wire, activity
 from ncclprobe.logs.job.arguments import arguments, crossed, differing, of_peer
-from ncclprobe.logs.job.reasons import CIRCLE, CROSSED, MIXED_GROUPS, OF_CALLS, THREADS, Reason
+from ncclprobe.logs.job.reasons import of_call
 from ncclprobe.model.findings import Evidence, seen
 from ncclprobe.model.hostlist import fold_ranks
 from ncclprobe.model.snapshot import Absent
@@ -59,7 +59,7 @@ class Stalled(Struct, frozen=True):
     usual_s: float = 0.0
     evidence: tuple[Evidence, ...] = ()
     apart: str = ""
-    reason: Reason | None = None
+    reason: str = ""
     launched: bool = False
     over: bool = False
 
@@ -183,7 +183,7 @@ def _stalled_by_arguments(job: LookedAt, call: Stalled) -> Stalled:
         waiting=tuple(sorted({*call.waiting} - {*found})),
         missing=tuple(sorted(found)),
         apart=f"all {len(inside)} ranks are in {name} {line} with different arguments: {texts}",
-        reason=OF_CALLS.get(name),
+        reason=of_call(name),
     )
 
 
@@ -229,7 +229,7 @@ def _unknown_group_calls(job: LookedAt) -> Iterator[Stalled]:
         made = _stalled_since(job, found[calls[min(others or odd)]].entry, others, tuple(sorted(odd)))
         threads = in_threads(job, calls)
         apart = f"ranks wait in different calls: {'; '.join(texts)}{threads}"
-        yield replace(made, apart=apart, reason=THREADS if threads else CROSSED)
+        yield replace(made, apart=apart, reason="collectives-of-threads" if threads else "crossed-groups")
 
 
 def _stalled(job: LookedAt, found: object) -> Stalled | None:
@@ -254,7 +254,9 @@ def _parted(job: LookedAt, found: Parted) -> Stalled:
     apart = f"{calls} as #{first.seq} of group {first.group}{threads}"
     if found.tied:  # none is the odd one
         made = replace(made, waiting=(), missing=tuple(sorted((*found.usual_ranks, *found.other_ranks))))
-    return replace(made, apart=apart, reason=THREADS if threads else None, evidence=(_seen(first), _seen(usual)))
+    return replace(
+        made, apart=apart, reason="collectives-of-threads" if threads else "", evidence=(_seen(first), _seen(usual))
+    )
 
 
 def _crossed(job: LookedAt, found: Crossed) -> Stalled:
@@ -262,7 +264,7 @@ def _crossed(job: LookedAt, found: Crossed) -> Stalled:
     calls = [f"{named(ranks)} in {_at_line(job, each, ranks)}" for each, ranks in both]
     made = _stalled_since(job, found.entries[0], (), tuple(sorted({rank for ranks in found.ranks for rank in ranks})))
     apart = f"{_IN_CIRCLE}: {'; '.join(calls)}"
-    reason = CIRCLE if all(each.call.p2p for each in found.entries) else CROSSED
+    reason = "p2p-circle" if all(each.call.p2p for each in found.entries) else "crossed-groups"
     return replace(made, apart=apart, reason=reason, evidence=tuple(map(_seen, found.entries)))
 
 
@@ -326,7 +328,6 @@ def _stalled_by_stacks(job: LookedAt) -> Iterator[Stalled]:
     by_call = grouped((call, number) for number, call in sorted(inside.items()))
     ranks = {call: tuple(numbers) for call, numbers in by_call.items()}
     where = max(ranks, key=lambda call: (function(call) not in _ONE_SIDED, len(ranks[call])))
-    texts = "; ".join(_describe_peers(job, call, each) for call, each in ranks.items())
     timed = [still_s for number in inside if (still_s := _still_s(job.ranks[number])) is not None]
     made = Stalled(where, ranks[where], others, min(timed, default=job.took_s), _UNKNOWN_USUAL_S if timed else 0.0)
     if not timed and others and all(_asks_for_work(job.ranks[number]) for number in inside):
@@ -334,26 +335,33 @@ def _stalled_by_stacks(job: LookedAt) -> Iterator[Stalled]:
         made = replace(made, waited_s=min(late), usual_s=_UNKNOWN_USUAL_S, launched=True)
     if (circle := _circle(job, inside)) and not (crossed(_peers(job, inside)) and not others):
         rest = tuple(sorted(inside.keys() - {*circle}))
-        texts = "; ".join(f"rank {each} in {inside[each]}{of_peer(job.ranks[each].stack)}" for each in circle)
-        yield replace(made, waiting=rest, missing=circle, apart=f"{_IN_CIRCLE}: {texts}", reason=CIRCLE)
+        each = "; ".join(f"rank {rank} in {inside[rank]}{of_peer(job.ranks[rank].stack)}" for rank in circle)
+        yield replace(made, waiting=rest, missing=circle, apart=f"{_IN_CIRCLE}: {each}", reason="p2p-circle")
     elif others:
         yield replace(made, waiting=tuple(sorted(inside)))
-    elif len(inside) < job.world:
-        return
-    elif found := next(_conflicting_ranks(job, inside, ranks), None):
-        odd, why, unequal = found
+    elif len(inside) >= job.world:
+        yield from _with_all_inside(job, made, inside, ranks, bool(timed))
+
+
+def _with_all_inside(
+    job: LookedAt, made: Stalled, inside: Mapping[int, str], ranks: Mapping[str, tuple[int, ...]], timed: bool
+) -> Iterator[Stalled]:
+    """Yield the stuck call of a job whose ranks are all in calls, and those that are in others or have other peers."""
+    texts = "; ".join(_describe_peers(job, call, each) for call, each in ranks.items())
+    if found := next(_conflicting_ranks(job, inside, ranks), None):
+        odd, why, reason = found
         rest = tuple(sorted(inside.keys() - {*odd}))
-        yield replace(made, waiting=rest, missing=odd, apart=f"{why}: {texts}", reason=unequal)
+        yield replace(made, waiting=rest, missing=odd, apart=f"{why}: {texts}", reason=reason)
     elif len(ranks) > 1:
-        tied = function(where) not in _ONE_SIDED and len({len(each) for each in ranks.values()}) == 1
-        missing = tuple(sorted(inside if tied else inside.keys() - {*ranks[where]}))
+        tied = function(made.where) not in _ONE_SIDED and len({len(each) for each in ranks.values()}) == 1
+        missing = tuple(sorted(inside if tied else inside.keys() - {*made.waiting}))
         threads = in_threads(job, inside)
-        waiting, reason = () if tied else made.waiting, _of_different({function(call) for call in ranks})
-        reason, apart = THREADS if threads else reason, f"ranks wait in different calls: {texts}{threads}"
-        yield replace(made, waiting=waiting, missing=missing, apart=apart, reason=reason)
-    elif function(where) in _ONE_SIDED:
-        apart = f"every rank waits in {where}, and none in its other side"
-        yield replace(made, waiting=(), missing=made.waiting, apart=apart, reason=CIRCLE)
+        reason = "collectives-of-threads" if threads else _of_different({function(call) for call in ranks})
+        apart = f"ranks wait in different calls: {texts}{threads}"
+        yield replace(made, waiting=() if tied else made.waiting, missing=missing, apart=apart, reason=reason)
+    elif function(made.where) in _ONE_SIDED:
+        apart = f"every rank waits in {made.where}, and none in its other side"
+        yield replace(made, waiting=(), missing=made.waiting, apart=apart, reason="p2p-circle")
     elif timed:
         yield made
 
@@ -365,9 +373,9 @@ def _describe_peers(job: LookedAt, call: str, ranks: Sequence[int]) -> str:
     return "; ".join(f"rank {each} in {call}{of_peer(job.ranks[each].stack)}" for each in ranks)
 
 
-def _of_different(functions: Collection[str]) -> Reason | None:
-    """Return why ranks are in calls of these functions; None: the usual causes."""
-    return OF_CALLS["backward"] if "backward" in functions else CROSSED if len(functions) == 1 else None
+def _of_different(functions: Collection[str]) -> str:
+    """Return why ranks are in calls of these functions; empty: the usual causes."""
+    return of_call("backward") if "backward" in functions else "crossed-groups" if len(functions) == 1 else ""
 
 
 def _peers(job: LookedAt, inside: Mapping[int, str]) -> Mapping[int, Mapping[str, str]]:
@@ -396,11 +404,11 @@ def _circle(job: LookedAt, inside: Mapping[int, str]) -> tuple[int, ...]:
 
 def _conflicting_ranks(
     job: LookedAt, inside: Mapping[int, str], ranks: Mapping[str, Sequence[int]]
-) -> Iterator[tuple[tuple[int, ...], str, Reason]]:
+) -> Iterator[tuple[tuple[int, ...], str, str]]:
     """Yield ranks whose arguments do not fit those of the others in their calls, and why."""
     for call, of in ranks.items():
         if mixed := _mixed_groups(job, call, of):
-            yield tuple(of), mixed, MIXED_GROUPS
+            yield tuple(of), mixed, "mixed-groups"
     if wrong := crossed(_peers(job, inside)):
         yield (wrong[0],), *wrong[1:]
 
