@@ -138,7 +138,7 @@ def _check_index(checks: Mapping[str, Sequence[Check]]) -> str:
         "# Checks",
         "",
         f"{len(checks)} checks. `ncclprobe explain ID` prints the same as a page here, `ncclprobe checks` this list.",
-        "*Required*: a run that could not look is inconclusive.",
+        "*Required*: if it cannot be done, the run is inconclusive.",
     ]
     for group, names in _groups(checks):
         rows = (

@@ -147,8 +147,8 @@ def test_one_rank_measures_its_copies_and_says_what_takes_two(alone: pytest.Monk
     asked = parse([])
     assert asked.what == ("copies",)
     assert {(row.op, row.cause, row.why) for row in asked.left_out} == {
-        ("collectives", "alone", "one GPU: nothing between GPUs to measure"),
-        ("pairs", "alone", "one GPU: nothing between GPUs to measure"),
+        ("collectives", "alone", "one GPU, so there is no link between GPUs to measure"),
+        ("pairs", "alone", "one GPU, so there is no link between GPUs to measure"),
     }
 
 

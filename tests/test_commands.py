@@ -55,7 +55,7 @@ def test_a_machine_without_a_visible_gpu_is_inconclusive_for_an_nccl_job() -> No
     assert (
         "\nUNKNOWN  no GPU was found, so this node can only run gloo jobs; if it is meant for them, add " in done.stdout
     )
-    assert done.stdout.splitlines()[-1].startswith("Not known to be ready for NCCL jobs")
+    assert done.stdout.splitlines()[-1].startswith("Could not confirm readiness for NCCL jobs")
 
 
 def test_the_same_machine_passes_for_a_gloo_job() -> None:
@@ -96,7 +96,7 @@ def test_other_nodes_of_the_job_that_nobody_looked_at_make_it_inconclusive() -> 
         given = ("--backend", "gloo", "--timeout", "30", "--wait", "1")
         done = ncclprobe("doctor", *given, **job, **variables, MASTER_ADDR="192.0.2.1")
         assert done.returncode == 3
-        assert "\nUNKNOWN  node 1 not heard of; " in done.stdout
+        assert "\nUNKNOWN  node 1 did not report; " in done.stdout
         assert f"{unknown} (required)" in done.stdout
     assert ncclprobe("doctor", "--backend", "gloo", "--local", **job, MASTER_ADDR="192.0.2.1").returncode == 0
 
@@ -289,7 +289,7 @@ def test_a_selection_that_does_not_apply_says_why_nothing_was_judged() -> None:
     done = ncclprobe("doctor", "--local", "--backend", "gloo", "--select", "gpu.count")
     assert done.returncode == 3
     assert "nothing was judged: gpu.count: applies only to jobs on GPUs" in done.stdout
-    assert done.stdout.splitlines()[-1] == "Nothing was judged: what was selected does not apply here. (exit 3)"
+    assert done.stdout.splitlines()[-1] == "Nothing was judged: the selected checks do not apply here. (exit 3)"
 
 
 def test_what_libraries_write_to_descriptor_1_does_not_stand_in_the_report() -> None:

@@ -178,7 +178,7 @@ def test_the_doctor_reads_the_file_of_the_working_directory(tmp_path: Path) -> N
     (told,) = (text for text in report["notes"] if suppressions.NAME in text)
     assert told == (
         f"read {tmp_path / suppressions.NAME} of the working directory: 1 entry, suppressed env.value on "
-        "NCCL_IB_DISABLE; --no-config leaves it unread"
+        "NCCL_IB_DISABLE; --no-config skips it"
     )
 
 

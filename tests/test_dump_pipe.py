@@ -197,7 +197,7 @@ def of_ranks(*ranks: int, entries: Any = (ENTRY,)) -> bytes:
     [
         (DUMP[:60] + b".", "its records were not read: it is damaged or cut"),
         (b".", "its records were not read: it is damaged or cut"),
-        (of_ranks(0, 1, 2, 3, entries=({"profiling_name": 7},)), "none of its 1 entries is as torch writes them"),
+        (of_ranks(0, 1, 2, 3, entries=({"profiling_name": 7},)), "none of its 1 entries is in torch's format"),
         (of_ranks(0, 7), "these are not records of rank 3, but of ranks 0,7"),
         (of_ranks(*range(8)), "these are not records of rank 3, but of ranks 0-7"),  # the job has four
     ],

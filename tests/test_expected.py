@@ -71,7 +71,7 @@ def test_a_release_that_is_not_known_here_is_said_so(
 
 def test_what_is_not_known_of_nics_is_no_zero(capsys: pytest.CaptureFixture[str]) -> None:
     text = " ".join(said(capsys, "--machine", "a3-highgpu-2g", *LARGE).split())
-    assert "1 NIC of a rate that is not known" in text
+    assert "1 NIC of unknown rate" in text
     assert "0 Gb/s" not in text
 
 
@@ -121,7 +121,7 @@ def test_a_forced_ring_is_expected_and_without_it_what_the_switches_give(capsys:
     assert "settings: NCCL_ALGO=Ring" in text
     assert " Ring Simple " in text
     assert "is right here" not in text
-    assert "run once more with NCCL_ALGO=Ring" in said(capsys, "--machine", "dgx-h100", *LARGE)
+    assert "run again with NCCL_ALGO=Ring" in said(capsys, "--machine", "dgx-h100", *LARGE)
 
 
 def test_a_ring_of_plain_nvlink_is_not_explained_away(capsys: pytest.CaptureFixture[str]) -> None:

@@ -75,7 +75,9 @@ def test_options_that_contradict_hosts_are_refused(words: list[str]) -> None:
 @each_row("words", [["--watch=5"], ["--pid=1"]])
 def test_a_watch_and_a_process_are_of_one_host(words: list[str], capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["attach", "--hosts=a", *words]) == 2
-    assert f"{words[0].partition('=')[0]} looks at one node, and excludes --hosts" in capsys.readouterr().err
+    assert (
+        f"{words[0].partition('=')[0]} examines one node, so it cannot be used with --hosts" in capsys.readouterr().err
+    )
 
 
 def test_what_concerns_this_side_stays_here_and_files_are_passed_on(tmp_path: Path) -> None:

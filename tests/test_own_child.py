@@ -210,7 +210,7 @@ def test_root_starts_no_program_of_a_folder_that_others_may_write_and_says_so(
     monkeypatch.setenv("PATH", os.pathsep.join(map(str, folders)))
     assert command.run(["tool"], 10.0) == "own\n"
     (folders[1] / "tool").unlink()
-    with pytest.raises(Denied, match=f"tool: not started by root, for other users may change {folders[0]}/tool"):
+    with pytest.raises(Denied, match=f"tool: not started as root, because other users may change {folders[0]}/tool"):
         command.run(["tool"], 10.0)
     with pytest.raises(Missing, match="no-tool: not there"):
         command.run(["no-tool"], 10.0)
@@ -233,7 +233,7 @@ def test_root_starts_no_program_that_others_may_write_in_a_folder_of_its_own(
     assert command.run(["tool"], 10.0) == "ran\n"
     os.chown(program, 65534, 65534)
     command._is_own.cache_clear()
-    with pytest.raises(Denied, match=f"tool: not started by root, for other users may change {own}/tool"):
+    with pytest.raises(Denied, match=f"tool: not started as root, because other users may change {own}/tool"):
         command.run(["tool"], 10.0)
 
 

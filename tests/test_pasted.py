@@ -457,14 +457,14 @@ SAYS = {
     "a port that is down beside one that is up": (
         IBSTAT.format(state="Active", physical="LinkUp")
         + IBSTAT.format(state="Down", physical="Polling").replace("mlx5_0", "mlx5_1").replace("400", "10"),
-        "PASS nothing fails; noted: mlx5_1:1 is DOWN/Polling",
+        "PASS nothing failed; notes: mlx5_1:1 is DOWN/Polling",
     ),
     "links of an SXM2 board that are down": (
         "GPU 3: Tesla V100-SXM2-32GB (UUID: GPU-1)\n"
         + "".join(f"\t Link {n}: {'<inactive>' if n in (3, 5) else '25.781 GB/s'}\n" for n in range(6)),
         "WARN GPU3: 4 NVLinks are up, links 3, 5 down",
     ),
-    "no NVLink": (MATRIX.replace("NV18", "SYS"), "noted: 2 GPUs: no NVLink joins them: every pair is SYS"),
+    "no NVLink": (MATRIX.replace("NV18", "SYS"), "notes: 2 GPUs: no NVLink joins them: every pair is SYS"),
     "loopback": ("export NCCL_SOCKET_IFNAME=lo\n", "WARN env.ifname NCCL_SOCKET_IFNAME 'lo' is the loopback interface"),
     "quotation marks in a value": (
         '$ cat n.list\nNCCL_IB_HCA="mlx5_0"\n$ docker run --env-file n.list image\n',

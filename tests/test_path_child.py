@@ -69,7 +69,7 @@ def test_the_files_below_a_path_are_read_and_their_rate_is_plausible(tmp_path: P
 
 def test_too_little_data_is_said_and_not_measured(tmp_path: Path, child: PathChild) -> None:
     (tmp_path / "small").write_bytes(b"x" * 100)
-    assert "hold 100 bytes" in child.ask("rate", PATIENCE_S)["why"]
+    assert "contain only 100 bytes" in child.ask("rate", PATIENCE_S)["why"]
 
 
 def test_links_out_of_the_path_are_not_read_and_nothing_is_left_behind(tmp_path: Path) -> None:
@@ -78,7 +78,7 @@ def test_links_out_of_the_path_are_not_read_and_nothing_is_left_behind(tmp_path:
     (tmp_path / "data" / "link").symlink_to(tmp_path / "elsewhere")
     child = PathChild(str(tmp_path / "data"))
     try:
-        assert "hold 0 bytes" in child.ask("rate", PATIENCE_S)["why"]
+        assert "contain only 0 bytes" in child.ask("rate", PATIENCE_S)["why"]
     finally:
         child.close()
     assert os.listdir(tmp_path / "data") == ["link"]  # noqa: PTH208
@@ -96,6 +96,6 @@ def test_a_child_that_is_late_is_killed_and_the_next_question_has_a_new_one(chil
 
 
 def test_a_child_that_does_not_start_in_time_is_no_path_that_does_not_answer(child: PathChild) -> None:
-    with pytest.raises(Failed, match="stat: the process that would look did not start within 0 s"):
+    with pytest.raises(Failed, match="stat: the process that examines it did not start within 0 s"):
         child.ask("stat", 0.0)
     assert child.ask("stat", PATIENCE_S)["kind"] == "folder"

@@ -102,7 +102,9 @@ def _guarded(argv: list[str]) -> int:
             return _say(f"a bug of ncclprobe, not of this machine: {error!r}; {_kept()}", ExitCode.BROKEN)
         with contextlib.suppress(OSError):
             os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        return _say(f"standard output cannot be written: {error.strerror}; what was asked for is lost", ExitCode.USAGE)
+        return _say(
+            f"standard output cannot be written: {error.strerror}; the requested output is lost", ExitCode.USAGE
+        )
     except Exception as error:  # noqa: BLE001 - a bug of ours must never look like a verdict on the machine
         return _say(f"a bug of ncclprobe, not of this machine: {error!r}; {_kept()}", ExitCode.BROKEN)
 

@@ -95,7 +95,11 @@ def _is_only_rank() -> bool:
 def _single_rank_options(options: Options) -> Options:
     """Return what one rank can do of `options`: the parts that need another one are left out, and named."""
     gpu = options.backend != "gloo"
-    why = "one GPU: nothing between GPUs to measure" if gpu else "one rank: nothing between ranks to measure"
+    why = (
+        "one GPU, so there is no link between GPUs to measure"
+        if gpu
+        else "one rank, so there is no traffic between ranks to measure"
+    )
     left_out = tuple(SkippedRow(part, None, "alone", why) for part in options.what if part != "copies")
     return replace(options, what=("copies",), left_out=left_out)
 
@@ -113,7 +117,7 @@ def _accept_one_node(options: Options, question: Question, launch: Launch) -> in
     except UsageError as error:
         return look(why=str(error))
     if options.backend == "nccl" and not measuring.may_have_gpus(here):
-        return look(why="no GPU can be seen")
+        return look(why="no GPU is visible")
     ranks = options.nproc or (max(here.shown, 1) if backend == "nccl" else _GLOO_RANKS)
     return measuring.start_ranks(options, question, launch, ranks, lambda why: look(why=why))
 

@@ -108,7 +108,7 @@ def _looked(options: argparse.Namespace, question: "diagnose.Question", end: flo
     from ncclprobe.host.capture import dump
     from ncclprobe.report.progress import Waiting
 
-    with Waiting("looking at the ranks of the job", wanted=not (options.quiet or options.watch)):
+    with Waiting("examining the ranks of the job", wanted=not (options.quiet or options.watch)):
         snapshot, answers, found = _look(options, end, options.stacks)
         works = found.facts[JobState].answer.word == "WORKING"
         if not (works or options.stacks) and end - time.monotonic() > _AGAIN_S and py_spy.installed():
@@ -150,7 +150,9 @@ def _attach_to_hosts(
     from ncclprobe.host.capture import parse
 
     if options.watch or options.pid:
-        raise UsageError(f"{'--watch' if options.watch else '--pid'} looks at one node, and excludes --hosts")
+        raise UsageError(
+            f"{'--watch' if options.watch else '--pid'} examines one node, so it cannot be used with --hosts"
+        )
     asked = over_ssh.Started(where, line, options.timeout, arguments.output(options))
     kept, started = over_ssh.look(asked, question)
     snapshots = [capture_facts(parse(text, name), running.collectors()) for name, text in kept.items()]
@@ -160,7 +162,7 @@ def _attach_to_hosts(
     if options.keep:
         over_ssh.keep(options.keep, _pseudonymous(options.redactor, kept), 0)
     found = running.stands(snapshots)
-    notes = [f"{each.host}: not looked at: {each.words}" for each in started.failed]
+    notes = [f"{each.host}: not examined: {each.words}" for each in started.failed]
     report = over_ssh.with_hosts(report_on(question, facts={type(found): found}, notes=notes), question, started)
     return options.redactor.report(report) if options.redactor else report
 
@@ -180,9 +182,9 @@ def _parser() -> argparse.ArgumentParser:
     )
     add = parser.add_argument
     add("--pid", type=arguments.count, metavar="PID",
-        help="Look at the job of this process, which is a rank or started the ranks.")  # fmt: skip
+        help="Examine the job of this process, which is a rank or started the ranks.")  # fmt: skip
     add("--stacks", action="store_true",
-        help="Read the Python stacks at the first look too, with py-spy (pip install py-spy). No process is stopped. "
+        help="Read the Python stacks immediately, with py-spy (pip install py-spy). No process is stopped. "
         "By default stacks are read only if a rank blocks the job.",
     )  # fmt: skip
     add("--dumps", action="store_true",

@@ -146,7 +146,7 @@ def _mode(given: argparse.Namespace) -> Mode | None:
     if given.graph and given.mode:
         raise UsageError(f"--graph and --mode {given.mode} cannot be used together; give one")
     if given.graph and given.backend == "gloo":
-        raise UsageError("--graph needs NCCL: a CUDA graph cannot hold a call of gloo")
+        raise UsageError("--graph needs NCCL: a CUDA graph cannot contain calls of gloo")
     if given.backend == "gloo" and given.mode == "queued":
         raise UsageError("--mode queued needs NCCL, because gloo waits for each call; leave it out")
     return "graph" if given.graph else given.mode

@@ -29,7 +29,7 @@ examples:
   torchrun … -m ncclprobe.bandwidth --baseline site.json
 
 Rows are refused if they failed, were inconclusive or carried wrong data, or are below the
-rate that the report or --machine expects: a sick machine cannot be a baseline."""
+rate that the report or --machine expects: a faulty machine must not be the baseline."""
 
 
 def main(argv: Sequence[str]) -> int:
@@ -109,10 +109,10 @@ def _told(site: baselines.Site, kept: baselines.Kept, path: str, twice: Sequence
     lines = [
         *twice,
         *(line for each in kept.refused for line in wrap("refused: ", each, delivery.width())),
-        *(f"kept though low: {each}" for each in kept.flagged),
+        *(f"kept although it is low: {each}" for each in kept.flagged),
     ]
     if not kept.rows:
-        return printable_lines([*lines, "nothing is fit to be a baseline; nothing was written"])
+        return printable_lines([*lines, "no row is fit for a baseline, so none was written"])
     mine = site.print()
     if mine:
         parts = [
@@ -122,7 +122,7 @@ def _told(site: baselines.Site, kept: baselines.Kept, path: str, twice: Sequence
         ]
         lines += wrap("of: ", ", ".join(f"{name} {value}" for name, value in parts), delivery.width())
     else:
-        lines.append("of: a machine that the runs do not name, so later runs on another one are not noticed")
+        lines.append("of: an unknown machine, because the runs do not name it; a change of machine will not be noticed")
     for row in kept.rows:
         lines.append(
             f"{row.op:<15}{size(row.nbytes):>10} {row.place:>4} {row.ranks:>5} ranks {row.busbw_GBps:#10.4g} GB/s "

@@ -231,7 +231,7 @@ def _changed(old: _Side, new: _Side) -> Iterator[str]:
 def _remarks(old: _Side, new: _Side) -> Iterator[str]:
     if not old.fingerprint or not new.fingerprint:
         silent = " and ".join(dict.fromkeys(each.path for each in (old, new) if not each.fingerprint))
-        yield f"no machine is named in {silent}, so a change of it cannot be seen"
+        yield f"{silent} does not name the machine, so a change of machine cannot be seen"
     for each in (old, new):
         yield from (f"{each.path}: {why}" for why in each.failed)
     if new.cut and set(old.points) - set(new.points):

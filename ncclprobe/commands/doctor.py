@@ -107,7 +107,7 @@ def main(argv: Sequence[str]) -> int:
     if options.expect or options.rejudge:
         raise UsageError("--expect and --rejudge need a measured run: add its run.jsonl to the captures")
     signals.end_by(options.timeout + _LAST_RESORT_S)
-    doing = f"judging {plural(len(options.captures), 'capture')}" if options.captures else "looking at this machine"
+    doing = f"judging {plural(len(options.captures), 'capture')}" if options.captures else "examining this machine"
     with Waiting(doing, wanted=not options.quiet) as waiting:
         return _look_and_judge(options, argv, flags, launch, waiting)
 

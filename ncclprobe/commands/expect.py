@@ -108,7 +108,7 @@ def _refuse_alone(options: argparse.Namespace) -> None:
             )
     for name in () if options.judge else ("ranks", "domains", "require_judged", "quiet"):
         if getattr(options, name):
-            more = ": --nodes and --gpus-per-node say the ranks" if name in ("ranks", "domains") else ""
+            more = ": --nodes and --gpus-per-node set the ranks" if name in ("ranks", "domains") else ""
             raise UsageError(f"--{name.replace('_', '-')} does not apply without --judge FILE{more}")
 
 
@@ -203,7 +203,7 @@ def _version(text: str) -> NcclVersion:
     version = int(found[1]), int(found[2]), int(found[3] or 0)
     if not _FIRST <= version[:2] <= _LAST:
         least, most = (".".join(map(str, each)) for each in (_FIRST, _LAST))
-        raise argparse.ArgumentTypeError(f"{text[:40]}: no such release is known; give one from {least} to {most}")
+        raise argparse.ArgumentTypeError(f"{text[:40]}: unknown release; give one from {least} to {most}")
     return version
 
 

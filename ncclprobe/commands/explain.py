@@ -73,7 +73,7 @@ def _bundle(report: "Report", path: str) -> None:
 
     delivery.write("json", report, path)
     print(
-        f"ncclprobe: {path} holds the answer and the lines it rests on, with pseudonyms for names and addresses; look "
+        f"ncclprobe: {path} contains the answer and the lines behind it, with pseudonyms for names and addresses; look "
         f"it through (`ncclprobe report {path}`) before you attach it to an issue",
         file=sys.stderr,
     )

@@ -52,8 +52,8 @@ _WORDS = {
     "node": "Show one node: its state and rates, what changed on it and when, and the sources of its reports.",
     "page": "Write a page that opens offline, with a row per node, the worst first, and a column per day.",
     "accept": "Treat a node's present rates as normal. Its history is kept.",
-    "rename": "Let a node go on under another name, with all that is kept of it under both.",
-    "forget": "Drop a node that was retired; reports of it may be added again.",
+    "rename": "Give a node another name. If both names have a history, the two are merged.",
+    "forget": "Drop a retired node. Its reports may be added again.",
 }
 _TIMEOUT_S = 60.0
 _MOST_ADDED = 20
@@ -168,7 +168,7 @@ def _tell(options: argparse.Namespace, answer: Mapping[str, Any], lines: Sequenc
 
 def _say_unsettled(fleet: store.Store) -> None:
     for old, new, what in fleet.renamed()[:_MOST_RENAMED]:
-        rename = f"`ncclprobe fleet rename {old} {new}` makes them one"
+        rename = f"`ncclprobe fleet rename {old} {new}` merges them"
         words = f"{new} has the {what} of {old}, which is older: {rename}"
         print(f"ncclprobe: {printable(words)}", file=sys.stderr)
     for name in fleet.damaged[:_MOST_RENAMED]:
@@ -253,7 +253,7 @@ def _parser(do: str = "") -> arguments.Parser:
     elif do != "page":
         add("name", metavar="OLD" if do == "rename" else "NAME", help="The node's name in its reports.")
     if do == "rename":
-        add("new", metavar="NEW", help="How its reports call it now.")
+        add("new", metavar="NEW", help="The node's name in newer reports.")
     if do in ("", "page"):
         add("--html", type=arguments.destination, metavar="PATH", required=bool(do),
             help="Write the page of `fleet page` here.")  # fmt: skip

@@ -151,7 +151,7 @@ def _named(run: Run, name: str) -> Run:
     """Return `run` as one of GPUs called `name`."""
     assert run.fingerprint
     machine = {"gpu": f"{_gpus(run)[1] or 1} x {name}"}
-    said = f"the driver called these GPUs {_gpus(run)[0]!r}: taken for {name}, which another table of this log names"
+    said = f"the driver called these GPUs {_gpus(run)[0]!r}: taken for {name}, which another table in this log names"
     return replace(run, fingerprint=replace(run.fingerprint, machine=machine), log=replace(run.log, about=said))
 
 
@@ -223,7 +223,7 @@ def _better(run: Run, place: Setup, system: NodeSystem) -> Iterator[LogFinding]:
         if not elsewhere.refuted(rows) and (peak := elsewhere.peak(rows)) and peak.expectation:
             yield LogFinding(
                 Severity.WARN,
-                f"{peak.busbw_GBps:.4g} GB/s refute the description: say {words!r} in --machine, and "
+                f"{peak.busbw_GBps:.4g} GB/s contradict the description: write {words!r} in --machine, and "
                 f"{peak.expectation.value:.4g} GB/s are expected",
             )
             return
@@ -269,7 +269,7 @@ def _placed(run: Run, wanted: Wanted, base: Setup, path: str) -> tuple[Setup, He
         return _finished(run, wanted, base, whole)
     row = run.rows[0]
     if not count and row.ranks % row.nodes == 0:
-        return replace(base, not_judged="not judged: how many GPUs a node has is not in the text"), None
+        return replace(base, not_judged="not judged: the text does not show how many GPUs a node has"), None
     if not count:
         return replace(base, not_judged=f"not judged: {row.ranks} ranks on {row.nodes} nodes, unevenly"), None
     if not gpu:

@@ -164,7 +164,7 @@ class Reader:
                     copy_below(folder, each.name, Path(to), MOST_BYTES)
                     for each in job_files.named([str(folder / path)])
                 ]
-        named = ", ".join(map(str, self.folders)) or "none was named: ncclprobe mcp --folder DIR"
+        named = ", ".join(map(str, self.folders)) or "none: start it with ncclprobe mcp --folder DIR"
         raise UsageError(
             f"{path[:200]}: no such file of at most 256 MiB below the folders that may be read ({named}); or give text"
         )

@@ -270,7 +270,7 @@ def _how_to_be_more(options: Options, backend: Backend, gpus: int) -> str:
         typed = [*options.argv, *([] if options.backend else ("--backend", "gloo"))]
         return f"start several: ncclprobe {shlex.join((command, *typed))} --nproc {grid.ranks if grid else 2}"
     if gpus == 0:
-        return "--backend nccl needs a GPU per rank and none can be seen here"
+        return "--backend nccl needs a GPU per rank, and no GPU is visible here"
     if gpus == 1:
         return "this node has one GPU, so start one rank on each of several nodes (torchrun --nnodes, srun, mpirun)"
     return (

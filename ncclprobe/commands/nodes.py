@@ -115,7 +115,7 @@ def _token(options: argparse.Namespace, launch: Launch, words: Sequence[str]) ->
         shared = ["--master-addr", launch.master_addr or "", "--master-port", str(launch.master_port)]
         shared += ["--backend", options.backend, "--timeout", f"{options.timeout:g}"]
         shared += words[1:]
-        print("ncclprobe: start the other nodes now, each with its own line:", file=sys.stderr)
+        print("ncclprobe: start the other nodes now, each with its own command:", file=sys.stderr)
         for rank in range(1, min(nodes, _MOST_LINES + 1)):
             line = ["ncclprobe", words[0], "--nnodes", str(nodes), "--node-rank", str(rank), *shared]
             print(f"  NCCLPROBE_TOKEN={token.made} {shlex.join(line)}", file=sys.stderr, flush=True)

@@ -19,7 +19,7 @@ from ncclprobe.model.snapshot import Job
 from ncclprobe.probes.verbs.pair import run_rail
 
 ALONE = (
-    "rails are tried between nodes, and this is only one: start it once on each node, by srun, mpirun or torchrun, or "
+    "rails need several nodes, and this is only one: start it once on each node, by srun, mpirun or torchrun, or "
     "with --nnodes N --node-rank R --master-addr HOST --master-port PORT"
 )
 _TIMEOUT_S = 180.0

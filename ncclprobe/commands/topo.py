@@ -110,7 +110,7 @@ def _shown(matrix: Matrix) -> Iterator[str]:
 def _wrong(verdicts: Sequence[Verdict], several: bool) -> Iterator[str]:
     """Yield the findings of the checks, their remedies, and the unknowns."""
     told: dict[str, None] = {}
-    yield from wrap("what looks wrong ", f"(taken for granted: {ASSUMED}):", delivery.width())
+    yield from wrap("what looks wrong ", f"(assumed: {ASSUMED}):", delivery.width())
     for verdict in verdicts:
         place = f"matrix {verdict.node}, " if several else ""
         for finding in verdict.findings:
@@ -124,7 +124,7 @@ def _wrong(verdicts: Sequence[Verdict], several: bool) -> Iterator[str]:
         if verdict.status is Status.UNKNOWN:
             yield from wrap("  UNKNOWN ", f"{place}{verdict.id}: {verdict.why}", delivery.width())
     if not any(verdict.findings or verdict.status is Status.UNKNOWN for verdict in verdicts):
-        yield "  nothing" if verdicts else "  nothing was looked at"
+        yield "  nothing" if verdicts else "  nothing was checked"
     if told:
         yield from ("", f"online: {page(next(iter(told)))}")
 

@@ -26,7 +26,7 @@ from ncclprobe.model.values import replace
 if TYPE_CHECKING:
     from ncclprobe.engine.workers import Workers
 
-APART = "judged apart, because nothing shows that these nodes are of one job; --one-job compares them."
+APART = "judged separately, because nothing shows that these nodes belong to one job; --one-job compares them."
 FEW = 64
 """So many captures are judged in this process: workers would take as long to start as they save."""
 _NICE = 10

@@ -61,7 +61,7 @@ def examine_machine(
 ) -> Report:
     """Look at this machine, and judge it. Raises OutOfTime."""
     snapshot, _ = observed(collectors, question.clock + look_s(timeout_s))
-    show(f"looked at {snapshot.node}")
+    show(f"examined {snapshot.node}")
     return within(question, timeout_s, lambda: diagnose(question, [snapshot]))
 
 

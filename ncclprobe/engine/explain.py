@@ -24,7 +24,7 @@ _SAID = {
     Status.WARN: "warned",
     Status.PASS: "passed",
     Status.SKIP: "did not apply",
-    Status.UNKNOWN: "could not look",
+    Status.UNKNOWN: "could not be done",
 }
 
 

@@ -56,7 +56,7 @@ def check_lines(check: Check) -> list[str]:
 
 def about_check(check: Check) -> list[tuple[str, str]]:
     """Return what is known of a check but its title and example, each under its head; a text may be empty."""
-    inconclusive = ": a run that could not look is inconclusive" if check.required else ""
+    inconclusive = ": if it cannot be done, the run is inconclusive" if check.required else ""
     silenced = f"when {check.cause_id} fails, which explains it; " if check.requires else ""
     return [
         ("passes", f"{check.right}."),

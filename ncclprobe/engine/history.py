@@ -20,7 +20,7 @@ _LOOK_S, _LEAST_S, _MOST_S = 4.0, 2.0, 5.0
 def with_past(snapshots: Sequence[Snapshot], report: Report, path: Path) -> list[Snapshot]:
     """Return `snapshots` with what the store at `path` keeps of each node, `report` counted."""
     found = _past(report, path)
-    unknown = found if isinstance(found, Absent) else Absent(f"{path} keeps nothing of this node")
+    unknown = found if isinstance(found, Absent) else Absent(f"{path} has no history of this node")
     of: Mapping[str, History] = {} if isinstance(found, Absent) else found
     return [replace(each, facts={**each.facts, History: of.get(each.node, unknown)}) for each in snapshots]
 

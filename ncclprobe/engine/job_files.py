@@ -241,7 +241,7 @@ def _conclude(known: JudgedNodes) -> dict[str, Any]:
 def _answer_for_ended_well(found: Sequence[Cause]) -> tuple[str, ...]:
     """Return the answer about causes if the job ended well."""
     failing = (each for each in found if each.severity is Severity.FAIL)
-    return tuple(f"this ended nothing, and is worth a look: {each.message} ({each.code})" for each in failing)
+    return tuple(f"not fatal, but worth checking: {each.message} ({each.code})" for each in failing)
 
 
 _OF_PODS, _PLACED = "FailedScheduling", "Successfully assigned "
@@ -300,7 +300,7 @@ def _log_notes(log: JobLog, times: Clocks) -> Iterator[str]:
 def _other_files(left: JobFiles) -> Iterator[str]:
     """Yield which files were left out and why, and what to do with captures among them."""
     if left.left_out:
-        yield f"left out: {first_of(left.left_out, 3)}: by their form documents and no logs; name one to read it"
+        yield f"left out: {first_of(left.left_out, 3)}, because they look like documents, not logs; name one to read it"
     if left.captures and not left.facts.keys() - {JobLog}:
         yield f"this answer leaves out the findings on these machines: `ncclprobe doctor {first_of(left.captures, 2)}`"
 

@@ -307,7 +307,7 @@ def _compare_one(check: Check, snapshots: Sequence[Snapshot], job: Job, run: Fac
     gaps = grouped((fact, node) for fact, node in facts if isinstance(fact, Absent))
     if verdict.status not in (Status.PASS, Status.WARN, Status.FAIL) or not gaps:
         return verdict
-    told = [replace(gap, why=f"not known of {fold(dict.fromkeys(nodes))}: {gap.why}") for gap, nodes in gaps.items()]
+    told = [replace(gap, why=f"unknown on {fold(dict.fromkeys(nodes))}: {gap.why}") for gap, nodes in gaps.items()]
     if verdict.status is not Status.PASS:  # what was found stands, and is not all that there may be
         return replace(verdict, why="; ".join(each.why for each in told))
     return _unknown(verdict, told, check.privilege)

@@ -315,7 +315,7 @@ def notes(run: Facts) -> Iterator[str]:
         if longer_s >= _STOPPED_S and longest_us > 2 * usual_us:
             yield (
                 f"{row.op} {size(row.nbytes)}: batch {batches.index(longest_us) + 1} of {len(batches)} took "
-                f"{longer_s:.1f} s longer than is usual of this row; a rank, its host or a link stood still meanwhile"
+                f"{longer_s:.1f} s longer than this row usually takes; a rank, its host or a link stalled"
             )
     yield from _judged_by(asked, rows) if asked else ()
 
@@ -335,7 +335,7 @@ def _judged_by(asked: RunRequest, rows: Sequence[Measurement]) -> Iterator[str]:
     if rows and not judged and not (asked.expect or asked.baseline):
         yield f"{plural(len(rows), 'row')} measured, none judged{_why_none(rows)}"
     elif 0 < judged < len(rows):
-        by = asked.expect or asked.baseline or "what is known of this machine"
+        by = asked.expect or asked.baseline or "the expectations for this machine"
         yield f"{judged} of {plural(len(rows), 'row')} judged by {by}"
 
 
@@ -343,7 +343,7 @@ def _why_none(rows: Sequence[Measurement]) -> str:
     known = [row.expectation.known for row in rows if row.expectation]
     if known:
         return f"; the last of them: {known[-1]}" if known[-1] else ""
-    return ": nothing is known to judge them by; --expect FILE or --baseline PATH would"
+    return ": there is nothing to compare them with; give --expect FILE or --baseline PATH"
 
 
 def imprecise(rows: Sequence[Measurement], accepts: bool) -> Iterator[str]:
@@ -352,10 +352,10 @@ def imprecise(rows: Sequence[Measurement], accepts: bool) -> Iterator[str]:
     if short:
         worst = max(short, key=lambda row: row.precision or 1.0)
         reached = "unknown" if worst.precision is None else f"±{100 * worst.precision:.3g} %"
-        more = "--level long gives each row more time" if accepts else "give more --budget, or less --precision"
+        more = "--level long gives each row more time" if accepts else "raise --budget, or relax --precision"
         yield (
-            f"±{100 * (worst.precision_asked or 0):.3g} % was asked for, and {len(short)} of "
-            f"{plural(len(rows), 'row')} did not reach it in time; the worst is {worst.op} {size(worst.nbytes)}, "
+            f"{len(short)} of {plural(len(rows), 'row')} did not reach the requested "
+            f"±{100 * (worst.precision_asked or 0):.3g} % in time; the worst is {worst.op} {size(worst.nbytes)}, "
             f"{reached} after {worst.batches} batches of {worst.iters}: {more}"
         )
 

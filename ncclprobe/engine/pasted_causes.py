@@ -54,9 +54,9 @@ def said_in(paths: Sequence[str], pasted: Sequence[Snapshot]) -> SaidInTexts:
 def _mark_unexplained(report: Report | None, node: str) -> Verdict:
     """Return the verdict on logs without a named cause: a failure that no check knows is not health."""
     if report is None or report.outcome != "failed":
-        return Verdict(_NONE, node, Status.PASS, "No check knows a failure in the pasted text.")
+        return Verdict(_NONE, node, Status.PASS, "No check recognises a failure in the pasted text.")
     line = next((each.evidence[0].text for each in report.causes if each.evidence), "`ncclprobe explain FILE` shows it")
-    why = f"a line reports a failure that no check knows: {line}"
+    why = f"a line reports a failure that no check recognises: {line}"
     return Verdict(
         _UNEXPLAINED, node, Status.UNKNOWN, "Every line that reports a failure is known.", why, required=True
     )
@@ -68,7 +68,7 @@ def _losses(machine: Snapshot) -> Verdict:
     for name, lost in json.loads(str(machine.answers[DROPPED])).items():
         counted = ", ".join(f"{counter} is {count}" for counter, count in lost.items() if count >= _MANY)
         if counted:
-            message = f"{counted}: packets arrived and found no buffer"
+            message = f"{counted}: packets arrived, but there was no buffer for them"
             remedy = "turn on priority flow control for the traffic class of RoCE, on this port and on the switch"
             evidence = (Evidence(f"ethtool -S {name}"),)
             findings.append(Finding(Severity.WARN, name, message, blame="link", evidence=evidence, remedy=remedy))

@@ -42,7 +42,7 @@ def stands(snapshots: Sequence[Snapshot]) -> JobFiles:
         here, looks = snapshot.facts[LocalRanks], snapshot.facts[JobLooks]
         for fact in (here, looks):
             if isinstance(fact, Absent):
-                raise UsageError(f"{snapshot.node}: ranks cannot be looked at: {fact.why}")
+                raise UsageError(f"{snapshot.node}: ranks cannot be examined: {fact.why}")
         if here.others:
             some = ", ".join(row[0] for row in here.others[:_MOST_JOBS])
             raise UsageError(f"{snapshot.node} runs {len(here.others)} jobs; choose one with --pid, one of {some}")
@@ -68,7 +68,7 @@ def stands(snapshots: Sequence[Snapshot]) -> JobFiles:
 def _none(snapshots: Sequence[Snapshot]) -> str:
     hidden = sum(snapshot.facts[LocalRanks].hidden for snapshot in snapshots)
     where = ", ".join(snapshot.node for snapshot in snapshots)
-    others = f"; of other users {hidden} processes of Python run there: attach as the job's user or as root"
+    others = f"; {hidden} Python processes of other users run there: attach as the job's user or as root"
     return f"no rank of a job was found on {where}{others if hidden else ''}; --pid PID names one that sets RANK itself"
 
 

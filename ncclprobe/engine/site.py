@@ -76,7 +76,11 @@ def of_file(path: Path) -> tuple[Check, ...]:
 def loaded(name: str, origin: str, load: Callable[[], ModuleType]) -> tuple[Check, ...]:
     """Return the checks of the module that `load` imports; if that fails, one that is unknown for that reason."""
     if not re.fullmatch(_NAME, name):
-        return (_broken("unnamed", origin, f"{name[:40]!r} is not a name: it has small letters, digits and hyphens"),)
+        return (
+            _broken(
+                "unnamed", origin, f"{name[:40]!r} is not a valid name: use lower-case letters, digits and hyphens"
+            ),
+        )
     try:
         module, error = outcome(time.monotonic() + bounds.SITE_LOAD_S, load)
     except TimeoutError:
@@ -85,7 +89,7 @@ def loaded(name: str, origin: str, load: Callable[[], ModuleType]) -> tuple[Chec
         return (_broken(name, origin, f"its import raises {_describe_error(error)}"),)
     found = [value for value in vars(module).values() if isinstance(value, Check)]
     own = [check for check in found if check.run.__module__ == module.__name__]
-    return tuple(_adopted(check, name, origin) for check in own) or (_broken(name, origin, "it holds no check"),)
+    return tuple(_adopted(check, name, origin) for check in own) or (_broken(name, origin, "it contains no check"),)
 
 
 def _adopted(check: Check, name: str, origin: str) -> Check:

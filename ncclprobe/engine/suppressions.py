@@ -88,7 +88,7 @@ class Accepted(Struct, frozen=True):
         did = f"suppressed {names}" if left_out else "suppressed nothing"
         return (
             *defaults,
-            f"read {self.found} of the working directory: {number}, {did}; --no-config leaves it unread",
+            f"read {self.found} of the working directory: {number}, {did}; --no-config skips it",
         )
 
 
@@ -108,7 +108,7 @@ def load(path: Path | None, checks: Callable[[str], Iterable[Check]]) -> Accepte
     if said.checks or said.messages:
         # It names what judges: refuse a file that was not asked for, or that another user may have written.
         if not seen:
-            why = "checks and messages are not followed in a file of the working directory"
+            why = "checks and messages are not allowed in a file of the working directory"
             raise UsageError(f"{chosen}: {why}: pass --config ./{NAME}")
         files.refuse_foreign(chosen, seen[0])
     known = tuple(checks(said.checks))

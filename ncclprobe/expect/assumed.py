@@ -83,7 +83,7 @@ class _Usual(Struct, frozen=True):
 def foreign(gpu: str) -> str:
     """Return why nothing is judged for `gpu`; empty if it is a known NVIDIA GPU."""
     if _OTHERS.search(gpu):
-        return f"not judged: {gpu} is not a GPU of NVIDIA, and only NCCL is modelled here"
+        return f"not judged: {gpu} is not an NVIDIA GPU, and only NCCL is modelled"
     if gpu in UNNAMED:
         return f"not judged: the driver called these GPUs {gpu!r}, because it did not know them; give --machine NAME"
     try:

@@ -58,7 +58,7 @@ from ncclprobe.model.values import Struct, replace
 
 RowVerdict = Literal["pass", "warn", "fail", "inconclusive", "unjudged"]
 TOO_FEW = "too few samples for an interval"
-STRADDLES = "its interval reaches the expectation at one end only"
+STRADDLES = "only one end of its interval reaches the expectation"
 _OF_THE_SAME_LOOP = ("user", "baseline")
 """Expectations from the same kind of loop as the measured rows; all others come from loops that launch calls faster."""
 _FAINT = 0.5
@@ -88,7 +88,7 @@ def judge(
     first = once(_ends(row), expected, row.busbw_GBps)
     falsified = "; ".join(each.what for each in disturbances if each.falsifies)
     if falsified and first.status != "unjudged":
-        return Judgement("inconclusive", f"measured under a setting that falsifies it: {falsified}")
+        return Judgement("inconclusive", f"measured with a setting that distorts it: {falsified}")
     if first.status != "fail":
         return first
     ends = _ends(row) or (row.busbw_GBps, row.busbw_GBps)
@@ -98,10 +98,10 @@ def judge(
         words = "; ".join(each.what for each in seen)
         return Judgement("inconclusive", f"slower than expected, and another load slowed this run down: {words}")
     if row.launch_bound and expected.basis not in _OF_THE_SAME_LOOP:
-        shares = f"handing a call over takes {row.issue_us:.3g} of {row.time_us.typical:.3g} us"
-        return Judgement("inconclusive", f"launch-bound, which is not the link's speed: {shares}")
+        shares = f"enqueueing a call takes {row.issue_us:.3g} of {row.time_us.typical:.3g} us"
+        return Judgement("inconclusive", f"launch-bound, so this is not the link's speed: {shares}")
     if retest is None:
-        return Judgement("inconclusive", "too slow once, and not measured again") if others_repeated else first
+        return Judgement("inconclusive", "too slow once, and not retested") if others_repeated else first
     second = once(
         retest.interval_us and _rates(retest.busbw_GBps, retest.time_us, retest.interval_us),
         expected,
@@ -109,9 +109,9 @@ def judge(
     )
     if second.status == "fail":
         return first
-    rate = f"{row.busbw_GBps:.4g} GB/s at first and {retest.busbw_GBps:.4g} when measured again"
+    rate = f"{row.busbw_GBps:.4g} GB/s at first and {retest.busbw_GBps:.4g} when retested"
     if second.status == "inconclusive":
-        return Judgement("inconclusive", f"too slow once, and measured again it is inconclusive: {rate}")
+        return Judgement("inconclusive", f"too slow once, and inconclusive when retested: {rate}")
     return Judgement("inconclusive", f"intermittent: {rate}, of at least {mark:.4g}")
 
 

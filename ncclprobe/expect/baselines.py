@@ -245,7 +245,7 @@ def _merge_rows(rows: Sequence[Measurement], allowed: Allowed | None) -> tuple[R
     name = f"{first.op} {size(first.nbytes)}, {first.place} of place" if first.place == "out" else ""
     name = name or f"{first.op} {size(first.nbytes)}, in place"
     if noise > _MOST_NOISE:
-        return kept, f"{name}: too noisy for a baseline, its runs scatter by ±{noise:.0%}", False
+        return kept, f"{name}: too noisy for a baseline: its runs vary by ±{noise:.0%}", False
     least = allowed(first) if allowed else None
     if least is not None and value < least:
         return kept, f"{name}: {value:.4g} GB/s, and this machine should reach {least:.4g} at least", True

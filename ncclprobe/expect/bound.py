@@ -109,7 +109,7 @@ def predicted(facts: Mapping[type, Any], together: int = 1) -> AttainableRate | 
     version = here.nccl or LATEST
     whole = expectation(OP, NBYTES, shape, here.system, machine=here.machine, version=version)
     if whole is None:
-        return Absent("no bandwidth is expected of this machine")
+        return Absent("no bandwidth expectation is known for this machine")
     healthy = _Healthy(here.system, here.machine, version, shape, whole.value)
     settings = learned(facts, Settings) or Settings()
     choices = choose(Snapshot("", {**facts, Settings: settings}))

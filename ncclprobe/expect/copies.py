@@ -31,7 +31,7 @@ _PAYLOAD = {
     5: (0.86, 0.79, "H100 and H200 51 to 55.4 of 63 GB/s (https://github.com/Azure/AI-benchmarking-guide)"),
 }
 """The payload share of a slot after packet headers and flow control, copying pinned memory of the near NUMA node."""
-_UNSEEN = (0.82, 0.70, "generations 3 to 5 reach 0.77 to 0.90; nothing is published of this one")
+_UNSEEN = (0.82, 0.70, "generations 3 to 5 reach 0.77 to 0.90; nothing is published for this one")
 _WRONG_NODE = "memory of the wrong NUMA node costs up to two thirds, so allocate near the GPU"
 
 _C2C = {

@@ -86,7 +86,9 @@ def _judged(row: Measurement, place: Setup) -> Measurement:
         if said.busbw_GBps >= found.threshold and said.status == "warn":  # above the mark: the machine is not known
             said = replace(said, status="pass")
         elif row.nbytes < GROSS_FROM and (place.nodes or row.nodes) > 1:
-            return replace(said, status="unjudged", inconclusive_why="small, and of assumed NICs no latency is known")
+            return replace(
+                said, status="unjudged", inconclusive_why="small, and the latency of the assumed NICs is unknown"
+            )
     if said.status == "fail":
         return _downgrade_if_assumed(said, place)
     return _refute_if_too_fast(_pass_if_near(said), place)
@@ -99,7 +101,7 @@ def _downgrade_if_assumed(row: Measurement, place: Setup) -> Measurement:
         if found and row.busbw_GBps >= max(found.mark(row.busbw_GBps), found.value * GROSS_SHARE):
             return replace(row, status="warn", inconclusive_why=f"below what is expected, or {other.words}")
     if place.assumed:
-        why = f"it would fail, if what is assumed holds: {place.assumed}"
+        why = f"it would fail if the assumptions hold: {place.assumed}"
         return replace(row, status="warn", inconclusive_why=why)
     return row
 
@@ -111,7 +113,9 @@ def _pass_if_near(row: Measurement) -> Measurement:
     """
     found = row.expectation
     if row.status == "pass" and found and found.gross and found.threshold < found.gross:
-        row = replace(row, status="unjudged", inconclusive_why=f"less than {REACHED:.0%} of a number known too loosely")
+        row = replace(
+            row, status="unjudged", inconclusive_why=f"less than {REACHED:.0%} of an expectation that is too uncertain"
+        )
     if row.status != "unjudged" or found is None or found.gross is None or row.busbw_GBps < REACHED * found.value:
         return row
     return replace(row, status="pass", inconclusive_why=f"it reaches {REACHED:.0%} or more of what is expected")
@@ -165,7 +169,7 @@ def refuted(rows: Sequence[Measurement]) -> bool:
 def _hint(place: Setup) -> str:
     """Describe the assumptions about the machine that the measurement refutes."""
     said = place.system.source.partition("assumed: ")[2] if place.system else ""
-    return f", or not all of this holds: {said}" if said else ""
+    return f", or one of these assumptions is wrong: {said}" if said else ""
 
 
 def _band(row: Measurement, place: Setup) -> Iterator[Band]:
@@ -348,7 +352,7 @@ def _describe_basis(place: Setup) -> str:
 
 def _nothing(row: Measurement, place: Setup) -> str:
     if row.backend != "nccl":
-        return f"not judged: nothing is expected of {row.backend}"
+        return f"not judged: there is no expectation for {row.backend}"
     if place.system is None:
         return place.not_judged
     if row.ranks == 1:
@@ -358,7 +362,7 @@ def _nothing(row: Measurement, place: Setup) -> str:
         return f"not judged: {row.ranks} ranks cannot be spread evenly over {place.nodes or row.nodes} nodes"
     if max(shape.gpus) > place.system.gpus:
         return f"not judged: {max(shape.gpus)} ranks per node, and this machine has {place.system.gpus} GPUs"
-    return f"not judged: nothing is known of {row.op} here"
+    return f"not judged: there is no expectation for {row.op} here"
 
 
 def as_json(runs: Sequence[JudgedRun], sources: Sequence[str], *, must: bool = False) -> dict[str, Any]:

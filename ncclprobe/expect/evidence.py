@@ -225,7 +225,9 @@ def weighed(
         f"{found.basis} expectations {where} are off by {cell.median:.0%} in the median, {cell.ninety:.0%} in nine of "
         f"ten rows ({cell.sources} sources held back, {cell.rows} rows)"
     )
-    known += f"; known up to {_count(cell.nodes, 'node')}, so {shape.nodes} fail only by the gross mark" if far else ""
+    known += (
+        f"; known up to {_count(cell.nodes, 'node')}, so {shape.nodes} fail only by the coarse threshold" if far else ""
+    )
     small = path.split()[0] not in IN_NODE and nbytes <= _NO_FAIL_BETWEEN_NODES
     loose = cell.mark < (GROSS_SHARE if decade(nbytes) == LARGEST_DECADE else LOOSE)
     worst: Literal["fail", "warn"] = "warn" if by_time or small or far or loose else "fail"

@@ -115,7 +115,7 @@ def drawn(
         (near, _, _), (beyond, _, _) = pulls
         share = near / (near + beyond) if near + beyond else 0.0
         factor = math.exp(logs[0] * (1 - share) + logs[1] * share)
-    return factor, f"drawn to what is published at {' and '.join(dict.fromkeys(word for _, _, word in pulls))}"
+    return factor, f"adjusted to published results at {' and '.join(dict.fromkeys(word for _, _, word in pulls))}"
 
 
 def _pull(
@@ -247,7 +247,7 @@ def _unjudged_reason(call: Call, whole: NodeSystem, own: Prediction | None, *, s
         used = own.channels if own else None
         large = own is not None and own.judged_by == "bandwidth" and own.place != "sockets"
         what = next((each.text for each in settings.channels if each.changes(used, large=large)), "")
-    return f"not judged: {what} is set, and what {call.op} of this size reaches with it is not known" if what else ""
+    return f"not judged: {what} is set, and the rate of {call.op} at this size with it is unknown" if what else ""
 
 
 def _network_setting(call: Call, whole: NodeSystem) -> str:
@@ -359,7 +359,7 @@ def expecting(
 ) -> Expecting:
     """Return the bands of a run of `ops` at `sizes` (requested bytes) over `nodes`, in the order of `shape`."""
     if reason := _unfit(shape, nodes):
-        return Expecting(note=f"nothing is expected: {reason}")
+        return Expecting(note=f"no expectation: {reason}")
     kinds = _distinct(nodes.values())
     found = tuple(_bands(ops, sizes, itemsize, shape, kinds))
     return Expecting(found, _note(found, nodes, kinds), tuple(_node_bands(sizes, itemsize, shape, kinds)))
@@ -430,9 +430,9 @@ def _note(bands: Sequence[Band], nodes: Mapping[str, Described], kinds: Sequence
     if not bands:
         return ""
     judged = any(band.expectation.worst != "unjudged" for band in bands)
-    how = "judged without --expect" if judged else "expected without --expect, and too loosely known to judge by"
+    how = "judged without --expect" if judged else "too uncertain to judge by without --expect"
     text = f"{how}: {kinds[0].why}" + (f"; with {kinds[0].settings}" if kinds[0].settings else "")
     if len(kinds) == 1:
         return text
     others = [f"{name}: {node.why}" for name, node in nodes.items() if node != kinds[0]][:_MOST_NAMED]
-    return f"{text}; nodes differ, and the slowest is expected of all ({'; '.join(others)})"
+    return f"{text}; the nodes differ, so all are compared with the slowest ({'; '.join(others)})"

@@ -116,7 +116,7 @@ def unfinished(nbytes: int) -> Iterator[LogFinding]:
 def tcp_instead(network: str, usual: str) -> Iterator[LogFinding]:
     """Yield a warning if NCCL reports that it uses sockets on nodes with a `usual` fabric."""
     if network == "sockets" and usual:
-        yield LogFinding(Severity.WARN, f"NCCL took TCP sockets; such nodes usually have {usual}")
+        yield LogFinding(Severity.WARN, f"NCCL used TCP sockets; such nodes usually have {usual}")
 
 
 def unlike_hosts(hosts: Mapping[str, Sequence[str]]) -> Iterator[LogFinding]:
@@ -127,7 +127,9 @@ def unlike_hosts(hosts: Mapping[str, Sequence[str]]) -> Iterator[LogFinding]:
     for host, kind in kinds.items():
         if kind != usual:
             reference = next(each for each, other in kinds.items() if other == usual)
-            message = f"{host} has {', '.join(kind)}; {reference} has {', '.join(usual)}: the slowest paces all"
+            message = (
+                f"{host} has {', '.join(kind)}; {reference} has {', '.join(usual)}: the slowest node slows all others"
+            )
             yield LogFinding(Severity.WARN, message)
 
 

@@ -68,8 +68,8 @@ FRACTIONS: Mapping[Network | None, _Fraction] = MappingProxyType(
         "tcpx": _Fraction(0.71, "medium", _TCPX),
         "tcpxo": _Fraction(0.94, "high", _TCPXO),
         "slingshot": _Fraction(0.92, "medium", _ALPS),
-        "opa": _Fraction(0.85, "low", "as of an unknown network: no healthy run over Omni-Path is published"),
-        None: _Fraction(0.85, "low", "the scatter over all fabrics of published runs, 0.59 to 0.98 of line rate"),
+        "opa": _Fraction(0.85, "low", "as for an unknown network, because no healthy run over Omni-Path is published"),
+        None: _Fraction(0.85, "low", "the range of published runs over all fabrics, 0.59 to 0.98 of line rate"),
     }
 )
 """Shares for machines whose own NVLinks are not the limit: a ring of H100 by itself reaches the 365 GB/s of eight NICs.
@@ -218,7 +218,7 @@ def _two_nodes(shape: Shape, parts: Domains, share: _Fraction) -> Limit:
 
 def _all_to_all(shape: Shape, parts: Domains, share: _Fraction) -> Limit:
     hard = parts.nic_GBps * crossing(shape, parts)
-    why = f"{parts.nic_GBps:g} GB/s of NIC per GPU, which carries what goes to other nodes, {share.value:.2g} of that"
+    why = f"{parts.nic_GBps:g} GB/s of NIC per GPU, which carries the traffic to other nodes, {share.value:.2g} of that"
     return Limit(hard, hard * share.value, "all to all", why, share.source, share.confidence)
 
 
@@ -258,5 +258,5 @@ def _rack_limit(found: Limit, parts: Domains, rack_GBps: float | None) -> Limit:
 def _cap_to_node(found: Limit, node_GBps: float | None) -> Limit:
     if node_GBps is None or node_GBps >= found.value_GBps:
         return found
-    why = f"what one node alone reaches, {node_GBps:.4g} GB/s: the network would allow {found.value_GBps:.4g}"
+    why = f"limited by a single node, {node_GBps:.4g} GB/s: the network would allow {found.value_GBps:.4g}"
     return Limit(found.hard_GBps, node_GBps, "one node", why, found.source, found.confidence)

@@ -294,7 +294,7 @@ _RING_US, _RANK_US = 5.0, 2.0
 """A small ring over PCIe: 16 us with 4 V100, 24 with 8 RTX PRO 6000."""
 _MODEL = "NCCL 2.30's own search and cost model (src/graph/search.cc, tuning.cc), corrected by published runs"
 
-_LINKS = "the slowest link as NCCL counts it, as its search finds no channel there; corrected by published runs"
+_LINKS = "the slowest link as NCCL counts it, because its search finds no channel there; corrected by published runs"
 
 
 class Prediction(Struct, frozen=True, kw_only=True):

@@ -126,7 +126,7 @@ def _list_assumptions(facts: Facts, product: gpu_table.GpuProduct | None) -> lis
     """List what is assumed because a fact is missing."""
     missing = {"NVLinks": facts.nvlinks, "RDMA devices": facts.fabric, "processor": facts.cpus, "P2P": facts.peers}
     assumed = [name for name, fact in missing.items() if isinstance(fact, Absent)]
-    return assumed if product else [*assumed, "PCIe and P2P as of an unlisted product"]
+    return assumed if product else [*assumed, "PCIe and P2P as for an unlisted product"]
 
 
 def nccl_link_GBps(capability: int) -> float:

@@ -17,10 +17,10 @@ from ncclprobe.model.values import asdict, replace
 
 _WIDTH = 80
 _ABOVE = (
-    "above {wire:.0f} GB/s, what the links carry one way, is right here: bus bandwidth counts a ring's bytes, and "
-    "{how} moves fewer. To judge the links themselves, run once more with NCCL_ALGO=Ring and expect {ring:.4g} GB/s"
+    "values above {wire:.0f} GB/s, the links' one-way rate, are correct here: bus bandwidth counts a ring's bytes, and "
+    "{how} moves fewer. To judge the links themselves, run again with NCCL_ALGO=Ring and expect {ring:.4g} GB/s"
 )
-_NEWER = "NCCL {asked} is newer than {known}, the newest whose search and tables are known here: taken as that"
+_NEWER = "NCCL {asked} is newer than {known}, the newest release that this version knows, so {known} is assumed"
 
 
 def as_text(asked: TableRequest, here: ExpectationContext, found: Sequence[Line]) -> str:
@@ -43,7 +43,7 @@ def _text(asked: TableRequest, here: ExpectationContext, found: Sequence[Line]) 
             continue
         yield from _table(rows, shape.ranks, asked)
     if shape.nodes > 1 and not found:
-        yield "what NICs these nodes have is not known"
+        yield "the NICs of these nodes are unknown"
     yield ""
     yield from _wrap(here.why)
     yield from _wrap(f"links: {links(asked)}")
@@ -58,7 +58,7 @@ def _text(asked: TableRequest, here: ExpectationContext, found: Sequence[Line]) 
 def _nothing(asked: TableRequest, op: str) -> str:
     if asked.settings.algo and lines(replace(asked, ops=(op,), settings=NOTHING)):
         return f"with {asked.settings.algo} the call fails: NCCL has no such {op} here"
-    return f"{op}: nothing is known of it here, so nothing is expected"
+    return f"{op}: no expectation is known here"
 
 
 def _answer(line: Line) -> str:
@@ -100,7 +100,7 @@ def links(asked: TableRequest) -> str:
 def _nics(system: NodeSystem) -> str:
     """Return ``8 NICs x 400 Gb/s (ib, GPUDirect)``; unknown parts are called unknown."""
     count = f"{system.nics} NIC{'s' * (system.nics > 1)}"
-    rate = f" x {system.nic_gbps:g} Gb/s" if system.nic_gbps else " of a rate that is not known"
+    rate = f" x {system.nic_gbps:g} Gb/s" if system.nic_gbps else " of unknown rate"
     return f"{count}{rate} ({system.network or 'unknown network'}{', GPUDirect' if system.gdr else ''})"
 
 

@@ -24,8 +24,8 @@ _SHARED_CORES_GBps = 0.15
 _LINE = 0.88
 """Share of the line rate if the processor keeps up: 110 of 125 MB/s (https://github.com/pytorch/gloo/issues/21)."""
 _REPORTED = (
-    "not judged: what gloo reaches of a line that an interface reports is known from 2 sources and 2 rows; streams "
-    "measured between three nodes or more would judge it"
+    "not judged: only 2 sources and 2 rows show what gloo reaches of an interface's reported speed; streams "
+    "measured between three nodes or more would allow a verdict"
 )
 _NCCL_NODE_GBps = 4.5
 """All streams of one node with NCCL's defaults: 4.5 to 5.2 GB/s over 100GbE

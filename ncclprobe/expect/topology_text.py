@@ -164,7 +164,7 @@ class Xml:
         cpus = [each for each in root if each.tag == "cpu"]
         if root.tag != "system" or not cpus:
             raise UsageError(
-                f"{path}: its XML is <{root.tag[:40]}>, no <system> with <cpu> as NCCL_TOPO_DUMP_FILE writes"
+                f"{path}: its XML is <{root.tag[:40]}>, not <system> with <cpu> as NCCL_TOPO_DUMP_FILE writes"
             )
         self.cpus = [cpu for cpu in cpus if cpu.get("host_hash") == cpus[0].get("host_hash")]
         self.hosts = len({cpu.get("host_hash") for cpu in cpus})
@@ -183,7 +183,9 @@ class Xml:
         number = int(text, 0) if re.fullmatch(r"-?(0|[1-9]\d{0,8}|0x[0-9a-fA-F]{1,8})", text) else None
         least, most = _LIMITS.get(name, (-1, 1 << 32))
         if number is None or not (least <= number <= most or number == usual):
-            raise UsageError(f'{self.path}: {name}="{text[:40]}" of <{element.tag[:20]}> is none that NCCL writes')
+            raise UsageError(
+                f'{self.path}: {name}="{text[:40]}" of <{element.tag[:20]}> is not a value that NCCL writes'
+            )
         return number
 
     def _below(self, slot: Element, above: tuple[str, ...], node: int, number: int) -> Iterator[tuple[Element, Device]]:

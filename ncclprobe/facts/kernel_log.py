@@ -67,7 +67,7 @@ XIDS = {  # docs.nvidia.com/deploy/xid-errors; the gravity is this project's, as
     "48": Xid("double-bit ECC error", grave=True),
     "61": Xid("internal microcontroller breakpoint", risky=True),
     "62": Xid("internal microcontroller halt", risky=True),
-    "63": Xid("a row of its memory is to be replaced at the next reset"),
+    "63": Xid("a row of its memory will be replaced at the next reset"),
     "64": Xid("a row of its memory could not be replaced", grave=True),
     "68": Xid(),
     "74": Xid("NVLink error", grave=True, of_link=True),
@@ -89,7 +89,7 @@ XIDS = {  # docs.nvidia.com/deploy/xid-errors; the gravity is this project's, as
     "148": Xid("NVLink: NVLPW_CTRL error", risky=True, of_link=True),
     "149": Xid("NVLink: NETIR error", risky=True, of_link=True),
     "150": Xid("NVLink: MSE error", risky=True, of_link=True),
-    "154": Xid("the driver asks for another recovery than before"),
+    "154": Xid("the driver requests a different recovery than before"),
 }
 HARMLESS_XIDS = frozenset(code for code, xid in XIDS.items() if not (xid.grave or xid.risky))
 LINK_XIDS = frozenset(code for code, xid in XIDS.items() if xid.of_link)

@@ -123,7 +123,7 @@ class Firewall(Struct, frozen=True):
 def firewall(host: Host, process: Process) -> Firewall:
     """Read two files and run nft, once more per chain. Needs CAP_NET_ADMIN (root)."""
     if "net_admin" not in process.capabilities:
-        raise Denied("firewall: only root (CAP_NET_ADMIN) may see the rules")
+        raise Denied("firewall: only root (CAP_NET_ADMIN) may read the rules")
     legacy = attempt(lambda: _legacy(host))
     found = attempt(lambda: chains(host.ask("run", "nft", "-j", "list", "chains")))
     if isinstance(found, Absent):

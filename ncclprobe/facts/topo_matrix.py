@@ -289,7 +289,7 @@ def _missing_rows(table: Table, present: Sequence[MatrixRow]) -> list[str]:
     wanted = [device for device in table.header.devices if of_nics or device.startswith("GPU")]
     missing = [device for device in wanted if device not in seen]
     if missing and (missing != wanted[-len(missing) :] or any("Legend:" in line.words for line in table.body)):
-        raise ParseError(f"the row of {missing[0]} is missing, though the text goes on after it")
+        raise ParseError(f"the row of {missing[0]} is missing, although the text continues after it")
     return _rows_missing(missing)
 
 

@@ -96,7 +96,7 @@ def moved(before: Traffic, after: Traffic, kind: NicKind) -> dict[str, Count | A
             continue
         unit = _WORD if kind == "rdma" else 1
         sent, received = _growth(begun.sent, last.sent, unit), _growth(begun.received, last.received, unit)
-        reset = "its counter was set back in the meantime"
+        reset = "its counter was reset in the meantime"
         found[name] = Absent(reset) if sent is None or received is None else Count(sent, received)
     return found
 

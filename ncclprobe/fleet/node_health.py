@@ -100,7 +100,7 @@ def standing(name: str, course: NodeCourse, series: Sequence[Series]) -> NodeSta
     return NodeStanding(name, state, why[0].since_s, "; ".join(words), course.tests, course.last_s)
 
 
-_OLD = "not tested for 30 days; a report of it lets it be judged"
+_OLD = "not tested for 30 days; add a newer report of it"
 
 
 def aged(stands: NodeStanding, now_s: float) -> NodeStanding:
@@ -118,7 +118,7 @@ def aged(stands: NodeStanding, now_s: float) -> NodeStanding:
 
 def _incomplete_reasons(course: NodeCourse, series: Sequence[Series]) -> Iterator[Reason]:
     if course.unknown:
-        yield Reason("unknown", None, "the newest report could not look at all that is required")
+        yield Reason("unknown", None, "the newest report could not do all required checks")
     yield Reason("ok", None, _unjudged([each for each in series if not _unmeasured(each, course.last_s)]))
 
 
@@ -131,7 +131,7 @@ def _unjudged(series: Sequence[Series]) -> str:
         return ""
     some = "" if len(new) == len(series) else f"{len(new)} of {len(series)} "
     most = max(each.drift.count + len(each.drift.waiting) for each in new)
-    other = f"{SIBLINGS} others that were measured alike on an earlier day would do"
+    other = f"{SIBLINGS} others measured alike on an earlier day are enough too"
     which = f"{new[0].number.called}, {most}" if some else str(most)
     return f"{some}rates are not judged yet: {which} of {BURN_IN} tests; {other}"
 
@@ -148,7 +148,9 @@ def fault_reasons(course: NodeCourse) -> Iterator[Reason]:
         if len(came) >= FLAPS:
             words = f"{name} appeared {len(came)} times in 30 days and disappeared in between"
             if each.fault.check == COUNTER:
-                words = f"{each.fault.subject} {each.fault.message} since the look before, {len(came)} times in 30 days"
+                words = (
+                    f"{each.fault.subject} {each.fault.message} since the previous test, {len(came)} times in 30 days"
+                )
             yield Reason("flapping", came[0], words, "finding", name)
 
 

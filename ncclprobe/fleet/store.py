@@ -87,11 +87,13 @@ def _explained(path: Path, patience_s: float) -> Iterator[None]:
         said = str(error)
         why = f"cannot be used: {said}"
         if "locked" in said:
-            why = f"another writer has held it for {patience_s:g} s; try again: what is added already counts once"
+            why = (
+                f"another writer has held it for {patience_s:g} s; try again (a report that is added twice counts once)"
+            )
             if not _can_lock(path):
-                why = "is where files cannot be locked; keep it elsewhere, or let one host add all (docs/history.md)"
+                why = "is on a file system without locks; keep it elsewhere, or let one host add all (docs/history.md)"
         elif "unable to open" in said:
-            why = "cannot be opened: is its folder there, and may you write to it?"
+            why = "cannot be opened: does its folder exist, and can you write to it?"
         elif "interrupted" in said:
             why = f"did not answer within {patience_s:g} s; give --timeout more"
         elif "not a database" in said:
@@ -337,7 +339,7 @@ class Store:
             except ValueError:  # as msgspec's are
                 self.damaged.append(str(name))
         if self.damaged and not found:
-            raise ValueError("the row of no node can be read")
+            raise ValueError("no node's row can be read")
         return found
 
     def history(self, name: str, most: int) -> NodeHistory | None:

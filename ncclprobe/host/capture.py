@@ -105,8 +105,8 @@ class Replay:
         if self.cut:
             return OutOfTime(self.cut)
         if self._older:
-            return NotCaptured(f"the capture does not hold {asked}")
-        return OutOfTime(f"the capture should hold {asked} and does not: it is not as it was taken")
+            return NotCaptured(f"the capture does not contain {asked}")
+        return OutOfTime(f"the capture should contain {asked} but does not: it was changed")
 
 
 def _answer(recorded: str | HostError) -> str:

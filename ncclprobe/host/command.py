@@ -48,7 +48,7 @@ def found(name: str, more: Sequence[str] = ()) -> str | None:
     if own := next((each for each in there if os.geteuid() or _is_own(each)), None):
         return own
     if there:
-        why = f"not started by root, for other users may change {there[0]}; put it into a folder of root's own"
+        why = f"not started as root, because other users may change {there[0]}; move it to a folder of root"
         raise PermissionError(errno.EACCES, why)
     return None
 
@@ -219,5 +219,5 @@ def as_host_error(error: BaseException, what: str) -> HostError:
             f"{what}: {error.strerror or 'permission denied'}".replace("Permission denied", "permission denied")
         )
     if isinstance(error, MemoryError):
-        return OutOfTime(f"{what}: not asked, for {signals.NO_MEMORY}")
+        return OutOfTime(f"{what}: not asked, because {signals.NO_MEMORY}")
     return Failed(f"{what}: {getattr(error, 'strerror', None) or error}")

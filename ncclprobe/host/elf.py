@@ -319,7 +319,7 @@ def _whole(path: str) -> bytes:
         try:
             return file.read(nbytes)
         except MemoryError:
-            raise Failed(f"{path}: this process may take no {nbytes >> 10} KiB of memory (ulimit -v)") from None
+            raise Failed(f"{path}: this process may not allocate {nbytes >> 10} KiB of memory (ulimit -v)") from None
 
 
 def _entries(cache: bytes, prefixes: list[bytes]) -> list[tuple[str, str]]:

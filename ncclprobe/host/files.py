@@ -106,7 +106,7 @@ def refuse_content(path: Path, end: opener.Place, ours: Callable[[str], bool]) -
     except (OSError, ValueError):
         text = "?"
     if text.strip() and not ours(text):
-        why = "not written over, it is not what an earlier run would have written there"
+        why = "not overwritten, because an earlier run would have written something else there"
         raise UsageError(f"{path}: {why}; choose another path, or remove it")
 
 

@@ -158,7 +158,7 @@ class Blocks:
         except OSError as error:
             if not self.nbytes:
                 raise UsageError(f"{self.name}: cannot be read: {error.strerror or error}") from None
-            self.cut = f"could be read no further than {self.nbytes} bytes: {error.strerror or error}"
+            self.cut = f"could be read only up to {self.nbytes} bytes: {error.strerror or error}"
 
     def _in_time(self) -> bool:
         seconds = time.monotonic() - self._began

@@ -44,7 +44,7 @@ class PathChild:
             try:
                 self._child.ask(json.dumps({"do": "start", "path": self._path}).encode(), patience_s)
             except TimedOut:
-                why = f"the process that would look did not start within {max(0.0, patience_s):.3g} s"
+                why = f"the process that examines it did not start within {max(0.0, patience_s):.3g} s"
                 raise Failed(f"{self._path}: {what}: {why}") from None
         request = json.dumps({"do": what, "path": self._path}).encode()
         try:

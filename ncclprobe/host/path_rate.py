@@ -43,7 +43,7 @@ def rate(path: str) -> dict[str, Any]:
     sized = _sized(path)
     total = sum(size for _, size in sized)
     if total < _BLOCK:
-        return {"why": f"the files that were found hold {total} bytes: too few to measure reads"}
+        return {"why": f"the files there contain only {total} bytes: too few to measure reads"}
     with _opened(sized) as files:
         turns = [_turn(files, total) for _ in range(_TURNS)]
     return max(turns, key=lambda turn: turn["nbytes"] / turn["seconds"])

@@ -59,7 +59,7 @@ def ask_ras(address: str, pids: Collection[str]) -> str:
         raise Missing(f"no process listens on port {port}: NCCL before 2.24 has no RAS, NCCL_RAS_ENABLE=0 turns it off")
     inode = _own(listening, pids)
     if inode is None:
-        raise Denied(f"on port {port} no rank of this job listens, but another program: it is not asked")
+        raise Denied(f"on port {port} another program listens, not a rank of this job: it was not asked")
     deadline = time.monotonic() + _RAS_S
     for _ in range(_TRIES):
         try:
@@ -69,7 +69,7 @@ def ask_ras(address: str, pids: Collection[str]) -> str:
             raise TimedOut(f"NCCL's RAS on port {port}: no answer within {_RAS_S:g} s") from None
         if answer is not None:
             return answer
-    raise Missing(f"on port {port} another job answers too, and none of this one's ranks did")
+    raise Missing(f"on port {port} another job answers too, and none of this job's ranks did")
 
 
 def _asked(connection: socket.socket, deadline: float, pids: Collection[str]) -> str | None:
@@ -173,7 +173,7 @@ def _address(pid: str) -> tuple[int, tuple[str, int] | str]:
             inode = (process / "fd" / str(int(words[1], 16))).readlink().name.removeprefix("socket:[").rstrip("]")
             if address := _listening(process / "net", inode):
                 return address
-    raise Missing(f"process {pid}: its worker server listens on no port that is known")
+    raise Missing(f"process {pid}: the port of its worker server is unknown")
 
 
 def _connect(connection: socket.socket, pid: str, name: str) -> None:
@@ -190,7 +190,7 @@ def _connect(connection: socket.socket, pid: str, name: str) -> None:
             try:
                 found = os.fstat(handle)
                 if not stat.S_ISSOCK(found.st_mode) or found.st_uid != _user(pid):
-                    raise Denied(f"process {pid}: {name!a} is not a socket of its user: it was not called")
+                    raise Denied(f"process {pid}: {name!a} is not a socket of its user: it was not contacted")
                 connection.connect(f"/proc/self/fd/{handle}")
             finally:
                 os.close(handle)

@@ -67,7 +67,7 @@ class RunLog:
         with self._lock:
             texts = self._samples.get(str(question[1])) if question[0] == SAMPLE else None
         if texts is None:
-            raise NotCaptured(f"the run holds no {' '.join(map(str, question))}")
+            raise NotCaptured(f"the run contains no {' '.join(map(str, question))}")
         return f"[{', '.join(texts)}]"
 
     def _end_row(self) -> str:
@@ -123,7 +123,7 @@ def _take(log: RunLog, name: str, value: Any, where: str) -> None:
     try:
         log.add(name, value)
     except ValueError:
-        raise UsageError(f"{where}: sample {name[:40]!r} holds a number that is infinite, or none") from None
+        raise UsageError(f"{where}: sample {name[:40]!r} contains a number that is infinite or NaN") from None
 
 
 def ends(path: Path) -> bool:

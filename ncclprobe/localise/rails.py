@@ -233,7 +233,7 @@ def tests(rails: Every[Rails]) -> list[Tried]:
     if not any(each.met for each in found):
         whys = [each.untested or each.why for _, each in rails.items() if each.untested or not each.ports]
         raise Unlearned(
-            f"no rail was tried: {whys[0] if whys else 'the run ran out of time, or no two nodes connected'}"
+            f"no rail was tested: {whys[0] if whys else 'the run ran out of time, or no two nodes connected'}"
         )
     return found
 

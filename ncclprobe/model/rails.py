@@ -196,12 +196,12 @@ class RailOutcome(Struct, frozen=True, kw_only=True):
 
 
 COMPLETIONS: Mapping[int, tuple[str, str]] = {
-    1: ("LOC_LEN_ERR", "the message is longer than what was to receive it, or than the device allows"),
+    1: ("LOC_LEN_ERR", "the message is longer than the receive buffer, or than the device allows"),
     2: ("LOC_QP_OP_ERR", "this NIC could not carry out the request: often a fault of its firmware or driver"),
     4: ("LOC_PROT_ERR", "this NIC may not read the memory that was registered: with GPU memory ACS, the IOMMU or BAR1"),
     5: ("WR_FLUSH_ERR", "given up because of an earlier error on the same queue pair"),
     6: ("MW_BIND_ERR", "a memory window could not be bound"),
-    7: ("BAD_RESP_ERR", "the peer answered with something that does not belong here"),
+    7: ("BAD_RESP_ERR", "the peer sent an unexpected answer"),
     8: ("LOC_ACCESS_ERR", "this NIC may not write the memory that the message is for"),
     9: ("REM_INV_REQ_ERR", "the peer's NIC refuses the request as invalid: a path MTU that differs gives this"),
     10: ("REM_ACCESS_ERR", "the peer's NIC may not write that memory: its registration, key or address is wrong"),
@@ -211,13 +211,13 @@ COMPLETIONS: Mapping[int, tuple[str, str]] = {
         "nothing was acknowledged: the peer's address (LID, GID, P_Key), its process, the path MTU, "
         "or a link that loses packets",
     ),
-    13: ("RNR_RETRY_EXC_ERR", "the peer is there and does not receive: it has posted nothing to receive into"),
+    13: ("RNR_RETRY_EXC_ERR", "the peer is reachable but not ready: it has posted no receive buffer"),
     14: ("LOC_RDD_VIOL_ERR", "the queue pair belongs to another domain"),
     15: ("REM_INV_RD_REQ_ERR", "the peer's NIC refuses a read as invalid"),
     16: ("REM_ABORT_ERR", "the peer aborted the operation"),
-    19: ("FATAL_ERR", "the NIC has failed: its driver resets it, or it has gone from the bus"),
+    19: ("FATAL_ERR", "the NIC has failed: its driver resets it, or it is gone from the bus"),
     20: ("RESP_TIMEOUT_ERR", "the peer's answer did not arrive in time"),
-    21: ("GENERAL_ERR", "the NIC reports an error of its own; see the vendor syndrome"),
+    21: ("GENERAL_ERR", "the NIC reports a vendor-specific error; see the vendor syndrome"),
 }
 """Completion statuses of the verbs library (enum ibv_wc_status, without IBV_WC_), and what they mean on a rail."""
 

@@ -235,7 +235,7 @@ def _sends(
     if not reaches(version, _READS_BY_CAPABILITY):
         return False, f"NCCL {_written(version)} stages the data in host memory if the GPUs have no NVLink"
     if isinstance(gpu.compute, Absent):
-        return None, "its compute capability is not known, so not whether it sends directly too"
+        return None, "its compute capability is unknown, so it may not send directly"
     if gpu.compute < _AMPERE:
         return False, "before compute capability 8.0, without NVLink, what is sent is staged in host memory"
     return True, ""

@@ -602,7 +602,7 @@ def _json_number(said: _Number) -> float:
     """Return a number, also one written as text. Raises ValueError if there is none, or it is not finite."""
     number = math.nan if said is None else float(said)
     if not math.isfinite(number):
-        raise ValueError("a time or bandwidth is missing or no number")
+        raise ValueError("a time or bandwidth is missing or not a number")
     return number
 
 

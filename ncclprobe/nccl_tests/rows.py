@@ -174,10 +174,10 @@ def measurement(line: Line, setup: Setup) -> Measurement | None:
 def _refuse_nonsense(line: Line, setup: Setup) -> None:
     """Raise ValueError for what no run can print."""
     if line.dtype not in DTYPES:
-        raise ValueError(f"data type {line.dtype[:20]!r} is none of nccl-tests'")
+        raise ValueError(f"data type {line.dtype[:20]!r} is not one of nccl-tests")
     numbers = (line.time_us, line.algbw, line.busbw)
     if not all(math.isfinite(number) and number >= 0 for number in numbers):
-        raise ValueError("a time or bandwidth is negative or no number")
+        raise ValueError("a time or bandwidth is negative or not a number")
     if not (
         0 <= line.nbytes <= bounds.BYTES and 0 <= line.count <= bounds.BYTES and 0 <= setup.ranks <= bounds.JOB_RANKS
     ):

@@ -79,7 +79,7 @@ class CpuClock(_Host):
 
     def graph(self, calls: Sequence[Call]) -> Call:
         """Raise ProbeError: only CUDA has graphs."""
-        raise ProbeError("CUDA graphs hold calls of NCCL; a CPU has none")
+        raise ProbeError("CUDA graphs need NCCL, which a CPU does not have")
 
 
 class CudaClock(_Host):

@@ -139,7 +139,9 @@ def _nothing_to_name(report: Report, width: int) -> Iterator[str]:
     yield from _quoted(report.ended_well[:_MOST_EVIDENCE], width)
     yield from _stands(report, width)
     if report.outcome != "failed":
-        looked = f"looked at: {', '.join(report.files)}; no line that ends a process, nor a rank that others wait for"
+        looked = (
+            f"looked at: {', '.join(report.files)}; no line shows that a process ended or that ranks wait for another"
+        )
         yield from wrap(_LEAD, looked, width)
         yield from wrap(_LEAD, "If it did fail, `--failed` shows the most likely line.", width)
 
@@ -185,7 +187,7 @@ def _nothing(report: Report) -> str:
     if report.last_seen:
         first = f": {report.stands[0]}" if report.stands else "."
         return printable(f"No line reports a failure, and none shows that the job ended{first}")
-    return "No line speaks of a failure."
+    return "No line mentions a failure."
 
 
 LABELS = {"named": "CAUSE", "narrowed": "CAUSE  one of", "unknown": "UNKNOWN"}
@@ -243,7 +245,7 @@ def suspected(each: Suspect) -> str:
     clock = "" if each.time is None else f" at {_clock(each.time)}"
     before = ""
     if each.silent_s is not None and each.silent_s >= 0:
-        before = f", {each.silent_s:.0f} s before the first complaint of another rank"
+        before = f", {each.silent_s:.0f} s before the first error of another rank"
     step = "" if each.step is None else f"; it reached step {each.step}"
     others = f", others to {each.furthest_step}" if step and (each.furthest_step or 0) > (each.step or 0) else ""
     return f"{name}: its last line was written{clock}{before}{step}{others}"
@@ -331,7 +333,7 @@ class Watch:
             causes.who(each.ranks, each.nodes) for each in report.classes if each.name == "slow, not stuck"
         )
         made = standing.calls - before.standing.calls if before and before.standing and before.standing.calls else None
-        calls = f"; {plural(max(made, 0), 'call')} since the look before" if made is not None else ""
+        calls = f"; {plural(max(made, 0), 'call')} since the previous sample" if made is not None else ""
         return printable(f"{when(standing.looked_at)}  {standing.word}  {standing.message}{calls}")
 
     def notes(self) -> list[str]:

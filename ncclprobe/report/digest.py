@@ -165,7 +165,7 @@ def headline(report: Report, width: int = 0) -> str:
 def _headline(report: Report) -> str:
     wrong = [problem for problem in problems(report) if problem.finding.severity is not Severity.NOTE]
     blind = [gap for gap in gaps(report) if gap.required]
-    missing = [f"{folded(report.missing_nodes)} not heard of"] if report.missing_nodes else []
+    missing = [f"{folded(report.missing_nodes)} did not report"] if report.missing_nodes else []
     if report.status in (Status.FAIL, Status.WARN) and wrong:
         loudest = [problem for problem in wrong if problem.finding.severity is wrong[0].finding.severity]
         about = {frozenset(f"{on(p.nodes, report)} {p.subject}".split()): p for p in reversed(loudest)}
@@ -182,7 +182,7 @@ def _headline(report: Report) -> str:
     if report.status is Status.UNKNOWN and stopped:
         return f"INTERRUPTED: {stopped[0]}"
     if report.status is Status.UNKNOWN and (missing or blind):
-        first = [f"{', '.join(blind[0].ids[:MOST_NAMED])} could not look: {blind[0].why}"] if blind else []
+        first = [f"{', '.join(blind[0].ids[:MOST_NAMED])} could not be done: {blind[0].why}"] if blind else []
         return "; ".join((*missing, *first))
     failing = sum(row.status == "fail" for row in report.measurements)
     if report.status is Status.FAIL and failing:
@@ -193,7 +193,7 @@ def _headline(report: Report) -> str:
         return unjudged
     noted = [_briefly(each, report) for each in problems(report) if "could not be read" not in each.finding.message]
     if report.scope.pasted and report.status is Status.PASS and noted:
-        return f"nothing fails; noted: {first_of(noted, MOST_NAMED, '; ')}"
+        return f"nothing failed; notes: {first_of(noted, MOST_NAMED, '; ')}"
     return {Status.PASS: "nothing wrong was found", Status.SKIP: "nothing was judged"}.get(report.status, "see below")
 
 
@@ -241,14 +241,14 @@ def conclusion(report: Report) -> str:
     """Return the last sentence, with the exit code: whether jobs can start, of what kind and on which nodes."""
     of = f"{'NCCL' if report.scope.backend == 'nccl' else report.scope.backend} jobs{_extent(report)}"
     if _is_rails_report(report):
-        of = f"NCCL over rails{_extent(report)}; `ncclprobe doctor` looks at everything else"
+        of = f"NCCL over rails{_extent(report)}; `ncclprobe doctor` checks everything else"
     alone = any(check.key in OF_SOCKETS and check.status is Status.WARN for check in report.checks)
     number = report.coverage.get("warn", 0)
     said = {
         Status.PASS: f"Ready for {of}.",
         Status.WARN: f"Ready for {of}{' on this node only' * alone}, with {plural(number, 'warning')} above.",
         Status.FAIL: f"Not ready for {of}: fix the failures above first.",
-        Status.UNKNOWN: f"Not known to be ready for {of}: the results of the required checks above are unknown.",
+        Status.UNKNOWN: f"Could not confirm readiness for {of}: the required checks above are unknown.",
     }.get(report.status, "Nothing was judged.")
     if report.scope.apart and report.status is Status.PASS:
         said = f"Each of {len(report.nodes)} nodes is ready for NCCL jobs."
@@ -258,7 +258,7 @@ def conclusion(report: Report) -> str:
         failing = f"{which} {'is' if loud == 1 else 'are'} not ready for NCCL jobs: fix the failures above first."
         said = failing if report.status is Status.FAIL else f"Ready for NCCL jobs. {which} with warnings above."
     if report.status is Status.UNKNOWN and none_applies(report):
-        said = "Nothing was judged: what was selected does not apply here."
+        said = "Nothing was judged: the selected checks do not apply here."
     if report.scope.pasted and report.status in (Status.PASS, Status.WARN):
         ready = f"{plural(number, 'warning')} above" if report.status is Status.WARN else "Nothing fails"
         said = f"{ready}. What the pasted texts do not show was not judged."

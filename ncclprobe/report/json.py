@@ -113,14 +113,18 @@ def parse(text: str, path: str) -> Report:
             fine &= all(bounds.LEAST_TIME_US <= time <= bounds.MOST_TIME_US for time in times)
             fine &= min(row.algbw_GBps, row.busbw_GBps) >= 0 and max(row.algbw_GBps, row.busbw_GBps) <= bounds.MOST_GBPS
             if not fine or (row.interval_us and row.interval_us[0] > row.interval_us[1]):
-                raise UsageError(f"{path}: row {number} of its measurements holds a number that cannot be: not ours")
+                raise UsageError(
+                    f"{path}: row {number} of its measurements holds an impossible number: not from ncclprobe"
+                )
     except (msgspec.DecodeError, UnicodeError, RecursionError, ValueError) as error:
         raise UsageError(f"{path}: not a complete {SCHEMA} report: {other_kind(text, path, error)}") from None
     explains = (ExitCode.OK,) if report.files else ()  # what explains files is no gate
     if report.exit_code not in (*_CODES.get(report.status, ()), *explains):
-        raise UsageError(f"{path}: exit code {report.exit_code} contradicts status {report.status.value}: not ours")
+        raise UsageError(
+            f"{path}: exit code {report.exit_code} contradicts status {report.status.value}: not from ncclprobe"
+        )
     if part := _worse(report):
-        raise UsageError(f"{path}: {part} contradicts status {report.status.value}: not ours")
+        raise UsageError(f"{path}: {part} contradicts status {report.status.value}: not from ncclprobe")
     return report
 
 
@@ -180,10 +184,10 @@ def _refuse_duplicates(text: str, path: str) -> None:
         if len({key for key, _ in pairs}) < len(pairs):
             keys = [key for key, _ in pairs]
             twice = next(key for key in keys if keys.count(key) > 1)
-            raise UsageError(f"{path}: the key {_shown(twice)} appears twice in one object: not ours")
+            raise UsageError(f"{path}: the key {_shown(twice)} appears twice in one object: not from ncclprobe")
 
     if text.count("[") + text.count("{") > bounds.REPORT_PARTS:
-        raise UsageError(f"{path}: more than {bounds.REPORT_PARTS} lists and objects: not ours")
+        raise UsageError(f"{path}: more than {bounds.REPORT_PARTS} lists and objects: not from ncclprobe")
     json.loads(text, object_pairs_hook=looked_at, parse_int=_whole, parse_float=_decimal)
 
 

@@ -132,7 +132,7 @@ def _check(verdict: Verdict, warns: bool) -> "TestCase":
     if failed:
         case.result = [_result(Failure, _line(verdict), verdict.status.value, _story(verdict))]
     elif verdict.status is Status.UNKNOWN and verdict.required:
-        case.result = [_result(Error, f"could not look: {verdict.why}", "unknown")]
+        case.result = [_result(Error, f"could not be done: {verdict.why}", "unknown")]
     elif verdict.status is Status.UNKNOWN:
         case.result = [_result(Skipped, verdict.why, verdict.status.value)]
     elif verdict.findings:

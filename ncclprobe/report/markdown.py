@@ -68,7 +68,7 @@ def recognises(text: str) -> bool:
 
 def annotations(report: Report) -> list[str]:
     """GitHub's workflow commands: an error per failure, a warning per warning or gap, at most ten of each."""
-    errors: list[tuple[str, str]] = [("nodes", f"never heard of: {digest.folded(report.missing_nodes)}")]
+    errors: list[tuple[str, str]] = [("nodes", f"did not report: {digest.folded(report.missing_nodes)}")]
     errors = errors if report.missing_nodes else []
     warnings: list[tuple[str, str]] = []
     for problem in digest.problems(report):
@@ -79,7 +79,7 @@ def annotations(report: Report) -> list[str]:
             into.append((problem.id, f"{text}; fix: {problem.finding.remedy}" if problem.finding.remedy else text))
     for gap in digest.gaps(report):
         if gap.required:
-            warnings.append((", ".join(gap.ids), f"could not look: {gap.why}"))
+            warnings.append((", ".join(gap.ids), f"could not be done: {gap.why}"))
     if report.exit_code and not errors and not warnings:
         warnings.append(("verdict", "; ".join((verdict_line(report), *report.notes))))
     return [*_commands("error", errors), *_commands("warning", warnings)]
@@ -105,12 +105,12 @@ def _file_sections(report: Report) -> Iterator[_Section]:
     about += f"; {causes.looked(report.standing)}" if report.standing else ""
     yield _Section("", [f"## {text(causes.headline(report))}\n\n{text(about)}"])
     ranks = [_line_of(row) for row in causes.class_rows(report)]
-    yield _Section("Ranks by what they do", ranks, head=_head_of(_CLASSES))
+    yield _Section("Ranks by activity", ranks, head=_head_of(_CLASSES))
     yield _Section("Why it failed", [_cause(cause) for cause in report.causes])
     yield _Section("Notes", [f"- {text(remark)}" for remark in report.notes])
     yield _Section("Timeline", [_moment(moment) for moment in report.timeline[:_MOST_MOMENTS]], folded=True)
     odd = [f"- {code(each.source)}, {each.count}: {code(each.text)}" for each in report.not_understood]
-    yield _Section(f"Not understood ({len(odd)})", odd, folded=True)
+    yield _Section(f"Not recognised ({len(odd)})", odd, folded=True)
 
 
 def _sections(report: Report) -> Iterator[_Section]:
@@ -129,17 +129,17 @@ def _sections(report: Report) -> Iterator[_Section]:
     yield _Section("Problems", [_problem(problem, report) for problem in bad])
     yield _Section("Notes", [f"- {text(remark)}" for remark in report.notes])
     slow = [row for row in report.measurements if row.status in ("fail", "warn", "inconclusive")]
-    yield _Section("Rows that are not as expected", [_row(row) for row in slow], head=_head_of(_TABLE))
+    yield _Section("Rows that did not pass", [_row(row) for row in slow], head=_head_of(_TABLE))
     yield _Section(
         "Copies that are slower than expected", [_copy(row) for row in report.copies if row.status == "fail"]
     )
     yield _Section("Pairs", [f"- {text(line)}" for line in _who_is_slow(report)])
-    yield _Section("Could not be looked at, though required", [_gap(gap, report) for gap in gaps if gap.required])
+    yield _Section("Required checks that could not be done", [_gap(gap, report) for gap in gaps if gap.required])
     yield _Section(f"Measurements ({len(report.measurements)})", [_row(row) for row in report.measurements],
                   folded=True, head=_head_of(_TABLE))  # fmt: skip
     blocks = traffic.training_tables(report.groups, report.steps, report.ladder, 120)
     tables = [line for block in blocks for line in (*block, "")]
-    yield _Section("Groups, steps and ladder of training", [f"    {printable(line)}" for line in tables], folded=True)
+    yield _Section("Training groups, steps and ladder", [f"    {printable(line)}" for line in tables], folded=True)
     yield _Section(f"Notes ({len(notes)})", [_problem(problem, report) for problem in notes], folded=True)
     yield _Section("Could not be looked at", [_gap(gap, report) for gap in gaps if not gap.required], folded=True)
     fine = digest.passed(report)

@@ -73,9 +73,9 @@ def words(found: Localisation) -> Iterator[tuple[str, str]]:
         if each.confidence > 0.5:
             yield "warn", f"suspected, not confirmed: {_description(each)}"
     for rail, share in found.slow_rails.items():
-        yield "fail", f"rail {rail} of all nodes: {100 * share:.0f} % of the usual bandwidth is left"
+        yield "fail", f"rail {rail} on all nodes reaches {100 * share:.0f} % of the usual bandwidth"
     if found.cleared:
-        yield "note", f"slow once, but not when measured again: {', '.join(found.cleared)}"
+        yield "note", f"slow once, but not when retested: {', '.join(found.cleared)}"
     for src, dst in dict.fromkeys((lost.src, lost.dst) for lost in found.lost):
         yield "fail", f"lost: {src} to {dst}"
     if found.excluded_ranks:
@@ -89,7 +89,7 @@ def words(found: Localisation) -> Iterator[tuple[str, str]]:
     for bad in dict.fromkeys((each.src_end, each.dst_end) for each in found.wrong):
         yield "fail", f"wrong bytes: {bad[0]} to {bad[1]}"
     if not found.complete:
-        yield "note", "not all pairs were measured: the run ended before"
+        yield "note", "the run ended before all pairs were measured"
 
 
 def _local_rates(found: Localisation) -> Iterator[tuple[str, str]]:
@@ -104,7 +104,7 @@ def _local_rates(found: Localisation) -> Iterator[tuple[str, str]]:
 
 def _description(each: Blamed) -> str:
     """One cause with its evidence."""
-    left = "nothing arrives" if not each.ratio else f"{100 * each.ratio:.0f} % of the usual bandwidth is left"
+    left = "nothing arrives" if not each.ratio else f"{100 * each.ratio:.0f} % of the usual bandwidth"
     tests = plural(each.tests, "test")
     return (
         f"{each.where} ({each.kind}): {left}; {each.slow} of {tests} show it, {each.retests} of them "

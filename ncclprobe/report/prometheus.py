@@ -74,7 +74,7 @@ def _run(report: Report) -> "Iterator[Metric]":
     who = (report.tool.version, digest.launcher(report.launch.kind), report.status.value)
     about = "The last run: who wrote it, how the ranks were started, its verdict. Always 1."
     yield _gauge("run_info", about, [(who, 1)], ("version", "launcher", "status"))
-    about = "Which transport NCCL's bytes will take, and why, if that was looked at. Always 1."
+    about = "The transport that NCCL will use, and why, if that was checked. Always 1."
     way = digest.transport(report)
     yield _gauge("transport_info", about, [((way,), 1)] if way else [], ("transport",))
     began = [((), began_s)] if (began_s := _began_s(report.started)) is not None else []

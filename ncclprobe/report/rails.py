@@ -72,11 +72,11 @@ def blocks(rows: Sequence[RailWay], width: int) -> Iterator[list[str]]:
     if not every:
         return
     carry, late = (sum(way.state == state for way in rows) for state in ("ok", "late"))
-    tried = f"rails: {len(rows)} ways tried, {carry} carry data" + (
+    tried = f"rails: {len(rows)} paths tested, {carry} carry data" + (
         f", {late} too slowly to end in time" if late else ""
     )
     cross = sum(way.src_rail != way.dst_rail for way in rows)
-    yield [tried + (f"; {cross} of them between rails of different numbers" if cross else "")]
+    yield [tried + (f"; {cross} of them between different rails" if cross else "")]
     nodes = by_node(every)
     kept = shown(nodes)
     cells = {(node, rail): _cell(nodes[node].get(rail)) for node in kept for rail in {e.rail for e in every}}

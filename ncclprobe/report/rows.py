@@ -63,15 +63,15 @@ _COLUMNS = (
     _Column("time", "(us)", 8, lambda m: _us(m.time_us.typical),
             "the median time of a call; with -n or --batches the mean, as nccl-tests prints it"),
     _Column("+-", "(%)", 3, lambda m: "-" if m.precision is None else _percent(m.precision),
-            "how well that is known: half of its 95 % interval"),
+            "its uncertainty: half of its 95 % interval"),
     _Column("issue", "(us)", 9, lambda m: _us(m.issue_us),
-            "what the processor needs to hand a call over; most of the time: the row is launch-bound", False),
+            "CPU time to enqueue a call; if it is most of the time, the row is launch-bound", False),
     _Column("calls", "", 6, lambda m: str(m.iters * m.batches), "how many calls were timed", False),
     _Column("algbw", "(GB/s)", 8, lambda m: rate(m.algbw_GBps), "size / time; GB/s is 1e9 bytes per second"),
     _Column("busbw", "(GB/s)", 8, lambda m: rate(m.busbw_GBps),
-            "what the busiest link carried, as nccl-tests computes it: the number that is judged"),
+            "the rate of the busiest link, as nccl-tests computes it; this number is judged"),
     _Column("expected", "(GB/s)", 8, _expected, "what a healthy machine of this kind reaches"),
-    _Column("verdict", "", -1, judged, "and the least that would have passed, if it did not"),
+    _Column("verdict", "", -1, judged, "and the lowest rate that would have passed, if it did not"),
 )  # fmt: skip
 
 

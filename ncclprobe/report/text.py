@@ -191,7 +191,7 @@ def _areas(report: Report, width: int, style: Style) -> list[str]:
     longest = max((len(area.name) for area in report.areas), default=0)
     for area in report.areas:
         word, name = _AREA_WORDS[area.status], f"{area.name:<{longest}} "
-        unseen = f"{plural(area.unseen, 'advisory check')} could not look" if area.unseen else ""
+        unseen = f"{plural(area.unseen, 'advisory check')} could not be done" if area.unseen else ""
         kinds = [kind.split(" · ") for kind in area.values.split("; ")]
         kinds[-1] += [first_of(area.ids, _MOST_EVIDENCE), unseen]
         first, *rest = _values(f"{word:<8}{name}", [[each for each in kind if each] for kind in kinds], width)
@@ -414,7 +414,7 @@ def _gpus_missing(report: Report) -> bool:
 
 def _why_nothing(report: Report) -> str:
     whys = (f"nothing measured: {row.why.partition(';')[0]}" for row in report.skipped_rows)
-    return next(whys, "looked at, nothing measured")
+    return next(whys, "checked, nothing measured")
 
 
 def _missing(report: Report) -> list[str]:

@@ -140,8 +140,8 @@ def training_tables(
     if rungs:
         step, call = size(rungs[-1].step_bytes), size(rungs[-1].nbytes)
         said = (
-            f"a training step sums {step} of gradients while it computes; GB/s are of one all_reduce of {call}, "
-            "without computing"
+            f"a training step sums {step} of gradients while it computes; GB/s is the rate of one all_reduce "
+            f"of {call} without computation"
         )
         yield [*_table(LADDER, rungs), *wrap("ladder: ", said, width, 2)]
 

@@ -218,7 +218,7 @@ def test_a_row_that_fails_twice_fails_and_one_that_comes_and_goes_is_noise() -> 
 def test_a_retest_speaks_for_its_own_row_alone_and_a_row_without_one_where_others_had_theirs_is_no_failure() -> None:
     for other in (replace(FAST, nbytes=8), replace(FAST, place="out"), replace(FAST, op="all_gather")):
         (row,) = judge_rows(Rows((SLOW,), (other,)), EXPECTED)
-        assert (row.status, row.inconclusive_why) == ("inconclusive", "too slow once, and not measured again")
+        assert (row.status, row.inconclusive_why) == ("inconclusive", "too slow once, and not retested")
 
 
 def test_a_retest_makes_no_row_worse_and_is_shown() -> None:

@@ -95,7 +95,7 @@ def test_far_more_nodes_than_the_class_is_known_of_warn_at_most_and_the_text_say
     assert once((70, 71), near).status == "fail"
     assert "known up to" not in near.known
     assert (far.worst, far.gross, far.threshold) == ("warn", near.gross, near.threshold)
-    assert far.known == f"{near.known}; known up to 4 nodes, so 33 fail only by the gross mark"
+    assert far.known == f"{near.known}; known up to 4 nodes, so 33 fail only by the coarse threshold"
     assert once((70, 70), far).status == "warn"
     assert once((10, 10), far).status == "fail", "a third of the expectation fails everywhere"
 

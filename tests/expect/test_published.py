@@ -69,7 +69,7 @@ def test_a_number_without_another_on_its_far_side_fades() -> None:
     factors = [drawn(machine, "all_reduce", KIB * by, NODE, lambda nbytes: 30.0)[0] for by in (1, 8, FADES, 4 * FADES)]
     assert factors == pytest.approx([2, 2**0.5, 1, 1])
     _, words = drawn(machine, "all_reduce", 8 * KIB, NODE, lambda nbytes: 30.0)
-    assert words == "drawn to what is published at 1 KiB"
+    assert words == "adjusted to published results at 1 KiB"
     assert drawn(machine, "all_gather", KIB, NODE, lambda nbytes: 30.0) == (1.0, "")
 
 

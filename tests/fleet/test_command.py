@@ -73,7 +73,7 @@ def test_reports_are_added_once_and_shown_the_worst_first(fleet: Fleet) -> None:
     assert "2026-03-15 04:00 all_reduce 1 GiB: 391 → 330" in text
     assert "driver 550.54.15 → 560.28.03" in text
     assert "1 ok · 1 degraded · 1 failing" in shown
-    assert "n1: rates are not judged yet: 1 of 12 tests; 8 others that were measured alike" in text
+    assert "n1: rates are not judged yet: 1 of 12 tests; 8 others measured alike" in text
     assert max(map(len, shown)) <= 80
 
 
@@ -355,7 +355,7 @@ def test_a_renamed_node_is_offered_and_made_one(fleet: Fleet) -> None:
     made = [replace(r, environment={n: replace(e, boot="b") for n, e in r.environment.items()}) for r in both]
     fleet("add", *fleet.files(*made))
     assert fleet("-q") == ["2 ok"]
-    assert "`ncclprobe fleet rename n3 n33` makes them one" in fleet.err
+    assert "`ncclprobe fleet rename n3 n33` merges them" in fleet.err
     assert fleet("rename", "n3", "n33", "-q") == ["n33: ok"]
     assert fleet("-q") == ["1 ok"]
     assert fleet.err == ""
@@ -369,7 +369,7 @@ def test_a_store_says_of_which_nodes_it_does_not_judge_the_rates(fleet: Fleet, m
     fleet("add", *fleet.files(day_of("n1", 0), none, *(day_of("n3", day) for day in range(13))))
     assert fleet() == [
         "3 ok",
-        "  n1: rates are not judged yet: 1 of 12 tests; 8 others that were measured alike on an earlier day would do",
+        "  n1: rates are not judged yet: 1 of 12 tests; 8 others measured alike on an earlier day are enough too",
         "  n2: rates are not judged: its reports have none; add those of `ncclprobe accept`",
     ]
     assert [each["evidence"] for each in json.loads("\n".join(fleet("--json", "-")))["nodes"]][2] == ""

@@ -65,7 +65,7 @@ def counted(*counts: tuple[str, int], name: str = "mlx5_3:1 link_downed") -> lis
 def test_a_link_that_goes_down_between_looks_flaps_by_its_own_count() -> None:
     found = after(counted(("a", 2), ("a", 3), ("a", 3), ("a", 7), ("a", 8)))
     assert (found.state, found.since_s) == ("flapping", FIRST_S + DAY_S)
-    assert found.evidence == "mlx5_3:1 link_downed had risen by 1 since the look before, 3 times in 30 days"
+    assert found.evidence == "mlx5_3:1 link_downed had risen by 1 since the previous test, 3 times in 30 days"
     assert after(counted(("a", 2), ("a", 3), ("a", 7))).state == "ok"
 
 
@@ -150,7 +150,7 @@ def test_a_node_that_could_not_be_looked_at_or_was_not_for_long_is_not_ok() -> N
     assert (ill.state, ill.since_s) == ("unknown", FIRST_S)
     assert ill.evidence == (
         "was failing: ib.state mlx5_3:1: is DOWN; its siblings are ACTIVE (1 test); "
-        "not tested for 30 days; a report of it lets it be judged"
+        "not tested for 30 days; add a newer report of it"
     )
 
 

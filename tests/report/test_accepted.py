@@ -123,7 +123,7 @@ def test_of_gloo_nothing_is_said_of_gpus() -> None:
 
 
 def test_what_was_not_measured_is_said() -> None:
-    assert accepted_line(report(ranks=4, fingerprint=None)) == "n0: looked at, nothing measured; PASS (exit 0)"
+    assert accepted_line(report(ranks=4, fingerprint=None)) == "n0: checked, nothing measured; PASS (exit 0)"
     several = accepted_line(report(ranks=16, nodes=2, copies=(replace(COPY, status="unjudged"),)))
     assert several == (
         "16 × H100 on 2 nodes: no collective measured; no pair measured; PCIe widths not known; "
@@ -140,12 +140,12 @@ def test_a_model_is_known_by_its_short_name() -> None:
 
 
 def test_of_one_gpu_its_copies_are_said_and_that_there_is_nothing_between_gpus() -> None:
-    alone = SkippedRow("pairs", None, "alone", "one GPU: nothing between GPUs to measure")
+    alone = SkippedRow("pairs", None, "alone", "one GPU, so there is no link between GPUs to measure")
     ways = tuple(replace(COPY, kind=kind, GBps=rate) for kind, rate in (("h2d", 55.3), ("d2h", 54.9), ("device", 2e3)))
     one = report(ranks=1, copies=ways, skipped_rows=(alone, replace(alone, op="collectives")), topology=built(16))
     assert accepted_line(one) == (
         "1 × H100 on n0: 55.3 GB/s to the GPU, 54.9 back; PCIe 1 of 1 x16; "
-        "one GPU: nothing between GPUs to measure; PASS (exit 0)"
+        "one GPU, so there is no link between GPUs to measure; PASS (exit 0)"
     )
 
 

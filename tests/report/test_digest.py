@@ -99,7 +99,7 @@ def test_a_machine_without_a_driver_is_told_what_to_ask_for() -> None:
     assert "--backend gloo" not in digest.headline(report)
     rails = replace(report, scope=Scope(driver=False), command="ncclprobe rails --nnodes 2")
     assert "--backend gloo" not in digest.headline(rails)
-    assert digest.conclusion(rails).startswith("Not known to be ready for NCCL over rails")
+    assert digest.conclusion(rails).startswith("Could not confirm readiness for NCCL over rails")
 
 
 @each_row("rows", ["measurements", "pairs", "copies", "groups", "steps", "ladder"])

@@ -38,7 +38,7 @@ def test_each_check_of_each_node_is_a_test_and_says_what_became_of_it_as_pytest_
     assert results(suites["n1"]) == {
         "pci.width": [],
         "host.eth": [],
-        "ib.state": [(Error, "could not look: permission denied")],
+        "ib.state": [(Error, "could not be done: permission denied")],
         "pci.aer": [(Skipped, "permission denied")],
     }
     assert results(suites["between nodes"]) == {"sync.nccl": [(Failure, "n2: differs")]}

@@ -72,10 +72,10 @@ def test_html_in_a_report_stays_text() -> None:
 
 def test_failures_are_errors_warnings_and_gaps_are_warnings() -> None:
     said = markdown.annotations(SICK)
-    assert said[0] == "::error title=ncclprobe nodes::never heard of: n[3-4]"
+    assert said[0] == "::error title=ncclprobe nodes::did not report: n[3-4]"
     assert said[1].startswith("::error title=ncclprobe pci.width::GPU3 on n0: x8 of 16 lanes; fix: reseat it")
     assert any(line.startswith("::warning title=ncclprobe host.eth::eth0 on n1") for line in said)
-    assert any("could not look: permission denied" in line for line in said)
+    assert any("could not be done: permission denied" in line for line in said)
     assert markdown.annotations(INCONCLUSIVE)[0].startswith("::warning title=ncclprobe verdict::UNKNOWN")
 
 
@@ -90,7 +90,7 @@ def test_annotations_are_few_and_of_one_line(made: Report) -> None:
 def test_a_title_cannot_end_its_own_value() -> None:
     odd = Verdict("a::b,c=d%", "n0", Status.UNKNOWN, "t", why="w%0A", required=True)
     (line,) = markdown.annotations(report(odd, status=Status.UNKNOWN))
-    assert line == "::warning title=ncclprobe a%3A%3Ab%2Cc=d%25::could not look: w%250A"
+    assert line == "::warning title=ncclprobe a%3A%3Ab%2Cc=d%25::could not be done: w%250A"
 
 
 @pytest.mark.slow

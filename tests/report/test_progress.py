@@ -90,6 +90,6 @@ def test_waiting_that_ended_can_begin_again(monkeypatch: pytest.MonkeyPatch) -> 
 
 
 def test_waiting_is_silent_in_a_log(capsys: pytest.CaptureFixture[str]) -> None:
-    with Waiting("looking at this machine", wanted=True) as waiting:
+    with Waiting("examining this machine", wanted=True) as waiting:
         waiting.say("judging")
     assert capsys.readouterr() == ("", "")

@@ -29,7 +29,7 @@ def text(rows: tuple[RailWay, ...], width: int = 100) -> str:
 
 def test_a_dead_rail_stands_out_in_the_grid_and_its_partners_do_not() -> None:
     shown = text(ways(carries=only(BAD)))
-    assert "rails: 46 ways tried, 42 carry data" in shown
+    assert "rails: 46 paths tested, 42 carry data" in shown
     (row,) = [line for line in shown.splitlines() if line.startswith("n1")]
     assert row.split() == ["n1", "48.5", "48.5", "DEAD", "48.5"]
     assert shown.count("DEAD") == 1

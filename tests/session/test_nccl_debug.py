@@ -140,7 +140,7 @@ def test_calls_without_room_beside_the_measured_rank_are_left_out_on_all_ranks_a
     calls = [("all_reduce", OPS["all_reduce"].shape(nbytes, 2, 4)) for nbytes in (8, 1 << 20, 4 << 20)]
     assert [shape.nbytes for _, shape in nccl_debug.fitting(calls, 6 << 20)] == [8, 1 << 20]
     assert nccl_debug.fitting(calls, None) == calls
-    with pytest.raises(ValueError, match="no call of the sweep fits into the memory that is free, 1 B"):
+    with pytest.raises(ValueError, match="no call of the sweep fits into the free memory, 1 B"):
         nccl_debug.fitting(calls, 1)
 
 

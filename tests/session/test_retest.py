@@ -68,7 +68,7 @@ def played(again: Exception | None, monkeypatch: pytest.MonkeyPatch) -> Recorder
 def test_a_row_that_has_no_room_to_be_measured_again_keeps_its_verdict(monkeypatch: pytest.MonkeyPatch) -> None:
     recorder = played(UsageError(NO_ROOM), monkeypatch)
     assert recorder.rows == ["row"]
-    assert recorder.notes == [f"all_reduce 64 KiB was not measured again: {NO_ROOM}"]
+    assert recorder.notes == [f"all_reduce 64 KiB was not retested: {NO_ROOM}"]
 
 
 def test_a_row_that_has_room_is_measured_again_and_a_lost_rank_still_ends_the_run(

@@ -49,7 +49,7 @@ def assemble(part: NodePlace) -> ExitCode:
     try:
         return asyncio.run(interruptible(role(part), [each for each in ENDING if before[each] != signal.SIG_IGN]))
     except TimeoutError as error:
-        why = str(error) or "this run had no time left to look and to judge within --timeout"
+        why = str(error) or "--timeout left no time to examine and judge this machine"
         say(f"{why}; nothing was judged")
         return ExitCode.INCONCLUSIVE
     finally:
@@ -90,7 +90,7 @@ async def _run_other_rank(part: NodePlace) -> ExitCode:
     try:
         leave = await hand_over(part.token.local, part.node_rank, launch.local_rank or 0, text, part.times.end)
     except WireError as error:
-        say(f"rank {launch.rank}: {error}: nothing was looked at from this rank")
+        say(f"rank {launch.rank}: {error}: nothing was examined from this rank")
         return ExitCode.INCONCLUSIVE
     return code_of(leave)
 
@@ -133,7 +133,7 @@ async def _join_nodes(part: NodePlace, local: LocalNode) -> ExitCode:
         return ExitCode(part.judge([local.snapshot_with_samples(part.collectors)], (), ()).exit_code)
     local.add("proof", part.token.proof)
     if part.token.unproven:
-        return alone(part, local, "the nodes share no secret to prove who they are: only this node was judged")
+        return alone(part, local, "the nodes have no common secret to authenticate with: only this node was judged")
     if problem := no_master(part.launch):
         return alone(part, local, f"{problem.subject} {problem.message}; {problem.remedy}")
     with contextlib.ExitStack() as stack:
@@ -142,8 +142,8 @@ async def _join_nodes(part: NodePlace, local: LocalNode) -> ExitCode:
             save(spool / files.named_after(local.name), local.text())
         except (OSError, UsageError) as error:
             if part.node_rank == 0:
-                return alone(part, local, f"no folder for what the other nodes know ({error}); set TMPDIR")
-            say(f"what this node answered is on no disk: {error}")
+                return alone(part, local, f"no folder for the other nodes' captures ({error}); set TMPDIR")
+            say(f"this node's capture could not be written to a disk: {error}")
             return await run_worker(part, local)
         return await (run_worker(part, local) if part.node_rank else run_coordinator(part, local, spool))
 

@@ -39,7 +39,7 @@ _OPENING_S = 2.0  # for a node to open its listeners: who answers its pings does
 _THOROUGH_S = 20.0  # for streams of which all must arrive, and for the size of packets that pass
 _STRAGGLERS_S = 5.0  # in addition to twice what node 0 needed for its own paths
 _INTERFACES = '{"ask": ["psutil", "net_if_addrs"]'
-_SILENT = "silent: it did not report in time what it measured to the others"
+_SILENT = "silent: it did not report its tests of the other nodes in time"
 
 
 async def run_coordinator(part: NodePlace, local: LocalNode, spool: Path) -> ExitCode:
@@ -55,13 +55,13 @@ async def run_coordinator(part: NodePlace, local: LocalNode, spool: Path) -> Exi
         try:
             await _open(part, coordinator, secret)
         except (CannotListen, StoreError) as error:
-            return alone(part, local, f"{error}: the other nodes could not be met")
+            return alone(part, local, f"{error}: the other nodes could not be reached")
         listeners = reserve_listeners(mesh_interfaces(local.snapshot, part.backend), 0, local.name)
         try:
             gathering = await coordinator.gather(part.times.meeting(), partial(_say_who_came, part))
             gathering = replace(gathering, allowed_s=part.times.allowed_s)
             names = unique_names(local.name, coordinator.peers)
-            part.progress("trying the paths between the nodes")
+            part.progress("testing the paths between the nodes")
             await _mesh(part, local, coordinator, listeners, names)
             await _try_rails(part, local, coordinator, listeners, names)
         finally:
@@ -238,7 +238,7 @@ def listeners_of(peer: Peer) -> tuple[MeshListener, ...]:
     own = _addresses_in(peer.capture) if announced else frozenset()
     for each in announced:
         if each.address.partition("%")[0] not in own:
-            say(f"node {peer.hello.node_rank} listens at {each.address}, which its capture does not have: not called")
+            say(f"node {peer.hello.node_rank} listens at {each.address}, which its capture lacks: not contacted")
     return tuple(each for each in announced if each.address.partition("%")[0] in own)
 
 
@@ -318,5 +318,5 @@ def _keep(folder: Path, replays: Sequence[Replay]) -> None:
 def _leave_message(name: str, coordinator: str, share: Share) -> Leave:
     """Return the exit code of a node, and the one line that the node prints."""
     code, worst = share.exit_code, share.worst
-    what = f"FAIL {worst[0]} {worst[1].subject}: {worst[1].message}" if worst else "not everything could be looked at"
+    what = f"FAIL {worst[0]} {worst[1].subject}: {worst[1].message}" if worst else "not everything could be checked"
     return Leave(code, f"{name}: {what}; the report is on {coordinator} (exit {code})" if code else "")

@@ -39,7 +39,7 @@ async def run_worker(part: NodePlace, local: LocalNode) -> ExitCode:
     if wire is None:
         return alone(part, local, "rank 0 was not reached: only this node was judged")
     listeners = reserve_listeners(mesh_interfaces(local.snapshot, part.backend, reach), part.node_rank, local.name)
-    worker, phase = Worker(wire), "while it took this node's facts"
+    worker, phase = Worker(wire), "while it received this node's facts"
     wanted = part.rails
     rails = RailNode(local.snapshot, wanted.host, listeners, wanted.run) if wanted else None
     try:
@@ -47,7 +47,7 @@ async def run_worker(part: NodePlace, local: LocalNode) -> ExitCode:
         hello = Hello(secrets.token_hex(8), part.node_rank, local.name, addresses)
         await worker.join(hello, local.text(), part.times.by(0.7))
         local.add("clock", await worker.clock(part.times.by(0.7)))
-        phase = "while the others were looked at"
+        phase = "while the other nodes were examined"
         part.progress("waiting for node 0's verdict on all nodes")
         leave = await _until_leave(part, local, worker, listeners, rails)
     except (WireError, Refused) as error:

@@ -84,7 +84,7 @@ async def walk_path(caller: Caller, call: Call, local: MeshListener) -> Path:
         return path
     path = replace(path, tries=1, detail="")
     if _family(local.address) != _family(call.address):
-        return replace(path, outcome="unreachable", detail=f"from {local.address}: IPv4 and IPv6 do not meet")
+        return replace(path, outcome="unreachable", detail=f"from {local.address}: IPv4 and IPv6 cannot connect")
     limit = caller.limit(TRY_S)
     try:
         connection = await reach(caller, call, local, limit)
@@ -100,7 +100,7 @@ async def walk_path(caller: Caller, call: Call, local: MeshListener) -> Path:
 
 def untried(call: Call, local: MeshListener) -> Path:
     """Return the row of a path that was not tried for lack of time."""
-    return Path(call.to, call.role, local.interface, local.address, call.address, "late", "not tried: no time left", 0)
+    return Path(call.to, call.role, local.interface, local.address, call.address, "late", "not tested: no time left", 0)
 
 
 async def reach(
@@ -382,7 +382,7 @@ async def _poured(connection: Wire, limit: float, began: float, least: int) -> f
     answer = await connection.receive(limit, _ANSWER_BYTES)
     seconds = answer.get("seconds")
     if answer.get("nbytes") != nbytes or not isinstance(seconds, float) or seconds <= 0:
-        raise WireError("garbled", "counted bytes other than those sent")
+        raise WireError("garbled", "received a different number of bytes than were sent")
     return nbytes * 8 / seconds / 1e9
 
 

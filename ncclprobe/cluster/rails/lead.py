@@ -116,8 +116,8 @@ class RailRun:
                 moved = ends.moved_gbps.get(name, 0.0)
                 if rate and moved > BUSY * rate:
                     return (
-                        f"{name} of {self._fleet.names[rank]} carried {moved:.3g} Gb/s before anything was tried: "
-                        "another job may use it; --force tries all the same"
+                        f"{name} of {self._fleet.names[rank]} carried {moved:.3g} Gb/s before the test: "
+                        "another job may be using it; --force tests anyway"
                     )
         return ""
 
@@ -125,7 +125,7 @@ class RailRun:
         if sum(bool(ends.ports) for ends in self._ends.values()) > 1:
             return ""
         whys = (f": {ends.why}" for ends in self._ends.values() if ends.why and not ends.ports)
-        return f"fewer than two nodes have a rail to try{next(whys, '')}"
+        return f"fewer than two nodes have a rail to test{next(whys, '')}"
 
     @property
     def _rails(self) -> dict[str, list[int]]:

@@ -156,7 +156,7 @@ def in_words(plan: RailPlan) -> str:
         f"{plan.nodes} nodes with {plural(plan.rails, 'rail')} of {plan.rate_gbps:g} Gb/s: {met}, "
         f"{plural(plan.rounds, 'round')} of {plan.waves} x "
         f"{plan.budget.at_once} pairs at once, {plan.messages} MiB each way; each port sends and receives at most "
-        f"{plan.nic_bytes / (1 << 30):.3g} GiB; about {plan.seconds:.0f} s when all is well"
+        f"{plan.nic_bytes / (1 << 30):.3g} GiB; about {plan.seconds:.0f} s if all is well"
     )
 
 

@@ -126,7 +126,7 @@ class Coordinator:
     def _unfinished_peers(self) -> Iterator[Trouble]:
         """Yield the peers that are connected and have not sent everything."""
         for caller, hello in islice(self._unfinished.items(), bounds.TROUBLES):
-            what = "sent no whole capture" if hello else "sent nothing that ncclprobe understands"
+            what = "sent an incomplete capture" if hello else "sent nothing that ncclprobe understands"
             words = f"connected, and {what} in {time.monotonic() - caller.since:.0f} s"
             yield Trouble(caller.address, "silent", words, hello.node_rank if hello else None)
 
@@ -212,7 +212,11 @@ class Coordinator:
         extra = holder != hello.id or not 0 < hello.node_rank < self._nnodes
         too_many = extra and sum(peer.extra for peer in self._peers.values()) >= self._nnodes + _MOST_EXTRA
         if path is None or too_many or not self._open:
-            why = "too many nodes with ranks that others have" if too_many else "too late: rank 0 has stopped waiting"
+            why = (
+                "too many nodes use a rank that another node already has"
+                if too_many
+                else "too late: rank 0 has stopped waiting"
+            )
             if path is not None:
                 path.unlink()
             await wire.send({"refused": why}, self._soon(_HELLO_S))

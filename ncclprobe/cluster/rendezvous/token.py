@@ -59,9 +59,9 @@ class Munge:
             code, opened, trouble = await _run(("unmunge", "--numeric", "--keys=UID"), credential, deadline)
         match = _OPENED.fullmatch(opened.decode(errors="replace"))
         if code or not match:
-            raise WireError("stranger", f"has a credential that munge rejects here: {trouble}")
+            raise WireError("stranger", f"has a credential that munge on this node rejects: {trouble}")
         if int(match[1]) != os.geteuid():
-            raise WireError("stranger", f"is of user {match[1]}, and this run of user {os.geteuid()}")
+            raise WireError("stranger", f"is of user {match[1]}, but this run is of user {os.geteuid()}")
         return self._mixed(match[2])
 
     def _mixed(self, secret: str) -> bytes:
@@ -187,8 +187,8 @@ def _stretched(given: str) -> bytes:
     """Return the key of a token that a person gave. Raises UsageError."""
     if len(given) < LEAST_CHARACTERS:
         raise UsageError(
-            f"{VARIABLE} has {len(given)} characters, and a stranger can guess a secret of fewer than "
-            f"{LEAST_CHARACTERS}; set it to the output of `openssl rand -hex 16`, the same on every node"
+            f"{VARIABLE} has {len(given)} characters, and a secret of fewer than {LEAST_CHARACTERS} can be "
+            f"guessed; set it to the output of `openssl rand -hex 16`, the same on every node"
         )
     text = given.encode("utf-8", "surrogateescape")
     return hashlib.pbkdf2_hmac("sha256", text, b"ncclprobe", _ROUNDS, SECRET_BYTES)
@@ -197,8 +197,8 @@ def _stretched(given: str) -> bytes:
 def _made_by_hand(mark: bytes, launch: Launch) -> Token:
     if launch.node_rank:
         raise UsageError(
-            f"{VARIABLE} is not set: start this node with the command that node 0 prints, or, if no stranger can "
-            f"reach these hosts, give {TRUST} on every node"
+            f"{VARIABLE} is not set: start this node with the command that node 0 prints, or, if only trusted "
+            f"users can reach these hosts, give {TRUST} on every node"
         )
     text = secrets.token_hex(LEAST_CHARACTERS)
     return Token(mark, _stretched(text), "made by node 0, for this run", made=text)
@@ -248,7 +248,7 @@ def _read(path: Path) -> bytes:
         text = file.read(4 * SECRET_BYTES).strip()
     if len(text) < 2 * LEAST_CHARACTERS:
         raise UsageError(
-            f"{path}: holds no secret of {2 * LEAST_CHARACTERS} characters: remove it, and a new one is created"
+            f"{path}: contains no secret of {2 * LEAST_CHARACTERS} characters: remove it, and a new one is created"
         )
     return text
 

@@ -180,7 +180,7 @@ def _uneven(system: NodeSystem, gpus: int, link: float) -> _Within | Absent:
     if (system.gpus, system.nvlinks) != (4, 4):
         return Absent(f"{system.nvlinks} NVLinks do not divide among {system.gpus - 1} neighbours")
     if gpus not in (2, 4):
-        return Absent(f"which {gpus} of the 4 GPUs take part decides over their NVLinks")
+        return Absent(f"their NVLinks depend on which {gpus} of the 4 GPUs take part")
     total = system.nvlinks * link if gpus == 4 else link
     return _Within(gpus=gpus, kind="NVL", fastest=2 * link, total=total, ring=lambda speed: fit(total, speed))
 
@@ -191,7 +191,7 @@ def _cube(system: NodeSystem, gpus: int, link: float) -> _Within | Absent:
     Only pairs of links are faster than one link, and these form one ring of all eight.
     """
     if system.gpus != 8 or gpus not in (4, 8):
-        return Absent(f"{gpus} GPUs of a hybrid cube mesh: which ones decides over their NVLinks")
+        return Absent(f"{gpus} GPUs of a hybrid cube mesh: their NVLinks depend on which ones")
     links = system.nvlinks if gpus == 8 else min(4, system.nvlinks)
 
     def path(speed: float) -> int:

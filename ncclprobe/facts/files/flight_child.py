@@ -82,7 +82,7 @@ def read(data: bytes | str) -> FlightDump | str:
     except Refusing as reason:
         return str(reason)
     except DAMAGED as error:
-        return f"it is not as torch writes it: {type(error).__name__}: {str(error)[:120]}"
+        return f"it is not in torch's format: {type(error).__name__}: {str(error)[:120]}"
     except MemoryError:
         return f"reading it takes more than {MEMORY_BYTES >> 20} MiB"
 
@@ -115,7 +115,7 @@ def dump(value: Json) -> FlightDump:
     for entry in entries[-MAX_ENTRIES:]:
         table.add(entry)
     if entries and not table.columns["seq"]:
-        raise Refusing(f"none of its {len(entries)} entries is as torch writes them")
+        raise Refusing(f"none of its {len(entries)} entries is in torch's format")
     columns: dict[str, Any] = {name: column.tobytes() for name, column in table.columns.items()}
     return FlightDump(
         version=_text(value.get("version")),

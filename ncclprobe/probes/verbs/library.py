@@ -113,7 +113,7 @@ def _hint(name: str, number: int) -> str:
     if number in (errno.EACCES, errno.EPERM, errno.ENOENT) and name == "ibv_open_device":
         return ", so /dev/infiniband is not given to this process"
     if number in (errno.ETIMEDOUT, errno.EHOSTUNREACH, errno.ENETUNREACH) and name == "ibv_modify_qp":
-        return ": the way to the peer's GID is not found (no route, or no answer to ARP or neighbour discovery)"
+        return ": no path to the peer's GID was found (no route, or no answer to ARP or neighbour discovery)"
     if number == errno.EINVAL and name == "ibv_modify_qp":
-        return ": the port does not do this: a path MTU above its own, a GID of another family, a service level"
+        return ": the port does not support this: a path MTU above its own, a GID of another family, a service level"
     return ""

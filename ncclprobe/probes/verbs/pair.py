@@ -80,7 +80,7 @@ class VerbsChild:
     async def ask(self, request: Request) -> Answer:
         """Return the answer to `request`, within its seconds and a few more."""
         if not self._streams:
-            raise VerbsError("died", "the process that calls the verbs library has ended before")
+            raise VerbsError("died", "the process that calls the verbs library had already ended")
         reader, writer = self._streams
         try:
             writer.write(framed(msgspec.json.encode(request)))
@@ -331,7 +331,7 @@ class _End:
         except WireError as error:
             raise self._fail_alone(str(error)) from None
         except (msgspec.ValidationError, ValueError) as error:
-            raise self._fail_alone(f"sent what no end of a rail sends: {str(error)[:200]}") from None
+            raise self._fail_alone(f"sent an invalid message: {str(error)[:200]}") from None
         return failure, address
 
     def _blame(self, theirs: RailFailure | None, *, unless: RailFailure | None = None) -> None:

@@ -279,7 +279,7 @@ class _GpuMemory:
             announce(f"loading {_CUDA}")
             self._cuda = ctypes.CDLL(_CUDA)
         except OSError as error:
-            raise VerbsError("missing", f"{error}: no driver of NVIDIA's here") from None
+            raise VerbsError("missing", f"{error}: there is no NVIDIA driver here") from None
         device, context, pointer = ctypes.c_int(), ctypes.c_void_p(), ctypes.c_uint64()
         self._call("cuInit", 0)
         self._call("cuDeviceGet", ctypes.byref(device), gpu)

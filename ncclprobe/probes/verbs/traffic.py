@@ -86,7 +86,7 @@ class Traffic:
             count = self._poll_cq(self.port.cq, AT_ONCE, ctypes.addressof(self._found))
             copies += [(each.status, each.vendor_err) for each in self._found[: max(0, count)]]
         status, vendor = min(copies, key=lambda each: (not each[0], each[0] == abi.FLUSHED))
-        name, words = COMPLETIONS.get(status, ("unknown", "a status that this version has no words for"))
+        name, words = COMPLETIONS.get(status, ("unknown", "a status that this version does not know"))
         text = f"completion with error {status} ({name}), vendor syndrome {vendor:#x}: {words}"
         return VerbsError("completion", text, status=status)
 

@@ -17,8 +17,8 @@ MOST_DOTS = 60
 MOST_RANKS = 400
 _WIDTH, _LEFT, _ROW, _TOP = 1100.0, 150.0, 22.0, 34.0
 _NO_CLOCK = (
-    "No common clock: not all lines have a time. Each row has its own lines in their order; lines above one "
-    "another in two rows are not of one time."
+    "No common clock: some lines have no time. Each row has its own lines in order; lines that are "
+    "aligned vertically were not written at the same time."
 )
 _DIGITS = re.compile(r"[0-9]+")
 _CLASS_STATES = dict.fromkeys(("not arrived", "dead or gone", "desync", "stuck outside", "stuck inside"), "fail")

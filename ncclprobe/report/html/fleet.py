@@ -108,9 +108,7 @@ def _sentence(card: Card) -> str:
 def _group(state: str, cards: Sequence[Card], names: Sequence[str], blind: Mapping[str, tuple[str, ...]]) -> _Group:
     why = [(card.anchor, _sentence(card)) for card in cards]
     unseen = dict.fromkeys(each for name in names for each in blind.get(name, ()))
-    why += (
-        [("blind", f"not looked at: {', '.join(list(unseen)[:4])}{' …' if len(unseen) > 4 else ''}")] if unseen else []
-    )
+    why += [("blind", f"not checked: {', '.join(list(unseen)[:4])}{' …' if len(unseen) > 4 else ''}")] if unseen else []
     why += [("blind", "did not report to the run")] if state == "missing" else []
     return _Group(state, folded(names, 160 if state == "pass" else 400), len(names), tuple(why))
 

@@ -63,7 +63,7 @@ def _map(title: str, rows: Sequence[PairRow], found: Localisation | None) -> _Ma
     blamed = _blamed(found) if found else []
     shown = _chosen(ends, rows, blamed)
     left = len(ends) - len(shown)
-    note = f"{left:,} of {len(ends):,} are left out: shown are the blamed and the slowest." if left else ""
+    note = f"{left:,} of {len(ends):,} are left out; the culprits and the slowest are shown." if left else ""
     usual = _usual(rows, found)
     full = " and ".join(f"{rate(each)} GB/s{' within a node' * within}" for within, each in usual.items())
     frames = list(_frames(shown, ends, blamed, found.culprits if found else ()))
@@ -190,7 +190,7 @@ def _hover(row: PairRow | None, cleared: frozenset[str]) -> str:
     if row is None:
         return "not measured"
     fine = [end for end in (row.src_end, row.dst_end) if _was_cleared(end, cleared)]
-    again = f"{printable(' and '.join(fine), 120)}: slow once, but not when measured again\n" if fine else ""
+    again = f"{printable(' and '.join(fine), 120)}: slow once, but not when retested\n" if fine else ""
     return (
         f"{printable(row.src_end, 60)} to {printable(row.dst_end, 60)}\n{rate(row.GBps)} GB/s, {size(row.nbytes)}\n"
         f"latency {micros(row.latency_us)}\n{again}"

@@ -83,22 +83,22 @@ def _environment() -> Environment:
 
 
 _VERDICTS = {
-    "pass": "Everything required was looked at, and nothing fails.",
-    "warn": "Nothing fails; something costs speed or safety.",
-    "unknown": "Inconclusive: nothing fails, but not everything required could be judged.",
+    "pass": "All required checks ran, and nothing failed.",
+    "warn": "Nothing failed, but some findings cost speed or safety.",
+    "unknown": "Inconclusive: nothing failed, but not everything required could be judged.",
     "skip": "Nothing was judged.",
 }
 _UNJUDGED = (
-    "Nothing is known to judge these numbers by. If this run is known to be healthy, keep it: "
-    "`ncclprobe baseline REPORT.json -o site.json`; later runs are judged by it: `{command} --baseline site.json`"
+    "There is nothing to compare these numbers with. If this run is known to be healthy, save it as a baseline with "
+    "`ncclprobe baseline REPORT.json -o site.json`, and judge later runs with `{command} --baseline site.json`"
 )
 _UNKEPT = (
-    "Nothing is known to judge these numbers by, and baselines are of collectives: compare them with another node's."
+    "There is nothing to compare these numbers with, because baselines contain only collectives. Compare the nodes."
 )
 _NOTHING = {
-    "pass": "No finding fails or warns, and nothing required was left unseen.",
-    "unknown": "Nothing fails, and nothing was judged either: the notes say what is lacking.",
-    "fail": "The run fails as a whole; what is known of it follows below.",
+    "pass": "No check failed or gave a warning, and all required checks ran.",
+    "unknown": "Nothing failed, but nothing was judged either; the notes show what is missing.",
+    "fail": "The run failed as a whole; the details follow.",
 }
 
 
@@ -110,7 +110,7 @@ def _verdict(report: Report, found: Sequence[Row]) -> str:
     failing = [row for row in found if row.kind == "fail"]
     bad, sick = {row.id for row in failing}, {name for row in failing for name in row.nodes}
     if report.status is not Status.FAIL or not bad:
-        return _VERDICTS.get(report.status.value, "This run fails.")
+        return _VERDICTS.get(report.status.value, "This run failed.")
     of = f", on {len(sick):,} of {plural(len(report.nodes), 'node')}"
     of = of if len(report.nodes) > 1 and all(row.nodes for row in failing) else ""
     return f"{plural(len(bad), 'check')} {'fails' if len(bad) == 1 else 'fail'}{of}."
@@ -150,7 +150,7 @@ def _found(report: Report, found: Sequence[Row], cards: Cards) -> dict[str, Any]
     counts = [(kind, sum(row.kind == kind for row in found)) for kind in ORDER]
     everywhere = len(report.nodes)
     words = {
-        "unjudged": ("not judged", "no number is known well enough to judge them by"),
+        "unjudged": ("not judged", "no expectation is certain enough to judge them by"),
         "inconclusive": ("too noisy to judge", "their interval is wider than the band"),
     }
     counted = [(sum(row.status == state for row in report.measurements), *said) for state, said in words.items()]

@@ -35,14 +35,14 @@ def tables(report: Report) -> list[_Table]:
     """Return the tables that have rows."""
     copies = sorted(report.copies, key=lambda row: _LOUD[row.status])
     advice = tuple(dict.fromkeys(said for row in report.groups for said in row.advice))
-    ladder = "Ladder of training: the same step on more and more ranks"
+    ladder = "Training ladder: the same step on more and more ranks"
     found = [
         _table("Copies within a node", traffic.COPIES, copies),
         _rails(report),
         _table("Groups of a parallel job", traffic.GROUPS, report.groups, advice),
-        _table("Steps of training", traffic.STEPS, report.steps),
+        _table("Training steps", traffic.STEPS, report.steps),
         _table(ladder, traffic.LADDER, report.ladder),
-        _table("NICs that the bytes took", (*traffic.NICS, _REMARK), traffic.nics(report)),
+        _table("NICs that carried the data", (*traffic.NICS, _REMARK), traffic.nics(report)),
     ]
     return [each for each in found if each.rows]
 

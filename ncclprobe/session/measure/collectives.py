@@ -117,7 +117,7 @@ def sweep(run: RankContext) -> None:
                     if recorder and not isinstance(row, SkippedRow):
                         recorder.add_retest(row)
             except UsageError as error:  # on all ranks: the memory that the row had is no longer free
-                run.note(f"{op} {units.size(nbytes)} was not measured again: {error}")
+                run.note(f"{op} {units.size(nbytes)} was not retested: {error}")
     _look_for_disturbances(run, before, heat)
 
 

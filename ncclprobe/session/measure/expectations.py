@@ -100,7 +100,7 @@ def compare_with(recorder: Recorder, sites: Mapping[str, baselines.Site], path: 
         recorder.note(f"changed since the baseline {newest} was taken: {changed}")
     silent = unknown_parts(site.print(), mine)
     if silent and site.fingerprint:
-        recorder.note(f"the baseline {newest} and this run do not both say: {', '.join(silent[:_MOST_NAMED])}")
+        recorder.note(f"the baseline {newest} and this run do not both report: {', '.join(silent[:_MOST_NAMED])}")
 
 
 def learn(run: RankContext) -> Expecting:

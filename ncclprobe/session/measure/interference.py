@@ -152,12 +152,12 @@ def host_disturbances(readings: Sequence[tuple[str, Reading | None, Reading | No
     return [each for each in found if each]
 
 
-_DETAIL = "torch compares the shapes of every call over gloo before it makes it"
-_BLOCKING = "every launch waits for its own end, so no two calls overlap"
-_LINES = "NCCL writes a line for every call"
+_DETAIL = "torch compares the shapes of every call over gloo first"
+_BLOCKING = "every launch waits until it has finished, so calls do not overlap"
+_LINES = "NCCL logs a line for every call"
 _CHECKED = "NCCL checks the arguments of each call"
 _TORCHS_SWITCHES = {
-    "TORCH_NCCL_BLOCKING_WAIT": "the host waits for the end of each call, so no two of them overlap",
+    "TORCH_NCCL_BLOCKING_WAIT": "the host waits for the end of each call, so calls do not overlap",
     "NCCL_BLOCKING_WAIT": "torch reads it as TORCH_NCCL_BLOCKING_WAIT: the host waits for the end of each call",
     "TORCH_NCCL_NAN_CHECK": "torch searches each buffer for NaN before it is sent",
     "TORCH_DIST_NAN_CHECK": "torch searches each buffer for NaN before it is sent",

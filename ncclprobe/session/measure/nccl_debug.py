@@ -75,7 +75,7 @@ def run_pass(
         return None
     logs = tuple(msgspec.convert(each, Log) for each, _ in received if each)
     missing = [f"rank {rank}: {why}{_SECOND * (TAKEN in why)}" for rank, (_, why) in enumerate(received) if why]
-    return logs, f"NCCL's own lines are missing, so its transport is not known: {missing[0]}" if missing else ""
+    return logs, f"NCCL's own log lines are missing, so its transport is unknown: {missing[0]}" if missing else ""
 
 
 def run_task(task: Task, command: Sequence[str], deadline_s: float) -> tuple[Log | None, str]:
@@ -92,7 +92,7 @@ def run_task(task: Task, command: Sequence[str], deadline_s: float) -> tuple[Log
         if found.network or found.hops:
             return found, ""
         words = _text(errors).strip().rpartition("\n")[2][:_MOST_CHARACTERS]
-        return None, words or why or "it wrote no line of NCCL's"
+        return None, words or why or "it wrote no NCCL log line"
 
 
 def _end(process: "subprocess.Popen[bytes]", deadline_s: float) -> str:
@@ -155,7 +155,7 @@ def fitting(shapes: list[tuple[str, CallShape]], room: int | None) -> list[tuple
     """Return the calls whose two buffers fit into `room` bytes (None: all do). Raises ValueError if none does."""
     found = [(op, shape) for op, shape in shapes if room is None or 2 * _footprint(shape) <= room]
     if not found:
-        raise ValueError(f"no call of the sweep fits into the memory that is free, {units.size(room or 0)}")
+        raise ValueError(f"no call of the sweep fits into the free memory, {units.size(room or 0)}")
     return found
 
 

@@ -75,7 +75,7 @@ def too_late(part: What, left_s: float, whole_s: float) -> SkippedRow | None:
 
 def without_all(part: What) -> SkippedRow:
     """Return why `part` is skipped after pairs whose ranks did not all take part to the end."""
-    return SkippedRow(part, None, "lost", "it takes all ranks, and a pair before it brought nothing")
+    return SkippedRow(part, None, "lost", "it needs all ranks, and an earlier pair gave no result")
 
 
 class Rank:
@@ -180,7 +180,9 @@ class Rank:
         self._watchdog.set_phase("verdict")
         if self._recorder:
             for rank, late_s in self._watchdog.late():
-                self._recorder.note(f"rank {rank} came {late_s:.0f} s after half of the ranks; all waited for it")
+                self._recorder.note(
+                    f"rank {rank} came {late_s:.0f} s after half of the ranks; the others waited for it"
+                )
         exchange.collect(None)  # a rank that is lost on its way here is still a lost rank
         code = exchange.share(self._close(Ending()) if self._recorder else None)
         if not self._recorder:

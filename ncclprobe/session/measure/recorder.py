@@ -195,7 +195,7 @@ class Recorder:
             for each in found:
                 self._log.add("disturbance", _plain(each))
                 if each.falsifies:
-                    self.note(f"{each.what}; keep no baseline of this run, unset it and measure again")
+                    self.note(f"{each.what}; do not make this run a baseline; unset it and measure again")
 
     def all_pairs_tried(self) -> None:
         """Record that no pair is missing but those of ranks that had gone."""
@@ -222,7 +222,7 @@ class Recorder:
     def take_captures(self, captures: Sequence[tuple[str, str]]) -> list[Snapshot]:
         """Return the snapshots of the nodes that these are of, and record which nodes sent none."""
         if missing := sorted({*self.participants.hosts} - {host for host, _ in captures}):
-            self.note(f"not looked at: {fold(missing)}: no capture came from there")
+            self.note(f"not checked: {fold(missing)} sent no capture")
         return replayed_nodes(captures, self.participants.hosts)
 
     def open(self) -> None:

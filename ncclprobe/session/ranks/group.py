@@ -103,7 +103,7 @@ def stuck(record: Mapping[str, Any]) -> str:
     name, number = first.get("profiling_name", "a call"), first.get(_SEQ[bool(first.get("is_p2p"))], "?")
     more = f"; {len(rest) - 1} more wait behind it" if len(rest) > 1 else ""
     sizes, state = first.get("input_sizes"), first.get("state")
-    return f"{name}, call {number} of its group, sizes {sizes}, is {state} and not over{more}"
+    return f"{name}, call {number} of its group, sizes {sizes}, is {state} and not finished{more}"
 
 
 def why(error: BaseException, backend: Backend | None, device: int) -> str:

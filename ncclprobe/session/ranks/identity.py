@@ -145,7 +145,7 @@ def choose_backend(asked: Backend | None, kind: str, local_ranks: int, devices: 
             "install a CUDA build of torch and check CUDA_VISIBLE_DEVICES, or use --backend gloo"
         )
     if count == 0 and asked is None:
-        why = "no GPU can be seen, so this measured gloo over the CPU; this result does not apply to NCCL"
+        why = "no GPU is visible, so this measured gloo over the CPU; this result does not apply to NCCL"
         return "gloo", f"{why}; if gloo is meant, add --backend gloo"
     if count == 0 and devices.usable is not None:
         raise UsageError("--backend nccl needs a GPU per rank, and no GPU is visible; use --backend gloo")
@@ -293,6 +293,6 @@ def _shared_gpu(infos: Sequence[RankInfo]) -> str:
     for rank, info in enumerate(infos):
         first = rank if info.gpu is None else seen.setdefault(" ".join((info.host, *info.device[1:])), rank)
         if first != rank:
-            whose = f"ranks {first} and {rank} on {info.host} share a GPU, as NCCL_HOSTID makes two nodes of them"
+            whose = f"ranks {first} and {rank} on {info.host} share a GPU, because NCCL_HOSTID makes them two nodes"
             return f"{whose}: their kernels take turns, so the times say nothing about any link"
     return ""

@@ -197,7 +197,7 @@ class Calls:
             self._turn(calls[0])
         for call in calls:
             if call.open:
-                call.fail("lost", "it had not ended when --timeout was over")
+                call.fail("lost", "it had not ended when --timeout ran out")
 
     def _turn(self, loud: Call | None = None) -> None:
         """Read what has come. A host is given up if its ssh had ended before, and nothing was left to read."""

@@ -246,7 +246,7 @@ class Watchdog:
             return self._stood_still() or self._out_of_time()
         longest_s = self._limits.phase_s + self.late_s + (_STUCK_S if attached else 0.0)
         if now > self._phase_began + longest_s and not self._preparing and not self._may_come(now, attached):
-            return Ending(why=f"nothing came of {self._phase!r} in {now - self._phase_began:.0f} s")
+            return Ending(why=f"no progress in {self._phase!r} for {now - self._phase_began:.0f} s")
         return None
 
     def _may_come(self, now: float, attached: bool) -> bool:

@@ -160,7 +160,7 @@ def test_ends_of_different_families_do_not_meet() -> None:
             return await against(MeshListener("nccl0", "eth0", "fd00::1", 4), own)
 
     (row,) = asyncio.run(run()).rows
-    assert (row.outcome, row.detail) == ("unreachable", "from 127.77.0.1: IPv4 and IPv6 do not meet")
+    assert (row.outcome, row.detail) == ("unreachable", "from 127.77.0.1: IPv4 and IPv6 cannot connect")
 
 
 def test_an_interface_whose_address_is_not_there_is_said_and_the_others_open() -> None:

@@ -93,7 +93,7 @@ def test_another_user_is_a_stranger_by_number(monkeypatch: pytest.MonkeyPatch) -
         credential, _ = await Munge(b"run 1").offer(soon())
         user = os.geteuid()
         monkeypatch.setattr(os, "geteuid", lambda: 12345)
-        with pytest.raises(WireError, match=f"is of user {user}, and this run of user 12345"):
+        with pytest.raises(WireError, match=f"is of user {user}, but this run is of user 12345"):
             await Munge(b"run 1").key(credential, soon())
 
     asyncio.run(run())

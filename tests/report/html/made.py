@@ -146,7 +146,7 @@ def pairs(nodes: int = 8) -> Report:
         nodes, "node", (culprit,), (suspect,), ("into n0",), (), {"one way": 47.9, "both ways": 43.1}, False, 131, 2
     )
     slow = Finding(
-        Severity.FAIL, "out of n3", "what this node sends is slow: 10 % of the usual bandwidth is left", "node",
+        Severity.FAIL, "out of n3", "what this node sends is slow: 10 % of the usual bandwidth", "node",
         "repair", nodes=("n3",), loss=0.9, lost_GBps=43.1, evidence=(seen("131 pair tests", "slow in 14 of 14"),),
     )  # fmt: skip
     return replace(

@@ -130,7 +130,7 @@ def test_whatever_else_was_measured_has_a_table_with_what_fails_first() -> None:
 
 def test_what_could_not_be_looked_at_stands_before_the_numbers_and_its_nodes_among_the_first() -> None:
     words = Page(render(samples.SICK)).words
-    which, blind, numbers = (words.index(each) for each in ("Which nodes", "Not looked at", "Bandwidth and latency"))
+    which, blind, numbers = (words.index(each) for each in ("Which nodes", "Not checked", "Bandwidth and latency"))
     assert which < blind < numbers
     assert "did not report to the run" in words[which:blind]
     for gap in ("n[3-4]", "ib.state", "pci.aer", "storage port", "not judged", "too noisy"):
@@ -140,7 +140,7 @@ def test_what_could_not_be_looked_at_stands_before_the_numbers_and_its_nodes_amo
 def test_a_report_without_trouble_names_nothing_to_do() -> None:
     words = Page(render(samples.HEALTHY)).words
     assert "Nothing to do" in words
-    assert "Not looked at" not in words
+    assert "Not checked" not in words
     assert "Findings" not in words
 
 
