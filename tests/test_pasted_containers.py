@@ -50,6 +50,22 @@ PERFORMANCE = "    Clocks Event Reasons\n        Idle : Not Active\n            
 P2P = "$ nvidia-smi topo -p2p r\n \t" + "\t".join(f"GPU{n}" for n in range(8)) + "\n"
 P2P += "".join(f" GPU{n}\t" + "\t".join("X" if n == m else "%s" for m in range(8)) + "\n" for n in range(8))
 LISTED = "".join(LIST.replace("GPU 0", f"GPU {n}").replace("H200", "H100 80GB HBM3") for n in range(8))
+CONF = "[a@n1 ~]$ cat /etc/nccl.conf\n# cluster defaults\n{}NCCL_IB_HCA==mlx5_0\n[a@n1 ~]$ env | grep NCCL\n"
+TASKS = "#SBATCH --ntasks-per-node=4\n#SBATCH --gpus-per-task=1\n{}\nexport NCCL_DEBUG=INFO\nsrun python t.py\n"
+TORCH = "n1: 2.4.1+cu121 12.1 (2, 20, 5)\nn2: 2.4.1+cu121 12.1 (2, {}, 5)\nexport NCCL_DEBUG=INFO\n"
+GIDS = "$ show_gids{}\nmlx5_0 1 3 0000:0000:0000:0000:0000:ffff:0ae0:002c 10.224.0.44 v2 rdma0\n"
+GIDS += "$ cat r\nexport NCCL_IB_HCA==mlx5_0,mlx5_1\n"
+BRIDGE = "21:00.0 PCI bridge: PLX Technology, Inc. PEX 88096\n\tACSCtl:\tSrcValid{0} ReqRedir{0} CmpltRedir{0}\n"
+DIRECT = """\
+$ uname -r ; cat /proc/driver/nvidia/version | head -1
+4.18.0-372.9.1.el8.x86_64
+NVRM version: NVIDIA UNIX {}Kernel Module  525.147.05  Wed Oct 25 20:27:35 UTC 2023
+$ lsmod | grep nvidia
+nvidia_uvm           1388544  16
+nvidia              56496128  731 nvidia_uvm
+{}$ env | grep NCCL
+NCCL_IB_HCA=mlx5_0
+"""
 WELL = SMI.replace("|                    2 |", "|                    0 |").replace("E. Process", "  Default ")
 SAYS = {
     "one EFA device of 32": (POD % 1, "FAIL host.limits vpc.amazonaws.com/efa the container gets 1 of the 32 NICs"),
@@ -75,13 +91,28 @@ SAYS = {
         COMPOSE % "ipc: host\n    ulimits:\n      memlock:\n        soft: 65536\n        hard: 65536",
         "RLIMIT_MEMLOCK: 64 KiB",
     ),
+    "a file of the host": (
+        DOCKER % f"{GIVEN} -e NCCL_TOPO_FILE=/opt/microsoft/t.xml -v /data:/data",
+        "FAIL launch.vars NCCL_TOPO_FILE names /opt/microsoft/t.xml, a file of the host that no volume",
+    ),
+    "a limit on processors": (
+        (POD % 32).replace("        nvidia.com/gpu: 8", '        cpu: "2"\n        nvidia.com/gpu: 8'),
+        "WARN launch.vars limits.cpu is 2, for the ranks of 8 GPUs",
+    ),
+    "a conf with comments": (CONF.format("export "), "NCCL_IB_HCA is not set: the file is not a shell script"),
+    "a GPU for each task": (TASKS.format(""), "WARN launch.vars --gpus-per-task lets each task of a node see only"),
+    "a bound GPU": (TASKS.format("#SBATCH --gpu-bind=single:1"), "FAIL launch.vars --gpu-bind lets each task"),
+    "versions of NCCL": (TORCH.format(18), "FAIL launch.vars NCCL is not the same on all hosts: 2.20.5 on n1; 2.18.5"),
+    "a NIC that a whole list lacks": (GIDS.format(""), "'mlx5_1' matches no port"),
+    "switches that redirect": (BRIDGE.format("+"), "WARN pci.acs PCIe switches 1 of 1 bridges redirect requests"),
+    "a kernel without GPUDirect": (DIRECT.format("", ""), "WARN ib.gdr GPUDirect RDMA no peer-memory module"),
     "a GPU with ERR!": (
         SMI.replace("HBM3          On ", "HBM3        ERR! ", 1).replace("70W /  700W", "ERR! / ERR!"),
         "FAIL gpu.count GPU0 NVML reports that it is lost",
     ),
     "a GPU without a handle": (
         LIST + "Unable to determine the device handle for gpu 0000:CB:00.0: Unknown Error\n",
-        "FAIL a GPU reports a fault of its hardware",
+        "FAIL a GPU reports a hardware fault",
     ),
     "a GPU that is not there": (
         f"# p5.48xlarge\n{SMI}",
@@ -108,9 +139,9 @@ SILENT = {
     "all EFA devices": POD % 32,
     "half the GPUs and devices": (POD % 16).replace("nvidia.com/gpu: 8", "nvidia.com/gpu: 4"),
     "a machine with one": (POD % 1).replace("p5.48xlarge", "g6.48xlarge"),
-    "a shared device": (HOSTDEV % 1).replace("nvidia.com/hostdev", "rdma/rdma_shared_device_a").replace(
-        "    volumeMounts:", LOCK
-    ),
+    "a shared device": (HOSTDEV % 1)
+    .replace("nvidia.com/hostdev", "rdma/rdma_shared_device_a")
+    .replace("    volumeMounts:", LOCK),
     "the right to lock memory": (HOSTDEV % 8).replace("    volumeMounts:", LOCK),
     "a part of a manifest": "env:\n- name: NCCL_DEBUG\n  value: INFO\nresources:\n  limits:\n    nvidia.com/gpu: 8\n",
     "all that docker can give": DOCKER % GIVEN,
@@ -118,13 +149,29 @@ SILENT = {
     "InfiniBand that is off": (DOCKER % "--ipc=host").replace("NCCL_IB_HCA=mlx5", "NCCL_IB_DISABLE=1"),
     "compose with the host's memory": COMPOSE % "ipc: host\n    ulimits: {memlock: {soft: -1, hard: -1}}",
     "compose with room": COMPOSE % "shm_size: '16gb'",
+    "a file that a volume brings": DOCKER
+    % f"{GIVEN} -e NCCL_TOPO_FILE=/opt/microsoft/t -v /opt/microsoft:/opt/microsoft",
+    "room on processors": (POD % 32).replace("nvidia.com/gpu: 8", 'cpu: "90"\n        nvidia.com/gpu: 8'),
+    "GPUs of all tasks": TASKS.format("#SBATCH --gpu-bind=none"),
+    "one version of NCCL": TORCH.format(20),
+    "a NIC that a part of a list lacks": GIDS.format(" | grep mlx5_0"),
+    "switches that do not redirect": BRIDGE.format("-"),
+    "root ports that redirect": BRIDGE.format("+").replace("PLX Technology, Inc. PEX", "Intel Device"),
+    "a peer-memory module": DIRECT.format("", "nvidia_peermem 16384 0\n"),
+    "an open module on an old kernel": DIRECT.format("Open ", ""),
+    "the channel of a command": "$ srun sh -c 'ls /dev/nvidia-caps-imex-channels; nvidia-imex-ctl -q'\n" + WELL,
     "peers with access": LISTED + P2P.replace("%s", "OK"),
     "cool GPUs by a filter": (PERFORMANCE % "Not Active") * 2,
     "a table that is cut": f"# p5.48xlarge\n$ nvidia-smi | head -8\n{WELL}",
     "half of the GPUs": f"# p5.48xlarge, 2 x H100\n{WELL}",
-    "a matrix that is cut": "# DGX H100\n" + "\t".join(["", *(f"GPU{n}" for n in range(8))])
-    + "\nGPU0\t X " + "\tNV18" * 7 + "\nGPU1\tNV18\t X " + "\tNV18" * 6 + "\n",
-}  # fmt: skip
+    "a matrix that is cut": "# DGX H100\n"
+    + "\t".join(["", *(f"GPU{n}" for n in range(8))])
+    + "\nGPU0\t X "
+    + "\tNV18" * 7
+    + "\nGPU1\tNV18\t X "
+    + "\tNV18" * 6
+    + "\n",
+}
 
 
 def test_what_a_container_lacks_is_named(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

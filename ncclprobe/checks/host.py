@@ -172,11 +172,11 @@ def nics_counted(named: NamedMachine) -> bool:
 
 @check(
     group=LIMITS_GROUP,
-    bad=lambda: [(NamedMachine("p5.48xlarge", given={"vpc.amazonaws.com/efa": 1}),)],
-    good=lambda: [(NamedMachine("p4d.24xlarge", given={"vpc.amazonaws.com/efa": 4}),)],
+    bad=lambda: [(NamedMachine("p5.48xlarge", given={"vpc.amazonaws.com/efa": 1}), Settings())],
+    good=lambda: [(NamedMachine("p4d.24xlarge", given={"vpc.amazonaws.com/efa": 4}), Settings())],
     applies=nics_counted,
 )
-def nics_given(named: NamedMachine) -> Iterator[Finding]:
+def nics_given(named: NamedMachine, settings: Settings) -> Iterator[Finding]:
     """A container does not get all NICs of its machine.
 
     Right: A container gets the NICs of its GPUs.
@@ -189,6 +189,8 @@ def nics_given(named: NamedMachine) -> Iterator[Finding]:
         return
     share = min(1.0, (named.gpus or machine.links.gpus) / machine.links.gpus)
     wanted, given = max(1, round(share * machine.links.nics)), sum(named.given.values())
+    if not given and (machine.links.network != "efa" or (named.nodes < 2 and settings.get("FI_PROVIDER") != "efa")):
+        return
     if given < 0.9 * wanted:
         names = ", ".join(named.given)
         message = f"the container gets {given} of the {wanted} NICs that {machine.name} has for its GPUs"
@@ -407,9 +409,10 @@ def memlock(
     if soft is None or soft >= 16 * GIB or (memlock.exempt and own):
         return
     machine = machine_named(named.type) if isinstance(named, NamedMachine) and named.type else None
-    rdma = machine is not None and machine.links.network in ("ib", "roce", "efa")
+    rdma = isinstance(named, NamedMachine) and named.rdma
+    rdma = rdma or (machine is not None and machine.links.network in ("ib", "roce", "efa"))
     tell = fail if (isinstance(fabric, Fabric) or rdma) and soft < 64 * MIB else warn
-    devices = f"on {machine.name}" if machine and rdma else "if RDMA is used"
+    devices = f"on {machine.name}" if machine and rdma else f"{'and' if rdma else 'if'} RDMA is used"
     if isinstance(fabric, Fabric):
         devices = f"with {plural(len(fabric.devices), 'RDMA device')}"
     message = f"{size(soft)}, {devices}; NCCL needs gigabytes"

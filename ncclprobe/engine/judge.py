@@ -6,6 +6,7 @@ already explains is SKIP; a check that raises spoils only its own verdict.
 """
 
 import fnmatch
+import re
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from functools import partial
@@ -218,9 +219,13 @@ def judge_node(
     return tuple(map(_not_shown, verdicts)) if snapshot.pasted else verdicts
 
 
+_UNREAD = re.compile(f"^{UNSEEN}|could not be read$|{NOT_SHOWN}")
+"""What a note says of a subject that the texts do not show."""
+
+
 def _not_shown(verdict: Verdict) -> Verdict:
     """Return a verdict on pasted texts as advisory, if they do not show what it takes."""
-    blank = [each for each in verdict.findings if each.message.startswith(UNSEEN)]
+    blank = [each for each in verdict.findings if each.severity is Severity.NOTE and _UNREAD.search(each.message)]
     if blank and verdict.status is Status.PASS:
         why = blank[0].message.removeprefix(UNSEEN)
         seen = tuple(each for each in verdict.findings if each not in blank)

@@ -1,14 +1,18 @@
 """What `explain` names in texts that people pasted for `doctor`: an Xid, a unit that failed, a pod without a node."""
 
 import json
+import re
 from collections.abc import Sequence
+from typing import Any
 
+from ncclprobe.facts.machine import NamedMachine
 from ncclprobe.host.pasted_ethtool import DROPPED
 from ncclprobe.host.pasted_logs import LOG
+from ncclprobe.host.pasted_lspci import REDIRECTS
 from ncclprobe.model.causes import Cause
 from ncclprobe.model.findings import Certainty, Evidence, Finding, Severity, Status, Verdict
 from ncclprobe.model.report import Report
-from ncclprobe.model.snapshot import Job, Snapshot
+from ncclprobe.model.snapshot import Job, Snapshot, learned
 from ncclprobe.model.values import Struct
 
 _STATUS = {Severity.FAIL: Status.FAIL, Severity.WARN: Status.WARN}
@@ -46,9 +50,32 @@ def said_in(paths: Sequence[str], pasted: Sequence[Snapshot]) -> SaidInTexts:
         report = None
     known = [each for each in report.causes if each.confidence == "named"] if report else []
     named = [each for each in known if each.severity in _STATUS and each.evidence]
-    named = [each for each in named if not each.id.startswith(_UNEXPLAINED)]
+    named = [each for each in named if not each.id.startswith(_UNEXPLAINED) and not _is_command(each.evidence[0].text)]
     told = tuple(_verdict(cause, node) for cause in named) or (_mark_unexplained(report, node),) * log
-    return SaidInTexts((*told, *(_losses(each) for each in pasted if DROPPED in each.answers)))
+    told += tuple(_losses(each) for each in pasted if DROPPED in each.answers)
+    return SaidInTexts((*told, *(_redirects(each) for each in pasted if REDIRECTS in each.answers)))
+
+
+def _is_command(text: str) -> bool:
+    """Return whether a line is a command behind its prompt, which reports nothing."""
+    return bool(re.match(r"[\w.@:~/\[\] -]{0,60}[$#>] [a-z]", text))
+
+
+_REDIRECTED = "A PCIe switch redirects traffic between its devices to the processor (ACS)"
+
+
+def _redirects(machine: Snapshot) -> Verdict:
+    """Return the verdict on ports of PCIe switches in ``lspci -vvv``; a hypervisor needs them to redirect."""
+    found, others = json.loads(str(machine.answers[REDIRECTS]))
+    named = learned(machine.facts, NamedMachine)
+    if not found or (named and named.machine and named.machine.cloud != "oracle"):
+        return Verdict("pci.acs", machine.node, Status.PASS, _REDIRECTED)
+    message = f"{len(found)} of {len(found) + others} bridges redirect requests to the processor (ACS)"
+    remedy = "turn ACS off in the firmware's set-up, or with setpci at each boot, unless virtual machines run here"
+    evidence = (Evidence("lspci -vvv", text=f"ACSCtl of {', '.join(dict.fromkeys(found[:4]))}: ReqRedir+"),)
+    details: dict[str, Any] = {"blame": "node", "action": "fix-image", "evidence": evidence, "remedy": remedy}
+    finding = Finding(Severity.WARN, "PCIe switches", message, **details)
+    return Verdict("pci.acs", machine.node, Status.WARN, _REDIRECTED, findings=(finding,))
 
 
 def _mark_unexplained(report: Report | None, node: str) -> Verdict:

@@ -69,7 +69,8 @@ class NamedMachine(Struct, frozen=True):
     """A machine that pasted text names but does not show: its type, GPUs, nodes, ranks per node and RDMA interfaces.
 
     `withheld` are variables that mpirun does not pass to other nodes, `given` the NICs that a container gets, by
-    resource. `partial`: the text does not show all GPUs. Empty or 0: not named.
+    resource. `partial`: the text does not show all GPUs; `some_nics`: not all NICs. `rdma`: it mentions RDMA devices.
+    `sources`: a script takes variables from a file that is not shown. Empty or 0: not named.
     """
 
     type: str = ""
@@ -80,6 +81,9 @@ class NamedMachine(Struct, frozen=True):
     withheld: tuple[str, ...] = ()
     given: Mapping[str, int] = field(default_factory=dict)
     partial: bool = False
+    some_nics: bool = False
+    rdma: bool = False
+    sources: bool = False
     netdevs: Mapping[str, str] = field(default_factory=dict)
 
     @property

@@ -46,7 +46,11 @@ _PREFIXES = tuple(
 """What `kubectl logs --timestamps` and docker compose put before each line."""
 _HOST = re.compile(r"([A-Za-z0-9][\w.-]{0,80}): ?")
 _LINES_OF_A_HOST = 3
-_PROMPT = re.compile(r"[\w.@:~/\[\]() -]{0,80}[$#>%] ?(?=(?:sudo )?[a-z_.\-/]{2,40}(?:\s|$))")
+_PROMPT = re.compile(
+    r"(?!# )[\w.@:~/\[\]() -]{0,80}[$#>%] ?(?=(?:sudo )?[a-z_.\-/]{2,40}(?:\s|$))|"
+    r"# (?=(?:cat|env|printenv|ls|ip|ib\w{2,12}|rdma|show_gids|nvidia-smi|ls\w{2,3}|ulimit|df|ethtool|docker)\b)"
+)
+"""What stands before a command. A comment looks like the prompt of root."""
 _ENV: Question = ("env",)
 _ENV_FILE = re.compile(r"--env-file[= ]([\w./~-]{1,120})")
 _MEETING = ("RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")
@@ -99,7 +103,8 @@ def _host_answers(lines: Sequence[str]) -> Iterator[tuple[str, Answers]]:
             literal = bool(section) and section[0].endswith(tuple(f"cat {name}" for name in taken))
             found = settings(section, literal)
             partial = partial or (bool(found) and bool(re.search(r"\benv\b.{0,80}grep", section[0])))
-            variables |= found
+            sourced = bool(section) and bool(re.search(r"\bsource \S{1,200};.{0,80}\benv\b", section[0]))
+            variables = {**found, **variables} if sourced else {**variables, **found}
     if variables:
         in_part = partial and any(name in variables for name in (*_MEETING, "LOCAL_WORLD_SIZE", "LOCAL_RANK"))
         variables |= {name: None for name in _MEETING if in_part and name not in variables}
@@ -145,7 +150,22 @@ def joined(parts: Mapping[str, Answers]) -> tuple[Answers, list[str]]:
                 answer = _merge_answers(question, str(before), str(answer))
             whole[question] = answer
             source.setdefault(question, name)
-    return whole, [*odd, *_counted_differently(whole, source)]
+    return _with_named_nics(whole), [*odd, *_counted_differently(whole, source)]
+
+
+_NICS: Question = ("list", "/sys/class/infiniband")
+
+
+def _with_named_nics(whole: Answers) -> Answers:
+    """Return answers with the NICs that NCCL_IB_HCA names, if the texts do not show all: no more is known of those."""
+    text = str(json.loads(str(whole.get(_ENV, "{}"))).get("NCCL_IB_HCA") or "")
+    if _NICS not in whole or not json.loads(str(whole.get(NAMED, "{}"))).get("some_nics") or text.startswith("^"):
+        return whole
+    shown = json.loads(str(whole[_NICS]))
+    named = [each.partition(":")[0] for each in text.lstrip("=").split(",") if each[-1:].isdecimal()]
+    lost = [each for each in dict.fromkeys(named) if each not in shown]
+    ports: Answers = {("list", f"/sys/class/infiniband/{each}/ports"): '["1"]' for each in lost}
+    return {**whole, **ports, _NICS: json.dumps([*shown, *lost])}
 
 
 def _differing(question: Question, before: str, answer: str, pastes: str) -> Iterator[str]:

@@ -12,6 +12,7 @@ Pair = tuple[tuple[str, ...], str]
 """A path of keys in a file of YAML, an item of a list by its number, and the value there."""
 
 _KEY = re.compile(r"[\"']?([\w./-]{1,120})[\"']?:(?:\s+(\S.{0,2000}))?")
+_DEEPEST = 32
 _RUN = re.compile(r"\b(?:docker|podman|nerdctl) run\b")
 _OPTIONS = OptionOf(_RUN, re.compile(r"\s(--?[a-z][a-z-]{0,30})(?:[= ](?!-)[\"']?(\S{1,300}))?"))
 _GPUS = re.compile(r"\s--gpus[= ]|nvidia\.com/gpu=|\s--runtime[= ]nvidia\b")
@@ -52,18 +53,37 @@ def pairs(lines: Sequence[str]) -> list[Pair]:
         if key := _KEY.fullmatch(text):
             above = [*(each for each in above if each[0] < indent), (indent, key[1], False)]
         path, value = tuple(name for _, name, _ in above), (key[2] if key else text) or ""
-        if path and value.startswith("{"):
-            found += [((*path, one.strip(" \"'")), _bare(two)) for one, two in _flow(value)]
-        elif path and value and not text.startswith("#"):
-            found.append((path, _bare(value)))
+        if path and value and not text.startswith("#"):
+            found += _flow(path, value)
     return found
 
 
-def _flow(value: str) -> Iterator[tuple[str, str]]:
-    for part in value.strip("{} ").split(","):
-        one, colon, two = part.partition(":")
-        if colon:
-            yield one, two
+def _flow(path: tuple[str, ...], value: str) -> Iterator[Pair]:
+    """Yield what ``{a: 1, b: {c: [d]}}`` holds, a list of plain values as it is."""
+    inner = value.strip()
+    if len(path) > _DEEPEST or (not inner.startswith("{") and not re.match(r"\[\s*\{", inner)):
+        yield path, _bare(inner)
+        return
+    for number, part in enumerate(_parts(inner[1:-1])):
+        key = _KEY.fullmatch(part) if inner.startswith("{") else None
+        if key:
+            yield from _flow((*path, key[1]), key[2] or "")
+        elif inner.startswith("["):
+            yield from _flow((*path, str(number)), part)
+
+
+def _parts(text: str) -> Iterator[str]:
+    """Yield what commas separate outside brackets and quotation marks."""
+    deep, quote, begin = 0, "", 0
+    for at, letter in enumerate(text):
+        if quote or letter in "\"'":
+            quote = "" if letter == quote else quote or letter
+        else:
+            deep += (letter in "[{") - (letter in "]}")
+            if letter == "," and not deep:
+                yield text[begin:at].strip()
+                begin = at + 1
+    yield text[begin:].strip()
 
 
 def _bare(value: str) -> str:
@@ -129,7 +149,8 @@ _MEMLOCK = (("ulimits", "memlock"), ("ulimits", "memlock", "soft"))
 
 def _service(found: Sequence[Pair]) -> str:
     """Return the first service of a compose file that is given GPUs; empty: there is none."""
-    gives = (path[1] for path, value in found if len(path) > 2 and ("gpu" in value.lower() or value == "nvidia"))
+    own = [(path, value) for path, value in found if len(path) > 2 and path[0] == "services"]
+    gives = (path[1] for path, value in own if "gpu" in value.lower() or value == "nvidia")
     return next(gives, "")
 
 
@@ -162,8 +183,7 @@ def devices(lines: Sequence[str]) -> dict[str, int]:
     for path, value in written:
         if _NICS.fullmatch(path[-1]) and value.isdecimal() and not _SHARED.search(path[-1]):
             found[path[-1]] = int(value)
-    libfabric = any(path[-1] == "value" and value == "efa" for path, value in written)
-    return {EFA: 0} if libfabric and not found and _asks_alone(written) else found
+    return {EFA: 0} if not any(_NICS.fullmatch(path[-1]) for path, _ in written) and _asks_alone(written) else found
 
 
 def _asks_alone(written: Sequence[Pair]) -> bool:
@@ -186,6 +206,43 @@ def problems(lines: Sequence[str]) -> Iterator[dict[str, str | bool]]:
         yield from _without_device(text, words, "the service")
     else:
         yield from _without_lock(found)
+        yield from _slowed(found)
+    yield from _unmounted(text, command(lines), found)
+
+
+_PER_RANK = 2
+_CPU = re.compile(r"(\d{1,7})(m?)")
+
+
+def _slowed(found: Sequence[Pair]) -> Iterator[dict[str, str | bool]]:
+    """Yield that a pod's limit on processors is too low for a rank on each of its GPUs."""
+    at = {path: value for path, value in found if "limits" in path}
+    for path, value in at.items():
+        gpus, cpu = at.get((*path[:-1], "nvidia.com/gpu"), ""), _CPU.fullmatch(value)
+        if path[-1] == "cpu" and cpu and gpus.isdecimal():
+            count = int(cpu[1]) / (1000 if cpu[2] else 1)
+            if count < _PER_RANK * int(gpus):
+                message = f"is {value}, for the ranks of {gpus} GPUs: each keeps two threads and more busy"
+                remedy = "raise limits.cpu, or leave it out and keep the request"
+                yield {"subject": "limits.cpu", "message": message, "remedy": remedy, "harmless": True}
+            return
+
+
+_NAMED_FILE = re.compile(r"(NCCL_(?:TOPO|GRAPH|TOPO_DUMP|CONF)_FILE)[\"']?\s?[=:,]\s{0,8}[\"']?(/[\w./-]{1,200})")
+
+
+def _unmounted(text: str, given: Sequence[tuple[str, str]], found: Sequence[Pair]) -> Iterator[dict[str, str | bool]]:
+    """Yield that a variable names a file of the host that no volume brings into the container."""
+    mounts = [value for name, value in given if name in ("-v", "--volume", "--mount")]
+    mounts += [value for path, value in found if path[-1] == "mountPath" or "volumes" in path]
+    inside = [part.removeprefix("dst=").removeprefix("target=") for each in mounts for part in re.split("[:,]", each)]
+    for name, file in dict.fromkeys(_NAMED_FILE.findall(text)):
+        folder = file.rpartition("/")[0]
+        of_host = folder == "/opt/microsoft" or re.search(rf"ls(?: -\w{{1,8}})? {re.escape(folder)}(?:/|\b)", text)
+        seen = any(part.startswith("/") and f"{file}/".startswith(f"{part.rstrip('/')}/") for part in inside)
+        if (given or any(path[-1] == "image" for path, _ in found)) and of_host and not seen:
+            message = f"names {file}, a file of the host that no volume brings into the container"
+            yield {"subject": name, "message": message, "remedy": f"add `-v {folder}:{folder}:ro`"}
 
 
 _SEVERAL = r"--nnodes[= ][\"']?(?:[2-9]|\d\d)"

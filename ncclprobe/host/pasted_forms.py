@@ -192,7 +192,7 @@ def _list(lines: Sequence[str]) -> Answers:
     return {("run", "nvidia-smi", "-L"): "\n".join(listed) + "\n"} if listed else {}
 
 
-_FIRST = re.compile(r"nvidia-smi -L \| ?(?:head|tail|sed|grep|awk)\b")
+_FIRST = re.compile(r"nvidia-smi (?:-L|nvlink)\b.{0,40}(?:\| ?(?:head|tail|sed|grep|awk)\b|\s-i[= ]?\d)")
 _LINK = "pci/pci_gpu_link_info"
 _IN_XML = {
     "gpu_uuid": "uuid",
@@ -534,6 +534,20 @@ _PEER_MEMORY = {
 }
 
 
+_UNAME = re.compile(r"(?:Linux \S{1,80} )?(\d{1,2}\.\d{1,3}\.\d{1,4}-[\w.+-]{2,60})(?: .{0,120})?")
+
+
+def _kernel(lines: Sequence[str]) -> Answers:
+    """Read ``uname -r`` or ``-a``, and the line of NVIDIA's module in /proc/driver/nvidia/version."""
+    found: Answers = {}
+    for line in map(str.strip, lines):
+        if release := _UNAME.fullmatch(line):
+            found["uname",] = json.dumps({"hostname": "pasted", "release": release[1], "machine": "x86_64"})
+        elif line.startswith("NVRM version: "):
+            found["read", "/proc/driver/nvidia/version"] = f"{line}\n"
+    return found
+
+
 def _lsmod(lines: Sequence[str]) -> Answers:
     """Read ``lsmod``, or what a filter left of it: whether a peer-memory module is among NVIDIA's."""
     modules = {row[1] for line in lines if (row := _MODULE.fullmatch(line.strip()))}
@@ -560,6 +574,7 @@ FORMS: Mapping[str, Callable[[Sequence[str]], Answers]] = MappingProxyType(
         "df": _df,
         "show_gids": _show_gids,
         "lsmod": _lsmod,
+        "uname": _kernel,
         "container": limits,
     }
 )

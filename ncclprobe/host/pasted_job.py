@@ -35,6 +35,7 @@ _MANY = rf"(?:\d{{1,5}}|{'|'.join(_NUMBERS)})"
 _NUMBER = f"({_MANY})"
 _GPUS = (
     re.compile(r"(?i)nvidia\.com/gpu\.product[\"']?\s?[:=]\s?[\"']?(?:nvidia-)?([\w.-]{2,40})"),
+    re.compile(r"(?i)gpu\.nvidia\.com/(?:model|class)\b.{0,80}?\b([abhl]\d{2,3}s?|gb\d{3})(?:_\w{1,30})?\b"),
     re.compile(r"(?i)gke-accelerator[\"']?\s?[:=]\s?[\"']?(?:nvidia-)?(?:tesla-)?([\w.-]{2,40})"),
     re.compile(r"(?i)(?:--gres[= ]gpu:|--gpus(?:-per-(?:node|task))?[= ]|gpu:)([a-z][\w.-]{1,30}):\d{1,2}\b"),
     re.compile(rf"(?i)\b{_MANY}\s?[x×*]?\s{_MODEL}\b"),
@@ -81,6 +82,16 @@ _CUT = re.compile(
     r"nvidia-smi.{0,80}(?:\| ?(?:head|tail|sed|grep|awk)\b|\s-i[= ]?\d)|^\s{0,8}[\[<(]?(?:\.\.\.|…|snip|truncated)"
 )
 """That a text does not show all GPUs."""
+_SOME_NICS = re.compile(
+    r"(?:show_gids|ibstat|ibstatus|ibv_devinfo|ibdev2netdev|rdma link|ls /sys/class/infiniband)\b"
+    r".{0,60}?(?:\| ?(?:head|tail|sed)\b|\| ?grep.{0,40}(?:mlx|rdma|roce|_\d)|-d \w|(?:mlx|rdma|roce|ibp)\w{1,20})"
+)
+"""That it does not show all NICs."""
+_RDMA = re.compile(
+    r"\brdma/|/dev/infiniband|NCCL_IB_(?:HCA|GID_INDEX)\b|vpc\.amazonaws\.com/efa|\b\d{2,3}G IB\b|uverbs\d"
+)
+_SOURCES = re.compile(r"\s{0,40}(?:source|\.) [\w./~$\"{}-]{2,200}\s{0,8}(?:[;#&]|$)")
+"""That a script takes variables from a file whose text is not shown."""
 _LONGEST, _MOST = 200, 4000
 """Characters of a line that is a sentence, and of one that is looked at."""
 
@@ -102,6 +113,9 @@ def described(written: Sequence[str]) -> dict[Question, str]:
         "withheld": _withheld(lines),
         "given": devices(written),
         "partial": any(map(_CUT.search, lines)),
+        "some_nics": any(map(_SOME_NICS.search, lines)),
+        "rdma": any(map(_RDMA.search, lines)),
+        "sources": any(map(_SOURCES.match, lines)),
         "netdevs": {match[1]: match[2] for line in lines if (match := _NETDEV.match(line.strip()))},
     }
     tasks, nodes = _count(lines, (_TASKS,)), _nodes(lines)

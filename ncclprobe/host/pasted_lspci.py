@@ -1,12 +1,16 @@
-"""What ``lspci -vv`` prints, as the kernel's files of each function."""
+"""What ``lspci -vv`` prints, as the kernel's files of each function, and the ports that redirect requests (ACS)."""
 
 import json
 import re
 from collections.abc import Sequence
 
-from ncclprobe.host import Question
+from ncclprobe.host import SAMPLE, Question
 from ncclprobe.model.errors import HostError
 
+REDIRECTS: Question = (SAMPLE, "acs")
+"""Asked of no machine: the ports of PCIe switches, or of unnamed bridges, that redirect requests, and how many do not.
+"""
+_SWITCH = re.compile(r"PLX|PEX|Broadcom|Switchtec|Microsemi|Microchip|PMC-Sierra")
 _ROOT = "/sys/bus/pci/devices"
 _HEAD = re.compile(
     r"((?:[0-9a-f]{4}:)?[0-9a-f]{2}:[0-9a-f]{2}\.[0-7]) ([\w/ -]{3,40}?)(?: \[[0-9a-f]{4}\])?: (.{1,160})"
@@ -35,10 +39,12 @@ def lspci(lines: Sequence[str]) -> dict[Question, str | HostError]:
     found: dict[Question, str | HostError] = {}
     functions: dict[str, bool] = {}
     address = ""
+    redirects, others, bridge = list[str](), 0, "a bridge"
     for line in map(str.strip, lines):
         if head := _HEAD.match(line):
             address = head[1] if head[1].count(":") > 1 else f"0000:{head[1]}"
             kind, words = _CLASSES.get(head[2].lower(), ""), head[3].lower()
+            bridge = address if _SWITCH.search(head[3]) else ""
             vendor = next((number for name, number in _VENDORS.items() if name in words), "0")
             ids = _IDS.findall(words)[-1:] or [(vendor, "1")]
             functions[address] = False
@@ -52,7 +58,11 @@ def lspci(lines: Sequence[str]) -> dict[Question, str | HostError]:
             found["read", f"{_ROOT}/{address}/{files[0]}"] = f"{link[1]} GT/s PCIe"
             found["read", f"{_ROOT}/{address}/{files[1]}"] = link[2]
             functions[address] = True
+        elif line.startswith("ACSCtl:") and bridge:
+            redirects += [bridge] if "ReqRedir+" in line or "CmpltRedir+" in line else []
+            others += "Redir+" not in line
         elif line.startswith("NUMA node:") and address:
             found["read", f"{_ROOT}/{address}/numa_node"] = line.partition(":")[2].strip()
     known = [each for each, linked in functions.items() if linked and ("read", f"{_ROOT}/{each}/uevent") in found]
-    return found | {("list", _ROOT): json.dumps(known)} if known else {}
+    acs: dict[Question, str | HostError] = {REDIRECTS: json.dumps([redirects, others])} if redirects or others else {}
+    return acs | (found | {("list", _ROOT): json.dumps(known)} if known else {})

@@ -37,6 +37,7 @@ def scripts(lines: Sequence[str]) -> dict[Question, str | HostError]:
     """
     whole = re.sub(r"\\\n\s*", " ", "\n".join(lines)).split("\n")
     found = [*_unquoted(lines), *_multiplied(whole), *_unavailable_gpus(lines), *_too_many(whole), *problems(lines)]
+    found += [*_isolated(whole), *_of_several_versions(lines)]
     return {PROBLEMS: json.dumps(found)} if found else {}
 
 
@@ -75,6 +76,44 @@ def _multiplied(whole: Sequence[str]) -> Iterator[dict[str, str]]:
                 "remedy": "set `#SBATCH --ntasks-per-node=1`, or start the ranks with srun and without torchrun",
             }
             return
+
+
+_BOUND = re.compile(r"--gpu-bind[= ](?:verbose,)?(single|per_task|none|closest|map_gpu|mask_gpu)")
+_PER_TASK = re.compile(r"--gpus-per-task[= ](?:[a-z][\w.-]{1,30}:)?(\d)\b")
+
+
+def _isolated(whole: Sequence[str]) -> Iterator[dict[str, str | bool]]:
+    """Yield that Slurm gives each task a GPU of its own, so that it sees no other one of its node."""
+    own = [line for line in whole if line.startswith("#SBATCH") or _STEP.search(line)]
+    bound = next((found[1] for line in own if (found := _BOUND.search(line))), "")
+    each = next((found[0] for line in own if (found := _PER_TASK.search(line))), "")
+    several = any(int(found[1]) > 1 for line in own if (found := _TASKS.match(line.strip())))
+    if several and (bound in ("single", "per_task") or (each and not bound)):
+        yield {
+            "subject": "--gpu-bind" if bound else "--gpus-per-task",
+            "message": "lets each task of a node see only its own GPU: ranks cannot open each other's memory, and "
+            "NVLink between them stays unused",
+            "remedy": "set `--gpus-per-node` and `--gpu-bind=none`, and pick the device by SLURM_LOCALID",
+            "harmless": not bound,
+        }
+
+
+_NCCL_OF = re.compile(r"([\w.-]{1,60}): .{0,80}\((2), (\d{1,2}), (\d{1,2})\)")
+
+
+def _of_several_versions(lines: Sequence[str]) -> Iterator[dict[str, str]]:
+    """Yield that hosts print different versions of NCCL, as pdsh shows ``torch.cuda.nccl.version()`` of each."""
+    hosts: dict[str, list[str]] = {}
+    for line in lines:
+        if found := _NCCL_OF.match(line):
+            hosts.setdefault(".".join(found.groups()[1:]), []).append(found[1])
+    if len(hosts) > 1:
+        told = "; ".join(f"{version} on {', '.join(names[:4])}" for version, names in hosts.items())
+        yield {
+            "subject": "NCCL",
+            "message": f"is not the same on all hosts: {told}: ranks of different versions fail or hang",
+            "remedy": "install the same build of torch and NCCL on every host",
+        }
 
 
 def _too_many(whole: Sequence[str]) -> Iterator[dict[str, str]]:

@@ -20,7 +20,7 @@ from ncclprobe.checks.env import (
 from ncclprobe.checks.env.fixtures import PLAIN, PLAIN_HOST, TWO_NODES, having, setting
 from ncclprobe.facts.interfaces import Interfaces
 from ncclprobe.facts.launcher import Launch
-from ncclprobe.facts.machine import Machine
+from ncclprobe.facts.machine import Machine, NamedMachine
 from ncclprobe.facts.nccl_conf import Settings
 from ncclprobe.model.errors import Unlearned
 from ncclprobe.model.findings import Finding, Severity, Sources, fail, severity_of, warn
@@ -180,6 +180,7 @@ def vendor(
     choices: Choices,
     interfaces: Interfaces | Absent,
     launch: Launch | Absent,
+    named: NamedMachine | Absent = ANY,
 ) -> Iterator[Finding]:
     """A setting differs from what the network's vendor prescribes.
 
@@ -201,7 +202,7 @@ def vendor(
             yield (jobs_note if row.leaves(entry.value) else jobs_warn)(entry.name, message, as_evidence(entry))
     for name in vendors:
         lacking = [row.name for row in found.missing if row.vendor == name]
-        if lacking:
+        if lacking and not (isinstance(named, NamedMachine) and named.sources):
             message = (
                 f"{'is' if len(lacking) == 1 else 'are'} not set, but {TITLES[name]} prescribes "
                 f"{'it' if len(lacking) == 1 else 'them'} ({source(name)})"

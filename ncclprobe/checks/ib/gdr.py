@@ -10,7 +10,7 @@ from ncclprobe.checks.ib.fixtures import NO_NCCL, ONE_NODE, PLAIN, TWO_NODES, fa
 from ncclprobe.facts.driver import GpuDirect
 from ncclprobe.facts.infiniband import Fabric, Port
 from ncclprobe.facts.launcher import Launch
-from ncclprobe.facts.machine import Machine
+from ncclprobe.facts.machine import Machine, NamedMachine
 from ncclprobe.facts.nccl_conf import Settings
 from ncclprobe.facts.nvlink import NvLinks
 from ncclprobe.facts.nvml import Gpus
@@ -18,7 +18,7 @@ from ncclprobe.facts.pci import Pci, normal
 from ncclprobe.facts.software import Software
 from ncclprobe.model.errors import Unlearned
 from ncclprobe.model.findings import Finding, fail, note, seen, warn
-from ncclprobe.model.registry import check
+from ncclprobe.model.registry import applies, check
 from ncclprobe.model.snapshot import Absent
 from ncclprobe.model.values import grouped
 from ncclprobe.nccl.gpudirect import Direct, decide, kernel_support, supported
@@ -200,6 +200,35 @@ def gdr(
         yield from _disabled_by_settings(made, usual, settings)
         unsure = tell is note or _another_tree(machine, settings)
         yield from _too_far(made, usual, list(able), note if unsure else warn)
+
+
+@applies
+def rdma_in_text(named: NamedMachine, fabric: Fabric | Absent) -> bool:
+    """to pasted texts that speak of RDMA and show no devices."""
+    return named.rdma and isinstance(fabric, Absent)
+
+
+@check(
+    group=GDR_GROUP,
+    slows=True,
+    bad=lambda: [(NamedMachine(rdma=True, nodes=2), GpuDirect(driver="proprietary"), PLAIN)],
+    good=lambda: [(NamedMachine(rdma=True, nodes=2), GpuDirect(), PLAIN)],
+    applies=rdma_in_text,
+)
+def gdr_by_text(named: NamedMachine, direct: GpuDirect, settings: Settings) -> Iterator[Finding]:
+    """A pasted text shows that the kernel has no GPUDirect RDMA.
+
+    Right: A pasted text shows that the kernel supports GPUDirect RDMA.
+    Why: without a peer-memory module, and without DMA-BUF (NVIDIA's open kernel module on Linux >= 5.12), every byte
+    is copied through host memory.
+    Fix: run modprobe nvidia-peermem on every node, and load it at boot.
+    """
+    available = kernel_support(direct, settings, None, (12, 0))
+    if available.works is None:
+        raise Unlearned(available.why)
+    if not available.works and "NCCL_DMABUF_ENABLE" not in available.why:
+        tell = fail if named.nodes > 1 else warn
+        yield tell("GPUDirect RDMA", available.why, evidence=_ORIGIN, **IMAGE)
 
 
 def _how_bad(ports: Sequence[Port], launch: Launch | Absent, nvlinks: NvLinks | Absent) -> Callable[..., Finding]:
