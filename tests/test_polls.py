@@ -22,16 +22,21 @@ def asked(tmp_path: Path, source: str, *lines: int) -> tuple[str, str, int] | No
 
 def test_the_head_of_the_loop_and_the_lines_near_its_pause_show_what_it_asks_for(tmp_path: Path) -> None:
     rows = [
-        ("while not os.path.exists(p):\n    time.sleep(1)", (2,), ("file", "os.path.exists", 1)),
-        ("while not w.is_completed(): sleep(1)", (1,), ("work", "is_completed", 1)),
-        ("while True:\n    if store.check(k): break\n    time.sleep(1)", (3,), ("key", "store.check", 2)),
-        ("while True:\n  try:\n    q.get_nowait()\n  except Empty:\n    sleep(1)", (5,), ("queue", "get_nowait", 3)),
-        (HELPER, (3, 4), ("file", "os.path.exists", 5)),
+        ("while not os.path.exists(p):\n    time.sleep(1)", (2,), ("polls-file", "os.path.exists", 1)),
+        ("while not w.is_completed(): sleep(1)", (1,), ("polls-work", "is_completed", 1)),
+        ("while True:\n    if store.check(k): break\n    time.sleep(1)", (3,), ("polls-key", "store.check", 2)),
+        (
+            "while True:\n  try:\n    q.get_nowait()\n  except Empty:\n    sleep(1)",
+            (5,),
+            ("polls-queue", "get_nowait", 3),
+        ),
+        (HELPER, (3, 4), ("polls-file", "os.path.exists", 5)),
         (HELPER, (3,), None),
         ("def f():\n    time.sleep(9)\nwhile os.path.exists(p): f()", (2,), None),  # no loop of this function
         ("for i in n:\n    time.sleep(1)\n    while not p.exists(): sleep(2)", (2,), None),  # another loop asks
         ("while True:\n    time.sleep(1)\n" + "    step()\n" * 40 + "    p.exists()", (2,), None),  # a loop that works
         ("while not p.exists():\n    step()", (2,), None),  # no pause
+        ("model.load(store.get('key'))", (1,), ("store-key", "store.get", 1)),
         ("while not p.exists():\n    time.sleep(1)", (7,), None),  # the file has changed
     ]
     for source, lines, wanted in some(rows):

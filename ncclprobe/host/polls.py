@@ -10,7 +10,7 @@ from ncclprobe.model.errors import HostError
 
 _ASKED: Sequence[tuple[str, Sequence[str]]] = (
     ("work", ("is_completed",)),
-    ("key", ("store.check", ".check([", "store.get(", "store.num_keys", "store.wait(")),
+    ("key", ("store.check", ".check([", "store.num_keys")),
     ("queue", ("get_nowait", "put_nowait", "queue.Empty", ".empty()", ".qsize()")),
     ("process", (".poll()", ".is_alive()", "os.waitpid", "pid_exists", "os.kill(")),
     ("event", (".is_set()",)),
@@ -21,6 +21,7 @@ _ASKED: Sequence[tuple[str, Sequence[str]]] = (
               "os.listdir", "os.scandir", "getsize", "os.stat(", ".stat()", "os.access", "FileNotFoundError")),
 )  # fmt: skip
 """What a loop may ask for, and the calls and exceptions that show it."""
+_OF_STORE = ("store.get(", "store.wait(", "store.multi_get(")
 _LOOPS = ("while ", "while(", "for ", "async for ")
 _SCOPES = ("def ", "class ", "async def ")
 _MOST_LINES, _NEAR, _MOST_BYTES = 24, 8, 2 << 20
@@ -29,18 +30,22 @@ _MOST_LINES, _NEAR, _MOST_BYTES = 24, 8, 2 << 20
 
 def asked(pid: str, frames: Sequence[tuple[str, int]]) -> tuple[str, str, int] | None:
     """Return what the loop asks for in which the program pauses, the words that show it and their line; None: it is not
-    known. `frames` are file and line of the program's functions, innermost first; a caller may have passed the question
-    to a function that repeats it.
+    known. Outside a loop that is the key of a store for which a call waits. `frames` are file and line of the program's
+    functions, innermost first; a caller may have passed the question to a function that repeats it.
     """
     for depth, (path, line) in enumerate(frames):
         lines = _lines(pid, path)
-        if not 0 < line <= len(lines) or (not depth and not any(word in lines[line - 1] for word in ("sleep", "wait"))):
+        if not 0 < line <= len(lines):
+            return None
+        if not depth and (found := next((word for word in _OF_STORE if word in lines[line - 1]), "")):
+            return "store-key", found.strip("("), line
+        if not depth and not any(word in lines[line - 1] for word in ("sleep", "wait")):
             return None
         near = _loop(lines, line - 1) if not depth else _statement(lines, line - 1)
         for at in near:
             for kind, words in _ASKED:
                 if found := next((word for word in words if word in lines[at]), ""):
-                    return kind, found.strip(".()["), at + 1
+                    return f"polls-{kind}", found.strip(".()["), at + 1
     return None
 
 

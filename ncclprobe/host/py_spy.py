@@ -59,7 +59,7 @@ def _with_question(pid: str, frames: list[dict[str, Any]]) -> list[dict[str, Any
     asked = polls.asked(pid, [(each["filename"], each["line"]) for each in own[:_MOST_CALLERS]])
     if asked is not None:
         kind, words, line = asked
-        frames[0].setdefault("values", {}).update(polls=kind, polled=f"{words}, line {line}")
+        frames[0].setdefault("values", {}).update(asks=kind, asked=f"{words}, line {line}")
     return frames
 
 
@@ -92,7 +92,8 @@ def _values(frame: dict[str, Any]) -> Iterator[tuple[str, str]]:
 def _dump(pid: str) -> str:
     if not (program := installed()):
         raise Missing("py-spy is not installed; run `pip install py-spy`")
-    return run([program, "dump", "--nonblocking", "--json", "--locals", "--pid", pid], STACKS_S)
+    asked = [program, "dump", "--nonblocking", "--json", "--locals", "--pid", pid]
+    return run(asked, STACKS_S) or run(asked, STACKS_S)  # nothing: the process ran meanwhile
 
 
 def numbers(pid: str) -> str:

@@ -71,7 +71,7 @@ def test_a_rank_in_a_known_library_says_what_it_waits_for_and_what_to_do(
 
 
 def test_a_loop_with_pauses_says_what_it_asks_for() -> None:
-    own = LiveFrame("step", "/home/u/train.py", 12, {"polls": "file", "polled": "os.path.exists, line 11"})
+    own = LiveFrame("step", "/home/u/train.py", 12, {"asks": "polls-file", "asked": "os.path.exists, line 11"})
     found = stuck_in(state=SLEEPS, own=own)
     (finding,) = outside.run(found)
     assert finding.message == "polls for a file in a loop (os.path.exists, line 11), train.py:12 in step"
@@ -97,7 +97,8 @@ def test_ranks_that_wait_in_a_circle_are_all_named_with_their_lines() -> None:
 
 
 def test_a_thread_that_is_in_a_further_call_of_its_rank_is_named() -> None:
-    saver = ThreadPlace("saver", FlightFrame("save", "/home/u/train.py", 51), "barrier")
+    saves = FlightFrame("save", "/home/u/train.py", 51)
+    saver = ThreadPlace("saver", saves, frames=(in_call("barrier", {})[0], saves))
     states = dict.fromkeys(range(2), (IDLE, later(IDLE, still_s=20.0)))
     reduces, gathers = (in_call(name, {}) for name in ("all_reduce", "all_gather"))
     found = looked(states, stacks={0: (reduces,) * 2, 1: (gathers,) * 2}, threads=((saver,), ()))
@@ -107,6 +108,19 @@ def test_a_thread_that_is_in_a_further_call_of_its_rank_is_named() -> None:
     assert "in one thread" in finding.remedy
     waits = looked(states, stacks={0: (reduces,) * 2, 1: ((OWN,),) * 2}, threads=((), (saver,)))
     assert waits.classes[0].reason == "lock-in-collective"
+    puts = replace(saver, frames=(FlightFrame("put", f"{PYTHON}/queue.py", 3), saves))
+    waits = looked(states, stacks={0: (reduces,) * 2, 1: ((OWN,),) * 2}, threads=((), (puts,)))
+    assert waits.classes[0].reason == "lock-of-thread"
+    assert "; saver in train.py:51 in save, waits for room in a queue" in waits.classes[0].doing
+
+
+def test_the_forward_of_a_wrapped_model_is_a_collective() -> None:
+    buffers = (FlightFrame("_sync_buffers", f"{PACKAGES}/torch/nn/parallel/distributed.py", 9), OWN)
+    states = dict.fromkeys(range(3), (IDLE, later(IDLE, still_s=20.0)))
+    barrier = (in_call("barrier", {}),) * 2
+    found = looked(states, stacks={0: (buffers,) * 2, 1: barrier, 2: barrier})
+    assert classes(found) == {"desync": (0,), "waiting": (1, 2)}
+    assert found.classes[0].reason == "in-forward"
 
 
 def test_ranks_of_different_calls_in_records_are_shown_with_the_lines_of_their_stacks() -> None:

@@ -28,12 +28,17 @@ class LiveFrame(FlightFrame, frozen=True):
 
 
 class ThreadPlace(Struct, frozen=True):
-    """The position of a thread in the program, and the function of torch.distributed that it is in; empty: in none."""
+    """The position of a thread in the program: its innermost frame there, and its stack."""
 
     name: str
     frame: FlightFrame
-    call: str = ""
     first: bool = False
+    frames: tuple[FlightFrame, ...] = ()
+
+    @property
+    def call(self) -> str:
+        """Return the function of torch.distributed that it is in; empty: it is in none."""
+        return next((each.name for each in reversed(self.frames) if each.filename.endswith(C10D)), "")
 
     def __str__(self) -> str:
         """Return ``saver in barrier, train.py:12 in save``."""
@@ -93,8 +98,7 @@ def _positions(threads: Sequence[_Thread], chosen: _Thread, pid: int) -> Iterato
         first = each.os_thread_id == pid
         frame = next(filter(_is_own, each.frames), each.frames[0] if first and each.frames else None)
         if each is not chosen and frame is not None:
-            call = next((at.name for at in reversed(each.frames) if at.filename.endswith(C10D)), "")
-            yield ThreadPlace(each.thread_name or "a thread", frame, call, first)
+            yield ThreadPlace(each.thread_name or "a thread", frame, first, each.frames)
 
 
 def _is_own(frame: FlightFrame) -> bool:

@@ -37,6 +37,7 @@ from ncclprobe.logs.job.arguments import arguments, of_peer
 from ncclprobe.logs.job.arrival import Arrival, agent_rows, arrival, arrival_of_unnumbered, misnumbered
 from ncclprobe.logs.job.calls import (
     INIT,
+    OF_MODEL,
     OWN_RECEIVE,
     WAIT,
     LookedAt,
@@ -138,7 +139,7 @@ def _seen(node: str, here: LocalRanks, looks: JobLooks) -> Iterator[RankView]:
         children = looks.second.of_children
         gpu, trouble = gpus.get(process.pid, ("", ""))
         kills, (bytes_in, hears) = _oom_kills(looks), came.get(process.pid, (0, False))
-        threads = looks.second.threads[at] if at < len(looks.second.threads) else ()
+        threads = next((look.threads[at] for look in (looks.second, looks.first) if any(look.threads[at:])), ())
         yield RankView(
             number, node, process, first, second, said, read, kills, unread, children, gpu, trouble, bytes_in, hears,
             threads,
@@ -204,7 +205,7 @@ def _missing(job: LookedAt, rank: RankView, what: Activity, call: Stalled) -> tu
         return "desync", Doing(call.apart, call.reason)
     own = call_of(rank)
     if own and function(own) not in (function(call.where), WAIT):
-        reason = of_call("backward") if function(own) == "backward" else ""
+        reason = of_call(function(own)) if function(own) in OF_MODEL else ""
         return "desync", Doing(f"waits in {own}{of_peer(rank.stack)}, which others have not called", reason)
     if what == "idle" and isinstance(rank.second, LiveRank) and rank.second.listens and OWN_RECEIVE not in call.where:
         return "cannot tell", text  # a server without requests looks the same, and is well

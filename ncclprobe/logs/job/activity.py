@@ -195,8 +195,8 @@ def doing(rank: RankView, what: Activity) -> Doing:
         return Doing(f"is at work{_describe_work(rank)}{place}{suspects_of.text}")
     found = _describe_wait(rank, at)
     reason = suspects_of.reason or found.reason
-    if reason == "lock" and any(each.call for each in rank.threads):
-        reason = "lock-in-collective"
+    if reason == "lock" and rank.threads:
+        reason = "lock-in-collective" if any(each.call for each in rank.threads) else "lock-of-thread"
     return Doing(f"{found.text}{place}{_describe_threads(rank, at)}{suspects_of.text}", reason)
 
 
@@ -222,8 +222,8 @@ def _describe_wait(rank: RankView, at: LiveRank) -> Doing:
 
 def _details(stack: Sequence[FlightFrame], found: str) -> str:
     """Return the peer of an operation that a stack awaits, or the words of the program that show what its loop asks."""
-    if found.startswith(POLLS):
-        return f" ({getattr(stack[0], 'values', {})['polled']})"
+    if asked := getattr(stack[0], "values", {}).get("asked", ""):
+        return f" ({asked})"
     return of_peer(stack) if found == "awaited-operation" else ""
 
 
@@ -245,7 +245,8 @@ def _describe_threads(rank: RankView, at: LiveRank) -> str:
     if at.call != "futex" or (found and found not in ("awaited-operation", *FOR_THREADS)):
         return ""
     if rank.threads:
-        return f"; {', '.join(map(str, rank.threads[:_MOST_THREADS]))}"
+        known = [(each, of_stack(each.frames)) for each in rank.threads[:_MOST_THREADS]]
+        return "".join(f"; {each}{f', {waits(why)}' if why and not each.first else ''}" for each, why in known)
     return "; no other thread of the program is left" if found in FOR_THREADS else ""
 
 

@@ -38,6 +38,9 @@ OWN_RECEIVE = "a receive over the program's own connection"
 WAIT = "Work.wait"
 """The call of a rank that waits for an operation which it has started before."""
 _COLLECTIVES = ("/torch/distributed/utils.py", "/torch/distributed/_functional_collectives", "/torch/distributed/rpc/")
+OF_MODEL = ("backward", "forward")
+"""Calls of a program in which DistributedDataParallel makes collectives."""
+_WRAPPER = "/torch/nn/parallel/distributed.py"
 _P2P = ("send", "recv", "isend", "irecv", "batch_isend_irecv")
 _MOST_LINES = 2
 _IN_CIRCLE = "ranks wait for each other in a circle"
@@ -254,9 +257,9 @@ def _parted(job: LookedAt, found: Parted) -> Stalled:
     apart = f"{calls} as #{first.seq} of group {first.group}{threads}"
     if found.tied:  # none is the odd one
         made = replace(made, waiting=(), missing=tuple(sorted((*found.usual_ranks, *found.other_ranks))))
-    return replace(
-        made, apart=apart, reason="collectives-of-threads" if threads else "", evidence=(_seen(first), _seen(usual))
-    )
+    inside = {function(call_of(job.ranks[rank])) for rank in (*made.waiting, *made.missing) if rank in job.ranks}
+    reason = "collectives-of-threads" if threads else next((of_call(each) for each in OF_MODEL if each in inside), "")
+    return replace(made, apart=apart, reason=reason, evidence=(_seen(first), _seen(usual)))
 
 
 def _crossed(job: LookedAt, found: Crossed) -> Stalled:
@@ -375,7 +378,8 @@ def _describe_peers(job: LookedAt, call: str, ranks: Sequence[int]) -> str:
 
 def _of_different(functions: Collection[str]) -> str:
     """Return why ranks are in calls of these functions; empty: the usual causes."""
-    return of_call("backward") if "backward" in functions else "crossed-groups" if len(functions) == 1 else ""
+    of_model = next((of_call(each) for each in OF_MODEL if each in functions), "")
+    return of_model or ("crossed-groups" if len(functions) == 1 else "")
 
 
 def _peers(job: LookedAt, inside: Mapping[int, str]) -> Mapping[int, Mapping[str, str]]:
@@ -506,7 +510,7 @@ def _rests(rank: RankView) -> bool:
 
 
 def _asks_for_work(rank: RankView) -> bool:
-    return bool(rank.stack) and getattr(rank.stack[0], "values", {}).get("polls") == "work"
+    return bool(rank.stack) and getattr(rank.stack[0], "values", {}).get("asks") == "polls-work"
 
 
 def _still_s(rank: RankView) -> float | None:
@@ -542,10 +546,12 @@ def _other_call(stack: Sequence[FlightFrame], own: FlightFrame) -> str:
     functions of torch.distributed that call C++.
     """
     values = getattr(stack[0], "values", {})
-    if values.get("polls") == "work" or ("work" in values and "polls" not in values):
+    if values.get("asks") == "polls-work" or ("work" in values and "asks" not in values):
         return WAIT
     if any(_is_backward(frame) for frame in stack):
         return "backward"
+    if stack[0].filename.endswith(_WRAPPER):
+        return "forward"
     inner = reversed(stack[: [*stack].index(own)])
     return next((frame.name for frame in inner if any(part in frame.filename for part in _COLLECTIVES)), "")
 

@@ -141,7 +141,7 @@ def of_stack(stack: Sequence[FlightFrame]) -> str:
             if path in frame.filename and (not names or names & {frame.name, frame.name.rpartition(".")[2]}):
                 return reason
     values: Mapping[str, str] = getattr(own, "values", {}) if not inner else {}
-    return f"{POLLS}{values['polls']}" if "polls" in values else "awaited-operation" if values.get("work") else ""
+    return values.get("asks", "") or ("awaited-operation" if values.get("work") else "")
 
 
 def signalled(stack: Sequence[FlightFrame]) -> str:
